@@ -5,7 +5,6 @@
 #include "core/text.h"
 #include "io/eviction_yaml.h"
 #include "io/policy_yaml.h"
-#include "io/policy_yaml_write.h"
 
 #include <cstring>
 #include <optional>

@@ -1,8 +1,6 @@
 // Tables of kernels that one source gives for each Highway target.
 #pragma once
 
-#include "core/cpu_targets.h"
-
 #include <hwy/detect_targets.h>
 
 #include <array>
@@ -12,6 +10,10 @@
 #include <span>
 
 namespace kvq {
+
+/// Whether the processor at hand and its system run what Highway compiles for the target, HWY_AVX2 or HWY_AVX3. Asked
+/// here, not of Highway's library, so that its headers are all that is needed.
+bool runs_target(int64_t target);
 
 template <typename Table>
 struct TargetTable {

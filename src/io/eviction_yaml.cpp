@@ -2,7 +2,6 @@
 
 #include "core/error.h"
 #include "core/text.h"
-#include "io/yaml_scalars.h"
 
 #include <algorithm>
 #include <array>

@@ -5,9 +5,7 @@
 #include "io/matrix_file.h"
 #include "io/metadata_fields.h"
 #include "io/policy_yaml.h"
-#include "io/policy_yaml_write.h"
 #include "io/yaml_document.h"
-#include "io/yaml_scalars.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,8 +1,7 @@
-#include "io/policy_yaml_write.h"
+#include "io/policy_yaml.h"
 
 #include "core/error.h"
 #include "io/eviction_yaml.h"
-#include "io/policy_names.h"
 #include "io/yaml_document.h"
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -27,5 +28,14 @@ inline constexpr size_t kMaxYamlBytes = size_t{1} << 20U;
 
 /// Parse one document of at most `most` bytes. Throws KVQ_E_FORMAT.
 YamlNode parse_yaml(std::string_view text, size_t most = kMaxYamlBytes);
+
+/// "yaml line 3: ", as messages begin; nothing for a node without a line, which is a name and no document.
+std::string at_line(const YamlNode& node);
+
+/// A number within limits. Throws KVQ_E_FORMAT with the line, the key and the value.
+int32_t read_int(const YamlNode& node, const char* key, int32_t low, int32_t high);
+float read_float(const YamlNode& node, const char* key, float low, float high);
+
+[[noreturn]] void fail_unknown(const YamlNode& node, const std::string& key, const char* known);
 
 }  // namespace kvq::io

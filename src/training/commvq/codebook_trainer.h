@@ -2,10 +2,14 @@
 #pragma once
 
 #include "formats/commvq/model_codebook.h"
-#include "training/commvq/layer_trainer.h"
 #include "training/layered_trainer.h"
 
 namespace kvq {
+
+struct TrainingRounds {
+  int32_t keys = 0;  // 0: as many as the algorithm's default
+  int32_t values = 0;
+};
 
 using CodebookTrainerOptions = LayeredTrainerOptions<CodebookShape, TrainingRounds>;
 
@@ -17,8 +21,8 @@ class CodebookTrainer : public LayeredTrainer<ModelCodebook> {
   /// something else.
   void resume(const ModelCodebook& earlier);
 
-  /// Train a layer on what was added to it, which is then dropped. Throws KVQ_E_STATE without tokens; see
-  /// train_layer_keys.
+  /// Train a layer on what was added to it, which is then dropped. Throws KVQ_E_STATE without tokens,
+  /// KVQ_E_ARGUMENT for numbers that nothing can be learned from, KVQ_E_CANCELLED.
   void run(int32_t layer, const TrainingProgress& progress);
 
  private:

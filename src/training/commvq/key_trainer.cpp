@@ -2,8 +2,7 @@
 
 #include "core/error.h"
 #include "formats/commvq/key_kernels.h"
-#include "training/commvq/key_refinement.h"
-#include "training/commvq/key_stage.h"
+#include "training/commvq/key_least_squares.h"
 
 #include <algorithm>
 #include <cmath>

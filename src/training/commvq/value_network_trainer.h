@@ -7,7 +7,6 @@
 #include "training/adamw.h"
 #include "training/commvq/value_alternation.h"
 #include "training/commvq/value_network_gradient.h"
-#include "training/commvq/value_network_layout.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,8 @@
-// One stage of codes for keys: the codes that fit an assignment best.
+// Codes of keys that fit a given assignment best: of one stage, and of all stages at once.
 #pragma once
 
 #include "backend/key_sample.h"
+#include "core/memory.h"
 #include "formats/commvq/key_encoder.h"
 
 #include <span>
@@ -13,5 +14,9 @@ double assignment_error(const KeyStatistics& statistics, const KeyEncoder& stage
 
 /// The codes z, [codes][group]{re, im}, that minimise Σ W·‖x − (z_a + i·z_b)‖² + floor · Σ ‖z − z before‖².
 void fit_codes(const KeyStatistics& statistics, double floor, std::span<float> z);
+
+/// Change the codes z, [stages][codes][group]{re, im}, that `encoder` has and `sample` was encoded with, to minimise
+/// Σ weight · ‖key − Σ_r (z[r][a_r] + i·z[r][b_r])‖² + ridge · Σ ‖z − z before‖².
+void refine_codes(Allocator& allocator, KeySample& sample, const KeyEncoder& encoder, double ridge, std::span<float> z);
 
 }  // namespace kvq::keys

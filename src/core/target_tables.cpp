@@ -1,6 +1,4 @@
-#include "core/cpu_targets.h"
-
-#include <hwy/detect_targets.h>
+#include "core/target_tables.h"
 
 #if HWY_ARCH_X86
 #include <cpuid.h>
