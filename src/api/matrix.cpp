@@ -286,7 +286,7 @@ kvq_status qp_matrix_save(const qp_matrix* const* matrices, const char* const* n
     io::SafetensorsWriter file(matrices[0]->context->allocator);
     io::begin_matrix_file(file);
     Vector<std::optional<weights::Matrix>> copies(  // until the file has been written
-        static_cast<size_t>(n), StlAllocator<std::optional<weights::Matrix>>(matrices[0]->context->allocator));
+        static_cast<size_t>(n), matrices[0]->context->allocator);
     for (int32_t i = 0; i < n; ++i) {
       io::add_matrix(file, names[i], read(*matrices[i], copies[static_cast<size_t>(i)]));
     }

@@ -79,7 +79,7 @@ std::span<const int32_t> checked_counts(const kvq_plan_problem& problem) {
 Vector<solver::Costs> checked_options(Allocator& allocator, const kvq_plan_problem& problem,
                                       std::span<const int32_t> counts) {
   const int64_t n = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  Vector<solver::Costs> options(static_cast<size_t>(n), solver::Costs{}, StlAllocator<solver::Costs>(allocator));
+  Vector<solver::Costs> options(static_cast<size_t>(n), solver::Costs{}, allocator);
   const auto take = [&](const double* given, solver::Cost cost, const char* name) {
     for (int64_t i = 0; given != nullptr && i < n; ++i) {
       require_amount_at(given[i], kMost, name, i);
@@ -113,7 +113,7 @@ Vector<double> seconds_of_groups(Allocator& allocator, const kvq_plan_fusion_opt
   const auto given =
       checked_numbers(options.seconds, options.n_groups, options.n_schemes, kInfinity, "options->seconds");
   const auto schemes = static_cast<size_t>(options.n_schemes);
-  Vector<double> seconds(static_cast<size_t>(all) * schemes, kInfinity, StlAllocator<double>(allocator));
+  Vector<double> seconds(static_cast<size_t>(all) * schemes, kInfinity, allocator);
   int32_t seen = 0;
   for (int32_t i = 0; i < options.n_groups; ++i) {
     const int32_t group = options.groups[i];

@@ -101,10 +101,10 @@ class BatchAppend {
       : cache_(cache),
         layer_(layer),
         tokens_(request.tokens),
-        following_(StlAllocator<int32_t>(cache.allocator)),
-        parts_(StlAllocator<Part>(cache.allocator)),
-        layers_(StlAllocator<AppendedLayer>(cache.allocator)),
-        writes_(StlAllocator<PageWrite>(cache.allocator)) {
+        following_(cache.allocator),
+        parts_(cache.allocator),
+        layers_(cache.allocator),
+        writes_(cache.allocator) {
     const int32_t* positions = request.positions;
     if (positions == nullptr) {
       find_positions(request);
@@ -152,7 +152,7 @@ class BatchAppend {
     size_t total = 0;
     for (const Part& part : parts_) total += part.prepared->writes().size();
     writes_.reserve(total);
-    Vector<size_t> next(parts_.size(), 0, StlAllocator<size_t>(cache_.allocator));
+    Vector<size_t> next(parts_.size(), 0, cache_.allocator);
     for (int32_t head = 0; head < cache_.kv_heads; ++head) {
       for (size_t i = 0; i < parts_.size(); ++i) {
         const std::span<const PageWrite> own = parts_[i].prepared->writes();

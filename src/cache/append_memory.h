@@ -28,10 +28,7 @@ struct StagedRun {
 /// allocate nothing.
 struct AppendMemory {
   explicit AppendMemory(Allocator& allocator)
-      : writes(StlAllocator<PageWrite>(allocator)),
-        changes(StlAllocator<PageChange>(allocator)),
-        runs(StlAllocator<StagedRun>(allocator)),
-        positions(StlAllocator<int32_t>(allocator)) {}
+      : writes(allocator), changes(allocator), runs(allocator), positions(allocator) {}
 
   /// Room for `pages` pages of each list, which takes them from `list_runs` runs, and positions of `tokens` tokens.
   /// bytes() of it is then bytes_of() the same.

@@ -10,10 +10,10 @@ namespace kvq {
 struct AttendSpace {
   AttendSpace(Allocator& allocator, Attention& attention)
       : workspace(attention.make_workspace(allocator)),
-        sequences(StlAllocator<AttendSequence>(allocator)),
-        lists(StlAllocator<const Page* const*>(allocator)),
-        counts(StlAllocator<int32_t>(allocator)),
-        positions(StlAllocator<int32_t>(allocator)),
+        sequences(allocator),
+        lists(allocator),
+        counts(allocator),
+        positions(allocator),
         next(nullptr, Deleter<AttendSpace>(allocator, 0, 0)) {}
 
   /// Of one in which such a call was made, its work space included.

@@ -42,10 +42,10 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       work_allocator(allocator, 0, "cache"),
       rope(allocator),
       float16{SideFormat{}, SideFormat{}, options.head_dim},
-      formats(StlAllocator<PageFormat>(allocator)),
-      sealed(StlAllocator<const PageFormat*>(allocator)),
-      layers(StlAllocator<Layer>(allocator)),
-      contexts(StlAllocator<Owned<LayerContext>>(allocator)),
+      formats(allocator),
+      sealed(allocator),
+      layers(allocator),
+      contexts(allocator),
       attend_spaces(work_allocator, backend.attention()) {
   set_rope(options, rope);
   if (training.pages != nullptr || training.router != nullptr) turns.emplace(allocator, rope);

@@ -15,9 +15,8 @@ class PageReader {
       : sequence_(sequence),
         layer_(layer),
         head_(head),
-        bytes_(StlAllocator<std::byte>(sequence.cache.allocator)),
-        pages_(static_cast<size_t>(sequence.cache.kv_heads), nullptr,
-               StlAllocator<const std::byte*>(sequence.cache.allocator)),
+        bytes_(sequence.cache.allocator),
+        pages_(static_cast<size_t>(sequence.cache.kv_heads), nullptr, sequence.cache.allocator),
         sides_(pages_) {}
 
   void read(size_t index) {

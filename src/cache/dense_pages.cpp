@@ -46,8 +46,7 @@ class SlotReader {
       : sequence_(sequence),
         layer_(layer),
         head_(head),
-        keys_(kPageSlots * static_cast<size_t>(sequence.cache.head_dim), 0.0F,
-              StlAllocator<float>(sequence.cache.allocator)),
+        keys_(kPageSlots * static_cast<size_t>(sequence.cache.head_dim), 0.0F, sequence.cache.allocator),
         values_(keys_) {}
 
   /// Copy slot `within` of page `index` into a slot of an FP16 page.
@@ -74,8 +73,7 @@ class SlotReader {
 
 }  // namespace
 
-DensePages::DensePages(Sequence& sequence)
-    : sequence_(sequence), cache_(sequence.cache), lists_(StlAllocator<List>(cache_.allocator)) {
+DensePages::DensePages(Sequence& sequence) : sequence_(sequence), cache_(sequence.cache), lists_(cache_.allocator) {
   lists_.reserve(sequence.lists.size());
 }
 
@@ -92,9 +90,9 @@ void DensePages::add_layer(int32_t layer, std::span<const Vector<int32_t>> slots
   for (const auto& of_head : slots) pages += pages_for(of_head.size());
   BackendMemory memory(cache_.backend, cache_.allocator);
   memory.make(pages * page_bytes);
-  Vector<std::byte*> targets(slots.size(), nullptr, StlAllocator<std::byte*>(cache_.allocator));
+  Vector<std::byte*> targets(slots.size(), nullptr, cache_.allocator);
   std::byte* staging = memory.data();
-  Vector<Filled> filled{StlAllocator<Filled>(cache_.allocator)};
+  Vector<Filled> filled(cache_.allocator);
   filled.reserve(pages);
   for (int32_t head = 0; head < cache_.kv_heads; ++head) {
     const Vector<int32_t>& of_head = slots[static_cast<size_t>(head)];
@@ -107,7 +105,7 @@ void DensePages::add_layer(int32_t layer, std::span<const Vector<int32_t>> slots
   cache_.backend.weighing()->clear(memory.data(), memory.bytes());
   fill(layer, slots, targets);
   choose(layer, filled);
-  Vector<PageWrite> writes{StlAllocator<PageWrite>(cache_.allocator)};
+  Vector<PageWrite> writes(cache_.allocator);
   writes.reserve(filled.size());  // entries point to pages, which exist
   for (auto first = filled.begin(); first != filled.end();) {
     const auto is_of_head = [first](const Filled& page) { return page.full.head == first->full.head; };
@@ -151,8 +149,8 @@ void DensePages::fill(int32_t layer, std::span<const Vector<int32_t>> slots, std
     }
     return;
   }
-  Vector<SlotMove> list{StlAllocator<SlotMove>(cache_.allocator)};
-  Vector<const Page* const*> lists{StlAllocator<const Page* const*>(cache_.allocator)};
+  Vector<SlotMove> list(cache_.allocator);
+  Vector<const Page* const*> lists(cache_.allocator);
   for (int32_t head = 0; head < cache_.kv_heads; ++head) {
     const auto h = static_cast<size_t>(head);
     lists.push_back(sequence_.list(layer, head).data());
@@ -175,7 +173,7 @@ void DensePages::copy(int32_t layer, int32_t head, std::span<const int32_t> slot
   SlotWalk walk(sequence_.list(layer, head));
   SlotReader reader(sequence_, layer, head);
   const size_t bytes = cache_.float16.bytes();
-  Vector<std::byte> page(bytes, std::byte{0}, StlAllocator<std::byte>(cache_.allocator));
+  Vector<std::byte> page(bytes, std::byte{0}, cache_.allocator);
   for (; !slots.empty(); target += bytes) {
     const auto of_page = slots.first(std::min<size_t>(kPageSlots, slots.size()));
     slots = slots.subspan(of_page.size());
@@ -190,8 +188,8 @@ void DensePages::copy(int32_t layer, int32_t head, std::span<const int32_t> slot
 
 /// Give every page that has no format yet the one that the router chooses.
 void DensePages::choose(int32_t layer, std::span<Filled> pages) const {
-  Vector<FullPage> routed{StlAllocator<FullPage>(cache_.allocator)};
-  Vector<Filled*> choosers{StlAllocator<Filled*>(cache_.allocator)};
+  Vector<FullPage> routed(cache_.allocator);
+  Vector<Filled*> choosers(cache_.allocator);
   for (Filled& page : pages) {
     if (page.format != nullptr) continue;
     routed.push_back(page.full);
@@ -199,9 +197,9 @@ void DensePages::choose(int32_t layer, std::span<Filled> pages) const {
   }
   if (routed.empty()) return;
   const int32_t decider = cache_.training.router->shape.deciding_layer(layer);
-  Vector<const Sequence::PageList*> deciding{StlAllocator<const Sequence::PageList*>(cache_.allocator)};
+  Vector<const Sequence::PageList*> deciding(cache_.allocator);
   for (int32_t head = 0; head < cache_.kv_heads; ++head) deciding.push_back(&list_to_be(decider, head));
-  Vector<const PageFormat*> formats(routed.size(), nullptr, StlAllocator<const PageFormat*>(cache_.allocator));
+  Vector<const PageFormat*> formats(routed.size(), nullptr, cache_.allocator);
   choose_formats(sequence_, layer, routed, deciding, formats);
   for (size_t i = 0; i < formats.size(); ++i) choosers[i]->format = formats[i];
 }
@@ -217,8 +215,8 @@ const Sequence::PageList& DensePages::list_to_be(int32_t layer, int32_t head) co
 /// The list of a head, which `writes` fills from its pages in FP16.
 void DensePages::make(int32_t layer, std::span<const Filled> pages, Vector<PageWrite>& writes) {
   const int32_t head = pages.front().full.head;
-  lists_.push_back({sequence_.list_index(layer, head), Sequence::PageList(StlAllocator<Page*>(cache_.allocator)),
-                    Vector<PageRun*>(cache_.runs_of_list(), nullptr, StlAllocator<PageRun*>(cache_.allocator))});
+  lists_.push_back({sequence_.list_index(layer, head), Sequence::PageList(cache_.allocator),
+                    Vector<PageRun*>(cache_.runs_of_list(), nullptr, cache_.allocator)});
   List& list = lists_.back();
   list.pages.reserve(pages.size() + pages.size() / 4 + 1);
   for (size_t i = 0; i < pages.size(); ++i) {

@@ -15,7 +15,7 @@ Weighing& weighing_of(Backend& backend) { return backend.weighing().require(); }
 /// Add the attention that slots get from the queries of a batch's only sequence, each query's shares adding up to 1 for
 /// each head.
 void weigh(Cache& cache, const AttendBatch& batch, Workspace& workspace, const SlotMasses& masses) {
-  Vector<float*> targets{StlAllocator<float*>(cache.allocator)};
+  Vector<float*> targets(cache.allocator);
   for (size_t head = 0; head < masses.counts.size(); ++head) targets.push_back(masses.of(head));
   weighing_of(cache.backend).weigh(batch, cache.eviction.group, workspace, targets);
 }
@@ -23,8 +23,8 @@ void weigh(Cache& cache, const AttendBatch& batch, Workspace& workspace, const S
 /// The same for queries that were kept.
 void weigh_window(const Sequence& sequence, int32_t layer, const QueryWindow& window, const SlotMasses& masses) {
   Cache& cache = sequence.cache;
-  Vector<const Page* const*> lists{StlAllocator<const Page* const*>(cache.allocator)};
-  Vector<int32_t> counts{StlAllocator<int32_t>(cache.allocator)};
+  Vector<const Page* const*> lists(cache.allocator);
+  Vector<int32_t> counts(cache.allocator);
   for (int32_t head = 0; head < cache.kv_heads; ++head) {
     lists.push_back(sequence.list(layer, head).data());
     counts.push_back(static_cast<int32_t>(sequence.list(layer, head).size()));
@@ -47,7 +47,7 @@ void weigh_window(const Sequence& sequence, int32_t layer, const QueryWindow& wi
 }
 
 Vector<int32_t> slots_of(const Sequence& sequence, int32_t layer) {
-  Vector<int32_t> slots{StlAllocator<int32_t>(sequence.cache.allocator)};
+  Vector<int32_t> slots(sequence.cache.allocator);
   for (int32_t head = 0; head < sequence.cache.kv_heads; ++head) slots.push_back(sequence.slots(layer, head));
   return slots;
 }
@@ -88,7 +88,7 @@ void SlotMasses::keep(const SlotMasses& from, std::span<const Vector<int32_t>> s
 }
 
 Vector<const float*> SlotMasses::heads() const {
-  Vector<const float*> heads(counts.size(), nullptr, StlAllocator<const float*>(numbers_.allocator()));
+  Vector<const float*> heads(counts.size(), nullptr, numbers_.allocator());
   for (size_t head = 0; head < heads.size(); ++head) heads[head] = of(head);
   return heads;
 }
@@ -185,11 +185,11 @@ uint64_t QueryWindow::bytes() const noexcept {
 }
 
 Observations::Observations(const Cache& cache, Allocator& allocator)
-    : seen_(static_cast<size_t>(cache.n_layers), 0, StlAllocator<int32_t>(allocator)),
-      windows_(StlAllocator<QueryWindow>(allocator)),
-      masses_(StlAllocator<SlotMasses>(allocator)),
+    : seen_(static_cast<size_t>(cache.n_layers), 0, allocator),
+      windows_(allocator),
+      masses_(allocator),
       staged_(cache.backend, allocator),
-      kept_(StlAllocator<SlotMasses>(allocator)) {
+      kept_(allocator) {
   const auto layers = static_cast<size_t>(cache.n_layers);
   if (cache.eviction.score == TokenScore::kWindow) windows_.resize(layers, QueryWindow(cache.backend, allocator));
   if (cache.eviction.score == TokenScore::kMass) masses_.resize(layers, SlotMasses(cache.backend, allocator));

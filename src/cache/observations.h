@@ -13,8 +13,7 @@ namespace kvq {
 /// A number for each slot of each head of a layer, where the backend computes.
 class SlotMasses {
  public:
-  SlotMasses(Backend& backend, Allocator& allocator)
-      : counts(StlAllocator<int32_t>(allocator)), numbers_(backend, allocator) {}
+  SlotMasses(Backend& backend, Allocator& allocator) : counts(allocator), numbers_(backend, allocator) {}
   SlotMasses(SlotMasses&&) noexcept = default;
   SlotMasses& operator=(SlotMasses&&) noexcept = default;
   SlotMasses(const SlotMasses& other) : SlotMasses(other.numbers_.backend(), other.numbers_.allocator()) {
@@ -87,8 +86,7 @@ class QueryWindow {
   }
 
   struct Queries {
-    Queries(Backend& backend, Allocator& allocator)
-        : rows(backend, allocator), positions(StlAllocator<int32_t>(allocator)) {}
+    Queries(Backend& backend, Allocator& allocator) : rows(backend, allocator), positions(allocator) {}
     uint16_t* numbers() const { return reinterpret_cast<uint16_t*>(rows.data()); }
     size_t capacity() const { return rows.empty() ? 0 : positions.capacity(); }
     void release() noexcept;

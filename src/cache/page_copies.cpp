@@ -5,10 +5,7 @@
 namespace kvq {
 
 PageCopies::PageCopies(Cache& cache)
-    : cache_(cache),
-      originals_(StlAllocator<const Page*>(cache.allocator)),
-      pages_(StlAllocator<Page*>(cache.allocator)),
-      writes_(StlAllocator<PageWrite>(cache.allocator)) {}
+    : cache_(cache), originals_(cache.allocator), pages_(cache.allocator), writes_(cache.allocator) {}
 
 PageCopies::~PageCopies() {
   for (size_t i = taken_; i < pages_.size(); ++i) cache_.release(pages_[i]);

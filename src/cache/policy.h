@@ -17,8 +17,7 @@ inline constexpr int32_t kDefaultRecent = 1;
 
 /// How pages are stored, as a policy document says it.
 struct Policy {
-  explicit Policy(Allocator& allocator)
-      : overrides(StlAllocator<Override>(allocator)), experts(StlAllocator<FormatPair>(allocator)) {}
+  explicit Policy(Allocator& allocator) : overrides(allocator), experts(allocator) {}
 
   /// Formats of a range of layers; later entries win.
   struct Override {

@@ -14,7 +14,7 @@ PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, int32_t n, con
       own_(cache_.allocator),
       memory_(kept_ != nullptr ? *kept_ : own_),
       routed_(sequence, layer),
-      grown_(StlAllocator<Sequence::PageList>(cache_.allocator)) {
+      grown_(cache_.allocator) {
   if (kept_ == nullptr) {
     memory_.reserve(cache_.kv_heads, cache_.runs_of_list(), n / kPageSlots + kPagesOfOneAppend,
                     positions == nullptr ? n : 0);

@@ -10,7 +10,7 @@ void follow_replays(const Sequence& sequence) {
   auto& behind = const_cast<Sequence&>(sequence);
   const std::lock_guard lock(behind.replayed_mutex);
   Cache& cache = behind.cache;
-  Vector<int32_t> lengths(behind.layers.size(), 0, StlAllocator<int32_t>(cache.allocator));
+  Vector<int32_t> lengths(behind.layers.size(), 0, cache.allocator);
   cache.backend.pages().read_lengths(behind.mirrors, lengths);
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
     const int32_t replayed = lengths[static_cast<size_t>(layer)] - behind.length(layer);

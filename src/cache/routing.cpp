@@ -45,9 +45,9 @@ void choose_formats(const Sequence& sequence, int32_t layer, std::span<const Ful
     }
     return;
   }
-  Vector<PageToRoute> asked{StlAllocator<PageToRoute>(cache.allocator)};
+  Vector<PageToRoute> asked(cache.allocator);
   for (const FullPage& each : pages) asked.push_back(each.page);
-  Vector<int32_t> votes(pages.size() * experts.size(), 0, StlAllocator<int32_t>(cache.allocator));
+  Vector<int32_t> votes(pages.size() * experts.size(), 0, cache.allocator);
   cache.backend.voting().require().vote(asked, *cache.turns, *cache.training.resident_router, shape.group_of(layer),
                                         votes);
 
@@ -65,11 +65,11 @@ RoutedPages::RoutedPages(Sequence& sequence, int32_t layer)
     : sequence_(sequence),
       cache_(sequence.cache),
       layer_(layer),
-      pages_(StlAllocator<FullPage>(cache_.allocator)),
-      is_put_together_(StlAllocator<bool>(cache_.allocator)),
-      staged_(StlAllocator<PageWrite>(cache_.allocator)),
+      pages_(cache_.allocator),
+      is_put_together_(cache_.allocator),
+      staged_(cache_.allocator),
       memory_(cache_.backend, cache_.allocator),
-      formats_(StlAllocator<const PageFormat*>(cache_.allocator)) {}
+      formats_(cache_.allocator) {}
 
 void RoutedPages::add(int32_t head, int32_t index, const Page* old, int32_t token, std::span<const int32_t> positions) {
   FullPage full{head, index, {old != nullptr ? old->data : nullptr, {}}};
@@ -106,7 +106,7 @@ void RoutedPages::choose(const TokenBatch& tokens, int32_t length) {
   } else {
     staged_.clear();  // the pages' positions say enough
   }
-  Vector<const Sequence::PageList*> deciding{StlAllocator<const Sequence::PageList*>(cache_.allocator)};
+  Vector<const Sequence::PageList*> deciding(cache_.allocator);
   for (int32_t head = 0; head < cache_.kv_heads; ++head) deciding.push_back(&sequence_.list(decider, head));
   formats_.resize(pages_.size());
   choose_formats(sequence_, layer_, pages_, deciding, formats_);

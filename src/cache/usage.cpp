@@ -148,7 +148,7 @@ kvq_usage predict_usage(const Cache& cache, int32_t sequences, int32_t tokens, i
       n * (Sequence::record_bytes(cache, mirror > 0) + Observations::bytes_of(cache, tokens, queries) +
            AppendMemory::bytes_of(cache.kv_heads, cache.runs_of_list(), kPagesOfOneAppend, kPageSlots) +
            static_cast<uint64_t>(cache.n_layers) * mirror);
-  Vector<AttendBatch> layers{StlAllocator<AttendBatch>(cache.allocator.parent())};
+  Vector<AttendBatch> layers(cache.allocator.parent());
   layers.reserve(static_cast<size_t>(cache.n_layers));
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
     if (pages > 0) add_layer(result, cache, layer, pages, n);

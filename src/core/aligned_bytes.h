@@ -10,7 +10,7 @@ namespace kvq {
 /// Memory that begins where page data may begin, which a Vector of bytes need not.
 class AlignedBytes {
  public:
-  explicit AlignedBytes(Allocator& allocator) : bytes_(StlAllocator<std::byte>(allocator)) {}
+  explicit AlignedBytes(Allocator& allocator) : bytes_(allocator) {}
 
   /// What is new is zeros. Invalidates data().
   void resize(size_t bytes) {

@@ -63,12 +63,12 @@ class Allocator {
   std::atomic<uint64_t> peak_;
 };
 
-/// Adapter for standard containers.
+/// Adapter for standard containers, which are made with an Allocator in its place.
 template <typename T>
 struct StlAllocator {
   using value_type = T;
 
-  explicit StlAllocator(Allocator& allocator) noexcept : source(&allocator) {}
+  StlAllocator(Allocator& allocator) noexcept : source(&allocator) {}
   template <typename U>
   StlAllocator(const StlAllocator<U>& other) noexcept : source(other.source) {}
 

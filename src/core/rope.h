@@ -9,7 +9,7 @@ namespace kvq {
 
 /// Rotary position embedding: pair j of a head is multiplied by e^{i·position·inv_freq[j]}.
 struct Rope {
-  explicit Rope(Allocator& allocator) : inv_freq(StlAllocator<float>(allocator)) {}
+  explicit Rope(Allocator& allocator) : inv_freq(allocator) {}
 
   kvq_rope pairing = KVQ_ROPE_NONE;
   int32_t rotary_dim = 0;  // leading channels that are rotated; 0 with KVQ_ROPE_NONE

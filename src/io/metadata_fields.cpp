@@ -8,7 +8,7 @@
 namespace kvq::io {
 
 String list_text(Allocator& allocator, std::span<const double> values) {
-  String text{StlAllocator<char>(allocator)};
+  String text(allocator);
   for (const double value : values) {
     if (!text.empty()) text += ' ';
     text += std::string_view(NumberText(value));

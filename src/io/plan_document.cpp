@@ -106,7 +106,7 @@ void check_plan_text(std::string_view text, size_t most, const char* argument) {
 }
 
 void PlanDocument::add(std::string_view name, const weights::Scheme& scheme) {
-  matrices.push_back({String(name, StlAllocator<char>(*matrices.get_allocator().source)), scheme});
+  matrices.push_back({String(name, *matrices.get_allocator().source), scheme});
 }
 
 void PlanDocument::seal() {

@@ -15,10 +15,7 @@ inline constexpr size_t kMaxPlanNote = 4096;
 inline constexpr size_t kMaxPlanMatrices = size_t{1} << 20U;
 
 struct PlanDocument {
-  explicit PlanDocument(Allocator& allocator)
-      : matrices(StlAllocator<Matrix>(allocator)),
-        by_name(StlAllocator<int32_t>(allocator)),
-        note(StlAllocator<char>(allocator)) {}
+  explicit PlanDocument(Allocator& allocator) : matrices(allocator), by_name(allocator), note(allocator) {}
 
   struct Matrix {
     String name;

@@ -23,7 +23,7 @@ const char* dtype_name(kvq_dtype dtype);
 
 /// One tensor inside a file: row-major, little-endian, of any alignment.
 struct TensorView {
-  explicit TensorView(Allocator& allocator) : name(StlAllocator<char>(allocator)) {}
+  explicit TensorView(Allocator& allocator) : name(allocator) {}
 
   String name;
   kvq_dtype dtype = KVQ_F32;

@@ -320,7 +320,7 @@ SafetensorsWriter router_file(Allocator& allocator, const ModelRouter& router) {
 }
 
 String experts_text(Allocator& allocator, std::span<const FormatPair> experts) {
-  String text{StlAllocator<char>(allocator)};
+  String text(allocator);
   for (const FormatPair& expert : experts) {
     if (!text.empty()) text += kExpertSeparator;
     text += format_pair_name(expert);

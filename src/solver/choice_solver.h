@@ -28,7 +28,7 @@ struct ChoiceProblem {
 };
 
 struct Solution {
-  explicit Solution(Allocator& allocator) : chosen(StlAllocator<int32_t>(allocator)) {}
+  explicit Solution(Allocator& allocator) : chosen(allocator) {}
 
   Vector<int32_t> chosen;  // [choices], from 0
   Costs sums{};

@@ -21,8 +21,8 @@ class Fusion {
   Fusion(Allocator& allocator, const FusionProblem& problem) : allocator_(allocator), problem_(problem) {}
 
   Vector<Partial> run() {
-    Vector<Partial> all{StlAllocator<Partial>(allocator_)};
-    Vector<Partial> nothing{StlAllocator<Partial>(allocator_)};
+    Vector<Partial> all(allocator_);
+    Vector<Partial> nothing(allocator_);
     nothing.push_back({});
     add(nothing, (1 << problem_.members) - 1, all);
     keep_undominated(allocator_, all);
@@ -46,7 +46,7 @@ class Fusion {
   }
 
   Vector<Partial> with_group(const Vector<Partial>& begun, int32_t group) const {
-    Vector<Partial> more{StlAllocator<Partial>(allocator_)};
+    Vector<Partial> more(allocator_);
     for (int32_t scheme = 0; scheme < problem_.schemes; ++scheme) {
       const double seconds = problem_.seconds[at(group - 1, scheme)];
       if (std::isinf(seconds)) continue;
@@ -84,7 +84,7 @@ class Fusion {
 }  // namespace
 
 Vector<FusedOption> fuse(Allocator& allocator, const FusionProblem& problem) {
-  Vector<FusedOption> options{StlAllocator<FusedOption>(allocator)};
+  Vector<FusedOption> options(allocator);
   for (const Partial& each : Fusion(allocator, problem).run()) {
     options.push_back({{each.use[0], each.use[1], each.goal}, each.groups, each.schemes});
   }

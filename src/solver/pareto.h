@@ -15,7 +15,7 @@ using Amounts = std::array<double, kResources>;
 /// Pairs of which none is at most another one in both numbers: the larger the first, the smaller the second.
 class Staircase {
  public:
-  explicit Staircase(Allocator& allocator) : steps_(StlAllocator<Amounts>(allocator)) {}
+  explicit Staircase(Allocator& allocator) : steps_(allocator) {}
 
   /// Take a pair up, and let go of those that it is at most; false if it is no less than one that is there.
   bool take(const Amounts& pair) {

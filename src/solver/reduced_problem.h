@@ -36,7 +36,7 @@ inline bool keeps(const Amounts& used, const Amounts& limits) {
 
 /// One alternative of every choice.
 struct Selection {
-  Selection(Allocator& allocator, size_t choices) : chosen(choices, 0, StlAllocator<uint32_t>(allocator)) {}
+  Selection(Allocator& allocator, size_t choices) : chosen(choices, 0, allocator) {}
 
   void add(const Alternative& each) {
     goal += each.goal;

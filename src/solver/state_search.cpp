@@ -13,11 +13,7 @@ constexpr size_t kMostStates = 5000;
 }  // namespace
 
 StateSearch::StateSearch(Allocator& allocator, const ReducedProblem& problem, const DualBound& bound, double wanted)
-    : allocator_(allocator),
-      problem_(problem),
-      bound_(bound),
-      wanted_(wanted),
-      stages_(StlAllocator<Stage>(allocator)) {
+    : allocator_(allocator), problem_(problem), bound_(bound), wanted_(wanted), stages_(allocator) {
   stages_.reserve(problem.choices());
   for (size_t i = 0; i < problem.choices(); ++i) add_stage(i);
   std::stable_sort(stages_.begin(), stages_.end(),
@@ -27,10 +23,7 @@ StateSearch::StateSearch(Allocator& allocator, const ReducedProblem& problem, co
 
 /// With any alternative, a solution costs at least the bound and what the alternative's price is above the least.
 void StateSearch::add_stage(size_t choice) {
-  Stage& stage = stages_.emplace_back(Stage{choice,
-                                            Vector<Candidate>{StlAllocator<Candidate>(allocator_)},
-                                            {},
-                                            Vector<Step>{StlAllocator<Step>(allocator_)}});
+  Stage& stage = stages_.emplace_back(Stage{choice, Vector<Candidate>(allocator_), {}, Vector<Step>(allocator_)});
   const std::span<const Alternative> alternatives = problem_.choice(choice);
   double least = kInfinity;
   for (const Alternative& each : alternatives) least = std::min(least, priced(each, bound_.prices));
@@ -68,7 +61,7 @@ double StateSearch::least_end(const State& state, const Rest& rest) const {
 
 /// Every state with every candidate of a stage, but for those that cannot end in what is wanted.
 void StateSearch::extend(Vector<State>& states, const Stage& stage) const {
-  Vector<State> next{StlAllocator<State>(allocator_)};
+  Vector<State> next(allocator_);
   for (uint32_t parent = 0; parent < states.size(); ++parent) {
     const State& from = states[parent];
     for (const Candidate& each : stage.candidates) {
@@ -96,7 +89,7 @@ double StateSearch::leave_out(Vector<State>& states, const Rest& rest) const {
 double StateSearch::run(Selection& best) {
   const bool is_possible =
       std::none_of(stages_.begin(), stages_.end(), [](const Stage& stage) { return stage.candidates.empty(); });
-  Vector<State> states{StlAllocator<State>(allocator_)};
+  Vector<State> states(allocator_);
   if (is_possible) states.push_back({});
   double left_out = kInfinity;
   for (Stage& stage : stages_) {

@@ -19,7 +19,7 @@ struct AdamWOptions {
 class AdamW {
  public:
   AdamW(Allocator& allocator, size_t size, const AdamWOptions& options = {})
-      : options_(options), mean_(size, StlAllocator<float>(allocator)), square_(size, StlAllocator<float>(allocator)) {}
+      : options_(options), mean_(size, allocator), square_(size, allocator) {}
 
   /// Begin a step; then every parameter is updated once, those from `begin` on here, on any thread.
   void begin_step() {

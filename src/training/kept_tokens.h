@@ -21,8 +21,7 @@ class KeptTokens {
     int32_t tokens = 0;
   };
 
-  KeptTokens(Allocator& allocator, size_t width)
-      : allocator_(&allocator), width_(width), blocks_(StlAllocator<Block>(allocator)) {}
+  KeptTokens(Allocator& allocator, size_t width) : allocator_(&allocator), width_(width), blocks_(allocator) {}
 
   /// Keep a copy of n tokens; null: that side is not kept. Throws KVQ_E_ARGUMENT for numbers that no half is near.
   void add(int32_t n, const void* keys, const void* values, kvq_dtype dtype);

@@ -51,7 +51,7 @@ class LayeredTrainer {
         result_(allocator, options.shape),
         trains_keys_(trains_keys),
         trains_values_(trains_values),
-        tokens_(static_cast<size_t>(options.shape.n_layers), no_tokens(), StlAllocator<KeptTokens>(work_)) {
+        tokens_(static_cast<size_t>(options.shape.n_layers), no_tokens(), work_) {
     result_.seed = options.seed;
     result_.model_id = options.model_id;
     result_.note = options.note;

@@ -32,7 +32,7 @@ class Check {
   }
 
   void require_symmetry(Allocator& allocator, Parallel& parallel) const {
-    Vector<size_t> bad(n_, n_, StlAllocator<size_t>(allocator));  // the first column of each row
+    Vector<size_t> bad(n_, n_, allocator);  // the first column of each row
     parallel.run(tasks_for(n_), [&](int32_t task) noexcept {
       const size_t first = static_cast<size_t>(task) * kRows;
       for (size_t j = 0; j < first + kRows; ++j) {
@@ -74,7 +74,7 @@ void transpose(Parallel& parallel, float* matrix, size_t n) {
 
 /// Columns of the matrix in the order of their coding.
 Vector<int32_t> coding_orders(Allocator& allocator, const Matrix& matrix) {
-  Vector<int32_t> columns{StlAllocator<int32_t>(allocator)};
+  Vector<int32_t> columns(allocator);
   for (const Segment& segment : matrix.segments) {
     for (int32_t i = 0; i < segment.columns; ++i) {
       columns.push_back(segment.first_column + i / kTileColumns * kTileColumns +
@@ -88,7 +88,7 @@ Vector<int32_t> coding_orders(Allocator& allocator, const Matrix& matrix) {
 
 Hessian::Hessian(Allocator& allocator, Parallel& parallel, Quantizing* device, const float* hessian,
                  const Matrix& matrix, double damping)
-    : in_(matrix.in), factors_(allocator), roots_(StlAllocator<float>(allocator)) {
+    : in_(matrix.in), factors_(allocator), roots_(allocator) {
   const auto n = static_cast<size_t>(in_);
   Check(hessian, n).require_symmetry(allocator, parallel);
   Unwritten<float> rotated(allocator, n * n);

@@ -21,9 +21,9 @@ Matrix::Matrix(Allocator& allocator, const Scheme& scheme_, int32_t out_, int32_
       out(out_),
       in(in_),
       codes(allocator),
-      row_scales(StlAllocator<uint16_t>(allocator)),
-      signs(StlAllocator<uint8_t>(allocator)),
-      bias(StlAllocator<float>(allocator)),
+      row_scales(allocator),
+      signs(allocator),
+      bias(allocator),
       segments(scheme_.segments(in_)) {
   codes.resize(code_bytes() + kCodePadding);
   row_scales.resize(shape().row_scales());

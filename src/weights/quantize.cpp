@@ -39,8 +39,8 @@ class Quantizer {
         dtype_(dtype),
         matrix_(matrix),
         scratch_(allocator),
-        encoders_(StlAllocator<TileEncoder>(allocator)),
-        energies_(static_cast<size_t>(panels_of(matrix.out)), StlAllocator<Energies>(allocator)) {
+        encoders_(allocator),
+        energies_(static_cast<size_t>(panels_of(matrix.out)), allocator) {
     make_signs(options.seed, matrix.signs);
     find_row_scales(allocator, parallel_, w, dtype, matrix);
     for (const Segment& segment : matrix.segments) encoders_.emplace_back(allocator, segment.code);
@@ -333,7 +333,7 @@ class Quantizer {
 /// Tiles of halves, [16 columns][16 rows].
 void store_halves(Allocator& allocator, const void* w, kvq_dtype dtype, Matrix& matrix) {
   const auto in = static_cast<size_t>(matrix.in);
-  Vector<float> row(in, StlAllocator<float>(allocator));
+  Vector<float> row(in, allocator);
   double weights = 0.0;
   double errors = 0.0;
   for (int32_t r = 0; r < matrix.out; ++r) {

@@ -50,8 +50,7 @@ Rows column_of(const TileNumbers& numbers, int32_t column) {
 }  // namespace
 
 TileEncoder::TileEncoder(Allocator& allocator, const Code& code)
-    : codebook_(codebook_of(code)),
-      values_{Vector<float>(StlAllocator<float>(allocator)), Vector<float>(StlAllocator<float>(allocator))} {
+    : codebook_(codebook_of(code)), values_{Vector<float>(allocator), Vector<float>(allocator)} {
   if (code.is_trellis()) {
     states_.emplace(allocator, codebook_);
     return;

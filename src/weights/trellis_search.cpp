@@ -112,7 +112,7 @@ void write_bits(std::span<uint8_t> stream, int32_t first, int32_t count, int32_t
 }  // namespace
 
 StateLevels::StateLevels(Allocator& allocator, const Codebook& codebook)
-    : levels{Vector<float>(StlAllocator<float>(allocator)), Vector<float>(StlAllocator<float>(allocator))} {
+    : levels{Vector<float>(allocator), Vector<float>(allocator)} {
   for (int32_t dim = 0; dim < codebook.code.dims(); ++dim) {
     Vector<float>& each = levels[static_cast<size_t>(dim)];
     each.reserve(kStates);

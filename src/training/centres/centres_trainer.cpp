@@ -17,7 +17,7 @@ size_t width(const CentresShape& shape) {
 
 /// 0 … n − 1 in a random order.
 Vector<int32_t> shuffled(Allocator& allocator, int32_t n, uint64_t seed) {
-  Vector<int32_t> order(static_cast<size_t>(n), StlAllocator<int32_t>(allocator));
+  Vector<int32_t> order(static_cast<size_t>(n), allocator);
   std::iota(order.begin(), order.end(), 0);
   for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[splitmix64(seed, i) % i]);
   return order;
@@ -74,17 +74,17 @@ double CentresTrainer::train_side(const KeptTokens& tokens, Side side, uint64_t 
   const CentresShape& shape = result_.shape;
   const auto n = static_cast<int32_t>(tokens.tokens());
   const Vector<int32_t> places = shuffled(work_, n, seed);
-  Vector<int32_t> first_tokens(StlAllocator<int32_t>{work_});
+  Vector<int32_t> first_tokens(work_);
   int32_t first = 0;
   for (const KeptTokens::Block& block : tokens.blocks()) {
     first_tokens.push_back(first);
     first += block.tokens;
   }
-  Vector<float> numbers(static_cast<size_t>(n) * static_cast<size_t>(shape.head_dim), StlAllocator<float>(work_));
+  Vector<float> numbers(static_cast<size_t>(n) * static_cast<size_t>(shape.head_dim), work_);
   const CentreVectors vectors{numbers.data(), n, shape.head_dim};
   const Owned<CentreSample> sample = backend_.make_centre_sample(work_, shape.centres(side), vectors);
   centres::KMeans k_means(work_, parallel_, *sample, shape.centres(side), vectors);
-  Vector<float> of_head(StlAllocator<float>{work_});
+  Vector<float> of_head(work_);
   double left = 0.0;
   double all = 0.0;
   for (int32_t head = 0; head < shape.kv_heads; ++head) {

@@ -30,8 +30,8 @@ KMeans::KMeans(Allocator& allocator, Parallel& parallel, CentreSample& sample, i
       sample_(sample),
       n_centres_(centres),
       vectors_(vectors),
-      distances_(size(vectors.n), StlAllocator<float>(allocator)),
-      counts_(size(centres), StlAllocator<int32_t>(allocator)) {}
+      distances_(size(vectors.n), allocator),
+      counts_(size(centres), allocator) {}
 
 bool KMeans::find(const KMeansOptions& options, const TrainingProgress& progress, Vector<float>& centres) {
   seed_ = options.seed;

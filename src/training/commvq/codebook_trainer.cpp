@@ -38,7 +38,7 @@ struct GroupProgress {
 Vector<float> norms_of(Allocator& allocator, const CodebookShape& shape, std::span<const float> keys, size_t tokens) {
   const size_t heads = shape.keys.norms == Scope::kHead ? static_cast<size_t>(shape.kv_heads) : 1;
   const size_t channels = keys.size() / tokens / heads;
-  Vector<float> norms(heads * tokens, StlAllocator<float>(allocator));
+  Vector<float> norms(heads * tokens, allocator);
   for (size_t head = 0; head < heads; ++head) {
     for (size_t t = 0; t < tokens; ++t) {
       norms[head * tokens + t] = key_norm(keys.subspan((t * heads + head) * channels, channels));
@@ -91,7 +91,7 @@ KeyErrors train_layer_keys(Allocator& allocator, Training& backend, const Codebo
     const KeyTrainingObserver observer{GroupProgress::observe, &group_progress};
 
     KeyTrainer trainer(allocator, backend, shape.keys.codes, data, options);
-    Vector<float> z{StlAllocator<float>(allocator)};
+    Vector<float> z(allocator);
     if (!trainer.add_stages(shape.keys.stages, z, observer) || !trainer.refine(z, observer)) fail_cancelled();
     layer.key_codes.insert(layer.key_codes.end(), z.begin(), z.end());
     const double group_energy = energy_of(data);

@@ -61,8 +61,8 @@ void refine_codes(Allocator& allocator, KeySample& sample, const KeyEncoder& enc
                   std::span<float> z) {
   const int32_t n = encoder.stages() * encoder.codes();
   const auto rows = static_cast<size_t>(n);
-  Vector<Complex> system_memory(rows * rows, StlAllocator<Complex>(allocator));
-  Vector<Complex> side_memory(rows * static_cast<size_t>(encoder.group()), StlAllocator<Complex>(allocator));
+  Vector<Complex> system_memory(rows * rows, allocator);
+  Vector<Complex> side_memory(rows * static_cast<size_t>(encoder.group()), allocator);
   sample.add_equations(encoder, system_memory, side_memory);
   Eigen::Map<ComplexMatrix> system(system_memory.data(), n, n);
   Eigen::Map<ComplexMatrix> sides(side_memory.data(), n, encoder.group());

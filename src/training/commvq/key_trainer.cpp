@@ -77,9 +77,7 @@ double energy_of(std::span<const float> vectors, std::span<const float> weights,
 }  // namespace
 
 KeyTrainer::Sample::Sample(Allocator& allocator)
-    : vectors(StlAllocator<float>(allocator)),
-      weights(StlAllocator<float>(allocator)),
-      keys(nullptr, Deleter<KeySample>(allocator, 0, 0)) {}
+    : vectors(allocator), weights(allocator), keys(nullptr, Deleter<KeySample>(allocator, 0, 0)) {}
 
 KeyTrainer::KeyTrainer(Allocator& allocator, Training& backend, int32_t codes, const KeyTrainingData& data,
                        const KeyTrainingOptions& options)
@@ -101,7 +99,7 @@ KeyTrainer::KeyTrainer(Allocator& allocator, Training& backend, int32_t codes, c
 
 void KeyTrainer::read(const KeyTrainingData& data) {
   std::mt19937_64 random(options_.seed);
-  Vector<int32_t> order(static_cast<size_t>(data.n), StlAllocator<int32_t>(*allocator_));
+  Vector<int32_t> order(static_cast<size_t>(data.n), *allocator_);
   std::iota(order.begin(), order.end(), 0);
   shuffle(order, random);
   order.resize(std::min(order.size(), static_cast<size_t>(options_.tokens)));
@@ -141,7 +139,7 @@ bool KeyTrainer::add_stages(int32_t stages, Vector<float>& z, const KeyTrainingO
   KeySample& sample = *training_.keys;
   sample.restore();
   if (first > 0) sample.encode(KeyEncoder(*allocator_, first, codes_, group_, z), 1);
-  Vector<float> codes(2 * static_cast<size_t>(codes_) * static_cast<size_t>(group_), StlAllocator<float>(*allocator_));
+  Vector<float> codes(2 * static_cast<size_t>(codes_) * static_cast<size_t>(group_), *allocator_);
   for (int32_t stage = first; stage < first + stages; ++stage) {
     if (!train_stage(stage, codes, observer)) return false;
     z.insert(z.end(), codes.begin(), codes.end());
@@ -205,7 +203,7 @@ bool KeyTrainer::refine(std::span<float> z, const KeyTrainingObserver& observer)
   double weight = training_.n;
   if (!training_.weights.empty()) weight = std::accumulate(training_.weights.begin(), training_.weights.end(), 0.0);
   const double ridge = options_.ridge * 2.0 * weight / codes_;
-  Vector<float> next(z.begin(), z.end(), StlAllocator<float>(*allocator_));
+  Vector<float> next(z.begin(), z.end(), *allocator_);
   double best_error = error(z);
   for (int32_t round = 0; round < options_.rounds && best_error > kNothing; ++round) {
     const KeyEncoder encoder(*allocator_, stages, codes_, group_, next);
@@ -234,7 +232,7 @@ double KeyTrainer::error(std::span<const float> z) const {
 
 Vector<double> KeyTrainer::stage_errors(std::span<const float> z) const {
   const int32_t stages = stages_of(z);
-  Vector<double> errors{StlAllocator<double>(*allocator_)};
+  Vector<double> errors(*allocator_);
   if (stages == 0) return errors;
   const Sample& sample = judges();
   const KeyEncoder encoder(*allocator_, stages, codes_, group_, z);

@@ -80,7 +80,7 @@ class NetworkGradient {
         output_gradient_(make(layout.outputs())),
         code_(make(layout.bits)),
         decoded_gradient_(make(layout.width)),
-        errors_(blocks, StlAllocator<double>(allocator)) {}
+        errors_(blocks, allocator) {}
 
   size_t tokens() const { return blocks_ * kValueBlock; }
 
@@ -104,7 +104,7 @@ class NetworkGradient {
  private:
   using Numbers = Vector<Real>;
 
-  Numbers make(size_t rows) const { return Numbers(rows * tokens(), StlAllocator<Real>(allocator_)); }
+  Numbers make(size_t rows) const { return Numbers(rows * tokens(), allocator_); }
 
   size_t workspace_numbers() const {
     return (5 * layout_.width + 3 * layout_.hidden + layout_.outputs() + 2 * layout_.bits) * kValueBlock;

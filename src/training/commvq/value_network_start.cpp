@@ -25,7 +25,7 @@ constexpr uint64_t kWeightStream = 0x77656967687473;
 /// The principal components of the targets: signs along them, as least squares starts from.
 struct Components {
   Components(Allocator& allocator, ValueSample& targets, size_t width)
-      : signs(allocator, width, width), deviations(width, StlAllocator<double>(allocator)) {
+      : signs(allocator, width, width), deviations(width, allocator) {
     ValueAlternation(allocator, {}, targets, signs).start_from_signs();
     for (size_t q = 0; q < width; ++q) {
       double sum = 0;

@@ -28,7 +28,7 @@ struct NetworkTrainingOptions {
 /// A network and its code in the making, of unit vectors.
 struct NetworkDraft {
   NetworkDraft(Allocator& allocator, const NetworkLayout& layout_)
-      : layout(layout_), parameters(layout_.total(), StlAllocator<float>(allocator)) {}
+      : layout(layout_), parameters(layout_.total(), allocator) {}
 
   std::span<float> part(NetworkPart each) { return layout.part(std::span<float>(parameters), each); }
   std::span<const float> part(NetworkPart each) const { return layout.part(std::span<const float>(parameters), each); }

@@ -140,15 +140,15 @@ class VectorTrainer {
 std::pair<double, double> judge(Allocator& allocator, Parallel& parallel, const ValueCode& code,
                                 const TokenSplit& split, const float* values, size_t stride) {
   const auto width = static_cast<size_t>(code.width);
-  Vector<float> vectors(split.held_out * width, StlAllocator<float>(allocator));
+  Vector<float> vectors(split.held_out * width, allocator);
   for (size_t i = 0; i < split.held_out; ++i) {
     std::copy_n(values + split.tokens[split.training() + i] * stride, width, vectors.data() + i * width);
   }
   const ValueEncoder encoder(allocator, parallel, code);
-  Vector<uint32_t> packed(split.held_out * code.words(), StlAllocator<uint32_t>(allocator));
-  Vector<uint16_t> scales(split.held_out, StlAllocator<uint16_t>(allocator));
+  Vector<uint32_t> packed(split.held_out * code.words(), allocator);
+  Vector<uint16_t> scales(split.held_out, allocator);
   encoder.encode(allocator, parallel, vectors.data(), width, split.held_out, packed.data(), scales.data());
-  Vector<float> decoded(width, StlAllocator<float>(allocator));
+  Vector<float> decoded(width, allocator);
   double error = 0;
   double norm = 0;
   for (size_t i = 0; i < split.held_out; ++i) {

@@ -11,7 +11,7 @@ namespace kvq {
 
 /// Which tokens to use, in runs of neighbours: the last `held_out` judge, the others train.
 struct TokenSplit {
-  explicit TokenSplit(Allocator& allocator) : tokens(StlAllocator<size_t>(allocator)) {}
+  explicit TokenSplit(Allocator& allocator) : tokens(allocator) {}
 
   Vector<size_t> tokens;
   size_t held_out = 0;

@@ -48,9 +48,9 @@ struct Group {
   Group(Allocator& work, const RouterPages& pages, std::span<const double> expert_bits, uint64_t seed)
       : training(work, pages, expert_bits.size(), seed),
         bits(expert_bits),
-        labels(pages.keys.size() * pages.units, 0, StlAllocator<uint8_t>(work)),
+        labels(pages.keys.size() * pages.units, 0, work),
         chosen(labels),
-        weights(expert_bits.size(), 1.0F, StlAllocator<float>(work)),
+        weights(expert_bits.size(), 1.0F, work),
         current(work),
         best(work) {
     training.store(current);
@@ -120,11 +120,7 @@ class Groups {
  public:
   Groups(Allocator& work, Parallel& parallel, const RouterSamples& samples, const RouterTrainingOptions& options,
          const ModelRouter& router)
-      : parallel_(parallel),
-        samples_(samples),
-        options_(options),
-        router_(router),
-        groups_(StlAllocator<Owned<Group>>(work)) {
+      : parallel_(parallel), samples_(samples), options_(options), router_(router), groups_(work) {
     for (size_t i = 0; i < samples.pages.size(); ++i) {
       groups_.push_back(
           make_owned<Group>(work, work, samples.pages[i], router.expert_bits, splitmix64(router.seed, i)));

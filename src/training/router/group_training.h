@@ -14,8 +14,7 @@ namespace kvq {
 
 /// What the routers of a model are trained on.
 struct RouterSamples {
-  explicit RouterSamples(Allocator& allocator)
-      : pages(StlAllocator<RouterPages>(allocator)), errors(StlAllocator<GroupErrors>(allocator)) {}
+  explicit RouterSamples(Allocator& allocator) : pages(allocator), errors(allocator) {}
 
   Vector<RouterPages> pages;   // [groups]
   Vector<GroupErrors> errors;  // [groups]; without errors for the paper's loss

@@ -14,7 +14,7 @@ namespace kvq {
 
 /// The keys of the layer that decides for a group, page by page.
 struct RouterPages {
-  explicit RouterPages(Allocator& allocator) : keys(StlAllocator<const uint16_t*>(allocator)) {}
+  explicit RouterPages(Allocator& allocator) : keys(allocator) {}
 
   Vector<const uint16_t*> keys;  // [pages] of FP16 [kv_heads, 32, head_dim], before RoPE
   size_t kv_heads = 0;
@@ -56,8 +56,7 @@ class NetworkTraining {
  private:
   /// All that training changes. Copies have the same sizes, so that copying allocates nothing.
   struct State {
-    State(Allocator& allocator, size_t size)
-        : parameters(size, StlAllocator<float>(allocator)), optimizer(allocator, size) {}
+    State(Allocator& allocator, size_t size) : parameters(size, allocator), optimizer(allocator, size) {}
 
     Vector<float> parameters;  // as RouterLayout says
     AdamW optimizer;

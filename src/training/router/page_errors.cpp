@@ -29,7 +29,7 @@ struct Query {
 
 /// Spread queries see how much a page matters in the long run, and those right behind it how much it does at first.
 Vector<Query> choose_queries(Allocator& allocator, int32_t n, size_t experts) {
-  Vector<Query> queries{StlAllocator<Query>(allocator)};
+  Vector<Query> queries(allocator);
   const int32_t routed = routed_pages(n);
   size_t result = 0;
   const auto add = [&](int32_t position, int32_t first, int32_t pages) {
@@ -54,7 +54,7 @@ Vector<Query> choose_queries(Allocator& allocator, int32_t n, size_t experts) {
 
 /// Keys, rotated, and values of one KV head.
 struct Stored {
-  explicit Stored(Allocator& allocator) : k(StlAllocator<float>(allocator)), v(k.get_allocator()) {}
+  explicit Stored(Allocator& allocator) : k(allocator), v(k.get_allocator()) {}
 
   Vector<float> k;  // [tokens, head_dim]
   Vector<float> v;
@@ -164,7 +164,7 @@ class Judge {
 class StoredText {
  public:
   StoredText(Allocator& allocator, std::span<std::optional<Cache>> caches, int32_t layer, const RouterText& text)
-      : layer_(layer), n_(text.n), stored_(StlAllocator<Stored>(allocator)) {
+      : layer_(layer), n_(text.n), stored_(allocator) {
     for (size_t i = 0; i < caches.size(); ++i) {
       stored_.emplace_back(allocator);
       if (!caches[i].has_value()) continue;
@@ -213,7 +213,7 @@ void read_queries(const Cache& cache, const RouterText& text, std::span<const Qu
                   std::span<float> out) {
   const auto dim = static_cast<size_t>(cache.head_dim);
   const int32_t rows = cache.q_heads / cache.kv_heads;
-  Vector<float> turn(cache.rope.table_stride(), StlAllocator<float>(cache.rope.inv_freq.get_allocator()));
+  Vector<float> turn(cache.rope.table_stride(), cache.rope.inv_freq.get_allocator());
   float* to = out.data();
   for (const Query& query : queries) {
     cache.rope.fill_table({&query.position, 1}, turn.data());
@@ -262,13 +262,13 @@ Vector<float> PageErrors::measure(int32_t layer, const RouterText& text) {
   const auto dim = static_cast<size_t>(exact.head_dim);
   const auto pages = static_cast<size_t>(routed_pages(text.n));
   const auto units = static_cast<size_t>(units_);
-  Vector<float> result(pages * units * experts_, 0.0F, StlAllocator<float>(allocator_));
+  Vector<float> result(pages * units * experts_, 0.0F, allocator_);
   if (pages == 0) return result;
 
   const Vector<Query> queries = choose_queries(allocator_, text.n, experts_);
   const size_t results = queries.back().result + static_cast<size_t>(queries.back().pages) * experts_;
   const auto rows = static_cast<size_t>(exact.q_heads / exact.kv_heads);
-  Vector<float> q(queries.size() * rows * dim, StlAllocator<float>(allocator_));
+  Vector<float> q(queries.size() * rows * dim, allocator_);
   const StlAllocator<double> memory(allocator_);
   Vector<double> errors(results, memory);
   Vector<double> energies(queries.size(), memory);

@@ -11,7 +11,7 @@ namespace kvq {
 
 /// Errors of the pages of one group of layers.
 struct GroupErrors {
-  explicit GroupErrors(Allocator& allocator) : errors(StlAllocator<float>(allocator)) {}
+  explicit GroupErrors(Allocator& allocator) : errors(allocator) {}
 
   Vector<float> errors;  // [pages, experts] the means over the layers; pages of heads apart where each votes
   double layers = 1.0;   // that store what is decided

@@ -43,8 +43,7 @@ RouterTrainer::RouterTrainer(Allocator& allocator, Parallel& parallel, Backend& 
       votes_(policy.votes),
       q_heads_(cache.q_heads),
       untrained_(allocator),
-      texts_(static_cast<size_t>(cache.n_layers), Vector<Text>(StlAllocator<Text>(work_)),
-             StlAllocator<Vector<Text>>(work_)) {
+      texts_(static_cast<size_t>(cache.n_layers), Vector<Text>(work_), work_) {
   untrained_.shape = {cache.n_layers, cache.kv_heads,  cache.head_dim,
                       cache.rope,     options.sharing, static_cast<int32_t>(policy.experts.size())};
   check_router_shape(untrained_.shape, KVQ_E_ARGUMENT, "options->");
@@ -84,7 +83,7 @@ void RouterTrainer::add(int32_t layer, const RouterText& text) {
                   false, "q");
     check_numbers(text.v, text.dtype, tokens * width, true, "v");
   }
-  Text added{text.n, Vector<uint16_t>(StlAllocator<uint16_t>(work_)), Vector<float>(StlAllocator<float>(work_))};
+  Text added{text.n, Vector<uint16_t>(work_), Vector<float>(work_)};
   if (layer == shape.deciding_layer(layer)) added.keys = copy_keys(text);
   if (needs_attention()) added.errors = errors_->measure(layer, text);
   texts_[static_cast<size_t>(layer)].push_back(std::move(added));
@@ -95,7 +94,7 @@ Vector<uint16_t> RouterTrainer::copy_keys(const RouterText& text) {
   const auto dim = static_cast<size_t>(shape.head_dim);
   const auto heads = static_cast<size_t>(shape.kv_heads);
   const size_t slots = static_cast<size_t>(routed_pages(text.n)) * kPageSlots;
-  Vector<uint16_t> keys(slots * heads * dim, StlAllocator<uint16_t>(work_));
+  Vector<uint16_t> keys(slots * heads * dim, work_);
   std::array<float, kMaxHeadDim> row;
   for (size_t slot = 0; slot < slots; ++slot) {
     for (size_t head = 0; head < heads; ++head) {
