@@ -11,7 +11,7 @@ using namespace kvq::api;
 
 namespace {
 
-/// The sequences of a batch with their tokens; all are this cache's and occur once.
+/// Check a batch's sequences: all belong to this cache and occur once.
 Vector<SequenceTokens> sequences_of(kvq_cache& cache, const kvq_append_batch& batch) {
   Vector<SequenceTokens> sequences(cache.allocator);
   sequences.reserve(static_cast<size_t>(batch.n_sequences));

@@ -16,7 +16,7 @@ using namespace kvq::api;
 
 namespace {
 
-/// Nothing for NULL.
+/// Format of this name; none for NULL.
 std::optional<SideFormat> optional_format(const char* name, const char* argument) {
   if (name == nullptr) return {};
   const std::optional<SideFormat> format = parse_format(name);

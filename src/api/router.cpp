@@ -84,7 +84,7 @@ RouterTrainerOptions checked(const kvq_router_trainer_options& options) {
   return result;
 }
 
-/// Whether caches could be made that store all pages as one expert does; what was trained for those that need it.
+/// Check that a cache can be made with each expert alone; returns the trained data that experts need.
 CacheTraining check_experts(kvq_context& context, const kvq_cache_options& cache, const kvq_policy& policy) {
   CacheTraining training;
   for (const FormatPair& expert : policy.experts) {

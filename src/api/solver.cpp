@@ -44,7 +44,7 @@ kvq_plan_problem default_problem() {
   return problem;
 }
 
-/// `most`: infinity, if that is allowed.
+/// `most`: infinity, if allowed.
 void require_amount(double value, double most, const char* argument) {
   if (value >= 0.0 && value <= most) return;
   fail(KVQ_E_ARGUMENT, "%s is %g, must be %s and not negative", argument, value,
@@ -107,7 +107,7 @@ std::span<const double> checked_numbers(const double* numbers, int32_t rows, int
   return given;
 }
 
-/// Times by the number of the group; infinity for groups that are not given.
+/// Times by group number; infinity for absent groups.
 Vector<double> seconds_of_groups(Allocator& allocator, const kvq_plan_fusion_options& options) {
   const int32_t all = (1 << options.n_members) - 1;
   const auto given =

@@ -1,4 +1,4 @@
-// What handles of everything trained, and of its trainers, have in common.
+// Shared code of the handles of codebooks, centres and routers, and of their trainers.
 #pragma once
 
 #include "api/boundary.h"
@@ -20,7 +20,7 @@ inline void hand_over(const io::SafetensorsWriter& file, void* buffer, size_t ca
   hand_over(file.size(), buffer, capacity, size, [&](std::span<std::byte> bytes) { file.write(bytes); });
 }
 
-/// Make a handle of what was trained.
+/// Make a handle of trained data.
 template <typename Handle, typename Data>
 Handle* hand_out_trained(kvq_context& context, Data&& data) {
   using Trained = std::remove_cvref_t<Data>;
@@ -28,7 +28,7 @@ Handle* hand_out_trained(kvq_context& context, Data&& data) {
   return make_owned<Handle>(context.allocator, context, std::move(shared)).release();
 }
 
-/// Make a handle of what `read` finds in a file.
+/// Make a handle of a file's content, read by `read`.
 template <typename Handle, typename Data>
 kvq_status load_trained(kvq_context* context, const void* buffer, size_t size, Handle** result, kvq_error* error,
                         Data (*read)(Allocator&, std::span<const std::byte>)) {
@@ -42,7 +42,7 @@ kvq_status load_trained(kvq_context* context, const void* buffer, size_t size, H
   });
 }
 
-/// `write`: makes the file.
+/// Save trained data to the file that `write` makes.
 template <typename Handle, typename Data>
 kvq_status save_trained(const Handle* handle, const char* argument, void* buffer, size_t capacity, size_t* size,
                         kvq_error* error, io::SafetensorsWriter (*write)(Allocator&, const Data&)) {
@@ -53,7 +53,7 @@ kvq_status save_trained(const Handle* handle, const char* argument, void* buffer
   });
 }
 
-/// Fill the fields that all infos have.
+/// Fill the fields that all infos share.
 template <typename Info, typename Data>
 Info describe_trained(const Data& data, kvq_rope rope, uint64_t bytes) {
   Info info{};
@@ -91,7 +91,7 @@ struct TrainerHandle : Trainer {
   Kept<kvq_context> context;
 };
 
-/// Take the options that all trainers have.
+/// Take the options that all trainers share.
 template <typename Given, typename Options>
 void take_common(const Given& given, size_t most_note, Options& options) {
   options.seed = given.seed;
@@ -100,7 +100,7 @@ void take_common(const Given& given, size_t most_note, Options& options) {
   io::check_note(options.note, most_note, "options->note");
 }
 
-/// `check`: makes the trainer's options of the caller's.
+/// Create a trainer; `check` turns the caller's options into the trainer's.
 template <typename Handle, typename Given, typename Options>
 kvq_status create_trainer(kvq_context* context, const Given* options, const Given& defaults, Handle** result,
                           kvq_error* error, Options (*check)(const Given&)) {

@@ -8,7 +8,7 @@
 namespace kvq {
 namespace {
 
-/// Where a sequence's tokens are in a request, and what a caller calls them.
+/// One sequence's tokens in a request, and their arguments' names in messages.
 struct Arrival {
   const SequenceTokens& of;
   int32_t index;  // of the sequence
@@ -16,7 +16,7 @@ struct Arrival {
   bool is_batch;
 
   const char* prefix() const { return is_batch ? "batch->" : ""; }
-  /// Of the argument that counts the tokens; ends the call.
+  /// Refuse the argument that counts the tokens.
   template <typename... Arguments>
   [[noreturn]] void refuse_count(const char* why, Arguments... arguments) const {
     char reason[sizeof(kvq_error::message)];
@@ -81,7 +81,7 @@ void record(int32_t layer, const AppendRequest& request) {
   });
 }
 
-/// To one sequence, without memory other than what it keeps.
+/// Append to one sequence without other memory than its own.
 void append_to_one(Cache& cache, int32_t layer, const AppendRequest& request) {
   const SequenceTokens& only = request.sequences.front();
   PreparedAppend prepared(*only.sequence, layer, only.count, request.positions);
@@ -147,7 +147,7 @@ class BatchAppend {
     });
   }
 
-  /// Head by head, as those of one sequence are, so that pages which are written together stay groups.
+  /// Join the writes head by head, as within one sequence, so that pages written together stay groups.
   void join_writes() {
     size_t total = 0;
     for (const Part& part : parts_) total += part.prepared->writes().size();
@@ -195,7 +195,7 @@ void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq
 }
 
 void repeat_append(Sequence& sequence, int32_t layer, int32_t tokens) {
-  // No more than a page at a time: pages are then the same as those that the backend chose.
+  // At most a page at a time, so that pages equal those that the backend chose.
   for (int32_t n = 0; tokens > 0; tokens -= n) {
     n = std::min(tokens, kPageSlots);
     PreparedAppend prepared(sequence, layer, n, nullptr);

@@ -88,7 +88,7 @@ void Cache::add_routed_layers(const Policy& policy) {
 }
 
 Owned<LayerContext> Cache::make_context(const Policy& policy, int32_t layer) {
-  // At most one of the formats needs training, or the context of one serves all.
+  // At most one format needs training, or one context serves all.
   for (const PageFormat* format : layers[static_cast<size_t>(layer)].formats) {
     for (const Side side : {Side::kKeys, Side::kValues}) {
       const Codec& codec = codec_of(format->side(side).code);

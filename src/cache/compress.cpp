@@ -10,7 +10,7 @@
 namespace kvq {
 namespace {
 
-/// Slots of a layer's heads that stay: `total` of all of them together.
+/// Choose the remaining slots of a layer's heads, `total` together.
 void select_layer(Sequence& sequence, const Eviction& eviction, int32_t layer, int32_t total,
                   std::span<Vector<int32_t>> slots) {
   Cache& cache = sequence.cache;
@@ -50,7 +50,7 @@ Vector<int32_t> layer_budgets(const Sequence& sequence, const Eviction& eviction
   return budgets;
 }
 
-/// Tokens of the layer that was given most.
+/// Largest budget of a layer.
 int32_t longest(const Sequence& sequence) {
   int32_t most = 0;
   for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) most = std::max(most, sequence.length(layer));

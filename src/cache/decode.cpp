@@ -8,7 +8,7 @@
 namespace kvq {
 namespace {
 
-/// Pages of one head on the host, and what they need of other heads.
+/// Pages of one head on the host, with the pages of other heads that they need.
 class PageReader {
  public:
   PageReader(const Sequence& sequence, int32_t layer, int32_t head)

@@ -25,12 +25,12 @@ class SlotWalk {
  public:
   explicit SlotWalk(const Sequence::PageList& list) : list_(list) {}
 
-  /// The place in the list of the page that holds the slot.
+  /// Index in the list of the slot's page.
   size_t page_of(int32_t slot) {
     while (slot >= first_slot_ + list_[index_]->count) first_slot_ += list_[index_++]->count;
     return index_;
   }
-  /// The slot in that page.
+  /// Index of the slot in its page.
   int32_t within(int32_t slot) const { return slot - first_slot_; }
 
  private:
@@ -39,7 +39,7 @@ class SlotWalk {
   int32_t first_slot_ = 0;  // of that page
 };
 
-/// Slots of one list, decoded page by page as rising slots are asked for.
+/// Slots of one list, decoded page by page for rising slots.
 class SlotReader {
  public:
   SlotReader(const Sequence& sequence, int32_t layer, int32_t head)
@@ -106,7 +106,7 @@ void DensePages::add_layer(int32_t layer, std::span<const Vector<int32_t>> slots
   fill(layer, slots, targets);
   choose(layer, filled);
   Vector<PageWrite> writes(cache_.allocator);
-  writes.reserve(filled.size());  // entries point to pages, which exist
+  writes.reserve(filled.size());  // nothing may fail once pages exist
   for (auto first = filled.begin(); first != filled.end();) {
     const auto is_of_head = [first](const Filled& page) { return page.full.head == first->full.head; };
     const auto last = std::find_if_not(first, filled.end(), is_of_head);
@@ -116,7 +116,7 @@ void DensePages::add_layer(int32_t layer, std::span<const Vector<int32_t>> slots
   cache_.backend.pages().append(cache_.no_tokens(layer), cache_.page_writes(layer, writes), {}, cache_.allocator);
 }
 
-/// The pages of a head, which will be in FP16 from `staging` on.
+/// Assign slots to a head's pages, which will be in FP16 at `staging`.
 void DensePages::assign_slots(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* staging,
                               Vector<Filled>& pages) {
   const Sequence::PageList& list = sequence_.list(layer, head);
@@ -137,7 +137,7 @@ void DensePages::assign_slots(int32_t layer, int32_t head, std::span<const int32
   }
 }
 
-/// Move the slots that stay to their FP16 pages.
+/// Copy the remaining slots to their FP16 pages.
 void DensePages::fill(int32_t layer, std::span<const Vector<int32_t>> slots, std::span<std::byte* const> targets) {
   Weighing& weighing = *cache_.backend.weighing();
   const auto& formats = cache_.layers[static_cast<size_t>(layer)].formats;
@@ -168,7 +168,7 @@ void DensePages::fill(int32_t layer, std::span<const Vector<int32_t>> slots, std
   weighing.move({.moves = list, .lists = lists.data(), .targets = targets, .head_dim = cache_.head_dim});
 }
 
-/// The same of one head by way of the host.
+/// Copy one head's slots through the host.
 void DensePages::copy(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* target) {
   SlotWalk walk(sequence_.list(layer, head));
   SlotReader reader(sequence_, layer, head);
@@ -186,7 +186,7 @@ void DensePages::copy(int32_t layer, int32_t head, std::span<const int32_t> slot
   }
 }
 
-/// Give every page that has no format yet the one that the router chooses.
+/// Let the router choose the format of every page without one.
 void DensePages::choose(int32_t layer, std::span<Filled> pages) const {
   Vector<FullPage> routed(cache_.allocator);
   Vector<Filled*> choosers(cache_.allocator);
@@ -204,7 +204,7 @@ void DensePages::choose(int32_t layer, std::span<Filled> pages) const {
   for (size_t i = 0; i < formats.size(); ++i) choosers[i]->format = formats[i];
 }
 
-/// As it will be when this is committed.
+/// List after commit().
 const Sequence::PageList& DensePages::list_to_be(int32_t layer, int32_t head) const {
   const size_t index = sequence_.list_index(layer, head);
   const auto changed =
@@ -212,7 +212,7 @@ const Sequence::PageList& DensePages::list_to_be(int32_t layer, int32_t head) co
   return changed != lists_.end() ? changed->pages : sequence_.lists[index];
 }
 
-/// The list of a head, which `writes` fills from its pages in FP16.
+/// Make the list of a head, filled by `writes` from its FP16 pages.
 void DensePages::make(int32_t layer, std::span<const Filled> pages, Vector<PageWrite>& writes) {
   const int32_t head = pages.front().full.head;
   lists_.push_back({sequence_.list_index(layer, head), Sequence::PageList(cache_.allocator),

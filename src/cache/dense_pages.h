@@ -7,7 +7,7 @@
 
 namespace kvq {
 
-/// New lists of some heads of a sequence, of slots of the lists it has. Until they are committed nothing has changed.
+/// New lists of some heads of a sequence, made of slots of its lists. Nothing changes before commit().
 class DensePages {
  public:
   explicit DensePages(Sequence& sequence);
@@ -29,7 +29,7 @@ class DensePages {
   struct Filled {
     FullPage full;
     int32_t count;             // slots in use
-    const PageFormat* format;  // null: the router is to choose
+    const PageFormat* format;  // null: the router chooses
     bool stays = false;        // in FP16 for now
   };
 

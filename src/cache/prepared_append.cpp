@@ -21,7 +21,7 @@ PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, int32_t n, con
   }
   if (positions == nullptr) {
     memory_.positions.resize(static_cast<size_t>(n));
-    // Not iota, which counts one further than it stores: that may be too far.
+    // Not iota, which increments once more than it stores: that may overflow.
     for (int32_t i = 0; i < n; ++i) {
       memory_.positions[static_cast<size_t>(i)] = sequence.last_position(layer) + 1 + i;
     }
@@ -48,7 +48,7 @@ void PreparedAppend::for_each_page(int32_t head, const Use& use) {
   const auto existing = static_cast<int32_t>(list.size());
   const int32_t pages = Sequence::pages_after(list, n());
   int32_t index = Sequence::open_slots(list) > 0 ? existing - 1 : existing;
-  // Pages older than the newest `recent` have been sealed already.
+  // Pages before the newest `recent` are sealed already.
   for (int32_t full = std::max({0, cache_.sink, existing - cache_.recent}); full < index; ++full) {
     const Page* page = list[static_cast<size_t>(full)];
     if (page->is_float16() && !stays_float16(full, pages))
@@ -138,7 +138,7 @@ void PreparedAppend::write_page(int32_t head, const Step& step) {
   } else if (!consecutive && old->positions == nullptr) {
     stored = change.added_positions = allocate_positions();
   } else if (old->positions != nullptr) {
-    // Slots beyond the page's count are nobody's yet.
+    // Slots beyond the page's count are unused.
     std::copy_n(positions_.begin() + token, take, old->positions + kept);
   }
   if (stored != nullptr) {
@@ -147,7 +147,7 @@ void PreparedAppend::write_page(int32_t head, const Step& step) {
     if (!consecutive) std::copy_n(positions_.begin() + token, take, stored + kept);
   }
   const int32_t* positions = stored != nullptr || !in_place ? stored : old->positions;
-  // A page that a router has seen lies in FP16 already, its tokens included.
+  // A routed page is in FP16 already, its tokens included.
   const bool is_staged = staged != nullptr && !in_place;
   const std::byte* source = old != nullptr ? old->data : nullptr;
   memory_.writes.push_back({.source = is_staged ? staged : source,
@@ -179,7 +179,7 @@ void PreparedAppend::grow_list(int32_t head) {
 
 Sequence::PageList PreparedAppend::copy_with_room(const Sequence::PageList& list) const {
   Sequence::PageList copy(list.get_allocator());
-  // A quarter more than needed keeps growth amortised and the slack of long lists small.
+  // A quarter more than needed amortises growth and keeps the slack of long lists small.
   copy.reserve(static_cast<size_t>(heads_pages_) + static_cast<size_t>(heads_pages_) / 4);
   copy.assign(list.begin(), list.end());
   return copy;

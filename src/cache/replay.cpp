@@ -1,4 +1,4 @@
-// A backend that appends by itself: what it is told, and how the host's lists follow it.
+// Replayed graphs append on the device: the state they start from, and how the host's lists catch up.
 #include "cache/reserve.h"
 #include "cache/sequence.h"
 
@@ -6,7 +6,7 @@ namespace kvq {
 
 void follow_replays(const Sequence& sequence) {
   if (!sequence.recorded || sequence.cache.backend.recording()) return;
-  // The lists as the device has them are the sequence's state: nothing that a caller can see changes.
+  // The device's lists are the sequence's state: nothing visible to a caller changes.
   auto& behind = const_cast<Sequence&>(sequence);
   const std::lock_guard lock(behind.replayed_mutex);
   Cache& cache = behind.cache;

@@ -22,7 +22,7 @@ int32_t longest_after(const Sequence& sequence, int32_t layer, int32_t tokens) {
 ReservePlaces::ReservePlaces(const Cache& cache, int32_t layer, int32_t pages, int32_t longest)
     : ring(std::min(cache.recent + 1, longest)) {
   const bool float16 = cache.layers[static_cast<size_t>(layer)].stays_float16();
-  // The newest pages are never sealed with these tokens.
+  // These tokens never seal the newest pages.
   finals = float16 ? pages : std::max({pages - cache.recent, std::min(cache.sink, pages), 0});
   sinks = float16 ? finals : std::min(cache.sink, finals);
   open = float16 ? 0 : std::max(pages - std::max(pages - ring, cache.sink), 0);
@@ -90,7 +90,7 @@ void Reserve::borrow(Page** from, Page** to) {
   *to = std::exchange(*from, nullptr);
 }
 
-/// Make or borrow the pages that one list lacks.
+/// Make or borrow the missing pages of one list.
 void Reserve::fill(int32_t head, int32_t pages, Reserve* old) {
   const Sequence::PageList& list = sequence_.list(layer_, head);
   const auto existing = static_cast<int32_t>(list.size());
@@ -106,7 +106,7 @@ void Reserve::fill(int32_t head, int32_t pages, Reserve* old) {
       Page** theirs = old != nullptr ? old->place(head, i, format) : nullptr;
       if (theirs != nullptr && *theirs != nullptr) {
         borrow(theirs, &finals[static_cast<size_t>(i)]);
-        cache_.release(std::exchange(run, nullptr));  // pages of a run follow each other
+        cache_.release(std::exchange(run, nullptr));  // pages of a run are consecutive
         continue;
       }
       finals[static_cast<size_t>(i)] = cache_.make_page(format, false, &run, places.run_pages(i));
@@ -117,7 +117,7 @@ void Reserve::fill(int32_t head, int32_t pages, Reserve* old) {
   }
   cache_.release(run);
 
-  // Pages that a list has open go back into the ring when they have been sealed.
+  // A list's open pages return to the ring when sealed.
   Vector<bool> taken(static_cast<size_t>(ring_), false, cache_.allocator);
   for (int32_t i = std::max(existing - cache_.recent, 0); i < existing; ++i) {
     const Page* page = list[static_cast<size_t>(i)];
@@ -128,7 +128,7 @@ void Reserve::fill(int32_t head, int32_t pages, Reserve* old) {
     copies_.add(*page, page->count);
     shared_.push_back({head, i});
   }
-  // All other places, also those of pages that the list has: cut off, they may be opened again.
+  // All other places, also of pages that the list has: after a truncation they may be opened again.
   size_t next = 0;
   for (int32_t i = std::max(pages - ring_, cache_.sink); i < pages; ++i) {
     const auto slot = static_cast<size_t>(i % ring_);

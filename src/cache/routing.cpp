@@ -7,7 +7,7 @@
 namespace kvq {
 namespace {
 
-/// Whether the lists of all heads have pages of the same tokens: `pages` are then `heads` times the same.
+/// Whether all heads have pages of the same tokens: `pages` repeats `heads` times.
 bool is_same_for_all_heads(std::span<const FullPage> pages, size_t heads) {
   if (pages.size() % heads != 0) return false;
   const size_t each = pages.size() / heads;
@@ -21,7 +21,7 @@ bool is_same_for_all_heads(std::span<const FullPage> pages, size_t heads) {
   return true;
 }
 
-/// The format of the last page with a decision that begins at or before `position`; null if there is none.
+/// Format of the last decided page that begins at or before `position`, or null.
 const PageFormat* decided_at(const Cache& cache, const Sequence::PageList& list, int32_t position) {
   const auto first = list.begin() + std::min<ptrdiff_t>(cache.sink, std::ssize(list));
   const auto last = std::max(first, list.end() - std::min<ptrdiff_t>(cache.recent, std::ssize(list)));
@@ -104,7 +104,7 @@ void RoutedPages::choose(const TokenBatch& tokens, int32_t length) {
   if (decider == layer_) {
     stage(tokens);
   } else {
-    staged_.clear();  // the pages' positions say enough
+    staged_.clear();  // the pages' positions suffice
   }
   Vector<const Sequence::PageList*> deciding(cache_.allocator);
   for (int32_t head = 0; head < cache_.kv_heads; ++head) deciding.push_back(&sequence_.list(decider, head));
@@ -112,7 +112,7 @@ void RoutedPages::choose(const TokenBatch& tokens, int32_t length) {
   choose_formats(sequence_, layer_, pages_, deciding, formats_);
 }
 
-/// Put the pages together in FP16, which is what sealing encodes, however the tokens came.
+/// Assemble the pages in FP16, from which sealing encodes.
 void RoutedPages::stage(const TokenBatch& tokens) {
   const size_t page_bytes = cache_.float16.bytes();
   memory_.make(staged_.size() * page_bytes);

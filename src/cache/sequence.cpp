@@ -50,8 +50,7 @@ uint64_t Sequence::record_bytes(const Cache& cache, bool mirrored) {
 }
 
 Sequence::Sequence(Cache& cache_, const Sequence& parent) : Sequence(cache_) {
-  // A device that appends by itself changes pages of the parent any time: those that are to be sealed, and the open
-  // one.
+  // A device that appends by itself may change the parent's open page, and those to be sealed, any time.
   PageCopies copies(cache);
   const auto is_changed = [&](size_t list, size_t index) {
     const PageList& pages = parent.lists[list];

@@ -19,7 +19,7 @@ struct Rope {
   int32_t first_channel(int32_t pair) const { return pairing == KVQ_ROPE_HALF ? pair : 2 * pair; }
   int32_t second_channel(int32_t pair) const { return pairing == KVQ_ROPE_HALF ? pair + rotary_dim / 2 : 2 * pair + 1; }
 
-  /// Of pair j: base^(−2j / rotary_dim).
+  /// Frequency of pair j: base^(−2j / rotary_dim).
   static float frequency(float base, int32_t rotary_dim, int32_t pair);
 
   /// Floats of one position in a table: cosines of all pairs, then sines.

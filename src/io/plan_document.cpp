@@ -23,7 +23,7 @@ void require_map(const YamlNode& node, const char* key) {
   if (node.kind != Kind::kMap) fail(KVQ_E_FORMAT, "yaml line %d: %s must be a map", node.line, key);
 }
 
-/// What check_plan_text() refuses in a file.
+/// check_plan_text() for a file's text, with the line.
 void check_text(int line, std::string_view text, size_t most, const char* key) {
   try {
     check_plan_text(text, most, key);
@@ -66,7 +66,7 @@ void read_weights(const YamlNode& node, PlanDocument& plan) {
   }
 }
 
-/// In double quotes.
+/// YAML text in double quotes.
 std::string quoted(std::string_view text) {
   std::string result = "\"";
   for (const char each : text) {

@@ -1,4 +1,4 @@
-// What a planner decided, as a file.
+// A planner's decisions as a file.
 #pragma once
 
 #include "cache/policy.h"
@@ -21,11 +21,11 @@ struct PlanDocument {
     String name;
     weights::Scheme scheme;
   };
-  /// A matrix is put at the end. Its name may not be there yet, which seal() checks.
+  /// Add a matrix at the end. Names must be unique, which seal() checks.
   void add(std::string_view name, const weights::Scheme& scheme);
-  /// Once all matrices are there: find() works from now on. Throws KVQ_E_ARGUMENT if two have one name.
+  /// Index the names for find(), after the last add(). Throws KVQ_E_ARGUMENT if two are equal.
   void seal();
-  /// Null if it is not there.
+  /// The matrix of this name, or null.
   const Matrix* find(std::string_view name) const;
 
   Vector<Matrix> matrices;
@@ -35,12 +35,12 @@ struct PlanDocument {
   String note;
 };
 
-/// Throws KVQ_E_FORMAT with the line.
+/// Read a plan. Throws KVQ_E_FORMAT with the line.
 PlanDocument read_plan(Allocator& allocator, std::string_view text);
-/// Reading it gives the same.
+/// Text that read_plan() reads as the same plan.
 std::string plan_yaml(const PlanDocument& plan);
 
-/// A name of a matrix, or a note: UTF-8 without control characters. Throws KVQ_E_ARGUMENT.
+/// Check the name of a matrix, or a note: UTF-8 without control characters. Throws KVQ_E_ARGUMENT.
 void check_plan_text(std::string_view text, size_t most, const char* argument);
 
 }  // namespace kvq::io

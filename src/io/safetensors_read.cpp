@@ -42,7 +42,7 @@ kvq_dtype read_dtype(std::string_view spelling, const Quoted& tensor) {
 
 }  // namespace
 
-/// Takes the events of a parse, so that no document is ever built and nothing nests deeper than a header may.
+/// Takes a parser's events, so that no document is built and nesting is bounded.
 class SafetensorsFile::HeaderReader {
  public:
   HeaderReader(Allocator& allocator, SafetensorsFile& file, std::span<const std::byte> data)
@@ -187,7 +187,7 @@ class SafetensorsFile::HeaderReader {
 
   Place place_ = Place::kStart;
   bool has_metadata_ = false;
-  TensorView tensor_;  // the one that is being read
+  TensorView tensor_;  // being read
   String key_;         // of the root or of the metadata
   Field field_ = kDtype;
   unsigned seen_ = 0;  // Fields

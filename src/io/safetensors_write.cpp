@@ -12,7 +12,7 @@
 namespace kvq::io {
 namespace {
 
-constexpr size_t kAlignment = 8;  // of the data, and so of every tensor, wide elements coming first
+constexpr size_t kAlignment = 8;  // of the data, and so of every tensor, since wide elements come first
 
 void append_string(std::string_view text, String& json) {
   constexpr char kDigits[] = "0123456789abcdef";
@@ -80,7 +80,7 @@ void SafetensorsWriter::finish() {
   size_ = sizeof(uint64_t) + header_.size() + end;
 }
 
-/// Everything in ascending order of its name.
+/// Write everything in ascending order of names.
 void SafetensorsWriter::write_header() {
   constexpr std::string_view kMetadata = "__metadata__";
   std::sort(metadata_.begin(), metadata_.end());

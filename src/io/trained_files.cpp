@@ -13,7 +13,7 @@ namespace {
 constexpr int32_t kTrainedFileVersion = 1;
 constexpr std::string_view kExpertSeparator = ", ";
 constexpr std::array<const char*, 3> kRopeNames = {"none", "half", "interleaved"};  // by kvq_rope
-constexpr std::array<const char*, 3> kRotationNames = {"", "half", "interleaved"};  // the same for what has to rotate
+constexpr std::array<const char*, 3> kRotationNames = {"", "half", "interleaved"};  // the same where RoPE is mandatory
 constexpr std::array<const char*, 2> kScopeNames = {"layer", "head"};               // by Scope
 constexpr std::array<const char*, 2> kProposalNames = {"linear", "network"};        // by ValueProposal
 constexpr std::array<const char*, 2> kRouterMethodNames = {"label", "paper"};       // by RouterMethod
@@ -108,7 +108,7 @@ class Fields {
   int32_t index_;
 };
 
-/// What every file says first: for which model the object was trained, and how.
+/// Header of every file: the model that the object was trained for, and how.
 template <bool reads, size_t n>
 void list_header(const Fields<reads>& fields, const char* type, const std::array<const char*, n>& ropes,
                  const char* expected_rope, auto& rope, size_t most_note, auto& object) {
@@ -172,7 +172,7 @@ struct CodebookFile {
     fields.number("value_bits", shape.values.bits);
     fields.choice("value_scope", shape.values.scope, kScopeNames, "layer or head");
     const auto has_network = [&] { return shape.values.proposal == ValueProposal::kNetwork; };
-    if (fields.has("value_proposal", has_network())) {  // files of linear proposals do not say so
+    if (fields.has("value_proposal", has_network())) {  // files of linear proposals omit it
       fields.choice("value_proposal", shape.values.proposal, kProposalNames, "linear or network");
     }
     if (has_network() || fields.has("value_hidden", false)) fields.number("value_hidden", shape.values.hidden);

@@ -1,5 +1,4 @@
-// Files of what was trained: named tensors, and everything else as metadata. A file that is read back gives the same
-// object.
+// Files of trained data: named tensors, and everything else as metadata. Reading a file gives the same object.
 #pragma once
 
 #include "formats/commvq/model_codebook.h"

@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kMaxDepth = 16;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-/// A document of a node without a value.
+/// Document of a node without a value.
 bool is_null(const yaml_event_t& event, std::string_view value) {
   if (event.data.scalar.style != YAML_PLAIN_SCALAR_STYLE) return false;
   return value.empty() || value == "~" || value == "null" || value == "Null" || value == "NULL";
@@ -128,7 +128,7 @@ class Parser {
     yaml_parser_delete(&parser_);
   }
 
-  /// The next event, until the one after.
+  /// Next event, valid until the one after.
   const yaml_event_t& next() {
     yaml_event_delete(&event_);
     if (yaml_parser_parse(&parser_, &event_) == 0) report();

@@ -17,7 +17,7 @@ constexpr std::array<const char*, kCosts> kLimitNames = {"max_bytes", "max_secon
        limit, least, least - limit);
 }
 
-/// By itself, each limit must be possible to keep.
+/// Throws unless each limit by itself can be kept.
 void check_limits(const ChoiceProblem& problem) {
   Costs least{};
   size_t next = 0;
@@ -43,8 +43,7 @@ double excess(const Amounts& used, const Amounts& limits) {
   return sum;
 }
 
-/// Changes one choice after the other while that makes a selection better: first to keep the limits, then for a smaller
-/// goal.
+/// Improve a selection by changing one choice at a time: first to keep the limits, then for a smaller goal.
 void improve_by_changes(const ReducedProblem& problem, Selection& selection) {
   struct Change {
     double excess;
@@ -102,7 +101,7 @@ Solution solve(Allocator& allocator, const ChoiceProblem& problem) {
   if (keeps(near.used, reduced.limits) && near.goal < best.goal) best = near;
   if (!std::isinf(best.goal)) improve_by_changes(reduced, best);
 
-  // What is closer to the best known than the tolerance need not be looked for.
+  // Solutions within the tolerance of the best known are not searched.
   const bool is_kept = !std::isinf(best.goal);
   const double wanted = is_kept ? best.goal * (1.0 - problem.tolerance) : kInfinity;
   double proven = bound.value;

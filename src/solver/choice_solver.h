@@ -1,5 +1,4 @@
-// One option of every choice, so that one sum is as small as possible and others keep limits: a multiple-choice
-// knapsack.
+// Multiple-choice knapsack: choose one option of every choice, minimise one sum and keep limits of others.
 #pragma once
 
 #include "core/memory.h"
@@ -13,18 +12,18 @@ namespace kvq::solver {
 
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// What an option, and a solution as the sum of its options, costs.
+/// Costs of an option, and of a solution as the sum of its options.
 enum Cost : uint8_t { kBytes, kSeconds, kLoss };
 inline constexpr int kCosts = 3;
 using Costs = std::array<double, kCosts>;
 
 /// All costs are finite and not negative.
 struct ChoiceProblem {
-  Cost goal = kLoss;                // as small as possible
-  Costs limits;                     // of sums; infinity: none. That of the goal holds, too
-  std::span<const int32_t> counts;  // [choices] options of each, at least one
+  Cost goal = kLoss;                // minimised
+  Costs limits;                     // of sums; infinity: none. The goal's limit holds too
+  std::span<const int32_t> counts;  // [choices] number of options, at least one
   std::span<const Costs> options;   // those of the first choice, then those of the second, …
-  double tolerance = 1e-4;          // a solution's goal may exceed the smallest there is by this share of it
+  double tolerance = 1e-4;          // relative gap allowed between a solution's goal and the optimum
 };
 
 struct Solution {
@@ -32,11 +31,11 @@ struct Solution {
 
   Vector<int32_t> chosen;  // [choices], from 0
   Costs sums{};
-  double bound = 0.0;  // no solution has a smaller goal; at most the goal of this one
+  double bound = 0.0;  // lower bound of every solution's goal; at most this one's
 };
 
-/// A solution within the tolerance, unless it takes too many states to tell: then `bound` says how far off it may be.
-/// Throws KVQ_E_LIMIT, with what is missing, if no solution keeps the limits.
+/// Find a solution within the tolerance. If that takes too many states, `bound` says how far off it may be. Throws
+/// KVQ_E_LIMIT, with what is missing, if no solution keeps the limits.
 Solution solve(Allocator& allocator, const ChoiceProblem& problem);
 
 }  // namespace kvq::solver

@@ -15,7 +15,7 @@ struct Partial {
   std::array<int32_t, kMostMembers> schemes;
 };
 
-/// Makes options of the members that are not grouped yet, from those of the members that are.
+/// Extends options of grouped members by the members not yet grouped.
 class Fusion {
  public:
   Fusion(Allocator& allocator, const FusionProblem& problem) : allocator_(allocator), problem_(problem) {}
@@ -30,7 +30,7 @@ class Fusion {
   }
 
  private:
-  /// Every grouping once: the first member that is left goes with every subset of the others.
+  /// Enumerate every grouping once: the first ungrouped member joins every subset of the others.
   void add(const Vector<Partial>& begun, int32_t left, Vector<Partial>& all) const {
     if (left == 0) {
       all.insert(all.end(), begun.begin(), begun.end());

@@ -1,4 +1,4 @@
-// A problem without what has no part in its solution.
+// Problem reduced to its undominated options.
 #pragma once
 
 #include "solver/choice_solver.h"
@@ -6,14 +6,14 @@
 
 namespace kvq::solver {
 
-/// An option of a choice. `use` is 0 of what has no limit.
+/// Option of a choice. `use` is 0 for a resource without limit.
 struct Alternative {
   double goal;
   Amounts use;
   int32_t option;  // its number
 };
 
-/// Options that another one does not beat in everything that counts.
+/// Undominated options of every choice.
 struct ReducedProblem {
   ReducedProblem(Allocator& allocator, const ChoiceProblem& problem);
 
@@ -27,7 +27,7 @@ struct ReducedProblem {
   Vector<size_t> begins;  // [choices + 1]
 };
 
-/// Sums in another order may be larger by this share.
+/// Relative rounding of sums in another order.
 inline constexpr double kRounding = 1e-12;
 
 inline bool keeps(const Amounts& used, const Amounts& limits) {

@@ -7,7 +7,7 @@
 namespace kvq::solver {
 namespace {
 
-/// States kept of a stage. More would take seconds and are hardly ever needed.
+/// States kept per stage. More would take seconds and are rarely needed.
 constexpr size_t kMostStates = 5000;
 
 }  // namespace
@@ -21,7 +21,7 @@ StateSearch::StateSearch(Allocator& allocator, const ReducedProblem& problem, co
   add_rests();
 }
 
-/// With any alternative, a solution costs at least the bound and what the alternative's price is above the least.
+/// A solution with an alternative costs at least the bound plus the alternative's price above the least.
 void StateSearch::add_stage(size_t choice) {
   Stage& stage = stages_.emplace_back(Stage{choice, Vector<Candidate>(allocator_), {}, Vector<Step>(allocator_)});
   const std::span<const Alternative> alternatives = problem_.choice(choice);
@@ -49,7 +49,7 @@ void StateSearch::add_rests() {
   }
 }
 
-/// What no solution that begins with a state has a smaller goal than; infinity if none keeps the limits.
+/// Lower bound of solutions that begin with a state; infinity if none keeps the limits.
 double StateSearch::least_end(const State& state, const Rest& rest) const {
   if (!keeps({state.use[0] + rest.use[0], state.use[1] + rest.use[1]}, problem_.limits)) return kInfinity;
   double least = state.goal + rest.priced;
@@ -59,7 +59,7 @@ double StateSearch::least_end(const State& state, const Rest& rest) const {
   return std::max(least, state.goal);
 }
 
-/// Every state with every candidate of a stage, but for those that cannot end in what is wanted.
+/// Extend every state by every candidate of a stage; drop those that cannot reach the wanted goal.
 void StateSearch::extend(Vector<State>& states, const Stage& stage) const {
   Vector<State> next(allocator_);
   for (uint32_t parent = 0; parent < states.size(); ++parent) {
@@ -74,8 +74,8 @@ void StateSearch::extend(Vector<State>& states, const Stage& stage) const {
   states.swap(next);
 }
 
-/// Leave out the states that promise least, if there are too many.
-/// \returns what these promised at best.
+/// Drop the least promising states, if there are too many.
+/// \returns their best lower bound.
 double StateSearch::leave_out(Vector<State>& states, const Rest& rest) const {
   if (states.size() <= kMostStates) return kInfinity;
   const auto first_left_out = states.begin() + kMostStates;

@@ -1,14 +1,14 @@
-// From choice to choice, all sums that may still end in a better solution.
+// Dynamic programming over choices: all sums that may still lead to a better solution.
 #pragma once
 
 #include "solver/dual_bound.h"
 
 namespace kvq::solver {
 
-/// Looks for the best solution with a goal below what is wanted.
+/// Searches the best solution with a goal below a wanted one.
 class StateSearch {
  public:
-  /// Of solutions with a goal below `wanted`.
+  /// Searches goals below `wanted`.
   StateSearch(Allocator& allocator, const ReducedProblem& problem, const DualBound& bound, double wanted);
 
   /// Replaces `best` by the best such solution, if there is any.
@@ -17,7 +17,7 @@ class StateSearch {
   double run(Selection& best);
 
  private:
-  /// Sums of alternatives of some choices.
+  /// Sum of alternatives of some choices.
   struct State {
     double goal;
     Amounts use;
@@ -28,13 +28,13 @@ class StateSearch {
     uint32_t parent;
     uint32_t alternative;
   };
-  /// An alternative that may be part of such a solution.
+  /// Alternative that may be part of such a solution.
   struct Candidate {
     double goal;
     Amounts use;
     uint32_t alternative;
   };
-  /// What all choices that follow take at least.
+  /// Lower bounds over all following choices.
   struct Rest {
     double priced = 0.0;
     Amounts use{};

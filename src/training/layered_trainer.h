@@ -1,4 +1,4 @@
-// What trainers of codebooks and of centres share: they collect keys and values, and train one layer after the other.
+// Base of trainers of codebooks and centres: collects keys and values, and keeps the trained layers.
 #pragma once
 
 #include "backend/training.h"
@@ -36,7 +36,7 @@ class LayeredTrainer {
                                             trains(Side::kValues) ? values : nullptr, dtype);
   }
   bool trains(Side side) const { return side == Side::kKeys ? trains_keys_ : trains_values_; }
-  /// With the layers that are finished.
+  /// Result with the finished layers.
   const Model& result() const { return result_; }
 
  protected:

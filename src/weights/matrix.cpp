@@ -66,7 +66,7 @@ MatrixInfo::MatrixInfo(const Matrix& matrix)
 
 namespace {
 
-/// Levels times their unit of the rows of a panel, [16, in].
+/// Dequantized rows of a panel, level · unit, [16, in].
 void decode_panel(const Matrix& matrix, int32_t panel, const auto& store) {
   std::span<const uint8_t> bytes = matrix.panel(panel);
   std::array<int8_t, kTileWeights> levels{};

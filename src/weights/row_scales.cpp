@@ -12,7 +12,7 @@
 namespace kvq::weights {
 namespace {
 
-/// Finite if the numbers are.
+/// Finite for finite numbers.
 double root_mean_square(const void* w, kvq_dtype dtype, int32_t row, int32_t in) noexcept {
   std::array<float, kInputMultiple> part;
   const size_t first = static_cast<size_t>(row) * static_cast<size_t>(in);

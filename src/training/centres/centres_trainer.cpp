@@ -15,7 +15,7 @@ size_t width(const CentresShape& shape) {
   return static_cast<size_t>(shape.kv_heads) * static_cast<size_t>(shape.head_dim);
 }
 
-/// 0 … n − 1 in a random order.
+/// The numbers 0 … n − 1 in random order.
 Vector<int32_t> shuffled(Allocator& allocator, int32_t n, uint64_t seed) {
   Vector<int32_t> order(static_cast<size_t>(n), allocator);
   std::iota(order.begin(), order.end(), 0);
@@ -23,7 +23,7 @@ Vector<int32_t> shuffled(Allocator& allocator, int32_t n, uint64_t seed) {
   return order;
 }
 
-/// One head of all tokens, token i as vector places[i] of [tokens][head_dim].
+/// Gather one head of all tokens, token i as vector places[i] of [tokens][head_dim].
 void gather(Parallel& parallel, const KeptTokens& tokens, Side side, const CentresShape& shape, int32_t head,
             std::span<const int32_t> places, std::span<const int32_t> first_tokens, float* out) {
   const auto dim = static_cast<size_t>(shape.head_dim);
@@ -68,7 +68,7 @@ void CentresTrainer::run(int32_t layer, const TrainingProgress& progress) {
   finish(layer, std::move(trained));
 }
 
-/// Centres of all heads, one head after the other, rounded as files round them; what they leave of the squared norms.
+/// Find the centres of all heads, rounded as in files; returns the residual share of the squared norms.
 double CentresTrainer::train_side(const KeptTokens& tokens, Side side, uint64_t seed, const TrainingProgress& progress,
                                   Vector<float>& centres) {
   const CentresShape& shape = result_.shape;

@@ -12,15 +12,15 @@ class CentresTrainer : public LayeredTrainer<ModelCentres> {
  public:
   CentresTrainer(Allocator& allocator, Parallel& parallel, Training& backend, const CentresTrainerOptions& options);
 
-  /// Train a layer on what was added to it, which is then dropped. Throws KVQ_E_STATE without tokens, KVQ_E_ARGUMENT
-  /// with fewer than centres, KVQ_E_CANCELLED.
+  /// Train a layer on its tokens, which are then dropped. Throws KVQ_E_STATE without tokens, KVQ_E_ARGUMENT with fewer
+  /// tokens than centres, KVQ_E_CANCELLED.
   void run(int32_t layer, const TrainingProgress& progress);
 
  private:
   double train_side(const KeptTokens& tokens, Side side, uint64_t seed, const TrainingProgress& progress,
                     Vector<float>& centres);
 
-  int32_t rounds_;  // over all tokens, at most
+  int32_t rounds_;  // over all tokens at most
 };
 
 }  // namespace kvq

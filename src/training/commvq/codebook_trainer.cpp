@@ -12,10 +12,10 @@ namespace {
 
 [[noreturn]] void fail_cancelled() { fail(KVQ_E_CANCELLED, "the progress hook asked to stop"); }
 
-/// Of the time that a group takes, about so much goes to its stages one by one; the rest to all together.
+/// Approximate share of a group's time for single stages; the rest is for all stages together.
 constexpr double kStagesShare = 0.75;
 
-/// What one group reports, as a share of its work.
+/// Progress of one group as a share of its work.
 struct GroupProgress {
   const TrainingProgress& progress;
   const KeyTrainingOptions& options;
@@ -34,7 +34,7 @@ struct GroupProgress {
   }
 };
 
-/// What each key is divided by: [heads that have a norm][tokens].
+/// Divisors of keys: [heads with a norm][tokens].
 Vector<float> norms_of(Allocator& allocator, const CodebookShape& shape, std::span<const float> keys, size_t tokens) {
   const size_t heads = shape.keys.norms == Scope::kHead ? static_cast<size_t>(shape.kv_heads) : 1;
   const size_t channels = keys.size() / tokens / heads;
@@ -65,8 +65,8 @@ double energy_of(const KeyTrainingData& data) {
 }
 
 /// Train one side from numbers [tokens][kv_heads * head_dim], keys before RoPE, and fill its arrays of `layer`. Returns
-/// its errors over tokens held out of training. The result depends on nothing but the numbers, the shape, the rounds
-/// and the seed. Throws KVQ_E_CANCELLED, and KVQ_E_ARGUMENT for numbers that nothing can be learned from.
+/// its errors over tokens held out of training. The result depends only on the numbers, the shape, the rounds and the
+/// seed. Throws KVQ_E_CANCELLED, and KVQ_E_ARGUMENT for unusable numbers.
 KeyErrors train_layer_keys(Allocator& allocator, Training& backend, const CodebookShape& shape,
                            std::span<const float> keys, int32_t rounds, uint64_t seed, const TrainingProgress& progress,
                            LayerCodebook& layer) {

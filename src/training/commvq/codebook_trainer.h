@@ -7,7 +7,7 @@
 namespace kvq {
 
 struct TrainingRounds {
-  int32_t keys = 0;  // 0: as many as the algorithm's default
+  int32_t keys = 0;  // 0: the algorithm's default
   int32_t values = 0;
 };
 
@@ -17,12 +17,11 @@ class CodebookTrainer : public LayeredTrainer<ModelCodebook> {
  public:
   CodebookTrainer(Allocator& allocator, Parallel& parallel, Training& backend, const CodebookTrainerOptions& options);
 
-  /// Take over the layers of an earlier result that are still missing here. Throws KVQ_E_MISMATCH if it was trained for
-  /// something else.
+  /// Take over missing layers from an earlier result. Throws KVQ_E_MISMATCH unless it was trained for the same.
   void resume(const ModelCodebook& earlier);
 
-  /// Train a layer on what was added to it, which is then dropped. Throws KVQ_E_STATE without tokens,
-  /// KVQ_E_ARGUMENT for numbers that nothing can be learned from, KVQ_E_CANCELLED.
+  /// Train a layer on its tokens, which are then dropped. Throws KVQ_E_STATE without tokens, KVQ_E_ARGUMENT for
+  /// unusable numbers, KVQ_E_CANCELLED.
   void run(int32_t layer, const TrainingProgress& progress);
 
  private:

@@ -1,4 +1,4 @@
-// Codes of keys that fit a given assignment best: of one stage, and of all stages at once.
+// Least squares for codes of keys with a given assignment: of one stage, and of all stages together.
 #pragma once
 
 #include "backend/key_sample.h"
@@ -12,10 +12,10 @@ namespace kvq::keys {
 /// Σ W · ‖x − centre‖², given Σ W · ‖x‖².
 double assignment_error(const KeyStatistics& statistics, const KeyEncoder& stage, double energy);
 
-/// The codes z, [codes][group]{re, im}, that minimise Σ W·‖x − (z_a + i·z_b)‖² + floor · Σ ‖z − z before‖².
+/// Find the codes z, [codes][group]{re, im}, that minimise Σ W·‖x − (z_a + i·z_b)‖² + floor · Σ ‖z − z before‖².
 void fit_codes(const KeyStatistics& statistics, double floor, std::span<float> z);
 
-/// Change the codes z, [stages][codes][group]{re, im}, that `encoder` has and `sample` was encoded with, to minimise
+/// Change the codes z, [stages][codes][group]{re, im}, of `encoder`, with which `sample` was encoded, to minimise
 /// Σ weight · ‖key − Σ_r (z[r][a_r] + i·z[r][b_r])‖² + ridge · Σ ‖z − z before‖².
 void refine_codes(Allocator& allocator, KeySample& sample, const KeyEncoder& encoder, double ridge, std::span<float> z);
 

@@ -12,13 +12,13 @@
 namespace kvq {
 namespace {
 
-/// Neighbouring tokens resemble each other, so what judges must not lie between what is learnt from.
+/// Neighbouring tokens are similar: hold out runs of tokens.
 constexpr int32_t kLongestRun = 256;
 
-/// Less than this share of the keys is not worth a code: it is what rounding leaves.
+/// Residuals below this share of the keys are rounding errors, not worth a code.
 constexpr double kNothing = 1e-12;
 
-/// Iterations stop when they gain less than this share of the error.
+/// Least relative gain of an iteration for another one to follow.
 constexpr double kLeastKeyGain = 1e-4;
 
 void check(const KeyTrainingData& data, int32_t codes, const KeyTrainingOptions& options) {
@@ -36,7 +36,7 @@ void check(const KeyTrainingData& data, int32_t codes, const KeyTrainingOptions&
   }
 }
 
-/// The generator's own numbers, because standard distributions differ between libraries.
+/// The generator's own numbers: standard distributions differ between libraries.
 int32_t draw(std::mt19937_64& random, int32_t n) { return static_cast<int32_t>(random() % static_cast<uint64_t>(n)); }
 
 void shuffle(std::span<int32_t> items, std::mt19937_64& random) {
@@ -157,7 +157,7 @@ bool KeyTrainer::train_stage(int32_t stage, Vector<float>& z, const KeyTrainingO
 
   std::mt19937_64 random(options_.seed + static_cast<uint64_t>(stage) + 1);
   start_codes(sample, n, group_, random, z);
-  // The tokens are in random order: any part of them is a sample.
+  // Tokens are in random order: any part is a sample.
   const auto share = static_cast<int32_t>(options_.soft_share * static_cast<float>(n));
   const int32_t part = std::max(share, std::min(codes_, n));
   const double squared_length = sample.plain_energy() / n;

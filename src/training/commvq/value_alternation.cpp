@@ -75,7 +75,7 @@ void ValueAlternation::solve_codes() {
   for (size_t c = 0; c < width; ++c) draft_.offset[c] = static_cast<float>(offset[c]);
 }
 
-/// Ridge regression of the bits, as signs.
+/// Ridge regression of the bits as signs.
 void ValueAlternation::solve_proposal() {
   const size_t width = draft_.width();
   const size_t bits = draft_.bits();

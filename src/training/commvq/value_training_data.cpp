@@ -9,7 +9,7 @@
 namespace kvq {
 
 TokenSplit split_tokens(Allocator& allocator, size_t tokens, size_t at_most, double held_out, uint64_t seed) {
-  // Neighbours resemble each other: a held-out token between two of training would be judged too well.
+  // Neighbours are similar: a held-out token between two of training would look too good.
   constexpr size_t kRun = 64;
   const size_t length = std::clamp<size_t>(tokens / 16, 1, kRun);
   Vector<size_t> runs((tokens + length - 1) / length, allocator);
@@ -29,7 +29,7 @@ TokenSplit split_tokens(Allocator& allocator, size_t tokens, size_t at_most, dou
 }
 
 void mean_magnitudes(std::span<const float> values, size_t channels, Vector<float>& out) {
-  constexpr double kFloor = 1e-3;  // of the mean over channels: a dead one must not outweigh the living
+  constexpr double kFloor = 1e-3;  // of the mean over channels: a dead channel must not dominate
   const size_t tokens = values.size() / channels;
   Vector<double> sums(channels, out.get_allocator());
   for (size_t t = 0; t < tokens; ++t) {

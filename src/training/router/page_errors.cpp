@@ -16,18 +16,18 @@
 namespace kvq {
 namespace {
 
-constexpr int32_t kSpreadQueries = 64;  // of a text, evenly spread: each judges the pages not too far before it
+constexpr int32_t kSpreadQueries = 64;  // of a text, evenly spread: each evaluates the pages not too far before it
 constexpr int32_t kNearQueries = 2;     // of each page, within the next one
 
-/// A query and the pages that it judges.
+/// A query and the pages that it evaluates.
 struct Query {
   int32_t position;
-  int32_t first_page;  // of those that are routed
+  int32_t first_page;  // of the routed ones
   int32_t pages;
-  size_t result;  // where its first page's errors go, an expert after the other
+  size_t result;  // offset of its first page's errors, one per expert
 };
 
-/// Spread queries see how much a page matters in the long run, and those right behind it how much it does at first.
+/// Spread queries measure a page's influence in the long run, those right behind it at first.
 Vector<Query> choose_queries(Allocator& allocator, int32_t n, size_t experts) {
   Vector<Query> queries(allocator);
   const int32_t routed = routed_pages(n);
@@ -60,11 +60,10 @@ struct Stored {
   Vector<float> v;
 };
 
-/// Attention of one query over FP16 pages, page by page, and over what experts make of them.
+/// Attention of one query over FP16 pages, page by page, and over the experts' versions of them.
 class Judge {
  public:
-  /// `stored`: of FP16 from the text's beginning, and of each expert from the first routed page on, empty if it is
-  /// FP16.
+  /// `stored`: FP16 from the text's beginning, and each expert's version from the first routed page on, empty for FP16.
   Judge(std::span<const Stored> stored, size_t dim, int32_t n) : stored_(stored), dim_(dim), n_(n) {}
 
   size_t experts() const { return stored_.size() - 1; }
@@ -86,7 +85,7 @@ class Judge {
  private:
   using Row = std::array<double, kMaxHeadDim>;
 
-  /// Sums of e^(score − largest), and of values weighed by it.
+  /// Sums of e^(score − largest), and of values weighted by it.
   struct Partials {
     float largest;
     double mass = 0.0;
@@ -131,7 +130,7 @@ class Judge {
     for (size_t i = 0; i < kPageSlots; ++i) {
       scores[i] = dot_product(q, stored.k.data() + first + i * dim_, dim_);
     }
-    // Where all other weights are too small for floats, the page's are all there is.
+    // Only the page's weights remain where all others underflow.
     const double others = partials.mass - static_cast<double>(partials.page_mass[in_text]);
     float largest = *std::max_element(scores.begin(), scores.end());
     if (others > 0.0) largest = std::max(largest, partials.largest);
@@ -160,7 +159,7 @@ class Judge {
   int32_t n_;
 };
 
-/// One text in every format, and one KV head of it at a time.
+/// A text in every format, one KV head at a time.
 class StoredText {
  public:
   StoredText(Allocator& allocator, std::span<std::optional<Cache>> caches, int32_t layer, const RouterText& text)
@@ -227,11 +226,11 @@ void read_queries(const Cache& cache, const RouterText& text, std::span<const Qu
   }
 }
 
-/// A page that nothing comes of can be stored in any format.
+/// A page without influence can be stored in any format.
 float relative(double error, double energy) {
   if (error == 0.0) return 0.0F;
   const double ratio = error / energy;
-  return ratio < static_cast<double>(FLT_MAX) ? static_cast<float>(ratio) : FLT_MAX;  // also where it is not a number
+  return ratio < static_cast<double>(FLT_MAX) ? static_cast<float>(ratio) : FLT_MAX;  // also for NaN
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ double true_bits(const FormatPair& expert, int32_t head_dim, const Trained* trai
   return 8.0 * static_cast<double>(format.bytes()) / (2.0 * kPageSlots * head_dim);
 }
 
-/// Throws unless all numbers of a tensor are finite, as halves if they will be stored.
+/// Throws unless all numbers of a tensor are finite, in FP16 if they will be stored.
 void check_numbers(const void* tensor, kvq_dtype dtype, size_t count, bool stored, const char* argument) {
   std::array<float, 256> stretch;
   for (size_t begin = 0; begin < count; begin += stretch.size()) {
@@ -130,7 +130,7 @@ void RouterTrainer::run(double loss, const TrainingProgress& progress) {
   for (Vector<Text>& texts : texts_) texts = Vector<Text>(texts.get_allocator());
 }
 
-/// That steps did not grow beyond all numbers, which leaves NaN in a network for good.
+/// Throws if the training diverged to NaN.
 void RouterTrainer::require_finite(const ModelRouter& router, double loss) const {
   for (int32_t i = 0; i < router.shape.groups(); ++i) {
     for_each_router_array(router.shape, [&](const RouterArray& array) {
@@ -182,7 +182,7 @@ void RouterTrainer::require_untrained() const {
   if (result_ != nullptr) fail(KVQ_E_STATE, "trainer has finished its training");
 }
 
-/// Texts come in the same order to every layer.
+/// Throws unless the text is as long as in other layers: texts come in the same order to every layer.
 void RouterTrainer::check_length(int32_t layer, int32_t n) const {
   const size_t index = texts_[static_cast<size_t>(layer)].size();
   for (size_t other = 0; other < texts_.size(); ++other) {
@@ -192,7 +192,7 @@ void RouterTrainer::check_length(int32_t layer, int32_t n) const {
   }
 }
 
-/// Returns the tokens of a layer.
+/// Throws unless all layers have the same usable texts; returns the tokens of a layer.
 int64_t RouterTrainer::check_texts() const {
   for (size_t layer = 1; layer < texts_.size(); ++layer) {
     if (texts_[layer].size() == texts_.front().size()) continue;
