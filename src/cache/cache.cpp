@@ -115,17 +115,11 @@ const PageFormat* Cache::intern(const PageFormat& format) {
 
 TokenBatch Cache::no_tokens(int32_t layer) const {
   const Layer& formats_of = layers[static_cast<size_t>(layer)];
-  return {.k = nullptr,
-          .v = nullptr,
-          .k_strides = HeadStrides::dense(kv_heads, head_dim),
+  return {.k_strides = HeadStrides::dense(kv_heads, head_dim),
           .v_strides = HeadStrides::dense(kv_heads, head_dim),
-          .dtype = KVQ_F32,
-          .first = 0,
-          .n = 0,
           .kv_heads = kv_heads,
           .head_dim = head_dim,
           .rope = &rope,
-          .positions = {},
           .hadamard_keys = formats_of.hadamard_keys,
           .hadamard_values = formats_of.hadamard_values,
           .context = context(layer)};
@@ -133,25 +127,13 @@ TokenBatch Cache::no_tokens(int32_t layer) const {
 
 AttendBatch Cache::attend_batch(int32_t layer) const {
   const Layer& formats_of = layers[static_cast<size_t>(layer)];
-  return {.sequences = {},
-          .query_positions = {},
-          .newest_queries = false,
-          .recorded = false,
-          .q = nullptr,
-          .q_dtype = KVQ_F32,
-          .q_strides = HeadStrides::dense(q_heads, head_dim),
-          .out = nullptr,
-          .out_dtype = KVQ_F32,
+  return {.q_strides = HeadStrides::dense(q_heads, head_dim),
           .out_strides = HeadStrides::dense(q_heads, head_dim),
-          .lse = nullptr,
-          .sinks = nullptr,
           .q_heads = q_heads,
           .kv_heads = kv_heads,
           .head_dim = head_dim,
           .rope = &rope,
           .scale = scale,
-          .softcap = 0.0F,
-          .window = 0,
           .any_hadamard_keys = formats_of.hadamard_keys,
           .any_hadamard_values = formats_of.hadamard_values,
           .any_gain_shape_keys = formats_of.has_gain_shape_keys(),

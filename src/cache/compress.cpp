@@ -50,7 +50,7 @@ Vector<int32_t> layer_budgets(const Sequence& sequence, const Eviction& eviction
   return budgets;
 }
 
-/// Largest budget of a layer.
+/// Length of the longest layer.
 int32_t longest(const Sequence& sequence) {
   int32_t most = 0;
   for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) most = std::max(most, sequence.length(layer));

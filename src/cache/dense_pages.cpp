@@ -236,8 +236,6 @@ void DensePages::make(int32_t layer, std::span<const Filled> pages, Vector<PageW
     writes.push_back({.source = data,
                       .kept = count,
                       .head = head,
-                      .token_begin = 0,
-                      .token_count = 0,
                       .target = page->data,
                       .format = format,
                       .index = full.index,

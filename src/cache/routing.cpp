@@ -82,11 +82,9 @@ void RoutedPages::add(int32_t head, int32_t index, const Page* old, int32_t toke
                        .head = head,
                        .token_begin = token,
                        .token_count = static_cast<int32_t>(positions.size()),
-                       .target = nullptr,  // when all are known
                        .format = &cache_.float16,
                        .index = index,
-                       .first_position = full.page.positions.front(),
-                       .positions = nullptr});
+                       .first_position = full.page.positions.front()});  // its target once all are known
   }
   pages_.push_back(full);
   is_put_together_.push_back(!positions.empty());
