@@ -8,6 +8,7 @@
 #include <cstring>
 #include <new>
 #include <span>
+#include <string_view>
 
 namespace kvq::api {
 
@@ -54,6 +55,12 @@ void hand_over(size_t needed, void* buffer, size_t capacity, size_t& size, const
   if (buffer == nullptr) return;
   if (capacity < needed) fail(KVQ_E_BUFFER_SIZE, "capacity is %zu, must be at least %zu bytes", capacity, needed);
   write(std::span<std::byte>{static_cast<std::byte*>(buffer), needed});
+}
+
+/// The same for a text.
+inline void hand_over(std::string_view text, void* buffer, size_t capacity, size_t& size) {
+  hand_over(text.size(), buffer, capacity, size,
+            [text](std::span<std::byte> bytes) { std::memcpy(bytes.data(), text.data(), text.size()); });
 }
 
 // Structs of callers built with another header. A struct grows only at its end, so both sides know the shorter one's

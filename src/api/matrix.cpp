@@ -11,7 +11,6 @@
 #include <cstdio>
 #include <cstring>
 #include <optional>
-#include <string>
 
 using namespace kvq;
 using namespace kvq::api;
@@ -225,9 +224,7 @@ kvq_status qp_tuning_save(kvq_context* context, char* buffer, size_t capacity, s
   return guarded(error, [&] {
     require(context, "context");
     require(size, "size");
-    const std::string text = context->backend->tuning().require().save();
-    hand_over(text.size(), buffer, capacity, *size,
-              [&text](std::span<std::byte> bytes) { std::memcpy(bytes.data(), text.data(), text.size()); });
+    hand_over(context->backend->tuning().require().save(), buffer, capacity, *size);
   });
 }
 

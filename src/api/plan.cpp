@@ -4,7 +4,6 @@
 #include "io/matrix_file.h"
 #include "io/plan_document.h"
 
-#include <algorithm>
 #include <cmath>
 
 using namespace kvq;
@@ -97,10 +96,7 @@ kvq_status kvq_plan_save(const kvq_plan* plan, char* buffer, size_t capacity, si
   return guarded(error, [&] {
     require(plan, "plan");
     require(size, "size");
-    const std::string text = io::plan_yaml(*plan);
-    hand_over(text.size(), buffer, capacity, *size, [&text](std::span<std::byte> bytes) {
-      std::copy(text.begin(), text.end(), reinterpret_cast<char*>(bytes.data()));
-    });
+    hand_over(io::plan_yaml(*plan), buffer, capacity, *size);
   });
 }
 
