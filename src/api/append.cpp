@@ -11,9 +11,9 @@ using namespace kvq::api;
 
 namespace {
 
-/// The sequences of a batch with their tokens; all are this cache's and occur once.
+/// Check a batch's sequences: all belong to this cache and occur once.
 Vector<SequenceTokens> sequences_of(kvq_cache& cache, const kvq_append_batch& batch) {
-  Vector<SequenceTokens> sequences{StlAllocator<SequenceTokens>(cache.allocator)};
+  Vector<SequenceTokens> sequences(cache.allocator);
   sequences.reserve(static_cast<size_t>(batch.n_sequences));
   for (int32_t i = 0; i < batch.n_sequences; ++i) {
     kvq_sequence* sequence = batch.sequences[i];
@@ -22,8 +22,7 @@ Vector<SequenceTokens> sequences_of(kvq_cache& cache, const kvq_append_batch& ba
     if (count < 1) fail(KVQ_E_ARGUMENT, "batch->token_counts[%d] is %d, must be at least 1", i, count);
     sequences.push_back({sequence, count});
   }
-  Vector<const kvq_sequence*> sorted(batch.sequences, batch.sequences + batch.n_sequences,
-                                     StlAllocator<const kvq_sequence*>(cache.allocator));
+  Vector<const kvq_sequence*> sorted(batch.sequences, batch.sequences + batch.n_sequences, cache.allocator);
   std::sort(sorted.begin(), sorted.end());
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
   if (twice != sorted.end()) {

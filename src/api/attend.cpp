@@ -10,7 +10,7 @@ using namespace kvq::api;
 
 namespace {
 
-/// The batch with all strides filled in, once its tensors are known to be usable.
+/// Check a batch's tensors and complete its strides.
 kvq_attend_batch with_strides(const kvq_cache& cache, const kvq_attend_batch& given) {
   kvq_attend_batch batch = given;
   int64_t queries = 0;

@@ -8,16 +8,17 @@
 #include <cstring>
 #include <new>
 #include <span>
+#include <string_view>
 
 namespace kvq::api {
 
-/// Fill the caller's error; respects the size the caller was built with.
+/// Fill the caller's error, up to the size that the caller was built with.
 void report(kvq_error* error, kvq_status status, int32_t backend_code, const char* message) noexcept;
 
-/// Turn whatever is being handled into a status. Call inside a catch block.
+/// Translate the current exception into a status. Call inside a catch block.
 kvq_status translate(kvq_error* error) noexcept;
 
-/// Run the body of a public function: nothing thrown inside leaves it.
+/// Run the body of a public function; catches everything.
 template <typename Body>
 kvq_status guarded(kvq_error* error, const Body& body) noexcept {
   try {
@@ -47,7 +48,7 @@ inline void require_range(int64_t value, int64_t low, int64_t high, const char* 
        static_cast<long long>(low), static_cast<long long>(high));
 }
 
-/// Write what the caller's buffer takes, or only tell the size if there is none.
+/// Write to the caller's buffer, or only return the size without one.
 template <typename Write>
 void hand_over(size_t needed, void* buffer, size_t capacity, size_t& size, const Write& write) {
   size = needed;
@@ -56,17 +57,23 @@ void hand_over(size_t needed, void* buffer, size_t capacity, size_t& size, const
   write(std::span<std::byte>{static_cast<std::byte*>(buffer), needed});
 }
 
-// Structs of callers that were built with another header. A struct only grows at its end, so what both sides know is
-// the shorter one's bytes.
+/// The same for a text.
+inline void hand_over(std::string_view text, void* buffer, size_t capacity, size_t& size) {
+  hand_over(text.size(), buffer, capacity, size,
+            [text](std::span<std::byte> bytes) { std::memcpy(bytes.data(), text.data(), text.size()); });
+}
 
-/// Bytes that a struct had in the first release that declared it. One that has grown needs a specialization.
+// Structs of callers built with another header. A struct grows only at its end, so both sides know the shorter one's
+// bytes.
+
+/// Bytes of a struct in the first release that declared it. A grown struct needs a specialization.
 template <typename T>
 inline constexpr size_t kFirstSize = sizeof(T);
 
-/// No struct of a later release will be larger; what claims to be has no size at all.
+/// Upper bound of structs in later releases; a larger size is uninitialized memory.
 inline constexpr size_t kMostStructBytes = 4096;
 
-/// What the caller says that its struct is large.
+/// Size that the caller gives its struct.
 template <typename T>
 size_t require_struct(const T* given, size_t least, const char* argument) {
   require(given, argument);
@@ -86,8 +93,8 @@ void init_struct(T* target, size_t size, T defaults) noexcept {
   if (size > sizeof(T)) std::memset(reinterpret_cast<std::byte*>(target) + sizeof(T), 0, size - sizeof(T));
 }
 
-/// The caller's options: what an older caller does not have keeps its default, what a newer one sets beyond this
-/// library's knowledge is refused.
+/// Read the caller's options: fields that an older caller lacks keep their defaults, fields that a newer one sets and
+/// this library does not know are refused.
 template <typename T>
 T read_struct(const T* given, T defaults, const char* argument) {
   const size_t size = require_struct(given, kFirstSize<T>, argument);
@@ -100,17 +107,17 @@ T read_struct(const T* given, T defaults, const char* argument) {
          argument, size, sizeof(T), i);
   }
   std::memcpy(&defaults, given, std::min(size, sizeof(T)));
-  defaults.struct_size = sizeof(T);  // it may be handed on
+  defaults.struct_size = sizeof(T);  // it may be passed on
   return defaults;
 }
 
-/// Options that may be left out altogether.
+/// Read options that may be NULL.
 template <typename T>
 T read_optional_struct(const T* given, const T& defaults, const char* argument) {
   return given != nullptr ? read_struct(given, defaults, argument) : defaults;
 }
 
-/// The body of a describe function: as much of `found` as the caller's struct has room for, whose size stays.
+/// The body of a describe function: write as much of `found` as the caller's struct has room for; its size stays.
 template <typename T>
 void write_struct(T* target, T found, const char* argument) {
   const size_t size = require_struct(target, sizeof(uint32_t), argument);

@@ -67,8 +67,7 @@ std::string names_of(std::span<const FormatPair> experts) {
   return names;
 }
 
-/// Calls `use` with a layer and one of the pairs of formats that its pages may be sealed in; for a routed policy once
-/// for all layers.
+/// Calls `use` with a layer and each pair of formats of its sealed pages; for a routed policy once for all layers.
 template <typename Use>
 void for_each_format(const kvq_policy* policy, int32_t n_layers, const Use& use) {
   if (policy == nullptr) return;
@@ -84,7 +83,7 @@ const Codec* trained_codec(const FormatPair& format) {
   return nullptr;
 }
 
-/// The same for all formats of a policy: a cache has room for what one codec needs.
+/// The same for all formats of a policy: a cache takes the trained data of one codec.
 const Codec* trained_codec(const kvq_policy* policy, int32_t n_layers) {
   const Codec* needed = nullptr;
   for_each_format(policy, n_layers, [&](int32_t /*layer*/, const FormatPair& pair) {
@@ -103,13 +102,13 @@ const Codec* trained_codec(const kvq_policy* policy, int32_t n_layers) {
   return needed;
 }
 
-/// Calls `use` with the handle that a cache is given for a codec, which may be null.
+/// Calls `use` with the cache option's handle for a codec, which may be null.
 template <typename Use>
 auto with_trained(const kvq_cache_options& options, const Codec& codec, const Use& use) {
   return codec.trained_as == std::string_view("centres") ? use(options.centres) : use(options.codebook);
 }
 
-/// What there is for formats that need training, null if nothing.
+/// Trained data among the cache options that a policy needs, or null.
 const Trained* trained_of(const kvq_cache_options& options, const kvq_policy* policy) {
   const Codec* codec = trained_codec(policy, options.n_layers);
   if (codec == nullptr) return nullptr;
@@ -146,7 +145,7 @@ void check_router_fits(const ModelRouter& router, const kvq_cache_options& optio
        names_of(router.experts).c_str(), names_of(policy.experts).c_str());
 }
 
-/// Experts go from the most bits to the fewest: where votes are equal, the first one wins.
+/// Check that experts go from most bits to fewest: equal votes elect the first.
 void check_experts(const kvq_cache_options& options, const kvq_policy& policy) {
   const Trained* given = trained_of(options, &policy);
   size_t previous = SIZE_MAX;
@@ -193,7 +192,7 @@ void add_router(kvq_context& context, const kvq_cache_options& options, const kv
       options.router->resident([&](const auto& router) { return voting->make_resident(context.allocator, router); });
 }
 
-/// Formats that the backend knows, and what they need trained.
+/// Check that the backend knows the formats, and add their trained data.
 void add_formats(kvq_context& context, const kvq_cache_options& options, const kvq_policy* policy,
                  CacheTraining& training) {
   const CacheShape shape{.n_layers = options.n_layers,

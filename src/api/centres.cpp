@@ -1,41 +1,24 @@
-#include "api/trained_handle.h"
-#include "io/centres_file.h"
-
-#include <algorithm>
+#include "api/trained.h"
+#include "io/trained_files.h"
+#include "training/centres/centres_trainer.h"
 
 using namespace kvq;
 using namespace kvq::api;
 
+struct kvq_centres_trainer : TrainerHandle<CentresTrainer> {
+  using TrainerHandle::TrainerHandle;
+};
+
 namespace {
 
-/// Mean residuals and fewest tokens of the layers that are present.
-void add_figures(const ModelCentres& centres, kvq_centres_info& info) {
-  info.layers_present = centres.layers_present();
-  for (const ModelCentres::Layer& layer : centres.layers) {
-    if (layer.numbers == nullptr) continue;
+kvq_centres_info describe(const ModelCentres& centres) {
+  auto info = describe_trained<kvq_centres_info>(centres, centres.shape.rope, centres.bytes());
+  info.key_centres = centres.shape.key_centres;
+  info.value_centres = centres.shape.value_centres;
+  describe_layers(centres, info, {&info.key_residual, &info.value_residual}, [&](const ModelCentres::Layer& layer) {
     info.key_residual += layer.key_residual;
     info.value_residual += layer.value_residual;
-    info.tokens = info.tokens == 0 ? layer.tokens : std::min(info.tokens, layer.tokens);
-  }
-  if (info.layers_present == 0) return;
-  info.key_residual /= info.layers_present;
-  info.value_residual /= info.layers_present;
-}
-
-kvq_centres_info describe(const ModelCentres& centres) {
-  const CentresShape& shape = centres.shape;
-  kvq_centres_info info{};
-  info.n_layers = shape.n_layers;
-  info.kv_heads = shape.kv_heads;
-  info.head_dim = shape.head_dim;
-  info.rope = shape.rope;
-  info.key_centres = shape.key_centres;
-  info.value_centres = shape.value_centres;
-  info.seed = centres.seed;
-  info.model_id = centres.model_id;
-  info.bytes = centres.bytes();
-  info.note = centres.note.c_str();
-  add_figures(centres, info);
+  });
   return info;
 }
 
@@ -47,6 +30,33 @@ kvq_centres_layer_info describe_layer(const ModelCentres& centres, int32_t index
   info.key_residual = layer.key_residual;
   info.value_residual = layer.value_residual;
   return info;
+}
+
+constexpr int32_t kMaxCentresRounds = 1000;
+
+kvq_centres_trainer_options default_centres_trainer_options() {
+  kvq_centres_trainer_options options{};
+  options.rope = KVQ_ROPE_HALF;
+  options.key_centres = kMaxCentres;
+  options.value_centres = kMaxCentres;
+  options.seed = 1;
+  return options;
+}
+
+CentresTrainerOptions checked_centres_options(const kvq_centres_trainer_options& options) {
+  CentresTrainerOptions result;
+  result.shape = {.n_layers = options.n_layers,
+                  .kv_heads = options.kv_heads,
+                  .head_dim = options.head_dim,
+                  .rope = options.rope,
+                  .key_centres = options.key_centres,
+                  .value_centres = options.value_centres};
+  check_centres_shape(result.shape, KVQ_E_ARGUMENT, "options->");
+  require_range(options.rounds, 0, kMaxCentresRounds, "options->rounds");
+  result.rounds = options.rounds;
+  result.model_id = options.model_id;
+  take_common(options, kMaxCentresNote, result);
+  return result;
 }
 
 }  // namespace
@@ -77,3 +87,28 @@ kvq_status kvq_centres_describe_layer(const kvq_centres* centres, int32_t layer,
 }
 
 void kvq_centres_destroy(kvq_centres* centres) { destroy(centres); }
+
+void kvq_centres_trainer_options_init(kvq_centres_trainer_options* options, size_t size) {
+  init_struct(options, size, default_centres_trainer_options());
+}
+
+kvq_status kvq_centres_trainer_create(kvq_context* context, const kvq_centres_trainer_options* options,
+                                      kvq_centres_trainer** result, kvq_error* error) {
+  return create_trainer(context, options, default_centres_trainer_options(), result, error, checked_centres_options);
+}
+
+kvq_status kvq_centres_trainer_add(kvq_centres_trainer* trainer, int32_t layer, int32_t n, const void* k, const void* v,
+                                   kvq_dtype dtype, kvq_error* error) {
+  return add_to_trainer(trainer, layer, n, k, v, dtype, error);
+}
+
+kvq_status kvq_centres_trainer_run(kvq_centres_trainer* trainer, int32_t layer, kvq_progress_hook progress, void* user,
+                                   kvq_error* error) {
+  return run_trainer(trainer, layer, progress, user, error);
+}
+
+kvq_status kvq_centres_trainer_result(const kvq_centres_trainer* trainer, kvq_centres** result, kvq_error* error) {
+  return trainer_result(trainer, result, error);
+}
+
+void kvq_centres_trainer_destroy(kvq_centres_trainer* trainer) { destroy(trainer); }

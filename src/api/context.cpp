@@ -54,11 +54,11 @@ void device_free(void* user, void* pointer, size_t bytes, void* stream) {
   const auto& hooks = *static_cast<const DeviceHooks*>(user);
   try {
     hooks.free(hooks.user, pointer, bytes, stream);
-  } catch (...) {  // given back is given back
+  } catch (...) {  // released all the same
   }
 }
 
-/// `hooks` live as long as the backend.
+/// `hooks` must outlive the backend.
 Owned<Backend> make_backend(const kvq_context_options& options, Allocator& allocator, Parallel& parallel,
                             DeviceHooks& hooks) {
   if (options.device == KVQ_DEVICE_CPU) {
@@ -91,7 +91,7 @@ void kvq_context::log(kvq_log_level level, const char* message) const noexcept {
   if (log_hook == nullptr) return;
   try {
     log_hook(log_user, level, message);
-  } catch (...) {  // what cannot be told changes nothing
+  } catch (...) {  // an exception of a log hook changes nothing
   }
 }
 
@@ -104,7 +104,7 @@ void kvq::api::release(kvq_context* context) noexcept {
   last.release(context, sizeof(kvq_context), alignof(kvq_context));
   try {
     if (released != nullptr) released(user);
-  } catch (...) {  // nobody is left to tell
+  } catch (...) {  // no caller is left to report to
   }
 }
 
@@ -118,7 +118,7 @@ kvq_status kvq_context_create(const kvq_context_options* options, kvq_context** 
     require(result, "result");
     const kvq_context_options chosen = read_optional_struct(options, default_context_options(), "options");
     check_options(chosen);
-    // The context holds its own allocator, so its own memory is asked for before that exists.
+    // The context contains its own allocator, so its memory comes directly from the hooks.
     const AllocatorHooks hooks = hooks_of(chosen);
     Allocator first(hooks, chosen.max_bytes);
     void* memory = first.allocate(sizeof(kvq_context), alignof(kvq_context));

@@ -17,18 +17,18 @@
 
 namespace kvq::api {
 
-/// How many need an object: the caller until it destroys the handle, and everything that was made from it.
+/// Counts the holders of an object: the caller until it destroys the handle, and everything made from it.
 class Holders {
  public:
   void add() noexcept { count_.fetch_add(1, std::memory_order_relaxed); }
-  /// Whether there is none any more.
+  /// Whether it was the last.
   bool drop() noexcept { return count_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
 
  private:
   std::atomic<uint32_t> count_{1};
 };
 
-/// One holder less; without any the object goes.
+/// Drop a holder; the last one destroys the object.
 void release(kvq_context* context) noexcept;
 void release(kvq_cache* cache) noexcept;
 
@@ -39,10 +39,10 @@ struct DeviceHooks {
   void* user;
 };
 
-/// What is not said about a cache.
+/// Defaults of cache options.
 kvq_cache_options default_cache_options();
 
-/// Keeps what an object was made from alive.
+/// Keeps an object's parent alive.
 template <typename Handle>
 class Kept {
  public:
@@ -58,7 +58,7 @@ class Kept {
   Handle* handle_;
 };
 
-/// Destroy an object that lies in its context's memory, and the context if that was kept for it alone.
+/// Destroy an object in its context's memory, and the context if this was its last holder.
 template <typename Handle>
 void destroy(Handle* handle) noexcept {
   if (handle == nullptr) return;
@@ -104,7 +104,7 @@ struct kvq_sequence : kvq::Sequence {
   explicit kvq_sequence(kvq_cache& owner, const Arguments&... arguments) : kvq::Sequence(owner, arguments...) {
     owner.holders.add();
   }
-  /// Its memory is the cache's, which whoever destroys it keeps until that is given back.
+  /// Its memory is the cache's, which its destroyer keeps until the memory is released.
   ~kvq_sequence() { kvq::api::release(&owner()); }
 
   kvq_cache& owner() const { return static_cast<kvq_cache&>(cache); }
@@ -112,12 +112,12 @@ struct kvq_sequence : kvq::Sequence {
 
 namespace kvq::api {
 
-/// What was trained. Caches hold `shared` and what the backend made of it, which outlive the handle.
+/// Trained data. Caches hold `shared` and its backend form, which outlive the handle.
 template <typename Data>
 struct TrainedHandle {
   TrainedHandle(kvq_context& owner, std::shared_ptr<const Data> data) : context(owner), shared(std::move(data)) {}
 
-  /// One for all caches that exist at the same time; `make` makes it.
+  /// Backend form, one for all simultaneous caches, made by `make`.
   template <typename Make>
   std::shared_ptr<const Resident> resident(const Make& make) const {
     const std::lock_guard lock(mutex);
@@ -132,9 +132,9 @@ struct TrainedHandle {
   mutable std::weak_ptr<const Resident> last;
 };
 
-/// A sequence is one of its cache's.
+/// Throw unless the sequence belongs to the cache.
 void require_owner(const kvq_cache* cache, const kvq_sequence* sequence, const char* argument);
-/// So is entry `index` of batch->sequences.
+/// The same for entry `index` of batch->sequences.
 void require_owner_of_entry(const kvq_cache& cache, const kvq_sequence* sequence, int32_t index);
 
 }  // namespace kvq::api
@@ -152,10 +152,10 @@ struct kvq_router : kvq::api::TrainedHandle<kvq::ModelRouter> {
   kvq::String experts;  // their names
 };
 
-/// A packed matrix lies where the context computes with it; what it is, the host knows too.
+/// A packed matrix is in its backend's memory; its description is on the host.
 struct qp_matrix {
   qp_matrix(kvq_context& owner, kvq::weights::Matrix&& matrix);
-  /// What one in host memory takes, this object included.
+  /// Bytes of a matrix in host memory, this object included.
   static uint64_t allocated_bytes(const kvq::weights::MatrixShape& shape) {
     return sizeof(qp_matrix) + kvq::weights::MatrixInfo::allocated_bytes(shape) + sizeof(kvq::HostMatrix) +
            shape.allocated_bytes();
@@ -166,5 +166,5 @@ struct qp_matrix {
   kvq::Owned<kvq::Resident> resident;
 };
 
-// Usage counts it by the size of its base.
+// Usage counts the size of its base.
 static_assert(sizeof(kvq_sequence) == sizeof(kvq::Sequence));

@@ -1,5 +1,5 @@
 #include "api/strides.h"
-#include "api/trained_handle.h"
+#include "api/trained.h"
 #include "core/checks.h"
 #include "core/tensor.h"
 #include "core/text.h"
@@ -11,7 +11,6 @@
 #include <cstdio>
 #include <cstring>
 #include <optional>
-#include <string>
 
 using namespace kvq;
 using namespace kvq::api;
@@ -71,14 +70,14 @@ qp_matrix* hand_out(kvq_context& context, weights::Matrix&& matrix) {
   return make_owned<qp_matrix>(context.allocator, context, std::move(matrix)).release();
 }
 
-/// The matrix in host memory; one that has to be read back goes to `copy`.
+/// The matrix in host memory, read back to `copy` if necessary.
 const weights::Matrix& read(const qp_matrix& matrix, std::optional<weights::Matrix>& copy) {
   const auto linear = matrix.context->backend->linear();
   if (linear) return linear->read(*matrix.resident, copy);
   return static_cast<const HostMatrix&>(*matrix.resident).matrix;
 }
 
-/// That the matrices can be multiplied by in one call.
+/// Throw unless one call can multiply by all matrices.
 void require_shared_inputs(const qp_matrix* const* matrices, int32_t n) {
   const qp_matrix& first = *matrices[0];
   const qp_matrix* rotated = nullptr;
@@ -96,7 +95,7 @@ void require_shared_inputs(const qp_matrix* const* matrices, int32_t n) {
   }
 }
 
-/// That a call of linear layers has matrices for its inputs.
+/// Throw unless a call of linear layers has matching matrices.
 void require_matrices(const qp_matrix* const* matrices, int32_t n, int32_t batch) {
   require(matrices, "matrices");
   require_range(n, 1, kMostSharedMatrices, "n");
@@ -105,7 +104,7 @@ void require_matrices(const qp_matrix* const* matrices, int32_t n, int32_t batch
   require_shared_inputs(matrices, n);
 }
 
-/// What backends know matrices by.
+/// Matrices in their backend forms.
 class Residents {
  public:
   Residents(const qp_matrix* const* matrices, int32_t n) : n_(static_cast<size_t>(n)) {
@@ -120,7 +119,7 @@ class Residents {
   size_t n_;
 };
 
-/// Where the context multiplies by it, or kept for a context that does not multiply.
+/// Backend form of a matrix, or a host copy for a backend without linear layers.
 Owned<Resident> make_resident(kvq_context& context, weights::Matrix&& matrix) {
   const auto linear = context.backend->linear();
   if (linear) return linear->make_resident(context.allocator, std::move(matrix));
@@ -225,9 +224,7 @@ kvq_status qp_tuning_save(kvq_context* context, char* buffer, size_t capacity, s
   return guarded(error, [&] {
     require(context, "context");
     require(size, "size");
-    const std::string text = context->backend->tuning().require().save();
-    hand_over(text.size(), buffer, capacity, *size,
-              [&text](std::span<std::byte> bytes) { std::memcpy(bytes.data(), text.data(), text.size()); });
+    hand_over(context->backend->tuning().require().save(), buffer, capacity, *size);
   });
 }
 
@@ -286,7 +283,7 @@ kvq_status qp_matrix_save(const qp_matrix* const* matrices, const char* const* n
     io::SafetensorsWriter file(matrices[0]->context->allocator);
     io::begin_matrix_file(file);
     Vector<std::optional<weights::Matrix>> copies(  // until the file has been written
-        static_cast<size_t>(n), StlAllocator<std::optional<weights::Matrix>>(matrices[0]->context->allocator));
+        static_cast<size_t>(n), matrices[0]->context->allocator);
     for (int32_t i = 0; i < n; ++i) {
       io::add_matrix(file, names[i], read(*matrices[i], copies[static_cast<size_t>(i)]));
     }

@@ -4,7 +4,6 @@
 #include "io/matrix_file.h"
 #include "io/plan_document.h"
 
-#include <algorithm>
 #include <cmath>
 
 using namespace kvq;
@@ -97,10 +96,7 @@ kvq_status kvq_plan_save(const kvq_plan* plan, char* buffer, size_t capacity, si
   return guarded(error, [&] {
     require(plan, "plan");
     require(size, "size");
-    const std::string text = io::plan_yaml(*plan);
-    hand_over(text.size(), buffer, capacity, *size, [&text](std::span<std::byte> bytes) {
-      std::copy(text.begin(), text.end(), reinterpret_cast<char*>(bytes.data()));
-    });
+    hand_over(io::plan_yaml(*plan), buffer, capacity, *size);
   });
 }
 
@@ -110,9 +106,9 @@ kvq_status kvq_plan_describe(const kvq_plan* plan, kvq_plan_info* info, kvq_erro
     kvq_plan_info found{};
     found.n_matrices = static_cast<int32_t>(plan->matrices.size());
     found.has_policy = plan->policy.has_value() ? 1 : 0;
-    found.bytes = plan->expected[planning::kBytes];
-    found.seconds = plan->expected[planning::kSeconds];
-    found.loss = plan->expected[planning::kLoss];
+    found.bytes = plan->expected[solver::kBytes];
+    found.seconds = plan->expected[solver::kSeconds];
+    found.loss = plan->expected[solver::kLoss];
     found.note = plan->note.c_str();
     write_struct(info, found, "info");
   });

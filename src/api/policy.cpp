@@ -5,19 +5,15 @@
 #include "core/text.h"
 #include "io/eviction_yaml.h"
 #include "io/policy_yaml.h"
-#include "io/policy_yaml_write.h"
 
-#include <cstring>
 #include <optional>
-#include <string>
-#include <string_view>
 
 using namespace kvq;
 using namespace kvq::api;
 
 namespace {
 
-/// Nothing for NULL.
+/// Format of this name; none for NULL.
 std::optional<SideFormat> optional_format(const char* name, const char* argument) {
   if (name == nullptr) return {};
   const std::optional<SideFormat> format = parse_format(name);
@@ -83,9 +79,7 @@ kvq_status kvq_policy_save(const kvq_policy* policy, char* buffer, size_t capaci
   return guarded(error, [&] {
     require(policy, "policy");
     require(size, "size");
-    const std::string text = io::write_policy(*policy);
-    hand_over(text.size(), buffer, capacity, *size,
-              [&text](std::span<std::byte> bytes) { std::memcpy(bytes.data(), text.data(), text.size()); });
+    hand_over(io::write_policy(*policy), buffer, capacity, *size);
   });
 }
 

@@ -9,7 +9,7 @@ namespace {
 
 using Integer = long long;
 
-/// Take the offset of the last of `count` steps of `stride` off what is left of the largest one.
+/// Subtract the last offset of `count` steps of `stride` from the remaining range.
 void take_offset(const CallerTensor& tensor, const char* kind, int64_t stride, int64_t count, int64_t& left) {
   if (count > 1 && stride > left / (count - 1)) {
     fail(KVQ_E_ARGUMENT, "%s_%s_stride is %lld: offsets of %lld tokens of %d heads overflow", tensor.name, kind,
@@ -18,7 +18,7 @@ void take_offset(const CallerTensor& tensor, const char* kind, int64_t stride, i
   if (count > 1) left -= stride * (count - 1);
 }
 
-/// Whether `inner` rows, each of a stride, lie before the next of the `outer` ones.
+/// Whether `inner` rows end before the next of the `outer` ones begins.
 bool is_nested(int64_t head_dim, int64_t inner, int64_t inner_stride, int64_t outer, int64_t outer_stride) {
   if (inner > 1 && inner_stride < head_dim) return false;
   return outer <= 1 || outer_stride - head_dim >= (inner > 1 ? (inner - 1) * inner_stride : 0);

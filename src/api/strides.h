@@ -1,4 +1,4 @@
-// Where the tensors of a caller lie: rows need not follow each other, but may not lie in each other's way.
+// Strides of a caller's tensors: rows need not be contiguous, but may not overlap.
 #pragma once
 
 #include "core/tensor.h"
@@ -14,14 +14,14 @@ struct CallerTensor {
   kvq_dtype dtype;
 };
 
-/// Strides as a caller gives them, 0 for those of a dense tensor. Throws KVQ_E_ARGUMENT if one is negative, or an
-/// offset would be too large for a number of bytes.
+/// The caller's strides, 0 for those of a dense tensor. Throws KVQ_E_ARGUMENT if one is negative, or an offset would be
+/// too large for a number of bytes.
 HeadStrides checked_strides(const CallerTensor& tensor, int64_t token_stride, int64_t head_stride);
 
 /// Throws KVQ_E_ARGUMENT if rows might overlap each other.
 void require_rows_apart(const CallerTensor& tensor, const HeadStrides& strides);
 
-/// From the first row's first byte to the last row's last one.
+/// Bytes from the first row's first to the last row's last.
 size_t extent_bytes(const CallerTensor& tensor, const HeadStrides& strides);
 
 /// Memory of an argument, named as in messages.

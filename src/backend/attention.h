@@ -21,30 +21,30 @@ struct AttendSequence {
 
 /// One call of attention over one layer.
 struct AttendBatch {
-  std::span<const AttendSequence> sequences;
-  std::span<const int32_t> query_positions;  // [total queries]; empty if recorded
-  bool newest_queries;                       // every query is one of its sequence's last tokens, in order
-  bool recorded;                             // replayed while sequences grow: only the device knows lengths
-  const void* q;                             // [total queries, q_heads, head_dim]
-  kvq_dtype q_dtype;
-  HeadStrides q_strides;
-  void* out;
-  kvq_dtype out_dtype;
-  HeadStrides out_strides;
-  float* lse;          // [total queries, q_heads]; null: not wanted
-  const float* sinks;  // [q_heads]; null: none
-  int32_t q_heads;
-  int32_t kv_heads;
-  int32_t head_dim;
-  const Rope* rope;
-  float scale;
-  float softcap;           // 0: none
-  int32_t window;          // 0: none
-  bool any_hadamard_keys;  // some page format of the layer stores rotated keys
-  bool any_hadamard_values;
-  bool any_gain_shape_keys;
-  bool routed;                  // neighbouring pages differ in format
-  const LayerContext* context;  // of the layer; null if its formats need none
+  std::span<const AttendSequence> sequences{};
+  std::span<const int32_t> query_positions{};  // [total queries]; empty if recorded
+  bool newest_queries = false;                 // every query is one of its sequence's last tokens, in order
+  bool recorded = false;                       // replayed while sequences grow: only the device knows lengths
+  const void* q = nullptr;                     // [total queries, q_heads, head_dim]
+  kvq_dtype q_dtype = KVQ_F32;
+  HeadStrides q_strides{};
+  void* out = nullptr;
+  kvq_dtype out_dtype = KVQ_F32;
+  HeadStrides out_strides{};
+  float* lse = nullptr;          // [total queries, q_heads]; null: not wanted
+  const float* sinks = nullptr;  // [q_heads]; null: none
+  int32_t q_heads = 0;
+  int32_t kv_heads = 0;
+  int32_t head_dim = 0;
+  const Rope* rope = nullptr;
+  float scale = 0.0F;
+  float softcap = 0.0F;            // 0: none
+  int32_t window = 0;              // 0: none
+  bool any_hadamard_keys = false;  // some page format of the layer stores rotated keys
+  bool any_hadamard_values = false;
+  bool any_gain_shape_keys = false;
+  bool routed = false;                    // neighbouring pages differ in format
+  const LayerContext* context = nullptr;  // of the layer; null if its formats need none
 };
 
 /// Memory that attend reuses from call to call.

@@ -16,18 +16,18 @@ namespace kvq {
 
 /// Produce one page of one head from slots that exist and tokens that arrive: append, seal and copy are all this.
 struct PageWrite {
-  const std::byte* source;  // FP16 page whose first `kept` slots are kept; may equal `target`; null when kept is 0
-  int32_t kept;
-  int32_t head;
-  int32_t token_begin;  // tokens [token_begin, token_begin + token_count) of the appended tensors follow
-  int32_t token_count;
-  std::byte* target;
-  const PageFormat* format;  // of the target; FP16 writes only the new slots when source equals target
+  const std::byte* source = nullptr;  // FP16 page whose first `kept` slots are kept, or null; may equal `target`
+  int32_t kept = 0;
+  int32_t head = 0;
+  int32_t token_begin = 0;  // tokens [token_begin, token_begin + token_count) of the appended tensors follow
+  int32_t token_count = 0;
+  std::byte* target = nullptr;
+  const PageFormat* format = nullptr;  // of the target; FP16 writes only the new slots when source equals target
   // What the head's list holds at `index` afterwards, with kept + token_count slots.
-  int32_t index;
-  int32_t first_position;
-  const int32_t* positions;  // as Page::positions
-  int32_t sequence = 0;      // of those that are appended to
+  int32_t index = 0;
+  int32_t first_position = 0;
+  const int32_t* positions = nullptr;  // as Page::positions
+  int32_t sequence = 0;                // of those that are appended to
 
   int32_t count() const { return kept + token_count; }
   SlotPositions slot_positions() const { return {positions, first_position}; }
@@ -65,20 +65,20 @@ struct LayerState {
 
 /// Tokens to append to one layer of some sequences, one sequence's after the other's.
 struct TokenBatch {
-  const void* k;  // [n, kv_heads, head_dim]
-  const void* v;
-  HeadStrides k_strides;
-  HeadStrides v_strides;
-  kvq_dtype dtype;
-  int32_t first;  // token's number in the caller's tensors
-  int32_t n;
-  int32_t kv_heads;
-  int32_t head_dim;
-  const Rope* rope;
-  std::span<const int32_t> positions;  // [n]
-  bool hadamard_keys;                  // pages of the layer are sealed after a Hadamard rotation
-  bool hadamard_values;
-  const LayerContext* context;  // of the layer; null if its formats need none
+  const void* k = nullptr;  // [n, kv_heads, head_dim]
+  const void* v = nullptr;
+  HeadStrides k_strides{};
+  HeadStrides v_strides{};
+  kvq_dtype dtype = KVQ_F32;
+  int32_t first = 0;  // token's number in the caller's tensors
+  int32_t n = 0;
+  int32_t kv_heads = 0;
+  int32_t head_dim = 0;
+  const Rope* rope = nullptr;
+  std::span<const int32_t> positions{};  // [n]
+  bool hadamard_keys = false;            // pages of the layer are sealed after a Hadamard rotation
+  bool hadamard_values = false;
+  const LayerContext* context = nullptr;  // of the layer; null if its formats need none
 
   /// Tokens [begin, begin + count).
   TokenBatch part(int32_t begin, int32_t count) const {

@@ -1,6 +1,6 @@
 #include "cache/append.h"
 
-#include "cache/append_plan.h"
+#include "cache/prepared_append.h"
 #include "core/error.h"
 
 #include <climits>
@@ -8,7 +8,7 @@
 namespace kvq {
 namespace {
 
-/// Where a sequence's tokens are in a request, and what a caller calls them.
+/// One sequence's tokens in a request, and their arguments' names in messages.
 struct Arrival {
   const SequenceTokens& of;
   int32_t index;  // of the sequence
@@ -16,7 +16,7 @@ struct Arrival {
   bool is_batch;
 
   const char* prefix() const { return is_batch ? "batch->" : ""; }
-  /// Of the argument that counts the tokens; ends the call.
+  /// Refuse the argument that counts the tokens.
   template <typename... Arguments>
   [[noreturn]] void refuse_count(const char* why, Arguments... arguments) const {
     char reason[sizeof(kvq_error::message)];
@@ -81,60 +81,60 @@ void record(int32_t layer, const AppendRequest& request) {
   });
 }
 
-/// To one sequence, without memory other than what it keeps.
+/// Append to one sequence without other memory than its own.
 void append_to_one(Cache& cache, int32_t layer, const AppendRequest& request) {
   const SequenceTokens& only = request.sequences.front();
-  AppendPlan plan(*only.sequence, layer, only.count, request.positions);
-  const AppendedLayer after = plan.appended();
+  PreparedAppend prepared(*only.sequence, layer, only.count, request.positions);
+  const AppendedLayer after = prepared.appended();
   TokenBatch tokens = request.tokens;
-  tokens.positions = plan.positions();
-  plan.route(tokens);
-  plan.prepare();
-  cache.backend.pages().append(tokens, cache.page_writes(layer, plan.writes()), {&after, 1}, cache.allocator);
-  plan.commit();
+  tokens.positions = prepared.positions();
+  prepared.route(tokens);
+  prepared.prepare();
+  cache.backend.pages().append(tokens, cache.page_writes(layer, prepared.writes()), {&after, 1}, cache.allocator);
+  prepared.commit();
 }
 
-/// Plans for all sequences of a request, which are carried out together.
-class BatchPlan {
+/// Appends to all sequences of a request, which are carried out together.
+class BatchAppend {
  public:
-  BatchPlan(Cache& cache, int32_t layer, const AppendRequest& request)
+  BatchAppend(Cache& cache, int32_t layer, const AppendRequest& request)
       : cache_(cache),
         layer_(layer),
         tokens_(request.tokens),
-        following_(StlAllocator<int32_t>(cache.allocator)),
-        plans_(StlAllocator<Part>(cache.allocator)),
-        layers_(StlAllocator<AppendedLayer>(cache.allocator)),
-        writes_(StlAllocator<PageWrite>(cache.allocator)) {
+        following_(cache.allocator),
+        parts_(cache.allocator),
+        layers_(cache.allocator),
+        writes_(cache.allocator) {
     const int32_t* positions = request.positions;
     if (positions == nullptr) {
       find_positions(request);
       positions = following_.data();
     }
     tokens_.positions = {positions, static_cast<size_t>(tokens_.n)};
-    plans_.reserve(request.sequences.size());
+    parts_.reserve(request.sequences.size());
     layers_.reserve(request.sequences.size());
     for_each_arrival(request, [&](const Arrival& arrival) {
       const int32_t n = arrival.of.count;
-      plans_.push_back(
-          {make_owned<AppendPlan>(cache_.allocator, *arrival.of.sequence, layer_, n, positions + arrival.first),
+      parts_.push_back(
+          {make_owned<PreparedAppend>(cache_.allocator, *arrival.of.sequence, layer_, n, positions + arrival.first),
            arrival.first, n});
-      layers_.push_back(plans_.back().plan->appended());
+      layers_.push_back(parts_.back().prepared->appended());
     });
   }
 
   void run() {
-    for (const Part& part : plans_) {
-      part.plan->route(tokens_.part(part.first, part.count));
-      part.plan->prepare();
+    for (const Part& part : parts_) {
+      part.prepared->route(tokens_.part(part.first, part.count));
+      part.prepared->prepare();
     }
     join_writes();
     cache_.backend.pages().append(tokens_, cache_.page_writes(layer_, writes_), layers_, cache_.allocator);
-    for (const Part& part : plans_) part.plan->commit();
+    for (const Part& part : parts_) part.prepared->commit();
   }
 
  private:
   struct Part {
-    Owned<AppendPlan> plan;
+    Owned<PreparedAppend> prepared;
     int32_t first;  // token
     int32_t count;
   };
@@ -147,18 +147,18 @@ class BatchPlan {
     });
   }
 
-  /// Head by head, as those of one sequence are, so that pages which are written together stay groups.
+  /// Join the writes head by head, as within one sequence, so that pages written together stay groups.
   void join_writes() {
     size_t total = 0;
-    for (const Part& part : plans_) total += part.plan->writes().size();
+    for (const Part& part : parts_) total += part.prepared->writes().size();
     writes_.reserve(total);
-    Vector<size_t> next(plans_.size(), 0, StlAllocator<size_t>(cache_.allocator));
+    Vector<size_t> next(parts_.size(), 0, cache_.allocator);
     for (int32_t head = 0; head < cache_.kv_heads; ++head) {
-      for (size_t i = 0; i < plans_.size(); ++i) {
-        const std::span<const PageWrite> own = plans_[i].plan->writes();
+      for (size_t i = 0; i < parts_.size(); ++i) {
+        const std::span<const PageWrite> own = parts_[i].prepared->writes();
         for (; next[i] < own.size() && own[next[i]].head == head; ++next[i]) {
           writes_.push_back(own[next[i]]);
-          writes_.back().token_begin += plans_[i].first;
+          writes_.back().token_begin += parts_[i].first;
           writes_.back().sequence = static_cast<int32_t>(i);
         }
       }
@@ -169,7 +169,7 @@ class BatchPlan {
   int32_t layer_;
   TokenBatch tokens_;
   Vector<int32_t> following_;  // positions, where the caller gives none
-  Vector<Part> plans_;
+  Vector<Part> parts_;
   Vector<AppendedLayer> layers_;
   Vector<PageWrite> writes_;
 };
@@ -180,7 +180,7 @@ void append(Cache& cache, int32_t layer, const AppendRequest& request) {
   if (cache.backend.recording()) return record(layer, request);
   for_each_arrival(request, [&](const Arrival& arrival) { check_positions(arrival, layer, request.positions); });
   if (request.sequences.size() == 1) return append_to_one(cache, layer, request);
-  BatchPlan(cache, layer, request).run();
+  BatchAppend(cache, layer, request).run();
 }
 
 void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq_dtype dtype, int32_t n,
@@ -195,12 +195,12 @@ void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq
 }
 
 void repeat_append(Sequence& sequence, int32_t layer, int32_t tokens) {
-  // No more than a page at a time: pages are then the same as those that the backend chose.
+  // At most a page at a time, so that pages equal those that the backend chose.
   for (int32_t n = 0; tokens > 0; tokens -= n) {
     n = std::min(tokens, kPageSlots);
-    AppendPlan plan(sequence, layer, n, nullptr);
-    plan.prepare();
-    plan.commit();
+    PreparedAppend prepared(sequence, layer, n, nullptr);
+    prepared.prepare();
+    prepared.commit();
   }
 }
 

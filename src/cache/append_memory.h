@@ -7,7 +7,7 @@ namespace kvq {
 /// Pages of one list that an append of up to a page touches: one is sealed, one filled up, one opened.
 inline constexpr int32_t kPagesOfOneAppend = 3;
 
-/// What an append changes in a head's list.
+/// Change that an append makes in a head's list.
 struct PageChange {
   int32_t head;
   int32_t index;         // in the head's list; its size appends
@@ -17,24 +17,21 @@ struct PageChange {
   int32_t* added_positions = nullptr;  // for a page that exists and whose positions are not consecutive
 };
 
-/// The run that a head's new pages come from; takes the place of the sequence's on commit.
+/// Run of a head's new pages; replaces the sequence's on commit.
 struct StagedRun {
   PageRun* staged;
   PageRun* original;
   int32_t original_used;
 };
 
-/// Vectors that an append fills. A sequence keeps some that are large enough for appends of up to a page, so that these
+/// Vectors filled by an append. A sequence keeps some that are large enough for appends of up to a page, so that these
 /// allocate nothing.
 struct AppendMemory {
   explicit AppendMemory(Allocator& allocator)
-      : writes(StlAllocator<PageWrite>(allocator)),
-        changes(StlAllocator<PageChange>(allocator)),
-        runs(StlAllocator<StagedRun>(allocator)),
-        positions(StlAllocator<int32_t>(allocator)) {}
+      : writes(allocator), changes(allocator), runs(allocator), positions(allocator) {}
 
-  /// Room for `pages` pages of each list, which takes them from `list_runs` runs, and positions of `tokens` tokens.
-  /// bytes() of it is then bytes_of() the same.
+  /// Reserve memory for `pages` pages and `list_runs` runs of each list and positions of `tokens` tokens: bytes() then
+  /// equals bytes_of() of the same arguments.
   void reserve(int32_t kv_heads, size_t list_runs, int32_t pages, int32_t tokens) {
     const auto n = static_cast<size_t>(kv_heads) * static_cast<size_t>(pages);
     writes.reserve(n);

@@ -16,7 +16,7 @@ AttendRequest::AttendRequest(Cache& cache, int32_t layer, const kvq_attend_batch
   space_->counts.clear();
   space_->positions.clear();
   space_->sequences.reserve(static_cast<size_t>(batch.n_sequences));
-  // Entries of `sequences` point into these two, which therefore may not grow later.
+  // Entries of `sequences` point into these two: reserved in full, never reallocated.
   space_->lists.reserve(lists);
   space_->counts.reserve(lists);
 }

@@ -13,11 +13,11 @@ class AttendRequest {
  public:
   AttendRequest(Cache& cache, int32_t layer, const kvq_attend_batch& batch);
   void add(int32_t index, const Sequence& sequence);
-  /// After all have been added: where the queries of each are.
+  /// Find the queries of each sequence, after the last one was added.
   void place(int32_t index, const Sequence& sequence);
-  /// What the backend was handed; valid as long as this lives.
+  /// Batch of the backend; valid as long as this lives.
   AttendBatch run();
-  /// For more work on the same batch.
+  /// Work space for more work on the same batch.
   Workspace& workspace() { return *space_->workspace; }
 
  private:
@@ -38,7 +38,7 @@ void attend(Cache& cache, int32_t layer, const kvq_attend_batch& batch, const Se
   for (int32_t i = 0; i < batch.n_sequences; ++i) request.place(i, sequence_at(i));
   const AttendBatch attended = request.run();
   if (cache.eviction.budget == 0) return;
-  // Queries count for the whole batch, or if that fails not at all.
+  // Queries count for the whole batch; a failure counts none.
   const auto for_each = [&](const auto& use) {
     for (int32_t i = 0; i < batch.n_sequences; ++i) {
       const Sequence& sequence = sequence_at(i);

@@ -1,4 +1,4 @@
-// What calls of attention work in.
+// Work space of attention calls.
 #pragma once
 
 #include "backend/attention.h"
@@ -6,17 +6,17 @@
 
 namespace kvq {
 
-/// Kept from call to call, so that these allocate nothing once a batch as large has been seen.
+/// Kept from call to call: a call allocates only for a batch larger than all before.
 struct AttendSpace {
   AttendSpace(Allocator& allocator, Attention& attention)
       : workspace(attention.make_workspace(allocator)),
-        sequences(StlAllocator<AttendSequence>(allocator)),
-        lists(StlAllocator<const Page* const*>(allocator)),
-        counts(StlAllocator<int32_t>(allocator)),
-        positions(StlAllocator<int32_t>(allocator)),
+        sequences(allocator),
+        lists(allocator),
+        counts(allocator),
+        positions(allocator),
         next(nullptr, Deleter<AttendSpace>(allocator, 0, 0)) {}
 
-  /// Of one in which such a call was made, its work space included.
+  /// Bytes after such a call, the backend's work space included.
   static uint64_t bytes_of(const ExpectedCall& call, int32_t kv_heads, Attention& attention) {
     const uint64_t lists = sizeof(const Page* const*) + sizeof(int32_t);
     const uint64_t of_sequence = sizeof(AttendSequence) + static_cast<uint64_t>(kv_heads) * lists +
@@ -30,20 +30,20 @@ struct AttendSpace {
   Vector<const Page* const*> lists;
   Vector<int32_t> counts;
   Vector<int32_t> positions;
-  Owned<AttendSpace> next;  // while nobody has it
+  Owned<AttendSpace> next;  // while free
 };
 
-/// As many as calls have ever come at once. Calls of one thread always have the same one, which a CUDA graph that
-/// records them relies on: it was put back last.
+/// Work spaces, as many as calls have ever run at once. Calls of one thread always get the same one, the last put back,
+/// on which a CUDA graph that captures them relies.
 class AttendSpaces {
  public:
-  /// The first one is made at once. Memory comes from `allocator`.
+  /// Makes the first space. Memory comes from `allocator`.
   AttendSpaces(Allocator& allocator, Attention& attention)
       : allocator_(allocator), attention_(attention), spaces_(allocator) {
     spaces_.put_back(make());
   }
 
-  /// One of them, for as long as this lives.
+  /// Borrows a space for its lifetime.
   class Lease {
    public:
     explicit Lease(AttendSpaces& owner) : owner_(owner), space_(owner.spaces_.take()) {

@@ -6,7 +6,7 @@
 
 namespace kvq {
 
-/// Memory where a backend computes.
+/// Memory of the backend's device.
 class BackendMemory {
  public:
   BackendMemory(Backend& backend, Allocator& allocator) noexcept : backend_(&backend), allocator_(&allocator) {}
@@ -22,7 +22,7 @@ class BackendMemory {
     return *this;
   }
 
-  /// What was there is gone.
+  /// Allocate anew; drops the contents.
   void make(size_t bytes) {
     release();
     if (bytes == 0) return;

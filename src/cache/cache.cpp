@@ -42,10 +42,10 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       work_allocator(allocator, 0, "cache"),
       rope(allocator),
       float16{SideFormat{}, SideFormat{}, options.head_dim},
-      formats(StlAllocator<PageFormat>(allocator)),
-      sealed(StlAllocator<const PageFormat*>(allocator)),
-      layers(StlAllocator<Layer>(allocator)),
-      contexts(StlAllocator<Owned<LayerContext>>(allocator)),
+      formats(allocator),
+      sealed(allocator),
+      layers(allocator),
+      contexts(allocator),
       attend_spaces(work_allocator, backend.attention()) {
   set_rope(options, rope);
   if (training.pages != nullptr || training.router != nullptr) turns.emplace(allocator, rope);
@@ -88,7 +88,7 @@ void Cache::add_routed_layers(const Policy& policy) {
 }
 
 Owned<LayerContext> Cache::make_context(const Policy& policy, int32_t layer) {
-  // At most one of the formats needs training, or the context of one serves all.
+  // At most one format needs training, or one context serves all.
   for (const PageFormat* format : layers[static_cast<size_t>(layer)].formats) {
     for (const Side side : {Side::kKeys, Side::kValues}) {
       const Codec& codec = codec_of(format->side(side).code);
@@ -115,17 +115,11 @@ const PageFormat* Cache::intern(const PageFormat& format) {
 
 TokenBatch Cache::no_tokens(int32_t layer) const {
   const Layer& formats_of = layers[static_cast<size_t>(layer)];
-  return {.k = nullptr,
-          .v = nullptr,
-          .k_strides = HeadStrides::dense(kv_heads, head_dim),
+  return {.k_strides = HeadStrides::dense(kv_heads, head_dim),
           .v_strides = HeadStrides::dense(kv_heads, head_dim),
-          .dtype = KVQ_F32,
-          .first = 0,
-          .n = 0,
           .kv_heads = kv_heads,
           .head_dim = head_dim,
           .rope = &rope,
-          .positions = {},
           .hadamard_keys = formats_of.hadamard_keys,
           .hadamard_values = formats_of.hadamard_values,
           .context = context(layer)};
@@ -133,25 +127,13 @@ TokenBatch Cache::no_tokens(int32_t layer) const {
 
 AttendBatch Cache::attend_batch(int32_t layer) const {
   const Layer& formats_of = layers[static_cast<size_t>(layer)];
-  return {.sequences = {},
-          .query_positions = {},
-          .newest_queries = false,
-          .recorded = false,
-          .q = nullptr,
-          .q_dtype = KVQ_F32,
-          .q_strides = HeadStrides::dense(q_heads, head_dim),
-          .out = nullptr,
-          .out_dtype = KVQ_F32,
+  return {.q_strides = HeadStrides::dense(q_heads, head_dim),
           .out_strides = HeadStrides::dense(q_heads, head_dim),
-          .lse = nullptr,
-          .sinks = nullptr,
           .q_heads = q_heads,
           .kv_heads = kv_heads,
           .head_dim = head_dim,
           .rope = &rope,
           .scale = scale,
-          .softcap = 0.0F,
-          .window = 0,
           .any_hadamard_keys = formats_of.hadamard_keys,
           .any_hadamard_values = formats_of.hadamard_values,
           .any_gain_shape_keys = formats_of.has_gain_shape_keys(),

@@ -17,23 +17,23 @@
 
 namespace kvq {
 
-/// What training made for a cache's model, each with what the backend made of it; null where the policy needs none.
+/// Trained data of a cache's model, each with its backend form; null if the policy needs none.
 struct CacheTraining {
-  std::shared_ptr<const Trained> pages;  // for the formats that mean nothing without it
+  std::shared_ptr<const Trained> pages;  // of the formats that need it
   std::shared_ptr<const Resident> resident_pages;
   std::shared_ptr<const ModelRouter> router;
   std::shared_ptr<const Resident> resident_router;
 };
 
-/// What every sequence of a cache shares: shapes, page formats, memory accounts and work space.
+/// Everything that sequences of a cache share: shapes, page formats, memory accounts and work space.
 class Cache {
  public:
-  /// `object_bytes`: of this, or of the object that it is a part of.
+  /// `object_bytes`: bytes of this object, or of the object that contains it.
   Cache(Allocator& context, Backend& backend, const kvq_cache_options& options, const Policy* policy,
         CacheTraining training, size_t object_bytes = sizeof(Cache));
 
   struct Layer {
-    std::span<const PageFormat* const> formats;  // of sealed pages: one, or those that a router chooses among
+    std::span<const PageFormat* const> formats;  // of sealed pages: one, or the router's experts
     bool hadamard_keys;
     bool hadamard_values;
 
@@ -48,40 +48,40 @@ class Cache {
       return std::any_of(formats.begin(), formats.end(), [](const PageFormat* each) { return each->spans_heads(); });
     }
   };
-  /// What a backend needs beside pages in the formats of a layer; null if it needs nothing.
+  /// Backend context of a layer's formats; null if they need none.
   const LayerContext* context(int32_t layer) const {
     return contexts.empty() ? nullptr : contexts[static_cast<size_t>(layer)].get();
   }
-  /// Pages of a layer as units of writing.
+  /// Page writes of a layer as a backend takes them.
   PageWrites page_writes(int32_t layer, std::span<const PageWrite> list) const {
     return {list, layers[static_cast<size_t>(layer)].spans_heads() ? kv_heads : 1};
   }
-  /// Runs that a list takes its pages from, one for each format of sealed pages.
+  /// Runs of a list, one for each format of sealed pages.
   size_t runs_of_list() const { return layers.front().formats.size(); }
-  /// Which of them a format of a layer has.
+  /// Number of the run for a format of a layer.
   size_t run_number(int32_t layer, const PageFormat* format) const;
 
-  /// What append needs to know of a layer when there is nothing to append, only pages to write.
+  /// Batch without tokens, for writing pages of a layer.
   TokenBatch no_tokens(int32_t layer) const;
-  /// What attend needs to know of a layer; no sequences, no queries.
+  /// Batch without sequences and queries, for a layer.
   AttendBatch attend_batch(int32_t layer) const;
 
-  /// A page with one reference and zeroed data, from `*run` while that has room, else from a new run of `capacity`
-  /// pages, which takes the place of `*run`. Null `run`: a page by itself.
+  /// Make a page with one reference and zeroed data, from `*run` while that has room, else from a new run of `capacity`
+  /// pages, which replaces `*run`. Null `run`: a separate page.
   Page* make_page(const PageFormat* format, bool with_positions, PageRun** run = nullptr, int32_t capacity = 1);
   void retain(Page* page) noexcept;
   void release(Page* page) noexcept;
   void release(PageRun* run) noexcept;
-  /// Its slots are consecutive from now on.
+  /// Drop positions: the slots are consecutive from now on.
   void release_positions(Page* page) noexcept;
-  /// All changes of a page's slot count go through here, for the account.
+  /// Change a page's slot count, and the account with it.
   void set_count(Page* page, int32_t count) noexcept;
 
-  /// Bytes that do not grow with the tokens held: this object, its tables, the work space of attend.
+  /// Bytes independent of the tokens held: this object, its tables, the work space of attend.
   uint64_t fixed_bytes() const noexcept { return table_bytes_ + work_allocator.bytes(); }
   /// The same without any work space.
   uint64_t table_bytes() const noexcept { return table_bytes_; }
-  /// Everything, this object included.
+  /// All bytes, this object included.
   uint64_t total_bytes() const noexcept { return allocator.bytes(); }
 
   int32_t n_layers;
@@ -94,17 +94,17 @@ class Cache {
   int32_t recent;
   Eviction eviction;
   Votes votes;
-  CacheTraining training;  // its router is null: each layer seals its pages in one format
+  CacheTraining training;  // null router: one sealed format per layer
 
   Backend& backend;
   Allocator allocator;       // everything of this cache
   Allocator page_allocator;  // page data, a child of `allocator`
   Allocator work_allocator;  // work space of attend, a child of `allocator`
   Rope rope;
-  std::optional<PositionTurns> turns;  // with anything trained
+  std::optional<PositionTurns> turns;  // with trained data
   PageFormat float16;                  // format of open, recent and sink pages
   Vector<PageFormat> formats;          // distinct sealed formats; never reallocated
-  Vector<const PageFormat*> sealed;    // [n_layers], or the formats that a router chooses among
+  Vector<const PageFormat*> sealed;    // [n_layers], or the router's experts
   Vector<Layer> layers;
   Vector<Owned<LayerContext>> contexts;  // [n_layers], or empty if no format needs any
   AttendSpaces attend_spaces;

@@ -10,7 +10,7 @@
 namespace kvq {
 namespace {
 
-/// Slots of a layer's heads that stay: `total` of all of them together.
+/// Choose the remaining slots of a layer's heads, `total` together.
 void select_layer(Sequence& sequence, const Eviction& eviction, int32_t layer, int32_t total,
                   std::span<Vector<int32_t>> slots) {
   Cache& cache = sequence.cache;
@@ -32,7 +32,7 @@ void select_layer(Sequence& sequence, const Eviction& eviction, int32_t layer, i
 
 Vector<int32_t> layer_budgets(const Sequence& sequence, const Eviction& eviction) {
   Cache& cache = sequence.cache;
-  Vector<LayerTokens> held{StlAllocator<LayerTokens>(cache.allocator)};
+  Vector<LayerTokens> held(cache.allocator);
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
     LayerTokens tokens{0, 0};
     for (int32_t head = 0; head < cache.kv_heads; ++head) {
@@ -45,12 +45,12 @@ Vector<int32_t> layer_budgets(const Sequence& sequence, const Eviction& eviction
     }
     held.push_back(tokens);
   }
-  Vector<int32_t> budgets(held.size(), 0, StlAllocator<int32_t>(cache.allocator));
+  Vector<int32_t> budgets(held.size(), 0, cache.allocator);
   split_layers(cache.allocator, eviction, cache.kv_heads, held, budgets);
   return budgets;
 }
 
-/// Tokens of the layer that was given most.
+/// Length of the longest layer.
 int32_t longest(const Sequence& sequence) {
   int32_t most = 0;
   for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) most = std::max(most, sequence.length(layer));
@@ -81,8 +81,8 @@ void compress(Sequence& sequence, int32_t budget, std::span<int32_t> kept) {
   eviction.budget = budget != 0 ? budget : eviction.budget_of(longest(sequence));
   const Vector<int32_t> budgets = layer_budgets(sequence, eviction);
   const auto heads = static_cast<size_t>(cache.kv_heads);
-  const Vector<int32_t> none{StlAllocator<int32_t>(cache.allocator)};
-  Vector<Vector<int32_t>> slots(sequence.lists.size(), none, StlAllocator<Vector<int32_t>>(cache.allocator));
+  const Vector<int32_t> none(cache.allocator);
+  Vector<Vector<int32_t>> slots(sequence.lists.size(), none, cache.allocator);
   DensePages pages(sequence);
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
     const auto of_layer = std::span(slots).subspan(static_cast<size_t>(layer) * heads, heads);

@@ -8,16 +8,15 @@
 namespace kvq {
 namespace {
 
-/// Pages of one head on the host, and what they need of other heads.
+/// Pages of one head on the host, with the pages of other heads that they need.
 class PageReader {
  public:
   PageReader(const Sequence& sequence, int32_t layer, int32_t head)
       : sequence_(sequence),
         layer_(layer),
         head_(head),
-        bytes_(StlAllocator<std::byte>(sequence.cache.allocator)),
-        pages_(static_cast<size_t>(sequence.cache.kv_heads), nullptr,
-               StlAllocator<const std::byte*>(sequence.cache.allocator)),
+        bytes_(sequence.cache.allocator),
+        pages_(static_cast<size_t>(sequence.cache.kv_heads), nullptr, sequence.cache.allocator),
         sides_(pages_) {}
 
   void read(size_t index) {

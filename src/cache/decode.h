@@ -12,14 +12,14 @@ struct SlotSelection {
   int32_t n;
 };
 
-/// Where decoded slots go; null: not wanted.
+/// Targets of decoded slots; null: not wanted.
 struct DecodedSlots {
   float* k;            // [n, head_dim]
   float* v;            // [n, head_dim]
   int32_t* positions;  // [n]
 };
 
-/// Slots [begin, end) of page `index` of a head's list.
+/// Decode slots [begin, end) of page `index` of a head's list.
 void decode_page(const Sequence& sequence, int32_t layer, int32_t head, size_t index, int32_t begin, int32_t end,
                  const DecodedSlots& out);
 

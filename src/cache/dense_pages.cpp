@@ -25,12 +25,12 @@ class SlotWalk {
  public:
   explicit SlotWalk(const Sequence::PageList& list) : list_(list) {}
 
-  /// The place in the list of the page that holds the slot.
+  /// Index in the list of the slot's page.
   size_t page_of(int32_t slot) {
     while (slot >= first_slot_ + list_[index_]->count) first_slot_ += list_[index_++]->count;
     return index_;
   }
-  /// The slot in that page.
+  /// Index of the slot in its page.
   int32_t within(int32_t slot) const { return slot - first_slot_; }
 
  private:
@@ -39,15 +39,14 @@ class SlotWalk {
   int32_t first_slot_ = 0;  // of that page
 };
 
-/// Slots of one list, decoded page by page as rising slots are asked for.
+/// Slots of one list, decoded page by page for rising slots.
 class SlotReader {
  public:
   SlotReader(const Sequence& sequence, int32_t layer, int32_t head)
       : sequence_(sequence),
         layer_(layer),
         head_(head),
-        keys_(kPageSlots * static_cast<size_t>(sequence.cache.head_dim), 0.0F,
-              StlAllocator<float>(sequence.cache.allocator)),
+        keys_(kPageSlots * static_cast<size_t>(sequence.cache.head_dim), 0.0F, sequence.cache.allocator),
         values_(keys_) {}
 
   /// Copy slot `within` of page `index` into a slot of an FP16 page.
@@ -74,8 +73,7 @@ class SlotReader {
 
 }  // namespace
 
-DensePages::DensePages(Sequence& sequence)
-    : sequence_(sequence), cache_(sequence.cache), lists_(StlAllocator<List>(cache_.allocator)) {
+DensePages::DensePages(Sequence& sequence) : sequence_(sequence), cache_(sequence.cache), lists_(cache_.allocator) {
   lists_.reserve(sequence.lists.size());
 }
 
@@ -92,23 +90,23 @@ void DensePages::add_layer(int32_t layer, std::span<const Vector<int32_t>> slots
   for (const auto& of_head : slots) pages += pages_for(of_head.size());
   BackendMemory memory(cache_.backend, cache_.allocator);
   memory.make(pages * page_bytes);
-  Vector<std::byte*> targets(slots.size(), nullptr, StlAllocator<std::byte*>(cache_.allocator));
+  Vector<std::byte*> targets(slots.size(), nullptr, cache_.allocator);
   std::byte* staging = memory.data();
-  Vector<Filled> filled{StlAllocator<Filled>(cache_.allocator)};
+  Vector<Filled> filled(cache_.allocator);
   filled.reserve(pages);
   for (int32_t head = 0; head < cache_.kv_heads; ++head) {
     const Vector<int32_t>& of_head = slots[static_cast<size_t>(head)];
     if (static_cast<int32_t>(of_head.size()) == sequence_.slots(layer, head)) continue;
     targets[static_cast<size_t>(head)] = staging;
-    plan(layer, head, of_head, staging, filled);
+    assign_slots(layer, head, of_head, staging, filled);
     staging += pages_for(of_head.size()) * page_bytes;
   }
   if (filled.empty()) return;
   cache_.backend.weighing()->clear(memory.data(), memory.bytes());
   fill(layer, slots, targets);
   choose(layer, filled);
-  Vector<PageWrite> writes{StlAllocator<PageWrite>(cache_.allocator)};
-  writes.reserve(filled.size());  // entries point to pages, which exist
+  Vector<PageWrite> writes(cache_.allocator);
+  writes.reserve(filled.size());  // nothing may fail once pages exist
   for (auto first = filled.begin(); first != filled.end();) {
     const auto is_of_head = [first](const Filled& page) { return page.full.head == first->full.head; };
     const auto last = std::find_if_not(first, filled.end(), is_of_head);
@@ -118,9 +116,9 @@ void DensePages::add_layer(int32_t layer, std::span<const Vector<int32_t>> slots
   cache_.backend.pages().append(cache_.no_tokens(layer), cache_.page_writes(layer, writes), {}, cache_.allocator);
 }
 
-/// The pages of a head, which will be in FP16 from `staging` on.
-void DensePages::plan(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* staging,
-                      Vector<Filled>& pages) {
+/// Assign slots to a head's pages, which will be in FP16 at `staging`.
+void DensePages::assign_slots(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* staging,
+                              Vector<Filled>& pages) {
   const Sequence::PageList& list = sequence_.list(layer, head);
   SlotWalk walk(list);
   const Cache::Layer& of_layer = cache_.layers[static_cast<size_t>(layer)];
@@ -139,7 +137,7 @@ void DensePages::plan(int32_t layer, int32_t head, std::span<const int32_t> slot
   }
 }
 
-/// Move the slots that stay to their FP16 pages.
+/// Copy the remaining slots to their FP16 pages.
 void DensePages::fill(int32_t layer, std::span<const Vector<int32_t>> slots, std::span<std::byte* const> targets) {
   Weighing& weighing = *cache_.backend.weighing();
   const auto& formats = cache_.layers[static_cast<size_t>(layer)].formats;
@@ -151,8 +149,8 @@ void DensePages::fill(int32_t layer, std::span<const Vector<int32_t>> slots, std
     }
     return;
   }
-  Vector<SlotMove> list{StlAllocator<SlotMove>(cache_.allocator)};
-  Vector<const Page* const*> lists{StlAllocator<const Page* const*>(cache_.allocator)};
+  Vector<SlotMove> list(cache_.allocator);
+  Vector<const Page* const*> lists(cache_.allocator);
   for (int32_t head = 0; head < cache_.kv_heads; ++head) {
     const auto h = static_cast<size_t>(head);
     lists.push_back(sequence_.list(layer, head).data());
@@ -170,12 +168,12 @@ void DensePages::fill(int32_t layer, std::span<const Vector<int32_t>> slots, std
   weighing.move({.moves = list, .lists = lists.data(), .targets = targets, .head_dim = cache_.head_dim});
 }
 
-/// The same of one head by way of the host.
+/// Copy one head's slots through the host.
 void DensePages::copy(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* target) {
   SlotWalk walk(sequence_.list(layer, head));
   SlotReader reader(sequence_, layer, head);
   const size_t bytes = cache_.float16.bytes();
-  Vector<std::byte> page(bytes, std::byte{0}, StlAllocator<std::byte>(cache_.allocator));
+  Vector<std::byte> page(bytes, std::byte{0}, cache_.allocator);
   for (; !slots.empty(); target += bytes) {
     const auto of_page = slots.first(std::min<size_t>(kPageSlots, slots.size()));
     slots = slots.subspan(of_page.size());
@@ -188,10 +186,10 @@ void DensePages::copy(int32_t layer, int32_t head, std::span<const int32_t> slot
   }
 }
 
-/// Give every page that has no format yet the one that the router chooses.
+/// Let the router choose the format of every page without one.
 void DensePages::choose(int32_t layer, std::span<Filled> pages) const {
-  Vector<FullPage> routed{StlAllocator<FullPage>(cache_.allocator)};
-  Vector<Filled*> choosers{StlAllocator<Filled*>(cache_.allocator)};
+  Vector<FullPage> routed(cache_.allocator);
+  Vector<Filled*> choosers(cache_.allocator);
   for (Filled& page : pages) {
     if (page.format != nullptr) continue;
     routed.push_back(page.full);
@@ -199,14 +197,14 @@ void DensePages::choose(int32_t layer, std::span<Filled> pages) const {
   }
   if (routed.empty()) return;
   const int32_t decider = cache_.training.router->shape.deciding_layer(layer);
-  Vector<const Sequence::PageList*> deciding{StlAllocator<const Sequence::PageList*>(cache_.allocator)};
+  Vector<const Sequence::PageList*> deciding(cache_.allocator);
   for (int32_t head = 0; head < cache_.kv_heads; ++head) deciding.push_back(&list_to_be(decider, head));
-  Vector<const PageFormat*> formats(routed.size(), nullptr, StlAllocator<const PageFormat*>(cache_.allocator));
+  Vector<const PageFormat*> formats(routed.size(), nullptr, cache_.allocator);
   choose_formats(sequence_, layer, routed, deciding, formats);
   for (size_t i = 0; i < formats.size(); ++i) choosers[i]->format = formats[i];
 }
 
-/// As it will be when this is committed.
+/// List after commit().
 const Sequence::PageList& DensePages::list_to_be(int32_t layer, int32_t head) const {
   const size_t index = sequence_.list_index(layer, head);
   const auto changed =
@@ -214,11 +212,11 @@ const Sequence::PageList& DensePages::list_to_be(int32_t layer, int32_t head) co
   return changed != lists_.end() ? changed->pages : sequence_.lists[index];
 }
 
-/// The list of a head, which `writes` fills from its pages in FP16.
+/// Make the list of a head, filled by `writes` from its FP16 pages.
 void DensePages::make(int32_t layer, std::span<const Filled> pages, Vector<PageWrite>& writes) {
   const int32_t head = pages.front().full.head;
-  lists_.push_back({sequence_.list_index(layer, head), Sequence::PageList(StlAllocator<Page*>(cache_.allocator)),
-                    Vector<PageRun*>(cache_.runs_of_list(), nullptr, StlAllocator<PageRun*>(cache_.allocator))});
+  lists_.push_back({sequence_.list_index(layer, head), Sequence::PageList(cache_.allocator),
+                    Vector<PageRun*>(cache_.runs_of_list(), nullptr, cache_.allocator)});
   List& list = lists_.back();
   list.pages.reserve(pages.size() + pages.size() / 4 + 1);
   for (size_t i = 0; i < pages.size(); ++i) {
@@ -238,8 +236,6 @@ void DensePages::make(int32_t layer, std::span<const Filled> pages, Vector<PageW
     writes.push_back({.source = data,
                       .kept = count,
                       .head = head,
-                      .token_begin = 0,
-                      .token_count = 0,
                       .target = page->data,
                       .format = format,
                       .index = full.index,

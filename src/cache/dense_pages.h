@@ -7,7 +7,7 @@
 
 namespace kvq {
 
-/// New lists of some heads of a sequence, of slots of the lists it has. Until they are committed nothing has changed.
+/// New lists of some heads of a sequence, made of slots of its lists. Nothing changes before commit().
 class DensePages {
  public:
   explicit DensePages(Sequence& sequence);
@@ -29,11 +29,12 @@ class DensePages {
   struct Filled {
     FullPage full;
     int32_t count;             // slots in use
-    const PageFormat* format;  // null: the router is to choose
+    const PageFormat* format;  // null: the router chooses
     bool stays = false;        // in FP16 for now
   };
 
-  void plan(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* staging, Vector<Filled>& pages);
+  void assign_slots(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* staging,
+                    Vector<Filled>& pages);
   void fill(int32_t layer, std::span<const Vector<int32_t>> slots, std::span<std::byte* const> targets);
   void copy(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* target);
   void choose(int32_t layer, std::span<Filled> pages) const;

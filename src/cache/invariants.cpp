@@ -14,7 +14,7 @@
 namespace kvq {
 namespace {
 
-/// What is being looked at, as messages name it.
+/// Object under check, as messages name it.
 struct Place {
   int32_t layer;
   int32_t head;
@@ -42,7 +42,7 @@ struct Place {
   }
 };
 
-/// A number of a whole sequence or cache, and the most that it may be.
+/// Number of a whole sequence or cache, and its upper bound.
 struct Limit {
   template <typename Number, typename Most>
   Limit(const char* name, const Number& now, const Most& limit)
@@ -81,7 +81,7 @@ bool is_one_of(const PageFormat* format, const Cache::Layer& layer) {
   return std::find(layer.formats.begin(), layer.formats.end(), format) != layer.formats.end();
 }
 
-/// A page that is FP16 where the policy would have sealed it, or the other way round.
+/// Page in FP16 that the policy would have sealed, or sealed that it would have left in FP16.
 std::optional<Place> find_missealed(const Sequence& sequence) {
   const Cache& cache = sequence.cache;
   for (size_t index = 0; index < sequence.lists.size(); ++index) {
@@ -97,7 +97,7 @@ std::optional<Place> find_missealed(const Sequence& sequence) {
   return std::nullopt;
 }
 
-/// A page that a sequence holds, or a run that one of its lists fills: then without a page.
+/// Page held by a sequence, or run filled by one of its lists, then without a page.
 struct Held {
   PageRun* run;
   const Page* page;
@@ -168,7 +168,7 @@ class SequenceCheck {
     check_length(place, slots, previous);
   }
 
-  /// Where a page lies.
+  /// Place of a page.
   void check_record(const Place& place, const Page* page) const {
     place.at_least("address", address(page), 1);
     const PageRun* run = page->run;
@@ -196,7 +196,7 @@ class SequenceCheck {
     }
   }
 
-  /// `slots` that end at position `last` against what the layer says; `place`: the list's last page.
+  /// Compare `slots` that end at position `last` with the layer's record; `place`: the list's last page.
   void check_length(const Place& place, int64_t slots, int64_t last) const {
     const auto [length, last_position] = sequence_.layers[static_cast<size_t>(place.layer)];
     place.at_least("length of the layer", length, 0);
@@ -207,7 +207,7 @@ class SequenceCheck {
     place.within("last position", last, least_last, last_position);
   }
 
-  /// Pages that hold parts of other heads' tokens are looked for at the same place of the other lists.
+  /// Pages that span heads must be at the same place of the other heads' lists.
   void check_heads_agree(int32_t layer) const {
     const Sequence::PageList& first = sequence_.list(layer, 0);
     for (int32_t head = 1; head < cache_.kv_heads; ++head) {
@@ -237,13 +237,13 @@ class SequenceCheck {
     const bool float16 = sequence_.ends_float16(layer, static_cast<int32_t>(index));
     return float16 ? &cache_.float16 : cache_.layers[static_cast<size_t>(layer)].formats.front();
   }
-  /// Whether a list has its page of a place, and that in its final format.
+  /// Whether a list has its page of a place in its final format.
   bool has_final(int32_t layer, int32_t head, int64_t index) const {
     const Sequence::PageList& list = sequence_.list(layer, head);
     return index < std::ssize(list) && list[static_cast<size_t>(index)]->format() == final_format(layer, index);
   }
 
-  /// Pages that wait for the list to take them.
+  /// Preallocated pages that the list has not taken.
   void check_waiting(int32_t layer, int32_t head, const Reserve& reserve) {
     const auto check = [&](const Place& place, const Page* page, const PageFormat* format) {
       check_record(place, page);
@@ -268,7 +268,7 @@ class SequenceCheck {
     }
   }
 
-  /// While there is room, the list finds every page that it opens in the ring, and needs no more memory itself.
+  /// Within its reserve, the list finds every page that it opens in the ring, and needs no more memory itself.
   void check_room(int32_t layer, int32_t head, const Reserve& reserve) const {
     const Sequence::PageList& list = sequence_.list(layer, head);
     const Vector<Page*>& open = reserve.open(head);
@@ -281,7 +281,7 @@ class SequenceCheck {
     for (place.page = std::ssize(list); place.page < pages; ++place.page) {
       if (ends_float16(place.page)) continue;
       bool is_made = open[static_cast<size_t>(place.page % ring)] != nullptr;
-      // Or the list has it open, and it comes back before it is needed.
+      // The list may have it open; it returns before it is needed.
       for (int64_t i = place.page - ring; i >= newest && !is_made; i -= ring) {
         is_made = i < std::ssize(list) && list[static_cast<size_t>(i)]->is_float16() && !ends_float16(i);
       }
@@ -289,7 +289,7 @@ class SequenceCheck {
     }
   }
 
-  /// Who holds pages and runs, and how often.
+  /// Count the holders of pages and runs.
   void check_holders() {
     std::sort(held_.begin(), held_.end(), [](const Held& a, const Held& b) {
       return std::make_tuple(address(a.run), address(a.page), a.list, a.place.page) <
@@ -314,7 +314,7 @@ class SequenceCheck {
     first.place.at_least("capacity of the run", run.capacity, 1);
     first.place.at_most("capacity of the run", run.capacity, kMaxRunPages);
     (run.format->is_float16() ? float16_bytes_ : sealed_bytes_) += static_cast<int64_t>(run.data_bytes());
-    // Only the list that fills a run may look at how far it is filled.
+    // Only the list that fills a run may read its fill level.
     if (first.page != nullptr) return;
     const auto runs = sequence_.runs_of(first.list);
     const auto number = static_cast<size_t>(std::find(runs.begin(), runs.end(), &run) - runs.begin());
@@ -327,7 +327,7 @@ class SequenceCheck {
     last.place.at_most("references of the run", run.references, int64_t{run.used} + 1);
   }
 
-  /// What a sequence holds is part of what its cache says it holds.
+  /// A sequence's usage is part of its cache's usage.
   void check_account(std::chrono::milliseconds patience) const {
     int64_t slots = 0;
     int64_t float16_pages = 0;

@@ -1,4 +1,4 @@
-// What must hold of sequences and caches between operations, for tests.
+// Invariants of sequences and caches between operations, for tests.
 #pragma once
 
 #include "cache/sequence.h"
@@ -8,7 +8,7 @@
 
 namespace kvq {
 
-/// Whether the library is built to look at what every operation leaves (CMake's KVQ_CHECK_INVARIANTS).
+/// Whether the library checks invariants after every operation (CMake's KVQ_CHECK_INVARIANTS).
 #ifdef KVQ_CHECK_INVARIANTS
 constexpr bool kChecksInvariants = true;
 #else
@@ -22,16 +22,16 @@ enum class Sealing : uint8_t {
 };
 Sealing sealing_of(const Sequence& sequence);
 
-/// Throw KVQ_E_INTERNAL, with layer, head, page and the two values that disagree, if something about a sequence is not
-/// as every operation must leave it. Memory is the C++ runtime's, so that limits and hooks do not notice.
+/// Throw KVQ_E_INTERNAL, with layer, head, page and the two values that disagree, if a sequence breaks an invariant.
+/// Uses the C++ runtime's memory, so that limits and hooks do not notice.
 ///
 /// \param patience  how long accounts may disagree. Other threads change them one by one, with other sequences.
 void check_invariants(const Sequence& sequence, Sealing sealing = Sealing::kByPolicy,
                       std::chrono::milliseconds patience = std::chrono::seconds(5));
-/// The same for what a cache says of all its pages together.
+/// The same for a cache's totals over all its pages.
 void check_invariants(const Cache& cache, std::chrono::milliseconds patience = std::chrono::seconds(5));
 
-/// Change a sequence. In builds that look, all must hold afterwards, even if `change` fails.
+/// Change a sequence. Checking builds verify its invariants afterwards, even if `change` fails.
 template <typename Change>
 void checked(const Sequence& sequence, const Change& change) {
   // While a backend records, lists do not change.
@@ -46,7 +46,7 @@ void checked(const Sequence& sequence, const Change& change) {
   check_invariants(sequence, sealing);
 }
 
-/// The same for several, as members `sequence` of the entries of a list.
+/// The same for several sequences, members `sequence` of a list's entries.
 template <typename Entries, typename Change>
 auto checked(const Entries& entries, const Change& change) -> decltype(*entries.front().sequence, void()) {
   if (!kChecksInvariants || entries.front().sequence->cache.backend.recording()) return change();
@@ -65,7 +65,7 @@ auto checked(const Entries& entries, const Change& change) -> decltype(*entries.
   check_all();
 }
 
-/// Make a sequence, if it is a fork of `parent`. In builds that look, all must hold of both, or of what a failure left.
+/// Make a sequence, a fork unless `parent` is null. Checking builds verify both, or what a failure left.
 template <typename Make>
 auto checked_new(const Cache& cache, const Sequence* parent, const Make& make) {
   if constexpr (!kChecksInvariants) return make();

@@ -12,19 +12,18 @@ namespace {
 
 Weighing& weighing_of(Backend& backend) { return backend.weighing().require(); }
 
-/// Add the attention that slots get from the queries of a batch's only sequence, each query's shares adding up to 1 for
-/// each head.
+/// Add the attention of a batch's only sequence to its slots; the shares of a query sum to 1 for each head.
 void weigh(Cache& cache, const AttendBatch& batch, Workspace& workspace, const SlotMasses& masses) {
-  Vector<float*> targets{StlAllocator<float*>(cache.allocator)};
+  Vector<float*> targets(cache.allocator);
   for (size_t head = 0; head < masses.counts.size(); ++head) targets.push_back(masses.of(head));
   weighing_of(cache.backend).weigh(batch, cache.eviction.group, workspace, targets);
 }
 
-/// The same for queries that were kept.
+/// The same for kept queries.
 void weigh_window(const Sequence& sequence, int32_t layer, const QueryWindow& window, const SlotMasses& masses) {
   Cache& cache = sequence.cache;
-  Vector<const Page* const*> lists{StlAllocator<const Page* const*>(cache.allocator)};
-  Vector<int32_t> counts{StlAllocator<int32_t>(cache.allocator)};
+  Vector<const Page* const*> lists(cache.allocator);
+  Vector<int32_t> counts(cache.allocator);
   for (int32_t head = 0; head < cache.kv_heads; ++head) {
     lists.push_back(sequence.list(layer, head).data());
     counts.push_back(static_cast<int32_t>(sequence.list(layer, head).size()));
@@ -47,7 +46,7 @@ void weigh_window(const Sequence& sequence, int32_t layer, const QueryWindow& wi
 }
 
 Vector<int32_t> slots_of(const Sequence& sequence, int32_t layer) {
-  Vector<int32_t> slots{StlAllocator<int32_t>(sequence.cache.allocator)};
+  Vector<int32_t> slots(sequence.cache.allocator);
   for (int32_t head = 0; head < sequence.cache.kv_heads; ++head) slots.push_back(sequence.slots(layer, head));
   return slots;
 }
@@ -80,7 +79,7 @@ void SlotMasses::keep(const SlotMasses& from, std::span<const Vector<int32_t>> s
       if (counts[head] > 0) weighing.copy(of(head), from.of(head), static_cast<size_t>(counts[head]) * sizeof(float));
       continue;
     }
-    // What no query has seen yet comes last and has no mass.
+    // Slots that no query has seen come last and have no mass.
     const auto seen = std::lower_bound(slots[head].begin(), slots[head].end(), counts[head]);
     weighing.take(of(head), from.of(head), {slots[head].begin(), seen});
     counts[head] = static_cast<int32_t>(seen - slots[head].begin());
@@ -88,7 +87,7 @@ void SlotMasses::keep(const SlotMasses& from, std::span<const Vector<int32_t>> s
 }
 
 Vector<const float*> SlotMasses::heads() const {
-  Vector<const float*> heads(counts.size(), nullptr, StlAllocator<const float*>(numbers_.allocator()));
+  Vector<const float*> heads(counts.size(), nullptr, numbers_.allocator());
   for (size_t head = 0; head < heads.size(); ++head) heads[head] = of(head);
   return heads;
 }
@@ -127,7 +126,7 @@ void QueryWindow::stage(const AttendBatch& batch, size_t queries, int32_t window
   if (batch.sinks != nullptr && sinks_.empty()) sinks_.make(static_cast<size_t>(batch.q_heads) * sizeof(float));
   width_ = width_of(batch.q_heads, batch.head_dim);
   staged_ += queries;
-  // Not more than is there: after a prompt that is the window, in a conversation that goes on it grows.
+  // At most the queries there are: the window after a prompt, more as a conversation continues.
   const size_t wanted = std::min(static_cast<size_t>(window), held_.positions.size() + staged_);
   if (wanted <= std::max(held_.capacity(), grown_.capacity())) return;
   grown_.release();
@@ -151,7 +150,7 @@ void QueryWindow::add(const AttendBatch& batch, size_t first, std::span<const in
   if (has_sinks_) weighing.copy(sinks_.data(), batch.sinks, sinks_.bytes());
   const auto kept = static_cast<size_t>(window);
   const size_t end = positions.size();
-  // Rows that follow each other go together.
+  // Contiguous rows are copied together.
   for (size_t i = end > kept ? end - kept : 0; i < end;) {
     const bool full = held_.positions.size() == kept;
     const size_t row = full ? oldest_ : held_.positions.size();
@@ -185,18 +184,18 @@ uint64_t QueryWindow::bytes() const noexcept {
 }
 
 Observations::Observations(const Cache& cache, Allocator& allocator)
-    : seen_(static_cast<size_t>(cache.n_layers), 0, StlAllocator<int32_t>(allocator)),
-      windows_(StlAllocator<QueryWindow>(allocator)),
-      masses_(StlAllocator<SlotMasses>(allocator)),
+    : seen_(static_cast<size_t>(cache.n_layers), 0, allocator),
+      windows_(allocator),
+      masses_(allocator),
       staged_(cache.backend, allocator),
-      kept_(StlAllocator<SlotMasses>(allocator)) {
+      kept_(allocator) {
   const auto layers = static_cast<size_t>(cache.n_layers);
   if (cache.eviction.score == TokenScore::kWindow) windows_.resize(layers, QueryWindow(cache.backend, allocator));
   if (cache.eviction.score == TokenScore::kMass) masses_.resize(layers, SlotMasses(cache.backend, allocator));
 }
 
 void Observations::check_seen(const Sequence& sequence, int32_t layer) const {
-  if (windows_.empty() && masses_.empty()) return;  // nothing is judged by queries
+  if (windows_.empty() && masses_.empty()) return;  // eviction does not use queries
   const int32_t seen = seen_[static_cast<size_t>(layer)];
   if (seen == 0) {
     fail(KVQ_E_STATE, "no query of layer %d has attended since the sequence was created, loaded or last compressed",
@@ -243,7 +242,7 @@ void Observations::commit(const Sequence& sequence, int32_t layer, const AttendB
     const auto positions = batch.query_positions.subspan(first, static_cast<size_t>(entry.query_count));
     windows_[l].add(batch, first, positions, cache.eviction.window);
   }
-  // Of all entries of this sequence: where it comes again, nothing is left.
+  // Counts all entries of this sequence; a later one finds nothing.
   if (!staged_.empty()) std::swap(masses_[l], staged_);
   staged_.release();
   seen_[l] = sequence.length(layer);

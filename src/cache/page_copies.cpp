@@ -5,10 +5,7 @@
 namespace kvq {
 
 PageCopies::PageCopies(Cache& cache)
-    : cache_(cache),
-      originals_(StlAllocator<const Page*>(cache.allocator)),
-      pages_(StlAllocator<Page*>(cache.allocator)),
-      writes_(StlAllocator<PageWrite>(cache.allocator)) {}
+    : cache_(cache), originals_(cache.allocator), pages_(cache.allocator), writes_(cache.allocator) {}
 
 PageCopies::~PageCopies() {
   for (size_t i = taken_; i < pages_.size(); ++i) cache_.release(pages_[i]);
@@ -22,34 +19,12 @@ void PageCopies::add(const Page& original, int32_t slots) {
   originals_.push_back(&original);
   copy->first_position = original.first_position;
   if (copy->positions != nullptr) std::copy_n(original.positions, kPageSlots, copy->positions);
-  writes_.push_back({.source = original.data,
-                     .kept = slots,
-                     .head = 0,
-                     .token_begin = 0,
-                     .token_count = 0,
-                     .target = copy->data,
-                     .format = original.format(),
-                     .index = 0,
-                     .first_position = 0,
-                     .positions = nullptr});
+  writes_.push_back({.source = original.data, .kept = slots, .target = copy->data, .format = original.format()});
 }
 
 void PageCopies::run() {
   if (writes_.empty()) return;
-  const TokenBatch none{.k = nullptr,
-                        .v = nullptr,
-                        .k_strides = {},
-                        .v_strides = {},
-                        .dtype = KVQ_F32,
-                        .first = 0,
-                        .n = 0,
-                        .kv_heads = cache_.kv_heads,
-                        .head_dim = cache_.head_dim,
-                        .rope = &cache_.rope,
-                        .positions = {},
-                        .hadamard_keys = false,
-                        .hadamard_values = false,
-                        .context = nullptr};
+  const TokenBatch none{.kv_heads = cache_.kv_heads, .head_dim = cache_.head_dim, .rope = &cache_.rope};
   cache_.backend.pages().append(none, {writes_, 1}, {}, cache_.allocator);
   writes_.clear();
 }

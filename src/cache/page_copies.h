@@ -4,16 +4,16 @@
 
 namespace kvq {
 
-/// Copies of FP16 pages that may not be changed because they are shared, made before anything else changes.
+/// Copies of shared FP16 pages, made before anything else changes.
 class PageCopies {
  public:
   explicit PageCopies(Cache& cache);
   PageCopies(const PageCopies&) = delete;
   PageCopies& operator=(const PageCopies&) = delete;
-  /// Releases copies that nobody took.
+  /// Releases copies that were not taken.
   ~PageCopies();
 
-  /// Copy the first `slots` slots; after run().
+  /// Add a page to copy, its first `slots` slots; run() copies.
   void add(const Page& original, int32_t slots);
   void run();
 
@@ -21,9 +21,9 @@ class PageCopies {
     return (originals_.capacity() + pages_.capacity()) * sizeof(Page*) + writes_.capacity() * sizeof(PageWrite);
   }
 
-  /// Whether the copy that take() returns next is of `page`.
+  /// Whether take() returns the copy of `page` next.
   bool is_next(const Page& page) const noexcept { return taken_ < pages_.size() && originals_[taken_] == &page; }
-  /// The copies in the order they were added in, each with no slots in use yet.
+  /// Returns the copies in order, each with no slots in use yet.
   Page* take() noexcept { return pages_[taken_++]; }
 
  private:

@@ -10,15 +10,14 @@
 
 namespace kvq {
 
-/// Whose tokens choose the format of a page together: those of all heads of the layer, or each head's its own.
+/// Votes on a page's format: all heads of the layer together, or each head for its own.
 enum class Votes : uint8_t { kLayer, kHead };
 
 inline constexpr int32_t kDefaultRecent = 1;
 
-/// How pages are stored, as a policy document says it.
+/// Storage of pages, as a policy document specifies it.
 struct Policy {
-  explicit Policy(Allocator& allocator)
-      : overrides(StlAllocator<Override>(allocator)), experts(StlAllocator<FormatPair>(allocator)) {}
+  explicit Policy(Allocator& allocator) : overrides(allocator), experts(allocator) {}
 
   /// Formats of a range of layers; later entries win.
   struct Override {
@@ -30,15 +29,15 @@ struct Policy {
 
   SideFormat keys;
   SideFormat values;
-  std::optional<int32_t> sink;      // first pages that stay FP16; nothing: as many as the formats want
+  std::optional<int32_t> sink;      // first pages that stay FP16; unset: the formats' default
   int32_t recent = kDefaultRecent;  // newest pages that stay FP16, the open one included
   Eviction eviction;
-  CodecOptions options;  // of formats that have some
+  CodecOptions options;  // of formats with options
   Vector<Override> overrides;
-  Vector<FormatPair> experts;  // formats that a router chooses among, those with more bits first; empty: no router
+  Vector<FormatPair> experts;  // a router's formats, those with more bits first; empty: no router
   Votes votes = Votes::kLayer;
 
-  /// First pages of every list that stay FP16: a model gives its first tokens much attention.
+  /// First pages of every list that stay FP16: models attend strongly to their first tokens.
   int32_t sink_pages() const {
     int32_t most = 0;
     const auto add = [&most](const SideFormat& format) { most = std::max(most, describe(format.code).sink); };

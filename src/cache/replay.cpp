@@ -1,4 +1,4 @@
-// A backend that appends by itself: what it is told, and how the host's lists follow it.
+// Replayed graphs append on the device: the state they start from, and how the host's lists catch up.
 #include "cache/reserve.h"
 #include "cache/sequence.h"
 
@@ -6,11 +6,11 @@ namespace kvq {
 
 void follow_replays(const Sequence& sequence) {
   if (!sequence.recorded || sequence.cache.backend.recording()) return;
-  // The lists as the device has them are the sequence's state: nothing that a caller can see changes.
+  // The device's lists are the sequence's state: nothing visible to a caller changes.
   auto& behind = const_cast<Sequence&>(sequence);
   const std::lock_guard lock(behind.replayed_mutex);
   Cache& cache = behind.cache;
-  Vector<int32_t> lengths(behind.layers.size(), 0, StlAllocator<int32_t>(cache.allocator));
+  Vector<int32_t> lengths(behind.layers.size(), 0, cache.allocator);
   cache.backend.pages().read_lengths(behind.mirrors, lengths);
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
     const int32_t replayed = lengths[static_cast<size_t>(layer)] - behind.length(layer);

@@ -22,7 +22,7 @@ int32_t longest_after(const Sequence& sequence, int32_t layer, int32_t tokens) {
 ReservePlaces::ReservePlaces(const Cache& cache, int32_t layer, int32_t pages, int32_t longest)
     : ring(std::min(cache.recent + 1, longest)) {
   const bool float16 = cache.layers[static_cast<size_t>(layer)].stays_float16();
-  // The newest pages are never sealed with these tokens.
+  // These tokens never seal the newest pages.
   finals = float16 ? pages : std::max({pages - cache.recent, std::min(cache.sink, pages), 0});
   sinks = float16 ? finals : std::min(cache.sink, finals);
   open = float16 ? 0 : std::max(pages - std::max(pages - ring, cache.sink), 0);
@@ -33,15 +33,15 @@ Reserve::Reserve(Sequence& sequence, int32_t layer, int32_t tokens, Reserve* old
       cache_(sequence.cache),
       layer_(layer),
       ring_(std::min(cache_.recent + 1, longest_after(sequence, layer, tokens))),
-      pages_(StlAllocator<int32_t>(cache_.allocator)),
-      finals_(StlAllocator<Vector<Page*>>(cache_.allocator)),
-      open_(StlAllocator<Vector<Page*>>(cache_.allocator)),
-      final_lists_(StlAllocator<const Page* const*>(cache_.allocator)),
-      final_counts_(StlAllocator<int32_t>(cache_.allocator)),
-      open_lists_(StlAllocator<const Page* const*>(cache_.allocator)),
-      borrowed_(StlAllocator<Borrowed>(cache_.allocator)),
+      pages_(cache_.allocator),
+      finals_(cache_.allocator),
+      open_(cache_.allocator),
+      final_lists_(cache_.allocator),
+      final_counts_(cache_.allocator),
+      open_lists_(cache_.allocator),
+      borrowed_(cache_.allocator),
       copies_(cache_),
-      shared_(StlAllocator<Shared>(cache_.allocator)) {
+      shared_(cache_.allocator) {
   const auto heads = static_cast<size_t>(kv_heads());
   const int32_t longest = longest_after(sequence, layer, tokens);
   pages_.reserve(heads);
@@ -51,8 +51,8 @@ Reserve::Reserve(Sequence& sequence, int32_t layer, int32_t tokens, Reserve* old
     const int32_t pages = Sequence::pages_after(sequence.list(layer, head), tokens);
     const ReservePlaces places(cache_, layer, pages, longest);
     pages_.push_back(pages);
-    finals_.emplace_back(static_cast<size_t>(places.finals), nullptr, StlAllocator<Page*>(cache_.allocator));
-    open_.emplace_back(static_cast<size_t>(ring_), nullptr, StlAllocator<Page*>(cache_.allocator));
+    finals_.emplace_back(static_cast<size_t>(places.finals), nullptr, cache_.allocator);
+    open_.emplace_back(static_cast<size_t>(ring_), nullptr, cache_.allocator);
   }
   final_lists_.reserve(heads);
   final_counts_.reserve(heads);
@@ -90,7 +90,7 @@ void Reserve::borrow(Page** from, Page** to) {
   *to = std::exchange(*from, nullptr);
 }
 
-/// Make or borrow the pages that one list lacks.
+/// Make or borrow the missing pages of one list.
 void Reserve::fill(int32_t head, int32_t pages, Reserve* old) {
   const Sequence::PageList& list = sequence_.list(layer_, head);
   const auto existing = static_cast<int32_t>(list.size());
@@ -106,7 +106,7 @@ void Reserve::fill(int32_t head, int32_t pages, Reserve* old) {
       Page** theirs = old != nullptr ? old->place(head, i, format) : nullptr;
       if (theirs != nullptr && *theirs != nullptr) {
         borrow(theirs, &finals[static_cast<size_t>(i)]);
-        cache_.release(std::exchange(run, nullptr));  // pages of a run follow each other
+        cache_.release(std::exchange(run, nullptr));  // pages of a run are consecutive
         continue;
       }
       finals[static_cast<size_t>(i)] = cache_.make_page(format, false, &run, places.run_pages(i));
@@ -117,8 +117,8 @@ void Reserve::fill(int32_t head, int32_t pages, Reserve* old) {
   }
   cache_.release(run);
 
-  // Pages that a list has open go back into the ring when they have been sealed.
-  Vector<bool> taken(static_cast<size_t>(ring_), false, StlAllocator<bool>(cache_.allocator));
+  // A list's open pages return to the ring when sealed.
+  Vector<bool> taken(static_cast<size_t>(ring_), false, cache_.allocator);
   for (int32_t i = std::max(existing - cache_.recent, 0); i < existing; ++i) {
     const Page* page = list[static_cast<size_t>(i)];
     if (!page->is_float16()) continue;
@@ -128,7 +128,7 @@ void Reserve::fill(int32_t head, int32_t pages, Reserve* old) {
     copies_.add(*page, page->count);
     shared_.push_back({head, i});
   }
-  // All other places, also those of pages that the list has: cut off, they may be opened again.
+  // All other places, also of pages that the list has: after a truncation they may be opened again.
   size_t next = 0;
   for (int32_t i = std::max(pages - ring_, cache_.sink); i < pages; ++i) {
     const auto slot = static_cast<size_t>(i % ring_);
@@ -251,15 +251,15 @@ void reserve(Sequence& sequence, int32_t tokens) {
     publish(sequence);
     return;
   }
-  Vector<Owned<Reserve>> made{StlAllocator<Owned<Reserve>>(cache.allocator)};
-  Vector<Sequence::PageList> lists{StlAllocator<Sequence::PageList>(cache.allocator)};
+  Vector<Owned<Reserve>> made(cache.allocator);
+  Vector<Sequence::PageList> lists(cache.allocator);
   made.reserve(static_cast<size_t>(cache.n_layers));
   lists.reserve(sequence.lists.size());
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
     made.push_back(make_owned<Reserve>(cache.allocator, sequence, layer, tokens, sequence.reserve(layer)));
     const auto pages = static_cast<size_t>(longest_after(sequence, layer, tokens));
     for (int32_t head = 0; head < cache.kv_heads; ++head) {
-      lists.emplace_back(StlAllocator<Page*>(cache.allocator));
+      lists.emplace_back(cache.allocator);
       lists.back().reserve(std::max(pages, sequence.list(layer, head).size()));
     }
     if (LayerMirror* mirror = sequence.mirror(layer)) {

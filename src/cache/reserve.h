@@ -5,55 +5,55 @@
 
 namespace kvq {
 
-/// How many pages are made ahead for one list of a layer.
+/// Numbers of preallocated pages for one list of a layer.
 struct ReservePlaces {
-  /// The list comes to have `pages` pages, the longest one of its layer `longest`.
+  /// The list will have `pages` pages, the longest one of its layer `longest`.
   ReservePlaces(const Cache& cache, int32_t layer, int32_t pages, int32_t longest);
 
-  int32_t sinks;   // leading final pages that are in FP16 whatever the others' format is
+  int32_t sinks;   // leading final pages that stay FP16
   int32_t finals;  // sinks included
   int32_t ring;    // places of open pages
-  int32_t open;    // that get a page, where the list has none yet
+  int32_t open;    // that need a page
 
-  /// Pages of the run that begins with final page `index`: those of its format, as far as a run goes.
+  /// Pages of the run that begins with final page `index`: all of its format, at most a run's length.
   int32_t run_pages(int32_t index) const { return std::min((index < sinks ? sinks : finals) - index, kMaxRunPages); }
 };
 
-/// Pages made ahead for one layer of a sequence. Its lists take them instead of new ones, and a device that knows them
-/// can append by itself.
+/// Preallocated pages for one layer of a sequence. Its lists take them instead of new ones, and a device that knows
+/// them can append by itself.
 ///
-/// Every page has its place: `finals` holds the page that a list will have at an index in its final format. Pages that
-/// are sealed later are open in FP16 first, page i in `open[i % ring]`; a ring of one page more than stay FP16 never
-/// opens a page in the memory of one that is being sealed. A shorter ring, for lists that stay shorter, has no place
-/// for what comes after it.
+/// Every page has its place: `finals` holds a list's page of an index in its final format. A page to be sealed is open
+/// in FP16 first, page i in `open[i % ring]`; a ring of one page more than stay FP16 never reuses the memory of a page
+/// that is being sealed. A shorter ring, for shorter lists, has no place for later pages.
 class Reserve {
  public:
-  /// For `tokens` more tokens. Pages of `old`, which may be null, are used again, but stay its own until commit().
+  /// Preallocates for `tokens` more tokens. Pages of `old`, which may be null, are reused, but stay its own until
+  /// commit().
   Reserve(Sequence& sequence, int32_t layer, int32_t tokens, Reserve* old);
   Reserve(const Reserve&) = delete;
   Reserve& operator=(const Reserve&) = delete;
   ~Reserve();
 
-  /// Put copies in the place of shared pages that appending would change, and leave `old` nothing that is used here.
+  /// Replace shared pages that appending would change by copies, and take the reused pages from `old`.
   void commit() noexcept;
 
-  /// The page that is to be page `index` of a list, null if there is none.
+  /// Preallocated page `index` of a list, or null.
   Page* find(int32_t head, int32_t index, const PageFormat* format);
-  /// The list has got what find() gave.
+  /// Mark the page from find() as taken by its list.
   void took(int32_t head, int32_t index, const PageFormat* format) noexcept;
-  /// Take a page that a list had at `index`; false if its place is not free or somebody else holds it.
+  /// Take back a list's page `index`; false if its place is occupied or the page has another holder.
   bool keep(int32_t head, int32_t index, Page* page) noexcept;
 
-  /// Tokens that every list has pages for.
+  /// Tokens with pages in every list.
   int32_t room() const;
   /// Valid until the next change.
   ReservedPages view() const;
-  /// The pages of one list, null where it has got its page.
+  /// Pages of one list, null where taken.
   const Vector<Page*>& finals(int32_t head) const { return finals_[static_cast<size_t>(head)]; }
   const Vector<Page*>& open(int32_t head) const { return open_[static_cast<size_t>(head)]; }
-  /// Memory of this object without that of pages.
+  /// Bytes of this object without pages.
   size_t record_bytes() const;
-  /// The same of a new one with so many places in all lists together.
+  /// The same for a new object with these places in all lists together.
   static size_t record_bytes(int32_t kv_heads, size_t places);
 
  private:
@@ -70,19 +70,19 @@ class Reserve {
   const PageFormat* sealed() const { return cache_.layers[static_cast<size_t>(layer_)].formats.front(); }
   bool ends_float16(int32_t index) const { return sequence_.ends_float16(layer_, index); }
   const PageFormat* final_format(int32_t index) const { return ends_float16(index) ? &cache_.float16 : sealed(); }
-  /// Null if a page of this format has no place at `index`.
+  /// Place of a page of this format at `index`, or null.
   Page** place(int32_t head, int32_t index, const PageFormat* format);
   void fill(int32_t head, int32_t pages, Reserve* old);
   void borrow(Page** from, Page** to);
   void give_back() noexcept;
-  /// The number of pages that a list can come to have with what there is.
+  /// Number of pages that a list can reach with this reserve.
   int32_t limit(int32_t head) const;
 
   Sequence& sequence_;
   Cache& cache_;
   int32_t layer_;
   int32_t ring_;
-  Vector<int32_t> pages_;         // [kv_heads] that each list was to come to have
+  Vector<int32_t> pages_;         // [kv_heads] planned for each list
   Vector<Vector<Page*>> finals_;  // [kv_heads]
   Vector<Vector<Page*>> open_;    // [kv_heads][ring]
   Vector<const Page* const*> final_lists_;
@@ -91,10 +91,10 @@ class Reserve {
   // Until commit().
   Vector<Borrowed> borrowed_;
   PageCopies copies_;
-  Vector<Shared> shared_;  // where the copies belong
+  Vector<Shared> shared_;  // targets of the copies
 };
 
-/// Make room for `tokens` more tokens in every layer; 0 gives back what is left of it.
+/// Preallocate pages for `tokens` more tokens in every layer; 0 releases the rest.
 void reserve(Sequence& sequence, int32_t tokens);
 
 }  // namespace kvq

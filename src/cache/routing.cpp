@@ -7,7 +7,7 @@
 namespace kvq {
 namespace {
 
-/// Whether the lists of all heads have pages of the same tokens: `pages` are then `heads` times the same.
+/// Whether all heads have pages of the same tokens: `pages` repeats `heads` times.
 bool is_same_for_all_heads(std::span<const FullPage> pages, size_t heads) {
   if (pages.size() % heads != 0) return false;
   const size_t each = pages.size() / heads;
@@ -21,7 +21,7 @@ bool is_same_for_all_heads(std::span<const FullPage> pages, size_t heads) {
   return true;
 }
 
-/// The format of the last page with a decision that begins at or before `position`; null if there is none.
+/// Format of the last decided page that begins at or before `position`, or null.
 const PageFormat* decided_at(const Cache& cache, const Sequence::PageList& list, int32_t position) {
   const auto first = list.begin() + std::min<ptrdiff_t>(cache.sink, std::ssize(list));
   const auto last = std::max(first, list.end() - std::min<ptrdiff_t>(cache.recent, std::ssize(list)));
@@ -45,9 +45,9 @@ void choose_formats(const Sequence& sequence, int32_t layer, std::span<const Ful
     }
     return;
   }
-  Vector<PageToRoute> asked{StlAllocator<PageToRoute>(cache.allocator)};
+  Vector<PageToRoute> asked(cache.allocator);
   for (const FullPage& each : pages) asked.push_back(each.page);
-  Vector<int32_t> votes(pages.size() * experts.size(), 0, StlAllocator<int32_t>(cache.allocator));
+  Vector<int32_t> votes(pages.size() * experts.size(), 0, cache.allocator);
   cache.backend.voting().require().vote(asked, *cache.turns, *cache.training.resident_router, shape.group_of(layer),
                                         votes);
 
@@ -65,11 +65,11 @@ RoutedPages::RoutedPages(Sequence& sequence, int32_t layer)
     : sequence_(sequence),
       cache_(sequence.cache),
       layer_(layer),
-      pages_(StlAllocator<FullPage>(cache_.allocator)),
-      is_put_together_(StlAllocator<bool>(cache_.allocator)),
-      staged_(StlAllocator<PageWrite>(cache_.allocator)),
+      pages_(cache_.allocator),
+      is_put_together_(cache_.allocator),
+      staged_(cache_.allocator),
       memory_(cache_.backend, cache_.allocator),
-      formats_(StlAllocator<const PageFormat*>(cache_.allocator)) {}
+      formats_(cache_.allocator) {}
 
 void RoutedPages::add(int32_t head, int32_t index, const Page* old, int32_t token, std::span<const int32_t> positions) {
   FullPage full{head, index, {old != nullptr ? old->data : nullptr, {}}};
@@ -82,11 +82,9 @@ void RoutedPages::add(int32_t head, int32_t index, const Page* old, int32_t toke
                        .head = head,
                        .token_begin = token,
                        .token_count = static_cast<int32_t>(positions.size()),
-                       .target = nullptr,  // when all are known
                        .format = &cache_.float16,
                        .index = index,
-                       .first_position = full.page.positions.front(),
-                       .positions = nullptr});
+                       .first_position = full.page.positions.front()});  // its target once all are known
   }
   pages_.push_back(full);
   is_put_together_.push_back(!positions.empty());
@@ -104,15 +102,15 @@ void RoutedPages::choose(const TokenBatch& tokens, int32_t length) {
   if (decider == layer_) {
     stage(tokens);
   } else {
-    staged_.clear();  // the pages' positions say enough
+    staged_.clear();  // the pages' positions suffice
   }
-  Vector<const Sequence::PageList*> deciding{StlAllocator<const Sequence::PageList*>(cache_.allocator)};
+  Vector<const Sequence::PageList*> deciding(cache_.allocator);
   for (int32_t head = 0; head < cache_.kv_heads; ++head) deciding.push_back(&sequence_.list(decider, head));
   formats_.resize(pages_.size());
   choose_formats(sequence_, layer_, pages_, deciding, formats_);
 }
 
-/// Put the pages together in FP16, which is what sealing encodes, however the tokens came.
+/// Assemble the pages in FP16, from which sealing encodes.
 void RoutedPages::stage(const TokenBatch& tokens) {
   const size_t page_bytes = cache_.float16.bytes();
   memory_.make(staged_.size() * page_bytes);

@@ -11,7 +11,7 @@ namespace kvq {
 namespace {
 
 Vector<Owned<LayerMirror>> make_mirrors(Cache& cache) {
-  Vector<Owned<LayerMirror>> mirrors{StlAllocator<Owned<LayerMirror>>(cache.allocator)};
+  Vector<Owned<LayerMirror>> mirrors(cache.allocator);
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
     Owned<LayerMirror> mirror = cache.backend.pages().make_mirror(cache.allocator, cache.kv_heads);
     if (mirror == nullptr) break;
@@ -25,18 +25,17 @@ Vector<Owned<LayerMirror>> make_mirrors(Cache& cache) {
 
 Sequence::Sequence(Cache& cache_)
     : cache(cache_),
-      lists(static_cast<size_t>(cache.n_layers) * static_cast<size_t>(cache.kv_heads),
-            PageList(StlAllocator<Page*>(cache.allocator)), StlAllocator<PageList>(cache.allocator)),
-      runs(lists.size() * cache.runs_of_list(), nullptr, StlAllocator<PageRun*>(cache.allocator)),
-      layers(static_cast<size_t>(cache.n_layers), Layer{}, StlAllocator<Layer>(cache.allocator)),
+      lists(static_cast<size_t>(cache.n_layers) * static_cast<size_t>(cache.kv_heads), PageList(cache.allocator),
+            cache.allocator),
+      runs(lists.size() * cache.runs_of_list(), nullptr, cache.allocator),
+      layers(static_cast<size_t>(cache.n_layers), Layer{}, cache.allocator),
       mirrors(make_mirrors(cache)),
-      reserves(StlAllocator<Owned<Reserve>>(cache.allocator)),
+      reserves(cache.allocator),
       observations(cache.eviction.budget > 0
                        ? make_owned<Observations>(cache.allocator, cache, cache.allocator)
                        : Owned<Observations>(nullptr, Deleter<Observations>(cache.allocator, 0, 0))),
-      published_lists(mirrors.empty() ? 0 : static_cast<size_t>(cache.kv_heads), nullptr,
-                      StlAllocator<const Page* const*>(cache.allocator)),
-      published_counts(published_lists.size(), 0, StlAllocator<int32_t>(cache.allocator)),
+      published_lists(mirrors.empty() ? 0 : static_cast<size_t>(cache.kv_heads), nullptr, cache.allocator),
+      published_counts(published_lists.size(), 0, cache.allocator),
       append_memory(cache.allocator) {
   append_memory.reserve(cache.kv_heads, cache.runs_of_list(), kPagesOfOneAppend, kPageSlots);
 }
@@ -51,8 +50,7 @@ uint64_t Sequence::record_bytes(const Cache& cache, bool mirrored) {
 }
 
 Sequence::Sequence(Cache& cache_, const Sequence& parent) : Sequence(cache_) {
-  // A device that appends by itself changes pages of the parent any time: those that are to be sealed, and the open
-  // one.
+  // A device that appends by itself may change the parent's open page, and those to be sealed, any time.
   PageCopies copies(cache);
   const auto is_changed = [&](size_t list, size_t index) {
     const PageList& pages = parent.lists[list];

@@ -16,7 +16,7 @@ class Observations;
 class Sequence {
  public:
   explicit Sequence(Cache& cache);
-  /// A fork: shares every page of `parent`.
+  /// Fork: share every page of `parent`.
   Sequence(Cache& cache, const Sequence& parent);
   ~Sequence();
   Sequence(const Sequence&) = delete;
@@ -27,7 +27,7 @@ class Sequence {
   PageList& list(int32_t layer, int32_t head) { return lists[list_index(layer, head)]; }
   const PageList& list(int32_t layer, int32_t head) const { return lists[list_index(layer, head)]; }
 
-  /// Slots that the newest page of a list has left, 0 if it takes no more tokens.
+  /// Free slots of a list's open page, 0 without one.
   static int32_t open_slots(const PageList& list) {
     const bool is_open = !list.empty() && list.back()->is_float16() && list.back()->count < kPageSlots;
     return is_open ? kPageSlots - list.back()->count : 0;
@@ -38,17 +38,17 @@ class Sequence {
     return static_cast<int32_t>(static_cast<int64_t>(list.size()) + (more + kPageSlots - 1) / kPageSlots);
   }
 
-  /// Pages in their final format lie in runs; pages that will be sealed lie by themselves. `sealed`: it is sealed now,
-  /// which a router may do in FP16.
+  /// Whether a page is in its final format and so part of a run; pages to be sealed are separate. `sealed`: it is
+  /// sealed now, which a router may do in FP16.
   bool is_final(const PageFormat* format, int32_t layer, bool sealed) const {
     const Cache::Layer& of_layer = cache.layers[static_cast<size_t>(layer)];
     return !format->is_float16() || of_layer.stays_float16() || (sealed && of_layer.is_routed());
   }
-  /// Whether page `index` of a list is FP16 in its final format, whatever is in it.
+  /// Whether the final format of page `index` of a list is always FP16.
   bool ends_float16(int32_t layer, int32_t index) const {
     return index < cache.sink || cache.layers[static_cast<size_t>(layer)].stays_float16();
   }
-  /// Pages of the next run of a list: those known to come, else a part of the list's length that bounds the slack.
+  /// Pages of the next run of a list: the known ones, else a share of the list's length that bounds the slack.
   static int32_t run_capacity(int32_t list_pages, int32_t pages_wanted) {
     return std::clamp(std::max(pages_wanted, std::min(list_pages / 16, kMaxSparePages)), 1, kMaxRunPages);
   }
@@ -58,21 +58,21 @@ class Sequence {
   LayerMirror* mirror(int32_t layer) const {
     return mirrors.empty() ? nullptr : mirrors[static_cast<size_t>(layer)].get();
   }
-  /// Null if no pages have been made ahead.
+  /// Null without preallocated pages.
   Reserve* reserve(int32_t layer) const {
     return reserves.empty() ? nullptr : reserves[static_cast<size_t>(layer)].get();
   }
-  /// Where a layer is, with `tokens` more.
+  /// State of a layer with `tokens` more.
   LayerState state(int32_t layer, int32_t tokens, int32_t last_position) const;
   /// Pages of each list of a layer; valid until the next call.
   const int32_t* counts(int32_t layer);
-  /// Tokens that a head holds: fewer than the layer's length once some have been evicted.
+  /// Tokens of a head: fewer than the layer's length after evictions.
   int32_t slots(int32_t layer, int32_t head) const;
   bool evicted(int32_t layer, int32_t head) const { return slots(layer, head) < length(layer); }
   int32_t length(int32_t layer) const { return layers[static_cast<size_t>(layer)].length; }
 
-  /// Position of the token `back` places from the end (1: the newest), 1 ≤ back ≤ length. Every token of the last
-  /// positions is held by every head. Throws KVQ_E_STATE if eviction has left no trace of it.
+  /// Position of the token `back` places from the end (1: the newest), 1 ≤ back ≤ length. Every head holds the tokens
+  /// of the last positions. Throws KVQ_E_STATE for an evicted token.
   int32_t position_from_end(int32_t layer, int32_t back) const;
 
   struct Layer {
@@ -80,8 +80,8 @@ class Sequence {
     int32_t last_position = -1;  // of the newest token
   };
 
-  /// What a list that holds `slots` must hold at least; at most, it holds as many slots as its layer has tokens and
-  /// ends where the layer does.
+  /// Lower bounds of a list of `slots` slots; at most, it has as many slots as its layer has tokens and ends where the
+  /// layer does.
   struct ListMinimum {
     int32_t slots;
     int32_t last_position;  // −1: it may be empty
@@ -89,29 +89,30 @@ class Sequence {
   ListMinimum least_of_list(int32_t layer, int64_t slots) const {
     const auto [tokens, last] = layers[static_cast<size_t>(layer)];
     if (cache.eviction.budget == 0 || slots == tokens) return {tokens, last};
-    // A cut among evicted tokens leaves lists that end before it. It needs positions that count the tokens.
+    // A cut among evicted tokens leaves lists that end before it, and needs positions that count the tokens.
     return {0, last == tokens - 1 ? -1 : last};
   }
 
-  /// Of the object and those of its lists whose lengths the cache's shape says. `mirrored`: the backend keeps mirrors.
+  /// Bytes of the object and of its lists of a length fixed by the cache's shape. `mirrored`: the backend keeps
+  /// mirrors.
   static uint64_t record_bytes(const Cache& cache, bool mirrored);
 
   Cache& cache;
   Vector<PageList> lists;  // [n_layers, kv_heads]
-  /// [n_layers, kv_heads, cache.runs_of_list()] what each list takes its next page of a format from, or null.
+  /// [n_layers, kv_heads, cache.runs_of_list()] run of each list's next page of a format, or null.
   Vector<PageRun*> runs;
   Vector<Layer> layers;
   Vector<Owned<LayerMirror>> mirrors;  // [n_layers], or empty if the backend keeps none
   Vector<Owned<Reserve>> reserves;     // [n_layers], or empty
   Owned<Observations> observations;    // null without eviction
-  /// Appends have been recorded: what they appended when they were replayed, only the backend knows.
+  /// Appends have been recorded: only the backend knows what their replays appended.
   bool recorded = false;
   std::mutex replayed_mutex;
   Vector<const Page* const*> published_lists;  // [kv_heads], used by publish()
   Vector<int32_t> published_counts;
   AppendMemory append_memory;
 
-  /// Of a format of sealed pages.
+  /// Number of the run for a format of sealed pages.
   PageRun*& run(size_t list, const PageFormat* format) {
     return runs[list * cache.runs_of_list() + cache.run_number(layer_of(list), format)];
   }
@@ -129,14 +130,14 @@ class Sequence {
   }
 };
 
-/// Let the host's lists catch up with appends that a backend replayed. The API's first step with every sequence that it
-/// is given; it only reads, as far as anybody can see, so several threads may call it.
+/// Let the host's lists catch up with appends replayed by a backend. The API's first step with every sequence; a read
+/// to its callers, so several threads may call it.
 void follow_replays(const Sequence& sequence);
 
-/// Do to the lists of a layer what a backend did that appended `tokens` tokens.
+/// Repeat on a layer's lists what a backend did that appended `tokens` tokens.
 void repeat_append(Sequence& sequence, int32_t layer, int32_t tokens);
 
-/// Tell the backend all that it has to know to append by itself.
+/// Give the backend the state from which it appends by itself.
 void publish(Sequence& sequence);
 
 /// Keep the first `length` tokens of every layer; throws KVQ_E_STATE for a cut inside a sealed page.
@@ -146,8 +147,8 @@ void truncate(Sequence& sequence, int32_t length);
 kvq_usage usage(const Sequence& sequence);
 /// The same for everything a cache holds, shared pages once.
 kvq_usage usage(const Cache& cache);
-/// What that would be if the cache held so many new sequences alone, with `tokens` tokens each, for which pages were
-/// made ahead, and if there are `queries`, so many of each had attended to them in one batch.
+/// Predict the usage of a cache with only `sequences` new sequences of `tokens` preallocated tokens each, after a batch
+/// in which `queries` queries of each attended, if not 0.
 kvq_usage predict_usage(const Cache& cache, int32_t sequences, int32_t tokens, int32_t queries);
 
 }  // namespace kvq

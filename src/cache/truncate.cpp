@@ -8,17 +8,17 @@
 namespace kvq {
 namespace {
 
-/// Where a cut falls in one head's list.
+/// Place of a cut in one head's list.
 struct Cut {
   size_t whole_pages;  // kept as they are
-  int32_t slots;       // kept of the page after them
+  int32_t slots;       // kept slots of the page after them
 };
 
-/// How many of a head's slots are among the first `length` tokens of the layer.
+/// Number of a head's slots among the first `length` tokens of the layer.
 int32_t kept_slots(const Sequence& sequence, int32_t layer, int32_t head, int32_t length) {
   if (length == sequence.length(layer)) return sequence.slots(layer, head);
   if (!sequence.evicted(layer, head)) return length;
-  // check_cut() made sure that tokens lie at their numbers.
+  // check_cut() ensured that positions count tokens.
   int32_t slots = 0;
   for (const Page* page : sequence.list(layer, head)) {
     if (page->first_position >= length) break;
@@ -84,7 +84,7 @@ void truncate(Sequence& sequence, int32_t length) {
   for (size_t i = 0; i < sequence.lists.size(); ++i) {
     const Sequence::PageList& list = sequence.lists[i];
     const Cut cut = find_cut(list, kept_slots(sequence, sequence.layer_of(i), sequence.head_of(i), length));
-    // Asked here alone: other holders may let go of the page any time.
+    // Checked only here: other holders may release the page any time.
     const bool needs_copy = cut.slots > 0 && list[cut.whole_pages]->is_shared();
     if (needs_copy) copies.add(*list[cut.whole_pages], cut.slots);
   }

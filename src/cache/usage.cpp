@@ -1,4 +1,4 @@
-// What sequences and caches take.
+// Usage of sequences and caches.
 #include "cache/observations.h"
 #include "cache/reserve.h"
 #include "cache/sequence.h"
@@ -38,7 +38,7 @@ kvq_usage usage(const Sequence& sequence) {
   for (size_t i = 0; i < sequence.lists.size(); ++i) {
     const Sequence::PageList& pages = sequence.lists[i];
     result.metadata_bytes += pages.capacity() * sizeof(Page*);
-    // The last ones counted, by format: pages of a format follow each other. FP16 may come after the sealed formats.
+    // The last counted ones by format: pages of a format are consecutive. FP16 may follow the sealed formats.
     std::array<const PageRun*, kMaxExperts + 1> long_runs{};
     const auto count_page = [&](const Page* page) {
       (page->is_float16() ? result.fp16_pages : result.sealed_pages) += 1;
@@ -85,7 +85,7 @@ kvq_usage usage(const Cache& cache) {
 
 namespace {
 
-/// What is added up here stays far below 2^64 with so many pages, and rows of queries.
+/// Bounds that keep all sums here far below 2^64.
 constexpr uint64_t kMostPages = uint64_t{1} << 36;
 constexpr uint64_t kMostRows = INT32_MAX;
 
@@ -114,7 +114,7 @@ void check_numbers(const Cache& cache, int32_t sequences, int32_t tokens, int32_
   }
 }
 
-/// A layer of one sequence, for which pages were made ahead: every head is alike.
+/// Layer of one sequence with preallocated pages: all heads are alike.
 void add_layer(kvq_usage& usage, const Cache& cache, int32_t layer, int32_t pages, uint64_t sequences) {
   const ReservePlaces places(cache, layer, pages, pages);
   const uint64_t lists = sequences * static_cast<uint64_t>(cache.kv_heads);
@@ -148,7 +148,7 @@ kvq_usage predict_usage(const Cache& cache, int32_t sequences, int32_t tokens, i
       n * (Sequence::record_bytes(cache, mirror > 0) + Observations::bytes_of(cache, tokens, queries) +
            AppendMemory::bytes_of(cache.kv_heads, cache.runs_of_list(), kPagesOfOneAppend, kPageSlots) +
            static_cast<uint64_t>(cache.n_layers) * mirror);
-  Vector<AttendBatch> layers{StlAllocator<AttendBatch>(cache.allocator.parent())};
+  Vector<AttendBatch> layers(cache.allocator.parent());
   layers.reserve(static_cast<size_t>(cache.n_layers));
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
     if (pages > 0) add_layer(result, cache, layer, pages, n);

@@ -7,17 +7,17 @@
 
 namespace kvq {
 
-/// Memory that begins where page data may begin, which a Vector of bytes need not.
+/// Bytes aligned for page data, unlike those of a Vector.
 class AlignedBytes {
  public:
-  explicit AlignedBytes(Allocator& allocator) : bytes_(StlAllocator<std::byte>(allocator)) {}
+  explicit AlignedBytes(Allocator& allocator) : bytes_(allocator) {}
 
-  /// What is new is zeros. Invalidates data().
+  /// Resize; new bytes are zeros. Invalidates data().
   void resize(size_t bytes) {
-    bytes_.reserve(bytes_of(bytes));  // no more than that: it is counted
+    bytes_.reserve(bytes_of(bytes));  // exact, since bytes are counted
     bytes_.resize(bytes_of(bytes));
   }
-  /// What so many take.
+  /// Bytes allocated for `bytes`.
   static constexpr size_t bytes_of(size_t bytes) { return bytes + kDataAlignment; }
   bool empty() const { return bytes_.empty(); }
   std::byte* data() { return bytes_.data() + offset(); }

@@ -1,4 +1,4 @@
-// Checks of options and files that name the field, as both spell it, and its value.
+// Checks of options and files whose messages name the field and its value.
 #pragma once
 
 #include "core/error.h"
@@ -24,7 +24,7 @@ inline void check_range(int32_t value, int32_t low, int32_t high, kvq_status sta
   fail(status, "%s%s is %d, must be in [%d, %d]", prefix, field, value, low, high);
 }
 
-/// Throws `status` unless models may have this shape.
+/// Throws `status` unless the shape is within the limits of models.
 inline void check_model_shape(int32_t n_layers, int32_t kv_heads, int32_t head_dim, kvq_status status,
                               const char* prefix) {
   check_range(n_layers, 1, kMaxLayers, status, prefix, "n_layers");
@@ -33,22 +33,21 @@ inline void check_model_shape(int32_t n_layers, int32_t kv_heads, int32_t head_d
   if (head_dim % 8 != 0) fail(status, "%shead_dim is %d, must be a multiple of 8", prefix, head_dim);
 }
 
-/// Throws KVQ_E_MISMATCH unless what option `trained` of a cache gives was trained for its option `what`.
+/// Throws KVQ_E_MISMATCH unless option `trained` of a cache was trained for its option `what`.
 inline void check_trained_for(const char* trained, const char* what, int64_t its, int64_t options) {
   if (its == options) return;
   fail(KVQ_E_MISMATCH, "options->%s was trained for %s %lld, but options->%s is %lld", trained, what,
        static_cast<long long>(its), what, static_cast<long long>(options));
 }
 
-/// The same for the model, where both say which.
+/// The same for the model, if both are known.
 inline void check_trained_for_model(const char* trained, uint64_t its, uint64_t options) {
   if (its == 0 || options == 0 || its == options) return;
   fail(KVQ_E_MISMATCH, "options->%s was trained for model_id %llu, but options->model_id is %llu", trained,
        static_cast<unsigned long long>(its), static_cast<unsigned long long>(options));
 }
 
-/// Throws `status` unless there are `elements` numbers and all stay finite when they are written as `dtype`. An array
-/// is called LIST.INDEX.NAME.
+/// Throws `status` unless there are `elements` numbers, all finite as `dtype`. An array is called LIST.INDEX.NAME.
 inline void check_numbers(std::span<const float> numbers, size_t elements, kvq_dtype dtype, kvq_status status,
                           const char* list, int32_t index, const char* name) {
   if (numbers.size() != elements) {

@@ -6,8 +6,8 @@
 
 namespace kvq {
 
-/// A failure inside the library. Carries its text in place, so that throwing it needs no memory of ours, and is turned
-/// into a kvq_status at the C boundary (api/boundary.h).
+/// A failure inside the library. Contains its text, so that throwing allocates nothing for it, and becomes a kvq_status
+/// at the C boundary (api/boundary.h).
 class Error : public std::exception {
  public:
   Error(kvq_status status, int32_t backend_code, const char* message) noexcept;

@@ -5,10 +5,11 @@
 
 namespace kvq {
 
-/// Largest finite IEEE half-precision number.
+/// Largest finite FP16 number.
 inline constexpr float kMaxFloat16 = 65504.0F;
 
-/// Round to the nearest half, ties to even. Magnitudes that would round beyond 65504 become infinite, NaN stays NaN.
+/// Round to the nearest FP16 number, ties to even. Magnitudes that would round beyond 65504 become infinite, NaN stays
+/// NaN.
 constexpr uint16_t to_float16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const auto sign = static_cast<uint16_t>((bits >> 16U) & 0x8000U);
@@ -16,7 +17,8 @@ constexpr uint16_t to_float16(float value) {
   if (magnitude > 0x7F800000U) return static_cast<uint16_t>(sign | 0x7E00U);
   if (magnitude >= 0x477FF000U) return static_cast<uint16_t>(sign | 0x7C00U);
   if (magnitude < 0x38800000U) {
-    // Below the smallest normal half: adding 0.5 aligns the mantissa so that the FPU rounds at the subnormal step.
+    // Below the smallest normal FP16 number: adding 0.5 aligns the mantissa so that the FPU rounds at the subnormal
+    // step.
     const float aligned = std::bit_cast<float>(magnitude) + 0.5F;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(aligned) - 0x3F000000U));
   }

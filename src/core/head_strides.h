@@ -5,7 +5,7 @@
 
 namespace kvq {
 
-/// Where the heads of a caller's tokens lie, in elements.
+/// Strides of the heads of a caller's tokens, in elements.
 struct HeadStrides {
   int64_t token;
   int64_t head;

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Before functions that device code calls too: what is defined once must be the same on both sides.
+/// Marks functions that device code calls too, so that both sides share one definition.
 #if defined(__CUDACC__)
 #define KVQ_HOST_DEVICE __host__ __device__
 #else

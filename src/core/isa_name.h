@@ -6,7 +6,7 @@
 
 namespace kvq {
 
-/// What users call a Highway target.
+/// Users' name of a Highway target.
 constexpr const char* isa_name(int64_t target) {
   if (target == HWY_AVX3) return "avx512";
   if (target == HWY_AVX2) return "avx2";

@@ -17,7 +17,7 @@ void AllocatorHooks::call_free(void* pointer, size_t bytes, size_t alignment) co
   if (free == nullptr) return ::operator delete(pointer, std::align_val_t(alignment));
   try {
     free(user, pointer, bytes, alignment);
-  } catch (...) {  // given back is given back
+  } catch (...) {  // released all the same
   }
 }
 

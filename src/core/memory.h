@@ -17,7 +17,7 @@ namespace kvq {
 /// Page data and work space are aligned for the widest vector registers, which are also cache lines.
 inline constexpr size_t kDataAlignment = 64;
 
-/// Where the caller wants memory to come from; both null for the C++ runtime. What a hook throws ends here.
+/// The caller's memory hooks; both null for the C++ runtime. Catches what a hook throws.
 struct AllocatorHooks {
   kvq_allocate_hook allocate = nullptr;
   kvq_free_hook free = nullptr;
@@ -28,11 +28,11 @@ struct AllocatorHooks {
 };
 
 /// Counts every byte and enforces a limit. A context has a root allocator; caches and work spaces have children, whose
-/// bytes count in all their ancestors as well.
+/// bytes also count in all their ancestors.
 class Allocator {
  public:
-  /// `own_bytes`: of the object that the allocator is part of and that therefore comes from elsewhere. They count here,
-  /// not in ancestors.
+  /// `own_bytes`: bytes of the object that contains the allocator and so is allocated elsewhere. They count here, not
+  /// in ancestors.
   Allocator(const AllocatorHooks& hooks, uint64_t limit, uint64_t own_bytes = 0) noexcept
       : hooks_(hooks), limit_(limit), bytes_(own_bytes), peak_(own_bytes) {}
   Allocator(Allocator& parent, uint64_t limit, const char* owner, uint64_t own_bytes = 0) noexcept
@@ -44,7 +44,7 @@ class Allocator {
   void* allocate(size_t bytes, size_t alignment);
   void release(void* pointer, size_t bytes, size_t alignment) noexcept;
 
-  /// Count memory that comes from elsewhere, a device. `reserve` throws KVQ_E_LIMIT.
+  /// Count memory of another source, a device. `reserve` throws KVQ_E_LIMIT.
   void reserve(uint64_t bytes);
   void unreserve(uint64_t bytes) noexcept;
 
@@ -63,12 +63,12 @@ class Allocator {
   std::atomic<uint64_t> peak_;
 };
 
-/// Adapter for standard containers.
+/// Adapter for standard containers. An Allocator converts to it.
 template <typename T>
 struct StlAllocator {
   using value_type = T;
 
-  explicit StlAllocator(Allocator& allocator) noexcept : source(&allocator) {}
+  StlAllocator(Allocator& allocator) noexcept : source(&allocator) {}
   template <typename U>
   StlAllocator(const StlAllocator<U>& other) noexcept : source(other.source) {}
 
@@ -90,8 +90,8 @@ struct StlAllocator {
 template <typename T>
 using Vector = std::vector<T, StlAllocator<T>>;
 
-/// Numbers that nobody has written yet. Memory costs most when it is first written to: large arrays are best first
-/// written by the threads that fill them.
+/// Uninitialized numbers. Memory costs most at its first write: large arrays are best first written by the threads that
+/// fill them.
 template <typename T>
 class Unwritten {
  public:
@@ -100,7 +100,7 @@ class Unwritten {
   Unwritten(const Unwritten&) = delete;
   Unwritten& operator=(const Unwritten&) = delete;
 
-  /// Other `n` numbers instead.
+  /// Replace by `n` uninitialized numbers.
   void reset(size_t n) {
     if (data_ != nullptr) allocator_.deallocate(std::exchange(data_, nullptr), std::exchange(n_, 0));
     if (n == 0) return;

@@ -15,7 +15,7 @@
 namespace kvq {
 namespace {
 
-/// Layers follow each other within microseconds: looking this often before sleeping saves the wake-up.
+/// Layers follow within microseconds: this many checks before sleeping save the wake-up.
 constexpr int kSpins = 2000;
 
 void pause_briefly() {
@@ -26,7 +26,7 @@ void pause_briefly() {
 #endif
 }
 
-/// How many forks lie between this process and the first one of its line that had a pool.
+/// Number of forks between this process and its first ancestor with a pool.
 std::atomic<uint32_t> n_forks{0};
 
 uint32_t count_forks() {
@@ -54,7 +54,7 @@ class Parallel::Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  /// Threads live in the process that started them alone.
+  /// Threads exist only in the process that started them.
   bool lives_here() const { return forks_ == n_forks.load(std::memory_order_relaxed); }
   size_t participants() const { return participants_; }
   void run(int32_t n, kvq_parallel_body body, void* argument);
@@ -62,11 +62,11 @@ class Parallel::Pool {
  private:
   void stop();
   void work(size_t participant);
-  /// Returns whether the loop's last index was among those done here.
+  /// Returns whether this call ran the loop's last index.
   bool take_indices(size_t participant);
 
-  /// What is left of one participant's indices, apart from the others' in memory: `end` in the upper half, `next` in
-  /// the lower, so that taking an index tells of itself whether there was one.
+  /// Remaining indices of one participant, on a cache line of their own: `end` in the upper half, `next` in the lower,
+  /// so that taking an index shows whether there was one.
   struct alignas(64) Share {
     std::atomic<uint64_t> range{0};
   };
@@ -165,7 +165,7 @@ Parallel::Parallel(int32_t n_threads, kvq_parallel_for_hook hook, void* user) : 
 }
 
 Parallel::~Parallel() {
-  // Threads that this process never had can neither be joined nor leave what they sleep on: given up as it is.
+  // Threads of another process can neither be joined nor woken: leak the state.
   if (pool() == nullptr) static_cast<void>(pool_.release());
 }
 
@@ -179,8 +179,8 @@ int32_t Parallel::n_threads() const {
 
 namespace {
 
-/// A loop that the host runs. Each call of its body takes the next index, whichever it is called for, so that nothing
-/// is done twice and what the host leaves out can be done afterwards.
+/// Loop run by the host. Each call of its body takes the next index, whichever it is called for, so that no index runs
+/// twice and indices that the host leaves out can run afterwards.
 struct HookedLoop {
   int32_t n;
   kvq_parallel_body body;
@@ -188,9 +188,9 @@ struct HookedLoop {
   std::atomic<int32_t> next{0};
   std::atomic<int32_t> undone{n};
 
-  /// Returns whether there was an index left.
+  /// Returns whether an index was left.
   bool step() {
-    // Bounded: a host that calls on and on does not wrap it around.
+    // Bounded, so that endless calls of a host do not wrap it around.
     int32_t index = next.load(std::memory_order_relaxed);
     do {
       if (index >= n) return false;
@@ -206,10 +206,10 @@ struct HookedLoop {
 void Parallel::run_hooked(int32_t n, kvq_parallel_body body, void* argument) {
   HookedLoop loop{.n = n, .body = body, .argument = argument};
   try {
-    // Whatever it answers: what counts is what has been done.
+    // The host's answer is ignored: only the indices that ran count.
     hook_(
         user_, n, [](void* of, int32_t) { static_cast<HookedLoop*>(of)->step(); }, &loop);
-  } catch (...) {  // has left out what is left now
+  } catch (...) {  // runs what the host left out
   }
   while (loop.step()) {
   }

@@ -24,7 +24,7 @@ class Parallel {
         const_cast<void*>(static_cast<const void*>(&body)));
   }
 
-  /// The same for a loop that takes about `microseconds` on one thread, which may be too little to share.
+  /// The same for a loop of about `microseconds` on one thread, possibly too short to share.
   template <typename Body>
   void run(int32_t n, double microseconds, const Body& body) {
     if (microseconds >= kWorthSharing) return run(n, body);
@@ -35,15 +35,15 @@ class Parallel {
   int32_t n_threads() const;
 
  private:
-  /// Microseconds of work below which the calling thread does it alone. To wake a thread costs the caller a few and the
-  /// thread starts tens later, so that less than this is done, or nearly, before help arrives.
+  /// Microseconds of work below which the calling thread works alone. Waking a thread costs the caller a few and the
+  /// thread starts tens later, when shorter work is nearly done.
   static constexpr double kWorthSharing = 25.0;
 
   class Pool;
 
   void run_raw(int32_t n, kvq_parallel_body body, void* argument);
   void run_hooked(int32_t n, kvq_parallel_body body, void* argument);
-  /// Null where there is none: with a hook, with a single thread, and in a process forked from the pool's.
+  /// Null with a hook, with a single thread, and in a process forked from the pool's.
   Pool* pool() const;
 
   kvq_parallel_for_hook hook_;

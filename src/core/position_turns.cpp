@@ -8,8 +8,8 @@ namespace kvq {
 PositionTurns::PositionTurns(Allocator& allocator, const Rope& rope)
     : rope_(rope),
       pairs_(static_cast<size_t>(rope.pairs())),
-      rows_(static_cast<size_t>(kLevels * kDigits) * 2 * pairs_, StlAllocator<float>(allocator)),
-      fixed_slots_(static_cast<size_t>(kDigits) * 2 * pairs_, StlAllocator<int16_t>(allocator)) {
+      rows_(static_cast<size_t>(kLevels * kDigits) * 2 * pairs_, allocator),
+      fixed_slots_(static_cast<size_t>(kDigits) * 2 * pairs_, allocator) {
   double unit = 1.0;
   float* to = rows_.data();
   for (int32_t level = 0; level < kLevels; ++level, unit *= kDigits) {

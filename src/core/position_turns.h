@@ -4,11 +4,11 @@
 
 namespace kvq {
 
-/// Turns e^{i·position·θ} of every pair for any position, from small tables instead of cos and sin: a position is
-/// Σ digit · 32^level, and its turn the product of its digits' turns in floats, which is exact to 1e-6.
+/// Rotations e^{i·position·θ} of every pair for any position, from small tables instead of cos and sin: a position is
+/// Σ digit · 32^level, and its rotation the product of its digits' rotations in floats, exact to 1e-6.
 class PositionTurns {
  public:
-  static constexpr int32_t kDigits = 32;  // level 0 are the slots of a page
+  static constexpr int32_t kDigits = 32;  // level 0: the slots of a page
 
   /// `rope` must outlive this.
   PositionTurns(Allocator& allocator, const Rope& rope);
@@ -39,7 +39,7 @@ class PositionTurns {
   Vector<int16_t> fixed_slots_;
 };
 
-/// Multiply one head `[head_dim]` in place by the conjugate of a turn: undo a rotation.
+/// Multiply one head `[head_dim]` in place by the conjugate of a rotation: undo it.
 inline void turn_back(const Rope& rope, const float* row, float* head) {
   for (int32_t pair = 0; pair < rope.pairs(); ++pair) {
     const float c = row[pair];

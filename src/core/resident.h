@@ -2,9 +2,8 @@
 
 namespace kvq {
 
-/// Shared, immutable data (a codebook, a router, a packed matrix) as a backend computes with it: where it can reach it
-/// and in the order that suits it. The backend makes it once for all that use it at the same time, of memory that the
-/// context counts.
+/// Shared, immutable data (a codebook, a router, a packed matrix) in a backend's own memory and layout. The backend
+/// makes it once for all simultaneous users, in memory that the context counts.
 class Resident {
  public:
   virtual ~Resident() = default;

@@ -9,7 +9,7 @@ namespace kvq {
 
 /// Rotary position embedding: pair j of a head is multiplied by e^{i·position·inv_freq[j]}.
 struct Rope {
-  explicit Rope(Allocator& allocator) : inv_freq(StlAllocator<float>(allocator)) {}
+  explicit Rope(Allocator& allocator) : inv_freq(allocator) {}
 
   kvq_rope pairing = KVQ_ROPE_NONE;
   int32_t rotary_dim = 0;  // leading channels that are rotated; 0 with KVQ_ROPE_NONE
@@ -19,7 +19,7 @@ struct Rope {
   int32_t first_channel(int32_t pair) const { return pairing == KVQ_ROPE_HALF ? pair : 2 * pair; }
   int32_t second_channel(int32_t pair) const { return pairing == KVQ_ROPE_HALF ? pair + rotary_dim / 2 : 2 * pair + 1; }
 
-  /// Of pair j: base^(−2j / rotary_dim).
+  /// Frequency of pair j: base^(−2j / rotary_dim).
   static float frequency(float base, int32_t rotary_dim, int32_t pair);
 
   /// Floats of one position in a table: cosines of all pairs, then sines.

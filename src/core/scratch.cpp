@@ -13,7 +13,7 @@ void ScratchPool::Node::grow(size_t wanted) {
 void ScratchPool::prepare(size_t pieces, size_t bytes) {
   empty_ = bytes == 0;
   if (empty_) return;
-  // All alike: nobody knows which of them a loop takes, and what they need follows from the most of both numbers.
+  // All pieces are alike: a loop may take any of them, and their size follows from the largest of both numbers.
   largest_ = std::max(largest_, bytes);
   size_t ready = 0;
   for (Node* node = nodes_.first(); node != nullptr; node = node->next.get(), ++ready) node->grow(largest_);

@@ -1,4 +1,4 @@
-// Work space: of loops, of calls, and what is cut off it.
+// Work space of loops and calls, and arrays cut from it.
 #pragma once
 
 #include "core/aligned_bytes.h"
@@ -12,7 +12,7 @@
 
 namespace kvq {
 
-/// Cuts arrays off a block of memory, each aligned for vectors; without a block it only counts.
+/// Cuts arrays from a block of memory, each aligned for vectors; without a block it only counts.
 class MemoryCutter {
  public:
   /// `block` is aligned to kDataAlignment, or null.
@@ -32,8 +32,8 @@ class MemoryCutter {
   size_t used_ = 0;
 };
 
-/// Objects that are kept from use to use, for users that may come at once. The one put back last is the next to be
-/// taken. T has a member `Owned<T> next`, for those that nobody has.
+/// Objects kept from use to use, for concurrent users. The one put back last is taken next. T has a member `Owned<T>
+/// next`, which links the free ones.
 template <typename T>
 class Pool {
  public:
@@ -57,7 +57,7 @@ class Pool {
     }
     returned_.notify_one();
   }
-  /// Of the list of those that nobody has. While nobody takes or puts back.
+  /// First free object; only while no other thread takes or puts back.
   T* first() const { return free_.get(); }
 
  private:
@@ -72,8 +72,8 @@ class Pool {
   Owned<T> free_;
 };
 
-/// Pieces of work space that are kept from use to use: for the bodies of a parallel loop, too large for the stacks of
-/// some hosts' threads and for one piece an iteration, and for calls that may come at once.
+/// Pieces of work space kept from use to use: for the bodies of a parallel loop, where they are too large for the
+/// stacks of some hosts' threads or for one piece per iteration, and for concurrent calls.
 class ScratchPool {
   struct Node {
     explicit Node(Allocator& allocator) : bytes(allocator), next(nullptr, Deleter<Node>(allocator, 0, 0)) {}
@@ -88,19 +88,19 @@ class ScratchPool {
   /// Its memory comes from `allocator`, which must outlive it.
   explicit ScratchPool(Allocator& allocator) : allocator_(allocator), nodes_(allocator) {}
 
-  /// Before a loop, whose bodies cannot fail: that many pieces of at least that many bytes, which may be 0. None may be
+  /// Prepare a loop, whose bodies cannot fail: `pieces` pieces of at least `bytes` bytes, which may be 0. None may be
   /// in use.
   void prepare(size_t pieces, size_t bytes);
-  /// What a pool takes in which nothing else is prepared, or less.
+  /// Upper bound of a pool's bytes after this prepare() alone.
   static size_t bytes_of(size_t pieces, size_t bytes) {
     return bytes == 0 ? 0 : pieces * (sizeof(Node) + AlignedBytes::bytes_of(bytes));
   }
 
   class Piece {
    public:
-    /// One of those prepared, as long as this lives. More bodies than pieces wait for each other.
+    /// Borrows a prepared piece for its lifetime. Bodies beyond the number of pieces wait.
     explicit Piece(ScratchPool& pool) noexcept : pool_(pool), node_(pool.wait()) {}
-    /// One of at least that many bytes, made if none is free.
+    /// Borrows a piece of at least `bytes` bytes, made if none is free.
     Piece(ScratchPool& pool, size_t bytes) : pool_(pool), node_(pool.take(bytes)) {}
     ~Piece() { pool_.put_back(std::move(node_)); }
     Piece(const Piece&) = delete;
@@ -121,14 +121,14 @@ class ScratchPool {
   Allocator& allocator_;
   Pool<Node> nodes_;
   bool empty_ = true;   // prepared pieces have no bytes
-  size_t largest_ = 0;  // bytes that have ever been prepared
+  size_t largest_ = 0;  // most bytes prepared so far
 };
 
 /// Run body(block, workspace) for every block in [0, blocks), each with `count` numbers of its own while it runs.
-/// Blocks that share a work space run one after the other.
+/// Blocks that share a work space run in turn.
 template <typename Number = float, typename Body>
 void for_each_block(Parallel& parallel, Allocator& allocator, size_t blocks, size_t count, const Body& body) {
-  constexpr size_t kSharesOfThread = 4;  // so that a thread that is late leaves some of its share to others
+  constexpr size_t kSharesOfThread = 4;  // so that other threads take shares of a late one
   const size_t threads = parallel.n_threads() > 0 ? static_cast<size_t>(parallel.n_threads()) : 16;
   const size_t shares = std::min(blocks, threads == 1 ? 1 : threads * kSharesOfThread);
   ScratchPool pool(allocator);

@@ -4,7 +4,7 @@
 
 namespace kvq {
 
-/// Number `index` of the splitmix64 generator of a seed: random numbers that are the same everywhere, and in any order.
+/// Number `index` of the splitmix64 generator of a seed: the same random numbers everywhere and in any order.
 constexpr uint64_t splitmix64(uint64_t seed, uint64_t index) {
   uint64_t x = seed + 0x9E3779B97F4A7C15ULL * (index + 1);
   x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9ULL;

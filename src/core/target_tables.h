@@ -1,7 +1,5 @@
-// Tables of kernels that one source gives for each Highway target.
+// Tables of kernels, one for each Highway target of a source.
 #pragma once
-
-#include "core/cpu_targets.h"
 
 #include <hwy/detect_targets.h>
 
@@ -13,6 +11,10 @@
 
 namespace kvq {
 
+/// Whether the processor and its system run Highway's target HWY_AVX2 or HWY_AVX3. Checked here so that only Highway's
+/// headers are needed, not its library.
+bool runs_target(int64_t target);
+
 template <typename Table>
 struct TargetTable {
   int64_t target;  // Highway's bit; 0: runs everywhere
@@ -21,7 +23,7 @@ struct TargetTable {
   bool runs_here() const { return target == 0 || runs_target(target); }
 };
 
-/// Those that the processor at hand can run, in the order given.
+/// Tables that this processor can run, in the given order.
 template <typename Table>
 class RunnableTables {
  public:

@@ -24,7 +24,7 @@ class TensorShape {
     for (const int64_t size : sizes()) count *= static_cast<size_t>(size);
     return count;
   }
-  /// False when there is no room for another size.
+  /// False beyond the largest rank.
   bool append(int64_t size) {
     if (rank_ == kMaxRank) return false;
     sizes_[rank_++] = size;

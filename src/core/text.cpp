@@ -7,10 +7,10 @@
 namespace kvq {
 namespace {
 
-/// Bytes of a character by its first one, and the range of the second one that rules out longer spellings of a
-/// character, surrogates and what lies beyond U+10FFFF (The Unicode Standard, table 3-7).
+/// Bytes of a character by its first one, and the range of its second one that excludes overlong forms, surrogates and
+/// characters beyond U+10FFFF (The Unicode Standard, table 3-7).
 struct Lead {
-  size_t bytes;  // 0: no character begins so
+  size_t bytes;  // 0: no first byte
   uint8_t low;
   uint8_t high;
 };
@@ -26,7 +26,7 @@ Lead lead_of(uint8_t first) {
   return {4, 0x80, static_cast<uint8_t>(first == 0xF4 ? 0x8F : 0xBF)};
 }
 
-/// Bytes that `text` has of the character it begins with, and how many that character has; 0: it begins with none.
+/// Bytes of the first character in `text`, and its full length; 0: no character.
 struct Found {
   size_t bytes;
   size_t of;

@@ -1,4 +1,4 @@
-// Text that comes from elsewhere: whether it is UTF-8, and how messages show it.
+// Foreign text: UTF-8 checks, and quotes in messages.
 #pragma once
 
 #include <array>
@@ -10,12 +10,12 @@ namespace kvq {
 
 bool is_utf8(std::string_view text);
 
-/// Write as much of `text` to `out` as fits, with a NUL behind it, for which there must be room: as UTF-8, control
-/// characters and whatever is no UTF-8 in the form \x1b. A character that `text` has only the beginning of, because it
-/// was cut off there, is left out. Returns the bytes of `text` that were dealt with.
+/// Write as much of `text` to `out` as fits with a final NUL, for which there must be room: UTF-8 as it is, control
+/// characters and other bytes in the form \x1b. Leaves out a character that is truncated at the end of `text`. Returns
+/// the consumed bytes of `text`.
 size_t write_readable(std::string_view text, std::span<char> out);
 
-/// A text as a message may show it: readable and short.
+/// Text for a message: readable and short.
 class Quoted {
  public:
   explicit Quoted(std::string_view text);

@@ -4,7 +4,7 @@
 
 namespace kvq {
 
-/// The caller's hook, which sees several stretches of work as one.
+/// The caller's hook, to which several parts of work are one.
 class TrainingProgress {
  public:
   TrainingProgress(kvq_progress_hook hook, void* user) : hook_(hook), user_(user) {}
@@ -16,7 +16,7 @@ class TrainingProgress {
     result.end_ = begin_ + end * (end_ - begin_);
     return result;
   }
-  /// False when the hook asks to stop, or throws.
+  /// Report progress; false if the hook stops or throws.
   bool report(double done) const noexcept {
     if (hook_ == nullptr) return true;
     try {

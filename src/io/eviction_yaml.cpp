@@ -2,7 +2,6 @@
 
 #include "core/error.h"
 #include "core/text.h"
-#include "io/yaml_scalars.h"
 
 #include <algorithm>
 #include <array>
@@ -22,7 +21,7 @@ struct Method {
   HeadSplit heads;
 };
 
-/// The names of the papers.
+/// Names from the papers.
 constexpr std::array kMethods = {
     Method{"streaming", TokenScore::kStreaming, LayerSplit::kUniform, HeadSplit::kUniform},
     Method{"h2o", TokenScore::kMass, LayerSplit::kUniform, HeadSplit::kUniform},
@@ -68,7 +67,7 @@ void read_choice(const YamlNode& node, const char* key, const std::array<const c
        known.c_str());
 }
 
-/// Read "25%"; whether it is one.
+/// Read a percentage like "25%"; false if it is none.
 bool read_percent(std::string_view text, Eviction& eviction) {
   if (!text.ends_with('%')) return false;
   const char* end = text.data() + text.size() - 1;

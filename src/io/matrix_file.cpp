@@ -35,7 +35,7 @@ TensorShape codes_shape(const weights::Scheme& scheme, int32_t out, int32_t in) 
   return {weights::panels_of(out), static_cast<int64_t>(weights::panel_bytes(scheme, in))};
 }
 
-/// The data of the tensor that must be there with this type and shape.
+/// Data of the tensor `name`; throws unless it has this type and shape.
 std::span<const std::byte> read_raw(const SafetensorsFile& file, const FieldKey& name, kvq_dtype dtype,
                                     const TensorShape& shape) {
   const TensorView* tensor = file.find(name);
@@ -106,7 +106,7 @@ weights::Matrix read_matrix(Allocator& allocator, std::span<const std::byte> byt
   const weights::Scheme scheme = read_scheme(fields, {name, "scheme"});
   const int32_t out = read_size(fields, {name, "out"}, 1, weights::kMostRows);
   const int32_t in = read_size(fields, {name, "in"}, weights::kInputMultiple, weights::kMostColumns);
-  // The sizes are what the file says: its codes must be there before memory is taken for them.
+  // Sizes come from the file: check that it has the codes before allocating memory for them.
   const auto codes = read_raw(file, {name, "codes"}, kU8, codes_shape(scheme, out, in));
   weights::Matrix matrix(allocator, scheme, out, in);
   std::copy(codes.begin(), codes.end(), matrix.codes.data());

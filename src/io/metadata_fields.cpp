@@ -4,21 +4,16 @@
 #include "core/text.h"
 
 #include <cmath>
-#include <cstdio>
 
 namespace kvq::io {
 
 String list_text(Allocator& allocator, std::span<const double> values) {
-  String text{StlAllocator<char>(allocator)};
+  String text(allocator);
   for (const double value : values) {
     if (!text.empty()) text += ' ';
     text += std::string_view(NumberText(value));
   }
   return text;
-}
-
-ItemKey::ItemKey(const char* list, int32_t index, const char* field) {
-  std::snprintf(text_.data(), text_.size(), "%s.%d.%s", list, index, field);
 }
 
 void MetadataFields::check_type(std::string_view type, int32_t version) const {
@@ -87,40 +82,6 @@ void MetadataFields::check_tensor_count(size_t expected) const {
   if (file_.tensors().size() == expected) return;
   fail(KVQ_E_FORMAT, "%s: the file has %zu tensors, its metadata describe %zu", content_, file_.tensors().size(),
        expected);
-}
-
-namespace {
-
-constexpr std::array<const char*, 3> kRopeNames = {"none", "half", "interleaved"};  // by kvq_rope
-
-}  // namespace
-
-void add_header(SafetensorsWriter& file, std::string_view type, int32_t version, const TrainedHeader& header) {
-  file.add_metadata("type", type);
-  file.add_metadata("version", NumberText(version));
-  file.add_metadata("n_layers", NumberText(header.n_layers));
-  file.add_metadata("kv_heads", NumberText(header.kv_heads));
-  file.add_metadata("head_dim", NumberText(header.head_dim));
-  file.add_metadata("rope", kRopeNames[static_cast<size_t>(header.rope)]);
-  file.add_metadata("model_id", NumberText(header.model_id, kHexadecimal));
-  file.add_metadata("seed", NumberText(header.seed));
-  file.add_metadata("note", header.note);
-}
-
-TrainedHeader read_header(const MetadataFields& fields, std::string_view type, int32_t version, kvq_rope fewest,
-                          size_t most_note) {
-  fields.check_type(type, version);
-  const bool may_lack = fewest == KVQ_ROPE_NONE;
-  const char* expected = may_lack ? "none, half or interleaved" : "half or interleaved";
-  const int32_t rope = fields.choice("rope", kRopeNames, expected);
-  if (rope < fewest) fields.refuse("rope", expected);
-  return {.n_layers = fields.number<int32_t>("n_layers"),
-          .kv_heads = fields.number<int32_t>("kv_heads"),
-          .head_dim = fields.number<int32_t>("head_dim"),
-          .rope = rope,
-          .model_id = fields.number<uint64_t>("model_id", kHexadecimal),
-          .seed = fields.number<uint64_t>("seed"),
-          .note = fields.note("note", most_note)};
 }
 
 void check_note(std::string_view note, size_t most, const char* argument) {

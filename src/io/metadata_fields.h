@@ -1,4 +1,4 @@
-// The metadata of our safetensors files: what they say in text.
+// Metadata of our safetensors files: fields in text.
 #pragma once
 
 #include "core/memory.h"
@@ -15,7 +15,7 @@ namespace kvq::io {
 
 inline constexpr int kHexadecimal = 16;
 
-/// A number as text: the shortest that reads back as the same number.
+/// A number as the shortest text that reads back as the same number.
 class NumberText {
  public:
   template <typename Number, typename... Format>
@@ -30,36 +30,21 @@ class NumberText {
   size_t size_ = 0;
 };
 
-/// Numbers with a space between them.
+/// Numbers separated by spaces.
 String list_text(Allocator& allocator, std::span<const double> values);
 
-/// "<list>.<index>.<field>", the name of a tensor or of an entry of the metadata.
-class ItemKey {
- public:
-  ItemKey(const char* list, int32_t index, const char* field);
-  const char* c_str() const { return text_.data(); }
-
- private:
-  std::array<char, 64> text_{};
-};
-
-/// "layers.<index>.<field>".
-struct LayerKey : ItemKey {
-  LayerKey(int32_t index, const char* field) : ItemKey("layers", index, field) {}
-};
-
-/// The metadata of a file, read field by field. Whatever is wrong throws KVQ_E_FORMAT.
+/// Metadata of a file, read field by field. Throws KVQ_E_FORMAT.
 class MetadataFields {
  public:
-  /// `content` is what messages call the file.
+  /// `content`: name of the file in messages.
   MetadataFields(const SafetensorsFile& file, const char* content) : file_(file), content_(content) {}
 
-  /// That the file has the metadata `type`, and `version`; throws KVQ_E_MISMATCH for another version.
+  /// Check the metadata `type` and `version`; throws KVQ_E_MISMATCH for another version.
   void check_type(std::string_view type, int32_t version) const;
 
   bool has(const char* key) const { return file_.metadata(key) != nullptr; }
   std::string_view text(const char* key) const;
-  /// Of at most `most` bytes, without NUL.
+  /// Text of at most `most` bytes, without NUL.
   std::string_view note(const char* key, size_t most) const;
   template <typename Number, typename... Format>
   Number number(const char* key, Format... format) const {
@@ -72,7 +57,7 @@ class MetadataFields {
   }
   /// A number that is finite and not negative.
   double amount(const char* key) const;
-  /// Such numbers with a space between them; `expected` says how many there must be, for the message.
+  /// Such numbers separated by spaces, values.size() of them; `expected`: for the message.
   void amounts(const char* key, std::span<double> values, const char* expected) const;
   template <size_t n>
   int32_t choice(const char* key, const std::array<const char*, n>& names, const char* expected) const {
@@ -84,31 +69,15 @@ class MetadataFields {
   }
   [[noreturn]] void refuse(const char* key, const char* expected) const;
 
-  /// Numbers of the tensor `name`, which must be there with this type and shape.
+  /// Read the tensor `name`, which must have this type and shape.
   void read_tensor(const char* name, kvq_dtype dtype, const TensorShape& shape, Vector<float>& numbers) const;
-  /// That the file has no other tensors than the `expected` ones.
+  /// Check that the file has `expected` tensors.
   void check_tensor_count(size_t expected) const;
 
  private:
   const SafetensorsFile& file_;
   const char* content_;
 };
-
-/// What files of everything trained say first: for which model, and how it came about.
-struct TrainedHeader {
-  int32_t n_layers;
-  int32_t kv_heads;
-  int32_t head_dim;
-  kvq_rope rope;
-  uint64_t model_id;
-  uint64_t seed;
-  std::string_view note;
-};
-
-void add_header(SafetensorsWriter& file, std::string_view type, int32_t version, const TrainedHeader& header);
-/// `fewest`: the first kvq_rope that may be there. `most_note`: bytes.
-TrainedHeader read_header(const MetadataFields& fields, std::string_view type, int32_t version, kvq_rope fewest,
-                          size_t most_note);
 
 /// Throws KVQ_E_ARGUMENT naming `argument` unless the text may be a note: UTF-8, of at most `most` bytes.
 void check_note(std::string_view note, size_t most, const char* argument);

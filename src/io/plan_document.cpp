@@ -5,9 +5,7 @@
 #include "io/matrix_file.h"
 #include "io/metadata_fields.h"
 #include "io/policy_yaml.h"
-#include "io/policy_yaml_write.h"
 #include "io/yaml_document.h"
-#include "io/yaml_scalars.h"
 
 #include <algorithm>
 #include <cmath>
@@ -19,13 +17,13 @@ namespace {
 using Kind = YamlNode::Kind;
 
 constexpr size_t kMaxPlanBytes = size_t{64} << 20U;
-constexpr std::array<const char*, planning::kCosts> kCostNames = {"bytes", "seconds", "loss"};  // by planning::Cost
+constexpr std::array<const char*, solver::kCosts> kCostNames = {"bytes", "seconds", "loss"};  // by solver::Cost
 
 void require_map(const YamlNode& node, const char* key) {
   if (node.kind != Kind::kMap) fail(KVQ_E_FORMAT, "yaml line %d: %s must be a map", node.line, key);
 }
 
-/// What check_plan_text() refuses in a file.
+/// check_plan_text() for a file's text, with the line.
 void check_text(int line, std::string_view text, size_t most, const char* key) {
   try {
     check_plan_text(text, most, key);
@@ -34,7 +32,7 @@ void check_text(int line, std::string_view text, size_t most, const char* key) {
   }
 }
 
-void read_expected(const YamlNode& node, planning::Costs& expected) {
+void read_expected(const YamlNode& node, solver::Costs& expected) {
   require_map(node, "expected");
   for (const auto& [name, value] : node.members) {
     const auto found = std::find(kCostNames.begin(), kCostNames.end(), name);
@@ -68,7 +66,7 @@ void read_weights(const YamlNode& node, PlanDocument& plan) {
   }
 }
 
-/// In double quotes.
+/// YAML text in double quotes.
 std::string quoted(std::string_view text) {
   std::string result = "\"";
   for (const char each : text) {
@@ -108,7 +106,7 @@ void check_plan_text(std::string_view text, size_t most, const char* argument) {
 }
 
 void PlanDocument::add(std::string_view name, const weights::Scheme& scheme) {
-  matrices.push_back({String(name, StlAllocator<char>(*matrices.get_allocator().source)), scheme});
+  matrices.push_back({String(name, *matrices.get_allocator().source), scheme});
 }
 
 void PlanDocument::seal() {

@@ -1,8 +1,8 @@
-// What a planner decided, as a file.
+// A planner's decisions as a file.
 #pragma once
 
 #include "cache/policy.h"
-#include "planning/choice_problem.h"
+#include "solver/choice_solver.h"
 #include "weights/scheme.h"
 
 #include <optional>
@@ -15,35 +15,32 @@ inline constexpr size_t kMaxPlanNote = 4096;
 inline constexpr size_t kMaxPlanMatrices = size_t{1} << 20U;
 
 struct PlanDocument {
-  explicit PlanDocument(Allocator& allocator)
-      : matrices(StlAllocator<Matrix>(allocator)),
-        by_name(StlAllocator<int32_t>(allocator)),
-        note(StlAllocator<char>(allocator)) {}
+  explicit PlanDocument(Allocator& allocator) : matrices(allocator), by_name(allocator), note(allocator) {}
 
   struct Matrix {
     String name;
     weights::Scheme scheme;
   };
-  /// A matrix is put at the end. Its name may not be there yet, which seal() checks.
+  /// Add a matrix at the end. Names must be unique, which seal() checks.
   void add(std::string_view name, const weights::Scheme& scheme);
-  /// Once all matrices are there: find() works from now on. Throws KVQ_E_ARGUMENT if two have one name.
+  /// Index the names for find(), after the last add(). Throws KVQ_E_ARGUMENT if two are equal.
   void seal();
-  /// Null if it is not there.
+  /// The matrix of this name, or null.
   const Matrix* find(std::string_view name) const;
 
   Vector<Matrix> matrices;
   Vector<int32_t> by_name;  // numbers of the matrices, in the order of their names
   std::optional<Policy> policy;
-  planning::Costs expected{};
+  solver::Costs expected{};
   String note;
 };
 
-/// Throws KVQ_E_FORMAT with the line.
+/// Read a plan. Throws KVQ_E_FORMAT with the line.
 PlanDocument read_plan(Allocator& allocator, std::string_view text);
-/// Reading it gives the same.
+/// Text that read_plan() reads as the same plan.
 std::string plan_yaml(const PlanDocument& plan);
 
-/// A name of a matrix, or a note: UTF-8 without control characters. Throws KVQ_E_ARGUMENT.
+/// Check the name of a matrix, or a note: UTF-8 without control characters. Throws KVQ_E_ARGUMENT.
 void check_plan_text(std::string_view text, size_t most, const char* argument);
 
 }  // namespace kvq::io

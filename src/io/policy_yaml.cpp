@@ -7,9 +7,7 @@
 #include "formats/router/router.h"
 #include "io/centres_yaml.h"
 #include "io/eviction_yaml.h"
-#include "io/policy_names.h"
 #include "io/yaml_document.h"
-#include "io/yaml_scalars.h"
 
 #include <algorithm>
 #include <climits>

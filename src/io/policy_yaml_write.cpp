@@ -1,8 +1,7 @@
-#include "io/policy_yaml_write.h"
+#include "io/policy_yaml.h"
 
 #include "core/error.h"
 #include "io/eviction_yaml.h"
-#include "io/policy_names.h"
 #include "io/yaml_document.h"
 
 #include <algorithm>
@@ -24,9 +23,9 @@ struct Range {
   FormatPair formats;
 };
 
-/// The layers whose formats are not those of the others, in their order.
+/// Ranges of layers whose formats differ from the policy's defaults, in order.
 std::vector<Range> ranges_of(const Policy& policy) {
-  std::vector<int32_t> borders;  // formats change at these layers alone
+  std::vector<int32_t> borders;  // formats change only at these layers
   for (const Policy::Override& each : policy.overrides) {
     borders.push_back(each.first_layer);
     borders.push_back(each.last_layer + 1);
@@ -76,7 +75,7 @@ std::string router_text(const Policy& policy) {
   return text + "}\n";
 }
 
-/// What a policy says of how a codec works; nothing if it says nothing.
+/// Options of the codecs in a policy; empty without any.
 std::string options_text(const Codec& codec, const OptionValues& values) {
   std::string members;
   for (size_t i = 0; i < codec.options.size(); ++i) {
@@ -89,8 +88,7 @@ std::string options_text(const Codec& codec, const OptionValues& values) {
   return members.empty() ? "" : std::string(codec.name) + ": {" + members + "}\n";
 }
 
-/// What `sink` is where a policy does not say it: of the formats that are written, since others do not matter to
-/// whoever reads it.
+/// Default of `sink`: from the written formats alone, as a reader computes it.
 int32_t default_sink(const Policy& policy, const std::vector<Range>& ranges) {
   const auto sink_of = [](const FormatPair& pair) {
     return std::max(describe(pair.keys.code).sink, describe(pair.values.code).sink);

@@ -1,4 +1,4 @@
-// The container of everything that the library learns about a model: named tensors behind a JSON header.
+// Container of all trained data: named tensors behind a JSON header.
 #pragma once
 
 #include "core/memory.h"
@@ -14,7 +14,7 @@
 
 namespace kvq::io {
 
-/// Bytes: elements of tensors that kvq.h has no name for.
+/// Bytes as elements of tensors, which kvq.h does not name.
 inline constexpr kvq_dtype kU8 = 0x55;
 constexpr size_t element_bytes(kvq_dtype dtype) { return dtype == kU8 ? 1 : dtype_bytes(dtype); }
 
@@ -23,14 +23,14 @@ const char* dtype_name(kvq_dtype dtype);
 
 /// One tensor inside a file: row-major, little-endian, of any alignment.
 struct TensorView {
-  explicit TensorView(Allocator& allocator) : name(StlAllocator<char>(allocator)) {}
+  explicit TensorView(Allocator& allocator) : name(allocator) {}
 
   String name;
   kvq_dtype dtype = KVQ_F32;
   TensorShape shape;
   std::span<const std::byte> data;
 
-  /// Widened to floats, from a type that has them; `out` has shape.elements() numbers.
+  /// Read floats, widened from a floating-point type; `out` has shape.elements() numbers.
   void read(std::span<float> out) const;
 };
 
@@ -70,7 +70,7 @@ class SafetensorsWriter {
   void add_metadata(std::string_view key, std::string_view value);
   /// A tensor of `values`, which are rounded to `dtype` when the file is written; they must live until then.
   void add_tensor(std::string_view name, kvq_dtype dtype, const TensorShape& shape, std::span<const float> values);
-  /// A tensor whose elements are written as they lie in memory, where they must stay until then.
+  /// A tensor written as it is in memory, where it must stay until then.
   void add_raw(std::string_view name, kvq_dtype dtype, const TensorShape& shape, std::span<const std::byte> data);
 
   /// After this nothing can be added. Throws KVQ_E_FORMAT if a text is not UTF-8.

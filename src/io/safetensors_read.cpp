@@ -42,11 +42,11 @@ kvq_dtype read_dtype(std::string_view spelling, const Quoted& tensor) {
 
 }  // namespace
 
-/// Takes the events of a parse, so that no document is ever built and nothing nests deeper than a header may.
+/// Takes a parser's events, so that no document is built and nesting is bounded.
 class SafetensorsFile::HeaderReader {
  public:
   HeaderReader(Allocator& allocator, SafetensorsFile& file, std::span<const std::byte> data)
-      : allocator_(allocator), file_(file), data_(data), tensor_(allocator), key_(StlAllocator<char>(allocator)) {}
+      : allocator_(allocator), file_(file), data_(data), tensor_(allocator), key_(allocator) {}
 
   bool start_object(size_t /*members*/) {
     if (place_ == Place::kStart) {
@@ -187,7 +187,7 @@ class SafetensorsFile::HeaderReader {
 
   Place place_ = Place::kStart;
   bool has_metadata_ = false;
-  TensorView tensor_;  // the one that is being read
+  TensorView tensor_;  // being read
   String key_;         // of the root or of the metadata
   Field field_ = kDtype;
   unsigned seen_ = 0;  // Fields
@@ -209,7 +209,7 @@ void TensorView::read(std::span<float> out) const {
 }
 
 SafetensorsFile::SafetensorsFile(Allocator& allocator, std::span<const std::byte> bytes)
-    : tensors_(StlAllocator<TensorView>(allocator)), metadata_(StlAllocator<MetadataEntry>(allocator)) {
+    : tensors_(allocator), metadata_(allocator) {
   const std::string_view header = header_of(bytes);
   const auto data = bytes.subspan(kLengthBytes + header.size());
   HeaderReader reader(allocator, *this, data);
@@ -229,7 +229,7 @@ SafetensorsFile::SafetensorsFile(Allocator& allocator, std::span<const std::byte
 }
 
 void SafetensorsFile::check_coverage(std::span<const std::byte> data) const {
-  Vector<const TensorView*> in_order(StlAllocator<const TensorView*>(tensors_.get_allocator()));
+  Vector<const TensorView*> in_order(tensors_.get_allocator());
   in_order.reserve(tensors_.size());
   for (const TensorView& tensor : tensors_) in_order.push_back(&tensor);
   std::sort(in_order.begin(), in_order.end(), [](const TensorView* a, const TensorView* b) {

@@ -12,7 +12,7 @@
 namespace kvq::io {
 namespace {
 
-constexpr size_t kAlignment = 8;  // of the data, and so of every tensor, wide elements coming first
+constexpr size_t kAlignment = 8;  // of the data, and so of every tensor, since wide elements come first
 
 void append_string(std::string_view text, String& json) {
   constexpr char kDigits[] = "0123456789abcdef";
@@ -48,10 +48,7 @@ void append_list(const auto& numbers, String& json) {
 }  // namespace
 
 SafetensorsWriter::SafetensorsWriter(Allocator& allocator)
-    : text_(allocator),
-      metadata_(StlAllocator<std::pair<String, String>>(allocator)),
-      tensors_(StlAllocator<Tensor>(allocator)),
-      header_(text_) {}
+    : text_(allocator), metadata_(allocator), tensors_(allocator), header_(text_) {}
 
 void SafetensorsWriter::add_metadata(std::string_view key, std::string_view value) {
   metadata_.emplace_back(String(key, text_), String(value, text_));
@@ -83,11 +80,11 @@ void SafetensorsWriter::finish() {
   size_ = sizeof(uint64_t) + header_.size() + end;
 }
 
-/// Everything in ascending order of its name.
+/// Write everything in ascending order of names.
 void SafetensorsWriter::write_header() {
   constexpr std::string_view kMetadata = "__metadata__";
   std::sort(metadata_.begin(), metadata_.end());
-  Vector<const Tensor*> by_name{StlAllocator<const Tensor*>(text_)};
+  Vector<const Tensor*> by_name(text_);
   for (const Tensor& tensor : tensors_) by_name.push_back(&tensor);
   std::sort(by_name.begin(), by_name.end(), [](const Tensor* a, const Tensor* b) { return a->name < b->name; });
   const auto after =

@@ -12,8 +12,8 @@ namespace kvq::io {
 size_t snapshot_size(const Sequence& sequence);
 void write_snapshot(const Sequence& sequence, std::span<std::byte> out);
 
-/// Fill an empty sequence. Throws KVQ_E_FORMAT or KVQ_E_MISMATCH; the sequence may then hold some of the pages and is
-/// to be destroyed.
+/// Fill an empty sequence. Throws KVQ_E_FORMAT or KVQ_E_MISMATCH; then destroy the sequence, which may have some of the
+/// pages.
 void read_snapshot(std::span<const std::byte> bytes, Sequence& sequence);
 
 }  // namespace kvq::io

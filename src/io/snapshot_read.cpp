@@ -38,7 +38,7 @@ void check_match(const char* what, uint64_t found, uint64_t expected) {
        static_cast<unsigned long long>(expected));
 }
 
-/// Everything that can be known before any page is read.
+/// Check everything that is known before pages are read.
 void check_header(const SnapshotHeader& found, std::span<const std::byte> bytes, const Cache& cache) {
   const SnapshotHeader expected = snapshot_header(cache);
   if (found.magic != expected.magic) fail(KVQ_E_FORMAT, "snapshot does not begin with the mark of a kvq snapshot");
@@ -133,7 +133,7 @@ class SequenceReader {
     }
   }
 
-  /// Pages that hold parts of other heads' tokens are looked for at the same place of the other lists.
+  /// Pages that span heads must be at the same place of the other heads' lists.
   void check_heads_agree(int32_t layer) const {
     const Sequence::PageList& first = sequence_.list(layer, 0);
     for (int32_t head = 1; head < cache_.kv_heads; ++head) {
@@ -169,9 +169,9 @@ class SequenceReader {
     const auto data = reader_.take(format->bytes());
     check_positions(record, positions, previous);
     check_data(*format, data);
-    // Which pages in FP16 a router left so is not known.
+    // A snapshot does not say which FP16 pages a router chose.
     PageRun** run = sequence_.is_final(format, layer, false) ? &sequence_.run(index, format) : nullptr;
-    // How many of the pages to come have this format is known if all have.
+    // The number of following pages of this format is known only if all have it.
     const bool routed = cache_.layers[static_cast<size_t>(layer)].is_routed();
     const auto before = static_cast<int32_t>(sequence_.lists[index].size());
     const int32_t capacity = routed ? Sequence::run_capacity(before, 1) : Sequence::run_capacity(0, left);

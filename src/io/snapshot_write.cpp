@@ -41,7 +41,7 @@ void put_page(const Cache& cache, const Page& page, Writer& writer) {
   std::byte* data = writer.reserve(page.format()->bytes());
   cache.backend.pages().read(*page.format(), page.data, data);
   if (page.count == kPageSlots) return;
-  // Slots of an open page that hold nothing may still hold what was truncated.
+  // Unused slots of an open page may contain truncated tokens.
   float16::clear_slots(Side::kKeys, cache.head_dim, page.count, kPageSlots, data);
   float16::clear_slots(Side::kValues, cache.head_dim, page.count, kPageSlots, data + page.format()->key_bytes());
 }

@@ -6,6 +6,7 @@
 #include <yaml.h>
 
 #include <algorithm>
+#include <charconv>
 #include <new>
 #include <set>
 
@@ -15,7 +16,7 @@ namespace {
 constexpr size_t kMaxDepth = 16;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-/// A document of a node without a value.
+/// Document of a node without a value.
 bool is_null(const yaml_event_t& event, std::string_view value) {
   if (event.data.scalar.style != YAML_PLAIN_SCALAR_STYLE) return false;
   return value.empty() || value == "~" || value == "null" || value == "Null" || value == "NULL";
@@ -127,7 +128,7 @@ class Parser {
     yaml_parser_delete(&parser_);
   }
 
-  /// The next event, until the one after.
+  /// Next event, valid until the one after.
   const yaml_event_t& next() {
     yaml_event_delete(&event_);
     if (yaml_parser_parse(&parser_, &event_) == 0) report();
@@ -169,6 +170,37 @@ YamlNode parse_yaml(std::string_view text, size_t most) {
     }
     builder.take(event);
   }
+}
+
+std::string at_line(const YamlNode& node) {
+  return node.line > 0 ? "yaml line " + std::to_string(node.line) + ": " : std::string();
+}
+
+int32_t read_int(const YamlNode& node, const char* key, int32_t low, int32_t high) {
+  int32_t value = 0;
+  const char* end = node.scalar.data() + node.scalar.size();
+  const auto [stop, code] = std::from_chars(node.scalar.data(), end, value);
+  if (node.kind != YamlNode::Kind::kScalar || node.scalar.empty() || code != std::errc() || stop != end ||
+      value < low || value > high) {
+    fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%s\", must be an integer in [%d, %d]", node.line, key,
+         Quoted(node.scalar).c_str(), low, high);
+  }
+  return value;
+}
+
+float read_float(const YamlNode& node, const char* key, float low, float high) {
+  float value = 0.0F;
+  const char* end = node.scalar.data() + node.scalar.size();
+  const auto [stop, code] = std::from_chars(node.scalar.data(), end, value);
+  if (node.kind != YamlNode::Kind::kScalar || code != std::errc() || stop != end || !(value >= low && value <= high)) {
+    fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%s\", must be a number in [%g, %g]", node.line, key,
+         Quoted(node.scalar).c_str(), static_cast<double>(low), static_cast<double>(high));
+  }
+  return value;
+}
+
+void fail_unknown(const YamlNode& node, const std::string& key, const char* known) {
+  fail(KVQ_E_FORMAT, "yaml line %d: unknown key \"%s\", known are %s", node.line, Quoted(key).c_str(), known);
 }
 
 }  // namespace kvq::io

@@ -15,13 +15,13 @@ struct AdamWOptions {
   double epsilon = 1e-8;
 };
 
-/// What AdamW remembers of `size` parameters.
+/// AdamW's state of `size` parameters.
 class AdamW {
  public:
   AdamW(Allocator& allocator, size_t size, const AdamWOptions& options = {})
-      : options_(options), mean_(size, StlAllocator<float>(allocator)), square_(size, StlAllocator<float>(allocator)) {}
+      : options_(options), mean_(size, allocator), square_(size, allocator) {}
 
-  /// Begin a step; then every parameter is updated once, those from `begin` on here, on any thread.
+  /// Begin a step; update() then takes every parameter once, in ranges from `begin` on, on any thread.
   void begin_step() {
     first_power_ *= options_.first_decay;
     second_power_ *= options_.second_decay;

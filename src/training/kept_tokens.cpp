@@ -21,7 +21,7 @@ void KeptTokens::add(int32_t n, const void* keys, const void* values, kvq_dtype 
 Vector<float> KeptTokens::gather(Side side) const {
   size_t size = 0;
   for (const Block& block : blocks_) size += block.side(side).size();
-  Vector<float> numbers(size, StlAllocator<float>(*allocator_));
+  Vector<float> numbers(size, *allocator_);
   float* out = numbers.data();
   for (const Block& block : blocks_) {
     for (const uint16_t half : block.side(side)) *out++ = from_float16(half);
@@ -30,7 +30,7 @@ Vector<float> KeptTokens::gather(Side side) const {
 }
 
 Vector<uint16_t> KeptTokens::copy(const void* numbers, kvq_dtype dtype, int32_t n, const char* argument) const {
-  Vector<uint16_t> halves(static_cast<size_t>(n) * width_, StlAllocator<uint16_t>(*allocator_));
+  Vector<uint16_t> halves(static_cast<size_t>(n) * width_, *allocator_);
   std::array<float, 256> stretch;
   for (size_t begin = 0; begin < halves.size(); begin += stretch.size()) {
     const size_t count = std::min(stretch.size(), halves.size() - begin);

@@ -1,4 +1,4 @@
-// Keys and values that a layer is trained on, as the caller added them.
+// Keys and values for the training of a layer.
 #pragma once
 
 #include "core/memory.h"
@@ -12,7 +12,7 @@ namespace kvq {
 
 class KeptTokens {
  public:
-  /// Tokens of one call of add, as halves, which is what caches keep as well.
+  /// Tokens of one call of add, in FP16 as in caches.
   struct Block {
     const Vector<uint16_t>& side(Side side) const { return side == Side::kKeys ? keys : values; }
 
@@ -21,10 +21,9 @@ class KeptTokens {
     int32_t tokens = 0;
   };
 
-  KeptTokens(Allocator& allocator, size_t width)
-      : allocator_(&allocator), width_(width), blocks_(StlAllocator<Block>(allocator)) {}
+  KeptTokens(Allocator& allocator, size_t width) : allocator_(&allocator), width_(width), blocks_(allocator) {}
 
-  /// Keep a copy of n tokens; null: that side is not kept. Throws KVQ_E_ARGUMENT for numbers that no half is near.
+  /// Keep a copy of n tokens; null: that side is not kept. Throws KVQ_E_ARGUMENT for numbers beyond FP16.
   void add(int32_t n, const void* keys, const void* values, kvq_dtype dtype);
 
   int64_t tokens() const { return tokens_; }

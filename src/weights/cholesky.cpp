@@ -7,7 +7,7 @@ namespace {
 
 constexpr size_t kBlock = kFactorBlock;
 
-/// Rows first, … of the columns begin, …, from which the rows above the block are already subtracted.
+/// Factorize rows first, … of the columns begin, …, from which the rows above the block are already subtracted.
 void solve(const CholeskyKernels& kernels, float* u, size_t n, size_t first, size_t begin) {
   for (size_t i = first; i < first + kBlock; ++i) {
     kernels.subtract(u, n, first, i - first, i, 1, begin);

@@ -9,7 +9,7 @@
 
 namespace kvq::weights {
 
-/// Rows that are factorized together; sizes are multiples of it.
+/// Rows factorized together; sizes are multiples of it.
 inline constexpr int32_t kFactorBlock = 64;
 
 struct CholeskyKernels {
@@ -19,12 +19,12 @@ struct CholeskyKernels {
   void (*subtract)(float* u, size_t n, size_t first, size_t count, size_t row, size_t rows, size_t begin);
 };
 
-/// What the processor at hand can run, best first; the last one runs everywhere.
+/// Kernels that this processor can run, best first; the last one runs everywhere.
 std::span<const CholeskyKernels* const> cholesky_kernels();
 
-/// A = UᵀU, in place: of [n, n] only the diagonal and what is right of it are read, and mean something afterwards.
-/// u_ij = (a_ij − Σ_k u_ki u_kj) / u_ii, products subtracted one after the other in the order of k. False unless A is
-/// positive definite.
+/// A = UᵀU, in place: reads and writes only the upper triangle of [n, n]; the rest is undefined afterwards.
+/// u_ij = (a_ij − Σ_k u_ki u_kj) / u_ii, products subtracted one after the other in the order of k. Returns false
+/// unless A is positive definite.
 bool factorize(Parallel& parallel, const CholeskyKernels& kernels, float* matrix, int32_t n);
 
 }  // namespace kvq::weights

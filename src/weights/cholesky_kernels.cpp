@@ -18,7 +18,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using FloatTag = hn::ScalableTag<float>;
 using FloatVector = hn::Vec<FloatTag>;
 
-/// Of one row. \param factors  in a column of it
+/// Subtract from one row. \param factors  in a column of it
 HWY_INLINE void subtract_row(const float* above, const float* factors, size_t n, size_t count, float* to) {
   const FloatTag d;
   for (size_t j = 0; j < kFactorBlock; j += hn::Lanes(d)) {

@@ -7,8 +7,8 @@
 
 namespace kvq::weights {
 
-/// What the windows of a code stand for: small integers, so that integer products can use them as they are. A weight of
-/// a row with unit variance is level · unit.
+/// Levels of the windows of a code: small integers, usable in integer products as they are. A weight of a row with unit
+/// variance is level · unit.
 ///
 /// nuq   levels[window]
 /// vq    levels[2 window + dim]
@@ -19,19 +19,19 @@ struct Codebook {
   float unit;
   std::span<const int8_t> levels;
   int32_t index_bits;  // of a table's entries
-  uint32_t addend;     // of a trellis; 1 if its steps are pairs
+  uint32_t addend;     // of a trellis; 1 for steps of pairs
 };
 
-/// Of all codebooks.
+/// Unit of all codebooks.
 inline constexpr int32_t kMostIndexBits = 11;
 
-/// level + kZeroPoint is an unsigned byte, as byte products want them.
+/// level + kZeroPoint is an unsigned byte, as byte products need.
 inline constexpr int32_t kZeroPoint = 128;
 
-/// The codebook of a code that some scheme uses.
+/// Codebook of a scheme's code.
 const Codebook& codebook_of(const Code& code);
 
-/// The level of one weight of a step, from −127 to 127.
+/// Level of one weight of a step, from −127 to 127.
 constexpr int32_t level_of(const Codebook& codebook, uint32_t window, int32_t dim) {
   const auto at = [&](uint32_t entry) {
     return static_cast<int32_t>(
@@ -50,11 +50,11 @@ constexpr int32_t level_of(const Codebook& codebook, uint32_t window, int32_t di
   }
 }
 
-/// The window of a step in the stream of its tile.
+/// Window of a step in the stream of its tile.
 inline uint32_t window_at(const Code& code, std::span<const uint8_t> stream, int32_t step) {
   const auto first = static_cast<size_t>(code.first_bit(step));
   uint32_t window = 0;
-  for (size_t i = 0; i < 4; ++i) {  // a window of up to 16 bits lies in three bytes
+  for (size_t i = 0; i < 4; ++i) {  // a window of up to 16 bits spans three bytes
     window |= static_cast<uint32_t>(stream[(first / 8 + i) % stream.size()]) << (8 * i);
   }
   return window >> (first % 8) & ((1U << static_cast<uint32_t>(code.window_bits())) - 1U);

@@ -14,7 +14,7 @@ namespace {
 constexpr double kSymmetry = 1e-3;  // of the geometric mean of two diagonal elements
 constexpr size_t kColumns = kTileColumns;
 
-/// Rows that a task takes, so that columns share what is read of them.
+/// Rows per task, so that columns share their reads.
 constexpr size_t kRows = 32;
 constexpr int32_t tasks_for(size_t n) { return static_cast<int32_t>((n + kRows - 1) / kRows); }
 
@@ -32,7 +32,7 @@ class Check {
   }
 
   void require_symmetry(Allocator& allocator, Parallel& parallel) const {
-    Vector<size_t> bad(n_, n_, StlAllocator<size_t>(allocator));  // the first column of each row
+    Vector<size_t> bad(n_, n_, allocator);  // the first column of each row
     parallel.run(tasks_for(n_), [&](int32_t task) noexcept {
       const size_t first = static_cast<size_t>(task) * kRows;
       for (size_t j = 0; j < first + kRows; ++j) {
@@ -72,9 +72,9 @@ void transpose(Parallel& parallel, float* matrix, size_t n) {
   });
 }
 
-/// Columns of the matrix in the order of their coding.
+/// Columns of the matrix in coding order.
 Vector<int32_t> coding_orders(Allocator& allocator, const Matrix& matrix) {
-  Vector<int32_t> columns{StlAllocator<int32_t>(allocator)};
+  Vector<int32_t> columns(allocator);
   for (const Segment& segment : matrix.segments) {
     for (int32_t i = 0; i < segment.columns; ++i) {
       columns.push_back(segment.first_column + i / kTileColumns * kTileColumns +
@@ -88,7 +88,7 @@ Vector<int32_t> coding_orders(Allocator& allocator, const Matrix& matrix) {
 
 Hessian::Hessian(Allocator& allocator, Parallel& parallel, Quantizing* device, const float* hessian,
                  const Matrix& matrix, double damping)
-    : in_(matrix.in), factors_(allocator), roots_(StlAllocator<float>(allocator)) {
+    : in_(matrix.in), factors_(allocator), roots_(allocator) {
   const auto n = static_cast<size_t>(in_);
   Check(hessian, n).require_symmetry(allocator, parallel);
   Unwritten<float> rotated(allocator, n * n);
@@ -159,7 +159,7 @@ void Hessian::factorize_tile(int32_t tile, int32_t together, const float* upper)
 void Hessian::sum_beyond(int32_t tile, const float* numbers, TileNumbers& sums) const noexcept {
   const int32_t first = (tile + 1) * kTileColumns;
   const float* factors = factors_.data() + begin_of(tile) + kColumns * kColumns;
-  constexpr size_t kTogether = 4;  // rows that share what is read of F
+  constexpr size_t kTogether = 4;  // rows that share reads of F
   for (size_t r = 0; r < kTileRows; r += kTogether) {
     std::array<std::array<float, kColumns>, kTogether> part{};
     for (int32_t j = first; j < in_; ++j) {

@@ -1,4 +1,4 @@
-// What the inputs of a layer tell about which errors of its weights matter.
+// Hessian of a layer's inputs, which weighs errors of its weights.
 #pragma once
 
 #include "core/memory.h"
@@ -20,15 +20,15 @@ class Quantizing;
 /// blocks.
 class Hessian {
  public:
-  /// `hessian`: [in, in]. `device`: that factorizes it, or null. Throws KVQ_E_ARGUMENT unless it is finite, symmetric,
-  /// and with `damping` times its mean diagonal added to its diagonal positive definite.
+  /// `hessian`: [in, in]. `device`: factorizes it, or null. Throws KVQ_E_ARGUMENT unless it is finite, symmetric, and
+  /// with `damping` times its mean diagonal added to its diagonal positive definite.
   Hessian(Allocator& allocator, Parallel& parallel, Quantizing* device, const float* hessian, const Matrix& matrix,
           double damping);
 
   /// sums[row][column of the tile] = Σ_j numbers[row][j] · F[j][column] over the columns j beyond the tile.
   /// numbers: [16, in], coding order.
   void sum_beyond(int32_t tile, const float* numbers, TileNumbers& sums) const noexcept;
-  /// F[j][column] of two columns of a tile, in coding order.
+  /// F[j][column] of two columns of a tile in coding order.
   float factor(int32_t tile, int32_t j, int32_t column) const {
     return factors_[begin_of(tile) + static_cast<size_t>(j * kTileColumns + column)];
   }
@@ -38,7 +38,7 @@ class Hessian {
     const auto t = static_cast<size_t>(tile);
     return (t * static_cast<size_t>(in_) - kTileColumns * (t * (t - 1) / 2)) * kTileColumns;
   }
-  /// What was added to the diagonal.
+  /// Number added to the diagonal.
   double damping() const { return damping_; }
   /// |y C|² of a row of a block of columns.
   double energy(int32_t tile, int32_t begin, int32_t count, std::span<const float> y) const noexcept;

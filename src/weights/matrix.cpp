@@ -21,9 +21,9 @@ Matrix::Matrix(Allocator& allocator, const Scheme& scheme_, int32_t out_, int32_
       out(out_),
       in(in_),
       codes(allocator),
-      row_scales(StlAllocator<uint16_t>(allocator)),
-      signs(StlAllocator<uint8_t>(allocator)),
-      bias(StlAllocator<float>(allocator)),
+      row_scales(allocator),
+      signs(allocator),
+      bias(allocator),
       segments(scheme_.segments(in_)) {
   codes.resize(code_bytes() + kCodePadding);
   row_scales.resize(shape().row_scales());
@@ -66,7 +66,7 @@ MatrixInfo::MatrixInfo(const Matrix& matrix)
 
 namespace {
 
-/// Levels times their unit of the rows of a panel, [16, in].
+/// Dequantized rows of a panel, level · unit, [16, in].
 void decode_panel(const Matrix& matrix, int32_t panel, const auto& store) {
   std::span<const uint8_t> bytes = matrix.panel(panel);
   std::array<int8_t, kTileWeights> levels{};

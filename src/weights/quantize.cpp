@@ -17,9 +17,9 @@
 namespace kvq::weights {
 namespace {
 
-constexpr int32_t kMostPieces = 16;  // of scratch memory for a caller's threads, of which we know no number
+constexpr int32_t kMostPieces = 16;  // of scratch memory for a caller's threads, whose number is unknown
 
-/// Of a panel, squared and in units of the weights.
+/// Errors of a panel, squared and in units of the weights.
 struct Energies {
   double weights = 0.0;
   double errors = 0.0;
@@ -39,8 +39,8 @@ class Quantizer {
         dtype_(dtype),
         matrix_(matrix),
         scratch_(allocator),
-        encoders_(StlAllocator<TileEncoder>(allocator)),
-        energies_(static_cast<size_t>(panels_of(matrix.out)), StlAllocator<Energies>(allocator)) {
+        encoders_(allocator),
+        energies_(static_cast<size_t>(panels_of(matrix.out)), allocator) {
     make_signs(options.seed, matrix.signs);
     find_row_scales(allocator, parallel_, w, dtype, matrix);
     for (const Segment& segment : matrix.segments) encoders_.emplace_back(allocator, segment.code);
@@ -130,7 +130,7 @@ class Quantizer {
       parallel_.run(panels, [&](int32_t i) noexcept {
         load_panel(begin + i, of_panel(numbers, i));
         if (begin > 0 || sums == 0) return;
-        std::fill_n(of_panel(error_sums, i), panel_floats(), 0.0F);  // by these threads, not by the one that downloads
+        std::fill_n(of_panel(error_sums, i), panel_floats(), 0.0F);  // on these threads, not on the one that downloads
         std::fill_n(of_panel(number_sums, i), panel_floats(), 0.0F);
       });
       const auto n = static_cast<size_t>(panels);
@@ -186,7 +186,7 @@ class Quantizer {
     });
   }
 
-  /// What the codes of a panel lose. Sums: as in a PanelBatch.
+  /// Errors of a panel's codes. Sums: as in a PanelBatch.
   void weigh_panel(int32_t panel, const float* numbers, const float* error_sums, const float* number_sums) noexcept {
     const Squares squares = squares_of(panel);
     for_tiles(panel, [&](const TileEncoder& encoder, int32_t tile, std::span<uint8_t> stream) noexcept {
@@ -208,7 +208,7 @@ class Quantizer {
     });
   }
 
-  /// Of the scales of a panel's rows.
+  /// Squared scales of a panel's rows.
   using Squares = std::array<double, kTileRows>;
   Squares squares_of(int32_t panel) const noexcept {
     Squares squares;
@@ -229,7 +229,7 @@ class Quantizer {
                    std::span<uint8_t> stream, const Squares& squares, Energies& energies) noexcept {
     TileNumbers weights;
     TileNumbers missed{};  // of the tile
-    TileNumbers beyond{};  // sums of the errors beyond, and within as far as they are known
+    TileNumbers beyond{};  // sums of the errors beyond the tile, and of known ones within
     TileNumbers beyond_weights{};
     copy_tile(numbers, tile, weights);
     if (hessian_.has_value()) {
@@ -291,7 +291,7 @@ class Quantizer {
     }
   }
 
-  /// To the columns of a block, what the columns of the tile behind it pass on.
+  /// Feed back to the columns of a block the errors of the tile's columns behind it.
   void add_within(int32_t tile, int32_t begin, int32_t count, const TileNumbers& numbers,
                   TileNumbers& sums) const noexcept {
     for (int32_t j = begin + count; j < kTileColumns; ++j) {
@@ -330,10 +330,10 @@ class Quantizer {
   size_t work_floats_ = 0;
 };
 
-/// Tiles of halves, [16 columns][16 rows].
+/// Write tiles of FP16, [16 columns][16 rows].
 void store_halves(Allocator& allocator, const void* w, kvq_dtype dtype, Matrix& matrix) {
   const auto in = static_cast<size_t>(matrix.in);
-  Vector<float> row(in, StlAllocator<float>(allocator));
+  Vector<float> row(in, allocator);
   double weights = 0.0;
   double errors = 0.0;
   for (int32_t r = 0; r < matrix.out; ++r) {

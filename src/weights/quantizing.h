@@ -1,4 +1,4 @@
-// Quantizing: a backend takes over finding the codes of panels and factorizing Hessians, the quantizer does the rest.
+// Interface of a backend that finds the codes of panels and factorizes Hessians for the quantizer.
 #pragma once
 
 #include "core/memory.h"
@@ -17,34 +17,34 @@ struct PanelBatch {
   std::span<const float> numbers;  // [panels][16][in]: rotated rows of unit variance, columns in coding order
   std::span<uint8_t> codes;        // [panels][panel_bytes]
   // With a Hessian H = F D Fᵀ, like `numbers`:
-  std::span<float> error_sums;   // what codes miss of numbers, times F
+  std::span<float> error_sums;   // errors of codes, times F
   std::span<float> number_sums;  // numbers, times F
 };
 
 class PanelCoder {
  public:
   virtual ~PanelCoder() = default;
-  /// As many as keep the device busy, and not for long.
+  /// Panels that keep the device busy, but only briefly.
   virtual int32_t panels() const = 0;
-  /// Fills in codes and sums, the host's bits. \param batch  of panels() or fewer
+  /// Fill in codes and sums, bit for bit as the host. \param batch  of panels() or fewer
   virtual void encode(const PanelBatch& batch) = 0;
 };
 
-/// A matrix that is to be quantized.
+/// Matrix to be quantized.
 struct PanelTask {
   Scheme scheme;
   int32_t out;
   int32_t in;
-  const Hessian* hessian;  // null: there is none
-  bool feed_back;          // errors, as the Hessian tells
+  const Hessian* hessian;  // null: none
+  bool feed_back;          // errors, by the Hessian
 };
 
 class Quantizing {
  public:
   virtual ~Quantizing() = default;
-  /// Null if the device lacks what the scheme takes: the host's threads code then. The Hessian must outlive it.
+  /// Null if the device does not support the scheme: the host's threads code then. The Hessian must outlive the coder.
   virtual Owned<PanelCoder> make_coder(Allocator& allocator, const PanelTask& task) = 0;
-  /// As the host's (cholesky.h), the same bits.
+  /// Factorize bit for bit as the host (cholesky.h).
   virtual bool factorize(Allocator& allocator, float* matrix, int32_t n) = 0;
 };
 

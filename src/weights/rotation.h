@@ -1,4 +1,4 @@
-// Rotation of inputs: what makes the weights of every row nearly normal. Q-Palette, section 2.
+// Rotation of inputs, which makes the weights of every row nearly normal (Q-Palette, section 2).
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace kvq::weights {
 
-/// The first inputs, whose Hadamard blocks are as wide as the largest power of two that divides their number. An odd
-/// number of 64s leaves its last 64 to a block of their own, unless it is one, so that other blocks have at least 128.
+/// Number of leading inputs whose Hadamard blocks are as wide as the largest power of two that divides it. An odd
+/// multiple of 64 beyond 64 leaves the last 64 inputs to a block of their own, so that other blocks have at least 128.
 constexpr int32_t rotated_together(int32_t in) { return in % 128 == 0 || in == 64 ? in : in - 64; }
 
 /// Random signs, [in / 8] bytes, the same everywhere for the same seed and `in`.

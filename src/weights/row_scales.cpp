@@ -12,7 +12,7 @@
 namespace kvq::weights {
 namespace {
 
-/// Finite if the numbers are.
+/// Finite for finite numbers.
 double root_mean_square(const void* w, kvq_dtype dtype, int32_t row, int32_t in) noexcept {
   std::array<float, kInputMultiple> part;
   const size_t first = static_cast<size_t>(row) * static_cast<size_t>(in);
@@ -25,7 +25,7 @@ double root_mean_square(const void* w, kvq_dtype dtype, int32_t row, int32_t in)
 }
 
 void check_row(Allocator& allocator, const void* w, kvq_dtype dtype, int32_t row, int32_t in) {
-  Vector<float> numbers(static_cast<size_t>(in), StlAllocator<float>(allocator));
+  Vector<float> numbers(static_cast<size_t>(in), allocator);
   read_floats(w, dtype, static_cast<size_t>(row) * numbers.size(), in, numbers.data());
   check_finite(numbers, row, "w");
 }
@@ -40,7 +40,7 @@ void check_finite(std::span<const float> row, int32_t index, const char* argumen
 }
 
 void find_row_scales(Allocator& allocator, Parallel& parallel, const void* w, kvq_dtype dtype, Matrix& matrix) {
-  Vector<double> scales(static_cast<size_t>(matrix.out), StlAllocator<double>(allocator));
+  Vector<double> scales(static_cast<size_t>(matrix.out), allocator);
   parallel.run(matrix.out, [&](int32_t row) noexcept {
     scales[static_cast<size_t>(row)] = root_mean_square(w, dtype, row, matrix.in);
   });

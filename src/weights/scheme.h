@@ -1,4 +1,4 @@
-// Names and widths of the ways to write a matrix in few bits.
+// Names and widths of quantization schemes of matrices.
 #pragma once
 
 #include <array>
@@ -10,11 +10,11 @@
 
 namespace kvq::weights {
 
-/// Q-Palette, section 3; a trellis of single weights; and FP16, for comparison and for layers
-/// that are not to lose anything: no levels, no scales, no rotation, [16 columns, 16 rows] a tile.
+/// Q-Palette, section 3; a trellis of single weights; and FP16, for comparison and for lossless layers: no levels, no
+/// scales, no rotation, [16 columns, 16 rows] per tile.
 enum class Family : uint8_t { kNuq, kVq, kTcq, kTcx, kFloat16 };
 
-/// State bits of a trellis: a step sees this many bits of a tile's stream and the next step some new ones.
+/// State bits of a trellis: a step reads this many bits of a tile's stream, the next step some new ones.
 inline constexpr int32_t kStateBits = 16;
 inline constexpr int32_t kStates = 1 << kStateBits;
 
@@ -26,18 +26,18 @@ inline constexpr int32_t kTileWeights = kTileRows * kTileColumns;
 /// Panels of `out` rows: 16 rows each, of all columns.
 constexpr int32_t panels_of(int32_t out) { return (out + kTileRows - 1) / kTileRows; }
 
-/// One way to write a tile: a family at one width. Codes are small values, compared and copied freely.
+/// Code of a tile: a family at one width. A small value.
 struct Code {
   Family family;
-  int32_t quarters;  // width in quarters of a bit a weight
+  int32_t quarters;  // width in quarters of a bit per weight
 
   constexpr double bits() const { return quarters / 4.0; }
-  /// Weights that one step stands for.
+  /// Weights per step.
   constexpr int32_t dims() const { return family == Family::kVq || family == Family::kTcq ? 2 : 1; }
   constexpr int32_t steps() const { return kTileWeights / dims(); }
   /// Whether steps overlap.
   constexpr bool is_trellis() const { return family == Family::kTcq || family == Family::kTcx; }
-  /// First bit of a step's window in the tile's stream, which goes on at its start.
+  /// First bit of a step's window in the tile's circular stream.
   constexpr int32_t first_bit(int32_t step) const { return step * quarters * dims() / 4; }
   constexpr int32_t window_bits() const { return is_trellis() ? kStateBits : quarters * dims() / 4; }
   constexpr size_t tile_bytes() const { return static_cast<size_t>(kTileWeights / 32 * quarters); }
@@ -45,8 +45,8 @@ struct Code {
   constexpr bool operator==(const Code&) const = default;
 };
 
-/// Where a step's weights lie in their tile: down the 16 rows, four columns at a time, so that four neighbouring bytes
-/// of decoded levels are what an integer product of four sums up. The two weights of a pair are four columns apart.
+/// Place of a step's weights in their tile: down the 16 rows, four columns at a time, so that four neighbouring bytes
+/// of decoded levels are summed by an integer product of four. The two weights of a pair are four columns apart.
 struct Place {
   int32_t row;
   int32_t column;
@@ -55,21 +55,21 @@ constexpr Place place_of(const Code& code, int32_t step, int32_t dim) {
   const int32_t columns = step / (4 * kTileRows) * 4 * code.dims();
   return {step / 4 % kTileRows, columns + 4 * dim + step % 4};
 }
-/// The step whose first weight lies there.
+/// Step whose first weight is there.
 constexpr int32_t step_of(const Code& code, const Place& place) {
   return place.column / (4 * code.dims()) * (4 * kTileRows) + 4 * place.row + place.column % 4;
 }
 
-/// Columns whose numbers are coded at once, and so cannot be told of each other's errors.
+/// Columns coded together, without feedback of each other's errors.
 constexpr int32_t coded_together(const Code& code) { return code.is_trellis() ? kTileColumns : code.dims(); }
 
-/// The column of a tile that is coded as number `index`.
+/// Column of a tile that is coded as number `index`.
 constexpr int32_t coding_order(const Code& code, int32_t index) {
   if (code.family != Family::kVq) return index;
   return index / 8 * 8 + index % 2 * 4 + index / 2 % 4;  // pairs are four columns apart
 }
 
-/// Columns of a matrix that are written in the same code.
+/// Columns of a matrix in the same code.
 struct Segment {
   Code code;
   int32_t first_column;
@@ -92,14 +92,14 @@ class Segments {
   size_t count_;
 };
 
-/// How a whole matrix is written: in one code, or each row's halves in two of neighbouring widths (half-TCQ).
+/// Scheme of a whole matrix: one code, or two of neighbouring widths for the halves of each row (half-TCQ).
 struct Scheme {
   Family family;
   int32_t quarters;
 
   constexpr double bits() const { return quarters / 4.0; }
   constexpr bool has_halves() const { return family == Family::kTcq && quarters % 2 != 0; }
-  /// Of rows of `in` weights, a multiple of 64.
+  /// Segments of rows of `in` weights, a multiple of 64.
   Segments segments(int32_t in) const;
 
   constexpr bool operator==(const Scheme&) const = default;
@@ -110,13 +110,13 @@ inline constexpr size_t kSchemeNameSize = 16;
 
 /// "nuq-4", "vq-2.5", "tcq-2.75", "tcx-3" or "fp16".
 std::array<char, kSchemeNameSize> scheme_name(const Scheme& scheme);
-/// Its place in kSchemes.
+/// Index in kSchemes.
 int32_t index_of(const Scheme& scheme);
-/// Nothing if there is no such scheme.
+/// Scheme of this name, if any.
 std::optional<Scheme> parse_scheme(std::string_view name);
 inline constexpr size_t kSchemeCount = 39;
 inline constexpr Scheme kFloat16Scheme = {Family::kFloat16, 64};
-/// All of them, by family and width.
+/// All schemes by family and width.
 inline constexpr std::array<Scheme, kSchemeCount> kSchemes = [] {
   std::array<Scheme, kSchemeCount> schemes{};
   size_t n = 0;

@@ -15,7 +15,7 @@ void write_code(const Code& code, std::span<uint8_t> stream, int32_t step, uint3
   for (size_t at = first / 8; value != 0; ++at, value >>= 8U) stream[at] |= static_cast<uint8_t>(value);
 }
 
-/// Of levels in ascending order.
+/// Index of the nearest of ascending levels.
 Indices nearest(const Vector<float>& levels, const Rows& targets) {
   Indices best{};
   for (uint32_t i = 1; i < levels.size(); ++i) {
@@ -50,8 +50,7 @@ Rows column_of(const TileNumbers& numbers, int32_t column) {
 }  // namespace
 
 TileEncoder::TileEncoder(Allocator& allocator, const Code& code)
-    : codebook_(codebook_of(code)),
-      values_{Vector<float>(StlAllocator<float>(allocator)), Vector<float>(StlAllocator<float>(allocator))} {
+    : codebook_(codebook_of(code)), values_{Vector<float>(allocator), Vector<float>(allocator)} {
   if (code.is_trellis()) {
     states_.emplace(allocator, codebook_);
     return;

@@ -1,4 +1,4 @@
-// From numbers to codes, a tile at a time.
+// Encodes numbers tile by tile.
 #pragma once
 
 #include "core/memory.h"
@@ -17,17 +17,17 @@ using TileNumbers = std::array<std::array<float, kTileColumns>, kTileRows>;
 
 class TileEncoder {
  public:
-  /// Of rows with unit variance.
+  /// For rows with unit variance.
   TileEncoder(Allocator& allocator, const Code& code);
 
   const Code& code() const { return codebook_.code; }
   size_t work_floats() const { return code().is_trellis() ? search_floats(code()) : 0; }
 
-  /// Code the columns begin, … of `targets`, as many as are coded together. `decoded`: what the codes stand for, in the
-  /// same columns. `stream`: of the tile, zeros before its first columns are coded.
+  /// Code the columns begin, … of `targets` that are coded together. `decoded`: their decoded codes, in the same
+  /// columns. `stream`: of the tile, zeros before its first columns are coded.
   void encode(const TileNumbers& targets, int32_t begin, std::span<float> work, std::span<uint8_t> stream,
               TileNumbers& decoded) const noexcept;
-  /// What the codes of a whole tile stand for, in coding order.
+  /// Decode a whole tile, in coding order.
   void decode(std::span<const uint8_t> stream, TileNumbers& decoded) const noexcept;
 
  private:

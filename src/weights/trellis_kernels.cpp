@@ -18,13 +18,13 @@ namespace hn = hwy::HWY_NAMESPACE;
 using FloatTag = hn::ScalableTag<float>;
 using FloatVector = hn::Vec<FloatTag>;
 
-// Vectors of groups at a time, to hide the time that a sum takes.
+// Vectors of groups at a time, to hide the latency of sums.
 inline constexpr size_t kVectors = 4;
 // Shifts from here on give all lanes of a vector the same costs.
 inline constexpr int32_t kWideShift = 4;
 
 /// costs[x >> up] for x + kVector vectors and what follows, x a multiple of kVectors vectors. `kUp`: up, or kWideShift
-/// for what is no less.
+/// for larger ones.
 template <int32_t kUp, size_t kVector>
 HWY_INLINE FloatVector spread(const float* costs, size_t x, int32_t up) {
   const FloatTag d;
@@ -33,7 +33,7 @@ HWY_INLINE FloatVector spread(const float* costs, size_t x, int32_t up) {
   if constexpr ((size_t{1} << kUp) >= kLanes) {
     return hn::Set(d, costs[(x + kVector * kLanes) >> up]);
   } else {
-    // Lanes of an aligned vector, so that no load meets two lines of the cache.
+    // Lanes of an aligned vector, so that no load crosses a cache line.
     constexpr size_t kFirst = (kVector * kLanes) >> kUp;
     const hn::RebindToSigned<FloatTag> di;
     const auto lanes = hn::ShiftRight<kUp>(hn::Iota(di, static_cast<int32_t>((kFirst % kLanes) << kUp)));
@@ -42,7 +42,7 @@ HWY_INLINE FloatVector spread(const float* costs, size_t x, int32_t up) {
   }
 }
 
-/// Of one of the vectors of states from x on: their cost, and the cost of what follows them.
+/// Cost of one vector of states from x on, with the cost of their followers.
 template <int32_t kUp, size_t kDims, size_t kVector>
 HWY_INLINE FloatVector cost(const StateLevels& levels, const FloatVector (&wanted)[2], const float* next, size_t x,
                             int32_t up) {

@@ -6,22 +6,22 @@
 namespace kvq::weights {
 namespace {
 
-constexpr float kNever = 1.0e30F;  // cost of what may not be; sums of a few stay finite
-constexpr size_t kPadding = 64;    // kernels read a vector where they need a part of one
+constexpr float kNever = 1.0e30F;  // cost of a forbidden path; sums of a few stay finite
+constexpr size_t kPadding = 64;    // kernels read whole vectors where they need a part
 
 constexpr int32_t shift_of(const Code& code, int32_t step) { return code.first_bit(step + 1) - code.first_bit(step); }
 constexpr size_t groups_of(const Code& code, int32_t step) {
   return size_t{1} << static_cast<size_t>(kStateBits - shift_of(code, step));
 }
 
-/// Some successive steps of a tile, whose last step is followed by its first.
+/// Successive steps of a tile, whose last step is followed by its first.
 class Pass {
  public:
   Pass(const Code& code, const StateLevels& levels, const TrellisKernels& kernels, std::span<const float> targets,
        std::span<float> work)
       : code_(code), levels_(levels), kernels_(kernels), targets_(targets), costs_(work) {}
 
-  /// Steps first, first + 1, … first + count − 1, from the last one back. `end`: the state after them, or −1 for any.
+  /// Search steps first, first + 1, … first + count − 1, backwards. `end`: the state after them, or −1 for any.
   void run(int32_t first, int32_t count, int32_t end) {
     first_ = first;
     count_ = count;
@@ -43,7 +43,7 @@ class Pass {
 
   /// The first state of the cheapest path.
   int32_t best_start() const {
-    constexpr int32_t kNewest = 8;  // bits: the best of the states that share the others are compared first
+    constexpr int32_t kNewest = 8;  // bits: states that share the others are compared first
     std::array<float, (kStates >> kNewest)> groups;
     const std::array<float, 2> target = target_of(0);
     kernels_.step(levels_, target.data(), costs(0), shift(0), kNewest, groups.data());
@@ -51,7 +51,7 @@ class Pass {
     return best_of(0, group, kNewest);
   }
 
-  /// Of the path from a state of step i on.
+  /// Cost of the path from a state of step i on.
   float cost_of(int32_t i, int32_t state) const {
     if (i == count_) return end_ < 0 || state == end_ ? 0.0F : kNever;
     const std::array<float, 2> target = target_of(i);
@@ -64,11 +64,11 @@ class Pass {
     return cost + costs(i)[at >> static_cast<size_t>(shift(i))];
   }
 
-  /// The state that follows on the cheapest path.
+  /// Next state on the cheapest path.
   int32_t next(int32_t i, int32_t state) const { return best_of(i + 1, state >> shift(i), shift(i)); }
 
  private:
-  /// The best state of step i among those that differ from `group` in their newest bits only.
+  /// Best state of step i among those that differ from `group` only in their newest bits.
   int32_t best_of(int32_t i, int32_t group, int32_t newest) const {
     int32_t best = group;
     float best_cost = std::numeric_limits<float>::max();
@@ -112,7 +112,7 @@ void write_bits(std::span<uint8_t> stream, int32_t first, int32_t count, int32_t
 }  // namespace
 
 StateLevels::StateLevels(Allocator& allocator, const Codebook& codebook)
-    : levels{Vector<float>(StlAllocator<float>(allocator)), Vector<float>(StlAllocator<float>(allocator))} {
+    : levels{Vector<float>(allocator), Vector<float>(allocator)} {
   for (int32_t dim = 0; dim < codebook.code.dims(); ++dim) {
     Vector<float>& each = levels[static_cast<size_t>(dim)];
     each.reserve(kStates);

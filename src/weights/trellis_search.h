@@ -1,4 +1,4 @@
-// The cheapest path through the bit-shift trellis of a tile, for each instruction set.
+// Cheapest path through the bit-shift trellis of a tile, for each instruction set.
 #pragma once
 
 #include "core/memory.h"
@@ -12,11 +12,11 @@
 
 namespace kvq::weights {
 
-/// The weights that the states of a trellis stand for, in rows of unit variance.
+/// Levels of the states of a trellis, for rows of unit variance.
 struct StateLevels {
   StateLevels(Allocator& allocator, const Codebook& codebook);
 
-  std::array<Vector<float>, 2> levels;  // [dims][kStates]; the second is empty if a step is one weight
+  std::array<Vector<float>, 2> levels;  // [dims][kStates]; the second is empty for steps of one weight
 };
 
 /// All kernels round every product and sum on its own and in the same order, so that they find the same codes.
@@ -27,10 +27,10 @@ struct TrellisKernels {
   void (*step)(const StateLevels& levels, const float* target, const float* next, int32_t up, int32_t down, float* out);
 };
 
-/// What the processor at hand can run, best first; the last one runs everywhere.
+/// Kernels that this processor can run, best first; the last one runs everywhere.
 std::span<const TrellisKernels* const> trellis_kernels();
 
-/// Floats that a search in this code works on.
+/// Work space of a search in this code, in floats.
 size_t search_floats(const Code& code);
 
 /// The tail-biting stream of bits whose states come close to `targets`, [dims][steps]. Two passes: the first one begins

@@ -334,7 +334,7 @@ static void keeps_little(void) {
   ACCEPTED(kvq_plan_load(context, "version: 1", 10, &plan, err));
   info = described(plan);
   CHECK(info.n_matrices == 0 && info.has_policy == 0 && info.bytes == 0 && info.note[0] == 0);
-  REFUSED(KVQ_E_STATE, "nothing of caches", kvq_plan_policy(plan, &policy, err));
+  REFUSED(KVQ_E_STATE, "has no policy", kvq_plan_policy(plan, &policy, err));
   CHECK(policy == NULL);
   kvq_plan_destroy(plan);
 }

@@ -133,7 +133,7 @@ TEST_CASE("a plan of weights keeps its target, and quantize and eval carry it ou
   const std::string other = place.path("nuq-4.safetensors");
   run_json({"quantize", "--model", place.model(), "--scheme", "nuq-4", "--out", other});
   check_failure(with(evaluate, {"--weights", other, "--kv", "fp16"}), 1, "which is nuq-4");
-  check_failure(with(evaluate, {"--weights", weights}), 1, "nothing of caches");
+  check_failure(with(evaluate, {"--weights", weights}), 1, "has no policy");
 }
 
 TEST_CASE("the sensitivity of a matrix foretells what other noise does") {

@@ -1,4 +1,4 @@
-#include "io/centres_file.h"
+#include "io/trained_files.h"
 
 #include <doctest/doctest.h>
 

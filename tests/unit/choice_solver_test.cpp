@@ -1,5 +1,5 @@
 // The multiple-choice knapsack against brute force on small problems, and against GLPK on larger ones.
-#include "planning/choice_problem.h"
+#include "solver/choice_solver.h"
 
 #include "core/error.h"
 
@@ -15,7 +15,7 @@
 namespace choice_solver_test {
 
 using namespace kvq;
-using namespace kvq::planning;
+using namespace kvq::solver;
 
 namespace {
 
@@ -37,7 +37,7 @@ bool keeps(const Costs& sums, const Costs& limits) {
   return true;
 }
 
-/// Smallest goal of all plans within the limits; infinity if there is none.
+/// Smallest goal of all solutions within the limits; infinity if there is none.
 double brute_force(const Problem& problem, size_t choice = 0, size_t begin = 0, Costs sums = {}) {
   if (choice == problem.counts.size()) return keeps(sums, problem.limits) ? sums[problem.goal] : kInfinity;
   double best = kInfinity;
@@ -156,19 +156,19 @@ TEST_CASE("plans of small problems are as good as the best of all") {
       continue;
     }
     ++kept;
-    const Plan plan = solve(allocator, problem.view(0.0));
-    REQUIRE(plan.sums[problem.goal] == best);
-    REQUIRE(plan.bound == doctest::Approx(best).epsilon(1e-9));
-    REQUIRE(keeps(plan.sums, problem.limits));
+    const Solution solution = solve(allocator, problem.view(0.0));
+    REQUIRE(solution.sums[problem.goal] == best);
+    REQUIRE(solution.bound == doctest::Approx(best).epsilon(1e-9));
+    REQUIRE(keeps(solution.sums, problem.limits));
     Costs sums{};
     size_t begin = 0;
     for (size_t choice = 0; choice < problem.counts.size(); ++choice) {
       for (size_t cost = 0; cost < kCosts; ++cost) {
-        sums[cost] += problem.options[begin + static_cast<size_t>(plan.chosen[choice])][cost];
+        sums[cost] += problem.options[begin + static_cast<size_t>(solution.chosen[choice])][cost];
       }
       begin += static_cast<size_t>(problem.counts[choice]);
     }
-    REQUIRE(sums == plan.sums);
+    REQUIRE(sums == solution.sums);
   }
   CHECK(kept > 1000);
   CHECK(kept < 3000);
@@ -183,13 +183,13 @@ TEST_CASE("plans of a model's size are within 0.1 % of GLPK's optimum") {
       Problem problem = model_problem(timed ? 4 : 8, seed);
       problem.limits[kBytes] = sum_at_bits(problem, kBytes, 6);  // 3 bits a weight
       if (timed) problem.limits[kSeconds] = 0.95 * sum_at_bits(problem, kSeconds, 26);
-      const Plan plan = solve(allocator, problem.view(1e-4));
-      CHECK(plan.sums[kBytes] <= problem.limits[kBytes]);
-      CHECK(plan.sums[kSeconds] <= problem.limits[kSeconds]);
+      const Solution solution = solve(allocator, problem.view(1e-4));
+      CHECK(solution.sums[kBytes] <= problem.limits[kBytes]);
+      CHECK(solution.sums[kSeconds] <= problem.limits[kSeconds]);
       const double optimum = glpk_optimum(problem);
-      CHECK(plan.sums[kLoss] <= optimum * 1.001);
-      CHECK(plan.bound <= optimum * (1.0 + 1e-9));
-      CHECK(plan.sums[kLoss] <= plan.bound * 1.001);
+      CHECK(solution.sums[kLoss] <= optimum * 1.001);
+      CHECK(solution.bound <= optimum * (1.0 + 1e-9));
+      CHECK(solution.sums[kLoss] <= solution.bound * 1.001);
     }
   }
 }
@@ -197,12 +197,12 @@ TEST_CASE("plans of a model's size are within 0.1 % of GLPK's optimum") {
 TEST_CASE("each cost can be the goal, with limits of the others") {
   Allocator allocator({}, 0);
   Problem problem = model_problem(2, 4);
-  const Plan free = solve(allocator, problem.view(1e-4));
+  const Solution free = solve(allocator, problem.view(1e-4));
   problem.goal = kBytes;
   problem.limits[kLoss] = 0.3;
-  const Plan small = solve(allocator, problem.view(1e-4));
+  const Solution small = solve(allocator, problem.view(1e-4));
   CHECK(small.sums[kLoss] <= 0.3);
-  // The smallest plan's cost suffices for the same loss, and slightly less does not.
+  // The smallest solution's cost suffices for the same loss, and slightly less does not.
   problem.goal = kLoss;
   problem.limits = {small.sums[kBytes], kInfinity, kInfinity};
   CHECK(solve(allocator, problem.view(1e-4)).sums[kLoss] <= 0.3 * (1.0 + 1e-4));

@@ -1,4 +1,4 @@
-#include "planning/fusion.h"
+#include "solver/fusion.h"
 
 #include <doctest/doctest.h>
 
@@ -11,7 +11,7 @@
 namespace fusion_test {
 
 using namespace kvq;
-using namespace kvq::planning;
+using namespace kvq::solver;
 
 namespace {
 

@@ -1,5 +1,4 @@
 // A written policy reads back as the same policy.
-#include "io/policy_yaml_write.h"
 
 #include "core/error.h"
 #include "io/policy_yaml.h"

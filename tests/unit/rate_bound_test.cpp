@@ -1,6 +1,6 @@
-#include "planning/rate_bound.h"
+#include "solver/rate_bound.h"
 
-#include "planning/choice_problem.h"
+#include "solver/choice_solver.h"
 
 #include <doctest/doctest.h>
 
@@ -13,7 +13,7 @@
 namespace rate_bound_test {
 
 using namespace kvq;
-using namespace kvq::planning;
+using namespace kvq::solver;
 
 namespace {
 

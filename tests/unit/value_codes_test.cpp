@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/float16.h"
-#include "io/codebook_file.h"
+#include "io/trained_files.h"
 #include "support/codebook.h"
 #include "support/handles.h"
 #include "value_codes.h"

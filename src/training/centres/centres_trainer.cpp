@@ -1,6 +1,5 @@
 #include "training/centres/centres_trainer.h"
 
-#include "core/error.h"
 #include "core/float16.h"
 #include "core/splitmix.h"
 #include "training/centres/k_means.h"
@@ -16,15 +15,15 @@ size_t width(const CentresShape& shape) {
   return static_cast<size_t>(shape.kv_heads) * static_cast<size_t>(shape.head_dim);
 }
 
-/// 0 … n − 1 in a random order.
+/// The numbers 0 … n − 1 in random order.
 Vector<int32_t> shuffled(Allocator& allocator, int32_t n, uint64_t seed) {
-  Vector<int32_t> order(static_cast<size_t>(n), StlAllocator<int32_t>(allocator));
+  Vector<int32_t> order(static_cast<size_t>(n), allocator);
   std::iota(order.begin(), order.end(), 0);
   for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[splitmix64(seed, i) % i]);
   return order;
 }
 
-/// One head of all tokens, token i as vector places[i] of [tokens][head_dim].
+/// Gather one head of all tokens, token i as vector places[i] of [tokens][head_dim].
 void gather(Parallel& parallel, const KeptTokens& tokens, Side side, const CentresShape& shape, int32_t head,
             std::span<const int32_t> places, std::span<const int32_t> first_tokens, float* out) {
   const auto dim = static_cast<size_t>(shape.head_dim);
@@ -43,32 +42,14 @@ void gather(Parallel& parallel, const KeptTokens& tokens, Side side, const Centr
 
 CentresTrainer::CentresTrainer(Allocator& allocator, Parallel& parallel, Training& backend,
                                const CentresTrainerOptions& options)
-    : allocator_(allocator),
-      work_(allocator, options.max_bytes, "trainer"),
-      parallel_(parallel),
-      backend_(backend),
-      rounds_(options.rounds),
-      result_(allocator, options.shape),
-      tokens_(static_cast<size_t>(options.shape.n_layers), KeptTokens(work_, width(options.shape)),
-              StlAllocator<KeptTokens>(work_)) {
-  result_.seed = options.seed;
-  result_.model_id = options.model_id;
-  result_.note = options.note;
-}
-
-void CentresTrainer::add(int32_t layer, int32_t n, const void* keys, const void* values, kvq_dtype dtype) {
-  require_unfinished(layer);
-  const CentresShape& shape = result_.shape;
-  tokens_[static_cast<size_t>(layer)].add(n, shape.key_centres > 0 ? keys : nullptr,
-                                          shape.value_centres > 0 ? values : nullptr, dtype);
-}
+    : LayeredTrainer(allocator, parallel, backend, options, options.shape.key_centres > 0,
+                     options.shape.value_centres > 0),
+      rounds_(options.rounds) {}
 
 void CentresTrainer::run(int32_t layer, const TrainingProgress& progress) {
-  require_unfinished(layer);
+  const KeptTokens& tokens = tokens_of(layer);
   const CentresShape& shape = result_.shape;
-  KeptTokens& tokens = tokens_[static_cast<size_t>(layer)];
   const int64_t n = tokens.tokens();
-  if (n == 0) fail(KVQ_E_STATE, "layer %d has no tokens to train on", layer);
   if (n > INT32_MAX) {
     fail(KVQ_E_ARGUMENT, "layer %d has %lld tokens, train on at most %d", layer, static_cast<long long>(n), INT32_MAX);
   }
@@ -78,38 +59,32 @@ void CentresTrainer::run(int32_t layer, const TrainingProgress& progress) {
   }
   const auto numbers = std::allocate_shared<LayerCentres>(StlAllocator<LayerCentres>(allocator_), allocator_);
   ModelCentres::Layer trained{.numbers = numbers, .tokens = n};
-  const uint64_t seed = splitmix64(result_.seed, static_cast<uint64_t>(layer));  // layers may be trained in any order
-  const bool both = shape.key_centres > 0 && shape.value_centres > 0;
-  if (shape.key_centres > 0) {
-    const TrainingProgress part = progress.part(0.0, both ? 0.5 : 1.0);
-    trained.key_residual = train_side(tokens, Side::kKeys, seed, part, numbers->keys);
-  }
-  if (shape.value_centres > 0) {
-    const TrainingProgress part = progress.part(both ? 0.5 : 0.0, 1.0);
-    trained.value_residual = train_side(tokens, Side::kValues, seed, part, numbers->values);
+  for (const Side side : {Side::kKeys, Side::kValues}) {
+    if (!trains(side)) continue;
+    (side == Side::kKeys ? trained.key_residual : trained.value_residual) =
+        train_side(tokens, side, seed_of(layer), part_of(side, progress), numbers->side(side));
   }
   check_layer_centres(shape, *numbers, layer, KVQ_E_INTERNAL);
-  result_.layers[static_cast<size_t>(layer)] = std::move(trained);
-  tokens = KeptTokens(work_, width(shape));
+  finish(layer, std::move(trained));
 }
 
-/// Centres of all heads, one head after the other, rounded as files round them; what they leave of the squared norms.
+/// Find the centres of all heads, rounded as in files; returns the residual share of the squared norms.
 double CentresTrainer::train_side(const KeptTokens& tokens, Side side, uint64_t seed, const TrainingProgress& progress,
                                   Vector<float>& centres) {
   const CentresShape& shape = result_.shape;
   const auto n = static_cast<int32_t>(tokens.tokens());
   const Vector<int32_t> places = shuffled(work_, n, seed);
-  Vector<int32_t> first_tokens(StlAllocator<int32_t>{work_});
+  Vector<int32_t> first_tokens(work_);
   int32_t first = 0;
   for (const KeptTokens::Block& block : tokens.blocks()) {
     first_tokens.push_back(first);
     first += block.tokens;
   }
-  Vector<float> numbers(static_cast<size_t>(n) * static_cast<size_t>(shape.head_dim), StlAllocator<float>(work_));
+  Vector<float> numbers(static_cast<size_t>(n) * static_cast<size_t>(shape.head_dim), work_);
   const CentreVectors vectors{numbers.data(), n, shape.head_dim};
   const Owned<CentreSample> sample = backend_.make_centre_sample(work_, shape.centres(side), vectors);
   centres::KMeans k_means(work_, parallel_, *sample, shape.centres(side), vectors);
-  Vector<float> of_head(StlAllocator<float>{work_});
+  Vector<float> of_head(work_);
   double left = 0.0;
   double all = 0.0;
   for (int32_t head = 0; head < shape.kv_heads; ++head) {
@@ -127,11 +102,6 @@ double CentresTrainer::train_side(const KeptTokens& tokens, Side side, uint64_t 
     centres.insert(centres.end(), of_head.begin(), of_head.end());
   }
   return all > 0.0 ? left / all : 0.0;
-}
-
-void CentresTrainer::require_unfinished(int32_t layer) const {
-  if (result_.layers[static_cast<size_t>(layer)].numbers == nullptr) return;
-  fail(KVQ_E_STATE, "layer %d is finished", layer);
 }
 
 }  // namespace kvq

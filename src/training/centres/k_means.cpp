@@ -13,14 +13,14 @@
 namespace kvq::centres {
 namespace {
 
-/// Vectors for each centre in the samples that k-means++ and the first rounds see.
+/// Vectors per centre in the samples of k-means++ and of the first rounds.
 constexpr int32_t kStartSample = 16;
 constexpr int32_t kFirstSample = 64;
 constexpr int32_t kFirstRounds = 20;
-/// Of the time, the share that these take; all rounds over all vectors share the rest.
+/// Share of the time of these; rounds over all vectors share the rest.
 constexpr double kFirstShare = 0.3;
 
-constexpr int32_t kBlock = 512;  // vectors that a thread takes at once
+constexpr int32_t kBlock = 512;  // vectors per task
 
 }  // namespace
 
@@ -30,8 +30,8 @@ KMeans::KMeans(Allocator& allocator, Parallel& parallel, CentreSample& sample, i
       sample_(sample),
       n_centres_(centres),
       vectors_(vectors),
-      distances_(size(vectors.n), StlAllocator<float>(allocator)),
-      counts_(size(centres), StlAllocator<int32_t>(allocator)) {}
+      distances_(size(vectors.n), allocator),
+      counts_(size(centres), allocator) {}
 
 bool KMeans::find(const KMeansOptions& options, const TrainingProgress& progress, Vector<float>& centres) {
   seed_ = options.seed;
@@ -59,7 +59,7 @@ double KMeans::energy() {
   return std::accumulate(distances_.begin(), distances_.end(), 0.0);
 }
 
-/// Lloyd's rounds. Centres end as the means of the vectors that were nearest to them before.
+/// Run Lloyd's rounds. Centres become the means of their nearest vectors.
 bool KMeans::refine(const CentreVectors& vectors, int32_t rounds, double tolerance, const TrainingProgress& progress,
                     Vector<float>& centres) {
   double before = HUGE_VAL;
@@ -74,7 +74,8 @@ bool KMeans::refine(const CentreVectors& vectors, int32_t rounds, double toleran
   return true;
 }
 
-/// k-means++: every centre is a vector, drawn in proportion to its squared distance from the centres before it.
+/// k-means++: every centre is a vector drawn with probability proportional to its squared distance from earlier
+/// centres.
 void KMeans::start(const CentreVectors& sample, Vector<float>& centres) {
   const auto dim = size(sample.dim);
   const uint64_t any = random() % static_cast<uint64_t>(sample.n);
@@ -88,13 +89,13 @@ void KMeans::start(const CentreVectors& sample, Vector<float>& centres) {
   }
 }
 
-/// The nearest centre of each vector, how far it is, and Σ ‖x − c‖².
+/// Find the nearest centre of each vector and its distance; returns Σ ‖x − c‖².
 double KMeans::assign(const CentreVectors& vectors, std::span<const float> centres) {
   sample_.assign(vectors.n, centres, distances_.data());
   return std::accumulate(distances_.begin(), distances_.begin() + vectors.n, 0.0);
 }
 
-/// Centres without vectors start anew, as in k-means++.
+/// Restart centres without vectors, as in k-means++.
 void KMeans::revive(const CentreVectors& vectors, Vector<float>& centres) {
   for (int32_t c = 0; c < n_centres_; ++c) {
     if (counts_[size(c)] != 0) continue;
@@ -104,7 +105,7 @@ void KMeans::revive(const CentreVectors& vectors, Vector<float>& centres) {
   }
 }
 
-/// After a new centre.
+/// Update distances after a new centre.
 void KMeans::lower_distances(const CentreVectors& vectors, const float* centre) {
   for_each_block(vectors.n, [&](int32_t first, int32_t n) {
     for (int32_t i = first; i < first + n; ++i) {
@@ -114,7 +115,7 @@ void KMeans::lower_distances(const CentreVectors& vectors, const float* centre) 
   });
 }
 
-/// Put a centre on a vector, drawn in proportion to its distance. False if all are on centres already.
+/// Put a centre on a vector drawn in proportion to its distance. False if all vectors are centres already.
 bool KMeans::draw(const CentreVectors& vectors, float* centre) {
   const double total = std::accumulate(distances_.begin(), distances_.begin() + vectors.n, 0.0);
   const double place = static_cast<double>(random() >> 11U) * 0x1p-53 * total;

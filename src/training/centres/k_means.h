@@ -1,4 +1,4 @@
-// Centres that leave little of vectors (k-means).
+// k-means clustering.
 #pragma once
 
 #include "backend/centre_sample.h"
@@ -12,21 +12,21 @@
 namespace kvq::centres {
 
 struct KMeansOptions {
-  int32_t rounds = 8;       // over all vectors, at most
-  double tolerance = 1e-3;  // the share of the error that a round must take away for another one to follow
+  int32_t rounds = 8;       // over all vectors at most
+  double tolerance = 1e-3;  // least relative gain of a round for another one to follow
   uint64_t seed = 1;
 };
 
 /// Work space for clustering vectors of one size into a number of centres.
 class KMeans {
  public:
-  /// \param sample   of the vectors, and for as many centres.
+  /// \param sample   of the vectors, for this number of centres.
   /// \param centres  1 to 256, at most as many as vectors.
   KMeans(Allocator& allocator, Parallel& parallel, CentreSample& sample, int32_t centres, const CentreVectors& vectors);
 
-  /// Centres [centres][dim]. What they are depends on the vectors and the options alone. Nothing on a cancellation.
+  /// Find centres [centres][dim], which depend only on the vectors and the options. False on cancellation.
   ///
-  /// Begins with k-means++ on a sample, goes on with Lloyd's rounds on a larger one and then on all vectors.
+  /// Runs k-means++ on a sample, then Lloyd's rounds on a larger one and on all vectors.
   bool find(const KMeansOptions& options, const TrainingProgress& progress, Vector<float>& centres);
 
   /// Σ ‖x − c‖² with the nearest c of [centres][dim].
@@ -51,7 +51,7 @@ class KMeans {
   int32_t n_centres_;
   CentreVectors vectors_;
   uint64_t seed_ = 0;
-  uint64_t drawn_ = 0;       // numbers of this seed
+  uint64_t drawn_ = 0;       // random numbers drawn from this seed
   Vector<float> distances_;  // [n] squared
   Vector<int32_t> counts_;   // [centres] vectors
 };

@@ -2,8 +2,7 @@
 
 #include "core/error.h"
 #include "formats/commvq/key_kernels.h"
-#include "training/commvq/key_refinement.h"
-#include "training/commvq/key_stage.h"
+#include "training/commvq/key_least_squares.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,13 +12,13 @@
 namespace kvq {
 namespace {
 
-/// Neighbouring tokens resemble each other, so what judges must not lie between what is learnt from.
+/// Neighbouring tokens are similar: hold out runs of tokens.
 constexpr int32_t kLongestRun = 256;
 
-/// Less than this share of the keys is not worth a code: it is what rounding leaves.
+/// Residuals below this share of the keys are rounding errors, not worth a code.
 constexpr double kNothing = 1e-12;
 
-/// Iterations stop when they gain less than this share of the error.
+/// Least relative gain of an iteration for another one to follow.
 constexpr double kLeastKeyGain = 1e-4;
 
 void check(const KeyTrainingData& data, int32_t codes, const KeyTrainingOptions& options) {
@@ -37,7 +36,7 @@ void check(const KeyTrainingData& data, int32_t codes, const KeyTrainingOptions&
   }
 }
 
-/// The generator's own numbers, because standard distributions differ between libraries.
+/// The generator's own numbers: standard distributions differ between libraries.
 int32_t draw(std::mt19937_64& random, int32_t n) { return static_cast<int32_t>(random() % static_cast<uint64_t>(n)); }
 
 void shuffle(std::span<int32_t> items, std::mt19937_64& random) {
@@ -78,9 +77,7 @@ double energy_of(std::span<const float> vectors, std::span<const float> weights,
 }  // namespace
 
 KeyTrainer::Sample::Sample(Allocator& allocator)
-    : vectors(StlAllocator<float>(allocator)),
-      weights(StlAllocator<float>(allocator)),
-      keys(nullptr, Deleter<KeySample>(allocator, 0, 0)) {}
+    : vectors(allocator), weights(allocator), keys(nullptr, Deleter<KeySample>(allocator, 0, 0)) {}
 
 KeyTrainer::KeyTrainer(Allocator& allocator, Training& backend, int32_t codes, const KeyTrainingData& data,
                        const KeyTrainingOptions& options)
@@ -102,7 +99,7 @@ KeyTrainer::KeyTrainer(Allocator& allocator, Training& backend, int32_t codes, c
 
 void KeyTrainer::read(const KeyTrainingData& data) {
   std::mt19937_64 random(options_.seed);
-  Vector<int32_t> order(static_cast<size_t>(data.n), StlAllocator<int32_t>(*allocator_));
+  Vector<int32_t> order(static_cast<size_t>(data.n), *allocator_);
   std::iota(order.begin(), order.end(), 0);
   shuffle(order, random);
   order.resize(std::min(order.size(), static_cast<size_t>(options_.tokens)));
@@ -142,7 +139,7 @@ bool KeyTrainer::add_stages(int32_t stages, Vector<float>& z, const KeyTrainingO
   KeySample& sample = *training_.keys;
   sample.restore();
   if (first > 0) sample.encode(KeyEncoder(*allocator_, first, codes_, group_, z), 1);
-  Vector<float> codes(2 * static_cast<size_t>(codes_) * static_cast<size_t>(group_), StlAllocator<float>(*allocator_));
+  Vector<float> codes(2 * static_cast<size_t>(codes_) * static_cast<size_t>(group_), *allocator_);
   for (int32_t stage = first; stage < first + stages; ++stage) {
     if (!train_stage(stage, codes, observer)) return false;
     z.insert(z.end(), codes.begin(), codes.end());
@@ -160,7 +157,7 @@ bool KeyTrainer::train_stage(int32_t stage, Vector<float>& z, const KeyTrainingO
 
   std::mt19937_64 random(options_.seed + static_cast<uint64_t>(stage) + 1);
   start_codes(sample, n, group_, random, z);
-  // The tokens are in random order: any part of them is a sample.
+  // Tokens are in random order: any part is a sample.
   const auto share = static_cast<int32_t>(options_.soft_share * static_cast<float>(n));
   const int32_t part = std::max(share, std::min(codes_, n));
   const double squared_length = sample.plain_energy() / n;
@@ -206,7 +203,7 @@ bool KeyTrainer::refine(std::span<float> z, const KeyTrainingObserver& observer)
   double weight = training_.n;
   if (!training_.weights.empty()) weight = std::accumulate(training_.weights.begin(), training_.weights.end(), 0.0);
   const double ridge = options_.ridge * 2.0 * weight / codes_;
-  Vector<float> next(z.begin(), z.end(), StlAllocator<float>(*allocator_));
+  Vector<float> next(z.begin(), z.end(), *allocator_);
   double best_error = error(z);
   for (int32_t round = 0; round < options_.rounds && best_error > kNothing; ++round) {
     const KeyEncoder encoder(*allocator_, stages, codes_, group_, next);
@@ -235,7 +232,7 @@ double KeyTrainer::error(std::span<const float> z) const {
 
 Vector<double> KeyTrainer::stage_errors(std::span<const float> z) const {
   const int32_t stages = stages_of(z);
-  Vector<double> errors{StlAllocator<double>(*allocator_)};
+  Vector<double> errors(*allocator_);
   if (stages == 0) return errors;
   const Sample& sample = judges();
   const KeyEncoder encoder(*allocator_, stages, codes_, group_, z);

@@ -1,4 +1,4 @@
-// Learns the codes of keys: stage by stage on what the stages before leave (CommVQ, appendix A.2), then all at once.
+// Trains the codes of keys: stage by stage on residuals (CommVQ, appendix A.2), then all stages together.
 #pragma once
 
 #include "backend/training.h"
@@ -11,25 +11,25 @@
 namespace kvq {
 
 struct KeyTrainingOptions {
-  int32_t tokens = 1 << 17;  ///< at most that many are used, drawn at random
+  int32_t tokens = 1 << 17;  ///< at most, drawn at random
   uint64_t seed = 1;
 
   // A stage: expectation-maximization from random tokens, first with soft assignments.
   int32_t soft_iterations = 10;
-  float first_temperature = 1.0F;  ///< of the soft assignments, in units of the mean squared length of what remains
+  float first_temperature = 1.0F;  ///< of the soft assignments, in units of the mean squared residual
   float last_temperature = 0.01F;
-  float soft_share = 0.25F;  ///< of the tokens, for soft iterations, which cost more and need only be roughly right
+  float soft_share = 0.25F;  ///< of the tokens for soft iterations, which cost more and need less precision
   int32_t hard_iterations = 12;
-  double count_floor = 1.0;  ///< tokens that every code is imagined to have where it was, so that none is without
+  double count_floor = 1.0;  ///< pseudo-count of tokens at every code's old place, so that none is empty
 
   // All stages.
   int32_t rounds = 3;      ///< of least squares over all codes and encoding again
-  int32_t beam = 2;        ///< of that encoding, and of the errors that are reported and compared
-  double ridge = 0.3;      ///< what holds the codes where they were, relative to the mean number of tokens of a code
-  float held_out = 0.05F;  ///< share of the tokens, in runs, that judge rounds; 0: rounds are judged by all tokens
+  int32_t beam = 2;        ///< of that encoding, and of reported errors
+  double ridge = 0.3;      ///< pull towards the old codes, relative to the mean number of tokens of a code
+  float held_out = 0.05F;  ///< share of the tokens, in runs, that rounds are evaluated on; 0: all tokens
 };
 
-/// What training reads: n keys of one group, and what each is divided by (null: 1) and counts (null: 1).
+/// Training data: n keys of one group, their divisors (null: 1) and weights (null: 1).
 struct KeyTrainingData {
   KeyPairs keys;
   const float* norms = nullptr;
@@ -39,12 +39,12 @@ struct KeyTrainingData {
 };
 
 struct KeyTrainingProgress {
-  int32_t stage;      // stages, once all are trained together
+  int32_t stage;      // number of stages while all are trained together
   int32_t iteration;  // of the stage, or round
-  double error;       // Σ weight · ‖what the stages so far leave‖² / Σ weight · ‖key‖²
+  double error;       // Σ weight · ‖residual of the stages so far‖² / Σ weight · ‖key‖²
 };
 
-/// Called from the thread that trains; false stops.
+/// Called on the training thread; false stops.
 struct KeyTrainingObserver {
   bool (*observe)(const KeyTrainingProgress& progress, void* user) = nullptr;
   void* user = nullptr;
@@ -52,28 +52,28 @@ struct KeyTrainingObserver {
   bool operator()(const KeyTrainingProgress& progress) const { return observe == nullptr || observe(progress, user); }
 };
 
-/// Training of one group of one head. A token costs 4·Nc·g multiply-adds and Nc² additions an iteration of a stage, 20
-/// 480 with 64 codes for 64 pairs, 45 056 if soft, and `beam` times as many a stage and round of refinement. The same
+/// Trains one group of one head. A token costs 4·Nc·g multiply-adds and Nc² additions per iteration of a stage, 20 480
+/// with 64 codes for 64 pairs, 45 056 if soft, and `beam` times as many per stage and round of refinement. The same
 /// options and data give the same codes on any number of threads. Codes are z, [stages][codes][group]{re, im}.
 class KeyTrainer {
  public:
-  /// Copies the data. Throws KVQ_E_ARGUMENT, for one if there are fewer tokens than codes.
+  /// Copies the data. Throws KVQ_E_ARGUMENT, for instance for fewer tokens than codes.
   KeyTrainer(Allocator& allocator, Training& backend, int32_t codes, const KeyTrainingData& data,
              const KeyTrainingOptions& options);
 
-  /// Append stages to `z`, which may have some. False if the observer stopped it: z has the stages that were finished.
+  /// Append stages to `z`, which may have some. False if stopped: z has the finished stages.
   bool add_stages(int32_t stages, Vector<float>& z, const KeyTrainingObserver& observer = {});
 
-  /// Improve all stages of z together; never to a higher error(). False if the observer stopped it: z is valid.
+  /// Improve all stages of z together; error() never rises. False if stopped: z is valid.
   bool refine(std::span<float> z, const KeyTrainingObserver& observer = {});
 
-  /// Relative squared error, with the options' beam, of the tokens held out, or of all if there are none.
+  /// Relative squared error of the held-out tokens, or of all without any, with the options' beam.
   double error(std::span<const float> z) const;
-  /// The same after every stage: of decoders that know the first one only, the first two, … [stages].
+  /// The same after every stage, as decoded from the first one, the first two, … [stages].
   Vector<double> stage_errors(std::span<const float> z) const;
 
  private:
-  /// Tokens in memory of their own.
+  /// Copied tokens.
   struct Sample {
     explicit Sample(Allocator& allocator);
 

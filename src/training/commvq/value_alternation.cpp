@@ -7,11 +7,11 @@
 namespace kvq {
 
 ValueDraft::ValueDraft(Allocator& allocator, size_t width, size_t bits)
-    : channel_scale(width, 1.0F, StlAllocator<float>(allocator)),
-      codes(bits * width, StlAllocator<float>(allocator)),
-      offset(width, StlAllocator<float>(allocator)),
-      proposal(bits * width, StlAllocator<float>(allocator)),
-      proposal_bias(bits, StlAllocator<float>(allocator)) {}
+    : channel_scale(width, 1.0F, allocator),
+      codes(bits * width, allocator),
+      offset(width, allocator),
+      proposal(bits * width, allocator),
+      proposal_bias(bits, allocator) {}
 
 ValueCode ValueDraft::code() const {
   return {.width = static_cast<int32_t>(width()),
@@ -27,7 +27,7 @@ void start_from_signs(Allocator& allocator, std::span<const double> moments, Val
   const size_t width = draft.width();
   const double* sums = moments.data() + width * (width + 1);
   const double tokens = sums[width];
-  Vector<double> directions(width * width, StlAllocator<double>(allocator));
+  Vector<double> directions(width * width, allocator);
   for (size_t i = 0; i < width; ++i) {
     for (size_t j = 0; j <= i; ++j) {
       directions[i * width + j] = moments[i * (width + 1) + j] / tokens - sums[i] / tokens * (sums[j] / tokens);
@@ -51,11 +51,7 @@ void start_from_signs(Allocator& allocator, std::span<const double> moments, Val
 
 ValueAlternation::ValueAlternation(Allocator& allocator, const AlternationOptions& options, ValueSample& targets,
                                    ValueDraft& draft)
-    : allocator_(allocator),
-      options_(options),
-      targets_(targets),
-      draft_(draft),
-      moments_(StlAllocator<double>(allocator)) {}
+    : allocator_(allocator), options_(options), targets_(targets), draft_(draft), moments_(allocator) {}
 
 void ValueAlternation::start_from_signs() {
   const size_t extended = draft_.width() + 1;
@@ -68,8 +64,8 @@ void ValueAlternation::start_from_signs() {
 void ValueAlternation::solve_codes() {
   const size_t bits = draft_.bits();
   const size_t width = draft_.width();
-  Vector<double> normal((bits + 1) * (bits + 1), StlAllocator<double>(allocator_));
-  Vector<double> solution((bits + 1) * width, StlAllocator<double>(allocator_));
+  Vector<double> normal((bits + 1) * (bits + 1), allocator_);
+  Vector<double> solution((bits + 1) * width, allocator_);
   targets_.code_products(normal, solution);
   Vector<float> prior(draft_.codes);
   prior.insert(prior.end(), draft_.offset.begin(), draft_.offset.end());
@@ -79,12 +75,12 @@ void ValueAlternation::solve_codes() {
   for (size_t c = 0; c < width; ++c) draft_.offset[c] = static_cast<float>(offset[c]);
 }
 
-/// Ridge regression of the bits, as signs.
+/// Ridge regression of the bits as signs.
 void ValueAlternation::solve_proposal() {
   const size_t width = draft_.width();
   const size_t bits = draft_.bits();
   Vector<double> moments(moments_);
-  Vector<double> solution((width + 1) * bits, StlAllocator<double>(allocator_));
+  Vector<double> solution((width + 1) * bits, allocator_);
   targets_.sign_products(solution);
   solve_ridge(moments, options_.proposal_ridge, nullptr, bits, solution);
   for (size_t n = 0; n < bits; ++n) {

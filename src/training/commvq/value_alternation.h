@@ -1,4 +1,4 @@
-// One round after the other of a code for unit vectors: bits from the code, then the code from the bits.
+// Alternating rounds of a code for unit vectors: bits from the code, then the code from the bits.
 #pragma once
 
 #include "backend/value_sample.h"
@@ -10,10 +10,10 @@
 
 namespace kvq {
 
-/// Distance of the two numbers that stand for the signs of a normal distribution, in standard deviations: 2·√(2/π).
+/// Distance of the two levels for the signs of a normal distribution, in standard deviations: 2·√(2/π).
 inline constexpr double kSignStep = 1.5957691216057308;
 
-/// A code in the making, of unit vectors: its channel_scale is 1.
+/// Draft of a code of unit vectors: its channel_scale is 1.
 struct ValueDraft {
   ValueDraft(Allocator& allocator, size_t width, size_t bits);
 
@@ -33,8 +33,8 @@ struct AlternationOptions {
   double proposal_ridge;  // of the proposal, towards zero; both relative to the mean of the diagonal
 };
 
-/// Set a draft, which must have as many bits as channels, to the signs along the principal directions of vectors, given
-/// their moments (ValueSample::moments).
+/// Set a draft, which must have as many bits as channels, to signs along the principal directions, given the moments of
+/// the vectors (ValueSample::moments).
 void start_from_signs(Allocator& allocator, std::span<const double> moments, ValueDraft& draft);
 
 /// Alternating least squares of one draft.

@@ -1,11 +1,10 @@
-// The error of a batch of unit vectors that a network proposes codes for, and its gradient.
+// Error of a network's codes for a batch of unit vectors, and its gradient.
 #pragma once
 
 #include "core/memory.h"
 #include "core/parallel.h"
 #include "core/scratch.h"
 #include "formats/commvq/value_network_layers.h"
-#include "training/commvq/value_network_layout.h"
 
 #include <algorithm>
 #include <array>
@@ -14,15 +13,59 @@
 
 namespace kvq {
 
-/// Which bits are decoded in training. kHard: those of the largest output, noise included, while the gradient goes to
-/// the outputs as if they had been the soft ones, straight through. kSoft: the means of bits under softmax(outputs /
-/// temperature), of which the gradient is the true one.
+enum class NetworkPart { kNormGain, kNormBias, kFirst, kFirstBias, kSecond, kSecondBias, kCodes };
+
+/// Layout of a network's parameters and the jointly trained codes in one array, as optimizers need it. Parts have the
+/// shapes of ValueNetwork's arrays; codes are [bits][width].
+struct NetworkLayout {
+  size_t width;
+  size_t hidden;
+  size_t bits;  // even
+
+  static constexpr std::array kParts = {NetworkPart::kNormGain,  NetworkPart::kNormBias, NetworkPart::kFirst,
+                                        NetworkPart::kFirstBias, NetworkPart::kSecond,   NetworkPart::kSecondBias,
+                                        NetworkPart::kCodes};
+
+  size_t outputs() const { return 2 * bits; }
+  size_t size(NetworkPart part) const {
+    switch (part) {
+      case NetworkPart::kNormGain:
+      case NetworkPart::kNormBias:
+        return width;
+      case NetworkPart::kFirst:
+        return hidden * width;
+      case NetworkPart::kFirstBias:
+        return hidden;
+      case NetworkPart::kSecond:
+        return outputs() * hidden;
+      case NetworkPart::kSecondBias:
+        return outputs();
+      case NetworkPart::kCodes:
+        return bits * width;
+    }
+    return 0;
+  }
+  size_t begin(NetworkPart part) const {
+    size_t sum = 0;
+    for (const NetworkPart each : kParts) sum += each < part ? size(each) : 0;
+    return sum;
+  }
+  size_t total() const { return begin(NetworkPart::kCodes) + size(NetworkPart::kCodes); }
+
+  template <typename Real>
+  std::span<Real> part(std::span<Real> parameters, NetworkPart part) const {
+    return parameters.subspan(begin(part), size(part));
+  }
+};
+
+/// Bits decoded in training. kHard: those of the largest output, noise included, with a straight-through gradient, that
+/// of the soft bits. kSoft: the means of bits under softmax(outputs / temperature), with their true gradient.
 enum class BitChoice { kHard, kSoft };
 
 template <typename Real>
 class NetworkGradient {
  public:
-  /// Of batches of `blocks` times kValueBlock vectors.
+  /// For batches of `blocks` times kValueBlock vectors.
   NetworkGradient(Allocator& allocator, Parallel& parallel, const NetworkLayout& layout, size_t blocks)
       : allocator_(allocator),
         parallel_(parallel),
@@ -36,13 +79,13 @@ class NetworkGradient {
         output_gradient_(make(layout.outputs())),
         code_(make(layout.bits)),
         decoded_gradient_(make(layout.width)),
-        errors_(blocks, StlAllocator<double>(allocator)) {}
+        errors_(blocks, allocator) {}
 
   size_t tokens() const { return blocks_ * kValueBlock; }
 
   /// The mean of |w/|w| − u|² over the batch, where w = s·C for the bits s of unit vector u, and its gradient.
-  /// `unit(i)` points to vector i of the batch, `noise(i, pair)` gives what is added to the outputs for a pair of bits,
-  /// one number a choice.
+  /// `unit(i)` points to vector i of the batch, `noise(i, pair)` gives the noise added to the outputs for a pair of
+  /// bits, one number per choice.
   template <typename Units, typename Noise>
   double compute(std::span<const Real> parameters, const Units& unit, const Noise& noise, double temperature,
                  BitChoice choice, std::span<Real> gradient) {
@@ -60,13 +103,13 @@ class NetworkGradient {
  private:
   using Numbers = Vector<Real>;
 
-  Numbers make(size_t rows) const { return Numbers(rows * tokens(), StlAllocator<Real>(allocator_)); }
+  Numbers make(size_t rows) const { return Numbers(rows * tokens(), allocator_); }
 
   size_t workspace_numbers() const {
     return (5 * layout_.width + 3 * layout_.hidden + layout_.outputs() + 2 * layout_.bits) * kValueBlock;
   }
 
-  /// Both ways through the network for one block of vectors, whose columns end up in the arrays of the batch.
+  /// Forward and backward pass for one block of vectors, whose columns go to the arrays of the batch.
   template <typename Units, typename Noise>
   double pass_block(std::span<const Real> parameters, size_t block, const Units& unit, const Noise& noise,
                     double temperature, BitChoice choice, Real* workspace) noexcept {
@@ -132,7 +175,7 @@ class NetworkGradient {
     return error;
   }
 
-  /// Bits of a block, and in place of its outputs the probabilities of choices.
+  /// Compute the bits of a block, and replace its outputs by the probabilities of choices.
   template <typename Noise>
   void choose(size_t block, const Noise& noise, double temperature, BitChoice choice, Real* output,
               Real* code) const noexcept {
@@ -162,7 +205,7 @@ class NetworkGradient {
     }
   }
 
-  /// Gradients of what is added to rows, and of the gain.
+  /// Gradients of biases and of the gain.
   void sum_rows(std::span<Real> gradient) {
     const auto sum = [&](const Numbers& batch, const Numbers* factors, NetworkPart part) {
       const std::span<Real> out = layout_.part(gradient, part);
@@ -231,7 +274,7 @@ class NetworkGradient {
   NetworkLayout layout_;
   const ValueKernels& kernels_ = *value_kernels().front();
   size_t blocks_;
-  // Of the batch: [rows][tokens], or as right sides of products [tokens][rows].
+  // Arrays of the batch: [rows][tokens], or as right sides of products [tokens][rows].
   Numbers standard_;
   Numbers input_;  // transposed
   Numbers input_gradient_;

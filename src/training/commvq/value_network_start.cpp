@@ -1,4 +1,4 @@
-// Where training of a network starts.
+// Initial network of the training.
 #include "core/splitmix.h"
 #include "formats/commvq/value_network_layers.h"
 #include "training/commvq/value_network_trainer.h"
@@ -11,8 +11,8 @@ namespace kvq {
 namespace {
 
 constexpr double kFourLevelStep = 0.9957;  // of the best four equidistant levels of a normal distribution
-constexpr double kLeastDeviation = 1e-3;   // of the largest one: components below are noise
-constexpr double kNoDeviation = 1e-4;  // of a channel of a unit vector: what rounding leaves of targets all the same
+constexpr double kLeastDeviation = 1e-3;   // of the largest deviation: smaller components are noise
+constexpr double kNoDeviation = 1e-4;      // of a channel of a unit vector: rounding error of equal targets
 
 // Hidden unit q sees component q, in deviations, as kGain · component + kShift, where GELU rises steadily.
 constexpr double kGain = 0.8;
@@ -22,10 +22,10 @@ constexpr double kConstantOutput = 6.0;
 
 constexpr uint64_t kWeightStream = 0x77656967687473;
 
-/// The principal components of the targets: signs along them, as least squares starts from.
+/// Principal components of the targets, with signs along them, the start of least squares.
 struct Components {
   Components(Allocator& allocator, ValueSample& targets, size_t width)
-      : signs(allocator, width, width), deviations(width, StlAllocator<double>(allocator)) {
+      : signs(allocator, width, width), deviations(width, allocator) {
     ValueAlternation(allocator, {}, targets, signs).start_from_signs();
     for (size_t q = 0; q < width; ++q) {
       double sum = 0;
@@ -44,7 +44,7 @@ struct Components {
   double least;  // of deviations to divide by
 };
 
-/// What the bits of a code do.
+/// Components that the bits of a code stand for.
 struct Levels {
   explicit Levels(const NetworkLayout& layout) : bits(layout.bits), bits_of_component(layout.bits / layout.width) {}
 
@@ -87,7 +87,7 @@ void fill_first_layer(const Components& components, uint64_t seed, NetworkDraft&
     }
     bias[q] = static_cast<float>(kShift - gain * components.center(q));
   }
-  for (size_t i = width * width; i < first.size(); ++i) {  // further units see random directions
+  for (size_t i = width * width; i < first.size(); ++i) {  // further units take random directions
     const double uniform = static_cast<double>(splitmix64(seed ^ kWeightStream, i) >> 11U) * 0x1p-53;
     first[i] = static_cast<float>((uniform - 0.5) * std::sqrt(12.0) / length);
   }
@@ -102,7 +102,7 @@ void fill_second_layer(const Levels& levels, NetworkDraft& draft) {
   for (size_t output = 0; output < draft.layout.outputs(); ++output) {
     const size_t pair = output / kPairChoices;
     const size_t first_component = levels.component(2 * pair);
-    std::array<double, 2> level{};  // of the components that the pair is about
+    std::array<double, 2> level{};  // of the pair's components
     double at_zero = 0;
     for (size_t bit = 2 * pair; bit < 2 * pair + 2; ++bit) {
       const auto set = static_cast<double>(output >> (bit % 2) & 1U);
@@ -132,7 +132,7 @@ void start_from_components(Allocator& allocator, ValueSample& targets, uint64_t 
   fill_second_layer(levels, draft);
   const std::span<float> codes = draft.part(NetworkPart::kCodes);
   fill_codes(components, levels, codes);
-  // To decode to vectors of length √width, so that steps of the optimizer are as small for codes as for weights.
+  // Decode to vectors of length √width, so that optimizer steps are as small for codes as for weights.
   const auto scale = static_cast<float>(std::sqrt(static_cast<double>(draft.layout.width)));
   for (float& each : codes) each *= scale;
 }

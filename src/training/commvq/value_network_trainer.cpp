@@ -45,8 +45,8 @@ NetworkTrainer::NetworkTrainer(Allocator& allocator, Parallel& parallel, const N
       draft_(draft),
       batch_(allocator, parallel, draft.layout, kBlocksOfBatch),
       optimizer_(allocator, draft.parameters.size()),
-      gradient_(draft.parameters.size(), StlAllocator<float>(allocator)),
-      gumbel_(kQuantiles, StlAllocator<float>(allocator)) {
+      gradient_(draft.parameters.size(), allocator),
+      gumbel_(kQuantiles, allocator) {
   for (size_t i = 0; i < kQuantiles; ++i) {
     const double probability = (static_cast<double>(i) + 0.5) / static_cast<double>(kQuantiles);
     gumbel_[i] = static_cast<float>(-std::log(-std::log(probability)));
@@ -109,7 +109,7 @@ NetworkTrainer::Decoded NetworkTrainer::decode_held_out() const {
   const ValueKernels& kernels = *value_kernels().front();
   const float* codes = draft_.part(NetworkPart::kCodes).data();
   const size_t blocks = (targets_.held_out + kValueBlock - 1) / kValueBlock;
-  Vector<Decoded> parts(blocks, StlAllocator<Decoded>(allocator_));
+  Vector<Decoded> parts(blocks, allocator_);
   const auto decode = [&](size_t block, float* unit) noexcept {
     float* code = unit + width * kValueBlock;
     float* decoded = code + bits * kValueBlock;

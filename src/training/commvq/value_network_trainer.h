@@ -7,7 +7,6 @@
 #include "training/adamw.h"
 #include "training/commvq/value_alternation.h"
 #include "training/commvq/value_network_gradient.h"
-#include "training/commvq/value_network_layout.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -18,18 +17,18 @@ namespace kvq {
 struct NetworkTrainingOptions {
   static constexpr int32_t kStepsOfRound = 50;
 
-  int32_t rounds = 40;  // of so many steps of the optimizer
-  double rate = 4e-3;   // of learning, at first; it falls to 0
+  int32_t rounds = 40;  // of kStepsOfRound steps of the optimizer
+  double rate = 4e-3;   // learning rate at first; it falls to 0
   double weight_decay = 0.01;
-  double first_temperature = 2.0;  // of the softmax that gradients go through
+  double first_temperature = 2.0;  // of the softmax in gradients
   double last_temperature = 0.5;
   uint64_t seed = 1;
 };
 
-/// A network and its code in the making, of unit vectors.
+/// Draft of a network and its code of unit vectors.
 struct NetworkDraft {
   NetworkDraft(Allocator& allocator, const NetworkLayout& layout_)
-      : layout(layout_), parameters(layout_.total(), StlAllocator<float>(allocator)) {}
+      : layout(layout_), parameters(layout_.total(), allocator) {}
 
   std::span<float> part(NetworkPart each) { return layout.part(std::span<float>(parameters), each); }
   std::span<const float> part(NetworkPart each) const { return layout.part(std::span<const float>(parameters), each); }
@@ -39,28 +38,28 @@ struct NetworkDraft {
   Vector<float> parameters;
 };
 
-/// Set a draft to what least squares starts from as well: a code of levels along the principal components of the
-/// targets, two each, or four with 2 bits, and a network that finds the nearest ones, but for what a GELU bends. One
-/// bit is always set: its row is the constant that levels on both sides of a mean need.
+/// Set a draft to the start of least squares: a code of two levels along each principal component of the targets, four
+/// with 2 bits, and a network that finds the nearest ones up to the curvature of a GELU. One bit is always set: its row
+/// is the constant that levels on both sides of a mean need.
 void start_from_components(Allocator& allocator, ValueSample& targets, uint64_t seed, NetworkDraft& draft);
 
-/// The result depends on the options, the targets and the draft alone.
+/// The result depends only on the options, the targets and the draft.
 class NetworkTrainer {
  public:
   NetworkTrainer(Allocator& allocator, Parallel& parallel, const NetworkTrainingOptions& options,
                  const UnitVectors& targets, NetworkDraft& draft);
 
-  /// The next round of steps, each for another batch of targets.
+  /// Run the next round of steps, each for another batch of targets.
   void run_round();
 
   /// Mean squared error of the held-out targets with the bits that the network proposes, decoded to unit length.
   double held_out_error() const;
 
-  /// Scale the code, which means the same at any length, so that it decodes to vectors of about unit length.
+  /// Scale the code, whose meaning does not depend on length, to decode to vectors of about unit length.
   void normalize_code();
 
  private:
-  /// Of held-out targets: what they miss their targets by, and the lengths before these were made 1.
+  /// Decoded held-out targets: their errors, and their lengths before normalization.
   struct Decoded {
     double error = 0;
     double length = 0;

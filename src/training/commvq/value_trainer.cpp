@@ -45,7 +45,7 @@ void check(const CodebookShape& shape, std::span<const float> values, const Valu
   }
 }
 
-/// Counts rounds for the caller and asks whether to go on.
+/// Counts rounds for the caller and asks whether to continue.
 class Progress {
  public:
   Progress(const CodebookShape& shape, const ValueTrainingOptions& options, const ValueTrainingCallback& callback)
@@ -66,13 +66,13 @@ class Progress {
   int32_t round_ = 0;
 };
 
-/// The code of one vector, by least squares.
+/// Trains the code of one vector by least squares.
 class VectorTrainer {
  public:
   VectorTrainer(Allocator& allocator, size_t width, const ValueTrainingOptions& options, Progress& progress)
       : allocator_(allocator), width_(width), options_(options), progress_(progress) {}
 
-  /// Stage by stage, each on what the stages before it leave, then all together; nothing if cancelled.
+  /// Train stage by stage on residuals, then all stages together; nothing if cancelled.
   std::optional<ValueDraft> train(ValueSample& units, size_t bits) {
     std::optional<ValueDraft> all = train_stage(units);
     while (all && all->bits() < bits) {
@@ -103,7 +103,7 @@ class VectorTrainer {
     return alternate(joint, all, options_.joint_rounds, false);
   }
 
-  /// A further stage, of what was left divided by `norm`.
+  /// Add a stage, trained on the residual divided by `norm`.
   static void append(ValueDraft& all, const ValueDraft& stage, float norm) {
     for (const float each : stage.codes) all.codes.push_back(norm * each);
     for (size_t c = 0; c < all.width(); ++c) all.offset[c] += norm * stage.offset[c];
@@ -111,8 +111,8 @@ class VectorTrainer {
     all.proposal_bias.insert(all.proposal_bias.end(), stage.proposal_bias.begin(), stage.proposal_bias.end());
   }
 
-  /// Leaves the best draft of all rounds in `draft`; false if cancelled. Bits that a search over several stages changed
-  /// would make a worse proposal than those that its own stage found, so joint rounds leave it as it is.
+  /// Leaves the best draft of all rounds in `draft`; false if cancelled. Joint rounds do not change the proposal: bits
+  /// from a search over several stages would fit it worse than those of its own stage.
   bool alternate(ValueAlternation& alternation, ValueDraft& draft, int32_t rounds, bool proposes) {
     double least = alternation.encode();
     ValueDraft best = draft;
@@ -140,15 +140,15 @@ class VectorTrainer {
 std::pair<double, double> judge(Allocator& allocator, Parallel& parallel, const ValueCode& code,
                                 const TokenSplit& split, const float* values, size_t stride) {
   const auto width = static_cast<size_t>(code.width);
-  Vector<float> vectors(split.held_out * width, StlAllocator<float>(allocator));
+  Vector<float> vectors(split.held_out * width, allocator);
   for (size_t i = 0; i < split.held_out; ++i) {
     std::copy_n(values + split.tokens[split.training() + i] * stride, width, vectors.data() + i * width);
   }
   const ValueEncoder encoder(allocator, parallel, code);
-  Vector<uint32_t> packed(split.held_out * code.words(), StlAllocator<uint32_t>(allocator));
-  Vector<uint16_t> scales(split.held_out, StlAllocator<uint16_t>(allocator));
+  Vector<uint32_t> packed(split.held_out * code.words(), allocator);
+  Vector<uint16_t> scales(split.held_out, allocator);
   encoder.encode(allocator, parallel, vectors.data(), width, split.held_out, packed.data(), scales.data());
-  Vector<float> decoded(width, StlAllocator<float>(allocator));
+  Vector<float> decoded(width, allocator);
   double error = 0;
   double norm = 0;
   for (size_t i = 0; i < split.held_out; ++i) {
@@ -162,7 +162,7 @@ std::pair<double, double> judge(Allocator& allocator, Parallel& parallel, const 
   return {error, norm};
 }
 
-/// The network and the code of one vector, as they were after the best of all rounds; nothing if cancelled.
+/// Train the network and the code of one vector; returns those of the best round, nothing if cancelled.
 std::optional<NetworkDraft> train_network(Allocator& allocator, Parallel& parallel, const NetworkLayout& layout,
                                           ValueSample& sample, const UnitVectors& units,
                                           const ValueTrainingOptions& options, Progress& progress) {

@@ -9,10 +9,10 @@
 namespace kvq {
 
 TokenSplit split_tokens(Allocator& allocator, size_t tokens, size_t at_most, double held_out, uint64_t seed) {
-  // Neighbours resemble each other: a held-out token between two of training would be judged too well.
+  // Neighbours are similar: a held-out token between two of training would look too good.
   constexpr size_t kRun = 64;
   const size_t length = std::clamp<size_t>(tokens / 16, 1, kRun);
-  Vector<size_t> runs((tokens + length - 1) / length, StlAllocator<size_t>(allocator));
+  Vector<size_t> runs((tokens + length - 1) / length, allocator);
   std::iota(runs.begin(), runs.end(), size_t{0});
   uint64_t drawn = 0;
   for (size_t i = runs.size(); i > 1; --i) std::swap(runs[i - 1], runs[splitmix64(seed, drawn++) % i]);
@@ -29,9 +29,9 @@ TokenSplit split_tokens(Allocator& allocator, size_t tokens, size_t at_most, dou
 }
 
 void mean_magnitudes(std::span<const float> values, size_t channels, Vector<float>& out) {
-  constexpr double kFloor = 1e-3;  // of the mean over channels: a dead one must not outweigh the living
+  constexpr double kFloor = 1e-3;  // of the mean over channels: a dead channel must not dominate
   const size_t tokens = values.size() / channels;
-  Vector<double> sums(channels, StlAllocator<double>(out.get_allocator()));
+  Vector<double> sums(channels, out.get_allocator());
   for (size_t t = 0; t < tokens; ++t) {
     for (size_t c = 0; c < channels; ++c) sums[c] += std::fabs(static_cast<double>(values[t * channels + c]));
   }
@@ -46,7 +46,7 @@ void mean_magnitudes(std::span<const float> values, size_t channels, Vector<floa
 Vector<float> unit_vectors(Allocator& allocator, const TokenSplit& split, const float* values, size_t stride,
                            std::span<const float> channel_scale) {
   const size_t width = channel_scale.size();
-  Vector<float> units(split.tokens.size() * width, StlAllocator<float>(allocator));
+  Vector<float> units(split.tokens.size() * width, allocator);
   for (size_t i = 0; i < split.tokens.size(); ++i) {
     const float* vector = values + split.tokens[i] * stride;
     float* unit = units.data() + i * width;

@@ -1,4 +1,4 @@
-// The tokens that a codebook of values is trained and judged on.
+// Training and held-out tokens of a codebook of values.
 #pragma once
 
 #include "core/memory.h"
@@ -9,9 +9,9 @@
 
 namespace kvq {
 
-/// Which tokens to use, in runs of neighbours: the last `held_out` judge, the others train.
+/// Chosen tokens in runs of neighbours: the last `held_out` evaluate, the others train.
 struct TokenSplit {
-  explicit TokenSplit(Allocator& allocator) : tokens(StlAllocator<size_t>(allocator)) {}
+  explicit TokenSplit(Allocator& allocator) : tokens(allocator) {}
 
   Vector<size_t> tokens;
   size_t held_out = 0;

@@ -11,17 +11,17 @@
 namespace kvq {
 namespace {
 
-constexpr int64_t kTokens = 4'000'000;  // that a network learns from by default, in as many passes as that takes
-constexpr double kTiltGain = 0.2;       // of the weights' correction by a miss of all bits
+constexpr int64_t kTokens = 4'000'000;  // that a network sees by default, over several passes
+constexpr double kTiltGain = 0.2;       // correction of weights for an error of all bits
 constexpr int32_t kRounds = 8;          // of the last third of the training
 constexpr double kCloseEnough = 0.02;   // bits
 constexpr double kMostTilt = 5.0;
 
-/// Where a function that rises crosses a value: steps that double until it has been passed, then between the two
+/// Search where a rising function crosses a value: doubling steps until it has crossed, then between the last two
 /// points.
 class Crossing {
  public:
-  /// The next place to try, when at `x` the function misses the value by `missing`; `step` is the first.
+  /// Next point to try, if the function is `missing` below the value at `x`; `step` is the first.
   double next(double x, double missing, double step) noexcept {
     (missing > 0.0 ? low_ : high_) = Point{x, missing};
     if (!low_.has_value() || !high_.has_value()) return x + step * std::exp2(tried_++);
@@ -40,17 +40,17 @@ class Crossing {
   double tried_ = 0.0;
 };
 
-/// One group of layers. Networks trained on labels as they come would vote for the most frequent one nearly everywhere:
-/// no single key says much, and a page goes with the majority of its tokens. So labels weigh as much as they are rare,
-/// which leaves votes about even where keys say nothing, and moreover by a factor for each step to more bits, which is
-/// sought so that as many bits are voted for as the labels have.
+/// Training of one group of layers. Networks trained on unweighted labels vote for the most frequent one nearly
+/// everywhere: a single key says little, and a page follows the majority of its tokens. So labels weigh inversely to
+/// their frequency, which balances votes where keys say nothing, times a factor per step to more bits, which is
+/// searched so that the voted bits equal the labels' bits.
 struct Group {
   Group(Allocator& work, const RouterPages& pages, std::span<const double> expert_bits, uint64_t seed)
       : training(work, pages, expert_bits.size(), seed),
         bits(expert_bits),
-        labels(pages.keys.size() * pages.units, 0, StlAllocator<uint8_t>(work)),
+        labels(pages.keys.size() * pages.units, 0, work),
         chosen(labels),
-        weights(expert_bits.size(), 1.0F, StlAllocator<float>(work)),
+        weights(expert_bits.size(), 1.0F, work),
         current(work),
         best(work) {
     training.store(current);
@@ -72,7 +72,7 @@ struct Group {
     }
   }
 
-  /// Bits that pages lack to have those of the labels, as things are.
+  /// Bits that pages lack compared with the labels.
   double missing_bits() noexcept {
     training.store(current);
     training.route(current, chosen);
@@ -84,10 +84,10 @@ struct Group {
     weigh_labels();
   }
 
-  /// While the network learns, follow what it does.
+  /// Adjust the weights while the network learns.
   void correct() noexcept { set_tilt(tilt + kTiltGain * missing_bits() / mean_bits(labels)); }
 
-  /// Keep the network if it comes closest so far. Returns the bits that its pages lack.
+  /// Keep the network if it is the closest so far. Returns the bits that its pages lack.
   double consider() noexcept {
     const double missing = missing_bits();
     if (std::fabs(missing) < closest) best = current;  // of the same size: allocates nothing
@@ -95,7 +95,7 @@ struct Group {
     return missing;
   }
 
-  /// Go back for another round unless the network is close enough.
+  /// Restart another round unless the network is close enough.
   void finish_round() noexcept {
     const double missing = consider();
     if (done()) return;
@@ -120,11 +120,7 @@ class Groups {
  public:
   Groups(Allocator& work, Parallel& parallel, const RouterSamples& samples, const RouterTrainingOptions& options,
          const ModelRouter& router)
-      : parallel_(parallel),
-        samples_(samples),
-        options_(options),
-        router_(router),
-        groups_(StlAllocator<Owned<Group>>(work)) {
+      : parallel_(parallel), samples_(samples), options_(options), router_(router), groups_(work) {
     for (size_t i = 0; i < samples.pages.size(); ++i) {
       groups_.push_back(
           make_owned<Group>(work, work, samples.pages[i], router.expert_bits, splitmix64(router.seed, i)));
@@ -174,7 +170,7 @@ class Groups {
     });
   }
 
-  /// The networks, and what they do.
+  /// Store the networks and their figures.
   void store(ModelRouter& out) {
     out.groups.clear();
     for (const Owned<Group>& group : groups_) {
@@ -206,7 +202,7 @@ class Groups {
     return std::all_of(groups_.begin(), groups_.end(), [](const Owned<Group>& group) { return group->done(); });
   }
 
-  /// Passes from `begin` to `end` over all groups; steps become smaller from the first to the last of all epochs.
+  /// Run passes `begin` to `end` over all groups; steps shrink from the first to the last of all epochs.
   template <typename Pass>
   void learn(int32_t begin, int32_t end, const TrainingProgress& progress, const Pass& pass) {
     for (int32_t epoch = begin; epoch < end; ++epoch) {

@@ -12,23 +12,22 @@
 
 namespace kvq {
 
-/// What the routers of a model are trained on.
+/// Training data of a model's routers.
 struct RouterSamples {
-  explicit RouterSamples(Allocator& allocator)
-      : pages(StlAllocator<RouterPages>(allocator)), errors(StlAllocator<GroupErrors>(allocator)) {}
+  explicit RouterSamples(Allocator& allocator) : pages(allocator), errors(allocator) {}
 
   Vector<RouterPages> pages;   // [groups]
   Vector<GroupErrors> errors;  // [groups]; without errors for the paper's loss
 };
 
 struct RouterTrainingOptions {
-  int32_t epochs = 0;  // 0: as many as the algorithm's default
+  int32_t epochs = 0;  // 0: the algorithm's default
   double learning_rate = 3e-4;
 };
 
-/// Fill `router`, whose experts and shape are given, with networks and how they do. For labels `router.method` says so
-/// and `wanted` is the mean of bits that pages should have; for the paper's loss `nll` is that of the model and
-/// `router.lambda` is set. Throws KVQ_E_CANCELLED.
+/// Fill `router`, whose experts and shape are given, with networks and their figures. With labels, `wanted` is the mean
+/// of bits that pages should have; with the paper's loss, `nll` is the model's and `router.lambda` is set. Throws
+/// KVQ_E_CANCELLED.
 void train_on_labels(Allocator& work, Parallel& parallel, const RouterSamples& samples, double wanted,
                      const RouterTrainingOptions& options, const TrainingProgress& progress, ModelRouter& router);
 void train_on_paper_loss(Allocator& work, Parallel& parallel, const RouterSamples& samples, double nll,

@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kBatchTokens = 128;
 constexpr double kWeightDecay = 1e-4;
 
-/// A finite half as a float: unlike from_float16() without branches, for loops that compilers turn into vectors.
+/// A finite FP16 number as a float: unlike from_float16() without branches, for loops that compilers vectorize.
 float widen(uint16_t half) {
   const float magnitude = std::bit_cast<float>((half & 0x7FFFU) << 13U) * 0x1p112F;
   return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | (half & 0x8000U) << 16U);
@@ -29,7 +29,7 @@ float normal(uint64_t seed, uint64_t index) {
   return static_cast<float>(radius * std::cos(2.0 * std::numbers::pi * uniform(splitmix64(seed, 2 * index + 1))));
 }
 
-/// What every channel is multiplied by to have mean square 1; 0 for a channel without keys to speak of.
+/// Scales that give every channel mean square 1; 0 for a negligible channel.
 void find_scales(const RouterPages& pages, std::span<float> scales) {
   std::array<double, kMaxHeadDim> squares{};
   for (size_t token = 0; token < pages.tokens(); ++token) {
@@ -39,7 +39,7 @@ void find_scales(const RouterPages& pages, std::span<float> scales) {
       squares[d] += x * x;
     }
   }
-  constexpr double kSmallest = 1e-6;  // of the largest: noise is not blown up
+  constexpr double kSmallest = 1e-6;  // of the largest: noise is not amplified
   const double largest = *std::max_element(squares.begin(), squares.end());
   for (size_t d = 0; d < pages.head_dim; ++d) {
     const bool used = squares[d] > kSmallest * largest;
@@ -53,15 +53,15 @@ NetworkTraining::NetworkTraining(Allocator& allocator, const RouterPages& pages,
     : pages_(pages),
       layout_{experts, pages.head_dim},
       seed_(seed),
-      scale_(pages.head_dim, StlAllocator<float>(allocator)),
-      gradient_(layout_.total(), 0.0F, StlAllocator<float>(allocator)),
-      order_(pages.tokens(), StlAllocator<uint32_t>(allocator)),
-      batch_(pages.tokens_of_page() * pages.head_dim, StlAllocator<float>(allocator)),
-      ways_(pages.tokens_of_page(), StlAllocator<RouterPass<float>>(allocator)),
+      scale_(pages.head_dim, allocator),
+      gradient_(layout_.total(), 0.0F, allocator),
+      order_(pages.tokens(), allocator),
+      batch_(pages.tokens_of_page() * pages.head_dim, allocator),
+      ways_(pages.tokens_of_page(), allocator),
       state_(allocator, layout_.total()),
       saved_(state_) {
   find_scales(pages, scale_);
-  // Gates of about 1, and a third matrix near one that lets each hidden number speak for one expert.
+  // Gates of about 1, and a third matrix near the identity: each hidden number stands for one expert.
   const float wide = 1.0F / std::sqrt(static_cast<float>(pages.head_dim));
   for (size_t i = 0; i < layout_.w3(); ++i) state_.parameters[i] = wide * normal(seed, i);
   for (size_t from = 0; from < experts; ++from) {
@@ -152,7 +152,7 @@ void NetworkTraining::route(const RouterNetwork& network, std::span<uint8_t> cho
   }
 }
 
-/// The first `count` numbers in an order of their own for each pass.
+/// Shuffle the first `count` numbers anew for each pass.
 void NetworkTraining::shuffle(size_t count) noexcept {
   const uint64_t seed = splitmix64(seed_, ~state_.passes++);
   const std::span order(order_.data(), count);

@@ -12,52 +12,51 @@
 
 namespace kvq {
 
-/// The keys of the layer that decides for a group, page by page.
+/// Keys of a group's deciding layer, page by page.
 struct RouterPages {
-  explicit RouterPages(Allocator& allocator) : keys(StlAllocator<const uint16_t*>(allocator)) {}
+  explicit RouterPages(Allocator& allocator) : keys(allocator) {}
 
   Vector<const uint16_t*> keys;  // [pages] of FP16 [kv_heads, 32, head_dim], before RoPE
   size_t kv_heads = 0;
   size_t head_dim = 0;
-  size_t units = 0;  // votes of a page that are counted apart: 1 or kv_heads
+  size_t units = 0;  // separately counted votes of a page: 1 or kv_heads
 
   size_t tokens_of_page() const { return kv_heads * kPageSlots; }
   size_t tokens() const { return keys.size() * tokens_of_page(); }
   size_t tokens_of_unit() const { return tokens_of_page() / units; }
-  /// Of a token in the order of pages, heads and slots.
+  /// Key of a token in the order of pages, heads and slots.
   const uint16_t* key(size_t token) const {
     return keys[token / tokens_of_page()] + token % tokens_of_page() * head_dim;
   }
 };
 
-/// A network while it is learned. Parameters are trained for keys whose channels have mean square 1, so that the same
-/// steps suit every model; the scales are part of the weights in the end.
+/// Network in training. Parameters are trained for keys whose channels have mean square 1, so that the same steps suit
+/// every model; the scales become part of the weights.
 class NetworkTraining {
  public:
   NetworkTraining(Allocator& allocator, const RouterPages& pages, size_t experts, uint64_t seed);
 
-  /// One pass over all tokens in random order, each to be told the label of its page. `weights`: [experts] of a token
-  /// with that label.
+  /// Run one pass over all tokens in random order, each labelled as its page. `weights`: [experts] of a token with that
+  /// label.
   void learn_labels(std::span<const uint8_t> labels, std::span<const float> weights, double rate) noexcept;
 
-  /// One pass over all pages in random order by the paper's loss.
+  /// Run one pass over all pages in random order by the paper's loss.
   void learn_paper(const PaperLoss<float>& loss, double rate) noexcept;
 
-  /// Come back to this point of the training later; what is restored has been saved.
+  /// Save and restore a point of the training.
   void save() { saved_ = state_; }
   void restore() noexcept { state_ = saved_; }
 
-  /// The network as files hold it.
+  /// Network as in files.
   void store(RouterNetwork& network) const;
 
-  /// The expert that each page gets from a network, [pages, units].
+  /// Find the expert of each page by a network, [pages, units].
   void route(const RouterNetwork& network, std::span<uint8_t> chosen) noexcept;
 
  private:
-  /// All that training changes. Copies have the same sizes, so that copying allocates nothing.
+  /// Everything that training changes. Copies have equal sizes, so copying allocates nothing.
   struct State {
-    State(Allocator& allocator, size_t size)
-        : parameters(size, StlAllocator<float>(allocator)), optimizer(allocator, size) {}
+    State(Allocator& allocator, size_t size) : parameters(size, allocator), optimizer(allocator, size) {}
 
     Vector<float> parameters;  // as RouterLayout says
     AdamW optimizer;

@@ -16,20 +16,20 @@
 namespace kvq {
 namespace {
 
-constexpr int32_t kSpreadQueries = 64;  // of a text, evenly spread: each judges the pages not too far before it
+constexpr int32_t kSpreadQueries = 64;  // of a text, evenly spread: each evaluates the pages not too far before it
 constexpr int32_t kNearQueries = 2;     // of each page, within the next one
 
-/// A query and the pages that it judges.
+/// A query and the pages that it evaluates.
 struct Query {
   int32_t position;
-  int32_t first_page;  // of those that are routed
+  int32_t first_page;  // of the routed ones
   int32_t pages;
-  size_t result;  // where its first page's errors go, an expert after the other
+  size_t result;  // offset of its first page's errors, one per expert
 };
 
-/// Spread queries see how much a page matters in the long run, and those right behind it how much it does at first.
+/// Spread queries measure a page's influence in the long run, those right behind it at first.
 Vector<Query> choose_queries(Allocator& allocator, int32_t n, size_t experts) {
-  Vector<Query> queries{StlAllocator<Query>(allocator)};
+  Vector<Query> queries(allocator);
   const int32_t routed = routed_pages(n);
   size_t result = 0;
   const auto add = [&](int32_t position, int32_t first, int32_t pages) {
@@ -54,17 +54,16 @@ Vector<Query> choose_queries(Allocator& allocator, int32_t n, size_t experts) {
 
 /// Keys, rotated, and values of one KV head.
 struct Stored {
-  explicit Stored(Allocator& allocator) : k(StlAllocator<float>(allocator)), v(k.get_allocator()) {}
+  explicit Stored(Allocator& allocator) : k(allocator), v(k.get_allocator()) {}
 
   Vector<float> k;  // [tokens, head_dim]
   Vector<float> v;
 };
 
-/// Attention of one query over FP16 pages, page by page, and over what experts make of them.
+/// Attention of one query over FP16 pages, page by page, and over the experts' versions of them.
 class Judge {
  public:
-  /// `stored`: of FP16 from the text's beginning, and of each expert from the first routed page on, empty if it is
-  /// FP16.
+  /// `stored`: FP16 from the text's beginning, and each expert's version from the first routed page on, empty for FP16.
   Judge(std::span<const Stored> stored, size_t dim, int32_t n) : stored_(stored), dim_(dim), n_(n) {}
 
   size_t experts() const { return stored_.size() - 1; }
@@ -86,7 +85,7 @@ class Judge {
  private:
   using Row = std::array<double, kMaxHeadDim>;
 
-  /// Sums of e^(score − largest), and of values weighed by it.
+  /// Sums of e^(score − largest), and of values weighted by it.
   struct Partials {
     float largest;
     double mass = 0.0;
@@ -131,7 +130,7 @@ class Judge {
     for (size_t i = 0; i < kPageSlots; ++i) {
       scores[i] = dot_product(q, stored.k.data() + first + i * dim_, dim_);
     }
-    // Where all other weights are too small for floats, the page's are all there is.
+    // Only the page's weights remain where all others underflow.
     const double others = partials.mass - static_cast<double>(partials.page_mass[in_text]);
     float largest = *std::max_element(scores.begin(), scores.end());
     if (others > 0.0) largest = std::max(largest, partials.largest);
@@ -160,11 +159,11 @@ class Judge {
   int32_t n_;
 };
 
-/// One text in every format, and one KV head of it at a time.
+/// A text in every format, one KV head at a time.
 class StoredText {
  public:
   StoredText(Allocator& allocator, std::span<std::optional<Cache>> caches, int32_t layer, const RouterText& text)
-      : layer_(layer), n_(text.n), stored_(StlAllocator<Stored>(allocator)) {
+      : layer_(layer), n_(text.n), stored_(allocator) {
     for (size_t i = 0; i < caches.size(); ++i) {
       stored_.emplace_back(allocator);
       if (!caches[i].has_value()) continue;
@@ -213,7 +212,7 @@ void read_queries(const Cache& cache, const RouterText& text, std::span<const Qu
                   std::span<float> out) {
   const auto dim = static_cast<size_t>(cache.head_dim);
   const int32_t rows = cache.q_heads / cache.kv_heads;
-  Vector<float> turn(cache.rope.table_stride(), StlAllocator<float>(cache.rope.inv_freq.get_allocator()));
+  Vector<float> turn(cache.rope.table_stride(), cache.rope.inv_freq.get_allocator());
   float* to = out.data();
   for (const Query& query : queries) {
     cache.rope.fill_table({&query.position, 1}, turn.data());
@@ -227,11 +226,11 @@ void read_queries(const Cache& cache, const RouterText& text, std::span<const Qu
   }
 }
 
-/// A page that nothing comes of can be stored in any format.
+/// A page without influence can be stored in any format.
 float relative(double error, double energy) {
   if (error == 0.0) return 0.0F;
   const double ratio = error / energy;
-  return ratio < static_cast<double>(FLT_MAX) ? static_cast<float>(ratio) : FLT_MAX;  // also where it is not a number
+  return ratio < static_cast<double>(FLT_MAX) ? static_cast<float>(ratio) : FLT_MAX;  // also for NaN
 }
 
 }  // namespace
@@ -262,13 +261,13 @@ Vector<float> PageErrors::measure(int32_t layer, const RouterText& text) {
   const auto dim = static_cast<size_t>(exact.head_dim);
   const auto pages = static_cast<size_t>(routed_pages(text.n));
   const auto units = static_cast<size_t>(units_);
-  Vector<float> result(pages * units * experts_, 0.0F, StlAllocator<float>(allocator_));
+  Vector<float> result(pages * units * experts_, 0.0F, allocator_);
   if (pages == 0) return result;
 
   const Vector<Query> queries = choose_queries(allocator_, text.n, experts_);
   const size_t results = queries.back().result + static_cast<size_t>(queries.back().pages) * experts_;
   const auto rows = static_cast<size_t>(exact.q_heads / exact.kv_heads);
-  Vector<float> q(queries.size() * rows * dim, StlAllocator<float>(allocator_));
+  Vector<float> q(queries.size() * rows * dim, allocator_);
   const StlAllocator<double> memory(allocator_);
   Vector<double> errors(results, memory);
   Vector<double> energies(queries.size(), memory);

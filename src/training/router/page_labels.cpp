@@ -32,8 +32,8 @@ double label_bits(std::span<const GroupErrors> groups, std::span<const double> e
 }
 
 float find_tolerance(std::span<const GroupErrors> groups, std::span<const double> expert_bits, double wanted) {
-  // Floats that are not negative are ordered as their bits are, and bits fall as the tolerance rises.
-  uint32_t enough = 0;  // the smallest tolerance that takes no more than wanted
+  // Nonnegative floats are ordered as their bits, and mean bits fall as the tolerance rises.
+  uint32_t enough = 0;  // smallest tolerance with at most the wanted bits
   for (const GroupErrors& group : groups) {
     for (const float error : group.errors) enough = std::max(enough, std::bit_cast<uint32_t>(error));
   }

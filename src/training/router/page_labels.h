@@ -1,4 +1,4 @@
-// Which expert each page should get: the cheapest that is good enough.
+// Labels pages with the cheapest expert that is good enough.
 #pragma once
 
 #include "core/memory.h"
@@ -11,22 +11,22 @@ namespace kvq {
 
 /// Errors of the pages of one group of layers.
 struct GroupErrors {
-  explicit GroupErrors(Allocator& allocator) : errors(StlAllocator<float>(allocator)) {}
+  explicit GroupErrors(Allocator& allocator) : errors(allocator) {}
 
-  Vector<float> errors;  // [pages, experts] the means over the layers; pages of heads apart where each votes
-  double layers = 1.0;   // that store what is decided
+  Vector<float> errors;  // [pages, experts] the means over the layers; pages of heads separate if each votes
+  double layers = 1.0;   // that the decision applies to
 };
 
-/// The last expert, which has the fewest bits, whose error is at most `tolerance`; the first if there is none.
+/// Last expert, with the fewest bits, whose error is at most `tolerance`; the first if none.
 uint8_t label_page(std::span<const float> errors, float tolerance);
 
-/// Labels of all pages of a group.
+/// Label all pages of a group.
 void label_pages(const GroupErrors& group, size_t experts, float tolerance, std::span<uint8_t> labels);
 
-/// Mean bits over the pages of all layers when pages are stored as they are labelled.
+/// Mean bits over the pages of all layers if stored as labelled.
 double label_bits(std::span<const GroupErrors> groups, std::span<const double> expert_bits, float tolerance);
 
-/// The one tolerance for all groups with which the mean bits come closest to `wanted`.
+/// Find the common tolerance of all groups whose mean bits are closest to `wanted`.
 float find_tolerance(std::span<const GroupErrors> groups, std::span<const double> expert_bits, double wanted);
 
 }  // namespace kvq

@@ -24,7 +24,7 @@ struct RouterLayout {
   size_t w3() const { return 2 * wide(); }
 };
 
-/// What a token's way through the network leaves for the way back.
+/// Values of a token's forward pass that the backward pass needs.
 template <typename Real>
 struct RouterPass {
   std::array<Real, kMaxExperts> gate;  // C·W1
@@ -56,8 +56,8 @@ void router_forward(const RouterLayout& layout, const Real* parameters, const Re
   for (size_t to = 0; to < experts; ++to) pass.probabilities[to] /= sum;
 }
 
-/// Add the derivatives of a function of one token's outputs to `gradient`. `slopes` [experts]: its derivatives by what
-/// goes into the softmax.
+/// Add the derivatives of a function of one token's outputs to `gradient`. `slopes` [experts]: its derivatives by the
+/// softmax's inputs.
 template <typename Real>
 void router_backward(const RouterLayout& layout, const Real* parameters, const Real* key, const RouterPass<Real>& pass,
                      const Real* slopes, Real* gradient) {
@@ -75,7 +75,7 @@ void router_backward(const RouterLayout& layout, const Real* parameters, const R
   }
 }
 
-/// Derivatives by what goes into a softmax from those by what comes out of it.
+/// Derivatives by the inputs of a softmax from those by its outputs.
 template <typename Real>
 void softmax_backward(const RouterPass<Real>& pass, size_t experts, const Real* of_probabilities, Real* slopes) {
   Real mean = 0;

@@ -18,7 +18,7 @@ double true_bits(const FormatPair& expert, int32_t head_dim, const Trained* trai
   return 8.0 * static_cast<double>(format.bytes()) / (2.0 * kPageSlots * head_dim);
 }
 
-/// Throws unless all numbers of a tensor are finite, as halves if they will be stored.
+/// Throws unless all numbers of a tensor are finite, in FP16 if they will be stored.
 void check_numbers(const void* tensor, kvq_dtype dtype, size_t count, bool stored, const char* argument) {
   std::array<float, 256> stretch;
   for (size_t begin = 0; begin < count; begin += stretch.size()) {
@@ -42,28 +42,27 @@ RouterTrainer::RouterTrainer(Allocator& allocator, Parallel& parallel, Backend& 
       options_(options),
       votes_(policy.votes),
       q_heads_(cache.q_heads),
-      plan_(allocator),
-      texts_(static_cast<size_t>(cache.n_layers), Vector<Text>(StlAllocator<Text>(work_)),
-             StlAllocator<Vector<Text>>(work_)) {
-  plan_.shape = {cache.n_layers, cache.kv_heads,  cache.head_dim,
-                 cache.rope,     options.sharing, static_cast<int32_t>(policy.experts.size())};
-  check_router_shape(plan_.shape, KVQ_E_ARGUMENT, "options->");
-  plan_.experts.assign(policy.experts.begin(), policy.experts.end());
+      untrained_(allocator),
+      texts_(static_cast<size_t>(cache.n_layers), Vector<Text>(work_), work_) {
+  untrained_.shape = {cache.n_layers, cache.kv_heads,  cache.head_dim,
+                      cache.rope,     options.sharing, static_cast<int32_t>(policy.experts.size())};
+  check_router_shape(untrained_.shape, KVQ_E_ARGUMENT, "options->");
+  untrained_.experts.assign(policy.experts.begin(), policy.experts.end());
   for (const FormatPair& expert : policy.experts) {
-    plan_.expert_bits.push_back(true_bits(expert, cache.head_dim, training.pages.get()));
+    untrained_.expert_bits.push_back(true_bits(expert, cache.head_dim, training.pages.get()));
   }
-  check_router_experts(plan_, KVQ_E_ARGUMENT, "policy: ");
-  plan_.method = options.method;
-  plan_.seed = options.seed;
-  plan_.model_id = cache.model_id;
-  plan_.note = options.note;
+  check_router_experts(untrained_, KVQ_E_ARGUMENT, "policy: ");
+  untrained_.method = options.method;
+  untrained_.seed = options.seed;
+  untrained_.model_id = cache.model_id;
+  untrained_.note = options.note;
   options_.note = {};
   if (options.method == RouterMethod::kPaper) {
-    plan_.lambda = options.lambda;
+    untrained_.lambda = options.lambda;
     return;
   }
-  const double lowest = plan_.expert_bits.back();
-  const double highest = plan_.expert_bits.front();
+  const double lowest = untrained_.expert_bits.back();
+  const double highest = untrained_.expert_bits.front();
   if (!(options.mean_bits >= lowest && options.mean_bits <= highest)) {
     fail(KVQ_E_ARGUMENT, "options->mean_bits is %g, must be in [%g, %g], the bits of %s and %s", options.mean_bits,
          lowest, highest, format_pair_name(policy.experts.back()).c_str(),
@@ -75,7 +74,7 @@ RouterTrainer::RouterTrainer(Allocator& allocator, Parallel& parallel, Backend& 
 void RouterTrainer::add(int32_t layer, const RouterText& text) {
   require_untrained();
   check_length(layer, text.n);
-  const RouterShape& shape = plan_.shape;
+  const RouterShape& shape = untrained_.shape;
   const auto tokens = static_cast<size_t>(text.n);
   const size_t width = static_cast<size_t>(shape.kv_heads) * static_cast<size_t>(shape.head_dim);
   check_numbers(text.k, text.dtype, tokens * width, true, "k");
@@ -84,18 +83,18 @@ void RouterTrainer::add(int32_t layer, const RouterText& text) {
                   false, "q");
     check_numbers(text.v, text.dtype, tokens * width, true, "v");
   }
-  Text added{text.n, Vector<uint16_t>(StlAllocator<uint16_t>(work_)), Vector<float>(StlAllocator<float>(work_))};
+  Text added{text.n, Vector<uint16_t>(work_), Vector<float>(work_)};
   if (layer == shape.deciding_layer(layer)) added.keys = copy_keys(text);
   if (needs_attention()) added.errors = errors_->measure(layer, text);
   texts_[static_cast<size_t>(layer)].push_back(std::move(added));
 }
 
 Vector<uint16_t> RouterTrainer::copy_keys(const RouterText& text) {
-  const RouterShape& shape = plan_.shape;
+  const RouterShape& shape = untrained_.shape;
   const auto dim = static_cast<size_t>(shape.head_dim);
   const auto heads = static_cast<size_t>(shape.kv_heads);
   const size_t slots = static_cast<size_t>(routed_pages(text.n)) * kPageSlots;
-  Vector<uint16_t> keys(slots * heads * dim, StlAllocator<uint16_t>(work_));
+  Vector<uint16_t> keys(slots * heads * dim, work_);
   std::array<float, kMaxHeadDim> row;
   for (size_t slot = 0; slot < slots; ++slot) {
     for (size_t head = 0; head < heads; ++head) {
@@ -112,13 +111,13 @@ Vector<uint16_t> RouterTrainer::copy_keys(const RouterText& text) {
 void RouterTrainer::run(double loss, const TrainingProgress& progress) {
   require_untrained();
   const int64_t tokens = check_texts();
-  const RouterShape& shape = plan_.shape;
+  const RouterShape& shape = untrained_.shape;
   RouterSamples samples(work_);
   for (int32_t group = 0; group < shape.groups(); ++group) {
     samples.pages.push_back(pages_of(group));
     samples.errors.push_back(errors_of(group));
   }
-  const auto trained = std::allocate_shared<ModelRouter>(StlAllocator<ModelRouter>(allocator_), plan_);
+  const auto trained = std::allocate_shared<ModelRouter>(StlAllocator<ModelRouter>(allocator_), untrained_);
   trained->tokens = tokens;
   const RouterTrainingOptions how{options_.epochs, options_.learning_rate};
   if (options_.method == RouterMethod::kLabel) {
@@ -131,7 +130,7 @@ void RouterTrainer::run(double loss, const TrainingProgress& progress) {
   for (Vector<Text>& texts : texts_) texts = Vector<Text>(texts.get_allocator());
 }
 
-/// That steps did not grow beyond all numbers, which leaves NaN in a network for good.
+/// Throws if the training diverged to NaN.
 void RouterTrainer::require_finite(const ModelRouter& router, double loss) const {
   for (int32_t i = 0; i < router.shape.groups(); ++i) {
     for_each_router_array(router.shape, [&](const RouterArray& array) {
@@ -147,7 +146,7 @@ void RouterTrainer::require_finite(const ModelRouter& router, double loss) const
 }
 
 RouterPages RouterTrainer::pages_of(int32_t group) {
-  const RouterShape& shape = plan_.shape;
+  const RouterShape& shape = untrained_.shape;
   RouterPages pages(work_);
   pages.kv_heads = static_cast<size_t>(shape.kv_heads);
   pages.head_dim = static_cast<size_t>(shape.head_dim);
@@ -160,7 +159,7 @@ RouterPages RouterTrainer::pages_of(int32_t group) {
 }
 
 GroupErrors RouterTrainer::errors_of(int32_t group) {
-  const RouterShape& shape = plan_.shape;
+  const RouterShape& shape = untrained_.shape;
   const int32_t layers = layers_of_group(shape, group);
   GroupErrors result(work_);
   result.layers = layers;
@@ -183,7 +182,7 @@ void RouterTrainer::require_untrained() const {
   if (result_ != nullptr) fail(KVQ_E_STATE, "trainer has finished its training");
 }
 
-/// Texts come in the same order to every layer.
+/// Throws unless the text is as long as in other layers: texts come in the same order to every layer.
 void RouterTrainer::check_length(int32_t layer, int32_t n) const {
   const size_t index = texts_[static_cast<size_t>(layer)].size();
   for (size_t other = 0; other < texts_.size(); ++other) {
@@ -193,7 +192,7 @@ void RouterTrainer::check_length(int32_t layer, int32_t n) const {
   }
 }
 
-/// Returns the tokens of a layer.
+/// Throws unless all layers have the same usable texts; returns the tokens of a layer.
 int64_t RouterTrainer::check_texts() const {
   for (size_t layer = 1; layer < texts_.size(); ++layer) {
     if (texts_[layer].size() == texts_.front().size()) continue;
@@ -208,9 +207,9 @@ int64_t RouterTrainer::check_texts() const {
   if (pages == 0) {
     fail(KVQ_E_STATE, "there is no text of %d tokens or more: nothing to train on", kFewestRoutedTokens);
   }
-  if (pages > int64_t{UINT32_MAX} / (kPageSlots * plan_.shape.kv_heads)) {
+  if (pages > int64_t{UINT32_MAX} / (kPageSlots * untrained_.shape.kv_heads)) {
     fail(KVQ_E_STATE, "there are %lld pages of %d tokens of %d heads, too many to train on",
-         static_cast<long long>(pages), kPageSlots, plan_.shape.kv_heads);
+         static_cast<long long>(pages), kPageSlots, untrained_.shape.kv_heads);
   }
   return tokens;
 }

@@ -1,4 +1,4 @@
-// Collects what a model computed on some texts, and turns it into routers.
+// Trains routers on a model's queries, keys and values of some texts.
 #pragma once
 
 #include "core/memory.h"
@@ -20,7 +20,7 @@ struct RouterTrainerOptions {
   RouterMethod method = RouterMethod::kLabel;
   int32_t sharing = 3;
   int32_t epochs = 0;      // 0: the library's choice
-  double mean_bits = 0.0;  // wanted, for labels
+  double mean_bits = 0.0;  // wanted, with labels
   double lambda = 0.5;     // of the paper's loss
   double learning_rate = 3e-4;
   uint64_t seed = 1;
@@ -31,20 +31,20 @@ struct RouterTrainerOptions {
 class RouterTrainer {
  public:
   /// \param allocator  of the result, and of everything else below `options.max_bytes`
-  /// \param cache      what a cache of the model is made with; it has been checked, with every expert
+  /// \param cache      options of the model's caches, checked with every expert
   /// \param policy     with the experts
   /// \param training   of the pages, if one of them needs it
   RouterTrainer(Allocator& allocator, Parallel& parallel, Backend& backend, const kvq_cache_options& cache,
                 const Policy& policy, const CacheTraining& training, const RouterTrainerOptions& options);
 
-  int32_t n_layers() const { return plan_.shape.n_layers; }
+  int32_t n_layers() const { return untrained_.shape.n_layers; }
   /// Whether texts need queries and values.
   bool needs_attention() const { return errors_.has_value(); }
 
-  /// Throws KVQ_E_ARGUMENT for numbers that cannot be stored, and for a text that is not as long as in other layers.
+  /// Throws KVQ_E_ARGUMENT for numbers that cannot be stored, and for a text of another length than in other layers.
   void add(int32_t layer, const RouterText& text);
 
-  /// Train on what was added, which is then dropped. `loss`: of the model, for the paper's method. Throws
+  /// Train on the added texts, which are then dropped. `loss`: of the model, for the paper's method. Throws
   /// KVQ_E_CANCELLED, and KVQ_E_STATE if layers have different texts, no text is long enough, or the training diverges.
   void run(double loss, const TrainingProgress& progress);
 
@@ -52,10 +52,10 @@ class RouterTrainer {
   const std::shared_ptr<const ModelRouter>& result() const;
 
  private:
-  /// One text of one layer, as far as it is needed.
+  /// Needed data of one text of one layer.
   struct Text {
     int32_t tokens;
-    Vector<uint16_t> keys;  // of layers that decide: [pages, kv_heads, 32, head_dim]
+    Vector<uint16_t> keys;  // of deciding layers: [pages, kv_heads, 32, head_dim]
     Vector<float> errors;   // see PageErrors; empty without labels
   };
 
@@ -73,7 +73,7 @@ class RouterTrainer {
   RouterTrainerOptions options_;
   Votes votes_;
   int32_t q_heads_;
-  ModelRouter plan_;  // the result without groups
+  ModelRouter untrained_;  // the result without groups
   std::optional<PageErrors> errors_;
   Vector<Vector<Text>> texts_;  // [n_layers]
   std::shared_ptr<const ModelRouter> result_;

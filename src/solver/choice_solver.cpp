@@ -1,13 +1,13 @@
+#include "solver/choice_solver.h"
 #include "core/error.h"
-#include "planning/choice_problem.h"
-#include "planning/dual_bound.h"
-#include "planning/state_search.h"
+#include "solver/dual_bound.h"
+#include "solver/state_search.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-namespace kvq::planning {
+namespace kvq::solver {
 namespace {
 
 constexpr std::array<const char*, kCosts> kLimitNames = {"max_bytes", "max_seconds", "max_loss"};
@@ -17,7 +17,7 @@ constexpr std::array<const char*, kCosts> kLimitNames = {"max_bytes", "max_secon
        limit, least, least - limit);
 }
 
-/// By itself, each limit must be possible to keep.
+/// Throws unless each limit by itself can be kept.
 void check_limits(const ChoiceProblem& problem) {
   Costs least{};
   size_t next = 0;
@@ -43,8 +43,7 @@ double excess(const Amounts& used, const Amounts& limits) {
   return sum;
 }
 
-/// Changes one choice after the other while that makes a selection better: first to keep the limits, then for a smaller
-/// goal.
+/// Improve a selection by changing one choice at a time: first to keep the limits, then for a smaller goal.
 void improve_by_changes(const ReducedProblem& problem, Selection& selection) {
   struct Change {
     double excess;
@@ -73,25 +72,25 @@ void improve_by_changes(const ReducedProblem& problem, Selection& selection) {
   }
 }
 
-Plan plan_of(Allocator& allocator, const ChoiceProblem& problem, const ReducedProblem& reduced,
-             const Selection& selection, double bound) {
-  Plan plan(allocator);
+Solution solution_of(Allocator& allocator, const ChoiceProblem& problem, const ReducedProblem& reduced,
+                     const Selection& selection, double bound) {
+  Solution solution(allocator);
   size_t begin = 0;
   for (size_t i = 0; i < reduced.choices(); ++i) {
     const int32_t option = reduced.choice(i)[selection.chosen[i]].option;
-    plan.chosen.push_back(option);
+    solution.chosen.push_back(option);
     for (size_t cost = 0; cost < kCosts; ++cost) {
-      plan.sums[cost] += problem.options[begin + static_cast<size_t>(option)][cost];
+      solution.sums[cost] += problem.options[begin + static_cast<size_t>(option)][cost];
     }
     begin += static_cast<size_t>(problem.counts[i]);
   }
-  plan.bound = std::clamp(bound, 0.0, plan.sums[problem.goal]);
-  return plan;
+  solution.bound = std::clamp(bound, 0.0, solution.sums[problem.goal]);
+  return solution;
 }
 
 }  // namespace
 
-Plan solve(Allocator& allocator, const ChoiceProblem& problem) {
+Solution solve(Allocator& allocator, const ChoiceProblem& problem) {
   check_limits(problem);
   const ReducedProblem reduced(allocator, problem);
   DualSearch search(allocator, reduced);
@@ -102,7 +101,7 @@ Plan solve(Allocator& allocator, const ChoiceProblem& problem) {
   if (keeps(near.used, reduced.limits) && near.goal < best.goal) best = near;
   if (!std::isinf(best.goal)) improve_by_changes(reduced, best);
 
-  // What is closer to the best known than the tolerance need not be looked for.
+  // Solutions within the tolerance of the best known are not searched.
   const bool is_kept = !std::isinf(best.goal);
   const double wanted = is_kept ? best.goal * (1.0 - problem.tolerance) : kInfinity;
   double proven = bound.value;
@@ -111,12 +110,12 @@ Plan solve(Allocator& allocator, const ChoiceProblem& problem) {
     fail(KVQ_E_LIMIT, "no plan was found that keeps max_bytes %.10g, max_seconds %.10g and max_loss %.10g together",
          problem.limits[kBytes], problem.limits[kSeconds], problem.limits[kLoss]);
   }
-  Plan plan = plan_of(allocator, problem, reduced, best, proven);
+  Solution solution = solution_of(allocator, problem, reduced, best, proven);
   const double limit = problem.limits[problem.goal];
-  if (plan.sums[problem.goal] > limit * (1.0 + kRounding)) {
-    fail_beyond(problem.goal, limit, plan.sums[problem.goal]);
+  if (solution.sums[problem.goal] > limit * (1.0 + kRounding)) {
+    fail_beyond(problem.goal, limit, solution.sums[problem.goal]);
   }
-  return plan;
+  return solution;
 }
 
-}  // namespace kvq::planning
+}  // namespace kvq::solver

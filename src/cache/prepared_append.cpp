@@ -1,11 +1,11 @@
-#include "cache/append_plan.h"
+#include "cache/prepared_append.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace kvq {
 
-AppendPlan::AppendPlan(Sequence& sequence, int32_t layer, int32_t n, const int32_t* positions)
+PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, int32_t n, const int32_t* positions)
     : sequence_(sequence),
       cache_(sequence.cache),
       layer_(layer),
@@ -14,14 +14,14 @@ AppendPlan::AppendPlan(Sequence& sequence, int32_t layer, int32_t n, const int32
       own_(cache_.allocator),
       memory_(kept_ != nullptr ? *kept_ : own_),
       routed_(sequence, layer),
-      grown_(StlAllocator<Sequence::PageList>(cache_.allocator)) {
+      grown_(cache_.allocator) {
   if (kept_ == nullptr) {
     memory_.reserve(cache_.kv_heads, cache_.runs_of_list(), n / kPageSlots + kPagesOfOneAppend,
                     positions == nullptr ? n : 0);
   }
   if (positions == nullptr) {
     memory_.positions.resize(static_cast<size_t>(n));
-    // Not iota, which counts one further than it stores: that may be too far.
+    // Not iota, which increments once more than it stores: that may overflow.
     for (int32_t i = 0; i < n; ++i) {
       memory_.positions[static_cast<size_t>(i)] = sequence.last_position(layer) + 1 + i;
     }
@@ -30,7 +30,7 @@ AppendPlan::AppendPlan(Sequence& sequence, int32_t layer, int32_t n, const int32
   positions_ = {positions, static_cast<size_t>(n)};
 }
 
-AppendPlan::~AppendPlan() {
+PreparedAppend::~PreparedAppend() {
   for (const PageChange& change : memory_.changes) {
     if (change.page != nullptr && !change.from_reserve) cache_.release(change.page);
     release_positions(change.added_positions);
@@ -43,12 +43,12 @@ AppendPlan::~AppendPlan() {
 }
 
 template <typename Use>
-void AppendPlan::for_each_page(int32_t head, const Use& use) {
+void PreparedAppend::for_each_page(int32_t head, const Use& use) {
   const Sequence::PageList& list = sequence_.list(layer_, head);
   const auto existing = static_cast<int32_t>(list.size());
   const int32_t pages = Sequence::pages_after(list, n());
   int32_t index = Sequence::open_slots(list) > 0 ? existing - 1 : existing;
-  // Pages older than the newest `recent` have been sealed already.
+  // Pages before the newest `recent` are sealed already.
   for (int32_t full = std::max({0, cache_.sink, existing - cache_.recent}); full < index; ++full) {
     const Page* page = list[static_cast<size_t>(full)];
     if (page->is_float16() && !stays_float16(full, pages))
@@ -62,7 +62,7 @@ void AppendPlan::for_each_page(int32_t head, const Use& use) {
   }
 }
 
-void AppendPlan::route(const TokenBatch& tokens) {
+void PreparedAppend::route(const TokenBatch& tokens) {
   if (!cache_.layers[static_cast<size_t>(layer_)].is_routed()) return;
   for (int32_t head = 0; head < cache_.kv_heads; ++head) {
     for_each_page(head, [this, head](const Step& step) {
@@ -74,7 +74,7 @@ void AppendPlan::route(const TokenBatch& tokens) {
   routed_.choose(tokens, sequence_.length(layer_) + n());
 }
 
-void AppendPlan::prepare() {
+void PreparedAppend::prepare() {
   for (int32_t head = 0; head < cache_.kv_heads; ++head) {
     for (PageRun* run : sequence_.runs_of(sequence_.list_index(layer_, head))) {
       if (run != nullptr) run->references.fetch_add(1, std::memory_order_relaxed);
@@ -86,7 +86,7 @@ void AppendPlan::prepare() {
   for (int32_t head = 0; head < cache_.kv_heads; ++head) grow_list(head);
 }
 
-void AppendPlan::commit() noexcept {
+void PreparedAppend::commit() noexcept {
   for (int32_t head = 0; head < cache_.kv_heads; ++head) {
     if (!grown_.empty()) sequence_.list(layer_, head).swap(grown_[static_cast<size_t>(head)]);
   }
@@ -99,11 +99,11 @@ void AppendPlan::commit() noexcept {
   layer.last_position = positions_.back();
 }
 
-bool AppendPlan::stays_float16(int32_t index, int32_t pages) const {
+bool PreparedAppend::stays_float16(int32_t index, int32_t pages) const {
   return sequence_.ends_float16(layer_, index) || index >= pages - cache_.recent;
 }
 
-RoutedPages::Choice AppendPlan::choose(const Step& step) {
+RoutedPages::Choice PreparedAppend::choose(const Step& step) {
   const Cache::Layer& layer = cache_.layers[static_cast<size_t>(layer_)];
   const bool stays = stays_float16(step.index, step.pages);
   if (!stays && layer.is_routed()) return routed_.next();
@@ -111,7 +111,7 @@ RoutedPages::Choice AppendPlan::choose(const Step& step) {
   return {stays ? &cache_.float16 : layer.formats.front(), nullptr, step.pages - cache_.recent - step.index};
 }
 
-void AppendPlan::write_page(int32_t head, const Step& step) {
+void PreparedAppend::write_page(int32_t head, const Step& step) {
   const auto [index, old, token, take, pages] = step;
   const auto [format, staged, alike] = choose(step);
   const int32_t kept = step.kept();
@@ -138,7 +138,7 @@ void AppendPlan::write_page(int32_t head, const Step& step) {
   } else if (!consecutive && old->positions == nullptr) {
     stored = change.added_positions = allocate_positions();
   } else if (old->positions != nullptr) {
-    // Slots beyond the page's count are nobody's yet.
+    // Slots beyond the page's count are unused.
     std::copy_n(positions_.begin() + token, take, old->positions + kept);
   }
   if (stored != nullptr) {
@@ -147,7 +147,7 @@ void AppendPlan::write_page(int32_t head, const Step& step) {
     if (!consecutive) std::copy_n(positions_.begin() + token, take, stored + kept);
   }
   const int32_t* positions = stored != nullptr || !in_place ? stored : old->positions;
-  // A page that a router has seen lies in FP16 already, its tokens included.
+  // A routed page is in FP16 already, its tokens included.
   const bool is_staged = staged != nullptr && !in_place;
   const std::byte* source = old != nullptr ? old->data : nullptr;
   memory_.writes.push_back({.source = is_staged ? staged : source,
@@ -162,12 +162,12 @@ void AppendPlan::write_page(int32_t head, const Step& step) {
                             .positions = positions});
 }
 
-PageRun*& AppendPlan::staged_run(int32_t head, const PageFormat* format) {
+PageRun*& PreparedAppend::staged_run(int32_t head, const PageFormat* format) {
   const size_t first = static_cast<size_t>(head) * cache_.runs_of_list();
   return memory_.runs[first + cache_.run_number(layer_, format)].staged;
 }
 
-void AppendPlan::grow_list(int32_t head) {
+void PreparedAppend::grow_list(int32_t head) {
   const Sequence::PageList& list = sequence_.list(layer_, head);
   if (grown_.empty() && static_cast<size_t>(heads_pages_) <= list.capacity()) return;
   if (grown_.empty()) {
@@ -177,15 +177,15 @@ void AppendPlan::grow_list(int32_t head) {
   grown_.push_back(copy_with_room(list));
 }
 
-Sequence::PageList AppendPlan::copy_with_room(const Sequence::PageList& list) const {
+Sequence::PageList PreparedAppend::copy_with_room(const Sequence::PageList& list) const {
   Sequence::PageList copy(list.get_allocator());
-  // A quarter more than needed keeps growth amortised and the slack of long lists small.
+  // A quarter more than needed amortises growth and keeps the slack of long lists small.
   copy.reserve(static_cast<size_t>(heads_pages_) + static_cast<size_t>(heads_pages_) / 4);
   copy.assign(list.begin(), list.end());
   return copy;
 }
 
-void AppendPlan::apply(PageChange& change) noexcept {
+void PreparedAppend::apply(PageChange& change) noexcept {
   Sequence::PageList& list = sequence_.list(layer_, change.head);
   const auto index = static_cast<size_t>(change.index);
   if (change.page == nullptr) {
@@ -206,11 +206,11 @@ void AppendPlan::apply(PageChange& change) noexcept {
   change.page = nullptr;
 }
 
-int32_t* AppendPlan::allocate_positions() {
+int32_t* PreparedAppend::allocate_positions() {
   return static_cast<int32_t*>(cache_.allocator.allocate(kPositionBytes, alignof(int32_t)));
 }
 
-void AppendPlan::release_positions(int32_t* positions) noexcept {
+void PreparedAppend::release_positions(int32_t* positions) noexcept {
   cache_.allocator.release(positions, kPositionBytes, alignof(int32_t));
 }
 

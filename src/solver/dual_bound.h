@@ -1,32 +1,32 @@
-// Limits as prices: what no plan can fall short of.
+// Lagrangian lower bound: limits as prices.
 #pragma once
 
-#include "planning/reduced_problem.h"
+#include "solver/reduced_problem.h"
 
-namespace kvq::planning {
+namespace kvq::solver {
 
-/// Prices of the two resources, and what they prove.
+/// Prices of the two resources, and the bound they prove.
 struct DualBound {
   Amounts prices{};
-  double value = 0.0;  // no plan that keeps the limits has a smaller goal
+  double value = 0.0;  // lower bound of the goal of solutions that keep the limits
 };
 
-/// What an alternative costs together with what it uses.
+/// Goal of an alternative plus the price of its use.
 template <typename T>
 inline double priced(const T& each, const Amounts& prices) {
   return each.goal + prices[0] * each.use[0] + prices[1] * each.use[1];
 }
 
-/// Searches prices whose bound is the highest, but for rounding.
+/// Searches the prices with the highest bound, up to rounding.
 class DualSearch {
  public:
   DualSearch(Allocator& allocator, const ReducedProblem& problem);
 
-  /// The bound; larger than every goal if no plan keeps the limits by far.
+  /// Find the bound; larger than every goal if the limits are far out of reach.
   DualBound run();
-  /// The best plan met on the way that keeps the limits; its goal is infinite if there was none.
+  /// Best selection met that keeps the limits; infinite goal if none.
   const Selection& best() const { return best_; }
-  /// The one that goes with the bound, which need not keep them.
+  /// Selection of the bound, which need not keep the limits.
   const Selection& last() const { return last_; }
 
  private:
@@ -42,4 +42,4 @@ class DualSearch {
   Selection last_;
 };
 
-}  // namespace kvq::planning
+}  // namespace kvq::solver

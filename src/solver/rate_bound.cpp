@@ -1,10 +1,10 @@
-#include "planning/rate_bound.h"
+#include "solver/rate_bound.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-namespace kvq::planning {
+namespace kvq::solver {
 namespace {
 
 constexpr int kRateBisections = 200;
@@ -46,4 +46,4 @@ double best_rates(const Rates& rates, std::span<double> bits) {
   return loss;
 }
 
-}  // namespace kvq::planning
+}  // namespace kvq::solver

@@ -6,27 +6,26 @@
 
 namespace kvq {
 
-/// Everything an append changes in one sequence, prepared so that committing it cannot fail.
-class AppendPlan {
+/// All changes of an append to one sequence, prepared so that the commit cannot fail.
+class PreparedAppend {
  public:
   /// Null `positions`: those that follow the newest token.
-  AppendPlan(Sequence& sequence, int32_t layer, int32_t n, const int32_t* positions);
-  AppendPlan(const AppendPlan&) = delete;
-  AppendPlan& operator=(const AppendPlan&) = delete;
+  PreparedAppend(Sequence& sequence, int32_t layer, int32_t n, const int32_t* positions);
+  PreparedAppend(const PreparedAppend&) = delete;
+  PreparedAppend& operator=(const PreparedAppend&) = delete;
 
-  ~AppendPlan();
+  ~PreparedAppend();
 
-  /// Where a router chooses formats: those of the pages that are sealed. Comes first. `tokens`: those that the plan is
-  /// for.
+  /// Let a router choose the formats of the pages to seal. Call first. `tokens`: those to append.
   void route(const TokenBatch& tokens);
 
-  /// Make every page, run and list.
+  /// Allocate every page, run and list.
   void prepare();
 
   std::span<const int32_t> positions() const { return positions_; }
-  /// Head by head. Their tokens are counted from the first that the plan is for.
+  /// Writes head by head. Token indices count from the first to append.
   std::span<const PageWrite> writes() const { return memory_.writes; }
-  /// The layer once the plan is committed.
+  /// The layer after the commit.
   AppendedLayer appended() const { return {sequence_.mirror(layer_), sequence_.state(layer_, n(), positions_.back())}; }
 
   void commit() noexcept;
@@ -34,7 +33,7 @@ class AppendPlan {
  private:
   int32_t n() const { return static_cast<int32_t>(positions_.size()); }
 
-  /// Make or change page `index` of a list: `old`, if it is there, and `take` tokens from `token` on.
+  /// One page `index` of a list, made or changed: the slots of `old`, if any, then `take` tokens from `token` on.
   struct Step {
     int32_t index;
     const Page* old;
@@ -51,14 +50,14 @@ class AppendPlan {
 
   bool stays_float16(int32_t index, int32_t pages) const;
 
-  /// What becomes of a page: sealed in one of several formats, or left in FP16.
+  /// Choose a page's format: a sealed one, or FP16.
   RoutedPages::Choice choose(const Step& step);
 
   void write_page(int32_t head, const Step& step);
 
   PageRun*& staged_run(int32_t head, const PageFormat* format);
 
-  /// A list that must grow is replaced as a whole on commit, so that a failure leaves every capacity as it was.
+  /// Prepare a longer list that replaces the old one on commit, so that a failure changes no capacity.
   void grow_list(int32_t head);
 
   Sequence::PageList copy_with_room(const Sequence::PageList& list) const;

@@ -1,8 +1,8 @@
 #include "api/boundary.h"
 #include "api/handles.h"
-#include "planning/choice_problem.h"
-#include "planning/fusion.h"
-#include "planning/rate_bound.h"
+#include "solver/choice_solver.h"
+#include "solver/fusion.h"
+#include "solver/rate_bound.h"
 
 #include <algorithm>
 #include <bit>
@@ -14,12 +14,12 @@ using namespace kvq;
 using namespace kvq::api;
 
 struct kvq_plan_fusion {
-  kvq_plan_fusion(kvq_context& owner, int32_t n_members, const planning::FusionProblem& problem)
-      : context(owner), members(n_members), options(planning::fuse(owner.allocator, problem)) {}
+  kvq_plan_fusion(kvq_context& owner, int32_t n_members, const solver::FusionProblem& problem)
+      : context(owner), members(n_members), options(solver::fuse(owner.allocator, problem)) {}
 
   Kept<kvq_context> context;
   int32_t members;
-  Vector<planning::FusedOption> options;
+  Vector<solver::FusedOption> options;
 };
 
 namespace {
@@ -29,10 +29,10 @@ constexpr int64_t kMaxOptions = 1 << 24;
 constexpr int32_t kMaxFusedSchemes = 1024;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-static_assert(int{KVQ_PLAN_BYTES} == int{planning::kBytes});
-static_assert(int{KVQ_PLAN_SECONDS} == int{planning::kSeconds});
-static_assert(int{KVQ_PLAN_LOSS} == int{planning::kLoss});
-static_assert(KVQ_MAX_FUSED == planning::kMostMembers);
+static_assert(int{KVQ_PLAN_BYTES} == int{solver::kBytes});
+static_assert(int{KVQ_PLAN_SECONDS} == int{solver::kSeconds});
+static_assert(int{KVQ_PLAN_LOSS} == int{solver::kLoss});
+static_assert(KVQ_MAX_FUSED == solver::kMostMembers);
 
 kvq_plan_problem default_problem() {
   kvq_plan_problem problem{};
@@ -44,7 +44,7 @@ kvq_plan_problem default_problem() {
   return problem;
 }
 
-/// `most`: infinity, if that is allowed.
+/// `most`: infinity, if allowed.
 void require_amount(double value, double most, const char* argument) {
   if (value >= 0.0 && value <= most) return;
   fail(KVQ_E_ARGUMENT, "%s is %g, must be %s and not negative", argument, value,
@@ -76,23 +76,23 @@ std::span<const int32_t> checked_counts(const kvq_plan_problem& problem) {
   return counts;
 }
 
-Vector<planning::Costs> checked_options(Allocator& allocator, const kvq_plan_problem& problem,
-                                        std::span<const int32_t> counts) {
+Vector<solver::Costs> checked_options(Allocator& allocator, const kvq_plan_problem& problem,
+                                      std::span<const int32_t> counts) {
   const int64_t n = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  Vector<planning::Costs> options(static_cast<size_t>(n), planning::Costs{}, StlAllocator<planning::Costs>(allocator));
-  const auto take = [&](const double* given, planning::Cost cost, const char* name) {
+  Vector<solver::Costs> options(static_cast<size_t>(n), solver::Costs{}, allocator);
+  const auto take = [&](const double* given, solver::Cost cost, const char* name) {
     for (int64_t i = 0; given != nullptr && i < n; ++i) {
       require_amount_at(given[i], kMost, name, i);
       options[static_cast<size_t>(i)][cost] = given[i];
     }
   };
-  take(problem.bytes, planning::kBytes, "problem->bytes");
-  take(problem.seconds, planning::kSeconds, "problem->seconds");
-  take(problem.loss, planning::kLoss, "problem->loss");
+  take(problem.bytes, solver::kBytes, "problem->bytes");
+  take(problem.seconds, solver::kSeconds, "problem->seconds");
+  take(problem.loss, solver::kLoss, "problem->loss");
   return options;
 }
 
-planning::Costs checked_limits(const kvq_plan_problem& problem) {
+solver::Costs checked_limits(const kvq_plan_problem& problem) {
   require_amount(problem.max_bytes, kInfinity, "problem->max_bytes");
   require_amount(problem.max_seconds, kInfinity, "problem->max_seconds");
   require_amount(problem.max_loss, kInfinity, "problem->max_loss");
@@ -107,13 +107,13 @@ std::span<const double> checked_numbers(const double* numbers, int32_t rows, int
   return given;
 }
 
-/// Times by the number of the group; infinity for groups that are not given.
+/// Times by group number; infinity for absent groups.
 Vector<double> seconds_of_groups(Allocator& allocator, const kvq_plan_fusion_options& options) {
   const int32_t all = (1 << options.n_members) - 1;
   const auto given =
       checked_numbers(options.seconds, options.n_groups, options.n_schemes, kInfinity, "options->seconds");
   const auto schemes = static_cast<size_t>(options.n_schemes);
-  Vector<double> seconds(static_cast<size_t>(all) * schemes, kInfinity, StlAllocator<double>(allocator));
+  Vector<double> seconds(static_cast<size_t>(all) * schemes, kInfinity, allocator);
   int32_t seen = 0;
   for (int32_t i = 0; i < options.n_groups; ++i) {
     const int32_t group = options.groups[i];
@@ -133,7 +133,7 @@ Vector<double> seconds_of_groups(Allocator& allocator, const kvq_plan_fusion_opt
   fail(KVQ_E_ARGUMENT, "options->groups has no group with member %d", std::countr_one(static_cast<uint32_t>(seen)));
 }
 
-planning::FusionProblem checked(const kvq_plan_fusion_options& options) {
+solver::FusionProblem checked(const kvq_plan_fusion_options& options) {
   require_range(options.n_members, 1, KVQ_MAX_FUSED, "options->n_members");
   require_range(options.n_schemes, 1, kMaxFusedSchemes, "options->n_schemes");
   require_range(options.n_groups, 1, (1 << KVQ_MAX_FUSED) - 1, "options->n_groups");
@@ -163,18 +163,18 @@ kvq_status kvq_plan_solve(kvq_context* context, const kvq_plan_problem* problem,
     }
     const std::span<const int32_t> counts = checked_counts(given);
     require_range(n, given.n_choices, given.n_choices, "n");
-    const Vector<planning::Costs> options = checked_options(context->allocator, given, counts);
-    const planning::Plan plan = planning::solve(context->allocator, {.goal = static_cast<planning::Cost>(given.goal),
-                                                                     .limits = checked_limits(given),
-                                                                     .counts = counts,
-                                                                     .options = options,
-                                                                     .tolerance = given.tolerance});
-    std::copy(plan.chosen.begin(), plan.chosen.end(), chosen);
+    const Vector<solver::Costs> options = checked_options(context->allocator, given, counts);
+    const solver::Solution solution = solver::solve(context->allocator, {.goal = static_cast<solver::Cost>(given.goal),
+                                                                         .limits = checked_limits(given),
+                                                                         .counts = counts,
+                                                                         .options = options,
+                                                                         .tolerance = given.tolerance});
+    std::copy(solution.chosen.begin(), solution.chosen.end(), chosen);
     kvq_plan_costs found{};
-    found.bytes = plan.sums[planning::kBytes];
-    found.seconds = plan.sums[planning::kSeconds];
-    found.loss = plan.sums[planning::kLoss];
-    found.bound = plan.bound;
+    found.bytes = solution.sums[solver::kBytes];
+    found.seconds = solution.sums[solver::kSeconds];
+    found.loss = solution.sums[solver::kLoss];
+    found.bound = solution.bound;
     write_struct(costs, found, "costs");
   });
 }
@@ -190,7 +190,7 @@ kvq_status kvq_plan_fusion_create(kvq_context* context, const kvq_plan_fusion_op
     require(context, "context");
     const kvq_plan_fusion_options given = read_struct(options, kvq_plan_fusion_options{}, "options");
     require(result, "result");
-    planning::FusionProblem problem = checked(given);
+    solver::FusionProblem problem = checked(given);
     const Vector<double> seconds = seconds_of_groups(context->allocator, given);
     problem.seconds = seconds;
     *result = make_owned<kvq_plan_fusion>(context->allocator, *context, given.n_members, problem).release();
@@ -212,11 +212,11 @@ kvq_status kvq_plan_fusion_describe_grouping(const kvq_plan_fusion* fusion, int3
   return guarded(error, [&] {
     require(fusion, "fusion");
     require_range(index, 0, static_cast<int64_t>(fusion->options.size()) - 1, "index");
-    const planning::FusedOption& option = fusion->options[static_cast<size_t>(index)];
+    const solver::FusedOption& option = fusion->options[static_cast<size_t>(index)];
     kvq_plan_grouping_info found{};
-    found.bytes = option.costs[planning::kBytes];
-    found.seconds = option.costs[planning::kSeconds];
-    found.loss = option.costs[planning::kLoss];
+    found.bytes = option.costs[solver::kBytes];
+    found.seconds = option.costs[solver::kSeconds];
+    found.loss = option.costs[solver::kLoss];
     std::copy(option.groups.begin(), option.groups.end(), found.groups);
     std::copy(option.schemes.begin(), option.schemes.end(), found.schemes);
     write_struct(info, found, "info");
@@ -229,10 +229,10 @@ kvq_status kvq_plan_rates(int32_t n, const double* weights, const double* sensit
                           double total_bits, double* bits, double* loss, kvq_error* error) {
   return guarded(error, [&] {
     require_range(n, 1, kMaxChoices, "n");
-    const planning::Rates rates{.weights = checked_numbers(weights, n, 1, kMost, "weights"),
-                                .sensitivities = checked_numbers(sensitivities, n, 1, kMost, "sensitivities"),
-                                .least_bits = least_bits,
-                                .total_bits = total_bits};
+    const solver::Rates rates{.weights = checked_numbers(weights, n, 1, kMost, "weights"),
+                              .sensitivities = checked_numbers(sensitivities, n, 1, kMost, "sensitivities"),
+                              .least_bits = least_bits,
+                              .total_bits = total_bits};
     require_amount(least_bits, kMost, "least_bits");
     require_amount(total_bits, kMost, "total_bits");
     require(bits, "bits");
@@ -246,6 +246,6 @@ kvq_status kvq_plan_rates(int32_t n, const double* weights, const double* sensit
       fail(KVQ_E_ARGUMENT, "total_bits is %g, must be at least %g: least_bits of each weight", total_bits,
            least_bits * all);
     }
-    *loss = planning::best_rates(rates, {bits, static_cast<size_t>(n)});
+    *loss = solver::best_rates(rates, {bits, static_cast<size_t>(n)});
   });
 }

@@ -1,23 +1,19 @@
-#include "planning/state_search.h"
+#include "solver/state_search.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-namespace kvq::planning {
+namespace kvq::solver {
 namespace {
 
-/// States kept of a stage. More would take seconds and are hardly ever needed.
+/// States kept per stage. More would take seconds and are rarely needed.
 constexpr size_t kMostStates = 5000;
 
 }  // namespace
 
 StateSearch::StateSearch(Allocator& allocator, const ReducedProblem& problem, const DualBound& bound, double wanted)
-    : allocator_(allocator),
-      problem_(problem),
-      bound_(bound),
-      wanted_(wanted),
-      stages_(StlAllocator<Stage>(allocator)) {
+    : allocator_(allocator), problem_(problem), bound_(bound), wanted_(wanted), stages_(allocator) {
   stages_.reserve(problem.choices());
   for (size_t i = 0; i < problem.choices(); ++i) add_stage(i);
   std::stable_sort(stages_.begin(), stages_.end(),
@@ -25,12 +21,9 @@ StateSearch::StateSearch(Allocator& allocator, const ReducedProblem& problem, co
   add_rests();
 }
 
-/// With any alternative, a plan costs at least the bound and what the alternative's price is above the least.
+/// A solution with an alternative costs at least the bound plus the alternative's price above the least.
 void StateSearch::add_stage(size_t choice) {
-  Stage& stage = stages_.emplace_back(Stage{choice,
-                                            Vector<Candidate>{StlAllocator<Candidate>(allocator_)},
-                                            {},
-                                            Vector<Step>{StlAllocator<Step>(allocator_)}});
+  Stage& stage = stages_.emplace_back(Stage{choice, Vector<Candidate>(allocator_), {}, Vector<Step>(allocator_)});
   const std::span<const Alternative> alternatives = problem_.choice(choice);
   double least = kInfinity;
   for (const Alternative& each : alternatives) least = std::min(least, priced(each, bound_.prices));
@@ -56,7 +49,7 @@ void StateSearch::add_rests() {
   }
 }
 
-/// What no plan that begins with a state has a smaller goal than; infinity if none keeps the limits.
+/// Lower bound of solutions that begin with a state; infinity if none keeps the limits.
 double StateSearch::least_end(const State& state, const Rest& rest) const {
   if (!keeps({state.use[0] + rest.use[0], state.use[1] + rest.use[1]}, problem_.limits)) return kInfinity;
   double least = state.goal + rest.priced;
@@ -66,9 +59,9 @@ double StateSearch::least_end(const State& state, const Rest& rest) const {
   return std::max(least, state.goal);
 }
 
-/// Every state with every candidate of a stage, but for those that cannot end in what is wanted.
+/// Extend every state by every candidate of a stage; drop those that cannot reach the wanted goal.
 void StateSearch::extend(Vector<State>& states, const Stage& stage) const {
-  Vector<State> next{StlAllocator<State>(allocator_)};
+  Vector<State> next(allocator_);
   for (uint32_t parent = 0; parent < states.size(); ++parent) {
     const State& from = states[parent];
     for (const Candidate& each : stage.candidates) {
@@ -81,8 +74,8 @@ void StateSearch::extend(Vector<State>& states, const Stage& stage) const {
   states.swap(next);
 }
 
-/// Leave out the states that promise least, if there are too many.
-/// \returns what these promised at best.
+/// Drop the least promising states, if there are too many.
+/// \returns their best lower bound.
 double StateSearch::leave_out(Vector<State>& states, const Rest& rest) const {
   if (states.size() <= kMostStates) return kInfinity;
   const auto first_left_out = states.begin() + kMostStates;
@@ -96,7 +89,7 @@ double StateSearch::leave_out(Vector<State>& states, const Rest& rest) const {
 double StateSearch::run(Selection& best) {
   const bool is_possible =
       std::none_of(stages_.begin(), stages_.end(), [](const Stage& stage) { return stage.candidates.empty(); });
-  Vector<State> states{StlAllocator<State>(allocator_)};
+  Vector<State> states(allocator_);
   if (is_possible) states.push_back({});
   double left_out = kInfinity;
   for (Stage& stage : stages_) {
@@ -123,4 +116,4 @@ void StateSearch::trace_back(const State& end, Selection& best) const {
   for (size_t i = 0; i < problem_.choices(); ++i) best.add(problem_.choice(i)[best.chosen[i]]);
 }
 
-}  // namespace kvq::planning
+}  // namespace kvq::solver

@@ -1,10 +1,9 @@
-// Matrices that read the same inputs, some of them multiplied together: all groupings and schemes as options of one
-// choice.
+// Matrices with shared inputs, some multiplied together: all groupings and schemes as options of one choice.
 #pragma once
 
-#include "planning/choice_problem.h"
+#include "solver/choice_solver.h"
 
-namespace kvq::planning {
+namespace kvq::solver {
 
 inline constexpr int32_t kMostMembers = 4;
 
@@ -14,17 +13,17 @@ struct FusionProblem {
   int32_t schemes = 0;              // at least 1
   std::span<const double> bytes;    // [members, schemes]
   std::span<const double> loss;     // [members, schemes]
-  std::span<const double> seconds;  // [2^members − 1, schemes]: of group g in row g − 1; infinity: there is none
+  std::span<const double> seconds;  // [2^members − 1, schemes]: group g in row g − 1; infinity: no such group
 };
 
 /// One grouping with a scheme for each group.
 struct FusedOption {
   Costs costs;
-  std::array<int32_t, kMostMembers> groups;   // of each member, the group it is in
+  std::array<int32_t, kMostMembers> groups;   // group of each member
   std::array<int32_t, kMostMembers> schemes;  // of each member
 };
 
-/// Every option that no other one beats in bytes, seconds and loss, those with the smallest loss first.
+/// Pareto-optimal options in bytes, seconds and loss, by rising loss.
 Vector<FusedOption> fuse(Allocator& allocator, const FusionProblem& problem);
 
-}  // namespace kvq::planning
+}  // namespace kvq::solver

@@ -1,4 +1,4 @@
-#include "training/commvq/key_stage.h"
+#include "training/commvq/key_least_squares.h"
 
 #include "core/sizes.h"
 #include "formats/commvq/key_kernels.h"
@@ -7,6 +7,13 @@
 #include <complex>
 
 namespace kvq::keys {
+namespace {
+
+using Complex = std::complex<double>;
+using ComplexMatrix = Eigen::Matrix<Complex, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+}  // namespace
+
 double assignment_error(const KeyStatistics& statistics, const KeyEncoder& stage, double energy) {
   const int32_t codes = statistics.codes;
   const int32_t group = statistics.group;
@@ -27,18 +34,16 @@ double assignment_error(const KeyStatistics& statistics, const KeyEncoder& stage
 }
 
 void fit_codes(const KeyStatistics& statistics, double floor, std::span<float> z) {
-  using Complex = std::complex<double>;
-  using Matrix = Eigen::Matrix<Complex, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   const int32_t codes = statistics.codes;
   const int32_t group = statistics.group;
   // A = diag(row + column sums) + i·(N − Nᵀ)
   const Eigen::Map<const Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>> counts(
       statistics.counts.data(), codes, codes);
-  Matrix system = Complex(0.0, 1.0) * (counts - counts.transpose()).cast<Complex>();
+  ComplexMatrix system = Complex(0.0, 1.0) * (counts - counts.transpose()).cast<Complex>();
   system.diagonal() += (counts.rowwise().sum() + counts.colwise().sum().transpose()).cast<Complex>();
   system.diagonal().array() += floor;
 
-  Matrix solution(codes, group);
+  ComplexMatrix solution(codes, group);
   for (int32_t i = 0; i < codes * group; ++i) {
     const Complex moment(statistics.moments[static_cast<size_t>(2 * i)],
                          statistics.moments[static_cast<size_t>(2 * i + 1)]);
@@ -49,6 +54,24 @@ void fit_codes(const KeyStatistics& statistics, double floor, std::span<float> z
   for (int32_t i = 0; i < codes * group; ++i) {
     z[static_cast<size_t>(2 * i)] = static_cast<float>(solution.data()[i].real());
     z[static_cast<size_t>(2 * i + 1)] = static_cast<float>(solution.data()[i].imag());
+  }
+}
+
+void refine_codes(Allocator& allocator, KeySample& sample, const KeyEncoder& encoder, double ridge,
+                  std::span<float> z) {
+  const int32_t n = encoder.stages() * encoder.codes();
+  const auto rows = static_cast<size_t>(n);
+  Vector<Complex> system_memory(rows * rows, allocator);
+  Vector<Complex> side_memory(rows * static_cast<size_t>(encoder.group()), allocator);
+  sample.add_equations(encoder, system_memory, side_memory);
+  Eigen::Map<ComplexMatrix> system(system_memory.data(), n, n);
+  Eigen::Map<ComplexMatrix> sides(side_memory.data(), n, encoder.group());
+  system.diagonal().array() += ridge;
+  const Eigen::LLT<Eigen::Ref<ComplexMatrix>> factor(system);
+  factor.solveInPlace(sides);
+  for (size_t i = 0; i < side_memory.size(); ++i) {
+    z[2 * i] += static_cast<float>(side_memory[i].real());
+    z[2 * i + 1] += static_cast<float>(side_memory[i].imag());
   }
 }
 

@@ -1,23 +1,23 @@
-// From choice to choice, all sums that may still end in a better plan.
+// Dynamic programming over choices: all sums that may still lead to a better solution.
 #pragma once
 
-#include "planning/dual_bound.h"
+#include "solver/dual_bound.h"
 
-namespace kvq::planning {
+namespace kvq::solver {
 
-/// Looks for the best plan with a goal below what is wanted.
+/// Searches the best solution with a goal below a wanted one.
 class StateSearch {
  public:
-  /// Of plans with a goal below `wanted`.
+  /// Searches goals below `wanted`.
   StateSearch(Allocator& allocator, const ReducedProblem& problem, const DualBound& bound, double wanted);
 
-  /// Replaces `best` by the best such plan, if there is any.
-  /// \returns what no plan has a smaller goal than: that of the plan, or `wanted` if there is none; less only if there
-  ///          were too many states.
+  /// Replaces `best` by the best such solution, if there is any.
+  /// \returns a lower bound of all goals: that of the solution, or `wanted` without one; less only if there were too
+  ///          many states.
   double run(Selection& best);
 
  private:
-  /// Sums of alternatives of some choices.
+  /// Sum of alternatives of some choices.
   struct State {
     double goal;
     Amounts use;
@@ -28,13 +28,13 @@ class StateSearch {
     uint32_t parent;
     uint32_t alternative;
   };
-  /// An alternative that may be part of such a plan.
+  /// Alternative that may be part of such a solution.
   struct Candidate {
     double goal;
     Amounts use;
     uint32_t alternative;
   };
-  /// What all choices that follow take at least.
+  /// Lower bounds over all following choices.
   struct Rest {
     double priced = 0.0;
     Amounts use{};
@@ -61,4 +61,4 @@ class StateSearch {
   Vector<Stage> stages_;  // those with most candidates last
 };
 
-}  // namespace kvq::planning
+}  // namespace kvq::solver

@@ -1,16 +1,16 @@
-#include "planning/dual_bound.h"
+#include "solver/dual_bound.h"
 
 #include <cmath>
 #include <limits>
 
-namespace kvq::planning {
+namespace kvq::solver {
 namespace {
 
 constexpr int kMostDoublings = 400;
 constexpr int kBisections = 60;
 constexpr double kGolden = 0.6180339887498949;
 
-/// Of the least price worth trying: one at which all that is used costs a millionth of the goal.
+/// Least price worth trying: total use costs a millionth of the goal.
 constexpr double kFirstShare = 1e-6;
 
 }  // namespace
@@ -25,7 +25,7 @@ DualSearch::DualSearch(Allocator& allocator, const ReducedProblem& problem)
   for (size_t i = 0; i < problem.choices(); ++i) greatest_goal_ += problem.choice(i).back().goal;
 }
 
-/// The least priced plan; its price less that of the limits is the bound.
+/// Find the cheapest selection at these prices; its price less that of the limits is the bound.
 double DualSearch::evaluate(const Amounts& prices) {
   selection_.goal = 0.0;
   selection_.used = {};
@@ -117,4 +117,4 @@ DualBound DualSearch::run() {
   return bound_;
 }
 
-}  // namespace kvq::planning
+}  // namespace kvq::solver

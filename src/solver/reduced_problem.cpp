@@ -1,11 +1,11 @@
-#include "planning/reduced_problem.h"
+#include "solver/reduced_problem.h"
 
 #include <cmath>
 
-namespace kvq::planning {
+namespace kvq::solver {
 
 ReducedProblem::ReducedProblem(Allocator& allocator, const ChoiceProblem& problem)
-    : alternatives(StlAllocator<Alternative>(allocator)), begins(StlAllocator<size_t>(allocator)) {
+    : alternatives(allocator), begins(allocator) {
   std::array<size_t, kResources> costs{};
   size_t n = 0;
   for (size_t cost = 0; cost < kCosts; ++cost) {
@@ -15,7 +15,7 @@ ReducedProblem::ReducedProblem(Allocator& allocator, const ChoiceProblem& proble
   }
   begins.reserve(problem.counts.size() + 1);
   begins.push_back(0);
-  Vector<Alternative> of_choice{StlAllocator<Alternative>(allocator)};
+  Vector<Alternative> of_choice(allocator);
   size_t next = 0;
   for (const int32_t count : problem.counts) {
     of_choice.clear();
@@ -30,4 +30,4 @@ ReducedProblem::ReducedProblem(Allocator& allocator, const ChoiceProblem& proble
   }
 }
 
-}  // namespace kvq::planning
+}  // namespace kvq::solver

@@ -1,11 +1,11 @@
-#include "planning/fusion.h"
+#include "solver/fusion.h"
 
-#include "planning/pareto.h"
+#include "solver/pareto.h"
 
 #include <bit>
 #include <cmath>
 
-namespace kvq::planning {
+namespace kvq::solver {
 namespace {
 
 struct Partial {
@@ -15,14 +15,14 @@ struct Partial {
   std::array<int32_t, kMostMembers> schemes;
 };
 
-/// Makes options of the members that are not grouped yet, from those of the members that are.
+/// Extends options of grouped members by the members not yet grouped.
 class Fusion {
  public:
   Fusion(Allocator& allocator, const FusionProblem& problem) : allocator_(allocator), problem_(problem) {}
 
   Vector<Partial> run() {
-    Vector<Partial> all{StlAllocator<Partial>(allocator_)};
-    Vector<Partial> nothing{StlAllocator<Partial>(allocator_)};
+    Vector<Partial> all(allocator_);
+    Vector<Partial> nothing(allocator_);
     nothing.push_back({});
     add(nothing, (1 << problem_.members) - 1, all);
     keep_undominated(allocator_, all);
@@ -30,7 +30,7 @@ class Fusion {
   }
 
  private:
-  /// Every grouping once: the first member that is left goes with every subset of the others.
+  /// Enumerate every grouping once: the first ungrouped member joins every subset of the others.
   void add(const Vector<Partial>& begun, int32_t left, Vector<Partial>& all) const {
     if (left == 0) {
       all.insert(all.end(), begun.begin(), begun.end());
@@ -46,7 +46,7 @@ class Fusion {
   }
 
   Vector<Partial> with_group(const Vector<Partial>& begun, int32_t group) const {
-    Vector<Partial> more{StlAllocator<Partial>(allocator_)};
+    Vector<Partial> more(allocator_);
     for (int32_t scheme = 0; scheme < problem_.schemes; ++scheme) {
       const double seconds = problem_.seconds[at(group - 1, scheme)];
       if (std::isinf(seconds)) continue;
@@ -84,11 +84,11 @@ class Fusion {
 }  // namespace
 
 Vector<FusedOption> fuse(Allocator& allocator, const FusionProblem& problem) {
-  Vector<FusedOption> options{StlAllocator<FusedOption>(allocator)};
+  Vector<FusedOption> options(allocator);
   for (const Partial& each : Fusion(allocator, problem).run()) {
     options.push_back({{each.use[0], each.use[1], each.goal}, each.groups, each.schemes});
   }
   return options;
 }
 
-}  // namespace kvq::planning
+}  // namespace kvq::solver

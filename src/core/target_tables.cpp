@@ -1,6 +1,4 @@
-#include "core/cpu_targets.h"
-
-#include <hwy/detect_targets.h>
+#include "core/target_tables.h"
 
 #if HWY_ARCH_X86
 #include <cpuid.h>
@@ -12,7 +10,7 @@ namespace kvq {
 
 namespace {
 
-/// Conversions of half floats, whose name Clang's __builtin_cpu_supports did not know before version 17.
+/// FP16 conversions. Clang's __builtin_cpu_supports does not know them before version 17.
 bool has_f16c() {
   unsigned eax = 0;
   unsigned ebx = 0;
@@ -21,8 +19,8 @@ bool has_f16c() {
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
 
-/// The extensions that hwy/ops/set_macros-inl.h lets the compiler use. Of AVX and later ones the compiler's check says
-/// also whether the system saves their registers.
+/// The extensions that hwy/ops/set_macros-inl.h lets the compiler use. For AVX and later the compiler's check includes
+/// that the system saves their registers.
 bool runs_avx2() {
   return __builtin_cpu_supports("aes") != 0 && __builtin_cpu_supports("pclmul") != 0 &&
          __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
@@ -45,7 +43,7 @@ bool runs_target(int64_t target) {
 
 #else
 
-bool runs_target(int64_t /*target*/) { return false; }  // each has one target, which is the baseline
+bool runs_target(int64_t /*target*/) { return false; }  // the baseline is the only target
 
 #endif
 

@@ -1,12 +1,12 @@
-// How many bits each matrix would get if codes were as good as codes can be (theorem 3.1 of Q-Palette).
+// Bits of each matrix for ideal codes (theorem 3.1 of Q-Palette).
 #pragma once
 
 #include <span>
 
-namespace kvq::planning {
+namespace kvq::solver {
 
-/// Matrices whose weights are Gaussian after a rotation: with b bits a weight, no code leaves a squared error below
-/// 2^(−2b) of the weights' squares, so no plan loses less than Σ sensitivity · 2^(−2b).
+/// Matrices whose weights are Gaussian after a rotation: with b bits per weight, the squared error of every code is at
+/// least 2^(−2b) of the weights' squares, so the loss is at least Σ sensitivity · 2^(−2b).
 struct Rates {
   std::span<const double> weights;        // of each matrix, above 0
   std::span<const double> sensitivities;  // loss of each at a squared error of 1, not negative
@@ -14,8 +14,8 @@ struct Rates {
   double total_bits = 0.0;                // of all weights, at least least_bits each
 };
 
-/// The bits of a weight of each matrix with which the loss is smallest.
+/// Find the bits per weight of each matrix that minimise the loss.
 /// \returns that loss.
 double best_rates(const Rates& rates, std::span<double> bits);
 
-}  // namespace kvq::planning
+}  // namespace kvq::solver

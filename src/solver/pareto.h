@@ -1,4 +1,4 @@
-// Leaving out what is beaten in everything.
+// Pareto filter.
 #pragma once
 
 #include "core/memory.h"
@@ -6,18 +6,18 @@
 #include <algorithm>
 #include <array>
 
-namespace kvq::planning {
+namespace kvq::solver {
 
-/// The costs beside the goal.
+/// Costs other than the goal.
 inline constexpr size_t kResources = 2;
 using Amounts = std::array<double, kResources>;
 
-/// Pairs of which none is at most another one in both numbers: the larger the first, the smaller the second.
+/// Pareto front of pairs: the larger the first number, the smaller the second.
 class Staircase {
  public:
-  explicit Staircase(Allocator& allocator) : steps_(StlAllocator<Amounts>(allocator)) {}
+  explicit Staircase(Allocator& allocator) : steps_(allocator) {}
 
-  /// Take a pair up, and let go of those that it is at most; false if it is no less than one that is there.
+  /// Insert a pair and drop those that it dominates; false if it is dominated itself.
   bool take(const Amounts& pair) {
     const auto lies_before = [](const Amounts& step, double first) { return step[0] < first; };
     auto begin = std::lower_bound(steps_.begin(), steps_.end(), pair[0], lies_before);
@@ -38,8 +38,7 @@ class Staircase {
   Vector<Amounts> steps_;
 };
 
-/// Sort things with a `goal` and a `use` by their goal, and drop each that has neither a smaller goal nor a smaller use
-/// of a resource than some other one.
+/// Sort things with a `goal` and a `use` by their goal, and drop the dominated ones.
 template <typename T>
 void keep_undominated(Allocator& allocator, Vector<T>& things) {
   std::sort(things.begin(), things.end(),
@@ -50,4 +49,4 @@ void keep_undominated(Allocator& allocator, Vector<T>& things) {
   things.erase(kept, things.end());
 }
 
-}  // namespace kvq::planning
+}  // namespace kvq::solver

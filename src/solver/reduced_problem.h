@@ -1,19 +1,19 @@
-// A problem of planning without what has no part in its solution.
+// Problem reduced to its undominated options.
 #pragma once
 
-#include "planning/choice_problem.h"
-#include "planning/pareto.h"
+#include "solver/choice_solver.h"
+#include "solver/pareto.h"
 
-namespace kvq::planning {
+namespace kvq::solver {
 
-/// An option of a choice. `use` is 0 of what has no limit.
+/// Option of a choice. `use` is 0 for a resource without limit.
 struct Alternative {
   double goal;
   Amounts use;
   int32_t option;  // its number
 };
 
-/// Options that another one does not beat in everything that counts.
+/// Undominated options of every choice.
 struct ReducedProblem {
   ReducedProblem(Allocator& allocator, const ChoiceProblem& problem);
 
@@ -27,7 +27,7 @@ struct ReducedProblem {
   Vector<size_t> begins;  // [choices + 1]
 };
 
-/// Sums in another order may be larger by this share.
+/// Relative rounding of sums in another order.
 inline constexpr double kRounding = 1e-12;
 
 inline bool keeps(const Amounts& used, const Amounts& limits) {
@@ -36,7 +36,7 @@ inline bool keeps(const Amounts& used, const Amounts& limits) {
 
 /// One alternative of every choice.
 struct Selection {
-  Selection(Allocator& allocator, size_t choices) : chosen(choices, 0, StlAllocator<uint32_t>(allocator)) {}
+  Selection(Allocator& allocator, size_t choices) : chosen(choices, 0, allocator) {}
 
   void add(const Alternative& each) {
     goal += each.goal;
@@ -48,4 +48,4 @@ struct Selection {
   Amounts used{};
 };
 
-}  // namespace kvq::planning
+}  // namespace kvq::solver
