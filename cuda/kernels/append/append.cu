@@ -5,7 +5,7 @@
 namespace kvq::cuda {
 namespace {
 
-/// Any pages of these codes, one a block.
+/// Writes any page of these codes, one page per block.
 template <PageCodes kCodes>
 __global__ void __launch_bounds__(kAppendThreads) append_kernel(const __grid_constant__ AppendArguments arguments) {
   extern __shared__ __align__(16) uint32_t shared[];
@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kAppendThreads) append_kernel(const __grid_con
   PageWriter<kCodes>(arguments, write, shared).run();
 }
 
-/// Mostly whole pages: every block writes its share of them, after those that write a slow one.
+/// Writes the first `n_slow` pages one per block; the other blocks share the whole pages evenly.
 template <int32_t kHeadDim, WholePages kPages>
 __global__ void __maxnreg__(kPages == WholePages::kPlain ? 64 : 128)
     append_whole_kernel(const __grid_constant__ AppendArguments arguments) {
@@ -43,8 +43,9 @@ struct Launch {
   int32_t shared_bytes;
 };
 
-/// As many blocks as run at once beside `slow` others, with equally many of `n_pages` each; where that is a part of the
-/// heads, they get the heads of one page of tokens. 0 if the device has not enough shared memory for one.
+/// Returns how many blocks can be resident beside `slow` others, with equal shares of `n_pages`. If a share divides the
+/// KV heads, each block gets heads of the same 32 tokens. Returns 0 if the device has too little shared memory for one
+/// block.
 int32_t whole_blocks(const Launch& launch, int32_t n_pages, int32_t slow, int32_t kv_heads) {
   int device = 0;
   int multiprocessors = 0;
@@ -85,7 +86,7 @@ Launch choose_whole(const AppendArguments& arguments) {
 }
 
 Launch choose(const AppendArguments& arguments) {
-  // Trellis codes are written by PageWriter.
+  // Only PageWriter writes trellis codes.
   const bool many_pages =
       arguments.pages.search_lanes == 0 && arguments.n_writes - arguments.n_slow > 2 * arguments.kv_heads;
   const bool rotates_eighths = arguments.rope.rotary_dim % (arguments.rope.half() ? 16 : 8) == 0;
@@ -93,7 +94,7 @@ Launch choose(const AppendArguments& arguments) {
     const Launch launch = choose_whole(arguments);
     if (launch.blocks > 0) return launch;
   }
-  // While one warp looks for paths, the others of its block wait: fewer of them leave registers to more blocks.
+  // One warp of a block searches trellis paths while the others wait: smaller blocks leave registers for more of them.
   return {.kernel = any_kernel(arguments.pages),
           .blocks = arguments.n_writes,
           .threads = arguments.pages.search_lanes > 0 ? kAppendThreads / 2 : kAppendThreads,

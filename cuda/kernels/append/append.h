@@ -1,4 +1,4 @@
-// Writing pages: rotation, conversion, encoding and page-table entries in one launch.
+// Page writes: rotation, conversion, encoding and page-table entries in one launch.
 #pragma once
 
 #include "core/head_strides.h"
@@ -10,38 +10,38 @@
 
 namespace kvq::cuda {
 
-/// One page to write; what PageWrite (backend/pages.h) says, for a kernel.
+/// One page to write: PageWrite (backend/pages.h) as kernels take it.
 struct alignas(16) DeviceWrite {
-  uint64_t source;  // FP16 page whose first `kept` slots are kept, or 0
+  uint64_t source;  // FP16 page whose first `kept` slots are copied, or 0
   uint64_t target;
   uint32_t format;
   uint8_t kept;
   uint8_t token_count;
   uint8_t has_positions;
-  uint8_t ends_list;  // the head's list ends with this page
+  uint8_t ends_list;  // the page is the last of the head's list
   int32_t head;
   int32_t token_begin;
-  int32_t token_position;  // of the first token, which the others' follow; < 0: see AppendArguments::positions
+  int32_t token_position;  // position of the first token, the others follow; < 0: see AppendArguments::positions
   int32_t index;           // in the head's page table
   int32_t first_position;
-  int32_t sequence;  // whose page it is
+  int32_t sequence;  // index of the sequence that owns the page
 };
 static_assert(sizeof(DeviceWrite) == 48);
 
-/// Writes that travel as kernel arguments; more are read from memory that the device can read.
+/// Writes passed as kernel arguments; longer lists are read from device-accessible memory.
 inline constexpr int32_t kInlineWrites = 32;
 
-/// A layer of a sequence whose table takes pages.
+/// One layer of a sequence whose page table receives the pages.
 struct AppendTarget {
   SequenceView view;  // pages null: no table
-  HeadState after;    // what the table's heads become; pages apart
+  HeadState after;    // new state of every head except `pages`
 };
 
-/// What kinds of pages a launch may write: says how much shared memory blocks need.
+/// Kinds of pages in a launch; they determine the shared memory of a block.
 struct PagesWritten {
-  int32_t gains = 0;         // some in gain–shape codes
-  int32_t centres = 0;       // some of them relative to trained centres
-  int32_t search_lanes = 0;  // trellis paths that a block looks for at once; 0: there are none
+  int32_t gains = 0;         // some page has gain–shape codes
+  int32_t centres = 0;       // some of these pages are relative to trained centres
+  int32_t search_lanes = 0;  // trellis paths that a block searches at once; 0: no trellis codes
 
   void add(FormatCode format);
 };
@@ -52,20 +52,20 @@ struct AppendArguments {
   HeadStrides k_strides;
   HeadStrides v_strides;
   int32_t dtype;
-  int32_t vectors;  // all rows of k and v are aligned to 16 bytes
+  int32_t vectors;  // all rows of k and v are 16-byte aligned
   int32_t kv_heads;
   int32_t head_dim;
-  int32_t hadamard;  // pages may be stored so (otherwise they are written slowly)
+  int32_t hadamard;  // some page may be Hadamard-rotated; otherwise rotated pages go to the slow path
   PagesWritten pages;
-  // Those of a page's new tokens are from ~DeviceWrite::token_position on, after those of its kept slots if it has gaps
-  // and needs them all. Null if tokens of every page follow each other.
+  // Positions of a page's new tokens start at ~DeviceWrite::token_position, preceded by those of its kept slots if the
+  // page has gaps and needs all of them. Null if every page has consecutive positions.
   const int32_t* positions;
-  AppendTarget target;          // of the only sequence
-  const AppendTarget* targets;  // of several, or null
-  int32_t* status;              // [0] set to 1 when a value had to be changed to fit FP16; [1]: see kNoRoom
-  const DeviceWrite* writes;    // null: inline_writes; the heads of a page of tokens side by side share work
+  AppendTarget target;          // a single sequence; unused with targets
+  const AppendTarget* targets;  // one per sequence, or null
+  int32_t* status;              // [0] becomes 1 when a value was changed to fit FP16; [1]: see kNoRoom
+  const DeviceWrite* writes;    // null: inline_writes; heads of the same 32 tokens are adjacent so that they share work
   int32_t n_writes;
-  int32_t n_slow;  // of them, the first: a block each
+  int32_t n_slow;  // leading writes that take a block each
   RopeArguments rope;
   CentreTables centres;
   DeviceWrite inline_writes[kInlineWrites];
@@ -77,17 +77,17 @@ struct AppendArguments {
 };
 
 cudaError_t prepare_append();
-/// What a device's blocks have enough shared memory for.
+/// Reduces `pages` to the kinds for which a device's blocks have enough shared memory.
 PagesWritten fit(PagesWritten pages, int32_t head_dim, int32_t shared_limit);
 cudaError_t launch_append(const AppendArguments& arguments, cudaStream_t stream);
 
-/// Tokens that one launch_append_next takes at most: no list grows by more than a page.
+/// Maximum tokens per launch_append_next: no list grows by more than one page.
 inline constexpr int32_t kMaxNextTokens = kSlots;
-/// Set in AppendArguments::status[1] when a list had no room; nothing was appended then.
+/// Stored in AppendArguments::status[1] when a list had no room; nothing was appended then.
 inline constexpr int32_t kNoRoom = 1;
 
-/// Append `n` tokens at the positions that follow, where the device's own table ends: nothing that the host knows about
-/// the sequence goes in.
+/// Appends `n` tokens at the next positions, where the page table in device memory ends. The launch depends on no host
+/// state of the sequence, so a graph can replay it.
 cudaError_t launch_append_next(const AppendArguments& arguments, const ReserveView& reserve, int32_t n,
                                cudaStream_t stream);
 cudaError_t prepare_append_next(int32_t shared_limit);

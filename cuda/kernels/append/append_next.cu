@@ -3,7 +3,7 @@
 namespace kvq::cuda {
 namespace {
 
-/// What one head's list becomes; the same rules as the host's (cache/append.cpp), for at most one page more.
+/// Plans the writes of one head's list by the host's rules (cache/append.cpp), for at most one new page.
 class NextWrites {
  public:
   __device__ NextWrites(const AppendArguments& arguments, const ReserveView& reserve, int32_t head, int32_t n)
@@ -19,7 +19,7 @@ class NextWrites {
   __device__ const HeadState& state() const { return state_; }
   __device__ int32_t pages_after() const { return pages_after_; }
 
-  /// The page that is sealed without taking tokens: the one that leaves the newest `recent`.
+  /// Plans the write of the page that is sealed without taking tokens: the one that leaves the newest `recent`.
   __device__ bool seal(DeviceWrite& write) const {
     const int32_t index = state_.pages - reserve_.recent;
     const bool takes_tokens = open_slots_ >= 0 && index == state_.pages - 1;
@@ -30,7 +30,7 @@ class NextWrites {
     return true;
   }
 
-  /// The tokens that page `index` takes, if any; `done` have gone into pages before it.
+  /// Plans the write of page `index` if it takes tokens; `done` went into earlier pages.
   __device__ bool take(int32_t index, int32_t& done, DeviceWrite& write) const {
     const bool open = index < state_.pages;
     if (open && open_slots_ < 0) return false;
@@ -48,7 +48,7 @@ class NextWrites {
   }
   __device__ static bool is_float16(const DevicePage& page) { return FormatCode{page.format()}.is_float16(); }
   __device__ int32_t room_of_open_page() const { return open_slots_ >= 0 ? kSlots - open_slots_ : 0; }
-  /// Whether a page's final format is FP16.
+  /// Whether the final format of a page is FP16.
   __device__ bool ends_float16(int32_t index) const { return index < reserve_.sink || reserve_.sealed == 0; }
   __device__ bool stays_float16(int32_t index) const {
     return ends_float16(index) || index >= pages_after_ - reserve_.recent;
@@ -83,11 +83,11 @@ class NextWrites {
   int32_t head_;
   int32_t n_;
   HeadState state_;
-  int32_t open_slots_ = -1;  // in use of the last page if it takes tokens
+  int32_t open_slots_ = -1;  // used slots of the last page if it takes tokens
   int32_t pages_after_;
 };
 
-/// A block a head, which nobody else reads or writes meanwhile.
+/// One head per block; no other block reads or writes its list.
 template <PageCodes kCodes>
 __global__ void __launch_bounds__(kAppendThreads)
     append_next_kernel(const __grid_constant__ AppendArguments arguments, const __grid_constant__ ReserveView reserve,
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kAppendThreads)
   for (int32_t index = max(state.pages - 1, 0); index < next.pages_after(); ++index) {
     if (next.take(index, done, writes[n_writes])) ++n_writes;
   }
-  __syncthreads();  // everybody has read the table
+  __syncthreads();  // all threads have read the table
 #pragma unroll 1
   for (int32_t i = 0; i < n_writes; ++i) {
     const DeviceWrite& write = writes[i];

@@ -1,4 +1,4 @@
-// The nearest centres of a whole page's tokens, by products of bytes on tensor cores, which are exact.
+// Nearest centres of a whole page's tokens by exact int8 products on tensor cores.
 #pragma once
 
 #include "kernels/append/centres.cuh"
@@ -7,8 +7,8 @@
 
 namespace kvq::cuda {
 
-/// Turns of the slots of pages of consecutive positions, which centres of keys have: shared by the heads of a page of
-/// tokens.
+/// Rotations of the slots of a page with consecutive positions, as centres of keys need them. Heads of the same 32
+/// tokens share them.
 class PageTurns {
  public:
   __host__ __device__ static constexpr int32_t bytes(int32_t head_dim) { return TurnTable::bytes(head_dim); }
@@ -16,7 +16,7 @@ class PageTurns {
   __device__ PageTurns(const AppendArguments& arguments, int32_t head_dim, uint8_t* memory)
       : a_(arguments), table_(arguments.rope, head_dim, memory) {}
 
-  /// For the tokens of a page; a barrier follows.
+  /// Computes the rotations of a page's tokens; a barrier must follow.
   __device__ void find(const DeviceWrite& page, int32_t thread, int32_t threads) const {
     const int32_t pairs = a_.rope.rotary_dim / 2;
     constexpr int32_t kRun = 8;
@@ -38,8 +38,8 @@ class PageTurns {
   const TurnTable table_;
 };
 
-/// Tokens of a side in bytes, [slots][head_dim], where a side of floats will lie. Rows are apart so that eight of them
-/// meet in no bank.
+/// Tokens of a side as bytes [slots][head_dim], in memory that later holds the side as floats. The row padding keeps
+/// eight rows free of bank conflicts.
 class BytePlane {
  public:
   __device__ BytePlane(void* memory, int32_t head_dim) : memory_(static_cast<uint8_t*>(memory)), head_dim_(head_dim) {}
@@ -47,7 +47,7 @@ class BytePlane {
   __device__ void put(int32_t slot, int32_t eighth, uint2 bytes) const {
     *reinterpret_cast<uint2*>(memory_ + place(slot, 8 * eighth)) = bytes;
   }
-  /// 16 tokens' bytes [32·step, 32·step + 32), in the order in which tensor cores take them.
+  /// Loads bytes [32·step, 32·step + 32) of 16 tokens as a tensor-core operand.
   __device__ void load(int32_t first_slot, int32_t step, int32_t lane, uint32_t (&words)[4]) const {
     const uint32_t from = shared_address(memory_ + place(first_slot + lane % 16, 32 * step + lane / 16 * 16));
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
@@ -63,17 +63,17 @@ class BytePlane {
   int32_t head_dim_;
 };
 
-/// sums += 16 tokens' bytes with those of eight centres.
+/// sums += products of 16 tokens' bytes with those of eight centres.
 __device__ inline void multiply_bytes(const uint32_t (&tokens)[4], const uint32_t (&centres)[2], int32_t (&sums)[4]) {
   asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
                : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
                : "r"(tokens[0]), "r"(tokens[1]), "r"(tokens[2]), "r"(tokens[3]), "r"(centres[0]), "r"(centres[1]));
 }
 
-/// What a block's warps find for the tokens of a page.
+/// Finds the nearest centres of a page's tokens with all warps of a block.
 class CentreSearcher {
  public:
-  /// Shared memory: what each warp has found, scales of tokens, and what was chosen.
+  /// Shared memory: candidates of each warp, token scales, chosen indices.
   __host__ __device__ static constexpr int32_t bytes(int32_t threads) {
     return 2 * kSlots * (threads / 32 * static_cast<int32_t>(sizeof(BestCentre)) + 4 + 1);
   }
@@ -86,7 +86,8 @@ class CentreSearcher {
         units_(reinterpret_cast<float*>(found_ + 2 * warps_ * kSlots)),
         chosen_(reinterpret_cast<uint8_t*>(units_ + 2 * kSlots)) {}
 
-  /// A thread's channels of a token, keys turned back: its part of the bytes to search with. All threads of a warp.
+  /// Writes a thread's channels of a token, with the key's rotation undone, to the byte plane. All threads of a warp
+  /// take part.
   __device__ void round(bool keys, int32_t head, int32_t slot, int32_t units, int32_t unit, const int32_t (&eighths)[2],
                         float (&x)[2][8], const BytePlane& plane) const {
     const SideCentres centres(a_, keys, head, false);
@@ -112,12 +113,12 @@ class CentreSearcher {
     if (unit == 0) units_[index_of(keys, slot)] = largest / kTopByte * centres.scale;
   }
 
-  /// A warp's share of a side's centres. Barriers before and after.
+  /// Searches a warp's share of a side's centres. Barriers must precede and follow.
   __device__ void search(bool keys, int32_t head, const BytePlane& plane) const {
     const SideCentres centres(a_, keys, head, false);
     const auto lane = static_cast<int32_t>(threadIdx.x) % 32;
     const auto warp = static_cast<int32_t>(threadIdx.x) / 32;
-    float units[4];  // of tokens lane / 4 + 8 · i
+    float units[4];  // for tokens lane / 4 + 8 · i
 #pragma unroll
     for (int32_t i = 0; i < 4; ++i) units[i] = units_[index_of(keys, lane / 4 + 8 * i)];
     BestCentre best[4];
@@ -158,7 +159,7 @@ class CentreSearcher {
     }
   }
 
-  /// The nearest of all; noted by the thread of the token's first channels.
+  /// Returns the nearest centre of all warps' candidates; the thread with the token's first channels records it.
   __device__ int32_t choose(bool keys, int32_t slot, int32_t unit) const {
     const BestCentre* found = found_ + (keys ? 0 : warps_ * kSlots) + slot;
     BestCentre best;

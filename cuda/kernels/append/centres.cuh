@@ -1,5 +1,5 @@
-// What is left of vectors after the nearest of their head's centres: one page, whatever its positions. Arithmetic
-// follows the host's operation by operation (formats/gain_shape/centred.cpp).
+// Residuals of vectors from the nearest centres of their head, for one page with any positions. Arithmetic follows the
+// host's operation by operation (formats/gain_shape/centred.cpp).
 #pragma once
 
 #include "kernels/append/append.h"
@@ -9,12 +9,12 @@ namespace kvq::cuda {
 
 inline constexpr float kTopByte = 127.0F;
 
-/// One turn after another.
+/// Composes two rotations.
 __device__ inline float2 multiply_turns(float2 a, float2 b) {
   return make_float2(a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x);
 }
 
-/// The turn of a position as the host's tables give it (core/position_turns.h): the product of its digits' turns.
+/// Rotation of a position as in the host's tables (core/position_turns.h): the product of its digits' rotations.
 __device__ inline float2 position_turn(int32_t position, double frequency) {
   constexpr int32_t kDigits = 32;
   float2 turn = cos_sin(static_cast<double>(position % kDigits) * frequency);
@@ -26,7 +26,7 @@ __device__ inline float2 position_turn(int32_t position, double frequency) {
   return turn;
 }
 
-/// The position of a slot of a page whose positions do not follow each other.
+/// Position of a slot of a page with gaps.
 __device__ inline int32_t slot_position(const AppendArguments& a, const DeviceWrite& w, int32_t slot) {
   if (w.token_position < 0) return a.positions[~w.token_position - w.kept + slot];
   if (slot >= w.kept) return w.token_position + slot - w.kept;
@@ -34,12 +34,12 @@ __device__ inline int32_t slot_position(const AppendArguments& a, const DeviceWr
   return view.positions[(static_cast<int64_t>(w.head) * view.capacity + w.index) * kSlots + slot];
 }
 
-/// A score and the centre that has it; the first of those that have the highest.
+/// Best score and its centre; ties go to the first centre.
 struct BestCentre {
   float score = -INFINITY;
   int32_t index = 0;
 
-  /// With a centre behind all that were looked at.
+  /// Considers a centre with an index above all considered before.
   __device__ void look_at(float other, int32_t centre) {
     if (other <= score) return;
     score = other;
@@ -48,17 +48,17 @@ struct BestCentre {
   __device__ void join(const BestCentre& other) {
     if (other.score > score || (other.score == score && other.index < index)) *this = other;
   }
-  /// With the lane across `bit`.
+  /// Joins with the lane at `bit` distance.
   __device__ void join_across(int32_t bit) {
     join({__shfl_xor_sync(0xFFFFFFFFU, score, bit), __shfl_xor_sync(0xFFFFFFFFU, index, bit)});
   }
 };
 
-/// Of either side: what a search takes from a layer's tables.
+/// Tables that a search takes from a layer, for either side.
 struct SideCentres {
-  const float* floats;  // of the head, [count][head_dim]
+  const float* floats;  // [count][head_dim]
   int32_t count;
-  const uint32_t* rounded;  // of the head, [quads][padded]
+  const uint32_t* rounded;  // [quads][padded]
   const float* mean;
   const float* biases;
   float scale;
@@ -73,15 +73,15 @@ struct SideCentres {
     rounded = search.rounded + static_cast<int64_t>(head) * ((a.head_dim + 3) / 4) * padded;
     mean = search.means + head * a.head_dim;
     biases = (own_positions ? search.own_biases : search.biases) + head * padded;
-    scale = count > 0 ? search.scales[head] : 0.0F;  // null where there are none
+    scale = count > 0 ? search.scales[head] : 0.0F;  // search.scales is null without centres
   }
 };
 
-/// Takes centres off a side's tokens, four of them a warp.
+/// Subtracts the nearest centres from a side's tokens, four tokens per warp.
 template <bool kKeys>
 class CentreTaker {
  public:
-  /// Shared memory: the turn of the page's first position, tokens in bytes, numbers of centres.
+  /// Shared memory: rotation of the page's first position, tokens as bytes, indices of centres.
   __host__ __device__ static constexpr int32_t words(int32_t head_dim) {
     return kMaxHeadDim + kSlots * quads(head_dim) + kSlots / 4;
   }
@@ -99,7 +99,7 @@ class CentreTaker {
         words_(memory + kMaxHeadDim),
         indices_(reinterpret_cast<uint8_t*>(words_ + kSlots * quads(arguments.head_dim))) {}
 
-  /// From the first `used` rows. Ends with a barrier.
+  /// Subtracts centres from the first `used` rows; ends with a barrier.
   __device__ void take(int32_t used) {
     const auto threads = static_cast<int32_t>(blockDim.x);
     const auto thread = static_cast<int32_t>(threadIdx.x);
@@ -115,7 +115,7 @@ class CentreTaker {
     __syncthreads();
   }
 
-  /// What decoders need beside codes and gains. `side`: of the page.
+  /// Writes centre indices and, for keys, how they are rotated. `side`: of the page.
   __device__ void write(const PagePlaces& page, uint8_t* side) const {
     const auto thread = static_cast<int32_t>(threadIdx.x);
     if (centres_.count > 1 && thread < kSlots) {
@@ -138,7 +138,7 @@ class CentreTaker {
     return multiply_turns(first_[pair], make_float2(within[pair], within[pairs_ + pair]));
   }
 
-  /// Calls `use` with the lane's channels of a slot and their numbers, turned back, less the centres' mean.
+  /// Calls `use` with each of the lane's channels of a slot and its value, rotation undone and mean subtracted.
   template <typename Use>
   __device__ void for_each_number(int32_t slot, const Use& use) const {
     const float* x = row(slot);
@@ -154,7 +154,7 @@ class CentreTaker {
     }
   }
 
-  /// Numbers of the nearest centres of slots [first, first + n).
+  /// Finds the nearest centres of slots [first, first + n).
   __device__ void find(int32_t first, int32_t n) {
     float units[kTogether] = {};
 #pragma unroll 1
@@ -196,7 +196,7 @@ class CentreTaker {
     }
   }
 
-  /// The slot's centre, turned to where its key is.
+  /// Subtracts the slot's centre after rotating it to the key's position.
   __device__ void subtract(int32_t slot) const {
     const float* centre = centres_.floats + static_cast<int32_t>(indices_[slot]) * a_.head_dim;
     float* x = row(slot);
@@ -216,7 +216,7 @@ class CentreTaker {
 
   const AppendArguments& a_;
   const DeviceWrite& w_;
-  const bool own_;  // keys are turned by positions of their own
+  const bool own_;  // keys are rotated by per-slot positions
   const SideCentres centres_;
   const int32_t pairs_;
   const int32_t lane_;

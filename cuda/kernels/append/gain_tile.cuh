@@ -1,12 +1,12 @@
-// Scalar gain–shape codes of whole pages: a warp has 32 channels of all 32 slots, a lane those of a slot. What concerns
-// all channels of a slot is added up in shared memory, in the host's order.
+// Scalar gain–shape codes of whole pages: each warp has 32 channels of all 32 slots, each lane one slot. Sums over all
+// channels of a slot go through shared memory in the host's order.
 #pragma once
 
 #include "kernels/append/tile.cuh"
 
 namespace kvq::cuda {
 
-/// A side of floats in shared memory that is written by eighths and read by lanes that have a slot each, or a channel.
+/// Side of floats in shared memory, written by eights of channels and read by one lane per slot or per channel.
 class SlotPlane {
  public:
   __host__ __device__ static constexpr int32_t bytes(int32_t head_dim) { return kSlots * head_dim * 4; }
@@ -17,14 +17,14 @@ class SlotPlane {
     chunks_[place(slot, 2 * eighth)] = make_float4(x[0], x[1], x[2], x[3]);
     chunks_[place(slot, 2 * eighth + 1)] = make_float4(x[4], x[5], x[6], x[7]);
   }
-  /// Four channels from 4 · `four` on.
+  /// Channels [4·four, 4·four + 4).
   __device__ float4 get(int32_t slot, int32_t four) const { return chunks_[place(slot, four)]; }
   __device__ float at(int32_t slot, int32_t channel) const {
     return reinterpret_cast<const float*>(chunks_ + place(slot, channel / 4))[channel % 4];
   }
 
  private:
-  /// Neither eight slots nor eight eighths meet in a bank.
+  /// The swizzle keeps eight slots, and eight groups of channels, free of bank conflicts.
   __device__ int32_t place(int32_t slot, int32_t four) const {
     return slot * (head_dim_ / 4) + (four ^ (four >> 3 & 1) ^ (slot & 7));
   }
@@ -33,13 +33,13 @@ class SlotPlane {
   int32_t head_dim_;
 };
 
-/// Writes a warp's part of a side.
+/// Encodes a warp's tile of a side.
 class GainTileWriter {
  public:
-  /// Shared memory: the largest magnitudes of means, one a tile.
+  /// Shared memory: the largest magnitude of the mean per tile.
   static constexpr int32_t kBytes = kMaxHeadDim / kTileChannels * static_cast<int32_t>(sizeof(float));
 
-  /// `memory`: the planes of both sides, free after start(); `page` is that of the keys.
+  /// `memory`: the planes of both sides, reused after start(); `page`: start of the keys.
   __device__ GainTileWriter(FormatCode format, bool keys, int32_t tile, int32_t head_dim, float* maxima,
                             uint8_t* memory, uint8_t* page)
       : place_(page_places(format, head_dim)),
@@ -55,7 +55,7 @@ class GainTileWriter {
         sums_(reinterpret_cast<float*>(memory)),
         target_(keys ? page : page + place_.values_at) {}
 
-  /// Take the tile out of its plane. A barrier of the block follows.
+  /// Loads the tile from its plane. A block barrier must follow.
   __device__ void start(const SlotPlane& plane, int32_t* status) {
     if (tile_ == 0) clear_rest(place_, keys_, both_, target_, lane_, 32);
     float largest = 0.0F;
@@ -73,7 +73,7 @@ class GainTileWriter {
     if (lane_ == 0) maxima_[tile_] = __uint_as_float(highest);
   }
 
-  /// What squares add up to. A barrier follows.
+  /// Computes the tile's sums of squares. A barrier must follow.
   __device__ void add_squares() {
     if (with_mean_) take_mean();
     float sum = 0.0F;
@@ -82,7 +82,7 @@ class GainTileWriter {
     part(0) = sum;
   }
 
-  /// What levels of every step add up to. A barrier follows.
+  /// Computes the tile's sums of level products for every step. A barrier must follow.
   __device__ void add_levels() {
     norm_ = total(0);
     rms_ = sqrtf(norm_ / static_cast<float>(head_dim_));
@@ -101,7 +101,7 @@ class GainTileWriter {
     }
   }
 
-  /// Codes and gains. A barrier follows before planes are used again.
+  /// Writes codes and gains. A barrier must follow before planes are reused.
   __device__ void write() {
     float inverse = 0.0F;
     float best_product = 0.0F;
@@ -130,7 +130,7 @@ class GainTileWriter {
 
  private:
   static constexpr int32_t kSums = 9;
-  static constexpr int32_t kRowBytes = 48;  // of a channel's codes while they are turned round: no bank conflicts
+  static constexpr int32_t kRowBytes = 48;  // row of a channel's codes during the transpose, free of bank conflicts
 
   __device__ int32_t tiles() const { return head_dim_ / kTileChannels; }
   __device__ float& part(int32_t which) const {
@@ -146,7 +146,7 @@ class GainTileWriter {
   __device__ float inverse_step(int32_t f) const {
     return 1.0F / (gain_shape::step_of(bits_) * step_factor(bits_, f) * rms_);
   }
-  /// A code in the last bits of a float above 2^23: there, numbers are cut off at 1.
+  /// Leaves the code in the low bits of a float above 2^23, where the spacing of floats is 1.
   __device__ uint32_t code_bits_of(float x, float inverse) const {
     const auto top = static_cast<float>((1 << bits_) - 1);
     const float steps = fminf(fmaxf(x * inverse + gain_shape::middle(bits_), 0.0F), top);
@@ -180,7 +180,7 @@ class GainTileWriter {
     halves[keys_ ? kKeyLargest : kValueLargest] = largest;
   }
 
-  /// From the channels of a slot to the slots of a channel.
+  /// Transposes codes from channels of a slot to slots of a channel.
   __device__ void transpose(uint32_t (&codes)[kTileChannels / 4]) const {
     uint8_t* rows =
         reinterpret_cast<uint8_t*>(sums_ + 2 * kSums * tiles() * kSlots) + tile_ * kTileChannels * kRowBytes;
@@ -197,7 +197,7 @@ class GainTileWriter {
     }
   }
 
-  /// `codes`: 32 numbers of a word's lane, four a word.
+  /// `codes`: 32 codes of a word's lane, four per word.
   __device__ void write_words(const uint32_t (&codes)[kTileChannels / 4]) const {
     if (bits_ == 4) {
 #pragma unroll
@@ -220,7 +220,7 @@ class GainTileWriter {
     for (int32_t j = 0; j < 8; ++j) word |= (codes[j] >> first_bit & 0x01010101U) << j;
     put(bits_ == 3 ? (keys_ ? head_dim_ : kSlots) / 16 : 0, 1, 0, word);
   }
-  /// Word i of the tile in a plane that begins at a row and has `words` a tile and lane.
+  /// Stores word i of the tile in a plane that begins at `first_row` and has `words` per tile and lane.
   __device__ void put(int32_t first_row, int32_t words, int32_t i, uint32_t word) const {
     const int32_t row = first_row + (keys_ ? words * tile_ + i : i);
     const int32_t at = keys_ ? row * kSlots + lane_ : row * head_dim_ + kTileChannels * tile_ + lane_;

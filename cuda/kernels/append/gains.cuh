@@ -1,5 +1,5 @@
-// A side of a page in gain–shape codes, from floats in shared memory. Arithmetic follows the host's encoder operation
-// by operation (formats/gain_shape).
+// Gain–shape encoding of a page's side from floats in shared memory. Arithmetic follows the host's encoder operation by
+// operation (formats/gain_shape).
 #pragma once
 
 #include "formats/gain_shape/encode.h"
@@ -10,26 +10,26 @@
 
 namespace kvq::cuda {
 
-/// What a block needs to encode sides with gains, beside their floats.
+/// Shared memory for encoding sides with gains, beside their floats.
 struct GainLayout {
   int32_t head_dim;
-  int32_t search_lanes;  // tokens whose paths are looked for at once; 0: there are no trellis codes
+  int32_t search_lanes;  // tokens whose paths are searched at once; 0: no trellis codes
 
   __host__ __device__ static constexpr int32_t blocks(int32_t head_dim) { return (head_dim + 31) / 32; }
   __host__ __device__ int32_t sum_words() const { return blocks(head_dim) * kSlots; }
-  /// Norms, products, gains or steps of slots, and a few words.
+  /// Words for norms, products, gains or steps of slots, and a few more.
   __host__ __device__ int32_t slot_words() const { return 5 * kSlots; }
   __host__ __device__ int32_t cost_words() const { return search_lanes > 0 ? 4 * kCostEntries : 0; }
   __host__ __device__ int32_t decision_words() const { return 2 * 32 * blocks(head_dim) * search_lanes; }
-  /// Of two bytes a number: lie where the side was in FP16.
+  /// Words for two bytes per code; they replace the side in FP16.
   __host__ __device__ static constexpr int32_t code_words(int32_t head_dim) {
     return blocks(head_dim) * 32 * kSlots / 2;
   }
   __host__ __device__ int32_t words() const { return cost_words() + decision_words() + sum_words() + slot_words(); }
 };
 
-/// Zeros where gains and what belongs to them will lie, padding included: written by the keys if both sides have gains.
-/// A barrier follows.
+/// Zeros the bytes of gains, their metadata and padding; the keys' threads do it if both sides have gains. A barrier
+/// must follow.
 __device__ inline void clear_rest(const PagePlaces& page, bool keys, bool both, uint8_t* target, int32_t thread,
                                   int32_t threads) {
   if (!keys && both) return;
@@ -50,7 +50,7 @@ __device__ __forceinline__ int32_t count_thresholds(float mantissa, std::index_s
   return count;
 }
 
-/// gain_shape::gain_code.
+/// Equals gain_shape::gain_code.
 __device__ inline uint32_t gain_code(float gain, float largest) {
   const uint32_t bits = __float_as_uint(gain / largest);
   const int32_t exponent = static_cast<int32_t>(bits >> 23U) - 127;
@@ -60,7 +60,7 @@ __device__ inline uint32_t gain_code(float gain, float largest) {
   return static_cast<uint32_t>(min(max(code, 0), gain_shape::kTopGain));
 }
 
-/// gain_shape::step_factors.
+/// Equals gain_shape::step_factors.
 __device__ constexpr int32_t factor_count(int32_t bits) { return bits == 4 ? 4 : (bits == 3 ? 3 : 1); }
 __device__ inline float step_factor(int32_t bits, int32_t i) {
   constexpr float k30 = gain_shape::kFactors3[0], k31 = gain_shape::kFactors3[1], k32 = gain_shape::kFactors3[2];
@@ -76,7 +76,7 @@ __device__ inline uint32_t scalar_code(int32_t bits, float steps) {
   return static_cast<uint32_t>(fminf(fmaxf(steps + gain_shape::middle(bits), 0.0F), top) + 0.5F);
 }
 
-/// `kKeys`: the side. Rows are [slots][head_dim + 1] floats, of which the first `used` hold tokens.
+/// Rows are [slots][head_dim + 1] floats; the first `used` hold tokens.
 template <bool kKeys>
 class GainWriter {
  public:
@@ -127,7 +127,7 @@ class GainWriter {
   __device__ float rms(int32_t slot) const { return sqrtf(norms_[slot] / static_cast<float>(dim_)); }
   __device__ bool is_coded(int32_t slot) const { return slot < used_ && norms_[slot] != 0.0F; }
 
-  /// Sums over channels of every slot: blocks one after the other, as the host adds them.
+  /// Sums a term over the channels of every slot, block after block as the host adds them.
   template <typename Term>
   __device__ void sum(float* totals, const Term& term) {
     const int32_t blocks = GainLayout::blocks(dim_);
@@ -148,7 +148,7 @@ class GainWriter {
     __syncthreads();
   }
 
-  /// Write the mean of the rows in use and take it off them as it decodes.
+  /// Writes the mean of the used rows and subtracts it as it decodes.
   __device__ void take_mean() {
     auto* largest_bits = reinterpret_cast<uint32_t*>(rest_);
     if (thread_ == 0) *largest_bits = 0;
@@ -172,7 +172,7 @@ class GainWriter {
     return mean / static_cast<float>(used_);
   }
 
-  /// Scalar codes: what a slot's numbers are multiplied by, in steps_, and products of levels with the row.
+  /// Chooses each slot's inverse step (steps_) and computes the product of its levels with the row.
   __device__ void choose_steps() {
     float best = 0.0F;
     float best_product = 0.0F;
@@ -202,7 +202,7 @@ class GainWriter {
     return static_cast<float>(scalar_code(bits_, row(slot)[channel] * steps_[slot])) - gain_shape::middle(bits_);
   }
 
-  /// Trellis codes, with their levels above them, in codes_, [channels][slots].
+  /// Fills codes_, [channels][slots], with trellis codes and their levels in the byte above.
   __device__ void find_paths() {
     const ChainPlaces chain(kKeys, bits_, dim_);
     auto* levels = reinterpret_cast<int32_t*>(sums_);
@@ -220,7 +220,7 @@ class GainWriter {
           });
     }
     __syncthreads();
-    // What follows from the register at a number, all threads.
+    // All threads derive codes and levels from the register at each value.
     for (int32_t i = thread_; i < chain.length() * kSlots; i += threads_) {
       const int32_t slot = i % kSlots;
       const int32_t channel = i / kSlots;
@@ -241,7 +241,7 @@ class GainWriter {
     __syncthreads();
   }
 
-  /// Of a number in the table of costs.
+  /// Entry of a value in the table of costs.
   __device__ int32_t entry(int32_t slot, int32_t channel, float factor) const {
     if (channel >= dim_) return kNoTargetEntry;
     constexpr auto kFarthest = static_cast<float>(gain_shape::kFarthestTarget);
@@ -278,12 +278,12 @@ class GainWriter {
     return channel < dim_ && is_coded(slot) ? scalar_code(bits_, row(slot)[channel] * steps_[slot]) : 0U;
   }
 
-  /// Bits [first_bit, first_bit + field_bits) of codes as a plane of words that begins at `first_word`.
+  /// Writes bits [first_bit, first_bit + field_bits) of codes as a plane of words that begins at `first_word`.
   __device__ void write_plane(int32_t first_word, int32_t field_bits, int32_t first_bit) const {
     const int32_t per_word = 32 / field_bits;
     const int32_t reduction = kKeys ? dim_ : kSlots;
     const int32_t n = (reduction + per_word - 1) / per_word * lanes();
-    // Only the highest bit of a number beyond the head size is kept: a trellis goes on there.
+    // Values past the head size keep only their highest bit, where a trellis continues.
     const bool whole = bits_ != 3 || first_bit != 0;
     auto* words = reinterpret_cast<uint32_t*>(target_);
     for (int32_t i = thread_; i < n; i += threads_) {

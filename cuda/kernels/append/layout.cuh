@@ -1,4 +1,4 @@
-// The shared memory of a block that writes any page.
+// Shared memory of a block that writes any page.
 #pragma once
 
 #include "kernels/append/centres.cuh"
@@ -6,8 +6,8 @@
 
 namespace kvq::cuda {
 
-/// Where a block keeps a page in FP16, and what it needs meanwhile. Rows of keys are padded by a word so that neither
-/// channels nor slots meet in one bank.
+/// FP16 page and scratch space of a block. Key rows are padded by a word so that neither channels nor slots conflict in
+/// banks.
 struct Layout {
   int32_t head_dim;
   PagesWritten pages;
@@ -26,11 +26,11 @@ struct Layout {
     return head_dim > kSlots * ((head_dim + 31) / 32) ? head_dim : kSlots * ((head_dim + 31) / 32);
   }
   __host__ __device__ GainLayout gains() const { return {head_dim, pages.search_lanes}; }
-  /// Where memory for gains begins, aligned to 16 bytes.
+  /// Offset of the memory for gains, 16-byte aligned.
   __host__ __device__ int32_t gain_begin() const {
     return (key_words() + value_words() + scratch_words() + 2 * groups() + kMaxHeadDim / 2 + 3) / 4 * 4;
   }
-  /// The same for trained centres.
+  /// Offset of the memory for trained centres.
   __host__ __device__ int32_t centre_begin() const { return gain_begin() + (pages.gains != 0 ? gains().words() : 0); }
   __host__ __device__ int32_t bytes() const {
     return 4 * (centre_begin() + (pages.centres != 0 ? CentreTaker<true>::words(head_dim) : 0));

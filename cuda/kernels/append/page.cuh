@@ -1,6 +1,6 @@
-// One page from FP16 slots that exist and tokens that arrive: rotation, conversion, encoding. Arithmetic follows the
-// host's encoder operation by operation (formats/integer/encode.cpp), so that pages are the same bytes wherever they
-// were made: files that include this are compiled without contraction of products and sums.
+// Writes one page from existing FP16 slots and new tokens: rotation, conversion, encoding. Arithmetic follows the
+// host's encoder operation by operation (formats/integer/encode.cpp), so that all backends write the same bytes; files
+// that include this are compiled without FMA contraction.
 #pragma once
 
 #include "kernels/append/layout.cuh"
@@ -13,7 +13,7 @@ inline constexpr int32_t kAppendThreads = 256;
 constexpr uint32_t kAll = 0xFFFFFFFFU;
 constexpr float kMaxHalf = 65504.0F;
 
-/// x / (2^bits − 1) as division rounds it: a product with the reciprocal, corrected by what it leaves.
+/// x / (2^bits − 1), correctly rounded: the product with the reciprocal, corrected by its remainder.
 __device__ inline float over_top(float x, int32_t bits) {
   const float top = static_cast<float>((1 << bits) - 1);
   const float reciprocal =
@@ -36,7 +36,7 @@ struct Quantizer {
   }
 };
 
-/// Which codes pages may be in. What a kernel does not know of needs no registers.
+/// Codes that an instance supports; each one that it lacks saves registers.
 enum class PageCodes { kPlain, kGains, kCentred };
 
 template <PageCodes kCodes>
@@ -75,7 +75,7 @@ class PageWriter {
     if (thread_ == 0 && a_.enters_pages()) enter();
   }
 
-  /// The page's entry in the table.
+  /// Writes the page's entry in the table.
   __device__ void enter() const {
     const AppendTarget& to = a_.target_of(w_);
     const int64_t at = static_cast<int64_t>(w_.head) * to.view.capacity + w_.index;
@@ -86,7 +86,7 @@ class PageWriter {
   }
 
  private:
-  // Halves of the FP16 planes in shared memory, and in a page.
+  // Indices of FP16 values in the shared-memory planes and in a page.
   __device__ static int32_t key_half(int32_t slot, int32_t channel) {
     return 2 * (channel / 2 * (kSlots + 1) + slot) + channel % 2;
   }
@@ -96,7 +96,7 @@ class PageWriter {
   __device__ int32_t page_value_half(int32_t slot, int32_t channel) const {
     return 2 * page_word<false>(CodeType::float16(), a_.head_dim, slot / 2 * layout_.lanes() + channel) + slot % 2;
   }
-  /// Where word `i` of a side's codes lies in device memory.
+  /// Index in device memory of word `i` of a side's codes.
   template <bool kKeys>
   __device__ static int32_t page_word(CodeType kind, int32_t head_dim, int32_t i) {
     return 4 * (kKeys ? key_chunk(kind, i / 4) : value_chunk(kind, head_dim, i / 4)) + i % 4;
@@ -143,7 +143,7 @@ class PageWriter {
     }
   }
 
-  /// To FP16; what does not fit is moved to the nearest number that does.
+  /// Converts to FP16 with saturation.
   __device__ __half convert(float value) {
     if (!(fabsf(value) <= kMaxHalf)) {
       *a_.status = 1;
@@ -179,7 +179,7 @@ class PageWriter {
         values[in_place ? page_value_half(slot, channel + e) : value_half(slot, channel + e)] = convert(value[e]);
       }
     }
-    // The lanes that pad a value row.
+    // Zero the lanes that pad a value row.
     if (in_place || layout_.lanes() == a_.head_dim) return;
     const int32_t padding = layout_.lanes() - a_.head_dim;
     for (int32_t i = thread_; i < kSlots / 2 * padding; i += threads_) {
@@ -187,7 +187,7 @@ class PageWriter {
     }
   }
 
-  /// Rotary embedding of channels [channel, channel + 8) of a token, those of them that are rotated.
+  /// Rotates those channels of [channel, channel + 8) of a token that RoPE covers.
   __device__ void rotate_eight(int64_t row, int32_t token, int32_t channel, float (&key)[8]) const {
     const auto* angles = reinterpret_cast<const float2*>(scratch_) + token * (a_.rope.rotary_dim / 2);
     const int32_t half = a_.rope.rotary_dim / 2;
@@ -247,13 +247,12 @@ class PageWriter {
     for (int32_t i = (bytes.codes + 2 * bytes.scales) / 2 + thread_; i < bytes.bytes / 2; i += threads_) halves[i] = 0;
   }
 
-  /// Whether a side's codes are relative to trained centres, or not.
   template <bool kKeys>
   __device__ static bool is_centred(FormatCode format) {
     return kCodes == PageCodes::kCentred && (kKeys ? format.centred_keys() : format.centred_values());
   }
 
-  // Codes are made in one place whatever they are relative to: there is much of it.
+  // One call site serves both bases of codes: the inlined code is large.
   template <bool kKeys>
   __device__ void write_gains(FormatCode format, const PagePlaces& page, uint8_t* target) {
     const bool centred = is_centred<kKeys>(format);
@@ -266,7 +265,7 @@ class PageWriter {
       rotate_floats();
       __syncthreads();
     }
-    // The side is not needed in FP16 any more: codes may lie there.
+    // Codes replace the side in FP16, which is no longer needed.
     auto* codes = reinterpret_cast<uint16_t*>(kKeys ? key_words_ : value_words_);
     GainWriter<kKeys>(kKeys ? format.keys() : format.values(), page, layout_.gains(), used, scratch_, codes,
                       shared_ + layout_.gain_begin(), target)
@@ -274,7 +273,7 @@ class PageWriter {
     if (centred) centres.write(page, target);
   }
 
-  /// One side as floats, rotated if the format says so.
+  /// Loads one side as floats, Hadamard-rotated if `hadamard`.
   template <bool kKeys>
   __device__ void load_floats(bool hadamard) {
     const auto* halves = reinterpret_cast<const __half*>(kKeys ? key_words_ : value_words_);
@@ -300,7 +299,7 @@ class PageWriter {
     }
   }
 
-  /// Floats as they lie.
+  /// Hadamard-rotates the floats in place.
   __device__ void rotate_floats() {
     const int32_t lane = thread_ % 32;
     const int32_t block = a_.head_dim & -a_.head_dim;
@@ -343,7 +342,7 @@ class PageWriter {
     for (float& each : x) each *= norm;
   }
 
-  /// A scale for every channel of keys, for every slot and group of channels of values.
+  /// Computes a scale per channel of keys, or per slot and channel group of values.
   template <bool kKeys>
   __device__ void choose_scales(int32_t bits, int32_t group_shift, const SidePlaces& bytes, uint8_t* target) {
     auto* scales = reinterpret_cast<__half*>(target + bytes.codes);
@@ -368,7 +367,8 @@ class PageWriter {
     }
   }
 
-  /// Bits [first_bit, first_bit + field_bits) of codes of `bits` bits, as a plane of words that begins at `first_word`.
+  /// Writes bits [first_bit, first_bit + field_bits) of codes of `bits` bits as a plane of words that begins at
+  /// `first_word`.
   template <bool kKeys>
   __device__ void write_codes(uint32_t* words, CodeType kind, int32_t first_word, int32_t field_bits, int32_t bits,
                               int32_t first_bit, int32_t group_shift) const {

@@ -1,6 +1,5 @@
-// Encoding from tiles of 32 slots by 32 channels, one a warp. Lane 4·s + c owns slots [4·s, 4·s + 4) of the tile's
-// channels [8·c, 8·c + 8): whole 16-byte chunks of INT4 codes, and groups of keys and of values are a few shuffles
-// wide.
+// Encoding of 32 × 32 tiles (slots by channels), one per warp. Lane 4·s + c owns slots [4·s, 4·s + 4) of channels
+// [8·c, 8·c + 8): whole 16-byte chunks of INT4 codes, and reductions over key or value groups in a few shuffles.
 #pragma once
 
 #include "kernels/append/page.cuh"
@@ -9,8 +8,8 @@ namespace kvq::cuda {
 
 inline constexpr int32_t kTileChannels = 32;
 
-/// Of x[0, 2·kKeep) this lane and the one across `bit` keep a half each, joined with the other's; the lane whose `bit`
-/// is set keeps the upper.
+/// Exchanges half of x[0, 2·kKeep) with the lane across `bit` and joins; the lane whose `bit` is set keeps the upper
+/// half.
 template <int32_t kKeep, typename T, int32_t kN, typename Join>
 __device__ inline void fold(T (&x)[kN], uint32_t bit, const Join& join) {
   static_assert(2 * kKeep <= kN);
@@ -38,15 +37,15 @@ struct Or {
 __device__ inline __half2 as_halves(uint32_t word) { return *reinterpret_cast<const __half2*>(&word); }
 __device__ inline uint32_t as_word(__half2 halves) { return *reinterpret_cast<const uint32_t*>(&halves); }
 
-/// The lane, computed anew wherever it is asked for: kept addresses would fill the registers.
+/// Recomputes the lane at each use: kept addresses would fill the registers.
 __device__ inline uint32_t fresh_lane() {
   uint32_t lane = 0;
   asm volatile("mov.u32 %0, %%laneid;\n" : "=r"(lane));
   return lane;
 }
 
-/// A side of a page in shared memory, [slots][head_dim] halves. Four slots more are four chunks of 16 bytes further in
-/// the banks, so that the eight lanes of one access meet no conflict, neither by tokens nor by tiles.
+/// Side of a page in shared memory, FP16 [slots][head_dim]. The swizzle places slot + 4 four 16-byte chunks further, so
+/// that the eight lanes of an access conflict neither by token nor by tile.
 class HalfPlane {
  public:
   __host__ __device__ static constexpr int32_t bytes(int32_t head_dim) { return kSlots * head_dim * 2 + kSlots * 16; }
@@ -70,7 +69,7 @@ class HalfPlane {
   int32_t head_dim_;
 };
 
-/// The same as floats, which keys and values are once rotated by Hadamard.
+/// Float counterpart of HalfPlane, for Hadamard-rotated keys and values.
 class FloatPlane {
  public:
   __host__ __device__ static constexpr int32_t bytes(int32_t head_dim) { return kSlots * head_dim * 4; }
@@ -101,13 +100,13 @@ class FloatPlane {
 /// A lane's part of a tile, in registers.
 struct LanePart {
   uint32_t lane = fresh_lane();
-  int32_t four = static_cast<int32_t>(lane / 4);  // of the slots
-  int32_t eighth;                                 // of the side's channels
+  int32_t four = static_cast<int32_t>(lane / 4);  // group of four slots
+  int32_t eighth;                                 // group of eight channels of the side
 
   __device__ explicit LanePart(int32_t tile) : eighth(4 * tile + static_cast<int32_t>(lane % 4)) {}
 };
 
-/// Halves, which are exact: no code is below 0.
+/// Tile in FP16, exact because codes are never below 0.
 struct HalfTile {
   static constexpr bool kRotated = false;
   __half2 x[4][4];
@@ -119,7 +118,7 @@ struct HalfTile {
   __device__ float at(int32_t slot, int32_t channel) const {
     return channel % 2 == 0 ? __low2float(x[slot][channel / 2]) : __high2float(x[slot][channel / 2]);
   }
-  /// Over the tile's slots: of the lane's channel `lane / 4`.
+  /// Joins over the tile's slots; returns the lane's channel `lane / 4`.
   template <typename Join>
   __device__ float over_slots(const Join& join) const {
     __half2 y[4];
@@ -131,7 +130,7 @@ struct HalfTile {
     fold<1>(z, 4, join);
     return z[0];
   }
-  /// Over the tile's channels: of the lane's slot `lane % 4`.
+  /// Joins over the tile's channels; returns the lane's slot `lane % 4`.
   template <typename Join>
   __device__ float over_channels(const Join& join) const {
     __half2 y[4];
@@ -149,7 +148,7 @@ struct HalfTile {
   }
 };
 
-/// The same of floats.
+/// Float counterpart of HalfTile.
 struct FloatTile {
   static constexpr bool kRotated = true;
   float x[4][8];
@@ -184,7 +183,7 @@ struct FloatTile {
   }
 };
 
-/// Writes one tile of a side, from the registers of a warp.
+/// Writes one tile of a side from the registers of a warp.
 template <bool kKeys, int32_t kHeadDim>
 class TileWriter {
  public:
@@ -240,7 +239,7 @@ class TileWriter {
     const int32_t at = scale_place(kKeys ? 8 * eighth_ + four_ : kSlots * tile_ + static_cast<int32_t>(lane_));
     reinterpret_cast<__half*>(target_ + bytes.codes)[at] = mine.scale;
     reinterpret_cast<__half*>(target_ + bytes.minima())[at] = mine.minimum;
-    // What holds for a group's ends holds between them, for rounding keeps the order of numbers.
+    // Rounding is monotonic: if a group's extremes are in range, all its values are.
     const float minimum = __half2float(mine.minimum);
     const bool in_range =
         (low - minimum) * mine.inverse_scale >= -0.5F && (high - minimum) * mine.inverse_scale + 0.5F < top + 1.0F;
@@ -251,12 +250,12 @@ class TileWriter {
     }
   }
 
-  /// Codes as bytes: of keys, codes[2·j + h] has channels [4·h, 4·h + 4) of slot j; of values, codes[i] the four slots
-  /// of channel i.
+  /// Produces codes as bytes: codes[2·j + h] holds channels [4·h, 4·h + 4) of slot j of keys; codes[i] the four slots
+  /// of channel i of values.
   template <bool kClamp, typename Tile>
   __device__ void encode(const Tile& tile, float my_minimum, float my_inverse_scale, float top,
                          uint32_t (&codes)[8]) const {
-    // Four groups at a time: a half of the channels of keys, all four slots of values.
+    // Four groups at a time: half of the channels of keys, all four slots of values.
 #pragma unroll
     for (int32_t h = 0; h < 2; ++h) {
       float minima[4];
@@ -275,7 +274,7 @@ class TileWriter {
           const float value = kKeys ? tile.at(j, 4 * h + i) : tile.at(i, 4 * h + j);
           float steps = (value - minima[i]) * inverse_scales[i];
           if (kClamp) steps = fminf(fmaxf(steps, 0.0F), top);
-          // Truncated where a float's last bit is 1.
+          // Truncates: a float's last bit is worth 1 here.
           code[i] = __float_as_uint(__fadd_rz(steps + 0.5F, 8388608.0F));
         }
         codes[kKeys ? 2 * j + h : 4 * h + j] =
@@ -284,7 +283,7 @@ class TileWriter {
     }
   }
 
-  // Fields of words: kernels/pages/records.h and formats/packed_plane.h.
+  // For fields of words see formats/packed_plane.h.
 
   __device__ void write_keys(CodeType kind, const uint32_t (&codes)[8]) const {
     if (kind == CodeType::integer(8)) {
@@ -355,12 +354,12 @@ class TileWriter {
     store_values(CodeType::integer(3), 2, 4 * (four % 2) + four / 2 % 2 * 2 + four / 4, codes[0]);
   }
 
-  /// To a row of words of keys, `offset` words after the first of the lane's four slots.
+  /// Stores to a row of key words, `offset` words after the first of the lane's four slots.
   template <typename Words>
   __device__ void store_keys(CodeType kind, int32_t row, uint32_t offset, const Words& words) const {
     store(key_chunk(kind, row * (kSlots / 4) + four_), offset, words);
   }
-  /// To a row of words of values, `offset` words after the lane's first channel.
+  /// Stores to a row of value words, `offset` words after the lane's first channel.
   template <typename Words>
   __device__ void store_values(CodeType kind, int32_t row, uint32_t offset, const Words& words) const {
     const int32_t chunk = row * (head_dim_ / 4) + 2 * eighth_ + static_cast<int32_t>(offset / 4);

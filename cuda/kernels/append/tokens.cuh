@@ -1,12 +1,11 @@
-// What happens to new tokens before they are encoded. A thread holds 16 channels of one, in two runs of eight that are
-// partners in the rotation.
+// New tokens before encoding. A thread holds 16 channels of a token, in two runs of eight that RoPE pairs.
 #pragma once
 
 #include "kernels/append/tile.cuh"
 
 namespace kvq::cuda {
 
-/// cos and sin of all pairs for 32 slots, in the order in which threads read them: [slots][4][units]{two pairs}.
+/// cos and sin of all pairs for 32 slots in the order of the threads' reads: [slots][4][units]{two pairs}.
 class TurnTable {
  public:
   __host__ __device__ static constexpr int32_t bytes(int32_t head_dim) { return head_dim / 2 * kSlots * 8; }
@@ -14,7 +13,7 @@ class TurnTable {
   __device__ TurnTable(const RopeArguments& rope, int32_t head_dim, void* memory)
       : rope_(rope), units_(head_dim / 16), table_(static_cast<float4*>(memory)) {}
 
-  /// Of a slot; of the next ones, `slot_stride()` further each.
+  /// Address for a slot; each next slot is `slot_stride()` further.
   __device__ float2* place(int32_t slot, int32_t pair) const {
     const int32_t eighth = rope_.half() ? pair / 8 : pair / 4;
     const int32_t within = rope_.half() ? pair % 8 : eighth / units_ * 4 + pair % 4;
@@ -24,7 +23,7 @@ class TurnTable {
   __device__ int32_t slot_stride() const { return 8 * units_; }
   __device__ void put(int32_t slot, int32_t pair, float2 turn) const { *place(slot, pair) = turn; }
 
-  /// Channels [8·eighths[i], 8·eighths[i] + 8) of a slot, or back with `kBack`.
+  /// Rotates channels [8·eighths[i], 8·eighths[i] + 8) of a slot, or undoes it with `kBack`.
   template <bool kBack = false>
   __device__ void rotate(int32_t slot, int32_t unit, const int32_t (&eighths)[2], float (&x)[2][8]) const {
     float2 angles[8];
@@ -56,11 +55,11 @@ class TurnTable {
   }
 
   const RopeArguments& rope_;
-  const int32_t units_;  // threads of a token
+  const int32_t units_;  // threads per token
   float4* table_;
 };
 
-/// The turns of 32 positions, shared by the heads of a page of tokens.
+/// Rotations of 32 positions, shared by the heads of the same tokens.
 class Angles {
  public:
   __host__ __device__ static constexpr int32_t bytes(int32_t head_dim) {
@@ -73,15 +72,15 @@ class Angles {
         inv_freq_(reinterpret_cast<double*>(steps_ + head_dim / 2)),
         table_(arguments.rope, head_dim, inv_freq_ + head_dim / 2) {}
 
-  /// Once, before a barrier.
+  /// Runs once, before a barrier.
   __device__ void start(int32_t thread) const {
     if (thread >= a_.rope.rotary_dim / 2) return;
     inv_freq_[thread] = static_cast<double>(a_.rope.inv_freq[thread]);
     steps_[thread] = cos_sin_double(inv_freq_[thread]);
   }
 
-  /// For the tokens of a page; a barrier follows. Where positions follow each other, eight of them take one
-  /// cosine and sine and then a product each, in double precision.
+  /// Computes the rotations of a page's tokens; a barrier must follow. For consecutive positions, eight tokens share
+  /// one cosine and sine and take one product each, in double precision.
   __device__ void find(const DeviceWrite& page, int32_t thread, int32_t threads) const {
     const int32_t pairs = a_.rope.rotary_dim / 2;
     constexpr int32_t kRun = 8;
@@ -110,7 +109,7 @@ class Angles {
 
  private:
   const AppendArguments& a_;
-  double2* steps_;    // [pairs], from one position to the next
+  double2* steps_;    // [pairs], rotation by one position
   double* inv_freq_;  // [pairs]
   const TurnTable table_;
 };
@@ -131,7 +130,7 @@ __device__ inline void to_floats(const __half2 (&halves)[2][4], float (&x)[2][8]
   }
 }
 
-/// Every magnitude is below the largest half's, and none is NaN.
+/// Whether every magnitude is below the largest FP16 value; false for NaN.
 __device__ inline bool are_below_most(const __half2 (&x)[2][4]) {
   __half2 highest = __habs2(x[0][0]);
 #pragma unroll
@@ -139,7 +138,7 @@ __device__ inline bool are_below_most(const __half2 (&x)[2][4]) {
   return __hblt2(highest, __float2half2_rn(kMaxHalf));
 }
 
-/// No number is beyond the largest half, not even by so little that it is rounded to it.
+/// Whether no magnitude exceeds the largest FP16 value, not even by less than half an ulp.
 __device__ inline bool fit_halves(const float (&x)[2][8]) {
   bool fit = true;
 #pragma unroll
@@ -147,7 +146,7 @@ __device__ inline bool fit_halves(const float (&x)[2][8]) {
   return fit;
 }
 
-/// Infinite halves become the largest, NaN 0.
+/// Saturates infinities and replaces NaN with 0.
 __device__ inline void keep_finite(__half2 (&x)[2][4]) {
   const __half2 most = __float2half2_rn(kMaxHalf);
 #pragma unroll
@@ -164,7 +163,7 @@ __device__ inline void add_and_subtract(float& a, float& b) {
   a = sum;
 }
 
-/// A token's threads are neighbours, `units` of them. Near channels meet first, as on the host (core/hadamard.h).
+/// `units` adjacent threads hold a token. Near channels are combined first, as on the host (core/hadamard.h).
 __device__ inline void rotate_hadamard(int32_t units, float (&x)[2][8]) {
 #pragma unroll
   for (int32_t d = 1; d < 8; d *= 2) {

@@ -1,8 +1,7 @@
-// The search for a trellis path, a lane a token: what formats/gain_shape/trellis_search.cpp does, two states a
-// register.
+// Trellis path search with one token per lane: formats/gain_shape/trellis_search.cpp with two states per register.
 //
-// Costs are doubled, and where a path's oldest bit is 1 the lowest bit is set: of two that cost the same, the lower one
-// is then the one whose oldest bit is 0, and the lowest bit of the lower one is the decision.
+// Costs are doubled, and the lowest bit is set where a path's oldest bit is 1: a minimum then resolves ties towards an
+// oldest bit of 0, and its lowest bit is the decision.
 #pragma once
 
 #include "formats/gain_shape/trellis_search.h"
@@ -12,11 +11,11 @@
 
 namespace kvq::cuda {
 
-/// Costs of the subsets of levels for every target, doubled: pairs of subset p and subset p ^ 2, for 0, 1, 4 and 5.
+/// Doubled costs of the subsets of levels for every target: pairs of subsets p and p ^ 2, for p = 0, 1, 4 and 5.
 inline constexpr int32_t kCostEntries = 2 * gain_shape::kFarthestTarget + 2;
 inline constexpr int32_t kNoTargetEntry = kCostEntries - 1;
 
-/// An element of a constant array, where the index is only known when running: device code cannot have the array.
+/// Element of a host constexpr array at a run-time index: device code cannot address the array.
 template <const auto& kArray, size_t... kI>
 __device__ __forceinline__ int32_t element_of(int32_t index, std::index_sequence<kI...> /*all*/) {
   int32_t result = 0;
@@ -35,7 +34,7 @@ __device__ __forceinline__ int32_t level_at(int32_t bits, int32_t index) {
   return element_of<gain_shape::kLevels3>(index, std::make_index_sequence<32>());
 }
 
-/// Fill the table. All threads of a block; a barrier follows. `levels`: shared memory for 32 numbers.
+/// Fills the table with all threads of a block; a barrier must follow. `levels`: shared memory for 32 values.
 __device__ inline void fill_costs(int32_t bits, int32_t thread, int32_t threads, int32_t* levels, uint4* costs) {
   using namespace gain_shape;
   const int32_t others = 1 << (bits - 1);
@@ -63,7 +62,7 @@ __device__ inline void fill_costs(int32_t bits, int32_t thread, int32_t threads,
   }
 }
 
-/// Where a token's numbers lie in its chain.
+/// Places of a token's values in its chain.
 class ChainPlaces {
  public:
   __device__ ChainPlaces(bool keys, int32_t bits, int32_t head_dim)
@@ -75,7 +74,7 @@ class ChainPlaces {
         length_(keys ? (head_dim * plane_bits_ + 31) / 32 * (32 / plane_bits_) : value_lanes(head_dim)) {}
 
   __device__ int32_t length() const { return length_; }
-  /// As gain_shape::Chain has it, without division.
+  /// Equals gain_shape::Chain's, without division.
   __device__ int32_t channel(int32_t step) const {
     if (!keys_) {
       const int32_t lane =
@@ -95,7 +94,7 @@ class ChainPlaces {
   int32_t length_;
 };
 
-/// Costs of all states: state j and state j + 32 share a register.
+/// Costs of all states: states j and j + 32 share a register.
 struct StateCosts {
   static constexpr int32_t kPairs = gain_shape::kStates / 2;
   uint32_t of[kPairs];
@@ -112,10 +111,10 @@ struct StateCosts {
     }
   }
 
-  /// Go on by a number whose subsets cost so. Returns decisions: those of states j and j + 32 at bits 15 − j % 16 and
+  /// Advances by one value with these subset costs. Returns the decisions: states j and j + 32 at bits 15 − j % 16 and
   /// 31 − j % 16 of word j / 16.
   __device__ __forceinline__ uint2 step(const uint4& costs) {
-    // Subset p, with p ^ 2 above; and the same for an oldest bit of 1.
+    // Subset p, with p ^ 2 in the upper half; below, the same for an oldest bit of 1.
     const uint32_t of_zero[8] = {costs.x, costs.y, swap(costs.x), swap(costs.y),
                                  costs.z, costs.w, swap(costs.z), swap(costs.w)};
     uint32_t of_one[8];
@@ -125,14 +124,14 @@ struct StateCosts {
     uint32_t decisions[2] = {0, 0};
 #pragma unroll
     for (uint32_t a = 0; a < kPairs / 2; ++a) {
-      // States a and a + 16 before, and those 32 above them.
+      // Predecessors a and a + 16, and those 32 above them.
       const uint32_t zero = __byte_perm(of[a], of[a + kPairs / 2], 0x5410);
       const uint32_t one = __byte_perm(of[a], of[a + kPairs / 2], 0x7632);
 #pragma unroll
       for (uint32_t newest = 0; newest < 2; ++newest) {
         const uint32_t state = 2 * a + newest;
         const auto subset = static_cast<uint32_t>(gain_shape::parities(state));
-        const uint32_t through_one = one + of_one[subset ^ 4U];  // no half overflows
+        const uint32_t through_one = one + of_one[subset ^ 4U];  // neither half of a word overflows
         const uint32_t best = __viaddmin_u16x2(zero, of_zero[subset], through_one);
         const uint32_t decision = best & 0x10001U;
         decisions[state / 16] = decisions[state / 16] * 2 + decision;
@@ -153,7 +152,7 @@ struct StateCosts {
     for (uint32_t& each : of) each -= least;
   }
 
-  /// The first of the states that cost least.
+  /// First of the states with the least cost.
   __device__ __forceinline__ uint32_t best() const {
     uint32_t key = 0xFFFFFFFFU;
 #pragma unroll
@@ -169,9 +168,9 @@ struct StateCosts {
 };
 static_assert(gain_shape::parities(32) == 2 && gain_shape::parities(64) == 4, "pairs of states, and of oldest bits");
 
-/// The path of one token, whose chain is a multiple of kRestSteps long. `target(step)` is an entry of the table of
-/// costs; `decisions`: a word of a step every `stride`; `found(step, window)` is told the register at each number, last
-/// to first.
+/// Finds the path of one token, whose chain is a multiple of kRestSteps long. `target(step)` is an index into `costs`;
+/// `decisions` has a word per step, `stride` apart; `found(step, window)` receives the register at each value, from
+/// last to first.
 template <typename Target, typename Found>
 __device__ void find_path(int32_t n, const uint4* costs, uint2* decisions, int32_t stride, const Target& target,
                           const Found& found) {
@@ -192,7 +191,7 @@ __device__ void find_path(int32_t n, const uint4* costs, uint2* decisions, int32
     if (pass == 1) states.set_zero(seam);
 #pragma unroll 1
     for (int32_t begin = 0; begin < n; begin += kRestSteps) {
-      // Two steps at a time, so that the states need not change places.
+      // Unrolling by two saves moves between the state registers.
 #pragma unroll 2
       for (int32_t i = begin; i < begin + kRestSteps; ++i) {
         const int32_t at = first + i < n ? first + i : first + i - n;

@@ -1,5 +1,5 @@
-// A warp a page, a lane a token. Sums are formed in the host's order, so that votes differ from the host's only where
-// the rounding of an angle or of an exponential decides.
+// One page per warp, one token per lane. Sums follow the host's order: votes differ from the host's only by rounding of
+// angles and exponentials.
 #include "kernels/append/vote.h"
 
 #include "kernels/device/rope.cuh"
@@ -12,12 +12,12 @@ namespace {
 constexpr int32_t kWarps = 2;
 constexpr uint32_t kAll = 0xFFFFFFFFU;
 
-/// A row of keys is as long as this so that lanes meet in no bank.
+/// Padded row length that keeps lanes free of bank conflicts.
 __host__ __device__ constexpr int32_t row_stride(int32_t head_dim) { return head_dim + 1; }
 
 size_t shared_bytes(int32_t head_dim) { return sizeof(float) * kWarps * kSlots * row_stride(head_dim); }
 
-/// The lane's key as it was before it was turned, to `key`.
+/// Stores the lane's key before RoPE to `key`.
 __device__ void load_key(const VoteArguments& arguments, const VotingPage& page, int32_t slot, float* key) {
   const auto* words = reinterpret_cast<const __half2*>(page.data);
   for (int32_t row = 0; row < arguments.head_dim / 2; ++row) {
@@ -38,7 +38,7 @@ __device__ void load_key(const VoteArguments& arguments, const VotingPage& page,
   }
 }
 
-/// As the host's dot_product, of two rows of weights.
+/// Equals the host's dot_product, for two rows of weights.
 __device__ float2 dot_products(const float* key, const float* a, const float* b, int32_t n) {
   float sums[2][8] = {};
   for (int32_t i = 0; i < n; i += 8) {  // head sizes are multiples of eight

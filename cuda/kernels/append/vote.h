@@ -1,4 +1,4 @@
-// Which expert of a router the tokens of pages prefer.
+// Votes of pages' tokens for the experts of a router.
 #pragma once
 
 #include "formats/router/router.h"
@@ -9,27 +9,27 @@
 
 namespace kvq::cuda {
 
-/// The network of one group of layers, in device memory; see RouterNetwork.
+/// Network of one group of layers in device memory; see RouterNetwork.
 struct VotingNetwork {
   const float* w1;
   const float* w2;
   const float* w3;
 };
 
-/// A full FP16 page. As PageToRoute.
+/// Full FP16 page, as PageToRoute.
 struct VotingPage {
   const std::byte* data;
   int32_t positions[kSlots];
 };
 
 struct VoteArguments {
-  const VotingPage* pages;  // [n_pages], memory that the device reads
+  const VotingPage* pages;  // [n_pages], read by the device
   int32_t n_pages;
   int32_t n_experts;
   int32_t head_dim;
   RopeArguments rope;
   VotingNetwork network;
-  int32_t* counts;  // [n_pages, n_experts], memory that the device writes
+  int32_t* counts;  // [n_pages, n_experts], written by the device
 };
 
 cudaError_t prepare_vote();

@@ -1,8 +1,7 @@
-// Pages that hold nothing but 32 new tokens, which is what a prompt consists of. A block writes the pages of the same
-// tokens for several heads, which share their angles; while it encodes one head, the next one's tokens arrive.
+// Pages of exactly 32 new tokens, of which a prompt consists. A block writes the pages of the same tokens for several
+// heads, which share their angles; while it encodes one head, the next head's tokens are in flight.
 //
-// A page takes two steps. Threads that own 16 channels of a token rotate and round them; then every warp encodes a
-// tile.
+// Each page takes two steps: threads rotate and round 16 channels of a token each, then every warp encodes a tile.
 #pragma once
 
 #include "kernels/append/centre_search.cuh"
@@ -13,13 +12,13 @@
 
 namespace kvq::cuda {
 
-inline constexpr int32_t kMostPages = 16;  // of a block
+inline constexpr int32_t kMostPages = 16;  // per block
 
-/// Which pages are written as a whole; others are left to PageWriter.
+/// Kinds of pages written as a whole; PageWriter writes the others.
 enum class WholePages { kPlain, kHadamard, kGains, kCentred };
 
-/// `kHeadDim` 0: any multiple of 32. kPlain: without rotation; kHadamard: integers with it as well; kGains: scalar
-/// gain–shape codes and FP16; kCentred: these relative to trained centres as well.
+/// `kHeadDim` 0: any multiple of 32. kPlain: integers and FP16 without rotation; kHadamard: also rotated integers;
+/// kGains: scalar gain–shape codes and FP16; kCentred: also gain–shape codes relative to trained centres.
 template <int32_t kHeadDim, WholePages kPages>
 class WholePageWriter {
   static constexpr bool kCentred = kPages == WholePages::kCentred;
@@ -29,9 +28,9 @@ class WholePageWriter {
   using RotatedPlane = std::conditional_t<kGains, SlotPlane, FloatPlane>;
 
  public:
-  /// 16 channels of a token each.
+  /// Each thread holds 16 channels of a token.
   __host__ __device__ static constexpr int32_t threads(int32_t head_dim) { return kSlots * head_dim / 16; }
-  /// Of shared memory: the block's writes, angles, two planes, tokens on their way, what belongs to gains and centres.
+  /// Shared memory for the block's writes, angles, two planes, tokens in flight, gains and centres.
   __host__ __device__ static int32_t bytes(int32_t head_dim, int32_t dtype, const PagesWritten& pages) {
     const int32_t tokens = 2 * kSlots * head_dim * element_bytes(dtype);
     const int32_t whole = Angles::bytes(head_dim) + 2 * plane_bytes(head_dim) + tokens +
@@ -52,14 +51,14 @@ class WholePageWriter {
         slot_(thread_ / units()),
         unit_(thread_ % units()) {
     const int32_t rotary = a_.rope.half() ? a_.rope.rotary_dim / 16 : 0;
-    // Channels that are paired with each other meet in a thread.
+    // A thread holds both channels of each pair.
     eighths_[0] = unit_ < rotary ? unit_ : unit_ + rotary;
     eighths_[1] = unit_ < rotary ? unit_ + rotary : unit_ + units();
   }
 
-  /// Writes [begin, begin + n) of the list.
+  /// Writes pages [begin, begin + n) of the list.
   __device__ void run(int32_t begin, int32_t n) {
-    // The list may be in host memory: what the first page needs is not delayed by the others.
+    // The list may be in host memory: fetch the first page's write without waiting for the others.
     const DeviceWrite* list = (a_.writes != nullptr ? a_.writes : a_.inline_writes) + begin;
     const auto* from = reinterpret_cast<const uint4*>(list);
     auto* pieces = reinterpret_cast<uint4*>(writes_);
@@ -81,7 +80,7 @@ class WholePageWriter {
     __syncthreads();
 
     const int32_t lane = thread_ % 32;
-    uint32_t whole = __ballot_sync(kAll, lane < n && is_whole(writes_[lane]));  // a bit a write
+    uint32_t whole = __ballot_sync(kAll, lane < n && is_whole(writes_[lane]));  // one bit per write
     uint32_t rest = ~whole & ((1U << n) - 1U);
     if (a_.enters_pages() && thread_ < 32 && (whole >> lane & 1U) != 0) {
       PageWriter<kCodes>(a_, writes_[lane], nullptr).enter();
@@ -100,7 +99,7 @@ class WholePageWriter {
       }
       write_whole(write, whole);
     }
-    // Last, so that registers of one are not those of the other.
+    // Slow pages come last so that the two paths' registers do not add up.
     for (; rest != 0; rest &= rest - 1) {
       __syncthreads();
       PageWriter<kCodes>(a_, first_of(rest), reinterpret_cast<uint32_t*>(rest_)).run();
@@ -116,7 +115,7 @@ class WholePageWriter {
     return kHadamard ? RotatedPlane::bytes(head_dim) : HalfPlane::bytes(head_dim);
   }
   __device__ int32_t head_dim() const { return kHeadDim > 0 ? kHeadDim : a_.head_dim; }
-  __device__ int32_t units() const { return head_dim() / 16; }  // threads of a token
+  __device__ int32_t units() const { return head_dim() / 16; }  // threads per token
   __device__ uint8_t* plane(bool keys) const { return planes_ + (keys ? 0 : plane_bytes(head_dim())); }
 
   __device__ const DeviceWrite& first_of(uint32_t bits) const { return writes_[__ffs(static_cast<int>(bits)) - 1]; }
@@ -127,7 +126,7 @@ class WholePageWriter {
       return kGains ? kind.is_float16() || (kind.has_gains() && !kind.is_trellis()) : !kind.has_gains();
     };
     const bool plain = !format.hadamard_keys() && !format.hadamard_values();
-    // A token's threads must have all its channels in order to rotate them by Hadamard.
+    // Hadamard rotation needs a token's channels in order across its threads.
     const bool in_order =
         (head_dim() & (head_dim() - 1)) == 0 && (!a_.rope.half() || a_.rope.rotary_dim % head_dim() == 0);
     const bool turns_by_slots = write.has_positions != 0 && format.centred_keys();
@@ -136,9 +135,9 @@ class WholePageWriter {
            is_of_these(format.values());
   }
 
-  /// Meanwhile the tokens of the first of `next` arrive.
+  /// Prefetches the tokens of the first page of `next` meanwhile.
   __device__ void write_whole(const DeviceWrite& write, uint32_t next) {
-    // Addresses are found anew for every page: kept, they would fill the registers.
+    // Recompute addresses for every page: kept, they would fill the registers.
     asm volatile("" : "+r"(thread_), "+r"(slot_), "+r"(unit_), "+r"(eighths_[0]), "+r"(eighths_[1]));
     const FormatCode format{write.format};
     asm volatile("cp.async.wait_all;\n" ::: "memory");
@@ -159,7 +158,7 @@ class WholePageWriter {
     }
   }
 
-  /// Where a thread's channels [8·eighths_[i], …) arrive; no other thread reads them.
+  /// Shared memory into which channels [8·eighths_[i], …) of a thread are copied; no other thread reads it.
   template <bool kKeys>
   __device__ uint8_t* staged(int32_t i) const {
     return staged_ + (((kKeys ? 0 : 2) + i) * threads(head_dim()) + thread_) * 8 * element_bytes(a_.dtype);
@@ -184,7 +183,7 @@ class WholePageWriter {
     }
   }
 
-  /// A token's channels of this thread as halves, keys after rotation, into the side's plane.
+  /// Stores this thread's channels of a token as FP16, keys after RoPE, in the side's plane.
   template <bool kKeys>
   __device__ void prepare(bool hadamard) const {
     __half2 halves[2][4];
@@ -237,7 +236,7 @@ class WholePageWriter {
     }
   }
 
-  /// Both sides into their planes, less their centres. Then planes are complete.
+  /// Stores both sides less their centres in their planes; ends with complete planes.
   __device__ void take_centres(const DeviceWrite& write, FormatCode format, uint32_t next) const {
     __half2 keys[2][4];
     __half2 values[2][4];
@@ -287,7 +286,7 @@ class WholePageWriter {
     put_rotated<kKeys>(x);
   }
 
-  /// Numbers of the tokens' centres, once the bytes behind codes have been cleared.
+  /// Writes indices of the tokens' centres after the bytes behind the codes have been zeroed.
   __device__ void write_indices(const DeviceWrite& write, FormatCode format) const {
     const bool keys = thread_ < kSlots;
     if (thread_ >= 2 * kSlots || !(keys ? format.key_indices() : format.value_indices())) return;
@@ -311,8 +310,8 @@ class WholePageWriter {
     if constexpr (kCentred) page_turns().find(write, thread_, threads(head_dim()));
   }
 
-  /// Half of the warps encode keys, half values. Synchronises the block once, when its tiles are in registers: then the
-  /// planes may change.
+  /// Half of the warps encode keys, half values. Synchronizes the block once, when its tiles are in registers: the
+  /// planes may change from then on.
   __device__ void encode(const DeviceWrite& write, FormatCode format) const {
     const int32_t tiles = head_dim() / kTileChannels;
     const int32_t warp = thread_ / 32;
@@ -350,7 +349,7 @@ class WholePageWriter {
     }
   }
 
-  /// The same of pages with gains, which take a few barriers more.
+  /// Encodes pages with gains, which take a few more barriers.
   __device__ void encode_gains(const DeviceWrite& write, FormatCode format) const {
     const int32_t tiles = head_dim() / kTileChannels;
     const int32_t warp = thread_ / 32;
@@ -394,7 +393,7 @@ class WholePageWriter {
   int32_t thread_;
   int32_t slot_;
   int32_t unit_;
-  int32_t eighths_[2];  // of the channels
+  int32_t eighths_[2];  // groups of eight channels
 };
 
 }  // namespace kvq::cuda

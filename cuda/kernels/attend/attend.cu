@@ -7,7 +7,7 @@ namespace {
 
 int64_t ceiling(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// Which blocks walk which pages.
+/// Chooses which blocks walk which pages.
 void plan_blocks(AttendPlan& plan, const AttendArguments& arguments, int32_t even_pages, int32_t multiprocessors) {
   const int32_t warps = plan.threads / 32;
   plan.parts = 1;
@@ -57,7 +57,7 @@ AttendPlan plan_attend(const AttendArguments& arguments, int32_t even_pages, int
   for (int32_t i = 0; i < arguments.n_sequences; ++i) {
     rows = std::max(rows, arguments.sequences[i].query_count > 8 ? 16 : arguments.sequences[i].query_count * group);
   }
-  // A ring holds at least one side of an FP16 page, and later a warp's outputs.
+  // A ring holds at least one side of an FP16 page, and a warp's outputs after the walk.
   const auto least_ring = [&arguments](const AttendKernel& kernel) {
     const int32_t side = std::max(side_places(Side::kKeys, CodeType::float16(), arguments.head_dim).bytes,
                                   side_places(Side::kValues, CodeType::float16(), arguments.head_dim).bytes);

@@ -10,53 +10,53 @@
 
 namespace kvq::cuda {
 
-/// Sequences of one launch; their views travel as kernel arguments.
+/// Maximum sequences per launch: their views are kernel arguments.
 inline constexpr int32_t kMaxLaunchSequences = 64;
-/// Above this many units of work the pages of a unit are not split over blocks.
+/// Above this many units, the pages of a unit are not split over blocks.
 inline constexpr int32_t kMaxSplitUnits = 1024;
-/// A block that crosses from one unit to the next pays for queries and outputs twice: as much as for these pages.
+/// Cost in pages of crossing from one unit to the next within a block, which repeats query loads and output stores.
 inline constexpr int32_t kCrossing = 48;
 
 struct AttendSequenceArguments {
   SequenceView view;
   int32_t query_begin;
   int32_t query_count;
-  int32_t last_position;  // of the newest query if queries are at consecutive positions up to it; −1: see the table
+  int32_t last_position;  // position of the newest query if positions are consecutive up to it; −1: see the table
 };
 
-/// Division without dividing, by a number that the host knows, of numbers below 2^31 / number.
+/// Division by a host-known number through multiplication, for dividends below 2^31 / number.
 struct Divisor {
   uint32_t number;
   uint32_t reciprocal;  // ⌈2^31 / number⌉
 };
 inline Divisor divisor(uint32_t number) { return {number, ((uint32_t{1} << 31U) + number - 1) / number}; }
 
-/// What is read first comes first: kernel arguments arrive through a cache, line by line.
+/// Ordered by first use: kernel arguments arrive through a cache, line by line.
 struct AttendArguments {
   int32_t n_sequences;
   int32_t q_heads;
   int32_t kv_heads;
   int32_t head_dim;
-  Divisor group;  // query heads of a KV head; set by launch_attend, like everything up to ring_bytes
+  Divisor group;  // query heads per KV head; launch_attend sets all fields from here to ring_bytes
   int32_t units;
-  int32_t parts;          // of each unit, a block each; 0: all units' pages in a row are cut into equal shares
+  int32_t parts;          // parts per unit, one block each; 0: blocks take equal shares of all units' pages in sequence
   int32_t part_pages;     // 0: only the device knows
   int32_t one_row_block;  // every sequence has one block of rows
   int32_t single_newest;  // every sequence has one query, its newest token, which sees every page
   int32_t ring_bytes;
   int32_t window;
-  int32_t uniform_pages;  // of every list; −1: lengths differ, or only the device knows them
+  int32_t uniform_pages;  // pages of every list; −1: lengths differ, or only the device knows them
   const void* q;
   HeadStrides q_strides;
   void* out;
   int32_t q_dtype;  // kvq_dtype
   int32_t out_dtype;
-  float scale;                     // of logits, times log2(e)
+  float scale;                     // logit scale, times log2(e)
   float softcap;                   // times log2(e); 0: none
   const int32_t* query_positions;  // null: every query is one of the newest tokens
-  int32_t hadamard_keys;           // some page's keys are rotated
-  int32_t hadamard_values;         // some page's values are rotated
-  int32_t any_gains;               // some page is in gain–shape codes
+  int32_t hadamard_keys;           // some page's keys are Hadamard-rotated
+  int32_t hadamard_values;         // some page's values are Hadamard-rotated
+  int32_t any_gains;               // some page has gain–shape codes
   int32_t any_centres;             // some page is relative to trained centres
   int32_t rope_pairing;            // kvq_rope
   int32_t rotary_dim;
@@ -66,15 +66,15 @@ struct AttendArguments {
   HeadStrides out_strides;
   float* lse;          // [total queries, q_heads], or null
   const float* sinks;  // [q_heads], or null
-  CentreRows centres;  // of the layer
+  CentreRows centres;
   AttendSequenceArguments sequences[kMaxLaunchSequences];
 };
 
-/// How a batch is launched on a device.
+/// Launch configuration of a batch.
 struct AttendPlan {
   const void* kernel;
   int32_t threads;
-  dim3 blocks;  // row blocks, KV heads, parts; or any number of blocks if parts is 0
+  dim3 blocks;  // row blocks, KV heads, parts; any number of blocks if parts is 0
   int32_t shared_bytes;
   int32_t ring_bytes;
   int32_t units;
@@ -86,14 +86,14 @@ struct AttendPlan {
   size_t tickets;
 };
 
-/// Raise the shared-memory limit of every kernel, once per device.
+/// Raises the shared-memory limit of every kernel, once per device.
 cudaError_t prepare_attend(int32_t shared_limit);
 
 /// `even_pages`: pages of every list when the launch was planned, −1 if they differ.
 AttendPlan plan_attend(const AttendArguments& arguments, int32_t even_pages, int32_t multiprocessors,
                        int32_t shared_limit);
 
-/// `tickets` must be zero before the first launch and are zero again after each.
+/// `tickets` must be zero before the first launch; each launch leaves them zero.
 cudaError_t launch_attend(const AttendPlan& plan, AttendArguments& arguments, float* partials, int32_t* tickets,
                           cudaStream_t stream);
 

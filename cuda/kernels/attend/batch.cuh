@@ -1,4 +1,4 @@
-// Page records a batch at a time, and the runs of one format in them.
+// Page records in batches of a warp, and their runs of one format.
 #pragma once
 
 #include "kernels/attend/segments.cuh"
@@ -6,12 +6,12 @@
 
 namespace kvq::cuda {
 
-/// Up to 32 pages of a warp; lane i holds the record of page base + i · warps, or zeros.
+/// Up to 32 pages of a warp: lane i holds the record of page base + i · warps, or zeros.
 struct Batch {
   int32_t base;
   uint4 record;
   uint32_t wanted;
-  uint32_t masked;  // pages that need a closer look
+  uint32_t masked;  // pages that need a mask
 };
 
 __device__ __forceinline__ void load_batch(const AttendArguments& arguments, const Segment& segment, const Lane& lane,
@@ -21,12 +21,13 @@ __device__ __forceinline__ void load_batch(const AttendArguments& arguments, con
   batch.record = mine < segment.end ? __ldg(pages + mine) : uint4{0, 0, 0, 0};
 }
 
-/// Pages that some query sees, and those of which not every query may see all.
+/// Selects the pages that some query sees, and among them those that some query may not see entirely.
 __device__ __forceinline__ void choose_pages(const AttendArguments& arguments, const Unit& unit,
                                              const QueryRange& queries, const Lane& lane, Batch& batch) {
   const uint4& record = batch.record;
   bool visible = record.w != 0;
-  // The newest query sees all tokens, wherever they are; but keys around centres may have been turned one by one.
+  // The newest query sees all tokens, whatever their positions, but keys around centres may be rotated by per-slot
+  // positions.
   bool masked = arguments.any_centres != 0 ? is_partial(record) : is_short(record);
   if (arguments.single_newest == 0) {
     const int32_t index = batch.base + lane.index * lane.warps;
@@ -37,22 +38,21 @@ __device__ __forceinline__ void choose_pages(const AttendArguments& arguments, c
   batch.masked = __ballot_sync(kAll, masked);
 }
 
-/// The first of some pages. Pages are bits of a mask, by lane.
+/// Returns the first of a set of pages, a bit mask by lane.
 __device__ __forceinline__ int32_t first_page(uint32_t pages) { return __ffs(static_cast<int>(pages)) - 1; }
 
-/// What masks need to know of a page of the batch.
+/// Returns the fields of a page's record that masks need.
 __device__ __forceinline__ DevicePage page_at(const Batch& batch, int32_t at) {
   const uint32_t state = __shfl_sync(kAll, batch.record.w, at);
   return page_of(__shfl_sync(kAll, batch.record.z, at), state);
 }
 
-/// The first of the wanted pages and those after it, up to one of another format or one that is `masked` if it is
-/// not, or the other way round.
+/// Returns the first wanted page and those after it, up to a page that differs in format or in `masked`.
 __device__ __forceinline__ uint32_t first_run(const Batch& batch, const Lane& lane) {
   const uint32_t kind = (batch.record.w & FormatCode::kMask) | (batch.masked >> lane.index & 1U) << FormatCode::kBits;
   const uint32_t of_first = __shfl_sync(kAll, kind, first_page(batch.wanted));
   const uint32_t differs = __ballot_sync(kAll, kind != of_first) & batch.wanted;
-  // Those before the first that differs: all, if none does.
+  // All pages before the first that differs; all wanted ones if none does.
   return batch.wanted & ((differs & -differs) - 1U);
 }
 

@@ -1,7 +1,7 @@
-// Trained centres of pages in gain–shape codes. Of keys, rows of the tokens' centres are first operands as FP16 keys
-// are; instead of them, queries are turned back by the position at which their page begins. What turns fast within a
-// page is turned slot by slot. Of values, rows of centres are first operands as FP16 values are, for weights without
-// gains; a single centre is multiplied by what all its tokens weigh together, at the end.
+// Trained centres of gain–shape pages. Rows of the centres of keys are first operands of products like FP16 keys;
+// instead of rotating them to their page, the kernel rotates the queries back by the page's first position. Pairs that
+// rotate fast within a page are also rotated slot by slot. Rows of the centres of values are first operands like FP16
+// values, for weights without gains; a single centre is multiplied by the total weight of its tokens at the end.
 #pragma once
 
 #include "kernels/attend/queries.cuh"
@@ -15,7 +15,7 @@
 
 namespace kvq::cuda {
 
-/// Halves of two pairs of channels, turned.
+/// Rotates two pairs of channels in FP16.
 __device__ __forceinline__ void turn_two(uint32_t x, uint32_t y, uint32_t cosine, uint32_t sine, uint32_t& first,
                                          uint32_t& second) {
   const uint32_t turned = multiply_add(x, cosine, negated(multiply(y, sine)));
@@ -23,7 +23,7 @@ __device__ __forceinline__ void turn_two(uint32_t x, uint32_t y, uint32_t cosine
   first = turned;
 }
 
-/// Cosine and sine of the turn of a position, from a fraction of a turn in units of 2^-64.
+/// Cosine and sine of a position's angle; `frequency` is a fraction of a revolution in units of 2^-64.
 __device__ __forceinline__ float2 turn_at(const uint2& frequency, int32_t position) {
   const auto at = static_cast<uint32_t>(position);
   const uint32_t turn = at * frequency.y + __umulhi(at, frequency.x);
@@ -31,7 +31,7 @@ __device__ __forceinline__ float2 turn_at(const uint2& frequency, int32_t positi
   return {__cosf(angle), __sinf(angle)};
 }
 
-/// Where a block keeps what it needs of centres, one after the other.
+/// Consecutive places of a block's centre data in shared memory.
 template <typename G>
 struct CentreMemory {
   uint32_t slot_turns;
@@ -46,8 +46,8 @@ struct CentreMemory {
   }
 };
 
-/// All threads ask for what the block needs of a head's centres. It is there once they have waited for their copies and
-/// for each other.
+/// Starts the block's copies of a head's centres, with all threads. They are visible after each thread has waited for
+/// its copies and a barrier.
 template <typename G>
 __device__ __forceinline__ void load_centres(const Block<G>& block, int32_t head) {
   const CentreRows& rows = block.arguments.centres;
@@ -67,7 +67,7 @@ __device__ __forceinline__ void load_centres(const Block<G>& block, int32_t head
   }
 }
 
-/// Put the turns of a page's first position where the warp finds them.
+/// Stores the rotation of a page's first position for the warp.
 template <typename G>
 __device__ __forceinline__ void put_turns(const Block<G>& block, int32_t position, int32_t buffer) {
   auto& shared = shared_centres(block);
@@ -81,7 +81,7 @@ __device__ __forceinline__ void put_turns(const Block<G>& block, int32_t positio
   }
 }
 
-/// The queries' 32 pairs of block m, turned back by the page's first position: words of a lane.
+/// A lane's words of the queries' 32 pairs of block m, rotated back by the page's first position.
 template <typename G>
 struct TurnedQueries {
   uint32_t first[G::kTiles][4];
@@ -107,12 +107,12 @@ struct TurnedQueries {
   }
 };
 
-/// Rows of the centres of a page's tokens, as first operands: of keys, of which channels are columns, or of values, of
-/// which they are rows.
+/// Centre rows of a page's tokens as first operands; channels are columns for keys and rows for values.
 template <typename G, Side kSide>
 class CentreBlocks {
  public:
-  /// `numbers`: of the lane's rows, a byte each; near, of the rows that it gives the addresses of.
+  /// `numbers`: centre indices, one byte per row: the lane's own rows if kFarCentres, otherwise the rows whose
+  /// addresses it supplies.
   __device__ __forceinline__ CentreBlocks(const Lane& lane, uint32_t near, const uint4* far, uint32_t numbers)
       : far_(reinterpret_cast<const uint32_t*>(far) + lane.t), numbers_(numbers) {
     if constexpr (!G::kFarCentres) {
@@ -121,7 +121,7 @@ class CentreBlocks {
       const uint32_t chunk = kSide == Side::kKeys ? eighth >> 1U : eighth & 1U;
 #pragma unroll
       for (int32_t half = 0; half < 2; ++half) {
-        // Rows of a single centre are in the order in which lanes give addresses.
+        // Rows of a single centre follow the order in which lanes supply addresses.
         const uint32_t number = G::kCentres
                                     ? number_of(half, tile)
                                     : static_cast<uint32_t>(16 * half) + (static_cast<uint32_t>(lane.index) & 15U);
@@ -129,10 +129,10 @@ class CentreBlocks {
       }
     }
   }
-  /// Which of a lane's tokens have the numbers.
+  /// Which of a lane's tokens the indices belong to.
   __device__ __forceinline__ static int32_t place(const Lane& lane) { return G::kFarCentres ? lane.g : lane.index & 7; }
 
-  /// Two chunks from an even one on, of the tiles of tokens 2 · half and the next one.
+  /// Loads two chunks from an even one on, for token tiles 2 · half and 2 · half + 1.
   __device__ __forceinline__ void load(uint32_t chunk, int32_t half, uint32_t (&to)[4]) const {
     if constexpr (!G::kFarCentres) {
       const uint32_t row = (near_[half] ^ 16 * (chunk & 7U)) + 128 * (chunk >> 3U);
@@ -164,7 +164,7 @@ class CentreBlocks {
   uint32_t near_[2];
 };
 
-/// Turn rows of 16 pairs of keys slot by slot. `turns`: of the lane.
+/// Rotates rows of 16 key pairs slot by slot. `turns`: address of the lane's cosines; sines are 512 bytes behind.
 __device__ __forceinline__ void turn_slots(uint32_t turns, uint32_t (&first)[4], uint32_t (&second)[4]) {
   uint32_t cosine[4];
   uint32_t sine[4];
@@ -174,7 +174,7 @@ __device__ __forceinline__ void turn_slots(uint32_t turns, uint32_t (&first)[4],
   for (int32_t i = 0; i < 4; ++i) turn_two(first[i], second[i], cosine[i], sine[i], first[i], second[i]);
 }
 
-/// Add what the centres of a page's keys contribute to scores. The turns are in a buffer.
+/// Adds the products of a page's key centres and the queries to the scores. `turns_buffer` holds the page's rotation.
 template <typename G>
 __device__ __forceinline__ void add_page_centres(const Block<G>& block, const Unit& unit, const PageSide<G>& keys,
                                                  int32_t turns_buffer, const QueryFragments<G>& queries,
@@ -186,13 +186,13 @@ __device__ __forceinline__ void add_page_centres(const Block<G>& block, const Un
   const CentreRows& rows = block.arguments.centres;
   const CentreMemory<G> memory(block);
   const int32_t place = Blocks::place(lane);
-  uint32_t numbers = 0x18100800U + 0x01010101U * static_cast<uint32_t>(place);  // of a single centre: slot_of_row
+  uint32_t numbers = 0x18100800U + 0x01010101U * static_cast<uint32_t>(place);  // single centre: slot_of_row
   if (G::kCentres && keys.layout.format.key_indices()) {
     numbers = load_shared<uint32_t>(keys.address + static_cast<uint32_t>(keys.layout.keys.centres + 4 * place));
   }
   const Blocks blocks(lane, memory.keys, rows.keys + unit.head * rows.key_rows * (G::kWidth / 8), numbers);
   const uint32_t turns = memory.slot_turns + static_cast<uint32_t>(16 * lane.index);
-  // Products of pairs' first numbers and of the second ones wait for each other less if they are apart.
+  // Separate sums for the two channels of pairs shorten the dependency chains.
   Scores<G::kTiles> first;
   Scores<G::kTiles> second;
   clear(first);
@@ -231,14 +231,14 @@ __device__ __forceinline__ void add_page_centres(const Block<G>& block, const Un
   }
 }
 
-/// Whether the keys of a page have been turned each by its own position.
+/// Whether a page's keys are rotated by per-slot positions.
 template <typename G>
 __device__ __forceinline__ bool turned_by_own(const PageSide<G>& keys) {
   static_assert(kKeyLargest == 0 && kKeyTurn == 1);
   return load_shared<uint32_t>(keys.address + static_cast<uint32_t>(keys.layout.keys.numbers)) >> 16U != 0;
 }
 
-/// The same for such a page, a slot a lane. Rare: short rather than fast.
+/// The same for pages with per-slot rotation, one slot per lane. Rare, so kept short rather than fast.
 template <typename G>
 __device__ __forceinline__ void add_own_centres(const Block<G>& block, const Unit& unit, const PageSide<G>& keys,
                                                 const DevicePage& page, int32_t index, const QueryFragments<G>& queries,
@@ -282,7 +282,7 @@ __device__ __forceinline__ void add_own_centres(const Block<G>& block, const Uni
   }
 }
 
-/// Add weighted centres of values, for weights without gains.
+/// Adds weighted value centres, for weights without gains.
 template <typename G>
 __device__ __forceinline__ void add_centres_of_values(const Block<G>& block, const Unit& unit,
                                                       const PageSide<G>& values, const Weights<G::kTiles>& p,
@@ -314,7 +314,7 @@ __device__ __forceinline__ void add_centres_of_values(const Block<G>& block, con
   }
 }
 
-/// Add a single centre, by the weights of all tokens that have it, to finished sums.
+/// Adds a single centre, times the total weight of its tokens, to finished sums.
 template <typename G>
 __device__ __forceinline__ void add_single_centre(const Block<G>& block, const Unit& unit,
                                                   const SoftmaxState<G::kTiles>& softmax, Outputs<G>& outputs) {

@@ -1,21 +1,21 @@
-// The attention kernel, and which of its instances serves what.
+// The attention kernel and the choice among its instances.
 #pragma once
 
 #include "kernels/attend/walk.cuh"
 
 namespace kvq::cuda {
 
-/// One instantiation.
+/// One instance.
 struct AttendKernel {
   const void* function;
   int32_t width;  // largest head size
   int32_t rows;
   int32_t header;
-  int32_t (*centre_bytes)(const CentreRows& rows);  // of shared memory, between header and rings
+  int32_t (*centre_bytes)(const CentreRows& rows);  // shared memory between header and rings
   int32_t warps;
 };
 
-/// Kernels for other lists are apart, each with all its instances, since more kinds in a kernel slow all of them down.
+/// One translation unit per list type, each with all its instances: more page kinds in a kernel slow all of them down.
 AttendKernel choose_plain(int32_t head_dim, int32_t rows);
 AttendKernel choose_gains(int32_t head_dim, int32_t rows);
 AttendKernel choose_centre(int32_t head_dim, int32_t rows);
@@ -44,7 +44,8 @@ AttendKernel kernel() {
 template <Lists kLists>
 AttendKernel choose(int32_t head_dim, int32_t rows) {
   const bool two = rows > 8;
-  if constexpr (kLists == Lists::kFarCentres) {  // which small heads hardly need, and all wait for memory
+  if constexpr (kLists ==
+                Lists::kFarCentres) {  // fewer instances: small heads hardly need them and all wait for memory
     if (head_dim == 128) return two ? kernel<128, true, 2, kLists>() : kernel<128, true, 1, kLists>();
     return head_dim < 128 ? kernel<128, false, 1, kLists>() : kernel<256, false, 1, kLists>();
   } else {

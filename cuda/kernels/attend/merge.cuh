@@ -1,4 +1,4 @@
-// Outputs after a walk: from warps' registers over warps and blocks to the caller.
+// Merges outputs from warps' registers over warps and blocks, and writes them to the caller.
 #pragma once
 
 #include "kernels/attend/segments.cuh"
@@ -8,13 +8,13 @@
 
 namespace kvq::cuda {
 
-/// A warp's outputs in shared memory, where its ring was: rows [kRows][kWidth], of which every four channels trade
-/// places so that lanes of different rows meet in no bank: channel c of row r is at c ^ (r / 2 % 4).
+/// A warp's outputs in shared memory, in place of its ring: rows [kRows][kWidth] with channel c of row r at
+/// c ^ (r / 2 % 4), so that lanes of different rows do not conflict in banks.
 __device__ __forceinline__ float* warp_outputs(const Rings& rings, int32_t warp) {
   return reinterpret_cast<float*>(rings.of(warp));
 }
 
-/// This warp's maxima, sums and outputs of the unit's `rows`.
+/// Stores this warp's maxima, sums and outputs of the unit's `rows`.
 template <typename G>
 __device__ __forceinline__ void store_warp(const Block<G>& block, int32_t rows, const SoftmaxState<G::kTiles>& softmax,
                                            const Outputs<G>& outputs) {
@@ -46,7 +46,7 @@ __device__ __forceinline__ void store_warp(const Block<G>& block, int32_t rows, 
   }
 }
 
-/// What a lane merges: four channels from `column` on, and from each 128 after it, of a row.
+/// A lane's share of a merge: four channels of a row from `column` on, and from each 128 after it.
 template <typename G>
 struct Merged {
   static constexpr int32_t kVectors = G::kWidth / 128 > 1 ? G::kWidth / 128 : 1;
@@ -59,8 +59,8 @@ struct Merged {
   float x[kVectors][4];
 };
 
-/// Call `act` for every row of the unit, with the lanes of one or two rows a warp. Lanes whose row does not exist take
-/// part, since rows are rotated by all lanes of a warp, with the last row.
+/// Calls `act` for every row of the unit, one or two rows per warp. Lanes without a row repeat the last one, because a
+/// Hadamard rotation needs all lanes of a warp.
 template <typename G, typename Do>
 __device__ __forceinline__ void for_each_row(const Lane& lane, int32_t rows, const Do& act) {
   constexpr int32_t kRowLanes = Merged<G>::kRowLanes;
@@ -74,7 +74,6 @@ __device__ __forceinline__ void for_each_row(const Lane& lane, int32_t rows, con
   }
 }
 
-/// Add four channels.
 __device__ __forceinline__ void add_weighted(float (&to)[4], float weight, const float4& x) {
   to[0] = fmaf(weight, x.x, to[0]);
   to[1] = fmaf(weight, x.y, to[1]);
@@ -82,7 +81,7 @@ __device__ __forceinline__ void add_weighted(float (&to)[4], float weight, const
   to[3] = fmaf(weight, x.w, to[3]);
 }
 
-/// Weighted sum of the warps' outputs.
+/// Sums the warps' outputs, weighted.
 template <typename G>
 __device__ __forceinline__ void merge_warps(const Block<G>& block, Merged<G>& to) {
   constexpr int32_t kVectors = Merged<G>::kVectors;
@@ -121,7 +120,7 @@ __device__ __forceinline__ void merge_warps(const Block<G>& block, Merged<G>& to
   }
 }
 
-/// A block's outputs of a segment, on their way to the block that merges them: maximum and sum [kRows][2], outputs
+/// Stores a block's outputs of a segment for the block that merges them: maximum and sum [kRows][2], outputs
 /// [kRows][kWidth].
 template <typename G>
 __device__ __forceinline__ float* partial(const AttendArguments& arguments, const Segment& segment, int32_t part) {
@@ -129,7 +128,7 @@ __device__ __forceinline__ float* partial(const AttendArguments& arguments, cons
   return arguments.partials + static_cast<int64_t>(segment.first_partial + part) * kFloats;
 }
 
-/// Where a lane's channels are in a partial.
+/// Offset of a lane's channels in a partial.
 template <typename G>
 __device__ __forceinline__ int32_t place_in_partial(const Merged<G>& row) {
   return 2 * G::kRows + row.row * G::kWidth + row.column;
@@ -147,7 +146,7 @@ __device__ __forceinline__ void store_partial(const AttendArguments& arguments, 
   }
 }
 
-/// Weighted sum of all blocks' outputs, in the order of the blocks. Many at a time, so that all are on their way.
+/// Sums the weighted outputs of all blocks in block order, with many loads in flight.
 template <typename G>
 __device__ __forceinline__ void merge_partials(const AttendArguments& arguments, const Segment& segment,
                                                Merged<G>& to) {
@@ -195,7 +194,7 @@ __device__ __forceinline__ void merge_partials(const AttendArguments& arguments,
   }
 }
 
-/// Back from rotated space. All lanes of a warp.
+/// Undoes the Hadamard rotation of values. All lanes of a warp take part.
 template <typename G>
 __device__ __forceinline__ void rotate(const G& geometry, const Lane& lane, Merged<G>& row) {
   const int32_t block = geometry.hadamard_block();
@@ -231,7 +230,7 @@ __device__ __forceinline__ void write_row(const Block<G>& block, const Unit& uni
   const AttendArguments& arguments = block.arguments;
   if (arguments.hadamard_values != 0) rotate(block.geometry, block.lane, row);
   const RowPlace place = row_place(arguments, unit, row.row);
-  // A query that sees no token gives zeros.
+  // Outputs are zeros for queries that see no token.
   float factor = row.sum > 0.0F ? 1.0F / row.sum : 0.0F;
   if (__builtin_expect(arguments.lse != nullptr || arguments.sinks != nullptr, 0)) {
     factor = finish_row(arguments, place, {row.maximum, row.sum}, row.column == 0);
@@ -248,7 +247,7 @@ __device__ __forceinline__ void write_row(const Block<G>& block, const Unit& uni
   }
 }
 
-/// From this block's warps to the caller, or by way of partials, which the last block of a unit merges.
+/// Writes this block's outputs to the caller, or to partials that the last block of a unit merges.
 template <typename G>
 __device__ __forceinline__ void write_output(const Block<G>& block, const Segment& segment, int32_t rows) {
   const AttendArguments& arguments = block.arguments;

@@ -1,4 +1,4 @@
-// Queries: rotated, scaled and rounded to halves in shared memory.
+// Queries in shared memory: rotated, scaled and rounded to FP16.
 #pragma once
 
 #include "kernels/attend/units.cuh"
@@ -8,8 +8,7 @@
 
 namespace kvq::cuda {
 
-/// A query row on its way to shared memory: pairs of channels lane + 32 · i as they are stored, their frequencies
-/// and the query's position.
+/// A query row in flight: stored pairs of channels lane + 32 · i, their frequencies and the query's position.
 template <typename G>
 struct QueryRow {
   static constexpr int32_t kPairs = G::kWidth / 64;
@@ -19,13 +18,13 @@ struct QueryRow {
   int32_t position;
 };
 
-/// Channel `which` of pair `pair`: rotated pairs first, then neighbours.
+/// Channel `which` of pair `pair`: RoPE pairs first, then neighbours.
 __device__ __forceinline__ int32_t pair_channel(const AttendArguments& arguments, int32_t pair, int32_t which) {
   const bool half = arguments.rope_pairing == 1 && 2 * pair < arguments.rotary_dim;
   return half ? pair + which * (arguments.rotary_dim / 2) : 2 * pair + which;
 }
 
-/// Ask for row `row` of the unit's `rows`; zeros if there is no such row.
+/// Loads row `row` of the unit's `rows`; zeros if it does not exist.
 template <typename G>
 __device__ __forceinline__ void load_row(const Block<G>& block, const Unit& unit, int32_t rows, int32_t row,
                                          QueryRow<G>& to) {
@@ -48,10 +47,10 @@ __device__ __forceinline__ void load_row(const Block<G>& block, const Unit& unit
   to.position = exists ? query_position(arguments, unit, query) : 0;
 }
 
-/// The Hadamard rotation of a row of floats, as halves.
+/// Hadamard-rotates a row of floats and rounds it to FP16.
 template <typename G>
 __device__ __forceinline__ void store_rotated(const G& geometry, const Lane& lane, const float* row, __half* to) {
-  constexpr int32_t kNeighbours = G::kWidth / 32;  // channels, a lane
+  constexpr int32_t kNeighbours = G::kWidth / 32;  // channels per lane
   __syncwarp();
   const int32_t block = geometry.hadamard_block();
   float x[kNeighbours];
@@ -76,7 +75,7 @@ __device__ __forceinline__ void store_rotated(const G& geometry, const Lane& lan
   __syncwarp();
 }
 
-/// Rotate, scale and round the unit's queries, a row a warp; the first has been loaded.
+/// Rotates, scales and rounds the unit's queries, one row per warp; the first row has been loaded.
 template <typename G>
 __device__ __forceinline__ void load_queries(const Block<G>& block, const Unit& unit, int32_t rows,
                                              QueryRow<G>& loaded) {
@@ -97,7 +96,7 @@ __device__ __forceinline__ void load_queries(const Block<G>& block, const Unit& 
       largest = fmaxf(largest, fmaxf(fabsf(x[i].x), fabsf(x[i].y)));
     }
     largest = __uint_as_float(__reduce_max_sync(kAll, __float_as_uint(largest)));
-    // A power of two above the largest magnitude, so that queries times a page's scales stay within FP16.
+    // Divide by a power of two above the largest magnitude: products with a page's scales then stay within FP16.
     const int32_t exponent = min(max(static_cast<int32_t>(__float_as_uint(largest) >> 23U), 64), 250) - 126;
     const float up = __uint_as_float(static_cast<uint32_t>(127 + exponent) << 23U);
     const float down = __uint_as_float(static_cast<uint32_t>(127 - exponent) << 23U);
@@ -128,7 +127,7 @@ __device__ __forceinline__ void load_queries(const Block<G>& block, const Unit& 
   order_before_copies();
 }
 
-/// Positions of the unit's queries, once they are in shared memory.
+/// Positions of the unit's queries in shared memory.
 template <int DP, int NT>
 __device__ __forceinline__ QueryRange range_of(const SharedQueries<DP, NT>& queries, int32_t rows, const Lane& lane) {
   const int32_t position = queries.row_position[min(lane.index, rows - 1)];

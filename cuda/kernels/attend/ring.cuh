@@ -1,4 +1,4 @@
-// A warp's ring: copies of the pages of a run arrive there ahead of their use.
+// Ring of a warp: its pages arrive there by asynchronous copies ahead of use.
 #pragma once
 
 #include "kernels/attend/batch.cuh"
@@ -7,29 +7,29 @@
 
 namespace kvq::cuda {
 
-/// Bytes of pages, of a warp, that are on their way or being used; two stages of the ring at least. More in flight than
-/// memory needs to be busy only queue there, and slow it down.
+/// Bytes per warp in flight or in use, at least two stages. More than saturates memory only queues there and slows it
+/// down.
 constexpr int32_t kAhead = 9 * 1024;
 
-/// Stages that hold a page each, or one side of a large page, and a barrier of each stage.
+/// Stages of one page each, or of one side of a large page, with a barrier per stage.
 struct Ring {
   uint32_t memory;       // shared address of stage 0
-  uint32_t arrived = 0;  // of its barrier; 0: there are no barriers yet
-  uint32_t parity = 0;   // of the phase that comes next, one bit a stage
+  uint32_t arrived = 0;  // barrier of stage 0; 0: barriers are not initialized
+  uint32_t parity = 0;   // next phase's parity, one bit per stage
 
-  // Of the run at hand.
+  // For the current run.
   int32_t stage_bytes;
   int32_t stages;
-  bool by_side;   // a stage holds one side, not a page
+  bool by_side;   // a stage holds one side instead of a page
   int32_t stage;  // in use, or used next
 };
 
-/// Pages of a run that are not yet on their way.
+/// Pages of a run whose copies have not started.
 struct Copies {
   uint32_t pages;
-  bool values_next;  // the keys of the first are
-  int32_t stage;     // for the next copy
-  int32_t started;   // before the first page's turn
+  bool values_next;  // the first page's keys are in flight
+  int32_t stage;     // receives the next copy
+  int32_t started;   // copies started ahead of the first page
 };
 
 __device__ __forceinline__ void make_barriers(uint64_t (&barriers)[kMaxStages], const Lane& lane, Ring& ring) {
@@ -42,14 +42,14 @@ __device__ __forceinline__ void make_barriers(uint64_t (&barriers)[kMaxStages], 
   __syncwarp();
 }
 
-/// Cut the ring, which is empty, into stages for pages of a layout.
+/// Divides the empty ring into stages for pages of a layout.
 __device__ __forceinline__ void cut_stages(const PageLayout& layout, int32_t ring_bytes, const Lane& lane, Ring& ring) {
   const int32_t page = layout.bytes;
-  // Sides whose bytes are mixed are small.
+  // Pages whose sides' bytes are mixed are small.
   const bool mixed = layout.format.both_have_gains();
   ring.by_side = 2 * page > ring_bytes && !mixed;
   ring.stage_bytes = ring.by_side ? max(layout.keys.bytes, layout.values.bytes) : page;
-  // As many as fit, without a division.
+  // As many stages as fit, without a division.
   const int32_t limit = min(ring_bytes, max(kAhead, 2 * ring.stage_bytes));
   ring.stages = __popc(__ballot_sync(kAll, lane.index < kMaxStages && (lane.index + 1) * ring.stage_bytes <= limit));
   ring.stage = 0;
@@ -59,7 +59,7 @@ __device__ __forceinline__ int32_t next_stage(const Ring& ring, int32_t stage) {
   return stage + 1 == ring.stages ? 0 : stage + 1;
 }
 
-/// Whether a stage holds one side of a page whose sides are of kind K, or of any kinds.
+/// Whether a stage holds one side of a page; `K`: kind of both sides, or MixedPages.
 template <typename K>
 __device__ __forceinline__ bool goes_by_side(const Ring& ring) {
   if constexpr (PageKind<K>) {
@@ -68,7 +68,7 @@ __device__ __forceinline__ bool goes_by_side(const Ring& ring) {
   return ring.by_side;
 }
 
-/// Pages go through the ring one by one, or large ones side by side; copies run ahead of their use.
+/// Starts the next copy: a page, or one side of a large page.
 __device__ __forceinline__ void copy_next(const Ring& ring, bool by_side, const PageLayout& layout, const Batch& batch,
                                           const Lane& lane, Copies& copies) {
   if (copies.pages == 0) return;
@@ -86,14 +86,14 @@ __device__ __forceinline__ void copy_next(const Ring& ring, bool by_side, const 
   copies.stage = next_stage(ring, copies.stage);
 }
 
-/// Have at least n copies of the run on their way.
+/// Starts copies until `n` of the run are in flight.
 __device__ __forceinline__ void start_copies(const Ring& ring, const PageLayout& layout, const Batch& batch,
                                              const Lane& lane, int32_t n, Copies& copies) {
 #pragma unroll 1
   for (; copies.started < n; ++copies.started) copy_next(ring, ring.by_side, layout, batch, lane, copies);
 }
 
-/// Address of the oldest stage once its copy has arrived.
+/// Waits for the oldest copy and returns its stage's address.
 __device__ __forceinline__ uint32_t wait_for_stage(Ring& ring) {
   wait_copy(ring.arrived + static_cast<uint32_t>(8 * ring.stage), (ring.parity >> ring.stage) & 1U);
   ring.parity ^= 1U << ring.stage;

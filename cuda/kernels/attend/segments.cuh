@@ -1,22 +1,22 @@
-// Which block walks which pages: a part of one unit each, or a share of all units' pages in a row.
+// Assignment of pages to blocks: a part of one unit each, or a share of all units' pages in sequence.
 #pragma once
 
 #include "kernels/attend/units.cuh"
 
 namespace kvq::cuda {
 
-/// Pages [begin, end) of a unit: one of the parts that blocks walk.
+/// Pages [begin, end) of a unit, walked by one block.
 struct Segment {
   Unit unit;
-  int32_t index;  // of the unit
+  int32_t index;  // among the unit's segments
   int32_t begin;
   int32_t end;
   int32_t part;
   int32_t parts;
-  int32_t first_partial;  // where part 0's partial is
+  int32_t first_partial;  // partial of the unit's segment 0
 };
 
-/// A block's share of all units' pages in a row.
+/// A block's share of all units' pages in sequence.
 struct Share {
   int32_t begin;
   int32_t pages;
@@ -24,7 +24,7 @@ struct Share {
   int32_t last_unit;
 };
 
-/// The block's place in a grid of units and parts says which pages it walks, if any.
+/// Returns the segment given by the block's place in a grid of units and parts, if it is not empty.
 template <int kRows>
 __device__ __forceinline__ bool take_part(const AttendArguments& arguments, const Lane& lane, Segment& to) {
   const auto row_block = static_cast<int32_t>(blockIdx.x);
@@ -48,7 +48,7 @@ __device__ __forceinline__ bool take_part(const AttendArguments& arguments, cons
   return false;
 }
 
-/// Pages of a block's share. True if units are padded to whole shares.
+/// Chooses a block's share of pages. Returns whether units are padded to whole shares.
 __device__ __forceinline__ bool choose_share(const AttendArguments& arguments, const Lane& lane, int32_t total,
                                              int32_t most, int32_t least, int32_t& share) {
   const auto blocks = static_cast<int32_t>(gridDim.x);
@@ -66,7 +66,7 @@ __device__ __forceinline__ bool choose_share(const AttendArguments& arguments, c
   return true;
 }
 
-/// The unit that holds page `page` of all units in a row.
+/// Returns the unit that holds page `page` of all units in sequence.
 __device__ __forceinline__ int32_t first_unit(const int32_t* page_ends, int32_t units, int32_t page) {
   int32_t low = 0;
   int32_t high = units - 1;
@@ -81,8 +81,8 @@ __device__ __forceinline__ int32_t first_unit(const int32_t* page_ends, int32_t 
   return low;
 }
 
-/// All units' pages in a row are cut into equal shares, one a block. Units are padded to whole shares where that costs
-/// fewer pages than it saves. Fills page_ends, in shared memory; false if there is nothing for this block.
+/// Cuts all units' pages in sequence into equal shares, one per block. Units are padded to whole shares where that
+/// costs fewer pages than it saves. Fills page_ends in shared memory; returns false if the block has no pages.
 template <int kRows>
 __device__ __forceinline__ bool take_share(const AttendArguments& arguments, const Lane& lane, int32_t* page_ends,
                                            Share& to) {
@@ -129,7 +129,7 @@ __device__ __forceinline__ bool take_share(const AttendArguments& arguments, con
   return true;
 }
 
-/// The next unit's pages of the block's share, if there are more.
+/// Advances to the next unit of the block's share; false at its end.
 template <int kRows>
 __device__ __forceinline__ bool next_segment(const AttendArguments& arguments, const int32_t* page_ends, Share& share,
                                              Segment& to) {
@@ -145,7 +145,7 @@ __device__ __forceinline__ bool next_segment(const AttendArguments& arguments, c
     const int32_t first_block = from / share.pages;
     to.part = static_cast<int32_t>(blockIdx.x) - first_block;
     to.parts = (from + pages - 1) / share.pages - first_block + 1;
-    // Blocks and units only ever rise along the line of pages, so no two segments share a number.
+    // Blocks and units are monotonic along the pages, so no two segments share an index.
     to.first_partial = first_block + to.index;
     return true;
   }

@@ -1,4 +1,4 @@
-// Units of work: their rows, their pages, and the positions of both.
+// Units of work: their rows, pages and positions.
 #pragma once
 
 #include "kernels/device/tensor.cuh"
@@ -9,7 +9,7 @@ namespace kvq::cuda {
 
 /// Rows of one KV head of one sequence that walk its pages together.
 struct Unit {
-  int32_t sequence;  // an index, not an address: arguments are read much faster from where they are passed
+  int32_t sequence;  // an index, because kernel arguments are read much faster in place than through an address
   int32_t head;
   int32_t first_row;  // row r is query r / group of the sequence, query head head · group + r % group
 };
@@ -19,7 +19,7 @@ __device__ __forceinline__ const AttendSequenceArguments& sequence_of(const Atte
   return arguments.sequences[unit.sequence];
 }
 
-/// Of all sequences in a row, the unit of block `row_block` of kRows rows.
+/// Returns the unit of block `row_block` of kRows rows, counted over all sequences.
 template <int kRows>
 __device__ __forceinline__ Unit unit_of(const AttendArguments& arguments, int32_t row_block, int32_t head) {
   int32_t i = row_block;
@@ -41,7 +41,7 @@ __device__ __forceinline__ Unit find_unit(const AttendArguments& arguments, int3
   return unit_of<kRows>(arguments, index / arguments.kv_heads, index % arguments.kv_heads);
 }
 
-/// Rows of the unit, up to kRows.
+/// Rows of the unit, at most kRows.
 template <int kRows>
 __device__ __forceinline__ int32_t row_count(const AttendArguments& arguments, const Unit& unit) {
   const int32_t of_head =
@@ -49,7 +49,7 @@ __device__ __forceinline__ int32_t row_count(const AttendArguments& arguments, c
   return min(kRows, of_head);
 }
 
-/// A row among those of the batch.
+/// A row's place in the batch.
 struct RowPlace {
   int32_t query;
   int32_t head;
@@ -63,20 +63,20 @@ __device__ __forceinline__ RowPlace row_place(const AttendArguments& arguments, 
   return {sequence_of(arguments, unit).query_begin + static_cast<int32_t>(query), head};
 }
 
-/// Where a row's first channel is in q or out.
+/// Offset of a row's first channel in q or out.
 __device__ __forceinline__ int64_t row_offset(const HeadStrides& strides, const RowPlace& row) {
   return row.query * strides.token + row.head * strides.head;
 }
 
-/// Of a row, Σ 2^logit = sum · 2^maximum over what it sees.
+/// Softmax denominator of a row: Σ 2^logit = sum · 2^maximum over its visible tokens.
 struct RowSum {
   float maximum;
   float sum;
 };
 
-/// Add a row's sink and write its log-sum-exp. Returns the factor on the sum of values, which is relative to the
-/// maximum; a query that sees no token gives zeros. Rarely needed: not inlined, so that short lists do not wait for its
-/// instructions.
+/// Adds a row's sink and writes its log-sum-exp. Returns the factor on the sum of values, which is relative to the
+/// maximum; it is 0 for a query that sees no token. Rarely called, and not inlined, so that short lists do not wait for
+/// its instructions.
 inline __device__ __noinline__ float finish_row(const AttendArguments& arguments, const RowPlace& row,
                                                 const RowSum& seen, bool writes) {
   constexpr float kLog2E = 1.4426950408889634F;
@@ -96,7 +96,7 @@ inline __device__ __noinline__ float finish_row(const AttendArguments& arguments
   return seen.sum > 0.0F ? exp2_fast(seen.maximum - whole.maximum) / whole.sum : 0.0F;
 }
 
-/// The outputs of a unit without pages. All threads of a block.
+/// Writes the outputs of a unit without pages. All threads of a block take part.
 template <int kRows>
 __device__ __forceinline__ void write_zeros(const AttendArguments& arguments, const Unit& unit) {
   const int32_t head_dim = arguments.head_dim;
@@ -114,7 +114,6 @@ __device__ __forceinline__ int32_t page_count(const AttendArguments& arguments, 
   return sequence_of(arguments, unit).view.heads[unit.head].pages;
 }
 
-/// The unit's page records.
 __device__ __forceinline__ const DevicePage* pages_of(const AttendArguments& arguments, const Unit& unit) {
   const SequenceView& view = sequence_of(arguments, unit).view;
   return view.pages + static_cast<int64_t>(unit.head) * view.capacity;

@@ -1,4 +1,4 @@
-// Which queries see which tokens.
+// Visibility of tokens to queries.
 #pragma once
 
 #include "kernels/attend/units.cuh"
@@ -7,33 +7,33 @@
 
 namespace kvq::cuda {
 
-/// Positions of the unit's queries.
+/// Lowest and highest position of the unit's queries.
 struct QueryRange {
   int32_t first;
   int32_t last;
 };
 
-/// What masks need to know of the page with this record.
+/// A page with the fields that masks need.
 __device__ __forceinline__ DevicePage page_of(uint32_t first_position, uint32_t state) {
   return {0, static_cast<int32_t>(first_position), state};
 }
 
-/// Fewer than 32 slots.
+/// Whether a page has fewer than 32 slots.
 __device__ __forceinline__ bool is_short(const uint4& record) { return page_of(record.z, record.w).count() < kSlots; }
 
-/// That, or positions with gaps.
+/// Whether a page has fewer than 32 slots or positions with gaps.
 __device__ __forceinline__ bool is_partial(const uint4& record) {
   return record.w >> FormatCode::kBits != uint32_t{kSlots};
 }
 
-/// Whether some query may not see all of 32 slots.
+/// Whether some query may not see all 32 slots.
 __device__ __forceinline__ bool needs_mask(const uint4& record, const QueryRange& queries, int32_t window) {
   const auto first = static_cast<int32_t>(record.z);
   return is_partial(record) || first + kSlots - 1 > queries.first ||
          (window > 0 && first <= static_cast<int64_t>(queries.last) - window);
 }
 
-/// Whether some query sees a token of page `index`, which is not empty.
+/// Whether some query sees a token of page `index`, which must not be empty.
 __device__ __forceinline__ bool is_visible(const AttendArguments& arguments, const Unit& unit, const uint4& record,
                                            int32_t index, const QueryRange& queries) {
   if (static_cast<int32_t>(record.z) > queries.last) return false;
@@ -43,7 +43,7 @@ __device__ __forceinline__ bool is_visible(const AttendArguments& arguments, con
   return last > static_cast<int64_t>(queries.first) - arguments.window;
 }
 
-/// Take the scores of tokens that a query does not see out of its softmax.
+/// Masks the scores of tokens that a query does not see.
 template <int NT>
 __device__ __forceinline__ void mask(const AttendArguments& arguments, const Unit& unit, const DevicePage& page,
                                      int32_t index, const int32_t (&row_position)[8 * NT], const Lane& lane,

@@ -10,17 +10,17 @@
 
 namespace kvq::cuda {
 
-/// Copies of a warp that start before queries are ready. More would delay everything else that comes from memory then,
-/// instructions included.
+/// Copies that a warp starts before queries are ready. More would delay all other loads at that time, instruction
+/// fetches included.
 constexpr int32_t kEarlyCopies = 1;
 
-/// What a warp keeps during a walk.
+/// State of a warp during a walk.
 template <typename G>
 struct Walk {
   Ring ring;
   Batch batch;
   QueryRange range;
-  // Of the run at hand.
+  // For the current run.
   PageLayout layout;
   Copies copies;
 
@@ -28,10 +28,10 @@ struct Walk {
   SoftmaxState<G::kTiles> softmax;
   Outputs<G> outputs;
 
-  int32_t centred_head = -1;  // whose centres are in shared memory
+  int32_t centred_head = -1;  // head whose centres are in shared memory
 };
 
-/// Take on the format of a run of pages. The ring is empty.
+/// Sets up the warp for a run's format. The ring must be empty.
 template <typename G>
 __device__ __forceinline__ void prepare_run(const Block<G>& block, FormatCode format, uint32_t run, Walk<G>& walk) {
   walk.layout = layout_of(block.geometry, format);
@@ -39,14 +39,14 @@ __device__ __forceinline__ void prepare_run(const Block<G>& block, FormatCode fo
   walk.copies = {run, false, 0, 0};
 }
 
-/// Put the turns of the first of some pages where they are found. Of no page: nobody looks at them.
+/// Stores the rotation of the first of `pages`. An empty set is allowed: nothing reads its rotation.
 template <typename G>
 __device__ __forceinline__ void put_page_turns(const Block<G>& block, const Batch& batch, uint32_t pages,
                                                int32_t buffer) {
   put_turns(block, static_cast<int32_t>(__shfl_sync(kAll, batch.record.z, first_page(pages) & 31)), buffer);
 }
 
-/// Add what centres of keys contribute to a page's scores.
+/// Adds the products with centres of keys to a page's scores.
 template <typename K, typename G>
 __device__ __forceinline__ void score_centres(const Block<G>& block, const Unit& unit, const PageSide<G>& keys,
                                               int32_t at, int32_t turns_buffer, const Walk<G>& walk,
@@ -60,7 +60,7 @@ __device__ __forceinline__ void score_centres(const Block<G>& block, const Unit&
   add_page_centres(block, unit, keys, turns_buffer, walk.queries, scores);
 }
 
-/// Weights of a page's values, and their weighted sums.
+/// Computes the weights of a page's values and adds the weighted sums.
 template <typename K, typename G>
 __device__ __forceinline__ void add_page_values(const Block<G>& block, const Unit& unit, const PageSide<G>& values,
                                                 const Scores<G::kTiles>& scores, Walk<G>& walk) {
@@ -75,7 +75,7 @@ __device__ __forceinline__ void add_page_values(const Block<G>& block, const Uni
   }
 }
 
-/// Pages of a run, both sides of kind K, or MixedPages: any kinds, and whatever else is special about them.
+/// Walks a run of pages whose sides are both of kind K, or of MixedPages: any kinds, masks and centres.
 template <typename K, typename G>
 __device__ __forceinline__ void run_pages(const Block<G>& block, const Unit& unit, uint32_t run, Walk<G>& walk) {
   const Lane& lane = block.lane;
@@ -102,7 +102,7 @@ __device__ __forceinline__ void run_pages(const Block<G>& block, const Unit& uni
       if (layout.format.centred_keys()) {
         score_centres<K>(block, unit, keys, first_page(run), turns_buffer, walk, scores);
         turns_buffer ^= 1;
-        put_page_turns(block, walk.batch, run & (run - 1), turns_buffer);  // seen after leave_stage
+        put_page_turns(block, walk.batch, run & (run - 1), turns_buffer);  // visible after leave_stage
       }
     }
     if (by_side) {
@@ -125,14 +125,14 @@ __device__ __forceinline__ void run_pages(const Block<G>& block, const Unit& uni
   }
 }
 
-/// All of the warp's pages. With `early` the first batch's pages have been chosen, and the first run is prepared.
+/// Walks all of the warp's pages. With `early`, the first batch has been chosen and its first run prepared.
 template <typename G>
 __device__ __forceinline__ void walk_pages(const Block<G>& block, const Segment& segment, bool early, Walk<G>& walk) {
   const AttendArguments& arguments = block.arguments;
   const Lane& lane = block.lane;
   Batch& batch = walk.batch;
   bool chosen = early;
-  bool any_run = false;  // outputs may be other than zero
+  bool any_run = false;  // outputs may be nonzero
 #pragma unroll 1
   for (;;) {
     if (!chosen) choose_pages(arguments, segment.unit, walk.range, lane, batch);
@@ -145,7 +145,7 @@ __device__ __forceinline__ void walk_pages(const Block<G>& block, const Segment&
     }
     const bool done = batch.wanted == 0;
     const uint32_t run = first_run(batch, lane);
-    // Sums end like those of FP16 pages, rotated if any page of the layer may be.
+    // Sums end in the space of FP16 pages, Hadamard-rotated if any page of the layer may be.
     const FormatCode format =
         done ? FormatCode{arguments.hadamard_values != 0 ? FormatCode::kHadamardValues : 0U} : format_of(batch, run);
     if (any_run && format.bits != walk.layout.format.bits) {
@@ -162,7 +162,7 @@ __device__ __forceinline__ void walk_pages(const Block<G>& block, const Segment&
     if (!early) prepare_run(block, format, run, walk);
     early = false;
     start_copies(walk.ring, walk.layout, batch, lane, walk.ring.stages - 1, walk.copies);
-    // Most pages have both sides of one kind and need nothing special: loops without a choice inside.
+    // Most pages have sides of one kind and no special cases: their loops have no branch on the kind.
     const CodeType keys = walk.layout.format.keys();
     const bool elsewhere = !walk.layout.format.centred_values();
     if (G::kCentre && elsewhere) note_elsewhere(walk.softmax, -1.0F);
@@ -182,7 +182,7 @@ __device__ __forceinline__ void run_segment(const Block<G>& block, const Segment
   const AttendArguments& arguments = block.arguments;
   const Lane& lane = block.lane;
   Ring& ring = walk.ring;
-  // Whatever comes from memory is asked for at once.
+  // Issue all loads from memory at once.
   walk.batch.base = segment.begin + lane.warp;
   load_batch(arguments, segment, lane, walk.batch);
   const int32_t rows = row_count<G::kRows>(arguments, segment.unit);
@@ -191,7 +191,7 @@ __device__ __forceinline__ void run_segment(const Block<G>& block, const Segment
   if (ring.arrived == 0) make_barriers(block.shared.arrived[lane.warp], lane, ring);
   clear(walk.softmax);
   clear(walk.outputs);
-  // A single newest query sees every page, so copies can start before it is known where it is.
+  // A single newest query sees every page, so copies can start before its position is known.
   const bool early = arguments.single_newest != 0 && walk.batch.base < segment.end;
   if (early) {
     choose_pages(arguments, segment.unit, walk.range, lane, walk.batch);
@@ -214,7 +214,7 @@ __device__ __forceinline__ void run_segment(const Block<G>& block, const Segment
   write_output(block, segment, rows);
 }
 
-/// All of the block's segments: a part of one unit, or a share of all units' pages.
+/// Walks all of the block's segments: a part of one unit, or a share of all units' pages.
 template <typename G>
 __device__ __forceinline__ void run_block(const Block<G>& block) {
   const AttendArguments& arguments = block.arguments;

@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kOutputThreads)
   OutputMaker<kTiles>(arguments, coded, *reinterpret_cast<OutputShared<kTiles>*>(memory)).run();
 }
 
-/// `use` gets how many tiles of 8 rows there are at most, as a constant.
+/// Calls `use` with the least number of tiles of 8 rows that fits, as a constant.
 template <typename Use>
 auto with_row_tiles(int32_t rows, const Use& use) {
   if (rows <= 8) return use(std::integral_constant<int, 1>());

@@ -1,4 +1,4 @@
-// How kernels read pages of CommVQ, and halves in pages.
+// Device functions that read CommVQ pages, and FP16 values in pages.
 #pragma once
 
 #include "core/float16.h"
@@ -13,13 +13,13 @@ __device__ __forceinline__ float half_at(const uint16_t* halves, int64_t i) {
   return __half2float(__ushort_as_half(__ldg(halves + i)));
 }
 
-/// A code {re, im}.
+/// A codebook entry {re, im}.
 __device__ __forceinline__ float2 code_at(const uint32_t* rows, int64_t i) {
   const uint32_t two = __ldg(rows + i);
   return __half22float2(*reinterpret_cast<const __half2*>(&two));
 }
 
-/// Of complex numbers.
+/// Complex product.
 __device__ __forceinline__ float2 product(float2 a, float2 b) { return {a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x}; }
 
 /// e^{i·position·θ} of a pair, digit by digit as on the host (core/position_turns.h).
@@ -39,7 +39,7 @@ __device__ __forceinline__ float2 turn_of(const CodebookTables& tables, int32_t 
   return turn;
 }
 
-/// Where a scalar of a side in FP16 is on the device, in bytes.
+/// Byte offset of a scalar in an FP16 side on the device.
 __device__ __forceinline__ int32_t float16_place(Side side, int32_t head_dim, int32_t slot, int32_t channel) {
   const auto at = static_cast<int32_t>(2 * float16::index(side, head_dim, slot, channel));
   const int32_t chunk = side == Side::kKeys ? key_chunk(CodeType::float16(), at / 16)
@@ -47,7 +47,7 @@ __device__ __forceinline__ int32_t float16_place(Side side, int32_t head_dim, in
   return 16 * chunk + at % 16;
 }
 
-/// Where the number of a slot is: in the page of which of the heads that share it, and which one there.
+/// Head among those that share a slot's norm or scale whose page holds it, and the byte offset there.
 __device__ __forceinline__ int32_t holder_of(const SharedNumbers& numbers, int32_t head, int32_t slot) {
   return numbers.of_layer != 0 ? slot / numbers.share : head;
 }
@@ -55,7 +55,7 @@ __device__ __forceinline__ int32_t place_of(const SharedNumbers& numbers, int32_
   return numbers.offset + 2 * (slot % numbers.share);
 }
 
-/// A field of a stream of fields of `bits` bits.
+/// Reads a field from a stream of `bits`-bit fields.
 __device__ __forceinline__ int32_t field_at(const std::byte* stream, int32_t field, int32_t bits) {
   const int32_t at = field * bits;
   const auto* bytes = reinterpret_cast<const uint8_t*>(stream) + at / 8;
@@ -64,7 +64,7 @@ __device__ __forceinline__ int32_t field_at(const std::byte* stream, int32_t fie
   return static_cast<int32_t>(two >> (at % 8) & ((1U << bits) - 1U));
 }
 
-/// All threads of a block.
+/// All threads of a block copy a side.
 __device__ __forceinline__ void copy_side(const CopiedSide& side, uint64_t from, uint64_t to) {
   const auto* words = reinterpret_cast<const uint64_t*>(from + static_cast<uint64_t>(side.from));
   auto* target = reinterpret_cast<uint64_t*>(to + static_cast<uint64_t>(side.to));

@@ -1,4 +1,4 @@
-// Pages of CommVQ become pages with halves, which every kernel of attention reads.
+// Decodes CommVQ pages to FP16 pages, which every attention kernel reads.
 #include "kernels/commvq/codebook.cuh"
 #include "kernels/device/copies.cuh"
 #include "kernels/device/fragments.cuh"
@@ -18,7 +18,7 @@ __device__ std::byte* stand_in(const CodedLists& lists, int32_t which, int32_t i
   return lists.pages + (int64_t{which} * lists.longest + index) * lists.page_bytes;
 }
 
-/// A page of one of the heads that are decoded, if the list goes so far.
+/// Page `index` of one of the decoded heads, if the list is long enough.
 struct ListPage {
   const CodedLists& lists;
   int32_t head;
@@ -33,20 +33,20 @@ struct ListPage {
 
   __device__ bool has_codes() const { return exists && record.format() == lists.coded; }
 
-  /// Of the page that another head has of the same tokens.
+  /// Record of another head's page of the same tokens.
   __device__ DevicePage record_of(int32_t of_head) const {
     const uint4 words =
         __ldg(reinterpret_cast<const uint4*>(lists.view.pages + int64_t{of_head} * lists.view.capacity + index));
     return *reinterpret_cast<const DevicePage*>(&words);
   }
-  /// The number that a slot shares with other heads, of a side that begins `at` bytes from a page's beginning.
+  /// Norm or scale of a slot; `at`: offset of the side in a page.
   __device__ float shared_number(const SharedNumbers& numbers, int32_t at, int32_t slot) const {
     const auto* side = reinterpret_cast<const std::byte*>(record_of(holder_of(numbers, head, slot)).data) + at;
     return __half2float(*reinterpret_cast<const __half*>(side + place_of(numbers, slot)));
   }
 };
 
-/// A thread a page.
+/// One page per thread.
 __global__ void __launch_bounds__(kThreads) replace_records_kernel(CodedLists lists) {
   const auto which = static_cast<int32_t>(blockIdx.y);
   const auto index = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x);
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads) replace_records_kernel(CodedLists li
   lists.records[int64_t{which} * lists.view.capacity + index] = record;
 }
 
-/// A side that has no codes; a block a page.
+/// Copies sides without CommVQ codes, one page per block.
 __global__ void __launch_bounds__(kThreads) copy_side_kernel(CodedLists lists) {
   const auto which = static_cast<int32_t>(blockIdx.y);
   const auto index = static_cast<int32_t>(blockIdx.x);
@@ -69,17 +69,17 @@ __global__ void __launch_bounds__(kThreads) copy_side_kernel(CodedLists lists) {
   copy_side(lists.copied, page.record.data, reinterpret_cast<uint64_t>(stand_in(lists, which, index)));
 }
 
-// Keys: a block has the codes of some pairs of a head in shared memory and decodes these pairs of some pages, a page a
-// warp. Lanes are pairs, or pairs of several slots.
+// Keys: a block holds the codebooks of some pairs of a head in shared memory and decodes these pairs of some pages, one
+// page per warp. Lanes are pairs of one or several slots.
 
 constexpr int32_t kKeyThreads = 512;
 constexpr int32_t kKeyWarps = kKeyThreads / kWarpLanes;
-constexpr int32_t kKeyPages = 4 * kKeyWarps;  // a block's
+constexpr int32_t kKeyPages = 4 * kKeyWarps;  // per block
 
-/// How a head's pairs are shared among blocks.
+/// Division of a head's pairs among blocks.
 struct KeyPlan {
-  int32_t pairs;   // a block's: a power of two
-  int32_t groups;  // of pairs with the same indices, that these belong to at most
+  int32_t pairs;   // per block, a power of two
+  int32_t groups;  // maximum groups of pairs with common indices that these pairs touch
 
   static KeyPlan of(const KeyTables& keys, int32_t shared_limit) {
     KeyPlan plan{kWarpLanes, 0};
@@ -91,7 +91,7 @@ struct KeyPlan {
   KVQ_HOST_DEVICE int32_t blocks(int32_t all_pairs) const { return (all_pairs + pairs - 1) / pairs; }
   KVQ_HOST_DEVICE int32_t table_bytes(const KeyTables& keys) const { return 4 * keys.stages * keys.codes * pairs; }
   KVQ_HOST_DEVICE int32_t turn_bytes() const { return static_cast<int32_t>(sizeof(float2)) * kSlots * pairs; }
-  /// Of what a warp knows of its page: norms and indices.
+  /// Bytes for norms and indices of a warp's page.
   KVQ_HOST_DEVICE int32_t page_bytes(const KeyTables& keys) const { return 4 * kSlots * (1 + groups * keys.stages); }
   KVQ_HOST_DEVICE int32_t shared_bytes(const KeyTables& keys) const {
     return table_bytes(keys) + turn_bytes() + kKeyWarps * page_bytes(keys);
@@ -111,7 +111,7 @@ class KeyDecoder {
         head_(lists.first_head + which_),
         first_pair_(static_cast<int32_t>(blockIdx.y) % plan.blocks(tables_.pairs()) * plan.pairs),
         column_(lane_ % plan.pairs),
-        // Lanes beyond the last pair repeat it.
+        // Lanes past the last pair repeat it.
         pair_(min(first_pair_ + column_, tables_.pairs() - 1)),
         first_stage_(first_pair_ / keys_.group * keys_.stages),
         stages_(min(plan.groups * keys_.stages, keys_.head_stages() - first_stage_)),
@@ -138,7 +138,7 @@ class KeyDecoder {
   }
 
  private:
-  /// Rows [stages][codes] of the block's pairs.
+  /// Loads rows [stages][codes] of the block's pairs.
   __device__ void load_table() const {
     const uint32_t* from = keys_.rows +
                            (int64_t{head_} * keys_.groups + group()) * keys_.stages * keys_.codes * keys_.group +
@@ -152,7 +152,7 @@ class KeyDecoder {
   }
   __device__ __forceinline__ int32_t group() const { return pair_ / keys_.group; }
 
-  /// A lane a slot.
+  /// One slot per lane.
   __device__ __forceinline__ void unpack(const ListPage& page) const {
     const auto* side = reinterpret_cast<const std::byte*>(page.record.data);
     const auto row_bytes = static_cast<uint32_t>(4 * plan_.pairs);
@@ -172,7 +172,7 @@ class KeyDecoder {
     unpack(page);
     const DevicePage& record = page.record;
     std::byte* to = stand_in(lists_, which_, page.index);
-    // A page with positions of its own has no turn.
+    // Pages with gaps rotate slot by slot instead.
     const bool regular = !record.has_positions();
     const float2 page_turn = turn_of(tables_, regular ? record.first_position : 0, pair_);
     const uint32_t* own = places_ + (group() * keys_.stages - first_stage_) * kSlots;
@@ -227,35 +227,36 @@ class KeyDecoder {
   int32_t first_pair_;
   int32_t column_;
   int32_t pair_;
-  int32_t first_stage_;  // of those of the block's groups
+  int32_t first_stage_;  // among the block's groups
   int32_t stages_;
   uint32_t* table_;     // [stages][codes][pairs]
   float2* slot_turns_;  // [slots][pairs]
-  float* norms_;        // of the warp's page
-  uint32_t* places_;    // [groups][stages][slots]: of a stage's two codes among its rows, in bytes, a | b << 16
+  float* norms_;        // [slots], the warp's page
+  uint32_t* places_;    // [groups][stages][slots]: byte offsets of a stage's two rows in the table, a | b << 16
 };
 
-/// norm · e^{i·position·θ} · Σ (z[a] + i·z[b]) of the stages.
+/// key = norm · e^{i·position·θ} · Σ over stages of (z[a] + i·z[b])
 __global__ void __launch_bounds__(kKeyThreads)
     decode_keys_kernel(const __grid_constant__ CodedLists lists, const __grid_constant__ KeyPlan plan) {
   extern __shared__ __align__(16) std::byte memory[];
   KeyDecoder(lists, plan, memory).run();
 }
 
-// Values: codes of 128 slots by rows of C, on tensor cores. Bits under a mask are subnormal halves (fragments.cuh):
-// those of the lowest bit of a byte, 2^-24, and of the next byte, 2^-16.
+// Values: codes of 128 slots times rows of C on tensor cores. Masked bits are subnormal FP16 values (fragments.cuh):
+// 2^-24 for the lowest bit of a byte, 2^-16 for that of the next byte.
 
-constexpr int32_t kPages = kThreads / kWarpLanes;  // a block's, a page a warp
-constexpr int32_t kChannels = 128;                 // a block's
-constexpr int32_t kBits = 64;                      // rows of C at a time
-constexpr int32_t kBitSteps = kBits / 16;          // of products
+constexpr int32_t kPages = kThreads / kWarpLanes;  // per block, one per warp
+constexpr int32_t kChannels = 128;                 // per block
+constexpr int32_t kBits = 64;                      // rows of C per step
+constexpr int32_t kBitSteps = kBits / 16;          // products per step
 constexpr float kByteScale = 65536.0F;             // 2^16
 
 struct ValueShared {
   __half rows[2][kBits][kChannels + 8];
 };
 
-/// Rows of C, from `bit` of part `part` on, become shared memory; zeros beyond either end.
+/// Starts copies of rows of C from bit `bit` of part `part` on into shared memory; rows and channels past the end are
+/// zeros.
 __device__ void start_rows(const ValueTables& values, int64_t vector, int32_t part, int32_t bit, int32_t channel,
                            int32_t channels, __half (&to)[kBits][kChannels + 8]) {
   const uint16_t* codes = values.codes + (vector * values.bits + part * values.lanes) * values.width;
@@ -271,7 +272,7 @@ __device__ void start_rows(const ValueTables& values, int64_t vector, int32_t pa
   }
 }
 
-/// The words of a page's codes that a lane multiplies in a step: those of bits 2t and 2t + 1 of each eight.
+/// Code words that a lane multiplies in a step: those of bits 2t and 2t + 1 of each eight.
 struct StepWords {
   uint2 of[2 * kBitSteps];
 
@@ -291,7 +292,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_values_kernel(CodedLists l
   const int32_t blocks_of_head = (tables.head_dim + kChannels - 1) / kChannels;
   const int32_t which = static_cast<int32_t>(blockIdx.y) / blocks_of_head;
   const int32_t channel =
-      static_cast<int32_t>(blockIdx.y) % blocks_of_head * kChannels;  // of the head, the block's first
+      static_cast<int32_t>(blockIdx.y) % blocks_of_head * kChannels;  // block's first, within the head
   const int32_t head = lists.first_head + which;
   const int32_t first_page = static_cast<int32_t>(blockIdx.x) * kPages;
   if (first_page >= pages_of(lists, head)) return;
@@ -305,7 +306,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_values_kernel(CodedLists l
   const int32_t channels = min(kChannels, tables.head_dim - channel);
   const int32_t steps = (values.lanes + kBits - 1) / kBits;
   const int32_t all_steps = values.parts * steps;
-  // Where the codes of a step are is asked for a step before they are.
+  // Code addresses are loaded one step before the codes.
   const auto find_codes = [&](int32_t step) {
     const uint32_t* codes = nullptr;
     if (page.has_codes() && step < all_steps) {
@@ -335,7 +336,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_values_kernel(CodedLists l
     if (!page.has_codes()) continue;
 #pragma unroll
     for (int32_t k = 0; k < kBitSteps; ++k) {
-      // Rows g and g + 8 of the first tile are slots 4g and 4g + 2, of the second one the slots after these.
+      // Rows g and g + 8 of the first tile are slots 4g and 4g + 2; the second tile holds the slots after these.
       uint32_t a[2][4];
 #pragma unroll
       for (int32_t i = 0; i < 2; ++i) {

@@ -1,4 +1,5 @@
-// Keys become indices of codes: the host's KeyEncoder, operation by operation, so that pages are the same bytes.
+// Encodes keys to codebook indices. Follows the host's KeyEncoder operation by operation, so that pages are the same
+// bytes.
 #include "kernels/commvq/codebook.cuh"
 #include "kernels/device/warp.cuh"
 
@@ -9,15 +10,15 @@ namespace {
 
 constexpr int32_t kThreads = 256;
 constexpr int32_t kWarps = kThreads / kWarpLanes;
-/// Sums of centres that go through the stages together: of 16 tokens, or of fewer with several sums each.
+/// Search rows of a block: one sum of centres for each of 16 tokens, or several for fewer tokens.
 constexpr int32_t kRows = 16;
-constexpr int32_t kCodeLanes = 64;  // codes whose products a block forms at a time
+constexpr int32_t kCodeLanes = 64;  // codes whose products a block computes at a time
 constexpr int32_t kThreadRows = kRows / (kThreads / kCodeLanes);
 
-/// A gain is at most so many norms (KeyFit::gain).
+/// Upper limit of a gain in units of the norm (KeyFit::gain).
 constexpr double kMostNorms = 2.0;
 
-/// Keys as floats, with their rotation undone, where other kernels read them.
+/// Loads keys as floats and undoes their rotation.
 __global__ void __launch_bounds__(kThreads) read_keys_kernel(CodedPages all, float* numbers) {
   const CodebookTables& tables = all.tables;
   const CodedPage page = all.pages[blockIdx.x];
@@ -46,7 +47,7 @@ __global__ void __launch_bounds__(kThreads) read_keys_kernel(CodedPages all, flo
   }
 }
 
-/// What keys are divided by: a thread a number, which is a serial sum in double.
+/// Computes the divisors of keys. One thread per norm: a serial sum in double, as on the host.
 __global__ void __launch_bounds__(kThreads) norms_kernel(CodedPages all, const float* numbers, float* norms) {
   const bool of_layer = all.tables.keys.numbers.of_layer != 0;
   const int32_t heads = of_layer ? 1 : all.members;
@@ -73,12 +74,12 @@ struct Step {
   uint8_t unused;
 };
 
-/// Shared memory of a block, cut from one piece.
+/// Shared memory of a block.
 struct SearchMemory {
-  float* vectors;   // [kRows]{re[group], im[group]}: what is left of the keys
-  float* next;      // the same after a stage
+  float* vectors;   // [kRows]{re[group], im[group]}: residuals of the keys
+  float* next;      // residuals after the stage
   float* products;  // [kRows]{u[codes], v[codes]}, twice the products
-  float* energies;  // [kRows] of what is left, less that of the token's first row
+  float* energies;  // [kRows] of residuals, relative to the token's first row
   float* next_energies;
   Step* steps;  // [stages][kRows]
 
@@ -100,7 +101,7 @@ struct Search {
   const CodedPages& all;
   const KeyTables& keys;
   SearchMemory memory;
-  int64_t part;  // of all heads' groups
+  int64_t part;  // among all heads' groups
   int32_t beam;
   int32_t tokens;
 
@@ -114,7 +115,7 @@ struct Search {
     return keys.norms + (part * keys.stages + stage) * keys.codes * keys.codes;
   }
 
-  /// Lanes are codes: a thread sums the products of one with some rows, pair by pair.
+  /// Lanes are codes: a thread sums the products of one code with some rows, pair by pair.
   __device__ void multiply(int32_t stage, int32_t live) const {
     const auto thread = static_cast<int32_t>(threadIdx.x);
     const int32_t first = thread / kCodeLanes * kThreadRows;
@@ -145,7 +146,7 @@ struct Search {
     }
   }
 
-  /// The nearest centre of one row: its cost and a · codes + b, the lowest of equal ones.
+  /// Returns the cost of a row's nearest centre and a · codes + b; ties go to the lowest.
   __device__ Placed nearest(int32_t stage, int32_t row, int32_t lane) const {
     const float* u = memory.products + row * 2 * keys.codes;
     const float* v = u + keys.codes;
@@ -168,7 +169,7 @@ struct Search {
     return {best.number, a * keys.codes + best.place};
   }
 
-  /// The first that comes after `after` of all continuations of a token's rows; places are (row, a, b).
+  /// Returns the first continuation of a token's rows that comes after `after`; places are ordered by (row, a, b).
   __device__ Placed next_best(int32_t stage, int32_t first, int32_t live, const Placed& after, int32_t lane) const {
     const float* table = norms(stage);
     Placed best{INFINITY, 0};
@@ -197,7 +198,7 @@ struct Search {
     }
   }
 
-  /// A warp a token; returns how many rows each token has next (KeyEncoder::step).
+  /// One token per warp; returns how many rows each token has next (KeyEncoder::step).
   __device__ int32_t step(int32_t stage, int32_t live) const {
     const int32_t lane = static_cast<int32_t>(threadIdx.x) % kWarpLanes;
     const int32_t centres = keys.codes * keys.codes;
@@ -228,7 +229,7 @@ struct Search {
     return next_live;
   }
 
-  /// A thread a token: as KeyEncoder::encode does once all stages are done.
+  /// One token per thread; equals the end of KeyEncoder::encode.
   __device__ void finish(const KeyWork& work, int32_t page, int32_t of_head, int32_t first_slot, int32_t live,
                          const float* key_norms) const {
     const auto token = static_cast<int32_t>(threadIdx.x);
@@ -274,7 +275,7 @@ struct Search {
   }
 };
 
-/// Some tokens of a group of pairs of a page.
+/// Searches the codes of some tokens, for one group of pairs of a page.
 __global__ void __launch_bounds__(kThreads) search_kernel(CodedPages all, KeyWork work, int32_t beam) {
   extern __shared__ __align__(16) std::byte memory[];
   const KeyTables& keys = all.tables.keys;
@@ -306,7 +307,7 @@ __global__ void __launch_bounds__(kThreads) search_kernel(CodedPages all, KeyWor
     }
     search.memory.vectors[token * 2 * keys.group + j] = real;
     search.memory.vectors[token * 2 * keys.group + keys.group + j] = imaginary;
-    // Rows that no token has are multiplied too.
+    // Unused rows are multiplied too.
     search.memory.next[token * 2 * keys.group + j] = search.memory.next[token * 2 * keys.group + keys.group + j] = 0.0F;
   }
   if (threadIdx.x < kRows) search.memory.energies[threadIdx.x] = 0.0F;
@@ -327,14 +328,14 @@ __global__ void __launch_bounds__(kThreads) search_kernel(CodedPages all, KeyWor
   search.finish(work, page, of_head, first_slot, live, norms);
 }
 
-/// What sums of centres are multiplied by (KeyFit::gain).
+/// Factor on the sum of centres (KeyFit::gain).
 __device__ uint16_t gain_of(const Fit& fit) {
   const double norm = sqrt(fit.energy);
   const bool close = fit.product > 0.0 && fit.energy <= kMostNorms * norm * fit.product;
   return to_float16(static_cast<float>(fmin(close ? fit.energy / fit.product : norm, double{kMaxFloat16})));
 }
 
-/// A page's indices and numbers become bytes.
+/// Packs a page's indices and norms into bytes.
 __global__ void __launch_bounds__(kThreads) pack_keys_kernel(CodedPages all, KeyWork work) {
   const KeyTables& keys = all.tables.keys;
   const auto index = static_cast<int32_t>(blockIdx.x);
@@ -352,7 +353,7 @@ __global__ void __launch_bounds__(kThreads) pack_keys_kernel(CodedPages all, Key
   const SharedNumbers& numbers = keys.numbers;
   const int32_t first = numbers.of_layer != 0 ? page.head * numbers.share : 0;
   for (auto i = static_cast<int32_t>(threadIdx.x); numbers.offset + 2 * i < all.target_values; i += kThreads) {
-    uint16_t number = 0;  // also beyond the last
+    uint16_t number = 0;  // zero past the last slot, too
     const int32_t slot = first + i;
     if (i < numbers.share && slot < kSlots) {
       const int32_t group = index / all.members;

@@ -1,4 +1,4 @@
-// Values become bits: the host's ValueEncoder, operation by operation, so that pages are the same bytes.
+// Encodes values to bits. Follows the host's ValueEncoder operation by operation, so that pages are the same bytes.
 #include "formats/commvq/value_network_layers.h"
 #include "kernels/commvq/codebook.cuh"
 #include "kernels/device/warp.cuh"
@@ -11,32 +11,32 @@ namespace {
 constexpr int32_t kThreads = 256;
 constexpr int32_t kWarps = kThreads / kWarpLanes;
 
-// As ValueEncoder has them.
+// Equal to ValueEncoder's constants.
 constexpr float kLeastGain = 1e-6F;
 constexpr int32_t kMostFlipsOfBit = 8;
 constexpr double kMostScale = 2.0;
 
-/// Rows of 32 tokens have the same codes.
+/// Blocks of 32 rows, one per token, that share codes.
 struct Rows {
   const CodedPages& all;
 
   __host__ __device__ const ValueTables& tables() const { return all.tables.values; }
   __host__ __device__ int32_t blocks() const { return tables().of_layer() ? all.groups : all.count(); }
   __host__ __device__ int32_t count() const { return blocks() * kSlots; }
-  /// Which codes a block of rows has.
+  /// Index of the codes of a block of rows.
   __device__ int32_t vector(int32_t block) const { return tables().of_layer() ? 0 : all.pages[block].head; }
 };
 
-// Products. Sums go in the order of depth, and no product is fused with a sum.
+// Products are summed in order of depth, without FMA contraction.
 
-constexpr int32_t kColumns = 128;  // of a tile; it has the 32 rows of a block
+constexpr int32_t kColumns = 128;  // tile width; its height is the 32 rows of a block
 constexpr int32_t kDepth = 16;
-constexpr int32_t kSquare = 4;  // a thread's sums
+constexpr int32_t kSquare = 4;  // a thread computes kSquare × kSquare sums
 
 __device__ __forceinline__ float number_of(float number) { return number; }
 __device__ __forceinline__ float number_of(uint16_t half) { return __half2float(__ushort_as_half(half)); }
 
-/// Lines of `line` numbers by steps of `step`, of each vector.
+/// A matrix per vector; `line` and `step` are the strides of lines and of depth.
 template <typename Number>
 struct Matrix {
   const Number* data;
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kThreads) product_kernel(CodedPages all, Matri
   }
 }
 
-/// use(vector, row, line, Σ over depth of matrix(line, depth) · row(depth)).
+/// Calls use(vector, row, line, Σ over depth of matrix(line, depth) · row(depth)).
 template <typename Number, typename Use>
 void multiply(const CodedPages& all, const Matrix<Number>& matrix, int32_t lines, int32_t depth, const float* rows,
               int32_t stride, const Use& use, cudaStream_t stream) {
@@ -149,7 +149,7 @@ struct StoreBit {
   }
 };
 
-/// Values over the scale of their channels: a row a token's vector.
+/// Loads values divided by their channel's scale; each row is a token's vector.
 __global__ void __launch_bounds__(kThreads) read_values_kernel(CodedPages all, float* to) {
   const ValueTables& tables = all.tables.values;
   const CodedPage page = all.pages[blockIdx.x];
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kThreads) read_values_kernel(CodedPages all, f
   }
 }
 
-/// A thread a row: to unit length, by a serial sum in double.
+/// Length of a row, by a serial sum in double.
 __device__ double normalise(float* row, int32_t width) {
   double sum = 0.0;
 #pragma unroll 8
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kThreads) subtract_kernel(CodedPages all, Valu
   }
 }
 
-/// As network::standardize, then gain and bias; a thread a row for the sums.
+/// network::standardize, then gain and bias; one row per thread for the sums.
 __global__ void __launch_bounds__(kWarpLanes) standardize_kernel(CodedPages all, const float* unit, float* to) {
   const ValueTables& tables = all.tables.values;
   const int32_t width = tables.width;
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(kWarpLanes) standardize_kernel(CodedPages all,
   }
 }
 
-/// Of four outputs for each pair of bits the largest wins, the first of equal ones.
+/// Picks the largest of four outputs per pair of bits; ties go to the first.
 __global__ void __launch_bounds__(kThreads) choose_kernel(const float* outputs, int32_t bits, float* bit) {
   outputs += int64_t{blockIdx.x} * 2 * bits;
   bit += int64_t{blockIdx.x} * bits;
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(kThreads) choose_kernel(const float* outputs, 
   }
 }
 
-/// The best flip that a thread, a warp or a block knows of, and what changes with it.
+/// The best flip known to a thread, warp or block, and the values that it changes.
 struct Flip {
   float gain;
   int32_t bit;
@@ -260,7 +260,7 @@ struct Flip {
   }
 };
 
-/// ⟨u, w⟩ and ⟨w, w⟩ of a unit vector u and what its code w decodes to (ValueEncoder::Search).
+/// ⟨u, w⟩ and ⟨w, w⟩ of a unit vector u and its decoded code w (ValueEncoder::Search).
 struct Scale {
   double product;
   double norm;
@@ -273,7 +273,7 @@ struct Scale {
   __device__ float inverse() const { return exists() ? static_cast<float>(norm / product) : 1.0F; }
 };
 
-/// A block flips bits of one row, of which each thread knows its own: every 256th.
+/// A block flips bits of one row; each thread owns every 256th bit.
 template <int kOwn>
 __global__ void __launch_bounds__(kThreads)
     flip_kernel(CodedPages all, ValueWork work, int32_t stage, int32_t max_flips) {
@@ -355,7 +355,7 @@ __global__ void __launch_bounds__(kThreads)
         best.bit = bit;
       }
     }
-    // Bits are threads' own: whoever has the best one also knows the rest. Bit 0 stands for none, too.
+    // Only the owner of the best bit knows its other values. Bit 0 also stands for no flip.
     if (mine == best.bit && mine % kWarpLanes == thread % kWarpLanes) candidates[flips % 2][thread / kWarpLanes] = best;
     if (best.gain == -1e30F && thread % kWarpLanes == 0) candidates[flips % 2][thread / kWarpLanes] = best;
     __syncthreads();
@@ -387,7 +387,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// A page's bits and numbers become bytes; a thread a lane of the plane.
+/// Packs a page's bits and scales into bytes; one bit of the code per thread.
 __global__ void __launch_bounds__(kThreads) pack_values_kernel(CodedPages all, ValueWork work) {
   __shared__ uint16_t scales[kSlots];
   const ValueTables& tables = all.tables.values;
@@ -425,7 +425,7 @@ __global__ void __launch_bounds__(kThreads) copy_sides_kernel(CodedPages all) {
   copy_side(all.copied, page.source, page.target);
 }
 
-// What follows from codes.
+// Tables derived from the codes.
 
 __global__ void __launch_bounds__(kThreads)
     gram_kernel(const uint16_t* codes, int32_t width, int32_t bits, float* gram) {
@@ -451,7 +451,7 @@ __global__ void __launch_bounds__(kThreads)
   if (row + y < bits && column + x < bits) gram[int64_t{row + y} * bits + column + x] = sum;
 }
 
-/// Of later stages' decoders, half of each row whose bit is not known yet is added, row by row.
+/// Offsets of each stage's decoder: half of each row whose bit is still unknown is added, row by row.
 __global__ void __launch_bounds__(kThreads) offsets_kernel(ValueTables tables, float* offsets) {
   const auto vector = static_cast<int64_t>(blockIdx.y);
   const uint16_t* codes = tables.codes + vector * tables.bits * tables.width;
@@ -468,7 +468,7 @@ __global__ void __launch_bounds__(kThreads) offsets_kernel(ValueTables tables, f
   }
 }
 
-/// A thread a row of codes; one more for the offset's own length. Products are floats, sums double.
+/// One row of codes per thread, and one thread for the offset's squared length. Products are float, sums double.
 __global__ void __launch_bounds__(kThreads)
     offset_products_kernel(ValueTables tables, const float* offsets, float* offset_products, double* offset_norms) {
   const auto vector_stage = static_cast<int64_t>(blockIdx.y);
@@ -504,7 +504,7 @@ void flip_bits(const CodedPages& pages, const ValueWork& work, int32_t stage, in
   flip_some<kMostCodeBits / kThreads>(pages, work, stage, flips, stream);
 }
 
-/// The bits that a stage begins with.
+/// Proposes the bits with which a stage begins.
 void guess_bits(const CodedPages& pages, const ValueWork& work, int32_t stage, cudaStream_t stream) {
   const ValueTables& tables = pages.tables.values;
   const int32_t width = tables.width;

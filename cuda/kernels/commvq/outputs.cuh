@@ -1,5 +1,5 @@
-// What sums by bits decode to, and the values of pages in FP16. A block has 128 bits of a head, or some of its FP16
-// pages; the last one of a head adds up.
+// Outputs from the sums per bit and from values of FP16 pages. A block takes 128 bits of a head, or some of its FP16
+// pages; the last block of a head adds up.
 #pragma once
 
 #include "kernels/attend/units.cuh"
@@ -8,18 +8,18 @@
 
 namespace kvq::cuda {
 
-/// Threads are channels, or bits, in several groups, which share parts or rows.
+/// Threads are channels or bits, in several groups that share parts or rows.
 inline constexpr int32_t kOutputGroups = 8;
 inline constexpr int32_t kOutputThreads = kOutputGroups * kCodedDim;
 inline constexpr int32_t kOutputWarps = kOutputThreads / kWarpLanes;
 static_assert(kOutputBits == kCodedDim && kMostCodedRows <= kOutputWarps);
 
-/// Of 8 · kTiles rows, of which a group has every eighth.
+/// Shared memory for 8 · kTiles rows; each group owns every eighth row.
 template <int kTiles>
 struct OutputShared {
   static constexpr int32_t kOutputRows = kOutputGroups * kTiles;
   __half codes[kOutputBits][kCodedDim];
-  // By bits: of some parts, then all; or weights of a page's slots.
+  // Sums per bit of some parts, then of all; or weights of a page's slots.
   float sums[kOutputGroups][kOutputRows][kOutputBits];
   float maxima[kOutputRows];
   float weights[kOutputRows][2];
@@ -76,11 +76,11 @@ class OutputMaker {
     return c_.outputs + (unit() * c_.output_blocks() + block) * c_.rows * kCodedDim;
   }
   __device__ __forceinline__ int64_t row_at(int32_t row) const { return unit() * c_.rows + row; }
-  /// Which codes the head has, and where its channels are in those of its vector.
+  /// Index of the head's codes, and its first channel in their vector.
   __device__ __forceinline__ int64_t vector() const { return values_.of_layer() ? 0 : head_; }
   __device__ __forceinline__ int32_t first_channel() const { return values_.of_layer() ? head_ * kCodedDim : 0; }
 
-  /// A warp a row.
+  /// One row per warp.
   __device__ __forceinline__ void find_maxima() {
     if (warp_ >= c_.rows) return;
     const float most = row_maximum(c_, row_at(warp_), lane_);
@@ -96,7 +96,7 @@ class OutputMaker {
       const int32_t chunk = 8 * (i % kChunks);
       copy_chunk(shared_address(&shared_.codes[bit][chunk]), codes + static_cast<int64_t>(bit) * values_.width + chunk);
     }
-    // Thread channel_ is a bit here, and a group has every eighth part.
+    // Here thread channel_ is a bit, and each group takes every eighth part.
     const int64_t first_row = values_.of_layer() ? head_ * c_.rows : 0;
     const int64_t stride = static_cast<int64_t>(c_.vector_rows()) * values_.bits;
     const int64_t of_vector = (static_cast<int64_t>(sequence_) * c_.vectors() + vector()) * c_.sum_parts * stride;
@@ -132,7 +132,7 @@ class OutputMaker {
     });
   }
 
-  /// Every kPlainParts-th page, if it is in FP16.
+  /// Adds the FP16 pages among every kPlainParts-th page.
   __device__ void add_pages(int32_t part) {
     find_maxima();
     const int32_t pages = view_.heads[head_].pages;
@@ -141,7 +141,7 @@ class OutputMaker {
       const int32_t mine = first + kPlainParts * static_cast<int32_t>(threadIdx.x);
       const bool plain = mine < pages && records[mine].format() != c_.coded;
       if (__syncthreads_or(plain ? 1 : 0) == 0) continue;
-      // Found again by all threads, 32 at a time.
+      // All threads repeat the search, 32 pages at a time.
       for (int32_t i = 0; i < kOutputThreads; i += kWarpLanes) {
         const int32_t index = first + kPlainParts * (i + lane_);
         const bool is_plain = index < pages && records[index].format() != c_.coded;
@@ -174,7 +174,7 @@ class OutputMaker {
     });
   }
 
-  /// The last block of a head.
+  /// Runs in the last block of a head.
   __device__ void finish() {
     find_maxima();
     if (warp_ < c_.rows) {

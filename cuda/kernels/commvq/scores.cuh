@@ -1,9 +1,9 @@
-// Scores of tokens whose keys have codes. A warp takes a page: four lanes a token, of which each sums 16 pairs of
-// channels over the stages, in bytes from a table in shared memory, two stages at a time. Sums are turned by their slot
-// and multiplied with queries that were turned back by the page.
+// Scores of tokens with CommVQ keys. A warp takes a page: four lanes per token, each of which sums 16 pairs of channels
+// over the stages, as bytes from a table in shared memory, two stages at a time. The sums are rotated by their slot and
+// multiplied with queries rotated back by the page's position.
 //
-// Pairs of numbers, queries, turns and keys, are two words of halves: the real parts of two pairs, and the imaginary
-// ones. Four such words of one part are what a chunk of 16 bytes of a row of the table, eight pairs, has of it.
+// Queries, rotations and keys hold two pairs in two FP16 words: the real parts, then the imaginary parts. Four words of
+// one part correspond to a 16-byte chunk of a table row, which holds eight pairs.
 #pragma once
 
 #include "kernels/attend/units.cuh"
@@ -20,47 +20,47 @@ namespace kvq::cuda {
 inline constexpr int32_t kMostScoreWarps = 16;
 inline constexpr int32_t kPairs = kCodedDim / 2;
 inline constexpr int32_t kLanePairs = kPairs / 4;
-/// Bytes of the indices of a page that a warp holds.
+/// Maximum bytes of a page's key indices.
 inline constexpr int32_t kMostIndexBytes = 1024;
 
 inline constexpr int32_t kChunks = kCodedDim / 16;
 inline constexpr int32_t kParts = 2;  // real and imaginary
 
-/// One part of the pairs of a chunk.
+/// The real or the imaginary parts of a chunk's pairs.
 struct alignas(16) PairWords {
   uint32_t of[4];
 };
 
-/// Shared memory of a block. Rows of the table are aligned to their size.
+/// Shared memory of a block. Table rows are aligned to their size.
 template <int kTiles>
 struct alignas(kCodedDim) ScoreShared {
-  PairWords queries[2][8 * kTiles][kParts][kChunks];  // for keys in the table's units, and for FP16: see query_chunk
-  PairWords turns[kSlots][kParts][kChunks];           // of slots
+  PairWords queries[2][8 * kTiles][kParts][kChunks];  // in table units, then unscaled; see query_chunk
+  PairWords turns[kSlots][kParts][kChunks];           // rotations relative to the page
   float scales[2][8 * kTiles];
   int32_t positions[8 * kTiles];
   float maxima[kMostScoreWarps][8 * kTiles];
-  // Then the table, then what each warp has.
+  // The table follows, then each warp's WarpShared.
 };
 struct WarpShared {
-  PairWords turn[kParts][kChunks];            // of the page
-  uint32_t indices[kMostIndexBytes / 4 + 4];  // a field is read from two words, of which the second may lie behind
-  // Then [stages][32] places of the two rows of a slot in the table.
+  PairWords turn[kParts][kChunks];            // rotation of the page's first position
+  uint32_t indices[kMostIndexBytes / 4 + 4];  // padded, because a field is read from two words
+  // Byte offsets [stages][32] of a slot's two rows in the table follow.
 };
 
-/// Where a lane's chunks are in a row of the table: chunk t, then chunk t + 4, so that two tokens that are read
-/// together meet in no bank whatever their rows, the other way round if the token is odd.
+/// Order of a lane's chunks in a table row: t, then t + 4, and the reverse for odd tokens, so that two tokens read
+/// together never conflict in banks.
 __device__ __forceinline__ int32_t chunk_of(int32_t g, int32_t t, int32_t which) { return t + 4 * (which ^ (g & 1)); }
-/// The same of a query's row, for its own banks.
+/// Swizzle of a query row's chunks.
 __device__ __forceinline__ int32_t query_chunk(int32_t row, int32_t chunk) { return chunk ^ 4 * (row & 1); }
 
-/// Of an offset that is not a slot's own; rare, and so kept out of the way.
+/// Rotation for an offset other than the slot; rare, so not inlined.
 __device__ __noinline__ uint2 any_turns(const CodebookTables& tables, int32_t offset, int32_t two) {
   const float2 first = turn_of(tables, offset, 2 * two);
   const float2 second = turn_of(tables, offset, 2 * two + 1);
   return {pack(first.x, second.x), pack(first.y, second.y)};
 }
 
-/// Sums of bytes, in 16 bits: those of even and odd bytes of words, of four words.
+/// 16-bit sums of the even and the odd bytes of four words.
 struct ByteSums {
   uint32_t all[4] = {};  // even + 256 · odd
   uint32_t odd[4] = {};
@@ -88,15 +88,15 @@ struct ByteSums {
   static __device__ __forceinline__ uint32_t odd_bytes(uint32_t word) { return __byte_perm(word, 0, 0x4341); }
 };
 
-/// What a warp reads two pages ahead, and what it then reads one page ahead.
+/// A warp reads NextRecord two pages ahead and NextPage one page ahead.
 struct NextRecord {
   DevicePage page;
-  uint64_t holder;  // of the norm of the lane's slot
+  uint64_t holder;  // page with the norm of the lane's slot
 };
 struct NextPage {
   DevicePage page;
   uint2 indices[kMostIndexBytes / 8 / kWarpLanes];
-  float norm;  // of the lane's slot
+  float norm;  // norm of the lane's slot
 };
 
 template <int kTiles>
@@ -124,7 +124,7 @@ class Scorer {
     places_ = reinterpret_cast<uint32_t*>(own + sizeof(WarpShared));
   }
 
-  /// Of a block with so many warps.
+  /// Bytes for a block of `warps` warps.
   static int32_t shared_bytes(const KeyTables& keys, int32_t warps) {
     return static_cast<int32_t>(sizeof(ScoreShared<kTiles>)) + table_bytes(keys) + warps * warp_bytes(keys);
   }
@@ -176,14 +176,14 @@ class Scorer {
     wait_chunks();
   }
 
-  /// Of the pairs 2 · two and 2 · two + 1.
+  /// Stores the rotations of pairs 2 · two and 2 · two + 1.
   static __device__ __forceinline__ void store_turns(PairWords (&to)[kParts][kChunks], int32_t two, float2 first,
                                                      float2 second) {
     to[0][two / 4].of[two % 4] = pack(first.x, second.x);
     to[1][two / 4].of[two % 4] = pack(first.y, second.y);
   }
 
-  /// A warp a row, a lane two pairs: turned to its position, scaled by a power of two so that halves hold it.
+  /// One row per warp, two pairs per lane: rotates a row to its position and scales it by a power of two to fit FP16.
   __device__ void load_queries() {
     const int32_t rows = row_count<kRows>(a_, unit_);
     for (int32_t row = warp_; row < kRows; row += c_.warps) {
@@ -191,7 +191,7 @@ class Scorer {
       const int64_t at = row_offset(a_.q_strides, place);
       const int32_t query = place.query - sequence_of(a_, unit_).query_begin;
       const int32_t position = row < rows ? query_position(a_, unit_, query) : -1;
-      float2 x[2][2];  // in the table's units and as it is, of both pairs
+      float2 x[2][2];  // both pairs in the table's units and unscaled
       float largest[2] = {0.0F, 0.0F};
 #pragma unroll
       for (int32_t i = 0; i < 2; ++i) {
@@ -232,13 +232,13 @@ class Scorer {
     return {page, record_of(lane_ / keys_.numbers.share, index).data};
   }
 
-  /// Indices and norms of a page with codes.
+  /// Loads indices and norms of a page.
   __device__ __forceinline__ NextPage ask(const NextRecord& record) const {
     NextPage next{};
     next.page = record.page;
     if (!has_codes(record.page)) return next;
     const auto* side = reinterpret_cast<const uint2*>(record.page.data);
-    const int32_t chunks = keys_.stages * keys_.index_bits;  // of 8 bytes
+    const int32_t chunks = keys_.stages * keys_.index_bits;  // chunks of 8 bytes
 #pragma unroll
     for (int32_t i = 0; i < kMostIndexBytes / 8 / kWarpLanes; ++i) {
       if (lane_ + kWarpLanes * i < chunks) next.indices[i] = __ldg(side + lane_ + kWarpLanes * i);
@@ -269,9 +269,9 @@ class Scorer {
       }
 #pragma unroll
       for (int32_t r = 0; r < kTiles; ++r) {
-        uint32_t queries[kLanePairs];  // of row 8r + g
+        uint32_t queries[kLanePairs];  // row 8r + g
         fetch_queries(codes, 8 * r + g_, queries);
-        // Chunks of odd tokens are the other way round, so they meet the queries' the other way round.
+        // Odd tokens hold their chunks in reverse order and need the queries' chunks reversed.
         float even[4] = {};
         float odd[4] = {};
 #pragma unroll
@@ -288,7 +288,7 @@ class Scorer {
     }
   }
 
-  /// Scores of two slots and two rows.
+  /// Finishes the scores of two slots and two rows.
   __device__ __forceinline__ void finish(const NextPage& now, int32_t index, int32_t tile, int32_t row_tile,
                                          const float (&sums)[4], float (&highest)[2]) {
     const DevicePage& page = now.page;
@@ -314,13 +314,13 @@ class Scorer {
     }
   }
 
-  /// Of a row, the first of its `n` numbers.
+  /// First of the row's `n` values.
   __device__ __forceinline__ float* row_of(float* numbers, int32_t row, int32_t n) const {
     const int32_t all = (sequence_ * c_.tables.kv_heads + head_) * c_.rows + row;
     return numbers + static_cast<int64_t>(all) * n;
   }
 
-  /// A lane a slot: where its rows are in the table, two places in a word.
+  /// One slot per lane: stores the table offsets of its rows, two per word.
   __device__ __forceinline__ void unpack(const NextPage& now) {
     __syncwarp();
     const int32_t chunks = keys_.stages * keys_.index_bits;
@@ -345,7 +345,7 @@ class Scorer {
     __syncwarp();
   }
 
-  /// A lane two pairs. Pages that follow each other share all but the turn of a digit.
+  /// Two pairs per lane. Consecutive pages share the rotation by the high digits of their position.
   __device__ __forceinline__ void find_page_turn(int32_t position) {
     constexpr int32_t kDigits = kSlots * kSlots;
     const int32_t base = position & ~(kDigits - 1);
@@ -364,7 +364,7 @@ class Scorer {
     __syncwarp();
   }
 
-  /// A row of the queries at the lane's pairs, turned back by the page.
+  /// Loads a query row at the lane's pairs, rotated back by the page's position.
   __device__ __forceinline__ void fetch_queries(bool codes, int32_t row, uint32_t (&queries)[kLanePairs]) const {
     const auto& from = shared_.queries[codes ? 0 : 1][row];
 #pragma unroll
@@ -389,7 +389,7 @@ class Scorer {
     }
   }
 
-  /// The lane's pairs of a slot's key, turned by its place in the page.
+  /// Sums the lane's pairs of a slot's key and rotates them by the slot.
   __device__ __forceinline__ void rebuild(const DevicePage& page, int32_t index, int32_t slot,
                                           uint32_t (&key)[kLanePairs]) const {
     ByteSums of_a[2];
@@ -427,7 +427,7 @@ class Scorer {
       find_turns(page, index, slot, chunk_of(g_, t_, i), cosine, sine);
 #pragma unroll
       for (int32_t w = 0; w < 4; ++w) {
-        // a + i·b, of two pairs.
+        // a + i·b for two pairs
         const uint32_t real = of_a[i].even(w) + kBias * 0x10001U - of_b[i].odd[w];
         const uint32_t imaginary = of_a[i].odd[w] + of_b[i].even(w);
         uint32_t& x = key[8 * i + 2 * w];
@@ -439,27 +439,27 @@ class Scorer {
     }
   }
 
-  /// More than any difference of two sums of bytes.
+  /// Exceeds any difference of two byte sums.
   static constexpr uint32_t kBias = 0x4000;
   static constexpr float kReal = 8388608.0F + static_cast<float>(kBias);
-  /// What 128 added to each byte makes of the sum of two rows' stages.
+  /// Contribution of the bytes' offsets of 128 to the imaginary sum of two rows per stage.
   __device__ __forceinline__ float imaginary_bias() const {
     return 8388608.0F + 256.0F * static_cast<float>(keys_.stages);
   }
-  /// 2^23 + half `which` of a word.
+  /// 2^23 + the lower or upper 16 bits of a word.
   static __device__ __forceinline__ float number(uint32_t word, int32_t which) {
     return __uint_as_float(__byte_perm(word, 0x4B000000U, which == 0 ? 0x7410 : 0x7432));
   }
   static __device__ __forceinline__ uint4 load(uint32_t address) { return load_shared<uint4>(address); }
 
-  /// Two pairs at once.
+  /// Rotates two pairs at once.
   static __device__ __forceinline__ void turn(uint32_t& re, uint32_t& im, uint32_t cosine, uint32_t sine) {
     const uint32_t x = multiply_add(re, cosine, negated(multiply(im, sine)));
     im = multiply_add(re, sine, multiply(im, cosine));
     re = x;
   }
 
-  /// Of a slot relative to its page, of the pairs of a chunk.
+  /// Rotations of a slot relative to its page, for the pairs of a chunk.
   __device__ __forceinline__ void find_turns(const DevicePage& page, int32_t index, int32_t slot, int32_t chunk,
                                              PairWords& cosine, PairWords& sine) const {
     if (__builtin_expect(page.has_positions(), 0)) {
@@ -477,7 +477,7 @@ class Scorer {
     sine = shared_.turns[slot][1][chunk];
   }
 
-  /// The same of a page in FP16, which holds keys turned.
+  /// Loads the lane's pairs of an FP16 key, which is stored rotated.
   __device__ __forceinline__ void read_halves(const DevicePage& page, int32_t slot, uint32_t (&key)[kLanePairs]) const {
     const auto half = [&](int32_t channel) {
       const int32_t at = float16_place(Side::kKeys, kCodedDim, slot, channel);

@@ -1,5 +1,5 @@
-// Sums of probabilities by the bits of values' codes: rows of codes, that is words of pages, times columns of weights.
-// A warp has the sums of 64 bits; the words of a lane become operands by shifts and masks (fragments.cuh).
+// Sums of probabilities per bit of the value codes: code rows (words of pages) times columns of weights. A warp sums 64
+// bits; shifts and masks turn a lane's words into operands (fragments.cuh).
 #pragma once
 
 #include "kernels/commvq/attend.h"
@@ -13,23 +13,22 @@ namespace kvq::cuda {
 
 inline constexpr int32_t kSumWarps = kBlockBits / kWarpBits;
 inline constexpr int32_t kSumThreads = kSumWarps * kWarpLanes;
-/// Tokens whose weights a block makes at a time: a thread has one of them in some of the rows.
+/// Tokens per step of a block; a thread computes the weights of one of them for some rows.
 inline constexpr int32_t kSumTokens = kSumPages * kSlots;
 inline constexpr int32_t kRowGroups = kSumThreads / kSumTokens;
 inline constexpr int32_t kBitTiles = kWarpBits / 16;
 
-/// Weights as the second operand takes them: of each page those of slots 4k, 4k + 2, 4k + 1, 4k + 3. Rows begin 16
-/// words apart in the banks, so that lanes of four rows meet in none.
+/// Weights in the order of the second operand: slots 4k, 4k + 2, 4k + 1, 4k + 3 of each page. Rows begin 16 words apart
+/// in the banks, so that lanes of four rows do not conflict.
 template <int kTiles>
 struct SumShared {
   __half weights[2][8 * kTiles][kSumTokens + 16];
-  uint32_t words[kSumWarps][kSumPages]
-                [kWarpBits];  // of pages to come: a page's place is taken by that of the next step
+  uint32_t words[kSumWarps][kSumPages][kWarpBits];  // next pages' words: each page's place is reused for the next step
   float maxima[8 * kTiles];
   float totals[kSumWarps][8 * kTiles / kRowGroups];
 };
 
-/// Highest score of a row, over all parts of its list; a warp.
+/// Highest score of a row over all parts of its list, by one warp.
 __device__ __forceinline__ float row_maximum(const CodedAttention& coded, int64_t row, int32_t lane) {
   float most = minus_infinity();
   for (int32_t part = lane; part < coded.parts; part += kWarpLanes) {
@@ -42,7 +41,7 @@ __device__ __forceinline__ void copy_eight_bytes(uint32_t to, const void* from) 
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8;\n" ::"r"(to), "l"(__cvta_generic_to_global(from)) : "memory");
 }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
-/// Wait until at most `kLeft` groups of copies are on their way.
+/// Waits until at most `kLeft` copy groups are pending.
 template <int kLeft>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kLeft) : "memory");
@@ -52,7 +51,7 @@ template <int kTiles>
 class BitSummer {
  public:
   static constexpr int32_t kRows = 8 * kTiles;
-  static constexpr int32_t kOwnRows = kRows / kRowGroups;  // of a thread that makes weights
+  static constexpr int32_t kOwnRows = kRows / kRowGroups;  // rows whose weights a thread computes
 
   __device__ BitSummer(const AttendArguments& arguments, const CodedAttention& coded, SumShared<kTiles>& shared)
       : c_(coded),
@@ -109,17 +108,17 @@ class BitSummer {
         __ldg(reinterpret_cast<const uint4*>(view_.pages + static_cast<int64_t>(head) * view_.capacity + index));
     return *reinterpret_cast<const DevicePage*>(&words);
   }
-  /// Of all sequences' rows.
+  /// Row index among all sequences.
   __device__ __forceinline__ int64_t row_at(int32_t row) const {
     return static_cast<int64_t>(sequence_) * c_.all_rows() + first_head_ * c_.rows + first_row_ + row;
   }
 
-  /// The first of the rows in which the thread makes weights.
+  /// First row whose weights the thread computes.
   __device__ __forceinline__ int32_t own_row() const {
     return static_cast<int32_t>(threadIdx.x) / kSumTokens * kOwnRows;
   }
 
-  /// A token's weight in the thread's rows, times the scale of its values.
+  /// Computes a token's weights in the thread's rows, times the scale of its values.
   __device__ __forceinline__ void weigh(int32_t first_page, int32_t phase) {
     const int32_t token = static_cast<int32_t>(threadIdx.x) % kSumTokens;
     const int32_t slot = token % kSlots;
@@ -148,10 +147,10 @@ class BitSummer {
     }
   }
 
-  /// Of the pages of a step, the warp's first.
+  /// First page of a step that the warp takes.
   __device__ __forceinline__ int32_t first_page() const { return warp_ / c_.bit_warps(); }
 
-  /// A lane a page of a step: where the warp's words are in it; 0: it has none.
+  /// One page of a step per lane: address of the warp's words, or 0 if the page has no codes.
   __device__ __forceinline__ uint64_t find_words(int32_t step) const {
     const int32_t index = step * kSumPages + lane_;
     if (lane_ >= kSumPages || index >= pages_) return 0;
@@ -171,7 +170,7 @@ class BitSummer {
     commit_copies();
   }
 
-  /// The oldest copy of a step's.
+  /// Waits for the step's oldest copy.
   __device__ __forceinline__ void wait_for_page() const {
     const int32_t pages = kSumPages / c_.page_warps();
     if (pages == 8) {
@@ -206,7 +205,7 @@ class BitSummer {
       }
 #pragma unroll
       for (int32_t tile = 0; tile < kBitTiles; ++tile) {
-        // Bit k of bytes 0 and 2 of a word are slots 4k and 4k + 2, of the others the slots after these.
+        // Bit k of bytes 0 and 2 of a word belongs to slots 4k and 4k + 2; bytes 1 and 3 hold the slots after these.
         uint32_t bits[4];
 #pragma unroll
         for (int32_t i = 0; i < 2; ++i) {
@@ -240,14 +239,14 @@ class BitSummer {
     }
   }
 
-  /// The first of the warps that share pages also sums weights times scales, as a bit that every token has.
+  /// The warps of the first bits also sum weights times scales, as a bit that is set in every token.
   __device__ __forceinline__ bool sums_scales() const { return first_bit_ == 0; }
-  /// Of the parts of a row, that of this warp's pages.
+  /// Totals of a row for the part of page group `group`.
   __device__ __forceinline__ float* weights_of(int32_t row, int32_t group) const {
     return c_.weights + (row_at(row) * c_.sum_parts + part_ * c_.page_warps() + group) * 2;
   }
 
-  /// What all tokens weigh together is the first group's.
+  /// The first page group stores the total weight of all tokens.
   __device__ void store_totals() {
     if (sums_scales() && lane_ < 4) {
 #pragma unroll

@@ -1,4 +1,4 @@
-// Copies by one thread and the barriers that threads of a block pass stages of memory on with (Hopper).
+// Bulk copies by one thread, and the barriers through which threads of a block hand over stages of memory (Hopper).
 #pragma once
 
 #include "kernels/device/copies.cuh"
@@ -14,7 +14,7 @@ __device__ __forceinline__ void make_barrier(uint64_t& barrier, int32_t arrivals
 __device__ __forceinline__ void arrive(uint64_t& barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(shared_address(&barrier)) : "memory");
 }
-/// One thread; the phase ends when so many bytes have been copied.
+/// Called by one thread; the phase completes after `bytes` have been copied.
 __device__ __forceinline__ void expect_bytes(uint64_t& barrier, size_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(shared_address(&barrier)),
                "r"(static_cast<uint32_t>(bytes))
@@ -27,7 +27,7 @@ __device__ __forceinline__ void copy_bytes(void* to, const void* from, size_t by
                : "memory");
 }
 
-/// Which of kStages a step takes, and how often stages were used before.
+/// Stage of a step, and how often its memory has been reused.
 template <int32_t kStages>
 struct StageTurn {
   int32_t stage = 0;

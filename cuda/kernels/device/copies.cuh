@@ -1,7 +1,7 @@
-// Asynchronous copies of pages into shared memory, and the barriers that say when they have arrived.
+// Asynchronous copies of pages into shared memory, and the barriers that signal their arrival.
 //
-// Hopper copies any number of bytes with one instruction of one lane; before it, every lane copies 16 bytes at a time.
-// Both report to the same kind of barrier.
+// On Hopper, one lane copies any number of bytes with one instruction; before, every lane copies 16 bytes at a time.
+// Both signal the same kind of barrier.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-/// One thread, before any use; all threads must be synchronised afterwards.
+/// Called by one thread before any use; a barrier of all threads must follow.
 __device__ inline void make_copy_barrier(uint32_t barrier) {
 #if __CUDA_ARCH__ >= 900
   constexpr uint32_t kArrivals = 1;
@@ -22,23 +22,23 @@ __device__ inline void make_copy_barrier(uint32_t barrier) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(kArrivals) : "memory");
 }
 
-/// Have all that this block's threads wrote, up to their last barrier, reach the device before the ticket is taken,
-/// and what others wrote before taking theirs be seen after. One thread; returns how many were taken before.
+/// Takes a ticket after publishing all writes of this block's threads up to their last barrier; acquires the writes
+/// published before earlier tickets. Called by one thread; returns the number of earlier tickets.
 __device__ inline int32_t take_ticket(int32_t* tickets) {
   int32_t before;
   asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;\n" : "=r"(before) : "l"(tickets) : "memory");
   return before;
 }
 
-/// What this thread wrote to shared memory is visible to copies that it starts later.
+/// Orders this thread's writes to shared memory before bulk copies that it starts later.
 __device__ inline void order_before_copies() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 #endif
 }
 
-/// A warp copies `bytes`, a multiple of 16, from what lane `owner` says; `barrier` completes a phase when they are
-/// there.
+/// A warp copies `bytes`, a multiple of 16, from the `from` of lane `owner`; the phase of `barrier` completes when they
+/// have arrived.
 __device__ inline void start_copy(uint32_t to, uint64_t from, int32_t bytes, uint32_t barrier, int32_t lane,
                                   int32_t owner) {
 #if __CUDA_ARCH__ >= 900
@@ -59,15 +59,15 @@ __device__ inline void start_copy(uint32_t to, uint64_t from, int32_t bytes, uin
 #endif
 }
 
-/// A thread copies 16 bytes, which do not change while the kernel runs.
+/// Copies 16 bytes that are constant while the kernel runs, by one thread.
 __device__ inline void copy_chunk(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(to), "l"(__cvta_generic_to_global(from)) : "memory");
 }
 
-/// Wait for what this thread copies so.
+/// Waits for this thread's copy_chunk copies.
 __device__ inline void wait_chunks() { asm volatile("cp.async.wait_all;\n" ::: "memory"); }
 
-/// Wait for the phase of the given parity.
+/// Waits for the phase of the given parity.
 __device__ inline void wait_copy(uint32_t barrier, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(

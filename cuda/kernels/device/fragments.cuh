@@ -1,20 +1,19 @@
 // Tensor-core fragments of page sides.
 //
-// Scores are formed as Sᵀ = K·Qᵀ (rows: tokens, columns: queries) and outputs as Oᵀ = Vᵀ·Pᵀ (rows: channels), both with
-// m16n8k16. A lane is (g, t) = (lane / 4, lane % 4): it supplies row g of the first operand and columns from t. Which
-// token, channel or reduction element a row or column stands for is free as long as both operands agree, so the
-// assignment follows the words of a page (formats/packed_plane.h):
+// Scores are computed as Sᵀ = K·Qᵀ (rows: tokens, columns: queries) and outputs as Oᵀ = Vᵀ·Pᵀ (rows: channels), both
+// with m16n8k16. A lane is (g, t) = (lane / 4, lane % 4): it supplies row g of the first operand and columns from t.
+// The token, channel or reduction element of a row or column is free as long as both operands agree, so the assignment
+// follows the words of a page (formats/packed_plane.h):
 //
-//   reduction over channels   lane t takes whole words, that is 2 to 16 consecutive channels of a token
+//   reduction over channels   lane t takes whole words, 2 to 16 consecutive channels of a token
 //   tokens of a page          lane g holds four, one in each of four tiles of eight rows: token_of(g, tile)
-//   reduction over tokens     lane t takes tokens 8t … 8t + 7; rows 2t and 2t + 1 of a tile are two of them, which lie
-//   in
-//                             bytes 0 and 2, or 1 and 3, of a word
+//   reduction over tokens     lane t takes tokens 8t … 8t + 7; rows 2t and 2t + 1 of a tile are two of them, in bytes 0
+//                             and 2, or 1 and 3, of a word
 //   channels                  lane g takes four consecutive ones of each 32
 //
-// Codes become halves without arithmetic: code bits under a mask are, as a half, a subnormal number, exactly
-// code · 2^(position − 24). Tensor cores multiply subnormal numbers like any other; the power of two is taken off in
-// FP32, and what the position adds to it is taken off the other operand beforehand.
+// Codes become FP16 values without arithmetic: read as FP16, masked code bits are exactly the subnormal number
+// code · 2^(position − 24). Tensor cores multiply subnormal numbers like any other; the power of two is removed in
+// FP32, and the other operand compensates for the position beforehand.
 #pragma once
 
 #include "kernels/pages/records.h"
@@ -52,7 +51,6 @@ __device__ inline uint32_t pack(float low, float high) {
   return result;
 }
 
-/// a · b + c.
 __device__ inline uint32_t multiply_add(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t result;
   asm("fma.rn.f16x2 %0, %1, %2, %3;\n" : "=r"(result) : "r"(a), "r"(b), "r"(c));
@@ -69,28 +67,28 @@ __device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, u
   mma(c, a[0], a[1], a[2], a[3], b0, b1);
 }
 
-/// Four blocks of 8 x 8 halves; lane i says where row i % 8 of block i / 8 is in shared memory.
+/// Loads four 8 × 8 matrices of FP16; lane i supplies the shared address of row i % 8 of matrix i / 8.
 __device__ inline void load_blocks(uint32_t row, uint32_t (&blocks)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                : "=r"(blocks[0]), "=r"(blocks[1]), "=r"(blocks[2]), "=r"(blocks[3])
                : "r"(row));
 }
 
-/// The same, transposed.
+/// Loads and transposes four 8 × 8 matrices.
 __device__ inline void load_transposed(uint32_t row, uint32_t (&blocks)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                : "=r"(blocks[0]), "=r"(blocks[1]), "=r"(blocks[2]), "=r"(blocks[3])
                : "r"(row));
 }
 
-/// Low halves, and high halves, of two words.
+/// Low halves, or high halves, of two words.
 __device__ inline uint32_t low_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); }
 __device__ inline uint32_t high_halves(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); }
 
-/// What an integer page's products lack.
+/// Inverse of the scale of codes as subnormal FP16.
 inline constexpr float kSubnormalScale = 16777216.0F;  // 2^24
-/// Levels of trellis codes have a root mean square of 48, so gains are small: weights with them are raised so that they
-/// stay normal halves.
+/// Trellis levels have a root mean square of 48, so gains are small; this factor keeps their products with weights
+/// normal in FP16.
 inline constexpr float kTrellisWeight = 32.0F;
 
 /// Field kField of bytes 0 and 2 of a word, for codes of kBits bits; shift the word by 8 for bytes 1 and 3.

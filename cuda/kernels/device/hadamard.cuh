@@ -1,5 +1,5 @@
-// Hadamard transforms in shared memory. Numbers lie with a gap after each 64, so that those a power of two apart are in
-// different banks.
+// Hadamard transforms in shared memory. A gap after each 64 values keeps values a power of two apart in different
+// banks.
 #pragma once
 
 #include "core/host_device.h"
@@ -10,7 +10,7 @@ namespace kvq::cuda {
 
 KVQ_HOST_DEVICE constexpr int32_t transform_place(int32_t i) { return i + (i >> 6) * 8; }
 
-/// Sums and differences of numbers 1, 2, 4 … apart.
+/// Butterflies at distances 1, 2, 4, ….
 template <int32_t kRadix>
 __device__ __forceinline__ void add_and_subtract(float (&x)[kRadix]) {
 #pragma unroll
@@ -26,8 +26,8 @@ __device__ __forceinline__ void add_and_subtract(float (&x)[kRadix]) {
   }
 }
 
-/// The same of `n` numbers `half`, 2 · half … apart, where `half` is 8 or a multiple of 64. All threads of a block,
-/// which wait for each other afterwards.
+/// Butterflies of `n` values at distances `half`, 2 · half, …, where `half` is 8 or a multiple of 64. All threads of a
+/// block take part; ends with a barrier.
 template <int32_t kRadix, int32_t kThreads>
 __device__ __forceinline__ void transform_step(float* numbers, int32_t n, int32_t half) {
   const int32_t shift = __ffs(half) - 1;
@@ -45,8 +45,8 @@ __device__ __forceinline__ void transform_step(float* numbers, int32_t n, int32_
   __syncthreads();
 }
 
-/// The steps of transforms of blocks of `width` of `n` numbers that are left when blocks of `done` have been
-/// transformed. Sums are of the same order however many steps are done at once.
+/// Remaining steps of transforms of `width` within `n` values after steps up to blocks of `done`. The order of sums
+/// does not depend on the steps per pass.
 template <int32_t kThreads>
 __device__ __forceinline__ void transform_from(int32_t done, float* numbers, int32_t n, int32_t width) {
 #pragma unroll 1

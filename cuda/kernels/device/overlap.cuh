@@ -1,4 +1,4 @@
-// Kernels that begin before those issued earlier have ended, and what they fetch meanwhile.
+// Programmatic dependent launch: kernels that begin before earlier ones have ended, and prefetches until then.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,22 +8,21 @@
 
 namespace kvq::cuda {
 
-/// What earlier kernels wrote may be read afterwards, and what they read be written.
+/// Waits until memory written by earlier kernels may be read and memory read by them may be written.
 __device__ __forceinline__ void wait_for_earlier_kernels() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;\n" ::: "memory");
 #endif
 }
 
-/// The next kernel may begin where there is room.
+/// Allows the next kernel to begin where resources are free.
 __device__ __forceinline__ void let_next_kernel_begin() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
 #endif
 }
 
-/// Has bytes that no kernel changes come to the L2 cache. \param from  aligned to 16 bytes, of which `bytes` is a
-/// multiple.
+/// Prefetches constant bytes into the L2 cache. \param from  aligned to 16 bytes, of which `bytes` is a multiple.
 __device__ __forceinline__ void fetch_to_l2(const void* from, int32_t bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;\n" ::"l"(__cvta_generic_to_global(from)), "r"(bytes)
@@ -35,8 +34,8 @@ __device__ __forceinline__ void fetch_to_l2(const void* from, int32_t bytes) {
 #endif
 }
 
-/// Lets a kernel have `bytes` of shared memory. The caches get the least there can be: blocks of two kernels share a
-/// multiprocessor only if it divides its memory in the same way for both.
+/// Allows a kernel `bytes` of shared memory and minimizes the L1 cache: blocks of two kernels share a multiprocessor
+/// only if both divide its memory in the same way.
 template <typename... Parameters>
 cudaError_t share_all_memory(void (*kernel)(Parameters...), int32_t bytes) {
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
@@ -48,11 +47,11 @@ struct Launch {
   dim3 grid;
   int32_t threads;
   size_t shared_bytes;
-  bool overlaps;         // whether the device can begin it before earlier ones have ended
-  uint32_t cluster = 1;  // blocks, neighbours along z, that read each other's shared memory
+  bool overlaps;         // whether the device can begin it before earlier kernels have ended
+  uint32_t cluster = 1;  // blocks along z that read each other's shared memory
 };
 
-/// Launches a kernel that waits for earlier ones itself.
+/// Launches a kernel that itself waits for earlier kernels.
 template <typename... Parameters, typename... Arguments>
 cudaError_t launch_early(const Launch& launch, void (*kernel)(Parameters...), cudaStream_t stream,
                          const Arguments&... arguments) {

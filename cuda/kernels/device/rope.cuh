@@ -1,13 +1,13 @@
-// Rotation angles in double precision, as on the host: a float loses whole radians at long context.
+// Rotation angles in double precision, as on the host: float loses whole radians at long context.
 #pragma once
 
 #include <cstdint>
 
 namespace kvq::cuda {
 
-/// cos and sin of an angle of any size, correct to far below a float's rounding.
+/// cos and sin of an angle of any size, with an error far below float rounding.
 __device__ inline double2 cos_sin_double(double angle) {
-  const double turns = rint(angle * 0.63661977236758134308);  // quarters
+  const double turns = rint(angle * 0.63661977236758134308);  // quarter revolutions
   const double r = fma(-turns, 6.123233995736766036e-17, fma(-turns, 1.57079632679489655800, angle));
   const double z = r * r;
   // Taylor series; |r| ≤ π/4.
@@ -37,7 +37,8 @@ __device__ inline float2 cos_sin(double angle) {
   return make_float2(static_cast<float>(turn.x), static_cast<float>(turn.y));
 }
 
-/// The same with an absolute error of 5e-7, for queries, which are rounded to halves: a tenth of the instructions.
+/// cos and sin with an absolute error of 5e-7, enough for queries, which are rounded to FP16; a tenth of the
+/// instructions.
 __device__ inline float2 cos_sin_fast(double angle) {
   const double turns = rint(angle * 0.15915494309189533577);
   const auto r = static_cast<float>(fma(-turns, 6.28318530717958647693, angle));

@@ -1,4 +1,4 @@
-// Rotary embedding as kernels take it: by value, so that no device memory has to hold it.
+// RoPE parameters as a kernel argument passed by value, without device memory.
 #pragma once
 
 #include "kernels/pages/records.h"
@@ -13,7 +13,7 @@ struct RopeArguments {
   KVQ_HOST_DEVICE bool half() const { return pairing == 1; }
   KVQ_HOST_DEVICE int32_t first_channel(int32_t pair) const { return half() ? pair : 2 * pair; }
   KVQ_HOST_DEVICE int32_t pair_of(int32_t channel) const { return half() ? channel % (rotary_dim / 2) : channel / 2; }
-  /// The other channel of a rotated channel's pair.
+  /// Returns the other channel of a rotated channel's pair.
   KVQ_HOST_DEVICE int32_t partner_of(int32_t channel) const {
     if (!half()) return channel ^ 1;
     return channel < rotary_dim / 2 ? channel + rotary_dim / 2 : channel - rotary_dim / 2;

@@ -1,4 +1,4 @@
-// Reading and writing the caller's tensors.
+// Loads from and stores to the caller's tensors.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -7,10 +7,10 @@
 
 namespace kvq::cuda {
 
-/// Bytes of an element are 1 << this. `dtype` is a kvq_dtype.
+/// log2 of an element's bytes. `dtype` is a kvq_dtype.
 __device__ inline int32_t element_shift(int32_t dtype) { return dtype == 0 ? 2 : 1; }
 
-/// An element as it is stored, 0 if not `wanted`. No branch, so that several loads are on their way at once.
+/// Loads an element's bits, or 0 if not `wanted`. Branch-free, so that several loads are in flight at once.
 __device__ inline uint32_t read_bits(const void* element, int32_t dtype, bool wanted) {
   uint32_t bits = 0;
   asm volatile(
@@ -36,7 +36,7 @@ __device__ inline float read_float(const void* tensor, int32_t dtype, int64_t in
   return to_float(static_cast<const uint16_t*>(tensor)[index], dtype);
 }
 
-/// Eight neighbours; with `vectors`, elements [index, index + 8) are aligned to 16 bytes.
+/// Reads eight neighbours; with `vectors`, elements [index, index + 8) are 16-byte aligned.
 __device__ inline void read_eight(const void* tensor, int32_t dtype, bool vectors, int64_t index, float (&out)[8]) {
   if (!vectors) {
 #pragma unroll
@@ -75,7 +75,7 @@ __device__ inline void write_float(void* tensor, int32_t dtype, int64_t index, f
   }
 }
 
-/// Four neighbours.
+/// Writes four neighbours.
 __device__ inline void write_four(void* tensor, int32_t dtype, int64_t index, const float (&x)[4]) {
   if (dtype == 0) {
 #pragma unroll

@@ -1,4 +1,4 @@
-// What the lanes of a warp know together.
+// Warp reductions.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@ namespace kvq::cuda {
 
 inline constexpr int32_t kWarpLanes = 32;
 
-/// The same sum in every lane, always of the same order.
+/// Returns the same sum in every lane, in a fixed order.
 template <typename Number>
 __device__ Number sum_of_lanes(Number number) {
 #pragma unroll
@@ -25,7 +25,7 @@ __device__ inline float largest_of_lanes(float number) {
   return number;
 }
 
-/// A number and whose it is. Smaller numbers come first, of equal ones the lower place.
+/// A value and its place, ordered by value, then by place.
 struct Placed {
   float number;
   int32_t place;

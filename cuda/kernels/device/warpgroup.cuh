@@ -1,12 +1,12 @@
-// Products of warpgroups (Hopper's wgmma), and what goes with them.
+// Warpgroup products (Hopper's wgmma), their fences and named barriers.
 #pragma once
 
 #include <cstdint>
 
 namespace kvq::cuda {
 
-/// A plane in shared memory of rows of kRowBytes, 128 or 64, along the reduction, whose 16-byte chunks trade places by
-/// the row's number. Aligned to eight rows.
+/// Swizzled plane in shared memory with rows of kRowBytes, 128 or 64, along the reduction; 16-byte chunks are permuted
+/// by the row's number. Aligned to eight rows.
 template <int kRowBytes>
 __device__ __forceinline__ uint64_t describe_plane(uint32_t address) {
   constexpr uint64_t kSwizzle = uint64_t{kRowBytes == 128 ? 1 : 2} << 62U;
@@ -15,10 +15,10 @@ __device__ __forceinline__ uint64_t describe_plane(uint32_t address) {
   return kSwizzle | kEightRows | kUnused | (address & 0x3FFFFU) >> 4U;
 }
 
-/// What this thread wrote to shared memory or registers is there for products started later.
+/// Orders this thread's register and shared-memory writes before products started later.
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
 __device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
-/// Wait until at most kPending groups are on their way.
+/// Waits until at most kPending groups of products are pending.
 template <int kPending>
 __device__ __forceinline__ void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
@@ -52,8 +52,8 @@ __device__ __forceinline__ void hold(float (&x)[N]) {
   "%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,"    \
   "%126,%127}"
 
-/// c (64 rows, 128 columns) = a · bᵀ, or c + a · bᵀ, over 16 numbers, both in shared memory. Of a lane (g, t) of warp
-/// w, c[4j + 2h + i] is row 16w + 8h + g, column 8j + 2t + i.
+/// c (64 rows, 128 columns) = a · bᵀ, or c + a · bᵀ, over 16 values, both operands in shared memory. For lane (g, t) of
+/// warp w, c[4j + 2h + i] is row 16w + 8h + g, column 8j + 2t + i.
 __device__ __forceinline__ void multiply_planes(float (&c)[64], uint64_t a, uint64_t b, bool add) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
@@ -62,7 +62,7 @@ __device__ __forceinline__ void multiply_planes(float (&c)[64], uint64_t a, uint
       : "l"(a), "l"(b), "r"(add ? 1 : 0));
 }
 
-/// c += a · bᵀ with a in registers, as halves of the columns of two groups of eight of such a c.
+/// c += a · bᵀ with `a` in registers: FP16 values of the columns of two groups of eight of an accumulator c.
 __device__ __forceinline__ void multiply_registers(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 " KVQ_REGISTERS_64
                ", {%64,%65,%66,%67}, %68, 1, 1, 1, 0;\n"
@@ -98,7 +98,7 @@ __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
 }
 
-/// Named barriers, of which 0 is that of __syncthreads.
+/// Named barriers; 0 is that of __syncthreads.
 __device__ __forceinline__ void wait_at(int32_t barrier, int32_t threads) {
   asm volatile("bar.sync %0, %1;\n" ::"r"(barrier), "r"(threads) : "memory");
 }

@@ -1,4 +1,4 @@
-// Slots that stay when others are evicted move to FP16 pages: a page a warp.
+// Moves the slots that stay after eviction to FP16 pages, one source page per warp.
 #include "kernels/attend/ring.cuh"
 #include "kernels/evict/weigh.h"
 #include "kernels/pages/decode.cuh"
@@ -14,13 +14,13 @@ template <typename G>
 struct MoveShared {
   using Rows = __half[G::kRows][G::kWidth + 8];
 
-  alignas(16) Rows rows[kMoveWarps];  // of the pass at hand
-  // Pages of which some side is in codes: at most the other one in FP16 and eight bits.
+  alignas(16) Rows rows[kMoveWarps];  // for the current pass
+  // Pages with at least one side in codes: at most FP16 and eight bits.
   alignas(128) uint8_t pages[kMoveWarps][(kSlots * G::kWidth * 3 + 1024 + kOverrun + 127) / 128 * 128];
   uint64_t arrived[kMoveWarps];
 };
 
-/// Where a slot of an FP16 page is.
+/// Place of a slot in an FP16 page.
 struct Target {
   std::byte* page;
   int32_t slot;
@@ -75,7 +75,7 @@ class Mover {
     return {reinterpret_cast<std::byte*>(move_.target) + static_cast<int64_t>(rank / kSlots) * float16_.bytes,
             rank % kSlots};
   }
-  /// Of two neighbours from an even channel on.
+  /// Word of two neighbours from an even channel on.
   __device__ uint32_t* key_word(const Target& target, int32_t channel) const {
     const int32_t chunk = key_chunk(CodeType::float16(), channel / 2 * (kSlots / 4) + target.slot / 4);
     return reinterpret_cast<uint32_t*>(target.page + chunk * 16) + target.slot % 4;

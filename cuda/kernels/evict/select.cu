@@ -15,7 +15,7 @@ uint32_t blocks_for(int64_t n) { return static_cast<uint32_t>((n + kThreads - 1)
 
 __device__ int64_t thread_index() { return int64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
 
-/// As pool_scores, operation by operation.
+/// Equals pool_scores operation by operation.
 __device__ float pooled(const Eviction& eviction, const float* masses, int32_t n, int32_t i) {
   const int32_t reach = eviction.kernel / 2;
   const int32_t begin = max(i - reach, 0);
@@ -33,9 +33,9 @@ __device__ float score(const Eviction& eviction, const SelectHead& head, int32_t
   return static_cast<float>(i) + (i < eviction.first ? 3.0F * static_cast<float>(head.n) : 0.0F);
 }
 
-/// Rises as the score falls.
+/// Sort key that rises as the score falls.
 __device__ uint32_t order_of(float score) {
-  const uint32_t bits = __float_as_uint(score + 0.0F);  // without the sign of 0
+  const uint32_t bits = __float_as_uint(score + 0.0F);  // clears the sign of −0
   return ~(bits ^ ((bits >> 31U) != 0 ? 0xFFFFFFFFU : 0x80000000U));
 }
 

@@ -1,5 +1,6 @@
-// A block weighs some pages of one head: a page a warp, 16 rows of queries at a time. Weights follow from the rows'
-// log-sum-exps, which attention has found before. No two warps add to the same slot, and all do in the order of rows.
+// A block weighs some pages of one head, one page per warp, 16 query rows at a time. Weights follow from the rows'
+// log-sum-exps, which attention has computed. Each slot is summed by one warp in row order, so results are
+// deterministic.
 #include "kernels/evict/weigh.h"
 
 #include "kernels/attend/centres.cuh"
@@ -17,9 +18,9 @@ constexpr int32_t kWeighWarps = 8;
 template <typename G>
 struct WeighShared {
   float log_sums[G::kRows];                          // base 2
-  float weights[kWeighWarps][G::kRows][kSlots + 1];  // of the page at hand
+  float weights[kWeighWarps][G::kRows][kSlots + 1];  // current page
   float masses[kWeighPages * kSlots];
-  float largest[kWeighPages * kSlots];  // of the query at hand
+  float largest[kWeighPages * kSlots];  // current query
   uint64_t arrived[kWeighWarps];
 };
 
@@ -59,7 +60,7 @@ class Weigher {
       rows_ = rows_from(first);
       first_row_ = first;
       unit.first_row = first;
-      __syncthreads();  // nobody looks at the rows before
+      __syncthreads();  // all threads have finished with the previous rows
       QueryRow<G> row;
       load_row(block_, unit, rows_, lane.warp, row);
       load_queries(block_, unit, rows_, row);
@@ -80,7 +81,7 @@ class Weigher {
   }
 
  private:
-  /// Rows that are taken together. Largest weights are those of whole queries, or of one query in several turns.
+  /// Number of rows taken together: for largest weights, whole queries or a part of one query.
   __device__ int32_t rows_from(int32_t first) const {
     const auto group = static_cast<int32_t>(block_.arguments.group.number);
     int32_t most = G::kRows;
@@ -95,7 +96,7 @@ class Weigher {
     if (row >= rows_) return;
     const RowPlace place = row_place(block_.arguments, unit, row);
     const float lse = weighing_.lse[static_cast<int64_t>(place.query) * block_.arguments.q_heads + place.head];
-    // A row that sees nothing has no weights.
+    // Rows that see no token have no weights.
     shared_.log_sums[row] = lse > minus_infinity() ? lse * kLog2E : __int_as_float(0x7F800000);
   }
 
@@ -154,7 +155,7 @@ class Weigher {
     __syncwarp();
   }
 
-  /// A slot a lane.
+  /// One slot per lane.
   __device__ void add_weights(int32_t of_block) {
     const Lane& lane = block_.lane;
     const auto& weights = shared_.weights[lane.warp];
@@ -176,7 +177,7 @@ class Weigher {
       shared_.largest[slot] = largest;
     }
     shared_.masses[slot] = mass;
-    __syncwarp();  // the next page's weights go to the same place
+    __syncwarp();  // the next page's weights reuse the memory
   }
 
   const Block<G>& block_;
@@ -202,7 +203,7 @@ __global__ void __launch_bounds__(32 * kWeighWarps, 1)
   Weigher<G>(block, weighing, shared).run();
 }
 
-/// One instantiation.
+/// One instance.
 struct WeighKernel {
   const void* function;
   int32_t width;
@@ -262,7 +263,7 @@ cudaError_t prepare_weigh(int32_t shared_limit) {
 cudaError_t launch_weigh(const AttendArguments& arguments, WeighArguments weighing, int32_t pages, int32_t shared_limit,
                          cudaStream_t stream) {
   const WeighKernel kernel = choose(arguments.head_dim, arguments.any_centres != 0);
-  // Keys in FP16, or both sides in codes with gains.
+  // Keys in FP16, or both sides in gain–shape codes.
   weighing.ring_bytes = whole_lines(static_cast<size_t>(2 * kSlots * kernel.width + kOverrun));
   const int32_t header = kernel.rings_at(arguments.centres);
   const int32_t warps = std::clamp((shared_limit - header) / weighing.ring_bytes, 1, kWeighWarps);

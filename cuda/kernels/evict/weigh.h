@@ -1,4 +1,4 @@
-// For eviction: how much attention each slot gets, and moving those that stay.
+// Eviction: attention weights of slots, and moves of those that stay.
 #pragma once
 
 #include "kernels/attend/attend.h"
@@ -7,15 +7,15 @@
 
 namespace kvq::cuda {
 
-/// Pages of one block of the weighing kernel, at most.
+/// Maximum pages per block of the weighing kernel.
 inline constexpr int32_t kWeighPages = 32;
 
-/// The queries are those of AttendArguments' only sequence.
+/// Queries belong to the only sequence of AttendArguments.
 struct WeighArguments {
   const float* lse;      // [queries, q_heads]
-  float* const* masses;  // [kv_heads][slots], which are added to
-  int32_t largest;       // of a query's weights over the query heads of a KV head; otherwise their mean
-  int32_t rows;          // of a KV head
+  float* const* masses;  // [kv_heads][slots], accumulated
+  int32_t largest;       // 1: largest weight of a query over the query heads of a KV head; 0: their mean
+  int32_t rows;          // per KV head
   int32_t ring_bytes;
 };
 
@@ -24,7 +24,7 @@ cudaError_t prepare_weigh(int32_t shared_limit);
 cudaError_t launch_weigh(const AttendArguments& arguments, WeighArguments weighing, int32_t pages, int32_t shared_limit,
                          cudaStream_t stream);
 
-/// Rows of queries as halves.
+/// Query rows to keep, as FP16.
 struct KeepArguments {
   const void* q;
   HeadStrides strides;
@@ -43,16 +43,16 @@ cudaError_t launch_take(float* to, const float* from, const int32_t* slots, int3
 /// Slots of a page that move.
 struct alignas(16) DeviceMove {
   uint64_t page;
-  uint64_t target;  // FP16 pages of the head, one behind the other
-  uint32_t slots;   // a bit each
-  int32_t rank;     // of the first of them
+  uint64_t target;  // FP16 pages of the head, consecutive in memory
+  uint32_t slots;   // one bit each
+  int32_t rank;     // rank of the first slot among those that stay
   uint32_t format;  // FormatCode
   int32_t padding;
 };
 static_assert(sizeof(DeviceMove) == 32);
 
 struct MoveArguments {
-  const DeviceMove* moves;  // [n], memory that the device reads
+  const DeviceMove* moves;  // [n], read by the device
   int32_t n;
   int32_t head_dim;
 };

@@ -1,4 +1,4 @@
-// Which blocks of codes a warp multiplies, and where they are.
+// Ranges of code blocks that warps multiply, and the addresses of their codes.
 #pragma once
 
 #include "kernels/device/overlap.cuh"
@@ -8,13 +8,13 @@
 
 namespace kvq::cuda {
 
-/// Of a block that multiplies few rows.
+/// Threads of a block that multiplies few rows.
 inline constexpr int32_t kLinearThreads = 512;
 inline constexpr int32_t kLinearWarps = kLinearThreads / kWarpLanes;
-/// Blocks of codes that a warp has on their way to the L2 cache. More would push out those that others need.
+/// Code blocks per warp that are prefetched into the L2 cache. More would evict those of other warps.
 inline constexpr int32_t kPanelsAhead = 2;
 
-/// The same in all lanes, which the compiler does not know of threadIdx.
+/// Warp index; the shuffle tells the compiler that it is uniform.
 __device__ __forceinline__ int32_t this_warp() {
   return __shfl_sync(0xFFFFFFFFU, static_cast<int32_t>(threadIdx.x) / kWarpLanes, 0);
 }
@@ -24,10 +24,10 @@ struct PanelRange {
   int32_t n;
 };
 
-/// Blocks of codes that a warp multiplies: those of some columns in all panels, then those of the columns that follow.
+/// Code blocks of a warp: some columns of blocks in all panels, then the next columns.
 struct Stretch {
-  int32_t column;  // of blocks, of the first one
-  int32_t panel;   // likewise
+  int32_t column;  // column of the first block
+  int32_t panel;   // panel of the first block
   int32_t blocks;
 
   __device__ __forceinline__ Stretch(const LinearSegment& segment, const PanelRange& panels) {
@@ -54,12 +54,12 @@ class SegmentCodes {
   __device__ __forceinline__ const uint8_t* column(int32_t i) const { return codes_ + int64_t{i} * kBlockBytes; }
   __device__ __forceinline__ int64_t panel_bytes() const { return panel_bytes_; }
 
-  /// Has the first panels of a block of columns be on their way to the L2 cache.
+  /// Prefetches the first panels of a column of blocks into the L2 cache.
   __device__ __forceinline__ void fetch_column(int32_t i) const {
     const int32_t lane = static_cast<int32_t>(threadIdx.x) % kWarpLanes;
     if (lane < min(panels_, kPanelsAhead)) fetch_to_l2(column(i) + lane * panel_bytes_, kBlockBytes);
   }
-  /// A panel far ahead of the one at `from`, which is `panel`.
+  /// Prefetches kPanelsAhead panels ahead of `panel`, whose block is at `from`.
   __device__ __forceinline__ void fetch_panel(const uint8_t* from, int32_t panel) const {
     if (panel + kPanelsAhead < panels_ && threadIdx.x % kWarpLanes == 0) {
       fetch_to_l2(from + kPanelsAhead * panel_bytes_, kBlockBytes);

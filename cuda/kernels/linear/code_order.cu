@@ -6,7 +6,7 @@ namespace {
 
 constexpr int32_t kThreads = 256;
 
-/// Up to 16 bits at a bit of a stream of 32-bit words.
+/// Reads up to 16 bits from a stream of 32-bit words.
 __device__ uint32_t read_run(const uint32_t* words, int32_t bit, int32_t n) {
   const int32_t place = bit % 32;
   uint32_t bits = words[bit / 32] >> place;
@@ -32,7 +32,7 @@ struct LaneWords {
     if (place + n > 32) bits |= word(bit / 32 + 1) << (32 - place);
     return bits & ((1U << n) - 1U);
   }
-  /// Of a lane that writes its words alone.
+  /// Writes bits; no other lane may write the same words.
   __device__ void write(int32_t bit, int32_t n, uint32_t bits) const {
     const int32_t place = bit % 32;
     word(bit / 32) |= bits << place;
@@ -40,15 +40,15 @@ struct LaneWords {
   }
 };
 
-/// A thread a lane of a block.
+/// Conversion of codes, one lane of a block per thread.
 struct Order {
   weights::Code code;
-  int32_t tiles;   // of the segment
-  int32_t blocks;  // of the segment
+  int32_t tiles;   // in the segment
+  int32_t blocks;  // in the segment
   int64_t items;   // lanes of all blocks of all panels
-  uint8_t* file;   // the segment in the first panel
+  uint8_t* file;   // codes in file order: the segment in the first panel
   int64_t file_panel_bytes;
-  uint8_t* lanes;  // the segment in the first panel
+  uint8_t* lanes;  // codes in lane order: the segment in the first panel
   int64_t lane_panel_bytes;
 };
 

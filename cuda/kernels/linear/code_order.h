@@ -1,15 +1,14 @@
-// The order in which a device keeps codes, so that each lane of a warp reads its own ones and nothing else.
+// Order of codes on a device: each lane of a warp reads its own codes and nothing else.
 //
-// A block is 16 rows by 128 columns of one code, four pieces of 32 columns: two tiles. A lane (g, t) = (lane / 4,
-// lane % 4) has of each piece rows 2g and 2g + 1 in columns 8t … 8t + 7. These are
+// A block is 16 rows by 128 columns of one code: four pieces of 32 columns, or two tiles. In each piece, lane
+// (g, t) = (lane / 4, lane % 4) holds rows 2g and 2g + 1 of columns 8t … 8t + 7:
 //
-//   tcq             eight steps that follow each other in the stream of a tile
+//   tcq             eight consecutive steps of a tile's stream
 //   tcx             twice eight steps, first of columns 8t … 8t + 3
 //   nuq, vq, fp16   pairs of columns c and c + 4 of one row and the other, for c = 8t … 8t + 3
 //
-// so that in all of them the lane's codes are pairs of weights four columns apart. Its codes of a
-// block are 16 · quarters bits, in words that lie by lanes, as many of them together as can be read at once. Columns of
-// the last block that do not exist are zeros.
+// so the lane's codes are always pairs of weights four columns apart. A lane has 16 · quarters bits per block, in words
+// interleaved by lane with as many together as one load reads. Missing columns of the last block are zeros.
 #pragma once
 
 #include "weights/scheme.h"
@@ -25,22 +24,22 @@ inline constexpr int32_t kPieceColumns = 32;
 inline constexpr int32_t kPieces = kBlockColumns / kPieceColumns;
 
 constexpr int32_t blocks_of(int32_t columns) { return (columns + kBlockColumns - 1) / kBlockColumns; }
-/// Of a lane in a block.
+/// Words of a lane per block.
 constexpr int32_t words_of(const weights::Code& code) { return code.quarters / 2; }
-/// That a lane reads at once.
+/// Words that a lane loads at once.
 constexpr int32_t words_together(const weights::Code& code) {
   return words_of(code) % 4 == 0 ? 4 : (words_of(code) % 2 == 0 ? 2 : 1);
 }
 constexpr size_t block_bytes(const weights::Code& code) {
   return static_cast<size_t>(words_of(code)) * kBlockLanes * sizeof(uint32_t);
 }
-/// Where word i of a lane is among the words of a block.
+/// Place of a lane's word i among the words of a block.
 constexpr int32_t word_place(const weights::Code& code, int32_t lane, int32_t i) {
   const int32_t together = words_together(code);
   return (i / together * kBlockLanes + lane) * together + i % together;
 }
 
-/// Bits that follow each other both in a file and in a lane's words.
+/// Runs per piece: bits that are consecutive both in a file and in a lane's words.
 constexpr int32_t runs_of_piece(const weights::Code& code) {
   switch (code.family) {
     case weights::Family::kTcq:
@@ -55,15 +54,15 @@ constexpr int32_t runs_of_piece(const weights::Code& code) {
 }
 constexpr int32_t run_bits(const weights::Code& code) { return 4 * code.quarters / runs_of_piece(code); }
 
-/// Where a run of a lane begins.
+/// Place of a lane's run in a tile.
 struct RunPlace {
-  int32_t tile;  // of its piece: 0 or 1
+  int32_t tile;  // 0 or 1 within the piece
   int32_t bit;   // in the tile's stream
 };
 constexpr RunPlace run_place(const weights::Code& code, int32_t lane, int32_t run) {
   const int32_t g = lane / 4;
   const int32_t t = lane % 4;
-  const int32_t half = t % 2;  // of the tile's columns
+  const int32_t half = t % 2;  // half of the tile's columns
   switch (code.family) {
     case weights::Family::kVq:
       return {t / 2, code.first_bit(64 * half + 8 * g + run % 2 * 4 + run / 2)};

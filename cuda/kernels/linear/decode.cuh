@@ -1,7 +1,6 @@
-// How a lane's codes become halves: windows of its stream number entries of a table in shared memory, by themselves or
-// by a hash. An entry is a pair of weights, two pairs, or one weight, first as the lower half of a word and then as the
-// upper. Each is there as often as the table has copies, side by side: then lanes that look up different entries read
-// different banks.
+// Decodes a lane's codes to FP16: windows of its bit stream index a table in shared memory, directly or through a hash.
+// An entry is a pair of weights, two pairs, or one weight, stored first as the lower and then as the upper half of a
+// word. Each entry is replicated so that lanes that read different entries hit different banks.
 #pragma once
 
 #include "kernels/device/fragments.cuh"
@@ -14,22 +13,23 @@ namespace kvq::cuda {
 
 using weights::Family;
 
-/// Weights of a lane in a piece: rows 2g and 2g + 1, pairs of columns 8t + i and 8t + i + 4; all at once, or the lower
-/// halves of pairs, with zeros, and then the upper ones: to multiply by both takes less than to join them.
+/// Weights of a lane in a piece: rows 2g and 2g + 1, pairs of columns 8t + i and 8t + i + 4. With two parts, the pairs'
+/// lower halves come first and the upper ones second, each with zeros in between: two products cost less than joining
+/// the halves.
 template <int32_t kParts>
 struct LaneHalves {
   uint32_t of[kParts][2][4];
 };
 
-/// How the tables of a segment are searched.
+/// Lookup in a segment's table.
 struct CodeFinder {
   const std::byte* table;
-  uint32_t mask;  // of places in it
-  uint32_t copy;  // place of this lane's copy in an entry
+  uint32_t mask;  // offsets within the table
+  uint32_t copy;  // offset of this lane's copy within an entry
   uint32_t addend;
 };
 
-/// Bytes of a trellis' table. With more there would be no room for the next kernel's blocks beside those of this one.
+/// Bytes of a trellis code's table. A larger one would leave no room for the next kernel's blocks beside this one's.
 inline constexpr int32_t kTrellisTableBytes = 1 << 16;
 
 template <Family kFamily, int32_t kQuarters>
@@ -38,21 +38,21 @@ struct LaneCode {
   static constexpr int32_t kWords = words_of(kCode);
   static constexpr bool kIsTable = kFamily != Family::kFloat16;
   static constexpr bool kIsTrellis = kCode.is_trellis();
-  /// Whether entries are pairs: of steps that are pairs, or of two steps.
+  /// Whether entries are pairs of weights: one step of a two-dimensional code, or two steps.
   static constexpr bool kPairs = kCode.dims() == 2 || (kFamily == Family::kNuq && kQuarters <= 20);
   static constexpr int32_t kParts = kPairs || !kIsTable ? 1 : 2;
   using Halves = LaneHalves<kParts>;
-  /// Bits that number an entry where nothing is hashed.
+  /// Index bits of an entry without hashing.
   static constexpr int32_t kIndexBits = kPairs ? kQuarters / 2 : kQuarters / 4;
   /// Whether entries are two pairs.
   static constexpr bool kWide = !kIsTrellis && kPairs && kIndexBits <= 4;
-  /// Where the number of an entry begins in its place, where nothing is hashed.
+  /// First bit of the index within an entry's offset, without hashing.
   static constexpr int32_t kIndexBegin = kPairs ? (kIndexBits > 9 ? 6 : 7) : 8;
-  /// Bits of a lane's words that a window of pairs or of a run begins with, and of a piece.
+  /// Bits of a lane's words per piece.
   static constexpr int32_t kPieceBits = 4 * kQuarters;
 
   static constexpr int32_t entries(int32_t index_bits) {
-    if (kIsTrellis) return 1 << (index_bits + 1);  // with the sign
+    if (kIsTrellis) return 1 << (index_bits + 1);  // one bit more for the sign
     return 1 << (kWide ? 2 * kIndexBits : kIndexBits);
   }
   static constexpr int32_t entry_bytes(int32_t index_bits) {
@@ -62,7 +62,7 @@ struct LaneCode {
     return kIsTable ? entries(index_bits) * entry_bytes(index_bits) : 0;
   }
 
-  /// What entry i, or its first pair, stands for, [lower, upper half].
+  /// Entry i as a word of two FP16 values, or the first word of a wide entry.
   static __device__ __forceinline__ uint32_t entry(const LinearSegment& segment, int32_t i) {
     const auto half = [](int32_t level) { return static_cast<uint32_t>(__half_as_ushort(__int2half_rn(level))); };
     const int8_t* levels = segment.levels;
@@ -107,19 +107,19 @@ struct LaneCode {
     return {.table = table,
             .mask = static_cast<uint32_t>((entries(segment.index_bits) - 1) * bytes),
             .copy = static_cast<uint32_t>(kCopyBytes * (lane % copies)),
-            .addend = kPairs ? 1 : segment.addend};  // of a pair, always
+            .addend = kPairs ? 1 : segment.addend};  // always 1 for pairs
   }
 
   template <typename Entry = uint32_t>
   static __device__ __forceinline__ Entry look_up(const CodeFinder& finder, uint32_t place, int32_t half) {
     return *reinterpret_cast<const Entry*>(finder.table + ((place & finder.mask) | finder.copy) + 128 * half);
   }
-  /// The entry that a window of a trellis stands for; bits above the window do not matter.
+  /// Entry of a trellis window; bits above the window do not matter.
   static __device__ __forceinline__ uint32_t hashed(const CodeFinder& finder, uint32_t window, int32_t half) {
     return look_up(finder, window * (window + finder.addend), half);
   }
 
-  /// A lane's words from a bit on.
+  /// A lane's words from bit `bit` on.
   static __device__ __forceinline__ uint32_t bits_at(const uint32_t (&words)[kWords], int32_t bit) {
     const int32_t word = bit / 32;
     const auto place = static_cast<uint32_t>(bit % 32);
@@ -128,15 +128,15 @@ struct LaneCode {
     return word + 1 < kWords ? __funnelshift_r(words[word], words[word + 1], place) : words[word] >> place;
   }
 
-  /// Of a piece with an even number and the next one.
+  /// Decodes an even piece and the next one.
   static __device__ __forceinline__ void decode(const uint32_t (&words)[kWords], int32_t piece, int32_t lane,
                                                 const CodeFinder& finder, Halves (&halves)[2]);
 };
 
-/// The lanes whose steps follow those of a lane.
+/// Lanes that hold the steps after a lane's own.
 struct NextLanes {
-  int32_t first;   // pairs; of a trellis of weights: columns 8t … 8t + 3
-  int32_t second;  // of a trellis of weights: columns 8t + 4 …
+  int32_t first;   // pairs; for one-dimensional trellises: columns 8t … 8t + 3
+  int32_t second;  // one-dimensional trellises: columns 8t + 4 …
 
   explicit __device__ NextLanes(int32_t lane) {
     const int32_t t = lane % 4;
@@ -146,7 +146,7 @@ struct NextLanes {
   }
 };
 
-/// Runs of a trellis, two pieces at a time: the first bits of the steps that follow each, [piece][run].
+/// Fetches the first bits after each run of a trellis, for two pieces at a time: [piece][run].
 template <int32_t kRuns>
 __device__ __forceinline__ void following(const uint32_t (&first)[2][kRuns], int32_t lane, uint32_t (&next)[2][kRuns]) {
   const NextLanes lanes(lane);
@@ -156,7 +156,7 @@ __device__ __forceinline__ void following(const uint32_t (&first)[2][kRuns], int
     next[0][0] = got;
     next[1][0] = got >> 16U;
   } else {
-    // Steps of row 0 follow those of row 15, four columns to the left: these are of the other run.
+    // Row 0 continues row 15 four columns to the left, in the other run.
     const bool swaps = lane < 4;
     const uint32_t a = __byte_perm(first[0][0], first[1][0], 0x5410);
     const uint32_t b = __byte_perm(first[0][1], first[1][1], 0x5410);
@@ -202,7 +202,7 @@ __device__ __forceinline__ void LaneCode<kFamily, kQuarters>::decode(const uint3
       first[i / kRuns][i % kRuns] = bits_at(words, kPieceBits * piece + kRunBits * i);
     }
     following(first, lane, next);
-    if constexpr (kRunBits < 16) {  // windows reach beyond the run that follows
+    if constexpr (kRunBits < 16) {  // windows reach beyond the next run
 #pragma unroll
       for (int32_t i = 0; i < 2 * kRuns; ++i) {
         uint32_t& bits = first[i / kRuns][i % kRuns];
@@ -213,7 +213,7 @@ __device__ __forceinline__ void LaneCode<kFamily, kQuarters>::decode(const uint3
 #pragma unroll
     for (int32_t i = 0; i < 2 * kRuns; ++i) {
       const int32_t begin = kPieceBits * piece + kRunBits * i;
-      // The end of the run, from bit kEnd on, and what follows.
+      // The end of the run from bit kEnd on, and its continuation.
       constexpr int32_t kEnd = kRunBits > 16 ? kRunBits - 16 : 0;
       uint32_t end = bits_at(words, begin + kEnd);
       if constexpr (kRunBits < 16) {
@@ -236,7 +236,7 @@ __device__ __forceinline__ void LaneCode<kFamily, kQuarters>::decode(const uint3
   }
 }
 
-/// The lane's words of a block.
+/// Loads the lane's words of a block.
 template <typename Code>
 __device__ __forceinline__ void load_words(const uint8_t* block, uint32_t (&words)[Code::kWords]) {
   constexpr int32_t kTogether = words_together(Code::kCode);
@@ -256,7 +256,7 @@ __device__ __forceinline__ void load_words(const uint8_t* block, uint32_t (&word
   }
 }
 
-/// Of the tables of a scheme, one after the other in the same place.
+/// Bytes for the tables of a scheme's segments, which are used one after the other in the same memory.
 template <Family kFamily, int32_t kQuarters>
 int32_t linear_table_bytes(const LinearMatrix& matrix) {
   if constexpr (weights::Scheme{kFamily, kQuarters}.has_halves()) {

@@ -9,19 +9,19 @@ namespace {
 
 constexpr int32_t kThreads = 512;
 
-/// Those of a block, at least; a power of two, as widths of transforms are.
+/// Minimum inputs per block; a power of two, as widths of transforms are.
 constexpr int32_t kLeastChunk = 2048;
 
 constexpr size_t number_bytes(int32_t n) { return static_cast<size_t>(transform_place(n)) * sizeof(float); }
 
-/// A row of a tile that has fewer.
+/// Zeros a padding row of a tile.
 __device__ __forceinline__ void store_zeros(const LinearInputs& to, int32_t in, int32_t row) {
   for (int32_t i = 8 * static_cast<int32_t>(threadIdx.x); i < in; i += 8 * kThreads) {
     store(to, in, row, i, make_uint4(0, 0, 0, 0));
   }
 }
 
-/// A block a row and chunk of it, which is whole transforms; all of them look for the row's largest magnitude.
+/// One block per row and chunk of whole transforms; each block finds the largest magnitude of the whole row.
 __global__ void __launch_bounds__(kThreads) ready_kernel(InputRows rows, LinearInputs to, int32_t chunk) {
   extern __shared__ __align__(16) float numbers[];
   __shared__ uint32_t largest;
@@ -44,7 +44,8 @@ __global__ void __launch_bounds__(kThreads) ready_kernel(InputRows rows, LinearI
   maker.run(to, static_cast<int32_t>(row));
 }
 
-/// Of rows too wide for a block: signs · x, transformed by chunks, a block each. The last chunk is the rest of a row.
+/// First step for rows too wide for a block: signs · x, transformed in chunks, one block each. The last chunk is the
+/// rest of a row.
 __global__ void __launch_bounds__(kThreads)
     rotate_kernel(InputRows rows, float* rotated, int32_t whole, int32_t chunk) {
   extern __shared__ __align__(16) float numbers[];
@@ -64,7 +65,7 @@ __global__ void __launch_bounds__(kThreads)
   for (auto i = static_cast<int32_t>(threadIdx.x); i < n; i += kThreads) rotated[row + i] = numbers[transform_place(i)];
 }
 
-/// A step of transforms that are wider than a chunk.
+/// One step of transforms that are wider than a chunk.
 __global__ void __launch_bounds__(kThreads)
     combine_kernel(InputRows rows, float* rotated, int32_t whole, int32_t half) {
   wait_for_earlier_kernels();
@@ -77,7 +78,7 @@ __global__ void __launch_bounds__(kThreads)
   at[half] = a - b;
 }
 
-/// A block a row. \param rotated  null: inputs as they are.
+/// Converts rows to FP16, one row per block. \param rotated  null: inputs are not rotated.
 __global__ void __launch_bounds__(kThreads) halve_kernel(InputRows rows, const float* rotated, LinearInputs to) {
   __shared__ uint32_t largest;
   wait_for_earlier_kernels();
@@ -112,7 +113,7 @@ __global__ void __launch_bounds__(kThreads) halve_kernel(InputRows rows, const f
 
 uint32_t blocks_for(int32_t n, int32_t each) { return static_cast<uint32_t>((n + each - 1) / each); }
 
-/// Inputs of a row that a block makes ready: all, or less where rows leave multiprocessors without a block.
+/// Inputs of a row per block: all, or less where whole rows would leave multiprocessors idle.
 int32_t chunk_of(const InputRows& rows, int32_t multiprocessors) {
   const Transforms transforms(rows.in);
   if (transforms.whole != rows.in) return rows.in;

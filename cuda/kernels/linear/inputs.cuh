@@ -1,4 +1,4 @@
-// Inputs of products: rotated, then halves.
+// Inputs of products, rotated and converted to FP16.
 #pragma once
 
 #include "kernels/device/hadamard.cuh"
@@ -11,19 +11,19 @@
 
 namespace kvq::cuda {
 
-/// The Hadamard transforms of a row: `whole` inputs in blocks of `width`, then one of the rest, which is 64.
+/// Hadamard transforms of a row: `whole` inputs in blocks of `width`, then one of the remaining 64.
 struct Transforms {
   static constexpr int32_t kRest = 64;
   int32_t whole;
   int32_t width;
 
   explicit KVQ_HOST_DEVICE Transforms(int32_t in) : whole(weights::rotated_together(in)), width(whole & -whole) {}
-  /// Powers of two by which numbers become larger at most: the square root of the width.
+  /// Maximum growth of magnitudes as a power of two: the square root of the width.
   __device__ int32_t growth() const { return (33 - __clz(max(width, kRest) - 1)) / 2; }
   __device__ float norm(int32_t i) const { return rsqrtf(static_cast<float>(i < whole ? width : kRest)); }
 };
 
-/// Eight neighbours of the inputs of all rows, before they are transformed.
+/// Reads eight neighbours of an input row and applies the rotation's signs.
 __device__ __forceinline__ void read_signed(const InputRows& rows, const uint8_t* signs, int64_t index, int32_t column,
                                             float (&x)[8]) {
   read_eight(rows.x, rows.dtype, reinterpret_cast<uintptr_t>(rows.x) % 16 == 0, index, x);
@@ -35,7 +35,7 @@ __device__ __forceinline__ void read_signed(const InputRows& rows, const uint8_t
   }
 }
 
-/// Bits of a magnitude, of which NaN's are the highest.
+/// Bits of a magnitude, as integers ordered like it with NaN above all.
 __device__ __forceinline__ uint32_t magnitude(float x) { return __float_as_uint(x) & 0x7FFFFFFFU; }
 __device__ __forceinline__ uint32_t largest_magnitude(const float (&x)[8]) {
   uint32_t largest = 0;
@@ -44,7 +44,7 @@ __device__ __forceinline__ uint32_t largest_magnitude(const float (&x)[8]) {
   return largest;
 }
 
-/// Of eight neighbouring lanes, whose inputs are of one row.
+/// Maximum over eight adjacent lanes, which hold inputs of one row.
 __device__ __forceinline__ uint32_t largest_of_eight_lanes(uint32_t number) {
   const uint32_t lanes = 0xFFU << (threadIdx.x % kWarpLanes / 8 * 8);
 #pragma unroll
@@ -53,8 +53,8 @@ __device__ __forceinline__ uint32_t largest_of_eight_lanes(uint32_t number) {
   return number;
 }
 
-/// How a row becomes halves below 2^15. \param largest  magnitude before the row is transformed, which makes numbers
-/// larger by up to 2^growth.
+/// Scales a row to FP16 values below 2^15. \param largest  magnitude before the transform, which enlarges values by up
+/// to 2^growth.
 struct HalfScale {
   float down;
   float up;  // NaN if the row is not finite
@@ -65,7 +65,7 @@ struct HalfScale {
     down = __uint_as_float(static_cast<uint32_t>(127 - exponent) << 23U);
     up = finite ? __uint_as_float(static_cast<uint32_t>(max(127 + exponent, 1)) << 23U) : __uint_as_float(0x7FC00000U);
   }
-  /// Eight neighbours in the order of LinearInputs.
+  /// Converts eight neighbours to FP16 in the order of LinearInputs.
   __device__ __forceinline__ uint4 operator()(const float (&x)[8], float norm) const {
     const float factor = down * norm;
     const auto half = [&](float number) {
@@ -76,7 +76,7 @@ struct HalfScale {
   }
 };
 
-/// Eight neighbours of a row.
+/// Stores eight neighbours of a row.
 __device__ __forceinline__ void store(const LinearInputs& to, int32_t in, int32_t row, int32_t column,
                                       const uint4& halves) {
   if (to.tile_rows == 0) {
@@ -95,31 +95,31 @@ __device__ __forceinline__ void store(const LinearInputs& to, int32_t in, int32_
   }
 }
 
-/// All threads of a block.
+/// Copies the signs with all threads of a block.
 template <int32_t kThreads>
 __device__ __forceinline__ void copy_signs(const InputRows& rows, uint8_t* to) {
   if (rows.signs == nullptr) return;
   for (auto i = static_cast<int32_t>(threadIdx.x); i < rows.in / 8; i += kThreads) to[i] = __ldg(rows.signs + i);
 }
 
-/// What a block needs to make a row ready.
+/// Shared memory for preparing a row.
 struct ReadyShared {
   float* numbers;        // [transform_place(inputs of the chunk)]
-  uint32_t* largest;     // zero
+  uint32_t* largest;     // must be zero
   const uint8_t* signs;  // null: the row is not rotated
 };
 
-/// Inputs of a row that a block makes ready: all, or some whole transforms.
+/// Inputs of a row that a block prepares: all, or some whole transforms.
 struct RowChunk {
   int32_t first;
   int32_t n;
 };
 
-/// Makes a row's inputs ready. Loops stay loops: to fetch instructions takes longer than to execute them.
+/// Prepares a row's inputs. Loops are not unrolled: fetching instructions takes longer than executing them.
 template <int32_t kThreads>
 class ReadyRowMaker {
  public:
-  /// Needs nothing that earlier kernels write. \param row  a single one.
+  /// Reads nothing that earlier kernels write. \param row  a single row.
   __device__ __forceinline__ ReadyRowMaker(const InputRows& row, const RowChunk& chunk, const ReadyShared& shared)
       : row_(row),
         chunk_(chunk),
@@ -128,12 +128,11 @@ class ReadyRowMaker {
         growth_(shared.signs != nullptr ? transforms_.growth() : 0),
         norm_(shared.signs != nullptr ? transforms_.norm(0) : 1.0F) {}
 
-  /// All threads of a block, which waited for each other before and do so afterwards.
-  /// \param row  where it goes.
+  /// Called by all threads of a block, after a barrier; ends with a barrier. \param row  index of the row in `to`.
   __device__ __forceinline__ void run(const LinearInputs& to, int32_t row) const {
     const int32_t first = 8 * static_cast<int32_t>(threadIdx.x);
 #pragma unroll 1
-    for (int32_t i = first; i < row_.in; i += 16 * kThreads) {  // two at a time, since to wait takes longest
+    for (int32_t i = first; i < row_.in; i += 16 * kThreads) {  // two loads in flight, because latency dominates
       const int32_t next = i + 8 * kThreads;
       float x[8];
       float y[8];
@@ -150,12 +149,12 @@ class ReadyRowMaker {
   }
 
  private:
-  /// \param i  of the chunk.
+  /// \param i  within the chunk.
   __device__ __forceinline__ float4* place_of(int32_t i) const {
     return reinterpret_cast<float4*>(shared_.numbers + transform_place(i));
   }
 
-  /// The largest magnitude is that of all inputs, whichever the chunk has.
+  /// Updates the largest magnitude with every input, and keeps those of the chunk.
   __device__ __forceinline__ void keep(int32_t column, float (&x)[8]) const {
     const uint32_t largest = largest_of_eight_lanes(largest_magnitude(x));
     if (threadIdx.x % 8 == 0) atomicMax(shared_.largest, largest);

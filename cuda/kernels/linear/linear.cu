@@ -15,32 +15,32 @@ namespace {
 
 constexpr int32_t kThreads = kLinearThreads;
 constexpr int32_t kWarps = kLinearWarps;
-constexpr int32_t kTileInputs = 8;  // rows of inputs that a product takes
-/// Of one row that each block makes ready for itself.
+constexpr int32_t kTileInputs = 8;  // rows of inputs per product
+/// Maximum inputs of a single row that each block prepares for itself.
 constexpr int32_t kMostOwnInputs = 8192;
-/// Panels of a block of threads; fewer if their sums take too much memory.
+/// Maximum panels per thread block, reduced if their sums take too much memory.
 constexpr int32_t kMostPanels = 256;
 
-/// A block of threads multiplies some panels, 16 outputs each, by up to 8 · kTiles rows of inputs. Each warp has a
-/// stretch of the panels' blocks of codes, and what they sum up meets in shared memory. How that is used, in bytes:
+/// Shared-memory layout in bytes. A thread block multiplies some panels, 16 outputs each, by up to 8 · kTiles rows of
+/// inputs. Each warp takes a range of the panels' code blocks; partial sums meet in shared memory.
 struct LinearPlan {
-  int32_t sum_lanes;  // lanes of four that have sums of rows: 1, 2 or 4
-  int32_t scales;     // where scales of the panels' outputs begin, behind the tables, and then their biases
-  int32_t signs;      // of the inputs, if the block makes them ready
-  int32_t inputs;     // halves, likewise
-  int32_t sums;       // or inputs while they are rotated
+  int32_t sum_lanes;  // lanes of each four that hold sums of existing rows: 1, 2 or 4
+  int32_t scales;     // scales of the panels' outputs, then their biases, behind the tables
+  int32_t signs;      // signs of the inputs if the block prepares them
+  int32_t inputs;     // FP16 inputs if the block prepares them
+  int32_t sums;       // sums, or inputs during their rotation
   int32_t bytes;
 };
 
 struct LinearCall {
   InputRows rows;
-  LinearInputs inputs;  // ready, unless `own`
+  LinearInputs inputs;  // prepared, unless `own`
   LinearPlan plan;
-  bool own;  // whether each block makes the inputs ready
+  bool own;  // each block prepares the inputs for itself
   LinearShares shares;
 };
 
-/// What a block has in shared memory.
+/// Shared memory of a block.
 struct LinearShared {
   std::byte* table;
   float* scales;
@@ -58,25 +58,25 @@ struct LinearShared {
         sums(reinterpret_cast<float4*>(memory + plan.sums)) {}
 };
 
-/// Rows of inputs of a block, in shared or in global memory.
+/// A block's rows of inputs, in shared or global memory.
 struct ReadyRows {
   const uint16_t* halves;
   const float* scales;
   int32_t n;
 };
 
-/// Inputs of a lane for a block of columns, and for each of kTiles.
+/// A lane's inputs for a column of blocks, for each of kTiles.
 template <int32_t kTiles>
 struct LaneInputs {
   uint4 of[kTiles][kPieces];
 
-  /// \param column  the first one, of the segment.
+  /// \param column  first column, within the segment.
   __device__ __forceinline__ void load(const LinearMatrix& matrix, const LinearSegment& segment, const ReadyRows& rows,
                                        int32_t column) {
     const int32_t lane = static_cast<int32_t>(threadIdx.x) % kWarpLanes;
 #pragma unroll
     for (int32_t i = 0; i < kTiles; ++i) {
-      // Columns of products that no row has repeat the last one.
+      // Product columns without a row repeat the last row.
       const int32_t row = min(kTileInputs * i + lane / 4, rows.n - 1);
       const uint16_t* from = rows.halves + int64_t{row} * matrix.in + segment.first_column + column + 8 * (lane % 4);
 #pragma unroll
@@ -107,7 +107,7 @@ __device__ __forceinline__ void clear_sums(const LinearShared& shared, const Pan
   __syncwarp();
 }
 
-/// Adds products of one block of codes to sums of its panel.
+/// Adds the products of one code block to the sums of its panel.
 template <typename Code, int32_t kTiles>
 __device__ __forceinline__ void multiply_block(const uint32_t (&words)[Code::kWords], const CodeFinder& finder,
                                                const LaneInputs<kTiles>& x, float unit, int32_t sum_lanes,
@@ -139,7 +139,7 @@ __device__ __forceinline__ void multiply_block(const uint32_t (&words)[Code::kWo
   }
 }
 
-/// Adds products with a segment of all panels to a warp's sums. \param next  the first words of the stretch.
+/// Adds the products of a segment's blocks in `range` to the warp's sums. \param next  first words of the range.
 template <typename Code, int32_t kTiles>
 __device__ __forceinline__ void multiply(const LinearMatrix& matrix, const LinearSegment& segment,
                                          const PanelRange& panels, const Stretch& stretch,
@@ -180,7 +180,7 @@ __device__ __forceinline__ void multiply(const LinearMatrix& matrix, const Linea
   }
 }
 
-/// The sums of all warps become outputs.
+/// Reduces the sums of all warps to outputs.
 template <int32_t kTiles>
 __device__ __forceinline__ void write_outputs(const LinearProduct& product, const LinearShared& shared,
                                               const ReadyRows& rows, int32_t first_row, const PanelRange& panels,
@@ -191,7 +191,7 @@ __device__ __forceinline__ void write_outputs(const LinearProduct& product, cons
   const int32_t all = panels.n << panel_shift;
   for (auto i = static_cast<int32_t>(threadIdx.x); i < all; i += kThreads) {
     const int32_t at = i & ((1 << panel_shift) - 1);
-    const int32_t group = at / 4 >> lane_shift;  // eight of a tile of inputs
+    const int32_t group = at / 4 >> lane_shift;  // group of eight in a tile of inputs
     const int32_t t = at / 4 & (sum_lanes - 1);
     const int32_t place = (i >> panel_shift) * weights::kTileRows + group % 8 * 2 + at % 4 / 2;
     const int32_t out = panels.first * weights::kTileRows + place;
@@ -208,8 +208,8 @@ __device__ __forceinline__ void write_outputs(const LinearProduct& product, cons
   }
 }
 
-/// Blocks that a multiprocessor is to hold: two where registers allow, so that those of the next kernel get ready while
-/// the last ones of this one multiply.
+/// Target blocks per multiprocessor: two where registers allow, so that the next kernel's blocks prepare while this
+/// one's last blocks multiply.
 template <Family kFamily, int32_t kQuarters, int32_t kTiles>
 constexpr int32_t kResidentBlocks = kTiles == 1 && kQuarters <= 20 ? 2 : 1;
 
@@ -231,8 +231,8 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks<kFamily, kQuarters, 
   const int32_t outputs = panels.n * weights::kTileRows;
   const LinearShared shared(plan, memory, outputs);
 
-  // What no earlier kernel writes comes first.
-  const Stretch stretch(matrix.segments[0], panels);  // of both segments
+  // First the work that does not depend on earlier kernels.
+  const Stretch stretch(matrix.segments[0], panels);  // the same for both segments
   const SegmentCodes<First> first_codes(matrix, matrix.segments[0], panels);
   const SegmentCodes<Second> second_codes(matrix, matrix.segments[kHalves ? 1 : 0], panels);
   first_codes.fetch_column(stretch.column);
@@ -281,7 +281,7 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks<kFamily, kQuarters, 
   write_outputs<kTiles>(share.product, shared, rows, first_row, panels, plan.sum_lanes);
 }
 
-/// Of one kernel.
+/// An instance and its attributes.
 struct Kernel {
   cudaError_t (*launch)(const LinearCall&, dim3 grid, bool overlaps, cudaStream_t);
   cudaError_t (*prepare)(int32_t shared_bytes);
@@ -310,14 +310,14 @@ constexpr std::array<Kernel, sizeof...(i)> kernels(std::index_sequence<i...> /*e
 constexpr auto kFew = kernels<1>(std::make_index_sequence<weights::kSchemeCount>());
 constexpr auto kMany = kernels<2>(std::make_index_sequence<weights::kSchemeCount>());
 
-constexpr int32_t kStaticBytes = 256;  // of shared memory, at most
-/// Of scales and biases of a panel.
+constexpr int32_t kStaticBytes = 256;  // maximum static shared memory
+/// Bytes of a panel's scales and biases.
 constexpr int32_t kPanelBytes = 2 * weights::kTileRows * static_cast<int32_t>(sizeof(float));
 
 int32_t half_bytes(int32_t inputs) { return inputs * static_cast<int32_t>(sizeof(uint16_t)); }
 int32_t number_bytes(int32_t inputs) { return transform_place(inputs) * static_cast<int32_t>(sizeof(float)); }
 
-/// \param panels  of a block of threads, at most.
+/// \param panels  maximum per thread block.
 LinearPlan plan_linear(int32_t table_bytes, const InputRows& rows, int32_t n_tiles, int32_t panels, bool own) {
   const int32_t inputs = own ? rows.in : 0;
   const auto aligned = [](int32_t bytes) { return up_to(bytes, 16) * 16; };
@@ -332,12 +332,12 @@ LinearPlan plan_linear(int32_t table_bytes, const InputRows& rows, int32_t n_til
   return plan;
 }
 
-/// The least number of panels of a block of threads with which all blocks run at once.
+/// Least number of panels per thread block with which all blocks are resident at once.
 int32_t least_panels(LinearProducts products, int32_t multiprocessors) {
   int32_t all = 0;
   for (const LinearProduct& each : products) all += panels_of(each);
   int32_t panels = up_to(all, multiprocessors);
-  // With fewer multiprocessors than matrices there is no such number.
+  // Fewer multiprocessors than matrices cannot hold all blocks.
   while (panels < all && blocks_for(products, panels) > multiprocessors) ++panels;
   return panels;
 }

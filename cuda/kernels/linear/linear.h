@@ -1,5 +1,5 @@
-// Products with packed matrices. Codes become halves by tables in shared memory as they are read, and are multiplied on
-// tensor cores by inputs that were rotated and are halves, too.
+// Products with packed matrices. Tables in shared memory decode codes to FP16 as they are read; tensor cores multiply
+// them by rotated FP16 inputs.
 #pragma once
 
 #include "core/host_device.h"
@@ -12,66 +12,66 @@
 
 namespace kvq::cuda {
 
-/// Rows of inputs that are made ready at a time.
+/// Maximum rows of inputs prepared at a time.
 inline constexpr int32_t kMostLinearRows = 1024;
-/// Rows of a tile of inputs where there are many rows, of which kernels are compiled; the last is a multiple of all.
+/// Tile heights that kernels for many rows are compiled for; the last is a multiple of all.
 inline constexpr int32_t kTileRowCounts[] = {64, 256};
 inline constexpr int32_t kMostTileRows = kTileRowCounts[1];
-/// Inputs of a row whose Hadamard transform a block does by itself, at most.
+/// Maximum inputs per row whose Hadamard transform one block computes.
 inline constexpr int32_t kMostTransformed = 16384;
 
-/// Inputs as matrices are multiplied by: halves times a power of two of their row. A row that has NaN or infinity is
-/// zeros times NaN.
+/// Inputs as the kernels multiply them: FP16 values times a power of two per row. A row with NaN or infinity is zeros
+/// times NaN.
 ///
-/// For few rows: [rows][in], of each eight neighbours in the order 0, 4, 1, 5, 2, 6, 3, 7.
+/// For few rows: [rows][in], each eight neighbours in the order 0, 4, 1, 5, 2, 6, 3, 7.
 ///
-/// For many: planes as warpgroups multiply by them, [rows / tile_rows][in / 64][tile_rows][64], whose 16-byte chunks
-/// trade places by the row's number: chunk 4h + i has of inputs 32h … 32h + 31 those with numbers i and i + 4 of each
-/// eight. Rows up to a multiple of tile_rows are zeros.
+/// For many rows: swizzled planes for warpgroups, [rows / tile_rows][in / 64][tile_rows][64] in 16-byte chunks permuted
+/// by the row's number: chunk 4h + i holds inputs i and i + 4 of each eight of inputs 32h … 32h + 31. Padding rows up
+/// to a multiple of tile_rows are zeros.
 struct LinearInputs {
   uint16_t* halves;
   float* scales;      // [rows]
   int32_t tile_rows;  // 0: for few rows
 };
-/// Inputs of a plane.
+/// Inputs per plane.
 inline constexpr int32_t kPlaneInputs = 64;
 
-/// Rows as the caller has them.
+/// Rows in the caller's memory.
 struct InputRows {
   const void* x;  // [rows][in] of a kvq_dtype
   int32_t dtype;
   int32_t rows;
   int32_t in;
-  const uint8_t* signs;  // of the rotation; null: not rotated
+  const uint8_t* signs;  // signs of the rotation; null: not rotated
 };
 
-/// Blocks of threads that divide the columns of many rows among themselves, at most.
+/// Maximum thread blocks that divide the columns of many rows among themselves.
 inline constexpr int32_t kMostCluster = 8;
-/// Panels of such a block of threads.
+/// Panels per thread block for many rows.
 inline constexpr int32_t kManyPanels = 8;
 
-/// What a device has.
+/// Device properties that kernels depend on.
 struct LinearDevice {
   int32_t multiprocessors;
-  int32_t shared_limit;                // bytes of a block
-  bool overlaps;                       // kernels begin before earlier ones have ended
-  bool has_warpgroups;                 // that multiply
-  int32_t clusters[kMostCluster + 1];  // of so many blocks, that run at once; 0: there are none
+  int32_t shared_limit;                // maximum bytes per block
+  bool overlaps;                       // kernels can begin before earlier ones have ended
+  bool has_warpgroups;                 // has warpgroup products (wgmma)
+  int32_t clusters[kMostCluster + 1];  // resident clusters of this many blocks; 0: none
 };
-/// Of a device that has warpgroups.
+/// Fills `clusters` on a device with warpgroups.
 void count_clusters(LinearDevice& device);
 
-/// Once.
+/// Called once per device.
 cudaError_t prepare_linear_inputs();
-/// Makes inputs ready. \param rotated  [rows][in]; null where no row of more than kMostTransformed is rotated.
+/// Prepares inputs. \param rotated  [rows][in]; null if no rotated row has more than kMostTransformed inputs.
 cudaError_t launch_linear_inputs(const InputRows& rows, float* rotated, const LinearInputs& to,
                                  const LinearDevice& device, cudaStream_t stream);
 
-/// Columns of a matrix that are written in the same code.
+/// Columns of a matrix with the same code.
 struct LinearSegment {
   int32_t first_column;
   int32_t columns;
-  int64_t begin;  // of its codes in a panel, in bytes
+  int64_t begin;  // offset of its codes in a panel, in bytes
   float unit;
   const int8_t* levels;
   int32_t index_bits;
@@ -82,16 +82,16 @@ struct LinearMatrix {
   weights::Scheme scheme;
   int32_t out;
   int32_t in;
-  const uint8_t* codes;  // in the order of lanes (lane_order.h), [panels][panel_bytes]
+  const uint8_t* codes;  // in lane order (code_order.h), [panels][panel_bytes]
   int64_t panel_bytes;
   float scale;
-  const uint16_t* row_scales;  // halves, [out]; null in FP16
+  const uint16_t* row_scales;  // FP16, [out]; null for FP16 weights
   const float* bias;           // [out], or null
   LinearSegment segments[2];
 };
 
-/// Copies codes of `panels` panels from the order of files to that of lanes, or back. What they are copied to is zeros
-/// before. \param file_panel_bytes  of a panel in a file.
+/// Copies codes of `panels` panels from file order to lane order, or back. The target must be zeroed. \param
+/// file_panel_bytes  bytes of a panel in a file.
 cudaError_t launch_to_lanes(const LinearMatrix& matrix, int32_t panels, const uint8_t* file, int64_t file_panel_bytes,
                             uint8_t* lanes, cudaStream_t stream);
 cudaError_t launch_from_lanes(const LinearMatrix& matrix, int32_t panels, const uint8_t* lanes, uint8_t* file,
@@ -103,12 +103,12 @@ struct LinearOutputs {
   int32_t dtype;
 };
 
-/// One of the matrices that are multiplied together: of the same scheme and inputs.
+/// One of several matrices with the same scheme and inputs that a launch multiplies.
 struct LinearProduct {
   LinearMatrix matrix;
   LinearOutputs outputs;
 };
-/// Those of one launch, at most.
+/// Maximum matrices per launch.
 inline constexpr size_t kMostTogether = 4;
 using LinearProducts = std::span<const LinearProduct>;
 
@@ -122,22 +122,22 @@ inline size_t code_bytes(LinearProducts products) {
   for (const LinearProduct& each : products) bytes += code_bytes(each);
   return bytes;
 }
-/// Blocks of threads, if none has more than so many panels.
+/// Thread blocks needed if each has at most `panels` panels.
 inline int32_t blocks_for(LinearProducts products, int32_t panels) {
   int32_t blocks = 0;
   for (const LinearProduct& each : products) blocks += up_to(panels_of(each), panels);
   return blocks;
 }
 
-/// Once for each scheme.
+/// Called once per scheme.
 cudaError_t prepare_linear(const weights::Scheme& scheme, const LinearDevice& device);
 cudaError_t prepare_linear_many(const weights::Scheme& scheme, const LinearDevice& device);
-/// Whether blocks of threads have room to make inputs ready, each for itself.
+/// Whether every thread block has room to prepare the inputs for itself.
 bool has_room_for_inputs(const InputRows& rows, const LinearDevice& device);
-/// \param inputs  ready, for few rows; null: each block of threads makes them ready for itself.
+/// \param inputs  prepared for few rows; null: each thread block prepares them for itself.
 cudaError_t launch_linear(LinearProducts products, const InputRows& rows, const LinearInputs* inputs,
                           const LinearDevice& device, cudaStream_t stream);
-/// On warpgroups. \param inputs  ready, in tiles. \param cluster  blocks of threads that divide columns.
+/// Runs on warpgroups. \param inputs  prepared, in tiles. \param cluster  thread blocks that divide the columns.
 cudaError_t launch_linear_many(LinearProducts products, const InputRows& rows, const LinearInputs& inputs,
                                int32_t cluster, cudaStream_t stream);
 

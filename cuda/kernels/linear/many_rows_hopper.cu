@@ -19,7 +19,7 @@ constexpr int32_t kGroups = 2;  // warpgroups that multiply; one more copies
 constexpr int32_t kGroupThreads = 128;
 constexpr int32_t kThreads = (kGroups + 1) * kGroupThreads;
 constexpr int32_t kMultiplyingThreads = kGroups * kGroupThreads;
-constexpr int32_t kPanels = kManyPanels;  // of a block, one a warp
+constexpr int32_t kPanels = kManyPanels;  // per block, one per warp
 static_assert(kPanels * kWarpLanes == kMultiplyingThreads);
 constexpr int32_t kStages = 4;
 constexpr int32_t kBlockPlanes = kBlockColumns / kPlaneInputs;
@@ -29,7 +29,7 @@ constexpr int32_t plane_bytes(int32_t tile_rows) {
   return tile_rows * kPlaneInputs * static_cast<int32_t>(sizeof(uint16_t));
 }
 
-/// Shared memory of a block, behind tables.
+/// Shared memory of a block, behind the tables.
 template <int32_t kRows>
 struct ManyShared {
   alignas(1024) std::byte planes[kStages][plane_bytes(kRows)];
@@ -44,7 +44,7 @@ struct ManyCall {
   LinearShares shares;
 };
 
-/// Blocks of columns of a segment that a block of threads multiplies by: blocks of a cluster divide them.
+/// Columns of blocks of a segment that a thread block multiplies: the blocks of a cluster divide them.
 struct ColumnRange {
   int32_t first;
   int32_t end;
@@ -56,7 +56,7 @@ struct ColumnRange {
   }
 };
 
-/// One thread: planes of the block's rows, as stages become free.
+/// Copies planes of the block's rows as stages become free; runs in one thread.
 template <int32_t kRows, int32_t kSegments>
 __device__ __forceinline__ void copy_planes(const LinearMatrix& matrix, const LinearInputs& inputs,
                                             ManyShared<kRows>& shared) {
@@ -79,7 +79,7 @@ __device__ __forceinline__ void copy_planes(const LinearMatrix& matrix, const Li
   }
 }
 
-/// A warp's panel times the block's rows, with those of the other warps of its warpgroup.
+/// Multiplies the block's rows by a warp's panel, together with the other warps of its warpgroup.
 template <int32_t kRows>
 class PanelProducts {
  public:
@@ -87,7 +87,7 @@ class PanelProducts {
 
   __device__ __forceinline__ const float (&sums() const)[kRows / 2] { return sums_; }
 
-  /// \param scale  what sums of earlier segments are multiplied by.
+  /// \param scale  factor on the sums of earlier segments.
   template <typename Code>
   __device__ __forceinline__ void add(const LinearMatrix& matrix, const LinearSegment& segment, int32_t panel,
                                       const std::byte* table, float scale) {
@@ -128,7 +128,7 @@ class PanelProducts {
   }
 
  private:
-  /// Of two pieces, as the first operands of four products.
+  /// Rearranges two pieces into the first operands of four products.
   template <typename Code>
   static __device__ __forceinline__ void join(const typename Code::Halves (&halves)[2], uint32_t (&operands)[4][4]) {
 #pragma unroll
@@ -179,7 +179,7 @@ class PanelOutputs {
     }
   }
 
-  /// \param sums  the four of j.
+  /// \param sums  the four sums of group j.
   __device__ __forceinline__ void write(int32_t j, const float (&sums)[4]) const {
 #pragma unroll
     for (int32_t i = 0; i < 2; ++i) {
@@ -205,7 +205,7 @@ class PanelOutputs {
   float biases_[2] = {};
 };
 
-/// Adds up what the blocks of a cluster have summed up over their columns, and writes some of the outputs each.
+/// Reduces the partial sums of a cluster's blocks over columns; each block writes some of the outputs.
 template <int32_t kRows>
 __device__ __forceinline__ void write_together(ManyShared<kRows>& shared, const float (&sums)[kRows / 2],
                                                const PanelOutputs<kRows>& outputs, bool has_panel) {
@@ -213,7 +213,7 @@ __device__ __forceinline__ void write_together(ManyShared<kRows>& shared, const 
   static_assert(sizeof(shared.planes) >= kMultiplyingThreads * sizeof(sums));
   const auto cluster = cooperative_groups::this_cluster();
   auto* own = reinterpret_cast<float4*>(shared.planes) + threadIdx.x;
-  wait_at(kGroupsBarrier, kMultiplyingThreads);  // until no group multiplies by planes
+  wait_at(kGroupsBarrier, kMultiplyingThreads);  // no warpgroup reads the planes any more
 #pragma unroll
   for (int32_t j = 0; j < kEights; ++j) {
     own[j * kMultiplyingThreads] = make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]);
@@ -226,7 +226,7 @@ __device__ __forceinline__ void write_together(ManyShared<kRows>& shared, const 
   for (int32_t k = 0; k < kMostCluster; ++k) of_block[k] = cluster.map_shared_rank(own, min(k, blocks - 1));
 #pragma unroll 1
   for (int32_t j = kEights * block / blocks; has_panel && j < kEights * (block + 1) / blocks; ++j) {
-    float4 each[kMostCluster];  // all of them on their way at once
+    float4 each[kMostCluster];  // all loads in flight at once
 #pragma unroll
     for (int32_t k = 0; k < kMostCluster; ++k) each[k] = of_block[k][j * kMultiplyingThreads];
     float total[4] = {each[0].x, each[0].y, each[0].z, each[0].w};
@@ -237,7 +237,7 @@ __device__ __forceinline__ void write_together(ManyShared<kRows>& shared, const 
     }
     outputs.write(j, total);
   }
-  cluster.sync();  // until no other block reads
+  cluster.sync();  // no other block reads any more
 }
 
 template <Family kFamily, int32_t kQuarters, int32_t kRows>
@@ -295,14 +295,14 @@ __global__ void __launch_bounds__(kThreads, 1) many_kernel(const __grid_constant
   }
 }
 
-/// Of one kernel.
+/// An instance and its attributes.
 struct Kernel {
   cudaError_t (*launch)(const ManyCall&, dim3 grid, int32_t bytes, cudaStream_t);
   cudaError_t (*prepare)(int32_t shared_bytes);
   int32_t (*table_bytes)(const LinearMatrix&);
 };
 
-/// \param grid  whose blocks along z are a cluster.
+/// \param grid  blocks along z form a cluster.
 template <Family kFamily, int32_t kQuarters, int32_t kRows>
 cudaError_t launch(const ManyCall& call, dim3 grid, int32_t bytes, cudaStream_t stream) {
   const Launch launch{.grid = grid,
@@ -342,7 +342,7 @@ void count_clusters(LinearDevice& device) {
     int32_t count = 0;
     if (cudaOccupancyMaxActiveClusters(&count, kernel, &config) == cudaSuccess) device.clusters[blocks] = count;
   }
-  cudaGetLastError();  // what a device cannot do is no failure
+  cudaGetLastError();  // clears the error: an unsupported configuration is no failure
 }
 
 cudaError_t prepare_linear_many(const weights::Scheme& scheme, const LinearDevice& device) {

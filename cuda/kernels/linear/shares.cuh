@@ -1,4 +1,4 @@
-// Which blocks of threads multiply by which of the matrices of a launch.
+// Assignment of thread blocks to the matrices of a launch.
 #pragma once
 
 #include "kernels/linear/linear.h"
@@ -8,18 +8,18 @@
 
 namespace kvq::cuda {
 
-/// A matrix and how the blocks of threads that multiply by it divide its panels.
+/// A matrix and the division of its panels among thread blocks.
 struct LinearShare {
   LinearProduct product;
-  int32_t panels;  // of a block of threads
-  int32_t more;    // first blocks of threads that have one panel more
+  int32_t panels;  // per thread block
+  int32_t more;    // leading thread blocks with one panel more
 };
 struct LinearShares {
-  int32_t ends[kMostTogether];  // behind the blocks of threads of each; there is none behind the last matrix
+  int32_t ends[kMostTogether];  // end of each matrix's thread blocks, except the last matrix's
   LinearShare of[kMostTogether];
 };
 
-/// Divides blocks of threads of no more than so many panels among matrices.
+/// Divides thread blocks of at most `panels` panels among matrices.
 inline LinearShares share_blocks(LinearProducts products, int32_t panels) {
   LinearShares shares{};
   int32_t before = 0;
@@ -34,7 +34,7 @@ inline LinearShares share_blocks(LinearProducts products, int32_t panels) {
   return shares;
 }
 
-/// \param block  in: of the launch; out: of the matrix.
+/// \param block  in: index in the launch; out: index within the matrix.
 __device__ __forceinline__ const LinearShare& share_of(const LinearShares& shares, int32_t& block) {
   int32_t before = 0;
 #pragma unroll

@@ -1,10 +1,10 @@
-// Scores and weighted sums of pages of codes. What differs between kinds is a type `K`:
+// Scores and weighted sums of pages in codes. A type `K` describes a kind of codes:
 //
-//   kCode, kOrder       which code type, and how its keys meet queries
-//   load_keys           words of a lane's four tokens, of the channels of all fields
-//   load_values         words of a lane's four channels of a block, of the tokens of two products
+//   kCode, kOrder       code type, and arrangement of queries for its keys
+//   load_keys           words of a lane's four tokens with the channels of all fields
+//   load_values         words of a lane's four channels of a block with the tokens of two products
 //
-// Loaded words know their codes: even<field>(i) and odd<field>(i) are pairs of codes of token, or channel, i.
+// Loaded words extract codes: even<field>(i) and odd<field>(i) are pairs of codes of token or channel i.
 #pragma once
 
 #include "kernels/pages/layout.cuh"
@@ -16,7 +16,7 @@
 
 namespace kvq::cuda {
 
-/// Words of codes of kBits bits, field beside field.
+/// Words of kBits-bit codes, adjacent fields.
 template <int kBits>
 struct CodeWords {
   uint32_t words[4];
@@ -31,8 +31,8 @@ struct CodeWords {
   }
 };
 
-/// Words of keys at row `within` of those from `first` on, of which every four are permuted alike. There is no such row
-/// for lanes whose channels are past the head.
+/// Loads key words at row `within` of the rows from `first` on; each four rows share a permutation. Rows past the head
+/// do not exist.
 template <typename G>
 __device__ __forceinline__ void load_key_codes(const PageSide<G>& side, int32_t first, int32_t within,
                                                uint32_t (&words)[4]) {
@@ -54,8 +54,8 @@ __device__ __forceinline__ void load_value_codes(const PageSide<G>& side, int32_
   words[3] = four.w;
 }
 
-/// Scales or minima of the 4 · kFours channels of a word, two registers for every four of them: the pairs (0, 2) and
-/// (1, 3), as they lie. Zero beyond the head.
+/// Loads scales or minima of a word's 4 · kFours channels, two registers per four: the stored pairs (0, 2) and (1, 3).
+/// Zero past the head.
 template <int kFours, typename G>
 __device__ __forceinline__ void load_channels(const G& geometry, uint32_t plane, int32_t channel,
                                               uint32_t (&pairs)[2 * kFours]) {
@@ -82,13 +82,13 @@ __device__ __forceinline__ void load_channels(const G& geometry, uint32_t plane,
   }
 }
 
-/// Products of keys of a word a lane.
+/// Products per key word and lane.
 template <typename K>
 inline constexpr int32_t kKeyFields = K::kOrder.fields;
 
-/// Σ q · min of a page, transposed: rows are queries, columns all the same. Rows 8 to 15 belong to the second query
-/// tile; with one tile, to the next product, so that every second product counts there. Fields apart, since queries
-/// lack a power of two that depends on the field, and at least one each for even and odd products.
+/// Σ q · min of a page, transposed: rows are queries, all columns are equal. Rows 8 to 15 belong to the second query
+/// tile; with one tile, to the next product, so only every second product counts there. Fields have separate sums,
+/// because queries lack a power of two that depends on the field; even and odd products have separate sums, too.
 template <typename K>
 struct KeyBias {
   static constexpr int32_t kSums = kKeyFields<K> == 1 ? 2 : kKeyFields<K>;
@@ -96,7 +96,7 @@ struct KeyBias {
   float sums[kSums][4];
 };
 
-/// Query g of tile n.
+/// Bias of query g of tile n.
 template <typename K, typename G>
 __device__ __forceinline__ float bias_of(const KeyBias<K>& bias, int32_t n) {
   float of_row = 0.0F;
@@ -108,7 +108,7 @@ __device__ __forceinline__ float bias_of(const KeyBias<K>& bias, int32_t n) {
   return of_row;
 }
 
-/// Products of fields kField and up of words `i`.
+/// Adds the products of fields kField and up of words `i`.
 template <typename K, int32_t kField, typename G, typename Codes>
 __device__ __forceinline__ void score_fields(int32_t i, const Codes& codes, const uint32_t (&scale)[2 * kKeyFields<K>],
                                              const uint32_t (&minimum)[2 * kKeyFields<K>],
@@ -175,7 +175,7 @@ __device__ __forceinline__ void score_codes(const PageSide<G>& keys, const Query
   scale_scores(queries.row_scale, scores);
 }
 
-/// Eight tokens' scales or minima: the pairs (0, 2), (1, 3), (4, 6), (5, 7), as they lie.
+/// Loads eight tokens' scales or minima: the stored pairs (0, 2), (1, 3), (4, 6), (5, 7).
 __device__ __forceinline__ void load_eight(uint32_t address, uint32_t (&pairs)[4]) {
   const auto eight = load_shared<uint4>(address);
   pairs[0] = eight.x;
@@ -184,7 +184,7 @@ __device__ __forceinline__ void load_eight(uint32_t address, uint32_t (&pairs)[4
   pairs[3] = eight.w;
 }
 
-/// Product kStep over tokens of block m of channels.
+/// Adds product kStep over tokens for channel block m.
 template <int32_t kStep, typename Codes, int NT, typename Sums>
 __device__ __forceinline__ void add_products(const Codes& codes, const Weights<NT>& p, int32_t m, Sums& outputs) {
   uint32_t even[4];
@@ -202,7 +202,7 @@ __device__ __forceinline__ void add_products(const Codes& codes, const Weights<N
   }
 }
 
-/// The second product of a word with several fields takes codes from the next one.
+/// Scales down the weights of a word's second product, which takes the codes of the next field.
 template <typename K, int NT>
 __device__ __forceinline__ void lower_second(const Weights<NT>& p, Weights<NT>& lowered) {
   constexpr uint32_t kDown = static_cast<uint32_t>(15 - K::kOrder.shift) << 10U;

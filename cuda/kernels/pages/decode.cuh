@@ -1,5 +1,5 @@
-// Codes of pages become numbers by the products that attention makes of them: keys times the rows of a unit matrix, or
-// of a Hadamard matrix where keys are rotated; values times weights that take one token each.
+// Decodes pages through attention's products: keys times rows of a unit matrix, or of a Hadamard matrix for rotated
+// keys; values times weights that select one token each.
 #pragma once
 
 #include "kernels/pages/key_operands.cuh"
@@ -7,20 +7,20 @@
 
 namespace kvq::cuda {
 
-/// Two halves, the nearest ones that are finite.
+/// Packs two values with saturation to finite FP16.
 __device__ __forceinline__ uint32_t pack_finite(float low, float high) {
   constexpr float kMost = 65504.0F;
   return pack(fminf(fmaxf(low, -kMost), kMost), fminf(fmaxf(high, -kMost), kMost));
 }
 
-/// One number of the rows that keys are multiplied by.
+/// Element of the matrix by which keys are multiplied.
 __device__ __forceinline__ __half unit_number(int32_t row, int32_t channel, bool rotated, int32_t hadamard_block) {
   if (!rotated) return __float2half_rn(row == channel ? 1.0F : 0.0F);
   if (row / hadamard_block != channel / hadamard_block) return __float2half_rn(0.0F);
   return __float2half_rn((__popc(row & channel & (hadamard_block - 1)) & 1) != 0 ? -1.0F : 1.0F);
 }
 
-/// Keys as they are scored again and again.
+/// Keys whose operands are rebuilt for every score.
 template <typename K, typename G>
 struct WholeKeys {
   __device__ __forceinline__ explicit WholeKeys(const PageSide<G>& /*keys*/) {}
@@ -30,12 +30,12 @@ struct WholeKeys {
   }
 };
 
-/// Codes of short rows fit into registers all at once.
+/// Short rows fit in registers as decoded operands.
 template <typename K, typename G>
 using ScoredKeys = std::conditional_t<!K::kCode.is_float16() && G::kWidth <= 128, KeyOperands<K, G>, WholeKeys<K, G>>;
 
-/// Calls `store` with G::kRows channels of all tokens as if they were scores of queries, and the first of them. `rows`
-/// gives the rows of a pass of so many channels.
+/// Decodes keys in passes of G::kRows channels and calls `store` with the values of all tokens, arranged like scores,
+/// and the pass's first channel. `rows` returns the matrix rows of a pass.
 template <typename G, typename Rows, typename Store>
 __device__ __forceinline__ void decode_keys(const PageSide<G>& keys, const Rows& rows, const Store& store) {
   PageKinds<G>::visit(keys.layout.format.keys(), [&](auto kind) {
@@ -58,7 +58,7 @@ __device__ __forceinline__ void decode_keys(const PageSide<G>& keys, const Rows&
   });
 }
 
-/// Weights of queries that each take one of the tokens from `first` on, times the token's gain.
+/// Weights of queries that each select one token from `first` on, times the token's gain.
 template <int NT, typename Gains>
 __device__ __forceinline__ void unit_weights(int32_t first, const Gains& gains, const Lane& lane, Weights<NT>& p) {
 #pragma unroll
@@ -72,10 +72,10 @@ __device__ __forceinline__ void unit_weights(int32_t first, const Gains& gains, 
   }
 }
 
-/// The same: G::kRows tokens as if they were outputs of queries, and the first of them.
+/// Decodes values in passes of G::kRows tokens and calls `store` with their outputs and the pass's first token.
 template <typename G, typename Store>
 __device__ __forceinline__ void decode_values(const PageSide<G>& values, const Store& store) {
-  // A choice in every pass, so that what does not depend on the kind is there once.
+  // Branches on the kind in every pass, so that kind-independent code exists once.
 #pragma unroll 1
   for (int32_t first = 0; first < kSlots; first += G::kRows) {
     Outputs<G> outputs;

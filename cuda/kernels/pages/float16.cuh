@@ -1,4 +1,4 @@
-// FP16 pages: halves of neighbouring channels, or tokens, a word.
+// FP16 pages: a word holds two neighbouring channels of keys, or tokens of values.
 #pragma once
 
 #include "kernels/pages/layout.cuh"

@@ -1,4 +1,4 @@
-// A page's format as kernels know it.
+// A page's format as a word for kernels.
 #pragma once
 
 #include "formats/page_fields.h"
@@ -10,7 +10,7 @@ namespace kvq::cuda {
 inline constexpr int32_t kSlots = kPageSlots;
 inline constexpr int32_t kMaxHeadDim = kvq::kMaxHeadDim;
 
-/// Both sides' code types, rotations and centres, and log2(group / 32) of values, in kBits bits. 0: FP16.
+/// Code types, rotations and centres of both sides and log2(group / 32) of values, in kBits bits. 0: FP16.
 struct FormatCode {
   uint32_t bits = 0;
 
@@ -31,13 +31,13 @@ struct FormatCode {
   static constexpr uint32_t kValueCode = kCode << kSideBits;
   static constexpr uint32_t kHadamardValues = 1U << (kSideBits + kHadamardBit);
 
-  /// The bits of one side, as of keys. `indices`: there are several trained centres.
+  /// Bits of one side in the position of keys. `indices`: the side has several trained centres.
   KVQ_HOST_DEVICE static constexpr uint32_t side(CodeType code, bool hadamard, Centre centre, bool indices) {
     const uint32_t centre_bits = centre == Centre::kTrained ? 1U << kTrainedBit | (indices ? 1U << kIndicesBit : 0U)
                                                             : (centre == Centre::kPageMean ? 1U << kPageMeanBit : 0U);
     return code.packed() | (hadamard ? 1U << kHadamardBit : 0U) | centre_bits;
   }
-  /// Pages with nothing but this code on both sides.
+  /// Format of pages with this code on both sides and nothing else.
   KVQ_HOST_DEVICE static constexpr FormatCode both(CodeType code) { return {code.packed() * (1U + (1U << kSideBits))}; }
 
   KVQ_HOST_DEVICE constexpr bool is_float16() const { return (bits & (kKeyCode | kValueCode)) == 0; }
@@ -52,12 +52,12 @@ struct FormatCode {
   KVQ_HOST_DEVICE constexpr bool centred_keys() const { return has(kTrainedBit); }
   KVQ_HOST_DEVICE constexpr bool centred_values() const { return has(kSideBits + kTrainedBit); }
   KVQ_HOST_DEVICE constexpr bool centred() const { return centred_keys() || centred_values(); }
-  /// Whether a page says which of several centres a token has.
+  /// Whether a page stores the index of each token's centre.
   KVQ_HOST_DEVICE constexpr bool key_indices() const { return has(kIndicesBit) && has(kTrainedBit); }
   KVQ_HOST_DEVICE constexpr bool value_indices() const {
     return has(kSideBits + kIndicesBit) && has(kSideBits + kTrainedBit);
   }
-  /// Whether both sides have gains, whose bytes then lie behind the codes of both.
+  /// Whether both sides have gains; their bytes then follow the codes of both.
   KVQ_HOST_DEVICE constexpr bool both_have_gains() const { return keys().has_gains() && values().has_gains(); }
 
   KVQ_HOST_DEVICE constexpr SideLayout key_layout(int32_t head_dim) const {
@@ -84,12 +84,12 @@ KVQ_HOST_DEVICE constexpr PagePlaces page_places(FormatCode format, int32_t head
   return page_places(format.key_layout(head_dim), format.value_layout(head_dim));
 }
 
-/// A side with nothing but codes and scales of 32 channels.
+/// Places of a side with codes and scales of 32 channels only.
 KVQ_HOST_DEVICE constexpr SidePlaces side_places(Side side, CodeType code, int32_t head_dim) {
   return side_places(SideLayout{.side = side, .code = code, .head_dim = head_dim});
 }
 
-/// The same where the head size is a multiple of 32: no word is padded.
+/// side_places for a head size that is a multiple of 32: no word is padded.
 KVQ_HOST_DEVICE constexpr SidePlaces full_places(Side side, CodeType code, int32_t head_dim) {
   SidePlaces at{};
   at.codes = kSlots * head_dim * code.bits / 8;

@@ -1,8 +1,8 @@
-// Pages in gain–shape codes: codes are multiplied as they are; a token's gain is applied to its scores, and to its
-// weights before values are summed. What a type `K` of such pages says, beside what others do (attend_codes.cuh):
+// Gain–shape pages: codes are multiplied directly; a token's gain multiplies its score, or its weight before values are
+// summed. A type `K` of these pages adds to those of codes.cuh:
 //
-//   kMiddle             codes stand for code − kMiddle
-//   kValueUnit          what weights are raised by
+//   kMiddle             codes represent code − kMiddle
+//   kValueUnit          factor on weights
 //   ValueCodes          of a page: codes(m) are words of the lane's four channels of block m
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace kvq::cuda {
 
-/// unit · largest · 2^((code − 255)/32), and 0 for code 0, of the lane's four tokens.
+/// Gains of the lane's four tokens: unit · largest · 2^((code − 255)/32), and 0 for code 0.
 __device__ __forceinline__ TokenGains load_gains(uint32_t gains, uint32_t largest, float unit, const Lane& lane) {
   const auto codes = load_shared<uint32_t>(gains + static_cast<uint32_t>(4 * lane.g));
   const auto half = __ushort_as_half(static_cast<uint16_t>(load_shared<uint32_t>(largest)));
@@ -49,8 +49,7 @@ __device__ __forceinline__ TokenGains load_value_gains(const PageSide<G>& values
                     kind.is_trellis() ? kTrellisWeight : 1.0F, values.lane);
 }
 
-/// Sums of products of keys and queries. Those of one tile of queries are added up in two, which wait for each other
-/// less.
+/// Sums of products of keys and queries. A single query tile has two sums to shorten the dependency chains.
 template <typename G>
 struct KeySums {
   static constexpr int32_t kParts = G::kTiles == 1 ? 2 : 1;
@@ -68,7 +67,7 @@ struct KeySums {
   }
 };
 
-/// Products of fields kField and up of words `i`.
+/// Adds the products of fields kField and up of words `i`.
 template <typename K, int32_t kField, typename G, typename Codes>
 __device__ __forceinline__ void multiply_fields(int32_t i, const Codes& codes, const QueryFragments<G>& queries,
                                                 KeySums<G>& sums) {
@@ -93,7 +92,7 @@ __device__ __forceinline__ void multiply_fields(int32_t i, const Codes& codes, c
   }
 }
 
-/// Products of queries with their page's mean, of the columns of scores.
+/// Products of queries with their page's mean, per column of scores.
 template <int NT>
 using MeanScores = float[NT][2];
 
@@ -121,7 +120,7 @@ __device__ __forceinline__ void score_mean(const PageSide<G>& keys, const QueryF
         const int32_t step = kFields * i + f + j;
 #pragma unroll
         for (int32_t n = 0; n < G::kTiles; ++n) {
-          // All rows are the same.
+          // All rows are equal.
           mma(sums[n][f + j], even, 0, odd, 0, queries.of_codes(n, step, 0), queries.of_codes(n, step, 1));
         }
       }
@@ -173,7 +172,7 @@ __device__ __forceinline__ void score_gains(const PageSide<G>& keys, const Query
   }
 }
 
-/// As Outputs, of one block of channels of a page.
+/// Outputs of one channel block of a page.
 template <int NT>
 struct PageSums {
   float channels[NT][1][2][4] = {};
@@ -216,7 +215,7 @@ __device__ __forceinline__ void add_gains(const PageSide<G>& values, const Weigh
   }
 }
 
-/// What kinds with gains do in the same way.
+/// Operations common to all kinds with gains.
 template <typename K>
 struct GainPage {
   template <typename G>
@@ -235,7 +234,7 @@ struct GainPage {
   }
 };
 
-/// Scalar codes lie like those of integers: `Words` loads them.
+/// Scalar codes have the layout of integer codes: `Words` loads them.
 template <CodeType kScalar, typename Words>
 struct ScalarPage : GainPage<ScalarPage<kScalar, Words>> {
   static constexpr CodeType kCode = kScalar;
@@ -257,7 +256,7 @@ struct ScalarPage : GainPage<ScalarPage<kScalar, Words>> {
   };
 };
 
-/// Eight codes a byte, of which two lanes share words.
+/// Eight codes per byte; two lanes share words.
 struct OneBit {
   static constexpr KeyOrder kOrder = {.fields = 4, .shift = 1, .codes = true};
 

@@ -1,4 +1,4 @@
-// Sizes that the attention kernel is compiled for, the shared memory they make, and who a thread is.
+// Compile-time sizes of the attention kernel, its shared memory, and a thread's place.
 #pragma once
 
 #include "kernels/attend/attend.h"
@@ -7,19 +7,19 @@
 
 namespace kvq::cuda {
 
-/// Two a scheduler do more than three, even where those have all the registers that they need.
+/// Two warps per scheduler are faster than three, even where three have all the registers that they need.
 constexpr int32_t kMaxWarps = 8;
 constexpr int32_t kMaxStages = 8;
-/// Lanes of groups that a head does not have read minima of values past the end of a page.
+/// Bytes past the end of a page that lanes of missing groups read as minima of values.
 constexpr int32_t kOverrun = 512;
 constexpr uint32_t kAll = 0xFFFFFFFFU;
 
-/// What pages a kernel knows, each all of those before it: without gains; gain–shape codes; those relative to trained
-/// centres, of which a head has one; several; several that are read from device memory, since shared memory is too
-/// small.
+/// Kinds of pages that a kernel supports, each including those before: without gains; gain–shape codes; relative to a
+/// single trained centre per head; to several centres; to several centres read from device memory, because shared
+/// memory is too small.
 enum class Lists { kPlain, kGains, kCentre, kCentres, kFarCentres };
 
-/// DP: width of a row, the head size if kFull, at least that otherwise; NT: tiles of eight query rows.
+/// DP: row width, equal to the head size if kFull, otherwise at least that; NT: tiles of eight query rows.
 template <int DP, bool kFull, int NT, Lists kLists>
 struct Geometry {
   static constexpr bool kGains = kLists >= Lists::kGains;
@@ -33,17 +33,17 @@ struct Geometry {
   static constexpr int32_t kSteps = DP / 16;     // products over channels
   static constexpr int32_t kChannels = DP / 32;  // blocks of 32 channels
 
-  const int32_t& dim;  // the head size
+  const int32_t& dim;  // head size
 
   __device__ __forceinline__ bool has_channel(int32_t channel) const { return kFull || channel < dim; }
   __device__ __forceinline__ int32_t head_dim() const { return kFull ? DP : dim; }
-  /// Channels that a Hadamard rotation takes together.
+  /// Channels that a Hadamard rotation mixes.
   __device__ __forceinline__ int32_t hadamard_block() const { return kFull ? DP : dim & -dim; }
 };
 
-/// A thread's place in its block, and in tensor-core fragments: (g, t).
+/// A thread's place in its block and in tensor-core fragments, (g, t).
 struct Lane {
-  int32_t warps;  // of the block
+  int32_t warps;  // per block
   int32_t warp;
   int32_t index;  // in the warp
   int32_t g;
@@ -55,14 +55,14 @@ __device__ __forceinline__ Lane this_lane() {
   return {static_cast<int32_t>(blockDim.x / 32), static_cast<int32_t>(threadIdx.x / 32), index, index / 4, index % 4};
 }
 
-/// Query rows of the unit at hand.
+/// Query rows of the current unit.
 template <int DP, int NT>
 struct SharedQueries {
-  static constexpr int32_t kStride = DP + 8;  // halves; keeps rows in different banks
+  static constexpr int32_t kStride = DP + 8;  // in FP16 values; keeps rows in different banks
 
-  alignas(16) __half plain[8 * NT][kStride];    // each row scaled to below 1
-  alignas(16) __half rotated[8 * NT][kStride];  // the same after the Hadamard rotation
-  float row_scale[8 * NT];                      // what the scaling took off, times the scale of logits
+  alignas(16) __half plain[8 * NT][kStride];    // each row scaled below 1
+  alignas(16) __half rotated[8 * NT][kStride];  // `plain` after the Hadamard rotation
+  float row_scale[8 * NT];                      // inverse of the row's scaling, times the scale of logits
   int32_t row_position[8 * NT];
 };
 
@@ -73,47 +73,47 @@ struct Shared {
   float maxima[kMaxWarps][8 * NT];
   float sums[kMaxWarps][8 * NT];
   uint64_t arrived[kMaxWarps][kMaxStages];  // barriers of the rings
-  int32_t page_ends[kMaxSplitUnits];        // running number of pages up to and with each unit
+  int32_t page_ends[kMaxSplitUnits];        // cumulative pages up to and including each unit
 };
 
 template <typename G>
 using SharedOf = Shared<G::kWidth, G::kTiles>;
 
-/// Behind it, for pages relative to trained centres. Rows and turns are in the order of query_place.
+/// Shared memory behind it for pages relative to trained centres. Rows and rotations are in the order of query_place.
 template <typename G>
 struct SharedCentres {
-  static constexpr int32_t kStride = G::kWidth + 32;  // halves; keeps neighbouring rows in different banks
+  static constexpr int32_t kStride = G::kWidth + 32;  // in FP16 values; keeps neighbouring rows in different banks
 
-  alignas(16) __half queries[G::kRows][kStride];  // as SharedQueries::plain
-  // Of the page at hand and the next one: cosines, and sines instead of second numbers.
+  alignas(16) __half queries[G::kRows][kStride];  // like SharedQueries::plain
+  // For the current page and the next: cosines in place of first channels, sines in place of second ones.
   alignas(16) __half turns[kMaxWarps][2][G::kWidth];
   alignas(16) uint2 frequencies[G::kWidth / 2];
 };
 
 constexpr int32_t whole_lines(size_t bytes) { return static_cast<int32_t>((bytes + 127) / 128 * 128); }
 
-/// Where that is, and where slots' turns, rows of keys and rows of values begin after it.
+/// Offset of SharedCentres, and of the slots' rotations, key rows and value rows behind it.
 template <typename G>
 inline constexpr int32_t kSharedCentresAt = whole_lines(sizeof(SharedOf<G>));
 template <typename G>
 inline constexpr int32_t kCentreRowsAt = kSharedCentresAt<G> + (G::kCentre ? whole_lines(sizeof(SharedCentres<G>)) : 0);
 
-/// Bytes from there up to the rings.
+/// Bytes from SharedCentres to the rings.
 template <typename G>
 KVQ_HOST_DEVICE int32_t centre_row_bytes(const CentreRows& rows) {
   if (!G::kCentre) return 0;
   return turn_bytes(rows) + (G::kFarCentres ? 0 : key_row_bytes(rows, G::kWidth) + value_row_bytes(rows, G::kWidth));
 }
 
-/// The rings of all warps in a row. They hold pages during a walk, and outputs after it.
+/// Rings of all warps. They hold pages during a walk, and outputs after it.
 struct Rings {
   uint8_t* memory;
-  int32_t bytes;  // of each
+  int32_t bytes;  // per ring
 
   __device__ __forceinline__ uint8_t* of(int32_t warp) const { return memory + warp * bytes; }
 };
 
-/// What a thread's block works with.
+/// State shared by a block's threads.
 template <typename G>
 struct Block {
   const AttendArguments& arguments;

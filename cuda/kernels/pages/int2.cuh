@@ -1,4 +1,4 @@
-// INT2 pages: four codes a byte.
+// INT2 pages: four codes per byte.
 #pragma once
 
 #include "kernels/pages/codes.cuh"

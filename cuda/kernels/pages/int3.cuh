@@ -1,4 +1,4 @@
-// INT3 pages: two bits of four codes a byte, and in other words the third bit of eight.
+// INT3 pages: words with the low two bits of four codes per byte, and words with the third bit of eight.
 #pragma once
 
 #include "kernels/pages/codes.cuh"
@@ -10,8 +10,8 @@ struct Int3Page {
   static constexpr KeyOrder kOrder = {.fields = 4, .shift = 0, .codes = true};
 
   struct Codes {
-    uint32_t low[4];   // two bits of each code
-    uint32_t high[4];  // the third
+    uint32_t low[4];   // low two bits of each code
+    uint32_t high[4];  // third bit of each code
 
     template <int kField>
     __device__ __forceinline__ uint32_t even(int32_t i) const {

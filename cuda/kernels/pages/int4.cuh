@@ -1,4 +1,4 @@
-// INT4 pages: two codes a byte.
+// INT4 pages: two codes per byte.
 #pragma once
 
 #include "kernels/pages/codes.cuh"

@@ -1,4 +1,4 @@
-// INT8 pages: a code a byte.
+// INT8 pages: one code per byte.
 #pragma once
 
 #include "kernels/pages/codes.cuh"
@@ -16,7 +16,7 @@ struct Int8Page {
     return codes;
   }
 
-  /// Each product over tokens has words of its own.
+  /// Each product over tokens has its own words.
   struct ValueCodes {
     CodeWords<8> products[2];
 

@@ -1,11 +1,11 @@
-// Codes of a page's keys, taken apart once for many rows of queries.
+// Key operands of a page, extracted once for many rows of queries.
 #pragma once
 
 #include "kernels/pages/gain_shape.cuh"
 
 namespace kvq::cuda {
 
-/// First operands of all products over channels, and what belongs to integers' channels.
+/// First operands of all products over channels, with scales and minima for integers.
 template <typename K, typename G>
 struct KeyOperands {
   static constexpr int32_t kFields = kKeyFields<K>;
@@ -15,7 +15,7 @@ struct KeyOperands {
   uint32_t odd[G::kSteps][4];
   uint32_t scales[kScales ? G::kSteps : 1][2];
   uint32_t minima[kScales ? G::kSteps : 1][2];
-  TokenGains gains;  // of kinds that have them
+  TokenGains gains;  // for kinds with gains
 
   __device__ __forceinline__ explicit KeyOperands(const PageSide<G>& keys) {
     const SidePlaces bytes = key_bytes_of<K, G>(keys.layout);
@@ -38,7 +38,7 @@ struct KeyOperands {
     if constexpr (!kScales) gains = load_key_gains(keys);
   }
 
-  /// As K::score.
+  /// Equals K::score.
   __device__ __forceinline__ void score(const PageSide<G>& keys, const QueryFragments<G>& queries,
                                         Scores<G::kTiles>& scores) const {
     if constexpr (kScales) {

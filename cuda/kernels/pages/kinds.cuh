@@ -1,11 +1,11 @@
-// The kinds of pages that attention reads. A kind is a type with
+// Page kinds that attention reads. A kind is a type with
 //
-//   kCode, kOrder       which code type, and how its keys meet queries
+//   kCode, kOrder       code type, and arrangement of queries for its keys
 //   score               scores of a page's keys
-//   value_gains         what weights of a page's values are multiplied by
+//   value_gains         factors on the weights of a page's values
 //   add_values          weighted sums of a page's values
 //
-// and becomes known to kernels by its place in a list.
+// known_codes.h lists the codes that have a kind.
 #pragma once
 
 #include "kernels/pages/float16.cuh"
@@ -25,7 +25,7 @@ namespace kvq::cuda {
 
 template <PageKind First, PageKind... Rest>
 struct KindList {
-  /// Call `act` with a value of the type that stands for `kind`.
+  /// Calls `act` with an instance of the type for `kind`.
   template <typename Do>
   __device__ __forceinline__ static void visit(CodeType kind, const Do& act) {
     if constexpr (sizeof...(Rest) == 0) {
@@ -41,7 +41,7 @@ struct KindList {
     return kind == First::kCode || (... || (kind == Rest::kCode));
   }
 
-  /// How keys meet queries.
+  /// Arrangement of queries for keys of a code type.
   __device__ __forceinline__ static KeyOrder order(CodeType keys) {
     KeyOrder order = First::kOrder;
     ((order = keys == Rest::kCode ? Rest::kOrder : order), ...);
@@ -49,7 +49,7 @@ struct KindList {
   }
 };
 
-/// The list of the pages of some codes, followed by others.
+/// List of the page kinds of some codes, followed by other kinds.
 template <const auto& kCodes, typename Indices, PageKind... Rest>
 struct ListOf;
 template <const auto& kCodes, size_t... kI, PageKind... Rest>
@@ -66,10 +66,10 @@ struct GainKindsAnd<KindList<Kinds...>> {
   using Type = KindsOf<kGainCodes, Kinds...>;
 };
 
-/// Without gains.
+/// Kinds without gains.
 using PlainKinds = KindsOf<kPlainCodes>;
 
-/// The kinds that have a loop without a choice inside.
+/// Kinds with a specialized loop, tested in this order.
 template <typename G>
 using FastKinds = std::conditional_t<G::kGains, KindsOf<kGainCodes, Float16Page>, PlainKinds>;
 
@@ -77,12 +77,12 @@ using FastKinds = std::conditional_t<G::kGains, KindsOf<kGainCodes, Float16Page>
 template <typename G>
 using PageKinds = std::conditional_t<G::kGains, GainKindsAnd<PlainKinds>::Type, PlainKinds>;
 
-/// Whether a loop knows of pages that not all queries see all of. The newest page mostly is one, and in FP16: with a
-/// loop that other FP16 pages need anyway no instructions are fetched for it alone.
+/// Whether a loop supports masks. Most masked pages are newest pages in FP16: reusing the loop for FP16 pages saves
+/// fetching instructions for a masked page alone.
 template <typename K>
 inline constexpr bool kMasks = !PageKind<K> || std::is_same_v<K, Float16Page>;
 
-/// Stands for pages of any kinds: each side is told by its format.
+/// Handles pages of any kinds by branching on each side's format.
 struct MixedPages {
   template <typename G>
   __device__ __forceinline__ static void score(const PageSide<G>& keys, const QueryFragments<G>& queries,
@@ -107,7 +107,7 @@ struct MixedPages {
   }
 };
 
-/// How keys of kind K, or of the kind that `keys` says, meet queries.
+/// Arrangement of queries for keys of kind K, or of the kind `keys` if K is any.
 template <typename K, typename G>
 __device__ __forceinline__ KeyOrder key_order(CodeType keys) {
   if constexpr (PageKind<K>) {

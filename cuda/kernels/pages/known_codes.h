@@ -1,11 +1,11 @@
-// The code types that kernels encode and attend to, beside those of codebooks; contexts refuse others.
+// Code types that kernels encode and attend to, beside CommVQ; contexts refuse others.
 #pragma once
 
 #include "formats/side_format.h"
 
 namespace kvq::cuda {
 
-// In the order in which attention compiles their loops and looks for a page's.
+// In the order in which attention compiles their loops and tests a page's code.
 inline constexpr CodeType kPlainCodes[] = {CodeType::integer(4), CodeType::integer(2), CodeType::integer(8),
                                            CodeType::integer(3), CodeType::float16()};
 inline constexpr CodeType kGainCodes[] = {

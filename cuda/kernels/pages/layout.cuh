@@ -1,4 +1,4 @@
-// Where the numbers of a page lie, and how a lane reads them from shared memory.
+// Layout of a page, and a lane's loads from its copy in shared memory.
 #pragma once
 
 #include "kernels/pages/math.cuh"
@@ -7,7 +7,7 @@
 
 namespace kvq::cuda {
 
-/// A format, and where its numbers lie.
+/// A format and its places.
 struct PageLayout : PagePlaces {
   FormatCode format;
   int32_t group_shift;
@@ -18,17 +18,17 @@ __device__ __forceinline__ PageLayout layout_of(const G& geometry, FormatCode fo
   return {page_places(format, geometry.head_dim()), format, format.group_shift()};
 }
 
-/// A type that stands for one kind of pages.
+/// A type that represents one kind of pages.
 template <typename K>
 concept PageKind = requires {
   { K::kCode } -> std::convertible_to<CodeType>;
 };
 
-/// The type that stands for pages of a code type: a specialization for each code of known_codes.h, with a member Type.
+/// Maps a code type to its page kind: a specialization per code of known_codes.h, with a member Type.
 template <CodeType kCode>
 struct PageTypeOf;
 
-/// The bytes of keys of kind K, or of any kind, known when compiling if the kind and the head size are.
+/// Places of keys of kind K, or of any kind; compile-time constants for a known kind and head size.
 template <typename K, typename G>
 __device__ __forceinline__ SidePlaces key_bytes_of(const PageLayout& layout) {
   if constexpr (G::kExact && PageKind<K>) {
@@ -38,7 +38,7 @@ __device__ __forceinline__ SidePlaces key_bytes_of(const PageLayout& layout) {
   return layout.keys;
 }
 
-/// Where the values of pages of kind K on both sides begin.
+/// Offset of values in pages with kind K on both sides.
 template <typename K, typename G>
 __device__ __forceinline__ int32_t values_at(const PageLayout& layout) {
   if constexpr (G::kExact && PageKind<K>) {
@@ -48,7 +48,7 @@ __device__ __forceinline__ int32_t values_at(const PageLayout& layout) {
   return layout.values_at;
 }
 
-/// The same for the codes of values.
+/// Bytes of codes of values of kind K.
 template <typename K, typename G>
 __device__ __forceinline__ int32_t value_codes_of(const PageLayout& layout) {
   if constexpr (G::kExact) {
@@ -101,7 +101,7 @@ __device__ __forceinline__ PageSide<G> page_side(const G& geometry, const PageLa
   return {geometry, layout, {lane.warps, lane.warp, lane.index, lane.g, opaque(lane.t)}, address};
 }
 
-/// Keys: words of the lane's tokens at `row`, tiles 0 and 1, 2 and 3.
+/// Loads key words of the lane's tokens at `row`: of tiles 0 and 1, then of tiles 2 and 3.
 template <typename G>
 __device__ __forceinline__ void load_key_words(const PageSide<G>& side, int32_t row, int32_t swizzle,
                                                uint32_t (&words)[4]) {
@@ -115,7 +115,7 @@ __device__ __forceinline__ void load_key_words(const PageSide<G>& side, int32_t 
   words[3] = high.y;
 }
 
-/// Values: words of the lane's four channels of block m at `row`.
+/// Loads value words of the lane's four channels of block m at `row`.
 template <typename G>
 __device__ __forceinline__ uint4 load_value_words(const PageSide<G>& side, int32_t row, int32_t swizzle, int32_t m) {
   const int32_t head_dim = side.geometry.head_dim();

@@ -1,4 +1,4 @@
-// Arithmetic of the attention kernel, a few instructions each.
+// Arithmetic of the attention kernel in few instructions.
 #pragma once
 
 #include "kernels/pages/geometry.cuh"
@@ -13,14 +13,14 @@ __device__ inline float exp2_fast(float x) {
   return y;
 }
 
-/// Of a normal number.
+/// For normal numbers.
 __device__ inline float log2_fast(float x) {
   float y;
   asm("lg2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
   return y;
 }
 
-/// Keeps the compiler from computing what follows from `x` ahead of loops, once for every page format.
+/// Keeps the compiler from hoisting computations with `x` out of loops, once for every page format.
 __device__ inline int32_t opaque(int32_t x) {
   asm volatile("" : "+r"(x));
   return x;
@@ -33,7 +33,7 @@ __device__ inline void butterfly(float& a, float& b) {
   a = sum;
 }
 
-/// The same between lanes that are `distance` apart.
+/// One step of a Hadamard rotation across lanes `distance` apart.
 __device__ inline void butterfly(float& x, int32_t lane, int32_t distance) {
   const float other = __shfl_xor_sync(kAll, x, distance);
   x = (lane & distance) != 0 ? other - x : x + other;

@@ -1,6 +1,6 @@
-// The order of elements within a field of a page on a GPU, so that kernels read them as they lie, without bank
-// conflicts and without moving FP16 numbers: 16-byte chunks of codes trade places within a line of 128 bytes, and of
-// every four scales or minima the two in the middle are swapped. Both permutations are their own inverse.
+// Order of elements within a field of a page on a GPU: kernels read them without bank conflicts and without moving FP16
+// values between registers. 16-byte chunks of codes are permuted within a line of 128 bytes, and the middle two of each
+// four scales or minima are swapped. Both permutations are their own inverse.
 #pragma once
 
 #include "kernels/pages/format_code.h"
@@ -9,7 +9,7 @@ namespace kvq::cuda {
 
 KVQ_HOST_DEVICE constexpr int32_t value_lanes(int32_t head_dim) { return side_plane(Side::kValues, 1, head_dim).lanes; }
 
-/// How the chunks of a row of keys, or of a pair of rows of FP16 keys, are permuted.
+/// Permutation of the chunks of a row of keys, or of a pair of rows of FP16 keys.
 KVQ_HOST_DEVICE inline int32_t key_swizzle(int32_t row) { return (row & 1) | ((row & 2) << 1); }
 
 /// Place of 16-byte chunk `i` of the codes of keys.
@@ -17,13 +17,13 @@ KVQ_HOST_DEVICE inline int32_t key_chunk(CodeType code, int32_t i) {
   return i ^ key_swizzle(i >> (code.is_float16() ? 4 : 3));
 }
 
-/// Rows of values are permuted when they are whole lines and a power of two of them.
+/// Rows of values are permuted if they are whole lines and a power of two of them.
 KVQ_HOST_DEVICE inline bool swizzles_values(int32_t head_dim) {
   const int32_t lanes = value_lanes(head_dim);
   return lanes >= 32 && (lanes & (lanes - 1)) == 0;
 }
 
-/// How the chunks of a row of values are permuted. Rows, or groups of rows, are what one load of a warp covers.
+/// Permutation of the chunks of a row of values; one load of a warp covers a row or a group of rows.
 KVQ_HOST_DEVICE inline int32_t value_swizzle(CodeType code, int32_t head_dim, int32_t row) {
   if (!swizzles_values(head_dim)) return 0;
   return 2 * (row >> (code.is_float16() ? 2 : (code == CodeType::integer(8) ? 1 : 0)) & 3);
@@ -40,15 +40,15 @@ KVQ_HOST_DEVICE inline int32_t scale_place(int32_t i) {
   return within == 1 || within == 2 ? i ^ 3 : i;
 }
 
-/// Gains and indices of centres lie in the order in which lanes of attention take tokens: four a lane.
+/// Place of a slot's gain or centre index, in the order in which attention's lanes take tokens: four per lane.
 KVQ_HOST_DEVICE constexpr int32_t slot_place(int32_t slot) {
   return 4 * (2 * (slot / 8) + slot / 2 % 2) + 2 * (slot / 4 % 2) + slot % 2;
 }
 
-/// Bytes of a mean have their highest bit flipped: they are numbers from 0 on.
+/// Flips the highest bit of a mean's bytes, which makes them unsigned.
 inline constexpr uint8_t kMeanFlip = 0x80;
 
-/// What kernels take for granted of a code's layout, at every head size that they serve.
+/// Whether a code's layout satisfies the kernels' assumptions at every head size.
 constexpr bool fits_kernels(CodeType code) {
   for (int32_t head_dim = 8; head_dim <= kMaxHeadDim; head_dim += 8) {
     const SidePlaces keys = side_places(Side::kKeys, code, head_dim);

@@ -1,4 +1,4 @@
-// A warp's outputs in registers, while it walks pages.
+// A warp's outputs in registers while it walks pages.
 #pragma once
 
 #include "kernels/device/fragments.cuh"
@@ -6,8 +6,8 @@
 
 namespace kvq::cuda {
 
-/// Weighted sums of values. Channel 32m + 4g + 2h + i of query 8n + 2t + c is channels[n][m][h][2i + c]; what minima
-/// contributed to it comes from `bias`, whose row g is group g of channels.
+/// Weighted sums of values. Channel 32m + 4g + 2h + i of query 8n + 2t + c is channels[n][m][h][2i + c]; `bias` holds
+/// the minima's contribution, with group g of channels in row g.
 template <typename G>
 struct Outputs {
   float bias[G::kTiles][4];  // Σ p · min
@@ -28,7 +28,7 @@ __device__ __forceinline__ void clear(Outputs<G>& outputs) {
   }
 }
 
-/// Multiply what query 8n + 2t + c has so far.
+/// Scales the sums of query 8n + 2t + c.
 template <typename G>
 __device__ __forceinline__ void rescale(Outputs<G>& outputs, int32_t n, int32_t c, float factor) {
   outputs.bias[n][c] *= factor;
@@ -43,7 +43,6 @@ __device__ __forceinline__ void rescale(Outputs<G>& outputs, int32_t n, int32_t 
   }
 }
 
-/// Multiply all outputs.
 template <typename G>
 __device__ __forceinline__ void scale(Outputs<G>& outputs, float factor) {
 #pragma unroll
@@ -53,17 +52,18 @@ __device__ __forceinline__ void scale(Outputs<G>& outputs, float factor) {
   }
 }
 
-/// The power of two that products with codes of values lack.
+/// Factor missing from products with codes of values.
 __device__ __forceinline__ float code_scale(CodeType values) {
   return values.is_trellis() ? kSubnormalScale / kTrellisWeight : kSubnormalScale;
 }
-/// What outputs of a run of pages lack. Where rows of centres may be added, those of gain–shape codes lack nothing.
+/// Factor missing from the outputs of a run of pages. In kernels with centre rows, the outputs of gain–shape pages
+/// already include it.
 template <typename G>
 __device__ __forceinline__ float output_scale(CodeType values) {
   return G::kCentres && values.has_gains() ? 1.0F : code_scale(values);
 }
 
-/// After pages of codes: give outputs the power of two that products with codes lack, and add what minima contributed.
+/// Completes outputs after pages of codes: applies the missing factor and adds the minima's contribution.
 template <typename G>
 __device__ __forceinline__ void finish_codes(Outputs<G>& outputs, float code_scale, int32_t group_shift,
                                              const Lane& lane) {
@@ -87,8 +87,8 @@ __device__ __forceinline__ void finish_codes(Outputs<G>& outputs, float code_sca
   }
 }
 
-/// Values of rotated pages are summed in rotated space. A list that mixes both kinds changes space between them; the
-/// rotation is its own inverse.
+/// Moves outputs into Hadamard-rotated space or back, as the rotation is its own inverse. Values of rotated pages are
+/// summed in rotated space, so a list that mixes both changes space between runs.
 template <typename G>
 __device__ __forceinline__ void change_space(const G& geometry, const Lane& lane, Outputs<G>& outputs) {
   auto& out = outputs.channels;
@@ -128,7 +128,7 @@ __device__ __forceinline__ void change_space(const G& geometry, const Lane& lane
   scale(outputs, rsqrtf(static_cast<float>(block)));
 }
 
-/// Have the sums after pages of one layout go on with pages of another format.
+/// Prepares the sums after pages of one layout for pages of another format.
 template <typename G>
 __device__ __forceinline__ void leave_layout(const G& geometry, const PageLayout& layout, FormatCode next,
                                              const Lane& lane, Outputs<G>& outputs) {

@@ -6,12 +6,12 @@
 
 namespace kvq::cuda {
 
-/// How a kind of keys meets queries in products over channels: a word, or what belongs to it, holds four channels for
-/// each of several products, which are its fields.
+/// Arrangement of queries for a kind of keys in products over channels: a key word holds four channels for each of
+/// several products, its fields.
 struct KeyOrder {
   int32_t fields;  // a power of two
-  int32_t shift;   // bits by which the codes of a field lie above those of the one before it; queries make up for it
-  bool codes;      // rather than halves: a lane's four channels are paired (0, 2), (1, 3)
+  int32_t shift;   // bits by which codes of a field lie above those of the previous one; queries compensate
+  bool codes;      // codes instead of FP16: a lane's four channels are paired (0, 2), (1, 3)
 
   __device__ __forceinline__ int32_t field(int32_t step) const { return step & (fields - 1); }
   /// First of the four channels that lane t supplies to product `step`.
@@ -27,21 +27,21 @@ struct QueryFragments {
 
   uint32_t quads[kQuads][4];
   float row_scale[G::kTiles][2];
-  float sums[G::kTiles][2];  // of all channels, for kinds with gains
+  float sums[G::kTiles][2];  // over all channels, for kinds with gains
 
-  /// Registers of query tile n for product `step`: half 0 and 1 of this lane's four channels. They lie in quads, which
-  /// for codes are a first operand too (see score_codes): of two tiles, or of one and the next product.
+  /// Register of query tile n for product `step`: half 0 or 1 of this lane's four channels. For codes, the quads are
+  /// first operands too (see score_codes): of two tiles, or of one tile and two successive products.
   __device__ __forceinline__ uint32_t of_codes(int32_t n, int32_t step, int32_t half) const {
     return G::kTiles == 2 ? quads[step][2 * half + n] : quads[step / 2][2 * half + step % 2];
   }
 
-  /// The same for FP16 pages, whose second operand is a pair of neighbours.
+  /// Register of query tile n for FP16 pages, whose second operand is a pair of neighbours.
   __device__ __forceinline__ uint32_t of_halves(int32_t n, int32_t step, int32_t half) const {
     return G::kTiles == 2 ? quads[step][2 * n + half] : quads[step / 2][2 * (step % 2) + half];
   }
 };
 
-/// Four channels of a query for product `step`.
+/// Loads four channels of a query for product `step`.
 __device__ __forceinline__ uint2 load_four(const __half* row, const KeyOrder& order, int32_t t, int32_t step) {
   const uint2 four = *reinterpret_cast<const uint2*>(row + order.channel(t, step));
   if (!order.codes) return four;
@@ -51,7 +51,7 @@ __device__ __forceinline__ uint2 load_four(const __half* row, const KeyOrder& or
   return {multiply(low_halves(four.x, four.y), down), multiply(high_halves(four.x, four.y), down)};
 }
 
-/// `rows`: the unit's queries in shared memory, rotated if keys are.
+/// `rows`: the unit's queries in shared memory, Hadamard-rotated if keys are.
 template <typename G>
 __device__ __forceinline__ void load_fragments(const __half (&rows)[G::kRows][G::kWidth + 8], const KeyOrder& order,
                                                const Lane& lane, QueryFragments<G>& to) {
@@ -70,7 +70,7 @@ __device__ __forceinline__ void load_fragments(const __half (&rows)[G::kRows][G:
   }
 }
 
-/// Sums of queries over channels, as products with codes would see them.
+/// Sums queries over channels with the rounding that products with codes see.
 template <typename G>
 __device__ __forceinline__ void sum_queries(const KeyOrder& order, const Lane& lane, QueryFragments<G>& to) {
 #pragma unroll
@@ -93,7 +93,7 @@ __device__ __forceinline__ void sum_queries(const KeyOrder& order, const Lane& l
   }
 }
 
-/// What scaling took off the queries of this lane's columns.
+/// Loads the row scales of this lane's columns.
 template <typename G>
 __device__ __forceinline__ void load_row_scales(const float (&row_scale)[G::kRows], const Lane& lane,
                                                 QueryFragments<G>& to) {

@@ -11,7 +11,7 @@ namespace kvq::cuda {
 struct alignas(16) DevicePage {
   uint64_t data;
   int32_t first_position;
-  uint32_t state;  // FormatCode, then kCountBits of the count, then whether positions have gaps
+  uint32_t state;  // FormatCode, kCountBits of the count, then whether positions have gaps
 
   static constexpr uint32_t kCountBits = 7;
   static constexpr uint32_t kGapsBit = FormatCode::kBits + kCountBits;
@@ -25,36 +25,36 @@ struct alignas(16) DevicePage {
   KVQ_HOST_DEVICE constexpr int32_t count() const {
     return static_cast<int32_t>(state >> FormatCode::kBits & ((1U << kCountBits) - 1U));
   }
-  /// Positions are not consecutive: see SequenceView::positions.
+  /// Positions are not consecutive; see SequenceView::positions.
   KVQ_HOST_DEVICE constexpr bool has_positions() const { return state >> kGapsBit != 0; }
 };
 static_assert(sizeof(DevicePage) == 16);
 
-/// How far one head's list has come. Attention and appending by the device itself go by it alone, so that they can be
-/// repeated while a sequence grows.
+/// State of one head's list. Attention and device-side appending read only this, so graphs can replay them while a
+/// sequence grows.
 struct alignas(16) HeadState {
   int32_t pages;          // in use
   int32_t length;         // tokens of the layer
-  int32_t next_position;  // of the next token, if it follows the newest
+  int32_t next_position;  // position of the next token, if consecutive
   int32_t room;           // tokens for which pages are reserved
 };
 static_assert(sizeof(HeadState) == 16);
 
-/// The page table of one layer of one sequence.
+/// Page table of one layer of one sequence.
 struct SequenceView {
   DevicePage* pages;   // [kv_heads][capacity]
   HeadState* heads;    // [kv_heads]
-  int32_t* positions;  // [kv_heads][capacity][32] of pages that have_positions, or null
+  int32_t* positions;  // [kv_heads][capacity][32] for pages that have_positions, or null
   int32_t capacity;
 };
 
 /// Pages reserved for one layer of one sequence.
 struct ReserveView {
-  const uint64_t* finals;  // [kv_heads][capacity] pages in their final format, by place in the list
+  const uint64_t* finals;  // [kv_heads][capacity] pages for final formats, by place in the list
   const uint64_t* open;    // [kv_heads][ring] FP16 pages: page i is open in open[i % ring]
   int32_t capacity;
   int32_t ring;
-  int32_t sink;    // pages from the first on that stay FP16
+  int32_t sink;    // leading pages that stay FP16
   int32_t recent;  // newest pages that stay FP16
   int32_t sealed;  // FormatCode of the others
 };

@@ -5,11 +5,11 @@
 
 namespace kvq::cuda {
 
-/// A lane's scores: of token tile 2m + i and query 8n + 2t + c it is scores[n][m][2i + c].
+/// A lane's scores: token tile 2m + i and query 8n + 2t + c are scores[n][m][2i + c].
 template <int NT>
 using Scores = float[NT][2][4];
 
-/// Weights that softmax makes of scores, as second operands of two products over tokens.
+/// Softmax weights as second operands of two products over tokens.
 template <int NT>
 using Weights = uint32_t[NT][4];
 
@@ -22,7 +22,7 @@ __device__ __forceinline__ void clear(Scores<NT>& scores) {
   }
 }
 
-/// Give scores the scales of their queries.
+/// Multiplies scores by the scales of their queries.
 template <int NT>
 __device__ __forceinline__ void scale_scores(const float (&row_scale)[NT][2], Scores<NT>& scores) {
 #pragma unroll
@@ -44,7 +44,7 @@ __device__ __forceinline__ void cap_scores(float softcap, Scores<NT>& scores) {
   }
 }
 
-/// The highest of this lane's scores of query 8n + 2t + c.
+/// Highest of this lane's scores of query 8n + 2t + c.
 template <int NT>
 __device__ __forceinline__ float highest_score(const Scores<NT>& s, int32_t n, int32_t c) {
   return fmaxf(fmaxf(s[n][0][c], s[n][0][c + 2]), fmaxf(s[n][1][c], s[n][1][c + 2]));

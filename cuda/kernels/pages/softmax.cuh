@@ -1,4 +1,4 @@
-// Softmax of scores as pages come (Milakov & Gimelshein, "Online normalizer calculation for softmax").
+// Online softmax over pages (Milakov & Gimelshein, "Online normalizer calculation for softmax").
 #pragma once
 
 #include "kernels/pages/outputs.cuh"
@@ -6,13 +6,13 @@
 
 namespace kvq::cuda {
 
-/// Of queries 8n + 2t + c.
+/// State of queries 8n + 2t + c.
 template <int NT>
 struct SoftmaxState {
   float maximum[NT][2];
-  float sum[NT][2];  // of this lane's tokens
-  // The part of it whose values are not relative to trained centres. During a run of such pages, less what there was
-  // before.
+  float sum[NT][2];  // over this lane's tokens
+  // The part of `sum` whose values are not relative to trained centres. During a run of such pages, `sum` before the
+  // run is subtracted.
   float elsewhere[NT][2];
 };
 
@@ -29,7 +29,7 @@ __device__ __forceinline__ void clear(SoftmaxState<NT>& state) {
   }
 }
 
-/// Rarely needed: most pages of a long list hold no new maximum.
+/// Rarely called: most pages of a long list hold no new maximum.
 template <typename G, int NT>
 __device__ __forceinline__ void raise_maxima(const Scores<NT>& s, SoftmaxState<NT>& state, Outputs<G>& outputs) {
 #pragma unroll
@@ -50,7 +50,7 @@ __device__ __forceinline__ void raise_maxima(const Scores<NT>& s, SoftmaxState<N
   }
 }
 
-/// Gains of a lane's tokens, one a tile.
+/// Gains of a lane's tokens, one per tile.
 struct TokenGains {
   float of[4];
 
@@ -60,7 +60,7 @@ struct NoGains {
   __device__ __forceinline__ float apply(float weight, int32_t /*tile*/) const { return weight; }
 };
 
-/// A run of pages whose values are not relative to trained centres begins (factor −1) or ends (1).
+/// Marks the begin (factor −1) or end (1) of a run of pages whose values are not relative to trained centres.
 template <int NT>
 __device__ __forceinline__ void note_elsewhere(SoftmaxState<NT>& state, float factor) {
 #pragma unroll
@@ -70,8 +70,8 @@ __device__ __forceinline__ void note_elsewhere(SoftmaxState<NT>& state, float fa
   }
 }
 
-/// Weights of a page's tokens, times gains of their values, relative to the maxima so far; and, with kTwice, without
-/// gains. Outputs follow when maxima rise.
+/// Computes the weights of a page's tokens relative to the maxima so far, times the gains of their values, and with
+/// kTwice also without gains. Rescales outputs when maxima rise.
 template <bool kTwice, typename G, typename Gains, int NT>
 __device__ __forceinline__ void softmax(const Scores<NT>& s, const Gains& gains, SoftmaxState<NT>& state,
                                         Outputs<G>& outputs, Weights<NT>& p, Weights<NT>& without_gains) {

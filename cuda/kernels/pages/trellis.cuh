@@ -1,5 +1,5 @@
-// Pages of trellis codes. The chain of a token's keys goes along the bits of a lane's words; that of values across
-// words of channels 16 apart, so that 16 or 32 tokens are decoded at once.
+// Pages of trellis codes. A token's key chain runs along the bits of a lane's words; its value chain runs across words
+// of channels 16 apart, so that 16 or 32 tokens are decoded at once.
 #pragma once
 
 #include "kernels/pages/gain_shape.cuh"
@@ -7,10 +7,10 @@
 
 namespace kvq::cuda {
 
-/// Row of words of keys before `row`, of the `rows` of a plane.
+/// Predecessor of key row `row` in the chain, which wraps around the `rows` of a plane.
 __device__ __forceinline__ int32_t row_before(int32_t row, int32_t rows) { return row == 0 ? rows - 1 : row - 1; }
 
-/// Words of the plane that has the highest bits of keys' codes: the lane's at `row` and those before them.
+/// Loads the lane's words at `row` and the preceding ones from the plane of the highest code bits of keys.
 template <typename Codes, typename G>
 __device__ __forceinline__ void load_trellis_keys(const PageSide<G>& side, int32_t first, int32_t row, int32_t rows,
                                                   uint32_t (&words)[4], uint32_t (&last)[4]) {
@@ -21,11 +21,10 @@ __device__ __forceinline__ void load_trellis_keys(const PageSide<G>& side, int32
   load_key_words(side, before, key_swizzle(before), last);
 }
 
-/// What follows from the words of a side's highest bits for a lane: four tokens' parities from all of a chain's words
-/// of four channels.
+/// Parities of four tokens from the chain words of four channels; the words hold the highest code bits of a side.
 template <typename Codes>
 struct TrellisWords {
-  uint32_t before[7][4];  // d numbers before
+  uint32_t before[7][4];  // words `d` steps earlier in the chain
 
   __device__ __forceinline__ Parities parities(int32_t i, uint32_t shift) const {
     uint32_t of_one[7];
@@ -38,8 +37,8 @@ struct TrellisWords {
   }
 };
 
-/// Words of values of a plane, which is a row of a side, as chains go: of the vectors of 16 channels, lane g takes
-/// every second one, and in it four channels.
+/// Words of a plane of values, a row of a side, in chain order: lane g takes every second vector of 16 channels, and
+/// four channels in it.
 template <typename G>
 class ChainWords {
  public:
@@ -53,7 +52,7 @@ class ChainWords {
     }
   }
 
-  /// Of the lane's channels of block m, `d` numbers before.
+  /// Words of the lane's channels of block m, `d` steps earlier in the chain.
   __device__ __forceinline__ void get(int32_t m, int32_t d, uint32_t (&to)[4]) const {
     const int32_t j = 2 * m - d;
     if constexpr (kKept) {
@@ -72,13 +71,13 @@ class ChainWords {
   static constexpr bool kKept = G::kExact;
   static constexpr int32_t kVectors = G::kWidth / 16;
 
-  /// Four channels of vector j + g / 4, which exists.
+  /// Loads four channels of vector j + g / 4, which must exist.
   __device__ __forceinline__ uint4 load_row(int32_t j) const {
     const int32_t column = (4 * j + side_.lane.g) ^ swizzle();
     return load_shared<uint4>(side_.address + static_cast<uint32_t>((row_ * row_chunks() + column) * 16));
   }
 
-  /// The same where j may be negative: then the chain goes on at the end of the channels before.
+  /// Like load_row for a possibly negative j: the chain then continues at the end of the previous channels.
   __device__ __forceinline__ void load_before(int32_t j, uint32_t (&to)[4]) const {
     int32_t vector = j + (side_.lane.g >> 2);
     int32_t channel = 4 * (side_.lane.g & 3);

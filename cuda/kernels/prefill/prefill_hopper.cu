@@ -4,10 +4,10 @@ namespace kvq::cuda {
 namespace {
 
 constexpr int32_t kThreads = 128 * (kConsumers + 1);
-constexpr int32_t kFirstOrder = 1;                         // named barriers: whose products come next
-constexpr int32_t kFirstGroup = kFirstOrder + kConsumers;  // and of each warpgroup alone
+constexpr int32_t kFirstOrder = 1;                         // named barriers that alternate the groups' products
+constexpr int32_t kFirstGroup = kFirstOrder + kConsumers;  // named barrier of each warpgroup alone
 
-/// What a block does: a unit of 128 rows, over a part of its tiles.
+/// Work of a block: a unit of 128 rows and a part of its tiles.
 struct Work {
   Unit unit;
   int32_t rows;
@@ -34,15 +34,15 @@ __device__ __forceinline__ void produce(const Tiles& tiles, const Work& work, Pr
   }
 }
 
-/// One warpgroup's rows.
+/// A warpgroup's rows.
 template <int D>
 struct Consumer {
   const AttendArguments& arguments;
   PrefillShared<D>& shared;
-  const TileTokens* tokens;  // of the tile at hand, which those before it follow
+  const TileTokens* tokens;  // current tile; earlier tiles precede it
   int32_t group;
   RowPair rows;
-  QueryRange range;  // of the warpgroup's rows
+  QueryRange range;  // positions of the warpgroup's rows
   float outputs[D / 2];
 
   __device__ __forceinline__ void multiply_keys(int32_t stage, float (&scores)[64]) const {
@@ -66,7 +66,7 @@ struct Consumer {
     commit_products();
   }
 
-  /// First and last position of the tile at hand, asked for ahead of their use.
+  /// First and last position of the current tile, loaded ahead of use.
   __device__ __forceinline__ int2 tile_range() const { return __ldg(reinterpret_cast<const int2*>(&tokens->first)); }
 
   __device__ __forceinline__ void weigh(const int2& of_tile, float (&scores)[64], float (&factors)[2]) {
@@ -81,13 +81,13 @@ struct Consumer {
     weigh_rows(scale, rows, scores, factors);
   }
 
-  /// The warp's products with a stage have been waited for.
+  /// Releases a stage after the warp has waited for its products.
   __device__ __forceinline__ static void leave(uint64_t& barrier) {
     __syncwarp();
     if (threadIdx.x % 32 == 0) arrive(barrier);
   }
 
-  /// Warpgroups take turns at starting products, so that one's softmax runs beside the other's products.
+  /// Warpgroups alternate in starting products: the softmax of one overlaps the products of the other.
   __device__ __forceinline__ void take_turn() const { wait_at(kFirstOrder + group, 2 * 128); }
   __device__ __forceinline__ void pass_turn() const { arrive_at(kFirstOrder + (group ^ 1), 2 * 128); }
 
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto& shared = *reinterpret_cast<PrefillShared<D>*>(memory);
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const int32_t warpgroup = __shfl_sync(kAll, thread / 128, 0);
-  // Later rows see more tokens: they come first. Blocks of a head follow each other, so that its tiles stay in the L2.
+  // Later rows see more tokens, so they run first. Blocks of a head are adjacent to keep its tiles in the L2 cache.
   auto index = static_cast<int32_t>(blockIdx.x);
   Work work{};
   const int32_t part = index % tiles.parts;
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   write_rows<D>(arguments, work.unit, work.rows, mine, consumer.rows, consumer.outputs, partial);
 }
 
-/// Partials of all parts become outputs, a row a warp.
+/// Merges the partials of all parts into outputs, one row per warp.
 template <int D>
 __global__ void __launch_bounds__(256)
     merge_kernel(const __grid_constant__ AttendArguments arguments, const __grid_constant__ Tiles tiles) {

@@ -1,4 +1,4 @@
-// A warpgroup's 64 rows: queries into shared memory, softmax of their scores, and outputs.
+// A warpgroup's 64 rows: queries in shared memory, softmax of scores, and outputs.
 #pragma once
 
 #include "kernels/attend/queries.cuh"
@@ -6,8 +6,8 @@
 
 namespace kvq::cuda {
 
-/// Queries of the warp's 16 rows: turned by their positions, scaled by a power of two to below 1, rounded to halves.
-/// Rows that do not exist are zeros.
+/// Loads the queries of the warp's 16 rows: rotated to their positions, scaled below 1 by a power of two, rounded to
+/// FP16. Missing rows are zeros.
 template <int D>
 __device__ __forceinline__ void load_query_rows(const AttendArguments& arguments, const Unit& unit, int32_t rows,
                                                 int32_t first_row, PrefillShared<D>& shared) {
@@ -48,7 +48,7 @@ __device__ __forceinline__ void load_query_rows(const AttendArguments& arguments
     const int32_t exponent = min(max(static_cast<int32_t>(__float_as_uint(largest) >> 23U), 64), 250) - 126;
     const float up = __uint_as_float(static_cast<uint32_t>(127 + exponent) << 23U);
     const float down = __uint_as_float(static_cast<uint32_t>(127 - exponent) << 23U);
-    // Scales are above 0, so that the highest score of a row is found before it gets its scale.
+    // Scales are positive, so a row's highest score can be found before scaling.
     const float down_signed = copysignf(down, arguments.scale);
     if (lane == 0) shared.row_scale[row] = up * fabsf(arguments.scale);
     const int32_t of_group = row % kGroupRows;
@@ -67,19 +67,19 @@ __device__ __forceinline__ void load_query_rows(const AttendArguments& arguments
 
 /// A lane's two rows, 8 apart.
 struct RowPair {
-  float scale[2];  // of scores
+  float scale[2];  // factor on scores
   int32_t position[2];
-  float maximum[2] = {minus_infinity(), minus_infinity()};  // of scores before scaling
-  float sum[2] = {0.0F, 0.0F};                              // of this lane's columns
+  float maximum[2] = {minus_infinity(), minus_infinity()};  // before scaling
+  float sum[2] = {0.0F, 0.0F};                              // over this lane's columns
 };
 
-/// Give the lane's scores what they lack and cap them.
+/// Scales the lane's scores and applies the soft cap.
 __device__ __forceinline__ void cap_rows(float softcap, RowPair& rows, float (&scores)[64]) {
 #pragma unroll
   for (int32_t i = 0; i < 64; ++i) scores[i] = softcap * tanhf(scores[i] * rows.scale[i / 2 % 2] / softcap);
 }
 
-/// Take out tokens that a row does not see.
+/// Masks the tokens that a row does not see.
 __device__ __forceinline__ void mask_rows(const TileTokens& tokens, int32_t window, const RowPair& rows, int32_t t,
                                           float (&scores)[64]) {
   int32_t lowest[2];
@@ -103,7 +103,7 @@ __device__ __forceinline__ void mask_rows(const TileTokens& tokens, int32_t wind
   }
 }
 
-/// Scores become weights relative to the maxima so far; `factors`: on what came before.
+/// Turns scores into weights relative to the maxima so far; `factors`: rescaling of earlier sums.
 __device__ __forceinline__ void weigh_rows(const float (&scale)[2], RowPair& rows, float (&scores)[64],
                                            float (&factors)[2]) {
 #pragma unroll
@@ -131,7 +131,7 @@ __device__ __forceinline__ void weigh_rows(const float (&scale)[2], RowPair& row
   }
 }
 
-/// Weights as first operands of the products with values.
+/// Packs weights as first operands of the products with values.
 __device__ __forceinline__ void pack_weights(const float (&weights)[64], uint32_t (&packed)[8][4]) {
 #pragma unroll
   for (int32_t i = 0; i < 32; ++i) packed[i / 4][i % 4] = pack(weights[2 * i], weights[2 * i + 1]);
@@ -143,7 +143,7 @@ __device__ __forceinline__ void scale_rows(const float (&factors)[2], float (&ou
   for (int32_t i = 0; i < N; ++i) outputs[i] *= factors[i / 2 % 2];
 }
 
-/// The lane's columns of its rows to the caller, or as a partial: maximum and sum [kBlockRows][2], outputs
+/// Writes the lane's columns of its rows to the caller, or to a partial: maximum and sum [kBlockRows][2], outputs
 /// [kBlockRows][D].
 template <int D>
 __device__ __forceinline__ void write_rows(const AttendArguments& arguments, const Unit& unit, int32_t rows,

@@ -1,4 +1,4 @@
-// Tiles on their way through shared memory, and which of them a block's rows see.
+// Tiles in shared memory, and the range of tiles that a block's rows see.
 #pragma once
 
 #include "kernels/attend/units.cuh"
@@ -15,7 +15,7 @@ constexpr int32_t kTileStages = 2;
 /// Shared memory of a block.
 template <int D>
 struct PrefillShared {
-  alignas(1024) uint8_t queries[kConsumers][kGroupRows * D * 2];  // [D / 64] planes of a row a query
+  alignas(1024) uint8_t queries[kConsumers][kGroupRows * D * 2];  // [D / 64] planes with one row per query
   alignas(1024) uint8_t keys[kTileStages][tile_bytes(D)];
   alignas(1024) uint8_t values[kTileStages][tile_bytes(D)];
   float row_scale[kBlockRows];
@@ -28,7 +28,8 @@ struct PrefillShared {
 
 using TileTurn = StageTurn<kTileStages>;
 
-/// The first of n numbers for which `holds` is false, if it is so for all after it. A warp, 32 at a time.
+/// Returns the first of n indices for which `holds` is false; `holds` must be monotonic. A warp searches with 32 probes
+/// per round.
 template <typename Predicate>
 __device__ __forceinline__ int32_t count_while(int32_t n, const Predicate& holds) {
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
@@ -46,13 +47,13 @@ __device__ __forceinline__ int32_t count_while(int32_t n, const Predicate& holds
   return low;
 }
 
-/// Some consecutive tiles of a head.
+/// Consecutive tiles of a head.
 struct TileRun {
   int32_t begin;
   int32_t end;
 };
 
-/// The tiles that rows at positions from `first` to `last` see something of, and of those the share of part `part`.
+/// Returns part `part` of the tiles that rows at positions `first` to `last` can see.
 __device__ __forceinline__ TileRun visible_tiles(const TileTokens* tokens, int32_t tiles, int32_t first, int32_t last,
                                                  int32_t window, int32_t part, int32_t parts) {
   TileRun run{};

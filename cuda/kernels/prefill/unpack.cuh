@@ -1,4 +1,4 @@
-// Pages of any kind become tiles of halves.
+// Decodes pages of any kind to FP16 tiles.
 #pragma once
 
 #include "kernels/attend/ring.cuh"
@@ -11,7 +11,7 @@ namespace kvq::cuda {
 
 constexpr int32_t kUnpackWarps = 8;
 
-/// All kinds of pages, 16 rows at a time.
+/// All kinds of pages, 16 rows per pass.
 template <int D>
 using UnpackGeometry = Geometry<D, true, 2, Lists::kGains>;
 
@@ -26,18 +26,18 @@ template <int D>
 struct UnpackShared {
   using Rows = __half[16][D + 8];
 
-  alignas(16) Rows plain[D / 16];    // a unit matrix
+  alignas(16) Rows plain[D / 16];    // unit matrix
   alignas(16) Rows rotated[D / 16];  // signs of a Hadamard matrix
   alignas(128) uint8_t sides[kUnpackWarps][(kLargestCodes<D> + kOverrun + 127) / 128 * 128];
-  alignas(128) std::byte made[kUnpackWarps][2 * kSlots * D];  // a side of a page, as tiles have it
+  alignas(128) std::byte made[kUnpackWarps][2 * kSlots * D];  // a decoded side of a page in tile layout
   uint64_t arrived[kUnpackWarps];
 };
 
-/// Where a chunk of eight channels of a token's key is, of planes of 64 channels with a row a token.
+/// Offset of the chunk with eight channels of a token's key, in planes of 64 channels with one row per token.
 __device__ __forceinline__ int32_t key_chunk_at(int32_t slot, int32_t channel) {
   return (channel / 64 * kSlots + slot) * 128 + ((channel / 8 % 8) ^ (slot & 7)) * 16;
 }
-/// The same of eight tokens' values of a channel: a row a channel.
+/// Offset of the chunk with a channel's values of eight tokens, with one row per channel.
 __device__ __forceinline__ int32_t value_chunk_at(int32_t slot, int32_t channel) {
   return channel * 64 + ((slot / 8) ^ (channel / 2 & 3)) * 16;
 }
@@ -73,7 +73,7 @@ __device__ __forceinline__ void store_values(const Outputs<UnpackGeometry<D>>& o
   }
 }
 
-/// A side of FP16 from device memory, a token a lane.
+/// Copies FP16 keys from device memory, one token per lane.
 template <int D>
 __device__ __forceinline__ void copy_keys(const std::byte* keys, const Lane& lane, std::byte* to) {
 #pragma unroll 8
@@ -88,7 +88,7 @@ __device__ __forceinline__ void copy_keys(const std::byte* keys, const Lane& lan
   }
 }
 
-/// The same of values, a channel a lane.
+/// Copies FP16 values from device memory, one channel per lane.
 template <int D>
 __device__ __forceinline__ void copy_values(const std::byte* values, const Lane& lane, std::byte* to) {
 #pragma unroll
@@ -106,14 +106,14 @@ __device__ __forceinline__ void copy_values(const std::byte* values, const Lane&
   }
 }
 
-/// A warp's copy of what it made to device memory, once all lanes have written it.
+/// Starts a warp's copy to device memory, after all lanes have written their part.
 __device__ __forceinline__ void start_store(std::byte* to, const std::byte* from, int32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(__cvta_generic_to_global(to)),
                "r"(shared_address(from)), "r"(bytes)
                : "memory");
 }
 __device__ __forceinline__ void commit_stores() { asm volatile("cp.async.bulk.commit_group;\n" ::: "memory"); }
-/// Until they have been read, or also written.
+/// Wait until the copies have read shared memory, or have completed.
 __device__ __forceinline__ void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory"); }
 __device__ __forceinline__ void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory"); }
 
@@ -140,7 +140,7 @@ struct Unpacker {
     __syncthreads();
   }
 
-  /// Of all sequences' and heads' tiles in a row, keys of page `item / 2` or its values.
+  /// Decodes one side of page `item / 2`, counted over the tiles of all sequences and heads; even items are keys.
   __device__ __forceinline__ void run(int32_t item) {
     const Side side = item % 2 == 0 ? Side::kKeys : Side::kValues;
     item /= 2;
@@ -154,7 +154,7 @@ struct Unpacker {
     const int32_t pages = page_count(arguments, unit);
     const DevicePage* records = pages_of(arguments, unit);
     const DevicePage page = index < pages ? records[index] : DevicePage{};
-    const int32_t slot = item % kTilePages * kSlots;  // first of the page's in the tile
+    const int32_t slot = item % kTilePages * kSlots;  // the page's first slot in the tile
     std::byte* made = shared.made[lane.warp];
     if (lane.index == 0) wait_stores_read();
     __syncwarp();
@@ -165,7 +165,7 @@ struct Unpacker {
       if (slot == 0) write_range(unit, index, pages, tokens);
     }
     if (page.count() == 0 || is_out_of_sight(unit, index, pages)) {
-      // Products with weight 0 read it.
+      // Zeros, because products with weight 0 still read the page.
       for (int32_t i = 16 * lane.index; i < 2 * kSlots * D; i += 16 * 32) {
         *reinterpret_cast<uint4*>(made + i) = {0, 0, 0, 0};
       }
@@ -190,7 +190,7 @@ struct Unpacker {
   }
 
  private:
-  /// `index` is the tile's first page.
+  /// `index`: first page of the tile.
   __device__ __forceinline__ void write_range(const Unit& unit, int32_t index, int32_t pages, TileTokens& tokens) {
     const int32_t mine = index + lane.index % kTilePages;
     const DevicePage page = mine < pages ? pages_of(arguments, unit)[mine] : DevicePage{};
@@ -212,7 +212,7 @@ struct Unpacker {
            position_in_page(arguments, unit, page, last, kSlots - 1) <= first_query - arguments.window;
   }
 
-  /// Shared address of the side of a page that begins `at` bytes from its beginning.
+  /// Copies a side that begins `at` bytes into a page to shared memory, and returns its shared address.
   __device__ __forceinline__ uint32_t load_side(const DevicePage& page, const PageLayout& layout, int32_t at,
                                                 int32_t bytes) {
     const bool mixed = layout.format.both_have_gains();

@@ -8,11 +8,11 @@ namespace {
 constexpr int32_t kBlock = weights::kFactorBlock;
 constexpr int32_t kThreads = 256;
 constexpr int32_t kColumnThreads = 64;
-constexpr int32_t kOwn = 4;  // rows and columns of a product that a thread has
+constexpr int32_t kOwn = 4;  // a thread owns kOwn × kOwn sums of a product
 constexpr int32_t kAcross = kBlock / kOwn;
 static_assert(kAcross * kAcross == kThreads);
 
-/// Of a matrix, the block of rows that is being factorized.
+/// A matrix and the first row of the block being factorized.
 struct Rows {
   float* u;  // [n][n]
   int32_t n;
@@ -21,7 +21,7 @@ struct Rows {
   __device__ float* at(int32_t row, int32_t column) const { return u + int64_t{row} * n + column; }
 };
 
-/// The block on the diagonal.
+/// Factorizes the block on the diagonal.
 __global__ void __launch_bounds__(kThreads) diagonal_kernel(Rows rows, int32_t* failed) {
   __shared__ float block[kBlock][kBlock];
   const auto thread = static_cast<int32_t>(threadIdx.x);
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads) diagonal_kernel(Rows rows, int32_t* 
   }
 }
 
-/// Columns right of the diagonal's block: a thread has one.
+/// Solves for the columns right of the diagonal block, one per thread.
 __global__ void __launch_bounds__(kColumnThreads) solve_kernel(Rows rows) {
   __shared__ float block[kBlock][kBlock];
   const auto thread = static_cast<int32_t>(threadIdx.x);
@@ -70,8 +70,8 @@ __global__ void __launch_bounds__(kColumnThreads) solve_kernel(Rows rows) {
   for (int32_t i = 0; i < kBlock; ++i) column[int64_t{i} * rows.n] = x[i];
 }
 
-/// Subtracts the products of the rows from those below: a block of threads a block of numbers, on the diagonal or right
-/// of it.
+/// Subtracts the products of the factorized rows from the rows below, one thread block per block of the matrix on or
+/// right of the diagonal.
 __global__ void __launch_bounds__(kThreads) subtract_kernel(Rows rows) {
   if (blockIdx.x < blockIdx.y) return;
   __shared__ float4 left[kBlock][kAcross];

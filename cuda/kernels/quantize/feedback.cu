@@ -7,7 +7,7 @@ using weights::kTileColumns;
 using weights::kTileRows;
 
 constexpr int32_t kThreads = kTileRows * kTileColumns;
-constexpr int32_t kTogether = 64;  // columns whose numbers are in shared memory
+constexpr int32_t kTogether = 64;  // columns in shared memory at a time
 constexpr int32_t kFour = 4;
 
 struct Staged {
@@ -16,7 +16,7 @@ struct Staged {
   float factors[kTogether][kTileColumns];
 };
 
-/// Columns first, … of a panel; zeros beyond the last one, which change no sum.
+/// Loads kTogether columns of a panel from `first` on. Columns past the end are zeros, which change no sum.
 __device__ void stage(const TilesToCode& tiles, int64_t panel, int32_t first, Staged& to) {
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const int32_t row = thread / kTileColumns;
@@ -33,7 +33,7 @@ __device__ void stage(const TilesToCode& tiles, int64_t panel, int32_t first, St
   }
 }
 
-/// A block a panel, a thread a column of a row: sums have one order, the host's.
+/// One panel per block, one column of a row per thread: sums follow the host's order.
 __global__ void __launch_bounds__(kThreads) sum_beyond_kernel(TilesToCode tiles) {
   __shared__ Staged staged;
   const int64_t panel = int64_t{blockIdx.x} * kTileRows * tiles.in;

@@ -12,13 +12,13 @@ constexpr int32_t kThreads = 256;
 constexpr int32_t kTilesAtOnce = kThreads / kTileRows;
 constexpr int32_t kWordBits = 32;
 
-/// Of ascending levels, as the host finds it.
+/// Index of the nearest of ascending levels, with the host's rounding.
 __device__ uint32_t nearest(const float* levels, int32_t n, const float (&target)[1]) {
   uint32_t best = 0;
   for (int32_t i = 1; i < n; ++i) best += target[0] > 0.5F * (levels[i - 1] + levels[i]) ? 1U : 0U;
   return best;
 }
-/// Of pairs.
+/// Index of the nearest pair of levels.
 __device__ uint32_t nearest(const float* levels, int32_t n, const float (&target)[2]) {
   uint32_t best = 0;
   float least = FLT_MAX;
@@ -32,7 +32,7 @@ __device__ uint32_t nearest(const float* levels, int32_t n, const float (&target
   return best;
 }
 
-/// What a thread knows of a row of a tile.
+/// A thread's row of a tile.
 struct TileRow {
   float numbers[kTileColumns];
   float errors[kTileColumns];
@@ -57,7 +57,7 @@ __device__ void store(const TilesToCode& tiles, int64_t at, const TileRow& row) 
   }
 }
 
-/// Adds what the columns behind a column pass on to it.
+/// Adds the feedback of the columns from `behind` on to a column.
 __device__ __forceinline__ void add_within(const float* factors, int32_t column, int32_t behind, TileRow& row) {
 #pragma unroll
   for (int32_t j = 0; j < kTileColumns; ++j) {
@@ -101,7 +101,7 @@ __device__ void code_row(const TilesToCode& tiles, int32_t row_number, const flo
   }
 }
 
-/// A thread a row of a tile; a tile's codes meet in shared memory.
+/// One row of a tile per thread; a tile's codes are assembled in shared memory.
 template <int32_t kDims>
 __global__ void __launch_bounds__(kThreads) nearest_kernel(TilesToCode tiles) {
   extern __shared__ __align__(16) float levels[];

@@ -4,13 +4,13 @@
 
 namespace kvq::cuda {
 
-/// A tile that is to be coded.
+/// Weights and codes of one tile.
 struct TileCursor {
-  int64_t first_number;  // of its first row
+  int64_t first_number;  // index of its first row's first weight
   uint8_t* codes;
 };
 
-/// \param number  panels · tiles of them, those of a panel after each other
+/// \param number  tile index among panels · tiles, panel by panel
 __device__ inline TileCursor tile_at(const TilesToCode& tiles, int32_t number) {
   const int32_t panel = number / tiles.tiles;
   const int32_t tile = tiles.first_tile + number % tiles.tiles;

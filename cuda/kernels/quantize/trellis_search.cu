@@ -11,7 +11,7 @@ namespace {
 using weights::Code;
 using weights::Family;
 
-/// A weight of the tile that a thread cares for, by its place in [dims][steps].
+/// The weight of the tile that a thread loads and stores, by its place in [dims][steps].
 template <typename Trellis>
 struct OwnWeight {
   int32_t step;
@@ -46,7 +46,7 @@ __device__ void store_misses(const TilesToCode& tiles, const TileCursor& tile, c
   tiles.number_sums[at] += number;
 }
 
-/// Each state holds 16 bits of the stream, of which any byte lies in one whole.
+/// Each state holds 16 bits of the stream, so some state holds any given byte entirely.
 template <typename Trellis>
 __device__ void store_codes(const TileCursor& tile, const uint16_t* path) {
   const auto byte = static_cast<int32_t>(threadIdx.x);
@@ -60,7 +60,7 @@ template <typename Trellis>
 constexpr size_t kCostBytes = std::max(static_cast<size_t>(Trellis::groups(0) + Trellis::groups(1)) * sizeof(float),
                                        sizeof(PathTree));
 
-/// A block a tile, one after the other.
+/// One tile after the other per block.
 template <typename Trellis>
 __global__ void __launch_bounds__(kSearchThreads, 1) search_kernel(TilesToCode tiles, float* kept) {
   extern __shared__ __align__(16) float costs[];
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kSearchThreads, 1) search_kernel(TilesToCode t
   }
 }
 
-/// What the host needs of a kernel.
+/// An instance for one code and the memory that it needs.
 struct Search {
   Code code;
   int32_t run;
@@ -106,7 +106,7 @@ constexpr Search search() {
   return {Of::kOf, kRun, size_t{Of::kKeptSteps} * Of::groups(1) * sizeof(float), kCostBytes<Of>, launch<Of>};
 }
 
-// Runs are as long as threads have room for and addends allow.
+// Runs are as long as a thread's states and the codes' addends allow.
 constexpr std::array kSearches = {
     search<Family::kTcq, 6, 4>(),  search<Family::kTcq, 8, 2>(),  search<Family::kTcq, 10, 1>(),
     search<Family::kTcq, 12, 1>(), search<Family::kTcq, 14, 1>(), search<Family::kTcq, 16, 1>(),
@@ -133,7 +133,7 @@ size_t trellis_block_bytes(const Code& code) { return search_of(code)->kept_byte
 
 cudaError_t launch_search_trellis(const TilesToCode& tiles, int32_t blocks, float* kept, cudaStream_t stream) {
   const Search& search = *search_of(tiles.codebook.code);
-  // Otherwise runs and what shares their levels would overlap.
+  // Otherwise runs and their mirror images would overlap.
   if ((tiles.codebook.addend - 1U) % (2U * static_cast<uint32_t>(search.run)) != 0) return cudaErrorInvalidValue;
   return search.launch(tiles, std::min(blocks, tiles.panels * tiles.tiles), kept, stream);
 }

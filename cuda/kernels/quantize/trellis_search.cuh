@@ -1,5 +1,5 @@
-// The cheapest path of a tile, as the host finds it (trellis_search.h): the same sums in the same order, and of equal
-// ones the same state.
+// Cheapest path of a tile, identical to the host's (trellis_search.h): the same sums in the same order, and the same
+// state among equals.
 #pragma once
 
 #include "kernels/device/warp.cuh"
@@ -10,12 +10,12 @@
 
 namespace kvq::cuda {
 
-inline constexpr float kNever = 1.0e30F;  // as the host has it
+inline constexpr float kNever = 1.0e30F;  // the host's constant
 inline constexpr int32_t kMostTreeStates = 1024;
-/// States that one thread chooses from.
+/// Maximum states that one thread compares.
 inline constexpr int32_t kMostOwnChoices = 32;
 
-/// What is in shared memory beside costs of groups.
+/// Shared memory beside the costs of groups.
 struct SearchState {
   float targets[weights::kTileWeights];  // [dims][steps]
   uint16_t path[weights::kTileWeights];
@@ -23,14 +23,14 @@ struct SearchState {
   uint32_t zero;
 };
 
-/// States that a path may pass after a kept step and before the next one, by how far it has come: those of one step are
-/// numbered by their newest bits and begin at their number.
+/// States that a path may pass between two kept steps, level by level: the states of a step are indexed by their newest
+/// bits, and start at the index that equals their count.
 struct PathTree {
   float costs[2 * kMostTreeStates];
-  uint16_t choices[kMostTreeStates];  // newest bits of the best state that follows
+  uint16_t choices[kMostTreeStates];  // newest bits of the best next state
 };
 
-/// In every thread.
+/// Returns the block's minimum to every thread.
 __device__ inline Placed first_of_block(Placed mine, Placed* of_warps) {
   mine = first_of_lanes(mine);
   if (threadIdx.x % kWarpLanes == 0) of_warps[threadIdx.x / kWarpLanes] = mine;
@@ -54,7 +54,7 @@ class TrellisSearch {
         tree_(*reinterpret_cast<PathTree*>(costs)),
         kept_(kept) {}
 
-  /// Finds the path of shared.targets.
+  /// Finds the path for shared.targets.
   __device__ void run() {
     constexpr int32_t kHalf = Trellis::kSteps / 2;
     pass(kHalf, -1, kHalf);
@@ -66,7 +66,8 @@ class TrellisSearch {
  private:
   static constexpr int32_t kSteps = Trellis::kSteps;
 
-  /// Steps first, first + 1, … from the last one back; keeps costs of those until `traced` that the way back needs.
+  /// Computes costs from the last step of a rotation by `first` back to its first step; keeps those that traces up to
+  /// step `traced` need.
   __device__ void pass(int32_t first, int32_t end, int32_t traced) {
     first_ = first;
     end_ = end;
@@ -83,12 +84,12 @@ class TrellisSearch {
     }
   }
 
-  /// Where costs of groups after step i of the pass are kept, or null.
+  /// Destination of the kept costs of groups after step i of the pass, or null.
   __device__ float* kept(int32_t i, int32_t traced) const {
     const bool is_kept = i % Trellis::kKept == 1 % Trellis::kKept && i > 0 && i < traced + Trellis::kKept;
     return is_kept ? kept_ + static_cast<int64_t>(i - 1) / Trellis::kKept * Trellis::groups(1) : nullptr;
   }
-  /// Of a group of the last step, by what state must follow.
+  /// Cost after the last step: only the group of the required final state is free.
   __device__ float last_cost(uint32_t group) const {
     const uint32_t wanted = static_cast<uint32_t>(end_) % static_cast<uint32_t>(Trellis::groups(1));
     return end_ < 0 || group == wanted ? 0.0F : kNever;
@@ -104,7 +105,7 @@ class TrellisSearch {
     return miss + square(target.y - codebook_.unit * static_cast<float>(level_of(codebook_, state, 1)));
   }
 
-  /// The first state of the cheapest path; of equal ones the host takes the lowest by their oldest byte first.
+  /// First state of the cheapest path; the host breaks ties by the lowest state with its bytes swapped.
   __device__ uint32_t best_start() {
     Placed best{FLT_MAX, 0};
     const Target wanted = target(0);
@@ -135,14 +136,14 @@ class TrellisSearch {
     return state;
   }
 
-  /// State `number` of those that may follow one `bits` new bits later.
+  /// Successor number `number` of a state after `bits` new bits.
   static __device__ uint32_t later(uint32_t state, int32_t bits, uint32_t number) {
     return state >> bits | number << (weights::kStateBits - bits);
   }
   static __device__ int32_t bits_between(int32_t from, int32_t to) {
     return Trellis::first_bit(to) - Trellis::first_bit(from);
   }
-  /// Of the cheapest path from a state of a kept step on, or of the last step.
+  /// Cost of the cheapest path from a state of a kept step, or of the last step.
   __device__ float kept_cost(int32_t i, uint32_t state) const {
     const uint32_t group = state >> Trellis::shift(1);
     const float after = i == kSteps - 1
@@ -151,7 +152,7 @@ class TrellisSearch {
     return miss(state, target(i)) + after;
   }
 
-  /// With many states to choose from, those of one step.
+  /// For codes with many successors per state: compares those of one step in parallel.
   __device__ uint32_t best_next(int32_t to, uint32_t state) {
     Placed best{FLT_MAX, 0};
     const uint32_t number = threadIdx.x;
@@ -175,7 +176,7 @@ class TrellisSearch {
       __syncthreads();
     }
   }
-  /// Which state follows state `number` of step i.
+  /// Stores the best successor of state `number` of step i, and returns its cost.
   __device__ float choose(int32_t i, int32_t bits, uint32_t number) {
     const int32_t next = Trellis::shift(i);
     const float* following = tree_.costs + (1U << (bits + next)) + number;

@@ -1,15 +1,15 @@
-// How the 2^16 states of a trellis are shared by the threads of a block, and a step of a search (trellis_search.h).
+// Distribution of a trellis' 2^16 states over the threads of a block, and a step of the search (trellis_search.h).
 //
-// A step's minimum over states is bound by instructions. Of a code of one weight a step, a state takes a difference, a
-// square, a sum and, but for the first of a group, a comparison. Two things make that fewer:
+// The minimum over states in a step is bound by instruction issue. With one weight per step, a state takes a
+// difference, a square, a sum and, except for the first of a group, a comparison. Two measures reduce this:
 //
-// - States x and −addend − x have the same hash x · (x + addend), so the same level and miss: a thread takes both.
-// - Costs alone are computed, not whence they come: costs of every few steps are kept, and the way back computes the
-//   few states again that it may pass.
+// - States x and −addend − x have the same hash x · (x + addend), hence the same level and error: one thread takes
+// both.
+// - Only costs are computed, without back pointers: costs of every few steps are kept, and the trace recomputes the
+//   few states that it may pass.
 //
-// With two bits a step that leaves 1 + 1 + 3/4 instructions a state, a load from shared memory for four states, and
-// 1/16 of a store. Levels of one dimension stay in registers as floats. Of two there are too many, so they are bytes
-// there.
+// With two bits per step, 1 + 1 + 3/4 instructions per state remain, with a shared-memory load per four states and 1/16
+// of a store. One-dimensional levels stay in registers as floats; two-dimensional ones are too many and stay as bytes.
 #pragma once
 
 #include "kernels/quantize/quantize.h"
@@ -21,10 +21,10 @@ namespace kvq::cuda {
 
 inline constexpr int32_t kSearchThreads = 1024;
 inline constexpr uint32_t kStateMask = weights::kStates - 1;
-/// Pairs of states that share a level, of a thread.
+/// Pairs of states with a common level per thread.
 inline constexpr int32_t kOwnPairs = weights::kStates / 2 / kSearchThreads;
 
-/// \tparam kRun  successive states that a thread has; their counterparts must begin at a multiple of it.
+/// \tparam kRun  consecutive states of a thread; their mirror images must begin at a multiple of it.
 template <weights::Code kCode, int32_t kRun>
 struct Trellis {
   static constexpr weights::Code kOf = kCode;
@@ -33,7 +33,7 @@ struct Trellis {
   static constexpr int32_t kSteps = kCode.steps();
 
   static constexpr int32_t first_bit(int32_t step) { return kCode.first_bit(step); }
-  /// New bits of the step after one. Widths in quarters of a bit take turns.
+  /// New bits of the step after `step`. Quarter-bit widths alternate between steps.
   static constexpr int32_t shift(int32_t step) { return first_bit(step % 2 + 1) - first_bit(step % 2); }
   static constexpr int32_t groups(int32_t step) { return weights::kStates >> shift(step); }
 
@@ -41,7 +41,7 @@ struct Trellis {
   static constexpr bool kTakesTurns = shift(0) != shift(1);
   static_assert(shift(0) == kShift || shift(0) + 1 == kShift);
 
-  /// States that differ in their newest bits alone. Several lanes share those of a group if there are many.
+  /// States that differ only in their newest bits; several lanes share the states of a group if there are many.
   static constexpr int32_t kTops = 1 << kShift;
   static constexpr int32_t kLow = weights::kStates / kTops;
   static constexpr int32_t kLanes = kTops > kOwnPairs ? kTops / kOwnPairs : 1;
@@ -49,18 +49,18 @@ struct Trellis {
   static constexpr int32_t kRuns = kOwnPairs / kOwnTops / kRun;
   static_assert(kRuns * kOwnTops * kRun == kOwnPairs && kRun <= 1 << shift(0));
 
-  /// Steps whose costs are kept: 1, 1 + kKept, … After so many a path is in one of at most 1024 states.
+  /// Costs are kept at steps 1, 1 + kKept, …; between these, a path is in one of at most 1024 states.
   static constexpr int32_t kKept = 10 / kShift + (kTakesTurns ? 10 / kShift % 2 : 0);
   static_assert(first_bit(kKept) <= 10 && (!kTakesTurns || kKept % 2 == 0));
   static constexpr int32_t kKeptSteps = (kSteps - 3) / kKept + 1;
 };
 
-/// What a step aims at; `y` of a second dimension.
+/// Target values of a step; `y` is the second dimension.
 struct Target {
   float x;
   float y;
-  /// 0, which the compiler does not know. What follows from a number with this added is not computed before all steps:
-  /// it would take registers that there are not.
+  /// A zero unknown to the compiler. Adding it keeps dependent computations inside the step: hoisted, they would exceed
+  /// the registers.
   uint32_t zero;
 };
 
@@ -100,7 +100,7 @@ class OwnLevels<2> {
   }
 
  private:
-  /// A byte below the bits of 2^23 is a float.
+  /// A byte inserted below the bits of 2^23 becomes a float.
   static __device__ __forceinline__ float level(uint32_t word, int32_t byte) {
     constexpr float kOffset = 8388608.0F + static_cast<float>(weights::kZeroPoint);
     return __uint_as_float(__byte_perm(word, 0x4B000000U, 0x7540U + static_cast<uint32_t>(byte))) - kOffset;
@@ -109,7 +109,7 @@ class OwnLevels<2> {
   uint32_t words_[kOwnPairs / 2];
 };
 
-/// The states of a thread: runs, and what shares their levels.
+/// States of a thread: runs and their mirror images, which have the same levels.
 template <typename Trellis>
 class OwnStates {
  public:
@@ -122,8 +122,8 @@ class OwnStates {
     }
   }
 
-  /// costs[g] = min over the states x of group g of next[x >> shift of their step] + their miss. `kStep`: 0 or 1, as
-  /// the step that the costs are of is even or odd. `kept`: where the costs go, too, or null.
+  /// costs[g] = min over the states x of group g of next[x >> shift of their step] + their error. `kStep`: parity of
+  /// the step whose costs are computed. `kept`: second destination of the costs, or null.
   template <int32_t kStep>
   __device__ __forceinline__ void step(const Target& target, const float* next, float* costs, float* kept) const {
     constexpr int32_t kOutputs = Trellis::kTops >> Trellis::shift(kStep);
@@ -150,14 +150,14 @@ class OwnStates {
   static constexpr int32_t kRun = Trellis::kRunStates;
   static constexpr uint32_t kStride = Trellis::kLanes * Trellis::kLow;
 
-  /// Of groups of neighbours.
+  /// Costs of groups of neighbouring states.
   template <int32_t kOutputs>
   struct Costs {
     float of[kOutputs][kRun];
   };
 
-  /// The first state of a run, of the lane's first top. Runs and their counterparts share the states below kLow: the
-  /// counterparts end where runs begin.
+  /// First state of a run for the lane's first top. Runs and their mirror images divide the states below kLow: the
+  /// mirror images end where the runs begin.
   __device__ __forceinline__ uint32_t first(int32_t run) const {
     constexpr uint32_t kTogether = kSearchThreads / Trellis::kLanes;
     const uint32_t number = static_cast<uint32_t>(run) * kTogether + threadIdx.x / Trellis::kLanes;
@@ -176,7 +176,7 @@ class OwnStates {
   __device__ __forceinline__ void visit(int32_t run, const Target& target, const float* next, Costs<kOutputs>& own,
                                         Costs<kOutputs>& mirrored) const {
     constexpr int32_t kUp = Trellis::shift(kStep + 1);
-    constexpr uint32_t kBetween = kStride >> kUp;  // costs that follow two tops
+    constexpr uint32_t kBetween = kStride >> kUp;  // distance of the costs after two successive tops
     const float* follows = next + (first(run) >> kUp);
     const uint32_t mirror_follows = ((mirror(run) & kStateMask) >> kUp) + target.zero;
 #pragma unroll

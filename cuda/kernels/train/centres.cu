@@ -9,7 +9,7 @@ namespace {
 constexpr int32_t kWarps = 4;
 constexpr int32_t kThreads = kWarps * kWarpLanes;
 
-/// Whether a centre is a vector's.
+/// 1 for a vector's nearest centre, otherwise 0.
 struct IsNearest {
   static constexpr bool kAlongDepth = false;
   const uint8_t* nearest;
@@ -17,7 +17,7 @@ struct IsNearest {
   __device__ float operator()(int32_t centre, int32_t vector) const { return nearest[vector] == centre ? 1.0F : 0.0F; }
 };
 
-/// A warp a vector.
+/// One vector per warp.
 __global__ void __launch_bounds__(kThreads) nearest_kernel(NearestCentres search) {
   const auto lane = static_cast<int32_t>(threadIdx.x) % kWarpLanes;
   const int32_t at = static_cast<int32_t>(blockIdx.x) * kWarps + static_cast<int32_t>(threadIdx.x) / kWarpLanes;

@@ -1,4 +1,4 @@
-// Training of centres: which is nearest to each vector, and means.
+// Training of centres: nearest centres and sums for means.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,11 +15,11 @@ struct NearestCentres {
   int32_t count;
   float* products;   // [n][count]
   uint8_t* nearest;  // [n]
-  float* distances;  // [n] ‖x − c‖²
+  float* distances;  // [n]: ‖x − c‖²
 };
 cudaError_t launch_nearest_centres(const NearestCentres& search, cudaStream_t stream);
 
-/// Σ of the vectors that a centre is nearest to: [count][dim]. For `parts` see products.cuh.
+/// Sums the vectors nearest to each centre: [count][dim]. For `parts` see products.cuh.
 cudaError_t sum_nearest(const NearestCentres& found, double* parts, double* sums, cudaStream_t stream);
 
 }  // namespace kvq::cuda

@@ -1,4 +1,4 @@
-// A warp a key.
+// Training of key codebooks, one key per warp.
 #include "kernels/train/keys.h"
 
 #include "kernels/device/warp.cuh"
@@ -17,7 +17,7 @@ __device__ int32_t warp_key() {
 }
 __device__ int32_t warp_lane() { return static_cast<int32_t>(threadIdx.x) % kWarpLanes; }
 
-/// Rows are 2 conj(z), then 2 conj(i·z): products with them are u and v of all codes.
+/// Rows are 2 conj(z), then 2 conj(i·z): their products with keys are u and v of all codes.
 struct CodeDirections {
   static constexpr bool kAlongDepth = true;
   const float* rows;
@@ -31,14 +31,14 @@ struct CodeDirections {
   }
 };
 
-/// Whether a key has a code: lines are [stages]{a, b}[codes].
+/// A key's weight for its own codes, otherwise 0; lines are [stages]{a, b}[codes].
 struct Chosen {
   static constexpr bool kAlongDepth = false;
   const uint8_t* indices;
   const float* weights;
-  int32_t of_key;  // indices
+  int32_t of_key;  // indices per key
   int32_t shift;   // log2 of the codes
-  int32_t first;   // line
+  int32_t first;   // first line
 
   __device__ float operator()(int32_t line, int32_t key) const {
     const int32_t at = first + line;
@@ -57,8 +57,8 @@ Chosen chosen(const KeyChoices& choices, bool weighted, int32_t first = 0) {
   return {choices.indices, weighted ? choices.weights : nullptr, 2 * choices.stages, log2_of(choices.codes), first};
 }
 
-/// The first that comes after `after` of all ways to go on from `rows` sums of centres; a place is (row, a, b). Place 0
-/// if no cost is a number.
+/// Returns the first continuation of `rows` sums of centres that comes after `after`; places are ordered by (row, a,
+/// b). Place 0 if every cost is NaN.
 __device__ Placed best_centre(const KeyCodes& stage, const float* products, const float* energies, int32_t rows,
                               const Placed& after) {
   Placed best{INFINITY, 0};
@@ -78,8 +78,7 @@ __device__ Placed best_centre(const KeyCodes& stage, const float* products, cons
   return first_of_lanes(best);
 }
 
-/// The sum of centres that took the nearest one at every stage stays the first; the best others follow, as in
-/// KeyEncoder::step.
+/// The greedy sum of centres stays the first, and the best others follow, as in KeyEncoder::step.
 __global__ void __launch_bounds__(kThreads) step_kernel(KeySearch search) {
   const int32_t key = warp_key();
   if (key >= search.n) return;
@@ -161,7 +160,7 @@ __global__ void __launch_bounds__(kThreads) soften_kernel(SoftKeys keys) {
   soften(keys.products + at + codes, keys.code_norms, keys.scale, codes, keys.factors + at + codes);
 }
 
-/// Makes W's sums of what lacks p and q, as Assignment::assign_block_softly.
+/// Completes W's sums with p and q, as Assignment::assign_block_softly.
 __global__ void __launch_bounds__(kThreads) weigh_soft_kernel(SoftKeys keys, float least_sum) {
   const int32_t key = warp_key();
   if (key >= keys.n) return;
@@ -178,7 +177,7 @@ __global__ void __launch_bounds__(kThreads) weigh_soft_kernel(SoftKeys keys, flo
   const bool in_range = sum >= least_sum;
   int32_t a = -1;
   int32_t b = -1;
-  if (!in_range) {  // the same in all lanes
+  if (!in_range) {  // uniform over the warp
     const float zero = 0.0F;
     const Placed nearest = best_centre(keys.stage, keys.products + at, &zero, 1, {-INFINITY, -1});
     a = nearest.place / codes;
@@ -278,7 +277,7 @@ cudaError_t launch_soft_keys(const SoftKeys& keys, float least_sum, cudaStream_t
   const int32_t width = keys.stage.width;
   soften_kernel<<<blocks_of(keys.n), kThreads, 0, stream>>>(keys);
   cudaError_t status = cudaGetLastError();
-  // Σ_b W and Σ_a W, as yet without p and q.
+  // Σ_b W and Σ_a W, still without the factors p and q.
   if (status == cudaSuccess) {
     status = multiply(Rows{keys.factors + codes, 2 * codes}, Rows{keys.k, width}, keys.n, codes, codes,
                       Store{keys.sums, 2 * codes}, stream);

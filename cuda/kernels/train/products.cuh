@@ -1,8 +1,8 @@
-// Products of matrices whose elements are computed as they are read, for training. Sums are taken in an order that
-// depends on the sizes alone.
+// Products of matrices whose elements are computed as they are read, for training. The order of sums depends on the
+// sizes alone.
 //
-// An operand is a function of a line, a row of the left one or a column of the right one, and of the depth that is
-// summed over. kAlongDepth: neighbours in memory are neighbours in depth; otherwise they are neighbouring lines.
+// An operand is a function of a line (a row of the left one, a column of the right one) and of the depth that is summed
+// over. kAlongDepth: neighbours in memory are neighbours in depth, otherwise neighbouring lines.
 #pragma once
 
 #include "kernels/train/sum_parts.h"
@@ -17,7 +17,7 @@ inline constexpr int32_t kTileSquare = 4;
 inline constexpr int32_t kTileSide = kTile / kTileSquare;
 inline constexpr int32_t kTileThreads = kTileSide * kTileSide;
 
-/// What a block multiplies at a time; four floats more a row keep them aligned and in different banks.
+/// Operands of a block in shared memory; four extra floats per row keep rows aligned and in different banks.
 struct alignas(16) TileMemory {
   float left[kTileDepth][kTile + 4];
   float right[kTileDepth][kTile + 4];
@@ -41,7 +41,7 @@ struct Columns {
   __device__ float operator()(int32_t line, int32_t depth) const { return data[int64_t{depth} * stride + line]; }
 };
 
-/// Products go to data[row · stride + column].
+/// Stores products to data[row · stride + column].
 struct Store {
   float* data;
   int32_t stride;
@@ -64,7 +64,7 @@ __device__ void load_tile(const Operand& operand, int32_t first, int32_t lines, 
   }
 }
 
-/// Add the products of depths begin to end to the thread's sums, of rows from first_row + kTileSquare · (thread /
+/// Adds the products of depths [begin, end) to the thread's sums, of rows from first_row + kTileSquare · (thread /
 /// kTileSide) on and columns from first_column + kTileSquare · (thread % kTileSide) on.
 template <typename Left, typename Right>
 __device__ void add_products(const Left& left, const Right& right, int32_t first_row, int32_t rows,
@@ -93,7 +93,7 @@ __device__ void add_products(const Left& left, const Right& right, int32_t first
   }
 }
 
-/// use(row, column, sum) for each of the thread's sums that lies inside.
+/// Calls use(row, column, sum) for each of the thread's sums inside the matrix.
 template <typename Sum, typename Use>
 __device__ void for_each_sum(const Sum (&sums)[kTileSquare][kTileSquare], int32_t first_row, int32_t rows,
                              int32_t first_column, int32_t columns, const Use& use) {
@@ -120,8 +120,8 @@ __global__ void __launch_bounds__(kTileThreads)
   for_each_sum(sums, first_row, rows, first_column, columns, use);
 }
 
-/// use(row, column, Σ over depth of left(row, depth) · right(column, depth)) for all rows and columns. Up to 4 million
-/// columns.
+/// Calls use(row, column, Σ over depth of left(row, depth) · right(column, depth)) for all rows and columns, at most 4
+/// million columns.
 template <typename Left, typename Right, typename Use>
 cudaError_t multiply(const Left& left, const Right& right, int32_t rows, int32_t columns, int32_t depth, const Use& use,
                      cudaStream_t stream) {
@@ -132,7 +132,7 @@ cudaError_t multiply(const Left& left, const Right& right, int32_t rows, int32_t
 
 // Sums over many tokens, in double.
 
-/// One part's sums; kLower: only those of tiles on and below the diagonal, the others are zeros.
+/// Computes one part's sums; kLower: only tiles on and below the diagonal, zeros elsewhere.
 template <bool kLower, typename Left, typename Right>
 __global__ void __launch_bounds__(kTileThreads)
     sum_products_kernel(Left left, Right right, int32_t rows, int32_t columns, int32_t depth, int32_t part_tokens,
@@ -161,8 +161,8 @@ __global__ void __launch_bounds__(kTileThreads)
 /// sums[i] = Σ of parts, in order.
 cudaError_t launch_add_parts(const double* parts, int32_t count, int64_t n, double* sums, cudaStream_t stream);
 
-/// sums[row][column] = Σ over depth of left(row, depth) · right(column, depth). `parts`: room for SumParts::count times
-/// as many; `sums` itself if that is 1.
+/// sums[row][column] = Σ over depth of left(row, depth) · right(column, depth). `parts` has room for SumParts::count
+/// times as many; it may be `sums` itself if that is 1.
 template <bool kLower, typename Left, typename Right>
 cudaError_t sum_products(const Left& left, const Right& right, int32_t rows, int32_t columns, int32_t depth,
                          double* parts, double* sums, cudaStream_t stream) {

@@ -4,17 +4,18 @@
 
 namespace kvq::cuda {
 
-/// Sums of a block of a product: each of its threads has a square of them in registers.
+/// Width and height of a block's part of a product; each thread has a square of its sums in registers.
 inline constexpr int32_t kTile = 64;
-/// Products that are added up in float.
+/// Products summed in float before conversion to double.
 inline constexpr int32_t kSumChunk = 512;
 
 constexpr int32_t tiles(int32_t lines) { return (lines + kTile - 1) / kTile; }
 
-/// How sums of [rows][columns] over `depth` tokens are split so that small ones keep a GPU busy too: by sizes alone.
+/// Division of sums of [rows][columns] over `depth` tokens into parts, by sizes alone, so that small products keep a
+/// GPU busy, too.
 struct SumParts {
   int32_t count;
-  int32_t tokens;  // of each but the last, which may have fewer
+  int32_t tokens;  // per part; the last may have fewer
 
   constexpr SumParts(int32_t rows, int32_t columns, int32_t depth) : count(1), tokens(kSumChunk) {
     constexpr int64_t kBlocks = 512;

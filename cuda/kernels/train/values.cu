@@ -11,14 +11,14 @@ namespace {
 constexpr int32_t kWarps = 4;
 constexpr int32_t kThreads = kWarps * kWarpLanes;
 
-// As ValueEncoder's.
+// Equal to ValueEncoder's constants.
 constexpr float kLeastGain = 1e-6F;
 constexpr int64_t kMostFlipsOfBit = 8;
 constexpr float kMostHalf = 65504.0F;
 
 __device__ bool is_bit_set(const uint32_t* packed, int32_t bit) { return (packed[bit / 32] >> (bit % 32) & 1U) != 0; }
 
-/// Vectors with a 1 behind each.
+/// Vectors with a 1 appended.
 struct Extended {
   static constexpr bool kAlongDepth = false;
   const float* units;
@@ -29,7 +29,7 @@ struct Extended {
   }
 };
 
-/// The scale for every bit that is set, and behind them.
+/// The scale for every set bit, with the scale appended.
 struct ScaledBits {
   static constexpr bool kAlongDepth = false;
   FoundBits found;
@@ -50,7 +50,7 @@ struct BitSigns {
   }
 };
 
-/// Rows of bits that are packed.
+/// Rows of packed bits.
 struct PackedRows {
   static constexpr bool kAlongDepth = true;
   FoundBits found;
@@ -81,7 +81,7 @@ struct StoreGuess {
   }
 };
 
-/// What decoded sums of codes leave.
+/// Stores the residuals of decoded sums of codes.
 struct StoreRest {
   float* rest;
   const float* units;
@@ -101,12 +101,12 @@ __global__ void offsets_kernel(DeviceValueCode code) {
   if (channel >= code.width) return;
   float sum = code.offset[channel];
   for (int32_t bit = code.stage_end(stage); bit < code.bits; ++bit) {
-    sum += code.codes[int64_t{bit} * code.width + channel] / 2.0F;  // bits that are still to come count as a half
+    sum += code.codes[int64_t{bit} * code.width + channel] / 2.0F;  // bits of later stages count as one half
   }
   code.offsets[int64_t{stage} * code.width + channel] = sum;
 }
 
-/// A warp a bit; the last one multiplies the offset by itself.
+/// One bit per warp; the last warp computes the offset's squared length.
 __global__ void __launch_bounds__(kThreads) offset_products_kernel(DeviceValueCode code) {
   const auto warp = static_cast<int32_t>(threadIdx.x) / kWarpLanes;
   const auto lane = static_cast<int32_t>(threadIdx.x) % kWarpLanes;
@@ -128,13 +128,13 @@ __global__ void __launch_bounds__(kThreads) offset_products_kernel(DeviceValueCo
   }
 }
 
-/// What a block of threads finds out about its vector.
+/// Shared memory for flipping bits of a vector.
 struct FlipMemory {
   double sums[3][kWarps];
   Placed best[kWarps];
 };
 
-/// The sum of all threads' numbers, in all of them.
+/// Returns the sum over all threads to each of them.
 __device__ double sum_of_block(double number, double (&of_warp)[kWarps]) {
   number = sum_of_lanes(number);
   if (threadIdx.x % kWarpLanes == 0) of_warp[threadIdx.x / kWarpLanes] = number;
@@ -144,8 +144,8 @@ __device__ double sum_of_block(double number, double (&of_warp)[kWarps]) {
   return sum;
 }
 
-/// A block a vector: flips one bit after the other, each time the one that lowers the error most (ValueEncoder::flip).
-/// A thread has every kThreads-th bit, so only the choice of the best is a matter of all.
+/// One vector per block: flips the bit that lowers the error most, one at a time (ValueEncoder::flip). A thread owns
+/// every kThreads-th bit, so only the choice of the best needs the whole block.
 __global__ void __launch_bounds__(kThreads) flip_kernel(DeviceValueCode code, ValueSearch search, int32_t stage) {
   __shared__ FlipMemory memory;
   const auto thread = static_cast<int32_t>(threadIdx.x);
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kThreads) flip_kernel(DeviceValueCode code, Va
   const float* offset = code.offsets + int64_t{stage} * code.width;
   const float* offset_products = code.offset_products + int64_t{stage} * code.bits;
 
-  double product = 0.0;  // ⟨u, w⟩ of the vector and what is decoded
+  double product = 0.0;  // ⟨u, w⟩ of the vector and its decoded code
   double norm = 0.0;     // ⟨w, w⟩
   double length = 0.0;
   for (int32_t c = thread; c < code.width; c += kThreads) {
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(kThreads) flip_kernel(DeviceValueCode code, Va
   product = sum_of_block(product, memory.sums[0]);
   norm = sum_of_block(norm, memory.sums[1]) + code.offset_norms[stage];
   length = sum_of_block(length, memory.sums[2]);
-  if (length == 0.0) {  // the same in all threads
+  if (length == 0.0) {  // uniform over the block
     if (thread == 0) search.scales[token] = 0.0F;
     return;
   }
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kThreads) flip_kernel(DeviceValueCode code, Va
   for (int64_t flips = 0;; ++flips) {
     const float inverse_scale = product > 0.0 && norm > 0.0 ? static_cast<float>(norm / product) : 1.0F;
     const float* gram_row = code.gram + int64_t{max(changed, 0)} * code.bits;
-    Placed best{INFINITY, INT32_MAX};  // of lost gains
+    Placed best{INFINITY, INT32_MAX};  // by negated gain
     for (int32_t n = thread; n < end; n += kThreads) {
       if (changed >= 0) decoded[n] += change * gram_row[n];
       if (n == changed) bits[n] = 1.0F - bits[n];
@@ -206,12 +206,12 @@ __global__ void __launch_bounds__(kThreads) flip_kernel(DeviceValueCode code, Va
     product += static_cast<double>(change) * static_cast<double>(wanted[changed]);
     norm += 2.0 * (static_cast<double>(change) * static_cast<double>(decoded[changed]) +
                    static_cast<double>(code.half_norms[changed]));
-    __syncthreads();  // whoever has the bit changes what all have read
+    __syncthreads();  // all threads have read the values that the bit's owner changes
   }
   if (thread == 0) search.scales[token] = product > 0.0 && norm > 0.0 ? static_cast<float>(product / norm) : 0.0F;
 }
 
-/// A warp a vector.
+/// One vector per warp.
 __global__ void __launch_bounds__(kThreads) pack_kernel(int32_t bits, ValueSearch search, FoundBits found) {
   const auto warp = static_cast<int32_t>(threadIdx.x) / kWarpLanes;
   const auto lane = static_cast<int32_t>(threadIdx.x) % kWarpLanes;
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kThreads) pack_kernel(int32_t bits, ValueSearc
   if (lane == 0) found.scales[token] = scale;
 }
 
-/// A warp a row.
+/// One row per warp.
 __global__ void __launch_bounds__(kThreads)
     row_norms_kernel(float* rows, int32_t width, int32_t n, bool normalize, double* squares) {
   const auto warp = static_cast<int32_t>(threadIdx.x) / kWarpLanes;
@@ -271,7 +271,7 @@ cudaError_t launch_value_stage(const DeviceValueCode& code, const ValueSearch& s
   const int32_t end = code.stage_end(stage);
   const float* own_codes = code.codes + int64_t{first} * width;
   const Rows units{search.units, width};
-  Rows guessed = units;  // from what
+  Rows guessed = units;  // vectors to propose bits for
   cudaError_t status = cudaSuccess;
   if (stage > 0) {
     const StoreRest rest{search.rest, search.units, search.scales, code.offsets + int64_t{stage - 1} * width, width};
