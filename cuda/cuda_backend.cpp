@@ -91,7 +91,7 @@ CudaBackend::CudaBackend(const DeviceOptions& options)
   cuda::check(prepare_append(), "cudaFuncSetAttribute");
   cuda::check(prepare_append_next(shared_limit_), "cudaFuncSetAttribute");
   cuda::check(prepare_encode_keys(), "cudaFuncSetAttribute");
-  cuda::check(prepare_coded_attention(shared_limit_), "cudaFuncSetAttribute");
+  cuda::check(prepare_commvq_attention(shared_limit_), "cudaFuncSetAttribute");
   cuda::check(prepare_decode_lists(shared_limit_), "cudaFuncSetAttribute");
   cuda::check(prepare_vote(), "cudaFuncSetAttribute");
   cuda::check(prepare_weigh(shared_limit_), "cudaFuncSetAttribute");

@@ -119,7 +119,7 @@ bool CudaBackend::AttendCall::takes_codes(const AttendSequence& sequence) const 
   if (!table_of(sequence).only_codes()) return false;
   const CodebookContext& context = codebook_context(batch_.context);
   const int32_t rows = sequence.query_count * (batch_.q_heads / batch_.kv_heads);
-  return coded_warps(context.tables(), context.key_bytes(), rows, backend_.shared_limit_) > 0;
+  return commvq_warps(context.tables(), context.key_bytes(), rows, backend_.shared_limit_) > 0;
 }
 
 void CudaBackend::AttendCall::done() {
@@ -235,10 +235,10 @@ void CudaBackend::AttendCall::attend_codes(const ChosenSequences& chosen) {
   arguments_.group = divisor(static_cast<uint32_t>(batch_.q_heads / batch_.kv_heads));
   const CodebookContext& context = codebook_context(batch_.context);
   const PageFormat& format = *table_of(*chosen.list()[0]).coded();
-  CodedAttention coded{};
+  CommvqAttention coded{};
   coded.tables = context.tables();
   coded.bytes = context.key_bytes();
-  coded.coded = format_code(format).bits;
+  coded.format = format_code(format).bits;
   coded.values_at = coded_values_at(format);
   int32_t pages = 1;
   for (const AttendSequence* sequence : chosen.list()) {
@@ -246,7 +246,7 @@ void CudaBackend::AttendCall::attend_codes(const ChosenSequences& chosen) {
     pages = std::max(pages, *std::max_element(sequence->page_counts, sequence->page_counts + batch_.kv_heads));
   }
   coded.tokens = pages * kSlots;
-  coded.warps = coded_warps(coded.tables, coded.bytes, coded.rows, backend_.shared_limit_);
+  coded.warps = commvq_warps(coded.tables, coded.bytes, coded.rows, backend_.shared_limit_);
   // As many blocks as there are multiprocessors, of each kernel, unless lists are short.
   const auto sequences = static_cast<int32_t>(chosen.list().size());
   const auto ceiling = [](int32_t a, int32_t b) { return (a + b - 1) / b; };
@@ -263,7 +263,7 @@ void CudaBackend::AttendCall::attend_codes(const ChosenSequences& chosen) {
       all_rows * static_cast<size_t>(coded.tokens), all_rows * static_cast<size_t>(coded.parts),
       all_rows * static_cast<size_t>(coded.sum_parts) * static_cast<size_t>(coded.tables.values.bits),
       all_rows * static_cast<size_t>(coded.sum_parts) * 2,
-      units * static_cast<size_t>(coded.output_blocks() * coded.rows * kCodedDim)};
+      units * static_cast<size_t>(coded.output_blocks() * coded.rows * kCommvqDim)};
   AttendPlan plan{};
   plan.partial_floats = std::accumulate(std::begin(sizes), std::end(sizes), size_t{0});
   plan.tickets = units;
@@ -272,7 +272,7 @@ void CudaBackend::AttendCall::attend_codes(const ChosenSequences& chosen) {
   float** const arrays[] = {&coded.scores, &coded.maxima, &coded.sums, &coded.weights, &coded.outputs};
   for (size_t i = 0; i < std::size(sizes); ++i) *arrays[i] = std::exchange(next, next + sizes[i]);
   coded.tickets = space_.tickets();
-  call_.require(launch_coded_attention(arguments_, coded, backend_.stream_), "attention kernel");
+  call_.require(launch_commvq_attention(arguments_, coded, backend_.stream_), "attention kernel");
 }
 
 /// Few blocks share each unit's tiles.

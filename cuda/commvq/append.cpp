@@ -45,7 +45,7 @@ struct CudaBackend::CodedAppend::Work {
     const size_t count = groups * members;
     const size_t page_bytes = halves_bytes(format);
     Cutter cutter(memory);
-    pages = cutter.take<CodedPage>(count);
+    pages = cutter.take<CommvqPage>(count);
     positions = cutter.take<int32_t>(count * kSlots);
     halves = cutter.take<std::byte>(count * page_bytes);
     Cutter after(memory != nullptr ? memory + cutter.used() : nullptr);
@@ -77,7 +77,7 @@ struct CudaBackend::CodedAppend::Work {
     bytes = cutter.used() + std::max(after.used(), next.used());
   }
 
-  CodedPage* pages;
+  CommvqPage* pages;
   int32_t* positions;
   std::byte* halves;
   KeyWork keys{};
@@ -129,16 +129,16 @@ void CudaBackend::CodedAppend::encode_some(const PageWrites& writes, std::span<c
   const DeviceBlock memory(backend_, scratch_, Work(nullptr, tables, format, groups.size(), members).bytes);
   const Work work(memory.memory(), tables, format, groups.size(), members);
 
-  const size_t page_bytes = count * sizeof(CodedPage);
+  const size_t page_bytes = count * sizeof(CommvqPage);
   const size_t position_bytes = count * kSlots * sizeof(int32_t);
   auto* staged = static_cast<std::byte*>(backend_.staging_->take(page_bytes + position_bytes));
-  auto* pages = reinterpret_cast<CodedPage*>(staged);
+  auto* pages = reinterpret_cast<CommvqPage*>(staged);
   auto* positions = reinterpret_cast<int32_t*>(staged + page_bytes);
   int32_t n_positions = 0;
   Vector<PageWrite> to_halves{StlAllocator<PageWrite>(scratch_)};
   for (size_t i = 0; i < count; ++i) {
     const PageWrite& write = writes.of_group(groups[i / members], i % members);
-    CodedPage& page = pages[i];
+    CommvqPage& page = pages[i];
     page = {.source = reinterpret_cast<uint64_t>(write.source),
             .target = reinterpret_cast<uint64_t>(write.target),
             .head = write.head,
@@ -166,15 +166,15 @@ void CudaBackend::CodedAppend::encode_some(const PageWrites& writes, std::span<c
   backend_.append_plain(call_, tokens_, to_halves, {});
 
   const PagePlaces plain = cuda::page_places(without_codes(format), format.head_dim);
-  CodedPages coded{.tables = tables,
-                   .pages = work.pages,
-                   .positions = work.positions,
-                   .groups = static_cast<int32_t>(groups.size()),
-                   .members = static_cast<int32_t>(members),
-                   .source_values = plain.values_at,
-                   .target_values = coded_values_at(format),
-                   .target_bytes = static_cast<int32_t>(format.bytes()),
-                   .copied = {}};
+  CommvqPages coded{.tables = tables,
+                    .pages = work.pages,
+                    .positions = work.positions,
+                    .groups = static_cast<int32_t>(groups.size()),
+                    .members = static_cast<int32_t>(members),
+                    .source_values = plain.values_at,
+                    .target_values = coded_values_at(format),
+                    .target_bytes = static_cast<int32_t>(format.bytes()),
+                    .copied = {}};
   if (codes_keys) call_.require(encode_keys(coded, work.keys, context.effort().beam, stream), "encoding kernel");
   if (codes_values) call_.require(encode_values(coded, work.values, context.effort().flips, stream), "encoding kernel");
   if (codes_keys && codes_values) return;

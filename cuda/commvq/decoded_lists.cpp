@@ -67,24 +67,24 @@ DecodedLists::DecodedLists(CudaBackend& backend, const CudaBackend::Call& call, 
     const bool codes_values = format.values.code.is_commvq();
     const int32_t longest = longest_list(sequence, batch.kv_heads);
     const size_t page = stand_in_bytes(format);
-    CodedLists lists{.tables = tables,
-                     .view = view,
-                     .records = reinterpret_cast<DevicePage*>(next + static_cast<size_t>(heads) *
-                                                                         static_cast<size_t>(longest) * page),
-                     .pages = next,
-                     .first_head = first_head,
-                     .heads = heads,
-                     .longest = longest,
-                     .page_bytes = static_cast<int32_t>(page),
-                     .coded = format_code(format).bits,
-                     .stand_in = plain.bits,
-                     .codes_keys = codes_keys ? 1 : 0,
-                     .codes_values = codes_values ? 1 : 0,
-                     .coded_values = coded_values_at(format),
-                     .stand_in_values = plain_bytes.values_at,
-                     .copied = {},
-                     .shared_limit = backend.shared_limit()};
-    if (!codes_values) lists.copied = {lists.coded_values, plain_bytes.values_at, plain_bytes.values.bytes};
+    CommvqLists lists{.tables = tables,
+                      .view = view,
+                      .records = reinterpret_cast<DevicePage*>(next + static_cast<size_t>(heads) *
+                                                                          static_cast<size_t>(longest) * page),
+                      .pages = next,
+                      .first_head = first_head,
+                      .heads = heads,
+                      .longest = longest,
+                      .page_bytes = static_cast<int32_t>(page),
+                      .format = format_code(format).bits,
+                      .stand_in = plain.bits,
+                      .codes_keys = codes_keys ? 1 : 0,
+                      .codes_values = codes_values ? 1 : 0,
+                      .commvq_values = coded_values_at(format),
+                      .stand_in_values = plain_bytes.values_at,
+                      .copied = {},
+                      .shared_limit = backend.shared_limit()};
+    if (!codes_values) lists.copied = {lists.commvq_values, plain_bytes.values_at, plain_bytes.values.bytes};
     if (!codes_keys) lists.copied = {0, 0, plain_bytes.keys.bytes};
     if (longest > 0) call.require(decode_lists(lists, backend.stream()), "decoding kernel");
     next += bytes_of_head(batch, sequence) * static_cast<size_t>(heads);

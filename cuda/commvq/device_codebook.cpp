@@ -39,7 +39,7 @@ Halves planes_of(Allocator& allocator, const Halves& rows, size_t codes, size_t 
 struct ByteRows {
   ByteRows(Allocator& allocator, const CodebookShape& shape, const Vector<float>& codes)
       : rows(StlAllocator<uint8_t>(allocator)), units(StlAllocator<float>(allocator)) {
-    if (shape.keys.stages == 0 || shape.groups() != 1 || shape.head_dim != kCodedDim) return;
+    if (shape.keys.stages == 0 || shape.groups() != 1 || shape.head_dim != kCommvqDim) return;
     constexpr float kLargestByte = 127.0F;
     const auto pairs = static_cast<size_t>(shape.pairs());
     const size_t of_head = codes.size() / static_cast<size_t>(shape.kv_heads);

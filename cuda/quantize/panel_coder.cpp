@@ -143,7 +143,7 @@ void DevicePanelCoder::encode_backwards(const CudaBackend::Call& call, size_t se
   for (int32_t i = end; i-- > tile.segment_tile;) {
     tile.first_tile = i;
     tile.factors = factors_->from(task_.hessian->begin_of(i));
-    call.require(launch_sum_beyond(tile, backend_.stream()), "kernel of quantizing");
+    call.require(launch_feedback_sums(tile, backend_.stream()), "kernel of quantizing");
     encode_tiles(call, tile);
   }
 }

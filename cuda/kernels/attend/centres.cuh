@@ -325,7 +325,7 @@ __device__ __forceinline__ void add_single_centre(const Block<G>& block, const U
   for (int32_t n = 0; n < G::kTiles; ++n) {
 #pragma unroll
     for (int32_t c = 0; c < 2; ++c) {
-      float mass = softmax.sum[n][c] - softmax.elsewhere[n][c];
+      float mass = softmax.sum[n][c] - softmax.uncentred[n][c];
       mass += __shfl_xor_sync(kAll, mass, 4);
       mass += __shfl_xor_sync(kAll, mass, 8);
       mass += __shfl_xor_sync(kAll, mass, 16);

@@ -164,8 +164,8 @@ __device__ __forceinline__ void walk_pages(const Block<G>& block, const Segment&
     start_copies(walk.ring, walk.layout, batch, lane, walk.ring.stages - 1, walk.copies);
     // Most pages have sides of one kind and no special cases: their loops have no branch on the kind.
     const CodeType keys = walk.layout.format.keys();
-    const bool elsewhere = !walk.layout.format.centred_values();
-    if (G::kCentre && elsewhere) note_elsewhere(walk.softmax, -1.0F);
+    const bool uncentred = !walk.layout.format.centred_values();
+    if (G::kCentre && uncentred) note_uncentred(walk.softmax, -1.0F);
     const bool masked = (run & batch.masked) != 0 && !keys.is_float16();
     const bool special = masked || arguments.softcap > 0.0F || keys != walk.layout.format.values();
     if (special || !FastKinds<G>::has(keys)) {
@@ -173,7 +173,7 @@ __device__ __forceinline__ void walk_pages(const Block<G>& block, const Segment&
     } else {
       FastKinds<G>::visit(keys, [&](auto kind) { run_pages<decltype(kind)>(block, segment.unit, run, walk); });
     }
-    if (G::kCentre && elsewhere) note_elsewhere(walk.softmax, 1.0F);
+    if (G::kCentre && uncentred) note_uncentred(walk.softmax, 1.0F);
   }
 }
 

@@ -9,9 +9,9 @@
 namespace kvq::cuda {
 
 /// Head size that these kernels serve.
-inline constexpr int32_t kCodedDim = 128;
+inline constexpr int32_t kCommvqDim = 128;
 /// With more rows per KV head, pages are decoded instead.
-inline constexpr int32_t kMostCodedRows = 32;
+inline constexpr int32_t kMostCommvqRows = 32;
 /// Bits that a block of the sums kernel covers, and a warp of it; pages per step.
 inline constexpr int32_t kBlockBits = 1024;
 inline constexpr int32_t kWarpBits = 64;
@@ -21,19 +21,19 @@ inline constexpr int32_t kOutputBits = 128;
 /// Blocks of the outputs kernel that share a head's FP16 pages.
 inline constexpr int32_t kPlainParts = 4;
 
-/// Key codebooks as bytes, beside KeyTables: per head [stages][codes] rows of kCodedDim bytes {re, im} + 128, in units
+/// Key codebooks as bytes, beside KeyTables: per head [stages][codes] rows of kCommvqDim bytes {re, im} + 128, in units
 /// per pair.
 struct KeyBytes {
-  const uint4* rows;   // [kv_heads][stages][codes][kCodedDim / 16]; null: no byte tables
-  const float* units;  // [kv_heads][kCodedDim / 2]
+  const uint4* rows;   // [kv_heads][stages][codes][kCommvqDim / 16]; null: no byte tables
+  const float* units;  // [kv_heads][kCommvqDim / 2]
 };
 
 /// Arguments of all three kernels beside AttendArguments. Rows of a sequence are [kv_heads][rows]; some may have no
 /// query.
-struct CodedAttention {
+struct CommvqAttention {
   CodebookTables tables;
   KeyBytes bytes;
-  uint32_t coded;     // FormatCode of CommVQ pages; the others are FP16
+  uint32_t format;    // FormatCode of CommVQ pages; the others are FP16
   int32_t values_at;  // offset of the values in a CommVQ page
   int32_t rows;       // per KV head
   int32_t tokens;     // per row of scores
@@ -44,7 +44,7 @@ struct CodedAttention {
   float* maxima;      // [sequences][all rows][parts]
   float* sums;        // [sequences][vectors][sum_parts][rows of a vector][bits]
   float* weights;     // [sequences][all rows][sum_parts]{total weight, weight times value scales of CommVQ tokens}
-  float* outputs;     // [sequences][kv_heads][output_blocks()][rows][kCodedDim]
+  float* outputs;     // [sequences][kv_heads][output_blocks()][rows][kCommvqDim]
   int32_t* tickets;   // [sequences][kv_heads]
 
   KVQ_HOST_DEVICE int32_t all_rows() const { return tables.kv_heads * rows; }
@@ -63,10 +63,11 @@ struct CodedAttention {
 };
 
 /// Returns the warps per block of the scores kernel, or 0 if the kernels do not serve this codebook with `rows` rows.
-int32_t coded_warps(const CodebookTables& tables, const KeyBytes& bytes, int32_t rows, int32_t shared_limit);
+int32_t commvq_warps(const CodebookTables& tables, const KeyBytes& bytes, int32_t rows, int32_t shared_limit);
 
 /// Runs all sequences of the launch; tickets must be zero and are left zero.
-cudaError_t launch_coded_attention(const AttendArguments& arguments, const CodedAttention& coded, cudaStream_t stream);
-cudaError_t prepare_coded_attention(int32_t shared_limit);
+cudaError_t launch_commvq_attention(const AttendArguments& arguments, const CommvqAttention& commvq,
+                                    cudaStream_t stream);
+cudaError_t prepare_commvq_attention(int32_t shared_limit);
 
 }  // namespace kvq::cuda

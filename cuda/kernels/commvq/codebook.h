@@ -99,19 +99,19 @@ struct CopiedSide {
 // Encoding.
 
 /// An FP16 page to encode.
-struct alignas(16) CodedPage {
+struct alignas(16) CommvqPage {
   uint64_t source;
   uint64_t target;
   int32_t head;
   int32_t used;  // slots
   int32_t first_position;
-  int32_t positions;  // first index of its slots in CodedPages::positions; −1: consecutive positions
+  int32_t positions;  // first index of its slots in CommvqPages::positions; −1: consecutive positions
 };
 
 /// Groups of pages of the same tokens.
-struct CodedPages {
+struct CommvqPages {
   CodebookTables tables;
-  const CodedPage* pages;  // [groups][members]
+  const CommvqPage* pages;  // [groups][members]
   const int32_t* positions;
   int32_t groups;
   int32_t members;
@@ -143,7 +143,7 @@ inline constexpr int32_t kMostCodes = 256;
 inline constexpr int32_t kMostCodeBits = 8192;
 
 /// Computes indices and norms of all pages' keys.
-cudaError_t encode_keys(const CodedPages& pages, const KeyWork& work, int32_t beam, cudaStream_t stream);
+cudaError_t encode_keys(const CommvqPages& pages, const KeyWork& work, int32_t beam, cudaStream_t stream);
 cudaError_t prepare_encode_keys();
 
 /// Rows are vectors: 32 per group of pages that share codes, or 32 per page.
@@ -160,14 +160,14 @@ struct ValueWork {
   float* scales;           // [rows]
 };
 
-cudaError_t encode_values(const CodedPages& pages, const ValueWork& work, int32_t flips, cudaStream_t stream);
+cudaError_t encode_values(const CommvqPages& pages, const ValueWork& work, int32_t flips, cudaStream_t stream);
 /// Copies the sides without CommVQ codes.
-cudaError_t copy_sides(const CodedPages& pages, cudaStream_t stream);
+cudaError_t copy_sides(const CommvqPages& pages, cudaStream_t stream);
 
 // Decoding.
 
 /// Page lists of some heads of a sequence, to be decoded: FP16 sides replace CommVQ sides.
-struct CodedLists {
+struct CommvqLists {
   CodebookTables tables;
   SequenceView view;    // all heads
   DevicePage* records;  // [heads][capacity]: records of the decoded pages and of all others
@@ -176,17 +176,17 @@ struct CodedLists {
   int32_t heads;
   int32_t longest;  // maximum pages of a list
   int32_t page_bytes;
-  uint32_t coded;        // FormatCode of CommVQ pages
-  uint32_t stand_in;     // FormatCode of the decoded pages
-  int32_t codes_keys;    // 1: keys have CommVQ codes
-  int32_t codes_values;  // 1: values have CommVQ codes
-  int32_t coded_values;  // offset of values in a CommVQ page
+  uint32_t format;        // FormatCode of CommVQ pages
+  uint32_t stand_in;      // FormatCode of the decoded pages
+  int32_t codes_keys;     // 1: keys have CommVQ codes
+  int32_t codes_values;   // 1: values have CommVQ codes
+  int32_t commvq_values;  // offset of values in a CommVQ page
   int32_t stand_in_values;
   CopiedSide copied;     // to the decoded page
   int32_t shared_limit;  // maximum bytes of shared memory per block
 };
 /// Must be called first, with the same limit.
 cudaError_t prepare_decode_lists(int32_t shared_limit);
-cudaError_t decode_lists(const CodedLists& lists, cudaStream_t stream);
+cudaError_t decode_lists(const CommvqLists& lists, cudaStream_t stream);
 
 }  // namespace kvq::cuda

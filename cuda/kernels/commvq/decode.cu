@@ -12,26 +12,26 @@ namespace {
 
 constexpr int32_t kThreads = 256;
 
-__device__ int32_t pages_of(const CodedLists& lists, int32_t head) { return lists.view.heads[head].pages; }
+__device__ int32_t pages_of(const CommvqLists& lists, int32_t head) { return lists.view.heads[head].pages; }
 
-__device__ std::byte* stand_in(const CodedLists& lists, int32_t which, int32_t index) {
+__device__ std::byte* stand_in(const CommvqLists& lists, int32_t which, int32_t index) {
   return lists.pages + (int64_t{which} * lists.longest + index) * lists.page_bytes;
 }
 
 /// Page `index` of one of the decoded heads, if the list is long enough.
 struct ListPage {
-  const CodedLists& lists;
+  const CommvqLists& lists;
   int32_t head;
   int32_t index;
   DevicePage record{};
   bool exists;
 
-  __device__ ListPage(const CodedLists& lists_, int32_t which, int32_t index_)
+  __device__ ListPage(const CommvqLists& lists_, int32_t which, int32_t index_)
       : lists(lists_), head(lists_.first_head + which), index(index_), exists(index_ < pages_of(lists_, head)) {
     if (exists) record = record_of(head);
   }
 
-  __device__ bool has_codes() const { return exists && record.format() == lists.coded; }
+  __device__ bool has_codes() const { return exists && record.format() == lists.format; }
 
   /// Record of another head's page of the same tokens.
   __device__ DevicePage record_of(int32_t of_head) const {
@@ -47,7 +47,7 @@ struct ListPage {
 };
 
 /// One page per thread.
-__global__ void __launch_bounds__(kThreads) replace_records_kernel(CodedLists lists) {
+__global__ void __launch_bounds__(kThreads) replace_records_kernel(CommvqLists lists) {
   const auto which = static_cast<int32_t>(blockIdx.y);
   const auto index = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x);
   const ListPage page(lists, which, index);
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads) replace_records_kernel(CodedLists li
 }
 
 /// Copies sides without CommVQ codes, one page per block.
-__global__ void __launch_bounds__(kThreads) copy_side_kernel(CodedLists lists) {
+__global__ void __launch_bounds__(kThreads) copy_side_kernel(CommvqLists lists) {
   const auto which = static_cast<int32_t>(blockIdx.y);
   const auto index = static_cast<int32_t>(blockIdx.x);
   const ListPage page(lists, which, index);
@@ -100,7 +100,7 @@ struct KeyPlan {
 
 class KeyDecoder {
  public:
-  __device__ KeyDecoder(const CodedLists& lists, const KeyPlan& plan, std::byte* memory)
+  __device__ KeyDecoder(const CommvqLists& lists, const KeyPlan& plan, std::byte* memory)
       : lists_(lists),
         tables_(lists.tables),
         keys_(tables_.keys),
@@ -216,7 +216,7 @@ class KeyDecoder {
         __float2half_rn(fmaxf(fminf(x, kMaxFloat16), -kMaxFloat16));
   }
 
-  const CodedLists& lists_;
+  const CommvqLists& lists_;
   const CodebookTables& tables_;
   const KeyTables& keys_;
   const KeyPlan& plan_;
@@ -237,7 +237,7 @@ class KeyDecoder {
 
 /// key = norm · e^{i·position·θ} · Σ over stages of (z[a] + i·z[b])
 __global__ void __launch_bounds__(kKeyThreads)
-    decode_keys_kernel(const __grid_constant__ CodedLists lists, const __grid_constant__ KeyPlan plan) {
+    decode_keys_kernel(const __grid_constant__ CommvqLists lists, const __grid_constant__ KeyPlan plan) {
   extern __shared__ __align__(16) std::byte memory[];
   KeyDecoder(lists, plan, memory).run();
 }
@@ -285,7 +285,7 @@ struct StepWords {
   }
 };
 
-__global__ void __launch_bounds__(kThreads, 1) decode_values_kernel(CodedLists lists) {
+__global__ void __launch_bounds__(kThreads, 1) decode_values_kernel(CommvqLists lists) {
   __shared__ __align__(16) ValueShared shared;
   const CodebookTables& tables = lists.tables;
   const ValueTables& values = tables.values;
@@ -311,7 +311,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_values_kernel(CodedLists l
     const uint32_t* codes = nullptr;
     if (page.has_codes() && step < all_steps) {
       const DevicePage record = page.record_of(values.of_layer() ? step / steps : head);
-      codes = reinterpret_cast<const uint32_t*>(record.data + static_cast<uint64_t>(lists.coded_values));
+      codes = reinterpret_cast<const uint32_t*>(record.data + static_cast<uint64_t>(lists.commvq_values));
     }
     return codes;
   };
@@ -364,7 +364,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_values_kernel(CodedLists l
   std::byte* to = stand_in(lists, which, index) + lists.stand_in_values;
   float scales[4];
 #pragma unroll
-  for (int32_t i = 0; i < 4; ++i) scales[i] = page.shared_number(values.numbers, lists.coded_values, 4 * g + i);
+  for (int32_t i = 0; i < 4; ++i) scales[i] = page.shared_number(values.numbers, lists.commvq_values, 4 * g + i);
   const float* offset = values.offset + vector * values.width + of_vector;
   const float* channel_scale = values.channel_scale + vector * values.width + of_vector;
 #pragma unroll
@@ -394,7 +394,7 @@ cudaError_t prepare_decode_lists(int32_t shared_limit) {
   return cudaFuncSetAttribute(decode_keys_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit);
 }
 
-cudaError_t decode_lists(const CodedLists& lists, cudaStream_t stream) {
+cudaError_t decode_lists(const CommvqLists& lists, cudaStream_t stream) {
   const auto heads = static_cast<uint32_t>(lists.heads);
   const auto longest = static_cast<uint32_t>(lists.longest);
   const CodebookTables& tables = lists.tables;

@@ -19,9 +19,9 @@ constexpr int32_t kThreadRows = kRows / (kThreads / kCodeLanes);
 constexpr double kMostNorms = 2.0;
 
 /// Loads keys as floats and undoes their rotation.
-__global__ void __launch_bounds__(kThreads) read_keys_kernel(CodedPages all, float* numbers) {
+__global__ void __launch_bounds__(kThreads) read_keys_kernel(CommvqPages all, float* numbers) {
   const CodebookTables& tables = all.tables;
-  const CodedPage page = all.pages[blockIdx.x];
+  const CommvqPage page = all.pages[blockIdx.x];
   const int32_t group = static_cast<int32_t>(blockIdx.x) / all.members;
   const int32_t member = static_cast<int32_t>(blockIdx.x) % all.members;
   const auto* halves = reinterpret_cast<const std::byte*>(page.source);
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads) read_keys_kernel(CodedPages all, flo
 }
 
 /// Computes the divisors of keys. One thread per norm: a serial sum in double, as on the host.
-__global__ void __launch_bounds__(kThreads) norms_kernel(CodedPages all, const float* numbers, float* norms) {
+__global__ void __launch_bounds__(kThreads) norms_kernel(CommvqPages all, const float* numbers, float* norms) {
   const bool of_layer = all.tables.keys.numbers.of_layer != 0;
   const int32_t heads = of_layer ? 1 : all.members;
   const auto i = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x);  // [groups][heads][32]
@@ -98,7 +98,7 @@ struct SearchMemory {
 };
 
 struct Search {
-  const CodedPages& all;
+  const CommvqPages& all;
   const KeyTables& keys;
   SearchMemory memory;
   int64_t part;  // among all heads' groups
@@ -276,7 +276,7 @@ struct Search {
 };
 
 /// Searches the codes of some tokens, for one group of pairs of a page.
-__global__ void __launch_bounds__(kThreads) search_kernel(CodedPages all, KeyWork work, int32_t beam) {
+__global__ void __launch_bounds__(kThreads) search_kernel(CommvqPages all, KeyWork work, int32_t beam) {
   extern __shared__ __align__(16) std::byte memory[];
   const KeyTables& keys = all.tables.keys;
   const int32_t page = static_cast<int32_t>(blockIdx.x) / keys.groups;
@@ -336,10 +336,10 @@ __device__ uint16_t gain_of(const Fit& fit) {
 }
 
 /// Packs a page's indices and norms into bytes.
-__global__ void __launch_bounds__(kThreads) pack_keys_kernel(CodedPages all, KeyWork work) {
+__global__ void __launch_bounds__(kThreads) pack_keys_kernel(CommvqPages all, KeyWork work) {
   const KeyTables& keys = all.tables.keys;
   const auto index = static_cast<int32_t>(blockIdx.x);
-  const CodedPage page = all.pages[index];
+  const CommvqPage page = all.pages[index];
   auto* to = reinterpret_cast<uint8_t*>(page.target);
   for (auto i = static_cast<int32_t>(threadIdx.x); i < keys.head_stages() * 8; i += kThreads) {
     const uint8_t* fields = work.indices + int64_t{index} * keys.head_stages() * 2 * kSlots + 8 * i;
@@ -411,7 +411,7 @@ cudaError_t prepare_encode_keys() {
   return cudaFuncSetAttribute(search_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SearchMemory::bytes(most));
 }
 
-cudaError_t encode_keys(const CodedPages& pages, const KeyWork& work, int32_t beam, cudaStream_t stream) {
+cudaError_t encode_keys(const CommvqPages& pages, const KeyWork& work, int32_t beam, cudaStream_t stream) {
   const KeyTables& keys = pages.tables.keys;
   const auto count = static_cast<uint32_t>(pages.count());
   read_keys_kernel<<<count, kThreads, 0, stream>>>(pages, work.numbers);

@@ -18,7 +18,7 @@ constexpr double kMostScale = 2.0;
 
 /// Blocks of 32 rows, one per token, that share codes.
 struct Rows {
-  const CodedPages& all;
+  const CommvqPages& all;
 
   __host__ __device__ const ValueTables& tables() const { return all.tables.values; }
   __host__ __device__ int32_t blocks() const { return tables().of_layer() ? all.groups : all.count(); }
@@ -50,7 +50,7 @@ struct Matrix {
 };
 
 template <bool kAlongDepth, typename Number, typename Use>
-__global__ void __launch_bounds__(kThreads) product_kernel(CodedPages all, Matrix<Number> matrix, int32_t lines,
+__global__ void __launch_bounds__(kThreads) product_kernel(CommvqPages all, Matrix<Number> matrix, int32_t lines,
                                                            int32_t depth, const float* rows, int32_t stride, Use use) {
   __shared__ __align__(16) float left[kDepth][kSlots + 4];
   __shared__ __align__(16) float right[kDepth][kColumns + 4];
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads) product_kernel(CodedPages all, Matri
 
 /// Calls use(vector, row, line, Σ over depth of matrix(line, depth) · row(depth)).
 template <typename Number, typename Use>
-void multiply(const CodedPages& all, const Matrix<Number>& matrix, int32_t lines, int32_t depth, const float* rows,
+void multiply(const CommvqPages& all, const Matrix<Number>& matrix, int32_t lines, int32_t depth, const float* rows,
               int32_t stride, const Use& use, cudaStream_t stream) {
   const dim3 grid(static_cast<uint32_t>(Rows{all}.blocks()), static_cast<uint32_t>((lines + kColumns - 1) / kColumns));
   if (matrix.step == 1) {
@@ -150,9 +150,9 @@ struct StoreBit {
 };
 
 /// Loads values divided by their channel's scale; each row is a token's vector.
-__global__ void __launch_bounds__(kThreads) read_values_kernel(CodedPages all, float* to) {
+__global__ void __launch_bounds__(kThreads) read_values_kernel(CommvqPages all, float* to) {
   const ValueTables& tables = all.tables.values;
-  const CodedPage page = all.pages[blockIdx.x];
+  const CommvqPage page = all.pages[blockIdx.x];
   const int32_t dim = all.tables.head_dim;
   const int32_t group = static_cast<int32_t>(blockIdx.x) / all.members;
   const int32_t member = static_cast<int32_t>(blockIdx.x) % all.members;
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(kThreads) read_values_kernel(CodedPages all, f
 }
 
 /// Length of a row, by a serial sum in double.
-__device__ double normalise(float* row, int32_t width) {
+__device__ double length_of(float* row, int32_t width) {
   double sum = 0.0;
 #pragma unroll 8
   for (int32_t c = 0; c < width; ++c) {
@@ -182,7 +182,7 @@ __device__ double normalise(float* row, int32_t width) {
 
 __global__ void __launch_bounds__(kWarpLanes) lengths_kernel(float* rows, int32_t width, double* norms) {
   const auto i = static_cast<int32_t>(blockIdx.x * kWarpLanes + threadIdx.x);
-  norms[i] = normalise(rows + int64_t{i} * width, width);
+  norms[i] = length_of(rows + int64_t{i} * width, width);
 }
 
 __global__ void __launch_bounds__(kThreads) divide_kernel(float* rows, int32_t width, const double* norms) {
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(kThreads) divide_kernel(float* rows, int32_t w
 }
 
 /// residual = unit − scale · (offset + residual).
-__global__ void __launch_bounds__(kThreads) subtract_kernel(CodedPages all, ValueWork work, int32_t stage) {
+__global__ void __launch_bounds__(kThreads) subtract_kernel(CommvqPages all, ValueWork work, int32_t stage) {
   const ValueTables& tables = all.tables.values;
   const auto row = static_cast<int32_t>(blockIdx.x);
   const int64_t vector = Rows{all}.vector(row / kSlots);
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(kThreads) subtract_kernel(CodedPages all, Valu
 }
 
 /// network::standardize, then gain and bias; one row per thread for the sums.
-__global__ void __launch_bounds__(kWarpLanes) standardize_kernel(CodedPages all, const float* unit, float* to) {
+__global__ void __launch_bounds__(kWarpLanes) standardize_kernel(CommvqPages all, const float* unit, float* to) {
   const ValueTables& tables = all.tables.values;
   const int32_t width = tables.width;
   const auto row = static_cast<int32_t>(blockIdx.x * kWarpLanes + threadIdx.x);
@@ -276,7 +276,7 @@ struct Scale {
 /// A block flips bits of one row; each thread owns every 256th bit.
 template <int kOwn>
 __global__ void __launch_bounds__(kThreads)
-    flip_kernel(CodedPages all, ValueWork work, int32_t stage, int32_t max_flips) {
+    flip_kernel(CommvqPages all, ValueWork work, int32_t stage, int32_t max_flips) {
   __shared__ double start[2];
   __shared__ Flip candidates[2][kWarps];
   const ValueTables& tables = all.tables.values;
@@ -388,10 +388,10 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// Packs a page's bits and scales into bytes; one bit of the code per thread.
-__global__ void __launch_bounds__(kThreads) pack_values_kernel(CodedPages all, ValueWork work) {
+__global__ void __launch_bounds__(kThreads) pack_values_kernel(CommvqPages all, ValueWork work) {
   __shared__ uint16_t scales[kSlots];
   const ValueTables& tables = all.tables.values;
-  const CodedPage page = all.pages[blockIdx.x];
+  const CommvqPage page = all.pages[blockIdx.x];
   const bool of_layer = tables.of_layer();
   const int32_t block = of_layer ? static_cast<int32_t>(blockIdx.x) / all.members : static_cast<int32_t>(blockIdx.x);
   if (threadIdx.x < kSlots) {
@@ -420,8 +420,8 @@ __global__ void __launch_bounds__(kThreads) pack_values_kernel(CodedPages all, V
   }
 }
 
-__global__ void __launch_bounds__(kThreads) copy_sides_kernel(CodedPages all) {
-  const CodedPage page = all.pages[blockIdx.x];
+__global__ void __launch_bounds__(kThreads) copy_sides_kernel(CommvqPages all) {
+  const CommvqPage page = all.pages[blockIdx.x];
   copy_side(all.copied, page.source, page.target);
 }
 
@@ -489,12 +489,12 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <int kOwn>
-void flip_some(const CodedPages& pages, const ValueWork& work, int32_t stage, int32_t flips, cudaStream_t stream) {
+void flip_some(const CommvqPages& pages, const ValueWork& work, int32_t stage, int32_t flips, cudaStream_t stream) {
   const auto rows = static_cast<uint32_t>(Rows{pages}.count());
   flip_kernel<kOwn><<<rows, kThreads, 0, stream>>>(pages, work, stage, flips);
 }
 
-void flip_bits(const CodedPages& pages, const ValueWork& work, int32_t stage, int32_t flips, cudaStream_t stream) {
+void flip_bits(const CommvqPages& pages, const ValueWork& work, int32_t stage, int32_t flips, cudaStream_t stream) {
   const int32_t own = (pages.tables.values.stage_end(stage) + kThreads - 1) / kThreads;
   if (own <= 1) return flip_some<1>(pages, work, stage, flips, stream);
   if (own <= 2) return flip_some<2>(pages, work, stage, flips, stream);
@@ -505,7 +505,7 @@ void flip_bits(const CodedPages& pages, const ValueWork& work, int32_t stage, in
 }
 
 /// Proposes the bits with which a stage begins.
-void guess_bits(const CodedPages& pages, const ValueWork& work, int32_t stage, cudaStream_t stream) {
+void propose_bits(const CommvqPages& pages, const ValueWork& work, int32_t stage, cudaStream_t stream) {
   const ValueTables& tables = pages.tables.values;
   const int32_t width = tables.width;
   const int32_t first = stage * width;
@@ -544,12 +544,12 @@ cudaError_t launch_value_tables(const ValueTables& tables, int32_t vectors, floa
   return cudaGetLastError();
 }
 
-cudaError_t copy_sides(const CodedPages& pages, cudaStream_t stream) {
+cudaError_t copy_sides(const CommvqPages& pages, cudaStream_t stream) {
   copy_sides_kernel<<<static_cast<uint32_t>(pages.count()), kThreads, 0, stream>>>(pages);
   return cudaGetLastError();
 }
 
-cudaError_t encode_values(const CodedPages& pages, const ValueWork& work, int32_t flips, cudaStream_t stream) {
+cudaError_t encode_values(const CommvqPages& pages, const ValueWork& work, int32_t flips, cudaStream_t stream) {
   const ValueTables& tables = pages.tables.values;
   const Rows rows{pages};
   const int32_t width = tables.width;
@@ -570,7 +570,7 @@ cudaError_t encode_values(const CodedPages& pages, const ValueWork& work, int32_
       lengths_kernel<<<blocks, kWarpLanes, 0, stream>>>(work.residual, width, work.residual_norms);
       divide_kernel<<<count, kThreads, 0, stream>>>(work.residual, width, work.residual_norms);
     }
-    guess_bits(pages, work, stage, stream);
+    propose_bits(pages, work, stage, stream);
     const Matrix<uint16_t> codes{tables.codes + int64_t{first} * width, of_codes, width, 1};
     multiply(pages, codes, end - first, width, work.unit, width, Store{work.wanted + first, bits}, stream);
     const Matrix<float> gram{tables.gram, int64_t{bits} * bits, bits, 1};

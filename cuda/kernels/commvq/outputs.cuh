@@ -10,15 +10,15 @@ namespace kvq::cuda {
 
 /// Threads are channels or bits, in several groups that share parts or rows.
 inline constexpr int32_t kOutputGroups = 8;
-inline constexpr int32_t kOutputThreads = kOutputGroups * kCodedDim;
+inline constexpr int32_t kOutputThreads = kOutputGroups * kCommvqDim;
 inline constexpr int32_t kOutputWarps = kOutputThreads / kWarpLanes;
-static_assert(kOutputBits == kCodedDim && kMostCodedRows <= kOutputWarps);
+static_assert(kOutputBits == kCommvqDim && kMostCommvqRows <= kOutputWarps);
 
 /// Shared memory for 8 · kTiles rows; each group owns every eighth row.
 template <int kTiles>
 struct OutputShared {
   static constexpr int32_t kOutputRows = kOutputGroups * kTiles;
-  __half codes[kOutputBits][kCodedDim];
+  __half codes[kOutputBits][kCommvqDim];
   // Sums per bit of some parts, then of all; or weights of a page's slots.
   float sums[kOutputGroups][kOutputRows][kOutputBits];
   float maxima[kOutputRows];
@@ -30,18 +30,18 @@ class OutputMaker {
  public:
   static constexpr int32_t kOwnRows = kTiles;
 
-  __device__ OutputMaker(const AttendArguments& arguments, const CodedAttention& coded, OutputShared<kTiles>& shared)
+  __device__ OutputMaker(const AttendArguments& arguments, const CommvqAttention& commvq, OutputShared<kTiles>& shared)
       : a_(arguments),
-        c_(coded),
+        c_(commvq),
         shared_(shared),
-        values_(coded.tables.values),
+        values_(commvq.tables.values),
         block_(static_cast<int32_t>(blockIdx.x)),
         head_(static_cast<int32_t>(blockIdx.y)),
         sequence_(static_cast<int32_t>(blockIdx.z)),
         warp_(static_cast<int32_t>(threadIdx.x) / kWarpLanes),
         lane_(static_cast<int32_t>(threadIdx.x) % kWarpLanes),
-        channel_(static_cast<int32_t>(threadIdx.x) % kCodedDim),
-        group_(static_cast<int32_t>(threadIdx.x) / kCodedDim),
+        channel_(static_cast<int32_t>(threadIdx.x) % kCommvqDim),
+        group_(static_cast<int32_t>(threadIdx.x) / kCommvqDim),
         view_(arguments.sequences[sequence_].view) {}
 
   __device__ void run() {
@@ -52,7 +52,7 @@ class OutputMaker {
       add_pages(block_ - bit_blocks);
     }
     float* to = outputs(block_);
-    for_own_rows([&](int32_t i, int32_t row) { to[row * kCodedDim + channel_] = sums_[i]; });
+    for_own_rows([&](int32_t i, int32_t row) { to[row * kCommvqDim + channel_] = sums_[i]; });
     __syncthreads();
     const bool last = threadIdx.x == 0 && take_ticket(ticket()) == c_.output_blocks() - 1;
     if (last) *ticket() = 0;
@@ -73,12 +73,12 @@ class OutputMaker {
   }
   __device__ __forceinline__ int32_t* ticket() const { return c_.tickets + unit(); }
   __device__ __forceinline__ float* outputs(int32_t block) const {
-    return c_.outputs + (unit() * c_.output_blocks() + block) * c_.rows * kCodedDim;
+    return c_.outputs + (unit() * c_.output_blocks() + block) * c_.rows * kCommvqDim;
   }
   __device__ __forceinline__ int64_t row_at(int32_t row) const { return unit() * c_.rows + row; }
   /// Index of the head's codes, and its first channel in their vector.
   __device__ __forceinline__ int64_t vector() const { return values_.of_layer() ? 0 : head_; }
-  __device__ __forceinline__ int32_t first_channel() const { return values_.of_layer() ? head_ * kCodedDim : 0; }
+  __device__ __forceinline__ int32_t first_channel() const { return values_.of_layer() ? head_ * kCommvqDim : 0; }
 
   /// One row per warp.
   __device__ __forceinline__ void find_maxima() {
@@ -90,7 +90,7 @@ class OutputMaker {
   __device__ void decode_sums() {
     const uint16_t* codes =
         values_.codes + (vector() * values_.bits + block_ * kOutputBits) * values_.width + first_channel();
-    constexpr int32_t kChunks = kCodedDim / 8;
+    constexpr int32_t kChunks = kCommvqDim / 8;
     for (auto i = static_cast<int32_t>(threadIdx.x); i < kOutputBits * kChunks; i += kOutputThreads) {
       const int32_t bit = i / kChunks;
       const int32_t chunk = 8 * (i % kChunks);
@@ -139,12 +139,12 @@ class OutputMaker {
     const DevicePage* records = view_.pages + static_cast<int64_t>(head_) * view_.capacity;
     for (int32_t first = part; first < pages; first += kPlainParts * kOutputThreads) {
       const int32_t mine = first + kPlainParts * static_cast<int32_t>(threadIdx.x);
-      const bool plain = mine < pages && records[mine].format() != c_.coded;
+      const bool plain = mine < pages && records[mine].format() != c_.format;
       if (__syncthreads_or(plain ? 1 : 0) == 0) continue;
       // All threads repeat the search, 32 pages at a time.
       for (int32_t i = 0; i < kOutputThreads; i += kWarpLanes) {
         const int32_t index = first + kPlainParts * (i + lane_);
-        const bool is_plain = index < pages && records[index].format() != c_.coded;
+        const bool is_plain = index < pages && records[index].format() != c_.format;
         for (uint32_t found = __ballot_sync(kAll, is_plain); found != 0; found &= found - 1) {
           const int32_t at = first + kPlainParts * (i + __ffs(static_cast<int32_t>(found)) - 1);
           add_page(records[at], at);
@@ -161,12 +161,12 @@ class OutputMaker {
       shared_.sums[0][warp_][lane_] = maximum > minus_infinity() ? exp2_fast(score - maximum) : 0.0F;
     }
     __syncthreads();
-    const auto* side = reinterpret_cast<const std::byte*>(page.data) + kSlots * kCodedDim * 2;
+    const auto* side = reinterpret_cast<const std::byte*>(page.data) + kSlots * kCommvqDim * 2;
     for_own_rows([&](int32_t i, int32_t row) {
 #pragma unroll
       for (int32_t slot = 0; slot < kSlots; slot += 2) {
         const uint32_t two =
-            __ldg(reinterpret_cast<const uint32_t*>(side + float16_place(Side::kValues, kCodedDim, slot, channel_)));
+            __ldg(reinterpret_cast<const uint32_t*>(side + float16_place(Side::kValues, kCommvqDim, slot, channel_)));
         const float2 value = __half22float2(*reinterpret_cast<const __half2*>(&two));
         sums_[i] = fmaf(shared_.sums[0][row][slot], value.x, sums_[i]);
         sums_[i] = fmaf(shared_.sums[0][row][slot + 1], value.y, sums_[i]);
@@ -201,11 +201,11 @@ class OutputMaker {
       if (row >= rows) return;
       float sum = shared_.weights[row][1] * __ldg(values_.offset + channel);
 #pragma unroll 8
-      for (int32_t block = 0; block < bit_blocks; ++block) sum += outputs(block)[row * kCodedDim + channel_];
+      for (int32_t block = 0; block < bit_blocks; ++block) sum += outputs(block)[row * kCommvqDim + channel_];
       sum *= __ldg(values_.channel_scale + channel);
 #pragma unroll
       for (int32_t block = 0; block < kPlainParts; ++block) {
-        sum += outputs(bit_blocks + block)[row * kCodedDim + channel_];
+        sum += outputs(bit_blocks + block)[row * kCommvqDim + channel_];
       }
       const RowPlace place = row_place(a_, unit, row);
       const float all = shared_.weights[row][0];
@@ -216,7 +216,7 @@ class OutputMaker {
   }
 
   const AttendArguments& a_;
-  const CodedAttention& c_;
+  const CommvqAttention& c_;
   OutputShared<kTiles>& shared_;
   const ValueTables& values_;
   int32_t block_;

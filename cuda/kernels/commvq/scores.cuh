@@ -18,12 +18,12 @@
 namespace kvq::cuda {
 
 inline constexpr int32_t kMostScoreWarps = 16;
-inline constexpr int32_t kPairs = kCodedDim / 2;
+inline constexpr int32_t kPairs = kCommvqDim / 2;
 inline constexpr int32_t kLanePairs = kPairs / 4;
 /// Maximum bytes of a page's key indices.
 inline constexpr int32_t kMostIndexBytes = 1024;
 
-inline constexpr int32_t kChunks = kCodedDim / 16;
+inline constexpr int32_t kChunks = kCommvqDim / 16;
 inline constexpr int32_t kParts = 2;  // real and imaginary
 
 /// The real or the imaginary parts of a chunk's pairs.
@@ -33,7 +33,7 @@ struct alignas(16) PairWords {
 
 /// Shared memory of a block. Table rows are aligned to their size.
 template <int kTiles>
-struct alignas(kCodedDim) ScoreShared {
+struct alignas(kCommvqDim) ScoreShared {
   PairWords queries[2][8 * kTiles][kParts][kChunks];  // in table units, then unscaled; see query_chunk
   PairWords turns[kSlots][kParts][kChunks];           // rotations relative to the page
   float scales[2][8 * kTiles];
@@ -104,10 +104,10 @@ class Scorer {
  public:
   static constexpr int32_t kRows = 8 * kTiles;
 
-  __device__ Scorer(const AttendArguments& arguments, const CodedAttention& coded, std::byte* memory)
+  __device__ Scorer(const AttendArguments& arguments, const CommvqAttention& commvq, std::byte* memory)
       : a_(arguments),
-        c_(coded),
-        keys_(coded.tables.keys),
+        c_(commvq),
+        keys_(commvq.tables.keys),
         shared_(*reinterpret_cast<ScoreShared<kTiles>*>(memory)),
         table_(memory + sizeof(ScoreShared<kTiles>)),
         warp_(static_cast<int32_t>(threadIdx.x) / kWarpLanes),
@@ -152,7 +152,7 @@ class Scorer {
   }
 
  private:
-  static KVQ_HOST_DEVICE int32_t table_bytes(const KeyTables& keys) { return keys.stages * keys.codes * kCodedDim; }
+  static KVQ_HOST_DEVICE int32_t table_bytes(const KeyTables& keys) { return keys.stages * keys.codes * kCommvqDim; }
   static KVQ_HOST_DEVICE int32_t warp_bytes(const KeyTables& keys) {
     return static_cast<int32_t>(sizeof(WarpShared)) + keys.stages * kSlots * 4;
   }
@@ -161,7 +161,7 @@ class Scorer {
         __ldg(reinterpret_cast<const uint4*>(view_.pages + static_cast<int64_t>(head) * view_.capacity + index));
     return *reinterpret_cast<const DevicePage*>(&words);
   }
-  __device__ __forceinline__ bool has_codes(const DevicePage& page) const { return page.format() == c_.coded; }
+  __device__ __forceinline__ bool has_codes(const DevicePage& page) const { return page.format() == c_.format; }
 
   __device__ void load_tables() {
     const uint4* rows = c_.bytes.rows + static_cast<int64_t>(head_) * table_bytes(keys_) / 16;
@@ -340,7 +340,7 @@ class Scorer {
     for (int32_t stage = 0; stage < keys_.stages; ++stage, words += 2 * bits) {
       const uint32_t a = __funnelshift_r(words[0], words[1], shift) & mask;
       const uint32_t b = __funnelshift_r(words[bits], words[bits + 1], shift) & mask;
-      places_[stage * kSlots + lane_] = (a | b << 16U) * kCodedDim;
+      places_[stage * kSlots + lane_] = (a | b << 16U) * kCommvqDim;
     }
     __syncwarp();
   }
@@ -396,7 +396,7 @@ class Scorer {
     ByteSums of_b[2];
     const uint32_t table = shared_address(table_);
     const uint32_t* places = places_ + slot;
-    const auto stage_bytes = static_cast<uint32_t>(keys_.codes * kCodedDim);
+    const auto stage_bytes = static_cast<uint32_t>(keys_.codes * kCommvqDim);
     const auto chunk = static_cast<uint32_t>(16 * chunk_of(g_, t_, 0));
     uint32_t row = table + chunk;
     int32_t stage = 0;
@@ -480,7 +480,7 @@ class Scorer {
   /// Loads the lane's pairs of an FP16 key, which is stored rotated.
   __device__ __forceinline__ void read_halves(const DevicePage& page, int32_t slot, uint32_t (&key)[kLanePairs]) const {
     const auto half = [&](int32_t channel) {
-      const int32_t at = float16_place(Side::kKeys, kCodedDim, slot, channel);
+      const int32_t at = float16_place(Side::kKeys, kCommvqDim, slot, channel);
       return static_cast<uint32_t>(__ldg(reinterpret_cast<const uint16_t*>(page.data + static_cast<uint64_t>(at))));
     };
 #pragma unroll
@@ -517,7 +517,7 @@ class Scorer {
   }
 
   const AttendArguments& a_;
-  const CodedAttention& c_;
+  const CommvqAttention& c_;
   const KeyTables& keys_;
   ScoreShared<kTiles>& shared_;
   std::byte* table_;

@@ -29,10 +29,10 @@ struct SumShared {
 };
 
 /// Highest score of a row over all parts of its list, by one warp.
-__device__ __forceinline__ float row_maximum(const CodedAttention& coded, int64_t row, int32_t lane) {
+__device__ __forceinline__ float row_maximum(const CommvqAttention& commvq, int64_t row, int32_t lane) {
   float most = minus_infinity();
-  for (int32_t part = lane; part < coded.parts; part += kWarpLanes) {
-    most = fmaxf(most, coded.maxima[row * coded.parts + part]);
+  for (int32_t part = lane; part < commvq.parts; part += kWarpLanes) {
+    most = fmaxf(most, commvq.maxima[row * commvq.parts + part]);
   }
   return largest_of_lanes(most);
 }
@@ -53,20 +53,20 @@ class BitSummer {
   static constexpr int32_t kRows = 8 * kTiles;
   static constexpr int32_t kOwnRows = kRows / kRowGroups;  // rows whose weights a thread computes
 
-  __device__ BitSummer(const AttendArguments& arguments, const CodedAttention& coded, SumShared<kTiles>& shared)
-      : c_(coded),
+  __device__ BitSummer(const AttendArguments& arguments, const CommvqAttention& commvq, SumShared<kTiles>& shared)
+      : c_(commvq),
         shared_(shared),
-        values_(coded.tables.values),
+        values_(commvq.tables.values),
         warp_(static_cast<int32_t>(threadIdx.x) / kWarpLanes),
         lane_(static_cast<int32_t>(threadIdx.x) % kWarpLanes),
         bit_blocks_((values_.bits + kBlockBits - 1) / kBlockBits),
         part_(static_cast<int32_t>(blockIdx.x)),
         bit_block_(static_cast<int32_t>(blockIdx.y) % bit_blocks_),
         first_row_(static_cast<int32_t>(blockIdx.y) / bit_blocks_ * kRows),
-        sequence_(static_cast<int32_t>(blockIdx.z) / coded.vectors()),
-        vector_(static_cast<int32_t>(blockIdx.z) % coded.vectors()),
-        first_head_(vector_ * coded.heads_together()),
-        first_bit_(bit_block_ * kBlockBits + warp_ % coded.bit_warps() * kWarpBits),
+        sequence_(static_cast<int32_t>(blockIdx.z) / commvq.vectors()),
+        vector_(static_cast<int32_t>(blockIdx.z) % commvq.vectors()),
+        first_head_(vector_ * commvq.heads_together()),
+        first_bit_(bit_block_ * kBlockBits + warp_ % commvq.bit_warps() * kWarpBits),
         view_(arguments.sequences[sequence_].view),
         pages_(view_.heads[first_head_].pages) {}
 
@@ -127,7 +127,7 @@ class BitSummer {
     if (index < pages_) {
       const int32_t head = values_.of_layer() ? slot / values_.numbers.share : first_head_;
       const DevicePage holder = record_of(head, index);
-      if (holder.format() == c_.coded) {
+      if (holder.format() == c_.format) {
         const uint64_t place = holder.data + static_cast<uint64_t>(c_.values_at + place_of(values_.numbers, slot));
         scale = __half2float(__ushort_as_half(__ldg(reinterpret_cast<const uint16_t*>(place))));
       }
@@ -155,7 +155,7 @@ class BitSummer {
     const int32_t index = step * kSumPages + lane_;
     if (lane_ >= kSumPages || index >= pages_) return 0;
     const DevicePage page = record_of(first_head_ + (values_.of_layer() ? first_bit_ / values_.lanes : 0), index);
-    if (page.format() != c_.coded) return 0;
+    if (page.format() != c_.format) return 0;
     return page.data + static_cast<uint64_t>(c_.values_at + 4 * (first_bit_ % values_.lanes));
   }
 
@@ -274,7 +274,7 @@ class BitSummer {
     for (int32_t group = 0; group < c_.page_warps(); ++group) weights_of(row, group)[0] = group == 0 ? sum : 0.0F;
   }
 
-  const CodedAttention& c_;
+  const CommvqAttention& c_;
   SumShared<kTiles>& shared_;
   const ValueTables& values_;
   int32_t warp_;

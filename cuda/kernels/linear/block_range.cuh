@@ -25,12 +25,12 @@ struct PanelRange {
 };
 
 /// Code blocks of a warp: some columns of blocks in all panels, then the next columns.
-struct Stretch {
+struct BlockRange {
   int32_t column;  // column of the first block
   int32_t panel;   // panel of the first block
   int32_t blocks;
 
-  __device__ __forceinline__ Stretch(const LinearSegment& segment, const PanelRange& panels) {
+  __device__ __forceinline__ BlockRange(const LinearSegment& segment, const PanelRange& panels) {
     const int32_t all = blocks_of(segment.columns) * panels.n;
     const int32_t first = all * this_warp() / kLinearWarps;
     blocks = all * (this_warp() + 1) / kLinearWarps - first;
@@ -66,8 +66,8 @@ class SegmentCodes {
     }
   }
 
-  __device__ __forceinline__ void load_first(const Stretch& stretch, uint32_t (&words)[Code::kWords]) const {
-    if (stretch.blocks > 0) load_words<Code>(column(stretch.column) + stretch.panel * panel_bytes_, words);
+  __device__ __forceinline__ void load_first(const BlockRange& range, uint32_t (&words)[Code::kWords]) const {
+    if (range.blocks > 0) load_words<Code>(column(range.column) + range.panel * panel_bytes_, words);
   }
 
  private:

@@ -17,7 +17,7 @@ using weights::Family;
 /// lower halves come first and the upper ones second, each with zeros in between: two products cost less than joining
 /// the halves.
 template <int32_t kParts>
-struct LaneHalves {
+struct LaneWeights {
   uint32_t of[kParts][2][4];
 };
 
@@ -41,7 +41,7 @@ struct LaneCode {
   /// Whether entries are pairs of weights: one step of a two-dimensional code, or two steps.
   static constexpr bool kPairs = kCode.dims() == 2 || (kFamily == Family::kNuq && kQuarters <= 20);
   static constexpr int32_t kParts = kPairs || !kIsTable ? 1 : 2;
-  using Halves = LaneHalves<kParts>;
+  using Weights = LaneWeights<kParts>;
   /// Index bits of an entry without hashing.
   static constexpr int32_t kIndexBits = kPairs ? kQuarters / 2 : kQuarters / 4;
   /// Whether entries are two pairs.
@@ -130,7 +130,7 @@ struct LaneCode {
 
   /// Decodes an even piece and the next one.
   static __device__ __forceinline__ void decode(const uint32_t (&words)[kWords], int32_t piece, int32_t lane,
-                                                const CodeFinder& finder, Halves (&halves)[2]);
+                                                const CodeFinder& finder, Weights (&halves)[2]);
 };
 
 /// Lanes that hold the steps after a lane's own.
@@ -172,7 +172,7 @@ __device__ __forceinline__ void following(const uint32_t (&first)[2][kRuns], int
 template <Family kFamily, int32_t kQuarters>
 __device__ __forceinline__ void LaneCode<kFamily, kQuarters>::decode(const uint32_t (&words)[kWords], int32_t piece,
                                                                      int32_t lane, const CodeFinder& finder,
-                                                                     Halves (&halves)[2]) {
+                                                                     Weights (&halves)[2]) {
   if constexpr (!kIsTable) {
 #pragma unroll
     for (int32_t i = 0; i < 16; ++i) halves[i / 8].of[0][i % 2][i / 2 % 4] = words[8 * piece + i];

@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// Converts rows to FP16, one row per block. \param rotated  null: inputs are not rotated.
-__global__ void __launch_bounds__(kThreads) halve_kernel(InputRows rows, const float* rotated, LinearInputs to) {
+__global__ void __launch_bounds__(kThreads) to_float16_kernel(InputRows rows, const float* rotated, LinearInputs to) {
   __shared__ uint32_t largest;
   wait_for_earlier_kernels();
   if (threadIdx.x == 0) largest = 0;
@@ -155,7 +155,7 @@ cudaError_t launch_linear_inputs(const InputRows& rows, float* rotated, const Li
           rows, rotated, transforms.whole, half);
     }
   }
-  halve_kernel<<<all, kThreads, 0, stream>>>(rows, rows.signs != nullptr ? rotated : nullptr, to);
+  to_float16_kernel<<<all, kThreads, 0, stream>>>(rows, rows.signs != nullptr ? rotated : nullptr, to);
   return cudaGetLastError();
 }
 

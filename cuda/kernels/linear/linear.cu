@@ -116,7 +116,7 @@ __device__ __forceinline__ void multiply_block(const uint32_t (&words)[Code::kWo
   float sum[kTiles][4] = {};
 #pragma unroll
   for (int32_t piece = 0; piece < kPieces; piece += 2) {
-    typename Code::Halves halves[2];
+    typename Code::Weights halves[2];
     Code::decode(words, piece, lane, finder, halves);
 #pragma unroll
     for (int32_t k = 0; k < 2 * Code::kParts; ++k) {
@@ -142,18 +142,18 @@ __device__ __forceinline__ void multiply_block(const uint32_t (&words)[Code::kWo
 /// Adds the products of a segment's blocks in `range` to the warp's sums. \param next  first words of the range.
 template <typename Code, int32_t kTiles>
 __device__ __forceinline__ void multiply(const LinearMatrix& matrix, const LinearSegment& segment,
-                                         const PanelRange& panels, const Stretch& stretch,
+                                         const PanelRange& panels, const BlockRange& range,
                                          uint32_t (&next)[Code::kWords], const LinearShared& shared,
                                          const ReadyRows& rows, int32_t sum_lanes) {
-  if (stretch.blocks == 0) return;
+  if (range.blocks == 0) return;
   const int32_t lane = static_cast<int32_t>(threadIdx.x) % kWarpLanes;
   const CodeFinder finder = Code::finder(segment, shared.table, lane);
   const SegmentCodes<Code> codes(matrix, segment, panels);
   const int32_t panel_sums = kTiles * 8 * sum_lanes;
   float4* const sums = sums_of<kTiles>(shared, panels, this_warp(), 0, sum_lanes) + lane / 4 * sum_lanes + lane % 4;
-  int32_t left = stretch.blocks;
-  int32_t column = stretch.column;
-  int32_t panel = stretch.panel;
+  int32_t left = range.blocks;
+  int32_t column = range.column;
+  int32_t panel = range.panel;
   const uint8_t* from = codes.column(column) + panel * codes.panel_bytes();
 #pragma unroll 1
   while (true) {
@@ -232,11 +232,11 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks<kFamily, kQuarters, 
   const LinearShared shared(plan, memory, outputs);
 
   // First the work that does not depend on earlier kernels.
-  const Stretch stretch(matrix.segments[0], panels);  // the same for both segments
+  const BlockRange range(matrix.segments[0], panels);  // the same for both segments
   const SegmentCodes<First> first_codes(matrix, matrix.segments[0], panels);
   const SegmentCodes<Second> second_codes(matrix, matrix.segments[kHalves ? 1 : 0], panels);
-  first_codes.fetch_column(stretch.column);
-  if (kHalves) second_codes.fetch_column(stretch.column);
+  first_codes.fetch_column(range.column);
+  if (kHalves) second_codes.fetch_column(range.column);
   if (thread == 0) largest = 0;
   for (int32_t i = thread; i < outputs; i += kThreads) {
     const int32_t out = panels.first * weights::kTileRows + i;
@@ -249,7 +249,7 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks<kFamily, kQuarters, 
   if (call.own) copy_signs<kThreads>(call.rows, shared.signs);
   First::template fill<kThreads>(matrix.segments[0], shared.table);
   uint32_t words[First::kWords];
-  first_codes.load_first(stretch, words);
+  first_codes.load_first(range, words);
   const ReadyRowMaker<kThreads> maker(
       call.rows, {0, matrix.in},
       {reinterpret_cast<float*>(shared.sums), &largest, call.rows.signs != nullptr ? shared.signs : nullptr});
@@ -266,7 +266,7 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks<kFamily, kQuarters, 
   }
   let_next_kernel_begin();
   clear_sums<kTiles>(shared, panels, plan.sum_lanes);
-  multiply<First, kTiles>(matrix, matrix.segments[0], panels, stretch, words, shared, rows, plan.sum_lanes);
+  multiply<First, kTiles>(matrix, matrix.segments[0], panels, range, words, shared, rows, plan.sum_lanes);
   if constexpr (kHalves) {
     if (matrix.segments[0].levels != matrix.segments[1].levels) {
       __syncthreads();
@@ -274,8 +274,8 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks<kFamily, kQuarters, 
       __syncthreads();
     }
     uint32_t second_words[Second::kWords];
-    second_codes.load_first(stretch, second_words);
-    multiply<Second, kTiles>(matrix, matrix.segments[1], panels, stretch, second_words, shared, rows, plan.sum_lanes);
+    second_codes.load_first(range, second_words);
+    multiply<Second, kTiles>(matrix, matrix.segments[1], panels, range, second_words, shared, rows, plan.sum_lanes);
   }
   __syncthreads();
   write_outputs<kTiles>(share.product, shared, rows, first_row, panels, plan.sum_lanes);

@@ -114,7 +114,7 @@ class PanelProducts {
       if (i + 1 < blocks) load_words<Code>(from, next);
 #pragma unroll
       for (int32_t piece = 0; piece < kPieces; piece += 2) {
-        typename Code::Halves halves[2];
+        typename Code::Weights halves[2];
         Code::decode(words, piece, lane, finder, halves);
         uint32_t operands[4][4];
         join<Code>(halves, operands);
@@ -130,7 +130,7 @@ class PanelProducts {
  private:
   /// Rearranges two pieces into the first operands of four products.
   template <typename Code>
-  static __device__ __forceinline__ void join(const typename Code::Halves (&halves)[2], uint32_t (&operands)[4][4]) {
+  static __device__ __forceinline__ void join(const typename Code::Weights (&halves)[2], uint32_t (&operands)[4][4]) {
 #pragma unroll
     for (int32_t i = 0; i < 4; ++i) {
 #pragma unroll

@@ -13,7 +13,7 @@ struct SoftmaxState {
   float sum[NT][2];  // over this lane's tokens
   // The part of `sum` whose values are not relative to trained centres. During a run of such pages, `sum` before the
   // run is subtracted.
-  float elsewhere[NT][2];
+  float uncentred[NT][2];
 };
 
 template <int NT>
@@ -24,7 +24,7 @@ __device__ __forceinline__ void clear(SoftmaxState<NT>& state) {
     for (int32_t c = 0; c < 2; ++c) {
       state.maximum[n][c] = minus_infinity();
       state.sum[n][c] = 0.0F;
-      state.elsewhere[n][c] = 0.0F;
+      state.uncentred[n][c] = 0.0F;
     }
   }
 }
@@ -44,7 +44,7 @@ __device__ __forceinline__ void raise_maxima(const Scores<NT>& s, SoftmaxState<N
       const float factor = raised == minus_infinity() ? 1.0F : exp2_fast(state.maximum[n][c] - raised);
       state.maximum[n][c] = raised;
       state.sum[n][c] *= factor;
-      state.elsewhere[n][c] *= factor;
+      state.uncentred[n][c] *= factor;
       rescale(outputs, n, c, factor);
     }
   }
@@ -62,11 +62,11 @@ struct NoGains {
 
 /// Marks the begin (factor −1) or end (1) of a run of pages whose values are not relative to trained centres.
 template <int NT>
-__device__ __forceinline__ void note_elsewhere(SoftmaxState<NT>& state, float factor) {
+__device__ __forceinline__ void note_uncentred(SoftmaxState<NT>& state, float factor) {
 #pragma unroll
   for (int32_t n = 0; n < NT; ++n) {
 #pragma unroll
-    for (int32_t c = 0; c < 2; ++c) state.elsewhere[n][c] = fmaf(factor, state.sum[n][c], state.elsewhere[n][c]);
+    for (int32_t c = 0; c < 2; ++c) state.uncentred[n][c] = fmaf(factor, state.sum[n][c], state.uncentred[n][c]);
   }
 }
 

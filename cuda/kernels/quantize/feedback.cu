@@ -34,7 +34,7 @@ __device__ void stage(const TilesToCode& tiles, int64_t panel, int32_t first, St
 }
 
 /// One panel per block, one column of a row per thread: sums follow the host's order.
-__global__ void __launch_bounds__(kThreads) sum_beyond_kernel(TilesToCode tiles) {
+__global__ void __launch_bounds__(kThreads) feedback_sums_kernel(TilesToCode tiles) {
   __shared__ Staged staged;
   const int64_t panel = int64_t{blockIdx.x} * kTileRows * tiles.in;
   const auto row = static_cast<int32_t>(threadIdx.x) / kTileColumns;
@@ -68,8 +68,8 @@ __global__ void __launch_bounds__(kThreads) sum_beyond_kernel(TilesToCode tiles)
 
 }  // namespace
 
-cudaError_t launch_sum_beyond(const TilesToCode& tiles, cudaStream_t stream) {
-  sum_beyond_kernel<<<static_cast<uint32_t>(tiles.panels), kThreads, 0, stream>>>(tiles);
+cudaError_t launch_feedback_sums(const TilesToCode& tiles, cudaStream_t stream) {
+  feedback_sums_kernel<<<static_cast<uint32_t>(tiles.panels), kThreads, 0, stream>>>(tiles);
   return cudaGetLastError();
 }
 

@@ -41,6 +41,6 @@ cudaError_t launch_nearest_levels(const TilesToCode& tiles, cudaStream_t stream)
 
 /// Computes error_sums and number_sums of a tile in every panel: errors and weights past the tile times F, in the
 /// host's order.
-cudaError_t launch_sum_beyond(const TilesToCode& tiles, cudaStream_t stream);
+cudaError_t launch_feedback_sums(const TilesToCode& tiles, cudaStream_t stream);
 
 }  // namespace kvq::cuda
