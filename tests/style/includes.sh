@@ -47,4 +47,4 @@ grep -qxF -- "    $library" docs/architecture.md || {
   exit 1
 }
 check src "$library" src/*/ cuda
-check samples/cli "$program" samples/cli/*/
+check tools/kvq "$program" tools/kvq/*/

@@ -112,7 +112,7 @@ class Output {
                  error);
   }
   void print() const {
-    std::printf("// Written by tools/weight_codebooks.cpp.\n\n// clang-format off\n");
+    std::printf("// Written by tools/codebooks/weight_codebooks.cpp.\n\n// clang-format off\n");
     std::printf("constexpr std::array<int8_t, %zu> kLevels = {", levels_.size());
     for (size_t i = 0; i < levels_.size(); ++i) {
       std::printf("%s%d,", i % 28 == 0 ? "\n" : "", levels_[i]);
