@@ -428,6 +428,16 @@ TEST_CASE("bench attend measures a format and FP16 in the same run") {
   check_failure(with(common, {"--queries", "101"}), 2, "--queries 101: there are only 100 tokens");
 }
 
+TEST_CASE("bench attend measures several lengths in one run") {
+  const json rows = run_json({"bench", "attend", "--length", "64,256", "--heads", "4", "--kv-heads", "2", "--head-dim",
+                              "64", "--kv", "int8", "--kv", "int4"})["rows"];
+  REQUIRE(rows.size() == 4);
+  CHECK(rows[0]["length"] == 64);
+  CHECK(rows[3]["length"] == 256);
+  CHECK(rows[3]["kv"] == "int4");
+  CHECK(rows[0]["bytes"] < rows[2]["bytes"]);
+}
+
 TEST_CASE("bench append measures decoding in cycles that seal a page, and prompts on sequences of their own") {
   const Arguments common{"bench", "append", "--heads", "4", "--kv-heads", "2", "--head-dim", "64"};
   const json one = run_json(with(common, {"--length", "100", "--kv", "int4"}));

@@ -421,16 +421,20 @@ TEST_CASE("random plans lose about what is expected") {
   check_fits_page(run_text(place.plan({"--check", "5", "--context", "256"})));
 }
 
-TEST_CASE("the frontier is drawn") {
+TEST_CASE("the frontier of plans loses less the more it may take, and no more than the same for all") {
   const Workplace place;
-  const std::string picture = place.path("frontier.svg");
-  run_text(place.plan({"--cache-only", "--target-bits", "6", "--plot", picture}));
-  const std::string svg = contents(picture);
-  CHECK(svg.starts_with("<svg "));
-  CHECK(svg.ends_with("</svg>\n"));
-  CHECK(svg.find("this plan") != std::string::npos);
-  CHECK(svg.find("<path d=\"M") != std::string::npos);
-  CHECK(svg.find("nan") == std::string::npos);
+  const json plan = run_json(place.plan({"--cache-only", "--target-bits", "6", "--frontier"}));
+  const json& best = plan["frontier"]["best"];
+  REQUIRE(best.size() == 33);
+  for (size_t i = 1; i < best.size(); ++i) {
+    CHECK(best[i]["bytes"] >= best[i - 1]["bytes"]);
+    CHECK(best[i]["loss"].get<double>() <= 1.001 * best[i - 1]["loss"].get<double>());
+  }
+  CHECK(best.back()["loss"] == 0.0);
+  for (const json& same : plan["frontier"]["uniform"]) {
+    const auto larger = std::ranges::find_if(best, [&same](const json& each) { return each["bytes"] >= same["bytes"]; });
+    if (larger != best.end()) CHECK((*larger)["loss"].get<double>() <= 1.001 * same["loss"].get<double>());
+  }
 }
 
 TEST_CASE("with no more than a configuration, kvq plan says what fits") {

@@ -7,7 +7,6 @@
 #include "commands/commands.h"
 #include "kvq.h"
 #include "options/command.h"
-#include "options/usage_error.h"
 
 namespace {
 

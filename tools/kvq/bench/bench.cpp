@@ -5,7 +5,7 @@
 
 #include "llama/error.h"
 #include "options/spec.h"
-#include "options/usage_error.h"
+#include "options/command.h"
 #include "terminal/output.h"
 #include "terminal/table.h"
 

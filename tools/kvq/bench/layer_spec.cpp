@@ -6,14 +6,11 @@
 #include <string_view>
 #include <utility>
 
-#include "options/key_stages.h"
-#include "options/usage_error.h"
+#include "options/command.h"
 
 namespace cli {
 namespace {
 
-constexpr std::string_view kRandom = "commvq-";
-constexpr std::string_view kRandomRouter = "moqae";
 constexpr int32_t kTokens = 1024;
 constexpr uint64_t kSpecQuerySeed = 10;
 constexpr double kRouterBits = 4.25;
@@ -62,49 +59,36 @@ Spec random_router(kvq_context* context, double bits, const LayerShape& shape) {
   return {.policy = kvq::Policy::load(context, kPolicy), .router = kvq::Router::load(context, trainer.result().save())};
 }
 
-/// As in moqae-7.5; kRouterBits if there is nothing behind the name, no value if it is another one.
-std::optional<double> router_bits(const std::string& spec) {
-  if (spec == kRandomRouter) return kRouterBits;
-  const std::string start = std::string(kRandomRouter) + "-";
-  if (!spec.starts_with(start)) return {};
-  double bits = 0.0;
-  const auto [end, code] = std::from_chars(spec.data() + start.size(), spec.data() + spec.size(), bits);
-  if (code != std::errc() || end != spec.data() + spec.size()) {
-    throw UsageError("--kv " + spec + ": must end in a number of bits, as moqae-7.5 does");
-  }
-  return bits;
+template <typename Number>
+std::optional<Number> number_in(const std::string& text) {
+  Number number{};
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return code == std::errc() && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
 }
 
-constexpr int32_t kMostCentres = 256;
+double router_bits(const SpecParts& parts) {
+  if (parts.base == kMoqae) return kRouterBits;
+  if (const auto bits = number_in<double>(parts.variant)) return *bits;
+  throw UsageError(parts.given + ": must end in a number of bits, as moqae-7.5 does");
+}
 
-/// FORMAT-N or KEYS/VALUES-N of gain-shape formats; nothing if it is something else.
-std::optional<Spec> centred_spec(kvq_context* context, const std::string& spec, const LayerShape& shape) {
-  const size_t hyphen = std::min(spec.rfind('-'), spec.size());
-  const std::optional<std::string> formats = around_centres(spec.substr(0, hyphen));
-  if (!formats.has_value() || hyphen == spec.size()) return {};
-  int32_t centres = 0;
-  const auto [end, code] = std::from_chars(spec.data() + hyphen + 1, spec.data() + spec.size(), centres);
-  if (code != std::errc() || end != spec.data() + spec.size() || centres < 1 || centres > kMostCentres) {
-    throw UsageError("--kv " + spec + ": must end in a number of centres, 1 to " + std::to_string(kMostCentres));
-  }
-  Spec loaded;
-  try {
-    loaded.policy = kvq::Policy::load(context, *formats);
-  } catch (const kvq::Error& error) {
-    throw UsageError("--kv " + spec + ": " + error.what());
+kvq::Centres random_centres(kvq_context* context, const SpecParts& parts, const LayerShape& shape) {
+  constexpr int32_t kMostCentres = 256;
+  const std::optional<int32_t> centres = number_in<int32_t>(parts.variant);
+  if (!centres || *centres < 1 || *centres > kMostCentres) {
+    throw UsageError(parts.given + ": must end in a number of centres, 1 to " + std::to_string(kMostCentres));
   }
   auto options = kvq::initialised<kvq_centres_trainer_options>();
   options.n_layers = 1;
   options.kv_heads = shape.kv_heads;
   options.head_dim = shape.head_dim;
-  options.key_centres = centres;
-  options.value_centres = centres;
+  options.key_centres = *centres;
+  options.value_centres = *centres;
   kvq::CentresTrainer trainer(context, options);
   const size_t scalars = kTokens * shape.token_width();
   trainer.add(0, kTokens, normal_numbers(scalars, kSpecKeySeed), normal_numbers(scalars, kSpecValueSeed));
   trainer.run(0);
-  loaded.centres = trainer.result();
-  return loaded;
+  return trainer.result();
 }
 
 /// The text up to the first comma, which is taken off with it.
@@ -115,41 +99,67 @@ std::string_view cut_front(std::string_view& text) {
   return front;
 }
 
-Spec random_spec(kvq_context* context, const std::string& spec, const LayerShape& shape) {
-  constexpr std::string_view kAttention = "attention=";
-  std::string_view rest = std::string_view(spec).substr(kRandom.size());
-  const std::string_view size = cut_front(rest);
-  if (size != "1" && size != "2") {
-    throw UsageError("--kv " + spec + ": \"" + std::string(kRandom) +
-                     "\" must be followed by 1 or 2, a number of bits");
-  }
+/// What is behind the hyphen of commvq-2,head,attention=tables.
+struct CommvqVariant {
+  int32_t bits;
   kvq_scope scope = KVQ_SCOPE_LAYER;
-  std::string way = "auto";
+  std::string attention = "auto";
+};
+
+CommvqVariant commvq_variant(const SpecParts& parts) {
+  constexpr std::string_view kAttention = "attention=";
+  std::string_view rest = parts.variant;
+  const std::string_view bits = cut_front(rest);
+  if (bits != "1" && bits != "2") {
+    throw UsageError(parts.given + ": \"commvq-\" must be followed by 1 or 2, a number of bits");
+  }
+  CommvqVariant variant{.bits = bits == "1" ? 1 : 2};
   while (!rest.empty()) {
     const std::string_view option = cut_front(rest);
     if (option == "head") {
-      scope = KVQ_SCOPE_HEAD;
+      variant.scope = KVQ_SCOPE_HEAD;
     } else if (option.starts_with(kAttention)) {
-      way = option.substr(kAttention.size());
+      variant.attention = option.substr(kAttention.size());
     } else {
-      throw UsageError("--kv " + spec + ": unknown option \"" + std::string(option) + "\", known are head, attention=");
+      throw UsageError(parts.given + ": unknown option \"" + std::string(option) + "\", known are head, attention=");
     }
   }
-  kvq::Policy policy = nullptr;
+  return variant;
+}
+
+kvq::Policy load_policy(kvq_context* context, const SpecParts& parts, const std::string& policy) {
   try {
-    policy = kvq::Policy::load(context, "{version: 1, keys: commvq, values: commvq, commvq: {attention: " + way + "}}");
+    return kvq::Policy::load(context, policy);
   } catch (const kvq::Error& error) {
-    throw UsageError("--kv " + spec + ": " + error.what());
+    throw UsageError(parts.given + ": " + error.what());
   }
-  return {.policy = std::move(policy), .codebook = train_on_random(context, size == "1" ? 1 : 2, scope, shape)};
+}
+
+/// What a VARIANT stands for here.
+Spec random_spec(kvq_context* context, const SpecParts& parts, const LayerShape& shape) {
+  if (parts.name == kMoqae) return random_router(context, router_bits(parts), shape);
+  Spec spec;
+  if (parts.name == kCommvq) {
+    const CommvqVariant variant = commvq_variant(parts);
+    spec.policy = load_policy(
+        context, parts, "{version: 1, keys: commvq, values: commvq, commvq: {attention: " + variant.attention + "}}");
+    spec.codebook = train_on_random(context, variant.bits, variant.scope, shape);
+  } else {
+    spec.policy = load_policy(context, parts, around_centres(parts.name));
+    spec.centres = random_centres(context, parts, shape);
+  }
+  return spec;
 }
 
 }  // namespace
 
-Spec load_layer_spec(kvq_context* context, const std::string& spec, const LayerShape& shape) {
-  if (const auto bits = router_bits(spec)) return random_router(context, *bits, shape);
-  if (auto centred = centred_spec(context, spec, shape)) return std::move(*centred);
-  return spec.starts_with(kRandom) ? random_spec(context, spec, shape) : load_spec(context, spec);
+Spec load_layer_spec(kvq_context* context, const std::string& text, const LayerShape& shape) {
+  const SpecParts parts = parse_spec("--kv", text);
+  const bool is_lone_router = parts.base == kMoqae && parts.files.empty();
+  if (parts.variant.empty() && !is_lone_router) return load_spec(context, parts);
+  Spec spec = random_spec(context, parts, shape);
+  add_eviction(context, parts, spec);
+  return spec;
 }
 
 }  // namespace cli

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "llama/safetensors.h"
-#include "options/key_stages.h"
+#include "options/spec.h"
 #include "terminal/output.h"
 
 namespace cli {

@@ -6,8 +6,7 @@
 #include "bench/bench.h"
 #include "bench/layer_spec.h"
 #include "commands/commands.h"
-#include "options/plot_option.h"
-#include "options/usage_error.h"
+#include "options/command.h"
 #include "terminal/output.h"
 
 namespace cli {
@@ -19,7 +18,6 @@ struct BenchAttendOptions : BenchOptions {
   std::vector<int32_t> lengths{AttentionShape{}.length};
   int32_t batch = AttentionShape{}.batch;
   int32_t queries = AttentionShape{}.queries;
-  std::filesystem::path plot;
 
   AttentionShape shape(int32_t length) const {
     return {.layer = layer, .length = length, .batch = batch, .queries = queries};
@@ -61,25 +59,6 @@ void print_result(const BenchAttendOptions& options, const std::vector<BenchAtte
   print_text(text);
 }
 
-void draw(const BenchAttendOptions& options, const std::vector<BenchAttendMeasurement>& measured,
-          const BenchMachine& machine) {
-  LinePlot plot{.title = "Attention of one layer on " + machine.name + ", " + machine.isa,
-                .x_label = "tokens in the cache",
-                .y_label = "microseconds",
-                .logarithmic = true,
-                .logarithmic_x = true,
-                .series = {}};
-  for (size_t i = 0; i < measured.front().rows.size(); ++i) {
-    PlotSeries& series = plot.series.emplace_back();
-    series.name = plot_name(measured.front().rows[i].name);
-    series.line = measured.size() > 1;
-    for (const BenchAttendMeasurement& each : measured)
-      series.points.emplace_back(each.length, each.rows[i].timing.median);
-    std::ranges::sort(series.points);
-  }
-  write_plots(options.plot, {&plot, 1});
-}
-
 void check_queries(const BenchAttendOptions& options) {
   const int32_t shortest = std::ranges::min(options.lengths);
   if (options.queries <= shortest) return;
@@ -102,7 +81,6 @@ void run(const BenchAttendOptions& options) {
     measured.push_back({length, measure_rows(label, options.specs(), make)});
   }
   const BenchMachine machine = measure_machine(*device, context);
-  draw(options, measured, machine);
   print_result(options, measured, machine);
 }
 
@@ -122,7 +100,6 @@ void add_bench_attend(Command bench) {
       .add_option("--queries", options->queries, "Queries of a sequence: 1 as in decoding, --context as for a prompt")
       .range(1, 1 << 16)
       .show_default();
-  add_plot_option(command, options->plot, "attention over length");
   add_bench_options(command, *options);
   command.on_run([options] { run(*options); });
 }

@@ -5,7 +5,7 @@
 #include "bench/compress_timing.h"
 #include "bench/layer_spec.h"
 #include "commands/commands.h"
-#include "options/usage_error.h"
+#include "options/command.h"
 #include "terminal/output.h"
 #include "terminal/table.h"
 

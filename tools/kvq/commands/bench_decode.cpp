@@ -6,7 +6,7 @@
 #include "bench/decode_timing.h"
 #include "commands/commands.h"
 #include "options/matrix_options.h"
-#include "options/usage_error.h"
+#include "options/command.h"
 #include "terminal/output.h"
 #include "terminal/table.h"
 

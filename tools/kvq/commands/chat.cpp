@@ -10,7 +10,7 @@
 #include "measure/conversation.h"
 #include "options/model_options.h"
 #include "options/tuning.h"
-#include "options/usage_error.h"
+#include "options/command.h"
 #include "terminal/optional_json.h"
 #include "terminal/output.h"
 

@@ -15,8 +15,6 @@
 #include "measure/needle.h"
 #include "measure/perplexity.h"
 #include "options/compute.h"
-#include "options/spec_advice.h"
-#include "terminal/bar_chart.h"
 #include "terminal/output.h"
 #include "terminal/table.h"
 #include "terminal/text_file.h"
@@ -57,9 +55,8 @@ constexpr Extent kQuick{
 
 /// What a row of the report is about.
 struct Format {
-  std::string kv;       // its name
-  std::string quality;  // with the demo model
-  std::string speed;    // with the layer that is timed
+  std::string kv;     // SPEC with the demo model
+  std::string speed;  // with the layer that is timed
 };
 
 struct DemoOptions {
@@ -93,19 +90,16 @@ struct Report {
 };
 
 /// The baseline first, then what to take.
-std::vector<Format> all_formats(const std::filesystem::path& directory) {
+std::vector<Format> all_formats() {
   std::vector<Format> formats;
-  const auto add = [&formats](const char* kv) { formats.push_back({kv, kv, kv}); };
+  const auto add = [&formats](const std::string& kv) { formats.push_back({kv, kv}); };
   add(kBaseline);
   std::ranges::for_each(kGainShapes, add);
-  const auto beside = [&](const std::string& name, const std::string& random) {
-    formats.push_back({name, beside_model(directory, name, "--kv"), random});
-  };
-  for (const std::string kv : kGainShapes) beside(kv + "-256", kv + "-256");
+  for (const std::string kv : kGainShapes) add(kv + "-256");
   std::ranges::for_each(kIntegers, add);
-  for (const std::string bits : {"2", "1"}) beside("commvq-" + bits + "bit", "commvq-" + bits);
-  beside("moqae", "moqae");
-  formats.push_back({kEvicting, kEvicting, kEvicting});
+  for (const std::string bits : {"2", "1"}) formats.push_back({"commvq-" + bits + "bit", "commvq-" + bits});
+  add("moqae");
+  add(kEvicting);
   return formats;
 }
 
@@ -122,7 +116,7 @@ void measure_quality(Engine& engine, const std::vector<Format>& formats, std::sp
                         int64_t{extent.needle.samples} * extent.needle.context;
   Progress progress("quality", steps * static_cast<int64_t>(formats.size()));
   for (const Format& each : formats) {
-    const Spec format = load_spec(engine, each.quality);
+    const Spec format = load_spec(engine, each.kv);
     DemoRow row{.format = each, .perplexity = {}, .baseline = {}, .needle = {}};
     row.perplexity = measure_perplexity(engine, format, tokens, extent.perplexity, progress);
     row.baseline = baseline_of(row.perplexity, rows.empty() ? row.perplexity : rows.front().perplexity);
@@ -241,25 +235,13 @@ std::string evicting_text(const Extent& extent, const std::vector<DemoRow>& rows
          "the first half of each text, whose second half is scored.\n" + warnings;
 }
 
-/// Whole texts in every format, as bytes.
-std::string chart_text(const Extent& extent, const std::vector<DemoRow>& rows) {
-  std::vector<Bar> bars;
-  for (const DemoRow& row : rows) {
-    const uint64_t bytes = kv_bytes(row.perplexity.usage);
-    bars.push_back(
-        {row.format.kv, static_cast<double>(bytes),
-         bytes_text(bytes) + (&row == rows.data() ? "" : ", perplexity " + signed_percent(rise_percent(row)))});
-  }
-  return chart_for_terminal("KV cache of " + std::to_string(extent.perplexity.context) + " tokens", bars);
-}
-
 void print_formats(const Extent& extent, const Report& report) {
   const std::vector<DemoRow>& rows = report.formats;
   const LayerShape& layer = extent.attention.layer;
   std::vector<DemoRow> whole;
   std::ranges::copy_if(rows, std::back_inserter(whole), [](const DemoRow& row) { return !row.perplexity.second_half; });
   print_text(
-      "\n" + formats_table(extent, whole, "") + chart_text(extent, whole) + "\n" +
+      "\n" + formats_table(extent, whole, "") + "\n" +
       "Sizes count everything: codes, scales, positions, and the newest 32 tokens, which stay FP16.\n" +
       "Perplexity of " + std::to_string(extent.perplexity.windows) + " x " + std::to_string(extent.perplexity.context) +
       " tokens of prose; keys: five digits hidden in " + std::to_string(extent.needle.context) + " tokens.\n" +  //
@@ -325,7 +307,7 @@ void run(const DemoOptions& options) {
   Report report;
   report.samples = generate_samples(engine);
   report.machine = machine_text(engine.context, options.compute);
-  const std::vector<Format> formats = all_formats(directory);
+  const std::vector<Format> formats = all_formats();
   if (!options.json) {
     print_samples(directory, report.samples);
     const ReadingSpeed reading = measure_reading_speed(engine, tokens, extent.perplexity.chunk);
@@ -351,7 +333,6 @@ void run(const DemoOptions& options) {
 void add_demo(Command app) {
   Command command =
       app.add_command("demo", "The model that comes with the program, with every KV format and some weight schemes");
-  command.footer(kChartHelp);
   auto options = std::make_shared<DemoOptions>();
   add_compute_options(command, options->compute);
   add_device_options(command, options->compute);

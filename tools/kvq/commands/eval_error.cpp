@@ -5,7 +5,6 @@
 #include "measure/perplexity.h"
 #include "measure/storage_error.h"
 #include "options/model_options.h"
-#include "options/plot_option.h"
 #include "terminal/output.h"
 #include "terminal/table.h"
 #include "terminal/text_file.h"
@@ -17,7 +16,6 @@ struct EvalErrorOptions : ModelOptions {
   std::string text;
   int32_t context = 2048;
   int32_t windows = 4;
-  std::filesystem::path plot;
 };
 
 void print_result(const EvalErrorOptions& options, const std::vector<LayerError>& errors, size_t windows) {
@@ -45,21 +43,6 @@ void print_result(const EvalErrorOptions& options, const std::vector<LayerError>
              " tokens; pages left in FP16 do not count\n");
 }
 
-void draw(const EvalErrorOptions& options, const std::vector<LayerError>& errors) {
-  PlotSeries keys{.name = "keys", .points = {}};
-  PlotSeries values{.name = "values", .points = {}};
-  for (size_t i = 0; i < errors.size(); ++i) {
-    keys.points.emplace_back(static_cast<double>(i), errors[i].keys);
-    values.points.emplace_back(static_cast<double>(i), errors[i].values);
-  }
-  const LinePlot plot{.title = "Errors of keys and values in " + plot_name(options.kv),
-                      .x_label = "layer",
-                      .y_label = "squared error over squared norm",
-                      .logarithmic = true,
-                      .series = {keys, values}};
-  write_plots(options.plot, {&plot, 1});
-}
-
 void run(const EvalErrorOptions& options) {
   Engine engine = options.load();
   const llama::ModelConfig& config = engine.model.config();
@@ -69,7 +52,6 @@ void run(const EvalErrorOptions& options) {
   const Spec format = load_spec(engine, options.kv);
   Progress progress("error", static_cast<int64_t>(windows.size()) * options.context * (1 + config.n_layers));
   const std::vector<LayerError> errors = measure_storage_error(engine, format, windows, progress);
-  draw(options, errors);
   print_result(options, errors, windows.size());
 }
 
@@ -83,7 +65,6 @@ void add_eval_error(Command eval) {
   command.add_option("--kv", options->kv, kSpecHelp).required();
   add_context_option(command, options->context, 2, "Tokens of a window");
   command.add_option("--windows", options->windows, "At most the first N windows").range(1, 1 << 30).show_default();
-  add_plot_option(command, options->plot, "the layers' errors");
   add_compute_options(command, options->compute);
   add_device_options(command, options->compute);
   add_json_flag(command, options->json);

@@ -6,8 +6,7 @@
 #include "measure/filler.h"
 #include "measure/perplexity.h"
 #include "options/model_options.h"
-#include "options/plot_option.h"
-#include "options/usage_error.h"
+#include "options/command.h"
 #include "terminal/text_file.h"
 
 namespace cli {
@@ -26,7 +25,6 @@ struct EvalEvictionOptions : ModelOptions {
   std::vector<std::string> methods = all_methods();
   std::vector<std::string> budgets{"64", "128", "256", "512"};
   EvictionOptions measured;
-  std::filesystem::path plot;
 };
 
 void check(const EvalEvictionOptions& options, const llama::ModelConfig& config) {
@@ -107,7 +105,6 @@ void run(EvalEvictionOptions options) {
   }
   measure(engine, options, windows, subjects);
   report.measured = options.measured;
-  write_plots(options.plot, eviction_plots(report, subjects));
   if (options.json) return print_report_json(report, subjects);
   print_report(report, subjects);
 }
@@ -139,7 +136,6 @@ void add_eval_eviction(Command eval) {
       .range(0, 1 << 20)
       .show_default();
   add_seed_option(command, measured.seed, "Start of the random numbers");
-  add_plot_option(command, options->plot, "perplexity and keys found over budgets");
   add_chunk_option(command, measured.chunk);
   add_compute_options(command, options->compute);
   add_device_options(command, options->compute);

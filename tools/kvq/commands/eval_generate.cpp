@@ -6,7 +6,7 @@
 #include "measure/continuation_quality.h"
 #include "measure/generation.h"
 #include "options/reference_options.h"
-#include "options/usage_error.h"
+#include "options/command.h"
 #include "terminal/optional_json.h"
 #include "terminal/output.h"
 #include "terminal/table.h"

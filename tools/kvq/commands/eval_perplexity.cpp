@@ -5,10 +5,8 @@
 
 #include "commands/commands.h"
 #include "measure/perplexity.h"
-#include "options/plot_option.h"
 #include "options/reference_options.h"
-#include "options/usage_error.h"
-#include "terminal/bar_chart.h"
+#include "options/command.h"
 #include "terminal/output.h"
 #include "terminal/table.h"
 #include "terminal/text_file.h"
@@ -21,7 +19,6 @@ struct EvalPerplexityOptions : ReferenceOptions {
   std::string text;
   PerplexityOptions perplexity;
   bool per_window = false;
-  std::filesystem::path plot;
 };
 
 struct EvalPerplexityMeasurement {
@@ -127,47 +124,6 @@ void print_result(const EvalPerplexityOptions& options, const EvalPerplexityMeas
              number_text(result.tokens_per_second, 0) + " tokens per second\n" + warnings_text(options, measured));
 }
 
-/// Of what is lost, or of perplexity where nothing is compared.
-std::string chart_text(const EvalPerplexityOptions& options, const std::vector<PerplexityResult>& results) {
-  std::vector<Bar> bars;
-  for (size_t i = 0; i < results.size(); ++i) {
-    const bool compared = results[i].comparison.has_value();
-    const double value = compared ? results[i].comparison->kl_mean : results[i].perplexity;
-    bars.push_back({plot_name(options.formats[i]), value, number_text(value, compared ? 5 : 3)});
-  }
-  return chart_for_terminal(
-      results.front().comparison ? "mean KL divergence from " + reference_text(options) : "perplexity", bars);
-}
-
-void draw(const EvalPerplexityOptions& options, const std::vector<PerplexityResult>& results) {
-  PlotSeries perplexity{.name = "formats", .points = {}, .line = false};
-  PlotSeries divergence = perplexity;
-  PlotSeries reference{.name = reference_text(options), .points = {}};
-  for (size_t i = 0; i < results.size(); ++i) {
-    const double bits = results[i].usage.bits_per_scalar;
-    perplexity.points.emplace_back(bits, results[i].perplexity);
-    perplexity.labels.push_back(plot_name(options.formats[i]));
-    if (!results[i].comparison) continue;
-    divergence.points.emplace_back(bits, results[i].comparison->kl_mean);
-    reference.points.emplace_back(bits, results[i].comparison->perplexity);
-  }
-  const std::string over = " over " + std::to_string(results.front().tokens) + " tokens" + half_text(results.front());
-  const char* bits = "bits per scalar, everything counted";
-  std::vector<LinePlot> plots{
-      {.title = "Perplexity" + over, .x_label = bits, .y_label = "perplexity", .series = {perplexity}}};
-  if (!reference.points.empty()) {
-    std::ranges::sort(reference.points);
-    plots.front().series.push_back(reference);
-    divergence.labels = perplexity.labels;
-    plots.insert(plots.begin(), {.title = "What is lost against " + reference_text(options) + over,
-                                 .x_label = bits,
-                                 .y_label = "mean KL divergence, nats",
-                                 .logarithmic = true,
-                                 .series = {divergence}});
-  }
-  write_plots(options.plot, plots);
-}
-
 void print_table(const EvalPerplexityOptions& options, const EvalPerplexityMeasurement& measured) {
   const std::vector<PerplexityResult>& results = measured.results;
   const bool second_half = results.front().second_half;
@@ -191,8 +147,7 @@ void print_table(const EvalPerplexityOptions& options, const EvalPerplexityMeasu
       compared ? "compared with " + reference_text(options) + ", perplexity" + half_text(results.front()) + " " +
                      number_text(results.front().comparison->perplexity, 4) + (second_half ? ",\nover " : ", over ")
                : "compared with nothing, over ";
-  print_text(table.text() + "\n" + against + extent_text(options, results.front()) + warnings_text(options, measured) +
-             chart_text(options, results));
+  print_text(table.text() + "\n" + against + extent_text(options, results.front()) + warnings_text(options, measured));
 }
 
 void print_results(const EvalPerplexityOptions& options, const EvalPerplexityMeasurement& measured,
@@ -243,7 +198,6 @@ void run(EvalPerplexityOptions& options) {
   const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(options.text));
   check_context(options.perplexity.context, engine.model.config());
   const EvalPerplexityMeasurement measured = measure(engine, tokens, options);
-  draw(options, measured.results);
   print_results(options, measured, engine.model.weights());
 }
 
@@ -252,7 +206,6 @@ void run(EvalPerplexityOptions& options) {
 void add_eval_perplexity(Command eval) {
   Command command = eval.add_command(
       "perplexity", "Perplexity of a text, tokens seeing compressed pages, and what is lost beside an FP16 cache");
-  command.footer(kChartHelp);
   auto options = std::make_shared<EvalPerplexityOptions>();
   add_model_options(command, *options);
   add_text_option(command, options->text);
@@ -270,7 +223,6 @@ void add_eval_perplexity(Command eval) {
   command.add_flag(
       "--second-half", options->perplexity.second_half,
       "Score only the second half of each window; always so if --kv evicts, which happens between the halves");
-  add_plot_option(command, options->plot, "perplexity and divergence over bits");
   command.add_flag("--per-window", options->per_window, "Report every window too");
   add_json_flag(command, options->json);
   command.on_run([options] { run(*options); });

@@ -143,44 +143,6 @@ void print_report(const EvictionReport& report, const std::vector<EvictionQualit
   print_text(text);
 }
 
-std::vector<LinePlot> eviction_plots(const EvictionReport& report, const std::vector<EvictionQuality>& subjects) {
-  const EvictionOptions& measured = report.measured;
-  const BudgetQuality& full = subjects.front().rows().front();
-  const std::string tokens = std::to_string(measured.context) + " tokens";
-  const auto plot = [&](const std::string& title, const char* y_label, bool needles, Number Figures::*figure) {
-    LinePlot result{.title = title,
-                    .x_label = "tokens that a KV head keeps, on average",
-                    .y_label = y_label,
-                    .logarithmic_x = true,
-                    .series = {}};
-    const double of_full = (figures_of(measured, full, full).*figure).value_or(0.0);
-    PlotSeries without{.name = report.methods.front(), .points = {}};
-    for (size_t i = 1; i < subjects.size(); ++i) {
-      PlotSeries& series = result.series.emplace_back();
-      series.name = report.methods[i];
-      for (const BudgetQuality& row : subjects[i].rows()) {
-        const double budget = needles ? row.needle_budget : row.budget;
-        series.points.emplace_back(budget, (figures_of(measured, row, full).*figure).value_or(0.0));
-        without.points.emplace_back(budget, of_full);
-      }
-      std::ranges::sort(series.points);
-    }
-    std::ranges::sort(without.points);
-    result.series.push_back(without);
-    return result;
-  };
-  std::vector<LinePlot> plots;
-  if (measured.windows > 0) {
-    plots.push_back(plot("Second halves of " + std::to_string(measured.windows) + " windows of " + tokens, "perplexity",
-                         false, &Figures::perplexity));
-  }
-  if (measured.needles > 0) {
-    plots.push_back(plot(std::to_string(measured.needles) + " keys hidden in " + tokens, "share that is found", true,
-                         &Figures::accuracy));
-  }
-  return plots;
-}
-
 void print_report_json(const EvictionReport& report, const std::vector<EvictionQuality>& subjects) {
   nlohmann::ordered_json object;
   object["rows"] = nlohmann::ordered_json::array();

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "measure/eviction_quality.h"
-#include "terminal/line_plot.h"
 
 namespace cli {
 
@@ -21,8 +20,6 @@ struct EvictionReport {
 
 /// A table of quality and one of time.
 void print_report(const EvictionReport& report, const std::vector<EvictionQuality>& subjects);
-/// Curves over budgets: perplexity, if there are windows, and keys found, if there are needles.
-std::vector<LinePlot> eviction_plots(const EvictionReport& report, const std::vector<EvictionQuality>& subjects);
 void print_report_json(const EvictionReport& report, const std::vector<EvictionQuality>& subjects);
 
 }  // namespace cli

@@ -9,7 +9,7 @@
 #include "measure/stop_texts.h"
 #include "options/model_options.h"
 #include "options/tuning.h"
-#include "options/usage_error.h"
+#include "options/command.h"
 #include "terminal/optional_json.h"
 #include "terminal/output.h"
 #include "terminal/text_file.h"

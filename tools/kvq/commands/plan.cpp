@@ -11,7 +11,7 @@
 #include "options/byte_count.h"
 #include "options/matrix_options.h"
 #include "options/model_options.h"
-#include "options/usage_error.h"
+#include "options/command.h"
 #include "plan/frontier.h"
 #include "plan/latencies.h"
 #include "plan/measuring.h"
@@ -45,7 +45,7 @@ struct PlanOptions {
   std::string eviction;  // method; empty: none
   std::filesystem::path measurements;
   std::filesystem::path out;
-  std::filesystem::path plot;
+  bool frontier = false;
   int32_t chunk = 256;
   ComputeOptions compute;
   bool json = false;
@@ -253,11 +253,11 @@ void report(const PlanOptions& options, const BestPlan& best, const MeasuringTim
   const std::vector<UniformPlan> uniform =
       groups ? std::vector<UniformPlan>() : uniform_plans(*best.planner, best.request);
   const std::optional<UniformPlan> same = best_uniform(uniform, best.plan);
-  if (!options.plot.empty()) {
-    const std::string picture = frontier_svg(*best.planner, best.plan, uniform);
-    write_file(options.plot, std::as_bytes(std::span(picture)));
+  if (options.json) {
+    nlohmann::ordered_json object = plan_json(best.plan, same);
+    if (options.frontier) object["frontier"] = frontier_json(frontier(*best.planner), uniform);
+    return print_json(object);
   }
-  if (options.json) return print_json(plan_json(best.plan, same));
   print_text(plan_text(best.plan, same) + measuring_text(time) +
              (options.out.empty() ? "" : "written to " + options.out.string() + "\n"));
 }
@@ -288,7 +288,7 @@ void plan(const PlanOptions& options) {
 /// PlanOptions that say how to choose, which takes measurements on the weights.
 void refuse_choices(const PlanOptions& options) {
   const std::pair<const char*, bool> given[] = {{"--out", !options.out.empty()},
-                                                {"--plot", !options.plot.empty()},
+                                                {"--frontier", options.frontier},
                                                 {"--check", options.check > 0},
                                                 {"--max-loss", options.max_loss > 0.0},
                                                 {"--target-bits", options.target_bits > 0.0},
@@ -317,9 +317,7 @@ void run(const PlanOptions& options) {
                             .compute = options.compute});
   }
   check(options);
-  for (const std::filesystem::path& path : {options.out, options.plot}) {
-    if (!path.empty()) check_writable(path);
-  }
+  if (!options.out.empty()) check_writable(options.out);
   PlanOptions filled = options;
   if (filled.context == 0) {
     filled.context = std::min(kUsualContext, llama::load_config(options.model).max_positions);
@@ -381,7 +379,8 @@ void add_plan(Command app) {
   command.add_option("--measurements", options->measurements,
                      "File of what has been measured, which grows (default: MODEL.measurements.json)");
   command.add_option("--out", options->out, "File to write the plan to (YAML)").not_empty();
-  command.add_option("--plot", options->plot, "Picture to draw of what the best plans of all sizes lose (SVG)");
+  command.add_flag("--frontier", options->frontier,
+                   "With --json: what the best plans of all sizes lose, and those that are the same for all");
   command
       .add_option("--check", options->check,
                   "Instead of planning, carry out N random plans and compare what they lose with what is expected")

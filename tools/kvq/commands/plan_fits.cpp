@@ -33,10 +33,9 @@ std::vector<int32_t> contexts_of(const FitsQuestion& question, const llama::Mode
 }
 
 std::string policy_of(const std::string& formats) {
-  const size_t slash = formats.find('/');
-  const std::string values = slash == std::string::npos ? formats : formats.substr(slash + 1);
-  return "{version: 1, sink: " + std::string(formats == "fp16" ? "0" : "1") + ", keys: " + formats.substr(0, slash) +
-         ", values: " + values + "}";
+  const auto [keys, values] = split_formats(formats);
+  return "{version: 1, sink: " + std::string(formats == "fp16" ? "0" : "1") + ", keys: " + keys + ", values: " + values +
+         "}";
 }
 
 /// Everything there is to say, in bytes.

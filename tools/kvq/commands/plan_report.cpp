@@ -69,6 +69,15 @@ nlohmann::ordered_json plan_json(const ModelPlan& plan, const std::optional<Unif
   return object;
 }
 
+nlohmann::ordered_json frontier_json(const std::vector<ModelPlan>& best, const std::vector<UniformPlan>& uniform) {
+  nlohmann::ordered_json object;
+  for (const ModelPlan& each : best) object["best"].push_back({{"bytes", each.bytes()}, {"loss", each.loss()}});
+  for (const UniformPlan& each : uniform) {
+    object["uniform"].push_back({{"name", each.name}, {"bytes", each.plan.bytes()}, {"loss", each.plan.loss()}});
+  }
+  return object;
+}
+
 std::string plan_text(const ModelPlan& plan, const std::optional<UniformPlan>& uniform) {
   std::vector<std::string> headings{"layer"};
   if (!plan.matrices.empty()) headings.insert(headings.end(), {"q", "k", "v", "o", "gate", "up", "down"});

@@ -14,6 +14,9 @@ namespace cli {
 /// \param uniform  the best plan that gives everything the same and is no larger, if there is any.
 nlohmann::ordered_json plan_json(const ModelPlan& plan, const std::optional<UniformPlan>& uniform);
 
+/// The best plans of all sizes, and those that give everything the same.
+nlohmann::ordered_json frontier_json(const std::vector<ModelPlan>& best, const std::vector<UniformPlan>& uniform);
+
 /// A table of what goes where, and what that costs and loses.
 std::string plan_text(const ModelPlan& plan, const std::optional<UniformPlan>& uniform);
 

@@ -8,8 +8,7 @@
 #include "options/force.h"
 #include "options/matrix_options.h"
 #include "options/model_options.h"
-#include "options/plot_option.h"
-#include "options/usage_error.h"
+#include "options/command.h"
 #include "terminal/interrupt.h"
 #include "terminal/output.h"
 #include "terminal/output_file.h"
@@ -21,7 +20,6 @@ namespace {
 
 struct QuantizeOptions : Quantization {
   bool force = false;
-  std::filesystem::path plot;
   bool json = false;
 };
 
@@ -74,27 +72,6 @@ void print_result(const QuantizeOptions& options, const QuantizedModel& result) 
              "written to " + options.out.string() + " (" + bytes_text(result.bytes) + ")\n");
 }
 
-/// Errors over layers, a curve for each role of a matrix.
-void draw(const QuantizeOptions& options, const QuantizedModel& result) {
-  const auto plot = [&](const std::string& title, double QuantizedLayer::*error) {
-    LinePlot errors{.title = title,
-                    .x_label = "layer",
-                    .y_label = "squared error over squared norm",
-                    .logarithmic = true,
-                    .series = {}};
-    for (const QuantizedLayer& each : result.layers) {
-      const std::string role = each.layer.name.substr(each.layer.name.rfind('.') + 1);
-      auto series = std::ranges::find(errors.series, role, &PlotSeries::name);
-      if (series == errors.series.end()) series = errors.series.insert(series, {.name = role, .points = {}});
-      series->points.emplace_back(each.layer.layer, each.*error);
-    }
-    return errors;
-  };
-  std::vector<LinePlot> plots{plot("Errors of weights", &QuantizedLayer::error)};
-  if (!result.note.empty()) plots.push_back(plot("Errors of outputs", &QuantizedLayer::proxy_error));
-  write_plots(options.plot, plots);
-}
-
 QuantizedModel quantize(const QuantizeOptions& options) {
   try {
     return quantize_model(options);
@@ -111,7 +88,6 @@ void run(const QuantizeOptions& options) {
   check_writable(options.out);
   if (!options.force) ask_to_replace(options.out, "--out");
   const QuantizedModel result = quantize(options);
-  draw(options, result);
   if (options.json) return print_result_json(options, result);
   print_result(options, result);
 }
@@ -153,7 +129,6 @@ void add_quantize(Command app) {
   command.add_option("--damping", options->damping, "Share of the Hessian's mean diagonal to add to its diagonal")
       .range(0.0, 1.0)
       .show_default();
-  add_plot_option(command, options->plot, "the layers' errors");
   add_seed_option(command, options->seed, "Of the rotation's signs");
   add_compute_options(command, options->compute);
   add_device_options(command, options->compute);

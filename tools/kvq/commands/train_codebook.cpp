@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "commands/commands.h"
-#include "options/key_stages.h"
+#include "options/spec.h"
 #include "terminal/output.h"
 #include "terminal/output_file.h"
 #include "terminal/table.h"

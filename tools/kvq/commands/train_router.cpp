@@ -5,7 +5,7 @@
 
 #include "commands/commands.h"
 #include "options/spec.h"
-#include "options/usage_error.h"
+#include "options/command.h"
 #include "terminal/output.h"
 #include "terminal/output_file.h"
 #include "terminal/table.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "measure/needle.h"
-#include "options/budget.h"
+#include "options/spec_parser.h"
 #include "terminal/progress.h"
 
 namespace cli {

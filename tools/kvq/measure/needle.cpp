@@ -7,7 +7,7 @@
 
 #include "llama/error.h"
 #include "measure/generation.h"
-#include "options/usage_error.h"
+#include "options/command.h"
 
 namespace cli {
 namespace {

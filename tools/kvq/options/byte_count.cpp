@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "options/usage_error.h"
+#include "options/command.h"
 
 namespace cli {
 namespace {

@@ -6,8 +6,6 @@
 #include <optional>
 #include <utility>
 
-#include "options/usage_error.h"
-
 namespace cli {
 
 Option Option::required() {

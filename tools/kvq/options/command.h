@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "llama/error.h"
+
 // CLI11 reads command lines. Its headers take seconds to compile, so command.cpp alone includes them.
 namespace CLI {
 class App;
@@ -14,6 +16,12 @@ class Option;
 }  // namespace CLI
 
 namespace cli {
+
+/// The command line asks for something that makes no sense: exit code 2 instead of 1.
+class UsageError : public llama::Error {
+ public:
+  using llama::Error::Error;
+};
 
 /// An option of a command: a reference, to be copied freely. What modifies it returns it, to be called in a chain.
 class Option {

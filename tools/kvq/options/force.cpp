@@ -6,7 +6,7 @@
 #include <iostream>
 
 #include "llama/error.h"
-#include "options/usage_error.h"
+#include "options/command.h"
 #include "terminal/output.h"
 
 namespace cli {

@@ -3,7 +3,7 @@
 #include <charconv>
 
 #include "kvq.hpp"
-#include "options/usage_error.h"
+#include "options/command.h"
 
 namespace cli {
 

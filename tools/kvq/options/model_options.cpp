@@ -1,7 +1,7 @@
 #include "options/model_options.h"
 
 #include "llama/error.h"
-#include "options/usage_error.h"
+#include "options/command.h"
 
 namespace cli {
 namespace {

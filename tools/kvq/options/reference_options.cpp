@@ -1,6 +1,6 @@
 #include "options/reference_options.h"
 
-#include "options/usage_error.h"
+#include "options/command.h"
 
 namespace cli {
 namespace {

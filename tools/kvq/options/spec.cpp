@@ -1,84 +1,20 @@
 #include "options/spec.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
-#include <optional>
 #include <span>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 #include "llama/error.h"
-#include "options/budget.h"
-#include "options/spec_advice.h"
-#include "options/usage_error.h"
 #include "terminal/text_file.h"
 
 namespace cli {
 namespace {
 
 constexpr size_t kMaxTrainedBytes = size_t{4} << 30;
-constexpr size_t kTypeWithin = 4096;  // bytes from a trained file's begin
-constexpr std::string_view kCommvq = "commvq:";
-constexpr std::string_view kMoqae = "moqae:";
-constexpr const char* kCentres = "+centres";
-constexpr int32_t kBudgetOfShare = 1 << 20;  // in policies, where every compression names a budget of its own
-
-bool names_gain_shape(std::string_view name) {
-  return name.size() == 3 && (name.starts_with("gs") || name.starts_with("gt")) && name[2] >= '0' && name[2] <= '9';
-}
-
-/// A SPEC taken apart: BASE[@FILE...][+METHOD:BUDGET].
-struct Parts {
-  std::string base;                // a short form or a policy file
-  std::vector<std::string> files;  // trained codebooks and routers
-  std::string method;              // empty: no eviction
-  Budget budget;
-};
-
-/// Take "+METHOD:BUDGET" off the end, if it is there. Messages begin with what was `given`, option and SPEC.
-void take_eviction(const std::string& given, std::string& spec, Parts& parts) {
-  const size_t colon = spec.rfind(':');
-  const size_t plus = spec.rfind('+', colon);
-  if (colon == std::string::npos || plus == std::string::npos) return;
-  const std::string_view method = std::string_view(spec).substr(plus + 1, colon - plus - 1);
-  if (method.empty() || method.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789") != std::string_view::npos) {
-    return;
-  }
-  if (method == "nocentre") {
-    throw UsageError(given + ": +nocentre goes without a file of centres: write " + spec.substr(0, plus) +
-                     ":FILE, or " + spec.substr(0, colon));
-  }
-  if (method == "centres") {
-    throw UsageError(given + ": the file of formats with +centres goes behind @: write " + spec.substr(0, colon) +
-                     "@FILE");
-  }
-  parts.budget = parse_budget(given, spec.substr(colon + 1));
-  parts.method = method;
-  spec.resize(plus);
-}
-
-Parts take_apart(const std::string& given, std::string spec) {
-  Parts parts;
-  take_eviction(given, spec, parts);
-  for (size_t at = spec.rfind('@'); at != std::string::npos; at = spec.rfind('@')) {
-    if (at + 1 == spec.size()) throw UsageError(given + ": there is no FILE behind the @");
-    parts.files.insert(parts.files.begin(), spec.substr(at + 1));
-    spec.resize(at);
-  }
-  const size_t colon = std::min(spec.find(':'), spec.size());
-  if (const auto centred = around_centres(spec.substr(0, colon)); centred.has_value() && colon < spec.size()) {
-    parts.files.insert(parts.files.begin(), spec.substr(colon + 1));
-    spec = *centred;
-  }
-  for (const std::string_view prefix : {kCommvq, kMoqae}) {
-    if (!spec.starts_with(prefix)) continue;
-    parts.files.insert(parts.files.begin(), spec.substr(prefix.size()));
-    spec = prefix.substr(0, prefix.size() - 1);
-  }
-  parts.base = std::move(spec);
-  return parts;
-}
+constexpr size_t kMaxPlanBytes = size_t{64} << 20;  // a policy has less
+constexpr size_t kTypeWithin = 4096;                // bytes from a trained file's begin
+constexpr int32_t kBudgetOfShare = 1 << 20;         // in policies, where every compression names a budget of its own
 
 template <typename Trained>
 void load_as(kvq_context* context, const std::string& given, const std::string& path, const std::string& file,
@@ -135,16 +71,6 @@ kvq::Policy load_policy(kvq_context* context, const std::string& base) {
 
 }  // namespace
 
-std::optional<std::string> around_centres(const std::string& formats) {
-  const size_t slash = formats.find('/');
-  const std::string keys = formats.substr(0, slash);
-  if (!names_gain_shape(keys)) return {};
-  if (slash == std::string::npos) return keys + kCentres;
-  const std::string values = formats.substr(slash + 1);
-  if (!names_gain_shape(values)) return {};
-  return keys + kCentres + "/" + values + kCentres;
-}
-
 kvq::Plan load_plan(kvq_context* context, const std::string& path) {
   const std::string text = read_text(path, kMaxPlanBytes);
   try {
@@ -159,33 +85,44 @@ int32_t Spec::budget_after(int32_t prompt) const {
   return llama::budget_of_share(kept_share, prompt, policy.describe().eviction_window);
 }
 
-Spec load_spec(kvq_context* context, const std::string& spec, const std::string& option) {
-  const std::string given = option + " " + spec;
-  const Parts parts = take_apart(given, spec);
+void add_eviction(kvq_context* context, const SpecParts& parts, Spec& spec) {
+  if (parts.method.empty()) return;
+  const bool share = parts.budget.tokens == 0;
+  spec.policy = spec.policy.with_eviction(context, parts.method, share ? kBudgetOfShare : parts.budget.tokens);
+  if (share) spec.kept_share = parts.budget.percent / 100.0;
+}
+
+Spec load_spec(kvq_context* context, const SpecParts& parts) {
   Spec loaded;
-  for (const std::string& path : parts.files) load_trained(context, given, path, loaded);
-  if (parts.base == kCommvq.substr(0, kCommvq.size() - 1) && parts.files.empty()) {
-    throw UsageError(given + ": there is no file with codebooks: write commvq:FILE; `kvq train codebook` makes one");
+  for (const std::string& path : parts.files) load_trained(context, parts.given, path, loaded);
+  if (parts.base == kCommvq && parts.files.empty()) {
+    throw UsageError(parts.given +
+                     ": there is no file with codebooks: write commvq:FILE; `kvq train codebook` makes one");
   }
   try {
-    const bool is_routed = parts.base == kMoqae.substr(0, kMoqae.size() - 1);
-    loaded.policy = is_routed ? routed_policy(context, given, loaded.router) : load_policy(context, parts.base);
-    if (!parts.method.empty()) {
-      const bool share = parts.budget.tokens == 0;
-      loaded.policy = loaded.policy.with_eviction(context, parts.method, share ? kBudgetOfShare : parts.budget.tokens);
-      if (share) loaded.kept_share = parts.budget.percent / 100.0;
-    }
-  } catch (const UsageError&) {
-    throw;
+    loaded.policy =
+        parts.base == kMoqae ? routed_policy(context, parts.given, loaded.router) : load_policy(context, parts.base);
+    add_eviction(context, parts, loaded);
   } catch (const kvq::Error& error) {
     if (names_file(parts.base)) throw;
-    throw UsageError(given + ": " + error.what());
+    throw UsageError(parts.given + ": " + error.what());
   }
   return loaded;
 }
 
+Spec load_spec(kvq_context* context, const std::string& spec, const std::string& option) {
+  return load_spec(context, parse_spec(option, spec));
+}
+
 Spec load_spec(const Engine& engine, const std::string& spec, const std::string& option) {
-  return load_spec(engine.context, beside_model(engine.directory, spec, option), option);
+  SpecParts parts = parse_spec(option, spec);
+  find_beside(engine.directory, parts);
+  return load_spec(engine.context, parts);
+}
+
+int32_t key_stages(int32_t bits, int32_t head_dim) {
+  constexpr double kIndexBits = 6.0;
+  return std::max(static_cast<int32_t>(std::lround(bits * (head_dim / 2) / kIndexBits)), 1);
 }
 
 }  // namespace cli

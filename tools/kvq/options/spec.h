@@ -1,12 +1,12 @@
 #pragma once
 
 #include <array>
-#include <optional>
 #include <string>
 #include <string_view>
 
 #include "llama/cache_format.h"
 #include "options/engine.h"
+#include "options/spec_parser.h"
 
 namespace cli {
 
@@ -29,9 +29,6 @@ inline constexpr const char* kSpecHelp =
 inline constexpr std::array<std::string_view, 6> kEvictionMethods = {"streaming", "h2o",     "snapkv",
                                                                      "pyramid",   "adasnap", "adapyramid"};
 
-/// Of a plan in a file; a policy has less.
-inline constexpr size_t kMaxPlanBytes = size_t{64} << 20;
-
 /// A file of `kvq plan`; an Error names it.
 kvq::Plan load_plan(kvq_context* context, const std::string& path);
 
@@ -53,13 +50,17 @@ struct Spec {
   int32_t budget_after(int32_t prompt) const;
 };
 
-/// Gain-shape formats, FORMAT or KEYS/VALUES, as policies name them around trained centres; nothing if they are others.
-std::optional<std::string> around_centres(const std::string& formats);
-
-/// The contents of the policy file of that name if there is one, else the library's short form. A UsageError names
-/// `option`.
+/// A UsageError names `option`.
 Spec load_spec(kvq_context* context, const std::string& spec, const std::string& option = "--kv");
-/// Also of names of files beside the model: "commvq-1bit", "gs2-256", "moqae".
+/// The same with the files beside the model that names stand for: "commvq-1bit", "gs2-256", "moqae".
 Spec load_spec(const Engine& engine, const std::string& spec, const std::string& option = "--kv");
+
+/// What the parts of a SPEC stand for, but for a VARIANT.
+Spec load_spec(kvq_context* context, const SpecParts& parts);
+/// Add the eviction of a SPEC to a policy.
+void add_eviction(kvq_context* context, const SpecParts& parts, Spec& spec);
+
+/// Stages of 64 codes for keys in `bits` bits a scalar, with one group a head: 11 and 21 for heads of 128.
+int32_t key_stages(int32_t bits, int32_t head_dim);
 
 }  // namespace cli

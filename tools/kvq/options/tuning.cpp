@@ -7,7 +7,7 @@
 
 #include "llama/error.h"
 #include "llama/linear_layers.h"
-#include "options/usage_error.h"
+#include "options/command.h"
 #include "terminal/output_file.h"
 #include "terminal/progress.h"
 #include "terminal/text_file.h"

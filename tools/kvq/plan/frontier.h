@@ -22,8 +22,7 @@ std::vector<UniformPlan> uniform_plans(const Planner& planner, const PlanRequest
 /// none.
 std::optional<UniformPlan> best_uniform(const std::vector<UniformPlan>& plans, const ModelPlan& plan);
 
-/// What the best plans lose over what they take, from the smallest to the largest, with `plan` and the best uniform
-/// plans beside.
-std::string frontier_svg(const Planner& planner, const ModelPlan& plan, const std::vector<UniformPlan>& uniform);
+/// The best plans of all sizes, from the smallest to the largest.
+std::vector<ModelPlan> frontier(const Planner& planner);
 
 }  // namespace cli

@@ -1,7 +1,7 @@
 #include "train/training.h"
 
 #include "options/model_options.h"
-#include "options/usage_error.h"
+#include "options/command.h"
 #include "terminal/text_file.h"
 
 namespace cli {
