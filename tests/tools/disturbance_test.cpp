@@ -4,7 +4,7 @@
 #include <chrono>
 #include <thread>
 
-#include "bench/disturbance.h"
+#include "bench/timing.h"
 
 namespace disturbance_test {
 namespace {

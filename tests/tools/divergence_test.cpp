@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "llama/threads.h"
-#include "measure/divergence.h"
+#include "measure/perplexity.h"
 
 namespace divergence_test {
 namespace {

@@ -4,10 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "llama/error.h"
-#include "options/spec.h"
 #include "options/command.h"
+#include "options/spec.h"
 #include "terminal/output.h"
-#include "terminal/table.h"
 
 namespace cli {
 namespace {
@@ -66,9 +65,7 @@ void add_bench_options(Command command, BenchOptions& options) {
       .repeatable()
       .show_default();
   add_layer_options(command, options.layer);
-  add_compute_options(command, options.compute);
-  add_device_options(command, options.compute);
-  add_json_flag(command, options.json);
+  add_run_options(command, options.compute, options.json);
 }
 
 std::vector<nlohmann::ordered_json> bench_rows_json(const std::vector<BenchRow>& rows, const BenchLabels& labels,

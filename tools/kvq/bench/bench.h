@@ -9,7 +9,7 @@
 #include "bench/random_layer.h"
 #include "bench/timing.h"
 #include "options/command.h"
-#include "options/compute.h"
+#include "options/common.h"
 
 namespace cli {
 

@@ -10,7 +10,7 @@
 
 #include "bench/timed_device.h"
 #include "kvq.hpp"
-#include "options/tuning.h"
+#include "options/model_options.h"
 
 namespace cli {
 

@@ -2,10 +2,13 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "bench/timed_device.h"
+#include "kvq.hpp"
 #include "llama/cache_format.h"
+#include "options/spec.h"
 
 namespace cli {
 
@@ -42,5 +45,15 @@ void append_random(TimedDevice& device, std::span<kvq::Sequence> sequences, cons
 /// Have the newest `queries` tokens of every layer attend, with random queries: what eviction judges by.
 void attend_random(TimedDevice& device, kvq::Cache& cache, kvq::Sequence& sequence, const LayerShape& shape,
                    int32_t queries, int32_t n_layers = 1);
+
+/// As load_spec, but also `commvq-1` and `commvq-2`, with `,head` after them for codes of each head, and
+/// `,attention=WAY` for the way of attention of a policy, gain-shape formats with a number of centres, like `gs2-256`,
+/// and `moqae`, or `moqae-BITS` for so many bits in the mean: codebooks, centres and routers that were trained on
+/// random numbers, of little use but as fast as others.
+Spec load_layer_spec(kvq_context* context, const std::string& spec, const LayerShape& shape);
+
+/// A codebook of one layer whose codes are random instead of trained, which takes most of a minute less. What attention
+/// takes does not depend on them. \param bits  of a scalar: 1 or 2.
+kvq::Codebook random_codebook(kvq_context* context, int32_t bits, const LayerShape& shape);
 
 }  // namespace cli

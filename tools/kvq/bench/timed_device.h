@@ -7,7 +7,8 @@
 #include <span>
 #include <string>
 
-#include "options/compute.h"
+#include "llama/threads.h"
+#include "options/common.h"
 
 namespace cli {
 
@@ -51,5 +52,9 @@ std::unique_ptr<TimedDevice> make_timed_device(const ComputeOptions& options);
 
 std::unique_ptr<TimedDevice> make_timed_cpu(const ComputeOptions& options);
 std::unique_ptr<TimedDevice> make_timed_gpu(const ComputeOptions& options);  // in builds with KVQ_CUDA
+
+/// Bytes per second that the threads together read from memory: the best of several passes over far more data than
+/// the processor caches.
+double read_bandwidth(llama::ThreadPool& threads);
 
 }  // namespace cli

@@ -1,13 +1,37 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <ctime>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "terminal/progress.h"
 
 namespace cli {
+
+/// The time since it was made.
+class Stopwatch {
+ public:
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+  double microseconds() const { return std::chrono::duration<double, std::micro>(Clock::now() - begin_).count(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  Clock::time_point begin_ = Clock::now();
+};
+
+/// The time that all threads of this process have had of the processor since it was made.
+class ProcessorStopwatch {
+ public:
+  double seconds() const { return static_cast<double>(std::clock() - begin_) / CLOCKS_PER_SEC; }
+
+ private:
+  std::clock_t begin_ = std::clock();
+};
 
 /// Microseconds of one call.
 struct Timing {
@@ -34,5 +58,38 @@ void repeat_in_turn(size_t subjects, int32_t cycle, Progress& progress, const st
 /// the means of whole cycles of them count.
 std::vector<Timing> time_in_turn(size_t subjects, Progress& progress, const std::function<double(size_t)>& run,
                                  int32_t cycle = 1);
+
+/// What was had of the processor while something computed that uses all of its threads.
+struct ProcessorUse {
+  double wall_seconds = 0.0;
+  double processor_seconds = 0.0;  // of all threads of this process
+
+  /// What `run` returns, whose time is added.
+  template <class Run>
+  auto watch(Run&& run) {
+    const Stopwatch wall;
+    const ProcessorStopwatch processor;
+    auto result = run();
+    wall_seconds += wall.seconds();
+    processor_seconds += processor.seconds();
+    return result;
+  }
+
+  /// Of the time of so many threads, what this process did not get, in [0, 1]. Some of it is its own: threads sleep
+  /// while they wait for each other.
+  double missing_share(int32_t threads) const;
+};
+
+/// How far from quiet a machine was while the same work was done many times.
+struct Disturbance {
+  double slowdown = 1.0;       // mean time as a multiple of the best
+  double missing_share = 0.0;  // as ProcessorUse has it
+
+  bool is_busy() const;
+};
+
+/// What is to be said of a busy machine, and what follows; empty if the machine was quiet. \param consequence  what
+/// stands behind the colon, with what comes before it.
+std::string disturbance_text(const Disturbance& disturbance, const std::string& consequence);
 
 }  // namespace cli

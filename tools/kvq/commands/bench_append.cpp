@@ -1,12 +1,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "bench/append_timing.h"
 #include "bench/bench.h"
-#include "bench/layer_spec.h"
+#include "bench/cache_timing.h"
+#include "bench/random_layer.h"
 #include "commands/commands.h"
 #include "terminal/output.h"
-#include "terminal/table.h"
 
 namespace cli {
 namespace {

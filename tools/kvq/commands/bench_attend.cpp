@@ -2,9 +2,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "bench/attention_timing.h"
 #include "bench/bench.h"
-#include "bench/layer_spec.h"
+#include "bench/cache_timing.h"
+#include "bench/random_layer.h"
 #include "commands/commands.h"
 #include "options/command.h"
 #include "terminal/output.h"

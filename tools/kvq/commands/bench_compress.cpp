@@ -2,12 +2,11 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/bench.h"
-#include "bench/compress_timing.h"
-#include "bench/layer_spec.h"
+#include "bench/cache_timing.h"
+#include "bench/random_layer.h"
 #include "commands/commands.h"
 #include "options/command.h"
 #include "terminal/output.h"
-#include "terminal/table.h"
 
 namespace cli {
 namespace {

@@ -5,10 +5,9 @@
 #include "bench/bench.h"
 #include "bench/decode_timing.h"
 #include "commands/commands.h"
-#include "options/matrix_options.h"
 #include "options/command.h"
+#include "options/common.h"
 #include "terminal/output.h"
-#include "terminal/table.h"
 
 namespace cli {
 namespace {
@@ -242,9 +241,7 @@ void add_bench_decode(Command bench) {
   command.add_option("--batch", options->batch, "Sequences, each of --context tokens").range(1, 1 << 12).show_default();
   add_dtype_option(command, options->dtype);
   add_tuning_option(command, options->tuning);
-  add_compute_options(command, options->compute);
-  add_device_options(command, options->compute);
-  add_json_flag(command, options->json);
+  add_run_options(command, options->compute, options->json);
   command.on_run([options] { run(*options); });
 }
 

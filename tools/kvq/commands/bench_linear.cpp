@@ -4,7 +4,7 @@
 #include "bench/bench.h"
 #include "bench/linear_timing.h"
 #include "commands/commands.h"
-#include "options/matrix_options.h"
+#include "options/common.h"
 #include "terminal/output.h"
 
 namespace cli {
@@ -78,9 +78,7 @@ void add_bench_linear(Command bench) {
                    "On a GPU: time each call by itself, after the L2 cache was emptied, instead of many calls on "
                    "different matrices in one CUDA graph, as in a model's step");
   add_tuning_option(command, options->tuning);
-  add_compute_options(command, options->compute);
-  add_device_options(command, options->compute);
-  add_json_flag(command, options->json);
+  add_run_options(command, options->compute, options->json);
   command.on_run([options] { run(*options); });
 }
 

@@ -3,15 +3,12 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/random_layer.h"
-#include "bench/stopwatch.h"
+#include "bench/timing.h"
 #include "commands/commands.h"
 #include "kvq.hpp"
-#include "options/compute.h"
-#include "options/matrix_options.h"
+#include "options/common.h"
 #include "terminal/output.h"
 #include "terminal/progress.h"
-#include "terminal/table.h"
-#include "train/training_bar.h"
 
 namespace cli {
 namespace {
@@ -144,9 +141,7 @@ void add_bench_quantize(Command bench) {
   add_schemes_option(command, options->schemes, "As of `kvq quantize`; may be repeated (default: all)");
   add_shape_option(command, options->shape);
   add_seed_option(command, options->seed, "Start of the random numbers");
-  add_compute_options(command, options->compute);
-  add_device_options(command, options->compute);
-  add_json_flag(command, options->json);
+  add_run_options(command, options->compute, options->json);
   command.on_run([options] { run(*options); });
 }
 

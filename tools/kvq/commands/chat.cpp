@@ -1,21 +1,167 @@
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "commands/commands.h"
-#include "measure/conversation.h"
-#include "options/model_options.h"
-#include "options/tuning.h"
+#include "llama/chat_template.h"
+#include "llama/error.h"
+#include "measure/generation.h"
 #include "options/command.h"
-#include "terminal/optional_json.h"
+#include "options/model_options.h"
+#include "options/spec.h"
 #include "terminal/output.h"
 
 namespace cli {
 namespace {
+
+/// What one answer took.
+struct Turn {
+  std::string text;
+  int32_t read_tokens = 0;  // that entered the cache before the answer
+  std::vector<int32_t> tokens;
+  Pace pace;
+};
+
+/// Why a turn cannot be.
+class RefusedTurn : public llama::Error {
+ public:
+  using Error::Error;
+};
+
+/// A chat with a model, whose cache keeps what was said: a turn reads no more than what is new.
+class Conversation {
+ public:
+  /// \param stops  texts before which an answer ends.
+  Conversation(Engine& engine, const Spec& format, llama::Sampler sampler, int32_t chunk, int32_t max_tokens,
+               std::vector<std::string> stops);
+
+  /// Before the first turn.
+  void set_system(const std::string& text) { messages_.push_back({"system", text}); }
+  /// Ask, and show the answer piece by piece. A RefusedTurn if the template refuses the messages or the model has no
+  /// positions left. After any failure the conversation is as if this had not been asked.
+  Turn ask(const std::string& text, const std::function<void(const std::string&)>& show);
+
+  const llama::Session& session() const { return session_; }
+
+ private:
+  struct Unread {
+    std::string rendered;         // the whole conversation
+    int32_t kept = 0;             // tokens that the cache has; 0: it is to be cleared
+    std::vector<int32_t> tokens;  // that it lacks
+  };
+
+  Unread unread(const std::string& rendered) const;
+  Unread prompt_of(const std::vector<llama::ChatMessage>& messages) const;
+
+  Engine& engine_;
+  llama::ChatTemplate template_;
+  bool evicts_;
+  llama::Session session_;
+  llama::Sampler sampler_;
+  llama::ModelConfig config_;  // with the template's end of an answer
+  int32_t chunk_;
+  int32_t max_tokens_;
+  std::vector<std::string> stops_;
+  std::vector<llama::ChatMessage> messages_;
+  std::string read_;              // what the cache holds, and `pending_`
+  std::vector<int32_t> pending_;  // the last token of an answer that was cut off
+};
+
+llama::ModelConfig with_eos(llama::ModelConfig config, const Engine& engine, const llama::ChatTemplate& chat_template) {
+  const std::optional<int32_t> eos = engine.tokenizer.token_id(chat_template.eos_token());
+  if (eos && std::ranges::find(config.eos_tokens, *eos) == config.eos_tokens.end()) config.eos_tokens.push_back(*eos);
+  return config;
+}
+
+Conversation::Conversation(Engine& engine, const Spec& format, llama::Sampler sampler, int32_t chunk,
+                           int32_t max_tokens, std::vector<std::string> stops)
+    : engine_(engine),
+      template_(engine.directory),
+      evicts_(format.evicts()),
+      session_(engine.model, engine.context, format),
+      sampler_(std::move(sampler)),
+      config_(with_eos(engine.model.config(), engine, template_)),
+      chunk_(chunk),
+      max_tokens_(max_tokens),
+      stops_(std::move(stops)) {}
+
+/// What of a conversation the cache lacks. A template that writes earlier answers otherwise than they were given, as
+/// some leave out what was thought, has the whole read anew.
+Conversation::Unread Conversation::unread(const std::string& rendered) const {
+  Unread unread{.rendered = rendered, .kept = 0, .tokens = {}};
+  std::string_view rest = rendered;
+  if (!read_.empty() && rest.starts_with(read_)) {
+    rest.remove_prefix(read_.size());
+    unread.kept = session_.length();
+    unread.tokens = pending_;
+  }
+  const std::vector<int32_t> more = engine_.tokenizer.encode_with_added(rest);
+  unread.tokens.insert(unread.tokens.end(), more.begin(), more.end());
+  if (unread.tokens.empty()) throw llama::Error("the chat template writes nothing for the model to answer");
+  const int64_t total = int64_t{unread.kept} + static_cast<int64_t>(unread.tokens.size()) + max_tokens_;
+  if (total > config_.max_positions) {
+    throw llama::Error("the conversation and an answer of --max-tokens " + std::to_string(max_tokens_) + " take " +
+                       std::to_string(total) + " positions, more than the model's " +
+                       std::to_string(config_.max_positions));
+  }
+  return unread;
+}
+
+/// What is to be read for these messages, or why they are refused.
+Conversation::Unread Conversation::prompt_of(const std::vector<llama::ChatMessage>& messages) const {
+  try {
+    return unread(template_.render(messages));
+  } catch (const llama::Error& error) {
+    throw RefusedTurn(error.what());
+  }
+}
+
+Turn Conversation::ask(const std::string& text, const std::function<void(const std::string&)>& show) {
+  std::vector<llama::ChatMessage> messages = messages_;
+  messages.push_back({"user", text});
+  const Unread prompt = prompt_of(messages);
+
+  read_.clear();  // until it is known what the cache holds
+  if (prompt.kept == 0) session_.clear();
+  Turn turn;
+  turn.read_tokens = static_cast<int32_t>(prompt.tokens.size());
+  std::span<const float> logits;
+  {
+    Progress progress("prompt", turn.read_tokens);
+    logits = prefill(session_, prompt.tokens, chunk_, progress);
+  }
+  if (evicts_) session_.compress();
+  const int32_t begin = session_.length();
+  std::string said;  // with the text that ended it
+  const auto answer = [&](const std::string& more) {
+    turn.text += more;
+    if (!more.empty()) show(more);
+  };
+  StopTexts stops(stops_);
+  turn.tokens = generate_tokens(config_, session_, logits, max_tokens_, sampler_, [&](int32_t token) {
+    turn.pace.token();
+    const std::string piece = engine_.tokenizer.decode_piece(token);
+    said += piece;
+    answer(stops.add(piece));
+    return !stops.found();
+  });
+  answer(stops.finish());
+  pending_.assign(turn.tokens.begin() + (session_.length() - begin), turn.tokens.end());
+  read_ = prompt.rendered + said;
+  messages.push_back({"assistant", turn.text});
+  messages_ = std::move(messages);
+  return turn;
+}
 
 struct ChatOptions : ModelOptions {
   std::string system;
@@ -100,9 +246,7 @@ void add_chat(Command app) {
   add_sampling_options(command, options->sampling);
   add_chunk_option(command, options->chunk, "Tokens of a turn that enter the cache at once");
   add_tuning_option(command, options->tuning);
-  add_compute_options(command, options->compute);
-  add_device_options(command, options->compute);
-  add_json_flag(command, options->json);
+  add_run_options(command, options->compute, options->json);
   command.on_run([options] { run(*options); });
 }
 

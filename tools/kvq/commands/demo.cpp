@@ -5,19 +5,15 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "bench/attention_timing.h"
-#include "bench/stopwatch.h"
+#include "bench/timing.h"
 #include "commands/commands.h"
-#include "commands/demo_model.h"
-#include "commands/demo_speed.h"
-#include "commands/demo_weights.h"
+#include "commands/demo.h"
 #include "measure/generation.h"
 #include "measure/needle.h"
 #include "measure/perplexity.h"
-#include "options/compute.h"
+#include "options/common.h"
+#include "terminal/files.h"
 #include "terminal/output.h"
-#include "terminal/table.h"
-#include "terminal/text_file.h"
 
 namespace cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "commands/demo_model.h"
+#include "commands/demo.h"
 
 #include "llama/error.h"
 

@@ -3,14 +3,11 @@
 
 #include "commands/commands.h"
 #include "measure/continuation.h"
-#include "measure/continuation_quality.h"
 #include "measure/generation.h"
-#include "options/reference_options.h"
 #include "options/command.h"
-#include "terminal/optional_json.h"
+#include "options/model_options.h"
+#include "terminal/files.h"
 #include "terminal/output.h"
-#include "terminal/table.h"
-#include "terminal/text_file.h"
 
 namespace cli {
 namespace {
@@ -165,9 +162,7 @@ void add_eval_generate(Command eval) {
       .range(1, 1 << 24)
       .show_default();
   add_chunk_option(command, measured.chunk, "Tokens of a prompt that enter the cache at once");
-  add_compute_options(command, options->compute);
-  add_device_options(command, options->compute);
-  add_json_flag(command, options->json);
+  add_run_options(command, options->compute, options->json);
   command.on_run([options] { run(*options); });
 }
 

@@ -2,7 +2,6 @@
 #include <nlohmann/json.hpp>
 
 #include "commands/commands.h"
-#include "measure/filler.h"
 #include "measure/needle.h"
 #include "options/model_options.h"
 #include "terminal/output.h"
@@ -68,9 +67,7 @@ void add_eval_needle(Command eval) {
   add_chunk_option(command, options->needle.chunk);
   command.add_flag("--compress-before-question", options->needle.compress_before_question,
                    "If --kv evicts: before the question arrives instead of after the whole prompt, which is harder");
-  add_compute_options(command, options->compute);
-  add_device_options(command, options->compute);
-  add_json_flag(command, options->json);
+  add_run_options(command, options->compute, options->json);
   command.on_run([options] { run(*options); });
 }
 

@@ -5,11 +5,10 @@
 
 #include "commands/commands.h"
 #include "measure/perplexity.h"
-#include "options/reference_options.h"
 #include "options/command.h"
+#include "options/model_options.h"
+#include "terminal/files.h"
 #include "terminal/output.h"
-#include "terminal/table.h"
-#include "terminal/text_file.h"
 
 namespace cli {
 namespace {

@@ -6,13 +6,10 @@
 
 #include "commands/commands.h"
 #include "measure/generation.h"
-#include "measure/stop_texts.h"
-#include "options/model_options.h"
-#include "options/tuning.h"
 #include "options/command.h"
-#include "terminal/optional_json.h"
+#include "options/model_options.h"
+#include "terminal/files.h"
 #include "terminal/output.h"
-#include "terminal/text_file.h"
 
 namespace cli {
 namespace {
@@ -118,9 +115,7 @@ void add_generate(Command app) {
   add_sampling_options(command, options->sampling);
   add_chunk_option(command, options->chunk, "Tokens of the prompt that enter the cache at once");
   add_tuning_option(command, options->tuning);
-  add_compute_options(command, options->compute);
-  add_device_options(command, options->compute);
-  add_json_flag(command, options->json);
+  add_run_options(command, options->compute, options->json);
   command.on_run([options] { run(*options); });
 }
 

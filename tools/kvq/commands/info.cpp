@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "commands/commands.h"
-#include "options/compute.h"
+#include "options/common.h"
 #include "terminal/output.h"
 
 namespace cli {

@@ -1,15 +1,14 @@
-#include "commands/plan_fits.h"
+#include "commands/plan.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "options/matrix_options.h"
+#include "allocation/memory.h"
+#include "options/common.h"
 #include "options/model_options.h"
 #include "options/spec.h"
-#include "plan/model_memory.h"
 #include "terminal/output.h"
-#include "terminal/table.h"
 
 namespace cli {
 namespace {
@@ -20,13 +19,13 @@ const std::vector<std::string> kUsualFormats = {"fp16", "int8", "int4+hadamard",
 const std::vector<int32_t> kContexts = {2048, 8192, 32768, 131072, 524288, 1048576};
 
 /// Contexts of the table: what models are usually asked for, up to what this one takes.
-std::vector<int32_t> contexts_of(const FitsQuestion& question, const llama::ModelConfig& config) {
+std::vector<int32_t> contexts_of(const PlanOptions& options, const llama::ModelConfig& config) {
   std::vector<int32_t> contexts;
   for (const int32_t each : kContexts) {
     if (each < config.max_positions) contexts.push_back(each);
   }
   contexts.push_back(config.max_positions);
-  if (question.context > 0) contexts.push_back(question.context);
+  if (options.context > 0) contexts.push_back(options.context);
   std::ranges::sort(contexts);
   contexts.erase(std::unique(contexts.begin(), contexts.end()), contexts.end());
   return contexts;
@@ -34,8 +33,8 @@ std::vector<int32_t> contexts_of(const FitsQuestion& question, const llama::Mode
 
 std::string policy_of(const std::string& formats) {
   const auto [keys, values] = split_formats(formats);
-  return "{version: 1, sink: " + std::string(formats == "fp16" ? "0" : "1") + ", keys: " + keys + ", values: " + values +
-         "}";
+  return "{version: 1, sink: " + std::string(formats == "fp16" ? "0" : "1") + ", keys: " + keys +
+         ", values: " + values + "}";
 }
 
 /// Everything there is to say, in bytes.
@@ -44,53 +43,54 @@ struct Fits {
   std::vector<std::string> schemes;
   std::vector<std::string> formats;
   std::vector<int32_t> contexts;
+  uint64_t memory = 0;                        // bytes that there are; 0: not known
   uint64_t other = 0;                         // tensors that are never packed
   std::vector<uint64_t> weights;              // by scheme, with the other tensors
   std::vector<std::vector<uint64_t>> caches;  // by format and context, of all sequences, work space included
   std::vector<std::vector<int32_t>> longest;  // by scheme and format: tokens that fit; empty without a memory
 };
 
-Fits what_fits(const FitsQuestion& question) {
-  Fits fits{.config = llama::load_config(question.model),
-            .schemes = question.schemes.empty() ? kUsualSchemes : question.schemes,
-            .formats = question.formats.empty() ? kUsualFormats : question.formats,
+Fits what_fits(const PlanOptions& options) {
+  Fits fits{.config = llama::load_config(options.model),
+            .schemes = options.schemes.empty() ? kUsualSchemes : options.schemes,
+            .formats = options.formats.empty() ? kUsualFormats : options.formats,
             .contexts = {},
+            .memory = options.memory.empty() ? 0 : parse_byte_count(options.memory, "--memory"),
             .weights = {},
             .caches = {},
             .longest = {}};
-  const kvq::Context context = make_context(question.compute);
-  check_context(question.context, fits.config);
-  for (const std::string& scheme : question.schemes) check_scheme(scheme);
-  for (const std::string& format : question.formats) load_spec(context, format, "--format");
-  fits.contexts = contexts_of(question, fits.config);
+  const kvq::Context context = make_context(options.compute);
+  check_context(options.context, fits.config);
+  for (const std::string& scheme : options.schemes) check_scheme(scheme);
+  for (const std::string& format : options.formats) load_spec(context, format, "--format");
+  fits.contexts = contexts_of(options, fits.config);
   fits.other = other_tensor_bytes(fits.config);
   for (const std::string& scheme : fits.schemes) fits.weights.push_back(packed_bytes(scheme, fits.config) + fits.other);
   for (const std::string& formats : fits.formats) {
     std::vector<uint64_t>& of_format = fits.caches.emplace_back();
     for (const int32_t tokens : fits.contexts) {
-      const CacheShape shape{fits.config, tokens, question.batch, 1};
+      const CacheShape shape{fits.config, tokens, options.batch, 1};
       of_format.push_back(cache_usage(context, shape, policy_of(formats)).total_bytes);
     }
   }
-  if (question.memory == 0) return fits;
+  if (fits.memory == 0) return fits;
   for (const uint64_t weights : fits.weights) {
     std::vector<int32_t>& of_scheme = fits.longest.emplace_back();
     for (const std::string& formats : fits.formats) {
-      of_scheme.push_back(weights >= question.memory
-                              ? 0
-                              : most_tokens(context, fits.config, question.batch, policy_of(formats),
-                                            question.memory - weights, fits.config.max_positions));
+      of_scheme.push_back(weights >= fits.memory ? 0
+                                                 : most_tokens(context, fits.config, options.batch, policy_of(formats),
+                                                               fits.memory - weights, fits.config.max_positions));
     }
   }
   return fits;
 }
 
-nlohmann::ordered_json fits_json(const FitsQuestion& question, const Fits& fits) {
-  nlohmann::ordered_json object = {{"batch", question.batch}, {"other_bytes", fits.other}, {"contexts", fits.contexts}};
+nlohmann::ordered_json fits_json(const PlanOptions& options, const Fits& fits) {
+  nlohmann::ordered_json object = {{"batch", options.batch}, {"other_bytes", fits.other}, {"contexts", fits.contexts}};
   for (size_t i = 0; i < fits.schemes.size(); ++i) object["weight_bytes"][fits.schemes[i]] = fits.weights[i];
   for (size_t i = 0; i < fits.formats.size(); ++i) object["cache_bytes"][fits.formats[i]] = fits.caches[i];
-  if (question.memory == 0) return object;
-  object["memory"] = question.memory;
+  if (fits.memory == 0) return object;
+  object["memory"] = fits.memory;
   for (size_t i = 0; i < fits.schemes.size(); ++i) {
     for (size_t k = 0; k < fits.formats.size(); ++k) {
       object["longest_context"][fits.schemes[i]][fits.formats[k]] = fits.longest[i][k];
@@ -101,7 +101,7 @@ nlohmann::ordered_json fits_json(const FitsQuestion& question, const Fits& fits)
 
 std::string sequences_text(int32_t batch) { return batch == 1 ? "one sequence" : std::to_string(batch) + " sequences"; }
 
-std::string fits_text(const FitsQuestion& question, const Fits& fits) {
+std::string fits_text(const PlanOptions& options, const Fits& fits) {
   Table weights({"weights", "bits", "bytes"});
   for (size_t i = 0; i < fits.schemes.size(); ++i) {
     double numbers = 0.0;
@@ -121,8 +121,8 @@ std::string fits_text(const FitsQuestion& question, const Fits& fits) {
   }
   std::string text = weights.text() + "of which " + bytes_text(fits.other) +
                      " are embeddings and norms in 16 bits\n\n" + caches.text() + "of " +
-                     sequences_text(question.batch) + ", pages, metadata and work space to decode included\n";
-  if (question.memory == 0) return text + "with --memory BYTES: the longest context that fits\n";
+                     sequences_text(options.batch) + ", pages, metadata and work space to decode included\n";
+  if (fits.memory == 0) return text + "with --memory BYTES: the longest context that fits\n";
   headings = {"longest\ncontext"};
   headings.insert(headings.end(), fits.formats.begin(), fits.formats.end());
   Table longest(headings);
@@ -131,16 +131,16 @@ std::string fits_text(const FitsQuestion& question, const Fits& fits) {
     for (const int32_t tokens : fits.longest[i]) cells.push_back(tokens > 0 ? std::to_string(tokens) : "-");
     longest.add_row(std::move(cells));
   }
-  return text + "\n" + longest.text() + "tokens of each of " + sequences_text(question.batch) + " within " +
-         bytes_text(question.memory) + ", at most the model's " + std::to_string(fits.config.max_positions) + "\n";
+  return text + "\n" + longest.text() + "tokens of each of " + sequences_text(options.batch) + " within " +
+         bytes_text(fits.memory) + ", at most the model's " + std::to_string(fits.config.max_positions) + "\n";
 }
 
 }  // namespace
 
-void print_what_fits(const FitsQuestion& question) {
-  const Fits fits = what_fits(question);
-  if (question.json) return print_json(fits_json(question, fits));
-  print_text(fits_text(question, fits));
+void print_what_fits(const PlanOptions& options) {
+  const Fits fits = what_fits(options);
+  if (options.json) return print_json(fits_json(options, fits));
+  print_text(fits_text(options, fits));
 }
 
 }  // namespace cli

@@ -1,9 +1,8 @@
-#include "commands/plan_report.h"
+#include "commands/plan.h"
 
 #include <nlohmann/json.hpp>
 
 #include "terminal/output.h"
-#include "terminal/table.h"
 
 namespace cli {
 namespace {
@@ -29,8 +28,7 @@ std::string bound_text(const ModelPlan& plan) {
   return "loses less than " + number_text(plan.bound, 5);
 }
 
-}  // namespace
-
+/// \param uniform  the best plan that gives everything the same and is no larger, if there is any.
 nlohmann::ordered_json plan_json(const ModelPlan& plan, const std::optional<UniformPlan>& uniform) {
   nlohmann::ordered_json object;
   object["bytes"] = plan.bytes();
@@ -69,6 +67,7 @@ nlohmann::ordered_json plan_json(const ModelPlan& plan, const std::optional<Unif
   return object;
 }
 
+/// The best plans of all sizes, and those that give everything the same.
 nlohmann::ordered_json frontier_json(const std::vector<ModelPlan>& best, const std::vector<UniformPlan>& uniform) {
   nlohmann::ordered_json object;
   for (const ModelPlan& each : best) object["best"].push_back({{"bytes", each.bytes()}, {"loss", each.loss()}});
@@ -78,6 +77,7 @@ nlohmann::ordered_json frontier_json(const std::vector<ModelPlan>& best, const s
   return object;
 }
 
+/// A table of what goes where, and what that costs and loses.
 std::string plan_text(const ModelPlan& plan, const std::optional<UniformPlan>& uniform) {
   std::vector<std::string> headings{"layer"};
   if (!plan.matrices.empty()) headings.insert(headings.end(), {"q", "k", "v", "o", "gate", "up", "down"});
@@ -116,6 +116,7 @@ std::string plan_text(const ModelPlan& plan, const std::optional<UniformPlan>& u
   return text;
 }
 
+/// How long measuring took, and would take with a larger model; empty if nothing was measured.
 std::string measuring_text(const MeasuringTime& time) {
   if (time.seconds == 0.0) return "";
   const std::string larger = time.seconds_of_8b > 0.0
@@ -148,6 +149,25 @@ std::string check_text(const std::vector<CheckedPlan>& plans) {
   }
   return table.text() + "\nrank correlation " + number_text(rank_correlation(plans), 3) + ", off by a factor of " +
          number_text(worst_factor(plans), 2) + " at most\n";
+}
+
+}  // namespace
+
+void print_plan(const PlanOptions& options, const BitAllocator& allocator, const ModelPlan& plan,
+                const std::vector<UniformPlan>& uniform, const MeasuringTime& time) {
+  const std::optional<UniformPlan> same = best_uniform(uniform, plan);
+  if (!options.json) {
+    return print_text(plan_text(plan, same) + measuring_text(time) +
+                      (options.out.empty() ? "" : "written to " + options.out.string() + "\n"));
+  }
+  nlohmann::ordered_json object = plan_json(plan, same);
+  if (options.frontier) object["frontier"] = frontier_json(frontier(allocator), uniform);
+  print_json(object);
+}
+
+void print_check(const PlanOptions& options, const std::vector<CheckedPlan>& plans) {
+  if (options.json) return print_json(check_json(plans));
+  print_text(check_text(plans));
 }
 
 }  // namespace cli

@@ -1,18 +1,19 @@
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdio>
+#include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "commands/commands.h"
 #include "llama/error.h"
-#include "options/byte_count.h"
-#include "options/force.h"
-#include "options/matrix_options.h"
-#include "options/model_options.h"
 #include "options/command.h"
-#include "terminal/interrupt.h"
+#include "options/common.h"
+#include "options/model_options.h"
+#include "terminal/files.h"
 #include "terminal/output.h"
-#include "terminal/output_file.h"
-#include "terminal/table.h"
+#include "terminal/progress.h"
 #include "train/quantization.h"
 
 namespace cli {
@@ -72,6 +73,22 @@ void print_result(const QuantizeOptions& options, const QuantizedModel& result) 
              "written to " + options.out.string() + " (" + bytes_text(result.bytes) + ")\n");
 }
 
+/// Ask on the terminal whether a file may be replaced if there is one; an Error if not, a UsageError if there is nobody
+/// to ask.
+void ask_to_replace(const std::filesystem::path& path) {
+  std::error_code failure;
+  const uint64_t size = std::filesystem::file_size(path, failure);
+  if (failure) return;
+  const std::string exists = path.string() + " is there already (" + bytes_text(size) + ")";
+  if (isatty(STDIN_FILENO) != 1 || isatty(STDERR_FILENO) != 1) {
+    throw UsageError("--out " + exists + ": --force (-f) replaces it");
+  }
+  std::fputs((exists + ". Replace it? [y/N] ").c_str(), stderr);
+  std::string answer;
+  std::getline(std::cin, answer);
+  if (answer != "y" && answer != "Y" && answer != "yes") throw llama::Error(path.string() + " stays as it was");
+}
+
 QuantizedModel quantize(const QuantizeOptions& options) {
   try {
     return quantize_model(options);
@@ -86,7 +103,7 @@ void run(const QuantizeOptions& options) {
   if (options.scheme.empty() && options.plan.empty()) throw UsageError("give --scheme or --plan");
   if (!options.scheme.empty()) check_scheme(options.scheme);
   check_writable(options.out);
-  if (!options.force) ask_to_replace(options.out, "--out");
+  if (!options.force) ask_to_replace(options.out);
   const QuantizedModel result = quantize(options);
   if (options.json) return print_result_json(options, result);
   print_result(options, result);
@@ -108,7 +125,7 @@ void add_quantize(Command app) {
                   "File to write; finished layers are kept in FILE.partial meanwhile, and taken up by the next run")
       .not_empty()
       .required();
-  add_force_flag(command, options->force);
+  command.add_flag("--force,-f", options->force, "Replace the file if it is there, without asking");
   command
       .add_option("--hessian", options->hessian_texts,
                   "Text file to run the model on, so that codes are chosen by what outputs lose; several are mixed")
@@ -130,9 +147,7 @@ void add_quantize(Command app) {
       .range(0.0, 1.0)
       .show_default();
   add_seed_option(command, options->seed, "Of the rotation's signs");
-  add_compute_options(command, options->compute);
-  add_device_options(command, options->compute);
-  add_json_flag(command, options->json);
+  add_run_options(command, options->compute, options->json);
   command.on_run([options] { run(*options); });
 }
 

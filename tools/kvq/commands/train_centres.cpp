@@ -1,16 +1,28 @@
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <span>
+#include <string>
+#include <vector>
 
+#include "bench/timing.h"
 #include "commands/commands.h"
+#include "kvq.hpp"
+#include "llama/error.h"
+#include "options/model_options.h"
+#include "terminal/files.h"
 #include "terminal/output.h"
-#include "terminal/output_file.h"
-#include "terminal/table.h"
-#include "train/centres_training.h"
+#include "terminal/progress.h"
 #include "train/training.h"
 
 namespace cli {
 namespace {
+
+struct TrainedCentres {
+  kvq::Centres centres;
+  std::vector<double> layer_seconds;
+};
 
 struct TrainCentresOptions : TrainingOptions {
   TrainCentresOptions() { tokens = 65536; }
@@ -56,18 +68,36 @@ void print_result(const TrainCentresOptions& options, const TrainedCentres& resu
   print_json(object);
 }
 
+/// Run the model over the windows, collect its keys and values, and train the layers one by one.
+TrainedCentres train(const TrainCentresOptions& options, TrainingInputs& inputs) {
+  const Interrupt interrupt;
+  auto trainer_options = kvq::initialised<kvq_centres_trainer_options>();
+  trainer_options.key_centres = options.key_centres;
+  trainer_options.value_centres = options.value_centres;
+  trainer_options.seed = options.seed;
+  set_model(trainer_options, inputs.engine, inputs.texts.note);
+  TrainedCentres result{.centres = nullptr, .layer_seconds = {}};
+  try {
+    kvq::CentresTrainer trainer(inputs.engine.context, trainer_options);
+    collect_tokens(
+        inputs.engine, inputs.texts.windows,
+        [&trainer](int32_t layer, int32_t n, const float* k, const float* v) { trainer.add(layer, n, k, v, KVQ_F32); });
+    Progress bar("training", trainer_options.n_layers * kLayerSteps);
+    for (int32_t layer = 0; layer < trainer_options.n_layers; ++layer) {
+      result.layer_seconds.push_back(train_layer(trainer, layer, bar));
+    }
+    result.centres = trainer.result();
+  } catch (const std::runtime_error&) {
+    Interrupt::check();
+    throw;
+  }
+  return result;
+}
+
 void run(const TrainCentresOptions& options) {
   check_writable(options.out);
   TrainingInputs inputs(options);
-  CentresTraining training;
-  kvq_centres_trainer_options_init(&training.options, sizeof(training.options));
-  training.options.key_centres = options.key_centres;
-  training.options.value_centres = options.value_centres;
-  training.options.seed = options.seed;
-  training.windows = inputs.texts.windows;
-  training.note = inputs.texts.note;
-  const TrainedCentres result = train_centres(inputs.engine, training);
-
+  const TrainedCentres result = train(options, inputs);
   const std::vector<std::byte> file = result.centres.save();
   write_file(options.out, file);
   print_result(options, result, file.size());

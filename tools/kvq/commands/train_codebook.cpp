@@ -1,13 +1,22 @@
 #include <algorithm>
+#include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
 
+#include "bench/timing.h"
 #include "commands/commands.h"
+#include "kvq.hpp"
+#include "llama/error.h"
+#include "llama/mapped_file.h"
+#include "options/model_options.h"
 #include "options/spec.h"
+#include "terminal/files.h"
 #include "terminal/output.h"
-#include "terminal/output_file.h"
-#include "terminal/table.h"
-#include "train/codebook_training.h"
+#include "terminal/progress.h"
 #include "train/training.h"
 
 namespace cli {
@@ -22,6 +31,93 @@ struct TrainCodebookOptions : TrainingOptions {
   int32_t key_codes = 64;
   int32_t key_group = 0;  // 0: one group a head
 };
+
+struct TrainedCodebook {
+  kvq::Codebook codebook;
+  std::vector<double> layer_seconds;  // negative: the layer was finished by an earlier run
+};
+
+/// Where finished layers are kept until all are.
+std::filesystem::path partial_of(const TrainCodebookOptions& options) { return options.out + ".partial"; }
+
+kvq_codebook_trainer_options trainer_options_of(const TrainCodebookOptions& options, const TrainingInputs& inputs) {
+  const int32_t head_dim = inputs.engine.model.config().head_dim;
+  auto result = kvq::initialised<kvq_codebook_trainer_options>();
+  result.key_stages = options.key_stages > 0 ? options.key_stages : key_stages(options.bits, head_dim);
+  result.key_codes = options.key_codes;
+  result.key_group = options.key_group;
+  result.value_bits = options.bits;
+  result.value_scope = options.scope == "head" ? KVQ_SCOPE_HEAD : KVQ_SCOPE_LAYER;
+  result.value_method = options.value_method == "network" ? KVQ_VALUES_NETWORK : KVQ_VALUES_LEAST_SQUARES;
+  result.value_rounds = options.value_rounds;
+  result.key_norms = result.value_scope;
+  result.seed = options.seed;
+  set_model(result, inputs.engine, inputs.texts.note);
+  return result;
+}
+
+void resume(kvq_context* context, kvq::CodebookTrainer& trainer, const std::filesystem::path& partial) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(partial, ignored)) return;
+  try {
+    const llama::MappedFile file(partial);
+    const kvq::Codebook codebook = kvq::Codebook::load(context, file.bytes());
+    trainer.resume(codebook);
+  } catch (const kvq::Error& error) {
+    throw llama::Error(partial.string() + " holds other work: " + error.what() + "; remove it or choose another --out");
+  }
+}
+
+std::vector<bool> finished_layers(const kvq::CodebookTrainer& trainer, int32_t n_layers) {
+  const kvq::Codebook codebook = trainer.result();
+  std::vector<bool> finished;
+  for (int32_t i = 0; i < n_layers; ++i) {
+    finished.push_back(codebook.describe_layer(i).present != 0);
+  }
+  return finished;
+}
+
+/// Run the model over the windows, collect the keys and values of the layers that are not in `partial` yet, and train
+/// them one by one. After an interruption and every other failure `partial` holds the layers finished so far.
+TrainedCodebook train_layers(const TrainCodebookOptions& options, TrainingInputs& inputs) {
+  Engine& engine = inputs.engine;
+  const std::filesystem::path partial = partial_of(options);
+  const kvq_codebook_trainer_options trainer_options = trainer_options_of(options, inputs);
+  const int32_t n_layers = trainer_options.n_layers;
+  kvq::CodebookTrainer trainer(engine.context, trainer_options);
+  resume(engine.context, trainer, partial);
+  const std::vector<bool> finished = finished_layers(trainer, n_layers);
+  TrainedCodebook result{.codebook = nullptr, .layer_seconds = std::vector<double>(finished.size(), -1.0)};
+  if (std::ranges::find(finished, false) != finished.end()) {
+    collect_tokens(engine, inputs.texts.windows, [&](int32_t layer, int32_t n, const float* k, const float* v) {
+      if (!finished[static_cast<size_t>(layer)]) trainer.add(layer, n, k, v, KVQ_F32);
+    });
+  }
+  Progress bar("training", n_layers * kLayerSteps);
+  for (int32_t layer = 0; layer < n_layers; ++layer) {
+    if (finished[static_cast<size_t>(layer)]) {
+      bar.advance(kLayerSteps);
+      continue;
+    }
+    result.layer_seconds[static_cast<size_t>(layer)] = train_layer(trainer, layer, bar);
+    write_file(partial, trainer.result().save());
+  }
+  result.codebook = trainer.result();
+  return result;
+}
+
+TrainedCodebook train(const TrainCodebookOptions& options, TrainingInputs& inputs) {
+  const Interrupt interrupt;
+  try {
+    return train_layers(options, inputs);
+  } catch (const std::runtime_error&) {
+    if (!Interrupt::requested()) throw;
+  }
+  std::error_code ignored;
+  const std::filesystem::path partial = partial_of(options);
+  if (!std::filesystem::exists(partial, ignored)) throw Interrupted();
+  throw llama::Error("interrupted; the same command goes on from the layers kept in " + partial.string());
+}
 
 /// Mean key errors of the first stage, the first two, the first four, … and all.
 std::string stages_text(const kvq::Codebook& codebook) {
@@ -81,35 +177,14 @@ void print_result(const TrainCodebookOptions& options, const TrainedCodebook& re
   print_json(object);
 }
 
-CodebookTraining plan_training(const TrainingInputs& inputs, const TrainCodebookOptions& options) {
-  const llama::ModelConfig& config = inputs.engine.model.config();
-  CodebookTraining training;
-  kvq_codebook_trainer_options_init(&training.options, sizeof(training.options));
-  training.options.key_stages = options.key_stages > 0 ? options.key_stages : key_stages(options.bits, config.head_dim);
-  training.options.key_codes = options.key_codes;
-  training.options.key_group = options.key_group;
-  training.options.value_bits = options.bits;
-  training.options.value_scope = options.scope == "head" ? KVQ_SCOPE_HEAD : KVQ_SCOPE_LAYER;
-  training.options.value_method = options.value_method == "network" ? KVQ_VALUES_NETWORK : KVQ_VALUES_LEAST_SQUARES;
-  training.options.value_rounds = options.value_rounds;
-  training.options.key_norms = training.options.value_scope;
-  training.options.seed = options.seed;
-  training.windows = inputs.texts.windows;
-  training.note = inputs.texts.note;
-  training.partial = options.out + ".partial";
-  return training;
-}
-
 void run(const TrainCodebookOptions& options) {
   check_writable(options.out);
   TrainingInputs inputs(options);
-  const CodebookTraining training = plan_training(inputs, options);
-  const TrainedCodebook result = train_codebook(inputs.engine, training);
-
+  const TrainedCodebook result = train(options, inputs);
   const std::vector<std::byte> file = result.codebook.save();
   write_file(options.out, file);
   std::error_code ignored;
-  std::filesystem::remove(training.partial, ignored);
+  std::filesystem::remove(partial_of(options), ignored);
   print_result(options, result, file.size());
 }
 

@@ -1,19 +1,35 @@
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <sstream>
+#include <string>
+#include <vector>
 
+#include "bench/timing.h"
 #include "commands/commands.h"
-#include "options/spec.h"
+#include "kvq.hpp"
+#include "measure/perplexity.h"
 #include "options/command.h"
+#include "options/model_options.h"
+#include "options/spec.h"
+#include "terminal/files.h"
 #include "terminal/output.h"
-#include "terminal/output_file.h"
-#include "terminal/table.h"
-#include "train/router_training.h"
+#include "terminal/progress.h"
 #include "train/training.h"
 
 namespace cli {
 namespace {
+
+constexpr int32_t kScoredChunk = 256;  // tokens that the model takes at once where it is only scored
+constexpr int64_t kTrainSteps = 1000;  // of the progress bar
+
+struct TrainedRouter {
+  kvq::Router router;
+  double label_seconds = 0.0;  // to run the model, and to store its keys and values in every format
+  double training_seconds = 0.0;
+};
 
 constexpr double kMeanBits = 4.25;
 
@@ -122,21 +138,74 @@ void print_object(const TrainRouterOptions& options, const TrainedRouter& result
   print_json(object);
 }
 
-RouterTraining plan_training(const CalibrationTexts& texts, const TrainRouterOptions& options,
-                             const kvq_codebook* codebook) {
-  RouterTraining training;
-  kvq_router_trainer_options_init(&training.options, sizeof(training.options));
-  training.options.method = find_method(options);
-  training.options.sharing = options.sharing;
-  training.options.epochs = options.epochs;
-  training.options.mean_bits = options.mean_bits > 0.0 ? options.mean_bits : kMeanBits;
-  if (options.lambda >= 0.0) training.options.loss_weight = options.lambda;
-  training.options.seed = options.seed;
-  training.policy = policy_text(options);
-  training.codebook = codebook;
-  training.windows = texts.windows;
-  training.note = texts.note;
-  return training;
+int64_t count_tokens(const CalibrationTexts& texts) {
+  int64_t tokens = 0;
+  for (const auto& window : texts.windows) tokens += static_cast<int64_t>(window.size());
+  return tokens;
+}
+
+/// The model's mean negative log-likelihood of a token.
+double measure_loss(Engine& engine, const CalibrationTexts& texts) {
+  Progress progress("loss", count_tokens(texts));
+  llama::Session session(engine.model, engine.context, nullptr);
+  double sum = 0.0;
+  double tokens = 0.0;
+  for (const std::span<const int32_t> window : texts.windows) {
+    Interrupt::check();
+    if (window.size() < 2) continue;
+    const PerplexityResult result = measure_perplexity(engine.model, session, window, kScoredChunk, progress);
+    sum += result.window_mean_nll.front() * static_cast<double>(result.tokens);
+    tokens += static_cast<double>(result.tokens);
+  }
+  return sum / tokens;
+}
+
+/// A layer's part of a text enters the trainer as a whole, so the model takes a whole window at once.
+void collect(Engine& engine, kvq::RouterTrainer& trainer, const CalibrationTexts& texts) {
+  const auto n_layers = int64_t{engine.model.config().n_layers};
+  Progress progress("pages", count_tokens(texts) * n_layers);
+  llama::Session session(engine.model, engine.context, nullptr);
+  session.observe([&](int32_t layer, const llama::ObservedAttention& seen) {
+    Interrupt::check();
+    trainer.add(layer, seen.n, seen.q, seen.k, seen.v, KVQ_F32);
+    progress.advance(seen.n);
+  });
+  for (const std::span<const int32_t> window : texts.windows) {
+    session.clear();
+    session.forward(window, false);
+  }
+}
+
+kvq::RouterTrainer make_trainer(const TrainRouterOptions& options, TrainingInputs& inputs,
+                                const kvq_codebook* codebook) {
+  auto trainer_options = kvq::initialised<kvq_router_trainer_options>();
+  trainer_options.method = find_method(options);
+  trainer_options.sharing = options.sharing;
+  trainer_options.epochs = options.epochs;
+  trainer_options.mean_bits = options.mean_bits > 0.0 ? options.mean_bits : kMeanBits;
+  if (options.lambda >= 0.0) trainer_options.loss_weight = options.lambda;
+  trainer_options.seed = options.seed;
+  trainer_options.note = inputs.texts.note.c_str();
+  kvq_cache_options cache = llama::cache_options(inputs.engine.model);
+  cache.codebook = codebook;
+  const kvq::Context& context = inputs.engine.context;
+  return {context, cache, kvq::Policy::load(context, policy_text(options)), trainer_options};
+}
+
+/// Run the model over the windows, each a text by itself, and train routers on what it computes.
+TrainedRouter train(const TrainRouterOptions& options, TrainingInputs& inputs, const kvq_codebook* codebook) {
+  const Interrupt interrupt;
+  Engine& engine = inputs.engine;
+  kvq::RouterTrainer trainer = make_trainer(options, inputs, codebook);
+  const Stopwatch collecting;
+  const double loss = find_method(options) == KVQ_ROUTER_PAPER ? measure_loss(engine, inputs.texts) : 0.0;
+  collect(engine, trainer, inputs.texts);
+  const double label_seconds = collecting.seconds();
+  const Stopwatch running;
+  Progress bar("training", kTrainSteps);
+  TrainingBar progress(bar, kTrainSteps);
+  trainer.run(loss, TrainingBar::hook, &progress);
+  return {.router = trainer.result(), .label_seconds = label_seconds, .training_seconds = running.seconds()};
 }
 
 void run(const TrainRouterOptions& options) {
@@ -149,7 +218,7 @@ void run(const TrainRouterOptions& options) {
   if (!options.codebook.empty()) {
     codebook = load_spec(inputs.engine.context, "commvq:" + options.codebook, "--codebook").codebook;
   }
-  const TrainedRouter result = train_router(inputs.engine, plan_training(inputs.texts, options, codebook));
+  const TrainedRouter result = train(options, inputs, codebook);
   const std::vector<std::byte> file = result.router.save();
   write_file(options.out, file);
   options.json ? print_object(options, result, file.size()) : print_table(options, result, file.size());

@@ -1,11 +1,24 @@
 #include "measure/generation.h"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
-#include "terminal/interrupt.h"
 #include "terminal/output.h"
+#include "terminal/progress.h"
 
 namespace cli {
+namespace {
+
+/// Characters at the end of a text that a stop may begin with.
+size_t begun(std::string_view text, std::string_view stop) {
+  for (size_t n = std::min(text.size(), stop.size() - 1); n > 0; --n) {
+    if (text.ends_with(stop.substr(0, n))) return n;
+  }
+  return 0;
+}
+
+}  // namespace
 
 std::vector<int32_t> with_bos(const llama::ModelConfig& config, std::vector<int32_t> tokens) {
   if (config.bos_token >= 0) tokens.insert(tokens.begin(), config.bos_token);
@@ -57,5 +70,23 @@ std::string Pace::text() const {
   const std::optional<double> pace = tokens_a_second();
   return pace ? ", " + number_text(*pace, 1) + " a second" : "";
 }
+
+std::string StopTexts::add(const std::string& piece) {
+  if (found_) return {};
+  kept_ += piece;
+  size_t first = std::string::npos;
+  size_t most = 0;
+  for (const std::string& stop : stops_) {
+    first = std::min(first, kept_.find(stop));
+    most = std::max(most, begun(kept_, stop));
+  }
+  found_ = first != std::string::npos;
+  if (found_) return std::exchange(kept_, {}).substr(0, first);
+  const std::string certain = kept_.substr(0, kept_.size() - most);
+  kept_.erase(0, certain.size());
+  return certain;
+}
+
+std::string StopTexts::finish() { return std::exchange(kept_, {}); }
 
 }  // namespace cli

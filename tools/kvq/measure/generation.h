@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/stopwatch.h"
+#include "bench/timing.h"
 #include "llama/model.h"
 #include "llama/sampler.h"
 #include "terminal/progress.h"
@@ -42,6 +42,25 @@ class Pace {
   std::optional<Stopwatch> since_first_;
   int64_t more_ = 0;
   double seconds_ = 0.0;  // until the last one
+};
+
+/// Finds where a text that comes in pieces has to end.
+class StopTexts {
+ public:
+  /// None of them is empty.
+  explicit StopTexts(std::vector<std::string> stops) : stops_(std::move(stops)) {}
+
+  /// Takes the next piece and returns what of the text is certainly before the first stop.
+  std::string add(const std::string& piece);
+  /// Whether a stop was found; pieces are ignored then.
+  bool found() const { return found_; }
+  /// What was kept back because a stop could have begun there.
+  std::string finish();
+
+ private:
+  std::vector<std::string> stops_;
+  std::string kept_;
+  bool found_ = false;
 };
 
 }  // namespace cli

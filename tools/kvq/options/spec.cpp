@@ -6,7 +6,8 @@
 #include <span>
 
 #include "llama/error.h"
-#include "terminal/text_file.h"
+#include "options/model_options.h"
+#include "terminal/files.h"
 
 namespace cli {
 namespace {

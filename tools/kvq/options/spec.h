@@ -4,11 +4,13 @@
 #include <string>
 #include <string_view>
 
+#include "kvq.hpp"
 #include "llama/cache_format.h"
-#include "options/engine.h"
 #include "options/spec_parser.h"
 
 namespace cli {
+
+struct Engine;
 
 inline constexpr const char* kSpecHelp =
     "KV format; gs4 if hardly anything may be lost, gs2 if memory is short. There are\n"

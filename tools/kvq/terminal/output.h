@@ -1,7 +1,10 @@
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "kvq.h"
 
@@ -49,5 +52,25 @@ std::string fp16_text(const kvq_usage& usage, const std::string& kv);
 
 /// For example "4.06 bits per weight in packed layers, 7.31 in all".
 std::string weight_bits_text(const llama::Weights& weights);
+
+/// Plain text in aligned columns: the first to the left, the others to the right.
+class Table {
+ public:
+  /// Headings of one or more lines, separated by '\n'.
+  explicit Table(std::vector<std::string> headings) : headings_(std::move(headings)) {}
+
+  void add_row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  std::string text() const;
+
+ private:
+  std::vector<std::string> headings_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+/// null where there is nothing.
+template <class T>
+nlohmann::ordered_json json_of(const std::optional<T>& value) {
+  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+}
 
 }  // namespace cli

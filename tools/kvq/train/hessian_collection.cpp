@@ -7,7 +7,7 @@
 
 #include "llama/error.h"
 #include "terminal/output.h"
-#include "train/calibration.h"
+#include "train/training.h"
 
 namespace cli {
 namespace {

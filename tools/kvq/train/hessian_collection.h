@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "llama/hessians.h"
-#include "options/engine.h"
+#include "options/model_options.h"
 
 namespace cli {
 

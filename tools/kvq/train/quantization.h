@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "llama/linear_layers.h"
-#include "options/compute.h"
+#include "options/common.h"
 
 namespace cli {
 
