@@ -13,9 +13,9 @@
 
 inline constexpr kvq_dtype kDTypes[] = {KVQ_F32, KVQ_F16, KVQ_BF16};
 
-inline llama::DType file_dtype(kvq_dtype dtype) {
-  if (dtype == KVQ_F32) return llama::DType::kF32;
-  return dtype == KVQ_F16 ? llama::DType::kF16 : llama::DType::kBF16;
+inline std::string_view file_dtype(kvq_dtype dtype) {
+  if (dtype == KVQ_F32) return "F32";
+  return dtype == KVQ_F16 ? "F16" : "BF16";
 }
 
 /// Numbers at an odd address.

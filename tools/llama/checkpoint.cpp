@@ -123,7 +123,7 @@ uint64_t Checkpoint::fingerprint() const {
   Hash hash;
   for (const auto& [name, tensor] : tensors_) {
     hash.add(name.data(), name.size() + 1);
-    hash.add(dtype_name(tensor->dtype).data(), dtype_name(tensor->dtype).size());
+    hash.add(tensor->dtype.data(), tensor->dtype.size());
     for (const int64_t size : tensor->shape) hash.add(&size, sizeof(size));
     const std::span<const std::byte> data = tensor->data;
     const size_t length = std::min(kPieceBytes, data.size());

@@ -15,41 +15,15 @@
 
 namespace llama {
 
-/// Element types of the safetensors format. Any of them may stand in a header; the first three can be computed with.
-enum class DType {
-  kF32,
-  kF16,
-  kBF16,
-  kF64,
-  kF8E4M3,
-  kF8E5M2,
-  kF8E8M0,
-  kF6E2M3,
-  kF6E3M2,
-  kF4,
-  kI64,
-  kI32,
-  kI16,
-  kI8,
-  kU64,
-  kU32,
-  kU16,
-  kU8,
-  kBool,
-  kC64
-};
-
-/// The spelling of a safetensors header, for example "BF16".
-std::string_view dtype_name(DType dtype);
-/// Of one element.
-int64_t dtype_bits(DType dtype);
+/// Bits of an element of a dtype of the format.
+int64_t dtype_bits(std::string_view dtype);
 
 /// One tensor inside a mapped file: row-major, little-endian, of any alignment.
 struct TensorView {
   std::string name;
-  DType dtype = DType::kF32;
+  std::string_view dtype;  ///< as headers spell it, for example "BF16"; F32, F16 and BF16 can be computed with
   std::vector<int64_t> shape;
-  std::span<const std::byte> data;  ///< lives as long as the bytes or the SafetensorsFile it came from, moved or not
+  std::span<const std::byte> data;  ///< lives as long as the bytes or the SafetensorsFile it came from
 
   int64_t elements() const;
 };

@@ -189,7 +189,7 @@ class CodebookFile {
   void add(const std::string& name, const std::vector<int64_t>& shape, const std::vector<Number>& numbers) {
     const auto bytes = std::as_bytes(std::span(numbers));
     const std::vector<std::byte>& kept = tensors_.emplace_back(bytes.begin(), bytes.end());
-    constexpr llama::DType kType = sizeof(Number) == sizeof(float) ? llama::DType::kF32 : llama::DType::kF16;
+    constexpr const char* kType = sizeof(Number) == sizeof(float) ? "F32" : "F16";
     content_.tensors.push_back({.name = "layers.0." + name, .dtype = kType, .shape = shape, .data = kept});
   }
 
