@@ -26,7 +26,8 @@ struct SafetensorsFile::Target {
 
   Text text() const { return String(allocator); }
   void add_metadata(std::string_view key, std::string_view value) {
-    file.metadata_.push_back({String(key, allocator), String(value, allocator)});
+    const StlAllocator<char> text(allocator);
+    file.metadata_.push_back({String(key, text), String(value, text)});
   }
   static const ElementType* find_type(std::string_view name) {
     for (const ElementType& type : kElementTypes) {

@@ -14,7 +14,6 @@ namespace {
 
 constexpr size_t kMaxTrainedBytes = size_t{4} << 30;
 constexpr size_t kMaxPlanBytes = size_t{64} << 20;  // a policy has less
-constexpr size_t kTypeWithin = 4096;                // bytes from a trained file's begin
 constexpr int32_t kBudgetOfShare = 1 << 20;         // in policies, where every compression names a budget of its own
 
 template <typename Trained>
@@ -28,14 +27,19 @@ void load_as(kvq_context* context, const std::string& given, const std::string& 
   }
 }
 
-/// Read the file as what it says it is.
-void load_trained(kvq_context* context, const std::string& given, const std::string& path, Spec& spec) {
+/// Read the file as what it is or, where it is nothing, as what the SPEC needs, whose reader says why.
+void load_trained(kvq_context* context, const SpecParts& parts, const std::string& path, Spec& spec) {
   const std::string file = read_text(path, kMaxTrainedBytes);
-  const std::string_view begin = std::string_view(file).substr(0, kTypeWithin);
-  const auto is = [begin](std::string_view type) { return begin.find(type) != std::string_view::npos; };
-  if (is("\"kvq.router\"")) return load_as(context, given, path, file, "routers", spec.router);
-  if (is("\"kvq.centres\"")) return load_as(context, given, path, file, "centres", spec.centres);
-  load_as(context, given, path, file, "codebooks", spec.codebook);
+  kvq_file_kind kind = KVQ_FILE_UNKNOWN;
+  kvq::checked(kvq_file_type, context, file.data(), file.size(), &kind);
+  const bool is_unknown = kind == KVQ_FILE_UNKNOWN;
+  if (kind == KVQ_FILE_ROUTER || (is_unknown && parts.base == kMoqae)) {
+    return load_as(context, parts.given, path, file, "routers", spec.router);
+  }
+  if (kind == KVQ_FILE_CENTRES || (is_unknown && !around_centres(parts.name).empty())) {
+    return load_as(context, parts.given, path, file, "centres", spec.centres);
+  }
+  load_as(context, parts.given, path, file, "codebooks", spec.codebook);
 }
 
 /// The experts are those that the routers were trained for; the first page stays FP16.
@@ -52,19 +56,13 @@ bool names_file(const std::string& base) {
   return base.ends_with(".yaml") || base.ends_with(".yml") || std::filesystem::exists(base, ignored);
 }
 
-/// Whether a YAML text has sections that plans have and policies have not.
-bool is_plan(std::string_view text) {
-  const auto has = [text](std::string_view key) {
-    return text.starts_with(key) || text.find("\n" + std::string(key)) != std::string_view::npos;
-  };
-  return has("cache:") || has("weights:");
-}
-
 kvq::Policy load_policy(kvq_context* context, const std::string& base) {
   if (!names_file(base)) return kvq::Policy::load(context, base);
   const std::string text = read_text(base, kMaxPlanBytes);
   try {
-    return is_plan(text) ? kvq::Plan::load(context, text).policy() : kvq::Policy::load(context, text);
+    kvq_file_kind kind = KVQ_FILE_UNKNOWN;
+    kvq::checked(kvq_file_type, context, text.data(), text.size(), &kind);
+    return kind == KVQ_FILE_PLAN ? kvq::Plan::load(context, text).policy() : kvq::Policy::load(context, text);
   } catch (const kvq::Error& error) {
     throw llama::Error("policy file " + base + ": " + error.what());
   }
@@ -95,7 +93,7 @@ void add_eviction(kvq_context* context, const SpecParts& parts, Spec& spec) {
 
 Spec load_spec(kvq_context* context, const SpecParts& parts) {
   Spec loaded;
-  for (const std::string& path : parts.files) load_trained(context, parts.given, path, loaded);
+  for (const std::string& path : parts.files) load_trained(context, parts, path, loaded);
   if (parts.base == kCommvq && parts.files.empty()) {
     throw UsageError(parts.given +
                      ": there is no file with codebooks: write commvq:FILE; `kvq train codebook` makes one");
