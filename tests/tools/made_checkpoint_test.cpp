@@ -7,7 +7,6 @@
 
 #include "llama/checkpoint.h"
 #include "llama/config.h"
-#include "llama/linear_layers.h"
 #include "program_run.h"
 #include "support/places.h"
 #include "support/scratch_directory.h"

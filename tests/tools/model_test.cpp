@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "llama/error.h"
-#include "llama/model_math.h"
+#include "llama/cpu_device.h"
 #include "llama/sampler.h"
 #include "llama/tokenizer.h"
 #include "runs.h"

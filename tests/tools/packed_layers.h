@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "kvq.hpp"
-#include "llama/linear_layers.h"
+#include "llama/config.h"
 
 /// All rows, in the order of the original.
 inline std::vector<float> dequantize(const kvq::Matrix& matrix) {

@@ -10,7 +10,7 @@
 
 #include "kvq.hpp"
 #include "llama/model.h"
-#include "llama/model_math.h"
+#include "llama/cpu_device.h"
 
 constexpr size_t kTokens = 75;  // three pages
 

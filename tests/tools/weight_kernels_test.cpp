@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "llama/linear.h"
+#include "llama/cpu_device.h"
 #include "llama/model.h"
 #include "llama/safetensors.h"
 #include "stored.h"

@@ -25,7 +25,7 @@ struct StoredNumbers {
   kvq_dtype dtype = KVQ_F32;  // or KVQ_F16 or KVQ_BF16
 };
 
-/// Of one such number.
+/// Bytes of one such number.
 constexpr int64_t bytes_of(kvq_dtype dtype) { return dtype == KVQ_F32 ? 4 : 2; }
 
 /// Floats as such numbers.

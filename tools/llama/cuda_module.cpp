@@ -23,7 +23,7 @@ std::string loader_reason(const std::string& path) {
   return reason.starts_with(prefix) ? reason.substr(prefix.size()) : reason;
 }
 
-// Of libkvq, if it is a shared library, and of the program.
+// Folders of libkvq, if it is a shared library, and of the program.
 std::vector<std::filesystem::path> own_folders() {
   std::vector<std::filesystem::path> folders;
   Dl_info info;

@@ -28,9 +28,9 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  /// Of the contexts that can be used with this, those of packed layers included.
+  /// Kind of the contexts that can be used with this, those of packed layers included.
   virtual kvq_device kind() const = 0;
-  /// Of its memory: all of the host's, or what is free on a GPU.
+  /// Size of its memory: all of the host's, or what is free on a GPU.
   virtual uint64_t memory_bytes() const = 0;
 
   virtual Array allocate(size_t n) = 0;

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "config.h"
 #include "device.h"
-#include "linear_layers.h"
 
 namespace llama {
 
@@ -15,7 +15,7 @@ namespace llama {
 /// what quantization loses. Linear layers with the same inputs share one.
 class Hessians {
  public:
-  /// Of the inputs of these layers. The device must outlive them.
+  /// Sums for the inputs of these layers. The device must outlive them.
   Hessians(Device& device, std::span<const LinearLayer> layers);
 
   /// What the sums of these layers take.

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "error.h"
-#include "jinja_calls.h"
 #include "jinja_values.h"
 #include "json_document.h"
 

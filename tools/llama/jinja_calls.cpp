@@ -1,4 +1,4 @@
-#include "jinja_calls.h"
+#include "jinja_values.h"
 
 #include <array>
 #include <cctype>

@@ -64,4 +64,10 @@ Value item_of(const Value& value, const Value& key);
 /// All but `and` and `or`.
 Value apply_binary(const std::string& sign, const Value& left, const Value& right);
 
+// Tables of filters, tests and methods: jinja_calls.cpp.
+Value apply_filter(const std::string& name, const Value& value, const std::vector<Argument>& arguments);
+bool apply_test(const std::string& name, const Value& value, const std::vector<Argument>& arguments);
+/// A method of a text or a mapping.
+Value call_method(const std::string& name, const Value& object, const std::vector<Argument>& arguments);
+
 }  // namespace llama::jinja

@@ -115,7 +115,7 @@ void Session::observe_input(int32_t layer, LinearInput which, std::span<const fl
   if (input_observer_) input_observer_(layer, which, x);
 }
 
-std::span<const float> Session::forward(std::span<const int32_t> tokens, bool all_logits) {
+std::span<const float> Session::forward(Tokens tokens, bool all_logits) {
   if (tokens.empty()) throw Error("there are no tokens to run");
   const auto n = static_cast<int32_t>(tokens.size());
   const int32_t first_logits = all_logits ? 0 : n - 1;
@@ -133,7 +133,7 @@ std::span<const float> Session::forward_from(int32_t first_layer, std::span<cons
   return run_layers(first_layer, n, first_logits);
 }
 
-/// Of `n` tokens whose inputs of the first layer are in x_.
+/// Run `n` tokens whose inputs of the first layer are in x_.
 std::span<const float> Session::run_layers(int32_t first_layer, int32_t n, int32_t first_logits) {
   const ModelConfig& config = model_->config();
   const Weights& weights = model_->weights();
@@ -175,7 +175,7 @@ void Session::reserve(int32_t rows, int32_t logit_rows) {
   grow(logits_, logit_rows, config.vocab_size);
 }
 
-void Session::embed(std::span<const int32_t> tokens) {
+void Session::embed(Tokens tokens) {
   const Matrix& embedding = model_->weights().embedding;
   for (const int32_t token : tokens) {
     if (token < 0 || token >= embedding.rows) {

@@ -10,11 +10,13 @@
 #include "cache_format.h"
 #include "config.h"
 #include "device.h"
-#include "linear_layers.h"
 #include "threads.h"
 #include "weights.h"
 
 namespace llama {
+
+/// A text, token by token.
+using Tokens = std::span<const int32_t>;
 
 /// A file to take all weights from instead of a model's directory: one whose linear layers are packed.
 struct WeightsFile {
@@ -78,7 +80,7 @@ class Session {
   ///
   /// \param all_logits  whether the result is `[tokens, vocabulary]`, for every token, or `[vocabulary]`, for the last.
   /// \returns logits, valid until the next call. After an error only clear() is allowed.
-  std::span<const float> forward(std::span<const int32_t> tokens, bool all_logits);
+  std::span<const float> forward(Tokens tokens, bool all_logits);
   /// The same from layer `first_layer` on, which reads `x`, `[tokens, hidden]` in host memory. What the layers before
   /// it hold stays as it is, so successive calls of a session begin with the same layer.
   std::span<const float> forward_from(int32_t first_layer, std::span<const float> x, bool all_logits);
@@ -116,7 +118,7 @@ class Session {
   Session(Model& model, std::shared_ptr<const kvq::Cache> cache, double kept_share, kvq::Sequence sequence,
           int32_t length);
 
-  void embed(std::span<const int32_t> tokens);
+  void embed(Tokens tokens);
   std::span<const float> run_layers(int32_t first_layer, int32_t n, int32_t first_logits);
   void attention_block(const LayerWeights& layer, int32_t index, int32_t n);
   void mlp_block(const LayerWeights& layer, int32_t index, int32_t n);

@@ -8,8 +8,7 @@
 #include "json_document.h"
 #include "pretokenizer.h"
 #include "tokenizer_bpe.h"
-#include "tokenizer_decoder.h"
-#include "tokenizer_normalizer.h"
+#include "tokenizer_text.h"
 
 namespace llama {
 

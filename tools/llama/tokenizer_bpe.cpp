@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "error.h"
-#include "tokenizer_decoder.h"
+#include "tokenizer_text.h"
 #include "unicode.h"
 
 namespace llama {
@@ -138,7 +138,7 @@ void BytePairEncoder::read_merges(const JsonObject& model) {
     };
     const int32_t left_id = id_of(left);
     const int32_t right_id = id_of(right);
-    // Of equal merges the format lets the last one count.
+    // The last of equal merges counts, as in the format.
     merges_.insert_or_assign(pair_key(left_id, right_id), Merge{static_cast<uint32_t>(rank), id_of(left + right)});
   }
 }

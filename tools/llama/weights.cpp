@@ -3,9 +3,9 @@
 #include <string>
 #include <utility>
 
+#include "config.h"
 #include "error.h"
 #include "kvq.hpp"
-#include "linear_layers.h"
 
 namespace llama {
 namespace {

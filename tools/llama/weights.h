@@ -8,7 +8,6 @@
 #include "checkpoint.h"
 #include "config.h"
 #include "device.h"
-#include "linear_layers.h"
 
 namespace llama {
 

@@ -1,10 +1,8 @@
-#include "cuda_device.h"
-
 #include <algorithm>
 #include <vector>
 
-#include "cuda_error.h"
 #include "kernels.h"
+#include "llama/cuda_module.h"
 #include "memory.h"
 #include "products.h"
 
@@ -16,6 +14,7 @@ const cudaStream_t kStream = nullptr;
 
 void select(int32_t index) { check(cudaSetDevice(index), "cudaSetDevice"); }
 
+/// A GPU: weights and activations in its memory, products by cuBLASLt, on the legacy default stream.
 class CudaDevice final : public Device {
  public:
   explicit CudaDevice(int32_t index) : index_(index), products_((select(index), Products())) {}
@@ -125,8 +124,13 @@ class CudaDevice final : public Device {
   size_t token_count_ = 0;
 };
 
+constexpr CudaModule kModule{.abi = KVQ_LLAMA_MODULE_ABI, .make_device = [](int32_t index) -> std::unique_ptr<Device> {
+                               return std::make_unique<CudaDevice>(index);
+                             }};
+
 }  // namespace
-
-std::unique_ptr<Device> make_device(int32_t index) { return std::make_unique<CudaDevice>(index); }
-
 }  // namespace llama::cuda
+
+extern "C" __attribute__((visibility("default"))) const llama::CudaModule* kvq_llama_cuda_module() {
+  return &llama::cuda::kModule;
+}

@@ -21,7 +21,7 @@ bool can_multiply_few_rows(kvq_dtype dtype, int64_t in, int64_t rows);
 cudaError_t launch_multiply_few_rows(const void* weight, kvq_dtype dtype, int64_t out, int64_t in, const float* x,
                                      int64_t rows, float beta, float* y, cudaStream_t stream);
 
-/// Of FP16 or BF16, so many have the precision of a float.
+/// Numbers in FP16 or BF16 that have the precision of a float together.
 constexpr int64_t kParts = 3;
 
 /// x `[rows, in]` as the sum of `parts` `[kParts, rows, in]` of `dtype`, FP16 or BF16, with a factor for each row.

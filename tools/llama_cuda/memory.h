@@ -1,11 +1,18 @@
 #pragma once
 
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
 #include <cstddef>
 #include <memory>
 
 #include "llama/array.h"
 
 namespace llama::cuda {
+
+/// An Error with the call's name and CUDA's own text unless `status` is success.
+void check(cudaError_t status, const char* call);
+void check(cublasStatus_t status, const char* call);
 
 struct FreeDeviceMemory {
   void operator()(void* memory) const;

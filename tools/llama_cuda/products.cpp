@@ -4,9 +4,9 @@
 #include <string>
 #include <utility>
 
-#include "cuda_error.h"
 #include "kernels.h"
 #include "llama/error.h"
+#include "memory.h"
 
 namespace llama::cuda {
 namespace {

@@ -272,7 +272,7 @@ double BitAllocator::fixed_seconds() const {
   return times_ != nullptr ? 1e-6 * unplanned_microseconds(*times_, config_, request_) : 0.0;
 }
 
-/// Of caches, whatever their layers are: the objects of the sequences.
+/// Bytes of caches that no choice changes: the objects of the sequences.
 double BitAllocator::fixed_bytes() const {
   if (!request_.cache) return 0.0;
   const CacheShape shape{config_, request_.kept(), request_.batch};

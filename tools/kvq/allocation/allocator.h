@@ -11,7 +11,6 @@
 #include "allocation/measurements.h"
 #include "kvq.hpp"
 #include "llama/config.h"
-#include "llama/linear_layers.h"
 
 namespace cli {
 
@@ -32,7 +31,7 @@ struct AllocationRequest {
   bool fusion = false;  // matrices that share inputs go into one kernel only if they have one scheme
 };
 
-/// Of linear layers and caches together.
+/// Limits on linear layers and caches together.
 struct AllocationLimits {
   kvq_plan_goal goal = KVQ_PLAN_LOSS;
   double max_bytes = std::numeric_limits<double>::infinity();
@@ -103,7 +102,7 @@ class BitAllocator {
     double loss;
     std::vector<int32_t> picks;  // of matrices: their schemes; of a layer: its formats of keys and values
   };
-  /// Of matrices, or of a layer.
+  /// Options for matrices that share inputs, or for the cache of a layer.
   struct Choice {
     std::vector<int32_t> matrices;  // among matrices_; none: the cache of a layer
     std::vector<Option> options;

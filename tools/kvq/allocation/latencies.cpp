@@ -14,8 +14,8 @@
 namespace cli {
 namespace {
 
-// Of a subject the median counts, of so many runs and microseconds at least, which outlast what disturbs the machine
-// for a moment; slow ones run three times.
+// The median counts of at least so many runs and microseconds, which outlast what disturbs the machine for a moment;
+// slow subjects run three times.
 constexpr size_t kRuns = 15;
 constexpr size_t kFewRuns = 3;
 constexpr double kDuration = 20000;
@@ -106,7 +106,7 @@ std::string pair_text(const std::string& keys, const std::string& values) { retu
 
 const std::string kPlainCache = pair_text("fp16", "fp16");
 
-/// Of appending a token of each of `batch` sequences to a layer, in the mean: pages are sealed now and then.
+/// Mean microseconds of appending a token of each of `batch` sequences to a layer: pages are sealed now and then.
 double time_append(Engine& engine, TimedDevice& device, const Spec& format, const LayerShape& layer, int32_t batch) {
   const AppendShape shape{.layer = layer, .length = KVQ_PAGE_SLOTS, .tokens = batch};
   const AppendInput input(device, shape);
@@ -117,7 +117,7 @@ double time_append(Engine& engine, TimedDevice& device, const Spec& format, cons
   return subject.timing().mean;
 }
 
-/// Of appending to a layer and attending to it, when it holds `length` tokens of each sequence.
+/// Microseconds of appending to a layer and attending to it, when it holds `length` tokens of each sequence.
 double time_cache(Engine& engine, TimedDevice& device, const std::string& pair, int32_t length, int32_t batch) {
   const llama::ModelConfig& config = engine.model.config();
   AttentionShape shape{.layer = {config.q_heads, config.kv_heads, config.head_dim}, .length = length, .batch = batch};
@@ -148,7 +148,7 @@ void measure_cache(Measurements& known, Latencies& times, Engine& engine, TimedD
   }
 }
 
-/// Of a step of decoding with a short plain cache.
+/// Microseconds of a step of decoding with a short plain cache.
 double time_step(Engine& engine, int32_t batch) {
   llama::Session session(engine.model, engine.context, {});
   session.forward(std::vector<int32_t>(kShortCache), false);

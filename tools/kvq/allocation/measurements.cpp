@@ -82,17 +82,17 @@ void Measurements::read(const llama::JsonObject& file) {
 }
 
 void Measurements::save() const {
-  nlohmann::ordered_json file = {{"type", kType},
-                                 {"version", kVersion},
-                                 {"made_with", std::string("kvq ") + kvq_version_string()},
-                                 {"model", hexadecimal(model)},
-                                 {"text", text},
-                                 {"noise_levels", noise_levels},
-                                 {"weights", nlohmann::ordered_json::object()},
-                                 {"scheme_errors", scheme_errors},
-                                 {"cache", cache},
-                                 {"eviction", eviction},
-                                 {"machines", nlohmann::ordered_json::object()}};
+  Json file = {{"type", kType},
+               {"version", kVersion},
+               {"made_with", std::string("kvq ") + kvq_version_string()},
+               {"model", hexadecimal(model)},
+               {"text", text},
+               {"noise_levels", noise_levels},
+               {"weights", Json::object()},
+               {"scheme_errors", scheme_errors},
+               {"cache", cache},
+               {"eviction", eviction},
+               {"machines", Json::object()}};
   for (const auto& [name, each] : weights) {
     file["weights"][name] = {{"slope", each.slope}, {"fit_error", each.fit_error}, {"divergences", each.divergences}};
   }

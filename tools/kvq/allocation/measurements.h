@@ -51,7 +51,7 @@ struct Measurements {
 };
 
 std::string cache_key(int32_t layer, Side side);
-/// Of matrices `[out, in]` of one scheme that read the same inputs.
+/// Key of matrices `[out, in]` of one scheme that read the same inputs.
 std::string linear_key(const std::string& scheme, const std::vector<int64_t>& outs, int64_t in, int32_t batch);
 std::string cache_time_key(const std::string& formats, int32_t length, int32_t batch);
 /// Beside caches and, if they are planned, linear layers.

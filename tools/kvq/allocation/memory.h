@@ -5,7 +5,6 @@
 
 #include "kvq.hpp"
 #include "llama/config.h"
-#include "llama/linear_layers.h"
 
 namespace cli {
 
@@ -17,19 +16,19 @@ struct CacheShape {
   int32_t queries = 0;  // tokens of each sequence in one call of attention; 0: work space does not count
 };
 
-/// Of caches with a policy as YAML, whose sequences reserved their tokens and hold them.
+/// Memory of caches with a policy as YAML, whose sequences reserved their tokens and hold them.
 kvq_usage cache_usage(kvq_context* context, const CacheShape& shape, const std::string& policy);
 
 /// What one layer more adds to the bytes of keys and values, if pages have these formats.
 double layer_bytes(kvq_context* context, const CacheShape& shape, const std::string& keys, const std::string& values);
 
-/// Of a packed matrix, its bias included.
+/// Bytes of a packed matrix, its bias included.
 uint64_t packed_bytes(const std::string& scheme, const llama::LinearLayer& layer);
 
-/// Bytes of what is never packed: embeddings, an output projection of its own, norms, at so many bytes a number.
+/// Bytes of what is never packed: embeddings, an output projection of its own, norms.
 uint64_t other_tensor_bytes(const llama::ModelConfig& config, int32_t bytes_of_number = 2);
 
-/// Of all linear layers in one scheme.
+/// Bytes of all linear layers in one scheme.
 uint64_t packed_bytes(const std::string& scheme, const llama::ModelConfig& config);
 
 /// How many tokens each of some sequences can hold within `bytes`, if pages have one format: a multiple of a page's

@@ -51,7 +51,7 @@ void Probe::read(Window& window, Progress& progress) {
     std::vector<float>& inputs = window.inputs[static_cast<size_t>(layer)];
     inputs.insert(inputs.end(), read.begin(), read.end());
   });
-  for (std::span<const int32_t> rest = window.tokens; !rest.empty();) {
+  for (llama::Tokens rest = window.tokens; !rest.empty();) {
     Interrupt::check();
     const auto tokens = rest.first(std::min(static_cast<size_t>(chunk_), rest.size()));
     const std::span<const float> logits = session.forward(tokens, true);

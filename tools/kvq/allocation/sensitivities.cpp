@@ -17,7 +17,7 @@ namespace cli {
 namespace {
 
 /// Relative norms of noise: sixteenths that span the errors of schemes, from 5 bits to 1.5.
-constexpr std::array<double, kRunsOfMatrix> kNoiseLevels = {1.0 / 16, 2.0 / 16, 3.0 / 16, 5.0 / 16};
+constexpr std::array kNoiseLevels = {1.0 / 16, 2.0 / 16, 3.0 / 16, 5.0 / 16};
 constexpr uint64_t kNoiseSeed = 7;
 
 /// A Gaussian matrix to see the errors of schemes by.
@@ -74,59 +74,34 @@ std::string lone_policy(int32_t layer, Side side, const std::string& format) {
          (side == Side::kKeys ? "keys: " : "values: ") + format + "}]}";
 }
 
-/// Of Llama 3 8B: layers, and linear weights in each.
-constexpr double kLayersOf8b = 32;
-constexpr double kLayerWeightsOf8b = 6.98e9 / kLayersOf8b;
-
-/// Runs that begin at a layer, of `n` for each layer, in steps of a layer.
-double steps_of(double n, double layers) { return n * layers * (layers + 1.0) / 2.0; }
-
-double layer_weights(const llama::ModelConfig& config) {
-  double weights = 0.0;
-  for (const llama::LinearLayer& each : llama::linear_layers(config, 0)) weights += static_cast<double>(each.weights());
-  return weights;
-}
-
-/// What all measurements would take with the larger model, if `steps` of this one took `seconds`.
-double seconds_of_8b(const AllocationRequest& request, const llama::ModelConfig& config, double seconds, int64_t steps,
-                     size_t windows) {
-  const double of_layer = (request.weights ? kRunsOfMatrix * static_cast<double>(llama::kLinearRoles) : 0.0) +
-                          (request.cache ? 2.0 * static_cast<double>(request.formats.size()) : 0.0);
-  return seconds / static_cast<double>(steps) * kLayerWeightsOf8b / layer_weights(config) *
-         steps_of(of_layer, kLayersOf8b) * static_cast<double>(windows);
-}
-
-}  // namespace
-
-bool lacks_cache(const Measurements& known, int32_t n_layers, std::span<const std::string> formats) {
-  for (int32_t layer = 0; layer < n_layers; ++layer) {
-    for (const Side side : {Side::kKeys, Side::kValues}) {
-      if (!missing(known, cache_key(layer, side), formats).empty()) return true;
-    }
-  }
-  return false;
-}
-
-int64_t missing_steps(const Measurements& known, const Probe& probe, std::span<const llama::LinearLayer> layers) {
+/// Steps over a window, one for each layer that a run passes, that weights or caches have not been measured with yet.
+int64_t missing_steps(const Measurements& known, const llama::ModelConfig& config) {
   int64_t steps = 0;
-  for (const llama::LinearLayer& layer : layers) {
+  for (const llama::LinearLayer& layer : llama::all_linear_layers(config)) {
     if (known.weights.contains(layer.name)) continue;
-    steps += static_cast<int64_t>(kNoiseLevels.size()) * probe.steps(layer.layer);
+    steps += static_cast<int64_t>(kNoiseLevels.size()) * (config.n_layers - layer.layer);
   }
   return steps;
 }
-
-int64_t missing_steps(const Measurements& known, const Probe& probe, int32_t n_layers,
-                      std::span<const std::string> formats) {
+int64_t missing_steps(const Measurements& known, int32_t n_layers, std::span<const std::string> formats) {
   int64_t steps = 0;
   for (int32_t layer = 0; layer < n_layers; ++layer) {
     for (const Side side : {Side::kKeys, Side::kValues}) {
-      steps += static_cast<int64_t>(missing(known, cache_key(layer, side), formats).size()) * probe.steps(layer);
+      steps += static_cast<int64_t>(missing(known, cache_key(layer, side), formats).size()) * (n_layers - layer);
     }
   }
   return steps;
 }
 
+std::vector<double> missing_shares(const Measurements& known, const std::string& method) {
+  std::vector<double> left;
+  std::ranges::copy_if(kPlannedShares, std::back_inserter(left),
+                       [&](double share) { return !known.eviction.contains(eviction_key(method, share)); });
+  return left;
+}
+
+/// Measure what each linear layer loses: Gaussian noise on its weights alone, at some levels, and a line through the
+/// divergences. Saves after every layer.
 void measure_weights(Measurements& known, const Probe& probe, llama::Model& model,
                      std::span<const llama::LinearLayer> layers, Progress& progress) {
   known.noise_levels.assign(kNoiseLevels.begin(), kNoiseLevels.end());
@@ -145,6 +120,8 @@ void measure_weights(Measurements& known, const Probe& probe, llama::Model& mode
   }
 }
 
+/// Measure what each layer's keys and values lose in each format, with that side of that layer alone compressed. Saves
+/// after every side.
 void measure_cache(Measurements& known, const Probe& probe, Engine& engine, std::span<const std::string> formats,
                    Progress& progress) {
   for (int32_t layer = 0; layer < engine.model.config().n_layers; ++layer) {
@@ -160,16 +137,9 @@ void measure_cache(Measurements& known, const Probe& probe, Engine& engine, std:
   }
 }
 
-bool lacks_eviction(const Measurements& known, const std::string& method) {
-  return std::ranges::any_of(kPlannedShares,
-                             [&](double share) { return !known.eviction.contains(eviction_key(method, share)); });
-}
-
+/// Measure what the second half of each window loses if a method keeps a share of the first half, in FP16.
 void measure_eviction(Measurements& known, Engine& engine, const std::vector<std::vector<int32_t>>& windows,
-                      const std::string& method, int32_t chunk) {
-  std::vector<double> left;
-  std::ranges::copy_if(kPlannedShares, std::back_inserter(left),
-                       [&](double share) { return !known.eviction.contains(eviction_key(method, share)); });
+                      const std::string& method, const std::vector<double>& left, int32_t chunk) {
   int64_t tokens = 0;
   for (const std::vector<int32_t>& window : windows) tokens += static_cast<int64_t>(window.size());
   Progress progress("measuring eviction", tokens * static_cast<int64_t>(left.size() + 1));
@@ -195,6 +165,7 @@ void measure_eviction(Measurements& known, Engine& engine, const std::vector<std
   known.save();
 }
 
+/// Measure the squared error of Gaussian weights in each scheme: what rotated weights are.
 void measure_schemes(Measurements& known, kvq_context* context, std::span<const std::string> schemes) {
   const std::vector<float> gaussian =
       normal_numbers(static_cast<size_t>(kGaussianRows * kGaussianColumns), kGaussianSeed);
@@ -212,6 +183,8 @@ void measure_schemes(Measurements& known, kvq_context* context, std::span<const 
   }
 }
 
+}  // namespace
+
 std::vector<std::string> judged_schemes(const Measurements& known, std::vector<std::string> schemes) {
   const double most = kNoiseLevels.back() * kNoiseLevels.back();
   std::erase_if(schemes, [&](const std::string& scheme) { return known.scheme_errors.at(scheme) > most; });
@@ -224,38 +197,29 @@ Probe make_probe(Engine& engine, const ProbeWindows& windows, int32_t chunk) {
   return {engine, std::move(tokens), chunk, progress};
 }
 
-MeasuringTime measure_losses(Measurements& known, Engine& engine, const ProbeWindows& windows,
-                             const AllocationRequest& request, int32_t chunk) {
+double measure_losses(Measurements& known, Engine& engine, const ProbeWindows& windows,
+                      const AllocationRequest& request, int32_t chunk) {
   const llama::ModelConfig& config = engine.model.config();
-  const std::vector<llama::LinearLayer> layers = llama::all_linear_layers(config);
   const Interrupt interrupt;
   if (request.weights) measure_schemes(known, engine.context, request.schemes);
-  const bool lacks_weights = request.weights && std::ranges::any_of(layers, [&known](const auto& layer) {
-                               return !known.weights.contains(layer.name);
-                             });
-  const bool lacks_formats = request.cache && lacks_cache(known, config.n_layers, request.formats);
-  const bool lacks_shares = request.cache && !request.eviction.empty() && lacks_eviction(known, request.eviction);
-  if (!lacks_weights && !lacks_formats && !lacks_shares) return {};
+  const int64_t of_weights = request.weights ? missing_steps(known, config) : 0;
+  const int64_t of_caches = request.cache ? missing_steps(known, config.n_layers, request.formats) : 0;
+  const bool evicts = request.cache && !request.eviction.empty();
+  const std::vector<double> shares = evicts ? missing_shares(known, request.eviction) : std::vector<double>();
+  if (of_weights + of_caches == 0 && shares.empty()) return 0.0;
   const Stopwatch watch;
   const Probe probe = make_probe(engine, windows, chunk);
-  const Stopwatch runs;
-  const int64_t of_weights = lacks_weights ? missing_steps(known, probe, layers) : 0;
-  const int64_t of_caches = lacks_formats ? missing_steps(known, probe, config.n_layers, request.formats) : 0;
-  if (lacks_weights) {
-    Progress progress("measuring weights", of_weights);
-    measure_weights(known, probe, engine.model, layers, progress);
+  const auto n_windows = static_cast<int64_t>(probe.windows().size());
+  if (of_weights > 0) {
+    Progress progress("measuring weights", of_weights * n_windows);
+    measure_weights(known, probe, engine.model, llama::all_linear_layers(config), progress);
   }
-  if (lacks_formats) {
-    Progress progress("measuring caches", of_caches);
+  if (of_caches > 0) {
+    Progress progress("measuring caches", of_caches * n_windows);
     measure_cache(known, probe, engine, request.formats, progress);
   }
-  MeasuringTime time;
-  if (of_weights + of_caches > 0) {
-    time.seconds_of_8b = seconds_of_8b(request, config, runs.seconds(), of_weights + of_caches, probe.windows().size());
-  }
-  if (lacks_shares) measure_eviction(known, engine, probe.windows(), request.eviction, chunk);
-  time.seconds = watch.seconds();
-  return time;
+  if (!shares.empty()) measure_eviction(known, engine, probe.windows(), request.eviction, shares, chunk);
+  return watch.seconds();
 }
 
 }  // namespace cli

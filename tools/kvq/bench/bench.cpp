@@ -11,7 +11,7 @@
 namespace cli {
 namespace {
 
-void add_figures(nlohmann::ordered_json& object, const std::string& prefix, const BenchRow& row) {
+void add_figures(Json& object, const std::string& prefix, const BenchRow& row) {
   object[prefix + "microseconds"] = row.timing.median;
   object[prefix + "min"] = row.timing.min;
   object[prefix + "max"] = row.timing.max;
@@ -27,7 +27,7 @@ std::vector<std::string> with_baseline(const std::vector<std::string>& names) {
   return result;
 }
 
-nlohmann::ordered_json BenchOptions::with_layer(nlohmann::ordered_json parameters) const {
+Json BenchOptions::with_layer(Json parameters) const {
   parameters["heads"] = layer.q_heads;
   parameters["kv_heads"] = layer.kv_heads;
   parameters["head_dim"] = layer.head_dim;
@@ -68,12 +68,12 @@ void add_bench_options(Command command, BenchOptions& options) {
   add_run_options(command, options.compute, options.json);
 }
 
-std::vector<nlohmann::ordered_json> bench_rows_json(const std::vector<BenchRow>& rows, const BenchLabels& labels,
-                                                    const BenchMachine& machine) {
+std::vector<Json> bench_rows_json(const std::vector<BenchRow>& rows, const BenchLabels& labels,
+                                  const BenchMachine& machine) {
   const BenchRow& fp16 = rows.front();
-  std::vector<nlohmann::ordered_json> objects;
+  std::vector<Json> objects;
   for (const BenchRow& row : std::span(rows).subspan(1)) {
-    nlohmann::ordered_json object;
+    Json object;
     object[labels.name_field] = row.name;
     add_figures(object, "", row);
     object[labels.bits_field] = row.bits;
@@ -132,9 +132,9 @@ BenchMachine measure_machine(TimedDevice& device, const kvq::Context& context) {
   return {.name = device.name(), .isa = context.describe().isa, .bandwidth = device.memory_bandwidth() * 1e-9};
 }
 
-void print_bench_json(const std::vector<nlohmann::ordered_json>& rows, const nlohmann::ordered_json& parameters,
-                      const ComputeOptions& compute, const BenchMachine& machine) {
-  nlohmann::ordered_json object;
+void print_bench_json(const std::vector<Json>& rows, const Json& parameters, const ComputeOptions& compute,
+                      const BenchMachine& machine) {
+  Json object;
   if (rows.size() == 1) {
     object = rows.front();
   } else {

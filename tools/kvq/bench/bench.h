@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -10,6 +9,7 @@
 #include "bench/timing.h"
 #include "options/command.h"
 #include "options/common.h"
+#include "terminal/output.h"
 
 namespace cli {
 
@@ -25,7 +25,7 @@ struct BenchOptions {
 
   std::vector<std::string> specs() const { return with_baseline(kv); }
   /// `parameters` and those of the layer.
-  nlohmann::ordered_json with_layer(nlohmann::ordered_json parameters) const;
+  Json with_layer(Json parameters) const;
 };
 
 /// What the figures depend on besides the shape.
@@ -73,8 +73,8 @@ struct BenchLabels {
 };
 
 /// The rows after the first one, which is the FP16 baseline, each beside that.
-std::vector<nlohmann::ordered_json> bench_rows_json(const std::vector<BenchRow>& rows, const BenchLabels& labels,
-                                                    const BenchMachine& machine);
+std::vector<Json> bench_rows_json(const std::vector<BenchRow>& rows, const BenchLabels& labels,
+                                  const BenchMachine& machine);
 
 /// Why calls can read faster than memory gives; empty if none of `fractions` of its speed does.
 std::string above_memory_speed_text(const std::vector<double>& fractions);
@@ -82,7 +82,7 @@ std::string above_memory_speed_text(const std::vector<double>& fractions);
 /// What machine and how often, and a table of all rows.
 std::string bench_rows_text(const std::vector<BenchRow>& rows, const BenchLabels& labels, const BenchMachine& machine);
 
-/// Of the tokens that a cache holds, as in other commands, and as `bench` called them before.
+/// Names of the option of tokens that a cache holds: as in other commands, and as `bench` called it before.
 inline constexpr const char* kContextNames = "--context,--length";
 
 /// Add `--heads`, `--kv-heads` and `--head-dim`; the values in `layer` are the defaults.
@@ -114,7 +114,7 @@ void require_memory(const TimedDevice& device, uint64_t needed);
 BenchMachine measure_machine(TimedDevice& device, const kvq::Context& context);
 
 /// Print one object: the only row itself or else the array `rows`, then `parameters` and the machine.
-void print_bench_json(const std::vector<nlohmann::ordered_json>& rows, const nlohmann::ordered_json& parameters,
-                      const ComputeOptions& compute, const BenchMachine& machine);
+void print_bench_json(const std::vector<Json>& rows, const Json& parameters, const ComputeOptions& compute,
+                      const BenchMachine& machine);
 
 }  // namespace cli

@@ -19,7 +19,7 @@ uint64_t sequences_in_turn(const TimedDevice& device, const AppendShape& shape) 
   return std::clamp<uint64_t>((device.bytes_to_rotate(false) + bytes - 1) / bytes, 1, kMostSequences);
 }
 
-// Of `n` pages, each of which takes its share of what all pages take.
+// Bytes of `n` pages, each of which takes its share of what all pages take.
 uint64_t bytes_of_pages(uint64_t n, uint64_t all_bytes, uint64_t all_pages) {
   return all_pages == 0 ? 0 : n * all_bytes / all_pages;
 }
@@ -32,11 +32,6 @@ constexpr size_t kQueryScalars = size_t{1} << 20;
 size_t query_scalars(const AttentionShape& shape) {
   return static_cast<size_t>(shape.batch) * static_cast<size_t>(shape.queries) *
          static_cast<size_t>(shape.layer.q_heads) * static_cast<size_t>(shape.layer.head_dim);
-}
-
-uint64_t bytes_of(const kvq::Sequence& sequence) {
-  const kvq_usage usage = sequence.usage();
-  return usage.sealed_bytes + usage.fp16_bytes + usage.metadata_bytes;
 }
 
 }  // namespace
@@ -155,9 +150,8 @@ TimedAttention::TimedAttention(TimedDevice& device, kvq_context* context, const 
   fill_first(shape);
   if (format.evicts()) compress_first(format, shape);
   for (const kvq::Sequence& sequence : batches_.front()) {
-    const kvq_usage usage = sequence.usage();
-    bytes_ += usage.sealed_bytes + usage.fp16_bytes + usage.metadata_bytes;
-    bits_ = usage.bits_per_scalar;
+    bytes_ += kv_bytes(sequence.usage());
+    bits_ = sequence.usage().bits_per_scalar;
   }
   const uint64_t wanted = std::min(device.bytes_to_rotate(false), shape.most_bytes);
   copy_first(std::clamp<uint64_t>((wanted + bytes_ - 1) / bytes_, 1, kMostCaches) - 1);
@@ -216,30 +210,6 @@ uint64_t timing_memory(const TimedDevice& device, const AttentionShape& shape, s
   const uint64_t fp16 =
       shape.layer.fp16_token_bytes() * static_cast<uint64_t>(shape.length) * static_cast<uint64_t>(shape.batch);
   return subjects * (fp16 + device.bytes_to_rotate(false));
-}
-
-TimedCompress::TimedCompress(TimedDevice& device, kvq_context* context, const Spec& format, const CompressShape& shape)
-    : device_(&device),
-      options_(kvq::initialised<kvq_compress_options>()),
-      cache_(cache_of_layers(context, format, shape.layer, shape.n_layers)),
-      start_(cache_) {
-  options_.budget = format.budget_after(shape.length);
-  append_random(device, std::span(&start_, 1), shape.layer, shape.length, shape.n_layers);
-  const int32_t window = std::min(format.policy.describe().eviction_window, shape.length);
-  attend_random(device, cache_, start_, shape.layer, window, shape.n_layers);
-  bytes_ = bytes_of(start_);
-}
-
-double TimedCompress::run() {
-  kvq::Sequence fork = start_.fork();
-  const double microseconds = device_->time([&] { fork.compress(options_); });
-  bytes_left_ = bytes_of(fork);
-  return microseconds;
-}
-
-uint64_t timing_memory(const TimedDevice& /*device*/, const CompressShape& shape, size_t subjects) {
-  const uint64_t fp16 = shape.layer.fp16_token_bytes() * static_cast<uint64_t>(shape.length);
-  return subjects * 2 * fp16 * static_cast<uint64_t>(shape.n_layers);
 }
 
 }  // namespace cli

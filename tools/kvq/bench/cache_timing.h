@@ -33,7 +33,7 @@ class AppendInput {
 
   const void* keys(int32_t call) const { return at(keys_, call); }
   const void* values(int32_t call) const { return at(values_, call); }
-  /// Of the keys and values of a call.
+  /// Bytes of the keys and values of a call.
   uint64_t call_bytes() const { return 2 * stride_; }
 
  private:
@@ -65,7 +65,7 @@ class TimedAppend {
   void run();
   /// Forget the calls so far.
   void clear();
-  /// Of the calls so far, which make whole cycles.
+  /// Times of the calls so far, which make whole cycles.
   AppendTiming timing() const;
 
   /// Bytes of tokens that a call reads and of pages that it writes, in the mean of a cycle.
@@ -121,7 +121,7 @@ class TimedAttention {
   /// One call on the next of the caches with the next of the queries, in microseconds.
   double run();
 
-  /// Of the keys and values that one call reads, everything counted, and for each scalar.
+  /// Bytes of the keys and values that one call reads, everything counted, and bits of a scalar.
   uint64_t bytes() const { return bytes_; }
   double bits() const { return bits_; }
 
@@ -145,36 +145,5 @@ class TimedAttention {
 
 /// Bytes of the device that timing `subjects` subjects of this shape may take, at most.
 uint64_t timing_memory(const TimedDevice& device, const AttentionShape& shape, size_t subjects);
-
-struct CompressShape {
-  LayerShape layer{};
-  int32_t n_layers = 4;
-  int32_t length = 32768;
-};
-
-/// kvq_compress after a prompt of random tokens, ready to be timed.
-class TimedCompress {
- public:
-  /// `context` computes on `device`. `format` evicts.
-  TimedCompress(TimedDevice& device, kvq_context* context, const Spec& format, const CompressShape& shape);
-
-  /// One call, on a fork of the sequence, in microseconds.
-  double run();
-
-  /// Of the sequence before, and what the last call freed of it.
-  uint64_t bytes() const { return bytes_; }
-  uint64_t bytes_left() const { return bytes_left_; }
-
- private:
-  TimedDevice* device_;
-  kvq_compress_options options_;
-  kvq::Cache cache_;
-  kvq::Sequence start_;
-  uint64_t bytes_ = 0;
-  uint64_t bytes_left_ = 0;
-};
-
-/// Bytes of the device that timing `subjects` subjects of this shape may take, at most.
-uint64_t timing_memory(const TimedDevice& device, const CompressShape& shape, size_t subjects);
 
 }  // namespace cli

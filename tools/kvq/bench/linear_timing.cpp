@@ -15,8 +15,8 @@ constexpr size_t kLeastRecorded = 32;  // calls, so that what surrounds them har
 constexpr uint64_t kWeightSeed = 1;
 constexpr uint64_t kLinearInputSeed = 2;
 
-// Of the block that a matrix repeats: codes of 16 rows lie together, and those of so many columns are whole tiles, of
-// odd quarters of a bit too.
+// Size of the block that a matrix repeats: codes of 16 rows lie together, and those of so many columns are whole tiles,
+// with odd quarters of a bit, too.
 constexpr int64_t kBlockRows = 16;
 constexpr int64_t kBlockColumns = 256;
 

@@ -54,7 +54,7 @@ class TimedLinear {
 
   /// Microseconds of one call; of recorded ones, in their mean.
   double run();
-  /// Of what one call reads.
+  /// Bytes that one call reads.
   uint64_t bytes() const { return bytes_; }
   double bits() const { return bits_; }
 

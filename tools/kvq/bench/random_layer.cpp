@@ -238,7 +238,7 @@ std::vector<float> normal_numbers(size_t n, uint64_t seed) {
   return numbers;
 }
 
-std::vector<uint16_t> normal_halves(size_t n, uint64_t seed, double size) {
+std::vector<uint16_t> normal_float16(size_t n, uint64_t seed, double size) {
   std::vector<uint16_t> halves;
   halves.reserve(n);
   for (const float number : normal_numbers(n, seed))
@@ -317,14 +317,15 @@ kvq::Codebook random_codebook(kvq_context* context, int32_t bits, const LayerSha
   CodebookFile file;
   describe(file, bits, stages, shape);
 
-  // Of the size of what is coded: stages add up to vectors of norm 1, and half of the bits to values of variance 1.
+  // Codes are as large as what they stand for: stages add up to vectors of norm 1, half of the bits to values of
+  // variance 1.
   const size_t in_codes = static_cast<size_t>(kKeyCodes) * static_cast<size_t>(shape.head_dim);
   const double key_size = 1.0 / std::sqrt(static_cast<double>(stages) * static_cast<double>(width));
   file.add("keys.codes", {shape.kv_heads, 1, stages, kKeyCodes, shape.head_dim / 2, 2},
-           normal_halves(static_cast<size_t>(shape.kv_heads * stages) * in_codes, kCodeSeed, key_size));
+           normal_float16(static_cast<size_t>(shape.kv_heads * stages) * in_codes, kCodeSeed, key_size));
   const double value_size = 2.0 / std::sqrt(static_cast<double>(value_codes));
   const std::vector<uint16_t> codes =
-      normal_halves(static_cast<size_t>(value_codes * width), kCodeSeed + 1, value_size);
+      normal_float16(static_cast<size_t>(value_codes * width), kCodeSeed + 1, value_size);
   const auto floats = [](int64_t n, float each) { return std::vector<float>(static_cast<size_t>(n), each); };
   file.add("values.channel_scale", {shape.kv_heads, shape.head_dim}, floats(width, 1.0F));
   file.add("values.codes", {1, value_codes, width}, codes);

@@ -31,7 +31,7 @@ kvq::Cache cache_of_layers(kvq_context* context, const llama::CacheFormat& forma
 /// Normally distributed numbers.
 std::vector<float> normal_numbers(size_t n, uint64_t seed);
 /// The same of standard deviation `size`, in FP16.
-std::vector<uint16_t> normal_halves(size_t n, uint64_t seed, double size);
+std::vector<uint16_t> normal_float16(size_t n, uint64_t seed, double size);
 
 size_t bytes_of(kvq_dtype dtype);
 

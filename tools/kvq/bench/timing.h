@@ -41,10 +41,10 @@ struct Timing {
   int32_t repetitions = 0;
 };
 
-/// Of at least one number.
+/// Median of at least one number.
 double median(std::vector<double> numbers);
 
-/// Of at least one call.
+/// Summary of at least one call.
 Timing summary(const std::vector<double>& microseconds);
 
 inline constexpr int64_t kTimingSteps = 30;      // repetitions, at least, unless they take many seconds
@@ -75,8 +75,8 @@ struct ProcessorUse {
     return result;
   }
 
-  /// Of the time of so many threads, what this process did not get, in [0, 1]. Some of it is its own: threads sleep
-  /// while they wait for each other.
+  /// Share of the time of so many threads that this process did not get. Some of it is its own: threads sleep while
+  /// they wait for each other.
   double missing_share(int32_t threads) const;
 };
 

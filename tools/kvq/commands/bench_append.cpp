@@ -54,8 +54,7 @@ BenchAppendMeasurement measure(TimedDevice& device, const BenchAppendOptions& op
   return result;
 }
 
-void add_append_figures(nlohmann::ordered_json& object, const std::string& prefix, const BenchAppendRow& row,
-                        int32_t tokens) {
+void add_append_figures(Json& object, const std::string& prefix, const BenchAppendRow& row, int32_t tokens) {
   object[prefix + "microseconds"] = row.timing.call.median;
   object[prefix + "mean_microseconds"] = row.timing.mean;
   object[prefix + "min"] = row.timing.call.min;
@@ -66,9 +65,8 @@ void add_append_figures(nlohmann::ordered_json& object, const std::string& prefi
   object[prefix + "tokens_per_second"] = row.tokens_per_second(tokens);
 }
 
-nlohmann::ordered_json row_json(const BenchAppendRow& row, const BenchAppendRow& fp16, int32_t tokens,
-                                double bandwidth) {
-  nlohmann::ordered_json object;
+Json row_json(const BenchAppendRow& row, const BenchAppendRow& fp16, int32_t tokens, double bandwidth) {
+  Json object;
   object["kv"] = row.kv;
   add_append_figures(object, "", row, tokens);
   add_append_figures(object, "fp16_", fp16, tokens);
@@ -80,7 +78,7 @@ nlohmann::ordered_json row_json(const BenchAppendRow& row, const BenchAppendRow&
 }
 
 void print_result_json(const BenchAppendOptions& options, const BenchAppendMeasurement& result) {
-  std::vector<nlohmann::ordered_json> rows;
+  std::vector<Json> rows;
   for (size_t i = 1; i < result.rows.size(); ++i) {
     rows.push_back(row_json(result.rows[i], result.rows[0], options.tokens, result.machine.bandwidth));
   }

@@ -33,10 +33,10 @@ struct BenchAttendMeasurement {
 void print_result_json(const BenchAttendOptions& options, const std::vector<BenchAttendMeasurement>& measured,
                        const BenchMachine& machine) {
   const bool several = measured.size() > 1;
-  nlohmann::ordered_json parameters = {{"batch", options.batch}, {"queries", options.queries}};
-  std::vector<nlohmann::ordered_json> rows;
+  Json parameters = {{"batch", options.batch}, {"queries", options.queries}};
+  std::vector<Json> rows;
   for (const BenchAttendMeasurement& each : measured) {
-    for (nlohmann::ordered_json& row : bench_rows_json(each.rows, kAttendLabels, machine)) {
+    for (Json& row : bench_rows_json(each.rows, kAttendLabels, machine)) {
       (several ? row : parameters)["length"] = each.length;
       rows.push_back(std::move(row));
     }

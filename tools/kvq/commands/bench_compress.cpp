@@ -11,6 +11,59 @@
 namespace cli {
 namespace {
 
+struct CompressShape {
+  LayerShape layer{};
+  int32_t n_layers = 4;
+  int32_t length = 32768;
+};
+
+/// kvq_compress after a prompt of random tokens, ready to be timed.
+class TimedCompress {
+ public:
+  /// `context` computes on `device`. `format` evicts.
+  TimedCompress(TimedDevice& device, kvq_context* context, const Spec& format, const CompressShape& shape);
+
+  /// One call, on a fork of the sequence, in microseconds.
+  double run();
+
+  /// Bytes of the sequence before, and after the last call.
+  uint64_t bytes() const { return bytes_; }
+  uint64_t bytes_left() const { return bytes_left_; }
+
+ private:
+  TimedDevice* device_;
+  kvq_compress_options options_;
+  kvq::Cache cache_;
+  kvq::Sequence start_;
+  uint64_t bytes_ = 0;
+  uint64_t bytes_left_ = 0;
+};
+
+TimedCompress::TimedCompress(TimedDevice& device, kvq_context* context, const Spec& format, const CompressShape& shape)
+    : device_(&device),
+      options_(kvq::initialised<kvq_compress_options>()),
+      cache_(cache_of_layers(context, format, shape.layer, shape.n_layers)),
+      start_(cache_) {
+  options_.budget = format.budget_after(shape.length);
+  append_random(device, std::span(&start_, 1), shape.layer, shape.length, shape.n_layers);
+  const int32_t window = std::min(format.policy.describe().eviction_window, shape.length);
+  attend_random(device, cache_, start_, shape.layer, window, shape.n_layers);
+  bytes_ = kv_bytes(start_.usage());
+}
+
+double TimedCompress::run() {
+  kvq::Sequence fork = start_.fork();
+  const double microseconds = device_->time([&] { fork.compress(options_); });
+  bytes_left_ = kv_bytes(fork.usage());
+  return microseconds;
+}
+
+/// Bytes of the device that timing `subjects` subjects of this shape may take, at most.
+uint64_t timing_memory(const CompressShape& shape, size_t subjects) {
+  const uint64_t fp16 = shape.layer.fp16_token_bytes() * static_cast<uint64_t>(shape.length);
+  return subjects * 2 * fp16 * static_cast<uint64_t>(shape.n_layers);
+}
+
 struct BenchCompressOptions : BenchOptions {
   int32_t length = CompressShape{}.length;
   int32_t n_layers = CompressShape{}.n_layers;
@@ -45,7 +98,7 @@ std::vector<BenchCompressRow> measure(TimedDevice& device, const kvq::Context& c
   return rows;
 }
 
-nlohmann::ordered_json row_json(const BenchCompressRow& row, int32_t n_layers) {
+Json row_json(const BenchCompressRow& row, int32_t n_layers) {
   return {{"kv", row.kv},
           {"microseconds", row.timing.median},
           {"microseconds_a_layer", row.timing.median / n_layers},
@@ -73,12 +126,12 @@ void print_rows(const BenchCompressOptions& options, const std::vector<BenchComp
 
 void run(const BenchCompressOptions& options) {
   const std::unique_ptr<TimedDevice> device = make_bench_device(options);
-  require_memory(*device, timing_memory(*device, options.shape(), options.kv.size()));
+  require_memory(*device, timing_memory(options.shape(), options.kv.size()));
   const kvq::Context context = make_context(options.compute);
   const std::vector<BenchCompressRow> rows = measure(*device, context, options);
   const BenchMachine machine = measure_machine(*device, context);
   if (!options.json) return print_rows(options, rows, machine);
-  std::vector<nlohmann::ordered_json> objects;
+  std::vector<Json> objects;
   for (const BenchCompressRow& row : rows) objects.push_back(row_json(row, options.n_layers));
   print_bench_json(objects, options.with_layer({{"length", options.length}, {"n_layers", options.n_layers}}),
                    options.compute, machine);

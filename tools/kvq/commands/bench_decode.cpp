@@ -1,16 +1,216 @@
+#include <algorithm>
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "bench/bench.h"
-#include "bench/decode_timing.h"
+#include "bench/linear_timing.h"
+#include "bench/random_layer.h"
+#include "bench/timing.h"
 #include "commands/commands.h"
+#include "llama/config.h"
 #include "options/command.h"
 #include "options/common.h"
+#include "options/spec.h"
 #include "terminal/output.h"
 
 namespace cli {
 namespace {
+
+constexpr uint64_t kDecodeInputSeed = 20;
+constexpr uint64_t kDecodeQuerySeed = 21;
+constexpr uint64_t kDecodeKeySeed = 22;
+constexpr uint64_t kDecodeValueSeed = 23;
+constexpr size_t kMostShared = 3;  // q, k and v
+
+// Steps that a sequence has room for: all that are timed, in whole cycles, and those before.
+constexpr int32_t kMostSteps = static_cast<int32_t>(kMaxRepetitions) + 3 * KVQ_PAGE_SLOTS;
+
+/// A step of decoding: linear layers and attention of every decoder layer, without what an engine computes between
+/// them.
+struct DecodeShape {
+  llama::ModelConfig model;  // its sizes
+  int32_t length = 0;        // tokens in the cache of each sequence; 0: linear layers alone
+  int32_t batch = 1;         // sequences, of each of which a token is decoded
+  kvq_dtype dtype = KVQ_F32;
+
+  LayerShape attention() const { return {model.q_heads, model.kv_heads, model.head_dim}; }
+  /// Scalars of a step.
+  size_t query_scalars() const { return scalars(model.q_heads); }
+  size_t key_scalars() const { return scalars(model.kv_heads); }
+  /// Steps after which the open pages are as full as before, so that all the work a token causes is among them.
+  int32_t cycle() const { return length > 0 ? KVQ_PAGE_SLOTS : 1; }
+
+ private:
+  size_t scalars(int32_t heads) const {
+    return static_cast<size_t>(batch) * static_cast<size_t>(heads) * static_cast<size_t>(model.head_dim);
+  }
+};
+
+/// The linear layers of a model, of random weights in one scheme, each in memory of its own.
+class DecoderWeights {
+ public:
+  DecoderWeights(kvq_context* context, const std::string& scheme, const llama::ModelConfig& model);
+
+  /// Those that read the same inputs.
+  std::vector<const qp_matrix*> matrices(int32_t layer, llama::LinearInput input) const;
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  struct Packed {
+    llama::LinearInput input;
+    kvq::Matrix matrix;
+  };
+
+  std::vector<std::vector<Packed>> layers_;
+  uint64_t bytes_ = 0;
+};
+
+/// Steps of decoding, ready to be timed. Every call reads random numbers, not those that the one before it wrote.
+class TimedDecode {
+ public:
+  /// \param format  of the cache; not used if there is none.
+  TimedDecode(TimedDevice& device, kvq_context* context, const Tuning& tuning,
+              std::shared_ptr<const DecoderWeights> weights, const Spec& format, const DecodeShape& shape);
+  TimedDecode(const TimedDecode&) = delete;
+  TimedDecode& operator=(const TimedDecode&) = delete;
+
+  /// Microseconds of the next step, by which every sequence grows by a token.
+  double run() { return device_->time(step_); }
+  uint64_t weight_bytes() const { return weights_->bytes(); }
+  /// Bytes of the keys and values that the first step reads, everything counted.
+  uint64_t cache_bytes() const { return cache_bytes_; }
+
+ private:
+  void make_cache(kvq_context* context, const Spec& format);
+  void issue_step();
+  void multiply(int32_t layer, llama::LinearInput input);
+  void attend(int32_t layer);
+
+  TimedDevice* device_;
+  std::shared_ptr<const DecoderWeights> weights_;
+  DecodeShape shape_;
+  DeviceBuffer x_;               // [batch, in] of the widest inputs
+  std::vector<DeviceBuffer> y_;  // [batch, out] of the widest outputs, of as many as share inputs
+  DeviceBuffer q_, k_, v_, attended_;
+  kvq::Cache cache_ = nullptr;
+  std::vector<kvq::Sequence> sequences_;
+  uint64_t cache_bytes_ = 0;
+  std::function<void()> step_;
+};
+
+size_t widest(const llama::ModelConfig& model, int64_t llama::LinearLayer::*side) {
+  int64_t most = 0;
+  for (const llama::LinearLayer& layer : llama::linear_layers(model, 0)) most = std::max(most, layer.*side);
+  return static_cast<size_t>(most);
+}
+
+DecoderWeights::DecoderWeights(kvq_context* context, const std::string& scheme, const llama::ModelConfig& model) {
+  RandomMatrices random(context, scheme);
+  for (int32_t i = 0; i < model.n_layers; ++i) {
+    std::vector<Packed>& layer = layers_.emplace_back();
+    for (const llama::LinearLayer& each : llama::linear_layers(model, i)) {
+      layer.push_back({each.input, random.load(each.out, each.in)});
+      bytes_ += layer.back().matrix.describe().bytes;
+    }
+  }
+}
+
+std::vector<const qp_matrix*> DecoderWeights::matrices(int32_t layer, llama::LinearInput input) const {
+  std::vector<const qp_matrix*> shared;
+  for (const Packed& each : layers_[static_cast<size_t>(layer)]) {
+    if (each.input == input) shared.push_back(each.matrix);
+  }
+  return shared;
+}
+
+TimedDecode::TimedDecode(TimedDevice& device, kvq_context* context, const Tuning& tuning,
+                         std::shared_ptr<const DecoderWeights> weights, const Spec& format, const DecodeShape& shape)
+    : device_(&device),
+      weights_(std::move(weights)),
+      shape_(shape),
+      x_(random_scalars(device, static_cast<size_t>(shape.batch) * widest(shape.model, &llama::LinearLayer::in),
+                        kDecodeInputSeed, shape.dtype)),
+      q_(random_scalars(device, shape.query_scalars(), kDecodeQuerySeed, shape.dtype)),
+      k_(random_scalars(device, shape.key_scalars(), kDecodeKeySeed, shape.dtype)),
+      v_(random_scalars(device, shape.key_scalars(), kDecodeValueSeed, shape.dtype)),
+      attended_(random_scalars(device, shape.query_scalars(), kDecodeQuerySeed, shape.dtype)) {
+  const size_t outputs = static_cast<size_t>(shape.batch) * widest(shape.model, &llama::LinearLayer::out);
+  for (size_t i = 0; i < kMostShared; ++i) {
+    y_.push_back(device.upload(std::vector<std::byte>(outputs * bytes_of(shape.dtype))));
+  }
+  if (shape.length > 0) make_cache(context, format);
+  using enum llama::LinearInput;  // of which layers have the same shapes
+  for (const llama::LinearInput input : {kAttention, kOutput, kMlp, kDown}) {
+    tuning.measure(weights_->matrices(0, input), shape.batch);
+  }
+  issue_step();  // makes work space
+  for (kvq::Sequence& sequence : sequences_) {
+    if (device.records()) sequence.reserve(kMostSteps);
+  }
+  step_ = device.record(context, [this] { issue_step(); });
+}
+
+void TimedDecode::make_cache(kvq_context* context, const Spec& format) {
+  const int32_t n_layers = shape_.model.n_layers;
+  cache_ = cache_of_layers(context, format, shape_.attention(), n_layers);
+  for (int32_t i = 0; i < shape_.batch; ++i) sequences_.emplace_back(cache_);
+  append_random(*device_, sequences_, shape_.attention(), shape_.length, n_layers);
+  for (const kvq::Sequence& sequence : sequences_) cache_bytes_ += kv_bytes(sequence.usage());
+}
+
+void TimedDecode::issue_step() {
+  using enum llama::LinearInput;
+  for (int32_t layer = 0; layer < shape_.model.n_layers; ++layer) {
+    multiply(layer, kAttention);
+    if (!sequences_.empty()) attend(layer);
+    for (const llama::LinearInput input : {kOutput, kMlp, kDown}) multiply(layer, input);
+  }
+}
+
+void TimedDecode::multiply(int32_t layer, llama::LinearInput input) {
+  const std::vector<const qp_matrix*> matrices = weights_->matrices(layer, input);
+  std::vector<void*> outputs;
+  for (size_t i = 0; i < matrices.size(); ++i) outputs.push_back(y_[i].get());
+  kvq::Matrix::linear_shared(matrices, x_.get(), shape_.batch, outputs, shape_.dtype);
+}
+
+void TimedDecode::attend(int32_t layer) {
+  const std::vector<kvq_sequence*> sequences = kvq::pointers(sequences_);
+  auto tokens = kvq::initialised<kvq_append_batch>();
+  tokens.n_sequences = shape_.batch;
+  tokens.sequences = sequences.data();
+  tokens.k = k_.get();
+  tokens.v = v_.get();
+  tokens.dtype = shape_.dtype;
+  cache_.append(layer, tokens);
+  auto queries = kvq::initialised<kvq_attend_batch>();
+  queries.n_sequences = shape_.batch;
+  queries.sequences = sequences.data();
+  queries.q = q_.get();
+  queries.q_dtype = shape_.dtype;
+  queries.output = attended_.get();
+  queries.output_dtype = shape_.dtype;
+  cache_.attend(layer, queries);
+}
+
+/// Bytes that weights in `schemes` and so many caches may take, at most.
+uint64_t timing_memory(const DecodeShape& shape, const std::vector<std::string>& schemes, size_t caches) {
+  const auto layers = static_cast<uint64_t>(shape.model.n_layers);
+  uint64_t bytes = 0;
+  for (const std::string& scheme : schemes) {
+    for (const llama::LinearLayer& each : llama::linear_layers(shape.model, 0)) {
+      bytes += layers * kvq::Matrix::predict_bytes(scheme, each.out, each.in, 0);
+    }
+  }
+  if (shape.length == 0) return bytes;
+  const uint64_t tokens = static_cast<uint64_t>(shape.batch) * static_cast<uint64_t>(shape.length + kMostSteps);
+  return bytes + caches * layers * tokens * shape.attention().fp16_token_bytes();
+}
 
 constexpr const char* kPlain = "fp16";
 
@@ -115,8 +315,7 @@ std::vector<BenchDecodeRow> measure(TimedDevice& device, kvq_context* context, c
   return rows;
 }
 
-void add_decode_figures(nlohmann::ordered_json& object, const std::string& prefix, const BenchDecodeRow& row,
-                        int32_t batch) {
+void add_decode_figures(Json& object, const std::string& prefix, const BenchDecodeRow& row, int32_t batch) {
   object[prefix + "milliseconds"] = row.milliseconds();
   object[prefix + "min"] = 1e-3 * row.timing.min;
   object[prefix + "max"] = 1e-3 * row.timing.max;
@@ -128,9 +327,9 @@ void add_decode_figures(nlohmann::ordered_json& object, const std::string& prefi
 
 void print_result_json(const BenchDecodeOptions& options, const std::vector<BenchDecodeRow>& rows,
                        const std::string& timing, const BenchMachine& machine) {
-  std::vector<nlohmann::ordered_json> objects;
+  std::vector<Json> objects;
   for (const BenchDecodeRow& row : std::span(rows).subspan(1)) {
-    nlohmann::ordered_json object;
+    Json object;
     object["scheme"] = row.formats.scheme;
     if (options.length > 0) object["kv"] = row.formats.kv;
     add_decode_figures(object, "", row, options.batch);

@@ -62,7 +62,7 @@ BenchQuantizeRow measure(kvq_context* context, const ComputeOptions& compute, co
   return {scheme, kvq::scheme_bits(scheme), info.bits, info.error, seconds};
 }
 
-/// Of one thread: what quantizing any matrix takes follows from it.
+/// Milliseconds of one thread, from which follows what quantizing any matrix takes.
 double tile_milliseconds(const BenchQuantizeOptions& options, const MatrixShape& shape, const BenchQuantizeRow& row) {
   const double tiles = static_cast<double>(shape.out * shape.in) / static_cast<double>(kTileWeights);
   return 1e3 * row.seconds * options.compute.threads / tiles;
@@ -70,15 +70,15 @@ double tile_milliseconds(const BenchQuantizeOptions& options, const MatrixShape&
 
 void print_rows_json(const BenchQuantizeOptions& options, const MatrixShape& shape,
                      const std::vector<BenchQuantizeRow>& rows, const char* isa) {
-  nlohmann::ordered_json object;
+  Json object;
   for (const BenchQuantizeRow& row : rows) {
-    nlohmann::ordered_json each = {{"scheme", row.scheme},
-                                   {"nominal_bits", row.nominal},
-                                   {"bits", row.bits},
-                                   {"error", row.error},
-                                   {"bound", row.bound()},
-                                   {"seconds", row.seconds},
-                                   {"weights_per_second", static_cast<double>(shape.out * shape.in) / row.seconds}};
+    Json each = {{"scheme", row.scheme},
+                 {"nominal_bits", row.nominal},
+                 {"bits", row.bits},
+                 {"error", row.error},
+                 {"bound", row.bound()},
+                 {"seconds", row.seconds},
+                 {"weights_per_second", static_cast<double>(shape.out * shape.in) / row.seconds}};
     if (options.compute.device == "cpu") each["tile_milliseconds"] = tile_milliseconds(options, shape, row);
     object["rows"].push_back(std::move(each));
   }

@@ -174,7 +174,7 @@ struct ChatOptions : ModelOptions {
 };
 
 void print_turn(const Turn& turn, const llama::Session& session, const Engine& engine) {
-  nlohmann::ordered_json object;
+  Json object;
   object["text"] = turn.text;
   object["tokens"] = turn.tokens;
   object["prompt_tokens"] = turn.read_tokens;

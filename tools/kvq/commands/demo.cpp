@@ -27,8 +27,8 @@ constexpr std::array kGenerated{"fp16", "int4"};
 constexpr const char* kPrompt = "The old man walked to the window and";
 constexpr int32_t kGeneratedTokens = 13;
 
-/// Of each format's caches, which calls read in turn. All formats' together are several times as much, so that a call
-/// finds nothing of its own in the processor's caches, and making more copies would take most of the time.
+/// Bytes of each format's caches, which calls read in turn. All formats' together are several times as much, so that a
+/// call finds nothing of its own in the processor's caches; making more copies would take most of the time.
 constexpr uint64_t kMostTimedBytes = uint64_t{128} << 20;
 
 /// How much is measured.
@@ -106,8 +106,8 @@ PerplexityResult baseline_of(const PerplexityResult& format, const PerplexityRes
   return baseline;
 }
 
-void measure_quality(Engine& engine, const std::vector<Format>& formats, std::span<const int32_t> tokens,
-                     const Extent& extent, std::vector<DemoRow>& rows) {
+void measure_quality(Engine& engine, const std::vector<Format>& formats, llama::Tokens tokens, const Extent& extent,
+                     std::vector<DemoRow>& rows) {
   const int64_t steps = int64_t{extent.perplexity.windows} * extent.perplexity.context +
                         int64_t{extent.needle.samples} * extent.needle.context;
   Progress progress("quality", steps * static_cast<int64_t>(formats.size()));
@@ -266,10 +266,10 @@ void print_report(const Extent& extent, const Report& report) {
 
 void print_report_json(const DemoOptions& options, const Extent& extent, const Report& report) {
   const std::vector<DemoRow>& rows = report.formats;
-  nlohmann::ordered_json object;
-  object["formats"] = nlohmann::ordered_json::array();
+  Json object;
+  object["formats"] = Json::array();
   for (const DemoRow& row : rows) {
-    nlohmann::ordered_json format;
+    Json format;
     format["kv"] = row.format.kv;
     format["perplexity"] = row.perplexity.perplexity;
     format["second_half"] = row.perplexity.second_half;

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "measure/perplexity.h"
 #include "options/common.h"
 #include "options/model_options.h"
+#include "terminal/output.h"
 
 namespace cli {
 
@@ -31,7 +31,7 @@ struct ReadingSpeed {
 };
 
 /// A little of a text with an FP16 cache, in chunks of `chunk` tokens.
-ReadingSpeed measure_reading_speed(Engine& engine, std::span<const int32_t> tokens, int32_t chunk);
+ReadingSpeed measure_reading_speed(Engine& engine, llama::Tokens tokens, int32_t chunk);
 
 /// The demo model on weights in few bits, with a cache in some format.
 struct WeightsRow {
@@ -53,12 +53,12 @@ struct WeightsDemo {
   ComputeOptions compute;
 
   /// Every scheme with an FP16 cache, and the first one with `kv` too. \param tokens  of the text that is scored.
-  std::vector<WeightsRow> measure(std::span<const int32_t> tokens, const std::string& kv) const;
+  std::vector<WeightsRow> measure(llama::Tokens tokens, const std::string& kv) const;
 };
 
 /// \param plain  the model as it is, on the same text.
 std::string weights_text(const std::vector<WeightsRow>& rows, const WeightsRow& plain);
-nlohmann::ordered_json weights_json(const std::vector<WeightsRow>& rows, const WeightsRow& plain);
+Json weights_json(const std::vector<WeightsRow>& rows, const WeightsRow& plain);
 
 /// The directory of the model that comes with the program: beside an installed program, else in the source tree. An
 /// Error that names both places if it is in neither.

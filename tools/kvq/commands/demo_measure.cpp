@@ -54,7 +54,7 @@ std::filesystem::path write_calibration_text(const std::filesystem::path& model,
   return file;
 }
 
-PerplexityResult measure_with(Engine& engine, const std::string& kv, std::span<const int32_t> tokens,
+PerplexityResult measure_with(Engine& engine, const std::string& kv, llama::Tokens tokens,
                               const PerplexityOptions& options) {
   Progress progress("quality", int64_t{options.windows} * options.context);
   const Spec format = load_spec(engine, kv);
@@ -89,7 +89,7 @@ AttentionSpeed measure_attention_speed(const ComputeOptions& compute, const Atte
   return speed;
 }
 
-ReadingSpeed measure_reading_speed(Engine& engine, std::span<const int32_t> tokens, int32_t chunk) {
+ReadingSpeed measure_reading_speed(Engine& engine, llama::Tokens tokens, int32_t chunk) {
   constexpr int kChunks = 32;  // one of which may be left alone, however busy the machine is
   const auto size = static_cast<size_t>(chunk);
   llama::Session session(engine.model, engine.context, load_spec(engine, "fp16"));
@@ -110,7 +110,7 @@ ReadingSpeed measure_reading_speed(Engine& engine, std::span<const int32_t> toke
   return speed;
 }
 
-std::vector<WeightsRow> WeightsDemo::measure(std::span<const int32_t> tokens, const std::string& kv) const {
+std::vector<WeightsRow> WeightsDemo::measure(llama::Tokens tokens, const std::string& kv) const {
   const TemporaryDirectory scratch;
   ComputeOptions quantizing = compute;
   quantizing.device = "cpu";  // where inputs of linear layers can be observed
@@ -154,10 +154,10 @@ std::string weights_text(const std::vector<WeightsRow>& rows, const WeightsRow& 
   return table.text();
 }
 
-nlohmann::ordered_json weights_json(const std::vector<WeightsRow>& rows, const WeightsRow& plain) {
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+Json weights_json(const std::vector<WeightsRow>& rows, const WeightsRow& plain) {
+  Json list = Json::array();
   for (const WeightsRow& row : rows) {
-    nlohmann::ordered_json object;
+    Json object;
     object["scheme"] = row.scheme;
     object["kv"] = row.kv;
     object["linear_weight_bits"] = row.linear_bits;

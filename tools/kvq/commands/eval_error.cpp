@@ -18,7 +18,7 @@
 namespace cli {
 namespace {
 
-/// Of the compressed pages of one layer: Σ‖x̂ − x‖² / Σ‖x‖² with x as FP16 stores it; 0 if there are none.
+/// Error of the compressed pages of one layer: Σ‖x̂ − x‖² / Σ‖x‖² with x as FP16 stores it; 0 if there are none.
 struct LayerError {
   double keys = 0.0;
   double values = 0.0;
@@ -81,8 +81,7 @@ void add_pages(std::span<const float> x, std::span<const float> stored, size_t p
 /// FP16 (sink, recent and the open one) do not count. Each window starts an empty sequence; `progress` advances by
 /// every token run and every token decoded in a layer.
 std::vector<LayerError> measure_storage_error(Engine& engine, const Spec& format,
-                                              const std::vector<std::span<const int32_t>>& windows,
-                                              Progress& progress) {
+                                              const std::vector<llama::Tokens>& windows, Progress& progress) {
   const llama::ModelConfig& config = engine.model.config();
   const auto dim = static_cast<size_t>(config.head_dim);
   const Interrupt interrupt;
@@ -94,7 +93,7 @@ std::vector<LayerError> measure_storage_error(Engine& engine, const Spec& format
     stored.append(layer, seen.n, seen.k, seen.v);
   });
   std::vector<std::array<Sums, 2>> sums(static_cast<size_t>(config.n_layers));
-  for (const std::span<const int32_t> window : windows) {
+  for (const llama::Tokens window : windows) {
     session.clear();
     exact.clear();
     stored.clear();
@@ -123,7 +122,7 @@ struct EvalErrorOptions : ModelOptions {
 };
 
 void print_result(const EvalErrorOptions& options, const std::vector<LayerError>& errors, size_t windows) {
-  nlohmann::ordered_json layers = nlohmann::ordered_json::array();
+  Json layers = Json::array();
   Table table({"layer", "key error", "value error"});
   LayerError mean;
   for (size_t i = 0; i < errors.size(); ++i) {
@@ -133,7 +132,7 @@ void print_result(const EvalErrorOptions& options, const std::vector<LayerError>
     mean.values += errors[i].values / static_cast<double>(errors.size());
   }
   if (options.json) {
-    nlohmann::ordered_json object;
+    Json object;
     object["key_error"] = mean.keys;
     object["value_error"] = mean.values;
     object["layers"] = layers;
@@ -152,7 +151,7 @@ void run(const EvalErrorOptions& options) {
   const llama::ModelConfig& config = engine.model.config();
   check_context(options.context, config);
   const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(options.text));
-  const std::vector<std::span<const int32_t>> windows = first_windows(tokens, options.context, options.windows);
+  const std::vector<llama::Tokens> windows = first_windows(tokens, options.context, options.windows);
   const Spec format = load_spec(engine, options.kv);
   Progress progress("error", static_cast<int64_t>(windows.size()) * options.context * (1 + config.n_layers));
   const std::vector<LayerError> errors = measure_storage_error(engine, format, windows, progress);

@@ -85,7 +85,7 @@ std::string quality_table(const EvictionReport& report, const std::vector<Evicti
   return table.text();
 }
 
-/// Of budgets that are too small; empty if there is none.
+/// Warnings about budgets that are too small; empty if there is none.
 std::string warnings_text(const EvictionReport& report, const std::vector<EvictionQuality>& subjects) {
   std::string text;
   const BudgetQuality& full = subjects.front().rows().front();
@@ -117,11 +117,11 @@ std::string time_table(const EvictionReport& report, const std::vector<EvictionQ
   return table.text();
 }
 
-nlohmann::ordered_json row_json(const EvictionReport& report, const std::string& method, const Budget* budget,
-                                const BudgetQuality& row, const BudgetQuality& full) {
+Json row_json(const EvictionReport& report, const std::string& method, const Budget* budget, const BudgetQuality& row,
+              const BudgetQuality& full) {
   const Figures figures = figures_of(report.measured, row, full);
   const bool share = budget != nullptr && budget->tokens == 0;
-  nlohmann::ordered_json object;
+  Json object;
   object["method"] = method;
   object["budget"] = json_of(unless_zero(row.budget));
   object["needle_budget"] = json_of(unless_zero(row.needle_budget));
@@ -159,9 +159,9 @@ void print_report(const EvictionReport& report, const std::vector<EvictionQualit
 }
 
 void print_report_json(const EvictionReport& report, const std::vector<EvictionQuality>& subjects) {
-  nlohmann::ordered_json object;
-  object["rows"] = nlohmann::ordered_json::array();
-  object["methods"] = nlohmann::ordered_json::array();
+  Json object;
+  object["rows"] = Json::array();
+  object["methods"] = Json::array();
   const BudgetQuality& full = subjects.front().rows().front();
   for (size_t i = 0; i < subjects.size(); ++i) {
     const std::string method = i == 0 ? "full" : report.methods[i];
@@ -228,8 +228,8 @@ Budget load_budget(const std::string& text, int32_t window) {
 }
 
 /// Every window, then every needle, by each subject in turn, so that what disturbs the machine disturbs all alike.
-void measure(const Engine& engine, const EvalEvictionOptions& options,
-             const std::vector<std::span<const int32_t>>& windows, std::vector<EvictionQuality>& subjects) {
+void measure(const Engine& engine, const EvalEvictionOptions& options, const std::vector<llama::Tokens>& windows,
+             std::vector<EvictionQuality>& subjects) {
   const EvictionOptions& measured = options.measured;
   int64_t steps = 0;
   for (const EvictionQuality& subject : subjects) {
@@ -265,7 +265,7 @@ void run(EvalEvictionOptions options) {
   for (const std::string& text : options.budgets) report.budgets.push_back(load_budget(text, report.window));
 
   const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(options.text));
-  std::vector<std::span<const int32_t>> windows;
+  std::vector<llama::Tokens> windows;
   if (options.measured.windows > 0) {
     windows = first_windows(tokens, options.measured.context, options.measured.windows);
     options.measured.windows = static_cast<int32_t>(windows.size());
@@ -293,7 +293,7 @@ void add_eval_eviction(Command eval) {
       .one_of(all_methods())
       .show_default();
   command
-      .add_option("--budgets,--budget", options->budgets,
+      .add_option("--budgets", options->budgets,
                   "Tokens that a KV head keeps of a prompt, on average, or shares of it such as 5%")
       .separated_by(',')
       .show_default();

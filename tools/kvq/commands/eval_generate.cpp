@@ -42,8 +42,8 @@ Summary summary_of(const std::vector<ComparedContinuation>& continuations) {
   return summary;
 }
 
-nlohmann::ordered_json continuation_json(const ComparedContinuation& each) {
-  nlohmann::ordered_json object;
+Json continuation_json(const ComparedContinuation& each) {
+  Json object;
   object["begin"] = each.begin;
   object["generated_tokens"] = each.format.tokens.size();
   object["repeats"] = each.format.repeats;
@@ -58,7 +58,7 @@ void print_result_json(const EvalGenerateOptions& options, const ContinuationRes
                        const llama::Weights& weights) {
   const Summary summary = summary_of(result.continuations);
   const std::string reference = options.reference();
-  nlohmann::ordered_json object;
+  Json object;
   object["repeating"] = summary.share(summary.repeating);
   if (!reference.empty()) {
     object["against"] = reference;
@@ -71,7 +71,7 @@ void print_result_json(const EvalGenerateOptions& options, const ContinuationRes
   object["tokens"] = options.measured.tokens;
   object["chunk"] = options.measured.chunk;
   object["device"] = options.compute.device;
-  object["prompts"] = nlohmann::ordered_json::array();
+  object["prompts"] = Json::array();
   for (const ComparedContinuation& each : result.continuations) object["prompts"].push_back(continuation_json(each));
   print_json(object);
 }
@@ -124,7 +124,7 @@ void check_positions(const ContinuationOptions& measured, const llama::ModelConf
                    " positions");
 }
 
-ContinuationResult measure(Engine& engine, std::span<const int32_t> tokens, const EvalGenerateOptions& options) {
+ContinuationResult measure(Engine& engine, llama::Tokens tokens, const EvalGenerateOptions& options) {
   const Spec format = load_spec(engine, options.kv);
   const std::optional<Spec> reference = options.load_reference(engine);
   Progress progress("text", continuation_steps(options.measured) * (reference ? 2 : 1));

@@ -19,7 +19,7 @@ struct EvalNeedleOptions : ModelOptions {
 void print_result(const EvalNeedleOptions& options, const NeedleResult& result, const llama::Weights& weights) {
   const double accuracy = static_cast<double>(result.found) / options.needle.samples;
   if (options.json) {
-    nlohmann::ordered_json object;
+    Json object;
     object["accuracy"] = accuracy;
     object["samples"] = options.needle.samples;
     add_sizes(object, result.usage, weights);

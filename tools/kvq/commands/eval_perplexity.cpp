@@ -33,8 +33,7 @@ std::string reference_text(const EvalPerplexityOptions& options) {
   return options.reference() + (options.against_original ? " and the model's own weights" : "");
 }
 
-void add_comparison(nlohmann::ordered_json& object, const EvalPerplexityOptions& options,
-                    const PerplexityResult& result) {
+void add_comparison(Json& object, const EvalPerplexityOptions& options, const PerplexityResult& result) {
   object["against"] = options.reference();
   if (options.against_original) object["against_original"] = true;
   object["reference_perplexity"] = result.comparison->perplexity;
@@ -56,9 +55,8 @@ std::string comparison_text(const EvalPerplexityOptions& options, const Perplexi
          "top token  the same after " + number_text(100.0 * comparison.top1_agreement, 2) + " % of tokens\n";
 }
 
-nlohmann::ordered_json result_json(const EvalPerplexityOptions& options, const PerplexityResult& result,
-                                   const llama::Weights& weights) {
-  nlohmann::ordered_json object;
+Json result_json(const EvalPerplexityOptions& options, const PerplexityResult& result, const llama::Weights& weights) {
+  Json object;
   object["perplexity"] = result.perplexity;
   object["tokens"] = result.tokens;
   object["second_half"] = result.second_half;
@@ -76,10 +74,10 @@ nlohmann::ordered_json result_json(const EvalPerplexityOptions& options, const P
 void print_results_json(const EvalPerplexityOptions& options, const std::vector<PerplexityResult>& results,
                         const llama::Weights& weights) {
   if (results.size() == 1) return print_json(result_json(options, results.front(), weights));
-  nlohmann::ordered_json object;
-  object["formats"] = nlohmann::ordered_json::array();
+  Json object;
+  object["formats"] = Json::array();
   for (size_t i = 0; i < results.size(); ++i) {
-    nlohmann::ordered_json each;
+    Json each;
     each["kv"] = options.formats[i];
     each.update(result_json(options, results[i], weights));
     object["formats"].push_back(std::move(each));
@@ -93,7 +91,7 @@ std::string extent_text(const EvalPerplexityOptions& options, const PerplexityRe
          "\n";
 }
 
-/// Of caches that evict more than they should; empty if there is none.
+/// Warnings about caches that evict more than they should; empty if there is none.
 std::string warnings_text(const EvalPerplexityOptions& options, const EvalPerplexityMeasurement& measured) {
   std::string text;
   for (size_t i = 0; i < measured.results.size(); ++i) {
@@ -163,8 +161,7 @@ void print_results(const EvalPerplexityOptions& options, const EvalPerplexityMea
   print_table(options, measured);
 }
 
-EvalPerplexityMeasurement measure(Engine& engine, std::span<const int32_t> tokens,
-                                  const EvalPerplexityOptions& options) {
+EvalPerplexityMeasurement measure(Engine& engine, llama::Tokens tokens, const EvalPerplexityOptions& options) {
   const PerplexityOptions& measured = options.perplexity;
   EvalPerplexityMeasurement measurement;
   std::vector<Spec> formats;

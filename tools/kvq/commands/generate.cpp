@@ -44,7 +44,7 @@ std::vector<int32_t> prompt_tokens(const Engine& engine, const GenerateOptions& 
   return tokens;
 }
 
-std::span<const float> read_prompt(llama::Session& session, std::span<const int32_t> prompt, int32_t chunk) {
+std::span<const float> read_prompt(llama::Session& session, llama::Tokens prompt, int32_t chunk) {
   Progress progress("prompt", static_cast<int64_t>(prompt.size()));
   return prefill(session, prompt, chunk, progress);
 }
@@ -87,7 +87,7 @@ void run(const GenerateOptions& options) {
     return;
   }
 
-  nlohmann::ordered_json object;
+  Json object;
   object["text"] = text;
   object["tokens"] = tokens;
   object["prompt_tokens"] = prompt.size();

@@ -51,7 +51,7 @@ std::string cuda_text(const Cuda& cuda) {
 }
 
 // The first device; null where there is none.
-void add_cuda(nlohmann::ordered_json& object, const Cuda& cuda) {
+void add_cuda(Json& object, const Cuda& cuda) {
   object["cuda_available"] = cuda.unavailable_because.empty();
   object["cuda_unavailable_because"] = cuda.unavailable_because;
   object["cuda_devices"] = cuda.devices.size();
@@ -77,7 +77,7 @@ void run(const InfoOptions& options) {
   const Cuda cuda = find_cuda();
 
   if (options.json) {
-    nlohmann::ordered_json object;
+    Json object;
     object["version"] = kvq_version_string();
     object["api_version"] = kvq_api_version();
     object["backend"] = info.backend;

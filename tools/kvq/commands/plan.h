@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "allocation/allocator.h"
-#include "allocation/check.h"
+#include "allocation/probe.h"
 #include "allocation/sensitivities.h"
 #include "options/common.h"
 
@@ -52,9 +52,9 @@ void print_what_fits(const PlanOptions& options);
 
 /// Print a plan. \param uniform  plans that give everything the same
 void print_plan(const PlanOptions& options, const BitAllocator& allocator, const ModelPlan& plan,
-                const std::vector<UniformPlan>& uniform, const MeasuringTime& time);
+                const std::vector<UniformPlan>& uniform, double measuring_seconds);
 
-/// Print what random plans were expected to lose, and what they lose.
-void print_check(const PlanOptions& options, const std::vector<CheckedPlan>& plans);
+/// Carry out random plans, and print what they were expected to lose and what they lose.
+void print_check(const PlanOptions& options, const BitAllocator& allocator, const Probe& probe, Engine& engine);
 
 }  // namespace cli

@@ -48,7 +48,7 @@ bool is_timed(const PlanOptions& options) {
   return options.target_latency > 0.0 || goal_of(options) == KVQ_PLAN_SECONDS;
 }
 
-/// Of a plan.
+/// What the goal makes as small as possible.
 double cost(const ModelPlan& plan, kvq_plan_goal goal) {
   if (goal == KVQ_PLAN_BYTES) return static_cast<double>(plan.bytes());
   return goal == KVQ_PLAN_SECONDS ? plan.seconds : plan.loss();
@@ -185,11 +185,11 @@ void choose_plan(const PlanOptions& options) {
   if (!request.eviction.empty()) load_spec(engine.context, "fp16+" + request.eviction + ":64", "--evict");
   const ProbeWindows windows(engine, {.file = options.text, .tokens = options.tokens});
   Measurements known(measurements_path(options), engine.model.weights().fingerprint, windows.note());
-  const MeasuringTime time = measure_losses(known, engine, windows, request, options.chunk);
+  const double seconds = measure_losses(known, engine, windows, request, options.chunk);
   if (options.check > 0) {
     const BitAllocator allocator(engine.context, engine.model.config(), known, nullptr, request);
     const Probe probe = make_probe(engine, windows, options.chunk);
-    return print_check(options, check_plans(allocator, probe, engine, options.check));
+    return print_check(options, allocator, probe, engine);
   }
   const BestPlan best = best_plan_of_judged(options, request, engine, known);
   if (!options.out.empty()) {
@@ -200,7 +200,7 @@ void choose_plan(const PlanOptions& options) {
   const bool fuses = best.request.fusion;  // one scheme for all need not be one of its choices
   const std::vector<UniformPlan> uniform =
       fuses ? std::vector<UniformPlan>() : uniform_plans(*best.allocator, best.request);
-  print_plan(options, *best.allocator, best.plan, uniform, time);
+  print_plan(options, *best.allocator, best.plan, uniform, seconds);
 }
 
 }  // namespace cli

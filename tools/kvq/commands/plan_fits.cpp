@@ -85,8 +85,8 @@ Fits what_fits(const PlanOptions& options) {
   return fits;
 }
 
-nlohmann::ordered_json fits_json(const PlanOptions& options, const Fits& fits) {
-  nlohmann::ordered_json object = {{"batch", options.batch}, {"other_bytes", fits.other}, {"contexts", fits.contexts}};
+Json fits_json(const PlanOptions& options, const Fits& fits) {
+  Json object = {{"batch", options.batch}, {"other_bytes", fits.other}, {"contexts", fits.contexts}};
   for (size_t i = 0; i < fits.schemes.size(); ++i) object["weight_bytes"][fits.schemes[i]] = fits.weights[i];
   for (size_t i = 0; i < fits.formats.size(); ++i) object["cache_bytes"][fits.formats[i]] = fits.caches[i];
   if (fits.memory == 0) return object;

@@ -29,8 +29,8 @@ std::string bound_text(const ModelPlan& plan) {
 }
 
 /// \param uniform  the best plan that gives everything the same and is no larger, if there is any.
-nlohmann::ordered_json plan_json(const ModelPlan& plan, const std::optional<UniformPlan>& uniform) {
-  nlohmann::ordered_json object;
+Json plan_json(const ModelPlan& plan, const std::optional<UniformPlan>& uniform) {
+  Json object;
   object["bytes"] = plan.bytes();
   if (plan.other_bytes > 0) {
     object["other_bytes"] = plan.other_bytes;
@@ -68,8 +68,8 @@ nlohmann::ordered_json plan_json(const ModelPlan& plan, const std::optional<Unif
 }
 
 /// The best plans of all sizes, and those that give everything the same.
-nlohmann::ordered_json frontier_json(const std::vector<ModelPlan>& best, const std::vector<UniformPlan>& uniform) {
-  nlohmann::ordered_json object;
+Json frontier_json(const std::vector<ModelPlan>& best, const std::vector<UniformPlan>& uniform) {
+  Json object;
   for (const ModelPlan& each : best) object["best"].push_back({{"bytes", each.bytes()}, {"loss", each.loss()}});
   for (const UniformPlan& each : uniform) {
     object["uniform"].push_back({{"name", each.name}, {"bytes", each.plan.bytes()}, {"loss", each.plan.loss()}});
@@ -116,58 +116,20 @@ std::string plan_text(const ModelPlan& plan, const std::optional<UniformPlan>& u
   return text;
 }
 
-/// How long measuring took, and would take with a larger model; empty if nothing was measured.
-std::string measuring_text(const MeasuringTime& time) {
-  if (time.seconds == 0.0) return "";
-  const std::string larger = time.seconds_of_8b > 0.0
-                                 ? "; all of it, of a model of 8 billion weights, would take about " +
-                                       number_text(time.seconds_of_8b / 3600.0, 1) + " hours here"
-                                 : "";
-  return "measuring took " + number_text(time.seconds, 0) + " s" + larger + "\n";
-}
-
-nlohmann::ordered_json check_json(const std::vector<CheckedPlan>& plans) {
-  nlohmann::ordered_json object = {{"rank_correlation", rank_correlation(plans)},
-                                   {"worst_factor", worst_factor(plans)}};
-  for (const CheckedPlan& each : plans) {
-    nlohmann::ordered_json plan = {
-        {"bytes", each.plan.bytes()}, {"expected", each.plan.loss()}, {"measured", each.measured}};
-    if (!each.plan.matrices.empty()) plan["weight_bits"] = each.plan.weight_bits();
-    if (!each.plan.cache.empty()) plan["cache_bits"] = each.plan.cache_bits;
-    object["plans"].push_back(std::move(plan));
-  }
-  return object;
-}
-
-std::string check_text(const std::vector<CheckedPlan>& plans) {
-  Table table({"plan", "bits per\nweight", "bits per\nscalar", "expected\nto lose", "loses", "ratio"});
-  for (size_t i = 0; i < plans.size(); ++i) {
-    const ModelPlan& plan = plans[i].plan;
-    table.add_row({std::to_string(i), plan.matrices.empty() ? "-" : number_text(plan.weight_bits(), 2),
-                   plan.cache.empty() ? "-" : number_text(plan.cache_bits, 2), number_text(plan.loss(), 5),
-                   number_text(plans[i].measured, 5), number_text(plans[i].measured / plan.loss(), 2)});
-  }
-  return table.text() + "\nrank correlation " + number_text(rank_correlation(plans), 3) + ", off by a factor of " +
-         number_text(worst_factor(plans), 2) + " at most\n";
-}
-
 }  // namespace
 
 void print_plan(const PlanOptions& options, const BitAllocator& allocator, const ModelPlan& plan,
-                const std::vector<UniformPlan>& uniform, const MeasuringTime& time) {
+                const std::vector<UniformPlan>& uniform, double measuring_seconds) {
   const std::optional<UniformPlan> same = best_uniform(uniform, plan);
   if (!options.json) {
-    return print_text(plan_text(plan, same) + measuring_text(time) +
+    const std::string measuring =
+        measuring_seconds > 0.0 ? "measuring took " + number_text(measuring_seconds, 0) + " s\n" : "";
+    return print_text(plan_text(plan, same) + measuring +
                       (options.out.empty() ? "" : "written to " + options.out.string() + "\n"));
   }
-  nlohmann::ordered_json object = plan_json(plan, same);
+  Json object = plan_json(plan, same);
   if (options.frontier) object["frontier"] = frontier_json(frontier(allocator), uniform);
   print_json(object);
-}
-
-void print_check(const PlanOptions& options, const std::vector<CheckedPlan>& plans) {
-  if (options.json) return print_json(check_json(plans));
-  print_text(check_text(plans));
 }
 
 }  // namespace cli

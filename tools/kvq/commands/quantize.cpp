@@ -26,7 +26,7 @@ struct QuantizeOptions : Quantization {
 
 void print_result_json(const QuantizeOptions& options, const QuantizedModel& result) {
   const bool has_hessians = !result.note.empty();
-  nlohmann::ordered_json object;
+  Json object;
   object["file"] = options.out.string();
   object["bytes"] = result.bytes;
   if (!options.scheme.empty()) object["scheme"] = options.scheme;
@@ -36,9 +36,9 @@ void print_result_json(const QuantizeOptions& options, const QuantizedModel& res
   if (has_hessians) object["proxy_error"] = result.proxy_error();
   object["seconds"] = result.seconds();
   object["weights_per_second"] = result.weights_per_second();
-  object["layers"] = nlohmann::ordered_json::array();
+  object["layers"] = Json::array();
   for (const QuantizedLayer& each : result.layers) {
-    nlohmann::ordered_json layer;
+    Json layer;
     layer["name"] = each.layer.name;
     layer["scheme"] = each.scheme;
     layer["out"] = each.layer.out;

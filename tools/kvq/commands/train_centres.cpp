@@ -34,7 +34,7 @@ struct TrainCentresOptions : TrainingOptions {
 void print_result(const TrainCentresOptions& options, const TrainedCentres& result, uint64_t file_bytes) {
   const kvq_centres_info info = result.centres.describe();
   const double seconds = std::accumulate(result.layer_seconds.begin(), result.layer_seconds.end(), 0.0);
-  nlohmann::ordered_json layers = nlohmann::ordered_json::array();
+  Json layers = Json::array();
   Table table({"layer", "left of keys", "left of values", "seconds"});
   for (int32_t i = 0; i < info.n_layers; ++i) {
     const kvq_centres_layer_info layer = result.centres.describe_layer(i);
@@ -54,7 +54,7 @@ void print_result(const TrainCentresOptions& options, const TrainedCentres& resu
                       " in " + number_text(seconds, 0) + " s\nwritten to " + options.out + " (" +
                       bytes_text(file_bytes) + ")\n");
   }
-  nlohmann::ordered_json object;
+  Json object;
   object["file"] = options.out;
   object["bytes"] = file_bytes;
   object["memory_bytes"] = info.bytes;

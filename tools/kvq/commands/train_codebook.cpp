@@ -140,7 +140,7 @@ void print_result(const TrainCodebookOptions& options, const TrainedCodebook& re
   const kvq_codebook_info info = result.codebook.describe();
   double seconds = 0.0;
   for (const double each : result.layer_seconds) seconds += std::max(each, 0.0);
-  nlohmann::ordered_json layers = nlohmann::ordered_json::array();
+  Json layers = Json::array();
   Table table({"layer", "key error", "value error", "seconds"});
   for (int32_t i = 0; i < info.n_layers; ++i) {
     const kvq_codebook_layer_info layer = result.codebook.describe_layer(i);
@@ -163,7 +163,7 @@ void print_result(const TrainCodebookOptions& options, const TrainedCodebook& re
                       " bits per scalar; trained on " + info.note + " in " + number_text(seconds, 0) +
                       " s\nwritten to " + options.out + " (" + bytes_text(file_bytes) + ")\n");
   }
-  nlohmann::ordered_json object;
+  Json object;
   object["file"] = options.out;
   object["bytes"] = file_bytes;
   object["key_bits"] = info.key_true_bits;

@@ -113,7 +113,7 @@ void print_table(const TrainRouterOptions& options, const TrainedRouter& result,
 
 void print_object(const TrainRouterOptions& options, const TrainedRouter& result, uint64_t file_bytes) {
   const kvq_router_info info = result.router.describe();
-  nlohmann::ordered_json groups = nlohmann::ordered_json::array();
+  Json groups = Json::array();
   for (int32_t i = 0; i < info.groups; ++i) {
     const kvq_router_group_info group = result.router.describe_group(i);
     groups.push_back({{"first_layer", group.first_layer},
@@ -122,7 +122,7 @@ void print_object(const TrainRouterOptions& options, const TrainedRouter& result
                       {"mean_bits", group.mean_bits},
                       {"accuracy", group.accuracy}});
   }
-  nlohmann::ordered_json object;
+  Json object;
   object["file"] = options.out;
   object["bytes"] = file_bytes;
   object["method"] = info.method == KVQ_ROUTER_LABEL ? "label" : "paper";
@@ -150,7 +150,7 @@ double measure_loss(Engine& engine, const CalibrationTexts& texts) {
   llama::Session session(engine.model, engine.context, nullptr);
   double sum = 0.0;
   double tokens = 0.0;
-  for (const std::span<const int32_t> window : texts.windows) {
+  for (const llama::Tokens window : texts.windows) {
     Interrupt::check();
     if (window.size() < 2) continue;
     const PerplexityResult result = measure_perplexity(engine.model, session, window, kScoredChunk, progress);
@@ -170,7 +170,7 @@ void collect(Engine& engine, kvq::RouterTrainer& trainer, const CalibrationTexts
     trainer.add(layer, seen.n, seen.q, seen.k, seen.v, KVQ_F32);
     progress.advance(seen.n);
   });
-  for (const std::span<const int32_t> window : texts.windows) {
+  for (const llama::Tokens window : texts.windows) {
     session.clear();
     session.forward(window, false);
   }

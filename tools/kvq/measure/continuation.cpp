@@ -16,7 +16,7 @@ class Writer {
   Writer(Engine& engine, const Spec& format)
       : config_(engine.model.config()), session_(engine.model, engine.context, format), evicts_(format.evicts()) {}
 
-  Continuation write(std::span<const int32_t> prompt, const ContinuationOptions& options, Progress& progress) {
+  Continuation write(llama::Tokens prompt, const ContinuationOptions& options, Progress& progress) {
     session_.clear();
     const std::span<const float> logits = prefill(session_, prompt, options.chunk, progress);
     if (evicts_) session_.compress();
@@ -41,7 +41,7 @@ class Writer {
 
 }  // namespace
 
-std::optional<size_t> first_difference(std::span<const int32_t> a, std::span<const int32_t> b) {
+std::optional<size_t> first_difference(llama::Tokens a, llama::Tokens b) {
   if (std::ranges::equal(a, b)) return std::nullopt;
   return static_cast<size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
 }
@@ -55,9 +55,9 @@ std::optional<size_t> median_difference(std::span<const std::optional<size_t>> d
   return middle == kNever ? std::nullopt : std::optional(middle);
 }
 
-bool ends_in_repetition(std::span<const int32_t> tokens) {
+bool ends_in_repetition(llama::Tokens tokens) {
   constexpr size_t kLongestPeriod = 64;
-  const std::span<const int32_t> quarter = tokens.last(tokens.size() / 4);
+  const llama::Tokens quarter = tokens.last(tokens.size() / 4);
   const size_t longest = std::min(kLongestPeriod, quarter.size() / 2);
   for (size_t period = 1; period <= longest; ++period) {
     if (std::ranges::equal(quarter.subspan(period), quarter.first(quarter.size() - period))) return true;
@@ -81,8 +81,7 @@ int64_t continuation_steps(const ContinuationOptions& options) {
 }
 
 ContinuationResult measure_continuations(Engine& engine, const Spec& format, const Spec* reference,
-                                         std::span<const int32_t> tokens, const ContinuationOptions& options,
-                                         Progress& progress) {
+                                         llama::Tokens tokens, const ContinuationOptions& options, Progress& progress) {
   Writer writer(engine, format);
   std::optional<Writer> beside;
   if (reference != nullptr) beside.emplace(engine, *reference);

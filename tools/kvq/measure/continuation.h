@@ -14,7 +14,7 @@ namespace cli {
 
 /// Where two continuations of a prompt first differ: the index of a token, or the shorter one's length if the longer
 /// one begins with it; nothing if they are equal.
-std::optional<size_t> first_difference(std::span<const int32_t> a, std::span<const int32_t> b);
+std::optional<size_t> first_difference(llama::Tokens a, llama::Tokens b);
 
 /// The index by which at least half of the continuations, of which there must be one, have begun to differ; nothing if
 /// most never do.
@@ -22,7 +22,7 @@ std::optional<size_t> median_difference(std::span<const std::optional<size_t>> d
 
 /// Whether the last quarter of `tokens`, rounded down, has a period: a p from 1 to 64 and at most half of the quarter
 /// with quarter[i] = quarter[i - p] for every i from p on.
-bool ends_in_repetition(std::span<const int32_t> tokens);
+bool ends_in_repetition(llama::Tokens tokens);
 
 struct ContinuationOptions {
   int32_t prompts = 8;
@@ -59,7 +59,6 @@ int64_t continuation_steps(const ContinuationOptions& options);
 /// Continue prompts from a text on a cache of that format, which evicts once after each prompt if it evicts, and on the
 /// reference's, if there is one.
 ContinuationResult measure_continuations(Engine& engine, const Spec& format, const Spec* reference,
-                                         std::span<const int32_t> tokens, const ContinuationOptions& options,
-                                         Progress& progress);
+                                         llama::Tokens tokens, const ContinuationOptions& options, Progress& progress);
 
 }  // namespace cli

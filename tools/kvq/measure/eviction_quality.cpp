@@ -37,7 +37,7 @@ void compress(llama::Session& session, int32_t budget) {
 
 }  // namespace
 
-AttentionRecord record_attention(llama::Model& model, llama::Session session, std::span<const int32_t> tokens) {
+AttentionRecord record_attention(llama::Model& model, llama::Session session, llama::Tokens tokens) {
   const llama::ModelConfig& config = model.config();
   AttentionRecord record{.tokens = static_cast<int32_t>(tokens.size()), .head_dim = config.head_dim, .layers = {}};
   record.layers.resize(static_cast<size_t>(config.n_layers));
@@ -94,9 +94,9 @@ int32_t EvictionQuality::budget_of(size_t row) const {
   return budgets_.empty() ? 0 : budgets_[row].of(session_.length(), window_);
 }
 
-void EvictionQuality::add_window(std::span<const int32_t> window, Progress& progress) {
-  const std::span<const int32_t> prompt = window.first(half_of(window.size()));
-  const std::span<const int32_t> rest = window.subspan(prompt.size());
+void EvictionQuality::add_window(llama::Tokens window, Progress& progress) {
+  const llama::Tokens prompt = window.first(half_of(window.size()));
+  const llama::Tokens rest = window.subspan(prompt.size());
   prefills_.push_back(seconds_of([&] { prefill(session_, prompt, options_.chunk, progress); }));
   const AttentionRecord whole =
       record_attention(engine_.model, session_.fork(), rest.first(std::min(kComparedTokens, rest.size())));

@@ -24,7 +24,7 @@ struct AttentionRecord {
 };
 
 /// Run `tokens` at the end of the session, which is one of the model's.
-AttentionRecord record_attention(llama::Model& model, llama::Session session, std::span<const int32_t> tokens);
+AttentionRecord record_attention(llama::Model& model, llama::Session session, llama::Tokens tokens);
 
 /// How far attention over the session's cache is from the recorded one when it gets the same queries, keys and values:
 /// the mean of ‖o − o_recorded‖₁ / ‖o_recorded‖₁ over layers, queries and query heads.
@@ -57,7 +57,7 @@ class EvictionQuality {
   EvictionQuality(Engine& engine, const Spec& format, std::vector<Budget> budgets, const EvictionOptions& options);
 
   /// Read the first half of a window, then compress, and score the second half.
-  void add_window(std::span<const int32_t> window, Progress& progress);
+  void add_window(llama::Tokens window, Progress& progress);
   /// Read the prompt, then compress, and answer.
   void add_needle(const NeedlePrompt& prompt, Progress& progress);
 

@@ -25,8 +25,7 @@ std::vector<int32_t> with_bos(const llama::ModelConfig& config, std::vector<int3
   return tokens;
 }
 
-std::span<const float> prefill(llama::Session& session, std::span<const int32_t> tokens, int32_t chunk,
-                               Progress& progress) {
+std::span<const float> prefill(llama::Session& session, llama::Tokens tokens, int32_t chunk, Progress& progress) {
   std::span<const float> logits;
   while (!tokens.empty()) {
     Interrupt::check();

@@ -19,8 +19,7 @@ std::vector<int32_t> with_bos(const llama::ModelConfig& config, std::vector<int3
 
 /// Feed `tokens` in chunks of `chunk`, advancing `progress` by each; the logits of the last token. Ends with an Error
 /// on an interruption.
-std::span<const float> prefill(llama::Session& session, std::span<const int32_t> tokens, int32_t chunk,
-                               Progress& progress);
+std::span<const float> prefill(llama::Session& session, llama::Tokens tokens, int32_t chunk, Progress& progress);
 
 /// Continue from `logits`, those of the session's last token, by up to `max_tokens` tokens; ends early at an
 /// end-of-text token, which is not part of the result, and when `on_token` returns false.

@@ -80,7 +80,7 @@ Fact make_fact(std::mt19937_64& random) {
 // BOS, filler with the fact at `depth` (0: first, 1: last), and the question: `size` tokens. Fact and question are
 // encoded by themselves, the space that this tokenizer puts in front of a text included, as in the models' training.
 std::vector<int32_t> make_prompt(const Engine& engine, const Fact& fact, double depth, size_t size,
-                                 std::span<const int32_t> filler, size_t filler_begin) {
+                                 llama::Tokens filler, size_t filler_begin) {
   const std::vector<int32_t> statement = engine.tokenizer.encode(fact.statement());
   const std::vector<int32_t> question = engine.tokenizer.encode(fact.question());
   std::vector<int32_t> prompt = with_bos(engine.model.config(), {});
@@ -133,7 +133,7 @@ std::vector<int32_t> filler_tokens(const Engine& engine, const std::filesystem::
   return engine.tokenizer.encode(prose);
 }
 
-NeedlePrompts::NeedlePrompts(const Engine& engine, std::span<const int32_t> filler, const NeedleOptions& options)
+NeedlePrompts::NeedlePrompts(const Engine& engine, llama::Tokens filler, const NeedleOptions& options)
     : engine_(engine), filler_(filler), options_(options), random_(options.seed) {
   if (filler.empty()) throw llama::Error("the filler text has no tokens");
 }
@@ -158,8 +158,8 @@ bool finds_key(const Engine& engine, llama::Session& session, std::span<const fl
   return answer.starts_with(key);
 }
 
-NeedleResult measure_needle(Engine& engine, const Spec& format, std::span<const int32_t> filler,
-                            const NeedleOptions& options, Progress& progress) {
+NeedleResult measure_needle(Engine& engine, const Spec& format, llama::Tokens filler, const NeedleOptions& options,
+                            Progress& progress) {
   const bool evicts = format.evicts();
   llama::Session session(engine.model, engine.context, format);
   NeedlePrompts prompts(engine, filler, options);
@@ -168,7 +168,7 @@ NeedleResult measure_needle(Engine& engine, const Spec& format, std::span<const 
     const NeedlePrompt prompt = prompts.next();
     session.clear();
     const size_t question = evicts && options.compress_before_question ? prompt.question : 0;
-    const std::span<const int32_t> all = prompt.tokens;
+    const llama::Tokens all = prompt.tokens;
     std::span<const float> logits = prefill(session, all.first(all.size() - question), options.chunk, progress);
     if (evicts) session.compress();
     if (question > 0) logits = prefill(session, all.last(question), options.chunk, progress);

@@ -49,14 +49,14 @@ struct NeedlePrompt {
 /// \param filler  tokens of prose, repeated as often as needed; each prompt begins elsewhere in it.
 class NeedlePrompts {
  public:
-  NeedlePrompts(const Engine& engine, std::span<const int32_t> filler, const NeedleOptions& options);
+  NeedlePrompts(const Engine& engine, llama::Tokens filler, const NeedleOptions& options);
 
   /// At most `options.samples` times.
   NeedlePrompt next();
 
  private:
   const Engine& engine_;
-  std::span<const int32_t> filler_;
+  llama::Tokens filler_;
   const NeedleOptions& options_;
   std::mt19937_64 random_;
   int32_t index_ = 0;
@@ -69,7 +69,7 @@ bool finds_key(const Engine& engine, llama::Session& session, std::span<const fl
 ///
 /// \param filler   as there.
 /// \param progress advances by the tokens of every prompt.
-NeedleResult measure_needle(Engine& engine, const Spec& format, std::span<const int32_t> filler,
-                            const NeedleOptions& options, Progress& progress);
+NeedleResult measure_needle(Engine& engine, const Spec& format, llama::Tokens filler, const NeedleOptions& options,
+                            Progress& progress);
 
 }  // namespace cli

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "bench/timing.h"
+#include "llama/cpu_device.h"
 #include "llama/error.h"
-#include "llama/model_math.h"
 #include "llama/sampler.h"
 #include "measure/generation.h"
 #include "terminal/output.h"
@@ -19,8 +19,7 @@ namespace cli {
 namespace {
 
 // Negative log-likelihoods of `targets`, summed: logits row i predicts targets[i].
-double score(llama::Model& model, std::span<const float> logits, std::span<const int32_t> targets,
-             std::vector<double>& losses) {
+double score(llama::Model& model, std::span<const float> logits, llama::Tokens targets, std::vector<double>& losses) {
   const auto vocabulary = static_cast<size_t>(model.config().vocab_size);
   losses.resize(targets.size());
   model.threads().run(static_cast<int32_t>(targets.size()), [&](int32_t i) {
@@ -39,7 +38,7 @@ class ScoredRun {
       : model_(model), session_(session), evicts_(evicts), progress_(progress) {}
 
   // An empty sequence that reads `prompt`, of a window of so many tokens.
-  void begin(std::span<const int32_t> prompt, int32_t chunk, size_t window) {
+  void begin(llama::Tokens prompt, int32_t chunk, size_t window) {
     const Stopwatch watch;
     session_.clear();
     prefill(session_, prompt, chunk, progress_);
@@ -51,7 +50,7 @@ class ScoredRun {
   }
 
   // Logits after those of `tokens` that `next` follows.
-  std::span<const float> add(std::span<const int32_t> tokens, std::span<const int32_t> next) {
+  std::span<const float> add(llama::Tokens tokens, llama::Tokens next) {
     const Stopwatch watch;
     const std::span<const float> logits = session_.forward(tokens, true);
     progress_.advance(static_cast<int64_t>(tokens.size()));
@@ -117,23 +116,23 @@ class ScoredRun {
 
 // Calls `run(tokens, next)` for each chunk from `begin` on: the tokens that enter, and what follows them in the window.
 template <typename Run>
-void for_each_chunk(std::span<const int32_t> window, size_t begin, int32_t chunk, Run&& run) {
+void for_each_chunk(llama::Tokens window, size_t begin, int32_t chunk, Run&& run) {
   while (begin < window.size()) {
     const auto tokens = window.subspan(begin, std::min(static_cast<size_t>(chunk), window.size() - begin));
-    const std::span<const int32_t> next = window.subspan(begin + 1);  // one fewer at the window's end
+    const llama::Tokens next = window.subspan(begin + 1);  // one fewer at the window's end
     run(tokens, next.first(std::min(tokens.size(), next.size())));
     begin += tokens.size();
   }
 }
 
 // All runs go through a window chunk by chunk, so that logits of a chunk are all that is kept of the reference.
-void run_window(std::span<const int32_t> window, const PerplexityOptions& options, std::span<ScoredRun> runs,
+void run_window(llama::Tokens window, const PerplexityOptions& options, std::span<ScoredRun> runs,
                 ScoredRun* reference) {
   const size_t prompt = options.second_half ? half_of(window.size()) : 0;  // not scored
   const size_t scored = window.size() - 1 - prompt;
   if (reference != nullptr) reference->begin(window.first(prompt), options.chunk, window.size());
   for (ScoredRun& run : runs) run.begin(window.first(prompt), options.chunk, window.size());
-  for_each_chunk(window, prompt, options.chunk, [&](std::span<const int32_t> chunk, std::span<const int32_t> next) {
+  for_each_chunk(window, prompt, options.chunk, [&](llama::Tokens chunk, llama::Tokens next) {
     const auto expected = reference != nullptr ? reference->add(chunk, next) : std::span<const float>();
     for (ScoredRun& run : runs) {
       const std::span<const float> logits = run.add(chunk, next);
@@ -196,13 +195,13 @@ double Divergences::p999() const {
 
 double Divergences::top1_agreement() const { return static_cast<double>(agreeing_) / static_cast<double>(kl_.size()); }
 
-std::vector<std::span<const int32_t>> first_windows(std::span<const int32_t> tokens, int32_t context, int32_t most) {
+std::vector<llama::Tokens> first_windows(llama::Tokens tokens, int32_t context, int32_t most) {
   const auto length = static_cast<size_t>(context);
   if (tokens.size() < length) {
     throw llama::Error("the text has " + std::to_string(tokens.size()) +
                        " tokens, fewer than one window of --context " + std::to_string(context));
   }
-  std::vector<std::span<const int32_t>> windows;
+  std::vector<llama::Tokens> windows;
   for (; tokens.size() >= length; tokens = tokens.subspan(length)) {
     if (most > 0 && windows.size() == static_cast<size_t>(most)) break;
     windows.push_back(tokens.first(length));
@@ -215,25 +214,25 @@ std::string too_much_evicted_text(const std::string& format, double rise_percent
          " % above that of " + reference + "\n";
 }
 
-double score_rest(llama::Model& model, llama::Session& session, std::span<const int32_t> window, int32_t chunk,
+double score_rest(llama::Model& model, llama::Session& session, llama::Tokens window, int32_t chunk,
                   Progress& progress) {
   ScoredRun run(model, session, false, progress);
   for_each_chunk(window, static_cast<size_t>(session.length()), chunk,
-                 [&](std::span<const int32_t> tokens, std::span<const int32_t> next) { run.add(tokens, next); });
+                 [&](llama::Tokens tokens, llama::Tokens next) { run.add(tokens, next); });
   return run.nll();
 }
 
-PerplexityResult measure_perplexity(llama::Model& model, llama::Session& session, std::span<const int32_t> window,
-                                    int32_t chunk, Progress& progress) {
+PerplexityResult measure_perplexity(llama::Model& model, llama::Session& session, llama::Tokens window, int32_t chunk,
+                                    Progress& progress) {
   ScoredRun run(model, session, false, progress);
   const PerplexityOptions options{.context = static_cast<int32_t>(window.size()), .chunk = chunk};
   run_window(window, options, std::span(&run, 1), nullptr);
   return run.result(options, nullptr);
 }
 
-std::vector<PerplexityResult> measure_perplexities(Engine& engine, std::span<const Spec> formats,
-                                                   std::span<const int32_t> tokens, PerplexityOptions options,
-                                                   Progress& progress, const PerplexityReference* reference) {
+std::vector<PerplexityResult> measure_perplexities(Engine& engine, std::span<const Spec> formats, llama::Tokens tokens,
+                                                   PerplexityOptions options, Progress& progress,
+                                                   const PerplexityReference* reference) {
   std::deque<llama::Session> sessions;
   std::vector<ScoredRun> runs;
   for (const Spec& format : formats) {
@@ -255,7 +254,7 @@ std::vector<PerplexityResult> measure_perplexities(Engine& engine, std::span<con
   return results;
 }
 
-PerplexityResult measure_perplexity(Engine& engine, const Spec& format, std::span<const int32_t> tokens,
+PerplexityResult measure_perplexity(Engine& engine, const Spec& format, llama::Tokens tokens,
                                     const PerplexityOptions& options, Progress& progress) {
   return measure_perplexities(engine, {&format, 1}, tokens, options, progress).front();
 }

@@ -25,7 +25,7 @@ class Divergences {
   void add(llama::ThreadPool& threads, std::span<const float> reference, std::span<const float> logits,
            size_t vocabulary);
 
-  /// Of D(reference || model). There must be a token.
+  /// Mean D(reference || model). There must be a token.
   double mean() const;
   /// The smallest divergence that 99.9 % of the tokens do not exceed. There must be a token.
   double p999() const;
@@ -65,7 +65,7 @@ struct PerplexityResult {
 
 /// The windows of `context` tokens that a text begins with, at most `most` unless that is 0; an Error if there is not
 /// even one.
-std::vector<std::span<const int32_t>> first_windows(std::span<const int32_t> tokens, int32_t context, int32_t most);
+std::vector<llama::Tokens> first_windows(llama::Tokens tokens, int32_t context, int32_t most);
 
 /// What eviction may add to perplexity, in percent, before a report warns.
 inline constexpr double kMuchLost = 5.0;
@@ -77,7 +77,7 @@ inline size_t half_of(size_t window) { return window / 2; }
 
 /// Run what follows the `session.length()` tokens of a window that the session holds, in chunks, and add up the
 /// negative log-likelihoods of all but the first of it. `progress` advances by every token run.
-double score_rest(llama::Model& model, llama::Session& session, std::span<const int32_t> window, int32_t chunk,
+double score_rest(llama::Model& model, llama::Session& session, llama::Tokens window, int32_t chunk,
                   Progress& progress);
 
 /// What formats are compared with: a model of its own, or the same one, on a cache that evicts nothing.
@@ -92,16 +92,16 @@ struct PerplexityReference {
 /// `progress` advances by every token run.
 ///
 /// \param reference  what to compare with, if anything: it runs each chunk first, and advances `progress` too.
-std::vector<PerplexityResult> measure_perplexities(Engine& engine, std::span<const Spec> formats,
-                                                   std::span<const int32_t> tokens, PerplexityOptions options,
-                                                   Progress& progress, const PerplexityReference* reference = nullptr);
+std::vector<PerplexityResult> measure_perplexities(Engine& engine, std::span<const Spec> formats, llama::Tokens tokens,
+                                                   PerplexityOptions options, Progress& progress,
+                                                   const PerplexityReference* reference = nullptr);
 
-/// Of one format, compared with nothing.
-PerplexityResult measure_perplexity(Engine& engine, const Spec& format, std::span<const int32_t> tokens,
+/// Perplexity of one format, compared with nothing.
+PerplexityResult measure_perplexity(Engine& engine, const Spec& format, llama::Tokens tokens,
                                     const PerplexityOptions& options, Progress& progress);
 
-/// Of one window on a cache that exists, which evicts nothing.
-PerplexityResult measure_perplexity(llama::Model& model, llama::Session& session, std::span<const int32_t> window,
-                                    int32_t chunk, Progress& progress);
+/// Perplexity of one window on a cache that exists, which evicts nothing.
+PerplexityResult measure_perplexity(llama::Model& model, llama::Session& session, llama::Tokens window, int32_t chunk,
+                                    Progress& progress);
 
 }  // namespace cli

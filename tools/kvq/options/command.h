@@ -55,7 +55,7 @@ class Option {
   bool has_name(const std::string& name) const;
   std::string help() const;
   bool takes_value() const;
-  /// Of `one_of`; empty: any.
+  /// Values of `one_of`; empty: any.
   std::vector<std::string> choices() const;
   std::string shown_default() const;
   /// What stands behind the names in `--help`, as " TEXT:{cpu,cuda}=cpu".

@@ -1,12 +1,10 @@
 #include "options/common.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <string_view>
 #include <thread>
-#include <utility>
 
 #include "kvq.hpp"
 #include "options/command.h"
@@ -16,26 +14,20 @@ namespace {
 
 constexpr int32_t kMaxThreads = 1024;
 
-constexpr std::array<std::pair<std::string_view, double>, 18> kUnits = {{{"", 1.0},
-                                                                         {"b", 1.0},
-                                                                         {"kb", 1e3},
-                                                                         {"mb", 1e6},
-                                                                         {"gb", 1e9},
-                                                                         {"tb", 1e12},
-                                                                         {"kib", 0x1p10},
-                                                                         {"mib", 0x1p20},
-                                                                         {"gib", 0x1p30},
-                                                                         {"tib", 0x1p40},
-                                                                         {"k", 0x1p10},
-                                                                         {"m", 0x1p20},
-                                                                         {"g", 0x1p30},
-                                                                         {"t", 0x1p40},
-                                                                         {"ki", 0x1p10},
-                                                                         {"mi", 0x1p20},
-                                                                         {"gi", 0x1p30},
-                                                                         {"ti", 0x1p40}}};
 constexpr double kMostByteCount = 0x1p60;
 constexpr double kLeastWithoutUnit = 1e6;  // whoever writes "8" means no 8 bytes
+
+/// Bytes of a unit in lower case, KB with 1000 and K, Ki and KiB with 1024; 0: there is no such unit.
+double unit_bytes(std::string unit) {
+  const bool has_b = unit.ends_with('b');
+  if (has_b) unit.pop_back();
+  const bool has_i = unit.ends_with('i');
+  if (has_i) unit.pop_back();
+  if (unit.empty()) return has_i ? 0.0 : 1.0;
+  const size_t power = unit.size() == 1 ? std::string_view("kmgt").find(unit) : std::string_view::npos;
+  return power == std::string_view::npos ? 0.0
+                                         : std::pow(has_b && !has_i ? 1000.0 : 1024.0, static_cast<double>(power + 1));
+}
 
 }  // namespace
 
@@ -96,9 +88,9 @@ uint64_t parse_byte_count(const std::string& text, const std::string& option) {
   std::string unit(end, text.data() + text.size());
   std::erase(unit, ' ');
   std::ranges::transform(unit, unit.begin(), [](unsigned char each) { return std::tolower(each); });
-  const auto found = std::ranges::find(kUnits, std::string_view(unit), [](const auto& each) { return each.first; });
-  if (code == std::errc() && found != kUnits.end()) {
-    const double bytes = std::floor(number * found->second);
+  const double factor = unit_bytes(unit);
+  if (code == std::errc() && factor > 0.0) {
+    const double bytes = std::floor(number * factor);
     if (unit.empty() && bytes >= 1.0 && bytes < kLeastWithoutUnit) {
       throw UsageError(option + " " + text + ": is a number of bytes, and too few to be meant: write " + text +
                        "GiB, " + text + "MB or, if they are meant, " + text + "B");

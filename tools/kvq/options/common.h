@@ -32,7 +32,7 @@ void add_run_options(Command command, ComputeOptions& options, bool& json);
 /// Add `--seed`, whose value is the default.
 void add_seed_option(Command command, uint64_t& seed, const std::string& help);
 
-/// Of a context with threads of its own. Refers to `options`.
+/// Options of a context with threads of its own. Refers to `options`.
 kvq_context_options context_options(const ComputeOptions& options);
 kvq::Context make_context(const ComputeOptions& options);
 

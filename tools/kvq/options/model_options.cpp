@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "llama/config.h"
 #include "llama/cuda_module.h"
 #include "llama/error.h"
-#include "llama/linear_layers.h"
 #include "options/command.h"
 #include "terminal/files.h"
 #include "terminal/progress.h"

@@ -49,19 +49,17 @@ void print_text(const std::string& text) {
   if (!std::cout) throw llama::Error("cannot write to standard output");
 }
 
-void print_json(const nlohmann::ordered_json& object) {
-  print_text(object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
-}
+void print_json(const Json& object) { print_text(object.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"); }
 
 uint64_t kv_bytes(const kvq_usage& usage) { return usage.sealed_bytes + usage.fp16_bytes + usage.metadata_bytes; }
 
-void add_usage(nlohmann::ordered_json& object, const kvq_usage& usage) {
+void add_usage(Json& object, const kvq_usage& usage) {
   object["kv_bits"] = usage.bits_per_scalar;
   object["kv_bytes"] = kv_bytes(usage);
   object["fp16_kv_bytes"] = usage.plain_fp16_bytes;
 }
 
-void add_sizes(nlohmann::ordered_json& object, const kvq_usage& usage, const llama::Weights& weights) {
+void add_sizes(Json& object, const kvq_usage& usage, const llama::Weights& weights) {
   add_usage(object, usage);
   object["weight_bits"] = weights.bits;
   if (weights.linear_bits > 0.0) object["linear_weight_bits"] = weights.linear_bits;

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -14,8 +13,11 @@ struct Weights;
 
 namespace cli {
 
+/// Members stay in the order in which they are added.
+using Json = nlohmann::ordered_json;
+
 /// One JSON object on standard output. Bytes that are not UTF-8 become U+FFFD.
-void print_json(const nlohmann::ordered_json& object);
+void print_json(const Json& object);
 
 /// Write to standard output now; an Error when that is not possible any more, as with a closed pipe.
 void print_text(const std::string& text);
@@ -24,10 +26,10 @@ void print_text(const std::string& text);
 uint64_t kv_bytes(const kvq_usage& usage);
 
 /// Add `kv_bits`, `kv_bytes` and `fp16_kv_bytes`.
-void add_usage(nlohmann::ordered_json& object, const kvq_usage& usage);
+void add_usage(Json& object, const kvq_usage& usage);
 
 /// Add what add_usage does, `weight_bits` and, if layers are packed, `linear_weight_bits`.
-void add_sizes(nlohmann::ordered_json& object, const kvq_usage& usage, const llama::Weights& weights);
+void add_sizes(Json& object, const kvq_usage& usage, const llama::Weights& weights);
 
 /// For example "12.5 MiB".
 std::string bytes_text(uint64_t bytes);
@@ -68,9 +70,9 @@ class Table {
 };
 
 /// null where there is nothing.
-template <class T>
-nlohmann::ordered_json json_of(const std::optional<T>& value) {
-  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+template <class T, class Result = Json>  // of which only the name is known here
+Result json_of(const std::optional<T>& value) {
+  return value ? Result(*value) : Result(nullptr);
 }
 
 }  // namespace cli

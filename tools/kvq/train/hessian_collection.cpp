@@ -26,8 +26,7 @@ Engine open(const std::filesystem::path& model, ComputeOptions compute) {
 }  // namespace
 
 HessianCollection::HessianCollection(const std::filesystem::path& model, const ComputeOptions& compute,
-                                     std::span<const std::span<const int32_t>> windows, uint64_t bytes,
-                                     IsWanted is_wanted)
+                                     std::span<const llama::Tokens> windows, uint64_t bytes, IsWanted is_wanted)
     : engine_(open(model, compute)),
       windows_(windows),
       bytes_(bytes > 0 ? bytes : engine_.model.device().memory_bytes() / 2),

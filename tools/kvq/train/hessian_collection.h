@@ -23,7 +23,7 @@ class HessianCollection {
   /// \param bytes      of sums at once; 0: half of the device's memory.
   /// \param is_wanted  whose inputs to collect.
   HessianCollection(const std::filesystem::path& model, const ComputeOptions& compute,
-                    std::span<const std::span<const int32_t>> windows, uint64_t bytes, IsWanted is_wanted);
+                    std::span<const llama::Tokens> windows, uint64_t bytes, IsWanted is_wanted);
 
   /// The layers in runs that collect() has room for. An Error if there is none for a single one.
   std::vector<Layers> runs(Layers layers) const;
@@ -35,7 +35,7 @@ class HessianCollection {
 
  private:
   Engine engine_;
-  std::span<const std::span<const int32_t>> windows_;
+  std::span<const llama::Tokens> windows_;
   uint64_t bytes_;
   IsWanted is_wanted_;
   std::optional<llama::Hessians> hessians_;

@@ -41,7 +41,7 @@ class PartialMatrices {
  public:
   /// Make the directory, or take up what an earlier run left there; an Error if that was made with other options.
   /// \param made_with  what the matrices depend on: an object of strings and numbers.
-  PartialMatrices(std::filesystem::path directory, const nlohmann::ordered_json& made_with);
+  PartialMatrices(std::filesystem::path directory, const Json& made_with);
 
   const std::filesystem::path& directory() const { return directory_; }
   std::filesystem::path file(const std::string& name) const { return directory_ / (name + ".safetensors"); }
@@ -55,7 +55,7 @@ class PartialMatrices {
   std::filesystem::path directory_;
 };
 
-PartialMatrices::PartialMatrices(std::filesystem::path directory, const nlohmann::ordered_json& made_with)
+PartialMatrices::PartialMatrices(std::filesystem::path directory, const Json& made_with)
     : directory_(std::move(directory)) {
   std::error_code failure;
   std::filesystem::create_directory(directory_, failure);
@@ -246,10 +246,9 @@ void write_model(const std::filesystem::path& out, const llama::Checkpoint& chec
 }
 
 /// What the matrices depend on.
-nlohmann::ordered_json made_with(const Quantization& quantization, const Schemes& schemes, uint64_t fingerprint,
-                                 const std::string& note) {
-  const nlohmann::ordered_json scheme =
-      quantization.plan.empty() ? nlohmann::ordered_json(quantization.scheme) : nlohmann::ordered_json(schemes);
+Json made_with(const Quantization& quantization, const Schemes& schemes, uint64_t fingerprint,
+               const std::string& note) {
+  const Json scheme = quantization.plan.empty() ? Json(quantization.scheme) : Json(schemes);
   return {{"model", hexadecimal(fingerprint)}, {"scheme", scheme},
           {"seed", quantization.seed},         {"hessian", note},
           {"rounding", quantization.rounding}, {"damping", quantization.damping},

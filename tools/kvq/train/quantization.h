@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "llama/linear_layers.h"
+#include "llama/config.h"
 #include "options/common.h"
 
 namespace cli {

@@ -34,15 +34,15 @@ int32_t calibration_window(int32_t max_positions, int64_t tokens) {
   return static_cast<int32_t>(std::min<int64_t>({kWindow, max_positions, tokens}));
 }
 
-std::vector<std::span<const int32_t>> calibration_windows(const std::vector<std::vector<int32_t>>& texts,
-                                                          int64_t tokens, int32_t window) {
+std::vector<llama::Tokens> calibration_windows(const std::vector<std::vector<int32_t>>& texts, int64_t tokens,
+                                               int32_t window) {
   const auto length = static_cast<size_t>(window);
   std::vector<size_t> available;
   for (const auto& text : texts) available.push_back(text.empty() ? 0 : std::max<size_t>(text.size() / length, 1));
   const auto wanted = static_cast<size_t>(std::max<int64_t>((tokens + window / 2) / window, 1));
   const std::vector<size_t> taken = shares(available, std::max(wanted, texts.size()));
 
-  std::vector<std::span<const int32_t>> windows;
+  std::vector<llama::Tokens> windows;
   for (size_t round = 0; round < *std::ranges::max_element(taken); ++round) {
     for (size_t i = 0; i < texts.size(); ++i) {
       if (round >= taken[i]) continue;
@@ -54,7 +54,7 @@ std::vector<std::span<const int32_t>> calibration_windows(const std::vector<std:
 }
 
 /// A number that changes with any token.
-uint64_t fingerprint(const std::vector<std::span<const int32_t>>& windows) {
+uint64_t fingerprint(const std::vector<llama::Tokens>& windows) {
   uint64_t hash = 0xCBF29CE484222325u;  // FNV-1a
   const auto add = [&hash](uint64_t value) { hash = (hash ^ value) * 0x100000001B3u; };
   for (const auto& window : windows) {
@@ -64,8 +64,8 @@ uint64_t fingerprint(const std::vector<std::span<const int32_t>>& windows) {
   return hash ^ hash >> 32;
 }
 
-std::string describe_windows(const std::vector<std::string>& files,
-                             const std::vector<std::span<const int32_t>>& windows, int32_t window) {
+std::string describe_windows(const std::vector<std::string>& files, const std::vector<llama::Tokens>& windows,
+                             int32_t window) {
   size_t tokens = 0;
   for (const auto& each : windows) tokens += each.size();
   std::string names;
@@ -113,18 +113,18 @@ CalibrationTexts::CalibrationTexts(const std::vector<std::string>& files, const 
   note = describe_windows(files, windows, window);
 }
 
-void run_windows(llama::Session& session, std::span<const std::span<const int32_t>> windows, const std::string& label) {
+void run_windows(llama::Session& session, std::span<const llama::Tokens> windows, const std::string& label) {
   constexpr int32_t kChunk = 256;  // tokens that the model takes at once
   int64_t tokens = 0;
   for (const auto& window : windows) tokens += static_cast<int64_t>(window.size());
   Progress progress(label, tokens);
-  for (const std::span<const int32_t> window : windows) {
+  for (const llama::Tokens window : windows) {
     session.clear();
     prefill(session, window, kChunk, progress);
   }
 }
 
-void collect_tokens(Engine& engine, std::span<const std::span<const int32_t>> windows, const TakeTokens& take) {
+void collect_tokens(Engine& engine, std::span<const llama::Tokens> windows, const TakeTokens& take) {
   const llama::ModelConfig& config = engine.model.config();
   llama::Session session(engine.model, engine.context, nullptr);
   llama::Array k_copy;

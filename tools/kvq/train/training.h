@@ -28,7 +28,7 @@ struct CalibrationTexts {
                    const llama::Tokenizer& tokenizer, const llama::ModelConfig& config, int64_t wanted);
 
   std::vector<std::vector<int32_t>> tokens;  // of each text
-  std::vector<std::span<const int32_t>> windows;
+  std::vector<llama::Tokens> windows;
   std::string note;  // in words; the same only for the same tokens in the same windows
 };
 
@@ -63,12 +63,12 @@ struct TrainingInputs {
 
 /// Run a model over windows, each from an empty session, for what the session's observers see. Ends with an Error on an
 /// interruption. \param label  of the progress bar.
-void run_windows(llama::Session& session, std::span<const std::span<const int32_t>> windows, const std::string& label);
+void run_windows(llama::Session& session, std::span<const llama::Tokens> windows, const std::string& label);
 
 /// Run the model over windows and hand on the keys and values of every layer, `[n, kv_heads, head_dim]`, in host
 /// memory.
 using TakeTokens = std::function<void(int32_t layer, int32_t n, const float* k, const float* v)>;
-void collect_tokens(Engine& engine, std::span<const std::span<const int32_t>> windows, const TakeTokens& take);
+void collect_tokens(Engine& engine, std::span<const llama::Tokens> windows, const TakeTokens& take);
 
 /// Say in a trainer's options which model it is for. Refers to `note`.
 template <class TrainerOptions>

@@ -1,15 +1,25 @@
-#include "allocation/check.h"
-
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <numeric>
+#include <vector>
 
+#include "allocation/allocator.h"
 #include "allocation/probe.h"
+#include "commands/plan.h"
+#include "terminal/output.h"
 #include "terminal/progress.h"
 
 namespace cli {
 namespace {
+
+/// A plan, and what it really loses.
+struct CheckedPlan {
+  ModelPlan plan;
+  double measured = 0.0;  // divergence in nats
+};
 
 /// Matrices in schemes, each quantized once.
 class QuantizedMatrices {
@@ -58,8 +68,8 @@ std::vector<double> ranks(const std::vector<double>& numbers) {
   return places;
 }
 
-}  // namespace
-
+/// Carry out `n` random plans, whose losses were added up, and measure what each loses. Matrices are quantized as
+/// `kvq quantize` would without a Hessian.
 std::vector<CheckedPlan> check_plans(const BitAllocator& allocator, const Probe& probe, Engine& engine, int32_t n) {
   constexpr uint64_t kFirstSeed = 100;
   const Interrupt interrupt;
@@ -77,6 +87,7 @@ std::vector<CheckedPlan> check_plans(const BitAllocator& allocator, const Probe&
   return plans;
 }
 
+/// Spearman's correlation of what was expected and measured: 1 if the order is the same.
 double rank_correlation(const std::vector<CheckedPlan>& plans) {
   std::vector<double> expected;
   std::vector<double> measured;
@@ -92,12 +103,44 @@ double rank_correlation(const std::vector<CheckedPlan>& plans) {
   return n > 1.0 ? 1.0 - 6.0 * squares / (n * (n * n - 1.0)) : 1.0;
 }
 
+/// The largest factor between what was expected and measured, at least 1.
 double worst_factor(const std::vector<CheckedPlan>& plans) {
   double worst = 1.0;
   for (const CheckedPlan& each : plans) {
     worst = std::max({worst, each.measured / each.plan.loss(), each.plan.loss() / each.measured});
   }
   return worst;
+}
+
+Json check_json(const std::vector<CheckedPlan>& plans) {
+  Json object = {{"rank_correlation", rank_correlation(plans)}, {"worst_factor", worst_factor(plans)}};
+  for (const CheckedPlan& each : plans) {
+    Json plan = {{"bytes", each.plan.bytes()}, {"expected", each.plan.loss()}, {"measured", each.measured}};
+    if (!each.plan.matrices.empty()) plan["weight_bits"] = each.plan.weight_bits();
+    if (!each.plan.cache.empty()) plan["cache_bits"] = each.plan.cache_bits;
+    object["plans"].push_back(std::move(plan));
+  }
+  return object;
+}
+
+std::string check_text(const std::vector<CheckedPlan>& plans) {
+  Table table({"plan", "bits per\nweight", "bits per\nscalar", "expected\nto lose", "loses", "ratio"});
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const ModelPlan& plan = plans[i].plan;
+    table.add_row({std::to_string(i), plan.matrices.empty() ? "-" : number_text(plan.weight_bits(), 2),
+                   plan.cache.empty() ? "-" : number_text(plan.cache_bits, 2), number_text(plan.loss(), 5),
+                   number_text(plans[i].measured, 5), number_text(plans[i].measured / plan.loss(), 2)});
+  }
+  return table.text() + "\nrank correlation " + number_text(rank_correlation(plans), 3) + ", off by a factor of " +
+         number_text(worst_factor(plans), 2) + " at most\n";
+}
+
+}  // namespace
+
+void print_check(const PlanOptions& options, const BitAllocator& allocator, const Probe& probe, Engine& engine) {
+  const std::vector<CheckedPlan> plans = check_plans(allocator, probe, engine, options.check);
+  if (options.json) return print_json(check_json(plans));
+  print_text(check_text(plans));
 }
 
 }  // namespace cli

@@ -3,11 +3,42 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
-#include "tokenizer_replacement.h"
+#include "json_document.h"
+#include "unicode.h"
 
 namespace llama {
+
+/// One text in place of another, wherever it occurs.
+struct Replacement {
+  std::string from;
+  std::string to;
+
+  /// \param object  a `Replace` of a tokenizer.json; a pattern that is a regular expression is refused.
+  static Replacement read(const JsonObject& object);
+
+  void apply(std::string& text) const;
+};
+
+/// What a tokenizer does to a text before anything else.
+class Normalizer {
+ public:
+  /// \param json  the `normalizer` of a file: NFC, NFD, NFKC, NFKD, Prepend, Replace, a Sequence of them, or null.
+  Normalizer(const nlohmann::json& json, const std::string& place);
+
+  std::string apply(std::string text) const;
+
+ private:
+  struct Prepend {
+    std::string prefix;
+  };
+
+  void add_stages(const nlohmann::json& json, const std::string& place);
+
+  std::vector<std::variant<NormalForm, Prepend, Replacement>> stages_;
+};
 
 /// Turns tokens as the vocabulary spells them back into text.
 class TokenDecoder {

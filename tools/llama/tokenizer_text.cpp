@@ -1,19 +1,79 @@
-#include "tokenizer_decoder.h"
+#include "tokenizer_text.h"
 
+#include <array>
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "error.h"
 #include "json_document.h"
 #include "unicode.h"
 
 namespace llama {
-
 namespace {
+
+constexpr auto kForms = std::to_array<std::pair<const char*, NormalForm>>(
+    {{"NFC", NormalForm::kNfc}, {"NFD", NormalForm::kNfd}, {"NFKC", NormalForm::kNfkc}, {"NFKD", NormalForm::kNfkd}});
 
 constexpr int64_t kMaxPrefixCount = 1000;
 
 }  // namespace
+
+Replacement Replacement::read(const JsonObject& object) {
+  Replacement replacement{object.object("pattern").string("String"), object.string("content")};
+  if (replacement.from.empty()) object.refuse("pattern", "expected a text to replace");
+  return replacement;
+}
+
+void Replacement::apply(std::string& text) const {
+  std::string replaced;
+  size_t copied = 0;
+  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, copied)) {
+    replaced.append(text, copied, at - copied).append(to);
+    copied = at + from.size();
+  }
+  if (copied != 0) text = std::move(replaced.append(text, copied));
+}
+
+Normalizer::Normalizer(const nlohmann::json& json, const std::string& place) {
+  if (!json.is_null()) add_stages(json, place);
+}
+
+void Normalizer::add_stages(const nlohmann::json& json, const std::string& place) {
+  const JsonObject object(json, place);
+  const std::string type = object.string("type");
+  for (const auto& [name, form] : kForms) {
+    if (type == name) {
+      stages_.emplace_back(form);
+      return;
+    }
+  }
+  if (type == "Sequence") {
+    const nlohmann::json& list = object.at("normalizers");
+    if (!list.is_array()) object.refuse("normalizers", "expected a list");
+    for (size_t i = 0; i < list.size(); ++i) add_stages(list[i], place + "[" + std::to_string(i) + "]");
+  } else if (type == "Prepend") {
+    stages_.emplace_back(Prepend{object.string("prepend")});
+  } else if (type == "Replace") {
+    stages_.emplace_back(Replacement::read(object));
+  } else {
+    object.refuse("type", "expected Sequence, Prepend, Replace, NFC, NFD, NFKC or NFKD");
+  }
+}
+
+std::string Normalizer::apply(std::string text) const {
+  if (text.empty()) return text;
+  for (const auto& stage : stages_) {
+    if (const auto* form = std::get_if<NormalForm>(&stage)) {
+      text = normalize(text, *form);
+    } else if (const auto* prepend = std::get_if<Prepend>(&stage)) {
+      text.insert(0, prepend->prefix);
+    } else if (const auto* replace = std::get_if<Replacement>(&stage)) {
+      replace->apply(text);
+    }
+  }
+  return text;
+}
 
 int byte_of_token(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token.back() != '>') return -1;
