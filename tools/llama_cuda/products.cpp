@@ -60,36 +60,36 @@ Products::Layout Products::make_layout(cudaDataType type, cublasOperation_t oper
   return Layout(layout);
 }
 
-Products::Plan Products::make_plan(const Shape& shape) {
-  Plan plan{make_operation(shape.a, shape.b),
-            make_layout(shape.type, shape.a, shape.m, shape.k),
-            make_layout(shape.type, shape.b, shape.k, shape.n),
-            make_layout(CUDA_R_32F, CUBLAS_OP_N, shape.m, shape.n),
-            {}};
+Products::Matmul Products::make_matmul(const Shape& shape) {
+  Matmul matmul{make_operation(shape.a, shape.b),
+                make_layout(shape.type, shape.a, shape.m, shape.k),
+                make_layout(shape.type, shape.b, shape.k, shape.n),
+                make_layout(CUDA_R_32F, CUBLAS_OP_N, shape.m, shape.n),
+                {}};
   cublasLtMatmulHeuristicResult_t result{};
   int found = 0;
   const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(handle_.get(), plan.operation.get(), plan.a.get(), plan.b.get(), plan.c.get(),
-                                     plan.c.get(), preference_.get(), 1, &result, &found);
+      cublasLtMatmulAlgoGetHeuristic(handle_.get(), matmul.operation.get(), matmul.a.get(), matmul.b.get(),
+                                     matmul.c.get(), matmul.c.get(), preference_.get(), 1, &result, &found);
   const std::string call = "cublasLtMatmulAlgoGetHeuristic for " + std::to_string(shape.m) + " x " +
                            std::to_string(shape.k) + " by " + std::to_string(shape.k) + " x " + std::to_string(shape.n);
   check(status, call.c_str());
   if (found == 0) throw Error(call + ": no algorithm");
   check(result.state, call.c_str());
-  plan.algorithm = result.algo;
-  return plan;
+  matmul.algorithm = result.algo;
+  return matmul;
 }
 
-const Products::Plan& Products::plan(const Shape& shape) {
-  const auto known = plans_.find(shape);
-  return known != plans_.end() ? known->second : plans_.emplace(shape, make_plan(shape)).first->second;
+const Products::Matmul& Products::matmul(const Shape& shape) {
+  const auto known = matmuls_.find(shape);
+  return known != matmuls_.end() ? known->second : matmuls_.emplace(shape, make_matmul(shape)).first->second;
 }
 
 void Products::multiply(const Shape& shape, const void* a, const void* b, float beta, float* c, cudaStream_t stream) {
-  const Plan& plan = this->plan(shape);
+  const Matmul& matmul = this->matmul(shape);
   const float alpha = 1.0F;
-  check(cublasLtMatmul(handle_.get(), plan.operation.get(), &alpha, a, plan.a.get(), b, plan.b.get(), &beta, c,
-                       plan.c.get(), c, plan.c.get(), &plan.algorithm, workspace_.get(), kWorkspaceBytes, stream),
+  check(cublasLtMatmul(handle_.get(), matmul.operation.get(), &alpha, a, matmul.a.get(), b, matmul.b.get(), &beta, c,
+                       matmul.c.get(), c, matmul.c.get(), &matmul.algorithm, workspace_.get(), kWorkspaceBytes, stream),
         "cublasLtMatmul");
 }
 

@@ -46,7 +46,7 @@ class Products {
     int64_t m, n, k;
     auto operator<=>(const Shape&) const = default;
   };
-  struct Plan {
+  struct Matmul {
     Operation operation;
     Layout a, b, c;
     cublasLtMatmulAlgo_t algorithm;
@@ -55,8 +55,8 @@ class Products {
   static Operation make_operation(cublasOperation_t a, cublasOperation_t b);
   /// As it is stored, of what the operation makes `[rows, columns]`.
   static Layout make_layout(cudaDataType type, cublasOperation_t operation, int64_t rows, int64_t columns);
-  Plan make_plan(const Shape& shape);
-  const Plan& plan(const Shape& shape);
+  Matmul make_matmul(const Shape& shape);
+  const Matmul& matmul(const Shape& shape);
   void multiply(const Shape& shape, const void* a, const void* b, float beta, float* c, cudaStream_t stream);
 
   /// As run() with weights in 16 bits, by tensor cores: inputs are split into parts of 16 bits.
@@ -67,7 +67,7 @@ class Products {
   DeviceMemory workspace_;
   DeviceMemory scratch_;
   size_t scratch_bytes_ = 0;
-  std::map<Shape, Plan> plans_;
+  std::map<Shape, Matmul> matmuls_;
 };
 
 }  // namespace llama::cuda

@@ -95,7 +95,7 @@ int64_t missing_steps(const Measurements& known, int32_t n_layers, std::span<con
 
 std::vector<double> missing_shares(const Measurements& known, const std::string& method) {
   std::vector<double> left;
-  std::ranges::copy_if(kPlannedShares, std::back_inserter(left),
+  std::ranges::copy_if(kKeptShares, std::back_inserter(left),
                        [&](double share) { return !known.eviction.contains(eviction_key(method, share)); });
   return left;
 }

@@ -11,9 +11,9 @@
 namespace cli {
 
 /// Formats that bit allocation chooses among for keys and values.
-inline const std::vector<double> kPlannedShares = {0.5, 0.25, 0.125};  // of tokens that eviction may keep
-inline const std::vector<std::string> kPlannedFormats = {"fp16", "int8", "int4+hadamard", "gs4", "gt3",
-                                                         "gs3",  "gt2",  "gs2",           "gt1", "gs1"};
+inline const std::vector<double> kKeptShares = {0.5, 0.25, 0.125};  // of tokens that eviction may keep
+inline const std::vector<std::string> kFormatChoices = {"fp16", "int8", "int4+hadamard", "gs4", "gt3",
+                                                        "gs3",  "gt2",  "gs2",           "gt1", "gs1"};
 
 /// Those of `schemes` whose errors are not above the largest noise that was measured: beyond, what is lost grows faster
 /// than the error.

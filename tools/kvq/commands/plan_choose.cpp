@@ -25,7 +25,7 @@ AllocationRequest request_of(const PlanOptions& options) {
           .batch = options.batch,
           .queries = options.memory.empty() || options.compute.device != "cpu" ? 0 : kQueries,
           .schemes = options.schemes.empty() ? kvq::scheme_names() : options.schemes,
-          .formats = options.formats.empty() ? kPlannedFormats : options.formats,
+          .formats = options.formats.empty() ? kFormatChoices : options.formats,
           .fusion = options.fusion};
 }
 
@@ -140,7 +140,7 @@ struct BestPlan {
 
 BestPlan best_plan(const PlanOptions& options, AllocationRequest request, Engine& engine, Measurements& known) {
   std::vector<double> shares = {1.0};
-  if (!request.eviction.empty()) shares.insert(shares.end(), kPlannedShares.begin(), kPlannedShares.end());
+  if (!request.eviction.empty()) shares.insert(shares.end(), kKeptShares.begin(), kKeptShares.end());
   std::optional<BestPlan> best;
   std::optional<kvq::Error> failure;  // with the smallest share
   for (const double share : shares) {
