@@ -31,14 +31,15 @@ class Plot:
         axes.set_xlabel(self.x_label)
         axes.set_ylabel(self.y_label)
         for name, points, line, texts in self.series:
-            style = {"linewidth": 1.6} if line else {"linestyle": "", "marker": "o", "markersize": 5}
+            style = {"linewidth": 1.6, "marker": "."} if line else {"linestyle": "", "marker": "o", "markersize": 5}
             axes.plot(*(zip(*points) if points else ([], [])), color=color[name], label=name, **style)
             for point, text in zip(points, texts):
                 axes.annotate(text, point, xytext=(7, -3), textcoords="offset points", fontsize=9)
         for axis, is_log in ((axes.xaxis, self.log_x), (axes.yaxis, self.log_y)):
-            axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
             if is_log:
-                axis.set_minor_formatter(ticker.NullFormatter())
+                axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+                axis.set_minor_locator(ticker.NullLocator())
+            axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
         if len(self.series) > 1:
             axes.legend(frameon=False, fontsize=9)
 
