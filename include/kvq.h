@@ -1409,6 +1409,35 @@ KVQ_API void qp_matrix_destroy(qp_matrix* matrix);
 KVQ_API kvq_status qp_matrix_predict_bytes(const char* scheme, int64_t rows, int64_t columns, int32_t has_bias,
                                            uint64_t* bytes, uint64_t* allocated, kvq_error* error);
 
+/* ---------------------------------------------------------------------------------------------------------- files */
+
+/** What a file holds. \values */
+typedef int32_t kvq_file_kind;
+enum {
+  KVQ_FILE_UNKNOWN = 0,  /**< Nothing that this library reads, or too damaged to tell. */
+  KVQ_FILE_POLICY = 1,   /**< YAML for ::kvq_policy_load. */
+  KVQ_FILE_CODEBOOK = 2, /**< For ::kvq_codebook_load. */
+  KVQ_FILE_CENTRES = 3,  /**< For ::kvq_centres_load. */
+  KVQ_FILE_ROUTER = 4,   /**< For ::kvq_router_load. */
+  KVQ_FILE_MATRIX = 5,   /**< One or more, for ::qp_matrix_load. */
+  KVQ_FILE_SNAPSHOT = 6, /**< Of a sequence, for ::kvq_sequence_load. */
+  KVQ_FILE_PLAN = 7      /**< YAML for kvq_plan_load, which is experimental. */
+};
+
+/** Tell what a file holds, to hand it to the function that loads it: a snapshot by its mark, what was trained or
+ *  quantized by the header of its safetensors file, policies and plans by the sections of their YAML. Headers are read
+ *  as the functions that load them do, in time in proportion to the header; nothing else is looked at, so a file of a
+ *  known kind may still be refused when it is loaded.
+ *
+ *  \param data  bytes of the whole file. \length size \memory host \keeps call
+ *  \param size  bytes at `data`.
+ *  \param kind  receives what they are; unchanged on failure. \length 1 \memory host \keeps call
+ *  \returns KVQ_OK, also for ::KVQ_FILE_UNKNOWN; KVQ_E_ARGUMENT (NULL); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads any.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_file_type(kvq_context* context, const void* data, size_t size, kvq_file_kind* kind,
+                                 kvq_error* error);
+
 /* --------------------------------------------------------------------------------------------------- experimental */
 
 #ifdef KVQ_EXPERIMENTAL

@@ -485,6 +485,14 @@ static_assert(KVQ_ROUTER_LABEL == 0);
 static_assert(KVQ_ROUTER_PAPER == 1);
 static_assert(QP_ROUNDING_LDLQ == 0);
 static_assert(QP_ROUNDING_NEAREST == 1);
+static_assert(KVQ_FILE_UNKNOWN == 0);
+static_assert(KVQ_FILE_POLICY == 1);
+static_assert(KVQ_FILE_CODEBOOK == 2);
+static_assert(KVQ_FILE_CENTRES == 3);
+static_assert(KVQ_FILE_ROUTER == 4);
+static_assert(KVQ_FILE_MATRIX == 5);
+static_assert(KVQ_FILE_SNAPSHOT == 6);
+static_assert(KVQ_FILE_PLAN == 7);
 
 #ifdef KVQ_EXPERIMENTAL
 static_assert(KVQ_VALUES_LEAST_SQUARES == 0);
@@ -1045,6 +1053,16 @@ class Context : public detail::Owned<kvq_context, kvq_context_destroy, kvq_conte
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED (a CPU context); KVQ_E_BACKEND.
   /// \par Threads: exclusive use of `context`.
   void set_stream(void* stream) { checked(kvq_context_set_stream, get(), stream); }
+
+  /// Tell what a file holds, to hand it to the function that loads it: a snapshot by its mark, what was trained or
+  /// quantized by the header of its safetensors file, policies and plans by the sections of their YAML. Headers are
+  /// read as the functions that load them do, in time in proportion to the header; nothing else is looked at, so a file
+  /// of a known kind may still be refused when it is loaded.
+  /// \param data bytes of the whole file.
+  /// \throws Error: KVQ_OK, also for ::KVQ_FILE_UNKNOWN; KVQ_E_ARGUMENT (NULL); KVQ_E_MEMORY; KVQ_E_LIMIT.
+  kvq_file_kind file_type(std::span<const std::byte> data) const {
+    return detail::counted<kvq_file_kind>(kvq_file_type, get(), data.data(), data.size());
+  }
 
 #ifdef KVQ_EXPERIMENTAL
   /// Write the results of ::qp_tune and ::qp_tuning_load as text: one line per device, scheme and shape.

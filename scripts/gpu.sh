@@ -15,7 +15,7 @@ architecture=
 for argument in "${@:2}"; do
   if [[ $argument =~ ^[0-9]+$ ]]; then architecture=$argument; else dir=$argument; fi
 done
-programs=(kvq kvq_conformance kvq_cpp_tests kvq_samples_tests)
+programs=(kvq kvq_conformance kvq_cpp_tests kvq_tools_tests)
 large=+8M # libraries of this size travel compressed
 
 build() {
@@ -93,7 +93,7 @@ run() {
   # It takes the device with it.
   attempt bin/kvq_conformance --no-skip --test-case='a device that stops working*'
   attempt bin/kvq_cpp_tests
-  attempt bin/kvq_samples_tests
+  attempt bin/kvq_tools_tests
   for format in fp16 int8 int4 int2 gs4 gs2 gs1 gt2; do
     for device in cpu cuda; do attempt perplexity $device $format; done
   done

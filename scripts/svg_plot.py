@@ -28,8 +28,8 @@ def read_measurements(path, writer, take):
         fail(f"{path} is not what {writer} writes: {error!r}")
 
 
-def open_plot(left, right):
-    """A figure with axes between these shares of its width, and matplotlib's tickers."""
+def import_pyplot():
+    """matplotlib's pyplot and tickers."""
     try:
         import matplotlib
         matplotlib.use("svg")
@@ -40,21 +40,41 @@ def open_plot(left, right):
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "kvq", "font.size": 10,
                                 "font.sans-serif": ["Helvetica", "Arial", "DejaVu Sans"], "text.color": INK,
                                 "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK})
-    # 576 points wide, shown at 800 pixels.
-    figure, axes = pyplot.subplots(figsize=(8, 5.2))
-    figure.subplots_adjust(left=left, right=right, top=0.845, bottom=0.115)
-    axes.set_yscale("log")
+    return pyplot, ticker
+
+
+def style_axes(axes):
     axes.grid(color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.tick_params(length=0)
+
+
+def open_plot(left, right):
+    """A figure with axes between these shares of its width, and matplotlib's tickers."""
+    pyplot, ticker = import_pyplot()
+    # 576 points wide, shown at 800 pixels.
+    figure, axes = pyplot.subplots(figsize=(8, 5.2))
+    figure.subplots_adjust(left=left, right=right, top=0.845, bottom=0.115)
+    axes.set_yscale("log")
+    style_axes(axes)
     return figure, axes, ticker
 
 
+def open_plots(n):
+    """A figure with `n` axes below each other, and matplotlib's tickers."""
+    pyplot, ticker = import_pyplot()
+    figure, all_axes = pyplot.subplots(n, figsize=(8, 4.6 * n), squeeze=False, layout="constrained")
+    for axes in all_axes.flat:
+        style_axes(axes)
+    return figure, list(all_axes.flat), ticker
+
+
 def save_plot(figure, title, subtitle, path):
-    figure.text(0.012, 0.945, title, fontsize=14, fontweight="bold")
-    figure.text(0.012, 0.895, subtitle, fontsize=10)
+    if title:
+        figure.text(0.012, 0.945, title, fontsize=14, fontweight="bold")
+        figure.text(0.012, 0.895, subtitle, fontsize=10)
     try:
         figure.savefig(path, metadata={"Date": None})
     except OSError as error:

@@ -144,7 +144,7 @@ build_and_test() {
   shift
   build "$preset" all "$@" || return
   if [ -n "$filter" ]; then
-    run_filtered "$preset" "" kvq_unit_tests kvq_cpp_tests kvq_conformance kvq_parser_tests kvq_samples_tests
+    run_filtered "$preset" "" kvq_unit_tests kvq_cpp_tests kvq_conformance kvq_parser_tests kvq_tools_tests
   else
     run_tests "$preset"
   fi

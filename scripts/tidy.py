@@ -3,12 +3,12 @@
 
 usage: tidy.py BUILD [--changed FILE]
 
-BUILD has a compile_commands.json of a configuration with tests and samples that compiles every source alone. FILE lists
+BUILD has a compile_commands.json of a configuration with tests and the program that compiles every source alone. FILE lists
 changed files of the source tree, a line each: then only these sources are read and those that include one
 of them.
 
 Each source of the library and the plug-in is read alone, since the analyzer looks at main files only. Sources of tests and
-samples, which have fewer checks, are read eight at a time, since their headers are most of the work; and so are, without the
+tools, which have fewer checks, are read eight at a time, since their headers are most of the work; and so are, without the
 analyzer, those of the library that include a changed file without having changed themselves.
 """
 
@@ -41,7 +41,7 @@ def read_commands(build):
         path = pathlib.Path(each["file"]).resolve()
         if path.suffix in (".c", ".cpp") and path.is_relative_to(ROOT):
             commands[str(path.relative_to(ROOT))] = each
-    return {path: commands[path] for path in sorted(commands) if not path.startswith("tools/")}
+    return {path: commands[path] for path in sorted(commands) if not path.startswith("tools/codebooks/")}
 
 
 def included_files(path, folders):

@@ -127,3 +127,25 @@ const (
 	// [MatrixInfo.ProxyError].
 	RoundingNearest = raw.RoundingNearest
 )
+
+// FileKind: what a file holds.
+type FileKind = raw.FileKind
+
+const (
+	// FileUnknown: Nothing that this library reads, or too damaged to tell.
+	FileUnknown = raw.FileUnknown
+	// FilePolicy: YAML for [raw.PolicyLoad].
+	FilePolicy = raw.FilePolicy
+	// FileCodebook: For [raw.CodebookLoad].
+	FileCodebook = raw.FileCodebook
+	// FileCentres: For [raw.CentresLoad].
+	FileCentres = raw.FileCentres
+	// FileRouter: For [raw.RouterLoad].
+	FileRouter = raw.FileRouter
+	// FileMatrix: One or more, for [raw.MatrixLoad].
+	FileMatrix = raw.FileMatrix
+	// FileSnapshot: Of a sequence, for [raw.SequenceLoad].
+	FileSnapshot = raw.FileSnapshot
+	// FilePlan: YAML for [raw.PlanLoad], which is experimental.
+	FilePlan = raw.FilePlan
+)

@@ -79,7 +79,7 @@ package() {
 pretended_device() {
   local version
   version=$(pkg-config --modversion kvq)
-  c++ -std=c++20 -O1 -shared -fPIC -fvisibility=hidden -I"$root/include" -I"$root/src" -I"$root/samples" \
+  c++ -std=c++20 -O1 -shared -fPIC -fvisibility=hidden -I"$root/include" -I"$root/src" -I"$root/tools" \
     "-DKVQ_VERSION_STRING=\"$version\"" "$root/tests/plugins/pretend.cpp" "$prefix/lib/libkvq.a" -o "$build/pretend.so"
 }
 

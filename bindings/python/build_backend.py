@@ -16,6 +16,7 @@ _SOURCES = (
     "include",
     "samples",
     "src",
+    "tools",
 )
 
 

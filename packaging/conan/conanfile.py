@@ -20,7 +20,7 @@ class KvqConan(ConanFile):
     def export_sources(self):
         root = os.path.join(self.recipe_folder, "..", "..")
         for pattern in ("CMakeLists.txt", "LICENSE", "THIRD_PARTY_NOTICES", "CHANGELOG.md", "cmake/*", "cuda/*", "docs/policies/*",
-                        "include/*", "models/*", "samples/*", "src/*"):
+                        "include/*", "models/*", "samples/*", "src/*", "tools/*"):
             copy(self, pattern, root, self.export_sources_folder)
 
     def validate(self):

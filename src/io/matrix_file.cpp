@@ -14,8 +14,6 @@
 namespace kvq::io {
 namespace {
 
-constexpr std::string_view kMatrixType = "kvq.weights";
-
 /// "<name>.<field>".
 class FieldKey {
  public:

@@ -10,6 +10,7 @@
 
 namespace kvq::io {
 
+inline constexpr std::string_view kMatrixType = "kvq.weights";  // in the metadata
 inline constexpr int32_t kMatrixFileVersion = 2;
 inline constexpr size_t kMaxMatrixName = 200;
 

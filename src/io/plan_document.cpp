@@ -16,7 +16,6 @@ namespace {
 
 using Kind = YamlNode::Kind;
 
-constexpr size_t kMaxPlanBytes = size_t{64} << 20U;
 constexpr std::array<const char*, solver::kCosts> kCostNames = {"bytes", "seconds", "loss"};  // by solver::Cost
 
 void require_map(const YamlNode& node, const char* key) {
@@ -127,6 +126,11 @@ const PlanDocument::Matrix* PlanDocument::find(std::string_view name) const {
   if (at == by_name.end()) return nullptr;
   const Matrix& matrix = matrices[static_cast<size_t>(*at)];
   return matrix.name == name ? &matrix : nullptr;
+}
+
+bool is_plan(const YamlNode& root) {
+  return std::any_of(root.members.begin(), root.members.end(),
+                     [](const auto& member) { return member.first == "weights" || member.first == "cache"; });
 }
 
 PlanDocument read_plan(Allocator& allocator, std::string_view text) {

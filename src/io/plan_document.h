@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cache/policy.h"
+#include "io/yaml_document.h"
 #include "solver/choice_solver.h"
 #include "weights/scheme.h"
 
@@ -11,6 +12,7 @@
 
 namespace kvq::io {
 
+inline constexpr size_t kMaxPlanBytes = size_t{64} << 20U;
 inline constexpr size_t kMaxPlanNote = 4096;
 inline constexpr size_t kMaxPlanMatrices = size_t{1} << 20U;
 
@@ -34,6 +36,9 @@ struct PlanDocument {
   solver::Costs expected{};
   String note;
 };
+
+/// Whether a YAML document has a section that plans have and policies have not.
+bool is_plan(const YamlNode& root);
 
 /// Read a plan. Throws KVQ_E_FORMAT with the line.
 PlanDocument read_plan(Allocator& allocator, std::string_view text);

@@ -53,9 +53,7 @@ class SafetensorsFile {
     String key;
     String value;
   };
-  class HeaderReader;
-
-  void check_coverage(std::span<const std::byte> data) const;
+  struct Target;
 
   Vector<TensorView> tensors_;
   Vector<MetadataEntry> metadata_;  // ascending keys

@@ -12,6 +12,9 @@ namespace kvq::io {
 size_t snapshot_size(const Sequence& sequence);
 void write_snapshot(const Sequence& sequence, std::span<std::byte> out);
 
+/// Whether a file begins as snapshots do, of any version.
+bool is_snapshot(std::span<const std::byte> bytes);
+
 /// Fill an empty sequence. Throws KVQ_E_FORMAT or KVQ_E_MISMATCH; then destroy the sequence, which may have some of the
 /// pages.
 void read_snapshot(std::span<const std::byte> bytes, Sequence& sequence);

@@ -41,7 +41,7 @@ void check_match(const char* what, uint64_t found, uint64_t expected) {
 /// Check everything that is known before pages are read.
 void check_header(const SnapshotHeader& found, std::span<const std::byte> bytes, const Cache& cache) {
   const SnapshotHeader expected = snapshot_header(cache);
-  if (found.magic != expected.magic) fail(KVQ_E_FORMAT, "snapshot does not begin with the mark of a kvq snapshot");
+  if (!is_snapshot(bytes)) fail(KVQ_E_FORMAT, "snapshot does not begin with the mark of a kvq snapshot");
   check_match("version", found.version, expected.version);
   if (found.total_bytes != bytes.size()) {
     fail(KVQ_E_FORMAT, "snapshot says it is %llu bytes long, but size is %zu",
@@ -213,6 +213,13 @@ class SequenceReader {
 };
 
 }  // namespace
+
+bool is_snapshot(std::span<const std::byte> bytes) {
+  uint64_t magic = 0;
+  if (bytes.size() < sizeof(magic)) return false;
+  std::memcpy(&magic, bytes.data(), sizeof(magic));
+  return magic == kSnapshotMagic;
+}
 
 void read_snapshot(std::span<const std::byte> bytes, Sequence& sequence) {
   Reader reader(bytes);

@@ -110,7 +110,7 @@ class Fields {
 
 /// Header of every file: the model that the object was trained for, and how.
 template <bool reads, size_t n>
-void list_header(const Fields<reads>& fields, const char* type, const std::array<const char*, n>& ropes,
+void list_header(const Fields<reads>& fields, std::string_view type, const std::array<const char*, n>& ropes,
                  const char* expected_rope, auto& rope, size_t most_note, auto& object) {
   if constexpr (reads) {
     fields.file.check_type(type, kTrainedFileVersion);
@@ -163,7 +163,7 @@ struct CodebookFile {
   template <bool reads>
   static void list(const Fields<reads>& fields, auto& codebook) {
     auto& shape = codebook.shape;
-    list_header(fields, "kvq.codebook", kRotationNames, "half or interleaved", shape.pairing, kMaxCodebookNote,
+    list_header(fields, kCodebookType, kRotationNames, "half or interleaved", shape.pairing, kMaxCodebookNote,
                 codebook);
     fields.number("key_stages", shape.keys.stages);
     fields.number("key_codes", shape.keys.codes);
@@ -195,7 +195,7 @@ struct CentresFile {
   template <bool reads>
   static void list(const Fields<reads>& fields, auto& centres) {
     auto& shape = centres.shape;
-    list_header(fields, "kvq.centres", kRopeNames, "none, half or interleaved", shape.rope, kMaxCentresNote, centres);
+    list_header(fields, kCentresType, kRopeNames, "none, half or interleaved", shape.rope, kMaxCentresNote, centres);
     fields.number("key_centres", shape.key_centres);
     fields.number("value_centres", shape.value_centres);
     if constexpr (reads) check_centres_shape(shape, KVQ_E_FORMAT, "centres: metadata ");
@@ -230,7 +230,7 @@ struct RouterFile {
   template <bool reads>
   static void list(const Fields<reads>& fields, auto& router) {
     auto& shape = router.shape;
-    list_header(fields, "kvq.router", kRopeNames, "none, half or interleaved", shape.pairing, kMaxRouterNote, router);
+    list_header(fields, kRouterType, kRopeNames, "none, half or interleaved", shape.pairing, kMaxRouterNote, router);
     if constexpr (reads) {
       read_experts(fields.file, router.experts);
       shape.n_experts = static_cast<int32_t>(router.experts.size());

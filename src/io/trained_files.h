@@ -8,8 +8,14 @@
 
 #include <cstddef>
 #include <span>
+#include <string_view>
 
 namespace kvq::io {
+
+/// In the metadata of each file.
+inline constexpr std::string_view kCodebookType = "kvq.codebook";
+inline constexpr std::string_view kCentresType = "kvq.centres";
+inline constexpr std::string_view kRouterType = "kvq.router";
 
 /// Check every field and every number. Throw KVQ_E_FORMAT, and KVQ_E_MISMATCH for a file of another version.
 ModelCodebook read_codebook(Allocator& allocator, std::span<const std::byte> bytes);

@@ -441,6 +441,16 @@ static void numbers(void) {
   CHECK(QP_ROUNDING_NEAREST == 1);
   CHECK(sizeof(qp_rounding) == 4);
 
+  CHECK(KVQ_FILE_UNKNOWN == 0);
+  CHECK(KVQ_FILE_POLICY == 1);
+  CHECK(KVQ_FILE_CODEBOOK == 2);
+  CHECK(KVQ_FILE_CENTRES == 3);
+  CHECK(KVQ_FILE_ROUTER == 4);
+  CHECK(KVQ_FILE_MATRIX == 5);
+  CHECK(KVQ_FILE_SNAPSHOT == 6);
+  CHECK(KVQ_FILE_PLAN == 7);
+  CHECK(sizeof(kvq_file_kind) == 4);
+
   CHECK(KVQ_VALUES_LEAST_SQUARES == 0);
   CHECK(KVQ_VALUES_NETWORK == 1);
   CHECK(sizeof(kvq_value_method) == 4);

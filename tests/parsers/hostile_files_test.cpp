@@ -141,10 +141,10 @@ TEST_CASE("a damaged safetensors file opens or is refused, and its tensors can b
 TEST_CASE("tensors that are written are read again, aligned to their elements") {
   const std::string bytes = "\x01\x02\x03\x04\x05\x06\x07";
   const auto data = [&bytes](size_t n) { return std::as_bytes(std::span(bytes)).first(n); };
-  const llama::SafetensorsContent content{{{"a", llama::DType::kU8, {1, 3}, data(3)},
-                                           {"b", llama::DType::kF32, {1}, data(4)},
-                                           {"c", llama::DType::kBF16, {3, 1}, data(6)},
-                                           {"d", llama::DType::kF32, {0, 5}, {}}},
+  const llama::SafetensorsContent content{{{"a", "U8", {1, 3}, data(3)},
+                                           {"b", "F32", {1}, data(4)},
+                                           {"c", "BF16", {3, 1}, data(6)},
+                                           {"d", "F32", {0, 5}, {}}},
                                           {{"who", "caf\u00e9 \"x\""}}};
   std::string written;
   llama::write_safetensors(content, [&written](std::span<const std::byte> piece) {

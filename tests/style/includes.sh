@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 library="core < formats, weights, solver < backend < cache < training, io < api"
-program="terminal < options < reference < bench < measure < train < plan < commands"
+program="terminal < options < bench < measure < train < allocation < commands"
 
 # check ROOT ORDER FOLDERS...: checks the rooms in ROOT.
 check() {
@@ -47,4 +47,4 @@ grep -qxF -- "    $library" docs/architecture.md || {
   exit 1
 }
 check src "$library" src/*/ cuda
-check samples/cli "$program" samples/cli/*/
+check tools/kvq "$program" tools/kvq/*/

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "cli/terminal/temporary_directory.h"
+#include "kvq/terminal/files.h"
 
 /// A directory for the files of a test.
 class ScratchDirectory : public cli::TemporaryDirectory {

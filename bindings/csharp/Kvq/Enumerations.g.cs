@@ -105,6 +105,27 @@ namespace Kvq
         Nearest = 1,
     }
 
+    /// <summary>What a file holds.</summary>
+    public enum FileKind
+    {
+        /// <summary>Nothing that this library reads, or too damaged to tell.</summary>
+        Unknown = 0,
+        /// <summary>YAML for <see cref="Kvq.Raw.Native.kvq_policy_load"/>.</summary>
+        Policy = 1,
+        /// <summary>For <see cref="Kvq.Raw.Native.kvq_codebook_load"/>.</summary>
+        Codebook = 2,
+        /// <summary>For <see cref="Kvq.Raw.Native.kvq_centres_load"/>.</summary>
+        Centres = 3,
+        /// <summary>For <see cref="Kvq.Raw.Native.kvq_router_load"/>.</summary>
+        Router = 4,
+        /// <summary>One or more, for <see cref="Kvq.Raw.Native.qp_matrix_load"/>.</summary>
+        Matrix = 5,
+        /// <summary>Of a sequence, for <see cref="Kvq.Raw.Native.kvq_sequence_load"/>.</summary>
+        Snapshot = 6,
+        /// <summary>YAML for <see cref="Kvq.Raw.ExperimentalNative.kvq_plan_load"/>, which is experimental.</summary>
+        Plan = 7,
+    }
+
     /// <summary>Constants of the header that this file was generated from.</summary>
     public static class Constants
     {

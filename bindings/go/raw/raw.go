@@ -322,6 +322,51 @@ func (value Rounding) String() string {
 	return "Rounding(" + strconv.Itoa(int(value)) + ")"
 }
 
+// FileKind: what a file holds.
+type FileKind int32
+
+const (
+	// FileUnknown: Nothing that this library reads, or too damaged to tell.
+	FileUnknown FileKind = 0
+	// FilePolicy: YAML for [PolicyLoad].
+	FilePolicy FileKind = 1
+	// FileCodebook: For [CodebookLoad].
+	FileCodebook FileKind = 2
+	// FileCentres: For [CentresLoad].
+	FileCentres FileKind = 3
+	// FileRouter: For [RouterLoad].
+	FileRouter FileKind = 4
+	// FileMatrix: One or more, for [MatrixLoad].
+	FileMatrix FileKind = 5
+	// FileSnapshot: Of a sequence, for [SequenceLoad].
+	FileSnapshot FileKind = 6
+	// FilePlan: YAML for [PlanLoad], which is experimental.
+	FilePlan FileKind = 7
+)
+
+// String returns the value's name in C.
+func (value FileKind) String() string {
+	switch value {
+	case FileUnknown:
+		return "KVQ_FILE_UNKNOWN"
+	case FilePolicy:
+		return "KVQ_FILE_POLICY"
+	case FileCodebook:
+		return "KVQ_FILE_CODEBOOK"
+	case FileCentres:
+		return "KVQ_FILE_CENTRES"
+	case FileRouter:
+		return "KVQ_FILE_ROUTER"
+	case FileMatrix:
+		return "KVQ_FILE_MATRIX"
+	case FileSnapshot:
+		return "KVQ_FILE_SNAPSHOT"
+	case FilePlan:
+		return "KVQ_FILE_PLAN"
+	}
+	return "FileKind(" + strconv.Itoa(int(value)) + ")"
+}
+
 // Context: memory, threads, limits and a device, shared by any number of caches.
 //
 // Destroyed by [ContextDestroy].
@@ -2404,4 +2449,20 @@ func MatrixDestroy(matrix *Matrix) {
 // Threads: any. Since 1.0. In C: qp_matrix_predict_bytes.
 func MatrixPredictBytes(scheme *byte, rows int64, columns int64, hasBias int32, bytes *uint64, allocated *uint64, err *Error) Status {
 	return Status(C.kvq_go_qp_matrix_predict_bytes((*C.char)(unsafe.Pointer(scheme)), C.int64_t(rows), C.int64_t(columns), C.int32_t(hasBias), (*C.uint64_t)(unsafe.Pointer(bytes)), (*C.uint64_t)(unsafe.Pointer(allocated)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// FileType: tell what a file holds, to hand it to the function that loads it: a snapshot by its mark, what was
+// trained or quantized by the header of its safetensors file, policies and plans by the sections of their YAML.
+// Headers are read as the functions that load them do, in time in proportion to the header; nothing else is
+// looked at, so a file of a known kind may still be refused when it is loaded.
+//
+//   - data: bytes of the whole file. Elements: size.
+//   - size: bytes at data.
+//   - kind: receives what they are; unchanged on failure.
+//
+// Returns [OK], also for [FileUnknown]; [EArgument] (nil); [EMemory]; [ELimit].
+//
+// Threads: any. Since 1.0. In C: kvq_file_type.
+func FileType(context *Context, data unsafe.Pointer, size uintptr, kind *FileKind, err *Error) Status {
+	return Status(C.kvq_go_kvq_file_type((*C.uint8_t)(unsafe.Pointer(context)), (*C.uint8_t)(unsafe.Pointer(data)), C.size_t(size), (*C.kvq_file_kind)(unsafe.Pointer(kind)), (*C.kvq_error)(unsafe.Pointer(err))))
 }

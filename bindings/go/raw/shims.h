@@ -678,6 +678,10 @@ static inline kvq_status kvq_go_qp_matrix_predict_bytes(const char* scheme, int6
   return qp_matrix_predict_bytes(scheme, rows, columns, has_bias, bytes, allocated, error);
 }
 
+static inline kvq_status kvq_go_kvq_file_type(uint8_t* context, uint8_t* data, size_t size, kvq_file_kind* kind, kvq_error* error) {
+  return kvq_file_type((kvq_context*)context, (const void*)data, size, kind, error);
+}
+
 static inline void* kvq_go_call_kvq_allocate_hook(kvq_allocate_hook hook, uintptr_t user, size_t bytes, size_t alignment) {
   return hook((void*)user, bytes, alignment);
 }

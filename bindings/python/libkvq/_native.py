@@ -243,6 +243,37 @@ QP_ROUNDING_LDLQ = qp_rounding.QP_ROUNDING_LDLQ
 QP_ROUNDING_NEAREST = qp_rounding.QP_ROUNDING_NEAREST
 
 
+class kvq_file_kind(IntEnum):
+    """What a file holds."""
+
+    KVQ_FILE_UNKNOWN = 0
+    """Nothing that this library reads, or too damaged to tell."""
+    KVQ_FILE_POLICY = 1
+    """YAML for ``kvq_policy_load``."""
+    KVQ_FILE_CODEBOOK = 2
+    """For ``kvq_codebook_load``."""
+    KVQ_FILE_CENTRES = 3
+    """For ``kvq_centres_load``."""
+    KVQ_FILE_ROUTER = 4
+    """For ``kvq_router_load``."""
+    KVQ_FILE_MATRIX = 5
+    """One or more, for ``qp_matrix_load``."""
+    KVQ_FILE_SNAPSHOT = 6
+    """Of a sequence, for ``kvq_sequence_load``."""
+    KVQ_FILE_PLAN = 7
+    """YAML for kvq_plan_load, which is experimental."""
+
+
+KVQ_FILE_UNKNOWN = kvq_file_kind.KVQ_FILE_UNKNOWN
+KVQ_FILE_POLICY = kvq_file_kind.KVQ_FILE_POLICY
+KVQ_FILE_CODEBOOK = kvq_file_kind.KVQ_FILE_CODEBOOK
+KVQ_FILE_CENTRES = kvq_file_kind.KVQ_FILE_CENTRES
+KVQ_FILE_ROUTER = kvq_file_kind.KVQ_FILE_ROUTER
+KVQ_FILE_MATRIX = kvq_file_kind.KVQ_FILE_MATRIX
+KVQ_FILE_SNAPSHOT = kvq_file_kind.KVQ_FILE_SNAPSHOT
+KVQ_FILE_PLAN = kvq_file_kind.KVQ_FILE_PLAN
+
+
 class kvq_value_method(IntEnum):
     """Training of value codes, and the source of the initial bits when values are encoded."""
 
@@ -3077,6 +3108,27 @@ Predict the size of a matrix before it is quantized.
   ``qp_matrix_load`` creates such a matrix, including padding and the object; unchanged on failure. NULL: skip.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT (NULL, unknown scheme, shape, ``has_bias``).
+
+Threads: any.
+""",
+)
+kvq_file_type = library.function(
+    "kvq_file_type",
+    c_int32,
+    {"context": kvq_context, "data": c_void_p, "size": c_size_t, "kind": c_void_p, "error": POINTER(kvq_error)},
+    """kvq_file_type(context: kvq_context*, data: const void*, size: size_t, kind: kvq_file_kind*, error: kvq_error*) ->
+kvq_status
+
+Tell what a file holds, to hand it to the function that loads it: a snapshot by its mark, what was trained or
+quantized by the header of its safetensors file, policies and plans by the sections of their YAML. Headers are
+read as the functions that load them do, in time in proportion to the header; nothing else is looked at, so a
+file of a known kind may still be refused when it is loaded.
+
+- data: bytes of the whole file.
+- size: bytes at ``data``.
+- kind: receives what they are; unchanged on failure.
+
+Returns KVQ_OK, also for ``KVQ_FILE_UNKNOWN``; KVQ_E_ARGUMENT (NULL); KVQ_E_MEMORY; KVQ_E_LIMIT.
 
 Threads: any.
 """,

@@ -1166,5 +1166,24 @@ namespace Kvq.Raw
         /// <c>has_bias</c>).</returns>
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern Status qp_matrix_predict_bytes(byte* scheme, long rows, long columns, int has_bias, ulong* bytes, ulong* allocated, kvq_error* error);
+
+        /// <summary>Tell what a file holds, to hand it to the function that loads it: a snapshot by its mark, what
+        /// was trained or quantized by the header of its safetensors file, policies and plans by the sections of
+        /// their YAML. Headers are read as the functions that load them do, in time in proportion to the header;
+        /// nothing else is looked at, so a file of a known kind may still be refused when it is loaded.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="context">The context.</param>
+        /// <param name="data">bytes of the whole file.</param>
+        /// <param name="size">bytes at <c>data</c>.</param>
+        /// <param name="kind">receives what they are; unchanged on failure.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>, also for <see cref="Kvq.FileKind.Unknown"/>;
+        /// <see cref="Kvq.Status.Argument"/> (null); <see cref="Kvq.Status.Memory"/>;
+        /// <see cref="Kvq.Status.Limit"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_file_type(IntPtr context, void* data, UIntPtr size, FileKind* kind, kvq_error* error);
     }
 }

@@ -205,6 +205,33 @@ pub const QP_ROUNDING_LDLQ: qp_rounding = 0;
 /// [`qp_matrix_info::proxy_error`].
 pub const QP_ROUNDING_NEAREST: qp_rounding = 1;
 
+/// What a file holds.
+pub type kvq_file_kind = i32;
+
+/// Nothing that this library reads, or too damaged to tell.
+pub const KVQ_FILE_UNKNOWN: kvq_file_kind = 0;
+
+/// YAML for [`kvq_policy_load`].
+pub const KVQ_FILE_POLICY: kvq_file_kind = 1;
+
+/// For [`kvq_codebook_load`].
+pub const KVQ_FILE_CODEBOOK: kvq_file_kind = 2;
+
+/// For [`kvq_centres_load`].
+pub const KVQ_FILE_CENTRES: kvq_file_kind = 3;
+
+/// For [`kvq_router_load`].
+pub const KVQ_FILE_ROUTER: kvq_file_kind = 4;
+
+/// One or more, for [`qp_matrix_load`].
+pub const KVQ_FILE_MATRIX: kvq_file_kind = 5;
+
+/// Of a sequence, for [`kvq_sequence_load`].
+pub const KVQ_FILE_SNAPSHOT: kvq_file_kind = 6;
+
+/// YAML for [`kvq_plan_load`], which is experimental.
+pub const KVQ_FILE_PLAN: kvq_file_kind = 7;
+
 /// Training of value codes, and the source of the initial bits when values are encoded.
 #[cfg(feature = "experimental")]
 pub type kvq_value_method = i32;
@@ -2581,6 +2608,29 @@ extern "C" {
         has_bias: i32,
         bytes: *mut u64,
         allocated: *mut u64,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Tell what a file holds, to hand it to the function that loads it: a snapshot by its mark, what was trained
+    /// or quantized by the header of its safetensors file, policies and plans by the sections of their YAML.
+    /// Headers are read as the functions that load them do, in time in proportion to the header; nothing else is
+    /// looked at, so a file of a known kind may still be refused when it is loaded.
+    ///
+    /// - `data`: bytes of the whole file. (length `size`)
+    /// - `size`: bytes at `data`.
+    /// - `kind`: receives what they are; unchanged on failure. (length `1`)
+    ///
+    /// Returns [`KVQ_OK`], also for [`KVQ_FILE_UNKNOWN`]; [`KVQ_E_ARGUMENT`] (NULL); [`KVQ_E_MEMORY`];
+    /// [`KVQ_E_LIMIT`].
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    pub fn kvq_file_type(
+        context: *mut kvq_context,
+        data: *const c_void,
+        size: usize,
+        kind: *mut kvq_file_kind,
         error: *mut kvq_error,
     ) -> kvq_status;
 

@@ -916,5 +916,20 @@ tensor or field); [`Status::Mismatch`](crate::Status::Mismatch) (a file of anoth
 
 [`Status::Argument`](crate::Status::Argument) (NULL, unknown scheme, shape, `has_bias`)."#
     };
+    (kvq_file_type) => {
+        r#"Tell what a file holds, to hand it to the function that loads it: a snapshot by its mark, what was trained
+or quantized by the header of its safetensors file, policies and plans by the sections of their YAML.
+Headers are read as the functions that load them do, in time in proportion to the header; nothing else is
+looked at, so a file of a known kind may still be refused when it is loaded.
+
+- `data`: bytes of the whole file.
+- `kind`: receives what they are; unchanged on failure.
+
+# Errors
+
+[`Status::Ok`](crate::Status::Ok), also for [`FileKind::Unknown`](crate::FileKind::Unknown);
+[`Status::Argument`](crate::Status::Argument) (NULL); [`Status::Memory`](crate::Status::Memory);
+[`Status::Limit`](crate::Status::Limit)."#
+    };
 }
 pub(crate) use header;

@@ -321,6 +321,62 @@ impl Rounding {
     }
 }
 
+/// What a file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FileKind {
+    /// Nothing that this library reads, or too damaged to tell.
+    Unknown,
+    /// YAML for [`Policy::load`](crate::Policy::load).
+    Policy,
+    /// For [`Codebook::load`](crate::Codebook::load).
+    Codebook,
+    /// For [`Centres::load`](crate::Centres::load).
+    Centres,
+    /// For [`Router::load`](crate::Router::load).
+    Router,
+    /// One or more, for [`Matrix::load`](crate::Matrix::load).
+    Matrix,
+    /// Of a sequence, for [`Cache::load`](crate::Cache::load).
+    Snapshot,
+    /// YAML for kvq_plan_load, which is experimental.
+    Plan,
+    /// A value of a newer library that this crate has no name for.
+    Other(i32),
+}
+
+impl FileKind {
+    /// Return the value in C.
+    pub fn code(self) -> i32 {
+        match self {
+            FileKind::Unknown => sys::KVQ_FILE_UNKNOWN,
+            FileKind::Policy => sys::KVQ_FILE_POLICY,
+            FileKind::Codebook => sys::KVQ_FILE_CODEBOOK,
+            FileKind::Centres => sys::KVQ_FILE_CENTRES,
+            FileKind::Router => sys::KVQ_FILE_ROUTER,
+            FileKind::Matrix => sys::KVQ_FILE_MATRIX,
+            FileKind::Snapshot => sys::KVQ_FILE_SNAPSHOT,
+            FileKind::Plan => sys::KVQ_FILE_PLAN,
+            FileKind::Other(code) => code,
+        }
+    }
+
+    /// Convert a value from C.
+    pub fn from_code(code: i32) -> Self {
+        match code {
+            sys::KVQ_FILE_UNKNOWN => FileKind::Unknown,
+            sys::KVQ_FILE_POLICY => FileKind::Policy,
+            sys::KVQ_FILE_CODEBOOK => FileKind::Codebook,
+            sys::KVQ_FILE_CENTRES => FileKind::Centres,
+            sys::KVQ_FILE_ROUTER => FileKind::Router,
+            sys::KVQ_FILE_MATRIX => FileKind::Matrix,
+            sys::KVQ_FILE_SNAPSHOT => FileKind::Snapshot,
+            sys::KVQ_FILE_PLAN => FileKind::Plan,
+            code => FileKind::Other(code),
+        }
+    }
+}
+
 /// Description of a context.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]

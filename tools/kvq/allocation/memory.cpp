@@ -1,0 +1,71 @@
+#include "allocation/memory.h"
+
+#include "kvq.h"
+#include "terminal/output.h"
+
+namespace cli {
+namespace {
+
+kvq_cache_options cache_options(const llama::ModelConfig& config, int32_t n_layers) {
+  auto options = kvq::initialised<kvq_cache_options>();
+  options.n_layers = n_layers;
+  options.q_heads = config.q_heads;
+  options.kv_heads = config.kv_heads;
+  options.head_dim = config.head_dim;
+  return options;
+}
+
+kvq_usage usage_of_layers(kvq_context* context, const CacheShape& shape, const std::string& policy, int32_t n_layers) {
+  const auto loaded = kvq::Policy::load(context, policy);
+  const kvq::Cache cache(context, cache_options(shape.config, n_layers), loaded);
+  return cache.predict_usage(shape.sequences, shape.tokens, shape.queries);
+}
+
+}  // namespace
+
+kvq_usage cache_usage(kvq_context* context, const CacheShape& shape, const std::string& policy) {
+  return usage_of_layers(context, shape, policy, shape.config.n_layers);
+}
+
+double layer_bytes(kvq_context* context, const CacheShape& shape, const std::string& keys, const std::string& values) {
+  const std::string policy = "{version: 1, sink: 1, keys: " + keys + ", values: " + values + "}";
+  return static_cast<double>(kv_bytes(usage_of_layers(context, shape, policy, 2))) -
+         static_cast<double>(kv_bytes(usage_of_layers(context, shape, policy, 1)));
+}
+
+uint64_t packed_bytes(const std::string& scheme, const llama::LinearLayer& layer) {
+  return kvq::Matrix::predict_bytes(scheme, layer.out, layer.in, layer.bias ? 1 : 0);
+}
+
+uint64_t other_tensor_bytes(const llama::ModelConfig& config, int32_t bytes_of_number) {
+  const auto hidden = static_cast<uint64_t>(config.hidden_size);
+  const auto embedding = static_cast<uint64_t>(config.vocab_size) * hidden;
+  uint64_t of_layer = 2 * hidden;
+  if (config.qk_norm) of_layer += 2 * static_cast<uint64_t>(config.head_dim);
+  const uint64_t numbers =
+      embedding * (config.tied_embeddings ? 1 : 2) + hidden + static_cast<uint64_t>(config.n_layers) * of_layer;
+  return numbers * static_cast<uint64_t>(bytes_of_number);
+}
+
+uint64_t packed_bytes(const std::string& scheme, const llama::ModelConfig& config) {
+  uint64_t bytes = 0;
+  for (const llama::LinearLayer& layer : llama::linear_layers(config, 0)) bytes += packed_bytes(scheme, layer);
+  return bytes * static_cast<uint64_t>(config.n_layers);
+}
+
+int32_t most_tokens(kvq_context* context, const llama::ModelConfig& config, int32_t sequences,
+                    const std::string& formats, uint64_t bytes, int32_t most) {
+  const auto fits = [&](int32_t pages) {
+    const CacheShape shape{config, pages * KVQ_PAGE_SLOTS, sequences};
+    return cache_usage(context, shape, formats).total_bytes <= bytes;
+  };
+  int32_t low = 0;
+  int32_t high = most / KVQ_PAGE_SLOTS + 1;  // does not count
+  while (high - low > 1) {
+    const int32_t middle = low + (high - low) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return low * KVQ_PAGE_SLOTS;
+}
+
+}  // namespace cli

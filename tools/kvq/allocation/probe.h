@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "llama/cache_format.h"
+#include "llama/model.h"
+#include "options/model_options.h"
+#include "terminal/progress.h"
+
+namespace cli {
+
+/// How far a change in one layer moves a model's next-token distributions, over windows of tokens that the unchanged
+/// model with an FP16 cache has read once. A run begins at the layer that changes, with what that layer read then.
+class Probe {
+ public:
+  /// Reads the windows, and keeps what every layer reads and all logits. `progress` advances by a step for each layer
+  /// and window.
+  Probe(Engine& engine, std::vector<std::vector<int32_t>> windows, int32_t chunk, Progress& progress);
+
+  /// Mean D(unchanged || as the model is now) in nats, with caches of `format`, if nothing before `first_layer` has
+  /// changed. `progress` advances by a step for each layer from there on and window.
+  double divergence(const llama::CacheFormat& format, int32_t first_layer, Progress& progress) const;
+
+  /// Tokens of each window.
+  std::vector<std::vector<int32_t>> windows() const;
+  /// Steps of a run from a layer on.
+  int64_t steps(int32_t first_layer) const;
+
+ private:
+  struct Window {
+    std::vector<int32_t> tokens;
+    std::vector<std::vector<float>> inputs;  // [layers], [tokens, hidden]
+    std::vector<float> logits;               // [tokens, vocabulary]
+  };
+
+  void read(Window& window, Progress& progress);
+
+  Engine& engine_;
+  int32_t chunk_;
+  std::vector<Window> windows_;
+};
+
+/// Which tokens a model reads to be measured.
+struct ProbeText {
+  std::string file;       // empty: the model writes them
+  int64_t tokens = 4096;  // about
+  uint64_t seed = 1;      // of what the model writes
+};
+
+/// Windows of tokens, each read from an empty cache.
+class ProbeWindows {
+ public:
+  ProbeWindows(const Engine& engine, ProbeText text);
+
+  /// In words; the same only for the same tokens in the same windows.
+  const std::string& note() const { return note_; }
+  /// What the model writes takes as long as it takes to generate it.
+  std::vector<std::vector<int32_t>> tokens(Engine& engine) const;
+
+ private:
+  ProbeText text_;
+  int32_t length_;  // of a window that the model writes
+  std::string note_;
+  std::vector<std::vector<int32_t>> read_;  // from a file
+};
+
+/// Other weights in the place of a model's own while it lives.
+class ExchangedLayers {
+ public:
+  using Layers = std::vector<std::pair<llama::LinearLayer, llama::Linear>>;
+
+  ExchangedLayers(llama::Model& model, Layers others) : model_(model), layers_(std::move(others)) { exchange(); }
+  ~ExchangedLayers() { exchange(); }
+  ExchangedLayers(const ExchangedLayers&) = delete;
+  ExchangedLayers& operator=(const ExchangedLayers&) = delete;
+
+ private:
+  void exchange() {
+    for (auto& [layer, linear] : layers_) linear = model_.exchange(layer, std::move(linear));
+  }
+
+  llama::Model& model_;
+  Layers layers_;  // with the model's own weights, once exchanged
+};
+
+}  // namespace cli

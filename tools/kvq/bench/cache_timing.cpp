@@ -1,0 +1,215 @@
+#include "bench/cache_timing.h"
+
+#include <algorithm>
+
+#include "bench/timing.h"
+
+namespace cli {
+namespace {
+
+constexpr uint64_t kAppendKeySeed = 4;
+constexpr uint64_t kAppendValueSeed = 5;
+constexpr uint64_t kMostSequences = 64;  // each of every format grows by its own pages
+
+uint64_t cycle_fp16_bytes(const AppendShape& shape) { return shape.cycle_tokens() * shape.layer.fp16_token_bytes(); }
+
+uint64_t sequences_in_turn(const TimedDevice& device, const AppendShape& shape) {
+  if (!shape.is_decoding()) return 1;
+  const uint64_t bytes = std::max<uint64_t>(cycle_fp16_bytes(shape), 1);
+  return std::clamp<uint64_t>((device.bytes_to_rotate(false) + bytes - 1) / bytes, 1, kMostSequences);
+}
+
+// Bytes of `n` pages, each of which takes its share of what all pages take.
+uint64_t bytes_of_pages(uint64_t n, uint64_t all_bytes, uint64_t all_pages) {
+  return all_pages == 0 ? 0 : n * all_bytes / all_pages;
+}
+
+constexpr uint64_t kMostCaches = 256;
+constexpr uint64_t kAttentionQuerySeed = 3;  // of the first ones
+constexpr size_t kMostQueries = 8;           // to be used in turn, as long as they are small
+constexpr size_t kQueryScalars = size_t{1} << 20;
+
+size_t query_scalars(const AttentionShape& shape) {
+  return static_cast<size_t>(shape.batch) * static_cast<size_t>(shape.queries) *
+         static_cast<size_t>(shape.layer.q_heads) * static_cast<size_t>(shape.layer.head_dim);
+}
+
+}  // namespace
+
+AppendInput::AppendInput(TimedDevice& device, const AppendShape& shape)
+    : keys_(random_scalars(device, shape.cycle_tokens() * shape.layer.token_width(), kAppendKeySeed, shape.dtype)),
+      values_(random_scalars(device, shape.cycle_tokens() * shape.layer.token_width(), kAppendValueSeed, shape.dtype)),
+      stride_(static_cast<size_t>(shape.tokens) * shape.layer.token_width() * bytes_of(shape.dtype)) {}
+
+TimedAppend::TimedAppend(TimedDevice& device, kvq_context* context, const llama::CacheFormat& format,
+                         const AppendShape& shape, const AppendInput& input)
+    : device_(&device),
+      shape_(shape),
+      input_(&input),
+      cache_(cache_of_layers(context, format, shape.layer)),
+      start_(cache_),
+      cycles_(sequences_in_turn(device, shape)) {
+  append_random(device, std::span(&start_, 1), shape.layer, shape.length);
+  bytes_ = input.call_bytes() + bytes_written_in_cycle() / static_cast<uint64_t>(shape.cycle());
+  if (!shape.is_decoding()) return;
+  for (size_t i = 0; i < cycles_.size(); ++i) {
+    sequences_.push_back(start_.fork());
+  }
+}
+
+void TimedAppend::append(kvq::Sequence& sequence, int32_t call) {
+  sequence.append(0, shape_.tokens, input_->keys(call), input_->values(call), shape_.dtype);
+}
+
+uint64_t TimedAppend::bytes_written_in_cycle() {
+  kvq::Sequence sequence = start_.fork();
+  const kvq_usage before = sequence.usage();
+  for (int32_t call = 0; call < shape_.cycle(); ++call) append(sequence, call);
+  const kvq_usage after = sequence.usage();
+  const uint64_t sealed =
+      bytes_of_pages(after.sealed_pages - before.sealed_pages, after.sealed_bytes, after.sealed_pages);
+  // While decoding every token is written in FP16 first.
+  if (shape_.is_decoding()) return sealed + cycle_fp16_bytes(shape_);
+  return sealed + bytes_of_pages(after.fp16_pages - before.fp16_pages, after.fp16_bytes, after.fp16_pages);
+}
+
+void TimedAppend::time_append(kvq::Sequence& sequence, Cycle& cycle) {
+  const double microseconds = device_->time([&] {
+    const Stopwatch watch;
+    append(sequence, next_);
+    cycle.host += watch.microseconds();
+  });
+  cycle.device += microseconds;
+  calls_.push_back(microseconds);
+}
+
+void TimedAppend::run() {
+  if (shape_.is_decoding()) {
+    for (size_t i = 0; i < sequences_.size(); ++i) time_append(sequences_[i], cycles_[i]);
+  } else {
+    kvq::Sequence fork = start_.fork();
+    time_append(fork, cycles_.front());
+  }
+  next_ = (next_ + 1) % shape_.cycle();
+  if (next_ == 0) end_cycle();
+}
+
+void TimedAppend::end_cycle() {
+  for (Cycle& cycle : cycles_) {
+    cycle_means_.push_back(cycle.device / shape_.cycle());
+    host_cycle_means_.push_back(cycle.host / shape_.cycle());
+    cycle = {};
+  }
+}
+
+void TimedAppend::clear() {
+  calls_.clear();
+  cycle_means_.clear();
+  host_cycle_means_.clear();
+}
+
+AppendTiming TimedAppend::timing() const {
+  return {.call = summary(calls_), .mean = median(cycle_means_), .host_mean = median(host_cycle_means_)};
+}
+
+std::vector<AppendTiming> time_interleaved(std::span<TimedAppend> subjects, const AppendShape& shape,
+                                           Progress& progress) {
+  // Warm-up, a whole cycle: forks get pages of their own and room in their lists, which long sequences have.
+  for (TimedAppend& subject : subjects) {
+    for (int32_t call = 0; call < shape.cycle(); ++call) subject.run();
+    subject.clear();
+  }
+  repeat_in_turn(subjects.size(), shape.cycle(), progress, [&](size_t i) { subjects[i].run(); });
+  std::vector<AppendTiming> timings;
+  for (const TimedAppend& subject : subjects) timings.push_back(subject.timing());
+  return timings;
+}
+
+uint64_t timing_memory(const TimedDevice& device, const AppendShape& shape, size_t subjects) {
+  constexpr uint64_t kRunTokens = uint64_t{32} * KVQ_PAGE_SLOTS;  // pages that a sequence may reserve
+  const auto length = static_cast<uint64_t>(shape.length);
+  const uint64_t lists = length / KVQ_PAGE_SLOTS * static_cast<uint64_t>(shape.layer.kv_heads) * sizeof(void*);
+  const uint64_t cycles = shape.is_decoding() ? kMaxRepetitions / static_cast<uint64_t>(shape.cycle()) + 2 : 1;
+  const uint64_t own_tokens = cycles * shape.cycle_tokens() + kRunTokens;
+  const uint64_t token_bytes = shape.layer.fp16_token_bytes();
+  const uint64_t input = 2 * shape.cycle_tokens() * shape.layer.token_width() * bytes_of(shape.dtype);
+  return input +
+         subjects * (length * token_bytes + sequences_in_turn(device, shape) * (own_tokens * token_bytes + 2 * lists));
+}
+
+TimedAttention::TimedAttention(TimedDevice& device, kvq_context* context, const Spec& format,
+                               const AttentionShape& shape)
+    : device_(&device),
+      cache_(cache_of_layers(context, format, shape.layer)),
+      out_(device.upload(std::vector<std::byte>(query_scalars(shape) * sizeof(float)))),
+      n_queries_(shape.queries) {
+  const size_t scalars = query_scalars(shape);
+  for (size_t i = 0; i < std::clamp<size_t>(kQueryScalars / scalars, 1, kMostQueries); ++i) {
+    queries_.push_back(random_scalars(device, scalars, kAttentionQuerySeed + i));
+  }
+  fill_first(shape);
+  if (format.evicts()) compress_first(format, shape);
+  for (const kvq::Sequence& sequence : batches_.front()) {
+    bytes_ += kv_bytes(sequence.usage());
+    bits_ = sequence.usage().bits_per_scalar;
+  }
+  const uint64_t wanted = std::min(device.bytes_to_rotate(false), shape.most_bytes);
+  copy_first(std::clamp<uint64_t>((wanted + bytes_ - 1) / bytes_, 1, kMostCaches) - 1);
+}
+
+void TimedAttention::fill_first(const AttentionShape& shape) {
+  SequenceBatch batch;
+  for (int32_t i = 0; i < shape.batch; ++i) batch.emplace_back(cache_);
+  append_random(*device_, batch, shape.layer, shape.length);
+  batches_.push_back(std::move(batch));
+}
+
+// As after a prompt of random tokens, whose last queries are random too.
+void TimedAttention::compress_first(const Spec& format, const AttentionShape& shape) {
+  const int32_t window = std::min(format.policy.describe().eviction_window, shape.length);
+  auto options = kvq::initialised<kvq_compress_options>();
+  options.budget = format.budget_after(shape.length);
+  for (kvq::Sequence& sequence : batches_.front()) {
+    attend_random(*device_, cache_, sequence, shape.layer, window);
+    sequence.compress(options);
+  }
+}
+
+// By way of snapshots, which is faster than encoding everything again. A fork would share the pages.
+void TimedAttention::copy_first(uint64_t copies) {
+  if (copies == 0) return;
+  std::vector<std::vector<std::byte>> snapshots;
+  for (const kvq::Sequence& sequence : batches_.front()) {
+    snapshots.push_back(sequence.save());
+  }
+  for (uint64_t i = 0; i < copies; ++i) {
+    SequenceBatch batch;
+    for (const std::vector<std::byte>& snapshot : snapshots) {
+      batch.push_back(kvq::Sequence::load(cache_, snapshot));
+    }
+    batches_.push_back(std::move(batch));
+  }
+}
+
+double TimedAttention::run() {
+  const auto sequences = kvq::pointers(batches_[runs_ % batches_.size()]);
+  const std::vector<int32_t> counts(sequences.size(), n_queries_);
+  auto batch = kvq::initialised<kvq_attend_batch>();
+  batch.n_sequences = static_cast<int32_t>(sequences.size());
+  batch.sequences = sequences.data();
+  batch.query_counts = counts.data();
+  batch.q = queries_[runs_ % queries_.size()].get();
+  batch.output = out_.get();
+  ++runs_;
+  const auto attend = [&] { cache_.attend(0, batch); };
+  if (device_->forgets_instructions()) attend();
+  return device_->time(attend);
+}
+
+uint64_t timing_memory(const TimedDevice& device, const AttentionShape& shape, size_t subjects) {
+  const uint64_t fp16 =
+      shape.layer.fp16_token_bytes() * static_cast<uint64_t>(shape.length) * static_cast<uint64_t>(shape.batch);
+  return subjects * (fp16 + device.bytes_to_rotate(false));
+}
+
+}  // namespace cli

@@ -1,0 +1,149 @@
+#pragma once
+
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include "bench/random_layer.h"
+#include "bench/timing.h"
+#include "options/spec.h"
+
+namespace cli {
+
+struct AppendShape {
+  LayerShape layer{};
+  int32_t length = 8192;  // tokens held before the first call
+  int32_t tokens = 1;     // of one call
+  kvq_dtype dtype = KVQ_F32;
+
+  /// Decoding: calls of less than a page follow each other on one sequence. Each longer call, a prompt or a piece of
+  /// one, gets a sequence of its own, so that none begins with more tokens than `length`.
+  bool is_decoding() const { return tokens < KVQ_PAGE_SLOTS; }
+
+  /// Calls after which the open page is as full as before, so that all the work a token causes is among them.
+  int32_t cycle() const { return is_decoding() ? KVQ_PAGE_SLOTS / std::gcd(int32_t{KVQ_PAGE_SLOTS}, tokens) : 1; }
+  uint64_t cycle_tokens() const { return static_cast<uint64_t>(cycle()) * static_cast<uint64_t>(tokens); }
+};
+
+/// Random keys and values for one cycle of calls.
+class AppendInput {
+ public:
+  AppendInput(TimedDevice& device, const AppendShape& shape);
+
+  const void* keys(int32_t call) const { return at(keys_, call); }
+  const void* values(int32_t call) const { return at(values_, call); }
+  /// Bytes of the keys and values of a call.
+  uint64_t call_bytes() const { return 2 * stride_; }
+
+ private:
+  const void* at(const DeviceBuffer& buffer, int32_t call) const {
+    return static_cast<const std::byte*>(buffer.get()) + static_cast<size_t>(call) * stride_;
+  }
+
+  DeviceBuffer keys_;  // [cycle, tokens, kv_heads, head_dim]
+  DeviceBuffer values_;
+  size_t stride_;
+};
+
+/// Microseconds of appending.
+struct AppendTiming {
+  Timing call;             // single calls
+  double mean = 0.0;       // of the calls of a cycle; the median of all cycles
+  double host_mean = 0.0;  // the same of the time until a call returns, which on a GPU is not when its work is done
+};
+
+/// Appending to one layer, ready to be timed. While decoding it serves as many sequences in turn as it takes that a
+/// call finds its page in memory and not in the processor's own cache.
+class TimedAppend {
+ public:
+  /// `context` computes on `device`. `input` must outlive this.
+  TimedAppend(TimedDevice& device, kvq_context* context, const llama::CacheFormat& format, const AppendShape& shape,
+              const AppendInput& input);
+
+  /// The next call on each sequence.
+  void run();
+  /// Forget the calls so far.
+  void clear();
+  /// Times of the calls so far, which make whole cycles.
+  AppendTiming timing() const;
+
+  /// Bytes of tokens that a call reads and of pages that it writes, in the mean of a cycle.
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  struct Cycle {
+    double device = 0.0;  // microseconds so far
+    double host = 0.0;
+  };
+
+  void append(kvq::Sequence& sequence, int32_t call);
+  void time_append(kvq::Sequence& sequence, Cycle& cycle);
+  void end_cycle();
+  uint64_t bytes_written_in_cycle();
+
+  TimedDevice* device_;
+  AppendShape shape_;
+  const AppendInput* input_;
+  kvq::Cache cache_;
+  kvq::Sequence start_;                   // holds `length` tokens
+  std::vector<kvq::Sequence> sequences_;  // while decoding
+  std::vector<Cycle> cycles_;             // those that the sequences are in
+  int32_t next_ = 0;                      // call of the cycle
+  std::vector<double> calls_;             // microseconds
+  std::vector<double> cycle_means_;
+  std::vector<double> host_cycle_means_;
+  uint64_t bytes_ = 0;
+};
+
+/// Time all subjects in turn. `progress` advances by up to kTimingSteps.
+std::vector<AppendTiming> time_interleaved(std::span<TimedAppend> subjects, const AppendShape& shape,
+                                           Progress& progress);
+
+/// Bytes of the device that timing `subjects` subjects of this shape may take, at most.
+uint64_t timing_memory(const TimedDevice& device, const AppendShape& shape, size_t subjects);
+
+struct AttentionShape {
+  LayerShape layer{};
+  int32_t length = 32768;
+  int32_t batch = 1;
+  int32_t queries = 1;               // of a sequence: its newest tokens'
+  uint64_t most_bytes = UINT64_MAX;  // of all caches that calls read in turn: those of a small model stay in caches
+};
+
+/// Attention of one layer on random keys and values, ready to be timed. Holds as many equal caches as it takes that
+/// successive calls read theirs from memory and not from the processor's own cache.
+class TimedAttention {
+ public:
+  /// `context` computes on `device`.
+  TimedAttention(TimedDevice& device, kvq_context* context, const Spec& format, const AttentionShape& shape);
+
+  /// One call on the next of the caches with the next of the queries, in microseconds.
+  double run();
+
+  /// Bytes of the keys and values that one call reads, everything counted, and bits of a scalar.
+  uint64_t bytes() const { return bytes_; }
+  double bits() const { return bits_; }
+
+ private:
+  using SequenceBatch = std::vector<kvq::Sequence>;
+
+  void fill_first(const AttentionShape& shape);
+  void compress_first(const Spec& format, const AttentionShape& shape);
+  void copy_first(uint64_t copies);
+
+  TimedDevice* device_;
+  kvq::Cache cache_;
+  std::vector<SequenceBatch> batches_;  // equal ones, used in turn
+  std::vector<DeviceBuffer> queries_;   // [batch, queries, q_heads, head_dim] each, used in turn
+  DeviceBuffer out_;
+  int32_t n_queries_;  // of a sequence
+  size_t runs_ = 0;
+  uint64_t bytes_ = 0;
+  double bits_ = 0.0;
+};
+
+/// Bytes of the device that timing `subjects` subjects of this shape may take, at most.
+uint64_t timing_memory(const TimedDevice& device, const AttentionShape& shape, size_t subjects);
+
+}  // namespace cli

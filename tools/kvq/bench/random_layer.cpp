@@ -1,0 +1,338 @@
+#include "bench/random_layer.h"
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cmath>
+#include <deque>
+#include <optional>
+#include <random>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "llama/safetensors.h"
+#include "options/command.h"
+#include "options/spec.h"
+#include "terminal/output.h"
+
+namespace cli {
+namespace {
+
+constexpr int32_t kAppendChunk = 1024;
+constexpr uint64_t kLayerKeySeed = 1;
+constexpr uint64_t kLayerValueSeed = 2;
+constexpr uint64_t kLayerQuerySeed = 2000;
+
+// Random numbers are as random when they are cut off instead of rounded, and when the smallest become zero.
+uint16_t cut_to_float16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t magnitude = bits & 0x7FFFFFFFU;
+  const uint32_t half = magnitude < 0x38800000U ? 0 : (magnitude - 0x38000000U) >> 13U;
+  return static_cast<uint16_t>((bits >> 16U & 0x8000U) | half);
+}
+
+uint16_t cut_to_bfloat16(float value) { return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16U); }
+
+constexpr int32_t kTokens = 1024;
+constexpr uint64_t kSpecQuerySeed = 10;
+constexpr double kRouterBits = 4.25;
+constexpr uint64_t kSpecKeySeed = 11;
+constexpr uint64_t kSpecValueSeed = 12;
+
+kvq::Codebook train_on_random(kvq_context* context, int32_t bits, kvq_scope scope, const LayerShape& shape) {
+  auto options = kvq::initialised<kvq_codebook_trainer_options>();
+  options.n_layers = 1;
+  options.kv_heads = shape.kv_heads;
+  options.head_dim = shape.head_dim;
+  options.key_stages = key_stages(bits, shape.head_dim);
+  options.key_norms = scope;
+  options.value_bits = bits;
+  options.value_scope = scope;
+  options.key_rounds = 1;
+  options.value_rounds = 1;
+  kvq::CodebookTrainer trainer(context, options);
+  const size_t scalars = kTokens * shape.token_width();
+  const std::vector<float> keys = normal_numbers(scalars, kSpecKeySeed);
+  const std::vector<float> values = normal_numbers(scalars, kSpecValueSeed);
+  trainer.add(0, kTokens, keys, values);
+  trainer.run(0);
+  return trainer.result();
+}
+
+/// Routers that choose formats of so many bits in the mean for random pages, and the policy that they serve.
+Spec random_router(kvq_context* context, double bits, const LayerShape& shape) {
+  constexpr std::string_view kPolicy = "{version: 1, sink: 1, router: {experts: [fp16, int4, int2]}}";
+  const kvq::Context trains{kvq::initialised<kvq_context_options>()};  // which only CPUs do
+  auto layer = kvq::initialised<kvq_cache_options>();
+  layer.n_layers = 1;
+  layer.q_heads = shape.q_heads;
+  layer.kv_heads = shape.kv_heads;
+  layer.head_dim = shape.head_dim;
+  auto options = kvq::initialised<kvq_router_trainer_options>();
+  options.mean_bits = bits;
+  options.epochs = 1;
+  kvq::RouterTrainer trainer(trains, layer, kvq::Policy::load(trains, kPolicy), options);
+  const std::vector<float> queries = normal_numbers(
+      size_t{kTokens} * static_cast<size_t>(shape.q_heads) * static_cast<size_t>(shape.head_dim), kSpecQuerySeed);
+  const std::vector<float> keys = normal_numbers(kTokens * shape.token_width(), kSpecKeySeed);
+  const std::vector<float> values = normal_numbers(kTokens * shape.token_width(), kSpecValueSeed);
+  trainer.add(0, kTokens, queries, keys, values);
+  trainer.run(1.0);
+  return {.policy = kvq::Policy::load(context, kPolicy), .router = kvq::Router::load(context, trainer.result().save())};
+}
+
+template <typename Number>
+std::optional<Number> number_in(const std::string& text) {
+  Number number{};
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return code == std::errc() && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
+}
+
+double router_bits(const SpecParts& parts) {
+  if (parts.base == kMoqae) return kRouterBits;
+  if (const auto bits = number_in<double>(parts.variant)) return *bits;
+  throw UsageError(parts.given + ": must end in a number of bits, as moqae-7.5 does");
+}
+
+kvq::Centres random_centres(kvq_context* context, const SpecParts& parts, const LayerShape& shape) {
+  constexpr int32_t kMostCentres = 256;
+  const std::optional<int32_t> centres = number_in<int32_t>(parts.variant);
+  if (!centres || *centres < 1 || *centres > kMostCentres) {
+    throw UsageError(parts.given + ": must end in a number of centres, 1 to " + std::to_string(kMostCentres));
+  }
+  auto options = kvq::initialised<kvq_centres_trainer_options>();
+  options.n_layers = 1;
+  options.kv_heads = shape.kv_heads;
+  options.head_dim = shape.head_dim;
+  options.key_centres = *centres;
+  options.value_centres = *centres;
+  kvq::CentresTrainer trainer(context, options);
+  const size_t scalars = kTokens * shape.token_width();
+  trainer.add(0, kTokens, normal_numbers(scalars, kSpecKeySeed), normal_numbers(scalars, kSpecValueSeed));
+  trainer.run(0);
+  return trainer.result();
+}
+
+/// The text up to the first comma, which is taken off with it.
+std::string_view cut_front(std::string_view& text) {
+  const size_t comma = std::min(text.find(','), text.size());
+  const std::string_view front = text.substr(0, comma);
+  text.remove_prefix(std::min(comma + 1, text.size()));
+  return front;
+}
+
+/// What is behind the hyphen of commvq-2,head,attention=tables.
+struct CommvqVariant {
+  int32_t bits;
+  kvq_scope scope = KVQ_SCOPE_LAYER;
+  std::string attention = "auto";
+};
+
+CommvqVariant commvq_variant(const SpecParts& parts) {
+  constexpr std::string_view kAttention = "attention=";
+  std::string_view rest = parts.variant;
+  const std::string_view bits = cut_front(rest);
+  if (bits != "1" && bits != "2") {
+    throw UsageError(parts.given + ": \"commvq-\" must be followed by 1 or 2, a number of bits");
+  }
+  CommvqVariant variant{.bits = bits == "1" ? 1 : 2};
+  while (!rest.empty()) {
+    const std::string_view option = cut_front(rest);
+    if (option == "head") {
+      variant.scope = KVQ_SCOPE_HEAD;
+    } else if (option.starts_with(kAttention)) {
+      variant.attention = option.substr(kAttention.size());
+    } else {
+      throw UsageError(parts.given + ": unknown option \"" + std::string(option) + "\", known are head, attention=");
+    }
+  }
+  return variant;
+}
+
+kvq::Policy load_policy(kvq_context* context, const SpecParts& parts, const std::string& policy) {
+  try {
+    return kvq::Policy::load(context, policy);
+  } catch (const kvq::Error& error) {
+    throw UsageError(parts.given + ": " + error.what());
+  }
+}
+
+/// What a VARIANT stands for here.
+Spec random_spec(kvq_context* context, const SpecParts& parts, const LayerShape& shape) {
+  if (parts.name == kMoqae) return random_router(context, router_bits(parts), shape);
+  Spec spec;
+  if (parts.name == kCommvq) {
+    const CommvqVariant variant = commvq_variant(parts);
+    spec.policy = load_policy(
+        context, parts, "{version: 1, keys: commvq, values: commvq, commvq: {attention: " + variant.attention + "}}");
+    spec.codebook = train_on_random(context, variant.bits, variant.scope, shape);
+  } else {
+    spec.policy = load_policy(context, parts, around_centres(parts.name));
+    spec.centres = random_centres(context, parts, shape);
+  }
+  return spec;
+}
+
+constexpr int32_t kKeyCodes = 64;
+constexpr uint64_t kCodeSeed = 20;
+
+/// The file of a codebook, in memory.
+class CodebookFile {
+ public:
+  void note(const std::string& name, const std::string& value) { content_.metadata[name] = value; }
+
+  /// In ascending order of name.
+  template <class Number>
+  void add(const std::string& name, const std::vector<int64_t>& shape, const std::vector<Number>& numbers) {
+    const auto bytes = std::as_bytes(std::span(numbers));
+    const std::vector<std::byte>& kept = tensors_.emplace_back(bytes.begin(), bytes.end());
+    constexpr const char* kType = sizeof(Number) == sizeof(float) ? "F32" : "F16";
+    content_.tensors.push_back({.name = "layers.0." + name, .dtype = kType, .shape = shape, .data = kept});
+  }
+
+  std::vector<std::byte> bytes() const {
+    std::vector<std::byte> file;
+    llama::write_safetensors(
+        content_, [&file](std::span<const std::byte> part) { file.insert(file.end(), part.begin(), part.end()); });
+    return file;
+  }
+
+ private:
+  llama::SafetensorsContent content_;
+  std::deque<std::vector<std::byte>> tensors_;
+};
+
+void describe(CodebookFile& file, int32_t bits, int32_t stages, const LayerShape& shape) {
+  file.note("type", "kvq.codebook");
+  file.note("version", "1");
+  file.note("n_layers", "1");
+  file.note("kv_heads", std::to_string(shape.kv_heads));
+  file.note("head_dim", std::to_string(shape.head_dim));
+  file.note("rope", "half");
+  file.note("key_stages", std::to_string(stages));
+  file.note("key_codes", std::to_string(kKeyCodes));
+  file.note("key_group", std::to_string(shape.head_dim / 2));
+  file.note("key_norms", "layer");
+  file.note("value_bits", std::to_string(bits));
+  file.note("value_scope", "layer");
+  file.note("model_id", hexadecimal(0));
+  file.note("seed", "0");
+  file.note("note", "random");
+  file.note("layers.0.tokens", "1");
+  std::string errors = "0";
+  for (int32_t stage = 1; stage < stages; ++stage) errors += " 0";
+  file.note("layers.0.key_errors", errors);
+  file.note("layers.0.value_error", "0");
+}
+
+}  // namespace
+
+std::vector<float> normal_numbers(size_t n, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> numbers(n);
+  for (float& number : numbers) number = normal(random);
+  return numbers;
+}
+
+std::vector<uint16_t> normal_float16(size_t n, uint64_t seed, double size) {
+  std::vector<uint16_t> halves;
+  halves.reserve(n);
+  for (const float number : normal_numbers(n, seed))
+    halves.push_back(cut_to_float16(static_cast<float>(size) * number));
+  return halves;
+}
+
+kvq::Cache cache_of_layers(kvq_context* context, const llama::CacheFormat& format, const LayerShape& shape,
+                           int32_t n_layers) {
+  auto options = kvq::initialised<kvq_cache_options>();
+  options.n_layers = n_layers;
+  if (format.codebook != nullptr) {
+    auto codebook = kvq::initialised<kvq_codebook_info>();
+    kvq::checked(kvq_codebook_describe, format.codebook, &codebook);
+    options.n_layers = codebook.n_layers;
+  }
+  options.q_heads = shape.q_heads;
+  options.kv_heads = shape.kv_heads;
+  options.head_dim = shape.head_dim;
+  return llama::make_cache(context, options, format);
+}
+
+size_t bytes_of(kvq_dtype dtype) { return dtype == KVQ_F32 ? sizeof(float) : sizeof(uint16_t); }
+
+DeviceBuffer random_scalars(TimedDevice& device, size_t n, uint64_t seed, kvq_dtype dtype) {
+  const std::vector<float> numbers = normal_numbers(n, seed);
+  if (dtype == KVQ_F32) return device.upload(std::as_bytes(std::span(numbers)));
+  std::vector<uint16_t> halves(n);
+  std::ranges::transform(numbers, halves.begin(), dtype == KVQ_F16 ? cut_to_float16 : cut_to_bfloat16);
+  return device.upload(std::as_bytes(std::span(halves)));
+}
+
+void append_random(TimedDevice& device, std::span<kvq::Sequence> sequences, const LayerShape& shape, int32_t length,
+                   int32_t n_layers) {
+  if (length == 0) return;
+  const size_t scalars = static_cast<size_t>(std::min(kAppendChunk, length)) * shape.token_width();
+  const DeviceBuffer keys = random_scalars(device, scalars, kLayerKeySeed);
+  const DeviceBuffer values = random_scalars(device, scalars, kLayerValueSeed);
+  for (kvq::Sequence& sequence : sequences) {
+    for (int32_t begin = 0; begin < length; begin += kAppendChunk) {
+      const int32_t n = std::min(kAppendChunk, length - begin);
+      for (int32_t layer = 0; layer < n_layers; ++layer) sequence.append(layer, n, keys.get(), values.get(), KVQ_F32);
+    }
+  }
+}
+
+void attend_random(TimedDevice& device, kvq::Cache& cache, kvq::Sequence& sequence, const LayerShape& shape,
+                   int32_t queries, int32_t n_layers) {
+  const size_t scalars =
+      static_cast<size_t>(queries) * static_cast<size_t>(shape.q_heads) * static_cast<size_t>(shape.head_dim);
+  const DeviceBuffer q = random_scalars(device, scalars, kLayerQuerySeed);
+  const DeviceBuffer out = device.upload(std::vector<std::byte>(scalars * sizeof(float)));
+  const kvq_sequence* const only = sequence;
+  auto batch = kvq::initialised<kvq_attend_batch>();
+  batch.n_sequences = 1;
+  batch.sequences = &only;
+  batch.query_counts = &queries;
+  batch.q = q.get();
+  batch.output = out.get();
+  for (int32_t layer = 0; layer < n_layers; ++layer) cache.attend(layer, batch);
+}
+
+Spec load_layer_spec(kvq_context* context, const std::string& text, const LayerShape& shape) {
+  const SpecParts parts = parse_spec("--kv", text);
+  const bool is_lone_router = parts.base == kMoqae && parts.files.empty();
+  if (parts.variant.empty() && !is_lone_router) return load_spec(context, parts);
+  Spec spec = random_spec(context, parts, shape);
+  add_eviction(context, parts, spec);
+  return spec;
+}
+
+kvq::Codebook random_codebook(kvq_context* context, int32_t bits, const LayerShape& shape) {
+  const int32_t stages = key_stages(bits, shape.head_dim);
+  const auto width = static_cast<int64_t>(shape.token_width());
+  const int64_t value_codes = bits * width;
+  CodebookFile file;
+  describe(file, bits, stages, shape);
+
+  // Codes are as large as what they stand for: stages add up to vectors of norm 1, half of the bits to values of
+  // variance 1.
+  const size_t in_codes = static_cast<size_t>(kKeyCodes) * static_cast<size_t>(shape.head_dim);
+  const double key_size = 1.0 / std::sqrt(static_cast<double>(stages) * static_cast<double>(width));
+  file.add("keys.codes", {shape.kv_heads, 1, stages, kKeyCodes, shape.head_dim / 2, 2},
+           normal_float16(static_cast<size_t>(shape.kv_heads * stages) * in_codes, kCodeSeed, key_size));
+  const double value_size = 2.0 / std::sqrt(static_cast<double>(value_codes));
+  const std::vector<uint16_t> codes =
+      normal_float16(static_cast<size_t>(value_codes * width), kCodeSeed + 1, value_size);
+  const auto floats = [](int64_t n, float each) { return std::vector<float>(static_cast<size_t>(n), each); };
+  file.add("values.channel_scale", {shape.kv_heads, shape.head_dim}, floats(width, 1.0F));
+  file.add("values.codes", {1, value_codes, width}, codes);
+  file.add("values.offset", {1, width}, floats(width, 0.0F));
+  file.add("values.proposal", {1, value_codes, width}, codes);
+  file.add("values.proposal_bias", {1, value_codes}, floats(value_codes, 0.0F));
+  return kvq::Codebook::load(context, file.bytes());
+}
+
+}  // namespace cli

@@ -1,0 +1,107 @@
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "bench/bench.h"
+#include "bench/cache_timing.h"
+#include "bench/random_layer.h"
+#include "commands/commands.h"
+#include "options/command.h"
+#include "terminal/output.h"
+
+namespace cli {
+namespace {
+
+constexpr BenchLabels kAttendLabels{"kv", "kv_bits", "format", "bits per\nscalar"};
+
+struct BenchAttendOptions : BenchOptions {
+  std::vector<int32_t> lengths{AttentionShape{}.length};
+  int32_t batch = AttentionShape{}.batch;
+  int32_t queries = AttentionShape{}.queries;
+
+  AttentionShape shape(int32_t length) const {
+    return {.layer = layer, .length = length, .batch = batch, .queries = queries};
+  }
+};
+
+/// All formats over so many tokens.
+struct BenchAttendMeasurement {
+  int32_t length;
+  std::vector<BenchRow> rows;
+};
+
+void print_result_json(const BenchAttendOptions& options, const std::vector<BenchAttendMeasurement>& measured,
+                       const BenchMachine& machine) {
+  const bool several = measured.size() > 1;
+  Json parameters = {{"batch", options.batch}, {"queries", options.queries}};
+  std::vector<Json> rows;
+  for (const BenchAttendMeasurement& each : measured) {
+    for (Json& row : bench_rows_json(each.rows, kAttendLabels, machine)) {
+      (several ? row : parameters)["length"] = each.length;
+      rows.push_back(std::move(row));
+    }
+  }
+  print_bench_json(rows, options.with_layer(parameters), options.compute, machine);
+}
+
+void print_result(const BenchAttendOptions& options, const std::vector<BenchAttendMeasurement>& measured,
+                  const BenchMachine& machine) {
+  if (options.json) return print_result_json(options, measured, machine);
+  std::string text;
+  for (const BenchAttendMeasurement& each : measured) {
+    text += (text.empty() ? "" : "\n") + std::string("One layer of ") + std::to_string(options.layer.q_heads) +
+            " query and " + std::to_string(options.layer.kv_heads) + " KV heads of " +
+            std::to_string(options.layer.head_dim) + ", " + std::to_string(each.length) + " tokens, batch " +
+            std::to_string(options.batch) +
+            (options.queries == 1 ? "" : ", " + std::to_string(options.queries) + " queries") + ";\n" +
+            bench_rows_text(each.rows, kAttendLabels, machine);
+  }
+  print_text(text);
+}
+
+void check_queries(const BenchAttendOptions& options) {
+  const int32_t shortest = std::ranges::min(options.lengths);
+  if (options.queries <= shortest) return;
+  throw UsageError("--queries " + std::to_string(options.queries) + ": there are only " + std::to_string(shortest) +
+                   " tokens, the newest of which ask");
+}
+
+void run(const BenchAttendOptions& options) {
+  check_queries(options);
+  const std::unique_ptr<TimedDevice> device = make_bench_device(options);
+  const AttentionShape longest = options.shape(std::ranges::max(options.lengths));
+  require_memory(*device, timing_memory(*device, longest, options.specs().size()));
+  const kvq::Context context = make_context(options.compute);
+  std::vector<BenchAttendMeasurement> measured;
+  for (const int32_t length : options.lengths) {
+    const auto make = [&](const std::string& spec) {
+      return TimedAttention(*device, context, load_layer_spec(context, spec, options.layer), options.shape(length));
+    };
+    const std::string label = "attention over " + std::to_string(length) + " tokens";
+    measured.push_back({length, measure_rows(label, options.specs(), make)});
+  }
+  const BenchMachine machine = measure_machine(*device, context);
+  print_result(options, measured, machine);
+}
+
+}  // namespace
+
+void add_bench_attend(Command bench) {
+  Command command =
+      bench.add_command("attend", "Time of attention on random keys and values, against FP16 in the same run");
+  auto options = std::make_shared<BenchAttendOptions>();
+  options->kv = {"int4"};
+  command.add_option(kContextNames, options->lengths, "Tokens in the cache; several, separated by commas, in turn")
+      .separated_by(',')
+      .range(1, 1 << 24)
+      .show_default();
+  command.add_option("--batch", options->batch, "Sequences, each of --context tokens").range(1, 1 << 12).show_default();
+  command
+      .add_option("--queries", options->queries, "Queries of a sequence: 1 as in decoding, --context as for a prompt")
+      .range(1, 1 << 16)
+      .show_default();
+  add_bench_options(command, *options);
+  command.on_run([options] { run(*options); });
+}
+
+}  // namespace cli

@@ -1,0 +1,174 @@
+#include "commands/demo.h"
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "bench/bench.h"
+#include "bench/random_layer.h"
+#include "bench/timing.h"
+#include "options/spec.h"
+#include "terminal/files.h"
+#include "terminal/output.h"
+#include "train/quantization.h"
+
+namespace cli {
+namespace {
+
+/// As load_layer_spec, but for codebooks, which would take longer to train than all else to time.
+Spec speed_spec(const kvq::Context& context, const std::string& format, const LayerShape& layer) {
+  const auto of_bits = [&](int32_t bits) {
+    return Spec{.policy = kvq::Policy::load(context, "{version: 1, keys: commvq, values: commvq}"),
+                .codebook = random_codebook(context, bits, layer)};
+  };
+  if (format == "commvq-1") return of_bits(1);
+  if (format == "commvq-2") return of_bits(2);
+  return load_layer_spec(context, format, layer);
+}
+
+/// Attention whose calls are watched.
+class WatchedAttention {
+ public:
+  WatchedAttention(ProcessorUse& use, TimedDevice& device, const kvq::Context& context, const std::string& format,
+                   const AttentionShape& shape)
+      : use_(&use), attention_(device, context, speed_spec(context, format, shape.layer), shape) {}
+
+  double run() {
+    return use_->watch([this] { return attention_.run(); });
+  }
+  uint64_t bytes() const { return attention_.bytes(); }
+  double bits() const { return attention_.bits(); }
+
+ private:
+  ProcessorUse* use_;
+  TimedAttention attention_;
+};
+
+/// The second half of the model's sample, whose beginning is scored.
+std::filesystem::path write_calibration_text(const std::filesystem::path& model,
+                                             const std::filesystem::path& directory) {
+  const std::string text = read_corpus(model / "sample.txt");
+  std::filesystem::path file = directory / "calibration.txt";
+  write_file(file, std::as_bytes(std::span(text).subspan(text.size() / 2)));
+  return file;
+}
+
+PerplexityResult measure_with(Engine& engine, const std::string& kv, llama::Tokens tokens,
+                              const PerplexityOptions& options) {
+  Progress progress("quality", int64_t{options.windows} * options.context);
+  const Spec format = load_spec(engine, kv);
+  return measure_perplexity(engine, format, tokens, options, progress);
+}
+
+double rise_percent(const WeightsRow& row, const WeightsRow& plain) {
+  return 100.0 * (row.perplexity.perplexity / plain.perplexity.perplexity - 1.0);
+}
+
+}  // namespace
+
+AttentionSpeed measure_attention_speed(const ComputeOptions& compute, const AttentionShape& shape,
+                                       const std::vector<std::string>& formats) {
+  const kvq::Context context = make_context(compute);
+  const std::unique_ptr<TimedDevice> device = make_timed_device(compute);
+  ProcessorUse use;
+  const std::vector<BenchRow> rows = measure_rows("speed", formats, [&](const std::string& format) {
+    return WatchedAttention(use, *device, context, format, shape);
+  });
+  AttentionSpeed speed{.microseconds = {}, .rounds = rows.front().timing.repetitions, .disturbance = {}};
+  double best_round = 0.0;
+  for (const BenchRow& row : rows) {
+    speed.microseconds.push_back(row.timing.min);
+    best_round += 1e-6 * row.timing.min;
+  }
+  // A GPU has a clock of its own, and others seldom use it.
+  if (compute.device == "cpu") {
+    const double mean_round = use.wall_seconds / (speed.rounds + 1);  // one more to warm up
+    speed.disturbance = {.slowdown = mean_round / best_round, .missing_share = use.missing_share(compute.threads)};
+  }
+  return speed;
+}
+
+ReadingSpeed measure_reading_speed(Engine& engine, llama::Tokens tokens, int32_t chunk) {
+  constexpr int kChunks = 32;  // one of which may be left alone, however busy the machine is
+  const auto size = static_cast<size_t>(chunk);
+  llama::Session session(engine.model, engine.context, load_spec(engine, "fp16"));
+  const auto read = [&] {
+    const Stopwatch watch;
+    session.forward(tokens.subspan(static_cast<size_t>(session.length()), size), true);
+    return watch.seconds();
+  };
+  read();  // work space
+  ProcessorUse use;
+  double best = use.watch(read);
+  for (int i = 1; i < kChunks; ++i) best = std::min(best, use.watch(read));
+  ReadingSpeed speed{.tokens_per_second = chunk / best, .disturbance = {}};
+  if (std::string_view(engine.context.describe().backend) == "cpu") {  // a GPU leaves processors alone
+    speed.disturbance = {.slowdown = use.wall_seconds / kChunks / best,
+                         .missing_share = use.missing_share(engine.threads->size())};
+  }
+  return speed;
+}
+
+std::vector<WeightsRow> WeightsDemo::measure(llama::Tokens tokens, const std::string& kv) const {
+  const TemporaryDirectory scratch;
+  ComputeOptions quantizing = compute;
+  quantizing.device = "cpu";  // where inputs of linear layers can be observed
+  const std::filesystem::path text = write_calibration_text(model, scratch.path());
+  std::vector<WeightsRow> rows;
+  for (const std::string& scheme : schemes) {
+    const std::filesystem::path file = scratch.path() / (scheme + ".safetensors");
+    const QuantizedModel quantized = quantize_model({.model = model.string(),
+                                                     .scheme = scheme,
+                                                     .hessian_texts = {text.string()},
+                                                     .hessian_tokens = hessian_tokens,
+                                                     .out = file,
+                                                     .compute = quantizing});
+    Engine engine(model, compute, file.string());
+    const auto row = [&](const std::string& cache) {
+      return WeightsRow{.scheme = scheme,
+                        .kv = cache,
+                        .linear_bits = engine.model.weights().linear_bits,
+                        .bits = engine.model.weights().bits,
+                        .bytes = quantized.bytes,
+                        .seconds = quantized.seconds(),
+                        .perplexity = measure_with(engine, cache, tokens, perplexity)};
+    };
+    rows.push_back(row("fp16"));
+    if (rows.size() == 1) rows.push_back(row(kv));
+    std::filesystem::remove(file);
+  }
+  return rows;
+}
+
+std::string weights_text(const std::vector<WeightsRow>& rows, const WeightsRow& plain) {
+  Table table({"weights", "KV format", "bits per\nweight", "model\nfile", "times\nsmaller", "perplexity",
+               "rise over\nFP16", "seconds\nto quantize"});
+  const auto add = [&](const WeightsRow& row, const std::string& rise, const std::string& seconds) {
+    table.add_row({row.scheme, row.kv, number_text(row.linear_bits, 2), bytes_text(row.bytes),
+                   number_text(static_cast<double>(plain.bytes) / static_cast<double>(row.bytes), 2),
+                   number_text(row.perplexity.perplexity, 3), rise, seconds});
+  };
+  add(plain, "", "");
+  for (const WeightsRow& row : rows) add(row, signed_percent(rise_percent(row, plain)), number_text(row.seconds, 1));
+  return table.text();
+}
+
+Json weights_json(const std::vector<WeightsRow>& rows, const WeightsRow& plain) {
+  Json list = Json::array();
+  for (const WeightsRow& row : rows) {
+    Json object;
+    object["scheme"] = row.scheme;
+    object["kv"] = row.kv;
+    object["linear_weight_bits"] = row.linear_bits;
+    object["weight_bits"] = row.bits;
+    object["bytes"] = row.bytes;
+    object["perplexity"] = row.perplexity.perplexity;
+    object["rise_percent"] = rise_percent(row, plain);
+    object["seconds"] = row.seconds;
+    list.push_back(std::move(object));
+  }
+  return list;
+}
+
+}  // namespace cli

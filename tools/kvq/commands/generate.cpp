@@ -1,0 +1,122 @@
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "commands/commands.h"
+#include "measure/generation.h"
+#include "options/command.h"
+#include "options/model_options.h"
+#include "terminal/files.h"
+#include "terminal/output.h"
+
+namespace cli {
+namespace {
+
+constexpr size_t kMaxPromptBytes = size_t{64} << 20;
+
+struct GenerateOptions : ModelOptions {
+  std::string prompt;
+  std::string prompt_file;
+  std::vector<std::string> stops;
+  int32_t max_tokens = 128;
+  int32_t chunk = 256;
+  std::string tuning;
+  SamplingOptions sampling;
+};
+
+std::string read_prompt_text(const GenerateOptions& options) {
+  if (options.prompt_file.empty()) return options.prompt;
+  return read_text(options.prompt_file == "-" ? "/dev/stdin" : options.prompt_file, kMaxPromptBytes);
+}
+
+std::vector<int32_t> prompt_tokens(const Engine& engine, const GenerateOptions& options, const std::string& text) {
+  const llama::ModelConfig& config = engine.model.config();
+  std::vector<int32_t> tokens = with_bos(config, engine.tokenizer.encode(text));
+  if (tokens.empty()) throw UsageError("the prompt is empty and the model has no token to begin a text with");
+  const int64_t total = static_cast<int64_t>(tokens.size()) + options.max_tokens;
+  if (total > config.max_positions) {
+    throw UsageError("the prompt of " + std::to_string(tokens.size()) + " tokens and --max-tokens " +
+                     std::to_string(options.max_tokens) + " exceed the model's " +
+                     std::to_string(config.max_positions) + " positions");
+  }
+  return tokens;
+}
+
+std::span<const float> read_prompt(llama::Session& session, llama::Tokens prompt, int32_t chunk) {
+  Progress progress("prompt", static_cast<int64_t>(prompt.size()));
+  return prefill(session, prompt, chunk, progress);
+}
+
+void run(const GenerateOptions& options) {
+  const std::string prompt_text = read_prompt_text(options);
+  Engine engine = options.load();
+  tune(engine, options.tuning, options.chunk);
+  const Spec format = load_spec(engine, options.kv);
+  const std::vector<int32_t> prompt = prompt_tokens(engine, options, prompt_text);
+  llama::Session session(engine.model, engine.context, format);
+  llama::Sampler sampler = options.sampling.sampler();
+
+  const std::span<const float> logits = read_prompt(session, prompt, options.chunk);
+  if (format.evicts()) session.compress();
+  if (!options.json) print_text(prompt_text);
+  std::optional<Progress> progress;
+  if (options.json) progress.emplace("text", options.max_tokens);
+  std::string text;
+  const auto show = [&](const std::string& more) {
+    text += more;
+    if (!options.json && !more.empty()) print_text(more);
+  };
+  StopTexts stops(options.stops);
+  Pace pace;
+  const std::vector<int32_t> tokens =
+      generate_tokens(engine.model.config(), session, logits, options.max_tokens, sampler, [&](int32_t token) {
+        pace.token();
+        show(stops.add(engine.tokenizer.decode_piece(token)));
+        if (progress) progress->advance(1);
+        return !stops.found();
+      });
+  show(stops.finish());
+  if (!options.json) {
+    print_text("\n");
+    const kvq_usage usage = session.usage();
+    std::fprintf(stderr, "%zu token%s%s; the cache of %zu takes %s\n", tokens.size(), tokens.size() == 1 ? "" : "s",
+                 pace.text().c_str(), prompt.size() + tokens.size(),
+                 (usage_text(usage) + fp16_text(usage, options.kv)).c_str());
+    return;
+  }
+
+  Json object;
+  object["text"] = text;
+  object["tokens"] = tokens;
+  object["prompt_tokens"] = prompt.size();
+  object["generated_tokens"] = tokens.size();
+  object["tokens_per_second"] = json_of(pace.tokens_a_second());
+  add_sizes(object, session.usage(), engine.model.weights());
+  object["device"] = options.compute.device;
+  print_json(object);
+}
+
+}  // namespace
+
+void add_generate(Command app) {
+  Command command = app.add_command("generate", "Continue a text");
+  auto options = std::make_shared<GenerateOptions>();
+  add_model_options(command, *options);
+  Command prompt = command.add_alternatives("Prompt");
+  prompt.add_option("--prompt", options->prompt, "Text to continue");
+  prompt.add_option("--prompt-file", options->prompt_file, "File with the text to continue; -: standard input");
+  add_stop_option(command, options->stops);
+  command.add_option("--max-tokens", options->max_tokens, "Tokens to generate at most")
+      .range(1, 1 << 24)
+      .show_default();
+  add_kv_option(command, options->kv);
+  add_sampling_options(command, options->sampling);
+  add_chunk_option(command, options->chunk, "Tokens of the prompt that enter the cache at once");
+  add_tuning_option(command, options->tuning);
+  add_run_options(command, options->compute, options->json);
+  command.on_run([options] { run(*options); });
+}
+
+}  // namespace cli

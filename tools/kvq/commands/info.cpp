@@ -1,0 +1,109 @@
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "commands/commands.h"
+#include "options/common.h"
+#include "terminal/output.h"
+
+namespace cli {
+namespace {
+
+struct InfoOptions {
+  ComputeOptions compute;
+  bool json = false;
+};
+
+struct Cuda {
+  std::vector<kvq_device_info> devices;
+  std::string unavailable_because;  // empty: available
+};
+
+Cuda find_cuda() {
+  Cuda cuda;
+  try {
+    cuda.devices.push_back(kvq::device_describe(KVQ_DEVICE_CUDA, 0));
+    for (int32_t i = 1; i < cuda.devices[0].n_devices; ++i)
+      cuda.devices.push_back(kvq::device_describe(KVQ_DEVICE_CUDA, i));
+  } catch (const kvq::Error& error) {
+    if (cuda.devices.empty()) cuda.unavailable_because = error.what();
+  }
+  return cuda;
+}
+
+// CUDA counts in hundreds and tens: 13020 is 13.2.
+std::string driver_text(int32_t version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+std::string capability_text(int32_t capability) {
+  return std::to_string(capability / 10) + "." + std::to_string(capability % 10);
+}
+
+std::string cuda_text(const Cuda& cuda) {
+  if (!cuda.unavailable_because.empty()) return "unavailable: " + cuda.unavailable_because;
+  std::string text;
+  for (const kvq_device_info& device : cuda.devices) {
+    text += (text.empty() ? "" : "\n                  ") + std::string(device.name) + ", " +
+            bytes_text(device.memory_bytes) + ", compute capability " + capability_text(device.compute_capability) +
+            ", driver for CUDA " + driver_text(device.driver_version);
+  }
+  return text;
+}
+
+// The first device; null where there is none.
+void add_cuda(Json& object, const Cuda& cuda) {
+  object["cuda_available"] = cuda.unavailable_because.empty();
+  object["cuda_unavailable_because"] = cuda.unavailable_because;
+  object["cuda_devices"] = cuda.devices.size();
+  for (const char* field : {"cuda_device", "cuda_memory_bytes", "cuda_compute_capability", "cuda_driver_version"}) {
+    object[field] = nullptr;
+  }
+  if (cuda.devices.empty()) return;
+  object["cuda_device"] = cuda.devices[0].name;
+  object["cuda_memory_bytes"] = cuda.devices[0].memory_bytes;
+  object["cuda_compute_capability"] = cuda.devices[0].compute_capability;
+  object["cuda_driver_version"] = cuda.devices[0].driver_version;
+}
+
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> names;
+  for (int32_t i = 0; i < kvq_cpu_isa_count(); ++i) names.emplace_back(kvq_cpu_isa_name(i));
+  return names;
+}
+
+void run(const InfoOptions& options) {
+  const kvq::Context context = make_context(options.compute);
+  const kvq_context_info info = context.describe();
+  const Cuda cuda = find_cuda();
+
+  if (options.json) {
+    Json object;
+    object["version"] = kvq_version_string();
+    object["api_version"] = kvq_api_version();
+    object["backend"] = info.backend;
+    object["isa"] = info.isa;
+    object["isa_available"] = instruction_sets();
+    object["threads"] = info.n_threads;
+    add_cuda(object, cuda);
+    return print_json(object);
+  }
+  std::string available;
+  for (const std::string& name : instruction_sets()) available += (available.empty() ? "" : ", ") + name;
+  print_text("kvq " + std::string(kvq_version_string()) + ", API version " + std::to_string(kvq_api_version()) + "\n" +
+             "backend           " + info.backend + "\n" +  //
+             "instruction set   " + info.isa + " (available: " + available + ")\n" + "threads           " +
+             std::to_string(info.n_threads) + "\n" +  //
+             "CUDA              " + cuda_text(cuda) + "\n");
+}
+
+}  // namespace
+
+void add_info(Command app) {
+  Command command = app.add_command("info", "Version, backends and instruction sets");
+  auto options = std::make_shared<InfoOptions>();
+  add_compute_options(command, options->compute);
+  add_json_flag(command, options->json);
+  command.on_run([options] { run(*options); });
+}
+
+}  // namespace cli

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "allocation/allocator.h"
+#include "allocation/probe.h"
+#include "allocation/sensitivities.h"
+#include "options/common.h"
+
+namespace cli {
+
+struct PlanOptions {
+  std::string model;
+  std::string text;
+  int64_t tokens = ProbeText{}.tokens;
+  double target_bits = 0.0;
+  uint64_t target_bytes = 0;
+  std::string memory;           // bytes of everything
+  double target_latency = 0.0;  // milliseconds
+  std::string goal = "loss";
+  double max_loss = 0.0;  // nats; 0: any
+  bool fusion = false;
+  int32_t check = 0;  // random plans to carry out
+  bool weights_only = false;
+  bool cache_only = false;
+  int32_t context = 0;  // 0: not given
+  int32_t batch = 1;
+  std::vector<std::string> schemes;
+  std::vector<std::string> formats;
+  std::string eviction;  // method; empty: none
+  std::filesystem::path measurements;
+  std::filesystem::path out;
+  bool frontier = false;
+  int32_t chunk = 256;
+  ComputeOptions compute;
+  bool json = false;
+};
+
+/// What is made as small as possible.
+kvq_plan_goal goal_of(const PlanOptions& options);
+
+/// Measure the model as far as that has not been done, choose what loses least, and report it.
+void choose_plan(const PlanOptions& options);
+
+/// Print how many bytes weights and caches take in each scheme and format, and what fits, of a model that is known by
+/// its configuration alone.
+void print_what_fits(const PlanOptions& options);
+
+/// Print a plan. \param uniform  plans that give everything the same
+void print_plan(const PlanOptions& options, const BitAllocator& allocator, const ModelPlan& plan,
+                const std::vector<UniformPlan>& uniform, double measuring_seconds);
+
+/// Carry out random plans, and print what they were expected to lose and what they lose.
+void print_check(const PlanOptions& options, const BitAllocator& allocator, const Probe& probe, Engine& engine);
+
+}  // namespace cli

@@ -1,0 +1,206 @@
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "allocation/latencies.h"
+#include "allocation/memory.h"
+#include "commands/plan.h"
+#include "llama/error.h"
+#include "options/model_options.h"
+#include "terminal/files.h"
+#include "terminal/output.h"
+
+namespace cli {
+namespace {
+
+/// Tokens of a prompt that attend at once, for which there must be work space.
+constexpr int32_t kQueries = 32;
+
+AllocationRequest request_of(const PlanOptions& options) {
+  return {.weights = !options.cache_only,
+          .cache = !options.weights_only,
+          .context = options.context,
+          .eviction = options.eviction,
+          .batch = options.batch,
+          .queries = options.memory.empty() || options.compute.device != "cpu" ? 0 : kQueries,
+          .schemes = options.schemes.empty() ? kvq::scheme_names() : options.schemes,
+          .formats = options.formats.empty() ? kFormatChoices : options.formats,
+          .fusion = options.fusion};
+}
+
+/// Bytes of what is planned.
+double byte_limit(const PlanOptions& options, const llama::ModelConfig& config) {
+  if (options.target_bytes > 0) return static_cast<double>(options.target_bytes);
+  double scalars = 0.0;
+  if (!options.cache_only) {
+    for (const llama::LinearLayer& layer : llama::all_linear_layers(config)) {
+      scalars += static_cast<double>(layer.weights());
+    }
+  } else {
+    scalars = 2.0 * config.n_layers * config.kv_heads * config.head_dim * options.context * options.batch;
+  }
+  return std::floor(options.target_bits * scalars / 8.0);
+}
+
+/// Whether times count.
+bool is_timed(const PlanOptions& options) {
+  return options.target_latency > 0.0 || goal_of(options) == KVQ_PLAN_SECONDS;
+}
+
+/// What the goal makes as small as possible.
+double cost(const ModelPlan& plan, kvq_plan_goal goal) {
+  if (goal == KVQ_PLAN_BYTES) return static_cast<double>(plan.bytes());
+  return goal == KVQ_PLAN_SECONDS ? plan.seconds : plan.loss();
+}
+
+AllocationLimits limits_of(const PlanOptions& options, const llama::ModelConfig& config) {
+  AllocationLimits limits;
+  if (options.target_bits > 0.0 || options.target_bytes > 0) limits.max_bytes = byte_limit(options, config);
+  if (options.target_latency > 0.0) limits.max_seconds = 1e-3 * options.target_latency;
+  if (options.max_loss > 0.0) limits.max_loss = options.max_loss;
+  limits.goal = goal_of(options);
+  return limits;
+}
+
+std::filesystem::path measurements_path(const PlanOptions& options) {
+  if (!options.measurements.empty()) return options.measurements;
+  const std::filesystem::path model = std::filesystem::weakly_canonical(options.model);
+  return model.filename().string() + ".measurements.json";
+}
+
+void write_plan(const PlanOptions& options, kvq_context* context, const ModelPlan& plan, const std::string& note) {
+  auto content = kvq::initialised<kvq_plan_content>();
+  std::vector<const char*> names;
+  std::vector<const char*> schemes;
+  for (const PlannedMatrix& each : plan.matrices) {
+    names.push_back(each.layer.name.c_str());
+    schemes.push_back(each.scheme.c_str());
+  }
+  content.n_matrices = static_cast<int32_t>(names.size());
+  content.names = names.data();
+  content.schemes = schemes.data();
+  kvq::Policy policy = nullptr;
+  if (!plan.cache.empty()) policy = kvq::Policy::load(context, policy_text(plan));
+  content.policy = policy;
+  content.bytes = static_cast<double>(plan.bytes());
+  content.seconds = plan.seconds;
+  content.loss = plan.loss();
+  content.note = note.c_str();
+  const kvq::Plan made(context, content);
+  const std::string text = made.save();
+  write_file(options.out, std::as_bytes(std::span(text)));
+}
+
+/// What a machine takes, measured if need be; nullptr: time does not count.
+const Latencies* times_of(const PlanOptions& options, const AllocationRequest& request, Engine& engine,
+                          Measurements& known) {
+  if (!is_timed(options)) return nullptr;
+  measure_latencies(known, engine, options.compute, request);
+  return &known.machines.at(machine_of(engine, options.compute));
+}
+
+/// What is not planned but takes memory too: embeddings and norms in 16 bits, and what is left as it is.
+uint64_t unplanned_bytes(const PlanOptions& options, kvq_context* context, const llama::ModelConfig& config) {
+  uint64_t bytes = other_tensor_bytes(config);
+  if (options.cache_only) bytes += packed_bytes("fp16", config);
+  if (options.weights_only) {
+    bytes += cache_usage(context, {config, options.context, options.batch, kQueries}, "fp16").total_bytes;
+  }
+  return bytes;
+}
+
+ModelPlan solve(const PlanOptions& options, const BitAllocator& allocator, Engine& engine) {
+  const llama::ModelConfig& config = engine.model.config();
+  AllocationLimits limits = limits_of(options, config);
+  if (options.memory.empty()) return allocator.solve(limits);
+  const auto memory = static_cast<double>(parse_byte_count(options.memory, "--memory"));
+  const auto others = static_cast<double>(unplanned_bytes(options, engine.context, config));
+  limits.max_bytes = memory - others;
+  if (limits.max_bytes <= 0.0) {
+    throw llama::Error("--memory " + options.memory + " is less than the " + bytes_text(static_cast<uint64_t>(others)) +
+                       " of what is not planned");
+  }
+  // Work space depends a little on the formats.
+  for (double all = 0.0;;) {
+    ModelPlan plan = allocator.solve(limits);
+    plan.other_bytes = static_cast<uint64_t>(others);
+    all = static_cast<double>(plan.total_bytes());
+    if (all <= memory) return plan;
+    limits.max_bytes -= all - memory;
+  }
+}
+
+/// The best of the plans that let tokens stay, or a share of them.
+struct BestPlan {
+  std::unique_ptr<BitAllocator> allocator;
+  AllocationRequest request;
+  ModelPlan plan;
+};
+
+BestPlan best_plan(const PlanOptions& options, AllocationRequest request, Engine& engine, Measurements& known) {
+  std::vector<double> shares = {1.0};
+  if (!request.eviction.empty()) shares.insert(shares.end(), kKeptShares.begin(), kKeptShares.end());
+  std::optional<BestPlan> best;
+  std::optional<kvq::Error> failure;  // with the smallest share
+  for (const double share : shares) {
+    request.share = share;
+    auto allocator = std::make_unique<BitAllocator>(engine.context, engine.model.config(), known,
+                                                    times_of(options, request, engine, known), request);
+    try {
+      ModelPlan plan = solve(options, *allocator, engine);
+      const kvq_plan_goal goal = goal_of(options);
+      if (!best || cost(plan, goal) < cost(best->plan, goal))
+        best = BestPlan{std::move(allocator), request, std::move(plan)};
+    } catch (const kvq::Error& error) {
+      if (error.status() != KVQ_E_LIMIT) throw;
+      failure = error;
+    }
+  }
+  if (!best) throw kvq::Error(*failure);
+  return std::move(*best);
+}
+
+/// With schemes of which it is known what they lose, unless these are too large.
+BestPlan best_plan_of_judged(const PlanOptions& options, const AllocationRequest& request, Engine& engine,
+                             Measurements& known) {
+  if (!request.weights || !options.schemes.empty()) return best_plan(options, request, engine, known);
+  AllocationRequest judged = request;
+  judged.schemes = judged_schemes(known, request.schemes);
+  try {
+    return best_plan(options, judged, engine, known);
+  } catch (const kvq::Error& error) {
+    if (error.status() != KVQ_E_LIMIT) throw;
+    return best_plan(options, request, engine, known);
+  }
+}
+
+}  // namespace
+
+void choose_plan(const PlanOptions& options) {
+  Engine engine(options.model, options.compute);
+  check_context(options.context, engine.model.config());
+  const AllocationRequest request = request_of(options);
+  for (const std::string& format : request.formats) load_spec(engine.context, format, "--format");
+  if (!request.eviction.empty()) load_spec(engine.context, "fp16+" + request.eviction + ":64", "--evict");
+  const ProbeWindows windows(engine, {.file = options.text, .tokens = options.tokens});
+  Measurements known(measurements_path(options), engine.model.weights().fingerprint, windows.note());
+  const double seconds = measure_losses(known, engine, windows, request, options.chunk);
+  if (options.check > 0) {
+    const BitAllocator allocator(engine.context, engine.model.config(), known, nullptr, request);
+    const Probe probe = make_probe(engine, windows, options.chunk);
+    return print_check(options, allocator, probe, engine);
+  }
+  const BestPlan best = best_plan_of_judged(options, request, engine, known);
+  if (!options.out.empty()) {
+    write_plan(options, engine.context, best.plan,
+               "for " + std::to_string(options.batch) + " x " + std::to_string(options.context) +
+                   " tokens; measured on " + windows.note());
+  }
+  const bool fuses = best.request.fusion;  // one scheme for all need not be one of its choices
+  const std::vector<UniformPlan> uniform =
+      fuses ? std::vector<UniformPlan>() : uniform_plans(*best.allocator, best.request);
+  print_plan(options, *best.allocator, best.plan, uniform, seconds);
+}
+
+}  // namespace cli

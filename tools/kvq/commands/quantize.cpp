@@ -1,0 +1,154 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "commands/commands.h"
+#include "llama/error.h"
+#include "options/command.h"
+#include "options/common.h"
+#include "options/model_options.h"
+#include "terminal/files.h"
+#include "terminal/output.h"
+#include "terminal/progress.h"
+#include "train/quantization.h"
+
+namespace cli {
+namespace {
+
+struct QuantizeOptions : Quantization {
+  bool force = false;
+  bool json = false;
+};
+
+void print_result_json(const QuantizeOptions& options, const QuantizedModel& result) {
+  const bool has_hessians = !result.note.empty();
+  Json object;
+  object["file"] = options.out.string();
+  object["bytes"] = result.bytes;
+  if (!options.scheme.empty()) object["scheme"] = options.scheme;
+  if (!options.plan.empty()) object["plan"] = options.plan;
+  object["bits"] = result.bits();
+  object["error"] = result.error();
+  if (has_hessians) object["proxy_error"] = result.proxy_error();
+  object["seconds"] = result.seconds();
+  object["weights_per_second"] = result.weights_per_second();
+  object["layers"] = Json::array();
+  for (const QuantizedLayer& each : result.layers) {
+    Json layer;
+    layer["name"] = each.layer.name;
+    layer["scheme"] = each.scheme;
+    layer["out"] = each.layer.out;
+    layer["in"] = each.layer.in;
+    layer["bits"] = each.bits;
+    layer["error"] = each.error;
+    if (has_hessians) layer["proxy_error"] = each.proxy_error;
+    layer["seconds"] = std::max(each.seconds, 0.0);
+    layer["resumed"] = each.seconds < 0.0;
+    object["layers"].push_back(std::move(layer));
+  }
+  print_json(object);
+}
+
+void print_result(const QuantizeOptions& options, const QuantizedModel& result) {
+  const bool has_hessians = !result.note.empty();
+  Table table({"layer", "weights", "scheme", "bits", "error", "proxy error", "seconds"});
+  const auto error_text = [](double error) { return number_text(error, 6); };
+  const auto proxy_text = [&](double error) { return has_hessians ? error_text(error) : std::string("-"); };
+  for (const QuantizedLayer& each : result.layers) {
+    table.add_row({each.layer.name, std::to_string(each.layer.out) + " x " + std::to_string(each.layer.in), each.scheme,
+                   number_text(each.bits, 3), error_text(each.error), proxy_text(each.proxy_error),
+                   each.seconds < 0.0 ? "kept" : number_text(each.seconds, 2)});
+  }
+  table.add_row({"all", "", "", number_text(result.bits(), 3), error_text(result.error()),
+                 proxy_text(result.proxy_error()), number_text(result.seconds(), 2)});
+  const std::string speed = result.weights_per_second() > 0.0
+                                ? number_text(1e-6 * result.weights_per_second(), 2) + " million weights a second\n"
+                                : std::string();
+  print_text(table.text() + "\nerrors are squared, over squared norms" +
+             (has_hessians ? ", the proxy's as seen in outputs for " + result.note : std::string()) + "\n" + speed +
+             "written to " + options.out.string() + " (" + bytes_text(result.bytes) + ")\n");
+}
+
+/// Ask on the terminal whether a file may be replaced if there is one; an Error if not, a UsageError if there is nobody
+/// to ask.
+void ask_to_replace(const std::filesystem::path& path) {
+  std::error_code failure;
+  const uint64_t size = std::filesystem::file_size(path, failure);
+  if (failure) return;
+  const std::string exists = path.string() + " is there already (" + bytes_text(size) + ")";
+  if (isatty(STDIN_FILENO) != 1 || isatty(STDERR_FILENO) != 1) {
+    throw UsageError("--out " + exists + ": --force (-f) replaces it");
+  }
+  std::fputs((exists + ". Replace it? [y/N] ").c_str(), stderr);
+  std::string answer;
+  std::getline(std::cin, answer);
+  if (answer != "y" && answer != "Y" && answer != "yes") throw llama::Error(path.string() + " stays as it was");
+}
+
+QuantizedModel quantize(const QuantizeOptions& options) {
+  try {
+    return quantize_model(options);
+  } catch (const Interrupted& interrupted) {
+    if (!std::filesystem::exists(options.partial())) throw;
+    throw llama::Error(std::string(interrupted.what()) + "; the same command goes on from the matrices kept in " +
+                       options.partial().string());
+  }
+}
+
+void run(const QuantizeOptions& options) {
+  if (options.scheme.empty() && options.plan.empty()) throw UsageError("give --scheme or --plan");
+  if (!options.scheme.empty()) check_scheme(options.scheme);
+  check_writable(options.out);
+  if (!options.force) ask_to_replace(options.out);
+  const QuantizedModel result = quantize(options);
+  if (options.json) return print_result_json(options, result);
+  print_result(options, result);
+}
+
+}  // namespace
+
+void add_quantize(Command app) {
+  Command command = app.add_command("quantize", "Write the linear layers of a model in 1 to 8 bits");
+  auto options = std::make_shared<QuantizeOptions>();
+  add_model_option(command, options->model);
+  command.add_option(
+      "--scheme", options->scheme,
+      "nuq-BITS, vq-BITS, tcq-BITS, tcx-BITS or fp16, for example nuq-4, vq-2.5 or tcq-2.75; with --plan, "
+      "of the matrices that the plan leaves out");
+  command.add_option("--plan", options->plan, "File of `kvq plan` that gives every matrix a scheme of its own");
+  command
+      .add_option("--out", options->out,
+                  "File to write; finished layers are kept in FILE.partial meanwhile, and taken up by the next run")
+      .not_empty()
+      .required();
+  command.add_flag("--force,-f", options->force, "Replace the file if it is there, without asking");
+  command
+      .add_option("--hessian", options->hessian_texts,
+                  "Text file to run the model on, so that codes are chosen by what outputs lose; several are mixed")
+      .repeatable_with_dots();
+  command.add_option("--hessian-tokens", options->hessian_tokens, "Tokens of the text, in windows of 2048")
+      .range(int64_t{1}, int64_t{1} << 40)
+      .show_default();
+  command.add_option_function(
+      "--hessian-memory",
+      [options](const std::string& text) { options->hessian_bytes = parse_byte_count(text, "--hessian-memory"); },
+      "Bytes that --hessian may take at once, such as 6GiB, of the machine's memory or, with --device cuda, the GPU's; "
+      "if all layers' take more, the text is run several times (default: half of what there is)");
+  command
+      .add_option("--rounding", options->rounding,
+                  "With --hessian: correct every column for the errors of others, or round each weight alone")
+      .one_of({"ldlq", "nearest"})
+      .show_default();
+  command.add_option("--damping", options->damping, "Share of the Hessian's mean diagonal to add to its diagonal")
+      .range(0.0, 1.0)
+      .show_default();
+  add_seed_option(command, options->seed, "Of the rotation's signs");
+  add_run_options(command, options->compute, options->json);
+  command.on_run([options] { run(*options); });
+}
+
+}  // namespace cli

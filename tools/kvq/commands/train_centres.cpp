@@ -1,0 +1,121 @@
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bench/timing.h"
+#include "commands/commands.h"
+#include "kvq.hpp"
+#include "llama/error.h"
+#include "options/model_options.h"
+#include "terminal/files.h"
+#include "terminal/output.h"
+#include "terminal/progress.h"
+#include "train/training.h"
+
+namespace cli {
+namespace {
+
+struct TrainedCentres {
+  kvq::Centres centres;
+  std::vector<double> layer_seconds;
+};
+
+struct TrainCentresOptions : TrainingOptions {
+  TrainCentresOptions() { tokens = 65536; }
+
+  int32_t key_centres = 256;
+  int32_t value_centres = 256;
+};
+
+void print_result(const TrainCentresOptions& options, const TrainedCentres& result, uint64_t file_bytes) {
+  const kvq_centres_info info = result.centres.describe();
+  const double seconds = std::accumulate(result.layer_seconds.begin(), result.layer_seconds.end(), 0.0);
+  Json layers = Json::array();
+  Table table({"layer", "left of keys", "left of values", "seconds"});
+  for (int32_t i = 0; i < info.n_layers; ++i) {
+    const kvq_centres_layer_info layer = result.centres.describe_layer(i);
+    const double layer_seconds = result.layer_seconds[static_cast<size_t>(i)];
+    layers.push_back({{"layer", i},
+                      {"key_residual", layer.key_residual},
+                      {"value_residual", layer.value_residual},
+                      {"seconds", layer_seconds}});
+    table.add_row({std::to_string(i), number_text(layer.key_residual, 4), number_text(layer.value_residual, 4),
+                   number_text(layer_seconds, 1)});
+  }
+  if (!options.json) {
+    table.add_row({"mean", number_text(info.key_residual, 4), number_text(info.value_residual, 4), ""});
+    return print_text(table.text() + "\nshares of squared norms; " + std::to_string(info.key_centres) +
+                      " centres for the keys and " + std::to_string(info.value_centres) +
+                      " for the values of a head, " + bytes_text(info.bytes) + " in memory\ntrained on " + info.note +
+                      " in " + number_text(seconds, 0) + " s\nwritten to " + options.out + " (" +
+                      bytes_text(file_bytes) + ")\n");
+  }
+  Json object;
+  object["file"] = options.out;
+  object["bytes"] = file_bytes;
+  object["memory_bytes"] = info.bytes;
+  object["key_centres"] = info.key_centres;
+  object["value_centres"] = info.value_centres;
+  object["key_residual"] = info.key_residual;
+  object["value_residual"] = info.value_residual;
+  object["tokens"] = info.tokens;
+  object["seconds"] = seconds;
+  object["layers"] = layers;
+  print_json(object);
+}
+
+/// Run the model over the windows, collect its keys and values, and train the layers one by one.
+TrainedCentres train(const TrainCentresOptions& options, TrainingInputs& inputs) {
+  const Interrupt interrupt;
+  auto trainer_options = kvq::initialised<kvq_centres_trainer_options>();
+  trainer_options.key_centres = options.key_centres;
+  trainer_options.value_centres = options.value_centres;
+  trainer_options.seed = options.seed;
+  set_model(trainer_options, inputs.engine, inputs.texts.note);
+  TrainedCentres result{.centres = nullptr, .layer_seconds = {}};
+  try {
+    kvq::CentresTrainer trainer(inputs.engine.context, trainer_options);
+    collect_tokens(
+        inputs.engine, inputs.texts.windows,
+        [&trainer](int32_t layer, int32_t n, const float* k, const float* v) { trainer.add(layer, n, k, v, KVQ_F32); });
+    Progress bar("training", trainer_options.n_layers * kLayerSteps);
+    for (int32_t layer = 0; layer < trainer_options.n_layers; ++layer) {
+      result.layer_seconds.push_back(train_layer(trainer, layer, bar));
+    }
+    result.centres = trainer.result();
+  } catch (const std::runtime_error&) {
+    Interrupt::check();
+    throw;
+  }
+  return result;
+}
+
+void run(const TrainCentresOptions& options) {
+  check_writable(options.out);
+  TrainingInputs inputs(options);
+  const TrainedCentres result = train(options, inputs);
+  const std::vector<std::byte> file = result.centres.save();
+  write_file(options.out, file);
+  print_result(options, result, file.size());
+}
+
+}  // namespace
+
+void add_train_centres(Command train) {
+  Command command = train.add_command(
+      "centres", "Centres of the keys and values of a model, around which gain-shape formats (gs, gt) store them");
+  auto options = std::make_shared<TrainCentresOptions>();
+  add_training_inputs(command, *options);
+  command.add_option("--key-centres", options->key_centres, "For the keys of a head; 1: their mean, 0: none")
+      .range(0, 256)
+      .show_default();
+  command.add_option("--value-centres", options->value_centres, "The same for values").range(0, 256).show_default();
+  add_training_options(command, *options, "File to write");
+  command.on_run([options] { run(*options); });
+}
+
+}  // namespace cli

@@ -1,0 +1,225 @@
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bench/timing.h"
+#include "commands/commands.h"
+#include "kvq.hpp"
+#include "llama/error.h"
+#include "llama/mapped_file.h"
+#include "options/model_options.h"
+#include "options/spec.h"
+#include "terminal/files.h"
+#include "terminal/output.h"
+#include "terminal/progress.h"
+#include "train/training.h"
+
+namespace cli {
+namespace {
+
+struct TrainCodebookOptions : TrainingOptions {
+  int32_t bits = 0;
+  std::string scope = "layer";
+  std::string value_method = "least-squares";
+  int32_t value_rounds = 0;  // 0: the library's choice
+  int32_t key_stages = 0;    // 0: those of `bits`
+  int32_t key_codes = 64;
+  int32_t key_group = 0;  // 0: one group a head
+};
+
+struct TrainedCodebook {
+  kvq::Codebook codebook;
+  std::vector<double> layer_seconds;  // negative: the layer was finished by an earlier run
+};
+
+/// Where finished layers are kept until all are.
+std::filesystem::path partial_of(const TrainCodebookOptions& options) { return options.out + ".partial"; }
+
+kvq_codebook_trainer_options trainer_options_of(const TrainCodebookOptions& options, const TrainingInputs& inputs) {
+  const int32_t head_dim = inputs.engine.model.config().head_dim;
+  auto result = kvq::initialised<kvq_codebook_trainer_options>();
+  result.key_stages = options.key_stages > 0 ? options.key_stages : key_stages(options.bits, head_dim);
+  result.key_codes = options.key_codes;
+  result.key_group = options.key_group;
+  result.value_bits = options.bits;
+  result.value_scope = options.scope == "head" ? KVQ_SCOPE_HEAD : KVQ_SCOPE_LAYER;
+  result.value_method = options.value_method == "network" ? KVQ_VALUES_NETWORK : KVQ_VALUES_LEAST_SQUARES;
+  result.value_rounds = options.value_rounds;
+  result.key_norms = result.value_scope;
+  result.seed = options.seed;
+  set_model(result, inputs.engine, inputs.texts.note);
+  return result;
+}
+
+void resume(kvq_context* context, kvq::CodebookTrainer& trainer, const std::filesystem::path& partial) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(partial, ignored)) return;
+  try {
+    const llama::MappedFile file(partial);
+    const kvq::Codebook codebook = kvq::Codebook::load(context, file.bytes());
+    trainer.resume(codebook);
+  } catch (const kvq::Error& error) {
+    throw llama::Error(partial.string() + " holds other work: " + error.what() + "; remove it or choose another --out");
+  }
+}
+
+std::vector<bool> finished_layers(const kvq::CodebookTrainer& trainer, int32_t n_layers) {
+  const kvq::Codebook codebook = trainer.result();
+  std::vector<bool> finished;
+  for (int32_t i = 0; i < n_layers; ++i) {
+    finished.push_back(codebook.describe_layer(i).present != 0);
+  }
+  return finished;
+}
+
+/// Run the model over the windows, collect the keys and values of the layers that are not in `partial` yet, and train
+/// them one by one. After an interruption and every other failure `partial` holds the layers finished so far.
+TrainedCodebook train_layers(const TrainCodebookOptions& options, TrainingInputs& inputs) {
+  Engine& engine = inputs.engine;
+  const std::filesystem::path partial = partial_of(options);
+  const kvq_codebook_trainer_options trainer_options = trainer_options_of(options, inputs);
+  const int32_t n_layers = trainer_options.n_layers;
+  kvq::CodebookTrainer trainer(engine.context, trainer_options);
+  resume(engine.context, trainer, partial);
+  const std::vector<bool> finished = finished_layers(trainer, n_layers);
+  TrainedCodebook result{.codebook = nullptr, .layer_seconds = std::vector<double>(finished.size(), -1.0)};
+  if (std::ranges::find(finished, false) != finished.end()) {
+    collect_tokens(engine, inputs.texts.windows, [&](int32_t layer, int32_t n, const float* k, const float* v) {
+      if (!finished[static_cast<size_t>(layer)]) trainer.add(layer, n, k, v, KVQ_F32);
+    });
+  }
+  Progress bar("training", n_layers * kLayerSteps);
+  for (int32_t layer = 0; layer < n_layers; ++layer) {
+    if (finished[static_cast<size_t>(layer)]) {
+      bar.advance(kLayerSteps);
+      continue;
+    }
+    result.layer_seconds[static_cast<size_t>(layer)] = train_layer(trainer, layer, bar);
+    write_file(partial, trainer.result().save());
+  }
+  result.codebook = trainer.result();
+  return result;
+}
+
+TrainedCodebook train(const TrainCodebookOptions& options, TrainingInputs& inputs) {
+  const Interrupt interrupt;
+  try {
+    return train_layers(options, inputs);
+  } catch (const std::runtime_error&) {
+    if (!Interrupt::requested()) throw;
+  }
+  std::error_code ignored;
+  const std::filesystem::path partial = partial_of(options);
+  if (!std::filesystem::exists(partial, ignored)) throw Interrupted();
+  throw llama::Error("interrupted; the same command goes on from the layers kept in " + partial.string());
+}
+
+/// Mean key errors of the first stage, the first two, the first four, … and all.
+std::string stages_text(const kvq::Codebook& codebook) {
+  const kvq_codebook_info info = codebook.describe();
+  std::string counts;
+  std::string errors;
+  for (int32_t next = 1; next < 2 * info.key_stages; next *= 2) {
+    const int32_t stages = std::min(next, info.key_stages);
+    double sum = 0.0;
+    for (int32_t i = 0; i < info.n_layers; ++i) {
+      sum += codebook.describe_layer(i).key_stage_errors[stages - 1];
+    }
+    counts += (counts.empty() ? "" : ", ") + std::to_string(stages);
+    errors += (errors.empty() ? "" : ", ") + number_text(sum / info.n_layers, 4);
+  }
+  return "key error after " + counts + " stages: " + errors;
+}
+
+void print_result(const TrainCodebookOptions& options, const TrainedCodebook& result, uint64_t file_bytes) {
+  const kvq_codebook_info info = result.codebook.describe();
+  double seconds = 0.0;
+  for (const double each : result.layer_seconds) seconds += std::max(each, 0.0);
+  Json layers = Json::array();
+  Table table({"layer", "key error", "value error", "seconds"});
+  for (int32_t i = 0; i < info.n_layers; ++i) {
+    const kvq_codebook_layer_info layer = result.codebook.describe_layer(i);
+    const double layer_seconds = result.layer_seconds[static_cast<size_t>(i)];
+    const bool resumed = layer_seconds < 0.0;
+    layers.push_back(
+        {{"layer", i},
+         {"key_error", layer.key_error},
+         {"key_stage_errors", std::span(layer.key_stage_errors).first(static_cast<size_t>(info.key_stages))},
+         {"value_error", layer.value_error},
+         {"seconds", std::max(layer_seconds, 0.0)},
+         {"resumed", resumed}});
+    table.add_row({std::to_string(i), number_text(layer.key_error, 5), number_text(layer.value_error, 5),
+                   resumed ? "kept" : number_text(layer_seconds, 1)});
+  }
+  if (!options.json) {
+    table.add_row({"mean", number_text(info.key_error, 5), number_text(info.value_error, 5), ""});
+    return print_text(table.text() + "\n" + stages_text(result.codebook) + "\nkeys " +
+                      number_text(info.key_true_bits, 2) + ", values " + number_text(info.value_true_bits, 2) +
+                      " bits per scalar; trained on " + info.note + " in " + number_text(seconds, 0) +
+                      " s\nwritten to " + options.out + " (" + bytes_text(file_bytes) + ")\n");
+  }
+  Json object;
+  object["file"] = options.out;
+  object["bytes"] = file_bytes;
+  object["key_bits"] = info.key_true_bits;
+  object["value_bits"] = info.value_true_bits;
+  object["bits"] = (info.key_true_bits + info.value_true_bits) / 2.0;
+  object["key_error"] = info.key_error;
+  object["value_error"] = info.value_error;
+  object["tokens"] = info.tokens;
+  object["seconds"] = seconds;
+  object["layers"] = layers;
+  print_json(object);
+}
+
+void run(const TrainCodebookOptions& options) {
+  check_writable(options.out);
+  TrainingInputs inputs(options);
+  const TrainedCodebook result = train(options, inputs);
+  const std::vector<std::byte> file = result.codebook.save();
+  write_file(options.out, file);
+  std::error_code ignored;
+  std::filesystem::remove(partial_of(options), ignored);
+  print_result(options, result, file.size());
+}
+
+}  // namespace
+
+void add_train_codebook(Command train) {
+  Command command = train.add_command("codebook", "CommVQ codebooks for the keys and values of a model");
+  auto options = std::make_shared<TrainCodebookOptions>();
+  add_training_inputs(command, *options);
+  command.add_option("--bits", options->bits, "Bits of a scalar, about").required().not_empty().one_of({1, 2});
+  command
+      .add_option("--scope", options->scope, "Value codes and key norms of a layer's heads together, or of each head")
+      .one_of({"layer", "head"})
+      .show_default();
+  command
+      .add_option("--value-method", options->value_method,
+                  "Train codes for values by least squares, or with a network that proposes bits (the paper's way)")
+      .one_of({"least-squares", "network"})
+      .show_default();
+  command
+      .add_option("--value-rounds", options->value_rounds,
+                  "Rounds of least squares, or of 50 steps of the network each (default: the library's choice)")
+      .range(1, 1000);
+  command.add_option("--key-stages", options->key_stages, "Stages of codes for keys (default: as many as --bits allow)")
+      .range(1, 64);
+  command.add_option("--key-codes", options->key_codes, "Codes of a stage, a power of two")
+      .not_empty()
+      .one_of({2, 4, 8, 16, 32, 64, 128, 256})
+      .show_default();
+  command.add_option("--key-group", options->key_group, "Pairs of channels that share indices (default: a head's)")
+      .range(1, 128);
+  add_training_options(
+      command, *options,
+      "File to write; finished layers are kept in FILE.partial meanwhile, and taken up by the next run");
+  command.on_run([options] { run(*options); });
+}
+
+}  // namespace cli

@@ -1,0 +1,125 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvq.hpp"
+#include "llama/model.h"
+#include "llama/sampler.h"
+#include "llama/tokenizer.h"
+#include "options/command.h"
+#include "options/common.h"
+#include "options/spec.h"
+
+namespace cli {
+
+/// A model with its tokenizer and a context that computes where the model does: on its threads, or on its GPU.
+struct Engine {
+  /// \param weights  a file of `kvq quantize` to take the weights from; empty: those of the model.
+  Engine(const std::filesystem::path& model_directory, const ComputeOptions& options, const std::string& weights = {});
+
+  std::filesystem::path directory;  // of the model
+  std::shared_ptr<llama::ThreadPool> threads;
+  kvq::Context context;
+  llama::Model model;
+  llama::Tokenizer tokenizer;
+};
+
+/// What every command that runs a model on a cache can be told.
+struct ModelOptions {
+  std::string model;    // directory
+  std::string weights;  // a file of `kvq quantize` to take the weights from; empty: those in the directory
+  std::string kv = "fp16";
+  std::string plan;  // a file of `kvq plan`; empty: none
+  ComputeOptions compute;
+  bool json = false;
+
+  /// An Error if the plan gives matrices other schemes than they have.
+  Engine load() const;
+};
+
+/// Add `--model`.
+void add_model_option(Command command, std::string& model,
+                      const std::string& help = "Model directory: config.json, tokenizer.json and *.safetensors");
+
+/// Add `--model`, `--weights` and `--plan`, which takes the place of a `--kv` that is not given.
+void add_model_options(Command command, ModelOptions& options);
+
+/// How tokens are chosen.
+struct SamplingOptions {
+  double temperature = 0.0;
+  double top_p = 0.95;
+  uint64_t seed = 1;
+
+  llama::Sampler sampler() const { return llama::Sampler(temperature, top_p, seed); }
+};
+
+/// Add `--temperature`, `--top-p` and `--seed`.
+void add_sampling_options(Command command, SamplingOptions& options);
+
+/// Add `--stop`, texts before which an answer ends.
+void add_stop_option(Command command, std::vector<std::string>& stops);
+
+/// Add `--text`, the file to evaluate a model on.
+void add_text_option(Command command, std::string& text);
+
+/// Add `--kv`, whose value is the default.
+void add_kv_option(Command command, std::string& kv, const std::string& help = kSpecHelp);
+
+/// Add `--context`, whose value is the default.
+Option add_context_option(Command command, int32_t& context, int32_t least, const std::string& help);
+
+/// Add `--chunk`, whose value is the default.
+void add_chunk_option(Command command, int32_t& chunk, const std::string& help = "Tokens that enter the cache at once");
+
+/// A UsageError if the model has fewer positions.
+void check_context(int32_t context, const llama::ModelConfig& config);
+
+/// What every command that compares a format with a reference can be told.
+struct ReferenceOptions : ModelOptions {
+  std::optional<std::string> against;  // nothing: not given
+  bool against_original = false;       // with the model's own weights, not those of a file
+
+  /// The SPEC of the cache to compare with; empty: nothing is compared.
+  std::string reference() const;
+  /// Why there is no reference, for a report.
+  std::string why_no_reference() const;
+  /// The reference; a UsageError that names `--against` if it evicts.
+  std::optional<Spec> load_reference(const Engine& engine) const;
+};
+
+/// Add `--against`.
+void add_against_option(Command command, ReferenceOptions& options);
+/// Add `--against-original`.
+void add_against_original_flag(Command command, ReferenceOptions& options);
+
+/// Add `--tuning`.
+void add_tuning_option(Command command, std::string& path);
+
+/// Which of a GPU's kernels are the fastest for linear layers, measured and kept in a file.
+class Tuning {
+ public:
+  /// Measures nothing.
+  Tuning() = default;
+  /// Reads the file if there is one. \param path  empty: nothing is measured. A UsageError if there is no GPU.
+  Tuning(const kvq::Context& context, std::string path);
+
+  /// For calls with these matrices and so many rows, unless it is known.
+  void measure(std::span<const qp_matrix* const> matrices, int32_t batch) const;
+  /// Writes the file.
+  void keep() const;
+
+ private:
+  const kvq::Context* context_ = nullptr;
+  std::string path_;
+};
+
+/// For the packed layers of a model, one row and `chunk` rows at a time.
+void tune(Engine& engine, const std::string& path, int32_t chunk);
+
+}  // namespace cli

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "kvq.hpp"
+#include "llama/cache_format.h"
+#include "options/spec_parser.h"
+
+namespace cli {
+
+struct Engine;
+
+inline constexpr const char* kSpecHelp =
+    "KV format; gs4 if hardly anything may be lost, gs2 if memory is short. There are\n"
+    "fp16, int8, int4, int3 and int2, integers also with +hadamard;\n"
+    "gs4, gs3, gs2, gs1 (a gain a token and codes of so many bits) and gt3, gt2, gt1 (codes of a trellis, which lose "
+    "less and take longer), around the mean of each page of keys, around nothing with +nocentre, or around trained "
+    "centres with :FILE;\n"
+    "KEYS/VALUES for two of these;\n"
+    "commvq:FILE with a file of codebooks; moqae:FILE with a file of routers, followed by @FILE if they choose "
+    "commvq;\n"
+    "commvq-1bit, commvq-2bit, gs2-256 and the like and moqae for files of these names beside the model;\n"
+    "a policy file (YAML) or plan, followed by @FILE for what was trained for it;\n"
+    "each with +METHOD:BUDGET to evict tokens after the prompt (streaming, h2o, snapkv, pyramid, adasnap, adapyramid) "
+    "down to so many a head or to a share of it, as in int4+adasnap:256 or int4+adasnap:25%.\n"
+    "The newest page of 32 tokens stays FP16, with codes of 3 bits and fewer the first one too";
+
+/// Methods of eviction, as SPECs name them.
+inline constexpr std::array<std::string_view, 6> kEvictionMethods = {"streaming", "h2o",     "snapkv",
+                                                                     "pyramid",   "adasnap", "adapyramid"};
+
+/// A file of `kvq plan`; an Error names it.
+kvq::Plan load_plan(kvq_context* context, const std::string& path);
+
+/// What a SPEC stands for.
+struct Spec {
+  kvq::Policy policy = nullptr;
+  kvq::Codebook codebook = nullptr;
+  kvq::Router router = nullptr;
+  kvq::Centres centres = nullptr;
+  double kept_share = 0.0;  // as in CacheFormat
+
+  operator llama::CacheFormat() const {
+    llama::CacheFormat format(policy, codebook, router, centres);
+    format.kept_share = kept_share;
+    return format;
+  }
+  bool evicts() const { return policy.describe().eviction_budget > 0; }
+  /// What kvq_compress is told after a prompt; 0: what the policy says.
+  int32_t budget_after(int32_t prompt) const;
+};
+
+/// A UsageError names `option`.
+Spec load_spec(kvq_context* context, const std::string& spec, const std::string& option = "--kv");
+/// The same with the files beside the model that names stand for: "commvq-1bit", "gs2-256", "moqae".
+Spec load_spec(const Engine& engine, const std::string& spec, const std::string& option = "--kv");
+
+/// What the parts of a SPEC stand for, but for a VARIANT.
+Spec load_spec(kvq_context* context, const SpecParts& parts);
+/// Add the eviction of a SPEC to a policy.
+void add_eviction(kvq_context* context, const SpecParts& parts, Spec& spec);
+
+/// Stages of 64 codes for keys in `bits` bits a scalar, with one group a head: 11 and 21 for heads of 128.
+int32_t key_stages(int32_t bits, int32_t head_dim);
+
+}  // namespace cli

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "llama/error.h"
+
+namespace cli {
+
+/// An Error that says why unless a file can be written there. Leaves no file behind.
+void check_writable(const std::filesystem::path& path);
+
+/// A file that is written piece by piece and appears under its name when it is whole.
+class OutputFile {
+ public:
+  explicit OutputFile(std::filesystem::path path);
+  /// Leaves nothing behind unless finish() was called.
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  void write(std::span<const std::byte> bytes);
+  void finish();
+
+ private:
+  std::filesystem::path path_;
+  std::filesystem::path temporary_;
+  std::FILE* file_;
+};
+
+/// Write a file, which appears under its name when it is whole.
+void write_file(const std::filesystem::path& path, std::span<const std::byte> bytes);
+
+/// The whole file; an Error that says why when it cannot be read, is a directory, or is longer than `max_bytes`.
+std::string read_text(const std::filesystem::path& path, size_t max_bytes);
+
+/// The whole of a text to evaluate on; also an Error when it is empty.
+std::string read_corpus(const std::filesystem::path& path);
+std::vector<std::string> read_corpora(const std::vector<std::string>& paths);
+
+/// A new directory under the system's temporary one, removed with its files in the end.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() {
+    std::string name = (std::filesystem::temp_directory_path() / "kvq-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw llama::Error("cannot make " + name + ": " + std::strerror(errno));
+    path_ = name;
+  }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  ~TemporaryDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace cli

@@ -1,0 +1,151 @@
+#include "terminal/output.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "llama/error.h"
+#include "llama/weights.h"
+
+namespace cli {
+namespace {
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+// The headings as rows of cells, bottom-aligned.
+std::vector<std::vector<std::string>> heading_rows(const std::vector<std::string>& headings) {
+  std::vector<std::vector<std::string>> columns;
+  size_t height = 0;
+  for (const std::string& heading : headings) {
+    columns.push_back(lines_of(heading));
+    height = std::max(height, columns.back().size());
+  }
+  std::vector<std::vector<std::string>> rows(height, std::vector<std::string>(headings.size()));
+  for (size_t column = 0; column < columns.size(); ++column) {
+    const size_t blank = height - columns[column].size();
+    for (size_t line = 0; line < columns[column].size(); ++line) rows[blank + line][column] = columns[column][line];
+  }
+  return rows;
+}
+
+std::string padded(const std::string& cell, size_t width, bool left) {
+  const std::string spaces(width - std::min(width, cell.size()), ' ');
+  return left ? cell + spaces : spaces + cell;
+}
+
+}  // namespace
+
+void print_text(const std::string& text) {
+  std::cout << text << std::flush;
+  if (!std::cout) throw llama::Error("cannot write to standard output");
+}
+
+void print_json(const Json& object) { print_text(object.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"); }
+
+uint64_t kv_bytes(const kvq_usage& usage) { return usage.sealed_bytes + usage.fp16_bytes + usage.metadata_bytes; }
+
+void add_usage(Json& object, const kvq_usage& usage) {
+  object["kv_bits"] = usage.bits_per_scalar;
+  object["kv_bytes"] = kv_bytes(usage);
+  object["fp16_kv_bytes"] = usage.plain_fp16_bytes;
+}
+
+void add_sizes(Json& object, const kvq_usage& usage, const llama::Weights& weights) {
+  add_usage(object, usage);
+  object["weight_bits"] = weights.bits;
+  if (weights.linear_bits > 0.0) object["linear_weight_bits"] = weights.linear_bits;
+}
+
+std::string number_text(double value, int digits) {
+  std::array<char, 64> text;
+  const int length = std::snprintf(text.data(), text.size(), "%.*f", digits, value);
+  return std::string(text.data(), static_cast<size_t>(length));
+}
+
+std::string duration_text(double seconds) {
+  constexpr int64_t kMinute = 60;
+  constexpr int64_t kHour = 60 * kMinute;
+  const int64_t whole = std::llround(seconds);
+  if (whole < kMinute) return std::to_string(whole) + " s";
+  if (whole < kHour) return std::to_string(whole / kMinute) + " min " + std::to_string(whole % kMinute) + " s";
+  return std::to_string(whole / kHour) + " h " + std::to_string(whole % kHour / kMinute) + " min";
+}
+
+std::string hexadecimal(uint64_t value) {
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string text;
+  for (int shift = 60; shift >= 0; shift -= 4) text += kDigits[value >> shift & 0xf];
+  return text;
+}
+
+std::string signed_percent(double percent) {
+  const std::string text = number_text(std::abs(percent), 2);
+  return (percent < 0.0 && text != "0.00" ? "-" : "+") + text + " %";
+}
+
+std::string bytes_text(uint64_t bytes) {
+  constexpr double kStep = 1024.0;
+  const auto value = static_cast<double>(bytes);
+  if (value < kStep) return std::to_string(bytes) + " B";
+  if (value < kStep * kStep) return number_text(value / kStep, 1) + " KiB";
+  if (value < kStep * kStep * kStep) return number_text(value / (kStep * kStep), 1) + " MiB";
+  return number_text(value / (kStep * kStep * kStep), 2) + " GiB";
+}
+
+std::string usage_text(const kvq_usage& usage) {
+  return bytes_text(kv_bytes(usage)) + " at " + number_text(usage.bits_per_scalar, 2) +
+         " bits per scalar (plain FP16: " + bytes_text(usage.plain_fp16_bytes) + ")";
+}
+
+std::string fp16_text(const kvq_usage& usage, const std::string& kv) {
+  if (kv == "fp16" || usage.fp16_bytes <= usage.sealed_bytes) return {};
+  return ", of which " + std::to_string(usage.fp16_pages) + " of " +
+         std::to_string(usage.fp16_pages + usage.sealed_pages) + " pages of " + std::to_string(KVQ_PAGE_SLOTS) +
+         " tokens are in FP16, as each head's newest always is: longer texts save more";
+}
+
+std::string weight_bits_text(const llama::Weights& weights) {
+  const std::string packed =
+      weights.linear_bits > 0.0 ? number_text(weights.linear_bits, 2) + " bits per weight in packed layers, " : "";
+  return packed + number_text(weights.bits, 2) + (packed.empty() ? " bits per weight" : " in all");
+}
+
+std::string Table::text() const {
+  std::vector<std::vector<std::string>> rows = heading_rows(headings_);
+  const size_t heading_height = rows.size();
+  rows.insert(rows.end(), rows_.begin(), rows_.end());
+
+  std::vector<size_t> widths(headings_.size(), 0);
+  for (const auto& row : rows) {
+    for (size_t column = 0; column < row.size(); ++column) {
+      widths[column] = std::max(widths[column], row[column].size());
+    }
+  }
+
+  std::string result;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    std::string line;
+    for (size_t column = 0; column < rows[i].size(); ++column) {
+      line += (column == 0 ? "" : "  ") + padded(rows[i][column], widths[column], column == 0);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    result += line + "\n";
+    if (i + 1 == heading_height) {
+      size_t total = 2 * (widths.size() - 1);
+      for (const size_t width : widths) total += width;
+      result += std::string(total, '-') + "\n";
+    }
+  }
+  return result;
+}
+
+}  // namespace cli

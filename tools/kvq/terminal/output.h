@@ -1,0 +1,78 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kvq.h"
+
+namespace llama {
+struct Weights;
+}
+
+namespace cli {
+
+/// Members stay in the order in which they are added.
+using Json = nlohmann::ordered_json;
+
+/// One JSON object on standard output. Bytes that are not UTF-8 become U+FFFD.
+void print_json(const Json& object);
+
+/// Write to standard output now; an Error when that is not possible any more, as with a closed pipe.
+void print_text(const std::string& text);
+
+/// The bytes of a sequence that hold keys and values or serve to find them.
+uint64_t kv_bytes(const kvq_usage& usage);
+
+/// Add `kv_bits`, `kv_bytes` and `fp16_kv_bytes`.
+void add_usage(Json& object, const kvq_usage& usage);
+
+/// Add what add_usage does, `weight_bits` and, if layers are packed, `linear_weight_bits`.
+void add_sizes(Json& object, const kvq_usage& usage, const llama::Weights& weights);
+
+/// For example "12.5 MiB".
+std::string bytes_text(uint64_t bytes);
+
+/// Fixed point with `digits` decimals.
+std::string number_text(double value, int digits);
+
+/// For example "41 s", "2 min 5 s" or "3 h 20 min".
+std::string duration_text(double seconds);
+
+/// All 16 digits.
+std::string hexadecimal(uint64_t value);
+
+/// For example "+1.70 %".
+std::string signed_percent(double percent);
+
+/// For example "3.9 MiB at 5.22 bits per scalar (plain FP16: 12.0 MiB)".
+std::string usage_text(const kvq_usage& usage);
+
+/// To follow usage_text(): why a short text saves little on a cache of that SPEC; empty where FP16 is not the reason.
+std::string fp16_text(const kvq_usage& usage, const std::string& kv);
+
+/// For example "4.06 bits per weight in packed layers, 7.31 in all".
+std::string weight_bits_text(const llama::Weights& weights);
+
+/// Plain text in aligned columns: the first to the left, the others to the right.
+class Table {
+ public:
+  /// Headings of one or more lines, separated by '\n'.
+  explicit Table(std::vector<std::string> headings) : headings_(std::move(headings)) {}
+
+  void add_row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  std::string text() const;
+
+ private:
+  std::vector<std::string> headings_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+/// null where there is nothing.
+template <class T, class Result = Json>  // of which only the name is known here
+Result json_of(const std::optional<T>& value) {
+  return value ? Result(*value) : Result(nullptr);
+}
+
+}  // namespace cli

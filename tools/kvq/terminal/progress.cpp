@@ -1,0 +1,98 @@
+#include "terminal/progress.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "terminal/output.h"
+
+namespace cli {
+namespace {
+
+volatile std::sig_atomic_t noted = 0;
+
+void note(int /*signal*/) { noted = 1; }
+
+constexpr std::chrono::milliseconds kRedraw{250};  // seldom enough not to disturb what is timed
+constexpr int64_t kProgressWidth = 40;
+
+}  // namespace
+
+Interrupt::Interrupt() {
+  noted = 0;
+  struct sigaction action {};
+  action.sa_handler = note;
+  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+  sigaction(SIGINT, &action, &old_interrupt_);
+  sigaction(SIGTERM, &action, &old_terminate_);
+}
+
+Interrupt::~Interrupt() {
+  sigaction(SIGINT, &old_interrupt_, nullptr);
+  sigaction(SIGTERM, &old_terminate_, nullptr);
+}
+
+bool Interrupt::requested() { return noted != 0; }
+
+void Interrupt::check() {
+  if (requested()) throw Interrupted();
+}
+
+Progress::Progress(std::string label, int64_t total, std::chrono::milliseconds patience)
+    : label_(std::move(label)), total_(std::max<int64_t>(total, 1)), begin_(Clock::now()) {
+  if (isatty(STDERR_FILENO) != 1) return;
+  drawing_ = std::jthread([this, patience](std::stop_token stop) { draw_until(std::move(stop), patience); });
+}
+
+Progress::~Progress() = default;
+
+void Progress::draw_until(std::stop_token stop, std::chrono::milliseconds patience) {
+  std::unique_lock lock(mutex_);
+  const auto stopped_within = [&](std::chrono::milliseconds time) {
+    stopped_.wait_for(lock, stop, time, [] { return false; });
+    return stop.stop_requested();
+  };
+  if (patience.count() > 0 && stopped_within(patience)) return;
+  do {
+    draw();
+  } while (!stopped_within(kRedraw));
+  std::fputs("\r\033[K", stderr);
+}
+
+void Progress::advance(int64_t steps) {
+  done_ += steps;
+  last_ = Clock::now() - begin_;
+}
+
+/// What is left by the steps that are done; once a single one takes longer than that, what has passed.
+std::string Progress::time_text(double fraction) const {
+  const auto seconds = [](Clock::duration time) { return std::chrono::duration<double>(time).count(); };
+  const double passed = seconds(Clock::now() - begin_);
+  const double left = fraction > 0.0 ? seconds(last_.load()) / fraction - passed : -1.0;
+  return left >= 0.0 ? duration_text(left) + " left" : duration_text(passed) + " so far";
+}
+
+void Progress::draw() const {
+  const int64_t done = std::min(done_.load(), total_);
+  const double fraction = static_cast<double>(done) / static_cast<double>(total_);
+  const std::string bar(static_cast<size_t>(static_cast<double>(kProgressWidth) * fraction), '#');
+  std::fprintf(stderr, "\r%s [%-*s] %3.0f %%  %s\033[K", label_.c_str(), static_cast<int>(kProgressWidth), bar.c_str(),
+               100.0 * fraction, time_text(fraction).c_str());
+}
+
+int32_t TrainingBar::hook(void* user, double done) {
+  auto& self = *static_cast<TrainingBar*>(user);
+  self.advance_to(std::min(static_cast<int64_t>(done * static_cast<double>(self.total_)), self.total_));
+  return Interrupt::requested() ? 1 : 0;
+}
+
+void TrainingBar::finish() { advance_to(total_); }
+
+void TrainingBar::advance_to(int64_t steps) {
+  bar_->advance(steps - steps_);
+  steps_ = steps;
+}
+
+}  // namespace cli

@@ -1,0 +1,140 @@
+#include "train/training.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "measure/generation.h"
+#include "options/command.h"
+#include "options/model_options.h"
+#include "terminal/files.h"
+#include "terminal/output.h"
+#include "terminal/progress.h"
+
+namespace cli {
+namespace {
+
+/// How many of `wanted` windows each text gives, when `available` says how many it has.
+std::vector<size_t> shares(const std::vector<size_t>& available, size_t wanted) {
+  std::vector<size_t> taken(available.size(), 0);
+  for (bool more = true; wanted > 0 && more;) {
+    more = false;
+    for (size_t i = 0; i < available.size() && wanted > 0; ++i) {
+      if (taken[i] == available[i]) continue;
+      ++taken[i];
+      --wanted;
+      more = true;
+    }
+  }
+  return taken;
+}
+
+/// The length of windows: 2048, or what a model or few tokens allow.
+int32_t calibration_window(int32_t max_positions, int64_t tokens) {
+  constexpr int64_t kWindow = 2048;
+  return static_cast<int32_t>(std::min<int64_t>({kWindow, max_positions, tokens}));
+}
+
+std::vector<llama::Tokens> calibration_windows(const std::vector<std::vector<int32_t>>& texts, int64_t tokens,
+                                               int32_t window) {
+  const auto length = static_cast<size_t>(window);
+  std::vector<size_t> available;
+  for (const auto& text : texts) available.push_back(text.empty() ? 0 : std::max<size_t>(text.size() / length, 1));
+  const auto wanted = static_cast<size_t>(std::max<int64_t>((tokens + window / 2) / window, 1));
+  const std::vector<size_t> taken = shares(available, std::max(wanted, texts.size()));
+
+  std::vector<llama::Tokens> windows;
+  for (size_t round = 0; round < *std::ranges::max_element(taken); ++round) {
+    for (size_t i = 0; i < texts.size(); ++i) {
+      if (round >= taken[i]) continue;
+      const size_t begin = round * available[i] / taken[i] * length;
+      windows.push_back(std::span(texts[i]).subspan(begin, std::min(length, texts[i].size() - begin)));
+    }
+  }
+  return windows;
+}
+
+/// A number that changes with any token.
+uint64_t fingerprint(const std::vector<llama::Tokens>& windows) {
+  uint64_t hash = 0xCBF29CE484222325u;  // FNV-1a
+  const auto add = [&hash](uint64_t value) { hash = (hash ^ value) * 0x100000001B3u; };
+  for (const auto& window : windows) {
+    add(window.size());
+    for (const int32_t token : window) add(static_cast<uint32_t>(token));
+  }
+  return hash ^ hash >> 32;
+}
+
+std::string describe_windows(const std::vector<std::string>& files, const std::vector<llama::Tokens>& windows,
+                             int32_t window) {
+  size_t tokens = 0;
+  for (const auto& each : windows) tokens += each.size();
+  std::string names;
+  for (const std::string& file : files) {
+    names += (names.empty() ? "" : ", ") + std::filesystem::path(file).filename().string();
+  }
+  return std::to_string(tokens) + " tokens in windows of " + std::to_string(window) + " of " + names + " (" +
+         hexadecimal(fingerprint(windows)) + ")";
+}
+
+}  // namespace
+
+void add_training_inputs(Command command, TrainingOptions& options) {
+  add_model_option(command, options.model);
+  command.add_option("--text", options.texts, "Text file; give several to mix them evenly")
+      .required()
+      .repeatable_with_dots();
+}
+
+void add_training_options(Command command, TrainingOptions& options, const std::string& out_help) {
+  command.add_option("--tokens", options.tokens, "Tokens to train on, in windows of 2048")
+      .range(int64_t{1}, int64_t{1} << 40)
+      .show_default();
+  add_seed_option(command, options.seed, "Of everything random");
+  command.add_option("--out", options.out, out_help).not_empty().required();
+  add_run_options(command, options.compute, options.json);
+}
+
+void require_cpu(const TrainingOptions& options, const std::string& name) {
+  if (options.compute.device == "cpu") return;
+  throw UsageError("--device " + options.compute.device + ": " + name + " runs on the CPU only");
+}
+
+TrainingInputs::TrainingInputs(const TrainingOptions& options)
+    : contents(read_corpora(options.texts)),
+      engine(options.model, options.compute),
+      texts(options.texts, contents, engine.tokenizer, engine.model.config(), options.tokens) {}
+
+CalibrationTexts::CalibrationTexts(const std::vector<std::string>& files, const std::vector<std::string>& texts,
+                                   const llama::Tokenizer& tokenizer, const llama::ModelConfig& config,
+                                   int64_t wanted) {
+  for (const std::string& text : texts) tokens.push_back(tokenizer.encode(text));
+  const int32_t window = calibration_window(config.max_positions, wanted);
+  windows = calibration_windows(tokens, wanted, window);
+  note = describe_windows(files, windows, window);
+}
+
+void run_windows(llama::Session& session, std::span<const llama::Tokens> windows, const std::string& label) {
+  constexpr int32_t kChunk = 256;  // tokens that the model takes at once
+  int64_t tokens = 0;
+  for (const auto& window : windows) tokens += static_cast<int64_t>(window.size());
+  Progress progress(label, tokens);
+  for (const llama::Tokens window : windows) {
+    session.clear();
+    prefill(session, window, kChunk, progress);
+  }
+}
+
+void collect_tokens(Engine& engine, std::span<const llama::Tokens> windows, const TakeTokens& take) {
+  const llama::ModelConfig& config = engine.model.config();
+  llama::Session session(engine.model, engine.context, nullptr);
+  llama::Array k_copy;
+  llama::Array v_copy;
+  session.observe([&](int32_t layer, const llama::ObservedAttention& seen) {
+    const auto n = static_cast<size_t>(int64_t{seen.n} * config.kv_heads * config.head_dim);
+    llama::Device& device = engine.model.device();
+    take(layer, seen.n, device.read({seen.k, n}, k_copy).data(), device.read({seen.v, n}, v_copy).data());
+  });
+  run_windows(session, windows, "keys and values");
+}
+
+}  // namespace cli

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace llama {
+
+/// The shape of a decoder-only model of the Llama family, from its `config.json`.
+struct ModelConfig {
+  std::string architecture;  ///< "llama", "mistral", "qwen2" or "qwen3"
+  int vocab_size = 0;
+  int hidden_size = 0;
+  int intermediate_size = 0;
+  int n_layers = 0;
+  int q_heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  int max_positions = 0;
+  float rms_norm_eps = 0.0f;
+  float rope_theta = 0.0f;
+  std::vector<float> inv_freq;   ///< [head_dim / 2], rope_scaling "llama3" or "linear" already applied
+  bool tied_embeddings = false;  ///< the output projection is the embedding matrix
+  bool qkv_bias = false;
+  bool o_bias = false;
+  bool mlp_bias = false;
+  bool qk_norm = false;         ///< RMSNorm over head_dim of every q and k head, before RoPE
+  int sliding_window = 0;       ///< 0: every layer attends to all earlier tokens
+  int bos_token = -1;           ///< -1: none
+  std::vector<int> eos_tokens;  ///< any of them ends a text; may be empty
+};
+
+/// Read and check `config.json` in a directory, or a file of that kind. Layouts other than Llama, Mistral, Qwen2 and
+/// Qwen3 are refused by name.
+ModelConfig load_config(const std::filesystem::path& directory_or_file);
+
+/// Which linear layers of a decoder layer read the same inputs.
+enum class LinearInput {
+  kAttention,  // q, k and v
+  kOutput,     // o
+  kMlp,        // gate and up
+  kDown
+};
+
+/// What a linear layer is in its decoder layer.
+enum class LinearRole { kQ, kK, kV, kO, kGate, kUp, kDown };
+inline constexpr size_t kLinearRoles = 7;
+
+/// A linear layer of a decoder layer.
+struct LinearLayer {
+  std::string name;  // in the checkpoint, without ".weight" and ".bias"
+  int64_t out;
+  int64_t in;
+  bool bias;
+  int32_t layer;  // whose it is
+  LinearInput input;
+  LinearRole role;
+
+  int64_t weights() const { return out * in; }
+};
+
+/// q, k, v, o, gate, up and down.
+std::array<LinearLayer, kLinearRoles> linear_layers(const ModelConfig& config, int32_t layer);
+/// Those of all decoder layers.
+std::vector<LinearLayer> all_linear_layers(const ModelConfig& config);
+
+}  // namespace llama
