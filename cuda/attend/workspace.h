@@ -1,6 +1,7 @@
 #pragma once
 
-#include "device/device_blocks.h"
+#include "attend/routes.h"
+#include "device/device_arrays.h"
 #include "kernels/attend/attend.h"
 
 namespace kvq::cuda {
@@ -8,27 +9,27 @@ namespace kvq::cuda {
 /// Memory of attend, kept from call to call.
 class AttendWorkspace final : public Workspace {
  public:
-  AttendWorkspace(CudaBackend& backend, Allocator& allocator);
-  ~AttendWorkspace() override;
+  AttendWorkspace(Device& device, Allocator& allocator)
+      : growth_(device, allocator, "kvq_attend"), routed_(StlAllocator<RoutedSequence>(allocator)) {}
 
   /// The cache's frequencies, which never change, in device memory. Throws if `recorded` and they are not there.
   const float* inv_freq(const Rope& rope, bool recorded);
   /// Throws if `recorded` and memory would be needed.
   void reserve(const AttendPlan& plan, bool recorded);
 
-  /// Counts what a call takes beside.
-  Allocator& allocator() const { return blocks_.allocator(); }
-  float* partials() const { return static_cast<float*>(partials_.memory); }
-  int32_t* tickets() const { return static_cast<int32_t*>(tickets_.memory); }
+  /// Counts memory that lives as long as a call.
+  Allocator& allocator() const { return growth_.allocator(); }
+  float* partials() const { return reinterpret_cast<float*>(partials_.memory()); }
+  int32_t* tickets() const { return reinterpret_cast<int32_t*>(tickets_.memory()); }
+  /// The sequences of a call, which fills them in.
+  Vector<RoutedSequence>& routed() { return routed_; }
 
  private:
-  using Block = DeviceBlocks::Block;
-
-  CudaBackend& backend_;
-  DeviceBlocks blocks_;
-  Block inv_freq_;
-  Block partials_;
-  Block tickets_;
+  BlockGrowth growth_;
+  DeviceBlock inv_freq_;
+  DeviceBlock partials_;
+  DeviceBlock tickets_;
+  Vector<RoutedSequence> routed_;
 };
 
 }  // namespace kvq::cuda

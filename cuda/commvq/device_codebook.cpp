@@ -2,8 +2,8 @@
 
 #include "core/error.h"
 #include "core/float16.h"
-#include "cuda_backend.h"
 #include "device/cuda_error.h"
+#include "device/device.h"
 #include "formats/commvq/commvq.h"
 #include "formats/commvq/context.h"
 
@@ -95,8 +95,7 @@ ValueTables value_tables(const CodebookShape& shape) {
 
 }  // namespace
 
-DeviceCodebook::DeviceCodebook(CudaBackend& backend, Allocator& allocator,
-                               std::shared_ptr<const ModelCodebook> codebook)
+DeviceCodebook::DeviceCodebook(Device& device, Allocator& allocator, std::shared_ptr<const ModelCodebook> codebook)
     : codebook_(std::move(codebook)), layers_(StlAllocator<Layer>(allocator)) {
   const CodebookShape& shape = codebook_->shape;
   if (shape.code_bits() > kMostCodeBits) {
@@ -105,11 +104,11 @@ DeviceCodebook::DeviceCodebook(CudaBackend& backend, Allocator& allocator,
   }
   layers_.reserve(static_cast<size_t>(shape.n_layers));
   for (const ModelCodebook::Layer& layer : codebook_->layers) {
-    layers_.push_back(make_layer(backend, allocator, *layer.numbers));
+    layers_.push_back(make_layer(device, allocator, *layer.numbers));
   }
 }
 
-DeviceCodebook::Layer DeviceCodebook::make_layer(CudaBackend& backend, Allocator& allocator,
+DeviceCodebook::Layer DeviceCodebook::make_layer(Device& device, Allocator& allocator,
                                                  const LayerCodebook& numbers) const {
   const CodebookShape& shape = codebook_->shape;
   KeyTables keys = key_tables(shape);
@@ -128,7 +127,7 @@ DeviceCodebook::Layer DeviceCodebook::make_layer(CudaBackend& backend, Allocator
   const auto width = static_cast<size_t>(values.width);
   const auto stages = static_cast<size_t>(values.stages);
   using Arrays = DeviceArrays;
-  Layer layer{Arrays(backend, allocator,
+  Layer layer{Arrays(device, allocator,
                      Arrays::bytes_for(rows, planes, bytes.rows, bytes.units, value_codes, proposal, first, second,
                                        numbers.channel_scale, numbers.value_offset, numbers.proposal_bias,
                                        numbers.network_norm_gain, numbers.network_norm_bias, numbers.network_first_bias,
@@ -146,7 +145,7 @@ DeviceCodebook::Layer DeviceCodebook::make_layer(CudaBackend& backend, Allocator
     layer.key_bytes = {reinterpret_cast<const uint4*>(arrays.put(bytes.rows)), arrays.put(bytes.units)};
     auto* norms = arrays.take<float>(parts * codes * codes);
     keys.norms = norms;
-    check(launch_centre_norms(keys.rows, static_cast<int32_t>(parts), keys.codes, keys.group, norms, backend.stream()),
+    check(launch_centre_norms(keys.rows, static_cast<int32_t>(parts), keys.codes, keys.group, norms, device.stream()),
           "kernel of codebooks");
   }
   if (values.lanes > 0) {
@@ -166,7 +165,7 @@ DeviceCodebook::Layer DeviceCodebook::make_layer(CudaBackend& backend, Allocator
     auto* offset_products = arrays.take<float>(vectors * stages * bits);
     auto* offset_norms = arrays.take<double>(vectors * stages);
     check(launch_value_tables(values, static_cast<int32_t>(vectors), gram, offsets, offset_products, offset_norms,
-                              backend.stream()),
+                              device.stream()),
           "kernel of codebooks");
     values.gram = gram;
     values.offsets = offsets;
@@ -182,11 +181,11 @@ DeviceCodebook::Layer DeviceCodebook::make_layer(CudaBackend& backend, Allocator
   return layer;
 }
 
-CodebookContext::CodebookContext(CudaBackend& backend, Allocator& allocator, const Codec& codec_,
+CodebookContext::CodebookContext(Device& device, Allocator& allocator, const Codec& codec_,
                                  const DeviceCodebook& codebook, int32_t layer, const OptionValues& options,
                                  const PositionTurns& turns)
     : LayerContext(codec_),
-      arrays_(backend, allocator, DeviceArrays::bytes_for(turns.digits())),
+      arrays_(device, allocator, DeviceArrays::bytes_for(turns.digits())),
       tables_(codebook.tables(layer)),
       key_bytes_(codebook.key_bytes(layer)),
       effort_{.beam = options[commvq::kBeam], .flips = options[commvq::kFlips]} {

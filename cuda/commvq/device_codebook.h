@@ -17,7 +17,7 @@ namespace kvq::cuda {
 class DeviceCodebook final : public Resident {
  public:
   /// Throws KVQ_E_UNSUPPORTED if vectors have longer codes than kernels search for.
-  DeviceCodebook(CudaBackend& backend, Allocator& allocator, std::shared_ptr<const ModelCodebook> codebook);
+  DeviceCodebook(Device& device, Allocator& allocator, std::shared_ptr<const ModelCodebook> codebook);
 
   /// Without what a layer's context adds.
   const CodebookTables& tables(int32_t layer) const { return layers_[static_cast<size_t>(layer)].tables; }
@@ -29,7 +29,7 @@ class DeviceCodebook final : public Resident {
     CodebookTables tables;
     KeyBytes key_bytes;
   };
-  Layer make_layer(CudaBackend& backend, Allocator& allocator, const LayerCodebook& numbers) const;
+  Layer make_layer(Device& device, Allocator& allocator, const LayerCodebook& numbers) const;
 
   std::shared_ptr<const ModelCodebook> codebook_;
   Vector<Layer> layers_;
@@ -38,7 +38,7 @@ class DeviceCodebook final : public Resident {
 /// A layer's codes, and how a cache turns keys and looks for codes. The resident outlives it.
 class CodebookContext final : public LayerContext {
  public:
-  CodebookContext(CudaBackend& backend, Allocator& allocator, const Codec& codec_, const DeviceCodebook& codebook,
+  CodebookContext(Device& device, Allocator& allocator, const Codec& codec_, const DeviceCodebook& codebook,
                   int32_t layer, const OptionValues& options, const PositionTurns& turns);
 
   const CodebookTables& tables() const { return tables_; }

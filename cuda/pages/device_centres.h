@@ -18,7 +18,7 @@ namespace kvq::cuda {
 /// What caches with the same centres share.
 class DeviceCentres final : public Resident {
  public:
-  DeviceCentres(CudaBackend& backend, Allocator& allocator, std::shared_ptr<const ModelCentres> centres);
+  DeviceCentres(Device& device, Allocator& allocator, std::shared_ptr<const ModelCentres> centres);
 
   const ModelCentres& centres() const { return *centres_; }
   /// Without what a layer's context adds.
@@ -37,14 +37,14 @@ class DeviceCentres final : public Resident {
 /// The centres of a layer, turned as a cache turns keys. The resident outlives it.
 class CentreContext final : public LayerContext {
  public:
-  CentreContext(CudaBackend& backend, Allocator& allocator, const Codec& codec_, const DeviceCentres& centres,
-                int32_t layer, const Rope& rope);
+  CentreContext(Device& device, Allocator& allocator, const Codec& codec_, const DeviceCentres& centres, int32_t layer,
+                const Rope& rope);
 
   const CentreTables& tables() const { return tables_; }
   const CentreRows& rows() const { return rows_; }
 
  private:
-  CentreContext(CudaBackend& backend, Allocator& allocator, const Codec& codec_, const CentreTables& shared,
+  CentreContext(Device& device, Allocator& allocator, const Codec& codec_, const CentreTables& shared,
                 const TurnArrays& turns, const CentreRowArrays& rows);
 
   DeviceArrays arrays_;

@@ -1,0 +1,123 @@
+// Training's samples in device memory.
+#pragma once
+
+#include "backend/training.h"
+#include "device/device_arrays.h"
+#include "kernels/train/centres.h"
+#include "kernels/train/keys.h"
+#include "kernels/train/values.h"
+
+#include <optional>
+
+namespace kvq::cuda {
+
+class CudaTraining final : public Training {
+ public:
+  explicit CudaTraining(Device& device) : device_(device) {}
+
+  Owned<KeySample> make_key_sample(Allocator& allocator, const KeyVectors& keys) override;
+  Owned<ValueSample> make_value_sample(Allocator& allocator, const UnitVectors& vectors) override;
+  Owned<CentreSample> make_centre_sample(Allocator& allocator, int32_t centres, const CentreVectors& vectors) override;
+
+ private:
+  Device& device_;
+};
+
+/// Sums of products that `sum(parts, sums)` launches (products.cuh): [rows][columns].
+template <typename Sum>
+void sum_on_device(Device& device, const Call& call, Allocator& account, size_t parts, size_t n, double* sums,
+                   const Sum& sum) {
+  if (parts == 1) return call.require(sum(sums, sums), "kernel of training");
+  const DeviceArray<double> of_parts(device, account, parts * n);
+  call.require(sum(of_parts.data(), sums), "kernel of training");
+}
+
+/// Keys in device memory.
+class DeviceKeySample final : public KeySample {
+ public:
+  /// During a call of the backend.
+  DeviceKeySample(Device& device, const Call& call, Allocator& allocator, const KeyVectors& keys);
+
+  void restore() override;
+  double energy(int32_t n) override;
+  double plain_energy() override;
+  void read(std::span<const int32_t> keys, float* vectors) override;
+  void assign_nearest(const KeyEncoder& stage, KeyStatistics& statistics) override;
+  void assign_softly(const KeyEncoder& stage, const SoftKernel& kernel, int32_t n, KeyStatistics& statistics) override;
+  void encode(const KeyEncoder& encoder, int32_t beam) override;
+  std::span<const uint8_t> indices() override;
+  void add_equations(const KeyEncoder& encoder, std::span<std::complex<double>> system,
+                     std::span<std::complex<double>> sides) override;
+
+ private:
+  class Codes;
+
+  const float* weights() const { return weights_.size() == 0 ? nullptr : weights_.data(); }
+  double energy(int32_t n, const float* weights);
+  void search(const Call& call, const KeyCodes& codes, int32_t beam, bool keep_rest);
+  void require_indices(int32_t stages);
+  KeyChoices choices(int32_t stages, int32_t codes) const;
+
+  Device& device_;
+  Allocator& allocator_;
+  int32_t n_;
+  int32_t length_;
+  DeviceArray<float> keys_;
+  DeviceArray<float> rest_;
+  DeviceArray<float> weights_;
+  std::optional<DeviceArray<uint8_t>> indices_;
+  Vector<uint8_t> host_indices_;
+};
+
+/// Values in device memory.
+class DeviceValueSample final : public ValueSample {
+ public:
+  /// During a call of the backend; the vectors are still to come.
+  DeviceValueSample(Device& device, Allocator& allocator, size_t width, size_t tokens, size_t held_out);
+
+  float* units() { return units_.data(); }
+
+  double encode(const ValueCode& code) override;
+  void moments(std::span<double> sums) override;
+  void code_products(std::span<double> normal, std::span<double> sides) override;
+  void sign_products(std::span<double> sums) override;
+  Owned<ValueSample> residuals(Allocator& allocator, const ValueCode& code, double& norm) override;
+
+ private:
+  class Code;
+  template <typename Sum>
+  void sum(const Call& call, int32_t rows, int32_t columns, std::span<double> sums, const Sum& sum);
+  FoundBits found(int32_t first) const;
+  double held_out_error(const Call& call, const DeviceValueCode& code);
+
+  Device& device_;
+  Allocator& allocator_;
+  int32_t width_;
+  int32_t tokens_;
+  int32_t training_;
+  DeviceArray<float> units_;
+  DeviceArray<float> scales_;
+  int32_t bits_ = 0;  // of what was found
+  std::optional<DeviceArray<uint32_t>> packed_;
+};
+
+/// Vectors in device memory.
+class DeviceCentreSample final : public CentreSample {
+ public:
+  /// During a call of the backend. The vectors come with reload().
+  DeviceCentreSample(Device& device, Allocator& allocator, int32_t centres, const CentreVectors& vectors);
+
+  void reload() override;
+  void assign(int32_t n, std::span<const float> centres, float* distances) override;
+  void move_to_means(int32_t n, std::span<float> centres, std::span<int32_t> counts) override;
+
+ private:
+  Device& device_;
+  Allocator& allocator_;
+  int32_t n_centres_;
+  CentreVectors host_;
+  DeviceArray<float> vectors_;
+  DeviceArray<uint8_t> nearest_;
+};
+
+}  // namespace kvq::cuda
