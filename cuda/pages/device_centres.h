@@ -8,7 +8,6 @@
 #include "formats/gain_shape/model_centres.h"
 #include "kernels/pages/centre_tables.h"
 #include "pages/centre_arrays.h"
-#include "pages/centre_rows.h"
 
 #include <cstddef>
 #include <memory>

@@ -1,5 +1,3 @@
-#include "core/sizes.h"
-#include "kernels/train/sum_parts.h"
 #include "train/training.h"
 
 #include <algorithm>
@@ -69,13 +67,12 @@ void DeviceCentreSample::move_to_means(int32_t n, std::span<float> centres, std:
                              .products = nullptr,
                              .nearest = nearest_.data(),
                              .distances = nullptr};
-  const DeviceArray<double> sums(device_, allocator_, centres.size());
-  sum_on_device(device_, call, allocator_, SumParts(n_centres_, host_.dim, n).count, sums.size(), sums.data(),
-                [&](double* parts, double* to) { return sum_nearest(found, parts, to, device_.stream()); });
+  const DeviceArray<double> sums =
+      sum_on_device(device_, call, allocator_, n_centres_, host_.dim, n,
+                    [&](double* parts, double* to) { return sum_nearest(found, parts, to, call.stream()); });
   Vector<uint8_t> nearest(size(n, 1), StlAllocator<uint8_t>(allocator_));
-  Vector<double> of_centres(sums.size(), StlAllocator<double>(allocator_));
   download(call, nearest_.data(), std::span<uint8_t>(nearest));
-  download(call, sums.data(), std::span<double>(of_centres));
+  const Vector<double> of_centres = to_host(call, allocator_, sums);
   std::fill(counts.begin(), counts.end(), 0);
   for (const uint8_t centre : nearest) ++counts[centre];
   for (size_t i = 0; i < centres.size(); ++i) {

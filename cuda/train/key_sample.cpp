@@ -1,5 +1,3 @@
-#include "core/sizes.h"
-#include "kernels/train/sum_parts.h"
 #include "train/training.h"
 
 #include <algorithm>
@@ -12,7 +10,7 @@ namespace {
 /// Keys that are searched for together, which bounds the memory of sums of centres.
 constexpr int32_t kSearchKeys = 32768;
 
-/// What vectors with code a and vectors with code b of a stage add to the right side of c: Σ_b s_cb − i·Σ_a s_ac.
+/// Right side of code c from the vectors with codes a and b of a stage: Σ_b s_cb − i·Σ_a s_ac.
 /// `vectors`: {a, b}[codes][length].
 template <typename Use>
 void for_each_moment(const double* vectors, int32_t codes, int32_t group, int32_t length, const Use& use) {
@@ -28,7 +26,7 @@ void for_each_moment(const double* vectors, int32_t codes, int32_t group, int32_
 
 }  // namespace
 
-/// Codes that were uploaded.
+/// Codes in device memory.
 class DeviceKeySample::Codes {
  public:
   Codes(Device& device, const Call& call, Allocator& allocator, const KeyEncoder& encoder)
@@ -109,7 +107,7 @@ KeyChoices DeviceKeySample::choices(int32_t stages, int32_t codes) const {
   return {.indices = indices_->data(), .weights = weights(), .stages = stages, .codes = codes};
 }
 
-/// Find the indices of all keys, part by part.
+/// Finds the indices of all keys, part by part.
 void DeviceKeySample::search(const Call& call, const KeyCodes& codes, int32_t beam, bool keep_rest) {
   const cudaStream_t stream = device_.stream();
   const int32_t most = std::min(n_, kSearchKeys);
@@ -161,16 +159,14 @@ void DeviceKeySample::assign_nearest(const KeyEncoder& stage, KeyStatistics& sta
   const Codes codes(device_, call, allocator_, stage);
   search(call, codes.all(), 1, false);
   const KeyChoices chosen = choices(1, stage.codes());
-  const DeviceArray<double> vectors(device_, allocator_, size(chosen.lines(), length_));
-  sum_on_device(device_, call, allocator_, SumParts(chosen.lines(), length_, n_).count, vectors.size(), vectors.data(),
-                [&](double* parts, double* sums) {
-                  return sum_chosen_vectors(chosen, rest_.data(), length_, n_, parts, sums, stream);
-                });
-  const DeviceArray<double> pairs(device_, allocator_, size(stage.codes(), stage.codes()));
-  sum_on_device(device_, call, allocator_, SumParts(stage.codes(), stage.codes(), n_).count, pairs.size(), pairs.data(),
-                [&](double* parts, double* sums) { return sum_chosen_pairs(chosen, n_, parts, sums, stream); });
-  Vector<double> of_codes(vectors.size(), StlAllocator<double>(allocator_));
-  download(call, vectors.data(), std::span<double>(of_codes));
+  const DeviceArray<double> vectors =
+      sum_on_device(device_, call, allocator_, chosen.lines(), length_, n_, [&](double* parts, double* sums) {
+        return sum_chosen_vectors(chosen, rest_.data(), length_, n_, parts, sums, stream);
+      });
+  const DeviceArray<double> pairs =
+      sum_on_device(device_, call, allocator_, stage.codes(), stage.codes(), n_,
+                    [&](double* parts, double* sums) { return sum_chosen_pairs(chosen, n_, parts, sums, stream); });
+  const Vector<double> of_codes = to_host(call, allocator_, vectors);
   download(call, pairs.data(), std::span<double>(statistics.counts));
   double* moment = statistics.moments.data();
   for_each_moment(of_codes.data(), stage.codes(), stage.group(), length_, [&](double real, double imaginary) {
@@ -213,21 +209,18 @@ void DeviceKeySample::assign_softly(const KeyEncoder& stage, const SoftKernel& k
 
   KeyChoices far = choices(1, stage.codes());
   far.weights = far_weights.data();
-  const DeviceArray<double> vectors(device_, allocator_, size(far.lines(), length_));
-  sum_on_device(device_, call, allocator_, SumParts(far.lines(), length_, n).count, vectors.size(), vectors.data(),
-                [&](double* parts, double* sums) { return sum_soft_vectors(soft, rest_.data(), parts, sums, stream); });
-  const DeviceArray<double> pairs(device_, allocator_, size(stage.codes(), stage.codes()));
-  const DeviceArray<double> far_pairs(device_, allocator_, pairs.size());
-  const auto parts_of_pairs = SumParts(stage.codes(), stage.codes(), n).count;
-  sum_on_device(device_, call, allocator_, parts_of_pairs, pairs.size(), pairs.data(),
-                [&](double* parts, double* sums) { return sum_soft_pairs(soft, parts, sums, stream); });
-  sum_on_device(device_, call, allocator_, parts_of_pairs, pairs.size(), far_pairs.data(),
-                [&](double* parts, double* sums) { return sum_chosen_pairs(far, n, parts, sums, stream); });
+  const DeviceArray<double> vectors = sum_on_device(
+      device_, call, allocator_, far.lines(), length_, n,
+      [&](double* parts, double* sums) { return sum_soft_vectors(soft, rest_.data(), parts, sums, stream); });
+  const DeviceArray<double> pairs =
+      sum_on_device(device_, call, allocator_, stage.codes(), stage.codes(), n,
+                    [&](double* parts, double* sums) { return sum_soft_pairs(soft, parts, sums, stream); });
+  const DeviceArray<double> far_pairs =
+      sum_on_device(device_, call, allocator_, stage.codes(), stage.codes(), n,
+                    [&](double* parts, double* sums) { return sum_chosen_pairs(far, n, parts, sums, stream); });
 
-  Vector<double> of_codes(vectors.size(), StlAllocator<double>(allocator_));
-  Vector<double> of_far(pairs.size(), StlAllocator<double>(allocator_));
-  download(call, vectors.data(), std::span<double>(of_codes));
-  download(call, far_pairs.data(), std::span<double>(of_far));
+  const Vector<double> of_codes = to_host(call, allocator_, vectors);
+  const Vector<double> of_far = to_host(call, allocator_, far_pairs);
   download(call, pairs.data(), std::span<double>(statistics.counts));
   for (int32_t a = 0; a < stage.codes(); ++a) {
     for (int32_t b = 0; b < stage.codes(); ++b) {
@@ -263,21 +256,19 @@ void DeviceKeySample::add_equations(const KeyEncoder& encoder, std::span<std::co
   const KeyChoices chosen = choices(encoder.stages(), encoder.codes());
   const int32_t lines = chosen.lines();
   {
-    const DeviceArray<double> pairs(device_, allocator_, size(lines, lines));
-    sum_on_device(device_, call, allocator_, SumParts(lines, lines, n_).count, pairs.size(), pairs.data(),
-                  [&](double* parts, double* sums) { return sum_all_pairs(chosen, n_, parts, sums, stream); });
+    const DeviceArray<double> pairs =
+        sum_on_device(device_, call, allocator_, lines, lines, n_,
+                      [&](double* parts, double* sums) { return sum_all_pairs(chosen, n_, parts, sums, stream); });
     const DeviceArray<double> blocks(device_, allocator_, 2 * system.size());
     call.require(launch_key_system(pairs.data(), encoder.stages(), encoder.codes(), blocks.data(), stream),
                  "kernel of training");
     download(call, blocks.data(), std::span(reinterpret_cast<double*>(system.data()), blocks.size()));
   }
-  const DeviceArray<double> vectors(device_, allocator_, size(lines, length_));
-  sum_on_device(device_, call, allocator_, SumParts(lines, length_, n_).count, vectors.size(), vectors.data(),
-                [&](double* parts, double* sums) {
-                  return sum_chosen_vectors(chosen, rest_.data(), length_, n_, parts, sums, stream);
-                });
-  Vector<double> of_codes(vectors.size(), StlAllocator<double>(allocator_));
-  download(call, vectors.data(), std::span<double>(of_codes));
+  const DeviceArray<double> vectors =
+      sum_on_device(device_, call, allocator_, lines, length_, n_, [&](double* parts, double* sums) {
+        return sum_chosen_vectors(chosen, rest_.data(), length_, n_, parts, sums, stream);
+      });
+  const Vector<double> of_codes = to_host(call, allocator_, vectors);
   std::complex<double>* side = sides.data();
   for (int32_t stage = 0; stage < encoder.stages(); ++stage) {
     const double* of_stage = of_codes.data() + 2 * size(stage * encoder.codes(), length_);

@@ -2,9 +2,11 @@
 #pragma once
 
 #include "backend/training.h"
+#include "core/sizes.h"
 #include "device/device_arrays.h"
 #include "kernels/train/centres.h"
 #include "kernels/train/keys.h"
+#include "kernels/train/sum_parts.h"
 #include "kernels/train/values.h"
 
 #include <optional>
@@ -23,13 +25,24 @@ class CudaTraining final : public Training {
   Device& device_;
 };
 
-/// Sums of products that `sum(parts, sums)` launches (products.cuh): [rows][columns].
+/// [rows][columns] sums of products over `n` vectors, which `sum(parts, sums)` launches (products.cuh).
 template <typename Sum>
-void sum_on_device(Device& device, const Call& call, Allocator& account, size_t parts, size_t n, double* sums,
-                   const Sum& sum) {
-  if (parts == 1) return call.require(sum(sums, sums), "kernel of training");
-  const DeviceArray<double> of_parts(device, account, parts * n);
-  call.require(sum(of_parts.data(), sums), "kernel of training");
+DeviceArray<double> sum_on_device(Device& device, const Call& call, Allocator& account, int32_t rows, int32_t columns,
+                                  int32_t n, const Sum& sum) {
+  const auto parts = static_cast<size_t>(SumParts(rows, columns, n).count);
+  DeviceArray<double> sums(device, account, size(rows, columns));
+  std::optional<DeviceArray<double>> of_parts;
+  if (parts > 1) of_parts.emplace(device, account, parts * sums.size());
+  call.require(sum(of_parts ? of_parts->data() : sums.data(), sums.data()), "kernel of training");
+  return sums;
+}
+
+/// Waits for the device.
+template <typename Number>
+Vector<Number> to_host(const Call& call, Allocator& allocator, const DeviceArray<Number>& array) {
+  Vector<Number> numbers(array.size(), StlAllocator<Number>(allocator));
+  download(call, array.data(), std::span<Number>(numbers));
+  return numbers;
 }
 
 /// Keys in device memory.
@@ -97,7 +110,7 @@ class DeviceValueSample final : public ValueSample {
   int32_t training_;
   DeviceArray<float> units_;
   DeviceArray<float> scales_;
-  int32_t bits_ = 0;  // of what was found
+  int32_t bits_ = 0;  // of the codes found
   std::optional<DeviceArray<uint32_t>> packed_;
 };
 

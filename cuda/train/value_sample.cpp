@@ -1,5 +1,3 @@
-#include "core/sizes.h"
-#include "kernels/train/sum_parts.h"
 #include "train/training.h"
 
 #include <algorithm>
@@ -13,7 +11,7 @@ constexpr int32_t kSearchValues = 8192;
 
 }  // namespace
 
-/// A code that was uploaded; prepare() makes what searching needs.
+/// A code in device memory; prepare() computes the tables of a search.
 class DeviceValueSample::Code {
  public:
   Code(Device& device, const Call& call, Allocator& allocator, const ValueCode& code)
@@ -120,19 +118,18 @@ double DeviceValueSample::held_out_error(const Call& call, const DeviceValueCode
     call.require(launch_row_norms(rest.data(), width_, count, false, squares.from(size(first, 1)), device_.stream()),
                  "kernel of training");
   }
-  Vector<double> errors(size(n, 1), StlAllocator<double>(allocator_));
-  download(call, squares.data(), std::span<double>(errors));
+  const Vector<double> errors = to_host(call, allocator_, squares);
   double sum = 0;
   for (const double error : errors) sum += error;
   return sum / n;
 }
 
-/// Fill `sums`, [rows][columns], with what sum(parts, sums, stream) launches.
+/// Fills `sums`, [rows][columns], by sum(parts, sums, stream).
 template <typename Sum>
 void DeviceValueSample::sum(const Call& call, int32_t rows, int32_t columns, std::span<double> sums, const Sum& sum) {
-  const DeviceArray<double> on_device(device_, allocator_, sums.size());
-  sum_on_device(device_, call, allocator_, SumParts(rows, columns, training_).count, sums.size(), on_device.data(),
-                [&](double* parts, double* to) { return sum(parts, to, device_.stream()); });
+  const DeviceArray<double> on_device =
+      sum_on_device(device_, call, allocator_, rows, columns, training_,
+                    [&](double* parts, double* to) { return sum(parts, to, call.stream()); });
   download(call, on_device.data(), sums);
 }
 
@@ -170,8 +167,7 @@ Owned<ValueSample> DeviceValueSample::residuals(Allocator& allocator, const Valu
   call.require(launch_subtract_values(uploaded.get(), found(0), units_.data(), tokens_, rest->units(), stream),
                "kernel of training");
   call.require(launch_row_norms(rest->units(), width_, tokens_, true, squares.data(), stream), "kernel of training");
-  Vector<double> of_tokens(size(tokens_, 1), StlAllocator<double>(allocator_));
-  download(call, squares.data(), std::span<double>(of_tokens));
+  const Vector<double> of_tokens = to_host(call, allocator_, squares);
   norm = 0;
   for (const double each : of_tokens) norm += std::sqrt(each) / tokens_;
   return rest;
