@@ -5,6 +5,7 @@
 
 namespace kvq::cuda {
 
+/// Attention over pages.
 class CudaAttention final : public Attention {
  public:
   explicit CudaAttention(Device& device);

@@ -19,7 +19,7 @@ enum class Route {
   kDecoded,  // decode CommVQ codes to FP16 pages first, which then take one of the first two routes
 };
 
-/// The route of a sequence whose page table has caught up.
+/// The one choice of a sequence's route. Its page table has caught up.
 Route route_of(const Device& device, const AttendBatch& batch, const AttendSequence& sequence);
 /// The route of pages without CommVQ codes, by the number of query rows.
 Route route_by_rows(const Device& device, const AttendBatch& batch, const AttendSequence& sequence);

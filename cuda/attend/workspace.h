@@ -17,7 +17,7 @@ class AttendWorkspace final : public Workspace {
   /// Throws if `recorded` and memory would be needed.
   void reserve(const AttendPlan& plan, bool recorded);
 
-  /// Counts memory that lives as long as a call.
+  /// Counts memory that a call takes for its duration.
   Allocator& allocator() const { return growth_.allocator(); }
   float* partials() const { return reinterpret_cast<float*>(partials_.memory()); }
   int32_t* tickets() const { return reinterpret_cast<int32_t*>(tickets_.memory()); }

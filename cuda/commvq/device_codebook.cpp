@@ -14,28 +14,28 @@
 namespace kvq::cuda {
 namespace {
 
-using Halves = Vector<uint16_t>;
+using Float16s = Vector<uint16_t>;
 
-/// Numbers that files hold as halves, too.
-Halves halves_of(Allocator& allocator, const Vector<float>& numbers) {
-  Halves halves(numbers.size(), StlAllocator<uint16_t>(allocator));
-  std::transform(numbers.begin(), numbers.end(), halves.begin(), to_float16);
-  return halves;
+/// Exact: files hold these numbers in FP16, too.
+Float16s to_float16s(Allocator& allocator, const Vector<float>& numbers) {
+  Float16s float16(numbers.size(), StlAllocator<uint16_t>(allocator));
+  std::transform(numbers.begin(), numbers.end(), float16.begin(), to_float16);
+  return float16;
 }
 
 /// [parts][codes][group]{re, im} as [parts][group]{re[codes], im[codes]}.
-Halves planes_of(Allocator& allocator, const Halves& rows, size_t codes, size_t group) {
-  Halves planes(rows.size(), StlAllocator<uint16_t>(allocator));
+Float16s planes_of(Allocator& allocator, const Float16s& rows, size_t codes, size_t group) {
+  Float16s planes(rows.size(), StlAllocator<uint16_t>(allocator));
   const size_t part = 2 * codes * group;
   for (size_t i = 0; i < rows.size(); ++i) {
     const size_t code = i % part / (2 * group);
-    const size_t of_code = i % (2 * group);  // 2 · pair + whether it is imaginary
+    const size_t of_code = i % (2 * group);  // 2 · pair, + 1 if imaginary
     planes[i / part * part + of_code * codes + code] = rows[i];
   }
   return planes;
 }
 
-/// Codes of keys in bytes, as attention sums them; empty if it does not know such codes.
+/// Codes of keys in bytes, which attention sums; empty for codes that it decodes first.
 struct ByteRows {
   ByteRows(Allocator& allocator, const CodebookShape& shape, const Vector<float>& codes)
       : rows(StlAllocator<uint8_t>(allocator)), units(StlAllocator<float>(allocator)) {
@@ -114,12 +114,12 @@ DeviceCodebook::Layer DeviceCodebook::make_layer(Device& device, Allocator& allo
   KeyTables keys = key_tables(shape);
   ValueTables values = value_tables(shape);
   const auto codes = static_cast<size_t>(keys.codes);
-  const Halves rows = halves_of(allocator, numbers.key_codes);
-  const Halves planes = planes_of(allocator, rows, codes, static_cast<size_t>(keys.group));
-  const Halves value_codes = halves_of(allocator, numbers.value_codes);
-  const Halves proposal = halves_of(allocator, numbers.proposal);
-  const Halves first = halves_of(allocator, numbers.network_first);
-  const Halves second = halves_of(allocator, numbers.network_second);
+  const Float16s rows = to_float16s(allocator, numbers.key_codes);
+  const Float16s planes = planes_of(allocator, rows, codes, static_cast<size_t>(keys.group));
+  const Float16s value_codes = to_float16s(allocator, numbers.value_codes);
+  const Float16s proposal = to_float16s(allocator, numbers.proposal);
+  const Float16s first = to_float16s(allocator, numbers.network_first);
+  const Float16s second = to_float16s(allocator, numbers.network_second);
   const ByteRows bytes(allocator, shape, numbers.key_codes);
   const size_t parts = keys.stages > 0 ? rows.size() / (2 * codes * static_cast<size_t>(keys.group)) : 0;
   const auto vectors = static_cast<size_t>(values.lanes > 0 ? shape.vectors() : 0);

@@ -10,7 +10,7 @@
 
 namespace kvq::cuda {
 
-/// Makes a device current for the calling thread, and the caller's again at the end.
+/// Makes a device current for the calling thread, and the previous one again at the end.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) noexcept;
@@ -27,7 +27,7 @@ class DeviceGuard {
   cudaError_t status_;
 };
 
-/// One GPU as all facets share it. Work is issued to one stream and waited for only where the host reads results.
+/// One GPU, which all facets share. Work is issued to one stream and waited for only where the host reads results.
 class Device {
  public:
   explicit Device(const DeviceOptions& options);
@@ -53,7 +53,7 @@ class Device {
   /// Page-locked [2], set by kernels: a value did not fit FP16; a list had no room.
   int32_t* status() const { return status_; }
 
-  /// Issue work where nothing may be thrown.
+  /// Issues work where nothing may be thrown; a later Call reports its failure.
   template <typename Work>
   void issue(const Work& work) noexcept {
     const std::lock_guard lock(mutex_);
@@ -78,15 +78,15 @@ class Device {
   cudaError_t broken_ = cudaSuccess;
 };
 
-/// One call at a time, on the right device.
+/// One call at a time, with the device current.
 class Call {
  public:
   enum class Reports { kNothing, kEarlierCalls };
-  /// Throws if the context is broken, and what the device reported about earlier calls.
+  /// Throws if the context is broken, or what the device reported about earlier calls.
   explicit Call(Device& device, Reports reports = Reports::kEarlierCalls);
 
   cudaStream_t stream() const { return device_.stream(); }
-  /// Throws unless `status` is success. Once the device's own state is lost, nothing works on it any more.
+  /// Throws unless `status` is success. Failures that lose the device's state break the context.
   void require(cudaError_t status, const char* call) const;
 
  private:

@@ -47,7 +47,7 @@ class DeviceBlock {
   size_t bytes_ = 0;
 };
 
-/// Numbers in device memory. Made, filled and read during a call of the backend.
+/// Numbers in device memory. Created, filled and read during a Call.
 template <typename Number>
 class DeviceArray {
  public:
@@ -80,7 +80,7 @@ void download(const Call& call, const Number* from, std::span<Number> to) {
   call.require(cudaStreamSynchronize(call.stream()), "cudaStreamSynchronize");
 }
 
-/// Arrays one behind the other. Made and filled during a call of the backend.
+/// Arrays one behind the other. Created and filled during a Call.
 class DeviceArrays {
  public:
   template <typename... Arrays>
@@ -102,7 +102,7 @@ class DeviceArrays {
   Number* take(size_t n) {
     return reinterpret_cast<Number*>(take_bytes(n * sizeof(Number)));
   }
-  /// Copy an array to the next place; null if it is empty.
+  /// Copies an array to the next place; null if it is empty.
   template <typename Array>
   auto put(const Array& array) -> decltype(array.data()) {
     return static_cast<decltype(array.data())>(put_bytes(array.data(), array.size() * sizeof(array[0])));
@@ -118,18 +118,18 @@ class DeviceArrays {
   std::byte* next_;
 };
 
-/// Grows blocks that are kept from call to call. What a CUDA graph knows is kept until the end.
+/// Grows blocks that are kept from call to call. Keeps outgrown blocks that a CUDA graph may know.
 class BlockGrowth {
  public:
-  /// \param call  what needs the memory, for messages; kept.
+  /// \param call  function that needs the memory, for messages; kept.
   BlockGrowth(Device& device, Allocator& allocator, const char* call)
       : device_(device), allocator_(allocator), call_(call), outgrown_(StlAllocator<DeviceBlock>(allocator)) {}
 
   Device& device() const { return device_; }
   Allocator& allocator() const { return allocator_; }
-  /// Have a block of at least `bytes`, zeroed if asked. Throws if the call is recorded and memory would be needed.
+  /// Grows a block to at least `bytes`, zeroed if asked. Throws if `recorded` and memory would be needed.
   void grow(DeviceBlock& block, size_t bytes, bool zeroed, bool recorded);
-  /// A graph may know all blocks from now on.
+  /// Notes that a graph may know all blocks.
   void keep() { in_graphs_ = true; }
 
  private:
@@ -137,7 +137,7 @@ class BlockGrowth {
   Allocator& allocator_;
   const char* call_;
   bool in_graphs_ = false;
-  Vector<DeviceBlock> outgrown_;  // by calls after a graph took them
+  Vector<DeviceBlock> outgrown_;  // that a graph may know
 };
 
 }  // namespace kvq::cuda

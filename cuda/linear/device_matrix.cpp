@@ -76,7 +76,7 @@ DeviceMatrix::DeviceMatrix(Device& device, Allocator& allocator, const Matrix& m
   tables_.bias = arrays_.put(matrix.bias);
   int64_t begin = 0;
   LinearSegment* to = tables_.segments;
-  std::span<const int8_t> known;  // of the segment before
+  std::span<const int8_t> known;  // levels of the segment before
   for (const weights::Segment& segment : matrix.segments) {
     *to = {.first_column = segment.first_column,
            .columns = segment.columns,

@@ -19,7 +19,8 @@ class LinearWorkspace {
  public:
   LinearWorkspace(Device& device, Allocator& allocator) : growth_(device, allocator, "qp_linear") {}
 
-  /// Room for prepared rows, in tiles unless `tile_rows` is 0. Throws if `recorded` and memory would be needed.
+  /// Reserves room for prepared rows, in tiles unless `tile_rows` is 0. Throws if `recorded` and memory would be
+  /// needed.
   LinearInputs reserve(const InputRows& rows, int32_t tile_rows, bool recorded);
   /// Where wide rows are rotated; null if none has been reserved.
   float* numbers() const { return reinterpret_cast<float*>(numbers_.memory()); }
@@ -70,7 +71,7 @@ class KernelChoice {
 
   const LinearDevice& device() const { return linear_device_; }
   LinearKernel choose(LinearProducts products, const InputRows& rows) const;
-  /// By the shape and the device alone.
+  /// From the shape and the device alone.
   LinearKernel estimate(LinearProducts products, const InputRows& rows) const;
 
   /// Calls use(kernel) for all kernels that the device can run.
@@ -97,6 +98,7 @@ class KernelChoice {
   std::optional<MeasuredKernels> measured_;
 };
 
+/// Products with packed matrices.
 class CudaLinear final : public Linear {
  public:
   explicit CudaLinear(Device& device) : device_(device), kernels_(device) {}

@@ -16,7 +16,7 @@ constexpr std::string_view kColumns = "device\tscheme\toutputs\tinputs\trows\twa
 constexpr size_t kFields = 6;
 using Fields = std::array<std::string_view, kFields>;
 
-/// Takes off what is before the first `separator`, or all; the separator, too.
+/// Removes and returns the text before the first `separator`, or all; removes the separator, too.
 std::string_view take(std::string_view& text, char separator) {
   const size_t end = text.find(separator);
   const std::string_view taken = text.substr(0, end);
@@ -34,7 +34,7 @@ std::optional<Fields> fields_of(std::string_view line) {
   return fields;
 }
 
-/// A whole number from 1 on.
+/// A positive integer.
 std::optional<int32_t> number_of(std::string_view text) {
   int32_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

@@ -30,7 +30,7 @@ struct LinearShape {
   int32_t scheme = 0;  // weights::index_of
   int32_t in = 0;
   int32_t rows = 0;
-  std::array<int32_t, kMostMatrices> outs{};  // of matrices of one launch; zeros behind the last
+  std::array<int32_t, kMostMatrices> outs{};  // of one launch's matrices; zeros behind the last
 
   friend auto operator<=>(const LinearShape&, const LinearShape&) = default;
 };

@@ -100,7 +100,7 @@ class Measurement {
 
   LinearKernel fastest() {
     const LinearKernel estimate = kernels_.estimate(products_, rows_);
-    run_round();  // warms up, and shows the hopeless
+    run_round();  // warms up and finds hopeless candidates
     float least = candidates_.front().times[0];
     for (const Candidate& each : candidates_) least = std::min(least, each.times[0]);
     std::erase_if(candidates_,
@@ -199,7 +199,7 @@ void CudaTuning::tune(Allocator& allocator, std::span<const Resident* const> mat
   const Call call(device_);
   if (device_.is_capturing())
     fail(KVQ_E_UNSUPPORTED, "qp_tune waits for the device, which it cannot do while a stream is captured");
-  // Earlier work would take time from what is measured, and may still need work space.
+  // Earlier work would disturb the times, and may still use the work space.
   call.require(cudaStreamSynchronize(call.stream()), "cudaStreamSynchronize");
   MeasuredKernels& measured = kernels_.measured();
   const DeviceMatrix& first = DeviceMatrix::of(matrices.front());

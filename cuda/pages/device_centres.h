@@ -14,13 +14,13 @@
 
 namespace kvq::cuda {
 
-/// What caches with the same centres share.
+/// A model's centres in device memory, for all caches with them.
 class DeviceCentres final : public Resident {
  public:
   DeviceCentres(Device& device, Allocator& allocator, std::shared_ptr<const ModelCentres> centres);
 
   const ModelCentres& centres() const { return *centres_; }
-  /// Without what a layer's context adds.
+  /// A layer's tables without what its context adds.
   const CentreTables& tables(int32_t layer) const { return layers_[static_cast<size_t>(layer)].tables; }
 
  private:
@@ -33,7 +33,7 @@ class DeviceCentres final : public Resident {
   Vector<Layer> layers_;
 };
 
-/// The centres of a layer, turned as a cache turns keys. The resident outlives it.
+/// The centres of a layer, rotated as a cache rotates keys. The resident outlives it.
 class CentreContext final : public LayerContext {
  public:
   CentreContext(Device& device, Allocator& allocator, const Codec& codec_, const DeviceCentres& centres, int32_t layer,
@@ -51,7 +51,7 @@ class CentreContext final : public LayerContext {
   CentreRows rows_;
 };
 
-/// A layer's context, if it is one of centres; otherwise null.
+/// Null unless the layer has trained centres.
 inline const CentreContext* centre_context(const LayerContext* context) {
   const bool is_one = context != nullptr && context->codec.number == gain_shape::kCodec.number;
   return is_one ? static_cast<const CentreContext*>(context) : nullptr;

@@ -92,7 +92,7 @@ void PageTable::entered(int32_t head, int32_t index, bool ends_list) noexcept {
 
 void PageTable::catch_up(const Page* const* const* lists, const int32_t* counts) {
   const auto heads = static_cast<int32_t>(heads_.size());
-  reserve(std::max(*std::max_element(counts, counts + heads), 1));  // an empty list has a state, too
+  reserve(std::max(*std::max_element(counts, counts + heads), 1));  // empty lists have states, too
   bool states_agree = true;
   for (int32_t head = 0; head < heads; ++head) {
     Head& of = heads_[static_cast<size_t>(head)];
@@ -115,7 +115,7 @@ void PageTable::upload_states(const int32_t* counts) {
 
 void PageTable::make_room(int32_t pages, int32_t ring) {
   const Call call(device_, Call::Reports::kNothing);
-  recorded_ = false;  // graphs from before are not replayed any more
+  recorded_ = false;  // earlier graphs are replayed no more
   reserve(pages);
   const size_t bytes = reserve_bytes(heads_.size(), capacity_, ring);
   if (bytes > reserve_memory_.bytes()) {

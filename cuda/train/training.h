@@ -13,6 +13,7 @@
 
 namespace kvq::cuda {
 
+/// Samples of trainers.
 class CudaTraining final : public Training {
  public:
   explicit CudaTraining(Device& device) : device_(device) {}
@@ -48,7 +49,7 @@ Vector<Number> to_host(const Call& call, Allocator& allocator, const DeviceArray
 /// Keys in device memory.
 class DeviceKeySample final : public KeySample {
  public:
-  /// During a call of the backend.
+  /// During a Call.
   DeviceKeySample(Device& device, const Call& call, Allocator& allocator, const KeyVectors& keys);
 
   void restore() override;
@@ -85,7 +86,7 @@ class DeviceKeySample final : public KeySample {
 /// Values in device memory.
 class DeviceValueSample final : public ValueSample {
  public:
-  /// During a call of the backend; the vectors are still to come.
+  /// During a Call. The caller fills units().
   DeviceValueSample(Device& device, Allocator& allocator, size_t width, size_t tokens, size_t held_out);
 
   float* units() { return units_.data(); }
@@ -117,7 +118,7 @@ class DeviceValueSample final : public ValueSample {
 /// Vectors in device memory.
 class DeviceCentreSample final : public CentreSample {
  public:
-  /// During a call of the backend. The vectors come with reload().
+  /// During a Call. reload() copies the vectors.
   DeviceCentreSample(Device& device, Allocator& allocator, int32_t centres, const CentreVectors& vectors);
 
   void reload() override;
