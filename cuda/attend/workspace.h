@@ -4,6 +4,9 @@
 #include "device/device_arrays.h"
 #include "kernels/attend/attend.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace kvq::cuda {
 
 /// Memory of attend, kept from call to call.
@@ -13,9 +16,26 @@ class AttendWorkspace final : public Workspace {
       : growth_(device, allocator, "kvq_attend"), routed_(StlAllocator<RoutedSequence>(allocator)) {}
 
   /// The cache's frequencies, which never change, in device memory. Throws if `recorded` and they are not there.
-  const float* inv_freq(const Rope& rope, bool recorded);
+  const float* inv_freq(const Rope& rope, bool recorded) {
+    if (rope.rotary_dim != 0 && inv_freq_.memory() == nullptr) {
+      DeviceBlock block;
+      growth_.grow(block, kMaxHeadDim / 2 * sizeof(float), false, recorded);
+      check(cudaMemcpyAsync(block.memory(), rope.inv_freq.data(), rope.inv_freq.size() * sizeof(float),
+                            cudaMemcpyHostToDevice, growth_.device().stream()),
+            "cudaMemcpyAsync");
+      inv_freq_ = std::move(block);
+    }
+    return reinterpret_cast<const float*>(inv_freq_.memory());
+  }
   /// Throws if `recorded` and memory would be needed.
-  void reserve(const AttendPlan& plan, bool recorded);
+  void reserve(const AttendPlan& plan, bool recorded) {
+    constexpr size_t kLeastTickets = 64;
+    growth_.grow(partials_, plan.partial_floats * sizeof(float), false, recorded);
+    if (plan.tickets > 0) {
+      growth_.grow(tickets_, std::max(plan.tickets, kLeastTickets) * sizeof(int32_t), true, recorded);
+    }
+    if (recorded) growth_.keep();
+  }
 
   /// Counts memory that a call takes for its duration.
   Allocator& allocator() const { return growth_.allocator(); }

@@ -35,7 +35,7 @@ DecodedLists::DecodedLists(Device& device, const Call& call, AttendWorkspace& sp
   const int32_t group = batch.q_heads / batch.kv_heads;
   const auto from_head = [&](const void* tensor, const HeadStrides& strides, kvq_dtype dtype) {
     return static_cast<const std::byte*>(tensor) +
-           static_cast<int64_t>(strides.at(0, first_head * group) * dtype_bytes(dtype));
+           static_cast<int64_t>(strides.at(0, static_cast<size_t>(first_head * group)) * dtype_bytes(dtype));
   };
   batch_.q = from_head(batch.q, batch.q_strides, batch.q_dtype);
   batch_.out = const_cast<std::byte*>(from_head(batch.out, batch.out_strides, batch.out_dtype));

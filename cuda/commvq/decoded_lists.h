@@ -52,7 +52,8 @@ void for_decoded_lists(Device& device, const Call& call, AttendWorkspace& space,
     if (!some.empty() && bytes + more > kMemory) run(batch.kv_heads);
     some.push_back(*each.sequence);
     bytes += more;
-    if (bytes > kMemory) run(static_cast<int32_t>(std::clamp<size_t>(kMemory / of_head, 1, batch.kv_heads)));
+    if (bytes > kMemory)
+      run(static_cast<int32_t>(std::clamp<size_t>(kMemory / of_head, 1, static_cast<size_t>(batch.kv_heads))));
   }
   if (!some.empty()) run(batch.kv_heads);
 }

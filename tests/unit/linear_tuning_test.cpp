@@ -61,7 +61,7 @@ TEST_CASE("kernels of another device are kept and not used") {
   CHECK(tuning.text() == kHead + "this one\tnuq-4\t64\t128\t1\town\nanother\tnuq-4\t64\t128\t1\tfew\n");
 }
 
-TEST_CASE("a damaged text of measured ways is refused whole, with the line") {
+TEST_CASE("a damaged text of measured kernels is refused whole, with the line") {
   MeasuredKernels tuning("this one");
   const std::string good = "this one\tnuq-4\t64\t128\t1\town\n";
   tuning.load(kHead + good);
