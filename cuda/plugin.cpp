@@ -9,7 +9,7 @@
 namespace kvq::cuda {
 namespace {
 
-/// Throws unless device `index` exists and is new enough.
+/// Number of devices. Throws unless device `index` exists and is new enough.
 int32_t require_device(int32_t index) {
   int32_t driver = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {

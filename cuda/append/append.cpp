@@ -1,20 +1,18 @@
-// How the host has pages written: one launch, whatever the number of sequences.
-#include "kernels/append/append.h"
+// One launch writes pages, whatever the number of sequences.
+#include "append/append.h"
 
-#include "commvq/append.h"
 #include "core/tensor.h"
-#include "cuda_backend.h"
-#include "device/rope_arguments.h"
+#include "kernels/append/append.h"
+#include "kernels/commvq/codebook.h"
 #include "pages/codecs.h"
 #include "pages/device_centres.h"
-#include "pages/page_table.h"
 
 #include <algorithm>
 
 namespace kvq::cuda {
 namespace {
 
-/// Whether the rows of a tensor can be read 16 bytes at a time.
+/// Whether 16-byte loads may read the rows of a tensor.
 bool takes_vectors(const void* tensor, const HeadStrides& strides, kvq_dtype dtype) {
   const auto bytes = static_cast<uint64_t>(dtype_bytes(dtype));
   const uint64_t places = reinterpret_cast<uintptr_t>(tensor) | static_cast<uint64_t>(strides.token) * bytes |
@@ -28,12 +26,12 @@ bool has_gaps(const PageWrite& write) {
 }
 
 /// Whether a page's encoder must know the positions of all slots.
-bool turns_by_slots(const PageWrite& write) { return has_gaps(write) && without_codes(*write.format).centred_keys(); }
+bool rotates_by_slots(const PageWrite& write) { return has_gaps(write) && without_codes(*write.format).centred_keys(); }
 
-/// Nothing but new tokens: quick to write.
+/// Whether a page has new tokens alone, which makes it quick to write.
 bool is_whole(const PageWrite& write) { return write.token_count == kSlots; }
 
-/// Position of the first of a page's new tokens if the others follow it, otherwise where they are: ~token_begin.
+/// Position of a page's first new token if the others follow it, otherwise where positions are: ~token_begin.
 int32_t token_position(const TokenBatch& tokens, const PageWrite& write) {
   if (write.token_count == 0) return 0;
   const auto of_page =
@@ -62,19 +60,19 @@ AppendTarget target_of(const AppendedLayer& layer) {
   return {table_of(layer)->view(), {0, layer.after.length, layer.after.next_position, layer.after.room}};
 }
 
-/// Whether a list ends with write `i`: writes come head by head, and of each head sequence by sequence.
+/// Whether a list ends with write `i`: writes are ordered by head, then by sequence.
 bool ends_list(std::span<const PageWrite> writes, size_t i) {
   return i + 1 == writes.size() || writes[i + 1].head != writes[i].head || writes[i + 1].sequence != writes[i].sequence;
 }
 
-/// Positions that kernels look up: of all new tokens, then of all slots of some pages.
+/// Positions that kernels look up: all new tokens', then those of all slots of some pages.
 struct StagedPositions {
   int32_t* memory;
   size_t tokens;
 };
 
-/// Slow ones first. The others come head by head; where heads have equally many, those of the same tokens go side by
-/// side. Returns the number of slow ones.
+/// Orders slow writes first. The others stay ordered by head, unless heads have equally many: then writes of the same
+/// tokens lie side by side. Returns the number of slow ones.
 size_t order_writes(const TokenBatch& tokens, std::span<const PageWrite> writes, DeviceWrite* to,
                     const StagedPositions& positions) {
   const auto whole = static_cast<size_t>(std::count_if(writes.begin(), writes.end(), is_whole));
@@ -93,7 +91,7 @@ size_t order_writes(const TokenBatch& tokens, std::span<const PageWrite> writes,
       ++next_slow;
     }
     to[place] = device_write(tokens, writes[i], ends_list(writes, i));
-    if (!turns_by_slots(writes[i])) continue;
+    if (!rotates_by_slots(writes[i])) continue;
     to[place].token_position = ~(static_cast<int32_t>(next_position) + writes[i].kept);
     std::copy_n(writes[i].positions, kSlots, positions.memory + next_position);
     next_position += kSlots;
@@ -107,7 +105,7 @@ PagesWritten pages_written(std::span<const PageWrite> writes, int32_t head_dim, 
   return fit(pages, head_dim, shared_limit);
 }
 
-/// Have the tables take all pages that are written.
+/// Reserve room in the tables for all pages that are written.
 void make_room(std::span<const PageWrite> writes, std::span<const AppendedLayer> layers) {
   const auto table = [layers](const PageWrite& write) { return table_of(layers[static_cast<size_t>(write.sequence)]); };
   for (size_t i = 0; i < writes.size(); ++i) {
@@ -118,9 +116,7 @@ void make_room(std::span<const PageWrite> writes, std::span<const AppendedLayer>
   }
 }
 
-}  // namespace
-
-AppendArguments CudaBackend::append_arguments(const TokenBatch& tokens) const {
+AppendArguments append_arguments(const Device& device, const TokenBatch& tokens) {
   AppendArguments arguments{};
   arguments.k = tokens.k;
   arguments.v = tokens.v;
@@ -133,52 +129,65 @@ AppendArguments CudaBackend::append_arguments(const TokenBatch& tokens) const {
   arguments.kv_heads = tokens.kv_heads;
   arguments.head_dim = tokens.head_dim;
   arguments.hadamard = tokens.hadamard_keys || tokens.hadamard_values ? 1 : 0;
-  arguments.status = status_;
+  arguments.status = device.status();
   arguments.rope = rope_arguments(*tokens.rope);
   if (const CentreContext* centres = centre_context(tokens.context)) arguments.centres = centres->tables();
   return arguments;
 }
 
+}  // namespace
+
+void prepare_appending(const Device& device) {
+  check(prepare_append(), "cudaFuncSetAttribute");
+  check(prepare_append_next(device.shared_limit()), "cudaFuncSetAttribute");
+  check(prepare_encode_keys(), "cudaFuncSetAttribute");
+}
+
+RopeArguments rope_arguments(const Rope& rope) {
+  RopeArguments result{};
+  result.pairing = rope.pairing;
+  result.rotary_dim = rope.rotary_dim;
+  std::copy(rope.inv_freq.begin(), rope.inv_freq.end(), result.inv_freq);
+  return result;
+}
+
 // Values are in device memory: the append kernel looks at them and sets the status that the next call reports.
-void CudaBackend::append(const TokenBatch& tokens, const PageWrites& grouped, std::span<const AppendedLayer> layers,
-                         Allocator& scratch) {
-  if (grouped.empty()) return;
-  const Call call(*this);
+void append_pages(Device& device, const Call& call, const TokenBatch& tokens, const PageWrites& grouped,
+                  std::span<const AppendedLayer> layers, Allocator& scratch) {
   const std::span<const PageWrite> writes = grouped.list();
   if (!layers.empty()) make_room(writes, layers);
-  const bool any_codes =
+  const bool any_commvq =
       std::any_of(writes.begin(), writes.end(), [](const PageWrite& write) { return has_codes(*write.format); });
-  if (any_codes) {
-    CodedAppend(*this, call, tokens, scratch).append(grouped, layers);
+  if (any_commvq) {
+    append_commvq(device, call, tokens, grouped, layers, scratch);
   } else {
-    append_plain(call, tokens, writes, layers);
+    append_plain(device, call, tokens, writes, layers);
   }
   for (const AppendedLayer& layer : layers) table_of(layer)->set_state(layer.after);
 }
 
-/// Pages that have no codes of a codebook, or that hold halves instead for now.
-void CudaBackend::append_plain(const Call& call, const TokenBatch& tokens, std::span<const PageWrite> writes,
-                               std::span<const AppendedLayer> layers) {
+void append_plain(Device& device, const Call& call, const TokenBatch& tokens, std::span<const PageWrite> writes,
+                  std::span<const AppendedLayer> layers) {
   if (writes.empty()) return;
-  AppendArguments arguments = append_arguments(tokens);
+  AppendArguments arguments = append_arguments(device, tokens);
   arguments.n_writes = static_cast<int32_t>(writes.size());
   const bool scattered = std::any_of(writes.begin(), writes.end(),
                                      [&tokens](const PageWrite& write) { return token_position(tokens, write) < 0; });
-  // What does not travel as kernel arguments.
+  // Kernel arguments hold few writes; more, and positions, go through page-locked memory.
   const size_t write_bytes = writes.size() <= kInlineWrites ? 0 : writes.size() * sizeof(DeviceWrite);
   const size_t target_bytes = layers.size() <= 1 ? 0 : layers.size() * sizeof(AppendTarget);
   const size_t token_positions = scattered ? tokens.positions.size() : 0;
-  const auto by_slots = static_cast<size_t>(std::count_if(writes.begin(), writes.end(), turns_by_slots));
+  const auto by_slots = static_cast<size_t>(std::count_if(writes.begin(), writes.end(), rotates_by_slots));
   const size_t position_bytes = (token_positions + by_slots * kSlots) * sizeof(int32_t);
   const size_t staged = write_bytes + target_bytes + position_bytes;
-  auto* memory = staged > 0 ? static_cast<std::byte*>(staging_->take(staged)) : nullptr;
+  auto* memory = staged > 0 ? static_cast<std::byte*>(device.staging().take(staged)) : nullptr;
   DeviceWrite* device_writes = arguments.inline_writes;
   if (write_bytes > 0) arguments.writes = device_writes = reinterpret_cast<DeviceWrite*>(memory);
   auto* positions = reinterpret_cast<int32_t*>(memory + write_bytes + target_bytes);
   if (position_bytes > 0) arguments.positions = positions;
   std::copy_n(tokens.positions.begin(), token_positions, positions);
   arguments.n_slow = static_cast<int32_t>(order_writes(tokens, writes, device_writes, {positions, token_positions}));
-  arguments.pages = pages_written(writes, tokens.head_dim, shared_limit_);
+  arguments.pages = pages_written(writes, tokens.head_dim, device.shared_limit());
   if (target_bytes > 0) {
     auto* targets = reinterpret_cast<AppendTarget*>(memory + write_bytes);
     std::transform(layers.begin(), layers.end(), targets, target_of);
@@ -186,8 +195,8 @@ void CudaBackend::append_plain(const Call& call, const TokenBatch& tokens, std::
   } else if (!layers.empty()) {
     arguments.target = target_of(layers.front());
   }
-  call.require(launch_append(arguments, stream_), "append kernel");
-  if (staged > 0) staging_->done(stream_);
+  call.require(launch_append(arguments, call.stream()), "append kernel");
+  if (staged > 0) device.staging().done(call.stream());
   if (layers.empty()) return;
   for (size_t i = 0; i < writes.size(); ++i) {
     PageTable& table = *table_of(layers[static_cast<size_t>(writes[i].sequence)]);
@@ -201,16 +210,16 @@ void CudaBackend::append_plain(const Call& call, const TokenBatch& tokens, std::
   }
 }
 
-void CudaBackend::record_append(const TokenBatch& tokens, PageTable& table) {
-  const Call call(*this);
+void record_append(Device& device, const TokenBatch& tokens, PageTable& table) {
+  const Call call(device);
   table.require_published();
-  AppendArguments arguments = append_arguments(tokens);
+  AppendArguments arguments = append_arguments(device, tokens);
   arguments.target.view = table.view();
   const FormatCode sealed{static_cast<uint32_t>(table.reserve_view().sealed)};
   PagesWritten pages;
   pages.add(sealed);
-  arguments.pages = fit(pages, tokens.head_dim, shared_limit_);
-  call.require(launch_append_next(arguments, table.reserve_view(), tokens.n, stream_), "append kernel");
+  arguments.pages = fit(pages, tokens.head_dim, device.shared_limit());
+  call.require(launch_append_next(arguments, table.reserve_view(), tokens.n, call.stream()), "append kernel");
 }
 
 }  // namespace kvq::cuda

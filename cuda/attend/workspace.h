@@ -1,34 +1,55 @@
 #pragma once
 
-#include "device/device_blocks.h"
+#include "attend/routes.h"
+#include "device/device_arrays.h"
 #include "kernels/attend/attend.h"
+
+#include <algorithm>
+#include <utility>
 
 namespace kvq::cuda {
 
 /// Memory of attend, kept from call to call.
 class AttendWorkspace final : public Workspace {
  public:
-  AttendWorkspace(CudaBackend& backend, Allocator& allocator);
-  ~AttendWorkspace() override;
+  AttendWorkspace(Device& device, Allocator& allocator)
+      : growth_(device, allocator, "kvq_attend"), routed_(StlAllocator<RoutedSequence>(allocator)) {}
 
   /// The cache's frequencies, which never change, in device memory. Throws if `recorded` and they are not there.
-  const float* inv_freq(const Rope& rope, bool recorded);
+  const float* inv_freq(const Rope& rope, bool recorded) {
+    if (rope.rotary_dim != 0 && inv_freq_.memory() == nullptr) {
+      DeviceBlock block;
+      growth_.grow(block, kMaxHeadDim / 2 * sizeof(float), false, recorded);
+      check(cudaMemcpyAsync(block.memory(), rope.inv_freq.data(), rope.inv_freq.size() * sizeof(float),
+                            cudaMemcpyHostToDevice, growth_.device().stream()),
+            "cudaMemcpyAsync");
+      inv_freq_ = std::move(block);
+    }
+    return reinterpret_cast<const float*>(inv_freq_.memory());
+  }
   /// Throws if `recorded` and memory would be needed.
-  void reserve(const AttendPlan& plan, bool recorded);
+  void reserve(const AttendPlan& plan, bool recorded) {
+    constexpr size_t kLeastTickets = 64;
+    growth_.grow(partials_, plan.partial_floats * sizeof(float), false, recorded);
+    if (plan.tickets > 0) {
+      growth_.grow(tickets_, std::max(plan.tickets, kLeastTickets) * sizeof(int32_t), true, recorded);
+    }
+    if (recorded) growth_.keep();
+  }
 
-  /// Counts what a call takes beside.
-  Allocator& allocator() const { return blocks_.allocator(); }
-  float* partials() const { return static_cast<float*>(partials_.memory); }
-  int32_t* tickets() const { return static_cast<int32_t*>(tickets_.memory); }
+  /// Counts memory that a call takes for its duration.
+  Allocator& allocator() const { return growth_.allocator(); }
+  float* partials() const { return reinterpret_cast<float*>(partials_.memory()); }
+  int32_t* tickets() const { return reinterpret_cast<int32_t*>(tickets_.memory()); }
+  /// The sequences of a call, which fills them in.
+  Vector<RoutedSequence>& routed() { return routed_; }
 
  private:
-  using Block = DeviceBlocks::Block;
-
-  CudaBackend& backend_;
-  DeviceBlocks blocks_;
-  Block inv_freq_;
-  Block partials_;
-  Block tickets_;
+  BlockGrowth growth_;
+  DeviceBlock inv_freq_;
+  DeviceBlock partials_;
+  DeviceBlock tickets_;
+  Vector<RoutedSequence> routed_;
 };
 
 }  // namespace kvq::cuda

@@ -14,31 +14,28 @@ int32_t longest_list(const AttendSequence& sequence, int32_t kv_heads) {
   return *std::max_element(sequence.page_counts, sequence.page_counts + kv_heads);
 }
 
-/// Of the pages that stand in for those with codes.
-size_t stand_in_bytes(const PageFormat& coded) {
-  return static_cast<size_t>(page_places(without_codes(coded), coded.head_dim).bytes + 127) / 128 * 128;
+/// Bytes of an FP16 page in place of one with codes.
+size_t stand_in_bytes(const PageFormat& format) {
+  return static_cast<size_t>(page_places(without_codes(format), format.head_dim).bytes + 127) / 128 * 128;
 }
 
 }  // namespace
 
-bool has_codes(const AttendSequence& sequence) { return table_of(sequence).coded() != nullptr; }
-
 size_t DecodedLists::bytes_of_head(const AttendBatch& batch, const AttendSequence& sequence) {
   const PageTable& table = table_of(sequence);
   return static_cast<size_t>(table.view().capacity) * sizeof(DevicePage) +
-         static_cast<size_t>(longest_list(sequence, batch.kv_heads)) * stand_in_bytes(*table.coded());
+         static_cast<size_t>(longest_list(sequence, batch.kv_heads)) * stand_in_bytes(*table.commvq_format());
 }
 
-DecodedLists::DecodedLists(CudaBackend& backend, const CudaBackend::Call& call, AttendWorkspace& space,
-                           const AttendBatch& batch, std::span<const AttendSequence> sequences, int32_t first_head,
-                           int32_t heads)
+DecodedLists::DecodedLists(Device& device, const Call& call, AttendWorkspace& space, const AttendBatch& batch,
+                           std::span<const AttendSequence> sequences, int32_t first_head, int32_t heads)
     : sequences_(sequences.begin(), sequences.end(), StlAllocator<AttendSequence>(space.allocator())),
-      views_(StlAllocator<SequenceView>(space.allocator())),
+      routed_(StlAllocator<RoutedSequence>(space.allocator())),
       batch_(batch) {
   const int32_t group = batch.q_heads / batch.kv_heads;
   const auto from_head = [&](const void* tensor, const HeadStrides& strides, kvq_dtype dtype) {
     return static_cast<const std::byte*>(tensor) +
-           static_cast<int64_t>(strides.at(0, first_head * group) * dtype_bytes(dtype));
+           static_cast<int64_t>(strides.at(0, static_cast<size_t>(first_head * group)) * dtype_bytes(dtype));
   };
   batch_.q = from_head(batch.q, batch.q_strides, batch.q_dtype);
   batch_.out = const_cast<std::byte*>(from_head(batch.out, batch.out_strides, batch.out_dtype));
@@ -53,13 +50,14 @@ DecodedLists::DecodedLists(CudaBackend& backend, const CudaBackend::Call& call, 
     sequence.page_counts += first_head;
   }
   batch_.sequences = sequences_;
-  memory_.emplace(backend, space.allocator(), std::max<size_t>(bytes, 1));
+  memory_ = DeviceBlock(device, space.allocator(), std::max<size_t>(bytes, 1));
 
   const CodebookTables& tables = codebook_context(batch.context).tables();
-  std::byte* next = memory_->memory();
-  for (const AttendSequence& sequence : sequences) {
+  std::byte* next = memory_.memory();
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const AttendSequence& sequence = sequences[i];
     const PageTable& table = table_of(sequence);
-    const PageFormat& format = *table.coded();
+    const PageFormat& format = *table.commvq_format();
     const FormatCode plain = without_codes(format);
     const PagePlaces plain_bytes = page_places(plain, format.head_dim);
     const SequenceView view = table.view();
@@ -83,16 +81,17 @@ DecodedLists::DecodedLists(CudaBackend& backend, const CudaBackend::Call& call, 
                       .commvq_values = coded_values_at(format),
                       .stand_in_values = plain_bytes.values_at,
                       .copied = {},
-                      .shared_limit = backend.shared_limit()};
+                      .shared_limit = device.shared_limit()};
     if (!codes_values) lists.copied = {lists.commvq_values, plain_bytes.values_at, plain_bytes.values.bytes};
     if (!codes_keys) lists.copied = {0, 0, plain_bytes.keys.bytes};
-    if (longest > 0) call.require(decode_lists(lists, backend.stream()), "decoding kernel");
+    if (longest > 0) call.require(decode_lists(lists, call.stream()), "decoding kernel");
     next += bytes_of_head(batch, sequence) * static_cast<size_t>(heads);
     const int64_t first_row = int64_t{first_head} * view.capacity * kSlots;
-    views_.push_back({.pages = lists.records,
-                      .heads = view.heads + first_head,
-                      .positions = view.positions != nullptr ? view.positions + first_row : nullptr,
-                      .capacity = view.capacity});
+    const SequenceView decoded{.pages = lists.records,
+                               .heads = view.heads + first_head,
+                               .positions = view.positions != nullptr ? view.positions + first_row : nullptr,
+                               .capacity = view.capacity};
+    routed_.push_back({&sequences_[i], decoded, route_by_rows(device, batch_, sequences_[i])});
   }
 }
 

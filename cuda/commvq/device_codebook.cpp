@@ -2,8 +2,8 @@
 
 #include "core/error.h"
 #include "core/float16.h"
-#include "cuda_backend.h"
 #include "device/cuda_error.h"
+#include "device/device.h"
 #include "formats/commvq/commvq.h"
 #include "formats/commvq/context.h"
 
@@ -14,28 +14,28 @@
 namespace kvq::cuda {
 namespace {
 
-using Halves = Vector<uint16_t>;
+using Float16s = Vector<uint16_t>;
 
-/// Numbers that files hold as halves, too.
-Halves halves_of(Allocator& allocator, const Vector<float>& numbers) {
-  Halves halves(numbers.size(), StlAllocator<uint16_t>(allocator));
-  std::transform(numbers.begin(), numbers.end(), halves.begin(), to_float16);
-  return halves;
+/// Exact: files hold these numbers in FP16, too.
+Float16s to_float16s(Allocator& allocator, const Vector<float>& numbers) {
+  Float16s float16(numbers.size(), StlAllocator<uint16_t>(allocator));
+  std::transform(numbers.begin(), numbers.end(), float16.begin(), to_float16);
+  return float16;
 }
 
 /// [parts][codes][group]{re, im} as [parts][group]{re[codes], im[codes]}.
-Halves planes_of(Allocator& allocator, const Halves& rows, size_t codes, size_t group) {
-  Halves planes(rows.size(), StlAllocator<uint16_t>(allocator));
+Float16s planes_of(Allocator& allocator, const Float16s& rows, size_t codes, size_t group) {
+  Float16s planes(rows.size(), StlAllocator<uint16_t>(allocator));
   const size_t part = 2 * codes * group;
   for (size_t i = 0; i < rows.size(); ++i) {
     const size_t code = i % part / (2 * group);
-    const size_t of_code = i % (2 * group);  // 2 · pair + whether it is imaginary
+    const size_t of_code = i % (2 * group);  // 2 · pair, + 1 if imaginary
     planes[i / part * part + of_code * codes + code] = rows[i];
   }
   return planes;
 }
 
-/// Codes of keys in bytes, as attention sums them; empty if it does not know such codes.
+/// Codes of keys in bytes, which attention sums; empty for codes that it decodes first.
 struct ByteRows {
   ByteRows(Allocator& allocator, const CodebookShape& shape, const Vector<float>& codes)
       : rows(StlAllocator<uint8_t>(allocator)), units(StlAllocator<float>(allocator)) {
@@ -95,8 +95,7 @@ ValueTables value_tables(const CodebookShape& shape) {
 
 }  // namespace
 
-DeviceCodebook::DeviceCodebook(CudaBackend& backend, Allocator& allocator,
-                               std::shared_ptr<const ModelCodebook> codebook)
+DeviceCodebook::DeviceCodebook(Device& device, Allocator& allocator, std::shared_ptr<const ModelCodebook> codebook)
     : codebook_(std::move(codebook)), layers_(StlAllocator<Layer>(allocator)) {
   const CodebookShape& shape = codebook_->shape;
   if (shape.code_bits() > kMostCodeBits) {
@@ -105,22 +104,22 @@ DeviceCodebook::DeviceCodebook(CudaBackend& backend, Allocator& allocator,
   }
   layers_.reserve(static_cast<size_t>(shape.n_layers));
   for (const ModelCodebook::Layer& layer : codebook_->layers) {
-    layers_.push_back(make_layer(backend, allocator, *layer.numbers));
+    layers_.push_back(make_layer(device, allocator, *layer.numbers));
   }
 }
 
-DeviceCodebook::Layer DeviceCodebook::make_layer(CudaBackend& backend, Allocator& allocator,
+DeviceCodebook::Layer DeviceCodebook::make_layer(Device& device, Allocator& allocator,
                                                  const LayerCodebook& numbers) const {
   const CodebookShape& shape = codebook_->shape;
   KeyTables keys = key_tables(shape);
   ValueTables values = value_tables(shape);
   const auto codes = static_cast<size_t>(keys.codes);
-  const Halves rows = halves_of(allocator, numbers.key_codes);
-  const Halves planes = planes_of(allocator, rows, codes, static_cast<size_t>(keys.group));
-  const Halves value_codes = halves_of(allocator, numbers.value_codes);
-  const Halves proposal = halves_of(allocator, numbers.proposal);
-  const Halves first = halves_of(allocator, numbers.network_first);
-  const Halves second = halves_of(allocator, numbers.network_second);
+  const Float16s rows = to_float16s(allocator, numbers.key_codes);
+  const Float16s planes = planes_of(allocator, rows, codes, static_cast<size_t>(keys.group));
+  const Float16s value_codes = to_float16s(allocator, numbers.value_codes);
+  const Float16s proposal = to_float16s(allocator, numbers.proposal);
+  const Float16s first = to_float16s(allocator, numbers.network_first);
+  const Float16s second = to_float16s(allocator, numbers.network_second);
   const ByteRows bytes(allocator, shape, numbers.key_codes);
   const size_t parts = keys.stages > 0 ? rows.size() / (2 * codes * static_cast<size_t>(keys.group)) : 0;
   const auto vectors = static_cast<size_t>(values.lanes > 0 ? shape.vectors() : 0);
@@ -128,7 +127,7 @@ DeviceCodebook::Layer DeviceCodebook::make_layer(CudaBackend& backend, Allocator
   const auto width = static_cast<size_t>(values.width);
   const auto stages = static_cast<size_t>(values.stages);
   using Arrays = DeviceArrays;
-  Layer layer{Arrays(backend, allocator,
+  Layer layer{Arrays(device, allocator,
                      Arrays::bytes_for(rows, planes, bytes.rows, bytes.units, value_codes, proposal, first, second,
                                        numbers.channel_scale, numbers.value_offset, numbers.proposal_bias,
                                        numbers.network_norm_gain, numbers.network_norm_bias, numbers.network_first_bias,
@@ -146,7 +145,7 @@ DeviceCodebook::Layer DeviceCodebook::make_layer(CudaBackend& backend, Allocator
     layer.key_bytes = {reinterpret_cast<const uint4*>(arrays.put(bytes.rows)), arrays.put(bytes.units)};
     auto* norms = arrays.take<float>(parts * codes * codes);
     keys.norms = norms;
-    check(launch_centre_norms(keys.rows, static_cast<int32_t>(parts), keys.codes, keys.group, norms, backend.stream()),
+    check(launch_centre_norms(keys.rows, static_cast<int32_t>(parts), keys.codes, keys.group, norms, device.stream()),
           "kernel of codebooks");
   }
   if (values.lanes > 0) {
@@ -166,7 +165,7 @@ DeviceCodebook::Layer DeviceCodebook::make_layer(CudaBackend& backend, Allocator
     auto* offset_products = arrays.take<float>(vectors * stages * bits);
     auto* offset_norms = arrays.take<double>(vectors * stages);
     check(launch_value_tables(values, static_cast<int32_t>(vectors), gram, offsets, offset_products, offset_norms,
-                              backend.stream()),
+                              device.stream()),
           "kernel of codebooks");
     values.gram = gram;
     values.offsets = offsets;
@@ -182,11 +181,11 @@ DeviceCodebook::Layer DeviceCodebook::make_layer(CudaBackend& backend, Allocator
   return layer;
 }
 
-CodebookContext::CodebookContext(CudaBackend& backend, Allocator& allocator, const Codec& codec_,
+CodebookContext::CodebookContext(Device& device, Allocator& allocator, const Codec& codec_,
                                  const DeviceCodebook& codebook, int32_t layer, const OptionValues& options,
                                  const PositionTurns& turns)
     : LayerContext(codec_),
-      arrays_(backend, allocator, DeviceArrays::bytes_for(turns.digits())),
+      arrays_(device, allocator, DeviceArrays::bytes_for(turns.digits())),
       tables_(codebook.tables(layer)),
       key_bytes_(codebook.key_bytes(layer)),
       effort_{.beam = options[commvq::kBeam], .flips = options[commvq::kFlips]} {

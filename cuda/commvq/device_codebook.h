@@ -13,13 +13,13 @@
 
 namespace kvq::cuda {
 
-/// What caches with the same codebook share.
+/// A codebook in device memory, for all caches with it.
 class DeviceCodebook final : public Resident {
  public:
-  /// Throws KVQ_E_UNSUPPORTED if vectors have longer codes than kernels search for.
-  DeviceCodebook(CudaBackend& backend, Allocator& allocator, std::shared_ptr<const ModelCodebook> codebook);
+  /// Throws KVQ_E_UNSUPPORTED if codes are longer than kernels search for.
+  DeviceCodebook(Device& device, Allocator& allocator, std::shared_ptr<const ModelCodebook> codebook);
 
-  /// Without what a layer's context adds.
+  /// A layer's tables without what its context adds.
   const CodebookTables& tables(int32_t layer) const { return layers_[static_cast<size_t>(layer)].tables; }
   const KeyBytes& key_bytes(int32_t layer) const { return layers_[static_cast<size_t>(layer)].key_bytes; }
 
@@ -29,16 +29,16 @@ class DeviceCodebook final : public Resident {
     CodebookTables tables;
     KeyBytes key_bytes;
   };
-  Layer make_layer(CudaBackend& backend, Allocator& allocator, const LayerCodebook& numbers) const;
+  Layer make_layer(Device& device, Allocator& allocator, const LayerCodebook& numbers) const;
 
   std::shared_ptr<const ModelCodebook> codebook_;
   Vector<Layer> layers_;
 };
 
-/// A layer's codes, and how a cache turns keys and looks for codes. The resident outlives it.
+/// A layer's codes, and how a cache rotates keys and searches for codes. The resident outlives it.
 class CodebookContext final : public LayerContext {
  public:
-  CodebookContext(CudaBackend& backend, Allocator& allocator, const Codec& codec_, const DeviceCodebook& codebook,
+  CodebookContext(Device& device, Allocator& allocator, const Codec& codec_, const DeviceCodebook& codebook,
                   int32_t layer, const OptionValues& options, const PositionTurns& turns);
 
   const CodebookTables& tables() const { return tables_; }
@@ -52,7 +52,7 @@ class CodebookContext final : public LayerContext {
   CodingEffort effort_;
 };
 
-/// Of a layer some of whose pages have codes.
+/// The context of a layer whose pages may have CommVQ codes.
 inline const CodebookContext& codebook_context(const LayerContext* context) {
   return *static_cast<const CodebookContext*>(context);
 }

@@ -10,8 +10,8 @@
 
 namespace kvq::cuda {
 
-/// Device memory in stream order: from the caller's hooks, or from a pool of the context's own, which keeps what it got
-/// so that allocating is cheap and waits for nothing. The device must be current.
+/// Device memory in stream order: from the caller's hooks, or from the context's own pool, which keeps its memory so
+/// that allocating is cheap and waits for nothing. The device must be current.
 class DeviceMemory {
  public:
   explicit DeviceMemory(const DeviceOptions& options);
@@ -28,8 +28,8 @@ class DeviceMemory {
   cudaMemPool_t pool_ = nullptr;
 };
 
-/// Page-locked host memory that kernels read directly. What was taken may be taken again once the work that was issued
-/// to the stream until `done` has run.
+/// Page-locked host memory that kernels read directly. take() reuses memory once the stream has run the work issued
+/// before its done().
 class Staging {
  public:
   Staging() = default;
@@ -38,7 +38,7 @@ class Staging {
   Staging& operator=(const Staging&) = delete;
 
   void* take(size_t bytes);
-  /// After the work that reads it was issued.
+  /// Call after issuing the work that reads the memory taken last.
   void done(cudaStream_t stream);
 
  private:

@@ -1,7 +1,7 @@
-// How the host has slots weighed, chosen and moved.
-#include "backend/eviction.h"
+// Weighs, selects and moves slots for eviction.
+#include "evict/evict.h"
 
-#include "attend/attend_call.h"
+#include "attend/routes.h"
 #include "commvq/decoded_lists.h"
 #include "kernels/evict/select.h"
 #include "kernels/evict/weigh.h"
@@ -18,34 +18,28 @@
 namespace kvq::cuda {
 namespace {
 
-/// Queries that are weighed at a time: what they attend to is kept nowhere but must go somewhere.
+/// Queries that are weighed at a time: their outputs need memory although nobody reads them.
 constexpr int32_t kQueriesTogether = 4096;
 
 }  // namespace
 
-template <typename Issue>
-void CudaBackend::issue(const Issue& issue) noexcept {
-  const std::lock_guard lock(mutex_);
-  if (broken_ != cudaSuccess) return;
-  int previous = 0;
-  cudaGetDevice(&previous);
-  if (previous != device_) cudaSetDevice(device_);
-  const cudaError_t status = issue();
-  if (status != cudaSuccess) broken_ = status;
-  if (previous != device_) cudaSetDevice(previous);
+CudaWeighing::CudaWeighing(Device& device) : device_(device) {
+  const Call call(device_);
+  check(prepare_weigh(device_.shared_limit()), "cudaFuncSetAttribute");
+  check(prepare_move(), "cudaFuncSetAttribute");
 }
 
-void CudaBackend::copy(void* to, const void* from, size_t bytes) noexcept {
+void CudaWeighing::copy(void* to, const void* from, size_t bytes) noexcept {
   if (bytes == 0) return;
-  issue([=, this] { return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_); });
+  device_.issue([=, this] { return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, device_.stream()); });
 }
 
-void CudaBackend::clear(void* data, size_t bytes) {
-  const Call call(*this, Call::Reports::kNothing);
-  call.require(cudaMemsetAsync(data, 0, bytes, stream_), "cudaMemsetAsync");
+void CudaWeighing::clear(void* data, size_t bytes) {
+  const Call call(device_, Call::Reports::kNothing);
+  call.require(cudaMemsetAsync(data, 0, bytes, call.stream()), "cudaMemsetAsync");
 }
 
-void CudaBackend::keep_queries(const QueriesToKeep& queries) noexcept {
+void CudaWeighing::keep_queries(const QueriesToKeep& queries) noexcept {
   const AttendBatch& batch = queries.batch;
   const KeepArguments arguments{.q = batch.q,
                                 .strides = batch.q_strides,
@@ -55,26 +49,28 @@ void CudaBackend::keep_queries(const QueriesToKeep& queries) noexcept {
                                 .q_heads = batch.q_heads,
                                 .head_dim = batch.head_dim,
                                 .rows = queries.rows};
-  issue([&] { return launch_keep(arguments, stream_); });
+  device_.issue([&] { return launch_keep(arguments, device_.stream()); });
 }
 
-void CudaBackend::weigh(const AttendBatch& batch, Pooling group, Workspace& workspace, std::span<float* const> masses) {
-  const Call call(*this);
+void CudaWeighing::weigh(const AttendBatch& batch, Pooling group, Workspace& workspace,
+                         std::span<float* const> masses) {
+  const Call call(device_);
   const AttendSequence& whole = batch.sequences.front();
   static_cast<PageTable*>(whole.mirror)->catch_up(whole.pages, whole.page_counts);
   auto& space = static_cast<AttendWorkspace&>(workspace);
-  if (!has_codes(whole)) return weigh_heads(call, batch, {}, group, space, masses);
-  const auto all = [](const AttendSequence& /*sequence*/) { return true; };
-  for_decoded_lists(*this, call, space, batch, all, [&](const DecodedLists& lists, int32_t first_head) {
+  const SequenceView view = table_of(whole).view();
+  const Route route = route_of(device_, batch, whole);
+  if (route == Route::kPages || route == Route::kPrefill) return weigh_lists(call, batch, view, group, space, masses);
+  const RoutedSequence decoded{&whole, view, Route::kDecoded};  // the weighing kernel reads no CommVQ codes
+  for_decoded_lists(device_, call, space, batch, {&decoded, 1}, [&](const DecodedLists& lists, int32_t first_head) {
     const auto heads = static_cast<size_t>(lists.batch().kv_heads);
-    weigh_heads(call, lists.batch(), lists.views(), group, space,
+    weigh_lists(call, lists.batch(), lists.sequences().front().view, group, space,
                 masses.subspan(static_cast<size_t>(first_head), heads));
   });
 }
 
-/// `views`: as AttendCall's.
-void CudaBackend::weigh_heads(const Call& call, const AttendBatch& batch, std::span<const SequenceView> views,
-                              Pooling group, AttendWorkspace& space, std::span<float* const> masses) {
+void CudaWeighing::weigh_lists(const Call& call, const AttendBatch& batch, const SequenceView& view, Pooling group,
+                               AttendWorkspace& space, std::span<float* const> masses) {
   const AttendSequence& whole = batch.sequences.front();
   const int32_t pages = *std::max_element(whole.page_counts, whole.page_counts + batch.kv_heads);
   const int32_t most = std::min(whole.query_count, kQueriesTogether);
@@ -82,13 +78,13 @@ void CudaBackend::weigh_heads(const Call& call, const AttendBatch& batch, std::s
   const size_t lse_bytes = (scalars * sizeof(float) + 255) / 256 * 256;
   const size_t target_bytes = (masses.size_bytes() + 255) / 256 * 256;
   const DeviceBlock scratch(
-      *this, space.allocator(),
+      device_, space.allocator(),
       target_bytes + lse_bytes + scalars * static_cast<size_t>(batch.head_dim) * sizeof(uint16_t));
-  auto* staged = static_cast<float**>(staging_->take(masses.size_bytes()));
+  auto* staged = static_cast<float**>(device_.staging().take(masses.size_bytes()));
   std::copy(masses.begin(), masses.end(), staged);
-  call.require(cudaMemcpyAsync(scratch.memory(), staged, masses.size_bytes(), cudaMemcpyHostToDevice, stream_),
+  call.require(cudaMemcpyAsync(scratch.memory(), staged, masses.size_bytes(), cudaMemcpyHostToDevice, call.stream()),
                "cudaMemcpyAsync");
-  staging_->done(stream_);
+  device_.staging().done(call.stream());
   for (int32_t begin = 0; begin < whole.query_count; begin += most) {
     AttendSequence some = whole;
     some.query_begin = 0;
@@ -105,14 +101,16 @@ void CudaBackend::weigh_heads(const Call& call, const AttendBatch& batch, std::s
     part.out = scratch.memory() + target_bytes + lse_bytes;
     part.out_dtype = KVQ_F16;
     part.out_strides = {int64_t{batch.q_heads} * batch.head_dim, batch.head_dim};
-    AttendCall attention(*this, call, part, space, views);
-    attention.run();
+    const RoutedSequence routed{&some, view, route_by_rows(device_, part, some)};
+    AttendCall attention(device_, call, part, space);
+    attention.run({&routed, 1});
     const WeighArguments weighing{.lse = part.lse,
                                   .masses = reinterpret_cast<float**>(scratch.memory()),
                                   .largest = group == Pooling::kMax ? 1 : 0,
                                   .rows = some.query_count * (batch.q_heads / batch.kv_heads),
                                   .ring_bytes = 0};
-    call.require(launch_weigh(attention.arguments(), weighing, pages, shared_limit_, stream_), "weighing kernel");
+    call.require(launch_weigh(attention.arguments(), weighing, pages, device_.shared_limit(), call.stream()),
+                 "weighing kernel");
     attention.done();
   }
 }
@@ -121,11 +119,11 @@ namespace {
 
 int32_t bits_for(int64_t numbers) { return static_cast<int32_t>(std::bit_width(static_cast<uint64_t>(numbers - 1))); }
 
-/// The tokens of one layer that may go, on their way through the device.
+/// Selects on the device which of one layer's tokens stay.
 class DeviceSelection {
  public:
-  DeviceSelection(CudaBackend& backend, const CudaBackend::Call& call, Allocator& allocator, const Selection& selection)
-      : backend_(backend),
+  DeviceSelection(Device& device, const Call& call, Allocator& allocator, const Selection& selection)
+      : device_(device),
         call_(call),
         allocator_(allocator),
         eviction_(selection.eviction),
@@ -149,17 +147,17 @@ class DeviceSelection {
     fits_ = candidates_.bits() <= 64 && begin <= INT32_MAX / 2 && candidates_.total > 0;
   }
 
-  /// Whether a candidate is a number of 64 bits, as all but the largest models' are.
+  /// Whether a candidate fits into 64 bits, as in all but the largest models.
   bool fits() const { return fits_; }
 
-  /// Indices of each head that stay, in rising order, in memory that the host reads until the next call.
+  /// Each head's indices that stay, in rising order; valid until the next call.
   const int32_t* run() {
     const auto n = static_cast<size_t>(candidates_.total);
     const size_t scratch = select_scratch(candidates_.total);
     const auto padded = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
     const size_t heads_bytes = padded(heads_.size() * sizeof(SelectHead));
     const size_t counts_bytes = padded(heads_.size() * sizeof(int32_t));
-    const DeviceBlock memory(backend_, allocator_,
+    const DeviceBlock memory(device_, allocator_,
                              heads_bytes + counts_bytes + 2 * padded(8 * n) + padded(12 * n) + scratch);
     std::byte* next = memory.memory();
     const auto take = [&next](size_t bytes) { return std::exchange(next, next + bytes); };
@@ -180,24 +178,24 @@ class DeviceSelection {
     require(launch_slots(heads, sorted_heads, longest_, counts, candidates_, numbers, slots, stream()));
     size_t kept = 0;
     for (int32_t head = 0; head < sorted_heads; ++head) kept += static_cast<size_t>(counts_[static_cast<size_t>(head)]);
-    auto* staged = static_cast<int32_t*>(backend_.staging().take(std::max(kept, size_t{1}) * sizeof(int32_t)));
+    auto* staged = static_cast<int32_t*>(device_.staging().take(std::max(kept, size_t{1}) * sizeof(int32_t)));
     download(staged, slots, kept * sizeof(int32_t));
     return staged;
   }
 
-  /// Of the indices of run(), head by head; joined: of every head the same.
+  /// How many of run()'s indices are a head's; joined: all heads have the same ones.
   int32_t count(size_t head) const { return counts_[head]; }
   int32_t tokens(size_t head) const { return most_[head]; }
   bool joined() const { return eviction_.heads == HeadSplit::kTogether; }
 
  private:
-  cudaStream_t stream() const { return backend_.stream(); }
+  cudaStream_t stream() const { return call_.stream(); }
   void require(cudaError_t status) const { call_.require(status, "selecting kernels"); }
   void upload(void* to, const void* from, size_t bytes) {
-    void* staged = backend_.staging().take(bytes);
+    void* staged = device_.staging().take(bytes);
     std::memcpy(staged, from, bytes);
     require(cudaMemcpyAsync(to, staged, bytes, cudaMemcpyHostToDevice, stream()));
-    backend_.staging().done(stream());
+    device_.staging().done(stream());
   }
   void download(void* to, const void* from, size_t bytes) {
     require(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream()));
@@ -214,12 +212,12 @@ class DeviceSelection {
   void count_best(int64_t best, int32_t* counts) {
     const auto n = static_cast<int32_t>(heads_.size());
     require(launch_count(candidates_, static_cast<int32_t>(best), counts, n, stream()));
-    auto* staged = static_cast<int32_t*>(backend_.staging().take(heads_.size() * sizeof(int32_t)));
+    auto* staged = static_cast<int32_t*>(device_.staging().take(heads_.size() * sizeof(int32_t)));
     download(staged, counts, heads_.size() * sizeof(int32_t));
     for (size_t head = 0; head < counts_.size(); ++head) counts_[head] += staged[head];
   }
 
-  /// As split_heads, of candidates that are sorted, and are again.
+  /// Splits the total among heads as split_heads does. Candidates are sorted before and after.
   void choose_counts(const SelectHead* heads, int32_t* counts) {
     counts_.assign(heads_.size(), 0);
     if (joined()) {
@@ -242,8 +240,8 @@ class DeviceSelection {
     blend_heads(allocator_, eviction_, most_, total, counts_);
   }
 
-  CudaBackend& backend_;
-  const CudaBackend::Call& call_;
+  Device& device_;
+  const Call& call_;
   Allocator& allocator_;
   const Eviction& eviction_;
   Vector<SelectHead> heads_;
@@ -257,56 +255,55 @@ class DeviceSelection {
 
 }  // namespace
 
-/// By the host, which gets all masses.
-void CudaBackend::select_on_host(const Call& call, Allocator& allocator, const Selection& selection,
-                                 std::span<Vector<int32_t>> slots) {
+void CudaWeighing::select_on_host(const Call& call, Allocator& allocator, const Selection& selection,
+                                  std::span<Vector<int32_t>> slots) {
   size_t total = 0;
   for (const int32_t count : selection.counts) total += static_cast<size_t>(count);
-  auto* staged = static_cast<float*>(staging_->take(std::max(total, size_t{1}) * sizeof(float)));
+  auto* staged = static_cast<float*>(device_.staging().take(std::max(total, size_t{1}) * sizeof(float)));
   Vector<HeadScores> masses{StlAllocator<HeadScores>(allocator)};
   for (size_t head = 0; head < selection.masses.size(); ++head) {
     masses.emplace_back(staged, static_cast<size_t>(selection.counts[head]));
-    call.require(
-        cudaMemcpyAsync(staged, selection.masses[head], masses[head].size_bytes(), cudaMemcpyDeviceToHost, stream_),
-        "cudaMemcpyAsync");
+    call.require(cudaMemcpyAsync(staged, selection.masses[head], masses[head].size_bytes(), cudaMemcpyDeviceToHost,
+                                 call.stream()),
+                 "cudaMemcpyAsync");
     staged += masses[head].size();
   }
-  call.require(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+  call.require(cudaStreamSynchronize(call.stream()), "cudaStreamSynchronize");
   select_slots(allocator, selection.eviction, masses, selection.total, slots);
 }
 
-void CudaBackend::select(Allocator& allocator, const Selection& selection, std::span<Vector<int32_t>> slots) {
-  const Call call(*this);
-  DeviceSelection device(*this, call, allocator, selection);
-  if (!device.fits()) return select_on_host(call, allocator, selection, slots);
-  const int32_t* indices = device.run();
+void CudaWeighing::select(Allocator& allocator, const Selection& selection, std::span<Vector<int32_t>> slots) {
+  const Call call(device_);
+  DeviceSelection selected(device_, call, allocator, selection);
+  if (!selected.fits()) return select_on_host(call, allocator, selection, slots);
+  const int32_t* indices = selected.run();
   for (size_t head = 0; head < slots.size(); ++head) {
-    const int32_t kept = device.count(head);
-    const int32_t window = selection.counts[head] - device.tokens(head);
+    const int32_t kept = selected.count(head);
+    const int32_t window = selection.counts[head] - selected.tokens(head);
     slots[head].resize(static_cast<size_t>(kept + window));
     std::copy_n(indices, kept, slots[head].begin());
-    std::iota(slots[head].begin() + kept, slots[head].end(), device.tokens(head));
-    if (!device.joined()) indices += kept;
+    std::iota(slots[head].begin() + kept, slots[head].end(), selected.tokens(head));
+    if (!selected.joined()) indices += kept;
   }
 }
 
-void CudaBackend::take(float* to, const float* from, std::span<const int32_t> slots) {
+void CudaWeighing::take(float* to, const float* from, std::span<const int32_t> slots) {
   if (slots.empty()) return;
-  const Call call(*this, Call::Reports::kNothing);
-  auto* staged = static_cast<int32_t*>(staging_->take(slots.size_bytes()));
+  const Call call(device_, Call::Reports::kNothing);
+  auto* staged = static_cast<int32_t*>(device_.staging().take(slots.size_bytes()));
   std::copy(slots.begin(), slots.end(), staged);
-  call.require(launch_take(to, from, staged, static_cast<int32_t>(slots.size()), stream_), "gathering kernel");
-  staging_->done(stream_);
+  call.require(launch_take(to, from, staged, static_cast<int32_t>(slots.size()), call.stream()), "gathering kernel");
+  device_.staging().done(call.stream());
 }
 
-bool CudaBackend::moves(const PageFormat& format) const {
+bool CudaWeighing::moves(const PageFormat& format) const {
   return cuda::knows(format) && !has_codes(format) && !format_code(format).centred();
 }
 
-void CudaBackend::move(const SlotMoves& moves) {
+void CudaWeighing::move(const SlotMoves& moves) {
   if (moves.moves.empty()) return;
-  const Call call(*this, Call::Reports::kNothing);
-  auto* staged = static_cast<DeviceMove*>(staging_->take(moves.moves.size() * sizeof(DeviceMove)));
+  const Call call(device_, Call::Reports::kNothing);
+  auto* staged = static_cast<DeviceMove*>(device_.staging().take(moves.moves.size() * sizeof(DeviceMove)));
   std::transform(moves.moves.begin(), moves.moves.end(), staged, [&moves](const SlotMove& each) {
     const Page& page = *moves.lists[each.head][each.index];
     return DeviceMove{.page = reinterpret_cast<uint64_t>(page.data),
@@ -318,8 +315,8 @@ void CudaBackend::move(const SlotMoves& moves) {
   });
   const MoveArguments arguments{
       .moves = staged, .n = static_cast<int32_t>(moves.moves.size()), .head_dim = moves.head_dim};
-  call.require(launch_move(arguments, multiprocessors_, stream_), "moving kernel");
-  staging_->done(stream_);
+  call.require(launch_move(arguments, device_.multiprocessors(), call.stream()), "moving kernel");
+  device_.staging().done(call.stream());
 }
 
 }  // namespace kvq::cuda

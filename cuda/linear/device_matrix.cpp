@@ -1,7 +1,5 @@
 #include "linear/device_matrix.h"
 
-#include "cuda_backend.h"
-#include "device/cuda_error.h"
 #include "kernels/linear/code_order.h"
 #include "weights/codebook.h"
 
@@ -15,7 +13,7 @@ using weights::Matrix;
 /// Bytes of codes that are reordered at a time.
 constexpr size_t kStagedBytes = size_t{64} << 20U;
 
-/// Levels of a segment; none in FP16.
+/// Levels of a segment's codes; none in FP16.
 std::span<const int8_t> levels_of(const weights::Segment& segment) {
   if (segment.code.family == weights::Family::kFloat16) return {};
   return weights::codebook_of(segment.code).levels;
@@ -40,33 +38,30 @@ size_t bytes_for(const Matrix& matrix) {
   return bytes;
 }
 
-/// Calls carry(staging, first panel, panels) for all panels, as many at a time as fit.
+/// Calls carry(staging, first panel, panels) for all panels, as many at a time as fit into staging memory.
 template <typename Carry>
-void by_panels(CudaBackend& backend, Allocator& allocator, const LinearMatrix& tables, size_t file_panel_bytes,
+void by_panels(Device& device, Allocator& allocator, const LinearMatrix& tables, size_t file_panel_bytes,
                const Carry& carry) {
   const int32_t panels = weights::panels_of(tables.out);
   const int32_t at_once =
       std::clamp(static_cast<int32_t>(kStagedBytes / std::max(file_panel_bytes, size_t{1})), 1, std::max(panels, 1));
-  DeviceArrays staging(backend, allocator,
+  DeviceArrays staging(device, allocator,
                        DeviceArrays::bytes_for_room<uint8_t>(static_cast<size_t>(at_once) * file_panel_bytes));
   auto* memory = staging.take<uint8_t>(static_cast<size_t>(at_once) * file_panel_bytes);
   for (int32_t first = 0; first < panels; first += at_once) carry(memory, first, std::min(at_once, panels - first));
-  check(cudaStreamSynchronize(backend.stream()), "cudaStreamSynchronize");
+  check(cudaStreamSynchronize(device.stream()), "cudaStreamSynchronize");
 }
 
 }  // namespace
 
-DeviceMatrix::DeviceMatrix(CudaBackend& backend, Allocator& allocator, const Matrix& matrix,
+DeviceMatrix::DeviceMatrix(Device& device, Allocator& allocator, const Matrix& matrix,
                            std::shared_ptr<LinearWorkspace> space)
     : allocator_(allocator),
       space_(std::move(space)),
       shape_(matrix.shape()),
       error_(matrix.error),
       proxy_error_(matrix.proxy_error),
-      arrays_(backend, allocator, bytes_for(matrix)) {
-  check(prepare_linear_inputs(), "cudaFuncSetAttribute");
-  check(prepare_linear(matrix.scheme, backend.linear_device()), "cudaFuncSetAttribute");
-  check(prepare_linear_many(matrix.scheme, backend.linear_device()), "cudaFuncSetAttribute");
+      arrays_(device, allocator, bytes_for(matrix)) {
   auto* codes = arrays_.take<uint8_t>(lane_code_bytes(matrix));
   tables_ = {.scheme = matrix.scheme,
              .out = matrix.out,
@@ -81,7 +76,7 @@ DeviceMatrix::DeviceMatrix(CudaBackend& backend, Allocator& allocator, const Mat
   tables_.bias = arrays_.put(matrix.bias);
   int64_t begin = 0;
   LinearSegment* to = tables_.segments;
-  std::span<const int8_t> known;  // of the segment before
+  std::span<const int8_t> known;  // levels of the segment before
   for (const weights::Segment& segment : matrix.segments) {
     *to = {.first_column = segment.first_column,
            .columns = segment.columns,
@@ -103,40 +98,40 @@ DeviceMatrix::DeviceMatrix(CudaBackend& backend, Allocator& allocator, const Mat
     ++to;
   }
   const size_t file_bytes = weights::panel_bytes(matrix.scheme, matrix.in);
-  check(cudaMemsetAsync(codes, 0, lane_code_bytes(matrix), backend.stream()), "cudaMemsetAsync");
-  by_panels(backend, allocator, tables_, file_bytes, [&](uint8_t* staging, int32_t first, int32_t panels) {
+  check(cudaMemsetAsync(codes, 0, lane_code_bytes(matrix), device.stream()), "cudaMemsetAsync");
+  by_panels(device, allocator, tables_, file_bytes, [&](uint8_t* staging, int32_t first, int32_t panels) {
     const auto before = static_cast<size_t>(first);
     check(cudaMemcpyAsync(staging, matrix.codes.data() + before * file_bytes, static_cast<size_t>(panels) * file_bytes,
-                          cudaMemcpyHostToDevice, backend.stream()),
+                          cudaMemcpyHostToDevice, device.stream()),
           "cudaMemcpyAsync");
     check(launch_to_lanes(tables_, panels, staging, static_cast<int64_t>(file_bytes),
-                          codes + before * lane_panel_bytes(matrix), backend.stream()),
+                          codes + before * lane_panel_bytes(matrix), device.stream()),
           "kernel of linear layers");
   });
 }
 
-Matrix DeviceMatrix::read(CudaBackend& backend) const {
+Matrix DeviceMatrix::read(Device& device) const {
   Matrix matrix(allocator_, shape_.scheme, shape_.out, shape_.in);
   matrix.scale = tables_.scale;
   matrix.error = error_;
   matrix.proxy_error = proxy_error_;
   if (shape_.has_bias) matrix.bias.resize(static_cast<size_t>(shape_.out));
   const auto copy = [&](void* to, const void* from, size_t bytes) {
-    if (bytes > 0) check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, backend.stream()), "cudaMemcpyAsync");
+    if (bytes > 0) check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, device.stream()), "cudaMemcpyAsync");
   };
   const size_t file_bytes = weights::panel_bytes(matrix.scheme, matrix.in);
-  by_panels(backend, allocator_, tables_, file_bytes, [&](uint8_t* staging, int32_t first, int32_t panels) {
+  by_panels(device, allocator_, tables_, file_bytes, [&](uint8_t* staging, int32_t first, int32_t panels) {
     const size_t bytes = static_cast<size_t>(panels) * file_bytes;
-    check(cudaMemsetAsync(staging, 0, bytes, backend.stream()), "cudaMemsetAsync");
+    check(cudaMemsetAsync(staging, 0, bytes, device.stream()), "cudaMemsetAsync");
     check(launch_from_lanes(tables_, panels, tables_.codes + first * tables_.panel_bytes, staging,
-                            static_cast<int64_t>(file_bytes), backend.stream()),
+                            static_cast<int64_t>(file_bytes), device.stream()),
           "kernel of linear layers");
     copy(matrix.codes.data() + static_cast<size_t>(first) * file_bytes, staging, bytes);
   });
   copy(matrix.row_scales.data(), tables_.row_scales, matrix.row_scales.size() * sizeof(matrix.row_scales[0]));
   copy(matrix.signs.data(), signs_, matrix.signs.size());
   copy(matrix.bias.data(), tables_.bias, matrix.bias.size() * sizeof(matrix.bias[0]));
-  check(cudaStreamSynchronize(backend.stream()), "cudaStreamSynchronize");
+  check(cudaStreamSynchronize(device.stream()), "cudaStreamSynchronize");
   return matrix;
 }
 

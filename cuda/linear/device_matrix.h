@@ -2,16 +2,18 @@
 
 #include "backend/linear.h"
 #include "device/device_arrays.h"
-#include "linear/workspace.h"
+#include "kernels/linear/linear.h"
 
 #include <memory>
 
 namespace kvq::cuda {
 
+class LinearWorkspace;
+
 /// A packed matrix in device memory, with the levels of its codes.
 class DeviceMatrix final : public Resident {
  public:
-  DeviceMatrix(CudaBackend& backend, Allocator& allocator, const weights::Matrix& matrix,
+  DeviceMatrix(Device& device, Allocator& allocator, const weights::Matrix& matrix,
                std::shared_ptr<LinearWorkspace> space);
 
   static const DeviceMatrix& of(const Resident* matrix) { return static_cast<const DeviceMatrix&>(*matrix); }
@@ -20,7 +22,7 @@ class DeviceMatrix final : public Resident {
   const uint8_t* signs() const { return signs_; }  // null in FP16
   LinearWorkspace& space() const { return *space_; }
   /// A copy in host memory; waits for the device.
-  weights::Matrix read(CudaBackend& backend) const;
+  weights::Matrix read(Device& device) const;
 
  private:
   Allocator& allocator_;

@@ -1,10 +1,14 @@
 #include "pages/centre_arrays.h"
 
+#include "core/float16.h"
+#include "core/hadamard.h"
 #include "formats/gain_shape/centre_search.h"
 #include "formats/gain_shape/centre_turns.h"
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <numbers>
 #include <span>
 
 namespace kvq::cuda {
@@ -28,6 +32,74 @@ void append_biases(const CentreSearch& search, std::span<const float> squares, V
   const auto padded = static_cast<size_t>(search.padded_count());
   out.resize(out.size() + padded);
   search.fill_biases(squares, out.data() + out.size() - padded);
+}
+
+uint16_t half_of(float x) { return to_float16(std::clamp(x, -kMaxFloat16, kMaxFloat16)); }
+
+/// Channel `which` of a pair: rotated pairs first, then neighbours.
+size_t pair_channel(const Rope& rope, int32_t pair, int32_t which) {
+  if (pair >= rope.pairs()) return static_cast<size_t>(2 * pair + which);
+  return static_cast<size_t>(which == 0 ? rope.first_channel(pair) : rope.second_channel(pair));
+}
+
+/// Writes FP16 numbers of a row whose chunks are swizzled.
+class RowWriter {
+ public:
+  RowWriter(uint16_t* row, int32_t swizzle) : row_(row), swizzle_(swizzle) {}
+  void put(int32_t place, float number) { row_[place ^ 8 * swizzle_] = half_of(number); }
+
+ private:
+  uint16_t* row_;
+  int32_t swizzle_;
+};
+
+void put_pairs(const Rope& rope, const float* centre, int32_t head_dim, RowWriter row) {
+  for (int32_t pair = 0; pair < head_dim / 2; ++pair) {
+    for (const int32_t which : {0, 1}) row.put(key_place(pair, which), centre[pair_channel(rope, pair, which)]);
+  }
+}
+
+using CentreVector = std::array<float, kMaxHeadDim>;
+
+/// A row of a Rope table: a slot's rotation within its page, of pairs from `begin` up to `end` alone.
+CentreVector turns_of_slot(const Rope& rope, int32_t slot, int32_t begin, int32_t end) {
+  CentreVector turns{};
+  centred::fill_page_turn(rope, 0, slot, turns.data());
+  const auto pairs = static_cast<size_t>(rope.pairs());
+  for (size_t pair = 0; pair < pairs; ++pair) {
+    if (pair >= static_cast<size_t>(begin) && pair < static_cast<size_t>(end)) continue;
+    turns[pair] = 1.0F;
+    turns[pairs + pair] = 0.0F;
+  }
+  return turns;
+}
+
+/// Revolutions without their whole part, in units of 2^-64.
+uint64_t fraction_of_turn(float radians) {
+  const double turns = static_cast<double>(radians) * (0.5 * std::numbers::inv_pi);
+  const double units = (turns - std::floor(turns)) * 0x1p32;
+  const double whole = std::floor(units);
+  return (static_cast<uint64_t>(whole) << 32U) + static_cast<uint64_t>((units - whole) * 0x1p32);
+}
+
+/// Calls `put` with each of a side's centres and its number in its head.
+template <typename Put>
+void for_each_centre(const ModelCentres& centres, int32_t layer, Side side, const Put& put) {
+  const int32_t dim = centres.shape.head_dim;
+  const int32_t of_head = centres.shape.centres(side);
+  const float* numbers = centres.layers[static_cast<size_t>(layer)].numbers->side(side).data();
+  CentreVector centre;
+  for (int32_t i = 0; i < centres.shape.kv_heads * of_head; ++i, numbers += dim) {
+    std::copy_n(numbers, dim, centre.begin());
+    put(centre, i % of_head);
+  }
+}
+
+/// Appends a row of zeros.
+uint16_t* add_row(int32_t head_dim, Vector<uint16_t>& rows) {
+  const auto width = static_cast<size_t>(row_width(head_dim));
+  rows.resize(rows.size() + width, 0);
+  return rows.data() + rows.size() - width;
 }
 
 }  // namespace
@@ -68,6 +140,76 @@ TurnArrays::TurnArrays(Allocator& allocator, const ModelCentres& centres, int32_
   for_each_head(centres, layer, Side::kKeys, [&](std::span<const float> numbers) {
     append_biases(CentreSearch(allocator, numbers, dim), squares, biases);
   });
+}
+
+CentreRowArrays::CentreRowArrays(Allocator& allocator, const ModelCentres& centres, int32_t layer, const Rope& rope)
+    : keys(StlAllocator<uint16_t>(allocator)),
+      values(StlAllocator<uint16_t>(allocator)),
+      slot_turns(StlAllocator<uint16_t>(allocator)),
+      frequencies(StlAllocator<uint64_t>(allocator)) {
+  const CentresShape& shape = centres.shape;
+  counts.key_centres = shape.key_centres;
+  counts.value_centres = shape.value_centres;
+  for_each_centre(centres, layer, Side::kValues, [&](CentreVector& centre, int32_t number) {
+    hadamard(centre.data(), shape.head_dim);
+    RowWriter row(add_row(shape.head_dim, values), row_swizzle(number));
+    for (int32_t i = 0; i < shape.head_dim; ++i) row.put(value_place(i), centre[static_cast<size_t>(i)]);
+  });
+  if (shape.key_centres == 0) return;
+  frequencies.resize(static_cast<size_t>(row_width(shape.head_dim) / 2), 0);
+  std::transform(rope.inv_freq.begin(), rope.inv_freq.end(), frequencies.begin(), fraction_of_turn);
+  if (shape.key_centres == 1) {
+    put_single_keys(centres, layer, rope);
+  } else {
+    put_keys(centres, layer, rope);
+    put_slot_turns(rope);
+  }
+}
+
+void CentreRowArrays::put_single_keys(const ModelCentres& centres, int32_t layer, const Rope& rope) {
+  counts.key_rows = kPageSlots;
+  for_each_centre(centres, layer, Side::kKeys, [&](const CentreVector& centre, int32_t /*number*/) {
+    for (int32_t number = 0; number < kPageSlots; ++number) {
+      CentreVector turned = centre;
+      rope.rotate(turns_of_slot(rope, slot_of_row(number), 0, rope.pairs()).data(), turned.data());
+      put_pairs(rope, turned.data(), centres.shape.head_dim,
+                {add_row(centres.shape.head_dim, keys), row_swizzle(number)});
+    }
+  });
+}
+
+void CentreRowArrays::put_keys(const ModelCentres& centres, int32_t layer, const Rope& rope) {
+  counts.key_rows = centres.shape.key_centres;
+  for (int32_t pair = 0; pair < rope.pairs(); ++pair) {
+    if (centred::turns_fast(rope, pair)) counts.fast_pairs = pair + 1;
+  }
+  // Slow pairs rotate alike in all slots: any slot's rotation serves.
+  const CentreVector slow = turns_of_slot(rope, 0, counts.fast_pairs, rope.pairs());
+  for_each_centre(centres, layer, Side::kKeys, [&](CentreVector& centre, int32_t number) {
+    rope.rotate(slow.data(), centre.data());
+    put_pairs(rope, centre.data(), centres.shape.head_dim,
+              {add_row(centres.shape.head_dim, keys), row_swizzle(number)});
+  });
+}
+
+void CentreRowArrays::put_slot_turns(const Rope& rope) {
+  constexpr int32_t kChunk = 8;
+  counts.turn_blocks = (counts.fast_pairs + 31) / 32;
+  const int32_t pairs = 32 * counts.turn_blocks;
+  slot_turns.resize(static_cast<size_t>(kChunk * slot_turn_place(pairs, 0)), 0);
+  for (int32_t slot = 0; slot < kPageSlots; ++slot) {
+    const CentreVector turns = turns_of_slot(rope, slot, 0, counts.fast_pairs);
+    const int32_t g = slot_place(slot) / 4;
+    const int32_t tile = slot_place(slot) % 4;
+    for (int32_t pair = 0; pair < pairs; ++pair) {
+      const bool turned = pair < rope.pairs();
+      const int32_t lane = 4 * g + pair % 8 / 2;
+      const int32_t word = tile % 2 + 2 * (pair % 16 / 8);
+      uint16_t* cosine = slot_turns.data() + kChunk * (slot_turn_place(pair, tile / 2) + lane) + 2 * word + pair % 2;
+      *cosine = half_of(turned ? turns[static_cast<size_t>(pair)] : 1.0F);
+      cosine[kChunk * kPageSlots] = half_of(turned ? turns[static_cast<size_t>(rope.pairs() + pair)] : 0.0F);
+    }
+  }
 }
 
 }  // namespace kvq::cuda

@@ -1,6 +1,6 @@
 #include "pages/device_centres.h"
 
-#include "cuda_backend.h"
+#include "device/device.h"
 
 namespace kvq::cuda {
 namespace {
@@ -20,14 +20,14 @@ CentreSearchTables put_search(const SideArrays& of, DeviceArrays& to) {
 
 }  // namespace
 
-DeviceCentres::DeviceCentres(CudaBackend& backend, Allocator& allocator, std::shared_ptr<const ModelCentres> centres)
+DeviceCentres::DeviceCentres(Device& device, Allocator& allocator, std::shared_ptr<const ModelCentres> centres)
     : centres_(std::move(centres)), layers_(StlAllocator<Layer>(allocator)) {
   const CentresShape& shape = centres_->shape;
   layers_.reserve(static_cast<size_t>(shape.n_layers));
   for (int32_t layer = 0; layer < shape.n_layers; ++layer) {
     const SideArrays keys(allocator, *centres_, layer, Side::kKeys);
     const SideArrays values(allocator, *centres_, layer, Side::kValues);
-    layers_.push_back({DeviceArrays(backend, allocator, bytes_for(keys) + bytes_for(values)), CentreTables{}});
+    layers_.push_back({DeviceArrays(device, allocator, bytes_for(keys) + bytes_for(values)), CentreTables{}});
     auto& [arrays, tables] = layers_.back();
     tables.keys_float = arrays.put(keys.floats);
     tables.key_centres = shape.key_centres;
@@ -38,16 +38,16 @@ DeviceCentres::DeviceCentres(CudaBackend& backend, Allocator& allocator, std::sh
   }
 }
 
-CentreContext::CentreContext(CudaBackend& backend, Allocator& allocator, const Codec& codec_,
-                             const DeviceCentres& centres, int32_t layer, const Rope& rope)
-    : CentreContext(backend, allocator, codec_, centres.tables(layer),
+CentreContext::CentreContext(Device& device, Allocator& allocator, const Codec& codec_, const DeviceCentres& centres,
+                             int32_t layer, const Rope& rope)
+    : CentreContext(device, allocator, codec_, centres.tables(layer),
                     TurnArrays(allocator, centres.centres(), layer, rope),
                     CentreRowArrays(allocator, centres.centres(), layer, rope)) {}
 
-CentreContext::CentreContext(CudaBackend& backend, Allocator& allocator, const Codec& codec_,
-                             const CentreTables& shared, const TurnArrays& turns, const CentreRowArrays& rows)
+CentreContext::CentreContext(Device& device, Allocator& allocator, const Codec& codec_, const CentreTables& shared,
+                             const TurnArrays& turns, const CentreRowArrays& rows)
     : LayerContext(codec_),
-      arrays_(backend, allocator,
+      arrays_(device, allocator,
               DeviceArrays::bytes_for(turns.biases, turns.page_turns, rows.keys, rows.values, rows.slot_turns,
                                       rows.frequencies)),
       tables_(shared),

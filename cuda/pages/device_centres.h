@@ -8,20 +8,19 @@
 #include "formats/gain_shape/model_centres.h"
 #include "kernels/pages/centre_tables.h"
 #include "pages/centre_arrays.h"
-#include "pages/centre_rows.h"
 
 #include <cstddef>
 #include <memory>
 
 namespace kvq::cuda {
 
-/// What caches with the same centres share.
+/// A model's centres in device memory, for all caches with them.
 class DeviceCentres final : public Resident {
  public:
-  DeviceCentres(CudaBackend& backend, Allocator& allocator, std::shared_ptr<const ModelCentres> centres);
+  DeviceCentres(Device& device, Allocator& allocator, std::shared_ptr<const ModelCentres> centres);
 
   const ModelCentres& centres() const { return *centres_; }
-  /// Without what a layer's context adds.
+  /// A layer's tables without what its context adds.
   const CentreTables& tables(int32_t layer) const { return layers_[static_cast<size_t>(layer)].tables; }
 
  private:
@@ -34,17 +33,17 @@ class DeviceCentres final : public Resident {
   Vector<Layer> layers_;
 };
 
-/// The centres of a layer, turned as a cache turns keys. The resident outlives it.
+/// The centres of a layer, rotated as a cache rotates keys. The resident outlives it.
 class CentreContext final : public LayerContext {
  public:
-  CentreContext(CudaBackend& backend, Allocator& allocator, const Codec& codec_, const DeviceCentres& centres,
-                int32_t layer, const Rope& rope);
+  CentreContext(Device& device, Allocator& allocator, const Codec& codec_, const DeviceCentres& centres, int32_t layer,
+                const Rope& rope);
 
   const CentreTables& tables() const { return tables_; }
   const CentreRows& rows() const { return rows_; }
 
  private:
-  CentreContext(CudaBackend& backend, Allocator& allocator, const Codec& codec_, const CentreTables& shared,
+  CentreContext(Device& device, Allocator& allocator, const Codec& codec_, const CentreTables& shared,
                 const TurnArrays& turns, const CentreRowArrays& rows);
 
   DeviceArrays arrays_;
@@ -52,7 +51,7 @@ class CentreContext final : public LayerContext {
   CentreRows rows_;
 };
 
-/// A layer's context, if it is one of centres; otherwise null.
+/// Null unless the layer has trained centres.
 inline const CentreContext* centre_context(const LayerContext* context) {
   const bool is_one = context != nullptr && context->codec.number == gain_shape::kCodec.number;
   return is_one ? static_cast<const CentreContext*>(context) : nullptr;

@@ -1,8 +1,7 @@
 #include "pages/page_table.h"
 
+#include "append/append.h"
 #include "core/error.h"
-#include "cuda_backend.h"
-#include "device/cuda_error.h"
 #include "pages/codecs.h"
 
 #include <algorithm>
@@ -14,12 +13,14 @@ namespace {
 
 uint64_t address_of(const Page* page) { return page != nullptr ? reinterpret_cast<uint64_t>(page->data) : 0; }
 
-size_t state_bytes(size_t heads) { return (heads * sizeof(HeadState) + 255) / 256 * 256; }
-
 int32_t capacity_for(int32_t pages) { return std::max(pages + pages / 4, 16); }
 
 size_t table_bytes(size_t heads, int32_t capacity) {
-  return state_bytes(heads) + heads * static_cast<size_t>(capacity) * sizeof(DevicePage);
+  return head_state_bytes(heads) + heads * static_cast<size_t>(capacity) * sizeof(DevicePage);
+}
+
+size_t position_bytes(size_t heads, int32_t capacity) {
+  return heads * static_cast<size_t>(capacity) * kSlots * sizeof(int32_t);
 }
 
 size_t reserve_bytes(size_t heads, int32_t capacity, int32_t ring) {
@@ -28,17 +29,10 @@ size_t reserve_bytes(size_t heads, int32_t capacity, int32_t ring) {
 
 }  // namespace
 
-PageTable::PageTable(CudaBackend& backend, Allocator& allocator, int32_t kv_heads)
-    : backend_(backend),
+PageTable::PageTable(Device& device, Allocator& allocator, int32_t kv_heads)
+    : device_(device),
       allocator_(allocator),
       heads_(static_cast<size_t>(kv_heads), Head{}, StlAllocator<Head>(allocator)) {}
-
-PageTable::~PageTable() {
-  const size_t positions_bytes = heads_.size() * static_cast<size_t>(capacity_) * kSlots * sizeof(int32_t);
-  backend_.release_device(allocator_, memory_, memory_bytes_);
-  backend_.release_device(allocator_, positions_, positions_bytes);
-  backend_.release_device(allocator_, reserve_memory_, reserve_bytes_);
-}
 
 void PageTable::invalidate(int32_t head, int32_t first_page) noexcept {
   Head& of = heads_[static_cast<size_t>(head)];
@@ -47,8 +41,8 @@ void PageTable::invalidate(int32_t head, int32_t first_page) noexcept {
 }
 
 uint64_t PageTable::bytes() const noexcept {
-  return sizeof(PageTable) + heads_.capacity() * sizeof(Head) + memory_bytes_ + reserve_bytes_ +
-         (positions_ != nullptr ? heads_.size() * static_cast<size_t>(capacity_) * kSlots * sizeof(int32_t) : 0);
+  return sizeof(PageTable) + heads_.capacity() * sizeof(Head) + memory_.bytes() + reserve_memory_.bytes() +
+         positions_.bytes();
 }
 
 uint64_t PageTable::bytes_of(int32_t kv_heads, int32_t pages, int32_t ring) {
@@ -63,44 +57,30 @@ void PageTable::reserve(int32_t pages) {
   require_movable();
   const size_t heads = heads_.size();
   const int32_t capacity = capacity_for(pages);
-  const size_t bytes = table_bytes(heads, capacity);
-  void* memory = backend_.allocate_device(allocator_, bytes);
-  auto* states = static_cast<HeadState*>(memory);
-  auto* table = reinterpret_cast<DevicePage*>(static_cast<std::byte*>(memory) + state_bytes(heads));
-  int32_t* positions = nullptr;
-  int32_t used = 0;  // entries that anybody has written
+  const cudaStream_t stream = device_.stream();
+  DeviceBlock memory(device_, allocator_, table_bytes(heads, capacity));
+  int32_t used = 0;  // entries that were written
   for (const Head& head : heads_) used = std::max(used, head.valid);
-  const auto row = [](int32_t n) { return static_cast<size_t>(n) * kSlots * sizeof(int32_t); };
-  try {
-    const cudaStream_t stream = backend_.stream();
-    if (memory_ == nullptr) {
-      check(cudaMemsetAsync(states, 0, state_bytes(heads), stream), "cudaMemsetAsync");
-    } else {
-      check(cudaMemcpyAsync(states, states_, state_bytes(heads), cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
-      const auto entries = [](int32_t n) { return static_cast<size_t>(n) * sizeof(DevicePage); };
-      if (used > 0) {
-        check(cudaMemcpy2DAsync(table, entries(capacity), pages_, entries(capacity_), entries(used), heads,
-                                cudaMemcpyDeviceToDevice, stream),
-              "cudaMemcpy2DAsync");
-      }
-    }
-    if (positions_ != nullptr) {
-      positions = static_cast<int32_t*>(backend_.allocate_device(allocator_, heads * row(capacity)));
-      if (used > 0) {
-        check(cudaMemcpy2DAsync(positions, row(capacity), positions_, row(capacity_), row(used), heads,
-                                cudaMemcpyDeviceToDevice, stream),
-              "cudaMemcpy2DAsync");
-      }
-    }
-  } catch (...) {
-    backend_.release_device(allocator_, memory, bytes);
-    if (positions != nullptr) backend_.release_device(allocator_, positions, heads * row(capacity));
-    throw;
+  const auto copy_rows = [&](void* to, const void* from, size_t entry_bytes) {
+    if (used == 0) return;
+    const auto bytes = [entry_bytes](int32_t entries) { return static_cast<size_t>(entries) * entry_bytes; };
+    check(cudaMemcpy2DAsync(to, bytes(capacity), from, bytes(capacity_), bytes(used), heads, cudaMemcpyDeviceToDevice,
+                            stream),
+          "cudaMemcpy2DAsync");
+  };
+  if (memory_.memory() == nullptr) {
+    check(cudaMemsetAsync(memory.memory(), 0, head_state_bytes(heads), stream), "cudaMemsetAsync");
+  } else {
+    check(cudaMemcpyAsync(memory.memory(), states(), head_state_bytes(heads), cudaMemcpyDeviceToDevice, stream),
+          "cudaMemcpyAsync");
+    copy_rows(memory.memory() + head_state_bytes(heads), entries(), sizeof(DevicePage));
   }
-  backend_.release_device(allocator_, std::exchange(memory_, memory), std::exchange(memory_bytes_, bytes));
-  backend_.release_device(allocator_, std::exchange(positions_, positions), heads * row(capacity_));
-  states_ = states;
-  pages_ = table;
+  if (positions() != nullptr) {
+    DeviceBlock larger(device_, allocator_, position_bytes(heads, capacity));
+    copy_rows(larger.memory(), positions(), kSlots * sizeof(int32_t));
+    positions_ = std::move(larger);
+  }
+  memory_ = std::move(memory);
   capacity_ = capacity;
 }
 
@@ -112,7 +92,7 @@ void PageTable::entered(int32_t head, int32_t index, bool ends_list) noexcept {
 
 void PageTable::catch_up(const Page* const* const* lists, const int32_t* counts) {
   const auto heads = static_cast<int32_t>(heads_.size());
-  reserve(std::max(*std::max_element(counts, counts + heads), 1));  // an empty list has a state, too
+  reserve(std::max(*std::max_element(counts, counts + heads), 1));  // empty lists have states, too
   bool states_agree = true;
   for (int32_t head = 0; head < heads; ++head) {
     Head& of = heads_[static_cast<size_t>(head)];
@@ -124,37 +104,36 @@ void PageTable::catch_up(const Page* const* const* lists, const int32_t* counts)
 
 void PageTable::upload_states(const int32_t* counts) {
   const size_t bytes = heads_.size() * sizeof(HeadState);
-  auto* staged = static_cast<HeadState*>(backend_.staging().take(bytes));
+  auto* staged = static_cast<HeadState*>(device_.staging().take(bytes));
   for (size_t head = 0; head < heads_.size(); ++head) {
     staged[head] = {counts[head], state_.length, state_.next_position, state_.room};
     heads_[head].count = counts[head];
   }
-  check(cudaMemcpyAsync(states_, staged, bytes, cudaMemcpyHostToDevice, backend_.stream()), "cudaMemcpyAsync");
-  backend_.staging().done(backend_.stream());
+  check(cudaMemcpyAsync(states(), staged, bytes, cudaMemcpyHostToDevice, device_.stream()), "cudaMemcpyAsync");
+  device_.staging().done(device_.stream());
 }
 
 void PageTable::make_room(int32_t pages, int32_t ring) {
-  const CudaBackend::Call call(backend_, CudaBackend::Call::Reports::kNothing);
-  recorded_ = false;  // graphs from before are not replayed any more
+  const Call call(device_, Call::Reports::kNothing);
+  recorded_ = false;  // earlier graphs are replayed no more
   reserve(pages);
   const size_t bytes = reserve_bytes(heads_.size(), capacity_, ring);
-  if (bytes > reserve_bytes_) {
+  if (bytes > reserve_memory_.bytes()) {
     published_ = false;
-    void* memory = backend_.allocate_device(allocator_, bytes);
-    backend_.release_device(allocator_, std::exchange(reserve_memory_, memory), std::exchange(reserve_bytes_, bytes));
+    reserve_memory_ = DeviceBlock(device_, allocator_, bytes);
   }
 }
 
 void PageTable::publish(const Page* const* const* pages, const int32_t* counts, const LayerState& state,
                         const ReservedPages* reserve) {
-  const CudaBackend::Call call(backend_, CudaBackend::Call::Reports::kNothing);
+  const Call call(device_, Call::Reports::kNothing);
   published_ = false;
   catch_up(pages, counts);
   set_state(state);
   upload_states(counts);
   if (reserve == nullptr) return;
   const auto heads = static_cast<int32_t>(heads_.size());
-  auto* finals = static_cast<uint64_t*>(reserve_memory_);
+  auto* finals = reinterpret_cast<uint64_t*>(reserve_memory_.memory());
   auto* open = finals + heads_.size() * static_cast<size_t>(capacity_);
   reserve_ = {finals,
               open,
@@ -169,12 +148,12 @@ void PageTable::publish(const Page* const* const* pages, const int32_t* counts, 
   published_ = true;
 }
 
-/// Final pages from `first` on. What a list has its page for is not looked at.
+/// Uploads final pages from `first` on, the first that a list may still need.
 void PageTable::upload_finals(const ReservedPages& reserve, int32_t first, uint64_t* finals) {
   const int32_t end = *std::max_element(reserve.final_counts, reserve.final_counts + heads_.size());
   if (end <= first) return;
   const auto width = static_cast<size_t>(end - first);
-  auto* staged = static_cast<uint64_t*>(backend_.staging().take(heads_.size() * width * sizeof(uint64_t)));
+  auto* staged = static_cast<uint64_t*>(device_.staging().take(heads_.size() * width * sizeof(uint64_t)));
   for (size_t head = 0; head < heads_.size(); ++head) {
     for (int32_t i = first; i < end; ++i) {
       const Page* page = i < reserve.final_counts[head] ? reserve.finals[head][i] : nullptr;
@@ -183,17 +162,17 @@ void PageTable::upload_finals(const ReservedPages& reserve, int32_t first, uint6
   }
   check(cudaMemcpy2DAsync(finals + first, static_cast<size_t>(capacity_) * sizeof(uint64_t), staged,
                           width * sizeof(uint64_t), width * sizeof(uint64_t), heads_.size(), cudaMemcpyHostToDevice,
-                          backend_.stream()),
+                          device_.stream()),
         "cudaMemcpy2DAsync");
-  backend_.staging().done(backend_.stream());
+  device_.staging().done(device_.stream());
 }
 
-/// The rings: pages that wait in them, and those that lists have open and that come back when they are sealed.
+/// Uploads the rings: pages that wait in them, and open pages of lists, which come back when they are sealed.
 void PageTable::upload_open(const Page* const* const* pages, const int32_t* counts, const ReservedPages& reserve,
                             uint64_t* open) {
   const auto ring = static_cast<size_t>(reserve.ring);
   const size_t bytes = heads_.size() * ring * sizeof(uint64_t);
-  auto* staged = static_cast<uint64_t*>(backend_.staging().take(bytes));
+  auto* staged = static_cast<uint64_t*>(device_.staging().take(bytes));
   for (size_t head = 0; head < heads_.size(); ++head) {
     uint64_t* of_head = staged + head * ring;
     for (int32_t i = 0; i < reserve.ring; ++i) of_head[i] = address_of(reserve.open[head][i]);
@@ -204,18 +183,18 @@ void PageTable::upload_open(const Page* const* const* pages, const int32_t* coun
       if (page.is_float16() && slot == 0) slot = address_of(&page);
     }
   }
-  check(cudaMemcpyAsync(open, staged, bytes, cudaMemcpyHostToDevice, backend_.stream()), "cudaMemcpyAsync");
-  backend_.staging().done(backend_.stream());
+  check(cudaMemcpyAsync(open, staged, bytes, cudaMemcpyHostToDevice, device_.stream()), "cudaMemcpyAsync");
+  device_.staging().done(device_.stream());
 }
 
 void PageTable::agreed(const int32_t* counts) noexcept {
   for (size_t head = 0; head < heads_.size(); ++head) heads_[head] = {counts[head], counts[head]};
 }
 
-void PageTable::record_append(const TokenBatch& tokens) { backend_.record_append(tokens, *this); }
+void PageTable::record_append(const TokenBatch& tokens) { cuda::record_append(device_, tokens, *this); }
 
 void PageTable::require_recordable() {
-  if (coded_ != nullptr) {
+  if (commvq_ != nullptr) {
     fail(KVQ_E_UNSUPPORTED,
          "a CUDA graph cannot use pages with CommVQ codes: append and attend outside of graphs, or store the layer in "
          "another format");
@@ -243,27 +222,27 @@ void PageTable::upload(int32_t head, const Page* const* list, int32_t count) {
   const auto n = static_cast<size_t>(count - first);
   const bool gaps = std::any_of(list + first, list + count, [](const Page* page) { return page->has_gaps(); });
   if (gaps) make_positions();
-  const size_t position_bytes = gaps ? n * kSlots * sizeof(int32_t) : 0;
-  auto* staged = static_cast<DevicePage*>(backend_.staging().take(n * sizeof(DevicePage) + position_bytes));
-  auto* positions = reinterpret_cast<int32_t*>(staged + n);
+  const size_t gap_bytes = gaps ? n * kSlots * sizeof(int32_t) : 0;
+  auto* staged = static_cast<DevicePage*>(device_.staging().take(n * sizeof(DevicePage) + gap_bytes));
+  auto* staged_positions = reinterpret_cast<int32_t*>(staged + n);
   for (size_t i = 0; i < n; ++i) {
     const Page& page = *list[static_cast<size_t>(first) + i];
     takes(*page.format());
     staged[i] = {reinterpret_cast<uint64_t>(page.data), page.first_position,
                  DevicePage::state_of(format_code(*page.format()).bits, page.count, page.has_gaps())};
     for (int32_t slot = 0; gaps && slot < kSlots; ++slot) {
-      positions[i * kSlots + static_cast<size_t>(slot)] = slot < page.count ? page.position(slot) : 0;
+      staged_positions[i * kSlots + static_cast<size_t>(slot)] = slot < page.count ? page.position(slot) : 0;
     }
   }
   const size_t at = static_cast<size_t>(head) * static_cast<size_t>(capacity_) + static_cast<size_t>(first);
-  const cudaStream_t stream = backend_.stream();
-  check(cudaMemcpyAsync(pages_ + at, staged, n * sizeof(DevicePage), cudaMemcpyHostToDevice, stream),
+  const cudaStream_t stream = device_.stream();
+  check(cudaMemcpyAsync(entries() + at, staged, n * sizeof(DevicePage), cudaMemcpyHostToDevice, stream),
         "cudaMemcpyAsync");
   if (gaps) {
-    check(cudaMemcpyAsync(positions_ + at * kSlots, positions, position_bytes, cudaMemcpyHostToDevice, stream),
+    check(cudaMemcpyAsync(positions() + at * kSlots, staged_positions, gap_bytes, cudaMemcpyHostToDevice, stream),
           "cudaMemcpyAsync");
   }
-  backend_.staging().done(stream);
+  device_.staging().done(stream);
   of.valid = count;
 }
 
@@ -271,16 +250,15 @@ void PageTable::takes(const PageFormat& format) noexcept {
   const FormatCode code = format_code(format);
   any_gains_ = any_gains_ || code.keys().has_gains() || code.values().has_gains();
   any_centres_ = any_centres_ || code.centred();
-  if (has_codes(format)) coded_ = &format;
+  if (has_codes(format)) commvq_ = &format;
   const bool both = format.keys.code.is_commvq() && format.values.code.is_commvq();
   any_others_ = any_others_ || (!both && !format.is_float16());
 }
 
 void PageTable::make_positions() {
-  if (positions_ != nullptr) return;
+  if (positions() != nullptr) return;
   require_movable();
-  const size_t bytes = heads_.size() * static_cast<size_t>(capacity_) * kSlots * sizeof(int32_t);
-  positions_ = static_cast<int32_t*>(backend_.allocate_device(allocator_, bytes));
+  positions_ = DeviceBlock(device_, allocator_, position_bytes(heads_.size(), capacity_));
 }
 
 }  // namespace kvq::cuda

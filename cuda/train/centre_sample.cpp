@@ -1,7 +1,4 @@
-#include "train/centre_sample.h"
-
-#include "core/sizes.h"
-#include "kernels/train/sum_parts.h"
+#include "train/training.h"
 
 #include <algorithm>
 
@@ -13,24 +10,24 @@ constexpr int32_t kSearchVectors = 65536;
 
 }  // namespace
 
-DeviceCentreSample::DeviceCentreSample(CudaBackend& backend, Allocator& allocator, int32_t centres,
+DeviceCentreSample::DeviceCentreSample(Device& device, Allocator& allocator, int32_t centres,
                                        const CentreVectors& vectors)
-    : backend_(backend),
+    : device_(device),
       allocator_(allocator),
       n_centres_(centres),
       host_(vectors),
-      vectors_(backend, allocator, size(vectors.n, vectors.dim)),
-      nearest_(backend, allocator, size(vectors.n, 1)) {}
+      vectors_(device, allocator, size(vectors.n, vectors.dim)),
+      nearest_(device, allocator, size(vectors.n, 1)) {}
 
 void DeviceCentreSample::reload() {
-  const CudaBackend::Call call(backend_, CudaBackend::Call::Reports::kNothing);
-  upload(backend_, call, std::span<const float>(host_.numbers, vectors_.size()), vectors_.data());
+  const Call call(device_, Call::Reports::kNothing);
+  upload(call, std::span<const float>(host_.numbers, vectors_.size()), vectors_.data());
   // A single centre is nearest to all.
-  call.require(cudaMemsetAsync(nearest_.data(), 0, nearest_.size(), backend_.stream()), "cudaMemsetAsync");
+  call.require(cudaMemsetAsync(nearest_.data(), 0, nearest_.size(), device_.stream()), "cudaMemsetAsync");
 }
 
 void DeviceCentreSample::assign(int32_t n, std::span<const float> centres, float* distances) {
-  const CudaBackend::Call call(backend_, CudaBackend::Call::Reports::kNothing);
+  const Call call(device_, Call::Reports::kNothing);
   Vector<float> half_norms(size(n_centres_, 1), StlAllocator<float>(allocator_));
   for (size_t c = 0; c < half_norms.size(); ++c) {
     double sum = 0.0;
@@ -38,12 +35,12 @@ void DeviceCentreSample::assign(int32_t n, std::span<const float> centres, float
     half_norms[c] = static_cast<float>(0.5 * sum);
   }
   const int32_t most = std::min(n, kSearchVectors);
-  const DeviceArray<float> numbers(backend_, allocator_, centres.size());
-  const DeviceArray<float> norms(backend_, allocator_, half_norms.size());
-  const DeviceArray<float> products(backend_, allocator_, size(most, n_centres_));
-  const DeviceArray<float> on_device(backend_, allocator_, size(n, 1));
-  upload(backend_, call, centres, numbers.data());
-  upload(backend_, call, std::span<const float>(half_norms), norms.data());
+  const DeviceArray<float> numbers(device_, allocator_, centres.size());
+  const DeviceArray<float> norms(device_, allocator_, half_norms.size());
+  const DeviceArray<float> products(device_, allocator_, size(most, n_centres_));
+  const DeviceArray<float> on_device(device_, allocator_, size(n, 1));
+  upload(call, centres, numbers.data());
+  upload(call, std::span<const float>(half_norms), norms.data());
   for (int32_t first = 0; first < n; first += most) {
     const NearestCentres search{.vectors = vectors_.from(size(first, host_.dim)),
                                 .n = std::min(most, n - first),
@@ -54,13 +51,13 @@ void DeviceCentreSample::assign(int32_t n, std::span<const float> centres, float
                                 .products = products.data(),
                                 .nearest = nearest_.from(size(first, 1)),
                                 .distances = on_device.from(size(first, 1))};
-    call.require(launch_nearest_centres(search, backend_.stream()), "kernel of training");
+    call.require(launch_nearest_centres(search, device_.stream()), "kernel of training");
   }
-  download(backend_, call, on_device.data(), std::span(distances, on_device.size()));
+  download(call, on_device.data(), std::span(distances, on_device.size()));
 }
 
 void DeviceCentreSample::move_to_means(int32_t n, std::span<float> centres, std::span<int32_t> counts) {
-  const CudaBackend::Call call(backend_, CudaBackend::Call::Reports::kNothing);
+  const Call call(device_, Call::Reports::kNothing);
   const NearestCentres found{.vectors = vectors_.data(),
                              .n = n,
                              .dim = host_.dim,
@@ -70,19 +67,24 @@ void DeviceCentreSample::move_to_means(int32_t n, std::span<float> centres, std:
                              .products = nullptr,
                              .nearest = nearest_.data(),
                              .distances = nullptr};
-  const DeviceArray<double> sums(backend_, allocator_, centres.size());
-  sum_on_device(backend_, call, allocator_, SumParts(n_centres_, host_.dim, n).count, sums.size(), sums.data(),
-                [&](double* parts, double* to) { return sum_nearest(found, parts, to, backend_.stream()); });
+  const DeviceArray<double> sums =
+      sum_on_device(device_, call, allocator_, n_centres_, host_.dim, n,
+                    [&](double* parts, double* to) { return sum_nearest(found, parts, to, call.stream()); });
   Vector<uint8_t> nearest(size(n, 1), StlAllocator<uint8_t>(allocator_));
-  Vector<double> of_centres(sums.size(), StlAllocator<double>(allocator_));
-  download(backend_, call, nearest_.data(), std::span<uint8_t>(nearest));
-  download(backend_, call, sums.data(), std::span<double>(of_centres));
+  download(call, nearest_.data(), std::span<uint8_t>(nearest));
+  const Vector<double> of_centres = to_host(call, allocator_, sums);
   std::fill(counts.begin(), counts.end(), 0);
   for (const uint8_t centre : nearest) ++counts[centre];
   for (size_t i = 0; i < centres.size(); ++i) {
     const int32_t count = counts[i / size(host_.dim, 1)];
     if (count > 0) centres[i] = static_cast<float>(of_centres[i] / count);
   }
+}
+
+Owned<CentreSample> CudaTraining::make_centre_sample(Allocator& allocator, int32_t centres,
+                                                     const CentreVectors& vectors) {
+  const Call call(device_, Call::Reports::kNothing);
+  return make_owned<DeviceCentreSample>(allocator, device_, allocator, centres, vectors);
 }
 
 }  // namespace kvq::cuda

@@ -1,7 +1,4 @@
-#include "train/key_sample.h"
-
-#include "core/sizes.h"
-#include "kernels/train/sum_parts.h"
+#include "train/training.h"
 
 #include <algorithm>
 #include <array>
@@ -13,7 +10,7 @@ namespace {
 /// Keys that are searched for together, which bounds the memory of sums of centres.
 constexpr int32_t kSearchKeys = 32768;
 
-/// What vectors with code a and vectors with code b of a stage add to the right side of c: Σ_b s_cb − i·Σ_a s_ac.
+/// Right side of code c from the vectors with codes a and b of a stage: Σ_b s_cb − i·Σ_a s_ac.
 /// `vectors`: {a, b}[codes][length].
 template <typename Use>
 void for_each_moment(const double* vectors, int32_t codes, int32_t group, int32_t length, const Use& use) {
@@ -29,20 +26,20 @@ void for_each_moment(const double* vectors, int32_t codes, int32_t group, int32_
 
 }  // namespace
 
-/// Codes that were uploaded.
+/// Codes in device memory.
 class DeviceKeySample::Codes {
  public:
-  Codes(CudaBackend& backend, const CudaBackend::Call& call, Allocator& allocator, const KeyEncoder& encoder)
-      : rows_(backend, allocator, size(encoder.stages() * encoder.codes(), 2 * keys::padded(encoder.group()))),
-        norms_(backend, allocator, size(encoder.stages() * encoder.codes(), encoder.width())),
+  Codes(Device& device, const Call& call, Allocator& allocator, const KeyEncoder& encoder)
+      : rows_(device, allocator, size(encoder.stages() * encoder.codes(), 2 * keys::padded(encoder.group()))),
+        norms_(device, allocator, size(encoder.stages() * encoder.codes(), encoder.width())),
         codes_{.rows = rows_.data(),
                .norms = norms_.data(),
                .stages = encoder.stages(),
                .codes = encoder.codes(),
                .width = encoder.width(),
                .length = 2 * keys::padded(encoder.group())} {
-    upload(backend, call, std::span(encoder.code(0, 0), rows_.size()), rows_.data());
-    upload(backend, call, std::span(encoder.norms(0), norms_.size()), norms_.data());
+    upload(call, std::span(encoder.code(0, 0), rows_.size()), rows_.data());
+    upload(call, std::span(encoder.norms(0), norms_.size()), norms_.data());
   }
 
   const KeyCodes& all() const { return codes_; }
@@ -53,25 +50,24 @@ class DeviceKeySample::Codes {
   KeyCodes codes_;
 };
 
-DeviceKeySample::DeviceKeySample(CudaBackend& backend, const CudaBackend::Call& call, Allocator& allocator,
-                                 const KeyVectors& keys)
-    : backend_(backend),
+DeviceKeySample::DeviceKeySample(Device& device, const Call& call, Allocator& allocator, const KeyVectors& keys)
+    : device_(device),
       allocator_(allocator),
       n_(keys.n),
       length_(2 * keys::padded(keys.group)),
-      keys_(backend, allocator, keys.numbers.size()),
-      rest_(backend, allocator, keys.numbers.size()),
-      weights_(backend, allocator, keys.weights.size()),
+      keys_(device, allocator, keys.numbers.size()),
+      rest_(device, allocator, keys.numbers.size()),
+      weights_(device, allocator, keys.weights.size()),
       host_indices_(StlAllocator<uint8_t>(allocator)) {
-  upload(backend, call, keys.numbers, keys_.data());
-  upload(backend, call, keys.numbers, rest_.data());
-  upload(backend, call, keys.weights, weights_.data());
+  upload(call, keys.numbers, keys_.data());
+  upload(call, keys.numbers, rest_.data());
+  upload(call, keys.weights, weights_.data());
 }
 
 void DeviceKeySample::restore() {
-  const CudaBackend::Call call(backend_, CudaBackend::Call::Reports::kNothing);
+  const Call call(device_, Call::Reports::kNothing);
   call.require(cudaMemcpyAsync(rest_.data(), keys_.data(), keys_.size() * sizeof(float), cudaMemcpyDeviceToDevice,
-                               backend_.stream()),
+                               device_.stream()),
                "cudaMemcpyAsync");
 }
 
@@ -80,47 +76,47 @@ double DeviceKeySample::energy(int32_t n) { return energy(n, weights()); }
 double DeviceKeySample::plain_energy() { return energy(n_, nullptr); }
 
 double DeviceKeySample::energy(int32_t n, const float* weights) {
-  const CudaBackend::Call call(backend_, CudaBackend::Call::Reports::kNothing);
-  const DeviceArray<double> parts(backend_, allocator_, kEnergyParts);
-  call.require(launch_key_energy(rest_.data(), weights, length_, n, parts.data(), backend_.stream()),
+  const Call call(device_, Call::Reports::kNothing);
+  const DeviceArray<double> parts(device_, allocator_, kEnergyParts);
+  call.require(launch_key_energy(rest_.data(), weights, length_, n, parts.data(), device_.stream()),
                "kernel of training");
   std::array<double, kEnergyParts> sums;
-  download(backend_, call, parts.data(), std::span<double>(sums));
+  download(call, parts.data(), std::span<double>(sums));
   return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
 void DeviceKeySample::read(std::span<const int32_t> keys, float* vectors) {
-  const CudaBackend::Call call(backend_, CudaBackend::Call::Reports::kNothing);
+  const Call call(device_, Call::Reports::kNothing);
   for (const int32_t key : keys) {
     call.require(cudaMemcpyAsync(vectors, rest_.from(size(key, length_)), size(1, length_) * sizeof(float),
-                                 cudaMemcpyDeviceToHost, backend_.stream()),
+                                 cudaMemcpyDeviceToHost, device_.stream()),
                  "cudaMemcpyAsync");
     vectors += length_;
   }
-  call.require(cudaStreamSynchronize(backend_.stream()), "cudaStreamSynchronize");
+  call.require(cudaStreamSynchronize(device_.stream()), "cudaStreamSynchronize");
 }
 
 void DeviceKeySample::require_indices(int32_t stages) {
   const size_t n = 2 * size(n_, stages);
   if (indices_ && indices_->size() == n) return;
   indices_.reset();
-  indices_.emplace(backend_, allocator_, n);
+  indices_.emplace(device_, allocator_, n);
 }
 
 KeyChoices DeviceKeySample::choices(int32_t stages, int32_t codes) const {
   return {.indices = indices_->data(), .weights = weights(), .stages = stages, .codes = codes};
 }
 
-/// Find the indices of all keys, part by part.
-void DeviceKeySample::search(const CudaBackend::Call& call, const KeyCodes& codes, int32_t beam, bool keep_rest) {
-  const cudaStream_t stream = backend_.stream();
+/// Finds the indices of all keys, part by part.
+void DeviceKeySample::search(const Call& call, const KeyCodes& codes, int32_t beam, bool keep_rest) {
+  const cudaStream_t stream = device_.stream();
   const int32_t most = std::min(n_, kSearchKeys);
   const size_t rows = size(most, beam);
-  const DeviceArray<float> vectors[2] = {{backend_, allocator_, rows * static_cast<size_t>(length_)},
-                                         {backend_, allocator_, rows * static_cast<size_t>(length_)}};
-  const DeviceArray<float> energies[2] = {{backend_, allocator_, rows}, {backend_, allocator_, rows}};
-  const DeviceArray<float> products(backend_, allocator_, rows * 2 * static_cast<size_t>(codes.codes));
-  const DeviceArray<KeyStep> steps(backend_, allocator_, rows * static_cast<size_t>(codes.stages));
+  const DeviceArray<float> vectors[2] = {{device_, allocator_, rows * static_cast<size_t>(length_)},
+                                         {device_, allocator_, rows * static_cast<size_t>(length_)}};
+  const DeviceArray<float> energies[2] = {{device_, allocator_, rows}, {device_, allocator_, rows}};
+  const DeviceArray<float> products(device_, allocator_, rows * 2 * static_cast<size_t>(codes.codes));
+  const DeviceArray<KeyStep> steps(device_, allocator_, rows * static_cast<size_t>(codes.stages));
   require_indices(codes.stages);
   for (int32_t first = 0; first < n_; first += most) {
     const int32_t n = std::min(most, n_ - first);
@@ -158,23 +154,20 @@ void DeviceKeySample::search(const CudaBackend::Call& call, const KeyCodes& code
 }
 
 void DeviceKeySample::assign_nearest(const KeyEncoder& stage, KeyStatistics& statistics) {
-  const CudaBackend::Call call(backend_, CudaBackend::Call::Reports::kNothing);
-  const cudaStream_t stream = backend_.stream();
-  const Codes codes(backend_, call, allocator_, stage);
+  const Call call(device_, Call::Reports::kNothing);
+  const cudaStream_t stream = device_.stream();
+  const Codes codes(device_, call, allocator_, stage);
   search(call, codes.all(), 1, false);
   const KeyChoices chosen = choices(1, stage.codes());
-  const DeviceArray<double> vectors(backend_, allocator_, size(chosen.lines(), length_));
-  sum_on_device(backend_, call, allocator_, SumParts(chosen.lines(), length_, n_).count, vectors.size(), vectors.data(),
-                [&](double* parts, double* sums) {
-                  return sum_chosen_vectors(chosen, rest_.data(), length_, n_, parts, sums, stream);
-                });
-  const DeviceArray<double> pairs(backend_, allocator_, size(stage.codes(), stage.codes()));
-  sum_on_device(backend_, call, allocator_, SumParts(stage.codes(), stage.codes(), n_).count, pairs.size(),
-                pairs.data(),
-                [&](double* parts, double* sums) { return sum_chosen_pairs(chosen, n_, parts, sums, stream); });
-  Vector<double> of_codes(vectors.size(), StlAllocator<double>(allocator_));
-  download(backend_, call, vectors.data(), std::span<double>(of_codes));
-  download(backend_, call, pairs.data(), std::span<double>(statistics.counts));
+  const DeviceArray<double> vectors =
+      sum_on_device(device_, call, allocator_, chosen.lines(), length_, n_, [&](double* parts, double* sums) {
+        return sum_chosen_vectors(chosen, rest_.data(), length_, n_, parts, sums, stream);
+      });
+  const DeviceArray<double> pairs =
+      sum_on_device(device_, call, allocator_, stage.codes(), stage.codes(), n_,
+                    [&](double* parts, double* sums) { return sum_chosen_pairs(chosen, n_, parts, sums, stream); });
+  const Vector<double> of_codes = to_host(call, allocator_, vectors);
+  download(call, pairs.data(), std::span<double>(statistics.counts));
   double* moment = statistics.moments.data();
   for_each_moment(of_codes.data(), stage.codes(), stage.group(), length_, [&](double real, double imaginary) {
     *moment++ = real;
@@ -184,20 +177,20 @@ void DeviceKeySample::assign_nearest(const KeyEncoder& stage, KeyStatistics& sta
 
 void DeviceKeySample::assign_softly(const KeyEncoder& stage, const SoftKernel& kernel, int32_t n,
                                     KeyStatistics& statistics) {
-  const CudaBackend::Call call(backend_, CudaBackend::Call::Reports::kNothing);
-  const cudaStream_t stream = backend_.stream();
-  const Codes codes(backend_, call, allocator_, stage);
-  const DeviceArray<float> norms(backend_, allocator_, kernel.norms.size());
-  const DeviceArray<float> k(backend_, allocator_, kernel.k.size());
-  const DeviceArray<float> transposed(backend_, allocator_, kernel.transposed.size());
-  upload(backend_, call, std::span<const float>(kernel.norms), norms.data());
-  upload(backend_, call, std::span<const float>(kernel.k), k.data());
-  upload(backend_, call, std::span<const float>(kernel.transposed), transposed.data());
+  const Call call(device_, Call::Reports::kNothing);
+  const cudaStream_t stream = device_.stream();
+  const Codes codes(device_, call, allocator_, stage);
+  const DeviceArray<float> norms(device_, allocator_, kernel.norms.size());
+  const DeviceArray<float> k(device_, allocator_, kernel.k.size());
+  const DeviceArray<float> transposed(device_, allocator_, kernel.transposed.size());
+  upload(call, std::span<const float>(kernel.norms), norms.data());
+  upload(call, std::span<const float>(kernel.k), k.data());
+  upload(call, std::span<const float>(kernel.transposed), transposed.data());
   const size_t numbers = 2 * size(n, stage.codes());
-  const DeviceArray<float> products(backend_, allocator_, numbers);
-  const DeviceArray<float> factors(backend_, allocator_, numbers);
-  const DeviceArray<float> sums_of_w(backend_, allocator_, numbers);
-  const DeviceArray<float> far_weights(backend_, allocator_, size(n, 1));
+  const DeviceArray<float> products(device_, allocator_, numbers);
+  const DeviceArray<float> factors(device_, allocator_, numbers);
+  const DeviceArray<float> sums_of_w(device_, allocator_, numbers);
+  const DeviceArray<float> far_weights(device_, allocator_, size(n, 1));
   require_indices(1);
   const SoftKeys soft{.stage = codes.all(),
                       .scale = kernel.scale,
@@ -216,22 +209,19 @@ void DeviceKeySample::assign_softly(const KeyEncoder& stage, const SoftKernel& k
 
   KeyChoices far = choices(1, stage.codes());
   far.weights = far_weights.data();
-  const DeviceArray<double> vectors(backend_, allocator_, size(far.lines(), length_));
-  sum_on_device(backend_, call, allocator_, SumParts(far.lines(), length_, n).count, vectors.size(), vectors.data(),
-                [&](double* parts, double* sums) { return sum_soft_vectors(soft, rest_.data(), parts, sums, stream); });
-  const DeviceArray<double> pairs(backend_, allocator_, size(stage.codes(), stage.codes()));
-  const DeviceArray<double> far_pairs(backend_, allocator_, pairs.size());
-  const auto parts_of_pairs = SumParts(stage.codes(), stage.codes(), n).count;
-  sum_on_device(backend_, call, allocator_, parts_of_pairs, pairs.size(), pairs.data(),
-                [&](double* parts, double* sums) { return sum_soft_pairs(soft, parts, sums, stream); });
-  sum_on_device(backend_, call, allocator_, parts_of_pairs, pairs.size(), far_pairs.data(),
-                [&](double* parts, double* sums) { return sum_chosen_pairs(far, n, parts, sums, stream); });
+  const DeviceArray<double> vectors = sum_on_device(
+      device_, call, allocator_, far.lines(), length_, n,
+      [&](double* parts, double* sums) { return sum_soft_vectors(soft, rest_.data(), parts, sums, stream); });
+  const DeviceArray<double> pairs =
+      sum_on_device(device_, call, allocator_, stage.codes(), stage.codes(), n,
+                    [&](double* parts, double* sums) { return sum_soft_pairs(soft, parts, sums, stream); });
+  const DeviceArray<double> far_pairs =
+      sum_on_device(device_, call, allocator_, stage.codes(), stage.codes(), n,
+                    [&](double* parts, double* sums) { return sum_chosen_pairs(far, n, parts, sums, stream); });
 
-  Vector<double> of_codes(vectors.size(), StlAllocator<double>(allocator_));
-  Vector<double> of_far(pairs.size(), StlAllocator<double>(allocator_));
-  download(backend_, call, vectors.data(), std::span<double>(of_codes));
-  download(backend_, call, far_pairs.data(), std::span<double>(of_far));
-  download(backend_, call, pairs.data(), std::span<double>(statistics.counts));
+  const Vector<double> of_codes = to_host(call, allocator_, vectors);
+  const Vector<double> of_far = to_host(call, allocator_, far_pairs);
+  download(call, pairs.data(), std::span<double>(statistics.counts));
   for (int32_t a = 0; a < stage.codes(); ++a) {
     for (int32_t b = 0; b < stage.codes(); ++b) {
       const size_t at = size(a, stage.codes()) + static_cast<size_t>(b);
@@ -247,40 +237,38 @@ void DeviceKeySample::assign_softly(const KeyEncoder& stage, const SoftKernel& k
 }
 
 void DeviceKeySample::encode(const KeyEncoder& encoder, int32_t beam) {
-  const CudaBackend::Call call(backend_, CudaBackend::Call::Reports::kNothing);
-  const Codes codes(backend_, call, allocator_, encoder);
+  const Call call(device_, Call::Reports::kNothing);
+  const Codes codes(device_, call, allocator_, encoder);
   search(call, codes.all(), beam, true);
 }
 
 std::span<const uint8_t> DeviceKeySample::indices() {
-  const CudaBackend::Call call(backend_, CudaBackend::Call::Reports::kNothing);
+  const Call call(device_, Call::Reports::kNothing);
   host_indices_.resize(indices_->size());
-  download(backend_, call, indices_->data(), std::span<uint8_t>(host_indices_));
+  download(call, indices_->data(), std::span<uint8_t>(host_indices_));
   return host_indices_;
 }
 
 void DeviceKeySample::add_equations(const KeyEncoder& encoder, std::span<std::complex<double>> system,
                                     std::span<std::complex<double>> sides) {
-  const CudaBackend::Call call(backend_, CudaBackend::Call::Reports::kNothing);
-  const cudaStream_t stream = backend_.stream();
+  const Call call(device_, Call::Reports::kNothing);
+  const cudaStream_t stream = device_.stream();
   const KeyChoices chosen = choices(encoder.stages(), encoder.codes());
   const int32_t lines = chosen.lines();
   {
-    const DeviceArray<double> pairs(backend_, allocator_, size(lines, lines));
-    sum_on_device(backend_, call, allocator_, SumParts(lines, lines, n_).count, pairs.size(), pairs.data(),
-                  [&](double* parts, double* sums) { return sum_all_pairs(chosen, n_, parts, sums, stream); });
-    const DeviceArray<double> blocks(backend_, allocator_, 2 * system.size());
+    const DeviceArray<double> pairs =
+        sum_on_device(device_, call, allocator_, lines, lines, n_,
+                      [&](double* parts, double* sums) { return sum_all_pairs(chosen, n_, parts, sums, stream); });
+    const DeviceArray<double> blocks(device_, allocator_, 2 * system.size());
     call.require(launch_key_system(pairs.data(), encoder.stages(), encoder.codes(), blocks.data(), stream),
                  "kernel of training");
-    download(backend_, call, blocks.data(), std::span(reinterpret_cast<double*>(system.data()), blocks.size()));
+    download(call, blocks.data(), std::span(reinterpret_cast<double*>(system.data()), blocks.size()));
   }
-  const DeviceArray<double> vectors(backend_, allocator_, size(lines, length_));
-  sum_on_device(backend_, call, allocator_, SumParts(lines, length_, n_).count, vectors.size(), vectors.data(),
-                [&](double* parts, double* sums) {
-                  return sum_chosen_vectors(chosen, rest_.data(), length_, n_, parts, sums, stream);
-                });
-  Vector<double> of_codes(vectors.size(), StlAllocator<double>(allocator_));
-  download(backend_, call, vectors.data(), std::span<double>(of_codes));
+  const DeviceArray<double> vectors =
+      sum_on_device(device_, call, allocator_, lines, length_, n_, [&](double* parts, double* sums) {
+        return sum_chosen_vectors(chosen, rest_.data(), length_, n_, parts, sums, stream);
+      });
+  const Vector<double> of_codes = to_host(call, allocator_, vectors);
   std::complex<double>* side = sides.data();
   for (int32_t stage = 0; stage < encoder.stages(); ++stage) {
     const double* of_stage = of_codes.data() + 2 * size(stage * encoder.codes(), length_);
@@ -288,6 +276,11 @@ void DeviceKeySample::add_equations(const KeyEncoder& encoder, std::span<std::co
       *side++ = {real, imaginary};
     });
   }
+}
+
+Owned<KeySample> CudaTraining::make_key_sample(Allocator& allocator, const KeyVectors& keys) {
+  const Call call(device_, Call::Reports::kNothing);
+  return make_owned<DeviceKeySample>(allocator, device_, call, allocator, keys);
 }
 
 }  // namespace kvq::cuda

@@ -1,7 +1,4 @@
-#include "train/value_sample.h"
-
-#include "core/sizes.h"
-#include "kernels/train/sum_parts.h"
+#include "train/training.h"
 
 #include <algorithm>
 #include <cmath>
@@ -14,16 +11,16 @@ constexpr int32_t kSearchValues = 8192;
 
 }  // namespace
 
-/// A code that was uploaded; prepare() makes what searching needs.
+/// A code in device memory; prepare() computes the tables of a search.
 class DeviceValueSample::Code {
  public:
-  Code(CudaBackend& backend, const CudaBackend::Call& call, Allocator& allocator, const ValueCode& code)
-      : backend_(backend),
-        numbers_(backend, allocator,
+  Code(Device& device, const Call& call, Allocator& allocator, const ValueCode& code)
+      : device_(device),
+        numbers_(device, allocator,
                  code.codes.size() + code.offset.size() + code.proposal.size() + code.proposal_bias.size()) {
     float* next = numbers_.data();
     const auto put = [&](std::span<const float> array) {
-      upload(backend, call, array, next);
+      upload(call, array, next);
       next += array.size();
       return next - array.size();
     };
@@ -36,38 +33,37 @@ class DeviceValueSample::Code {
     code_.proposal_bias = put(code.proposal_bias);
   }
 
-  const DeviceValueCode& prepare(const CudaBackend::Call& call, Allocator& allocator) {
+  const DeviceValueCode& prepare(const Call& call, Allocator& allocator) {
     const size_t bits = size(code_.bits, 1);
-    made_.emplace(backend_, allocator, bits * (bits + 1) + size(code_.stages, code_.width + code_.bits));
-    norms_.emplace(backend_, allocator, size(code_.stages, 1));
+    made_.emplace(device_, allocator, bits * (bits + 1) + size(code_.stages, code_.width + code_.bits));
+    norms_.emplace(device_, allocator, size(code_.stages, 1));
     code_.gram = made_->data();
     code_.half_norms = code_.gram + bits * bits;
     code_.offsets = code_.half_norms + bits;
     code_.offset_products = code_.offsets + size(code_.stages, code_.width);
     code_.offset_norms = norms_->data();
-    call.require(launch_prepare_code(code_, backend_.stream()), "kernel of training");
+    call.require(launch_prepare_code(code_, device_.stream()), "kernel of training");
     return code_;
   }
 
   const DeviceValueCode& get() const { return code_; }
 
  private:
-  CudaBackend& backend_;
+  Device& device_;
   DeviceArray<float> numbers_;
   std::optional<DeviceArray<float>> made_;
   std::optional<DeviceArray<double>> norms_;
   DeviceValueCode code_{};
 };
 
-DeviceValueSample::DeviceValueSample(CudaBackend& backend, Allocator& allocator, size_t width, size_t tokens,
-                                     size_t held_out)
-    : backend_(backend),
+DeviceValueSample::DeviceValueSample(Device& device, Allocator& allocator, size_t width, size_t tokens, size_t held_out)
+    : device_(device),
       allocator_(allocator),
       width_(static_cast<int32_t>(width)),
       tokens_(static_cast<int32_t>(tokens)),
       training_(static_cast<int32_t>(tokens - held_out)),
-      units_(backend, allocator, tokens * width),
-      scales_(backend, allocator, tokens) {}
+      units_(device, allocator, tokens * width),
+      scales_(device, allocator, tokens) {}
 
 FoundBits DeviceValueSample::found(int32_t first) const {
   const int32_t words = (bits_ + 31) / 32;
@@ -75,22 +71,22 @@ FoundBits DeviceValueSample::found(int32_t first) const {
 }
 
 double DeviceValueSample::encode(const ValueCode& code) {
-  const CudaBackend::Call call(backend_, CudaBackend::Call::Reports::kNothing);
-  const cudaStream_t stream = backend_.stream();
+  const Call call(device_, Call::Reports::kNothing);
+  const cudaStream_t stream = device_.stream();
   if (bits_ != code.bits) {
     packed_.reset();
-    packed_.emplace(backend_, allocator_, size(tokens_, 1) * code.words());
+    packed_.emplace(device_, allocator_, size(tokens_, 1) * code.words());
     bits_ = code.bits;
   }
-  Code uploaded(backend_, call, allocator_, code);
+  Code uploaded(device_, call, allocator_, code);
   const DeviceValueCode& device_code = uploaded.prepare(call, allocator_);
   {
     const int32_t most = std::min(tokens_, kSearchValues);
-    const DeviceArray<float> rest(backend_, allocator_, size(most, device_code.stages > 1 ? width_ : 0));
-    const DeviceArray<float> bits(backend_, allocator_, size(most, bits_));
-    const DeviceArray<float> wanted(backend_, allocator_, size(most, bits_));
-    const DeviceArray<float> decoded(backend_, allocator_, size(most, bits_));
-    const DeviceArray<float> scales(backend_, allocator_, size(most, 1));
+    const DeviceArray<float> rest(device_, allocator_, size(most, device_code.stages > 1 ? width_ : 0));
+    const DeviceArray<float> bits(device_, allocator_, size(most, bits_));
+    const DeviceArray<float> wanted(device_, allocator_, size(most, bits_));
+    const DeviceArray<float> decoded(device_, allocator_, size(most, bits_));
+    const DeviceArray<float> scales(device_, allocator_, size(most, 1));
     for (int32_t first = 0; first < tokens_; first += most) {
       const ValueSearch search{.n = std::min(most, tokens_ - first),
                                .units = units_.from(size(first, width_)),
@@ -108,46 +104,44 @@ double DeviceValueSample::encode(const ValueCode& code) {
   return held_out_error(call, device_code);
 }
 
-double DeviceValueSample::held_out_error(const CudaBackend::Call& call, const DeviceValueCode& code) {
+double DeviceValueSample::held_out_error(const Call& call, const DeviceValueCode& code) {
   const int32_t n = tokens_ - training_;
   const int32_t most = std::min(n, kSearchValues);
-  const DeviceArray<float> rest(backend_, allocator_, size(most, width_));
-  const DeviceArray<double> squares(backend_, allocator_, size(n, 1));
+  const DeviceArray<float> rest(device_, allocator_, size(most, width_));
+  const DeviceArray<double> squares(device_, allocator_, size(n, 1));
   for (int32_t first = 0; first < n; first += most) {
     const int32_t count = std::min(most, n - first);
     const int32_t token = training_ + first;
     call.require(launch_subtract_values(code, found(token), units_.from(size(token, width_)), count, rest.data(),
-                                        backend_.stream()),
+                                        device_.stream()),
                  "kernel of training");
-    call.require(launch_row_norms(rest.data(), width_, count, false, squares.from(size(first, 1)), backend_.stream()),
+    call.require(launch_row_norms(rest.data(), width_, count, false, squares.from(size(first, 1)), device_.stream()),
                  "kernel of training");
   }
-  Vector<double> errors(size(n, 1), StlAllocator<double>(allocator_));
-  download(backend_, call, squares.data(), std::span<double>(errors));
+  const Vector<double> errors = to_host(call, allocator_, squares);
   double sum = 0;
   for (const double error : errors) sum += error;
   return sum / n;
 }
 
-/// Fill `sums`, [rows][columns], with what sum(parts, sums, stream) launches.
+/// Fills `sums`, [rows][columns], by sum(parts, sums, stream).
 template <typename Sum>
-void DeviceValueSample::sum(const CudaBackend::Call& call, int32_t rows, int32_t columns, std::span<double> sums,
-                            const Sum& sum) {
-  const DeviceArray<double> on_device(backend_, allocator_, sums.size());
-  sum_on_device(backend_, call, allocator_, SumParts(rows, columns, training_).count, sums.size(), on_device.data(),
-                [&](double* parts, double* to) { return sum(parts, to, backend_.stream()); });
-  download(backend_, call, on_device.data(), sums);
+void DeviceValueSample::sum(const Call& call, int32_t rows, int32_t columns, std::span<double> sums, const Sum& sum) {
+  const DeviceArray<double> on_device =
+      sum_on_device(device_, call, allocator_, rows, columns, training_,
+                    [&](double* parts, double* to) { return sum(parts, to, call.stream()); });
+  download(call, on_device.data(), sums);
 }
 
 void DeviceValueSample::moments(std::span<double> sums) {
-  const CudaBackend::Call call(backend_, CudaBackend::Call::Reports::kNothing);
+  const Call call(device_, Call::Reports::kNothing);
   sum(call, width_ + 1, width_ + 1, sums, [&](double* parts, double* to, cudaStream_t stream) {
     return sum_moments(units_.data(), width_, training_, parts, to, stream);
   });
 }
 
 void DeviceValueSample::code_products(std::span<double> normal, std::span<double> sides) {
-  const CudaBackend::Call call(backend_, CudaBackend::Call::Reports::kNothing);
+  const Call call(device_, Call::Reports::kNothing);
   sum(call, bits_ + 1, bits_ + 1, normal, [&](double* parts, double* to, cudaStream_t stream) {
     return sum_code_pairs(found(0), bits_, training_, parts, to, stream);
   });
@@ -157,27 +151,34 @@ void DeviceValueSample::code_products(std::span<double> normal, std::span<double
 }
 
 void DeviceValueSample::sign_products(std::span<double> sums) {
-  const CudaBackend::Call call(backend_, CudaBackend::Call::Reports::kNothing);
+  const Call call(device_, Call::Reports::kNothing);
   sum(call, width_ + 1, bits_, sums, [&](double* parts, double* to, cudaStream_t stream) {
     return sum_signs(found(0), bits_, units_.data(), width_, training_, parts, to, stream);
   });
 }
 
 Owned<ValueSample> DeviceValueSample::residuals(Allocator& allocator, const ValueCode& code, double& norm) {
-  const CudaBackend::Call call(backend_, CudaBackend::Call::Reports::kNothing);
-  const cudaStream_t stream = backend_.stream();
-  auto rest = make_owned<DeviceValueSample>(allocator, backend_, allocator, static_cast<size_t>(width_),
+  const Call call(device_, Call::Reports::kNothing);
+  const cudaStream_t stream = device_.stream();
+  auto rest = make_owned<DeviceValueSample>(allocator, device_, allocator, static_cast<size_t>(width_),
                                             static_cast<size_t>(tokens_), static_cast<size_t>(tokens_ - training_));
-  const Code uploaded(backend_, call, allocator_, code);
-  const DeviceArray<double> squares(backend_, allocator_, size(tokens_, 1));
+  const Code uploaded(device_, call, allocator_, code);
+  const DeviceArray<double> squares(device_, allocator_, size(tokens_, 1));
   call.require(launch_subtract_values(uploaded.get(), found(0), units_.data(), tokens_, rest->units(), stream),
                "kernel of training");
   call.require(launch_row_norms(rest->units(), width_, tokens_, true, squares.data(), stream), "kernel of training");
-  Vector<double> of_tokens(size(tokens_, 1), StlAllocator<double>(allocator_));
-  download(backend_, call, squares.data(), std::span<double>(of_tokens));
+  const Vector<double> of_tokens = to_host(call, allocator_, squares);
   norm = 0;
   for (const double each : of_tokens) norm += std::sqrt(each) / tokens_;
   return rest;
+}
+
+Owned<ValueSample> CudaTraining::make_value_sample(Allocator& allocator, const UnitVectors& vectors) {
+  const Call call(device_, Call::Reports::kNothing);
+  auto sample =
+      make_owned<DeviceValueSample>(allocator, device_, allocator, vectors.width, vectors.tokens(), vectors.held_out);
+  upload(call, std::span<const float>(vectors.numbers), sample->units());
+  return sample;
 }
 
 }  // namespace kvq::cuda

@@ -1,4 +1,4 @@
-// Which of a device's ways of multiplying is fastest for which shape, measured instead of estimated.
+// Which of a device's kernels multiplies fastest for which shape, measured instead of estimated.
 #pragma once
 
 #include "core/memory.h"
@@ -14,7 +14,7 @@ namespace kvq {
 class Tuning {
  public:
   virtual ~Tuning() = default;
-  /// Measures for calls with these matrices and so many rows, and goes the fastest way from now on. What is known is
+  /// Measures kernels for calls with these matrices and so many rows, which then take the fastest. Measured shapes are
   /// not measured again. Waits for the device.
   virtual void tune(Allocator& allocator, std::span<const Resident* const> matrices, int32_t batch) = 0;
   /// What is known, as a text that load() reads.

@@ -13,7 +13,6 @@
 #include "formats/codec.h"
 #include "formats/gain_shape/model_centres.h"
 #include "pages/centre_arrays.h"
-#include "pages/centre_rows.h"
 #include "pages/codecs.h"
 #include "support/random.h"
 

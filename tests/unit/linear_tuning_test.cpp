@@ -1,5 +1,5 @@
 // Measured kernels as text.
-#include "linear/tuning.h"
+#include "linear/measured_kernels.h"
 #include "support/damaged_files.h"
 #include "weights/scheme.h"
 
@@ -11,10 +11,10 @@
 namespace linear_tuning_test {
 
 using kvq::cuda::kFewRows;
-using kvq::cuda::kOwnInputs;
+using kvq::cuda::kFusedInputs;
+using kvq::cuda::LinearKernel;
 using kvq::cuda::LinearShape;
-using kvq::cuda::LinearTuning;
-using kvq::cuda::LinearWay;
+using kvq::cuda::MeasuredKernels;
 
 namespace {
 
@@ -24,26 +24,26 @@ LinearShape shape(const char* scheme, std::array<int32_t, 4> outs, int32_t in, i
   return {kvq::weights::index_of(*kvq::weights::parse_scheme(scheme)), in, rows, outs};
 }
 
-bool is(const LinearWay* found, const LinearWay& way) { return found != nullptr && *found == way; }
+bool is(const LinearKernel* found, const LinearKernel& kernel) { return found != nullptr && *found == kernel; }
 
 }  // namespace
 
-TEST_CASE("measured ways come back from their text") {
-  const LinearWay tiles{false, 256, 3};
-  LinearTuning tuning("A GPU, 8 multiprocessors");
+TEST_CASE("measured kernels come back from their text") {
+  const LinearKernel tiles{false, 256, 3};
+  MeasuredKernels tuning("A GPU, 8 multiprocessors");
   CHECK(tuning.text() == kHead);
   tuning.put(shape("tcx-2.5", {4096, 1024, 1024}, 4096, 64), tiles);
-  tuning.put(shape("nuq-4", {14336}, 4096, 1), kOwnInputs);
+  tuning.put(shape("nuq-4", {14336}, 4096, 1), kFusedInputs);
   tuning.put(shape("nuq-4", {14336}, 4096, 8), kFewRows);
   CHECK(tuning.text() == kHead +
                              "A GPU, 8 multiprocessors\tnuq-4\t14336\t4096\t1\town\n"
                              "A GPU, 8 multiprocessors\tnuq-4\t14336\t4096\t8\tfew\n"
                              "A GPU, 8 multiprocessors\ttcx-2.5\t4096+1024+1024\t4096\t64\ttiles 256 3\n");
-  LinearTuning same("A GPU, 8 multiprocessors");
+  MeasuredKernels same("A GPU, 8 multiprocessors");
   same.load(tuning.text());
   CHECK(same.text() == tuning.text());
   CHECK(is(same.find(shape("tcx-2.5", {4096, 1024, 1024}, 4096, 64)), tiles));
-  CHECK(is(same.find(shape("nuq-4", {14336}, 4096, 1)), kOwnInputs));
+  CHECK(is(same.find(shape("nuq-4", {14336}, 4096, 1)), kFusedInputs));
   CHECK(same.find(shape("nuq-4", {14336}, 4096, 2)) == nullptr);
   CHECK(same.find(shape("tcx-2.5", {4096, 1024}, 4096, 64)) == nullptr);
   // The last of several lines wins.
@@ -51,8 +51,8 @@ TEST_CASE("measured ways come back from their text") {
   CHECK(is(same.find(shape("nuq-4", {14336}, 4096, 1)), kFewRows));
 }
 
-TEST_CASE("ways of another device are kept and not used") {
-  LinearTuning tuning("this one");
+TEST_CASE("kernels of another device are kept and not used") {
+  MeasuredKernels tuning("this one");
   const std::string other = "another\tnuq-4\t64\t128\t1\town\n";
   tuning.load(kHead + other);
   CHECK(tuning.find(shape("nuq-4", {64}, 128, 1)) == nullptr);
@@ -61,8 +61,8 @@ TEST_CASE("ways of another device are kept and not used") {
   CHECK(tuning.text() == kHead + "this one\tnuq-4\t64\t128\t1\town\nanother\tnuq-4\t64\t128\t1\tfew\n");
 }
 
-TEST_CASE("a damaged text of measured ways is refused whole, with the line") {
-  LinearTuning tuning("this one");
+TEST_CASE("a damaged text of measured kernels is refused whole, with the line") {
+  MeasuredKernels tuning("this one");
   const std::string good = "this one\tnuq-4\t64\t128\t1\town\n";
   tuning.load(kHead + good);
   const auto refuses = [&](const std::string& text, kvq_status status, const std::string& message) {

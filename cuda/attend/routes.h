@@ -1,0 +1,77 @@
+// How the sequences of a batch are attended to: each by one of four routes.
+#pragma once
+
+#include "backend/attention.h"
+#include "device/device.h"
+#include "kernels/attend/attend.h"
+#include "kernels/prefill/prefill.h"
+
+#include <span>
+
+namespace kvq::cuda {
+
+class AttendWorkspace;
+
+enum class Route {
+  kPages,    // read pages as they are
+  kPrefill,  // unpack pages to FP16 tiles, once for many query rows
+  kCommvq,   // read CommVQ codes as they are
+  kDecoded,  // decode CommVQ codes to FP16 pages first, which then take one of the first two routes
+};
+
+/// The one choice of a sequence's route. Its page table has caught up.
+Route route_of(const Device& device, const AttendBatch& batch, const AttendSequence& sequence);
+/// The route of pages without CommVQ codes, by the number of query rows.
+Route route_by_rows(const Device& device, const AttendBatch& batch, const AttendSequence& sequence);
+
+struct RoutedSequence {
+  const AttendSequence* sequence;
+  SequenceView view;  // its page table's, or one of FP16 pages in place of CommVQ codes
+  Route route;
+};
+
+/// One call of attention. The batch's sequences stay with the caller.
+class AttendCall {
+ public:
+  AttendCall(Device& device, const Call& call, const AttendBatch& batch, AttendWorkspace& space);
+
+  /// Attends to all sequences but those that must be decoded first.
+  void run(std::span<const RoutedSequence> sequences);
+  /// After the last launch that uses the arguments.
+  void done();
+
+  /// After run() of one sequence: that and its queries, for other kernels.
+  const AttendArguments& arguments() const { return arguments_; }
+
+ private:
+  using LaunchSequences = std::span<const RoutedSequence* const>;
+
+  void launch(std::span<const RoutedSequence> sequences, Route route, void (AttendCall::*attend)(LaunchSequences));
+  void attend_pages(LaunchSequences sequences);
+  void attend_prefill(LaunchSequences sequences);
+  void attend_commvq(LaunchSequences sequences);
+  /// Sets the arguments that all routes share.
+  void set_sequences(LaunchSequences sequences);
+  /// The positions of all queries in memory that kernels read.
+  const int32_t* positions();
+
+  Device& device_;
+  const Call& call_;
+  const AttendBatch& batch_;
+  AttendWorkspace& space_;
+  AttendArguments arguments_{};
+  int32_t* positions_ = nullptr;
+};
+
+/// Attends to the sequences that must be decoded first.
+void attend_decoded(Device& device, const Call& call, const AttendBatch& batch, AttendWorkspace& space,
+                    std::span<const RoutedSequence> sequences);
+
+/// Bytes of `tiles` tiles of the prefill route.
+inline size_t bytes_of_tiles(int32_t tiles, int32_t head_dim) {
+  return static_cast<size_t>(tiles) * (2 * tile_bytes(head_dim) + sizeof(TileTokens));
+}
+/// Tiles of the longest of a sequence's lists.
+int32_t tiles_of(const AttendSequence& sequence, int32_t kv_heads);
+
+}  // namespace kvq::cuda
