@@ -1,4 +1,3 @@
-// Attention over pages.
 #pragma once
 
 #include "backend/eviction.h"
@@ -10,12 +9,12 @@
 
 namespace kvq {
 
-/// Queries of one sequence, in a batch.
+/// Queries of one sequence within a batch.
 struct AttendSequence {
   LayerMirror* mirror;              // null if the backend keeps none
-  const Page* const* const* pages;  // [kv_heads] lists
+  const Page* const* const* pages;  // [kv_heads] page lists
   const int32_t* page_counts;       // [kv_heads]
-  int32_t query_begin;              // row of the batch's q
+  int32_t query_begin;              // first row in the batch's q
   int32_t query_count;
 };
 
@@ -23,8 +22,8 @@ struct AttendSequence {
 struct AttendBatch {
   std::span<const AttendSequence> sequences{};
   std::span<const int32_t> query_positions{};  // [total queries]; empty if recorded
-  bool newest_queries = false;                 // every query is one of its sequence's last tokens, in order
-  bool recorded = false;                       // replayed while sequences grow: only the device knows lengths
+  bool newest_queries = false;                 // the queries are their sequence's last tokens, in order
+  bool recorded = false;                       // replayed while sequences grow, so only the device knows their lengths
   const void* q = nullptr;                     // [total queries, q_heads, head_dim]
   kvq_dtype q_dtype = KVQ_F32;
   HeadStrides q_strides{};
@@ -40,11 +39,11 @@ struct AttendBatch {
   float scale = 0.0F;
   float softcap = 0.0F;            // 0: none
   int32_t window = 0;              // 0: none
-  bool any_hadamard_keys = false;  // some page format of the layer stores rotated keys
+  bool any_hadamard_keys = false;  // some page format of the layer stores Hadamard-rotated keys
   bool any_hadamard_values = false;
   bool any_gain_shape_keys = false;
-  bool routed = false;                    // neighbouring pages differ in format
-  const LayerContext* context = nullptr;  // of the layer; null if its formats need none
+  bool routed = false;                    // neighbouring pages may differ in format
+  const LayerContext* context = nullptr;  // the layer's; null if its formats need none
 };
 
 /// Memory that attend reuses from call to call.
@@ -53,20 +52,20 @@ class Workspace {
   virtual ~Workspace() = default;
 };
 
-/// A call of attention that is to come, for each of some layers: of every sequence and head a list of `pages` pages.
+/// A future attention call: one entry per layer, and a list of `pages` pages for every sequence and head.
 struct ExpectedCall {
-  std::span<const AttendBatch> layers;  // what is known of them before there are sequences and queries
+  std::span<const AttendBatch> layers;  // known before there are sequences and queries
   int32_t sequences;
-  int32_t queries;  // of each sequence
+  int32_t queries;  // per sequence
   int32_t pages;
-  std::optional<Pooling> weighed;  // how the softmax weights are pooled that are asked for as well
+  std::optional<Pooling> weighed;  // pooling of the softmax weights, if these are wanted too
 };
 
 class Attention {
  public:
   virtual ~Attention() = default;
   virtual Owned<Workspace> make_workspace(Allocator& allocator) = 0;
-  /// Bytes of a new work space, its object included, after such calls; without queries, before any call.
+  /// Bytes of a new work space, including its object, after such calls; without queries, before the first call.
   virtual uint64_t workspace_bytes(const ExpectedCall& call) = 0;
   virtual void attend(const AttendBatch& batch, Workspace& workspace) = 0;
 };

@@ -1,4 +1,4 @@
-// A device that pages live on and are computed with: a set of facets, of which some may be missing.
+// A device that stores pages and computes on them: a set of facets, some of which may be missing.
 #pragma once
 
 #include "backend/attention.h"
@@ -19,9 +19,9 @@ class Backend {
   virtual ~Backend() = default;
   virtual const char* name() const = 0;
   virtual const char* isa() const = 0;
-  /// Order later work after what was issued so far, on another queue of the device.
+  /// Run later work after all work issued so far, on another queue of the device.
   virtual void set_stream(void* stream) = 0;
-  /// Whether work is only recorded now, to be done later and repeatedly. Nothing may be allocated or waited for then.
+  /// Work is being recorded for repeated replay: nothing may be allocated or waited for.
   virtual bool recording() = 0;
 
   virtual Pages& pages() = 0;

@@ -1,4 +1,4 @@
-// Vectors that centres are trained on, where a backend computes.
+// Vectors that centres are trained on, held by a backend.
 #pragma once
 
 #include "core/memory.h"
@@ -9,7 +9,7 @@
 
 namespace kvq {
 
-/// Vectors in an order in which any first ones are a fair sample of all.
+/// Vectors in random order: any prefix is a fair sample of all.
 struct CentreVectors {
   const float* numbers;  // [n][dim]
   int32_t n;
@@ -19,19 +19,19 @@ struct CentreVectors {
   CentreVectors first(int32_t count) const { return {numbers, count, dim}; }
 };
 
-/// Vectors x, and which of some centres c was last found nearest to each. Everything throws Error.
+/// Vectors x and the index of the centre c last found nearest to each. Everything throws Error.
 class CentreSample {
  public:
   virtual ~CentreSample() = default;
-  /// The vectors changed.
+  /// Read the vectors again after a change.
   virtual void reload() = 0;
-  /// Find for each of the first n vectors the centre, of [centres][dim], for which ‖c‖² / 2 − c·x is least, the first
-  /// of equals.
+  /// Assign to each of the first n vectors the centre, of [centres][dim], with the least ‖c‖² / 2 − c·x; ties go to the
+  /// first.
   ///
   /// \param distances  [n] ‖x − c‖²
   virtual void assign(int32_t n, std::span<const float> centres, float* distances) = 0;
-  /// Move every centre that is nearest to any of the first n vectors to their mean, and count these. The order of sums
-  /// is always the same.
+  /// Move each centre to the mean of the first n vectors assigned to it, and count these; a centre without vectors
+  /// stays. Sums have a fixed order.
   virtual void move_to_means(int32_t n, std::span<float> centres, std::span<int32_t> counts) = 0;
 };
 

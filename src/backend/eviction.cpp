@@ -7,7 +7,7 @@
 namespace kvq {
 namespace {
 
-/// One token of one head, among the best of all.
+/// One token of one head, ranked among those of all heads.
 struct Candidate {
   float score;
   int32_t index;
@@ -19,7 +19,7 @@ struct Candidate {
   }
 };
 
-/// Add to `counts` how many of the `total` best candidates each head has.
+/// Add each head's share of the `total` best candidates to `counts`.
 void count_best(Vector<Candidate>& candidates, int64_t total, std::span<int32_t> counts) {
   const auto best = static_cast<size_t>(std::clamp<int64_t>(total, 0, static_cast<int64_t>(candidates.size())));
   std::nth_element(candidates.begin(), candidates.begin() + static_cast<ptrdiff_t>(best), candidates.end());
@@ -28,7 +28,7 @@ void count_best(Vector<Candidate>& candidates, int64_t total, std::span<int32_t>
 
 int32_t size_of(HeadScores scores) { return static_cast<int32_t>(scores.size()); }
 
-/// Keep the best `reserved` of each head, then the best of all that is left.
+/// Keep the best `reserved` tokens of each head, then the best of all others.
 void reserve_then_share(Allocator& allocator, int32_t reserved, std::span<const HeadScores> heads, int64_t total,
                         std::span<int32_t> out) {
   Vector<Candidate> candidates{StlAllocator<Candidate>(allocator)};
@@ -79,7 +79,8 @@ void round_within(Allocator& allocator, std::span<const double> shares, int64_t 
                      std::accumulate(most.begin(), most.end(), int64_t{0}));
   Vector<double> exact(n, 0.0, StlAllocator<double>(allocator));
   Vector<bool> fixed(n, false, StlAllocator<bool>(allocator));
-  // Scale what is free to what is left; where that leaves limits, fix those on the side that misses more, and again.
+  // Scale the free shares to the remaining total; where that violates limits, fix the shares on the side with the
+  // larger violation, and repeat.
   for (;;) {
     double left = static_cast<double>(total);
     double sum = 0.0;
@@ -196,7 +197,7 @@ namespace {
 
 int32_t window_of(const Eviction& eviction, HeadScores masses) { return std::min(eviction.window, size_of(masses)); }
 
-/// The first tokens before all others, then the newer the better.
+/// The first tokens rank highest, then newer ones before older.
 void score_stream(const Eviction& eviction, std::span<float> scores) {
   for (size_t i = 0; i < scores.size(); ++i) {
     const bool first = i < static_cast<size_t>(eviction.first);
@@ -204,7 +205,7 @@ void score_stream(const Eviction& eviction, std::span<float> scores) {
   }
 }
 
-/// What tokens are worth for all heads together, for each of them.
+/// Give each token the sum of its scores over all heads.
 void join(std::span<Vector<float>> scores) {
   Vector<float>& sum = scores.front();
   for (const Vector<float>& each : scores.subspan(1)) {

@@ -12,12 +12,12 @@
 
 namespace kvq {
 
-/// Matrices of one call.
+/// Limit of matrices per call.
 inline constexpr size_t kMostSharedMatrices = 1024;
 
 /// Products of the same activations with one or more matrices: y[i] = x · Wᵢᵀ + biasᵢ.
 struct LinearBatch {
-  std::span<const Resident* const> matrices;  // of the same `in`; packed ones have the same signs
+  std::span<const Resident* const> matrices;  // with the same `in`; packed ones share their signs
   const void* x;                              // [batch, in]
   kvq_dtype x_dtype;
   int32_t batch;
@@ -25,8 +25,8 @@ struct LinearBatch {
   kvq_dtype y_dtype;
 };
 
-/// A packed matrix in host memory, in the order of bytes that files have: where one is that no backend has taken over,
-/// and what a CPU multiplies by.
+/// A packed matrix in host memory, in file byte order: the form before a backend takes it over, and the one that a CPU
+/// multiplies by.
 class HostMatrix final : public Resident {
  public:
   explicit HostMatrix(weights::Matrix&& matrix_) : matrix(std::move(matrix_)) {}
@@ -37,11 +37,11 @@ class HostMatrix final : public Resident {
 class Linear {
  public:
   virtual ~Linear() = default;
-  /// Take a matrix over: a device copies it, and may reorder it.
+  /// Take over a matrix: a device copies it, and may reorder it.
   virtual Owned<Resident> make_resident(Allocator& allocator, weights::Matrix&& matrix) = 0;
-  /// The matrix as it was taken over: in host memory, or read back into `copy`.
+  /// The original matrix: in host memory, or read back into `copy`.
   virtual const weights::Matrix& read(const Resident& matrix, std::optional<weights::Matrix>& copy) = 0;
-  /// Rows of x with NaN or infinity give rows of NaN. May be called by several threads at once.
+  /// Rows of x with NaN or infinity give rows of NaN. Callable from several threads at once.
   virtual void multiply(const LinearBatch& batch) = 0;
 };
 

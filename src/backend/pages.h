@@ -1,4 +1,4 @@
-// Where pages live, and how tokens become pages.
+// Storage of pages, and conversion of tokens to pages.
 #pragma once
 
 #include "core/rope.h"
@@ -14,27 +14,27 @@
 
 namespace kvq {
 
-/// Produce one page of one head from slots that exist and tokens that arrive: append, seal and copy are all this.
+/// Produce one page of one head from existing slots and new tokens: append, seal and copy are all this.
 struct PageWrite {
   const std::byte* source = nullptr;  // FP16 page whose first `kept` slots are kept, or null; may equal `target`
   int32_t kept = 0;
   int32_t head = 0;
-  int32_t token_begin = 0;  // tokens [token_begin, token_begin + token_count) of the appended tensors follow
+  int32_t token_begin = 0;  // followed by tokens [token_begin, token_begin + token_count) of the appended tensors
   int32_t token_count = 0;
   std::byte* target = nullptr;
-  const PageFormat* format = nullptr;  // of the target; FP16 writes only the new slots when source equals target
-  // What the head's list holds at `index` afterwards, with kept + token_count slots.
+  const PageFormat* format = nullptr;  // the target's; FP16 writes only the new slots when source equals target
+  // Index in the head's list afterwards; the page then has kept + token_count slots.
   int32_t index = 0;
   int32_t first_position = 0;
   const int32_t* positions = nullptr;  // as Page::positions
-  int32_t sequence = 0;                // of those that are appended to
+  int32_t sequence = 0;                // index among the sequences appended to
 
   int32_t count() const { return kept + token_count; }
   SlotPositions slot_positions() const { return {positions, first_position}; }
 };
 
-/// Pages to write, head by head, and which of them are written together: a group. Where a layer has a format that spans
-/// heads, all heads have the same pages, and a group is the page of each; otherwise every page is one by itself.
+/// Pages to write, head by head, in groups written together. If a format of the layer spans heads, all heads have the
+/// same pages, and a group is one page of each; otherwise a group is a single page.
 class PageWrites {
  public:
   PageWrites(std::span<const PageWrite> list, int32_t heads_together)
@@ -48,7 +48,7 @@ class PageWrites {
 
   size_t group_size() const { return heads_; }
   size_t groups() const { return list_.size() / heads_; }
-  /// Page `member` of a group; members are in the order of their heads.
+  /// Page `member` of a group; members are in the order of heads.
   const PageWrite& of_group(size_t group, size_t member) const { return list_[member * groups() + group]; }
 
  private:
@@ -56,21 +56,21 @@ class PageWrites {
   size_t heads_;
 };
 
-/// How far a layer of a sequence has come.
+/// Length of a layer of a sequence.
 struct LayerState {
   int32_t length = 0;         // tokens
-  int32_t next_position = 0;  // that follows the newest token's
-  int32_t room = 0;           // tokens for which pages have been made ahead
+  int32_t next_position = 0;  // after the newest token's
+  int32_t room = 0;           // tokens that fit in preallocated pages
 };
 
-/// Tokens to append to one layer of some sequences, one sequence's after the other's.
+/// Tokens to append to one layer of some sequences, sequence by sequence.
 struct TokenBatch {
   const void* k = nullptr;  // [n, kv_heads, head_dim]
   const void* v = nullptr;
   HeadStrides k_strides{};
   HeadStrides v_strides{};
   kvq_dtype dtype = KVQ_F32;
-  int32_t first = 0;  // token's number in the caller's tensors
+  int32_t first = 0;  // index of the first token in the caller's tensors
   int32_t n = 0;
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
@@ -78,7 +78,7 @@ struct TokenBatch {
   std::span<const int32_t> positions{};  // [n]
   bool hadamard_keys = false;            // pages of the layer are sealed after a Hadamard rotation
   bool hadamard_values = false;
-  const LayerContext* context = nullptr;  // of the layer; null if its formats need none
+  const LayerContext* context = nullptr;  // the layer's; null if its formats need none
 
   /// Tokens [begin, begin + count).
   TokenBatch part(int32_t begin, int32_t count) const {
@@ -97,7 +97,7 @@ struct TokenBatch {
   }
 };
 
-/// Pages made ahead for the lists of one layer.
+/// Pages preallocated for the lists of one layer.
 struct ReservedPages {
   const Page* const* const* finals;  // [kv_heads][final_counts] by place in the list, in their final format, or null
   const int32_t* final_counts;       // [kv_heads]
@@ -108,67 +108,67 @@ struct ReservedPages {
   const PageFormat* sealed;
 };
 
-/// What a backend keeps about one layer of one sequence beside the host's page lists: a GPU's page table.
+/// A backend's own record of one layer of one sequence beside the host's page lists: a GPU's page table.
 class LayerMirror {
  public:
   virtual ~LayerMirror() = default;
-  /// The pages of a head from `first_page` on are no longer what the backend was told, or gone.
+  /// Pages of a head from `first_page` have changed or are gone.
   virtual void invalidate(int32_t head, int32_t first_page) noexcept = 0;
-  /// Take the memory that lists of up to `pages` pages and rings of `ring` need; what publish() is told then fits.
+  /// Reserve the memory for lists of up to `pages` pages and rings of `ring`; publish() within these limits then fits.
   virtual void make_room(int32_t pages, int32_t ring) = 0;
-  /// Tell the backend everything about the layer, so that it can append by itself. `pages`: [kv_heads] lists of
-  /// `counts` pages; null `reserve`: no pages have been made ahead.
+  /// Give the backend the complete layer, so that it can append by itself. `pages`: [kv_heads] lists of `counts` pages;
+  /// null `reserve`: no pages are preallocated.
   virtual void publish(const Page* const* const* pages, const int32_t* counts, const LayerState& state,
                        const ReservedPages* reserve) = 0;
-  /// The backend appended by itself; the host's lists say the same as its own now.
+  /// The host's lists have caught up with appends that the backend made by itself.
   virtual void agreed(const int32_t* counts) noexcept = 0;
-  /// Throws unless the backend knows all that it needs to append by itself.
+  /// Throws unless the backend can append by itself.
   virtual void require_recordable() = 0;
-  /// Record that `tokens` follow the layer's newest one, whichever that is when the record is replayed.
+  /// Record an append of `tokens` after the layer's newest token at the time of replay.
   virtual void record_append(const TokenBatch& tokens) = 0;
   /// Memory of this object, on the host and on the device.
   virtual uint64_t bytes() const noexcept = 0;
 };
 
-/// A layer of a sequence that is appended to.
+/// A layer of a sequence being appended to.
 struct AppendedLayer {
   LayerMirror* mirror;  // null if the backend keeps none
   LayerState after;
 };
 
-/// The memory of pages and the ways into and out of it.
+/// Page memory and transfers into and out of it.
 class Pages {
  public:
   virtual ~Pages() = default;
 
-  /// Whether the backend's table of codecs has the formats of both sides.
+  /// The backend's table of codecs has the formats of both sides.
   virtual bool knows(const PageFormat& format) const = 0;
-  /// What all caches on this backend share of what was trained for a codec that it knows.
+  /// Trained data of a known codec, shared by all caches on this backend.
   virtual std::shared_ptr<const Resident> make_resident(Allocator& allocator, const Codec& codec,
                                                         std::shared_ptr<const Trained> trained) = 0;
-  /// What pages of one layer need beside their bytes, from such a resident.
+  /// Data beside the bytes of one layer's pages, made from such a resident.
   virtual Owned<LayerContext> make_context(Allocator& allocator, const Codec& codec, const Resident& resident,
                                            int32_t layer, const PageFormat& format, const OptionValues& options,
                                            const PositionTurns& turns) = 0;
 
-  /// Page memory. Slots that append never wrote read as zeros once it has written the page: they must not hold NaN.
+  /// Allocate page memory. After an append writes the page, its unused slots read as zeros: they must not hold NaN.
   virtual std::byte* allocate(Allocator& allocator, size_t bytes) = 0;
   virtual void release(Allocator& allocator, std::byte* data, size_t bytes) noexcept = 0;
-  /// A whole page, in the order of bytes that its format defines, from and to host memory.
+  /// Copy a whole page in the byte order of its format, from and to host memory.
   virtual void read(const PageFormat& format, const std::byte* data, std::byte* host) = 0;
   virtual void write(const PageFormat& format, const std::byte* host, std::byte* data) = 0;
 
   /// Null if the backend needs nothing beside the host's lists.
   virtual Owned<LayerMirror> make_mirror(Allocator& allocator, int32_t kv_heads) = 0;
-  /// LayerMirror::bytes() of one that has made room and been told everything; 0 if there are none.
+  /// LayerMirror::bytes() after make_room() and publish(); 0 if the backend has no mirrors.
   virtual uint64_t mirror_bytes(int32_t kv_heads, int32_t pages, int32_t ring) const = 0;
-  /// Tokens of the layers of some mirrors, replayed appends included; waits for the device.
+  /// Lengths of the layers of some mirrors, replayed appends included; waits for the device.
   virtual void read_lengths(std::span<const Owned<LayerMirror>> mirrors, std::span<int32_t> lengths) = 0;
 
-  /// Rotate keys and write pages. `layers`: of the writes' sequences, whose lists will hold the pages; empty if no list
-  /// will. `scratch` serves memory that lives as long as the call. Throws KVQ_E_ARGUMENT if a value cannot be stored in
-  /// FP16: slots that were in use are then as before, the others nobody's. A backend that cannot look at the values now
-  /// reports them on a later call.
+  /// Rotate keys and write pages. `layers`: the layers of the writes' sequences whose lists will hold the pages; empty
+  /// if no list will. `scratch` serves memory for the duration of the call. Throws KVQ_E_ARGUMENT if a value overflows
+  /// FP16: used slots are then unchanged, others undefined. A backend that cannot check values now reports them on a
+  /// later call.
   virtual void append(const TokenBatch& tokens, const PageWrites& writes, std::span<const AppendedLayer> layers,
                       Allocator& scratch) = 0;
 };

@@ -20,7 +20,7 @@ namespace {
 
 constexpr char kFileName[] = "libkvq_cuda.so";
 
-/// The end of a path, where the name is, short enough that a message has room for the reason as well.
+/// The end of a path, with the file name, cut to leave room for the reason in a message.
 struct ShortPath {
   explicit ShortPath(const char* path) {
     const size_t length = std::strlen(path);
@@ -39,8 +39,7 @@ using Handle = std::unique_ptr<void, Close>;
 
 Handle open(const char* path) { return Handle(dlopen(path, RTLD_NOW | RTLD_LOCAL)); }
 
-/// What the loader says, without the path that it was given, which may be too long. A missing library that `path` needs
-/// is named.
+/// The loader's message without the path, which may be too long. A missing library that `path` needs is named.
 const char* reason(const char* path) {
   const char* text = dlerror();
   if (text == nullptr) return "the loader gives no reason";
@@ -60,12 +59,12 @@ const BackendPlugin& plugin_in(Handle handle, const char* path) {
     fail(KVQ_E_UNSUPPORTED, "%s is of another version: it is \"%.64s\", this library needs \"%s\"",
          ShortPath(path).text, plugin->abi, KVQ_PLUGIN_ABI);
   }
-  // It stays loaded: the CUDA runtime inside has threads and exit handlers, which unloading would leave without code.
+  // Stays loaded: the CUDA runtime inside has threads and exit handlers, which unloading would leave without code.
   static_cast<void>(handle.release());
   return *plugin;
 }
 
-/// dlopen loads a library once and counts: opening it for every context costs nothing, and nothing is kept here.
+/// dlopen loads a library once and counts: opening it for every context is cheap, and no handle is kept.
 const BackendPlugin& load(const char* path) {
   Handle handle = open(path);
   if (handle == nullptr) {
@@ -74,8 +73,8 @@ const BackendPlugin& load(const char* path) {
   return plugin_in(std::move(handle), path);
 }
 
-/// A program without a loader. What dlopen opens there brings C and C++ runtimes of its own, and memory and exceptions
-/// cross between them and the program's.
+/// Detects a static program: dlopen would bring second C and C++ runtimes, and memory and exceptions would cross
+/// between them and the program's own.
 bool is_static_program() {
   bool has_loader = false;
   dl_iterate_phdr(
@@ -83,17 +82,18 @@ bool is_static_program() {
         for (const auto& header : std::span(program->dlpi_phdr, program->dlpi_phnum)) {
           if (header.p_type == PT_INTERP) *static_cast<bool*>(found) = true;
         }
-        return 1;  // what follows are libraries
+        return 1;  // the rest are libraries
       },
       &has_loader);
   return !has_loader;
 }
 
-/// The folder of the library or program that holds this function, false if unknown.
+/// Folder of the library or program that holds this function; false if unknown.
 bool own_folder(char (&folder)[PATH_MAX]) {
   Dl_info info;
   if (dladdr(reinterpret_cast<const void*>(&own_folder), &info) == 0 || info.dli_fname == nullptr) return false;
-  // A program goes by argv[0], which need not be a path, and if it is one, the program may have left its folder.
+  // For a program the loader reports argv[0], which need not be a path, or may be relative to a folder the program has
+  // left.
   const bool is_program =
       std::strchr(info.dli_fname, '/') == nullptr || std::strcmp(info.dli_fname, program_invocation_name) == 0;
   if (is_program) {

@@ -1,4 +1,4 @@
-// Which of a device's kernels multiplies fastest for which shape, measured instead of estimated.
+// Choice of a device's fastest multiplication kernel per shape, by measurement instead of estimate.
 #pragma once
 
 #include "core/memory.h"
@@ -14,12 +14,12 @@ namespace kvq {
 class Tuning {
  public:
   virtual ~Tuning() = default;
-  /// Measures kernels for calls with these matrices and so many rows, which then take the fastest. Measured shapes are
-  /// not measured again. Waits for the device.
+  /// Measure calls with these matrices and `batch` rows, and use the fastest kernel from now on. Known shapes are not
+  /// measured again. Waits for the device.
   virtual void tune(Allocator& allocator, std::span<const Resident* const> matrices, int32_t batch) = 0;
-  /// What is known, as a text that load() reads.
+  /// Known choices, as a text for load().
   virtual std::string save() = 0;
-  /// Adds what a text has. Throws KVQ_E_FORMAT, KVQ_E_MISMATCH.
+  /// Add the choices of a text. Throws KVQ_E_FORMAT, KVQ_E_MISMATCH.
   virtual void load(std::string_view text) = 0;
 };
 

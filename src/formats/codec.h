@@ -15,7 +15,7 @@ namespace kvq {
 struct Codec;
 class PositionTurns;
 
-/// What the pages of one layer need beside their bytes, on one backend: made and interpreted by its codec alone.
+/// Data beside the bytes of one layer's pages, on one backend: made and interpreted by its codec alone.
 class LayerContext {
  public:
   explicit LayerContext(const Codec& codec_) : codec(codec_) {}
@@ -24,16 +24,16 @@ class LayerContext {
   const Codec& codec;
 };
 
-/// A code type that a codec has: what policies call it, and how files number it.
+/// A code type of a codec, with its name in policies and its number in files.
 struct NamedCode {
   std::string_view name;
   CodeType code;
   uint8_t file_bits;
-  int32_t sink = 0;  // first pages that stay FP16 unless a policy says otherwise
+  int32_t sink = 0;  // first pages that stay FP16 by default
 };
 
-/// How a codec works, as policies may say under its name: a number in [low, high], or one of some names, which then
-/// stands for its place among them.
+/// An option under the codec's name in a policy: a number in [low, high], or one of some names, whose value is its
+/// index.
 struct CodecOption {
   std::string_view name;
   int32_t initial;
@@ -43,10 +43,10 @@ struct CodecOption {
 };
 
 inline constexpr size_t kMaxCodecOptions = 4;
-/// Of one codec, in the order of its options.
+/// One codec's values, in the order of its options.
 using OptionValues = std::array<int32_t, kMaxCodecOptions>;
 
-/// A cache that is to store pages so.
+/// Shape of a cache that would store pages in a format.
 struct CacheShape {
   int32_t n_layers;
   int32_t kv_heads;
@@ -56,53 +56,54 @@ struct CacheShape {
   uint64_t model_id;   // 0: unknown
 };
 
-/// Pages of the same tokens that are encoded together on one side: one, or those of all heads if the format spans them.
+/// Pages of the same tokens encoded together on one side: a single page, or those of all heads if the format spans
+/// them.
 struct SideToEncode {
   Side side;
   const PageFormat& format;
   int32_t first_head;
-  std::span<const std::byte* const> float16;  // [heads] the side in FP16, keys after RoPE
-  std::span<std::byte* const> out;            // [heads] the side in this format, zeros
-  int32_t used;                               // slots
+  std::span<const std::byte* const> float16;  // [heads] FP16 sides, keys after RoPE
+  std::span<std::byte* const> out;            // [heads] sides in the target format, initially zeros
+  int32_t used;                               // slots in use
   SlotPositions positions;
-  const LayerContext* context;  // of the host; null if the codec makes none
+  const LayerContext* context;  // on the host; null if the codec makes none
 };
 
 constexpr bool spans_no_heads(Side /*side*/, const PageFormat& /*format*/) { return false; }
 
-/// What a page format is, apart from the kernels of a backend: one constant in each folder of formats/.
+/// Definition of a page format, apart from the kernels of a backend: one constant in each folder of formats/.
 struct Codec {
-  uint8_t number;    // in snapshots, and its place among codecs
-  const char* name;  // of its options in policies
+  uint8_t number;    // in snapshots, and the index among codecs
+  const char* name;  // heading of its options in policies
   std::span<const NamedCode> codes;
-  bool takes_hadamard = false;  // +hadamard after a name
-  bool takes_groups = false;    // of channels of values
+  bool takes_hadamard = false;  // accepts +hadamard after a name
+  bool takes_groups = false;    // values have groups of channels
   bool always_hadamard = false;
-  bool takes_centres = false;  // +centres or +nocentre after a name; without them, the mean of each page of keys
-  uint8_t trained_number = 0;  // in snapshots, of formats with trained centres
+  bool takes_centres = false;  // accepts +centres or +nocentre; without them, each page of keys has its mean
+  uint8_t trained_number = 0;  // in snapshots, for formats with trained centres
   std::span<const CodecOption> options = {};
-  size_t alignment = kDataAlignment;  // of a side
-  size_t page_alignment = 1;          // of both together, where copies on a GPU need more than a side has
+  size_t alignment = kDataAlignment;  // side alignment
+  size_t page_alignment = 1;          // whole-page alignment, where copies on a GPU need more
 
   size_t (*bytes)(Side, const PageFormat&);
-  /// Whether a side holds something of other heads' tokens.
+  /// A side depends on other heads' tokens.
   bool (*spans_heads)(Side, const PageFormat&) = spans_no_heads;
-  /// The reference, one number at a time where that is possible: what every backend's encoder must repeat.
+  /// Reference encoder, one number at a time where possible: every backend's encoder must repeat its result.
   void (*encode)(const SideToEncode&);
-  /// To floats as stored: the caller undoes a Hadamard rotation.
+  /// Decodes to floats as stored: the caller undoes a Hadamard rotation.
   void (*decode)(const EncodedSide&, int32_t begin, int32_t n, float* out);
   bool (*valid)(Side, const PageFormat&, const std::byte* data);
 
-  // For formats that mean nothing without training; null if the codec has none.
-  const char* trained_as = nullptr;  // the option of a cache that gives it
-  /// Throws, naming options, unless it serves such a cache and has what the format stores so.
+  // For formats that require training; null if the codec has none.
+  const char* trained_as = nullptr;  // cache option that supplies it
+  /// Throws, naming options, unless the trained data fits the cache and covers the format.
   void (*check)(const Trained&, const CacheShape&, const PageFormat&) = nullptr;
-  /// What the host needs to encode and attend with it.
+  /// Makes the host data for encoding and attending.
   std::shared_ptr<const Resident> (*make_resident)(Allocator&, Parallel&, std::shared_ptr<const Trained>) = nullptr;
   Owned<LayerContext> (*make_context)(Allocator&, const Resident&, int32_t layer, const PageFormat&,
                                       const OptionValues&, const PositionTurns&) = nullptr;
 
-  /// Whether what make_context makes serves all formats of the codec that a layer may have.
+  /// One make_context result serves all of the codec's formats in a layer.
   bool one_context = false;
 
   bool needs_training(const SideFormat& format) const {
@@ -111,12 +112,12 @@ struct Codec {
 };
 
 inline constexpr size_t kMaxCodecs = 8;
-/// All of them, by number.
+/// All codecs, by number.
 std::span<const Codec* const> all_codecs();
 const Codec& codec_of(CodeType code);
 const NamedCode& describe(CodeType code);
 
-/// The values of all codecs' options.
+/// Option values of all codecs.
 class CodecOptions {
  public:
   CodecOptions();

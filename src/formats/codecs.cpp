@@ -1,4 +1,4 @@
-// All codecs, and what depends on which one a side has.
+// Table of codecs, and functions that dispatch on a side's codec.
 #include "core/hadamard.h"
 #include "formats/codec.h"
 #include "formats/commvq/commvq.h"
@@ -67,7 +67,7 @@ CodecOptions::CodecOptions() {
   }
 }
 
-// Pages lie next to each other, so a page's end is aligned as well.
+// Pages are contiguous, so a page's end is aligned as well.
 PageFormat::PageFormat(const SideFormat& keys_, const SideFormat& values_, int32_t head_dim_, const Trained* trained_)
     : keys(completed(keys_)),
       values(completed(values_)),

@@ -15,15 +15,15 @@ constexpr std::string_view kHadamard = "+hadamard";
 constexpr std::string_view kNoCentre = "+nocentre";
 constexpr std::string_view kCentres = "+centres";
 
-/// Whether a name ends so; then without that.
+/// Removes `ending` from a name if it is there.
 bool take(std::string_view& name, std::string_view ending) {
   if (!name.ends_with(ending)) return false;
   name.remove_suffix(ending.size());
   return true;
 }
 
-constexpr int32_t kAnotherLetter = 16;  // more than another digit, and as much as one too many
-constexpr size_t kLongestGuess = 32;    // letters of a name to which a similar one is looked for
+constexpr int32_t kAnotherLetter = 16;  // costs more than another digit, as much as a missing or extra letter
+constexpr size_t kLongestGuess = 32;    // letters of a name to search similar names for
 
 int32_t replacement_cost(char a, char b) {
   if (a == b) return 0;
@@ -31,9 +31,9 @@ int32_t replacement_cost(char a, char b) {
   return digit(a) && digit(b) ? 1 + std::abs(a - b) : kAnotherLetter;
 }
 
-/// What it takes to make one name of the other.
+/// Edit distance of two names.
 int32_t difference(std::string_view a, std::string_view b) {
-  std::vector<int32_t> costs(b.size() + 1);  // of the first letters of a, and each number of b's first letters
+  std::vector<int32_t> costs(b.size() + 1);  // between a prefix of a and each prefix of b
   for (size_t j = 0; j <= b.size(); ++j) costs[j] = kAnotherLetter * static_cast<int32_t>(j);
   for (const char letter : a) {
     int32_t before = costs[0];
@@ -47,7 +47,7 @@ int32_t difference(std::string_view a, std::string_view b) {
   return costs[b.size()];
 }
 
-/// What names of other programs begin with, in small letters, and the format that is nearest.
+/// A prefix of other programs' names, in small letters, and the nearest format.
 struct OtherName {
   std::string_view begin;
   std::string_view format;
@@ -70,7 +70,7 @@ constexpr std::array<OtherName, 17> kOtherNames = {{{"q8", "int8"},
                                                     {"f16", "fp16"},
                                                     {"f32", "fp16"}}};
 
-/// The format that is nearest to what other programs call so; empty if none does.
+/// The format nearest to another program's name; empty if none is.
 std::string_view nearest_to_other(std::string_view name) {
   std::string lower(name);
   std::transform(lower.begin(), lower.end(), lower.begin(),
@@ -80,7 +80,7 @@ std::string_view nearest_to_other(std::string_view name) {
   return other != kOtherNames.end() ? other->format : std::string_view();
 }
 
-/// The most similar name that there is; empty if less than half of it is the same.
+/// The most similar name; empty if less than half of it is the same.
 std::string nearest_name(std::string_view name) {
   std::string nearest;
   int32_t least = kAnotherLetter * static_cast<int32_t>(name.size()) / 2;
@@ -139,7 +139,7 @@ std::string format_name_advice(std::string_view name) {
   if (const std::string_view nearest = nearest_to_other(name); !nearest.empty()) {
     return "as other programs call a format: write " + std::string(nearest) + ", which is nearest";
   }
-  // An error has room for no more.
+  // Error messages have room for no more.
   std::string advice =
       "must be one of " + format_names() + ", with +hadamard (after int), +nocentre or +centres (after gs and gt)";
   const std::string nearest = name.size() <= kLongestGuess ? nearest_name(name) : "";

@@ -8,10 +8,9 @@
 
 namespace kvq {
 
-/// The names of all code types without endings, with commas.
+/// Names of all code types without endings, separated by commas.
 std::string format_names();
-/// What is wrong with a name that parse_format() does not read, and what to write instead: the rest of a sentence that
-/// says that it is the name.
+/// Explains why parse_format() rejects a name, and suggests another: the end of a sentence that quotes the name.
 std::string format_name_advice(std::string_view name);
 
 /// Parse the name of a code type, with `+hadamard` after integers and `+nocentre` or `+centres` after gain–shape codes;
@@ -19,7 +18,7 @@ std::string format_name_advice(std::string_view name);
 std::optional<SideFormat> parse_format(std::string_view name);
 /// The name without `+hadamard` and `+nocentre`.
 std::string kind_name(const SideFormat& format);
-/// The name that parse_format() reads; groups have none.
+/// The name that parse_format() reads; omits the group.
 std::string format_name(const SideFormat& format);
 
 /// The formats of both sides of a page.
@@ -30,7 +29,7 @@ struct FormatPair {
   bool operator==(const FormatPair&) const = default;
 };
 
-/// The name of a format for both sides, or KEYS/VALUES, like `int8/int4`.
+/// Parse a format for both sides, or KEYS/VALUES, like `int8/int4`.
 std::optional<FormatPair> parse_format_pair(std::string_view name);
 std::string format_pair_name(const FormatPair& pair);
 

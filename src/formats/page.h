@@ -10,15 +10,15 @@ namespace kvq {
 
 struct PageRun;
 
-/// Up to 32 slots of one KV head of one layer: the unit of encoding, sharing and rollback.
-/// Its data lives where the backend computes and is laid out as its PageFormat says; this record lives on the host.
+/// Up to 32 slots of one KV head of one layer: the unit of encoding, sharing and rollback. The data is in the backend's
+/// memory, laid out by its PageFormat; this record is on the host.
 struct Page {
   std::byte* data = nullptr;
   int32_t* positions = nullptr;  // `[32]` original positions, or null: first_position + slot
-  PageRun* run = nullptr;        // where the record and the data lie
+  PageRun* run = nullptr;        // storage of the record and the data
   int32_t first_position = 0;
   int32_t count = 0;                   // slots in use
-  std::atomic<int32_t> references{1};  // a page with more than one holder is never changed
+  std::atomic<int32_t> references{1};  // a page with more than one holder is immutable
 
   int32_t position(int32_t slot) const { return positions != nullptr ? positions[slot] : first_position + slot; }
   int32_t last_position() const { return position(count - 1); }
@@ -28,14 +28,14 @@ struct Page {
   bool is_shared() const { return references.load(std::memory_order_acquire) > 1; }
 };
 
-/// Pages of one head and format that lie next to each other, so that reading a head's list is reading a stream: on CPUs
-/// that is worth a factor of two or more over pages scattered by the allocator. Filled front to back, freed as a whole.
+/// Contiguous pages of one head and format, so that reading a head's list is reading a stream: on CPUs a factor of two
+/// or more faster than pages scattered by the allocator. Filled front to back, freed as a whole.
 struct PageRun {
   const PageFormat* format = nullptr;
   std::byte* data = nullptr;
   int32_t capacity = 0;
   int32_t used = 0;
-  std::atomic<int32_t> references{1};  // pages in it, and the list that still fills it
+  std::atomic<int32_t> references{1};  // its pages, and the list that still fills it
 
   Page* pages() { return reinterpret_cast<Page*>(this + 1); }
   static constexpr size_t bytes_for(int32_t capacity) {
@@ -46,13 +46,13 @@ struct PageRun {
 };
 static_assert(sizeof(PageRun) % alignof(Page) == 0);
 
-/// Not in the record, which is 40 bytes: with pages of 1 bit and 1 KB every eight of them are 0.8 %.
+/// Kept out of the record, which is 40 bytes: with pages of 1 bit and 1 KB every eight of them are 0.8 %.
 const PageFormat* Page::format() const { return run->format; }
 static_assert(sizeof(void*) != 8 || sizeof(Page) == 40);
 
-/// The longest run of pages that are needed now: few allocations, each of a few hundred kilobytes.
+/// Limit of a run for pages needed now: few allocations, each of a few hundred kilobytes.
 inline constexpr int32_t kMaxRunPages = 256;
-/// The longest run of pages that may come: enough to stream, little enough to waste.
+/// Limit of a run for expected pages: enough to stream, little to waste.
 inline constexpr int32_t kMaxSparePages = 32;
 
 }  // namespace kvq

@@ -1,5 +1,5 @@
-// Where the fields of a page lie, on the host and on a GPU: sizes, offsets and copies between the two follow from this
-// table. Device code includes it too.
+// Table of a page's fields, on the host and on a GPU: sizes, offsets and copies between the two follow from it. Also
+// compiled as device code.
 #pragma once
 
 #include "formats/side_format.h"
@@ -11,33 +11,33 @@
 
 namespace kvq {
 
-/// What a side consists of, beside what a codebook says.
+/// Fields of a side, except those defined by a codebook.
 enum class Field : uint8_t {
   kCodes,        // planes of codes
-  kScales,       // FP16: of integers, one a channel for keys, one a slot and group of channels for values
-  kMinima,       // FP16, likewise
-  kGains,        // a code of the gain, one a slot
-  kMean,         // INT8, one a channel: the mean of the page's keys
+  kScales,       // FP16: for integers, one per channel of keys, one per slot and group of channels of values
+  kMinima,       // FP16, as kScales
+  kGains,        // a gain code per slot
+  kMean,         // INT8, one per channel: the mean of the page's keys
   kLargestGain,  // FP16
   kMeanScale,    // FP16
   kTurn,     // 16 bits: 1 if each trained centre of keys was rotated by the position of its slot, 0 if by the page's
-  kCentres,  // the index of a trained centre, one a slot
+  kCentres,  // index of a trained centre per slot
 };
 
-/// How a GPU orders the elements of a field (cuda/kernels/pages/order.h).
+/// A GPU's order of the elements of a field (cuda/kernels/pages/order.h).
 enum class DeviceOrder : uint8_t {
   kSame,
   kChunks,   // chunks of 16 bytes trade places, by side and code type
-  kScales,   // of every four numbers the two in the middle trade places
+  kScales,   // the middle two of every four numbers trade places
   kSlots,    // by the lanes that read them
-  kFlipped,  // the highest bit of each byte
+  kFlipped,  // the highest bit of each byte is flipped
 };
 
 struct FieldRow {
   Field field;
   DeviceOrder order;
 };
-/// All fields in the order in which they lie on the host.
+/// All fields in host order.
 inline constexpr std::array<FieldRow, 9> kFieldRows = {{{Field::kCodes, DeviceOrder::kChunks},
                                                         {Field::kScales, DeviceOrder::kScales},
                                                         {Field::kMinima, DeviceOrder::kScales},
@@ -54,14 +54,14 @@ constexpr size_t row_of(Field field) {
   return row;
 }
 
-/// Everything that the fields of one side depend on.
+/// All parameters of one side's fields.
 struct SideLayout {
   Side side;
   CodeType code;
   int32_t head_dim;
   int32_t group = 32;  // channels of values that share a scale
   Centre centre = Centre::kNone;
-  bool has_indices = false;  // of trained centres, if there are several
+  bool has_indices = false;  // if a head has several trained centres
 
   KVQ_HOST_DEVICE constexpr int32_t bits() const { return code.bits; }
   KVQ_HOST_DEVICE constexpr bool has_mean() const { return side == Side::kKeys && centre == Centre::kPageMean; }
@@ -74,20 +74,20 @@ struct SideLayout {
   KVQ_HOST_DEVICE constexpr PackedPlane high_plane() const { return side_plane(side, 1, head_dim); }
 
   KVQ_HOST_DEVICE constexpr int32_t value_groups() const {
-    // No division by what is not known when compiling.
+    // Avoids division by a run-time value.
     return group == 32 ? (head_dim + 31) / 32 : (group == 64 ? (head_dim + 63) / 64 : (head_dim + 127) / 128);
   }
   KVQ_HOST_DEVICE constexpr int32_t scales() const {
     return side == Side::kKeys ? head_dim : value_groups() * kPageSlots;
   }
-  /// Which scale a scalar uses.
+  /// Index of a scalar's scale.
   constexpr int32_t scale_index(int32_t slot, int32_t channel) const {
     return side == Side::kKeys ? channel : (channel / group) * kPageSlots + slot;
   }
 
   /// Bytes of a field; 0: the side has none.
   KVQ_HOST_DEVICE constexpr int32_t bytes(Field field) const {
-    const int32_t number = 2;  // bytes of FP16
+    const int32_t number = 2;  // bytes of an FP16 number
     switch (field) {
       case Field::kCodes:
         return static_cast<int32_t>(low_plane().bytes() + (bits() == 3 ? high_plane().bytes() : 0));
@@ -110,7 +110,7 @@ struct SideLayout {
     return 0;
   }
 
-  // Offsets from where the side begins, on the host.
+  // Offsets from the start of the side, on the host.
   constexpr size_t high_offset() const { return low_plane().bytes(); }
   constexpr size_t scale_offset() const { return offset<Field::kScales>(); }
   constexpr size_t minimum_offset() const { return offset<Field::kMinima>(); }
@@ -120,7 +120,7 @@ struct SideLayout {
   constexpr size_t mean_scale_offset() const { return offset<Field::kMeanScale>(); }
   constexpr size_t turn_offset() const { return offset<Field::kTurn>(); }
   constexpr size_t index_offset() const { return offset<Field::kCentres>(); }
-  /// Of the side, before padding.
+  /// Bytes of the side, before padding.
   constexpr size_t bytes() const { return sum_of_first(std::make_index_sequence<kFieldRows.size()>()); }
 
   template <Field kField>
@@ -135,7 +135,7 @@ struct SideLayout {
   }
 };
 
-/// `centres`: trained ones of a head, for formats that have them.
+/// `centres`: trained centres per head, for formats that have them.
 constexpr SideLayout side_layout(Side side, const SideFormat& format, int32_t head_dim, int32_t centres = 0) {
   return {.side = side,
           .code = format.code,
@@ -145,21 +145,22 @@ constexpr SideLayout side_layout(Side side, const SideFormat& format, int32_t he
           .has_indices = format.has_trained_centres() && centres > 1};
 }
 
-/// Where the fields of one side lie on a GPU, from where the side begins.
+/// Offsets of one side's fields on a GPU, from the start of the side.
 struct SidePlaces {
   int32_t codes;    // bytes of the codes, which come first
-  int32_t scales;   // bytes of the scales, which follow, and of the minima behind them
+  int32_t scales;   // bytes of the scales, which follow, and of the minima after them
   int32_t gains;    // [32]
-  int32_t numbers;  // kDeviceNumbers of FP16: keys' largest gain, their mean's scale or turn, values' largest gain
+  int32_t numbers;  // kDeviceNumbers FP16 numbers: keys' largest gain, their mean's scale or rotation flag, values'
+                    // largest gain
   int32_t mean;     // [head_dim]
   int32_t centres;  // [32]
-  int32_t bytes;    // of the side if it lies by itself
+  int32_t bytes;    // side size if stored alone
 
   KVQ_HOST_DEVICE constexpr int32_t minima() const { return codes + scales; }
 };
 
-/// Where the sides of a page lie on a GPU. If both have gains, all codes come first and what belongs to gains follows,
-/// so that all codes are aligned.
+/// Offsets of a page's sides on a GPU. If both have gains, all codes come first and the fields of gains follow, so that
+/// all codes are aligned.
 struct PagePlaces {
   SidePlaces keys;
   SidePlaces values;
@@ -168,7 +169,7 @@ struct PagePlaces {
 };
 
 inline constexpr int32_t kDeviceNumbers = 4;
-// Of these.
+// Indices among these numbers.
 inline constexpr int32_t kKeyLargest = 0;
 inline constexpr int32_t kMeanScale = 1;
 inline constexpr int32_t kKeyTurn = 1;
@@ -206,7 +207,7 @@ KVQ_HOST_DEVICE constexpr PagePlaces page_places(const SideLayout& keys, const S
   return page;
 }
 
-/// A field's place on a GPU, from where its side begins.
+/// A field's offset on a GPU, from the start of its side.
 constexpr int32_t device_offset(const SidePlaces& at, Side side, Field field) {
   switch (field) {
     case Field::kCodes:
@@ -231,7 +232,7 @@ constexpr int32_t device_offset(const SidePlaces& at, Side side, Field field) {
   return 0;
 }
 
-/// A field of a side, with offsets from where the side begins.
+/// A field of a side, with offsets from the start of the side.
 struct FieldPlace {
   Field field;
   DeviceOrder order;
@@ -240,7 +241,7 @@ struct FieldPlace {
   int32_t device;
 };
 
-/// Calls `use` with every field that the side has.
+/// Calls `use` with every field of the side.
 template <typename Use>
 constexpr void for_each_field(const SideLayout& side, const SidePlaces& at, const Use& use) {
   int32_t host = 0;

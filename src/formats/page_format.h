@@ -11,8 +11,8 @@
 
 namespace kvq {
 
-/// What was trained for a model and gives its pages their meaning: a codebook. Only the codec that needs it looks
-/// inside. Immutable once it is shared.
+/// Data trained for a model that gives its pages their meaning, like a codebook. Only its codec looks inside. Immutable
+/// once shared.
 class Trained {
  public:
   Trained() = default;
@@ -24,7 +24,7 @@ class Trained {
     return *this;
   }
 
-  /// Of everything that decoding depends on: finds out whether pages were made with the same.
+  /// Checksum of everything that decoding depends on: tells whether pages were made with the same data.
   uint32_t checksum() const {
     uint32_t sum = known_checksum_.load(std::memory_order_relaxed);
     if (sum == 0) known_checksum_.store(sum = compute_checksum(), std::memory_order_relaxed);
@@ -36,7 +36,7 @@ class Trained {
   mutable std::atomic<uint32_t> known_checksum_{0};
 };
 
-/// Everything that a page's bytes depend on: formats of both sides, the head size, and what was trained if one of them
+/// Everything that a page's bytes depend on: formats of both sides, the head size, and trained data if one of them
 /// needs it.
 class PageFormat {
  public:
@@ -47,19 +47,17 @@ class PageFormat {
 
   const SideFormat& side(Side side) const { return side == Side::kKeys ? keys : values; }
   bool is_float16() const { return keys.code.is_float16() && values.code.is_float16(); }
-  /// Whether a side means nothing without what was trained.
+  /// A side cannot be decoded without trained data.
   bool needs_training() const { return needs_training_; }
-  /// Whether a page holds something of other heads' tokens: then it belongs together with the pages of all heads that
-  /// hold the same tokens.
+  /// A page depends on other heads' tokens: it belongs together with the pages of all heads that hold the same tokens.
   bool spans_heads() const { return spans_heads_; }
-  size_t key_bytes() const { return key_bytes_; }      // the key side, from offset 0, padded as both sides need it
-  size_t value_bytes() const { return value_bytes_; }  // the value side, from offset key_bytes()
+  size_t key_bytes() const { return key_bytes_; }      // size of the key side, at offset 0, padded for both sides
+  size_t value_bytes() const { return value_bytes_; }  // size of the value side, at offset key_bytes()
   size_t bytes() const { return key_bytes_ + value_bytes_; }
   size_t bytes(Side side) const { return side == Side::kKeys ? key_bytes_ : value_bytes_; }
-  /// Where a side begins.
   size_t offset(Side side) const { return side == Side::kKeys ? 0 : key_bytes_; }
 
-  // The sizes follow from these, so they are fixed.
+  // Fixed, because the sizes follow from them.
   const SideFormat keys;
   const SideFormat values;
   const int32_t head_dim;
@@ -74,20 +72,20 @@ class PageFormat {
 
 /// The positions of a page's slots.
 struct SlotPositions {
-  const int32_t* stored;  // [32], or null: they follow each other
+  const int32_t* stored;  // [32], or null: consecutive
   int32_t first;
 
   int32_t operator[](int32_t slot) const { return stored != nullptr ? stored[slot] : first + slot; }
 };
 
-/// One side of a page, to be decoded, and all that its format may need.
+/// One side of a page to decode, with all data that its format may need.
 struct EncodedSide {
   Side side;
   const PageFormat& format;
   int32_t layer;
   int32_t head;
-  /// The same side of the pages of all KV heads that hold the same tokens. Only that of `head` must be there unless
-  /// the format spans heads.
+  /// The same side of the pages of all KV heads with the same tokens. Only that of `head` is required unless the format
+  /// spans heads.
   const std::byte* const* sides;
   const Rope* rope;
   const int32_t* positions;  // [32]
@@ -96,8 +94,8 @@ struct EncodedSide {
 /// Bytes of one side before padding.
 size_t side_bytes(Side side, const PageFormat& format);
 
-/// Decode `n` slots from `begin` to `[n, head_dim]` floats, keys rotated to their positions: the reference that every
-/// kernel is held to.
+/// Decode `n` slots from `begin` to `[n, head_dim]` floats, keys rotated to their positions: the reference for every
+/// kernel.
 void decode_side(const EncodedSide& encoded, int32_t begin, int32_t n, float* out);
 
 /// False if the bytes of one side hold a number that no encoder writes (infinite or NaN).

@@ -1,4 +1,4 @@
-// How one side of a page is stored. Device code includes this too.
+// Format of one side of a page. Also compiled as device code.
 #pragma once
 
 #include "core/limits.h"
@@ -11,19 +11,19 @@ namespace kvq {
 
 enum class Side : uint8_t { kKeys, kValues };
 
-/// How numbers become codes. The order means nothing.
+/// Mapping of numbers to codes. The order has no meaning.
 enum class Coding : uint8_t {
   kFloat16,
   kInteger,      // code · scale + minimum
   kCommvq,       // codes of a trained codebook
-  kGainScalar,   // gain · direction, a code a channel
+  kGainScalar,   // gain · direction, one code per channel
   kGainTrellis,  // gain · direction, a path through a trellis
 };
 
-/// What kernels are compiled for: a coding at a width.
+/// A coding at a width: the unit that kernels are compiled for.
 struct CodeType {
   Coding coding = Coding::kFloat16;
-  uint8_t bits = 16;  // of a code; 0: a codebook says how many
+  uint8_t bits = 16;  // per code; 0: the codebook decides
 
   KVQ_HOST_DEVICE static constexpr CodeType float16() { return {}; }
   KVQ_HOST_DEVICE static constexpr CodeType integer(int32_t bits) { return of(Coding::kInteger, bits); }
@@ -39,7 +39,7 @@ struct CodeType {
     return coding == Coding::kGainScalar || coding == Coding::kGainTrellis;
   }
 
-  /// A number below 2^kPackedBits, 0 for FP16, by which tables are indexed and which pages carry on a GPU.
+  /// An index below 2^kPackedBits, 0 for FP16, for tables and for pages on a GPU.
   static constexpr uint32_t kPackedBits = 7;
   KVQ_HOST_DEVICE constexpr uint32_t packed() const {
     return static_cast<uint32_t>(coding) | (bits & 15U) << kCodingBits;
@@ -61,17 +61,17 @@ static_assert(CodeType::float16().packed() == 0);
 
 enum class Rotation : uint8_t {
   kNone,
-  kHadamard,  // orthonormal, of the head
+  kHadamard,  // orthonormal, per head
 };
 
-/// What a vector in gain–shape codes is relative to.
+/// Origin of a vector in gain–shape codes.
 enum class Centre : uint8_t {
   kNone,
-  kPageMean,  // of keys; values are relative to nothing
-  kTrained,   // the nearest of its head's
+  kPageMean,  // for keys; values have no centre
+  kTrained,   // nearest trained centre of the head
 };
 
-/// The format of one side of a page, as a policy names it. Options that a coding does not take have their defaults.
+/// Format of one side of a page, as a policy names it. Options that a coding does not take have their defaults.
 struct SideFormat {
   CodeType code = CodeType::float16();
   Rotation rotation = Rotation::kNone;
@@ -84,7 +84,8 @@ struct SideFormat {
   constexpr bool has_trained_centres() const { return centre == Centre::kTrained; }
 };
 
-/// Lanes and reduction length of one side; lanes of values are padded so that vector loads of 16 words stay inside.
+/// Plane with the lanes and reduction length of one side; lanes of values are padded so that vector loads of 16 words
+/// stay inside.
 KVQ_HOST_DEVICE constexpr PackedPlane side_plane(Side side, int32_t field_bits, int32_t head_dim) {
   if (side == Side::kKeys) return {field_bits, head_dim, kPageSlots};
   return {field_bits, kPageSlots, (head_dim + 15) / 16 * 16};

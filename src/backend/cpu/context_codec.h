@@ -1,5 +1,4 @@
-// How the CPU computes with pages that mean nothing without their layer's context: what a codec provides instead of
-// kernels for a page at a time.
+// CPU computation on pages that need their layer's context: a codec provides this instead of kernels for single pages.
 #pragma once
 
 #include "backend/attention.h"
@@ -16,7 +15,7 @@ namespace kvq::cpu {
 
 struct KernelTable;
 
-/// A group of pages that lie in FP16, to be encoded.
+/// A group of FP16 pages to encode.
 struct FilledGroup {
   const PageWrites* writes;
   size_t group;
@@ -26,36 +25,36 @@ struct FilledGroup {
   const PageWrite& write(size_t member) const { return writes->of_group(group, member); }
 };
 
-/// How heads with a number of rows are attended to.
+/// Attention path for heads with a given number of rows.
 struct ContextPlan {
-  int32_t way;        // the codec's own
-  int32_t item_rows;  // that a work item may have
-  size_t work_bytes;  // of an item
+  int32_t way;        // numbered by the codec
+  int32_t item_rows;  // limit per work item
+  size_t work_bytes;  // per item
 };
 
-/// Rows of queries of one head, the pages that they may see, and where their values go.
+/// Rows of queries of one head, the pages they may see, and the destinations of their values.
 struct ContextItem {
   const AttendBatch& batch;
   const KernelTable& kernels;
-  const Page* const* const* lists;  // of all KV heads, `end` pages each
+  const Page* const* const* lists;  // all KV heads' lists, `end` pages each
   int32_t head;
   ptrdiff_t end;
   const float* queries;            // [rows, head_dim]
-  const float* rotated_queries;    // the same after a Hadamard rotation; null: no keys are rotated
-  const int32_t* rounded_queries;  // those as RoundedQueries; null: no keys are in gain–shape codes
+  const float* rotated_queries;    // `queries` after a Hadamard rotation; null: no keys are rotated
+  const int32_t* rounded_queries;  // `rotated_queries` as RoundedQueries; null: no keys are in gain–shape codes
   int32_t rows;
   float* sums;     // [rows, sum_floats()]
-  float* plain;    // outputs of values that were decoded, [rows, padded_dim(head_dim)]
-  float* rotated;  // the same of rotated values
+  float* plain;    // outputs of decoded values, [rows, padded_dim(head_dim)]
+  float* rotated;  // outputs of rotated values
 
   const Page& page(ptrdiff_t place) const { return *lists[head][place]; }
-  /// The page to prefetch while this one is read.
+  /// Page to prefetch while this one is read.
   const Page& later(ptrdiff_t place) const {
     const bool exists = end - place > kTilePages && page(place + kTilePages).format() == page(place).format();
     return page(exists ? place + kTilePages : place);
   }
   const float* query(int32_t row) const { return queries + static_cast<ptrdiff_t>(row) * batch.head_dim; }
-  /// Rows for keys that are rotated in gain–shape codes.
+  /// Rows for Hadamard-rotated keys in gain–shape codes.
   QueryRows rotated_rows(int32_t row) const {
     const int32_t words = RoundedQueries::words_of(batch.head_dim);
     return {rotated_queries + static_cast<ptrdiff_t>(row) * batch.head_dim,
@@ -68,14 +67,13 @@ class ContextAttention {
  public:
   virtual ~ContextAttention() = default;
 
-  /// What is done once for all rows with those of `count` pages from place `first` on, at most kTilePages, that need
-  /// the context.
+  /// Work done once for all rows: decode `count` ≤ kTilePages pages from place `first` that need the context.
   virtual void prepare(ptrdiff_t first, int32_t count) = 0;
 
-  /// As a KeyKernel, for consecutive pages that were prepared, and up to kBlockRows rows of the item from `row` on.
+  /// KeyKernel for consecutive prepared pages, and up to kBlockRows rows of the item from `row`.
   virtual void score(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, float* scores) = 0;
 
-  /// As a ValueKernel, into the item's sums or outputs.
+  /// ValueKernel that adds to the item's sums or outputs.
   virtual void add_values(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, const float* p) = 0;
 };
 
@@ -84,30 +82,29 @@ struct DestroyInPlace {
 };
 using ContextAttentionPointer = std::unique_ptr<ContextAttention, DestroyInPlace>;
 
-/// One constant a codec.
+/// One constant per codec.
 class ContextCodec {
  public:
   virtual ~ContextCodec() = default;
 
   virtual const Codec& codec() const = 0;
 
-  /// Add to a context that was just made what only some instruction sets compute with.
+  /// Extend a new context by data that only some instruction sets use.
   virtual void complete(Allocator& /*allocator*/, const KernelTable& /*kernels*/, LayerContext& /*context*/) const {}
 
   /// Write the sides that need the context; their bytes are zeros.
   virtual void encode(const TokenBatch& tokens, std::span<const FilledGroup> groups, const KernelTable& kernels,
                       Parallel& parallel, Allocator& scratch) const = 0;
 
-  /// For heads with that many rows of queries.
+  /// Plan for heads with `rows` rows of queries.
   virtual ContextPlan plan(const AttendBatch& batch, const KernelTable& kernels, int32_t rows) const = 0;
-  /// Floats of a row of sums that are kept beside outputs until the end; a multiple of 16, 0: none.
+  /// Floats of a row of sums kept beside outputs until the end; a multiple of 16, 0: none.
   virtual size_t sum_floats(const LayerContext& context) const = 0;
-  /// Whether values are read from the pages of all heads: items of all heads that read the same pages then follow each
-  /// other.
+  /// Values are read from the pages of all heads: items of all heads over the same pages then follow each other.
   virtual bool reads_other_heads(const LayerContext& context) const = 0;
-  /// Made in `work`, which has the plan's bytes. `item` must outlive it.
+  /// Constructed in `work`, which has the plan's bytes. `item` must outlive it.
   virtual ContextAttentionPointer attend(const ContextItem& item, int32_t way, std::byte* work) const = 0;
-  /// out[r][head_dim] += what the sums of up to four queries of KV head `head` come to; out: rows of kMaxHeadDim.
+  /// out[r][head_dim] += the decoded sums of up to four queries of KV head `head`; out: rows of kMaxHeadDim.
   virtual void add_sums(const LayerContext& context, const KernelTable& kernels, int32_t head, int32_t rows,
                         const float* sums, float* out) const = 0;
 };

@@ -14,7 +14,7 @@
 namespace kvq::cpu {
 namespace {
 
-/// The networks are used where they lie.
+/// Networks are used in host memory without a copy.
 struct HostRouter final : Resident {
   explicit HostRouter(std::shared_ptr<const ModelRouter> router_) : router(std::move(router_)) {}
 
@@ -69,7 +69,7 @@ Owned<LayerMirror> CpuBackend::make_mirror(Allocator& allocator, int32_t /*kv_he
   return {nullptr, Deleter<LayerMirror>(allocator, 0, 0)};
 }
 
-// There are no mirrors: only the host appends.
+// No mirrors exist: only the host appends.
 void CpuBackend::read_lengths(std::span<const Owned<LayerMirror>> /*mirrors*/, std::span<int32_t> /*lengths*/) {}
 
 void CpuBackend::append(const TokenBatch& tokens, const PageWrites& writes, std::span<const AppendedLayer> /*layers*/,
@@ -122,7 +122,7 @@ void CpuBackend::take(float* to, const float* from, std::span<const int32_t> slo
   for (const int32_t slot : slots) *to++ = from[slot];
 }
 
-// The host reads all pages itself.
+// The host itself reads all pages.
 void CpuBackend::move(const SlotMoves& /*moves*/) {}
 
 void CpuBackend::weigh(const AttendBatch& batch, Pooling group, Workspace& workspace, std::span<float* const> masses) {

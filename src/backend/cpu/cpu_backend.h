@@ -16,7 +16,7 @@ class CpuBackend final : public Backend,
                          private Voting,
                          private Linear {
  public:
-  /// `allocator`: of memory that is kept from call to call.
+  /// `allocator`: for memory kept between calls.
   CpuBackend(Allocator& allocator, const KernelTable& kernels, Parallel& parallel)
       : kernels_(kernels), parallel_(parallel), linear_scratch_(allocator), training_(parallel) {}
 

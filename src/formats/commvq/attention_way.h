@@ -4,12 +4,12 @@
 
 namespace kvq {
 
-/// How queries meet pages with codes. Results are the same but for rounding.
+/// Path of attention to pages with codes. Results are equal except for rounding.
 enum class AttentionWay : int32_t {
-  kAuto,     // whichever of the next two is faster for the shape
-  kTables,   // products of each query with all codes first, then sums of these for each key, as in the paper
-  kRebuild,  // keys summed up from their codes, for all queries of a KV head
-  kDecode,   // keys and values decoded one by one: what the others are measured against
+  kAuto,     // the faster of the next two for the shape
+  kTables,   // products of each query with all codes first, then a sum of these for each key, as in the paper
+  kRebuild,  // keys rebuilt from their codes, for all queries of a KV head
+  kDecode,   // keys and values decoded one by one: the reference for the others
 };
 
 }  // namespace kvq

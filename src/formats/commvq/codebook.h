@@ -1,4 +1,4 @@
-// What a CommVQ cache needs to know about a model: codes for its keys and values, layer by layer.
+// CommVQ codebooks of a model: codes for keys and values, layer by layer.
 #pragma once
 
 #include "core/memory.h"
@@ -9,10 +9,10 @@
 
 namespace kvq {
 
-/// What shares one number, or one code: a head of a token, or all KV heads of a token in a layer.
+/// Scope of one number or code: a head of a token, or all KV heads of a token in a layer.
 enum class Scope : int32_t { kLayer = 0, kHead = 1 };
 
-/// What guesses the bits of a value's code.
+/// Initial guess for the bits of a value's code.
 enum class ValueProposal : int32_t { kLinear = 0, kNetwork = 1 };
 
 inline constexpr int32_t kMaxKeyStages = KVQ_MAX_KEY_STAGES;
@@ -29,13 +29,13 @@ struct KeyCodebookShape {
   bool operator==(const KeyCodebookShape&) const = default;
 };
 
-/// Values: a vector of a token (one head's channels, or those of all heads, by scope) decodes to
-/// channel_scale ∘ token_scale · (offset + Σ of the rows of C whose bit is set).
+/// Values: a vector of a token (one head's channels, or those of all heads, by scope) decodes to channel_scale ∘
+/// token_scale · (offset + Σ of the rows of C with a set bit).
 struct ValueCodebookShape {
-  int32_t bits = 0;  // of a code for each scalar; 0: no codes for values
+  int32_t bits = 0;  // code bits per scalar; 0: no codes for values
   Scope scope = Scope::kLayer;
   ValueProposal proposal = ValueProposal::kLinear;
-  int32_t hidden = 0;  // units of the network, 0 without one
+  int32_t hidden = 0;  // hidden units of the network, 0 without one
 
   bool operator==(const ValueCodebookShape&) const = default;
 };
@@ -51,17 +51,17 @@ struct CodebookShape {
   bool operator==(const CodebookShape&) const = default;
 
   int32_t pairs() const { return head_dim / 2; }
-  int32_t groups() const { return pairs() / keys.group; }  // of a head
+  int32_t groups() const { return pairs() / keys.group; }  // per head
   /// Complex codes of one head: [groups][stages][codes][group].
   size_t key_codes_of_head() const {
     return static_cast<size_t>(keys.stages) * static_cast<size_t>(keys.codes) * static_cast<size_t>(pairs());
   }
-  int32_t vectors() const { return values.scope == Scope::kLayer ? 1 : kv_heads; }  // of values, a token
-  int32_t width() const { return values.scope == Scope::kLayer ? kv_heads * head_dim : head_dim; }  // of such a vector
+  int32_t vectors() const { return values.scope == Scope::kLayer ? 1 : kv_heads; }  // value vectors per token
+  int32_t width() const { return values.scope == Scope::kLayer ? kv_heads * head_dim : head_dim; }  // channels of one
   int32_t code_bits() const { return values.bits * width(); }                                       // Nc of values
 };
 
-/// One layer's numbers, row-major.
+/// Parameters of one layer, row-major.
 struct LayerCodebook {
   explicit LayerCodebook(Allocator& allocator)
       : key_codes(StlAllocator<float>(allocator)),
@@ -81,9 +81,8 @@ struct LayerCodebook {
   Vector<float> channel_scale;  // [kv_heads * head_dim], positive
   Vector<float> value_codes;    // C: [vectors][code_bits][width]
   Vector<float> value_offset;   // [vectors][width]
-  // The first guess of a code, before bits are flipped. Linear: bit n is set if row n · x + bias > 0, where x is the
-  // unit vector of a value over channel_scale; with 2 bits, for the rows from `width` on, of what the bits before them
-  // leave of it.
+  // Initial code, before bits are flipped. Linear: bit n is set if row n · x + bias > 0, where x is the unit vector of
+  // a value over channel_scale; with 2 bits, rows from `width` see the residual of the bits before them.
   Vector<float> proposal;       // [vectors][code_bits][width]
   Vector<float> proposal_bias;  // [vectors][code_bits]
   // Network: see ValueNetwork.

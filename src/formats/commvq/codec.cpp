@@ -1,4 +1,4 @@
-// What CommVQ asks of a cache, and what it makes for one.
+// CommVQ's requirements on a cache, and its data for one.
 #include "core/checks.h"
 #include "core/error.h"
 #include "formats/commvq/commvq.h"
@@ -7,7 +7,7 @@
 namespace kvq::commvq {
 namespace {
 
-/// A page with codes takes no more than one without, for which buffers are made.
+/// A page with codes must fit in buffers sized for one without.
 void check_side_bytes(Side side, const PageFormat& format) {
   const size_t bytes = side_bytes(side, format);
   const size_t plain = side_bytes(side, {SideFormat{}, SideFormat{}, format.head_dim});

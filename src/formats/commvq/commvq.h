@@ -7,18 +7,17 @@
 
 namespace kvq::commvq {
 
-inline constexpr int32_t kIndexFields = 2 * kPageSlots;  // of a stage of a page: two indices a slot
+inline constexpr int32_t kIndexFields = 2 * kPageSlots;  // per stage of a page: two indices per slot
 
-/// Numbers that each token has once: for a head, or for all heads of a layer, whose pages then hold equal shares.
+/// One FP16 number per token: of a head, or of all heads of a layer, whose pages then hold equal shares.
 struct TokenNumbers {
-  size_t offset;  // of FP16 numbers in a side
-  int32_t share;  // slots whose numbers one page holds
+  size_t offset;  // offset of the FP16 numbers in a side
+  int32_t share;  // slots with numbers in one page
 
-  /// FP16, of slot `slot` of head `head`.
+  /// FP16 number of slot `slot` of head `head`.
   uint16_t get(const std::byte* const* sides, int32_t head, int32_t slot) const {
     return *place(sides[share == kPageSlots ? head : slot / share], slot);
   }
-  /// The same for writing.
   void put(std::byte* const* sides, int32_t head, int32_t slot, uint16_t number) const {
     *const_cast<uint16_t*>(place(sides[share == kPageSlots ? head : slot / share], slot)) = number;
   }
@@ -45,8 +44,8 @@ struct KeyLayout {
 };
 KeyLayout key_layout(const CodebookShape& shape);
 
-/// Values: a plane of one-bit fields whose lanes are bits of a code and whose reduction runs over slots; then the token
-/// scales. A code that spans heads has `lanes` of its bits in the page of each.
+/// Values: a plane of one-bit fields whose lanes are code bits and whose reduction runs over slots; then the token
+/// scales. If a code spans heads, the page of each has `lanes` of its bits.
 struct ValueLayout {
   int32_t lanes;
   TokenNumbers scales;
@@ -67,7 +66,7 @@ std::shared_ptr<const Resident> make_resident(Allocator& allocator, Parallel& pa
 Owned<LayerContext> make_context(Allocator& allocator, const Resident& resident, int32_t layer,
                                  const PageFormat& format, const OptionValues& options, const PositionTurns& turns);
 
-inline constexpr NamedCode kCodes[] = {{"commvq", CodeType::commvq(), 0}};            // the codebook says how many bits
+inline constexpr NamedCode kCodes[] = {{"commvq", CodeType::commvq(), 0}};  // the codebook determines the bits
 inline constexpr std::string_view kWays[] = {"auto", "tables", "rebuild", "decode"};  // AttentionWay
 inline constexpr CodecOption kOptions[] = {
     {.name = "beam", .initial = CodingEffort{}.beam, .low = 1, .high = KeyEncoder::kMaxBeam, .choices = {}},
@@ -78,8 +77,8 @@ inline constexpr Codec kCodec = {.number = 2,
                                  .name = "commvq",
                                  .codes = kCodes,
                                  .options = kOptions,
-                                 // Vector loads of planes need no more; a page of 1 bit would grow by 7 % if it were a
-                                 // cache line.
+                                 // Vector loads of planes need no more; cache-line alignment would enlarge a page of 1
+                                 // bit by 7 %.
                                  .alignment = 8,
                                  .bytes = bytes,
                                  .spans_heads = spans_heads,

@@ -1,4 +1,4 @@
-// What CommVQ's pages of one layer need beside their bytes, on the host.
+// Data beside the bytes of one layer's CommVQ pages, on the host.
 #pragma once
 
 #include "core/position_turns.h"
@@ -9,7 +9,7 @@
 
 namespace kvq::commvq {
 
-/// The options of a policy, in their order.
+/// Policy options, in order.
 enum Option : uint8_t { kBeam, kFlips, kAttention };
 
 struct Context final : LayerContext {

@@ -15,7 +15,7 @@ static_assert(kValueBlock == kPageSlots);
 
 bool is_of_layer(Scope scope) { return scope == Scope::kLayer; }
 
-/// Numbers of the slots that the page of head `head` holds.
+/// Writes the numbers of the slots in head `head`'s page.
 void put_share(const TokenNumbers& layout, bool of_layer, int32_t head, const uint16_t* numbers, std::byte* side) {
   auto* own = reinterpret_cast<uint16_t*>(side + layout.offset);
   const int32_t first = of_layer ? head * layout.share : 0;
@@ -64,7 +64,7 @@ KeyFits encode_keys(const Context& context, const GroupSide& group, int32_t head
     norms[slot] = of_layer ? key_norm({token, row}) : key_norm({token + static_cast<size_t>(head) * dim, dim});
   }
 
-  CodebookShape of_group = coder.shape;  // as the keys lie here
+  CodebookShape of_group = coder.shape;  // in the layout of `keys`
   of_group.kv_heads = group.heads;
   const int32_t stages = coder.shape.keys.stages;
   auto* bytes = reinterpret_cast<std::byte*>(work);

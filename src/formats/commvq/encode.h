@@ -1,4 +1,4 @@
-// From numbers to the bytes of CommVQ pages: of one head, or of all heads together where they share codes or norms.
+// Floats to bytes of CommVQ pages: of one head, or of all heads together where they share codes or norms.
 #pragma once
 
 #include "formats/commvq/context.h"
@@ -16,7 +16,7 @@ struct GroupSide {
   int32_t first_head;
 };
 
-/// Put a side in FP16 into the column of head `head` of a GroupSide's numbers; keys have their rotation undone.
+/// Write an FP16 side to the column of head `head` in a GroupSide's numbers; rotates keys back.
 void read_side(const Context& context, Side side, const std::byte* float16, int32_t heads, int32_t head, int32_t used,
                const SlotPositions& positions, float* numbers) noexcept;
 
@@ -24,25 +24,24 @@ void read_side(const Context& context, Side side, const std::byte* float16, int3
 size_t key_work_floats(const Context& context);
 size_t value_work_floats(const Context& context);
 
-/// Of the tokens of one head.
+/// Fits of one head's tokens.
 using KeyFits = std::array<KeyFit, kPageSlots>;
 
-/// The indices of head `head` of the group; `out` holds zeros.
+/// Write the indices of head `head` of the group; `out` holds zeros.
 KeyFits encode_keys(const Context& context, const GroupSide& keys, int32_t head, std::byte* out, float* work) noexcept;
-/// The norms that the page of head `head` holds, once all heads of the group have their indices. `fits`: of these
-/// heads.
+/// Write the norms in head `head`'s page, after all heads of the group have their indices. `fits`: of these heads.
 void write_norms(const Context& context, const GroupSide& keys, int32_t head, const KeyFits* fits,
                  std::byte* out) noexcept;
 
-/// The code of a group's values, of all its heads if they share it or of head `head` alone: [slots] words of bits, in
-/// the work space, and scales.
+/// Codes of a group's values, shared by all its heads or of head `head` alone: [slots] words of bits, in the work
+/// space, and scales.
 struct ValueCodes {
   const uint32_t* bits;
-  size_t words;  // of a slot
+  size_t words;  // per slot
   std::array<uint16_t, kPageSlots> scales;
 };
 ValueCodes encode_values(const Context& context, const GroupSide& values, int32_t head, float* work) noexcept;
-/// What the page of one head holds of it; `out` holds zeros. `part`: its place among heads that share the code, 0 for a
+/// Write one head's part of the codes; `out` holds zeros. `part`: its index among heads that share the code, 0 for a
 /// code of its own.
 void write_values(const Context& context, const ValueCodes& codes, int32_t part, std::byte* out) noexcept;
 

@@ -1,4 +1,4 @@
-// From indices back to keys, as defined (codebook.h): the reference for everything faster.
+// Indices to keys as defined in codebook.h: the reference for faster decoders.
 #pragma once
 
 #include "formats/commvq/codebook.h"
@@ -7,7 +7,7 @@
 
 namespace kvq {
 
-/// One head of one token.
+/// Decode one head of one token.
 ///
 /// \param indices  [groups][stages]{a, b}
 /// \param key      [head_dim], before RoPE

@@ -13,16 +13,16 @@
 namespace kvq {
 namespace {
 
-/// Sums of centres that go through the stages together, so that a stage's codes are read once for all of them.
+/// Candidate sums that pass through the stages together, so that a stage's codes are read once for all of them.
 constexpr int32_t kBlockRows = 16;
 
-/// A gain is at most so many norms. Sums of centres come out too short by about the square of the cosine between them
-/// and their key, so that ‖k̂ − k‖² beyond this is more than ‖k‖², the error of a zero.
+/// Limit of a gain, in norms. Sums of centres are too short by a factor of about their squared cosine with the key;
+/// beyond this limit, ‖k̂ − k‖² exceeds ‖k‖², the error of a zero.
 constexpr double kMostNorms = 2.0;
 
 size_t index(int32_t i, size_t stride) { return static_cast<size_t>(i) * stride; }
 
-/// n_ab = ‖z_a + i·z_b‖² in double: it is what small differences of distances hang on.
+/// n_ab = ‖z_a + i·z_b‖² in double: small differences of distances depend on it.
 float centre_norm(const float* a, const float* b, size_t plane) {
   double sum = 0.0;
   for (size_t j = 0; j < plane; ++j) {
@@ -33,8 +33,8 @@ float centre_norm(const float* a, const float* b, size_t plane) {
   return static_cast<float>(sum);
 }
 
-/// Of a key that was divided by `norm`, of which the centres left `rest`. Products are those of the numbers that were
-/// encoded, in double and in the order of pairs: the same on every processor.
+/// Fit of a key that was divided by `norm`, with residual `rest`. Products use the encoded numbers, in double and in
+/// the order of pairs: the same on every processor.
 KeyFit fit_of(const KeyPairs& key, int32_t group, float norm, const float* rest) {
   const float* imaginary_rest = rest + keys::padded(group);
   KeyFit fit;
@@ -92,19 +92,19 @@ float key_norm(std::span<const float> channels) {
   return from_float16(to_float16(std::min(static_cast<float>(std::sqrt(sum)), kMaxFloat16)));
 }
 
-/// What a row of a stage came from.
+/// Origin of a row of a stage.
 struct KeyEncoder::Step {
-  uint8_t parent;  // the row of the stage before
+  uint8_t parent;  // row of the previous stage
   uint8_t a;
   uint8_t b;
 };
 
 struct KeyEncoder::Work {
-  float* vectors;   // [kBlockRows] what remains of the keys
-  float* next;      // the same after the stage
+  float* vectors;   // [kBlockRows] residuals
+  float* next;      // [kBlockRows] residuals after the stage
   float* products;  // [kBlockRows][2 * width]
   float* costs;     // [width]
-  float* energies;  // [kBlockRows] ‖what remains‖², less that of the token's first row
+  float* energies;  // [kBlockRows] ‖residual‖², less that of the token's first row
   Step* steps;      // [stages][kBlockRows]
 };
 
@@ -135,7 +135,7 @@ struct KeyEncoder::Candidates {
     for (; i > 0 && entry < entries[i - 1]; --i) entries[i] = entries[i - 1];
     entries[i] = entry;
   }
-  /// In place of the last if it is not among the best.
+  /// Puts `entry` first, in place of the last if it is not among the best.
   void put_first(const Entry& entry) {
     size_t i = 0;
     while (i + 1 < static_cast<size_t>(count) && (entry < entries[i] || entries[i] < entry)) ++i;
@@ -248,7 +248,7 @@ void KeyEncoder::encode(const KeyPairs& keys, const float* norms, int32_t n, int
   }
 }
 
-/// All stages. Returns how many rows each token has at the end, and leaves what remains of the keys in `vectors`.
+/// Runs all stages. Returns the number of rows per token at the end, and leaves residuals in `vectors`.
 int32_t KeyEncoder::search(int32_t tokens, int32_t beam, Work& work) const {
   std::fill_n(work.energies, tokens, 0.0F);
   int32_t live = 1;
@@ -259,9 +259,9 @@ int32_t KeyEncoder::search(int32_t tokens, int32_t beam, Work& work) const {
   return live;
 }
 
-/// One stage: from `live` rows of each token to at most `beam`, and how many these are. The first is always the one
-/// that took the nearest centre at every stage: codes are trained on what it leaves, and with discrete data sums that
-/// look better on the way can end worse.
+/// One stage: from `live` rows of each token to at most `beam`, whose number it returns. The first row always takes the
+/// nearest centre at every stage: codes are trained on its residuals, and with discrete data a sum that looks better
+/// midway can end worse.
 int32_t KeyEncoder::step(int32_t stage, int32_t tokens, int32_t live, int32_t beam, const Work& work) const {
   const size_t vector = keys::vector_floats(group_);
   kernels_->multiply_codes(planes(stage), group_, width_, work.vectors, tokens * live, work.products);
@@ -286,7 +286,7 @@ int32_t KeyEncoder::step(int32_t stage, int32_t tokens, int32_t live, int32_t be
   return rows / tokens;
 }
 
-/// The best centres for one row. A centre among the best `capacity` has an a among the best `capacity` of their own.
+/// Adds the best centres for one row. A centre among the best `capacity` has an a among the best `capacity` a.
 void KeyEncoder::add_candidates(int32_t stage, int32_t row, const Work& work, Candidates& best) const {
   const auto width = static_cast<size_t>(width_);
   const float* products = work.products + index(row, 2 * width);

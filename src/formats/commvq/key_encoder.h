@@ -1,5 +1,5 @@
-// From keys to indices: the nearest centres, stage by stage, by the shortcut ‖k − c(a,b)‖² = ‖k‖² − 2u_a − 2v_b + n_ab
-// with u_a = Re Σ conj(z_a)·k and v_b = Im Σ conj(z_b)·k: 2·Nc products and Nc² additions instead of Nc² distances.
+// Keys to indices: the nearest centres, stage by stage, by the shortcut ‖k − c(a,b)‖² = ‖k‖² − 2u_a − 2v_b + n_ab with
+// u_a = Re Σ conj(z_a)·k and v_b = Im Σ conj(z_b)·k: 2·Nc products and Nc² additions instead of Nc² distances.
 #pragma once
 
 #include "core/memory.h"
@@ -12,7 +12,7 @@
 
 namespace kvq {
 
-/// Where the pairs of one group lie in an array of keys: pair j of token t is at t · token_stride + j · pair_stride.
+/// Addresses of one group's pairs in an array of keys: pair j of token t is at t · token_stride + j · pair_stride.
 struct KeyPairs {
   const float* real = nullptr;
   const float* imaginary = nullptr;
@@ -26,11 +26,11 @@ struct KeyPairs {
 };
 
 namespace keys {
-/// One group's key divided by `norm`, or zeros if that is 0, as a planar vector (key_kernels.h).
+/// Read one group's key divided by `norm`, or zeros if that is 0, as a planar vector (key_kernels.h).
 void read_vector(const KeyPairs& key, int32_t group, float norm, float* vector);
 }  // namespace keys
 
-/// What a sum of centres u is to the key k that it stands for: of one group, or summed over all that share a number.
+/// Relation of a sum of centres u to its key k: for one group, or summed over all that share a number.
 struct KeyFit {
   double energy = 0.0;   // ⟨k, k⟩
   double product = 0.0;  // ⟨k, u⟩
@@ -39,24 +39,23 @@ struct KeyFit {
     energy += other.energy;
     product += other.product;
   }
-  /// What u is multiplied by: g with ⟨k, g·u⟩ = ⟨k, k⟩, as a half, at most 65504. The norm of k, which may be 0, where
-  /// u is none that could stand for k: where g would be more than two norms or there is none.
+  /// Factor of u, in FP16 and at most 65504: g with ⟨k, g·u⟩ = ⟨k, k⟩. If u cannot stand for k, because g would exceed
+  /// two norms or does not exist, the norm of k, which may be 0.
   uint16_t gain() const;
 };
 
-/// Throws KVQ_E_ARGUMENT if there cannot be that many codes, or groups of that many pairs.
+/// Throws KVQ_E_ARGUMENT on an impossible number of codes, or of pairs in a group.
 void check_key_codes(int32_t codes, int32_t group);
 
 /// A group of a head in keys before RoPE, [tokens][kv_heads][head_dim]. Throws KVQ_E_ARGUMENT if groups do not divide a
 /// head's pairs.
 KeyPairs key_pairs(const CodebookShape& shape, const float* keys, int32_t head, int32_t group);
 
-/// The number that a key, or all keys of a token, is divided by to be encoded: its Euclidean norm as a half, at most
-/// 65504.
+/// Divisor of a key, or of all keys of a token, for encoding: its Euclidean norm in FP16, at most 65504.
 float key_norm(std::span<const float> channels);
 
-/// Codes of one group of one head, arranged for encoding. Indices do not depend on the instruction set, on the number
-/// of tokens encoded together, or on threads; of equally near centres the one with the lowest (a, b) is taken.
+/// Codes of one group of one head, arranged for encoding. Indices do not depend on the instruction set, the number of
+/// tokens encoded together, or threads; of equally near centres the one with the lowest (a, b) is taken.
 class KeyEncoder {
  public:
   static constexpr int32_t kMaxBeam = 16;
@@ -69,20 +68,20 @@ class KeyEncoder {
   int32_t codes() const { return codes_; }
   int32_t group() const { return group_; }
 
-  /// Encode n tokens. Any number of calls may run at once, each with work space of its own.
+  /// Encode n tokens. Concurrent calls need separate work space.
   ///
   /// \param keys     finite, before RoPE
-  /// \param norms    [n], by which keys are divided; where it is 0, indices are 0. Null: they are divided already
-  /// \param beam     sums of centres kept from stage to stage, up to kMaxBeam; 1: each stage takes the nearest, which
-  ///                 more never do worse than
+  /// \param norms    [n], divisors of the keys; indices are 0 where it is 0. Null: keys are already divided
+  /// \param beam     sums of centres kept from stage to stage, up to kMaxBeam; 1: each stage takes the nearest; larger
+  ///                 beams are never worse
   /// \param work     work_bytes(), aligned for floats
   /// \param indices  [n][stages]{a, b}
-  /// \param fits     [n], to which those of the keys are added; may be null
+  /// \param fits     [n], incremented by those of the keys; may be null
   void encode(const KeyPairs& keys, const float* norms, int32_t n, int32_t beam, std::span<std::byte> work,
               uint8_t* indices, KeyFit* fits = nullptr) const noexcept;
   size_t work_bytes() const;
 
-  // What the kernels read (key_kernels.h); `width` is the codes, padded.
+  // Accessors for kernels (key_kernels.h); `width` is the padded number of codes.
   int32_t width() const { return width_; }
   // 2z: [group]{re[width], im[width]}
   const float* planes(int32_t stage) const { return planes_.data() + at(stage * group_, 2 * width_); }

@@ -18,7 +18,7 @@ using Tag = hn::CappedTag<float, kLanes>;
 using Vector = hn::Vec<Tag>;
 
 #if HWY_TARGET == HWY_AVX3
-inline constexpr int kWideVectors = 2;  // of a row in registers at once
+inline constexpr int kWideVectors = 2;  // row vectors in registers at once
 #else
 inline constexpr int kWideVectors = 1;
 #endif
@@ -128,7 +128,7 @@ void subtract_centre(const float* source, const float* a, const float* b, int32_
   }
 }
 
-/// kRows × one vector of out += the same of leftᵀ right, or with kRows rows of left one after the other, of left right.
+/// kRows × one vector of out += leftᵀ right; with kRows consecutive rows of left, of left · right.
 template <int kRows>
 HWY_INLINE void accumulate(const float* left, size_t row_step, size_t inner_step, const float* right, size_t columns,
                            size_t inner, float* out) {

@@ -1,7 +1,7 @@
 // The inner loops of encoding and training keys, compiled for several instruction sets and chosen at run time.
 //
-// Every number that leaves a kernel is summed in one fixed order, without fused multiply-adds: lanes are codes or
-// channels and never meet, so results are the same bits on every instruction set. (CMake turns contraction off.)
+// Every output is summed in one fixed order, without fused multiply-adds: lanes are codes or channels and never meet,
+// so results have the same bits on every instruction set. (CMake turns contraction off.)
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace kvq::keys {
 
-/// Rows of codes and of channels are padded to this many floats: the widest vector.
+/// Padding of rows of codes and channels, in floats: the widest vector.
 inline constexpr int32_t kLanes = 16;
 constexpr int32_t padded(int32_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
@@ -38,11 +38,11 @@ struct KeyKernels {
   /// out[n][columns] = left · right of [n][inner] and [inner][columns]; columns is a multiple of kLanes.
   void (*multiply)(const float* left, int32_t inner, const float* right, int32_t columns, int32_t n, float* out);
 
-  /// x[i] = e^(scale · (x[i] − bias[i] − the largest such difference)), 2e-7 exact; n is a multiple of kLanes.
+  /// x[i] = e^(scale · (x[i] − bias[i] − the largest such difference)), with error 2e-7; n is a multiple of kLanes.
   void (*exponentials)(const float* bias, float scale, int32_t n, float* x);
 };
 
-/// What the processor at hand can run, best first; the last one runs everywhere.
+/// Kernels that this processor can run, best first; the last one runs everywhere.
 std::span<const KeyKernels* const> key_kernels();
 
 }  // namespace kvq::keys

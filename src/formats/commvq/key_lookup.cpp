@@ -6,7 +6,7 @@
 namespace kvq {
 namespace {
 
-/// The largest magnitude of a sum of codes, with room for the rounding of its terms.
+/// Limit of a sum of codes, with room for the rounding of its terms.
 constexpr float kLargestSum = 31000.0F;
 constexpr float kLargestByte = 127.0F;
 

@@ -1,4 +1,4 @@
-// Where numbers are in the sides of pages.
+// Byte offsets in the sides of CommVQ pages.
 #include "formats/commvq/commvq.h"
 
 #include <bit>
@@ -7,7 +7,7 @@
 namespace kvq::commvq {
 namespace {
 
-constexpr int32_t kAtOnce = 8;  // fields that begin and end with a byte
+constexpr int32_t kAtOnce = 8;  // fields that fill whole bytes
 
 int32_t share_of_slots(Scope scope, int32_t kv_heads) {
   return scope == Scope::kHead ? kPageSlots : (kPageSlots + kv_heads - 1) / kv_heads;

@@ -18,7 +18,7 @@ namespace {
 constexpr int32_t kMaxCodes = 256;
 constexpr int32_t kMaxValueBits = 2;
 constexpr int32_t kMaxHidden = kMaxKvHeads * kMaxHeadDim;
-constexpr double kScalarBits = 16.0;  // of a norm or a scale
+constexpr double kScalarBits = 16.0;  // FP16 norm or scale
 
 }  // namespace
 
@@ -34,7 +34,7 @@ uint64_t ModelCodebook::bytes() const {
 }
 
 uint32_t ModelCodebook::compute_checksum() const {
-  // The same numbers mean something else in another shape.
+  // In another shape the same numbers have another meaning.
   static_assert(std::has_unique_object_representations_v<CodebookShape>);
   uint64_t sum = kvq::checksum(std::as_bytes(std::span(&shape, 1)), kChecksumSeed);
   for (const Layer& layer : layers) {
@@ -49,7 +49,7 @@ double key_bits(const CodebookShape& shape) {
   if (shape.keys.stages == 0) return 0.0;
   const int32_t heads = shape.keys.norms == Scope::kHead ? 1 : shape.kv_heads;
   const auto index_bits = std::countr_zero(static_cast<uint32_t>(shape.keys.codes));
-  // Two indices a stage for the 2·group scalars of a group.
+  // Two indices per stage for the 2·group scalars of a group.
   return static_cast<double>(shape.keys.stages * index_bits) / shape.keys.group +
          kScalarBits / (heads * shape.head_dim);
 }

@@ -1,4 +1,4 @@
-// The codebooks of a whole model: what a file holds and what caches share.
+// Codebooks of a whole model: contents of a file, shared by caches.
 #pragma once
 
 #include "core/memory.h"
@@ -15,11 +15,11 @@ namespace kvq {
 /// ‖x̂ − x‖² / ‖x‖² of a layer's keys after each stage of codes; 0 beyond the last.
 using KeyErrors = std::array<double, kMaxKeyStages>;
 
-/// As long as training goes on, layers are missing.
+/// Incomplete during training: layers may be missing.
 struct ModelCodebook final : Trained {
   struct Layer {
     std::shared_ptr<const LayerCodebook> numbers;  // null: missing
-    int64_t tokens = 0;                            // it was trained on
+    int64_t tokens = 0;                            // tokens in the training set
     KeyErrors key_errors{};
     double value_error = 0.0;  // ‖x̂ − x‖² / ‖x‖²; 0 without codes
   };
@@ -36,12 +36,12 @@ struct ModelCodebook final : Trained {
   Vector<Layer> layers;
 
   int32_t layers_present() const;
-  /// After all stages; 0 without codes.
+  /// Error after all stages; 0 without codes.
   double key_error(const Layer& layer) const {
     return shape.keys.stages > 0 ? layer.key_errors[static_cast<size_t>(shape.keys.stages - 1)] : 0.0;
   }
   bool complete() const { return layers_present() == shape.n_layers; }
-  /// Numbers as they lie in memory.
+  /// Bytes of the numbers in memory.
   uint64_t bytes() const;
 
  private:
@@ -50,11 +50,11 @@ struct ModelCodebook final : Trained {
 
 inline constexpr size_t kMaxCodebookNote = 4096;
 
-/// True bits of a key scalar, and of a value scalar: codes and the FP16 norm or scale of each token.
+/// Effective bits of a key scalar and a value scalar: codes plus the FP16 norm or scale of each token.
 double key_bits(const CodebookShape& shape);
 double value_bits(const CodebookShape& shape);
 
-/// One array of a LayerCodebook. In files the large ones are FP16: its rounding is 2⁻¹¹ of a number, while codes
+/// One array of a LayerCodebook. Files store the large ones in FP16: its rounding is 2⁻¹¹ of a number, while codes
 /// themselves miss keys and values by a tenth and more.
 struct CodebookArray {
   const char* name;
@@ -110,13 +110,13 @@ void for_each_array(const CodebookShape& shape, const Use& use) {
   if (shape.values.bits > 0) for_each_value_array(shape, use);
 }
 
-/// Throws `status` with the name of a field, as in options and files, and its value. `prefix` goes before the name.
+/// Throws `status` with a field's name, as in options and files, and its value. `prefix` precedes the name.
 void check_codebook_shape(const CodebookShape& shape, kvq_status status, const char* prefix);
 
-/// Throws `status` if an array has another length than it should, or a number cannot be used or not be written.
+/// Throws `status` if an array has the wrong length, or a number is unusable or cannot be written.
 void check_layer_codebook(const CodebookShape& shape, const LayerCodebook& layer, int32_t index, kvq_status status);
 
-/// Give every number the value that it will have when it is read back from a file.
+/// Round every number to the value read back from a file.
 void round_as_in_files(const CodebookShape& shape, LayerCodebook& layer);
 
 }  // namespace kvq

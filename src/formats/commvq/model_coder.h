@@ -1,4 +1,4 @@
-// What the host needs of codebooks to encode and to attend: made once for all caches that use them.
+// Host data of codebooks for encoding and attending, shared by all caches that use them.
 #pragma once
 
 #include "core/resident.h"
@@ -14,7 +14,7 @@ namespace kvq {
 struct LayerCoder {
   LayerCoder(Allocator& allocator, Parallel& parallel, const CodebookShape& shape, const LayerCodebook& numbers);
 
-  /// Of one group of a head.
+  /// Encoder of one group of a head.
   const KeyEncoder& key_encoder(int32_t head, int32_t group) const {
     return keys[static_cast<size_t>(head * shape.groups() + group)];
   }
@@ -22,7 +22,7 @@ struct LayerCoder {
   const CodebookShape& shape;
   const LayerCodebook& numbers;
   Vector<KeyEncoder> keys;      // [kv_heads][groups], or empty
-  Vector<KeyLookup> lookups;    // [kv_heads], or empty: not of such codes
+  Vector<KeyLookup> lookups;    // [kv_heads], or empty if the shape has no tables
   Vector<ValueEncoder> values;  // [vectors], or empty
 };
 

@@ -11,19 +11,19 @@
 namespace kvq {
 namespace {
 
-/// Gains below this are rounding errors of numbers around 1, which could go back and forth for ever.
+/// Smaller gains are rounding errors of numbers around 1 and could oscillate forever.
 constexpr float kLeastGain = 1e-6F;
 
-/// Flips of a stage for each of its bits, at most. A search flips about every second bit, and once; only where a code's
-/// numbers are far from 1, as in no trained one, rounding errors outweigh the least gain.
+/// Limit of flips per bit and stage. A search flips about every second bit, and once; rounding errors exceed the least
+/// gain only if a code's numbers are far from 1, unlike in any trained one.
 constexpr int64_t kMostFlipsOfBit = 8;
 
-/// An unbiased scale is at most so many of least error: |scale · w − x|² then is at most |x|², the error of a zero.
+/// Limit of an unbiased scale, in scales of least error: |scale · w − x|² then is at most |x|², the error of a zero.
 constexpr double kMostScale = 2.0;
 
 size_t padded(size_t bits) { return (bits + kValueBitPadding - 1) / kValueBitPadding * kValueBitPadding; }
 
-/// Scale column `i` to unit length and return the length that it had.
+/// Scale column `i` to unit length; returns its previous length.
 double normalise(float* columns, size_t width, size_t i) {
   double sum = 0;
   for (size_t c = 0; c < width; ++c) {
@@ -38,7 +38,7 @@ double normalise(float* columns, size_t width, size_t i) {
 
 }  // namespace
 
-/// Work on a block of vectors, which are columns.
+/// Work space for a block of vectors, which are columns.
 struct ValueEncoder::Workspace {
   Workspace(float* memory, size_t width, size_t bits, size_t padded_bits)
       : unit(memory),
@@ -50,15 +50,16 @@ struct ValueEncoder::Workspace {
         end(search + 3 * padded_bits) {}
 
   float* unit;      // [width][kValueBlock]
-  float* residual;  // unit − what is decoded so far: [width][kValueBlock]
+  float* residual;  // unit minus its decoded part so far: [width][kValueBlock]
   float* bit;       // 0 or 1: [bits][kValueBlock]
   float* wanted;    // C·unit: [bits][kValueBlock]
   float* decoded;   // C·Cᵀ·bit: [bits][kValueBlock]
   float* search;    // one column's search: [3][padded_bits]
-  float* end;       // of these, where a network's begins
+  float* end;       // where the network's work space begins
 };
 
-/// One vector's search. The best scale of a code w for a unit vector u is ⟨u, w⟩ / ⟨w, w⟩; it changes with every flip.
+/// Search for one vector. The best scale of a code w for a unit vector u is ⟨u, w⟩ / ⟨w, w⟩; it changes with every
+/// flip.
 struct ValueEncoder::Search {
   FlipSearch arrays;
   double product;  // ⟨u, w⟩
@@ -142,7 +143,7 @@ double ValueEncoder::load_unit(const float* vector, float* column) const noexcep
   return normalise(column, width, 0);
 }
 
-/// Guess the bits of a stage, and compute what searches for bits up to them start from.
+/// Guess the bits of a stage, and compute the starting point of its search.
 void ValueEncoder::guess(size_t stage, const Workspace& workspace) const noexcept {
   const auto width = static_cast<size_t>(code_.width);
   const size_t first = stage * width;
@@ -162,7 +163,7 @@ void ValueEncoder::guess(size_t stage, const Workspace& workspace) const noexcep
   kernels_.multiply({gram_.data(), padded_bits_}, end, end, workspace.bit, workspace.decoded);
 }
 
-/// Gather one column of what guess() computed.
+/// Gather one column of guess()'s results.
 ValueEncoder::Search ValueEncoder::start_search(size_t stage, const Workspace& workspace,
                                                 size_t column) const noexcept {
   float* wanted = workspace.search;
@@ -208,7 +209,7 @@ int64_t ValueEncoder::flip(Search& search, int32_t max_flips) const noexcept {
   return flips;
 }
 
-/// residual = the unit vector of what the bits up to `stage` and the scales leave of `unit`.
+/// residual = `unit` minus the scaled sum of offset and bits up to `stage`, normalised.
 void ValueEncoder::subtract_decoded(size_t stage, const Workspace& workspace, const float* scales) const noexcept {
   const auto width = static_cast<size_t>(code_.width);
   kernels_.multiply({code_.codes.data(), 1, width}, width, stage_end(stage), workspace.bit, workspace.residual);

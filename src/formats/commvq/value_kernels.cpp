@@ -1,5 +1,5 @@
 // Compiled once per Highway target: this file includes itself through foreach_target.h. No product is fused with a sum,
-// neither here nor by the compiler (-ffp-contract=off in CMakeLists.txt): not every target could.
+// neither here nor by the compiler (-ffp-contract=off in CMakeLists.txt), because some targets cannot.
 #include "formats/commvq/value_kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -18,7 +18,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using FloatTag = hn::ScalableTag<float>;
 using FloatVector = hn::Vec<FloatTag>;
 
-// Rows and vectors of a tile of sums: they, a vector of columns and a product fill most of the register file.
+// Rows and vectors of a tile of sums: with a vector of columns and a product they fill most of the register file.
 #if HWY_TARGET == HWY_AVX3
 inline constexpr size_t kTileRows = 8;
 #else

@@ -1,4 +1,4 @@
-// The two loops that encoding and training values spend their time in, for each instruction set.
+// The two hot loops of encoding and training values, for each instruction set.
 #pragma once
 
 #include <cstddef>
@@ -7,35 +7,35 @@
 
 namespace kvq {
 
-/// Vectors that are encoded together: the columns of a product.
+/// Vectors encoded together: the columns of a product.
 inline constexpr size_t kValueBlock = 32;
 
-/// Arrays of bits are padded to a multiple of this, so that kernels need no remainders.
+/// Padding of bit arrays, so that kernels need no remainders.
 inline constexpr size_t kValueBitPadding = 32;
 
-/// The search for one vector's code w = offset + Σ of the rows c_n of C whose bit is set, where w / inverse_scale is to
-/// approach x. Arrays are [bits], padded; a padding element has `step` 0 and `half_norm` > 0.
+/// Search for one vector's code w = offset + Σ of the rows c_n of C with a set bit, where w / inverse_scale
+/// approximates x. Arrays are [bits], padded; a padding element has `step` 0 and `half_norm` > 0.
 struct FlipSearch {
-  size_t bits = 0;                   // with padding
+  size_t bits = 0;                   // including padding
   const float* wanted = nullptr;     // c_n · x
   const float* half_norm = nullptr;  // |c_n|² / 2
   float* decoded = nullptr;          // c_n · w
-  float* step = nullptr;             // what flipping bit n adds to it: +1 or −1
+  float* step = nullptr;             // change of bit n when flipped: +1 or −1
 };
 
 struct Flip {
-  float gain;   // half of what it takes off the squared distance of w and inverse_scale · x
-  int32_t bit;  // the lowest one of the largest gain
+  float gain;   // half the decrease of the squared distance of w and inverse_scale · x
+  int32_t bit;  // the lowest bit of largest gain
 };
 
-/// A matrix, or its transpose: row r has its element d at r · row_stride + d · stride.
+/// A matrix or its transpose: row r has its element d at r · row_stride + d · stride.
 struct MatrixView {
   const float* data;
   size_t row_stride;
   size_t stride = 1;
 };
 
-/// All kernels round every product and every sum of an element on its own and in the same order, so that instruction
+/// All kernels round every product and every sum of an element separately and in the same order, so that instruction
 /// sets agree to the last bit.
 struct ValueKernels {
   const char* name;
@@ -47,7 +47,7 @@ struct ValueKernels {
   Flip (*best_flip)(const FlipSearch& search, const float* gram_row, float change, float inverse_scale);
 };
 
-/// What the processor at hand can run, best first; the last one runs everywhere.
+/// Kernels that this processor can run, best first; the last one runs everywhere.
 std::span<const ValueKernels* const> value_kernels();
 
 }  // namespace kvq

@@ -1,5 +1,5 @@
-// The layers of the network that proposes bits, and their derivatives: in float, where results are the same on every
-// instruction set, and in double for tests. Everything is an array of columns [rows][kValueBlock], a column a vector.
+// Layers of the network that proposes bits, and their derivatives: in float, with the same results on every instruction
+// set, and in double for tests. Every array has columns [rows][kValueBlock], one per vector.
 #pragma once
 
 #include "core/host_device.h"
@@ -14,7 +14,7 @@
 
 namespace kvq::network {
 
-/// See ValueKernels::multiply. `matrix` has its element d of row r at r · row_stride + d · stride.
+/// See ValueKernels::multiply. Row r of `matrix` has its element d at r · row_stride + d · stride.
 inline void multiply(const ValueKernels& kernels, const float* matrix, size_t row_stride, size_t stride, size_t rows,
                      size_t depth, const float* columns, float* out) {
   kernels.multiply({matrix, row_stride, stride}, rows, depth, columns, out);
@@ -31,9 +31,9 @@ inline void multiply(const ValueKernels& /*kernels*/, const double* matrix, size
   }
 }
 
-/// eˣ for x ≤ 0. The C library's differs from one processor to the next, which would make codes do so.
+/// eˣ for x ≤ 0. The C library's differs between processors, and codes would then differ too.
 KVQ_HOST_DEVICE constexpr double exponential(double x) {
-  constexpr double kLn2High = 0x1.62e42feep-1;  // whose products with exponents are exact
+  constexpr double kLn2High = 0x1.62e42feep-1;  // its products with exponents are exact
   constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
   constexpr double kInverseFactorials[] = {
       1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040, 1.0 / 720,
@@ -62,10 +62,10 @@ struct Gelu {
   double slope;
 };
 
-/// What is added to the variance of a unit vector, which is 1 / width, to divide by it, in parts of that.
+/// Added to the variance of a unit vector, 1 / width, as a fraction of it.
 inline constexpr double kEpsilon = 1e-5;
 
-/// out = (unit − mean) / deviation of each column, like LayerNorm without its gain and bias.
+/// out = (unit − mean) / deviation of each column: LayerNorm without gain and bias.
 template <typename Real>
 void standardize(const Real* unit, size_t width, Real* out) {
   const auto n = static_cast<double>(width);
@@ -90,7 +90,7 @@ void standardize(const Real* unit, size_t width, Real* out) {
   }
 }
 
-/// out[r] = columns[r] · gain[r] + bias[r]; without `gain` it is 1. In place or not.
+/// out[r] = columns[r] · gain[r] + bias[r]; null `gain`: 1. May work in place.
 template <typename Real>
 void shift_rows(const Real* columns, size_t rows, const Real* gain, const Real* bias, Real* out) {
   for (size_t r = 0; r < rows; ++r) {
@@ -101,7 +101,7 @@ void shift_rows(const Real* columns, size_t rows, const Real* gain, const Real* 
   }
 }
 
-/// The choice of the largest of a pair's outputs, the first of equal ones.
+/// Choice with the largest of a pair's outputs, the first of equal ones.
 template <typename Real>
 size_t largest(const Real* outputs, size_t stride) {
   size_t choice = 0;
@@ -111,7 +111,7 @@ size_t largest(const Real* outputs, size_t stride) {
   return choice;
 }
 
-/// Set a pair's bits in their column: those of a choice, or the means of bits under probabilities of choices.
+/// Set a pair's bits in their column: those of a choice, or the mean bits under probabilities of choices.
 template <typename Real>
 void set_bits(size_t choice, Real* bits) {
   bits[0] = static_cast<Real>(choice & 1U);
@@ -137,7 +137,7 @@ void soften(Real* outputs, double temperature) {
   for (size_t k = 0; k < kPairChoices; ++k) outputs[k * kValueBlock] = static_cast<Real>(powers[k] / sum);
 }
 
-/// What the gradient of a pair's mean bits makes of its outputs: replaces their probabilities.
+/// Gradient with respect to a pair's outputs, given that of its mean bits; replaces the probabilities.
 template <typename Real>
 void soften_backward(const Real* bits_gradient, double temperature, Real* probabilities) {
   const double low = bits_gradient[0];
@@ -151,8 +151,8 @@ void soften_backward(const Real* bits_gradient, double temperature, Real* probab
   }
 }
 
-/// Σ|w/|w| − u|² over the columns of `decoded` w and `unit` u, and its gradient, times `weight`, in place of w. A
-/// column that decodes to nothing counts 1 and has no gradient.
+/// Σ|w/|w| − u|² over the columns of `decoded` w and `unit` u; replaces w by its gradient times `weight`. A column that
+/// decodes to zero counts 1 and has no gradient.
 template <typename Real>
 double renormalized_error(const Real* unit, size_t width, double weight, Real* decoded) {
   double norms[kValueBlock] = {};

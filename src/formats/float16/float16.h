@@ -6,7 +6,7 @@
 
 namespace kvq::float16 {
 
-/// Make slots [begin, end) of a plane zero.
+/// Zero slots [begin, end) of a plane.
 void clear_slots(Side side, int32_t head_dim, int32_t begin, int32_t end, std::byte* plane);
 
 size_t bytes(Side side, const PageFormat& format);

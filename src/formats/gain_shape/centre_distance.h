@@ -4,7 +4,7 @@
 
 namespace kvq::centres {
 
-/// ‖x − y‖²; dim is a multiple of 8. In an order of sums that vectors of eight can follow, the same everywhere.
+/// ‖x − y‖²; dim is a multiple of 8. Sums in an order that vectors of eight can follow, the same everywhere.
 constexpr float squared_distance(const float* x, const float* y, int32_t dim) {
   float sums[8] = {};
   for (int32_t i = 0; i < dim; i += 8) {

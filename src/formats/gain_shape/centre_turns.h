@@ -1,4 +1,4 @@
-// How the centres of keys, which stand before RoPE, are turned to where keys are.
+// Rotation of key centres, which are trained before RoPE, to the positions of keys.
 #pragma once
 
 #include "core/limits.h"
@@ -10,13 +10,13 @@
 
 namespace kvq::centred {
 
-/// Pairs that turn by more than a radian within a page are turned exactly; the others by the page's middle, and
-/// multiplied by the mean of what cos leaves of them there.
+/// Pairs that rotate by more than a radian within a page are rotated by slot; the others by the page's middle, and
+/// multiplied by the mean cosine of the remaining angles.
 inline bool turns_fast(const Rope& rope, int32_t pair) {
   return std::abs(rope.inv_freq[static_cast<size_t>(pair)]) * static_cast<float>(kPageSlots) > 1.0F;
 }
 
-/// What the centres of a slow pair are multiplied by; 1 for a fast one.
+/// Factor on the centres of a slow pair; 1 for a fast one.
 inline double factor_of(const Rope& rope, int32_t pair) {
   if (turns_fast(rope, pair)) return 1.0;
   double sum = 0.0;
@@ -26,8 +26,8 @@ inline double factor_of(const Rope& rope, int32_t pair) {
   return sum / kPageSlots;
 }
 
-/// A row as in a Rope table, cosines of all pairs, then sines, times what centres are multiplied by: of the slot of a
-/// page of consecutive positions from `first`.
+/// Row of the rotation for a slot of a page of consecutive positions from `first`, times factor_of(), as in a Rope
+/// table: cosines of all pairs, then sines.
 inline void fill_page_turn(const Rope& rope, int32_t first, int32_t slot, float* row) {
   for (int32_t pair = 0; pair < rope.pairs(); ++pair) {
     const double within = turns_fast(rope, pair) ? slot : 0.5 * (kPageSlots - 1);
@@ -38,7 +38,7 @@ inline void fill_page_turn(const Rope& rope, int32_t first, int32_t slot, float*
   }
 }
 
-/// out = one turn after another.
+/// out = product of two rotations.
 inline void multiply_turns(int32_t pairs, const float* a, const float* b, float* out) {
   for (int32_t pair = 0; pair < pairs; ++pair) {
     const float c = a[pair] * b[pair] - a[pairs + pair] * b[pairs + pair];

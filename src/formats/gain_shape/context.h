@@ -1,4 +1,4 @@
-// What gain–shape pages around trained centres need beside their bytes, on the host.
+// Data beside the bytes of gain–shape pages around trained centres, on the host.
 #pragma once
 
 #include "core/position_turns.h"
@@ -14,18 +14,18 @@
 
 namespace kvq::centred {
 
-/// Made once for all caches that use the centres.
+/// Shared by all caches that use the centres.
 class CentreSearches final : public Resident {
  public:
   /// `centres` is complete.
   CentreSearches(Allocator& allocator, std::shared_ptr<const ModelCentres> centres);
 
-  /// Of a side that has centres.
+  /// The side must have centres.
   const CentreSearch& of(int32_t layer, Side side, int32_t head) const {
     const auto& searches = side == Side::kKeys ? keys_ : values_;
     return searches[static_cast<size_t>(layer * centres_->shape.kv_heads + head)];
   }
-  /// Those of all heads.
+  /// Searches of all heads.
   std::span<const CentreSearch> of(int32_t layer, Side side) const {
     return {&of(layer, side, 0), static_cast<size_t>(centres_->shape.kv_heads)};
   }
@@ -40,7 +40,7 @@ class CentreSearches final : public Resident {
 struct Context final : LayerContext {
   Context(Allocator& allocator, const CentreSearches& searches, int32_t layer, const PositionTurns& turns);
 
-  /// Make `turned_keys` and what goes with them, if there are centres of keys.
+  /// Make `turned_keys` and `page_step`, if there are centres of keys.
   void turn_keys(Allocator& allocator);
 
   const CentresShape& shape() const { return searches.centres().shape; }
@@ -52,7 +52,7 @@ struct Context final : LayerContext {
   const float* centre(Side side, int32_t head, int32_t index) const {
     return search(side, head).centres.data() + static_cast<ptrdiff_t>(index) * shape().head_dim;
   }
-  /// For vectors that were turned back by rows of turns; by a page's, as `page_turns` are, or by a slot's own.
+  /// Biases for vectors rotated back by rows of rotations: by the page's, as in `page_turns`, or by each slot's own.
   const float* biases(Side side, int32_t head, bool by_page) const {
     const Vector<float>& of = side == Side::kValues ? value_biases : by_page ? key_biases : own_biases;
     return of.data() + static_cast<ptrdiff_t>(head) * search(side, head).padded_count();
@@ -61,13 +61,13 @@ struct Context final : LayerContext {
   const CentreSearches& searches;
   int32_t layer;
   const PositionTurns& turns;
-  Vector<float> page_turns;                  // [32] rows, of a page from position 0 on
-  Vector<float> page_columns;                // the same as [2 · pairs][32]
-  Vector<float> key_biases;                  // [kv_heads][padded], of centres turned by the page
-  Vector<float> own_biases;                  // [kv_heads][padded], by each slot
+  Vector<float> page_turns;                  // [32] rows, for a page from position 0
+  Vector<float> page_columns;                // page_turns as [2 · pairs][32]
+  Vector<float> key_biases;                  // [kv_heads][padded], for centres rotated by the page
+  Vector<float> own_biases;                  // [kv_heads][padded], for centres rotated by slot
   Vector<float> value_biases;                // [kv_heads][padded]
   std::optional<TurnedCentres> turned_keys;  // empty unless turn_keys() was called
-  Vector<float> page_step;                   // turn of 32 positions, as TurnOrder::put_turn() writes it; likewise
+  Vector<float> page_step;  // rotation by 32 positions, as written by TurnOrder::put_turn(); empty likewise
 };
 
 inline const Context& context_of(const LayerContext& context) { return static_cast<const Context&>(context); }

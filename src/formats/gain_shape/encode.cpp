@@ -15,7 +15,7 @@ Chain chain_of(const SideLayout& layout) {
   return {layout.side, layout.bits() == 3 ? layout.high_plane() : layout.low_plane()};
 }
 
-/// Where a number's code lies.
+/// Position of a number's code.
 struct Place {
   Place(const SideLayout& layout, int32_t slot, int32_t channel)
       : lane(layout.side == Side::kKeys ? slot : channel), element(layout.side == Side::kKeys ? channel : slot) {}
@@ -33,7 +33,7 @@ uint32_t get_code(const SideLayout& layout, const std::byte* data, int32_t slot,
   return lower | layout.high_plane().get(high, at.lane, at.element) << 2U;
 }
 
-/// The bits must still be zeros. Only the highest bit of a number beyond the head size is kept: a trellis goes on
+/// The bits must still be zeros. Beyond the head size only the highest bit is stored, because a trellis continues
 /// there.
 void put_code(const SideLayout& layout, std::byte* data, int32_t slot, int32_t channel, uint32_t code) {
   const Place at(layout, slot, channel);
@@ -60,7 +60,7 @@ uint32_t scalar_code(int32_t bits, float steps) {
   return static_cast<uint32_t>(std::clamp(steps + middle(bits), 0.0F, top) + 0.5F);
 }
 
-/// Returns what to divide a step's rms by.
+/// Inverse of the step with the best cosine between code and vector.
 float best_inverse_step(int32_t bits, int32_t head_dim, const float* row, float rms) {
   float best = 0.0F;
   float best_product = 0.0F;
@@ -147,7 +147,7 @@ float encode_residual(const SideLayout& layout, const float* row, int32_t slot, 
   std::array<float, kMaxHeadDim> u;
   decode_levels(layout, out, slot, u.data());
   const float product = sum(dim, [&](int32_t i) { return row[i] * u[static_cast<size_t>(i)]; });
-  // ⟨gain · u, r⟩ = ⟨r, r⟩: what a query looks for keeps its product.
+  // ⟨gain · u, r⟩ = ⟨r, r⟩: the query a key aligns with keeps its product.
   return product > 0.0F ? norm / product : 0.0F;
 }
 

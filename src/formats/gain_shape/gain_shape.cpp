@@ -31,7 +31,7 @@ void read_rotated_row(const SideToEncode& side, int32_t slot, float* row) {
   hadamard(row, side.format.head_dim);
 }
 
-/// Write the mean of the slots in use; `mean`: as it decodes.
+/// Write the mean of the used slots; `mean`: its decoded value.
 void put_mean(const SideToEncode& side, const SideLayout& layout, float* mean) {
   const int32_t dim = layout.head_dim;
   std::byte* out = side.out.front();
@@ -88,7 +88,7 @@ void decode_plain(const EncodedSide& encoded, int32_t begin, int32_t n, float* o
   }
 }
 
-/// The nearest centre of a slot's vector is taken off it; returns its number. `turn`: that turns centres to the slot.
+/// Subtract the nearest centre from a slot's vector; returns its index. `turn`: rotation of centres to the slot.
 uint8_t take_centre(const SideToEncode& side, const float* biases, const float* turn, float* row) {
   const centred::Context& context = centred::context_of(*side.context);
   const Rope& rope = context.turns.rope();

@@ -6,7 +6,7 @@
 
 namespace kvq::gain_shape {
 
-/// For a side with trained centres, `format` has them.
+/// `format` has the trained centres if the side needs them.
 SideLayout layout(Side side, const PageFormat& format);
 
 size_t bytes(Side side, const PageFormat& format);

@@ -22,7 +22,7 @@ uint64_t ModelCentres::bytes() const {
 }
 
 uint32_t ModelCentres::compute_checksum() const {
-  // The same numbers mean something else in another shape.
+  // In another shape the same numbers have another meaning.
   static_assert(std::has_unique_object_representations_v<CentresShape>);
   uint64_t sum = kvq::checksum(std::as_bytes(std::span(&shape, 1)), kChecksumSeed);
   for (const Layer& layer : layers) {
@@ -30,7 +30,7 @@ uint32_t ModelCentres::compute_checksum() const {
       sum = kvq::checksum(std::as_bytes(std::span(layer.numbers->side(array.side))), sum);
     });
   }
-  return static_cast<uint32_t>(sum);  // into which checksum() folds the upper half
+  return static_cast<uint32_t>(sum);  // checksum() folded the upper half into these bits
 }
 
 void check_centres_shape(const CentresShape& shape, kvq_status status, const char* prefix) {

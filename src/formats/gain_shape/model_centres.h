@@ -1,4 +1,4 @@
-// The centres of a whole model: what a file holds and what caches share.
+// Centres of a whole model: contents of a file, shared by caches.
 #pragma once
 
 #include "core/memory.h"
@@ -20,8 +20,8 @@ struct CentresShape {
   int32_t n_layers = 0;
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
-  kvq_rope rope = KVQ_ROPE_HALF;  // that follows keys' centres
-  int32_t key_centres = 0;        // of a head; 0: keys have none
+  kvq_rope rope = KVQ_ROPE_HALF;  // applied to key centres
+  int32_t key_centres = 0;        // per head; 0: keys have none
   int32_t value_centres = 0;
 
   bool operator==(const CentresShape&) const = default;
@@ -29,7 +29,7 @@ struct CentresShape {
   int32_t centres(Side side) const { return side == Side::kKeys ? key_centres : value_centres; }
 };
 
-/// One layer's centres; a vector is stored relative to the nearest of its head's.
+/// One layer's centres; a vector is stored relative to its head's nearest centre.
 struct LayerCentres {
   explicit LayerCentres(Allocator& allocator)
       : keys(StlAllocator<float>(allocator)), values(StlAllocator<float>(allocator)) {}
@@ -41,11 +41,11 @@ struct LayerCentres {
   Vector<float> values;  // [kv_heads][value_centres][head_dim]
 };
 
-/// As long as training goes on, layers are missing.
+/// Incomplete during training: layers may be missing.
 struct ModelCentres final : Trained {
   struct Layer {
     std::shared_ptr<const LayerCentres> numbers;  // null: missing
-    int64_t tokens = 0;                           // it was trained on
+    int64_t tokens = 0;                           // tokens in the training set
     // ‖x − c‖² / ‖x‖² with the nearest centre c; 0 without centres.
     double key_residual = 0.0;
     double value_residual = 0.0;
@@ -64,14 +64,14 @@ struct ModelCentres final : Trained {
 
   int32_t layers_present() const;
   bool complete() const { return layers_present() == shape.n_layers; }
-  /// Numbers as they lie in memory.
+  /// Bytes of the numbers in memory.
   uint64_t bytes() const;
 
  private:
   uint32_t compute_checksum() const override;
 };
 
-/// One array of a LayerCentres. In files it is FP16.
+/// One array of a LayerCentres; FP16 in files.
 struct CentresArray {
   const char* name;
   TensorShape shape;
@@ -88,10 +88,10 @@ void for_each_array(const CentresShape& shape, const Use& use) {
   }
 }
 
-/// Throws `status` with the name of a field, as in options and files, and its value. `prefix` goes before the name.
+/// Throws `status` with a field's name, as in options and files, and its value. `prefix` precedes the name.
 void check_centres_shape(const CentresShape& shape, kvq_status status, const char* prefix);
 
-/// Throws `status` if an array has another length than it should, or a number is not finite in FP16.
+/// Throws `status` if an array has the wrong length, or a number is not finite in FP16.
 void check_layer_centres(const CentresShape& shape, const LayerCentres& layer, int32_t index, kvq_status status);
 
 /// Throws unless a cache of this shape can store keys, values or both relative to the centres.

@@ -1,10 +1,10 @@
-// What the codes of a trellis shape stand for. Device code includes this too.
+// Codes of a trellis shape and their levels. Also compiled as device code.
 //
-// Trellis-coded quantization: the highest bit of a code, u, is put through a shift register of six bits. Three parities
-// of it and the code's other bits choose among four times as many levels as codes could tell apart, and the encoder
-// looks for the path through the 64 states that comes closest to the whole vector. The register's bits are those of the
-// numbers before, the first number's the last ones': nothing is stored for the start. Chosen among thousands of random
-// parities for all three widths by the error of normal vectors; those with few terms decode fast.
+// Trellis-coded quantization: the highest bit of a code, u, enters a shift register of six bits. Three of its parities
+// and the code's other bits choose among four times as many levels as codes alone could distinguish, and the encoder
+// searches the 64 states for the path closest to the whole vector. The register holds the bits of the preceding
+// numbers, for the first number those of the last ones (tail-biting): no start state is stored. Parities were chosen
+// among thousands of random ones for all three widths by the error of normal vectors; few terms decode fast.
 #pragma once
 
 #include "formats/side_format.h"
@@ -18,11 +18,11 @@ inline constexpr int32_t kStates = 1 << kMemory;
 inline constexpr int32_t kParities = 3;
 inline constexpr int32_t kSubsets = 1 << kParities;
 
-/// Parity i is that of the register's bits in taps[i]; bit d is u of d numbers before.
+/// Parity i is that of the register bits in taps[i]; bit d is u of d numbers before.
 inline constexpr std::array<uint32_t, kParities> kTaps = {022, 064, 0121};
 
-/// Levels of a unit of 1/48 of the root mean square, by other bits · 8 + parities. For normal vectors of 128, the
-/// squared errors are .282, .0749 and .0197.
+/// Levels in units of 1/48 of the root mean square, by other bits · 8 + parities. Squared errors for normal vectors of
+/// 128: .282, .0749 and .0197.
 inline constexpr float kLevelUnit = 48.0F;
 inline constexpr std::array<int8_t, 8> kLevels1 = {-72, -31, -30, -11, 11, 30, 31, 72};
 inline constexpr std::array<int8_t, 16> kLevels2 = {-102, -66, -58, -39, -33, -20, -14, -3,
@@ -45,11 +45,11 @@ KVQ_HOST_DEVICE constexpr int32_t parities(uint32_t bits) {
 }
 static_assert(kTaps[0] == 0b10010 && kTaps[1] == 0b110100 && kTaps[2] == 0b1010001);
 
-/// The order in which the trellis goes through a token's channels: along the bits of keys' words, and across the
-/// vectors of 16 lanes of values, so that what came before is near.
+/// The trellis order of a token's channels: along the bits of keys' words, and across the vectors of 16 lanes of
+/// values, so that preceding bits are near.
 struct Chain {
   Side side;
-  PackedPlane plane;  // that has the highest bits of codes
+  PackedPlane plane;  // with the highest bits of codes
 
   KVQ_HOST_DEVICE constexpr int32_t length() const {
     return side == Side::kKeys ? plane.blocks() * plane.block() : plane.lanes;
@@ -60,7 +60,7 @@ struct Chain {
       const int32_t vectors = plane.lanes / 16;
       return 16 * (step % vectors) + step / vectors;
     }
-    const int32_t fields = plane.block() / 4;  // of a byte
+    const int32_t fields = plane.block() / 4;  // fields per byte
     const int32_t within = step % plane.block();
     return step - within + 4 * (within % fields) + within / fields;
   }

@@ -1,4 +1,4 @@
-// One path at a time: what every backend's search must repeat.
+// One path at a time: every backend's search must repeat its result.
 #include "formats/gain_shape/trellis_search.h"
 
 #include "core/limits.h"
@@ -11,7 +11,7 @@ namespace {
 
 using Costs = std::array<int32_t, kStates>;
 
-/// What a code of each subset costs at least, over the best of all.
+/// Least cost of a code in each subset, relative to the best of all.
 std::array<int32_t, kSubsets> subset_costs(int32_t bits, int16_t target) {
   std::array<int32_t, kSubsets> costs{};
   if (target == kNoTarget) return costs;
@@ -74,7 +74,7 @@ class Pass {
   std::span<const int16_t> targets_;
   size_t first_ = 0;
   uint32_t best_ = 0;
-  std::array<std::array<bool, kStates>, kMaxChain> oldest_{};  // bit of the best path to a state
+  std::array<std::array<bool, kStates>, kMaxChain> oldest_{};  // oldest bit of the best path to a state
 };
 
 }  // namespace

@@ -14,9 +14,9 @@ inline constexpr int32_t kMaxChain = kMaxHeadDim;
 inline constexpr int32_t kFarthestTarget = 191;    // four times the root mean square
 inline constexpr int32_t kFarthestDistance = 181;  // its square has 15 bits
 inline constexpr int32_t kCostShift = 3;
-inline constexpr int32_t kLargestCost = 1023;  // of a subset over the best one's
-inline constexpr int32_t kImpossible = 16383;  // cost of a start that may not be
-inline constexpr int32_t kRestSteps = 16;      // after which the least cost is taken off all
+inline constexpr int32_t kLargestCost = 1023;  // limit for a subset, relative to the best
+inline constexpr int32_t kImpossible = 16383;  // cost of a forbidden start
+inline constexpr int32_t kRestSteps = 16;      // interval of subtracting the least cost from all
 
 /// A target's distance from a level.
 KVQ_HOST_DEVICE constexpr int32_t distance(int32_t target, int32_t level) {
@@ -25,10 +25,10 @@ KVQ_HOST_DEVICE constexpr int32_t distance(int32_t target, int32_t level) {
   return seen * seen >> kCostShift;
 }
 
-/// Codes of the closed path that comes closest to targets, of kLevelUnit to the root mean square; kNoTarget: padding.
-/// Two passes: the first begins in the middle, free at both ends, and finds the register at the seam, where the last
-/// number meets the first; the second starts and ends there. Of paths that cost the same, the one whose older bits are
-/// 0 is taken, and of levels the lower one.
+/// Codes of the closed path closest to the targets, in units of kLevelUnit to the root mean square; kNoTarget: padding.
+/// Two passes: the first begins in the middle, free at both ends, and finds the register at the seam between the last
+/// number and the first; the second starts and ends there. Ties go to the path with the older bit 0 and to the lower
+/// level.
 inline constexpr int16_t kNoTarget = 0x7FFF;
 void search_trellis(int32_t bits, std::span<const int16_t> targets, std::span<uint8_t> codes);
 

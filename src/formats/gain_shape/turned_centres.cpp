@@ -68,13 +68,13 @@ TurnedCentres::TurnedCentres(Allocator& allocator, const Rope& rope, const TurnO
   fill_slot_columns(rope);
 }
 
-/// Rounded by head. Slow pairs are turned, all slots alike.
+/// Rounds by head. Slow pairs are rotated, equally for all slots.
 void TurnedCentres::fill_rows(const Rope& rope, std::span<const CentreSearch> searches,
                               std::span<const float> page_turns) {
   constexpr int32_t kLanes = TurnOrder::kLanes;
   std::array<float, 2 * kMaxHeadDim> numbers;
   std::array<float, kMaxHeadDim> centre;
-  std::array<float, kMaxHeadDim> slow;  // a row of turns
+  std::array<float, kMaxHeadDim> slow;  // row of a rotation
   for (int32_t pair = 0; pair < order.pairs; ++pair) {
     const bool later = pair >= order.slot_blocks() * kLanes;
     slow[static_cast<size_t>(pair)] = later ? page_turns[static_cast<size_t>(pair)] : 1.0F;

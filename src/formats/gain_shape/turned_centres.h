@@ -1,4 +1,4 @@
-// Keys' centres of one cache in 16 bits, as CPUs with 16-bit dot products attend to them.
+// Key centres of one cache in 16 bits, for CPUs with 16-bit dot products.
 #pragma once
 
 #include "core/memory.h"
@@ -10,9 +10,9 @@
 
 namespace kvq::centred {
 
-/// In which order channels lie: a vector of the first numbers of 32 pairs, one of the second ones, the next pairs; then
-/// those that RoPE leaves alone. Pairs up to the last fast one are turned slot by slot, the others have been turned to
-/// the middle of a page that begins at position 0.
+/// Order of channels: a vector of the first numbers of 32 pairs, one of the second ones, the next pairs; then channels
+/// without RoPE. Pairs up to the last fast one are rotated slot by slot, the others are rotated to the middle of a page
+/// that begins at position 0.
 class TurnOrder {
  public:
   static constexpr int32_t kLanes = 32;
@@ -26,12 +26,12 @@ class TurnOrder {
   size_t numbers() const { return static_cast<size_t>(vectors() * kLanes); }
   size_t turn_floats() const { return static_cast<size_t>(2 * pair_blocks() * kLanes); }
 
-  /// Lanes are those of packed vectors: of 16 numbers each, four and four.
+  /// Lanes of packed vectors: four by four, from vectors of 16 numbers.
   static constexpr int32_t lane(int32_t index) { return index % 16 / 4 * 8 + index / 16 * 4 + index % 4; }
 
-  /// A head's numbers, `[numbers()]`, zeros where there are none; lanes in their natural order.
+  /// Write a head's numbers, `[numbers()]`, zeros for padding; lanes in natural order.
   void put_floats(const Rope& rope, const float* head, float* out) const;
-  /// A row of turns: cosines of 32 pairs, sines of these, the next pairs.
+  /// Write a row of a rotation: cosines of 32 pairs, sines of these, the next pairs.
   void put_turn(const float* row, float* out) const;
 
   int32_t pairs;
@@ -39,7 +39,7 @@ class TurnOrder {
   int32_t head_dim;
 };
 
-/// Of a layer.
+/// Rotated centres of a layer.
 struct TurnedCentres {
   /// `row_turns`: [32] rows, as Context::page_turns. `searches`: of all heads.
   TurnedCentres(Allocator& allocator, const Rope& rope, const TurnOrder& order, std::span<const CentreSearch> searches,
@@ -49,16 +49,16 @@ struct TurnedCentres {
     return rows.data() + static_cast<size_t>(head) * static_cast<size_t>(count) * order.numbers();
   }
 
-  /// Rows and queries are rounded with a norm of this: their products then have less than 32 bits.
+  /// Norm of rounded rows and queries: products then fit 32 bits.
   static constexpr float kNorm = 32000.0F;
 
   TurnOrder order;
   int32_t count;
-  Vector<float> units;         // [heads], of a number in `rows`
+  Vector<float> units;         // [heads], unit of `rows`
   Vector<int16_t> rows;        // [heads][count][numbers()], lanes packed
   Vector<int16_t> slot_turns;  // [32][slot_blocks()]{cos, sin}[32] in units of 2^-15, lanes packed
-  // What a single centre's products with queries are multiplied by: of a page's middle, a row as in a Rope table, and
-  // from there to the slots before, [slot_pairs / 2, rounded up]{cos[16][2 pairs], sin}.
+  // Factors of a single centre's products with queries: by the page's middle, a row as in a Rope table, and from there
+  // to the slots before, [slot_pairs / 2, rounded up]{cos[16][2 pairs], sin}.
   Vector<float> middle;
   Vector<int16_t> slot_columns;
 

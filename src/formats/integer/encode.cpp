@@ -1,4 +1,4 @@
-// Integer pages one number at a time: the arithmetic and the bytes that every backend's encoder must repeat.
+// Integer pages one number at a time: every backend's encoder must repeat this arithmetic and these bytes.
 #include "core/float16.h"
 #include "core/hadamard.h"
 #include "formats/float16/layout.h"
@@ -11,7 +11,7 @@
 namespace kvq::integer {
 namespace {
 
-/// One group's affine map, with scale and minimum as the page stores them.
+/// One group's affine map, with scale and minimum as stored in the page.
 struct Quantizer {
   float minimum;
   float inverse_scale;  // 0 for a constant group: every code is 0 and decodes to the minimum
@@ -20,7 +20,7 @@ struct Quantizer {
   uint16_t minimum_bits;
 
   Quantizer(float low, float high, int32_t bits) : top(static_cast<float>((1 << bits) - 1)) {
-    // A Hadamard rotation can carry values beyond the range of FP16.
+    // A Hadamard rotation can push values beyond the range of FP16.
     minimum_bits = to_float16(std::clamp(low, -kMaxFloat16, kMaxFloat16));
     minimum = from_float16(minimum_bits);
     scale_bits = to_float16(std::min((high - minimum) / top, kMaxFloat16));
@@ -69,7 +69,6 @@ class Writer {
   uint16_t* minima_;
 };
 
-/// A slot's numbers.
 void read_row(const SideToEncode& side, int32_t slot, float* row) {
   const int32_t head_dim = side.format.head_dim;
   const auto* halves = reinterpret_cast<const uint16_t*>(side.float16.front());
@@ -79,7 +78,7 @@ void read_row(const SideToEncode& side, int32_t slot, float* row) {
   if (side.format.side(side.side).is_rotated()) hadamard(row, head_dim);
 }
 
-/// Some channels at a time: a whole page is much for a stack.
+/// Chunks of channels: a whole page is too large for some stacks.
 void encode_keys(const SideToEncode& side, const SideLayout& layout) {
   constexpr int32_t kChannels = 64;
   Writer writer(layout, side.out.front());

@@ -1,4 +1,4 @@
-// What must hold for the routers of a model, wherever they come from.
+// Validity of a model's routers, whatever their source.
 #pragma once
 
 #include "core/tensor_shape.h"
@@ -6,22 +6,22 @@
 
 namespace kvq {
 
-/// Throws `status` with the name of a field, as in options and files, and its value. `prefix` goes before the name.
+/// Throws `status` with a field's name, as in options and files, and its value. `prefix` precedes the name.
 void check_router_shape(const RouterShape& shape, kvq_status status, const char* prefix);
 
-/// Throws `status` unless experts are of any use: no two are the same, none has more bits than the one before it.
+/// Throws `status` if two experts are equal, or one has more bits than the one before it.
 void check_router_experts(const ModelRouter& router, kvq_status status, const char* prefix);
 
-/// Throws `status` if an array has another length than it should, or a number is not finite in FP16.
+/// Throws `status` if an array has the wrong length, or a number is not finite in FP16.
 void check_router_network(const RouterShape& shape, const RouterNetwork& network, int32_t group, kvq_status status);
 
-/// The layers of a group.
+/// Number of layers in a group.
 int32_t layers_of_group(const RouterShape& shape, int32_t group);
 
-/// Mean bits of a scalar when experts get these shares of the pages.
+/// Mean bits per scalar when experts get these shares of the pages.
 double mean_bits(const ModelRouter& router, const GroupRouter& group);
 
-/// One array of a network, which is FP16 in files.
+/// One array of a network; FP16 in files.
 struct RouterArray {
   const char* name;
   TensorShape shape;

@@ -18,7 +18,7 @@ void add_votes(const RouterNetwork& network, std::span<const float> keys, std::s
       const float silu = gate / (1.0F + std::exp(-gate));
       hidden[i] = silu * dot_product(key, network.w2.data() + i * head_dim, head_dim);
     }
-    // The softmax keeps the order.
+    // Softmax is monotonic, so logits suffice.
     std::array<float, kMaxExperts> logits;
     for (size_t to = 0; to < experts; ++to) {
       logits[to] = 0.0F;

@@ -1,4 +1,4 @@
-// The router of MoQAE: which format each page is sealed in, by the keys in it.
+// The router of MoQAE: chooses each page's sealed format by its keys.
 #pragma once
 
 #include "core/memory.h"
@@ -13,13 +13,13 @@ namespace kvq {
 inline constexpr int32_t kMaxExperts = KVQ_MAX_EXPERTS;
 inline constexpr size_t kMaxRouterNote = 4096;
 
-/// What a router is made for.
+/// Model dimensions of a router.
 struct RouterShape {
   int32_t n_layers = 0;
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
-  int32_t pairing = KVQ_ROPE_HALF;  // kvq_rope; of the keys, which it sees before the rotation
-  int32_t sharing = 3;              // successive layers that share the decisions of the first of them
+  int32_t pairing = KVQ_ROPE_HALF;  // kvq_rope pairing of the keys, which the router sees before rotation
+  int32_t sharing = 3;              // successive layers that share the decisions of the first one
   int32_t n_experts = 0;
 
   bool operator==(const RouterShape&) const = default;
@@ -30,27 +30,27 @@ struct RouterShape {
   int32_t deciding_layer(int32_t layer) const { return layer / sharing * sharing; }
 };
 
-/// P = softmax((SiLU(C·W1) ⊙ (C·W2))·W3) for a token's key C, before RoPE, and one probability for each expert
-/// (MoQAE section 4.2, with W3 square).
+/// P = softmax((SiLU(C·W1) ⊙ (C·W2))·W3) for a token's key C, before RoPE, with one probability per expert (MoQAE
+/// section 4.2, with W3 square).
 struct RouterNetwork {
   explicit RouterNetwork(Allocator& allocator)
       : w1(StlAllocator<float>(allocator)), w2(w1.get_allocator()), w3(w1.get_allocator()) {}
 
   Vector<float> w1;  // [n_experts, head_dim]: W1 transposed
-  Vector<float> w2;  // the same
-  Vector<float> w3;  // [n_experts, n_experts] from, to
+  Vector<float> w2;  // [n_experts, head_dim]: W2 transposed
+  Vector<float> w3;  // [n_experts, n_experts]: from, to
 };
 
-/// The router of one group of layers, and what it does on the texts it was trained on.
+/// The router of one group of layers, and its statistics on the training texts.
 struct GroupRouter {
   explicit GroupRouter(Allocator& allocator) : network(allocator), shares(StlAllocator<double>(allocator)) {}
 
   RouterNetwork network;
-  Vector<double> shares;  // [n_experts] of the pages
-  double accuracy = 0.0;  // share of the pages that get the expert they were labelled with
+  Vector<double> shares;  // [n_experts] shares of the pages
+  double accuracy = 0.0;  // share of the pages that get the expert of their label
 };
 
-/// How a router was trained.
+/// Training method of a router.
 enum class RouterMethod : uint8_t { kLabel, kPaper };
 
 /// Routers for the layers of one model.
@@ -62,25 +62,25 @@ struct ModelRouter {
         note(StlAllocator<char>(allocator)) {}
 
   RouterShape shape;
-  Vector<FormatPair> experts;  // [n_experts], those with more bits first
-  Vector<double> expert_bits;  // [n_experts] true bits of a scalar
+  Vector<FormatPair> experts;  // [n_experts], more bits first
+  Vector<double> expert_bits;  // [n_experts] effective bits per scalar
   Vector<GroupRouter> groups;  // [shape.groups()]
   RouterMethod method = RouterMethod::kLabel;
-  double mean_bits = 0.0;  // of a scalar in the pages that were trained on, as the router stores them
-  double lambda = 0.0;     // of the paper's loss; 0 for labels
-  double tolerance = 0.0;  // of labels: the largest error with which an expert is good enough; 0 for the paper's loss
-  double accuracy = 0.0;   // share of the pages that get the expert they were labelled with
-  int64_t tokens = 0;      // trained on
+  double mean_bits = 0.0;  // per scalar in the training pages, as the router stores them
+  double lambda = 0.0;     // weight in the paper's loss; 0 for labels
+  double tolerance = 0.0;  // for labels: the largest acceptable error of an expert; 0 for the paper's loss
+  double accuracy = 0.0;   // share of the pages that get the expert of their label
+  int64_t tokens = 0;      // tokens in the training set
   uint64_t seed = 1;
   uint64_t model_id = 0;
   String note;
 };
 
-/// Add to `votes` [n_experts] one for every token's most probable expert. Where two are equal the one with more bits,
-/// which comes first, gets the vote. `keys`: [tokens, head_dim], before RoPE.
+/// Add one to `votes` [n_experts] for every token's most probable expert. Ties go to the first, which has more bits.
+/// `keys`: [tokens, head_dim], before RoPE.
 void add_votes(const RouterNetwork& network, std::span<const float> keys, std::span<int32_t> votes);
 
-/// The expert with the most votes; the first of them, which has the most bits, if there are several.
+/// The expert with the most votes; ties go to the first, which has the most bits.
 int32_t elected(std::span<const int32_t> votes);
 
 }  // namespace kvq

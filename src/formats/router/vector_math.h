@@ -1,4 +1,4 @@
-// The loops that routing and its training spend their time in.
+// Hot loops of routing and its training.
 #pragma once
 
 #include <array>
@@ -6,7 +6,7 @@
 
 namespace kvq {
 
-/// Eight sums, which compilers keep in vectors: the same on every machine.
+/// Eight partial sums, which compilers keep in vectors: the same result on every machine.
 template <typename Real>
 Real dot_product(const Real* a, const Real* b, size_t n) {
   constexpr size_t kLanes = 8;

@@ -10,7 +10,7 @@ namespace kvq::cpu {
 namespace {
 
 constexpr int32_t kSpan = 32;
-/// Positions below have angles without rounding error in double: 29 bits times the 24 of a float.
+/// Positions below have exact angles in double: 29 bits times the 24 of a float.
 constexpr int32_t kExactPositions = 1 << 29;
 constexpr double kMicrosecondsPerPair = 0.02;
 
@@ -54,7 +54,7 @@ void AngleTable::fill_span(std::span<const int32_t> positions, float* rows) cons
   int64_t first = -kSpan;
   for (size_t i = 0; i < positions.size(); ++i, rows += rope_.table_stride()) {
     const int32_t position = positions[i];
-    // Another sequence's positions may begin anywhere.
+    // The next sequence's positions may begin anywhere.
     if ((position < first || position - first >= kSpan) && position < kExactPositions) {
       fill_exact(position, base.data());
       first = position;

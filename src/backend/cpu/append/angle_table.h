@@ -9,14 +9,13 @@
 
 namespace kvq::cpu {
 
-/// A Rope table for a slice of an append's tokens, shared by all heads.
+/// Rope table for a slice of an append's tokens, shared by all heads.
 ///
-/// cos and sin in double take longer than all else that is done to a token, so those of many tokens are products:
-/// e^{i(b+k)θ} = e^{ibθ}·e^{ikθ}, with b every 32nd position or so and k below 32. Rounded to float they are the same
-/// as cos and sin of the angle itself: what is too close to call is computed as such.
+/// cos and sin in double take longer than all other work on a token, so long appends multiply instead: e^{i(b+k)θ} =
+/// e^{ibθ}·e^{ikθ}, with b about every 32nd position and k below 32. Rows rounded to float equal those from cos and sin
+/// of the angle itself: products too close to a rounding boundary are recomputed that way.
 class AngleTable {
  public:
-  /// For `tokens` tokens in slices of up to `slice`.
   AngleTable(const Rope& rope, TurnKernel turn, int32_t tokens, int32_t slice, Parallel& parallel, Allocator& scratch);
 
   void fill(std::span<const int32_t> positions);
@@ -32,7 +31,7 @@ class AngleTable {
   const Rope& rope_;
   const TurnKernel turn_;
   Parallel& parallel_;
-  Vector<double> offsets_;  // [kSpan, {cos, sin}, pairs], or empty if they would not pay
+  Vector<double> offsets_;  // [kSpan, {cos, sin}, pairs], or empty if products would not pay
   Vector<float> rows_;      // [slice, {cos, sin}, pairs]
 };
 

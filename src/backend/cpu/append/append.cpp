@@ -16,16 +16,16 @@
 namespace kvq::cpu {
 namespace {
 
-/// Tokens whose rotation angles are held at once.
+/// Tokens with rotation angles in memory at once.
 constexpr int32_t kSliceTokens = 1024;
-// What one thread does, roughly: enough to tell whether a loop is worth sharing.
+// Rough throughput of one thread, to decide whether a loop is worth sharing.
 constexpr double kScalarsStoredPerMicrosecond = 1500.0;
 constexpr double scalars_sealed_per_microsecond(CodeType code) {
   if (code.is_trellis()) return 400.0;
   return code.has_gains() && code.bits >= 3 ? 2000.0 : 3500.0;
 }
 
-/// One call of append: groups of pages, on any number of threads.
+/// One append call: groups of pages, on any number of threads.
 class AppendCall {
  public:
   AppendCall(const TokenBatch& tokens, const PageWrites& writes, const KernelTable& kernels, Allocator& scratch)
@@ -37,7 +37,7 @@ class AppendCall {
         filled_(tokens, writes, kernels, plain_.bytes(), scratch),
         order_(writes.groups(), 0, StlAllocator<size_t>(scratch)),
         rooms_(scratch) {
-    // By tokens rather than by heads: the heads of a token are neighbours in memory.
+    // Order by tokens, not heads: the heads of a token are neighbours in memory.
     std::iota(order_.begin(), order_.end(), size_t{0});
     std::sort(order_.begin(), order_.end(), [this](size_t a, size_t b) {
       return first_token(a) != first_token(b) ? first_token(a) < first_token(b) : a < b;
@@ -74,7 +74,7 @@ class AppendCall {
 
  private:
   void prepare_rooms(const Parallel& parallel) {
-    constexpr size_t kThreads = 16;  // if the host does not say how many it has
+    constexpr size_t kThreads = 16;  // if the host does not report its number of threads
     size_t sealed = 0;
     for (const PageWrite& write : writes_.list()) {
       if (write.format->is_float16()) continue;
@@ -110,8 +110,8 @@ class AppendCall {
     return sum;
   }
 
-  /// `next`: what this thread probably writes next; `angles`: of the write's first token; `kept`: where the page is to
-  /// be left in FP16, to be encoded with others, or null.
+  /// `next`: probably this thread's next write; `angles`: the row of the write's first token; `kept`: destination of
+  /// the FP16 page that is encoded later with others, or null.
   void write_page(const PageWrite& write, const PageWrite& next, const float* angles, std::byte* kept) noexcept {
     if (write.format->is_float16()) {
       fill_page(write, next, angles, write.target);
@@ -135,7 +135,7 @@ class AppendCall {
               {write.target + format.key_bytes(), format.value_bytes()}, room);
   }
 
-  /// Slots that are kept and tokens that arrive, in an FP16 page.
+  /// Write kept slots and new tokens to an FP16 page.
   void fill_page(const PageWrite& write, const PageWrite& next, const float* angles, std::byte* page) noexcept {
     const bool covered = write.token_count == kPageSlots && padded_dim(tokens_.head_dim) == tokens_.head_dim;
     if (write.kept == 0) {
@@ -153,7 +153,7 @@ class AppendCall {
     if (!kernels_.append->store_values(value_rows, write.kept, values)) check_.inspect(Side::kValues, write);
   }
 
-  /// Rows of one side of a page, and where those of the other side are that come next.
+  /// Rows of one side of a page, and the rows of the other side that are read next.
   HeadRows rows(Side side, const PageWrite& write, const PageWrite& next) const {
     const bool keys = side == Side::kKeys;
     return {.first = first_row(side, write),
@@ -173,7 +173,7 @@ class AppendCall {
   }
   size_t row_stride(Side side) const { return static_cast<size_t>(strides(side).token) * dtype_bytes(tokens_.dtype); }
 
-  /// `out`: the side's part of the page, of which the codec may need less. Zeros, if the side is encoded later.
+  /// `out`: the side's bytes in the page, of which the codec may use fewer; zeros if the side is encoded later.
   void seal_side(Side side, const PageFormat& format, const std::byte* float16, int32_t used, std::span<std::byte> out,
                  std::byte* room) noexcept {
     const SideFormat& of_side = format.side(side);
@@ -183,7 +183,7 @@ class AppendCall {
     std::memset(out.data() + bytes, 0, out.size() - bytes);
   }
 
-  /// Take back what was written to a page that is in use already: attention reads it, if with weight 0.
+  /// Undo writes to a page already in use: attention reads its free slots, with weight 0.
   void clear_new_slots(const PageWrite& write) noexcept {
     if (write.source != write.target) return;
     const int32_t end = write.kept + write.token_count;
@@ -197,8 +197,8 @@ class AppendCall {
   const PageFormat plain_;
   RangeCheck check_;
   FilledPages filled_;
-  Vector<size_t> order_;  // groups
-  ScratchPool rooms_;     // for pages that are sealed: each in FP16, and `encode_bytes_`
+  Vector<size_t> order_;  // group indices
+  ScratchPool rooms_;     // per thread: a sealed page in FP16, and `encode_bytes_`
   size_t encode_bytes_ = 0;
 };
 

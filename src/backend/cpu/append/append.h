@@ -6,7 +6,7 @@
 
 namespace kvq::cpu {
 
-/// As Pages::append(), for pages in host memory.
+/// Implementation of Pages::append() for pages in host memory.
 void append(const TokenBatch& tokens, const PageWrites& writes, const KernelTable& kernels, Parallel& parallel,
             Allocator& scratch);
 

@@ -6,7 +6,7 @@
 namespace kvq::cpu {
 namespace {
 
-/// Groups of pages as floats, and the codes of these.
+/// Groups of pages as floats, and their codes.
 class GroupsToEncode {
  public:
   GroupsToEncode(const TokenBatch& tokens, std::span<const FilledGroup> groups, Allocator& scratch)
@@ -66,7 +66,7 @@ class GroupsToEncode {
     commvq::write_norms(context_, keys, member(page), fits, write(page).target);
   }
 
-  /// Of the page, or of all pages of its group.
+  /// Encodes the values of one page, or of all pages in its group.
   void encode_values(size_t page, float* work) noexcept {
     const commvq::ValueCodes codes =
         commvq::encode_values(context_, group_side(page / members_, Side::kValues), member(page), work);

@@ -4,7 +4,7 @@
 
 namespace kvq::cpu {
 
-/// As ContextCodec::encode(): a page or a layer at a time, on any number of threads.
+/// Implementation of ContextCodec::encode(): a page or a layer at a time, on any number of threads.
 void encode_commvq(const TokenBatch& tokens, std::span<const FilledGroup> groups, Parallel& parallel,
                    Allocator& scratch);
 

@@ -1,6 +1,6 @@
-// FP16 planes to integer pages. A plane's lanes are vector lanes here: slots of keys, channels of values. Groups that
-// share a scale lie along the lanes on both sides, and words are made of consecutive reduction elements, so that one
-// encoder serves both.
+// FP16 planes to integer pages. Lanes of a plane are vector lanes: slots for keys, channels for values. On both sides,
+// groups that share a scale lie along the lanes and words pack consecutive reduction elements, so one encoder serves
+// both.
 #if defined(KVQ_APPEND_ENCODE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_APPEND_ENCODE_INL_H
 #undef KVQ_APPEND_ENCODE_INL_H
@@ -28,10 +28,10 @@ using SideVector = hn::Vec<SideTag>;
 using WordTag = hn::RebindToUnsigned<SideTag>;
 using WordVector = hn::Vec<WordTag>;
 
-constexpr int32_t kChunk = 32;  // lanes: every group is a number of chunks, the last of which may be partly filled
-constexpr int32_t kMaxGroups = kMaxHeadDim + 16;  // and room for what a vector has beyond the last
+constexpr int32_t kChunk = 32;  // lanes; a group is a number of chunks, the last of which may be partly filled
+constexpr int32_t kMaxGroups = kMaxHeadDim + 16;  // including padding beyond the last group
 
-/// One side on its way from floats to codes.
+/// Encodes one side.
 class SideEncoder {
  public:
   static constexpr size_t room_bytes(int32_t head_dim) {
@@ -80,7 +80,7 @@ class SideEncoder {
     }
   }
 
-  /// Lowest and highest number of every group, by the index of its scale.
+  /// Finds the minimum and maximum of every group, indexed by scale.
   void find_ranges() {
     if (stride_ != width_) {
       for (int32_t i = 0; i < count_; ++i) std::fill(row(i) + width_, row(i) + stride_, row(i)[width_ - 1]);
@@ -99,7 +99,7 @@ class SideEncoder {
     }
   }
 
-  /// Minima of the blocks of four vectors, in the lanes of each block.
+  /// Minima of each block of four vectors, in the lanes of that block.
   template <class Choose>
   HWY_INLINE static SideVector join_lanes(SideVector a, SideVector b, SideVector c, SideVector e, Choose choose) {
     const SideTag d;
@@ -120,7 +120,7 @@ class SideEncoder {
     HWY_INLINE SideVector operator()(SideVector a, SideVector b) const { return hn::Max(a, b); }
   };
 
-  /// Of a chunk of four rows.
+  /// Ranges of a chunk of four rows.
   HWY_INLINE void find_chunk_ranges(int32_t element, int32_t chunk) {
     const SideTag d;
     const auto lanes = static_cast<int32_t>(hn::Lanes(d));
@@ -135,7 +135,7 @@ class SideEncoder {
         high[i] = hn::Max(high[i], v);
       }
     }
-    // All lanes but the first four are overwritten by the rows that follow.
+    // The rows that follow overwrite all lanes but the first four.
     const int32_t index = chunk * count_ + element;
     hn::StoreU(join_lanes(low[0], low[1], low[2], low[3], Lower()), d, low_ + index);
     hn::StoreU(join_lanes(high[0], high[1], high[2], high[3], Higher()), d, high_ + index);
@@ -152,8 +152,8 @@ class SideEncoder {
     high_[group * count_ + element] = high;
   }
 
-  /// Zeros of both signs are equal, but their bytes are not. The lowest number is the first one of several, the highest
-  /// one, which matters where all are zeros, the first one of keys and the last one of values.
+  /// Zeros of both signs are equal but differ in bytes. With several zeros, the minimum is the first one; the maximum,
+  /// which matters only if all are zeros, is the first for keys and the last for values.
   void choose_zeros(int32_t index) {
     const float* lanes = row(index % count_);
     const float* begin = lanes + index / count_ * group_;
@@ -162,7 +162,7 @@ class SideEncoder {
     if (high_[index] == 0.0F) high_[index] = keys_ ? *begin : end[-1];
   }
 
-  /// x̂ = code · scale + min, with both as the page stores them; a constant group has scale 0 and codes 0.
+  /// x̂ = code · scale + min, with both as stored in the page; a constant group has scale 0 and codes 0.
   void choose_scales() {
     const SideTag d;
     const hn::Rebind<uint16_t, SideTag> d16;
@@ -172,7 +172,7 @@ class SideEncoder {
     HWY_ALIGN_MAX uint16_t scales[kMaxGroups];
     HWY_ALIGN_MAX uint16_t minima[kMaxGroups];
     for (int32_t i = 0; i < groups(); i += lanes) {
-      // A Hadamard rotation can carry numbers beyond the range of FP16.
+      // A Hadamard rotation can push values beyond the range of FP16.
       const auto low = hn::Max(hn::Min(hn::Load(d, low_ + i), largest), hn::Neg(largest));
       hn::Store(to_half(d, low), d16, minima + i);
       const auto minimum = from_half(d, minima + i);
@@ -197,7 +197,7 @@ class SideEncoder {
     return hn::BitCast(WordTag(), hn::ConvertTo(di, hn::Add(clamped, hn::Set(d, 0.5F))));
   }
 
-  /// Words of a block of rows: x is the first row's, `index` its scale's.
+  /// Packs a block of rows into words; x: first row, `index`: its scale.
   template <int kBits, int kElement>
   HWY_INLINE void add_codes(const float* x, int32_t index, WordVector& low, WordVector& high) const {
     constexpr int kFieldBits = kBits == 3 ? 2 : kBits;
@@ -230,7 +230,7 @@ class SideEncoder {
         add_codes<kBits, 0>(row(first) + lane, lane / group_ * count_ + first, low, high);
         hn::StoreU(low, d, low_words + block * plane.lanes + lane);
         if constexpr (kBits == 3) {
-          // A word of high bits serves two of low ones.
+          // A word of high bits serves two words of low bits.
           uint32_t* word = high_words + block / 2 * plane.lanes + lane;
           if (block % 2 != 0) high = hn::Or(hn::LoadU(d, word), hn::ShiftLeft<4>(high));
           hn::StoreU(high, d, word);
@@ -241,7 +241,7 @@ class SideEncoder {
     if constexpr (kBits == 3) clear_padding(layout_.high_plane(), high_words);
   }
 
-  /// Rows that fill the last block up have codes 0.
+  /// Fills the last block with codes 0.
   void pad_block(int32_t end) {
     std::fill(row(count_), row(end), 0.0F);
     for (int32_t i = count_; i < end; ++i) minimum_[i] = inverse_scale_[i] = 0.0F;
@@ -255,9 +255,9 @@ class SideEncoder {
 
   const SideLayout layout_;
   const bool keys_;
-  const int32_t count_;   // reduction elements
+  const int32_t count_;   // number of reduction elements
   const int32_t width_;   // lanes in use
-  const int32_t stride_;  // lanes of a row
+  const int32_t stride_;  // floats from row to row
   const int32_t group_;   // lanes that share a scale
   std::byte* out_;
   float* const x_;  // [count, rounded up][stride]

@@ -39,7 +39,7 @@ void FilledPages::begin(std::span<const size_t> slice) {
     const PageWrite& write = write_of(i);
     if (!needs_context(write)) continue;
     if (i % members == 0) groups_.push_back({&writes_, slice[i / members], float16_.data() + float16_.size()});
-    // A page that is only sealed lies in FP16 already.
+    // A page that is only sealed is already in FP16.
     const std::byte* page = write.source;
     if (write.token_count > 0) {
       page = staging_[i] = next;

@@ -1,4 +1,4 @@
-// Floats to FP16, rounded to the nearest, ties to even.
+// Floats to FP16, round to nearest even.
 #if defined(KVQ_APPEND_HALF_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_APPEND_HALF_INL_H
 #undef KVQ_APPEND_HALF_INL_H
@@ -15,7 +15,7 @@ namespace kvq::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Bits of the nearest halves. Magnitudes are below 65536, as those of all numbers that pages may hold.
+/// Bits of the nearest FP16 values. Magnitudes are below 65536, as in all pages.
 template <class D>
 HWY_INLINE hn::Vec<hn::Rebind<uint16_t, D>> to_half(D d, hn::Vec<D> x) {
   const hn::Rebind<uint16_t, D> d16;
@@ -24,14 +24,14 @@ HWY_INLINE hn::Vec<hn::Rebind<uint16_t, D>> to_half(D d, hn::Vec<D> x) {
   (void)d;
   return hn::BitCast(d16, hn::DemoteTo(dh, x));
 #else
-  // Where the processor has no such instruction Highway 1.0 truncates. As to_float16() in core/float16.h.
+  // Highway 1.0 truncates where the processor lacks the instruction. Same result as to_float16() in core/float16.h.
   const hn::Rebind<uint32_t, D> du;
   const hn::Rebind<int32_t, D> di;
   const auto bits = hn::BitCast(du, x);
   const auto magnitude = hn::And(bits, hn::Set(du, 0x7FFFFFFFU));
   const auto sign = hn::ShiftRight<16>(hn::Xor(bits, magnitude));
   const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 1U));
-  // Subtracts the difference of the exponents' biases, 112 << 23, and adds all but half a unit, or half a unit if odd.
+  // Subtracts the difference of the exponent biases, 112 << 23, and adds half a unit less one, or half a unit if odd.
   const auto normal = hn::ShiftRight<13>(hn::Add(hn::Add(magnitude, hn::Set(du, 0xC8000FFFU)), odd));
   const auto aligned = hn::Add(hn::BitCast(d, magnitude), hn::Set(d, 0.5F));
   const auto subnormal = hn::Sub(hn::BitCast(du, aligned), hn::Set(du, 0x3F000000U));
@@ -41,7 +41,7 @@ HWY_INLINE hn::Vec<hn::Rebind<uint16_t, D>> to_half(D d, hn::Vec<D> x) {
 #endif
 }
 
-/// FP16 numbers as floats.
+/// FP16 values as floats.
 template <class D>
 HWY_INLINE hn::Vec<D> from_half(D d, const uint16_t* halves) {
   const hn::Rebind<hwy::float16_t, D> dh;

@@ -1,4 +1,4 @@
-// The Hadamard rotation of 32 heads at once, with the sums of hadamard() in core/hadamard.h.
+// Hadamard rotation of 32 heads at once, with the order of sums of hadamard() in core/hadamard.h.
 #if defined(KVQ_APPEND_HADAMARD_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_APPEND_HADAMARD_INL_H
 #undef KVQ_APPEND_HADAMARD_INL_H
@@ -20,8 +20,8 @@ namespace kvq::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Sums and differences of numbers that are from `first` up to block / 2 apart, in n / block blocks. Two distances at a
-/// time, which halves the trips to memory.
+/// Butterflies over distances from `first` to block / 2, in n / block blocks. Two distances at a time halve the memory
+/// traffic.
 inline void butterflies(float* x, int32_t n, int32_t first, int32_t block) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<int32_t>(hn::Lanes(d));
@@ -64,7 +64,7 @@ HWY_INLINE hn::Vec<D> exchanged(D d, hn::Vec<D> x) {
   return hn::ConcatLowerUpper(d, x, x);
 }
 
-/// The same as butterflies() for numbers in one vector. A difference is a sum with the second number's sign turned.
+/// Butterflies within one vector. A difference is a sum with the second operand's sign flipped.
 template <int kDistance, class D>
 HWY_INLINE hn::Vec<D> butterfly(D d, hn::Vec<D> x) {
   if constexpr (kDistance >= hn::MaxLanes(D())) {
@@ -93,7 +93,7 @@ inline void hadamard_columns(float* x, int32_t head_dim, int32_t slots) {
   scale(x, head_dim * slots, hadamard_norm(block));
 }
 
-/// x: [slots][stride], of which padded_dim(head_dim) are in use.
+/// x: [slots][stride], padded_dim(head_dim) of each row in use.
 inline void hadamard_rows(float* x, int32_t slots, int32_t head_dim, int32_t stride) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<int32_t>(hn::Lanes(d));

@@ -1,4 +1,4 @@
-// Codes in bytes, `[channels][32 slots]`, to the words of a plane.
+// Byte codes `[channels][32 slots]` packed into the words of a plane.
 #if defined(KVQ_APPEND_PACK_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_APPEND_PACK_INL_H
 #undef KVQ_APPEND_PACK_INL_H
@@ -17,11 +17,11 @@ namespace kvq::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// The plane takes `kFieldBits` bits of each code from bit `kShift` on.
+/// The plane stores `kFieldBits` bits of each code from bit `kShift`.
 template <int kFieldBits, int kShift>
 class Packer {
  public:
-  /// Lanes are slots. Codes of channels that fill the last block up are zeros.
+  /// Lanes are slots. The last block is padded with codes 0.
   static void pack_keys(const uint8_t* codes, const PackedPlane& plane, uint32_t* words) {
     for (int32_t block = 0; block < plane.blocks(); ++block) {
       for (int32_t slot = 0; slot < kPageSlots; slot += 16) {
@@ -32,14 +32,13 @@ class Packer {
     }
   }
 
-  /// Lanes are channels.
   static void pack_values(const uint8_t* codes, const PackedPlane& plane, uint32_t* words) {
     const WordTag d;
     constexpr ptrdiff_t kRow = kPageSlots / 4;
     const auto lanes = static_cast<int32_t>(hn::Lanes(d));
     for (int32_t lane = 0; lane < plane.lanes; lane += lanes) {
       const auto* rows = reinterpret_cast<const uint32_t*>(codes + lane * kPageSlots);
-      hn::Vec<WordTag> fours[2][4];  // of slots
+      hn::Vec<WordTag> fours[2][4];  // four slots each
       load_columns(d, rows, kRow, fours[0]);
       load_columns(d, rows + 4, kRow, fours[1]);
       for (int32_t block = 0; block < kFieldBits; ++block) {
@@ -56,16 +55,16 @@ class Packer {
  private:
   using ByteTag = hn::FixedTag<uint8_t, 16>;
   using WordTag = hn::ScalableTag<uint32_t>;
-  static constexpr int32_t kFields = 8 / kFieldBits;  // of a byte
+  static constexpr int32_t kFields = 8 / kFieldBits;  // per byte
 
-  /// Codes are in bytes, whatever the tag.
+  /// Codes are bytes whatever the tag.
   template <class D>
   HWY_INLINE static hn::Vec<D> bits_of(D d, hn::Vec<D> codes) {
     constexpr auto kMask = static_cast<hn::TFromD<D>>(0x0101010101010101U * ((1U << kFieldBits) - 1U));
     return hn::And(hn::ShiftRight<kShift>(codes), hn::Set(d, kMask));
   }
 
-  /// The same byte of the words of 16 slots.
+  /// One byte of the words of 16 slots.
   HWY_INLINE static hn::Vec<ByteTag> joined_rows(const uint8_t* row) {
     const hn::FixedTag<uint16_t, 8> d;
     auto joined = hn::Zero(d);

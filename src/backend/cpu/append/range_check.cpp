@@ -15,7 +15,7 @@ bool fits_float16(std::span<const float> head) {
   return std::all_of(head.begin(), head.end(), [](float value) { return std::fabs(value) <= kMaxFloat16; });
 }
 
-/// Rotations keep the norm, so a head whose norm fits needs no closer look. False for NaN.
+/// Rotations keep the norm, so a head with a small enough norm fits. False for NaN.
 bool norm_fits_float16(std::span<const float> head) {
   float squares = 0.0F;
   for (const float value : head) squares += value * value;
@@ -38,7 +38,7 @@ void RangeCheck::inspect(Side side, const PageWrite& write) noexcept {
   }
 }
 
-/// Leaves what was found not to fit in `storage`.
+/// Leaves a head that does not fit in `storage`.
 bool RangeCheck::head_fits(Side side, size_t index, Head& storage) const noexcept {
   const bool keys = side == Side::kKeys;
   const std::span<float> head(storage.data(), static_cast<size_t>(tokens_.head_dim));

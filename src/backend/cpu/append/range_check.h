@@ -7,16 +7,16 @@
 
 namespace kvq::cpu {
 
-/// A close look at tokens of an append that may be too large for FP16 when they are stored.
+/// Second check of append tokens that may overflow FP16.
 class RangeCheck {
  public:
   explicit RangeCheck(const TokenBatch& tokens) : tokens_(tokens) {}
 
-  /// Look at one side of the tokens of a page. Called from any thread.
+  /// Inspect one side of a page's tokens; callable from any thread.
   void inspect(Side side, const PageWrite& write) noexcept;
 
   bool failed() const { return first_unfit_.load(std::memory_order_relaxed) != kNone; }
-  /// Throw KVQ_E_ARGUMENT about the first scalar that does not fit, of keys before values.
+  /// Throw KVQ_E_ARGUMENT about the first value that does not fit, keys before values.
   [[noreturn]] void report() const;
 
  private:
@@ -27,7 +27,7 @@ class RangeCheck {
   bool head_fits(Side side, size_t index, Head& storage) const noexcept;
 
   const TokenBatch& tokens_;
-  std::atomic<size_t> first_unfit_{kNone};  // index of a head among those of all keys, then all values
+  std::atomic<size_t> first_unfit_{kNone};  // index of the first head, all keys before all values
 };
 
 }  // namespace kvq::cpu

@@ -1,4 +1,4 @@
-// Angles of many positions from those of few.
+// Rotation angles of many positions from those of few.
 #if defined(KVQ_APPEND_TURN_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_APPEND_TURN_INL_H
 #undef KVQ_APPEND_TURN_INL_H
@@ -15,8 +15,8 @@ namespace kvq::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Store x as float if every number within 2^-50 of it rounds to the same one. The product of two numbers of size 1,
-/// each off by 2^-53 at most, is off by less than 5·2^-53, and so is what the C library gives for it by another 2^-53.
+/// Stores x as float if every number within 2^-50 rounds to the same float. The product of two factors of magnitude 1,
+/// each off by at most 2^-53, is off by less than 5·2^-53, and the C library's result by another 2^-53.
 template <class D, class V>
 HWY_INLINE bool store_certain(D d, V x, float* out) {
   const hn::Rebind<float, D> df;

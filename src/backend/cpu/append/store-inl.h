@@ -1,4 +1,4 @@
-// Tokens to slots of FP16 pages: conversion, rotation, and the transposition that the layout of a page is.
+// Tokens to slots of FP16 pages: conversion, RoPE and the transposition into page layout.
 #if defined(KVQ_APPEND_STORE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_APPEND_STORE_INL_H
 #undef KVQ_APPEND_STORE_INL_H
@@ -23,19 +23,18 @@ namespace kvq::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Head sizes are multiples of 8, so that vectors of 8 or 4 never reach beyond a row.
+// Head sizes are multiples of 8, so vectors of 8 or 4 never cross the end of a row.
 using RowTag = hn::CappedTag<float, 8>;
 using RowVector = hn::Vec<RowTag>;
 
-/// Into the second-level cache, the row that will be read a whole side of a page later: rows of a head are far apart,
-/// so that the processor foresees few of them.
+/// Prefetches into L2 the row read one page side later: rows of a head are too far apart for the hardware prefetcher.
 HWY_INLINE void prefetch_later(const HeadRows& rows, int32_t i) {
   const std::byte* row = rows.later + static_cast<size_t>(i) * rows.later_stride;
   const size_t bytes = static_cast<size_t>(rows.head_dim) * (rows.dtype == KVQ_F32 ? 4 : 2);
   for (size_t at = 0; at < bytes; at += kDataAlignment) prefetch(row + at);
 }
 
-/// Reads a tensor's scalars as floats and keeps an eye on their size.
+/// Reads a tensor's scalars as floats and tracks their magnitude.
 template <kvq_dtype kType>
 class Scalars {
   using Bits = std::conditional_t<kType == KVQ_F32, uint32_t, uint16_t>;
@@ -57,12 +56,12 @@ class Scalars {
     }
   }
 
-  /// Bits of magnitudes are in the order of the numbers, infinity and NaN at the end.
+  /// Magnitude bits order like the numbers, infinity and NaN last.
   HWY_INLINE bool certainly_fit() const {
     constexpr uint32_t kLimit = kType == KVQ_F32   ? std::bit_cast<uint32_t>(kCertainlyFits)
                                 : kType == KVQ_F16 ? to_float16(kCertainlyFits)
                                                    : to_bfloat16(kCertainlyFits);
-    const hn::RebindToSigned<BitsTag> d;  // which every instruction set can compare
+    const hn::RebindToSigned<BitsTag> d;  // signed: comparable on every instruction set
     const auto limit = hn::Set(d, static_cast<std::make_signed_t<Bits>>(kLimit));
     return hn::AllFalse(d, hn::Gt(hn::BitCast(d, largest_), limit));
   }
@@ -107,7 +106,7 @@ HWY_INLINE void rotate_head(const Rope& rope, const float* angles, float* head) 
   for (; pair < rope.pairs(); ++pair) rotate_pairs(hn::CappedTag<float, 1>(), rope, angles, pair, head);
 }
 
-/// Four slots of words to the plane: a transposition.
+/// Transposes words of four slots into the plane.
 HWY_INLINE void store_four_slots(const uint32_t* rows, size_t stride, uint32_t* words) {
   const hn::FixedTag<uint32_t, 4> d;
   const hn::FixedTag<uint64_t, 2> d64;
@@ -157,7 +156,7 @@ bool store_keys_of(const HeadRows& rows, const Rope& rope, const float* angles, 
   return scalars.certainly_fit();
 }
 
-/// One slot beside another, which stays as it is.
+/// Writes one slot and keeps its neighbour.
 template <kvq_dtype kType>
 HWY_INLINE void store_value_slot(Scalars<kType>& scalars, const std::byte* row, int32_t head_dim, int32_t slot,
                                  uint32_t* words) {

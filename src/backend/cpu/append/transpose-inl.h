@@ -16,7 +16,7 @@ namespace kvq::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// A vector of blocks of four words that are `stride` apart.
+/// Blocks of four words, `stride` apart, as one vector.
 template <class D>
 HWY_INLINE hn::Vec<D> load_blocks(D d, const uint32_t* from, ptrdiff_t stride) {
   if constexpr (hn::MaxLanes(D()) == 4) {
@@ -29,7 +29,7 @@ HWY_INLINE hn::Vec<D> load_blocks(D d, const uint32_t* from, ptrdiff_t stride) {
   }
 }
 
-/// Four neighbouring columns of a matrix whose rows are `stride` apart, lanes being rows.
+/// Four neighbouring columns of a matrix with `stride` words per row; lanes are rows.
 template <class D>
 HWY_INLINE void load_columns(D d, const uint32_t* from, ptrdiff_t stride, hn::Vec<D> (&columns)[4]) {
   const hn::Repartition<uint64_t, D> d64;

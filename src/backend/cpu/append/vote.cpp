@@ -8,7 +8,7 @@
 namespace kvq::cpu {
 namespace {
 
-// Of one page, roughly: enough to tell whether a loop is worth sharing.
+// Rough cost, to decide whether a loop is worth sharing.
 constexpr double kMicrosecondsOfPage = 20.0;
 
 }  // namespace

@@ -6,7 +6,7 @@
 
 namespace kvq::cpu {
 
-/// As Voting::vote(). Every instruction set counts the same.
+/// Implementation of Voting::vote(); every instruction set counts the same.
 void vote(std::span<const PageToRoute> pages, const PositionTurns& turns, const RouterNetwork& network,
           Parallel& parallel, std::span<int32_t> counts);
 

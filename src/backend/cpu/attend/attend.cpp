@@ -19,7 +19,7 @@ namespace {
 constexpr float kLog2E = 1.44269504F;
 constexpr double kLn2 = 0.69314718055994530942;
 
-/// Sinks are read before anything is written.
+/// Sinks are checked before anything is written.
 void check_sinks(const AttendBatch& batch) {
   for (int32_t head = 0; batch.sinks != nullptr && head < batch.q_heads; ++head) {
     const float sink = batch.sinks[head];
@@ -38,7 +38,7 @@ void add_sink(SoftmaxState& state, float sink) {
   state.maximum = maximum;
 }
 
-/// One call of attend: prepare queries, run items, merge their partials.
+/// One attend call: prepare queries, run items, merge their partials.
 class AttendCall {
  public:
   AttendCall(const AttendBatch& batch, const KernelTable& kernels, AttendWorkspace& workspace)
@@ -50,7 +50,7 @@ class AttendCall {
         layout_(sizes_.layout()),
         group_(sizes_.group()) {}
 
-  /// Everything that may allocate. `largest`: numbers that weigh() needs beside.
+  /// Makes every allocation of the call. `largest`: extra floats for weigh().
   void plan(int32_t n_threads, size_t largest) {
     for (const AttendSequence& sequence : batch_.sequences) {
       for (int32_t head = 0; head < batch_.kv_heads; ++head) {
@@ -80,7 +80,7 @@ class AttendCall {
                  [this](int32_t i) noexcept { merge(workspace_.merges[static_cast<size_t>(i)]); });
   }
 
-  /// Softmax weights instead of values, of the only sequence: first what they are relative to, then they themselves.
+  /// Softmax weights instead of values, for a batch of one sequence: maxima and sums first, then weights.
   void weigh(Parallel& parallel, Pooling group, std::span<float* const> masses) {
     prepare_queries(parallel);
     const auto items = static_cast<int32_t>(workspace_.items.size());
@@ -102,14 +102,14 @@ class AttendCall {
   }
 
  private:
-  /// Of weigh(): zeros between the heads' turns; null if they are not needed.
+  /// Largest weights of weigh(), zeroed between heads; null if unused.
   float* largest(int32_t head) const {
     if (workspace_.largest.empty()) return nullptr;
     const int32_t* counts = batch_.sequences.front().page_counts;
     return workspace_.largest.data() + static_cast<ptrdiff_t>(std::accumulate(counts, counts + head, 0)) * kPageSlots;
   }
 
-  /// Give all items of the same rows the maxima and sums of whole rows.
+  /// Gives all items of the same rows the maxima and sums of whole rows.
   void share_states(const AttendMerge& merge) noexcept {
     const AttendItem* items = workspace_.items.data() + merge.first_item;
     for (int32_t row = 0; row < items[0].row_count; ++row) {
@@ -126,7 +126,7 @@ class AttendCall {
     }
   }
 
-  /// Query token and head of a row of an item.
+  /// Query token and head of an item's row.
   struct QueryHead {
     size_t query;
     size_t head;
@@ -178,8 +178,8 @@ class AttendCall {
     return partials;
   }
 
-  /// Items of all heads that read the same pages follow each other if pages hold what other heads need: what one item
-  /// reads is then in the cache for the next.
+  /// If pages hold data of other heads, items of all heads over the same pages run one after another: the next item
+  /// finds the data in the cache.
   void order_items() {
     Vector<int32_t>& order = workspace_.order;
     order.resize(workspace_.items.size());
@@ -247,7 +247,7 @@ class AttendCall {
     }
   }
 
-  /// Rows that are decoded together.
+  /// Merges rows whose sums are decoded together.
   void merge_block(const AttendMerge& merge, int32_t row, int32_t rows) noexcept {
     const AttendItem& first = workspace_.items[merge.first_item];
     alignas(kDataAlignment) std::array<float, static_cast<size_t>(kBlockRows * kMaxHeadDim)> outputs{};
@@ -270,7 +270,7 @@ class AttendCall {
     }
   }
 
-  /// m = max mᵢ; l = Σ lᵢ 2^{mᵢ−m}; o = Σ oᵢ 2^{mᵢ−m}, still to be divided by l.
+  /// m = max mᵢ; l = Σ lᵢ 2^{mᵢ−m}; o = Σ oᵢ 2^{mᵢ−m}, not yet divided by l.
   SoftmaxState merge_row(const AttendMerge& merge, int32_t row, float* output) noexcept {
     const AttendItem* items = workspace_.items.data() + merge.first_item;
     const auto width = static_cast<int32_t>(layout_.width);
@@ -301,7 +301,7 @@ class AttendCall {
            static_cast<size_t>(row) * layout_.sums;
   }
 
-  /// Sums of all items meet in those of the first.
+  /// Accumulates the sums of all items in the first one.
   void add_sums(const AttendItem& first, const AttendItem& item, int32_t row, float weight) const noexcept {
     float* to = sums_of(first, row);
     const float* from = sums_of(item, row);
@@ -330,7 +330,7 @@ class AttendCall {
   int32_t group_;
 };
 
-/// Slots of all heads of a batch's only sequence.
+/// Slots of all heads in a batch of one sequence.
 size_t slots_of(const AttendBatch& batch) {
   const int32_t* counts = batch.sequences.front().page_counts;
   return std::accumulate(counts, counts + batch.kv_heads, size_t{0}) * kPageSlots;

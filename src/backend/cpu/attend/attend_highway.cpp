@@ -1,4 +1,4 @@
-// What attention needs whatever the pages, compiled once per Highway target: this file includes itself through
+// Compiles the attention kernels shared by all formats once per Highway target: this file includes itself through
 // foreach_target.h.
 #include "backend/cpu/dispatch/highway.h"
 

@@ -14,7 +14,7 @@ struct SlotRange {
   int32_t end;
 };
 
-/// The slots of a page at positions in (position − window, position]; positions ascend within a page.
+/// Slots of a page at positions in (position − window, position]; positions ascend within a page.
 SlotRange visible_slots(const Page& page, int32_t position, int32_t window) {
   const int64_t after = window > 0 ? static_cast<int64_t>(position) - window : -1;
   SlotRange range{0, page.count};
@@ -27,7 +27,7 @@ SlotRange visible_slots(const Page& page, int32_t position, int32_t window) {
   return range;
 }
 
-/// One item at work: tiles of pages, blocks of rows.
+/// Execution of one item: tiles of pages, blocks of rows.
 class ItemRun {
  public:
   ItemRun(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries, const KernelTable& kernels,
@@ -83,7 +83,7 @@ class ItemRun {
   void weigh(const SlotWeights& weights) {
     for_each_block([this, &weights](const Page* const* pages, int32_t count, int32_t row, int32_t rows) {
       for (int32_t i = 0; i < rows; ++i) {
-        SoftmaxState state = states_[row + i];  // of the whole row already: probabilities are relative to its maximum
+        SoftmaxState state = states_[row + i];  // the whole row's state: probabilities are relative to its maximum
         softmax(i, count * kPageSlots, state);
         add_weights(weights, pages, count, row + i, scores_.data() + i * kTileSlots);
       }
@@ -96,10 +96,10 @@ class ItemRun {
     for (int32_t row = 0; row < item_.row_count; ++row) states_[row].maximum = kMinusInfinity;
   }
 
-  /// Attend to pages of one format after those of another: each format's lie next to each other in memory, and what is
-  /// prefetched is what comes next. The order does not matter to a softmax.
+  /// Sorts pages by format: pages of one format are neighbours in memory, so prefetching runs along them. The softmax
+  /// does not depend on the order.
   void group_by_format() {
-    std::array<const PageFormat*, kSplitPages> formats;  // null once the page has its place
+    std::array<const PageFormat*, kSplitPages> formats;  // null once the page is placed
     for (int32_t i = 0; i < item_.page_count; ++i) formats[static_cast<size_t>(i)] = pages_[i]->format();
     auto next = grouped_.begin();
     for (int32_t first = 0; first < item_.page_count; ++first) {
@@ -135,13 +135,13 @@ class ItemRun {
 
   int32_t position(int32_t row) const { return row_positions_[static_cast<size_t>(row)]; }
 
-  /// Drop pages at both ends that none of the rows sees.
+  /// Drops pages at both ends that no row sees.
   void narrow(const Page* const*& pages, int32_t& count, int32_t row, int32_t rows) const {
     for (; count > 0 && !any_visible(*pages[0], row, rows); --count) ++pages;
     while (count > 0 && !any_visible(*pages[count - 1], row, rows)) --count;
   }
 
-  /// What is done once for all rows of the item.
+  /// Work done once for all rows of the item.
   void prepare(const Page* const* pages, int32_t count) {
     if (context_ == nullptr) return;
     narrow(pages, count, 0, item_.row_count);
@@ -156,7 +156,7 @@ class ItemRun {
     return false;
   }
 
-  /// Whether each of the rows sees each of 32 tokens: of nearly all pages.
+  /// Fast path for almost all pages: every row sees all 32 tokens.
   bool all_visible(const Page& page, int32_t row, int32_t rows) const {
     const int32_t last = page.last_position();
     bool all = page.count == kPageSlots;
@@ -167,18 +167,18 @@ class ItemRun {
     return all;
   }
 
-  /// The page to prefetch while this one is read. Its record was asked for a tile earlier.
+  /// Page to prefetch while this one is read; its record was prefetched one tile earlier.
   const Page& later(const Page* const* page) const {
     const bool exists = list_end_ - page > kTilePages;
     return exists && page[kTilePages]->format() == (*page)->format() ? *page[kTilePages] : **page;
   }
 
-  /// Ask for the record `ahead` pages after one of the list, if the list is that long.
+  /// Prefetches the record `ahead` pages further, within the list.
   void prefetch_record(const Page* const* page, ptrdiff_t ahead) const {
     if (list_end_ - page > ahead) prefetch(page[ahead]);
   }
 
-  /// The first tile has no earlier one to be prefetched from.
+  /// No earlier tile prefetched the first one.
   void prefetch_first_tile() const {
     const ptrdiff_t pages = std::min(item_.page_count, kTilePages);
     for (ptrdiff_t i = 0; i < pages + kTilePages; ++i) prefetch_record(pages_, i);
@@ -188,7 +188,7 @@ class ItemRun {
     }
   }
 
-  /// The first page, or all up to the first whose keys need no context; returns how many.
+  /// Scores the first page, or all pages before the next one that needs no context; returns their number.
   int32_t score_pages(const Page* const* at, int32_t index, int32_t count, int32_t row, int32_t rows) {
     const SideFormat& format = at[0]->format()->keys;
     float* scores = scores_.data() + index * kPageSlots;
@@ -224,12 +224,12 @@ class ItemRun {
     }
   }
 
-  /// Turns the scores of a block's row into probabilities; returns the factor for what has been summed up before.
+  /// Replaces the scores of a block's row by probabilities; returns the factor for earlier sums.
   float softmax(int32_t block_row, int32_t slots, SoftmaxState& state) {
     return kernels_.softmax(scores_.data() + block_row * kTileSlots, slots, batch_.softcap, &state);
   }
 
-  /// Weights of one row. A query's row for its last head leaves no largest weights behind.
+  /// Adds the weights of one row. The row of a query's last head resets the largest weights.
   void add_weights(const SlotWeights& weights, const Page* const* pages, int32_t count, int32_t row,
                    const float* probabilities) const {
     const float sum = states_[row].sum;
@@ -262,10 +262,10 @@ class ItemRun {
     kernels_.blend(of_row, factor, of_row, 0.0F, static_cast<int32_t>(width));
   }
 
-  /// In the head's list.
+  /// Place in the head's list.
   ptrdiff_t place(const Page* const* at) const { return item_.page_begin + (at - pages_); }
 
-  /// Values of the run of equal formats that starts at `pages`; returns its length.
+  /// Adds the values of the run of equal formats that starts at `pages`; returns its length.
   int32_t add_values(const Page* const* pages, int32_t first, int32_t count, int32_t row, int32_t rows) {
     const SideFormat& format = pages[0]->format()->values;
     const ValueKernel kernel = kernels_.side(format).values;
@@ -299,7 +299,7 @@ class ItemRun {
   std::array<int32_t, kItemRows> row_positions_;
   const Page* const* pages_;
   std::array<const Page*, kSplitPages> grouped_;
-  const Page* const* list_end_;  // of the whole list: prefetching runs ahead into the next item
+  const Page* const* list_end_;  // end of the whole list: prefetching runs ahead into the next item
   ContextItem context_item_;
   ContextAttentionPointer context_;  // null: no page needs its layer's context
   alignas(kDataAlignment) std::array<float, static_cast<size_t>(kBlockRows* kTileSlots)> scores_{};

@@ -9,7 +9,7 @@ namespace kvq::cpu {
 
 inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-/// Where one row's partial result lies: {maximum, sum}, padding, then outputs. Floats.
+/// Position of one row's partial result, in floats: {maximum, sum}, padding, then outputs.
 struct PartialLayout {
   PartialLayout(const AttendBatch& batch, const KernelTable& kernels)
       : width(static_cast<size_t>(padded_dim(batch.head_dim))),
@@ -18,7 +18,7 @@ struct PartialLayout {
 
   size_t width;
   bool rotated;
-  size_t sums;  // of a row
+  size_t sums;  // floats of sums in a row
 
   static constexpr size_t kState = 16;  // keeps outputs aligned
   /// Rows are laid out as [rows] states, [rows, width] plain outputs, [rows, width] rotated outputs, [rows, sums].
@@ -39,32 +39,32 @@ struct PartialLayout {
   }
 };
 
-/// Rows of a work item and what they may see.
+/// Rows of a work item and their positions.
 struct ItemQueries {
   const float* plain;        // [row_count, head_dim]
-  const float* rotated;      // the same after a Hadamard rotation, or null
-  const int32_t* rounded;    // those as RoundedQueries, or null
-  const int32_t* positions;  // of the sequence's query tokens
+  const float* rotated;      // `plain` after a Hadamard rotation, or null
+  const int32_t* rounded;    // `rotated` as RoundedQueries, or null
+  const int32_t* positions;  // positions of the sequence's query tokens
   int32_t first_row;         // row i has the position of query token (first_row + i) / group
   int32_t group;
 };
 
-/// Attention of an item's rows over its pages, into its partial. work: what the plan of its way says.
+/// Attention of an item's rows over its pages, written to its partial. work: bytes required by the plan of its path.
 void run_item(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries, const KernelTable& kernels,
               float* partial, std::byte* work);
 
-/// The same without values: only states are left in the partial.
+/// Computes only the states of the partial, without values.
 void measure_item(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries,
                   const KernelTable& kernels, float* partial, std::byte* work);
 
-/// What each slot of a head's list gets of the attention of its queries.
+/// Attention that each slot of a head's list receives from the queries.
 struct SlotWeights {
-  Pooling group;   // over the query heads of a query
+  Pooling group;   // pooling over the query heads of a KV head
   float* mass;     // [slots]
   float* largest;  // [slots], zeros before and after; only for Pooling::kMax
 };
 
-/// Add an item's softmax weights, whose partial has the states of whole rows. Items of a head follow each other.
+/// Add the softmax weights of an item whose partial has the states of whole rows. Items of a head follow each other.
 void weigh_item(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries,
                 const KernelTable& kernels, float* partial, std::byte* work, const SlotWeights& weights);
 

@@ -5,7 +5,7 @@
 
 namespace kvq::cpu {
 
-/// Loops of the caller's, whose threads nobody knows, may have to wait for each other.
+/// A host's parallel loop may have more threads than known here; the excess waits.
 size_t CallSizes::items_at_once(int32_t n_threads) {
   return n_threads > 0 ? static_cast<size_t>(n_threads) : std::max(1U, std::thread::hardware_concurrency());
 }
@@ -15,7 +15,7 @@ namespace {
 template <typename T>
 void grow(Vector<T>& vector, size_t n) {
   if (vector.size() >= n) return;
-  vector.reserve(n);  // no more than that
+  vector.reserve(n);  // resize alone may take more
   vector.resize(n);
 }
 
@@ -74,7 +74,7 @@ uint64_t workspace_bytes(const ExpectedCall& call, const KernelTable& kernels, i
     const auto sequences = static_cast<size_t>(call.sequences);
     sizes.add(sequences * static_cast<size_t>(layer.kv_heads), call.queries, call.pages);
     AttendSizes of_layer = sizes.sum(sequences * static_cast<size_t>(call.queries), n_threads);
-    if (call.weighed == Pooling::kMax) {  // of one sequence after the other
+    if (call.weighed == Pooling::kMax) {  // sequences run one after another
       of_layer.largest = static_cast<size_t>(layer.kv_heads) * static_cast<size_t>(call.pages) * kPageSlots;
     }
     most.join(of_layer);

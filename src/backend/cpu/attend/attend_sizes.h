@@ -1,4 +1,4 @@
-// How a call of attention is cut into work items, and what that takes of the work space.
+// Division of an attention call into work items, and the work space it takes.
 #pragma once
 
 #include "backend/cpu/attend/attend_item.h"
@@ -8,13 +8,13 @@
 
 namespace kvq::cpu {
 
-/// How the queries of one head and the pages of its list become work items: stretches of rows by stretches of pages.
+/// Division of one head's queries and list into work items: ranges of rows by ranges of pages.
 struct HeadCut {
   int32_t rows;
   int32_t item_rows;
   int32_t item_pages;
-  int32_t way;        // to pages that need their layer's context
-  size_t work_bytes;  // of an item
+  int32_t way;        // for pages that need their layer's context
+  size_t work_bytes;  // per item
 };
 
 /// Words of a row of rounded queries.
@@ -22,7 +22,7 @@ inline size_t rounded_stride(int32_t head_dim) {
   return static_cast<size_t>(RoundedQueries::stride_of(RoundedQueries::words_of(head_dim)));
 }
 
-/// Adds up what a call takes, from numbers alone.
+/// Adds up the sizes of a call without making it.
 class CallSizes {
  public:
   CallSizes(const AttendBatch& batch, const KernelTable& kernels)
@@ -35,13 +35,13 @@ class CallSizes {
   /// Null: no page needs its layer's context.
   const ContextCodec* codec() const { return codec_; }
   const PartialLayout& layout() const { return layout_; }
-  /// Query heads of a KV head.
+  /// Query heads per KV head.
   int32_t group() const { return group_; }
 
   HeadCut cut(int32_t queries, int32_t pages) const {
     const int32_t rows = queries * group_;
     const ContextPlan plan = codec_ != nullptr ? codec_->plan(batch_, kernels_, rows) : ContextPlan{0, kItemRows, 0};
-    // Many rows are work enough without splitting the pages, and their partials would be large.
+    // Many rows are enough parallel work without splitting pages, and their partials would be large.
     const int32_t item_pages = rows <= kItemRows ? kSplitPages : std::max(pages, 1);
     return {.rows = rows,
             .item_rows = plan.item_rows,
@@ -49,7 +49,7 @@ class CallSizes {
             .way = plan.way,
             .work_bytes = plan.work_bytes};
   }
-  /// Heads with that many queries and pages.
+  /// Adds `heads` heads with `queries` queries and `pages` pages each.
   void add(size_t heads, int32_t queries, int32_t pages) {
     const HeadCut head = cut(queries, pages);
     work_bytes_ = std::max(work_bytes_, head.work_bytes);
@@ -58,7 +58,7 @@ class CallSizes {
     items_ += heads;
     partials_ += heads * layout_.item_floats(head.rows);
   }
-  /// Of all that was added, `queries` tokens together.
+  /// Sizes of everything added, `queries` tokens in total.
   AttendSizes sum(size_t queries, int32_t n_threads) const {
     const size_t rows = queries * static_cast<size_t>(batch_.q_heads) + kBlockRows;
     const size_t floats = rows * static_cast<size_t>(batch_.head_dim);
@@ -87,7 +87,7 @@ class CallSizes {
   size_t items_ = 0;
   size_t merges_ = 0;
   size_t partials_ = 0;
-  size_t work_bytes_ = 0;  // of the item that needs most
+  size_t work_bytes_ = 0;  // largest item
 };
 
 }  // namespace kvq::cpu

@@ -1,4 +1,4 @@
-// Codes of pages in registers, and their int8 dot products with fixed-point operands.
+// Page codes in registers, and their int8 dot products with fixed-point operands.
 #pragma once
 
 #include "backend/cpu/attend/fixed_point_avx512vnni.h"
@@ -8,13 +8,13 @@
 #include <hwy/base.h>
 #include <immintrin.h>
 
-// Only the functions below may use these instructions; inline functions of other headers stay portable.
+// Limited to the functions below: inline functions of other headers stay portable.
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,avx2,fma,f16c")
 
 namespace kvq::cpu {
 namespace {
 
-/// Sixteen words of a page side; codes<f>() are the bytes of field f.
+/// Sixteen words of a page side; codes<f>() returns field f of every byte.
 template <int kBits>
 struct CodeWords {
   __m512i low;
@@ -104,7 +104,7 @@ struct Accumulators {
 
   inline __m512 value(int r, int a) const {
     if constexpr (kTwoPasses<kBits>) {
-      // The sums of both passes are exact, their combination would not fit 32 bits.
+      // Sums of both passes are exact; their combination would overflow 32 bits.
       return _mm512_fmadd_ps(_mm512_cvtepi32_ps(high[r][a]), _mm512_set1_ps(256.0F), _mm512_cvtepi32_ps(low[r][a]));
     } else {
       return _mm512_cvtepi32_ps(low[r][a]);

@@ -1,10 +1,10 @@
-// Integer pages multiplied as they are: int8 dot products of codes with fixed-point queries and probabilities.
+// Integer pages multiplied without decoding: int8 dot products of codes with fixed-point queries and probabilities.
 //
 // A page's scales fold into the other operand, which is then rounded to fixed point with one step per row and page (or
-// group): 16 bits in two int8 passes for 8-bit codes, 8 bits in one pass for smaller ones, whose own rounding is
-// coarser. Codes are taken relative to the middle of their range, so that the rounding error of the operand meets
-// small numbers: with f = δ·i + ε, Σ f·code + Σ x·min = δ·Σ i·code + Σ x·(min + mid·scale) − mid·δ·Σ i + Σ ε·(code −
-// mid), and the last sum is what is neglected.
+// group): 16 bits in two int8 passes for 8-bit codes; 8 bits in one pass for smaller codes, whose own rounding is
+// coarser. Codes are taken relative to the middle of their range, so that the operand's rounding error meets small
+// numbers: with f = δ·i + ε, Σ f·code + Σ x·min = δ·Σ i·code + Σ x·(min + mid·scale) − mid·δ·Σ i + Σ ε·(code − mid),
+// and the last sum is neglected.
 #pragma once
 
 #include "backend/cpu/attend/kernels.h"
@@ -12,7 +12,7 @@
 #include <hwy/base.h>
 #include <immintrin.h>
 
-// Only the functions below may use these instructions; inline functions of other headers stay portable.
+// Limited to the functions below: inline functions of other headers stay portable.
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,avx2,fma,f16c")
 
 namespace kvq::cpu {
@@ -25,11 +25,11 @@ inline constexpr float kMiddle = static_cast<float>((1 << kBits) - 1) / 2.0F;
 template <int kBits>
 inline constexpr bool kTwoPasses = kBits == 8;
 
-/// The largest fixed-point integer: the high byte of two stays within seven bits after rounding.
+/// The largest fixed-point integer: the high byte of a two-pass integer stays within seven bits after rounding.
 template <int kBits, bool kSigned>
 inline constexpr float kTop = kTwoPasses<kBits> ? 32639.0F : (kSigned ? 127.0F : 255.0F);
 
-/// Bytes of up to four rows, kRowWords words each, in the order in which words hold codes.
+/// Bytes of up to four rows, kRowWords words each, in the order of codes in words.
 template <int kBits, int kRowWords>
 struct FixedPoint {
   alignas(64) int32_t low[kBlockRows][kRowWords];
@@ -48,7 +48,7 @@ inline __m256i low_bytes(__m512i first, __m512i second) {
   return _mm512_castsi512_si256(_mm512_permutex2var_epi8(first, low_of_each, second));
 }
 
-/// What the high byte of a two-pass integer is taken from: low bytes are signed, so the high one rounds.
+/// Source of the high byte of a two-pass integer, rounded because the low byte is signed.
 inline __m512i upper_byte(__m512i rounded) {
   return _mm512_srli_epi32(_mm512_add_epi32(rounded, _mm512_set1_epi32(128)), 8);
 }
@@ -65,7 +65,7 @@ struct Maximum {
   static inline __m128 of(__m128 a, __m128 b) { return _mm_max_ps(a, b); }
 };
 
-/// Lane r of the result reduces the vector of row r. Rows beyond the block's are zero.
+/// Lane r of the result reduces row r's vector; rows beyond the block's are zero.
 template <typename Operation, int kRows>
 inline __m128 reduce_rows(const __m512 (&rows)[kRows]) {
   const __m512 zero = _mm512_setzero_ps();

@@ -1,4 +1,5 @@
-// FP16 pages: words hold two reduction elements, so a vector of halves is half as many lanes, twice.
+// Kernels of FP16 pages: a word holds two reduction elements, so a vector of FP16 values covers half as many lanes,
+// twice.
 #if defined(KVQ_ATTEND_FLOAT16_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_ATTEND_FLOAT16_INL_H
 #undef KVQ_ATTEND_FLOAT16_INL_H
@@ -21,7 +22,7 @@ using FloatTag = hn::ScalableTag<float>;
 using HalfTag = hn::Rebind<hwy::float16_t, FloatTag>;
 using FloatVector = hn::Vec<FloatTag>;
 
-// Accumulators a row: with four rows they, the operands and a broadcast fill the register file.
+// Accumulators per row: with four rows they, the operands and a broadcast fill the register file.
 #if HWY_TARGET == HWY_AVX3
 inline constexpr int kPairVectors = 4;
 #else
@@ -36,7 +37,7 @@ HWY_INLINE FloatVector broadcast_pair(const float* pair) {
   return hn::BitCast(FloatTag(), hn::Set(d64, bits));
 }
 
-/// acc[r][a] += halves[a] · pair[r], where lane pairs are the two elements of a word.
+/// acc[r][a] += x[a] · pair[r] over FP16 values x; lane pairs are the two elements of a word.
 template <int kRows, int kVectors>
 HWY_INLINE void multiply_pairs(const hwy::float16_t* halves, const hwy::float16_t* later, const float* pairs,
                                size_t pair_stride, FloatVector (&acc)[kRows][kVectors]) {
@@ -53,7 +54,7 @@ HWY_INLINE void multiply_pairs(const hwy::float16_t* halves, const hwy::float16_
   }
 }
 
-/// Sum of the two elements of each word of two vectors: one lane a word.
+/// Adds the two elements of each word of two vectors: one lane per word.
 HWY_INLINE FloatVector add_pairs(FloatVector first, FloatVector second) {
   const FloatTag d;
   return hn::Add(hn::ConcatEven(d, second, first), hn::ConcatOdd(d, second, first));

@@ -23,13 +23,13 @@ using IntegerVector = hn::Vec<IntegerTag>;
 using CodeTag = hn::ScalableTag<float>;
 using CodeVector = hn::Vec<CodeTag>;
 
-/// One vector of words of a page side: what the next block of reduction elements is taken from.
+/// One vector of words of a page side, for the next block of reduction elements.
 template <int kBits>
 struct Words {
   IntegerVector low;
   IntegerVector high;  // 3 bits only: the high-bit plane, shifted so that element e of the block is at field e
 
-  /// `block` counts blocks of the low plane, `lane` is the first lane.
+  /// `block`: block of the low plane, `lane`: first lane.
   HWY_INLINE void load(const SideLayout& layout, const SideData& side, int32_t block, int32_t lane) {
     const IntegerTag d;
     const int32_t lanes = layout.low_plane().lanes;

@@ -1,4 +1,4 @@
-// What an instruction set provides for attending to pages.
+// An instruction set's attention kernels.
 #pragma once
 
 #include "backend/cpu/attend/rounded_queries.h"
@@ -12,12 +12,11 @@
 
 namespace kvq::cpu {
 
-/// Pages whose scores are formed before their values are read: long enough to amortise the softmax, short enough that
-/// scores stay in the first-level cache.
+/// Pages scored before their values are read: enough to amortise the softmax, few enough to keep scores in L1.
 inline constexpr int32_t kTilePages = 8;
 inline constexpr int32_t kTileSlots = kTilePages * kPageSlots;
-/// What is added to rounded weights of values before their fractions are cut off, between 0 and 1: spread evenly over
-/// the tokens of a page, so that many small weights are not all lost beside a large one.
+/// Added to rounded weights of values before truncation, between 0 and 1: spread evenly over the tokens of a page, so
+/// that many small weights are not all lost beside a large one.
 alignas(64) inline constexpr std::array<float, kPageSlots> kDither = {
     0.015625F, 0.515625F, 0.265625F, 0.765625F, 0.140625F, 0.640625F, 0.390625F, 0.890625F,
     0.078125F, 0.578125F, 0.328125F, 0.828125F, 0.203125F, 0.703125F, 0.453125F, 0.953125F,
@@ -26,13 +25,13 @@ alignas(64) inline constexpr std::array<float, kPageSlots> kDither = {
 /// Query rows that share one pass over a page. Kernels exist for 1, 2 and 4; 3 runs as 4 with a row of padding.
 inline constexpr int32_t kBlockRows = 4;
 
-/// What kernels need to know about one side of a page.
+/// Shape parameters of one page side, as kernels need them.
 struct SideShape {
   int32_t head_dim;
   int32_t group;   // channels per scale of an integer value page
   bool page_mean;  // gain–shape keys are relative to the mean of their page
 
-  /// For codes of which kernels know the width.
+  /// For codes of a width known to kernels.
   constexpr SideLayout layout(Side side, CodeType code) const {
     return {.side = side,
             .code = code,
@@ -42,17 +41,17 @@ struct SideShape {
   }
 };
 
-/// One side of a page, and of the page that will be read a tile later: kernels prefetch it line by line, since pages
-/// lie anywhere and the processor's own prefetchers stop at the end of each.
+/// One side of a page, and of the page read one tile later: kernels prefetch it line by line, because pages may lie
+/// anywhere and hardware prefetchers stop at the end of each.
 struct SideData {
   const std::byte* data;
   const std::byte* later;
 };
 
-/// A block of query rows in the forms in which pages take them.
+/// A block of query rows in every representation that pages need.
 struct QueryRows {
   const float* floats;     // [rows, head_dim], rotated if the keys are
-  RoundedQueries rounded;  // the same for gain–shape pages, null for others
+  RoundedQueries rounded;  // rounded rows for gain–shape pages, null for others
 };
 
 /// scores[r][t] = q[r] · key[t] for the 32 slots of a page.
@@ -67,12 +66,12 @@ using ValueKernel = void (*)(const SideShape& shape, const SideData* values, int
 
 /// Running state of one row's softmax, in base-2 logarithms.
 struct SoftmaxState {
-  float maximum;  // −infinity before anything was seen
+  float maximum;  // −infinity initially
   float sum;
 };
 
-/// Turn n scores (base-2 logits, −infinity where masked) into unnormalised probabilities relative to the new maximum.
-/// Returns the factor for what was accumulated before.
+/// Replace n scores (base-2 logits, −infinity where masked) by unnormalised probabilities relative to the new maximum.
+/// Returns the factor for earlier sums.
 using SoftmaxKernel = float (*)(float* scores, int32_t n, float softcap, SoftmaxState* state);
 
 /// out[i] = a · out[i] + b · x[i]

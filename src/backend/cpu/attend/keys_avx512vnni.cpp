@@ -7,7 +7,7 @@ HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,av
 namespace kvq::cpu {
 namespace {
 
-/// Words of a key operand: whole vectors, so that the padding of a plane's last block is covered.
+/// Words of a key operand: whole vectors, to cover the padding of a plane's last block.
 constexpr int kKeyWords = kMaxHeadDim / 4;
 
 /// Queries of up to four rows folded with one key page's scales: q · scale ≈ step · integer.
@@ -18,8 +18,7 @@ struct KeyOperand {
   alignas(16) float bias[kBlockRows];
 };
 
-/// Sixteen numbers, or the first ones of them that `lanes` names. Whole vectors are loaded without a mask, which the
-/// processor would have to apply.
+/// Sixteen numbers, or those selected by `lanes`. Whole vectors are loaded without a mask, which costs time.
 template <bool kMasked>
 inline __m512 load_floats(const float* from, __mmask16 lanes) {
   return kMasked ? _mm512_maskz_loadu_ps(lanes, from) : _mm512_loadu_ps(from);

@@ -21,7 +21,7 @@ void round(const float* x, int32_t n, float factor, int32_t* out) {
   }
 }
 
-/// Two integers of so many bits, one above the other.
+/// Splits an integer into two of kBits bits.
 template <int kBits>
 int32_t packed(int32_t low, int32_t high) {
   return (low & ((1 << kBits) - 1)) | (high & ((1 << kBits) - 1)) << kBits;

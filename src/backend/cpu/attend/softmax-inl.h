@@ -37,7 +37,7 @@ HWY_INLINE V exp2_vector(D d, V x) {
   return hn::IfThenElseZero(hn::Ge(x, hn::Set(d, -126.0F)), scaled);
 }
 
-/// cap · tanh(x / cap) on base-2 logits, through the natural ones.
+/// cap · tanh(x / cap) on base-2 logits, by way of natural ones.
 template <class D, class V>
 HWY_INLINE V soft_cap(D d, V x, float cap) {
   // tanh(z) = 1 − 2 / (e^{2z} + 1); x is z·cap·log2(e), so e^{2z} = 2^{2x / cap}. Beyond ±40 tanh is ±1 in FP32.

@@ -1,4 +1,5 @@
-// Softmax of one row of scores with the scaling instruction of AVX-512, which makes 2^x a polynomial and one more step.
+// Softmax of one row of scores with AVX-512's scaling instruction, which computes 2^x with a polynomial and one more
+// step.
 #include "backend/cpu/dispatch/avx512vnni.h"
 #include "backend/cpu/dispatch/highway.h"
 
@@ -12,7 +13,7 @@ namespace {
 
 /// 2^x for x ≤ 0, −infinity included; relative error under 2e-7.
 inline __m512 exp2_vector(__m512 x) {
-  // Far below the smallest float, where the result is 0 and nothing has become NaN yet.
+  // Far below the smallest float: the result is 0, and no step yields NaN.
   x = _mm512_max_ps(x, _mm512_set1_ps(-200.0F));
   const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m512 f = _mm512_sub_ps(x, whole);

@@ -7,7 +7,7 @@ HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,av
 namespace kvq::cpu {
 namespace {
 
-/// What the value pages of a run share over all channel groups: bounds on p · scale, one factor each.
+/// Bounds on p · scale, shared by all channel groups of a run of value pages; one factor each.
 struct ValueBounds {
   alignas(16) float probability[kTilePages][kBlockRows];
   alignas(16) float scale[kTilePages][kMaxHeadDim / 32];
@@ -112,7 +112,7 @@ inline __m128 total_bias(const ValueBias<kRows>& bias) {
   return reduce_rows<Sum, kRows>(rows);
 }
 
-/// All pages of a run for `kVectors` vectors of channels; folds on the way for the first vectors of a group.
+/// Sums all pages of a run for `kVectors` vectors of channels; the first vectors of a group also fold.
 template <int kBits, int kRows, int kVectors>
 inline void values_chunk(const SideLayout& layout, const SideData* values, int32_t pages, int32_t channel,
                          const ValueOperand<kBits>* operands, __m512 (&out)[kRows][kVectors]) {

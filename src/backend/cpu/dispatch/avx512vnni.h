@@ -1,4 +1,4 @@
-// What files with the suffix avx512vnni provide: each function replaces some of the portable AVX-512 kernels.
+// Kernels of files with the suffix avx512vnni: each function replaces some of the portable AVX-512 kernels.
 #pragma once
 
 #include "backend/cpu/dispatch/kernels.h"
@@ -14,16 +14,16 @@ void set_avx512vnni_commvq_keys(CommvqKernels& kernels);
 void set_avx512vnni_commvq_values(CommvqKernels& kernels);
 void set_avx512vnni_centres(CentreKernels& kernels);
 
-// The kernels of packed matrices, by family.
+// Kernels of packed matrices, by family.
 void set_avx512vnni_nuq(LinearKernels& kernels);
 void set_avx512vnni_vq(LinearKernels& kernels);
 void set_avx512vnni_trellis(LinearKernels& kernels);
 
 DecodedProducts avx512vnni_products();
 
-// Tiles, for linear layers on many rows.
+// AMX tiles, for linear layers on many rows.
 DecodedProducts amx_products();
-/// Whether the processor has tiles and the system lets this process use them, which it must be asked for once.
+/// The processor has AMX tiles and the system lets this process use them; asks for permission once.
 bool can_use_amx();
 
 }  // namespace kvq::cpu

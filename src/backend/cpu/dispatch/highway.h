@@ -1,4 +1,4 @@
-// What each room compiles from its portable source, an entry a Highway target, best first; the last one runs
+// Kernels compiled from each room's portable source, one entry per Highway target, best first; the last runs
 // everywhere. All rooms have the same targets.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace kvq::cpu {
 
-// Each codec's.
+// Kernels registered by each codec.
 std::span<const TargetTable<CodecKernels>> highway_float16_kernels();
 std::span<const TargetTable<CodecKernels>> highway_integer_kernels();
 std::span<const TargetTable<CodecKernels>> highway_gain_shape_kernels();
@@ -26,7 +26,7 @@ std::span<const TargetTable<LinearKernels>> highway_linear_kernels();
 /// The portable AVX-512 kernel.
 SoftmaxKernel avx512_softmax();
 
-/// The portable AVX-512 kernels of packed matrices that need no more than that, for activations in bytes.
+/// The portable AVX-512 kernels of packed matrices on byte activations.
 LinearKernels avx512_byte_kernels();
 
 }  // namespace kvq::cpu

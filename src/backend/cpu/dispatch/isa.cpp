@@ -44,7 +44,7 @@ LinearKernels make_avx512vnni_linear(const DecodedProducts& products) {
   return kernels;
 }
 
-/// Portable AVX-512 kernels, with products of bytes for integers and lookups by permutations.
+/// Portable AVX-512 kernels plus byte dot products for integers and lookups by permutation.
 KernelTable make_avx512vnni(KernelTable table) {
   table.name = "avx512vnni";
   set_avx512vnni_keys(table);
@@ -60,7 +60,7 @@ KernelTable make_avx512vnni(KernelTable table) {
   return table;
 }
 
-/// The same, with products of tiles for linear layers on many rows.
+/// The AVX-512 VNNI kernels plus AMX tiles for linear layers on many rows.
 KernelTable make_amx(KernelTable table) {
   table.name = "amx";
   static const LinearKernels kLinear = make_avx512vnni_linear(amx_products());
@@ -69,7 +69,7 @@ KernelTable make_amx(KernelTable table) {
 }
 #endif
 
-/// What the processor at hand can run, best first.
+/// Tables that this processor can run, best first.
 class Tables {
  public:
   Tables() {

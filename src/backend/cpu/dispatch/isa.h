@@ -6,10 +6,10 @@
 
 namespace kvq::cpu {
 
-/// Tables of this build that the processor at hand can run, best first.
+/// Tables of this build that this processor can run, best first.
 std::span<const KernelTable* const> available_tables();
 
-/// The table of that name; null name: the best. Throws KVQ_E_UNSUPPORTED, listing what there is.
+/// The table called `name`; null: the best. Throws KVQ_E_UNSUPPORTED, listing the available ones.
 const KernelTable& find_table(const char* name);
 
 }  // namespace kvq::cpu

@@ -13,7 +13,7 @@
 
 namespace kvq::cpu {
 
-/// Kernels for one code type. All null: its pages need their layer's context.
+/// Kernels of one code type. All null: its pages need their layer's context.
 struct SideKernels {
   EncodeKernel encode = nullptr;
   RoomKernel room_bytes = nullptr;  // for `encode`; null: it needs no room
@@ -26,7 +26,7 @@ struct CodeKernels {
   SideKernels kernels;
 };
 
-/// What a codec registers.
+/// Kernels that a codec registers.
 struct CodecKernels {
   std::span<const CodeKernels> codes;
   CentreKernels centres{};  // if pages may have trained centres
@@ -44,10 +44,9 @@ struct KernelTable {
   const AppendKernels* append;
   const LinearKernels* linear;
 
-  /// For codes without what they are relative to.
+  /// For codes, without contributions of centres.
   const SideKernels& plain(CodeType code) const { return sides[code.packed()]; }
   SideKernels& plain(CodeType code) { return sides[code.packed()]; }
-  /// For sides as they are.
   const SideKernels& side(const SideFormat& format) const {
     return format.has_trained_centres() ? kNeedsContext : plain(format.code);
   }

@@ -1,5 +1,5 @@
-// Activations on their way into products with packed matrices, and sums on their way out. Nothing is fused: every
-// instruction set gives the same numbers.
+// Input and output conversions of products with packed matrices. Nothing is fused: every instruction set gives the same
+// numbers.
 #if defined(KVQ_LINEAR_ACTIVATIONS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_LINEAR_ACTIVATIONS_INL_H
 #undef KVQ_LINEAR_ACTIVATIONS_INL_H
@@ -25,7 +25,7 @@ namespace kvq::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using RowTag = hn::ScalableTag<float>;
 
-/// A vector of a row from input `i` on.
+/// A vector of a row from input `i`.
 HWY_INLINE hn::Vec<RowTag> load_activations(const ActivationRow& row, size_t i) {
   const RowTag d;
   const std::byte* source = row.x + i * dtype_bytes(row.dtype);
@@ -61,7 +61,7 @@ inline void rotate_row(float* x, int32_t in) {
   if (together < in) hadamard_rows(x + together, 1, in - together, 0);
 }
 
-/// Bits of the largest magnitude. As integers they are in order, and what is not finite comes last.
+/// Bits of the largest magnitude; as integers they are ordered, and values that are not finite come last.
 HWY_INLINE uint32_t largest_bits(const float* x, int32_t n) {
   const hn::RebindToSigned<RowTag> di;
   auto largest = hn::Zero(di);
@@ -79,7 +79,7 @@ HWY_INLINE void round_block(const float* x, int32_t n, float scale, int8_t* out)
   const hn::Rebind<int8_t, RowTag> d8;
   const auto to_low_bits = hn::Set(d, 12582912.0F);  // 1.5 · 2^23
   for (int32_t i = 0; i < n; i += static_cast<int32_t>(hn::Lanes(d))) {
-    // Beyond 127 only if the scale is so small that it was rounded itself.
+    // Above 127 only if the scale itself was rounded because it is tiny.
     const auto ratio =
         hn::Max(hn::Min(hn::Div(hn::Load(d, x + i), hn::Set(d, scale)), hn::Set(d, 127.0F)), hn::Set(d, -127.0F));
     const auto integer = hn::Sub(hn::BitCast(di, hn::Add(ratio, to_low_bits)), hn::BitCast(di, to_low_bits));
@@ -93,7 +93,7 @@ HWY_INLINE int32_t sum_of(const int8_t* integers, int32_t n) {
   return sum;
 }
 
-/// Quads of a row that lie side by side: `kWords` spreads their even and then their odd inputs to words.
+/// Stores a row's adjacent quads; `kWords` widens their even, then their odd inputs to words.
 template <bool kWords>
 HWY_INLINE void place_quads(const int8_t* integers, std::byte* out) {
   if constexpr (kWords) {
@@ -139,7 +139,7 @@ void round_row(const ActivationRow& row, const uint8_t* signs, float* work, cons
   }
 }
 
-/// A row with a number that is not finite becomes one of NaN: infinity times a weight would be infinite.
+/// A row with a value that is not finite becomes NaN: infinity times a weight would be infinite.
 inline void widen_row(const ActivationRow& row, const FloatGroup& group, int32_t index) {
   const RowTag d;
   const hn::RebindToSigned<RowTag> di;
@@ -148,7 +148,7 @@ inline void widen_row(const ActivationRow& row, const FloatGroup& group, int32_t
   const auto rows = static_cast<size_t>(group.rows);
   float* x = group.x + index;
   HWY_ALIGN float values[hn::MaxLanes(RowTag())];
-  auto largest = hn::Zero(di);  // bits of magnitudes, as in largest_bits()
+  auto largest = hn::Zero(di);  // magnitude bits, as in largest_bits()
   for (size_t i = 0; i < inputs; i += lanes) {
     const auto loaded = load_activations(row, i);
     largest = hn::Max(largest, hn::BitCast(di, hn::Abs(loaded)));

@@ -1,5 +1,5 @@
-// Products of decoded levels with many rows, by byte products of tiles (AMX): a tile of levels is 64 columns of 16 rows
-// of the matrix, in the order in which they were decoded; one of activations 64 inputs of up to eight rows.
+// Products of decoded levels with many rows by AMX byte tiles: a tile of levels is 64 columns of 16 matrix rows, in
+// decoding order; a tile of activations is 64 inputs of up to eight rows.
 #include "backend/cpu/dispatch/avx512vnni.h"
 #include "backend/cpu/linear/linear_avx512vnni.h"
 
@@ -14,10 +14,10 @@ HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,av
 namespace kvq::cpu {
 namespace {
 
-// A tile's columns of the matrix.
+// Matrix columns of a tile.
 constexpr int32_t kDepth = weights::kInputMultiple;
 constexpr int32_t kLevelTileBytes = kDepth * weights::kTileRows;
-// Groups of rows whose sums are in tiles at once: products with one tile of sums wait for each other.
+// Groups of rows accumulated in tiles at once: products into one tile of sums wait for each other.
 constexpr int kGroupsAtOnce = 4;
 
 // Tiles 0 to 3 are sums, 4 and 5 activations, 6 levels.
@@ -33,14 +33,14 @@ void begin(int32_t rows) {
   TileShapes shapes;
   for (int i = 0; i < 6; ++i) shapes.rows[i] = static_cast<uint8_t>(rows);
   shapes.rows[6] = kDepth / 4;
-  __asm__ volatile("" : : "r"(&shapes) : "memory");  // GCC takes the intrinsic to read eight bytes only
+  __asm__ volatile("" : : "r"(&shapes) : "memory");  // GCC assumes that the intrinsic reads only eight bytes
   _tile_loadconfig(&shapes);
 }
 
-// Other code of the thread need not save tiles then.
+// Context switches of other code need not save tiles then.
 void end() { _tile_release(); }
 
-/// sums of `kCount` groups of equally many rows, [kCount][rows][16].
+/// Sums of `kCount` groups with equal row counts, [kCount][rows][16].
 template <int kCount>
 inline void multiply_tiles(const uint8_t* levels, const std::byte* const (&x)[kGroupsAtOnce], size_t x_stride,
                            int32_t steps, int32_t* sums, int32_t group_sums) {
@@ -93,7 +93,7 @@ void multiply_groups(const uint8_t* levels, const LinearSegment& segment, int32_
 void multiply(const uint8_t* levels, const LinearSegment& segment, int32_t column, int32_t stop,
               const ActivationGroup* groups, int32_t count, float* sums) {
   int32_t done = 0;
-  // Halves of rows may begin in the middle of what a tile of activations has, and the last group may have fewer rows.
+  // Half-blocks may begin within a tile of activations, and the last group may have fewer rows.
   if (column % kDepth == 0 && stop % kDepth == 0) {
     const int32_t equal = groups[count - 1].rows == groups[0].rows ? count : count - 1;
     const auto multiply_next = [&]<int kCount>() {

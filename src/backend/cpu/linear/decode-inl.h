@@ -1,5 +1,5 @@
-// Tiles of packed matrices as bytes, level + zero point, in the order [quad of columns, row, column of the quad], which
-// is the order of codes: scalars, and pairs by table.
+// Tiles of packed matrices as bytes, level + zero point, in code order [quad of columns, row, column of the quad]:
+// scalar codes, and pair codes by table.
 #if defined(KVQ_LINEAR_DECODE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_LINEAR_DECODE_INL_H
 #undef KVQ_LINEAR_DECODE_INL_H
@@ -22,14 +22,14 @@ using ByteTag = hn::ScalableTag<uint8_t>;
 using ByteVector = hn::Vec<ByteTag>;
 inline constexpr int32_t kQuadBytes = 4 * weights::kTileRows;
 
-// Largest tables that are looked up by shuffles of 16 bytes. Where those are emulated, one byte after the other is.
+// Largest tables looked up by 16-byte shuffles. Targets that emulate shuffles look up byte by byte.
 #if HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_SCALAR
 inline constexpr int kShuffledBits = 0;
 #else
 inline constexpr int kShuffledBits = 8;
 #endif
 
-/// A vector whose blocks of 16 bytes lie `stride` apart.
+/// Blocks of 16 bytes, `stride` apart, as one vector.
 template <class D>
 HWY_INLINE hn::Vec<D> load_blocks(D d, const uint8_t* bytes, size_t stride) {
   if constexpr (hn::MaxLanes(D()) == 16) {
@@ -41,7 +41,7 @@ HWY_INLINE hn::Vec<D> load_blocks(D d, const uint8_t* bytes, size_t stride) {
   }
 }
 
-/// Codes of up to eight bits, one after the other, as bytes.
+/// Codes of up to eight bits as bytes.
 template <int kBits>
 class CodeBytes {
  public:
@@ -60,7 +60,7 @@ class CodeBytes {
   }
 
  private:
-  /// Halves of what lies in every 2 · kWidth bits, kWidth bits apart.
+  /// Splits every 2 · kWidth bits into two fields of kWidth bits.
   template <int kWidth, class V>
   static HWY_INLINE V spread(V v) {
     constexpr int kHalfBits = kWidth / 8 * kBits;
@@ -91,7 +91,7 @@ HWY_INLINE ByteVector look_up_bytes(const uint8_t* table, ByteVector codes) {
   }
 }
 
-/// Levels of one of the weights of each code, as unsigned bytes.
+/// Levels of one weight of each code, as unsigned bytes.
 template <int kBits>
 struct LevelTable {
   LevelTable(const weights::Codebook& codebook, int32_t dims, int32_t dim) {
@@ -101,7 +101,7 @@ struct LevelTable {
     }
   }
 
-  /// Of codes with anything above `kBits` bits.
+  /// Accepts codes with extra bits above `kBits`.
   HWY_INLINE ByteVector look_up(ByteVector codes) const {
     if constexpr (kBits <= kShuffledBits) {
       return look_up_bytes<kBits>(bytes, codes);
@@ -117,7 +117,7 @@ struct LevelTable {
   HWY_ALIGN uint8_t bytes[kEntries];
 };
 
-/// Codes of `kDims` weights of `kBits` bits together, up to eight.
+/// Codes of up to eight bits for `kDims` weights of `kBits` bits each.
 template <int kDims, int kBits>
 class TableDecoder {
  public:

@@ -1,4 +1,5 @@
-// Products with packed matrices where there are no byte products: tiles are decoded to bytes and multiplied as words.
+// Products with packed matrices for targets without byte dot products: tiles are decoded to bytes and multiplied as
+// words.
 #if defined(KVQ_LINEAR_LINEAR_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_LINEAR_LINEAR_INL_H
 #undef KVQ_LINEAR_LINEAR_INL_H
@@ -23,11 +24,11 @@ using SumTag = hn::CappedTag<int32_t, weights::kTileRows>;
 using WordTag = hn::Repartition<int16_t, SumTag>;
 inline constexpr size_t kRowVectors = weights::kTileRows / hn::MaxLanes(SumTag());
 
-/// sum[i] += a[2i] · b[2i] + a[2i + 1] · b[2i + 1], of bytes without a sign and with one.
+/// sum[i] += a[2i] · b[2i] + a[2i + 1] · b[2i + 1]; a is unsigned bytes, b signed.
 HWY_INLINE hn::Vec<SumTag> add_products(hn::Vec<WordTag> a, hn::Vec<WordTag> b, hn::Vec<SumTag> sum) {
   const SumTag d;
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4
-  auto unused = hn::Zero(d);  // other instruction sets have sums of other products here
+  auto unused = hn::Zero(d);  // other instruction sets keep sums of other products here
   return hn::ReorderWidenMulAccumulate(d, a, b, sum, unused);
 #else
   const auto products = hn::BitCast(d, hn::Mul(a, b));  // below 2^15
@@ -43,7 +44,7 @@ HWY_INLINE hn::Vec<WordTag> broadcast_words(const std::byte* words) {
   return hn::BitCast(WordTag(), hn::Set(SumTag(), bits));
 }
 
-/// What a block adds to the sums of one panel: `kRows` rows of one group, of which `first` is the first.
+/// Adds a block to the sums of one panel: `kRows` rows of one group, starting with `first`.
 template <int kRows>
 HWY_INLINE void multiply_block(const uint8_t* levels, const LinearSegment& segment, int32_t column, int32_t columns,
                                const ActivationGroup& group, int32_t first, float* sums) {
@@ -159,7 +160,7 @@ inline void multiply_float16(const uint16_t* panels, size_t stride, int32_t coun
   int32_t rows = 0;
   for (int32_t g = 0; g < group_count; ++g) rows += groups[g].rows;
   const size_t sums_stride = static_cast<size_t>(rows) * weights::kTileRows;
-  constexpr int32_t kMost = kRowVectors == 1 ? 8 : (kRowVectors == 2 ? 4 : 2);  // what registers have room for
+  constexpr int32_t kMost = kRowVectors == 1 ? 8 : (kRowVectors == 2 ? 4 : 2);  // limited by registers
   int32_t panel = 0;
   if (rows == 1) {
     for (; panel + 4 <= count; panel += 4) {

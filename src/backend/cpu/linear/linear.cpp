@@ -13,13 +13,13 @@ namespace {
 using weights::kTileRows;
 using weights::Matrix;
 
-// Rows of activations that are rotated, and then multiplied by every panel, before the next ones are.
+// Rows of activations rotated and multiplied by every panel in one pass.
 constexpr int32_t kPassRows = 64;
-// Sums of one kernel call: of several panels at once if there are few rows.
+// Sums of one kernel call: several panels at once if there are few rows.
 constexpr int32_t kMostSums = kPassRows * kTileRows;
-// Codes that a thread reads before it asks for more work.
+// Codes that a thread reads before it takes more work.
 constexpr size_t kPieceBytes = size_t{96} << 10;
-// Of one thread, roughly: enough to tell whether a loop is worth sharing.
+// Rough throughput of one thread, to decide whether a loop is worth sharing.
 constexpr double kInputsPerMicrosecond = 2000.0;
 constexpr double kBytesPerMicrosecond = 15000.0;
 constexpr double kProductsPerMicrosecond = 150000.0;
@@ -32,7 +32,7 @@ struct LinearJob {
   int32_t panels;
   int32_t piece_panels;
   int32_t first_piece;
-  const weights::Codebook* codebooks[2];  // of the segments
+  const weights::Codebook* codebooks[2];  // one per segment
 
   bool is_packed() const { return matrix->scheme.family != weights::Family::kFloat16; }
   int32_t pieces() const { return (panels + piece_panels - 1) / piece_panels; }
@@ -62,7 +62,7 @@ struct LinearSpace {
       auto* scales = memory.take<float>(packed ? blocks * group_rows : 0);
       auto* sums = memory.take<int32_t>(packed ? kHalves * blocks * group_rows : 0);
       auto* x = memory.take<float>(floats ? inputs * group_rows : 0);
-      if (jobs == nullptr) continue;  // only counting
+      if (jobs == nullptr) continue;  // counts only
       groups[g] = {0, in, quads, scales, sums};
       float_groups[g] = {0, in, x};
     }
@@ -87,7 +87,7 @@ LinearJob make_job(const Matrix& matrix, void* y, CodebookSource codebook, int32
   return job;
 }
 
-/// One call, and the rows of it that are being multiplied.
+/// One call, and the rows it multiplies in this pass.
 struct LinearPass {
   const HostLinearBatch& batch;
   const LinearKernels& kernels;

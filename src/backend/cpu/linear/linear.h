@@ -19,9 +19,9 @@ struct HostLinearBatch {
   kvq_dtype y_dtype;
 };
 
-/// As Linear::multiply(). The results do not depend on the instruction set (but for FP16 weights), on the number of
-/// threads or on which rows are multiplied together. Work space stays in the pool and grows with `in`, not with the
-/// batch beyond 64 rows.
+/// Implementation of Linear::multiply(). Results do not depend on the instruction set (except with FP16 weights), the
+/// number of threads or the rows multiplied together. Work space stays in the pool and grows with `in`, but not with
+/// batches beyond 64 rows.
 void linear(const HostLinearBatch& batch, const LinearKernels& kernels, CodebookSource codebook, Parallel& parallel,
             ScratchPool& pool);
 

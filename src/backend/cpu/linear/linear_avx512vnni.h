@@ -1,5 +1,5 @@
-// Products with packed matrices: tiles are decoded to vectors of unsigned bytes, a dword lane a row, whose four columns
-// one int8 dot product sums up.
+// Products with packed matrices: tiles are decoded to vectors of unsigned bytes, one dword lane per row; one int8 dot
+// product sums the four columns of a lane.
 #pragma once
 
 #include "backend/cpu/linear/kernels.h"
@@ -16,13 +16,13 @@ namespace {
 /// Four columns of 16 rows.
 inline constexpr int kQuads = 4;
 inline constexpr size_t kQuadBytes = 64;
-/// Four inputs of a row of activations, and what of the row lies side by side.
+/// Bytes of four inputs of a row of activations, and of the row's adjacent quads.
 inline constexpr ptrdiff_t kQuadSize = 4;
 inline constexpr ptrdiff_t kRowBytes = kQuadSize * kQuadsTogether;
-/// How far ahead of each stream codes are fetched.
+/// Prefetch distance of each stream of codes.
 inline constexpr size_t kAhead = 1536;
 
-/// A tile, or what a decoder makes of it.
+/// A tile, or a decoder's form of it.
 using TileBytes = __m512i[kQuads];
 
 inline __m512i broadcast_quad(const std::byte* quad) {
@@ -128,7 +128,7 @@ inline void multiply_group(const Decoder& decoder, const LinearSegment& segment,
   }
 }
 
-/// One group of `kRows` or fewer rows.
+/// One group of at most `kRows` rows.
 template <typename Decoder, int kRows>
 inline void multiply_few_rows(const Decoder& decoder, const LinearSegment& segment, const ActivationGroup& group,
                               float* sums) {

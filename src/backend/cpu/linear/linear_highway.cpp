@@ -1,4 +1,4 @@
-// The kernels of packed matrices, compiled once per Highway target: this file includes itself through foreach_target.h.
+// Compiles the kernels of packed matrices once per Highway target: this file includes itself through foreach_target.h.
 #include "backend/cpu/dispatch/highway.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -1,4 +1,4 @@
-// Non-uniform scalar codes: a byte permutation is a table of up to 64 levels.
+// Non-uniform scalar codes: a byte permutation looks up in up to 64 levels.
 #include "backend/cpu/dispatch/avx512vnni.h"
 #include "backend/cpu/linear/linear_avx512vnni.h"
 #include "backend/cpu/linear/windows_avx512vnni.h"
@@ -68,9 +68,9 @@ class NuqDecoder {
   size_t quad_bytes_;
 };
 
-/// Two bits and one row of inputs, where decoding costs most: a byte has the codes of four neighbouring columns, so a
-/// register of a tile, its bytes put in order of rows, gives every fourth column by a shift. Inputs are picked
-/// likewise, once for all panels.
+/// Two bits and one row of inputs, where decoding costs most: a byte holds the codes of four neighbouring columns, so a
+/// register of a tile, with bytes in row order, gives every fourth column by a shift. Inputs are gathered to match,
+/// once for all panels.
 class FourthsDecoder {
  public:
   explicit FourthsDecoder(const weights::Codebook& codebook) {

@@ -1,4 +1,4 @@
-// Products of decoded levels with many rows, by byte products of vectors.
+// Products of decoded levels with many rows, by vector byte dot products.
 #include "backend/cpu/dispatch/avx512vnni.h"
 #include "backend/cpu/linear/linear_avx512vnni.h"
 

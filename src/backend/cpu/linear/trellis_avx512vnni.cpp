@@ -1,4 +1,4 @@
-// Trellis codes: a window of 16 bits is hashed to an index and a sign, whose levels byte permutations look up.
+// Trellis codes: a window of 16 bits is hashed to an index and a sign; byte permutations look up the levels.
 #include "backend/cpu/dispatch/avx512vnni.h"
 #include "backend/cpu/linear/linear_avx512vnni.h"
 #include "backend/cpu/linear/windows_avx512vnni.h"
@@ -8,8 +8,8 @@ HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,av
 namespace kvq::cpu {
 namespace {
 
-/// The hashes of a tile's windows, 64 steps after the other. What decodes them does one stage after the other for a
-/// whole tile: processors look ahead by only so many operations that wait.
+/// Hashes of a tile's windows, 64 steps at a time. Decoders run each stage for a whole tile, because processors keep
+/// only a limited number of waiting operations in flight.
 template <typename Windows>
 class TileHashes {
  public:
@@ -40,12 +40,12 @@ class TileHashes {
   __m512i addend_;
 };
 
-/// 128 + level becomes 128 − level where hashes have the sign: 256 less it.
+/// 128 + level becomes 128 − level where hashes have the sign: 256 minus the byte.
 inline __m512i with_sign(__m512i level, __m512i upper) {
   return _mm512_mask_sub_epi8(level, _mm512_movepi8_mask(upper), _mm512_setzero_si512(), level);
 }
 
-/// tcx: a level a step.
+/// tcx: one level per step.
 class TrellisDecoder {
  public:
   static constexpr int kPanels = kLinearPanels;
@@ -78,11 +78,11 @@ class TrellisDecoder {
   __m512i table_[2];
 };
 
-/// tcq: the levels of a pair a step.
+/// tcq: the levels of a pair per step.
 template <int kIndexBits, typename Windows>
 class PairTrellisDecoder {
  public:
-  static constexpr int kPanels = 2;  // tables take most registers
+  static constexpr int kPanels = 2;  // tables occupy most registers
 
   explicit PairTrellisDecoder(const weights::Codebook& codebook) : hashes_(codebook), tables_(codebook) {
     for (int bit = 0; bit < kLowerIndexBits; ++bit) tables_.split_by_lowest_bit();
@@ -108,7 +108,7 @@ class PairTrellisDecoder {
   }
 
  private:
-  /// Those of an index that do not fit beside the sign in the upper byte of a hash.
+  /// Index bits beyond those beside the sign in the upper byte of a hash.
   static constexpr int kLowerIndexBits = kIndexBits - 7;
 
   static HWY_INLINE Selection<kLowerIndexBits> select(__m512i lower) {

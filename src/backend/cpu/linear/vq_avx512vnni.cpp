@@ -1,4 +1,4 @@
-// Codes of pairs: the index of a pair is looked up in a table for each of its two weights.
+// Pair codes: the index of a pair is looked up in a table for each of its two weights.
 #include "backend/cpu/dispatch/avx512vnni.h"
 #include "backend/cpu/linear/linear_avx512vnni.h"
 #include "backend/cpu/linear/windows_avx512vnni.h"

@@ -1,4 +1,4 @@
-// Tiles of packed matrices whose windows overlap or are longer than a byte, decoded as decode-inl.h says.
+// Tiles of packed matrices whose windows overlap or exceed a byte, decoded to the order in decode-inl.h.
 #if defined(KVQ_LINEAR_WINDOWS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_LINEAR_WINDOWS_INL_H
 #undef KVQ_LINEAR_WINDOWS_INL_H
@@ -20,7 +20,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using WindowTag = hn::ScalableTag<uint16_t>;
 using WindowVector = hn::Vec<WindowTag>;
 
-/// A tile between what lies around it: its own start after its end, as windows want it.
+/// A tile with its own start appended, for windows that wrap around.
 class WrappedTile {
  public:
   WrappedTile(const uint8_t* tile, size_t bytes) {
@@ -37,7 +37,7 @@ class WrappedTile {
 
 #if HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_SCALAR
 
-/// Windows one at a time: emulated high products meet GCC PR 106322.
+/// Windows one at a time: emulated high products trigger GCC PR 106322.
 class Windows {
  public:
   Windows(const weights::Code& code, int32_t first, int32_t spacing) : code_(code), first_(first), spacing_(spacing) {}
@@ -62,8 +62,8 @@ class Windows {
 
 #else
 
-/// Windows in words: lane i of a block of eight has step `first` + i · `spacing`. Shifts that differ from lane to lane
-/// are products.
+/// Windows in words: lane i of a block of eight has step `first` + i · `spacing`. Multiplications replace shifts by
+/// lane.
 class Windows {
  public:
   Windows(const weights::Code& code, int32_t first, int32_t spacing)
@@ -82,7 +82,7 @@ class Windows {
     bits_per_8_ = static_cast<size_t>(code.first_bit(16));
   }
 
-  /// `step`: a multiple of 16, or of eight if those are whole bytes.
+  /// `step`: a multiple of 16, or of eight if eight steps are whole bytes.
   HWY_INLINE WindowVector load(const uint8_t* tile, int32_t step) const {
     const ByteTag d;
     const WindowTag dw;
@@ -98,12 +98,12 @@ class Windows {
   HWY_ALIGN uint16_t right_[8];
   HWY_ALIGN uint16_t left_[8];
   size_t block_bytes_;
-  size_t bits_per_8_;  // of 16 steps
+  size_t bits_per_8_;  // bits of 16 steps
 };
 
 #endif
 
-/// Pairs by a table of words, a byte a weight; what is looked up follows from a window.
+/// Pairs by a table of words, one byte per weight, indexed by bits of a window.
 template <int kEntryBits>
 class PairLookup {
  public:
@@ -161,7 +161,7 @@ class LongPairDecoder {
   PairLookup<kBits> lookup_;
 };
 
-/// What trellises look up, below the sign.
+/// Table index of a trellis window, below the sign.
 HWY_INLINE WindowVector hash(WindowVector windows, uint16_t addend) {
   return hn::Mul(windows, hn::Add(windows, hn::Set(WindowTag(), addend)));
 }
@@ -211,7 +211,7 @@ class TrellisDecoder {
   }
 
  private:
-  /// 128 + level becomes 128 − level where the upper byte of a hash has the sign: 256 less it.
+  /// 128 + level becomes 128 − level where the upper byte of a hash has the sign: 256 minus the byte.
   HWY_INLINE ByteVector levels(ByteVector upper) const {
     const hn::RebindToSigned<ByteTag> d;
     const auto level = hn::BitCast(d, table_.look_up(upper));

@@ -1,5 +1,5 @@
-// Codes of tiles in registers: a permutation puts the bits of neighbouring steps into each qword, out of which a
-// multishift takes the codes.
+// Codes of tiles in registers: a permutation moves the bits of neighbouring steps into each qword, and a multishift
+// extracts the codes.
 #pragma once
 
 #include "weights/codebook.h"
@@ -12,10 +12,10 @@ HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,av
 namespace kvq::cpu {
 namespace {
 
-/// 64 codes of up to 8 bits as bytes, with the bits of the codes that follow above them.
+/// 64 codes of up to 8 bits as bytes, with bits of the next codes above them.
 class ByteCodes {
  public:
-  /// `bits` of a code, of which 64 begin at a whole byte.
+  /// `bits` per code; each 64 codes begin at a whole byte.
   explicit ByteCodes(int32_t bits) {
     alignas(64) uint8_t sources[64];
     alignas(64) uint8_t shifts[64];
@@ -37,13 +37,13 @@ class ByteCodes {
   __m512i shifts_;
 };
 
-/// The codes from `codes` on, of which the last ones of a tile go on at its start, with word `wrap`.
+/// Loads from `codes`; the last codes of a tile wrap to its start, with word `wrap`.
 inline __m512i load_wrapped(const uint8_t* codes, const uint8_t* tile, uint32_t wrap) {
   const auto first = *reinterpret_cast<const int16_t*>(tile);
   return _mm512_mask_set1_epi16(_mm512_loadu_si512(codes), wrap, first);
 }
 
-/// The windows of 64 steps as words, with what follows above them, in two registers of 32 steps: a permutation and a
+/// The windows of 64 steps as words, with following bits above them, in two registers of 32 steps: a permutation and a
 /// multishift for each.
 class WordWindows {
  public:
@@ -61,9 +61,9 @@ class WordWindows {
     wrap_ = 1U << (half_bytes_ / 2);
   }
 
-  /// Where the word of a step is among the 64.
+  /// Index of a step's word among the 64.
   static constexpr int word_of(int step) { return step; }
-  /// Bytes from one 64 steps to the next.
+  /// Bytes per 64 steps.
   size_t bytes() const { return 2 * half_bytes_; }
 
   inline void load(const uint8_t* codes, __m512i& first, __m512i& second) const {
@@ -86,8 +86,8 @@ class WordWindows {
   uint32_t wrap_;
 };
 
-/// The same where the windows of eight steps lie in eight bytes, which is up to six bits a step: one permutation for
-/// both registers, the first of which has the first four of every eight steps.
+/// Word windows with eight steps in eight bytes, up to six bits per step: one permutation serves both registers, the
+/// first of which has the first four of every eight steps.
 class NarrowWindows {
  public:
   explicit NarrowWindows(const weights::Code& code) {
@@ -148,12 +148,11 @@ class Bytes {
   __m512i lower_;
 };
 
-/// Lookups in tables of 128 << kBits bytes, by bits of indices as masks, from the lowest on, beside seven in a
-/// register.
+/// Lookups in tables of 128 << kBits bytes: index bits are masks, from the lowest up, beside seven bits in a register.
 template <int kBits>
 class Selection {
  public:
-  /// Of `kBits` masks, or one that means nothing.
+  /// Number of masks; without any, an unused one.
   static constexpr int kMasks = kBits > 0 ? kBits : 1;
 
   explicit Selection(const __mmask64 (&bits)[kMasks]) {
@@ -161,13 +160,13 @@ class Selection {
     for (int i = 0; i < kMasks; ++i) bits_[i] = bits[i];
   }
 
-  /// table[index] of 64 indices with their seven bits in `low`.
+  /// table[index] for 64 indices with their seven bits in `low`.
   template <int kTableBits = kBits>
   inline __m512i look_up(const __m512i* table, __m512i low) const {
     if constexpr (kTableBits == 0) {
       return _mm512_permutex2var_epi8(table[0], low, table[1]);
     } else if constexpr (kTableBits == 1) {
-      // Each lookup replaces the indices that are its own: there is nothing to blend.
+      // Each lookup replaces only its own indices, so no blend is needed.
       low = _mm512_mask2_permutex2var_epi8(table[0], low, _knot_mask64(bits_[0]), table[1]);
       return _mm512_mask2_permutex2var_epi8(table[2], low, bits_[0], table[3]);
     } else {
@@ -181,7 +180,7 @@ class Selection {
   __mmask64 bits_[kMasks];
 };
 
-/// Levels of pairs as unsigned bytes, a table for each of the two weights.
+/// Levels of pairs as unsigned bytes, one table for each of the two weights.
 template <int kBits>
 struct PairTables {
   explicit PairTables(const weights::Codebook& codebook) {
@@ -197,7 +196,7 @@ struct PairTables {
     }
   }
 
-  /// Entries whose numbers have the lowest bit go to the upper half.
+  /// Moves entries with an odd index to the upper half.
   void split_by_lowest_bit() {
     split(first);
     split(second);

@@ -15,7 +15,7 @@ namespace {
 
 using centres::kLanes;
 
-constexpr int32_t kBlock = 512;  // vectors that a thread takes at once
+constexpr int32_t kBlock = 512;  // vectors taken by a thread at once
 
 double squared_norm(const float* x, int32_t dim) {
   double sum = 0.0;
@@ -57,7 +57,7 @@ void HostCentreSample::assign(int32_t n, std::span<const float> centres, float* 
   });
 }
 
-/// One thread sums a mean, in the order of vectors.
+/// One thread sums each mean, in the order of vectors.
 void HostCentreSample::move_to_means(int32_t n, std::span<float> centres, std::span<int32_t> counts) {
   std::fill(begins_.begin(), begins_.end(), 0);
   for (int32_t i = 0; i < n; ++i) ++begins_[size_t{nearest_[size(i)]} + 1];

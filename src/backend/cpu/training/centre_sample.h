@@ -25,8 +25,8 @@ class HostCentreSample final : public CentreSample {
   Vector<float> packed_;      // PackedCentres::numbers
   Vector<float> half_norms_;  // PackedCentres::half_norms
   Vector<uint8_t> nearest_;   // [n]
-  Vector<int32_t> order_;     // [n] vectors by centre
-  Vector<int32_t> begins_;    // [centres + 1] in order_
+  Vector<int32_t> order_;     // [n] vector indices sorted by centre
+  Vector<int32_t> begins_;    // [centres + 1] offsets into order_
 };
 
 }  // namespace kvq::cpu

@@ -12,12 +12,12 @@
 
 namespace kvq {
 
-/// Σ over tokens of left(token, row) · right(token, column): [rows][columns], summed in an order of its own. `kLower`:
-/// only what a symmetric matrix needs, from the block of columns on the diagonal downwards, the rest is zero.
+/// Σ over tokens of left(token, row) · right(token, column): [rows][columns], in its own order of summation. `kLower`:
+/// compute only the lower triangle of a symmetric matrix, in blocks of columns from the diagonal; the rest is zero.
 template <bool kLower, typename Left, typename Right>
 void cross_products(Allocator& allocator, Parallel& parallel, size_t tokens, size_t rows, size_t columns,
                     const Left& left, const Right& right, std::span<double> sums) {
-  constexpr size_t kChunk = 512;  // tokens: float sums stay short, and a block of columns in the cache
+  constexpr size_t kChunk = 512;  // tokens: keeps float sums short and a block of columns in the cache
   const ValueKernels& kernels = *value_kernels().front();
   std::fill(sums.begin(), sums.end(), 0.0);
   Vector<float> transposed(rows * kChunk, StlAllocator<float>(allocator));

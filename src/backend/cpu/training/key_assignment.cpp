@@ -9,7 +9,7 @@
 namespace kvq::keys {
 namespace {
 
-/// Tokens of a chunk whose weights are held at once.
+/// Tokens of a chunk with weights in memory at once.
 constexpr int32_t kBlock = 32;
 
 float dot(const float* x, const float* y, int32_t n) {
@@ -116,7 +116,7 @@ void Assignment::assign_block_softly(const KeyEncoder& stage, const Tokens& toke
     run.exponentials(kernel.norms.data(), kernel.scale, width, p.data() + size(t, width));
     run.exponentials(kernel.norms.data(), kernel.scale, width, q.data() + size(t, width));
   }
-  // Σ_b W and Σ_a W, as yet without p and q.
+  // Σ_b W and Σ_a W, without the factors p and q.
   run.multiply(q.data(), width, kernel.transposed.data(), width, n, of_a.data());
   run.multiply(p.data(), width, kernel.k.data(), width, n, of_b.data());
   for (int32_t t = 0; t < n; ++t) {

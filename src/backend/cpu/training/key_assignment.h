@@ -1,4 +1,4 @@
-// One stage of codes for keys: which tokens belong to which centres.
+// Assignment of tokens to centres, for one stage of key codes.
 #pragma once
 
 #include "backend/cpu/training/key_tokens.h"
@@ -19,20 +19,20 @@ class Assignment {
 
   int32_t codes() const { return codes_; }
 
-  /// Each token belongs to its nearest centre.
+  /// Assigns each token to its nearest centre.
   void assign_nearest(const KeyEncoder& stage, const Tokens& tokens, KeyStatistics& statistics);
-  /// Each token belongs to every centre (CommVQ eq. 35); to the nearest alone where that is beyond the range of a
-  /// float.
+  /// Weighs each token's assignment to every centre (CommVQ eq. 35); tokens whose weights leave the range of a float go
+  /// to the nearest centre alone.
   void assign_softly(const KeyEncoder& stage, const SoftKernel& kernel, const Tokens& tokens,
                      KeyStatistics& statistics);
 
  private:
-  struct Partial {  // of a chunk
+  struct Partial {  // sums of a chunk
     Partial(Allocator& allocator, int32_t codes, int32_t group);
 
     Vector<float> counts;       // [width of a][width of b]
     Vector<float> soft_counts;  // without the factor of W that depends on (a, b) alone
-    Vector<float> by_a;         // Σ of the vectors, [width][vector]
+    Vector<float> by_a;         // [width][vector] sums of the vectors
     Vector<float> by_b;
     // Work space for a block of tokens.
     Vector<std::byte> encoding;

@@ -12,7 +12,7 @@ class NormalEquations {
                   std::span<Complex> system, std::span<Complex> sides)
       : residuals_(residuals), indices_(indices), stages_(stages), codes_(codes), system_(system), sides_(sides) {}
 
-  /// The block of two stages, second ≤ first: the lower triangle is all that is used.
+  /// Adds the block of two stages, second ≤ first: only the lower triangle is used.
   void add_pair(int32_t first, int32_t second) noexcept {
     const auto stride = static_cast<size_t>(stages_) * static_cast<size_t>(codes_);
     Complex* corner = system_.data() + static_cast<size_t>(first * codes_) * stride + second * codes_;

@@ -1,4 +1,4 @@
-// The normal equations of all stages of codes for keys, given the indices.
+// Normal equations of all stages of key codes, given the indices.
 #pragma once
 
 #include "backend/cpu/training/key_tokens.h"
@@ -10,7 +10,7 @@
 
 namespace kvq::keys {
 
-/// As KeySample::add_equations. `indices`: [n][stages]{a, b}.
+/// Implementation of KeySample::add_equations(). `indices`: [n][stages]{a, b}.
 void add_equations(Parallel& parallel, const Tokens& residuals, const uint8_t* indices, int32_t stages, int32_t codes,
                    std::span<std::complex<double>> system, std::span<std::complex<double>> sides);
 

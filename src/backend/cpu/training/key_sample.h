@@ -35,7 +35,7 @@ class HostKeySample final : public KeySample {
   Vector<float> rest_;
   keys::Tokens residuals_;
   Vector<uint8_t> indices_;
-  std::optional<keys::Assignment> assignment_;  // for as many codes as the last stage had
+  std::optional<keys::Assignment> assignment_;  // sized for the codes of the last stage
 };
 
 }  // namespace kvq::cpu

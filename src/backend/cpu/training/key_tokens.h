@@ -1,4 +1,4 @@
-// Keys as training on a CPU sees them: planar vectors of one group.
+// Keys in the layout of CPU training: planar vectors of one group.
 #pragma once
 
 #include "core/memory.h"
@@ -10,10 +10,10 @@
 
 namespace kvq::keys {
 
-/// Vectors to find codes for.
+/// Vectors to encode.
 struct Tokens {
   float* vectors = nullptr;        // planar, [n][vector_floats(group)]
-  const float* weights = nullptr;  // [n] what the error of a token counts; null: 1
+  const float* weights = nullptr;  // [n] weights of the tokens' errors; null: 1
   int32_t n = 0;
   int32_t group = 0;
 
@@ -23,7 +23,7 @@ struct Tokens {
   Tokens part(int32_t first, int32_t end) const;
 };
 
-/// Work is split alike for any number of threads, so that sums are always taken in the same order.
+/// Number of work pieces, fixed so that the order of sums does not depend on the number of threads.
 inline constexpr int32_t kChunks = 64;
 struct Range {
   int32_t first;
@@ -34,7 +34,7 @@ Range chunk(int32_t n, int32_t i);
 /// Σ weight · ‖vector‖².
 double energy(const Tokens& tokens);
 
-/// Encode the tokens and leave in them what the codes do not cover.
+/// Encode the tokens and replace them by their residuals.
 ///
 /// \param indices  [n][stages]{a, b}
 void subtract_codes(Allocator& allocator, Parallel& parallel, const KeyEncoder& encoder, int32_t beam,

@@ -22,21 +22,21 @@ using Tag = hn::CappedTag<float, kLanes>;
 using Vector = hn::Vec<Tag>;
 
 #if HWY_TARGET == HWY_AVX3
-inline constexpr int kRows = 8;  // whose sums are in registers at once
+inline constexpr int kRows = 8;  // rows with sums in registers at once
 inline constexpr int kVectors = 2;
 #else
 inline constexpr int kRows = 4;
 inline constexpr int kVectors = 2;
 #endif
 
-/// The least costs so far, lane by lane, and whose they are, which a float holds exactly.
+/// The least costs so far by lane, and their centres' indices, which a float holds exactly.
 template <int kN>
 struct Least {
   Vector cost[kN];
   Vector centre[kN];
 };
 
-/// Sees kWide vectors of centres from number `first` on.
+/// Compares kWide vectors of centres from number `first`.
 template <int kN, int kWide>
 HWY_INLINE void see(const PackedCentres& centres, size_t first, const float* vectors, Least<kN>& least) {
   const Tag d;

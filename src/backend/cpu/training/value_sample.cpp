@@ -12,7 +12,7 @@
 namespace kvq::cpu {
 namespace {
 
-/// Reads a unit vector with a 1 behind it, which gives regressions their constant.
+/// A unit vector followed by a 1, which gives regressions their constant.
 struct Extended {
   const UnitVectors& vectors;
 
@@ -70,7 +70,7 @@ void HostValueSample::moments(std::span<double> sums) {
 
 void HostValueSample::code_products(std::span<double> normal, std::span<double> sides) {
   const auto factor = [&](size_t token, size_t n) {
-    return n == bits_ || bit(token, n) ? scales_[token] : 0.0F;  // the last one is the offset's
+    return n == bits_ || bit(token, n) ? scales_[token] : 0.0F;  // the last row is the offset's
   };
   const auto target = [&](size_t token, size_t c) { return vectors_.row(token)[c]; };
   const size_t tokens = vectors_.training();

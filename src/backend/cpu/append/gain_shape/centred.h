@@ -4,7 +4,7 @@
 
 namespace kvq::cpu {
 
-/// As ContextCodec::encode(): a side of a page at a time, on any number of threads.
+/// Implementation of ContextCodec::encode(): a side of a page at a time, on any number of threads.
 void encode_centred(const TokenBatch& tokens, std::span<const FilledGroup> groups, const KernelTable& kernels,
                     Parallel& parallel, Allocator& scratch);
 

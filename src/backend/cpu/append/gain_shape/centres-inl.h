@@ -1,5 +1,5 @@
-// Vectors relative to the nearest of their head's centres: 32 slots at once, whose numbers lie as `[channels][32
-// slots]`. The same operations as those of centred::encode() and CentreSearch, in the same order.
+// Vectors relative to the nearest centre of their head: 32 slots at once, as `[channels][32 slots]`. Operations and
+// their order equal those of centred::encode() and CentreSearch.
 #if defined(KVQ_APPEND_CENTRES_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_APPEND_CENTRES_INL_H
 #undef KVQ_APPEND_CENTRES_INL_H
@@ -24,7 +24,7 @@ namespace kvq::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// The products of four slots with a vector of centres at a time. Sums of products of bytes are exact in floats.
+/// Multiplies four slots by a vector of centres at a time. Sums of byte products are exact in floats.
 inline void nearest_centres(const centred::CentreSearch& search, const float* biases, const uint32_t* words,
                             const float* units, int32_t used, uint8_t* indices) {
   constexpr int32_t kQuad = centred::CentreSearch::kQuad;
@@ -81,7 +81,7 @@ inline void nearest_centres(const centred::CentreSearch& search, const float* bi
   }
 }
 
-/// What a CentreTaker works in.
+/// Work space of a CentreTaker.
 struct CentreRoom {
   CentreRoom(int32_t head_dim, MemoryCutter& room) {
     const auto channels = static_cast<size_t>(head_dim + 4);
@@ -112,7 +112,7 @@ class CentreTaker {
         dim_(side.format.head_dim),
         room_(side.format.head_dim, room) {}
 
-  /// `[channels][32]`, of which those of slots in use are changed.
+  /// Subtracts the nearest centres from `[channels][32]`; free slots stay as they are.
   void take(NearestKernel nearest, float* x) {
     const SideLayout where = context_.layout(side_.side, side_.format);
     std::byte* out = side_.out.front();
@@ -165,7 +165,7 @@ class CentreTaker {
     return true;
   }
 
-  /// A number, turned back if it is a key's, less the centres' mean.
+  /// Centres one value, rotated back if it is a key's, on the mean of the centres.
   void put_back(int32_t channel, int32_t slot, V x, V& largest) {
     const D d;
     const auto number = hn::Sub(x, hn::Set(d, search_.mean[static_cast<size_t>(channel)]));
@@ -209,7 +209,7 @@ class CentreTaker {
     }
   }
 
-  /// The centres of all slots; zeros of those that are not in use.
+  /// Loads the centres of all slots; zeros for free slots.
   void gather(const uint8_t* indices) {
     const D d;
     const hn::RebindToUnsigned<D> du;

@@ -1,5 +1,5 @@
-// FP16 planes to gain–shape sides. Numbers lie as `[channels][32 slots]`, whatever the side: each slot's sums are in
-// the order of its channels, so that lanes are slots and nothing is added up across them.
+// FP16 planes to gain–shape sides. Both sides lie as `[channels][32 slots]`: lanes are slots, each slot sums over its
+// channels in order, and nothing is summed across lanes.
 #if defined(KVQ_APPEND_GAIN_SHAPE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_APPEND_GAIN_SHAPE_INL_H
 #undef KVQ_APPEND_GAIN_SHAPE_INL_H
@@ -32,7 +32,7 @@ namespace kvq::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// One side on its way from halves to codes and gains.
+/// Encodes FP16 values of one side to codes and gains.
 class GainShapeEncoder {
   using D = hn::ScalableTag<float>;  // 16 lanes at most
   using V = hn::Vec<D>;
@@ -41,7 +41,7 @@ class GainShapeEncoder {
   static constexpr int32_t kLanes = hn::MaxLanes(D());
 
  public:
-  /// Channels that any plane may need codes of.
+  /// Channels with codes in any plane, including padding.
   static constexpr int32_t padded(int32_t head_dim) { return (head_dim + 31) / 32 * 32; }
   static constexpr size_t scalar_room_bytes(int32_t head_dim) {
     return static_cast<size_t>(padded(head_dim)) * kPageSlots * (sizeof(float) + sizeof(uint8_t));
@@ -50,7 +50,7 @@ class GainShapeEncoder {
     return scalar_room_bytes(head_dim) + TrellisRoom::bytes(static_cast<size_t>(padded(head_dim)));
   }
 
-  /// `room`: of the code's room bytes, aligned for vectors.
+  /// `room`: the code type's room bytes, aligned for vectors.
   GainShapeEncoder(const SideLayout& layout, int32_t used, std::byte* room, std::byte* out)
       : layout_(layout), dim_(layout.head_dim), used_(used), room_(room), out_(out) {
     const auto numbers = static_cast<size_t>(padded(dim_) * kPageSlots);
@@ -62,7 +62,7 @@ class GainShapeEncoder {
     encode(float16, [](float* /*x*/) {});
   }
 
-  /// `take_centres`: takes them off `[channels][32 slots]`.
+  /// `take_centres`: subtracts centres from `[channels][32 slots]`.
   template <typename TakeCentres>
   void encode(const std::byte* float16, const TakeCentres& take_centres) {
     const auto* halves = reinterpret_cast<const uint16_t*>(float16);
@@ -87,7 +87,7 @@ class GainShapeEncoder {
 
  private:
   static constexpr int32_t kBlock = gain_shape::kSumBlock;
-  static constexpr float kUnitsAtEnd = 0x1.8p23F;  // the last bit of numbers of this size is 1
+  static constexpr float kUnitsAtEnd = 0x1.8p23F;  // at this magnitude the last bit is 1
 
   float* row(int32_t channel) { return x_ + channel * kPageSlots; }
   const float* row(int32_t channel) const { return x_ + channel * kPageSlots; }
@@ -105,7 +105,7 @@ class GainShapeEncoder {
     }
   }
 
-  /// A word of the plane is a channel of two slots.
+  /// A word of the plane holds one channel of two slots.
   void load_values(const uint32_t* plane) {
     const D d;
     const Words dw;
@@ -125,7 +125,7 @@ class GainShapeEncoder {
     }
   }
 
-  /// Write the mean of the slots in use. `mean`: as it decodes.
+  /// Writes the mean of the used slots; `mean`: its decoded value.
   void put_mean(float* mean) {
     const D d;
     std::fill(row(dim_), row(padded(dim_)), 0.0F);
@@ -149,7 +149,7 @@ class GainShapeEncoder {
     std::memcpy(out_ + layout_.mean_offset(), codes, static_cast<size_t>(dim_));
   }
 
-  /// Lanes are channels, added up one slot after the other.
+  /// Lanes are channels, slots are summed one after the other.
   V sum_of_slots(const float* rows) const {
     const D d;
     auto sum = hn::Zero(d);
@@ -165,14 +165,14 @@ class GainShapeEncoder {
   HWY_INLINE static V clamped(V x, float limit) {
     const D d;
 #if HWY_TARGET == HWY_AVX3
-    constexpr int kSmallerMagnitude = 2;  // with the first number's sign
+    constexpr int kSmallerMagnitude = 2;  // with the sign of the first operand
     return V{_mm512_range_ps(x.raw, hn::Set(d, limit).raw, kSmallerMagnitude)};
 #else
     return hn::Max(hn::Min(x, hn::Set(d, limit)), hn::Set(d, -limit));
 #endif
   }
 
-  /// The nearest integers, ties to even, of numbers clamped to ±limit, which is less than 2^22.
+  /// Rounds to nearest even after clamping to ±limit, which is less than 2^22.
   HWY_INLINE static hn::Vec<Integers> nearest_within(V x, float limit) {
     const D d;
     const Integers di;
@@ -180,7 +180,7 @@ class GainShapeEncoder {
     return hn::Sub(aligned, hn::BitCast(di, hn::Set(d, kUnitsAtEnd)));
   }
 
-  /// Of what is left of vectors after their mean.
+  /// Norms of the slots, after subtracting the mean if there is one.
   template <bool kMean>
   void find_norms(const float* mean) {
     const D d;
@@ -221,8 +221,8 @@ class GainShapeEncoder {
     pack<kBits>();
   }
 
-  /// A whole number. It makes no difference whether it is clamped before the middle is added or after, as in the
-  /// reference. Conversion to integers would look for numbers that are too large.
+  /// An integer. Clamping before the rounding constant is added gives the reference's result and avoids the range
+  /// checks of a conversion to integers.
   template <int kBits>
   HWY_INLINE static V scalar_code(V steps) {
     const D d;
@@ -235,8 +235,7 @@ class GainShapeEncoder {
     return hn::Sub(code, hn::Set(D(), gain_shape::middle(kBits)));
   }
 
-  /// Of the step with which code and vector point the same way most. Where there are several, their product is known
-  /// then.
+  /// Inverse of the step with the best cosine between code and vector; several candidates also yield its product.
   template <int kBits>
   V best_inverse(int32_t slot) {
     constexpr auto kFactors = gain_shape::step_factors(kBits);
@@ -375,7 +374,7 @@ class GainShapeEncoder {
   std::byte* out_;
   float* x_;                              // [channels][slots]
   uint8_t* codes_;                        // [channels][slots]
-  HWY_ALIGN_MAX float norm_[kPageSlots];  // 0: the slot has codes and gain 0
+  HWY_ALIGN_MAX float norm_[kPageSlots];  // 0: codes and gain of the slot are 0
   HWY_ALIGN_MAX float rms_[kPageSlots];
   HWY_ALIGN_MAX float product_[kPageSlots];
 };

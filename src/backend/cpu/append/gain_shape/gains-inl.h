@@ -1,4 +1,4 @@
-// Gains of a page's slots to their codes.
+// Gains of a page's slots as gain codes.
 #if defined(KVQ_APPEND_GAINS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_APPEND_GAINS_INL_H
 #undef KVQ_APPEND_GAINS_INL_H
@@ -20,11 +20,11 @@ namespace kvq::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// As gain_shape::gain_code().
+/// Same result as gain_shape::gain_code().
 template <class D>
 HWY_INLINE hn::Vec<hn::RebindToSigned<D>> gain_code(D d, hn::Vec<D> gain, hn::Vec<D> largest) {
   const hn::RebindToSigned<D> di;
-  const auto bits = hn::BitCast(di, hn::Div(gain, largest));  // no number is negative
+  const auto bits = hn::BitCast(di, hn::Div(gain, largest));  // no value is negative
   const auto mantissa = hn::Or(hn::And(bits, hn::Set(di, 0x7FFFFF)), hn::Set(di, 0x3F800000));
   const auto octave = hn::Sub(hn::ShiftRight<23>(bits), hn::Set(di, 127));
   auto code = hn::Add(hn::Mul(octave, hn::Set(di, gain_shape::kGainSteps)), hn::Set(di, gain_shape::kTopGain));
@@ -35,8 +35,8 @@ HWY_INLINE hn::Vec<hn::RebindToSigned<D>> gain_code(D d, hn::Vec<D> gain, hn::Ve
   return hn::Max(hn::Min(code, hn::Set(di, gain_shape::kTopGain)), hn::Zero(di));
 }
 
-/// Of residuals r with squared norms `norms` and levels u, `products` being their products: ⟨gain · u, r⟩ = ⟨r, r⟩, so
-/// that what a query looks for keeps its product.
+/// Writes gains for residuals r with squared norms `norms` and levels u; `products`: ⟨u, r⟩. The gain satisfies ⟨gain ·
+/// u, r⟩ = ⟨r, r⟩, so the query a key aligns with keeps its product.
 inline void put_gains(const SideLayout& layout, const float* norms, const float* products, std::byte* out) {
   const hn::ScalableTag<float> d;
   const hn::Rebind<uint8_t, decltype(d)> d8;

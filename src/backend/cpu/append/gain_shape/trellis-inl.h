@@ -1,4 +1,4 @@
-// The best paths of 32 slots through the trellis at once: lanes are slots, and a bit of a word is one of a slot.
+// Viterbi search of 32 slots at once: lanes are slots, and a bit of a word belongs to one slot.
 #if defined(KVQ_APPEND_TRELLIS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_APPEND_TRELLIS_INL_H
 #undef KVQ_APPEND_TRELLIS_INL_H
@@ -30,7 +30,7 @@ struct TrellisRoom {
   }
 };
 
-/// As search_trellis(), for all slots of a page.
+/// Vector version of search_trellis() for all slots of a page.
 template <int kBits>
 class TrellisSearch {
   using D = hn::CappedTag<int16_t, kPageSlots>;
@@ -40,7 +40,7 @@ class TrellisSearch {
   static constexpr int32_t kSubsets = gain_shape::kSubsets;
   static constexpr int32_t kMemory = gain_shape::kMemory;
   static constexpr int32_t kOthers = 1 << (kBits - 1);
-  static constexpr int32_t kBeyond = 2;  // words that may be read behind the one of a mask
+  static constexpr int32_t kBeyond = 2;  // words that may be read beyond a mask's word
   using Steps = Butterflies<kStepsAtOnce>;
 
  public:
@@ -55,11 +55,10 @@ class TrellisSearch {
     }
   }
 
-  /// Targets of a channel's slots, and what they became.
+  /// The targets of a channel's slots, later replaced by their levels.
   int16_t* row(int32_t channel) { return targets_ + channel * kPageSlots; }
 
-  /// in_use: all bits or none; codes: `[channels][slots]`, those of slots that are not in use zeros. Targets become
-  /// levels.
+  /// in_use: all bits or none; codes: `[channels][slots]`, zeros for free slots. Replaces targets by levels.
   void run(const int16_t* in_use, uint8_t* codes) {
     const int32_t half = length_ / 2;
     for (int32_t slot = 0; slot < kPageSlots; slot += kLanes) {
@@ -82,10 +81,10 @@ class TrellisSearch {
   }
 
  private:
-  /// Highest bits of the six numbers up to walk step i, the oldest first.
+  /// Highest bits of the six codes up to walk step i, the oldest first.
   uint32_t* newest(int32_t i) { return path_ + i; }
 
-  /// From walk step `begin` to `end`, of a walk that begins at chain step `first`. Both are multiples of kStepsAtOnce.
+  /// Runs walk steps `begin` to `end` of a walk that begins at chain step `first`. Both are multiples of kStepsAtOnce.
   template <bool kDecide>
   void walk(int32_t slot, int32_t first, int32_t begin, int32_t end) {
     HWY_ALIGN_MAX int16_t subsets[kStepsAtOnce * kSubsets * kLanes];
@@ -146,7 +145,7 @@ class TrellisSearch {
     return hn::ShiftRight<gain_shape::kCostShift>(hn::Mul(seen, seen));
   }
 
-  /// The first of the states that cost nothing over the least.
+  /// Finds the first state of least cost.
   void find_best(int32_t slot, uint32_t* newest) const {
     const D d;
     auto best = hn::Zero(d);
@@ -164,7 +163,7 @@ class TrellisSearch {
     return hn::LoadMaskBits(D(), reinterpret_cast<const uint8_t*>(word) + slot / 8);
   }
 
-  /// All states but the one at the seam cost too much.
+  /// Makes all states but the one at the seam too expensive.
   void start_at(int32_t slot, const uint32_t* seam) {
     const D d;
     auto start = hn::Zero(d);
@@ -179,19 +178,19 @@ class TrellisSearch {
     }
   }
 
-  /// Back from the path's end to walk step `begin`.
+  /// Traces back from the path's end to walk step `begin`.
   void trace(int32_t begin) {
     for (int32_t i = length_ - 1; i >= begin; --i) path_[i] = chosen_word(decisions_ + i * kStates, newest(i + 1));
   }
 
-  /// Codes and levels of all numbers whose highest bits are known.
+  /// Chooses codes and levels of all values once their highest bits are known.
   void choose_codes(int32_t slot, const int16_t* in_use, uint8_t* codes) {
     const D d;
     const hn::Rebind<uint8_t, D> d8;
     const auto used = hn::Load(d, in_use + slot);
     for (int32_t i = 0; i < length_; ++i) {
       const int32_t channel = channels_[i];
-      const uint32_t* bits = path_ + kMemory + i;  // of this number, after those of numbers before
+      const uint32_t* bits = path_ + kMemory + i;  // the value's bits, preceded by those of the values before
       auto code = hn::IfThenElseZero(mask_of(bits, slot), hn::Set(d, int16_t{1 << (kBits - 1)}));
       if (channel < dim_) {
         int16_t* target = row(channel) + slot;
@@ -203,7 +202,7 @@ class TrellisSearch {
     }
   }
 
-  /// Where a table of 8 has the level of each slot's subset, in bytes.
+  /// Indices into a table of 8 levels for each slot's subset, in bytes.
   HWY_INLINE static V find_entries(const uint32_t* bits, int32_t slot) {
     const D d;
     const uint32_t parities[gain_shape::kParities + kBeyond] = {bits[-1] ^ bits[-4], bits[-2] ^ bits[-4] ^ bits[-5],
@@ -218,7 +217,7 @@ class TrellisSearch {
 
   struct Level {
     V level;
-    V other;  // bits of the code below the highest
+    V other;  // code bits below the highest
   };
   HWY_INLINE static Level nearest_level(V target, V entries) {
     const D d;
@@ -257,7 +256,7 @@ class TrellisSearch {
   uint32_t* decisions_;  // [steps][states]
   const int32_t length_;
   const int32_t dim_;
-  uint8_t channels_[gain_shape::kMaxChain];  // by step
+  uint8_t channels_[gain_shape::kMaxChain];  // channel of each step
   uint32_t path_[gain_shape::kMaxChain + kMemory + kBeyond];
 };
 

@@ -1,5 +1,4 @@
-// Steps of all states of a trellis at once, and which way the best paths to them came. Lanes are slots; so are the bits
-// of words.
+// Viterbi steps of all trellis states at once, and the decision for each. Lanes are slots; so are the bits of words.
 #if defined(KVQ_APPEND_TRELLIS_STEPS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_APPEND_TRELLIS_STEPS_INL_H
 #undef KVQ_APPEND_TRELLIS_STEPS_INL_H
@@ -26,18 +25,18 @@ namespace kvq::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Steps through which as many states go together as there are registers for.
+/// Steps that the register file allows to run together over a group of states.
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
 inline constexpr int kStepsAtOnce = 4;
 #else
 inline constexpr int kStepsAtOnce = 2;
 #endif
 
-/// Bits of two masks to those of their slots in two words, one after the other.
+/// Packs the bits of two masks into their slots of two words, one after the other.
 template <class D>
 HWY_INLINE void store_bits(D d, hn::Mask<D> first, hn::Mask<D> second, uint8_t* bits) {
 #if HWY_TARGET == HWY_AVX2
-  // Without PEXT, which takes a hundred cycles on some processors.
+  // PEXT would be shorter but takes a hundred cycles on some processors.
   const __m256i packed = _mm256_packs_epi16(hn::VecFromMask(d, first).raw, hn::VecFromMask(d, second).raw);
   const auto both = static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_permute4x64_epi64(packed, 0b11011000)));
   const auto low = static_cast<uint16_t>(both);
@@ -45,7 +44,7 @@ HWY_INLINE void store_bits(D d, hn::Mask<D> first, hn::Mask<D> second, uint8_t* 
   std::memcpy(bits, &low, sizeof(low));
   std::memcpy(bits + sizeof(uint32_t), &high, sizeof(high));
 #elif HWY_TARGET == HWY_EMU128 && defined(__SSE2__)
-  // The compiler makes vectors of the rest by itself.
+  // The compiler vectorises the rest by itself.
   const auto first_lanes = hn::VecFromMask(d, first);
   const auto second_lanes = hn::VecFromMask(d, second);
   const __m128i packed = _mm_packs_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(first_lanes.raw)),
@@ -67,24 +66,24 @@ struct Butterflies {
   static constexpr uint32_t kRegisters = 1U << kSteps;
   static constexpr uint32_t kGroups = gain_shape::kStates / kRegisters;
 
-  /// Where a state's decision is: its bits in the order in which the states of a path are narrowed down, the newest but
-  /// one first, because the oldest one is known last; the newest at the end, so that two that are decided together lie
-  /// side by side.
+  /// Position of a state's decision: the state's bits in the order in which trace-back narrows a path down. The newest
+  /// but one comes first, because the oldest is known last; the newest comes last, so that two decisions taken together
+  /// are neighbours.
   static constexpr uint32_t place(uint32_t state) {
     uint32_t place = 0;
     for (int32_t bit = 1; bit < gain_shape::kMemory; ++bit) place = place << 1U | (state >> bit & 1U);
     return place << 1U | (state & 1U);
   }
 
-  /// The state in a register after `steps` steps. Its bits are, from the top: those of the register's number that have
-  /// not been shifted out, the group, and what has been shifted in, which takes the place of what was shifted out.
+  /// State in a register after `steps` steps. Its bits, from the top: those of the register's number not yet shifted
+  /// out, the group, and the bits shifted in, which replace those shifted out.
   static constexpr uint32_t state(uint32_t group, uint32_t number, uint32_t steps) {
     const uint32_t left = kSteps - steps;
     return (number & ((1U << left) - 1U)) << (gain_shape::kMemory - left) | group << steps | number >> left;
   }
 
-  /// Two states whose oldest bits differ go to two whose newest ones do. Of the parities only the third depends on
-  /// these bits, and that on both: two costs serve the four ways.
+  /// Two states that differ in their oldest bit lead to two that differ in their newest. Of the parities only the third
+  /// depends on these bits, and on both: two costs serve the four transitions.
   template <bool kDecide, uint32_t kGroup, uint32_t kStep, uint32_t kPair>
   HWY_INLINE static void cross(V (&costs)[kRegisters], const int16_t* subsets, uint8_t* decisions) {
     constexpr uint32_t kHalf = kRegisters >> (kStep + 1);
@@ -140,8 +139,8 @@ struct Butterflies {
     store<kGroup>(costs, to, kAll);
   }
 
-  /// kSteps steps: costs `[states][lanes]`, subsets `[steps][subsets][lanes]`, decisions `[steps][states]` words, of
-  /// which `decisions` points to the bits of the first lane.
+  /// Runs kSteps steps: costs `[states][lanes]`, subsets `[steps][subsets][lanes]`, decisions `[steps][states]` words;
+  /// `decisions` points to the bits of the first lane.
   template <bool kDecide, uint32_t... kGroupNumbers>
   HWY_INLINE static void walk(const int16_t* from, const int16_t* subsets, uint8_t* decisions, int16_t* to,
                               std::integer_sequence<uint32_t, kGroupNumbers...> /*groups*/) {
@@ -154,13 +153,13 @@ struct Butterflies {
   }
 };
 
-/// Bit by bit.
+/// Selects bit by bit.
 template <class Words>
 HWY_INLINE Words selected(Words bits, Words set, Words clear) {
   return hn::OrAnd(hn::AndNot(bits, clear), bits, set);
 }
 
-/// Of a step's 64 words the kCount that the newest bits of a state leave, or a vector of them from `offset` on.
+/// The kCount of a step's 64 words that remain after the newest bits of a state, or a vector of them from `offset`.
 template <int kCount>
 HWY_INLINE hn::Vec<hn::CappedTag<uint32_t, kCount>> narrowed(const uint32_t* words, const uint32_t* state, int offset) {
   const hn::CappedTag<uint32_t, kCount> d;
@@ -179,7 +178,7 @@ HWY_INLINE hn::Vec<hn::CappedTag<uint32_t, kCount>> narrowed(const uint32_t* wor
   }
 }
 
-/// The decision at a step of the slots whose states after it are `state`, a word for each bit, the newest at the end.
+/// Decisions of all slots at a step after which they are in `state`: one word per state bit, the newest last.
 HWY_INLINE uint32_t chosen_word(const uint32_t* words, const uint32_t* state) {
   HWY_ALIGN uint32_t four[4];
   hn::Store(narrowed<4>(words, state, 0), hn::FixedTag<uint32_t, 4>(), four);

@@ -12,7 +12,7 @@
 namespace kvq::cpu {
 namespace {
 
-/// An attention and its work space in one block.
+/// Places an attention and its work space in one block.
 template <typename Attention>
 ContextAttention* make(const ContextItem& item, std::byte* work) {
   MemoryCutter memory(work);
@@ -87,7 +87,7 @@ class CommvqCodec final : public ContextCodec {
   }
 };
 
-/// What the sums decode to.
+/// Decodes the sums.
 void CommvqCodec::add_sums(const LayerContext& layer, const KernelTable& kernels, int32_t head, int32_t rows,
                            const float* sums, float* out) const {
   const commvq::Context& context = commvq::context_of(layer);

@@ -1,4 +1,4 @@
-// Pages stored with codes: sums of centres, sums of probabilities by bits, and what these decode to.
+// Kernels on CommVQ codes: sums of centres, sums of probabilities by bit, and their decoding.
 #if defined(KVQ_COMMVQ_CODES_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_COMMVQ_CODES_INL_H
 #undef KVQ_COMMVQ_CODES_INL_H
@@ -18,7 +18,7 @@ namespace kvq::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Four vectors of pairs of every slot from pair `begin`.
+/// Sums four vectors of pairs, from pair `begin`, for every slot.
 template <class D, int kVectors>
 HWY_INLINE void add_centres(D d, const KeyEncoder& encoder, const uint8_t* indices, size_t begin, size_t plane,
                             float* rows, size_t stride) {
@@ -104,7 +104,7 @@ inline void sum_bits(const BitPlanes& planes, int32_t rows, const float* p, floa
         sums[static_cast<size_t>(r) * stride + total] += weight;
       }
     }
-    // Lanes are a multiple of 8; what follows them may be no memory.
+    // Lanes are a multiple of 8; memory may end behind them.
     if (planes.lanes % 16 == 0) {
       add_page(hn::CappedTag<float, 16>(), planes, page, rows, weights, sums, stride);
     } else {
@@ -113,10 +113,10 @@ inline void sum_bits(const BitPlanes& planes, int32_t rows, const float* p, floa
   }
 }
 
-/// Rows may lie too far apart for the processor to see that they follow each other.
+/// Rows may be too far apart for the hardware prefetcher.
 constexpr size_t kPrefetchedRows = 16;
 
-/// `kVectors` vectors of columns: a row on the right is read once for all rows on the left.
+/// Multiplies `kVectors` vectors of columns: a row on the right is read once for all rows on the left.
 template <int kRows, int kVectors, class D>
 HWY_INLINE void multiply_columns(D d, const float* right, size_t right_stride, int32_t inner, const float* left,
                                  size_t left_stride, float* out) {
@@ -156,7 +156,7 @@ HWY_INLINE void multiply_rows(const float* right, size_t right_stride, int32_t i
   for (; i + step <= columns; i += step) {
     multiply_columns<kRows, 1>(d, right + i, right_stride, inner, left, left_stride, out + i);
   }
-  // The last row on the right may end where its last column is: nothing is read beyond it.
+  // The last row on the right may end at its last column: nothing is read beyond it.
   for (; i < columns; ++i) {
     multiply_columns<kRows, 1>(one, right + i, right_stride, inner, left, left_stride, out + i);
   }

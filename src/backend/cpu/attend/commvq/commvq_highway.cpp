@@ -1,5 +1,5 @@
-// The portable kernels of pages with CommVQ's codes, compiled once per Highway target: this file includes itself
-// through foreach_target.h.
+// Compiles the portable kernels of CommVQ pages once per Highway target: this file includes itself through
+// foreach_target.h.
 #include "backend/cpu/dispatch/highway.h"
 
 #undef HWY_TARGET_INCLUDE

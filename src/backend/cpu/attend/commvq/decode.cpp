@@ -67,8 +67,7 @@ void DecodeAttention::decode_keys(ptrdiff_t place) {
   }
 }
 
-/// channel_scale ∘ scale · (offset + s·C), of all coded values of a tile: a few rows of C at a time, which then stay in
-/// the first-level cache.
+/// channel_scale ∘ scale · (offset + s·C) for all coded values of a tile: a few rows of C at a time, which stay in L1.
 void DecodeAttention::decode_values(ptrdiff_t first, int32_t count) {
   const CodebookShape& shape = item_.shape();
   const int32_t dim = shape.head_dim;
@@ -102,7 +101,7 @@ void DecodeAttention::decode_values(ptrdiff_t first, int32_t count) {
   }
 }
 
-/// Bits [begin, begin + n) of the codes of four tokens as zeros and ones.
+/// Expands bits [begin, begin + n) of four tokens' codes to zeros and ones.
 void DecodeAttention::spread_bits(ptrdiff_t place, int32_t slot, int32_t begin, int32_t n) const {
   const bool of_layer = item_.shape().values.scope == Scope::kLayer;
   const int32_t lanes = commvq::value_layout(item_.shape()).lanes;

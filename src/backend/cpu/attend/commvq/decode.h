@@ -5,8 +5,8 @@
 
 namespace kvq::cpu {
 
-/// The plain way: every key and value is decoded by its definition, for each call anew, and then multiplied. What the
-/// other ways are tested against, and what they are for.
+/// The reference path: every call decodes each key and value by its definition, then multiplies. Other paths are tested
+/// and compared against it.
 class DecodeAttention final : public ContextAttention {
  public:
   struct Work {
@@ -17,8 +17,8 @@ class DecodeAttention final : public ContextAttention {
     uint8_t* indices;   // [stages][2 · 32]
     float* vectors;     // [32] planar vectors
     float* turns;       // [32][head_dim]
-    uint16_t* numbers;  // [32], norms of keys or scales of values
-    float* bits;        // [kBlockRows] rows of zeros and ones
+    uint16_t* numbers;  // [32], key norms or value scales
+    float* bits;        // [kBlockRows] code bits as zeros and ones
     float* products;    // [kBlockRows][kMaxHeadDim]
   };
 
@@ -37,7 +37,7 @@ class DecodeAttention final : public ContextAttention {
 
   const CommvqItem item_;
   Work work_;
-  ptrdiff_t prepared_ = 0;  // place of the page that is decoded first
+  ptrdiff_t prepared_ = 0;  // place of the first decoded page
 };
 
 }  // namespace kvq::cpu

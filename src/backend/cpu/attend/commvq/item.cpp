@@ -10,7 +10,7 @@
 namespace kvq::cpu {
 namespace {
 
-/// The numbers of all slots of a page.
+/// Reads the FP16 numbers of all slots of a page.
 void read_numbers(const commvq::TokenNumbers& layout, const PageSides& sides, int32_t head, uint16_t* out) {
   for (int32_t slot = 0, part = 0; slot < kPageSlots; slot += layout.share, ++part) {
     const std::byte* side = sides.at(layout.share == kPageSlots ? head : part, 0);

@@ -1,4 +1,4 @@
-// What the ways to attend to pages with CommVQ's codes share.
+// Shared by all attention paths of CommVQ pages.
 #pragma once
 
 #include "backend/cpu/attend/commvq/kernels.h"
@@ -11,21 +11,21 @@
 
 namespace kvq::cpu {
 
-/// Sums of probabilities over tokens by the bits of their codes: what value pages with codes add up to. The last of
-/// them is over all tokens.
+/// Layout of sums of probabilities over tokens, one per code bit, from which values are decoded. The last sum is over
+/// all tokens.
 struct BitSums {
   BitSums() = default;
   explicit BitSums(const CodebookShape& shape) : bits(static_cast<size_t>(padded_dim(shape.code_bits()))) {}
-  /// Those of a layer; none if its values have no codes or are decoded one by one.
+  /// Sums of a layer; none if its values have no codes or are decoded one by one.
   static BitSums of(const commvq::Context& context);
 
   size_t bits = 0;  // padded; 0: no values have codes
 
-  size_t width() const { return bits == 0 ? 0 : bits + 16; }  // of a row
-  size_t total() const { return bits; }                       // where the sum over all tokens is
+  size_t width() const { return bits == 0 ? 0 : bits + 16; }  // floats per row
+  size_t total() const { return bits; }                       // index of the sum over all tokens
 };
 
-/// An item, and how its pages are read.
+/// A work item and access to its pages.
 struct CommvqItem : ContextItem {
   explicit CommvqItem(const ContextItem& item);
 
@@ -36,18 +36,18 @@ struct CommvqItem : ContextItem {
   const CommvqKernels& commvq() const { return kernels.commvq; }
 
   PageSides sides(ptrdiff_t first, Side side) const { return {lists, first, end, page(first).format()->offset(side)}; }
-  /// FP16, of the slots of a page: norms of keys, scales of values.
+  /// Read the FP16 numbers of a page's slots: norms for keys, scales for values.
   void read_norms(ptrdiff_t place, uint16_t* norms) const;
   void read_scales(ptrdiff_t place, uint16_t* scales) const;
-  /// Whether slot t of a page has the position of the first one + t.
+  /// Slot t of the page has the position of the first one + t.
   bool has_regular_positions(ptrdiff_t place) const {
     return page(place).positions == nullptr || !page(place).has_gaps();
   }
-  /// Turns of a page's slots relative to the first one's, rows as in a Rope table.
+  /// Rotations of a page's slots relative to its first slot, rows as in a Rope table.
   void turn_slots(ptrdiff_t place, float* turns) const;
-  /// {a of 32 slots, b} of all stages of one group.
+  /// Unpack {a of 32 slots, b} of all stages of one group.
   void unpack_indices(ptrdiff_t place, int32_t group, uint8_t* indices) const;
-  /// As ContextAttention::add_values, by bits.
+  /// ContextAttention::add_values() by bit sums.
   void add_bit_sums(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, const float* p) const;
 };
 

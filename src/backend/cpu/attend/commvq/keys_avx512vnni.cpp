@@ -1,4 +1,4 @@
-// Keys stored with codes: centres summed by table lookups whose lanes are slots, scores by 16-bit dot products.
+// Scores of CommVQ keys: centres summed by table lookups with slots as lanes, scores by 16-bit dot products.
 #include "backend/cpu/attend/fixed_point_avx512vnni.h"
 #include "backend/cpu/dispatch/avx512vnni.h"
 #include "formats/commvq/commvq.h"
@@ -12,11 +12,11 @@ namespace kvq::cpu {
 namespace {
 
 constexpr int32_t kMaxPairs = kMaxHeadDim / 2;
-constexpr int32_t kPairWords = kPageSlots;  // of a plane: {re, im} of the slots
+constexpr int32_t kPairWords = kPageSlots;  // words of a plane: {re, im} of the slots
 
-/// The indices of 32 slots as bytes: a, then b with 64 added, which selects the second of two tables.
+/// Unpacks the indices of 32 slots to bytes: a, then b + 64, which selects the second of two tables.
 inline __m512i unpack_indices(const std::byte* stage) {
-  // Each quadword gets the 24 bits of four slots' a and those of their b.
+  // Moves the 24 bits of four slots' a, and those of their b, to a quadword each.
   alignas(64) static constexpr uint8_t kBytes[64] = {0,  1,  2,  24, 25, 26, 0, 0, 3,  4,  5,  27, 28, 29, 0, 0,
                                                      6,  7,  8,  30, 31, 32, 0, 0, 9,  10, 11, 33, 34, 35, 0, 0,
                                                      12, 13, 14, 36, 37, 38, 0, 0, 15, 16, 17, 39, 40, 41, 0, 0,
@@ -31,13 +31,13 @@ inline __m512i unpack_indices(const std::byte* stage) {
 
 constexpr int32_t kPagesAtOnce = 4;
 
-/// Of a stage.
+/// Indices of a stage.
 struct Indices {
   __m512i pages[kPagesAtOnce];
 };
 
-/// e^{iθ} times the sums of a pair, and {re, im} of slots in words. Their order is that of unpacked halves of
-/// registers.
+/// Multiplies the sums of a pair by e^{iθ} and stores {re, im} of slots in words, in the order in which registers
+/// unpack.
 inline void rotate_and_store(__m512i real, __m512i imaginary, const int16_t* turns, int16_t* plane) {
   const __m512i cosine = _mm512_loadu_si512(turns);
   const __m512i sine = _mm512_loadu_si512(turns + kPageSlots);
@@ -47,7 +47,7 @@ inline void rotate_and_store(__m512i real, __m512i imaginary, const int16_t* tur
   _mm512_storeu_si512(plane + kPageSlots, _mm512_unpackhi_epi16(x, y));
 }
 
-/// The pairs of one group. A table is read once for all pages. `planes`: of the first of them.
+/// Sums the pairs of one group. A table is read once for all pages; `planes`: the first page's.
 template <int kPages>
 inline void sum_pairs(const KeyLookup& lookup, int32_t stages, int32_t begin, int32_t end, const Indices* indices,
                       size_t plane_size, const int16_t* turns, int16_t* planes) {
@@ -111,8 +111,8 @@ void vnni_lookup_keys(const KeyLookup& lookup, const CodebookShape& shape, const
   }
 }
 
-/// Queries of a block times the pairs' factors, in units in which sums of products with keys fit 32 bits:
-/// Σ |q| |k| ≤ Σ |q| · 32767.
+/// Queries of a block times the pairs' factors, in units that keep sums of products with keys within 32 bits: Σ |q| |k|
+/// ≤ Σ |q| · 32767.
 struct BlockQueries {
   alignas(64) float real[kBlockRows][kMaxPairs];
   alignas(64) float imaginary[kBlockRows][kMaxPairs];
@@ -156,7 +156,7 @@ inline void prepare_queries(const CodebookShape& shape, const float* factors, co
   }
 }
 
-/// Queries turned back by a page's position, {re, im} of 16 bits.
+/// Rotates queries back by a page's position, to 16-bit {re, im}.
 template <int kRows>
 inline void turn_queries(const BlockQueries& queries, int32_t pairs, const float* turn,
                          int32_t (&words)[kRows][kMaxPairs]) {
@@ -195,7 +195,7 @@ inline void score_page(const CodebookShape& shape, const LookupPage& page, const
       sums[r][1] = _mm512_dpwssd_epi32(sums[r][1], second, query);
     }
   }
-  // Unpacking left slots 8i to 8i + 3 in the first words, 8i + 4 to 8i + 7 in the second.
+  // Undoes the unpacking: slots 8i to 8i + 3 are in the first words, 8i + 4 to 8i + 7 in the second.
   const __m512i low = _mm512_set_epi32(23, 22, 21, 20, 7, 6, 5, 4, 19, 18, 17, 16, 3, 2, 1, 0);
   const __m512i high = _mm512_set_epi32(31, 30, 29, 28, 15, 14, 13, 12, 27, 26, 25, 24, 11, 10, 9, 8);
   const __m512i norms = _mm512_loadu_si512(page.norms);

@@ -1,4 +1,4 @@
-// Scores of keys stored with codes from tables of a query's products with the codes (CommVQ eq. 25: RoPE commutes).
+// Scores of CommVQ keys from tables of a query's products with the codes (CommVQ eq. 25: RoPE commutes).
 #if defined(KVQ_COMMVQ_PRODUCTS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_COMMVQ_PRODUCTS_INL_H
 #undef KVQ_COMMVQ_PRODUCTS_INL_H
@@ -51,7 +51,7 @@ HWY_INLINE hn::Vec<D> upper_floats(D d, V16 integers) {
   return hn::ConvertTo(d, hn::PromoteTo(hn::RebindToSigned<D>(), hn::UpperHalf(half, integers)));
 }
 
-/// Re Σ weight · turn · (real + i · imaginary) over a vector of pairs.
+/// Re Σ weight · e^{iθ} · (real + i · imaginary) over a vector of pairs.
 template <class D>
 HWY_INLINE hn::Vec<D> turned_products(D d, hn::Vec<D> real, hn::Vec<D> imaginary, const float* turn,
                                       const float* weight, size_t plane, hn::Vec<D> sum) {
@@ -62,7 +62,7 @@ HWY_INLINE hn::Vec<D> turned_products(D d, hn::Vec<D> real, hn::Vec<D> imaginary
   return hn::MulAdd(x, hn::LoadU(d, weight), hn::NegMulAdd(y, hn::LoadU(d, weight + plane), sum));
 }
 
-/// `kVectors` vectors of pairs, from pair `begin`.
+/// Sums `kVectors` vectors of pairs, from pair `begin`.
 template <int kVectors, class D16>
 HWY_INLINE void sum_pairs(D16 d16, const ProductTable& table, const uint8_t* indices, size_t begin, const float* turns,
                           const float* weights, float* scores) {

@@ -57,7 +57,7 @@ void RebuildAttention::prepare(ptrdiff_t first, int32_t count) {
   }
 }
 
-/// Pages whose slots have the same turns.
+/// Rebuilds pages whose slots have the same rotations.
 void RebuildAttention::rebuild_by_lookup(ptrdiff_t first, int32_t count) {
   const PositionTurns& turns = item_.context.turns;
   const int16_t* fixed = turns.fixed_slots();
@@ -70,7 +70,7 @@ void RebuildAttention::rebuild_by_lookup(ptrdiff_t first, int32_t count) {
                              plane(first));
 }
 
-/// Unit keys of a page as an FP16 plane, rotated to positions from 0.
+/// Rebuilds the unit keys of a page as an FP16 plane, rotated to positions from 0.
 void RebuildAttention::rebuild(ptrdiff_t place) {
   const CodebookShape& shape = item_.shape();
   const auto group = static_cast<size_t>(shape.keys.group);

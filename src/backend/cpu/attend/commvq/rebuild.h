@@ -9,25 +9,25 @@ class KeyLookup;
 
 namespace kvq::cpu {
 
-/// Keys are summed up from their codes once for all rows, values are sums of probabilities by bits. Keys stand at the
-/// positions 0 to 31; the queries are turned back by the position of each page's first slot instead.
+/// Keys are rebuilt from their codes once for all rows; values are sums of probabilities by bit. Keys are rotated to
+/// positions 0 to 31, and queries are rotated back by the position of each page's first slot.
 class RebuildAttention final : public ContextAttention {
  public:
   struct Work {
     Work(const AttendBatch& batch, MemoryCutter& memory);
 
-    int16_t* planes;    // [kTilePages][32 · head_dim], or FP16 numbers
-    float* turns;       // [kTilePages][head_dim], of the pages' first slots
+    int16_t* planes;    // [kTilePages][32 · head_dim], or FP16 values
+    float* turns;       // [kTilePages][head_dim], rotations of the pages' first slots
     uint16_t* norms;    // [kTilePages][32]
     uint8_t* indices;   // [stages][2 · 32]
     float* vectors;     // [32] planar vectors
-    float* rows;        // [32][head_dim], keys
-    float* slot_turns;  // [32][head_dim], of a page with gaps
-    int16_t* fixed;     // [32][head_dim], the same
-    float* turned;      // [kBlockRows][head_dim], queries
+    float* rows;        // [32][head_dim] keys
+    float* slot_turns;  // [32][head_dim], for a page with gaps
+    int16_t* fixed;     // [32][head_dim], slot_turns in fixed point
+    float* turned;      // [kBlockRows][head_dim] queries
   };
 
-  /// Whether keys are summed up by table lookups in registers.
+  /// Keys are summed by table lookups in registers.
   static bool looks_up(const AttendBatch& batch, const KernelTable& kernels);
 
   RebuildAttention(const CommvqItem& item, const Work& work) : item_(item), work_(work) {}

@@ -12,7 +12,7 @@
 namespace kvq::cpu {
 namespace {
 
-/// What sums of products may reach; the rest of 16 bits is for the roundings of up to 2 · kMaxKeyStages of them.
+/// Largest sum of products; the rest of 16 bits absorbs the roundings of up to 2 · kMaxKeyStages of them.
 constexpr float kLargestSum = 32700.0F;
 
 size_t plane_of(const CodebookShape& shape) { return static_cast<size_t>(keys::padded(shape.keys.group)); }
@@ -24,7 +24,7 @@ size_t products_of(const CodebookShape& shape) {
 }  // namespace
 
 bool TableAttention::is_faster(const AttendBatch& batch, const KernelTable& kernels, int32_t rows) {
-  // Without lookups, keys are rebuilt in about the time of three rows of sums; with them, in less than that of one
+  // Rebuilding keys takes about as long as three rows of sums without lookups, and less than one with them
   // (docs/history/commvq.md). Both times grow with the stages.
   constexpr int32_t kFewRows = 2;
   return commvq::context_of(*batch.context).coder.shape.keys.stages > 0 &&
@@ -54,7 +54,7 @@ TableAttention::TableAttention(const CommvqItem& item, const Work& work)
 
 size_t TableAttention::table_size() const { return products_of(item_.shape()); }
 
-/// Rows of a Rope table, by groups.
+/// Rearranges rows of a Rope table by groups.
 void TableAttention::spread_turns(const float* rows, float* turns) const {
   const auto pairs = static_cast<size_t>(item_.shape().pairs());
   const auto group = static_cast<size_t>(item_.shape().keys.group);
@@ -90,7 +90,7 @@ void TableAttention::make_table(int32_t row, int32_t group) {
     const float y = item_.query(row)[rope.second_channel(group * pairs + pair)];
     work_.query[pair] = x;
     work_.query[plane_ + static_cast<size_t>(pair)] = y;
-    // Twice the bound: a part of one product and the other part of another one are added.
+    // Twice the bound: the real part of one product and the imaginary part of another are added.
     const float unit = std::hypot(x, y) * 2.0F * encoder.bounds()[pair] / kLargestSum;
     units[pair] = unit;
     work_.inverse[pair] = unit > 0.0F ? 1.0F / unit : 0.0F;

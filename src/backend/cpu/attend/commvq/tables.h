@@ -5,29 +5,29 @@
 
 namespace kvq::cpu {
 
-/// As in the paper: the products of each query with the codes are formed once, and a key's score is a sum of them,
-/// turned by its position. Values are sums of probabilities by bits.
+/// As in the paper: each query is multiplied by all codes once, and a key's score is a sum of these products, rotated
+/// by its position. Values are sums of probabilities by bit.
 class TableAttention final : public ContextAttention {
  public:
-  /// Of an item: each has tables of its own.
+  /// Rows per item: each has tables of its own.
   static constexpr int32_t kRows = kBlockRows;
 
-  /// Than RebuildAttention, for heads with that many rows of queries.
+  /// Faster than RebuildAttention for heads with `rows` rows of queries.
   static bool is_faster(const AttendBatch& batch, const KernelTable& kernels, int32_t rows);
 
   struct Work {
     Work(const AttendBatch& batch, MemoryCutter& memory);
 
     int16_t* products;  // [kRows][groups] tables
-    float* units;       // [kRows][groups][plane], of products
-    float* query;       // [2 · plane], of one group
-    float* inverse;     // [plane], of units
+    float* units;       // [kRows][groups][plane], units of the products
+    float* query;       // [2 · plane], one group
+    float* inverse;     // [plane], inverse units
     uint8_t* indices;   // [kTilePages][groups][stages][2 · 32]
     uint16_t* norms;    // [kTilePages][32]
-    float* page_turns;  // [kTilePages][head_dim], of the first slots
-    float* rows;        // [32][head_dim], turns of the slots of a page with gaps
+    float* page_turns;  // [kTilePages][head_dim], rotations of the first slots
+    float* rows;        // [32][head_dim], rotations of the slots of a page with gaps
     float* slot_turns;  // [groups][32] planar vectors
-    float* gap_turns;   // the same, of a page with gaps
+    float* gap_turns;   // slot_turns of a page with gaps
     float* weights;     // [2 · plane]
   };
 
@@ -45,7 +45,7 @@ class TableAttention final : public ContextAttention {
   void spread_turns(const float* rows, float* turns) const;
   void score_page(ptrdiff_t place, int32_t row, const float* turns, float* scores) const;
 
-  size_t table_size() const;  // of one group
+  size_t table_size() const;  // Numbers in the table of one group.
   size_t part(int32_t row, int32_t group) const { return static_cast<size_t>(row * groups_ + group); }
 
   const CommvqItem item_;

@@ -1,4 +1,4 @@
-// Values stored with codes: the bits of four slots look up the sum of their weights.
+// Weighted sums of CommVQ values: the bits of four slots index the sum of their weights.
 #include "backend/cpu/attend/fixed_point_avx512vnni.h"
 #include "backend/cpu/dispatch/avx512vnni.h"
 
@@ -9,13 +9,13 @@ HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,av
 namespace kvq::cpu {
 namespace {
 
-/// Sums of the weights of four slots, as bytes: entry n of sixteen adds those whose bit of n is set. Byte i of a word
-/// holds slots 4f + i as bits f: bits 0 to 3 look up in the i-th sixteen entries of `low`, the others in those of
-/// `high`. Each sixteen entries have a step of their own, the row's step times a byte, so that small weights are as
-/// exact as large ones.
+/// Sums of the weights of four slots, as bytes: entry n of sixteen adds the weights of the slots whose bit of n is set.
+/// Byte i of a word holds slots 4f + i as bits f: bits 0 to 3 index the i-th sixteen entries of `low`, the others those
+/// of `high`. Each sixteen entries have their own step, the row's step times a byte, so that small weights are as exact
+/// as large ones.
 struct WeightTables {
   __m512i entries[2];      // low, high
-  int32_t multipliers[2];  // a byte for each byte of a word
+  int32_t multipliers[2];  // one byte per byte of a word
 };
 
 template <int kRows>
@@ -30,8 +30,8 @@ inline __m512 sum_fours(__m512 weights) {
   return _mm512_add_ps(pairs, _mm512_shuffle_f32x4(pairs, pairs, 0xB1));
 }
 
-/// Sixteen entries for each of four bytes. `weights`: 16 bits each; in every eight, four slots 4i … then 16 + 4i ….
-/// `positions` says where the slot of byte i and field 0 lies.
+/// Sixteen entries for each of four bytes. `weights`: 16 bits each, per eight: four slots 4i … then 16 + 4i ….
+/// `positions`: where byte i's slot of field 0 lies.
 inline __m512i sum_weights(__m512i weights, __m512i positions) {
   const auto of_field = [&](int field) {
     return _mm512_add_epi16(positions, _mm512_set1_epi16(static_cast<int16_t>(8 * field)));
@@ -48,7 +48,7 @@ inline __m512i sum_weights(__m512i weights, __m512i positions) {
 constexpr float kLargestByte = 254.0F;
 constexpr float kLargestMultiplier = 127.0F;
 
-/// Sixteen weights as integers, in units of which 128 are a step of their table. `unit`: what a step is times 1/127.
+/// Sixteen weights as integers, with 128 units to a step of their table. `unit`: step times 1/127.
 inline __m512i round_weights(__m512 weights, __m512 per_multiplier, __m512 one_step, int32_t& multipliers) {
   const __m512 least = _mm512_mul_ps(sum_fours(weights), per_multiplier);
   const __m512 multiplier = _mm512_max_ps(_mm512_set1_ps(1.0F), _mm512_roundscale_ps(least, _MM_FROUND_TO_POS_INF));
@@ -56,7 +56,7 @@ inline __m512i round_weights(__m512 weights, __m512 per_multiplier, __m512 one_s
   return _mm512_cvtps_epi32(_mm512_mul_ps(weights, _mm512_mul_ps(one_step, _mm512_rcp14_ps(multiplier))));
 }
 
-/// Tables of a row for all pages. Returns the sum of all weights.
+/// Builds a row's tables for all pages; returns the sum of all weights.
 template <int kRows>
 inline float fill_tables(const BitPlanes& planes, const float* p, int r, TileTables<kRows>& out) {
   alignas(64) float weights[kTileSlots];
@@ -72,7 +72,7 @@ inline float fill_tables(const BitPlanes& planes, const float* p, int r, TileTab
   const float bound = std::max(_mm512_reduce_max_ps(largest), 1e-30F);
   const float step = bound / (kLargestByte * kLargestMultiplier);
   out.step[r] = step;
-  // A multiplier may be 127.0001, rounded up: the largest is made a little smaller.
+  // A multiplier may round up to 127.0001, so the largest is scaled down slightly.
   const __m512 per_multiplier = _mm512_set1_ps(0.99999F * kLargestMultiplier / bound);
   const __m512 one_step = _mm512_set1_ps(128.0F / step);
   const __m512i low = _mm512_set_epi64(0x0003000300030003LL, 0x0003000300030003LL, 0x0002000200020002LL,
@@ -90,11 +90,11 @@ inline float fill_tables(const BitPlanes& planes, const float* p, int r, TileTab
   return _mm512_reduce_add_ps(total);
 }
 
-/// Vectors of lanes that share what is read of the tables.
+/// Vectors of lanes that share loads of the tables.
 constexpr int32_t kVectors = 4;
 constexpr int32_t kLanes = 16 * kVectors;
 
-/// Up to kLanes lanes of all pages of one part.
+/// Sums up to kLanes lanes of all pages of one part.
 template <int kRows>
 inline void add_lanes(const BitPlanes& planes, int32_t part, int32_t lane, const TileTables<kRows>& tables, float* sums,
                       size_t stride) {
@@ -103,7 +103,7 @@ inline void add_lanes(const BitPlanes& planes, int32_t part, int32_t lane, const
   __mmask16 mask[kVectors];
   for (int a = 0; a < kVectors; ++a) mask[a] = static_cast<__mmask16>(lanes >> static_cast<uint32_t>(16 * a));
   const __m512i nibble = _mm512_set1_epi8(15);
-  const __m512i byte = _mm512_set1_epi32(0x30201000);  // where the entries of each byte of a word begin
+  const __m512i byte = _mm512_set1_epi32(0x30201000);  // first entry for each byte of a word
   constexpr int kAndThenOr = 0xEA;
   __m512i sum[kRows][kVectors];
   HWY_UNROLL(8)

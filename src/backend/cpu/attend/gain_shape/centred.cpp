@@ -16,7 +16,7 @@ bool has_centred_keys(const Page& page) { return page.format()->keys.has_trained
 
 const centred::Context& context_of(const AttendBatch& batch) { return centred::context_of(*batch.context); }
 
-/// Of an FP16 page's keys, or of an instruction set's plane.
+/// Bytes of a plane of FP16 keys, or of the instruction set's own layout.
 size_t plane_bytes(const AttendBatch& batch) {
   const size_t float16 = static_cast<size_t>(kPageSlots * batch.head_dim) * sizeof(uint16_t);
   if (!context_of(batch).turned_keys.has_value()) return float16;
@@ -86,7 +86,7 @@ bool CentredAttention::is_fast(ptrdiff_t place) const {
   return kernels_.next_turn != nullptr && *reinterpret_cast<const uint16_t*>(page.data + where.turn_offset()) == 0;
 }
 
-/// The queries as add_scores takes them.
+/// Arranges the queries for add_scores.
 void CentredAttention::order_queries() {
   const int32_t dim = item_.batch.head_dim;
   for (int32_t r = 0; r < item_.rows; ++r) {
@@ -100,13 +100,13 @@ void CentredAttention::order_queries() {
   }
 }
 
-/// The queries' products with the only centre, as add_one_centre takes them.
+/// Multiplies the queries by the only centre, for add_one_centre.
 void CentredAttention::multiply_queries() {
   constexpr float kTurnUnit = 32767.0F;
   const Rope& rope = *item_.batch.rope;
   const int32_t dim = item_.batch.head_dim;
   const float* centre = context_.centre(Side::kKeys, item_.head, 0);
-  std::array<float, kMaxHeadDim> products;  // as a row of a Rope table
+  std::array<float, kMaxHeadDim> products;  // a row of a Rope table
   for (int32_t r = 0; r < item_.rows; ++r) {
     const float* q = item_.query(r);
     float size = 0.0F;
@@ -148,7 +148,7 @@ void CentredAttention::prepare(ptrdiff_t first, int32_t count) {
   }
 }
 
-/// From the page before, if that is known.
+/// Advances the previous page's rotation if there is one.
 void CentredAttention::turn_to(ptrdiff_t place) {
   const int32_t position = item_.page(place).first_position;
   const bool follows = place > prepared_ && has_centred_keys(item_.page(place - 1)) && is_fast(place - 1) &&
@@ -166,7 +166,7 @@ void CentredAttention::put_centres(ptrdiff_t place) {
                        reinterpret_cast<int16_t*>(plane(place)));
 }
 
-/// A page's centres as FP16 keys, turned as if it began at position 0.
+/// Writes a page's centres as FP16 keys, rotated as if it began at position 0.
 void CentredAttention::put_float16(ptrdiff_t place) {
   const Page& page = item_.page(place);
   const SideLayout where = context_.layout(Side::kKeys, *page.format());

@@ -11,20 +11,20 @@
 
 namespace kvq::cpu {
 
-/// Codes are multiplied as those of the plain kinds. The centres of a page's keys are put together once for all rows,
-/// turned to the positions 0 to 31; the queries are turned back by the position of the page's first slot instead. The
-/// centres of values are what probabilities are summed up by.
+/// Codes are multiplied as in pages without centres. A page's key centres are assembled once for all rows, rotated to
+/// positions 0 to 31; queries are rotated back by the position of the page's first slot. Probabilities are summed by
+/// value centre.
 class CentredAttention final : public ContextAttention {
  public:
   struct Work {
     Work(const AttendBatch& batch, MemoryCutter& memory);
 
-    std::byte* planes;   // [kTilePages + 1], of FP16 keys or of an instruction set's own
-    float* turns;        // [kTilePages] rows of the pages' first slots, as put_turn() writes them or as in a Rope table
-    float* row;          // a row as in a Rope table
-    float* centres;      // [32][head_dim]
-    float* slot_turns;   // [32] rows, of a page with gaps
-    float* turned;       // [kBlockRows][head_dim], queries
+    std::byte* planes;  // [kTilePages + 1], FP16 keys or the instruction set's own layout
+    float* turns;    // [kTilePages] rotations of the pages' first slots, as written by put_turn() or as in a Rope table
+    float* row;      // a row as in a Rope table
+    float* centres;  // [32][head_dim]
+    float* slot_turns;   // [32] rows, for a page with gaps
+    float* turned;       // [kBlockRows][head_dim] queries
     float* scores;       // [kBlockRows][kTileSlots]
     float* queries;      // [kItemRows][numbers()]
     float* units;        // [kItemRows]
@@ -37,19 +37,18 @@ class CentredAttention final : public ContextAttention {
   void score(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, float* scores) override;
   void add_values(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, const float* p) override;
 
-  /// Floats of a row of sums: probabilities by a head's centres of values.
+  /// Floats of a row of sums: probabilities by value centre of a head.
   static size_t sum_floats(const centred::Context& context);
 
  private:
   const centred::TurnedCentres& centres() const { return *context_.turned_keys; }
   const centred::TurnOrder& order() const { return centres().order; }
   bool one_centre() const { return centres().count == 1; }
-  /// Whether centres are put together where they are read, in a plane that stays in the first-level cache, because no
-  /// other rows follow.
+  /// Without further rows, centres are assembled where they are read, in a plane that stays in L1.
   bool read_at_once() const { return item_.rows <= kBlockRows; }
   std::byte* plane(ptrdiff_t place) const;
   float* turn(ptrdiff_t place) const;
-  /// Whether the page is read by an instruction set's own kernels.
+  /// The instruction set's own kernels read the page.
   bool is_fast(ptrdiff_t place) const;
   void order_queries();
   void multiply_queries();

@@ -1,4 +1,4 @@
-// Centres of keys in products of 16-bit numbers.
+// Key centres in 16-bit dot products.
 #include "backend/cpu/attend/fixed_point_avx512vnni.h"
 #include "backend/cpu/attend/gain_shape/kernels.h"
 #include "backend/cpu/dispatch/avx512vnni.h"
@@ -15,13 +15,13 @@ using centred::TurnedCentres;
 using centred::TurnOrder;
 
 constexpr int32_t kLanes = TurnOrder::kLanes;
-constexpr int32_t kWords = 16;    // of a vector
-constexpr int32_t kTogether = 4;  // slots of a vector of a plane
+constexpr int32_t kWords = 16;    // words in a vector
+constexpr int32_t kTogether = 4;  // slots in a vector of a plane
 constexpr int32_t kMaxVectors = 2 * kMaxHeadDim / kLanes;
 
 constexpr int32_t kSlotsAtOnce = 4;
 
-/// The best centres of some slots so far, lane by lane.
+/// Best centres of some slots so far, by lane.
 struct Best {
   __m512 score;
   __m512i place;
@@ -38,7 +38,7 @@ struct Best {
   }
 };
 
-/// kVectors vectors of centres from `first` on.
+/// Compares kVectors vectors of centres from `first`.
 template <int kVectors>
 inline void offer_centres(const centred::CentreSearch& search, const float* biases, const uint32_t* words,
                           const float* units, int32_t first, Best (&best)[kSlotsAtOnce]) {
@@ -46,7 +46,7 @@ inline void offer_centres(const centred::CentreSearch& search, const float* bias
   const auto* centres = reinterpret_cast<const int32_t*>(search.rounded.data()) + first;
   __m512i sums[kVectors][kSlotsAtOnce];
   for (int v = 0; v < kVectors; ++v) {
-    // Numbers of slots have 128 added.
+    // Bytes of slots are offset by 128.
     const __m512i totals = _mm512_loadu_si512(search.totals.data() + first + v * kWords);
     for (int i = 0; i < kSlotsAtOnce; ++i) {
       sums[v][i] = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(totals, 7));
@@ -106,7 +106,7 @@ void next_turn(const TurnOrder& order, const float* row, const float* step, floa
   }
 }
 
-/// Vectors of four slots, of which each gets a word of every four.
+/// Four slots' vectors interleaved: a word of each in every four.
 inline void store_four(const __m512i (&slots)[kTogether], int16_t* plane) {
   const __m512i low = _mm512_unpacklo_epi32(slots[0], slots[1]);
   const __m512i high = _mm512_unpackhi_epi32(slots[0], slots[1]);
@@ -153,7 +153,7 @@ void put_centres(const TurnedCentres& centres, int32_t head, const uint8_t* indi
 
 inline __m512i pack(__m512 a, __m512 b) { return _mm512_packs_epi32(_mm512_cvtps_epi32(a), _mm512_cvtps_epi32(b)); }
 
-/// 32 numbers as a plane's vectors meet them.
+/// Stores 32 values in the order of a plane's vectors.
 inline void store_words(__m512i numbers, int16_t* out) {
   _mm512_store_si512(out, _mm512_shuffle_epi32(numbers, _MM_PERM_AAAA));
   _mm512_store_si512(out + kLanes, _mm512_shuffle_epi32(numbers, _MM_PERM_BBBB));
@@ -161,7 +161,7 @@ inline void store_words(__m512i numbers, int16_t* out) {
   _mm512_store_si512(out + 3 * kLanes, _mm512_shuffle_epi32(numbers, _MM_PERM_DDDD));
 }
 
-/// A query turned back by the first slot's position.
+/// Rotates a query back by the first slot's position.
 inline void turn_query(const TurnOrder& order, const float* turn, const float* q, int16_t* out) {
   for (int32_t block = 0; block < order.pair_blocks(); ++block, turn += 2 * kLanes, q += 2 * kLanes) {
     __m512 x[2];
@@ -183,7 +183,7 @@ inline void turn_query(const TurnOrder& order, const float* turn, const float* q
   }
 }
 
-/// The sums of four vectors' quarters, slot by slot.
+/// Sums of four vectors' quarters, one per slot.
 inline __m512i add_quarters(const __m512i (&sums)[kTogether]) {
   const __m512i first =
       _mm512_add_epi32(_mm512_shuffle_i32x4(sums[0], sums[1], 0x44), _mm512_shuffle_i32x4(sums[0], sums[1], 0xEE));
@@ -234,8 +234,8 @@ void add_scores(const TurnOrder& order, const int16_t* plane, const float* turn,
   }
 }
 
-/// Weights of a row, turned to the page: those of pairs that are turned slot by slot as a word of two pairs' re and one
-/// of their im, the others added up.
+/// Rotates a row's weights to the page: pairs rotated slot by slot become a word of two pairs' re and one of their im;
+/// the others are summed.
 inline float turn_weights(const TurnOrder& order, const float* turn, const OneCentreRow& row, int32_t* words) {
   const float* weights = row.weights;
   __m512 rest = _mm512_setzero_ps();
@@ -254,14 +254,14 @@ inline float turn_weights(const TurnOrder& order, const float* turn, const OneCe
     const __m512 y = _mm512_fmadd_ps(re, s, _mm512_mul_ps(im, c));
     const __m512i low = _mm512_cvtps_epi32(_mm512_maskz_mov_ps(turned_lanes, x));
     const __m512i high = _mm512_cvtps_epi32(_mm512_maskz_mov_ps(turned_lanes, y));
-    // Packing takes four pairs' re and then their im.
+    // Packing takes four pairs' re, then their im.
     _mm512_store_si512(words + pair, _mm512_shuffle_epi32(_mm512_packs_epi32(low, high), _MM_PERM_DBCA));
   }
   return _mm512_reduce_add_ps(rest) + row.rest;
 }
 
-/// Slots that are as far from the middle of the page have the same cosines and opposite sines: what a row's pairs come
-/// to is E − O in the first half of the slots, and E + O in the second, backwards.
+/// Slots equally far from the middle of the page have equal cosines and opposite sines: a row's pairs sum to E − O in
+/// the first half of the slots, and to E + O in the second, in reverse order.
 template <int kRows>
 void add_one_centre_rows(const TurnedCentres& centres, const float* turn, const OneCentreRow* q, float* scores) {
   const TurnOrder& order = centres.order;

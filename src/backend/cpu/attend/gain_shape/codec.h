@@ -4,7 +4,7 @@
 
 namespace kvq::cpu {
 
-/// Of gain–shape pages around trained centres.
+/// Gain–shape pages around trained centres.
 const ContextCodec& centred_codec();
 
 }  // namespace kvq::cpu

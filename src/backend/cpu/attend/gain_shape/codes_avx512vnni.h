@@ -9,13 +9,13 @@
 #include <hwy/base.h>
 #include <immintrin.h>
 
-// Only the functions below may use these instructions; inline functions of other headers stay portable.
+// Limited to the functions below: inline functions of other headers stay portable.
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,avx512vbmi2,avx2,fma,f16c")
 
 namespace kvq::cpu {
 namespace {
 
-/// Bits of `a` where those of kMask are set, bits of `b` elsewhere.
+/// Bits of `a` where kMask is set, bits of `b` elsewhere.
 template <uint8_t kMask>
 inline __m512i select_bits(__m512i a, __m512i b) {
   return _mm512_ternarylogic_epi32(_mm512_set1_epi8(static_cast<char>(kMask)), a, b, 0xCA);
@@ -23,7 +23,7 @@ inline __m512i select_bits(__m512i a, __m512i b) {
 
 inline __m512i xor_of(__m512i a, __m512i b, __m512i c) { return _mm512_ternarylogic_epi32(a, b, c, 0x96); }
 
-/// To the left for positive counts.
+/// Shifts left for positive counts.
 template <int kCount>
 inline __m512i shift(__m512i words) {
   if constexpr (kCount > 0) return _mm512_slli_epi32(words, static_cast<unsigned>(kCount));
@@ -31,7 +31,7 @@ inline __m512i shift(__m512i words) {
   return words;
 }
 
-/// The highest bits of values: vectors of 16 channels, after the kMemory ones that the trellis came from.
+/// The highest code bits of values: vectors of 16 channels, preceded by the kMemory vectors before them.
 struct Chained {
   __m512i words[gain_shape::kMemory + kMaxHeadDim / 16];
 
@@ -50,13 +50,13 @@ struct Chained {
   }
 };
 
-/// Codes of scalar shapes as they are.
+/// Scalar codes, used without decoding.
 template <int kWidth>
 struct ScalarCodes {
   static constexpr int kBits = kWidth;
   static constexpr bool kTrellis = false;
   static constexpr int kFields = cpu::kFields<kBits>;
-  /// What a key's byte is more than its level.
+  /// Offset of a key's byte from its level.
   static constexpr float kKeyOffset = static_cast<float>((1 << kBits) - 1) / 2.0F;
   static constexpr float kValueOffset = kKeyOffset;
 
@@ -78,8 +78,8 @@ struct ScalarCodes {
   CodeWords<kBits> words_;
 };
 
-/// Levels by the parities and other bits of their codes, as often as six bits can tell apart: what lies beyond an index
-/// in its byte changes nothing. Two bits have their other bit below the third parity.
+/// Levels indexed by the parities and other bits of their codes, repeated to fill six index bits: higher bits of an
+/// index byte are ignored. With two bits, the other bit lies below the third parity.
 template <int kBits, Side kSide>
 struct LevelTable {
   alignas(64) uint8_t bytes[64];
@@ -97,8 +97,8 @@ struct LevelTable {
 template <int kBits, Side kSide>
 constexpr LevelTable<kBits, kSide> kLevelTable;
 
-/// Levels of keys by windows of seven bits: of one bit a code those of the trellis, the newest highest; of two the
-/// code's other bit above six of the trellis that matter, 0, 4, 1, 5, 2 and 6 numbers before.
+/// Levels of keys indexed by windows of seven bits: with one bit per code the trellis window, newest bit highest; with
+/// two, the code's other bit above the six trellis bits that matter, 0, 4, 1, 5, 2 and 6 values back.
 template <int kBits>
 struct WindowTable {
   alignas(64) uint8_t bytes[128];
@@ -124,7 +124,7 @@ struct WindowTable {
 template <int kBits>
 constexpr WindowTable<kBits> kWindowTable;
 
-/// Levels of keys of one and two bits: what a level depends on lies so close in a word that an index can hold it.
+/// Levels of keys with one and two bits: all bits a level depends on are close enough in a word to form an index.
 template <int kWidth>
 struct WindowCodes {
   static constexpr int kBits = kWidth;
@@ -148,7 +148,7 @@ struct WindowCodes {
     before_ = _mm512_loadu_si512(side.data + offset((block == 0 ? blocks(layout) : block) - 1));
     prefetch(side.later + offset(block));
     trellis_ = bits_;
-    if constexpr (kBits == 2) {  // bits of four numbers before instead of the codes' other ones
+    if constexpr (kBits == 2) {  // bits of four values back instead of the codes' other bits
       trellis_ = select_bits<0xAA>(bits_, _mm512_shldi_epi32(bits_, before_, 7));
       before_ = select_bits<0xAA>(before_, shift<7>(before_));
     }
@@ -160,14 +160,14 @@ struct WindowCodes {
   __m512i before_;
 };
 
-/// Levels of trellis shapes. A block is a word of the plane with the highest bits. Its parities are those of whole
-/// words, since those bits lie in the order of the trellis. Indices of levels are put together in nibbles, two a byte.
+/// Levels of trellis shapes. A block is a word of the plane with the highest bits. Words hold bits in trellis order, so
+/// parities are computed on whole words. Level indices are assembled in nibbles, two per byte.
 template <int kWidth, Side kSide>
 struct TrellisCodes {
   static constexpr int kBits = kWidth;
   static constexpr bool kTrellis = true;
   static constexpr int kFields = kBits == 2 ? 4 : 8;
-  static constexpr float kKeyOffset = 128.0F;  // keys' bytes are unsigned
+  static constexpr float kKeyOffset = 128.0F;  // unsigned bytes of keys
   static constexpr float kValueOffset = 0.0F;
 
   static inline PackedPlane plane(const SideLayout& layout) {
@@ -193,7 +193,7 @@ struct TrellisCodes {
     const int32_t last = block == 0 ? blocks(layout) - 1 : block - 1;
     const __m512i before = _mm512_loadu_si512(data + kStride * static_cast<size_t>(last));
     prefetch(side.later + (data - side.data) + kStride * static_cast<size_t>(block));
-    static_assert(kBits == 3);  // others have windows
+    static_assert(kBits == 3);  // other widths use windows
     const __m512i four = _mm512_shldi_epi32(bits, before, 4);
     index(bits, _mm512_xor_si512(_mm512_shldi_epi32(bits, before, 1), four),
           xor_of(_mm512_shldi_epi32(bits, before, 2), four, _mm512_shldi_epi32(bits, before, 5)),
@@ -233,7 +233,7 @@ struct TrellisCodes {
     }
   }
 
-  /// The two words of low bits under one of highest ones; the last may have none.
+  /// The two words of low bits below a word of highest bits; the last may have none.
   inline void load_low(const SideLayout& layout, const SideData& side, int32_t block, int32_t lane) {
     const PackedPlane low = layout.low_plane();
     for (int half = 0; half < 2; ++half) {
@@ -248,8 +248,8 @@ struct TrellisCodes {
   __m512i low_[kBits == 3 ? 2 : 1];
 };
 
-/// Sums of products of bytes for kRows rows and kVectors vectors of lanes. Of few rows several run beside each other,
-/// since each waits for the one before.
+/// Sums of byte products for kRows rows and kVectors vectors of lanes. With few rows, several accumulators hide the
+/// latency of each.
 template <typename Codes, int kRows, int kVectors>
 struct ByteSums {
   static constexpr int kChains = kRows * kVectors >= 8 ? 1 : 8 / (kRows * kVectors);
@@ -266,7 +266,7 @@ struct ByteSums {
     }
   }
 
-  /// operands: of each row, signed beside unsigned codes (keys) or unsigned beside signed ones (values).
+  /// operands: one per row, signed for unsigned codes (keys), unsigned for signed codes (values).
   template <Side kSide, int kField = 0>
   inline void add_block(const Codes (&words)[kVectors], const int32_t* const (&operands)[kRows], int32_t block) {
     if constexpr (kField < Codes::kFields) {
@@ -296,7 +296,7 @@ struct ByteSums {
   }
 };
 
-/// Gains of a page: factors of one octave by the lower bits of a code, powers of two by the higher ones.
+/// Gains of a page: the lower bits of a code select a factor within an octave, the higher ones a power of two.
 struct Gains {
   __m512 of[2];
 
@@ -322,7 +322,7 @@ struct Gains {
   }
 };
 
-/// What lies behind the codes.
+/// Prefetches the fields after the codes.
 [[gnu::always_inline]] inline void prefetch_gains(const SideLayout& layout, const SideData& side) {
   for (size_t i = layout.gain_offset(); i < layout.bytes(); i += 64) prefetch(side.later + i);
 }

@@ -1,8 +1,8 @@
-// Gain–shape pages in integers: codes meet rounded queries and probabilities, gains multiply the sums and
+// Gain–shape pages in integers: codes are multiplied by rounded queries and probabilities; gains multiply the sums and
 // probabilities.
 //
-// Scalar codes are bytes and meet bytes: two products fit 16 bits, and so do the sums of a block. Levels of a trellis
-// are signed and larger: they meet 16-bit integers.
+// Scalar codes and operands are bytes: two products fit 16 bits, and so do the sums of a block. Trellis levels are
+// signed and larger, so their operands are 16-bit integers.
 #if defined(KVQ_ATTEND_GAIN_SHAPE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_ATTEND_GAIN_SHAPE_INL_H
 #undef KVQ_ATTEND_GAIN_SHAPE_INL_H
@@ -24,7 +24,7 @@ namespace kvq::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Lane i: products of the bytes 2i and 2i + 1, which must fit. The name of this instruction came late to Highway.
+/// Lane i: sum of the products of bytes 2i and 2i + 1, which must fit. Highway added this instruction late.
 HWY_INLINE hn::Vec<PairTag> byte_pair_products(hn::Vec<ByteTag> a, hn::Vec<SignedByteTag> b) {
 #if HWY_TARGET == HWY_AVX2
   return hn::Vec<PairTag>{_mm256_maddubs_epi16(a.raw, b.raw)};
@@ -40,7 +40,7 @@ HWY_INLINE hn::Vec<PairTag> byte_pair_products(hn::Vec<ByteTag> a, hn::Vec<Signe
 #endif
 }
 
-/// Sums of products lane by lane, for kRows rows.
+/// Sums of products by lane, for kRows rows.
 template <int kRows>
 struct Products {
   hn::Vec<SumTag> sums[kRows];
@@ -56,7 +56,7 @@ struct Products {
     return hn::ConvertTo(hn::RebindToFloat<SumTag>(), hn::RearrangeToOddPlusEven(sums[r], others[r]));
   }
 
-  /// The fields of a block times words of operands[r].
+  /// Multiplies the fields of a block by words of operands[r].
   template <typename Words, Side kSide>
   HWY_INLINE void add_block(const Words& words, const int32_t* const (&operands)[kRows], int32_t block) {
     const SumTag d;
@@ -100,7 +100,7 @@ HWY_INLINE void read_gains(const SideLayout& layout, const std::byte* data, floa
 }
 
 HWY_INLINE float mean_product(const SideLayout& layout, const std::byte* data, const float* q) {
-  const hn::CappedTag<float, 8> d;  // of which head sizes are multiples
+  const hn::CappedTag<float, 8> d;  // head sizes are multiples of this
   const hn::Rebind<int32_t, decltype(d)> di;
   const hn::Rebind<int8_t, decltype(d)> d8;
   const auto lanes = static_cast<int32_t>(hn::Lanes(d));
@@ -153,15 +153,15 @@ HWY_INLINE void gain_shape_keys_rows(const SideShape& shape, const SideData& key
   }
 }
 
-/// Probabilities of one row times gains as integers: bytes for scalar codes, 16-bit integers for levels.
+/// One row's probabilities times gains as integers: bytes for scalar codes, 16-bit integers for levels.
 template <typename Words>
 struct RoundedWeights {
   static constexpr float kTop = Words::kTrellis ? 32767.0F : 255.0F;
   HWY_ALIGN int32_t words[kPageSlots * (Words::kTrellis ? 2 : 1) / 4];
   float step;
 
-  /// Returns step · Σ integer. What is added before fractions are cut off is spread evenly over the tokens, so that
-  /// many small weights are not all lost beside a large one.
+  /// Returns step · Σ integer. Truncation offsets are spread evenly over the tokens, so that many small weights are not
+  /// all lost beside a large one.
   HWY_INLINE float round(const float* p, const float (&gains)[kPageSlots]) {
     const hn::RebindToFloat<SumTag> d;
     const auto lanes = static_cast<int32_t>(hn::Lanes(d));

@@ -1,7 +1,7 @@
-// Scores of gain–shape key pages with int8 dot products: queries were rounded once, gains multiply the sums.
+// Scores of gain–shape key pages with int8 dot products: queries are rounded once, gains multiply the sums.
 //
-// With a key mean + gain · (byte − offset) and a query step · integer: score = gain · step · (Σ integer · byte −
-// offset · Σ integer) + query · mean, the last once for all tokens of the page.
+// With a key mean + gain · (byte − offset) and a query step · integer: score = gain · step · (Σ integer · byte − offset
+// · Σ integer) + query · mean, the last once for all tokens of the page.
 #include "backend/cpu/attend/gain_shape/codes_avx512vnni.h"
 #include "backend/cpu/dispatch/avx512vnni.h"
 
@@ -10,7 +10,7 @@ HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,av
 namespace kvq::cpu {
 namespace {
 
-/// Products of the page's mean and every row.
+/// Products of the page's mean with every row.
 template <int kRows>
 inline __m128 mean_products(const SideLayout& layout, const std::byte* data, const RoundedQueries& q) {
   __m512i sums[kRows];

@@ -1,5 +1,5 @@
 // Weighted sums of gain–shape value pages with int8 dot products: gains multiply probabilities, which are rounded to
-// bytes with one step a row and page.
+// bytes with one step per row and page.
 #include "backend/cpu/attend/gain_shape/codes_avx512vnni.h"
 #include "backend/cpu/dispatch/avx512vnni.h"
 
@@ -11,7 +11,7 @@ namespace {
 constexpr float kTopWeight = 255.0F;
 constexpr int kWeightWords = kPageSlots / 4;
 
-/// Probabilities times gains of one page, rounded.
+/// Rounded probabilities times gains of one page.
 struct Weights {
   alignas(64) int32_t bytes[kBlockRows][kWeightWords];
   alignas(16) float step[kBlockRows];
@@ -52,7 +52,7 @@ inline void weigh(const SideLayout& layout, const std::byte* data, const float* 
   }
 }
 
-/// All pages of a run for kVectors vectors of channels.
+/// Sums all pages of a run for kVectors vectors of channels.
 template <typename Codes, int kRows, int kVectors>
 inline void values_channels(const SideLayout& layout, const SideData* values, int32_t pages, int32_t channel,
                             const Weights* weights, const Chained* chained, const float (&bias)[kBlockRows],

@@ -1,4 +1,4 @@
-// Words of gain–shape pages, and the bytes that their fields stand for.
+// Words of gain–shape pages, and the bytes their fields decode to.
 #if defined(KVQ_ATTEND_GAIN_SHAPE_WORDS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_ATTEND_GAIN_SHAPE_WORDS_INL_H
 #undef KVQ_ATTEND_GAIN_SHAPE_WORDS_INL_H
@@ -26,7 +26,7 @@ using PairTag = hn::Repartition<int16_t, SumTag>;
 using ByteTag = hn::Repartition<uint8_t, SumTag>;
 using SignedByteTag = hn::Repartition<int8_t, SumTag>;
 
-/// To the left for positive counts.
+/// Shifts left for positive counts.
 template <int kCount>
 HWY_INLINE WordVector shift(WordVector words) {
   if constexpr (kCount > 0) {
@@ -38,7 +38,7 @@ HWY_INLINE WordVector shift(WordVector words) {
   }
 }
 
-/// Those bits of each byte, and nothing else.
+/// Keeps `bits` of each byte.
 HWY_INLINE WordVector masked(WordVector words, uint32_t bits) {
   return hn::And(words, hn::Set(WordTag(), bits * 0x01010101U));
 }
@@ -52,7 +52,7 @@ HWY_INLINE WordVector load_words(const SideData& side, size_t offset) {
   return hn::LoadU(WordTag(), reinterpret_cast<const uint32_t*>(side.data + offset));
 }
 
-/// Codes of scalar shapes as they are.
+/// Scalar codes, used without decoding.
 template <int kWidth>
 struct ScalarWords {
   static constexpr int kBits = kWidth;
@@ -62,7 +62,7 @@ struct ScalarWords {
 
   static int32_t blocks(const SideLayout& layout) { return layout.low_plane().blocks(); }
 
-  /// Nothing: words don't depend on those before them.
+  /// Empty: words are independent of earlier ones.
   struct Before {
     void load(const SideLayout& /*layout*/, const SideData& /*side*/) {}
   };
@@ -97,8 +97,8 @@ struct ScalarWords {
   WordVector high_;
 };
 
-/// Levels of trellis shapes: a block is a word of the plane with the highest bits. Its parities are those of whole
-/// words, since those bits lie in the order of the trellis. Of four bytes the second and the third change places.
+/// Levels of trellis shapes: a block is a word of the plane with the highest bits. Words hold bits in trellis order, so
+/// parities are computed on whole words. The second and third of four bytes trade places.
 template <int kWidth>
 struct TrellisWords {
   static constexpr int kBits = kWidth;
@@ -110,7 +110,7 @@ struct TrellisWords {
   static size_t plane_offset(const SideLayout& layout) { return kBits == 3 ? layout.high_offset() : 0; }
   static int32_t blocks(const SideLayout& layout) { return plane(layout).blocks(); }
 
-  /// The highest bits of values: vectors of 16 channels, after the kMemory ones that the trellis came from.
+  /// The highest code bits of values: vectors of 16 channels, preceded by the kMemory vectors before them.
   struct Before {
     static constexpr int32_t kVector = 16;
     static constexpr int32_t kBefore = gain_shape::kMemory * kVector;
@@ -171,7 +171,8 @@ struct TrellisWords {
       } else if constexpr (kBits == 2) {
         use(kField, lookup(gain_shape::kLevels2.data(), 16, indices));
       } else {
-        // The fourth bit of an index is the first of the two low ones; the second one tells lower levels from higher.
+        // The fourth bit of an index is the first of the two low bits; the second low bit tells lower levels from
+        // higher.
         const auto low = hn::BitCast(d, shift<-2 * (kField % 4)>(low_[kField / 4]));
         const auto one = hn::And(low, hn::Set(d, uint8_t{1}));
         const auto full = hn::Or(indices, hn::ShiftLeft<3>(one));
@@ -208,7 +209,7 @@ struct TrellisWords {
                    masked(shift<2 - kField>(third), 0x44));
   }
 
-  /// Indices of levels in nibbles, two a byte.
+  /// Computes level indices in nibbles, two per byte.
   HWY_INLINE void index(WordVector bits, WordVector first, WordVector second, WordVector third) {
     if constexpr (kBits == 2) {
       const auto low = hn::Or(masked(second, 0xAA), masked(shift<-1>(first), 0x55));
@@ -224,7 +225,7 @@ struct TrellisWords {
     for (int i = 0; i < kFields / 2; ++i) nibbles_[i] = middle_bytes_swapped(nibbles_[i]);
   }
 
-  /// The two words of low bits under one of highest ones; the last may have none.
+  /// The two words of low bits below a word of highest bits; the last may have none.
   HWY_INLINE void load_low(const SideLayout& layout, const SideData& side, int32_t block, int32_t lane) {
     const PackedPlane low = layout.low_plane();
     low_[0] = middle_bytes_swapped(load_words(side, word_offset(low.lanes, 2 * block, lane)));
