@@ -1,7 +1,7 @@
 #include "append/voting.h"
 
 #include "append/append.h"
-#include "core/position_turns.h"
+#include "core/rotation_table.h"
 #include "device/device_arrays.h"
 #include "kernels/append/vote.h"
 
@@ -62,7 +62,7 @@ std::shared_ptr<const Resident> CudaVoting::make_resident(Allocator& allocator,
                                                   std::move(router));
 }
 
-void CudaVoting::vote(std::span<const PageToRoute> pages, const PositionTurns& turns, const Resident& router,
+void CudaVoting::vote(std::span<const PageToRoute> pages, const RotationTable& turns, const Resident& router,
                       int32_t group, std::span<int32_t> counts) {
   const Call call(device_);
   const auto& networks = static_cast<const DeviceRouter&>(router);

@@ -183,7 +183,7 @@ DeviceCodebook::Layer DeviceCodebook::make_layer(Device& device, Allocator& allo
 
 CodebookContext::CodebookContext(Device& device, Allocator& allocator, const Codec& codec_,
                                  const DeviceCodebook& codebook, int32_t layer, const OptionValues& options,
-                                 const PositionTurns& turns)
+                                 const RotationTable& turns)
     : LayerContext(codec_),
       arrays_(device, allocator, DeviceArrays::bytes_for(turns.digits())),
       tables_(codebook.tables(layer)),

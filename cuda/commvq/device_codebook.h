@@ -1,8 +1,8 @@
 // Codebooks of CommVQ in device memory.
 #pragma once
 
-#include "core/position_turns.h"
 #include "core/resident.h"
+#include "core/rotation_table.h"
 #include "device/device_arrays.h"
 #include "formats/codec.h"
 #include "formats/commvq/coding_effort.h"
@@ -39,7 +39,7 @@ class DeviceCodebook final : public Resident {
 class CodebookContext final : public LayerContext {
  public:
   CodebookContext(Device& device, Allocator& allocator, const Codec& codec_, const DeviceCodebook& codebook,
-                  int32_t layer, const OptionValues& options, const PositionTurns& turns);
+                  int32_t layer, const OptionValues& options, const RotationTable& turns);
 
   const CodebookTables& tables() const { return tables_; }
   const KeyBytes& key_bytes() const { return key_bytes_; }

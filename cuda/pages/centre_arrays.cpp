@@ -2,8 +2,8 @@
 
 #include "core/float16.h"
 #include "core/hadamard.h"
+#include "formats/gain_shape/centre_rotations.h"
 #include "formats/gain_shape/centre_search.h"
-#include "formats/gain_shape/centre_turns.h"
 
 #include <algorithm>
 #include <array>
@@ -64,7 +64,7 @@ using CentreVector = std::array<float, kMaxHeadDim>;
 /// A row of a Rope table: a slot's rotation within its page, of pairs from `begin` up to `end` alone.
 CentreVector turns_of_slot(const Rope& rope, int32_t slot, int32_t begin, int32_t end) {
   CentreVector turns{};
-  centred::fill_page_turn(rope, 0, slot, turns.data());
+  centred::fill_page_rotation(rope, 0, slot, turns.data());
   const auto pairs = static_cast<size_t>(rope.pairs());
   for (size_t pair = 0; pair < pairs; ++pair) {
     if (pair >= static_cast<size_t>(begin) && pair < static_cast<size_t>(end)) continue;
@@ -127,7 +127,7 @@ TurnArrays::TurnArrays(Allocator& allocator, const ModelCentres& centres, int32_
     : page_turns(kPageSlots * rope.table_stride(), 0.0F, StlAllocator<float>(allocator)),
       biases(StlAllocator<float>(allocator)) {
   for (int32_t slot = 0; slot < kPageSlots; ++slot) {
-    centred::fill_page_turn(rope, 0, slot, page_turns.data() + static_cast<size_t>(slot) * rope.table_stride());
+    centred::fill_page_rotation(rope, 0, slot, page_turns.data() + static_cast<size_t>(slot) * rope.table_stride());
   }
   const int32_t dim = centres.shape.head_dim;
   Vector<float> squares(static_cast<size_t>(dim), 1.0F, StlAllocator<float>(allocator));
@@ -181,7 +181,7 @@ void CentreRowArrays::put_single_keys(const ModelCentres& centres, int32_t layer
 void CentreRowArrays::put_keys(const ModelCentres& centres, int32_t layer, const Rope& rope) {
   counts.key_rows = centres.shape.key_centres;
   for (int32_t pair = 0; pair < rope.pairs(); ++pair) {
-    if (centred::turns_fast(rope, pair)) counts.fast_pairs = pair + 1;
+    if (centred::rotates_fast(rope, pair)) counts.fast_pairs = pair + 1;
   }
   // Slow pairs rotate alike in all slots: any slot's rotation serves.
   const CentreVector slow = turns_of_slot(rope, 0, counts.fast_pairs, rope.pairs());

@@ -2,7 +2,7 @@
 
 #include "append/append.h"
 #include "commvq/device_codebook.h"
-#include "core/position_turns.h"
+#include "core/rotation_table.h"
 #include "formats/commvq/commvq.h"
 #include "pages/codecs.h"
 #include "pages/device_centres.h"
@@ -39,7 +39,7 @@ std::shared_ptr<const Resident> CudaPages::make_resident(Allocator& allocator, c
 
 Owned<LayerContext> CudaPages::make_context(Allocator& allocator, const Codec& codec, const Resident& resident,
                                             int32_t layer, const PageFormat& /*format*/, const OptionValues& options,
-                                            const PositionTurns& turns) {
+                                            const RotationTable& turns) {
   const Call call(device_, Call::Reports::kNothing);
   if (has_codebooks(codec)) {
     return make_owned<CodebookContext>(allocator, device_, allocator, codec,

@@ -149,7 +149,7 @@ class Pages {
   /// Data beside the bytes of one layer's pages, made from such a resident.
   virtual Owned<LayerContext> make_context(Allocator& allocator, const Codec& codec, const Resident& resident,
                                            int32_t layer, const PageFormat& format, const OptionValues& options,
-                                           const PositionTurns& turns) = 0;
+                                           const RotationTable& rotations) = 0;
 
   /// Allocate page memory. After an append writes the page, its unused slots read as zeros: they must not hold NaN.
   virtual std::byte* allocate(Allocator& allocator, size_t bytes) = 0;

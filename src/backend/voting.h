@@ -13,7 +13,7 @@
 
 namespace kvq {
 
-class PositionTurns;
+class RotationTable;
 
 /// A full FP16 page whose tokens vote for the format it is sealed in.
 struct PageToRoute {
@@ -29,7 +29,7 @@ class Voting {
                                                         std::shared_ptr<const ModelRouter> router) = 0;
   /// Count the tokens of every page that prefer each expert, from their keys before RoPE, by the network of one group
   /// of layers. `counts`: [pages, experts], zeros.
-  virtual void vote(std::span<const PageToRoute> pages, const PositionTurns& turns, const Resident& router,
+  virtual void vote(std::span<const PageToRoute> pages, const RotationTable& rotations, const Resident& router,
                     int32_t group, std::span<int32_t> counts) = 0;
 };
 

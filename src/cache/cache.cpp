@@ -48,7 +48,7 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       contexts(allocator),
       attend_spaces(work_allocator, backend.attention()) {
   set_rope(options, rope);
-  if (training.pages != nullptr || training.router != nullptr) turns.emplace(allocator, rope);
+  if (training.pages != nullptr || training.router != nullptr) rotations.emplace(allocator, rope);
   const Policy plain(allocator);
   const Policy& chosen = policy != nullptr ? *policy : plain;
   if (training.router != nullptr) {
@@ -94,7 +94,7 @@ Owned<LayerContext> Cache::make_context(const Policy& policy, int32_t layer) {
       const Codec& codec = codec_of(format->side(side).code);
       if (!codec.needs_training(format->side(side))) continue;
       return backend.pages().make_context(allocator, codec, *training.resident_pages, layer, *format,
-                                          policy.options.of(codec), *turns);
+                                          policy.options.of(codec), *rotations);
     }
   }
   return {nullptr, Deleter<LayerContext>(allocator, 0, 0)};

@@ -3,8 +3,8 @@
 #include "backend/backend.h"
 #include "cache/attend_space.h"
 #include "cache/policy.h"
-#include "core/position_turns.h"
 #include "core/rope.h"
+#include "core/rotation_table.h"
 #include "formats/codec.h"
 #include "formats/gain_shape/layout.h"
 #include "formats/router/router.h"
@@ -101,10 +101,10 @@ class Cache {
   Allocator page_allocator;  // page data, a child of `allocator`
   Allocator work_allocator;  // work space of attend, a child of `allocator`
   Rope rope;
-  std::optional<PositionTurns> turns;  // with trained data
-  PageFormat float16;                  // format of open, recent and sink pages
-  Vector<PageFormat> formats;          // distinct sealed formats; never reallocated
-  Vector<const PageFormat*> sealed;    // [n_layers], or the router's experts
+  std::optional<RotationTable> rotations;  // with trained data
+  PageFormat float16;                      // format of open, recent and sink pages
+  Vector<PageFormat> formats;              // distinct sealed formats; never reallocated
+  Vector<const PageFormat*> sealed;        // [n_layers], or the router's experts
   Vector<Layer> layers;
   Vector<Owned<LayerContext>> contexts;  // [n_layers], or empty if no format needs any
   AttendSpaces attend_spaces;

@@ -48,7 +48,7 @@ void choose_formats(const Sequence& sequence, int32_t layer, std::span<const Ful
   Vector<PageToRoute> asked(cache.allocator);
   for (const FullPage& each : pages) asked.push_back(each.page);
   Vector<int32_t> votes(pages.size() * experts.size(), 0, cache.allocator);
-  cache.backend.voting().require().vote(asked, *cache.turns, *cache.training.resident_router, shape.group_of(layer),
+  cache.backend.voting().require().vote(asked, *cache.rotations, *cache.training.resident_router, shape.group_of(layer),
                                         votes);
 
   const auto heads = static_cast<size_t>(cache.kv_heads);

@@ -13,7 +13,7 @@
 namespace kvq {
 
 struct Codec;
-class PositionTurns;
+class RotationTable;
 
 /// Data beside the bytes of one layer's pages, on one backend: made and interpreted by its codec alone.
 class LayerContext {
@@ -101,7 +101,7 @@ struct Codec {
   /// Makes the host data for encoding and attending.
   std::shared_ptr<const Resident> (*make_resident)(Allocator&, Parallel&, std::shared_ptr<const Trained>) = nullptr;
   Owned<LayerContext> (*make_context)(Allocator&, const Resident&, int32_t layer, const PageFormat&,
-                                      const OptionValues&, const PositionTurns&) = nullptr;
+                                      const OptionValues&, const RotationTable&) = nullptr;
 
   /// One make_context result serves all of the codec's formats in a layer.
   bool one_context = false;

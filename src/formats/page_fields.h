@@ -13,15 +13,16 @@ namespace kvq {
 
 /// Fields of a side, except those defined by a codebook.
 enum class Field : uint8_t {
-  kCodes,        // planes of codes
-  kScales,       // FP16: for integers, one per channel of keys, one per slot and group of channels of values
-  kMinima,       // FP16, as kScales
-  kGains,        // a gain code per slot
-  kMean,         // INT8, one per channel: the mean of the page's keys
-  kLargestGain,  // FP16
-  kMeanScale,    // FP16
-  kTurn,     // 16 bits: 1 if each trained centre of keys was rotated by the position of its slot, 0 if by the page's
-  kCentres,  // index of a trained centre per slot
+  kCodes,         // planes of codes
+  kScales,        // FP16: for integers, one per channel of keys, one per slot and group of channels of values
+  kMinima,        // FP16, as kScales
+  kGains,         // a gain code per slot
+  kMean,          // INT8, one per channel: the mean of the page's keys
+  kLargestGain,   // FP16
+  kMeanScale,     // FP16
+  kSlotRotation,  // 16 bits: 1 if each trained centre of keys was rotated by the position of its slot, 0 if by the
+                  // page's
+  kCentres,       // index of a trained centre per slot
 };
 
 /// A GPU's order of the elements of a field (cuda/kernels/pages/order.h).
@@ -45,7 +46,7 @@ inline constexpr std::array<FieldRow, 9> kFieldRows = {{{Field::kCodes, DeviceOr
                                                         {Field::kMean, DeviceOrder::kFlipped},
                                                         {Field::kLargestGain, DeviceOrder::kSame},
                                                         {Field::kMeanScale, DeviceOrder::kSame},
-                                                        {Field::kTurn, DeviceOrder::kSame},
+                                                        {Field::kSlotRotation, DeviceOrder::kSame},
                                                         {Field::kCentres, DeviceOrder::kSlots}}};
 
 constexpr size_t row_of(Field field) {
@@ -65,7 +66,7 @@ struct SideLayout {
 
   KVQ_HOST_DEVICE constexpr int32_t bits() const { return code.bits; }
   KVQ_HOST_DEVICE constexpr bool has_mean() const { return side == Side::kKeys && centre == Centre::kPageMean; }
-  KVQ_HOST_DEVICE constexpr bool has_turn() const { return side == Side::kKeys && centre == Centre::kTrained; }
+  KVQ_HOST_DEVICE constexpr bool has_slot_rotation() const { return side == Side::kKeys && centre == Centre::kTrained; }
 
   // Codes of three bits are a plane of the two low bits followed by one of the highest.
   KVQ_HOST_DEVICE constexpr PackedPlane low_plane() const {
@@ -102,8 +103,8 @@ struct SideLayout {
         return code.has_gains() ? number : 0;
       case Field::kMeanScale:
         return has_mean() ? number : 0;
-      case Field::kTurn:
-        return has_turn() ? number : 0;
+      case Field::kSlotRotation:
+        return has_slot_rotation() ? number : 0;
       case Field::kCentres:
         return has_indices ? kPageSlots : 0;
     }
@@ -118,7 +119,7 @@ struct SideLayout {
   constexpr size_t mean_offset() const { return offset<Field::kMean>(); }
   constexpr size_t largest_offset() const { return offset<Field::kLargestGain>(); }
   constexpr size_t mean_scale_offset() const { return offset<Field::kMeanScale>(); }
-  constexpr size_t turn_offset() const { return offset<Field::kTurn>(); }
+  constexpr size_t slot_rotation_offset() const { return offset<Field::kSlotRotation>(); }
   constexpr size_t index_offset() const { return offset<Field::kCentres>(); }
   /// Bytes of the side, before padding.
   constexpr size_t bytes() const { return sum_of_first(std::make_index_sequence<kFieldRows.size()>()); }
@@ -172,7 +173,7 @@ inline constexpr int32_t kDeviceNumbers = 4;
 // Indices among these numbers.
 inline constexpr int32_t kKeyLargest = 0;
 inline constexpr int32_t kMeanScale = 1;
-inline constexpr int32_t kKeyTurn = 1;
+inline constexpr int32_t kKeySlotRotation = 1;
 inline constexpr int32_t kValueLargest = 2;
 
 KVQ_HOST_DEVICE constexpr SidePlaces side_places(const SideLayout& side) {
@@ -224,8 +225,8 @@ constexpr int32_t device_offset(const SidePlaces& at, Side side, Field field) {
       return at.numbers + 2 * (side == Side::kKeys ? kKeyLargest : kValueLargest);
     case Field::kMeanScale:
       return at.numbers + 2 * kMeanScale;
-    case Field::kTurn:
-      return at.numbers + 2 * kKeyTurn;
+    case Field::kSlotRotation:
+      return at.numbers + 2 * kKeySlotRotation;
     case Field::kCentres:
       return at.centres;
   }

@@ -69,7 +69,7 @@ class PretendBackend final : public Backend, private Pages, private Attention {
   }
   Owned<LayerContext> make_context(Allocator& /*allocator*/, const Codec& /*codec*/, const Resident& /*resident*/,
                                    int32_t /*layer*/, const PageFormat& /*format*/, const OptionValues& /*options*/,
-                                   const PositionTurns& /*turns*/) override {
+                                   const RotationTable& /*rotations*/) override {
     refuse();
   }
   Owned<LayerMirror> make_mirror(Allocator& /*allocator*/, int32_t /*kv_heads*/) override { refuse(); }

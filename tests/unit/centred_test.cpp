@@ -324,9 +324,9 @@ TEST_CASE("centres that there are not, and turns that nobody writes, are found i
     CHECK(!kvq::side_is_valid(each, format, data.data()));
     data[where.index_offset() + 31] = std::byte{0};
     if (each == Side::kValues) continue;
-    data[where.turn_offset()] = std::byte{1};
+    data[where.slot_rotation_offset()] = std::byte{1};
     CHECK(kvq::side_is_valid(each, format, data.data()));
-    data[where.turn_offset()] = std::byte{2};
+    data[where.slot_rotation_offset()] = std::byte{2};
     CHECK(!kvq::side_is_valid(each, format, data.data()));
   }
 }
@@ -370,7 +370,7 @@ TEST_CASE("centres in 16 bits are there, and take memory, where an instruction s
     const OwnedCache cache = kvq_test::make_centred_cache(context, options, "gs2+centres", centres);
     const kvq::LayerContext* made = static_cast<const kvq::Cache&>(*cache).context(0);
     const bool multiplies = std::string(isa) != "baseline";
-    CHECK(kvq::centred::context_of(*made).turned_keys.has_value() == multiplies);
+    CHECK(kvq::centred::context_of(*made).rotated_centres.has_value() == multiplies);
     auto usage = kvq_test::initialised<kvq_usage>();
     kvq_test::checked(kvq_cache_usage, cache.get(), nullptr, &usage);
     if (multiplies) CHECK(usage.total_bytes >= least + kTable);

@@ -130,8 +130,8 @@ TEST_CASE("the centres of the four tokens that a GPU's lane takes are one aligne
       const std::byte* host = page.data() + format.offset(side);
       const std::byte* of_device = device.data() + (keys ? 0 : places.values_at);
       if (keys) {
-        const std::byte* turn = of_device + places.keys.numbers + 2 * kvq::kKeyTurn;
-        CHECK(std::equal(turn, turn + 2, host + layout.turn_offset()));
+        const std::byte* turn = of_device + places.keys.numbers + 2 * kvq::kKeySlotRotation;
+        CHECK(std::equal(turn, turn + 2, host + layout.slot_rotation_offset()));
       }
       if (count == 1) continue;
       const int32_t indices = keys ? places.keys.centres : places.values.centres;

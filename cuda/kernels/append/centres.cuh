@@ -14,7 +14,7 @@ __device__ inline float2 multiply_turns(float2 a, float2 b) {
   return make_float2(a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x);
 }
 
-/// Rotation of a position as in the host's tables (core/position_turns.h): the product of its digits' rotations.
+/// Rotation of a position as in the host's tables (core/rotation_table.h): the product of its digits' rotations.
 __device__ inline float2 position_turn(int32_t position, double frequency) {
   constexpr int32_t kDigits = 32;
   float2 turn = cos_sin(static_cast<double>(position % kDigits) * frequency);
@@ -121,7 +121,7 @@ class CentreTaker {
     if (centres_.count > 1 && thread < kSlots) {
       side[(kKeys ? page.keys.centres : page.values.centres) + slot_place(thread)] = indices_[thread];
     }
-    if (kKeys && thread == 0) reinterpret_cast<uint16_t*>(side + page.keys.numbers)[kKeyTurn] = own_ ? 1 : 0;
+    if (kKeys && thread == 0) reinterpret_cast<uint16_t*>(side + page.keys.numbers)[kKeySlotRotation] = own_ ? 1 : 0;
   }
 
  private:

@@ -234,7 +234,7 @@ __device__ __forceinline__ void add_page_centres(const Block<G>& block, const Un
 /// Whether a page's keys are rotated by per-slot positions.
 template <typename G>
 __device__ __forceinline__ bool turned_by_own(const PageSide<G>& keys) {
-  static_assert(kKeyLargest == 0 && kKeyTurn == 1);
+  static_assert(kKeyLargest == 0 && kKeySlotRotation == 1);
   return load_shared<uint32_t>(keys.address + static_cast<uint32_t>(keys.layout.keys.numbers)) >> 16U != 0;
 }
 

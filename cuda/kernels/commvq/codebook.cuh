@@ -22,7 +22,7 @@ __device__ __forceinline__ float2 code_at(const uint32_t* rows, int64_t i) {
 /// Complex product.
 __device__ __forceinline__ float2 product(float2 a, float2 b) { return {a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x}; }
 
-/// e^{i·position·θ} of a pair, digit by digit as on the host (core/position_turns.h).
+/// e^{i·position·θ} of a pair, digit by digit as on the host (core/rotation_table.h).
 __device__ __forceinline__ float2 turn_of(const CodebookTables& tables, int32_t position, int32_t pair) {
   const int32_t pairs = tables.pairs();
   const auto entry = [&](int32_t row) {

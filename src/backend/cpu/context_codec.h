@@ -27,7 +27,7 @@ struct FilledGroup {
 
 /// Attention path for heads with a given number of rows.
 struct ContextPlan {
-  int32_t way;        // numbered by the codec
+  int32_t path;       // numbered by the codec
   int32_t item_rows;  // limit per work item
   size_t work_bytes;  // per item
 };
@@ -103,7 +103,7 @@ class ContextCodec {
   /// Values are read from the pages of all heads: items of all heads over the same pages then follow each other.
   virtual bool reads_other_heads(const LayerContext& context) const = 0;
   /// Constructed in `work`, which has the plan's bytes. `item` must outlive it.
-  virtual ContextAttentionPointer attend(const ContextItem& item, int32_t way, std::byte* work) const = 0;
+  virtual ContextAttentionPointer attend(const ContextItem& item, int32_t path, std::byte* work) const = 0;
   /// out[r][head_dim] += the decoded sums of up to four queries of KV head `head`; out: rows of kMaxHeadDim.
   virtual void add_sums(const LayerContext& context, const KernelTable& kernels, int32_t head, int32_t rows,
                         const float* sums, float* out) const = 0;

@@ -43,8 +43,8 @@ std::shared_ptr<const Resident> CpuBackend::make_resident(Allocator& allocator, 
 
 Owned<LayerContext> CpuBackend::make_context(Allocator& allocator, const Codec& codec, const Resident& resident,
                                              int32_t layer, const PageFormat& format, const OptionValues& options,
-                                             const PositionTurns& turns) {
-  Owned<LayerContext> context = codec.make_context(allocator, resident, layer, format, options, turns);
+                                             const RotationTable& rotations) {
+  Owned<LayerContext> context = codec.make_context(allocator, resident, layer, format, options, rotations);
   kernels_.contexts[codec.number]->complete(allocator, kernels_, *context);
   return context;
 }
@@ -134,10 +134,10 @@ std::shared_ptr<const Resident> CpuBackend::make_resident(Allocator& allocator,
   return std::allocate_shared<const HostRouter>(StlAllocator<HostRouter>(allocator), std::move(router));
 }
 
-void CpuBackend::vote(std::span<const PageToRoute> pages, const PositionTurns& turns, const Resident& router,
+void CpuBackend::vote(std::span<const PageToRoute> pages, const RotationTable& rotations, const Resident& router,
                       int32_t group, std::span<int32_t> counts) {
   const ModelRouter& networks = *static_cast<const HostRouter&>(router).router;
-  cpu::vote(pages, turns, networks.groups[static_cast<size_t>(group)].network, parallel_, counts);
+  cpu::vote(pages, rotations, networks.groups[static_cast<size_t>(group)].network, parallel_, counts);
 }
 
 Owned<Resident> CpuBackend::make_resident(Allocator& allocator, weights::Matrix&& matrix) {

@@ -44,7 +44,7 @@ class CpuBackend final : public Backend,
                                                 std::shared_ptr<const Trained> trained) override;
   Owned<LayerContext> make_context(Allocator& allocator, const Codec& codec, const Resident& resident, int32_t layer,
                                    const PageFormat& format, const OptionValues& options,
-                                   const PositionTurns& turns) override;
+                                   const RotationTable& rotations) override;
   std::byte* allocate(Allocator& allocator, size_t bytes) override;
   void release(Allocator& allocator, std::byte* data, size_t bytes) noexcept override;
   void read(const PageFormat& format, const std::byte* data, std::byte* host) override;
@@ -70,7 +70,7 @@ class CpuBackend final : public Backend,
 
   std::shared_ptr<const Resident> make_resident(Allocator& allocator,
                                                 std::shared_ptr<const ModelRouter> router) override;
-  void vote(std::span<const PageToRoute> pages, const PositionTurns& turns, const Resident& router, int32_t group,
+  void vote(std::span<const PageToRoute> pages, const RotationTable& rotations, const Resident& router, int32_t group,
             std::span<int32_t> counts) override;
 
   Owned<Resident> make_resident(Allocator& allocator, weights::Matrix&& matrix) override;

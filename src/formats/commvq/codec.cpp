@@ -53,17 +53,19 @@ std::shared_ptr<const Resident> make_resident(Allocator& allocator, Parallel& pa
 }
 
 Owned<LayerContext> make_context(Allocator& allocator, const Resident& resident, int32_t layer,
-                                 const PageFormat& format, const OptionValues& options, const PositionTurns& turns) {
-  return make_owned<Context>(allocator, static_cast<const ModelCoder&>(resident).layer(layer), format, options, turns);
+                                 const PageFormat& format, const OptionValues& options,
+                                 const RotationTable& rotations) {
+  return make_owned<Context>(allocator, static_cast<const ModelCoder&>(resident).layer(layer), format, options,
+                             rotations);
 }
 
 Context::Context(const LayerCoder& coder_, const PageFormat& format, const OptionValues& options,
-                 const PositionTurns& turns_)
+                 const RotationTable& rotations_)
     : LayerContext(kCodec),
       coder(coder_),
-      turns(turns_),
+      rotations(rotations_),
       effort{.beam = options[kBeam], .flips = options[kFlips]},
-      way(static_cast<AttentionWay>(options[kAttention])),
+      path(static_cast<AttentionPath>(options[kAttention])),
       values(format.values.code.is_commvq()) {}
 
 }  // namespace kvq::commvq

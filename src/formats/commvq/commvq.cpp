@@ -32,12 +32,12 @@ void decode_keys(const EncodedSide& encoded, int32_t begin, int32_t n, float* ou
       indices[(field % kPageSlots * stages + stage) * 2 + field / kPageSlots] = fields[field];
     }
   }
-  std::vector<float> turn(encoded.rope->table_stride());
+  std::vector<float> rotation(encoded.rope->table_stride());
   for (int32_t slot = begin; slot < begin + n; ++slot, out += shape.head_dim) {
     const float norm = from_float16(layout.norms.get(encoded.sides, encoded.head, slot));
     decode_key(shape, numbers, encoded.head, indices.data() + static_cast<size_t>(slot) * 2 * stages, norm, out);
-    encoded.rope->fill_table({encoded.positions + slot, 1}, turn.data());
-    encoded.rope->rotate(turn.data(), out);
+    encoded.rope->fill_table({encoded.positions + slot, 1}, rotation.data());
+    encoded.rope->rotate(rotation.data(), out);
   }
 }
 

@@ -64,14 +64,14 @@ void check(const Trained& codebook, const CacheShape& cache, const PageFormat& f
 std::shared_ptr<const Resident> make_resident(Allocator& allocator, Parallel& parallel,
                                               std::shared_ptr<const Trained> codebook);
 Owned<LayerContext> make_context(Allocator& allocator, const Resident& resident, int32_t layer,
-                                 const PageFormat& format, const OptionValues& options, const PositionTurns& turns);
+                                 const PageFormat& format, const OptionValues& options, const RotationTable& rotations);
 
 inline constexpr NamedCode kCodes[] = {{"commvq", CodeType::commvq(), 0}};  // the codebook determines the bits
-inline constexpr std::string_view kWays[] = {"auto", "tables", "rebuild", "decode"};  // AttentionWay
+inline constexpr std::string_view kPaths[] = {"auto", "tables", "rebuild", "decode"};  // AttentionPath
 inline constexpr CodecOption kOptions[] = {
     {.name = "beam", .initial = CodingEffort{}.beam, .low = 1, .high = KeyEncoder::kMaxBeam, .choices = {}},
     {.name = "flips", .initial = CodingEffort{}.flips, .low = 0, .high = kFlipsUnlimited, .choices = {}},
-    {.name = "attention", .initial = 0, .low = 0, .high = 0, .choices = kWays}};
+    {.name = "attention", .initial = 0, .low = 0, .high = 0, .choices = kPaths}};
 
 inline constexpr Codec kCodec = {.number = 2,
                                  .name = "commvq",

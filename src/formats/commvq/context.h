@@ -1,9 +1,9 @@
 // Data beside the bytes of one layer's CommVQ pages, on the host.
 #pragma once
 
-#include "core/position_turns.h"
+#include "core/rotation_table.h"
 #include "formats/codec.h"
-#include "formats/commvq/attention_way.h"
+#include "formats/commvq/attention_path.h"
 #include "formats/commvq/coding_effort.h"
 #include "formats/commvq/model_coder.h"
 
@@ -13,14 +13,15 @@ namespace kvq::commvq {
 enum Option : uint8_t { kBeam, kFlips, kAttention };
 
 struct Context final : LayerContext {
-  Context(const LayerCoder& coder_, const PageFormat& format, const OptionValues& options, const PositionTurns& turns_);
+  Context(const LayerCoder& coder_, const PageFormat& format, const OptionValues& options,
+          const RotationTable& rotations_);
 
   const CodebookShape& shape() const { return coder.shape; }
 
   const LayerCoder& coder;
-  const PositionTurns& turns;
+  const RotationTable& rotations;
   CodingEffort effort;
-  AttentionWay way;
+  AttentionPath path;
   bool values;  // pages have codes for values
 };
 

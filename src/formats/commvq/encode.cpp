@@ -27,16 +27,16 @@ void put_share(const TokenNumbers& layout, bool of_layer, int32_t head, const ui
 void read_side(const Context& context, Side side, const std::byte* float16, int32_t heads, int32_t head, int32_t used,
                const SlotPositions& positions, float* numbers) noexcept {
   const int32_t dim = context.shape().head_dim;
-  const auto* halves = reinterpret_cast<const uint16_t*>(float16);
-  std::array<float, kMaxHeadDim> turn;
+  const auto* stored = reinterpret_cast<const uint16_t*>(float16);
+  std::array<float, kMaxHeadDim> rotation;
   float* row = numbers + static_cast<ptrdiff_t>(head) * dim;
   for (int32_t slot = 0; slot < kPageSlots; ++slot, row += static_cast<ptrdiff_t>(heads) * dim) {
     for (int32_t channel = 0; channel < dim; ++channel) {
-      row[channel] = from_float16(halves[float16::index(side, dim, slot, channel)]);
+      row[channel] = from_float16(stored[float16::index(side, dim, slot, channel)]);
     }
     if (side == Side::kValues || slot >= used) continue;
-    context.turns.turn(positions[slot], turn.data());
-    turn_back(context.turns.rope(), turn.data(), row);
+    context.rotations.fill(positions[slot], rotation.data());
+    undo_rope(context.rotations.rope(), rotation.data(), row);
   }
 }
 

@@ -6,9 +6,9 @@
 namespace kvq::float16 {
 
 void clear_slots(Side side, int32_t head_dim, int32_t begin, int32_t end, std::byte* plane) {
-  auto* halves = reinterpret_cast<uint16_t*>(plane);
+  auto* numbers = reinterpret_cast<uint16_t*>(plane);
   for (int32_t slot = begin; slot < end; ++slot) {
-    for (int32_t channel = 0; channel < head_dim; ++channel) halves[index(side, head_dim, slot, channel)] = 0;
+    for (int32_t channel = 0; channel < head_dim; ++channel) numbers[index(side, head_dim, slot, channel)] = 0;
   }
 }
 
@@ -19,18 +19,18 @@ void encode(const SideToEncode& side) {
 }
 
 void decode(const EncodedSide& encoded, int32_t begin, int32_t n, float* out) {
-  const auto* halves = reinterpret_cast<const uint16_t*>(encoded.sides[encoded.head]);
+  const auto* numbers = reinterpret_cast<const uint16_t*>(encoded.sides[encoded.head]);
   const int32_t head_dim = encoded.format.head_dim;
   for (int32_t slot = begin; slot < begin + n; ++slot) {
     for (int32_t channel = 0; channel < head_dim; ++channel) {
-      *out++ = from_float16(halves[index(encoded.side, head_dim, slot, channel)]);
+      *out++ = from_float16(numbers[index(encoded.side, head_dim, slot, channel)]);
     }
   }
 }
 
 bool valid(Side side, const PageFormat& format, const std::byte* data) {
-  const auto* halves = reinterpret_cast<const uint16_t*>(data);
-  return std::all_of(halves, halves + bytes(side, format) / 2, is_finite_float16);
+  const auto* numbers = reinterpret_cast<const uint16_t*>(data);
+  return std::all_of(numbers, numbers + bytes(side, format) / 2, is_finite_float16);
 }
 
 }  // namespace kvq::float16

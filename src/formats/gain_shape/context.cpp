@@ -1,6 +1,6 @@
 #include "formats/gain_shape/context.h"
 
-#include "formats/gain_shape/centre_turns.h"
+#include "formats/gain_shape/centre_rotations.h"
 #include "formats/gain_shape/gain_shape.h"
 
 #include <array>
@@ -41,18 +41,18 @@ CentreSearches::CentreSearches(Allocator& allocator, std::shared_ptr<const Model
       keys_(make_searches(allocator, *centres_, Side::kKeys)),
       values_(make_searches(allocator, *centres_, Side::kValues)) {}
 
-Context::Context(Allocator& allocator, const CentreSearches& searches_, int32_t layer_, const PositionTurns& turns_)
+Context::Context(Allocator& allocator, const CentreSearches& searches_, int32_t layer_, const RotationTable& rotations_)
     : LayerContext(gain_shape::kCodec),
       searches(searches_),
       layer(layer_),
-      turns(turns_),
-      page_turns(StlAllocator<float>(allocator)),
+      rotations(rotations_),
+      page_rotations(StlAllocator<float>(allocator)),
       page_columns(StlAllocator<float>(allocator)),
       key_biases(StlAllocator<float>(allocator)),
       own_biases(StlAllocator<float>(allocator)),
       value_biases(StlAllocator<float>(allocator)),
       page_step(StlAllocator<float>(allocator)) {
-  const Rope& rope = turns.rope();
+  const Rope& rope = rotations.rope();
   Vector<float> squares(static_cast<size_t>(shape().head_dim), 1.0F, StlAllocator<float>(allocator));
   own_biases = make_biases(allocator, *this, Side::kKeys, squares);
   value_biases = make_biases(allocator, *this, Side::kValues, squares);
@@ -63,24 +63,25 @@ Context::Context(Allocator& allocator, const CentreSearches& searches_, int32_t 
     }
   }
   key_biases = make_biases(allocator, *this, Side::kKeys, squares);
-  page_turns.resize(kPageSlots * rope.table_stride());
+  page_rotations.resize(kPageSlots * rope.table_stride());
   for (int32_t slot = 0; slot < kPageSlots; ++slot) {
-    fill_page_turn(rope, 0, slot, page_turns.data() + static_cast<size_t>(slot) * rope.table_stride());
+    fill_page_rotation(rope, 0, slot, page_rotations.data() + static_cast<size_t>(slot) * rope.table_stride());
   }
   for (size_t i = 0; i < rope.table_stride(); ++i) {
-    for (size_t slot = 0; slot < kPageSlots; ++slot) page_columns.push_back(page_turns[slot * rope.table_stride() + i]);
+    for (size_t slot = 0; slot < kPageSlots; ++slot)
+      page_columns.push_back(page_rotations[slot * rope.table_stride() + i]);
   }
 }
 
-void Context::turn_keys(Allocator& allocator) {
+void Context::rotate_centres(Allocator& allocator) {
   if (shape().key_centres == 0) return;
-  const Rope& rope = turns.rope();
-  const TurnOrder order(rope, shape().head_dim);
-  turned_keys.emplace(allocator, rope, order, searches.of(layer, Side::kKeys), page_turns);
+  const Rope& rope = rotations.rope();
+  const RotationOrder order(rope, shape().head_dim);
+  rotated_centres.emplace(allocator, rope, order, searches.of(layer, Side::kKeys), page_rotations);
   std::array<float, kMaxHeadDim> step;
-  turns.turn(kPageSlots, step.data());
-  page_step.resize(order.turn_floats());
-  order.put_turn(step.data(), page_step.data());
+  rotations.fill(kPageSlots, step.data());
+  page_step.resize(order.rotation_floats());
+  order.put_rotation(step.data(), page_step.data());
 }
 
 }  // namespace kvq::centred

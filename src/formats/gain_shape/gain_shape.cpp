@@ -3,7 +3,7 @@
 #include "core/float16.h"
 #include "core/hadamard.h"
 #include "formats/float16/layout.h"
-#include "formats/gain_shape/centre_turns.h"
+#include "formats/gain_shape/centre_rotations.h"
 #include "formats/gain_shape/context.h"
 #include "formats/gain_shape/encode.h"
 
@@ -88,43 +88,43 @@ void decode_plain(const EncodedSide& encoded, int32_t begin, int32_t n, float* o
   }
 }
 
-/// Subtract the nearest centre from a slot's vector; returns its index. `turn`: rotation of centres to the slot.
-uint8_t take_centre(const SideToEncode& side, const float* biases, const float* turn, float* row) {
+/// Subtract the nearest centre from a slot's vector; returns its index. `rotation`: rotation of centres to the slot.
+uint8_t take_centre(const SideToEncode& side, const float* biases, const float* rotation, float* row) {
   const centred::Context& context = centred::context_of(*side.context);
-  const Rope& rope = context.turns.rope();
+  const Rope& rope = context.rotations.rope();
   const bool keys = side.side == Side::kKeys;
   const int32_t dim = side.format.head_dim;
   std::array<float, kMaxHeadDim> x;
   std::copy_n(row, dim, x.begin());
-  if (keys) turn_back(rope, turn, x.data());
+  if (keys) undo_rope(rope, rotation, x.data());
   const uint8_t index = context.search(side.side, side.first_head).nearest(x.data(), biases);
   std::copy_n(context.centre(side.side, side.first_head, index), dim, x.begin());
-  if (keys) rope.rotate(turn, x.data());
+  if (keys) rope.rotate(rotation, x.data());
   for (int32_t i = 0; i < dim; ++i) row[i] -= x[static_cast<size_t>(i)];
   return index;
 }
 
 void encode_around_centres(const SideToEncode& side) {
   const centred::Context& context = centred::context_of(*side.context);
-  const Rope& rope = context.turns.rope();
+  const Rope& rope = context.rotations.rope();
   const bool keys = side.side == Side::kKeys;
   const int32_t dim = side.format.head_dim;
   const SideLayout where = layout(side.side, side.format);
   std::byte* out = side.out.front();
   const bool by_page = keys && side.positions[side.used - 1] - side.positions[0] == side.used - 1;
-  if (keys) number_at(out, where.turn_offset()) = by_page ? 0 : 1;
+  if (keys) number_at(out, where.slot_rotation_offset()) = by_page ? 0 : 1;
   const float* biases = context.biases(side.side, side.first_head, by_page);
   std::array<float, kPageSlots> gains{};
   std::array<float, kMaxHeadDim> first;
-  std::array<float, kMaxHeadDim> turn;
+  std::array<float, kMaxHeadDim> rotation;
   std::array<float, kMaxHeadDim> row;
-  if (by_page) context.turns.turn(side.positions[0], first.data());
+  if (by_page) context.rotations.fill(side.positions[0], first.data());
   for (int32_t slot = 0; slot < side.used; ++slot) {
-    const float* within = context.page_turns.data() + static_cast<size_t>(slot) * rope.table_stride();
-    if (by_page) centred::multiply_turns(rope.pairs(), first.data(), within, turn.data());
-    if (keys && !by_page) context.turns.turn(side.positions[slot], turn.data());
+    const float* within = context.page_rotations.data() + static_cast<size_t>(slot) * rope.table_stride();
+    if (by_page) centred::multiply_rotations(rope.pairs(), first.data(), within, rotation.data());
+    if (keys && !by_page) context.rotations.fill(side.positions[slot], rotation.data());
     read_row(side, slot, row.data());
-    const uint8_t index = take_centre(side, biases, turn.data(), row.data());
+    const uint8_t index = take_centre(side, biases, rotation.data(), row.data());
     if (where.has_indices) out[where.index_offset() + static_cast<size_t>(slot)] = std::byte{index};
     hadamard(row.data(), dim);
     gains[static_cast<size_t>(slot)] = encode_residual(where, row.data(), slot, out);
@@ -141,16 +141,16 @@ void decode_around_centres(const EncodedSide& encoded, int32_t begin, int32_t n,
   const float* of_head = centres.layers[static_cast<size_t>(encoded.layer)].numbers->side(encoded.side).data() +
                          static_cast<size_t>(encoded.head) * count * static_cast<size_t>(dim);
   const bool keys = encoded.side == Side::kKeys;
-  const bool by_page = keys && number_at(data, where.turn_offset()) == 0;
+  const bool by_page = keys && number_at(data, where.slot_rotation_offset()) == 0;
   std::array<float, kMaxHeadDim> centre;
-  std::array<float, kMaxHeadDim> turn;
+  std::array<float, kMaxHeadDim> rotation;
   for (int32_t slot = begin; slot < begin + n; ++slot, out += dim) {
     const size_t index =
         where.has_indices ? static_cast<size_t>(data[where.index_offset() + static_cast<size_t>(slot)]) : 0;
     std::copy_n(of_head + index * static_cast<size_t>(dim), dim, centre.begin());
-    if (by_page) centred::fill_page_turn(*encoded.rope, encoded.positions[0], slot, turn.data());
-    if (keys && !by_page) encoded.rope->fill_table({encoded.positions + slot, 1}, turn.data());
-    if (keys) encoded.rope->rotate(turn.data(), centre.data());
+    if (by_page) centred::fill_page_rotation(*encoded.rope, encoded.positions[0], slot, rotation.data());
+    if (keys && !by_page) encoded.rope->fill_table({encoded.positions + slot, 1}, rotation.data());
+    if (keys) encoded.rope->rotate(rotation.data(), centre.data());
     hadamard(centre.data(), dim);
     decode_levels(where, data, slot, out);
     const float gain = read_gain(where, data, slot);
@@ -192,7 +192,7 @@ bool valid(Side side, const PageFormat& format, const std::byte* data) {
   const SideLayout where = layout(side, format);
   if (!is_scale(number_at(data, where.largest_offset()))) return false;
   if (where.has_mean() && !is_scale(number_at(data, where.mean_scale_offset()))) return false;
-  if (where.has_turn() && number_at(data, where.turn_offset()) > 1) return false;
+  if (where.has_slot_rotation() && number_at(data, where.slot_rotation_offset()) > 1) return false;
   if (!where.has_indices) return true;
   const auto* indices = reinterpret_cast<const uint8_t*>(data + where.index_offset());
   const int32_t count = centres_of(format).shape.centres(side);
@@ -213,9 +213,9 @@ std::shared_ptr<const Resident> make_resident(Allocator& allocator, Parallel& /*
 
 Owned<LayerContext> make_context(Allocator& allocator, const Resident& resident, int32_t layer,
                                  const PageFormat& /*format*/, const OptionValues& /*options*/,
-                                 const PositionTurns& turns) {
+                                 const RotationTable& rotations) {
   return make_owned<centred::Context>(allocator, allocator, static_cast<const centred::CentreSearches&>(resident),
-                                      layer, turns);
+                                      layer, rotations);
 }
 
 }  // namespace kvq::gain_shape

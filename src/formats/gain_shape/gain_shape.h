@@ -17,7 +17,7 @@ void check(const Trained& centres, const CacheShape& cache, const PageFormat& fo
 std::shared_ptr<const Resident> make_resident(Allocator& allocator, Parallel& parallel,
                                               std::shared_ptr<const Trained> centres);
 Owned<LayerContext> make_context(Allocator& allocator, const Resident& resident, int32_t layer,
-                                 const PageFormat& format, const OptionValues& options, const PositionTurns& turns);
+                                 const PageFormat& format, const OptionValues& options, const RotationTable& rotations);
 
 inline constexpr NamedCode kCodes[] = {
     {"gs4", CodeType::gain_scalar(4), 4},      {"gs3", CodeType::gain_scalar(3), 3, 1},

@@ -71,9 +71,9 @@ class Writer {
 
 void read_row(const SideToEncode& side, int32_t slot, float* row) {
   const int32_t head_dim = side.format.head_dim;
-  const auto* halves = reinterpret_cast<const uint16_t*>(side.float16.front());
+  const auto* numbers = reinterpret_cast<const uint16_t*>(side.float16.front());
   for (int32_t channel = 0; channel < head_dim; ++channel) {
-    row[channel] = from_float16(halves[float16::index(side.side, head_dim, slot, channel)]);
+    row[channel] = from_float16(numbers[float16::index(side.side, head_dim, slot, channel)]);
   }
   if (side.format.side(side.side).is_rotated()) hadamard(row, head_dim);
 }

@@ -16,10 +16,10 @@ constexpr double kMicrosecondsPerPair = 0.02;
 
 }  // namespace
 
-AngleTable::AngleTable(const Rope& rope, TurnKernel turn, int32_t tokens, int32_t slice, Parallel& parallel,
-                       Allocator& scratch)
+AngleTable::AngleTable(const Rope& rope, RotationKernel fill_rotation, int32_t tokens, int32_t slice,
+                       Parallel& parallel, Allocator& scratch)
     : rope_(rope),
-      turn_(turn),
+      fill_rotation_(fill_rotation),
       parallel_(parallel),
       offsets_(StlAllocator<double>(scratch)),
       rows_(static_cast<size_t>(slice) * rope.table_stride(), StlAllocator<float>(scratch)) {
@@ -60,8 +60,9 @@ void AngleTable::fill_span(std::span<const int32_t> positions, float* rows) cons
       first = position;
     }
     const int64_t offset = position - first;
-    if (offset >= kSpan || !turn_(base.data(), offsets_.data() + static_cast<size_t>(offset) * rope_.table_stride(),
-                                  rope_.pairs(), rows)) {
+    if (offset >= kSpan ||
+        !fill_rotation_(base.data(), offsets_.data() + static_cast<size_t>(offset) * rope_.table_stride(),
+                        rope_.pairs(), rows)) {
       rope_.fill_table(positions.subspan(i, 1), rows);
     }
   }
@@ -69,9 +70,9 @@ void AngleTable::fill_span(std::span<const int32_t> positions, float* rows) cons
 
 void AngleTable::fill_exact(int32_t position, double* cos_sin) const noexcept {
   for (int32_t pair = 0; pair < rope_.pairs(); ++pair) {
-    const double turned = rope_.angle(position, pair);
-    cos_sin[pair] = std::cos(turned);
-    cos_sin[rope_.pairs() + pair] = std::sin(turned);
+    const double angle = rope_.angle(position, pair);
+    cos_sin[pair] = std::cos(angle);
+    cos_sin[rope_.pairs() + pair] = std::sin(angle);
   }
 }
 

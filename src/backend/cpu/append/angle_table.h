@@ -13,10 +13,11 @@ namespace kvq::cpu {
 ///
 /// cos and sin in double take longer than all other work on a token, so long appends multiply instead: e^{i(b+k)θ} =
 /// e^{ibθ}·e^{ikθ}, with b about every 32nd position and k below 32. Rows rounded to float equal those from cos and sin
-/// of the angle itself: products too close to a rounding boundary are recomputed that way.
+/// of the angle itself: products too close to a rounding boundary are recomputed that path.
 class AngleTable {
  public:
-  AngleTable(const Rope& rope, TurnKernel turn, int32_t tokens, int32_t slice, Parallel& parallel, Allocator& scratch);
+  AngleTable(const Rope& rope, RotationKernel fill_rotation, int32_t tokens, int32_t slice, Parallel& parallel,
+             Allocator& scratch);
 
   void fill(std::span<const int32_t> positions);
   const float* row(int32_t token_of_slice) const {
@@ -29,7 +30,7 @@ class AngleTable {
   void fill_exact(int32_t position, double* cos_sin) const noexcept;
 
   const Rope& rope_;
-  const TurnKernel turn_;
+  const RotationKernel fill_rotation_;
   Parallel& parallel_;
   Vector<double> offsets_;  // [kSpan, {cos, sin}, pairs], or empty if products would not pay
   Vector<float> rows_;      // [slice, {cos, sin}, pairs]

@@ -14,7 +14,8 @@ HWY_BEFORE_NAMESPACE();
 namespace kvq::cpu::HWY_NAMESPACE {
 
 const AppendKernels& append_kernels() {
-  static constexpr AppendKernels kKernels = {.turn = turn, .store_keys = store_keys, .store_values = store_values};
+  static constexpr AppendKernels kKernels = {
+      .fill_rotation = fill_rotation, .store_keys = store_keys, .store_values = store_values};
   return kKernels;
 }
 

@@ -1,9 +1,9 @@
 // Floats to FP16, round to nearest even.
-#if defined(KVQ_APPEND_HALF_INL_H) == defined(HWY_TARGET_TOGGLE)
-#ifdef KVQ_APPEND_HALF_INL_H
-#undef KVQ_APPEND_HALF_INL_H
+#if defined(KVQ_APPEND_FLOAT16_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVQ_APPEND_FLOAT16_INL_H
+#undef KVQ_APPEND_FLOAT16_INL_H
 #else
-#define KVQ_APPEND_HALF_INL_H
+#define KVQ_APPEND_FLOAT16_INL_H
 #endif
 
 #include <hwy/highway.h>
@@ -43,9 +43,9 @@ HWY_INLINE hn::Vec<hn::Rebind<uint16_t, D>> to_half(D d, hn::Vec<D> x) {
 
 /// FP16 values as floats.
 template <class D>
-HWY_INLINE hn::Vec<D> from_half(D d, const uint16_t* halves) {
+HWY_INLINE hn::Vec<D> from_half(D d, const uint16_t* numbers) {
   const hn::Rebind<hwy::float16_t, D> dh;
-  return hn::PromoteTo(d, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(halves)));
+  return hn::PromoteTo(d, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(numbers)));
 }
 
 }  // namespace kvq::cpu::HWY_NAMESPACE

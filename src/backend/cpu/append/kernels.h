@@ -27,7 +27,7 @@ static_assert(kMaxHeadDim <= 16 * 16);
 /// Rows of a Rope table as products e^{i·base·θ} · e^{i·offset·θ}; arguments are `[2][pairs]`, cosines before sines.
 /// Returns false if precision does not suffice to round as cos and sin in double would; the caller then computes the
 /// row.
-using TurnKernel = bool (*)(const double* base, const double* offset, int32_t pairs, float* row);
+using RotationKernel = bool (*)(const double* base, const double* offset, int32_t pairs, float* row);
 
 /// Rotate rows, each by its row of `angles`, and store them as slots from `slot` of an FP16 plane of keys. Returns
 /// whether all magnitudes are at most kCertainlyFits; if not, some may overflow FP16.
@@ -54,7 +54,7 @@ using EncodeCentredKernel = void (*)(const SideToEncode& side, NearestKernel nea
 /// An instruction set's kernels of append. All give the same bytes: each value passes the same operations in the same
 /// order, and none is fused.
 struct AppendKernels {
-  TurnKernel turn;
+  RotationKernel fill_rotation;
   StoreKeysKernel store_keys;
   StoreValuesKernel store_values;
 };

@@ -1,9 +1,9 @@
 // Rotation angles of many positions from those of few.
-#if defined(KVQ_APPEND_TURN_INL_H) == defined(HWY_TARGET_TOGGLE)
-#ifdef KVQ_APPEND_TURN_INL_H
-#undef KVQ_APPEND_TURN_INL_H
+#if defined(KVQ_APPEND_ROTATE_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVQ_APPEND_ROTATE_INL_H
+#undef KVQ_APPEND_ROTATE_INL_H
 #else
-#define KVQ_APPEND_TURN_INL_H
+#define KVQ_APPEND_ROTATE_INL_H
 #endif
 
 #include <hwy/highway.h>
@@ -27,7 +27,7 @@ HWY_INLINE bool store_certain(D d, V x, float* out) {
 }
 
 template <class D>
-HWY_INLINE bool turn_pairs(D d, const double* base, const double* offset, int32_t pairs, float* row) {
+HWY_INLINE bool fill_pairs(D d, const double* base, const double* offset, int32_t pairs, float* row) {
   const auto base_cos = hn::LoadU(d, base);
   const auto base_sin = hn::LoadU(d, base + pairs);
   const auto offset_cos = hn::LoadU(d, offset);
@@ -37,15 +37,15 @@ HWY_INLINE bool turn_pairs(D d, const double* base, const double* offset, int32_
   return store_certain(d, cos, row) && store_certain(d, sin, row + pairs);
 }
 
-inline bool turn(const double* base, const double* offset, int32_t pairs, float* row) {
+inline bool fill_rotation(const double* base, const double* offset, int32_t pairs, float* row) {
   const hn::ScalableTag<double> d;
   const auto lanes = static_cast<int32_t>(hn::Lanes(d));
   int32_t i = 0;
   for (; i + lanes <= pairs; i += lanes) {
-    if (!turn_pairs(d, base + i, offset + i, pairs, row + i)) return false;
+    if (!fill_pairs(d, base + i, offset + i, pairs, row + i)) return false;
   }
   for (; i < pairs; ++i) {
-    if (!turn_pairs(hn::CappedTag<double, 1>(), base + i, offset + i, pairs, row + i)) return false;
+    if (!fill_pairs(hn::CappedTag<double, 1>(), base + i, offset + i, pairs, row + i)) return false;
   }
   return true;
 }

@@ -136,10 +136,10 @@ bool store_keys_of(const HeadRows& rows, const Rope& rope, const float* angles, 
   for (int32_t i = 0; i < rows.count; ++i) {
     prefetch_later(rows, i);
     const std::byte* row = rows.first + static_cast<size_t>(i) * rows.stride;
-    auto* halves = reinterpret_cast<uint16_t*>(staged + static_cast<size_t>(i) * kStride);
+    auto* numbers = reinterpret_cast<uint16_t*>(staged + static_cast<size_t>(i) * kStride);
     for (int32_t c = 0; c < rows.head_dim; c += lanes) hn::Store(scalars.load(row, c), d, head + c);
     rotate_head(rope, angles + static_cast<size_t>(i) * rope.table_stride(), head);
-    for (int32_t c = 0; c < rows.head_dim; c += lanes) hn::Store(to_half(d, hn::Load(d, head + c)), d16, halves + c);
+    for (int32_t c = 0; c < rows.head_dim; c += lanes) hn::Store(to_half(d, hn::Load(d, head + c)), d16, numbers + c);
   }
   auto* words = reinterpret_cast<uint32_t*>(plane) + slot;
   const int32_t whole = rows.count / 4 * 4;

@@ -13,22 +13,22 @@ constexpr double kMicrosecondsOfPage = 20.0;
 
 }  // namespace
 
-void vote(std::span<const PageToRoute> pages, const PositionTurns& turns, const RouterNetwork& network,
+void vote(std::span<const PageToRoute> pages, const RotationTable& rotations, const RouterNetwork& network,
           Parallel& parallel, std::span<int32_t> counts) {
   const size_t experts = counts.size() / pages.size();
   const auto head_dim = static_cast<int32_t>(network.w1.size() / experts);
   const auto n = static_cast<int32_t>(pages.size());
   parallel.run(n, kMicrosecondsOfPage * n, [&](int32_t i) noexcept {
     const auto& [data, positions] = pages[static_cast<size_t>(i)];
-    const auto* halves = reinterpret_cast<const uint16_t*>(data);
+    const auto* numbers = reinterpret_cast<const uint16_t*>(data);
     std::array<float, kMaxHeadDim> key;
-    std::array<float, kMaxHeadDim> turn;
+    std::array<float, kMaxHeadDim> rotation;
     for (int32_t slot = 0; slot < kPageSlots; ++slot) {
       for (int32_t channel = 0; channel < head_dim; ++channel) {
-        key[static_cast<size_t>(channel)] = from_float16(halves[float16::index(Side::kKeys, head_dim, slot, channel)]);
+        key[static_cast<size_t>(channel)] = from_float16(numbers[float16::index(Side::kKeys, head_dim, slot, channel)]);
       }
-      turns.turn(positions[static_cast<size_t>(slot)], turn.data());
-      turn_back(turns.rope(), turn.data(), key.data());
+      rotations.fill(positions[static_cast<size_t>(slot)], rotation.data());
+      undo_rope(rotations.rope(), rotation.data(), key.data());
       add_votes(network, {key.data(), static_cast<size_t>(head_dim)},
                 counts.subspan(static_cast<size_t>(i) * experts, experts));
     }

@@ -2,12 +2,12 @@
 
 #include "backend/voting.h"
 #include "core/parallel.h"
-#include "core/position_turns.h"
+#include "core/rotation_table.h"
 
 namespace kvq::cpu {
 
 /// Implementation of Voting::vote(); every instruction set counts the same.
-void vote(std::span<const PageToRoute> pages, const PositionTurns& turns, const RouterNetwork& network,
+void vote(std::span<const PageToRoute> pages, const RotationTable& rotations, const RouterNetwork& network,
           Parallel& parallel, std::span<int32_t> counts);
 
 }  // namespace kvq::cpu

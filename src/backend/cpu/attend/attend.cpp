@@ -167,7 +167,7 @@ class AttendCall {
                                     .row_count = count,
                                     .page_begin = page,
                                     .page_count = length,
-                                    .way = cut.way,
+                                    .path = cut.path,
                                     .partial = partials});
         partials += layout_.item_floats(count);
         ++merge.items;

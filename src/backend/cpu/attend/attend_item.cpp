@@ -54,7 +54,7 @@ class ItemRun {
                       .plain = plain_,
                       .rotated = rotated_} {
     if (const ContextCodec* codec = kernels.codec(batch.context)) {
-      context_ = codec->attend(context_item_, item.way, work);
+      context_ = codec->attend(context_item_, item.path, work);
     }
     for (int32_t row = 0; row < item.row_count; ++row) {
       row_positions_[static_cast<size_t>(row)] = queries.positions[(queries.first_row + row) / queries.group];

@@ -13,7 +13,7 @@ struct HeadCut {
   int32_t rows;
   int32_t item_rows;
   int32_t item_pages;
-  int32_t way;        // for pages that need their layer's context
+  int32_t path;       // for pages that need their layer's context
   size_t work_bytes;  // per item
 };
 
@@ -46,7 +46,7 @@ class CallSizes {
     return {.rows = rows,
             .item_rows = plan.item_rows,
             .item_pages = item_pages,
-            .way = plan.way,
+            .path = plan.path,
             .work_bytes = plan.work_bytes};
   }
   /// Adds `heads` heads with `queries` queries and `pages` pages each.

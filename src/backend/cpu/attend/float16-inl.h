@@ -39,14 +39,14 @@ HWY_INLINE FloatVector broadcast_pair(const float* pair) {
 
 /// acc[r][a] += x[a] · pair[r] over FP16 values x; lane pairs are the two elements of a word.
 template <int kRows, int kVectors>
-HWY_INLINE void multiply_pairs(const hwy::float16_t* halves, const hwy::float16_t* later, const float* pairs,
+HWY_INLINE void multiply_pairs(const hwy::float16_t* numbers, const hwy::float16_t* later, const float* pairs,
                                size_t pair_stride, FloatVector (&acc)[kRows][kVectors]) {
   const FloatTag d;
   const HalfTag dh;
   FloatVector operand[kVectors];
   for (size_t i = 0; i < static_cast<size_t>(kVectors) * hn::Lanes(d); i += kDataAlignment / 2) prefetch(later + i);
   for (int a = 0; a < kVectors; ++a) {
-    operand[a] = hn::PromoteTo(d, hn::LoadU(dh, halves + static_cast<size_t>(a) * hn::Lanes(d)));
+    operand[a] = hn::PromoteTo(d, hn::LoadU(dh, numbers + static_cast<size_t>(a) * hn::Lanes(d)));
   }
   for (int r = 0; r < kRows; ++r) {
     const FloatVector pair = broadcast_pair(pairs + static_cast<size_t>(r) * pair_stride);
@@ -70,10 +70,10 @@ HWY_INLINE void float16_keys_rows(int32_t head_dim, const SideData& keys, const 
     for (auto& row : acc) {
       for (auto& each : row) each = hn::Zero(d);
     }
-    const auto* halves = reinterpret_cast<const hwy::float16_t*>(keys.data) + 2 * slot;
+    const auto* numbers = reinterpret_cast<const hwy::float16_t*>(keys.data) + 2 * slot;
     const auto* later = reinterpret_cast<const hwy::float16_t*>(keys.later) + 2 * slot;
-    for (int32_t channel = 0; channel < head_dim; channel += 2, halves += 2 * kPageSlots, later += 2 * kPageSlots) {
-      multiply_pairs<kRows, kPairVectors>(halves, later, q + channel, static_cast<size_t>(head_dim), acc);
+    for (int32_t channel = 0; channel < head_dim; channel += 2, numbers += 2 * kPageSlots, later += 2 * kPageSlots) {
+      multiply_pairs<kRows, kPairVectors>(numbers, later, q + channel, static_cast<size_t>(head_dim), acc);
     }
     for (size_t r = 0; r < kRows; ++r) {
       for (size_t a = 0; a < kPairVectors; a += 2) {
@@ -94,11 +94,11 @@ HWY_INLINE void float16_values_chunk(int32_t head_dim, size_t channel, const Sid
     for (auto& each : row) each = hn::Zero(d);
   }
   for (int32_t page = 0; page < pages; ++page) {
-    const auto* halves = reinterpret_cast<const hwy::float16_t*>(values[page].data) + 2 * channel;
+    const auto* numbers = reinterpret_cast<const hwy::float16_t*>(values[page].data) + 2 * channel;
     const auto* later = reinterpret_cast<const hwy::float16_t*>(values[page].later) + 2 * channel;
     const float* weights = p + page * kPageSlots;
-    for (int32_t slot = 0; slot < kPageSlots; slot += 2, halves += 2 * width, later += 2 * width) {
-      multiply_pairs<kRows, kVectors>(halves, later, weights + slot, kTileSlots, acc);
+    for (int32_t slot = 0; slot < kPageSlots; slot += 2, numbers += 2 * width, later += 2 * width) {
+      multiply_pairs<kRows, kVectors>(numbers, later, weights + slot, kTileSlots, acc);
     }
   }
   for (size_t r = 0; r < kRows; ++r) {

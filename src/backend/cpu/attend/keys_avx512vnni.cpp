@@ -24,7 +24,7 @@ inline __m512 load_floats(const float* from, __mmask16 lanes) {
   return kMasked ? _mm512_maskz_loadu_ps(lanes, from) : _mm512_loadu_ps(from);
 }
 template <bool kMasked>
-inline __m512 load_halves(const uint16_t* from, __mmask16 lanes) {
+inline __m512 load_float16(const uint16_t* from, __mmask16 lanes) {
   return _mm512_cvtph_ps(kMasked ? _mm256_maskz_loadu_epi16(lanes, from)
                                  : _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 }
@@ -34,8 +34,8 @@ template <int kBits, int kRows, bool kMasked>
 inline void fold_channels(const float* q, int32_t head_dim, int32_t channel, __mmask16 lanes, const uint16_t* scales,
                           const uint16_t* minima, float (&folded)[kRows][kMaxHeadDim], __m512 (&largest)[kRows],
                           __m512 (&bias)[kRows]) {
-  const __m512 scale = load_halves<kMasked>(scales + channel, lanes);
-  const __m512 minimum = load_halves<kMasked>(minima + channel, lanes);
+  const __m512 scale = load_float16<kMasked>(scales + channel, lanes);
+  const __m512 minimum = load_float16<kMasked>(minima + channel, lanes);
   const __m512 center = _mm512_fmadd_ps(_mm512_set1_ps(kMiddle<kBits>), scale, minimum);
   constexpr int kAbsoluteMaximum = 0x0B;
   HWY_UNROLL(8)

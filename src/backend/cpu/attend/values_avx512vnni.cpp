@@ -32,9 +32,9 @@ inline void bound_scales(const SideLayout& layout, const SideData& side, float* 
     __m512 largest[4];
     for (int32_t i = 0; i < 4; ++i) {
       const int32_t at = group + i < layout.value_groups() ? group + i : group;
-      const __m512i halves = _mm512_loadu_si512(scales + at * kPageSlots);
-      largest[i] = _mm512_max_ps(_mm512_cvtph_ps(_mm512_castsi512_si256(halves)),
-                                 _mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1)));
+      const __m512i numbers = _mm512_loadu_si512(scales + at * kPageSlots);
+      largest[i] = _mm512_max_ps(_mm512_cvtph_ps(_mm512_castsi512_si256(numbers)),
+                                 _mm512_cvtph_ps(_mm512_extracti64x4_epi64(numbers, 1)));
     }
     _mm_storeu_ps(out + group, reduce_rows<Maximum, 4>(largest));
   }
@@ -75,8 +75,8 @@ inline __m256 round_probabilities(__m512 first, __m512 second, __m512 factor, in
   return _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_dpbusd_epi32(zero, ones, low), high_sum));
 }
 
-inline __m512 load_halves(const uint16_t* halves) {
-  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves)));
+inline __m512 load_float16(const uint16_t* numbers) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(numbers)));
 }
 
 template <int kBits, int kRows>
@@ -86,9 +86,9 @@ inline void fold_probabilities(const float* p, const uint16_t* scales, const uin
   _mm_store_ps(factor, _mm_div_ps(_mm_set1_ps(kTop<kBits, false>), _mm_max_ps(bound, _mm_set1_ps(1e-30F))));
   _mm_store_ps(out.step, _mm_mul_ps(bound, _mm_set1_ps(1.0F / kTop<kBits, false>)));
   const __m512 middle = _mm512_set1_ps(kMiddle<kBits>);
-  const __m512 scale[2] = {load_halves(scales), load_halves(scales + 16)};
-  const __m512 center[2] = {_mm512_fmadd_ps(middle, scale[0], load_halves(minima)),
-                            _mm512_fmadd_ps(middle, scale[1], load_halves(minima + 16))};
+  const __m512 scale[2] = {load_float16(scales), load_float16(scales + 16)};
+  const __m512 center[2] = {_mm512_fmadd_ps(middle, scale[0], load_float16(minima)),
+                            _mm512_fmadd_ps(middle, scale[1], load_float16(minima + 16))};
   HWY_UNROLL(8)
   for (int r = 0; r < kRows; ++r) {
     const __m512 first = _mm512_loadu_ps(p + r * kTileSlots);

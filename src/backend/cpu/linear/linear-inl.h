@@ -135,13 +135,13 @@ HWY_INLINE void multiply_float16_rows(const uint16_t* panels, size_t stride, con
       for (auto& each : row) each = hn::Zero(d);
     }
   }
-  const auto* halves = reinterpret_cast<const hwy::float16_t*>(panels);
+  const auto* numbers = reinterpret_cast<const hwy::float16_t*>(panels);
   const float* x = group.x + first;
-  for (int32_t column = 0; column < group.in; ++column, x += group.rows, halves += weights::kTileRows) {
+  for (int32_t column = 0; column < group.in; ++column, x += group.rows, numbers += weights::kTileRows) {
     for (size_t p = 0; p < kPanels; ++p) {
-      if (column % 2 == 0) prefetch(halves + p * stride + 1024);
+      if (column % 2 == 0) prefetch(numbers + p * stride + 1024);
       for (size_t a = 0; a < kRowVectors; ++a) {
-        const auto weights = hn::PromoteTo(d, hn::LoadU(dh, halves + p * stride + a * hn::Lanes(d)));
+        const auto weights = hn::PromoteTo(d, hn::LoadU(dh, numbers + p * stride + a * hn::Lanes(d)));
         for (int r = 0; r < kRows; ++r) acc[p][r][a] = hn::MulAdd(weights, hn::Set(d, x[r]), acc[p][r][a]);
       }
     }

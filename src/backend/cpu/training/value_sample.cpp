@@ -42,10 +42,10 @@ double HostValueSample::encode(const ValueCode& code) {
   packed_.resize(vectors_.tokens() * words_);
   scales_.resize(vectors_.tokens());
   const ValueEncoder encoder(allocator_, parallel_, code);
-  Vector<uint16_t> halves(vectors_.tokens(), StlAllocator<uint16_t>(allocator_));
+  Vector<uint16_t> numbers(vectors_.tokens(), StlAllocator<uint16_t>(allocator_));
   encoder.encode(allocator_, parallel_, vectors_.numbers.data(), vectors_.width, vectors_.tokens(), packed_.data(),
-                 halves.data());
-  std::transform(halves.begin(), halves.end(), scales_.begin(), from_float16);
+                 numbers.data());
+  std::transform(numbers.begin(), numbers.end(), scales_.begin(), from_float16);
 
   Vector<double> errors(vectors_.held_out, StlAllocator<double>(allocator_));
   const auto judge = [&](size_t i, float* decoded) noexcept {

@@ -85,16 +85,16 @@ inline void nearest_centres(const centred::CentreSearch& search, const float* bi
 struct CentreRoom {
   CentreRoom(int32_t head_dim, MemoryCutter& room) {
     const auto channels = static_cast<size_t>(head_dim + 4);
-    turns = room.take<float>(channels * kPageSlots);
+    rotations = room.take<float>(channels * kPageSlots);
     numbers = room.take<float>(channels * kPageSlots);
     rows = room.take<float>(channels * kPageSlots);
     words = room.take<uint32_t>(channels * kPageSlots / 4);
   }
 
-  float* turns;     // [2 · pairs][slots]
-  float* numbers;   // [channels][slots]
-  float* rows;      // [slots][channels]
-  uint32_t* words;  // [quads][slots]
+  float* rotations;  // [2 · pairs][slots]
+  float* numbers;    // [channels][slots]
+  float* rows;       // [slots][channels]
+  uint32_t* words;   // [quads][slots]
 };
 
 class CentreTaker {
@@ -108,7 +108,7 @@ class CentreTaker {
       : side_(side),
         context_(centred::context_of(*side.context)),
         search_(context_.search(side.side, side.first_head)),
-        rope_(context_.turns.rope()),
+        rope_(context_.rotations.rope()),
         dim_(side.format.head_dim),
         room_(side.format.head_dim, room) {}
 
@@ -118,9 +118,9 @@ class CentreTaker {
     std::byte* out = side_.out.front();
     bool by_page = true;
     if (keys()) {
-      by_page = turn_slots();
+      by_page = fill_slot_rotations();
       const uint16_t own = by_page ? 0 : 1;
-      std::memcpy(out + where.turn_offset(), &own, sizeof(own));
+      std::memcpy(out + where.slot_rotation_offset(), &own, sizeof(own));
     }
     std::array<uint8_t, kPageSlots> indices{};
     if (where.has_indices) {
@@ -135,22 +135,22 @@ class CentreTaker {
 
  private:
   bool keys() const { return side_.side == Side::kKeys; }
-  float* cosines(int32_t pair) { return room_.turns + pair * kPageSlots; }
-  float* sines(int32_t pair) { return room_.turns + (rope_.pairs() + pair) * kPageSlots; }
+  float* cosines(int32_t pair) { return room_.rotations + pair * kPageSlots; }
+  float* sines(int32_t pair) { return room_.rotations + (rope_.pairs() + pair) * kPageSlots; }
 
-  bool turn_slots() {
+  bool fill_slot_rotations() {
     const D d;
     const int32_t pairs = rope_.pairs();
     const SlotPositions& positions = side_.positions;
     std::array<float, kMaxHeadDim> row;
     if (positions[side_.used - 1] - positions[0] != side_.used - 1) {
       for (int32_t slot = 0; slot < kPageSlots; ++slot) {
-        context_.turns.turn(positions[std::min(slot, side_.used - 1)], row.data());
-        for (int32_t i = 0; i < 2 * pairs; ++i) room_.turns[i * kPageSlots + slot] = row[static_cast<size_t>(i)];
+        context_.rotations.fill(positions[std::min(slot, side_.used - 1)], row.data());
+        for (int32_t i = 0; i < 2 * pairs; ++i) room_.rotations[i * kPageSlots + slot] = row[static_cast<size_t>(i)];
       }
       return false;
     }
-    context_.turns.turn(positions[0], row.data());
+    context_.rotations.fill(positions[0], row.data());
     const float* columns = context_.page_columns.data();
     for (int32_t pair = 0; pair < pairs; ++pair) {
       const auto c = hn::Set(d, row[static_cast<size_t>(pair)]);

@@ -65,9 +65,9 @@ class GainShapeEncoder {
   /// `take_centres`: subtracts centres from `[channels][32 slots]`.
   template <typename TakeCentres>
   void encode(const std::byte* float16, const TakeCentres& take_centres) {
-    const auto* halves = reinterpret_cast<const uint16_t*>(float16);
-    if (layout_.side == Side::kKeys) load_keys(halves);
-    if (layout_.side == Side::kValues) load_values(reinterpret_cast<const uint32_t*>(halves));
+    const auto* numbers = reinterpret_cast<const uint16_t*>(float16);
+    if (layout_.side == Side::kKeys) load_keys(numbers);
+    if (layout_.side == Side::kValues) load_values(reinterpret_cast<const uint32_t*>(numbers));
     take_centres(x_);
     hadamard_columns(x_, dim_, kPageSlots);
     if (layout_.has_mean()) {
@@ -116,9 +116,9 @@ class GainShapeEncoder {
         hn::Vec<Words> columns[4];
         load_columns(dw, plane + slot / 2 * stride + channel, stride, columns);
         for (int32_t i = 0; i < 4; ++i) {
-          const auto halves = hn::BitCast(dh, columns[i]);
-          hn::Store(hn::PromoteTo(d, hn::LowerHalf(halves)), d, row(channel + i) + slot);
-          hn::Store(hn::PromoteTo(d, hn::UpperHalf(hn::Half<decltype(dh)>(), halves)), d,
+          const auto numbers = hn::BitCast(dh, columns[i]);
+          hn::Store(hn::PromoteTo(d, hn::LowerHalf(numbers)), d, row(channel + i) + slot);
+          hn::Store(hn::PromoteTo(d, hn::UpperHalf(hn::Half<decltype(dh)>(), numbers)), d,
                     row(channel + i) + slot + kLanes);
         }
       }

@@ -39,13 +39,13 @@ class CommvqCodec final : public ContextCodec {
   }
 
   ContextPlan plan(const AttendBatch& batch, const KernelTable& kernels, int32_t rows) const override {
-    AttentionWay way = commvq::context_of(*batch.context).way;
-    if (way == AttentionWay::kAuto) {
-      way = TableAttention::is_faster(batch, kernels, rows) ? AttentionWay::kTables : AttentionWay::kRebuild;
+    AttentionPath path = commvq::context_of(*batch.context).path;
+    if (path == AttentionPath::kAuto) {
+      path = TableAttention::is_faster(batch, kernels, rows) ? AttentionPath::kTables : AttentionPath::kRebuild;
     }
-    return {.way = static_cast<int32_t>(way),
-            .item_rows = way == AttentionWay::kTables ? TableAttention::kRows : kItemRows,
-            .work_bytes = work_bytes(batch, way)};
+    return {.path = static_cast<int32_t>(path),
+            .item_rows = path == AttentionPath::kTables ? TableAttention::kRows : kItemRows,
+            .work_bytes = work_bytes(batch, path)};
   }
 
   size_t sum_floats(const LayerContext& context) const override {
@@ -56,14 +56,14 @@ class CommvqCodec final : public ContextCodec {
     return sum_floats(context) > 0 && commvq::context_of(context).shape().values.scope == Scope::kLayer;
   }
 
-  ContextAttentionPointer attend(const ContextItem& item, int32_t way, std::byte* work) const override {
-    switch (static_cast<AttentionWay>(way)) {
-      case AttentionWay::kTables:
+  ContextAttentionPointer attend(const ContextItem& item, int32_t path, std::byte* work) const override {
+    switch (static_cast<AttentionPath>(path)) {
+      case AttentionPath::kTables:
         return ContextAttentionPointer(make<TableAttention>(item, work));
-      case AttentionWay::kDecode:
+      case AttentionPath::kDecode:
         return ContextAttentionPointer(make<DecodeAttention>(item, work));
-      case AttentionWay::kAuto:
-      case AttentionWay::kRebuild:
+      case AttentionPath::kAuto:
+      case AttentionPath::kRebuild:
         break;
     }
     return ContextAttentionPointer(make<RebuildAttention>(item, work));
@@ -73,14 +73,14 @@ class CommvqCodec final : public ContextCodec {
                 float* out) const override;
 
  private:
-  static size_t work_bytes(const AttendBatch& batch, AttentionWay way) {
-    switch (way) {
-      case AttentionWay::kTables:
+  static size_t work_bytes(const AttendBatch& batch, AttentionPath path) {
+    switch (path) {
+      case AttentionPath::kTables:
         return bytes<TableAttention>(batch);
-      case AttentionWay::kDecode:
+      case AttentionPath::kDecode:
         return bytes<DecodeAttention>(batch);
-      case AttentionWay::kAuto:
-      case AttentionWay::kRebuild:
+      case AttentionPath::kAuto:
+      case AttentionPath::kRebuild:
         break;
     }
     return bytes<RebuildAttention>(batch);

@@ -1,7 +1,7 @@
 #include "backend/cpu/attend/commvq/decode.h"
 
 #include "core/float16.h"
-#include "core/position_turns.h"
+#include "core/rotation_table.h"
 #include "formats/commvq/commvq.h"
 #include "formats/commvq/key_kernels.h"
 #include "formats/commvq/model_coder.h"
@@ -22,7 +22,7 @@ DecodeAttention::Work::Work(const AttendBatch& batch, MemoryCutter& memory) {
   values = memory.take<float>(static_cast<size_t>(kTileSlots * kMaxHeadDim));
   indices = memory.take<uint8_t>(2 * kPageSlots * static_cast<size_t>(shape.keys.stages));
   vectors = memory.take<float>(kPageSlots * keys::vector_floats(shape.keys.group));
-  turns = memory.take<float>(kPageSlots * dim);
+  rotations = memory.take<float>(kPageSlots * dim);
   numbers = memory.take<uint16_t>(kPageSlots);
   bits = memory.take<float>(static_cast<size_t>(kBlockRows * kRowsAtOnce));
   products = memory.take<float>(static_cast<size_t>(kBlockRows * kMaxHeadDim));
@@ -45,7 +45,7 @@ void DecodeAttention::decode_keys(ptrdiff_t place) {
   item_.read_norms(place, work_.numbers);
   for (int32_t slot = 0; slot < kPageSlots; ++slot) {
     const int32_t position = slot < page.count ? page.position(slot) : page.first_position;
-    item_.context.turns.turn(position, work_.turns + static_cast<size_t>(slot) * rope.table_stride());
+    item_.context.rotations.fill(position, work_.rotations + static_cast<size_t>(slot) * rope.table_stride());
   }
   for (int32_t part = 0; part < item_.shape().groups(); ++part) {
     item_.unpack_indices(place, part, work_.indices);
@@ -56,10 +56,10 @@ void DecodeAttention::decode_keys(ptrdiff_t place) {
       float* second = keys(place) + rope.second_channel(pair) * kPageSlots;
       for (int32_t slot = 0; slot < kPageSlots; ++slot) {
         const float* sum = work_.vectors + static_cast<size_t>(slot) * 2 * plane + j;
-        const float* turn = work_.turns + static_cast<size_t>(slot) * rope.table_stride() + pair;
+        const float* rotation = work_.rotations + static_cast<size_t>(slot) * rope.table_stride() + pair;
         const float norm = from_float16(work_.numbers[slot]);
-        const float c = turn[0];
-        const float s = turn[rope.pairs()];
+        const float c = rotation[0];
+        const float s = rotation[rope.pairs()];
         first[slot] = norm * (sum[0] * c - sum[plane] * s);
         second[slot] = norm * (sum[0] * s + sum[plane] * c);
       }

@@ -16,7 +16,7 @@ class DecodeAttention final : public ContextAttention {
     float* values;      // [kTilePages][32][kMaxHeadDim]
     uint8_t* indices;   // [stages][2 · 32]
     float* vectors;     // [32] planar vectors
-    float* turns;       // [32][head_dim]
+    float* rotations;   // [32][head_dim]
     uint16_t* numbers;  // [32], key norms or value scales
     float* bits;        // [kBlockRows] code bits as zeros and ones
     float* products;    // [kBlockRows][kMaxHeadDim]

@@ -1,7 +1,7 @@
 #include "backend/cpu/attend/commvq/item.h"
 
 #include "core/float16.h"
-#include "core/position_turns.h"
+#include "core/rotation_table.h"
 #include "formats/commvq/commvq.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ void read_numbers(const commvq::TokenNumbers& layout, const PageSides& sides, in
 }  // namespace
 
 BitSums BitSums::of(const commvq::Context& context) {
-  const bool by_bits = context.values && context.way != AttentionWay::kDecode;
+  const bool by_bits = context.values && context.path != AttentionPath::kDecode;
   return by_bits ? BitSums(context.shape()) : BitSums();
 }
 
@@ -37,10 +37,10 @@ void CommvqItem::read_scales(ptrdiff_t place, uint16_t* scales) const {
   read_numbers(commvq::value_layout(shape()).scales, sides(place, Side::kValues), head, scales);
 }
 
-void CommvqItem::turn_slots(ptrdiff_t place, float* turns) const {
+void CommvqItem::fill_slot_rotations(ptrdiff_t place, float* rotations) const {
   for (int32_t slot = 0; slot < kPageSlots; ++slot) {
     const int32_t offset = slot < page(place).count ? page(place).position(slot) - page(place).first_position : 0;
-    context.turns.turn(offset, turns + static_cast<size_t>(slot) * batch.rope->table_stride());
+    context.rotations.fill(offset, rotations + static_cast<size_t>(slot) * batch.rope->table_stride());
   }
 }
 

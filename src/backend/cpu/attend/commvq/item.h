@@ -44,7 +44,7 @@ struct CommvqItem : ContextItem {
     return page(place).positions == nullptr || !page(place).has_gaps();
   }
   /// Rotations of a page's slots relative to its first slot, rows as in a Rope table.
-  void turn_slots(ptrdiff_t place, float* turns) const;
+  void fill_slot_rotations(ptrdiff_t place, float* rotations) const;
   /// Unpack {a of 32 slots, b} of all stages of one group.
   void unpack_indices(ptrdiff_t place, int32_t group, uint8_t* indices) const;
   /// ContextAttention::add_values() by bit sums.

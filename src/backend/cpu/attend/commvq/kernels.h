@@ -35,14 +35,14 @@ struct PageSides {
 };
 
 /// Unit keys of up to kTilePages pages of a head, summed by table lookups and rotated by the offsets of their slots
-/// (fixed point, as PositionTurns::fixed_slots). planes: [pages][32 · head_dim] in the order of LookupScoreKernel.
+/// (fixed point, as RotationTable::fixed_slots). planes: [pages][32 · head_dim] in the order of LookupScoreKernel.
 using LookupKernel = void (*)(const KeyLookup& lookup, const CodebookShape& shape, const PageSides& keys, int32_t head,
-                              int32_t pages, const int16_t* turns, int16_t* planes);
+                              int32_t pages, const int16_t* rotations, int16_t* planes);
 
 /// A page of keys rebuilt by lookups.
 struct LookupPage {
   const int16_t* plane;
-  const float* turn;      // rotation of its first slot's position, a row of a Rope table
+  const float* rotation;  // rotation of its first slot's position, a row of a Rope table
   const uint16_t* norms;  // [32], FP16
 };
 
@@ -84,8 +84,8 @@ using ProductKernel = void (*)(const KeyEncoder& encoder, const float* query, co
                                int16_t* products);
 
 /// scores[t] += Re Σ_j weight_j · e^{iθ_tj} · Σ_r (product of a_r + i · product of b_r) for the 32 slots of a page.
-/// indices: [stages]{a of 32 slots, b}; turns: e^{iθ}, a planar vector per slot; weights: one planar vector.
-using ProductScoreKernel = void (*)(const ProductTable& table, const uint8_t* indices, const float* turns,
+/// indices: [stages]{a of 32 slots, b}; rotations: e^{iθ}, a planar vector per slot; weights: one planar vector.
+using ProductScoreKernel = void (*)(const ProductTable& table, const uint8_t* indices, const float* rotations,
                                     const float* weights, float* scores);
 
 struct CommvqKernels {

@@ -38,9 +38,9 @@ struct Indices {
 
 /// Multiplies the sums of a pair by e^{iθ} and stores {re, im} of slots in words, in the order in which registers
 /// unpack.
-inline void rotate_and_store(__m512i real, __m512i imaginary, const int16_t* turns, int16_t* plane) {
-  const __m512i cosine = _mm512_loadu_si512(turns);
-  const __m512i sine = _mm512_loadu_si512(turns + kPageSlots);
+inline void rotate_and_store(__m512i real, __m512i imaginary, const int16_t* rotations, int16_t* plane) {
+  const __m512i cosine = _mm512_loadu_si512(rotations);
+  const __m512i sine = _mm512_loadu_si512(rotations + kPageSlots);
   const __m512i x = _mm512_sub_epi16(_mm512_mulhrs_epi16(real, cosine), _mm512_mulhrs_epi16(imaginary, sine));
   const __m512i y = _mm512_add_epi16(_mm512_mulhrs_epi16(real, sine), _mm512_mulhrs_epi16(imaginary, cosine));
   _mm512_storeu_si512(plane, _mm512_unpacklo_epi16(x, y));
@@ -50,7 +50,7 @@ inline void rotate_and_store(__m512i real, __m512i imaginary, const int16_t* tur
 /// Sums the pairs of one group. A table is read once for all pages; `planes`: the first page's.
 template <int kPages>
 inline void sum_pairs(const KeyLookup& lookup, int32_t stages, int32_t begin, int32_t end, const Indices* indices,
-                      size_t plane_size, const int16_t* turns, int16_t* planes) {
+                      size_t plane_size, const int16_t* rotations, int16_t* planes) {
   for (int32_t pair = begin; pair < end; ++pair) {
     const KeyLookup::Table* tables = lookup.tables(pair);
     const uint32_t* multipliers = lookup.multipliers(pair);
@@ -75,13 +75,13 @@ inline void sum_pairs(const KeyLookup& lookup, int32_t stages, int32_t begin, in
     const auto at = static_cast<size_t>(pair) * 2 * kPairWords;
     HWY_UNROLL(8)
     for (int p = 0; p < kPages; ++p) {
-      rotate_and_store(real[p], imaginary[p], turns + at, planes + static_cast<size_t>(p) * plane_size + at);
+      rotate_and_store(real[p], imaginary[p], rotations + at, planes + static_cast<size_t>(p) * plane_size + at);
     }
   }
 }
 
 void vnni_lookup_keys(const KeyLookup& lookup, const CodebookShape& shape, const PageSides& keys, int32_t head,
-                      int32_t pages, const int16_t* turns, int16_t* planes) {
+                      int32_t pages, const int16_t* rotations, int16_t* planes) {
   const commvq::KeyLayout layout = commvq::key_layout(shape);
   const int32_t stages = shape.keys.stages;
   const auto plane_size = static_cast<size_t>(kPageSlots * shape.head_dim);
@@ -102,9 +102,9 @@ void vnni_lookup_keys(const KeyLookup& lookup, const CodebookShape& shape, const
       }
       int16_t* const out = planes + static_cast<size_t>(page) * plane_size;
       if (count == kPagesAtOnce) {
-        sum_pairs<kPagesAtOnce>(lookup, stages, begin, end, indices, plane_size, turns, out);
+        sum_pairs<kPagesAtOnce>(lookup, stages, begin, end, indices, plane_size, rotations, out);
       } else {
-        sum_pairs<1>(lookup, stages, begin, end, indices, plane_size, turns, out);
+        sum_pairs<1>(lookup, stages, begin, end, indices, plane_size, rotations, out);
       }
       page += count;
     }
@@ -158,13 +158,13 @@ inline void prepare_queries(const CodebookShape& shape, const float* factors, co
 
 /// Rotates queries back by a page's position, to 16-bit {re, im}.
 template <int kRows>
-inline void turn_queries(const BlockQueries& queries, int32_t pairs, const float* turn,
-                         int32_t (&words)[kRows][kMaxPairs]) {
+inline void rotate_queries(const BlockQueries& queries, int32_t pairs, const float* rotation,
+                           int32_t (&words)[kRows][kMaxPairs]) {
   const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
   for (int32_t pair = 0; pair < pairs; pair += 16) {
     const __mmask16 mask = _mm512_cmplt_epi32_mask(lanes, _mm512_set1_epi32(pairs - pair));
-    const __m512 cosine = _mm512_maskz_loadu_ps(mask, turn + pair);
-    const __m512 sine = _mm512_maskz_loadu_ps(mask, turn + pairs + pair);
+    const __m512 cosine = _mm512_maskz_loadu_ps(mask, rotation + pair);
+    const __m512 sine = _mm512_maskz_loadu_ps(mask, rotation + pairs + pair);
     HWY_UNROLL(8)
     for (int r = 0; r < kRows; ++r) {
       const __m512 x = _mm512_load_ps(queries.real[r] + pair);
@@ -180,7 +180,7 @@ inline void turn_queries(const BlockQueries& queries, int32_t pairs, const float
 template <int kRows>
 inline void score_page(const CodebookShape& shape, const LookupPage& page, const BlockQueries& queries, float* scores) {
   alignas(64) int32_t words[kRows][kMaxPairs];
-  turn_queries<kRows>(queries, shape.pairs(), page.turn, words);
+  rotate_queries<kRows>(queries, shape.pairs(), page.rotation, words);
   __m512i sums[kRows][2];
   HWY_UNROLL(8)
   for (int r = 0; r < kRows; ++r) sums[r][0] = sums[r][1] = _mm512_setzero_si512();

@@ -53,10 +53,10 @@ HWY_INLINE hn::Vec<D> upper_floats(D d, V16 integers) {
 
 /// Re Σ weight · e^{iθ} · (real + i · imaginary) over a vector of pairs.
 template <class D>
-HWY_INLINE hn::Vec<D> turned_products(D d, hn::Vec<D> real, hn::Vec<D> imaginary, const float* turn,
-                                      const float* weight, size_t plane, hn::Vec<D> sum) {
-  const auto cosine = hn::LoadU(d, turn);
-  const auto sine = hn::LoadU(d, turn + plane);
+HWY_INLINE hn::Vec<D> rotated_products(D d, hn::Vec<D> real, hn::Vec<D> imaginary, const float* rotation,
+                                       const float* weight, size_t plane, hn::Vec<D> sum) {
+  const auto cosine = hn::LoadU(d, rotation);
+  const auto sine = hn::LoadU(d, rotation + plane);
   const auto x = hn::MulSub(real, cosine, hn::Mul(imaginary, sine));
   const auto y = hn::MulAdd(real, sine, hn::Mul(imaginary, cosine));
   return hn::MulAdd(x, hn::LoadU(d, weight), hn::NegMulAdd(y, hn::LoadU(d, weight + plane), sum));
@@ -64,14 +64,14 @@ HWY_INLINE hn::Vec<D> turned_products(D d, hn::Vec<D> real, hn::Vec<D> imaginary
 
 /// Sums `kVectors` vectors of pairs, from pair `begin`.
 template <int kVectors, class D16>
-HWY_INLINE void sum_pairs(D16 d16, const ProductTable& table, const uint8_t* indices, size_t begin, const float* turns,
-                          const float* weights, float* scores) {
+HWY_INLINE void sum_pairs(D16 d16, const ProductTable& table, const uint8_t* indices, size_t begin,
+                          const float* rotations, const float* weights, float* scores) {
   const hn::RepartitionToWide<D16> d32;
   const hn::RebindToFloat<decltype(d32)> d;
   const auto plane = static_cast<size_t>(table.plane);
   const size_t lanes = hn::Lanes(d16);
   const size_t stage_size = static_cast<size_t>(table.codes) * 2 * plane;
-  for (int32_t slot = 0; slot < kPageSlots; ++slot, turns += 2 * plane) {
+  for (int32_t slot = 0; slot < kPageSlots; ++slot, rotations += 2 * plane) {
     hn::Vec<D16> real[kVectors];
     hn::Vec<D16> imaginary[kVectors];
     for (int i = 0; i < kVectors; ++i) real[i] = imaginary[i] = hn::Zero(d16);
@@ -90,33 +90,33 @@ HWY_INLINE void sum_pairs(D16 d16, const ProductTable& table, const uint8_t* ind
     for (int i = 0; i < kVectors; ++i) {
       const size_t low = begin + static_cast<size_t>(i) * lanes;
       const size_t high = low + lanes / 2;
-      sum = turned_products(d, lower_floats(d, real[i]), lower_floats(d, imaginary[i]), turns + low, weights + low,
-                            plane, sum);
-      sum = turned_products(d, upper_floats(d, real[i]), upper_floats(d, imaginary[i]), turns + high, weights + high,
-                            plane, sum);
+      sum = rotated_products(d, lower_floats(d, real[i]), lower_floats(d, imaginary[i]), rotations + low, weights + low,
+                             plane, sum);
+      sum = rotated_products(d, upper_floats(d, real[i]), upper_floats(d, imaginary[i]), rotations + high,
+                             weights + high, plane, sum);
     }
     scores[slot] += hn::GetLane(hn::SumOfLanes(d, sum));
   }
 }
 
 template <class D16>
-HWY_INLINE void sum_all_pairs(D16 d16, const ProductTable& table, const uint8_t* indices, const float* turns,
+HWY_INLINE void sum_all_pairs(D16 d16, const ProductTable& table, const uint8_t* indices, const float* rotations,
                               const float* weights, float* scores) {
   const size_t lanes = hn::Lanes(d16);
   const auto plane = static_cast<size_t>(table.plane);
   size_t begin = 0;
   for (; begin + 2 * lanes <= plane; begin += 2 * lanes) {
-    sum_pairs<2>(d16, table, indices, begin, turns, weights, scores);
+    sum_pairs<2>(d16, table, indices, begin, rotations, weights, scores);
   }
-  for (; begin < plane; begin += lanes) sum_pairs<1>(d16, table, indices, begin, turns, weights, scores);
+  for (; begin < plane; begin += lanes) sum_pairs<1>(d16, table, indices, begin, rotations, weights, scores);
 }
 
-inline void sum_products(const ProductTable& table, const uint8_t* indices, const float* turns, const float* weights,
-                         float* scores) {
+inline void sum_products(const ProductTable& table, const uint8_t* indices, const float* rotations,
+                         const float* weights, float* scores) {
   if (table.plane % 32 == 0) {
-    sum_all_pairs(hn::CappedTag<int16_t, 32>(), table, indices, turns, weights, scores);
+    sum_all_pairs(hn::CappedTag<int16_t, 32>(), table, indices, rotations, weights, scores);
   } else {
-    sum_all_pairs(hn::CappedTag<int16_t, 16>(), table, indices, turns, weights, scores);
+    sum_all_pairs(hn::CappedTag<int16_t, 16>(), table, indices, rotations, weights, scores);
   }
 }
 

@@ -1,7 +1,7 @@
 #include "backend/cpu/attend/commvq/rebuild.h"
 
 #include "core/float16.h"
-#include "core/position_turns.h"
+#include "core/rotation_table.h"
 #include "formats/commvq/key_kernels.h"
 #include "formats/commvq/model_coder.h"
 
@@ -14,14 +14,14 @@ RebuildAttention::Work::Work(const AttendBatch& batch, MemoryCutter& memory) {
   const CodebookShape& shape = commvq::context_of(*batch.context).coder.shape;
   const auto dim = static_cast<size_t>(batch.head_dim);
   planes = memory.take<int16_t>(kTileSlots * dim);
-  turns = memory.take<float>(kTilePages * dim);
+  rotations = memory.take<float>(kTilePages * dim);
   norms = memory.take<uint16_t>(kTileSlots);
   indices = memory.take<uint8_t>(2 * kPageSlots * static_cast<size_t>(shape.keys.stages));
   vectors = memory.take<float>(kPageSlots * keys::vector_floats(shape.keys.group));
   rows = memory.take<float>(kPageSlots * dim);
-  slot_turns = memory.take<float>(kPageSlots * dim);
+  slot_rotations = memory.take<float>(kPageSlots * dim);
   fixed = memory.take<int16_t>(kPageSlots * dim);
-  turned = memory.take<float>(kBlockRows * dim);
+  unrotated = memory.take<float>(kBlockRows * dim);
 }
 
 bool RebuildAttention::looks_up(const AttendBatch& batch, const KernelTable& kernels) {
@@ -49,7 +49,7 @@ void RebuildAttention::prepare(ptrdiff_t first, int32_t count) {
         rebuild_by_lookup(place, static_cast<int32_t>(next - place));
       }
       for (ptrdiff_t i = place; i < next; ++i) {
-        item_.context.turns.turn(item_.page(i).first_position, turn(i));
+        item_.context.rotations.fill(item_.page(i).first_position, rotation(i));
         item_.read_norms(i, norms(i));
       }
     }
@@ -59,11 +59,11 @@ void RebuildAttention::prepare(ptrdiff_t first, int32_t count) {
 
 /// Rebuilds pages whose slots have the same rotations.
 void RebuildAttention::rebuild_by_lookup(ptrdiff_t first, int32_t count) {
-  const PositionTurns& turns = item_.context.turns;
-  const int16_t* fixed = turns.fixed_slots();
+  const RotationTable& rotations = item_.context.rotations;
+  const int16_t* fixed = rotations.fixed_slots();
   if (!item_.has_regular_positions(first)) {
-    item_.turn_slots(first, work_.slot_turns);
-    turns.to_fixed_point(work_.slot_turns, work_.fixed);
+    item_.fill_slot_rotations(first, work_.slot_rotations);
+    rotations.to_fixed_point(work_.slot_rotations, work_.fixed);
     fixed = work_.fixed;
   }
   item_.commvq().lookup_keys(*lookup(), item_.shape(), item_.sides(first, Side::kKeys), item_.head, count, fixed,
@@ -94,28 +94,28 @@ void RebuildAttention::rebuild(ptrdiff_t place) {
       }
     }
   }
-  const float* turns = item_.context.turns.slots();
+  const float* rotations = item_.context.rotations.slots();
   if (!item_.has_regular_positions(place)) {
-    item_.turn_slots(place, work_.slot_turns);
-    turns = work_.slot_turns;
+    item_.fill_slot_rotations(place, work_.slot_rotations);
+    rotations = work_.slot_rotations;
   }
   const auto* first_row = reinterpret_cast<const std::byte*>(work_.rows);
   const size_t stride = dim * sizeof(float);
   item_.kernels.append->store_keys({first_row, first_row, stride, stride, KVQ_F32, kPageSlots, shape.head_dim},
-                                   *item_.batch.rope, turns, 0, reinterpret_cast<uint16_t*>(plane(place)));
+                                   *item_.batch.rope, rotations, 0, reinterpret_cast<uint16_t*>(plane(place)));
 }
 
 void RebuildAttention::score(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, float* scores) {
   if (lookup() != nullptr) return score_by_lookup(first, count, row, rows, scores);
   const auto dim = static_cast<size_t>(item_.batch.head_dim);
   for (ptrdiff_t place = first; place < first + count; ++place, scores += kPageSlots) {
-    std::copy_n(item_.query(row), static_cast<size_t>(rows) * dim, work_.turned);
+    std::copy_n(item_.query(row), static_cast<size_t>(rows) * dim, work_.unrotated);
     for (int32_t r = 0; r < rows; ++r) {
-      turn_back(*item_.batch.rope, turn(place), work_.turned + static_cast<size_t>(r) * dim);
+      undo_rope(*item_.batch.rope, rotation(place), work_.unrotated + static_cast<size_t>(r) * dim);
     }
     const auto* data = reinterpret_cast<const std::byte*>(plane(place));
     item_.kernels.plain(CodeType::float16())
-        .keys({item_.batch.head_dim, SideFormat{}.group, false}, {data, data}, rows, {work_.turned, {}}, scores);
+        .keys({item_.batch.head_dim, SideFormat{}.group, false}, {data, data}, rows, {work_.unrotated, {}}, scores);
     for (int32_t r = 0; r < rows; ++r) {
       for (int32_t slot = 0; slot < kPageSlots; ++slot) {
         scores[r * kTileSlots + slot] *= from_float16(norms(place)[slot]);
@@ -127,7 +127,7 @@ void RebuildAttention::score(ptrdiff_t first, int32_t count, int32_t row, int32_
 void RebuildAttention::score_by_lookup(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, float* scores) const {
   std::array<LookupPage, kTilePages> pages;
   for (ptrdiff_t i = 0; i < count; ++i) {
-    pages[static_cast<size_t>(i)] = {plane(first + i), turn(first + i), norms(first + i)};
+    pages[static_cast<size_t>(i)] = {plane(first + i), rotation(first + i), norms(first + i)};
   }
   item_.commvq().lookup_scores(*lookup(), item_.shape(), pages.data(), count, rows, item_.query(row), scores);
 }

@@ -16,15 +16,15 @@ class RebuildAttention final : public ContextAttention {
   struct Work {
     Work(const AttendBatch& batch, MemoryCutter& memory);
 
-    int16_t* planes;    // [kTilePages][32 · head_dim], or FP16 values
-    float* turns;       // [kTilePages][head_dim], rotations of the pages' first slots
-    uint16_t* norms;    // [kTilePages][32]
-    uint8_t* indices;   // [stages][2 · 32]
-    float* vectors;     // [32] planar vectors
-    float* rows;        // [32][head_dim] keys
-    float* slot_turns;  // [32][head_dim], for a page with gaps
-    int16_t* fixed;     // [32][head_dim], slot_turns in fixed point
-    float* turned;      // [kBlockRows][head_dim] queries
+    int16_t* planes;        // [kTilePages][32 · head_dim], or FP16 values
+    float* rotations;       // [kTilePages][head_dim], rotations of the pages' first slots
+    uint16_t* norms;        // [kTilePages][32]
+    uint8_t* indices;       // [stages][2 · 32]
+    float* vectors;         // [32] planar vectors
+    float* rows;            // [32][head_dim] keys
+    float* slot_rotations;  // [32][head_dim], for a page with gaps
+    int16_t* fixed;         // [32][head_dim], slot_rotations in fixed point
+    float* unrotated;       // [kBlockRows][head_dim] queries
   };
 
   /// Keys are summed by table lookups in registers.
@@ -41,7 +41,7 @@ class RebuildAttention final : public ContextAttention {
  private:
   const KeyLookup* lookup() const;
   size_t plane_size() const { return static_cast<size_t>(kPageSlots * item_.batch.head_dim); }
-  float* turn(ptrdiff_t place) const { return work_.turns + (place - prepared_) * item_.batch.head_dim; }
+  float* rotation(ptrdiff_t place) const { return work_.rotations + (place - prepared_) * item_.batch.head_dim; }
   uint16_t* norms(ptrdiff_t place) const { return work_.norms + (place - prepared_) * kPageSlots; }
   int16_t* plane(ptrdiff_t place) const { return work_.planes + static_cast<size_t>(place - prepared_) * plane_size(); }
 

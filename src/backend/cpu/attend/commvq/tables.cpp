@@ -2,7 +2,7 @@
 
 #include "backend/cpu/attend/commvq/rebuild.h"
 #include "core/float16.h"
-#include "core/position_turns.h"
+#include "core/rotation_table.h"
 #include "formats/commvq/key_kernels.h"
 #include "formats/commvq/model_coder.h"
 
@@ -42,10 +42,10 @@ TableAttention::Work::Work(const AttendBatch& batch, MemoryCutter& memory) {
   inverse = memory.take<float>(plane);
   indices = memory.take<uint8_t>(kTilePages * groups * static_cast<size_t>(shape.keys.stages) * 2 * kPageSlots);
   norms = memory.take<uint16_t>(kTileSlots);
-  page_turns = memory.take<float>(kTilePages * dim);
+  page_rotations = memory.take<float>(kTilePages * dim);
   rows = memory.take<float>(kPageSlots * dim);
-  slot_turns = memory.take<float>(groups * kPageSlots * 2 * plane);
-  gap_turns = memory.take<float>(groups * kPageSlots * 2 * plane);
+  slot_rotations = memory.take<float>(groups * kPageSlots * 2 * plane);
+  gap_rotations = memory.take<float>(groups * kPageSlots * 2 * plane);
   weights = memory.take<float>(2 * plane);
 }
 
@@ -55,16 +55,16 @@ TableAttention::TableAttention(const CommvqItem& item, const Work& work)
 size_t TableAttention::table_size() const { return products_of(item_.shape()); }
 
 /// Rearranges rows of a Rope table by groups.
-void TableAttention::spread_turns(const float* rows, float* turns) const {
+void TableAttention::spread_rotations(const float* rows, float* rotations) const {
   const auto pairs = static_cast<size_t>(item_.shape().pairs());
   const auto group = static_cast<size_t>(item_.shape().keys.group);
   for (size_t part = 0; part < static_cast<size_t>(groups_); ++part) {
-    for (size_t slot = 0; slot < kPageSlots; ++slot, turns += 2 * plane_) {
+    for (size_t slot = 0; slot < kPageSlots; ++slot, rotations += 2 * plane_) {
       const float* row = rows + slot * 2 * pairs + part * group;
-      std::copy_n(row, group, turns);
-      std::copy_n(row + pairs, group, turns + plane_);
-      std::fill(turns + group, turns + plane_, 0.0F);
-      std::fill(turns + plane_ + group, turns + 2 * plane_, 0.0F);
+      std::copy_n(row, group, rotations);
+      std::copy_n(row + pairs, group, rotations + plane_);
+      std::fill(rotations + group, rotations + plane_, 0.0F);
+      std::fill(rotations + plane_ + group, rotations + 2 * plane_, 0.0F);
     }
   }
 }
@@ -73,7 +73,7 @@ void TableAttention::make_tables() {
   for (int32_t row = 0; row < item_.rows; ++row) {
     for (int32_t group = 0; group < groups_; ++group) make_table(row, group);
   }
-  spread_turns(item_.context.turns.slots(), work_.slot_turns);
+  spread_rotations(item_.context.rotations.slots(), work_.slot_rotations);
   has_tables_ = true;
 }
 
@@ -113,28 +113,28 @@ void TableAttention::prepare(ptrdiff_t first, int32_t count) {
                            work_.indices + static_cast<size_t>(i) * page_indices +
                                static_cast<size_t>(group) * page_indices / static_cast<size_t>(groups_));
     }
-    item_.context.turns.turn(page.first_position, work_.page_turns + i * item_.batch.head_dim);
+    item_.context.rotations.fill(page.first_position, work_.page_rotations + i * item_.batch.head_dim);
     item_.read_norms(first + i, work_.norms + i * kPageSlots);
   }
 }
 
 void TableAttention::score(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, float* scores) {
   for (ptrdiff_t place = first; place < first + count; ++place, scores += kPageSlots) {
-    const float* turns = work_.slot_turns;
+    const float* rotations = work_.slot_rotations;
     if (!item_.has_regular_positions(place)) {
-      item_.turn_slots(place, work_.rows);
-      spread_turns(work_.rows, work_.gap_turns);
-      turns = work_.gap_turns;
+      item_.fill_slot_rotations(place, work_.rows);
+      spread_rotations(work_.rows, work_.gap_rotations);
+      rotations = work_.gap_rotations;
     }
-    for (int32_t r = 0; r < rows; ++r) score_page(place, row + r, turns, scores + r * kTileSlots);
+    for (int32_t r = 0; r < rows; ++r) score_page(place, row + r, rotations, scores + r * kTileSlots);
   }
 }
 
-void TableAttention::score_page(ptrdiff_t place, int32_t row, const float* turns, float* scores) const {
+void TableAttention::score_page(ptrdiff_t place, int32_t row, const float* rotations, float* scores) const {
   const CodebookShape& shape = item_.shape();
   const ptrdiff_t page = place - prepared_;
   const auto stages = static_cast<size_t>(shape.keys.stages);
-  const float* cosines = work_.page_turns + page * item_.batch.head_dim;
+  const float* cosines = work_.page_rotations + page * item_.batch.head_dim;
   const float* sines = cosines + shape.pairs();
   std::fill_n(scores, kPageSlots, 0.0F);
   for (int32_t group = 0; group < groups_; ++group) {
@@ -148,7 +148,7 @@ void TableAttention::score_page(ptrdiff_t place, int32_t row, const float* turns
     const uint8_t* indices =
         work_.indices + (static_cast<size_t>(page) * static_cast<size_t>(groups_) + static_cast<size_t>(group)) *
                             stages * 2 * kPageSlots;
-    item_.commvq().sum_products(table, indices, turns + static_cast<size_t>(group) * kPageSlots * 2 * plane_,
+    item_.commvq().sum_products(table, indices, rotations + static_cast<size_t>(group) * kPageSlots * 2 * plane_,
                                 work_.weights, scores);
   }
   const uint16_t* norms = work_.norms + page * kPageSlots;

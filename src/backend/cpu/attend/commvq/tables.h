@@ -18,17 +18,17 @@ class TableAttention final : public ContextAttention {
   struct Work {
     Work(const AttendBatch& batch, MemoryCutter& memory);
 
-    int16_t* products;  // [kRows][groups] tables
-    float* units;       // [kRows][groups][plane], units of the products
-    float* query;       // [2 · plane], one group
-    float* inverse;     // [plane], inverse units
-    uint8_t* indices;   // [kTilePages][groups][stages][2 · 32]
-    uint16_t* norms;    // [kTilePages][32]
-    float* page_turns;  // [kTilePages][head_dim], rotations of the first slots
-    float* rows;        // [32][head_dim], rotations of the slots of a page with gaps
-    float* slot_turns;  // [groups][32] planar vectors
-    float* gap_turns;   // slot_turns of a page with gaps
-    float* weights;     // [2 · plane]
+    int16_t* products;      // [kRows][groups] tables
+    float* units;           // [kRows][groups][plane], units of the products
+    float* query;           // [2 · plane], one group
+    float* inverse;         // [plane], inverse units
+    uint8_t* indices;       // [kTilePages][groups][stages][2 · 32]
+    uint16_t* norms;        // [kTilePages][32]
+    float* page_rotations;  // [kTilePages][head_dim], rotations of the first slots
+    float* rows;            // [32][head_dim], rotations of the slots of a page with gaps
+    float* slot_rotations;  // [groups][32] planar vectors
+    float* gap_rotations;   // slot_rotations of a page with gaps
+    float* weights;         // [2 · plane]
   };
 
   TableAttention(const CommvqItem& item, const Work& work);
@@ -42,8 +42,8 @@ class TableAttention final : public ContextAttention {
  private:
   void make_tables();
   void make_table(int32_t row, int32_t group);
-  void spread_turns(const float* rows, float* turns) const;
-  void score_page(ptrdiff_t place, int32_t row, const float* turns, float* scores) const;
+  void spread_rotations(const float* rows, float* rotations) const;
+  void score_page(ptrdiff_t place, int32_t row, const float* rotations, float* scores) const;
 
   size_t table_size() const;  // Numbers in the table of one group.
   size_t part(int32_t row, int32_t group) const { return static_cast<size_t>(row * groups_ + group); }

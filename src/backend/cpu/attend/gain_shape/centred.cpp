@@ -10,7 +10,7 @@
 namespace kvq::cpu {
 namespace {
 
-using centred::TurnedCentres;
+using centred::RotatedCentres;
 
 bool has_centred_keys(const Page& page) { return page.format()->keys.has_trained_centres(); }
 
@@ -19,14 +19,15 @@ const centred::Context& context_of(const AttendBatch& batch) { return centred::c
 /// Bytes of a plane of FP16 keys, or of the instruction set's own layout.
 size_t plane_bytes(const AttendBatch& batch) {
   const size_t float16 = static_cast<size_t>(kPageSlots * batch.head_dim) * sizeof(uint16_t);
-  if (!context_of(batch).turned_keys.has_value()) return float16;
-  return std::max(float16, centre_plane_numbers(context_of(batch).turned_keys->order) * sizeof(int16_t));
+  if (!context_of(batch).rotated_centres.has_value()) return float16;
+  return std::max(float16, centre_plane_numbers(context_of(batch).rotated_centres->order) * sizeof(int16_t));
 }
 
-size_t turn_floats(const AttendBatch& batch) {
+size_t rotation_floats(const AttendBatch& batch) {
   const auto dim = static_cast<size_t>(batch.head_dim);
-  return context_of(batch).turned_keys.has_value() ? std::max(dim, context_of(batch).turned_keys->order.turn_floats())
-                                                   : dim;
+  return context_of(batch).rotated_centres.has_value()
+             ? std::max(dim, context_of(batch).rotated_centres->order.rotation_floats())
+             : dim;
 }
 
 float sum_of(const float* numbers, int32_t n) {
@@ -42,14 +43,14 @@ float sum_of(const float* numbers, int32_t n) {
 
 CentredAttention::Work::Work(const AttendBatch& batch, MemoryCutter& memory) {
   const auto dim = static_cast<size_t>(batch.head_dim);
-  const bool keys = context_of(batch).turned_keys.has_value();
-  const size_t numbers = keys ? context_of(batch).turned_keys->order.numbers() : 0;
+  const bool keys = context_of(batch).rotated_centres.has_value();
+  const size_t numbers = keys ? context_of(batch).rotated_centres->order.numbers() : 0;
   planes = memory.take<std::byte>((kTilePages + 1) * plane_bytes(batch));
-  turns = memory.take<float>(kTilePages * turn_floats(batch));
+  rotations = memory.take<float>(kTilePages * rotation_floats(batch));
   row = memory.take<float>(dim);
   centres = memory.take<float>(kPageSlots * dim);
-  slot_turns = memory.take<float>(kPageSlots * dim);
-  turned = memory.take<float>(kBlockRows * dim);
+  slot_rotations = memory.take<float>(kPageSlots * dim);
+  unrotated = memory.take<float>(kBlockRows * dim);
   scores = memory.take<float>(static_cast<size_t>(kBlockRows * kTileSlots));
   queries = memory.take<float>(kItemRows * numbers);
   units = memory.take<float>(kItemRows);
@@ -58,7 +59,7 @@ CentredAttention::Work::Work(const AttendBatch& batch, MemoryCutter& memory) {
 
 CentredAttention::CentredAttention(const ContextItem& item, const Work& work)
     : item_(item), context_(context_of(item.batch)), kernels_(item.kernels.centres), work_(work) {
-  if (!context_.turned_keys.has_value() || kernels_.next_turn == nullptr) return;
+  if (!context_.rotated_centres.has_value() || kernels_.next_rotation == nullptr) return;
   if (one_centre()) {
     multiply_queries();
   } else {
@@ -76,14 +77,15 @@ std::byte* CentredAttention::plane(ptrdiff_t place) const {
   return work_.planes + static_cast<size_t>(index) * plane_bytes(item_.batch);
 }
 
-float* CentredAttention::turn(ptrdiff_t place) const {
-  return work_.turns + static_cast<size_t>(place - prepared_) * turn_floats(item_.batch);
+float* CentredAttention::rotation(ptrdiff_t place) const {
+  return work_.rotations + static_cast<size_t>(place - prepared_) * rotation_floats(item_.batch);
 }
 
 bool CentredAttention::is_fast(ptrdiff_t place) const {
   const Page& page = item_.page(place);
   const SideLayout where = context_.layout(Side::kKeys, *page.format());
-  return kernels_.next_turn != nullptr && *reinterpret_cast<const uint16_t*>(page.data + where.turn_offset()) == 0;
+  return kernels_.next_rotation != nullptr &&
+         *reinterpret_cast<const uint16_t*>(page.data + where.slot_rotation_offset()) == 0;
 }
 
 /// Arranges the queries for add_scores.
@@ -93,16 +95,16 @@ void CentredAttention::order_queries() {
     float* to = work_.queries + static_cast<size_t>(r) * order().numbers();
     const float* q = item_.query(r);
     const float norm = std::sqrt(std::inner_product(q, q + dim, q, 0.0F));
-    const float factor = norm > 0.0F ? TurnedCentres::kNorm / norm : 0.0F;
+    const float factor = norm > 0.0F ? RotatedCentres::kNorm / norm : 0.0F;
     order().put_floats(*item_.batch.rope, q, to);
     for (size_t i = 0; i < order().numbers(); ++i) to[i] *= factor;
-    work_.units[r] = norm / TurnedCentres::kNorm * centres().units[static_cast<size_t>(item_.head)];
+    work_.units[r] = norm / RotatedCentres::kNorm * centres().units[static_cast<size_t>(item_.head)];
   }
 }
 
 /// Multiplies the queries by the only centre, for add_one_centre.
 void CentredAttention::multiply_queries() {
-  constexpr float kTurnUnit = 32767.0F;
+  constexpr float kRotationUnit = 32767.0F;
   const Rope& rope = *item_.batch.rope;
   const int32_t dim = item_.batch.head_dim;
   const float* centre = context_.centre(Side::kKeys, item_.head, 0);
@@ -121,15 +123,15 @@ void CentredAttention::multiply_queries() {
       products[static_cast<size_t>(pair)] = re * c - im * s;
       products[static_cast<size_t>(rope.pairs() + pair)] = re * s + im * c;
     }
-    const float factor = size > 0.0F ? TurnedCentres::kNorm / size : 0.0F;
+    const float factor = size > 0.0F ? RotatedCentres::kNorm / size : 0.0F;
     for (int32_t pair = 0; pair < order().slot_pairs; ++pair) {
       products[static_cast<size_t>(pair)] *= factor;
       products[static_cast<size_t>(rope.pairs() + pair)] *= factor;
     }
     float* weights = work_.queries + static_cast<size_t>(r) * order().numbers();
-    order().put_turn(products.data(), weights);
+    order().put_rotation(products.data(), weights);
     work_.rows[r] = {.weights = weights,
-                     .unit = size / (TurnedCentres::kNorm * kTurnUnit),
+                     .unit = size / (RotatedCentres::kNorm * kRotationUnit),
                      .rest = std::inner_product(q + rope.rotary_dim, q + dim, centre + rope.rotary_dim, 0.0F)};
   }
 }
@@ -139,23 +141,23 @@ void CentredAttention::prepare(ptrdiff_t first, int32_t count) {
   for (ptrdiff_t place = first; place < first + count; ++place) {
     if (!has_centred_keys(item_.page(place))) continue;
     if (is_fast(place)) {
-      turn_to(place);
+      rotate_to(place);
       if (!read_at_once()) put_centres(place);
     } else {
-      context_.turns.turn(item_.page(place).first_position, turn(place));
+      context_.rotations.fill(item_.page(place).first_position, rotation(place));
       put_float16(place);
     }
   }
 }
 
 /// Advances the previous page's rotation if there is one.
-void CentredAttention::turn_to(ptrdiff_t place) {
+void CentredAttention::rotate_to(ptrdiff_t place) {
   const int32_t position = item_.page(place).first_position;
   const bool follows = place > prepared_ && has_centred_keys(item_.page(place - 1)) && is_fast(place - 1) &&
                        item_.page(place - 1).first_position + kPageSlots == position;
-  if (follows) return kernels_.next_turn(order(), turn(place - 1), context_.page_step.data(), turn(place));
-  context_.turns.turn(position, work_.row);
-  order().put_turn(work_.row, turn(place));
+  if (follows) return kernels_.next_rotation(order(), rotation(place - 1), context_.page_step.data(), rotation(place));
+  context_.rotations.fill(position, work_.row);
+  order().put_rotation(work_.row, rotation(place));
 }
 
 void CentredAttention::put_centres(ptrdiff_t place) {
@@ -176,18 +178,19 @@ void CentredAttention::put_float16(ptrdiff_t place) {
     const int32_t index = where.has_indices ? indices[slot] : 0;
     std::copy_n(context_.centre(Side::kKeys, item_.head, index), dim, work_.centres + slot * dim);
   }
-  const float* turns = context_.page_turns.data();
-  if (*reinterpret_cast<const uint16_t*>(page.data + where.turn_offset()) != 0) {
+  const float* rotations = context_.page_rotations.data();
+  if (*reinterpret_cast<const uint16_t*>(page.data + where.slot_rotation_offset()) != 0) {
     for (int32_t slot = 0; slot < kPageSlots; ++slot) {
       const int32_t offset = slot < page.count ? page.position(slot) - page.first_position : 0;
-      context_.turns.turn(offset, work_.slot_turns + static_cast<size_t>(slot) * item_.batch.rope->table_stride());
+      context_.rotations.fill(offset,
+                              work_.slot_rotations + static_cast<size_t>(slot) * item_.batch.rope->table_stride());
     }
-    turns = work_.slot_turns;
+    rotations = work_.slot_rotations;
   }
   const auto* rows = reinterpret_cast<const std::byte*>(work_.centres);
   const size_t stride = dim * sizeof(float);
   item_.kernels.append->store_keys({rows, rows, stride, stride, KVQ_F32, kPageSlots, item_.batch.head_dim},
-                                   *item_.batch.rope, turns, 0, reinterpret_cast<uint16_t*>(plane(place)));
+                                   *item_.batch.rope, rotations, 0, reinterpret_cast<uint16_t*>(plane(place)));
 }
 
 void CentredAttention::score(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, float* scores) {
@@ -203,21 +206,21 @@ void CentredAttention::score(ptrdiff_t first, int32_t count, int32_t row, int32_
 
 void CentredAttention::add_centre_scores(ptrdiff_t place, int32_t row, int32_t rows, float* scores) {
   if (!is_fast(place)) return add_float16_scores(place, row, rows, scores);
-  if (one_centre()) return kernels_.add_one_centre(centres(), turn(place), rows, work_.rows + row, scores);
+  if (one_centre()) return kernels_.add_one_centre(centres(), rotation(place), rows, work_.rows + row, scores);
   if (read_at_once()) put_centres(place);
-  kernels_.add_scores(order(), reinterpret_cast<const int16_t*>(plane(place)), turn(place), rows,
+  kernels_.add_scores(order(), reinterpret_cast<const int16_t*>(plane(place)), rotation(place), rows,
                       work_.queries + static_cast<size_t>(row) * order().numbers(), work_.units + row, scores);
 }
 
 void CentredAttention::add_float16_scores(ptrdiff_t place, int32_t row, int32_t rows, float* scores) {
   const auto dim = static_cast<size_t>(item_.batch.head_dim);
-  std::copy_n(item_.query(row), static_cast<size_t>(rows) * dim, work_.turned);
+  std::copy_n(item_.query(row), static_cast<size_t>(rows) * dim, work_.unrotated);
   for (int32_t r = 0; r < rows; ++r) {
-    turn_back(*item_.batch.rope, turn(place), work_.turned + static_cast<size_t>(r) * dim);
+    undo_rope(*item_.batch.rope, rotation(place), work_.unrotated + static_cast<size_t>(r) * dim);
   }
   const SideData data{plane(place), plane(place)};
   item_.kernels.plain(CodeType::float16())
-      .keys({item_.batch.head_dim, SideFormat{}.group, false}, data, rows, {work_.turned, {}}, work_.scores);
+      .keys({item_.batch.head_dim, SideFormat{}.group, false}, data, rows, {work_.unrotated, {}}, work_.scores);
   for (int32_t r = 0; r < rows; ++r) {
     for (int32_t slot = 0; slot < kPageSlots; ++slot) {
       scores[r * kTileSlots + slot] += work_.scores[r * kTileSlots + slot];

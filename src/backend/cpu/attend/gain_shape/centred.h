@@ -20,15 +20,16 @@ class CentredAttention final : public ContextAttention {
     Work(const AttendBatch& batch, MemoryCutter& memory);
 
     std::byte* planes;  // [kTilePages + 1], FP16 keys or the instruction set's own layout
-    float* turns;    // [kTilePages] rotations of the pages' first slots, as written by put_turn() or as in a Rope table
-    float* row;      // a row as in a Rope table
-    float* centres;  // [32][head_dim]
-    float* slot_turns;   // [32] rows, for a page with gaps
-    float* turned;       // [kBlockRows][head_dim] queries
-    float* scores;       // [kBlockRows][kTileSlots]
-    float* queries;      // [kItemRows][numbers()]
-    float* units;        // [kItemRows]
-    OneCentreRow* rows;  // [kItemRows]
+    float* rotations;  // [kTilePages] rotations of the pages' first slots, as written by put_rotation() or as in a Rope
+                       // table
+    float* row;        // a row as in a Rope table
+    float* centres;    // [32][head_dim]
+    float* slot_rotations;  // [32] rows, for a page with gaps
+    float* unrotated;       // [kBlockRows][head_dim] queries
+    float* scores;          // [kBlockRows][kTileSlots]
+    float* queries;         // [kItemRows][numbers()]
+    float* units;           // [kItemRows]
+    OneCentreRow* rows;     // [kItemRows]
   };
 
   CentredAttention(const ContextItem& item, const Work& work);
@@ -41,18 +42,18 @@ class CentredAttention final : public ContextAttention {
   static size_t sum_floats(const centred::Context& context);
 
  private:
-  const centred::TurnedCentres& centres() const { return *context_.turned_keys; }
-  const centred::TurnOrder& order() const { return centres().order; }
+  const centred::RotatedCentres& centres() const { return *context_.rotated_centres; }
+  const centred::RotationOrder& order() const { return centres().order; }
   bool one_centre() const { return centres().count == 1; }
   /// Without further rows, centres are assembled where they are read, in a plane that stays in L1.
   bool read_at_once() const { return item_.rows <= kBlockRows; }
   std::byte* plane(ptrdiff_t place) const;
-  float* turn(ptrdiff_t place) const;
+  float* rotation(ptrdiff_t place) const;
   /// The instruction set's own kernels read the page.
   bool is_fast(ptrdiff_t place) const;
   void order_queries();
   void multiply_queries();
-  void turn_to(ptrdiff_t place);
+  void rotate_to(ptrdiff_t place);
   void put_centres(ptrdiff_t place);
   void put_float16(ptrdiff_t place);
   void add_centre_scores(ptrdiff_t place, int32_t row, int32_t rows, float* scores);

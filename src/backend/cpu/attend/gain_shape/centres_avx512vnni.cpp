@@ -11,10 +11,10 @@ HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,av
 namespace kvq::cpu {
 namespace {
 
-using centred::TurnedCentres;
-using centred::TurnOrder;
+using centred::RotatedCentres;
+using centred::RotationOrder;
 
-constexpr int32_t kLanes = TurnOrder::kLanes;
+constexpr int32_t kLanes = RotationOrder::kLanes;
 constexpr int32_t kWords = 16;    // words in a vector
 constexpr int32_t kTogether = 4;  // slots in a vector of a plane
 constexpr int32_t kMaxVectors = 2 * kMaxHeadDim / kLanes;
@@ -92,7 +92,7 @@ void nearest_centres(const centred::CentreSearch& search, const float* biases, c
   }
 }
 
-void next_turn(const TurnOrder& order, const float* row, const float* step, float* out) {
+void next_rotation(const RotationOrder& order, const float* row, const float* step, float* out) {
   for (int32_t block = 0; block < order.pair_blocks(); ++block, row += 2 * kLanes, step += 2 * kLanes) {
     for (int32_t i = 0; i < kLanes; i += kWords) {
       const __m512 c = _mm512_loadu_ps(row + i);
@@ -118,9 +118,9 @@ inline void store_four(const __m512i (&slots)[kTogether], int16_t* plane) {
   _mm512_store_si512(plane + 3 * kLanes, _mm512_unpackhi_epi64(high, other_high));
 }
 
-void put_centres(const TurnedCentres& centres, int32_t head, const uint8_t* indices, int16_t* plane) {
-  const TurnOrder& order = centres.order;
-  const int32_t turned = order.slot_blocks();
+void put_centres(const RotatedCentres& centres, int32_t head, const uint8_t* indices, int16_t* plane) {
+  const RotationOrder& order = centres.order;
+  const int32_t rotated = order.slot_blocks();
   const int32_t vectors = order.vectors();
   const int16_t* of_head = centres.of_head(head);
   for (int32_t slot = 0; slot < kPageSlots; slot += kTogether) {
@@ -128,22 +128,22 @@ void put_centres(const TurnedCentres& centres, int32_t head, const uint8_t* indi
     for (int32_t i = 0; i < kTogether; ++i) {
       rows[i] = of_head + static_cast<ptrdiff_t>(indices[slot + i]) * vectors * kLanes;
     }
-    for (int32_t block = 0; block < turned; ++block, plane += 2 * kTogether * kLanes) {
+    for (int32_t block = 0; block < rotated; ++block, plane += 2 * kTogether * kLanes) {
       __m512i first[kTogether];
       __m512i second[kTogether];
       for (int32_t i = 0; i < kTogether; ++i) {
-        const int16_t* turn = centres.slot_turns.data() + ((slot + i) * turned + block) * 2 * kLanes;
+        const int16_t* rotation = centres.slot_rotations.data() + ((slot + i) * rotated + block) * 2 * kLanes;
         const __m512i x = _mm512_loadu_si512(rows[i] + block * 2 * kLanes);
         const __m512i y = _mm512_loadu_si512(rows[i] + (block * 2 + 1) * kLanes);
-        const __m512i c = _mm512_loadu_si512(turn);
-        const __m512i s = _mm512_loadu_si512(turn + kLanes);
+        const __m512i c = _mm512_loadu_si512(rotation);
+        const __m512i s = _mm512_loadu_si512(rotation + kLanes);
         first[i] = _mm512_sub_epi16(_mm512_mulhrs_epi16(x, c), _mm512_mulhrs_epi16(y, s));
         second[i] = _mm512_add_epi16(_mm512_mulhrs_epi16(x, s), _mm512_mulhrs_epi16(y, c));
       }
       store_four(first, plane);
       store_four(second, plane + kTogether * kLanes);
     }
-    for (int32_t vector = 2 * turned; vector < vectors; ++vector, plane += kTogether * kLanes) {
+    for (int32_t vector = 2 * rotated; vector < vectors; ++vector, plane += kTogether * kLanes) {
       __m512i slots[kTogether];
       for (int32_t i = 0; i < kTogether; ++i) slots[i] = _mm512_loadu_si512(rows[i] + vector * kLanes);
       store_four(slots, plane);
@@ -162,13 +162,13 @@ inline void store_words(__m512i numbers, int16_t* out) {
 }
 
 /// Rotates a query back by the first slot's position.
-inline void turn_query(const TurnOrder& order, const float* turn, const float* q, int16_t* out) {
-  for (int32_t block = 0; block < order.pair_blocks(); ++block, turn += 2 * kLanes, q += 2 * kLanes) {
+inline void rotate_query(const RotationOrder& order, const float* rotation, const float* q, int16_t* out) {
+  for (int32_t block = 0; block < order.pair_blocks(); ++block, rotation += 2 * kLanes, q += 2 * kLanes) {
     __m512 x[2];
     __m512 y[2];
     for (int32_t i = 0; i < 2; ++i) {
-      const __m512 c = _mm512_loadu_ps(turn + i * kWords);
-      const __m512 s = _mm512_loadu_ps(turn + kLanes + i * kWords);
+      const __m512 c = _mm512_loadu_ps(rotation + i * kWords);
+      const __m512 s = _mm512_loadu_ps(rotation + kLanes + i * kWords);
       const __m512 first = _mm512_loadu_ps(q + i * kWords);
       const __m512 second = _mm512_loadu_ps(q + kLanes + i * kWords);
       x[i] = _mm512_fmadd_ps(first, c, _mm512_mul_ps(second, s));
@@ -198,11 +198,11 @@ inline void add_to(float* scores, __m512i sums, float unit) {
 }
 
 template <int kRows>
-void add_rows(const TurnOrder& order, const int16_t* plane, const float* turn, const float* q, const float* units,
-              float* scores) {
+void add_rows(const RotationOrder& order, const int16_t* plane, const float* rotation, const float* q,
+              const float* units, float* scores) {
   const int32_t steps = order.vectors() * kTogether;
   alignas(64) int16_t words[kRows][kMaxVectors * kTogether * kLanes];
-  for (int r = 0; r < kRows; ++r) turn_query(order, turn, q + static_cast<size_t>(r) * order.numbers(), words[r]);
+  for (int r = 0; r < kRows; ++r) rotate_query(order, rotation, q + static_cast<size_t>(r) * order.numbers(), words[r]);
   for (int32_t slot = 0; slot < kPageSlots; slot += kWords) {
     __m512i sums[kRows][kTogether];
     for (int32_t part = 0; part < kTogether; ++part, plane += steps * kLanes) {
@@ -220,40 +220,41 @@ void add_rows(const TurnOrder& order, const int16_t* plane, const float* turn, c
   }
 }
 
-void add_scores(const TurnOrder& order, const int16_t* plane, const float* turn, int32_t rows, const float* q,
+void add_scores(const RotationOrder& order, const int16_t* plane, const float* rotation, int32_t rows, const float* q,
                 const float* units, float* scores) {
   switch (rows) {
     case 1:
-      return add_rows<1>(order, plane, turn, q, units, scores);
+      return add_rows<1>(order, plane, rotation, q, units, scores);
     case 2:
-      return add_rows<2>(order, plane, turn, q, units, scores);
+      return add_rows<2>(order, plane, rotation, q, units, scores);
     case 3:
-      return add_rows<3>(order, plane, turn, q, units, scores);
+      return add_rows<3>(order, plane, rotation, q, units, scores);
     default:
-      return add_rows<4>(order, plane, turn, q, units, scores);
+      return add_rows<4>(order, plane, rotation, q, units, scores);
   }
 }
 
 /// Rotates a row's weights to the page: pairs rotated slot by slot become a word of two pairs' re and one of their im;
 /// the others are summed.
-inline float turn_weights(const TurnOrder& order, const float* turn, const OneCentreRow& row, int32_t* words) {
+inline float rotate_weights(const RotationOrder& order, const float* rotation, const OneCentreRow& row,
+                            int32_t* words) {
   const float* weights = row.weights;
   __m512 rest = _mm512_setzero_ps();
   for (int32_t pair = 0; pair < order.pairs; pair += kWords) {
     const int32_t at = pair / kLanes * 2 * kLanes + pair % kLanes;
-    const __m512 c = _mm512_loadu_ps(turn + at);
-    const __m512 s = _mm512_loadu_ps(turn + kLanes + at);
+    const __m512 c = _mm512_loadu_ps(rotation + at);
+    const __m512 s = _mm512_loadu_ps(rotation + kLanes + at);
     const __m512 re = _mm512_loadu_ps(weights + at);
     const __m512 im = _mm512_loadu_ps(weights + kLanes + at);
     const __m512 x = _mm512_fmsub_ps(re, c, _mm512_mul_ps(im, s));
-    const int32_t turned = std::clamp(order.slot_pairs - pair, 0, kWords);
-    const auto others = static_cast<__mmask16>(0xFFFFU << static_cast<uint32_t>(turned));
-    const auto turned_lanes = static_cast<__mmask16>(~others);
+    const int32_t rotated = std::clamp(order.slot_pairs - pair, 0, kWords);
+    const auto others = static_cast<__mmask16>(0xFFFFU << static_cast<uint32_t>(rotated));
+    const auto rotated_lanes = static_cast<__mmask16>(~others);
     rest = _mm512_mask_add_ps(rest, others, rest, x);
-    if (turned == 0) continue;
+    if (rotated == 0) continue;
     const __m512 y = _mm512_fmadd_ps(re, s, _mm512_mul_ps(im, c));
-    const __m512i low = _mm512_cvtps_epi32(_mm512_maskz_mov_ps(turned_lanes, x));
-    const __m512i high = _mm512_cvtps_epi32(_mm512_maskz_mov_ps(turned_lanes, y));
+    const __m512i low = _mm512_cvtps_epi32(_mm512_maskz_mov_ps(rotated_lanes, x));
+    const __m512i high = _mm512_cvtps_epi32(_mm512_maskz_mov_ps(rotated_lanes, y));
     // Packing takes four pairs' re, then their im.
     _mm512_store_si512(words + pair, _mm512_shuffle_epi32(_mm512_packs_epi32(low, high), _MM_PERM_DBCA));
   }
@@ -263,14 +264,14 @@ inline float turn_weights(const TurnOrder& order, const float* turn, const OneCe
 /// Slots equally far from the middle of the page have equal cosines and opposite sines: a row's pairs sum to E − O in
 /// the first half of the slots, and to E + O in the second, in reverse order.
 template <int kRows>
-void add_one_centre_rows(const TurnedCentres& centres, const float* turn, const OneCentreRow* q, float* scores) {
-  const TurnOrder& order = centres.order;
+void add_one_centre_rows(const RotatedCentres& centres, const float* rotation, const OneCentreRow* q, float* scores) {
+  const RotationOrder& order = centres.order;
   alignas(64) int32_t words[kRows][kMaxHeadDim / 2 + 2 * kWords];
   __m512 rest[kRows];
   __m512i even[kRows];
   __m512i odd[kRows];
   for (int r = 0; r < kRows; ++r) {
-    rest[r] = _mm512_set1_ps(turn_weights(order, turn, q[r], words[r]));
+    rest[r] = _mm512_set1_ps(rotate_weights(order, rotation, q[r], words[r]));
     even[r] = odd[r] = _mm512_setzero_si512();
   }
   const int16_t* columns = centres.slot_columns.data();
@@ -297,17 +298,17 @@ void add_one_centre_rows(const TurnedCentres& centres, const float* turn, const 
   }
 }
 
-void add_one_centre(const TurnedCentres& centres, const float* turn, int32_t rows, const OneCentreRow* q,
+void add_one_centre(const RotatedCentres& centres, const float* rotation, int32_t rows, const OneCentreRow* q,
                     float* scores) {
   switch (rows) {
     case 1:
-      return add_one_centre_rows<1>(centres, turn, q, scores);
+      return add_one_centre_rows<1>(centres, rotation, q, scores);
     case 2:
-      return add_one_centre_rows<2>(centres, turn, q, scores);
+      return add_one_centre_rows<2>(centres, rotation, q, scores);
     case 3:
-      return add_one_centre_rows<3>(centres, turn, q, scores);
+      return add_one_centre_rows<3>(centres, rotation, q, scores);
     default:
-      return add_one_centre_rows<4>(centres, turn, q, scores);
+      return add_one_centre_rows<4>(centres, rotation, q, scores);
   }
 }
 
@@ -315,7 +316,7 @@ void add_one_centre(const TurnedCentres& centres, const float* turn, int32_t row
 
 void set_avx512vnni_centres(CentreKernels& kernels) {
   kernels.nearest = nearest_centres;
-  kernels.next_turn = next_turn;
+  kernels.next_rotation = next_rotation;
   kernels.put_centres = put_centres;
   kernels.add_scores = add_scores;
   kernels.add_one_centre = add_one_centre;

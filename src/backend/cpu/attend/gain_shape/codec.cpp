@@ -13,7 +13,7 @@ class CentredCodec final : public ContextCodec {
   const Codec& codec() const override { return gain_shape::kCodec; }
 
   void complete(Allocator& allocator, const KernelTable& kernels, LayerContext& context) const override {
-    if (kernels.centres.next_turn != nullptr) static_cast<centred::Context&>(context).turn_keys(allocator);
+    if (kernels.centres.next_rotation != nullptr) static_cast<centred::Context&>(context).rotate_centres(allocator);
   }
 
   void encode(const TokenBatch& tokens, std::span<const FilledGroup> groups, const KernelTable& kernels,
@@ -25,7 +25,7 @@ class CentredCodec final : public ContextCodec {
     MemoryCutter memory(nullptr);
     memory.take<CentredAttention>(1);
     static_cast<void>(CentredAttention::Work(batch, memory));
-    return {.way = 0, .item_rows = kItemRows, .work_bytes = memory.used()};
+    return {.path = 0, .item_rows = kItemRows, .work_bytes = memory.used()};
   }
 
   size_t sum_floats(const LayerContext& context) const override {
@@ -34,7 +34,7 @@ class CentredCodec final : public ContextCodec {
 
   bool reads_other_heads(const LayerContext& /*context*/) const override { return false; }
 
-  ContextAttentionPointer attend(const ContextItem& item, int32_t /*way*/, std::byte* work) const override {
+  ContextAttentionPointer attend(const ContextItem& item, int32_t /*path*/, std::byte* work) const override {
     MemoryCutter memory(work);
     auto* place = memory.take<CentredAttention>(1);
     const CentredAttention::Work arrays(item.batch, memory);

@@ -42,10 +42,10 @@ struct Chained {
     }
     const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     for (int32_t back = 1; back <= gain_shape::kMemory; ++back) {
-      const int32_t turns = (back + vectors - 1) / vectors;
-      const __m512i from = _mm512_loadu_si512(plane + 64 * (turns * vectors - back));
-      const __m512i turned = _mm512_permutexvar_epi32(_mm512_sub_epi32(lanes, _mm512_set1_epi32(turns)), from);
-      _mm512_store_si512(&words[gain_shape::kMemory - back], turned);
+      const int32_t rotations = (back + vectors - 1) / vectors;
+      const __m512i from = _mm512_loadu_si512(plane + 64 * (rotations * vectors - back));
+      const __m512i rotated = _mm512_permutexvar_epi32(_mm512_sub_epi32(lanes, _mm512_set1_epi32(rotations)), from);
+      _mm512_store_si512(&words[gain_shape::kMemory - back], rotated);
     }
   }
 };

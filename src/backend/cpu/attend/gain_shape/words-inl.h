@@ -123,11 +123,11 @@ struct TrellisWords {
         uint32_t* now = words[block] + kBefore;
         std::memcpy(now, side.data + plane_offset(layout) + word_offset(lanes, block, 0), word_offset(lanes, 1, 0));
         for (int32_t back = 1; back <= gain_shape::kMemory; ++back) {
-          const int32_t turns = (back + vectors - 1) / vectors;
-          const uint32_t* from = now + kVector * (turns * vectors - back);
+          const int32_t rotations = (back + vectors - 1) / vectors;
+          const uint32_t* from = now + kVector * (rotations * vectors - back);
           uint32_t* to = now - kVector * back;
-          std::copy(from + kVector - turns, from + kVector, to);
-          std::copy(from, from + kVector - turns, to + turns);
+          std::copy(from + kVector - rotations, from + kVector, to);
+          std::copy(from, from + kVector - rotations, to + rotations);
         }
       }
     }

@@ -1,4 +1,4 @@
-#include "core/position_turns.h"
+#include "core/rotation_table.h"
 
 #include <doctest/doctest.h>
 
@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-namespace position_turns_test {
+namespace rotation_table_test {
 namespace {
 
 kvq::Rope rope_of(kvq::Allocator& allocator, int32_t dim) {
@@ -26,7 +26,7 @@ kvq::Rope rope_of(kvq::Allocator& allocator, int32_t dim) {
 TEST_CASE("turns of all positions are cos and sin of their angles") {
   kvq::Allocator allocator({}, UINT64_MAX);
   const kvq::Rope rope = rope_of(allocator, 64);
-  const kvq::PositionTurns turns(allocator, rope);
+  const kvq::RotationTable rotations(allocator, rope);
   std::vector<int32_t> positions{0, 1, 31, 32, 1023, 1024, INT_MAX - 1, INT_MAX};
   std::mt19937 random(1);
   for (int bits = 1; bits <= 31; ++bits) {
@@ -35,7 +35,7 @@ TEST_CASE("turns of all positions are cos and sin of their angles") {
   double worst = 0.0;
   std::vector<float> row(64);
   for (const int32_t position : positions) {
-    turns.turn(position, row.data());
+    rotations.fill(position, row.data());
     for (int32_t pair = 0; pair < rope.pairs(); ++pair) {
       const double angle = rope.angle(position, pair);
       worst = std::max({worst, std::abs(double{row[static_cast<size_t>(pair)]} - std::cos(angle)),
@@ -52,17 +52,17 @@ TEST_CASE("turning back undoes a rotation in both pairings") {
   for (const kvq_rope pairing : {KVQ_ROPE_HALF, KVQ_ROPE_INTERLEAVED}) {
     kvq::Rope rope = rope_of(allocator, 16);
     rope.pairing = pairing;
-    const kvq::PositionTurns turns(allocator, rope);
+    const kvq::RotationTable rotations(allocator, rope);
     std::vector<float> row(16);
-    turns.turn(12345, row.data());
+    rotations.fill(12345, row.data());
     std::vector<float> head(16);
     for (size_t i = 0; i < head.size(); ++i) head[i] = static_cast<float>(i) - 7.5F;
     const std::vector<float> before = head;
     rope.rotate(row.data(), head.data());
     CHECK(head != before);
-    kvq::turn_back(rope, row.data(), head.data());
+    kvq::undo_rope(rope, row.data(), head.data());
     for (size_t i = 0; i < head.size(); ++i) CHECK(head[i] == doctest::Approx(before[i]).epsilon(1e-5));
   }
 }
 
-}  // namespace position_turns_test
+}  // namespace rotation_table_test

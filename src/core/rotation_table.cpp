@@ -1,11 +1,11 @@
-#include "core/position_turns.h"
+#include "core/rotation_table.h"
 
 #include <algorithm>
 #include <cmath>
 
 namespace kvq {
 
-PositionTurns::PositionTurns(Allocator& allocator, const Rope& rope)
+RotationTable::RotationTable(Allocator& allocator, const Rope& rope)
     : rope_(rope),
       pairs_(static_cast<size_t>(rope.pairs())),
       rows_(static_cast<size_t>(kLevels * kDigits) * 2 * pairs_, allocator),
@@ -24,7 +24,7 @@ PositionTurns::PositionTurns(Allocator& allocator, const Rope& rope)
   to_fixed_point(slots(), fixed_slots_.data());
 }
 
-void PositionTurns::to_fixed_point(const float* rows, int16_t* fixed) const {
+void RotationTable::to_fixed_point(const float* rows, int16_t* fixed) const {
   for (size_t slot = 0; slot < kDigits; ++slot, rows += 2 * pairs_) {
     for (size_t pair = 0; pair < pairs_; ++pair) {
       int16_t* of_pair = fixed + pair * 2 * kDigits + slot;
@@ -34,7 +34,7 @@ void PositionTurns::to_fixed_point(const float* rows, int16_t* fixed) const {
   }
 }
 
-void PositionTurns::turn(int32_t position, float* out) const {
+void RotationTable::fill(int32_t position, float* out) const {
   std::copy_n(row(0, position % kDigits), 2 * pairs_, out);
   position /= kDigits;
   for (int32_t level = 1; position > 0; ++level, position /= kDigits) {

@@ -6,17 +6,17 @@ namespace kvq {
 
 /// Rotations e^{i·position·θ} of every pair for any position, from small tables instead of cos and sin: a position is
 /// Σ digit · 32^level, and its rotation the product of its digits' rotations in floats, exact to 1e-6.
-class PositionTurns {
+class RotationTable {
  public:
   static constexpr int32_t kDigits = 32;  // level 0: the slots of a page
 
   /// `rope` must outlive this.
-  PositionTurns(Allocator& allocator, const Rope& rope);
+  RotationTable(Allocator& allocator, const Rope& rope);
 
   const Rope& rope() const { return rope_; }
 
   /// Rows are as those of a Rope table: cosines of all pairs, then sines.
-  void turn(int32_t position, float* row) const;
+  void fill(int32_t position, float* row) const;
   /// Rows of all digits, [levels][32]: level after level.
   std::span<const float> digits() const { return rows_; }
   /// Rows of positions 0 to 31.
@@ -40,15 +40,15 @@ class PositionTurns {
 };
 
 /// Multiply one head `[head_dim]` in place by the conjugate of a rotation: undo it.
-inline void turn_back(const Rope& rope, const float* row, float* head) {
+inline void undo_rope(const Rope& rope, const float* row, float* head) {
   for (int32_t pair = 0; pair < rope.pairs(); ++pair) {
     const float c = row[pair];
     const float s = row[rope.pairs() + pair];
     float& x = head[rope.first_channel(pair)];
     float& y = head[rope.second_channel(pair)];
-    const float turned = x * c + y * s;
+    const float rotated = x * c + y * s;
     y = y * c - x * s;
-    x = turned;
+    x = rotated;
   }
 }
 

@@ -1,7 +1,7 @@
-#include "formats/gain_shape/turned_centres.h"
+#include "formats/gain_shape/rotated_centres.h"
 
 #include "core/limits.h"
-#include "formats/gain_shape/centre_turns.h"
+#include "formats/gain_shape/centre_rotations.h"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 namespace kvq::centred {
 namespace {
 
-constexpr float kTurnUnit = 32767.0F;
+constexpr float kRotationUnit = 32767.0F;
 
 int16_t rounded(float number) { return static_cast<int16_t>(std::lround(number)); }
 
@@ -26,13 +26,14 @@ double largest_norm(const CentreSearch& search) {
 
 }  // namespace
 
-TurnOrder::TurnOrder(const Rope& rope, int32_t head_dim_) : pairs(rope.pairs()), slot_pairs(0), head_dim(head_dim_) {
+RotationOrder::RotationOrder(const Rope& rope, int32_t head_dim_)
+    : pairs(rope.pairs()), slot_pairs(0), head_dim(head_dim_) {
   for (int32_t pair = 0; pair < pairs; ++pair) {
-    if (turns_fast(rope, pair)) slot_pairs = pair + 1;
+    if (rotates_fast(rope, pair)) slot_pairs = pair + 1;
   }
 }
 
-void TurnOrder::put_floats(const Rope& rope, const float* head, float* out) const {
+void RotationOrder::put_floats(const Rope& rope, const float* head, float* out) const {
   std::fill_n(out, numbers(), 0.0F);
   for (int32_t pair = 0; pair < pairs; ++pair) {
     float* block = out + pair / kLanes * 2 * kLanes;
@@ -42,8 +43,8 @@ void TurnOrder::put_floats(const Rope& rope, const float* head, float* out) cons
   std::copy(head + 2 * pairs, head + head_dim, out + pair_blocks() * 2 * kLanes);
 }
 
-void TurnOrder::put_turn(const float* row, float* out) const {
-  std::fill_n(out, turn_floats(), 0.0F);
+void RotationOrder::put_rotation(const float* row, float* out) const {
+  std::fill_n(out, rotation_floats(), 0.0F);
   for (int32_t pair = 0; pair < pairs; ++pair) {
     float* block = out + pair / kLanes * 2 * kLanes;
     block[pair % kLanes] = row[pair];
@@ -51,34 +52,35 @@ void TurnOrder::put_turn(const float* row, float* out) const {
   }
 }
 
-TurnedCentres::TurnedCentres(Allocator& allocator, const Rope& rope, const TurnOrder& order_,
-                             std::span<const CentreSearch> searches, std::span<const float> page_turns)
+RotatedCentres::RotatedCentres(Allocator& allocator, const Rope& rope, const RotationOrder& order_,
+                               std::span<const CentreSearch> searches, std::span<const float> page_rotations)
     : order(order_),
       count(searches.front().count),
       units(StlAllocator<float>(allocator)),
       rows(searches.size() * static_cast<size_t>(count) * order.numbers(), 0, StlAllocator<int16_t>(allocator)),
-      slot_turns(kPageSlots * static_cast<size_t>(order.slot_blocks() * 2 * TurnOrder::kLanes), 0,
-                 StlAllocator<int16_t>(allocator)),
+      slot_rotations(kPageSlots * static_cast<size_t>(order.slot_blocks() * 2 * RotationOrder::kLanes), 0,
+                     StlAllocator<int16_t>(allocator)),
       middle(2 * static_cast<size_t>(order.pairs), 0.0F, StlAllocator<float>(allocator)),
       slot_columns(static_cast<size_t>((order.slot_pairs + 1) / 2 * 2 * kPageSlots), 0,
                    StlAllocator<int16_t>(allocator)) {
-  fill_rows(rope, searches, page_turns);
-  fill_slot_turns(rope, page_turns);
+  fill_rows(rope, searches, page_rotations);
+  fill_slot_rotations(rope, page_rotations);
   fill_middle(rope);
   fill_slot_columns(rope);
 }
 
 /// Rounds by head. Slow pairs are rotated, equally for all slots.
-void TurnedCentres::fill_rows(const Rope& rope, std::span<const CentreSearch> searches,
-                              std::span<const float> page_turns) {
-  constexpr int32_t kLanes = TurnOrder::kLanes;
+void RotatedCentres::fill_rows(const Rope& rope, std::span<const CentreSearch> searches,
+                               std::span<const float> page_rotations) {
+  constexpr int32_t kLanes = RotationOrder::kLanes;
   std::array<float, 2 * kMaxHeadDim> numbers;
   std::array<float, kMaxHeadDim> centre;
   std::array<float, kMaxHeadDim> slow;  // row of a rotation
   for (int32_t pair = 0; pair < order.pairs; ++pair) {
     const bool later = pair >= order.slot_blocks() * kLanes;
-    slow[static_cast<size_t>(pair)] = later ? page_turns[static_cast<size_t>(pair)] : 1.0F;
-    slow[static_cast<size_t>(order.pairs + pair)] = later ? page_turns[static_cast<size_t>(order.pairs + pair)] : 0.0F;
+    slow[static_cast<size_t>(pair)] = later ? page_rotations[static_cast<size_t>(pair)] : 1.0F;
+    slow[static_cast<size_t>(order.pairs + pair)] =
+        later ? page_rotations[static_cast<size_t>(order.pairs + pair)] : 0.0F;
   }
   int16_t* to = rows.data();
   for (const CentreSearch& search : searches) {
@@ -89,26 +91,27 @@ void TurnedCentres::fill_rows(const Rope& rope, std::span<const CentreSearch> se
       rope.rotate(slow.data(), centre.data());
       order.put_floats(rope, centre.data(), numbers.data());
       for (int32_t at = 0; at < static_cast<int32_t>(order.numbers()); ++at) {
-        to[at / kLanes * kLanes + TurnOrder::lane(at % kLanes)] = rounded(numbers[static_cast<size_t>(at)] * inverse);
+        to[at / kLanes * kLanes + RotationOrder::lane(at % kLanes)] =
+            rounded(numbers[static_cast<size_t>(at)] * inverse);
       }
     }
   }
 }
 
-void TurnedCentres::fill_slot_turns(const Rope& rope, std::span<const float> page_turns) {
-  constexpr int32_t kLanes = TurnOrder::kLanes;
+void RotatedCentres::fill_slot_rotations(const Rope& rope, std::span<const float> page_rotations) {
+  constexpr int32_t kLanes = RotationOrder::kLanes;
   for (int32_t slot = 0; slot < kPageSlots; ++slot) {
-    const float* row = page_turns.data() + static_cast<size_t>(slot) * rope.table_stride();
-    int16_t* turns = slot_turns.data() + slot * order.slot_blocks() * 2 * kLanes;
+    const float* row = page_rotations.data() + static_cast<size_t>(slot) * rope.table_stride();
+    int16_t* rotations = slot_rotations.data() + slot * order.slot_blocks() * 2 * kLanes;
     for (int32_t pair = 0; pair < std::min(order.pairs, order.slot_blocks() * kLanes); ++pair) {
-      int16_t* block = turns + pair / kLanes * 2 * kLanes + TurnOrder::lane(pair % kLanes);
-      block[0] = rounded(row[pair] * kTurnUnit);
-      block[kLanes] = rounded(row[order.pairs + pair] * kTurnUnit);
+      int16_t* block = rotations + pair / kLanes * 2 * kLanes + RotationOrder::lane(pair % kLanes);
+      block[0] = rounded(row[pair] * kRotationUnit);
+      block[kLanes] = rounded(row[order.pairs + pair] * kRotationUnit);
     }
   }
 }
 
-void TurnedCentres::fill_middle(const Rope& rope) {
+void RotatedCentres::fill_middle(const Rope& rope) {
   for (int32_t pair = 0; pair < order.pairs; ++pair) {
     const double angle = 0.5 * (kPageSlots - 1) * static_cast<double>(rope.inv_freq[static_cast<size_t>(pair)]);
     const double factor = pair < order.slot_pairs ? 1.0 : factor_of(rope, pair);
@@ -117,11 +120,11 @@ void TurnedCentres::fill_middle(const Rope& rope) {
   }
 }
 
-void TurnedCentres::fill_slot_columns(const Rope& rope) {
+void RotatedCentres::fill_slot_columns(const Rope& rope) {
   for (int32_t pair = 0; pair < order.slot_pairs; ++pair) {
     const double frequency = static_cast<double>(rope.inv_freq[static_cast<size_t>(pair)]);
-    const bool fast = turns_fast(rope, pair);
-    const double factor = factor_of(rope, pair) * static_cast<double>(kTurnUnit);
+    const bool fast = rotates_fast(rope, pair);
+    const double factor = factor_of(rope, pair) * static_cast<double>(kRotationUnit);
     for (int32_t slot = 0; slot < kPageSlots / 2; ++slot) {
       const double angle = fast ? (0.5 * (kPageSlots - 1) - slot) * frequency : 0.0;
       int16_t* column = slot_columns.data() + pair / 2 * 2 * kPageSlots + 2 * slot + pair % 2;
