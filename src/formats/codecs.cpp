@@ -18,15 +18,17 @@ constexpr auto kAll = std::to_array<const Codec*>({
     &commvq::kCodec,
     &gain_shape::kCodec,
 });
-static_assert(kAll.size() <= kMaxCodecs);
 
-constexpr bool numbers_are_places() {
-  for (size_t i = 0; i < kAll.size(); ++i) {
-    if (kAll[i]->number != i) return false;
+/// Snapshots tell codecs apart by their numbers.
+constexpr bool numbers_differ() {
+  std::array<int32_t, kMaxCodecs> uses{};
+  for (const Codec* codec : kAll) {
+    ++uses.at(codec->number);
+    if (codec->trained_number != 0) ++uses.at(codec->trained_number);
   }
-  return true;
+  return std::all_of(uses.begin(), uses.end(), [](int32_t n) { return n <= 1; });
 }
-static_assert(numbers_are_places());
+static_assert(numbers_differ());
 
 struct Entry {
   const Codec* codec = nullptr;

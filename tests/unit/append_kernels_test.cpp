@@ -286,7 +286,7 @@ TEST_CASE("angles of many tokens are cos and sin in double, rounded once") {
     std::vector<float> expected(positions.size() * rope.table_stride());
     rope.fill_table(positions, expected.data());
     for (const KernelTable* table : kvq::cpu::available_tables()) {
-      kvq::cpu::AngleTable angles(rope, table->append->turn, n, n, parallel, allocator);
+      kvq::cpu::AngleTable angles(rope, table->append->fill_rotation, n, n, parallel, allocator);
       angles.fill(positions);
       CAPTURE(rotary_dim);
       CHECK_EQ(std::memcmp(angles.row(0), expected.data(), expected.size() * sizeof(float)), 0);

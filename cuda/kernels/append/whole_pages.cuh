@@ -123,7 +123,7 @@ class WholePageWriter {
   __device__ bool is_whole(const DeviceWrite& write) const {
     const FormatCode format{write.format};
     const auto is_of_these = [](CodeType kind) {
-      return kGains ? kind.is_float16() || (kind.has_gains() && !kind.is_trellis()) : !kind.has_gains();
+      return kind.is_float16() || (kGains ? kind.has_gains() && !kind.is_trellis() : kind.is_integer());
     };
     const bool plain = !format.hadamard_keys() && !format.hadamard_values();
     // Hadamard rotation needs a token's channels in order across its threads.

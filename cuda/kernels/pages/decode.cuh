@@ -32,7 +32,7 @@ struct WholeKeys {
 
 /// Short rows fit in registers as decoded operands.
 template <typename K, typename G>
-using ScoredKeys = std::conditional_t<!K::kCode.is_float16() && G::kWidth <= 128, KeyOperands<K, G>, WholeKeys<K, G>>;
+using ScoredKeys = std::conditional_t<K::kOrder.codes && G::kWidth <= 128, KeyOperands<K, G>, WholeKeys<K, G>>;
 
 /// Decodes keys in passes of G::kRows channels and calls `store` with the values of all tokens, arranged like scores,
 /// and the pass's first channel. `rows` returns the matrix rows of a pass.

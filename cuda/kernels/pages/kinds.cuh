@@ -1,9 +1,10 @@
 // Page kinds that attention reads. A kind is a type with
 //
-//   kCode, kOrder       code type, and arrangement of queries for its keys
+//   kCode, kOrder       code type, and arrangement of queries for its keys; with kOrder.codes, keys have load_keys, and
+//                       scales as integers or gains
 //   score               scores of a page's keys
 //   value_gains         factors on the weights of a page's values
-//   add_values          weighted sums of a page's values
+//   add_values          weighted sums of a page's values, times 1 / code_scale(kCode) but for FP16
 //
 // known_codes.h lists the codes that have a kind.
 #pragma once
