@@ -1,4 +1,6 @@
 #include <optional>
+#include <span>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -128,6 +130,13 @@ TEST_CASE("a GPU is described, or refused with the reason") {
   if (refused.status() != KVQ_OK) MESSAGE("no GPU: ", std::string(refused.what()));
   CHECK((refused.status() == KVQ_OK || refused.status() == KVQ_E_UNSUPPORTED));
   CHECK_FAILS(KVQ_E_UNSUPPORTED, "/nowhere.so", kvq::device_describe(KVQ_DEVICE_CUDA, 0, "/nowhere.so"));
+}
+
+TEST_CASE("the kind of a file is told from its bytes") {
+  const kvq::Context context;
+  const auto kind_of = [&](std::string_view text) { return context.file_type(std::as_bytes(std::span(text))); };
+  CHECK(kind_of("version: 1\nkeys: gs2\nvalues: gs2\n") == KVQ_FILE_POLICY);
+  CHECK(kind_of("once upon a time") == KVQ_FILE_UNKNOWN);
 }
 
 TEST_CASE("codebooks and routers are read, described, written as they were, and used") {
