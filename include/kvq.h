@@ -1420,7 +1420,7 @@ enum {
   KVQ_FILE_CENTRES = 3,  /**< For ::kvq_centres_load. */
   KVQ_FILE_ROUTER = 4,   /**< For ::kvq_router_load. */
   KVQ_FILE_MATRIX = 5,   /**< One or more, for ::qp_matrix_load. */
-  KVQ_FILE_SNAPSHOT = 6, /**< Of a sequence, for ::kvq_sequence_load. */
+  KVQ_FILE_SNAPSHOT = 6, /**< A sequence, for ::kvq_sequence_load. */
   KVQ_FILE_PLAN = 7      /**< YAML for kvq_plan_load, which is experimental. */
 };
 

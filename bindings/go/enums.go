@@ -144,7 +144,7 @@ const (
 	FileRouter = raw.FileRouter
 	// FileMatrix: One or more, for [raw.MatrixLoad].
 	FileMatrix = raw.FileMatrix
-	// FileSnapshot: Of a sequence, for [raw.SequenceLoad].
+	// FileSnapshot: A sequence, for [raw.SequenceLoad].
 	FileSnapshot = raw.FileSnapshot
 	// FilePlan: YAML for [raw.PlanLoad], which is experimental.
 	FilePlan = raw.FilePlan

@@ -60,7 +60,7 @@ func ExampleSequence_Fork() {
 		}
 	}
 	usage, _ := cache.Usage()
-	// Of 32 pages a head, one left the two newest when the draft began, and each answer sealed its own.
+	// One of 32 pages a head left the two newest when the draft began, and each answer sealed its own.
 	fmt.Println(usage.SharedPages, "pages are shared")
 	// Output: 62 pages are shared
 }

@@ -6,10 +6,10 @@
 
 namespace kvq::io {
 
-/// Of one format.
+/// Reads `centres` of one format.
 void read_centres(const YamlNode& node, SideFormat& format);
 
-/// Of all gain–shape formats of a policy that was read from `root` and does not say it of them itself.
+/// Reads `centres` of a whole policy: for its gain–shape formats in `root` that do not say it themselves.
 void read_default_centres(const YamlNode& node, const YamlNode& root, Policy& policy);
 
 }  // namespace kvq::io

@@ -57,9 +57,9 @@ const char* dtype_name(kvq_dtype dtype) {
 }
 
 void TensorView::read(std::span<float> out) const {
-  constexpr size_t kStretch = size_t{1} << 30U;
-  for (size_t begin = 0; begin < out.size(); begin += kStretch) {
-    const size_t n = std::min(kStretch, out.size() - begin);
+  constexpr size_t kChunk = size_t{1} << 30U;
+  for (size_t begin = 0; begin < out.size(); begin += kChunk) {
+    const size_t n = std::min(kChunk, out.size() - begin);
     read_floats(data.data(), dtype, begin, static_cast<int32_t>(n), out.data() + begin);
   }
 }

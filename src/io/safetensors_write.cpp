@@ -131,9 +131,9 @@ void SafetensorsWriter::write(std::span<std::byte> out) const {
   std::memcpy(out.data() + sizeof(length), header_.data(), header_.size());
   std::byte* at = out.data() + sizeof(length) + header_.size();
   for (const Tensor& tensor : tensors_) {
-    constexpr size_t kStretch = size_t{1} << 30U;
-    for (size_t begin = 0; begin < tensor.values.size(); begin += kStretch) {
-      const size_t n = std::min(kStretch, tensor.values.size() - begin);
+    constexpr size_t kChunk = size_t{1} << 30U;
+    for (size_t begin = 0; begin < tensor.values.size(); begin += kChunk) {
+      const size_t n = std::min(kChunk, tensor.values.size() - begin);
       write_floats(tensor.values.data() + begin, static_cast<int32_t>(n), at, tensor.dtype, begin);
     }
     std::copy(tensor.raw.begin(), tensor.raw.end(), at);

@@ -49,7 +49,7 @@ TEST_CASE("a busy machine is told by what others have of it, or by how times var
   CHECK(shared.is_busy());
   CHECK(disturbance_text(shared, " it takes longer") ==
         "Something else uses the processor (about 60 % of it): it takes longer.\n");
-  // Of 16 threads that lack work for 12, others had no more than what the times tell.
+  // The share of other programs is at most what the times tell.
   CHECK(disturbance_text({2.0, 0.9}, "").starts_with("Something else uses the processor (about 50 %"));
   CHECK(disturbance_text({1.84, 0.02}, "\ntimes may be too high") ==
         "Something slows the processor down (calls take 1.8 times as long as the best):\ntimes may be too high.\n");

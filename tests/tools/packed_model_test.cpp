@@ -95,7 +95,7 @@ class PartlyPacked {
   const std::filesystem::path& file() const { return file_; }
   const std::filesystem::path& directory() const { return directory_.path(); }
   std::vector<std::vector<double>> logits(const std::vector<int32_t>& tokens) const { return decoded_.logits(tokens); }
-  /// Of a packed weight.
+  /// One packed weight.
   double bits() const { return bits_ / weights_; }
 
  private:
@@ -107,7 +107,7 @@ class PartlyPacked {
   double weights_ = 0.0;
 };
 
-/// Of the difference, over that of what is expected.
+/// Norm of the difference, over the expected norm.
 double relative_norm(const std::vector<float>& result, const std::vector<std::vector<double>>& expected) {
   double difference = 0.0;
   double norm = 0.0;

@@ -11,12 +11,12 @@
 
 using Doubles = std::vector<double>;
 
-/// Of one layer: `[tokens, heads, head_dim]`, before RoPE.
+/// One layer: `[tokens, heads, head_dim]`, before RoPE.
 struct PromptTensors {
   std::vector<float> q, k, v;
 };
 
-/// Of every layer.
+/// Every layer.
 inline std::vector<PromptTensors> observe(llama::Model& model, const kvq::Context& context,
                                           std::span<const int32_t> tokens) {
   constexpr size_t kChunk = 100;

@@ -39,7 +39,7 @@ inline std::vector<float> run_in_chunks(llama::Session& session, std::span<const
   return logits;
 }
 
-/// Of tokens after the first, by the logits of those before them.
+/// Perplexity of the tokens after the first, each by the logits of those before it.
 inline double perplexity(const std::vector<float>& logits, const std::vector<int32_t>& tokens) {
   const size_t vocabulary = logits.size() / tokens.size();
   double sum = 0.0;

@@ -25,7 +25,7 @@ class Workplace : public LetterModel {
   }
 };
 
-/// Of the windows of 200 letters that 400 tokens make of the text, the numbers that layer 0 sees: [tokens, width].
+/// Inputs of layer 0 for the windows of 200 letters that 400 tokens make of the text: [tokens, width].
 struct Seen {
   explicit Seen(const Workplace& place) {
     const kvq::Context context = make_context();

@@ -120,7 +120,7 @@ namespace Kvq
         Router = 4,
         /// <summary>One or more, for <see cref="Kvq.Raw.Native.qp_matrix_load"/>.</summary>
         Matrix = 5,
-        /// <summary>Of a sequence, for <see cref="Kvq.Raw.Native.kvq_sequence_load"/>.</summary>
+        /// <summary>A sequence, for <see cref="Kvq.Raw.Native.kvq_sequence_load"/>.</summary>
         Snapshot = 6,
         /// <summary>YAML for <see cref="Kvq.Raw.ExperimentalNative.kvq_plan_load"/>, which is experimental.</summary>
         Plan = 7,

@@ -81,7 +81,7 @@ namespace Kvq.Tests
             Test.Equal(0L, memory.Bytes, "bytes at the end");
         }
 
-        /// Of the hooks of twenty contexts, made and forgotten. Mono's collector takes what it finds on stacks for
+        /// Counts the hooks of twenty contexts, made and forgotten. Mono's collector takes what it finds on stacks for
         /// references, so one or the other may stay.
         static void LetGo(Action<Memory> use)
         {

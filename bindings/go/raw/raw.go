@@ -338,7 +338,7 @@ const (
 	FileRouter FileKind = 4
 	// FileMatrix: One or more, for [MatrixLoad].
 	FileMatrix FileKind = 5
-	// FileSnapshot: Of a sequence, for [SequenceLoad].
+	// FileSnapshot: A sequence, for [SequenceLoad].
 	FileSnapshot FileKind = 6
 	// FilePlan: YAML for [PlanLoad], which is experimental.
 	FilePlan FileKind = 7

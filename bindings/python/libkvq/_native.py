@@ -259,7 +259,7 @@ class kvq_file_kind(IntEnum):
     KVQ_FILE_MATRIX = 5
     """One or more, for ``qp_matrix_load``."""
     KVQ_FILE_SNAPSHOT = 6
-    """Of a sequence, for ``kvq_sequence_load``."""
+    """A sequence, for ``kvq_sequence_load``."""
     KVQ_FILE_PLAN = 7
     """YAML for kvq_plan_load, which is experimental."""
 

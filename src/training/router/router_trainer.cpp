@@ -20,13 +20,13 @@ double true_bits(const FormatPair& expert, int32_t head_dim, const Trained* trai
 
 /// Throws unless all numbers of a tensor are finite, in FP16 if they will be stored.
 void check_numbers(const void* tensor, kvq_dtype dtype, size_t count, bool stored, const char* argument) {
-  std::array<float, 256> stretch;
-  for (size_t begin = 0; begin < count; begin += stretch.size()) {
-    const size_t n = std::min(stretch.size(), count - begin);
-    read_floats(tensor, dtype, begin, static_cast<int32_t>(n), stretch.data());
+  std::array<float, 256> chunk;
+  for (size_t begin = 0; begin < count; begin += chunk.size()) {
+    const size_t n = std::min(chunk.size(), count - begin);
+    read_floats(tensor, dtype, begin, static_cast<int32_t>(n), chunk.data());
     for (size_t i = 0; i < n; ++i) {
-      if (stored ? is_finite_float16(to_float16(stretch[i])) : std::isfinite(stretch[i])) continue;
-      fail(KVQ_E_ARGUMENT, "%s[%zu] is %g, must be finite%s", argument, begin + i, static_cast<double>(stretch[i]),
+      if (stored ? is_finite_float16(to_float16(chunk[i])) : std::isfinite(chunk[i])) continue;
+      fail(KVQ_E_ARGUMENT, "%s[%zu] is %g, must be finite%s", argument, begin + i, static_cast<double>(chunk[i]),
            stored ? " and at most 65504" : "");
     }
   }

@@ -226,7 +226,7 @@ pub const KVQ_FILE_ROUTER: kvq_file_kind = 4;
 /// One or more, for [`qp_matrix_load`].
 pub const KVQ_FILE_MATRIX: kvq_file_kind = 5;
 
-/// Of a sequence, for [`kvq_sequence_load`].
+/// A sequence, for [`kvq_sequence_load`].
 pub const KVQ_FILE_SNAPSHOT: kvq_file_kind = 6;
 
 /// YAML for [`kvq_plan_load`], which is experimental.

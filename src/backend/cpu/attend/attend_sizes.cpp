@@ -24,11 +24,11 @@ void grow(Vector<T>& vector, size_t n) {
 void CallSizes::add_cut(size_t heads, const HeadCut& head, int32_t pages) {
   const auto whole = static_cast<size_t>(head.rows / head.item_rows);
   const int32_t rest = head.rows % head.item_rows;
-  const auto stretches = static_cast<size_t>(std::max(pages + head.item_pages - 1, head.item_pages) / head.item_pages);
+  const auto ranges = static_cast<size_t>(std::max(pages + head.item_pages - 1, head.item_pages) / head.item_pages);
   const size_t merges = whole + (rest > 0 ? 1 : 0);
   merges_ += heads * merges;
-  items_ += heads * merges * stretches;
-  partials_ += heads * stretches * (whole * layout_.item_floats(head.item_rows) + layout_.item_floats(rest));
+  items_ += heads * merges * ranges;
+  partials_ += heads * ranges * (whole * layout_.item_floats(head.item_rows) + layout_.item_floats(rest));
 }
 
 void AttendSizes::join(const AttendSizes& other) {

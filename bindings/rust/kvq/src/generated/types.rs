@@ -337,7 +337,7 @@ pub enum FileKind {
     Router,
     /// One or more, for [`Matrix::load`](crate::Matrix::load).
     Matrix,
-    /// Of a sequence, for [`Cache::load`](crate::Cache::load).
+    /// A sequence, for [`Cache::load`](crate::Cache::load).
     Snapshot,
     /// YAML for kvq_plan_load, which is experimental.
     Plan,
