@@ -9,8 +9,8 @@
 #include <random>
 #include <sstream>
 
-#include "llama/error.h"
 #include "llama/cpu_device.h"
+#include "llama/error.h"
 #include "llama/sampler.h"
 #include "llama/tokenizer.h"
 #include "runs.h"

@@ -432,7 +432,8 @@ TEST_CASE("the frontier of plans loses less the more it may take, and no more th
   }
   CHECK(best.back()["loss"] == 0.0);
   for (const json& same : plan["frontier"]["uniform"]) {
-    const auto larger = std::ranges::find_if(best, [&same](const json& each) { return each["bytes"] >= same["bytes"]; });
+    const auto larger =
+        std::ranges::find_if(best, [&same](const json& each) { return each["bytes"] >= same["bytes"]; });
     if (larger != best.end()) CHECK((*larger)["loss"].get<double>() <= 1.001 * same["loss"].get<double>());
   }
 }

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "kvq.hpp"
-#include "llama/model.h"
 #include "llama/cpu_device.h"
+#include "llama/model.h"
 
 constexpr size_t kTokens = 75;  // three pages
 

@@ -17,14 +17,14 @@ void encode_centred(const TokenBatch& tokens, std::span<const FilledGroup> group
     const std::byte* float16 = groups[i / 2].float16[0] + plain.offset(side);
     std::byte* out = write.target + write.format->offset(side);
     kernels.centres.encode({.side = side,
-                                    .format = *write.format,
-                                    .first_head = write.head,
-                                    .float16 = {&float16, 1},
-                                    .out = {&out, 1},
-                                    .used = write.count(),
-                                    .positions = write.slot_positions(),
-                                    .context = tokens.context},
-                                   kernels.centres.nearest, work);
+                            .format = *write.format,
+                            .first_head = write.head,
+                            .float16 = {&float16, 1},
+                            .out = {&out, 1},
+                            .used = write.count(),
+                            .positions = write.slot_positions(),
+                            .context = tokens.context},
+                           kernels.centres.nearest, work);
   });
 }
 
