@@ -177,15 +177,16 @@ struct CodebookFile {
     }
     if (has_network() || fields.has("value_hidden", false)) fields.number("value_hidden", shape.values.hidden);
     if constexpr (reads) check_codebook_shape(shape, KVQ_E_FORMAT, "codebook: metadata ");
-    each_layer(fields, codebook, [&](const Fields<reads>& own, auto& layer, auto& numbers, int32_t index) {
-      own.amounts("key_errors", std::span(layer.key_errors).first(static_cast<size_t>(shape.keys.stages)),
-                  "one number for each stage, finite and not negative");
-      own.amount("value_error", layer.value_error);
-      for_each_array(shape, [&](const CodebookArray& array) {
-        own.tensor(array.name, array.dtype, array.shape, numbers.*array.numbers);
-      });
-      if constexpr (reads) check_layer_codebook(shape, numbers, index, KVQ_E_FORMAT);
-    });
+    each_layer(fields, codebook,
+               [&](const Fields<reads>& own, auto& layer, auto& numbers, [[maybe_unused]] int32_t index) {
+                 own.amounts("key_errors", std::span(layer.key_errors).first(static_cast<size_t>(shape.keys.stages)),
+                             "one number for each stage, finite and not negative");
+                 own.amount("value_error", layer.value_error);
+                 for_each_array(shape, [&](const CodebookArray& array) {
+                   own.tensor(array.name, array.dtype, array.shape, numbers.*array.numbers);
+                 });
+                 if constexpr (reads) check_layer_codebook(shape, numbers, index, KVQ_E_FORMAT);
+               });
   }
 };
 
@@ -199,14 +200,15 @@ struct CentresFile {
     fields.number("key_centres", shape.key_centres);
     fields.number("value_centres", shape.value_centres);
     if constexpr (reads) check_centres_shape(shape, KVQ_E_FORMAT, "centres: metadata ");
-    each_layer(fields, centres, [&](const Fields<reads>& own, auto& layer, auto& numbers, int32_t index) {
-      own.amount("key_residual", layer.key_residual);
-      own.amount("value_residual", layer.value_residual);
-      for_each_array(shape, [&](const CentresArray& array) {
-        own.tensor(array.name, KVQ_F16, array.shape, numbers.side(array.side));
-      });
-      if constexpr (reads) check_layer_centres(shape, numbers, index, KVQ_E_FORMAT);
-    });
+    each_layer(fields, centres,
+               [&](const Fields<reads>& own, auto& layer, auto& numbers, [[maybe_unused]] int32_t index) {
+                 own.amount("key_residual", layer.key_residual);
+                 own.amount("value_residual", layer.value_residual);
+                 for_each_array(shape, [&](const CentresArray& array) {
+                   own.tensor(array.name, KVQ_F16, array.shape, numbers.side(array.side));
+                 });
+                 if constexpr (reads) check_layer_centres(shape, numbers, index, KVQ_E_FORMAT);
+               });
   }
 };
 
