@@ -268,10 +268,10 @@ class SafetensorsHeader {
 
   Place place_ = Place::kStart;
   bool has_metadata_ = false;
-  Target::Text key_;   // of the root or of the metadata
-  Target::Text name_;  // of the tensor that is being read
+  typename Target::Text key_;   // of the root or of the metadata
+  typename Target::Text name_;  // of the tensor that is being read
   const ElementType* type_ = nullptr;
-  Target::Shape shape_;
+  typename Target::Shape shape_;
   Field field_ = kDtype;
   unsigned seen_ = 0;  // Fields
   std::array<uint64_t, 2> offsets_{};

@@ -71,7 +71,7 @@ class LayeredTrainer {
     return side == Side::kKeys ? progress.part(0.0, middle) : progress.part(middle, 1.0);
   }
   /// Drops the layer's tokens.
-  void finish(int32_t layer, Model::Layer&& trained) {
+  void finish(int32_t layer, typename Model::Layer&& trained) {
     result_.layers[static_cast<size_t>(layer)] = std::move(trained);
     tokens_[static_cast<size_t>(layer)] = no_tokens();
   }
