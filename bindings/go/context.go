@@ -103,6 +103,19 @@ func (x *Context) SetStream(stream uintptr) error {
 	return c.end(raw.ContextSetStream(x.raw, stream, &c.err), x.fail)
 }
 
+// FileType tells what a file in memory holds, to hand it to the method that loads it; [FileUnknown] is no error.
+func (x *Context) FileType(file []byte) (kind FileKind, err error) {
+	if len(file) == 0 {
+		return FileUnknown, nil
+	}
+	if err := x.lock(shared); err != nil {
+		return FileUnknown, err
+	}
+	defer x.unlock(shared)
+	c := acquire()
+	return kind, c.end(raw.FileType(x.raw, bytesOf(file), uintptr(len(file)), &kind, &c.err), x.fail)
+}
+
 // requireMemory checks that a method fits the memory of the context's device.
 func (x *Context) requireMemory(onDevice bool, method string) error {
 	switch {

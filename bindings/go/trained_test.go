@@ -15,9 +15,10 @@ func TestTrainedFilesAreLoadedDescribedUsedAndSaved(t *testing.T) {
 	options := kvq.NewCacheOptions(6, 4, 2, 128)
 	for _, it := range []struct {
 		file, policy string
+		kind         kvq.FileKind
 		load         func(file []byte) (save func() ([]byte, error), close func() error)
 	}{
-		{"commvq-2bit", "commvq", func(file []byte) (func() ([]byte, error), func() error) {
+		{"commvq-2bit", "commvq", kvq.FileCodebook, func(file []byte) (func() ([]byte, error), func() error) {
 			it := must(x.LoadCodebook(file))(t)
 			info, layer := must(it.Describe())(t), must(it.DescribeLayer(5))(t)
 			if info.Layers != 6 || info.HeadDim != 128 || layer.KeyStageErrors[info.KeyStages-1] != layer.KeyError {
@@ -28,7 +29,7 @@ func TestTrainedFilesAreLoadedDescribedUsedAndSaved(t *testing.T) {
 			options.Codebook = it
 			return it.Save, it.Close
 		}},
-		{"centres", "gs2+centres", func(file []byte) (func() ([]byte, error), func() error) {
+		{"centres", "gs2+centres", kvq.FileCentres, func(file []byte) (func() ([]byte, error), func() error) {
 			it := must(x.LoadCentres(file))(t)
 			if info, layer := must(it.Describe())(t), must(it.DescribeLayer(5))(t); info.Layers != 6 || layer.KeyResidual <= 0 {
 				t.Fatalf("the centres say %+v, a layer %+v", info, layer)
@@ -36,7 +37,7 @@ func TestTrainedFilesAreLoadedDescribedUsedAndSaved(t *testing.T) {
 			options.Centres = it
 			return it.Save, it.Close
 		}},
-		{"moqae", "{version: 1, router: {experts: [fp16, int4, int2]}}", func(file []byte) (func() ([]byte, error), func() error) {
+		{"moqae", "{version: 1, router: {experts: [fp16, int4, int2]}}", kvq.FileRouter, func(file []byte) (func() ([]byte, error), func() error) {
 			it := must(x.LoadRouter(file))(t)
 			if info, group := must(it.Describe())(t), must(it.DescribeGroup(1))(t); info.Method != kvq.RouterLabel || group.FirstLayer != 3 {
 				t.Fatalf("the routers say %+v, a group %+v", info, group)
@@ -48,6 +49,9 @@ func TestTrainedFilesAreLoadedDescribedUsedAndSaved(t *testing.T) {
 		file, err := os.ReadFile("../../models/demo/" + it.file + ".safetensors")
 		if err != nil {
 			t.Skip("this copy of the module has no ../../models/demo")
+		}
+		if kind := must(x.FileType(file))(t); kind != it.kind {
+			t.Fatalf("%s is of kind %d", it.file, kind)
 		}
 		policy := must(x.LoadPolicy(it.policy))(t)
 		_, err = x.NewCache(options, policy)
@@ -62,6 +66,9 @@ func TestTrainedFilesAreLoadedDescribedUsedAndSaved(t *testing.T) {
 		_, err = x.NewCache(options, policy)
 		requireError(t, err, kvq.ErrClosed)
 		options = kvq.NewCacheOptions(6, 4, 2, 128)
+	}
+	if kind := must(x.FileType(nil))(t); kind != kvq.FileUnknown {
+		t.Fatalf("an empty file is of kind %d", kind)
 	}
 	_, err := x.LoadCentres([]byte("no centres"))
 	requireError(t, err, kvq.ErrFormat)

@@ -85,5 +85,19 @@ namespace Kvq
             using (Use it = Use(alone: true))
                 Call.Check(Native.kvq_context_set_stream(it, stream, &error), &error, Hooks);
         }
+
+        /// <summary>See <see cref="Native.kvq_file_type"/>.</summary>
+        /// <param name="file">The bytes of the file.</param>
+        /// <returns>What it holds, <see cref="FileKind.Unknown"/> too.</returns>
+        public FileKind FileType(byte[] file)
+        {
+            var error = Call.Error();
+            byte[] bytes = Files.NotEmpty(file, nameof(file));
+            FileKind kind;
+            using (Use it = Use())
+            fixed (byte* data = bytes)
+                Call.Check(Native.kvq_file_type(it, data, (UIntPtr)file.Length, &kind, &error), &error, Hooks);
+            return kind;
+        }
     }
 }

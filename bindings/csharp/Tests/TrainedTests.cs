@@ -14,14 +14,16 @@ namespace Kvq.Tests
         }
 
         /// A file of the demonstration model is saved unchanged; a policy that needs it refuses a cache without it.
-        static void LoadedSavedAndUsed<T>(string file, string yaml, Func<Context, byte[], T> load, Func<T, byte[]> save,
-            Action<CacheOptions, T> set, Action<T> described) where T : NativeObject
+        static void LoadedSavedAndUsed<T>(FileKind kind, string file, string yaml, Func<Context, byte[], T> load,
+            Func<T, byte[]> save, Action<CacheOptions, T> set, Action<T> described) where T : NativeObject
         {
             var options = new CacheOptions { NLayers = 6, QHeads = 4, KvHeads = 2, HeadDim = 128 };
             using (var context = new Context())
             using (Policy policy = Policy.Load(context, yaml))
             using (T it = load(context, Demo(file)))
             {
+                Test.Equal(kind, context.FileType(Demo(file)), "kind of file");
+                Test.Equal(FileKind.Unknown, context.FileType(new byte[0]), "kind of an empty file");
                 Test.Equal(Convert.ToBase64String(Demo(file)), Convert.ToBase64String(save(it)), "the file");
                 described(it);
                 Test.Refused(Status.Argument, "", () => new Cache(context, options, policy));
@@ -37,8 +39,8 @@ namespace Kvq.Tests
             }
         }
 
-        public static void Codebooks() => LoadedSavedAndUsed("commvq-2bit", "commvq", Codebook.Load, it => it.Save(),
-            (options, it) => options.Codebook = it, it =>
+        public static void Codebooks() => LoadedSavedAndUsed(FileKind.Codebook, "commvq-2bit", "commvq",
+            Codebook.Load, it => it.Save(), (options, it) => options.Codebook = it, it =>
             {
                 CodebookInfo info = it.Describe();
                 CodebookLayerInfo layer = it.DescribeLayer(5);
@@ -48,14 +50,14 @@ namespace Kvq.Tests
                 Test.Refused(Status.Argument, "layer", () => it.DescribeLayer(6));
             });
 
-        public static void Centres_of_a_model() => LoadedSavedAndUsed("centres", "gs2+centres", Centres.Load,
-            it => it.Save(), (options, it) => options.Centres = it, it =>
+        public static void Centres_of_a_model() => LoadedSavedAndUsed(FileKind.Centres, "centres", "gs2+centres",
+            Centres.Load, it => it.Save(), (options, it) => options.Centres = it, it =>
             {
                 Test.Equal(6, it.Describe().NLayers, "layers");
                 Test.True(it.DescribeLayer(5).Present && it.DescribeLayer(5).KeyResidual > 0, "residual of keys");
             });
 
-        public static void Routers() => LoadedSavedAndUsed("moqae",
+        public static void Routers() => LoadedSavedAndUsed(FileKind.Router, "moqae",
             "{version: 1, router: {experts: [fp16, int4, int2]}}", Router.Load, it => it.Save(),
             (options, it) => options.Router = it, it =>
             {

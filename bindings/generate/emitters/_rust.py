@@ -73,6 +73,8 @@ class Documentation:
         self.names = {one["name"] for group in ("enumerations", "handles", "hooks", "structs", "functions", "constants")
                       for one in api[group] if one["name"]}
         self.names |= {value["name"] for one in api["enumerations"] for value in one["values"]}
+        self.experimental = {one["name"] for group in ("handles", "hooks", "structs", "functions")
+                             for one in api[group] if one["experimental"]}
         self.fields = {one["name"]: {field["name"] for field in one["fields"]} for one in api["structs"]}
         self.paths = paths
 
@@ -88,6 +90,8 @@ class Documentation:
         name, field = match[1], match[2] or ""
         if name not in self.names or field and field not in self.fields.get(name, ()):
             return match[0]
+        if name in self.experimental and not match[0].startswith("::"):
+            return "`%s`" % name  # named where its feature may be off
         return self.link(name, field)
 
     def prose(self, text):

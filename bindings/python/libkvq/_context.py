@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from ctypes import byref, sizeof
+from ctypes import byref, c_int32, sizeof
 from typing import Any, Callable, List, Optional
 
 from . import _native
-from ._arrays import HOST
+from ._arrays import HOST, bytes_of
 from ._errors import assign, call
+from ._handle import Data
 from ._hooks import Hooks, LogHook, ParallelForHook
 from ._infos import DeviceInfo
 from ._objects import ContextMethods
-from ._text import encoded, text, value_of
+from ._text import encoded, name_of, text, value_of
 
 
 class Context(ContextMethods):
@@ -91,6 +92,16 @@ class Context(ContextMethods):
         with self._alone() as pointer:
             self._call(_native.kvq_context_set_stream, pointer, stream_address(stream))
             self._stream = stream
+
+    def file_type(self, data: Data) -> str:
+        """Tell what the bytes of a file hold: "policy", "codebook", "centres", "router", "matrix", "snapshot", "plan"
+        or "unknown".
+        """
+        address, size, _view = bytes_of("data", data)
+        kind = c_int32()
+        with self._shared() as pointer:
+            self._call(_native.kvq_file_type, pointer, address, size, byref(kind))
+        return name_of(_native.kvq_file_kind, kind.value)
 
 
 def stream_address(stream: Any) -> Optional[int]:

@@ -24,12 +24,13 @@ def test_forks_are_cut_and_leave_their_parent_as_it_is(cache, filled, random):
     assert filled.save() == snapshot
 
 
-def test_snapshots_round_trip(cache, filled):
+def test_snapshots_round_trip(context, cache, filled):
     data = filled.save()
     for kind in (bytes, bytearray, memoryview):
         again = cache.load(kind(data))
         assert again.save() == data
         assert again.length(1) == 100
+    assert context.file_type(data) == "snapshot" and context.file_type(b"") == "unknown"
     with pytest.raises(libkvq.KvqFormatError):
         cache.load(data[:-1])
     with pytest.raises(libkvq.KvqFormatError):

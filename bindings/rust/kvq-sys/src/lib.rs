@@ -229,7 +229,7 @@ pub const KVQ_FILE_MATRIX: kvq_file_kind = 5;
 /// A sequence, for [`kvq_sequence_load`].
 pub const KVQ_FILE_SNAPSHOT: kvq_file_kind = 6;
 
-/// YAML for [`kvq_plan_load`], which is experimental.
+/// YAML for `kvq_plan_load`, which is experimental.
 pub const KVQ_FILE_PLAN: kvq_file_kind = 7;
 
 /// Training of value codes, and the source of the initial bits when values are encoded.
@@ -2706,7 +2706,7 @@ extern "C" {
     /// Fill with defaults. The three sizes (`n_layers`, `kv_heads`, `head_dim`) stay 0 and must be set.
     ///
     /// - `options`: (may be NULL)
-    /// - `size`: sizeof([`kvq_codebook_trainer_options`]).
+    /// - `size`: sizeof(`kvq_codebook_trainer_options`).
     ///
     /// Threads: any.
     ///
@@ -2826,7 +2826,7 @@ extern "C" {
     /// Fill with defaults. The three sizes (`n_layers`, `kv_heads`, `head_dim`) stay 0 and must be set.
     ///
     /// - `options`: (may be NULL)
-    /// - `size`: sizeof([`kvq_centres_trainer_options`]).
+    /// - `size`: sizeof(`kvq_centres_trainer_options`).
     ///
     /// Threads: any.
     ///
@@ -2928,7 +2928,7 @@ extern "C" {
     /// Fill with defaults. `mean_bits` stays 0 and must be set for labels.
     ///
     /// - `options`: (may be NULL)
-    /// - `size`: sizeof([`kvq_router_trainer_options`]).
+    /// - `size`: sizeof(`kvq_router_trainer_options`).
     ///
     /// Threads: any.
     ///
@@ -3047,7 +3047,7 @@ extern "C" {
     /// Fill with defaults.
     ///
     /// - `problem`: (may be NULL)
-    /// - `size`: sizeof([`kvq_plan_problem`]).
+    /// - `size`: sizeof(`kvq_plan_problem`).
     ///
     /// Threads: any.
     ///
@@ -3083,7 +3083,7 @@ extern "C" {
     /// Fill with defaults. The sizes and arrays stay 0 and must be set.
     ///
     /// - `options`: (may be NULL)
-    /// - `size`: sizeof([`kvq_plan_fusion_options`]).
+    /// - `size`: sizeof(`kvq_plan_fusion_options`).
     ///
     /// Threads: any.
     ///
@@ -3184,7 +3184,7 @@ extern "C" {
     /// Fill with defaults.
     ///
     /// - `content`: (may be NULL)
-    /// - `size`: sizeof([`kvq_plan_content`]).
+    /// - `size`: sizeof(`kvq_plan_content`).
     ///
     /// Threads: any.
     ///

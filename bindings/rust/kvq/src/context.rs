@@ -5,7 +5,7 @@ use crate::error::require_version;
 use crate::generated::docs::header;
 use crate::generated::options::setters;
 use crate::hooks::Hooks;
-use crate::{ContextInfo, Device, DeviceAllocator, DeviceInfo, Error, HostAllocator, LogLevel, Result};
+use crate::{ContextInfo, Device, DeviceAllocator, DeviceInfo, Error, FileKind, HostAllocator, LogLevel, Result};
 use kvq_sys as sys;
 use std::fmt;
 use std::os::raw::c_void;
@@ -162,6 +162,16 @@ impl Context {
     pub unsafe fn set_stream(&self, stream: *mut c_void) -> Result<()> {
         // SAFETY: guaranteed by the caller.
         self.call(|error| unsafe { sys::kvq_context_set_stream(self.raw(), stream, error) })
+    }
+
+    #[doc = header!(kvq_file_type)]
+    pub fn file_type(&self, bytes: &[u8]) -> Result<FileKind> {
+        let mut kind = sys::KVQ_FILE_UNKNOWN;
+        // SAFETY: the slice has this length and lives until the call returns.
+        self.call(|error| unsafe {
+            sys::kvq_file_type(self.raw(), bytes.as_ptr().cast(), bytes.len(), &mut kind, error)
+        })?;
+        Ok(FileKind::from_code(kind))
     }
 
     /// Returns the C handle, which this object owns and destroys.

@@ -1,7 +1,7 @@
 //! Codebooks, centres and routers of the demonstration model.
 mod common;
 use common::*;
-use kvq::{Cache, CacheOptions, Centres, Codebook, Policy, Router, RouterMethod, Status};
+use kvq::{Cache, CacheOptions, Centres, Codebook, FileKind, Policy, Router, RouterMethod, Status};
 use std::fs;
 
 fn shape() -> CacheOptions {
@@ -9,9 +9,16 @@ fn shape() -> CacheOptions {
 }
 
 /// A file is saved unchanged; a policy that needs it refuses a cache without it.
-fn used(file: &str, policy: &str, load: impl Fn(&kvq::Context, &[u8]) -> kvq::Result<(Vec<u8>, CacheOptions)>) {
+fn used(
+    kind: FileKind,
+    file: &str,
+    policy: &str,
+    load: impl Fn(&kvq::Context, &[u8]) -> kvq::Result<(Vec<u8>, CacheOptions)>,
+) {
     let context = context();
     let bytes = fs::read(repository().join("models/demo").join(file)).unwrap();
+    assert_eq!(context.file_type(&bytes).unwrap(), kind);
+    assert_eq!(context.file_type(&[]).unwrap(), FileKind::Unknown);
     let (saved, options) = load(&context, &bytes).unwrap();
     assert_eq!(saved, bytes);
     let policy = Policy::load(&context, policy).unwrap();
@@ -22,7 +29,7 @@ fn used(file: &str, policy: &str, load: impl Fn(&kvq::Context, &[u8]) -> kvq::Re
 
 #[test]
 fn a_codebook_is_read_described_used_and_written_again() {
-    used("commvq-2bit.safetensors", "commvq", |context, bytes| {
+    used(FileKind::Codebook, "commvq-2bit.safetensors", "commvq", |context, bytes| {
         let codebook = Codebook::load(context, bytes)?;
         let (info, layer) = (codebook.describe()?, codebook.describe_layer(5)?);
         assert_eq!((info.n_layers, info.head_dim, layer.present), (6, 128, true));
@@ -34,7 +41,7 @@ fn a_codebook_is_read_described_used_and_written_again() {
 
 #[test]
 fn centres_are_read_described_used_and_written_again() {
-    used("centres.safetensors", "gs2+centres", |context, bytes| {
+    used(FileKind::Centres, "centres.safetensors", "gs2+centres", |context, bytes| {
         let centres = Centres::load(context, bytes)?;
         let layer = centres.describe_layer(5)?;
         assert!(centres.describe()?.n_layers == 6 && layer.present && layer.key_residual > 0.0);
@@ -44,15 +51,20 @@ fn centres_are_read_described_used_and_written_again() {
 
 #[test]
 fn a_router_is_read_described_used_and_written_again() {
-    used("moqae.safetensors", "{version: 1, router: {experts: [fp16, int4, int2]}}", |context, bytes| {
-        let router = Router::load(context, bytes)?;
-        let (info, group) = (router.describe()?, router.describe_group(1)?);
-        assert_eq!(
-            (info.method, info.experts.as_str(), group.first_layer),
-            (RouterMethod::Label, "fp16, int4, int2", 3)
-        );
-        Ok((router.save()?, shape().router(&router)))
-    });
+    used(
+        FileKind::Router,
+        "moqae.safetensors",
+        "{version: 1, router: {experts: [fp16, int4, int2]}}",
+        |context, bytes| {
+            let router = Router::load(context, bytes)?;
+            let (info, group) = (router.describe()?, router.describe_group(1)?);
+            assert_eq!(
+                (info.method, info.experts.as_str(), group.first_layer),
+                (RouterMethod::Label, "fp16, int4, int2", 3)
+            );
+            Ok((router.save()?, shape().router(&router)))
+        },
+    );
 }
 
 /// Experimental functions are called through the raw layer, with the handle of an object.
