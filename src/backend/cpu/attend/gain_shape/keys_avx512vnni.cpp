@@ -12,7 +12,7 @@ namespace {
 
 /// Products of the page's mean with every row.
 template <int kRows>
-inline __m128 mean_products(const SideLayout& layout, const std::byte* data, const RoundedQueries& q) {
+HWY_INLINE __m128 mean_products(const SideLayout& layout, const std::byte* data, const RoundedQueries& q) {
   __m512i sums[kRows];
   HWY_UNROLL(8)
   for (auto& each : sums) each = _mm512_setzero_si512();

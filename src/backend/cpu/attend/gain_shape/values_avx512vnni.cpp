@@ -19,7 +19,7 @@ struct Weights {
 
 /// Adds step · Σ integer in lanes to `sums`.
 template <int kRows>
-inline void weigh(const SideLayout& layout, const std::byte* data, const float* p, Weights& out,
+HWY_INLINE void weigh(const SideLayout& layout, const std::byte* data, const float* p, Weights& out,
                   __m256 (&sums)[kRows]) {
   Gains gains;
   gains.load(layout, data);
