@@ -62,7 +62,7 @@ std::shared_ptr<const Resident> CudaVoting::make_resident(Allocator& allocator,
                                                   std::move(router));
 }
 
-void CudaVoting::vote(std::span<const PageToRoute> pages, const RotationTable& turns, const Resident& router,
+void CudaVoting::vote(std::span<const PageToRoute> pages, const RotationTable& rotations, const Resident& router,
                       int32_t group, std::span<int32_t> counts) {
   const Call call(device_);
   const auto& networks = static_cast<const DeviceRouter&>(router);
@@ -74,7 +74,7 @@ void CudaVoting::vote(std::span<const PageToRoute> pages, const RotationTable& t
                                 .n_pages = static_cast<int32_t>(pages.size()),
                                 .n_experts = networks.shape().n_experts,
                                 .head_dim = networks.shape().head_dim,
-                                .rope = rope_arguments(turns.rope()),
+                                .rope = rope_arguments(rotations.rope()),
                                 .network = networks.network(group),
                                 .counts = counted};
   call.require(launch_vote(arguments, call.stream()), "voting kernel");

@@ -12,7 +12,7 @@ class CudaVoting final : public Voting {
 
   std::shared_ptr<const Resident> make_resident(Allocator& allocator,
                                                 std::shared_ptr<const ModelRouter> router) override;
-  void vote(std::span<const PageToRoute> pages, const RotationTable& turns, const Resident& router, int32_t group,
+  void vote(std::span<const PageToRoute> pages, const RotationTable& rotations, const Resident& router, int32_t group,
             std::span<int32_t> counts) override;
 
  private:

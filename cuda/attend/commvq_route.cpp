@@ -47,10 +47,10 @@ void AttendCall::attend_commvq(LaunchSequences sequences) {
       all_rows * static_cast<size_t>(commvq.sum_parts) * static_cast<size_t>(commvq.tables.values.bits),
       all_rows * static_cast<size_t>(commvq.sum_parts) * 2,
       units * static_cast<size_t>(commvq.output_blocks() * commvq.rows * kCommvqDim)};
-  AttendPlan plan{};
-  plan.partial_floats = std::accumulate(std::begin(sizes), std::end(sizes), size_t{0});
-  plan.tickets = units;
-  space_.reserve(plan, false);
+  AttendLaunch launch{};
+  launch.partial_floats = std::accumulate(std::begin(sizes), std::end(sizes), size_t{0});
+  launch.tickets = units;
+  space_.reserve(launch, false);
   float* next = space_.partials();
   float** const arrays[] = {&commvq.scores, &commvq.maxima, &commvq.sums, &commvq.weights, &commvq.outputs};
   for (size_t i = 0; i < std::size(sizes); ++i) *arrays[i] = std::exchange(next, next + sizes[i]);

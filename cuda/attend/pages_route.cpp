@@ -32,9 +32,9 @@ void AttendCall::attend_pages(LaunchSequences sequences) {
   arguments_.any_centres = any(&PageTable::any_centres);
   const int32_t even_pages = uniform_pages(sequences, batch_.kv_heads);
   arguments_.uniform_pages = batch_.recorded ? -1 : even_pages;
-  const AttendPlan plan = plan_attend(arguments_, even_pages, device_.multiprocessors(), device_.shared_limit());
-  space_.reserve(plan, batch_.recorded);
-  call_.require(launch_attend(plan, arguments_, space_.partials(), space_.tickets(), call_.stream()),
+  const AttendLaunch launch = choose_launch(arguments_, even_pages, device_.multiprocessors(), device_.shared_limit());
+  space_.reserve(launch, batch_.recorded);
+  call_.require(launch_attend(launch, arguments_, space_.partials(), space_.tickets(), call_.stream()),
                 "attention kernel");
 }
 

@@ -28,11 +28,11 @@ class AttendWorkspace final : public Workspace {
     return reinterpret_cast<const float*>(inv_freq_.memory());
   }
   /// Throws if `recorded` and memory would be needed.
-  void reserve(const AttendPlan& plan, bool recorded) {
+  void reserve(const AttendLaunch& launch, bool recorded) {
     constexpr size_t kLeastTickets = 64;
-    growth_.grow(partials_, plan.partial_floats * sizeof(float), false, recorded);
-    if (plan.tickets > 0) {
-      growth_.grow(tickets_, std::max(plan.tickets, kLeastTickets) * sizeof(int32_t), true, recorded);
+    growth_.grow(partials_, launch.partial_floats * sizeof(float), false, recorded);
+    if (launch.tickets > 0) {
+      growth_.grow(tickets_, std::max(launch.tickets, kLeastTickets) * sizeof(int32_t), true, recorded);
     }
     if (recorded) growth_.keep();
   }

@@ -177,19 +177,19 @@ DeviceCodebook::Layer DeviceCodebook::make_layer(Device& device, Allocator& allo
                   .pairing = shape.pairing,
                   .keys = keys,
                   .values = values,
-                  .turns = nullptr};
+                  .rotations = nullptr};
   return layer;
 }
 
 CodebookContext::CodebookContext(Device& device, Allocator& allocator, const Codec& codec_,
                                  const DeviceCodebook& codebook, int32_t layer, const OptionValues& options,
-                                 const RotationTable& turns)
+                                 const RotationTable& rotations)
     : LayerContext(codec_),
-      arrays_(device, allocator, DeviceArrays::bytes_for(turns.digits())),
+      arrays_(device, allocator, DeviceArrays::bytes_for(rotations.digits())),
       tables_(codebook.tables(layer)),
       key_bytes_(codebook.key_bytes(layer)),
       effort_{.beam = options[commvq::kBeam], .flips = options[commvq::kFlips]} {
-  tables_.turns = arrays_.put(turns.digits());
+  tables_.rotations = arrays_.put(rotations.digits());
 }
 
 }  // namespace kvq::cuda

@@ -39,7 +39,7 @@ class DeviceCodebook final : public Resident {
 class CodebookContext final : public LayerContext {
  public:
   CodebookContext(Device& device, Allocator& allocator, const Codec& codec_, const DeviceCodebook& codebook,
-                  int32_t layer, const OptionValues& options, const RotationTable& turns);
+                  int32_t layer, const OptionValues& options, const RotationTable& rotations);
 
   const CodebookTables& tables() const { return tables_; }
   const KeyBytes& key_bytes() const { return key_bytes_; }

@@ -62,22 +62,22 @@ void put_pairs(const Rope& rope, const float* centre, int32_t head_dim, RowWrite
 using CentreVector = std::array<float, kMaxHeadDim>;
 
 /// A row of a Rope table: a slot's rotation within its page, of pairs from `begin` up to `end` alone.
-CentreVector turns_of_slot(const Rope& rope, int32_t slot, int32_t begin, int32_t end) {
-  CentreVector turns{};
-  centred::fill_page_rotation(rope, 0, slot, turns.data());
+CentreVector rotations_of_slot(const Rope& rope, int32_t slot, int32_t begin, int32_t end) {
+  CentreVector rotations{};
+  centred::fill_page_rotation(rope, 0, slot, rotations.data());
   const auto pairs = static_cast<size_t>(rope.pairs());
   for (size_t pair = 0; pair < pairs; ++pair) {
     if (pair >= static_cast<size_t>(begin) && pair < static_cast<size_t>(end)) continue;
-    turns[pair] = 1.0F;
-    turns[pairs + pair] = 0.0F;
+    rotations[pair] = 1.0F;
+    rotations[pairs + pair] = 0.0F;
   }
-  return turns;
+  return rotations;
 }
 
 /// Revolutions without their whole part, in units of 2^-64.
-uint64_t fraction_of_turn(float radians) {
-  const double turns = static_cast<double>(radians) * (0.5 * std::numbers::inv_pi);
-  const double units = (turns - std::floor(turns)) * 0x1p32;
+uint64_t turn_fraction(float radians) {
+  const double rotations = static_cast<double>(radians) * (0.5 * std::numbers::inv_pi);
+  const double units = (rotations - std::floor(rotations)) * 0x1p32;
   const double whole = std::floor(units);
   return (static_cast<uint64_t>(whole) << 32U) + static_cast<uint64_t>((units - whole) * 0x1p32);
 }
@@ -123,11 +123,11 @@ SideArrays::SideArrays(Allocator& allocator, const ModelCentres& centres, int32_
   });
 }
 
-TurnArrays::TurnArrays(Allocator& allocator, const ModelCentres& centres, int32_t layer, const Rope& rope)
-    : page_turns(kPageSlots * rope.table_stride(), 0.0F, StlAllocator<float>(allocator)),
+RotationArrays::RotationArrays(Allocator& allocator, const ModelCentres& centres, int32_t layer, const Rope& rope)
+    : page_rotations(kPageSlots * rope.table_stride(), 0.0F, StlAllocator<float>(allocator)),
       biases(StlAllocator<float>(allocator)) {
   for (int32_t slot = 0; slot < kPageSlots; ++slot) {
-    centred::fill_page_rotation(rope, 0, slot, page_turns.data() + static_cast<size_t>(slot) * rope.table_stride());
+    centred::fill_page_rotation(rope, 0, slot, page_rotations.data() + static_cast<size_t>(slot) * rope.table_stride());
   }
   const int32_t dim = centres.shape.head_dim;
   Vector<float> squares(static_cast<size_t>(dim), 1.0F, StlAllocator<float>(allocator));
@@ -145,7 +145,7 @@ TurnArrays::TurnArrays(Allocator& allocator, const ModelCentres& centres, int32_
 CentreRowArrays::CentreRowArrays(Allocator& allocator, const ModelCentres& centres, int32_t layer, const Rope& rope)
     : keys(StlAllocator<uint16_t>(allocator)),
       values(StlAllocator<uint16_t>(allocator)),
-      slot_turns(StlAllocator<uint16_t>(allocator)),
+      slot_rotations(StlAllocator<uint16_t>(allocator)),
       frequencies(StlAllocator<uint64_t>(allocator)) {
   const CentresShape& shape = centres.shape;
   counts.key_centres = shape.key_centres;
@@ -157,12 +157,12 @@ CentreRowArrays::CentreRowArrays(Allocator& allocator, const ModelCentres& centr
   });
   if (shape.key_centres == 0) return;
   frequencies.resize(static_cast<size_t>(row_width(shape.head_dim) / 2), 0);
-  std::transform(rope.inv_freq.begin(), rope.inv_freq.end(), frequencies.begin(), fraction_of_turn);
+  std::transform(rope.inv_freq.begin(), rope.inv_freq.end(), frequencies.begin(), turn_fraction);
   if (shape.key_centres == 1) {
     put_single_keys(centres, layer, rope);
   } else {
     put_keys(centres, layer, rope);
-    put_slot_turns(rope);
+    put_slot_rotations(rope);
   }
 }
 
@@ -170,9 +170,9 @@ void CentreRowArrays::put_single_keys(const ModelCentres& centres, int32_t layer
   counts.key_rows = kPageSlots;
   for_each_centre(centres, layer, Side::kKeys, [&](const CentreVector& centre, int32_t /*number*/) {
     for (int32_t number = 0; number < kPageSlots; ++number) {
-      CentreVector turned = centre;
-      rope.rotate(turns_of_slot(rope, slot_of_row(number), 0, rope.pairs()).data(), turned.data());
-      put_pairs(rope, turned.data(), centres.shape.head_dim,
+      CentreVector rotated = centre;
+      rope.rotate(rotations_of_slot(rope, slot_of_row(number), 0, rope.pairs()).data(), rotated.data());
+      put_pairs(rope, rotated.data(), centres.shape.head_dim,
                 {add_row(centres.shape.head_dim, keys), row_swizzle(number)});
     }
   });
@@ -184,7 +184,7 @@ void CentreRowArrays::put_keys(const ModelCentres& centres, int32_t layer, const
     if (centred::rotates_fast(rope, pair)) counts.fast_pairs = pair + 1;
   }
   // Slow pairs rotate alike in all slots: any slot's rotation serves.
-  const CentreVector slow = turns_of_slot(rope, 0, counts.fast_pairs, rope.pairs());
+  const CentreVector slow = rotations_of_slot(rope, 0, counts.fast_pairs, rope.pairs());
   for_each_centre(centres, layer, Side::kKeys, [&](CentreVector& centre, int32_t number) {
     rope.rotate(slow.data(), centre.data());
     put_pairs(rope, centre.data(), centres.shape.head_dim,
@@ -192,22 +192,23 @@ void CentreRowArrays::put_keys(const ModelCentres& centres, int32_t layer, const
   });
 }
 
-void CentreRowArrays::put_slot_turns(const Rope& rope) {
+void CentreRowArrays::put_slot_rotations(const Rope& rope) {
   constexpr int32_t kChunk = 8;
-  counts.turn_blocks = (counts.fast_pairs + 31) / 32;
-  const int32_t pairs = 32 * counts.turn_blocks;
-  slot_turns.resize(static_cast<size_t>(kChunk * slot_turn_place(pairs, 0)), 0);
+  counts.rotation_blocks = (counts.fast_pairs + 31) / 32;
+  const int32_t pairs = 32 * counts.rotation_blocks;
+  slot_rotations.resize(static_cast<size_t>(kChunk * slot_rotation_place(pairs, 0)), 0);
   for (int32_t slot = 0; slot < kPageSlots; ++slot) {
-    const CentreVector turns = turns_of_slot(rope, slot, 0, counts.fast_pairs);
+    const CentreVector rotations = rotations_of_slot(rope, slot, 0, counts.fast_pairs);
     const int32_t g = slot_place(slot) / 4;
     const int32_t tile = slot_place(slot) % 4;
     for (int32_t pair = 0; pair < pairs; ++pair) {
-      const bool turned = pair < rope.pairs();
+      const bool rotated = pair < rope.pairs();
       const int32_t lane = 4 * g + pair % 8 / 2;
       const int32_t word = tile % 2 + 2 * (pair % 16 / 8);
-      uint16_t* cosine = slot_turns.data() + kChunk * (slot_turn_place(pair, tile / 2) + lane) + 2 * word + pair % 2;
-      *cosine = half_of(turned ? turns[static_cast<size_t>(pair)] : 1.0F);
-      cosine[kChunk * kPageSlots] = half_of(turned ? turns[static_cast<size_t>(rope.pairs() + pair)] : 0.0F);
+      uint16_t* cosine =
+          slot_rotations.data() + kChunk * (slot_rotation_place(pair, tile / 2) + lane) + 2 * word + pair % 2;
+      *cosine = half_of(rotated ? rotations[static_cast<size_t>(pair)] : 1.0F);
+      cosine[kChunk * kPageSlots] = half_of(rotated ? rotations[static_cast<size_t>(rope.pairs() + pair)] : 0.0F);
     }
   }
 }

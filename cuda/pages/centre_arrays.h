@@ -23,11 +23,11 @@ struct SideArrays {
 };
 
 /// What depends on how a cache rotates keys.
-struct TurnArrays {
-  TurnArrays(Allocator& allocator, const ModelCentres& centres, int32_t layer, const Rope& rope);
+struct RotationArrays {
+  RotationArrays(Allocator& allocator, const ModelCentres& centres, int32_t layer, const Rope& rope);
 
-  Vector<float> page_turns;  // [32] rows
-  Vector<float> biases;      // [kv_heads][padded] as a page rotates centres
+  Vector<float> page_rotations;  // [32] rows
+  Vector<float> biases;          // [kv_heads][padded] as a page rotates centres
 };
 
 /// Rows of one layer's centres, for attention. Arrays of a side without centres are empty.
@@ -36,14 +36,14 @@ struct CentreRowArrays {
 
   Vector<uint16_t> keys;
   Vector<uint16_t> values;
-  Vector<uint16_t> slot_turns;
+  Vector<uint16_t> slot_rotations;
   Vector<uint64_t> frequencies;  // [pairs]: revolutions a position, in units of 2^-64
   CentreRows counts{};           // everything but pointers
 
  private:
   void put_single_keys(const ModelCentres& centres, int32_t layer, const Rope& rope);
   void put_keys(const ModelCentres& centres, int32_t layer, const Rope& rope);
-  void put_slot_turns(const Rope& rope);
+  void put_slot_rotations(const Rope& rope);
 };
 
 }  // namespace kvq::cuda

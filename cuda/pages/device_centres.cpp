@@ -41,23 +41,23 @@ DeviceCentres::DeviceCentres(Device& device, Allocator& allocator, std::shared_p
 CentreContext::CentreContext(Device& device, Allocator& allocator, const Codec& codec_, const DeviceCentres& centres,
                              int32_t layer, const Rope& rope)
     : CentreContext(device, allocator, codec_, centres.tables(layer),
-                    TurnArrays(allocator, centres.centres(), layer, rope),
+                    RotationArrays(allocator, centres.centres(), layer, rope),
                     CentreRowArrays(allocator, centres.centres(), layer, rope)) {}
 
 CentreContext::CentreContext(Device& device, Allocator& allocator, const Codec& codec_, const CentreTables& shared,
-                             const TurnArrays& turns, const CentreRowArrays& rows)
+                             const RotationArrays& rotations, const CentreRowArrays& rows)
     : LayerContext(codec_),
       arrays_(device, allocator,
-              DeviceArrays::bytes_for(turns.biases, turns.page_turns, rows.keys, rows.values, rows.slot_turns,
-                                      rows.frequencies)),
+              DeviceArrays::bytes_for(rotations.biases, rotations.page_rotations, rows.keys, rows.values,
+                                      rows.slot_rotations, rows.frequencies)),
       tables_(shared),
       rows_(rows.counts) {
-  tables_.page_turns = arrays_.put(turns.page_turns);
+  tables_.page_rotations = arrays_.put(rotations.page_rotations);
   tables_.key_search.own_biases = tables_.key_search.biases;
-  tables_.key_search.biases = arrays_.put(turns.biases);
+  tables_.key_search.biases = arrays_.put(rotations.biases);
   rows_.keys = reinterpret_cast<const uint4*>(arrays_.put(rows.keys));
   rows_.values = reinterpret_cast<const uint4*>(arrays_.put(rows.values));
-  rows_.slot_turns = reinterpret_cast<const uint4*>(arrays_.put(rows.slot_turns));
+  rows_.slot_rotations = reinterpret_cast<const uint4*>(arrays_.put(rows.slot_rotations));
   rows_.frequencies = reinterpret_cast<const uint2*>(arrays_.put(rows.frequencies));
   rows_.own_keys = tables_.keys_float;
 }

@@ -44,7 +44,7 @@ class CentreContext final : public LayerContext {
 
  private:
   CentreContext(Device& device, Allocator& allocator, const Codec& codec_, const CentreTables& shared,
-                const TurnArrays& turns, const CentreRowArrays& rows);
+                const RotationArrays& rotations, const CentreRowArrays& rows);
 
   DeviceArrays arrays_;
   CentreTables tables_;

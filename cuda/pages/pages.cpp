@@ -39,14 +39,14 @@ std::shared_ptr<const Resident> CudaPages::make_resident(Allocator& allocator, c
 
 Owned<LayerContext> CudaPages::make_context(Allocator& allocator, const Codec& codec, const Resident& resident,
                                             int32_t layer, const PageFormat& /*format*/, const OptionValues& options,
-                                            const RotationTable& turns) {
+                                            const RotationTable& rotations) {
   const Call call(device_, Call::Reports::kNothing);
   if (has_codebooks(codec)) {
     return make_owned<CodebookContext>(allocator, device_, allocator, codec,
-                                       static_cast<const DeviceCodebook&>(resident), layer, options, turns);
+                                       static_cast<const DeviceCodebook&>(resident), layer, options, rotations);
   }
   return make_owned<CentreContext>(allocator, device_, allocator, codec, static_cast<const DeviceCentres&>(resident),
-                                   layer, turns.rope());
+                                   layer, rotations.rope());
 }
 
 std::byte* CudaPages::allocate(Allocator& allocator, size_t bytes) {

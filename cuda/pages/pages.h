@@ -15,7 +15,7 @@ class CudaPages final : public Pages {
                                                 std::shared_ptr<const Trained> trained) override;
   Owned<LayerContext> make_context(Allocator& allocator, const Codec& codec, const Resident& resident, int32_t layer,
                                    const PageFormat& format, const OptionValues& options,
-                                   const RotationTable& turns) override;
+                                   const RotationTable& rotations) override;
   std::byte* allocate(Allocator& allocator, size_t bytes) override;
   void release(Allocator& allocator, std::byte* data, size_t bytes) noexcept override;
   void read(const PageFormat& format, const std::byte* data, std::byte* host) override;

@@ -11,9 +11,9 @@ float Rope::frequency(float base, int32_t rotary_dim, int32_t pair) {
 void Rope::fill_table(std::span<const int32_t> positions, float* table) const {
   for (const int32_t position : positions) {
     for (int32_t pair = 0; pair < pairs(); ++pair) {
-      const double turned = angle(position, pair);
-      table[pair] = static_cast<float>(std::cos(turned));
-      table[pairs() + pair] = static_cast<float>(std::sin(turned));
+      const double rotation = angle(position, pair);
+      table[pair] = static_cast<float>(std::cos(rotation));
+      table[pairs() + pair] = static_cast<float>(std::sin(rotation));
     }
     table += table_stride();
   }

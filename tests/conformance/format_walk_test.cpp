@@ -104,11 +104,11 @@ double attention_error(const Sequence& sequence, std::span<const float> q, std::
       for (int32_t q_head = head * group; q_head < (head + 1) * group; ++q_head) {
         const size_t row = static_cast<size_t>(query * kShape.q_heads + q_head) * dim;
         const int32_t position = kTokens - kQueries + query;
-        std::vector<double> turned(q.begin() + static_cast<ptrdiff_t>(row),
-                                   q.begin() + static_cast<ptrdiff_t>(row + dim));
-        rotation.apply(turned, position);
+        std::vector<double> rotated(q.begin() + static_cast<ptrdiff_t>(row),
+                                    q.begin() + static_cast<ptrdiff_t>(row + dim));
+        rotation.apply(rotated, position);
         const std::vector<double> expected =
-            kvq_test::attention<float>(rule, turned, position, stored.k, stored.v, positions);
+            kvq_test::attention<float>(rule, rotated, position, stored.k, stored.v, positions);
         for (size_t c = 0; c < dim; ++c) worst = std::max(worst, std::fabs(double{out[row + c]} - expected[c]));
       }
     }

@@ -53,7 +53,7 @@ TEST_CASE("the reference's Hadamard matrix is symmetric, orthonormal and Sylvest
   }
 }
 
-TEST_CASE("the reference's rotation turns each pair by its own angle") {
+TEST_CASE("the reference rotates each pair by its own angle") {
   kvq_cache_options options;
   kvq_cache_options_init(&options, sizeof(options));
   options.head_dim = 8;

@@ -38,9 +38,9 @@ struct Rotation {
       const double angle = position * inv_freq[j];
       double& x = head[first_channel(j)];
       double& y = head[second_channel(j)];
-      const double turned = x * std::cos(angle) - y * std::sin(angle);
+      const double rotated = x * std::cos(angle) - y * std::sin(angle);
       y = x * std::sin(angle) + y * std::cos(angle);
-      x = turned;
+      x = rotated;
     }
   }
 };

@@ -91,7 +91,7 @@ Doubles scores(const llama::ModelConfig& config, const PromptCache& cache, const
       const float* q = layers[static_cast<size_t>(layer)].q.data() + int64_t{row} * config.head_dim;
       Doubles query(q, q + config.head_dim);
       for (double& x : query) x = kvq_test::round_to(x, kvq_test::kHalf);  // as the library keeps it
-      const Doubles weights = attention_weights(turned(config, query, position), keys, seen);
+      const Doubles weights = attention_weights(rotated(config, query, position), keys, seen);
       std::transform(weights.begin(), weights.end(), sum.begin(), sum.begin(), std::plus<>());
     }
   }

@@ -28,7 +28,7 @@ std::vector<json> rows_of(const json& result, const std::string& method) {
   return rows;
 }
 
-/// One head of `heads` of every token, [tokens][head_dim], turned by positions if they are keys.
+/// One head of `heads` of every token, [tokens][head_dim], rotated by positions if they are keys.
 Doubles head_of(const llama::ModelConfig& config, const std::vector<float>& rows, int32_t heads, int32_t head,
                 bool keys) {
   const auto dim = static_cast<size_t>(config.head_dim);
@@ -36,7 +36,7 @@ Doubles head_of(const llama::ModelConfig& config, const std::vector<float>& rows
   int32_t position = 0;
   for (size_t at = static_cast<size_t>(head) * dim; at < rows.size(); at += static_cast<size_t>(heads) * dim) {
     const Doubles row(rows.begin() + static_cast<ptrdiff_t>(at), rows.begin() + static_cast<ptrdiff_t>(at + dim));
-    const Doubles stored = keys ? turned(config, row, position) : row;
+    const Doubles stored = keys ? rotated(config, row, position) : row;
     result.insert(result.end(), stored.begin(), stored.end());
     ++position;
   }

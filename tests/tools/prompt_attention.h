@@ -37,8 +37,8 @@ inline std::vector<PromptTensors> observe(llama::Model& model, const kvq::Contex
   return layers;
 }
 
-/// A query or key turned by its position.
-inline Doubles turned(const llama::ModelConfig& config, std::span<const double> row, int32_t position) {
+/// A query or key rotated by its position.
+inline Doubles rotated(const llama::ModelConfig& config, std::span<const double> row, int32_t position) {
   const auto half = row.size() / 2;
   Doubles result(row.size());
   for (size_t i = 0; i < half; ++i) {
@@ -50,7 +50,7 @@ inline Doubles turned(const llama::ModelConfig& config, std::span<const double> 
 }
 
 /// Attention weights of a query for keys `[tokens][head_dim]`, of which it sees those in `seen`: one weight for each of
-/// these. Both have been turned.
+/// these. Both have been rotated.
 inline Doubles attention_weights(const Doubles& q, const Doubles& keys, const std::vector<int32_t>& seen) {
   Doubles weights;
   for (const int32_t slot : seen) {

@@ -125,7 +125,7 @@ constexpr CentreCounts kCounts[] = {{1, 1}, {2, 5}, {256, 256}, {17, 1}};
 
 }  // namespace
 
-TEST_CASE("vectors are stored relative to the nearest centre, keys' turned as the page says, without bias") {
+TEST_CASE("vectors are stored relative to the nearest centre, keys' rotated as the page says, without bias") {
   const kvq_test::Context context = kvq_test::make_context();
   for (const Shape& shape : kShapes) {
     CAPTURE(shape.head_dim);
@@ -284,12 +284,12 @@ TEST_CASE("attention to pages around centres is that to what they decode to") {
                 const std::vector<double> v = decoded(sequence, head / group, Side::kValues);
                 for (int32_t query = 0; query < 2; ++query) {
                   const size_t row = static_cast<size_t>((query * options.q_heads + head) * dim);
-                  const std::vector<double> turned = turned_centre(*cache, q.data() + row, at[query], nullptr);
+                  const std::vector<double> rotated = turned_centre(*cache, q.data() + row, at[query], nullptr);
                   std::vector<double> expected(static_cast<size_t>(dim));
                   double sum = 0.0;
                   for (int32_t t = 0; t < kTokens && tokens.positions[static_cast<size_t>(t)] <= at[query]; ++t) {
                     const size_t token = static_cast<size_t>(t * dim);
-                    const double weight = std::exp(product(turned.data(), &k[token], dim) / std::sqrt(1.0 * dim));
+                    const double weight = std::exp(product(rotated.data(), &k[token], dim) / std::sqrt(1.0 * dim));
                     sum += weight;
                     for (size_t i = 0; i < expected.size(); ++i) expected[i] += weight * v[token + i];
                   }

@@ -49,8 +49,8 @@ double excess_of_group(const std::vector<double>& numbers, const std::vector<dou
 std::vector<double> rotated(const std::vector<double>& rows, int32_t head_dim) {
   std::vector<double> result;
   for (auto row = rows.begin(); row != rows.end(); row += head_dim) {
-    const std::vector<double> turned = kvq_test::hadamard({row, row + head_dim});
-    result.insert(result.end(), turned.begin(), turned.end());
+    const std::vector<double> rotated = kvq_test::hadamard({row, row + head_dim});
+    result.insert(result.end(), rotated.begin(), rotated.end());
   }
   return result;
 }

@@ -130,8 +130,8 @@ TEST_CASE("the centres of the four tokens that a GPU's lane takes are one aligne
       const std::byte* host = page.data() + format.offset(side);
       const std::byte* of_device = device.data() + (keys ? 0 : places.values_at);
       if (keys) {
-        const std::byte* turn = of_device + places.keys.numbers + 2 * kvq::kKeySlotRotation;
-        CHECK(std::equal(turn, turn + 2, host + layout.slot_rotation_offset()));
+        const std::byte* rotation = of_device + places.keys.numbers + 2 * kvq::kKeySlotRotation;
+        CHECK(std::equal(rotation, rotation + 2, host + layout.slot_rotation_offset()));
       }
       if (count == 1) continue;
       const int32_t indices = keys ? places.keys.centres : places.values.centres;
@@ -180,7 +180,7 @@ kvq::Rope four_pairs(kvq::Allocator& allocator) {
 }
 
 /// Rotation of a pair by the middle of a page that starts at position 0 (CentreTurns), or by the slot.
-std::complex<double> page_turn(double frequency, int32_t slot) {
+std::complex<double> page_rotation(double frequency, int32_t slot) {
   if (frequency * kPageSlots > 1.0) return std::polar(1.0, slot * frequency);
   double mean = 0.0;
   for (int32_t each = 0; each < kPageSlots; ++each) mean += std::cos((each - 15.5) * frequency) / kPageSlots;
@@ -223,7 +223,7 @@ TEST_CASE("rows of values' centres are rotated") {
   }
 }
 
-TEST_CASE("rows of keys' centres stand where the middle of a page turns what turns slowly") {
+TEST_CASE("rows of keys' centres stand where the middle of a page rotations what rotations slowly") {
   kvq::Allocator allocator({}, UINT64_MAX);
   const kvq::ModelCentres centres = random_centres(allocator, 48, 3, 0);
   const kvq::Rope rope = four_pairs(allocator);
@@ -232,8 +232,8 @@ TEST_CASE("rows of keys' centres stand where the middle of a page turns what tur
   CHECK(rows.counts.fast_pairs == 3);
   for (int32_t row = 0; row < kKvHeads * 3; ++row) {
     for (int32_t pair = 0; pair < 24; ++pair) {
-      const std::complex<double> turn = pair == 3 ? page_turn(0.001, 0) : 1.0;
-      check_pair(rows, row, row % 3, pair, pair_of(centres.layers.front().numbers->keys, row, pair) * turn);
+      const std::complex<double> rotation = pair == 3 ? page_rotation(0.001, 0) : 1.0;
+      check_pair(rows, row, row % 3, pair, pair_of(centres.layers.front().numbers->keys, row, pair) * rotation);
     }
   }
   // Slots rotate the others.
@@ -241,13 +241,13 @@ TEST_CASE("rows of keys' centres stand where the middle of a page turns what tur
     const int32_t g = kvq::cuda::slot_place(slot) / 4;
     const int32_t tile = kvq::cuda::slot_place(slot) % 4;
     for (int32_t pair = 0; pair < 32; ++pair) {
-      const std::complex<double> turn =
-          pair < 3 ? page_turn(static_cast<double>(rope.inv_freq[static_cast<size_t>(pair)]), slot) : 1.0;
-      const int32_t vector = kvq::cuda::slot_turn_place(pair, tile / 2) + 4 * g + pair % 8 / 2;
+      const std::complex<double> rotation =
+          pair < 3 ? page_rotation(static_cast<double>(rope.inv_freq[static_cast<size_t>(pair)]), slot) : 1.0;
+      const int32_t vector = kvq::cuda::slot_rotation_place(pair, tile / 2) + 4 * g + pair % 8 / 2;
       const int32_t within = 2 * (tile % 2 + pair % 16 / 8 * 2) + pair % 2;
       const auto at = static_cast<size_t>(8 * vector + within);
-      CHECK(static_cast<double>(kvq::from_float16(rows.slot_turns[at])) == half_of(turn.real()));
-      CHECK(static_cast<double>(kvq::from_float16(rows.slot_turns[at + 8 * 32])) == half_of(turn.imag()));
+      CHECK(static_cast<double>(kvq::from_float16(rows.slot_rotations[at])) == half_of(rotation.real()));
+      CHECK(static_cast<double>(kvq::from_float16(rows.slot_rotations[at + 8 * 32])) == half_of(rotation.imag()));
     }
   }
 }
@@ -258,7 +258,7 @@ TEST_CASE("a single centre of keys has a row for each slot of a page") {
   const kvq::Rope rope = four_pairs(allocator);
   const kvq::cuda::CentreRowArrays rows(allocator, centres, 0, rope);
   REQUIRE(rows.counts.key_rows == kPageSlots);
-  CHECK(rows.counts.turn_blocks == 0);
+  CHECK(rows.counts.rotation_blocks == 0);
   std::vector<int32_t> slots;
   for (int32_t row = 0; row < kPageSlots; ++row) {
     const int32_t slot = kvq::cuda::slot_of_row(row);
@@ -266,10 +266,10 @@ TEST_CASE("a single centre of keys has a row for each slot of a page") {
     CHECK(row == 8 * (kvq::cuda::slot_place(slot) % 4) + kvq::cuda::slot_place(slot) / 4);
     for (int32_t head = 0; head < kKvHeads; ++head) {
       for (int32_t pair = 0; pair < 24; ++pair) {
-        const std::complex<double> turn =
-            pair < 4 ? page_turn(static_cast<double>(rope.inv_freq[static_cast<size_t>(pair)]), slot) : 1.0;
+        const std::complex<double> rotation =
+            pair < 4 ? page_rotation(static_cast<double>(rope.inv_freq[static_cast<size_t>(pair)]), slot) : 1.0;
         check_pair(rows, head * kPageSlots + row, row, pair,
-                   pair_of(centres.layers.front().numbers->keys, head, pair) * turn);
+                   pair_of(centres.layers.front().numbers->keys, head, pair) * rotation);
       }
     }
   }
@@ -277,7 +277,7 @@ TEST_CASE("a single centre of keys has a row for each slot of a page") {
   for (int32_t slot = 0; slot < kPageSlots; ++slot) CHECK(slots[static_cast<size_t>(slot)] == slot);
 }
 
-TEST_CASE("fractions of turns say where a position is, far out too") {
+TEST_CASE("fractions of rotations say where a position is, far out too") {
   kvq::Allocator allocator({}, UINT64_MAX);
   const kvq::ModelCentres centres = random_centres(allocator, 48, 1, 0);
   kvq::Rope rope = four_pairs(allocator);
@@ -294,16 +294,16 @@ TEST_CASE("fractions of turns say where a position is, far out too") {
   }
 }
 
-TEST_CASE("a GPU searches the centres as they were trained, and turns slots as pages do") {
+TEST_CASE("a GPU searches the centres as they were trained, and rotations slots as pages do") {
   kvq::Allocator allocator({}, UINT64_MAX);
   const kvq::ModelCentres centres = random_centres(allocator, 48, 3, 2);
   const kvq::Vector<float>& numbers = centres.layers.front().numbers->values;
   const kvq::cuda::SideArrays values(allocator, centres, 0, Side::kValues);
   CHECK(std::equal(values.floats.begin(), values.floats.end(), numbers.begin(), numbers.end()));
-  const kvq::cuda::TurnArrays turns(allocator, centres, 0, four_pairs(allocator));
-  CHECK(turns.page_turns.size() == static_cast<size_t>(kPageSlots * 8));
-  CHECK(static_cast<double>(turns.page_turns[5 * 8]) == doctest::Approx(std::cos(5.0)));
-  CHECK(static_cast<double>(turns.page_turns[5 * 8 + 4]) == doctest::Approx(std::sin(5.0)));
+  const kvq::cuda::RotationArrays rotations(allocator, centres, 0, four_pairs(allocator));
+  CHECK(rotations.page_rotations.size() == static_cast<size_t>(kPageSlots * 8));
+  CHECK(static_cast<double>(rotations.page_rotations[5 * 8]) == doctest::Approx(std::cos(5.0)));
+  CHECK(static_cast<double>(rotations.page_rotations[5 * 8 + 4]) == doctest::Approx(std::sin(5.0)));
 }
 
 TEST_CASE("a side without centres has no arrays on a GPU") {
@@ -313,10 +313,10 @@ TEST_CASE("a side without centres has no arrays on a GPU") {
   CHECK(keys.floats.empty());
   CHECK(keys.rounded.empty());
   const kvq::Rope rope(allocator);
-  CHECK(kvq::cuda::TurnArrays(allocator, centres, 0, rope).page_turns.empty());
+  CHECK(kvq::cuda::RotationArrays(allocator, centres, 0, rope).page_rotations.empty());
   const kvq::cuda::CentreRowArrays rows(allocator, centres, 0, rope);
   CHECK(rows.keys.empty());
-  CHECK(rows.slot_turns.empty());
+  CHECK(rows.slot_rotations.empty());
   CHECK(rows.counts.key_rows == 0);
 }
 

@@ -83,18 +83,18 @@ TEST_CASE("rotations keep lengths and are undone") {
     std::vector<uint8_t> signs(static_cast<size_t>(in) / 8);
     make_signs(3, signs);
     const std::vector<float> x = kvq_test::normal_tensor(static_cast<size_t>(in), 4);
-    std::vector<float> turned = x;
-    rotate(signs, turned);
+    std::vector<float> rotated = x;
+    rotate(signs, rotated);
     double before = 0.0;
     double after = 0.0;
     for (size_t i = 0; i < x.size(); ++i) {
       before += std::pow(static_cast<double>(x[i]), 2.0);
-      after += std::pow(static_cast<double>(turned[i]), 2.0);
+      after += std::pow(static_cast<double>(rotated[i]), 2.0);
     }
     CHECK(after == doctest::Approx(before).epsilon(1e-5));
-    CHECK(turned != x);
-    rotate_back(signs, turned);
-    for (size_t i = 0; i < x.size(); ++i) REQUIRE(std::abs(turned[i] - x[i]) < 1e-5F);
+    CHECK(rotated != x);
+    rotate_back(signs, rotated);
+    for (size_t i = 0; i < x.size(); ++i) REQUIRE(std::abs(rotated[i] - x[i]) < 1e-5F);
     CHECK((in < 128 || kvq::hadamard_block(rotated_together(in)) >= 128));
   }
 }

@@ -9,11 +9,11 @@ namespace kvq::cuda {
 
 /// Rotations of the slots of a page with consecutive positions, as centres of keys need them. Heads of the same 32
 /// tokens share them.
-class PageTurns {
+class PageRotations {
  public:
-  __host__ __device__ static constexpr int32_t bytes(int32_t head_dim) { return TurnTable::bytes(head_dim); }
+  __host__ __device__ static constexpr int32_t bytes(int32_t head_dim) { return SlotRotations::bytes(head_dim); }
 
-  __device__ PageTurns(const AppendArguments& arguments, int32_t head_dim, uint8_t* memory)
+  __device__ PageRotations(const AppendArguments& arguments, int32_t head_dim, uint8_t* memory)
       : a_(arguments), table_(arguments.rope, head_dim, memory) {}
 
   /// Computes the rotations of a page's tokens; a barrier must follow.
@@ -23,19 +23,19 @@ class PageTurns {
     for (int32_t i = thread; i < pairs * (kSlots / kRun); i += threads) {
       const int32_t pair = i % pairs;
       const int32_t begin = i / pairs * kRun;
-      const float2 first = position_turn(page.first_position, static_cast<double>(a_.rope.inv_freq[pair]));
+      const float2 first = position_rotation(page.first_position, static_cast<double>(a_.rope.inv_freq[pair]));
       for (int32_t slot = begin; slot < begin + kRun; ++slot) {
-        const float* within = a_.centres.page_turns + slot * 2 * pairs;
-        table_.put(slot, pair, multiply_turns(first, make_float2(within[pair], within[pairs + pair])));
+        const float* within = a_.centres.page_rotations + slot * 2 * pairs;
+        table_.put(slot, pair, multiply_rotations(first, make_float2(within[pair], within[pairs + pair])));
       }
     }
   }
 
-  __device__ const TurnTable& table() const { return table_; }
+  __device__ const SlotRotations& table() const { return table_; }
 
  private:
   const AppendArguments& a_;
-  const TurnTable table_;
+  const SlotRotations table_;
 };
 
 /// Tokens of a side as bytes [slots][head_dim], in memory that later holds the side as floats. The row padding keeps

@@ -10,20 +10,20 @@ namespace kvq::cuda {
 inline constexpr float kTopByte = 127.0F;
 
 /// Composes two rotations.
-__device__ inline float2 multiply_turns(float2 a, float2 b) {
+__device__ inline float2 multiply_rotations(float2 a, float2 b) {
   return make_float2(a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x);
 }
 
 /// Rotation of a position as in the host's tables (core/rotation_table.h): the product of its digits' rotations.
-__device__ inline float2 position_turn(int32_t position, double frequency) {
+__device__ inline float2 position_rotation(int32_t position, double frequency) {
   constexpr int32_t kDigits = 32;
-  float2 turn = cos_sin(static_cast<double>(position % kDigits) * frequency);
+  float2 rotation = cos_sin(static_cast<double>(position % kDigits) * frequency);
   double unit = kDigits;
   for (position /= kDigits; position > 0; position /= kDigits, unit *= kDigits) {
     const int32_t digit = position % kDigits;
-    if (digit != 0) turn = multiply_turns(turn, cos_sin(static_cast<double>(digit) * unit * frequency));
+    if (digit != 0) rotation = multiply_rotations(rotation, cos_sin(static_cast<double>(digit) * unit * frequency));
   }
-  return turn;
+  return rotation;
 }
 
 /// Position of a slot of a page with gaps.
@@ -103,7 +103,8 @@ class CentreTaker {
   __device__ void take(int32_t used) {
     const auto threads = static_cast<int32_t>(blockDim.x);
     const auto thread = static_cast<int32_t>(threadIdx.x);
-    for (int32_t i = thread; !own_ && i < pairs_; i += threads) first_[i] = position_turn(w_.first_position, theta(i));
+    for (int32_t i = thread; !own_ && i < pairs_; i += threads)
+      first_[i] = position_rotation(w_.first_position, theta(i));
     if (thread < kSlots) indices_[thread] = 0;
     __syncthreads();
     for (int32_t first = thread / 32 * kTogether; first < used; first += threads / 32 * kTogether) {
@@ -132,10 +133,10 @@ class CentreTaker {
   __device__ double theta(int32_t pair) const { return static_cast<double>(a_.rope.inv_freq[pair]); }
   __device__ float* row(int32_t slot) const { return rows_ + slot * (a_.head_dim + 1); }
 
-  __device__ float2 turn(int32_t slot, int32_t pair) const {
-    if (own_) return position_turn(slot_position(a_, w_, slot), theta(pair));
-    const float* within = a_.centres.page_turns + slot * 2 * pairs_;
-    return multiply_turns(first_[pair], make_float2(within[pair], within[pairs_ + pair]));
+  __device__ float2 rotation(int32_t slot, int32_t pair) const {
+    if (own_) return position_rotation(slot_position(a_, w_, slot), theta(pair));
+    const float* within = a_.centres.page_rotations + slot * 2 * pairs_;
+    return multiply_rotations(first_[pair], make_float2(within[pair], within[pairs_ + pair]));
   }
 
   /// Calls `use` with each of the lane's channels of a slot and its value, rotation undone and mean subtracted.
@@ -145,7 +146,7 @@ class CentreTaker {
     for (int32_t pair = lane_; pair < pairs_; pair += 32) {
       const int32_t first = a_.rope.first_channel(pair);
       const int32_t second = a_.rope.partner_of(first);
-      const float2 by = turn(slot, pair);
+      const float2 by = rotation(slot, pair);
       use(first, x[first] * by.x + x[second] * by.y - centres_.mean[first]);
       use(second, x[second] * by.x - x[first] * by.y - centres_.mean[second]);
     }
@@ -203,7 +204,7 @@ class CentreTaker {
     for (int32_t pair = lane_; pair < pairs_; pair += 32) {
       const int32_t first = a_.rope.first_channel(pair);
       const int32_t second = a_.rope.partner_of(first);
-      const float2 by = turn(slot, pair);
+      const float2 by = rotation(slot, pair);
       const float a = centre[first];
       const float b = centre[second];
       x[first] -= a * by.x - b * by.y;

@@ -206,9 +206,9 @@ class PageWriter {
       const int32_t at = channel + e;
       if (at >= a_.rope.rotary_dim) break;
       const int32_t pair = a_.rope.half() ? (at < half ? at : at - half) : at / 2;
-      const float2 turn = angles[pair];
+      const float2 rotation = angles[pair];
       const bool first = a_.rope.half() ? at < half : at % 2 == 0;
-      key[e] = first ? key[e] * turn.x - other[e] * turn.y : other[e] * turn.y + key[e] * turn.x;
+      key[e] = first ? key[e] * rotation.x - other[e] * rotation.y : other[e] * rotation.y + key[e] * rotation.x;
     }
   }
 

@@ -6,11 +6,11 @@
 namespace kvq::cuda {
 
 /// cos and sin of all pairs for 32 slots in the order of the threads' reads: [slots][4][units]{two pairs}.
-class TurnTable {
+class SlotRotations {
  public:
   __host__ __device__ static constexpr int32_t bytes(int32_t head_dim) { return head_dim / 2 * kSlots * 8; }
 
-  __device__ TurnTable(const RopeArguments& rope, int32_t head_dim, void* memory)
+  __device__ SlotRotations(const RopeArguments& rope, int32_t head_dim, void* memory)
       : rope_(rope), units_(head_dim / 16), table_(static_cast<float4*>(memory)) {}
 
   /// Address for a slot; each next slot is `slot_stride()` further.
@@ -21,7 +21,7 @@ class TurnTable {
     return reinterpret_cast<float2*>(table_) + at;
   }
   __device__ int32_t slot_stride() const { return 8 * units_; }
-  __device__ void put(int32_t slot, int32_t pair, float2 turn) const { *place(slot, pair) = turn; }
+  __device__ void put(int32_t slot, int32_t pair, float2 rotation) const { *place(slot, pair) = rotation; }
 
   /// Rotates channels [8·eighths[i], 8·eighths[i] + 8) of a slot, or undoes it with `kBack`.
   template <bool kBack = false>
@@ -36,19 +36,19 @@ class TurnTable {
     if (rope_.half()) {
       if (16 * eighths[0] >= rope_.rotary_dim) return;
 #pragma unroll
-      for (int32_t i = 0; i < 8; ++i) turn<kBack>(angles[i], x[0][i], x[1][i]);
+      for (int32_t i = 0; i < 8; ++i) rotate_pair<kBack>(angles[i], x[0][i], x[1][i]);
     } else {
 #pragma unroll
       for (int32_t i = 0; i < 8; ++i) {
         if (8 * eighths[i / 4] >= rope_.rotary_dim) continue;
-        turn<kBack>(angles[i], x[i / 4][i % 4 * 2], x[i / 4][i % 4 * 2 + 1]);
+        rotate_pair<kBack>(angles[i], x[i / 4][i % 4 * 2], x[i / 4][i % 4 * 2 + 1]);
       }
     }
   }
 
  private:
   template <bool kBack>
-  __device__ static void turn(const float2& angle, float& first, float& second) {
+  __device__ static void rotate_pair(const float2& angle, float& first, float& second) {
     const float x = kBack ? first * angle.x + second * angle.y : first * angle.x - second * angle.y;
     second = kBack ? second * angle.x - first * angle.y : first * angle.y + second * angle.x;
     first = x;
@@ -63,7 +63,7 @@ class TurnTable {
 class Angles {
  public:
   __host__ __device__ static constexpr int32_t bytes(int32_t head_dim) {
-    return TurnTable::bytes(head_dim) + head_dim / 2 * static_cast<int32_t>(sizeof(double2) + sizeof(double));
+    return SlotRotations::bytes(head_dim) + head_dim / 2 * static_cast<int32_t>(sizeof(double2) + sizeof(double));
   }
 
   __device__ Angles(const AppendArguments& arguments, int32_t head_dim, uint8_t* memory)
@@ -105,13 +105,13 @@ class Angles {
     }
   }
 
-  __device__ const TurnTable& table() const { return table_; }
+  __device__ const SlotRotations& table() const { return table_; }
 
  private:
   const AppendArguments& a_;
   double2* steps_;    // [pairs], rotation by one position
   double* inv_freq_;  // [pairs]
-  const TurnTable table_;
+  const SlotRotations table_;
 };
 
 __device__ inline void to_halves(const float (&x)[2][8], __half2 (&halves)[2][4]) {

@@ -28,13 +28,14 @@ __device__ void load_key(const VoteArguments& arguments, const VotingPage& page,
   }
   const RopeArguments& rope = arguments.rope;
   for (int32_t pair = 0; pair < rope.rotary_dim / 2; ++pair) {
-    const float2 turn = cos_sin(static_cast<double>(page.positions[slot]) * static_cast<double>(rope.inv_freq[pair]));
+    const float2 rotation =
+        cos_sin(static_cast<double>(page.positions[slot]) * static_cast<double>(rope.inv_freq[pair]));
     const int32_t first = rope.first_channel(pair);
     const int32_t second = rope.partner_of(first);
     const float x = key[first];
     const float y = key[second];
-    key[first] = x * turn.x + y * turn.y;
-    key[second] = y * turn.x - x * turn.y;
+    key[first] = x * rotation.x + y * rotation.y;
+    key[second] = y * rotation.x - x * rotation.y;
   }
 }
 

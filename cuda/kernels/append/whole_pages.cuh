@@ -35,7 +35,7 @@ class WholePageWriter {
     const int32_t tokens = 2 * kSlots * head_dim * element_bytes(dtype);
     const int32_t whole = Angles::bytes(head_dim) + 2 * plane_bytes(head_dim) + tokens +
                           (kGains ? GainTileWriter::kBytes : 0) +
-                          (kCentred ? PageTurns::bytes(head_dim) + CentreSearcher::bytes(threads(head_dim)) : 0);
+                          (kCentred ? PageRotations::bytes(head_dim) + CentreSearcher::bytes(threads(head_dim)) : 0);
     const int32_t other = Layout{head_dim, pages}.bytes();
     return kWriteBytes + (whole > other ? whole : other);
   }
@@ -74,7 +74,7 @@ class WholePageWriter {
       token_begin = writes_[0].token_begin;
       fetch<true>(writes_[0]);
       fetch<false>(writes_[0]);
-      find_turns(writes_[0]);
+      find_rotations(writes_[0]);
     }
     if (piece < n * kPieces) pieces[piece] = others;
     __syncthreads();
@@ -94,7 +94,7 @@ class WholePageWriter {
       whole &= whole - 1;
       if (write.token_begin != token_begin) {
         token_begin = write.token_begin;
-        find_turns(write);
+        find_rotations(write);
         __syncthreads();
       }
       write_whole(write, whole);
@@ -129,10 +129,10 @@ class WholePageWriter {
     // Hadamard rotation needs a token's channels in order across its threads.
     const bool in_order =
         (head_dim() & (head_dim() - 1)) == 0 && (!a_.rope.half() || a_.rope.rotary_dim % head_dim() == 0);
-    const bool turns_by_slots = write.has_positions != 0 && format.centred_keys();
-    return write.source == 0 && !turns_by_slots && write.token_count == kSlots && (plain || (kHadamard && in_order)) &&
-           (format.group_shift() == 0 || format.values().is_float16()) && is_of_these(format.keys()) &&
-           is_of_these(format.values());
+    const bool rotates_by_slots = write.has_positions != 0 && format.centred_keys();
+    return write.source == 0 && !rotates_by_slots && write.token_count == kSlots &&
+           (plain || (kHadamard && in_order)) && (format.group_shift() == 0 || format.values().is_float16()) &&
+           is_of_these(format.keys()) && is_of_these(format.values());
   }
 
   /// Prefetches the tokens of the first page of `next` meanwhile.
@@ -263,7 +263,7 @@ class WholePageWriter {
   __device__ void round(int32_t head, const __half2 (&halves)[2][4]) const {
     float x[2][8];
     to_floats(halves, x);
-    if (kKeys && a_.rope.rotary_dim > 0) page_turns().table().template rotate<true>(slot_, unit_, eighths_, x);
+    if (kKeys && a_.rope.rotary_dim > 0) page_rotations().table().template rotate<true>(slot_, unit_, eighths_, x);
     searcher().round(kKeys, head, slot_, units(), unit_, eighths_, x, {plane(kKeys), head_dim()});
   }
 
@@ -279,7 +279,7 @@ class WholePageWriter {
       float centre[2][8];
 #pragma unroll
       for (int32_t i = 0; i < 2; ++i) read_eight(from, 0, true, 8 * eighths_[i], centre[i]);
-      if (kKeys && a_.rope.rotary_dim > 0) page_turns().table().rotate(slot_, unit_, eighths_, centre);
+      if (kKeys && a_.rope.rotary_dim > 0) page_rotations().table().rotate(slot_, unit_, eighths_, centre);
 #pragma unroll
       for (int32_t i = 0; i < 16; ++i) x[i / 8][i % 8] -= centre[i / 8][i % 8];
     }
@@ -300,14 +300,14 @@ class WholePageWriter {
   __device__ uint8_t* of_centres() const {
     return staged_ + 2 * kSlots * head_dim() * element_bytes(a_.dtype) + GainTileWriter::kBytes;
   }
-  __device__ PageTurns page_turns() const { return {a_, head_dim(), of_centres()}; }
+  __device__ PageRotations page_rotations() const { return {a_, head_dim(), of_centres()}; }
   __device__ CentreSearcher searcher() const {
-    return {a_, head_dim(), threads(head_dim()), of_centres() + PageTurns::bytes(head_dim())};
+    return {a_, head_dim(), threads(head_dim()), of_centres() + PageRotations::bytes(head_dim())};
   }
 
-  __device__ void find_turns(const DeviceWrite& write) const {
+  __device__ void find_rotations(const DeviceWrite& write) const {
     angles_.find(write, thread_, threads(head_dim()));
-    if constexpr (kCentred) page_turns().find(write, thread_, threads(head_dim()));
+    if constexpr (kCentred) page_rotations().find(write, thread_, threads(head_dim()));
   }
 
   /// Half of the warps encode keys, half values. Synchronizes the block once, when its tiles are in registers: the

@@ -8,29 +8,31 @@ namespace {
 int64_t ceiling(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Chooses which blocks walk which pages.
-void plan_blocks(AttendPlan& plan, const AttendArguments& arguments, int32_t even_pages, int32_t multiprocessors) {
-  const int32_t warps = plan.threads / 32;
-  plan.parts = 1;
-  plan.part_pages = INT32_MAX;
-  plan.blocks = dim3(static_cast<uint32_t>(plan.units / arguments.kv_heads), static_cast<uint32_t>(arguments.kv_heads));
-  if (plan.units > kMaxSplitUnits || plan.units >= 2 * multiprocessors) return;
-  plan.tickets = static_cast<size_t>(plan.units);
-  plan.parts = even_pages < 0 ? 0 : multiprocessors / plan.units;
-  if (plan.parts > 0) {
-    const int64_t in_a_row = std::max<int64_t>(ceiling(int64_t{even_pages} * plan.units, multiprocessors), warps);
-    plan.part_pages = std::max(static_cast<int32_t>(ceiling(even_pages, plan.parts)), warps);
-    if (plan.part_pages > in_a_row + kCrossing) plan.parts = 0;
+void choose_blocks(AttendLaunch& launch, const AttendArguments& arguments, int32_t even_pages,
+                   int32_t multiprocessors) {
+  const int32_t warps = launch.threads / 32;
+  launch.parts = 1;
+  launch.part_pages = INT32_MAX;
+  launch.blocks =
+      dim3(static_cast<uint32_t>(launch.units / arguments.kv_heads), static_cast<uint32_t>(arguments.kv_heads));
+  if (launch.units > kMaxSplitUnits || launch.units >= 2 * multiprocessors) return;
+  launch.tickets = static_cast<size_t>(launch.units);
+  launch.parts = even_pages < 0 ? 0 : multiprocessors / launch.units;
+  if (launch.parts > 0) {
+    const int64_t in_a_row = std::max<int64_t>(ceiling(int64_t{even_pages} * launch.units, multiprocessors), warps);
+    launch.part_pages = std::max(static_cast<int32_t>(ceiling(even_pages, launch.parts)), warps);
+    if (launch.part_pages > in_a_row + kCrossing) launch.parts = 0;
   }
-  if (plan.parts == 0) {
-    plan.blocks = dim3(static_cast<uint32_t>(multiprocessors));
+  if (launch.parts == 0) {
+    launch.blocks = dim3(static_cast<uint32_t>(multiprocessors));
     return;
   }
   if (arguments.uniform_pages >= 0) {
-    plan.parts = std::max(static_cast<int32_t>(ceiling(even_pages, plan.part_pages)), 1);
+    launch.parts = std::max(static_cast<int32_t>(ceiling(even_pages, launch.part_pages)), 1);
   } else {
-    plan.part_pages = 0;
+    launch.part_pages = 0;
   }
-  plan.blocks.z = static_cast<uint32_t>(plan.parts);
+  launch.blocks.z = static_cast<uint32_t>(launch.parts);
 }
 
 }  // namespace
@@ -50,8 +52,8 @@ cudaError_t prepare_attend(int32_t shared_limit) {
   return cudaSuccess;
 }
 
-AttendPlan plan_attend(const AttendArguments& arguments, int32_t even_pages, int32_t multiprocessors,
-                       int32_t shared_limit) {
+AttendLaunch choose_launch(const AttendArguments& arguments, int32_t even_pages, int32_t multiprocessors,
+                           int32_t shared_limit) {
   const int32_t group = arguments.q_heads / arguments.kv_heads;
   int32_t rows = 0;
   for (int32_t i = 0; i < arguments.n_sequences; ++i) {
@@ -77,43 +79,43 @@ AttendPlan plan_attend(const AttendArguments& arguments, int32_t even_pages, int
   const int32_t least = least_ring(chosen);
   const int32_t available = room(chosen);
   const int32_t warps = std::max(1, std::min(chosen.warps, available / least));
-  AttendPlan plan{};
-  plan.kernel = chosen.function;
-  plan.threads = 32 * warps;
-  plan.ring_bytes = available / warps / 128 * 128;
-  plan.shared_bytes = shared_limit - available + warps * plan.ring_bytes;
-  plan.one_row_block = true;
-  plan.single_newest = arguments.query_positions == nullptr && arguments.window == 0;
+  AttendLaunch launch{};
+  launch.kernel = chosen.function;
+  launch.threads = 32 * warps;
+  launch.ring_bytes = available / warps / 128 * 128;
+  launch.shared_bytes = shared_limit - available + warps * launch.ring_bytes;
+  launch.one_row_block = true;
+  launch.single_newest = arguments.query_positions == nullptr && arguments.window == 0;
   int64_t row_blocks = 0;
   for (int32_t i = 0; i < arguments.n_sequences; ++i) {
     const int32_t queries = arguments.sequences[i].query_count;
     const int64_t of_sequence = ceiling(int64_t{queries} * group, chosen.rows);
     row_blocks += of_sequence;
-    plan.one_row_block = plan.one_row_block && of_sequence == 1;
-    plan.single_newest = plan.single_newest && queries == 1;
+    launch.one_row_block = launch.one_row_block && of_sequence == 1;
+    launch.single_newest = launch.single_newest && queries == 1;
   }
-  plan.units = static_cast<int32_t>(row_blocks * arguments.kv_heads);
-  plan_blocks(plan, arguments, even_pages, multiprocessors);
-  plan.partial_floats = plan.tickets == 0 ? 0
-                                          : (static_cast<size_t>(multiprocessors) + plan.tickets) *
-                                                static_cast<size_t>(chosen.rows * (chosen.width + 2));
-  return plan;
+  launch.units = static_cast<int32_t>(row_blocks * arguments.kv_heads);
+  choose_blocks(launch, arguments, even_pages, multiprocessors);
+  launch.partial_floats = launch.tickets == 0 ? 0
+                                              : (static_cast<size_t>(multiprocessors) + launch.tickets) *
+                                                    static_cast<size_t>(chosen.rows * (chosen.width + 2));
+  return launch;
 }
 
-cudaError_t launch_attend(const AttendPlan& plan, AttendArguments& arguments, float* partials, int32_t* tickets,
+cudaError_t launch_attend(const AttendLaunch& launch, AttendArguments& arguments, float* partials, int32_t* tickets,
                           cudaStream_t stream) {
   arguments.partials = partials;
   arguments.tickets = tickets;
   arguments.group = divisor(static_cast<uint32_t>(arguments.q_heads / arguments.kv_heads));
-  arguments.units = plan.units;
-  arguments.parts = plan.parts;
-  arguments.part_pages = plan.part_pages;
-  arguments.one_row_block = plan.one_row_block ? 1 : 0;
-  arguments.single_newest = plan.single_newest ? 1 : 0;
-  arguments.ring_bytes = plan.ring_bytes;
+  arguments.units = launch.units;
+  arguments.parts = launch.parts;
+  arguments.part_pages = launch.part_pages;
+  arguments.one_row_block = launch.one_row_block ? 1 : 0;
+  arguments.single_newest = launch.single_newest ? 1 : 0;
+  arguments.ring_bytes = launch.ring_bytes;
   void* parameters[] = {&arguments};
-  return cudaLaunchKernel(plan.kernel, plan.blocks, dim3(static_cast<uint32_t>(plan.threads)), parameters,
-                          static_cast<size_t>(plan.shared_bytes), stream);
+  return cudaLaunchKernel(launch.kernel, launch.blocks, dim3(static_cast<uint32_t>(launch.threads)), parameters,
+                          static_cast<size_t>(launch.shared_bytes), stream);
 }
 
 }  // namespace kvq::cuda

@@ -71,7 +71,7 @@ struct AttendArguments {
 };
 
 /// Launch configuration of a batch.
-struct AttendPlan {
+struct AttendLaunch {
   const void* kernel;
   int32_t threads;
   dim3 blocks;  // row blocks, KV heads, parts; any number of blocks if parts is 0
@@ -89,12 +89,12 @@ struct AttendPlan {
 /// Raises the shared-memory limit of every kernel, once per device.
 cudaError_t prepare_attend(int32_t shared_limit);
 
-/// `even_pages`: pages of every list when the launch was planned, −1 if they differ.
-AttendPlan plan_attend(const AttendArguments& arguments, int32_t even_pages, int32_t multiprocessors,
-                       int32_t shared_limit);
+/// `even_pages`: pages of every list when the launch is chosen, −1 if they differ.
+AttendLaunch choose_launch(const AttendArguments& arguments, int32_t even_pages, int32_t multiprocessors,
+                           int32_t shared_limit);
 
 /// `tickets` must be zero before the first launch; each launch leaves them zero.
-cudaError_t launch_attend(const AttendPlan& plan, AttendArguments& arguments, float* partials, int32_t* tickets,
+cudaError_t launch_attend(const AttendLaunch& launch, AttendArguments& arguments, float* partials, int32_t* tickets,
                           cudaStream_t stream);
 
 }  // namespace kvq::cuda

@@ -16,32 +16,32 @@
 namespace kvq::cuda {
 
 /// Rotates two pairs of channels in FP16.
-__device__ __forceinline__ void turn_two(uint32_t x, uint32_t y, uint32_t cosine, uint32_t sine, uint32_t& first,
-                                         uint32_t& second) {
-  const uint32_t turned = multiply_add(x, cosine, negated(multiply(y, sine)));
+__device__ __forceinline__ void rotate_two(uint32_t x, uint32_t y, uint32_t cosine, uint32_t sine, uint32_t& first,
+                                           uint32_t& second) {
+  const uint32_t rotated = multiply_add(x, cosine, negated(multiply(y, sine)));
   second = multiply_add(x, sine, multiply(y, cosine));
-  first = turned;
+  first = rotated;
 }
 
 /// Cosine and sine of a position's angle; `frequency` is a fraction of a revolution in units of 2^-64.
-__device__ __forceinline__ float2 turn_at(const uint2& frequency, int32_t position) {
+__device__ __forceinline__ float2 rotation_at(const uint2& frequency, int32_t position) {
   const auto at = static_cast<uint32_t>(position);
-  const uint32_t turn = at * frequency.y + __umulhi(at, frequency.x);
-  const float angle = static_cast<float>(static_cast<int32_t>(turn)) * 1.4629180792671596e-9F;  // 2π / 2^32
+  const uint32_t rotation = at * frequency.y + __umulhi(at, frequency.x);
+  const float angle = static_cast<float>(static_cast<int32_t>(rotation)) * 1.4629180792671596e-9F;  // 2π / 2^32
   return {__cosf(angle), __sinf(angle)};
 }
 
 /// Consecutive places of a block's centre data in shared memory.
 template <typename G>
 struct CentreMemory {
-  uint32_t slot_turns;
+  uint32_t slot_rotations;
   uint32_t keys;
   uint32_t values;
 
   __device__ __forceinline__ CentreMemory(const Block<G>& block) {
     const CentreRows& rows = block.arguments.centres;
-    slot_turns = shared_address(&block.shared) + static_cast<uint32_t>(kCentreRowsAt<G>);
-    keys = slot_turns + (G::kCentres ? static_cast<uint32_t>(turn_bytes(rows)) : 0U);
+    slot_rotations = shared_address(&block.shared) + static_cast<uint32_t>(kCentreRowsAt<G>);
+    keys = slot_rotations + (G::kCentres ? static_cast<uint32_t>(rotation_bytes(rows)) : 0U);
     values = keys + static_cast<uint32_t>(key_row_bytes(rows, G::kWidth));
   }
 };
@@ -59,7 +59,7 @@ __device__ __forceinline__ void load_centres(const Block<G>& block, int32_t head
   };
   if (rows.key_rows > 0) {
     copy(shared_address(shared_centres(block).frequencies), rows.frequencies, 4 * G::kWidth);
-    copy(memory.slot_turns, rows.slot_turns, turn_bytes(rows));
+    copy(memory.slot_rotations, rows.slot_rotations, rotation_bytes(rows));
   }
   if constexpr (!G::kFarCentres) {
     copy(memory.keys, rows.keys + head * rows.key_rows * (G::kWidth / 8), key_row_bytes(rows, G::kWidth));
@@ -69,31 +69,31 @@ __device__ __forceinline__ void load_centres(const Block<G>& block, int32_t head
 
 /// Stores the rotation of a page's first position for the warp.
 template <typename G>
-__device__ __forceinline__ void put_turns(const Block<G>& block, int32_t position, int32_t buffer) {
+__device__ __forceinline__ void put_rotations(const Block<G>& block, int32_t position, int32_t buffer) {
   auto& shared = shared_centres(block);
   const int32_t lane = opaque(block.lane.index);
-  __half* to = shared.turns[block.lane.warp][buffer] + 16 * (lane % 8 / 2) + 2 * (lane / 8) + lane % 2;
+  __half* to = shared.rotations[block.lane.warp][buffer] + 16 * (lane % 8 / 2) + 2 * (lane / 8) + lane % 2;
 #pragma unroll
   for (int32_t i = 0; i < G::kWidth / 64; ++i) {
-    const float2 turn = turn_at(shared.frequencies[lane + 32 * i], position);
-    to[64 * i] = __float2half_rn(turn.x);
-    to[64 * i + 8] = __float2half_rn(turn.y);
+    const float2 rotation = rotation_at(shared.frequencies[lane + 32 * i], position);
+    to[64 * i] = __float2half_rn(rotation.x);
+    to[64 * i + 8] = __float2half_rn(rotation.y);
   }
 }
 
 /// A lane's words of the queries' 32 pairs of block m, rotated back by the page's first position.
 template <typename G>
-struct TurnedQueries {
+struct RotatedQueries {
   uint32_t first[G::kTiles][4];
   uint32_t second[G::kTiles][4];
 
-  __device__ __forceinline__ TurnedQueries(const Block<G>& block, const Lane& lane, int32_t buffer, int32_t m) {
+  __device__ __forceinline__ RotatedQueries(const Block<G>& block, const Lane& lane, int32_t buffer, int32_t m) {
     const auto& shared = shared_centres(block);
-    const auto* turn = reinterpret_cast<const uint4*>(shared.turns[lane.warp][buffer] + 64 * m + 16 * lane.t);
+    const auto* rotation = reinterpret_cast<const uint4*>(shared.rotations[lane.warp][buffer] + 64 * m + 16 * lane.t);
     uint32_t cosine[4];
     uint32_t sine[4];
-    to_array(turn[0], cosine);
-    to_array(turn[1], sine);
+    to_array(rotation[0], cosine);
+    to_array(rotation[1], sine);
 #pragma unroll
     for (int32_t n = 0; n < G::kTiles; ++n) {
       const auto* row = reinterpret_cast<const uint4*>(shared.queries[8 * n + lane.g] + 64 * m + 8 * lane.t);
@@ -102,7 +102,7 @@ struct TurnedQueries {
       to_array(row[0], x);
       to_array(row[4], y);
 #pragma unroll
-      for (int32_t w = 0; w < 4; ++w) turn_two(x[w], y[w], cosine[w], negated(sine[w]), first[n][w], second[n][w]);
+      for (int32_t w = 0; w < 4; ++w) rotate_two(x[w], y[w], cosine[w], negated(sine[w]), first[n][w], second[n][w]);
     }
   }
 };
@@ -164,20 +164,21 @@ class CentreBlocks {
   uint32_t near_[2];
 };
 
-/// Rotates rows of 16 key pairs slot by slot. `turns`: address of the lane's cosines; sines are 512 bytes behind.
-__device__ __forceinline__ void turn_slots(uint32_t turns, uint32_t (&first)[4], uint32_t (&second)[4]) {
+/// Rotates rows of 16 key pairs slot by slot. `rotations`: address of the lane's cosines; sines are 512 bytes behind.
+__device__ __forceinline__ void rotate_slots(uint32_t rotations, uint32_t (&first)[4], uint32_t (&second)[4]) {
   uint32_t cosine[4];
   uint32_t sine[4];
-  to_array(load_shared<uint4>(turns), cosine);
-  to_array(load_shared<uint4>(turns + 512), sine);
+  to_array(load_shared<uint4>(rotations), cosine);
+  to_array(load_shared<uint4>(rotations + 512), sine);
 #pragma unroll
-  for (int32_t i = 0; i < 4; ++i) turn_two(first[i], second[i], cosine[i], sine[i], first[i], second[i]);
+  for (int32_t i = 0; i < 4; ++i) rotate_two(first[i], second[i], cosine[i], sine[i], first[i], second[i]);
 }
 
-/// Adds the products of a page's key centres and the queries to the scores. `turns_buffer` holds the page's rotation.
+/// Adds the products of a page's key centres and the queries to the scores. `rotations_buffer` holds the page's
+/// rotation.
 template <typename G>
 __device__ __forceinline__ void add_page_centres(const Block<G>& block, const Unit& unit, const PageSide<G>& keys,
-                                                 int32_t turns_buffer, const QueryFragments<G>& queries,
+                                                 int32_t rotations_buffer, const QueryFragments<G>& queries,
                                                  Scores<G::kTiles>& scores) {
   Lane lane = keys.lane;
   lane.index = opaque(lane.index);
@@ -191,7 +192,7 @@ __device__ __forceinline__ void add_page_centres(const Block<G>& block, const Un
     numbers = load_shared<uint32_t>(keys.address + static_cast<uint32_t>(keys.layout.keys.centres + 4 * place));
   }
   const Blocks blocks(lane, memory.keys, rows.keys + unit.head * rows.key_rows * (G::kWidth / 8), numbers);
-  const uint32_t turns = memory.slot_turns + static_cast<uint32_t>(16 * lane.index);
+  const uint32_t rotations = memory.slot_rotations + static_cast<uint32_t>(16 * lane.index);
   // Separate sums for the two channels of pairs shorten the dependency chains.
   Scores<G::kTiles> first;
   Scores<G::kTiles> second;
@@ -199,7 +200,7 @@ __device__ __forceinline__ void add_page_centres(const Block<G>& block, const Un
   clear(second);
 #pragma unroll
   for (int32_t m = 0; m < G::kWidth / 64; ++m) {
-    const TurnedQueries<G> q(block, lane, turns_buffer, m);
+    const RotatedQueries<G> q(block, lane, rotations_buffer, m);
 #pragma unroll
     for (int32_t half = 0; half < 2; ++half) {
 #pragma unroll
@@ -210,7 +211,7 @@ __device__ __forceinline__ void add_page_centres(const Block<G>& block, const Un
         blocks.load(static_cast<uint32_t>(8 * m + 4 + 2 * v), half, y);
         const int32_t pair = 32 * m + 16 * v;
         if (G::kCentres && pair < rows.fast_pairs) {
-          turn_slots(turns + static_cast<uint32_t>(16 * slot_turn_place(pair, half)), x, y);
+          rotate_slots(rotations + static_cast<uint32_t>(16 * slot_rotation_place(pair, half)), x, y);
         }
 #pragma unroll
         for (int32_t n = 0; n < G::kTiles; ++n) {
@@ -233,7 +234,7 @@ __device__ __forceinline__ void add_page_centres(const Block<G>& block, const Un
 
 /// Whether a page's keys are rotated by per-slot positions.
 template <typename G>
-__device__ __forceinline__ bool turned_by_own(const PageSide<G>& keys) {
+__device__ __forceinline__ bool rotated_by_slot(const PageSide<G>& keys) {
   static_assert(kKeyLargest == 0 && kKeySlotRotation == 1);
   return load_shared<uint32_t>(keys.address + static_cast<uint32_t>(keys.layout.keys.numbers)) >> 16U != 0;
 }
@@ -259,11 +260,11 @@ __device__ __forceinline__ void add_own_centres(const Block<G>& block, const Uni
   float of_row[G::kRows] = {};
 #pragma unroll 1
   for (int32_t pair = 0; 2 * pair < arguments.head_dim; ++pair) {
-    const float2 turn = turn_at(shared.frequencies[pair], position);
+    const float2 rotation = rotation_at(shared.frequencies[pair], position);
     const float x = __ldg(centre + pair_channel(arguments, pair, 0));
     const float y = __ldg(centre + pair_channel(arguments, pair, 1));
-    const float first = fmaf(x, turn.x, -(y * turn.y));
-    const float second = fmaf(x, turn.y, y * turn.x);
+    const float first = fmaf(x, rotation.x, -(y * rotation.y));
+    const float second = fmaf(x, rotation.y, y * rotation.x);
 #pragma unroll
     for (int32_t row = 0; row < G::kRows; ++row) {
       of_row[row] = fmaf(first, __half2float(shared.queries[row][query_place(pair, 0)]), of_row[row]);

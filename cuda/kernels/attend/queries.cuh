@@ -91,8 +91,9 @@ __device__ __forceinline__ void load_queries(const Block<G>& block, const Unit& 
 #pragma unroll
     for (int32_t i = 0; i < kPairs; ++i) {
       const float2 pair{to_float(loaded.bits[i][0], arguments.q_dtype), to_float(loaded.bits[i][1], arguments.q_dtype)};
-      const float2 turn = cos_sin_fast(static_cast<double>(loaded.position) * static_cast<double>(loaded.inv_freq[i]));
-      x[i] = {fmaf(pair.x, turn.x, -(pair.y * turn.y)), fmaf(pair.x, turn.y, pair.y * turn.x)};
+      const float2 rotation =
+          cos_sin_fast(static_cast<double>(loaded.position) * static_cast<double>(loaded.inv_freq[i]));
+      x[i] = {fmaf(pair.x, rotation.x, -(pair.y * rotation.y)), fmaf(pair.x, rotation.y, pair.y * rotation.x)};
       largest = fmaxf(largest, fmaxf(fabsf(x[i].x), fabsf(x[i].y)));
     }
     largest = __uint_as_float(__reduce_max_sync(kAll, __float_as_uint(largest)));

@@ -41,23 +41,23 @@ __device__ __forceinline__ void prepare_run(const Block<G>& block, FormatCode fo
 
 /// Stores the rotation of the first of `pages`. An empty set is allowed: nothing reads its rotation.
 template <typename G>
-__device__ __forceinline__ void put_page_turns(const Block<G>& block, const Batch& batch, uint32_t pages,
-                                               int32_t buffer) {
-  put_turns(block, static_cast<int32_t>(__shfl_sync(kAll, batch.record.z, first_page(pages) & 31)), buffer);
+__device__ __forceinline__ void put_page_rotations(const Block<G>& block, const Batch& batch, uint32_t pages,
+                                                   int32_t buffer) {
+  put_rotations(block, static_cast<int32_t>(__shfl_sync(kAll, batch.record.z, first_page(pages) & 31)), buffer);
 }
 
 /// Adds the products with centres of keys to a page's scores.
 template <typename K, typename G>
 __device__ __forceinline__ void score_centres(const Block<G>& block, const Unit& unit, const PageSide<G>& keys,
-                                              int32_t at, int32_t turns_buffer, const Walk<G>& walk,
+                                              int32_t at, int32_t rotations_buffer, const Walk<G>& walk,
                                               Scores<G::kTiles>& scores) {
   if constexpr (!PageKind<K>) {
-    if (turned_by_own(keys)) {
+    if (rotated_by_slot(keys)) {
       const DevicePage page = page_at(walk.batch, at);
       return add_own_centres(block, unit, keys, page, walk.batch.base + at * block.lane.warps, walk.queries, scores);
     }
   }
-  add_page_centres(block, unit, keys, turns_buffer, walk.queries, scores);
+  add_page_centres(block, unit, keys, rotations_buffer, walk.queries, scores);
 }
 
 /// Computes the weights of a page's values and adds the weighted sums.
@@ -86,9 +86,9 @@ __device__ __forceinline__ void run_pages(const Block<G>& block, const Unit& uni
                  lane, walk.queries);
   if (layout.format.keys().has_gains()) sum_queries(key_order<K, G>(layout.format.keys()), lane, walk.queries);
   const bool by_side = goes_by_side<K>(ring);
-  int32_t turns_buffer = 0;
+  int32_t rotations_buffer = 0;
   if constexpr (G::kCentre) {
-    if (layout.format.centred_keys()) put_page_turns(block, walk.batch, run, turns_buffer);
+    if (layout.format.centred_keys()) put_page_rotations(block, walk.batch, run, rotations_buffer);
     __syncwarp();
   }
 #pragma unroll 1
@@ -100,9 +100,9 @@ __device__ __forceinline__ void run_pages(const Block<G>& block, const Unit& uni
     K::score(keys, walk.queries, scores);
     if constexpr (G::kCentre) {
       if (layout.format.centred_keys()) {
-        score_centres<K>(block, unit, keys, first_page(run), turns_buffer, walk, scores);
-        turns_buffer ^= 1;
-        put_page_turns(block, walk.batch, run & (run - 1), turns_buffer);  // visible after leave_stage
+        score_centres<K>(block, unit, keys, first_page(run), rotations_buffer, walk, scores);
+        rotations_buffer ^= 1;
+        put_page_rotations(block, walk.batch, run & (run - 1), rotations_buffer);  // visible after leave_stage
       }
     }
     if (by_side) {

@@ -23,20 +23,20 @@ __device__ __forceinline__ float2 code_at(const uint32_t* rows, int64_t i) {
 __device__ __forceinline__ float2 product(float2 a, float2 b) { return {a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x}; }
 
 /// e^{i·position·θ} of a pair, digit by digit as on the host (core/rotation_table.h).
-__device__ __forceinline__ float2 turn_of(const CodebookTables& tables, int32_t position, int32_t pair) {
+__device__ __forceinline__ float2 rotation_of(const CodebookTables& tables, int32_t position, int32_t pair) {
   const int32_t pairs = tables.pairs();
   const auto entry = [&](int32_t row) {
-    const float* from = tables.turns + int64_t{row} * 2 * pairs + pair;
+    const float* from = tables.rotations + int64_t{row} * 2 * pairs + pair;
     return make_float2(__ldg(from), __ldg(from + pairs));
   };
-  float2 turn = entry(position & 31);
+  float2 rotation = entry(position & 31);
   position >>= 5;
   for (int32_t level = 1; position > 0; ++level, position >>= 5) {
     const int32_t digit = position & 31;
     if (digit == 0) continue;
-    turn = product(turn, entry(32 * level + digit));
+    rotation = product(rotation, entry(32 * level + digit));
   }
-  return turn;
+  return rotation;
 }
 
 /// Byte offset of a scalar in an FP16 side on the device.

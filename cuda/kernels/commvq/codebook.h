@@ -72,7 +72,7 @@ struct CodebookTables {
   int32_t pairing;  // kvq_rope
   KeyTables keys;
   ValueTables values;
-  const float* turns;  // as RotationTable: [level][32]{cos, sin}[pairs]
+  const float* rotations;  // as RotationTable: [level][32]{cos, sin}[pairs]
 
   KVQ_HOST_DEVICE int32_t pairs() const { return head_dim / 2; }
   KVQ_HOST_DEVICE int32_t first_channel(int32_t pair) const { return pairing == 1 ? pair : 2 * pair; }

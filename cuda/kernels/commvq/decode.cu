@@ -77,48 +77,48 @@ constexpr int32_t kKeyWarps = kKeyThreads / kWarpLanes;
 constexpr int32_t kKeyPages = 4 * kKeyWarps;  // per block
 
 /// Division of a head's pairs among blocks.
-struct KeyPlan {
+struct PairShare {
   int32_t pairs;   // per block, a power of two
   int32_t groups;  // maximum groups of pairs with common indices that these pairs touch
 
-  static KeyPlan of(const KeyTables& keys, int32_t shared_limit) {
-    KeyPlan plan{kWarpLanes, 0};
-    for (;; plan.pairs /= 2) {
-      plan.groups = std::min((plan.pairs + keys.group - 2) / keys.group + 1, keys.groups);
-      if (plan.pairs == 1 || plan.shared_bytes(keys) <= shared_limit) return plan;
+  static PairShare of(const KeyTables& keys, int32_t shared_limit) {
+    PairShare share{kWarpLanes, 0};
+    for (;; share.pairs /= 2) {
+      share.groups = std::min((share.pairs + keys.group - 2) / keys.group + 1, keys.groups);
+      if (share.pairs == 1 || share.shared_bytes(keys) <= shared_limit) return share;
     }
   }
   KVQ_HOST_DEVICE int32_t blocks(int32_t all_pairs) const { return (all_pairs + pairs - 1) / pairs; }
   KVQ_HOST_DEVICE int32_t table_bytes(const KeyTables& keys) const { return 4 * keys.stages * keys.codes * pairs; }
-  KVQ_HOST_DEVICE int32_t turn_bytes() const { return static_cast<int32_t>(sizeof(float2)) * kSlots * pairs; }
+  KVQ_HOST_DEVICE int32_t rotation_bytes() const { return static_cast<int32_t>(sizeof(float2)) * kSlots * pairs; }
   /// Bytes for norms and indices of a warp's page.
   KVQ_HOST_DEVICE int32_t page_bytes(const KeyTables& keys) const { return 4 * kSlots * (1 + groups * keys.stages); }
   KVQ_HOST_DEVICE int32_t shared_bytes(const KeyTables& keys) const {
-    return table_bytes(keys) + turn_bytes() + kKeyWarps * page_bytes(keys);
+    return table_bytes(keys) + rotation_bytes() + kKeyWarps * page_bytes(keys);
   }
 };
 
 class KeyDecoder {
  public:
-  __device__ KeyDecoder(const CommvqLists& lists, const KeyPlan& plan, std::byte* memory)
+  __device__ KeyDecoder(const CommvqLists& lists, const PairShare& share, std::byte* memory)
       : lists_(lists),
         tables_(lists.tables),
         keys_(tables_.keys),
-        plan_(plan),
+        share_(share),
         warp_(static_cast<int32_t>(threadIdx.x) / kWarpLanes),
         lane_(static_cast<int32_t>(threadIdx.x) % kWarpLanes),
-        which_(static_cast<int32_t>(blockIdx.y) / plan.blocks(tables_.pairs())),
+        which_(static_cast<int32_t>(blockIdx.y) / share.blocks(tables_.pairs())),
         head_(lists.first_head + which_),
-        first_pair_(static_cast<int32_t>(blockIdx.y) % plan.blocks(tables_.pairs()) * plan.pairs),
-        column_(lane_ % plan.pairs),
+        first_pair_(static_cast<int32_t>(blockIdx.y) % share.blocks(tables_.pairs()) * share.pairs),
+        column_(lane_ % share.pairs),
         // Lanes past the last pair repeat it.
         pair_(min(first_pair_ + column_, tables_.pairs() - 1)),
         first_stage_(first_pair_ / keys_.group * keys_.stages),
-        stages_(min(plan.groups * keys_.stages, keys_.head_stages() - first_stage_)),
+        stages_(min(share.groups * keys_.stages, keys_.head_stages() - first_stage_)),
         table_(reinterpret_cast<uint32_t*>(memory)),
-        slot_turns_(reinterpret_cast<float2*>(memory + plan.table_bytes(keys_))),
-        norms_(reinterpret_cast<float*>(memory + plan.table_bytes(keys_) + plan.turn_bytes() +
-                                        warp_ * plan.page_bytes(keys_))),
+        slot_rotations_(reinterpret_cast<float2*>(memory + share.table_bytes(keys_))),
+        norms_(reinterpret_cast<float*>(memory + share.table_bytes(keys_) + share.rotation_bytes() +
+                                        warp_ * share.page_bytes(keys_))),
         places_(reinterpret_cast<uint32_t*>(norms_ + kSlots)) {}
 
   __device__ void run() {
@@ -126,9 +126,9 @@ class KeyDecoder {
     const int32_t end = min(first + kKeyPages, pages_of(lists_, head_));
     if (first >= end) return;
     load_table();
-    const int32_t slots = kKeyThreads / plan_.pairs;
-    for (auto slot = static_cast<int32_t>(threadIdx.x) / plan_.pairs; slot < kSlots; slot += slots) {
-      slot_turns_[slot * plan_.pairs + column_] = turn_of(tables_, slot, pair_);
+    const int32_t slots = kKeyThreads / share_.pairs;
+    for (auto slot = static_cast<int32_t>(threadIdx.x) / share_.pairs; slot < kSlots; slot += slots) {
+      slot_rotations_[slot * share_.pairs + column_] = rotation_of(tables_, slot, pair_);
     }
     __syncthreads();
     for (int32_t index = first + warp_; index < end; index += kKeyWarps) {
@@ -144,10 +144,10 @@ class KeyDecoder {
                            (int64_t{head_} * keys_.groups + group()) * keys_.stages * keys_.codes * keys_.group +
                            pair_ % keys_.group;
     const int32_t rows = keys_.stages * keys_.codes;
-    const int32_t together = kKeyThreads / plan_.pairs;
+    const int32_t together = kKeyThreads / share_.pairs;
 #pragma unroll 8
-    for (auto row = static_cast<int32_t>(threadIdx.x) / plan_.pairs; row < rows; row += together) {
-      table_[row * plan_.pairs + column_] = __ldg(from + int64_t{row} * keys_.group);
+    for (auto row = static_cast<int32_t>(threadIdx.x) / share_.pairs; row < rows; row += together) {
+      table_[row * share_.pairs + column_] = __ldg(from + int64_t{row} * keys_.group);
     }
   }
   __device__ __forceinline__ int32_t group() const { return pair_ / keys_.group; }
@@ -155,7 +155,7 @@ class KeyDecoder {
   /// One slot per lane.
   __device__ __forceinline__ void unpack(const ListPage& page) const {
     const auto* side = reinterpret_cast<const std::byte*>(page.record.data);
-    const auto row_bytes = static_cast<uint32_t>(4 * plan_.pairs);
+    const auto row_bytes = static_cast<uint32_t>(4 * share_.pairs);
     __syncwarp();
     norms_[lane_] = page.shared_number(keys_.numbers, 0, lane_);
 #pragma unroll 4
@@ -174,15 +174,15 @@ class KeyDecoder {
     std::byte* to = stand_in(lists_, which_, page.index);
     // Pages with gaps rotate slot by slot instead.
     const bool regular = !record.has_positions();
-    const float2 page_turn = turn_of(tables_, regular ? record.first_position : 0, pair_);
+    const float2 page_rotation = rotation_of(tables_, regular ? record.first_position : 0, pair_);
     const uint32_t* own = places_ + (group() * keys_.stages - first_stage_) * kSlots;
 #pragma unroll 1
-    for (int32_t slot = lane_ / plan_.pairs; slot < kSlots; slot += kWarpLanes / plan_.pairs) {
+    for (int32_t slot = lane_ / share_.pairs; slot < kSlots; slot += kWarpLanes / share_.pairs) {
       float2 sum = sum_of_stages(own + slot);
       if (slot >= record.count()) sum = {0.0F, 0.0F};
       const float2 of_slot =
-          regular ? slot_turns_[slot * plan_.pairs + column_] : turn_of(tables_, position(page, slot), pair_);
-      const float2 key = product(sum, product(page_turn, of_slot));
+          regular ? slot_rotations_[slot * share_.pairs + column_] : rotation_of(tables_, position(page, slot), pair_);
+      const float2 key = product(sum, product(page_rotation, of_slot));
       const float norm = norms_[slot];
       put(to, slot, tables_.first_channel(pair_), norm * key.x);
       put(to, slot, tables_.second_channel(pair_), norm * key.y);
@@ -192,7 +192,7 @@ class KeyDecoder {
   __device__ __forceinline__ float2 sum_of_stages(const uint32_t* places) const {
     float2 sum = {0.0F, 0.0F};
     uint32_t rows = shared_address(table_ + column_);
-    const auto stage_bytes = static_cast<uint32_t>(4 * keys_.codes * plan_.pairs);
+    const auto stage_bytes = static_cast<uint32_t>(4 * keys_.codes * share_.pairs);
 #pragma unroll 4
     for (int32_t stage = 0; stage < keys_.stages; ++stage, rows += stage_bytes) {
       const uint32_t both = places[stage * kSlots];
@@ -219,7 +219,7 @@ class KeyDecoder {
   const CommvqLists& lists_;
   const CodebookTables& tables_;
   const KeyTables& keys_;
-  const KeyPlan& plan_;
+  const PairShare& share_;
   int32_t warp_;
   int32_t lane_;
   int32_t which_;
@@ -229,17 +229,17 @@ class KeyDecoder {
   int32_t pair_;
   int32_t first_stage_;  // among the block's groups
   int32_t stages_;
-  uint32_t* table_;     // [stages][codes][pairs]
-  float2* slot_turns_;  // [slots][pairs]
-  float* norms_;        // [slots], the warp's page
-  uint32_t* places_;    // [groups][stages][slots]: byte offsets of a stage's two rows in the table, a | b << 16
+  uint32_t* table_;         // [stages][codes][pairs]
+  float2* slot_rotations_;  // [slots][pairs]
+  float* norms_;            // [slots], the warp's page
+  uint32_t* places_;        // [groups][stages][slots]: byte offsets of a stage's two rows in the table, a | b << 16
 };
 
 /// key = norm · e^{i·position·θ} · Σ over stages of (z[a] + i·z[b])
 __global__ void __launch_bounds__(kKeyThreads)
-    decode_keys_kernel(const __grid_constant__ CommvqLists lists, const __grid_constant__ KeyPlan plan) {
+    decode_keys_kernel(const __grid_constant__ CommvqLists lists, const __grid_constant__ PairShare share) {
   extern __shared__ __align__(16) std::byte memory[];
-  KeyDecoder(lists, plan, memory).run();
+  KeyDecoder(lists, share, memory).run();
 }
 
 // Values: codes of 128 slots times rows of C on tensor cores. Masked bits are subnormal FP16 values (fragments.cuh):
@@ -400,11 +400,11 @@ cudaError_t decode_lists(const CommvqLists& lists, cudaStream_t stream) {
   const CodebookTables& tables = lists.tables;
   replace_records_kernel<<<dim3((longest + kThreads - 1) / kThreads, heads), kThreads, 0, stream>>>(lists);
   if (lists.codes_keys != 0) {
-    const KeyPlan plan = KeyPlan::of(tables.keys, lists.shared_limit);
-    const auto of_head = static_cast<uint32_t>(plan.blocks(tables.pairs()));
+    const PairShare share = PairShare::of(tables.keys, lists.shared_limit);
+    const auto of_head = static_cast<uint32_t>(share.blocks(tables.pairs()));
     const dim3 grid((longest + kKeyPages - 1) / kKeyPages, heads * of_head);
-    const auto bytes = static_cast<size_t>(plan.shared_bytes(tables.keys));
-    decode_keys_kernel<<<grid, kKeyThreads, bytes, stream>>>(lists, plan);
+    const auto bytes = static_cast<size_t>(share.shared_bytes(tables.keys));
+    decode_keys_kernel<<<grid, kKeyThreads, bytes, stream>>>(lists, share);
   }
   if (lists.codes_values != 0) {
     const auto of_head = static_cast<uint32_t>((tables.head_dim + kChannels - 1) / kChannels);

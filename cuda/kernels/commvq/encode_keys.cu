@@ -36,10 +36,10 @@ __global__ void __launch_bounds__(kThreads) read_keys_kernel(CommvqPages all, fl
     float y = load(tables.second_channel(pair));
     if (slot < page.used) {
       const int32_t position = page.positions < 0 ? page.first_position + slot : all.positions[page.positions + slot];
-      const float2 turn = turn_of(tables, position, pair);
-      const float turned = x * turn.x + y * turn.y;
-      y = y * turn.x - x * turn.y;
-      x = turned;
+      const float2 rotation = rotation_of(tables, position, pair);
+      const float rotated = x * rotation.x + y * rotation.y;
+      y = y * rotation.x - x * rotation.y;
+      x = rotated;
     }
     float* row = numbers + (int64_t{group * kSlots + slot} * all.members + member) * tables.head_dim;
     row[tables.first_channel(pair)] = x;

@@ -35,14 +35,14 @@ struct alignas(16) PairWords {
 template <int kTiles>
 struct alignas(kCommvqDim) ScoreShared {
   PairWords queries[2][8 * kTiles][kParts][kChunks];  // in table units, then unscaled; see query_chunk
-  PairWords turns[kSlots][kParts][kChunks];           // rotations relative to the page
+  PairWords rotations[kSlots][kParts][kChunks];       // rotations relative to the page
   float scales[2][8 * kTiles];
   int32_t positions[8 * kTiles];
   float maxima[kMostScoreWarps][8 * kTiles];
   // The table follows, then each warp's WarpShared.
 };
 struct WarpShared {
-  PairWords turn[kParts][kChunks];            // rotation of the page's first position
+  PairWords rotation[kParts][kChunks];        // rotation of the page's first position
   uint32_t indices[kMostIndexBytes / 4 + 4];  // padded, because a field is read from two words
   // Byte offsets [stages][32] of a slot's two rows in the table follow.
 };
@@ -54,9 +54,9 @@ __device__ __forceinline__ int32_t chunk_of(int32_t g, int32_t t, int32_t which)
 __device__ __forceinline__ int32_t query_chunk(int32_t row, int32_t chunk) { return chunk ^ 4 * (row & 1); }
 
 /// Rotation for an offset other than the slot; rare, so not inlined.
-__device__ __noinline__ uint2 any_turns(const CodebookTables& tables, int32_t offset, int32_t two) {
-  const float2 first = turn_of(tables, offset, 2 * two);
-  const float2 second = turn_of(tables, offset, 2 * two + 1);
+__device__ __noinline__ uint2 any_rotations(const CodebookTables& tables, int32_t offset, int32_t two) {
+  const float2 first = rotation_of(tables, offset, 2 * two);
+  const float2 second = rotation_of(tables, offset, 2 * two + 1);
   return {pack(first.x, second.x), pack(first.y, second.y)};
 }
 
@@ -170,15 +170,15 @@ class Scorer {
       copy_chunk(shared_address(table_ + 16 * i), rows + i);
     }
     for (int32_t slot = warp_; slot < kSlots; slot += c_.warps) {
-      store_turns(shared_.turns[slot], lane_, turn_of(c_.tables, slot, 2 * lane_),
-                  turn_of(c_.tables, slot, 2 * lane_ + 1));
+      store_rotations(shared_.rotations[slot], lane_, rotation_of(c_.tables, slot, 2 * lane_),
+                      rotation_of(c_.tables, slot, 2 * lane_ + 1));
     }
     wait_chunks();
   }
 
   /// Stores the rotations of pairs 2 · two and 2 · two + 1.
-  static __device__ __forceinline__ void store_turns(PairWords (&to)[kParts][kChunks], int32_t two, float2 first,
-                                                     float2 second) {
+  static __device__ __forceinline__ void store_rotations(PairWords (&to)[kParts][kChunks], int32_t two, float2 first,
+                                                         float2 second) {
     to[0][two / 4].of[two % 4] = pack(first.x, second.x);
     to[1][two / 4].of[two % 4] = pack(first.y, second.y);
   }
@@ -198,9 +198,9 @@ class Scorer {
         const int32_t pair = 2 * lane_ + i;
         const float re = row < rows ? read_float(a_.q, a_.q_dtype, at + c_.tables.first_channel(pair)) : 0.0F;
         const float im = row < rows ? read_float(a_.q, a_.q_dtype, at + c_.tables.second_channel(pair)) : 0.0F;
-        const float2 turn =
+        const float2 rotation =
             cos_sin_fast(static_cast<double>(position) * static_cast<double>(__ldg(a_.inv_freq + pair)));
-        x[1][i] = {fmaf(re, turn.x, -(im * turn.y)), fmaf(re, turn.y, im * turn.x)};
+        x[1][i] = {fmaf(re, rotation.x, -(im * rotation.y)), fmaf(re, rotation.y, im * rotation.x)};
         const float unit = __ldg(c_.bytes.units + head_ * kPairs + pair);
         x[0][i] = {x[1][i].x * unit, x[1][i].y * unit};
 #pragma unroll
@@ -253,7 +253,7 @@ class Scorer {
     const bool codes = has_codes(page);
     if (codes) {
       unpack(now);
-      find_page_turn(page.first_position);
+      find_page_rotation(page.first_position);
     }
 #pragma unroll 1
     for (int32_t tile = 0; tile < 2; ++tile) {
@@ -346,21 +346,21 @@ class Scorer {
   }
 
   /// Two pairs per lane. Consecutive pages share the rotation by the high digits of their position.
-  __device__ __forceinline__ void find_page_turn(int32_t position) {
+  __device__ __forceinline__ void find_page_rotation(int32_t position) {
     constexpr int32_t kDigits = kSlots * kSlots;
     const int32_t base = position & ~(kDigits - 1);
     const int32_t rest = position & (kDigits - 1);
     if (base != base_position_) {
       base_position_ = base;
 #pragma unroll
-      for (int32_t i = 0; i < 2; ++i) base_turn_[i] = turn_of(c_.tables, base, 2 * lane_ + i);
+      for (int32_t i = 0; i < 2; ++i) base_rotation_[i] = rotation_of(c_.tables, base, 2 * lane_ + i);
     }
-    float2 turns[2];
+    float2 rotations[2];
 #pragma unroll
     for (int32_t i = 0; i < 2; ++i) {
-      turns[i] = product(base_turn_[i], turn_of(c_.tables, rest, 2 * lane_ + i));
+      rotations[i] = product(base_rotation_[i], rotation_of(c_.tables, rest, 2 * lane_ + i));
     }
-    store_turns(warp_shared_->turn, lane_, turns[0], turns[1]);
+    store_rotations(warp_shared_->rotation, lane_, rotations[0], rotations[1]);
     __syncwarp();
   }
 
@@ -375,8 +375,8 @@ class Scorer {
       PairWords cosine{};
       PairWords sine{};
       if (codes) {
-        cosine = warp_shared_->turn[0][chunk];
-        sine = warp_shared_->turn[1][chunk];
+        cosine = warp_shared_->rotation[0][chunk];
+        sine = warp_shared_->rotation[1][chunk];
       }
 #pragma unroll
       for (int32_t w = 0; w < 4; ++w) {
@@ -384,7 +384,7 @@ class Scorer {
         uint32_t& y = queries[8 * i + 2 * w + 1];
         x = re.of[w];
         y = im.of[w];
-        if (codes) turn(x, y, cosine.of[w], negated(sine.of[w]));
+        if (codes) rotate_pair(x, y, cosine.of[w], negated(sine.of[w]));
       }
     }
   }
@@ -424,7 +424,7 @@ class Scorer {
     for (int32_t i = 0; i < 2; ++i) {
       PairWords cosine;
       PairWords sine;
-      find_turns(page, index, slot, chunk_of(g_, t_, i), cosine, sine);
+      find_rotations(page, index, slot, chunk_of(g_, t_, i), cosine, sine);
 #pragma unroll
       for (int32_t w = 0; w < 4; ++w) {
         // a + i·b for two pairs
@@ -434,7 +434,7 @@ class Scorer {
         uint32_t& y = key[8 * i + 2 * w + 1];
         x = pack(number(real, 0) - kReal, number(real, 1) - kReal);
         y = pack(number(imaginary, 0) - imaginary_bias(), number(imaginary, 1) - imaginary_bias());
-        turn(x, y, cosine.of[w], sine.of[w]);
+        rotate_pair(x, y, cosine.of[w], sine.of[w]);
       }
     }
   }
@@ -453,28 +453,28 @@ class Scorer {
   static __device__ __forceinline__ uint4 load(uint32_t address) { return load_shared<uint4>(address); }
 
   /// Rotates two pairs at once.
-  static __device__ __forceinline__ void turn(uint32_t& re, uint32_t& im, uint32_t cosine, uint32_t sine) {
+  static __device__ __forceinline__ void rotate_pair(uint32_t& re, uint32_t& im, uint32_t cosine, uint32_t sine) {
     const uint32_t x = multiply_add(re, cosine, negated(multiply(im, sine)));
     im = multiply_add(re, sine, multiply(im, cosine));
     re = x;
   }
 
   /// Rotations of a slot relative to its page, for the pairs of a chunk.
-  __device__ __forceinline__ void find_turns(const DevicePage& page, int32_t index, int32_t slot, int32_t chunk,
-                                             PairWords& cosine, PairWords& sine) const {
+  __device__ __forceinline__ void find_rotations(const DevicePage& page, int32_t index, int32_t slot, int32_t chunk,
+                                                 PairWords& cosine, PairWords& sine) const {
     if (__builtin_expect(page.has_positions(), 0)) {
       const int32_t offset =
           slot < page.count() ? position_in_page(a_, unit_, page, index, slot) - page.first_position : 0;
 #pragma unroll
       for (int32_t w = 0; w < 4; ++w) {
-        const uint2 both = any_turns(c_.tables, offset, 4 * chunk + w);
+        const uint2 both = any_rotations(c_.tables, offset, 4 * chunk + w);
         cosine.of[w] = both.x;
         sine.of[w] = both.y;
       }
       return;
     }
-    cosine = shared_.turns[slot][0][chunk];
-    sine = shared_.turns[slot][1][chunk];
+    cosine = shared_.rotations[slot][0][chunk];
+    sine = shared_.rotations[slot][1][chunk];
   }
 
   /// Loads the lane's pairs of an FP16 key, which is stored rotated.
@@ -533,7 +533,7 @@ class Scorer {
   WarpShared* warp_shared_;
   uint32_t* places_;
   int32_t base_position_ = -1;
-  float2 base_turn_[2] = {};
+  float2 base_rotation_[2] = {};
 };
 
 }  // namespace kvq::cuda

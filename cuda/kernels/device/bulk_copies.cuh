@@ -29,7 +29,7 @@ __device__ __forceinline__ void copy_bytes(void* to, const void* from, size_t by
 
 /// Stage of a step, and how often its memory has been reused.
 template <int32_t kStages>
-struct StageTurn {
+struct PipelineState {
   int32_t stage = 0;
   uint32_t parity = 0;
 

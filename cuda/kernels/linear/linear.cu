@@ -23,7 +23,7 @@ constexpr int32_t kMostPanels = 256;
 
 /// Shared-memory layout in bytes. A thread block multiplies some panels, 16 outputs each, by up to 8 · kTiles rows of
 /// inputs. Each warp takes a range of the panels' code blocks; partial sums meet in shared memory.
-struct LinearPlan {
+struct SharedLayout {
   int32_t sum_lanes;  // lanes of each four that hold sums of existing rows: 1, 2 or 4
   int32_t scales;     // scales of the panels' outputs, then their biases, behind the tables
   int32_t signs;      // signs of the inputs if the block prepares them
@@ -35,7 +35,7 @@ struct LinearPlan {
 struct LinearCall {
   InputRows rows;
   LinearInputs inputs;  // prepared, unless `own`
-  LinearPlan plan;
+  SharedLayout layout;
   bool own;  // each block prepares the inputs for itself
   LinearShares shares;
 };
@@ -49,13 +49,13 @@ struct LinearShared {
   uint16_t* inputs;
   float4* sums;
 
-  __device__ LinearShared(const LinearPlan& plan, std::byte* memory, int32_t outputs)
+  __device__ LinearShared(const SharedLayout& layout, std::byte* memory, int32_t outputs)
       : table(memory),
-        scales(reinterpret_cast<float*>(memory + plan.scales)),
+        scales(reinterpret_cast<float*>(memory + layout.scales)),
         biases(scales + outputs),
-        signs(reinterpret_cast<uint8_t*>(memory + plan.signs)),
-        inputs(reinterpret_cast<uint16_t*>(memory + plan.inputs)),
-        sums(reinterpret_cast<float4*>(memory + plan.sums)) {}
+        signs(reinterpret_cast<uint8_t*>(memory + layout.signs)),
+        inputs(reinterpret_cast<uint16_t*>(memory + layout.inputs)),
+        sums(reinterpret_cast<float4*>(memory + layout.sums)) {}
 };
 
 /// A block's rows of inputs, in shared or global memory.
@@ -222,14 +222,14 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks<kFamily, kQuarters, 
   constexpr bool kHalves = weights::Scheme{kFamily, kQuarters}.has_halves();
   using First = LaneCode<kFamily, kHalves ? kQuarters - 1 : kQuarters>;
   using Second = LaneCode<kFamily, kHalves ? kQuarters + 1 : kQuarters>;
-  const LinearPlan& plan = call.plan;
+  const SharedLayout& layout = call.layout;
   const auto thread = static_cast<int32_t>(threadIdx.x);
   auto block = static_cast<int32_t>(blockIdx.x);
   const LinearShare& share = share_of(call.shares, block);
   const LinearMatrix& matrix = share.product.matrix;
   const PanelRange panels{block * share.panels + min(block, share.more), share.panels + (block < share.more ? 1 : 0)};
   const int32_t outputs = panels.n * weights::kTileRows;
-  const LinearShared shared(plan, memory, outputs);
+  const LinearShared shared(layout, memory, outputs);
 
   // First the work that does not depend on earlier kernels.
   const BlockRange range(matrix.segments[0], panels);  // the same for both segments
@@ -265,8 +265,8 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks<kFamily, kQuarters, 
     rows.scales = &own_scale;
   }
   let_next_kernel_begin();
-  clear_sums<kTiles>(shared, panels, plan.sum_lanes);
-  multiply<First, kTiles>(matrix, matrix.segments[0], panels, range, words, shared, rows, plan.sum_lanes);
+  clear_sums<kTiles>(shared, panels, layout.sum_lanes);
+  multiply<First, kTiles>(matrix, matrix.segments[0], panels, range, words, shared, rows, layout.sum_lanes);
   if constexpr (kHalves) {
     if (matrix.segments[0].levels != matrix.segments[1].levels) {
       __syncthreads();
@@ -275,10 +275,10 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks<kFamily, kQuarters, 
     }
     uint32_t second_words[Second::kWords];
     second_codes.load_first(range, second_words);
-    multiply<Second, kTiles>(matrix, matrix.segments[1], panels, range, second_words, shared, rows, plan.sum_lanes);
+    multiply<Second, kTiles>(matrix, matrix.segments[1], panels, range, second_words, shared, rows, layout.sum_lanes);
   }
   __syncthreads();
-  write_outputs<kTiles>(share.product, shared, rows, first_row, panels, plan.sum_lanes);
+  write_outputs<kTiles>(share.product, shared, rows, first_row, panels, layout.sum_lanes);
 }
 
 /// An instance and its attributes.
@@ -291,7 +291,7 @@ struct Kernel {
 template <Family kFamily, int32_t kQuarters, int32_t kTiles>
 cudaError_t launch(const LinearCall& call, dim3 grid, bool overlaps, cudaStream_t stream) {
   const Launch launch{
-      .grid = grid, .threads = kThreads, .shared_bytes = static_cast<size_t>(call.plan.bytes), .overlaps = overlaps};
+      .grid = grid, .threads = kThreads, .shared_bytes = static_cast<size_t>(call.layout.bytes), .overlaps = overlaps};
   return launch_early(launch, linear_kernel<kFamily, kQuarters, kTiles>, stream, call);
 }
 
@@ -318,18 +318,18 @@ int32_t half_bytes(int32_t inputs) { return inputs * static_cast<int32_t>(sizeof
 int32_t number_bytes(int32_t inputs) { return transform_place(inputs) * static_cast<int32_t>(sizeof(float)); }
 
 /// \param panels  maximum per thread block.
-LinearPlan plan_linear(int32_t table_bytes, const InputRows& rows, int32_t n_tiles, int32_t panels, bool own) {
+SharedLayout shared_layout(int32_t table_bytes, const InputRows& rows, int32_t n_tiles, int32_t panels, bool own) {
   const int32_t inputs = own ? rows.in : 0;
   const auto aligned = [](int32_t bytes) { return up_to(bytes, 16) * 16; };
-  LinearPlan plan{};
-  plan.sum_lanes = n_tiles == 1 && rows.rows <= 4 ? (rows.rows + 1) / 2 : 4;
-  plan.scales = table_bytes;
-  plan.signs = plan.scales + panels * kPanelBytes;
-  plan.inputs = aligned(plan.signs + (own ? rows.in / 8 : 0));
-  plan.sums = plan.inputs + half_bytes(inputs);
-  const int32_t sums = panels * kWarps * n_tiles * 8 * plan.sum_lanes * static_cast<int32_t>(sizeof(float4));
-  plan.bytes = plan.sums + std::max(number_bytes(inputs), sums);
-  return plan;
+  SharedLayout layout{};
+  layout.sum_lanes = n_tiles == 1 && rows.rows <= 4 ? (rows.rows + 1) / 2 : 4;
+  layout.scales = table_bytes;
+  layout.signs = layout.scales + panels * kPanelBytes;
+  layout.inputs = aligned(layout.signs + (own ? rows.in / 8 : 0));
+  layout.sums = layout.inputs + half_bytes(inputs);
+  const int32_t sums = panels * kWarps * n_tiles * 8 * layout.sum_lanes * static_cast<int32_t>(sizeof(float4));
+  layout.bytes = layout.sums + std::max(number_bytes(inputs), sums);
+  return layout;
 }
 
 /// Least number of panels per thread block with which all blocks are resident at once.
@@ -366,14 +366,14 @@ cudaError_t launch_linear(LinearProducts products, const InputRows& rows, const 
   const Kernel& kernel = (n_tiles == 1 ? kFew : kMany)[index];
   LinearCall call{.rows = rows,
                   .inputs = inputs != nullptr ? *inputs : LinearInputs{},
-                  .plan = {},
+                  .layout = {},
                   .own = inputs == nullptr,
                   .shares = {}};
   const int32_t table_bytes = kernel.table_bytes(products.front().matrix);
   int32_t panels = std::min(least_panels(products, device.multiprocessors), kMostPanels);
   for (;; panels = (panels + 1) / 2) {
-    call.plan = plan_linear(table_bytes, rows, n_tiles, panels, call.own);
-    if (call.plan.bytes + kStaticBytes <= device.shared_limit || panels == 1) break;
+    call.layout = shared_layout(table_bytes, rows, n_tiles, panels, call.own);
+    if (call.layout.bytes + kStaticBytes <= device.shared_limit || panels == 1) break;
   }
   call.shares = share_blocks(products, panels);
   const dim3 grid(static_cast<uint32_t>(blocks_for(products, panels)),

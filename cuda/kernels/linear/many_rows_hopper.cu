@@ -63,18 +63,18 @@ __device__ __forceinline__ void copy_planes(const LinearMatrix& matrix, const Li
   const int32_t planes = matrix.in / kPlaneInputs;
   const auto* of_rows =
       reinterpret_cast<const std::byte*>(inputs.halves) + int64_t{blockIdx.y} * planes * plane_bytes(kRows);
-  StageTurn<kStages> turn;
+  PipelineState<kStages> state;
 #pragma unroll 1
   for (int32_t k = 0; k < kSegments; ++k) {
     const ColumnRange columns(matrix.segments[k]);
     const int32_t before = matrix.segments[k].first_column / kPlaneInputs;
 #pragma unroll 1
     for (int32_t i = before + kBlockPlanes * columns.first; i < before + kBlockPlanes * columns.end; ++i) {
-      wait_copy(shared_address(&shared.free[turn.stage]), turn.parity ^ 1U);
-      expect_bytes(shared.arrived[turn.stage], plane_bytes(kRows));
-      copy_bytes(shared.planes[turn.stage], of_rows + int64_t{i} * plane_bytes(kRows), plane_bytes(kRows),
-                 shared.arrived[turn.stage]);
-      turn.advance();
+      wait_copy(shared_address(&shared.free[state.stage]), state.parity ^ 1U);
+      expect_bytes(shared.arrived[state.stage], plane_bytes(kRows));
+      copy_bytes(shared.planes[state.stage], of_rows + int64_t{i} * plane_bytes(kRows), plane_bytes(kRows),
+                 shared.arrived[state.stage]);
+      state.advance();
     }
   }
 }
@@ -143,20 +143,20 @@ class PanelProducts {
     }
   }
   __device__ __forceinline__ void multiply(const uint32_t (&operands)[4][4]) {
-    wait_copy(shared_address(&shared_.arrived[turn_.stage]), turn_.parity);
-    const uint64_t plane = describe_plane<128>(shared_address(shared_.planes[turn_.stage]));
+    wait_copy(shared_address(&shared_.arrived[state_.stage]), state_.parity);
+    const uint64_t plane = describe_plane<128>(shared_address(shared_.planes[state_.stage]));
     begin_products();
 #pragma unroll
     for (int32_t i = 0; i < 4; ++i) multiply_registers(sums_, operands[i], plane + static_cast<uint64_t>(2 * i));
     commit_products();
     wait_products<1>();
     if (last_stage_ >= 0 && threadIdx.x % kWarpLanes == 0) arrive(shared_.free[last_stage_]);
-    last_stage_ = turn_.stage;
-    turn_.advance();
+    last_stage_ = state_.stage;
+    state_.advance();
   }
 
   ManyShared<kRows>& shared_;
-  StageTurn<kStages> turn_;
+  PipelineState<kStages> state_;
   int32_t last_stage_ = -1;
   float sums_[kRows / 2] = {};
 };

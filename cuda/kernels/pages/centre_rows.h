@@ -14,20 +14,20 @@ namespace kvq::cuda {
 
 /// Rows of a layer, in device memory. Null where a side has no centres.
 struct CentreRows {
-  const uint4* keys;         // [kv_heads][key_rows][row_width / 8]
-  const uint4* values;       // [kv_heads][value_centres][row_width / 8], Hadamard-rotated
-  const uint4* slot_turns;   // [turn_blocks][2][2][2][32]
-  const uint2* frequencies;  // [row_width / 2]
-  const float* own_keys;     // [kv_heads][key_centres][head_dim], before RoPE, in the model's channel order
+  const uint4* keys;            // [kv_heads][key_rows][row_width / 8]
+  const uint4* values;          // [kv_heads][value_centres][row_width / 8], Hadamard-rotated
+  const uint4* slot_rotations;  // [rotation_blocks][2][2][2][32]
+  const uint2* frequencies;     // [row_width / 2]
+  const float* own_keys;        // [kv_heads][key_centres][head_dim], before RoPE, in the model's channel order
   int32_t key_centres;
   // One row per centre; a single centre has 32 rows, rotated to each slot and stored at slot_of_row.
   int32_t key_rows;
   int32_t value_centres;
-  int32_t fast_pairs;   // leading pairs, which kernels rotate slot by slot
-  int32_t turn_blocks;  // blocks of 32 pairs
+  int32_t fast_pairs;       // leading pairs, which kernels rotate slot by slot
+  int32_t rotation_blocks;  // blocks of 32 pairs
 };
 
-KVQ_HOST_DEVICE constexpr int32_t turn_bytes(const CentreRows& rows) { return 4096 * rows.turn_blocks; }
+KVQ_HOST_DEVICE constexpr int32_t rotation_bytes(const CentreRows& rows) { return 4096 * rows.rotation_blocks; }
 KVQ_HOST_DEVICE constexpr int32_t key_row_bytes(const CentreRows& rows, int32_t width) {
   return 2 * width * rows.key_rows;
 }
@@ -63,9 +63,11 @@ KVQ_HOST_DEVICE constexpr int32_t slot_of_row(int32_t row) {
   return 8 * (row % 8 / 2) + 2 * (row % 2) + row / 8 % 2 + 4 * (row / 16);
 }
 
-/// Place in slot_turns of lane 0's cosines for pairs `pair`, pair + 1 and those 8 further, of token tiles 2 · half and
-/// 2 · half + 1: two words of the first pairs, then two of the others. Sines are 32 places behind. Lane (g, t) takes
-/// pairs 2t further and token g of each tile.
-KVQ_HOST_DEVICE constexpr int32_t slot_turn_place(int32_t pair, int32_t half) { return 64 * (2 * (pair / 16) + half); }
+/// Place in slot_rotations of lane 0's cosines for pairs `pair`, pair + 1 and those 8 further, of token tiles 2 · half
+/// and 2 · half + 1: two words of the first pairs, then two of the others. Sines are 32 places behind. Lane (g, t)
+/// takes pairs 2t further and token g of each tile.
+KVQ_HOST_DEVICE constexpr int32_t slot_rotation_place(int32_t pair, int32_t half) {
+  return 64 * (2 * (pair / 16) + half);
+}
 
 }  // namespace kvq::cuda

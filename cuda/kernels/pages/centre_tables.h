@@ -18,9 +18,9 @@ struct CentreSearchTables {
 /// Centres for encoding; attention has its own rows (kernels/pages/centre_rows.h). Fields of a side without centres are
 /// 0 and null.
 struct CentreTables {
-  const float* keys_float;    // [kv_heads][key_centres][head_dim], before RoPE
-  const float* values_float;  // [kv_heads][value_centres][head_dim]
-  const float* page_turns;    // [32] slots of a page at position 0: cosines of all pairs, then sines
+  const float* keys_float;      // [kv_heads][key_centres][head_dim], before RoPE
+  const float* values_float;    // [kv_heads][value_centres][head_dim]
+  const float* page_rotations;  // [32] slots of a page at position 0: cosines of all pairs, then sines
   int32_t key_centres;
   int32_t value_centres;
   CentreSearchTables key_search;

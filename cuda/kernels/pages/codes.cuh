@@ -93,7 +93,7 @@ template <typename K>
 struct KeyBias {
   static constexpr int32_t kSums = kKeyFields<K> == 1 ? 2 : kKeyFields<K>;
 
-  float sums[kSums][4];
+  float sums[kSums][4] = {};
 };
 
 /// Bias of query g of tile n.
@@ -106,6 +106,26 @@ __device__ __forceinline__ float bias_of(const KeyBias<K>& bias, int32_t n) {
     of_row = fmaf(bias.sums[f][G::kTiles == 2 ? 2 * n : 2 * (f % 2)], weight, of_row);
   }
   return of_row;
+}
+
+/// Adds the bias to summed products and scales them.
+template <typename K, typename G>
+__device__ __forceinline__ void finish_scores(const PageSide<G>& keys, const QueryFragments<G>& queries,
+                                              const KeyBias<K>& bias, Scores<G::kTiles>& scores) {
+#pragma unroll
+  for (int32_t n = 0; n < G::kTiles; ++n) {
+    const float of_row = bias_of<K, G>(bias, n);
+#pragma unroll
+    for (int32_t c = 0; c < 2; ++c) {
+      const float sum = __shfl_sync(kAll, of_row, 4 * (2 * keys.lane.t + c));
+#pragma unroll
+      for (int32_t i = 0; i < 4; ++i) {
+        float& each = scores[n][i / 2][2 * (i % 2) + c];
+        each = fmaf(each, kSubnormalScale, sum);
+      }
+    }
+  }
+  scale_scores(queries.row_scale, scores);
 }
 
 /// Adds the products of fields kField and up of words `i`.
@@ -144,8 +164,6 @@ __device__ __forceinline__ void score_codes(const PageSide<G>& keys, const Query
   static_assert(G::kSteps % kFields == 0);
   clear(scores);
   KeyBias<K> bias;
-#pragma unroll
-  for (int32_t i = 0; i < 4 * KeyBias<K>::kSums; ++i) bias.sums[i / 4][i % 4] = 0.0F;
   const SidePlaces bytes = key_bytes_of<K, G>(keys.layout);
   const uint32_t scales = keys.address + static_cast<uint32_t>(bytes.codes);
   const uint32_t minima = keys.address + static_cast<uint32_t>(bytes.minima());
@@ -159,20 +177,7 @@ __device__ __forceinline__ void score_codes(const PageSide<G>& keys, const Query
     load_channels<kFields>(keys.geometry, minima, channel, minimum);
     score_fields<K, 0>(i, codes, scale, minimum, queries, scores, bias);
   }
-#pragma unroll
-  for (int32_t n = 0; n < G::kTiles; ++n) {
-    const float of_row = bias_of<K, G>(bias, n);
-#pragma unroll
-    for (int32_t c = 0; c < 2; ++c) {
-      const float sum = __shfl_sync(kAll, of_row, 4 * (2 * keys.lane.t + c));
-#pragma unroll
-      for (int32_t i = 0; i < 4; ++i) {
-        float& each = scores[n][i / 2][2 * (i % 2) + c];
-        each = fmaf(each, kSubnormalScale, sum);
-      }
-    }
-  }
-  scale_scores(queries.row_scale, scores);
+  finish_scores<K>(keys, queries, bias, scores);
 }
 
 /// Loads eight tokens' scales or minima: the stored pairs (0, 2), (1, 3), (4, 6), (5, 7).

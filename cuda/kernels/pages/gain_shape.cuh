@@ -8,9 +8,7 @@
 
 #include "formats/gain_shape/layout.h"
 #include "kernels/pages/codes.cuh"
-#include "kernels/pages/int2.cuh"
-#include "kernels/pages/int3.cuh"
-#include "kernels/pages/int4.cuh"
+#include "kernels/pages/integer.cuh"
 
 namespace kvq::cuda {
 

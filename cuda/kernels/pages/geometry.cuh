@@ -86,7 +86,7 @@ struct SharedCentres {
 
   alignas(16) __half queries[G::kRows][kStride];  // like SharedQueries::plain
   // For the current page and the next: cosines in place of first channels, sines in place of second ones.
-  alignas(16) __half turns[kMaxWarps][2][G::kWidth];
+  alignas(16) __half rotations[kMaxWarps][2][G::kWidth];
   alignas(16) uint2 frequencies[G::kWidth / 2];
 };
 
@@ -102,7 +102,8 @@ inline constexpr int32_t kCentreRowsAt = kSharedCentresAt<G> + (G::kCentre ? who
 template <typename G>
 KVQ_HOST_DEVICE int32_t centre_row_bytes(const CentreRows& rows) {
   if (!G::kCentre) return 0;
-  return turn_bytes(rows) + (G::kFarCentres ? 0 : key_row_bytes(rows, G::kWidth) + value_row_bytes(rows, G::kWidth));
+  return rotation_bytes(rows) +
+         (G::kFarCentres ? 0 : key_row_bytes(rows, G::kWidth) + value_row_bytes(rows, G::kWidth));
 }
 
 /// Rings of all warps. They hold pages during a walk, and outputs after it.

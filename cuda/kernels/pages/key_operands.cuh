@@ -96,8 +96,6 @@ struct KeyOperands {
     clear(scores);
     KeyBias<K> bias;
 #pragma unroll
-    for (int32_t i = 0; i < 4 * KeyBias<K>::kSums; ++i) bias.sums[i / 4][i % 4] = 0.0F;
-#pragma unroll
     for (int32_t step = 0; step < G::kSteps; ++step) {
 #pragma unroll
       for (int32_t n = 0; n < G::kTiles; ++n) {
@@ -108,20 +106,7 @@ struct KeyOperands {
       mma(bias.sums[kFields == 1 ? step % 2 : step % kFields], quad[0], quad[1], quad[2], quad[3], minima[step][0],
           minima[step][1]);
     }
-#pragma unroll
-    for (int32_t n = 0; n < G::kTiles; ++n) {
-      const float of_row = bias_of<K, G>(bias, n);
-#pragma unroll
-      for (int32_t c = 0; c < 2; ++c) {
-        const float sum = __shfl_sync(kAll, of_row, 4 * (2 * keys.lane.t + c));
-#pragma unroll
-        for (int32_t i = 0; i < 4; ++i) {
-          float& each = scores[n][i / 2][2 * (i % 2) + c];
-          each = fmaf(each, kSubnormalScale, sum);
-        }
-      }
-    }
-    scale_scores(queries.row_scale, scores);
+    finish_scores<K>(keys, queries, bias, scores);
   }
 };
 

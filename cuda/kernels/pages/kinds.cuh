@@ -11,10 +11,7 @@
 
 #include "kernels/pages/float16.cuh"
 #include "kernels/pages/gain_shape.cuh"
-#include "kernels/pages/int2.cuh"
-#include "kernels/pages/int3.cuh"
-#include "kernels/pages/int4.cuh"
-#include "kernels/pages/int8.cuh"
+#include "kernels/pages/integer.cuh"
 #include "kernels/pages/known_codes.h"
 #include "kernels/pages/trellis.cuh"
 

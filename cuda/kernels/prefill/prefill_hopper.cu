@@ -19,18 +19,18 @@ struct Work {
 /// Copies tiles, last to first, as stages become free.
 template <int D>
 __device__ __forceinline__ void produce(const Tiles& tiles, const Work& work, PrefillShared<D>& shared) {
-  TileTurn turn;
+  TileState state;
 #pragma unroll 1
   for (int32_t i = work.run.end - 1; i >= work.run.begin; --i) {
     const auto tile = static_cast<size_t>(work.first_tile + i);
-    const int32_t stage = turn.stage;
-    wait_copy(shared_address(&shared.keys_free[stage]), turn.parity ^ 1U);
+    const int32_t stage = state.stage;
+    wait_copy(shared_address(&shared.keys_free[stage]), state.parity ^ 1U);
     expect_bytes(shared.keys_arrived[stage], tile_bytes(D));
     copy_bytes(shared.keys[stage], tiles.keys + tile * tile_bytes(D), tile_bytes(D), shared.keys_arrived[stage]);
-    wait_copy(shared_address(&shared.values_free[stage]), turn.parity ^ 1U);
+    wait_copy(shared_address(&shared.values_free[stage]), state.parity ^ 1U);
     expect_bytes(shared.values_arrived[stage], tile_bytes(D));
     copy_bytes(shared.values[stage], tiles.values + tile * tile_bytes(D), tile_bytes(D), shared.values_arrived[stage]);
-    turn.advance();
+    state.advance();
   }
 }
 
@@ -96,8 +96,8 @@ struct Consumer {
     for (float& each : outputs) each = 0.0F;
     if (tiles == 0) return;
     if (group == 1) arrive_at(kFirstOrder, 2 * 128);
-    TileTurn keys;
-    TileTurn values;
+    TileState keys;
+    TileState values;
     float scores[64];
     float factors[2];
     uint32_t weights[8][4];

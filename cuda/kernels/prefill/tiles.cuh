@@ -26,7 +26,7 @@ struct PrefillShared {
   uint64_t values_free[kTileStages];
 };
 
-using TileTurn = StageTurn<kTileStages>;
+using TileState = PipelineState<kTileStages>;
 
 /// Returns the first of n indices for which `holds` is false; `holds` must be monotonic. A warp searches with 32 probes
 /// per round.

@@ -26,7 +26,7 @@ struct FilledGroup {
 };
 
 /// Attention path for heads with a given number of rows.
-struct ContextPlan {
+struct ContextPath {
   int32_t path;       // numbered by the codec
   int32_t item_rows;  // limit per work item
   size_t work_bytes;  // per item
@@ -96,13 +96,13 @@ class ContextCodec {
   virtual void encode(const TokenBatch& tokens, std::span<const FilledGroup> groups, const KernelTable& kernels,
                       Parallel& parallel, Allocator& scratch) const = 0;
 
-  /// Plan for heads with `rows` rows of queries.
-  virtual ContextPlan plan(const AttendBatch& batch, const KernelTable& kernels, int32_t rows) const = 0;
+  /// Path for heads with `rows` rows of queries.
+  virtual ContextPath choose_path(const AttendBatch& batch, const KernelTable& kernels, int32_t rows) const = 0;
   /// Floats of a row of sums kept beside outputs until the end; a multiple of 16, 0: none.
   virtual size_t sum_floats(const LayerContext& context) const = 0;
   /// Values are read from the pages of all heads: items of all heads over the same pages then follow each other.
   virtual bool reads_other_heads(const LayerContext& context) const = 0;
-  /// Constructed in `work`, which has the plan's bytes. `item` must outlive it.
+  /// Constructed in `work`, of work_bytes. `item` must outlive it.
   virtual ContextAttentionPointer attend(const ContextItem& item, int32_t path, std::byte* work) const = 0;
   /// out[r][head_dim] += the decoded sums of up to four queries of KV head `head`; out: rows of kMaxHeadDim.
   virtual void add_sums(const LayerContext& context, const KernelTable& kernels, int32_t head, int32_t rows,

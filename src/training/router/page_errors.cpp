@@ -212,15 +212,15 @@ void read_queries(const Cache& cache, const RouterText& text, std::span<const Qu
                   std::span<float> out) {
   const auto dim = static_cast<size_t>(cache.head_dim);
   const int32_t rows = cache.q_heads / cache.kv_heads;
-  Vector<float> turn(cache.rope.table_stride(), cache.rope.inv_freq.get_allocator());
+  Vector<float> rotation(cache.rope.table_stride(), cache.rope.inv_freq.get_allocator());
   float* to = out.data();
   for (const Query& query : queries) {
-    cache.rope.fill_table({&query.position, 1}, turn.data());
+    cache.rope.fill_table({&query.position, 1}, rotation.data());
     for (int32_t row = 0; row < rows; ++row, to += dim) {
       const size_t from = static_cast<size_t>(query.position) * static_cast<size_t>(cache.q_heads) +
                           static_cast<size_t>(head * rows + row);
       read_floats(text.q, text.dtype, from * dim, cache.head_dim, to);
-      cache.rope.rotate(turn.data(), to);
+      cache.rope.rotate(rotation.data(), to);
       for (size_t d = 0; d < dim; ++d) to[d] *= cache.scale;
     }
   }

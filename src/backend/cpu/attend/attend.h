@@ -22,7 +22,7 @@ struct AttendItem {
   int32_t row_count;
   int32_t page_begin;
   int32_t page_count;
-  int32_t path;  // for pages that need their layer's context (ContextPlan)
+  int32_t path;  // for pages that need their layer's context (ContextPath)
   // First float in the partials: per row {maximum, sum, plain output, rotated output, sums}.
   size_t partial;
 };

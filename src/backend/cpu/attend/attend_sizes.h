@@ -40,14 +40,15 @@ class CallSizes {
 
   HeadCut cut(int32_t queries, int32_t pages) const {
     const int32_t rows = queries * group_;
-    const ContextPlan plan = codec_ != nullptr ? codec_->plan(batch_, kernels_, rows) : ContextPlan{0, kItemRows, 0};
+    const ContextPath chosen =
+        codec_ != nullptr ? codec_->choose_path(batch_, kernels_, rows) : ContextPath{0, kItemRows, 0};
     // Many rows are enough parallel work without splitting pages, and their partials would be large.
     const int32_t item_pages = rows <= kItemRows ? kSplitPages : std::max(pages, 1);
     return {.rows = rows,
-            .item_rows = plan.item_rows,
+            .item_rows = chosen.item_rows,
             .item_pages = item_pages,
-            .path = plan.path,
-            .work_bytes = plan.work_bytes};
+            .path = chosen.path,
+            .work_bytes = chosen.work_bytes};
   }
   /// Adds `heads` heads with `queries` queries and `pages` pages each.
   void add(size_t heads, int32_t queries, int32_t pages) {

@@ -38,7 +38,7 @@ class CommvqCodec final : public ContextCodec {
     encode_commvq(tokens, groups, parallel, scratch);
   }
 
-  ContextPlan plan(const AttendBatch& batch, const KernelTable& kernels, int32_t rows) const override {
+  ContextPath choose_path(const AttendBatch& batch, const KernelTable& kernels, int32_t rows) const override {
     AttentionPath path = commvq::context_of(*batch.context).path;
     if (path == AttentionPath::kAuto) {
       path = TableAttention::is_faster(batch, kernels, rows) ? AttentionPath::kTables : AttentionPath::kRebuild;

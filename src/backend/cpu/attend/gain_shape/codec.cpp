@@ -21,7 +21,7 @@ class CentredCodec final : public ContextCodec {
     encode_centred(tokens, groups, kernels, parallel, scratch);
   }
 
-  ContextPlan plan(const AttendBatch& batch, const KernelTable& /*kernels*/, int32_t /*rows*/) const override {
+  ContextPath choose_path(const AttendBatch& batch, const KernelTable& /*kernels*/, int32_t /*rows*/) const override {
     MemoryCutter memory(nullptr);
     memory.take<CentredAttention>(1);
     static_cast<void>(CentredAttention::Work(batch, memory));
