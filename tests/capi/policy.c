@@ -418,7 +418,7 @@ static void ways_of_attention(void) {
   accept("version: 1\nkeys: commvq\ncommvq: {attention: auto}\n");
   accept("version: 1\nkeys: commvq\ncommvq: {attention: tables}\n");
   accept("version: 1\nkeys: commvq\ncommvq: {attention: rebuild, beam: 2}\n");
-  accept("version: 1\nkeys: commvq\ncommvq: {attention: decode, flips: 0}\n");
+  accept("version: 1\nkeys: commvq\ncommvq: {attention: rebuild, flips: 0}\n");
   refuse("version: 1\ncommvq: {attention: naive}\n", "naive");
   refuse("version: 1\ncommvq: {attention: [tables]}\n", "attention");
   refuse("version: 1\ncommvq: {attend: tables}\n", "attend");

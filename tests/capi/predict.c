@@ -269,7 +269,6 @@ static void trained(void) {
       "int4/commvq",
       "version: 1\nkeys: commvq\nvalues: commvq\ncommvq: {attention: tables}\n",
       "version: 1\nkeys: commvq\nvalues: int8\ncommvq: {attention: rebuild}\nsink: 1\n",
-      "version: 1\nkeys: commvq\nvalues: commvq\ncommvq: {attention: decode}\n",
       "version: 1\nkeys: commvq\nvalues: commvq\nlayers: [{range: [1, 1], keys: gs2, values: int4}]\n",
       "gs2+centres/gt1+centres",
       "gs2+centres/gs1",

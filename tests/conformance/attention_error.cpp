@@ -51,7 +51,6 @@ const double kCodedLength = std::sqrt(2.0);
 double coded_limit(const std::string& way, bool of_keys, const std::string& isa) {
   // Key codes are 8 bits wide there, too.
   if (isa == kvq_test::kCuda) return of_keys ? kFixed8Limit : kHalfLimit;
-  if (way == "decode") return of_keys ? kFloatLimit : kCodedValueLimit;
   if (way == "tables" && of_keys) return kCodedKeyLimit;
   // There, codes, queries and sums of probabilities have 8 bits, as for the smaller integers.
   if (has_fixed_point_products(isa)) return kFixed8Limit;

@@ -146,7 +146,7 @@ inline std::vector<Storage> centred_storages() {
 // Each storage with every method of attention.
 inline std::vector<Storage> every_way(const std::vector<Storage>& storages) {
   std::vector<Storage> result;
-  for (const char* way : {"auto", "tables", "rebuild", "decode"}) {
+  for (const char* way : {"auto", "tables", "rebuild"}) {
     for (Storage storage : storages) {
       storage.attention = way;
       result.push_back(storage);

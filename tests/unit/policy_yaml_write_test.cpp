@@ -78,7 +78,7 @@ class Author {
     if (one_of(4)) text += "centres: " + pick({"none", "page", "trained"}) + "\n";
     if (one_of(4)) {
       text += "commvq: {beam: " + number(1, 16) + ", flips: " + number(0, 200) +
-              ", attention: " + pick({"auto", "tables", "rebuild", "decode"}) + "}\n";
+              ", attention: " + pick({"auto", "tables", "rebuild"}) + "}\n";
     }
     if (one_of(2)) text += eviction();
     return text;
@@ -190,8 +190,8 @@ TEST_CASE("a policy is written without its defaults") {
   CHECK(write("version: 1\neviction: {method: h2o, heads: together, budget: 64, alpha: 0.1, group: max}\n") ==
         "version: 1\nkeys: fp16\nvalues: fp16\n"
         "eviction: {budget: 64, score: mass, heads: together, group: max, alpha: 0.1}\n");
-  CHECK(write("version: 1\nvalues: {format: int4, group: 64}\ncommvq: {beam: 3, attention: decode}\n") ==
-        "version: 1\nkeys: fp16\nvalues: {format: int4, group: 64}\ncommvq: {beam: 3, attention: decode}\n");
+  CHECK(write("version: 1\nvalues: {format: int4, group: 64}\ncommvq: {beam: 3, attention: rebuild}\n") ==
+        "version: 1\nkeys: fp16\nvalues: {format: int4, group: 64}\ncommvq: {beam: 3, attention: rebuild}\n");
   CHECK(write("version: 1\nrouter: {experts: [fp16, int8/int4], votes: head}\n") ==
         "version: 1\nrouter: {experts: [fp16, int8/int4], votes: head}\n");
 }

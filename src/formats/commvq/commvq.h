@@ -67,7 +67,7 @@ Owned<LayerContext> make_context(Allocator& allocator, const Resident& resident,
                                  const PageFormat& format, const OptionValues& options, const RotationTable& rotations);
 
 inline constexpr NamedCode kCodes[] = {{"commvq", CodeType::commvq(), 0}};  // the codebook determines the bits
-inline constexpr std::string_view kPaths[] = {"auto", "tables", "rebuild", "decode"};  // AttentionPath
+inline constexpr std::string_view kPaths[] = {"auto", "tables", "rebuild"};  // AttentionPath
 inline constexpr CodecOption kOptions[] = {
     {.name = "beam", .initial = CodingEffort{}.beam, .low = 1, .high = KeyEncoder::kMaxBeam, .choices = {}},
     {.name = "flips", .initial = CodingEffort{}.flips, .low = 0, .high = kFlipsUnlimited, .choices = {}},

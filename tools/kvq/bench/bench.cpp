@@ -60,7 +60,7 @@ void add_bench_options(Command command, BenchOptions& options) {
       .add_option("--kv", options.kv,
                   std::string(kSpecHelp) +
                       ", commvq-1 or commvq-2, both optionally with ,head and "
-                      ",attention=tables, rebuild or decode, gain-shape formats with a number of centres (gs2-256), or "
+                      ",attention=tables or rebuild, gain-shape formats with a number of centres (gs2-256), or "
                       "moqae or moqae-BITS, all trained on random numbers; may be repeated")
       .repeatable()
       .show_default();

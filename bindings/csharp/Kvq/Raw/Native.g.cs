@@ -176,7 +176,7 @@ namespace Kvq.Raw
         /// commvq:                        # for the format commvq, which needs a codebook
         ///   beam: 4                      # beam width of key encoding, 1 to 16
         ///   flips: 100                   # most bit flips of a value's code to lower its error
-        ///   attention: auto              # or tables, rebuild, decode
+        ///   attention: auto              # or tables, rebuild
         ///
         /// eviction: {method: adasnap, budget: 128}   # see kvq_compress
         /// </code>
@@ -193,8 +193,7 @@ namespace Kvq.Raw
         /// tokens.</para>
         /// <para><c>attention</c> selects how the CPU attends to CommVQ keys; results differ only by rounding.
         /// <c>tables</c> multiplies each query with all codes and sums the products for each token; <c>rebuild</c>
-        /// sums keys from their codes once for all queries of a KV head; <c>decode</c> decodes keys and values one by
-        /// one, tens of times slower, for comparison; <c>auto</c> takes the faster of the first two.</para>
+        /// sums keys from their codes once for all queries of a KV head; <c>auto</c> takes the faster one.</para>
         /// <para>Threads: any.</para>
         /// <para>Since 1.0.</para>
         /// </remarks>

@@ -1473,7 +1473,7 @@ extern "C" {
     /// commvq:                        # for the format commvq, which needs a codebook
     ///   beam: 4                      # beam width of key encoding, 1 to 16
     ///   flips: 100                   # most bit flips of a value's code to lower its error
-    ///   attention: auto              # or tables, rebuild, decode
+    ///   attention: auto              # or tables, rebuild
     ///
     /// eviction: {method: adasnap, budget: 128}   # see kvq_compress
     /// ```
@@ -1492,8 +1492,7 @@ extern "C" {
     ///
     /// `attention` selects how the CPU attends to CommVQ keys; results differ only by rounding. `tables` multiplies
     /// each query with all codes and sums the products for each token; `rebuild` sums keys from their codes once
-    /// for all queries of a KV head; `decode` decodes keys and values one by one, tens of times slower, for
-    /// comparison; `auto` takes the faster of the first two.
+    /// for all queries of a KV head; `auto` takes the faster one.
     ///
     /// - `yaml`: text, not necessarily NUL-terminated; at most 1 MiB, nested at most 16 levels deep. (length
     ///   `length`)

@@ -2,7 +2,6 @@
 
 #include "backend/cpu/append/commvq.h"
 #include "backend/cpu/attend/attend.h"
-#include "backend/cpu/attend/commvq/decode.h"
 #include "backend/cpu/attend/commvq/rebuild.h"
 #include "backend/cpu/attend/commvq/tables.h"
 #include "formats/commvq/commvq.h"
@@ -11,6 +10,10 @@
 
 namespace kvq::cpu {
 namespace {
+
+// Paths of attention.
+constexpr int32_t kRebuild = 0;
+constexpr int32_t kTables = 1;
 
 /// Places an attention and its work space in one block.
 template <typename Attention>
@@ -39,13 +42,12 @@ class CommvqCodec final : public ContextCodec {
   }
 
   ContextPath choose_path(const AttendBatch& batch, const KernelTable& kernels, int32_t rows) const override {
-    AttentionPath path = commvq::context_of(*batch.context).path;
-    if (path == AttentionPath::kAuto) {
-      path = TableAttention::is_faster(batch, kernels, rows) ? AttentionPath::kTables : AttentionPath::kRebuild;
-    }
-    return {.path = static_cast<int32_t>(path),
-            .item_rows = path == AttentionPath::kTables ? TableAttention::kRows : kItemRows,
-            .work_bytes = work_bytes(batch, path)};
+    const AttentionPath path = commvq::context_of(*batch.context).path;
+    const bool tables = path == AttentionPath::kTables ||
+                        (path == AttentionPath::kAuto && TableAttention::is_faster(batch, kernels, rows));
+    return {.path = tables ? kTables : kRebuild,
+            .item_rows = tables ? TableAttention::kRows : kItemRows,
+            .work_bytes = tables ? bytes<TableAttention>(batch) : bytes<RebuildAttention>(batch)};
   }
 
   size_t sum_floats(const LayerContext& context) const override {
@@ -57,34 +59,12 @@ class CommvqCodec final : public ContextCodec {
   }
 
   ContextAttentionPointer attend(const ContextItem& item, int32_t path, std::byte* work) const override {
-    switch (static_cast<AttentionPath>(path)) {
-      case AttentionPath::kTables:
-        return ContextAttentionPointer(make<TableAttention>(item, work));
-      case AttentionPath::kDecode:
-        return ContextAttentionPointer(make<DecodeAttention>(item, work));
-      case AttentionPath::kAuto:
-      case AttentionPath::kRebuild:
-        break;
-    }
-    return ContextAttentionPointer(make<RebuildAttention>(item, work));
+    return ContextAttentionPointer(path == kTables ? make<TableAttention>(item, work)
+                                                   : make<RebuildAttention>(item, work));
   }
 
   void add_sums(const LayerContext& layer, const KernelTable& kernels, int32_t head, int32_t rows, const float* sums,
                 float* out) const override;
-
- private:
-  static size_t work_bytes(const AttendBatch& batch, AttentionPath path) {
-    switch (path) {
-      case AttentionPath::kTables:
-        return bytes<TableAttention>(batch);
-      case AttentionPath::kDecode:
-        return bytes<DecodeAttention>(batch);
-      case AttentionPath::kAuto:
-      case AttentionPath::kRebuild:
-        break;
-    }
-    return bytes<RebuildAttention>(batch);
-  }
 };
 
 /// Decodes the sums.

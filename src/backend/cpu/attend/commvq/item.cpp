@@ -21,11 +21,6 @@ void read_numbers(const commvq::TokenNumbers& layout, const PageSides& sides, in
 
 }  // namespace
 
-BitSums BitSums::of(const commvq::Context& context) {
-  const bool by_bits = context.values && context.path != AttentionPath::kDecode;
-  return by_bits ? BitSums(context.shape()) : BitSums();
-}
-
 CommvqItem::CommvqItem(const ContextItem& item)
     : ContextItem(item), context(commvq::context_of(*item.batch.context)), bit_sums(BitSums::of(context)) {}
 

@@ -16,8 +16,8 @@ namespace kvq::cpu {
 struct BitSums {
   BitSums() = default;
   explicit BitSums(const CodebookShape& shape) : bits(static_cast<size_t>(padded_dim(shape.code_bits()))) {}
-  /// Sums of a layer; none if its values have no codes or are decoded one by one.
-  static BitSums of(const commvq::Context& context);
+  /// Sums of a layer; none if its values have no codes.
+  static BitSums of(const commvq::Context& context) { return context.values ? BitSums(context.shape()) : BitSums(); }
 
   size_t bits = 0;  // padded; 0: no values have codes
 
