@@ -3,6 +3,7 @@ use crate::call::{defaults, fill, Handle};
 use crate::convert::int;
 use crate::generated::docs::header;
 use crate::generated::options::setters;
+use crate::object::{debug, optional};
 use crate::shape::with_pointers;
 use crate::{call, Router, Sequence, Usage};
 use crate::{Append, Attend, CacheInfo, Centres, Codebook, Context, DeviceAppend, DeviceAttend, Error, Policy, Result};
@@ -37,33 +38,8 @@ impl CacheOptions {
         options.n_layers(n_layers).q_heads(q_heads).kv_heads(kv_heads).head_dim(head_dim)
     }
 
-    #[doc = header!(kvq_cache_options, inv_freq)]
-    #[must_use]
-    pub fn inv_freq(mut self, inv_freq: impl Into<Vec<f32>>) -> Self {
-        self.inv_freq = Some(inv_freq.into());
-        self
-    }
-
-    #[doc = header!(kvq_cache_options, codebook)]
-    #[must_use]
-    pub fn codebook(mut self, codebook: &Codebook) -> Self {
-        self.codebook = Some(codebook.clone());
-        self
-    }
-
-    #[doc = header!(kvq_cache_options, centres)]
-    #[must_use]
-    pub fn centres(mut self, centres: &Centres) -> Self {
-        self.centres = Some(centres.clone());
-        self
-    }
-
-    #[doc = header!(kvq_cache_options, router)]
-    #[must_use]
-    pub fn router(mut self, router: &Router) -> Self {
-        self.router = Some(router.clone());
-        self
-    }
+    optional!(kvq_cache_options, inv_freq: impl Into<Vec<f32>> = inv_freq.into(), codebook: &Codebook = codebook.clone(),
+        centres: &Centres = centres.clone(), router: &Router = router.clone());
 
     /// Calls `function` with the struct in C, which is valid until it returns.
     pub(crate) fn with_raw<R>(&self, function: impl FnOnce(&sys::kvq_cache_options) -> Result<R>) -> Result<R> {
@@ -154,7 +130,7 @@ impl Cache {
         sequences: &mut [&mut Sequence],
         batch: DeviceAppend<'_>,
     ) -> Result<()> {
-        let raw = batch.checked(sequences.len())?;
+        let (raw, _) = batch.counted(sequences.len())?;
         // SAFETY: guaranteed by the caller.
         unsafe { self.append_raw(layer, sequences, raw) }
     }
@@ -199,7 +175,7 @@ impl Cache {
     /// # Safety
     /// All memory must be where `batch` says and, for a CUDA context, stay there until the stream is done with it.
     pub unsafe fn attend_device(&self, layer: usize, sequences: &[&Sequence], batch: DeviceAttend<'_>) -> Result<()> {
-        let raw = batch.checked(sequences.len())?;
+        let (raw, _) = batch.counted(sequences.len())?;
         // SAFETY: guaranteed by the caller.
         unsafe { self.attend_raw(layer, sequences, raw) }
     }
@@ -292,8 +268,4 @@ impl Cache {
     }
 }
 
-impl fmt::Debug for Cache {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_tuple("Cache").field(&self.0.info).finish()
-    }
-}
+debug!(Cache, it => it.0.info);

@@ -5,6 +5,7 @@ use crate::error::require_version;
 use crate::generated::docs::header;
 use crate::generated::options::setters;
 use crate::hooks::Hooks;
+use crate::object::{debug, default_is_new, optional};
 use crate::{ContextInfo, Device, DeviceAllocator, DeviceInfo, Error, FileKind, HostAllocator, LogLevel, Result};
 use kvq_sys as sys;
 use std::fmt;
@@ -25,11 +26,7 @@ pub struct ContextOptions {
     hooks: Hooks,
 }
 
-impl Default for ContextOptions {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+default_is_new!(ContextOptions);
 
 impl ContextOptions {
     setters!(kvq_context_options);
@@ -41,12 +38,7 @@ impl ContextOptions {
         ContextOptions { raw, cpu_isa: None, plugin: None, hooks: Hooks::default() }
     }
 
-    #[doc = header!(kvq_context_options, cpu_isa)]
-    #[must_use]
-    pub fn cpu_isa(mut self, name: impl Into<String>) -> Self {
-        self.cpu_isa = Some(name.into());
-        self
-    }
+    optional!(kvq_context_options, cpu_isa: impl Into<String> = cpu_isa.into());
 
     #[doc = header!(kvq_context_options, plugin)]
     ///
@@ -215,11 +207,7 @@ impl Inner {
     }
 }
 
-impl fmt::Debug for Context {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_tuple("Context").field(&self.0.device).finish()
-    }
-}
+debug!(Context, it => it.0.device);
 
 #[doc = header!(kvq_device_describe)]
 pub fn device_describe(device: Device, index: usize) -> Result<DeviceInfo> {
