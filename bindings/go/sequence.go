@@ -105,8 +105,8 @@ func (s *Sequence) AppendAt(layer int, k, v Tensor, positions []int32) error {
 	if v.isStrided() || v.length != k.length {
 		return argument("v has %d elements, must be dense and have as many as k: %d", v.length, k.length)
 	}
-	if v.dtype != k.dtype {
-		return argument("v is of %s, must be of the type of k: %s", v.dtype, k.dtype)
+	if err := v.like("v", k, "k"); err != nil {
+		return err
 	}
 	return s.append(layer, n, k, v, positions)
 }
@@ -121,23 +121,13 @@ func (s *Sequence) AppendDevice(layer, n int, k, v DevicePointer, dtype Dtype, p
 }
 
 func (s *Sequence) append(layer, n int, k, v Tensor, positions []int32) error {
-	index, err := narrow("layer", layer)
-	if err != nil {
+	var index, tokens int32
+	if err := firstOf(narrow("layer", layer, &index), narrow("n", n, &tokens), optionalSlice("positions", positions, n)); err != nil {
 		return err
 	}
-	tokens, err := narrow("n", n)
-	if err != nil {
-		return err
-	}
-	if err := optionalSlice("positions", positions, n); err != nil {
-		return err
-	}
-	if err := s.use(exclusive); err != nil {
-		return err
-	}
-	defer s.done(exclusive)
-	c := acquire()
-	return c.end(raw.Append(s.owner, s.raw, index, tokens, k.data, v.data, k.dtype, first(positions), &c.err), s.fail)
+	return s.change(func(err *raw.Error) raw.Status {
+		return raw.Append(s.owner, s.raw, index, tokens, k.data, v.data, k.dtype, first(positions), err)
+	})
 }
 
 // change runs a call that needs exclusive use of the sequence.
@@ -211,20 +201,18 @@ type Compressed struct {
 // Compress evicts tokens as the cache's policy says, so that a KV head keeps budget tokens on average; 0: the policy's
 // budget.
 func (s *Sequence) Compress(budget int) (Compressed, error) {
-	n, err := narrow("budget", budget)
-	if err != nil {
-		return Compressed{}, err
+	if s.cache == nil {
+		return Compressed{}, ErrClosed
 	}
-	if err := s.use(exclusive); err != nil {
-		return Compressed{}, err
-	}
-	defer s.done(exclusive)
 	it := Compressed{Kept: make([]int32, s.cache.info.Layers*s.cache.info.KVHeads)}
 	var options raw.CompressOptions
 	raw.CompressOptionsInit(&options)
-	options.Budget, options.Kept, options.BytesFreed = n, &it.Kept[0], &it.BytesFreed
-	c := acquire()
-	if err := c.end(raw.Compress(s.owner, s.raw, &options, &c.err), s.fail); err != nil {
+	options.Kept, options.BytesFreed = &it.Kept[0], &it.BytesFreed
+	err := narrow("budget", budget, &options.Budget)
+	if err == nil {
+		err = s.change(func(err *raw.Error) raw.Status { return raw.Compress(s.owner, s.raw, &options, err) })
+	}
+	if err != nil {
 		return Compressed{}, err
 	}
 	return it, nil

@@ -22,8 +22,8 @@ def method(names, object_name, it):
         body = ["return describedPart(&it.handle, \"%s\", %s, %s, %s)" % (inputs[0], inputs[0], raw, told)]
     else:
         none = "0, err" if it.gives == "number" else "err"
-        body = ["var n [%d]int32" % len(inputs), "if err := narrowAll([]number{%s}); err != nil {" % ", ".join(
-            "{\"%s\", %s, &n[%d]}" % (one, one, at) for at, one in enumerate(inputs)), "\treturn " + none, "}",
+        body = ["var n [%d]int32" % len(inputs), "if err := firstOf(%s); err != nil {" % ", ".join(
+            "narrow(\"%s\", %s, &n[%d])" % (one, one, at) for at, one in enumerate(inputs)), "\treturn " + none, "}",
                 "return it.%s(func(%serr *raw.Error) raw.Status {" % (
                     ("count", "to *int32, ") if it.gives == "number" else ("change", "")),
                 "\treturn %s(%sit.raw, %s%serr)" % (raw, "it.owner, " if it.of_cache else "", "".join(
