@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from ctypes import byref, sizeof
-from typing import Any, Dict, Optional, Type
+from typing import Any, Dict, Optional, Type, TypeVar
 
 from . import _native
 from ._library import Function
 from ._text import text
+
+Struct = TypeVar("Struct")
 
 
 class KvqError(RuntimeError):
@@ -124,3 +126,11 @@ def assign(struct: Any, **values: Any) -> None:
         if isinstance(value, int) and getattr(struct, name) != value:
             bits = 8 * getattr(type(struct), name).size
             raise KvqArgumentError("%s is %d, must fit into %d bits" % (name, value, bits))
+
+
+def initialised(kind: Type[Struct], **values: Any) -> Struct:
+    """A struct with the library's defaults, and then these fields set like ``assign``."""
+    it: Any = kind()
+    getattr(_native, kind.__name__ + "_init")(byref(it), sizeof(it))
+    assign(it, **values)
+    return it  # type: ignore[no-any-return]

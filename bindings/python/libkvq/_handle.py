@@ -231,3 +231,13 @@ def enter_shared(handles: Iterable[Handle]) -> List[Handle]:
 def leave_shared(handles: Iterable[Handle]) -> None:
     for one in handles:
         one._leave()
+
+
+@contextmanager
+def reading(*handles: Optional[Handle]) -> Iterator[List[Optional[int]]]:
+    """The pointers of several objects for a call that only reads them; None stays None."""
+    entered = enter_shared(one for one in handles if one is not None)
+    try:
+        yield [None if one is None else one._pointer for one in handles]
+    finally:
+        leave_shared(entered)
