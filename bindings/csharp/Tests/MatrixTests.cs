@@ -80,7 +80,6 @@ namespace Kvq.Tests
                 using (Matrix again = Matrix.Load(context, file, "größe"))
                     Test.Same(one.Dequantize(0, Rows), again.Dequantize(0, Rows), "weights");
                 Test.Refused(Status.Argument, "up", () => Matrix.Load(context, file, "up"));
-                file[file.Length / 2] ^= 1;
                 Test.Refused(Status.Format, "", () => Matrix.Load(context, new byte[16], "down"));
                 Test.Throws<ArgumentException>("names has 1 elements; there are 2 matrices",
                                                () => Matrix.Save(new[] { one, two }, new[] { "a" }));

