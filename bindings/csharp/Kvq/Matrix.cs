@@ -5,13 +5,6 @@ namespace Kvq
 {
     public sealed partial class QuantizeOptions
     {
-        /// <summary>[columns, columns], the mean of x·xᵀ over inputs x; null (default): weights are rounded without
-        /// one.</summary>
-        public float[] Hessian { get; set; }
-
-        /// <summary>[rows], stored unchanged; null (default): none.</summary>
-        public float[] Bias { get; set; }
-
         /// <summary>Receives the progress of the call, 0 … 1; returning false ends it with <see
         /// cref="Status.Cancelled"/>. Called from the calling thread; an exception ends the call, which throws
         /// it.</summary>
