@@ -121,7 +121,7 @@ func (it *Sequence) Truncate(length int) error {
 	if err := firstOf(narrow("length", length, &n[0])); err != nil {
 		return err
 	}
-	return it.change(func(err *raw.Error) raw.Status {
+	return it.call(exclusive, func(err *raw.Error) raw.Status {
 		return raw.SequenceTruncate(it.owner, it.raw, n[0], err)
 	})
 }
@@ -153,7 +153,7 @@ func (it *Sequence) Reserve(tokens int) error {
 	if err := firstOf(narrow("tokens", tokens, &n[0])); err != nil {
 		return err
 	}
-	return it.change(func(err *raw.Error) raw.Status {
+	return it.call(exclusive, func(err *raw.Error) raw.Status {
 		return raw.SequenceReserve(it.owner, it.raw, n[0], err)
 	})
 }

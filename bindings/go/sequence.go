@@ -125,13 +125,13 @@ func (s *Sequence) append(layer, n int, k, v Tensor, positions []int32) error {
 	if err := firstOf(narrow("layer", layer, &index), narrow("n", n, &tokens), optionalSlice("positions", positions, n)); err != nil {
 		return err
 	}
-	return s.change(func(err *raw.Error) raw.Status {
+	return s.call(exclusive, func(err *raw.Error) raw.Status {
 		return raw.Append(s.owner, s.raw, index, tokens, k.data, v.data, k.dtype, first(positions), err)
 	})
 }
 
-// change runs a call that needs exclusive use of the sequence.
-func (s *Sequence) change(by func(err *raw.Error) raw.Status) error {
+// call runs a call that uses the sequence.
+func (s *Sequence) call(exclusive bool, by func(err *raw.Error) raw.Status) error {
 	if err := s.use(exclusive); err != nil {
 		return err
 	}
@@ -183,13 +183,10 @@ func (s *Sequence) Decode(layer, kvHead, begin, n int) (Decoded, error) {
 	}
 	size := n * s.cache.info.HeadDim
 	it := Decoded{make([]float32, size), make([]float32, size), make([]int32, n)}
-	if err := s.use(shared); err != nil {
-		return Decoded{}, err
-	}
-	defer s.done(shared)
-	c := acquire()
-	return it, c.end(raw.SequenceDecode(s.owner, s.raw, int32(layer), int32(kvHead), int32(begin), int32(n), &it.K[0],
-		&it.V[0], &it.Positions[0], &c.err), s.fail)
+	return it, s.call(shared, func(err *raw.Error) raw.Status {
+		return raw.SequenceDecode(s.owner, s.raw, int32(layer), int32(kvHead), int32(begin), int32(n), &it.K[0], &it.V[0],
+			&it.Positions[0], err)
+	})
 }
 
 // Compressed is the result of an eviction.
@@ -210,7 +207,7 @@ func (s *Sequence) Compress(budget int) (Compressed, error) {
 	options.Kept, options.BytesFreed = &it.Kept[0], &it.BytesFreed
 	err := narrow("budget", budget, &options.Budget)
 	if err == nil {
-		err = s.change(func(err *raw.Error) raw.Status { return raw.Compress(s.owner, s.raw, &options, err) })
+		err = s.call(exclusive, func(err *raw.Error) raw.Status { return raw.Compress(s.owner, s.raw, &options, err) })
 	}
 	if err != nil {
 		return Compressed{}, err

@@ -13,7 +13,7 @@ from . import _native
 from ._arrays import HOST, address_of, bytes_of, dense_of, empty_like, integers, rows_of
 from ._batches import Prepared
 from ._context import Context
-from ._errors import KvqArgumentError, assign, failure, initialised, require_fit
+from ._errors import KvqArgumentError, failure, initialised, require_fit
 from ._handle import Data, enter_alone, enter_shared, leave_alone, leave_shared, reading
 from ._infos import CacheInfo, Usage
 from ._objects import CacheMethods, Centres, Codebook, Router
@@ -24,25 +24,11 @@ from ._text import value_of
 Sequences = Union[Sequence, Many[Sequence]]
 
 
-def cache_options(
-    n_layers: int,
-    q_heads: int,
-    kv_heads: int,
-    head_dim: int,
-    rope: Union[str, int],
-    rotary_dim: int,
-    rope_base: float,
-    inv_freq: Any,
-    scale: float,
-    max_bytes: int,
-    model_id: int,
-) -> _native.kvq_cache_options:
+def cache_options(rope: Union[str, int], inv_freq: Any, **numbers: Any) -> _native.kvq_cache_options:
     """Options without handles; they keep `inv_freq` alive."""
-    options = initialised(_native.kvq_cache_options, n_layers=n_layers, q_heads=q_heads, kv_heads=kv_heads)
-    assign(options, head_dim=head_dim, rotary_dim=rotary_dim, max_bytes=max_bytes, model_id=model_id)
-    assign(options, rope=value_of(_native.kvq_rope, "rope", rope), rope_base=rope_base, scale=scale)
+    options = initialised(_native.kvq_cache_options, **numbers, rope=value_of(_native.kvq_rope, "rope", rope))
     if inv_freq is not None:
-        view = dense_of("inv_freq", inv_freq, [(rotary_dim or head_dim) // 2], "f32", HOST)
+        view = dense_of("inv_freq", inv_freq, [(options.rotary_dim or options.head_dim) // 2], "f32", HOST)
         options.inv_freq = view.address
         options.owner = view
     return options
@@ -87,9 +73,9 @@ class Cache(CacheMethods):
         policy: Union[str, bytes, Policy, None] = None,
         centres: Optional[Centres] = None,
     ) -> None:
-        options = cache_options(
-            n_layers, q_heads, kv_heads, head_dim, rope, rotary_dim, rope_base, inv_freq, scale, max_bytes, model_id
-        )
+        shape = {"n_layers": n_layers, "q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": scale}
+        rotary = {"rotary_dim": rotary_dim, "rope_base": rope_base, "max_bytes": max_bytes, "model_id": model_id}
+        options = cache_options(rope, inv_freq, **shape, **rotary)
         used = Policy(context, policy) if isinstance(policy, (str, bytes)) else policy
         with reading(context, codebook, centres, router, used) as (pointer, *trained, formats):
             options.codebook, options.centres, options.router = trained

@@ -267,9 +267,8 @@ class RouterTrainer(_Trainer[Router]):
         note: str = "",
         centres: Optional[Centres] = None,
     ) -> None:
-        shape = cache_options(
-            n_layers, q_heads, kv_heads, head_dim, rope, rotary_dim, rope_base, inv_freq, scale, 0, model_id
-        )
+        heads = {"n_layers": n_layers, "q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": scale}
+        shape = cache_options(rope, inv_freq, **heads, rotary_dim=rotary_dim, rope_base=rope_base, model_id=model_id)
         options = initialised(_native.kvq_router_trainer_options, sharing=sharing, epochs=epochs, seed=seed)
         assign(options, method=value_of(_native.kvq_router_method, "method", method), max_bytes=max_bytes)
         assign(options, mean_bits=mean_bits, loss_weight=loss_weight, learning_rate=learning_rate)
