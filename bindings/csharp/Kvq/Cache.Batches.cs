@@ -24,7 +24,7 @@ namespace Kvq
             {
                 raw.k = batch.K.Start(kFloats, kBits);
                 raw.v = batch.V.Start(vFloats, vBits);
-                Append(layer, batch, ref raw);
+                Append(layer, batch, raw);
             }
         }
 
@@ -40,12 +40,11 @@ namespace Kvq
             kvq_append_batch raw = batch.raw;
             raw.k = (void*)batch.K;
             raw.v = (void*)batch.V;
-            Append(layer, batch, ref raw);
+            Append(layer, batch, raw);
         }
 
-        void Append(int layer, AppendBatchBase batch, ref kvq_append_batch filled)
+        void Append(int layer, AppendBatchBase batch, kvq_append_batch raw)
         {
-            kvq_append_batch raw = filled;
             var error = Call.Error();
             using (Use it = Use())
             using (new UseMany(batch.Sorted, alone: true))
@@ -126,7 +125,7 @@ namespace Kvq
                 raw.output = batch.Output.Start(outputFloats, outputBits);
                 raw.lse = lse;
                 raw.sinks = sinks;
-                Attend(layer, batch, ref raw);
+                Attend(layer, batch, raw);
             }
         }
 
@@ -144,12 +143,11 @@ namespace Kvq
             raw.output = (void*)batch.Output;
             raw.lse = (float*)batch.Lse;
             raw.sinks = (float*)batch.Sinks;
-            Attend(layer, batch, ref raw);
+            Attend(layer, batch, raw);
         }
 
-        void Attend(int layer, AttendBatchBase batch, ref kvq_attend_batch filled)
+        void Attend(int layer, AttendBatchBase batch, kvq_attend_batch raw)
         {
-            kvq_attend_batch raw = filled;
             var error = Call.Error();
             using (Use it = Use())
             using (new UseMany(batch.Sorted, info.EvictionBudget > 0))

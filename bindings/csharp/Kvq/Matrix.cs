@@ -118,13 +118,18 @@ namespace Kvq
                 throw new ArgumentException("names has " + names.Length + " elements; there are " + matrices.Length +
                     " matrices", nameof(names));
             using (new UseMany(sorted, alone: false))
-            using (var texts = new Texts(names, nameof(names)))
+            using (var pins = new Pins())
+            {
+                var starts = new IntPtr[names.Length];
+                for (int i = 0; i < starts.Length; ++i)
+                    starts[i] = pins.Start(Text.Needed(names[i], "names[" + i + "]"));
                 return Files.Save(matrices[0], (it, buffer, capacity, size, error) =>
                 {
-                    fixed (IntPtr* pointers = UseMany.Pointers(matrices))
-                    fixed (byte** starts = texts.Pointers)
-                        return Native.qp_matrix_save(pointers, starts, matrices.Length, buffer, capacity, size, error);
+                    fixed (IntPtr* pointers = UseMany.Pointers(matrices), texts = starts)
+                        return Native.qp_matrix_save(pointers, (byte**)texts, matrices.Length, buffer, capacity, size,
+                            error);
                 });
+            }
         }
 
         /// <summary>Description of the matrix; see <see cref="Native.qp_matrix_describe"/>.</summary>

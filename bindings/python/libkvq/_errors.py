@@ -9,6 +9,20 @@ from . import _native
 from ._library import Function
 from ._text import text
 
+__all__ = [
+    "KvqArgumentError",
+    "KvqBackendError",
+    "KvqBufferSizeError",
+    "KvqCancelledError",
+    "KvqError",
+    "KvqFormatError",
+    "KvqLimitError",
+    "KvqMemoryError",
+    "KvqMismatchError",
+    "KvqStateError",
+    "KvqUnsupportedError",
+]
+
 Struct = TypeVar("Struct")
 
 
