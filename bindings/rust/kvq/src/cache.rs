@@ -143,21 +143,11 @@ impl Cache {
         sequences: &mut [&mut Sequence],
         mut raw: sys::kvq_append_batch,
     ) -> Result<()> {
-        for (at, sequence) in sequences.iter().enumerate() {
-            self.require_own(sequence, at)?;
-        }
-        let _shared = self.shared()?;
-        with_pointers(
-            sequences.iter(),
-            ptr::null_mut(),
-            |sequence| sequence.raw(),
-            |pointers| {
-                raw.n_sequences = int(pointers.len());
-                raw.sequences = pointers.as_ptr();
-                // SAFETY: guaranteed by the caller; the sequences are borrowed exclusively.
-                self.context().call(|error| unsafe { sys::kvq_append_sequences(self.raw(), int(layer), &raw, error) })
-            },
-        )
+        self.with_own(sequences.iter().map(|sequence| &**sequence), |pointers| {
+            (raw.n_sequences, raw.sequences) = (int(pointers.len()), pointers.as_ptr());
+            // SAFETY: guaranteed by the caller; the sequences are borrowed exclusively.
+            self.context().call(|error| unsafe { sys::kvq_append_sequences(self.raw(), int(layer), &raw, error) })
+        })
     }
 
     #[doc = header!(kvq_attend)]
@@ -183,22 +173,27 @@ impl Cache {
     /// # Safety
     /// The memory that `raw` points to must be readable and writable.
     unsafe fn attend_raw(&self, layer: usize, sequences: &[&Sequence], mut raw: sys::kvq_attend_batch) -> Result<()> {
-        for (at, sequence) in sequences.iter().enumerate() {
-            self.require_own(sequence, at)?;
+        self.with_own(sequences.iter().copied(), |pointers| {
+            let _observing = self.observe(sequences);
+            (raw.n_sequences, raw.sequences) = (int(pointers.len()), pointers.as_ptr().cast());
+            // SAFETY: guaranteed by the caller; the sequences are borrowed.
+            self.context().call(|error| unsafe { sys::kvq_attend(self.raw(), int(layer), &raw, error) })
+        })
+    }
+
+    /// Calls `function` with the pointers of sequences, which must be this cache's.
+    fn with_own<'a>(
+        &self,
+        sequences: impl ExactSizeIterator<Item = &'a Sequence> + Clone,
+        function: impl FnOnce(&[*mut sys::kvq_sequence]) -> Result<()>,
+    ) -> Result<()> {
+        for (at, sequence) in sequences.clone().enumerate() {
+            if !Arc::ptr_eq(&self.0, &sequence.cache().0) {
+                return Err(Error::argument(format!("sequences[{at}] belongs to another cache")));
+            }
         }
         let _shared = self.shared()?;
-        let _observing = self.observe(sequences);
-        with_pointers(
-            sequences.iter(),
-            ptr::null(),
-            |sequence| sequence.raw() as *const _,
-            |pointers| {
-                raw.n_sequences = int(pointers.len());
-                raw.sequences = pointers.as_ptr();
-                // SAFETY: guaranteed by the caller; the sequences are borrowed.
-                self.context().call(|error| unsafe { sys::kvq_attend(self.raw(), int(layer), &raw, error) })
-            },
-        )
+        with_pointers(sequences, ptr::null_mut(), Sequence::raw, function)
     }
 
     /// Attention records observations for `Sequence::compress`: then one call at a time uses a sequence.
@@ -253,13 +248,6 @@ impl Cache {
 
     pub(crate) fn shared_in_drop(&self) -> RwLockReadGuard<'_, ()> {
         self.0.sequences.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn require_own(&self, sequence: &Sequence, at: usize) -> Result<()> {
-        if Arc::ptr_eq(&self.0, &sequence.cache().0) {
-            return Ok(());
-        }
-        Err(Error::argument(format!("sequences[{at}] belongs to another cache")))
     }
 
     /// Returns the C handle, which this object owns and destroys.

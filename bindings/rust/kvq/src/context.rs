@@ -28,6 +28,18 @@ pub struct ContextOptions {
 
 default_is_new!(ContextOptions);
 
+/// Setters of hooks, with their comments.
+macro_rules! hooks {
+    ($($name:ident($type:ty) = $text:expr;)*) => {
+        $(#[doc = $text]
+        #[must_use]
+        pub fn $name(mut self, $name: $type) -> Self {
+            self.hooks.$name = Some(Box::new($name));
+            self
+        })*
+    };
+}
+
 impl ContextOptions {
     setters!(kvq_context_options);
 
@@ -60,39 +72,12 @@ impl ContextOptions {
         self
     }
 
-    #[doc = header!(kvq_context_options, allocate)]
-    #[must_use]
-    pub fn allocator(mut self, allocator: impl HostAllocator) -> Self {
-        self.hooks.allocator = Some(Box::new(allocator));
-        self
-    }
-
-    #[doc = header!(kvq_context_options, device_allocate)]
-    #[must_use]
-    pub fn device_allocator(mut self, allocator: impl DeviceAllocator) -> Self {
-        self.hooks.device_allocator = Some(Box::new(allocator));
-        self
-    }
-
-    #[doc = header!(kvq_log_hook)]
-    #[must_use]
-    pub fn log(mut self, log: impl Fn(LogLevel, &str) + Send + Sync + 'static) -> Self {
-        self.hooks.log = Some(Box::new(log));
-        self
-    }
-
-    #[doc = header!(kvq_parallel_for_hook)]
-    #[must_use]
-    pub fn parallel_for(mut self, run: impl Fn(usize, &(dyn Fn(usize) + Sync)) + Send + Sync + 'static) -> Self {
-        self.hooks.parallel_for = Some(Box::new(run));
-        self
-    }
-
-    #[doc = header!(kvq_released_hook)]
-    #[must_use]
-    pub fn released(mut self, released: impl FnOnce() + Send + 'static) -> Self {
-        self.hooks.released = Some(Box::new(released));
-        self
+    hooks! {
+        allocator(impl HostAllocator) = header!(kvq_context_options, allocate);
+        device_allocator(impl DeviceAllocator) = header!(kvq_context_options, device_allocate);
+        log(impl Fn(LogLevel, &str) + Send + Sync + 'static) = header!(kvq_log_hook);
+        parallel_for(impl Fn(usize, &(dyn Fn(usize) + Sync)) + Send + Sync + 'static) = header!(kvq_parallel_for_hook);
+        released(impl FnOnce() + Send + 'static) = header!(kvq_released_hook);
     }
 }
 
