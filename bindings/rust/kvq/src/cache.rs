@@ -38,8 +38,8 @@ impl CacheOptions {
         options.n_layers(n_layers).q_heads(q_heads).kv_heads(kv_heads).head_dim(head_dim)
     }
 
-    optional!(kvq_cache_options, inv_freq: impl Into<Vec<f32>> = inv_freq.into(), codebook: &Codebook = codebook.clone(),
-        centres: &Centres = centres.clone(), router: &Router = router.clone());
+    optional!(kvq_cache_options, inv_freq: impl Into<Vec<f32>> = inv_freq.into(),
+        codebook: &Codebook = codebook.clone(), centres: &Centres = centres.clone(), router: &Router = router.clone());
 
     /// Calls `function` with the struct in C, which is valid until it returns.
     pub(crate) fn with_raw<R>(&self, function: impl FnOnce(&sys::kvq_cache_options) -> Result<R>) -> Result<R> {

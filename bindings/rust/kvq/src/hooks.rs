@@ -108,8 +108,8 @@ unsafe fn guarded<R>(user: *mut c_void, failure: R, hook: impl FnOnce(&Hooks) ->
     hooks.panics.hook(failure, || hook(hooks))
 }
 
-// SAFETY in the functions below: the library passes the pointer it was given, memory that it got from the hook with the same
-// numbers, and NUL-terminated strings.
+// SAFETY in the functions below: the library passes the pointer it was given, memory that it got from the hook with the
+// same numbers, and NUL-terminated strings.
 
 unsafe extern "C" fn allocate(user: *mut c_void, bytes: usize, alignment: usize) -> *mut c_void {
     let hook = |hooks: &Hooks| match (&hooks.allocator, Layout::from_size_align(bytes, alignment)) {

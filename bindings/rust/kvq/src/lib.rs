@@ -60,5 +60,5 @@ pub use sequence::{CompressOptions, Compressed, Decoded, Sequence};
 
 /// Runs the first example of the README with the tests.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
+#[doc = include_str!("../../README.md")]
 struct Readme;

@@ -27,8 +27,8 @@ pub(crate) fn require(name: &str, given: usize, expected: u128, shape: &str) -> 
     Err(Error::argument(format!("{name} has {given} elements, expected {expected}: {shape}")))
 }
 
-/// Refuses a slice whose length differs from that of dense rows `[count, heads, channels]`, or that is too short for rows
-/// with strides from a row and a head to the next, in elements.
+/// Refuses a slice whose length differs from that of dense rows `[count, heads, channels]`, or that is too short for
+/// rows with strides from a row and a head to the next, in elements.
 pub(crate) fn require_rows(name: &str, given: usize, shape: [usize; 3], strides: [i64; 2]) -> Result<()> {
     let [count, heads, channels] = shape.map(|size| size as u128);
     if strides == [0, 0] {
