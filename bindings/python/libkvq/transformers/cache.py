@@ -152,8 +152,7 @@ class KvqCache(Cache):
         fork._seen = list(self._seen)
         return fork
 
-    def __copy__(self) -> KvqCache:
-        return self.fork()
+    __copy__ = fork
 
     def __deepcopy__(self, memo: dict[int, Any]) -> KvqCache:
         return self.fork()
