@@ -77,8 +77,7 @@ namespace Kvq
             var error = Call.Error();
             var raw = new kvq_usage { struct_size = (uint)sizeof(kvq_usage) };
             using (Use it = Use())
-                Call.Check(Native.kvq_cache_predict_usage(it, sequences, tokens, queries, &raw, &error), &error,
-                    Hooks);
+                Call.Check(Native.kvq_cache_predict_usage(it, sequences, tokens, queries, &raw, &error), &error, Hooks);
             return new Usage(&raw);
         }
 

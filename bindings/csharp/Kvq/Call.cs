@@ -60,8 +60,7 @@ namespace Kvq
             IntPtr result;
             using (Use it = from.Use())
             fixed (byte* buffer = bytes)
-                Call.Check(call(it, buffer, (UIntPtr)file.Length, &result, &error), &error, from.Hooks, made,
-                           result);
+                Call.Check(call(it, buffer, (UIntPtr)file.Length, &result, &error), &error, from.Hooks, made, result);
         }
 
         /// Not NULL for an empty file, so that the library refuses it.
