@@ -6,7 +6,7 @@ What is here may change in a minor version.
 from __future__ import annotations
 
 from ctypes import byref
-from typing import Any, ClassVar, Dict, Generic, Optional, Tuple, TypeVar, Union
+from typing import Any, ClassVar, Dict, Generic, Optional, TypeVar, Union
 
 from . import _native
 from ._arrays import HOST, dense_of, dtype_code
@@ -40,27 +40,6 @@ __all__ = [
 Made = TypeVar("Made", bound=Trained)
 
 
-class _Text:
-    """Tensors `[tokens, heads, head_dim]` of one text, in host memory; None is none."""
-
-    def __init__(self, dtype: Optional[str], head_dim: int, **arrays: Tuple[Any, int]) -> None:
-        tokens: Optional[int] = None
-        codes = set()
-        self.addresses = []
-        self._views = []  # keep the memory alive
-        for name, (x, heads) in arrays.items():
-            view = None if x is None else dense_of(name, x, (tokens, heads, head_dim), None, HOST)
-            self.addresses.append(None if view is None else view.address)
-            if view is not None:
-                tokens = view.shape[0]
-                codes.add(dtype_code(name, view, dtype))
-                self._views.append(view)
-        if tokens is None or len(codes) != 1:
-            raise KvqArgumentError("%s must be arrays of one element type" % " and ".join(arrays))
-        self.tokens = tokens
-        self.dtype = codes.pop()
-
-
 class _Trainer(Handle, Generic[Made]):
     """Common to all trainers."""
 
@@ -72,10 +51,19 @@ class _Trainer(Handle, Generic[Made]):
     _head_dim: int
 
     def _add_text(self, layer: int, dtype: Optional[str], *tensors: Any) -> None:
-        arrays = {name: (x, heads) for (name, heads), x in zip(self._heads.items(), tensors)}
-        text = _Text(dtype, self._head_dim, **arrays)
+        """Add tensors `[tokens, heads, head_dim]` of one text, in host memory; None is none."""
+        tokens: Optional[int] = None
+        codes, views = set(), []
+        for (name, heads), x in zip(self._heads.items(), tensors):
+            views.append(None if x is None else dense_of(name, x, (tokens, heads, self._head_dim), None, HOST))
+            if views[-1] is not None:
+                tokens = views[-1].shape[0]
+                codes.add(dtype_code(name, views[-1], dtype))
+        if tokens is None or len(codes) != 1:
+            raise KvqArgumentError("%s must be arrays of one element type" % " and ".join(self._heads))
+        addresses = [None if view is None else view.address for view in views]
         with self._alone() as trainer:
-            self._call(self._add, trainer, layer, text.tokens, *text.addresses, text.dtype)
+            self._call(self._add, trainer, layer, tokens, *addresses, codes.pop())
 
     def _train(self, share: Any, progress: Optional[ProgressHook]) -> None:
         with Progress(progress) as hook, self._alone() as trainer:

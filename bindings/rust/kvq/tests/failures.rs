@@ -25,29 +25,24 @@ fn slices_of_wrong_lengths_are_named_with_both_lengths() {
     assert_fails(cache.append(0, &mut [&mut sequence], batch), argument, &["k has 32", "takes 72"]);
 
     let mut output = vec![0.0f32; 128];
-    let mut attend = |make: &dyn Fn(&mut [f32]) -> kvq::Result<()>| make(&mut output).err().unwrap();
-    let (x, cache, sequence) = (&x, &cache, &sequence);
-    let error = attend(&|output| cache.attend(0, &[], Attend::new(&x[..64], &mut output[..64])));
-    assert_eq!(error.message(), "sequences is empty");
-    let error = attend(&|output| cache.attend(0, &[sequence], Attend::new(&x[..63], &mut output[..64])));
-    assert_eq!(error.message(), "q has 63 elements, expected 64: [1, 4, 16]");
-    let error = attend(&|output| cache.attend(0, &[sequence], Attend::new(&x[..64], output)));
-    assert_eq!(error.message(), "output has 128 elements, expected 64: [1, 4, 16]");
-    let error = attend(&|output| {
-        cache.attend(0, &[sequence], Attend::new(&x[..128], output).query_counts(&[2]).query_positions(&[1]))
-    });
-    assert_eq!(error.message(), "query_positions has 1 elements, expected 2: [queries]");
-    let error =
-        attend(&|output| cache.attend(0, &[sequence], Attend::new(&x[..64], &mut output[..64]).sinks(&[0.0; 3])));
-    assert_eq!(error.message(), "sinks has 3 elements, expected 4: [q_heads]");
-    let error =
-        attend(&|output| cache.attend(0, &[sequence], Attend::new(&x[..64], &mut output[..64]).lse(&mut [0.0; 5])));
-    assert_eq!(error.message(), "lse has 5 elements, expected 4: [queries, q_heads]");
-    let error = attend(&|output| {
-        let far = usize::MAX;
-        cache.attend(0, &[sequence], Attend::new(&x[..128], output).query_counts(&[2]).q_token_stride(far))
-    });
-    assert!(error.message().starts_with("q has 128 elements, but [2, 4, 16] by its strides takes"), "{error}");
+    let mut refused = |message: &str, attend: &dyn Fn(&mut [f32]) -> kvq::Result<()>| {
+        assert_fails(attend(&mut output), argument, &[message]);
+    };
+    let (x, cache, one) = (&x, &cache, [&sequence]);
+    refused("sequences is empty", &|y| cache.attend(0, &[], Attend::new(&x[..64], &mut y[..64])));
+    let message = "q has 63 elements, expected 64: [1, 4, 16]";
+    refused(message, &|y| cache.attend(0, &one, Attend::new(&x[..63], &mut y[..64])));
+    let message = "output has 128 elements, expected 64: [1, 4, 16]";
+    refused(message, &|y| cache.attend(0, &one, Attend::new(&x[..64], y)));
+    let message = "query_positions has 1 elements, expected 2: [queries]";
+    refused(message, &|y| cache.attend(0, &one, Attend::new(&x[..128], y).query_counts(&[2]).query_positions(&[1])));
+    let message = "sinks has 3 elements, expected 4: [q_heads]";
+    refused(message, &|y| cache.attend(0, &one, Attend::new(&x[..64], &mut y[..64]).sinks(&[0.0; 3])));
+    let message = "lse has 5 elements, expected 4: [queries, q_heads]";
+    refused(message, &|y| cache.attend(0, &one, Attend::new(&x[..64], &mut y[..64]).lse(&mut [0.0; 5])));
+    let message = "q has 128 elements, but [2, 4, 16] by its strides takes";
+    let far = usize::MAX;
+    refused(message, &|y| cache.attend(0, &one, Attend::new(&x[..128], y).query_counts(&[2]).q_token_stride(far)));
     assert_eq!(sequence.length(0).unwrap(), 10);
 
     let mut short = [0.0f32; 15];

@@ -9,16 +9,7 @@ use std::thread;
 #[test]
 fn everything_can_be_sent_and_shared() {
     fn check<T: Send + Sync>() {}
-    check::<Context>();
-    check::<Policy>();
-    check::<Centres>();
-    check::<Codebook>();
-    check::<Router>();
-    check::<Cache>();
-    check::<Sequence>();
-    check::<Matrix>();
-    check::<CacheOptions>();
-    check::<kvq::Error>();
+    check::<(Context, Policy, Centres, Codebook, Router, Cache, Sequence, Matrix, CacheOptions, kvq::Error)>();
 }
 
 #[test]
