@@ -8,11 +8,11 @@ use crate::{CacheInfo, Dtype, Element, Result};
 use kvq_sys as sys;
 use std::os::raw::c_void;
 
-/// A batch: its C struct, the counts and positions of its rows, and fields that are set with the lengths checked.
-macro_rules! batch {
-    ($name:ident, $raw:ident, $init:ident, $counts:ident, $positions:ident, $shape:literal, $see:literal,
-     {$($field:ident: $type:ty),*}) => {
-        #[doc = header!($raw)]
+/// Batches of one C struct: the counts and positions of their rows, and fields that are set with the lengths checked.
+macro_rules! batches {
+    ($raw:ident($init:ident) $counts:ident $positions:ident $shape:literal;
+     $($name:ident {$($field:ident: $type:ty),*} $see:literal;)*) => {
+        $(#[doc = header!($raw)]
         ///
         #[doc = $see]
         pub struct $name<'a> {
@@ -43,12 +43,24 @@ macro_rules! batch {
                 self.raw.$positions = pointer_of(self.$positions);
                 Ok((self.raw, rows))
             }
-        }
+        })*
     };
 }
 
-batch!(Append, kvq_append_batch, kvq_append_batch_init, token_counts, positions, "[tokens]",
-    "Takes slices of host memory; a GPU takes [`DeviceAppend`].", {k: Extent, v: Extent});
+batches! {
+    kvq_append_batch(kvq_append_batch_init) token_counts positions "[tokens]";
+    Append { k: Extent, v: Extent } "Takes slices of host memory; a GPU takes [`DeviceAppend`].";
+    DeviceAppend {}
+    "Takes addresses in the context's memory (device memory for a CUDA context); see [`Append`] for slices.";
+}
+
+batches! {
+    kvq_attend_batch(kvq_attend_batch_init) query_counts query_positions "[queries]";
+    Attend { q: Extent, output: Extent, lse: Option<Extent>, sinks: Option<Extent> }
+    "Takes slices of host memory; a GPU takes [`DeviceAttend`].";
+    DeviceAttend {}
+    "Takes addresses in the context's memory (device memory for a CUDA context); see [`Attend`] for slices.";
+}
 
 impl<'a> Append<'a> {
     /// Keys and values.
@@ -71,17 +83,6 @@ impl<'a> Append<'a> {
     }
 }
 
-batch!(
-    DeviceAppend,
-    kvq_append_batch,
-    kvq_append_batch_init,
-    token_counts,
-    positions,
-    "[tokens]",
-    "Takes addresses in the context's memory (device memory for a CUDA context); see [`Append`] for slices.",
-    {}
-);
-
 impl DeviceAppend<'_> {
     /// Keys and values.
     pub fn new(k: *const c_void, v: *const c_void, dtype: Dtype) -> Self {
@@ -90,10 +91,6 @@ impl DeviceAppend<'_> {
         batch
     }
 }
-
-batch!(Attend, kvq_attend_batch, kvq_attend_batch_init, query_counts, query_positions, "[queries]",
-    "Takes slices of host memory; a GPU takes [`DeviceAttend`].",
-    {q: Extent, output: Extent, lse: Option<Extent>, sinks: Option<Extent>});
 
 impl<'a> Attend<'a> {
     optional!(kvq_attend_batch, lse: &'a mut [f32] = Extent::of_mut(lse), sinks: &'a [f32] = Extent::of(sinks));
@@ -125,17 +122,6 @@ impl<'a> Attend<'a> {
         Ok(raw)
     }
 }
-
-batch!(
-    DeviceAttend,
-    kvq_attend_batch,
-    kvq_attend_batch_init,
-    query_counts,
-    query_positions,
-    "[queries]",
-    "Takes addresses in the context's memory (device memory for a CUDA context); see [`Attend`] for slices.",
-    {}
-);
 
 impl DeviceAttend<'_> {
     /// Queries, and where their results go.

@@ -60,33 +60,18 @@ pub(crate) struct Hooks {
 }
 
 impl Hooks {
-    fn is_empty(&self) -> bool {
-        self.allocator.is_none()
-            && self.device_allocator.is_none()
-            && self.log.is_none()
-            && self.parallel_for.is_none()
-            && self.released.is_none()
-    }
-
     /// Installs the hooks that are set. Returns the state that `released` frees; NULL without hooks.
     pub(crate) fn enter(self, options: &mut sys::kvq_context_options) -> *mut Hooks {
-        if self.is_empty() {
+        let (host, device) = (self.allocator.is_some(), self.device_allocator.is_some());
+        if !(host || device || self.log.is_some() || self.parallel_for.is_some() || self.released.is_some()) {
             return ptr::null_mut();
         }
-        if self.allocator.is_some() {
-            options.allocate = Some(allocate);
-            options.free = Some(free);
-        }
-        if self.device_allocator.is_some() {
-            options.device_allocate = Some(device_allocate);
-            options.device_free = Some(device_free);
-        }
-        if self.log.is_some() {
-            options.log = Some(log);
-        }
-        if self.parallel_for.is_some() {
-            options.parallel_for = Some(parallel_for);
-        }
+        options.allocate = host.then_some(allocate as _);
+        options.free = host.then_some(free as _);
+        options.device_allocate = device.then_some(device_allocate as _);
+        options.device_free = device.then_some(device_free as _);
+        options.log = self.log.is_some().then_some(log as _);
+        options.parallel_for = self.parallel_for.is_some().then_some(parallel_for as _);
         options.released = Some(released);
         let hooks = Box::into_raw(Box::new(self));
         options.allocator_user = hooks.cast();
