@@ -1,35 +1,9 @@
 #!/usr/bin/env bash
 # Builds and tests the C# bindings with Mono: everything that this folder says it does.
-#
-#   test.sh PREFIX [BUILD_DIR]   PREFIX is where kvq is installed
-#
-# The last line is "N passed, N failed"; exit status 77 and "skipped: REASON" where tools are missing.
-set -uo pipefail
-
-here=$(cd "$(dirname "$0")" && pwd)
-root=$(cd "$here/../.." && pwd)
-prefix=$(cd "${1:?usage: test.sh PREFIX [BUILD_DIR]}" && pwd) || exit 2
-build=${2:-$root/build/bindings/csharp}
-for tool in mcs mono cc python3 pkg-config; do
-  command -v $tool >/dev/null || { echo "skipped: there is no $tool"; exit 77; }
-done
-rm -rf "$build"
-mkdir -p "$build" && build=$(cd "$build" && pwd) && cd "$build" || exit 2
-export LD_LIBRARY_PATH=$prefix/lib PKG_CONFIG_PATH=$prefix/lib/pkgconfig
-passed=0 failed=0
-
-# check NAME COMMAND...
-check() {
-  local name=$1
-  shift
-  if "$@"; then
-    echo "ok: $name"
-    passed=$((passed + 1))
-  else
-    echo "FAILED: $name"
-    failed=$((failed + 1))
-  fi
-}
+. "$(dirname "$0")/../testing.sh"
+needs mcs mono cc python3 pkg-config
+rm -rf "$build" && mkdir -p "$build" && cd "$build" || exit 2
+export LD_LIBRARY_PATH=$prefix/lib
 
 compile() {
   mcs -langversion:latest -unsafe -debug -optimize+ -warn:4 -warnaserror -r:Kvq.dll -out:"$1.exe" "${@:2}"
@@ -63,7 +37,8 @@ all_tests() {
   KVQ_BINDINGS=$root/bindings timeout 120 mono --debug Tests.exe | tee $log
   result=$(tail -n 1 $log | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p')
   [ -n "$result" ] || return 1
-  passed=$((passed + ${result% *})) failed=$((failed + ${result#* }))
+  # shellcheck disable=SC2086
+  count $result
 }
 
 # What Mono's compiler made, on the runtime of .NET, if there is one.
@@ -76,9 +51,7 @@ END
 }
 
 sample_prints_what_it_prints_in_C() {
-  # shellcheck disable=SC2046
-  cc "$root/samples/c/embed.c" $(pkg-config --cflags --libs kvq) -o embed &&
-    compile Embed "$here/Samples/Embed.cs" && same "$(./embed)" "$(mono Embed.exe)"
+  embed_in_c embed && compile Embed "$here/Samples/Embed.cs" && same "$(./embed)" "$(mono Embed.exe)"
 }
 
 an_old_library_is_refused() {
@@ -160,6 +133,7 @@ check "documentation refers to what there is" documentation_refers_to_what_there
 needed=$(sed -n 's/.*int ApiVersion = \([0-9]*\);/\1/p' "$here/Kvq/Enumerations.g.cs")
 check "the tests build" compile Tests "$here"/Tests/*.cs
 check "the tests run" all_tests
+grep -E '^(skipped|FAILED)' tests.log
 if command -v dotnet >/dev/null; then check "the tests run on .NET" tests_run_on_dotnet; fi
 check "the sample prints what it prints in C" sample_prints_what_it_prints_in_C
 check "an older library is refused" an_old_library_is_refused
@@ -168,5 +142,5 @@ check "the package has what NuGet looks for" package_has_what_NuGet_looks_for
 check "the package is enough to run a program" package_is_enough
 check "hooks work compiled ahead of time" hooks_work_compiled_ahead_of_time
 check "a call is timed" a_call_costs_little
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+cat log
+finish

@@ -1,7 +1,7 @@
 """Checks that kvq.h has every mark that bindings are generated from."""
 import re
 
-from emitters._text import target_of
+from emitters._text import depth_of, target_of
 
 ALLOWED = {"memory": {"host", "context", "device"}, "keeps": {"call", "handle", "released", "static"}}
 # Keywords of Python, Rust, Go and C#.
@@ -14,10 +14,6 @@ KEYWORDS = set("""
     base bool byte catch char checked decimal delegate double event explicit false fixed float foreach implicit int
     internal is lock long namespace new null object operator out params private protected public readonly sbyte sealed
     short sizeof stackalloc string this throw true uint ulong unchecked ushort using void volatile""".split())
-
-
-def depth_of(kind):
-    return 1 + depth_of(kind["to"]) if kind["kind"] == "pointer" else 0
 
 
 class Checker:

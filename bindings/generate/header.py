@@ -155,14 +155,9 @@ class Reader:
         if kind.kind == TypeKind.VOID:
             return self.const({"kind": "void"}, const)
         name = re.sub(r"^(const |struct )*", "", kind.spelling)
-        if name in self.handles:
-            return self.const({"kind": "handle", "name": name}, const)
-        if name in self.structs:
-            return self.const({"kind": "struct", "name": name}, const)
-        if name in self.hooks:
-            return self.const({"kind": "hook", "name": name}, const)
-        if name in self.integers:
-            return self.const({"kind": "enumeration", "name": name}, const)
+        for names, of_kind in ((self.handles, "handle"), (self.structs, "struct"), (self.hooks, "hook"), (self.integers, "enumeration")):
+            if name in names:
+                return self.const({"kind": of_kind, "name": name}, const)
         if name in ("float", "double"):
             return self.const({"kind": "float", "name": name}, const)
         if name == "char":

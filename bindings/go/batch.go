@@ -73,15 +73,15 @@ func (c *Cache) total(onDevice bool, method string, sequences []*Sequence, name 
 // take collects the sequences of a batch without locking them.
 func (c *call) take(sequences []*Sequence, cache *Cache) error {
 	for i, s := range sequences {
+		if s != nil && s.cache == cache {
+			c.sequences.given = append(c.sequences.given, &s.handle)
+			continue
+		}
+		c.sequences.forget()
 		if s == nil || s.cache == nil {
-			c.sequences.forget()
 			return argument("Sequences[%d] is nil", i)
 		}
-		if s.cache != cache {
-			c.sequences.forget()
-			return argument("Sequences[%d] belongs to another cache", i)
-		}
-		c.sequences.given = append(c.sequences.given, &s.handle)
+		return argument("Sequences[%d] belongs to another cache", i)
 	}
 	return nil
 }
@@ -107,23 +107,10 @@ func (c *Cache) append(layer int, batch AppendBatch, onDevice bool) error {
 	if err != nil {
 		return err
 	}
-	k, v := batch.K, batch.V
-	if !onDevice {
-		if err := k.holds("K", n, c.info.KVHeads, c.info.HeadDim); err != nil {
-			return err
-		}
-		if err := v.holds("V", n, c.info.KVHeads, c.info.HeadDim); err != nil {
-			return err
-		}
-	}
-	if v.dtype != k.dtype {
-		return argument("V is of %s, must be of the type of K: %s", v.dtype, k.dtype)
-	}
-	index, err := narrow("layer", layer)
-	if err != nil {
-		return err
-	}
-	if err := optionalSlice("Positions", batch.Positions, n); err != nil {
+	k, v, info := batch.K, batch.V, &c.info
+	var index int32
+	if err := firstOf(k.holds("K", n, info.KVHeads, info.HeadDim), v.holds("V", n, info.KVHeads, info.HeadDim),
+		v.like("V", k, "K"), narrow("layer", layer, &index), optionalSlice("Positions", batch.Positions, n)); err != nil {
 		return err
 	}
 	to := raw.AppendBatch{TokenCounts: first(batch.TokenCounts), Positions: first(batch.Positions),
@@ -160,29 +147,11 @@ func (c *Cache) attend(layer int, batch AttendBatch, lse, sinks *float32, onDevi
 		return err
 	}
 	q, output, info := batch.Q, batch.Output, &c.info
-	if !onDevice {
-		if err := q.holds("Q", n, info.QHeads, info.HeadDim); err != nil {
-			return err
-		}
-		if err := output.holds("Output", n, info.QHeads, info.HeadDim); err != nil {
-			return err
-		}
-	}
-	if err := optionalSlice("LSE", batch.LSE, n*info.QHeads); err != nil {
-		return err
-	}
-	if err := optionalSlice("Sinks", batch.Sinks, info.QHeads); err != nil {
-		return err
-	}
-	if err := optionalSlice("QueryPositions", batch.QueryPositions, n); err != nil {
-		return err
-	}
-	index, err := narrow("layer", layer)
-	if err != nil {
-		return err
-	}
-	window, err := narrow("SlidingWindow", batch.SlidingWindow)
-	if err != nil {
+	var index, window int32
+	if err := firstOf(q.holds("Q", n, info.QHeads, info.HeadDim), output.holds("Output", n, info.QHeads, info.HeadDim),
+		optionalSlice("LSE", batch.LSE, n*info.QHeads), optionalSlice("Sinks", batch.Sinks, info.QHeads),
+		optionalSlice("QueryPositions", batch.QueryPositions, n), narrow("layer", layer, &index),
+		narrow("SlidingWindow", batch.SlidingWindow, &window)); err != nil {
 		return err
 	}
 	to := raw.AttendBatch{QueryCounts: first(batch.QueryCounts), QueryPositions: first(batch.QueryPositions),
@@ -204,11 +173,11 @@ func (c *Cache) run(sequences []*Sequence, exclusive bool, run func(sequences **
 	}
 	defer c.unlock(shared)
 	call := acquire()
-	if err := call.take(sequences, c); err != nil {
-		calls.Put(call)
-		return err
+	err := call.take(sequences, c)
+	if err == nil {
+		err = call.sequences.lock("Sequences", exclusive)
 	}
-	if err := call.sequences.lock("Sequences", exclusive); err != nil {
+	if err != nil {
 		calls.Put(call)
 		return err
 	}
@@ -244,15 +213,11 @@ func (s *Sequence) AttendDevice(layer, n int, q, output DevicePointer, qDtype, o
 }
 
 func (s *Sequence) attend(layer, n int, q, output Tensor) error {
-	index, err := narrow("layer", layer)
-	if err != nil {
-		return err
-	}
-	queries, err := narrow("n", n)
-	if err != nil {
-		return err
-	}
+	var index, queries int32
 	evicts := s.cache.info.EvictionBudget > 0
+	if err := firstOf(narrow("layer", layer, &index), narrow("n", n, &queries)); err != nil {
+		return err
+	}
 	if err := s.use(evicts); err != nil {
 		return err
 	}

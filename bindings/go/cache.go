@@ -43,9 +43,9 @@ func NewCacheOptions(layers, qHeads, kvHeads, headDim int) *CacheOptions {
 // fill sets the options of C, except the codebook, the centres and the router, which must be locked first.
 func (o *CacheOptions) fill(to *raw.CacheOptions) error {
 	raw.CacheOptionsInit(to)
-	if err := narrowAll([]number{{"Layers", o.Layers, &to.NLayers}, {"QHeads", o.QHeads, &to.QHeads},
-		{"KVHeads", o.KVHeads, &to.KVHeads}, {"HeadDim", o.HeadDim, &to.HeadDim},
-		{"RotaryDim", o.RotaryDim, &to.RotaryDim}}); err != nil {
+	if err := firstOf(narrow("Layers", o.Layers, &to.NLayers), narrow("QHeads", o.QHeads, &to.QHeads),
+		narrow("KVHeads", o.KVHeads, &to.KVHeads), narrow("HeadDim", o.HeadDim, &to.HeadDim),
+		narrow("RotaryDim", o.RotaryDim, &to.RotaryDim)); err != nil {
 		return err
 	}
 	if o.InvFreq != nil {
@@ -72,32 +72,21 @@ func (x *Context) NewCache(options *CacheOptions, policy *Policy) (*Cache, error
 		return nil, err
 	}
 	var uses []locker
-	if policy != nil {
-		uses = append(uses, policy)
+	var fill []func() // when all are locked
+	use := func(isGiven bool, it locker, set func()) {
+		if isGiven {
+			uses, fill = append(uses, it), append(fill, set)
+		}
 	}
-	if options.Codebook != nil {
-		uses = append(uses, options.Codebook)
-	}
-	if options.Centres != nil {
-		uses = append(uses, options.Centres)
-	}
-	if options.Router != nil {
-		uses = append(uses, options.Router)
-	}
+	var sealed *raw.Policy
+	use(policy != nil, policy, func() { sealed = policy.raw })
+	use(options.Codebook != nil, options.Codebook, func() { to.Codebook = options.Codebook.raw })
+	use(options.Centres != nil, options.Centres, func() { to.Centres = options.Centres.raw })
+	use(options.Router != nil, options.Router, func() { to.Router = options.Router.raw })
 	cache := &Cache{context: x}
 	_, err := create(x, cache, &cache.handle, raw.CacheDestroy, func(made **raw.Cache, err *raw.Error) raw.Status {
-		var sealed *raw.Policy
-		if policy != nil {
-			sealed = policy.raw
-		}
-		if options.Codebook != nil {
-			to.Codebook = options.Codebook.raw
-		}
-		if options.Centres != nil {
-			to.Centres = options.Centres.raw
-		}
-		if options.Router != nil {
-			to.Router = options.Router.raw
+		for _, set := range fill {
+			set()
 		}
 		return raw.CacheCreate(x.raw, &to, sealed, made, err)
 	}, uses...)
@@ -140,7 +129,7 @@ func (c *Cache) Usage() (Usage, error) {
 // batch.
 func (c *Cache) PredictUsage(sequences, tokens, queries int) (Usage, error) {
 	var n [3]int32
-	if err := narrowAll([]number{{"sequences", sequences, &n[0]}, {"tokens", tokens, &n[1]}, {"queries", queries, &n[2]}}); err != nil {
+	if err := firstOf(narrow("sequences", sequences, &n[0]), narrow("tokens", tokens, &n[1]), narrow("queries", queries, &n[2])); err != nil {
 		return Usage{}, err
 	}
 	return described(&c.handle, func(cache *raw.Cache, it *raw.Usage, err *raw.Error) raw.Status {

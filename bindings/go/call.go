@@ -191,23 +191,18 @@ func (l *locks[T]) forget() {
 }
 
 // narrow converts an int to the type that C takes.
-func narrow(name string, value int) (int32, error) {
+func narrow(name string, value int, to *int32) error {
 	if value < math.MinInt32 || value > math.MaxInt32 {
-		return 0, argument("%s is %d, must be a number of 32 bits", name, value)
+		return argument("%s is %d, must be a number of 32 bits", name, value)
 	}
-	return int32(value), nil
+	*to = int32(value)
+	return nil
 }
 
-// number is an int and the C field that receives it.
-type number struct {
-	name string
-	from int
-	to   *int32
-}
-
-func narrowAll(numbers []number) (err error) {
-	for _, it := range numbers {
-		if *it.to, err = narrow(it.name, it.from); err != nil {
+// firstOf returns the first error of some checks, nil if all passed.
+func firstOf(checks ...error) error {
+	for _, err := range checks {
+		if err != nil {
 			return err
 		}
 	}
@@ -247,11 +242,8 @@ func described[T, S, I any](h *handle[T], tell func(*T, *S, *raw.Error) raw.Stat
 // describedPart returns the struct that a function fills for a part of an object, such as a layer.
 func describedPart[T, S, I any](h *handle[T], name string, part int, tell func(*T, int32, *S, *raw.Error) raw.Status,
 	from func(*S) I) (none I, err error) {
-	n, err := narrow(name, part)
-	if err != nil {
-		return none, err
-	}
-	if err := h.lock(shared); err != nil {
+	var n int32
+	if err := firstOf(narrow(name, part, &n), h.lock(shared)); err != nil {
 		return none, err
 	}
 	defer h.unlock(shared)

@@ -70,19 +70,17 @@ func NewContext(options *ContextOptions) (*Context, error) {
 	return created(x, &x.handle, made, raw.ContextDestroy, c, status, fail)
 }
 
-func (o *ContextOptions) fill(to *raw.ContextOptions) (err error) {
+func (o *ContextOptions) fill(to *raw.ContextOptions) error {
 	if o.Threads == 0 {
 		o.Threads = int(to.NThreads)
 	}
-	if err = narrowAll([]number{{"Threads", o.Threads, &to.NThreads}, {"DeviceIndex", o.DeviceIndex, &to.DeviceIndex}}); err != nil {
+	isa, isaErr := optional("CPUISA", o.CPUISA)
+	plugin, pluginErr := optional("Plugin", o.Plugin)
+	if err := firstOf(narrow("Threads", o.Threads, &to.NThreads), narrow("DeviceIndex", o.DeviceIndex, &to.DeviceIndex),
+		isaErr, pluginErr); err != nil {
 		return err
 	}
-	if to.CPUISA, err = optional("CPUISA", o.CPUISA); err != nil {
-		return err
-	}
-	if to.Plugin, err = optional("Plugin", o.Plugin); err != nil {
-		return err
-	}
+	to.CPUISA, to.Plugin = isa, plugin
 	if (o.Allocate == nil) != (o.Free == nil) {
 		return argument("Allocate and Free go together, one of them is nil")
 	}
@@ -129,15 +127,9 @@ func (x *Context) requireMemory(onDevice bool, method string) error {
 
 // DescribeDevice checks whether contexts can be created on a device and describes it; plugin is as in [ContextOptions].
 func DescribeDevice(device Device, index int, plugin string) (DeviceInfo, error) {
-	if err := checkVersion(); err != nil {
-		return DeviceInfo{}, err
-	}
-	n, err := narrow("index", index)
-	if err != nil {
-		return DeviceInfo{}, err
-	}
+	var n int32
 	path, err := optional("plugin", plugin)
-	if err != nil {
+	if err := firstOf(checkVersion(), narrow("index", index, &n), err); err != nil {
 		return DeviceInfo{}, err
 	}
 	return told(nil, func(it *raw.DeviceInfo, err *raw.Error) raw.Status {

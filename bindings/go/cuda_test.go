@@ -49,12 +49,9 @@ func TestDeviceMemoryIsRefusedOnACPU(t *testing.T) {
 	defer matrix.Close()
 	requireError(t, matrix.LinearDevice(p, 1, p, kvq.F32), kvq.ErrArgument, "use Linear")
 	requireError(t, kvq.LinearSharedDevice([]*kvq.Matrix{matrix}, p, 1, []kvq.DevicePointer{p}, kvq.F32), kvq.ErrArgument, "use LinearShared")
-	_, err := kvq.DescribeDevice(kvq.DeviceCPU, 0, "")
-	requireError(t, err, kvq.ErrArgument, "device is 0")
-	_, err = kvq.DescribeDevice(kvq.DeviceCUDA, 0, "/nowhere/libkvq_cuda.so")
-	requireError(t, err, kvq.ErrUnsupported, "/nowhere/libkvq_cuda.so")
-	_, err = kvq.NewContext(&kvq.ContextOptions{Device: kvq.DeviceCUDA, DeviceFree: func(kvq.DevicePointer, uintptr, uintptr) {}})
-	requireError(t, err, kvq.ErrArgument, "DeviceAllocate and DeviceFree")
+	requireError(t, errorOf(kvq.DescribeDevice(kvq.DeviceCPU, 0, "")), kvq.ErrArgument, "device is 0")
+	requireError(t, errorOf(kvq.DescribeDevice(kvq.DeviceCUDA, 0, "/nowhere/libkvq_cuda.so")), kvq.ErrUnsupported, "/nowhere/libkvq_cuda.so")
+	requireError(t, errorOf(kvq.NewContext(&kvq.ContextOptions{Device: kvq.DeviceCUDA, DeviceFree: func(kvq.DevicePointer, uintptr, uintptr) {}})), kvq.ErrArgument, "DeviceAllocate and DeviceFree")
 }
 
 // pretended is the plug-in of tests/plugins/pretend.cpp: a device that computes nothing but calls hooks, for machines
@@ -99,21 +96,18 @@ func TestAPretendedDeviceIsDescribedAndAllocatedFor(t *testing.T) {
 	options.DeviceAllocate = func(bytes, stream uintptr) kvq.DevicePointer { panic("no device memory") }
 	requirePanic(t, "DeviceAllocate", "no device memory", func() { kvq.NewContext(options) })
 	options.DeviceAllocate = func(bytes, stream uintptr) kvq.DevicePointer { return 0 }
-	_, err = kvq.NewContext(options)
-	requireError(t, err, kvq.ErrMemory, "512 bytes")
+	requireError(t, errorOf(kvq.NewContext(options)), kvq.ErrMemory, "512 bytes")
 	options.DeviceAllocate = func(bytes, stream uintptr) kvq.DevicePointer { return 0xd0d0 }
 	options.DeviceFree = func(kvq.DevicePointer, uintptr, uintptr) { panic("not mine") }
 	requirePanic(t, "DeviceFree", "not mine", func() { must(kvq.NewContext(options))(t).Close() })
 	options.DeviceIndex = 2
-	_, err = kvq.NewContext(options)
-	requireError(t, err, kvq.ErrUnsupported, "no pretend device 2")
+	requireError(t, errorOf(kvq.NewContext(options)), kvq.ErrUnsupported, "no pretend device 2")
 }
 
 func TestAPretendedDeviceIsGivenDeviceMemoryOnly(t *testing.T) {
 	x := must(kvq.NewContext(pretended(t, kvq.ContextOptions{})))(t)
 	defer x.Close()
-	_, err := x.NewCache(kvq.NewCacheOptions(1, 1, 1, 64), nil)
-	requireError(t, err, kvq.ErrBackend, "computes nothing")
+	requireError(t, errorOf(x.NewCache(kvq.NewCacheOptions(1, 1, 1, 64), nil)), kvq.ErrBackend, "computes nothing")
 	matrix := must(x.Quantize(background, kvq.Of(make([]float32, 64)), 1, 64, nil))(t)
 	defer matrix.Close()
 	tensor, p := kvq.Of(make([]float32, 64)), kvq.DevicePointer(0xd0d0)

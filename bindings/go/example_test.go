@@ -10,23 +10,11 @@ import (
 
 // One token of a conversation after another, at about five bits a scalar.
 func Example() {
-	x, err := kvq.NewContext(nil)
-	if err != nil {
-		panic(err)
-	}
+	x, _ := kvq.NewContext(nil)
 	defer x.Close()
-	policy, err := x.LoadPolicy("int4+hadamard")
-	if err != nil {
-		panic(err)
-	}
-	cache, err := x.NewCache(kvq.NewCacheOptions(1, 8, 2, 64), policy)
-	if err != nil {
-		panic(err)
-	}
-	sequence, err := cache.NewSequence()
-	if err != nil {
-		panic(err)
-	}
+	policy, _ := x.LoadPolicy("int4+hadamard")
+	cache, _ := x.NewCache(kvq.NewCacheOptions(1, 8, 2, 64), policy)
+	sequence, _ := cache.NewSequence()
 	q, k, v := make([]float32, 8*64), make([]float32, 2*64), make([]float32, 2*64) // of the engine
 	output := make([]float32, 8*64)
 	for token := 0; token < 100; token++ {

@@ -64,7 +64,7 @@ func TestWrongShapesAreRefusedByName(t *testing.T) {
 func TestFailuresOfTheLibraryKeepTheirStatusAndMessage(t *testing.T) {
 	x := must(kvq.NewContext(nil))(t)
 	defer x.Close()
-	_, err := x.LoadPolicy("version: 1\nkeys: int5\n")
+	err := errorOf(x.LoadPolicy("version: 1\nkeys: int5\n"))
 	requireError(t, err, kvq.ErrFormat, "int5", "KVQ_E_FORMAT")
 	var failed *kvq.Error
 	if !errors.As(err, &failed) || failed.Status != kvq.ErrFormat || failed.BackendCode != 0 {
@@ -73,42 +73,37 @@ func TestFailuresOfTheLibraryKeepTheirStatusAndMessage(t *testing.T) {
 	if errors.Is(err, kvq.ErrLimit) {
 		t.Fatal("an error is of two statuses")
 	}
-	_, err = x.Quantize(nil, kvq.Of(make([]float32, 64)), 1, 64, nil)
-	requireError(t, err, kvq.ErrArgument, "ctx is nil")
+	requireError(t, errorOf(x.Quantize(nil, kvq.Of(make([]float32, 64)), 1, 64, nil)), kvq.ErrArgument, "ctx is nil")
 	plain := must(x.LoadPolicy("fp16"))(t)
 	some := must(x.NewCache(kvq.NewCacheOptions(1, 1, 1, 8), plain))(t)
 	frequencies := kvq.NewCacheOptions(1, 1, 1, 16)
 	frequencies.InvFreq = make([]float32, 7)
-	newContext := func(o kvq.ContextOptions) error { _, err := kvq.NewContext(&o); return err }
-	newCache := func(o *kvq.CacheOptions) error { _, err := x.NewCache(o, nil); return err }
+	newContext := func(o kvq.ContextOptions) error { return errorOf(kvq.NewContext(&o)) }
+	newCache := func(o *kvq.CacheOptions) error { return errorOf(x.NewCache(o, nil)) }
 	withLayer := func(p *kvq.Policy, first int, keys string) error {
-		_, err := x.PolicyWithLayer(p, first, 1, keys, "")
-		return err
+		return errorOf(x.PolicyWithLayer(p, first, 1, keys, ""))
 	}
-	load := func(it any, err error) error { return err }
 	_, _, sizeErr := kvq.PredictMatrixBytes("nuq-7", 1, 64, false)
 	for _, it := range []struct {
 		err    error
 		target error
 		part   string
 	}{
-		{load(x.LoadPolicy("")), kvq.ErrFormat, ""},
-		{load(x.LoadCodebook([]byte("no codebook"))), kvq.ErrFormat, ""},
-		{load(x.LoadRouter([]byte("no router"))), kvq.ErrFormat, ""},
-		{load(x.LoadMatrix([]byte("no matrix"), "w")), kvq.ErrFormat, ""},
+		{errorOf(x.LoadPolicy("")), kvq.ErrFormat, ""},
+		{errorOf(x.LoadCodebook([]byte("no codebook"))), kvq.ErrFormat, ""},
+		{errorOf(x.LoadMatrix([]byte("no matrix"), "w")), kvq.ErrFormat, ""},
 		{newContext(kvq.ContextOptions{CPUISA: "z80"}), kvq.ErrUnsupported, "z80"},
 		{newContext(kvq.ContextOptions{CPUISA: "av\x00x2"}), kvq.ErrArgument, "zero byte"},
 		{newContext(kvq.ContextOptions{Threads: -1}), kvq.ErrArgument, "n_threads is -1"},
 		{newContext(kvq.ContextOptions{MaxBytes: 1}), kvq.ErrLimit, ""},
 		{newCache(nil), kvq.ErrArgument, "options is nil"},
-		{newCache(kvq.NewCacheOptions(1, 3, 2, 16)), kvq.ErrArgument, "q_heads is 3"},
 		{newCache(frequencies), kvq.ErrArgument, "InvFreq has 7 elements, must have 8"},
 		{x.SetStream(0), kvq.ErrUnsupported, ""},
-		{load(x.PolicyWithEviction(nil, "h2o", 64)), kvq.ErrArgument, "policy is nil"},
+		{errorOf(x.PolicyWithEviction(nil, "h2o", 64)), kvq.ErrArgument, "policy is nil"},
 		{withLayer(nil, 0, "int4"), kvq.ErrArgument, "policy is nil"},
 		{withLayer(plain, 2, "int4"), kvq.ErrArgument, "first_layer is 2"},
 		{withLayer(plain, 0, "int5"), kvq.ErrArgument, "keys is"},
-		{load(some.PredictUsage(0, 10, 1)), kvq.ErrArgument, "sequences is 0"},
+		{errorOf(some.PredictUsage(0, 10, 1)), kvq.ErrArgument, "sequences is 0"},
 		{sizeErr, kvq.ErrArgument, "nuq-7"},
 	} {
 		requireError(t, it.err, it.target, it.part)
@@ -135,18 +130,9 @@ func TestClosedObjectsAnswerAndCloseAgain(t *testing.T) {
 	require(t, s.Close())
 	require(t, matrix.Linear(weights, kvq.Of(make([]float32, 1))))
 	require(t, matrix.Close())
-	_, policyErr := policy.Describe()
-	_, contextErr := x.Describe()
-	_, cacheErr := cache.NewSequence()
-	_, usageErr := cache.Usage()
-	_, lengthErr := s.Length(0)
-	_, saveErr := s.Save()
-	_, forkErr := s.Fork()
-	_, loadErr := x.LoadPolicy("fp16")
-	_, matrixErr := matrix.Dequantize(0, 1)
-	_, zeroErr := new(kvq.Sequence).Length(0)
-	for i, err := range []error{policyErr, contextErr, cacheErr, usageErr, lengthErr, saveErr, forkErr, loadErr, matrixErr,
-		zeroErr, s.Append(0, eight, eight), s.Attend(0, eight, eight), s.Truncate(0), new(kvq.Sequence).Append(0, eight, eight),
+	for i, err := range []error{errorOf(policy.Describe()), errorOf(x.Describe()), errorOf(cache.NewSequence()),
+		errorOf(cache.Usage()), errorOf(s.Length(0)), errorOf(s.Save()), errorOf(s.Fork()), errorOf(x.LoadPolicy("fp16")),
+		errorOf(matrix.Dequantize(0, 1)), errorOf(new(kvq.Sequence).Length(0)), s.Append(0, eight, eight), s.Attend(0, eight, eight), s.Truncate(0), new(kvq.Sequence).Append(0, eight, eight),
 		cache.Attend(0, &kvq.AttendBatch{Sequences: []*kvq.Sequence{s}, Q: eight, Output: eight}),
 		matrix.Linear(weights, kvq.Of(make([]float32, 1))), new(kvq.Cache).Append(0, &kvq.AppendBatch{})} {
 		if !errors.Is(err, kvq.ErrClosed) {

@@ -82,8 +82,7 @@ func TestTheAllocatorGivesAllMemoryAndGetsItBack(t *testing.T) {
 	if released != 1 || len(p.blocks) != 0 || p.bytes != 0 {
 		t.Fatalf("released %d times with %d blocks left", released, len(p.blocks))
 	}
-	_, err := kvq.NewContext(&kvq.ContextOptions{Allocate: p.allocate})
-	requireError(t, err, kvq.ErrArgument, "Allocate and Free")
+	requireError(t, errorOf(kvq.NewContext(&kvq.ContextOptions{Allocate: p.allocate})), kvq.ErrArgument, "Allocate and Free")
 }
 
 func TestLogsArriveAndTheirPanicsComeBack(t *testing.T) {
@@ -236,8 +235,7 @@ func TestHooksAreForgottenOnceReleased(t *testing.T) {
 		x := must(kvq.NewContext(&kvq.ContextOptions{Log: func(_ kvq.LogLevel, message string) { lines[0] = message }}))(t)
 		runtime.GC()
 		require(t, x.Close())
-		_, err := kvq.NewContext(&kvq.ContextOptions{MaxBytes: 1, Log: func(_ kvq.LogLevel, message string) { lines[1] = message }})
-		requireError(t, err, kvq.ErrLimit)
+		requireError(t, errorOf(kvq.NewContext(&kvq.ContextOptions{MaxBytes: 1, Log: func(_ kvq.LogLevel, message string) { lines[1] = message }})), kvq.ErrLimit)
 	}()
 	for i := 0; i < 1000; i++ {
 		runtime.GC()

@@ -49,13 +49,8 @@ func (x *Context) Quantize(ctx context.Context, weights Tensor, rows, columns in
 	if weights.isStrided() {
 		return nil, argument("weights has strides, must be dense")
 	}
-	if err := weights.holds("weights", rows, 1, columns); err != nil {
-		return nil, err
-	}
-	if err := optionalSlice("Hessian", options.Hessian, columns*columns); err != nil {
-		return nil, err
-	}
-	if err := optionalSlice("Bias", options.Bias, rows); err != nil {
+	if err := firstOf(weights.holds("weights", rows, 1, columns), optionalSlice("Hessian", options.Hessian, columns*columns),
+		optionalSlice("Bias", options.Bias, rows)); err != nil {
 		return nil, err
 	}
 	var to raw.QuantizeOptions
@@ -77,10 +72,7 @@ func (x *Context) Quantize(ctx context.Context, weights Tensor, rows, columns in
 // it.
 func PredictMatrixBytes(scheme string, rows, columns int, hasBias bool) (bytes, allocated uint64, err error) {
 	name, err := terminated("scheme", scheme)
-	if err != nil {
-		return 0, 0, err
-	}
-	if err := checkVersion(); err != nil {
+	if err := firstOf(err, checkVersion()); err != nil {
 		return 0, 0, err
 	}
 	bias := int32(0)
@@ -143,17 +135,11 @@ func (m *Matrix) Dequantize(firstRow, rows int) ([]float32, error) {
 // Linear computes y = x·Wᵀ + b for x `[batch, columns]` and y `[batch, rows]`, dense and of the same type. It allocates
 // nothing in Go.
 func (m *Matrix) Linear(x, y Tensor) error {
-	if m.context == nil {
-		return ErrClosed
-	}
-	if err := m.context.requireMemory(false, "Linear"); err != nil {
+	if err := m.requireMemory(false, "Linear"); err != nil {
 		return err
 	}
-	batch, err := inputs(x, y, m.info.Columns)
+	batch, err := inputs(x, y, m.info.Columns, int(m.info.Rows))
 	if err != nil {
-		return err
-	}
-	if err := y.holds("y", batch, 1, int(m.info.Rows)); err != nil {
 		return err
 	}
 	return m.linear(x.data, batch, y.data, x.dtype)
@@ -161,18 +147,22 @@ func (m *Matrix) Linear(x, y Tensor) error {
 
 // LinearDevice is like Linear, in device memory.
 func (m *Matrix) LinearDevice(x DevicePointer, batch int, y DevicePointer, dtype Dtype) error {
-	if m.context == nil {
-		return ErrClosed
-	}
-	if err := m.context.requireMemory(true, "Linear"); err != nil {
+	if err := m.requireMemory(true, "Linear"); err != nil {
 		return err
 	}
 	return m.linear(foreign(uintptr(x)), batch, foreign(uintptr(y)), dtype)
 }
 
+func (m *Matrix) requireMemory(onDevice bool, method string) error {
+	if m.context == nil {
+		return ErrClosed
+	}
+	return m.context.requireMemory(onDevice, method)
+}
+
 func (m *Matrix) linear(x unsafe.Pointer, batch int, y unsafe.Pointer, dtype Dtype) error {
-	n, err := narrow("batch", batch)
-	if err != nil {
+	var n int32
+	if err := narrow("batch", batch, &n); err != nil {
 		return err
 	}
 	if err := m.lock(shared); err != nil {
@@ -183,16 +173,13 @@ func (m *Matrix) linear(x unsafe.Pointer, batch int, y unsafe.Pointer, dtype Dty
 	return c.end(raw.Linear(m.raw, x, n, y, dtype, &c.err), m.fail)
 }
 
-// inputs checks x and the type of y, and returns the rows of x.
-func inputs(x, y Tensor, columns int64) (int, error) {
+// inputs checks x and y, `[batch, rows]`, and returns the batch.
+func inputs(x, y Tensor, columns int64, rows int) (int, error) {
 	batch, err := x.rows("x", 1, int(columns), "columns")
 	if err == nil && y.isStrided() {
 		err = argument("y has strides, must be dense")
 	}
-	if err == nil && y.dtype != x.dtype {
-		err = argument("y is of %s, must be of the type of x: %s", y.dtype, x.dtype)
-	}
-	return batch, err
+	return batch, firstOf(err, y.like("y", x, "x"), y.holds("y", batch, 1, rows))
 }
 
 // LinearShared multiplies the same inputs by several matrices that share signs and columns, which is faster than
@@ -206,11 +193,8 @@ func LinearShared(matrices []*Matrix, x, y Tensor) error {
 	if err := matrices[0].context.requireMemory(false, "LinearShared"); err != nil {
 		return err
 	}
-	batch, err := inputs(x, y, matrices[0].info.Columns)
+	batch, err := inputs(x, y, matrices[0].info.Columns, rows)
 	if err != nil {
-		return err
-	}
-	if err := y.holds("y", batch, 1, rows); err != nil {
 		return err
 	}
 	element := int64(2)
@@ -230,10 +214,7 @@ func LinearSharedDevice(matrices []*Matrix, x DevicePointer, batch int, y []Devi
 	if _, err := requireMatrices(matrices); err != nil {
 		return err
 	}
-	if err := matrices[0].context.requireMemory(true, "LinearShared"); err != nil {
-		return err
-	}
-	if err := slice("y", len(y), len(matrices)); err != nil {
+	if err := firstOf(matrices[0].context.requireMemory(true, "LinearShared"), slice("y", len(y), len(matrices))); err != nil {
 		return err
 	}
 	offsets := make([]int64, len(y))
@@ -258,8 +239,8 @@ func requireMatrices(matrices []*Matrix) (rows int, err error) {
 }
 
 func linearShared(matrices []*Matrix, x unsafe.Pointer, batch int, y unsafe.Pointer, offsets []int64, dtype Dtype) error {
-	n, err := narrow("batch", batch)
-	if err != nil {
+	var n int32
+	if err := narrow("batch", batch, &n); err != nil {
 		return err
 	}
 	return withMatrices(matrices, func(list **raw.Matrix, err *raw.Error) raw.Status {
@@ -283,10 +264,8 @@ func withMatrices(matrices []*Matrix, run func(list **raw.Matrix, err *raw.Error
 
 // SaveMatrices writes matrices under different names as a safetensors file. The same matrices give the same bytes.
 func SaveMatrices(matrices []*Matrix, names []string) ([]byte, error) {
-	if err := slice("names", len(names), len(matrices)); err != nil {
-		return nil, err
-	}
-	if _, err := requireMatrices(matrices); err != nil {
+	_, err := requireMatrices(matrices)
+	if err := firstOf(slice("names", len(names), len(matrices)), err); err != nil {
 		return nil, err
 	}
 	var called []byte

@@ -74,21 +74,16 @@ func TestMatricesShareInputsAndFiles(t *testing.T) {
 	if !bytes.Equal(again, must(kvq.SaveMatrices(list[1:2], []string{"k"}))(t)) {
 		t.Fatal("the same matrix gives other bytes")
 	}
-	_, err := x.LoadMatrix(file, "o")
-	requireError(t, err, kvq.ErrArgument, "o")
-	_, err = kvq.SaveMatrices(list, []string{"a", "a", "b"})
-	requireError(t, err, kvq.ErrArgument)
-	_, err = kvq.SaveMatrices(list, []string{"a"})
-	requireError(t, err, kvq.ErrArgument, "names has 1 elements, must have 3")
-	_, err = kvq.SaveMatrices(nil, nil)
-	requireError(t, err, kvq.ErrArgument, "matrices has 0 elements")
+	requireError(t, errorOf(x.LoadMatrix(file, "o")), kvq.ErrArgument, "o")
+	requireError(t, errorOf(kvq.SaveMatrices(list, []string{"a", "a", "b"})), kvq.ErrArgument)
+	requireError(t, errorOf(kvq.SaveMatrices(list, []string{"a"})), kvq.ErrArgument, "names has 1 elements, must have 3")
+	requireError(t, errorOf(kvq.SaveMatrices(nil, nil)), kvq.ErrArgument, "matrices has 0 elements")
 	requireError(t, kvq.LinearShared(nil, input, input), kvq.ErrArgument, "matrices has 0 elements")
 	requireError(t, kvq.LinearShared(list, input, kvq.Of(y[1:])), kvq.ErrArgument, "y has 127 elements, must have 128")
 	requireError(t, list[0].Linear(kvq.Of(y[:63]), input), kvq.ErrArgument, "x has 63 elements", "multiple of 64")
 	requireError(t, list[0].Linear(input, kvq.Of(y)), kvq.ErrArgument, "y has 128 elements, must have 32")
 	requireError(t, list[0].Linear(input, kvq.Of(make([]kvq.BFloat16, 32))), kvq.ErrArgument, "y is of KVQ_BF16")
-	_, err = list[0].Dequantize(10, 7)
-	requireError(t, err, kvq.ErrArgument, "7 rows from row 10 on", "16")
+	requireError(t, errorOf(list[0].Dequantize(10, 7)), kvq.ErrArgument, "7 rows from row 10 on", "16")
 	other := quantized(t, x, 8, columns, func(o *kvq.QuantizeOptions) { o.Seed = 2 })
 	requireError(t, kvq.LinearShared([]*kvq.Matrix{list[0], other}, input, kvq.Of(y[:48])), kvq.ErrMismatch)
 }
@@ -109,8 +104,7 @@ func TestQuantizationIsCheckedByName(t *testing.T) {
 	} {
 		options := kvq.NewQuantizeOptions()
 		it.change(options)
-		_, err := x.Quantize(background, kvq.Of(make([]float32, it.n)), it.rows, it.columns, options)
-		requireError(t, err, kvq.ErrArgument, it.message)
+		requireError(t, errorOf(x.Quantize(background, kvq.Of(make([]float32, it.n)), it.rows, it.columns, options)), kvq.ErrArgument, it.message)
 	}
 	// By its definition the error that a Hessian of ones on the diagonal weighs is the error.
 	hessian := make([]float32, 64*64)

@@ -118,10 +118,10 @@ func (it *Cache) DescribeLayer(layer int) (LayerInfo, error) {
 // After a cut on a page boundary, sealed pages stay sealed.
 func (it *Sequence) Truncate(length int) error {
 	var n [1]int32
-	if err := narrowAll([]number{{"length", length, &n[0]}}); err != nil {
+	if err := firstOf(narrow("length", length, &n[0])); err != nil {
 		return err
 	}
-	return it.change(func(err *raw.Error) raw.Status {
+	return it.call(exclusive, func(err *raw.Error) raw.Status {
 		return raw.SequenceTruncate(it.owner, it.raw, n[0], err)
 	})
 }
@@ -150,10 +150,10 @@ func (it *Sequence) Truncate(length int) error {
 // these calls return [raw.EUnsupported].
 func (it *Sequence) Reserve(tokens int) error {
 	var n [1]int32
-	if err := narrowAll([]number{{"tokens", tokens, &n[0]}}); err != nil {
+	if err := firstOf(narrow("tokens", tokens, &n[0])); err != nil {
 		return err
 	}
-	return it.change(func(err *raw.Error) raw.Status {
+	return it.call(exclusive, func(err *raw.Error) raw.Status {
 		return raw.SequenceReserve(it.owner, it.raw, n[0], err)
 	})
 }
@@ -162,7 +162,7 @@ func (it *Sequence) Reserve(tokens int) error {
 // Truncating makes room again, except for pages that a fork still holds.
 func (it *Sequence) Room(layer int) (int, error) {
 	var n [1]int32
-	if err := narrowAll([]number{{"layer", layer, &n[0]}}); err != nil {
+	if err := firstOf(narrow("layer", layer, &n[0])); err != nil {
 		return 0, err
 	}
 	return it.count(func(to *int32, err *raw.Error) raw.Status {
@@ -173,7 +173,7 @@ func (it *Sequence) Room(layer int) (int, error) {
 // Length: get the number of tokens appended to layer, including evicted ones.
 func (it *Sequence) Length(layer int) (int, error) {
 	var n [1]int32
-	if err := narrowAll([]number{{"layer", layer, &n[0]}}); err != nil {
+	if err := firstOf(narrow("layer", layer, &n[0])); err != nil {
 		return 0, err
 	}
 	return it.count(func(to *int32, err *raw.Error) raw.Status {
@@ -185,7 +185,7 @@ func (it *Sequence) Length(layer int) (int, error) {
 // their positions.
 func (it *Sequence) Slots(layer, kvHead int) (int, error) {
 	var n [2]int32
-	if err := narrowAll([]number{{"layer", layer, &n[0]}, {"kvHead", kvHead, &n[1]}}); err != nil {
+	if err := firstOf(narrow("layer", layer, &n[0]), narrow("kvHead", kvHead, &n[1])); err != nil {
 		return 0, err
 	}
 	return it.count(func(to *int32, err *raw.Error) raw.Status {

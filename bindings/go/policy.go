@@ -29,12 +29,9 @@ func (x *Context) from(policy *Policy, by func(from *raw.Policy, made **raw.Poli
 
 // PolicyWithEviction copies a policy and sets its eviction method and budget.
 func (x *Context) PolicyWithEviction(policy *Policy, method string, budget int) (*Policy, error) {
+	var tokens int32
 	name, err := terminated("method", method)
-	if err != nil {
-		return nil, err
-	}
-	tokens, err := narrow("budget", budget)
-	if err != nil {
+	if err := firstOf(err, narrow("budget", budget, &tokens)); err != nil {
 		return nil, err
 	}
 	return x.from(policy, func(from *raw.Policy, made **raw.Policy, err *raw.Error) raw.Status {
@@ -46,15 +43,9 @@ func (x *Context) PolicyWithEviction(policy *Policy, method string, budget int) 
 // unchanged.
 func (x *Context) PolicyWithLayer(policy *Policy, first, last int, keys, values string) (*Policy, error) {
 	var layers [2]int32
-	if err := narrowAll([]number{{"first", first, &layers[0]}, {"last", last, &layers[1]}}); err != nil {
-		return nil, err
-	}
-	k, err := optional("keys", keys)
-	if err != nil {
-		return nil, err
-	}
-	v, err := optional("values", values)
-	if err != nil {
+	k, keysErr := optional("keys", keys)
+	v, valuesErr := optional("values", values)
+	if err := firstOf(narrow("first", first, &layers[0]), narrow("last", last, &layers[1]), keysErr, valuesErr); err != nil {
 		return nil, err
 	}
 	return x.from(policy, func(from *raw.Policy, made **raw.Policy, err *raw.Error) raw.Status {

@@ -105,8 +105,8 @@ func (s *Sequence) AppendAt(layer int, k, v Tensor, positions []int32) error {
 	if v.isStrided() || v.length != k.length {
 		return argument("v has %d elements, must be dense and have as many as k: %d", v.length, k.length)
 	}
-	if v.dtype != k.dtype {
-		return argument("v is of %s, must be of the type of k: %s", v.dtype, k.dtype)
+	if err := v.like("v", k, "k"); err != nil {
+		return err
 	}
 	return s.append(layer, n, k, v, positions)
 }
@@ -121,27 +121,17 @@ func (s *Sequence) AppendDevice(layer, n int, k, v DevicePointer, dtype Dtype, p
 }
 
 func (s *Sequence) append(layer, n int, k, v Tensor, positions []int32) error {
-	index, err := narrow("layer", layer)
-	if err != nil {
+	var index, tokens int32
+	if err := firstOf(narrow("layer", layer, &index), narrow("n", n, &tokens), optionalSlice("positions", positions, n)); err != nil {
 		return err
 	}
-	tokens, err := narrow("n", n)
-	if err != nil {
-		return err
-	}
-	if err := optionalSlice("positions", positions, n); err != nil {
-		return err
-	}
-	if err := s.use(exclusive); err != nil {
-		return err
-	}
-	defer s.done(exclusive)
-	c := acquire()
-	return c.end(raw.Append(s.owner, s.raw, index, tokens, k.data, v.data, k.dtype, first(positions), &c.err), s.fail)
+	return s.call(exclusive, func(err *raw.Error) raw.Status {
+		return raw.Append(s.owner, s.raw, index, tokens, k.data, v.data, k.dtype, first(positions), err)
+	})
 }
 
-// change runs a call that needs exclusive use of the sequence.
-func (s *Sequence) change(by func(err *raw.Error) raw.Status) error {
+// call runs a call that uses the sequence.
+func (s *Sequence) call(exclusive bool, by func(err *raw.Error) raw.Status) error {
 	if err := s.use(exclusive); err != nil {
 		return err
 	}
@@ -193,13 +183,10 @@ func (s *Sequence) Decode(layer, kvHead, begin, n int) (Decoded, error) {
 	}
 	size := n * s.cache.info.HeadDim
 	it := Decoded{make([]float32, size), make([]float32, size), make([]int32, n)}
-	if err := s.use(shared); err != nil {
-		return Decoded{}, err
-	}
-	defer s.done(shared)
-	c := acquire()
-	return it, c.end(raw.SequenceDecode(s.owner, s.raw, int32(layer), int32(kvHead), int32(begin), int32(n), &it.K[0],
-		&it.V[0], &it.Positions[0], &c.err), s.fail)
+	return it, s.call(shared, func(err *raw.Error) raw.Status {
+		return raw.SequenceDecode(s.owner, s.raw, int32(layer), int32(kvHead), int32(begin), int32(n), &it.K[0], &it.V[0],
+			&it.Positions[0], err)
+	})
 }
 
 // Compressed is the result of an eviction.
@@ -211,20 +198,18 @@ type Compressed struct {
 // Compress evicts tokens as the cache's policy says, so that a KV head keeps budget tokens on average; 0: the policy's
 // budget.
 func (s *Sequence) Compress(budget int) (Compressed, error) {
-	n, err := narrow("budget", budget)
-	if err != nil {
-		return Compressed{}, err
+	if s.cache == nil {
+		return Compressed{}, ErrClosed
 	}
-	if err := s.use(exclusive); err != nil {
-		return Compressed{}, err
-	}
-	defer s.done(exclusive)
 	it := Compressed{Kept: make([]int32, s.cache.info.Layers*s.cache.info.KVHeads)}
 	var options raw.CompressOptions
 	raw.CompressOptionsInit(&options)
-	options.Budget, options.Kept, options.BytesFreed = n, &it.Kept[0], &it.BytesFreed
-	c := acquire()
-	if err := c.end(raw.Compress(s.owner, s.raw, &options, &c.err), s.fail); err != nil {
+	options.Kept, options.BytesFreed = &it.Kept[0], &it.BytesFreed
+	err := narrow("budget", budget, &options.Budget)
+	if err == nil {
+		err = s.call(exclusive, func(err *raw.Error) raw.Status { return raw.Compress(s.owner, s.raw, &options, err) })
+	}
+	if err != nil {
 		return Compressed{}, err
 	}
 	return it, nil

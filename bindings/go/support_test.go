@@ -32,6 +32,8 @@ func must[T any](value T, err error) func(t *testing.T) T {
 	}
 }
 
+func errorOf[T any](_ T, err error) error { return err }
+
 func require(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {

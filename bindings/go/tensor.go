@@ -22,6 +22,7 @@ type Tensor struct {
 	length                  int
 	dtype                   Dtype
 	tokenStride, headStride int
+	onDevice                bool // the length is not known
 }
 
 // Of returns a dense row-major tensor on the elements of a slice, which are not copied.
@@ -64,6 +65,9 @@ func (t Tensor) rows(name string, heads, channels int, shape string) (int, error
 
 // holds checks that a tensor has the elements that a call reads: exactly as many if it is dense.
 func (t Tensor) holds(name string, rows, heads, channels int) error {
+	if t.onDevice {
+		return nil
+	}
 	if !t.isStrided() {
 		high, needed := bits.Mul64(uint64(rows), uint64(heads*channels))
 		if high != 0 || uint64(t.length) != needed {
@@ -96,6 +100,14 @@ func (t Tensor) holds(name string, rows, heads, channels int) error {
 	return nil
 }
 
+// like checks that a tensor has the type of another one.
+func (t Tensor) like(name string, other Tensor, otherName string) error {
+	if t.dtype != other.dtype {
+		return argument("%s is of %s, must be of the type of %s: %s", name, t.dtype, otherName, other.dtype)
+	}
+	return nil
+}
+
 func slice(name string, length, needed int) error {
 	if length != needed {
 		return argument("%s has %d elements, must have %d", name, length, needed)
@@ -122,7 +134,7 @@ type DeviceTensor struct {
 }
 
 func (p DevicePointer) of(dtype Dtype) Tensor {
-	return Tensor{data: foreign(uintptr(p)), dtype: dtype}
+	return Tensor{data: foreign(uintptr(p)), dtype: dtype, onDevice: true}
 }
 
 func (t DeviceTensor) tensor() Tensor {

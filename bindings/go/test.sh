@@ -1,31 +1,10 @@
 #!/bin/bash
 # Tests of the Go bindings against an installed kvq: test.sh PREFIX [BUILD_DIR]
-set -uo pipefail
-(($# == 1 || $# == 2)) || { echo "usage: test.sh PREFIX [BUILD_DIR]" >&2; exit 2; }
-for tool in go gofmt cc c++ pkg-config python3; do
-  command -v "$tool" >/dev/null || { echo "skipped: there is no $tool"; exit 77; }
-done
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-root=$(cd "$here/../.." && pwd)
-prefix=$(cd "$1" && pwd) || exit 2
-mkdir -p "${2:-$root/build/bindings/go}"
-build=$(cd "${2:-$root/build/bindings/go}" && pwd)
-export PKG_CONFIG_PATH="$prefix/lib/pkgconfig" LD_LIBRARY_PATH="$prefix/lib" GOPROXY=off GOFLAGS= GOWORK=off
+. "$(dirname "$0")/../testing.sh"
+needs go gofmt cc c++ pkg-config python3
+export LD_LIBRARY_PATH="$prefix/lib" GOPROXY=off GOFLAGS= GOWORK=off
 export GOTOOLCHAIN=local CGO_CFLAGS="-O2 -Werror -Wall -Wextra -Wno-unused-parameter"
-passed=0 failed=0
 cd "$here" || exit 1
-
-# check NAME COMMAND...: one more test
-check() {
-  if "${@:2}" >"$build/log" 2>&1; then
-    passed=$((passed + 1))
-    echo "ok: $1"
-  else
-    failed=$((failed + 1))
-    sed 's/^/    /' "$build/log"
-    echo "FAILED: $1"
-  fi
-}
 
 formatted() { [[ -z $(gofmt -l . | tee /dev/stderr) ]]; }
 
@@ -34,9 +13,8 @@ go_tests() {
   go test -tags kvq_experimental -count 1 -v ./... >"$build/tests.log" 2>&1
   local status=$?
   grep -E '^ *(--- |[a-z]\w*_test\.go|panic|#|ok|FAIL|fatal)' "$build/tests.log"
-  passed=$((passed + $(grep -c '^--- PASS' "$build/tests.log")))
-  failed=$((failed + $(grep -c '^--- FAIL' "$build/tests.log")))
-  ((status == 0)) || grep -q '^--- FAIL' "$build/tests.log" || failed=$((failed + 1)) # a crash, or no build
+  count "$(grep -c '^--- PASS' "$build/tests.log")" "$(grep -c '^--- FAIL' "$build/tests.log")"
+  ((status == 0)) || grep -q '^--- FAIL' "$build/tests.log" || count 0 1 # a crash, or no build
   ((status == 0)) || tail -50 "$build/tests.log"
 }
 
@@ -49,9 +27,8 @@ cgo_checks() {
 }
 
 same_line_as_c() {
-  cc -O2 "$root/samples/c/embed.c" $(pkg-config --cflags --libs kvq) -o "$build/embed_c" &&
-    go build -o "$build/embed_go" ./samples/embed && "$build/embed_c" >"$build/c.txt" &&
-    "$build/embed_go" >"$build/go.txt" && diff "$build/c.txt" "$build/go.txt"
+  embed_in_c "$build/embed_c" && go build -o "$build/embed_go" ./samples/embed &&
+    diff <("$build/embed_c") <("$build/embed_go")
 }
 
 # part NAME: the block of the README that is marked so
@@ -98,6 +75,5 @@ check "the sample prints the same line as in C" same_line_as_c
 check "the README's commands" readme "$root"
 check "the package" package
 check "what a call costs" go build -o "$build/call_cost" ./call_cost
-"$build/call_cost" || failed=$((failed + 1))
-echo "$passed passed, $failed failed"
-((failed == 0))
+"$build/call_cost" || count 0 1
+finish

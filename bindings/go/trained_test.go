@@ -24,8 +24,7 @@ func TestTrainedFilesAreLoadedDescribedUsedAndSaved(t *testing.T) {
 			if info.Layers != 6 || info.HeadDim != 128 || layer.KeyStageErrors[info.KeyStages-1] != layer.KeyError {
 				t.Fatalf("the codebooks say %+v, a layer %+v", info, layer)
 			}
-			_, err := it.DescribeLayer(6)
-			requireError(t, err, kvq.ErrArgument, "layer is 6")
+			requireError(t, errorOf(it.DescribeLayer(6)), kvq.ErrArgument, "layer is 6")
 			options.Codebook = it
 			return it.Save, it.Close
 		}},
@@ -54,8 +53,7 @@ func TestTrainedFilesAreLoadedDescribedUsedAndSaved(t *testing.T) {
 			t.Fatalf("%s is of kind %d", it.file, kind)
 		}
 		policy := must(x.LoadPolicy(it.policy))(t)
-		_, err = x.NewCache(options, policy)
-		requireError(t, err, kvq.ErrArgument)
+		requireError(t, errorOf(x.NewCache(options, policy)), kvq.ErrArgument)
 		save, close := it.load(file)
 		if !bytes.Equal(must(save())(t), file) {
 			t.Fatalf("%s saved again has other bytes", it.file)
@@ -63,13 +61,11 @@ func TestTrainedFilesAreLoadedDescribedUsedAndSaved(t *testing.T) {
 		cache := must(x.NewCache(options, policy))(t)
 		require(t, close())
 		require(t, must(cache.NewSequence())(t).Append(0, kvq.Of(make([]float32, 256)), kvq.Of(make([]float32, 256))))
-		_, err = x.NewCache(options, policy)
-		requireError(t, err, kvq.ErrClosed)
+		requireError(t, errorOf(x.NewCache(options, policy)), kvq.ErrClosed)
 		options = kvq.NewCacheOptions(6, 4, 2, 128)
 	}
 	if kind := must(x.FileType(nil))(t); kind != kvq.FileUnknown {
 		t.Fatalf("an empty file is of kind %d", kind)
 	}
-	_, err := x.LoadCentres([]byte("no centres"))
-	requireError(t, err, kvq.ErrFormat)
+	requireError(t, errorOf(x.LoadCentres([]byte("no centres"))), kvq.ErrFormat)
 }

@@ -1,56 +1,27 @@
 #!/usr/bin/env bash
 # Tests the Python package against an installed kvq: as a wheel made of it, in a folder of its own.
 #
-# usage: test.sh PREFIX [BUILD_DIR]
-#
 # PYTHON, or else BUILD_DIR/venv/bin/python, or else python3 needs NumPy and pytest; PyTorch, scikit-build-core, auditwheel,
 # mypy and ruff are used where they are.
 # The tests of libkvq.transformers are not among these.
-set -uo pipefail
-[ $# -ge 1 ] || { sed -n '4p' "$0"; exit 2; }
-here=$(cd "$(dirname "$0")" && pwd)
-root=$(cd "$here/../.." && pwd)
-prefix=$(cd "$1" && pwd) || exit 2
-build=${2:-$root/build/bindings/python}
-mkdir -p "$build"
-build=$(cd "$build" && pwd)
+. "$(dirname "$0")/../testing.sh"
+. "$here/pytest.sh"
 python=python3
 [ ! -x "$build/venv/bin/python" ] || python=$build/venv/bin/python
 python=${PYTHON:-$python}
-for module in numpy pytest; do
-  if ! "$python" -c "import $module" 2>/dev/null; then
-    echo "skipped: $python has no $module"
-    exit 77
-  fi
-done
+needs_modules numpy pytest
 has() { "$python" -c "import $1" 2>/dev/null; }
-library=$(find "$prefix"/lib* -name libkvq.so.1 -print -quit)
-[ -n "$library" ] || { echo "no libkvq.so.1 in $prefix/lib"; exit 1; }
 export PYTHONDONTWRITEBYTECODE=1
-passed=0 failed=0
 exclude=()
-
-step() { # NAME COMMAND...: one more that passed or failed
-  local name=$1
-  shift
-  if "$@" >"$build/step.log" 2>&1; then
-    echo "ok: $name"
-    passed=$((passed + 1))
-  else
-    cat "$build/step.log"
-    echo "FAILED: $name"
-    failed=$((failed + 1))
-  fi
-}
 
 cd "$here"
 if has ruff; then
-  step "formatting" "$python" -m ruff format --check --no-cache .
-  step "lint" "$python" -m ruff check --no-cache .
+  check "formatting" "$python" -m ruff format --check --no-cache .
+  check "lint" "$python" -m ruff check --no-cache .
 fi
 if has mypy; then
   { has torch && has transformers; } || exclude=(--exclude transformers)
-  step "types" env LIBKVQ_LIBRARY="$library" "$python" -m mypy --cache-dir "$build/mypy" "${exclude[@]}" libkvq
+  check "types" env LIBKVQ_LIBRARY="$library" "$python" -m mypy --cache-dir "$build/mypy" "${exclude[@]}" libkvq
 fi
 
 # The wheel, and the same one from the source distribution, unpacked somewhere else.
@@ -64,9 +35,9 @@ same_wheel_from_sdist() {
 contents() { "$python" -m zipfile -l "$1" | awk '{print $1}' | grep -v -e dist-info -e '^libkvq\.libs' -e '/$' | sort; }
 rm -rf "$build/site" "$build/dist"
 if has scikit_build_core && has pip; then
-  step "wheel and source distribution" env PYTHON="$python" bash "$here/package.sh" "$build/dist" "$prefix"
-  step "installs" installs
-  step "source distribution" same_wheel_from_sdist
+  check "wheel and source distribution" env PYTHON="$python" bash "$here/package.sh" "$build/dist" "$prefix"
+  check "installs" installs
+  check "source distribution" same_wheel_from_sdist
   path=$build/site
   unset LIBKVQ_LIBRARY
 else
@@ -78,19 +49,8 @@ fi
 cd "$build"
 PYTHONPATH=$path LIBKVQ_TEST_PREFIX=$prefix "$python" -m pytest -p no:cacheprovider -q -rs --durations=3 \
   --junit-xml="$build/tests.xml" --ignore-glob="$here/tests/*transformers*" "$here/tests"
-counts=$("$python" - "$build/tests.xml" <<'EOF'
-import sys
-import xml.etree.ElementTree as tree
-
-suite = tree.parse(sys.argv[1]).getroot().find("testsuite")
-total, failed, skipped = (sum(int(suite.get(name)) for name in names) for names in
-                          (["tests"], ["failures", "errors"], ["skipped"]))
-print(total - failed - skipped, failed)
-EOF
-) || counts="0 1"
+count_pytest "$build/tests.xml"
 for kind in numpy torch; do
   has $kind && echo "$kind: $(PYTHONPATH=$path "$python" "$here/benchmarks/call_cost.py" $kind) ns a call"
 done
-passed=$((passed + ${counts% *})) failed=$((failed + ${counts#* }))
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+finish

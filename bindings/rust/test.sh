@@ -1,26 +1,12 @@
 #!/usr/bin/env bash
 # Builds and tests the Rust bindings, offline.
-#
-# usage: test.sh PREFIX [BUILD_DIR]
-#
-# PREFIX is where kvq is installed, BUILD_DIR where outputs go (default: build/bindings/rust of the repository).
-# The last line says "N passed, N failed". Exit status 77: Rust is missing.
-set -uo pipefail
-prefix=$(cd "${1:?usage: test.sh PREFIX [BUILD_DIR]}" && pwd) || exit 1
-here=$(cd "$(dirname "$0")" && pwd)
-build=$(mkdir -p "${2:-$here/../../build/bindings/rust}" && cd "${2:-$here/../../build/bindings/rust}" && pwd) || exit 1
+. "$(dirname "$0")/../testing.sh"
+needs cargo rustc cc pkg-config
 cd "$here" || exit 1
-for tool in cargo rustc cc pkg-config; do
-  command -v "$tool" > /dev/null || { echo "skipped: $tool is missing"; exit 77; }
-done
-description=$(find "$prefix" -name kvq.pc -print -quit)
-[ -n "$description" ] || { echo "FAILED: there is no kvq.pc below $prefix"; exit 1; }
-export PKG_CONFIG_PATH=${description%/*}
 library=$(pkg-config --variable=libdir kvq)
 export CARGO_NET_OFFLINE=true CARGO_TARGET_DIR=$build CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
 export RUSTFLAGS="-D warnings" RUSTDOCFLAGS="-D warnings" KVQ_DIR=$prefix
 export KVQ_TEST_CFLAGS="$(pkg-config --cflags --libs kvq) -Wl,-rpath,$library"
-passed=0 failed=0
 
 # One step: its output is shown if it fails, and the tests in it are counted, or the step as one.
 step() {
@@ -28,12 +14,13 @@ step() {
   shift
   if "$@" > "$log" 2>&1; then
     local tests=$(awk '/^test result:/ { sum += $4 } END { print sum + 0 }' "$log")
-    passed=$((passed + (tests > 0 ? tests : 1)))
+    count $((tests > 0 ? tests : 1)) 0
     echo "ok: $name ($((SECONDS - begin)) s$([ "$tests" -gt 0 ] && echo ", $tests tests"))"
     grep -E '^(skipped:|append [0-9])' "$log" | sort -u
   else
     local tests=$(awk '/^test result:/ { sum += $4; bad += $6 } END { print sum + 0, (bad > 0 ? bad : 1) }' "$log")
-    passed=$((passed + ${tests% *})) failed=$((failed + ${tests#* }))
+    # shellcheck disable=SC2086
+    count $tests
     cat "$log"
     echo "FAILED: $name"
   fi
@@ -103,5 +90,4 @@ else
 fi
 step "package" package_consumed
 step "call cost" call_cost
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+finish

@@ -1,4 +1,5 @@
 using System;
+using System.Collections.Generic;
 using Kvq.Raw;
 
 namespace Kvq
@@ -76,8 +77,7 @@ namespace Kvq
             var error = Call.Error();
             var raw = new kvq_usage { struct_size = (uint)sizeof(kvq_usage) };
             using (Use it = Use())
-                Call.Check(Native.kvq_cache_predict_usage(it, sequences, tokens, queries, &raw, &error), &error,
-                    Hooks);
+                Call.Check(Native.kvq_cache_predict_usage(it, sequences, tokens, queries, &raw, &error), &error, Hooks);
             return new Usage(&raw);
         }
 
@@ -89,6 +89,34 @@ namespace Kvq
             var handle = new SequenceHandle();
             Files.Load(this, snapshot, nameof(snapshot), handle, Native.kvq_sequence_load);
             return new Sequence(this, handle);
+        }
+    }
+
+    public sealed partial class CacheOptions
+    {
+        /// Objects that a call with these options uses.
+        internal NativeObject[] Used(params NativeObject[] others)
+        {
+            var all = new List<NativeObject>();
+            foreach (NativeObject one in others)
+                if (one != null) all.Add(one);
+            if (Codebook != null) all.Add(Codebook);
+            if (Centres != null) all.Add(Centres);
+            if (Router != null) all.Add(Router);
+            return UseMany.Sorted(all.ToArray(), "objects");
+        }
+
+        /// The raw options, valid while `frequencies` is pinned and the used objects are entered.
+        internal unsafe kvq_cache_options With(float* frequencies)
+        {
+            if (InvFreq != null)
+                Shape.Exactly(InvFreq, (RotaryDim == 0 ? HeadDim : RotaryDim) / 2, "InvFreq", "[rotated channels / 2]");
+            kvq_cache_options filled = raw;
+            filled.inv_freq = frequencies;
+            if (Codebook != null) filled.codebook = Codebook.Handle.DangerousGetHandle();
+            if (Centres != null) filled.centres = Centres.Handle.DangerousGetHandle();
+            if (Router != null) filled.router = Router.Handle.DangerousGetHandle();
+            return filled;
         }
     }
 }

@@ -29,7 +29,18 @@ namespace Kvq
                 throw;
             }
         }
+
+        /// Makes a call that creates a handle from an object.
+        internal static void Create(NativeObject from, Handle made, CreateCall call)
+        {
+            var error = Error();
+            IntPtr result;
+            using (Use it = from.Use()) Check(call(it, &result, &error), &error, from.Hooks, made, result);
+        }
     }
+
+    /// Runs a call that creates a handle from `it`.
+    unsafe delegate Status CreateCall(IntPtr it, IntPtr* result, kvq_error* error);
 
     /// Runs a call that writes a file of `it`, after asking for its size.
     unsafe delegate Status SaveCall(IntPtr it, void* buffer, UIntPtr capacity, UIntPtr* size, kvq_error* error);
@@ -55,13 +66,11 @@ namespace Kvq
         internal static void Load(NativeObject from, byte[] file, string argument, Handle made, LoadCall call)
         {
             if (from == null) throw new ArgumentNullException("context");
-            var error = Call.Error();
             byte[] bytes = NotEmpty(file, argument);
-            IntPtr result;
-            using (Use it = from.Use())
-            fixed (byte* buffer = bytes)
-                Call.Check(call(it, buffer, (UIntPtr)file.Length, &result, &error), &error, from.Hooks, made,
-                           result);
+            Call.Create(from, made, (it, result, error) =>
+            {
+                fixed (byte* buffer = bytes) return call(it, buffer, (UIntPtr)file.Length, result, error);
+            });
         }
 
         /// Not NULL for an empty file, so that the library refuses it.

@@ -34,13 +34,6 @@ namespace Kvq
         /// <summary>Free bytes of device memory on a stream; see <see cref="kvq_device_free_hook"/>.</summary>
         public Action<IntPtr, long, IntPtr> DeviceFree { get; set; }
 
-        /// <summary>cudaStream_t that all work is enqueued on; see <see cref="Context.SetStream"/>.</summary>
-        public IntPtr Stream
-        {
-            get => raw.stream;
-            set => raw.stream = value;
-        }
-
         internal ContextOptions Copy() => (ContextOptions)MemberwiseClone();
     }
 

@@ -1,4 +1,5 @@
 using System;
+using System.Collections.Generic;
 using System.Runtime.InteropServices;
 using Kvq.Raw;
 
@@ -62,19 +63,12 @@ namespace Kvq
                 Shape.Exactly(y[i], batch * matrices[i].info.Rows, "y[" + i + "]", "[batch, rows]");
                 Shape.Same(x.Dtype, y[i].Dtype, "y[" + i + "]", "x");
             }
-            var pins = new GCHandle[y.Length];
-            var outputs = new IntPtr[y.Length];
-            try
+            using (var pins = new Pins())
             {
-                for (int i = 0; i < y.Length; ++i) outputs[i] = Pinned(y[i], ref pins[i]);
+                IntPtr[] outputs = Array.ConvertAll(y, it => pins.First(it));
                 fixed (float* floats = x.Floats)
                 fixed (ushort* bits = x.Bits)
                     LinearShared(matrices, sorted, x.Start(floats, bits), batch, outputs, x.Dtype);
-            }
-            finally
-            {
-                foreach (GCHandle pin in pins)
-                    if (pin.IsAllocated) pin.Free();
             }
         }
 
@@ -109,48 +103,28 @@ namespace Kvq
                 throw new ArgumentException("y has " + outputs + " elements; there are " + matrices.Length +
                     " matrices", "y");
         }
-
-        static IntPtr Pinned(in Tensor tensor, ref GCHandle pin)
-        {
-            Array array = tensor.Floats != null ? (Array)tensor.Floats : tensor.Bits;
-            if (array == null) return (IntPtr)tensor.Start(null, null);
-            pin = GCHandle.Alloc(array, GCHandleType.Pinned);
-            void* start = (void*)pin.AddrOfPinnedObject();
-            return (IntPtr)(tensor.Floats != null ? tensor.Start((float*)start, null)
-                                                  : tensor.Start(null, (ushort*)start));
-        }
     }
 
-    /// Pins several strings.
-    sealed unsafe class Texts : IDisposable
+    /// Pins any number of arrays.
+    sealed unsafe class Pins : IDisposable
     {
-        readonly GCHandle[] pins;
+        readonly List<GCHandle> pins = new List<GCHandle>();
 
-        internal Texts(string[] texts, string argument)
+        internal IntPtr Start(Array array)
         {
-            pins = new GCHandle[texts.Length];
-            Pointers = new byte*[texts.Length];
-            try
-            {
-                for (int i = 0; i < texts.Length; ++i)
-                {
-                    pins[i] = GCHandle.Alloc(Text.Needed(texts[i], argument + "[" + i + "]"), GCHandleType.Pinned);
-                    Pointers[i] = (byte*)pins[i].AddrOfPinnedObject();
-                }
-            }
-            catch
-            {
-                Dispose();
-                throw;
-            }
+            pins.Add(GCHandle.Alloc(array, GCHandleType.Pinned));
+            return pins[pins.Count - 1].AddrOfPinnedObject();
         }
 
-        internal byte*[] Pointers { get; }
+        internal IntPtr First(in Tensor tensor)
+        {
+            if (tensor.Floats != null) return (IntPtr)tensor.Start((float*)Start(tensor.Floats), null);
+            return (IntPtr)tensor.Start(null, tensor.Bits == null ? null : (ushort*)Start(tensor.Bits));
+        }
 
         public void Dispose()
         {
-            foreach (GCHandle pin in pins)
-                if (pin.IsAllocated) pin.Free();
+            foreach (GCHandle pin in pins) pin.Free();
         }
     }
 }

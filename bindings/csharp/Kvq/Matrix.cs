@@ -5,13 +5,6 @@ namespace Kvq
 {
     public sealed partial class QuantizeOptions
     {
-        /// <summary>[columns, columns], the mean of x·xᵀ over inputs x; null (default): weights are rounded without
-        /// one.</summary>
-        public float[] Hessian { get; set; }
-
-        /// <summary>[rows], stored unchanged; null (default): none.</summary>
-        public float[] Bias { get; set; }
-
         /// <summary>Receives the progress of the call, 0 … 1; returning false ends it with <see
         /// cref="Status.Cancelled"/>. Called from the calling thread; an exception ends the call, which throws
         /// it.</summary>
@@ -125,13 +118,18 @@ namespace Kvq
                 throw new ArgumentException("names has " + names.Length + " elements; there are " + matrices.Length +
                     " matrices", nameof(names));
             using (new UseMany(sorted, alone: false))
-            using (var texts = new Texts(names, nameof(names)))
+            using (var pins = new Pins())
+            {
+                var starts = new IntPtr[names.Length];
+                for (int i = 0; i < starts.Length; ++i)
+                    starts[i] = pins.Start(Text.Needed(names[i], "names[" + i + "]"));
                 return Files.Save(matrices[0], (it, buffer, capacity, size, error) =>
                 {
-                    fixed (IntPtr* pointers = UseMany.Pointers(matrices))
-                    fixed (byte** starts = texts.Pointers)
-                        return Native.qp_matrix_save(pointers, starts, matrices.Length, buffer, capacity, size, error);
+                    fixed (IntPtr* pointers = UseMany.Pointers(matrices), texts = starts)
+                        return Native.qp_matrix_save(pointers, (byte**)texts, matrices.Length, buffer, capacity, size,
+                            error);
                 });
+            }
         }
 
         /// <summary>Description of the matrix; see <see cref="Native.qp_matrix_describe"/>.</summary>

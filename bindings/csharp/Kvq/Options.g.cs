@@ -54,6 +54,14 @@ namespace Kvq
         /// <summary>Path of libkvq_cuda.so; null (default): next to the library that holds this function, then the
         /// loader's search path.</summary>
         public string Plugin { get; set; }
+
+        /// <summary>cudaStream_t that all work is enqueued on; null (default): the legacy default stream. See
+        /// <see cref="Kvq.Raw.Native.kvq_context_set_stream"/>.</summary>
+        public IntPtr Stream
+        {
+            get => raw.stream;
+            set => raw.stream = value;
+        }
     }
 
     /// <summary>Shape of a model's attention layers, and the trained objects that its page formats need.</summary>
@@ -118,6 +126,10 @@ namespace Kvq
             set => raw.rope_base = value;
         }
 
+        /// <summary>Radians per position of each pair; head_dim / 2 elements if <c>RotaryDim</c> is 0. null
+        /// (default): rope_base^(-2j / rotary_dim).</summary>
+        public float[] InvFreq { get; set; }
+
         /// <summary>Factor applied to q·k; 0 (default): 1 / sqrt(head_dim).</summary>
         public float Scale
         {
@@ -139,6 +151,22 @@ namespace Kvq
             get => raw.model_id;
             set => raw.model_id = value;
         }
+
+        /// <summary>Codebook for the format <c>commvq</c>: from this context, complete, with this number of layers
+        /// and KV heads, this <c>HeadDim</c> and <c>Rope</c>, and this <c>ModelId</c> unless either is 0. Caches may
+        /// share it. null (default): none.</summary>
+        public Codebook Codebook { get; set; }
+
+        /// <summary>Router for a policy with <c>Router</c>: from this context, trained for this shape, <c>Rope</c>,
+        /// the policy's experts, and this <c>ModelId</c> unless either is 0. Caches may share it. null (default):
+        /// none.</summary>
+        public Router Router { get; set; }
+
+        /// <summary>Centres for gain-shape formats with trained centres: from this context, complete, with this
+        /// number of layers and KV heads, this <c>HeadDim</c>, for keys this <c>Rope</c>, and this <c>ModelId</c>
+        /// unless either is 0. Caches may share it. A policy may need <c>Codebook</c> or <c>Centres</c>, not both.
+        /// null (default): none.</summary>
+        public Centres Centres { get; set; }
     }
 
     /// <summary>Tokens for one layer of several sequences. Rows of <c>K</c> and <c>V</c> (one per token) are ordered
@@ -154,6 +182,13 @@ namespace Kvq
             Native.kvq_append_batch_init(&it, (UIntPtr)sizeof(kvq_append_batch));
             return it;
         }
+
+        /// <summary>Tokens per sequence, each ≥ 1; null (default): one each.</summary>
+        public int[] TokenCounts { get; set; }
+
+        /// <summary>As for <see cref="Kvq.Raw.Native.kvq_append"/>; null (default): consecutive in each
+        /// sequence.</summary>
+        public int[] Positions { get; set; }
 
         /// <summary>Elements from one token's keys to the next token's, not negative; 0 (default): dense. The
         /// channels of a head are always contiguous; rows need only the alignment of their elements.</summary>
@@ -185,6 +220,35 @@ namespace Kvq
         }
     }
 
+    /// <summary>Tokens for one layer of several sequences. Rows of <c>K</c> and <c>V</c> (one per token) are ordered
+    /// by sequence. In host memory.</summary>
+    public sealed class AppendBatch : AppendBatchBase
+    {
+        /// <summary>As for <see cref="Kvq.Raw.Native.kvq_append"/>.</summary>
+        public Tensor K { get; set; }
+
+        /// <summary>As for <see cref="Kvq.Raw.Native.kvq_append"/>.</summary>
+        public Tensor V { get; set; }
+    }
+
+    /// <summary>Tokens for one layer of several sequences. Rows of <c>K</c> and <c>V</c> (one per token) are ordered
+    /// by sequence. In device memory, whose size is not checked.</summary>
+    public sealed class DeviceAppendBatch : AppendBatchBase
+    {
+        /// <summary>As for <see cref="Kvq.Raw.Native.kvq_append"/>.</summary>
+        public IntPtr K { get; set; }
+
+        /// <summary>As for <see cref="Kvq.Raw.Native.kvq_append"/>.</summary>
+        public IntPtr V { get; set; }
+
+        /// <summary>Element type of <c>K</c> and <c>V</c>; <see cref="Kvq.Dtype.F32"/> by default.</summary>
+        public Dtype Dtype
+        {
+            get => raw.dtype;
+            set => raw.dtype = value;
+        }
+    }
+
     /// <summary>Queries of one or more sequences, and where their results go.</summary>
     public abstract partial class AttendBatchBase
     {
@@ -197,6 +261,13 @@ namespace Kvq
             Native.kvq_attend_batch_init(&it, (UIntPtr)sizeof(kvq_attend_batch));
             return it;
         }
+
+        /// <summary>Queries per sequence, each ≥ 1; null (default): one each.</summary>
+        public int[] QueryCounts { get; set; }
+
+        /// <summary>Positions ≥ 0; null (default): the last <c>query_counts[i]</c> tokens of each sequence, so append
+        /// before attending.</summary>
+        public int[] QueryPositions { get; set; }
 
         /// <summary>A query at position p sees positions &gt; p − window; 0 (default): all.</summary>
         public int SlidingWindow
@@ -244,6 +315,69 @@ namespace Kvq
         }
     }
 
+    /// <summary>Queries of one or more sequences, and where their results go. In host memory.</summary>
+    public sealed class AttendBatch : AttendBatchBase
+    {
+        /// <summary><c>[total queries, q_heads, head_dim]</c>, before RoPE unless the cache was created with
+        /// <see cref="Kvq.Rope.None"/>. Queries and their logits must be finite, or the results are
+        /// meaningless.</summary>
+        public Tensor Q { get; set; }
+
+        /// <summary><c>[total queries, q_heads, head_dim]</c>; its memory, from the first row to the last, may not
+        /// overlap that of <c>Q</c> or <c>Sinks</c>.</summary>
+        public Tensor Output { get; set; }
+
+        /// <summary><c>[total queries, q_heads]</c> receives the natural log-sum-exp of the logits, after scale and
+        /// cap, including sinks; -infinity for a query that sees no token and has no sink. It merges results over
+        /// parts of a context, only one of which has the sinks: Σᵢ exp(lseᵢ − lse) · outputᵢ with lse = log Σᵢ exp
+        /// lseᵢ. It may not overlap <c>Q</c>, <c>Output</c> or <c>Sinks</c>. null (default): skip.</summary>
+        public float[] Lse { get; set; }
+
+        /// <summary><c>[q_heads]</c> learned logits, neither scaled nor capped: each adds exp(sink) to the softmax
+        /// denominator of its head and nothing to the sum of values. -infinity means no sink; a CPU refuses NaN and
+        /// +infinity. null (default): none.</summary>
+        public float[] Sinks { get; set; }
+    }
+
+    /// <summary>Queries of one or more sequences, and where their results go. In device memory, whose size is not
+    /// checked.</summary>
+    public sealed class DeviceAttendBatch : AttendBatchBase
+    {
+        /// <summary><c>[total queries, q_heads, head_dim]</c>, before RoPE unless the cache was created with
+        /// <see cref="Kvq.Rope.None"/>. Queries and their logits must be finite, or the results are
+        /// meaningless.</summary>
+        public IntPtr Q { get; set; }
+
+        /// <summary><c>[total queries, q_heads, head_dim]</c>; its memory, from the first row to the last, may not
+        /// overlap that of <c>Q</c> or <c>Sinks</c>.</summary>
+        public IntPtr Output { get; set; }
+
+        /// <summary><c>[total queries, q_heads]</c> receives the natural log-sum-exp of the logits, after scale and
+        /// cap, including sinks; -infinity for a query that sees no token and has no sink. It merges results over
+        /// parts of a context, only one of which has the sinks: Σᵢ exp(lseᵢ − lse) · outputᵢ with lse = log Σᵢ exp
+        /// lseᵢ. It may not overlap <c>Q</c>, <c>Output</c> or <c>Sinks</c>. null (default): skip.</summary>
+        public IntPtr Lse { get; set; }
+
+        /// <summary><c>[q_heads]</c> learned logits, neither scaled nor capped: each adds exp(sink) to the softmax
+        /// denominator of its head and nothing to the sum of values. -infinity means no sink; a CPU refuses NaN and
+        /// +infinity. null (default): none.</summary>
+        public IntPtr Sinks { get; set; }
+
+        /// <summary><see cref="Kvq.Dtype.F32"/> by default.</summary>
+        public Dtype QDtype
+        {
+            get => raw.q_dtype;
+            set => raw.q_dtype = value;
+        }
+
+        /// <summary><see cref="Kvq.Dtype.F32"/> by default.</summary>
+        public Dtype OutputDtype
+        {
+            get => raw.output_dtype;
+            set => raw.output_dtype = value;
+        }
+    }
+
     /// <summary>Options of <see cref="Kvq.Raw.Native.qp_quantize"/>.</summary>
     public sealed partial class QuantizeOptions
     {
@@ -274,6 +408,10 @@ namespace Kvq
             set => raw.seed = value;
         }
 
+        /// <summary><c>[columns, columns]</c>, the mean of x·xᵀ over inputs x; null (default): weights are rounded
+        /// without one.</summary>
+        public float[] Hessian { get; set; }
+
         /// <summary>Use of the Hessian; <see cref="Kvq.Rounding.Ldlq"/> by default.</summary>
         public Rounding Rounding
         {
@@ -288,5 +426,8 @@ namespace Kvq
             get => raw.damping;
             set => raw.damping = value;
         }
+
+        /// <summary>Bias b, stored unchanged; null (default): none.</summary>
+        public float[] Bias { get; set; }
     }
 }

@@ -31,17 +31,13 @@ namespace Kvq
         /// <returns>A copy of the policy with this eviction.</returns>
         public Policy WithEviction(Context context, string method, int budget)
         {
-            if (context == null) throw new ArgumentNullException(nameof(context));
             byte[] name = Text.Needed(method, nameof(method));
-            var error = Call.Error();
-            var handle = new PolicyHandle();
-            IntPtr result;
-            using (new UseMany(UseMany.Sorted(new NativeObject[] { context, this }, "objects"), alone: false))
-            fixed (byte* start = name)
-                Call.Check(Native.kvq_policy_with_eviction(context.Handle.DangerousGetHandle(),
-                    Handle.DangerousGetHandle(), start, budget, &result, &error), &error, context.Hooks, handle,
-                    result);
-            return new Policy(handle, context.Hooks);
+            return Copied(context, (it, result, error) =>
+            {
+                fixed (byte* start = name)
+                    return Native.kvq_policy_with_eviction(it, Handle.DangerousGetHandle(), start, budget, result,
+                        error);
+            });
         }
 
         /// <summary>See <see cref="Native.kvq_policy_with_layer"/>.</summary>
@@ -53,16 +49,20 @@ namespace Kvq
         /// <returns>A copy of the policy with these formats.</returns>
         public Policy WithLayer(Context context, int firstLayer, int lastLayer, string keys, string values = null)
         {
-            if (context == null) throw new ArgumentNullException(nameof(context));
             byte[] ofKeys = Text.Bytes(keys, nameof(keys)), ofValues = Text.Bytes(values, nameof(values));
-            var error = Call.Error();
+            return Copied(context, (it, result, error) =>
+            {
+                fixed (byte* k = ofKeys, v = ofValues)
+                    return Native.kvq_policy_with_layer(it, Handle.DangerousGetHandle(), firstLayer, lastLayer, k, v,
+                        result, error);
+            });
+        }
+
+        Policy Copied(Context context, CreateCall call)
+        {
+            if (context == null) throw new ArgumentNullException(nameof(context));
             var handle = new PolicyHandle();
-            IntPtr result;
-            using (new UseMany(UseMany.Sorted(new NativeObject[] { context, this }, "objects"), alone: false))
-            fixed (byte* k = ofKeys, v = ofValues)
-                Call.Check(Native.kvq_policy_with_layer(context.Handle.DangerousGetHandle(),
-                    Handle.DangerousGetHandle(), firstLayer, lastLayer, k, v, &result, &error), &error, context.Hooks,
-                    handle, result);
+            using (Use()) Call.Create(context, handle, call);
             return new Policy(handle, context.Hooks);
         }
     }

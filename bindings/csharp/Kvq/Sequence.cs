@@ -24,11 +24,8 @@ namespace Kvq
         static SequenceHandle Create(Cache cache)
         {
             if (cache == null) throw new ArgumentNullException(nameof(cache));
-            var error = Call.Error();
             var handle = new SequenceHandle();
-            IntPtr result;
-            using (Use it = cache.Use())
-                Call.Check(Native.kvq_sequence_create(it, &result, &error), &error, cache.Hooks, handle, result);
+            Call.Create(cache, handle, Native.kvq_sequence_create);
             return handle;
         }
 
@@ -55,11 +52,8 @@ namespace Kvq
         /// <returns>The fork.</returns>
         public Sequence Fork()
         {
-            var error = Call.Error();
             var handle = new SequenceHandle();
-            IntPtr result;
-            using (Use it = Use())
-                Call.Check(Native.kvq_sequence_fork(cachePointer, it, &result, &error), &error, Hooks, handle, result);
+            Call.Create(this, handle, (it, result, error) => Native.kvq_sequence_fork(cachePointer, it, result, error));
             return new Sequence(Cache, handle);
         }
 

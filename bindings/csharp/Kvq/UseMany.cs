@@ -32,9 +32,9 @@ namespace Kvq
         {
             if (objects == null) throw new ArgumentNullException(name);
             if (objects.Length == 0) throw new ArgumentException(name + " is empty", name);
+            int missing = Array.IndexOf(objects, null);
+            if (missing >= 0) throw new ArgumentNullException(name + "[" + missing + "]");
             var sorted = (NativeObject[])objects.Clone();
-            for (int i = 0; i < sorted.Length; ++i)
-                if (sorted[i] == null) throw new ArgumentNullException(name + "[" + i + "]");
             Array.Sort(sorted, (one, other) => one.Serial.CompareTo(other.Serial));
             int n = 1;
             for (int i = 1; i < sorted.Length; ++i)
@@ -43,11 +43,7 @@ namespace Kvq
             return sorted;
         }
 
-        internal static IntPtr[] Pointers(NativeObject[] objects)
-        {
-            var pointers = new IntPtr[objects.Length];
-            for (int i = 0; i < pointers.Length; ++i) pointers[i] = objects[i].Handle.DangerousGetHandle();
-            return pointers;
-        }
+        internal static IntPtr[] Pointers(NativeObject[] objects) =>
+            Array.ConvertAll(objects, it => it.Handle.DangerousGetHandle());
     }
 }

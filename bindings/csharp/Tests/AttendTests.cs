@@ -44,30 +44,6 @@ namespace Kvq.Tests
                 var decoded = new int[4];
                 other.Decode(0, 1, 0, 4, null, null, decoded);
                 Test.Equal("2 3 5 7", string.Join(" ", decoded), "positions");
-
-                append.Positions = new[] { 8, 9, 11, 12, 6, 6, 7, 8, 9, 10 };
-                Test.Refused(Status.Argument, "position", () => model.Cache.Append(0, append));
-                Test.Equal(4, other.Length(0), "length after a failure");
-            }
-        }
-
-        public static void Logits_are_scaled_and_capped()
-        {
-            CacheOptions options = Model.Shape(Rope.None);
-            options.Scale = 0.5f;
-            using (var context = new Context())
-            using (var cache = new Cache(context, options))
-            using (var sequence = new Sequence(cache))
-            {
-                float[] ones = Array.ConvertAll(new float[Model.QueryRow], it => 1f);
-                sequence.Append(0, Tensor.F32(ones, 0, Model.Row), Tensor.F32(ones, 0, Model.Row));
-                var batch = new AttendBatch
-                {
-                    Sequences = new[] { sequence }, Q = ones, Output = new float[ones.Length], LogitSoftcap = 3,
-                    Lse = new float[Model.QHeads],
-                };
-                cache.Attend(0, batch);
-                Test.Near(3 * Math.Tanh(Model.HeadDim * 0.5 / 3), batch.Lse[1], 1e-3, "lse");
             }
         }
 

@@ -28,12 +28,10 @@ namespace Kvq.Tests
                     Test.Near(expected, y[i], 1e-4, "product " + i);
                 }
                 Test.Same(Slice(decoded, 5 * Columns, 2 * Columns), matrix.Dequantize(5, 2), "rows");
-                Test.Throws<ArgumentException>("firstRow is 23 and rows 2; the matrix has 24", () =>
-                    matrix.Dequantize(23, 2));
-                Test.Throws<ArgumentException>("x has 127 elements; [batch, columns] takes a multiple of 128",
+                Test.Wrong("firstRow is 23 and rows 2; the matrix has 24", () => matrix.Dequantize(23, 2));
+                Test.Wrong("x has 127 elements; [batch, columns] takes a multiple of 128",
                                                () => matrix.Linear(new float[127], y));
-                Test.Throws<ArgumentException>("y has 71 elements; [batch, rows] takes 72",
-                                               () => matrix.Linear(x, new float[71]));
+                Test.Wrong("y has 71 elements; [batch, rows] takes 72", () => matrix.Linear(x, new float[71]));
             }
         }
 
@@ -58,9 +56,9 @@ namespace Kvq.Tests
                 two.Linear(x, aloneB);
                 Test.Same(aloneA, a, "the first");
                 Test.Same(aloneB, b, "the second");
-                Test.Throws<ArgumentException>("y has 1 elements; there are 2 matrices",
+                Test.Wrong("y has 1 elements; there are 2 matrices",
                                                () => Matrix.LinearShared(new[] { one, two }, x, new Tensor[] { a }));
-                Test.Throws<ArgumentException>("y[1] has 15 elements; [batch, rows] takes 16",
+                Test.Wrong("y[1] has 15 elements; [batch, rows] takes 16",
                                                () => Matrix.LinearShared(new[] { one, two }, x,
                                                new Tensor[] { a, new float[15] }));
                 Test.Throws<InvalidOperationException>("device memory",
@@ -80,12 +78,10 @@ namespace Kvq.Tests
                 using (Matrix again = Matrix.Load(context, file, "größe"))
                     Test.Same(one.Dequantize(0, Rows), again.Dequantize(0, Rows), "weights");
                 Test.Refused(Status.Argument, "up", () => Matrix.Load(context, file, "up"));
-                file[file.Length / 2] ^= 1;
                 Test.Refused(Status.Format, "", () => Matrix.Load(context, new byte[16], "down"));
-                Test.Throws<ArgumentException>("names has 1 elements; there are 2 matrices",
+                Test.Wrong("names has 1 elements; there are 2 matrices",
                                                () => Matrix.Save(new[] { one, two }, new[] { "a" }));
-                Test.Throws<ArgumentException>("names[1] has a NUL", () =>
-                    Matrix.Save(new[] { one, two }, new[] { "a", "b\0" }));
+                Test.Wrong("names[1] has a NUL", () => Matrix.Save(new[] { one, two }, new[] { "a", "b\0" }));
                 Test.Refused(Status.Argument, "name", () => Matrix.Save(new[] { one, two }, new[] { "a", "a" }));
             }
         }
@@ -101,11 +97,11 @@ namespace Kvq.Tests
             {
                 using (Matrix matrix = Matrix.Quantize(context, w, Rows, Columns, options))
                     Test.Near(matrix.Describe().Error, matrix.Describe().ProxyError, 1e-5, "proxy error");
-                Test.Throws<ArgumentException>("Hessian has 4 elements; [columns, columns] takes 16384",
+                Test.Wrong("Hessian has 4 elements; [columns, columns] takes 16384",
                     () => Matrix.Quantize(context, w, Rows, Columns, new QuantizeOptions { Hessian = new float[4] }));
-                Test.Throws<ArgumentException>("Bias has 3 elements; [rows] takes 24",
+                Test.Wrong("Bias has 3 elements; [rows] takes 24",
                     () => Matrix.Quantize(context, w, Rows, Columns, new QuantizeOptions { Bias = new float[3] }));
-                Test.Throws<ArgumentException>("w has 3072 elements; [rows, columns] takes 3200",
+                Test.Wrong("w has 3072 elements; [rows, columns] takes 3200",
                     () => Matrix.Quantize(context, w, 25, Columns));
                 Test.Refused(Status.Argument, "scheme",
                     () => Matrix.Quantize(context, w, Rows, Columns, new QuantizeOptions { Scheme = "nuq-77" }));

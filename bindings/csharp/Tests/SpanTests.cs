@@ -20,8 +20,7 @@ namespace Kvq.Tests
                 Test.Same(expected, new Span<float>(output, 3, q.Length).ToArray(), "spans");
                 Test.Throws<ArgumentNullException>("k", () => other.Append(0, new ReadOnlySpan<float>(),
                     new ReadOnlySpan<float>(v)));
-                Test.Throws<ArgumentException>("output has 4 elements",
-                                               () => model.Cache.Attend(0, other, new ReadOnlySpan<float>(q),
+                Test.Wrong("output has 4 elements", () => model.Cache.Attend(0, other, new ReadOnlySpan<float>(q),
                                                new Span<float>(output, 0, 4)));
                 other.Append(0, k, v); // arrays still mean arrays
                 Test.Equal(10, other.Length(0), "length");

@@ -60,6 +60,8 @@ namespace Kvq.Tests
         internal static void Refused(Status status, string part, Action call) =>
             Equal(status, Throws<KvqException>(part, call).Status, "status");
 
+        internal static void Wrong(string part, Action call) => Throws<ArgumentException>(part, call);
+
         internal static void Skip(string reason) => throw new Skipped(reason);
 
         static int Main(string[] arguments)

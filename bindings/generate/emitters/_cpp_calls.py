@@ -1,7 +1,7 @@
 """Derives a method of kvq.hpp (parameters, checks, arguments) from a function of kvq.h."""
 import re
 
-from emitters._text import target_of
+from emitters._text import depth_of, target_of
 
 # Any number of threads may use these; methods that need exclusive use are not `const`.
 SHARED = ("kvq_context", "kvq_cache")
@@ -16,10 +16,6 @@ def prefix_of(function, handles):
     """The handle after which a function is named, or None."""
     found = [handle for handle in handles if function["name"].startswith(handle + "_")]
     return max(found, key=len) if found else None
-
-
-def depth_of(kind):
-    return 1 + depth_of(kind["to"]) if kind["kind"] == "pointer" else 0
 
 
 def handle_in(parameter):

@@ -22,10 +22,10 @@ def method(names, object_name, it):
         body = ["return describedPart(&it.handle, \"%s\", %s, %s, %s)" % (inputs[0], inputs[0], raw, told)]
     else:
         none = "0, err" if it.gives == "number" else "err"
-        body = ["var n [%d]int32" % len(inputs), "if err := narrowAll([]number{%s}); err != nil {" % ", ".join(
-            "{\"%s\", %s, &n[%d]}" % (one, one, at) for at, one in enumerate(inputs)), "\treturn " + none, "}",
-                "return it.%s(func(%serr *raw.Error) raw.Status {" % (
-                    ("count", "to *int32, ") if it.gives == "number" else ("change", "")),
+        body = ["var n [%d]int32" % len(inputs), "if err := firstOf(%s); err != nil {" % ", ".join(
+            "narrow(\"%s\", %s, &n[%d])" % (one, one, at) for at, one in enumerate(inputs)), "\treturn " + none, "}",
+                "return it.%serr *raw.Error) raw.Status {" % (
+                    "count(func(to *int32, " if it.gives == "number" else "call(exclusive, func("),
                 "\treturn %s(%sit.raw, %s%serr)" % (raw, "it.owner, " if it.of_cache else "", "".join(
                     "n[%d], " % at for at in range(len(inputs))), "to, " if it.gives == "number" else ""), "})"]
     parameters = ", ".join(inputs) + (" int" if inputs else "")

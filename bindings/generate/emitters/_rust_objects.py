@@ -9,7 +9,6 @@ use crate::generated::docs::header;
 use crate::object::object;
 use crate::*;
 use kvq_sys as sys;
-use std::fmt;
 use std::sync::Arc;
 """
 LOAD = """    #[doc = header!(%s)]

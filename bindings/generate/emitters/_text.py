@@ -11,6 +11,10 @@ def target_of(kind):
     return kind
 
 
+def depth_of(kind):
+    return 1 + depth_of(kind["to"]) if kind["kind"] == "pointer" else 0
+
+
 def is_flag(field):
     """Whether a field of a struct that the library fills is 1 or 0: a Boolean in other languages."""
     return field["type"].get("name") == "int32_t" and re.match(r"1(;| or) 0", field["documentation"]) is not None

@@ -107,7 +107,39 @@ def is_text(field):
 
 
 def is_scalar(field):
-    return field["type"]["kind"] in ("integer", "float", "enumeration")
+    return field["type"]["kind"] in ("integer", "float", "enumeration") or field["name"] == "stream"
+
+
+def managed_type(field):
+    """The type of a property that is passed on only during a call; None if the struct keeps the value or code by hand does."""
+    to = field["type"].get("to", {})
+    if is_text(field) or to.get("kind") == "handle":
+        return "string" if is_text(field) else type_name(to["name"])
+    return raw_type({"type": to}) + "[]" if to.get("kind") in ("float", "integer") and field["memory"] == "host" else None
+
+
+def tensors(names, one):
+    """The classes of a batch whose tensors are in host memory, and in device memory."""
+    lines, name = [], type_name(one["name"])
+    fields = [field for field in one["fields"] if field.get("memory") == "context"]
+    for prefix, where in ("", "In host memory."), ("Device", "In device memory, whose size is not checked."):
+        lines += names.documentation(dict(one, documentation="%s %s" % (one["documentation"], where)))
+        lines += ["    public sealed class %s%s : %sBase" % (prefix, name, name), "    {"]
+        for field in fields:
+            host = "Tensor" if field["type"]["to"]["kind"] == "void" else "float[]"
+            lines += names.documentation(summary(field), "        ")
+            lines += ["        public %s %s { get; set; }" % ("IntPtr" if prefix else host, property_name(one, field)), ""]
+        if prefix:
+            lines += [line for field in one["fields"] if field["c"] == "kvq_dtype" for line in scalar(names, one, field) + [""]]
+        lines[-1:] = ["    }", ""]
+    return lines
+
+
+def scalar(names, one, field):
+    """A property of a number in the raw struct."""
+    return names.documentation(summary(field), "        ") + [
+        "        public %s %s" % (raw_type(field), property_name(one, field)), "        {",
+        "            get => raw.%s;" % field["name"], "            set => raw.%s = value;" % field["name"], "        }"]
 
 
 def shown(one):
@@ -128,16 +160,12 @@ def options(names, one):
         "            var it = default(%s);" % one["name"],
         "            Native.%s(&it, (UIntPtr)sizeof(%s));" % (one["init"], one["name"]), "            return it;", "        }"]
     for field in shown(one):
-        if not is_scalar(field) and not is_text(field):
-            continue
-        lines += [""] + names.documentation(summary(field), "        ")
-        if is_text(field):
-            lines.append("        public string %s { get; set; }" % property_name(one, field))
-        else:
-            lines += ["        public %s %s" % (raw_type(field), property_name(one, field)), "        {",
-                      "            get => raw.%s;" % field["name"], "            set => raw.%s = value;" % field["name"],
-                      "        }"]
-    return lines + ["    }", ""]
+        if is_scalar(field):
+            lines += [""] + scalar(names, one, field)
+        elif managed_type(field):
+            lines += [""] + names.documentation(summary(field), "        ")
+            lines.append("        public %s %s { get; set; }" % (managed_type(field), property_name(one, field)))
+    return lines + ["    }", ""] + (tensors(names, one) if batch else [])
 
 
 def description(names, one):

@@ -17,26 +17,15 @@ from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig
 
 from libkvq.transformers import KvqCache
 
-SHAPES = {
-    "8b": {
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "vocab_size": 128256,
-    },
-    "1b": {
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 64,
-        "vocab_size": 128256,
-    },
-}
+SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+)
+SHAPES = {"8b": (4096, 14336, 32, 32, 8, 128), "1b": (2048, 8192, 16, 32, 8, 64)}
 
 
 def load(options: argparse.Namespace) -> torch.nn.Module:
@@ -44,7 +33,8 @@ def load(options: argparse.Namespace) -> torch.nn.Module:
     if options.model:
         model = AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype, attn_implementation="sdpa")
         return model.to(options.device).eval()
-    config = LlamaConfig(**SHAPES[options.shape], max_position_embeddings=1 << 20, rope_theta=500000.0)
+    sizes = dict(zip(SIZES, SHAPES[options.shape]), vocab_size=128256, max_position_embeddings=1 << 20)
+    config = LlamaConfig(**sizes, rope_theta=500000.0)
     torch.manual_seed(1)
     with torch.device(options.device):
         return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa").eval()

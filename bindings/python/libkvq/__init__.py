@@ -19,19 +19,8 @@ from . import experimental
 from ._arrays import DevicePointer
 from ._cache import Cache
 from ._context import Context, cpu_isas, device_describe, version
-from ._errors import (
-    KvqArgumentError,
-    KvqBackendError,
-    KvqBufferSizeError,
-    KvqCancelledError,
-    KvqError,
-    KvqFormatError,
-    KvqLimitError,
-    KvqMemoryError,
-    KvqMismatchError,
-    KvqStateError,
-    KvqUnsupportedError,
-)
+from ._errors import *  # noqa: F403
+from ._errors import __all__ as _errors_all
 from ._infos import *  # noqa: F403
 from ._infos import __all__ as _infos
 from ._matrix import Matrix, MatrixSize, Scheme, linear_shared, predict_bytes, save_matrices, schemes
@@ -48,17 +37,6 @@ __all__ = [
     "Context",
     "Decoded",
     "DevicePointer",
-    "KvqArgumentError",
-    "KvqBackendError",
-    "KvqBufferSizeError",
-    "KvqCancelledError",
-    "KvqError",
-    "KvqFormatError",
-    "KvqLimitError",
-    "KvqMemoryError",
-    "KvqMismatchError",
-    "KvqStateError",
-    "KvqUnsupportedError",
     "Matrix",
     "MatrixSize",
     "Policy",
@@ -75,4 +53,5 @@ __all__ = [
     "schemes",
     "version",
 ]
+__all__ += _errors_all
 __all__ += _infos

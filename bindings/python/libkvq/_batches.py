@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from ctypes import addressof, byref, c_void_p, sizeof
-from typing import Any, Callable, Type
+from ctypes import addressof, byref, c_void_p
+from typing import Any, Type
 from typing import Sequence as Many
 
-from . import _native
-from ._errors import new_error
+from ._errors import initialised, new_error
 from ._handle import Handle
 
 
 class Prepared:
     """A batch and an error for one call at a time."""
 
-    def __init__(self, batch: Any, initialize: Callable[..., None]) -> None:
-        initialize(byref(batch), sizeof(batch))
-        self.batch = batch
-        self.batch_reference = byref(batch)
+    def __init__(self, kind: Type[Any]) -> None:
+        self.batch = initialised(kind)
+        self.batch_reference = byref(self.batch)
         self.error = new_error()
         self.error_reference = byref(self.error)
         self._reserve(1)
@@ -37,17 +35,3 @@ class Prepared:
         for i in range(n):
             pointers[i] = sequences[i]._pointer
         self.batch.n_sequences = n
-
-
-class Appending(Prepared):
-    """A batch for kvq_append_sequences."""
-
-    def __init__(self) -> None:
-        super().__init__(_native.kvq_append_batch(), _native.kvq_append_batch_init)
-
-
-class Attending(Prepared):
-    """A batch for kvq_attend."""
-
-    def __init__(self) -> None:
-        super().__init__(_native.kvq_attend_batch(), _native.kvq_attend_batch_init)

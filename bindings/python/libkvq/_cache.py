@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from ctypes import byref, sizeof
+from ctypes import byref
 from threading import Lock
 from typing import Any, List, Optional, Union
 from typing import Sequence as Many
@@ -11,10 +11,10 @@ from weakref import WeakSet
 
 from . import _native
 from ._arrays import HOST, address_of, bytes_of, dense_of, empty_like, integers, rows_of
-from ._batches import Appending, Attending
+from ._batches import Prepared
 from ._context import Context
-from ._errors import KvqArgumentError, assign, failure, require_fit
-from ._handle import Data, enter_alone, enter_shared, leave_alone, leave_shared
+from ._errors import KvqArgumentError, failure, initialised, require_fit
+from ._handle import Data, enter_alone, enter_shared, leave_alone, leave_shared, reading
 from ._infos import CacheInfo, Usage
 from ._objects import CacheMethods, Centres, Codebook, Router
 from ._policy import Policy
@@ -24,28 +24,11 @@ from ._text import value_of
 Sequences = Union[Sequence, Many[Sequence]]
 
 
-def cache_options(
-    n_layers: int,
-    q_heads: int,
-    kv_heads: int,
-    head_dim: int,
-    rope: Union[str, int],
-    rotary_dim: int,
-    rope_base: float,
-    inv_freq: Any,
-    scale: float,
-    max_bytes: int,
-    model_id: int,
-) -> _native.kvq_cache_options:
+def cache_options(rope: Union[str, int], inv_freq: Any, **numbers: Any) -> _native.kvq_cache_options:
     """Options without handles; they keep `inv_freq` alive."""
-    options = _native.kvq_cache_options()
-    _native.kvq_cache_options_init(byref(options), sizeof(options))
-    assign(options, n_layers=n_layers, q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim, rotary_dim=rotary_dim)
-    assign(options, max_bytes=max_bytes, model_id=model_id)
-    options.rope = value_of(_native.kvq_rope, "rope", rope)
-    options.rope_base, options.scale = rope_base, scale
+    options = initialised(_native.kvq_cache_options, **numbers, rope=value_of(_native.kvq_rope, "rope", rope))
     if inv_freq is not None:
-        view = dense_of("inv_freq", inv_freq, [(rotary_dim or head_dim) // 2], "f32", HOST)
+        view = dense_of("inv_freq", inv_freq, [(options.rotary_dim or options.head_dim) // 2], "f32", HOST)
         options.inv_freq = view.address
         options.owner = view
     return options
@@ -90,14 +73,13 @@ class Cache(CacheMethods):
         policy: Union[str, bytes, Policy, None] = None,
         centres: Optional[Centres] = None,
     ) -> None:
-        options = cache_options(
-            n_layers, q_heads, kv_heads, head_dim, rope, rotary_dim, rope_base, inv_freq, scale, max_bytes, model_id
-        )
-        if isinstance(policy, (str, bytes)):
-            with Policy(context, policy) as made:
-                self._create_with(context, options, codebook, centres, router, made)
-        else:
-            self._create_with(context, options, codebook, centres, router, policy)
+        shape = {"n_layers": n_layers, "q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": scale}
+        rotary = {"rotary_dim": rotary_dim, "rope_base": rope_base, "max_bytes": max_bytes, "model_id": model_id}
+        options = cache_options(rope, inv_freq, **shape, **rotary)
+        used = Policy(context, policy) if isinstance(policy, (str, bytes)) else policy
+        with reading(context, codebook, centres, router, used) as (pointer, *trained, formats):
+            options.codebook, options.centres, options.router = trained
+            self._create(context._hooks, _native.kvq_cache_create, pointer, byref(options), formats)
         self.context = context
         self._device = context._device
         self._sequences: WeakSet[Sequence] = WeakSet()
@@ -106,32 +88,8 @@ class Cache(CacheMethods):
         self._q_heads, self._kv_heads, self._head_dim = info.q_heads, info.kv_heads, info.head_dim
         self._evicts = info.eviction_budget > 0
         # Prepared calls, one per thread inside a call: pop and append of a list are atomic.
-        self._appending: List[Appending] = []
-        self._attending: List[Attending] = []
-
-    def _create_with(
-        self,
-        context: Context,
-        options: _native.kvq_cache_options,
-        codebook: Optional[Codebook],
-        centres: Optional[Centres],
-        router: Optional[Router],
-        policy: Optional[Policy],
-    ) -> None:
-        entered = enter_shared([one for one in (context, codebook, centres, router, policy) if one is not None])
-        try:
-            options.codebook = None if codebook is None else codebook._pointer
-            options.centres = None if centres is None else centres._pointer
-            options.router = None if router is None else router._pointer
-            self._create(
-                context._hooks,
-                _native.kvq_cache_create,
-                context._pointer,
-                byref(options),
-                None if policy is None else policy._pointer,
-            )
-        finally:
-            leave_shared(entered)
+        self._appending: List[Prepared] = []
+        self._attending: List[Prepared] = []
 
     def describe(self) -> CacheInfo:
         """Options that the cache was created with, defaults filled in."""
@@ -220,7 +178,7 @@ class Cache(CacheMethods):
         try:
             prepared = self._appending.pop()
         except IndexError:
-            prepared = Appending()
+            prepared = Prepared(_native.kvq_append_batch)
         batch = prepared.batch
         entered = enter_alone(sequences)
         try:
@@ -296,7 +254,7 @@ class Cache(CacheMethods):
         try:
             prepared = self._attending.pop()
         except IndexError:
-            prepared = Attending()
+            prepared = Prepared(_native.kvq_attend_batch)
         batch = prepared.batch
         entered = enter_alone(many) if self._evicts else enter_shared(many)
         try:
@@ -317,10 +275,7 @@ class Cache(CacheMethods):
             if status != 0:
                 raise failure(status, prepared.error)
         finally:
-            if self._evicts:
-                leave_alone(entered)
-            else:
-                leave_shared(entered)
+            leave_alone(entered) if self._evicts else leave_shared(entered)
             self._attending.append(prepared)
             if self._hooks is not None:
                 self._hooks.finish()

@@ -7,7 +7,7 @@ from typing import Any, Callable, List, Optional
 
 from . import _native
 from ._arrays import HOST, bytes_of
-from ._errors import assign, call
+from ._errors import assign, call, initialised
 from ._handle import Data
 from ._hooks import Hooks, LogHook, ParallelForHook
 from ._infos import DeviceInfo
@@ -56,10 +56,8 @@ class Context(ContextMethods):
         stream: Any = None,
         device_allocator: Any = None,
     ) -> None:
-        options = _native.kvq_context_options()
-        _native.kvq_context_options_init(byref(options), sizeof(options))
-        options.device = value_of(_native.kvq_device, "device", device)
-        assign(options, n_threads=n_threads, max_bytes=max_bytes, device_index=device_index)
+        options = initialised(_native.kvq_context_options, n_threads=n_threads, max_bytes=max_bytes)
+        assign(options, device=value_of(_native.kvq_device, "device", device), device_index=device_index)
         options.cpu_isa = None if cpu_isa is None else encoded("cpu_isa", cpu_isa)
         options.plugin = None if plugin is None else encoded("plugin", plugin)
         options.stream = stream_address(stream)

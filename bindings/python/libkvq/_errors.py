@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 from ctypes import byref, sizeof
-from typing import Any, Dict, Optional, Type
+from typing import Any, ClassVar, Dict, Optional, Type, TypeVar
 
 from . import _native
 from ._library import Function
 from ._text import text
+
+__all__ = [
+    "KvqArgumentError",
+    "KvqBackendError",
+    "KvqBufferSizeError",
+    "KvqCancelledError",
+    "KvqError",
+    "KvqFormatError",
+    "KvqLimitError",
+    "KvqMemoryError",
+    "KvqMismatchError",
+    "KvqStateError",
+    "KvqUnsupportedError",
+]
+
+Struct = TypeVar("Struct")
 
 
 class KvqError(RuntimeError):
     """A call failed; every object is as it was before."""
 
     #: Status of the subclass; KvqError itself is for statuses without one.
-    _status = int(_native.KVQ_E_INTERNAL)
+    _status: ClassVar[int] = int(_native.KVQ_E_INTERNAL)
+    _classes: ClassVar[Dict[int, Type[KvqError]]] = {}
+
+    def __init_subclass__(cls, status: Optional[int] = None) -> None:
+        if status is not None:
+            cls._status = int(status)
+            KvqError._classes[cls._status] = cls
 
     def __init__(self, message: str, status: Optional[int] = None, backend_code: int = 0) -> None:
         super().__init__(message)
@@ -29,72 +51,49 @@ class KvqError(RuntimeError):
         return text(_native.kvq_status_name(self.status))
 
 
-class KvqArgumentError(KvqError, ValueError):
+class KvqArgumentError(KvqError, ValueError, status=_native.KVQ_E_ARGUMENT):
     """An argument is out of range, or inconsistent with another one."""
 
-    _status = int(_native.KVQ_E_ARGUMENT)
 
-
-class KvqMemoryError(KvqError, MemoryError):
+class KvqMemoryError(KvqError, MemoryError, status=_native.KVQ_E_MEMORY):
     """The allocator returned NULL."""
 
-    _status = int(_native.KVQ_E_MEMORY)
 
-
-class KvqLimitError(KvqError, MemoryError):
+class KvqLimitError(KvqError, MemoryError, status=_native.KVQ_E_LIMIT):
     """The call would exceed a byte limit of the context or of the cache."""
 
-    _status = int(_native.KVQ_E_LIMIT)
 
-
-class KvqStateError(KvqError):
+class KvqStateError(KvqError, status=_native.KVQ_E_STATE):
     """The object's state does not allow the call."""
 
-    _status = int(_native.KVQ_E_STATE)
 
-
-class KvqFormatError(KvqError, ValueError):
+class KvqFormatError(KvqError, ValueError, status=_native.KVQ_E_FORMAT):
     """A policy, snapshot or other input is malformed."""
 
-    _status = int(_native.KVQ_E_FORMAT)
 
-
-class KvqMismatchError(KvqError, ValueError):
+class KvqMismatchError(KvqError, ValueError, status=_native.KVQ_E_MISMATCH):
     """The input is well-formed but belongs to another model, cache shape, policy or version."""
 
-    _status = int(_native.KVQ_E_MISMATCH)
 
-
-class KvqUnsupportedError(KvqError, NotImplementedError):
+class KvqUnsupportedError(KvqError, NotImplementedError, status=_native.KVQ_E_UNSUPPORTED):
     """The request is valid, but this build or machine does not support it."""
 
-    _status = int(_native.KVQ_E_UNSUPPORTED)
 
-
-class KvqBackendError(KvqError):
+class KvqBackendError(KvqError, status=_native.KVQ_E_BACKEND):
     """The device or a hook failed; see ``backend_code``."""
 
-    _status = int(_native.KVQ_E_BACKEND)
 
-
-class KvqCancelledError(KvqError):
+class KvqCancelledError(KvqError, status=_native.KVQ_E_CANCELLED):
     """A progress hook cancelled the call."""
 
-    _status = int(_native.KVQ_E_CANCELLED)
 
-
-class KvqBufferSizeError(KvqError, BufferError):
+class KvqBufferSizeError(KvqError, BufferError, status=_native.KVQ_E_BUFFER_SIZE):
     """A buffer is too small."""
-
-    _status = int(_native.KVQ_E_BUFFER_SIZE)
-
-
-_CLASSES: Dict[int, Type[KvqError]] = {one._status: one for one in KvqError.__subclasses__()}
 
 
 def failure(status: int, error: _native.kvq_error) -> KvqError:
     """The exception for a failed call."""
-    return _CLASSES.get(status, KvqError)(text(error.message), status, error.backend_code)
+    return KvqError._classes.get(status, KvqError)(text(error.message), status, error.backend_code)
 
 
 def new_error() -> _native.kvq_error:
@@ -124,3 +123,11 @@ def assign(struct: Any, **values: Any) -> None:
         if isinstance(value, int) and getattr(struct, name) != value:
             bits = 8 * getattr(type(struct), name).size
             raise KvqArgumentError("%s is %d, must fit into %d bits" % (name, value, bits))
+
+
+def initialised(kind: Type[Struct], **values: Any) -> Struct:
+    """A struct with the library's defaults, and then these fields set like ``assign``."""
+    it: Any = kind()
+    getattr(_native, kind.__name__ + "_init")(byref(it), sizeof(it))
+    assign(it, **values)
+    return it  # type: ignore[no-any-return]

@@ -197,17 +197,25 @@ class Trained(Handle):
             return self._saved(self._save, pointer)
 
 
-def enter_alone(handles: Collection[Handle]) -> List[Handle]:
-    """Begin exclusive use of several objects, each once, in the same order on all threads."""
+def _entered(
+    handles: Iterable[Handle], enter: Callable[[Handle], int], leave: Callable[[Handle], None]
+) -> List[Handle]:
     entered: List[Handle] = []
     try:
-        for one in handles if len(handles) == 1 else sorted(set(handles), key=id):
-            one._enter_exclusive()
+        for one in handles:
+            enter(one)
             entered.append(one)
     except BaseException:
-        leave_alone(entered)
+        for one in entered:
+            leave(one)
         raise
     return entered
+
+
+def enter_alone(handles: Collection[Handle]) -> List[Handle]:
+    """Begin exclusive use of several objects, each once, in the same order on all threads."""
+    ordered = handles if len(handles) == 1 else sorted(set(handles), key=id)
+    return _entered(ordered, Handle._enter_exclusive, Handle._leave_exclusive)
 
 
 def leave_alone(handles: Iterable[Handle]) -> None:
@@ -217,17 +225,19 @@ def leave_alone(handles: Iterable[Handle]) -> None:
 
 def enter_shared(handles: Iterable[Handle]) -> List[Handle]:
     """Begin to read several objects."""
-    entered: List[Handle] = []
-    try:
-        for one in handles:
-            one._enter()
-            entered.append(one)
-    except BaseException:
-        leave_shared(entered)
-        raise
-    return entered
+    return _entered(handles, Handle._enter, Handle._leave)
 
 
 def leave_shared(handles: Iterable[Handle]) -> None:
     for one in handles:
         one._leave()
+
+
+@contextmanager
+def reading(*handles: Optional[Handle]) -> Iterator[List[Optional[int]]]:
+    """The pointers of several objects for a call that only reads them; None stays None."""
+    entered = enter_shared(one for one in handles if one is not None)
+    try:
+        yield [None if one is None else one._pointer for one in handles]
+    finally:
+        leave_shared(entered)

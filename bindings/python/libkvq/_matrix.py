@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from ctypes import byref, c_char_p, c_uint64, c_void_p, sizeof
+from ctypes import byref, c_char_p, c_uint64, c_void_p
 from typing import Any, Iterator, List, Mapping, NamedTuple, Optional, Union
 from typing import Sequence as Many
 
 from . import _native
 from ._arrays import HOST, bytes_of, dense_of, dtype_code, empty_host, empty_like, view_of
 from ._context import Context
-from ._errors import KvqArgumentError, assign, call
-from ._handle import Data, Handle, enter_shared, leave_shared
+from ._errors import KvqArgumentError, call, initialised
+from ._handle import Data, Handle, reading
 from ._hooks import Progress, ProgressHook
 from ._infos import MatrixInfo
 from ._text import encoded, text, value_of
@@ -87,12 +87,8 @@ class Matrix(Handle):
         """
         weights = dense_of("w", w, (None, None), None, HOST)
         rows, columns = weights.shape
-        options = _native.qp_quantize_options()
-        _native.qp_quantize_options_init(byref(options), sizeof(options))
+        options = initialised(_native.qp_quantize_options, seed=seed, damping=damping, scheme=encoded("scheme", scheme))
         options.dtype = dtype_code("w", weights, dtype)
-        options.scheme = encoded("scheme", scheme)
-        assign(options, seed=seed)
-        options.damping = damping
         options.rounding = value_of(_native.qp_rounding, "rounding", rounding)
         kept = []
         if hessian is not None:
@@ -151,15 +147,12 @@ class Matrix(Handle):
 
 
 @contextmanager
-def reading(matrices: Many[Matrix]) -> Iterator[Any]:
+def handles_of(matrices: Many[Matrix]) -> Iterator[Any]:
     """The handles of matrices as an array, for calls that only read them."""
     if not matrices:
         raise KvqArgumentError("matrices is empty, must have at least one")
-    entered = enter_shared(matrices)
-    try:
-        yield (_native.qp_matrix * len(entered))(*[one._pointer for one in entered])
-    finally:
-        leave_shared(entered)
+    with reading(*matrices) as pointers:
+        yield (_native.qp_matrix * len(pointers))(*pointers)
 
 
 def linear_shared(
@@ -171,7 +164,7 @@ def linear_shared(
     :param x: as for ``Matrix.linear``.
     :param outputs: an array for each matrix; None: new ones.
     """
-    with reading(matrices) as handles:
+    with handles_of(matrices) as handles:
         inputs = dense_of("x", x, (None, matrices[0].columns), None, matrices[0]._device)
         code = dtype_code("x", inputs, dtype)
         batch = inputs.shape[0]
@@ -191,5 +184,5 @@ def save_matrices(matrices: Mapping[str, Matrix]) -> bytes:
     """Return named matrices as the bytes of a safetensors file."""
     many = list(matrices.values())
     names = (c_char_p * len(many))(*[encoded("a name", name) for name in matrices])
-    with reading(many) as handles:
+    with handles_of(many) as handles:
         return many[0]._saved(_native.qp_matrix_save, handles, names, len(many))

@@ -9,8 +9,8 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _native
 from ._context import Context
-from ._errors import KvqArgumentError, assign, call
-from ._handle import Handle
+from ._errors import KvqArgumentError, assign, call, initialised
+from ._handle import Handle, reading
 from ._infos import PlanFusionInfo, PlanGroupingInfo, PlanInfo, PlanMatrixInfo
 from ._policy import Policy
 from ._text import encoded, text, value_of
@@ -53,11 +53,8 @@ def solve(
         raise KvqArgumentError("an option must be (bytes, seconds, loss)")
     counts = (c_int32 * len(choices))(*(len(choice) for choice in choices))
     columns = [(c_double * len(options))(*(option[i] for option in options)) for i in range(3)]
-    problem = _native.kvq_plan_problem()
-    _native.kvq_plan_problem_init(byref(problem), sizeof(problem))
-    assign(problem, n_choices=len(choices), max_bytes=max_bytes, max_seconds=max_seconds, max_loss=max_loss)
-    problem.goal = value_of(_native.kvq_plan_goal, "goal", goal)
-    problem.tolerance = tolerance
+    problem = initialised(_native.kvq_plan_problem, n_choices=len(choices), max_bytes=max_bytes, tolerance=tolerance)
+    assign(problem, max_seconds=max_seconds, max_loss=max_loss, goal=value_of(_native.kvq_plan_goal, "goal", goal))
     problem.option_counts = addressof(counts)
     problem.bytes, problem.seconds, problem.loss = (addressof(one) for one in columns)
     chosen = (c_int32 * len(choices))()
@@ -108,9 +105,8 @@ class Fusion(Handle):
         rows = list(bytes) + list(loss) + list(seconds.values())
         if len(loss) != len(bytes) or any(len(row) != n_schemes for row in rows):
             raise KvqArgumentError("bytes, loss and seconds must have a number for each scheme of each matrix or group")
-        options = _native.kvq_plan_fusion_options()
-        _native.kvq_plan_fusion_options_init(byref(options), sizeof(options))
-        assign(options, n_members=len(bytes), n_schemes=n_schemes, n_groups=len(seconds))
+        options = initialised(_native.kvq_plan_fusion_options, n_members=len(bytes), n_schemes=n_schemes)
+        assign(options, n_groups=len(seconds))
         groups = (c_int32 * len(seconds))(*(sum(1 << i for i in group) for group in seconds))
         tables = [
             (c_double * (len(table) * n_schemes))(*(x for row in table for x in row))
@@ -150,21 +146,14 @@ class Plan(Handle):
         note: str = "",
     ) -> None:
         given = dict(matrices or {})
-        content = _native.kvq_plan_content()
-        _native.kvq_plan_content_init(byref(content), sizeof(content))
-        assign(content, n_matrices=len(given), bytes=bytes, seconds=seconds, loss=loss)
+        content = initialised(_native.kvq_plan_content, n_matrices=len(given), bytes=bytes, seconds=seconds, loss=loss)
         names = (c_char_p * len(given))(*(encoded("a name", one) for one in given))
         schemes = (c_char_p * len(given))(*(encoded("a scheme", one) for one in given.values()))
         content.names, content.schemes = addressof(names), addressof(schemes)
         content.note = encoded("note", note)
         self._context = context
-        with context._shared() as pointer:
-            if policy is None:
-                self._create(context._hooks, _native.kvq_plan_create, pointer, byref(content))
-                return
-            with policy._shared() as of_caches:
-                content.policy = of_caches
-                self._create(context._hooks, _native.kvq_plan_create, pointer, byref(content))
+        with reading(context, policy) as (pointer, content.policy):
+            self._create(context._hooks, _native.kvq_plan_create, pointer, byref(content))
 
     @classmethod
     def load(cls, context: Context, yaml: Union[str, bytes]) -> Plan:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 from . import _native
 from ._context import Context
+from ._handle import reading
+from ._library import Function
 from ._objects import PolicyMethods
 from ._text import encoded
 
@@ -31,12 +33,7 @@ class Policy(PolicyMethods):
         :param method: "streaming", "h2o", "snapkv", "pyramid", "adasnap" or "adapyramid".
         :param budget: tokens that a KV head keeps on average.
         """
-        result = Policy.__new__(Policy)
-        result._context = self._context
-        name = encoded("method", method)
-        with self._context._shared() as context, self._shared() as policy:
-            result._create(self._hooks, _native.kvq_policy_with_eviction, context, policy, name, budget)
-        return result
+        return self._copied(_native.kvq_policy_with_eviction, encoded("method", method), budget)
 
     def with_layer(
         self, first_layer: int, last_layer: int, keys: Optional[str] = None, values: Optional[str] = None
@@ -46,10 +43,12 @@ class Policy(PolicyMethods):
         :param keys: name of a format; None: unchanged.
         :param values: as `keys`.
         """
+        names = [None if name is None else encoded(side, name) for side, name in (("keys", keys), ("values", values))]
+        return self._copied(_native.kvq_policy_with_layer, first_layer, last_layer, *names)
+
+    def _copied(self, function: Function, *changes: Any) -> Policy:
         result = Policy.__new__(Policy)
         result._context = self._context
-        names = [None if name is None else encoded(side, name) for side, name in (("keys", keys), ("values", values))]
-        function = _native.kvq_policy_with_layer
-        with self._context._shared() as context, self._shared() as policy:
-            result._create(self._hooks, function, context, policy, first_layer, last_layer, *names)
+        with reading(self._context, self) as pointers:
+            result._create(self._hooks, function, *pointers, *changes)
         return result

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ctypes import addressof, byref, c_uint64, sizeof
+from ctypes import addressof, byref, c_uint64
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from . import _native
 from ._arrays import empty_host, view_of
-from ._errors import assign
+from ._errors import initialised
 from ._infos import Usage
 from ._library import Function
 from ._objects import SequenceMethods
@@ -87,13 +87,9 @@ class Sequence(SequenceMethods):
         :param budget: tokens that a KV head keeps on average; None: the policy's budget.
         """
         info = self.cache._info
-        options = _native.kvq_compress_options()
-        _native.kvq_compress_options_init(byref(options), sizeof(options))
-        kept = empty_host((info.n_layers, info.kv_heads), "i32")
-        freed = c_uint64()
-        assign(options, budget=0 if budget is None else budget)
-        options.kept = view_of(kept).address
-        options.bytes_freed = addressof(freed)
+        kept, freed = empty_host((info.n_layers, info.kv_heads), "i32"), c_uint64()
+        options = initialised(_native.kvq_compress_options, budget=0 if budget is None else budget)
+        options.kept, options.bytes_freed = view_of(kept).address, addressof(freed)
         with self.cache._shared() as cache, self._alone() as sequence:
             self._call(_native.kvq_compress, cache, sequence, byref(options))
         return Compressed(kept, freed.value)

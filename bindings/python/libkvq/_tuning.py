@@ -6,7 +6,7 @@ from typing import Sequence
 
 from . import _native
 from ._context import Context
-from ._matrix import Matrix, reading
+from ._matrix import Matrix, handles_of
 from ._text import encoded
 
 
@@ -20,7 +20,7 @@ def tune(matrices: Sequence[Matrix], batch: int) -> None:
     :param matrices: as for ``linear_shared``; it holds for all of the context of the same schemes and shapes.
     :param batch: rows, exactly so many.
     """
-    with reading(matrices) as handles:
+    with handles_of(matrices) as handles:
         matrices[0]._call(_native.qp_tune, handles, len(handles), batch)
 
 

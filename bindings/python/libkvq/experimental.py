@@ -5,16 +5,17 @@ What is here may change in a minor version.
 
 from __future__ import annotations
 
-from ctypes import byref, sizeof
-from typing import Any, Optional, Tuple, Union
+from ctypes import byref
+from typing import Any, ClassVar, Dict, Generic, Optional, TypeVar, Union
 
 from . import _native
 from ._arrays import HOST, dense_of, dtype_code
 from ._cache import cache_options
 from ._context import Context
-from ._errors import KvqArgumentError, assign
-from ._handle import Handle, enter_shared, leave_shared
+from ._errors import KvqArgumentError, assign, initialised
+from ._handle import Handle, Trained, reading
 from ._hooks import Progress, ProgressHook
+from ._library import Function
 from ._objects import Centres, Codebook, Router
 from ._planning import Fusion, Plan, Solution, rates, solve
 from ._policy import Policy
@@ -36,28 +37,65 @@ __all__ = [
 ]
 
 
-class _Text:
-    """Tensors `[tokens, heads, head_dim]` of one text, in host memory; None is none."""
+Made = TypeVar("Made", bound=Trained)
 
-    def __init__(self, dtype: Optional[str], head_dim: int, **arrays: Tuple[Any, int]) -> None:
+
+class _Trainer(Handle, Generic[Made]):
+    """Common to all trainers."""
+
+    _add: ClassVar[Function]
+    _run: ClassVar[Function]
+    _result: ClassVar[Function]
+    _made: Any  # the class of the result
+    _heads: Dict[str, int]  # of the tensors of a text
+    _head_dim: int
+
+    def _add_text(self, layer: int, dtype: Optional[str], *tensors: Any) -> None:
+        """Add tensors `[tokens, heads, head_dim]` of one text, in host memory; None is none."""
         tokens: Optional[int] = None
-        codes = set()
-        self.addresses = []
-        self._views = []  # keep the memory alive
-        for name, (x, heads) in arrays.items():
-            view = None if x is None else dense_of(name, x, (tokens, heads, head_dim), None, HOST)
-            self.addresses.append(None if view is None else view.address)
-            if view is not None:
-                tokens = view.shape[0]
-                codes.add(dtype_code(name, view, dtype))
-                self._views.append(view)
+        codes, views = set(), []
+        for (name, heads), x in zip(self._heads.items(), tensors):
+            views.append(None if x is None else dense_of(name, x, (tokens, heads, self._head_dim), None, HOST))
+            if views[-1] is not None:
+                tokens = views[-1].shape[0]
+                codes.add(dtype_code(name, views[-1], dtype))
         if tokens is None or len(codes) != 1:
-            raise KvqArgumentError("%s must be arrays of one element type" % " and ".join(arrays))
-        self.tokens = tokens
-        self.dtype = codes.pop()
+            raise KvqArgumentError("%s must be arrays of one element type" % " and ".join(self._heads))
+        addresses = [None if view is None else view.address for view in views]
+        with self._alone() as trainer:
+            self._call(self._add, trainer, layer, tokens, *addresses, codes.pop())
+
+    def _train(self, share: Any, progress: Optional[ProgressHook]) -> None:
+        with Progress(progress) as hook, self._alone() as trainer:
+            self._call(self._run, trainer, share, hook, None)
+
+    def result(self) -> Made:
+        """What has been trained so far: the layers finished by ``run``."""
+        made: Made = self._made.__new__(self._made)
+        with self._shared() as trainer:
+            made._create(self._hooks, self._result, trainer)
+        return made
 
 
-class CodebookTrainer(Handle):
+class _LayerTrainer(_Trainer[Made]):
+    """Common to trainers of keys and values of one layer after another."""
+
+    def add(self, layer: int, k: Any, v: Any, dtype: Optional[str] = None) -> None:
+        """Add tokens to a layer.
+
+        :param k: keys before RoPE ``[tokens, kv_heads, head_dim]``, contiguous, in host memory; None if nothing is
+            trained for keys.
+        :param v: values, or None if nothing is trained for values.
+        :param dtype: "bf16" where arrays of uint16 hold bfloat16.
+        """
+        self._add_text(layer, dtype, k, v)
+
+    def run(self, layer: int, progress: Optional[ProgressHook] = None) -> None:
+        """Train one layer on the tokens added to it, and drop them. `progress` as for ``Matrix.quantize``."""
+        self._train(layer, progress)
+
+
+class CodebookTrainer(_LayerTrainer[Codebook]):
     """Trains codebooks from keys and values that an engine computed on some texts.
 
     For every text, for every layer: ``add``; for every layer: ``run``; then ``result``. Layers are independent: where
@@ -79,6 +117,10 @@ class CodebookTrainer(Handle):
 
     _new = _native.kvq_codebook_trainer
     _destroy = _native.kvq_codebook_trainer_destroy
+    _add = _native.kvq_codebook_trainer_add
+    _run = _native.kvq_codebook_trainer_run
+    _result = _native.kvq_codebook_trainer_result
+    _made = Codebook
 
     def __init__(
         self,
@@ -101,9 +143,8 @@ class CodebookTrainer(Handle):
         max_bytes: int = 0,
         note: str = "",
     ) -> None:
-        options = _native.kvq_codebook_trainer_options()
-        _native.kvq_codebook_trainer_options_init(byref(options), sizeof(options))
-        assign(options, n_layers=n_layers, kv_heads=kv_heads, head_dim=head_dim, value_bits=value_bits)
+        options = initialised(_native.kvq_codebook_trainer_options, n_layers=n_layers, kv_heads=kv_heads)
+        assign(options, head_dim=head_dim, value_bits=value_bits, note=encoded("note", note))
         assign(options, key_stages=key_stages, key_codes=key_codes, key_group=key_group)
         assign(options, key_rounds=key_rounds, value_rounds=value_rounds)
         assign(options, seed=seed, model_id=model_id, max_bytes=max_bytes)
@@ -111,8 +152,7 @@ class CodebookTrainer(Handle):
         options.key_norms = value_of(_native.kvq_scope, "key_norms", key_norms)
         options.value_scope = value_of(_native.kvq_scope, "value_scope", value_scope)
         options.value_method = value_of(_native.kvq_value_method, "value_method", value_method)
-        options.note = encoded("note", note)
-        self._kv_heads, self._head_dim = kv_heads, head_dim
+        self._heads, self._head_dim = {"k": kv_heads, "v": kv_heads}, head_dim
         with context._shared() as pointer:
             self._create(context._hooks, _native.kvq_codebook_trainer_create, pointer, byref(options))
 
@@ -121,32 +161,8 @@ class CodebookTrainer(Handle):
         with codebook._shared() as other, self._alone() as trainer:
             self._call(_native.kvq_codebook_trainer_resume, trainer, other)
 
-    def add(self, layer: int, k: Any, v: Any, dtype: Optional[str] = None) -> None:
-        """Add tokens to a layer.
 
-        :param k: keys before RoPE ``[tokens, kv_heads, head_dim]``, contiguous, in host memory; None without codes for
-            keys.
-        :param v: values, or None without codes for values.
-        :param dtype: "bf16" where arrays of uint16 hold bfloat16.
-        """
-        text = _Text(dtype, self._head_dim, k=(k, self._kv_heads), v=(v, self._kv_heads))
-        with self._alone() as trainer:
-            self._call(_native.kvq_codebook_trainer_add, trainer, layer, text.tokens, *text.addresses, text.dtype)
-
-    def run(self, layer: int, progress: Optional[ProgressHook] = None) -> None:
-        """Train one layer on the tokens added to it, and drop them. `progress` as for ``Matrix.quantize``."""
-        with Progress(progress) as hook, self._alone() as trainer:
-            self._call(_native.kvq_codebook_trainer_run, trainer, layer, hook, None)
-
-    def result(self) -> Codebook:
-        """The codebooks of the layers finished so far."""
-        made = Codebook.__new__(Codebook)
-        with self._shared() as trainer:
-            made._create(self._hooks, _native.kvq_codebook_trainer_result, trainer)
-        return made
-
-
-class CentresTrainer(Handle):
+class CentresTrainer(_LayerTrainer[Centres]):
     """Trains centres from keys and values that an engine computed on some texts.
 
     For every text, for every layer: ``add``; for every layer: ``run``; then ``result``. Layers are independent: where
@@ -161,6 +177,10 @@ class CentresTrainer(Handle):
 
     _new = _native.kvq_centres_trainer
     _destroy = _native.kvq_centres_trainer_destroy
+    _add = _native.kvq_centres_trainer_add
+    _run = _native.kvq_centres_trainer_run
+    _result = _native.kvq_centres_trainer_result
+    _made = Centres
 
     def __init__(
         self,
@@ -177,43 +197,16 @@ class CentresTrainer(Handle):
         max_bytes: int = 0,
         note: str = "",
     ) -> None:
-        options = _native.kvq_centres_trainer_options()
-        _native.kvq_centres_trainer_options_init(byref(options), sizeof(options))
-        assign(options, n_layers=n_layers, kv_heads=kv_heads, head_dim=head_dim)
-        assign(options, key_centres=key_centres, value_centres=value_centres, rounds=rounds)
-        assign(options, seed=seed, model_id=model_id, max_bytes=max_bytes)
+        options = initialised(_native.kvq_centres_trainer_options, n_layers=n_layers, kv_heads=kv_heads)
+        assign(options, head_dim=head_dim, key_centres=key_centres, value_centres=value_centres, rounds=rounds)
+        assign(options, seed=seed, model_id=model_id, max_bytes=max_bytes, note=encoded("note", note))
         options.rope = value_of(_native.kvq_rope, "rope", rope)
-        options.note = encoded("note", note)
-        self._kv_heads, self._head_dim = kv_heads, head_dim
+        self._heads, self._head_dim = {"k": kv_heads, "v": kv_heads}, head_dim
         with context._shared() as pointer:
             self._create(context._hooks, _native.kvq_centres_trainer_create, pointer, byref(options))
 
-    def add(self, layer: int, k: Any, v: Any, dtype: Optional[str] = None) -> None:
-        """Add tokens to a layer.
 
-        :param k: keys before RoPE ``[tokens, kv_heads, head_dim]``, contiguous, in host memory; None without centres
-            for keys.
-        :param v: values, or None without centres for values.
-        :param dtype: "bf16" where arrays of uint16 hold bfloat16.
-        """
-        text = _Text(dtype, self._head_dim, k=(k, self._kv_heads), v=(v, self._kv_heads))
-        with self._alone() as trainer:
-            self._call(_native.kvq_centres_trainer_add, trainer, layer, text.tokens, *text.addresses, text.dtype)
-
-    def run(self, layer: int, progress: Optional[ProgressHook] = None) -> None:
-        """Train one layer on the tokens added to it, and drop them. `progress` as for ``Matrix.quantize``."""
-        with Progress(progress) as hook, self._alone() as trainer:
-            self._call(_native.kvq_centres_trainer_run, trainer, layer, hook, None)
-
-    def result(self) -> Centres:
-        """The centres of the layers finished so far."""
-        made = Centres.__new__(Centres)
-        with self._shared() as trainer:
-            made._create(self._hooks, _native.kvq_centres_trainer_result, trainer)
-        return made
-
-
-class RouterTrainer(Handle):
+class RouterTrainer(_Trainer[Router]):
     """Trains routers from queries, keys and values that an engine computed on some texts.
 
     For every text, for every layer: ``add``; then ``run`` and ``result``.
@@ -231,6 +224,10 @@ class RouterTrainer(Handle):
 
     _new = _native.kvq_router_trainer
     _destroy = _native.kvq_router_trainer_destroy
+    _add = _native.kvq_router_trainer_add
+    _run = _native.kvq_router_trainer_run
+    _result = _native.kvq_router_trainer_result
+    _made = Router
 
     def __init__(
         self,
@@ -258,31 +255,17 @@ class RouterTrainer(Handle):
         note: str = "",
         centres: Optional[Centres] = None,
     ) -> None:
-        shape = cache_options(
-            n_layers, q_heads, kv_heads, head_dim, rope, rotary_dim, rope_base, inv_freq, scale, 0, model_id
-        )
-        options = _native.kvq_router_trainer_options()
-        _native.kvq_router_trainer_options_init(byref(options), sizeof(options))
-        options.method = value_of(_native.kvq_router_method, "method", method)
-        assign(options, sharing=sharing, epochs=epochs, seed=seed, max_bytes=max_bytes)
-        options.mean_bits, options.loss_weight, options.learning_rate = mean_bits, loss_weight, learning_rate
+        heads = {"n_layers": n_layers, "q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": scale}
+        shape = cache_options(rope, inv_freq, **heads, rotary_dim=rotary_dim, rope_base=rope_base, model_id=model_id)
+        options = initialised(_native.kvq_router_trainer_options, sharing=sharing, epochs=epochs, seed=seed)
+        assign(options, method=value_of(_native.kvq_router_method, "method", method), max_bytes=max_bytes)
+        assign(options, mean_bits=mean_bits, loss_weight=loss_weight, learning_rate=learning_rate)
         options.note = encoded("note", note)
-        self._q_heads, self._kv_heads, self._head_dim = q_heads, kv_heads, head_dim
+        self._heads, self._head_dim = {"q": q_heads, "k": kv_heads, "v": kv_heads}, head_dim
         used = Policy(context, policy) if isinstance(policy, str) else policy
-        entered = enter_shared([one for one in (context, used, codebook, centres) if one is not None])
-        try:
-            shape.codebook = None if codebook is None else codebook._pointer
-            shape.centres = None if centres is None else centres._pointer
-            self._create(
-                context._hooks,
-                _native.kvq_router_trainer_create,
-                context._pointer,
-                byref(shape),
-                used._pointer,
-                byref(options),
-            )
-        finally:
-            leave_shared(entered)
+        with reading(context, codebook, centres, used) as (pointer, shape.codebook, shape.centres, formats):
+            function = _native.kvq_router_trainer_create
+            self._create(context._hooks, function, pointer, byref(shape), formats, byref(options))
 
     def add(self, layer: int, q: Any, k: Any, v: Any, dtype: Optional[str] = None) -> None:
         """Add one text to a layer. Every layer needs the same texts in the same order.
@@ -293,21 +276,11 @@ class RouterTrainer(Handle):
         :param v: values; None is allowed for the paper's method.
         :param dtype: "bf16" where arrays of uint16 hold bfloat16.
         """
-        text = _Text(dtype, self._head_dim, q=(q, self._q_heads), k=(k, self._kv_heads), v=(v, self._kv_heads))
-        with self._alone() as trainer:
-            self._call(_native.kvq_router_trainer_add, trainer, layer, text.tokens, *text.addresses, text.dtype)
+        self._add_text(layer, dtype, q, k, v)
 
     def run(self, loss: float = 0.0, progress: Optional[ProgressHook] = None) -> None:
         """Train the routers of all layers on the texts added, and drop them.
 
         :param loss: for the paper's method: the model's mean negative log-likelihood of a token of the texts.
         """
-        with Progress(progress) as hook, self._alone() as trainer:
-            self._call(_native.kvq_router_trainer_run, trainer, loss, hook, None)
-
-    def result(self) -> Router:
-        """The routers, after ``run``."""
-        made = Router.__new__(Router)
-        with self._shared() as trainer:
-            made._create(self._hooks, _native.kvq_router_trainer_result, trainer)
-        return made
+        self._train(loss, progress)

@@ -54,20 +54,3 @@ def test_shape_options_of_a_cache_reach_the_library(context, random):
     numpy.testing.assert_allclose(decoded.k[:, :4], first, rtol=2**-10, atol=1e-3)
     numpy.testing.assert_array_equal(decoded.k[:, 8:], k[:, 0, 8:].astype("f2"))
     assert cache.describe_layer(0).formats == "fp16"
-
-
-def test_batches_of_ragged_sequences_equal_single_calls(cache, random):
-    sequences = [cache.sequence() for _ in range(3)]
-    counts = [5, 40, 70]
-    k, v = random.standard_normal((2, sum(counts), 2, 32), dtype="f4")
-    cache.append(0, sequences, k, v, token_counts=counts)
-    q = random.standard_normal((6, 4, 32), dtype="f4")
-    together = cache.attend(0, sequences, q, query_counts=[1, 2, 3])
-    token = query = 0
-    for one, count, queries in zip(sequences, counts, [1, 2, 3]):
-        alone = cache.sequence()
-        alone.append(0, k[token : token + count], v[token : token + count])
-        assert alone.save() == one.save()
-        output = cache.attend(0, alone, q[query : query + queries], query_counts=[queries])
-        numpy.testing.assert_array_equal(together[query : query + queries], output)
-        token, query = token + count, query + queries

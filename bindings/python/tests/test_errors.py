@@ -1,7 +1,5 @@
 """Failures: their classes, messages, and that nothing crashes."""
 
-import gc
-
 import numpy
 import pytest
 
@@ -120,18 +118,6 @@ def test_objects_may_end_in_any_order(random):
         libkvq.Policy(context, "int4")
 
 
-def test_what_nothing_refers_to_gives_its_memory_back(context, random):
-    before = context.describe().bytes
-    cache = libkvq.Cache(context, 1, 2, 1, 8)
-    sequence = cache.sequence()
-    k = random.standard_normal((400, 1, 8), dtype="f4")
-    sequence.append(0, k, k)
-    assert context.describe().bytes > before
-    del sequence, cache
-    gc.collect()
-    assert context.describe().bytes == before
-
-
 def test_a_failed_call_leaves_objects_as_they_were(cache, filled):
     before = filled.save()
     k = numpy.full((3, 2, 32), 1, "f4")
@@ -145,16 +131,10 @@ def test_a_failed_call_leaves_objects_as_they_were(cache, filled):
     other = libkvq.Cache(cache.context, 2, 4, 2, 32).sequence()
     with pytest.raises(libkvq.KvqArgumentError, match="another cache"):
         cache.append(0, other, k[:1], k[:1])
-    with pytest.raises(libkvq.KvqArgumentError):
-        cache.attend(0, [], numpy.zeros((0, 4, 32), "f4"))
-    assert filled.save() == before
-
-
-def test_a_batch_of_no_sequences_is_refused_by_name(cache):
-    k, q = numpy.zeros((1, 2, 32), "f4"), numpy.zeros((1, 4, 32), "f4")
-    for function in (lambda: cache.append(0, [], k, k), lambda: cache.attend(0, [], q)):
+    for function in (lambda: cache.append(0, [], k, k), lambda: cache.attend(0, [], numpy.zeros((0, 4, 32), "f4"))):
         with pytest.raises(libkvq.KvqArgumentError, match="sequences is empty"):
             function()
+    assert filled.save() == before
 
 
 def test_numbers_that_c_would_cut_off_are_refused_by_name(cache, filled):

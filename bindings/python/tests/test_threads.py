@@ -101,11 +101,6 @@ def test_threads_that_share_a_sequence_do_not_break_it(cache, filled, random):
     assert filled.length(0) == filled.length(1) > 100
 
 
-def test_a_context_has_the_threads_that_were_asked_for():
-    with libkvq.Context(n_threads=3) as context:
-        assert context.describe().n_threads == 3
-
-
 def test_attends_of_an_evicting_policy_take_turns(context, random):
     cache = libkvq.Cache(context, 1, 2, 2, 32, policy="int8+h2o:64")
     sequence = cache.sequence()

@@ -70,16 +70,15 @@ def test_training_resumes_from_an_unfinished_result(context, tokens):
 
 def test_wrong_texts_are_refused_by_name(context, tokens):
     trainer = trained(context, tokens)
-    with pytest.raises(libkvq.KvqArgumentError, match=r"k has the shape \[600, 16\], must be \[n, 1, 16\]"):
-        trainer.add(0, tokens[:, 0], tokens)
-    with pytest.raises(libkvq.KvqArgumentError, match=r"v has the shape \[599, 1, 16\], must be \[600, 1, 16\]"):
-        trainer.add(0, tokens, tokens[1:])
-    with pytest.raises(libkvq.KvqArgumentError, match="one element type"):
-        trainer.add(0, tokens, tokens.astype("f2"))
-    with pytest.raises(libkvq.KvqArgumentError, match="k and v must be arrays"):
-        trainer.add(0, None, None)
-    with pytest.raises(libkvq.KvqError, match="v is NULL"):
-        trainer.add(0, tokens, None)
+    for k, v, message in (
+        (tokens[:, 0], tokens, r"k has the shape \[600, 16\], must be \[n, 1, 16\]"),
+        (tokens, tokens[1:], r"v has the shape \[599, 1, 16\], must be \[600, 1, 16\]"),
+        (tokens, tokens.astype("f2"), "one element type"),
+        (None, None, "k and v must be arrays"),
+        (tokens, None, "v is NULL"),
+    ):
+        with pytest.raises(libkvq.KvqArgumentError, match=message):
+            trainer.add(0, k, v)
     with pytest.raises(ValueError, match="value_method is 'guess'"):
         trained(context, tokens, value_method="guess")
 

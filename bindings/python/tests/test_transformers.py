@@ -23,6 +23,7 @@ from transformers_models import (  # noqa: E402
     HalfCache,
     demo,
     demo_tokens,
+    divergence,
     generated,
     logits_in_pieces,
     small,
@@ -41,12 +42,6 @@ def demo_model():
 @pytest.fixture(scope="module")
 def demo_reference():
     return demo("sdpa")
-
-
-def divergence(reference, other):
-    """Mean Kullback-Leibler divergence of next-token distributions, in nats."""
-    p, q = reference.double().log_softmax(-1), other.double().log_softmax(-1)
-    return float((p.exp() * (p - q)).sum(-1).mean())
 
 
 def program():

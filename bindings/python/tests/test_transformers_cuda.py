@@ -14,6 +14,7 @@ from transformers_models import (  # noqa: E402
     HalfCache,
     demo,
     demo_tokens,
+    divergence,
     generated,
     logits_in_pieces,
     small,
@@ -49,11 +50,6 @@ def exact_products():
 @pytest.fixture(scope="module")
 def model():
     return demo().cuda()
-
-
-def divergence(reference, other):
-    p, q = reference.double().log_softmax(-1), other.double().log_softmax(-1)
-    return float((p.exp() * (p - q)).sum(-1).mean())
 
 
 def tokens_of_demo(n, begin=0):

@@ -130,3 +130,9 @@ def generated(model: Any, tokens: torch.Tensor, n: int, cache: Any = None, **opt
     if cache is not None:
         options["past_key_values"] = cache
     return model.generate(tokens, attention_mask=mask, **options)[:, tokens.shape[1] :]
+
+
+def divergence(reference: Any, other: Any) -> float:
+    """Mean Kullback-Leibler divergence of next-token distributions, in nats."""
+    p, q = reference.double().log_softmax(-1), other.double().log_softmax(-1)
+    return float((p.exp() * (p - q)).sum(-1).mean())

@@ -34,26 +34,21 @@ func checksum(sum uint32, x []float32) uint32 {
 	return sum
 }
 
-func run() error {
-	context, err := kvq.NewContext(nil)
+func must[T any](value T, err error) T {
 	if err != nil {
-		return err
+		log.Fatal(err)
 	}
+	return value
+}
+
+func main() {
+	context := must(kvq.NewContext(nil))
 	defer context.Close()
-	policy, err := context.LoadPolicy("int4+hadamard") // or a YAML policy: formats per layer, FP16 pages
-	if err != nil {
-		return err
-	}
+	policy := must(context.LoadPolicy("int4+hadamard")) // or a YAML policy: formats per layer, FP16 pages
 	defer policy.Close()
-	cache, err := context.NewCache(kvq.NewCacheOptions(layers, qHeads, kvHeads, headDim), policy)
-	if err != nil {
-		return err
-	}
+	cache := must(context.NewCache(kvq.NewCacheOptions(layers, qHeads, kvHeads, headDim), policy))
 	defer cache.Close()
-	sequence, err := cache.NewSequence()
-	if err != nil {
-		return err
-	}
+	sequence := must(cache.NewSequence())
 	defer sequence.Close()
 
 	state, sum := uint32(1), uint32(2166136261)
@@ -63,25 +58,11 @@ func run() error {
 		fill(q, &state) // before RoPE: the library rotates queries and keys
 		fill(k, &state)
 		fill(v, &state)
-		if err := sequence.Append(0, kvq.Of(k), kvq.Of(v)); err != nil {
-			return err
-		}
-		if err := sequence.Attend(0, kvq.Of(q), kvq.Of(output)); err != nil {
-			return err
-		}
+		must(0, sequence.Append(0, kvq.Of(k), kvq.Of(v)))
+		must(0, sequence.Attend(0, kvq.Of(q), kvq.Of(output)))
 		sum = checksum(sum, output)
 	}
-	usage, err := sequence.Usage()
-	if err != nil {
-		return err
-	}
+	usage := must(sequence.Usage())
 	fmt.Printf("%d tokens at %.2f bits per scalar: %d bytes instead of %d, checksum %08x\n", tokens, usage.BitsPerScalar,
 		usage.TotalBytes, usage.PlainFP16Bytes, sum)
-	return nil
-}
-
-func main() {
-	if err := run(); err != nil {
-		log.Fatal(err)
-	}
 }

@@ -92,8 +92,17 @@ def attention(
         raise ValueError('output_attentions needs attn_implementation="eager": kvq computes no matrix of weights')
     origin = getattr(key, "kvq_origin", None)
     if origin is None:
-        return _without_cache(
-            module, query, key, value, attention_mask, dropout, scaling, is_causal, position_bias, softcap, s_aux
+        plain = _plain_mask(module, attention_mask, softcap, s_aux)
+        return sdpa_attention_forward(
+            module,
+            query,
+            key,
+            value,
+            plain,
+            dropout=dropout,
+            scaling=scaling,
+            is_causal=is_causal,
+            position_bias=position_bias,
         )
     cache, layer = origin
     if not isinstance(attention_mask, Step) or attention_mask.cache is not cache:
@@ -105,19 +114,10 @@ def attention(
     return cache.attend(attention_mask, layer, module, query, key, value, scaling, softcap, s_aux, kwargs), None
 
 
-def _without_cache(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: Step | torch.Tensor | None,
-    dropout: float,
-    scaling: float | None,
-    is_causal: bool | None,
-    position_bias: torch.Tensor | None,
-    softcap: float | None,
-    s_aux: torch.Tensor | None,
-) -> tuple[torch.Tensor, None]:
+def _plain_mask(
+    module: torch.nn.Module, attention_mask: Step | torch.Tensor | None, softcap: float | None, s_aux: Any
+) -> torch.Tensor | None:
+    """The mask for torch's attention, which stands in without a KvqCache; refuses what that would compute otherwise."""
     if isinstance(attention_mask, Step):
         raise ValueError(
             f"{type(module).__name__} attends to keys that it did not put into the KvqCache as they are (shared "
@@ -128,14 +128,4 @@ def _without_cache(
             "without a KvqCache attention is torch's scaled_dot_product_attention, which has neither soft caps nor "
             "sinks: pass past_key_values=KvqCache(...)"
         )
-    return sdpa_attention_forward(
-        module,
-        query,
-        key,
-        value,
-        attention_mask,
-        dropout=dropout,
-        scaling=scaling,
-        is_causal=is_causal,
-        position_bias=position_bias,
-    )
+    return attention_mask

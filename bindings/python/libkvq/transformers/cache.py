@@ -13,7 +13,7 @@ from transformers import Cache
 import libkvq
 
 from . import snapshot
-from .layout import Layout, read_policy
+from .layout import Layout, read_bytes, read_policy
 from .prompt import attends_exactly, exact_attention
 from .step import CacheOffset, Step
 
@@ -53,7 +53,7 @@ class KvqCache(Cache):
         self.policy = read_policy(policy)
         self._evicts = self.policy.describe().eviction_budget > 0
         self._compresses_prompts = self._evicts and compress == "prompt"
-        self._layout = Layout(self.policy, codebook, router, threads, max_bytes, model_id)
+        self._layout = Layout(self.policy, read_bytes(codebook), read_bytes(router), threads, max_bytes, model_id)
         self._start_empty()
 
     def _start_empty(self) -> None:
@@ -152,8 +152,7 @@ class KvqCache(Cache):
         fork._seen = list(self._seen)
         return fork
 
-    def __copy__(self) -> KvqCache:
-        return self.fork()
+    __copy__ = fork
 
     def __deepcopy__(self, memo: dict[int, Any]) -> KvqCache:
         return self.fork()
@@ -224,7 +223,7 @@ class KvqCache(Cache):
         elif counts is None and step.columns > 1:
             counts = [step.columns] * len(rows)
         if rows:
-            self._layout.append(layer, rows, step.tokens(k), step.tokens(v), counts)
+            self._layout.cache().append(layer, rows, step.tokens(k), step.tokens(v), token_counts=counts)
         self._seen[layer] = step.start + step.columns
         if not rows:
             return query.new_zeros((query.shape[0], query.shape[2], query.shape[1], query.shape[3]))

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,37 +28,29 @@ def read_policy(policy: str | os.PathLike[str] | Mapping[str, Any] | libkvq.Poli
     return libkvq.Policy(libkvq.Context(), policy)
 
 
-def _read_bytes(source: str | os.PathLike[str] | bytes | None) -> bytes | None:
+def read_bytes(source: str | os.PathLike[str] | bytes | None) -> bytes | None:
     if source is None or isinstance(source, bytes):
         return source
     with open(source, "rb") as file:
         return file.read()
 
 
+@dataclass
 class Layout:
     """A context and a cache with the shape of one model's attention layers in this process."""
 
-    def __init__(
-        self,
-        policy: libkvq.Policy,
-        codebook: str | os.PathLike[str] | bytes | None,
-        router: str | os.PathLike[str] | bytes | None,
-        threads: int | None,
-        max_bytes: int,
-        model_id: int,
-    ) -> None:
-        self.policy = policy
-        self.rotary: Rotary | None = None
-        self.n_layers = 0
-        self.shape: dict[str, Any] = {}
-        self._codebook = _read_bytes(codebook)
-        self._router = _read_bytes(router)
-        self._threads = threads
-        self._max_bytes = max_bytes
-        self._model_id = model_id
-        self._cache: libkvq.Cache | None = None
-        self._device: torch.device | None = None
-        self._stream = 0
+    policy: libkvq.Policy
+    codebook: bytes | None
+    router: bytes | None
+    threads: int | None
+    max_bytes: int
+    model_id: int
+    rotary: Rotary | None = None
+    n_layers: int = 0
+    shape: dict[str, Any] = field(default_factory=dict)
+    _cache: libkvq.Cache | None = None
+    _device: torch.device | None = None
+    _stream: int = 0
 
     @property
     def created(self) -> bool:
@@ -77,7 +70,7 @@ class Layout:
             layers = getattr(getattr(module, "config", None), "num_hidden_layers", None)
             if not isinstance(layers, int):
                 raise ValueError(f"the config of {type(module).__name__} has no num_hidden_layers")
-            if self._codebook is not None or self._router is not None:
+            if self.codebook is not None or self.router is not None:
                 self.rotary = Rotary(module, key)
             scale = scaling if scaling is not None else key.shape[3] ** -0.5
             self.create({"n_layers": layers, **shape, "scale": scale}, key.device)
@@ -112,25 +105,19 @@ class Layout:
             device=device.type,
             device_index=device.index or 0,
             stream=stream,
-            n_threads=self._threads or torch.get_num_threads(),
-            max_bytes=self._max_bytes,
+            n_threads=self.threads or torch.get_num_threads(),
+            max_bytes=self.max_bytes,
         )
         self._cache = libkvq.Cache(
             context,
             **shape,
-            model_id=self._model_id,
+            model_id=self.model_id,
             policy=self.policy,
-            codebook=None if self._codebook is None else libkvq.Codebook.load(context, self._codebook),
-            router=None if self._router is None else libkvq.Router.load(context, self._router),
+            codebook=None if self.codebook is None else libkvq.Codebook.load(context, self.codebook),
+            router=None if self.router is None else libkvq.Router.load(context, self.router),
         )
         self._device, self._stream = device, stream
         self.n_layers, self.shape = shape["n_layers"], shape
-
-    def append(
-        self, layer: int, rows: Many[libkvq.Sequence], k: torch.Tensor, v: torch.Tensor, counts: list[int] | None
-    ) -> None:
-        """:param k: `[tokens, kv_heads, head_dim]`, ordered by row, like `v`; one token per row if counts is None."""
-        self.cache().append(layer, rows, k, v, token_counts=counts)
 
     def attend(
         self,

@@ -5,15 +5,6 @@ use std::mem::{size_of, MaybeUninit};
 use std::ptr;
 
 #[test]
-fn the_library_has_the_headers_version() {
-    // SAFETY: takes nothing.
-    assert!(unsafe { kvq_api_version() } >= KVQ_API_VERSION);
-    // SAFETY: a string that is never freed.
-    let version = unsafe { CStr::from_ptr(kvq_version_string()) }.to_str().unwrap();
-    assert!(version.starts_with(&format!("{KVQ_VERSION_MAJOR}.")), "{version}");
-}
-
-#[test]
 fn a_context_comes_and_goes_and_an_error_names_its_argument() {
     let mut error = MaybeUninit::<kvq_error>::uninit();
     let mut context = ptr::null_mut();

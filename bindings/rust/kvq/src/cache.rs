@@ -3,6 +3,7 @@ use crate::call::{defaults, fill, Handle};
 use crate::convert::int;
 use crate::generated::docs::header;
 use crate::generated::options::setters;
+use crate::object::{debug, optional};
 use crate::shape::with_pointers;
 use crate::{call, Router, Sequence, Usage};
 use crate::{Append, Attend, CacheInfo, Centres, Codebook, Context, DeviceAppend, DeviceAttend, Error, Policy, Result};
@@ -37,33 +38,8 @@ impl CacheOptions {
         options.n_layers(n_layers).q_heads(q_heads).kv_heads(kv_heads).head_dim(head_dim)
     }
 
-    #[doc = header!(kvq_cache_options, inv_freq)]
-    #[must_use]
-    pub fn inv_freq(mut self, inv_freq: impl Into<Vec<f32>>) -> Self {
-        self.inv_freq = Some(inv_freq.into());
-        self
-    }
-
-    #[doc = header!(kvq_cache_options, codebook)]
-    #[must_use]
-    pub fn codebook(mut self, codebook: &Codebook) -> Self {
-        self.codebook = Some(codebook.clone());
-        self
-    }
-
-    #[doc = header!(kvq_cache_options, centres)]
-    #[must_use]
-    pub fn centres(mut self, centres: &Centres) -> Self {
-        self.centres = Some(centres.clone());
-        self
-    }
-
-    #[doc = header!(kvq_cache_options, router)]
-    #[must_use]
-    pub fn router(mut self, router: &Router) -> Self {
-        self.router = Some(router.clone());
-        self
-    }
+    optional!(kvq_cache_options, inv_freq: impl Into<Vec<f32>> = inv_freq.into(),
+        codebook: &Codebook = codebook.clone(), centres: &Centres = centres.clone(), router: &Router = router.clone());
 
     /// Calls `function` with the struct in C, which is valid until it returns.
     pub(crate) fn with_raw<R>(&self, function: impl FnOnce(&sys::kvq_cache_options) -> Result<R>) -> Result<R> {
@@ -154,7 +130,7 @@ impl Cache {
         sequences: &mut [&mut Sequence],
         batch: DeviceAppend<'_>,
     ) -> Result<()> {
-        let raw = batch.checked(sequences.len())?;
+        let (raw, _) = batch.counted(sequences.len())?;
         // SAFETY: guaranteed by the caller.
         unsafe { self.append_raw(layer, sequences, raw) }
     }
@@ -167,21 +143,11 @@ impl Cache {
         sequences: &mut [&mut Sequence],
         mut raw: sys::kvq_append_batch,
     ) -> Result<()> {
-        for (at, sequence) in sequences.iter().enumerate() {
-            self.require_own(sequence, at)?;
-        }
-        let _shared = self.shared()?;
-        with_pointers(
-            sequences.iter(),
-            ptr::null_mut(),
-            |sequence| sequence.raw(),
-            |pointers| {
-                raw.n_sequences = int(pointers.len());
-                raw.sequences = pointers.as_ptr();
-                // SAFETY: guaranteed by the caller; the sequences are borrowed exclusively.
-                self.context().call(|error| unsafe { sys::kvq_append_sequences(self.raw(), int(layer), &raw, error) })
-            },
-        )
+        self.with_own(sequences.iter().map(|sequence| &**sequence), |pointers| {
+            (raw.n_sequences, raw.sequences) = (int(pointers.len()), pointers.as_ptr());
+            // SAFETY: guaranteed by the caller; the sequences are borrowed exclusively.
+            self.context().call(|error| unsafe { sys::kvq_append_sequences(self.raw(), int(layer), &raw, error) })
+        })
     }
 
     #[doc = header!(kvq_attend)]
@@ -199,7 +165,7 @@ impl Cache {
     /// # Safety
     /// All memory must be where `batch` says and, for a CUDA context, stay there until the stream is done with it.
     pub unsafe fn attend_device(&self, layer: usize, sequences: &[&Sequence], batch: DeviceAttend<'_>) -> Result<()> {
-        let raw = batch.checked(sequences.len())?;
+        let (raw, _) = batch.counted(sequences.len())?;
         // SAFETY: guaranteed by the caller.
         unsafe { self.attend_raw(layer, sequences, raw) }
     }
@@ -207,22 +173,27 @@ impl Cache {
     /// # Safety
     /// The memory that `raw` points to must be readable and writable.
     unsafe fn attend_raw(&self, layer: usize, sequences: &[&Sequence], mut raw: sys::kvq_attend_batch) -> Result<()> {
-        for (at, sequence) in sequences.iter().enumerate() {
-            self.require_own(sequence, at)?;
+        self.with_own(sequences.iter().copied(), |pointers| {
+            let _observing = self.observe(sequences);
+            (raw.n_sequences, raw.sequences) = (int(pointers.len()), pointers.as_ptr().cast());
+            // SAFETY: guaranteed by the caller; the sequences are borrowed.
+            self.context().call(|error| unsafe { sys::kvq_attend(self.raw(), int(layer), &raw, error) })
+        })
+    }
+
+    /// Calls `function` with the pointers of sequences, which must be this cache's.
+    fn with_own<'a>(
+        &self,
+        sequences: impl ExactSizeIterator<Item = &'a Sequence> + Clone,
+        function: impl FnOnce(&[*mut sys::kvq_sequence]) -> Result<()>,
+    ) -> Result<()> {
+        for (at, sequence) in sequences.clone().enumerate() {
+            if !Arc::ptr_eq(&self.0, &sequence.cache().0) {
+                return Err(Error::argument(format!("sequences[{at}] belongs to another cache")));
+            }
         }
         let _shared = self.shared()?;
-        let _observing = self.observe(sequences);
-        with_pointers(
-            sequences.iter(),
-            ptr::null(),
-            |sequence| sequence.raw() as *const _,
-            |pointers| {
-                raw.n_sequences = int(pointers.len());
-                raw.sequences = pointers.as_ptr();
-                // SAFETY: guaranteed by the caller; the sequences are borrowed.
-                self.context().call(|error| unsafe { sys::kvq_attend(self.raw(), int(layer), &raw, error) })
-            },
-        )
+        with_pointers(sequences, ptr::null_mut(), Sequence::raw, function)
     }
 
     /// Attention records observations for `Sequence::compress`: then one call at a time uses a sequence.
@@ -279,21 +250,10 @@ impl Cache {
         self.0.sequences.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn require_own(&self, sequence: &Sequence, at: usize) -> Result<()> {
-        if Arc::ptr_eq(&self.0, &sequence.cache().0) {
-            return Ok(());
-        }
-        Err(Error::argument(format!("sequences[{at}] belongs to another cache")))
-    }
-
     /// Returns the C handle, which this object owns and destroys.
     pub fn raw(&self) -> *mut sys::kvq_cache {
         self.0.handle.get()
     }
 }
 
-impl fmt::Debug for Cache {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_tuple("Cache").field(&self.0.info).finish()
-    }
-}
+debug!(Cache, it => it.0.info);

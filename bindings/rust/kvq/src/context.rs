@@ -5,6 +5,7 @@ use crate::error::require_version;
 use crate::generated::docs::header;
 use crate::generated::options::setters;
 use crate::hooks::Hooks;
+use crate::object::{debug, default_is_new, optional};
 use crate::{ContextInfo, Device, DeviceAllocator, DeviceInfo, Error, FileKind, HostAllocator, LogLevel, Result};
 use kvq_sys as sys;
 use std::fmt;
@@ -25,10 +26,18 @@ pub struct ContextOptions {
     hooks: Hooks,
 }
 
-impl Default for ContextOptions {
-    fn default() -> Self {
-        Self::new()
-    }
+default_is_new!(ContextOptions);
+
+/// Setters of hooks, with their comments.
+macro_rules! hooks {
+    ($($name:ident($type:ty) = $text:expr;)*) => {
+        $(#[doc = $text]
+        #[must_use]
+        pub fn $name(mut self, $name: $type) -> Self {
+            self.hooks.$name = Some(Box::new($name));
+            self
+        })*
+    };
 }
 
 impl ContextOptions {
@@ -41,12 +50,7 @@ impl ContextOptions {
         ContextOptions { raw, cpu_isa: None, plugin: None, hooks: Hooks::default() }
     }
 
-    #[doc = header!(kvq_context_options, cpu_isa)]
-    #[must_use]
-    pub fn cpu_isa(mut self, name: impl Into<String>) -> Self {
-        self.cpu_isa = Some(name.into());
-        self
-    }
+    optional!(kvq_context_options, cpu_isa: impl Into<String> = cpu_isa.into());
 
     #[doc = header!(kvq_context_options, plugin)]
     ///
@@ -68,39 +72,12 @@ impl ContextOptions {
         self
     }
 
-    #[doc = header!(kvq_context_options, allocate)]
-    #[must_use]
-    pub fn allocator(mut self, allocator: impl HostAllocator) -> Self {
-        self.hooks.allocator = Some(Box::new(allocator));
-        self
-    }
-
-    #[doc = header!(kvq_context_options, device_allocate)]
-    #[must_use]
-    pub fn device_allocator(mut self, allocator: impl DeviceAllocator) -> Self {
-        self.hooks.device_allocator = Some(Box::new(allocator));
-        self
-    }
-
-    #[doc = header!(kvq_log_hook)]
-    #[must_use]
-    pub fn log(mut self, log: impl Fn(LogLevel, &str) + Send + Sync + 'static) -> Self {
-        self.hooks.log = Some(Box::new(log));
-        self
-    }
-
-    #[doc = header!(kvq_parallel_for_hook)]
-    #[must_use]
-    pub fn parallel_for(mut self, run: impl Fn(usize, &(dyn Fn(usize) + Sync)) + Send + Sync + 'static) -> Self {
-        self.hooks.parallel_for = Some(Box::new(run));
-        self
-    }
-
-    #[doc = header!(kvq_released_hook)]
-    #[must_use]
-    pub fn released(mut self, released: impl FnOnce() + Send + 'static) -> Self {
-        self.hooks.released = Some(Box::new(released));
-        self
+    hooks! {
+        allocator(impl HostAllocator) = header!(kvq_context_options, allocate);
+        device_allocator(impl DeviceAllocator) = header!(kvq_context_options, device_allocate);
+        log(impl Fn(LogLevel, &str) + Send + Sync + 'static) = header!(kvq_log_hook);
+        parallel_for(impl Fn(usize, &(dyn Fn(usize) + Sync)) + Send + Sync + 'static) = header!(kvq_parallel_for_hook);
+        released(impl FnOnce() + Send + 'static) = header!(kvq_released_hook);
     }
 }
 
@@ -215,11 +192,7 @@ impl Inner {
     }
 }
 
-impl fmt::Debug for Context {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_tuple("Context").field(&self.0.device).finish()
-    }
-}
+debug!(Context, it => it.0.device);
 
 #[doc = header!(kvq_device_describe)]
 pub fn device_describe(device: Device, index: usize) -> Result<DeviceInfo> {

@@ -60,33 +60,18 @@ pub(crate) struct Hooks {
 }
 
 impl Hooks {
-    fn is_empty(&self) -> bool {
-        self.allocator.is_none()
-            && self.device_allocator.is_none()
-            && self.log.is_none()
-            && self.parallel_for.is_none()
-            && self.released.is_none()
-    }
-
     /// Installs the hooks that are set. Returns the state that `released` frees; NULL without hooks.
     pub(crate) fn enter(self, options: &mut sys::kvq_context_options) -> *mut Hooks {
-        if self.is_empty() {
+        let (host, device) = (self.allocator.is_some(), self.device_allocator.is_some());
+        if !(host || device || self.log.is_some() || self.parallel_for.is_some() || self.released.is_some()) {
             return ptr::null_mut();
         }
-        if self.allocator.is_some() {
-            options.allocate = Some(allocate);
-            options.free = Some(free);
-        }
-        if self.device_allocator.is_some() {
-            options.device_allocate = Some(device_allocate);
-            options.device_free = Some(device_free);
-        }
-        if self.log.is_some() {
-            options.log = Some(log);
-        }
-        if self.parallel_for.is_some() {
-            options.parallel_for = Some(parallel_for);
-        }
+        options.allocate = host.then_some(allocate as _);
+        options.free = host.then_some(free as _);
+        options.device_allocate = device.then_some(device_allocate as _);
+        options.device_free = device.then_some(device_free as _);
+        options.log = self.log.is_some().then_some(log as _);
+        options.parallel_for = self.parallel_for.is_some().then_some(parallel_for as _);
         options.released = Some(released);
         let hooks = Box::into_raw(Box::new(self));
         options.allocator_user = hooks.cast();
@@ -98,62 +83,58 @@ impl Hooks {
     }
 }
 
+/// Runs a hook; a panic counts as `failure`.
+///
 /// # Safety
 /// `user` must come from `Hooks::enter`, and `released` must not have been called.
-unsafe fn hooks_of<'a>(user: *mut c_void) -> &'a Hooks {
+unsafe fn guarded<R>(user: *mut c_void, failure: R, hook: impl FnOnce(&Hooks) -> R) -> R {
     // SAFETY: guaranteed by the caller.
-    unsafe { &*user.cast::<Hooks>() }
+    let hooks = unsafe { &*user.cast::<Hooks>() };
+    hooks.panics.hook(failure, || hook(hooks))
 }
 
+// SAFETY in the functions below: the library passes the pointer it was given, memory that it got from the hook with the
+// same numbers, and NUL-terminated strings.
+
 unsafe extern "C" fn allocate(user: *mut c_void, bytes: usize, alignment: usize) -> *mut c_void {
-    // SAFETY: the library passes the pointer it was given.
-    let hooks = unsafe { hooks_of(user) };
-    let memory =
-        hooks.panics.hook(ptr::null_mut(), || match (&hooks.allocator, Layout::from_size_align(bytes, alignment)) {
-            (Some(allocator), Ok(layout)) => allocator.allocate(layout),
-            _ => ptr::null_mut(),
-        });
-    memory.cast()
+    let hook = |hooks: &Hooks| match (&hooks.allocator, Layout::from_size_align(bytes, alignment)) {
+        (Some(allocator), Ok(layout)) => allocator.allocate(layout).cast(),
+        _ => ptr::null_mut(),
+    };
+    // SAFETY: see above.
+    unsafe { guarded(user, ptr::null_mut(), hook) }
 }
 
 unsafe extern "C" fn free(user: *mut c_void, memory: *mut c_void, bytes: usize, alignment: usize) {
-    // SAFETY: the library passes the pointer it was given.
-    let hooks = unsafe { hooks_of(user) };
-    hooks.panics.hook((), || {
+    let hook = |hooks: &Hooks| {
         if let (Some(allocator), Ok(layout)) = (&hooks.allocator, Layout::from_size_align(bytes, alignment)) {
-            // SAFETY: the library frees memory that it allocated, with the same numbers.
+            // SAFETY: see above.
             unsafe { allocator.free(memory.cast(), layout) };
         }
-    });
+    };
+    // SAFETY: see above.
+    unsafe { guarded(user, (), hook) }
 }
 
 unsafe extern "C" fn device_allocate(user: *mut c_void, bytes: usize, stream: *mut c_void) -> *mut c_void {
-    // SAFETY: the library passes the pointer it was given.
-    let hooks = unsafe { hooks_of(user) };
-    hooks.panics.hook(ptr::null_mut(), || {
-        hooks.device_allocator.as_ref().map_or(ptr::null_mut(), |allocator| allocator.allocate(bytes, stream))
-    })
+    let hook = |hooks: &Hooks| hooks.device_allocator.as_ref().map_or(ptr::null_mut(), |it| it.allocate(bytes, stream));
+    // SAFETY: see above.
+    unsafe { guarded(user, ptr::null_mut(), hook) }
 }
 
 unsafe extern "C" fn device_free(user: *mut c_void, memory: *mut c_void, bytes: usize, stream: *mut c_void) {
-    // SAFETY: the library passes the pointer it was given.
-    let hooks = unsafe { hooks_of(user) };
-    hooks.panics.hook((), || {
-        if let Some(allocator) = &hooks.device_allocator {
-            // SAFETY: the library frees memory that it allocated, with the same number.
-            unsafe { allocator.free(memory, bytes, stream) };
-        }
-    });
+    // SAFETY: see above.
+    let hook = |hooks: &Hooks| hooks.device_allocator.iter().for_each(|it| unsafe { it.free(memory, bytes, stream) });
+    // SAFETY: see above.
+    unsafe { guarded(user, (), hook) }
 }
 
 unsafe extern "C" fn log(user: *mut c_void, level: sys::kvq_log_level, message: *const c_char) {
-    // SAFETY: the library passes the pointer it was given, and a NUL-terminated string.
-    let (hooks, message) = unsafe { (hooks_of(user), CStr::from_ptr(message)) };
-    hooks.panics.hook((), || {
-        if let Some(log) = &hooks.log {
-            log(LogLevel::from_code(level), &message.to_string_lossy());
-        }
-    });
+    // SAFETY: see above.
+    let message = unsafe { CStr::from_ptr(message) }.to_string_lossy();
+    let hook = |hooks: &Hooks| hooks.log.iter().for_each(|log| log(LogLevel::from_code(level), &message));
+    // SAFETY: see above.
+    unsafe { guarded(user, (), hook) }
 }
 
 unsafe extern "C" fn parallel_for(
@@ -167,8 +148,6 @@ unsafe extern "C" fn parallel_for(
     // SAFETY: the library allows it.
     unsafe impl Sync for Argument {}
 
-    // SAFETY: the library passes the pointer it was given.
-    let hooks = unsafe { hooks_of(user) };
     let argument = &Argument(argument);
     let run = |index: usize| {
         if let (Some(body), Ok(index)) = (body, i32::try_from(index)) {
@@ -176,12 +155,12 @@ unsafe extern "C" fn parallel_for(
             unsafe { body(argument.0, index) };
         }
     };
-    hooks.panics.hook(1, || {
-        if let Some(parallel_for) = &hooks.parallel_for {
-            parallel_for(n as usize, &run);
-        }
+    let hook = |hooks: &Hooks| {
+        hooks.parallel_for.iter().for_each(|parallel_for| parallel_for(n as usize, &run));
         0
-    })
+    };
+    // SAFETY: see above.
+    unsafe { guarded(user, 1, hook) }
 }
 
 unsafe extern "C" fn released(user: *mut c_void) {

@@ -31,13 +31,11 @@
 
 pub use kvq_sys as sys;
 
-mod append;
-mod attend;
+mod batches;
 mod cache;
 mod call;
 mod context;
 mod convert;
-mod counts;
 mod element;
 mod error;
 mod generated;
@@ -48,8 +46,7 @@ mod policy;
 mod sequence;
 mod shape;
 
-pub use append::{Append, DeviceAppend};
-pub use attend::{Attend, DeviceAttend};
+pub use batches::{Append, Attend, DeviceAppend, DeviceAttend};
 pub use cache::{Cache, CacheOptions};
 pub use context::{cpu_isas, device_describe, device_describe_by, Context, ContextOptions};
 pub use element::{Bf16, Element, F16};
@@ -63,5 +60,5 @@ pub use sequence::{CompressOptions, Compressed, Decoded, Sequence};
 
 /// Runs the first example of the README with the tests.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
+#[doc = include_str!("../../README.md")]
 struct Readme;

@@ -5,10 +5,10 @@ use crate::error::require_version;
 use crate::generated::docs::header;
 use crate::generated::options::setters;
 use crate::hooks::{Progress, ProgressHook};
+use crate::object::{debug, default_is_new, optional};
 use crate::shape::{self, pointer_of, rows_of, with_pointers};
 use crate::{Context, Dtype, Element, Error, MatrixInfo, Result};
 use kvq_sys as sys;
-use std::fmt;
 use std::ops::{ControlFlow, Range};
 use std::os::raw::c_void;
 use std::ptr;
@@ -23,11 +23,7 @@ pub struct QuantizeOptions<'a> {
     progress: Option<&'a mut ProgressHook<'a>>,
 }
 
-impl Default for QuantizeOptions<'_> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+default_is_new!(QuantizeOptions<'_>);
 
 impl<'a> QuantizeOptions<'a> {
     setters!(qp_quantize_options);
@@ -39,26 +35,8 @@ impl<'a> QuantizeOptions<'a> {
         QuantizeOptions { raw, scheme: None, hessian: None, bias: None, progress: None }
     }
 
-    #[doc = header!(qp_quantize_options, scheme)]
-    #[must_use]
-    pub fn scheme(mut self, scheme: impl Into<String>) -> Self {
-        self.scheme = Some(scheme.into());
-        self
-    }
-
-    #[doc = header!(qp_quantize_options, hessian)]
-    #[must_use]
-    pub fn hessian(mut self, hessian: &'a [f32]) -> Self {
-        self.hessian = Some(hessian);
-        self
-    }
-
-    #[doc = header!(qp_quantize_options, bias)]
-    #[must_use]
-    pub fn bias(mut self, bias: &'a [f32]) -> Self {
-        self.bias = Some(bias);
-        self
-    }
+    optional!(qp_quantize_options, scheme: impl Into<String> = scheme.into(), hessian: &'a [f32] = hessian,
+        bias: &'a [f32] = bias);
 
     /// Receives the progress of the call, 0 to 1; `Break` ends it with [`Status::Cancelled`](crate::Status::Cancelled).
     #[must_use]
@@ -264,11 +242,7 @@ impl Matrix {
     }
 }
 
-impl fmt::Debug for Matrix {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_tuple("Matrix").field(&self.0.info).finish()
-    }
-}
+debug!(Matrix, it => it.0.info);
 
 #[doc = header!(qp_scheme_name)]
 ///

@@ -1,4 +1,4 @@
-//! Common code of policies, codebooks, centres and routers.
+//! Common code of objects and options.
 
 /// Defines an immutable object of a context: its struct, its constructor from a handle, `raw` and `Debug`.
 macro_rules! object {
@@ -27,11 +27,45 @@ macro_rules! object {
             }
         }
 
-        impl fmt::Debug for $name {
-            fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-                out.debug_tuple(stringify!($name)).field(&self.raw()).finish()
+        $crate::object::debug!($name, it => it.raw());
+    };
+}
+pub(crate) use object;
+
+/// Setters of fields that are None by default, with the comments of the C struct's fields.
+macro_rules! optional {
+    ($struct:ident, $($name:ident: $type:ty = $value:expr),*) => {
+        $(#[doc = $crate::generated::docs::header!($struct, $name)]
+        #[must_use]
+        pub fn $name(mut self, $name: $type) -> Self {
+            self.$name = Some($value);
+            self
+        })*
+    };
+}
+pub(crate) use optional;
+
+/// `Debug` as a tuple of one field.
+macro_rules! debug {
+    ($name:ident, $it:ident => $field:expr) => {
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let $it = self;
+                out.debug_tuple(stringify!($name)).field(&$field).finish()
             }
         }
     };
 }
-pub(crate) use object;
+pub(crate) use debug;
+
+/// `Default` as what `new` returns.
+macro_rules! default_is_new {
+    ($name:ty) => {
+        impl Default for $name {
+            fn default() -> Self {
+                Self::new()
+            }
+        }
+    };
+}
+pub(crate) use default_is_new;

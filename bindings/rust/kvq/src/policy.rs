@@ -6,7 +6,6 @@ use crate::object::object;
 use crate::{Context, Result};
 use kvq_sys as sys;
 use std::ffi::CString;
-use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 

@@ -3,10 +3,10 @@ use crate::call::{self, Handle};
 use crate::convert::{count, int};
 use crate::generated::docs::header;
 use crate::generated::options::setters;
+use crate::object::{debug, default_is_new};
 use crate::shape::{self, pointer_of, rows_of};
 use crate::{Cache, Context, Dtype, Element, Error, Result, Usage};
 use kvq_sys as sys;
-use std::fmt;
 use std::ops::Range;
 use std::os::raw::c_void;
 use std::ptr;
@@ -29,11 +29,7 @@ pub struct CompressOptions {
     raw: sys::kvq_compress_options,
 }
 
-impl Default for CompressOptions {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+default_is_new!(CompressOptions);
 
 impl CompressOptions {
     setters!(kvq_compress_options);
@@ -119,9 +115,12 @@ impl Sequence {
         dtype: Dtype,
         positions: Option<&[i32]>,
     ) -> Result<()> {
-        check_positions(positions, n)?;
-        // SAFETY: the caller guarantees the memory of keys and values.
-        unsafe { self.append_raw(layer, n, k, v, dtype, positions) }
+        positions.map_or(Ok(()), |one| shape::require("positions", one.len(), n as u128, "one a token"))?;
+        let positions = pointer_of(positions);
+        // SAFETY: the caller guarantees the memory of keys and values; the sequence is borrowed exclusively.
+        self.change(|cache, sequence, error| unsafe {
+            sys::kvq_append(cache, sequence, int(layer), int(n), k, v, dtype.code(), positions, error)
+        })
     }
 
     fn append_slices<T: Element>(&mut self, layer: usize, k: &[T], v: &[T], positions: Option<&[i32]>) -> Result<()> {
@@ -129,27 +128,8 @@ impl Sequence {
         let info = self.cache.describe();
         let n = rows_of("k", k.len(), info.kv_heads * info.head_dim, "[n, kv_heads, head_dim]")?;
         shape::require("v", v.len(), k.len() as u128, "as many as k")?;
-        check_positions(positions, n)?;
         // SAFETY: the slices live until the call returns, and their lengths have been checked.
-        unsafe { self.append_raw(layer, n, k.as_ptr().cast(), v.as_ptr().cast(), T::DTYPE, positions) }
-    }
-
-    /// # Safety
-    /// `k` and `v` must hold `n` tokens.
-    unsafe fn append_raw(
-        &mut self,
-        layer: usize,
-        n: usize,
-        k: *const c_void,
-        v: *const c_void,
-        dtype: Dtype,
-        positions: Option<&[i32]>,
-    ) -> Result<()> {
-        let positions = pointer_of(positions);
-        // SAFETY: guaranteed by the caller; the sequence is borrowed exclusively.
-        self.change(|cache, sequence, error| unsafe {
-            sys::kvq_append(cache, sequence, int(layer), int(n), k, v, dtype.code(), positions, error)
-        })
+        unsafe { self.append_device(layer, n, k.as_ptr().cast(), v.as_ptr().cast(), T::DTYPE, positions) }
     }
 
     #[doc = header!(kvq_sequence_decode)]
@@ -176,12 +156,12 @@ impl Sequence {
         positions: Option<&mut [i32]>,
     ) -> Result<()> {
         let numbers = slots.len() as u128 * self.cache.describe().head_dim as u128;
-        let lengths = [("k", k.as_ref().map(|k| k.len())), ("v", v.as_ref().map(|v| v.len()))];
-        for (name, length) in lengths {
-            length.map_or(Ok(()), |length| shape::require(name, length, numbers, "[slots, head_dim]"))?;
-        }
-        let length = positions.as_ref().map(|positions| positions.len());
-        length.map_or(Ok(()), |length| shape::require("positions", length, slots.len() as u128, "[slots]"))?;
+        let check = |name, length: Option<usize>, needed, shape| {
+            length.map_or(Ok(()), |length| shape::require(name, length, needed, shape))
+        };
+        check("k", k.as_ref().map(|k| k.len()), numbers, "[slots, head_dim]")?;
+        check("v", v.as_ref().map(|v| v.len()), numbers, "[slots, head_dim]")?;
+        check("positions", positions.as_ref().map(|one| one.len()), slots.len() as u128, "[slots]")?;
         let k = k.map_or(ptr::null_mut(), <[f32]>::as_mut_ptr);
         let v = v.map_or(ptr::null_mut(), <[f32]>::as_mut_ptr);
         let positions = positions.map_or(ptr::null_mut(), <[i32]>::as_mut_ptr);
@@ -258,10 +238,6 @@ impl Sequence {
     }
 }
 
-fn check_positions(positions: Option<&[i32]>, n: usize) -> Result<()> {
-    positions.map_or(Ok(()), |positions| shape::require("positions", positions.len(), n as u128, "one a token"))
-}
-
 impl Drop for Sequence {
     fn drop(&mut self) {
         if let Some(handle) = self.handle.take() {
@@ -274,8 +250,4 @@ impl Drop for Sequence {
     }
 }
 
-impl fmt::Debug for Sequence {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_tuple("Sequence").field(&self.raw()).finish()
-    }
-}
+debug!(Sequence, it => it.raw());

@@ -27,35 +27,22 @@ pub(crate) fn require(name: &str, given: usize, expected: u128, shape: &str) -> 
     Err(Error::argument(format!("{name} has {given} elements, expected {expected}: {shape}")))
 }
 
-/// Rows of heads and their strides in elements; a stride of 0 is dense.
-pub(crate) struct Rows {
-    pub(crate) count: usize,
-    pub(crate) heads: usize,
-    pub(crate) channels: usize,
-    pub(crate) token_stride: i64,
-    pub(crate) head_stride: i64,
-}
-
-impl Rows {
-    /// Refuses a slice whose length differs from that of dense rows, or that is too short for strided rows.
-    pub(crate) fn require(&self, name: &str, given: usize) -> Result<()> {
-        let Rows { count, heads, channels, .. } = *self;
-        let shape = || format!("[{count}, {heads}, {channels}]");
-        if self.token_stride == 0 && self.head_stride == 0 {
-            let expected = count as u128 * heads as u128 * channels as u128;
-            return if given as u128 == expected { Ok(()) } else { require(name, given, expected, &shape()) };
-        }
-        // As in the library, 0 means dense.
-        let head_stride = if self.head_stride == 0 { channels as u128 } else { self.head_stride as u128 };
-        let token_stride =
-            if self.token_stride == 0 { heads as u128 * channels as u128 } else { self.token_stride as u128 };
-        let last = (count.max(1) - 1) as u128 * token_stride + (heads.max(1) - 1) as u128 * head_stride;
-        let needed = last + channels as u128;
-        if given as u128 >= needed {
-            return Ok(());
-        }
-        Err(Error::argument(format!("{name} has {given} elements, but {} by its strides takes {needed}", shape())))
+/// Refuses a slice whose length differs from that of dense rows `[count, heads, channels]`, or that is too short for
+/// rows with strides from a row and a head to the next, in elements.
+pub(crate) fn require_rows(name: &str, given: usize, shape: [usize; 3], strides: [i64; 2]) -> Result<()> {
+    let [count, heads, channels] = shape.map(|size| size as u128);
+    if strides == [0, 0] {
+        let expected = count * heads * channels;
+        return if given as u128 == expected { Ok(()) } else { require(name, given, expected, &format!("{shape:?}")) };
     }
+    // As in the library, 0 means dense.
+    let or_dense = |stride: i64, dense: u128| if stride == 0 { dense } else { stride as u128 };
+    let (token, head) = (or_dense(strides[0], heads * channels), or_dense(strides[1], channels));
+    let needed = (count.max(1) - 1) * token + (heads.max(1) - 1) * head + channels;
+    if given as u128 >= needed {
+        return Ok(());
+    }
+    Err(Error::argument(format!("{name} has {given} elements, but {shape:?} by its strides takes {needed}")))
 }
 
 /// Returns the rows of a dense slice.

@@ -33,28 +33,6 @@ fn counts_positions_window_sinks_and_log_sums_reach_the_library() {
 }
 
 #[test]
-fn logits_are_scaled_and_capped() {
-    let cache = cache(&context(), "fp16", CacheOptions::new(1, 1, 1, 16).rope(Rope::None).scale(0.5));
-    let mut sequence = Sequence::new(&cache).unwrap();
-    let (ones, mut output, mut lse) = ([1.0f32; 16], [0.0f32; 16], [0.0f32]);
-    sequence.append_at(0, &ones, &ones, &[7]).unwrap();
-    cache.attend(0, &[&sequence], Attend::new(&ones, &mut output).logit_softcap(3.0).lse(&mut lse)).unwrap();
-    assert_close(&lse, &[3.0 * (16.0 * 0.5 / 3.0f64).tanh()], 1e-3);
-}
-
-#[test]
-fn queries_without_positions_are_the_last_tokens() {
-    let cache = small("fp16");
-    let sequence = filled(&cache, 20, 8);
-    let q = numbers(3 * 64, 5);
-    let (mut implied, mut explicit) = (vec![0.0f32; 3 * 64], vec![0.0f32; 3 * 64]);
-    cache.attend(0, &[&sequence], Attend::new(&q, &mut implied).query_counts(&[3])).unwrap();
-    let batch = Attend::new(&q, &mut explicit).query_counts(&[3]).query_positions(&[17, 18, 19]);
-    cache.attend(0, &[&sequence], batch).unwrap();
-    assert_eq!(implied, explicit);
-}
-
-#[test]
 fn strides_reach_queries_between_other_numbers_and_leave_those_alone() {
     let cache = small("fp16");
     let sequence = filled(&cache, 20, 8);

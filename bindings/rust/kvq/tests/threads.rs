@@ -9,16 +9,7 @@ use std::thread;
 #[test]
 fn everything_can_be_sent_and_shared() {
     fn check<T: Send + Sync>() {}
-    check::<Context>();
-    check::<Policy>();
-    check::<Centres>();
-    check::<Codebook>();
-    check::<Router>();
-    check::<Cache>();
-    check::<Sequence>();
-    check::<Matrix>();
-    check::<CacheOptions>();
-    check::<kvq::Error>();
+    check::<(Context, Policy, Centres, Codebook, Router, Cache, Sequence, Matrix, CacheOptions, kvq::Error)>();
 }
 
 #[test]
@@ -84,17 +75,4 @@ fn where_the_policy_evicts_attends_on_shared_sequences_take_turns() {
     }
     let x = numbers(64, 1);
     cache.append(0, &mut [&mut a, &mut b], Append::new(&x, &x)).unwrap();
-}
-
-#[test]
-fn a_sequence_goes_to_another_thread_and_back() {
-    let cache = small("fp16");
-    let mut sequence = filled(&cache, 10, 1);
-    sequence = thread::spawn(move || {
-        extend(&mut sequence, 5, 9);
-        sequence
-    })
-    .join()
-    .unwrap();
-    assert_eq!(sequence.length(1).unwrap(), 15);
 }

@@ -66,12 +66,3 @@ pub fn assert_fails<T>(result: kvq::Result<T>, status: Status, words: &[&str]) {
 pub fn repository() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../.."))
 }
-
-pub fn bf16(x: f32) -> u16 {
-    let bits = x.to_bits();
-    ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
-}
-
-pub fn from_bf16(bits: u16) -> f32 {
-    f32::from_bits(u32::from(bits) << 16)
-}

@@ -5,6 +5,60 @@ namespace Kvq
 {
     public sealed unsafe partial class Cache
     {
+        /// <summary>Append tokens to one layer of several sequences: to all of them or to none. See
+        /// <see cref="Native.kvq_append_sequences"/>.</summary>
+        /// <param name="layer">The layer.</param>
+        /// <param name="batch">The tokens.</param>
+        public void Append(int layer, AppendBatch batch)
+        {
+            if (batch == null) throw new ArgumentNullException(nameof(batch));
+            Shape.Host(Context.Device, nameof(Append));
+            long tokens = batch.CheckTokens();
+            Shape.Strided(batch.K, tokens, info.KvHeads, info.HeadDim, batch.KTokenStride, batch.KHeadStride, "K");
+            Shape.Strided(batch.V, tokens, info.KvHeads, info.HeadDim, batch.VTokenStride, batch.VHeadStride, "V");
+            Shape.Same(batch.K.Dtype, batch.V.Dtype, "V", "K");
+            kvq_append_batch raw = batch.raw;
+            raw.dtype = batch.K.Dtype;
+            fixed (float* kFloats = batch.K.Floats, vFloats = batch.V.Floats)
+            fixed (ushort* kBits = batch.K.Bits, vBits = batch.V.Bits)
+            {
+                raw.k = batch.K.Start(kFloats, kBits);
+                raw.v = batch.V.Start(vFloats, vBits);
+                Append(layer, batch, raw);
+            }
+        }
+
+        /// <summary>Like <see cref="Append(int, AppendBatch)"/>, from device memory, which the context's stream reads
+        /// in order: it must live until the stream has done so.</summary>
+        /// <param name="layer">The layer.</param>
+        /// <param name="batch">The tokens.</param>
+        public void AppendDevice(int layer, DeviceAppendBatch batch)
+        {
+            if (batch == null) throw new ArgumentNullException(nameof(batch));
+            Shape.OnDevice(Context.Device, nameof(AppendDevice));
+            batch.CheckTokens();
+            kvq_append_batch raw = batch.raw;
+            raw.k = (void*)batch.K;
+            raw.v = (void*)batch.V;
+            Append(layer, batch, raw);
+        }
+
+        void Append(int layer, AppendBatchBase batch, kvq_append_batch raw)
+        {
+            var error = Call.Error();
+            using (Use it = Use())
+            using (new UseMany(batch.Sorted, alone: true))
+            fixed (IntPtr* sequences = batch.Pointers)
+            fixed (int* counts = batch.TokenCounts, positions = batch.Positions)
+            {
+                raw.n_sequences = batch.Pointers.Length;
+                raw.sequences = sequences;
+                raw.token_counts = counts;
+                raw.positions = positions;
+                Call.Check(Native.kvq_append_sequences(it, layer, &raw, &error), &error, Hooks);
+            }
+        }
+
         /// <summary>Compute attention of the last queries of one sequence over one layer; see
         /// <see cref="Native.kvq_attend"/>.</summary>
         /// <param name="layer">The layer.</param>
@@ -71,7 +125,7 @@ namespace Kvq
                 raw.output = batch.Output.Start(outputFloats, outputBits);
                 raw.lse = lse;
                 raw.sinks = sinks;
-                Attend(layer, batch, ref raw);
+                Attend(layer, batch, raw);
             }
         }
 
@@ -89,12 +143,11 @@ namespace Kvq
             raw.output = (void*)batch.Output;
             raw.lse = (float*)batch.Lse;
             raw.sinks = (float*)batch.Sinks;
-            Attend(layer, batch, ref raw);
+            Attend(layer, batch, raw);
         }
 
-        void Attend(int layer, AttendBatchBase batch, ref kvq_attend_batch filled)
+        void Attend(int layer, AttendBatchBase batch, kvq_attend_batch raw)
         {
-            kvq_attend_batch raw = filled;
             var error = Call.Error();
             using (Use it = Use())
             using (new UseMany(batch.Sorted, info.EvictionBudget > 0))
@@ -110,65 +163,53 @@ namespace Kvq
         }
     }
 
+    /// <summary>Base of batches for several sequences.</summary>
+    public abstract class SequencesBatch
+    {
+        internal SequencesBatch() { }
+
+        Sequence[] listed;
+
+        /// <summary>Sequences of one cache; one may occur repeatedly only in an <see cref="AttendBatch"/>.</summary>
+        public Sequence[] Sequences
+        {
+            get => listed;
+            set
+            {
+                Sorted = UseMany.Sorted(value, nameof(Sequences));
+                Pointers = UseMany.Pointers(value);
+                listed = (Sequence[])value.Clone();
+            }
+        }
+
+        internal NativeObject[] Sorted { get; private set; }
+
+        internal IntPtr[] Pointers { get; private set; }
+
+        /// Counts the rows of all sequences; the names are those of the properties, for messages.
+        internal long CheckRows(int[] counts, string countsName, int[] positions, string positionsName)
+        {
+            if (listed == null) throw new ArgumentNullException(nameof(Sequences));
+            long rows = Shape.Sum(counts, listed.Length, countsName);
+            Shape.Positions(positions, rows, positionsName);
+            return rows;
+        }
+    }
+
+    /// <remarks>A batch may be reused, by one thread at a time.</remarks>
+    public abstract partial class AppendBatchBase : SequencesBatch
+    {
+        internal AppendBatchBase() { }
+
+        internal long CheckTokens() => CheckRows(TokenCounts, nameof(TokenCounts), Positions, nameof(Positions));
+    }
+
     /// <remarks>A batch may be reused, by one thread at a time.</remarks>
     public abstract partial class AttendBatchBase : SequencesBatch
     {
         internal AttendBatchBase() { }
 
-        /// <summary>Queries per sequence; null (default): one each.</summary>
-        public int[] QueryCounts { get; set; }
-
-        /// <summary>Positions of all queries; null (default): the last tokens of each sequence.</summary>
-        public int[] QueryPositions { get; set; }
-
         internal long CheckQueries() =>
             CheckRows(QueryCounts, nameof(QueryCounts), QueryPositions, nameof(QueryPositions));
-    }
-
-    /// <summary>Queries of one or more sequences in host memory, and where their results go.</summary>
-    public sealed class AttendBatch : AttendBatchBase
-    {
-        /// <summary>[queries, q_heads, head_dim], before RoPE.</summary>
-        public Tensor Q { get; set; }
-
-        /// <summary>Receives [queries, q_heads, head_dim]; may not overlap <see cref="Q"/>.</summary>
-        public Tensor Output { get; set; }
-
-        /// <summary>[queries, q_heads] receives the log-sum-exp of the logits; null (default): skip.</summary>
-        public float[] Lse { get; set; }
-
-        /// <summary>[q_heads] learned logits; null (default): none.</summary>
-        public float[] Sinks { get; set; }
-    }
-
-    /// <summary>Queries of one or more sequences in device memory, whose size is not checked, and where their results
-    /// go.</summary>
-    public sealed class DeviceAttendBatch : AttendBatchBase
-    {
-        /// <summary>Device memory: [queries, q_heads, head_dim], before RoPE.</summary>
-        public IntPtr Q { get; set; }
-
-        /// <summary>Device memory that receives [queries, q_heads, head_dim].</summary>
-        public IntPtr Output { get; set; }
-
-        /// <summary>Device memory that receives [queries, q_heads]; zero (default): skip.</summary>
-        public IntPtr Lse { get; set; }
-
-        /// <summary>Device memory: [q_heads]; zero (default): none.</summary>
-        public IntPtr Sinks { get; set; }
-
-        /// <summary>Type of the queries; <see cref="Dtype.F32"/> by default.</summary>
-        public Dtype QDtype
-        {
-            get => raw.q_dtype;
-            set => raw.q_dtype = value;
-        }
-
-        /// <summary>Type of the output; <see cref="Dtype.F32"/> by default.</summary>
-        public Dtype OutputDtype
-        {
-            get => raw.output_dtype;
-            set => raw.output_dtype = value;
-        }
     }
 }
