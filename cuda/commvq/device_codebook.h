@@ -5,8 +5,8 @@
 #include "core/rotation_table.h"
 #include "device/device_arrays.h"
 #include "formats/codec.h"
-#include "formats/commvq/coding_effort.h"
 #include "formats/commvq/model_codebook.h"
+#include "formats/commvq/options.h"
 #include "kernels/commvq/attend.h"
 
 #include <memory>

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "backend/linear.h"
-#include "backend/tuning.h"
 #include "device/device_arrays.h"
 #include "kernels/linear/linear.h"
 #include "linear/measured_kernels.h"

@@ -3,6 +3,7 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/dispatch/isa.h"
 #include "backend/plugin_loader.h"
+#include "io/file_kind.h"
 
 #include <cstdio>
 #include <new>
@@ -166,4 +167,25 @@ int32_t kvq_cpu_isa_count(void) { return static_cast<int32_t>(cpu::available_tab
 const char* kvq_cpu_isa_name(int32_t index) {
   if (index < 0 || index >= kvq_cpu_isa_count()) return nullptr;
   return cpu::available_tables()[static_cast<size_t>(index)]->name;
+}
+
+kvq_status kvq_device_describe(kvq_device device, int32_t index, const char* plugin, kvq_device_info* info,
+                               kvq_error* error) {
+  return guarded(error, [&] {
+    require_range(device, KVQ_DEVICE_CUDA, KVQ_DEVICE_CUDA, "device");
+    require_range(index, 0, INT32_MAX, "index");
+    require_struct(info, sizeof(uint32_t), "info");
+    kvq_device_info found{};
+    load_cuda_plugin(plugin).describe_device(index, found);
+    write_struct(info, found, "info");
+  });
+}
+
+kvq_status kvq_file_type(kvq_context* context, const void* data, size_t size, kvq_file_kind* kind, kvq_error* error) {
+  return guarded(error, [&] {
+    require(context, "context");
+    require(data, "data");
+    require(kind, "kind");
+    *kind = io::file_kind(context->allocator, {static_cast<const std::byte*>(data), size});
+  });
 }

@@ -3,7 +3,6 @@
 #include "core/checks.h"
 #include "core/error.h"
 #include "core/text.h"
-#include "io/eviction_yaml.h"
 #include "io/policy_yaml.h"
 
 #include <optional>

@@ -1,6 +1,9 @@
 // Products with packed matrices.
 #pragma once
 
+#include <cstdint>
+#include <string>
+#include <string_view>
 #include "core/memory.h"
 #include "core/resident.h"
 #include "kvq.h"
@@ -11,6 +14,18 @@
 #include <span>
 
 namespace kvq {
+
+class Tuning {
+ public:
+  virtual ~Tuning() = default;
+  /// Measure calls with these matrices and `batch` rows, and use the fastest kernel from now on. Known shapes are not
+  /// measured again. Waits for the device.
+  virtual void tune(Allocator& allocator, std::span<const Resident* const> matrices, int32_t batch) = 0;
+  /// Known choices, as a text for load().
+  virtual std::string save() = 0;
+  /// Add the choices of a text. Throws KVQ_E_FORMAT, KVQ_E_MISMATCH.
+  virtual void load(std::string_view text) = 0;
+};
 
 /// Limit of matrices per call.
 inline constexpr size_t kMostSharedMatrices = 1024;

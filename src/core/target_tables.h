@@ -11,6 +11,13 @@
 
 namespace kvq {
 
+/// Users' name of a Highway target.
+constexpr const char* isa_name(int64_t target) {
+  if (target == HWY_AVX3) return "avx512";
+  if (target == HWY_AVX2) return "avx2";
+  return target == HWY_NEON ? "neon" : "baseline";
+}
+
 /// Whether the processor and its system run Highway's target HWY_AVX2 or HWY_AVX3. Checked here so that only Highway's
 /// headers are needed, not its library.
 bool runs_target(int64_t target);

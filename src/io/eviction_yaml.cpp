@@ -1,4 +1,4 @@
-#include "io/eviction_yaml.h"
+#include "io/policy_yaml.h"
 
 #include "core/error.h"
 #include "core/text.h"

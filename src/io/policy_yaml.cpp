@@ -5,8 +5,6 @@
 #include "formats/codec.h"
 #include "formats/format_name.h"
 #include "formats/router/router.h"
-#include "io/centres_yaml.h"
-#include "io/eviction_yaml.h"
 #include "io/yaml_document.h"
 
 #include <algorithm>

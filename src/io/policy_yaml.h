@@ -1,5 +1,6 @@
 #pragma once
 
+#include "backend/eviction.h"
 #include "cache/policy.h"
 #include "io/yaml_document.h"
 
@@ -8,6 +9,25 @@
 #include <string_view>
 
 namespace kvq::io {
+
+/// Read the `eviction` of a policy document. Throws KVQ_E_FORMAT with the line.
+Eviction read_eviction(const YamlNode& node);
+
+/// A map that read_eviction() reads as `eviction`, without defaults.
+std::string write_eviction(const Eviction& eviction);
+
+/// Take a method at the end of a short form, like "+snapkv:128", off `name`; without one there is no eviction. `node`
+/// is for messages.
+Eviction take_eviction(const YamlNode& node, std::string_view& name);
+
+/// `eviction` with the method of that name and that budget. Throws KVQ_E_ARGUMENT.
+Eviction with_method(Eviction eviction, std::string_view method, int32_t budget);
+
+/// Reads `centres` of one format.
+void read_centres(const YamlNode& node, SideFormat& format);
+
+/// Reads `centres` of a whole policy: for its gain–shape formats in `root` that do not say it themselves.
+void read_default_centres(const YamlNode& node, const YamlNode& root, Policy& policy);
 
 /// Read a policy document, or the short form of one format. Throws KVQ_E_FORMAT with the line.
 Policy read_policy(Allocator& allocator, std::string_view text);

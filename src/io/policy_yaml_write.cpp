@@ -1,7 +1,6 @@
 #include "io/policy_yaml.h"
 
 #include "core/error.h"
-#include "io/eviction_yaml.h"
 #include "io/yaml_document.h"
 
 #include <algorithm>

@@ -109,4 +109,18 @@ class ContextCodec {
                         const float* sums, float* out) const = 0;
 };
 
+/// Gain–shape pages around trained centres.
+const ContextCodec& centred_codec();
+
+/// CommVQ on the CPU.
+const ContextCodec& commvq_codec();
+
+/// Implementation of ContextCodec::encode(): a side of a page at a time, on any number of threads.
+void encode_centred(const TokenBatch& tokens, std::span<const FilledGroup> groups, const KernelTable& kernels,
+                    Parallel& parallel, Allocator& scratch);
+
+/// Implementation of ContextCodec::encode(): a page or a layer at a time, on any number of threads.
+void encode_commvq(const TokenBatch& tokens, std::span<const FilledGroup> groups, Parallel& parallel,
+                   Allocator& scratch);
+
 }  // namespace kvq::cpu

@@ -2,8 +2,8 @@
 
 #include "formats/codec.h"
 #include "formats/commvq/codebook.h"
-#include "formats/commvq/coding_effort.h"
 #include "formats/commvq/key_encoder.h"
+#include "formats/commvq/options.h"
 
 namespace kvq::commvq {
 
@@ -66,7 +66,7 @@ std::shared_ptr<const Resident> make_resident(Allocator& allocator, Parallel& pa
 Owned<LayerContext> make_context(Allocator& allocator, const Resident& resident, int32_t layer,
                                  const PageFormat& format, const OptionValues& options, const RotationTable& rotations);
 
-inline constexpr NamedCode kCodes[] = {{"commvq", CodeType::commvq(), 0}};  // the codebook determines the bits
+inline constexpr NamedCode kCodes[] = {{"commvq", CodeType::commvq(), 0}};   // the codebook determines the bits
 inline constexpr std::string_view kPaths[] = {"auto", "tables", "rebuild"};  // AttentionPath
 inline constexpr CodecOption kOptions[] = {
     {.name = "beam", .initial = CodingEffort{}.beam, .low = 1, .high = KeyEncoder::kMaxBeam, .choices = {}},

@@ -3,9 +3,8 @@
 
 #include "core/rotation_table.h"
 #include "formats/codec.h"
-#include "formats/commvq/attention_path.h"
-#include "formats/commvq/coding_effort.h"
 #include "formats/commvq/model_coder.h"
+#include "formats/commvq/options.h"
 
 namespace kvq::commvq {
 

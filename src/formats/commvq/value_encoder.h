@@ -4,7 +4,7 @@
 
 #include "core/memory.h"
 #include "core/parallel.h"
-#include "formats/commvq/coding_effort.h"
+#include "formats/commvq/options.h"
 #include "formats/commvq/value_code.h"
 #include "formats/commvq/value_kernels.h"
 

@@ -8,7 +8,6 @@
 
 #include <hwy/highway.h>
 
-#include "core/isa_name.h"
 #include "core/target_tables.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -1,4 +1,4 @@
-#include "backend/cpu/append/commvq.h"
+#include "backend/cpu/context_codec.h"
 
 #include "core/scratch.h"
 #include "formats/commvq/encode.h"

@@ -12,7 +12,7 @@
 #include "backend/cpu/append/hadamard-inl.h"
 #include "core/float16.h"
 #include "formats/float16/layout.h"
-#include "formats/integer/layout.h"
+#include "formats/page_fields.h"
 
 #include <hwy/highway.h>
 

@@ -3,7 +3,7 @@
 
 #include "backend/cpu/attend/fixed_point_avx512vnni.h"
 #include "backend/cpu/attend/kernels.h"
-#include "formats/integer/layout.h"
+#include "formats/page_fields.h"
 
 #include <hwy/base.h>
 #include <immintrin.h>

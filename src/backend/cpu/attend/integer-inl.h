@@ -8,7 +8,7 @@
 
 #include "backend/cpu/attend/kernels.h"
 #include "core/memory.h"
-#include "formats/integer/layout.h"
+#include "formats/page_fields.h"
 
 #include <hwy/highway.h>
 

@@ -1,11 +1,10 @@
 #include "backend/cpu/dispatch/isa.h"
 
-#include "backend/cpu/attend/commvq/codec.h"
-#include "backend/cpu/attend/gain_shape/codec.h"
+#include "backend/cpu/context_codec.h"
 #include "backend/cpu/dispatch/avx512vnni.h"
 #include "backend/cpu/dispatch/highway.h"
 #include "core/error.h"
-#include "core/isa_name.h"
+#include "core/target_tables.h"
 #include "core/text.h"
 
 #include <array>

@@ -11,7 +11,6 @@
 #include <array>
 #include <cmath>
 
-#include "core/isa_name.h"
 #include "core/target_tables.h"
 
 HWY_BEFORE_NAMESPACE();

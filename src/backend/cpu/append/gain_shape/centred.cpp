@@ -1,4 +1,4 @@
-#include "backend/cpu/append/gain_shape/centred.h"
+#include "backend/cpu/context_codec.h"
 
 #include "backend/cpu/dispatch/kernels.h"
 #include "core/scratch.h"

@@ -1,6 +1,5 @@
-#include "backend/cpu/attend/commvq/codec.h"
+#include "backend/cpu/context_codec.h"
 
-#include "backend/cpu/append/commvq.h"
 #include "backend/cpu/attend/attend.h"
 #include "backend/cpu/attend/commvq/rebuild.h"
 #include "backend/cpu/attend/commvq/tables.h"

@@ -1,6 +1,5 @@
-#include "backend/cpu/attend/gain_shape/codec.h"
+#include "backend/cpu/context_codec.h"
 
-#include "backend/cpu/append/gain_shape/centred.h"
 #include "backend/cpu/attend/attend.h"
 #include "backend/cpu/attend/gain_shape/centred.h"
 #include "formats/gain_shape/gain_shape.h"

@@ -1,9 +1,17 @@
+// What a policy chooses for pages with codes.
 #pragma once
 
 #include <cstdint>
 #include <limits>
 
 namespace kvq {
+
+/// Path of attention to pages with codes. Results are equal except for rounding.
+enum class AttentionPath : int32_t {
+  kAuto,     // the faster of the others for the shape
+  kTables,   // products of each query with all codes first, then a sum of these for each key, as in the paper
+  kRebuild,  // keys rebuilt from their codes, for all queries of a KV head
+};
 
 /// Flip until no single flip helps, or only rounding errors would be gained.
 inline constexpr int32_t kFlipsUnlimited = std::numeric_limits<int32_t>::max();
