@@ -29,9 +29,7 @@ static_assert(offsetof(VotingPage, data) == offsetof(PageToRoute, data) &&
 class DeviceRouter final : public Resident {
  public:
   DeviceRouter(Device& device, Allocator& allocator, std::shared_ptr<const ModelRouter> router)
-      : router_(std::move(router)),
-        arrays_(device, allocator, bytes_for(*router_)),
-        networks_(StlAllocator<VotingNetwork>(allocator)) {
+      : router_(std::move(router)), arrays_(device, allocator, bytes_for(*router_)), networks_(allocator) {
     networks_.reserve(router_->groups.size());
     for (const GroupRouter& group : router_->groups) {
       networks_.push_back(

@@ -13,7 +13,7 @@ namespace kvq::cuda {
 class AttendWorkspace final : public Workspace {
  public:
   AttendWorkspace(Device& device, Allocator& allocator)
-      : growth_(device, allocator, "kvq_attend"), routed_(StlAllocator<RoutedSequence>(allocator)) {}
+      : growth_(device, allocator, "kvq_attend"), routed_(allocator) {}
 
   /// The cache's frequencies, which never change, in device memory. Throws if `recorded` and they are not there.
   const float* inv_freq(const Rope& rope, bool recorded) {

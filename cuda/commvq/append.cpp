@@ -90,13 +90,13 @@ class CommvqAppend {
       : device_(device), call_(call), tokens_(tokens), scratch_(scratch) {}
 
   void append(const PageWrites& writes, std::span<const AppendedLayer> layers) {
-    Vector<PageWrite> plain{StlAllocator<PageWrite>(scratch_)};
+    Vector<PageWrite> plain(scratch_);
     for (const PageWrite& write : writes.list()) {
       if (!has_codes(*write.format)) plain.push_back(write);
     }
     append_plain(device_, call_, tokens_, plain, layers);
 
-    Vector<size_t> groups{StlAllocator<size_t>(scratch_)};
+    Vector<size_t> groups(scratch_);
     for (size_t group = 0; group < writes.groups(); ++group) {
       if (has_codes(*writes.of_group(group, 0).format)) groups.push_back(group);
     }
@@ -136,7 +136,7 @@ class CommvqAppend {
     auto* pages = reinterpret_cast<CommvqPage*>(staged);
     auto* positions = reinterpret_cast<int32_t*>(staged + page_bytes);
     int32_t n_positions = 0;
-    Vector<PageWrite> to_float16{StlAllocator<PageWrite>(scratch_)};
+    Vector<PageWrite> to_float16(scratch_);
     for (size_t i = 0; i < count; ++i) {
       const PageWrite& write = writes.of_group(groups[i / members], i % members);
       CommvqPage& page = pages[i];

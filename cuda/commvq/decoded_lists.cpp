@@ -29,9 +29,7 @@ size_t DecodedLists::bytes_of_head(const AttendBatch& batch, const AttendSequenc
 
 DecodedLists::DecodedLists(Device& device, const Call& call, AttendWorkspace& space, const AttendBatch& batch,
                            std::span<const AttendSequence> sequences, int32_t first_head, int32_t heads)
-    : sequences_(sequences.begin(), sequences.end(), StlAllocator<AttendSequence>(space.allocator())),
-      routed_(StlAllocator<RoutedSequence>(space.allocator())),
-      batch_(batch) {
+    : sequences_(sequences.begin(), sequences.end(), space.allocator()), routed_(space.allocator()), batch_(batch) {
   const int32_t group = batch.q_heads / batch.kv_heads;
   const auto from_head = [&](const void* tensor, const HeadStrides& strides, kvq_dtype dtype) {
     return static_cast<const std::byte*>(tensor) +

@@ -36,7 +36,7 @@ template <typename Use>
 void for_decoded_lists(Device& device, const Call& call, AttendWorkspace& space, const AttendBatch& batch,
                        std::span<const RoutedSequence> sequences, const Use& use) {
   constexpr size_t kMemory = size_t{132} << 20U;
-  Vector<AttendSequence> some{StlAllocator<AttendSequence>(space.allocator())};
+  Vector<AttendSequence> some(space.allocator());
   size_t bytes = 0;
   const auto run = [&](int32_t heads) {
     for (int32_t first = 0; first < batch.kv_heads; first += heads) {

@@ -18,14 +18,14 @@ using Float16s = Vector<uint16_t>;
 
 /// Exact: files hold these numbers in FP16, too.
 Float16s to_float16s(Allocator& allocator, const Vector<float>& numbers) {
-  Float16s float16(numbers.size(), StlAllocator<uint16_t>(allocator));
+  Float16s float16(numbers.size(), allocator);
   std::transform(numbers.begin(), numbers.end(), float16.begin(), to_float16);
   return float16;
 }
 
 /// [parts][codes][group]{re, im} as [parts][group]{re[codes], im[codes]}.
 Float16s planes_of(Allocator& allocator, const Float16s& rows, size_t codes, size_t group) {
-  Float16s planes(rows.size(), StlAllocator<uint16_t>(allocator));
+  Float16s planes(rows.size(), allocator);
   const size_t part = 2 * codes * group;
   for (size_t i = 0; i < rows.size(); ++i) {
     const size_t code = i % part / (2 * group);
@@ -38,7 +38,7 @@ Float16s planes_of(Allocator& allocator, const Float16s& rows, size_t codes, siz
 /// Codes of keys in bytes, which attention sums; empty for codes that it decodes first.
 struct ByteRows {
   ByteRows(Allocator& allocator, const CodebookShape& shape, const Vector<float>& codes)
-      : rows(StlAllocator<uint8_t>(allocator)), units(StlAllocator<float>(allocator)) {
+      : rows(allocator), units(allocator) {
     if (shape.keys.stages == 0 || shape.groups() != 1 || shape.head_dim != kCommvqDim) return;
     constexpr float kLargestByte = 127.0F;
     const auto pairs = static_cast<size_t>(shape.pairs());
@@ -96,7 +96,7 @@ ValueTables value_tables(const CodebookShape& shape) {
 }  // namespace
 
 DeviceCodebook::DeviceCodebook(Device& device, Allocator& allocator, std::shared_ptr<const ModelCodebook> codebook)
-    : codebook_(std::move(codebook)), layers_(StlAllocator<Layer>(allocator)) {
+    : codebook_(std::move(codebook)), layers_(allocator) {
   const CodebookShape& shape = codebook_->shape;
   if (shape.code_bits() > kMostCodeBits) {
     fail(KVQ_E_UNSUPPORTED, "options->codebook has %d bits for the values of a token, must be at most %d on CUDA",

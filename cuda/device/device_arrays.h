@@ -123,7 +123,7 @@ class BlockGrowth {
  public:
   /// \param call  function that needs the memory, for messages; kept.
   BlockGrowth(Device& device, Allocator& allocator, const char* call)
-      : device_(device), allocator_(allocator), call_(call), outgrown_(StlAllocator<DeviceBlock>(allocator)) {}
+      : device_(device), allocator_(allocator), call_(call), outgrown_(allocator) {}
 
   Device& device() const { return device_; }
   Allocator& allocator() const { return allocator_; }

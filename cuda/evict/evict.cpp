@@ -127,9 +127,9 @@ class DeviceSelection {
         call_(call),
         allocator_(allocator),
         eviction_(selection.eviction),
-        heads_(StlAllocator<SelectHead>(allocator)),
-        most_(StlAllocator<int32_t>(allocator)),
-        counts_(StlAllocator<int32_t>(allocator)) {
+        heads_(allocator),
+        most_(allocator),
+        counts_(allocator) {
     int64_t begin = 0;
     outside_ = selection.total;
     for (size_t head = 0; head < selection.masses.size(); ++head) {
@@ -260,7 +260,7 @@ void CudaWeighing::select_on_host(const Call& call, Allocator& allocator, const 
   size_t total = 0;
   for (const int32_t count : selection.counts) total += static_cast<size_t>(count);
   auto* staged = static_cast<float*>(device_.staging().take(std::max(total, size_t{1}) * sizeof(float)));
-  Vector<HeadScores> masses{StlAllocator<HeadScores>(allocator)};
+  Vector<HeadScores> masses(allocator);
   for (size_t head = 0; head < selection.masses.size(); ++head) {
     masses.emplace_back(staged, static_cast<size_t>(selection.counts[head]));
     call.require(cudaMemcpyAsync(staged, selection.masses[head], masses[head].size_bytes(), cudaMemcpyDeviceToHost,

@@ -105,13 +105,9 @@ uint16_t* add_row(int32_t head_dim, Vector<uint16_t>& rows) {
 }  // namespace
 
 SideArrays::SideArrays(Allocator& allocator, const ModelCentres& centres, int32_t layer, Side side)
-    : floats(StlAllocator<float>(allocator)),
-      rounded(StlAllocator<int8_t>(allocator)),
-      means(StlAllocator<float>(allocator)),
-      scales(StlAllocator<float>(allocator)),
-      biases(StlAllocator<float>(allocator)) {
+    : floats(allocator), rounded(allocator), means(allocator), scales(allocator), biases(allocator) {
   const int32_t dim = centres.shape.head_dim;
-  const Vector<float> ones(static_cast<size_t>(dim), 1.0F, StlAllocator<float>(allocator));
+  const Vector<float> ones(static_cast<size_t>(dim), 1.0F, allocator);
   for_each_head(centres, layer, side, [&](std::span<const float> numbers) {
     const CentreSearch search(allocator, numbers, dim);
     floats.insert(floats.end(), numbers.begin(), numbers.end());
@@ -124,13 +120,12 @@ SideArrays::SideArrays(Allocator& allocator, const ModelCentres& centres, int32_
 }
 
 RotationArrays::RotationArrays(Allocator& allocator, const ModelCentres& centres, int32_t layer, const Rope& rope)
-    : page_rotations(kPageSlots * rope.table_stride(), 0.0F, StlAllocator<float>(allocator)),
-      biases(StlAllocator<float>(allocator)) {
+    : page_rotations(kPageSlots * rope.table_stride(), 0.0F, allocator), biases(allocator) {
   for (int32_t slot = 0; slot < kPageSlots; ++slot) {
     centred::fill_page_rotation(rope, 0, slot, page_rotations.data() + static_cast<size_t>(slot) * rope.table_stride());
   }
   const int32_t dim = centres.shape.head_dim;
-  Vector<float> squares(static_cast<size_t>(dim), 1.0F, StlAllocator<float>(allocator));
+  Vector<float> squares(static_cast<size_t>(dim), 1.0F, allocator);
   for (int32_t pair = 0; pair < rope.pairs(); ++pair) {
     const double factor = centred::factor_of(rope, pair);
     for (const int32_t channel : {rope.first_channel(pair), rope.second_channel(pair)}) {
@@ -143,10 +138,7 @@ RotationArrays::RotationArrays(Allocator& allocator, const ModelCentres& centres
 }
 
 CentreRowArrays::CentreRowArrays(Allocator& allocator, const ModelCentres& centres, int32_t layer, const Rope& rope)
-    : keys(StlAllocator<uint16_t>(allocator)),
-      values(StlAllocator<uint16_t>(allocator)),
-      slot_rotations(StlAllocator<uint16_t>(allocator)),
-      frequencies(StlAllocator<uint64_t>(allocator)) {
+    : keys(allocator), values(allocator), slot_rotations(allocator), frequencies(allocator) {
   const CentresShape& shape = centres.shape;
   counts.key_centres = shape.key_centres;
   counts.value_centres = shape.value_centres;

@@ -21,7 +21,7 @@ CentreSearchTables put_search(const SideArrays& of, DeviceArrays& to) {
 }  // namespace
 
 DeviceCentres::DeviceCentres(Device& device, Allocator& allocator, std::shared_ptr<const ModelCentres> centres)
-    : centres_(std::move(centres)), layers_(StlAllocator<Layer>(allocator)) {
+    : centres_(std::move(centres)), layers_(allocator) {
   const CentresShape& shape = centres_->shape;
   layers_.reserve(static_cast<size_t>(shape.n_layers));
   for (int32_t layer = 0; layer < shape.n_layers; ++layer) {

@@ -30,9 +30,7 @@ size_t reserve_bytes(size_t heads, int32_t capacity, int32_t ring) {
 }  // namespace
 
 PageTable::PageTable(Device& device, Allocator& allocator, int32_t kv_heads)
-    : device_(device),
-      allocator_(allocator),
-      heads_(static_cast<size_t>(kv_heads), Head{}, StlAllocator<Head>(allocator)) {}
+    : device_(device), allocator_(allocator), heads_(static_cast<size_t>(kv_heads), Head{}, allocator) {}
 
 void PageTable::invalidate(int32_t head, int32_t first_page) noexcept {
   Head& of = heads_[static_cast<size_t>(head)];

@@ -28,7 +28,7 @@ void DeviceCentreSample::reload() {
 
 void DeviceCentreSample::assign(int32_t n, std::span<const float> centres, float* distances) {
   const Call call(device_, Call::Reports::kNothing);
-  Vector<float> half_norms(size(n_centres_, 1), StlAllocator<float>(allocator_));
+  Vector<float> half_norms(size(n_centres_, 1), allocator_);
   for (size_t c = 0; c < half_norms.size(); ++c) {
     double sum = 0.0;
     for (const float x : centres.subspan(c * size(host_.dim, 1), size(host_.dim, 1))) sum += double{x} * double{x};
@@ -70,7 +70,7 @@ void DeviceCentreSample::move_to_means(int32_t n, std::span<float> centres, std:
   const DeviceArray<double> sums =
       sum_on_device(device_, call, allocator_, n_centres_, host_.dim, n,
                     [&](double* parts, double* to) { return sum_nearest(found, parts, to, call.stream()); });
-  Vector<uint8_t> nearest(size(n, 1), StlAllocator<uint8_t>(allocator_));
+  Vector<uint8_t> nearest(size(n, 1), allocator_);
   download(call, nearest_.data(), std::span<uint8_t>(nearest));
   const Vector<double> of_centres = to_host(call, allocator_, sums);
   std::fill(counts.begin(), counts.end(), 0);

@@ -58,7 +58,7 @@ DeviceKeySample::DeviceKeySample(Device& device, const Call& call, Allocator& al
       keys_(device, allocator, keys.numbers.size()),
       rest_(device, allocator, keys.numbers.size()),
       weights_(device, allocator, keys.weights.size()),
-      host_indices_(StlAllocator<uint8_t>(allocator)) {
+      host_indices_(allocator) {
   upload(call, keys.numbers, keys_.data());
   upload(call, keys.numbers, rest_.data());
   upload(call, keys.weights, weights_.data());

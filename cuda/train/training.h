@@ -41,7 +41,7 @@ DeviceArray<double> sum_on_device(Device& device, const Call& call, Allocator& a
 /// Waits for the device.
 template <typename Number>
 Vector<Number> to_host(const Call& call, Allocator& allocator, const DeviceArray<Number>& array) {
-  Vector<Number> numbers(array.size(), StlAllocator<Number>(allocator));
+  Vector<Number> numbers(array.size(), allocator);
   download(call, array.data(), std::span<Number>(numbers));
   return numbers;
 }

@@ -31,8 +31,8 @@ int32_t size_of(HeadScores scores) { return static_cast<int32_t>(scores.size());
 /// Keep the best `reserved` tokens of each head, then the best of all others.
 void reserve_then_share(Allocator& allocator, int32_t reserved, std::span<const HeadScores> heads, int64_t total,
                         std::span<int32_t> out) {
-  Vector<Candidate> candidates{StlAllocator<Candidate>(allocator)};
-  Vector<int32_t> best{StlAllocator<int32_t>(allocator)};
+  Vector<Candidate> candidates(allocator);
+  Vector<int32_t> best(allocator);
   int64_t left = total;
   for (size_t h = 0; h < heads.size(); ++h) {
     out[h] = std::min(reserved, size_of(heads[h]));
@@ -77,8 +77,8 @@ void round_within(Allocator& allocator, std::span<const double> shares, int64_t 
   const size_t n = shares.size();
   total = std::clamp(total, std::accumulate(least.begin(), least.end(), int64_t{0}),
                      std::accumulate(most.begin(), most.end(), int64_t{0}));
-  Vector<double> exact(n, 0.0, StlAllocator<double>(allocator));
-  Vector<bool> fixed(n, false, StlAllocator<bool>(allocator));
+  Vector<double> exact(n, 0.0, allocator);
+  Vector<bool> fixed(n, false, allocator);
   // Scale the free shares to the remaining total; where that violates limits, fix the shares on the side with the
   // larger violation, and repeat.
   for (;;) {
@@ -118,9 +118,9 @@ void split_layers(Allocator& allocator, const Eviction& eviction, int32_t heads,
   const bool pyramid = eviction.layers == LayerSplit::kPyramid && n > 1;
   const double last = pyramid ? 1.0 / double{eviction.beta} : 1.0;  // in units of the budget
   const double first = 2.0 - last;
-  Vector<double> shares(n, 0.0, StlAllocator<double>(allocator));
-  Vector<int32_t> least(n, 0, StlAllocator<int32_t>(allocator));
-  Vector<int32_t> most(n, 0, StlAllocator<int32_t>(allocator));
+  Vector<double> shares(n, 0.0, allocator);
+  Vector<int32_t> least(n, 0, allocator);
+  Vector<int32_t> most(n, 0, allocator);
   for (size_t i = 0; i < n; ++i) {
     shares[i] = n > 1 ? first + (last - first) * static_cast<double>(i) / static_cast<double>(n - 1) : 1.0;
     least[i] = layers[i].window;
@@ -148,8 +148,8 @@ void blend_heads(Allocator& allocator, const Eviction& eviction, std::span<const
   const size_t n = most.size();
   const double uniform = static_cast<double>(total) / static_cast<double>(n);
   const double alpha = eviction.heads == HeadSplit::kAdaptive ? double{eviction.alpha} : 1.0;
-  const Vector<int32_t> least(n, 0, StlAllocator<int32_t>(allocator));
-  Vector<double> shares(n, uniform, StlAllocator<double>(allocator));
+  const Vector<int32_t> least(n, 0, allocator);
+  Vector<double> shares(n, uniform, allocator);
   for (size_t h = 0; h < n && alpha != 1.0; ++h) shares[h] = (1.0 - alpha) * counts[h] + alpha * uniform;
   round_within(allocator, shares, total, least, most, counts);
 }
@@ -160,7 +160,7 @@ int32_t reserved_of_head(const Eviction& eviction, size_t heads, int64_t total) 
 
 void split_heads(Allocator& allocator, const Eviction& eviction, std::span<const HeadScores> heads, int64_t total,
                  std::span<int32_t> out) {
-  Vector<int32_t> most(heads.size(), 0, StlAllocator<int32_t>(allocator));
+  Vector<int32_t> most(heads.size(), 0, allocator);
   std::transform(heads.begin(), heads.end(), most.begin(), size_of);
   total = std::min(total, std::accumulate(most.begin(), most.end(), int64_t{0}));
   std::fill(out.begin(), out.end(), 0);
@@ -168,7 +168,7 @@ void split_heads(Allocator& allocator, const Eviction& eviction, std::span<const
     return reserve_then_share(allocator, reserved_of_head(eviction, heads.size(), total), heads, total, out);
   }
   if (eviction.heads == HeadSplit::kAdaptive) {
-    Vector<Candidate> candidates{StlAllocator<Candidate>(allocator)};
+    Vector<Candidate> candidates(allocator);
     for (size_t h = 0; h < heads.size(); ++h) {
       for (int32_t i = 0; i < most[h]; ++i) {
         candidates.push_back({heads[h][static_cast<size_t>(i)], i, static_cast<int32_t>(h)});
@@ -218,10 +218,10 @@ void join(std::span<Vector<float>> scores) {
 
 void select_slots(Allocator& allocator, const Eviction& eviction, std::span<const HeadScores> masses, int64_t total,
                   std::span<Vector<int32_t>> slots) {
-  Vector<Vector<float>> scores{StlAllocator<Vector<float>>(allocator)};
+  Vector<Vector<float>> scores(allocator);
   for (const HeadScores& mass : masses) {
     const HeadScores outside = mass.first(mass.size() - static_cast<size_t>(window_of(eviction, mass)));
-    scores.emplace_back(outside.size(), 0.0F, StlAllocator<float>(allocator));
+    scores.emplace_back(outside.size(), 0.0F, allocator);
     if (eviction.score == TokenScore::kWindow) {
       pool_scores(eviction, outside, scores.back());
     } else if (eviction.score == TokenScore::kMass) {
@@ -231,12 +231,12 @@ void select_slots(Allocator& allocator, const Eviction& eviction, std::span<cons
     }
   }
   if (eviction.heads == HeadSplit::kTogether) join(scores);
-  Vector<HeadScores> views{StlAllocator<HeadScores>(allocator)};
+  Vector<HeadScores> views(allocator);
   for (size_t head = 0; head < masses.size(); ++head) {
     total -= window_of(eviction, masses[head]);
     views.push_back(scores[head]);
   }
-  Vector<int32_t> counts(views.size(), 0, StlAllocator<int32_t>(allocator));
+  Vector<int32_t> counts(views.size(), 0, allocator);
   if (eviction.heads == HeadSplit::kTogether) {
     std::fill(counts.begin(), counts.end(), static_cast<int32_t>(total / static_cast<int64_t>(views.size())));
   } else {

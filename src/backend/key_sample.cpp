@@ -8,9 +8,9 @@
 namespace kvq {
 SoftKernel::SoftKernel(Allocator& allocator, const KeyEncoder& stage, float temperature)
     : scale(1.0F / temperature),
-      norms(static_cast<size_t>(stage.width()), HUGE_VALF, StlAllocator<float>(allocator)),
-      k(size(stage.width(), stage.width()), StlAllocator<float>(allocator)),
-      transposed(k.size(), StlAllocator<float>(allocator)) {
+      norms(static_cast<size_t>(stage.width()), HUGE_VALF, allocator),
+      k(size(stage.width(), stage.width()), allocator),
+      transposed(k.size(), allocator) {
   const int32_t codes = stage.codes();
   const auto at = [&](int32_t row, int32_t column) { return size(row, stage.width()) + static_cast<size_t>(column); };
   // c(a, a) = (1 + i)·z_a

@@ -25,8 +25,8 @@ struct KeyStatistics {
   KeyStatistics(Allocator& allocator, int32_t codes_, int32_t group_)
       : codes(codes_),
         group(group_),
-        counts(static_cast<size_t>(codes_) * static_cast<size_t>(codes_), StlAllocator<double>(allocator)),
-        moments(2 * static_cast<size_t>(codes_) * static_cast<size_t>(group_), StlAllocator<double>(allocator)) {}
+        counts(static_cast<size_t>(codes_) * static_cast<size_t>(codes_), allocator),
+        moments(2 * static_cast<size_t>(codes_) * static_cast<size_t>(group_), allocator) {}
 
   int32_t codes;
   int32_t group;

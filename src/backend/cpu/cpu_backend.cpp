@@ -111,7 +111,7 @@ void CpuBackend::keep_queries(const QueriesToKeep& queries) noexcept {
 }
 
 void CpuBackend::select(Allocator& allocator, const Selection& selection, std::span<Vector<int32_t>> slots) {
-  Vector<HeadScores> masses{StlAllocator<HeadScores>(allocator)};
+  Vector<HeadScores> masses(allocator);
   for (size_t head = 0; head < selection.masses.size(); ++head) {
     masses.emplace_back(selection.masses[head], static_cast<size_t>(selection.counts[head]));
   }

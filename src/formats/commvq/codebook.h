@@ -64,18 +64,18 @@ struct CodebookShape {
 /// Parameters of one layer, row-major.
 struct LayerCodebook {
   explicit LayerCodebook(Allocator& allocator)
-      : key_codes(StlAllocator<float>(allocator)),
-        channel_scale(StlAllocator<float>(allocator)),
-        value_codes(StlAllocator<float>(allocator)),
-        value_offset(StlAllocator<float>(allocator)),
-        proposal(StlAllocator<float>(allocator)),
-        proposal_bias(StlAllocator<float>(allocator)),
-        network_norm_gain(StlAllocator<float>(allocator)),
-        network_norm_bias(StlAllocator<float>(allocator)),
-        network_first(StlAllocator<float>(allocator)),
-        network_first_bias(StlAllocator<float>(allocator)),
-        network_second(StlAllocator<float>(allocator)),
-        network_second_bias(StlAllocator<float>(allocator)) {}
+      : key_codes(allocator),
+        channel_scale(allocator),
+        value_codes(allocator),
+        value_offset(allocator),
+        proposal(allocator),
+        proposal_bias(allocator),
+        network_norm_gain(allocator),
+        network_norm_bias(allocator),
+        network_first(allocator),
+        network_first_bias(allocator),
+        network_second(allocator),
+        network_second_bias(allocator) {}
 
   Vector<float> key_codes;      // [kv_heads][groups][stages][codes][group]{re, im}
   Vector<float> channel_scale;  // [kv_heads * head_dim], positive

@@ -151,10 +151,10 @@ KeyEncoder::KeyEncoder(Allocator& allocator, int32_t stages, int32_t codes, int3
       codes_(codes),
       group_(group),
       width_(keys::padded(codes)),
-      planes_(StlAllocator<float>(allocator)),
-      norms_(StlAllocator<float>(allocator)),
-      rows_(StlAllocator<float>(allocator)),
-      bounds_(StlAllocator<float>(allocator)) {
+      planes_(allocator),
+      norms_(allocator),
+      rows_(allocator),
+      bounds_(allocator) {
   check_key_codes(codes, group);
   if (stages < 1) fail(KVQ_E_ARGUMENT, "keys have %d stages of codes", stages);
   const size_t all = index(stages * codes, static_cast<size_t>(group));

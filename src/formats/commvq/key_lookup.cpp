@@ -14,9 +14,9 @@ constexpr float kLargestByte = 127.0F;
 
 KeyLookup::KeyLookup(Allocator& allocator, const CodebookShape& shape, const LayerCodebook& numbers, int32_t head)
     : stages_(shape.keys.stages),
-      tables_(static_cast<size_t>(shape.pairs() * stages_), StlAllocator<Table>(allocator)),
-      multipliers_(static_cast<size_t>(shape.pairs() * stages_), StlAllocator<uint32_t>(allocator)),
-      factors_(static_cast<size_t>(shape.pairs()), StlAllocator<float>(allocator)) {
+      tables_(static_cast<size_t>(shape.pairs() * stages_), allocator),
+      multipliers_(static_cast<size_t>(shape.pairs() * stages_), allocator),
+      factors_(static_cast<size_t>(shape.pairs()), allocator) {
   const auto group = static_cast<size_t>(shape.keys.group);
   const size_t stage_floats = kCodes * group * 2;
   const float* of_group = numbers.key_codes.data() + static_cast<size_t>(head) * shape.key_codes_of_head() * 2;

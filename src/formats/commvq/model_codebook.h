@@ -25,9 +25,7 @@ struct ModelCodebook final : Trained {
   };
 
   ModelCodebook(Allocator& allocator, const CodebookShape& shape_)
-      : shape(shape_),
-        note(StlAllocator<char>(allocator)),
-        layers(static_cast<size_t>(shape_.n_layers), Layer{}, StlAllocator<Layer>(allocator)) {}
+      : shape(shape_), note(allocator), layers(static_cast<size_t>(shape_.n_layers), Layer{}, allocator) {}
 
   CodebookShape shape;
   uint64_t model_id = 0;

@@ -4,11 +4,7 @@ namespace kvq {
 
 LayerCoder::LayerCoder(Allocator& allocator, Parallel& parallel, const CodebookShape& shape_,
                        const LayerCodebook& numbers_)
-    : shape(shape_),
-      numbers(numbers_),
-      keys(StlAllocator<KeyEncoder>(allocator)),
-      lookups(StlAllocator<KeyLookup>(allocator)),
-      values(StlAllocator<ValueEncoder>(allocator)) {
+    : shape(shape_), numbers(numbers_), keys(allocator), lookups(allocator), values(allocator) {
   if (shape.keys.stages > 0) {
     const auto parts = static_cast<size_t>(shape.kv_heads * shape.groups());
     const size_t floats = numbers.key_codes.size() / parts;
@@ -31,7 +27,7 @@ LayerCoder::LayerCoder(Allocator& allocator, Parallel& parallel, const CodebookS
 }
 
 ModelCoder::ModelCoder(Allocator& allocator, Parallel& parallel, std::shared_ptr<const ModelCodebook> codebook)
-    : codebook_(std::move(codebook)), layers_(StlAllocator<LayerCoder>(allocator)) {
+    : codebook_(std::move(codebook)), layers_(allocator) {
   const CodebookShape& shape = codebook_->shape;
   layers_.reserve(static_cast<size_t>(shape.n_layers));
   for (const ModelCodebook::Layer& layer : codebook_->layers) {

@@ -78,11 +78,11 @@ ValueEncoder::ValueEncoder(Allocator& allocator, Parallel& parallel, const Value
       kernels_(kernels),
       stages_(code.network.empty() ? static_cast<size_t>((code.bits + code.width - 1) / code.width) : 1),
       padded_bits_(padded(static_cast<size_t>(code.bits))),
-      gram_(static_cast<size_t>(code.bits) * padded_bits_, StlAllocator<float>(allocator)),
-      half_norm_(padded_bits_, StlAllocator<float>(allocator)),
-      offsets_(stages_ * static_cast<size_t>(code.width), StlAllocator<float>(allocator)),
-      offset_products_(stages_ * static_cast<size_t>(code.bits), StlAllocator<float>(allocator)),
-      offset_norms_(stages_, StlAllocator<double>(allocator)) {
+      gram_(static_cast<size_t>(code.bits) * padded_bits_, allocator),
+      half_norm_(padded_bits_, allocator),
+      offsets_(stages_ * static_cast<size_t>(code.width), allocator),
+      offset_products_(stages_ * static_cast<size_t>(code.bits), allocator),
+      offset_norms_(stages_, allocator) {
   fill_gram(allocator, parallel);
   fill_offsets();
 }

@@ -22,9 +22,9 @@ CentreSearch::CentreSearch(Allocator& allocator, std::span<const float> centres_
     : centres(centres_),
       head_dim(head_dim_),
       count(static_cast<int32_t>(centres_.size()) / head_dim_),
-      mean(static_cast<size_t>(head_dim_), 0.0F, StlAllocator<float>(allocator)),
-      rounded(static_cast<size_t>(padded_count() * quads() * kQuad), 0, StlAllocator<int8_t>(allocator)),
-      totals(static_cast<size_t>(padded_count()), 0, StlAllocator<int32_t>(allocator)) {
+      mean(static_cast<size_t>(head_dim_), 0.0F, allocator),
+      rounded(static_cast<size_t>(padded_count() * quads() * kQuad), 0, allocator),
+      totals(static_cast<size_t>(padded_count()), 0, allocator) {
   const auto dim = static_cast<size_t>(head_dim);
   const auto n = static_cast<size_t>(count);
   float largest = 0.0F;

@@ -10,7 +10,7 @@ namespace {
 
 Vector<CentreSearch> make_searches(Allocator& allocator, const ModelCentres& centres, Side side) {
   const CentresShape& shape = centres.shape;
-  Vector<CentreSearch> searches{StlAllocator<CentreSearch>(allocator)};
+  Vector<CentreSearch> searches(allocator);
   if (shape.centres(side) == 0) return searches;
   const size_t floats = static_cast<size_t>(shape.centres(side)) * static_cast<size_t>(shape.head_dim);
   searches.reserve(static_cast<size_t>(shape.n_layers * shape.kv_heads));
@@ -24,7 +24,7 @@ Vector<CentreSearch> make_searches(Allocator& allocator, const ModelCentres& cen
 }
 
 Vector<float> make_biases(Allocator& allocator, const Context& context, Side side, std::span<const float> squares) {
-  Vector<float> biases{StlAllocator<float>(allocator)};
+  Vector<float> biases(allocator);
   if (context.shape().centres(side) == 0) return biases;
   for (int32_t head = 0; head < context.shape().kv_heads; ++head) {
     const CentreSearch& search = context.search(side, head);
@@ -46,14 +46,14 @@ Context::Context(Allocator& allocator, const CentreSearches& searches_, int32_t 
       searches(searches_),
       layer(layer_),
       rotations(rotations_),
-      page_rotations(StlAllocator<float>(allocator)),
-      page_columns(StlAllocator<float>(allocator)),
-      key_biases(StlAllocator<float>(allocator)),
-      own_biases(StlAllocator<float>(allocator)),
-      value_biases(StlAllocator<float>(allocator)),
-      page_step(StlAllocator<float>(allocator)) {
+      page_rotations(allocator),
+      page_columns(allocator),
+      key_biases(allocator),
+      own_biases(allocator),
+      value_biases(allocator),
+      page_step(allocator) {
   const Rope& rope = rotations.rope();
-  Vector<float> squares(static_cast<size_t>(shape().head_dim), 1.0F, StlAllocator<float>(allocator));
+  Vector<float> squares(static_cast<size_t>(shape().head_dim), 1.0F, allocator);
   own_biases = make_biases(allocator, *this, Side::kKeys, squares);
   value_biases = make_biases(allocator, *this, Side::kValues, squares);
   for (int32_t pair = 0; pair < rope.pairs(); ++pair) {

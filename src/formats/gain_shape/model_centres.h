@@ -31,8 +31,7 @@ struct CentresShape {
 
 /// One layer's centres; a vector is stored relative to its head's nearest centre.
 struct LayerCentres {
-  explicit LayerCentres(Allocator& allocator)
-      : keys(StlAllocator<float>(allocator)), values(StlAllocator<float>(allocator)) {}
+  explicit LayerCentres(Allocator& allocator) : keys(allocator), values(allocator) {}
 
   Vector<float>& side(Side side) { return side == Side::kKeys ? keys : values; }
   const Vector<float>& side(Side side) const { return side == Side::kKeys ? keys : values; }
@@ -52,9 +51,7 @@ struct ModelCentres final : Trained {
   };
 
   ModelCentres(Allocator& allocator, const CentresShape& shape_)
-      : shape(shape_),
-        note(StlAllocator<char>(allocator)),
-        layers(static_cast<size_t>(shape_.n_layers), Layer{}, StlAllocator<Layer>(allocator)) {}
+      : shape(shape_), note(allocator), layers(static_cast<size_t>(shape_.n_layers), Layer{}, allocator) {}
 
   CentresShape shape;
   uint64_t model_id = 0;

@@ -56,13 +56,11 @@ RotatedCentres::RotatedCentres(Allocator& allocator, const Rope& rope, const Rot
                                std::span<const CentreSearch> searches, std::span<const float> page_rotations)
     : order(order_),
       count(searches.front().count),
-      units(StlAllocator<float>(allocator)),
-      rows(searches.size() * static_cast<size_t>(count) * order.numbers(), 0, StlAllocator<int16_t>(allocator)),
-      slot_rotations(kPageSlots * static_cast<size_t>(order.slot_blocks() * 2 * RotationOrder::kLanes), 0,
-                     StlAllocator<int16_t>(allocator)),
-      middle(2 * static_cast<size_t>(order.pairs), 0.0F, StlAllocator<float>(allocator)),
-      slot_columns(static_cast<size_t>((order.slot_pairs + 1) / 2 * 2 * kPageSlots), 0,
-                   StlAllocator<int16_t>(allocator)) {
+      units(allocator),
+      rows(searches.size() * static_cast<size_t>(count) * order.numbers(), 0, allocator),
+      slot_rotations(kPageSlots * static_cast<size_t>(order.slot_blocks() * 2 * RotationOrder::kLanes), 0, allocator),
+      middle(2 * static_cast<size_t>(order.pairs), 0.0F, allocator),
+      slot_columns(static_cast<size_t>((order.slot_pairs + 1) / 2 * 2 * kPageSlots), 0, allocator) {
   fill_rows(rope, searches, page_rotations);
   fill_slot_rotations(rope, page_rotations);
   fill_middle(rope);

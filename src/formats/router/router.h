@@ -33,8 +33,7 @@ struct RouterShape {
 /// P = softmax((SiLU(C·W1) ⊙ (C·W2))·W3) for a token's key C, before RoPE, with one probability per expert (MoQAE
 /// section 4.2, with W3 square).
 struct RouterNetwork {
-  explicit RouterNetwork(Allocator& allocator)
-      : w1(StlAllocator<float>(allocator)), w2(w1.get_allocator()), w3(w1.get_allocator()) {}
+  explicit RouterNetwork(Allocator& allocator) : w1(allocator), w2(w1.get_allocator()), w3(w1.get_allocator()) {}
 
   Vector<float> w1;  // [n_experts, head_dim]: W1 transposed
   Vector<float> w2;  // [n_experts, head_dim]: W2 transposed
@@ -43,7 +42,7 @@ struct RouterNetwork {
 
 /// The router of one group of layers, and its statistics on the training texts.
 struct GroupRouter {
-  explicit GroupRouter(Allocator& allocator) : network(allocator), shares(StlAllocator<double>(allocator)) {}
+  explicit GroupRouter(Allocator& allocator) : network(allocator), shares(allocator) {}
 
   RouterNetwork network;
   Vector<double> shares;  // [n_experts] shares of the pages
@@ -56,10 +55,7 @@ enum class RouterMethod : uint8_t { kLabel, kPaper };
 /// Routers for the layers of one model.
 struct ModelRouter {
   explicit ModelRouter(Allocator& allocator)
-      : experts(StlAllocator<FormatPair>(allocator)),
-        expert_bits(StlAllocator<double>(allocator)),
-        groups(StlAllocator<GroupRouter>(allocator)),
-        note(StlAllocator<char>(allocator)) {}
+      : experts(allocator), expert_bits(allocator), groups(allocator), note(allocator) {}
 
   RouterShape shape;
   Vector<FormatPair> experts;  // [n_experts], more bits first

@@ -21,8 +21,8 @@ AngleTable::AngleTable(const Rope& rope, RotationKernel fill_rotation, int32_t t
     : rope_(rope),
       fill_rotation_(fill_rotation),
       parallel_(parallel),
-      offsets_(StlAllocator<double>(scratch)),
-      rows_(static_cast<size_t>(slice) * rope.table_stride(), StlAllocator<float>(scratch)) {
+      offsets_(scratch),
+      rows_(static_cast<size_t>(slice) * rope.table_stride(), scratch) {
   if (tokens > 2 * kSpan) fill_offsets();
 }
 

@@ -35,7 +35,7 @@ class AppendCall {
         plain_(SideFormat{}, SideFormat{}, tokens.head_dim),
         check_(tokens),
         filled_(tokens, writes, kernels, plain_.bytes(), scratch),
-        order_(writes.groups(), 0, StlAllocator<size_t>(scratch)),
+        order_(writes.groups(), 0, scratch),
         rooms_(scratch) {
     // Order by tokens, not heads: the heads of a token are neighbours in memory.
     std::iota(order_.begin(), order_.end(), size_t{0});

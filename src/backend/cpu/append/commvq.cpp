@@ -15,8 +15,8 @@ class GroupsToEncode {
         groups_(groups),
         members_(groups.front().members()),
         format_(*groups.front().write(0).format),
-        numbers_(2 * groups.size() * side_floats(), StlAllocator<float>(scratch)),
-        fits_(format_.keys.code.is_commvq() ? groups.size() * members_ : 0, StlAllocator<commvq::KeyFits>(scratch)) {}
+        numbers_(2 * groups.size() * side_floats(), scratch),
+        fits_(format_.keys.code.is_commvq() ? groups.size() * members_ : 0, scratch) {}
 
   void encode(Parallel& parallel, Allocator& scratch) {
     const size_t pages = groups_.size() * members_;

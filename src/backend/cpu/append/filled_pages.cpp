@@ -10,9 +10,9 @@ FilledPages::FilledPages(const TokenBatch& tokens, const PageWrites& writes, con
       codec_(kernels.codec(tokens.context)),
       page_bytes_(page_bytes),
       memory_(scratch),
-      staging_(StlAllocator<std::byte*>(scratch)),
-      float16_(StlAllocator<const std::byte*>(scratch)),
-      groups_(StlAllocator<FilledGroup>(scratch)) {}
+      staging_(scratch),
+      float16_(scratch),
+      groups_(scratch) {}
 
 bool FilledPages::needs_context(const PageWrite& write) const { return write.format->needs_training(); }
 

@@ -57,15 +57,15 @@ struct AttendSizes {
 class AttendWorkspace : public Workspace {
  public:
   explicit AttendWorkspace(Allocator& allocator)
-      : rope_table(StlAllocator<float>(allocator)),
-        queries(StlAllocator<float>(allocator)),
-        rotated_queries(StlAllocator<float>(allocator)),
-        rounded_queries(StlAllocator<int32_t>(allocator)),
-        partials(StlAllocator<float>(allocator)),
-        items(StlAllocator<AttendItem>(allocator)),
-        order(StlAllocator<int32_t>(allocator)),
-        merges(StlAllocator<AttendMerge>(allocator)),
-        largest(StlAllocator<float>(allocator)),
+      : rope_table(allocator),
+        queries(allocator),
+        rotated_queries(allocator),
+        rounded_queries(allocator),
+        partials(allocator),
+        items(allocator),
+        order(allocator),
+        merges(allocator),
+        largest(allocator),
         scratch(allocator) {}
 
   /// Makes every allocation of a call. Afterwards there are no items or merges, and largest weights are zeros.

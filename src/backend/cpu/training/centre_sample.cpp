@@ -31,11 +31,11 @@ HostCentreSample::HostCentreSample(Allocator& allocator, Parallel& parallel, int
       kernels_(kernels),
       n_centres_(centres),
       vectors_(vectors),
-      packed_(size(centres::padded(centres)) * size(vectors.dim), StlAllocator<float>(allocator)),
-      half_norms_(size(centres::padded(centres)), HUGE_VALF, StlAllocator<float>(allocator)),
-      nearest_(size(vectors.n), StlAllocator<uint8_t>(allocator)),
-      order_(size(vectors.n), StlAllocator<int32_t>(allocator)),
-      begins_(size(centres) + 1, StlAllocator<int32_t>(allocator)) {}
+      packed_(size(centres::padded(centres)) * size(vectors.dim), allocator),
+      half_norms_(size(centres::padded(centres)), HUGE_VALF, allocator),
+      nearest_(size(vectors.n), allocator),
+      order_(size(vectors.n), allocator),
+      begins_(size(centres) + 1, allocator) {}
 
 void HostCentreSample::assign(int32_t n, std::span<const float> centres, float* distances) {
   const auto dim = size(vectors_.dim);

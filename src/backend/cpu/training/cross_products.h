@@ -20,7 +20,7 @@ void cross_products(Allocator& allocator, Parallel& parallel, size_t tokens, siz
   constexpr size_t kChunk = 512;  // tokens: keeps float sums short and a block of columns in the cache
   const ValueKernels& kernels = *value_kernels().front();
   std::fill(sums.begin(), sums.end(), 0.0);
-  Vector<float> transposed(rows * kChunk, StlAllocator<float>(allocator));
+  Vector<float> transposed(rows * kChunk, allocator);
   for (size_t start = 0; start < tokens; start += kChunk) {
     const size_t n = std::min(kChunk, tokens - start);
     const auto transpose = [&](size_t block, float*) noexcept {

@@ -25,17 +25,17 @@ float dot(const float* x, const float* y, int32_t n) {
 }  // namespace
 
 Assignment::Partial::Partial(Allocator& allocator, int32_t codes, int32_t group)
-    : counts(size(padded(codes), padded(codes)), StlAllocator<float>(allocator)),
-      soft_counts(counts.size(), StlAllocator<float>(allocator)),
-      by_a(static_cast<size_t>(padded(codes)) * vector_floats(group), StlAllocator<float>(allocator)),
-      by_b(by_a.size(), StlAllocator<float>(allocator)),
-      encoding(StlAllocator<std::byte>(allocator)),
-      indices(2 * kBlock, StlAllocator<uint8_t>(allocator)),
-      products(2 * size(kBlock, padded(codes)), StlAllocator<float>(allocator)),
-      p(size(kBlock, padded(codes)), StlAllocator<float>(allocator)),
-      q(p.size(), StlAllocator<float>(allocator)),
-      of_a(p.size(), StlAllocator<float>(allocator)),
-      of_b(p.size(), StlAllocator<float>(allocator)) {}
+    : counts(size(padded(codes), padded(codes)), allocator),
+      soft_counts(counts.size(), allocator),
+      by_a(static_cast<size_t>(padded(codes)) * vector_floats(group), allocator),
+      by_b(by_a.size(), allocator),
+      encoding(allocator),
+      indices(2 * kBlock, allocator),
+      products(2 * size(kBlock, padded(codes)), allocator),
+      p(size(kBlock, padded(codes)), allocator),
+      q(p.size(), allocator),
+      of_a(p.size(), allocator),
+      of_b(p.size(), allocator) {}
 
 void Assignment::Partial::clear() {
   for (Vector<float>* sums : {&counts, &soft_counts, &by_a, &by_b}) std::fill(sums->begin(), sums->end(), 0.0F);
@@ -55,7 +55,7 @@ void Assignment::Partial::add(const Tokens& tokens, int32_t token, int32_t a, in
 }
 
 Assignment::Assignment(Allocator& allocator, Parallel& parallel, int32_t codes, int32_t group)
-    : parallel_(&parallel), codes_(codes), group_(group), partials_(StlAllocator<Partial>(allocator)) {
+    : parallel_(&parallel), codes_(codes), group_(group), partials_(allocator) {
   partials_.reserve(kChunks);
   for (int32_t i = 0; i < kChunks; ++i) partials_.emplace_back(allocator, codes, group);
 }

@@ -10,9 +10,9 @@ HostKeySample::HostKeySample(Allocator& allocator, Parallel& parallel, const Key
     : allocator_(allocator),
       parallel_(parallel),
       keys_(keys),
-      rest_(keys.numbers.begin(), keys.numbers.end(), StlAllocator<float>(allocator)),
+      rest_(keys.numbers.begin(), keys.numbers.end(), allocator),
       residuals_{rest_.data(), keys.weights.empty() ? nullptr : keys.weights.data(), keys.n, keys.group},
-      indices_(StlAllocator<uint8_t>(allocator)) {}
+      indices_(allocator) {}
 
 void HostKeySample::restore() { std::copy(keys_.numbers.begin(), keys_.numbers.end(), rest_.begin()); }
 

@@ -34,7 +34,7 @@ void subtract_codes(Allocator& allocator, Parallel& parallel, const KeyEncoder& 
   const auto row = 2 * static_cast<size_t>(encoder.stages());
   const KeyKernels& run = *key_kernels().front();
   const size_t work_bytes = encoder.work_bytes();
-  Vector<std::byte> work(kChunks * work_bytes, StlAllocator<std::byte>(allocator));
+  Vector<std::byte> work(kChunks * work_bytes, allocator);
   indices.resize(static_cast<size_t>(tokens.n) * row);
   parallel.run(kChunks, [&](int32_t i) noexcept {
     const auto [first, end] = chunk(tokens.n, i);

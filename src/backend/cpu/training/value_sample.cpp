@@ -22,19 +22,15 @@ struct Extended {
 }  // namespace
 
 HostValueSample::HostValueSample(Allocator& allocator, Parallel& parallel, const UnitVectors& vectors)
-    : allocator_(allocator),
-      parallel_(parallel),
-      vectors_(vectors),
-      packed_(StlAllocator<uint32_t>(allocator)),
-      scales_(StlAllocator<float>(allocator)) {}
+    : allocator_(allocator), parallel_(parallel), vectors_(vectors), packed_(allocator), scales_(allocator) {}
 
 HostValueSample::HostValueSample(Allocator& allocator, Parallel& parallel, UnitVectors&& vectors)
     : allocator_(allocator),
       parallel_(parallel),
       own_(std::move(vectors)),
       vectors_(*own_),
-      packed_(StlAllocator<uint32_t>(allocator)),
-      scales_(StlAllocator<float>(allocator)) {}
+      packed_(allocator),
+      scales_(allocator) {}
 
 double HostValueSample::encode(const ValueCode& code) {
   bits_ = static_cast<size_t>(code.bits);
@@ -42,12 +38,12 @@ double HostValueSample::encode(const ValueCode& code) {
   packed_.resize(vectors_.tokens() * words_);
   scales_.resize(vectors_.tokens());
   const ValueEncoder encoder(allocator_, parallel_, code);
-  Vector<uint16_t> numbers(vectors_.tokens(), StlAllocator<uint16_t>(allocator_));
+  Vector<uint16_t> numbers(vectors_.tokens(), allocator_);
   encoder.encode(allocator_, parallel_, vectors_.numbers.data(), vectors_.width, vectors_.tokens(), packed_.data(),
                  numbers.data());
   std::transform(numbers.begin(), numbers.end(), scales_.begin(), from_float16);
 
-  Vector<double> errors(vectors_.held_out, StlAllocator<double>(allocator_));
+  Vector<double> errors(vectors_.held_out, allocator_);
   const auto judge = [&](size_t i, float* decoded) noexcept {
     const size_t token = vectors_.training() + i;
     decode_value(code, packed_.data() + token * words_, scales_[token], decoded);
@@ -86,7 +82,7 @@ void HostValueSample::sign_products(std::span<double> sums) {
 
 Owned<ValueSample> HostValueSample::residuals(Allocator& allocator, const ValueCode& code, double& norm) {
   UnitVectors rest{Vector<float>(vectors_.numbers), vectors_.width, vectors_.held_out};
-  Vector<double> norms(vectors_.tokens(), StlAllocator<double>(allocator_));
+  Vector<double> norms(vectors_.tokens(), allocator_);
   const auto subtract = [&](size_t token, float* decoded) noexcept {
     decode_value(code, packed_.data() + token * words_, scales_[token], decoded);
     float* residual = rest.numbers.data() + token * rest.width;
