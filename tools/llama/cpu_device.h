@@ -4,7 +4,6 @@
 #include <memory>
 #include <span>
 
-#include "array.h"
 #include "device.h"
 #include "threads.h"
 

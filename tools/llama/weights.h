@@ -4,7 +4,6 @@
 #include <memory>
 #include <vector>
 
-#include "array.h"
 #include "checkpoint.h"
 #include "config.h"
 #include "device.h"

@@ -7,7 +7,7 @@
 
 #include "bench/timed_device.h"
 #include "kvq.hpp"
-#include "llama/cache_format.h"
+#include "llama/model.h"
 #include "options/spec.h"
 
 namespace cli {

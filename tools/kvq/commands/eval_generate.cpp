@@ -2,7 +2,6 @@
 #include <nlohmann/json.hpp>
 
 #include "commands/commands.h"
-#include "measure/continuation.h"
 #include "measure/generation.h"
 #include "options/command.h"
 #include "options/model_options.h"

@@ -8,7 +8,6 @@
 
 #include "allocation/allocator.h"
 #include "allocation/probe.h"
-#include "allocation/sensitivities.h"
 #include "options/common.h"
 
 namespace cli {

@@ -7,7 +7,7 @@
 
 #include "llama/model.h"
 #include "measure/needle.h"
-#include "options/spec_parser.h"
+#include "options/spec.h"
 #include "terminal/progress.h"
 
 namespace cli {

@@ -15,7 +15,6 @@
 #include "terminal/files.h"
 #include "terminal/output.h"
 #include "terminal/progress.h"
-#include "train/hessian_collection.h"
 #include "train/training.h"
 
 namespace cli {
