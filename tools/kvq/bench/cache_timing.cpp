@@ -112,19 +112,6 @@ AppendTiming TimedAppend::timing() const {
   return {.call = summary(calls_), .mean = median(cycle_means_), .host_mean = median(host_cycle_means_)};
 }
 
-std::vector<AppendTiming> time_interleaved(std::span<TimedAppend> subjects, const AppendShape& shape,
-                                           Progress& progress) {
-  // Warm-up, a whole cycle: forks get pages of their own and room in their lists, which long sequences have.
-  for (TimedAppend& subject : subjects) {
-    for (int32_t call = 0; call < shape.cycle(); ++call) subject.run();
-    subject.clear();
-  }
-  repeat_in_turn(subjects.size(), shape.cycle(), progress, [&](size_t i) { subjects[i].run(); });
-  std::vector<AppendTiming> timings;
-  for (const TimedAppend& subject : subjects) timings.push_back(subject.timing());
-  return timings;
-}
-
 uint64_t timing_memory(const TimedDevice& device, const AppendShape& shape, size_t subjects) {
   constexpr uint64_t kRunTokens = uint64_t{32} * KVQ_PAGE_SLOTS;  // pages that a sequence may reserve
   const auto length = static_cast<uint64_t>(shape.length);

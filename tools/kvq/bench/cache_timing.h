@@ -96,10 +96,6 @@ class TimedAppend {
   uint64_t bytes_ = 0;
 };
 
-/// Time all subjects in turn. `progress` advances by up to kTimingSteps.
-std::vector<AppendTiming> time_interleaved(std::span<TimedAppend> subjects, const AppendShape& shape,
-                                           Progress& progress);
-
 /// Bytes of the device that timing `subjects` subjects of this shape may take, at most.
 uint64_t timing_memory(const TimedDevice& device, const AppendShape& shape, size_t subjects);
 

@@ -18,6 +18,11 @@ struct LayerShape {
   int32_t kv_heads = 8;
   int32_t head_dim = 128;
 
+  /// "32 query and 8 KV heads of 128".
+  std::string text() const {
+    return std::to_string(q_heads) + " query and " + std::to_string(kv_heads) + " KV heads of " +
+           std::to_string(head_dim);
+  }
   /// Scalars of the keys, or of the values, of a token.
   size_t token_width() const { return static_cast<size_t>(kv_heads) * static_cast<size_t>(head_dim); }
   /// Bytes of the keys and values of a token in FP16.

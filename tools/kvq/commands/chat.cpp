@@ -239,9 +239,7 @@ void add_chat(Command app) {
   command.add_option("--system", options->system, "What the model is told before the conversation");
   command.add_option("--prompt", options->prompt, "Answer this and end").not_empty();
   add_stop_option(command, options->stops);
-  command.add_option("--max-tokens", options->max_tokens, "Tokens of an answer at most")
-      .range(1, 1 << 24)
-      .show_default();
+  command.add_number("--max-tokens", options->max_tokens, 1, 1 << 24, "Tokens of an answer at most");
   add_kv_option(command, options->kv);
   add_sampling_options(command, options->sampling);
   add_chunk_option(command, options->chunk, "Tokens of a turn that enter the cache at once");

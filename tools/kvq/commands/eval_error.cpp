@@ -167,7 +167,7 @@ void add_eval_error(Command eval) {
   add_text_option(command, options->text);
   command.add_option("--kv", options->kv, kSpecHelp).required();
   add_context_option(command, options->context, 2, "Tokens of a window");
-  command.add_option("--windows", options->windows, "At most the first N windows").range(1, 1 << 30).show_default();
+  command.add_number("--windows", options->windows, 1, 1 << 30, "At most the first N windows");
   add_run_options(command, options->compute, options->json);
   command.on_run([options] { run(*options); });
 }

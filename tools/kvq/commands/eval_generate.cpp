@@ -153,13 +153,9 @@ void add_eval_generate(Command eval) {
   command.add_option("--text", options->text, "Text file that prompts are taken from, at an even spread").required();
   add_kv_option(command, options->kv);
   add_against_option(command, *options);
-  command.add_option("--prompts", measured.prompts, "Prompts, which do not overlap").range(1, 1 << 20).show_default();
-  command.add_option("--prompt-tokens", measured.prompt_tokens, "Tokens of a prompt, besides BOS")
-      .range(1, 1 << 24)
-      .show_default();
-  command.add_option("--tokens", measured.tokens, "Tokens to generate at most after a prompt")
-      .range(1, 1 << 24)
-      .show_default();
+  command.add_number("--prompts", measured.prompts, 1, 1 << 20, "Prompts, which do not overlap");
+  command.add_number("--prompt-tokens", measured.prompt_tokens, 1, 1 << 24, "Tokens of a prompt, besides BOS");
+  command.add_number("--tokens", measured.tokens, 1, 1 << 24, "Tokens to generate at most after a prompt");
   add_chunk_option(command, measured.chunk, "Tokens of a prompt that enter the cache at once");
   add_run_options(command, options->compute, options->json);
   command.on_run([options] { run(*options); });

@@ -108,9 +108,7 @@ void add_generate(Command app) {
   prompt.add_option("--prompt", options->prompt, "Text to continue");
   prompt.add_option("--prompt-file", options->prompt_file, "File with the text to continue; -: standard input");
   add_stop_option(command, options->stops);
-  command.add_option("--max-tokens", options->max_tokens, "Tokens to generate at most")
-      .range(1, 1 << 24)
-      .show_default();
+  command.add_number("--max-tokens", options->max_tokens, 1, 1 << 24, "Tokens to generate at most");
   add_kv_option(command, options->kv);
   add_sampling_options(command, options->sampling);
   add_chunk_option(command, options->chunk, "Tokens of the prompt that enter the cache at once");

@@ -130,22 +130,17 @@ void add_quantize(Command app) {
       .add_option("--hessian", options->hessian_texts,
                   "Text file to run the model on, so that codes are chosen by what outputs lose; several are mixed")
       .repeatable_with_dots();
-  command.add_option("--hessian-tokens", options->hessian_tokens, "Tokens of the text, in windows of 2048")
-      .range(int64_t{1}, int64_t{1} << 40)
-      .show_default();
+  command.add_number("--hessian-tokens", options->hessian_tokens, int64_t{1}, int64_t{1} << 40,
+                     "Tokens of the text, in windows of 2048");
   command.add_option_function(
       "--hessian-memory",
       [options](const std::string& text) { options->hessian_bytes = parse_byte_count(text, "--hessian-memory"); },
       "Bytes that --hessian may take at once, such as 6GiB, of the machine's memory or, with --device cuda, the GPU's; "
       "if all layers' take more, the text is run several times (default: half of what there is)");
-  command
-      .add_option("--rounding", options->rounding,
-                  "With --hessian: correct every column for the errors of others, or round each weight alone")
-      .one_of({"ldlq", "nearest"})
-      .show_default();
-  command.add_option("--damping", options->damping, "Share of the Hessian's mean diagonal to add to its diagonal")
-      .range(0.0, 1.0)
-      .show_default();
+  command.add_choice("--rounding", options->rounding, {"ldlq", "nearest"},
+                     "With --hessian: correct every column for the errors of others, or round each weight alone");
+  command.add_number("--damping", options->damping, 0.0, 1.0,
+                     "Share of the Hessian's mean diagonal to add to its diagonal");
   add_seed_option(command, options->seed, "Of the rotation's signs");
   add_run_options(command, options->compute, options->json);
   command.on_run([options] { run(*options); });

@@ -113,7 +113,7 @@ void add_train_centres(Command train) {
   command.add_option("--key-centres", options->key_centres, "For the keys of a head; 1: their mean, 0: none")
       .range(0, 256)
       .show_default();
-  command.add_option("--value-centres", options->value_centres, "The same for values").range(0, 256).show_default();
+  command.add_number("--value-centres", options->value_centres, 0, 256, "The same for values");
   add_training_options(command, *options, "File to write");
   command.on_run([options] { run(*options); });
 }

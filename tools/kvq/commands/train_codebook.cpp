@@ -195,15 +195,10 @@ void add_train_codebook(Command train) {
   auto options = std::make_shared<TrainCodebookOptions>();
   add_training_inputs(command, *options);
   command.add_option("--bits", options->bits, "Bits of a scalar, about").required().not_empty().one_of({1, 2});
-  command
-      .add_option("--scope", options->scope, "Value codes and key norms of a layer's heads together, or of each head")
-      .one_of({"layer", "head"})
-      .show_default();
-  command
-      .add_option("--value-method", options->value_method,
-                  "Train codes for values by least squares, or with a network that proposes bits (the paper's way)")
-      .one_of({"least-squares", "network"})
-      .show_default();
+  command.add_choice("--scope", options->scope, {"layer", "head"},
+                     "Value codes and key norms of a layer's heads together, or of each head");
+  command.add_choice("--value-method", options->value_method, {"least-squares", "network"},
+                     "Train codes for values by least squares, or with a network that proposes bits (the paper's way)");
   command
       .add_option("--value-rounds", options->value_rounds,
                   "Rounds of least squares, or of 50 steps of the network each (default: the library's choice)")

@@ -234,9 +234,8 @@ void add_train_router(Command train) {
       .add_option("--experts", options->experts,
                   "Formats to choose among, those with more bits first; KEYS/VALUES where they differ")
       .show_default();
-  command.add_option("--votes", options->votes, "Whose tokens choose together: all heads of a layer, or each head's")
-      .one_of({"layer", "head"})
-      .show_default();
+  command.add_choice("--votes", options->votes, {"layer", "head"},
+                     "Whose tokens choose together: all heads of a layer, or each head's");
   command
       .add_option("--method", options->method,
                   "Train on the cheapest format that is good enough for a page, or by the paper's loss (default: what "
@@ -248,9 +247,7 @@ void add_train_router(Command train) {
       .add_option("--lambda", options->lambda,
                   "Weight of the model's loss against that of memory in the paper's loss (default: 0.5)")
       .range(0.0, 1.0);
-  command.add_option("--sharing", options->sharing, "Successive layers that share decisions")
-      .range(1, 65536)
-      .show_default();
+  command.add_number("--sharing", options->sharing, 1, 65536, "Successive layers that share decisions");
   command.add_option("--epochs", options->epochs, "Passes over the keys (default: the library's choice)")
       .range(1, 10000);
   command.add_option("--codebook", options->codebook, "Codebook file, if commvq is among the experts");

@@ -33,13 +33,13 @@ double unit_bytes(std::string unit) {
 
 void add_compute_options(Command command, ComputeOptions& options) {
   options.threads = std::clamp(static_cast<int32_t>(std::thread::hardware_concurrency()), 1, kMaxThreads);
-  command.add_option("--threads", options.threads, "Threads to compute with").range(1, kMaxThreads).show_default();
+  command.add_number("--threads", options.threads, 1, kMaxThreads, "Threads to compute with");
   command.add_option("--isa", options.isa, "Instruction set of the kernels; `kvq info` lists them (default: the best)");
 }
 
 void add_device_options(Command command, ComputeOptions& options) {
-  command.add_option("--device", options.device, "Where to compute").one_of({"cpu", "cuda"}).show_default();
-  command.add_option("--device-index", options.device_index, "Which of several GPUs").range(0, 1 << 16).show_default();
+  command.add_choice("--device", options.device, {"cpu", "cuda"}, "Where to compute");
+  command.add_number("--device-index", options.device_index, 0, 1 << 16, "Which of several GPUs");
 }
 
 void add_json_flag(Command command, bool& json) { command.add_flag("--json", json, "Print one JSON object"); }

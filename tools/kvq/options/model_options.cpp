@@ -115,12 +115,9 @@ void add_kv_option(Command command, std::string& kv, const std::string& help) {
 }
 
 void add_sampling_options(Command command, SamplingOptions& options) {
-  command.add_option("--temperature", options.temperature, "0: always the likeliest token")
-      .range(0.0, 100.0)
-      .show_default();
-  command.add_option("--top-p", options.top_p, "With a temperature: choose among the likeliest tokens of this mass")
-      .range(0.0, 1.0)
-      .show_default();
+  command.add_number("--temperature", options.temperature, 0.0, 100.0, "0: always the likeliest token");
+  command.add_number("--top-p", options.top_p, 0.0, 1.0,
+                     "With a temperature: choose among the likeliest tokens of this mass");
   add_seed_option(command, options.seed, "With a temperature: start of the random numbers");
 }
 
@@ -129,11 +126,11 @@ void add_stop_option(Command command, std::vector<std::string>& stops) {
 }
 
 Option add_context_option(Command command, int32_t& context, int32_t least, const std::string& help) {
-  return command.add_option("--context", context, help).range(least, 1 << 24).show_default();
+  return command.add_number("--context", context, least, 1 << 24, help);
 }
 
 void add_chunk_option(Command command, int32_t& chunk, const std::string& help) {
-  command.add_option("--chunk", chunk, help).range(1, 1 << 16).show_default();
+  command.add_number("--chunk", chunk, 1, 1 << 16, help);
 }
 
 void check_context(int32_t context, const llama::ModelConfig& config) {

@@ -119,6 +119,12 @@ std::string weight_bits_text(const llama::Weights& weights) {
   return packed + number_text(weights.bits, 2) + (packed.empty() ? " bits per weight" : " in all");
 }
 
+void Table::add_row(std::vector<std::string> cells, const std::vector<std::string>& more,
+                    const std::vector<std::string>& rest) {
+  for (const auto* each : {&more, &rest}) cells.insert(cells.end(), each->begin(), each->end());
+  rows_.push_back(std::move(cells));
+}
+
 std::string Table::text() const {
   std::vector<std::vector<std::string>> rows = heading_rows(headings_);
   const size_t heading_height = rows.size();

@@ -61,7 +61,9 @@ class Table {
   /// Headings of one or more lines, separated by '\n'.
   explicit Table(std::vector<std::string> headings) : headings_(std::move(headings)) {}
 
-  void add_row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  /// Cells may come in several lists, one behind the other.
+  void add_row(std::vector<std::string> cells, const std::vector<std::string>& more = {},
+               const std::vector<std::string>& rest = {});
   std::string text() const;
 
  private:

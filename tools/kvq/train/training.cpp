@@ -101,9 +101,8 @@ void add_training_inputs(Command command, TrainingOptions& options) {
 }
 
 void add_training_options(Command command, TrainingOptions& options, const std::string& out_help) {
-  command.add_option("--tokens", options.tokens, "Tokens to train on, in windows of 2048")
-      .range(int64_t{1}, int64_t{1} << 40)
-      .show_default();
+  command.add_number("--tokens", options.tokens, int64_t{1}, int64_t{1} << 40,
+                     "Tokens to train on, in windows of 2048");
   add_seed_option(command, options.seed, "Of everything random");
   command.add_option("--out", options.out, out_help).not_empty().required();
   add_run_options(command, options.compute, options.json);
