@@ -6,8 +6,6 @@
 #include <utility>
 
 #include "error.h"
-#include "json_document.h"
-#include "unicode.h"
 
 namespace llama {
 namespace {

@@ -3,7 +3,6 @@
 #include <string>
 #include <utility>
 
-#include "config.h"
 #include "error.h"
 #include "kvq.hpp"
 

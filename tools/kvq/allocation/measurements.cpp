@@ -1,12 +1,10 @@
 #include "allocation/measurements.h"
 
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <span>
 
 #include "kvq.h"
 #include "llama/error.h"
-#include "llama/json_document.h"
 #include "terminal/files.h"
 #include "terminal/output.h"
 

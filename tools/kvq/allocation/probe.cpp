@@ -5,7 +5,6 @@
 #include <cmath>
 #include <random>
 
-#include "allocation/allocator.h"
 #include "bench/random_layer.h"
 #include "bench/timing.h"
 #include "llama/sampler.h"
@@ -13,7 +12,6 @@
 #include "measure/perplexity.h"
 #include "options/spec.h"
 #include "terminal/files.h"
-#include "terminal/progress.h"
 #include "train/training.h"
 
 namespace cli {

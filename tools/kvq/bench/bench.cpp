@@ -1,12 +1,9 @@
 #include "bench/bench.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "llama/error.h"
-#include "options/command.h"
 #include "options/spec.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {

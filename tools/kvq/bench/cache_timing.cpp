@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "bench/timing.h"
-
 namespace cli {
 namespace {
 

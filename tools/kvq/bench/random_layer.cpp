@@ -7,15 +7,11 @@
 #include <deque>
 #include <optional>
 #include <random>
-#include <span>
-#include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "llama/safetensors.h"
 #include "options/command.h"
-#include "options/spec.h"
 #include "terminal/output.h"
 
 namespace cli {

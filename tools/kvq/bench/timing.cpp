@@ -1,7 +1,6 @@
 #include "bench/timing.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <numeric>
 #include <span>

@@ -1,11 +1,6 @@
-#include <memory>
-#include <nlohmann/json.hpp>
-
 #include "bench/bench.h"
 #include "bench/cache_timing.h"
-#include "bench/random_layer.h"
 #include "commands/commands.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {

@@ -1,13 +1,9 @@
 #include <algorithm>
-#include <functional>
 #include <map>
-#include <memory>
-#include <nlohmann/json.hpp>
 
 #include "bench/bench.h"
 #include "bench/linear_timing.h"
 #include "commands/commands.h"
-#include "options/spec.h"
 
 namespace cli {
 namespace {

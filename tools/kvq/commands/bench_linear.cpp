@@ -1,11 +1,6 @@
-#include <memory>
-#include <nlohmann/json.hpp>
-
 #include "bench/bench.h"
 #include "bench/linear_timing.h"
 #include "commands/commands.h"
-#include "options/common.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {

@@ -1,13 +1,8 @@
 #include <cmath>
-#include <memory>
-#include <nlohmann/json.hpp>
 
 #include "bench/random_layer.h"
 #include "bench/timing.h"
 #include "commands/commands.h"
-#include "kvq.hpp"
-#include "options/common.h"
-#include "terminal/output.h"
 #include "terminal/progress.h"
 
 namespace cli {

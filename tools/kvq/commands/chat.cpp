@@ -1,25 +1,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <cstdio>
-#include <functional>
 #include <iostream>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "commands/commands.h"
 #include "llama/chat_template.h"
-#include "llama/error.h"
 #include "measure/generation.h"
-#include "options/command.h"
-#include "options/model_options.h"
-#include "options/spec.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {

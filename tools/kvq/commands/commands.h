@@ -1,6 +1,10 @@
 #pragma once
 
-#include "options/command.h"
+// What every command needs.
+#include <memory>
+
+#include "options/model_options.h"
+#include "terminal/output.h"
 
 namespace cli {
 

@@ -2,18 +2,12 @@
 #include <array>
 #include <cmath>
 #include <iterator>
-#include <memory>
-#include <nlohmann/json.hpp>
 
-#include "bench/timing.h"
 #include "commands/commands.h"
 #include "commands/demo.h"
 #include "measure/generation.h"
 #include "measure/needle.h"
-#include "measure/perplexity.h"
-#include "options/common.h"
 #include "terminal/files.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {

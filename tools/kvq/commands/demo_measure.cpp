@@ -1,16 +1,9 @@
 #include "commands/demo.h"
 
 #include <algorithm>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <string_view>
 
 #include "bench/bench.h"
-#include "bench/random_layer.h"
-#include "bench/timing.h"
-#include "options/spec.h"
 #include "terminal/files.h"
-#include "terminal/output.h"
 #include "train/quantization.h"
 
 namespace cli {

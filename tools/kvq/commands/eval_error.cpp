@@ -1,18 +1,10 @@
 #include <algorithm>
 #include <array>
-#include <cstdint>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <span>
-#include <vector>
 
 #include "commands/commands.h"
 #include "measure/generation.h"
 #include "measure/perplexity.h"
-#include "options/model_options.h"
-#include "options/spec.h"
 #include "terminal/files.h"
-#include "terminal/output.h"
 #include "terminal/progress.h"
 
 namespace cli {

@@ -1,20 +1,11 @@
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "commands/commands.h"
 #include "measure/eviction_quality.h"
 #include "measure/needle.h"
 #include "measure/perplexity.h"
-#include "options/command.h"
-#include "options/model_options.h"
 #include "terminal/files.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {

@@ -1,12 +1,6 @@
-#include <memory>
-#include <nlohmann/json.hpp>
-
 #include "commands/commands.h"
 #include "measure/generation.h"
-#include "options/command.h"
-#include "options/model_options.h"
 #include "terminal/files.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {

@@ -1,10 +1,5 @@
-#include <memory>
-#include <nlohmann/json.hpp>
-
 #include "commands/commands.h"
 #include "measure/needle.h"
-#include "options/model_options.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {

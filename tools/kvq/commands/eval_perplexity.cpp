@@ -1,14 +1,9 @@
 #include <algorithm>
-#include <memory>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "commands/commands.h"
 #include "measure/perplexity.h"
-#include "options/command.h"
-#include "options/model_options.h"
 #include "terminal/files.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {

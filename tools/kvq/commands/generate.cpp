@@ -1,15 +1,9 @@
 #include <algorithm>
 #include <cstdio>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <optional>
 
 #include "commands/commands.h"
 #include "measure/generation.h"
-#include "options/command.h"
-#include "options/model_options.h"
 #include "terminal/files.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {

@@ -1,9 +1,4 @@
-#include <memory>
-#include <nlohmann/json.hpp>
-
 #include "commands/commands.h"
-#include "options/common.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {

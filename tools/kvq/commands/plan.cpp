@@ -1,11 +1,8 @@
 #include "commands/plan.h"
 
 #include <algorithm>
-#include <memory>
-#include <utility>
 
 #include "commands/commands.h"
-#include "options/model_options.h"
 #include "terminal/files.h"
 
 namespace cli {

@@ -1,16 +1,10 @@
 #include <algorithm>
-#include <cstdint>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <vector>
 
-#include "allocation/allocator.h"
-#include "allocation/probe.h"
 #include "commands/plan.h"
 #include "terminal/output.h"
-#include "terminal/progress.h"
 
 namespace cli {
 namespace {

@@ -1,13 +1,9 @@
 #include <algorithm>
 #include <cmath>
-#include <memory>
-#include <utility>
 
 #include "allocation/latencies.h"
 #include "allocation/memory.h"
 #include "commands/plan.h"
-#include "llama/error.h"
-#include "options/model_options.h"
 #include "terminal/files.h"
 #include "terminal/output.h"
 

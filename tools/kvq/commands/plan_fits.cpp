@@ -2,12 +2,8 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <vector>
 
 #include "allocation/memory.h"
-#include "options/common.h"
-#include "options/model_options.h"
-#include "options/spec.h"
 #include "terminal/output.h"
 
 namespace cli {

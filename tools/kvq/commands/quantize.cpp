@@ -3,16 +3,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
-#include <memory>
-#include <nlohmann/json.hpp>
 
 #include "commands/commands.h"
-#include "llama/error.h"
-#include "options/command.h"
-#include "options/common.h"
-#include "options/model_options.h"
 #include "terminal/files.h"
-#include "terminal/output.h"
 #include "terminal/progress.h"
 #include "train/quantization.h"
 

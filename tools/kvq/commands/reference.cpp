@@ -1,16 +1,7 @@
 #include <algorithm>
 #include <array>
-#include <memory>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "commands/commands.h"
-#include "kvq.hpp"
-#include "options/command.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {

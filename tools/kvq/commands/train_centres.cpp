@@ -1,18 +1,8 @@
-#include <cstdint>
-#include <memory>
-#include <nlohmann/json.hpp>
 #include <numeric>
-#include <span>
-#include <string>
-#include <vector>
 
 #include "bench/timing.h"
 #include "commands/commands.h"
-#include "kvq.hpp"
-#include "llama/error.h"
-#include "options/model_options.h"
 #include "terminal/files.h"
-#include "terminal/output.h"
 #include "terminal/progress.h"
 #include "train/training.h"
 

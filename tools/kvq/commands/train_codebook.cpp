@@ -1,21 +1,9 @@
 #include <algorithm>
-#include <cstdint>
-#include <filesystem>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <span>
-#include <string>
-#include <vector>
 
 #include "bench/timing.h"
 #include "commands/commands.h"
-#include "kvq.hpp"
-#include "llama/error.h"
 #include "llama/mapped_file.h"
-#include "options/model_options.h"
-#include "options/spec.h"
 #include "terminal/files.h"
-#include "terminal/output.h"
 #include "terminal/progress.h"
 #include "train/training.h"
 

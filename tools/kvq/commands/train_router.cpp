@@ -1,21 +1,10 @@
 #include <algorithm>
-#include <cstdint>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <span>
 #include <sstream>
-#include <string>
-#include <vector>
 
 #include "bench/timing.h"
 #include "commands/commands.h"
-#include "kvq.hpp"
 #include "measure/perplexity.h"
-#include "options/command.h"
-#include "options/model_options.h"
-#include "options/spec.h"
 #include "terminal/files.h"
-#include "terminal/output.h"
 #include "terminal/progress.h"
 #include "train/training.h"
 

@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <limits>
-#include <string>
 #include <string_view>
 #include <utility>
 
 #include "llama/error.h"
 #include "terminal/output.h"
-#include "terminal/progress.h"
 
 namespace cli {
 namespace {

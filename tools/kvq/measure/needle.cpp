@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <random>
-#include <string>
 #include <string_view>
 
 #include "llama/error.h"

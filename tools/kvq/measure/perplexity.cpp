@@ -6,7 +6,6 @@
 #include <compare>
 #include <deque>
 #include <numeric>
-#include <string>
 
 #include "bench/timing.h"
 #include "llama/cpu_device.h"

@@ -6,9 +6,6 @@
 #include <string_view>
 #include <thread>
 
-#include "kvq.hpp"
-#include "options/command.h"
-
 namespace cli {
 namespace {
 

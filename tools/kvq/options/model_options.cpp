@@ -1,14 +1,11 @@
 #include "options/model_options.h"
 
-#include <filesystem>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "llama/config.h"
 #include "llama/cuda_module.h"
 #include "llama/error.h"
-#include "options/command.h"
 #include "terminal/files.h"
 #include "terminal/progress.h"
 

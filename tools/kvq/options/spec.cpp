@@ -3,12 +3,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <filesystem>
 #include <span>
-#include <string_view>
 
 #include "llama/error.h"
-#include "llama/model.h"
 #include "options/command.h"
 #include "options/model_options.h"
 #include "terminal/files.h"

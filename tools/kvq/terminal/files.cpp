@@ -1,14 +1,8 @@
 #include "terminal/files.h"
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <memory>
-#include <string>
 #include <system_error>
 #include <utility>
-
-#include "llama/error.h"
 
 namespace cli {
 namespace {

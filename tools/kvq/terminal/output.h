@@ -1,6 +1,6 @@
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -72,9 +72,9 @@ class Table {
 };
 
 /// null where there is nothing.
-template <class T, class Result = Json>  // of which only the name is known here
-Result json_of(const std::optional<T>& value) {
-  return value ? Result(*value) : Result(nullptr);
+template <class T>
+Json json_of(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
 }
 
 }  // namespace cli

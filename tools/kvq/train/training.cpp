@@ -2,17 +2,13 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <iterator>
 #include <utility>
 
 #include "llama/error.h"
 #include "measure/generation.h"
-#include "options/command.h"
-#include "options/model_options.h"
 #include "terminal/files.h"
 #include "terminal/output.h"
-#include "terminal/progress.h"
 
 namespace cli {
 namespace {
