@@ -55,7 +55,7 @@ void add_dtype_option(Command command, DtypeOption& dtype) {
 void add_bench_options(Command command, BenchOptions& options) {
   command
       .add_option("--kv", options.kv,
-                  std::string(kSpecHelp) +
+                  spec_help() +
                       ", commvq-1 or commvq-2, both optionally with ,head and "
                       ",attention=tables or rebuild, gain-shape formats with a number of centres (gs2-256), or "
                       "moqae or moqae-BITS, all trained on random numbers; may be repeated")

@@ -111,9 +111,6 @@ std::string bench_rows_text(const std::vector<BenchRow>& rows, const BenchLabels
 /// Names of the option of tokens that a cache holds: as in other commands, and as `bench` called it before.
 inline constexpr const char* kContextNames = "--context,--length";
 
-/// Add `--heads`, `--kv-heads` and `--head-dim`; the values in `layer` are the defaults.
-void add_layer_options(Command command, LayerShape& layer);
-
 /// Element type of tensors.
 struct DtypeOption {
   std::string given;  // empty: as usual on the device
@@ -122,10 +119,10 @@ struct DtypeOption {
   kvq_dtype dtype(const ComputeOptions& compute) const;
 };
 
-/// Add `--dtype`.
+/// Each adds options whose targets' values are the defaults: `--heads`, `--kv-heads` and `--head-dim`; `--dtype`;
+/// `--kv`, those of the layer and of add_run_options().
+void add_layer_options(Command command, LayerShape& layer);
 void add_dtype_option(Command command, DtypeOption& dtype);
-
-/// Add `--kv`, the layer's options and those of add_run_options().
 void add_bench_options(Command command, BenchOptions& options);
 
 /// A UsageError if query heads cannot share the KV heads evenly, an Error if the device is not available.

@@ -14,7 +14,6 @@ namespace {
 
 constexpr const char* kBaseline = "fp16";
 constexpr std::array kGainShapes{"gs2", "gt2"};
-constexpr std::array kIntegers{"int8", "int4", "int4+hadamard", "int3", "int3+hadamard", "int2", "int2+hadamard"};
 constexpr const char* kEvicting = "int4+adasnap:256";
 constexpr const char* kWithWeights = "int4";
 constexpr std::array kGenerated{"fp16", "int4"};
@@ -86,7 +85,9 @@ std::vector<Format> all_formats() {
   add(kBaseline);
   std::ranges::for_each(kGainShapes, add);
   for (const std::string kv : kGainShapes) add(kv + "-256");
-  std::ranges::for_each(kIntegers, add);
+  for (const std::string& name : format_names()) {
+    if (name.starts_with("int")) add(name);
+  }
   for (const std::string bits : {"2", "1"}) formats.push_back({"commvq-" + bits + "bit", "commvq-" + bits});
   add("moqae");
   add(kEvicting);

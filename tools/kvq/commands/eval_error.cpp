@@ -157,7 +157,7 @@ void add_eval_error(Command eval) {
   auto options = std::make_shared<EvalErrorOptions>();
   add_model_options(command, *options);
   add_text_option(command, options->text);
-  command.add_option("--kv", options->kv, kSpecHelp).required();
+  command.add_option("--kv", options->kv, spec_help()).required();
   add_context_option(command, options->context, 2, "Tokens of a window");
   command.add_number("--windows", options->windows, 1, 1 << 30, "At most the first N windows");
   add_run_options(command, options->compute, options->json);

@@ -178,14 +178,9 @@ void print_report_json(const EvictionReport& report, const std::vector<EvictionQ
 constexpr int32_t kMinEvictionContext = 64;
 constexpr const char* kAnyBudget = ":100%";  // every compression names one of its own
 
-const std::vector<std::string>& all_methods() {
-  static const std::vector<std::string> methods(kEvictionMethods.begin(), kEvictionMethods.end());
-  return methods;
-}
-
 struct EvalEvictionOptions : ModelOptions {
   std::string text;
-  std::vector<std::string> methods = all_methods();
+  std::vector<std::string> methods = eviction_methods();
   std::vector<std::string> budgets{"64", "128", "256", "512"};
   EvictionOptions measured;
 };
@@ -281,23 +276,19 @@ void add_eval_eviction(Command eval) {
   command.add_option("--text", options->text, "Text file, without BOS; needles hide in it too").required();
   command.add_option("--methods", options->methods, "What to compare, separated by commas")
       .separated_by(',')
-      .one_of(all_methods())
+      .one_of(eviction_methods())
       .show_default();
   command
       .add_option("--budgets", options->budgets,
                   "Tokens that a KV head keeps of a prompt, on average, or shares of it such as 5%")
       .separated_by(',')
       .show_default();
-  add_kv_option(command, options->kv, std::string("Without eviction: ") + kSpecHelp);
+  add_kv_option(command, options->kv, "Without eviction: " + spec_help());
   EvictionOptions& measured = options->measured;
   add_context_option(command, measured.context, kMinEvictionContext,
                      "Tokens of a window, whose first half is compressed and second half is scored, and of a needle");
-  command.add_option("--windows", measured.windows, "At most the first N windows; 0: no perplexity")
-      .range(0, 1 << 30)
-      .show_default();
-  command.add_option("--needles", measured.needles, "Keys to hide, one a prompt; 0: no retrieval")
-      .range(0, 1 << 20)
-      .show_default();
+  command.add_number("--windows", measured.windows, 0, 1 << 30, "At most the first N windows; 0: no perplexity");
+  command.add_number("--needles", measured.needles, 0, 1 << 20, "Keys to hide, one a prompt; 0: no retrieval");
   add_seed_option(command, measured.seed, "Start of the random numbers");
   add_chunk_option(command, measured.chunk);
   add_run_options(command, options->compute, options->json);

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <numeric>
 
 #include "commands/commands.h"
 #include "measure/perplexity.h"
@@ -183,8 +182,7 @@ EvalPerplexityMeasurement measure(Engine& engine, llama::Tokens tokens, const Ev
 
 void run(EvalPerplexityOptions& options) {
   if (options.kv == options.plan && !options.plan.empty()) options.formats = {options.plan};  // no --kv
-  options.kv = std::accumulate(options.formats.begin() + 1, options.formats.end(), options.formats.front(),
-                               [](const std::string& all, const std::string& each) { return all + ", " + each; });
+  options.kv = joined(options.formats);
   Engine engine = options.load();
   const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(options.text));
   check_context(options.perplexity.context, engine.model.config());
@@ -200,7 +198,7 @@ void add_eval_perplexity(Command eval) {
   auto options = std::make_shared<EvalPerplexityOptions>();
   add_model_options(command, *options);
   add_text_option(command, options->text);
-  command.add_option("--kv", options->formats, kSpecHelp + std::string("; may be repeated, for a table"))
+  command.add_option("--kv", options->formats, spec_help() + "; may be repeated, for a table")
       .repeatable()
       .show_default();
   add_against_option(command, *options);

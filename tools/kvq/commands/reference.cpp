@@ -13,10 +13,6 @@ struct Candidate {
 };
 
 constexpr size_t kAboutBytes = 72;
-/// Formats that need no file.
-constexpr auto kFormatNames =
-    std::to_array<const char*>({"fp16", "int8", "int4", "int4+hadamard", "int3", "int3+hadamard", "int2",
-                                "int2+hadamard", "gs4", "gs3", "gs2", "gs1", "gt3", "gt2", "gt1"});
 
 std::optional<Option> option_named(Command command, const std::string& name) {
   for (const Option& option : command.options()) {
@@ -56,12 +52,9 @@ Cursor cursor_after(Command program, std::span<const std::string> words) {
 std::vector<std::string> values_of(const Option& option) {
   if (option.has_name("--scheme")) return kvq::scheme_names();
   for (const char* name : {"--kv", "--against", "--format"}) {
-    if (option.has_name(name)) return {kFormatNames.begin(), kFormatNames.end()};
+    if (option.has_name(name)) return format_names();
   }
-  if (!option.has_name("--isa")) return option.choices();
-  std::vector<std::string> names;
-  for (int32_t i = 0; i < kvq_cpu_isa_count(); ++i) names.emplace_back(kvq_cpu_isa_name(i));
-  return names;
+  return option.has_name("--isa") ? instruction_sets() : option.choices();
 }
 
 std::string about(const std::string& description) {
@@ -117,17 +110,11 @@ std::string value_text(const Option& option) {
   return text;
 }
 
-std::string names_text(const Option& option) {
-  std::string text;
-  for (const std::string& name : option.names()) text += (text.empty() ? "" : ",") + name;
-  return text;
-}
-
 std::string options_text(Command command) {
   std::string text;
   for (const Option& option : command.options()) {
-    text +=
-        ".TP\n\\fB" + roff(names_text(option)) + "\\fR" + roff(value_text(option)) + "\n" + roff(option.help()) + "\n";
+    text += ".TP\n\\fB" + roff(joined(option.names(), ",")) + "\\fR" + roff(value_text(option)) + "\n" +
+            roff(option.help()) + "\n";
   }
   return text;
 }

@@ -47,15 +47,15 @@ std::string policy_text(const TrainRouterOptions& options) {
     throw UsageError("--experts " + options.experts + ": a router chooses among 2 to " +
                      std::to_string(KVQ_MAX_EXPERTS) + " formats, separated by commas");
   }
-  std::string names;
+  std::vector<std::string> names;
   std::istringstream list(options.experts);
   for (std::string name; std::getline(list, name, ',');) {
     if (name.empty() || name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789+/") != std::string::npos) {
       throw UsageError("--experts " + options.experts + ": not names of formats, separated by commas");
     }
-    names += (names.empty() ? "" : ", ") + name;
+    names.push_back(name);
   }
-  return "version: 1\nrouter: {experts: [" + names + "], votes: " + options.votes + "}\n";
+  return "version: 1\nrouter: {experts: [" + joined(names) + "], votes: " + options.votes + "}\n";
 }
 
 std::vector<std::string> expert_names(const kvq_router_info& info) {

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <thread>
 
+#include "terminal/output.h"
+
 namespace cli {
 namespace {
 
@@ -70,6 +72,12 @@ kvq_context_options context_options(const ComputeOptions& options) {
 
 kvq::Context make_context(const ComputeOptions& options) { return kvq::Context(context_options(options)); }
 
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> names;
+  for (int32_t i = 0; i < kvq_cpu_isa_count(); ++i) names.emplace_back(kvq_cpu_isa_name(i));
+  return names;
+}
+
 std::string machine_text(const kvq::Context& context, const ComputeOptions& options) {
   if (options.device == "cuda") {
     return std::string(kvq::device_describe(KVQ_DEVICE_CUDA, options.device_index).name) + ", " +
@@ -103,9 +111,7 @@ Option add_schemes_option(Command command, std::vector<std::string>& schemes, co
 
 void check_scheme(const std::string& scheme) {
   if (kvq::scheme_bits(scheme) > 0.0) return;
-  std::string names;
-  for (const std::string& name : kvq::scheme_names()) names += (names.empty() ? "" : ", ") + name;
-  throw UsageError("--scheme " + scheme + ": not one of " + names);
+  throw UsageError("--scheme " + scheme + ": not one of " + joined(kvq::scheme_names()));
 }
 
 void add_shape_option(Command command, std::string& shape) {

@@ -43,13 +43,6 @@ struct ModelOptions {
   Engine load() const;
 };
 
-/// Add `--model`.
-void add_model_option(Command command, std::string& model,
-                      const std::string& help = "Model directory: config.json, tokenizer.json and *.safetensors");
-
-/// Add `--model`, `--weights` and `--plan`, which takes the place of a `--kv` that is not given.
-void add_model_options(Command command, ModelOptions& options);
-
 /// How tokens are chosen.
 struct SamplingOptions {
   double temperature = 0.0;
@@ -58,24 +51,6 @@ struct SamplingOptions {
 
   llama::Sampler sampler() const { return llama::Sampler(temperature, top_p, seed); }
 };
-
-/// Add `--temperature`, `--top-p` and `--seed`.
-void add_sampling_options(Command command, SamplingOptions& options);
-
-/// Add `--stop`, texts before which an answer ends.
-void add_stop_option(Command command, std::vector<std::string>& stops);
-
-/// Add `--text`, the file to evaluate a model on.
-void add_text_option(Command command, std::string& text);
-
-/// Add `--kv`, whose value is the default.
-void add_kv_option(Command command, std::string& kv, const std::string& help = kSpecHelp);
-
-/// Add `--context`, whose value is the default.
-Option add_context_option(Command command, int32_t& context, int32_t least, const std::string& help);
-
-/// Add `--chunk`, whose value is the default.
-void add_chunk_option(Command command, int32_t& chunk, const std::string& help = "Tokens that enter the cache at once");
 
 /// A UsageError if the model has fewer positions.
 void check_context(int32_t context, const llama::ModelConfig& config);
@@ -93,12 +68,19 @@ struct ReferenceOptions : ModelOptions {
   std::optional<Spec> load_reference(const Engine& engine) const;
 };
 
-/// Add `--against`.
+/// Each adds options whose targets' values are the defaults: `--model`; that, `--weights` and `--plan`, which takes the
+/// place of a `--kv` that is not given; `--temperature`, `--top-p` and `--seed`; others of the function's name.
+void add_model_option(Command command, std::string& model,
+                      const std::string& help = "Model directory: config.json, tokenizer.json and *.safetensors");
+void add_model_options(Command command, ModelOptions& options);
+void add_sampling_options(Command command, SamplingOptions& options);
+void add_stop_option(Command command, std::vector<std::string>& stops);
+void add_text_option(Command command, std::string& text);
+void add_kv_option(Command command, std::string& kv, const std::string& help = spec_help());
+Option add_context_option(Command command, int32_t& context, int32_t least, const std::string& help);
+void add_chunk_option(Command command, int32_t& chunk, const std::string& help = "Tokens that enter the cache at once");
 void add_against_option(Command command, ReferenceOptions& options);
-/// Add `--against-original`.
 void add_against_original_flag(Command command, ReferenceOptions& options);
-
-/// Add `--tuning`.
 void add_tuning_option(Command command, std::string& path);
 
 /// Which of a GPU's kernels are the fastest for linear layers, measured and kept in a file.

@@ -9,6 +9,7 @@
 #include "options/command.h"
 #include "options/model_options.h"
 #include "terminal/files.h"
+#include "terminal/output.h"
 
 namespace cli {
 namespace {
@@ -17,6 +18,14 @@ template <typename Number>
 bool parse(const char* begin, const char* end, Number& number) {
   const auto [stop, code] = std::from_chars(begin, end, number);
   return code == std::errc() && stop == end;
+}
+
+/// Formats of a family, without options.
+std::string family(const std::string& begin) {
+  std::vector<std::string> names = format_names();
+  std::erase_if(names,
+                [&](const std::string& name) { return !name.starts_with(begin) || name.find('+') < name.size(); });
+  return joined(names);
 }
 
 bool is_gain_shape(std::string_view format) {
@@ -194,6 +203,37 @@ void find_beside(const std::filesystem::path& model, SpecParts& parts) {
                      "` makes one; write " + parts.name + ":FILE if it is elsewhere");
   }
   parts.use_file(path.string());
+}
+
+const std::vector<std::string>& format_names() {
+  static const std::vector<std::string> names{"fp16",          "int8", "int4",          "int4+hadamard", "int3",
+                                              "int3+hadamard", "int2", "int2+hadamard", "gs4",           "gs3",
+                                              "gs2",           "gs1",  "gt3",           "gt2",           "gt1"};
+  return names;
+}
+
+const std::vector<std::string>& eviction_methods() {
+  static const std::vector<std::string> methods{"streaming", "h2o", "snapkv", "pyramid", "adasnap", "adapyramid"};
+  return methods;
+}
+
+std::string spec_help() {
+  std::string integers = family("int");
+  integers.replace(integers.rfind(", "), 2, " and ");
+  return "KV format; gs4 if hardly anything may be lost, gs2 if memory is short. There are\n" + format_names().front() +
+         ", " + integers + ", integers also with +hadamard;\n" + family("gs") +
+         " (a gain a token and codes of so many bits) and " + family("gt") +
+         " (codes of a trellis, which lose less and take longer), around the mean of each page of keys, around nothing "
+         "with +nocentre, or around trained centres with :FILE;\n"
+         "KEYS/VALUES for two of these;\n"
+         "commvq:FILE with a file of codebooks; moqae:FILE with a file of routers, followed by @FILE if they choose "
+         "commvq;\n"
+         "commvq-1bit, commvq-2bit, gs2-256 and the like and moqae for files of these names beside the model;\n"
+         "a policy file (YAML) or plan, followed by @FILE for what was trained for it;\n"
+         "each with +METHOD:BUDGET to evict tokens after the prompt (" +
+         joined(eviction_methods()) +
+         ") down to so many a head or to a share of it, as in int4+adasnap:256 or int4+adasnap:25%.\n"
+         "The newest page of 32 tokens stays FP16, with codes of 3 bits and fewer the first one too";
 }
 
 kvq::Plan load_plan(kvq_context* context, const std::string& path) {

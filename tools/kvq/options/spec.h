@@ -1,10 +1,8 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -67,24 +65,11 @@ void find_beside(const std::filesystem::path& model, SpecParts& parts);
 
 struct Engine;
 
-inline constexpr const char* kSpecHelp =
-    "KV format; gs4 if hardly anything may be lost, gs2 if memory is short. There are\n"
-    "fp16, int8, int4, int3 and int2, integers also with +hadamard;\n"
-    "gs4, gs3, gs2, gs1 (a gain a token and codes of so many bits) and gt3, gt2, gt1 (codes of a trellis, which lose "
-    "less and take longer), around the mean of each page of keys, around nothing with +nocentre, or around trained "
-    "centres with :FILE;\n"
-    "KEYS/VALUES for two of these;\n"
-    "commvq:FILE with a file of codebooks; moqae:FILE with a file of routers, followed by @FILE if they choose "
-    "commvq;\n"
-    "commvq-1bit, commvq-2bit, gs2-256 and the like and moqae for files of these names beside the model;\n"
-    "a policy file (YAML) or plan, followed by @FILE for what was trained for it;\n"
-    "each with +METHOD:BUDGET to evict tokens after the prompt (streaming, h2o, snapkv, pyramid, adasnap, adapyramid) "
-    "down to so many a head or to a share of it, as in int4+adasnap:256 or int4+adasnap:25%.\n"
-    "The newest page of 32 tokens stays FP16, with codes of 3 bits and fewer the first one too";
-
-/// Methods of eviction, as SPECs name them.
-inline constexpr std::array<std::string_view, 6> kEvictionMethods = {"streaming", "h2o",     "snapkv",
-                                                                     "pyramid",   "adasnap", "adapyramid"};
+/// Formats that need no file, and methods of eviction, as SPECs name them.
+const std::vector<std::string>& format_names();
+const std::vector<std::string>& eviction_methods();
+/// What `--help` says of SPECs.
+std::string spec_help();
 
 /// A file of `kvq plan`; an Error names it.
 kvq::Plan load_plan(kvq_context* context, const std::string& path);

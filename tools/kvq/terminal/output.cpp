@@ -43,6 +43,12 @@ std::string padded(const std::string& cell, size_t width, bool left) {
 
 }  // namespace
 
+std::string joined(const std::vector<std::string>& words, const std::string& between) {
+  std::string text;
+  for (const std::string& word : words) text += (&word == words.data() ? "" : between) + word;
+  return text;
+}
+
 void print_text(const std::string& text) {
   std::cout << text << std::flush;
   if (!std::cout) throw llama::Error("cannot write to standard output");

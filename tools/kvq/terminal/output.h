@@ -25,35 +25,26 @@ void print_text(const std::string& text);
 /// The bytes of a sequence that hold keys and values or serve to find them.
 uint64_t kv_bytes(const kvq_usage& usage);
 
-/// Add `kv_bits`, `kv_bytes` and `fp16_kv_bytes`.
+/// Add `kv_bits`, `kv_bytes` and `fp16_kv_bytes`; or these, `weight_bits` and, if layers are packed,
+/// `linear_weight_bits`.
 void add_usage(Json& object, const kvq_usage& usage);
-
-/// Add what add_usage does, `weight_bits` and, if layers are packed, `linear_weight_bits`.
 void add_sizes(Json& object, const kvq_usage& usage, const llama::Weights& weights);
 
-/// For example "12.5 MiB".
+std::string joined(const std::vector<std::string>& words, const std::string& between = ", ");
+
+/// Examples of texts: "12.5 MiB"; fixed point with `digits` decimals; "41 s", "2 min 5 s" or "3 h 20 min"; all 16
+/// digits; "+1.70 %"; "3.9 MiB at 5.22 bits per scalar (plain FP16: 12.0 MiB)"; "4.06 bits per weight in packed layers,
+/// 7.31 in all".
 std::string bytes_text(uint64_t bytes);
-
-/// Fixed point with `digits` decimals.
 std::string number_text(double value, int digits);
-
-/// For example "41 s", "2 min 5 s" or "3 h 20 min".
 std::string duration_text(double seconds);
-
-/// All 16 digits.
 std::string hexadecimal(uint64_t value);
-
-/// For example "+1.70 %".
 std::string signed_percent(double percent);
-
-/// For example "3.9 MiB at 5.22 bits per scalar (plain FP16: 12.0 MiB)".
 std::string usage_text(const kvq_usage& usage);
+std::string weight_bits_text(const llama::Weights& weights);
 
 /// To follow usage_text(): why a short text saves little on a cache of that SPEC; empty where FP16 is not the reason.
 std::string fp16_text(const kvq_usage& usage, const std::string& kv);
-
-/// For example "4.06 bits per weight in packed layers, 7.31 in all".
-std::string weight_bits_text(const llama::Weights& weights);
 
 /// Plain text in aligned columns: the first to the left, the others to the right.
 class Table {

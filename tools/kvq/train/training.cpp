@@ -68,11 +68,9 @@ std::string describe_windows(const std::vector<std::string>& files, const std::v
                              int32_t window) {
   size_t tokens = 0;
   for (const auto& each : windows) tokens += each.size();
-  std::string names;
-  for (const std::string& file : files) {
-    names += (names.empty() ? "" : ", ") + std::filesystem::path(file).filename().string();
-  }
-  return std::to_string(tokens) + " tokens in windows of " + std::to_string(window) + " of " + names + " (" +
+  std::vector<std::string> names;
+  for (const std::string& file : files) names.push_back(std::filesystem::path(file).filename().string());
+  return std::to_string(tokens) + " tokens in windows of " + std::to_string(window) + " of " + joined(names) + " (" +
          hexadecimal(fingerprint(windows)) + ")";
 }
 
