@@ -284,7 +284,6 @@ bool compares(const char* sign, const Value& value, const Arguments& arguments) 
 }
 
 bool is_odd(const Value& value) { return integer_of(value, "neither odd nor even is") % 2 != 0; }
-
 bool is_sequence(const Value& value) { return !value || value->is_structured() || value->is_string(); }
 
 using Test = bool (*)(const Value&, const Arguments&);

@@ -106,9 +106,7 @@ void Session::clear() {
 }
 
 void Session::observe(Observer observer) { observer_ = std::move(observer); }
-
 void Session::observe_inputs(InputObserver observer) { input_observer_ = std::move(observer); }
-
 void Session::observe_hidden(HiddenObserver observer) { hidden_observer_ = std::move(observer); }
 
 void Session::observe_input(int32_t layer, LinearInput which, std::span<const float> x) {

@@ -172,7 +172,6 @@ std::string Tokenizer::decode(std::span<const int32_t> ids) const {
 }
 
 std::string Tokenizer::decode_piece(int32_t id) const { return parts_->piece(id); }
-
 int Tokenizer::vocab_size() const { return static_cast<int>(parts_->pieces.size()); }
 
 std::optional<int32_t> Tokenizer::token_id(std::string_view token) const {

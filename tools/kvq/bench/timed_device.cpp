@@ -50,9 +50,7 @@ uint64_t last_level_cache_bytes() {
 class Cpu final : public TimedDevice {
  public:
   explicit Cpu(int32_t threads) : threads_(threads) {}
-
   std::string name() const override { return std::to_string(threads_) + (threads_ == 1 ? " thread" : " threads"); }
-
   uint64_t memory_bytes() const override { return llama::host_memory_bytes(); }
 
   double memory_bandwidth() override {

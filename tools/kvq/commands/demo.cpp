@@ -251,7 +251,7 @@ void print_formats(const Extent& extent, const Report& report) {
 void print_report(const Extent& extent, const Report& report) {
   print_formats(extent, report);
   if (!report.weights.empty()) {
-    print_text("\n" + weights_text(report.weights, report.plain) + "\n" +
+    print_text("\n" + weights_figures(report.weights, report.plain).table() + "\n" +
                "Linear layers in few bits: codes, scales and signs count. Files hold the embedding too, which stays\n" +
                "BF16. Codes were chosen just now by what they lose on other prose (LDLQ).\n");
   }
@@ -278,7 +278,7 @@ void print_report_json(const DemoOptions& options, const Extent& extent, const R
     format["ratio"] = rows[0].microseconds / row.microseconds;
     object["formats"].push_back(std::move(format));
   }
-  object["weights"] = weights_json(report.weights, report.plain);
+  object["weights"] = weights_figures(report.weights, report.plain).objects();
   object["context"] = extent.perplexity.context;
   object["attention_length"] = extent.attention.length;
   object["attention_rounds"] = report.speed.rounds;

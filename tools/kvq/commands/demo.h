@@ -57,8 +57,7 @@ struct WeightsDemo {
 };
 
 /// \param plain  the model as it is, on the same text.
-std::string weights_text(const std::vector<WeightsRow>& rows, const WeightsRow& plain);
-Json weights_json(const std::vector<WeightsRow>& rows, const WeightsRow& plain);
+Figures weights_figures(const std::vector<WeightsRow>& rows, const WeightsRow& plain);
 
 /// The directory of the model that comes with the program: beside an installed program, else in the source tree. An
 /// Error that names both places if it is in neither.

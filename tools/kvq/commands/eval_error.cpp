@@ -25,7 +25,6 @@ class Store {
       : cache_(llama::make_model_cache(engine.model, engine.context, format)), sequence_(cache_) {}
 
   void clear() { sequence_ = kvq::Sequence(cache_); }
-
   void append(int32_t layer, int32_t n, const float* k, const float* v) { sequence_.append(layer, n, k, v, KVQ_F32); }
 
   struct Head {
@@ -114,26 +113,28 @@ struct EvalErrorOptions : ModelOptions {
 };
 
 void print_result(const EvalErrorOptions& options, const std::vector<LayerError>& errors, size_t windows) {
-  Json layers = Json::array();
-  Table table({"layer", "key error", "value error"});
+  Figures layers;
   LayerError mean;
+  const auto add = [&](const Json& layer, const std::string& name, const LayerError& error) {
+    layers.begin_row(layer.is_number());
+    layers.add("layer", "layer", layer, name);
+    layers.add("key error", "key_error", error.keys, 5);
+    layers.add("value error", "value_error", error.values, 5);
+  };
   for (size_t i = 0; i < errors.size(); ++i) {
-    layers.push_back({{"layer", i}, {"key_error", errors[i].keys}, {"value_error", errors[i].values}});
-    table.add_row({std::to_string(i), number_text(errors[i].keys, 5), number_text(errors[i].values, 5)});
+    add(i, std::to_string(i), errors[i]);
     mean.keys += errors[i].keys / static_cast<double>(errors.size());
     mean.values += errors[i].values / static_cast<double>(errors.size());
   }
   if (options.json) {
-    Json object;
-    object["key_error"] = mean.keys;
-    object["value_error"] = mean.values;
-    object["layers"] = layers;
-    object["windows"] = windows;
-    object["context"] = options.context;
-    return print_json(object);
+    return print_json({{"key_error", mean.keys},
+                       {"value_error", mean.values},
+                       {"layers", layers.objects()},
+                       {"windows", windows},
+                       {"context", options.context}});
   }
-  table.add_row({"mean", number_text(mean.keys, 5), number_text(mean.values, 5)});
-  print_text(table.text() + "\nsquared error over squared norm with --kv " + options.kv + ", in " +
+  add(nullptr, "mean", mean);
+  print_text(layers.table() + "\nsquared error over squared norm with --kv " + options.kv + ", in " +
              std::to_string(windows) + " windows of " + std::to_string(options.context) +
              " tokens; pages left in FP16 do not count\n");
 }

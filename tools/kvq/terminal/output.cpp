@@ -55,7 +55,6 @@ void print_text(const std::string& text) {
 }
 
 void print_json(const Json& object) { print_text(object.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"); }
-
 uint64_t kv_bytes(const kvq_usage& usage) { return usage.sealed_bytes + usage.fp16_bytes + usage.metadata_bytes; }
 
 void add_usage(Json& object, const kvq_usage& usage) {
@@ -104,6 +103,10 @@ std::string bytes_text(uint64_t bytes) {
   if (value < kStep * kStep) return number_text(value / kStep, 1) + " KiB";
   if (value < kStep * kStep * kStep) return number_text(value / (kStep * kStep), 1) + " MiB";
   return number_text(value / (kStep * kStep * kStep), 2) + " GiB";
+}
+
+std::string written_text(const std::string& file, uint64_t bytes) {
+  return "written to " + file + " (" + bytes_text(bytes) + ")\n";
 }
 
 std::string usage_text(const kvq_usage& usage) {
@@ -157,6 +160,25 @@ std::string Table::text() const {
     }
   }
   return result;
+}
+
+void Figures::begin_row(bool in_objects) {
+  in_objects_ = in_objects;
+  if (in_objects) objects_.emplace_back();
+  cells_.emplace_back();
+}
+
+void Figures::add(const std::string& heading, const std::string& field, const Json& value, const std::string& text) {
+  if (in_objects_ && !field.empty()) objects_.back()[field] = value;
+  if (heading.empty()) return;
+  if (cells_.size() == 1) headings_.push_back(heading);
+  cells_.back().push_back(text);
+}
+
+std::string Figures::table() const {
+  Table table(headings_);
+  for (const std::vector<std::string>& cells : cells_) table.add_row(cells);
+  return table.text();
 }
 
 }  // namespace cli

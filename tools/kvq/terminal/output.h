@@ -34,7 +34,7 @@ std::string joined(const std::vector<std::string>& words, const std::string& bet
 
 /// Examples of texts: "12.5 MiB"; fixed point with `digits` decimals; "41 s", "2 min 5 s" or "3 h 20 min"; all 16
 /// digits; "+1.70 %"; "3.9 MiB at 5.22 bits per scalar (plain FP16: 12.0 MiB)"; "4.06 bits per weight in packed layers,
-/// 7.31 in all".
+/// 7.31 in all"; "written to FILE (12.5 MiB)" and a line's end.
 std::string bytes_text(uint64_t bytes);
 std::string number_text(double value, int digits);
 std::string duration_text(double seconds);
@@ -42,6 +42,7 @@ std::string hexadecimal(uint64_t value);
 std::string signed_percent(double percent);
 std::string usage_text(const kvq_usage& usage);
 std::string weight_bits_text(const llama::Weights& weights);
+std::string written_text(const std::string& file, uint64_t bytes);
 
 /// To follow usage_text(): why a short text saves little on a cache of that SPEC; empty where FP16 is not the reason.
 std::string fp16_text(const kvq_usage& usage, const std::string& kv);
@@ -60,6 +61,26 @@ class Table {
  private:
   std::vector<std::string> headings_;
   std::vector<std::vector<std::string>> rows_;
+};
+
+/// Rows of figures, each described once for a table and for an array of objects.
+class Figures {
+ public:
+  /// \param in_objects  false: a row of the table alone, such as one of means.
+  void begin_row(bool in_objects = true);
+  /// \param heading  of its column; empty: none. \param field  of its object; empty: none.
+  void add(const std::string& heading, const std::string& field, const Json& value, const std::string& text);
+  void add(const std::string& heading, const std::string& field, double value, int digits) {
+    add(heading, field, value, number_text(value, digits));
+  }
+  std::string table() const;
+  const Json& objects() const { return objects_; }
+
+ private:
+  std::vector<std::string> headings_;
+  std::vector<std::vector<std::string>> cells_;
+  bool in_objects_ = true;
+  Json objects_ = Json::array();
 };
 
 /// null where there is nothing.

@@ -297,7 +297,6 @@ double weighted_mean(const std::vector<QuantizedLayer>& layers, double Quantized
 }  // namespace
 
 double QuantizedModel::bits() const { return weighted_mean(layers, &QuantizedLayer::bits); }
-
 double QuantizedModel::proxy_error() const { return weighted_mean(layers, &QuantizedLayer::proxy_error); }
 
 double QuantizedModel::error() const {
