@@ -6,7 +6,6 @@
 
 #include "error.h"
 #include "json_document.h"
-#include "pretokenizer.h"
 #include "tokenizer_bpe.h"
 #include "tokenizer_text.h"
 

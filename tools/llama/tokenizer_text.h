@@ -1,13 +1,18 @@
 #pragma once
 
+#include <cstddef>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "json_document.h"
 #include "unicode.h"
+
+struct pcre2_real_code_8;
 
 namespace llama {
 
@@ -65,5 +70,62 @@ class TokenDecoder {
 
 /// The byte that a token like "<0x0A>" stands for, or -1.
 int byte_of_token(std::string_view token);
+
+/// A compiled Unicode pattern of a `tokenizer.json`. Constant calls may run concurrently.
+class Regex {
+ public:
+  enum class Syntax { kPattern, kLiteral };
+
+  /// Throws Error, naming `place` and the pattern, for one that cannot be compiled with the meaning it has there.
+  Regex(std::string_view pattern, Syntax syntax, const std::string& place);
+
+  /// Begin and end of the successive non-empty matches in `text`, which must be valid UTF-8.
+  std::vector<std::pair<size_t, size_t>> matches(std::string_view text) const;
+
+ private:
+  struct Free {
+    void operator()(pcre2_real_code_8* code) const;
+  };
+
+  std::unique_ptr<pcre2_real_code_8, Free> code_;
+  std::string place_;
+};
+
+/// Cuts words at the matches of a pattern. Bytes that are not UTF-8 become words of their own.
+struct PatternCut {
+  Regex pattern;
+  bool keep_matches;
+  bool keep_others;
+
+  void apply(const std::string& word, bool first, std::vector<std::string>& words) const;
+};
+
+/// Writes spaces as another character, gives words that do not begin with one a leading one, cuts before each.
+struct SpaceMarker {
+  enum class Prepend { kNever, kFirst, kAlways };
+  std::string marker;
+  Prepend prepend;
+  bool cut;
+
+  void apply(std::string word, bool first, std::vector<std::string>& words) const;
+};
+
+/// Cuts a normalized text into the words inside which byte pairs are merged.
+class PreTokenizer {
+ public:
+  /// \param json  the `pre_tokenizer` of a file: Split, Digits, Metaspace, ByteLevel, a Sequence of them, or null.
+  PreTokenizer(const nlohmann::json& json, const std::string& place);
+
+  std::vector<std::string> split(std::string text) const;
+
+  /// The vocabulary spells bytes in the byte-level alphabet.
+  bool byte_level() const { return byte_level_; }
+
+ private:
+  void add_stages(const nlohmann::json& json, const std::string& place);
+
+  std::vector<std::variant<PatternCut, SpaceMarker>> stages_;
+  bool byte_level_ = false;
+};
 
 }  // namespace llama

@@ -5,8 +5,7 @@
 
 #include "allocation/memory.h"
 #include "allocation/probe.h"
-#include "bench/cache_timing.h"
-#include "bench/linear_timing.h"
+#include "bench/timed_calls.h"
 #include "bench/timing.h"
 #include "llama/error.h"
 #include "terminal/progress.h"

@@ -4,7 +4,7 @@
 #include <exception>
 #include <type_traits>
 
-#include "bench/timed_device.h"
+#include "bench/timing.h"
 #include "llama/error.h"
 
 namespace cli {

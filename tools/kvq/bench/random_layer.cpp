@@ -185,8 +185,8 @@ class CodebookFile {
   void add(const std::string& name, const std::vector<int64_t>& shape, const std::vector<Number>& numbers) {
     const auto bytes = std::as_bytes(std::span(numbers));
     const std::vector<std::byte>& kept = tensors_.emplace_back(bytes.begin(), bytes.end());
-    constexpr const char* kType = sizeof(Number) == sizeof(float) ? "F32" : "F16";
-    content_.tensors.push_back({.name = "layers.0." + name, .dtype = kType, .shape = shape, .data = kept});
+    constexpr const char* kDtype = sizeof(Number) == sizeof(float) ? "F32" : "F16";
+    content_.tensors.push_back({.name = "layers.0." + name, .dtype = kDtype, .shape = shape, .data = kept});
   }
 
   std::vector<std::byte> bytes() const {

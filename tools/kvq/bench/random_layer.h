@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/timed_device.h"
+#include "bench/timing.h"
 #include "kvq.hpp"
 #include "llama/model.h"
 #include "options/spec.h"

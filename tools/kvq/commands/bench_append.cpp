@@ -1,5 +1,5 @@
 #include "bench/bench.h"
-#include "bench/cache_timing.h"
+#include "bench/timed_calls.h"
 #include "commands/commands.h"
 
 namespace cli {

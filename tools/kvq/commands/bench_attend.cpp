@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "bench/bench.h"
-#include "bench/cache_timing.h"
+#include "bench/timed_calls.h"
 #include "commands/commands.h"
 
 namespace cli {

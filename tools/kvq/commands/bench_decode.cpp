@@ -2,7 +2,7 @@
 #include <map>
 
 #include "bench/bench.h"
-#include "bench/linear_timing.h"
+#include "bench/timed_calls.h"
 #include "commands/commands.h"
 
 namespace cli {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/cache_timing.h"
+#include "bench/timed_calls.h"
 #include "bench/timing.h"
 #include "measure/perplexity.h"
 #include "options/common.h"

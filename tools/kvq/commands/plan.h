@@ -49,10 +49,6 @@ void choose_plan(const PlanOptions& options);
 /// its configuration alone.
 void print_what_fits(const PlanOptions& options);
 
-/// Print a plan. \param uniform  plans that give everything the same
-void print_plan(const PlanOptions& options, const BitAllocator& allocator, const ModelPlan& plan,
-                const std::vector<UniformPlan>& uniform, double measuring_seconds);
-
 /// Carry out random plans, and print what they were expected to lose and what they lose.
 void print_check(const PlanOptions& options, const BitAllocator& allocator, const Probe& probe, Engine& engine);
 
