@@ -23,13 +23,10 @@ class Checkpoint {
  public:
   /// \param place  a model directory, or a safetensors file.
   explicit Checkpoint(const std::filesystem::path& place);
-
-  /// Whether a model directory has one.
   static bool is_in(const std::filesystem::path& directory);
 
   /// nullptr if there is no such tensor. Views live as long as the checkpoint.
   const TensorView* find(std::string_view name) const;
-  /// Throws Error if there is no such tensor.
   const TensorView& at(std::string_view name) const;
   /// All of them, in ascending order of name.
   const std::map<std::string, const TensorView*, std::less<>>& tensors() const { return tensors_; }

@@ -179,7 +179,6 @@ void read_tokens(const JsonObject& root, ModelConfig& config) {
   }
 }
 
-/// A GGUF file, or one in a directory.
 bool is_gguf(const std::filesystem::path& path) {
   if (path.extension() == ".gguf") return true;
   std::error_code ignored;

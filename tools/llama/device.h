@@ -71,7 +71,7 @@ class Device {
 
   /// Kind of the contexts that can be used with this, those of packed layers included.
   virtual kvq_device kind() const = 0;
-  /// Size of its memory: all of the host's, or what is free on a GPU.
+  /// All of the host's, or what is free on a GPU.
   virtual uint64_t memory_bytes() const = 0;
 
   virtual Array allocate(size_t n) = 0;

@@ -124,7 +124,6 @@ class Renderer {
     }
   }
 
-  /// What comes after a statement.
   enum class Next { kStatement, kBreak, kContinue };
 
   Next run_all(const std::vector<Statement>& statements, std::string& out) {
@@ -312,7 +311,6 @@ class Renderer {
     return apply_binary(expression.text, left, evaluate(expression.operands[1]));
   }
 
-  /// All operands but the first.
   std::vector<Argument> arguments(const Expression& expression) {
     std::vector<Argument> all;
     for (size_t i = 1; i < expression.operands.size(); ++i) {

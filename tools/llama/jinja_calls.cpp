@@ -88,7 +88,6 @@ Value attribute_of(Value value, const Value& path) {
   return value;
 }
 
-/// Those behind the first `n`.
 Arguments without_first(const Arguments& arguments, size_t n) {
   return {arguments.begin() + static_cast<ptrdiff_t>(std::min(n, arguments.size())), arguments.end()};
 }

@@ -102,7 +102,6 @@ class Lexer {
   const std::string& source_;
 };
 
-/// A tag, or the text before the next one.
 struct Piece {
   enum class Kind { kText, kPrint, kStatement };
   Kind kind = Kind::kText;
@@ -206,7 +205,6 @@ class Cutter {
   std::vector<Piece> pieces_;
 };
 
-/// The expressions of a tag.
 class ExpressionParser {
  public:
   ExpressionParser(const Piece& piece, const std::string& source)
@@ -324,7 +322,6 @@ class ExpressionParser {
     fail(source_, line(), "an expression is too long");
   }
 
-  /// What may follow a value.
   bool extend(Expression& value) {
     if (accept(".")) {
       value = make(Kind::kAttribute, {std::move(value)}, name());
@@ -455,7 +452,6 @@ class ExpressionParser {
   const std::string& source_;
 };
 
-/// The statements of a template.
 class Parser {
  public:
   Parser(std::string_view text, const std::string& source) : pieces_(Cutter(text, source).pieces()), source_(source) {}

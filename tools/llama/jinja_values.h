@@ -44,7 +44,6 @@ int64_t integer_of(const Value& value, const std::string& what);
 /// Text that a template makes of other text cannot become arbitrarily long.
 void append(std::string& text, std::string_view more);
 std::string replaced(const std::string& text, const std::string& from, const std::string& to);
-
 bool is_equal(const Value& left, const Value& right);
 bool is_in(const Value& item, const Value& container);
 /// What Python takes for true.

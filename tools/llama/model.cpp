@@ -105,10 +105,6 @@ void Session::clear() {
   length_ = 0;
 }
 
-void Session::observe(Observer observer) { observer_ = std::move(observer); }
-void Session::observe_inputs(InputObserver observer) { input_observer_ = std::move(observer); }
-void Session::observe_hidden(HiddenObserver observer) { hidden_observer_ = std::move(observer); }
-
 void Session::observe_input(int32_t layer, LinearInput which, std::span<const float> x) {
   if (input_observer_) input_observer_(layer, which, x);
 }

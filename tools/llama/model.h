@@ -125,15 +125,13 @@ class Session {
   /// Sees every layer of every forward() once its attention is computed.
   using Observer = std::function<void(int32_t layer, const ObservedAttention& attention)>;
   /// From now on; an empty one ends it. What it sees lies in the memory of the model's device.
-  void observe(Observer observer);
+  void observe(Observer observer) { observer_ = std::move(observer); }
   /// Sees the inputs `x`, `[tokens, in]`, of every linear layer of every forward(), but the last one's.
   using InputObserver = std::function<void(int32_t layer, LinearInput which, std::span<const float> x)>;
-  /// As observe().
-  void observe_inputs(InputObserver observer);
+  void observe_inputs(InputObserver observer) { input_observer_ = std::move(observer); }
   /// Sees what each layer of every forward() reads, `[tokens, hidden]`.
   using HiddenObserver = std::function<void(int32_t layer, std::span<const float> x)>;
-  /// As observe().
-  void observe_hidden(HiddenObserver observer);
+  void observe_hidden(HiddenObserver observer) { hidden_observer_ = std::move(observer); }
 
   /// Append `n` tokens to one layer and attend with their queries, as forward() does with its own: to see what a cache
   /// makes of given numbers. Shapes as in ObservedAttention, in the device's memory; length() counts no such tokens.
@@ -145,7 +143,6 @@ class Session {
  private:
   Session(Model& model, std::shared_ptr<const kvq::Cache> cache, double kept_share, kvq::Sequence sequence,
           int32_t length);
-
   void embed(Tokens tokens);
   std::span<const float> run_layers(int32_t first_layer, int32_t n, int32_t first_logits);
   void attention_block(const LayerWeights& layer, int32_t index, int32_t n);

@@ -15,7 +15,6 @@ namespace {
 
 constexpr const char* kMetadata = "__metadata__";
 
-/// What a header says.
 struct Target {
   struct Shape : std::vector<int64_t> {
     bool append(int64_t size) {

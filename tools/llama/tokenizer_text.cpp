@@ -18,6 +18,13 @@ constexpr auto kForms = std::to_array<std::pair<const char*, NormalForm>>(
 
 constexpr int64_t kMaxPrefixCount = 1000;
 
+template <class Add>
+void for_each_stage(const JsonObject& sequence, const char* key, const std::string& place, Add add) {
+  const nlohmann::json& list = sequence.at(key);
+  if (!list.is_array()) sequence.refuse(key, "expected a list");
+  for (size_t i = 0; i < list.size(); ++i) add(list[i], place + "[" + std::to_string(i) + "]");
+}
+
 constexpr uint32_t kLeastMatchLimit = 10'000'000;
 
 using MatchData = std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)>;
@@ -118,9 +125,7 @@ void Normalizer::add_stages(const nlohmann::json& json, const std::string& place
     }
   }
   if (type == "Sequence") {
-    const nlohmann::json& list = object.at("normalizers");
-    if (!list.is_array()) object.refuse("normalizers", "expected a list");
-    for (size_t i = 0; i < list.size(); ++i) add_stages(list[i], place + "[" + std::to_string(i) + "]");
+    for_each_stage(object, "normalizers", place, [this](const auto& stage, const auto& at) { add_stages(stage, at); });
   } else if (type == "Prepend") {
     stages_.emplace_back(Prepend{object.string("prepend")});
   } else if (type == "Replace") {
@@ -158,9 +163,7 @@ void TokenDecoder::add_stages(const nlohmann::json& json, const std::string& pla
   const JsonObject object(json, place);
   const std::string type = object.string("type");
   if (type == "Sequence") {
-    const nlohmann::json& list = object.at("decoders");
-    if (!list.is_array()) object.refuse("decoders", "expected a list");
-    for (size_t i = 0; i < list.size(); ++i) add_stages(list[i], place + "[" + std::to_string(i) + "]");
+    for_each_stage(object, "decoders", place, [this](const auto& stage, const auto& at) { add_stages(stage, at); });
   } else if (type == "ByteLevel") {
     byte_level_ = true;
   } else if (type == "ByteFallback") {
@@ -252,9 +255,8 @@ void PreTokenizer::add_stages(const nlohmann::json& json, const std::string& pla
   const std::string type = object.string("type");
   if (byte_level_) throw Error(place + ": " + type + " after ByteLevel is not supported");
   if (type == "Sequence") {
-    const nlohmann::json& list = object.at("pretokenizers");
-    if (!list.is_array()) object.refuse("pretokenizers", "expected a list");
-    for (size_t i = 0; i < list.size(); ++i) add_stages(list[i], place + "[" + std::to_string(i) + "]");
+    for_each_stage(object, "pretokenizers", place,
+                   [this](const auto& stage, const auto& at) { add_stages(stage, at); });
   } else if (type == "Split") {
     stages_.emplace_back(read_split(object));
   } else if (type == "Digits") {

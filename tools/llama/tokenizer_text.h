@@ -23,7 +23,6 @@ struct Replacement {
 
   /// \param object  a `Replace` of a tokenizer.json; a pattern that is a regular expression is refused.
   static Replacement read(const JsonObject& object);
-
   void apply(std::string& text) const;
 };
 
@@ -32,7 +31,6 @@ class Normalizer {
  public:
   /// \param json  the `normalizer` of a file: NFC, NFD, NFKC, NFKD, Prepend, Replace, a Sequence of them, or null.
   Normalizer(const nlohmann::json& json, const std::string& place);
-
   std::string apply(std::string text) const;
 
  private:
@@ -115,7 +113,6 @@ class PreTokenizer {
  public:
   /// \param json  the `pre_tokenizer` of a file: Split, Digits, Metaspace, ByteLevel, a Sequence of them, or null.
   PreTokenizer(const nlohmann::json& json, const std::string& place);
-
   std::vector<std::string> split(std::string text) const;
 
   /// The vocabulary spells bytes in the byte-level alphabet.

@@ -24,7 +24,6 @@ struct Weights {
   Array final_norm;
   Linear output;  // [vocabulary, hidden]; the embedding's numbers if they are tied
   std::vector<LayerWeights> layers;
-  /// One of linear_layers().
   Linear& at(const LinearLayer& layer);
   double bits = 0.0;         // mean bits per weight in the file
   double linear_bits = 0.0;  // the same of packed layers alone, without biases; 0 if there are none

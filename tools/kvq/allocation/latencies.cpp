@@ -32,7 +32,6 @@ double median_of_runs(const std::function<double()>& run) {
   return median(std::move(times));
 }
 
-/// Matrices that are multiplied in one call.
 struct SharedMatrices {
   std::vector<int64_t> outs;
   int64_t in;
@@ -147,7 +146,6 @@ void measure_cache(Measurements& known, Latencies& times, Engine& engine, TimedD
   }
 }
 
-/// Microseconds of a step of decoding with a short plain cache.
 double time_step(Engine& engine, int32_t batch) {
   llama::Session session(engine.model, engine.context, {});
   session.forward(std::vector<int32_t>(kShortCache), false);

@@ -45,7 +45,6 @@ Measurements::Measurements(std::filesystem::path file, uint64_t of_model, const 
   read(object);
 }
 
-/// An Error unless the file is one of ours, and of this model and text.
 void Measurements::check(const llama::JsonObject& file) const {
   const auto require = [&file](const char* key, const std::string& wanted) {
     if (file.string(key) != wanted) file.refuse(key, "not \"" + wanted + "\"; choose another --measurements");

@@ -39,12 +39,10 @@ std::vector<int32_t> written_by(Engine& engine, int32_t length, uint64_t seed, P
 constexpr std::array kNoiseLevels = {1.0 / 16, 2.0 / 16, 3.0 / 16, 5.0 / 16};
 constexpr uint64_t kNoiseSeed = 7;
 
-/// A Gaussian matrix to see the errors of schemes by.
 constexpr int64_t kGaussianRows = 256;
 constexpr int64_t kGaussianColumns = 1024;
 constexpr uint64_t kGaussianSeed = 5;
 
-/// The layer with noise of a relative norm on its weights.
 llama::Linear with_noise(llama::Device& device, const llama::Linear& linear, double level, uint64_t seed) {
   const std::vector<float> weights = device.read(linear.weight);
   std::vector<float> noise = normal_numbers(weights.size(), seed);
@@ -75,7 +73,6 @@ Sensitivity fit(std::vector<double> divergences) {
   return result;
 }
 
-/// Formats of a side that have not been measured yet.
 std::vector<std::string> missing(const Measurements& known, const std::string& key,
                                  std::span<const std::string> formats) {
   std::vector<std::string> left;

@@ -25,10 +25,7 @@ class Probe {
   /// Mean D(unchanged || as the model is now) in nats, with caches of `format`, if nothing before `first_layer` has
   /// changed. `progress` advances by a step for each layer from there on and window.
   double divergence(const llama::CacheFormat& format, int32_t first_layer, Progress& progress) const;
-
-  /// Tokens of each window.
   std::vector<std::vector<int32_t>> windows() const;
-  /// Steps of a run from a layer on.
   int64_t steps(int32_t first_layer) const;
 
  private:
@@ -96,8 +93,6 @@ inline const std::vector<std::string> kFormatChoices = {"fp16", "int8", "int4+ha
 /// Those of `schemes` whose errors are not above the largest noise that was measured: beyond, what is lost grows faster
 /// than the error.
 std::vector<std::string> judged_schemes(const Measurements& known, std::vector<std::string> schemes);
-
-/// A probe of the windows' tokens.
 Probe make_probe(Engine& engine, const ProbeWindows& windows, int32_t chunk);
 
 /// Measure what plans of the request lose, as far as the file does not say it yet. Goes on where an interrupted run

@@ -130,7 +130,6 @@ std::unique_ptr<TimedDevice> make_bench_device(const LayerShape& layer, const Co
 
 /// An Error if `needed` bytes are more than the device can be expected to have free.
 void require_memory(const TimedDevice& device, uint64_t needed);
-
 BenchMachine measure_machine(TimedDevice& device, const kvq::Context& context);
 
 /// Print one object: the only row itself or else the array `rows`, then `parameters` and the machine.

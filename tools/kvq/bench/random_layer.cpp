@@ -120,7 +120,6 @@ std::string_view cut_front(std::string_view& text) {
   return front;
 }
 
-/// What is behind the hyphen of commvq-2,head,attention=tables.
 struct CommvqVariant {
   int32_t bits;
   kvq_scope scope = KVQ_SCOPE_LAYER;
@@ -156,7 +155,6 @@ kvq::Policy load_policy(kvq_context* context, const SpecParts& parts, const std:
   }
 }
 
-/// What a VARIANT stands for here.
 Spec random_spec(kvq_context* context, const SpecParts& parts, const LayerShape& shape) {
   if (parts.name == kMoqae) return random_router(context, router_bits(parts), shape);
   Spec spec;
@@ -175,7 +173,6 @@ Spec random_spec(kvq_context* context, const SpecParts& parts, const LayerShape&
 constexpr int32_t kKeyCodes = 64;
 constexpr uint64_t kCodeSeed = 20;
 
-/// The file of a codebook, in memory.
 class CodebookFile {
  public:
   void note(const std::string& name, const std::string& value) { content_.metadata[name] = value; }

@@ -12,7 +12,6 @@
 
 namespace cli {
 
-/// The attention layer that is timed.
 struct LayerShape {
   int32_t q_heads = 32;
   int32_t kv_heads = 8;
@@ -32,12 +31,9 @@ struct LayerShape {
 /// A cache of so many such layers, or of as many as the format's codebook is for.
 kvq::Cache cache_of_layers(kvq_context* context, const llama::CacheFormat& format, const LayerShape& shape,
                            int32_t n_layers = 1);
-
-/// Normally distributed numbers.
 std::vector<float> normal_numbers(size_t n, uint64_t seed);
 /// The same of standard deviation `size`, in FP16.
 std::vector<uint16_t> normal_float16(size_t n, uint64_t seed, double size);
-
 size_t bytes_of(kvq_dtype dtype);
 
 /// `n` normally distributed scalars in the memory of `device`.

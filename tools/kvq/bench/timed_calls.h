@@ -53,7 +53,6 @@ class AppendInput {
   size_t stride_;
 };
 
-/// Microseconds of appending.
 struct AppendTiming {
   Timing call;             // single calls
   double mean = 0.0;       // of the calls of a cycle; the median of all cycles

@@ -26,7 +26,6 @@ bool is_enough(int64_t repetitions, Clock::duration elapsed) {
   return repetitions >= kMaxRepetitions || elapsed > (repetitions < kTimingSteps ? kTimingPatience : kEnoughTime);
 }
 
-// Means of whole cycles of calls.
 std::vector<double> cycle_means(std::span<const double> calls, size_t cycle) {
   std::vector<double> means;
   for (; !calls.empty(); calls = calls.subspan(cycle)) {

@@ -37,7 +37,6 @@ class ProcessorStopwatch {
   std::clock_t begin_ = std::clock();
 };
 
-/// Microseconds of one call.
 struct Timing {
   double median = 0.0;
   double min = 0.0;
@@ -45,10 +44,8 @@ struct Timing {
   int32_t repetitions = 0;
 };
 
-/// Median of at least one number.
+/// Of at least one number.
 double median(std::vector<double> numbers);
-
-/// Summary of at least one call.
 Timing summary(const std::vector<double>& microseconds);
 
 inline constexpr int64_t kTimingSteps = 30;      // repetitions, at least, unless they take many seconds
@@ -107,7 +104,6 @@ class TimedDevice {
   TimedDevice(const TimedDevice&) = delete;
   TimedDevice& operator=(const TimedDevice&) = delete;
 
-  /// For example "2 threads".
   virtual std::string name() const = 0;
   virtual uint64_t memory_bytes() const = 0;
   /// Bytes per second that memory gives to whoever does nothing else.
@@ -133,7 +129,6 @@ class TimedDevice {
 
 /// The device of `options`. An Error with the reason if it is not available.
 std::unique_ptr<TimedDevice> make_timed_device(const ComputeOptions& options);
-
 std::unique_ptr<TimedDevice> make_timed_cpu(const ComputeOptions& options);
 std::unique_ptr<TimedDevice> make_timed_gpu(const ComputeOptions& options);  // in builds with KVQ_CUDA
 

@@ -19,7 +19,6 @@ struct BenchAttendOptions : BenchOptions {
   }
 };
 
-/// All formats over so many tokens.
 struct BenchAttendMeasurement {
   int32_t length;
   std::vector<BenchRow> rows;

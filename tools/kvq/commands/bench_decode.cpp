@@ -28,7 +28,6 @@ struct DecodeShape {
   int32_t batch = 1;   // sequences, of each of which a token is decoded
   kvq_dtype dtype = KVQ_F32;
 
-  /// Scalars of a step for so many heads.
   size_t scalars(int32_t heads) const {
     return static_cast<size_t>(batch) * static_cast<size_t>(heads) * static_cast<size_t>(layer.head_dim);
   }
@@ -209,13 +208,11 @@ struct BenchDecodeOptions : DecodeShape {
   bool json = false;
 };
 
-/// How weights and cache are stored.
 struct Formats {
   std::string scheme = "fp16";
   std::string kv = "fp16";
 };
 
-/// FP16 first, then every scheme with every format of the cache.
 std::vector<Formats> formats_of(const BenchDecodeOptions& options) {
   std::vector<Formats> all{{}};
   for (const std::string& scheme : options.schemes) {

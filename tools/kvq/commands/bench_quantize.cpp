@@ -30,7 +30,6 @@ struct BenchQuantizeRow {
   double bound() const { return std::exp2(-2.0 * nominal); }
 };
 
-/// Every scheme but FP16.
 std::vector<std::string> all_schemes() {
   std::vector<std::string> schemes = kvq::scheme_names();
   std::erase(schemes, "fp16");

@@ -11,7 +11,6 @@
 namespace cli {
 namespace {
 
-/// What one answer took.
 struct Turn {
   std::string text;
   int32_t read_tokens = 0;  // that entered the cache before the answer
@@ -19,7 +18,6 @@ struct Turn {
   Pace pace;
 };
 
-/// Why a turn cannot be.
 class RefusedTurn : public llama::Error {
  public:
   using Error::Error;
@@ -104,7 +102,6 @@ Conversation::Unread Conversation::unread(const std::string& rendered) const {
   return unread;
 }
 
-/// What is to be read for these messages, or why they are refused.
 Conversation::Unread Conversation::prompt_of(const std::vector<llama::ChatMessage>& messages) const {
   try {
     return unread(template_.render(messages));

@@ -24,7 +24,6 @@ constexpr int32_t kGeneratedTokens = 13;
 /// call finds nothing of its own in the processor's caches; making more copies would take most of the time.
 constexpr uint64_t kMostTimedBytes = uint64_t{128} << 20;
 
-/// How much is measured.
 struct Extent {
   PerplexityOptions perplexity;
   NeedleOptions needle;
@@ -42,7 +41,6 @@ constexpr Extent kQuick{
     .attention = {.layer = {.q_heads = 8, .kv_heads = 2}, .length = 1024, .most_bytes = kMostTimedBytes / 2},
     .hessian_tokens = 512};
 
-/// What a row of the report is about.
 struct Format {
   std::string kv;     // SPEC with the demo model
   std::string speed;  // with the layer that is timed
@@ -78,7 +76,6 @@ struct Report {
   double seconds = 0.0;
 };
 
-/// The baseline first, then what to take.
 std::vector<Format> all_formats() {
   std::vector<Format> formats;
   const auto add = [&formats](const std::string& kv) { formats.push_back({kv, kv}); };
@@ -94,7 +91,6 @@ std::vector<Format> all_formats() {
   return formats;
 }
 
-/// FP16's, of the same tokens.
 PerplexityResult baseline_of(const PerplexityResult& format, const PerplexityResult& fp16) {
   PerplexityResult baseline = fp16;
   if (format.second_half) baseline.perplexity = fp16.second_half_perplexity;

@@ -14,7 +14,6 @@
 
 namespace cli {
 
-/// Attention on caches of some formats.
 struct AttentionSpeed {
   std::vector<double> microseconds;  // of each format, the best of all rounds
   int32_t rounds = 0;                // each of one call for every format
@@ -24,7 +23,6 @@ struct AttentionSpeed {
 AttentionSpeed measure_attention_speed(const ComputeOptions& compute, const AttentionShape& shape,
                                        const std::vector<std::string>& formats);
 
-/// How fast a model reads.
 struct ReadingSpeed {
   double tokens_per_second = 0.0;  // on a quiet machine
   Disturbance disturbance;         // of this one

@@ -20,7 +20,6 @@ Spec speed_spec(const kvq::Context& context, const std::string& format, const La
   return load_layer_spec(context, format, layer);
 }
 
-/// Attention whose calls are watched.
 class WatchedAttention {
  public:
   WatchedAttention(ProcessorUse& use, TimedDevice& device, const kvq::Context& context, const std::string& format,

@@ -18,7 +18,6 @@ struct LayerError {
 
 constexpr int32_t kStoredChunk = 256;  // tokens that the model takes at once
 
-/// A sequence that is only stored and decoded.
 class Store {
  public:
   Store(Engine& engine, const llama::CacheFormat& format)
@@ -43,7 +42,6 @@ class Store {
   kvq::Sequence sequence_;
 };
 
-/// Squared errors and squared norms of one kind of numbers.
 struct Sums {
   double error = 0.0;
   double norm = 0.0;

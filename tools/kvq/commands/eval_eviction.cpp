@@ -10,7 +10,6 @@
 namespace cli {
 namespace {
 
-/// What was measured, besides the results.
 struct EvictionReport {
   std::string kv;
   std::string machine;
@@ -88,7 +87,6 @@ Figures quality_figures(const EvictionReport& report, const std::vector<Eviction
   return table;
 }
 
-/// Warnings about budgets that are too small; empty if there is none.
 std::string warnings_text(const EvictionReport& report, const std::vector<EvictionQuality>& subjects) {
   std::string text;
   const BudgetQuality& full = subjects.front().rows().front();
@@ -123,7 +121,6 @@ Figures time_figures(const EvictionReport& report, const std::vector<EvictionQua
   return table;
 }
 
-/// A table of quality and one of time.
 void print_report(const EvictionReport& report, const std::vector<EvictionQuality>& subjects) {
   const EvictionOptions& measured = report.measured;
   const std::string context = std::to_string(measured.context);
@@ -176,7 +173,6 @@ void check(const EvalEvictionOptions& options, const llama::ModelConfig& config)
   }
 }
 
-/// The cache without eviction, then one for each method.
 std::vector<Spec> load_formats(const Engine& engine, const EvalEvictionOptions& options) {
   std::vector<Spec> formats;
   formats.push_back(load_spec(engine, options.kv));

@@ -10,7 +10,6 @@ struct EvalGenerateOptions : ReferenceOptions {
   ContinuationOptions measured;
 };
 
-/// What all continuations have in common.
 struct Summary {
   size_t prompts = 0;
   size_t repeating = 0;

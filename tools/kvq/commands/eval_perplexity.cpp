@@ -85,7 +85,6 @@ std::string extent_text(const EvalPerplexityOptions& options, const PerplexityRe
          "\n";
 }
 
-/// Warnings about caches that evict more than they should; empty if there is none.
 std::string warnings_text(const EvalPerplexityOptions& options, const EvalPerplexityMeasurement& measured) {
   std::string text;
   for (size_t i = 0; i < measured.results.size(); ++i) {

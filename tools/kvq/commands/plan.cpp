@@ -8,7 +8,6 @@
 namespace cli {
 namespace {
 
-/// Tokens of a sequence if none are given.
 constexpr int32_t kUsualContext = 2048;
 
 void check(const PlanOptions& options) {

@@ -9,7 +9,6 @@
 namespace cli {
 namespace {
 
-/// A plan, and what it really loses.
 struct CheckedPlan {
   ModelPlan plan;
   double measured = 0.0;  // divergence in nats
@@ -20,7 +19,6 @@ class QuantizedMatrices {
  public:
   explicit QuantizedMatrices(Engine& engine) : engine_(engine) {}
 
-  /// The layer with weights as they are after quantization.
   llama::Linear of(const llama::LinearLayer& layer, const std::string& scheme) {
     llama::Linear linear = engine_.model.linear(layer);
     auto& matrix = matrices_[{layer.name, scheme}];
@@ -42,7 +40,6 @@ class QuantizedMatrices {
   std::map<std::pair<std::string, std::string>, std::unique_ptr<kvq::Matrix>> matrices_;
 };
 
-/// A model's weights as a plan wants them.
 ExchangedLayers::Layers carried_out(const ModelPlan& plan, QuantizedMatrices& matrices) {
   ExchangedLayers::Layers layers;
   for (const PlannedMatrix& each : plan.matrices) {

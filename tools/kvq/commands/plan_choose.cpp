@@ -71,7 +71,6 @@ Json plan_json(const ModelPlan& plan, const std::optional<UniformPlan>& uniform)
   return object;
 }
 
-/// The best plans of all sizes, and those that give everything the same.
 Json frontier_json(const std::vector<ModelPlan>& best, const std::vector<UniformPlan>& uniform) {
   Json object;
   for (const ModelPlan& each : best) object["best"].push_back({{"bytes", each.bytes()}, {"loss", each.loss()}});
@@ -81,7 +80,6 @@ Json frontier_json(const std::vector<ModelPlan>& best, const std::vector<Uniform
   return object;
 }
 
-/// A table of what goes where, and what that costs and loses.
 std::string plan_text(const ModelPlan& plan, const std::optional<UniformPlan>& uniform) {
   std::vector<std::string> headings{"layer"};
   if (!plan.matrices.empty()) headings.insert(headings.end(), {"q", "k", "v", "o", "gate", "up", "down"});
@@ -135,7 +133,6 @@ AllocationRequest request_of(const PlanOptions& options) {
           .fusion = options.fusion};
 }
 
-/// Bytes of what is planned.
 double byte_limit(const PlanOptions& options, const llama::ModelConfig& config) {
   if (options.target_bytes > 0) return static_cast<double>(options.target_bytes);
   double scalars = 0.0;
@@ -149,12 +146,10 @@ double byte_limit(const PlanOptions& options, const llama::ModelConfig& config) 
   return std::floor(options.target_bits * scalars / 8.0);
 }
 
-/// Whether times count.
 bool is_timed(const PlanOptions& options) {
   return options.target_latency > 0.0 || goal_of(options) == KVQ_PLAN_SECONDS;
 }
 
-/// What the goal makes as small as possible.
 double cost(const ModelPlan& plan, kvq_plan_goal goal) {
   if (goal == KVQ_PLAN_BYTES) return static_cast<double>(plan.bytes());
   return goal == KVQ_PLAN_SECONDS ? plan.seconds : plan.loss();

@@ -33,7 +33,6 @@ std::string policy_of(const std::string& formats) {
          ", values: " + values + "}";
 }
 
-/// Everything there is to say, in bytes.
 struct Fits {
   llama::ModelConfig config;
   std::vector<std::string> schemes;

@@ -6,7 +6,6 @@
 namespace cli {
 namespace {
 
-/// What a word on the command line may be.
 struct Candidate {
   std::string text;
   std::string about;  // may be empty
@@ -28,7 +27,6 @@ std::optional<Command> command_named(Command app, const std::string& name) {
   return std::nullopt;
 }
 
-/// Where the words before the last one lead to.
 struct Cursor {
   Command command;
   std::optional<Option> option = std::nullopt;  // whose value comes next

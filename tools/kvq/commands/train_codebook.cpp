@@ -25,7 +25,6 @@ struct TrainedCodebook {
   std::vector<double> layer_seconds;  // negative: the layer was finished by an earlier run
 };
 
-/// Where finished layers are kept until all are.
 std::filesystem::path partial_of(const TrainCodebookOptions& options) { return options.out + ".partial"; }
 
 kvq_codebook_trainer_options trainer_options_of(const TrainCodebookOptions& options, const TrainingInputs& inputs) {

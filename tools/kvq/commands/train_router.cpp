@@ -133,7 +133,6 @@ int64_t count_tokens(const CalibrationTexts& texts) {
   return tokens;
 }
 
-/// The model's mean negative log-likelihood of a token.
 double measure_loss(Engine& engine, const CalibrationTexts& texts) {
   Progress progress("loss", count_tokens(texts));
   llama::Session session(engine.model, engine.context, nullptr);

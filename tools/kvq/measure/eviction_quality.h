@@ -30,7 +30,6 @@ AttentionRecord record_attention(llama::Model& model, llama::Session session, ll
 /// the mean of ‖o − o_recorded‖₁ / ‖o_recorded‖₁ over layers, queries and query heads.
 double attention_error(llama::Model& model, llama::Session session, const AttentionRecord& record);
 
-/// How much is measured.
 struct EvictionOptions {
   int32_t context = 4096;  // tokens of a window of text, or of a needle's prompt and answer
   int32_t windows = 4;     // of text; 0: no perplexity
@@ -39,7 +38,6 @@ struct EvictionOptions {
   int32_t chunk = 256;
 };
 
-/// What is left with one budget.
 struct BudgetQuality {
   int32_t budget = 0;            // tokens that stay of a window's first half; 0: all, or there are no windows
   int32_t needle_budget = 0;     // the same of a needle's prompt

@@ -19,7 +19,6 @@ size_t begun(std::string_view text, std::string_view stop) {
   return 0;
 }
 
-/// One cache, which continues prompt after prompt.
 class Writer {
  public:
   Writer(Engine& engine, const Spec& format)

@@ -109,7 +109,6 @@ class Command {
   void on_run(std::function<void()> function);
   /// False if there is no such option.
   bool was_given(const std::string& option) const;
-
   std::string name() const;
   std::string help() const;
   /// Those that `--help` shows, in its order.

@@ -9,7 +9,6 @@
 
 namespace cli {
 
-/// What every command that computes can be told.
 struct ComputeOptions {
   int32_t threads = 0;
   std::string isa;             // empty: the best of this machine

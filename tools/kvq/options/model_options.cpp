@@ -55,7 +55,6 @@ constexpr const char* kNone = "none";
 
 constexpr size_t kMostBytes = size_t{16} << 20U;
 
-/// Packed layers of a decoder layer that read the same inputs.
 using Shared = std::vector<const qp_matrix*>;
 
 std::vector<Shared> shared_layers(llama::Model& model) {

@@ -43,7 +43,6 @@ struct ModelOptions {
   Engine load() const;
 };
 
-/// How tokens are chosen.
 struct SamplingOptions {
   double temperature = 0.0;
   double top_p = 0.95;
@@ -86,14 +85,12 @@ void add_tuning_option(Command command, std::string& path);
 /// Which of a GPU's kernels are the fastest for linear layers, measured and kept in a file.
 class Tuning {
  public:
-  /// Measures nothing.
   Tuning() = default;
   /// Reads the file if there is one. \param path  empty: nothing is measured. A UsageError if there is no GPU.
   Tuning(const kvq::Context& context, std::string path);
 
   /// For calls with these matrices and so many rows, unless it is known.
   void measure(std::span<const qp_matrix* const> matrices, int32_t batch) const;
-  /// Writes the file.
   void keep() const;
 
  private:

@@ -63,7 +63,6 @@ void take_files(SpecParts& parts) {
   }
 }
 
-/// Whether files are trained for what `name` says.
 bool may_have_file(const std::string& name) {
   return name == kCommvq || name == kMoqae || !around_centres(name).empty();
 }

@@ -29,7 +29,6 @@ uint64_t kv_bytes(const kvq_usage& usage);
 /// `linear_weight_bits`.
 void add_usage(Json& object, const kvq_usage& usage);
 void add_sizes(Json& object, const kvq_usage& usage, const llama::Weights& weights);
-
 std::string joined(const std::vector<std::string>& words, const std::string& between = ", ");
 
 /// Examples of texts: "12.5 MiB"; fixed point with `digits` decimals; "41 s", "2 min 5 s" or "3 h 20 min"; all 16

@@ -26,7 +26,6 @@ std::string value_text(const nlohmann::json& object, const std::string& key) {
   return object.contains(key) ? object[key].dump() : "not given";
 }
 
-/// An Error that names the first option that differs.
 void check_same(const nlohmann::json& kept, const nlohmann::json& wanted, const std::filesystem::path& directory) {
   for (const auto& [key, value] : wanted.items()) {
     if (kept.contains(key) && kept[key] == value) continue;
@@ -47,7 +46,6 @@ class PartialMatrices {
   bool holds(const std::string& name) const;
   bool is_empty() const;
   void keep(const std::string& name, std::span<const std::byte> bytes) const;
-  /// The directory and these files.
   void remove(std::span<const llama::LinearLayer> layers) const;
 
  private:
@@ -95,7 +93,6 @@ void PartialMatrices::remove(std::span<const llama::LinearLayer> layers) const {
 
 using Schemes = std::map<std::string, std::string>;
 
-/// The scheme of every layer, from the plan or the same for all.
 Schemes schemes_of(const Quantization& quantization, const std::vector<llama::LinearLayer>& layers) {
   Schemes schemes;
   if (!quantization.scheme.empty()) {
@@ -147,10 +144,8 @@ kvq::Matrix quantize_layer(kvq_context* context, const llama::Checkpoint& checkp
   }
 }
 
-/// Quantizes what an earlier run has not finished.
 class Quantizer {
  public:
-  /// `schemes`: of the layers, by name.
   Quantizer(const Quantization& quantization, const Schemes& schemes, const llama::Checkpoint& checkpoint,
             const PartialMatrices& partial, HessianCollection* hessians)
       : quantization_(quantization),
@@ -224,7 +219,6 @@ std::vector<QuantizedLayer> quantize_layers(const Quantizer& quantizer, std::spa
   return results;
 }
 
-/// The matrices, and what else the checkpoint holds.
 void write_model(const std::filesystem::path& out, const llama::Checkpoint& checkpoint,
                  const std::vector<llama::LinearLayer>& layers, const PartialMatrices& partial) {
   llama::SafetensorsContent content;
@@ -244,7 +238,6 @@ void write_model(const std::filesystem::path& out, const llama::Checkpoint& chec
   file.finish();
 }
 
-/// What the matrices depend on.
 Json made_with(const Quantization& quantization, const Schemes& schemes, uint64_t fingerprint,
                const std::string& note) {
   const Json scheme = quantization.plan.empty() ? Json(quantization.scheme) : Json(schemes);

@@ -10,7 +10,6 @@
 
 namespace cli {
 
-/// What to make of a model, and how.
 struct Quantization {
   std::string model;                       // directory
   std::string scheme;                      // of every matrix that `plan` does not name; empty: it names all

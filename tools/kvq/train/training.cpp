@@ -28,7 +28,6 @@ std::vector<size_t> shares(const std::vector<size_t>& available, size_t wanted) 
   return taken;
 }
 
-/// The length of windows: 2048, or what a model or few tokens allow.
 int32_t calibration_window(int32_t max_positions, int64_t tokens) {
   constexpr int64_t kWindow = 2048;
   return static_cast<int32_t>(std::min<int64_t>({kWindow, max_positions, tokens}));
@@ -53,7 +52,6 @@ std::vector<llama::Tokens> calibration_windows(const std::vector<std::vector<int
   return windows;
 }
 
-/// A number that changes with any token.
 uint64_t fingerprint(const std::vector<llama::Tokens>& windows) {
   uint64_t hash = 0xCBF29CE484222325u;  // FNV-1a
   const auto add = [&hash](uint64_t value) { hash = (hash ^ value) * 0x100000001B3u; };

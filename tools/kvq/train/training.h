@@ -21,7 +21,6 @@ namespace cli {
 
 /// Texts to train on, in a model's tokens and in windows of 2048, or of what the model or few tokens allow.
 struct CalibrationTexts {
-  /// None.
   CalibrationTexts() = default;
 
   /// Takes about `wanted` tokens, as many from each text and spread evenly over it. Where a text is too short for its
@@ -35,7 +34,6 @@ struct CalibrationTexts {
   std::string note;  // in words; the same only for the same tokens in the same windows
 };
 
-/// What every `train` can be told.
 struct TrainingOptions {
   std::string model;
   std::vector<std::string> texts;
