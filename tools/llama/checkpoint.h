@@ -1,13 +1,6 @@
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
-#include <functional>
 #include <map>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "safetensors.h"
 

@@ -5,7 +5,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numbers>
-#include <string_view>
 
 #include "error.h"
 #include "json_document.h"

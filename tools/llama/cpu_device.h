@@ -1,9 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <span>
-
 #include "device.h"
 #include "threads.h"
 

@@ -1,8 +1,5 @@
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "jinja_syntax.h"
 
 namespace llama::jinja {

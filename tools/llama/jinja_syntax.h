@@ -12,6 +12,18 @@ using Json = nlohmann::ordered_json;
 
 inline constexpr std::string_view kSpace = " \t\r\n\f\v";
 
+/// Counts how deep the work is nested in `depth` while it lives.
+class Nesting {
+ public:
+  explicit Nesting(int32_t& depth) : depth_(++depth) {}
+  ~Nesting() { --depth_; }
+  Nesting(const Nesting&) = delete;
+  Nesting& operator=(const Nesting&) = delete;
+
+ private:
+  int32_t& depth_;
+};
+
 /// A part of an expression.
 struct Expression {
   enum class Kind {

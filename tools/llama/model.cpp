@@ -1,7 +1,6 @@
 #include "model.h"
 
 #include <array>
-#include <string>
 
 #include "checkpoint.h"
 #include "cpu_device.h"

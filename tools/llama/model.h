@@ -2,12 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
-#include <filesystem>
-#include <functional>
-#include <memory>
 #include <optional>
-#include <span>
 
 #include "config.h"
 #include "device.h"

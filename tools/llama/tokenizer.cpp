@@ -2,7 +2,6 @@
 
 #include <nlohmann/json.hpp>
 #include <unordered_map>
-#include <utility>
 
 #include "error.h"
 #include "json_document.h"

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <queue>
-#include <utility>
 
 #include "error.h"
 #include "tokenizer_text.h"

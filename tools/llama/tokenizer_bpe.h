@@ -1,10 +1,7 @@
 #pragma once
 
 #include <array>
-#include <cstdint>
 #include <functional>
-#include <string>
-#include <string_view>
 #include <unordered_map>
 #include <vector>
 

@@ -1,13 +1,9 @@
 #pragma once
 
-#include <cstddef>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
-#include <string>
-#include <string_view>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "json_document.h"
 #include "unicode.h"

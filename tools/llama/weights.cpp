@@ -1,8 +1,5 @@
 #include "weights.h"
 
-#include <string>
-#include <utility>
-
 #include "error.h"
 #include "kvq.hpp"
 

@@ -1,9 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <vector>
-
 #include "checkpoint.h"
 #include "config.h"
 #include "device.h"

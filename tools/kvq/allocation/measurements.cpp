@@ -1,7 +1,6 @@
 #include "allocation/measurements.h"
 
 #include <limits>
-#include <span>
 
 #include "kvq.h"
 #include "llama/error.h"

@@ -1,9 +1,6 @@
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
 #include <map>
-#include <string>
 #include <vector>
 
 #include "llama/json_document.h"

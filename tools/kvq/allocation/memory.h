@@ -1,8 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <string>
-
 #include "kvq.hpp"
 #include "llama/config.h"
 

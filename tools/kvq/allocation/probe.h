@@ -1,11 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "allocation/allocator.h"
 #include "allocation/measurements.h"
 #include "llama/model.h"

@@ -1,10 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "bench/random_layer.h"
 #include "bench/timing.h"
 #include "options/command.h"

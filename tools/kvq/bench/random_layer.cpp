@@ -5,10 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <deque>
-#include <optional>
 #include <random>
-#include <string_view>
-#include <utility>
 
 #include "llama/safetensors.h"
 #include "options/command.h"

@@ -1,10 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <string>
-#include <vector>
-
 #include "bench/timing.h"
 #include "kvq.hpp"
 #include "llama/model.h"

@@ -1,7 +1,6 @@
 #pragma once
 
 // What every command needs.
-#include <memory>
 
 #include "options/model_options.h"
 #include "terminal/output.h"

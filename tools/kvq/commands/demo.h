@@ -1,10 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <string>
-#include <vector>
-
 #include "bench/timed_calls.h"
 #include "bench/timing.h"
 #include "measure/perplexity.h"

@@ -1,11 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "allocation/allocator.h"
 #include "allocation/probe.h"
 #include "options/common.h"

@@ -1,10 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <span>
-#include <vector>
-
 #include "llama/model.h"
 #include "measure/needle.h"
 #include "options/spec.h"

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <string_view>
-#include <utility>
 
 #include "llama/error.h"
 #include "terminal/output.h"

@@ -1,8 +1,5 @@
 #include "options/model_options.h"
 
-#include <string_view>
-#include <utility>
-
 #include "llama/config.h"
 #include "llama/cuda_module.h"
 #include "llama/error.h"

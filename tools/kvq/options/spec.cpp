@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <span>
 
 #include "llama/error.h"
 #include "options/command.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
-#include <utility>
 
 #include "llama/error.h"
 #include "measure/generation.h"
