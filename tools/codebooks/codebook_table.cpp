@@ -184,8 +184,7 @@ Points rounded(const Points& points, double unit) {
     return static_cast<float>(level * unit);
   };
   Points result = points;
-  for (float& each : result.x) each = round(each);
-  for (float& each : result.y) each = round(each);
+  for (std::vector<float>* axis : {&result.x, &result.y}) std::ranges::transform(*axis, axis->begin(), round);
   return result;
 }
 
@@ -200,8 +199,9 @@ std::vector<int32_t> levels_of(const Points& points, double unit) {
 
 double largest(const Points& points) {
   double most = 0.0;
-  for (const float each : points.x) most = std::max(most, std::abs(static_cast<double>(each)));
-  for (const float each : points.y) most = std::max(most, std::abs(static_cast<double>(each)));
+  for (const std::vector<float>* axis : {&points.x, &points.y}) {
+    for (const float each : *axis) most = std::max(most, std::abs(static_cast<double>(each)));
+  }
   return most;
 }
 

@@ -39,11 +39,7 @@ std::span<float> rows_of(const Array& buffer, int32_t n, int64_t width) {
 
 kvq_cache_options cache_options(const Model& model) {
   const ModelConfig& config = model.config();
-  auto options = kvq::initialised<kvq_cache_options>();
-  options.n_layers = config.n_layers;
-  options.q_heads = config.q_heads;
-  options.kv_heads = config.kv_heads;
-  options.head_dim = config.head_dim;
+  kvq_cache_options options = cache_options(config.n_layers, config.q_heads, config.kv_heads, config.head_dim);
   options.rope = KVQ_ROPE_HALF;
   options.inv_freq = config.inv_freq.data();
   options.model_id = model.weights().fingerprint;

@@ -80,6 +80,15 @@ class Model {
 /// \param format   Only needed during the call.
 kvq::Cache make_model_cache(Model& model, const kvq::Context& context, const CacheFormat& format);
 
+/// What a cache of so many layers like this is made with.
+inline kvq_cache_options cache_options(int32_t n_layers, int32_t q_heads, int32_t kv_heads, int32_t head_dim) {
+  auto options = kvq::initialised<kvq_cache_options>();
+  options.n_layers = n_layers;
+  options.q_heads = q_heads;
+  options.kv_heads = kv_heads;
+  options.head_dim = head_dim;
+  return options;
+}
 /// What a cache of the model's shape is made with. Refers to the model's config.
 kvq_cache_options cache_options(const Model& model);
 

@@ -95,8 +95,7 @@ void Measurements::save() const {
   for (const auto& [name, machine] : machines) {
     file["machines"][name] = {{"linear", machine.linear}, {"cache", machine.cache}, {"others", machine.others}};
   }
-  const std::string written = file.dump(1) + "\n";
-  write_file(path, std::as_bytes(std::span(written)));
+  write_file(path, file.dump(1) + "\n");
 }
 
 std::string cache_key(int32_t layer, Side side) {

@@ -35,11 +35,17 @@ constexpr double kRouterBits = 4.25;
 constexpr uint64_t kSpecKeySeed = 11;
 constexpr uint64_t kSpecValueSeed = 12;
 
-kvq::Codebook train_on_random(kvq_context* context, int32_t bits, kvq_scope scope, const LayerShape& shape) {
-  auto options = kvq::initialised<kvq_codebook_trainer_options>();
+template <class Options>
+Options options_of_layer(const LayerShape& shape) {
+  auto options = kvq::initialised<Options>();
   options.n_layers = 1;
   options.kv_heads = shape.kv_heads;
   options.head_dim = shape.head_dim;
+  return options;
+}
+
+kvq::Codebook train_on_random(kvq_context* context, int32_t bits, kvq_scope scope, const LayerShape& shape) {
+  auto options = options_of_layer<kvq_codebook_trainer_options>(shape);
   options.key_stages = key_stages(bits, shape.head_dim);
   options.key_norms = scope;
   options.value_bits = bits;
@@ -48,9 +54,7 @@ kvq::Codebook train_on_random(kvq_context* context, int32_t bits, kvq_scope scop
   options.value_rounds = 1;
   kvq::CodebookTrainer trainer(context, options);
   const size_t scalars = kTokens * shape.token_width();
-  const std::vector<float> keys = normal_numbers(scalars, kSpecKeySeed);
-  const std::vector<float> values = normal_numbers(scalars, kSpecValueSeed);
-  trainer.add(0, kTokens, keys, values);
+  trainer.add(0, kTokens, normal_numbers(scalars, kSpecKeySeed), normal_numbers(scalars, kSpecValueSeed));
   trainer.run(0);
   return trainer.result();
 }
@@ -59,11 +63,7 @@ kvq::Codebook train_on_random(kvq_context* context, int32_t bits, kvq_scope scop
 Spec random_router(kvq_context* context, double bits, const LayerShape& shape) {
   constexpr std::string_view kPolicy = "{version: 1, sink: 1, router: {experts: [fp16, int4, int2]}}";
   const kvq::Context trains{kvq::initialised<kvq_context_options>()};  // which only CPUs do
-  auto layer = kvq::initialised<kvq_cache_options>();
-  layer.n_layers = 1;
-  layer.q_heads = shape.q_heads;
-  layer.kv_heads = shape.kv_heads;
-  layer.head_dim = shape.head_dim;
+  const auto layer = llama::cache_options(1, shape.q_heads, shape.kv_heads, shape.head_dim);
   auto options = kvq::initialised<kvq_router_trainer_options>();
   options.mean_bits = bits;
   options.epochs = 1;
@@ -96,10 +96,7 @@ kvq::Centres random_centres(kvq_context* context, const SpecParts& parts, const 
   if (!centres || *centres < 1 || *centres > kMostCentres) {
     throw UsageError(parts.given + ": must end in a number of centres, 1 to " + std::to_string(kMostCentres));
   }
-  auto options = kvq::initialised<kvq_centres_trainer_options>();
-  options.n_layers = 1;
-  options.kv_heads = shape.kv_heads;
-  options.head_dim = shape.head_dim;
+  auto options = options_of_layer<kvq_centres_trainer_options>(shape);
   options.key_centres = *centres;
   options.value_centres = *centres;
   kvq::CentresTrainer trainer(context, options);
@@ -238,16 +235,12 @@ std::vector<uint16_t> normal_float16(size_t n, uint64_t seed, double size) {
 
 kvq::Cache cache_of_layers(kvq_context* context, const llama::CacheFormat& format, const LayerShape& shape,
                            int32_t n_layers) {
-  auto options = kvq::initialised<kvq_cache_options>();
-  options.n_layers = n_layers;
+  auto options = llama::cache_options(n_layers, shape.q_heads, shape.kv_heads, shape.head_dim);
   if (format.codebook != nullptr) {
     auto codebook = kvq::initialised<kvq_codebook_info>();
     kvq::checked(kvq_codebook_describe, format.codebook, &codebook);
     options.n_layers = codebook.n_layers;
   }
-  options.q_heads = shape.q_heads;
-  options.kv_heads = shape.kv_heads;
-  options.head_dim = shape.head_dim;
   return llama::make_cache(context, options, format);
 }
 

@@ -188,9 +188,7 @@ void write_plan(const PlanOptions& options, kvq_context* context, const ModelPla
   content.seconds = plan.seconds;
   content.loss = plan.loss();
   content.note = note.c_str();
-  const kvq::Plan made(context, content);
-  const std::string text = made.save();
-  write_file(options.out, std::as_bytes(std::span(text)));
+  write_file(options.out, kvq::Plan(context, content).save());
 }
 
 /// What a machine takes, measured if need be; nullptr: time does not count.

@@ -13,20 +13,6 @@ struct Candidate {
 
 constexpr size_t kAboutBytes = 72;
 
-std::optional<Option> option_named(Command command, const std::string& name) {
-  for (const Option& option : command.options()) {
-    if (option.has_name(name)) return option;
-  }
-  return std::nullopt;
-}
-
-std::optional<Command> command_named(Command app, const std::string& name) {
-  for (const Command& command : app.commands()) {
-    if (command.name() == name) return command;
-  }
-  return std::nullopt;
-}
-
 struct Cursor {
   Command command;
   std::optional<Option> option = std::nullopt;  // whose value comes next
@@ -38,10 +24,13 @@ Cursor cursor_after(Command program, std::span<const std::string> words) {
     if (cursor.option) {
       cursor.option.reset();
     } else if (word.starts_with('-')) {
-      const std::optional<Option> option = option_named(cursor.command, word);
-      if (option && option->takes_value()) cursor.option = option;
-    } else if (const std::optional<Command> command = command_named(cursor.command, word)) {
-      cursor.command = *command;
+      for (const Option& option : cursor.command.options()) {
+        if (!cursor.option && option.has_name(word) && option.takes_value()) cursor.option = option;
+      }
+    } else {
+      const std::vector<Command> commands = cursor.command.commands();
+      const auto found = std::ranges::find(commands, word, &Command::name);
+      if (found != commands.end()) cursor.command = *found;
     }
   }
   return cursor;

@@ -190,9 +190,7 @@ void Tuning::measure(std::span<const qp_matrix* const> matrices, int32_t batch) 
 }
 
 void Tuning::keep() const {
-  if (path_.empty()) return;
-  const std::string text = context_->tuning_save();
-  write_file(path_, std::as_bytes(std::span(text)));
+  if (!path_.empty()) write_file(path_, context_->tuning_save());
 }
 
 void tune(Engine& engine, const std::string& path, int32_t chunk) {

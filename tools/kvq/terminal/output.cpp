@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cinttypes>
 #include <cmath>
 #include <cstdio>
 #include <iostream>
@@ -13,25 +14,15 @@
 namespace cli {
 namespace {
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
-
 // The headings as rows of cells, bottom-aligned.
 std::vector<std::vector<std::string>> heading_rows(const std::vector<std::string>& headings) {
-  std::vector<std::vector<std::string>> columns;
+  const auto lines_of = [](const std::string& text) { return static_cast<size_t>(std::ranges::count(text, '\n')) + 1; };
   size_t height = 0;
-  for (const std::string& heading : headings) {
-    columns.push_back(lines_of(heading));
-    height = std::max(height, columns.back().size());
-  }
+  for (const std::string& heading : headings) height = std::max(height, lines_of(heading));
   std::vector<std::vector<std::string>> rows(height, std::vector<std::string>(headings.size()));
-  for (size_t column = 0; column < columns.size(); ++column) {
-    const size_t blank = height - columns[column].size();
-    for (size_t line = 0; line < columns[column].size(); ++line) rows[blank + line][column] = columns[column][line];
+  for (size_t column = 0; column < headings.size(); ++column) {
+    std::istringstream lines(headings[column]);
+    for (size_t row = height - lines_of(headings[column]); row < height; ++row) std::getline(lines, rows[row][column]);
   }
   return rows;
 }
@@ -85,10 +76,9 @@ std::string duration_text(double seconds) {
 }
 
 std::string hexadecimal(uint64_t value) {
-  constexpr const char* kDigits = "0123456789abcdef";
-  std::string text;
-  for (int shift = 60; shift >= 0; shift -= 4) text += kDigits[value >> shift & 0xf];
-  return text;
+  std::array<char, 17> text;
+  std::snprintf(text.data(), text.size(), "%016" PRIx64, value);
+  return text.data();
 }
 
 std::string signed_percent(double percent) {
