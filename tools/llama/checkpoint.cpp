@@ -23,20 +23,6 @@ void check_shard_name(const std::string& name, const std::string& place) {
   if (!plain) throw Error(place + ": " + in_quotes(name) + " is not the name of a file in the model directory");
 }
 
-/// FNV-1a.
-class Hash {
- public:
-  void add(const void* bytes, size_t size) {
-    for (size_t i = 0; i < size; ++i) {
-      value_ = (value_ ^ static_cast<const unsigned char*>(bytes)[i]) * 0x100000001B3u;
-    }
-  }
-  uint64_t value() const { return value_; }
-
- private:
-  uint64_t value_ = 0xCBF29CE484222325u;
-};
-
 uint64_t parse_fingerprint(const std::string& text, const std::string& source) {
   uint64_t value = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
@@ -120,16 +106,19 @@ uint64_t Checkpoint::fingerprint() const {
   }
   constexpr size_t kPieces = 16;
   constexpr size_t kPieceBytes = 64;
-  Hash hash;
+  uint64_t hash = 0xCBF29CE484222325u;  // FNV-1a
+  const auto add = [&hash](const void* bytes, size_t size) {
+    for (size_t i = 0; i < size; ++i) hash = (hash ^ static_cast<const unsigned char*>(bytes)[i]) * 0x100000001B3u;
+  };
   for (const auto& [name, tensor] : tensors_) {
-    hash.add(name.data(), name.size() + 1);
-    hash.add(tensor->dtype.data(), tensor->dtype.size());
-    for (const int64_t size : tensor->shape) hash.add(&size, sizeof(size));
+    add(name.data(), name.size() + 1);
+    add(tensor->dtype.data(), tensor->dtype.size());
+    for (const int64_t size : tensor->shape) add(&size, sizeof(size));
     const std::span<const std::byte> data = tensor->data;
     const size_t length = std::min(kPieceBytes, data.size());
-    for (size_t i = 0; i < kPieces; ++i) hash.add(data.data() + (data.size() - length) * i / (kPieces - 1), length);
+    for (size_t i = 0; i < kPieces; ++i) add(data.data() + (data.size() - length) * i / (kPieces - 1), length);
   }
-  return hash.value();
+  return hash;
 }
 
 }  // namespace llama

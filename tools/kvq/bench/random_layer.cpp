@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <deque>
+#include <map>
 #include <random>
 
 #include "llama/safetensors.h"
@@ -169,7 +170,7 @@ constexpr uint64_t kCodeSeed = 20;
 
 class CodebookFile {
  public:
-  void note(const std::string& name, const std::string& value) { content_.metadata[name] = value; }
+  explicit CodebookFile(std::map<std::string, std::string> metadata) { content_.metadata = std::move(metadata); }
 
   /// In ascending order of name.
   template <class Number>
@@ -192,27 +193,27 @@ class CodebookFile {
   std::deque<std::vector<std::byte>> tensors_;
 };
 
-void describe(CodebookFile& file, int32_t bits, int32_t stages, const LayerShape& shape) {
-  file.note("type", "kvq.codebook");
-  file.note("version", "1");
-  file.note("n_layers", "1");
-  file.note("kv_heads", std::to_string(shape.kv_heads));
-  file.note("head_dim", std::to_string(shape.head_dim));
-  file.note("rope", "half");
-  file.note("key_stages", std::to_string(stages));
-  file.note("key_codes", std::to_string(kKeyCodes));
-  file.note("key_group", std::to_string(shape.head_dim / 2));
-  file.note("key_norms", "layer");
-  file.note("value_bits", std::to_string(bits));
-  file.note("value_scope", "layer");
-  file.note("model_id", hexadecimal(0));
-  file.note("seed", "0");
-  file.note("note", "random");
-  file.note("layers.0.tokens", "1");
+std::map<std::string, std::string> codebook_metadata(int32_t bits, int32_t stages, const LayerShape& shape) {
   std::string errors = "0";
   for (int32_t stage = 1; stage < stages; ++stage) errors += " 0";
-  file.note("layers.0.key_errors", errors);
-  file.note("layers.0.value_error", "0");
+  return {{"type", "kvq.codebook"},
+          {"version", "1"},
+          {"n_layers", "1"},
+          {"kv_heads", std::to_string(shape.kv_heads)},
+          {"head_dim", std::to_string(shape.head_dim)},
+          {"rope", "half"},
+          {"key_stages", std::to_string(stages)},
+          {"key_codes", std::to_string(kKeyCodes)},
+          {"key_group", std::to_string(shape.head_dim / 2)},
+          {"key_norms", "layer"},
+          {"value_bits", std::to_string(bits)},
+          {"value_scope", "layer"},
+          {"model_id", hexadecimal(0)},
+          {"seed", "0"},
+          {"note", "random"},
+          {"layers.0.tokens", "1"},
+          {"layers.0.key_errors", errors},
+          {"layers.0.value_error", "0"}};
 }
 
 }  // namespace
@@ -297,8 +298,7 @@ kvq::Codebook random_codebook(kvq_context* context, int32_t bits, const LayerSha
   const int32_t stages = key_stages(bits, shape.head_dim);
   const auto width = static_cast<int64_t>(shape.token_width());
   const int64_t value_codes = bits * width;
-  CodebookFile file;
-  describe(file, bits, stages, shape);
+  CodebookFile file(codebook_metadata(bits, stages, shape));
 
   // Codes are as large as what they stand for: stages add up to vectors of norm 1, half of the bits to values of
   // variance 1.

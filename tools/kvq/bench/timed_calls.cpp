@@ -1,5 +1,6 @@
 #include "bench/timed_calls.h"
 #include "llama/safetensors.h"
+#include "terminal/output.h"
 
 #include <algorithm>
 

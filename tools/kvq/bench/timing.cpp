@@ -78,6 +78,25 @@ uint64_t last_level_cache_bytes() {
   return kUsualCacheBytes;
 }
 
+/// Bytes per second that the threads together read from memory: the best of several passes over far more data than the
+/// processor caches.
+double read_bandwidth(llama::ThreadPool& threads) {
+  const auto n = static_cast<size_t>(threads.size());
+  const size_t lines_per_stream = kBytes / sizeof(Line) / kStreams / n;
+  const size_t lines_per_thread = lines_per_stream * kStreams;
+  const std::vector<Line> lines(lines_per_thread * n, Line{{1, 2, 3, 4, 5, 6, 7, 8}});
+  std::atomic<uint64_t> total{0};  // keeps the reads from being removed
+  double best = 0.0;
+  for (int pass = 0; pass < kReadPasses; ++pass) {
+    const Stopwatch watch;
+    threads.run(threads.size(), [&](int32_t thread) {
+      total += read_streams(lines.data() + static_cast<size_t>(thread) * lines_per_thread, lines_per_stream);
+    });
+    best = std::max(best, static_cast<double>(lines.size() * sizeof(Line)) / watch.seconds());
+  }
+  return best;
+}
+
 class Cpu final : public TimedDevice {
  public:
   explicit Cpu(int32_t threads) : threads_(threads) {}
@@ -164,33 +183,12 @@ std::string disturbance_text(const Disturbance& disturbance, const std::string& 
 }
 
 std::unique_ptr<TimedDevice> make_timed_device(const ComputeOptions& options) {
-  if (options.device == "cpu") return make_timed_cpu(options);
+  if (options.device == "cpu") return std::make_unique<Cpu>(options.threads);
 #if defined(KVQ_CLI_CUDA)
   return make_timed_gpu(options);
 #else
   throw llama::Error("this build has no CUDA support: configure with -DKVQ_CUDA=ON");
 #endif
-}
-
-double read_bandwidth(llama::ThreadPool& threads) {
-  const auto n = static_cast<size_t>(threads.size());
-  const size_t lines_per_stream = kBytes / sizeof(Line) / kStreams / n;
-  const size_t lines_per_thread = lines_per_stream * kStreams;
-  const std::vector<Line> lines(lines_per_thread * n, Line{{1, 2, 3, 4, 5, 6, 7, 8}});
-  std::atomic<uint64_t> total{0};  // keeps the reads from being removed
-  double best = 0.0;
-  for (int pass = 0; pass < kReadPasses; ++pass) {
-    const Stopwatch watch;
-    threads.run(threads.size(), [&](int32_t thread) {
-      total += read_streams(lines.data() + static_cast<size_t>(thread) * lines_per_thread, lines_per_stream);
-    });
-    best = std::max(best, static_cast<double>(lines.size() * sizeof(Line)) / watch.seconds());
-  }
-  return best;
-}
-
-std::unique_ptr<TimedDevice> make_timed_cpu(const ComputeOptions& options) {
-  return std::make_unique<Cpu>(options.threads);
 }
 
 }  // namespace cli

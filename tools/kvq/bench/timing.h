@@ -21,15 +21,6 @@ class Stopwatch {
   Clock::time_point begin_ = Clock::now();
 };
 
-/// The time that all threads of this process have had of the processor since it was made.
-class ProcessorStopwatch {
- public:
-  double seconds() const { return static_cast<double>(std::clock() - begin_) / CLOCKS_PER_SEC; }
-
- private:
-  std::clock_t begin_ = std::clock();
-};
-
 struct Timing {
   double median = 0.0;
   double min = 0.0;
@@ -62,10 +53,10 @@ struct ProcessorUse {
   template <class Run>
   auto watch(Run&& run) {
     const Stopwatch wall;
-    const ProcessorStopwatch processor;
+    const std::clock_t begin = std::clock();
     auto result = run();
     wall_seconds += wall.seconds();
-    processor_seconds += processor.seconds();
+    processor_seconds += static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
     return result;
   }
 
@@ -122,11 +113,6 @@ class TimedDevice {
 
 /// The device of `options`. An Error with the reason if it is not available.
 std::unique_ptr<TimedDevice> make_timed_device(const ComputeOptions& options);
-std::unique_ptr<TimedDevice> make_timed_cpu(const ComputeOptions& options);
 std::unique_ptr<TimedDevice> make_timed_gpu(const ComputeOptions& options);  // in builds with KVQ_CUDA
-
-/// Bytes per second that the threads together read from memory: the best of several passes over far more data than
-/// the processor caches.
-double read_bandwidth(llama::ThreadPool& threads);
 
 }  // namespace cli

@@ -147,14 +147,11 @@ Turn Conversation::ask(const std::string& text, const std::function<void(const s
   return turn;
 }
 
-struct ChatOptions : ModelOptions {
+struct ChatOptions : WritingOptions {
+  ChatOptions() { max_tokens = 512; }
+
   std::string system;
   std::string prompt;
-  std::vector<std::string> stops;
-  int32_t max_tokens = 512;
-  int32_t chunk = 256;
-  std::string tuning;
-  SamplingOptions sampling;
 };
 
 void print_turn(const Turn& turn, const llama::Session& session, const Engine& engine) {
@@ -222,13 +219,8 @@ void add_chat(Command app) {
   add_model_options(command, *options);
   command.add_option("--system", options->system, "What the model is told before the conversation");
   command.add_option("--prompt", options->prompt, "Answer this and end").not_empty();
-  add_stop_option(command, options->stops);
-  command.add_number("--max-tokens", options->max_tokens, 1, 1 << 24, "Tokens of an answer at most");
-  add_kv_option(command, options->kv);
-  add_sampling_options(command, options->sampling);
-  add_chunk_option(command, options->chunk, "Tokens of a turn that enter the cache at once");
-  add_tuning_option(command, options->tuning);
-  add_run_options(command, options->compute, options->json);
+  add_writing_options(command, *options, "Tokens of an answer at most",
+                      "Tokens of a turn that enter the cache at once");
   command.on_run([options] { run(*options); });
 }
 

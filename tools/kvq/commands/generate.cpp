@@ -10,14 +10,9 @@ namespace {
 
 constexpr size_t kMaxPromptBytes = size_t{64} << 20;
 
-struct GenerateOptions : ModelOptions {
+struct GenerateOptions : WritingOptions {
   std::string prompt;
   std::string prompt_file;
-  std::vector<std::string> stops;
-  int32_t max_tokens = 128;
-  int32_t chunk = 256;
-  std::string tuning;
-  SamplingOptions sampling;
 };
 
 std::string read_prompt_text(const GenerateOptions& options) {
@@ -101,13 +96,8 @@ void add_generate(Command app) {
   Command prompt = command.add_alternatives("Prompt");
   prompt.add_option("--prompt", options->prompt, "Text to continue");
   prompt.add_option("--prompt-file", options->prompt_file, "File with the text to continue; -: standard input");
-  add_stop_option(command, options->stops);
-  command.add_number("--max-tokens", options->max_tokens, 1, 1 << 24, "Tokens to generate at most");
-  add_kv_option(command, options->kv);
-  add_sampling_options(command, options->sampling);
-  add_chunk_option(command, options->chunk, "Tokens of the prompt that enter the cache at once");
-  add_tuning_option(command, options->tuning);
-  add_run_options(command, options->compute, options->json);
+  add_writing_options(command, *options, "Tokens to generate at most",
+                      "Tokens of the prompt that enter the cache at once");
   command.on_run([options] { run(*options); });
 }
 

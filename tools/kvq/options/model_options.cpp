@@ -107,17 +107,6 @@ void add_kv_option(Command command, std::string& kv, const std::string& help) {
   command.add_option("--kv", kv, help).show_default();
 }
 
-void add_sampling_options(Command command, SamplingOptions& options) {
-  command.add_number("--temperature", options.temperature, 0.0, 100.0, "0: always the likeliest token");
-  command.add_number("--top-p", options.top_p, 0.0, 1.0,
-                     "With a temperature: choose among the likeliest tokens of this mass");
-  add_seed_option(command, options.seed, "With a temperature: start of the random numbers");
-}
-
-void add_stop_option(Command command, std::vector<std::string>& stops) {
-  command.add_option("--stop", stops, "End before this text; may be repeated").repeatable().not_empty();
-}
-
 Option add_context_option(Command command, int32_t& context, int32_t least, const std::string& help) {
   return command.add_number("--context", context, least, 1 << 24, help);
 }
@@ -167,6 +156,21 @@ void add_tuning_option(Command command, std::string& path) {
       "--tuning", path,
       "On a GPU: go by measurements of which kernels are the fastest for the linear layers, kept in this "
       "file; those that it lacks are made and added (default: by an estimate)");
+}
+
+void add_writing_options(Command command, WritingOptions& options, const std::string& max_help,
+                         const std::string& chunk_help) {
+  command.add_option("--stop", options.stops, "End before this text; may be repeated").repeatable().not_empty();
+  command.add_number("--max-tokens", options.max_tokens, 1, 1 << 24, max_help);
+  add_kv_option(command, options.kv);
+  SamplingOptions& sampling = options.sampling;
+  command.add_number("--temperature", sampling.temperature, 0.0, 100.0, "0: always the likeliest token");
+  command.add_number("--top-p", sampling.top_p, 0.0, 1.0,
+                     "With a temperature: choose among the likeliest tokens of this mass");
+  add_seed_option(command, sampling.seed, "With a temperature: start of the random numbers");
+  add_chunk_option(command, options.chunk, chunk_help);
+  add_tuning_option(command, options.tuning);
+  add_run_options(command, options.compute, options.json);
 }
 
 Tuning::Tuning(const kvq::Context& context, std::string path) : context_(&context), path_(std::move(path)) {

@@ -46,6 +46,15 @@ struct SamplingOptions {
 /// A UsageError if the model has fewer positions.
 void check_context(int32_t context, const llama::ModelConfig& config);
 
+/// What every command that writes text can be told.
+struct WritingOptions : ModelOptions {
+  std::vector<std::string> stops;
+  int32_t max_tokens = 128;
+  int32_t chunk = 256;
+  std::string tuning;
+  SamplingOptions sampling;
+};
+
 /// What every command that compares a format with a reference can be told.
 struct ReferenceOptions : ModelOptions {
   std::optional<std::string> against;  // nothing: not given
@@ -60,12 +69,13 @@ struct ReferenceOptions : ModelOptions {
 };
 
 /// Each adds options whose targets' values are the defaults: `--model`; that, `--weights` and `--plan`, which takes the
-/// place of a `--kv` that is not given; `--temperature`, `--top-p` and `--seed`; others of the function's name.
+/// place of a `--kv` that is not given; those of the function's name.
 void add_model_option(Command command, std::string& model,
                       const std::string& help = "Model directory: config.json, tokenizer.json and *.safetensors");
 void add_model_options(Command command, ModelOptions& options);
-void add_sampling_options(Command command, SamplingOptions& options);
-void add_stop_option(Command command, std::vector<std::string>& stops);
+/// All but those of add_model_options().
+void add_writing_options(Command command, WritingOptions& options, const std::string& max_help,
+                         const std::string& chunk_help);
 void add_text_option(Command command, std::string& text);
 void add_kv_option(Command command, std::string& kv, const std::string& help = spec_help());
 Option add_context_option(Command command, int32_t& context, int32_t least, const std::string& help);
