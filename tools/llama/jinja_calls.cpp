@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "error.h"
-#include "jinja_syntax.h"
+#include "jinja.h"
 #include "json_document.h"
 
 namespace llama::jinja {

@@ -1,4 +1,4 @@
-#include "jinja_syntax.h"
+#include "jinja.h"
 
 #include <algorithm>
 #include <charconv>

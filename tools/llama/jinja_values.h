@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "jinja_syntax.h"
+#include "jinja.h"
 
 namespace llama::jinja {
 

@@ -2,7 +2,6 @@
 
 #include <array>
 
-#include "checkpoint.h"
 #include "cpu_device.h"
 #include "error.h"
 

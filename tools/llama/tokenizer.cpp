@@ -5,8 +5,7 @@
 
 #include "error.h"
 #include "json_document.h"
-#include "tokenizer_bpe.h"
-#include "tokenizer_text.h"
+#include "tokenizer_parts.h"
 
 namespace llama {
 

@@ -1,4 +1,4 @@
-#include "tokenizer_bpe.h"
+#include "tokenizer_parts.h"
 
 #include <algorithm>
 #include <limits>
@@ -6,7 +6,6 @@
 #include <queue>
 
 #include "error.h"
-#include "tokenizer_text.h"
 #include "unicode.h"
 
 namespace llama {

@@ -1,4 +1,4 @@
-#include "tokenizer_text.h"
+#include "tokenizer_parts.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>

@@ -98,22 +98,10 @@ void Measurements::save() const {
   write_file(path, file.dump(1) + "\n");
 }
 
-std::string cache_key(int32_t layer, Side side) {
-  return std::to_string(layer) + (side == Side::kKeys ? ".keys" : ".values");
-}
-
 std::string linear_key(const std::string& scheme, const std::vector<int64_t>& outs, int64_t in, int32_t batch) {
   std::string rows;
   for (const int64_t out : outs) rows += (rows.empty() ? "" : "+") + std::to_string(out);
   return scheme + " " + rows + "x" + std::to_string(in) + " batch " + std::to_string(batch);
-}
-
-std::string cache_time_key(const std::string& formats, int32_t length, int32_t batch) {
-  return formats + " " + std::to_string(length) + " tokens batch " + std::to_string(batch);
-}
-
-std::string others_key(bool weights_planned, int32_t batch) {
-  return std::string(weights_planned ? "" : "and linear layers ") + "batch " + std::to_string(batch);
 }
 
 }  // namespace cli

@@ -43,11 +43,17 @@ struct Measurements {
   void read(const llama::JsonObject& file);
 };
 
-std::string cache_key(int32_t layer, Side side);
+inline std::string cache_key(int32_t layer, Side side) {
+  return std::to_string(layer) + (side == Side::kKeys ? ".keys" : ".values");
+}
 /// Of matrices `[out, in]` that read the same inputs.
 std::string linear_key(const std::string& scheme, const std::vector<int64_t>& outs, int64_t in, int32_t batch);
-std::string cache_time_key(const std::string& formats, int32_t length, int32_t batch);
+inline std::string cache_time_key(const std::string& formats, int32_t length, int32_t batch) {
+  return formats + " " + std::to_string(length) + " tokens batch " + std::to_string(batch);
+}
 /// Beside caches and, if they are planned, linear layers.
-std::string others_key(bool weights_planned, int32_t batch);
+inline std::string others_key(bool weights_planned, int32_t batch) {
+  return std::string(weights_planned ? "" : "and linear layers ") + "batch " + std::to_string(batch);
+}
 
 }  // namespace cli

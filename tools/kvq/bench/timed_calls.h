@@ -95,9 +95,6 @@ class TimedAppend {
   uint64_t bytes_ = 0;
 };
 
-/// Bytes of the device that timing `subjects` subjects of this shape may take, at most.
-uint64_t timing_memory(const TimedDevice& device, const AppendShape& shape, size_t subjects);
-
 struct AttentionShape {
   LayerShape layer{};
   int32_t length = 32768;
@@ -137,9 +134,6 @@ class TimedAttention {
   uint64_t bytes_ = 0;
   double bits_ = 0.0;
 };
-
-/// Bytes of the device that timing `subjects` subjects of this shape may take, at most.
-uint64_t timing_memory(const TimedDevice& device, const AttentionShape& shape, size_t subjects);
 
 struct LinearShape {
   int64_t out = 14336;
@@ -205,7 +199,9 @@ class TimedLinear {
   double bits_ = 0.0;
 };
 
-/// Bytes that timing `subjects` schemes at this shape may take, at most.
+/// Bytes of the device that timing `subjects` subjects of this shape may take, at most.
+uint64_t timing_memory(const TimedDevice& device, const AppendShape& shape, size_t subjects);
+uint64_t timing_memory(const TimedDevice& device, const AttentionShape& shape, size_t subjects);
 uint64_t timing_memory(const TimedDevice& device, const LinearShape& shape, size_t subjects);
 
 }  // namespace cli

@@ -23,12 +23,27 @@ class RefusedTurn : public llama::Error {
   using Error::Error;
 };
 
+llama::ModelConfig with_eos(llama::ModelConfig config, const Engine& engine, const llama::ChatTemplate& chat_template) {
+  const std::optional<int32_t> eos = engine.tokenizer.token_id(chat_template.eos_token());
+  if (eos && std::ranges::find(config.eos_tokens, *eos) == config.eos_tokens.end()) config.eos_tokens.push_back(*eos);
+  return config;
+}
+
 /// A chat with a model, whose cache keeps what was said: a turn reads no more than what is new.
 class Conversation {
  public:
   /// \param stops  texts before which an answer ends.
   Conversation(Engine& engine, const Spec& format, llama::Sampler sampler, int32_t chunk, int32_t max_tokens,
-               std::vector<std::string> stops);
+               std::vector<std::string> stops)
+      : engine_(engine),
+        template_(engine.directory),
+        evicts_(format.evicts()),
+        session_(engine.model, engine.context, format),
+        sampler_(std::move(sampler)),
+        config_(with_eos(engine.model.config(), engine, template_)),
+        chunk_(chunk),
+        max_tokens_(max_tokens),
+        stops_(std::move(stops)) {}
 
   /// Before the first turn.
   void set_system(const std::string& text) { messages_.push_back({"system", text}); }
@@ -61,24 +76,6 @@ class Conversation {
   std::string read_;              // what the cache holds, and `pending_`
   std::vector<int32_t> pending_;  // the last token of an answer that was cut off
 };
-
-llama::ModelConfig with_eos(llama::ModelConfig config, const Engine& engine, const llama::ChatTemplate& chat_template) {
-  const std::optional<int32_t> eos = engine.tokenizer.token_id(chat_template.eos_token());
-  if (eos && std::ranges::find(config.eos_tokens, *eos) == config.eos_tokens.end()) config.eos_tokens.push_back(*eos);
-  return config;
-}
-
-Conversation::Conversation(Engine& engine, const Spec& format, llama::Sampler sampler, int32_t chunk,
-                           int32_t max_tokens, std::vector<std::string> stops)
-    : engine_(engine),
-      template_(engine.directory),
-      evicts_(format.evicts()),
-      session_(engine.model, engine.context, format),
-      sampler_(std::move(sampler)),
-      config_(with_eos(engine.model.config(), engine, template_)),
-      chunk_(chunk),
-      max_tokens_(max_tokens),
-      stops_(std::move(stops)) {}
 
 /// What of a conversation the cache lacks. A template that writes earlier answers otherwise than they were given, as
 /// some leave out what was thought, has the whole read anew.

@@ -201,7 +201,8 @@ void add_eval_perplexity(Command eval) {
       .repeatable()
       .show_default();
   add_against_option(command, *options);
-  add_against_original_flag(command, *options);
+  command.add_flag("--against-original", options->against_original,
+                   "Compare with the model's own weights instead of those of --weights");
   add_context_option(command, options->perplexity.context, 2, "Tokens of a window");
   command.add_option("--windows", options->perplexity.windows, "Only the first N windows (default: all)")
       .range(1, 1 << 30);

@@ -33,11 +33,6 @@ std::vector<int32_t> prompt_tokens(const Engine& engine, const GenerateOptions& 
   return tokens;
 }
 
-std::span<const float> read_prompt(llama::Session& session, llama::Tokens prompt, int32_t chunk) {
-  Progress progress("prompt", static_cast<int64_t>(prompt.size()));
-  return prefill(session, prompt, chunk, progress);
-}
-
 void run(const GenerateOptions& options) {
   const std::string prompt_text = read_prompt_text(options);
   Engine engine = options.load();
@@ -47,10 +42,11 @@ void run(const GenerateOptions& options) {
   llama::Session session(engine.model, engine.context, format);
   llama::Sampler sampler = options.sampling.sampler();
 
-  const std::span<const float> logits = read_prompt(session, prompt, options.chunk);
+  std::optional<Progress> progress(std::in_place, "prompt", static_cast<int64_t>(prompt.size()));
+  const std::span<const float> logits = prefill(session, prompt, options.chunk, *progress);
+  progress.reset();
   if (format.evicts()) session.compress();
   if (!options.json) print_text(prompt_text);
-  std::optional<Progress> progress;
   if (options.json) progress.emplace("text", options.max_tokens);
   std::string text;
   const auto show = [&](const std::string& more) {

@@ -199,7 +199,9 @@ TrainedRouter train(const TrainRouterOptions& options, TrainingInputs& inputs, c
 void run(const TrainRouterOptions& options) {
   find_method(options);
   policy_text(options);
-  require_cpu(options, "train router");
+  if (options.compute.device != "cpu") {
+    throw UsageError("--device " + options.compute.device + ": train router runs on the CPU only");
+  }
   check_writable(options.out);
   TrainingInputs inputs(options);
   kvq::Codebook codebook = nullptr;

@@ -1,7 +1,9 @@
 #pragma once
 
+#include "bench/timing.h"
 #include "llama/model.h"
 #include "measure/needle.h"
+#include "measure/perplexity.h"
 #include "options/spec.h"
 #include "terminal/progress.h"
 
@@ -57,16 +59,22 @@ class EvictionQuality {
   /// One for each budget, or one if there are none.
   const std::vector<BudgetQuality>& rows() const { return rows_; }
   /// Medians over windows: of reading a first half, and of compressing it to the first budget.
-  std::optional<double> prefill_seconds() const;
-  std::optional<double> compress_seconds() const;
+  std::optional<double> prefill_seconds() const { return median_of(prefills_); }
+  std::optional<double> compress_seconds() const { return median_of(compresses_); }
 
   /// What `progress` advances by.
-  int64_t window_steps() const;
+  int64_t window_steps() const {
+    const auto half = static_cast<int64_t>(half_of(static_cast<size_t>(options_.context)));
+    return half + static_cast<int64_t>(rows_.size()) * (options_.context - half);
+  }
   int64_t needle_steps() const { return options_.context; }
 
  private:
   /// For what the session holds; 0: nothing is evicted.
-  int32_t budget_of(size_t row) const;
+  int32_t budget_of(size_t row) const { return budgets_.empty() ? 0 : budgets_[row].of(session_.length(), window_); }
+  static std::optional<double> median_of(const std::vector<double>& seconds) {
+    return seconds.empty() ? std::nullopt : std::optional(median(seconds));
+  }
 
   Engine& engine_;
   std::vector<Budget> budgets_;

@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "llama/error.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {
@@ -76,25 +75,6 @@ std::vector<int32_t> generate_tokens(const llama::ModelConfig& config, llama::Se
     if (i + 1 < max_tokens) logits = session.forward(std::span(&token, 1), false);
   }
   return tokens;
-}
-
-void Pace::token() {
-  if (!since_first_) {
-    since_first_.emplace();
-    return;
-  }
-  ++more_;
-  seconds_ = since_first_->seconds();
-}
-
-std::optional<double> Pace::tokens_a_second() const {
-  if (more_ == 0) return {};
-  return static_cast<double>(more_) / seconds_;
-}
-
-std::string Pace::text() const {
-  const std::optional<double> pace = tokens_a_second();
-  return pace ? ", " + number_text(*pace, 1) + " a second" : "";
 }
 
 std::string StopTexts::add(const std::string& piece) {

@@ -5,6 +5,7 @@
 #include "llama/sampler.h"
 #include "options/model_options.h"
 #include "options/spec.h"
+#include "terminal/output.h"
 #include "terminal/progress.h"
 
 namespace cli {
@@ -25,12 +26,18 @@ std::vector<int32_t> generate_tokens(const llama::ModelConfig& config, llama::Se
 /// How fast tokens are written. The first one costs nothing: it comes with the logits of the prompt.
 class Pace {
  public:
-  void token();
+  void token() {
+    if (!since_first_) return void(since_first_.emplace());
+    ++more_;
+    seconds_ = since_first_->seconds();
+  }
 
   /// Nothing of less than two tokens.
-  std::optional<double> tokens_a_second() const;
+  std::optional<double> tokens_a_second() const {
+    return more_ > 0 ? std::optional(static_cast<double>(more_) / seconds_) : std::nullopt;
+  }
   /// ", 143.2 a second", or empty.
-  std::string text() const;
+  std::string text() const { return more_ > 0 ? ", " + number_text(*tokens_a_second(), 1) + " a second" : ""; }
 
  private:
   std::optional<Stopwatch> since_first_;

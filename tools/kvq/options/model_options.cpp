@@ -146,11 +146,6 @@ void add_against_option(Command command, ReferenceOptions& options) {
       .show_default(kDefault);
 }
 
-void add_against_original_flag(Command command, ReferenceOptions& options) {
-  command.add_flag("--against-original", options.against_original,
-                   "Compare with the model's own weights instead of those of --weights");
-}
-
 void add_tuning_option(Command command, std::string& path) {
   command.add_option(
       "--tuning", path,

@@ -81,7 +81,6 @@ void add_kv_option(Command command, std::string& kv, const std::string& help = s
 Option add_context_option(Command command, int32_t& context, int32_t least, const std::string& help);
 void add_chunk_option(Command command, int32_t& chunk, const std::string& help = "Tokens that enter the cache at once");
 void add_against_option(Command command, ReferenceOptions& options);
-void add_against_original_flag(Command command, ReferenceOptions& options);
 void add_tuning_option(Command command, std::string& path);
 
 /// Which of a GPU's kernels are the fastest for linear layers, measured and kept in a file.

@@ -99,11 +99,6 @@ void add_training_options(Command command, TrainingOptions& options, const std::
   add_run_options(command, options.compute, options.json);
 }
 
-void require_cpu(const TrainingOptions& options, const std::string& name) {
-  if (options.compute.device == "cpu") return;
-  throw UsageError("--device " + options.compute.device + ": " + name + " runs on the CPU only");
-}
-
 TrainingInputs::TrainingInputs(const TrainingOptions& options)
     : contents(read_corpora(options.texts)),
       engine(options.model, options.compute),

@@ -42,9 +42,6 @@ void add_training_inputs(Command command, TrainingOptions& options);
 /// Add the others; `out_help` describes --out.
 void add_training_options(Command command, TrainingOptions& options, const std::string& out_help);
 
-/// A UsageError unless the device is the CPU. `name`: of the command.
-void require_cpu(const TrainingOptions& options, const std::string& name);
-
 /// The model and the texts, which are read first because that takes less time.
 struct TrainingInputs {
   explicit TrainingInputs(const TrainingOptions& options);
