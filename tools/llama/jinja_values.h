@@ -30,7 +30,6 @@ struct Argument {
   Value value;
 };
 
-/// For messages: "a text".
 std::string type_name(const Value& value);
 /// Throws Error: "<what> <type of the value>".
 [[noreturn]] void refuse(const std::string& what, const Value& value);

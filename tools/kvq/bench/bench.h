@@ -106,7 +106,6 @@ std::string bench_rows_text(const std::vector<BenchRow>& rows, const BenchLabels
 /// Names of the option of tokens that a cache holds: as in other commands, and as `bench` called it before.
 inline constexpr const char* kContextNames = "--context,--length";
 
-/// Element type of tensors.
 struct DtypeOption {
   std::string given;  // empty: as usual on the device
 

@@ -33,7 +33,6 @@ struct PlanOptions {
   bool json = false;
 };
 
-/// What is made as small as possible.
 kvq_plan_goal goal_of(const PlanOptions& options);
 
 /// Measure the model as far as that has not been done, choose what loses least, and report it.
