@@ -21,6 +21,7 @@ class Stopwatch {
   Clock::time_point begin_ = Clock::now();
 };
 
+/// Microseconds of one call.
 struct Timing {
   double median = 0.0;
   double min = 0.0;
