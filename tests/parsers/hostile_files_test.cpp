@@ -13,11 +13,11 @@
 #include <utility>
 #include <vector>
 
-#include "llama/checkpoint.h"
 #include "llama/config.h"
 #include "llama/error.h"
 #include "llama/safetensors.h"
 #include "llama/tokenizer.h"
+#include "llama/weights.h"
 #include "support/places.h"
 #include "support/safetensors_bytes.h"
 #include "support/scratch_directory.h"

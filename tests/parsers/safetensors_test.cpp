@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "llama/checkpoint.h"
 #include "llama/error.h"
+#include "llama/weights.h"
 #include "support/safetensors_bytes.h"
 #include "support/scratch_directory.h"
 

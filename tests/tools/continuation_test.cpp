@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "measure/continuation.h"
+#include "measure/generation.h"
 
 namespace continuation_test {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "llama/checkpoint.h"
+#include "llama/weights.h"
 #include "llama/config.h"
 #include "program_run.h"
 #include "support/places.h"

@@ -9,7 +9,7 @@
 
 #include "kvq.hpp"
 #include "letter_model.h"
-#include "llama/checkpoint.h"
+#include "llama/weights.h"
 #include "llama/cpu_device.h"
 #include "llama/cuda_module.h"
 #include "llama/error.h"

@@ -15,7 +15,7 @@
 #include "eval_commands.h"
 #include "kvq.hpp"
 #include "letter_model.h"
-#include "llama/checkpoint.h"
+#include "llama/weights.h"
 #include "llama/mapped_file.h"
 #include "llama/model.h"
 #include "packed_layers.h"

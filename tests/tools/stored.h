@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "llama/array.h"
+#include "llama/device.h"
 #include "llama/safetensors.h"
 
 inline constexpr kvq_dtype kDTypes[] = {KVQ_F32, KVQ_F16, KVQ_BF16};

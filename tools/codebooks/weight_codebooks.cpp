@@ -130,20 +130,9 @@ class Output {
   std::vector<Entry> entries_;
 };
 
-void add_scalar(Output& output) {
-  for (const int32_t bits : {1, 2, 3, 4, 5, 6, 8}) {
-    const Table table = scalar_table(bits);
-    const size_t first = output.add_levels(table.levels);
-    output.add({"kNuq", 4 * bits, table.unit, first, table.levels.size(), bits, 0}, table.error);
-  }
-}
-
-void add_vector(Output& output) {
-  for (int32_t quarters = 6; quarters <= 20; quarters += 2) {
-    const Table table = vector_table(quarters);
-    const size_t first = output.add_levels(table.levels);
-    output.add({"kVq", quarters, table.unit, first, table.levels.size(), quarters / 2, 0}, table.error);
-  }
+void add_table(Output& output, const char* family, int32_t quarters, int32_t index_bits, const Table& table) {
+  const size_t first = output.add_levels(table.levels);
+  output.add({family, quarters, table.unit, first, table.levels.size(), index_bits, 0}, table.error);
 }
 
 void add_trellis(Output& output) {
@@ -187,8 +176,10 @@ void add_single_trellis(Output& output) {
 
 int main() {
   Output output;
-  add_scalar(output);
-  add_vector(output);
+  for (const int32_t bits : {1, 2, 3, 4, 5, 6, 8}) add_table(output, "kNuq", 4 * bits, bits, scalar_table(bits));
+  for (int32_t quarters = 6; quarters <= 20; quarters += 2) {
+    add_table(output, "kVq", quarters, quarters / 2, vector_table(quarters));
+  }
   add_trellis(output);
   add_single_trellis(output);
   output.print();

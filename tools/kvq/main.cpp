@@ -21,33 +21,25 @@ int report(std::string message, int exit_code) {
   return exit_code;
 }
 
+using Add = void (*)(cli::Command);
+
+void add_group(cli::Command app, const char* name, const char* help, std::initializer_list<Add> commands) {
+  cli::Command group = app.add_command(name, help);
+  group.require_command();
+  for (const Add add : commands) add(group);
+}
+
 void add_commands(cli::Command app) {
-  cli::add_demo(app);
-  cli::add_info(app);
-  cli::add_generate(app);
-  cli::add_chat(app);
-  cli::Command eval = app.add_command("eval", "Measure the quality of a model on a compressed cache");
-  eval.require_command();
-  cli::add_eval_perplexity(eval);
-  cli::add_eval_generate(eval);
-  cli::add_eval_needle(eval);
-  cli::add_eval_error(eval);
-  cli::add_eval_eviction(eval);
-  cli::Command train = app.add_command("train", "Train what compression needs to know about a model");
-  train.require_command();
-  cli::add_train_centres(train);
-  cli::add_train_codebook(train);
-  cli::add_train_router(train);
-  cli::add_plan(app);
-  cli::add_quantize(app);
-  cli::Command bench = app.add_command("bench", "Measure speed");
-  bench.require_command();
-  cli::add_bench_attend(bench);
-  cli::add_bench_append(bench);
-  cli::add_bench_compress(bench);
-  cli::add_bench_decode(bench);
-  cli::add_bench_linear(bench);
-  cli::add_bench_quantize(bench);
+  for (const Add add : {cli::add_demo, cli::add_info, cli::add_generate, cli::add_chat}) add(app);
+  add_group(app, "eval", "Measure the quality of a model on a compressed cache",
+            {cli::add_eval_perplexity, cli::add_eval_generate, cli::add_eval_needle, cli::add_eval_error,
+             cli::add_eval_eviction});
+  add_group(app, "train", "Train what compression needs to know about a model",
+            {cli::add_train_centres, cli::add_train_codebook, cli::add_train_router});
+  for (const Add add : {cli::add_plan, cli::add_quantize}) add(app);
+  add_group(app, "bench", "Measure speed",
+            {cli::add_bench_attend, cli::add_bench_append, cli::add_bench_compress, cli::add_bench_decode,
+             cli::add_bench_linear, cli::add_bench_quantize});
   cli::add_reference(app);
 }
 

@@ -1,12 +1,10 @@
 #include "config.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numbers>
-#include <string_view>
 
 #include "error.h"
 #include "json_document.h"
@@ -180,7 +178,6 @@ void read_tokens(const JsonObject& root, ModelConfig& config) {
   }
 }
 
-/// A GGUF file, or one in a directory.
 bool is_gguf(const std::filesystem::path& path) {
   if (path.extension() == ".gguf") return true;
   std::error_code ignored;

@@ -48,7 +48,6 @@ enum class LinearInput {
 enum class LinearRole { kQ, kK, kV, kO, kGate, kUp, kDown };
 inline constexpr size_t kLinearRoles = 7;
 
-/// A linear layer of a decoder layer.
 struct LinearLayer {
   std::string name;  // in the checkpoint, without ".weight" and ".bias"
   int64_t out;
@@ -63,7 +62,6 @@ struct LinearLayer {
 
 /// q, k, v, o, gate, up and down.
 std::array<LinearLayer, kLinearRoles> linear_layers(const ModelConfig& config, int32_t layer);
-/// Those of all decoder layers.
 std::vector<LinearLayer> all_linear_layers(const ModelConfig& config);
 
 }  // namespace llama

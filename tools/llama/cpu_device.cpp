@@ -164,11 +164,8 @@ void add_bias(std::span<const float> bias, std::span<float> y) {
 class CpuDevice final : public Device {
  public:
   explicit CpuDevice(ThreadPool& threads) : threads_(threads) {}
-
   kvq_device kind() const override { return KVQ_DEVICE_CPU; }
-
   uint64_t memory_bytes() const override { return host_memory_bytes(); }
-
   Array allocate(size_t n) override { return upload(std::vector<float>(n)); }
 
   Array upload(std::vector<float> numbers) override {
@@ -177,7 +174,6 @@ class CpuDevice final : public Device {
   }
 
   StoredNumbers place(const StoredNumbers& numbers, size_t /*n*/) override { return numbers; }
-
   std::span<const float> read(std::span<const float> numbers, Array& /*host*/) override { return numbers; }
 
   void embed(const Matrix& embedding, std::span<const int32_t> tokens, std::span<float> x) override {

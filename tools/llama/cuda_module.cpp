@@ -3,9 +3,7 @@
 #include <dlfcn.h>
 
 #include <cstring>
-#include <string>
 #include <system_error>
-#include <vector>
 
 #include "error.h"
 #include "kvq.hpp"

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "kvq.hpp"
 #include "weight_kernels.h"
 
 namespace llama {

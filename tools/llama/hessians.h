@@ -1,10 +1,6 @@
 #pragma once
 
-#include <cstdint>
 #include <map>
-#include <span>
-#include <utility>
-#include <vector>
 
 #include "config.h"
 #include "device.h"

@@ -106,13 +106,7 @@ class Renderer {
   /// What a part gives; errors get its line, of the innermost part.
   template <class Part>
   auto at(int32_t line, Part part) {
-    struct Depth {
-      explicit Depth(int32_t& of) : depth(++of) {}
-      Depth(const Depth&) = delete;
-      Depth& operator=(const Depth&) = delete;
-      ~Depth() { --depth; }
-      int32_t& depth;
-    } const inner(depth_);
+    const Nesting inner(depth_);
     try {
       if (depth_ > kMaxCalls) throw Error("the template is nested too deeply, or a macro calls itself without end");
       charge(kStep);
@@ -124,7 +118,6 @@ class Renderer {
     }
   }
 
-  /// What comes after a statement.
   enum class Next { kStatement, kBreak, kContinue };
 
   Next run_all(const std::vector<Statement>& statements, std::string& out) {
@@ -312,7 +305,6 @@ class Renderer {
     return apply_binary(expression.text, left, evaluate(expression.operands[1]));
   }
 
-  /// All operands but the first.
   std::vector<Argument> arguments(const Expression& expression) {
     std::vector<Argument> all;
     for (size_t i = 1; i < expression.operands.size(); ++i) {

@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "error.h"
-#include "jinja_syntax.h"
+#include "jinja.h"
 #include "json_document.h"
 
 namespace llama::jinja {
@@ -64,11 +64,10 @@ Json pairs(const Json& mapping) {
 std::string joined(const Value& value, const Value& separator) {
   const std::string between = separator ? text_of(separator) : std::string();
   std::string text;
-  bool first = true;
-  for (const Json& item : items_of(value)) {
-    if (!first) append(text, between);
+  const std::vector<Json> items = items_of(value);
+  for (const Json& item : items) {
+    if (&item != items.data()) append(text, between);
     append(text, text_of(item));
-    first = false;
   }
   return text;
 }
@@ -88,7 +87,6 @@ Value attribute_of(Value value, const Value& path) {
   return value;
 }
 
-/// Those behind the first `n`.
 Arguments without_first(const Arguments& arguments, size_t n) {
   return {arguments.begin() + static_cast<ptrdiff_t>(std::min(n, arguments.size())), arguments.end()};
 }
@@ -115,13 +113,10 @@ Value mapped_items(const Value& value, const Arguments& arguments) {
   Json result = Json::array();
   if (!truth(value)) return result;  // as Jinja does
   for (const Json& item : items_of(value)) {
-    Value made;
-    if (attribute) {
-      made = attribute_of(item, attribute);
-      if (!made) made = otherwise;
-    } else {
-      made = apply_filter(string_of(argument(arguments, 0, ""), "no filter is"), item, without_first(arguments, 1));
-    }
+    Value made = attribute ? attribute_of(item, attribute)
+                           : apply_filter(string_of(argument(arguments, 0, ""), "no filter is"), item,
+                                          without_first(arguments, 1));
+    if (attribute && !made) made = otherwise;
     result.push_back(made.value_or(nullptr));
   }
   return result;
@@ -231,52 +226,54 @@ Value indented(const Value& value, const Arguments& arguments) {
   return result;
 }
 
-using Filter = Value (*)(const Value&, const Arguments&);
+using In = const Value&;
+using With = const Arguments&;
+using Filter = Value (*)(In, With);
 constexpr auto kFilters = std::to_array<Named<Filter>>({
-    {"capitalize", [](const Value& value, const Arguments&) { return capitalized(value); }},
-    {"count", [](const Value& value, const Arguments&) -> Value { return length_of(value); }},
+    {"capitalize", [](In value, With) { return capitalized(value); }},
+    {"count", [](In value, With) -> Value { return length_of(value); }},
     {"d", with_default},
     {"default", with_default},
     {"dictsort", sorted_pairs},
-    {"first", [](const Value& value, const Arguments&) { return item_of(Json(items_of(value)), 0); }},
+    {"first", [](In value, With) { return item_of(Json(items_of(value)), 0); }},
     {"indent", indented},
     {"int", integer},
     {"items",
-     [](const Value& value, const Arguments&) -> Value {
+     [](In value, With) -> Value {
        return value && value->is_object() ? pairs(*value) : Json::array();
      }},
     {"join",
-     [](const Value& value, const Arguments& arguments) -> Value {
-       const Value attribute = argument(arguments, 1, "attribute");
+     [](In value, With given) -> Value {
+       const Value attribute = argument(given, 1, "attribute");
        const Value items = attribute ? mapped_items(value, {{"attribute", attribute}}) : value;
-       return joined(items, argument(arguments, 0, "d"));
+       return joined(items, argument(given, 0, "d"));
      }},
-    {"last", [](const Value& value, const Arguments&) { return item_of(Json(items_of(value)), -1); }},
-    {"length", [](const Value& value, const Arguments&) -> Value { return length_of(value); }},
-    {"list", [](const Value& value, const Arguments&) -> Value { return Json(items_of(value)); }},
-    {"lower", [](const Value& value, const Arguments&) -> Value { return lower(value); }},
+    {"last", [](In value, With) { return item_of(Json(items_of(value)), -1); }},
+    {"length", [](In value, With) -> Value { return length_of(value); }},
+    {"list", [](In value, With) -> Value { return Json(items_of(value)); }},
+    {"lower", [](In value, With) -> Value { return lower(value); }},
     {"map", mapped_items},
-    {"max", [](const Value& value, const Arguments& arguments) { return smallest(value, arguments, true); }},
-    {"min", [](const Value& value, const Arguments& arguments) { return smallest(value, arguments, false); }},
-    {"reject", [](const Value& value, const Arguments& given) { return chosen(value, given, false, false); }},
-    {"rejectattr", [](const Value& value, const Arguments& given) { return chosen(value, given, false, true); }},
+    {"max", [](In value, With given) { return smallest(value, given, true); }},
+    {"min", [](In value, With given) { return smallest(value, given, false); }},
+    {"reject", [](In value, With given) { return chosen(value, given, false, false); }},
+    {"rejectattr", [](In value, With given) { return chosen(value, given, false, true); }},
     {"replace",
-     [](const Value& value, const Arguments& arguments) -> Value {
-       return replaced(text_of(value), text_of(argument(arguments, 0, "old")), text_of(argument(arguments, 1, "new")));
+     [](In value, With given) -> Value {
+       return replaced(text_of(value), text_of(argument(given, 0, "old")), text_of(argument(given, 1, "new")));
      }},
-    {"reverse", [](const Value& value, const Arguments&) { return slice(value, Json(), Json(), -1); }},
-    {"safe", [](const Value& value, const Arguments&) { return value; }},
-    {"select", [](const Value& value, const Arguments& given) { return chosen(value, given, true, false); }},
-    {"selectattr", [](const Value& value, const Arguments& given) { return chosen(value, given, true, true); }},
+    {"reverse", [](In value, With) { return slice(value, Json(), Json(), -1); }},
+    {"safe", [](In value, With) { return value; }},
+    {"select", [](In value, With given) { return chosen(value, given, true, false); }},
+    {"selectattr", [](In value, With given) { return chosen(value, given, true, true); }},
     {"sort", sorted},
-    {"string", [](const Value& value, const Arguments&) -> Value { return text_of(value); }},
+    {"string", [](In value, With) -> Value { return text_of(value); }},
     {"tojson", to_json},
     {"trim",
-     [](const Value& value, const Arguments& arguments) -> Value {
-       return strip(text_of(value), argument(arguments, 0, "chars"), true, true);
+     [](In value, With given) -> Value {
+       return strip(text_of(value), argument(given, 0, "chars"), true, true);
      }},
     {"unique", unique},
-    {"upper", [](const Value& value, const Arguments&) -> Value { return mapped(text_of(value), std::toupper); }},
+    {"upper", [](In value, With) -> Value { return mapped(text_of(value), std::toupper); }},
 });
 
 bool compares(const char* sign, const Value& value, const Arguments& arguments) {
@@ -284,49 +281,47 @@ bool compares(const char* sign, const Value& value, const Arguments& arguments) 
 }
 
 bool is_odd(const Value& value) { return integer_of(value, "neither odd nor even is") % 2 != 0; }
-
 bool is_sequence(const Value& value) { return !value || value->is_structured() || value->is_string(); }
 
-using Test = bool (*)(const Value&, const Arguments&);
+using Test = bool (*)(In, With);
 constexpr auto kTests = std::to_array<Named<Test>>({
-    {"boolean", [](const Value& value, const Arguments&) { return value && value->is_boolean(); }},
-    {"defined", [](const Value& value, const Arguments&) { return value.has_value(); }},
-    {"eq", [](const Value& value, const Arguments& given) { return compares("==", value, given); }},
-    {"equalto", [](const Value& value, const Arguments& given) { return compares("==", value, given); }},
-    {"even", [](const Value& value, const Arguments&) { return !is_odd(value); }},
-    {"false", [](const Value& value, const Arguments&) { return value && *value == false; }},
-    {"float", [](const Value& value, const Arguments&) { return value && value->is_number_float(); }},
-    {"ge", [](const Value& value, const Arguments& given) { return compares(">=", value, given); }},
-    {"gt", [](const Value& value, const Arguments& given) { return compares(">", value, given); }},
-    {"in", [](const Value& value, const Arguments& given) { return compares("in", value, given); }},
-    {"integer", [](const Value& value, const Arguments&) { return value && value->is_number_integer(); }},
-    {"iterable", [](const Value& value, const Arguments&) { return is_sequence(value); }},
-    {"le", [](const Value& value, const Arguments& given) { return compares("<=", value, given); }},
-    {"lt", [](const Value& value, const Arguments& given) { return compares("<", value, given); }},
-    {"mapping", [](const Value& value, const Arguments&) { return value && value->is_object(); }},
-    {"ne", [](const Value& value, const Arguments& given) { return compares("!=", value, given); }},
-    {"none", [](const Value& value, const Arguments&) { return value && value->is_null(); }},
-    {"number",
-     [](const Value& value, const Arguments&) { return value && (value->is_number() || value->is_boolean()); }},
-    {"odd", [](const Value& value, const Arguments&) { return is_odd(value); }},
-    {"sequence", [](const Value& value, const Arguments&) { return is_sequence(value); }},
-    {"string", [](const Value& value, const Arguments&) { return value && value->is_string(); }},
-    {"true", [](const Value& value, const Arguments&) { return value && *value == true; }},
-    {"undefined", [](const Value& value, const Arguments&) { return !value; }},
+    {"boolean", [](In value, With) { return value && value->is_boolean(); }},
+    {"defined", [](In value, With) { return value.has_value(); }},
+    {"eq", [](In value, With given) { return compares("==", value, given); }},
+    {"equalto", [](In value, With given) { return compares("==", value, given); }},
+    {"even", [](In value, With) { return !is_odd(value); }},
+    {"false", [](In value, With) { return value && *value == false; }},
+    {"float", [](In value, With) { return value && value->is_number_float(); }},
+    {"ge", [](In value, With given) { return compares(">=", value, given); }},
+    {"gt", [](In value, With given) { return compares(">", value, given); }},
+    {"in", [](In value, With given) { return compares("in", value, given); }},
+    {"integer", [](In value, With) { return value && value->is_number_integer(); }},
+    {"iterable", [](In value, With) { return is_sequence(value); }},
+    {"le", [](In value, With given) { return compares("<=", value, given); }},
+    {"lt", [](In value, With given) { return compares("<", value, given); }},
+    {"mapping", [](In value, With) { return value && value->is_object(); }},
+    {"ne", [](In value, With given) { return compares("!=", value, given); }},
+    {"none", [](In value, With) { return value && value->is_null(); }},
+    {"number", [](In value, With) { return value && (value->is_number() || value->is_boolean()); }},
+    {"odd", [](In value, With) { return is_odd(value); }},
+    {"sequence", [](In value, With) { return is_sequence(value); }},
+    {"string", [](In value, With) { return value && value->is_string(); }},
+    {"true", [](In value, With) { return value && *value == true; }},
+    {"undefined", [](In value, With) { return !value; }},
 });
 
-using Method = Value (*)(const Json&, const Arguments&);
+using Method = Value (*)(const Json&, With);
 constexpr auto kMappingMethods = std::to_array<Named<Method>>({
     {"get",
-     [](const Json& mapping, const Arguments& arguments) -> Value {
-       const Value found = item_of(mapping, argument(arguments, 0, ""));
-       const Value otherwise = argument(arguments, 1, "");
+     [](const Json& mapping, With given) -> Value {
+       const Value found = item_of(mapping, argument(given, 0, ""));
+       const Value otherwise = argument(given, 1, "");
        return found ? found : otherwise ? otherwise : Json();
      }},
-    {"items", [](const Json& mapping, const Arguments&) -> Value { return pairs(mapping); }},
-    {"keys", [](const Json& mapping, const Arguments&) -> Value { return Json(items_of(mapping)); }},
+    {"items", [](const Json& mapping, With) -> Value { return pairs(mapping); }},
+    {"keys", [](const Json& mapping, With) -> Value { return Json(items_of(mapping)); }},
     {"values",
-     [](const Json& mapping, const Arguments&) -> Value {
+     [](const Json& mapping, With) -> Value {
        Json values = Json::array();
        for (const Json& value : mapping) values.push_back(value);
        return values;
@@ -355,32 +350,30 @@ Value formatted(const std::string& text, const Arguments& arguments) {
 }
 
 constexpr auto kTextMethods = std::to_array<Named<Method>>({
-    {"capitalize", [](const Json& text, const Arguments&) { return capitalized(text); }},
+    {"capitalize", [](const Json& text, With) { return capitalized(text); }},
     {"endswith",
-     [](const Json& text, const Arguments& arguments) -> Value {
-       return text.get_ref<const std::string&>().ends_with(string_of(argument(arguments, 0, ""), "no text ends with"));
+     [](const Json& text, With given) -> Value {
+       return text.get_ref<const std::string&>().ends_with(string_of(argument(given, 0, ""), "no text ends with"));
      }},
-    {"format",
-     [](const Json& text, const Arguments& given) { return formatted(text.get_ref<const std::string&>(), given); }},
-    {"lower", [](const Json& text, const Arguments&) -> Value { return lower(text); }},
-    {"lstrip", [](const Json& text, const Arguments& given) { return stripped(text, given, true, false); }},
+    {"format", [](const Json& text, With given) { return formatted(text.get_ref<const std::string&>(), given); }},
+    {"lower", [](const Json& text, With) -> Value { return lower(text); }},
+    {"lstrip", [](const Json& text, With given) { return stripped(text, given, true, false); }},
     {"replace",
-     [](const Json& text, const Arguments& arguments) -> Value {
-       return replaced(text.get_ref<const std::string&>(), string_of(argument(arguments, 0, ""), "cannot replace"),
-                       string_of(argument(arguments, 1, ""), "cannot replace by"));
+     [](const Json& text, With given) -> Value {
+       return replaced(text.get_ref<const std::string&>(), string_of(argument(given, 0, ""), "cannot replace"),
+                       string_of(argument(given, 1, ""), "cannot replace by"));
      }},
-    {"rstrip", [](const Json& text, const Arguments& given) { return stripped(text, given, false, true); }},
+    {"rstrip", [](const Json& text, With given) { return stripped(text, given, false, true); }},
     {"split",
-     [](const Json& text, const Arguments& arguments) -> Value {
-       return split(text.get_ref<const std::string&>(), argument(arguments, 0, "sep"));
+     [](const Json& text, With given) -> Value {
+       return split(text.get_ref<const std::string&>(), argument(given, 0, "sep"));
      }},
     {"startswith",
-     [](const Json& text, const Arguments& arguments) -> Value {
-       return text.get_ref<const std::string&>().starts_with(
-           string_of(argument(arguments, 0, ""), "no text begins with"));
+     [](const Json& text, With given) -> Value {
+       return text.get_ref<const std::string&>().starts_with(string_of(argument(given, 0, ""), "no text begins with"));
      }},
-    {"strip", [](const Json& text, const Arguments& given) { return stripped(text, given, true, true); }},
-    {"upper", [](const Json& text, const Arguments&) -> Value { return mapped(text_of(text), std::toupper); }},
+    {"strip", [](const Json& text, With given) { return stripped(text, given, true, true); }},
+    {"upper", [](const Json& text, With) -> Value { return mapped(text_of(text), std::toupper); }},
 });
 
 }  // namespace

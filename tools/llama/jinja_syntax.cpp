@@ -1,4 +1,4 @@
-#include "jinja_syntax.h"
+#include "jinja.h"
 
 #include <algorithm>
 #include <charconv>
@@ -102,7 +102,6 @@ class Lexer {
   const std::string& source_;
 };
 
-/// A tag, or the text before the next one.
 struct Piece {
   enum class Kind { kText, kPrint, kStatement };
   Kind kind = Kind::kText;
@@ -206,7 +205,6 @@ class Cutter {
   std::vector<Piece> pieces_;
 };
 
-/// The expressions of a tag.
 class ExpressionParser {
  public:
   ExpressionParser(const Piece& piece, const std::string& source)
@@ -254,22 +252,28 @@ class ExpressionParser {
 
   /// Without the conditional, as what a loop goes through.
   Expression disjunction() {
-    const Depth depth(*this);
-    return chain({"or"}, [this] { return chain({"and"}, [this] { return negation(); }); });
+    return nested([this] { return chain({"or"}, [this] { return chain({"and"}, [this] { return negation(); }); }); });
+  }
+  /// What `read` reads, separated by commas, until the closing sign.
+  template <class Read>
+  void items_until(std::string_view close, Read read) {
+    while (!is(close)) {
+      read();
+      if (!accept(",")) break;
+    }
+    expect(close);
   }
 
  private:
   using Kind = Expression::Kind;
 
-  struct Depth {
-    explicit Depth(ExpressionParser& of) : parser(of) {
-      if (++of.depth_ > kMaxDepth) fail(of.source_, of.line(), "an expression is nested too deeply");
-    }
-    Depth(const Depth&) = delete;
-    Depth& operator=(const Depth&) = delete;
-    ~Depth() { --parser.depth_; }
-    ExpressionParser& parser;
-  };
+  /// A deeper expression, read by `read`.
+  template <class Read>
+  Expression nested(Read read) {
+    const Nesting inner(depth_);
+    if (depth_ > kMaxDepth) fail(source_, line(), "an expression is nested too deeply");
+    return read();
+  }
 
   Expression make(Kind kind, std::vector<Expression> operands, std::string text = {}) const {
     return {.kind = kind, .line = line(), .text = std::move(text), .operands = std::move(operands)};
@@ -290,9 +294,7 @@ class ExpressionParser {
   }
 
   Expression negation() {
-    const Depth depth(*this);
-    if (accept("not")) return make(Kind::kNot, {negation()});
-    return comparison();
+    return nested([this] { return accept("not") ? make(Kind::kNot, {negation()}) : comparison(); });
   }
 
   Expression comparison() {
@@ -314,7 +316,10 @@ class ExpressionParser {
   }
 
   Expression unary() {
-    const Depth depth(*this);
+    return nested([this] { return signed_value(); });
+  }
+
+  Expression signed_value() {
     if (accept("-")) return make(Kind::kNegative, {unary()});
     if (accept("+")) return unary();
     Expression value = primary();
@@ -324,7 +329,6 @@ class ExpressionParser {
     fail(source_, line(), "an expression is too long");
   }
 
-  /// What may follow a value.
   bool extend(Expression& value) {
     if (accept(".")) {
       value = make(Kind::kAttribute, {std::move(value)}, name());
@@ -364,24 +368,17 @@ class ExpressionParser {
   void arguments(Expression& call) {
     expect("(");
     call.names.emplace_back();  // of the first operand
-    while (!is(")")) {
+    items_until(")", [&] {
       const bool named = peek().kind == Token::Kind::kName && tokens_[at_ + 1].text == "=" &&
                          tokens_[at_ + 1].kind == Token::Kind::kSign;
       call.names.push_back(named ? name() : std::string());
       if (named) expect("=");
       call.operands.push_back(conditional());
-      if (!accept(",")) break;
-    }
-    expect(")");
+    });
   }
 
-  std::vector<Expression> list(std::string_view close) {
-    std::vector<Expression> items;
-    while (!is(close)) {
-      items.push_back(conditional());
-      if (!accept(",")) break;
-    }
-    expect(close);
+  std::vector<Expression> list(std::string_view close, std::vector<Expression> items = {}) {
+    items_until(close, [&] { items.push_back(conditional()); });
     return items;
   }
 
@@ -389,19 +386,13 @@ class ExpressionParser {
     const Token token = peek();
     if (token.kind == Token::Kind::kEnd) refuse("expected a value");
     ++at_;
-    switch (token.kind) {
-      case Token::Kind::kString: {
-        std::string text = token.text;
-        while (peek().kind == Token::Kind::kString) text += tokens_[at_++].text;
-        return literal(text);
-      }
-      case Token::Kind::kNumber:
-        return number(token.text);
-      case Token::Kind::kName:
-        return named(token.text);
-      default:
-        break;
+    if (token.kind == Token::Kind::kString) {
+      std::string text = token.text;
+      while (peek().kind == Token::Kind::kString) text += tokens_[at_++].text;
+      return literal(text);
     }
+    if (token.kind == Token::Kind::kNumber) return number(token.text);
+    if (token.kind == Token::Kind::kName) return named(token.text);
     if (token.text == "[") return make(Kind::kList, list("]"));
     if (token.text == "{") return dict();
     if (token.text != "(") {
@@ -409,12 +400,7 @@ class ExpressionParser {
       refuse("expected a value");
     }
     Expression inside = conditional();
-    if (is(",")) {
-      accept(",");
-      std::vector<Expression> items = list(")");
-      items.insert(items.begin(), std::move(inside));
-      return make(Kind::kList, std::move(items));
-    }
+    if (accept(",")) return make(Kind::kList, list(")", {std::move(inside)}));
     expect(")");
     return inside;
   }
@@ -437,13 +423,11 @@ class ExpressionParser {
 
   Expression dict() {
     Expression result = make(Kind::kDict, {});
-    while (!is("}")) {
+    items_until("}", [&] {
       result.operands.push_back(conditional());
       expect(":");
       result.operands.push_back(conditional());
-      if (!accept(",")) break;
-    }
-    expect("}");
+    });
     return result;
   }
 
@@ -455,7 +439,6 @@ class ExpressionParser {
   const std::string& source_;
 };
 
-/// The statements of a template.
 class Parser {
  public:
   Parser(std::string_view text, const std::string& source) : pieces_(Cutter(text, source).pieces()), source_(source) {}
@@ -491,6 +474,13 @@ class Parser {
     return statements;
   }
 
+  /// The statements of a block, behind its tag.
+  std::vector<Statement> block(const ExpressionParser& tag, std::initializer_list<std::string_view> words) {
+    tag.end();
+    ++at_;
+    return until(words);
+  }
+
   Statement statement(const std::string& word) {
     const Piece& piece = pieces_[at_];
     Statement result{.line = piece.line};
@@ -516,10 +506,8 @@ class Parser {
       return result;
     }
     if (word == "generation") {  // marks answers for training
-      parser.end();
-      ++at_;
       result.kind = Kind::kBlock;
-      result.body = until({"endgeneration"});
+      result.body = block(parser, {"endgeneration"});
       return result;
     }
     fail(source_, piece.line,
@@ -535,10 +523,8 @@ class Parser {
       result.expression = parser.whole();
       return result;
     }
-    parser.end();
-    ++at_;
     result.kind = Kind::kSetBlock;
-    result.body = until({"endset"});
+    result.body = block(parser, {"endset"});
     return result;
   }
 
@@ -568,10 +554,8 @@ class Parser {
     parser.expect("in");
     result.expression = parser.disjunction();
     if (parser.accept("if")) result.condition.push_back(parser.disjunction());
-    parser.end();
-    ++at_;
     ++loops_;
-    result.body = until({"else", "endfor"});
+    result.body = block(parser, {"else", "endfor"});
     --loops_;
     if (keyword() == "else") {
       ++at_;
@@ -584,20 +568,16 @@ class Parser {
     result.kind = Kind::kMacro;
     result.names.push_back(parser.name());
     parser.expect("(");
-    while (!parser.is(")")) {
+    parser.items_until(")", [&] {
       result.names.push_back(parser.name());
       if (parser.accept("=")) {
         result.expression.operands.push_back(parser.conditional());
       } else if (!result.expression.operands.empty()) {
         parser.refuse("expected a default, as of the parameter before");
       }
-      if (!parser.accept(",")) break;
-    }
-    parser.expect(")");
-    parser.end();
-    ++at_;
+    });
     const int32_t loops = std::exchange(loops_, 0);
-    result.body = until({"endmacro"});
+    result.body = block(parser, {"endmacro"});
     loops_ = loops;
     return result;
   }

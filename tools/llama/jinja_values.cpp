@@ -1,6 +1,5 @@
 #include "jinja_values.h"
 
-#include <algorithm>
 #include <cctype>
 #include <cmath>
 

@@ -2,11 +2,8 @@
 
 #include <algorithm>
 #include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
 
-#include "jinja_syntax.h"
+#include "jinja.h"
 
 namespace llama::jinja {
 
@@ -33,7 +30,6 @@ struct Argument {
   Value value;
 };
 
-/// For messages: "a text".
 std::string type_name(const Value& value);
 /// Throws Error: "<what> <type of the value>".
 [[noreturn]] void refuse(const std::string& what, const Value& value);
@@ -44,7 +40,6 @@ int64_t integer_of(const Value& value, const std::string& what);
 /// Text that a template makes of other text cannot become arbitrarily long.
 void append(std::string& text, std::string_view more);
 std::string replaced(const std::string& text, const std::string& from, const std::string& to);
-
 bool is_equal(const Value& left, const Value& right);
 bool is_in(const Value& item, const Value& container);
 /// What Python takes for true.

@@ -105,10 +105,6 @@ std::string JsonObject::string(const char* key) const {
   return value.get<std::string>();
 }
 
-std::string JsonObject::string(const char* key, std::string fallback) const {
-  return has(key) ? string(key) : std::move(fallback);
-}
-
 bool JsonObject::boolean(const char* key, bool fallback) const {
   const nlohmann::json* value = find(key);
   if (value == nullptr) return fallback;
@@ -124,10 +120,6 @@ int64_t JsonObject::integer(const char* key, int64_t low, int64_t high) const {
   return *value;
 }
 
-int64_t JsonObject::integer(const char* key, int64_t low, int64_t high, int64_t fallback) const {
-  return has(key) ? integer(key, low, high) : fallback;
-}
-
 double JsonObject::number(const char* key, double low, double high) const {
   const nlohmann::json& value = at(key);
   const double number = value.is_number() ? value.get<double>() : std::nan("");
@@ -135,10 +127,6 @@ double JsonObject::number(const char* key, double low, double high) const {
     refuse(key, "expected a number from " + nlohmann::json(low).dump() + " to " + nlohmann::json(high).dump());
   }
   return number;
-}
-
-double JsonObject::number(const char* key, double low, double high, double fallback) const {
-  return has(key) ? number(key, low, high) : fallback;
 }
 
 void JsonObject::refuse(const char* key, const std::string& expected) const {

@@ -32,13 +32,17 @@ class JsonObject {
   const nlohmann::json& at(const char* key) const;
   JsonObject object(const char* key) const;
   std::string string(const char* key) const;
-  std::string string(const char* key, std::string fallback) const;
+  std::string string(const char* key, const std::string& fallback) const { return has(key) ? string(key) : fallback; }
   bool boolean(const char* key, bool fallback) const;
   int64_t integer(const char* key, int64_t low, int64_t high) const;
-  int64_t integer(const char* key, int64_t low, int64_t high, int64_t fallback) const;
+  int64_t integer(const char* key, int64_t low, int64_t high, int64_t fallback) const {
+    return has(key) ? integer(key, low, high) : fallback;
+  }
   /// A finite number in [low, high].
   double number(const char* key, double low, double high) const;
-  double number(const char* key, double low, double high, double fallback) const;
+  double number(const char* key, double low, double high, double fallback) const {
+    return has(key) ? number(key, low, high) : fallback;
+  }
 
   const nlohmann::json& json() const { return *value_; }
   const std::string& place() const { return place_; }

@@ -54,22 +54,13 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
   if (size == 0) return;
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (address == MAP_FAILED) fail(path, std::string("cannot map: ") + std::strerror(errno));
-  bytes_ = {static_cast<const std::byte*>(address), size};
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(bytes_, other.bytes_);
-  return *this;
+  bytes_ = {static_cast<const std::byte*>(address), Unmap{size}};
 }
 
 void MappedFile::forget() const {
-  if (!bytes_.empty()) ::madvise(const_cast<std::byte*>(bytes_.data()), bytes_.size(), MADV_DONTNEED);
+  if (bytes_) ::madvise(const_cast<std::byte*>(bytes_.get()), bytes().size(), MADV_DONTNEED);
 }
 
-MappedFile::~MappedFile() {
-  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
-}
+void MappedFile::Unmap::operator()(const std::byte* bytes) const { ::munmap(const_cast<std::byte*>(bytes), size); }
 
 }  // namespace llama

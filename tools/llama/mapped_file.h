@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <memory>
 #include <span>
 
 namespace llama {
@@ -13,19 +14,19 @@ bool is_present(const std::filesystem::path& path);
 class MappedFile {
  public:
   explicit MappedFile(const std::filesystem::path& path);
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-  ~MappedFile();
 
   /// Empty for an empty file.
-  std::span<const std::byte> bytes() const { return bytes_; }
+  std::span<const std::byte> bytes() const { return {bytes_.get(), bytes_ ? bytes_.get_deleter().size : 0}; }
   /// Count no bytes read so far as memory of this process; they are mapped anew where they are read again.
   void forget() const;
 
  private:
-  std::span<const std::byte> bytes_;
+  struct Unmap {
+    size_t size;
+    void operator()(const std::byte* bytes) const;
+  };
+
+  std::unique_ptr<const std::byte, Unmap> bytes_;
 };
 
 }  // namespace llama

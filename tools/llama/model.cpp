@@ -1,9 +1,7 @@
 #include "model.h"
 
 #include <array>
-#include <string>
 
-#include "checkpoint.h"
 #include "cpu_device.h"
 #include "error.h"
 
@@ -40,11 +38,7 @@ std::span<float> rows_of(const Array& buffer, int32_t n, int64_t width) {
 
 kvq_cache_options cache_options(const Model& model) {
   const ModelConfig& config = model.config();
-  auto options = kvq::initialised<kvq_cache_options>();
-  options.n_layers = config.n_layers;
-  options.q_heads = config.q_heads;
-  options.kv_heads = config.kv_heads;
-  options.head_dim = config.head_dim;
+  kvq_cache_options options = cache_options(config.n_layers, config.q_heads, config.kv_heads, config.head_dim);
   options.rope = KVQ_ROPE_HALF;
   options.inv_freq = config.inv_freq.data();
   options.model_id = model.weights().fingerprint;
@@ -104,12 +98,6 @@ void Session::clear() {
   sequence_ = kvq::Sequence(*cache_);
   length_ = 0;
 }
-
-void Session::observe(Observer observer) { observer_ = std::move(observer); }
-
-void Session::observe_inputs(InputObserver observer) { input_observer_ = std::move(observer); }
-
-void Session::observe_hidden(HiddenObserver observer) { hidden_observer_ = std::move(observer); }
 
 void Session::observe_input(int32_t layer, LinearInput which, std::span<const float> x) {
   if (input_observer_) input_observer_(layer, which, x);

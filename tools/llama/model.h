@@ -1,19 +1,42 @@
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
-#include <functional>
-#include <memory>
+#include <algorithm>
+#include <cmath>
 #include <optional>
-#include <span>
 
-#include "cache_format.h"
 #include "config.h"
 #include "device.h"
+#include "kvq.hpp"
 #include "threads.h"
 #include "weights.h"
 
 namespace llama {
+
+/// How a cache stores pages. All may be null, and are only needed while a cache is made.
+struct CacheFormat {
+  CacheFormat(const kvq_policy* of_pages = nullptr, const kvq_codebook* of_codes = nullptr,
+              const kvq_router* that_chooses = nullptr, const kvq_centres* around = nullptr)
+      : policy(of_pages), codebook(of_codes), router(that_chooses), centres(around) {}
+
+  const kvq_policy* policy;
+  const kvq_codebook* codebook;
+  const kvq_router* router;
+  const kvq_centres* centres;
+  double kept_share = 0.0;  // of a prompt's tokens, when it is compressed; 0: as many as the policy says
+};
+
+/// Tokens that stay of each KV head, on average, where `share` of a prompt is kept: at least the window, which always
+/// stays.
+inline int32_t budget_of_share(double share, int32_t prompt, int32_t window) {
+  return std::max(static_cast<int32_t>(std::lround(share * prompt)), window);
+}
+
+inline kvq::Cache make_cache(kvq_context* context, kvq_cache_options options, const CacheFormat& format) {
+  options.codebook = format.codebook;
+  options.router = format.router;
+  options.centres = format.centres;
+  return kvq::Cache(context, options, format.policy);
+}
 
 /// A text, token by token.
 using Tokens = std::span<const int32_t>;
@@ -57,6 +80,15 @@ class Model {
 /// \param format   Only needed during the call.
 kvq::Cache make_model_cache(Model& model, const kvq::Context& context, const CacheFormat& format);
 
+/// What a cache of so many layers like this is made with.
+inline kvq_cache_options cache_options(int32_t n_layers, int32_t q_heads, int32_t kv_heads, int32_t head_dim) {
+  auto options = kvq::initialised<kvq_cache_options>();
+  options.n_layers = n_layers;
+  options.q_heads = q_heads;
+  options.kv_heads = kv_heads;
+  options.head_dim = head_dim;
+  return options;
+}
 /// What a cache of the model's shape is made with. Refers to the model's config.
 kvq_cache_options cache_options(const Model& model);
 
@@ -97,15 +129,13 @@ class Session {
   /// Sees every layer of every forward() once its attention is computed.
   using Observer = std::function<void(int32_t layer, const ObservedAttention& attention)>;
   /// From now on; an empty one ends it. What it sees lies in the memory of the model's device.
-  void observe(Observer observer);
+  void observe(Observer observer) { observer_ = std::move(observer); }
   /// Sees the inputs `x`, `[tokens, in]`, of every linear layer of every forward(), but the last one's.
   using InputObserver = std::function<void(int32_t layer, LinearInput which, std::span<const float> x)>;
-  /// As observe().
-  void observe_inputs(InputObserver observer);
+  void observe_inputs(InputObserver observer) { input_observer_ = std::move(observer); }
   /// Sees what each layer of every forward() reads, `[tokens, hidden]`.
   using HiddenObserver = std::function<void(int32_t layer, std::span<const float> x)>;
-  /// As observe().
-  void observe_hidden(HiddenObserver observer);
+  void observe_hidden(HiddenObserver observer) { hidden_observer_ = std::move(observer); }
 
   /// Append `n` tokens to one layer and attend with their queries, as forward() does with its own: to see what a cache
   /// makes of given numbers. Shapes as in ObservedAttention, in the device's memory; length() counts no such tokens.
@@ -117,7 +147,6 @@ class Session {
  private:
   Session(Model& model, std::shared_ptr<const kvq::Cache> cache, double kept_share, kvq::Sequence sequence,
           int32_t length);
-
   void embed(Tokens tokens);
   std::span<const float> run_layers(int32_t first_layer, int32_t n, int32_t first_logits);
   void attention_block(const LayerWeights& layer, int32_t index, int32_t n);

@@ -15,7 +15,6 @@ namespace {
 
 constexpr const char* kMetadata = "__metadata__";
 
-/// What a header says.
 struct Target {
   struct Shape : std::vector<int64_t> {
     bool append(int64_t size) {
@@ -130,8 +129,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
 
 const TensorView* SafetensorsFile::find(std::string_view name) const {
   const std::vector<TensorView>& all = tensors();
-  const auto found = std::lower_bound(all.begin(), all.end(), name,
-                                      [](const TensorView& tensor, std::string_view key) { return tensor.name < key; });
+  const auto found = std::ranges::lower_bound(all, name, {}, &TensorView::name);
   return found != all.end() && found->name == name ? &*found : nullptr;
 }
 

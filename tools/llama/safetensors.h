@@ -1,11 +1,8 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,7 +12,6 @@
 
 namespace llama {
 
-/// Bits of an element of a dtype of the format.
 int64_t dtype_bits(std::string_view dtype);
 
 /// One tensor inside a mapped file: row-major, little-endian, of any alignment.
@@ -51,13 +47,9 @@ void write_safetensors(const SafetensorsContent& content, const std::function<vo
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
-
-  /// nullptr if there is no such tensor.
   const TensorView* find(std::string_view name) const;
-  /// In ascending order of name.
   const std::vector<TensorView>& tensors() const { return content_.tensors; }
   const std::map<std::string, std::string>& metadata() const { return content_.metadata; }
-  /// The whole file.
   std::span<const std::byte> bytes() const { return file_.bytes(); }
   /// As MappedFile::forget().
   void forget() const { file_.forget(); }

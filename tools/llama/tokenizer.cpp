@@ -2,13 +2,10 @@
 
 #include <nlohmann/json.hpp>
 #include <unordered_map>
-#include <utility>
 
 #include "error.h"
 #include "json_document.h"
-#include "pretokenizer.h"
-#include "tokenizer_bpe.h"
-#include "tokenizer_text.h"
+#include "tokenizer_parts.h"
 
 namespace llama {
 
@@ -172,7 +169,6 @@ std::string Tokenizer::decode(std::span<const int32_t> ids) const {
 }
 
 std::string Tokenizer::decode_piece(int32_t id) const { return parts_->piece(id); }
-
 int Tokenizer::vocab_size() const { return static_cast<int>(parts_->pieces.size()); }
 
 std::optional<int32_t> Tokenizer::token_id(std::string_view token) const {

@@ -1,14 +1,11 @@
-#include "tokenizer_bpe.h"
+#include "tokenizer_parts.h"
 
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <queue>
-#include <utility>
 
 #include "error.h"
-#include "tokenizer_text.h"
 #include "unicode.h"
 
 namespace llama {

@@ -2,6 +2,7 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <memory>
@@ -31,17 +32,10 @@ Character first_character(std::string_view text) {
 }
 
 utf8proc_option_t options_of(NormalForm form) {
-  switch (form) {
-    case NormalForm::kNfd:
-      return static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE);
-    case NormalForm::kNfkc:
-      return static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT);
-    case NormalForm::kNfkd:
-      return static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT);
-    case NormalForm::kNfc:
-      break;
-  }
-  return static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+  const bool composes = form == NormalForm::kNfc || form == NormalForm::kNfkc;
+  const bool compatible = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
+  return static_cast<utf8proc_option_t>(UTF8PROC_STABLE | (composes ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
+                                        (compatible ? UTF8PROC_COMPAT : 0));
 }
 
 void append_normalized(std::string& out, std::string_view text, NormalForm form) {
@@ -54,10 +48,7 @@ void append_normalized(std::string& out, std::string_view text, NormalForm form)
 }
 
 bool is_ascii(std::string_view text) {
-  for (char c : text) {
-    if ((c & 0x80) != 0) return false;
-  }
-  return true;
+  return std::ranges::none_of(text, [](char c) { return (c & 0x80) != 0; });
 }
 
 /// Printable Latin-1 characters stand for themselves; the other bytes take the code points from 256 on.

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <span>
 
-#include "array.h"
 #include "kvq.h"
 
 namespace llama {

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "llama/array.h"
+#include "llama/device.h"
 
 namespace llama::cuda {
 

@@ -9,7 +9,7 @@
 #include <memory>
 #include <type_traits>
 
-#include "llama/array.h"
+#include "llama/device.h"
 #include "memory.h"
 
 namespace llama::cuda {

@@ -100,7 +100,6 @@ void BitAllocator::add_matrices() {
   }
 }
 
-/// All groupings of matrices that share their inputs.
 void BitAllocator::add_fused(const std::vector<int32_t>& matrices) {
   std::vector<double> bytes;
   std::vector<double> loss;

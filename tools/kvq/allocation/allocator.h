@@ -1,12 +1,6 @@
 #pragma once
 
-#include <cstdint>
 #include <limits>
-#include <optional>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "allocation/measurements.h"
 #include "kvq.hpp"

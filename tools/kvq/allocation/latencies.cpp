@@ -5,8 +5,7 @@
 
 #include "allocation/memory.h"
 #include "allocation/probe.h"
-#include "bench/cache_timing.h"
-#include "bench/linear_timing.h"
+#include "bench/timed_calls.h"
 #include "bench/timing.h"
 #include "llama/error.h"
 #include "terminal/progress.h"
@@ -33,7 +32,6 @@ double median_of_runs(const std::function<double()>& run) {
   return median(std::move(times));
 }
 
-/// Matrices that are multiplied in one call.
 struct SharedMatrices {
   std::vector<int64_t> outs;
   int64_t in;
@@ -148,7 +146,6 @@ void measure_cache(Measurements& known, Latencies& times, Engine& engine, TimedD
   }
 }
 
-/// Microseconds of a step of decoding with a short plain cache.
 double time_step(Engine& engine, int32_t batch) {
   llama::Session session(engine.model, engine.context, {});
   session.forward(std::vector<int32_t>(kShortCache), false);

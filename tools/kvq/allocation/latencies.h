@@ -1,7 +1,5 @@
 #pragma once
 
-#include <string>
-
 #include "allocation/allocator.h"
 #include "options/model_options.h"
 

@@ -1,12 +1,9 @@
 #include "allocation/measurements.h"
 
 #include <limits>
-#include <nlohmann/json.hpp>
-#include <span>
 
 #include "kvq.h"
 #include "llama/error.h"
-#include "llama/json_document.h"
 #include "terminal/files.h"
 #include "terminal/output.h"
 
@@ -47,7 +44,6 @@ Measurements::Measurements(std::filesystem::path file, uint64_t of_model, const 
   read(object);
 }
 
-/// An Error unless the file is one of ours, and of this model and text.
 void Measurements::check(const llama::JsonObject& file) const {
   const auto require = [&file](const char* key, const std::string& wanted) {
     if (file.string(key) != wanted) file.refuse(key, "not \"" + wanted + "\"; choose another --measurements");
@@ -99,26 +95,13 @@ void Measurements::save() const {
   for (const auto& [name, machine] : machines) {
     file["machines"][name] = {{"linear", machine.linear}, {"cache", machine.cache}, {"others", machine.others}};
   }
-  const std::string written = file.dump(1) + "\n";
-  write_file(path, std::as_bytes(std::span(written)));
-}
-
-std::string cache_key(int32_t layer, Side side) {
-  return std::to_string(layer) + (side == Side::kKeys ? ".keys" : ".values");
+  write_file(path, file.dump(1) + "\n");
 }
 
 std::string linear_key(const std::string& scheme, const std::vector<int64_t>& outs, int64_t in, int32_t batch) {
   std::string rows;
   for (const int64_t out : outs) rows += (rows.empty() ? "" : "+") + std::to_string(out);
   return scheme + " " + rows + "x" + std::to_string(in) + " batch " + std::to_string(batch);
-}
-
-std::string cache_time_key(const std::string& formats, int32_t length, int32_t batch) {
-  return formats + " " + std::to_string(length) + " tokens batch " + std::to_string(batch);
-}
-
-std::string others_key(bool weights_planned, int32_t batch) {
-  return std::string(weights_planned ? "" : "and linear layers ") + "batch " + std::to_string(batch);
 }
 
 }  // namespace cli

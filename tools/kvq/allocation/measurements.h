@@ -1,16 +1,12 @@
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
 #include <map>
-#include <string>
 #include <vector>
 
 #include "llama/json_document.h"
 
 namespace cli {
 
-/// Which half of a layer's cache.
 enum class Side { kKeys, kValues };
 
 /// What a linear layer loses when its weights are off.
@@ -20,7 +16,6 @@ struct Sensitivity {
   std::vector<double> divergences;  // at the noise levels of the measurements
 };
 
-/// Microseconds on one machine.
 struct Latencies {
   std::map<std::string, double> linear;  // by linear_key()
   std::map<std::string, double> cache;   // of appending to a layer and attending, by cache_time_key()
@@ -31,8 +26,6 @@ struct Latencies {
 struct Measurements {
   /// Reads the file if there is one. An Error if it is of another model, or of other tokens than `text` says.
   Measurements(std::filesystem::path path, uint64_t model, const std::string& text);
-
-  /// Writes the file.
   void save() const;
 
   std::filesystem::path path;
@@ -50,11 +43,17 @@ struct Measurements {
   void read(const llama::JsonObject& file);
 };
 
-std::string cache_key(int32_t layer, Side side);
-/// Key of matrices `[out, in]` of one scheme that read the same inputs.
+inline std::string cache_key(int32_t layer, Side side) {
+  return std::to_string(layer) + (side == Side::kKeys ? ".keys" : ".values");
+}
+/// Of matrices `[out, in]` that read the same inputs.
 std::string linear_key(const std::string& scheme, const std::vector<int64_t>& outs, int64_t in, int32_t batch);
-std::string cache_time_key(const std::string& formats, int32_t length, int32_t batch);
+inline std::string cache_time_key(const std::string& formats, int32_t length, int32_t batch) {
+  return formats + " " + std::to_string(length) + " tokens batch " + std::to_string(batch);
+}
 /// Beside caches and, if they are planned, linear layers.
-std::string others_key(bool weights_planned, int32_t batch);
+inline std::string others_key(bool weights_planned, int32_t batch) {
+  return std::string(weights_planned ? "" : "and linear layers ") + "batch " + std::to_string(batch);
+}
 
 }  // namespace cli

@@ -1,23 +1,17 @@
 #include "allocation/memory.h"
 
 #include "kvq.h"
+#include "llama/model.h"
 #include "terminal/output.h"
 
 namespace cli {
 namespace {
 
-kvq_cache_options cache_options(const llama::ModelConfig& config, int32_t n_layers) {
-  auto options = kvq::initialised<kvq_cache_options>();
-  options.n_layers = n_layers;
-  options.q_heads = config.q_heads;
-  options.kv_heads = config.kv_heads;
-  options.head_dim = config.head_dim;
-  return options;
-}
-
 kvq_usage usage_of_layers(kvq_context* context, const CacheShape& shape, const std::string& policy, int32_t n_layers) {
   const auto loaded = kvq::Policy::load(context, policy);
-  const kvq::Cache cache(context, cache_options(shape.config, n_layers), loaded);
+  const llama::ModelConfig& config = shape.config;
+  const auto options = llama::cache_options(n_layers, config.q_heads, config.kv_heads, config.head_dim);
+  const kvq::Cache cache(context, options, loaded);
   return cache.predict_usage(shape.sequences, shape.tokens, shape.queries);
 }
 

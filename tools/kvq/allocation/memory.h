@@ -1,14 +1,10 @@
 #pragma once
 
-#include <cstdint>
-#include <string>
-
 #include "kvq.hpp"
 #include "llama/config.h"
 
 namespace cli {
 
-/// How much is in the caches of a model, and how much attends to it at once.
 struct CacheShape {
   const llama::ModelConfig& config;
   int32_t tokens;  // of a sequence
@@ -21,14 +17,10 @@ kvq_usage cache_usage(kvq_context* context, const CacheShape& shape, const std::
 
 /// What one layer more adds to the bytes of keys and values, if pages have these formats.
 double layer_bytes(kvq_context* context, const CacheShape& shape, const std::string& keys, const std::string& values);
-
-/// Bytes of a packed matrix, its bias included.
 uint64_t packed_bytes(const std::string& scheme, const llama::LinearLayer& layer);
 
 /// Bytes of what is never packed: embeddings, an output projection of its own, norms.
 uint64_t other_tensor_bytes(const llama::ModelConfig& config, int32_t bytes_of_number = 2);
-
-/// Bytes of all linear layers in one scheme.
 uint64_t packed_bytes(const std::string& scheme, const llama::ModelConfig& config);
 
 /// How many tokens each of some sequences can hold within `bytes`, if pages have one format: a multiple of a page's

@@ -1,12 +1,7 @@
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "llama/cache_format.h"
+#include "allocation/allocator.h"
+#include "allocation/measurements.h"
 #include "llama/model.h"
 #include "options/model_options.h"
 #include "terminal/progress.h"
@@ -24,10 +19,7 @@ class Probe {
   /// Mean D(unchanged || as the model is now) in nats, with caches of `format`, if nothing before `first_layer` has
   /// changed. `progress` advances by a step for each layer from there on and window.
   double divergence(const llama::CacheFormat& format, int32_t first_layer, Progress& progress) const;
-
-  /// Tokens of each window.
   std::vector<std::vector<int32_t>> windows() const;
-  /// Steps of a run from a layer on.
   int64_t steps(int32_t first_layer) const;
 
  private:
@@ -86,5 +78,20 @@ class ExchangedLayers {
   llama::Model& model_;
   Layers layers_;  // with the model's own weights, once exchanged
 };
+
+/// Formats that bit allocation chooses among for keys and values.
+inline const std::vector<double> kKeptShares = {0.5, 0.25, 0.125};  // of tokens that eviction may keep
+inline const std::vector<std::string> kFormatChoices = {"fp16", "int8", "int4+hadamard", "gs4", "gt3",
+                                                        "gs3",  "gt2",  "gs2",           "gt1", "gs1"};
+
+/// Those of `schemes` whose errors are not above the largest noise that was measured: beyond, what is lost grows faster
+/// than the error.
+std::vector<std::string> judged_schemes(const Measurements& known, std::vector<std::string> schemes);
+Probe make_probe(Engine& engine, const ProbeWindows& windows, int32_t chunk);
+
+/// Measure what plans of the request lose, as far as the file does not say it yet. Goes on where an interrupted run
+/// ended. \param chunk  tokens that the model reads at once. \returns  seconds that this took
+double measure_losses(Measurements& known, Engine& engine, const ProbeWindows& windows,
+                      const AllocationRequest& request, int32_t chunk);
 
 }  // namespace cli

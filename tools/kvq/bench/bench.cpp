@@ -1,22 +1,19 @@
 #include "bench/bench.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "llama/error.h"
-#include "options/command.h"
 #include "options/spec.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {
 
-void add_figures(Json& object, const std::string& prefix, const BenchRow& row) {
-  object[prefix + "microseconds"] = row.timing.median;
-  object[prefix + "min"] = row.timing.min;
-  object[prefix + "max"] = row.timing.max;
-  object[prefix + "bytes"] = row.bytes;
-  object[prefix + "gigabytes_per_second"] = row.gigabytes_per_second();
+Json figures_of(const BenchRow& row) {
+  return {{"microseconds", row.timing.median},
+          {"min", row.timing.min},
+          {"max", row.timing.max},
+          {"bytes", row.bytes},
+          {"gigabytes_per_second", row.gigabytes_per_second()}};
 }
 
 }  // namespace
@@ -35,9 +32,9 @@ Json BenchOptions::with_layer(Json parameters) const {
 }
 
 void add_layer_options(Command command, LayerShape& layer) {
-  command.add_option("--heads", layer.q_heads, "Query heads").range(1, 1 << 14).show_default();
-  command.add_option("--kv-heads", layer.kv_heads, "KV heads").range(1, 1 << 12).show_default();
-  command.add_option("--head-dim", layer.head_dim, "Channels of a head").range(8, 256).show_default();
+  command.add_number("--heads", layer.q_heads, 1, 1 << 14, "Query heads");
+  command.add_number("--kv-heads", layer.kv_heads, 1, 1 << 12, "KV heads");
+  command.add_number("--head-dim", layer.head_dim, 8, 256, "Channels of a head");
 }
 
 std::string DtypeOption::name(const ComputeOptions& compute) const {
@@ -58,7 +55,7 @@ void add_dtype_option(Command command, DtypeOption& dtype) {
 void add_bench_options(Command command, BenchOptions& options) {
   command
       .add_option("--kv", options.kv,
-                  std::string(kSpecHelp) +
+                  spec_help() +
                       ", commvq-1 or commvq-2, both optionally with ,head and "
                       ",attention=tables or rebuild, gain-shape formats with a number of centres (gs2-256), or "
                       "moqae or moqae-BITS, all trained on random numbers; may be repeated")
@@ -73,18 +70,27 @@ std::vector<Json> bench_rows_json(const std::vector<BenchRow>& rows, const Bench
   const BenchRow& fp16 = rows.front();
   std::vector<Json> objects;
   for (const BenchRow& row : std::span(rows).subspan(1)) {
-    Json object;
-    object[labels.name_field] = row.name;
-    add_figures(object, "", row);
+    Json object = {{labels.name_field, row.name}};
+    object.update(figures_of(row));
     object[labels.bits_field] = row.bits;
-    add_figures(object, "fp16_", fp16);
-    object["ratio"] = fp16.timing.median / row.timing.median;
-    object["read_bandwidth_gigabytes_per_second"] = machine.bandwidth;
+    add_baseline(object, figures_of(fp16), fp16.timing.median / row.timing.median, machine);
     object["bandwidth_fraction"] = row.gigabytes_per_second() / machine.bandwidth;
     object["repetitions"] = row.timing.repetitions;
     objects.push_back(std::move(object));
   }
   return objects;
+}
+
+void add_baseline(Json& object, const Json& fp16, double ratio, const BenchMachine& machine) {
+  for (const auto& [field, figure] : fp16.items()) object["fp16_" + field] = figure;
+  object["ratio"] = ratio;
+  object["read_bandwidth_gigabytes_per_second"] = machine.bandwidth;
+}
+
+std::vector<std::string> timing_cells(const Timing& timing, double scale, int digits) {
+  std::vector<std::string> cells;
+  for (const double each : {timing.median, timing.min, timing.max}) cells.push_back(number_text(scale * each, digits));
+  return cells;
 }
 
 std::string above_memory_speed_text(const std::vector<double>& fractions) {
@@ -100,25 +106,18 @@ std::string bench_rows_text(const std::vector<BenchRow>& rows, const BenchLabels
   std::vector<double> fractions;
   for (const BenchRow& row : rows) {
     fractions.push_back(row.gigabytes_per_second() / machine.bandwidth);
-    table.add_row({row.name, number_text(row.bits, 2), bytes_text(row.bytes), number_text(row.timing.median, 1),
-                   number_text(row.timing.min, 1), number_text(row.timing.max, 1),
-                   number_text(row.gigabytes_per_second(), 1), number_text(100.0 * fractions.back(), 0) + " %",
+    table.add_row({row.name, number_text(row.bits, 2), bytes_text(row.bytes)}, timing_cells(row.timing),
+                  {number_text(row.gigabytes_per_second(), 1), number_text(100.0 * fractions.back(), 0) + " %",
                    number_text(rows.front().timing.median / row.timing.median, 2)});
   }
-  return machine.name + ", " + machine.isa + ", " + std::to_string(rows.front().timing.repetitions) +
-         " repetitions in turn. Memory gives " + number_text(machine.bandwidth, 1) + " GB/s.\n\n" + table.text() +
+  return machine.text(rows.front().timing.repetitions, "repetitions") + machine.memory_text() + "\n" + table.text() +
          above_memory_speed_text(fractions);
 }
 
-void check_layer(const LayerShape& layer) {
-  if (layer.q_heads % layer.kv_heads == 0) return;
+std::unique_ptr<TimedDevice> make_bench_device(const LayerShape& layer, const ComputeOptions& compute) {
+  if (layer.q_heads % layer.kv_heads == 0) return make_timed_device(compute);
   throw UsageError("--heads " + std::to_string(layer.q_heads) + " is not a multiple of --kv-heads " +
                    std::to_string(layer.kv_heads));
-}
-
-std::unique_ptr<TimedDevice> make_bench_device(const BenchOptions& options) {
-  check_layer(options.layer);
-  return make_timed_device(options.compute);
 }
 
 void require_memory(const TimedDevice& device, uint64_t needed) {
@@ -134,12 +133,7 @@ BenchMachine measure_machine(TimedDevice& device, const kvq::Context& context) {
 
 void print_bench_json(const std::vector<Json>& rows, const Json& parameters, const ComputeOptions& compute,
                       const BenchMachine& machine) {
-  Json object;
-  if (rows.size() == 1) {
-    object = rows.front();
-  } else {
-    object["rows"] = rows;
-  }
+  Json object = rows.size() == 1 ? rows.front() : Json{{"rows", rows}};
   object.update(parameters);
   object["device"] = compute.device;
   object["device_name"] = machine.name;

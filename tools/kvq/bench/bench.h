@@ -1,10 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "bench/random_layer.h"
 #include "bench/timing.h"
 #include "options/command.h"
@@ -33,6 +28,12 @@ struct BenchMachine {
   std::string name;
   std::string isa;
   double bandwidth = 0.0;  // GB/s of memory
+
+  /// "2 threads, avx2, 30 calls in turn".
+  std::string text(int32_t n, const std::string& calls) const {
+    return name + ", " + isa + ", " + std::to_string(n) + " " + calls + " in turn";
+  }
+  std::string memory_text() const { return ". Memory gives " + number_text(bandwidth, 1) + " GB/s.\n"; }
 };
 
 /// One call of something that reads `bytes`, at so many bits for each of what they hold.
@@ -45,23 +46,37 @@ struct BenchRow {
   double gigabytes_per_second() const { return static_cast<double>(bytes) / timing.median * 1e-3; }
 };
 
-/// Time subjects, which `make` makes from their names, in turn. \param label  of the progress bar.
-template <class Make>
-std::vector<BenchRow> measure_rows(const std::string& label, const std::vector<std::string>& names, Make&& make) {
+/// Make subjects from their names with `make`, where they stay, time them in turn with `time`, and make a row of each
+/// with `row`. \param label  of the progress bar.
+template <class Names, class Make, class Time, class Row>
+auto measure_subjects(const std::string& label, const Names& names, Make&& make, Time&& time, Row&& row) {
   Progress progress(label, kTimingSteps * static_cast<int64_t>(names.size() + 1));
   using Subject = decltype(make(names.front()));
-  std::vector<std::unique_ptr<Subject>> subjects;  // made where they stay
-  for (const std::string& name : names) {
+  std::vector<std::unique_ptr<Subject>> subjects;
+  for (const auto& name : names) {
     subjects.emplace_back(new Subject(make(name)));
     progress.advance(kTimingSteps);
   }
-  const std::vector<Timing> timings =
-      time_in_turn(subjects.size(), progress, [&](size_t i) { return subjects[i]->run(); });
-  std::vector<BenchRow> rows;
-  for (size_t i = 0; i < names.size(); ++i) {
-    rows.push_back({names[i], timings[i], subjects[i]->bytes(), subjects[i]->bits()});
-  }
+  const auto timings = time(subjects, progress);
+  std::vector<decltype(row(names.front(), *subjects.front(), timings.front()))> rows;
+  for (size_t i = 0; i < names.size(); ++i) rows.push_back(row(names[i], *subjects[i], timings[i]));
   return rows;
+}
+
+/// The time of single calls of subjects or, where successive ones differ, of whole cycles.
+inline auto time_calls(int32_t cycle = 1) {
+  return [cycle](const auto& subjects, Progress& progress) {
+    return time_in_turn(
+        subjects.size(), progress, [&](size_t i) { return subjects[i]->run(); }, cycle);
+  };
+}
+
+template <class Make>
+std::vector<BenchRow> measure_rows(const std::string& label, const std::vector<std::string>& names, Make&& make) {
+  return measure_subjects(label, names, make, time_calls(),
+                          [](const auto& name, const auto& subject, const Timing& time) {
+                            return BenchRow{name, time, subject.bytes(), subject.bits()};
+                          });
 }
 
 /// What names and bits of rows are called in objects and tables.
@@ -76,6 +91,12 @@ struct BenchLabels {
 std::vector<Json> bench_rows_json(const std::vector<BenchRow>& rows, const BenchLabels& labels,
                                   const BenchMachine& machine);
 
+/// Add to a row's object the FP16 baseline's figures, the ratio of both and the speed of memory.
+void add_baseline(Json& object, const Json& fp16, double ratio, const BenchMachine& machine);
+
+/// Cells "median", "min" and "max" of times, each multiplied by `scale`.
+std::vector<std::string> timing_cells(const Timing& timing, double scale = 1.0, int digits = 1);
+
 /// Why calls can read faster than memory gives; empty if none of `fractions` of its speed does.
 std::string above_memory_speed_text(const std::vector<double>& fractions);
 
@@ -85,10 +106,6 @@ std::string bench_rows_text(const std::vector<BenchRow>& rows, const BenchLabels
 /// Names of the option of tokens that a cache holds: as in other commands, and as `bench` called it before.
 inline constexpr const char* kContextNames = "--context,--length";
 
-/// Add `--heads`, `--kv-heads` and `--head-dim`; the values in `layer` are the defaults.
-void add_layer_options(Command command, LayerShape& layer);
-
-/// Element type of tensors.
 struct DtypeOption {
   std::string given;  // empty: as usual on the device
 
@@ -96,21 +113,17 @@ struct DtypeOption {
   kvq_dtype dtype(const ComputeOptions& compute) const;
 };
 
-/// Add `--dtype`.
+/// Each adds options whose targets' values are the defaults: `--heads`, `--kv-heads` and `--head-dim`; `--dtype`;
+/// `--kv`, those of the layer and of add_run_options().
+void add_layer_options(Command command, LayerShape& layer);
 void add_dtype_option(Command command, DtypeOption& dtype);
-
-/// Add the options; the values in `options` are the defaults.
 void add_bench_options(Command command, BenchOptions& options);
 
-/// A UsageError if query heads cannot share the KV heads evenly.
-void check_layer(const LayerShape& layer);
-
-/// The device of `options`. A UsageError if the shape is impossible, an Error if the device is not available.
-std::unique_ptr<TimedDevice> make_bench_device(const BenchOptions& options);
+/// A UsageError if query heads cannot share the KV heads evenly, an Error if the device is not available.
+std::unique_ptr<TimedDevice> make_bench_device(const LayerShape& layer, const ComputeOptions& compute);
 
 /// An Error if `needed` bytes are more than the device can be expected to have free.
 void require_memory(const TimedDevice& device, uint64_t needed);
-
 BenchMachine measure_machine(TimedDevice& device, const kvq::Context& context);
 
 /// Print one object: the only row itself or else the array `rows`, then `parameters` and the machine.

@@ -4,7 +4,7 @@
 #include <exception>
 #include <type_traits>
 
-#include "bench/timed_device.h"
+#include "bench/timing.h"
 #include "llama/error.h"
 
 namespace cli {
@@ -79,7 +79,6 @@ void select(int32_t index) { check(cudaSetDevice(index), "cudaSetDevice"); }
 class Gpu final : public TimedDevice {
  public:
   Gpu(int32_t index, const kvq_device_info& info) : info_(info), flushed_((select(index), allocate(kFlushBytes))) {}
-
   std::string name() const override { return info_.name; }
   uint64_t memory_bytes() const override { return info_.memory_bytes; }
 

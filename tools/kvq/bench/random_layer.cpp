@@ -5,17 +5,11 @@
 #include <charconv>
 #include <cmath>
 #include <deque>
-#include <optional>
+#include <map>
 #include <random>
-#include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 #include "llama/safetensors.h"
 #include "options/command.h"
-#include "options/spec.h"
 #include "terminal/output.h"
 
 namespace cli {
@@ -42,11 +36,17 @@ constexpr double kRouterBits = 4.25;
 constexpr uint64_t kSpecKeySeed = 11;
 constexpr uint64_t kSpecValueSeed = 12;
 
-kvq::Codebook train_on_random(kvq_context* context, int32_t bits, kvq_scope scope, const LayerShape& shape) {
-  auto options = kvq::initialised<kvq_codebook_trainer_options>();
+template <class Options>
+Options options_of_layer(const LayerShape& shape) {
+  auto options = kvq::initialised<Options>();
   options.n_layers = 1;
   options.kv_heads = shape.kv_heads;
   options.head_dim = shape.head_dim;
+  return options;
+}
+
+kvq::Codebook train_on_random(kvq_context* context, int32_t bits, kvq_scope scope, const LayerShape& shape) {
+  auto options = options_of_layer<kvq_codebook_trainer_options>(shape);
   options.key_stages = key_stages(bits, shape.head_dim);
   options.key_norms = scope;
   options.value_bits = bits;
@@ -55,9 +55,7 @@ kvq::Codebook train_on_random(kvq_context* context, int32_t bits, kvq_scope scop
   options.value_rounds = 1;
   kvq::CodebookTrainer trainer(context, options);
   const size_t scalars = kTokens * shape.token_width();
-  const std::vector<float> keys = normal_numbers(scalars, kSpecKeySeed);
-  const std::vector<float> values = normal_numbers(scalars, kSpecValueSeed);
-  trainer.add(0, kTokens, keys, values);
+  trainer.add(0, kTokens, normal_numbers(scalars, kSpecKeySeed), normal_numbers(scalars, kSpecValueSeed));
   trainer.run(0);
   return trainer.result();
 }
@@ -66,11 +64,7 @@ kvq::Codebook train_on_random(kvq_context* context, int32_t bits, kvq_scope scop
 Spec random_router(kvq_context* context, double bits, const LayerShape& shape) {
   constexpr std::string_view kPolicy = "{version: 1, sink: 1, router: {experts: [fp16, int4, int2]}}";
   const kvq::Context trains{kvq::initialised<kvq_context_options>()};  // which only CPUs do
-  auto layer = kvq::initialised<kvq_cache_options>();
-  layer.n_layers = 1;
-  layer.q_heads = shape.q_heads;
-  layer.kv_heads = shape.kv_heads;
-  layer.head_dim = shape.head_dim;
+  const auto layer = llama::cache_options(1, shape.q_heads, shape.kv_heads, shape.head_dim);
   auto options = kvq::initialised<kvq_router_trainer_options>();
   options.mean_bits = bits;
   options.epochs = 1;
@@ -103,10 +97,7 @@ kvq::Centres random_centres(kvq_context* context, const SpecParts& parts, const 
   if (!centres || *centres < 1 || *centres > kMostCentres) {
     throw UsageError(parts.given + ": must end in a number of centres, 1 to " + std::to_string(kMostCentres));
   }
-  auto options = kvq::initialised<kvq_centres_trainer_options>();
-  options.n_layers = 1;
-  options.kv_heads = shape.kv_heads;
-  options.head_dim = shape.head_dim;
+  auto options = options_of_layer<kvq_centres_trainer_options>(shape);
   options.key_centres = *centres;
   options.value_centres = *centres;
   kvq::CentresTrainer trainer(context, options);
@@ -124,7 +115,6 @@ std::string_view cut_front(std::string_view& text) {
   return front;
 }
 
-/// What is behind the hyphen of commvq-2,head,attention=tables.
 struct CommvqVariant {
   int32_t bits;
   kvq_scope scope = KVQ_SCOPE_LAYER;
@@ -160,7 +150,6 @@ kvq::Policy load_policy(kvq_context* context, const SpecParts& parts, const std:
   }
 }
 
-/// What a VARIANT stands for here.
 Spec random_spec(kvq_context* context, const SpecParts& parts, const LayerShape& shape) {
   if (parts.name == kMoqae) return random_router(context, router_bits(parts), shape);
   Spec spec;
@@ -179,18 +168,17 @@ Spec random_spec(kvq_context* context, const SpecParts& parts, const LayerShape&
 constexpr int32_t kKeyCodes = 64;
 constexpr uint64_t kCodeSeed = 20;
 
-/// The file of a codebook, in memory.
 class CodebookFile {
  public:
-  void note(const std::string& name, const std::string& value) { content_.metadata[name] = value; }
+  explicit CodebookFile(std::map<std::string, std::string> metadata) { content_.metadata = std::move(metadata); }
 
   /// In ascending order of name.
   template <class Number>
   void add(const std::string& name, const std::vector<int64_t>& shape, const std::vector<Number>& numbers) {
     const auto bytes = std::as_bytes(std::span(numbers));
     const std::vector<std::byte>& kept = tensors_.emplace_back(bytes.begin(), bytes.end());
-    constexpr const char* kType = sizeof(Number) == sizeof(float) ? "F32" : "F16";
-    content_.tensors.push_back({.name = "layers.0." + name, .dtype = kType, .shape = shape, .data = kept});
+    constexpr const char* kDtype = sizeof(Number) == sizeof(float) ? "F32" : "F16";
+    content_.tensors.push_back({.name = "layers.0." + name, .dtype = kDtype, .shape = shape, .data = kept});
   }
 
   std::vector<std::byte> bytes() const {
@@ -205,27 +193,27 @@ class CodebookFile {
   std::deque<std::vector<std::byte>> tensors_;
 };
 
-void describe(CodebookFile& file, int32_t bits, int32_t stages, const LayerShape& shape) {
-  file.note("type", "kvq.codebook");
-  file.note("version", "1");
-  file.note("n_layers", "1");
-  file.note("kv_heads", std::to_string(shape.kv_heads));
-  file.note("head_dim", std::to_string(shape.head_dim));
-  file.note("rope", "half");
-  file.note("key_stages", std::to_string(stages));
-  file.note("key_codes", std::to_string(kKeyCodes));
-  file.note("key_group", std::to_string(shape.head_dim / 2));
-  file.note("key_norms", "layer");
-  file.note("value_bits", std::to_string(bits));
-  file.note("value_scope", "layer");
-  file.note("model_id", hexadecimal(0));
-  file.note("seed", "0");
-  file.note("note", "random");
-  file.note("layers.0.tokens", "1");
+std::map<std::string, std::string> codebook_metadata(int32_t bits, int32_t stages, const LayerShape& shape) {
   std::string errors = "0";
   for (int32_t stage = 1; stage < stages; ++stage) errors += " 0";
-  file.note("layers.0.key_errors", errors);
-  file.note("layers.0.value_error", "0");
+  return {{"type", "kvq.codebook"},
+          {"version", "1"},
+          {"n_layers", "1"},
+          {"kv_heads", std::to_string(shape.kv_heads)},
+          {"head_dim", std::to_string(shape.head_dim)},
+          {"rope", "half"},
+          {"key_stages", std::to_string(stages)},
+          {"key_codes", std::to_string(kKeyCodes)},
+          {"key_group", std::to_string(shape.head_dim / 2)},
+          {"key_norms", "layer"},
+          {"value_bits", std::to_string(bits)},
+          {"value_scope", "layer"},
+          {"model_id", hexadecimal(0)},
+          {"seed", "0"},
+          {"note", "random"},
+          {"layers.0.tokens", "1"},
+          {"layers.0.key_errors", errors},
+          {"layers.0.value_error", "0"}};
 }
 
 }  // namespace
@@ -248,16 +236,12 @@ std::vector<uint16_t> normal_float16(size_t n, uint64_t seed, double size) {
 
 kvq::Cache cache_of_layers(kvq_context* context, const llama::CacheFormat& format, const LayerShape& shape,
                            int32_t n_layers) {
-  auto options = kvq::initialised<kvq_cache_options>();
-  options.n_layers = n_layers;
+  auto options = llama::cache_options(n_layers, shape.q_heads, shape.kv_heads, shape.head_dim);
   if (format.codebook != nullptr) {
     auto codebook = kvq::initialised<kvq_codebook_info>();
     kvq::checked(kvq_codebook_describe, format.codebook, &codebook);
     options.n_layers = codebook.n_layers;
   }
-  options.q_heads = shape.q_heads;
-  options.kv_heads = shape.kv_heads;
-  options.head_dim = shape.head_dim;
   return llama::make_cache(context, options, format);
 }
 
@@ -314,8 +298,7 @@ kvq::Codebook random_codebook(kvq_context* context, int32_t bits, const LayerSha
   const int32_t stages = key_stages(bits, shape.head_dim);
   const auto width = static_cast<int64_t>(shape.token_width());
   const int64_t value_codes = bits * width;
-  CodebookFile file;
-  describe(file, bits, stages, shape);
+  CodebookFile file(codebook_metadata(bits, stages, shape));
 
   // Codes are as large as what they stand for: stages add up to vectors of norm 1, half of the bits to values of
   // variance 1.

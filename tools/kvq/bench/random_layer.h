@@ -1,23 +1,22 @@
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <string>
-#include <vector>
-
-#include "bench/timed_device.h"
+#include "bench/timing.h"
 #include "kvq.hpp"
-#include "llama/cache_format.h"
+#include "llama/model.h"
 #include "options/spec.h"
 
 namespace cli {
 
-/// The attention layer that is timed.
 struct LayerShape {
   int32_t q_heads = 32;
   int32_t kv_heads = 8;
   int32_t head_dim = 128;
 
+  /// "32 query and 8 KV heads of 128".
+  std::string text() const {
+    return std::to_string(q_heads) + " query and " + std::to_string(kv_heads) + " KV heads of " +
+           std::to_string(head_dim);
+  }
   /// Scalars of the keys, or of the values, of a token.
   size_t token_width() const { return static_cast<size_t>(kv_heads) * static_cast<size_t>(head_dim); }
   /// Bytes of the keys and values of a token in FP16.
@@ -27,12 +26,9 @@ struct LayerShape {
 /// A cache of so many such layers, or of as many as the format's codebook is for.
 kvq::Cache cache_of_layers(kvq_context* context, const llama::CacheFormat& format, const LayerShape& shape,
                            int32_t n_layers = 1);
-
-/// Normally distributed numbers.
 std::vector<float> normal_numbers(size_t n, uint64_t seed);
 /// The same of standard deviation `size`, in FP16.
 std::vector<uint16_t> normal_float16(size_t n, uint64_t seed, double size);
-
 size_t bytes_of(kvq_dtype dtype);
 
 /// `n` normally distributed scalars in the memory of `device`.

@@ -1,13 +1,10 @@
 #pragma once
 
 #include <chrono>
-#include <cstddef>
-#include <cstdint>
 #include <ctime>
-#include <functional>
-#include <string>
-#include <vector>
 
+#include "llama/threads.h"
+#include "options/common.h"
 #include "terminal/progress.h"
 
 namespace cli {
@@ -24,15 +21,6 @@ class Stopwatch {
   Clock::time_point begin_ = Clock::now();
 };
 
-/// The time that all threads of this process have had of the processor since it was made.
-class ProcessorStopwatch {
- public:
-  double seconds() const { return static_cast<double>(std::clock() - begin_) / CLOCKS_PER_SEC; }
-
- private:
-  std::clock_t begin_ = std::clock();
-};
-
 /// Microseconds of one call.
 struct Timing {
   double median = 0.0;
@@ -41,10 +29,8 @@ struct Timing {
   int32_t repetitions = 0;
 };
 
-/// Median of at least one number.
+/// Of at least one number.
 double median(std::vector<double> numbers);
-
-/// Summary of at least one call.
 Timing summary(const std::vector<double>& microseconds);
 
 inline constexpr int64_t kTimingSteps = 30;      // repetitions, at least, unless they take many seconds
@@ -68,10 +54,10 @@ struct ProcessorUse {
   template <class Run>
   auto watch(Run&& run) {
     const Stopwatch wall;
-    const ProcessorStopwatch processor;
+    const std::clock_t begin = std::clock();
     auto result = run();
     wall_seconds += wall.seconds();
-    processor_seconds += processor.seconds();
+    processor_seconds += static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
     return result;
   }
 
@@ -91,5 +77,43 @@ struct Disturbance {
 /// What is to be said of a busy machine, and what follows; empty if the machine was quiet. \param consequence  what
 /// stands behind the colon, with what comes before it.
 std::string disturbance_text(const Disturbance& disturbance, const std::string& consequence);
+
+/// A tensor where those of a context lie.
+using DeviceBuffer = std::unique_ptr<void, void (*)(void*)>;
+
+/// The device that calls are timed on: its memory and its clock.
+class TimedDevice {
+ public:
+  TimedDevice() = default;
+  virtual ~TimedDevice() = default;
+  TimedDevice(const TimedDevice&) = delete;
+  TimedDevice& operator=(const TimedDevice&) = delete;
+
+  virtual std::string name() const = 0;
+  virtual uint64_t memory_bytes() const = 0;
+  /// Bytes per second that memory gives to whoever does nothing else.
+  virtual double memory_bandwidth() = 0;
+
+  /// A copy of `bytes`.
+  virtual DeviceBuffer upload(std::span<const std::byte> bytes) = 0;
+  /// Microseconds that the device works on what `issue` gives it to do.
+  virtual double time(const std::function<void()>& issue) = 0;
+  /// Whether many calls can be recorded and then issued as one, which leaves nothing between them but what the device
+  /// needs.
+  virtual bool records() const = 0;
+  /// What `issue` has `context` do, as one piece of work to issue again and again, such as within time(). On a device
+  /// that records, a CUDA graph on what the calls use now, each of which has been made before; else `issue` itself.
+  virtual std::function<void()> record(kvq_context* context, std::function<void()> issue) = 0;
+  /// Bytes that calls have to use in turn so that each reads its own from memory; 0 if time() empties the caches before
+  /// each. \param recorded  of calls that are recorded together.
+  virtual uint64_t bytes_to_rotate(bool recorded) const = 0;
+  /// Whether instructions have to be fetched after other work has run. Then a call that is to be compared with others'
+  /// follows one of its own kind that is not timed, as theirs do.
+  virtual bool forgets_instructions() const = 0;
+};
+
+/// The device of `options`. An Error with the reason if it is not available.
+std::unique_ptr<TimedDevice> make_timed_device(const ComputeOptions& options);
+std::unique_ptr<TimedDevice> make_timed_gpu(const ComputeOptions& options);  // in builds with KVQ_CUDA
 
 }  // namespace cli

@@ -1,11 +1,6 @@
-#include <memory>
-#include <nlohmann/json.hpp>
-
 #include "bench/bench.h"
-#include "bench/cache_timing.h"
-#include "bench/random_layer.h"
+#include "bench/timed_calls.h"
 #include "commands/commands.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {
@@ -30,85 +25,80 @@ struct BenchAppendRow {
   double tokens_per_second(int32_t tokens) const { return tokens / timing.mean * 1e6; }
 };
 
-struct BenchAppendMeasurement {
-  std::vector<BenchAppendRow> rows;  // in the order of BenchOptions::specs
-  BenchMachine machine;
-};
+using TimedAppends = std::vector<std::unique_ptr<TimedAppend>>;
 
-BenchAppendMeasurement measure(TimedDevice& device, const BenchAppendOptions& options) {
-  const kvq::Context context = make_context(options.compute);
-  const std::vector<std::string> specs = options.specs();
-  const AppendShape shape = options.shape();
-  Progress progress("appending", kTimingSteps * static_cast<int64_t>(specs.size() + 1));
-  const AppendInput input(device, shape);
-  std::vector<TimedAppend> subjects;
-  for (const std::string& spec : specs) {
-    const Spec format = load_layer_spec(context, spec, options.layer);
-    subjects.emplace_back(device, context, format, shape, input);
-    progress.advance(kTimingSteps);
+std::vector<AppendTiming> time_appends(const TimedAppends& subjects, const AppendShape& shape, Progress& progress) {
+  // Warm-up, a whole cycle: forks get pages of their own and room in their lists, which long sequences have.
+  for (const auto& subject : subjects) {
+    for (int32_t call = 0; call < shape.cycle(); ++call) subject->run();
+    subject->clear();
   }
-  const std::vector<AppendTiming> timings = time_interleaved(subjects, shape, progress);
-  BenchAppendMeasurement result;
-  for (size_t i = 0; i < specs.size(); ++i) result.rows.push_back({specs[i], timings[i], subjects[i].bytes()});
-  result.machine = measure_machine(device, context);
-  return result;
+  repeat_in_turn(subjects.size(), shape.cycle(), progress, [&](size_t i) { subjects[i]->run(); });
+  std::vector<AppendTiming> timings;
+  for (const auto& subject : subjects) timings.push_back(subject->timing());
+  return timings;
 }
 
-void add_append_figures(Json& object, const std::string& prefix, const BenchAppendRow& row, int32_t tokens) {
-  object[prefix + "microseconds"] = row.timing.call.median;
-  object[prefix + "mean_microseconds"] = row.timing.mean;
-  object[prefix + "min"] = row.timing.call.min;
-  object[prefix + "max"] = row.timing.call.max;
-  object[prefix + "host_microseconds"] = row.timing.host_mean;
-  object[prefix + "bytes"] = row.bytes;
-  object[prefix + "gigabytes_per_second"] = row.gigabytes_per_second();
-  object[prefix + "tokens_per_second"] = row.tokens_per_second(tokens);
+std::vector<BenchAppendRow> measure(TimedDevice& device, kvq_context* context, const BenchAppendOptions& options) {
+  const AppendShape shape = options.shape();
+  const AppendInput input(device, shape);
+  return measure_subjects(
+      "appending", options.specs(),
+      [&](const std::string& spec) {
+        return TimedAppend(device, context, load_layer_spec(context, spec, options.layer), shape, input);
+      },
+      [&](const TimedAppends& subjects, Progress& progress) { return time_appends(subjects, shape, progress); },
+      [](const std::string& spec, const TimedAppend& subject, const AppendTiming& timing) {
+        return BenchAppendRow{spec, timing, subject.bytes()};
+      });
 }
 
-Json row_json(const BenchAppendRow& row, const BenchAppendRow& fp16, int32_t tokens, double bandwidth) {
-  Json object;
-  object["kv"] = row.kv;
-  add_append_figures(object, "", row, tokens);
-  add_append_figures(object, "fp16_", fp16, tokens);
-  object["ratio"] = fp16.timing.mean / row.timing.mean;
-  object["read_bandwidth_gigabytes_per_second"] = bandwidth;
-  object["bandwidth_fraction"] = row.gigabytes_per_second() / bandwidth;
-  object["repetitions"] = row.timing.call.repetitions;
-  return object;
+Json figures_of(const BenchAppendRow& row, int32_t tokens) {
+  return {{"microseconds", row.timing.call.median},
+          {"mean_microseconds", row.timing.mean},
+          {"min", row.timing.call.min},
+          {"max", row.timing.call.max},
+          {"host_microseconds", row.timing.host_mean},
+          {"bytes", row.bytes},
+          {"gigabytes_per_second", row.gigabytes_per_second()},
+          {"tokens_per_second", row.tokens_per_second(tokens)}};
 }
 
-void print_result_json(const BenchAppendOptions& options, const BenchAppendMeasurement& result) {
-  std::vector<Json> rows;
-  for (size_t i = 1; i < result.rows.size(); ++i) {
-    rows.push_back(row_json(result.rows[i], result.rows[0], options.tokens, result.machine.bandwidth));
+void print_result_json(const BenchAppendOptions& options, const std::vector<BenchAppendRow>& rows,
+                       const BenchMachine& machine) {
+  const BenchAppendRow& fp16 = rows.front();
+  std::vector<Json> objects;
+  for (const BenchAppendRow& row : std::span(rows).subspan(1)) {
+    Json& object = objects.emplace_back(Json{{"kv", row.kv}});
+    object.update(figures_of(row, options.tokens));
+    add_baseline(object, figures_of(fp16, options.tokens), fp16.timing.mean / row.timing.mean, machine);
+    object["bandwidth_fraction"] = row.gigabytes_per_second() / machine.bandwidth;
+    object["repetitions"] = row.timing.call.repetitions;
   }
   print_bench_json(
-      rows,
+      objects,
       options.with_layer(
           {{"length", options.length}, {"tokens", options.tokens}, {"dtype", options.dtype.name(options.compute)}}),
-      options.compute, result.machine);
+      options.compute, machine);
 }
 
 std::string tokens_text(int32_t n) { return std::to_string(n) + (n == 1 ? " token" : " tokens"); }
 
-std::string heading(const BenchAppendOptions& options, const BenchAppendMeasurement& result) {
-  const AppendShape shape = options.shape();
+std::string heading(const BenchAppendOptions& options, int32_t calls, const BenchMachine& machine) {
   std::string text = "Calls that append " + tokens_text(options.tokens) + " in " + options.dtype.name(options.compute) +
                      " to one layer of " + std::to_string(options.layer.kv_heads) + " KV heads of " +
                      std::to_string(options.layer.head_dim) + ", which holds " + tokens_text(options.length) + ";\n" +
-                     result.machine.name + ", " + result.machine.isa + ", " +
-                     std::to_string(result.rows[0].timing.call.repetitions) + " calls in turn. Memory gives " +
-                     number_text(result.machine.bandwidth, 1) + " GB/s.\n";
-  if (shape.cycle() > 1) {
-    text += "The mean is over " + std::to_string(shape.cycle()) +
+                     machine.text(calls, "calls") + machine.memory_text();
+  if (const int32_t cycle = options.shape().cycle(); cycle > 1) {
+    text += "The mean is over " + std::to_string(cycle) +
             " successive calls, page sealing included; the columns to its right follow from it.\n";
   }
   if (options.on_gpu()) text += "Host: until a call returns, its work issued.\n";
   return text;
 }
 
-void print_result(const BenchAppendOptions& options, const BenchAppendMeasurement& result) {
-  const std::vector<BenchAppendRow>& rows = result.rows;
+void print_result(const BenchAppendOptions& options, const std::vector<BenchAppendRow>& rows,
+                  const BenchMachine& machine) {
   std::vector<std::string> headings{
       "format",   "bytes\na call", "median\nus",       "min\nus",  "max\nus",
       "mean\nus", "GB/s",          "of memory\nspeed", "tokens/s", "times faster\nthan FP16"};
@@ -116,30 +106,26 @@ void print_result(const BenchAppendOptions& options, const BenchAppendMeasuremen
   Table table(std::move(headings));
   std::vector<double> fractions;
   for (const BenchAppendRow& row : rows) {
-    fractions.push_back(row.gigabytes_per_second() / result.machine.bandwidth);
-    const AppendTiming& timing = row.timing;
-    std::vector<std::string> cells{row.kv,
-                                   bytes_text(row.bytes),
-                                   number_text(timing.call.median, 1),
-                                   number_text(timing.call.min, 1),
-                                   number_text(timing.call.max, 1),
-                                   number_text(timing.mean, 1),
-                                   number_text(row.gigabytes_per_second(), 2),
+    fractions.push_back(row.gigabytes_per_second() / machine.bandwidth);
+    std::vector<std::string> rates{number_text(row.timing.mean, 1), number_text(row.gigabytes_per_second(), 2),
                                    number_text(100.0 * fractions.back(), 0) + " %",
                                    number_text(row.tokens_per_second(options.tokens), 0),
-                                   number_text(rows[0].timing.mean / timing.mean, 2)};
-    if (options.on_gpu()) cells.push_back(number_text(timing.host_mean, 1));
-    table.add_row(std::move(cells));
+                                   number_text(rows[0].timing.mean / row.timing.mean, 2)};
+    if (options.on_gpu()) rates.push_back(number_text(row.timing.host_mean, 1));
+    table.add_row({row.kv, bytes_text(row.bytes)}, timing_cells(row.timing.call), rates);
   }
-  print_text(heading(options, result) + "\n" + table.text() + above_memory_speed_text(fractions));
+  print_text(heading(options, rows[0].timing.call.repetitions, machine) + "\n" + table.text() +
+             above_memory_speed_text(fractions));
 }
 
 void run(const BenchAppendOptions& options) {
-  const std::unique_ptr<TimedDevice> device = make_bench_device(options);
+  const std::unique_ptr<TimedDevice> device = make_bench_device(options.layer, options.compute);
   require_memory(*device, timing_memory(*device, options.shape(), options.specs().size()));
-  const BenchAppendMeasurement result = measure(*device, options);
-  if (options.json) return print_result_json(options, result);
-  print_result(options, result);
+  const kvq::Context context = make_context(options.compute);
+  const std::vector<BenchAppendRow> rows = measure(*device, context, options);
+  const BenchMachine machine = measure_machine(*device, context);
+  if (options.json) return print_result_json(options, rows, machine);
+  print_result(options, rows, machine);
 }
 
 }  // namespace
@@ -149,14 +135,10 @@ void add_bench_append(Command bench) {
       bench.add_command("append", "Time of appending random keys and values, against FP16 in the same run");
   auto options = std::make_shared<BenchAppendOptions>();
   options->kv = {"int8", "int4", "int4+hadamard", "int3", "int2", "int2+hadamard"};
-  command.add_option(kContextNames, options->length, "Tokens that the layer holds before")
-      .range(0, 1 << 24)
-      .show_default();
-  command
-      .add_option("--tokens", options->tokens,
-                  "Tokens of a call; fewer than 32 follow each other on one sequence, more are a prompt on a new one")
-      .range(1, 1 << 20)
-      .show_default();
+  command.add_number(kContextNames, options->length, 0, 1 << 24, "Tokens that the layer holds before");
+  command.add_number(
+      "--tokens", options->tokens, 1, 1 << 20,
+      "Tokens of a call; fewer than 32 follow each other on one sequence, more are a prompt on a new one");
   add_dtype_option(command, options->dtype);
   add_bench_options(command, *options);
   command.on_run([options] { run(*options); });

@@ -1,13 +1,8 @@
 #include <algorithm>
-#include <memory>
-#include <nlohmann/json.hpp>
 
 #include "bench/bench.h"
-#include "bench/cache_timing.h"
-#include "bench/random_layer.h"
+#include "bench/timed_calls.h"
 #include "commands/commands.h"
-#include "options/command.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {
@@ -24,7 +19,6 @@ struct BenchAttendOptions : BenchOptions {
   }
 };
 
-/// All formats over so many tokens.
 struct BenchAttendMeasurement {
   int32_t length;
   std::vector<BenchRow> rows;
@@ -49,10 +43,8 @@ void print_result(const BenchAttendOptions& options, const std::vector<BenchAtte
   if (options.json) return print_result_json(options, measured, machine);
   std::string text;
   for (const BenchAttendMeasurement& each : measured) {
-    text += (text.empty() ? "" : "\n") + std::string("One layer of ") + std::to_string(options.layer.q_heads) +
-            " query and " + std::to_string(options.layer.kv_heads) + " KV heads of " +
-            std::to_string(options.layer.head_dim) + ", " + std::to_string(each.length) + " tokens, batch " +
-            std::to_string(options.batch) +
+    text += (text.empty() ? "" : "\n") + std::string("One layer of ") + options.layer.text() + ", " +
+            std::to_string(each.length) + " tokens, batch " + std::to_string(options.batch) +
             (options.queries == 1 ? "" : ", " + std::to_string(options.queries) + " queries") + ";\n" +
             bench_rows_text(each.rows, kAttendLabels, machine);
   }
@@ -68,7 +60,7 @@ void check_queries(const BenchAttendOptions& options) {
 
 void run(const BenchAttendOptions& options) {
   check_queries(options);
-  const std::unique_ptr<TimedDevice> device = make_bench_device(options);
+  const std::unique_ptr<TimedDevice> device = make_bench_device(options.layer, options.compute);
   const AttentionShape longest = options.shape(std::ranges::max(options.lengths));
   require_memory(*device, timing_memory(*device, longest, options.specs().size()));
   const kvq::Context context = make_context(options.compute);
@@ -95,11 +87,9 @@ void add_bench_attend(Command bench) {
       .separated_by(',')
       .range(1, 1 << 24)
       .show_default();
-  command.add_option("--batch", options->batch, "Sequences, each of --context tokens").range(1, 1 << 12).show_default();
-  command
-      .add_option("--queries", options->queries, "Queries of a sequence: 1 as in decoding, --context as for a prompt")
-      .range(1, 1 << 16)
-      .show_default();
+  command.add_number("--batch", options->batch, 1, 1 << 12, "Sequences, each of --context tokens");
+  command.add_number("--queries", options->queries, 1, 1 << 16,
+                     "Queries of a sequence: 1 as in decoding, --context as for a prompt");
   add_bench_options(command, *options);
   command.on_run([options] { run(*options); });
 }

@@ -1,12 +1,6 @@
-#include <memory>
-#include <nlohmann/json.hpp>
-
 #include "bench/bench.h"
-#include "bench/cache_timing.h"
-#include "bench/random_layer.h"
+#include "bench/timed_calls.h"
 #include "commands/commands.h"
-#include "options/command.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {
@@ -21,10 +15,25 @@ struct CompressShape {
 class TimedCompress {
  public:
   /// `context` computes on `device`. `format` evicts.
-  TimedCompress(TimedDevice& device, kvq_context* context, const Spec& format, const CompressShape& shape);
+  TimedCompress(TimedDevice& device, kvq_context* context, const Spec& format, const CompressShape& shape)
+      : device_(&device),
+        options_(kvq::initialised<kvq_compress_options>()),
+        cache_(cache_of_layers(context, format, shape.layer, shape.n_layers)),
+        start_(cache_) {
+    options_.budget = format.budget_after(shape.length);
+    append_random(device, std::span(&start_, 1), shape.layer, shape.length, shape.n_layers);
+    const int32_t window = std::min(format.policy.describe().eviction_window, shape.length);
+    attend_random(device, cache_, start_, shape.layer, window, shape.n_layers);
+    bytes_ = kv_bytes(start_.usage());
+  }
 
   /// One call, on a fork of the sequence, in microseconds.
-  double run();
+  double run() {
+    kvq::Sequence fork = start_.fork();
+    const double microseconds = device_->time([&] { fork.compress(options_); });
+    bytes_left_ = kv_bytes(fork.usage());
+    return microseconds;
+  }
 
   /// Bytes of the sequence before, and after the last call.
   uint64_t bytes() const { return bytes_; }
@@ -38,25 +47,6 @@ class TimedCompress {
   uint64_t bytes_ = 0;
   uint64_t bytes_left_ = 0;
 };
-
-TimedCompress::TimedCompress(TimedDevice& device, kvq_context* context, const Spec& format, const CompressShape& shape)
-    : device_(&device),
-      options_(kvq::initialised<kvq_compress_options>()),
-      cache_(cache_of_layers(context, format, shape.layer, shape.n_layers)),
-      start_(cache_) {
-  options_.budget = format.budget_after(shape.length);
-  append_random(device, std::span(&start_, 1), shape.layer, shape.length, shape.n_layers);
-  const int32_t window = std::min(format.policy.describe().eviction_window, shape.length);
-  attend_random(device, cache_, start_, shape.layer, window, shape.n_layers);
-  bytes_ = kv_bytes(start_.usage());
-}
-
-double TimedCompress::run() {
-  kvq::Sequence fork = start_.fork();
-  const double microseconds = device_->time([&] { fork.compress(options_); });
-  bytes_left_ = kv_bytes(fork.usage());
-  return microseconds;
-}
 
 /// Bytes of the device that timing `subjects` subjects of this shape may take, at most.
 uint64_t timing_memory(const CompressShape& shape, size_t subjects) {
@@ -80,22 +70,16 @@ struct BenchCompressRow {
 
 std::vector<BenchCompressRow> measure(TimedDevice& device, const kvq::Context& context,
                                       const BenchCompressOptions& options) {
-  Progress progress("compressing", kTimingSteps * static_cast<int64_t>(options.kv.size() + 1));
-  std::vector<TimedCompress> subjects;
-  for (const std::string& kv : options.kv) {
+  const auto make = [&](const std::string& kv) {
     const Spec format = load_layer_spec(context, kv, options.layer);
     if (!format.evicts())
       throw UsageError("--kv " + kv + " evicts nothing: add a method, as in int4+adasnap:4096 or int4+adasnap:25%");
-    subjects.emplace_back(device, context, format, options.shape());
-    progress.advance(kTimingSteps);
-  }
-  const std::vector<Timing> timings =
-      time_in_turn(subjects.size(), progress, [&](size_t i) { return subjects[i].run(); });
-  std::vector<BenchCompressRow> rows;
-  for (size_t i = 0; i < subjects.size(); ++i) {
-    rows.push_back({options.kv[i], timings[i], subjects[i].bytes(), subjects[i].bytes_left()});
-  }
-  return rows;
+    return TimedCompress(device, context, format, options.shape());
+  };
+  return measure_subjects("compressing", options.kv, make, time_calls(),
+                          [](const std::string& kv, const TimedCompress& subject, const Timing& timing) {
+                            return BenchCompressRow{kv, timing, subject.bytes(), subject.bytes_left()};
+                          });
 }
 
 Json row_json(const BenchCompressRow& row, int32_t n_layers) {
@@ -113,19 +97,16 @@ void print_rows(const BenchCompressOptions& options, const std::vector<BenchComp
                 const BenchMachine& machine) {
   Table table({"format", "bytes\nbefore", "bytes\nafter", "median\nus", "min\nus", "max\nus", "us\na layer"});
   for (const BenchCompressRow& row : rows) {
-    table.add_row({row.kv, bytes_text(row.bytes), bytes_text(row.bytes_left), number_text(row.timing.median, 1),
-                   number_text(row.timing.min, 1), number_text(row.timing.max, 1),
-                   number_text(row.timing.median / options.n_layers, 1)});
+    table.add_row({row.kv, bytes_text(row.bytes), bytes_text(row.bytes_left)}, timing_cells(row.timing),
+                  {number_text(row.timing.median / options.n_layers, 1)});
   }
   print_text("Calls of kvq_compress after a prompt of " + std::to_string(options.length) + " tokens, " +
-             std::to_string(options.n_layers) + " layers of " + std::to_string(options.layer.q_heads) + " query and " +
-             std::to_string(options.layer.kv_heads) + " KV heads of " + std::to_string(options.layer.head_dim) + ";\n" +
-             machine.name + ", " + machine.isa + ", " + std::to_string(rows.front().timing.repetitions) +
-             " calls in turn.\n\n" + table.text());
+             std::to_string(options.n_layers) + " layers of " + options.layer.text() + ";\n" +
+             machine.text(rows.front().timing.repetitions, "calls") + ".\n\n" + table.text());
 }
 
 void run(const BenchCompressOptions& options) {
-  const std::unique_ptr<TimedDevice> device = make_bench_device(options);
+  const std::unique_ptr<TimedDevice> device = make_bench_device(options.layer, options.compute);
   require_memory(*device, timing_memory(options.shape(), options.kv.size()));
   const kvq::Context context = make_context(options.compute);
   const std::vector<BenchCompressRow> rows = measure(*device, context, options);
@@ -143,10 +124,8 @@ void add_bench_compress(Command bench) {
   Command command = bench.add_command("compress", "Time of evicting tokens after a prompt of random keys");
   auto options = std::make_shared<BenchCompressOptions>();
   options->kv = {"int4+adasnap:4096", "int4+snapkv:4096"};
-  command.add_option(kContextNames, options->length, "Tokens of the prompt").range(64, 1 << 24).show_default();
-  command.add_option("--layers", options->n_layers, "Layers, which are compressed together")
-      .range(1, 1024)
-      .show_default();
+  command.add_number(kContextNames, options->length, 64, 1 << 24, "Tokens of the prompt");
+  command.add_number("--layers", options->n_layers, 1, 1024, "Layers, which are compressed together");
   add_bench_options(command, *options);
   command.on_run([options] { run(*options); });
 }

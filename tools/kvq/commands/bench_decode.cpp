@@ -1,22 +1,9 @@
 #include <algorithm>
-#include <cstdint>
-#include <functional>
 #include <map>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
 #include "bench/bench.h"
-#include "bench/linear_timing.h"
-#include "bench/random_layer.h"
-#include "bench/timing.h"
+#include "bench/timed_calls.h"
 #include "commands/commands.h"
-#include "llama/config.h"
-#include "options/command.h"
-#include "options/common.h"
-#include "options/spec.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {
@@ -33,31 +20,57 @@ constexpr int32_t kMostSteps = static_cast<int32_t>(kMaxRepetitions) + 3 * KVQ_P
 /// A step of decoding: linear layers and attention of every decoder layer, without what an engine computes between
 /// them.
 struct DecodeShape {
-  llama::ModelConfig model;  // its sizes
-  int32_t length = 0;        // tokens in the cache of each sequence; 0: linear layers alone
-  int32_t batch = 1;         // sequences, of each of which a token is decoded
+  int32_t layers = 32;
+  int32_t hidden = 4096;
+  int32_t mlp = 14336;
+  LayerShape layer;
+  int32_t length = 0;  // tokens in the cache of each sequence; 0: linear layers alone
+  int32_t batch = 1;   // sequences, of each of which a token is decoded
   kvq_dtype dtype = KVQ_F32;
 
-  LayerShape attention() const { return {model.q_heads, model.kv_heads, model.head_dim}; }
-  /// Scalars of a step.
-  size_t query_scalars() const { return scalars(model.q_heads); }
-  size_t key_scalars() const { return scalars(model.kv_heads); }
+  size_t scalars(int32_t heads) const {
+    return static_cast<size_t>(batch) * static_cast<size_t>(heads) * static_cast<size_t>(layer.head_dim);
+  }
   /// Steps after which the open pages are as full as before, so that all the work a token causes is among them.
   int32_t cycle() const { return length > 0 ? KVQ_PAGE_SLOTS : 1; }
 
- private:
-  size_t scalars(int32_t heads) const {
-    return static_cast<size_t>(batch) * static_cast<size_t>(heads) * static_cast<size_t>(model.head_dim);
+  auto linear_layers() const {
+    llama::ModelConfig model;
+    model.hidden_size = hidden;
+    model.intermediate_size = mlp;
+    model.q_heads = layer.q_heads;
+    model.kv_heads = layer.kv_heads;
+    model.head_dim = layer.head_dim;
+    return llama::linear_layers(model, 0);
+  }
+  size_t widest(int64_t llama::LinearLayer::*side) const {
+    const auto all = linear_layers();
+    return static_cast<size_t>(std::ranges::max_element(all, {}, side)->*side);
   }
 };
 
 /// The linear layers of a model, of random weights in one scheme, each in memory of its own.
 class DecoderWeights {
  public:
-  DecoderWeights(kvq_context* context, const std::string& scheme, const llama::ModelConfig& model);
+  DecoderWeights(kvq_context* context, const std::string& scheme, const DecodeShape& shape) {
+    RandomMatrices random(context, scheme);
+    for (int32_t i = 0; i < shape.layers; ++i) {
+      std::vector<Packed>& layer = layers_.emplace_back();
+      for (const llama::LinearLayer& each : shape.linear_layers()) {
+        layer.push_back({each.input, random.load(each.out, each.in)});
+        bytes_ += layer.back().matrix.describe().bytes;
+      }
+    }
+  }
 
   /// Those that read the same inputs.
-  std::vector<const qp_matrix*> matrices(int32_t layer, llama::LinearInput input) const;
+  std::vector<const qp_matrix*> matrices(int32_t layer, llama::LinearInput input) const {
+    std::vector<const qp_matrix*> shared;
+    for (const Packed& each : layers_[static_cast<size_t>(layer)]) {
+      if (each.input == input) shared.push_back(each.matrix);
+    }
+    return shared;
+  }
   uint64_t bytes() const { return bytes_; }
 
  private:
@@ -103,43 +116,18 @@ class TimedDecode {
   std::function<void()> step_;
 };
 
-size_t widest(const llama::ModelConfig& model, int64_t llama::LinearLayer::*side) {
-  int64_t most = 0;
-  for (const llama::LinearLayer& layer : llama::linear_layers(model, 0)) most = std::max(most, layer.*side);
-  return static_cast<size_t>(most);
-}
-
-DecoderWeights::DecoderWeights(kvq_context* context, const std::string& scheme, const llama::ModelConfig& model) {
-  RandomMatrices random(context, scheme);
-  for (int32_t i = 0; i < model.n_layers; ++i) {
-    std::vector<Packed>& layer = layers_.emplace_back();
-    for (const llama::LinearLayer& each : llama::linear_layers(model, i)) {
-      layer.push_back({each.input, random.load(each.out, each.in)});
-      bytes_ += layer.back().matrix.describe().bytes;
-    }
-  }
-}
-
-std::vector<const qp_matrix*> DecoderWeights::matrices(int32_t layer, llama::LinearInput input) const {
-  std::vector<const qp_matrix*> shared;
-  for (const Packed& each : layers_[static_cast<size_t>(layer)]) {
-    if (each.input == input) shared.push_back(each.matrix);
-  }
-  return shared;
-}
-
 TimedDecode::TimedDecode(TimedDevice& device, kvq_context* context, const Tuning& tuning,
                          std::shared_ptr<const DecoderWeights> weights, const Spec& format, const DecodeShape& shape)
     : device_(&device),
       weights_(std::move(weights)),
       shape_(shape),
-      x_(random_scalars(device, static_cast<size_t>(shape.batch) * widest(shape.model, &llama::LinearLayer::in),
+      x_(random_scalars(device, static_cast<size_t>(shape.batch) * shape.widest(&llama::LinearLayer::in),
                         kDecodeInputSeed, shape.dtype)),
-      q_(random_scalars(device, shape.query_scalars(), kDecodeQuerySeed, shape.dtype)),
-      k_(random_scalars(device, shape.key_scalars(), kDecodeKeySeed, shape.dtype)),
-      v_(random_scalars(device, shape.key_scalars(), kDecodeValueSeed, shape.dtype)),
-      attended_(random_scalars(device, shape.query_scalars(), kDecodeQuerySeed, shape.dtype)) {
-  const size_t outputs = static_cast<size_t>(shape.batch) * widest(shape.model, &llama::LinearLayer::out);
+      q_(random_scalars(device, shape.scalars(shape.layer.q_heads), kDecodeQuerySeed, shape.dtype)),
+      k_(random_scalars(device, shape.scalars(shape.layer.kv_heads), kDecodeKeySeed, shape.dtype)),
+      v_(random_scalars(device, shape.scalars(shape.layer.kv_heads), kDecodeValueSeed, shape.dtype)),
+      attended_(random_scalars(device, shape.scalars(shape.layer.q_heads), kDecodeQuerySeed, shape.dtype)) {
+  const size_t outputs = static_cast<size_t>(shape.batch) * shape.widest(&llama::LinearLayer::out);
   for (size_t i = 0; i < kMostShared; ++i) {
     y_.push_back(device.upload(std::vector<std::byte>(outputs * bytes_of(shape.dtype))));
   }
@@ -156,16 +144,15 @@ TimedDecode::TimedDecode(TimedDevice& device, kvq_context* context, const Tuning
 }
 
 void TimedDecode::make_cache(kvq_context* context, const Spec& format) {
-  const int32_t n_layers = shape_.model.n_layers;
-  cache_ = cache_of_layers(context, format, shape_.attention(), n_layers);
+  cache_ = cache_of_layers(context, format, shape_.layer, shape_.layers);
   for (int32_t i = 0; i < shape_.batch; ++i) sequences_.emplace_back(cache_);
-  append_random(*device_, sequences_, shape_.attention(), shape_.length, n_layers);
+  append_random(*device_, sequences_, shape_.layer, shape_.length, shape_.layers);
   for (const kvq::Sequence& sequence : sequences_) cache_bytes_ += kv_bytes(sequence.usage());
 }
 
 void TimedDecode::issue_step() {
   using enum llama::LinearInput;
-  for (int32_t layer = 0; layer < shape_.model.n_layers; ++layer) {
+  for (int32_t layer = 0; layer < shape_.layers; ++layer) {
     multiply(layer, kAttention);
     if (!sequences_.empty()) attend(layer);
     for (const llama::LinearInput input : {kOutput, kMlp, kDown}) multiply(layer, input);
@@ -200,59 +187,37 @@ void TimedDecode::attend(int32_t layer) {
 
 /// Bytes that weights in `schemes` and so many caches may take, at most.
 uint64_t timing_memory(const DecodeShape& shape, const std::vector<std::string>& schemes, size_t caches) {
-  const auto layers = static_cast<uint64_t>(shape.model.n_layers);
+  const auto layers = static_cast<uint64_t>(shape.layers);
   uint64_t bytes = 0;
   for (const std::string& scheme : schemes) {
-    for (const llama::LinearLayer& each : llama::linear_layers(shape.model, 0)) {
+    for (const llama::LinearLayer& each : shape.linear_layers()) {
       bytes += layers * kvq::Matrix::predict_bytes(scheme, each.out, each.in, 0);
     }
   }
   if (shape.length == 0) return bytes;
   const uint64_t tokens = static_cast<uint64_t>(shape.batch) * static_cast<uint64_t>(shape.length + kMostSteps);
-  return bytes + caches * layers * tokens * shape.attention().fp16_token_bytes();
+  return bytes + caches * layers * tokens * shape.layer.fp16_token_bytes();
 }
 
-constexpr const char* kPlain = "fp16";
-
-struct BenchDecodeOptions {
+struct BenchDecodeOptions : DecodeShape {
   std::vector<std::string> schemes{"tcx-3"};
   std::vector<std::string> kv;
-  int32_t layers = 32;
-  int32_t hidden = 4096;
-  int32_t mlp = 14336;
-  LayerShape layer;
-  int32_t length = 0;
-  int32_t batch = 1;
-  DtypeOption dtype;
+  DtypeOption dtype_option;
   std::string tuning;
   ComputeOptions compute;
   bool json = false;
-
-  DecodeShape shape() const {
-    DecodeShape shape{.model = {}, .length = length, .batch = batch, .dtype = dtype.dtype(compute)};
-    shape.model.n_layers = layers;
-    shape.model.hidden_size = hidden;
-    shape.model.intermediate_size = mlp;
-    shape.model.q_heads = layer.q_heads;
-    shape.model.kv_heads = layer.kv_heads;
-    shape.model.head_dim = layer.head_dim;
-    return shape;
-  }
 };
 
-/// How weights and cache are stored.
 struct Formats {
-  std::string scheme;
-  std::string kv;
+  std::string scheme = "fp16";
+  std::string kv = "fp16";
 };
 
-/// FP16 first, then every scheme with every format of the cache.
 std::vector<Formats> formats_of(const BenchDecodeOptions& options) {
-  std::vector<Formats> all{{kPlain, kPlain}};
+  std::vector<Formats> all{{}};
   for (const std::string& scheme : options.schemes) {
-    for (const std::string& kv : options.kv.empty() ? std::vector<std::string>{kPlain} : options.kv) {
-      all.push_back({scheme, kv});
-    }
+    if (options.kv.empty()) all.push_back({.scheme = scheme});
+    for (const std::string& kv : options.kv) all.push_back({scheme, kv});
   }
   return all;
 }
@@ -263,24 +228,22 @@ struct BenchDecodeRow {
   uint64_t weight_bytes = 0;
   uint64_t cache_bytes = 0;
 
-  double milliseconds() const { return 1e-3 * timing.median; }
   double tokens_per_second(int32_t batch) const { return 1e6 * batch / timing.median; }
   double gigabytes_per_second() const { return static_cast<double>(weight_bytes + cache_bytes) / timing.median * 1e-3; }
 };
 
-void check_multiple(const std::string& option, int32_t width) {
-  constexpr int32_t kColumnMultiple = 64;
-  if (width % kColumnMultiple == 0) return;
-  throw UsageError(option + ": " + std::to_string(width) + " inputs of a linear layer are not a multiple of " +
-                   std::to_string(kColumnMultiple));
-}
-
 void check(const BenchDecodeOptions& options) {
+  constexpr int32_t kColumnMultiple = 64;
   for (const std::string& scheme : options.schemes) check_scheme(scheme);
-  check_layer(options.layer);
-  check_multiple("--hidden", options.hidden);
-  check_multiple("--mlp", options.mlp);
-  check_multiple("--heads and --head-dim", options.layer.q_heads * options.layer.head_dim);
+  const std::pair<const char*, int32_t> widths[] = {
+      {"--hidden", options.hidden},
+      {"--mlp", options.mlp},
+      {"--heads and --head-dim", options.layer.q_heads * options.layer.head_dim}};
+  for (const auto& [option, width] : widths) {
+    if (width % kColumnMultiple == 0) continue;
+    throw UsageError(std::string(option) + ": " + std::to_string(width) +
+                     " inputs of a linear layer are not a multiple of " + std::to_string(kColumnMultiple));
+  }
   if (options.length == 0 && !options.kv.empty()) {
     throw UsageError("--kv " + options.kv.front() + " needs --context, the tokens in the cache");
   }
@@ -294,50 +257,38 @@ Spec load_format(kvq_context* context, const std::string& kv) {
 
 std::vector<BenchDecodeRow> measure(TimedDevice& device, kvq_context* context, const Tuning& tuning,
                                     const BenchDecodeOptions& options) {
-  const DecodeShape shape = options.shape();
-  const std::vector<Formats> formats = formats_of(options);
-  Progress progress("decoding", kTimingSteps * static_cast<int64_t>(formats.size() + 1));
   std::map<std::string, std::shared_ptr<const DecoderWeights>> weights;
-  std::vector<std::unique_ptr<TimedDecode>> subjects;
-  for (const Formats& each : formats) {
+  const auto make = [&](const Formats& each) {
     std::shared_ptr<const DecoderWeights>& packed = weights[each.scheme];
-    if (packed == nullptr) packed = std::make_shared<const DecoderWeights>(context, each.scheme, shape.model);
-    subjects.push_back(
-        std::make_unique<TimedDecode>(device, context, tuning, packed, load_format(context, each.kv), shape));
-    progress.advance(kTimingSteps);
-  }
-  const std::vector<Timing> timings = time_in_turn(
-      subjects.size(), progress, [&](size_t i) { return subjects[i]->run(); }, shape.cycle());
-  std::vector<BenchDecodeRow> rows;
-  for (size_t i = 0; i < formats.size(); ++i) {
-    rows.push_back({formats[i], timings[i], subjects[i]->weight_bytes(), subjects[i]->cache_bytes()});
-  }
-  return rows;
+    if (packed == nullptr) packed = std::make_shared<const DecoderWeights>(context, each.scheme, options);
+    return TimedDecode(device, context, tuning, packed, load_format(context, each.kv), options);
+  };
+  return measure_subjects("decoding", formats_of(options), make, time_calls(options.cycle()),
+                          [](const Formats& formats, const TimedDecode& subject, const Timing& timing) {
+                            return BenchDecodeRow{formats, timing, subject.weight_bytes(), subject.cache_bytes()};
+                          });
 }
 
-void add_decode_figures(Json& object, const std::string& prefix, const BenchDecodeRow& row, int32_t batch) {
-  object[prefix + "milliseconds"] = row.milliseconds();
-  object[prefix + "min"] = 1e-3 * row.timing.min;
-  object[prefix + "max"] = 1e-3 * row.timing.max;
-  object[prefix + "tokens_per_second"] = row.tokens_per_second(batch);
-  object[prefix + "weight_bytes"] = row.weight_bytes;
-  object[prefix + "cache_bytes"] = row.cache_bytes;
-  object[prefix + "gigabytes_per_second"] = row.gigabytes_per_second();
+Json figures_of(const BenchDecodeRow& row, int32_t batch) {
+  return {{"milliseconds", 1e-3 * row.timing.median},
+          {"min", 1e-3 * row.timing.min},
+          {"max", 1e-3 * row.timing.max},
+          {"tokens_per_second", row.tokens_per_second(batch)},
+          {"weight_bytes", row.weight_bytes},
+          {"cache_bytes", row.cache_bytes},
+          {"gigabytes_per_second", row.gigabytes_per_second()}};
 }
 
 void print_result_json(const BenchDecodeOptions& options, const std::vector<BenchDecodeRow>& rows,
                        const std::string& timing, const BenchMachine& machine) {
+  const BenchDecodeRow& fp16 = rows.front();
   std::vector<Json> objects;
   for (const BenchDecodeRow& row : std::span(rows).subspan(1)) {
-    Json object;
-    object["scheme"] = row.formats.scheme;
+    Json& object = objects.emplace_back(Json{{"scheme", row.formats.scheme}});
     if (options.length > 0) object["kv"] = row.formats.kv;
-    add_decode_figures(object, "", row, options.batch);
-    add_decode_figures(object, "fp16_", rows.front(), options.batch);
-    object["ratio"] = rows.front().timing.median / row.timing.median;
-    object["read_bandwidth_gigabytes_per_second"] = machine.bandwidth;
+    object.update(figures_of(row, options.batch));
+    add_baseline(object, figures_of(fp16, options.batch), fp16.timing.median / row.timing.median, machine);
     object["repetitions"] = row.timing.repetitions;
-    objects.push_back(std::move(object));
   }
   print_bench_json(objects,
                    {{"layers", options.layers},
@@ -348,62 +299,56 @@ void print_result_json(const BenchDecodeOptions& options, const std::vector<Benc
                     {"mlp", options.mlp},
                     {"length", options.length},
                     {"batch", options.batch},
-                    {"dtype", options.dtype.name(options.compute)},
-                    {"cycle", options.shape().cycle()},
+                    {"dtype", options.dtype_option.name(options.compute)},
+                    {"cycle", options.cycle()},
                     {"timing", timing}},
                    options.compute, machine);
 }
 
-/// A count and its noun.
-std::string counted(int32_t n, const std::string& noun) { return std::to_string(n) + " " + noun + (n == 1 ? "" : "s"); }
+std::string layers_text(int32_t n) { return std::to_string(n) + (n == 1 ? " layer" : " layers"); }
 
-std::string heading(const BenchDecodeOptions& options, const std::vector<BenchDecodeRow>& rows,
-                    const std::string& timing, const BenchMachine& machine) {
-  std::string text = "A step of decoding: " + counted(options.layers, "layer") + " of " +
-                     std::to_string(options.hidden) + " and " + std::to_string(options.mlp) + " channels, " +
-                     std::to_string(options.layer.q_heads) + " query and " + std::to_string(options.layer.kv_heads) +
-                     " KV heads of " + std::to_string(options.layer.head_dim) + ", batch " +
-                     std::to_string(options.batch) + ", in " + options.dtype.name(options.compute) + ";\n";
-  text += options.length > 0 ? "linear layers, appending and attention over " + std::to_string(options.length) +
+std::string heading(const BenchDecodeOptions& options, int32_t calls, const std::string& timing,
+                    const BenchMachine& machine) {
+  return "A step of decoding: " + layers_text(options.layers) + " of " + std::to_string(options.hidden) + " and " +
+         std::to_string(options.mlp) + " channels, " + options.layer.text() + ", batch " +
+         std::to_string(options.batch) + ", in " + options.dtype_option.name(options.compute) + ";\n" +
+         (options.length > 0 ? "linear layers, appending and attention over " + std::to_string(options.length) +
                                    " tokens a sequence and those that follow;\n"
-                             : "linear layers alone;\n";
-  const int32_t cycle = options.shape().cycle();
-  return text + machine.name + ", " + machine.isa + ", " + std::to_string(rows.front().timing.repetitions * cycle) +
-         " steps in turn" + (timing == "graph" ? ", each a CUDA graph" : "") +
-         (cycle > 1 ? "; times are means of " + std::to_string(cycle) : "") + ". Memory gives " +
-         number_text(machine.bandwidth, 1) + " GB/s.\n";
+                             : "linear layers alone;\n") +
+         machine.text(calls * options.cycle(), "steps") + (timing == "graph" ? ", each a CUDA graph" : "") +
+         (options.cycle() > 1 ? "; times are means of " + std::to_string(options.cycle()) : "") + machine.memory_text();
 }
 
 void print_result(const BenchDecodeOptions& options, const std::vector<BenchDecodeRow>& rows, const std::string& timing,
                   const BenchMachine& machine) {
-  const bool is_one = rows.front().timing.repetitions == 1;  // which has no spread
-  std::vector<std::string> headings{"weights", "cache", "bytes of\nweights", "bytes of\ncache"};
-  const std::vector<std::string> times =
-      is_one ? std::vector<std::string>{"ms"} : std::vector<std::string>{"median\nms", "min\nms", "max\nms"};
-  headings.insert(headings.end(), times.begin(), times.end());
-  // A model of more layers is slower.
-  headings.insert(headings.end(),
-                  {"tokens/s of\n" + counted(options.layers, "layer"), "GB/s", "times faster\nthan FP16"});
+  const Timing& fp16 = rows.front().timing;
+  std::vector<std::string> headings{"weights", "cache", "bytes of\nweights", "bytes of\ncache", "median\nms", "min\nms",
+                                    "max\nms",
+                                    // A model of more layers is slower.
+                                    "tokens/s of\n" + layers_text(options.layers), "GB/s", "times faster\nthan FP16"};
+  const bool has_spread = fp16.repetitions > 1;
+  if (!has_spread) {
+    headings.erase(headings.begin() + 5, headings.begin() + 7);
+    headings[4] = "ms";
+  }
   Table table(headings);
   for (const BenchDecodeRow& row : rows) {
-    std::vector<std::string> cells{row.formats.scheme, options.length > 0 ? row.formats.kv : "-",
-                                   bytes_text(row.weight_bytes), options.length > 0 ? bytes_text(row.cache_bytes) : "-",
-                                   number_text(row.milliseconds(), 3)};
-    if (!is_one) {
-      cells.insert(cells.end(), {number_text(1e-3 * row.timing.min, 3), number_text(1e-3 * row.timing.max, 3)});
-    }
-    cells.insert(cells.end(),
-                 {number_text(row.tokens_per_second(options.batch), 1), number_text(row.gigabytes_per_second(), 1),
-                  number_text(rows.front().timing.median / row.timing.median, 2)});
-    table.add_row(std::move(cells));
+    std::vector<std::string> times = timing_cells(row.timing, 1e-3, 3);
+    if (!has_spread) times.resize(1);
+    table.add_row({row.formats.scheme, options.length > 0 ? row.formats.kv : "-", bytes_text(row.weight_bytes),
+                   options.length > 0 ? bytes_text(row.cache_bytes) : "-"},
+                  times,
+                  {number_text(row.tokens_per_second(options.batch), 1), number_text(row.gigabytes_per_second(), 1),
+                   number_text(fp16.median / row.timing.median, 2)});
   }
-  print_text(heading(options, rows, timing, machine) + "\n" + table.text());
+  print_text(heading(options, fp16.repetitions, timing, machine) + "\n" + table.text());
 }
 
-void run(const BenchDecodeOptions& options) {
+void run(BenchDecodeOptions& options) {
   check(options);
-  const std::unique_ptr<TimedDevice> device = make_timed_device(options.compute);
-  require_memory(*device, timing_memory(options.shape(), with_baseline(options.schemes), formats_of(options).size()));
+  options.dtype = options.dtype_option.dtype(options.compute);
+  const std::unique_ptr<TimedDevice> device = make_bench_device(options.layer, options.compute);
+  require_memory(*device, timing_memory(options, with_baseline(options.schemes), formats_of(options).size()));
   const kvq::Context context = make_context(options.compute);
   const Tuning tuning(context, options.tuning);
   const std::vector<BenchDecodeRow> rows = measure(*device, context, tuning, options);
@@ -425,20 +370,15 @@ void add_bench_decode(Command bench) {
   auto options = std::make_shared<BenchDecodeOptions>();
   add_schemes_option(command, options->schemes, "Of the linear layers, as of `kvq quantize`; may be repeated")
       .show_default();
-  command.add_option("--layers", options->layers, "Decoder layers; fewer take less memory")
-      .range(1, 1 << 10)
-      .show_default();
-  command.add_option("--hidden", options->hidden, "Channels between layers").range(64, 1 << 20).show_default();
-  command.add_option("--mlp", options->mlp, "Channels within an MLP").range(64, 1 << 20).show_default();
+  command.add_number("--layers", options->layers, 1, 1 << 10, "Decoder layers; fewer take less memory");
+  command.add_number("--hidden", options->hidden, 64, 1 << 20, "Channels between layers");
+  command.add_number("--mlp", options->mlp, 64, 1 << 20, "Channels within an MLP");
   add_layer_options(command, options->layer);
-  command
-      .add_option(kContextNames, options->length,
-                  "Tokens in the cache at first, to which each step adds one; 0: linear layers alone")
-      .range(0, 1 << 24)
-      .show_default();
-  command.add_option("--kv", options->kv, std::string(kSpecHelp) + "; may be repeated (default: fp16)").repeatable();
-  command.add_option("--batch", options->batch, "Sequences, each of --context tokens").range(1, 1 << 12).show_default();
-  add_dtype_option(command, options->dtype);
+  command.add_number(kContextNames, options->length, 0, 1 << 24,
+                     "Tokens in the cache at first, to which each step adds one; 0: linear layers alone");
+  command.add_option("--kv", options->kv, spec_help() + "; may be repeated (default: fp16)").repeatable();
+  command.add_number("--batch", options->batch, 1, 1 << 12, "Sequences, each of --context tokens");
+  add_dtype_option(command, options->dtype_option);
   add_tuning_option(command, options->tuning);
   add_run_options(command, options->compute, options->json);
   command.on_run([options] { run(*options); });

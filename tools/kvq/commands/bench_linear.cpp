@@ -1,11 +1,6 @@
-#include <memory>
-#include <nlohmann/json.hpp>
-
 #include "bench/bench.h"
-#include "bench/linear_timing.h"
+#include "bench/timed_calls.h"
 #include "commands/commands.h"
-#include "options/common.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {
@@ -72,7 +67,7 @@ void add_bench_linear(Command bench) {
   auto options = std::make_shared<BenchLinearOptions>();
   add_schemes_option(command, options->schemes, "As of `kvq quantize`; may be repeated").show_default();
   add_shape_option(command, options->shape);
-  command.add_option("--batch", options->batch, "Rows of inputs").range(1, 1 << 16).show_default();
+  command.add_number("--batch", options->batch, 1, 1 << 16, "Rows of inputs");
   add_dtype_option(command, options->dtype);
   command.add_flag("--single-calls", options->single_calls,
                    "On a GPU: time each call by itself, after the L2 cache was emptied, instead of many calls on "

@@ -1,13 +1,8 @@
 #include <cmath>
-#include <memory>
-#include <nlohmann/json.hpp>
 
 #include "bench/random_layer.h"
 #include "bench/timing.h"
 #include "commands/commands.h"
-#include "kvq.hpp"
-#include "options/common.h"
-#include "terminal/output.h"
 #include "terminal/progress.h"
 
 namespace cli {
@@ -35,7 +30,6 @@ struct BenchQuantizeRow {
   double bound() const { return std::exp2(-2.0 * nominal); }
 };
 
-/// Every scheme but FP16.
 std::vector<std::string> all_schemes() {
   std::vector<std::string> schemes = kvq::scheme_names();
   std::erase(schemes, "fp16");
@@ -62,55 +56,36 @@ BenchQuantizeRow measure(kvq_context* context, const ComputeOptions& compute, co
   return {scheme, kvq::scheme_bits(scheme), info.bits, info.error, seconds};
 }
 
-/// Milliseconds of one thread, from which follows what quantizing any matrix takes.
-double tile_milliseconds(const BenchQuantizeOptions& options, const MatrixShape& shape, const BenchQuantizeRow& row) {
-  const double tiles = static_cast<double>(shape.out * shape.in) / static_cast<double>(kTileWeights);
-  return 1e3 * row.seconds * options.compute.threads / tiles;
-}
-
-void print_rows_json(const BenchQuantizeOptions& options, const MatrixShape& shape,
-                     const std::vector<BenchQuantizeRow>& rows, const char* isa) {
-  Json object;
-  for (const BenchQuantizeRow& row : rows) {
-    Json each = {{"scheme", row.scheme},
-                 {"nominal_bits", row.nominal},
-                 {"bits", row.bits},
-                 {"error", row.error},
-                 {"bound", row.bound()},
-                 {"seconds", row.seconds},
-                 {"weights_per_second", static_cast<double>(shape.out * shape.in) / row.seconds}};
-    if (options.compute.device == "cpu") each["tile_milliseconds"] = tile_milliseconds(options, shape, row);
-    object["rows"].push_back(std::move(each));
-  }
-  object["out"] = shape.out;
-  object["in"] = shape.in;
-  object["device"] = options.compute.device;
-  object["threads"] = options.compute.threads;
-  object["isa"] = isa;
-  print_json(object);
-}
-
 void print_rows(const BenchQuantizeOptions& options, const MatrixShape& shape,
                 const std::vector<BenchQuantizeRow>& rows, const kvq::Context& context) {
-  if (options.json) return print_rows_json(options, shape, rows, context.describe().isa);
-  const bool on_cpu = options.compute.device == "cpu";
-  std::vector<std::string> titles = {"scheme",        "bits per\nweight", "error",
-                                     "of the\nbound", "seconds",          "million weights\na second"};
-  if (on_cpu) titles.emplace_back("ms for 256 weights\non a thread");
-  Table table(titles);
+  const auto weights = static_cast<double>(shape.out * shape.in);
+  Figures figures;
   for (const BenchQuantizeRow& row : rows) {
-    const double weights = static_cast<double>(shape.out * shape.in);
-    std::vector<std::string> cells = {row.scheme,
-                                      number_text(row.bits, 3),
-                                      number_text(row.error, 5),
-                                      number_text(row.error / row.bound(), 2),
-                                      number_text(row.seconds, 2),
-                                      number_text(1e-6 * weights / row.seconds, 2)};
-    if (on_cpu) cells.push_back(number_text(tile_milliseconds(options, shape, row), 3));
-    table.add_row(cells);
+    figures.begin_row();
+    figures.add("scheme", "scheme", row.scheme, row.scheme);
+    figures.add("", "nominal_bits", row.nominal, 0);
+    figures.add("bits per\nweight", "bits", row.bits, 3);
+    figures.add("error", "error", row.error, 5);
+    figures.add("of the\nbound", "bound", row.bound(), number_text(row.error / row.bound(), 2));
+    figures.add("seconds", "seconds", row.seconds, 2);
+    figures.add("million weights\na second", "weights_per_second", weights / row.seconds,
+                number_text(1e-6 * weights / row.seconds, 2));
+    if (options.compute.device != "cpu") continue;
+    // Milliseconds of one thread, from which follows what quantizing any matrix takes.
+    const double tiles = weights / static_cast<double>(kTileWeights);
+    figures.add("ms for 256 weights\non a thread", "tile_milliseconds",
+                1e3 * row.seconds * options.compute.threads / tiles, 3);
+  }
+  if (options.json) {
+    return print_json({{"rows", figures.objects()},
+                       {"out", shape.out},
+                       {"in", shape.in},
+                       {"device", options.compute.device},
+                       {"threads", options.compute.threads},
+                       {"isa", context.describe().isa}});
   }
   print_text("Normally distributed weights, " + std::to_string(shape.out) + " x " + std::to_string(shape.in) + ", " +
-             machine_text(context, options.compute) + "; the bound is 2^(-2 bits).\n\n" + table.text());
+             machine_text(context, options.compute) + "; the bound is 2^(-2 bits).\n\n" + figures.table());
 }
 
 std::vector<BenchQuantizeRow> measure_all(kvq_context* context, const BenchQuantizeOptions& options,

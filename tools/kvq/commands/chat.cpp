@@ -1,30 +1,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <cstdio>
-#include <functional>
 #include <iostream>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "commands/commands.h"
 #include "llama/chat_template.h"
-#include "llama/error.h"
 #include "measure/generation.h"
-#include "options/command.h"
-#include "options/model_options.h"
-#include "options/spec.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {
 
-/// What one answer took.
 struct Turn {
   std::string text;
   int32_t read_tokens = 0;  // that entered the cache before the answer
@@ -32,18 +18,32 @@ struct Turn {
   Pace pace;
 };
 
-/// Why a turn cannot be.
 class RefusedTurn : public llama::Error {
  public:
   using Error::Error;
 };
+
+llama::ModelConfig with_eos(llama::ModelConfig config, const Engine& engine, const llama::ChatTemplate& chat_template) {
+  const std::optional<int32_t> eos = engine.tokenizer.token_id(chat_template.eos_token());
+  if (eos && std::ranges::find(config.eos_tokens, *eos) == config.eos_tokens.end()) config.eos_tokens.push_back(*eos);
+  return config;
+}
 
 /// A chat with a model, whose cache keeps what was said: a turn reads no more than what is new.
 class Conversation {
  public:
   /// \param stops  texts before which an answer ends.
   Conversation(Engine& engine, const Spec& format, llama::Sampler sampler, int32_t chunk, int32_t max_tokens,
-               std::vector<std::string> stops);
+               std::vector<std::string> stops)
+      : engine_(engine),
+        template_(engine.directory),
+        evicts_(format.evicts()),
+        session_(engine.model, engine.context, format),
+        sampler_(std::move(sampler)),
+        config_(with_eos(engine.model.config(), engine, template_)),
+        chunk_(chunk),
+        max_tokens_(max_tokens),
+        stops_(std::move(stops)) {}
 
   /// Before the first turn.
   void set_system(const std::string& text) { messages_.push_back({"system", text}); }
@@ -77,24 +77,6 @@ class Conversation {
   std::vector<int32_t> pending_;  // the last token of an answer that was cut off
 };
 
-llama::ModelConfig with_eos(llama::ModelConfig config, const Engine& engine, const llama::ChatTemplate& chat_template) {
-  const std::optional<int32_t> eos = engine.tokenizer.token_id(chat_template.eos_token());
-  if (eos && std::ranges::find(config.eos_tokens, *eos) == config.eos_tokens.end()) config.eos_tokens.push_back(*eos);
-  return config;
-}
-
-Conversation::Conversation(Engine& engine, const Spec& format, llama::Sampler sampler, int32_t chunk,
-                           int32_t max_tokens, std::vector<std::string> stops)
-    : engine_(engine),
-      template_(engine.directory),
-      evicts_(format.evicts()),
-      session_(engine.model, engine.context, format),
-      sampler_(std::move(sampler)),
-      config_(with_eos(engine.model.config(), engine, template_)),
-      chunk_(chunk),
-      max_tokens_(max_tokens),
-      stops_(std::move(stops)) {}
-
 /// What of a conversation the cache lacks. A template that writes earlier answers otherwise than they were given, as
 /// some leave out what was thought, has the whole read anew.
 Conversation::Unread Conversation::unread(const std::string& rendered) const {
@@ -117,7 +99,6 @@ Conversation::Unread Conversation::unread(const std::string& rendered) const {
   return unread;
 }
 
-/// What is to be read for these messages, or why they are refused.
 Conversation::Unread Conversation::prompt_of(const std::vector<llama::ChatMessage>& messages) const {
   try {
     return unread(template_.render(messages));
@@ -163,14 +144,11 @@ Turn Conversation::ask(const std::string& text, const std::function<void(const s
   return turn;
 }
 
-struct ChatOptions : ModelOptions {
+struct ChatOptions : WritingOptions {
+  ChatOptions() { max_tokens = 512; }
+
   std::string system;
   std::string prompt;
-  std::vector<std::string> stops;
-  int32_t max_tokens = 512;
-  int32_t chunk = 256;
-  std::string tuning;
-  SamplingOptions sampling;
 };
 
 void print_turn(const Turn& turn, const llama::Session& session, const Engine& engine) {
@@ -238,15 +216,8 @@ void add_chat(Command app) {
   add_model_options(command, *options);
   command.add_option("--system", options->system, "What the model is told before the conversation");
   command.add_option("--prompt", options->prompt, "Answer this and end").not_empty();
-  add_stop_option(command, options->stops);
-  command.add_option("--max-tokens", options->max_tokens, "Tokens of an answer at most")
-      .range(1, 1 << 24)
-      .show_default();
-  add_kv_option(command, options->kv);
-  add_sampling_options(command, options->sampling);
-  add_chunk_option(command, options->chunk, "Tokens of a turn that enter the cache at once");
-  add_tuning_option(command, options->tuning);
-  add_run_options(command, options->compute, options->json);
+  add_writing_options(command, *options, "Tokens of an answer at most",
+                      "Tokens of a turn that enter the cache at once");
   command.on_run([options] { run(*options); });
 }
 

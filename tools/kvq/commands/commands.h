@@ -1,6 +1,9 @@
 #pragma once
 
-#include "options/command.h"
+// What every command needs.
+
+#include "options/model_options.h"
+#include "terminal/output.h"
 
 namespace cli {
 

@@ -2,25 +2,18 @@
 #include <array>
 #include <cmath>
 #include <iterator>
-#include <memory>
-#include <nlohmann/json.hpp>
 
-#include "bench/timing.h"
 #include "commands/commands.h"
 #include "commands/demo.h"
 #include "measure/generation.h"
 #include "measure/needle.h"
-#include "measure/perplexity.h"
-#include "options/common.h"
 #include "terminal/files.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {
 
 constexpr const char* kBaseline = "fp16";
 constexpr std::array kGainShapes{"gs2", "gt2"};
-constexpr std::array kIntegers{"int8", "int4", "int4+hadamard", "int3", "int3+hadamard", "int2", "int2+hadamard"};
 constexpr const char* kEvicting = "int4+adasnap:256";
 constexpr const char* kWithWeights = "int4";
 constexpr std::array kGenerated{"fp16", "int4"};
@@ -31,7 +24,6 @@ constexpr int32_t kGeneratedTokens = 13;
 /// call finds nothing of its own in the processor's caches; making more copies would take most of the time.
 constexpr uint64_t kMostTimedBytes = uint64_t{128} << 20;
 
-/// How much is measured.
 struct Extent {
   PerplexityOptions perplexity;
   NeedleOptions needle;
@@ -49,7 +41,6 @@ constexpr Extent kQuick{
     .attention = {.layer = {.q_heads = 8, .kv_heads = 2}, .length = 1024, .most_bytes = kMostTimedBytes / 2},
     .hessian_tokens = 512};
 
-/// What a row of the report is about.
 struct Format {
   std::string kv;     // SPEC with the demo model
   std::string speed;  // with the layer that is timed
@@ -85,21 +76,21 @@ struct Report {
   double seconds = 0.0;
 };
 
-/// The baseline first, then what to take.
 std::vector<Format> all_formats() {
   std::vector<Format> formats;
   const auto add = [&formats](const std::string& kv) { formats.push_back({kv, kv}); };
   add(kBaseline);
   std::ranges::for_each(kGainShapes, add);
   for (const std::string kv : kGainShapes) add(kv + "-256");
-  std::ranges::for_each(kIntegers, add);
+  for (const std::string& name : format_names()) {
+    if (name.starts_with("int")) add(name);
+  }
   for (const std::string bits : {"2", "1"}) formats.push_back({"commvq-" + bits + "bit", "commvq-" + bits});
   add("moqae");
   add(kEvicting);
   return formats;
 }
 
-/// FP16's, of the same tokens.
 PerplexityResult baseline_of(const PerplexityResult& format, const PerplexityResult& fp16) {
   PerplexityResult baseline = fp16;
   if (format.second_half) baseline.perplexity = fp16.second_half_perplexity;
@@ -256,7 +247,7 @@ void print_formats(const Extent& extent, const Report& report) {
 void print_report(const Extent& extent, const Report& report) {
   print_formats(extent, report);
   if (!report.weights.empty()) {
-    print_text("\n" + weights_text(report.weights, report.plain) + "\n" +
+    print_text("\n" + weights_figures(report.weights, report.plain).table() + "\n" +
                "Linear layers in few bits: codes, scales and signs count. Files hold the embedding too, which stays\n" +
                "BF16. Codes were chosen just now by what they lose on other prose (LDLQ).\n");
   }
@@ -283,7 +274,7 @@ void print_report_json(const DemoOptions& options, const Extent& extent, const R
     format["ratio"] = rows[0].microseconds / row.microseconds;
     object["formats"].push_back(std::move(format));
   }
-  object["weights"] = weights_json(report.weights, report.plain);
+  object["weights"] = weights_figures(report.weights, report.plain).objects();
   object["context"] = extent.perplexity.context;
   object["attention_length"] = extent.attention.length;
   object["attention_rounds"] = report.speed.rounds;

@@ -1,11 +1,6 @@
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <string>
-#include <vector>
-
-#include "bench/cache_timing.h"
+#include "bench/timed_calls.h"
 #include "bench/timing.h"
 #include "measure/perplexity.h"
 #include "options/common.h"
@@ -14,7 +9,6 @@
 
 namespace cli {
 
-/// Attention on caches of some formats.
 struct AttentionSpeed {
   std::vector<double> microseconds;  // of each format, the best of all rounds
   int32_t rounds = 0;                // each of one call for every format
@@ -24,7 +18,6 @@ struct AttentionSpeed {
 AttentionSpeed measure_attention_speed(const ComputeOptions& compute, const AttentionShape& shape,
                                        const std::vector<std::string>& formats);
 
-/// How fast a model reads.
 struct ReadingSpeed {
   double tokens_per_second = 0.0;  // on a quiet machine
   Disturbance disturbance;         // of this one
@@ -57,8 +50,7 @@ struct WeightsDemo {
 };
 
 /// \param plain  the model as it is, on the same text.
-std::string weights_text(const std::vector<WeightsRow>& rows, const WeightsRow& plain);
-Json weights_json(const std::vector<WeightsRow>& rows, const WeightsRow& plain);
+Figures weights_figures(const std::vector<WeightsRow>& rows, const WeightsRow& plain);
 
 /// The directory of the model that comes with the program: beside an installed program, else in the source tree. An
 /// Error that names both places if it is in neither.

@@ -1,16 +1,9 @@
 #include "commands/demo.h"
 
 #include <algorithm>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <string_view>
 
 #include "bench/bench.h"
-#include "bench/random_layer.h"
-#include "bench/timing.h"
-#include "options/spec.h"
 #include "terminal/files.h"
-#include "terminal/output.h"
 #include "train/quantization.h"
 
 namespace cli {
@@ -27,7 +20,6 @@ Spec speed_spec(const kvq::Context& context, const std::string& format, const La
   return load_layer_spec(context, format, layer);
 }
 
-/// Attention whose calls are watched.
 class WatchedAttention {
  public:
   WatchedAttention(ProcessorUse& use, TimedDevice& device, const kvq::Context& context, const std::string& format,
@@ -59,10 +51,6 @@ PerplexityResult measure_with(Engine& engine, const std::string& kv, llama::Toke
   Progress progress("quality", int64_t{options.windows} * options.context);
   const Spec format = load_spec(engine, kv);
   return measure_perplexity(engine, format, tokens, options, progress);
-}
-
-double rise_percent(const WeightsRow& row, const WeightsRow& plain) {
-  return 100.0 * (row.perplexity.perplexity / plain.perplexity.perplexity - 1.0);
 }
 
 }  // namespace
@@ -141,34 +129,25 @@ std::vector<WeightsRow> WeightsDemo::measure(llama::Tokens tokens, const std::st
   return rows;
 }
 
-std::string weights_text(const std::vector<WeightsRow>& rows, const WeightsRow& plain) {
-  Table table({"weights", "KV format", "bits per\nweight", "model\nfile", "times\nsmaller", "perplexity",
-               "rise over\nFP16", "seconds\nto quantize"});
-  const auto add = [&](const WeightsRow& row, const std::string& rise, const std::string& seconds) {
-    table.add_row({row.scheme, row.kv, number_text(row.linear_bits, 2), bytes_text(row.bytes),
-                   number_text(static_cast<double>(plain.bytes) / static_cast<double>(row.bytes), 2),
-                   number_text(row.perplexity.perplexity, 3), rise, seconds});
+Figures weights_figures(const std::vector<WeightsRow>& rows, const WeightsRow& plain) {
+  Figures figures;
+  const auto add = [&](const WeightsRow& row, bool is_plain) {
+    const double smaller = static_cast<double>(plain.bytes) / static_cast<double>(row.bytes);
+    const double rise = 100.0 * (row.perplexity.perplexity / plain.perplexity.perplexity - 1.0);
+    figures.begin_row(!is_plain);
+    figures.add("weights", "scheme", row.scheme, row.scheme);
+    figures.add("KV format", "kv", row.kv, row.kv);
+    figures.add("bits per\nweight", "linear_weight_bits", row.linear_bits, 2);
+    figures.add("", "weight_bits", row.bits, 0);
+    figures.add("model\nfile", "bytes", row.bytes, bytes_text(row.bytes));
+    figures.add("times\nsmaller", "", smaller, 2);
+    figures.add("perplexity", "perplexity", row.perplexity.perplexity, 3);
+    figures.add("rise over\nFP16", "rise_percent", rise, is_plain ? "" : signed_percent(rise));
+    figures.add("seconds\nto quantize", "seconds", row.seconds, is_plain ? "" : number_text(row.seconds, 1));
   };
-  add(plain, "", "");
-  for (const WeightsRow& row : rows) add(row, signed_percent(rise_percent(row, plain)), number_text(row.seconds, 1));
-  return table.text();
-}
-
-Json weights_json(const std::vector<WeightsRow>& rows, const WeightsRow& plain) {
-  Json list = Json::array();
-  for (const WeightsRow& row : rows) {
-    Json object;
-    object["scheme"] = row.scheme;
-    object["kv"] = row.kv;
-    object["linear_weight_bits"] = row.linear_bits;
-    object["weight_bits"] = row.bits;
-    object["bytes"] = row.bytes;
-    object["perplexity"] = row.perplexity.perplexity;
-    object["rise_percent"] = rise_percent(row, plain);
-    object["seconds"] = row.seconds;
-    list.push_back(std::move(object));
-  }
-  return list;
+  add(plain, true);
+  for (const WeightsRow& row : rows) add(row, false);
+  return figures;
 }
 
 }  // namespace cli

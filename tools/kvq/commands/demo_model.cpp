@@ -1,7 +1,5 @@
 #include "commands/demo.h"
 
-#include "llama/error.h"
-
 namespace cli {
 
 std::filesystem::path demo_model_directory() {

@@ -1,18 +1,10 @@
 #include <algorithm>
 #include <array>
-#include <cstdint>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <span>
-#include <vector>
 
 #include "commands/commands.h"
 #include "measure/generation.h"
 #include "measure/perplexity.h"
-#include "options/model_options.h"
-#include "options/spec.h"
 #include "terminal/files.h"
-#include "terminal/output.h"
 #include "terminal/progress.h"
 
 namespace cli {
@@ -26,14 +18,12 @@ struct LayerError {
 
 constexpr int32_t kStoredChunk = 256;  // tokens that the model takes at once
 
-/// A sequence that is only stored and decoded.
 class Store {
  public:
   Store(Engine& engine, const llama::CacheFormat& format)
       : cache_(llama::make_model_cache(engine.model, engine.context, format)), sequence_(cache_) {}
 
   void clear() { sequence_ = kvq::Sequence(cache_); }
-
   void append(int32_t layer, int32_t n, const float* k, const float* v) { sequence_.append(layer, n, k, v, KVQ_F32); }
 
   struct Head {
@@ -52,7 +42,6 @@ class Store {
   kvq::Sequence sequence_;
 };
 
-/// Squared errors and squared norms of one kind of numbers.
 struct Sums {
   double error = 0.0;
   double norm = 0.0;
@@ -122,26 +111,28 @@ struct EvalErrorOptions : ModelOptions {
 };
 
 void print_result(const EvalErrorOptions& options, const std::vector<LayerError>& errors, size_t windows) {
-  Json layers = Json::array();
-  Table table({"layer", "key error", "value error"});
+  Figures layers;
   LayerError mean;
+  const auto add = [&](const Json& layer, const std::string& name, const LayerError& error) {
+    layers.begin_row(layer.is_number());
+    layers.add("layer", "layer", layer, name);
+    layers.add("key error", "key_error", error.keys, 5);
+    layers.add("value error", "value_error", error.values, 5);
+  };
   for (size_t i = 0; i < errors.size(); ++i) {
-    layers.push_back({{"layer", i}, {"key_error", errors[i].keys}, {"value_error", errors[i].values}});
-    table.add_row({std::to_string(i), number_text(errors[i].keys, 5), number_text(errors[i].values, 5)});
+    add(i, std::to_string(i), errors[i]);
     mean.keys += errors[i].keys / static_cast<double>(errors.size());
     mean.values += errors[i].values / static_cast<double>(errors.size());
   }
   if (options.json) {
-    Json object;
-    object["key_error"] = mean.keys;
-    object["value_error"] = mean.values;
-    object["layers"] = layers;
-    object["windows"] = windows;
-    object["context"] = options.context;
-    return print_json(object);
+    return print_json({{"key_error", mean.keys},
+                       {"value_error", mean.values},
+                       {"layers", layers.objects()},
+                       {"windows", windows},
+                       {"context", options.context}});
   }
-  table.add_row({"mean", number_text(mean.keys, 5), number_text(mean.values, 5)});
-  print_text(table.text() + "\nsquared error over squared norm with --kv " + options.kv + ", in " +
+  add(nullptr, "mean", mean);
+  print_text(layers.table() + "\nsquared error over squared norm with --kv " + options.kv + ", in " +
              std::to_string(windows) + " windows of " + std::to_string(options.context) +
              " tokens; pages left in FP16 do not count\n");
 }
@@ -165,9 +156,9 @@ void add_eval_error(Command eval) {
   auto options = std::make_shared<EvalErrorOptions>();
   add_model_options(command, *options);
   add_text_option(command, options->text);
-  command.add_option("--kv", options->kv, kSpecHelp).required();
+  command.add_option("--kv", options->kv, spec_help()).required();
   add_context_option(command, options->context, 2, "Tokens of a window");
-  command.add_option("--windows", options->windows, "At most the first N windows").range(1, 1 << 30).show_default();
+  command.add_number("--windows", options->windows, 1, 1 << 30, "At most the first N windows");
   add_run_options(command, options->compute, options->json);
   command.on_run([options] { run(*options); });
 }

@@ -1,25 +1,15 @@
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "commands/commands.h"
 #include "measure/eviction_quality.h"
 #include "measure/needle.h"
 #include "measure/perplexity.h"
-#include "options/command.h"
-#include "options/model_options.h"
 #include "terminal/files.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {
 
-/// What was measured, besides the results.
 struct EvictionReport {
   std::string kv;
   std::string machine;
@@ -34,15 +24,15 @@ using Number = std::optional<double>;
 constexpr const char* kNothing = "-";
 
 /// The figures of one row; nothing where nothing was measured.
-struct Figures {
+struct RowFigures {
   Number perplexity;
   Number rise_percent;  // over the full cache
   Number accuracy;
   Number attention_error;
 };
 
-Figures figures_of(const EvictionOptions& measured, const BudgetQuality& row, const BudgetQuality& full) {
-  Figures figures;
+RowFigures figures_of(const EvictionOptions& measured, const BudgetQuality& row, const BudgetQuality& full) {
+  RowFigures figures;
   if (measured.windows > 0) {
     const auto context = static_cast<size_t>(measured.context);
     const double scored = measured.windows * static_cast<double>(context - 1 - half_of(context));
@@ -54,7 +44,9 @@ Figures figures_of(const EvictionOptions& measured, const BudgetQuality& row, co
   return figures;
 }
 
-std::string text_of(const Number& number, int digits) { return number ? number_text(*number, digits) : kNothing; }
+void add(Figures& figures, const char* heading, const char* field, const Number& number, int digits) {
+  figures.add(heading, field, json_of(number), number ? number_text(*number, digits) : kNothing);
+}
 
 std::optional<int32_t> unless_zero(int32_t budget) { return budget > 0 ? std::optional(budget) : std::nullopt; }
 
@@ -65,80 +57,74 @@ Number prefill_ratio(const EvictionQuality& subject, const EvictionQuality& full
   return seconds && of_full ? Number(*seconds / *of_full) : std::nullopt;
 }
 
-std::string quality_table(const EvictionReport& report, const std::vector<EvictionQuality>& subjects) {
-  Table table({"method", "budget", "perplexity of\nsecond halves", "rise over\nfull cache", "keys\nfound",
-               "L1 error of\nattention", "KV bytes of\na prompt"});
+Figures quality_figures(const EvictionReport& report, const std::vector<EvictionQuality>& subjects) {
+  Figures table;
   const BudgetQuality& full = subjects.front().rows().front();
   const int32_t needles = report.measured.needles;
   for (size_t subject = 0; subject < subjects.size(); ++subject) {
     const std::vector<BudgetQuality>& rows = subjects[subject].rows();
     for (size_t i = 0; i < rows.size(); ++i) {
-      const Figures figures = figures_of(report.measured, rows[i], full);
+      const BudgetQuality& row = rows[i];
+      const RowFigures figures = figures_of(report.measured, row, full);
       const std::string rise = figures.rise_percent ? signed_percent(*figures.rise_percent) : kNothing;
-      const bool is_full = subject == 0;
-      table.add_row({report.methods[subject], is_full ? "" : report.budgets[i].text, text_of(figures.perplexity, 4),
-                     is_full ? "" : rise,
-                     needles > 0 ? std::to_string(rows[i].found) + "/" + std::to_string(needles) : kNothing,
-                     text_of(figures.attention_error, 4), bytes_text(kv_bytes(rows[i].usage))});
+      const std::string found = std::to_string(row.found) + "/" + std::to_string(needles);
+      const Budget* budget = subject == 0 ? nullptr : &report.budgets[i];  // nothing is evicted without
+      const bool is_share = budget != nullptr && budget->tokens == 0;
+      table.begin_row();
+      table.add("method", "method", subject == 0 ? "full" : report.methods[subject], report.methods[subject]);
+      table.add("budget", "budget", json_of(unless_zero(row.budget)), budget == nullptr ? "" : budget->text);
+      table.add("", "needle_budget", json_of(unless_zero(row.needle_budget)), "");
+      table.add("", "budget_percent", json_of(is_share ? Number(budget->percent) : std::nullopt), "");
+      add(table, "perplexity of\nsecond halves", "perplexity", figures.perplexity, 4);
+      table.add("rise over\nfull cache", "rise_percent", json_of(figures.rise_percent), budget == nullptr ? "" : rise);
+      table.add("keys\nfound", "accuracy", json_of(figures.accuracy), needles > 0 ? found : kNothing);
+      add(table, "L1 error of\nattention", "attention_error", figures.attention_error, 4);
+      table.add("KV bytes of\na prompt", "kv_bits", row.usage.bits_per_scalar, bytes_text(kv_bytes(row.usage)));
+      table.add("", "kv_bytes", kv_bytes(row.usage), "");
+      table.add("", "fp16_kv_bytes", row.usage.plain_fp16_bytes, "");
     }
   }
-  return table.text();
+  return table;
 }
 
-/// Warnings about budgets that are too small; empty if there is none.
 std::string warnings_text(const EvictionReport& report, const std::vector<EvictionQuality>& subjects) {
   std::string text;
   const BudgetQuality& full = subjects.front().rows().front();
   for (size_t subject = 1; subject < subjects.size(); ++subject) {
-    std::string budgets;
+    std::vector<std::string> budgets;
     const std::vector<BudgetQuality>& rows = subjects[subject].rows();
     for (size_t i = 0; i < rows.size(); ++i) {
-      const Figures figures = figures_of(report.measured, rows[i], full);
-      if (figures.rise_percent.value_or(0.0) > kMuchLost)
-        budgets += (budgets.empty() ? "" : ", ") + report.budgets[i].text;
+      const RowFigures figures = figures_of(report.measured, rows[i], full);
+      if (figures.rise_percent.value_or(0.0) > kMuchLost) budgets.push_back(report.budgets[i].text);
     }
     if (!budgets.empty()) {
       text += "warning: " + report.methods[subject] + " loses more than " + number_text(kMuchLost, 0) +
-              " % of perplexity with a budget of " + budgets + "\n";
+              " % of perplexity with a budget of " + joined(budgets) + "\n";
     }
   }
   return text;
 }
 
-std::string time_table(const EvictionReport& report, const std::vector<EvictionQuality>& subjects) {
-  Table table({"method", "prefill\nseconds", "times\nfull cache", "compress\nseconds", "of its\nprefill"});
+Figures time_figures(const EvictionReport& report, const std::vector<EvictionQuality>& subjects) {
+  Figures table;
   for (size_t i = 0; i < subjects.size(); ++i) {
     const Number prefill = subjects[i].prefill_seconds();
     const Number compress = subjects[i].compress_seconds();
-    table.add_row({report.methods[i], text_of(prefill, 3), text_of(prefill_ratio(subjects[i], subjects.front()), 3),
-                   text_of(compress, 4),
-                   prefill && compress ? number_text(100.0 * *compress / *prefill, 2) + " %" : kNothing});
+    table.begin_row();
+    table.add("method", "method", i == 0 ? "full" : report.methods[i], report.methods[i]);
+    add(table, "prefill\nseconds", "prefill_seconds", prefill, 3);
+    add(table, "times\nfull cache", "prefill_ratio", prefill_ratio(subjects[i], subjects.front()), 3);
+    add(table, "compress\nseconds", "compress_seconds", compress, 4);
+    table.add("of its\nprefill", "", {},
+              prefill && compress ? number_text(100.0 * *compress / *prefill, 2) + " %" : kNothing);
   }
-  return table.text();
+  return table;
 }
 
-Json row_json(const EvictionReport& report, const std::string& method, const Budget* budget, const BudgetQuality& row,
-              const BudgetQuality& full) {
-  const Figures figures = figures_of(report.measured, row, full);
-  const bool share = budget != nullptr && budget->tokens == 0;
-  Json object;
-  object["method"] = method;
-  object["budget"] = json_of(unless_zero(row.budget));
-  object["needle_budget"] = json_of(unless_zero(row.needle_budget));
-  object["budget_percent"] = json_of(share ? Number(budget->percent) : std::nullopt);
-  object["perplexity"] = json_of(figures.perplexity);
-  object["rise_percent"] = json_of(figures.rise_percent);
-  object["accuracy"] = json_of(figures.accuracy);
-  object["attention_error"] = json_of(figures.attention_error);
-  add_usage(object, row.usage);
-  return object;
-}
-
-/// A table of quality and one of time.
 void print_report(const EvictionReport& report, const std::vector<EvictionQuality>& subjects) {
   const EvictionOptions& measured = report.measured;
   const std::string context = std::to_string(measured.context);
-  std::string text = quality_table(report, subjects) + "\n";
+  std::string text = quality_figures(report, subjects).table() + "\n";
   text += "--kv " + report.kv + "; budget: tokens that a KV head keeps of a prompt, on average, the newest " +
           std::to_string(report.window) + " always.\n";
   if (measured.windows > 0) {
@@ -151,50 +137,31 @@ void print_report(const EvictionReport& report, const std::vector<EvictionQualit
     text += "Keys: five digits hidden in " + context + " tokens, compressed with the question at their end.\n";
   }
   if (measured.windows > 0) {
-    text += warnings_text(report, subjects) + "\n" + time_table(report, subjects) + "\nMedians over windows on " +
-            report.machine +
+    text += warnings_text(report, subjects) + "\n" + time_figures(report, subjects).table() +
+            "\nMedians over windows on " + report.machine +
             "; compressing to the first budget.\nWhat a method takes to watch queries is part of its prefill.\n";
   }
   print_text(text);
 }
 
 void print_report_json(const EvictionReport& report, const std::vector<EvictionQuality>& subjects) {
-  Json object;
-  object["rows"] = Json::array();
-  object["methods"] = Json::array();
-  const BudgetQuality& full = subjects.front().rows().front();
-  for (size_t i = 0; i < subjects.size(); ++i) {
-    const std::string method = i == 0 ? "full" : report.methods[i];
-    const std::vector<BudgetQuality>& rows = subjects[i].rows();
-    for (size_t row = 0; row < rows.size(); ++row) {
-      object["rows"].push_back(row_json(report, method, i == 0 ? nullptr : &report.budgets[row], rows[row], full));
-    }
-    object["methods"].push_back({{"method", method},
-                                 {"prefill_seconds", json_of(subjects[i].prefill_seconds())},
-                                 {"prefill_ratio", json_of(prefill_ratio(subjects[i], subjects.front()))},
-                                 {"compress_seconds", json_of(subjects[i].compress_seconds())}});
-  }
-  object["kv"] = report.kv;
-  object["window"] = report.window;
-  object["context"] = report.measured.context;
-  object["windows"] = report.measured.windows;
-  object["needles"] = report.measured.needles;
-  object["seed"] = report.measured.seed;
-  object["chunk"] = report.measured.chunk;
-  print_json(object);
+  print_json({{"rows", quality_figures(report, subjects).objects()},
+              {"methods", time_figures(report, subjects).objects()},
+              {"kv", report.kv},
+              {"window", report.window},
+              {"context", report.measured.context},
+              {"windows", report.measured.windows},
+              {"needles", report.measured.needles},
+              {"seed", report.measured.seed},
+              {"chunk", report.measured.chunk}});
 }
 
 constexpr int32_t kMinEvictionContext = 64;
 constexpr const char* kAnyBudget = ":100%";  // every compression names one of its own
 
-const std::vector<std::string>& all_methods() {
-  static const std::vector<std::string> methods(kEvictionMethods.begin(), kEvictionMethods.end());
-  return methods;
-}
-
 struct EvalEvictionOptions : ModelOptions {
   std::string text;
-  std::vector<std::string> methods = all_methods();
+  std::vector<std::string> methods = eviction_methods();
   std::vector<std::string> budgets{"64", "128", "256", "512"};
   EvictionOptions measured;
 };
@@ -206,7 +173,6 @@ void check(const EvalEvictionOptions& options, const llama::ModelConfig& config)
   }
 }
 
-/// The cache without eviction, then one for each method.
 std::vector<Spec> load_formats(const Engine& engine, const EvalEvictionOptions& options) {
   std::vector<Spec> formats;
   formats.push_back(load_spec(engine, options.kv));
@@ -290,23 +256,19 @@ void add_eval_eviction(Command eval) {
   command.add_option("--text", options->text, "Text file, without BOS; needles hide in it too").required();
   command.add_option("--methods", options->methods, "What to compare, separated by commas")
       .separated_by(',')
-      .one_of(all_methods())
+      .one_of(eviction_methods())
       .show_default();
   command
       .add_option("--budgets", options->budgets,
                   "Tokens that a KV head keeps of a prompt, on average, or shares of it such as 5%")
       .separated_by(',')
       .show_default();
-  add_kv_option(command, options->kv, std::string("Without eviction: ") + kSpecHelp);
+  add_kv_option(command, options->kv, "Without eviction: " + spec_help());
   EvictionOptions& measured = options->measured;
   add_context_option(command, measured.context, kMinEvictionContext,
                      "Tokens of a window, whose first half is compressed and second half is scored, and of a needle");
-  command.add_option("--windows", measured.windows, "At most the first N windows; 0: no perplexity")
-      .range(0, 1 << 30)
-      .show_default();
-  command.add_option("--needles", measured.needles, "Keys to hide, one a prompt; 0: no retrieval")
-      .range(0, 1 << 20)
-      .show_default();
+  command.add_number("--windows", measured.windows, 0, 1 << 30, "At most the first N windows; 0: no perplexity");
+  command.add_number("--needles", measured.needles, 0, 1 << 20, "Keys to hide, one a prompt; 0: no retrieval");
   add_seed_option(command, measured.seed, "Start of the random numbers");
   add_chunk_option(command, measured.chunk);
   add_run_options(command, options->compute, options->json);

@@ -1,13 +1,6 @@
-#include <memory>
-#include <nlohmann/json.hpp>
-
 #include "commands/commands.h"
-#include "measure/continuation.h"
 #include "measure/generation.h"
-#include "options/command.h"
-#include "options/model_options.h"
 #include "terminal/files.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {
@@ -17,7 +10,6 @@ struct EvalGenerateOptions : ReferenceOptions {
   ContinuationOptions measured;
 };
 
-/// What all continuations have in common.
 struct Summary {
   size_t prompts = 0;
   size_t repeating = 0;
@@ -42,16 +34,26 @@ Summary summary_of(const std::vector<ComparedContinuation>& continuations) {
   return summary;
 }
 
-Json continuation_json(const ComparedContinuation& each) {
-  Json object;
-  object["begin"] = each.begin;
-  object["generated_tokens"] = each.format.tokens.size();
-  object["repeats"] = each.format.repeats;
-  if (!each.reference) return object;
-  object["reference_generated_tokens"] = each.reference->tokens.size();
-  object["reference_repeats"] = each.reference->repeats;
-  object["first_difference"] = json_of(each.first_difference);
-  return object;
+std::string ending_text(const Continuation& continuation) {
+  return std::to_string(continuation.tokens.size()) + (continuation.repeats ? ", repeats" : "");
+}
+
+Figures figures_of(const std::vector<ComparedContinuation>& continuations) {
+  Figures figures;
+  for (const ComparedContinuation& each : continuations) {
+    figures.begin_row();
+    figures.add("prompt from\ntoken", "begin", each.begin, std::to_string(each.begin));
+    figures.add("tokens with\n--kv", "generated_tokens", each.format.tokens.size(), ending_text(each.format));
+    figures.add("", "repeats", each.format.repeats, "");
+    if (!each.reference) continue;
+    const Continuation& reference = *each.reference;
+    figures.add("tokens with\nreference", "reference_generated_tokens", reference.tokens.size(),
+                ending_text(reference));
+    figures.add("", "reference_repeats", reference.repeats, "");
+    figures.add("first\ndifference", "first_difference", json_of(each.first_difference),
+                each.first_difference ? std::to_string(*each.first_difference) : "never");
+  }
+  return figures;
 }
 
 void print_result_json(const EvalGenerateOptions& options, const ContinuationResult& result,
@@ -71,29 +73,8 @@ void print_result_json(const EvalGenerateOptions& options, const ContinuationRes
   object["tokens"] = options.measured.tokens;
   object["chunk"] = options.measured.chunk;
   object["device"] = options.compute.device;
-  object["prompts"] = Json::array();
-  for (const ComparedContinuation& each : result.continuations) object["prompts"].push_back(continuation_json(each));
+  object["prompts"] = figures_of(result.continuations).objects();
   print_json(object);
-}
-
-std::string ending_text(const Continuation& continuation) {
-  return std::to_string(continuation.tokens.size()) + (continuation.repeats ? ", repeats" : "");
-}
-
-std::string table_text(const std::vector<ComparedContinuation>& continuations) {
-  const bool compared = continuations.front().reference.has_value();
-  std::vector<std::string> headings{"prompt from\ntoken", "tokens with\n--kv"};
-  if (compared) headings.insert(headings.end(), {"tokens with\nreference", "first\ndifference"});
-  Table table(std::move(headings));
-  for (const ComparedContinuation& each : continuations) {
-    std::vector<std::string> cells{std::to_string(each.begin), ending_text(each.format)};
-    if (compared) {
-      cells.push_back(ending_text(*each.reference));
-      cells.push_back(each.first_difference ? std::to_string(*each.first_difference) : "never");
-    }
-    table.add_row(std::move(cells));
-  }
-  return table.text();
 }
 
 std::string comparison_text(const EvalGenerateOptions& options, const Summary& summary) {
@@ -109,7 +90,7 @@ std::string comparison_text(const EvalGenerateOptions& options, const Summary& s
 void print_result(const EvalGenerateOptions& options, const ContinuationResult& result, const llama::Weights& weights) {
   if (options.json) return print_result_json(options, result, weights);
   const Summary summary = summary_of(result.continuations);
-  print_text(table_text(result.continuations) + "\n" +                                                     //
+  print_text(figures_of(result.continuations).table() + "\n" +                                             //
              "repeat   " + std::to_string(summary.repeating) + " of " + std::to_string(summary.prompts) +  //
              " continuations with --kv " + options.kv + "\n" +                                             //
              comparison_text(options, summary) +                                                           //
@@ -154,13 +135,9 @@ void add_eval_generate(Command eval) {
   command.add_option("--text", options->text, "Text file that prompts are taken from, at an even spread").required();
   add_kv_option(command, options->kv);
   add_against_option(command, *options);
-  command.add_option("--prompts", measured.prompts, "Prompts, which do not overlap").range(1, 1 << 20).show_default();
-  command.add_option("--prompt-tokens", measured.prompt_tokens, "Tokens of a prompt, besides BOS")
-      .range(1, 1 << 24)
-      .show_default();
-  command.add_option("--tokens", measured.tokens, "Tokens to generate at most after a prompt")
-      .range(1, 1 << 24)
-      .show_default();
+  command.add_number("--prompts", measured.prompts, 1, 1 << 20, "Prompts, which do not overlap");
+  command.add_number("--prompt-tokens", measured.prompt_tokens, 1, 1 << 24, "Tokens of a prompt, besides BOS");
+  command.add_number("--tokens", measured.tokens, 1, 1 << 24, "Tokens to generate at most after a prompt");
   add_chunk_option(command, measured.chunk, "Tokens of a prompt that enter the cache at once");
   add_run_options(command, options->compute, options->json);
   command.on_run([options] { run(*options); });

@@ -1,10 +1,5 @@
-#include <memory>
-#include <nlohmann/json.hpp>
-
 #include "commands/commands.h"
 #include "measure/needle.h"
-#include "options/model_options.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {
@@ -60,9 +55,7 @@ void add_eval_needle(Command eval) {
   command.add_option("--text", options->text, "Filler prose (default: the model's sample.txt, else made up)");
   add_kv_option(command, options->kv);
   add_context_option(command, options->needle.context, kMinNeedleContext, "Tokens of the prompt and the answer");
-  command.add_option("--samples", options->needle.samples, "Keys to hide, one a prompt")
-      .range(1, 1 << 20)
-      .show_default();
+  command.add_number("--samples", options->needle.samples, 1, 1 << 20, "Keys to hide, one a prompt");
   add_seed_option(command, options->needle.seed, "Start of the random numbers");
   add_chunk_option(command, options->needle.chunk);
   command.add_flag("--compress-before-question", options->needle.compress_before_question,

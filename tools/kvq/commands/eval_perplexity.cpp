@@ -1,14 +1,8 @@
 #include <algorithm>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "commands/commands.h"
 #include "measure/perplexity.h"
-#include "options/command.h"
-#include "options/model_options.h"
 #include "terminal/files.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {
@@ -91,7 +85,6 @@ std::string extent_text(const EvalPerplexityOptions& options, const PerplexityRe
          "\n";
 }
 
-/// Warnings about caches that evict more than they should; empty if there is none.
 std::string warnings_text(const EvalPerplexityOptions& options, const EvalPerplexityMeasurement& measured) {
   std::string text;
   for (size_t i = 0; i < measured.results.size(); ++i) {
@@ -188,8 +181,7 @@ EvalPerplexityMeasurement measure(Engine& engine, llama::Tokens tokens, const Ev
 
 void run(EvalPerplexityOptions& options) {
   if (options.kv == options.plan && !options.plan.empty()) options.formats = {options.plan};  // no --kv
-  options.kv = std::accumulate(options.formats.begin() + 1, options.formats.end(), options.formats.front(),
-                               [](const std::string& all, const std::string& each) { return all + ", " + each; });
+  options.kv = joined(options.formats);
   Engine engine = options.load();
   const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(options.text));
   check_context(options.perplexity.context, engine.model.config());
@@ -205,11 +197,12 @@ void add_eval_perplexity(Command eval) {
   auto options = std::make_shared<EvalPerplexityOptions>();
   add_model_options(command, *options);
   add_text_option(command, options->text);
-  command.add_option("--kv", options->formats, kSpecHelp + std::string("; may be repeated, for a table"))
+  command.add_option("--kv", options->formats, spec_help() + "; may be repeated, for a table")
       .repeatable()
       .show_default();
   add_against_option(command, *options);
-  add_against_original_flag(command, *options);
+  command.add_flag("--against-original", options->against_original,
+                   "Compare with the model's own weights instead of those of --weights");
   add_context_option(command, options->perplexity.context, 2, "Tokens of a window");
   command.add_option("--windows", options->perplexity.windows, "Only the first N windows (default: all)")
       .range(1, 1 << 30);

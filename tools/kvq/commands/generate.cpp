@@ -1,29 +1,18 @@
 #include <algorithm>
 #include <cstdio>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <optional>
 
 #include "commands/commands.h"
 #include "measure/generation.h"
-#include "options/command.h"
-#include "options/model_options.h"
 #include "terminal/files.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {
 
 constexpr size_t kMaxPromptBytes = size_t{64} << 20;
 
-struct GenerateOptions : ModelOptions {
+struct GenerateOptions : WritingOptions {
   std::string prompt;
   std::string prompt_file;
-  std::vector<std::string> stops;
-  int32_t max_tokens = 128;
-  int32_t chunk = 256;
-  std::string tuning;
-  SamplingOptions sampling;
 };
 
 std::string read_prompt_text(const GenerateOptions& options) {
@@ -44,11 +33,6 @@ std::vector<int32_t> prompt_tokens(const Engine& engine, const GenerateOptions& 
   return tokens;
 }
 
-std::span<const float> read_prompt(llama::Session& session, llama::Tokens prompt, int32_t chunk) {
-  Progress progress("prompt", static_cast<int64_t>(prompt.size()));
-  return prefill(session, prompt, chunk, progress);
-}
-
 void run(const GenerateOptions& options) {
   const std::string prompt_text = read_prompt_text(options);
   Engine engine = options.load();
@@ -58,10 +42,11 @@ void run(const GenerateOptions& options) {
   llama::Session session(engine.model, engine.context, format);
   llama::Sampler sampler = options.sampling.sampler();
 
-  const std::span<const float> logits = read_prompt(session, prompt, options.chunk);
+  std::optional<Progress> progress(std::in_place, "prompt", static_cast<int64_t>(prompt.size()));
+  const std::span<const float> logits = prefill(session, prompt, options.chunk, *progress);
+  progress.reset();
   if (format.evicts()) session.compress();
   if (!options.json) print_text(prompt_text);
-  std::optional<Progress> progress;
   if (options.json) progress.emplace("text", options.max_tokens);
   std::string text;
   const auto show = [&](const std::string& more) {
@@ -107,15 +92,8 @@ void add_generate(Command app) {
   Command prompt = command.add_alternatives("Prompt");
   prompt.add_option("--prompt", options->prompt, "Text to continue");
   prompt.add_option("--prompt-file", options->prompt_file, "File with the text to continue; -: standard input");
-  add_stop_option(command, options->stops);
-  command.add_option("--max-tokens", options->max_tokens, "Tokens to generate at most")
-      .range(1, 1 << 24)
-      .show_default();
-  add_kv_option(command, options->kv);
-  add_sampling_options(command, options->sampling);
-  add_chunk_option(command, options->chunk, "Tokens of the prompt that enter the cache at once");
-  add_tuning_option(command, options->tuning);
-  add_run_options(command, options->compute, options->json);
+  add_writing_options(command, *options, "Tokens to generate at most",
+                      "Tokens of the prompt that enter the cache at once");
   command.on_run([options] { run(*options); });
 }
 

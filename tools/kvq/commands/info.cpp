@@ -1,9 +1,4 @@
-#include <memory>
-#include <nlohmann/json.hpp>
-
 #include "commands/commands.h"
-#include "options/common.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {
@@ -65,12 +60,6 @@ void add_cuda(Json& object, const Cuda& cuda) {
   object["cuda_driver_version"] = cuda.devices[0].driver_version;
 }
 
-std::vector<std::string> instruction_sets() {
-  std::vector<std::string> names;
-  for (int32_t i = 0; i < kvq_cpu_isa_count(); ++i) names.emplace_back(kvq_cpu_isa_name(i));
-  return names;
-}
-
 void run(const InfoOptions& options) {
   const kvq::Context context = make_context(options.compute);
   const kvq_context_info info = context.describe();
@@ -87,12 +76,10 @@ void run(const InfoOptions& options) {
     add_cuda(object, cuda);
     return print_json(object);
   }
-  std::string available;
-  for (const std::string& name : instruction_sets()) available += (available.empty() ? "" : ", ") + name;
   print_text("kvq " + std::string(kvq_version_string()) + ", API version " + std::to_string(kvq_api_version()) + "\n" +
              "backend           " + info.backend + "\n" +  //
-             "instruction set   " + info.isa + " (available: " + available + ")\n" + "threads           " +
-             std::to_string(info.n_threads) + "\n" +  //
+             "instruction set   " + info.isa + " (available: " + joined(instruction_sets()) + ")\n" +
+             "threads           " + std::to_string(info.n_threads) + "\n" +  //
              "CUDA              " + cuda_text(cuda) + "\n");
 }
 

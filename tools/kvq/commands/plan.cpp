@@ -1,17 +1,13 @@
 #include "commands/plan.h"
 
 #include <algorithm>
-#include <memory>
-#include <utility>
 
 #include "commands/commands.h"
-#include "options/model_options.h"
 #include "terminal/files.h"
 
 namespace cli {
 namespace {
 
-/// Tokens of a sequence if none are given.
 constexpr int32_t kUsualContext = 2048;
 
 void check(const PlanOptions& options) {
@@ -87,9 +83,7 @@ void add_plan(Command app) {
       "--batch, --scheme, --format and --json matter");
   command.add_option("--text", options->text,
                      "Text file that the model reads to be measured (default: a text that it writes itself)");
-  command.add_option("--tokens", options->tokens, "Tokens of the text, about")
-      .range(int64_t{64}, int64_t{1} << 30)
-      .show_default();
+  command.add_number("--tokens", options->tokens, int64_t{64}, int64_t{1} << 30, "Tokens of the text, about");
   command
       .add_option("--target-bits", options->target_bits,
                   "Mean bits of a weight of the linear layers, or of a scalar of the cache, everything counted")
@@ -106,10 +100,8 @@ void add_plan(Command app) {
       .add_option("--target-latency", options->target_latency,
                   "Milliseconds of a step of decoding on this machine, which is measured; alone or with another target")
       .range(1e-6, 1e9);
-  command
-      .add_option("--goal", options->goal, "What is made as small as possible: seconds are those of a step of decoding")
-      .one_of({"loss", "bytes", "seconds"})
-      .show_default();
+  command.add_choice("--goal", options->goal, {"loss", "bytes", "seconds"},
+                     "What is made as small as possible: seconds are those of a step of decoding");
   command.add_option("--max-loss", options->max_loss, "Nats of divergence that may be lost").range(1e-9, 1e9);
   command.add_flag("--fusion", options->fusion,
                    "With --target-latency: layers that share inputs share a kernel only if they have one scheme");
@@ -117,7 +109,7 @@ void add_plan(Command app) {
   command.add_flag("--cache-only", options->cache_only, "Plan caches alone");
   add_context_option(command, options->context, 1, "Tokens of a sequence")
       .show_default(std::to_string(kUsualContext) + ", or what the model takes");
-  command.add_option("--batch", options->batch, "Sequences").range(1, 1 << 20).show_default();
+  command.add_number("--batch", options->batch, 1, 1 << 20, "Sequences");
   add_schemes_option(command, options->schemes, "Of linear layers, to choose among; may be repeated (default: all)");
   command.add_option("--format", options->formats, "Of keys and values, to choose among; may be repeated").repeatable();
   command

@@ -1,14 +1,7 @@
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "allocation/allocator.h"
 #include "allocation/probe.h"
-#include "allocation/sensitivities.h"
 #include "options/common.h"
 
 namespace cli {
@@ -40,7 +33,6 @@ struct PlanOptions {
   bool json = false;
 };
 
-/// What is made as small as possible.
 kvq_plan_goal goal_of(const PlanOptions& options);
 
 /// Measure the model as far as that has not been done, choose what loses least, and report it.
@@ -49,10 +41,6 @@ void choose_plan(const PlanOptions& options);
 /// Print how many bytes weights and caches take in each scheme and format, and what fits, of a model that is known by
 /// its configuration alone.
 void print_what_fits(const PlanOptions& options);
-
-/// Print a plan. \param uniform  plans that give everything the same
-void print_plan(const PlanOptions& options, const BitAllocator& allocator, const ModelPlan& plan,
-                const std::vector<UniformPlan>& uniform, double measuring_seconds);
 
 /// Carry out random plans, and print what they were expected to lose and what they lose.
 void print_check(const PlanOptions& options, const BitAllocator& allocator, const Probe& probe, Engine& engine);

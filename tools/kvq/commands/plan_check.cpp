@@ -1,21 +1,14 @@
 #include <algorithm>
-#include <cstdint>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <vector>
 
-#include "allocation/allocator.h"
-#include "allocation/probe.h"
 #include "commands/plan.h"
 #include "terminal/output.h"
-#include "terminal/progress.h"
 
 namespace cli {
 namespace {
 
-/// A plan, and what it really loses.
 struct CheckedPlan {
   ModelPlan plan;
   double measured = 0.0;  // divergence in nats
@@ -26,7 +19,6 @@ class QuantizedMatrices {
  public:
   explicit QuantizedMatrices(Engine& engine) : engine_(engine) {}
 
-  /// The layer with weights as they are after quantization.
   llama::Linear of(const llama::LinearLayer& layer, const std::string& scheme) {
     llama::Linear linear = engine_.model.linear(layer);
     auto& matrix = matrices_[{layer.name, scheme}];
@@ -48,7 +40,6 @@ class QuantizedMatrices {
   std::map<std::pair<std::string, std::string>, std::unique_ptr<kvq::Matrix>> matrices_;
 };
 
-/// A model's weights as a plan wants them.
 ExchangedLayers::Layers carried_out(const ModelPlan& plan, QuantizedMatrices& matrices) {
   ExchangedLayers::Layers layers;
   for (const PlannedMatrix& each : plan.matrices) {

@@ -1,18 +1,122 @@
 #include <algorithm>
 #include <cmath>
-#include <memory>
-#include <utility>
+#include <nlohmann/json.hpp>
 
 #include "allocation/latencies.h"
 #include "allocation/memory.h"
 #include "commands/plan.h"
-#include "llama/error.h"
-#include "options/model_options.h"
 #include "terminal/files.h"
 #include "terminal/output.h"
 
 namespace cli {
 namespace {
+
+double loss_of_layer(const ModelPlan& plan, size_t layer) {
+  double loss = plan.cache.empty() ? 0.0 : plan.cache[layer].loss;
+  for (const PlannedMatrix& each : plan.matrices) {
+    if (each.layer.layer == static_cast<int32_t>(layer)) loss += each.loss;
+  }
+  return loss;
+}
+
+std::string part_text(const char* name, uint64_t bytes, double bits, const char* of, double loss) {
+  return std::string(name) + bytes_text(bytes) + ", " + number_text(bits, 3) + " bits per " + of + ", loses " +
+         number_text(loss, 5) + " nats\n";
+}
+
+std::string bound_text(const ModelPlan& plan) {
+  if (plan.goal == KVQ_PLAN_BYTES)
+    return "that loses no more is smaller than " + bytes_text(static_cast<uint64_t>(plan.bound));
+  if (plan.goal == KVQ_PLAN_SECONDS)
+    return "that loses no more takes less than " + number_text(1e3 * plan.bound, 3) + " ms";
+  return "loses less than " + number_text(plan.bound, 5);
+}
+
+/// \param uniform  the best plan that gives everything the same and is no larger, if there is any.
+Json plan_json(const ModelPlan& plan, const std::optional<UniformPlan>& uniform) {
+  Json object;
+  object["bytes"] = plan.bytes();
+  if (plan.other_bytes > 0) {
+    object["other_bytes"] = plan.other_bytes;
+    object["workspace_bytes"] = plan.workspace_bytes;
+    object["total_bytes"] = plan.total_bytes();
+  }
+  object["loss"] = plan.loss();
+  object["bound"] = plan.bound;
+  if (uniform) {
+    object["uniform"] = {{"name", uniform->name}, {"bytes", uniform->plan.bytes()}, {"loss", uniform->plan.loss()}};
+  }
+  if (plan.seconds > 0.0) object["seconds"] = plan.seconds;
+  if (!plan.matrices.empty()) {
+    object["weight_bytes"] = plan.weight_bytes;
+    object["weight_bits"] = plan.weight_bits();
+    object["weight_loss"] = plan.weight_loss;
+    for (const PlannedMatrix& each : plan.matrices) {
+      object["weights"].push_back(
+          {{"name", each.layer.name}, {"scheme", each.scheme}, {"bytes", each.bytes}, {"loss", each.loss}});
+    }
+  }
+  if (!plan.eviction.empty()) {
+    object["eviction"] = plan.eviction;
+    object["eviction_loss"] = plan.eviction_loss;
+  }
+  if (!plan.cache.empty()) {
+    object["cache_bytes"] = plan.cache_bytes;
+    object["cache_bits"] = plan.cache_bits;
+    object["cache_loss"] = plan.cache_loss;
+    for (const PlannedCacheLayer& each : plan.cache) {
+      object["cache"].push_back({{"keys", each.keys}, {"values", each.values}, {"loss", each.loss}});
+    }
+  }
+  return object;
+}
+
+Json frontier_json(const std::vector<ModelPlan>& best, const std::vector<UniformPlan>& uniform) {
+  Json object;
+  for (const ModelPlan& each : best) object["best"].push_back({{"bytes", each.bytes()}, {"loss", each.loss()}});
+  for (const UniformPlan& each : uniform) {
+    object["uniform"].push_back({{"name", each.name}, {"bytes", each.plan.bytes()}, {"loss", each.plan.loss()}});
+  }
+  return object;
+}
+
+std::string plan_text(const ModelPlan& plan, const std::optional<UniformPlan>& uniform) {
+  std::vector<std::string> headings{"layer"};
+  if (!plan.matrices.empty()) headings.insert(headings.end(), {"q", "k", "v", "o", "gate", "up", "down"});
+  if (!plan.cache.empty()) headings.insert(headings.end(), {"keys", "values"});
+  headings.emplace_back("loses");
+  Table table(std::move(headings));
+  const size_t layers = plan.cache.empty() ? plan.matrices.size() / llama::kLinearRoles : plan.cache.size();
+  for (size_t layer = 0; layer < layers; ++layer) {
+    std::vector<std::string> cells{std::to_string(layer)};
+    for (size_t i = 0; i < llama::kLinearRoles && !plan.matrices.empty(); ++i) {
+      cells.push_back(plan.matrices[layer * llama::kLinearRoles + i].scheme);
+    }
+    if (!plan.cache.empty()) cells.insert(cells.end(), {plan.cache[layer].keys, plan.cache[layer].values});
+    cells.push_back(number_text(loss_of_layer(plan, layer), 5));
+    table.add_row(std::move(cells));
+  }
+  std::string text = table.text() + "\n";
+  if (!plan.matrices.empty()) {
+    text += part_text("weights  ", plan.weight_bytes, plan.weight_bits(), "weight", plan.weight_loss);
+  }
+  if (!plan.cache.empty()) text += part_text("cache    ", plan.cache_bytes, plan.cache_bits, "scalar", plan.cache_loss);
+  if (!plan.eviction.empty()) {
+    text += "eviction " + plan.eviction + " tokens a head, loses " + number_text(plan.eviction_loss, 5) + " nats\n";
+  }
+  if (plan.other_bytes > 0) {
+    text += "others   " + bytes_text(plan.other_bytes) + " that are not planned, " + bytes_text(plan.workspace_bytes) +
+            " of work space: " + bytes_text(plan.total_bytes()) + " in all\n";
+  }
+  text += "together " + bytes_text(plan.bytes()) + ", loses " + number_text(plan.loss(), 5) +
+          " nats of divergence; no plan " + bound_text(plan) + "\n";
+  if (uniform) {
+    text += "the same for all, " + uniform->name + ", takes " + bytes_text(uniform->plan.bytes()) + " and loses " +
+            number_text(uniform->plan.loss(), 5) + "\n";
+  }
+  if (plan.seconds > 0.0) text += "a step of decoding takes about " + number_text(1e3 * plan.seconds, 3) + " ms\n";
+  return text;
+}
 
 /// Tokens of a prompt that attend at once, for which there must be work space.
 constexpr int32_t kQueries = 32;
@@ -29,7 +133,6 @@ AllocationRequest request_of(const PlanOptions& options) {
           .fusion = options.fusion};
 }
 
-/// Bytes of what is planned.
 double byte_limit(const PlanOptions& options, const llama::ModelConfig& config) {
   if (options.target_bytes > 0) return static_cast<double>(options.target_bytes);
   double scalars = 0.0;
@@ -43,12 +146,10 @@ double byte_limit(const PlanOptions& options, const llama::ModelConfig& config) 
   return std::floor(options.target_bits * scalars / 8.0);
 }
 
-/// Whether times count.
 bool is_timed(const PlanOptions& options) {
   return options.target_latency > 0.0 || goal_of(options) == KVQ_PLAN_SECONDS;
 }
 
-/// What the goal makes as small as possible.
 double cost(const ModelPlan& plan, kvq_plan_goal goal) {
   if (goal == KVQ_PLAN_BYTES) return static_cast<double>(plan.bytes());
   return goal == KVQ_PLAN_SECONDS ? plan.seconds : plan.loss();
@@ -87,9 +188,7 @@ void write_plan(const PlanOptions& options, kvq_context* context, const ModelPla
   content.seconds = plan.seconds;
   content.loss = plan.loss();
   content.note = note.c_str();
-  const kvq::Plan made(context, content);
-  const std::string text = made.save();
-  write_file(options.out, std::as_bytes(std::span(text)));
+  write_file(options.out, kvq::Plan(context, content).save());
 }
 
 /// What a machine takes, measured if need be; nullptr: time does not count.
@@ -173,6 +272,20 @@ BestPlan best_plan_of_judged(const PlanOptions& options, const AllocationRequest
     if (error.status() != KVQ_E_LIMIT) throw;
     return best_plan(options, request, engine, known);
   }
+}
+
+void print_plan(const PlanOptions& options, const BitAllocator& allocator, const ModelPlan& plan,
+                const std::vector<UniformPlan>& uniform, double measuring_seconds) {
+  const std::optional<UniformPlan> same = best_uniform(uniform, plan);
+  if (!options.json) {
+    const std::string measuring =
+        measuring_seconds > 0.0 ? "measuring took " + number_text(measuring_seconds, 0) + " s\n" : "";
+    return print_text(plan_text(plan, same) + measuring +
+                      (options.out.empty() ? "" : "written to " + options.out.string() + "\n"));
+  }
+  Json object = plan_json(plan, same);
+  if (options.frontier) object["frontier"] = frontier_json(frontier(allocator), uniform);
+  print_json(object);
 }
 
 }  // namespace

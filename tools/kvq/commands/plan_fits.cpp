@@ -2,12 +2,8 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <vector>
 
 #include "allocation/memory.h"
-#include "options/common.h"
-#include "options/model_options.h"
-#include "options/spec.h"
 #include "terminal/output.h"
 
 namespace cli {
@@ -37,7 +33,6 @@ std::string policy_of(const std::string& formats) {
          ", values: " + values + "}";
 }
 
-/// Everything there is to say, in bytes.
 struct Fits {
   llama::ModelConfig config;
   std::vector<std::string> schemes;

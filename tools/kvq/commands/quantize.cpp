@@ -3,16 +3,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
-#include <memory>
-#include <nlohmann/json.hpp>
 
 #include "commands/commands.h"
-#include "llama/error.h"
-#include "options/command.h"
-#include "options/common.h"
-#include "options/model_options.h"
 #include "terminal/files.h"
-#include "terminal/output.h"
 #include "terminal/progress.h"
 #include "train/quantization.h"
 
@@ -24,53 +17,48 @@ struct QuantizeOptions : Quantization {
   bool json = false;
 };
 
-void print_result_json(const QuantizeOptions& options, const QuantizedModel& result) {
-  const bool has_hessians = !result.note.empty();
-  Json object;
-  object["file"] = options.out.string();
-  object["bytes"] = result.bytes;
-  if (!options.scheme.empty()) object["scheme"] = options.scheme;
-  if (!options.plan.empty()) object["plan"] = options.plan;
-  object["bits"] = result.bits();
-  object["error"] = result.error();
-  if (has_hessians) object["proxy_error"] = result.proxy_error();
-  object["seconds"] = result.seconds();
-  object["weights_per_second"] = result.weights_per_second();
-  object["layers"] = Json::array();
-  for (const QuantizedLayer& each : result.layers) {
-    Json layer;
-    layer["name"] = each.layer.name;
-    layer["scheme"] = each.scheme;
-    layer["out"] = each.layer.out;
-    layer["in"] = each.layer.in;
-    layer["bits"] = each.bits;
-    layer["error"] = each.error;
-    if (has_hessians) layer["proxy_error"] = each.proxy_error;
-    layer["seconds"] = std::max(each.seconds, 0.0);
-    layer["resumed"] = each.seconds < 0.0;
-    object["layers"].push_back(std::move(layer));
-  }
-  print_json(object);
-}
-
 void print_result(const QuantizeOptions& options, const QuantizedModel& result) {
   const bool has_hessians = !result.note.empty();
-  Table table({"layer", "weights", "scheme", "bits", "error", "proxy error", "seconds"});
-  const auto error_text = [](double error) { return number_text(error, 6); };
-  const auto proxy_text = [&](double error) { return has_hessians ? error_text(error) : std::string("-"); };
+  Figures layers;
   for (const QuantizedLayer& each : result.layers) {
-    table.add_row({each.layer.name, std::to_string(each.layer.out) + " x " + std::to_string(each.layer.in), each.scheme,
-                   number_text(each.bits, 3), error_text(each.error), proxy_text(each.proxy_error),
-                   each.seconds < 0.0 ? "kept" : number_text(each.seconds, 2)});
+    const bool resumed = each.seconds < 0.0;
+    layers.begin_row();
+    layers.add("layer", "name", each.layer.name, each.layer.name);
+    layers.add("weights", "", {}, std::to_string(each.layer.out) + " x " + std::to_string(each.layer.in));
+    layers.add("scheme", "scheme", each.scheme, each.scheme);
+    layers.add("", "out", each.layer.out, "");
+    layers.add("", "in", each.layer.in, "");
+    layers.add("bits", "bits", each.bits, 3);
+    layers.add("error", "error", each.error, 6);
+    const std::string proxy = has_hessians ? number_text(each.proxy_error, 6) : "-";
+    layers.add("proxy error", has_hessians ? "proxy_error" : "", each.proxy_error, proxy);
+    layers.add("seconds", "seconds", std::max(each.seconds, 0.0), resumed ? "kept" : number_text(each.seconds, 2));
+    layers.add("", "resumed", resumed, "");
   }
-  table.add_row({"all", "", "", number_text(result.bits(), 3), error_text(result.error()),
-                 proxy_text(result.proxy_error()), number_text(result.seconds(), 2)});
-  const std::string speed = result.weights_per_second() > 0.0
-                                ? number_text(1e-6 * result.weights_per_second(), 2) + " million weights a second\n"
-                                : std::string();
-  print_text(table.text() + "\nerrors are squared, over squared norms" +
-             (has_hessians ? ", the proxy's as seen in outputs for " + result.note : std::string()) + "\n" + speed +
-             "written to " + options.out.string() + " (" + bytes_text(result.bytes) + ")\n");
+  if (options.json) {
+    Json object = {{"file", options.out.string()}, {"bytes", result.bytes}};
+    if (!options.scheme.empty()) object["scheme"] = options.scheme;
+    if (!options.plan.empty()) object["plan"] = options.plan;
+    object["bits"] = result.bits();
+    object["error"] = result.error();
+    if (has_hessians) object["proxy_error"] = result.proxy_error();
+    object["seconds"] = result.seconds();
+    object["weights_per_second"] = result.weights_per_second();
+    object["layers"] = layers.objects();
+    return print_json(object);
+  }
+  layers.begin_row(false);
+  for (const std::string& text :
+       {std::string("all"), std::string(), std::string(), number_text(result.bits(), 3), number_text(result.error(), 6),
+        has_hessians ? number_text(result.proxy_error(), 6) : "-", number_text(result.seconds(), 2)}) {
+    layers.add("all", "", {}, text);
+  }
+  print_text(layers.table() + "\nerrors are squared, over squared norms" +
+             (has_hessians ? ", the proxy's as seen in outputs for " + result.note : "") + "\n" +
+             (result.weights_per_second() > 0.0
+                  ? number_text(1e-6 * result.weights_per_second(), 2) + " million weights a second\n"
+                  : "") +
+             written_text(options.out.string(), result.bytes));
 }
 
 /// Ask on the terminal whether a file may be replaced if there is one; an Error if not, a UsageError if there is nobody
@@ -104,9 +92,7 @@ void run(const QuantizeOptions& options) {
   if (!options.scheme.empty()) check_scheme(options.scheme);
   check_writable(options.out);
   if (!options.force) ask_to_replace(options.out);
-  const QuantizedModel result = quantize(options);
-  if (options.json) return print_result_json(options, result);
-  print_result(options, result);
+  print_result(options, quantize(options));
 }
 
 }  // namespace
@@ -130,22 +116,17 @@ void add_quantize(Command app) {
       .add_option("--hessian", options->hessian_texts,
                   "Text file to run the model on, so that codes are chosen by what outputs lose; several are mixed")
       .repeatable_with_dots();
-  command.add_option("--hessian-tokens", options->hessian_tokens, "Tokens of the text, in windows of 2048")
-      .range(int64_t{1}, int64_t{1} << 40)
-      .show_default();
+  command.add_number("--hessian-tokens", options->hessian_tokens, int64_t{1}, int64_t{1} << 40,
+                     "Tokens of the text, in windows of 2048");
   command.add_option_function(
       "--hessian-memory",
       [options](const std::string& text) { options->hessian_bytes = parse_byte_count(text, "--hessian-memory"); },
       "Bytes that --hessian may take at once, such as 6GiB, of the machine's memory or, with --device cuda, the GPU's; "
       "if all layers' take more, the text is run several times (default: half of what there is)");
-  command
-      .add_option("--rounding", options->rounding,
-                  "With --hessian: correct every column for the errors of others, or round each weight alone")
-      .one_of({"ldlq", "nearest"})
-      .show_default();
-  command.add_option("--damping", options->damping, "Share of the Hessian's mean diagonal to add to its diagonal")
-      .range(0.0, 1.0)
-      .show_default();
+  command.add_choice("--rounding", options->rounding, {"ldlq", "nearest"},
+                     "With --hessian: correct every column for the errors of others, or round each weight alone");
+  command.add_number("--damping", options->damping, 0.0, 1.0,
+                     "Share of the Hessian's mean diagonal to add to its diagonal");
   add_seed_option(command, options->seed, "Of the rotation's signs");
   add_run_options(command, options->compute, options->json);
   command.on_run([options] { run(*options); });

@@ -1,47 +1,18 @@
 #include <algorithm>
 #include <array>
-#include <memory>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "commands/commands.h"
-#include "kvq.hpp"
-#include "options/command.h"
-#include "terminal/output.h"
 
 namespace cli {
 namespace {
 
-/// What a word on the command line may be.
 struct Candidate {
   std::string text;
   std::string about;  // may be empty
 };
 
 constexpr size_t kAboutBytes = 72;
-/// Formats that need no file.
-constexpr auto kFormatNames =
-    std::to_array<const char*>({"fp16", "int8", "int4", "int4+hadamard", "int3", "int3+hadamard", "int2",
-                                "int2+hadamard", "gs4", "gs3", "gs2", "gs1", "gt3", "gt2", "gt1"});
 
-std::optional<Option> option_named(Command command, const std::string& name) {
-  for (const Option& option : command.options()) {
-    if (option.has_name(name)) return option;
-  }
-  return std::nullopt;
-}
-
-std::optional<Command> command_named(Command app, const std::string& name) {
-  for (const Command& command : app.commands()) {
-    if (command.name() == name) return command;
-  }
-  return std::nullopt;
-}
-
-/// Where the words before the last one lead to.
 struct Cursor {
   Command command;
   std::optional<Option> option = std::nullopt;  // whose value comes next
@@ -53,10 +24,13 @@ Cursor cursor_after(Command program, std::span<const std::string> words) {
     if (cursor.option) {
       cursor.option.reset();
     } else if (word.starts_with('-')) {
-      const std::optional<Option> option = option_named(cursor.command, word);
-      if (option && option->takes_value()) cursor.option = option;
-    } else if (const std::optional<Command> command = command_named(cursor.command, word)) {
-      cursor.command = *command;
+      for (const Option& option : cursor.command.options()) {
+        if (!cursor.option && option.has_name(word) && option.takes_value()) cursor.option = option;
+      }
+    } else {
+      const std::vector<Command> commands = cursor.command.commands();
+      const auto found = std::ranges::find(commands, word, &Command::name);
+      if (found != commands.end()) cursor.command = *found;
     }
   }
   return cursor;
@@ -65,12 +39,9 @@ Cursor cursor_after(Command program, std::span<const std::string> words) {
 std::vector<std::string> values_of(const Option& option) {
   if (option.has_name("--scheme")) return kvq::scheme_names();
   for (const char* name : {"--kv", "--against", "--format"}) {
-    if (option.has_name(name)) return {kFormatNames.begin(), kFormatNames.end()};
+    if (option.has_name(name)) return format_names();
   }
-  if (!option.has_name("--isa")) return option.choices();
-  std::vector<std::string> names;
-  for (int32_t i = 0; i < kvq_cpu_isa_count(); ++i) names.emplace_back(kvq_cpu_isa_name(i));
-  return names;
+  return option.has_name("--isa") ? instruction_sets() : option.choices();
 }
 
 std::string about(const std::string& description) {
@@ -126,17 +97,11 @@ std::string value_text(const Option& option) {
   return text;
 }
 
-std::string names_text(const Option& option) {
-  std::string text;
-  for (const std::string& name : option.names()) text += (text.empty() ? "" : ",") + name;
-  return text;
-}
-
 std::string options_text(Command command) {
   std::string text;
   for (const Option& option : command.options()) {
-    text +=
-        ".TP\n\\fB" + roff(names_text(option)) + "\\fR" + roff(value_text(option)) + "\n" + roff(option.help()) + "\n";
+    text += ".TP\n\\fB" + roff(joined(option.names(), ",")) + "\\fR" + roff(value_text(option)) + "\n" +
+            roff(option.help()) + "\n";
   }
   return text;
 }

@@ -1,18 +1,8 @@
-#include <cstdint>
-#include <memory>
-#include <nlohmann/json.hpp>
 #include <numeric>
-#include <span>
-#include <string>
-#include <vector>
 
 #include "bench/timing.h"
 #include "commands/commands.h"
-#include "kvq.hpp"
-#include "llama/error.h"
-#include "options/model_options.h"
 #include "terminal/files.h"
-#include "terminal/output.h"
 #include "terminal/progress.h"
 #include "train/training.h"
 
@@ -34,38 +24,35 @@ struct TrainCentresOptions : TrainingOptions {
 void print_result(const TrainCentresOptions& options, const TrainedCentres& result, uint64_t file_bytes) {
   const kvq_centres_info info = result.centres.describe();
   const double seconds = std::accumulate(result.layer_seconds.begin(), result.layer_seconds.end(), 0.0);
-  Json layers = Json::array();
-  Table table({"layer", "left of keys", "left of values", "seconds"});
+  Figures layers;
   for (int32_t i = 0; i < info.n_layers; ++i) {
     const kvq_centres_layer_info layer = result.centres.describe_layer(i);
-    const double layer_seconds = result.layer_seconds[static_cast<size_t>(i)];
-    layers.push_back({{"layer", i},
-                      {"key_residual", layer.key_residual},
-                      {"value_residual", layer.value_residual},
-                      {"seconds", layer_seconds}});
-    table.add_row({std::to_string(i), number_text(layer.key_residual, 4), number_text(layer.value_residual, 4),
-                   number_text(layer_seconds, 1)});
+    layers.begin_row();
+    layers.add("layer", "layer", i, std::to_string(i));
+    layers.add("left of keys", "key_residual", layer.key_residual, 4);
+    layers.add("left of values", "value_residual", layer.value_residual, 4);
+    layers.add("seconds", "seconds", result.layer_seconds[static_cast<size_t>(i)], 1);
   }
-  if (!options.json) {
-    table.add_row({"mean", number_text(info.key_residual, 4), number_text(info.value_residual, 4), ""});
-    return print_text(table.text() + "\nshares of squared norms; " + std::to_string(info.key_centres) +
-                      " centres for the keys and " + std::to_string(info.value_centres) +
-                      " for the values of a head, " + bytes_text(info.bytes) + " in memory\ntrained on " + info.note +
-                      " in " + number_text(seconds, 0) + " s\nwritten to " + options.out + " (" +
-                      bytes_text(file_bytes) + ")\n");
+  if (options.json) {
+    return print_json({{"file", options.out},
+                       {"bytes", file_bytes},
+                       {"memory_bytes", info.bytes},
+                       {"key_centres", info.key_centres},
+                       {"value_centres", info.value_centres},
+                       {"key_residual", info.key_residual},
+                       {"value_residual", info.value_residual},
+                       {"tokens", info.tokens},
+                       {"seconds", seconds},
+                       {"layers", layers.objects()}});
   }
-  Json object;
-  object["file"] = options.out;
-  object["bytes"] = file_bytes;
-  object["memory_bytes"] = info.bytes;
-  object["key_centres"] = info.key_centres;
-  object["value_centres"] = info.value_centres;
-  object["key_residual"] = info.key_residual;
-  object["value_residual"] = info.value_residual;
-  object["tokens"] = info.tokens;
-  object["seconds"] = seconds;
-  object["layers"] = layers;
-  print_json(object);
+  layers.begin_row(false);
+  layers.add("layer", "", {}, "mean");
+  layers.add("left of keys", "", info.key_residual, 4);
+  layers.add("left of values", "", info.value_residual, 4);
+  print_text(layers.table() + "\nshares of squared norms; " + std::to_string(info.key_centres) +
+             " centres for the keys and " + std::to_string(info.value_centres) + " for the values of a head, " +
+             bytes_text(info.bytes) + " in memory\ntrained on " + info.note + " in " + number_text(seconds, 0) +
+             " s\n" + written_text(options.out, file_bytes));
 }
 
 /// Run the model over the windows, collect its keys and values, and train the layers one by one.
@@ -110,10 +97,8 @@ void add_train_centres(Command train) {
       "centres", "Centres of the keys and values of a model, around which gain-shape formats (gs, gt) store them");
   auto options = std::make_shared<TrainCentresOptions>();
   add_training_inputs(command, *options);
-  command.add_option("--key-centres", options->key_centres, "For the keys of a head; 1: their mean, 0: none")
-      .range(0, 256)
-      .show_default();
-  command.add_option("--value-centres", options->value_centres, "The same for values").range(0, 256).show_default();
+  command.add_number("--key-centres", options->key_centres, 0, 256, "For the keys of a head; 1: their mean, 0: none");
+  command.add_number("--value-centres", options->value_centres, 0, 256, "The same for values");
   add_training_options(command, *options, "File to write");
   command.on_run([options] { run(*options); });
 }

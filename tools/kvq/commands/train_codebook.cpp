@@ -1,21 +1,9 @@
 #include <algorithm>
-#include <cstdint>
-#include <filesystem>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <span>
-#include <string>
-#include <vector>
 
 #include "bench/timing.h"
 #include "commands/commands.h"
-#include "kvq.hpp"
-#include "llama/error.h"
 #include "llama/mapped_file.h"
-#include "options/model_options.h"
-#include "options/spec.h"
 #include "terminal/files.h"
-#include "terminal/output.h"
 #include "terminal/progress.h"
 #include "train/training.h"
 
@@ -37,7 +25,6 @@ struct TrainedCodebook {
   std::vector<double> layer_seconds;  // negative: the layer was finished by an earlier run
 };
 
-/// Where finished layers are kept until all are.
 std::filesystem::path partial_of(const TrainCodebookOptions& options) { return options.out + ".partial"; }
 
 kvq_codebook_trainer_options trainer_options_of(const TrainCodebookOptions& options, const TrainingInputs& inputs) {
@@ -122,59 +109,55 @@ TrainedCodebook train(const TrainCodebookOptions& options, TrainingInputs& input
 /// Mean key errors of the first stage, the first two, the first four, … and all.
 std::string stages_text(const kvq::Codebook& codebook) {
   const kvq_codebook_info info = codebook.describe();
-  std::string counts;
-  std::string errors;
+  std::vector<std::string> counts;
+  std::vector<std::string> errors;
   for (int32_t next = 1; next < 2 * info.key_stages; next *= 2) {
     const int32_t stages = std::min(next, info.key_stages);
     double sum = 0.0;
-    for (int32_t i = 0; i < info.n_layers; ++i) {
-      sum += codebook.describe_layer(i).key_stage_errors[stages - 1];
-    }
-    counts += (counts.empty() ? "" : ", ") + std::to_string(stages);
-    errors += (errors.empty() ? "" : ", ") + number_text(sum / info.n_layers, 4);
+    for (int32_t i = 0; i < info.n_layers; ++i) sum += codebook.describe_layer(i).key_stage_errors[stages - 1];
+    counts.push_back(std::to_string(stages));
+    errors.push_back(number_text(sum / info.n_layers, 4));
   }
-  return "key error after " + counts + " stages: " + errors;
+  return "key error after " + joined(counts) + " stages: " + joined(errors);
 }
 
 void print_result(const TrainCodebookOptions& options, const TrainedCodebook& result, uint64_t file_bytes) {
   const kvq_codebook_info info = result.codebook.describe();
   double seconds = 0.0;
-  for (const double each : result.layer_seconds) seconds += std::max(each, 0.0);
-  Json layers = Json::array();
-  Table table({"layer", "key error", "value error", "seconds"});
+  Figures layers;
   for (int32_t i = 0; i < info.n_layers; ++i) {
     const kvq_codebook_layer_info layer = result.codebook.describe_layer(i);
     const double layer_seconds = result.layer_seconds[static_cast<size_t>(i)];
     const bool resumed = layer_seconds < 0.0;
-    layers.push_back(
-        {{"layer", i},
-         {"key_error", layer.key_error},
-         {"key_stage_errors", std::span(layer.key_stage_errors).first(static_cast<size_t>(info.key_stages))},
-         {"value_error", layer.value_error},
-         {"seconds", std::max(layer_seconds, 0.0)},
-         {"resumed", resumed}});
-    table.add_row({std::to_string(i), number_text(layer.key_error, 5), number_text(layer.value_error, 5),
-                   resumed ? "kept" : number_text(layer_seconds, 1)});
+    seconds += std::max(layer_seconds, 0.0);
+    layers.begin_row();
+    layers.add("layer", "layer", i, std::to_string(i));
+    layers.add("key error", "key_error", layer.key_error, 5);
+    const auto stages = std::span(layer.key_stage_errors).first(static_cast<size_t>(info.key_stages));
+    layers.add("", "key_stage_errors", stages, "");
+    layers.add("value error", "value_error", layer.value_error, 5);
+    layers.add("seconds", "seconds", std::max(layer_seconds, 0.0), resumed ? "kept" : number_text(layer_seconds, 1));
+    layers.add("", "resumed", resumed, "");
   }
-  if (!options.json) {
-    table.add_row({"mean", number_text(info.key_error, 5), number_text(info.value_error, 5), ""});
-    return print_text(table.text() + "\n" + stages_text(result.codebook) + "\nkeys " +
-                      number_text(info.key_true_bits, 2) + ", values " + number_text(info.value_true_bits, 2) +
-                      " bits per scalar; trained on " + info.note + " in " + number_text(seconds, 0) +
-                      " s\nwritten to " + options.out + " (" + bytes_text(file_bytes) + ")\n");
+  if (options.json) {
+    return print_json({{"file", options.out},
+                       {"bytes", file_bytes},
+                       {"key_bits", info.key_true_bits},
+                       {"value_bits", info.value_true_bits},
+                       {"bits", (info.key_true_bits + info.value_true_bits) / 2.0},
+                       {"key_error", info.key_error},
+                       {"value_error", info.value_error},
+                       {"tokens", info.tokens},
+                       {"seconds", seconds},
+                       {"layers", layers.objects()}});
   }
-  Json object;
-  object["file"] = options.out;
-  object["bytes"] = file_bytes;
-  object["key_bits"] = info.key_true_bits;
-  object["value_bits"] = info.value_true_bits;
-  object["bits"] = (info.key_true_bits + info.value_true_bits) / 2.0;
-  object["key_error"] = info.key_error;
-  object["value_error"] = info.value_error;
-  object["tokens"] = info.tokens;
-  object["seconds"] = seconds;
-  object["layers"] = layers;
-  print_json(object);
+  layers.begin_row(false);
+  layers.add("layer", "", {}, "mean");
+  layers.add("key error", "", info.key_error, 5);
+  layers.add("value error", "", info.value_error, 5);
+  print_text(layers.table() + "\n" + stages_text(result.codebook) + "\nkeys " + number_text(info.key_true_bits, 2) +
+             ", values " + number_text(info.value_true_bits, 2) + " bits per scalar; trained on " + info.note + " in " +
+             number_text(seconds, 0) + " s\n" + written_text(options.out, file_bytes));
 }
 
 void run(const TrainCodebookOptions& options) {
@@ -195,15 +178,10 @@ void add_train_codebook(Command train) {
   auto options = std::make_shared<TrainCodebookOptions>();
   add_training_inputs(command, *options);
   command.add_option("--bits", options->bits, "Bits of a scalar, about").required().not_empty().one_of({1, 2});
-  command
-      .add_option("--scope", options->scope, "Value codes and key norms of a layer's heads together, or of each head")
-      .one_of({"layer", "head"})
-      .show_default();
-  command
-      .add_option("--value-method", options->value_method,
-                  "Train codes for values by least squares, or with a network that proposes bits (the paper's way)")
-      .one_of({"least-squares", "network"})
-      .show_default();
+  command.add_choice("--scope", options->scope, {"layer", "head"},
+                     "Value codes and key norms of a layer's heads together, or of each head");
+  command.add_choice("--value-method", options->value_method, {"least-squares", "network"},
+                     "Train codes for values by least squares, or with a network that proposes bits (the paper's way)");
   command
       .add_option("--value-rounds", options->value_rounds,
                   "Rounds of least squares, or of 50 steps of the network each (default: the library's choice)")

@@ -1,21 +1,10 @@
 #include <algorithm>
-#include <cstdint>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <span>
 #include <sstream>
-#include <string>
-#include <vector>
 
 #include "bench/timing.h"
 #include "commands/commands.h"
-#include "kvq.hpp"
 #include "measure/perplexity.h"
-#include "options/command.h"
-#include "options/model_options.h"
-#include "options/spec.h"
 #include "terminal/files.h"
-#include "terminal/output.h"
 #include "terminal/progress.h"
 #include "train/training.h"
 
@@ -58,15 +47,15 @@ std::string policy_text(const TrainRouterOptions& options) {
     throw UsageError("--experts " + options.experts + ": a router chooses among 2 to " +
                      std::to_string(KVQ_MAX_EXPERTS) + " formats, separated by commas");
   }
-  std::string names;
+  std::vector<std::string> names;
   std::istringstream list(options.experts);
   for (std::string name; std::getline(list, name, ',');) {
     if (name.empty() || name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789+/") != std::string::npos) {
       throw UsageError("--experts " + options.experts + ": not names of formats, separated by commas");
     }
-    names += (names.empty() ? "" : ", ") + name;
+    names.push_back(name);
   }
-  return "version: 1\nrouter: {experts: [" + names + "], votes: " + options.votes + "}\n";
+  return "version: 1\nrouter: {experts: [" + joined(names) + "], votes: " + options.votes + "}\n";
 }
 
 std::vector<std::string> expert_names(const kvq_router_info& info) {
@@ -144,7 +133,6 @@ int64_t count_tokens(const CalibrationTexts& texts) {
   return tokens;
 }
 
-/// The model's mean negative log-likelihood of a token.
 double measure_loss(Engine& engine, const CalibrationTexts& texts) {
   Progress progress("loss", count_tokens(texts));
   llama::Session session(engine.model, engine.context, nullptr);
@@ -211,7 +199,9 @@ TrainedRouter train(const TrainRouterOptions& options, TrainingInputs& inputs, c
 void run(const TrainRouterOptions& options) {
   find_method(options);
   policy_text(options);
-  require_cpu(options, "train router");
+  if (options.compute.device != "cpu") {
+    throw UsageError("--device " + options.compute.device + ": train router runs on the CPU only");
+  }
   check_writable(options.out);
   TrainingInputs inputs(options);
   kvq::Codebook codebook = nullptr;
@@ -234,9 +224,8 @@ void add_train_router(Command train) {
       .add_option("--experts", options->experts,
                   "Formats to choose among, those with more bits first; KEYS/VALUES where they differ")
       .show_default();
-  command.add_option("--votes", options->votes, "Whose tokens choose together: all heads of a layer, or each head's")
-      .one_of({"layer", "head"})
-      .show_default();
+  command.add_choice("--votes", options->votes, {"layer", "head"},
+                     "Whose tokens choose together: all heads of a layer, or each head's");
   command
       .add_option("--method", options->method,
                   "Train on the cheapest format that is good enough for a page, or by the paper's loss (default: what "
@@ -248,9 +237,7 @@ void add_train_router(Command train) {
       .add_option("--lambda", options->lambda,
                   "Weight of the model's loss against that of memory in the paper's loss (default: 0.5)")
       .range(0.0, 1.0);
-  command.add_option("--sharing", options->sharing, "Successive layers that share decisions")
-      .range(1, 65536)
-      .show_default();
+  command.add_number("--sharing", options->sharing, 1, 65536, "Successive layers that share decisions");
   command.add_option("--epochs", options->epochs, "Passes over the keys (default: the library's choice)")
       .range(1, 10000);
   command.add_option("--codebook", options->codebook, "Codebook file, if commvq is among the experts");

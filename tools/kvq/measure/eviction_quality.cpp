@@ -2,11 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
-#include "bench/timing.h"
 #include "measure/generation.h"
-#include "measure/perplexity.h"
 
 namespace cli {
 namespace {
@@ -90,10 +87,6 @@ EvictionQuality::EvictionQuality(Engine& engine, const Spec& format, std::vector
       session_(engine.model, engine.context, format),
       rows_(std::max<size_t>(budgets_.size(), 1)) {}
 
-int32_t EvictionQuality::budget_of(size_t row) const {
-  return budgets_.empty() ? 0 : budgets_[row].of(session_.length(), window_);
-}
-
 void EvictionQuality::add_window(llama::Tokens window, Progress& progress) {
   const llama::Tokens prompt = window.first(half_of(window.size()));
   const llama::Tokens rest = window.subspan(prompt.size());
@@ -124,19 +117,6 @@ void EvictionQuality::add_needle(const NeedlePrompt& prompt, Progress& progress)
     row.found += finds_key(engine_, session, logits, prompt.key) ? 1 : 0;
   }
   session_.clear();
-}
-
-std::optional<double> EvictionQuality::prefill_seconds() const {
-  return prefills_.empty() ? std::nullopt : std::optional(median(prefills_));
-}
-
-std::optional<double> EvictionQuality::compress_seconds() const {
-  return compresses_.empty() ? std::nullopt : std::optional(median(compresses_));
-}
-
-int64_t EvictionQuality::window_steps() const {
-  const auto half = static_cast<int64_t>(half_of(static_cast<size_t>(options_.context)));
-  return half + static_cast<int64_t>(rows_.size()) * (options_.context - half);
 }
 
 }  // namespace cli

@@ -1,13 +1,10 @@
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <span>
-#include <vector>
-
+#include "bench/timing.h"
 #include "llama/model.h"
 #include "measure/needle.h"
-#include "options/spec_parser.h"
+#include "measure/perplexity.h"
+#include "options/spec.h"
 #include "terminal/progress.h"
 
 namespace cli {
@@ -30,7 +27,6 @@ AttentionRecord record_attention(llama::Model& model, llama::Session session, ll
 /// the mean of ‖o − o_recorded‖₁ / ‖o_recorded‖₁ over layers, queries and query heads.
 double attention_error(llama::Model& model, llama::Session session, const AttentionRecord& record);
 
-/// How much is measured.
 struct EvictionOptions {
   int32_t context = 4096;  // tokens of a window of text, or of a needle's prompt and answer
   int32_t windows = 4;     // of text; 0: no perplexity
@@ -39,7 +35,6 @@ struct EvictionOptions {
   int32_t chunk = 256;
 };
 
-/// What is left with one budget.
 struct BudgetQuality {
   int32_t budget = 0;            // tokens that stay of a window's first half; 0: all, or there are no windows
   int32_t needle_budget = 0;     // the same of a needle's prompt
@@ -64,16 +59,22 @@ class EvictionQuality {
   /// One for each budget, or one if there are none.
   const std::vector<BudgetQuality>& rows() const { return rows_; }
   /// Medians over windows: of reading a first half, and of compressing it to the first budget.
-  std::optional<double> prefill_seconds() const;
-  std::optional<double> compress_seconds() const;
+  std::optional<double> prefill_seconds() const { return median_of(prefills_); }
+  std::optional<double> compress_seconds() const { return median_of(compresses_); }
 
   /// What `progress` advances by.
-  int64_t window_steps() const;
+  int64_t window_steps() const {
+    const auto half = static_cast<int64_t>(half_of(static_cast<size_t>(options_.context)));
+    return half + static_cast<int64_t>(rows_.size()) * (options_.context - half);
+  }
   int64_t needle_steps() const { return options_.context; }
 
  private:
   /// For what the session holds; 0: nothing is evicted.
-  int32_t budget_of(size_t row) const;
+  int32_t budget_of(size_t row) const { return budgets_.empty() ? 0 : budgets_[row].of(session_.length(), window_); }
+  static std::optional<double> median_of(const std::vector<double>& seconds) {
+    return seconds.empty() ? std::nullopt : std::optional(median(seconds));
+  }
 
   Engine& engine_;
   std::vector<Budget> budgets_;

@@ -1,11 +1,9 @@
 #include "measure/generation.h"
 
 #include <algorithm>
-#include <string_view>
-#include <utility>
+#include <limits>
 
-#include "terminal/output.h"
-#include "terminal/progress.h"
+#include "llama/error.h"
 
 namespace cli {
 namespace {
@@ -17,6 +15,34 @@ size_t begun(std::string_view text, std::string_view stop) {
   }
   return 0;
 }
+
+class Writer {
+ public:
+  Writer(Engine& engine, const Spec& format)
+      : config_(engine.model.config()), session_(engine.model, engine.context, format), evicts_(format.evicts()) {}
+
+  Continuation write(llama::Tokens prompt, const ContinuationOptions& options, Progress& progress) {
+    session_.clear();
+    const std::span<const float> logits = prefill(session_, prompt, options.chunk, progress);
+    if (evicts_) session_.compress();
+    llama::Sampler greedy(0.0, 1.0, 0);
+    Continuation continuation;
+    continuation.tokens = generate_tokens(config_, session_, logits, options.tokens, greedy, [&](int32_t) {
+      progress.advance(1);
+      return true;
+    });
+    const bool ended = continuation.tokens.size() < static_cast<size_t>(options.tokens);
+    continuation.repeats = !ended && ends_in_repetition(continuation.tokens);
+    return continuation;
+  }
+
+  kvq_usage usage() const { return session_.usage(); }
+
+ private:
+  const llama::ModelConfig& config_;
+  llama::Session session_;
+  bool evicts_;
+};
 
 }  // namespace
 
@@ -51,25 +77,6 @@ std::vector<int32_t> generate_tokens(const llama::ModelConfig& config, llama::Se
   return tokens;
 }
 
-void Pace::token() {
-  if (!since_first_) {
-    since_first_.emplace();
-    return;
-  }
-  ++more_;
-  seconds_ = since_first_->seconds();
-}
-
-std::optional<double> Pace::tokens_a_second() const {
-  if (more_ == 0) return {};
-  return static_cast<double>(more_) / seconds_;
-}
-
-std::string Pace::text() const {
-  const std::optional<double> pace = tokens_a_second();
-  return pace ? ", " + number_text(*pace, 1) + " a second" : "";
-}
-
 std::string StopTexts::add(const std::string& piece) {
   if (found_) return {};
   kept_ += piece;
@@ -87,5 +94,63 @@ std::string StopTexts::add(const std::string& piece) {
 }
 
 std::string StopTexts::finish() { return std::exchange(kept_, {}); }
+
+std::optional<size_t> first_difference(llama::Tokens a, llama::Tokens b) {
+  if (std::ranges::equal(a, b)) return std::nullopt;
+  return static_cast<size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+}
+
+std::optional<size_t> median_difference(std::span<const std::optional<size_t>> differences) {
+  constexpr size_t kNever = std::numeric_limits<size_t>::max();
+  std::vector<size_t> sorted;
+  for (const auto& difference : differences) sorted.push_back(difference.value_or(kNever));
+  std::ranges::sort(sorted);
+  const size_t middle = sorted[(sorted.size() - 1) / 2];
+  return middle == kNever ? std::nullopt : std::optional(middle);
+}
+
+bool ends_in_repetition(llama::Tokens tokens) {
+  constexpr size_t kLongestPeriod = 64;
+  const llama::Tokens quarter = tokens.last(tokens.size() / 4);
+  const size_t longest = std::min(kLongestPeriod, quarter.size() / 2);
+  for (size_t period = 1; period <= longest; ++period) {
+    if (std::ranges::equal(quarter.subspan(period), quarter.first(quarter.size() - period))) return true;
+  }
+  return false;
+}
+
+std::vector<size_t> prompt_begins(size_t tokens, const ContinuationOptions& options) {
+  const auto prompts = static_cast<size_t>(options.prompts);
+  if (tokens / prompts < static_cast<size_t>(options.prompt_tokens)) {
+    throw llama::Error("the text has " + std::to_string(tokens) + " tokens, fewer than --prompts " +
+                       std::to_string(prompts) + " of --prompt-tokens " + std::to_string(options.prompt_tokens));
+  }
+  std::vector<size_t> begins;
+  for (size_t i = 0; i < prompts; ++i) begins.push_back(i * tokens / prompts);
+  return begins;
+}
+
+int64_t continuation_steps(const ContinuationOptions& options) {
+  return options.prompts * (int64_t{options.prompt_tokens} + options.tokens);
+}
+
+ContinuationResult measure_continuations(Engine& engine, const Spec& format, const Spec* reference,
+                                         llama::Tokens tokens, const ContinuationOptions& options, Progress& progress) {
+  Writer writer(engine, format);
+  std::optional<Writer> beside;
+  if (reference != nullptr) beside.emplace(engine, *reference);
+  ContinuationResult result;
+  for (const size_t begin : prompt_begins(tokens.size(), options)) {
+    const auto text = tokens.subspan(begin, static_cast<size_t>(options.prompt_tokens));
+    const std::vector<int32_t> prompt = with_bos(engine.model.config(), {text.begin(), text.end()});
+    ComparedContinuation& compared = result.continuations.emplace_back();
+    compared.begin = begin;
+    if (beside) compared.reference = beside->write(prompt, options, progress);
+    compared.format = writer.write(prompt, options, progress);
+    if (beside) compared.first_difference = first_difference(compared.reference->tokens, compared.format.tokens);
+  }
+  result.usage = writer.usage();
+  return result;
+}
 
 }  // namespace cli

@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <random>
-#include <string>
-#include <string_view>
 
 #include "llama/error.h"
 #include "measure/generation.h"
@@ -48,8 +45,6 @@ std::string sentence(std::mt19937_64& random) {
   return text.append(" ").append(pick(random, kEndings)).append(".");
 }
 
-using namespace std::string_view_literals;
-
 constexpr std::array kColours{"amber"sv, "silver"sv, "crimson"sv, "violet"sv,  "golden"sv,
                               "green"sv, "copper"sv, "ivory"sv,   "scarlet"sv, "grey"sv};
 constexpr std::array kObjects{"bridge"sv, "lantern"sv, "garden"sv, "river"sv,  "tower"sv,
@@ -70,9 +65,8 @@ struct Fact {
 };
 
 Fact make_fact(std::mt19937_64& random) {
-  Fact fact;
-  fact.name =
-      std::string(kColours[random() % kColours.size()]) + "-" + std::string(kObjects[random() % kObjects.size()]);
+  Fact fact{.name = std::string(pick(random, kColours)) + "-", .key = {}};
+  fact.name += pick(random, kObjects);
   fact.key = std::to_string(10000 + random() % 90000);
   return fact;
 }

@@ -1,12 +1,6 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <filesystem>
 #include <random>
-#include <span>
-#include <string>
-#include <vector>
 
 #include "options/model_options.h"
 #include "options/spec.h"

@@ -6,7 +6,6 @@
 #include <compare>
 #include <deque>
 #include <numeric>
-#include <string>
 
 #include "bench/timing.h"
 #include "llama/cpu_device.h"
@@ -31,13 +30,11 @@ double score(llama::Model& model, std::span<const float> logits, llama::Tokens t
   return sum;
 }
 
-// A session that windows run through, and what came out.
 class ScoredRun {
  public:
   ScoredRun(llama::Model& model, llama::Session& session, bool evicts, Progress& progress)
       : model_(model), session_(session), evicts_(evicts), progress_(progress) {}
 
-  // An empty sequence that reads `prompt`, of a window of so many tokens.
   void begin(llama::Tokens prompt, int32_t chunk, size_t window) {
     const Stopwatch watch;
     session_.clear();

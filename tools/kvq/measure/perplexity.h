@@ -1,12 +1,5 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
-
 #include "llama/model.h"
 #include "llama/threads.h"
 #include "options/model_options.h"

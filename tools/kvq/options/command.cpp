@@ -8,39 +8,17 @@
 
 namespace cli {
 
-Option Option::required() {
-  option_->required();
-  return *this;
-}
-
-Option Option::repeatable() {
-  option_->expected(1)->take_all();
-  return *this;
-}
-
-Option Option::repeatable_with_dots() {
-  option_->take_all()->allow_extra_args(false);
-  return *this;
-}
-
-Option Option::separated_by(char delimiter) {
-  option_->delimiter(delimiter);
-  return *this;
-}
+Option Option::required() { return Option(option_->required()); }
+Option Option::repeatable() { return Option(option_->expected(1)->take_all()); }
+Option Option::repeatable_with_dots() { return Option(option_->take_all()->allow_extra_args(false)); }
+Option Option::separated_by(char delimiter) { return Option(option_->delimiter(delimiter)); }
 
 Option Option::not_empty() {
   return check([](const std::string& text) { return text.empty() ? "must not be empty" : std::string(); });
 }
 
-Option Option::range(int32_t low, int32_t high) {
-  option_->check(CLI::Range(low, high));
-  return *this;
-}
-
-Option Option::range(int64_t low, int64_t high) {
-  option_->check(CLI::Range(low, high));
-  return *this;
-}
+Option Option::range(int32_t low, int32_t high) { return Option(option_->check(CLI::Range(low, high))); }
+Option Option::range(int64_t low, int64_t high) { return Option(option_->check(CLI::Range(low, high))); }
 
 Option Option::range(double low, double high) {
   const std::string description = CLI::Range(low, high).get_description();
@@ -50,34 +28,22 @@ Option Option::range(double low, double high) {
     const bool is_within = CLI::detail::lexical_cast(text, number) && number >= low && number <= high;
     return is_within ? std::string() : "Value " + text + " not in " + description;
   };
-  option_->check(wrong, description);
-  return *this;
+  return Option(option_->check(wrong, description));
 }
 
 Option Option::one_of(std::initializer_list<int32_t> values) {
-  option_->check(CLI::IsMember(std::vector<int32_t>(values)));
-  return *this;
+  return Option(option_->check(CLI::IsMember(std::vector<int32_t>(values))));
 }
-
-Option Option::one_of(const std::vector<std::string>& values) {
-  option_->check(CLI::IsMember(values));
-  return *this;
-}
-
+Option Option::one_of(const std::vector<std::string>& values) { return Option(option_->check(CLI::IsMember(values))); }
 Option Option::check(std::function<std::string(const std::string&)> wrong) {
-  option_->check(std::move(wrong));
-  return *this;
+  return Option(option_->check(std::move(wrong)));
 }
 
 Option Option::show_default() {
   option_->capture_default_str();
   return *this;
 }
-
-Option Option::show_default(const std::string& text) {
-  option_->default_str(text);
-  return *this;
-}
+Option Option::show_default(const std::string& text) { return Option(option_->default_str(text)); }
 
 std::vector<std::string> Option::names() const {
   std::vector<std::string> names;
@@ -87,9 +53,7 @@ std::vector<std::string> Option::names() const {
 }
 
 bool Option::has_name(const std::string& name) const { return option_->check_name(name); }
-
 std::string Option::help() const { return option_->get_description(); }
-
 bool Option::takes_value() const { return option_->get_type_size() != 0; }
 
 std::vector<std::string> Option::choices() const {
@@ -101,7 +65,6 @@ std::vector<std::string> Option::choices() const {
 }
 
 std::string Option::shown_default() const { return option_->get_default_str(); }
-
 std::string Option::value_text() const { return CLI::Formatter().make_option_opts(option_); }
 
 Command Command::add_command(const std::string& name, const std::string& help) {
@@ -109,9 +72,7 @@ Command Command::add_command(const std::string& name, const std::string& help) {
 }
 
 void Command::require_command() { app_->require_subcommand(1); }
-
 void Command::hide() { app_->group(""); }
-
 void Command::footer(const std::string& text) { app_->footer(text); }
 
 Command Command::add_alternatives(const std::string& title) {
@@ -145,7 +106,6 @@ void Command::add_flag(const std::string& names, bool& target, const std::string
 }
 
 void Command::on_parsed(std::function<void()> function) { app_->parse_complete_callback(std::move(function)); }
-
 void Command::on_run(std::function<void()> function) { app_->callback(std::move(function)); }
 
 bool Command::was_given(const std::string& option) const {
@@ -154,7 +114,6 @@ bool Command::was_given(const std::string& option) const {
 }
 
 std::string Command::name() const { return app_->get_name(); }
-
 std::string Command::help() const { return app_->get_description(); }
 
 std::vector<Command> Command::commands() const {

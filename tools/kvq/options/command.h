@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "llama/error.h"
@@ -91,13 +92,23 @@ class Command {
                              const std::string& help);
   void add_flag(const std::string& names, bool& target, const std::string& help);
 
+  /// A number in [low, high], or one of some words; what `target` holds is the default.
+  template <typename Number>
+  Option add_number(const std::string& names, Number& target, std::type_identity_t<Number> low,
+                    std::type_identity_t<Number> high, const std::string& help) {
+    return add_option(names, target, help).range(low, high).show_default();
+  }
+  Option add_choice(const std::string& names, std::string& target, const std::vector<std::string>& words,
+                    const std::string& help) {
+    return add_option(names, target, help).one_of(words).show_default();
+  }
+
   /// Call `function` when the options of this command have been read, before any command runs.
   void on_parsed(std::function<void()> function);
   /// What the command does.
   void on_run(std::function<void()> function);
   /// False if there is no such option.
   bool was_given(const std::string& option) const;
-
   std::string name() const;
   std::string help() const;
   /// Those that `--help` shows, in its order.

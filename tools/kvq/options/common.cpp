@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <string_view>
 #include <thread>
 
-#include "kvq.hpp"
-#include "options/command.h"
+#include "terminal/output.h"
 
 namespace cli {
 namespace {
@@ -33,13 +31,13 @@ double unit_bytes(std::string unit) {
 
 void add_compute_options(Command command, ComputeOptions& options) {
   options.threads = std::clamp(static_cast<int32_t>(std::thread::hardware_concurrency()), 1, kMaxThreads);
-  command.add_option("--threads", options.threads, "Threads to compute with").range(1, kMaxThreads).show_default();
+  command.add_number("--threads", options.threads, 1, kMaxThreads, "Threads to compute with");
   command.add_option("--isa", options.isa, "Instruction set of the kernels; `kvq info` lists them (default: the best)");
 }
 
 void add_device_options(Command command, ComputeOptions& options) {
-  command.add_option("--device", options.device, "Where to compute").one_of({"cpu", "cuda"}).show_default();
-  command.add_option("--device-index", options.device_index, "Which of several GPUs").range(0, 1 << 16).show_default();
+  command.add_choice("--device", options.device, {"cpu", "cuda"}, "Where to compute");
+  command.add_number("--device-index", options.device_index, 0, 1 << 16, "Which of several GPUs");
 }
 
 void add_json_flag(Command command, bool& json) { command.add_flag("--json", json, "Print one JSON object"); }
@@ -72,6 +70,12 @@ kvq_context_options context_options(const ComputeOptions& options) {
 }
 
 kvq::Context make_context(const ComputeOptions& options) { return kvq::Context(context_options(options)); }
+
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> names;
+  for (int32_t i = 0; i < kvq_cpu_isa_count(); ++i) names.emplace_back(kvq_cpu_isa_name(i));
+  return names;
+}
 
 std::string machine_text(const kvq::Context& context, const ComputeOptions& options) {
   if (options.device == "cuda") {
@@ -106,9 +110,7 @@ Option add_schemes_option(Command command, std::vector<std::string>& schemes, co
 
 void check_scheme(const std::string& scheme) {
   if (kvq::scheme_bits(scheme) > 0.0) return;
-  std::string names;
-  for (const std::string& name : kvq::scheme_names()) names += (names.empty() ? "" : ", ") + name;
-  throw UsageError("--scheme " + scheme + ": not one of " + names);
+  throw UsageError("--scheme " + scheme + ": not one of " + joined(kvq::scheme_names()));
 }
 
 void add_shape_option(Command command, std::string& shape) {

@@ -1,15 +1,10 @@
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "kvq.hpp"
 #include "options/command.h"
 
 namespace cli {
 
-/// What every command that computes can be told.
 struct ComputeOptions {
   int32_t threads = 0;
   std::string isa;             // empty: the best of this machine
@@ -17,24 +12,20 @@ struct ComputeOptions {
   int32_t device_index = 0;
 };
 
-/// Add `--threads` and `--isa`.
+/// Each adds options whose targets' values are the defaults: `--threads` and `--isa`, `--device` and `--device-index`,
+/// `--json`, all of these, `--seed`.
 void add_compute_options(Command command, ComputeOptions& options);
-
-/// Add `--device` and `--device-index`.
 void add_device_options(Command command, ComputeOptions& options);
-
-/// Add `--json`.
 void add_json_flag(Command command, bool& json);
-
-/// Add all of these.
 void add_run_options(Command command, ComputeOptions& options, bool& json);
-
-/// Add `--seed`, whose value is the default.
 void add_seed_option(Command command, uint64_t& seed, const std::string& help);
 
 /// Options of a context with threads of its own. Refers to `options`.
 kvq_context_options context_options(const ComputeOptions& options);
 kvq::Context make_context(const ComputeOptions& options);
+
+/// Those that the library can use on this processor.
+std::vector<std::string> instruction_sets();
 
 /// For example "2 threads with avx512vnni instructions" or "NVIDIA H100 80GB HBM3, sm_90".
 std::string machine_text(const kvq::Context& context, const ComputeOptions& options);
@@ -48,14 +39,12 @@ struct MatrixShape {
   int64_t in = 0;
 };
 
-/// Add `--scheme`, which may be repeated.
+/// Add `--scheme`, which may be repeated, or `--shape`.
 Option add_schemes_option(Command command, std::vector<std::string>& schemes, const std::string& help);
+void add_shape_option(Command command, std::string& shape);
 
 /// A UsageError that lists all schemes if `scheme` is none.
 void check_scheme(const std::string& scheme);
-
-/// Add `--shape`, whose value is the default.
-void add_shape_option(Command command, std::string& shape);
 
 /// "14336x4096": outputs and inputs of a linear layer. A UsageError unless the library takes such a matrix.
 MatrixShape parse_matrix_shape(const std::string& text);

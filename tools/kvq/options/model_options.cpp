@@ -1,14 +1,8 @@
 #include "options/model_options.h"
 
-#include <filesystem>
-#include <string_view>
-#include <utility>
-#include <vector>
-
 #include "llama/config.h"
 #include "llama/cuda_module.h"
 #include "llama/error.h"
-#include "options/command.h"
 #include "terminal/files.h"
 #include "terminal/progress.h"
 
@@ -58,7 +52,6 @@ constexpr const char* kNone = "none";
 
 constexpr size_t kMostBytes = size_t{16} << 20U;
 
-/// Packed layers of a decoder layer that read the same inputs.
 using Shared = std::vector<const qp_matrix*>;
 
 std::vector<Shared> shared_layers(llama::Model& model) {
@@ -114,26 +107,12 @@ void add_kv_option(Command command, std::string& kv, const std::string& help) {
   command.add_option("--kv", kv, help).show_default();
 }
 
-void add_sampling_options(Command command, SamplingOptions& options) {
-  command.add_option("--temperature", options.temperature, "0: always the likeliest token")
-      .range(0.0, 100.0)
-      .show_default();
-  command.add_option("--top-p", options.top_p, "With a temperature: choose among the likeliest tokens of this mass")
-      .range(0.0, 1.0)
-      .show_default();
-  add_seed_option(command, options.seed, "With a temperature: start of the random numbers");
-}
-
-void add_stop_option(Command command, std::vector<std::string>& stops) {
-  command.add_option("--stop", stops, "End before this text; may be repeated").repeatable().not_empty();
-}
-
 Option add_context_option(Command command, int32_t& context, int32_t least, const std::string& help) {
-  return command.add_option("--context", context, help).range(least, 1 << 24).show_default();
+  return command.add_number("--context", context, least, 1 << 24, help);
 }
 
 void add_chunk_option(Command command, int32_t& chunk, const std::string& help) {
-  command.add_option("--chunk", chunk, help).range(1, 1 << 16).show_default();
+  command.add_number("--chunk", chunk, 1, 1 << 16, help);
 }
 
 void check_context(int32_t context, const llama::ModelConfig& config) {
@@ -167,16 +146,26 @@ void add_against_option(Command command, ReferenceOptions& options) {
       .show_default(kDefault);
 }
 
-void add_against_original_flag(Command command, ReferenceOptions& options) {
-  command.add_flag("--against-original", options.against_original,
-                   "Compare with the model's own weights instead of those of --weights");
-}
-
 void add_tuning_option(Command command, std::string& path) {
   command.add_option(
       "--tuning", path,
       "On a GPU: go by measurements of which kernels are the fastest for the linear layers, kept in this "
       "file; those that it lacks are made and added (default: by an estimate)");
+}
+
+void add_writing_options(Command command, WritingOptions& options, const std::string& max_help,
+                         const std::string& chunk_help) {
+  command.add_option("--stop", options.stops, "End before this text; may be repeated").repeatable().not_empty();
+  command.add_number("--max-tokens", options.max_tokens, 1, 1 << 24, max_help);
+  add_kv_option(command, options.kv);
+  SamplingOptions& sampling = options.sampling;
+  command.add_number("--temperature", sampling.temperature, 0.0, 100.0, "0: always the likeliest token");
+  command.add_number("--top-p", sampling.top_p, 0.0, 1.0,
+                     "With a temperature: choose among the likeliest tokens of this mass");
+  add_seed_option(command, sampling.seed, "With a temperature: start of the random numbers");
+  add_chunk_option(command, options.chunk, chunk_help);
+  add_tuning_option(command, options.tuning);
+  add_run_options(command, options.compute, options.json);
 }
 
 Tuning::Tuning(const kvq::Context& context, std::string path) : context_(&context), path_(std::move(path)) {
@@ -200,9 +189,7 @@ void Tuning::measure(std::span<const qp_matrix* const> matrices, int32_t batch) 
 }
 
 void Tuning::keep() const {
-  if (path_.empty()) return;
-  const std::string text = context_->tuning_save();
-  write_file(path_, std::as_bytes(std::span(text)));
+  if (!path_.empty()) write_file(path_, context_->tuning_save());
 }
 
 void tune(Engine& engine, const std::string& path, int32_t chunk) {

@@ -1,13 +1,5 @@
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
-#include <memory>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
-
 #include "kvq.hpp"
 #include "llama/model.h"
 #include "llama/sampler.h"
@@ -43,14 +35,6 @@ struct ModelOptions {
   Engine load() const;
 };
 
-/// Add `--model`.
-void add_model_option(Command command, std::string& model,
-                      const std::string& help = "Model directory: config.json, tokenizer.json and *.safetensors");
-
-/// Add `--model`, `--weights` and `--plan`, which takes the place of a `--kv` that is not given.
-void add_model_options(Command command, ModelOptions& options);
-
-/// How tokens are chosen.
 struct SamplingOptions {
   double temperature = 0.0;
   double top_p = 0.95;
@@ -59,26 +43,17 @@ struct SamplingOptions {
   llama::Sampler sampler() const { return llama::Sampler(temperature, top_p, seed); }
 };
 
-/// Add `--temperature`, `--top-p` and `--seed`.
-void add_sampling_options(Command command, SamplingOptions& options);
-
-/// Add `--stop`, texts before which an answer ends.
-void add_stop_option(Command command, std::vector<std::string>& stops);
-
-/// Add `--text`, the file to evaluate a model on.
-void add_text_option(Command command, std::string& text);
-
-/// Add `--kv`, whose value is the default.
-void add_kv_option(Command command, std::string& kv, const std::string& help = kSpecHelp);
-
-/// Add `--context`, whose value is the default.
-Option add_context_option(Command command, int32_t& context, int32_t least, const std::string& help);
-
-/// Add `--chunk`, whose value is the default.
-void add_chunk_option(Command command, int32_t& chunk, const std::string& help = "Tokens that enter the cache at once");
-
 /// A UsageError if the model has fewer positions.
 void check_context(int32_t context, const llama::ModelConfig& config);
+
+/// What every command that writes text can be told.
+struct WritingOptions : ModelOptions {
+  std::vector<std::string> stops;
+  int32_t max_tokens = 128;
+  int32_t chunk = 256;
+  std::string tuning;
+  SamplingOptions sampling;
+};
 
 /// What every command that compares a format with a reference can be told.
 struct ReferenceOptions : ModelOptions {
@@ -93,25 +68,30 @@ struct ReferenceOptions : ModelOptions {
   std::optional<Spec> load_reference(const Engine& engine) const;
 };
 
-/// Add `--against`.
+/// Each adds options whose targets' values are the defaults: `--model`; that, `--weights` and `--plan`, which takes the
+/// place of a `--kv` that is not given; those of the function's name.
+void add_model_option(Command command, std::string& model,
+                      const std::string& help = "Model directory: config.json, tokenizer.json and *.safetensors");
+void add_model_options(Command command, ModelOptions& options);
+/// All but those of add_model_options().
+void add_writing_options(Command command, WritingOptions& options, const std::string& max_help,
+                         const std::string& chunk_help);
+void add_text_option(Command command, std::string& text);
+void add_kv_option(Command command, std::string& kv, const std::string& help = spec_help());
+Option add_context_option(Command command, int32_t& context, int32_t least, const std::string& help);
+void add_chunk_option(Command command, int32_t& chunk, const std::string& help = "Tokens that enter the cache at once");
 void add_against_option(Command command, ReferenceOptions& options);
-/// Add `--against-original`.
-void add_against_original_flag(Command command, ReferenceOptions& options);
-
-/// Add `--tuning`.
 void add_tuning_option(Command command, std::string& path);
 
 /// Which of a GPU's kernels are the fastest for linear layers, measured and kept in a file.
 class Tuning {
  public:
-  /// Measures nothing.
   Tuning() = default;
   /// Reads the file if there is one. \param path  empty: nothing is measured. A UsageError if there is no GPU.
   Tuning(const kvq::Context& context, std::string path);
 
   /// For calls with these matrices and so many rows, unless it is known.
   void measure(std::span<const qp_matrix* const> matrices, int32_t batch) const;
-  /// Writes the file.
   void keep() const;
 
  private:

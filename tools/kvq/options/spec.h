@@ -1,35 +1,69 @@
 #pragma once
 
-#include <array>
-#include <string>
-#include <string_view>
-
 #include "kvq.hpp"
-#include "llama/cache_format.h"
-#include "options/spec_parser.h"
+#include "llama/model.h"
 
 namespace cli {
 
+/// How many tokens of a KV head stay, on average: a number, or a share of the prompt.
+struct Budget {
+  std::string text;      // as it was given
+  int32_t tokens = 0;    // 0: a share
+  double percent = 0.0;  // of the prompt's tokens
+
+  /// For a prompt of `prompt` tokens; never less than the window, which always stays.
+  int32_t of(int32_t prompt, int32_t window) const;
+};
+
+/// "128" or "5%"; a UsageError for anything else that begins with what was `given`, option and value.
+Budget parse_budget(const std::string& given, const std::string& text);
+
+/// A SPEC taken apart. SPECs name the format of a cache and the files that were trained for it:
+///
+///     SPEC    = BASE {"@" FILE} ["+" METHOD ":" BUDGET]
+///     BASE    = FORMATS              a short form of the library: KEYS "/" VALUES, or one format for both
+///             | SHAPED ":" FILE      gain-shape FORMATS around the trained centres of FILE
+///             | TRAINED [":" FILE]   TRAINED: "commvq" or "moqae"
+///             | SHAPED "-" VARIANT   the same trained elsewhere: `commvq-2bit` and `gs2-256` are files beside the
+///             | TRAINED "-" VARIANT  model, `kvq bench` trains `commvq-2`, `gs2-256` and `moqae-7.5` on random numbers
+///             | PATH                 a policy (YAML) or a plan
+///     BUDGET  = TOKENS | SHARE "%"
+struct SpecParts {
+  std::string given;               // option and SPEC, with which messages begin
+  std::string base;                // a short form or a path; gain-shape formats with a FILE are "+centres" already
+  std::string name;                // the base without its VARIANT
+  std::string variant;             // empty: none
+  std::vector<std::string> files;  // in the order of the SPEC
+  std::string method;              // empty: no eviction
+  Budget budget;
+
+  /// Take `file` in the place of the VARIANT.
+  void use_file(const std::string& file);
+};
+
+inline constexpr const char* kCommvq = "commvq";
+inline constexpr const char* kMoqae = "moqae";
+
+/// A UsageError with advice begins with the option and the SPEC.
+SpecParts parse_spec(const std::string& option, const std::string& spec);
+
+/// Keys and values of FORMATS.
+std::pair<std::string, std::string> split_formats(const std::string& formats);
+
+/// Gain-shape FORMATS as policies name them around trained centres; empty if they are others.
+std::string around_centres(const std::string& formats);
+
+/// Put the file beside `model` into the parts for which their VARIANT, or a lone "moqae", stands. A UsageError if it is
+/// absent.
+void find_beside(const std::filesystem::path& model, SpecParts& parts);
+
 struct Engine;
 
-inline constexpr const char* kSpecHelp =
-    "KV format; gs4 if hardly anything may be lost, gs2 if memory is short. There are\n"
-    "fp16, int8, int4, int3 and int2, integers also with +hadamard;\n"
-    "gs4, gs3, gs2, gs1 (a gain a token and codes of so many bits) and gt3, gt2, gt1 (codes of a trellis, which lose "
-    "less and take longer), around the mean of each page of keys, around nothing with +nocentre, or around trained "
-    "centres with :FILE;\n"
-    "KEYS/VALUES for two of these;\n"
-    "commvq:FILE with a file of codebooks; moqae:FILE with a file of routers, followed by @FILE if they choose "
-    "commvq;\n"
-    "commvq-1bit, commvq-2bit, gs2-256 and the like and moqae for files of these names beside the model;\n"
-    "a policy file (YAML) or plan, followed by @FILE for what was trained for it;\n"
-    "each with +METHOD:BUDGET to evict tokens after the prompt (streaming, h2o, snapkv, pyramid, adasnap, adapyramid) "
-    "down to so many a head or to a share of it, as in int4+adasnap:256 or int4+adasnap:25%.\n"
-    "The newest page of 32 tokens stays FP16, with codes of 3 bits and fewer the first one too";
-
-/// Methods of eviction, as SPECs name them.
-inline constexpr std::array<std::string_view, 6> kEvictionMethods = {"streaming", "h2o",     "snapkv",
-                                                                     "pyramid",   "adasnap", "adapyramid"};
+/// Formats that need no file, and methods of eviction, as SPECs name them.
+const std::vector<std::string>& format_names();
+const std::vector<std::string>& eviction_methods();
+/// What `--help` says of SPECs.
+std::string spec_help();
 
 /// A file of `kvq plan`; an Error names it.
 kvq::Plan load_plan(kvq_context* context, const std::string& path);

@@ -1,14 +1,8 @@
 #include "terminal/files.h"
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <memory>
-#include <string>
 #include <system_error>
 #include <utility>
-
-#include "llama/error.h"
 
 namespace cli {
 namespace {
@@ -44,7 +38,7 @@ void check_writable(const std::filesystem::path& path) {
   if (!directory.empty() && !std::filesystem::is_directory(directory, ignored)) {
     throw cannot_write(path, "there is no directory " + directory.string());
   }
-  write_file(path.string() + ".test", {});
+  write_file(path.string() + ".test", std::string());
   std::filesystem::remove(path.string() + ".test", ignored);
 }
 

@@ -39,6 +39,9 @@ class OutputFile {
 
 /// Write a file, which appears under its name when it is whole.
 void write_file(const std::filesystem::path& path, std::span<const std::byte> bytes);
+inline void write_file(const std::filesystem::path& path, const std::string& text) {
+  write_file(path, std::as_bytes(std::span(text)));
+}
 
 /// The whole file; an Error that says why when it cannot be read, is a directory, or is longer than `max_bytes`.
 std::string read_text(const std::filesystem::path& path, size_t max_bytes);

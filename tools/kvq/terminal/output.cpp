@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cinttypes>
 #include <cmath>
 #include <cstdio>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "llama/error.h"
@@ -14,25 +14,15 @@
 namespace cli {
 namespace {
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
-
 // The headings as rows of cells, bottom-aligned.
 std::vector<std::vector<std::string>> heading_rows(const std::vector<std::string>& headings) {
-  std::vector<std::vector<std::string>> columns;
+  const auto lines_of = [](const std::string& text) { return static_cast<size_t>(std::ranges::count(text, '\n')) + 1; };
   size_t height = 0;
-  for (const std::string& heading : headings) {
-    columns.push_back(lines_of(heading));
-    height = std::max(height, columns.back().size());
-  }
+  for (const std::string& heading : headings) height = std::max(height, lines_of(heading));
   std::vector<std::vector<std::string>> rows(height, std::vector<std::string>(headings.size()));
-  for (size_t column = 0; column < columns.size(); ++column) {
-    const size_t blank = height - columns[column].size();
-    for (size_t line = 0; line < columns[column].size(); ++line) rows[blank + line][column] = columns[column][line];
+  for (size_t column = 0; column < headings.size(); ++column) {
+    std::istringstream lines(headings[column]);
+    for (size_t row = height - lines_of(headings[column]); row < height; ++row) std::getline(lines, rows[row][column]);
   }
   return rows;
 }
@@ -44,13 +34,18 @@ std::string padded(const std::string& cell, size_t width, bool left) {
 
 }  // namespace
 
+std::string joined(const std::vector<std::string>& words, const std::string& between) {
+  std::string text;
+  for (const std::string& word : words) text += (&word == words.data() ? "" : between) + word;
+  return text;
+}
+
 void print_text(const std::string& text) {
   std::cout << text << std::flush;
   if (!std::cout) throw llama::Error("cannot write to standard output");
 }
 
 void print_json(const Json& object) { print_text(object.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"); }
-
 uint64_t kv_bytes(const kvq_usage& usage) { return usage.sealed_bytes + usage.fp16_bytes + usage.metadata_bytes; }
 
 void add_usage(Json& object, const kvq_usage& usage) {
@@ -81,10 +76,9 @@ std::string duration_text(double seconds) {
 }
 
 std::string hexadecimal(uint64_t value) {
-  constexpr const char* kDigits = "0123456789abcdef";
-  std::string text;
-  for (int shift = 60; shift >= 0; shift -= 4) text += kDigits[value >> shift & 0xf];
-  return text;
+  std::array<char, 17> text;
+  std::snprintf(text.data(), text.size(), "%016" PRIx64, value);
+  return text.data();
 }
 
 std::string signed_percent(double percent) {
@@ -99,6 +93,10 @@ std::string bytes_text(uint64_t bytes) {
   if (value < kStep * kStep) return number_text(value / kStep, 1) + " KiB";
   if (value < kStep * kStep * kStep) return number_text(value / (kStep * kStep), 1) + " MiB";
   return number_text(value / (kStep * kStep * kStep), 2) + " GiB";
+}
+
+std::string written_text(const std::string& file, uint64_t bytes) {
+  return "written to " + file + " (" + bytes_text(bytes) + ")\n";
 }
 
 std::string usage_text(const kvq_usage& usage) {
@@ -117,6 +115,12 @@ std::string weight_bits_text(const llama::Weights& weights) {
   const std::string packed =
       weights.linear_bits > 0.0 ? number_text(weights.linear_bits, 2) + " bits per weight in packed layers, " : "";
   return packed + number_text(weights.bits, 2) + (packed.empty() ? " bits per weight" : " in all");
+}
+
+void Table::add_row(std::vector<std::string> cells, const std::vector<std::string>& more,
+                    const std::vector<std::string>& rest) {
+  for (const auto* each : {&more, &rest}) cells.insert(cells.end(), each->begin(), each->end());
+  rows_.push_back(std::move(cells));
 }
 
 std::string Table::text() const {
@@ -146,6 +150,25 @@ std::string Table::text() const {
     }
   }
   return result;
+}
+
+void Figures::begin_row(bool in_objects) {
+  in_objects_ = in_objects;
+  if (in_objects) objects_.emplace_back();
+  cells_.emplace_back();
+}
+
+void Figures::add(const std::string& heading, const std::string& field, const Json& value, const std::string& text) {
+  if (in_objects_ && !field.empty()) objects_.back()[field] = value;
+  if (heading.empty()) return;
+  if (cells_.size() == 1) headings_.push_back(heading);
+  cells_.back().push_back(text);
+}
+
+std::string Figures::table() const {
+  Table table(headings_);
+  for (const std::vector<std::string>& cells : cells_) table.add_row(cells);
+  return table.text();
 }
 
 }  // namespace cli

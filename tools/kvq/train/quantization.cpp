@@ -15,7 +15,6 @@
 #include "terminal/files.h"
 #include "terminal/output.h"
 #include "terminal/progress.h"
-#include "train/hessian_collection.h"
 #include "train/training.h"
 
 namespace cli {
@@ -27,7 +26,6 @@ std::string value_text(const nlohmann::json& object, const std::string& key) {
   return object.contains(key) ? object[key].dump() : "not given";
 }
 
-/// An Error that names the first option that differs.
 void check_same(const nlohmann::json& kept, const nlohmann::json& wanted, const std::filesystem::path& directory) {
   for (const auto& [key, value] : wanted.items()) {
     if (kept.contains(key) && kept[key] == value) continue;
@@ -41,62 +39,40 @@ class PartialMatrices {
  public:
   /// Make the directory, or take up what an earlier run left there; an Error if that was made with other options.
   /// \param made_with  what the matrices depend on: an object of strings and numbers.
-  PartialMatrices(std::filesystem::path directory, const Json& made_with);
+  PartialMatrices(std::filesystem::path directory, const Json& made_with) : directory_(std::move(directory)) {
+    std::error_code failure;
+    std::filesystem::create_directory(directory_, failure);
+    if (failure) throw llama::Error("cannot make " + directory_.string() + ": " + failure.message());
+    const std::filesystem::path options = directory_ / kOptionsFile;
+    if (std::filesystem::exists(options, failure)) {
+      check_same(llama::read_json(options), made_with, directory_);
+      return;
+    }
+    if (!is_empty()) throw llama::Error(directory_.string() + " holds other work; remove it or choose another --out");
+    write_file(options, made_with.dump(2));
+  }
 
-  const std::filesystem::path& directory() const { return directory_; }
   std::filesystem::path file(const std::string& name) const { return directory_ / (name + ".safetensors"); }
-  bool holds(const std::string& name) const;
-  bool is_empty() const;
-  void keep(const std::string& name, std::span<const std::byte> bytes) const;
-  /// The directory and these files.
-  void remove(std::span<const llama::LinearLayer> layers) const;
+  bool holds(const std::string& name) const { return llama::is_present(file(name)); }
+  bool is_empty() const {
+    std::error_code ignored;
+    const std::filesystem::directory_iterator files(directory_, ignored);
+    return std::all_of(begin(files), end(files),
+                       [](const auto& each) { return each.path().filename() == kOptionsFile; });
+  }
+  void remove(std::span<const llama::LinearLayer> layers) const {
+    std::error_code ignored;
+    for (const llama::LinearLayer& layer : layers) std::filesystem::remove(file(layer.name), ignored);
+    std::filesystem::remove(directory_ / kOptionsFile, ignored);
+    std::filesystem::remove(directory_, ignored);
+  }
 
  private:
   std::filesystem::path directory_;
 };
 
-PartialMatrices::PartialMatrices(std::filesystem::path directory, const Json& made_with)
-    : directory_(std::move(directory)) {
-  std::error_code failure;
-  std::filesystem::create_directory(directory_, failure);
-  if (failure) throw llama::Error("cannot make " + directory_.string() + ": " + failure.message());
-  const std::filesystem::path options = directory_ / kOptionsFile;
-  if (std::filesystem::exists(options, failure)) {
-    check_same(llama::read_json(options), made_with, directory_);
-    return;
-  }
-  if (!is_empty()) throw llama::Error(directory_.string() + " holds other work; remove it or choose another --out");
-  const std::string text = made_with.dump(2);
-  write_file(options, std::as_bytes(std::span(text)));
-}
-
-bool PartialMatrices::holds(const std::string& name) const {
-  std::error_code ignored;
-  return std::filesystem::exists(file(name), ignored);
-}
-
-bool PartialMatrices::is_empty() const {
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(directory_, ignored)) {
-    if (entry.path().filename() != kOptionsFile) return false;
-  }
-  return true;
-}
-
-void PartialMatrices::keep(const std::string& name, std::span<const std::byte> bytes) const {
-  write_file(file(name), bytes);
-}
-
-void PartialMatrices::remove(std::span<const llama::LinearLayer> layers) const {
-  std::error_code ignored;
-  for (const llama::LinearLayer& layer : layers) std::filesystem::remove(file(layer.name), ignored);
-  std::filesystem::remove(directory_ / kOptionsFile, ignored);
-  std::filesystem::remove(directory_, ignored);
-}
-
 using Schemes = std::map<std::string, std::string>;
 
-/// The scheme of every layer, from the plan or the same for all.
 Schemes schemes_of(const Quantization& quantization, const std::vector<llama::LinearLayer>& layers) {
   Schemes schemes;
   if (!quantization.scheme.empty()) {
@@ -148,10 +124,8 @@ kvq::Matrix quantize_layer(kvq_context* context, const llama::Checkpoint& checkp
   }
 }
 
-/// Quantizes what an earlier run has not finished.
 class Quantizer {
  public:
-  /// `schemes`: of the layers, by name.
   Quantizer(const Quantization& quantization, const Schemes& schemes, const llama::Checkpoint& checkpoint,
             const PartialMatrices& partial, HessianCollection* hessians)
       : quantization_(quantization),
@@ -174,7 +148,7 @@ class Quantizer {
       const std::span<const float> hessian = hessians_ != nullptr ? hessians_->of(layer) : std::span<const float>();
       matrix = quantize_layer(context_, checkpoint_, layer, weights, options(scheme, hessian), bar);
       result.seconds = watch.seconds();
-      partial_.keep(layer.name, matrix.save(layer.name));
+      write_file(partial_.file(layer.name), matrix.save(layer.name));
     }
     const qp_matrix_info info = matrix.describe();
     result.bits = info.bits;
@@ -225,7 +199,6 @@ std::vector<QuantizedLayer> quantize_layers(const Quantizer& quantizer, std::spa
   return results;
 }
 
-/// The matrices, and what else the checkpoint holds.
 void write_model(const std::filesystem::path& out, const llama::Checkpoint& checkpoint,
                  const std::vector<llama::LinearLayer>& layers, const PartialMatrices& partial) {
   llama::SafetensorsContent content;
@@ -245,7 +218,6 @@ void write_model(const std::filesystem::path& out, const llama::Checkpoint& chec
   file.finish();
 }
 
-/// What the matrices depend on.
 Json made_with(const Quantization& quantization, const Schemes& schemes, uint64_t fingerprint,
                const std::string& note) {
   const Json scheme = quantization.plan.empty() ? Json(quantization.scheme) : Json(schemes);
@@ -298,7 +270,6 @@ double weighted_mean(const std::vector<QuantizedLayer>& layers, double Quantized
 }  // namespace
 
 double QuantizedModel::bits() const { return weighted_mean(layers, &QuantizedLayer::bits); }
-
 double QuantizedModel::proxy_error() const { return weighted_mean(layers, &QuantizedLayer::proxy_error); }
 
 double QuantizedModel::error() const {

@@ -1,16 +1,10 @@
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
-#include <string>
-#include <vector>
-
 #include "llama/config.h"
 #include "options/common.h"
 
 namespace cli {
 
-/// What to make of a model, and how.
 struct Quantization {
   std::string model;                       // directory
   std::string scheme;                      // of every matrix that `plan` does not name; empty: it names all

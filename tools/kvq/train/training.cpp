@@ -1,14 +1,13 @@
 #include "train/training.h"
 
 #include <algorithm>
-#include <filesystem>
+#include <cstdio>
+#include <iterator>
 
+#include "llama/error.h"
 #include "measure/generation.h"
-#include "options/command.h"
-#include "options/model_options.h"
 #include "terminal/files.h"
 #include "terminal/output.h"
-#include "terminal/progress.h"
 
 namespace cli {
 namespace {
@@ -28,7 +27,6 @@ std::vector<size_t> shares(const std::vector<size_t>& available, size_t wanted) 
   return taken;
 }
 
-/// The length of windows: 2048, or what a model or few tokens allow.
 int32_t calibration_window(int32_t max_positions, int64_t tokens) {
   constexpr int64_t kWindow = 2048;
   return static_cast<int32_t>(std::min<int64_t>({kWindow, max_positions, tokens}));
@@ -53,7 +51,6 @@ std::vector<llama::Tokens> calibration_windows(const std::vector<std::vector<int
   return windows;
 }
 
-/// A number that changes with any token.
 uint64_t fingerprint(const std::vector<llama::Tokens>& windows) {
   uint64_t hash = 0xCBF29CE484222325u;  // FNV-1a
   const auto add = [&hash](uint64_t value) { hash = (hash ^ value) * 0x100000001B3u; };
@@ -68,12 +65,21 @@ std::string describe_windows(const std::vector<std::string>& files, const std::v
                              int32_t window) {
   size_t tokens = 0;
   for (const auto& each : windows) tokens += each.size();
-  std::string names;
-  for (const std::string& file : files) {
-    names += (names.empty() ? "" : ", ") + std::filesystem::path(file).filename().string();
-  }
-  return std::to_string(tokens) + " tokens in windows of " + std::to_string(window) + " of " + names + " (" +
+  std::vector<std::string> names;
+  for (const std::string& file : files) names.push_back(std::filesystem::path(file).filename().string());
+  return std::to_string(tokens) + " tokens in windows of " + std::to_string(window) + " of " + joined(names) + " (" +
          hexadecimal(fingerprint(windows)) + ")";
+}
+
+Engine open(const std::filesystem::path& model, ComputeOptions compute) {
+  try {
+    return Engine(model, compute);
+  } catch (const llama::Error& error) {
+    if (compute.device == "cpu") throw;
+    std::fprintf(stderr, "kvq: the inputs of linear layers are collected on the CPU: %s\n", error.what());
+    compute.device = "cpu";
+    return Engine(model, compute);
+  }
 }
 
 }  // namespace
@@ -86,17 +92,11 @@ void add_training_inputs(Command command, TrainingOptions& options) {
 }
 
 void add_training_options(Command command, TrainingOptions& options, const std::string& out_help) {
-  command.add_option("--tokens", options.tokens, "Tokens to train on, in windows of 2048")
-      .range(int64_t{1}, int64_t{1} << 40)
-      .show_default();
+  command.add_number("--tokens", options.tokens, int64_t{1}, int64_t{1} << 40,
+                     "Tokens to train on, in windows of 2048");
   add_seed_option(command, options.seed, "Of everything random");
   command.add_option("--out", options.out, out_help).not_empty().required();
   add_run_options(command, options.compute, options.json);
-}
-
-void require_cpu(const TrainingOptions& options, const std::string& name) {
-  if (options.compute.device == "cpu") return;
-  throw UsageError("--device " + options.compute.device + ": " + name + " runs on the CPU only");
 }
 
 TrainingInputs::TrainingInputs(const TrainingOptions& options)
@@ -135,6 +135,44 @@ void collect_tokens(Engine& engine, std::span<const llama::Tokens> windows, cons
     take(layer, seen.n, device.read({seen.k, n}, k_copy).data(), device.read({seen.v, n}, v_copy).data());
   });
   run_windows(session, windows, "keys and values");
+}
+
+HessianCollection::HessianCollection(const std::filesystem::path& model, const ComputeOptions& compute,
+                                     std::span<const llama::Tokens> windows, uint64_t bytes, IsWanted is_wanted)
+    : engine_(open(model, compute)),
+      windows_(windows),
+      bytes_(bytes > 0 ? bytes : engine_.model.device().memory_bytes() / 2),
+      is_wanted_(std::move(is_wanted)) {}
+
+std::vector<HessianCollection::Layers> HessianCollection::runs(Layers layers) const {
+  std::vector<Layers> runs;
+  std::vector<llama::LinearLayer> together;
+  size_t begin = 0;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (!is_wanted_(layers[i])) continue;
+    if (const uint64_t alone = llama::Hessians::bytes(layers.subspan(i, 1)); alone > bytes_) {
+      throw llama::Error("--hessian needs " + bytes_text(alone) + " for the inputs of " + layers[i].name +
+                         ", and sums may take " + bytes_text(bytes_) + ": see --hessian-memory");
+    }
+    together.push_back(layers[i]);
+    if (llama::Hessians::bytes(together) <= bytes_) continue;
+    runs.push_back(layers.subspan(begin, i - begin));
+    begin = i;
+    together = {layers[i]};
+  }
+  runs.push_back(layers.subspan(begin));
+  return runs;
+}
+
+void HessianCollection::collect(Layers layers, const std::string& label) {
+  std::vector<llama::LinearLayer> wanted;
+  std::ranges::copy_if(layers, std::back_inserter(wanted), is_wanted_);
+  hessians_.reset();  // there may not be room for both
+  hessians_.emplace(engine_.model.device(), wanted);
+  llama::Session session(engine_.model, engine_.context, nullptr);
+  session.observe_inputs(
+      [this](int32_t layer, llama::LinearInput which, std::span<const float> x) { hessians_->add(layer, which, x); });
+  run_windows(session, windows_, label);
 }
 
 }  // namespace cli

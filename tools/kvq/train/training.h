@@ -1,12 +1,7 @@
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <span>
-#include <string>
-#include <vector>
-
 #include "bench/timing.h"
+#include "llama/hessians.h"
 #include "llama/model.h"
 #include "llama/tokenizer.h"
 #include "options/command.h"
@@ -18,7 +13,6 @@ namespace cli {
 
 /// Texts to train on, in a model's tokens and in windows of 2048, or of what the model or few tokens allow.
 struct CalibrationTexts {
-  /// None.
   CalibrationTexts() = default;
 
   /// Takes about `wanted` tokens, as many from each text and spread evenly over it. Where a text is too short for its
@@ -32,7 +26,6 @@ struct CalibrationTexts {
   std::string note;  // in words; the same only for the same tokens in the same windows
 };
 
-/// What every `train` can be told.
 struct TrainingOptions {
   std::string model;
   std::vector<std::string> texts;
@@ -48,9 +41,6 @@ void add_training_inputs(Command command, TrainingOptions& options);
 
 /// Add the others; `out_help` describes --out.
 void add_training_options(Command command, TrainingOptions& options, const std::string& out_help);
-
-/// A UsageError unless the device is the CPU. `name`: of the command.
-void require_cpu(const TrainingOptions& options, const std::string& name);
 
 /// The model and the texts, which are read first because that takes less time.
 struct TrainingInputs {
@@ -93,5 +83,33 @@ double train_layer(Trainer& trainer, int32_t layer, Progress& bar) {
   progress.finish();
   return watch.seconds();
 }
+
+/// What the linear layers of a model read when it runs over texts: of as many layers at once as memory has room for.
+class HessianCollection {
+ public:
+  using Layers = std::span<const llama::LinearLayer>;
+  using IsWanted = std::function<bool(const llama::LinearLayer&)>;
+
+  /// Runs where quantization is to be done or, if the model does not fit there, on the CPU.
+  /// \param bytes      of sums at once; 0: half of the device's memory.
+  /// \param is_wanted  whose inputs to collect.
+  HessianCollection(const std::filesystem::path& model, const ComputeOptions& compute,
+                    std::span<const llama::Tokens> windows, uint64_t bytes, IsWanted is_wanted);
+
+  /// The layers in runs that collect() has room for. An Error if there is none for a single one.
+  std::vector<Layers> runs(Layers layers) const;
+
+  /// Run the model over the windows. What was collected before is gone.
+  void collect(Layers layers, const std::string& label);
+
+  std::span<const float> of(const llama::LinearLayer& layer) { return hessians_->of(layer); }
+
+ private:
+  Engine engine_;
+  std::span<const llama::Tokens> windows_;
+  uint64_t bytes_;
+  IsWanted is_wanted_;
+  std::optional<llama::Hessians> hessians_;
+};
 
 }  // namespace cli
