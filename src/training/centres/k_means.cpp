@@ -2,8 +2,6 @@
 
 #include "core/limits.h"
 #include "core/sizes.h"
-#include "core/splitmix.h"
-#include "formats/gain_shape/centre_distance.h"
 
 #include <algorithm>
 #include <array>
@@ -20,7 +18,7 @@ constexpr int32_t kFirstRounds = 20;
 /// Share of the time of these; rounds over all vectors share the rest.
 constexpr double kFirstShare = 0.3;
 
-constexpr int32_t kBlock = 512;  // vectors per task
+constexpr int32_t kVectorsOfTask = 512;
 
 }  // namespace
 
@@ -107,8 +105,9 @@ void KMeans::revive(const CentreVectors& vectors, Vector<float>& centres) {
 
 /// Update distances after a new centre.
 void KMeans::lower_distances(const CentreVectors& vectors, const float* centre) {
-  for_each_block(vectors.n, [&](int32_t first, int32_t n) {
-    for (int32_t i = first; i < first + n; ++i) {
+  parallel_.run((vectors.n + kVectorsOfTask - 1) / kVectorsOfTask, [&](int32_t task) noexcept {
+    const int32_t end = std::min((task + 1) * kVectorsOfTask, vectors.n);
+    for (int32_t i = task * kVectorsOfTask; i < end; ++i) {
       const float distance = squared_distance(vectors[i], centre, vectors.dim);
       distances_[size(i)] = std::min(distances_[size(i)], distance);
     }
@@ -127,16 +126,6 @@ bool KMeans::draw(const CentreVectors& vectors, float* centre) {
     return true;
   }
   return false;
-}
-
-uint64_t KMeans::random() { return splitmix64(seed_, drawn_++); }
-
-template <typename Use>
-void KMeans::for_each_block(int32_t n, const Use& use) {
-  parallel_.run((n + kBlock - 1) / kBlock, [&](int32_t i) noexcept {
-    const int32_t first = i * kBlock;
-    use(first, std::min(kBlock, n - first));
-  });
 }
 
 }  // namespace kvq::centres

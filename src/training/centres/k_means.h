@@ -4,6 +4,7 @@
 #include "backend/centre_sample.h"
 #include "core/memory.h"
 #include "core/parallel.h"
+#include "core/splitmix.h"
 #include "core/training_progress.h"
 
 #include <cstdint>
@@ -42,9 +43,7 @@ class KMeans {
   void revive(const CentreVectors& vectors, Vector<float>& centres);
   void lower_distances(const CentreVectors& vectors, const float* centre);
   bool draw(const CentreVectors& vectors, float* centre);
-  uint64_t random();
-  template <typename Use>
-  void for_each_block(int32_t n, const Use& use);
+  uint64_t random() { return splitmix64(seed_, drawn_++); }
 
   Parallel& parallel_;
   CentreSample& sample_;

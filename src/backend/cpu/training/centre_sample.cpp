@@ -1,8 +1,8 @@
 #include "backend/cpu/training/centre_sample.h"
 
+#include "backend/cpu/training/host_training.h"
 #include "core/limits.h"
 #include "core/sizes.h"
-#include "formats/gain_shape/centre_distance.h"
 #include "formats/gain_shape/model_centres.h"
 
 #include <algorithm>
@@ -52,7 +52,7 @@ void HostCentreSample::assign(int32_t n, std::span<const float> centres, float* 
     kernels_.nearest(all, vectors_[first], end - first, nearest_.data() + first);
     for (int32_t i = first; i < end; ++i) {
       const float* centre = centres.data() + size_t{nearest_[size(i)]} * dim;
-      distances[i] = centres::squared_distance(vectors_[i], centre, vectors_.dim);
+      distances[i] = squared_distance(vectors_[i], centre, vectors_.dim);
     }
   });
 }
@@ -78,6 +78,11 @@ void HostCentreSample::move_to_means(int32_t n, std::span<float> centres, std::s
     float* centre = centres.data() + size(c) * size(vectors_.dim);
     for (size_t i = 0; i < size(vectors_.dim); ++i) centre[i] = static_cast<float>(sums[i] / (end - begin));
   });
+}
+
+Owned<CentreSample> HostTraining::make_centre_sample(Allocator& allocator, int32_t centres,
+                                                     const CentreVectors& vectors) {
+  return make_owned<HostCentreSample>(allocator, allocator, parallel_, centres, vectors);
 }
 
 }  // namespace kvq::cpu
