@@ -46,16 +46,6 @@ inline constexpr size_t kMaxCodecOptions = 4;
 /// One codec's values, in the order of its options.
 using OptionValues = std::array<int32_t, kMaxCodecOptions>;
 
-/// Shape of a cache that would store pages in a format.
-struct CacheShape {
-  int32_t n_layers;
-  int32_t kv_heads;
-  int32_t head_dim;
-  kvq_rope rope;
-  int32_t rotary_dim;  // 0: all channels
-  uint64_t model_id;   // 0: unknown
-};
-
 /// Pages of the same tokens encoded together on one side: a single page, or those of all heads if the format spans
 /// them.
 struct SideToEncode {

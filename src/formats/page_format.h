@@ -70,6 +70,16 @@ class PageFormat {
   size_t value_bytes_;
 };
 
+/// Shape of a cache that would store pages in a format.
+struct CacheShape {
+  int32_t n_layers;
+  int32_t kv_heads;
+  int32_t head_dim;
+  kvq_rope rope;
+  int32_t rotary_dim;  // 0: all channels
+  uint64_t model_id;   // 0: unknown
+};
+
 /// The positions of a page's slots.
 struct SlotPositions {
   const int32_t* stored;  // [32], or null: consecutive

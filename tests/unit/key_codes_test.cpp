@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 #include "core/float16.h"
-#include "formats/commvq/key_decoder.h"
+#include "formats/commvq/commvq.h"
 
 namespace key_codes_test {
 
@@ -165,7 +165,7 @@ TEST_CASE("decoding gives a head's sum of centres in either pairing, and zeros f
     Floats decoded(16);
     Indices indices(8, 0);
     std::copy(found.begin(), found.end(), indices.begin() + 4);
-    kvq::decode_key(shape, layer, 1, indices.data(), norm, decoded.data());
+    kvq::commvq::decode_key(shape, layer, 1, indices.data(), norm, decoded.data());
     for (int32_t j = 0; j < 4; ++j) {
       for (const int32_t channel :
            {pairing == KVQ_ROPE_HALF ? 4 + j : 8 + 2 * j, pairing == KVQ_ROPE_HALF ? 12 + j : 9 + 2 * j}) {
@@ -177,7 +177,7 @@ TEST_CASE("decoding gives a head's sum of centres in either pairing, and zeros f
     const float zero = kvq::key_norm(std::span(keys).first(16));
     CHECK(zero == 0.0F);
     CHECK(encode(codes.encoder(), kvq::key_pairs(shape, keys.data(), 0, 0), 1, 2, &zero) == Indices(4, 0));
-    kvq::decode_key(shape, layer, 0, indices.data(), zero, decoded.data());
+    kvq::commvq::decode_key(shape, layer, 0, indices.data(), zero, decoded.data());
     CHECK(decoded == Floats(16, 0.0F));
   }
 }

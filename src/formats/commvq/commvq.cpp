@@ -1,16 +1,26 @@
 #include "formats/commvq/commvq.h"
 
+#include "core/checks.h"
+#include "core/error.h"
 #include "core/float16.h"
 #include "formats/commvq/context.h"
-#include "formats/commvq/key_decoder.h"
 #include "formats/commvq/value_code.h"
 
 #include <algorithm>
-#include <array>
+#include <complex>
 #include <vector>
 
 namespace kvq::commvq {
 namespace {
+
+/// A page with codes must fit in buffers sized for one without.
+void check_side_bytes(Side side, const PageFormat& format) {
+  const size_t bytes = side_bytes(side, format);
+  const size_t plain = side_bytes(side, {SideFormat{}, SideFormat{}, format.head_dim});
+  if (bytes <= plain) return;
+  fail(KVQ_E_ARGUMENT, "options->codebook needs %zu bytes for the %s of a page, more than the %zu that FP16 needs",
+       bytes, side == Side::kKeys ? "keys" : "values", plain);
+}
 
 const ModelCodebook& codebook_of(const PageFormat& format) {
   return static_cast<const ModelCodebook&>(*format.trained);
@@ -66,6 +76,31 @@ void decode_values(const EncodedSide& encoded, int32_t begin, int32_t n, float* 
 
 }  // namespace
 
+void decode_key(const CodebookShape& shape, const LayerCodebook& layer, int32_t head, const uint8_t* indices,
+                float norm, float* key) {
+  using Complex = std::complex<double>;
+  const int32_t stages = shape.keys.stages;
+  const int32_t codes = shape.keys.codes;
+  const int32_t group = shape.keys.group;
+  const auto* z = reinterpret_cast<const std::complex<float>*>(layer.key_codes.data()) +
+                  static_cast<size_t>(head) * shape.key_codes_of_head();
+  const bool half = shape.pairing == KVQ_ROPE_HALF;
+  for (int32_t pair = 0; pair < shape.pairs(); ++pair) {
+    const int32_t first_stage = pair / group * stages;
+    const auto code = [&](int32_t stage, int32_t index) {
+      const int32_t row = (first_stage + stage) * codes + index;
+      return Complex(z[static_cast<size_t>(row) * static_cast<size_t>(group) + static_cast<size_t>(pair % group)]);
+    };
+    Complex sum;
+    for (int32_t stage = 0; stage < stages; ++stage) {
+      const uint8_t* index = indices + 2 * (first_stage + stage);
+      sum += code(stage, index[0]) + Complex(0.0, 1.0) * code(stage, index[1]);
+    }
+    key[half ? pair : 2 * pair] = static_cast<float>(double{norm} * sum.real());
+    key[half ? pair + shape.pairs() : 2 * pair + 1] = static_cast<float>(double{norm} * sum.imag());
+  }
+}
+
 // Without a codebook, which an application may have forgotten, pages have no bytes.
 size_t bytes(Side side, const PageFormat& format) {
   if (format.trained == nullptr) return 0;
@@ -91,6 +126,40 @@ bool valid(Side side, const PageFormat& format, const std::byte* data) {
       side == Side::kKeys ? key_layout(shape_of(format)).norms : value_layout(shape_of(format)).scales;
   const auto* first = reinterpret_cast<const uint16_t*>(data + numbers.offset);
   return std::all_of(first, first + numbers.share, is_finite_float16);
+}
+
+void check(const Trained& trained, const CacheShape& cache, const PageFormat& format) {
+  const auto& codebook = static_cast<const ModelCodebook&>(trained);
+  const CodebookShape& shape = codebook.shape;
+  codebook.check_for(cache, "codebook");
+  if (format.keys.code.is_commvq()) {
+    if (shape.keys.stages == 0)
+      fail(KVQ_E_ARGUMENT, "policy stores keys as commvq, but options->codebook has no codes for keys");
+    check_trained_for("codebook", "rope", shape.pairing, cache.rope);
+    if (cache.rotary_dim != 0 && cache.rotary_dim != cache.head_dim) {
+      fail(KVQ_E_ARGUMENT, "options->rotary_dim is %d: keys as commvq need all %d channels rotated", cache.rotary_dim,
+           cache.head_dim);
+    }
+  }
+  if (format.values.code.is_commvq() && shape.values.bits == 0) {
+    fail(KVQ_E_ARGUMENT, "policy stores values as commvq, but options->codebook has no codes for values");
+  }
+  for (const Side side : {Side::kKeys, Side::kValues}) {
+    if (format.side(side).code.is_commvq()) check_side_bytes(side, format);
+  }
+}
+
+std::shared_ptr<const Resident> make_resident(Allocator& allocator, Parallel& parallel,
+                                              std::shared_ptr<const Trained> codebook) {
+  return std::allocate_shared<const ModelCoder>(StlAllocator<ModelCoder>(allocator), allocator, parallel,
+                                                std::static_pointer_cast<const ModelCodebook>(std::move(codebook)));
+}
+
+Owned<LayerContext> make_context(Allocator& allocator, const Resident& resident, int32_t layer,
+                                 const PageFormat& format, const OptionValues& options,
+                                 const RotationTable& rotations) {
+  return make_owned<Context>(allocator, static_cast<const ModelCoder&>(resident).layer(layer), format, options,
+                             rotations);
 }
 
 }  // namespace kvq::commvq

@@ -55,6 +55,13 @@ struct ValueLayout {
 };
 ValueLayout value_layout(const CodebookShape& shape);
 
+/// Decode one head of one token as defined in codebook.h: the reference for faster decoders.
+///
+/// \param indices  [groups][stages]{a, b}
+/// \param key      [head_dim], before RoPE
+void decode_key(const CodebookShape& shape, const LayerCodebook& layer, int32_t head, const uint8_t* indices,
+                float norm, float* key);
+
 size_t bytes(Side side, const PageFormat& format);
 bool spans_heads(Side side, const PageFormat& format);
 void encode(const SideToEncode& side);

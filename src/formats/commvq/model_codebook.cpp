@@ -1,7 +1,6 @@
 #include "formats/commvq/model_codebook.h"
 
 #include "core/checks.h"
-#include "core/checksum.h"
 #include "core/error.h"
 #include "core/float16.h"
 #include "core/limits.h"
@@ -9,8 +8,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <span>
-#include <type_traits>
 
 namespace kvq {
 namespace {
@@ -22,26 +19,8 @@ constexpr double kScalarBits = 16.0;  // FP16 norm or scale
 
 }  // namespace
 
-int32_t ModelCodebook::layers_present() const {
-  return static_cast<int32_t>(
-      std::count_if(layers.begin(), layers.end(), [](const Layer& layer) { return layer.numbers != nullptr; }));
-}
-
-uint64_t ModelCodebook::bytes() const {
-  uint64_t of_layer = 0;
-  for_each_array(shape, [&](const CodebookArray& array) { of_layer += array.shape.elements() * sizeof(float); });
-  return of_layer * static_cast<uint64_t>(layers_present());
-}
-
 uint32_t ModelCodebook::compute_checksum() const {
-  // In another shape the same numbers have another meaning.
-  static_assert(std::has_unique_object_representations_v<CodebookShape>);
-  uint64_t sum = kvq::checksum(std::as_bytes(std::span(&shape, 1)), kChecksumSeed);
-  for (const Layer& layer : layers) {
-    for_each_array(shape, [&](const CodebookArray& array) {
-      sum = kvq::checksum(std::as_bytes(std::span<const float>((*layer.numbers).*array.numbers)), sum);
-    });
-  }
+  const uint64_t sum = checksum_of_numbers();
   return static_cast<uint32_t>(sum ^ sum >> 32U);
 }
 

@@ -4,7 +4,7 @@
 #include "core/memory.h"
 #include "core/tensor_shape.h"
 #include "formats/commvq/codebook.h"
-#include "formats/page_format.h"
+#include "formats/layered_model.h"
 #include "kvq.h"
 
 #include <array>
@@ -15,32 +15,20 @@ namespace kvq {
 /// ‖x̂ − x‖² / ‖x‖² of a layer's keys after each stage of codes; 0 beyond the last.
 using KeyErrors = std::array<double, kMaxKeyStages>;
 
-/// Incomplete during training: layers may be missing.
-struct ModelCodebook final : Trained {
-  struct Layer {
-    std::shared_ptr<const LayerCodebook> numbers;  // null: missing
-    int64_t tokens = 0;                            // tokens in the training set
-    KeyErrors key_errors{};
-    double value_error = 0.0;  // ‖x̂ − x‖² / ‖x‖²; 0 without codes
-  };
+struct CodebookLayer {
+  std::shared_ptr<const LayerCodebook> numbers;  // null: missing
+  int64_t tokens = 0;                            // tokens in the training set
+  KeyErrors key_errors{};
+  double value_error = 0.0;  // ‖x̂ − x‖² / ‖x‖²; 0 without codes
+};
 
-  ModelCodebook(Allocator& allocator, const CodebookShape& shape_)
-      : shape(shape_), note(allocator), layers(static_cast<size_t>(shape_.n_layers), Layer{}, allocator) {}
+struct ModelCodebook final : LayeredModel<CodebookShape, CodebookLayer> {
+  using LayeredModel::LayeredModel;
 
-  CodebookShape shape;
-  uint64_t model_id = 0;
-  uint64_t seed = 0;
-  String note;  // UTF-8 without NUL
-  Vector<Layer> layers;
-
-  int32_t layers_present() const;
   /// Error after all stages; 0 without codes.
   double key_error(const Layer& layer) const {
     return shape.keys.stages > 0 ? layer.key_errors[static_cast<size_t>(shape.keys.stages - 1)] : 0.0;
   }
-  bool complete() const { return layers_present() == shape.n_layers; }
-  /// Bytes of the numbers in memory.
-  uint64_t bytes() const;
 
  private:
   uint32_t compute_checksum() const override;
@@ -59,6 +47,8 @@ struct CodebookArray {
   kvq_dtype dtype;  // KVQ_F32 or KVQ_F16
   TensorShape shape;
   Vector<float> LayerCodebook::*numbers;
+
+  const Vector<float>& numbers_of(const LayerCodebook& layer) const { return layer.*numbers; }
 };
 
 /// Calls `use` with the arrays of the network that proposes bits of values.

@@ -3,15 +3,13 @@
 
 #include "core/memory.h"
 #include "core/tensor_shape.h"
-#include "formats/page_format.h"
+#include "formats/layered_model.h"
 #include "kvq.h"
 
 #include <cstdint>
 #include <memory>
 
 namespace kvq {
-
-struct CacheShape;
 
 inline constexpr int32_t kMaxCentres = 256;
 inline constexpr size_t kMaxCentresNote = 4096;
@@ -40,29 +38,16 @@ struct LayerCentres {
   Vector<float> values;  // [kv_heads][value_centres][head_dim]
 };
 
-/// Incomplete during training: layers may be missing.
-struct ModelCentres final : Trained {
-  struct Layer {
-    std::shared_ptr<const LayerCentres> numbers;  // null: missing
-    int64_t tokens = 0;                           // tokens in the training set
-    // ‖x − c‖² / ‖x‖² with the nearest centre c; 0 without centres.
-    double key_residual = 0.0;
-    double value_residual = 0.0;
-  };
+struct CentresLayer {
+  std::shared_ptr<const LayerCentres> numbers;  // null: missing
+  int64_t tokens = 0;                           // tokens in the training set
+  // ‖x − c‖² / ‖x‖² with the nearest centre c; 0 without centres.
+  double key_residual = 0.0;
+  double value_residual = 0.0;
+};
 
-  ModelCentres(Allocator& allocator, const CentresShape& shape_)
-      : shape(shape_), note(allocator), layers(static_cast<size_t>(shape_.n_layers), Layer{}, allocator) {}
-
-  CentresShape shape;
-  uint64_t model_id = 0;
-  uint64_t seed = 0;
-  String note;  // UTF-8 without NUL
-  Vector<Layer> layers;
-
-  int32_t layers_present() const;
-  bool complete() const { return layers_present() == shape.n_layers; }
-  /// Bytes of the numbers in memory.
-  uint64_t bytes() const;
+struct ModelCentres final : LayeredModel<CentresShape, CentresLayer> {
+  using LayeredModel::LayeredModel;
 
  private:
   uint32_t compute_checksum() const override;
@@ -73,6 +58,8 @@ struct CentresArray {
   const char* name;
   TensorShape shape;
   Side side;
+
+  const Vector<float>& numbers_of(const LayerCentres& layer) const { return layer.side(side); }
 };
 
 /// Calls `use` with every array that centres of this shape have.

@@ -2,8 +2,8 @@
 
 #include "core/float16.h"
 #include "core/rotation_table.h"
+#include "formats/commvq/context.h"
 #include "formats/commvq/key_kernels.h"
-#include "formats/commvq/model_coder.h"
 
 #include <algorithm>
 #include <array>

@@ -3,8 +3,8 @@
 #include "backend/cpu/attend/commvq/rebuild.h"
 #include "core/float16.h"
 #include "core/rotation_table.h"
+#include "formats/commvq/context.h"
 #include "formats/commvq/key_kernels.h"
-#include "formats/commvq/model_coder.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,6 @@
-#include "formats/commvq/model_coder.h"
+#include "formats/commvq/context.h"
+
+#include "formats/commvq/commvq.h"
 
 namespace kvq {
 
@@ -34,5 +36,14 @@ ModelCoder::ModelCoder(Allocator& allocator, Parallel& parallel, std::shared_ptr
     layers_.emplace_back(allocator, parallel, shape, *layer.numbers);
   }
 }
+
+commvq::Context::Context(const LayerCoder& coder_, const PageFormat& format, const OptionValues& options,
+                         const RotationTable& rotations_)
+    : LayerContext(kCodec),
+      coder(coder_),
+      rotations(rotations_),
+      effort{.beam = options[kBeam], .flips = options[kFlips]},
+      path(static_cast<AttentionPath>(options[kAttention])),
+      values(format.values.code.is_commvq()) {}
 
 }  // namespace kvq
