@@ -1,5 +1,5 @@
+#include "formats/router/router.h"
 #include "api/trained.h"
-#include "formats/router/model_router.h"
 #include "io/trained_files.h"
 #include "training/router/router_trainer.h"
 

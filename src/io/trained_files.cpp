@@ -1,7 +1,7 @@
 #include "io/trained_files.h"
 
 #include "core/error.h"
-#include "formats/router/model_router.h"
+#include "formats/router/router.h"
 #include "io/metadata_fields.h"
 
 #include <array>

@@ -1,14 +1,39 @@
 // Keys and values for the training of a layer.
 #pragma once
 
+#include "core/error.h"
+#include "core/float16.h"
 #include "core/memory.h"
+#include "core/tensor.h"
 #include "formats/side_format.h"
 #include "kvq.h"
 
+#include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdint>
 #include <span>
 
 namespace kvq {
+
+/// Call use(i, number) for every number of a tensor. Throws KVQ_E_ARGUMENT unless it is finite, in FP16 if it will be
+/// stored.
+template <typename Use>
+void for_each_finite(const void* tensor, kvq_dtype dtype, size_t count, bool stored, const char* argument,
+                     const Use& use) {
+  std::array<float, 256> chunk;
+  for (size_t begin = 0; begin < count; begin += chunk.size()) {
+    const size_t n = std::min(chunk.size(), count - begin);
+    read_floats(tensor, dtype, begin, static_cast<int32_t>(n), chunk.data());
+    for (size_t i = 0; i < n; ++i) {
+      if (!(stored ? is_finite_float16(to_float16(chunk[i])) : std::isfinite(chunk[i]))) {
+        fail(KVQ_E_ARGUMENT, "%s[%zu] is %g, must be finite%s", argument, begin + i, static_cast<double>(chunk[i]),
+             stored ? " and at most 65504" : "");
+      }
+      use(begin + i, chunk[i]);
+    }
+  }
+}
 
 class KeptTokens {
  public:

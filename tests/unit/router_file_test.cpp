@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "core/float16.h"
-#include "formats/router/model_router.h"
+#include "formats/router/router.h"
 #include "support/allocator.h"
 #include "support/damaged_files.h"
 #include "support/random.h"

@@ -1,5 +1,5 @@
 // Writes one page from existing FP16 slots and new tokens: rotation, conversion, encoding. Arithmetic follows the
-// host's encoder operation by operation (formats/integer/encode.cpp), so that all backends write the same bytes; files
+// host's encoder operation by operation (formats/integer/integer.cpp), so that all backends write the same bytes; files
 // that include this are compiled without FMA contraction.
 #pragma once
 

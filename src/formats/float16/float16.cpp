@@ -12,6 +12,12 @@ void clear_slots(Side side, int32_t head_dim, int32_t begin, int32_t end, std::b
   }
 }
 
+void read_row(const SideToEncode& side, int32_t slot, float* row) {
+  const int32_t dim = side.format.head_dim;
+  const auto* numbers = reinterpret_cast<const uint16_t*>(side.float16.front());
+  for (int32_t i = 0; i < dim; ++i) row[i] = from_float16(numbers[index(side.side, dim, slot, i)]);
+}
+
 size_t bytes(Side side, const PageFormat& format) { return plane(side, format.head_dim).bytes(); }
 
 void encode(const SideToEncode& side) {

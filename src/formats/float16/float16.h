@@ -9,6 +9,9 @@ namespace kvq::float16 {
 /// Zero slots [begin, end) of a plane.
 void clear_slots(Side side, int32_t head_dim, int32_t begin, int32_t end, std::byte* plane);
 
+/// Read one token of a side that holds a single page: [head_dim].
+void read_row(const SideToEncode& side, int32_t slot, float* row);
+
 size_t bytes(Side side, const PageFormat& format);
 void encode(const SideToEncode& side);
 void decode(const EncodedSide& encoded, int32_t begin, int32_t n, float* out);

@@ -2,7 +2,7 @@
 
 #include "core/float16.h"
 #include "core/hadamard.h"
-#include "formats/float16/layout.h"
+#include "formats/float16/float16.h"
 #include "formats/gain_shape/centre_rotations.h"
 #include "formats/gain_shape/context.h"
 #include "formats/gain_shape/encode.h"
@@ -20,14 +20,8 @@ uint16_t number_at(const std::byte* data, size_t offset) { return *reinterpret_c
 
 const ModelCentres& centres_of(const PageFormat& format) { return static_cast<const ModelCentres&>(*format.trained); }
 
-void read_row(const SideToEncode& side, int32_t slot, float* row) {
-  const int32_t dim = side.format.head_dim;
-  const auto* plane = reinterpret_cast<const uint16_t*>(side.float16.front());
-  for (int32_t i = 0; i < dim; ++i) row[i] = from_float16(plane[float16::index(side.side, dim, slot, i)]);
-}
-
 void read_rotated_row(const SideToEncode& side, int32_t slot, float* row) {
-  read_row(side, slot, row);
+  float16::read_row(side, slot, row);
   hadamard(row, side.format.head_dim);
 }
 
@@ -123,7 +117,7 @@ void encode_around_centres(const SideToEncode& side) {
     const float* within = context.page_rotations.data() + static_cast<size_t>(slot) * rope.table_stride();
     if (by_page) centred::multiply_rotations(rope.pairs(), first.data(), within, rotation.data());
     if (keys && !by_page) context.rotations.fill(side.positions[slot], rotation.data());
-    read_row(side, slot, row.data());
+    float16::read_row(side, slot, row.data());
     const uint8_t index = take_centre(side, biases, rotation.data(), row.data());
     if (where.has_indices) out[where.index_offset() + static_cast<size_t>(slot)] = std::byte{index};
     hadamard(row.data(), dim);

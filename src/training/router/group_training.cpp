@@ -2,7 +2,7 @@
 
 #include "core/error.h"
 #include "core/splitmix.h"
-#include "formats/router/model_router.h"
+#include "formats/router/router.h"
 
 #include <algorithm>
 #include <cmath>
@@ -155,11 +155,9 @@ class Groups {
         if (rate <= settled) group.consider();
       };
       learn(turn, last, progress.part(begin, begin + (last - turn) / passes), learn_one);
-      const auto finish = [&](int32_t i) noexcept {
-        Group& group = *groups_[static_cast<size_t>(i)];
+      for_groups([](Group& group) noexcept {
         if (!group.done()) group.finish_round();
-      };
-      parallel_.run(static_cast<int32_t>(groups_.size()), finish);
+      });
     }
   }
 
@@ -177,11 +175,7 @@ class Groups {
       GroupRouter& stored = out.groups.emplace_back(*out.groups.get_allocator().source);
       stored.network = group->best;
     }
-    const auto route = [&](int32_t i) noexcept {
-      Group& group = *groups_[static_cast<size_t>(i)];
-      group.training.route(group.best, group.chosen);
-    };
-    parallel_.run(static_cast<int32_t>(groups_.size()), route);
+    for_groups([](Group& group) noexcept { group.training.route(group.best, group.chosen); });
     out.mean_bits = 0.0;
     out.accuracy = 0.0;
     for (int32_t i = 0; i < out.shape.groups(); ++i) {
@@ -202,6 +196,13 @@ class Groups {
     return std::all_of(groups_.begin(), groups_.end(), [](const Owned<Group>& group) { return group->done(); });
   }
 
+  /// Side by side.
+  template <typename Use>
+  void for_groups(const Use& use) {
+    parallel_.run(static_cast<int32_t>(groups_.size()),
+                  [&](int32_t i) noexcept { use(*groups_[static_cast<size_t>(i)]); });
+  }
+
   /// Run passes `begin` to `end` over all groups; steps shrink from the first to the last of all epochs.
   template <typename Pass>
   void learn(int32_t begin, int32_t end, const TrainingProgress& progress, const Pass& pass) {
@@ -210,8 +211,7 @@ class Groups {
         fail(KVQ_E_CANCELLED, "the training was cancelled by its progress hook");
       }
       const double rate = options_.learning_rate * (1.0 - static_cast<double>(epoch) / epochs());
-      const auto pass_one = [&](int32_t i) noexcept { pass(*groups_[static_cast<size_t>(i)], rate); };
-      parallel_.run(static_cast<int32_t>(groups_.size()), pass_one);
+      for_groups([&](Group& group) noexcept { pass(group, rate); });
     }
   }
 

@@ -47,9 +47,6 @@ class PageErrors {
   PageErrors(Allocator& allocator, Parallel& parallel, Backend& backend, const kvq_cache_options& options,
              const Policy& policy, const CacheTraining& training);
 
-  /// Separately counted votes: of all heads together, or of each.
-  int32_t units() const { return units_; }
-
   /// ‖o' − o‖² / ‖o‖², summed over query heads and some queries after the page, where o is attention over FP16 pages
   /// and o' the same with one page stored by an expert: [routed_pages(n), units, experts]. The result does not depend
   /// on the number of threads.
@@ -58,7 +55,7 @@ class PageErrors {
  private:
   Allocator& allocator_;
   Parallel& parallel_;
-  int32_t units_;
+  int32_t units_;  // separately counted votes: of all heads together, or of each
   size_t experts_;
   std::array<std::optional<Cache>, kMaxExperts + 1> caches_;  // of FP16, then of each other expert
 };

@@ -3,7 +3,7 @@
 #include "core/error.h"
 #include "core/float16.h"
 #include "core/tensor.h"
-#include "formats/router/model_router.h"
+#include "training/kept_tokens.h"
 #include "training/router/group_training.h"
 
 #include <algorithm>
@@ -20,16 +20,7 @@ double true_bits(const FormatPair& expert, int32_t head_dim, const Trained* trai
 
 /// Throws unless all numbers of a tensor are finite, in FP16 if they will be stored.
 void check_numbers(const void* tensor, kvq_dtype dtype, size_t count, bool stored, const char* argument) {
-  std::array<float, 256> chunk;
-  for (size_t begin = 0; begin < count; begin += chunk.size()) {
-    const size_t n = std::min(chunk.size(), count - begin);
-    read_floats(tensor, dtype, begin, static_cast<int32_t>(n), chunk.data());
-    for (size_t i = 0; i < n; ++i) {
-      if (stored ? is_finite_float16(to_float16(chunk[i])) : std::isfinite(chunk[i])) continue;
-      fail(KVQ_E_ARGUMENT, "%s[%zu] is %g, must be finite%s", argument, begin + i, static_cast<double>(chunk[i]),
-           stored ? " and at most 65504" : "");
-    }
-  }
+  for_each_finite(tensor, dtype, count, stored, argument, [](size_t /*i*/, float /*number*/) {});
 }
 
 }  // namespace
