@@ -10,7 +10,6 @@
 
 #include "backend/cpu/training/host_training.h"
 #include "core/error.h"
-#include "training/commvq/key_least_squares.h"
 #include "training/commvq/key_trainer.h"
 
 namespace key_trainer_test {

@@ -13,7 +13,7 @@
 #include "backend/cpu/training/cross_products.h"
 #include "core/error.h"
 #include "core/float16.h"
-#include "training/commvq/value_least_squares.h"
+#include "training/commvq/value_alternation.h"
 #include "training/commvq/value_trainer.h"
 #include "value_codes.h"
 

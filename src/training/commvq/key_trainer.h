@@ -9,6 +9,19 @@
 #include <span>
 
 namespace kvq {
+namespace keys {
+
+/// Σ W · ‖x − centre‖², given Σ W · ‖x‖².
+double assignment_error(const KeyStatistics& statistics, const KeyEncoder& stage, double energy);
+
+/// Find the codes z, [codes][group]{re, im}, that minimise Σ W·‖x − (z_a + i·z_b)‖² + floor · Σ ‖z − z before‖².
+void fit_codes(const KeyStatistics& statistics, double floor, std::span<float> z);
+
+/// Change the codes z, [stages][codes][group]{re, im}, of `encoder`, with which `sample` was encoded, to minimise
+/// Σ weight · ‖key − Σ_r (z[r][a_r] + i·z[r][b_r])‖² + ridge · Σ ‖z − z before‖².
+void refine_codes(Allocator& allocator, KeySample& sample, const KeyEncoder& encoder, double ridge, std::span<float> z);
+
+}  // namespace keys
 
 struct KeyTrainingOptions {
   int32_t tokens = 1 << 17;  ///< at most, drawn at random
@@ -75,7 +88,8 @@ class KeyTrainer {
  private:
   /// Copied tokens.
   struct Sample {
-    explicit Sample(Allocator& allocator);
+    explicit Sample(Allocator& allocator)
+        : vectors(allocator), weights(allocator), keys(nullptr, Deleter<KeySample>(allocator, 0, 0)) {}
 
     Vector<float> vectors;  // planar, in random order
     Vector<float> weights;
@@ -85,7 +99,6 @@ class KeyTrainer {
   };
 
   void read(const KeyTrainingData& data);
-  void add(const KeyTrainingData& data, int32_t token, Sample& sample) const;
   int32_t stages_of(std::span<const float> z) const;
   const Sample& judges() const { return held_out_.n > 0 ? held_out_ : training_; }
   bool train_stage(int32_t stage, Vector<float>& z, const KeyTrainingObserver& observer);

@@ -10,6 +10,15 @@
 
 namespace kvq {
 
+/// Solve (A + λ·I)·X = B + λ·X₀ in place, where λ is `ridge` times the mean of A's diagonal: X stays near X₀ in
+/// directions that the data determines poorly. `a` is [n][n], symmetric, only its lower triangle is read; it is
+/// overwritten. `solution` holds B, then X: [n][columns]; `prior` X₀, or nothing for 0.
+void solve_ridge(Vector<double>& a, double ridge, const float* prior, size_t columns, Vector<double>& solution);
+
+/// Replace symmetric `a` [n][n] (lower triangle) by its orthonormal directions, one per row, by falling variance;
+/// returns the variances.
+Vector<double> principal_directions(Vector<double>& a, size_t n);
+
 /// Distance of the two levels for the signs of a normal distribution, in standard deviations: 2·√(2/π).
 inline constexpr double kSignStep = 1.5957691216057308;
 
@@ -33,16 +42,12 @@ struct AlternationOptions {
   double proposal_ridge;  // of the proposal, towards zero; both relative to the mean of the diagonal
 };
 
-/// Set a draft, which must have as many bits as channels, to signs along the principal directions, given the moments of
-/// the vectors (ValueSample::moments).
-void start_from_signs(Allocator& allocator, std::span<const double> moments, ValueDraft& draft);
-
 /// Alternating least squares of one draft.
 class ValueAlternation {
  public:
   ValueAlternation(Allocator& allocator, const AlternationOptions& options, ValueSample& targets, ValueDraft& draft);
 
-  /// Set the draft to signs.
+  /// Set the draft, which must have as many bits as channels, to signs along the principal directions of the targets.
   void start_from_signs();
 
   /// Find the bits of all targets and return the mean squared error of the held-out ones.

@@ -2,14 +2,15 @@
 
 #include "core/error.h"
 #include "core/float16.h"
+#include "core/splitmix.h"
 #include "formats/commvq/model_codebook.h"
 #include "formats/commvq/value_encoder.h"
 #include "training/commvq/value_alternation.h"
 #include "training/commvq/value_network_trainer.h"
-#include "training/commvq/value_training_data.h"
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 namespace kvq {
@@ -43,6 +44,71 @@ void check(const CodebookShape& shape, std::span<const float> values, const Valu
   if (bad != values.end()) {
     fail(KVQ_E_ARGUMENT, "the value at index %zu is not finite", static_cast<size_t>(bad - values.begin()));
   }
+}
+
+/// Chosen tokens in runs of neighbours: the last `held_out` evaluate, the others train.
+struct TokenSplit {
+  explicit TokenSplit(Allocator& allocator) : tokens(allocator) {}
+
+  Vector<size_t> tokens;
+  size_t held_out = 0;
+
+  size_t training() const { return tokens.size() - held_out; }
+};
+
+TokenSplit split_tokens(Allocator& allocator, size_t tokens, size_t at_most, double held_out, uint64_t seed) {
+  // Neighbours are similar: a held-out token between two of training would look too good.
+  constexpr size_t kRun = 64;
+  const size_t length = std::clamp<size_t>(tokens / 16, 1, kRun);
+  Vector<size_t> runs((tokens + length - 1) / length, allocator);
+  std::iota(runs.begin(), runs.end(), size_t{0});
+  uint64_t drawn = 0;
+  for (size_t i = runs.size(); i > 1; --i) std::swap(runs[i - 1], runs[splitmix64(seed, drawn++) % i]);
+
+  TokenSplit split(allocator);
+  const size_t n = std::min(tokens, at_most);
+  split.tokens.reserve(n);
+  for (const size_t run : runs) {
+    const size_t end = std::min(tokens, (run + 1) * length);
+    for (size_t t = run * length; t < end && split.tokens.size() < n; ++t) split.tokens.push_back(t);
+  }
+  split.held_out = std::clamp<size_t>(static_cast<size_t>(held_out * static_cast<double>(n)), 1, n - 1);
+  return split;
+}
+
+/// Per channel the mean |v|, with a floor so that channels that are always zero can be divided by it.
+void mean_magnitudes(std::span<const float> values, size_t channels, Vector<float>& out) {
+  constexpr double kFloor = 1e-3;  // of the mean over channels: a dead channel must not dominate
+  const size_t tokens = values.size() / channels;
+  Vector<double> sums(channels, out.get_allocator());
+  for (size_t t = 0; t < tokens; ++t) {
+    for (size_t c = 0; c < channels; ++c) sums[c] += std::fabs(static_cast<double>(values[t * channels + c]));
+  }
+  const double mean = std::accumulate(sums.begin(), sums.end(), 0.0) / static_cast<double>(channels);
+  const double least = mean > 0 ? kFloor * mean : static_cast<double>(tokens);
+  out.resize(channels);
+  for (size_t c = 0; c < channels; ++c) {
+    out[c] = std::max(static_cast<float>(std::max(sums[c], least) / static_cast<double>(tokens)), 0x1p-60F);
+  }
+}
+
+/// Unit vectors of v / channel_scale: [split.tokens][width]. `values` starts at the vector's first channel.
+Vector<float> unit_vectors(Allocator& allocator, const TokenSplit& split, const float* values, size_t stride,
+                           std::span<const float> channel_scale) {
+  const size_t width = channel_scale.size();
+  Vector<float> units(split.tokens.size() * width, allocator);
+  for (size_t i = 0; i < split.tokens.size(); ++i) {
+    const float* vector = values + split.tokens[i] * stride;
+    float* unit = units.data() + i * width;
+    double sum = 0;
+    for (size_t c = 0; c < width; ++c) {
+      unit[c] = vector[c] / channel_scale[c];
+      sum += static_cast<double>(unit[c]) * unit[c];
+    }
+    const auto inverse = static_cast<float>(sum > 0 ? 1 / std::sqrt(sum) : 0);
+    for (size_t c = 0; c < width; ++c) unit[c] *= inverse;
+  }
+  return units;
 }
 
 /// Counts rounds for the caller and asks whether to continue.
@@ -82,25 +148,19 @@ class VectorTrainer {
       const std::optional<ValueDraft> stage = train_stage(*residuals);
       if (!stage) return {};
       append(*all, *stage, static_cast<float>(norm));
-      if (!train_jointly(units, *all)) return {};
+      ValueAlternation joint(allocator_, ridges_, units, *all);
+      if (!alternate(joint, *all, options_.joint_rounds, false)) return {};
     }
     return all;
   }
 
  private:
-  AlternationOptions ridges() const { return {options_.ridge, options_.proposal_ridge}; }
-
   std::optional<ValueDraft> train_stage(ValueSample& targets) {
     ValueDraft stage(allocator_, width_, width_);
-    ValueAlternation alternation(allocator_, ridges(), targets, stage);
+    ValueAlternation alternation(allocator_, ridges_, targets, stage);
     alternation.start_from_signs();
     if (!alternate(alternation, stage, options_.rounds, true)) return {};
     return stage;
-  }
-
-  bool train_jointly(ValueSample& units, ValueDraft& all) {
-    ValueAlternation joint(allocator_, ridges(), units, all);
-    return alternate(joint, all, options_.joint_rounds, false);
   }
 
   /// Add a stage, trained on the residual divided by `norm`.
@@ -133,6 +193,7 @@ class VectorTrainer {
   Allocator& allocator_;
   size_t width_;
   const ValueTrainingOptions& options_;
+  AlternationOptions ridges_{options_.ridge, options_.proposal_ridge};
   Progress& progress_;
 };
 
