@@ -1,7 +1,6 @@
 #include "solver/choice_solver.h"
 #include "core/error.h"
-#include "solver/dual_bound.h"
-#include "solver/state_search.h"
+#include "solver/searches.h"
 
 #include <algorithm>
 #include <cmath>
@@ -66,9 +65,7 @@ void improve_by_changes(const ReducedProblem& problem, Selection& selection) {
     }
     if (best.to == UINT32_MAX) return;
     selection.chosen[best.choice] = best.to;
-    selection.goal = 0.0;
-    selection.used = {};
-    for (size_t i = 0; i < problem.choices(); ++i) selection.add(problem.choice(i)[selection.chosen[i]]);
+    selection.sum_up(problem);
   }
 }
 
@@ -93,10 +90,7 @@ Solution solution_of(Allocator& allocator, const ChoiceProblem& problem, const R
 Solution solve(Allocator& allocator, const ChoiceProblem& problem) {
   check_limits(problem);
   const ReducedProblem reduced(allocator, problem);
-  DualSearch search(allocator, reduced);
-  const DualBound bound = search.run();
-  Selection best = search.best();
-  Selection near = search.last();
+  auto [bound, best, near] = search_prices(allocator, reduced);
   improve_by_changes(reduced, near);
   if (keeps(near.used, reduced.limits) && near.goal < best.goal) best = near;
   if (!std::isinf(best.goal)) improve_by_changes(reduced, best);
@@ -105,7 +99,7 @@ Solution solve(Allocator& allocator, const ChoiceProblem& problem) {
   const bool is_kept = !std::isinf(best.goal);
   const double wanted = is_kept ? best.goal * (1.0 - problem.tolerance) : kInfinity;
   double proven = bound.value;
-  if (bound.value < wanted) proven = std::max(proven, StateSearch(allocator, reduced, bound, wanted).run(best));
+  if (bound.value < wanted) proven = std::max(proven, search_states(allocator, reduced, bound, wanted, best));
   if (std::isinf(best.goal)) {
     fail(KVQ_E_LIMIT, "no plan was found that keeps max_bytes %.10g, max_seconds %.10g and max_loss %.10g together",
          problem.limits[kBytes], problem.limits[kSeconds], problem.limits[kLoss]);

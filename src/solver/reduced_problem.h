@@ -42,6 +42,12 @@ struct Selection {
     goal += each.goal;
     for (size_t i = 0; i < kResources; ++i) used[i] += each.use[i];
   }
+  /// Sums of the chosen alternatives.
+  void sum_up(const ReducedProblem& problem) {
+    goal = 0.0;
+    used = {};
+    for (size_t i = 0; i < chosen.size(); ++i) add(problem.choice(i)[chosen[i]]);
+  }
 
   Vector<uint32_t> chosen;  // [choices]
   double goal = 0.0;
