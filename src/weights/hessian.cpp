@@ -18,48 +18,34 @@ constexpr size_t kColumns = kTileColumns;
 constexpr size_t kRows = 32;
 constexpr int32_t tasks_for(size_t n) { return static_cast<int32_t>((n + kRows - 1) / kRows); }
 
-class Check {
- public:
-  Check(const float* hessian, size_t n) : hessian_(hessian), n_(n) {
-    for (size_t i = 0; i < n; ++i) {
-      const auto diagonal = static_cast<double>(at(i, i));
-      if (!(diagonal >= 0.0 && diagonal <= 1e30)) {
-        fail(KVQ_E_ARGUMENT, "hessian[%zu, %zu] is %g, must be finite and not negative", i, i, diagonal);
-      }
-      largest_ = std::max(largest_, diagonal);
+void check(Allocator& allocator, Parallel& parallel, const float* hessian, size_t n) {
+  const auto at = [&](size_t i, size_t j) { return static_cast<double>(hessian[i * n + j]); };
+  double largest = 0.0;
+  for (size_t i = 0; i < n; ++i) {
+    if (!(at(i, i) >= 0.0 && at(i, i) <= 1e30)) {
+      fail(KVQ_E_ARGUMENT, "hessian[%zu, %zu] is %g, must be finite and not negative", i, i, at(i, i));
     }
-    if (largest_ == 0.0) fail(KVQ_E_ARGUMENT, "the diagonal of the hessian is 0 everywhere");
+    largest = std::max(largest, at(i, i));
   }
-
-  void require_symmetry(Allocator& allocator, Parallel& parallel) const {
-    Vector<size_t> bad(n_, n_, allocator);  // the first column of each row
-    parallel.run(tasks_for(n_), [&](int32_t task) noexcept {
-      const size_t first = static_cast<size_t>(task) * kRows;
-      for (size_t j = 0; j < first + kRows; ++j) {
-        for (size_t i = std::max(first, j + 1); i < std::min(n_, first + kRows); ++i) {
-          if (bad[i] == n_ && !is_symmetric(i, j)) bad[i] = j;
-        }
+  if (largest == 0.0) fail(KVQ_E_ARGUMENT, "the diagonal of the hessian is 0 everywhere");
+  const auto is_symmetric = [&](size_t i, size_t j) {
+    return std::abs(at(i, j) - at(j, i)) <= kSymmetry * std::sqrt(at(i, i) * at(j, j)) + 1e-9 * largest;
+  };
+  Vector<size_t> bad(n, n, allocator);  // the first column of each row
+  parallel.run(tasks_for(n), [&](int32_t task) noexcept {
+    const size_t first = static_cast<size_t>(task) * kRows;
+    for (size_t j = 0; j < first + kRows; ++j) {
+      for (size_t i = std::max(first, j + 1); i < std::min(n, first + kRows); ++i) {
+        if (bad[i] == n && !is_symmetric(i, j)) bad[i] = j;
       }
-    });
-    for (size_t i = 0; i < n_; ++i) {
-      if (bad[i] == n_) continue;
-      fail(KVQ_E_ARGUMENT, "hessian[%zu, %zu] is %g, hessian[%zu, %zu] is %g: it must be finite and symmetric", i,
-           bad[i], static_cast<double>(at(i, bad[i])), bad[i], i, static_cast<double>(at(bad[i], i)));
     }
+  });
+  for (size_t i = 0; i < n; ++i) {
+    if (bad[i] == n) continue;
+    fail(KVQ_E_ARGUMENT, "hessian[%zu, %zu] is %g, hessian[%zu, %zu] is %g: it must be finite and symmetric", i, bad[i],
+         at(i, bad[i]), bad[i], i, at(bad[i], i));
   }
-
- private:
-  float at(size_t i, size_t j) const { return hessian_[i * n_ + j]; }
-  bool is_symmetric(size_t i, size_t j) const {
-    const double scale = std::sqrt(static_cast<double>(at(i, i)) * static_cast<double>(at(j, j)));
-    const double difference = std::abs(static_cast<double>(at(i, j)) - static_cast<double>(at(j, i)));
-    return difference <= kSymmetry * scale + 1e-9 * largest_;
-  }
-
-  const float* hessian_;
-  size_t n_;
-  double largest_ = 0.0;
-};
+}
 
 void transpose(Parallel& parallel, float* matrix, size_t n) {
   parallel.run(tasks_for(n), [&](int32_t task) noexcept {
@@ -90,7 +76,7 @@ Hessian::Hessian(Allocator& allocator, Parallel& parallel, Quantizing* device, c
                  const Matrix& matrix, double damping)
     : in_(matrix.in), factors_(allocator), roots_(allocator) {
   const auto n = static_cast<size_t>(in_);
-  Check(hessian, n).require_symmetry(allocator, parallel);
+  check(allocator, parallel, hessian, n);
   Unwritten<float> rotated(allocator, n * n);
   const auto rotate_rows = [&](const float* from) {
     parallel.run(in_, [&](int32_t row) noexcept {

@@ -41,9 +41,9 @@ Indices nearest(const Vector<float>& x, const Vector<float>& y, const Rows& targ
   return best;
 }
 
-Rows column_of(const TileNumbers& numbers, int32_t column) {
+Rows column_of(const TileNumbers& numbers, size_t column) {
   Rows rows;
-  for (size_t r = 0; r < kTileRows; ++r) rows[r] = numbers[r][static_cast<size_t>(column)];
+  for (size_t r = 0; r < kTileRows; ++r) rows[r] = numbers[r][column];
   return rows;
 }
 
@@ -62,29 +62,16 @@ TileEncoder::TileEncoder(Allocator& allocator, const Code& code)
 void TileEncoder::encode(const TileNumbers& targets, int32_t begin, std::span<float> work, std::span<uint8_t> stream,
                          TileNumbers& decoded) const noexcept {
   if (code().is_trellis()) return encode_path(targets, work, stream, decoded);
-  if (code().family == Family::kVq) return encode_pairs(targets, begin, stream, decoded);
-  encode_column(targets, begin, stream, decoded);
-}
-
-void TileEncoder::encode_column(const TileNumbers& targets, int32_t column, std::span<uint8_t> stream,
-                                TileNumbers& decoded) const noexcept {
-  const Indices best = nearest(values_[0], column_of(targets, column));
-  for (int32_t r = 0; r < kTileRows; ++r) {
-    const auto row = static_cast<size_t>(r);
-    write_code(code(), stream, step_of(code(), {r, column}), best[row]);
-    decoded[row][static_cast<size_t>(column)] = values_[0][best[row]];
-  }
-}
-
-void TileEncoder::encode_pairs(const TileNumbers& targets, int32_t begin, std::span<uint8_t> stream,
-                               TileNumbers& decoded) const noexcept {
-  const Indices best = nearest(values_[0], values_[1], column_of(targets, begin), column_of(targets, begin + 1));
+  const auto first = static_cast<size_t>(begin);
+  const Indices best = code().dims() == 1
+                           ? nearest(values_[0], column_of(targets, first))
+                           : nearest(values_[0], values_[1], column_of(targets, first), column_of(targets, first + 1));
   const int32_t column = coding_order(code(), begin);
-  for (int32_t r = 0; r < kTileRows; ++r) {
-    const auto row = static_cast<size_t>(r);
-    write_code(code(), stream, step_of(code(), {r, column}), best[row]);
-    decoded[row][static_cast<size_t>(begin)] = values_[0][best[row]];
-    decoded[row][static_cast<size_t>(begin) + 1] = values_[1][best[row]];
+  for (size_t row = 0; row < kTileRows; ++row) {
+    write_code(code(), stream, step_of(code(), {static_cast<int32_t>(row), column}), best[row]);
+    for (size_t dim = 0; dim < static_cast<size_t>(code().dims()); ++dim) {
+      decoded[row][first + dim] = values_[dim][best[row]];
+    }
   }
 }
 

@@ -31,10 +31,6 @@ class TileEncoder {
   void decode(std::span<const uint8_t> stream, TileNumbers& decoded) const noexcept;
 
  private:
-  void encode_column(const TileNumbers& targets, int32_t column, std::span<uint8_t> stream,
-                     TileNumbers& decoded) const noexcept;
-  void encode_pairs(const TileNumbers& targets, int32_t begin, std::span<uint8_t> stream,
-                    TileNumbers& decoded) const noexcept;
   void encode_path(const TileNumbers& targets, std::span<float> work, std::span<uint8_t> stream,
                    TileNumbers& decoded) const noexcept;
   float value(int32_t level) const { return codebook_.unit * static_cast<float>(level); }
