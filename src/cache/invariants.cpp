@@ -87,7 +87,7 @@ std::optional<Place> find_missealed(const Sequence& sequence) {
   for (size_t index = 0; index < sequence.lists.size(); ++index) {
     const Sequence::PageList& list = sequence.lists[index];
     const int32_t layer = sequence.layer_of(index);
-    const bool seals_as_float16 = is_one_of(&cache.float16, cache.layers[static_cast<size_t>(layer)]);
+    const bool seals_as_float16 = is_one_of(&cache.float16, cache.layer_at(layer));
     for (int64_t page = 0; page < std::ssize(list); ++page) {
       const bool may_be_float16 = page < cache.sink || page >= std::ssize(list) - cache.recent || seals_as_float16;
       const bool is_float16 = list[static_cast<size_t>(page)]->is_float16();
@@ -113,7 +113,7 @@ class SequenceCheck {
     check_sizes();
     for (int32_t layer = 0; layer < cache_.n_layers; ++layer) {
       for (int32_t head = 0; head < cache_.kv_heads; ++head) check_list(layer, head);
-      if (cache_.layers[static_cast<size_t>(layer)].spans_heads()) check_heads_agree(layer);
+      if (cache_.layer_at(layer).spans_heads()) check_heads_agree(layer);
       if (const Reserve* reserve = sequence_.reserve(layer)) check_reserve(layer, *reserve);
     }
     check_holders();
@@ -121,7 +121,7 @@ class SequenceCheck {
   }
 
  private:
-  const Cache::Layer& layer_of(const Place& place) const { return cache_.layers[static_cast<size_t>(place.layer)]; }
+  const Cache::Layer& layer_of(const Place& place) const { return cache_.layer_at(place.layer); }
 
   void check_sizes() const {
     const auto layers = static_cast<size_t>(cache_.n_layers);
@@ -235,7 +235,7 @@ class SequenceCheck {
 
   const PageFormat* final_format(int32_t layer, int64_t index) const {
     const bool float16 = sequence_.ends_float16(layer, static_cast<int32_t>(index));
-    return float16 ? &cache_.float16 : cache_.layers[static_cast<size_t>(layer)].formats.front();
+    return float16 ? &cache_.float16 : cache_.layer_at(layer).formats.front();
   }
   /// Whether a list has its page of a place in its final format.
   bool has_final(int32_t layer, int32_t head, int64_t index) const {

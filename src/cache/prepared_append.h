@@ -57,17 +57,10 @@ class PreparedAppend {
 
   PageRun*& staged_run(int32_t head, const PageFormat* format);
 
-  /// Prepare a longer list that replaces the old one on commit, so that a failure changes no capacity.
-  void grow_list(int32_t head);
-
+  /// A longer list replaces the old one on commit, so that a failure changes no capacity.
   Sequence::PageList copy_with_room(const Sequence::PageList& list) const;
 
   void apply(PageChange& change) noexcept;
-
-  int32_t* allocate_positions();
-  void release_positions(int32_t* positions) noexcept;
-
-  static constexpr size_t kPositionBytes = sizeof(int32_t) * kPageSlots;
 
   Sequence& sequence_;
   Cache& cache_;

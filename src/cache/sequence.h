@@ -27,6 +27,12 @@ class Sequence {
   PageList& list(int32_t layer, int32_t head) { return lists[list_index(layer, head)]; }
   const PageList& list(int32_t layer, int32_t head) const { return lists[list_index(layer, head)]; }
 
+  /// The lists of a layer, [kv_heads].
+  std::span<PageList> lists_of(int32_t layer) { return std::span(lists).subspan(list_index(layer, 0), heads()); }
+  std::span<const PageList> lists_of(int32_t layer) const {
+    return std::span(lists).subspan(list_index(layer, 0), heads());
+  }
+
   /// Free slots of a list's open page, 0 without one.
   static int32_t open_slots(const PageList& list) {
     const bool is_open = !list.empty() && list.back()->is_float16() && list.back()->count < kPageSlots;
@@ -41,12 +47,12 @@ class Sequence {
   /// Whether a page is in its final format and so part of a run; pages to be sealed are separate. `sealed`: it is
   /// sealed now, which a router may do in FP16.
   bool is_final(const PageFormat* format, int32_t layer, bool sealed) const {
-    const Cache::Layer& of_layer = cache.layers[static_cast<size_t>(layer)];
+    const Cache::Layer& of_layer = cache.layer_at(layer);
     return !format->is_float16() || of_layer.stays_float16() || (sealed && of_layer.is_routed());
   }
   /// Whether the final format of page `index` of a list is always FP16.
   bool ends_float16(int32_t layer, int32_t index) const {
-    return index < cache.sink || cache.layers[static_cast<size_t>(layer)].stays_float16();
+    return index < cache.sink || cache.layer_at(layer).stays_float16();
   }
   /// Pages of the next run of a list: the known ones, else a share of the list's length that bounds the slack.
   static int32_t run_capacity(int32_t list_pages, int32_t pages_wanted) {
@@ -123,10 +129,11 @@ class Sequence {
     return std::span(runs).subspan(list * cache.runs_of_list(), cache.runs_of_list());
   }
 
-  int32_t layer_of(size_t list) const { return static_cast<int32_t>(list / static_cast<size_t>(cache.kv_heads)); }
-  int32_t head_of(size_t list) const { return static_cast<int32_t>(list % static_cast<size_t>(cache.kv_heads)); }
+  size_t heads() const { return static_cast<size_t>(cache.kv_heads); }
+  int32_t layer_of(size_t list) const { return static_cast<int32_t>(list / heads()); }
+  int32_t head_of(size_t list) const { return static_cast<int32_t>(list % heads()); }
   size_t list_index(int32_t layer, int32_t head) const {
-    return static_cast<size_t>(layer) * static_cast<size_t>(cache.kv_heads) + static_cast<size_t>(head);
+    return static_cast<size_t>(layer) * heads() + static_cast<size_t>(head);
   }
 };
 

@@ -16,20 +16,13 @@ using Kind = YamlNode::Kind;
 
 bool takes_centres(const SideFormat& format) { return codec_of(format.code).takes_centres; }
 
-Centre read(const YamlNode& node) {
-  if (node.kind == Kind::kScalar) {
-    if (node.scalar == "none") return Centre::kNone;
-    if (node.scalar == "page") return Centre::kPageMean;
-    if (node.scalar == "trained") return Centre::kTrained;
-  }
-  fail(KVQ_E_FORMAT, "yaml line %d: centres is \"%s\", must be none, page or trained", node.line,
-       Quoted(node.scalar).c_str());
-}
+/// By Centre.
+constexpr std::array<std::string_view, 3> kCentres = {"none", "page", "trained"};
 
-const YamlNode* member_of(const YamlNode& node, std::string_view name) {
-  const auto found = std::find_if(node.members.begin(), node.members.end(),
-                                  [name](const auto& member) { return member.first == name; });
-  return found != node.members.end() ? &found->second : nullptr;
+Centre read(const YamlNode& node) {
+  Centre centre{};
+  read_choice(node, "centres", kCentres, list_of(kCentres, " or "), centre);
+  return centre;
 }
 
 bool says_centres(std::string_view name) { return name.ends_with("+centres") || name.ends_with("+nocentre"); }
@@ -45,7 +38,7 @@ class DefaultCentres {
 
   void apply(const YamlNode& node, SideFormat& format) const {
     if (node.kind != Kind::kMap) return apply(node.scalar, format);
-    if (member_of(node, "centres") == nullptr) apply(member_of(node, "format")->scalar, format);
+    if (node.member("centres") == nullptr) apply(node.member("format")->scalar, format);
   }
 
   void apply(const YamlNode& pair, FormatPair& formats) const {
@@ -63,23 +56,22 @@ class DefaultCentres {
 
 void read_centres(const YamlNode& node, SideFormat& format) {
   if (!takes_centres(format)) {
-    fail(KVQ_E_FORMAT, "yaml line %d: centres are given for %s, but are for gain-shape formats", node.line,
-         kind_name(format).c_str());
+    fail_at(node, "centres are given for %s, but are for gain-shape formats", kind_name(format).c_str());
   }
   format.centre = read(node);
 }
 
 void read_default_centres(const YamlNode& node, const YamlNode& root, Policy& policy) {
   const DefaultCentres centres(read(node));
-  if (const YamlNode* keys = member_of(root, "keys")) centres.apply(*keys, policy.keys);
-  if (const YamlNode* values = member_of(root, "values")) centres.apply(*values, policy.values);
+  if (const YamlNode* keys = root.member("keys")) centres.apply(*keys, policy.keys);
+  if (const YamlNode* values = root.member("values")) centres.apply(*values, policy.values);
   for (size_t i = 0; i < policy.overrides.size(); ++i) {
-    const YamlNode& entry = member_of(root, "layers")->items[i];
-    if (const YamlNode* keys = member_of(entry, "keys")) centres.apply(*keys, *policy.overrides[i].keys);
-    if (const YamlNode* values = member_of(entry, "values")) centres.apply(*values, *policy.overrides[i].values);
+    const YamlNode& entry = root.member("layers")->items[i];
+    if (const YamlNode* keys = entry.member("keys")) centres.apply(*keys, *policy.overrides[i].keys);
+    if (const YamlNode* values = entry.member("values")) centres.apply(*values, *policy.overrides[i].values);
   }
   for (size_t i = 0; i < policy.experts.size(); ++i) {
-    centres.apply(member_of(*member_of(root, "router"), "experts")->items[i], policy.experts[i]);
+    centres.apply(root.member("router")->member("experts")->items[i], policy.experts[i]);
   }
 }
 

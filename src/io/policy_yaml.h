@@ -38,6 +38,6 @@ Policy read_policy(Allocator& allocator, const YamlNode& root);
 /// formats are one range.
 std::string write_policy(const Policy& policy);
 
-inline constexpr std::array kVotes = {"layer", "head"};  // by Votes
+inline constexpr std::array<std::string_view, 2> kVotes = {"layer", "head"};  // by Votes
 
 }  // namespace kvq::io
