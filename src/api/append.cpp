@@ -1,8 +1,8 @@
-#include "cache/append.h"
 #include "api/boundary.h"
 #include "api/handles.h"
 #include "api/strides.h"
 #include "cache/invariants.h"
+#include "cache/sequence.h"
 
 #include <algorithm>
 

@@ -230,9 +230,8 @@ kvq_status qp_tuning_load(kvq_context* context, const char* text, size_t length,
 }
 
 kvq_status qp_matrix_describe(const qp_matrix* matrix, qp_matrix_info* info, kvq_error* error) {
-  return guarded(error, [&] {
-    require(matrix, "matrix");
-    const weights::MatrixInfo& of = matrix->info;
+  return described(matrix, "matrix", info, error, [](const qp_matrix& handle) {
+    const weights::MatrixInfo& of = handle.info;
     qp_matrix_info found{};
     found.has_bias = of.has_bias ? 1 : 0;
     found.rows = of.out;
@@ -242,7 +241,7 @@ kvq_status qp_matrix_describe(const qp_matrix* matrix, qp_matrix_info* info, kvq
     found.error = of.error;
     found.proxy_error = of.proxy_error;
     found.scheme = qp_scheme_name(weights::index_of(of.scheme));
-    write_struct(info, found, "info");
+    return found;
   });
 }
 

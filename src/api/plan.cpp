@@ -86,16 +86,15 @@ kvq_status kvq_plan_save(const kvq_plan* plan, char* buffer, size_t capacity, si
 }
 
 kvq_status kvq_plan_describe(const kvq_plan* plan, kvq_plan_info* info, kvq_error* error) {
-  return guarded(error, [&] {
-    require(plan, "plan");
+  return described(plan, "plan", info, error, [](const kvq_plan& of) {
     kvq_plan_info found{};
-    found.n_matrices = static_cast<int32_t>(plan->matrices.size());
-    found.has_policy = plan->policy.has_value() ? 1 : 0;
-    found.bytes = plan->expected[solver::kBytes];
-    found.seconds = plan->expected[solver::kSeconds];
-    found.loss = plan->expected[solver::kLoss];
-    found.note = plan->note.c_str();
-    write_struct(info, found, "info");
+    found.n_matrices = static_cast<int32_t>(of.matrices.size());
+    found.has_policy = of.policy.has_value() ? 1 : 0;
+    found.bytes = of.expected[solver::kBytes];
+    found.seconds = of.expected[solver::kSeconds];
+    found.loss = of.expected[solver::kLoss];
+    found.note = of.note.c_str();
+    return found;
   });
 }
 

@@ -77,13 +77,12 @@ kvq_status kvq_policy_save(const kvq_policy* policy, char* buffer, size_t capaci
 }
 
 kvq_status kvq_policy_describe(const kvq_policy* policy, kvq_policy_info* info, kvq_error* error) {
-  return guarded(error, [&] {
-    require(policy, "policy");
-    const Eviction& eviction = policy->eviction;
+  return described(policy, "policy", info, error, [](const kvq_policy& of) {
+    const Eviction& eviction = of.eviction;
     kvq_policy_info found{};
     found.eviction_budget = eviction.budget;
     found.eviction_window = eviction.budget > 0 ? eviction.window : 0;
-    write_struct(info, found, "info");
+    return found;
   });
 }
 

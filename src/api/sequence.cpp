@@ -1,7 +1,6 @@
+#include "cache/sequence.h"
 #include "api/boundary.h"
 #include "api/handles.h"
-#include "cache/compress.h"
-#include "cache/decode.h"
 #include "cache/invariants.h"
 #include "cache/reserve.h"
 #include "io/snapshot.h"

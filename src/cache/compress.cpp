@@ -1,4 +1,4 @@
-#include "cache/compress.h"
+#include "cache/sequence.h"
 
 #include "cache/dense_pages.h"
 #include "cache/observations.h"

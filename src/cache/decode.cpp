@@ -1,4 +1,4 @@
-#include "cache/decode.h"
+#include "cache/sequence.h"
 
 #include "core/error.h"
 

@@ -1,7 +1,7 @@
 #include "cache/dense_pages.h"
 
 #include "cache/backend_memory.h"
-#include "cache/decode.h"
+#include "cache/sequence.h"
 #include "core/float16.h"
 #include "formats/float16/layout.h"
 

@@ -147,8 +147,57 @@ void repeat_append(Sequence& sequence, int32_t layer, int32_t tokens);
 /// Give the backend the state from which it appends by itself.
 void publish(Sequence& sequence);
 
+/// Tokens of a batch that arrive at one sequence.
+struct SequenceTokens {
+  Sequence* sequence;
+  int32_t count;
+};
+
+/// Tokens for a layer of some sequences of a cache.
+struct AppendRequest {
+  std::span<const SequenceTokens> sequences;  // each once
+  TokenBatch tokens;                          // of all in their order, without positions
+  const int32_t* positions;                   // [tokens.n]; null: those that follow each sequence's newest token
+  bool is_batch;                              // arguments are called after a kvq_append_batch
+};
+
+/// Append to all sequences or to none. While the backend records, that is only recorded.
+void append(Cache& cache, int32_t layer, const AppendRequest& request);
+
+/// The same for one sequence and dense tensors.
+void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq_dtype dtype, int32_t n,
+            const int32_t* positions);
+
 /// Keep the first `length` tokens of every layer; throws KVQ_E_STATE for a cut inside a sealed page.
 void truncate(Sequence& sequence, int32_t length);
+
+/// Evict tokens by the cache's policy, with `budget` instead of the policy's if it is not 0: all layers or none. The
+/// remaining tokens are written to new pages; forks keep theirs.
+///
+/// \param kept  [n_layers, kv_heads] receives how many tokens each head holds afterwards, or empty
+void compress(Sequence& sequence, int32_t budget, std::span<int32_t> kept);
+
+/// Slots [begin, begin + n) of one head's list.
+struct SlotSelection {
+  int32_t layer;
+  int32_t head;
+  int32_t begin;
+  int32_t n;
+};
+
+/// Targets of decoded slots; null: not wanted.
+struct DecodedSlots {
+  float* k;            // [n, head_dim]
+  float* v;            // [n, head_dim]
+  int32_t* positions;  // [n]
+};
+
+/// Decode slots [begin, end) of page `index` of a head's list.
+void decode_page(const Sequence& sequence, int32_t layer, int32_t head, size_t index, int32_t begin, int32_t end,
+                 const DecodedSlots& out);
+
+/// Decode with the formats' reference decoders.
+void decode(const Sequence& sequence, const SlotSelection& selection, const DecodedSlots& out);
 
 /// Bytes and counts of one sequence, shared pages in full.
 kvq_usage usage(const Sequence& sequence);
