@@ -177,17 +177,14 @@ void DensePages::choose(int32_t layer, std::span<Filled> pages) const {
   if (routed.empty()) return;
   const int32_t decider = cache_.training.router->shape.deciding_layer(layer);
   Vector<const Sequence::PageList*> deciding(cache_.allocator);
-  for (int32_t head = 0; head < cache_.kv_heads; ++head) deciding.push_back(&list_to_be(decider, head));
+  for (int32_t head = 0; head < cache_.kv_heads; ++head) {  // lists after commit()
+    const size_t index = sequence_.list_index(decider, head);
+    const auto changed = std::ranges::find(lists_, index, &List::index);
+    deciding.push_back(changed != lists_.end() ? &changed->pages : &sequence_.lists[index]);
+  }
   Vector<const PageFormat*> formats(routed.size(), nullptr, cache_.allocator);
   choose_formats(sequence_, layer, routed, deciding, formats);
   for (size_t i = 0; i < formats.size(); ++i) choosers[i]->format = formats[i];
-}
-
-/// List after commit().
-const Sequence::PageList& DensePages::list_to_be(int32_t layer, int32_t head) const {
-  const size_t index = sequence_.list_index(layer, head);
-  const auto changed = std::ranges::find(lists_, index, &List::index);
-  return changed != lists_.end() ? changed->pages : sequence_.lists[index];
 }
 
 /// Make the list of a head, filled by `writes` from its FP16 pages.

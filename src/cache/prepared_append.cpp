@@ -89,7 +89,12 @@ void PreparedAppend::prepare() {
   };
   if (std::ranges::none_of(lists, lacks_room)) return;
   grown_.reserve(lists.size());
-  for (const Sequence::PageList& list : lists) grown_.push_back(copy_with_room(list));
+  for (const Sequence::PageList& list : lists) {
+    Sequence::PageList& copy = grown_.emplace_back(cache_.allocator);
+    // A quarter more than needed amortises growth and keeps the slack of long lists small.
+    copy.reserve(static_cast<size_t>(heads_pages_) + static_cast<size_t>(heads_pages_) / 4);
+    copy.assign(list.begin(), list.end());
+  }
 }
 
 void PreparedAppend::commit() noexcept {
@@ -134,8 +139,11 @@ void PreparedAppend::write_page(int32_t head, const Step& step) {
     reserved->first_position = first;
     if (!consecutive) stored = change.added_positions = cache_.allocate_positions();
   } else if (!in_place) {
-    PageRun** run =
-        sequence_.is_final(format, layer_, !stays_float16(index, pages)) ? &staged_run(head, format) : nullptr;
+    PageRun** run = nullptr;
+    if (sequence_.is_final(format, layer_, !stays_float16(index, pages))) {
+      const size_t first_run = static_cast<size_t>(head) * cache_.runs_of_list();
+      run = &memory_.runs[first_run + cache_.run_number(layer_, format)].staged;
+    }
     change.page = cache_.make_page(format, !consecutive, run, Sequence::run_capacity(pages, alike));
     change.page->first_position = first;
     stored = change.page->positions;
@@ -164,19 +172,6 @@ void PreparedAppend::write_page(int32_t head, const Step& step) {
                             .index = index,
                             .first_position = first,
                             .positions = positions});
-}
-
-PageRun*& PreparedAppend::staged_run(int32_t head, const PageFormat* format) {
-  const size_t first = static_cast<size_t>(head) * cache_.runs_of_list();
-  return memory_.runs[first + cache_.run_number(layer_, format)].staged;
-}
-
-Sequence::PageList PreparedAppend::copy_with_room(const Sequence::PageList& list) const {
-  Sequence::PageList copy(list.get_allocator());
-  // A quarter more than needed amortises growth and keeps the slack of long lists small.
-  copy.reserve(static_cast<size_t>(heads_pages_) + static_cast<size_t>(heads_pages_) / 4);
-  copy.assign(list.begin(), list.end());
-  return copy;
 }
 
 void PreparedAppend::apply(PageChange& change) noexcept {

@@ -55,11 +55,6 @@ class PreparedAppend {
 
   void write_page(int32_t head, const Step& step);
 
-  PageRun*& staged_run(int32_t head, const PageFormat* format);
-
-  /// A longer list replaces the old one on commit, so that a failure changes no capacity.
-  Sequence::PageList copy_with_room(const Sequence::PageList& list) const;
-
   void apply(PageChange& change) noexcept;
 
   Sequence& sequence_;
@@ -73,7 +68,9 @@ class PreparedAppend {
   AppendMemory& memory_;
   RoutedPages routed_;
   bool committed_ = false;
-  Vector<Sequence::PageList> grown_;  // [kv_heads], or empty when every list has room
+  /// [kv_heads] longer lists, which replace the old ones on commit, so that a failure changes no capacity; empty when
+  /// every list has room.
+  Vector<Sequence::PageList> grown_;
 };
 
 }  // namespace kvq

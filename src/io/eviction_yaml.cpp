@@ -7,6 +7,7 @@
 #include <array>
 #include <charconv>
 #include <climits>
+#include <type_traits>
 
 namespace kvq::io {
 namespace {

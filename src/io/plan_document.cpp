@@ -8,6 +8,7 @@
 #include "io/yaml_document.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 

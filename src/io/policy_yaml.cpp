@@ -8,6 +8,7 @@
 #include "io/yaml_document.h"
 
 #include <algorithm>
+#include <array>
 #include <climits>
 #include <span>
 #include <string>
@@ -18,6 +19,67 @@ namespace kvq::io {
 namespace {
 
 using Kind = YamlNode::Kind;
+
+bool takes_centres(const SideFormat& format) { return codec_of(format.code).takes_centres; }
+
+/// By Centre.
+constexpr std::array<std::string_view, 3> kCentres = {"none", "page", "trained"};
+
+Centre read_centre(const YamlNode& node) {
+  Centre centre{};
+  read_choice(node, "centres", kCentres, list_of(kCentres, " or "), centre);
+  return centre;
+}
+
+bool says_centres(std::string_view name) { return name.ends_with("+centres") || name.ends_with("+nocentre"); }
+
+/// Sets the centres of formats that were read from somewhere in a document.
+class DefaultCentres {
+ public:
+  explicit DefaultCentres(Centre centre) : centre_(centre) {}
+
+  void apply(std::string_view name, SideFormat& format) const {
+    if (takes_centres(format) && !says_centres(name)) format.centre = centre_;
+  }
+
+  void apply(const YamlNode& node, SideFormat& format) const {
+    if (node.kind != Kind::kMap) return apply(node.scalar, format);
+    if (node.member("centres") == nullptr) apply(node.member("format")->scalar, format);
+  }
+
+  void apply(const YamlNode& pair, FormatPair& formats) const {
+    const std::string_view name = pair.scalar;
+    const size_t slash = name.find('/');
+    apply(name.substr(0, slash), formats.keys);
+    apply(slash == std::string_view::npos ? name : name.substr(slash + 1), formats.values);
+  }
+
+ private:
+  Centre centre_;
+};
+
+/// `centres` of one format.
+void read_centres(const YamlNode& node, SideFormat& format) {
+  if (!takes_centres(format)) {
+    fail_at(node, "centres are given for %s, but are for gain-shape formats", kind_name(format).c_str());
+  }
+  format.centre = read_centre(node);
+}
+
+/// `centres` of a whole policy: for its gain–shape formats in `root` that do not say it themselves.
+void read_default_centres(const YamlNode& node, const YamlNode& root, Policy& policy) {
+  const DefaultCentres centres(read_centre(node));
+  if (const YamlNode* keys = root.member("keys")) centres.apply(*keys, policy.keys);
+  if (const YamlNode* values = root.member("values")) centres.apply(*values, policy.values);
+  for (size_t i = 0; i < policy.overrides.size(); ++i) {
+    const YamlNode& entry = root.member("layers")->items[i];
+    if (const YamlNode* keys = entry.member("keys")) centres.apply(*keys, *policy.overrides[i].keys);
+    if (const YamlNode* values = entry.member("values")) centres.apply(*values, *policy.overrides[i].values);
+  }
+  for (size_t i = 0; i < policy.experts.size(); ++i) {
+    centres.apply(root.member("router")->member("experts")->items[i], policy.experts[i]);
+  }
+}
 
 constexpr std::array<std::string_view, 2> kBooleans = {"false", "true"};
 
@@ -42,16 +104,12 @@ void read_hadamard(const YamlNode& node, SideFormat& format) {
 
 void read_group(const YamlNode& node, SideFormat& format) {
   const int32_t group = read_int(node, "group", 32, 128);
-  if (group != 32 && group != 64 && group != 128) {
-    fail_at(node, "group is %d, must be 32, 64 or 128", group);
-  }
+  if (group != 32 && group != 64 && group != 128) fail_at(node, "group is %d, must be 32, 64 or 128", group);
   format.group = static_cast<uint8_t>(group);
 }
 
 SideFormat read_format_name(const YamlNode& node, const char* key) {
-  if (!node.is_scalar()) {
-    fail_at(node, "%s must be the name of a format: %s", key, format_names().c_str());
-  }
+  if (!node.is_scalar()) fail_at(node, "%s must be the name of a format: %s", key, format_names().c_str());
   return read_format_name(node, key, node.scalar);
 }
 
@@ -122,14 +180,11 @@ void read_layers(const YamlNode& node, const char*, Policy& policy) {
 
 /// What a policy says of how a codec works.
 void read_options(const YamlNode& node, const char* key, Policy& policy) {
-  const auto codecs = all_codecs();
-  const Codec& codec = **std::find_if(codecs.begin(), codecs.end(),
-                                      [key](const Codec* each) { return each->name == std::string_view(key); });
+  const Codec& codec = **std::ranges::find(all_codecs(), std::string_view(key), &Codec::name);
   OptionValues& values = policy.options.of(codec);
   require_map(node, key);
   for (const auto& [name, value] : node.members) {
-    const auto option = std::find_if(codec.options.begin(), codec.options.end(),
-                                     [wanted = name](const CodecOption& each) { return each.name == wanted; });
+    const auto option = std::ranges::find(codec.options, name, &CodecOption::name);
     if (option == codec.options.end()) {
       std::vector<std::string_view> names;
       for (const CodecOption& each : codec.options) names.push_back(each.name);
@@ -150,9 +205,7 @@ void read_experts(const YamlNode& node, const char*, Policy& policy) {
     fail_at(node, "experts must be a list of 2 to %d formats", kMaxExperts);
   }
   for (const YamlNode& item : node.items) {
-    if (!item.is_scalar()) {
-      fail_at(item, "an expert must be FORMAT or KEYS/VALUES");
-    }
+    if (!item.is_scalar()) fail_at(item, "an expert must be FORMAT or KEYS/VALUES");
     const FormatPair pair = read_format_pair(item, "an expert", item.scalar);
     if (std::find(policy.experts.begin(), policy.experts.end(), pair) != policy.experts.end()) {
       fail_at(item, "the expert \"%s\" occurs twice", Quoted(item.scalar).c_str());

@@ -66,13 +66,7 @@ const char* dtype_name(kvq_dtype dtype) {
   return dtype == KVQ_F32 ? "F32" : dtype == KVQ_F16 ? "F16" : "BF16";
 }
 
-void TensorView::read(std::span<float> out) const {
-  constexpr size_t kChunk = size_t{1} << 30U;
-  for (size_t begin = 0; begin < out.size(); begin += kChunk) {
-    const size_t n = std::min(kChunk, out.size() - begin);
-    read_floats(data.data(), dtype, begin, static_cast<int32_t>(n), out.data() + begin);
-  }
-}
+void TensorView::read(std::span<float> out) const { read_floats(data.data(), dtype, 0, out.size(), out.data()); }
 
 SafetensorsFile::SafetensorsFile(Allocator& allocator, std::span<const std::byte> bytes)
     : tensors_(allocator), metadata_(allocator) {

@@ -70,8 +70,7 @@ struct Member {
 template <typename Target>
 void read_members(const YamlNode& node, const auto& known, Target& target) {
   for (const auto& [name, value] : node.members) {
-    const auto found =
-        std::find_if(known.begin(), known.end(), [&name](const auto& each) { return each.name == name; });
+    const auto found = std::ranges::find(known, name, &Member<Target>::name);
     if (found == known.end()) {
       std::vector<std::string_view> names;
       for (const Member<Target>& each : known) names.push_back(each.name);

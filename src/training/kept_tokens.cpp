@@ -34,7 +34,7 @@ Vector<uint16_t> KeptTokens::copy(const void* numbers, kvq_dtype dtype, int32_t 
   std::array<float, 256> chunk;
   for (size_t begin = 0; begin < halves.size(); begin += chunk.size()) {
     const size_t count = std::min(chunk.size(), halves.size() - begin);
-    read_floats(numbers, dtype, begin, static_cast<int32_t>(count), chunk.data());
+    read_floats(numbers, dtype, begin, count, chunk.data());
     for (size_t i = 0; i < count; ++i) {
       halves[begin + i] = to_float16(chunk[i]);
       if (is_finite_float16(halves[begin + i])) continue;
