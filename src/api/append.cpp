@@ -1,8 +1,8 @@
-#include "cache/append.h"
 #include "api/boundary.h"
 #include "api/handles.h"
 #include "api/strides.h"
 #include "cache/invariants.h"
+#include "cache/sequence.h"
 
 #include <algorithm>
 
@@ -56,8 +56,7 @@ TokenBatch tokens_of(const kvq_cache& cache, int32_t layer, const kvq_append_bat
 kvq_status kvq_append(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, int32_t n, const void* k, const void* v,
                       kvq_dtype dtype, const int32_t* positions, kvq_error* error) {
   return guarded(error, [&] {
-    require_owner(cache, sequence, "sequence");
-    follow_replays(*sequence);
+    require_current(cache, sequence);
     require_range(layer, 0, cache->n_layers - 1, "layer");
     require_range(n, 1, INT32_MAX, "n");
     require(k, "k");

@@ -4,8 +4,11 @@
 #include "core/memory.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
+#include <limits>
 #include <new>
 #include <span>
 #include <string_view>
@@ -30,6 +33,13 @@ kvq_status guarded(kvq_error* error, const Body& body) noexcept {
   }
 }
 
+/// The same for a function that makes an object: `make` returns it as an Owned.
+template <typename Handle, typename Make>
+kvq_status created(Handle** result, kvq_error* error, const Make& make) noexcept {
+  if (result != nullptr) *result = nullptr;
+  return guarded(error, [&] { *result = make().release(); });
+}
+
 inline void require(const void* pointer, const char* argument) {
   if (pointer == nullptr) fail(KVQ_E_ARGUMENT, "%s is NULL", argument);
 }
@@ -46,6 +56,26 @@ inline void require_range(int64_t value, int64_t low, int64_t high, const char* 
          static_cast<long long>(low));
   fail(KVQ_E_ARGUMENT, "%s is %lld, must be in [%lld, %lld]", argument, static_cast<long long>(value),
        static_cast<long long>(low), static_cast<long long>(high));
+}
+
+inline void require_within(double value, double low, double high, const char* argument) {
+  if (value >= low && value <= high) return;
+  fail(KVQ_E_ARGUMENT, "%s is %g, must be in [%g, %g]", argument, value, low, high);
+}
+
+/// A cost; `most`: infinity, if allowed. `index`: of an entry of a list.
+inline void require_amount(double value, const char* argument, double most = std::numeric_limits<double>::max(),
+                           int64_t index = -1) {
+  if (value >= 0.0 && value <= most) return;
+  char entry[24] = "";
+  if (index >= 0) std::snprintf(entry, sizeof(entry), "[%lld]", static_cast<long long>(index));
+  fail(KVQ_E_ARGUMENT, "%s%s is %g, must be %s and not negative", argument, entry, value,
+       std::isinf(most) ? "a number" : "finite");
+}
+
+/// Refuse an object made in another context.
+void require_context(const kvq_context& context, const auto& object, const char* argument) {
+  if (&*object.context != &context) fail(KVQ_E_ARGUMENT, "%s belongs to another context", argument);
 }
 
 /// Write to the caller's buffer, or only return the size without one.
@@ -122,6 +152,16 @@ template <typename T>
 void write_struct(T* target, T found, const char* argument) {
   const size_t size = require_struct(target, sizeof(uint32_t), argument);
   init_struct(target, size, found);
+}
+
+/// A describe function; `describe` returns what there is to know of an object.
+template <typename Handle, typename Info, typename Describe>
+kvq_status described(const Handle* handle, const char* argument, Info* info, kvq_error* error,
+                     const Describe& describe) noexcept {
+  return guarded(error, [&] {
+    require(handle, argument);
+    write_struct(info, describe(*handle), "info");
+  });
 }
 
 }  // namespace kvq::api

@@ -184,9 +184,7 @@ void add_router(kvq_context& context, const kvq_cache_options& options, const kv
   }
   check_experts(options, *policy);
   check_router_fits(*options.router->shared, options, *policy);
-  if (&*options.router->context != &context) {
-    fail(KVQ_E_ARGUMENT, "options->router belongs to another context");
-  }
+  require_context(context, *options.router, "options->router");
   training.router = options.router->shared;
   training.resident_router =
       options.router->resident([&](const auto& router) { return voting->make_resident(context.allocator, router); });
@@ -248,8 +246,7 @@ void kvq_cache_options_init(kvq_cache_options* options, size_t size) {
 
 kvq_status kvq_cache_create(kvq_context* context, const kvq_cache_options* options, const kvq_policy* policy,
                             kvq_cache** result, kvq_error* error) {
-  if (result != nullptr) *result = nullptr;
-  return guarded(error, [&] {
+  return created(result, error, [&] {
     require(context, "context");
     const kvq_cache_options chosen = read_struct(options, default_cache_options(), "options");
     require(result, "result");
@@ -259,7 +256,7 @@ kvq_status kvq_cache_create(kvq_context* context, const kvq_cache_options* optio
     add_formats(*context, chosen, policy, training);
     add_router(*context, chosen, policy, training);
     check_eviction(*context, chosen, policy);
-    *result = make_owned<kvq_cache>(context->allocator, *context, chosen, policy, std::move(training)).release();
+    return make_owned<kvq_cache>(context->allocator, *context, chosen, policy, std::move(training));
   });
 }
 
@@ -293,7 +290,7 @@ kvq_status kvq_cache_describe_layer(const kvq_cache* cache, int32_t layer, kvq_l
     require(cache, "cache");
     require_range(layer, 0, cache->n_layers - 1, "layer");
     std::vector<FormatPair> pairs;
-    for (const PageFormat* format : cache->layers[static_cast<size_t>(layer)].formats) {
+    for (const PageFormat* format : cache->layer_at(layer).formats) {
       pairs.push_back({format->side(Side::kKeys), format->side(Side::kValues)});
     }
     kvq_layer_info found{};

@@ -11,7 +11,8 @@ struct kvq_centres_trainer : TrainerHandle<CentresTrainer> {
 
 namespace {
 
-kvq_centres_info describe(const ModelCentres& centres) {
+kvq_centres_info describe_centres(const kvq_centres& handle) {
+  const ModelCentres& centres = *handle.shared;
   auto info = describe_trained<kvq_centres_info>(centres, centres.shape.rope, centres.bytes());
   info.key_centres = centres.shape.key_centres;
   info.value_centres = centres.shape.value_centres;
@@ -71,10 +72,7 @@ kvq_status kvq_centres_save(const kvq_centres* centres, void* buffer, size_t cap
 }
 
 kvq_status kvq_centres_describe(const kvq_centres* centres, kvq_centres_info* info, kvq_error* error) {
-  return guarded(error, [&] {
-    require(centres, "centres");
-    write_struct(info, describe(*centres->shared), "info");
-  });
+  return described(centres, "centres", info, error, describe_centres);
 }
 
 kvq_status kvq_centres_describe_layer(const kvq_centres* centres, int32_t layer, kvq_centres_layer_info* info,

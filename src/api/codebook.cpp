@@ -13,7 +13,8 @@ struct kvq_codebook_trainer : TrainerHandle<CodebookTrainer> {
 
 namespace {
 
-kvq_codebook_info describe(const ModelCodebook& codebook) {
+kvq_codebook_info describe_codebook(const kvq_codebook& handle) {
+  const ModelCodebook& codebook = *handle.shared;
   const CodebookShape& shape = codebook.shape;
   auto info = describe_trained<kvq_codebook_info>(codebook, shape.pairing, codebook.bytes());
   info.key_stages = shape.keys.stages;
@@ -96,10 +97,7 @@ kvq_status kvq_codebook_save(const kvq_codebook* codebook, void* buffer, size_t 
 }
 
 kvq_status kvq_codebook_describe(const kvq_codebook* codebook, kvq_codebook_info* info, kvq_error* error) {
-  return guarded(error, [&] {
-    require(codebook, "codebook");
-    write_struct(info, describe(*codebook->shared), "info");
-  });
+  return described(codebook, "codebook", info, error, describe_codebook);
 }
 
 kvq_status kvq_codebook_describe_layer(const kvq_codebook* codebook, int32_t layer, kvq_codebook_layer_info* info,
@@ -126,7 +124,7 @@ kvq_status kvq_codebook_trainer_resume(kvq_codebook_trainer* trainer, const kvq_
   return guarded(error, [&] {
     require(trainer, "trainer");
     require(codebook, "codebook");
-    if (&*codebook->context != &*trainer->context) fail(KVQ_E_ARGUMENT, "codebook belongs to another context");
+    require_context(*trainer->context, *codebook, "codebook");
     trainer->resume(*codebook->shared);
   });
 }

@@ -132,9 +132,9 @@ struct TrainedHandle {
   mutable std::weak_ptr<const Resident> last;
 };
 
-/// Throw unless the sequence belongs to the cache.
-void require_owner(const kvq_cache* cache, const kvq_sequence* sequence, const char* argument);
-/// The same for entry `index` of batch->sequences.
+/// Throw unless the sequence belongs to the cache, and let it catch up with replays.
+void require_current(const kvq_cache* cache, const kvq_sequence* sequence, const char* argument = "sequence");
+/// Throw unless entry `index` of batch->sequences belongs to the cache.
 void require_owner_of_entry(const kvq_cache& cache, const kvq_sequence* sequence, int32_t index);
 
 }  // namespace kvq::api

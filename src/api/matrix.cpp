@@ -55,19 +55,13 @@ weights::QuantizeOptions checked(const qp_quantize_options& options) {
   require_dtype(options.dtype, "options->dtype");
   require_range(options.rounding, QP_ROUNDING_LDLQ, QP_ROUNDING_NEAREST, "options->rounding");
   require_range(options.reserved, 0, 0, "options->reserved");
-  if (!(options.damping >= 0.0 && options.damping <= 1.0)) {
-    fail(KVQ_E_ARGUMENT, "options->damping is %g, must be in [0, 1]", options.damping);
-  }
+  require_within(options.damping, 0.0, 1.0, "options->damping");
   return {.scheme = require_scheme(options.scheme, "options->scheme"),
           .seed = options.seed,
           .hessian = options.hessian,
           .feed_back = options.rounding == QP_ROUNDING_LDLQ,
           .damping = options.damping,
           .bias = options.bias};
-}
-
-qp_matrix* hand_out(kvq_context& context, weights::Matrix&& matrix) {
-  return make_owned<qp_matrix>(context.allocator, context, std::move(matrix)).release();
 }
 
 /// The matrix in host memory, read back to `copy` if necessary.
@@ -108,8 +102,7 @@ void require_matrices(const qp_matrix* const* matrices, int32_t n, int32_t batch
 class Residents {
  public:
   Residents(const qp_matrix* const* matrices, int32_t n) : n_(static_cast<size_t>(n)) {
-    std::transform(matrices, matrices + n, all_.begin(),
-                   [](const qp_matrix* matrix) { return matrix->resident.get(); });
+    for (size_t i = 0; i < n_; ++i) all_[i] = matrices[i]->resident.get();
   }
 
   operator std::span<const Resident* const>() const { return {all_.data(), n_}; }
@@ -156,8 +149,7 @@ void qp_quantize_options_init(qp_quantize_options* options, size_t size) {
 
 kvq_status qp_quantize(kvq_context* context, const qp_quantize_options* options, const void* w, int64_t rows,
                        int64_t columns, qp_matrix** result, kvq_error* error) {
-  if (result != nullptr) *result = nullptr;
-  return guarded(error, [&] {
+  return created(result, error, [&] {
     require(context, "context");
     const qp_quantize_options chosen = read_struct(options, default_quantize_options(), "options");
     require(w, "w");
@@ -166,7 +158,8 @@ kvq_status qp_quantize(kvq_context* context, const qp_quantize_options* options,
     const weights::MatrixShape shape = require_shape(quantizing.scheme, rows, columns, quantizing.bias != nullptr);
     const auto device = context->backend->quantizing();
     const weights::Quantizers by{context->parallel, device ? &*device : nullptr};
-    *result = hand_out(*context, weights::quantize(context->allocator, by, quantizing, w, chosen.dtype, shape.out,
+    return make_owned<qp_matrix>(context->allocator, *context,
+                                 weights::quantize(context->allocator, by, quantizing, w, chosen.dtype, shape.out,
                                                    shape.in, {chosen.progress, chosen.progress_user}));
   });
 }
@@ -237,9 +230,8 @@ kvq_status qp_tuning_load(kvq_context* context, const char* text, size_t length,
 }
 
 kvq_status qp_matrix_describe(const qp_matrix* matrix, qp_matrix_info* info, kvq_error* error) {
-  return guarded(error, [&] {
-    require(matrix, "matrix");
-    const weights::MatrixInfo& of = matrix->info;
+  return described(matrix, "matrix", info, error, [](const qp_matrix& handle) {
+    const weights::MatrixInfo& of = handle.info;
     qp_matrix_info found{};
     found.has_bias = of.has_bias ? 1 : 0;
     found.rows = of.out;
@@ -249,7 +241,7 @@ kvq_status qp_matrix_describe(const qp_matrix* matrix, qp_matrix_info* info, kvq
     found.error = of.error;
     found.proxy_error = of.proxy_error;
     found.scheme = qp_scheme_name(weights::index_of(of.scheme));
-    write_struct(info, found, "info");
+    return found;
   });
 }
 
@@ -294,14 +286,13 @@ kvq_status qp_matrix_save(const qp_matrix* const* matrices, const char* const* n
 
 kvq_status qp_matrix_load(kvq_context* context, const void* buffer, size_t size, const char* name, qp_matrix** result,
                           kvq_error* error) {
-  if (result != nullptr) *result = nullptr;
-  return guarded(error, [&] {
+  return created(result, error, [&] {
     require(context, "context");
     require(buffer, "buffer");
     require(name, "name");
     require(result, "result");
-    *result =
-        hand_out(*context, io::read_matrix(context->allocator, {static_cast<const std::byte*>(buffer), size}, name));
+    const std::span bytes{static_cast<const std::byte*>(buffer), size};
+    return make_owned<qp_matrix>(context->allocator, *context, io::read_matrix(context->allocator, bytes, name));
   });
 }
 

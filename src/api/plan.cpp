@@ -4,8 +4,6 @@
 #include "io/matrix_file.h"
 #include "io/plan_document.h"
 
-#include <cmath>
-
 using namespace kvq;
 using namespace kvq::api;
 
@@ -16,11 +14,6 @@ struct kvq_plan : io::PlanDocument {
 };
 
 namespace {
-
-void require_expected(double value, const char* argument) {
-  if (value >= 0.0 && std::isfinite(value)) return;
-  fail(KVQ_E_ARGUMENT, "%s is %g, must be finite and not negative", argument, value);
-}
 
 void take_matrices(const kvq_plan_content& content, io::PlanDocument& plan) {
   require_range(content.n_matrices, 0, static_cast<int64_t>(io::kMaxPlanMatrices), "content->n_matrices");
@@ -46,26 +39,20 @@ void take_matrices(const kvq_plan_content& content, io::PlanDocument& plan) {
 
 io::PlanDocument plan_of(kvq_context& context, const kvq_plan_content& content) {
   io::PlanDocument plan(context.allocator);
-  require_expected(content.bytes, "content->bytes");
-  require_expected(content.seconds, "content->seconds");
-  require_expected(content.loss, "content->loss");
+  require_amount(content.bytes, "content->bytes");
+  require_amount(content.seconds, "content->seconds");
+  require_amount(content.loss, "content->loss");
   plan.expected = {content.bytes, content.seconds, content.loss};
   if (content.note != nullptr) {
     io::check_plan_text(content.note, io::kMaxPlanNote, "content->note");
     plan.note = content.note;
   }
   if (content.policy != nullptr) {
-    if (&*content.policy->context != &context) {
-      fail(KVQ_E_ARGUMENT, "content->policy belongs to another context");
-    }
+    require_context(context, *content.policy, "content->policy");
     plan.policy.emplace(*content.policy);
   }
   take_matrices(content, plan);
   return plan;
-}
-
-kvq_plan* hand_out(kvq_context& context, io::PlanDocument&& plan) {
-  return make_owned<kvq_plan>(context.allocator, context, std::move(plan)).release();
 }
 
 }  // namespace
@@ -73,22 +60,20 @@ kvq_plan* hand_out(kvq_context& context, io::PlanDocument&& plan) {
 void kvq_plan_content_init(kvq_plan_content* content, size_t size) { init_struct(content, size, kvq_plan_content{}); }
 
 kvq_status kvq_plan_create(kvq_context* context, const kvq_plan_content* content, kvq_plan** result, kvq_error* error) {
-  if (result != nullptr) *result = nullptr;
-  return guarded(error, [&] {
+  return created(result, error, [&] {
     require(context, "context");
     const kvq_plan_content given = read_struct(content, kvq_plan_content{}, "content");
     require(result, "result");
-    *result = hand_out(*context, plan_of(*context, given));
+    return make_owned<kvq_plan>(context->allocator, *context, plan_of(*context, given));
   });
 }
 
 kvq_status kvq_plan_load(kvq_context* context, const char* yaml, size_t length, kvq_plan** result, kvq_error* error) {
-  if (result != nullptr) *result = nullptr;
-  return guarded(error, [&] {
+  return created(result, error, [&] {
     require(context, "context");
     require(yaml, "yaml");
     require(result, "result");
-    *result = hand_out(*context, io::read_plan(context->allocator, {yaml, length}));
+    return make_owned<kvq_plan>(context->allocator, *context, io::read_plan(context->allocator, {yaml, length}));
   });
 }
 
@@ -101,16 +86,15 @@ kvq_status kvq_plan_save(const kvq_plan* plan, char* buffer, size_t capacity, si
 }
 
 kvq_status kvq_plan_describe(const kvq_plan* plan, kvq_plan_info* info, kvq_error* error) {
-  return guarded(error, [&] {
-    require(plan, "plan");
+  return described(plan, "plan", info, error, [](const kvq_plan& of) {
     kvq_plan_info found{};
-    found.n_matrices = static_cast<int32_t>(plan->matrices.size());
-    found.has_policy = plan->policy.has_value() ? 1 : 0;
-    found.bytes = plan->expected[solver::kBytes];
-    found.seconds = plan->expected[solver::kSeconds];
-    found.loss = plan->expected[solver::kLoss];
-    found.note = plan->note.c_str();
-    write_struct(info, found, "info");
+    found.n_matrices = static_cast<int32_t>(of.matrices.size());
+    found.has_policy = of.policy.has_value() ? 1 : 0;
+    found.bytes = of.expected[solver::kBytes];
+    found.seconds = of.expected[solver::kSeconds];
+    found.loss = of.expected[solver::kLoss];
+    found.note = of.note.c_str();
+    return found;
   });
 }
 
@@ -133,13 +117,12 @@ const char* kvq_plan_scheme(const kvq_plan* plan, const char* name) {
 }
 
 kvq_status kvq_plan_policy(const kvq_plan* plan, kvq_policy** result, kvq_error* error) {
-  if (result != nullptr) *result = nullptr;
-  return guarded(error, [&] {
+  return created(result, error, [&] {
     require(plan, "plan");
     require(result, "result");
     if (!plan->policy.has_value()) fail(KVQ_E_STATE, "the plan has no policy");
     kvq_context& context = *plan->context;
-    *result = make_owned<kvq_policy>(context.allocator, context, Policy(*plan->policy)).release();
+    return make_owned<kvq_policy>(context.allocator, context, Policy(*plan->policy));
   });
 }
 

@@ -24,42 +24,36 @@ std::optional<SideFormat> optional_format(const char* name, const char* argument
 
 kvq_status kvq_policy_load(kvq_context* context, const char* yaml, size_t length, kvq_policy** result,
                            kvq_error* error) {
-  if (result != nullptr) *result = nullptr;
-  return guarded(error, [&] {
+  return created(result, error, [&] {
     require(context, "context");
     require(yaml, "yaml");
     require(result, "result");
-    Allocator& allocator = context->allocator;
-    *result = make_owned<kvq_policy>(allocator, *context, io::read_policy(allocator, {yaml, length})).release();
+    return make_owned<kvq_policy>(context->allocator, *context, io::read_policy(context->allocator, {yaml, length}));
   });
 }
 
 kvq_status kvq_policy_with_eviction(kvq_context* context, const kvq_policy* policy, const char* method, int32_t budget,
                                     kvq_policy** result, kvq_error* error) {
-  if (result != nullptr) *result = nullptr;
-  return guarded(error, [&] {
+  return created(result, error, [&] {
     require(context, "context");
     require(policy, "policy");
     require(method, "method");
     require(result, "result");
-    Allocator& allocator = context->allocator;
-    if (&*policy->context != context) fail(KVQ_E_ARGUMENT, "policy belongs to another context");
+    require_context(*context, *policy, "policy");
     Policy evicting = *policy;
     evicting.eviction = io::with_method(policy->eviction, method, budget);
-    *result = make_owned<kvq_policy>(allocator, *context, std::move(evicting)).release();
+    return make_owned<kvq_policy>(context->allocator, *context, std::move(evicting));
   });
 }
 
 kvq_status kvq_policy_with_layer(kvq_context* context, const kvq_policy* policy, int32_t first_layer,
                                  int32_t last_layer, const char* keys, const char* values, kvq_policy** result,
                                  kvq_error* error) {
-  if (result != nullptr) *result = nullptr;
-  return guarded(error, [&] {
+  return created(result, error, [&] {
     require(context, "context");
     require(policy, "policy");
     require(result, "result");
-    Allocator& allocator = context->allocator;
-    if (&*policy->context != context) fail(KVQ_E_ARGUMENT, "policy belongs to another context");
+    require_context(*context, *policy, "policy");
     require_range(last_layer, 0, kMaxLayers - 1, "last_layer");
     require_range(first_layer, 0, last_layer, "first_layer");
     const Policy::Override entry{first_layer, last_layer, optional_format(keys, "keys"),
@@ -70,7 +64,7 @@ kvq_status kvq_policy_with_layer(kvq_context* context, const kvq_policy* policy,
     }
     Policy changed = *policy;
     changed.overrides.push_back(entry);
-    *result = make_owned<kvq_policy>(allocator, *context, std::move(changed)).release();
+    return make_owned<kvq_policy>(context->allocator, *context, std::move(changed));
   });
 }
 
@@ -83,13 +77,12 @@ kvq_status kvq_policy_save(const kvq_policy* policy, char* buffer, size_t capaci
 }
 
 kvq_status kvq_policy_describe(const kvq_policy* policy, kvq_policy_info* info, kvq_error* error) {
-  return guarded(error, [&] {
-    require(policy, "policy");
-    const Eviction& eviction = policy->eviction;
+  return described(policy, "policy", info, error, [](const kvq_policy& of) {
+    const Eviction& eviction = of.eviction;
     kvq_policy_info found{};
     found.eviction_budget = eviction.budget;
     found.eviction_window = eviction.budget > 0 ? eviction.window : 0;
-    write_struct(info, found, "info");
+    return found;
   });
 }
 

@@ -20,7 +20,7 @@ struct kvq_router_trainer : RouterTrainer {
 
 namespace {
 
-kvq_router_info describe(const kvq_router& handle) {
+kvq_router_info describe_router(const kvq_router& handle) {
   const ModelRouter& router = *handle.shared;
   auto info = describe_trained<kvq_router_info>(router, router.shape.pairing, router_bytes(router.shape));
   info.sharing = router.shape.sharing;
@@ -58,11 +58,6 @@ kvq_router_trainer_options default_router_trainer_options() {
   options.learning_rate = 3e-4;
   options.seed = 1;
   return options;
-}
-
-void require_within(double value, double low, double high, const char* argument) {
-  if (value >= low && value <= high) return;
-  fail(KVQ_E_ARGUMENT, "%s is %g, must be in [%g, %g]", argument, value, low, high);
 }
 
 RouterTrainerOptions checked(const kvq_router_trainer_options& options) {
@@ -121,10 +116,7 @@ kvq_status kvq_router_save(const kvq_router* router, void* buffer, size_t capaci
 }
 
 kvq_status kvq_router_describe(const kvq_router* router, kvq_router_info* info, kvq_error* error) {
-  return guarded(error, [&] {
-    require(router, "router");
-    write_struct(info, describe(*router), "info");
-  });
+  return described(router, "router", info, error, describe_router);
 }
 
 kvq_status kvq_router_describe_group(const kvq_router* router, int32_t group, kvq_router_group_info* info,
@@ -145,8 +137,7 @@ void kvq_router_trainer_options_init(kvq_router_trainer_options* options, size_t
 kvq_status kvq_router_trainer_create(kvq_context* context, const kvq_cache_options* cache, const kvq_policy* policy,
                                      const kvq_router_trainer_options* options, kvq_router_trainer** result,
                                      kvq_error* error) {
-  if (result != nullptr) *result = nullptr;
-  return guarded(error, [&] {
+  return created(result, error, [&] {
     require(context, "context");
     const kvq_cache_options shape = read_struct(cache, default_cache_options(), "cache");
     require(policy, "policy");
@@ -157,7 +148,7 @@ kvq_status kvq_router_trainer_create(kvq_context* context, const kvq_cache_optio
     }
     if (policy->experts.empty()) fail(KVQ_E_ARGUMENT, "policy has no router with experts");
     const CacheTraining training = check_experts(*context, shape, *policy);
-    *result = make_owned<kvq_router_trainer>(context->allocator, *context, shape, *policy, training, how).release();
+    return make_owned<kvq_router_trainer>(context->allocator, *context, shape, *policy, training, how);
   });
 }
 
@@ -187,12 +178,11 @@ kvq_status kvq_router_trainer_run(kvq_router_trainer* trainer, double loss, kvq_
 }
 
 kvq_status kvq_router_trainer_result(const kvq_router_trainer* trainer, kvq_router** result, kvq_error* error) {
-  if (result != nullptr) *result = nullptr;
-  return guarded(error, [&] {
+  return created(result, error, [&] {
     require(trainer, "trainer");
     require(result, "result");
     kvq_context& context = *trainer->context;
-    *result = make_owned<kvq_router>(context.allocator, context, trainer->result()).release();
+    return make_owned<kvq_router>(context.allocator, context, trainer->result());
   });
 }
 

@@ -1,7 +1,6 @@
+#include "cache/sequence.h"
 #include "api/boundary.h"
 #include "api/handles.h"
-#include "cache/compress.h"
-#include "cache/decode.h"
 #include "cache/invariants.h"
 #include "cache/reserve.h"
 #include "io/snapshot.h"
@@ -9,10 +8,11 @@
 using namespace kvq;
 using namespace kvq::api;
 
-void kvq::api::require_owner(const kvq_cache* cache, const kvq_sequence* sequence, const char* argument) {
+void kvq::api::require_current(const kvq_cache* cache, const kvq_sequence* sequence, const char* argument) {
   require(cache, "cache");
   require(sequence, argument);
   if (&sequence->cache != cache) fail(KVQ_E_ARGUMENT, "%s belongs to another cache", argument);
+  follow_replays(*sequence);
 }
 
 void kvq::api::require_owner_of_entry(const kvq_cache& cache, const kvq_sequence* sequence, int32_t index) {
@@ -21,30 +21,25 @@ void kvq::api::require_owner_of_entry(const kvq_cache& cache, const kvq_sequence
 }
 
 kvq_status kvq_sequence_create(kvq_cache* cache, kvq_sequence** result, kvq_error* error) {
-  if (result != nullptr) *result = nullptr;
-  return guarded(error, [&] {
+  return created(result, error, [&] {
     require(cache, "cache");
     require(result, "result");
-    *result =
-        checked_new(*cache, nullptr, [&] { return make_owned<kvq_sequence>(cache->allocator, *cache); }).release();
+    return checked_new(*cache, nullptr, [&] { return make_owned<kvq_sequence>(cache->allocator, *cache); });
   });
 }
 
 kvq_status kvq_sequence_fork(kvq_cache* cache, const kvq_sequence* parent, kvq_sequence** result, kvq_error* error) {
-  if (result != nullptr) *result = nullptr;
-  return guarded(error, [&] {
-    require_owner(cache, parent, "parent");
-    follow_replays(*parent);
+  return created(result, error, [&] {
+    require_current(cache, parent, "parent");
     require(result, "result");
     const auto fork = [&] { return make_owned<kvq_sequence>(cache->allocator, *cache, *parent); };
-    *result = checked_new(*cache, parent, fork).release();
+    return checked_new(*cache, parent, fork);
   });
 }
 
 kvq_status kvq_sequence_truncate(kvq_cache* cache, kvq_sequence* sequence, int32_t length, kvq_error* error) {
   return guarded(error, [&] {
-    require_owner(cache, sequence, "sequence");
-    follow_replays(*sequence);
+    require_current(cache, sequence);
     if (length < 0) fail(KVQ_E_ARGUMENT, "length is %d, must not be negative", length);
     checked(*sequence, [&] { truncate(*sequence, length); });
   });
@@ -72,8 +67,7 @@ kvq_status kvq_sequence_length(const kvq_sequence* sequence, int32_t layer, int3
 
 kvq_status kvq_sequence_reserve(kvq_cache* cache, kvq_sequence* sequence, int32_t tokens, kvq_error* error) {
   return guarded(error, [&] {
-    require_owner(cache, sequence, "sequence");
-    follow_replays(*sequence);
+    require_current(cache, sequence);
     if (tokens < 0) fail(KVQ_E_ARGUMENT, "tokens is %d, must not be negative", tokens);
     checked(*sequence, [&] { reserve(*sequence, tokens); });
   });
@@ -104,8 +98,7 @@ kvq_status kvq_sequence_slots(const kvq_sequence* sequence, int32_t layer, int32
 kvq_status kvq_sequence_save(kvq_cache* cache, const kvq_sequence* sequence, void* buffer, size_t capacity,
                              size_t* size, kvq_error* error) {
   return guarded(error, [&] {
-    require_owner(cache, sequence, "sequence");
-    follow_replays(*sequence);
+    require_current(cache, sequence);
     require(size, "size");
     hand_over(io::snapshot_size(*sequence), buffer, capacity, *size,
               [&](std::span<std::byte> bytes) { io::write_snapshot(*sequence, bytes); });
@@ -114,8 +107,7 @@ kvq_status kvq_sequence_save(kvq_cache* cache, const kvq_sequence* sequence, voi
 
 kvq_status kvq_sequence_load(kvq_cache* cache, const void* buffer, size_t size, kvq_sequence** result,
                              kvq_error* error) {
-  if (result != nullptr) *result = nullptr;
-  return guarded(error, [&] {
+  return created(result, error, [&] {
     require(cache, "cache");
     require(buffer, "buffer");
     require(result, "result");
@@ -124,7 +116,7 @@ kvq_status kvq_sequence_load(kvq_cache* cache, const void* buffer, size_t size, 
       io::read_snapshot({static_cast<const std::byte*>(buffer), size}, *sequence);
       return sequence;
     };
-    *result = checked_new(*cache, nullptr, load).release();
+    return checked_new(*cache, nullptr, load);
   });
 }
 
@@ -135,8 +127,7 @@ void kvq_compress_options_init(kvq_compress_options* options, size_t size) {
 kvq_status kvq_compress(kvq_cache* cache, kvq_sequence* sequence, const kvq_compress_options* options,
                         kvq_error* error) {
   return guarded(error, [&] {
-    require_owner(cache, sequence, "sequence");
-    follow_replays(*sequence);
+    require_current(cache, sequence);
     const kvq_compress_options chosen = read_optional_struct(options, kvq_compress_options{}, "options");
     if (chosen.budget < 0) fail(KVQ_E_ARGUMENT, "options->budget is %d, must not be negative", chosen.budget);
     const uint64_t before = usage(*sequence).total_bytes;
@@ -150,8 +141,7 @@ kvq_status kvq_compress(kvq_cache* cache, kvq_sequence* sequence, const kvq_comp
 kvq_status kvq_sequence_decode(const kvq_cache* cache, const kvq_sequence* sequence, int32_t layer, int32_t kv_head,
                                int32_t begin, int32_t n, float* k, float* v, int32_t* positions, kvq_error* error) {
   return guarded(error, [&] {
-    require_owner(cache, sequence, "sequence");
-    follow_replays(*sequence);
+    require_current(cache, sequence);
     require_range(layer, 0, cache->n_layers - 1, "layer");
     require_range(kv_head, 0, cache->kv_heads - 1, "kv_head");
     decode(*sequence, {layer, kv_head, begin, n}, {k, v, positions});

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <limits>
 #include <numeric>
 
@@ -44,19 +43,6 @@ kvq_plan_problem default_problem() {
   return problem;
 }
 
-/// `most`: infinity, if allowed.
-void require_amount(double value, double most, const char* argument) {
-  if (value >= 0.0 && value <= most) return;
-  fail(KVQ_E_ARGUMENT, "%s is %g, must be %s and not negative", argument, value,
-       std::isinf(most) ? "a number" : "finite");
-}
-
-void require_amount_at(double value, double most, const char* list, int64_t index) {
-  if (value >= 0.0 && value <= most) return;
-  fail(KVQ_E_ARGUMENT, "%s[%lld] is %g, must be %s and not negative", list, static_cast<long long>(index), value,
-       std::isinf(most) ? "a number" : "finite");
-}
-
 constexpr double kMost = std::numeric_limits<double>::max();
 
 std::span<const int32_t> checked_counts(const kvq_plan_problem& problem) {
@@ -82,7 +68,7 @@ Vector<solver::Costs> checked_options(Allocator& allocator, const kvq_plan_probl
   Vector<solver::Costs> options(static_cast<size_t>(n), solver::Costs{}, allocator);
   const auto take = [&](const double* given, solver::Cost cost, const char* name) {
     for (int64_t i = 0; given != nullptr && i < n; ++i) {
-      require_amount_at(given[i], kMost, name, i);
+      require_amount(given[i], name, kMost, i);
       options[static_cast<size_t>(i)][cost] = given[i];
     }
   };
@@ -93,9 +79,9 @@ Vector<solver::Costs> checked_options(Allocator& allocator, const kvq_plan_probl
 }
 
 solver::Costs checked_limits(const kvq_plan_problem& problem) {
-  require_amount(problem.max_bytes, kInfinity, "problem->max_bytes");
-  require_amount(problem.max_seconds, kInfinity, "problem->max_seconds");
-  require_amount(problem.max_loss, kInfinity, "problem->max_loss");
+  require_amount(problem.max_bytes, "problem->max_bytes", kInfinity);
+  require_amount(problem.max_seconds, "problem->max_seconds", kInfinity);
+  require_amount(problem.max_loss, "problem->max_loss", kInfinity);
   return {problem.max_bytes, problem.max_seconds, problem.max_loss};
 }
 
@@ -103,7 +89,7 @@ std::span<const double> checked_numbers(const double* numbers, int32_t rows, int
                                         const char* name) {
   require(numbers, name);
   const std::span given(numbers, static_cast<size_t>(rows) * static_cast<size_t>(columns));
-  for (size_t i = 0; i < given.size(); ++i) require_amount_at(given[i], most, name, static_cast<int64_t>(i));
+  for (size_t i = 0; i < given.size(); ++i) require_amount(given[i], name, most, static_cast<int64_t>(i));
   return given;
 }
 
@@ -158,9 +144,7 @@ kvq_status kvq_plan_solve(kvq_context* context, const kvq_plan_problem* problem,
     require_struct(costs, sizeof(uint32_t), "costs");
     require_range(given.goal, KVQ_PLAN_BYTES, KVQ_PLAN_LOSS, "problem->goal");
     require_range(given.reserved, 0, 0, "problem->reserved");
-    if (!(given.tolerance >= 0.0 && given.tolerance <= 1.0)) {
-      fail(KVQ_E_ARGUMENT, "problem->tolerance is %g, must be in [0, 1]", given.tolerance);
-    }
+    require_within(given.tolerance, 0.0, 1.0, "problem->tolerance");
     const std::span<const int32_t> counts = checked_counts(given);
     require_range(n, given.n_choices, given.n_choices, "n");
     const Vector<solver::Costs> options = checked_options(context->allocator, given, counts);
@@ -185,15 +169,14 @@ void kvq_plan_fusion_options_init(kvq_plan_fusion_options* options, size_t size)
 
 kvq_status kvq_plan_fusion_create(kvq_context* context, const kvq_plan_fusion_options* options,
                                   kvq_plan_fusion** result, kvq_error* error) {
-  if (result != nullptr) *result = nullptr;
-  return guarded(error, [&] {
+  return created(result, error, [&] {
     require(context, "context");
     const kvq_plan_fusion_options given = read_struct(options, kvq_plan_fusion_options{}, "options");
     require(result, "result");
     solver::FusionProblem problem = checked(given);
     const Vector<double> seconds = seconds_of_groups(context->allocator, given);
     problem.seconds = seconds;
-    *result = make_owned<kvq_plan_fusion>(context->allocator, *context, given.n_members, problem).release();
+    return make_owned<kvq_plan_fusion>(context->allocator, *context, given.n_members, problem);
   });
 }
 
@@ -233,8 +216,8 @@ kvq_status kvq_plan_rates(int32_t n, const double* weights, const double* sensit
                               .sensitivities = checked_numbers(sensitivities, n, 1, kMost, "sensitivities"),
                               .least_bits = least_bits,
                               .total_bits = total_bits};
-    require_amount(least_bits, kMost, "least_bits");
-    require_amount(total_bits, kMost, "total_bits");
+    require_amount(least_bits, "least_bits");
+    require_amount(total_bits, "total_bits");
     require(bits, "bits");
     require(loss, "loss");
     double all = 0.0;

@@ -2,6 +2,7 @@
 #include "core/text.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <span>
 
@@ -39,34 +40,11 @@ kvq_status translate(kvq_error* error) noexcept {
 void kvq_error_init(kvq_error* error, size_t size) { kvq::api::init_struct(error, size, kvq_error{}); }
 
 const char* kvq_status_name(kvq_status status) {
-  switch (status) {
-    case KVQ_OK:
-      return "KVQ_OK";
-    case KVQ_E_ARGUMENT:
-      return "KVQ_E_ARGUMENT";
-    case KVQ_E_MEMORY:
-      return "KVQ_E_MEMORY";
-    case KVQ_E_LIMIT:
-      return "KVQ_E_LIMIT";
-    case KVQ_E_STATE:
-      return "KVQ_E_STATE";
-    case KVQ_E_FORMAT:
-      return "KVQ_E_FORMAT";
-    case KVQ_E_MISMATCH:
-      return "KVQ_E_MISMATCH";
-    case KVQ_E_UNSUPPORTED:
-      return "KVQ_E_UNSUPPORTED";
-    case KVQ_E_BACKEND:
-      return "KVQ_E_BACKEND";
-    case KVQ_E_INTERNAL:
-      return "KVQ_E_INTERNAL";
-    case KVQ_E_CANCELLED:
-      return "KVQ_E_CANCELLED";
-    case KVQ_E_BUFFER_SIZE:
-      return "KVQ_E_BUFFER_SIZE";
-    default:
-      return "unknown status";
-  }
+  constexpr auto kNames = std::to_array<const char*>(
+      {"KVQ_OK", "KVQ_E_ARGUMENT", "KVQ_E_MEMORY", "KVQ_E_LIMIT", "KVQ_E_STATE", "KVQ_E_FORMAT", "KVQ_E_MISMATCH",
+       "KVQ_E_UNSUPPORTED", "KVQ_E_BACKEND", "KVQ_E_INTERNAL", "KVQ_E_CANCELLED", "KVQ_E_BUFFER_SIZE"});  // by −status
+  static_assert(kNames.size() == 1 - KVQ_E_BUFFER_SIZE);
+  return status <= 0 && status >= KVQ_E_BUFFER_SIZE ? kNames[static_cast<size_t>(-status)] : "unknown status";
 }
 
 int32_t kvq_api_version(void) { return KVQ_API_VERSION; }

@@ -22,23 +22,21 @@ inline void hand_over(const io::SafetensorsWriter& file, void* buffer, size_t ca
 
 /// Make a handle of trained data.
 template <typename Handle, typename Data>
-Handle* hand_out_trained(kvq_context& context, Data&& data) {
+Owned<Handle> make_trained(kvq_context& context, Data&& data) {
   using Trained = std::remove_cvref_t<Data>;
   auto shared = std::allocate_shared<const Trained>(StlAllocator<Trained>(context.allocator), std::forward<Data>(data));
-  return make_owned<Handle>(context.allocator, context, std::move(shared)).release();
+  return make_owned<Handle>(context.allocator, context, std::move(shared));
 }
 
 /// Make a handle of a file's content, read by `read`.
 template <typename Handle, typename Data>
 kvq_status load_trained(kvq_context* context, const void* buffer, size_t size, Handle** result, kvq_error* error,
                         Data (*read)(Allocator&, std::span<const std::byte>)) {
-  if (result != nullptr) *result = nullptr;
-  return guarded(error, [&] {
+  return created(result, error, [&] {
     require(context, "context");
     require(buffer, "buffer");
     require(result, "result");
-    *result =
-        hand_out_trained<Handle>(*context, read(context->allocator, {static_cast<const std::byte*>(buffer), size}));
+    return make_trained<Handle>(*context, read(context->allocator, {static_cast<const std::byte*>(buffer), size}));
   });
 }
 
@@ -104,12 +102,11 @@ void take_common(const Given& given, size_t most_note, Options& options) {
 template <typename Handle, typename Given, typename Options>
 kvq_status create_trainer(kvq_context* context, const Given* options, const Given& defaults, Handle** result,
                           kvq_error* error, Options (*check)(const Given&)) {
-  if (result != nullptr) *result = nullptr;
-  return guarded(error, [&] {
+  return created(result, error, [&] {
     require(context, "context");
     const Given given = read_struct(options, defaults, "options");
     require(result, "result");
-    *result = make_owned<Handle>(context->allocator, *context, check(given)).release();
+    return make_owned<Handle>(context->allocator, *context, check(given));
   });
 }
 
@@ -142,11 +139,10 @@ kvq_status run_trainer(Handle* trainer, int32_t layer, kvq_progress_hook progres
 
 template <typename Trainer, typename Handle>
 kvq_status trainer_result(const Trainer* trainer, Handle** result, kvq_error* error) {
-  if (result != nullptr) *result = nullptr;
-  return guarded(error, [&] {
+  return created(result, error, [&] {
     require(trainer, "trainer");
     require(result, "result");
-    *result = hand_out_trained<Handle>(*trainer->context, trainer->result());
+    return make_trained<Handle>(*trainer->context, trainer->result());
   });
 }
 

@@ -1,4 +1,4 @@
-#include "cache/append.h"
+#include "cache/sequence.h"
 
 #include "cache/prepared_append.h"
 #include "core/error.h"
@@ -94,85 +94,64 @@ void append_to_one(Cache& cache, int32_t layer, const AppendRequest& request) {
   prepared.commit();
 }
 
-/// Appends to all sequences of a request, which are carried out together.
-class BatchAppend {
- public:
-  BatchAppend(Cache& cache, int32_t layer, const AppendRequest& request)
-      : cache_(cache),
-        layer_(layer),
-        tokens_(request.tokens),
-        following_(cache.allocator),
-        parts_(cache.allocator),
-        layers_(cache.allocator),
-        writes_(cache.allocator) {
-    const int32_t* positions = request.positions;
-    if (positions == nullptr) {
-      find_positions(request);
-      positions = following_.data();
-    }
-    tokens_.positions = {positions, static_cast<size_t>(tokens_.n)};
-    parts_.reserve(request.sequences.size());
-    layers_.reserve(request.sequences.size());
-    for_each_arrival(request, [&](const Arrival& arrival) {
-      const int32_t n = arrival.of.count;
-      parts_.push_back(
-          {make_owned<PreparedAppend>(cache_.allocator, *arrival.of.sequence, layer_, n, positions + arrival.first),
-           arrival.first, n});
-      layers_.push_back(parts_.back().prepared->appended());
-    });
-  }
+/// One sequence's append, and its tokens in the request.
+struct Part {
+  Owned<PreparedAppend> prepared;
+  int32_t first;
+  int32_t count;
+};
 
-  void run() {
-    for (const Part& part : parts_) {
-      part.prepared->route(tokens_.part(part.first, part.count));
-      part.prepared->prepare();
-    }
-    join_writes();
-    cache_.backend.pages().append(tokens_, cache_.page_writes(layer_, writes_), layers_, cache_.allocator);
-    for (const Part& part : parts_) part.prepared->commit();
-  }
-
- private:
-  struct Part {
-    Owned<PreparedAppend> prepared;
-    int32_t first;  // token
-    int32_t count;
-  };
-
-  void find_positions(const AppendRequest& request) {
-    following_.reserve(static_cast<size_t>(tokens_.n));
-    for_each_arrival(request, [this](const Arrival& arrival) {
-      const int32_t last = arrival.of.sequence->last_position(layer_);
-      for (int32_t i = 1; i <= arrival.of.count; ++i) following_.push_back(last + i);
-    });
-  }
-
-  /// Join the writes head by head, as within one sequence, so that pages written together stay groups.
-  void join_writes() {
-    size_t total = 0;
-    for (const Part& part : parts_) total += part.prepared->writes().size();
-    writes_.reserve(total);
-    Vector<size_t> next(parts_.size(), 0, cache_.allocator);
-    for (int32_t head = 0; head < cache_.kv_heads; ++head) {
-      for (size_t i = 0; i < parts_.size(); ++i) {
-        const std::span<const PageWrite> own = parts_[i].prepared->writes();
-        for (; next[i] < own.size() && own[next[i]].head == head; ++next[i]) {
-          writes_.push_back(own[next[i]]);
-          writes_.back().token_begin += parts_[i].first;
-          writes_.back().sequence = static_cast<int32_t>(i);
-        }
+/// Join the writes head by head, as within one sequence, so that pages written together stay groups.
+Vector<PageWrite> join_writes(Cache& cache, std::span<const Part> parts) {
+  size_t total = 0;
+  for (const Part& part : parts) total += part.prepared->writes().size();
+  Vector<PageWrite> writes(cache.allocator);
+  writes.reserve(total);
+  Vector<size_t> next(parts.size(), 0, cache.allocator);
+  for (int32_t head = 0; head < cache.kv_heads; ++head) {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const std::span<const PageWrite> own = parts[i].prepared->writes();
+      for (; next[i] < own.size() && own[next[i]].head == head; ++next[i]) {
+        writes.push_back(own[next[i]]);
+        writes.back().token_begin += parts[i].first;
+        writes.back().sequence = static_cast<int32_t>(i);
       }
     }
   }
+  return writes;
+}
 
-  Cache& cache_;
-  int32_t layer_;
-  TokenBatch tokens_;
-  Vector<int32_t> following_;  // positions, where the caller gives none
-  Vector<Part> parts_;
-  Vector<AppendedLayer> layers_;
-  Vector<PageWrite> writes_;
-};
+/// Append to all sequences of a request, which are carried out together.
+void append_to_all(Cache& cache, int32_t layer, const AppendRequest& request) {
+  TokenBatch tokens = request.tokens;
+  Vector<int32_t> following(cache.allocator);  // positions, where the caller gives none
+  if (request.positions == nullptr) {
+    following.reserve(static_cast<size_t>(tokens.n));
+    for_each_arrival(request, [&](const Arrival& arrival) {
+      const int32_t last = arrival.of.sequence->last_position(layer);
+      for (int32_t i = 1; i <= arrival.of.count; ++i) following.push_back(last + i);
+    });
+  }
+  const int32_t* positions = request.positions != nullptr ? request.positions : following.data();
+  tokens.positions = {positions, static_cast<size_t>(tokens.n)};
+  Vector<Part> parts(cache.allocator);
+  Vector<AppendedLayer> layers(cache.allocator);
+  parts.reserve(request.sequences.size());
+  layers.reserve(request.sequences.size());
+  for_each_arrival(request, [&](const Arrival& arrival) {
+    const auto [sequence, n] = arrival.of;
+    parts.push_back({make_owned<PreparedAppend>(cache.allocator, *sequence, layer, n, positions + arrival.first),
+                     arrival.first, n});
+    layers.push_back(parts.back().prepared->appended());
+  });
+  for (const Part& part : parts) {
+    part.prepared->route(tokens.part(part.first, part.count));
+    part.prepared->prepare();
+  }
+  const Vector<PageWrite> writes = join_writes(cache, parts);
+  cache.backend.pages().append(tokens, cache.page_writes(layer, writes), layers, cache.allocator);
+  for (const Part& part : parts) part.prepared->commit();
+}
 
 }  // namespace
 
@@ -180,7 +159,7 @@ void append(Cache& cache, int32_t layer, const AppendRequest& request) {
   if (cache.backend.recording()) return record(layer, request);
   for_each_arrival(request, [&](const Arrival& arrival) { check_positions(arrival, layer, request.positions); });
   if (request.sequences.size() == 1) return append_to_one(cache, layer, request);
-  BatchAppend(cache, layer, request).run();
+  append_to_all(cache, layer, request);
 }
 
 void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq_dtype dtype, int32_t n,

@@ -89,7 +89,7 @@ void Cache::add_routed_layers(const Policy& policy) {
 
 Owned<LayerContext> Cache::make_context(const Policy& policy, int32_t layer) {
   // At most one format needs training, or one context serves all.
-  for (const PageFormat* format : layers[static_cast<size_t>(layer)].formats) {
+  for (const PageFormat* format : layer_at(layer).formats) {
     for (const Side side : {Side::kKeys, Side::kValues}) {
       const Codec& codec = codec_of(format->side(side).code);
       if (!codec.needs_training(format->side(side))) continue;
@@ -101,7 +101,7 @@ Owned<LayerContext> Cache::make_context(const Policy& policy, int32_t layer) {
 }
 
 size_t Cache::run_number(int32_t layer, const PageFormat* format) const {
-  const auto& of_layer = layers[static_cast<size_t>(layer)].formats;
+  const auto& of_layer = layer_at(layer).formats;
   return static_cast<size_t>(std::find(of_layer.begin(), of_layer.end(), format) - of_layer.begin());
 }
 
@@ -114,7 +114,7 @@ const PageFormat* Cache::intern(const PageFormat& format) {
 }
 
 TokenBatch Cache::no_tokens(int32_t layer) const {
-  const Layer& formats_of = layers[static_cast<size_t>(layer)];
+  const Layer& formats_of = layer_at(layer);
   return {.k_strides = HeadStrides::dense(kv_heads, head_dim),
           .v_strides = HeadStrides::dense(kv_heads, head_dim),
           .kv_heads = kv_heads,
@@ -126,7 +126,7 @@ TokenBatch Cache::no_tokens(int32_t layer) const {
 }
 
 AttendBatch Cache::attend_batch(int32_t layer) const {
-  const Layer& formats_of = layers[static_cast<size_t>(layer)];
+  const Layer& formats_of = layer_at(layer);
   return {.q_strides = HeadStrides::dense(q_heads, head_dim),
           .out_strides = HeadStrides::dense(q_heads, head_dim),
           .q_heads = q_heads,
@@ -176,7 +176,7 @@ Page* Cache::make_page(const PageFormat* format, bool with_positions, PageRun** 
   int32_t* positions = nullptr;
   if (with_positions) {
     try {
-      positions = static_cast<int32_t*>(allocator.allocate(kPositionBytes, alignof(int32_t)));
+      positions = allocate_positions();
     } catch (...) {
       release(single);
       throw;
@@ -207,8 +207,12 @@ void Cache::release(Page* page) noexcept {
   release(page->run);
 }
 
-void Cache::release_positions(Page* page) noexcept {
-  allocator.release(std::exchange(page->positions, nullptr), kPositionBytes, alignof(int32_t));
+int32_t* Cache::allocate_positions() {
+  return static_cast<int32_t*>(allocator.allocate(kPositionBytes, alignof(int32_t)));
+}
+
+void Cache::release_positions(int32_t* positions) noexcept {
+  allocator.release(positions, kPositionBytes, alignof(int32_t));
 }
 
 void Cache::set_count(Page* page, int32_t count) noexcept {

@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 
 namespace kvq {
 
@@ -41,20 +42,18 @@ class Cache {
     /// Whether sealing changes nothing.
     bool stays_float16() const { return !is_routed() && formats.front()->is_float16(); }
     bool has_gain_shape_keys() const {
-      return std::any_of(formats.begin(), formats.end(),
-                         [](const PageFormat* each) { return each->keys.code.has_gains(); });
+      return std::ranges::any_of(formats, [](const PageFormat* each) { return each->keys.code.has_gains(); });
     }
-    bool spans_heads() const {
-      return std::any_of(formats.begin(), formats.end(), [](const PageFormat* each) { return each->spans_heads(); });
-    }
+    bool spans_heads() const { return std::ranges::any_of(formats, &PageFormat::spans_heads); }
   };
+  const Layer& layer_at(int32_t index) const { return layers[static_cast<size_t>(index)]; }
   /// Backend context of a layer's formats; null if they need none.
   const LayerContext* context(int32_t layer) const {
     return contexts.empty() ? nullptr : contexts[static_cast<size_t>(layer)].get();
   }
   /// Page writes of a layer as a backend takes them.
   PageWrites page_writes(int32_t layer, std::span<const PageWrite> list) const {
-    return {list, layers[static_cast<size_t>(layer)].spans_heads() ? kv_heads : 1};
+    return {list, layer_at(layer).spans_heads() ? kv_heads : 1};
   }
   /// Runs of a list, one for each format of sealed pages.
   size_t runs_of_list() const { return layers.front().formats.size(); }
@@ -72,8 +71,11 @@ class Cache {
   void retain(Page* page) noexcept;
   void release(Page* page) noexcept;
   void release(PageRun* run) noexcept;
+  /// Positions of a page's slots.
+  int32_t* allocate_positions();
+  void release_positions(int32_t* positions) noexcept;
   /// Drop positions: the slots are consecutive from now on.
-  void release_positions(Page* page) noexcept;
+  void release_positions(Page* page) noexcept { release_positions(std::exchange(page->positions, nullptr)); }
   /// Change a page's slot count, and the account with it.
   void set_count(Page* page, int32_t count) noexcept;
 

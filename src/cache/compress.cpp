@@ -1,4 +1,4 @@
-#include "cache/compress.h"
+#include "cache/sequence.h"
 
 #include "cache/dense_pages.h"
 #include "cache/observations.h"
@@ -50,13 +50,6 @@ Vector<int32_t> layer_budgets(const Sequence& sequence, const Eviction& eviction
   return budgets;
 }
 
-/// Length of the longest layer.
-int32_t longest(const Sequence& sequence) {
-  int32_t most = 0;
-  for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) most = std::max(most, sequence.length(layer));
-  return most;
-}
-
 void check(const Sequence& sequence, const Eviction& eviction, int32_t budget) {
   if (eviction.budget == 0) fail(KVQ_E_STATE, "the cache's policy has no eviction");
   if (budget != 0 && budget < eviction.window) {
@@ -78,7 +71,8 @@ void compress(Sequence& sequence, int32_t budget, std::span<int32_t> kept) {
   Cache& cache = sequence.cache;
   check(sequence, cache.eviction, budget);
   Eviction eviction = cache.eviction;
-  eviction.budget = budget != 0 ? budget : eviction.budget_of(longest(sequence));
+  const int32_t longest = std::ranges::max(sequence.layers, {}, &Sequence::Layer::length).length;
+  eviction.budget = budget != 0 ? budget : eviction.budget_of(longest);
   const Vector<int32_t> budgets = layer_budgets(sequence, eviction);
   const auto heads = static_cast<size_t>(cache.kv_heads);
   const Vector<int32_t> none(cache.allocator);

@@ -1,4 +1,4 @@
-#include "cache/decode.h"
+#include "cache/sequence.h"
 
 #include "core/error.h"
 
@@ -83,12 +83,10 @@ void decode_page(const Sequence& sequence, int32_t layer, int32_t head, size_t i
 void decode(const Sequence& sequence, const SlotSelection& selection, const DecodedSlots& out) {
   Cache& cache = sequence.cache;
   const Sequence::PageList& list = sequence.list(selection.layer, selection.head);
-  int64_t held = 0;
-  for (const Page* page : list) held += page->count;
+  const int32_t held = sequence.slots(selection.layer, selection.head);
   if (selection.n < 1) fail(KVQ_E_ARGUMENT, "n is %d, must be at least 1", selection.n);
   if (selection.begin < 0 || static_cast<int64_t>(selection.begin) + selection.n > held) {
-    fail(KVQ_E_ARGUMENT, "begin is %d and n is %d, but the head holds %lld slots", selection.begin, selection.n,
-         static_cast<long long>(held));
+    fail(KVQ_E_ARGUMENT, "begin is %d and n is %d, but the head holds %d slots", selection.begin, selection.n, held);
   }
   const auto dim = static_cast<size_t>(cache.head_dim);
   PageReader reader(sequence, selection.layer, selection.head);

@@ -1,7 +1,7 @@
 #include "cache/dense_pages.h"
 
 #include "cache/backend_memory.h"
-#include "cache/decode.h"
+#include "cache/sequence.h"
 #include "core/float16.h"
 #include "formats/float16/layout.h"
 
@@ -37,38 +37,6 @@ class SlotWalk {
   const Sequence::PageList& list_;
   size_t index_ = 0;
   int32_t first_slot_ = 0;  // of that page
-};
-
-/// Slots of one list, decoded page by page for rising slots.
-class SlotReader {
- public:
-  SlotReader(const Sequence& sequence, int32_t layer, int32_t head)
-      : sequence_(sequence),
-        layer_(layer),
-        head_(head),
-        keys_(kPageSlots * static_cast<size_t>(sequence.cache.head_dim), 0.0F, sequence.cache.allocator),
-        values_(keys_) {}
-
-  /// Copy slot `within` of page `index` into a slot of an FP16 page.
-  void copy(size_t index, int32_t within, int32_t target, std::byte* page) {
-    const Cache& cache = sequence_.cache;
-    if (index != decoded_) {
-      decode_page(sequence_, layer_, head_, index, 0, sequence_.list(layer_, head_)[index]->count,
-                  {keys_.data(), values_.data(), nullptr});
-    }
-    decoded_ = index;
-    const size_t row = static_cast<size_t>(within) * static_cast<size_t>(cache.head_dim);
-    write_slot(Side::kKeys, cache.head_dim, target, keys_.data() + row, page);
-    write_slot(Side::kValues, cache.head_dim, target, values_.data() + row, page + cache.float16.key_bytes());
-  }
-
- private:
-  const Sequence& sequence_;
-  int32_t layer_;
-  int32_t head_;
-  size_t decoded_ = SIZE_MAX;  // page
-  Vector<float> keys_;
-  Vector<float> values_;
 };
 
 }  // namespace
@@ -121,7 +89,7 @@ void DensePages::assign_slots(int32_t layer, int32_t head, std::span<const int32
                               Vector<Filled>& pages) {
   const Sequence::PageList& list = sequence_.list(layer, head);
   SlotWalk walk(list);
-  const Cache::Layer& of_layer = cache_.layers[static_cast<size_t>(layer)];
+  const Cache::Layer& of_layer = cache_.layer_at(layer);
   const auto n = static_cast<int32_t>(pages_for(slots.size()));
   for (int32_t index = 0; index < n; ++index, staging += cache_.float16.bytes()) {
     const auto of_page = slots.first(std::min<size_t>(kPageSlots, slots.size()));
@@ -140,7 +108,7 @@ void DensePages::assign_slots(int32_t layer, int32_t head, std::span<const int32
 /// Copy the remaining slots to their FP16 pages.
 void DensePages::fill(int32_t layer, std::span<const Vector<int32_t>> slots, std::span<std::byte* const> targets) {
   Weighing& weighing = *cache_.backend.weighing();
-  const auto& formats = cache_.layers[static_cast<size_t>(layer)].formats;
+  const auto& formats = cache_.layer_at(layer).formats;
   const auto moves = [&weighing](const PageFormat* format) { return weighing.moves(*format); };
   if (!moves(&cache_.float16) || !std::all_of(formats.begin(), formats.end(), moves)) {
     for (int32_t head = 0; head < cache_.kv_heads; ++head) {
@@ -170,8 +138,12 @@ void DensePages::fill(int32_t layer, std::span<const Vector<int32_t>> slots, std
 
 /// Copy one head's slots through the host.
 void DensePages::copy(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* target) {
-  SlotWalk walk(sequence_.list(layer, head));
-  SlotReader reader(sequence_, layer, head);
+  const Sequence::PageList& list = sequence_.list(layer, head);
+  SlotWalk walk(list);
+  const auto dim = static_cast<size_t>(cache_.head_dim);
+  Vector<float> keys(kPageSlots * dim, 0.0F, cache_.allocator);
+  Vector<float> values(keys);
+  size_t decoded = SIZE_MAX;  // page
   const size_t bytes = cache_.float16.bytes();
   Vector<std::byte> page(bytes, std::byte{0}, cache_.allocator);
   for (; !slots.empty(); target += bytes) {
@@ -180,7 +152,14 @@ void DensePages::copy(int32_t layer, int32_t head, std::span<const int32_t> slot
     std::fill(page.begin(), page.end(), std::byte{0});
     for (size_t i = 0; i < of_page.size(); ++i) {
       const size_t index = walk.page_of(of_page[i]);
-      reader.copy(index, walk.within(of_page[i]), static_cast<int32_t>(i), page.data());
+      if (index != decoded) {
+        decode_page(sequence_, layer, head, index, 0, list[index]->count, {keys.data(), values.data(), nullptr});
+      }
+      decoded = index;
+      const size_t row = static_cast<size_t>(walk.within(of_page[i])) * dim;
+      const auto slot = static_cast<int32_t>(i);
+      write_slot(Side::kKeys, cache_.head_dim, slot, keys.data() + row, page.data());
+      write_slot(Side::kValues, cache_.head_dim, slot, values.data() + row, page.data() + cache_.float16.key_bytes());
     }
     cache_.backend.pages().write(cache_.float16, page.data(), target);
   }
@@ -198,18 +177,14 @@ void DensePages::choose(int32_t layer, std::span<Filled> pages) const {
   if (routed.empty()) return;
   const int32_t decider = cache_.training.router->shape.deciding_layer(layer);
   Vector<const Sequence::PageList*> deciding(cache_.allocator);
-  for (int32_t head = 0; head < cache_.kv_heads; ++head) deciding.push_back(&list_to_be(decider, head));
+  for (int32_t head = 0; head < cache_.kv_heads; ++head) {  // lists after commit()
+    const size_t index = sequence_.list_index(decider, head);
+    const auto changed = std::ranges::find(lists_, index, &List::index);
+    deciding.push_back(changed != lists_.end() ? &changed->pages : &sequence_.lists[index]);
+  }
   Vector<const PageFormat*> formats(routed.size(), nullptr, cache_.allocator);
   choose_formats(sequence_, layer, routed, deciding, formats);
   for (size_t i = 0; i < formats.size(); ++i) choosers[i]->format = formats[i];
-}
-
-/// List after commit().
-const Sequence::PageList& DensePages::list_to_be(int32_t layer, int32_t head) const {
-  const size_t index = sequence_.list_index(layer, head);
-  const auto changed =
-      std::find_if(lists_.begin(), lists_.end(), [&](const List& list) { return list.index == index; });
-  return changed != lists_.end() ? changed->pages : sequence_.lists[index];
 }
 
 /// Make the list of a head, filled by `writes` from its FP16 pages.

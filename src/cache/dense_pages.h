@@ -39,7 +39,6 @@ class DensePages {
   void copy(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* target);
   void choose(int32_t layer, std::span<Filled> pages) const;
   void make(int32_t layer, std::span<const Filled> pages, Vector<PageWrite>& writes);
-  const Sequence::PageList& list_to_be(int32_t layer, int32_t head) const;
 
   Sequence& sequence_;
   Cache& cache_;

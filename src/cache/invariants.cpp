@@ -30,8 +30,7 @@ struct Place {
   void at_most(const char* what, int64_t found, int64_t most) const {
     if (found > most) broken(what, found, "must be at most", most);
   }
-  void within(const char* what, int64_t found, int64_t least, int64_t most) const {
-    if (least == most) return equal(what, found, least);
+  void between(const char* what, int64_t found, int64_t least, int64_t most) const {
     at_least(what, found, least);
     at_most(what, found, most);
   }
@@ -59,8 +58,7 @@ void check_limits(const char* owner, std::chrono::milliseconds patience, const R
   const auto end = std::chrono::steady_clock::now() + patience;
   for (;;) {
     const auto limits = read();
-    const auto broken =
-        std::find_if(limits.begin(), limits.end(), [](const Limit& each) { return each.number > each.most; });
+    const auto broken = std::ranges::find_if(limits, [](const Limit& each) { return each.number > each.most; });
     if (broken == limits.end()) return;
     if (std::chrono::steady_clock::now() >= end) {
       fail(KVQ_E_INTERNAL, "%s: %s is %lld, must be at most %lld", owner, broken->what,
@@ -87,7 +85,7 @@ std::optional<Place> find_missealed(const Sequence& sequence) {
   for (size_t index = 0; index < sequence.lists.size(); ++index) {
     const Sequence::PageList& list = sequence.lists[index];
     const int32_t layer = sequence.layer_of(index);
-    const bool seals_as_float16 = is_one_of(&cache.float16, cache.layers[static_cast<size_t>(layer)]);
+    const bool seals_as_float16 = is_one_of(&cache.float16, cache.layer_at(layer));
     for (int64_t page = 0; page < std::ssize(list); ++page) {
       const bool may_be_float16 = page < cache.sink || page >= std::ssize(list) - cache.recent || seals_as_float16;
       const bool is_float16 = list[static_cast<size_t>(page)]->is_float16();
@@ -113,15 +111,19 @@ class SequenceCheck {
     check_sizes();
     for (int32_t layer = 0; layer < cache_.n_layers; ++layer) {
       for (int32_t head = 0; head < cache_.kv_heads; ++head) check_list(layer, head);
-      if (cache_.layers[static_cast<size_t>(layer)].spans_heads()) check_heads_agree(layer);
-      if (const Reserve* reserve = sequence_.reserve(layer)) check_reserve(layer, *reserve);
+      if (cache_.layer_at(layer).spans_heads()) check_heads_agree(layer);
+      const Reserve* reserve = sequence_.reserve(layer);
+      for (int32_t head = 0; reserve != nullptr && head < cache_.kv_heads; ++head) {
+        check_waiting(layer, head, *reserve);
+        check_room(layer, head, *reserve);
+      }
     }
     check_holders();
     check_account(patience);
   }
 
  private:
-  const Cache::Layer& layer_of(const Place& place) const { return cache_.layers[static_cast<size_t>(place.layer)]; }
+  const Cache::Layer& layer_of(const Place& place) const { return cache_.layer_at(place.layer); }
 
   void check_sizes() const {
     const auto layers = static_cast<size_t>(cache_.n_layers);
@@ -150,8 +152,7 @@ class SequenceCheck {
       check_record(place, page);
       place.at_least("references", page->references, 1);
       const bool may_be_open = page == list.back() && page->is_float16();
-      place.at_least("slots", page->count, may_be_open ? 1 : kPageSlots);
-      place.at_most("slots", page->count, kPageSlots);
+      place.between("slots", page->count, may_be_open ? 1 : kPageSlots, kPageSlots);
       const bool lies_alone = page->is_float16() && !sequence_.ends_float16(layer, static_cast<int32_t>(place.page)) &&
                               !is_one_of(&cache_.float16, layer_of(place));
       if (lies_alone) place.equal("pages in the run of an FP16 page to be sealed", page->run->capacity, 1);
@@ -177,8 +178,7 @@ class SequenceCheck {
     place.equal("number of the layer's formats that it has", is_known ? 1 : 0, 1);
     const int64_t offset = address(page) - address(run + 1);
     constexpr auto kRecord = static_cast<int64_t>(sizeof(Page));
-    place.at_least("offset in the run's records", offset, 0);
-    place.at_most("offset in the run's records", offset, (run->capacity - 1) * kRecord);
+    place.between("offset in the run's records", offset, 0, (run->capacity - 1) * kRecord);
     place.equal("offset beyond a record", offset % kRecord, 0);
     place.equal("offset in the run's data", address(page->data) - address(run->data),
                 offset / kRecord * static_cast<int64_t>(page->format()->bytes()));
@@ -203,8 +203,11 @@ class SequenceCheck {
     place.at_least("last position of the layer", last_position, int64_t{length} - 1);
     if (length == 0) place.equal("last position of the empty layer", last_position, -1);
     const auto [least_slots, least_last] = sequence_.least_of_list(place.layer, slots);
-    place.within("slots up to here", slots, least_slots, length);
-    place.within("last position", last, least_last, last_position);
+    const auto within = [&place](const char* what, int64_t found, int64_t least, int64_t most) {
+      least == most ? place.equal(what, found, most) : place.between(what, found, least, most);
+    };
+    within("slots up to here", slots, least_slots, length);
+    within("last position", last, least_last, last_position);
   }
 
   /// Pages that span heads must be at the same place of the other heads' lists.
@@ -226,16 +229,9 @@ class SequenceCheck {
     }
   }
 
-  void check_reserve(int32_t layer, const Reserve& reserve) {
-    for (int32_t head = 0; head < cache_.kv_heads; ++head) {
-      check_waiting(layer, head, reserve);
-      check_room(layer, head, reserve);
-    }
-  }
-
   const PageFormat* final_format(int32_t layer, int64_t index) const {
     const bool float16 = sequence_.ends_float16(layer, static_cast<int32_t>(index));
-    return float16 ? &cache_.float16 : cache_.layers[static_cast<size_t>(layer)].formats.front();
+    return float16 ? &cache_.float16 : cache_.layer_at(layer).formats.front();
   }
   /// Whether a list has its page of a place in its final format.
   bool has_final(int32_t layer, int32_t head, int64_t index) const {
@@ -291,9 +287,8 @@ class SequenceCheck {
 
   /// Count the holders of pages and runs.
   void check_holders() {
-    std::sort(held_.begin(), held_.end(), [](const Held& a, const Held& b) {
-      return std::make_tuple(address(a.run), address(a.page), a.list, a.place.page) <
-             std::make_tuple(address(b.run), address(b.page), b.list, b.place.page);
+    std::ranges::sort(held_, {}, [](const Held& each) {
+      return std::make_tuple(address(each.run), address(each.page), each.list, each.place.page);
     });
     for (auto first = held_.begin(); first != held_.end();) {
       const auto last = std::find_if(first, held_.end(), [&](const Held& each) { return each.run != first->run; });
@@ -311,8 +306,7 @@ class SequenceCheck {
       each.place.equal("list that holds the run", static_cast<int64_t>(each.list), static_cast<int64_t>(first.list));
     }
     first.place.at_least("references of the run", run.references, std::ssize(holders));
-    first.place.at_least("capacity of the run", run.capacity, 1);
-    first.place.at_most("capacity of the run", run.capacity, kMaxRunPages);
+    first.place.between("capacity of the run", run.capacity, 1, kMaxRunPages);
     (run.format->is_float16() ? float16_bytes_ : sealed_bytes_) += static_cast<int64_t>(run.data_bytes());
     // Only the list that fills a run may read its fill level.
     if (first.page != nullptr) return;
@@ -322,8 +316,7 @@ class SequenceCheck {
                       static_cast<int64_t>(number));
     const Held& last = holders.back();
     const int64_t in_use = last.page == nullptr ? 1 : last.page - run.pages() + 1;
-    last.place.at_least("pages of the run in use", run.used, in_use);
-    last.place.at_most("pages of the run in use", run.used, run.capacity);
+    last.place.between("pages of the run in use", run.used, in_use, run.capacity);
     last.place.at_most("references of the run", run.references, int64_t{run.used} + 1);
   }
 
@@ -339,8 +332,8 @@ class SequenceCheck {
     }
     check_limits("sequence", patience, [&] {
       const Cache::Account& account = cache_.account;
-      const auto shared = std::count_if(
-          held_.begin(), held_.end(), [](const Held& each) { return each.page != nullptr && each.page->is_shared(); });
+      const auto is_shared = [](const Held& each) { return each.page != nullptr && each.page->is_shared(); };
+      const auto shared = std::ranges::count_if(held_, is_shared);
       return std::array{Limit("number of slots", slots, account.slots),
                         Limit("number of FP16 pages", float16_pages, account.float16_pages),
                         Limit("number of sealed pages", sealed_pages, account.sealed_pages),

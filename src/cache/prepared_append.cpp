@@ -33,7 +33,7 @@ PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, int32_t n, con
 PreparedAppend::~PreparedAppend() {
   for (const PageChange& change : memory_.changes) {
     if (change.page != nullptr && !change.from_reserve) cache_.release(change.page);
-    release_positions(change.added_positions);
+    cache_.release_positions(change.added_positions);
   }
   for (StagedRun& run : memory_.runs) {
     cache_.release(run.staged);
@@ -63,7 +63,7 @@ void PreparedAppend::for_each_page(int32_t head, const Use& use) {
 }
 
 void PreparedAppend::route(const TokenBatch& tokens) {
-  if (!cache_.layers[static_cast<size_t>(layer_)].is_routed()) return;
+  if (!cache_.layer_at(layer_).is_routed()) return;
   for (int32_t head = 0; head < cache_.kv_heads; ++head) {
     for_each_page(head, [this, head](const Step& step) {
       if (stays_float16(step.index, step.pages)) return;
@@ -83,13 +83,22 @@ void PreparedAppend::prepare() {
     heads_pages_ = std::max(heads_pages_, Sequence::pages_after(sequence_.list(layer_, head), n()));
     for_each_page(head, [this, head](const Step& step) { write_page(head, step); });
   }
-  for (int32_t head = 0; head < cache_.kv_heads; ++head) grow_list(head);
+  const auto lists = sequence_.lists_of(layer_);
+  const auto lacks_room = [this](const Sequence::PageList& list) {
+    return list.capacity() < static_cast<size_t>(heads_pages_);
+  };
+  if (std::ranges::none_of(lists, lacks_room)) return;
+  grown_.reserve(lists.size());
+  for (const Sequence::PageList& list : lists) {
+    Sequence::PageList& copy = grown_.emplace_back(cache_.allocator);
+    // A quarter more than needed amortises growth and keeps the slack of long lists small.
+    copy.reserve(static_cast<size_t>(heads_pages_) + static_cast<size_t>(heads_pages_) / 4);
+    copy.assign(list.begin(), list.end());
+  }
 }
 
 void PreparedAppend::commit() noexcept {
-  for (int32_t head = 0; head < cache_.kv_heads; ++head) {
-    if (!grown_.empty()) sequence_.list(layer_, head).swap(grown_[static_cast<size_t>(head)]);
-  }
+  std::swap_ranges(grown_.begin(), grown_.end(), sequence_.lists_of(layer_).begin());
   for (PageChange& change : memory_.changes) apply(change);
   const size_t first_run = sequence_.list_index(layer_, 0) * cache_.runs_of_list();
   for (size_t i = 0; i < memory_.runs.size(); ++i) std::swap(sequence_.runs[first_run + i], memory_.runs[i].staged);
@@ -104,7 +113,7 @@ bool PreparedAppend::stays_float16(int32_t index, int32_t pages) const {
 }
 
 RoutedPages::Choice PreparedAppend::choose(const Step& step) {
-  const Cache::Layer& layer = cache_.layers[static_cast<size_t>(layer_)];
+  const Cache::Layer& layer = cache_.layer_at(layer_);
   const bool stays = stays_float16(step.index, step.pages);
   if (!stays && layer.is_routed()) return routed_.next();
   // Sealed pages of this append fill a run exactly; the newest `recent` stay FP16.
@@ -128,15 +137,18 @@ void PreparedAppend::write_page(int32_t head, const Step& step) {
     change.page = reserved;
     change.from_reserve = true;
     reserved->first_position = first;
-    if (!consecutive) stored = change.added_positions = allocate_positions();
+    if (!consecutive) stored = change.added_positions = cache_.allocate_positions();
   } else if (!in_place) {
-    PageRun** run =
-        sequence_.is_final(format, layer_, !stays_float16(index, pages)) ? &staged_run(head, format) : nullptr;
+    PageRun** run = nullptr;
+    if (sequence_.is_final(format, layer_, !stays_float16(index, pages))) {
+      const size_t first_run = static_cast<size_t>(head) * cache_.runs_of_list();
+      run = &memory_.runs[first_run + cache_.run_number(layer_, format)].staged;
+    }
     change.page = cache_.make_page(format, !consecutive, run, Sequence::run_capacity(pages, alike));
     change.page->first_position = first;
     stored = change.page->positions;
   } else if (!consecutive && old->positions == nullptr) {
-    stored = change.added_positions = allocate_positions();
+    stored = change.added_positions = cache_.allocate_positions();
   } else if (old->positions != nullptr) {
     // Slots beyond the page's count are unused.
     std::copy_n(positions_.begin() + token, take, old->positions + kept);
@@ -162,40 +174,13 @@ void PreparedAppend::write_page(int32_t head, const Step& step) {
                             .positions = positions});
 }
 
-PageRun*& PreparedAppend::staged_run(int32_t head, const PageFormat* format) {
-  const size_t first = static_cast<size_t>(head) * cache_.runs_of_list();
-  return memory_.runs[first + cache_.run_number(layer_, format)].staged;
-}
-
-void PreparedAppend::grow_list(int32_t head) {
-  const Sequence::PageList& list = sequence_.list(layer_, head);
-  if (grown_.empty() && static_cast<size_t>(heads_pages_) <= list.capacity()) return;
-  if (grown_.empty()) {
-    grown_.reserve(static_cast<size_t>(cache_.kv_heads));
-    for (int32_t i = 0; i < head; ++i) grown_.push_back(copy_with_room(sequence_.list(layer_, i)));
-  }
-  grown_.push_back(copy_with_room(list));
-}
-
-Sequence::PageList PreparedAppend::copy_with_room(const Sequence::PageList& list) const {
-  Sequence::PageList copy(list.get_allocator());
-  // A quarter more than needed amortises growth and keeps the slack of long lists small.
-  copy.reserve(static_cast<size_t>(heads_pages_) + static_cast<size_t>(heads_pages_) / 4);
-  copy.assign(list.begin(), list.end());
-  return copy;
-}
-
 void PreparedAppend::apply(PageChange& change) noexcept {
   Sequence::PageList& list = sequence_.list(layer_, change.head);
   const auto index = static_cast<size_t>(change.index);
-  if (change.page == nullptr) {
-    Page* page = list[index];
-    if (change.added_positions != nullptr) page->positions = std::exchange(change.added_positions, nullptr);
-    cache_.set_count(page, change.count);
-    return;
-  }
-  if (change.added_positions != nullptr) change.page->positions = std::exchange(change.added_positions, nullptr);
-  cache_.set_count(change.page, change.count);
+  Page* page = change.page != nullptr ? change.page : list[index];
+  if (change.added_positions != nullptr) page->positions = std::exchange(change.added_positions, nullptr);
+  cache_.set_count(page, change.count);
+  if (change.page == nullptr) return;
   if (change.from_reserve) reserve_->took(change.head, change.index, change.page->format());
   if (index < list.size()) {
     if (reserve_ == nullptr || !reserve_->keep(change.head, change.index, list[index])) cache_.release(list[index]);
@@ -204,14 +189,6 @@ void PreparedAppend::apply(PageChange& change) noexcept {
     list.push_back(change.page);
   }
   change.page = nullptr;
-}
-
-int32_t* PreparedAppend::allocate_positions() {
-  return static_cast<int32_t*>(cache_.allocator.allocate(kPositionBytes, alignof(int32_t)));
-}
-
-void PreparedAppend::release_positions(int32_t* positions) noexcept {
-  cache_.allocator.release(positions, kPositionBytes, alignof(int32_t));
 }
 
 }  // namespace kvq

@@ -55,19 +55,7 @@ class PreparedAppend {
 
   void write_page(int32_t head, const Step& step);
 
-  PageRun*& staged_run(int32_t head, const PageFormat* format);
-
-  /// Prepare a longer list that replaces the old one on commit, so that a failure changes no capacity.
-  void grow_list(int32_t head);
-
-  Sequence::PageList copy_with_room(const Sequence::PageList& list) const;
-
   void apply(PageChange& change) noexcept;
-
-  int32_t* allocate_positions();
-  void release_positions(int32_t* positions) noexcept;
-
-  static constexpr size_t kPositionBytes = sizeof(int32_t) * kPageSlots;
 
   Sequence& sequence_;
   Cache& cache_;
@@ -80,7 +68,9 @@ class PreparedAppend {
   AppendMemory& memory_;
   RoutedPages routed_;
   bool committed_ = false;
-  Vector<Sequence::PageList> grown_;  // [kv_heads], or empty when every list has room
+  /// [kv_heads] longer lists, which replace the old ones on commit, so that a failure changes no capacity; empty when
+  /// every list has room.
+  Vector<Sequence::PageList> grown_;
 };
 
 }  // namespace kvq

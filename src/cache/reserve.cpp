@@ -21,7 +21,7 @@ int32_t longest_after(const Sequence& sequence, int32_t layer, int32_t tokens) {
 
 ReservePlaces::ReservePlaces(const Cache& cache, int32_t layer, int32_t pages, int32_t longest)
     : ring(std::min(cache.recent + 1, longest)) {
-  const bool float16 = cache.layers[static_cast<size_t>(layer)].stays_float16();
+  const bool float16 = cache.layer_at(layer).stays_float16();
   // These tokens never seal the newest pages.
   finals = float16 ? pages : std::max({pages - cache.recent, std::min(cache.sink, pages), 0});
   sinks = float16 ? finals : std::min(cache.sink, finals);

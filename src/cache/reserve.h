@@ -67,7 +67,7 @@ class Reserve {
   };
 
   int32_t kv_heads() const { return cache_.kv_heads; }
-  const PageFormat* sealed() const { return cache_.layers[static_cast<size_t>(layer_)].formats.front(); }
+  const PageFormat* sealed() const { return cache_.layer_at(layer_).formats.front(); }
   bool ends_float16(int32_t index) const { return sequence_.ends_float16(layer_, index); }
   const PageFormat* final_format(int32_t index) const { return ends_float16(index) ? &cache_.float16 : sealed(); }
   /// Place of a page of this format at `index`, or null.

@@ -35,7 +35,7 @@ const PageFormat* decided_at(const Cache& cache, const Sequence::PageList& list,
 void choose_formats(const Sequence& sequence, int32_t layer, std::span<const FullPage> pages,
                     std::span<const Sequence::PageList* const> deciding, std::span<const PageFormat*> formats) {
   Cache& cache = sequence.cache;
-  const auto& experts = cache.layers[static_cast<size_t>(layer)].formats;
+  const auto& experts = cache.layer_at(layer).formats;
   const RouterShape& shape = cache.training.router->shape;
   if (shape.deciding_layer(layer) != layer) {
     for (size_t i = 0; i < pages.size(); ++i) {

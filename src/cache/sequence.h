@@ -27,6 +27,12 @@ class Sequence {
   PageList& list(int32_t layer, int32_t head) { return lists[list_index(layer, head)]; }
   const PageList& list(int32_t layer, int32_t head) const { return lists[list_index(layer, head)]; }
 
+  /// The lists of a layer, [kv_heads].
+  std::span<PageList> lists_of(int32_t layer) { return std::span(lists).subspan(list_index(layer, 0), heads()); }
+  std::span<const PageList> lists_of(int32_t layer) const {
+    return std::span(lists).subspan(list_index(layer, 0), heads());
+  }
+
   /// Free slots of a list's open page, 0 without one.
   static int32_t open_slots(const PageList& list) {
     const bool is_open = !list.empty() && list.back()->is_float16() && list.back()->count < kPageSlots;
@@ -41,12 +47,12 @@ class Sequence {
   /// Whether a page is in its final format and so part of a run; pages to be sealed are separate. `sealed`: it is
   /// sealed now, which a router may do in FP16.
   bool is_final(const PageFormat* format, int32_t layer, bool sealed) const {
-    const Cache::Layer& of_layer = cache.layers[static_cast<size_t>(layer)];
+    const Cache::Layer& of_layer = cache.layer_at(layer);
     return !format->is_float16() || of_layer.stays_float16() || (sealed && of_layer.is_routed());
   }
   /// Whether the final format of page `index` of a list is always FP16.
   bool ends_float16(int32_t layer, int32_t index) const {
-    return index < cache.sink || cache.layers[static_cast<size_t>(layer)].stays_float16();
+    return index < cache.sink || cache.layer_at(layer).stays_float16();
   }
   /// Pages of the next run of a list: the known ones, else a share of the list's length that bounds the slack.
   static int32_t run_capacity(int32_t list_pages, int32_t pages_wanted) {
@@ -123,10 +129,11 @@ class Sequence {
     return std::span(runs).subspan(list * cache.runs_of_list(), cache.runs_of_list());
   }
 
-  int32_t layer_of(size_t list) const { return static_cast<int32_t>(list / static_cast<size_t>(cache.kv_heads)); }
-  int32_t head_of(size_t list) const { return static_cast<int32_t>(list % static_cast<size_t>(cache.kv_heads)); }
+  size_t heads() const { return static_cast<size_t>(cache.kv_heads); }
+  int32_t layer_of(size_t list) const { return static_cast<int32_t>(list / heads()); }
+  int32_t head_of(size_t list) const { return static_cast<int32_t>(list % heads()); }
   size_t list_index(int32_t layer, int32_t head) const {
-    return static_cast<size_t>(layer) * static_cast<size_t>(cache.kv_heads) + static_cast<size_t>(head);
+    return static_cast<size_t>(layer) * heads() + static_cast<size_t>(head);
   }
 };
 
@@ -140,8 +147,57 @@ void repeat_append(Sequence& sequence, int32_t layer, int32_t tokens);
 /// Give the backend the state from which it appends by itself.
 void publish(Sequence& sequence);
 
+/// Tokens of a batch that arrive at one sequence.
+struct SequenceTokens {
+  Sequence* sequence;
+  int32_t count;
+};
+
+/// Tokens for a layer of some sequences of a cache.
+struct AppendRequest {
+  std::span<const SequenceTokens> sequences;  // each once
+  TokenBatch tokens;                          // of all in their order, without positions
+  const int32_t* positions;                   // [tokens.n]; null: those that follow each sequence's newest token
+  bool is_batch;                              // arguments are called after a kvq_append_batch
+};
+
+/// Append to all sequences or to none. While the backend records, that is only recorded.
+void append(Cache& cache, int32_t layer, const AppendRequest& request);
+
+/// The same for one sequence and dense tensors.
+void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq_dtype dtype, int32_t n,
+            const int32_t* positions);
+
 /// Keep the first `length` tokens of every layer; throws KVQ_E_STATE for a cut inside a sealed page.
 void truncate(Sequence& sequence, int32_t length);
+
+/// Evict tokens by the cache's policy, with `budget` instead of the policy's if it is not 0: all layers or none. The
+/// remaining tokens are written to new pages; forks keep theirs.
+///
+/// \param kept  [n_layers, kv_heads] receives how many tokens each head holds afterwards, or empty
+void compress(Sequence& sequence, int32_t budget, std::span<int32_t> kept);
+
+/// Slots [begin, begin + n) of one head's list.
+struct SlotSelection {
+  int32_t layer;
+  int32_t head;
+  int32_t begin;
+  int32_t n;
+};
+
+/// Targets of decoded slots; null: not wanted.
+struct DecodedSlots {
+  float* k;            // [n, head_dim]
+  float* v;            // [n, head_dim]
+  int32_t* positions;  // [n]
+};
+
+/// Decode slots [begin, end) of page `index` of a head's list.
+void decode_page(const Sequence& sequence, int32_t layer, int32_t head, size_t index, int32_t begin, int32_t end,
+                 const DecodedSlots& out);
+
+/// Decode with the formats' reference decoders.
+void decode(const Sequence& sequence, const SlotSelection& selection, const DecodedSlots& out);
 
 /// Bytes and counts of one sequence, shared pages in full.
 kvq_usage usage(const Sequence& sequence);

@@ -127,7 +127,7 @@ void add_layer(kvq_usage& usage, const Cache& cache, int32_t layer, int32_t page
   const auto runs_of = [](int32_t n) { return (n + kMaxRunPages - 1) / kMaxRunPages; };
   const int32_t rest = places.finals - places.sinks;
   add_pages(cache.float16, places.sinks, runs_of(places.sinks));
-  add_pages(*cache.layers[static_cast<size_t>(layer)].formats.front(), rest, runs_of(rest));
+  add_pages(*cache.layer_at(layer).formats.front(), rest, runs_of(rest));
   add_pages(cache.float16, places.open, places.open);
   const auto of_list = static_cast<size_t>(places.finals) + static_cast<size_t>(places.ring);
   const size_t record = Reserve::record_bytes(cache.kv_heads, static_cast<size_t>(cache.kv_heads) * of_list);

@@ -50,9 +50,7 @@ void Allocator::unreserve(uint64_t bytes) noexcept {
 
 void* Allocator::allocate(size_t bytes, size_t alignment) {
   reserve(bytes);
-  const Allocator* root = this;
-  while (root->parent_ != nullptr) root = root->parent_;
-  void* pointer = root->hooks_.call_allocate(bytes, alignment);
+  void* pointer = root().hooks_.call_allocate(bytes, alignment);
   if (pointer == nullptr) {
     unreserve(bytes);
     fail(KVQ_E_MEMORY, "the allocator returned NULL for %zu bytes", bytes);
@@ -62,9 +60,7 @@ void* Allocator::allocate(size_t bytes, size_t alignment) {
 
 void Allocator::release(void* pointer, size_t bytes, size_t alignment) noexcept {
   if (pointer == nullptr) return;
-  const Allocator* root = this;
-  while (root->parent_ != nullptr) root = root->parent_;
-  root->hooks_.call_free(pointer, bytes, alignment);
+  root().hooks_.call_free(pointer, bytes, alignment);
   unreserve(bytes);
 }
 

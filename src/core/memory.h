@@ -55,6 +55,8 @@ class Allocator {
   const AllocatorHooks& hooks() const noexcept { return hooks_; }
 
  private:
+  const Allocator& root() const noexcept { return parent_ != nullptr ? parent_->root() : *this; }
+
   Allocator* parent_ = nullptr;
   AllocatorHooks hooks_;
   uint64_t limit_;
@@ -89,6 +91,7 @@ struct StlAllocator {
 
 template <typename T>
 using Vector = std::vector<T, StlAllocator<T>>;
+using String = std::basic_string<char, std::char_traits<char>, StlAllocator<char>>;
 
 /// Uninitialized numbers. Memory costs most at its first write: large arrays are best first written by the threads that
 /// fill them.
@@ -120,7 +123,28 @@ class Unwritten {
   T* data_ = nullptr;
   size_t n_ = 0;
 };
-using String = std::basic_string<char, std::char_traits<char>, StlAllocator<char>>;
+
+/// Bytes aligned for page data, unlike those of a Vector.
+class AlignedBytes {
+ public:
+  explicit AlignedBytes(Allocator& allocator) : bytes_(allocator) {}
+
+  /// Resize; new bytes are zeros. Invalidates data().
+  void resize(size_t bytes) {
+    bytes_.reserve(bytes_of(bytes));  // exact, since bytes are counted
+    bytes_.resize(bytes_of(bytes));
+  }
+  /// Bytes allocated for `bytes`.
+  static constexpr size_t bytes_of(size_t bytes) { return bytes + kDataAlignment; }
+  bool empty() const { return bytes_.empty(); }
+  std::byte* data() { return bytes_.data() + offset(); }
+  const std::byte* data() const { return bytes_.data() + offset(); }
+
+ private:
+  size_t offset() const { return -reinterpret_cast<uintptr_t>(bytes_.data()) & (kDataAlignment - 1); }
+
+  Vector<std::byte> bytes_;
+};
 
 /// Destroys an object and returns its memory; an Owned<Derived> converts to an Owned<Base> with a virtual destructor.
 template <typename T>

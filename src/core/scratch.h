@@ -1,7 +1,6 @@
 // Work space of loops and calls, and arrays cut from it.
 #pragma once
 
-#include "core/aligned_bytes.h"
 #include "core/memory.h"
 #include "core/parallel.h"
 

@@ -34,16 +34,13 @@ std::optional<kvq_file_kind> unless_malformed(const Read& read) {
 kvq_file_kind kind_of(const SafetensorsFile& file) {
   const String* type = file.metadata("type");
   if (type == nullptr) return KVQ_FILE_UNKNOWN;
-  const auto* found =
-      std::find_if(kTypes.begin(), kTypes.end(), [type](const auto& each) { return *type == each.first; });
+  const auto* found = std::ranges::find_if(kTypes, [type](const auto& each) { return *type == each.first; });
   return found != kTypes.end() ? found->second : KVQ_FILE_UNKNOWN;
 }
 
 kvq_file_kind kind_of(const YamlNode& root) {
   if (is_plan(root)) return KVQ_FILE_PLAN;
-  const bool has_version = std::any_of(root.members.begin(), root.members.end(),
-                                       [](const auto& member) { return member.first == "version"; });
-  return has_version ? KVQ_FILE_POLICY : KVQ_FILE_UNKNOWN;
+  return root.member("version") != nullptr ? KVQ_FILE_POLICY : KVQ_FILE_UNKNOWN;
 }
 
 }  // namespace

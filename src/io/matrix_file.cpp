@@ -20,7 +20,7 @@ class FieldKey {
   FieldKey(std::string_view name, const char* field) {
     std::snprintf(text_.data(), text_.size(), "%.*s.%s", static_cast<int>(name.size()), name.data(), field);
   }
-  const char* c_str() const { return text_.data(); }
+  operator const char*() const { return text_.data(); }
   operator std::string_view() const { return text_.data(); }
 
  private:
@@ -46,15 +46,14 @@ std::span<const std::byte> read_raw(const SafetensorsFile& file, const FieldKey&
 }
 
 weights::Scheme read_scheme(const MetadataFields& fields, const FieldKey& key) {
-  const std::optional<weights::Scheme> scheme = weights::parse_scheme(fields.text(key.c_str()));
-  if (!scheme.has_value()) fields.refuse(key.c_str(), "the name of a scheme");
+  const std::optional<weights::Scheme> scheme = weights::parse_scheme(fields.text(key));
+  if (!scheme.has_value()) fields.refuse(key, "the name of a scheme");
   return *scheme;
 }
 
 int32_t read_size(const MetadataFields& fields, const FieldKey& key, int32_t multiple, int32_t most) {
-  const auto size = fields.number<int32_t>(key.c_str());
-  if (size < multiple || size > most || size % multiple != 0)
-    fields.refuse(key.c_str(), "a size that a matrix can have");
+  const auto size = fields.number<int32_t>(key);
+  if (size < multiple || size > most || size % multiple != 0) fields.refuse(key, "a size that a matrix can have");
   return size;
 }
 
@@ -98,7 +97,7 @@ weights::Matrix read_matrix(Allocator& allocator, std::span<const std::byte> byt
   const SafetensorsFile file(allocator, bytes);
   const MetadataFields fields(file, "weights");
   fields.check_type(kMatrixType, kMatrixFileVersion);
-  if (name.size() > kMaxMatrixName || !fields.has(FieldKey(name, "scheme").c_str())) {
+  if (name.size() > kMaxMatrixName || !fields.has(FieldKey(name, "scheme"))) {
     fail(KVQ_E_ARGUMENT, "name is '%s', the file has no such matrix", Quoted(name).c_str());
   }
   const weights::Scheme scheme = read_scheme(fields, {name, "scheme"});
@@ -108,12 +107,12 @@ weights::Matrix read_matrix(Allocator& allocator, std::span<const std::byte> byt
   const auto codes = read_raw(file, {name, "codes"}, kU8, codes_shape(scheme, out, in));
   weights::Matrix matrix(allocator, scheme, out, in);
   std::copy(codes.begin(), codes.end(), matrix.codes.data());
-  matrix.error = fields.amount(FieldKey(name, "error").c_str());
-  matrix.proxy_error = fields.amount(FieldKey(name, "proxy_error").c_str());
+  matrix.error = fields.amount(FieldKey(name, "error"));
+  matrix.proxy_error = fields.amount(FieldKey(name, "proxy_error"));
   if (!matrix.row_scales.empty()) {
-    matrix.scale = fields.number<float>(FieldKey(name, "scale").c_str());
+    matrix.scale = fields.number<float>(FieldKey(name, "scale"));
     if (!(matrix.scale > 0.0F && std::isfinite(matrix.scale))) {
-      fields.refuse(FieldKey(name, "scale").c_str(), "finite and positive");
+      fields.refuse(FieldKey(name, "scale"), "finite and positive");
     }
     read_scales(file, name, matrix);
     const auto signs = read_raw(file, {name, "signs"}, kU8, {in / 8});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/memory.h"
+#include "core/text.h"
 #include "io/safetensors.h"
 
 #include <array>
@@ -50,9 +51,7 @@ class MetadataFields {
   Number number(const char* key, Format... format) const {
     const std::string_view spelling = text(key);
     Number value{};
-    const char* end = spelling.data() + spelling.size();
-    const auto [stop, code] = std::from_chars(spelling.data(), end, value, format...);
-    if (code != std::errc() || stop != end) refuse(key, "a number");
+    if (!parse_number(spelling, value, format...)) refuse(key, "a number");
     return value;
   }
   /// A number that is finite and not negative.

@@ -8,62 +8,65 @@
 #include "io/yaml_document.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 
 namespace kvq::io {
 namespace {
 
-using Kind = YamlNode::Kind;
-
-constexpr std::array<const char*, solver::kCosts> kCostNames = {"bytes", "seconds", "loss"};  // by solver::Cost
-
-void require_map(const YamlNode& node, const char* key) {
-  if (node.kind != Kind::kMap) fail(KVQ_E_FORMAT, "yaml line %d: %s must be a map", node.line, key);
-}
+constexpr std::array<std::string_view, solver::kCosts> kCostNames = {"bytes", "seconds", "loss"};  // by solver::Cost
 
 /// check_plan_text() for a file's text, with the line.
-void check_text(int line, std::string_view text, size_t most, const char* key) {
+void check_text(const YamlNode& node, std::string_view text, size_t most, const char* key) {
   try {
     check_plan_text(text, most, key);
   } catch (const Error& error) {
-    fail(KVQ_E_FORMAT, "yaml line %d: %s", line, error.what());
+    fail_at(node, "%s", error.what());
   }
 }
 
-void read_expected(const YamlNode& node, solver::Costs& expected) {
-  require_map(node, "expected");
+void read_expected(const YamlNode& node, const char* key, PlanDocument& plan) {
+  require_map(node, key);
   for (const auto& [name, value] : node.members) {
-    const auto found = std::find(kCostNames.begin(), kCostNames.end(), name);
-    if (found == kCostNames.end()) fail_unknown(value, name, "bytes, seconds, loss");
-    double& cost = expected[static_cast<size_t>(found - kCostNames.begin())];
-    const char* end = value.scalar.data() + value.scalar.size();
-    const auto [stop, code] = std::from_chars(value.scalar.data(), end, cost);
-    if (value.kind == Kind::kScalar && code == std::errc() && stop == end && cost >= 0.0 && std::isfinite(cost)) {
-      continue;
-    }
-    fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%s\", must be a number that is not negative", value.line, name.c_str(),
-         Quoted(value.scalar).c_str());
+    const auto* found = std::find(kCostNames.begin(), kCostNames.end(), name);
+    if (found == kCostNames.end()) fail_unknown(value, name, list_of(kCostNames));
+    double& cost = plan.expected[static_cast<size_t>(found - kCostNames.begin())];
+    const bool is_cost = value.is_scalar() && parse_number(value.scalar, cost) && cost >= 0.0 && std::isfinite(cost);
+    if (!is_cost) refuse(value, name, "a number that is not negative");
   }
 }
 
-void read_weights(const YamlNode& node, PlanDocument& plan) {
-  require_map(node, "weights");
+void read_weights(const YamlNode& node, const char* key, PlanDocument& plan) {
+  require_map(node, key);
   if (node.members.size() > kMaxPlanMatrices) {
-    fail(KVQ_E_FORMAT, "yaml line %d: weights has %zu matrices, at most %zu are read", node.line, node.members.size(),
-         kMaxPlanMatrices);
+    fail_at(node, "weights has %zu matrices, at most %zu are read", node.members.size(), kMaxPlanMatrices);
   }
   for (const auto& [name, value] : node.members) {
-    check_text(value.line, name, kMaxMatrixName, "a matrix's name");
-    const auto scheme =
-        value.kind == Kind::kScalar ? weights::parse_scheme(value.scalar) : std::optional<weights::Scheme>();
+    check_text(value, name, kMaxMatrixName, "a matrix's name");
+    const auto scheme = value.is_scalar() ? weights::parse_scheme(value.scalar) : std::optional<weights::Scheme>();
     if (!scheme.has_value()) {
-      fail(KVQ_E_FORMAT, "yaml line %d: the scheme of \"%s\" is \"%s\", must be the name of a scheme, like tcx-3",
-           value.line, Quoted(name).c_str(), Quoted(value.scalar).c_str());
+      fail_at(value, "the scheme of \"%s\" is \"%s\", must be the name of a scheme, like tcx-3", Quoted(name).c_str(),
+              Quoted(value.scalar).c_str());
     }
     plan.add(name, *scheme);
   }
 }
+
+void read_note(const YamlNode& node, const char* key, PlanDocument& plan) {
+  if (!node.is_scalar()) fail_at(node, "note must be text");
+  check_text(node, node.scalar, kMaxPlanNote, key);
+  plan.note = node.scalar;
+}
+
+constexpr auto kMembers = std::to_array<Member<PlanDocument>>(
+    {{"version", [](const YamlNode& node, const char* key, PlanDocument&) { read_int(node, key, 1, 1); }},
+     {"note", read_note},
+     {"expected", read_expected},
+     {"weights", read_weights},
+     {"cache", [](const YamlNode& node, const char*, PlanDocument& plan) {
+        plan.policy.emplace(read_policy(*plan.matrices.get_allocator().source, node));
+      }}});
 
 /// YAML text in double quotes.
 std::string quoted(std::string_view text) {
@@ -111,52 +114,26 @@ void PlanDocument::add(std::string_view name, const weights::Scheme& scheme) {
 void PlanDocument::seal() {
   by_name.resize(matrices.size());
   std::iota(by_name.begin(), by_name.end(), 0);
-  const auto name_of = [this](int32_t i) { return std::string_view(matrices[static_cast<size_t>(i)].name); };
-  std::sort(by_name.begin(), by_name.end(), [&](int32_t a, int32_t b) { return name_of(a) < name_of(b); });
-  const auto twice = std::adjacent_find(by_name.begin(), by_name.end(),
-                                        [&](int32_t a, int32_t b) { return name_of(a) == name_of(b); });
+  const auto name_of = [this](int32_t i) { return name(i); };
+  std::ranges::sort(by_name, {}, name_of);
+  const auto twice = std::ranges::adjacent_find(by_name, {}, name_of);
   if (twice == by_name.end()) return;
   fail(KVQ_E_ARGUMENT, "the matrix \"%s\" occurs twice", Quoted(name_of(*twice)).c_str());
 }
 
-const PlanDocument::Matrix* PlanDocument::find(std::string_view name) const {
-  const auto at = std::lower_bound(by_name.begin(), by_name.end(), name, [this](int32_t i, std::string_view wanted) {
-    return matrices[static_cast<size_t>(i)].name < wanted;
-  });
-  if (at == by_name.end()) return nullptr;
-  const Matrix& matrix = matrices[static_cast<size_t>(*at)];
-  return matrix.name == name ? &matrix : nullptr;
+const PlanDocument::Matrix* PlanDocument::find(std::string_view wanted) const {
+  const auto at = std::ranges::lower_bound(by_name, wanted, {}, [this](int32_t i) { return name(i); });
+  return at != by_name.end() && name(*at) == wanted ? &matrices[static_cast<size_t>(*at)] : nullptr;
 }
 
-bool is_plan(const YamlNode& root) {
-  return std::any_of(root.members.begin(), root.members.end(),
-                     [](const auto& member) { return member.first == "weights" || member.first == "cache"; });
-}
+bool is_plan(const YamlNode& root) { return root.member("weights") != nullptr || root.member("cache") != nullptr; }
 
 PlanDocument read_plan(Allocator& allocator, std::string_view text) {
   const YamlNode root = parse_yaml(text, kMaxPlanBytes);
   PlanDocument plan(allocator);
   require_map(root, "a plan");
-  bool has_version = false;
-  for (const auto& [name, value] : root.members) {
-    if (name == "version") {
-      has_version = true;
-      read_int(value, "version", 1, 1);
-    } else if (name == "note") {
-      if (value.kind != Kind::kScalar) fail(KVQ_E_FORMAT, "yaml line %d: note must be text", value.line);
-      check_text(value.line, value.scalar, kMaxPlanNote, "note");
-      plan.note = value.scalar;
-    } else if (name == "expected") {
-      read_expected(value, plan.expected);
-    } else if (name == "weights") {
-      read_weights(value, plan);
-    } else if (name == "cache") {
-      plan.policy.emplace(read_policy(allocator, value));
-    } else {
-      fail_unknown(value, name, "version, note, expected, weights, cache");
-    }
-  }
-  if (!has_version) fail(KVQ_E_FORMAT, "yaml line %d: a plan lacks \"version\"", root.line);
+  read_members(root, kMembers, plan);
+  if (root.member("version") == nullptr) fail_at(root, "a plan lacks \"version\"");
   plan.seal();
   return plan;
 }

@@ -30,6 +30,8 @@ struct PlanDocument {
   /// The matrix of this name, or null.
   const Matrix* find(std::string_view name) const;
 
+  std::string_view name(int32_t matrix) const { return matrices[static_cast<size_t>(matrix)].name; }
+
   Vector<Matrix> matrices;
   Vector<int32_t> by_name;  // numbers of the matrices, in the order of their names
   std::optional<Policy> policy;

@@ -23,12 +23,6 @@ Eviction take_eviction(const YamlNode& node, std::string_view& name);
 /// `eviction` with the method of that name and that budget. Throws KVQ_E_ARGUMENT.
 Eviction with_method(Eviction eviction, std::string_view method, int32_t budget);
 
-/// Reads `centres` of one format.
-void read_centres(const YamlNode& node, SideFormat& format);
-
-/// Reads `centres` of a whole policy: for its gain–shape formats in `root` that do not say it themselves.
-void read_default_centres(const YamlNode& node, const YamlNode& root, Policy& policy);
-
 /// Read a policy document, or the short form of one format. Throws KVQ_E_FORMAT with the line.
 Policy read_policy(Allocator& allocator, std::string_view text);
 /// The same for a part of a document.
@@ -38,6 +32,6 @@ Policy read_policy(Allocator& allocator, const YamlNode& root);
 /// formats are one range.
 std::string write_policy(const Policy& policy);
 
-inline constexpr std::array kVotes = {"layer", "head"};  // by Votes
+inline constexpr std::array<std::string_view, 2> kVotes = {"layer", "head"};  // by Votes
 
 }  // namespace kvq::io

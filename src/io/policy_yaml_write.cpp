@@ -70,7 +70,7 @@ std::string router_text(const Policy& policy) {
     text += (i > 0 ? ", " : "") + format_pair_name(policy.experts[i]);
   }
   text += "]";
-  if (policy.votes != Votes::kLayer) text += std::string(", votes: ") + kVotes[static_cast<size_t>(policy.votes)];
+  if (policy.votes != Votes::kLayer) text.append(", votes: ").append(kVotes[static_cast<size_t>(policy.votes)]);
   return text + "}\n";
 }
 

@@ -86,9 +86,9 @@ void SafetensorsWriter::write_header() {
   std::sort(metadata_.begin(), metadata_.end());
   Vector<const Tensor*> by_name(text_);
   for (const Tensor& tensor : tensors_) by_name.push_back(&tensor);
-  std::sort(by_name.begin(), by_name.end(), [](const Tensor* a, const Tensor* b) { return a->name < b->name; });
-  const auto after =
-      std::find_if(by_name.begin(), by_name.end(), [&](const Tensor* each) { return each->name > kMetadata; });
+  const auto name_of = [](const Tensor* each) { return std::string_view(each->name); };
+  std::ranges::sort(by_name, {}, name_of);
+  const auto after = std::ranges::upper_bound(by_name, kMetadata, {}, name_of);
 
   header_ = "{";
   std::for_each(by_name.begin(), after, [this](const Tensor* each) { add_entry(*each); });
@@ -131,11 +131,7 @@ void SafetensorsWriter::write(std::span<std::byte> out) const {
   std::memcpy(out.data() + sizeof(length), header_.data(), header_.size());
   std::byte* at = out.data() + sizeof(length) + header_.size();
   for (const Tensor& tensor : tensors_) {
-    constexpr size_t kChunk = size_t{1} << 30U;
-    for (size_t begin = 0; begin < tensor.values.size(); begin += kChunk) {
-      const size_t n = std::min(kChunk, tensor.values.size() - begin);
-      write_floats(tensor.values.data() + begin, static_cast<int32_t>(n), at, tensor.dtype, begin);
-    }
+    write_floats(tensor.values.data(), tensor.values.size(), at, tensor.dtype, 0);
     std::copy(tensor.raw.begin(), tensor.raw.end(), at);
     at += tensor.bytes();
   }

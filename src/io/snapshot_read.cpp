@@ -172,7 +172,7 @@ class SequenceReader {
     // A snapshot does not say which FP16 pages a router chose.
     PageRun** run = sequence_.is_final(format, layer, false) ? &sequence_.run(index, format) : nullptr;
     // The number of following pages of this format is known only if all have it.
-    const bool routed = cache_.layers[static_cast<size_t>(layer)].is_routed();
+    const bool routed = cache_.layer_at(layer).is_routed();
     const auto before = static_cast<int32_t>(sequence_.lists[index].size());
     const int32_t capacity = routed ? Sequence::run_capacity(before, 1) : Sequence::run_capacity(0, left);
     Page* page = cache_.make_page(format, record.has_positions == 1, run, capacity);

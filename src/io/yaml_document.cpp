@@ -6,7 +6,8 @@
 #include <yaml.h>
 
 #include <algorithm>
-#include <charconv>
+#include <cstdarg>
+#include <cstdio>
 #include <new>
 #include <set>
 
@@ -61,19 +62,14 @@ class TreeBuilder {
   void take_scalar(const yaml_event_t& event, int line) {
     // The parser's text is unsigned.
     const std::string value(reinterpret_cast<const char*>(event.data.scalar.value), event.data.scalar.length);
-    if (is_null(event, value)) {
-      place({YamlNode::Kind::kNull, line});
-    } else {
-      place({YamlNode::Kind::kScalar, line, value});
-    }
+    place(is_null(event, value) ? YamlNode(YamlNode::Kind::kNull, line)
+                                : YamlNode(YamlNode::Kind::kScalar, line, value));
   }
 
   void open(YamlNode node) {
-    if (open_.size() >= kMaxDepth) {
-      fail(KVQ_E_FORMAT, "yaml line %d: nested deeper than %zu levels", node.line, kMaxDepth);
-    }
+    if (open_.size() >= kMaxDepth) fail_at(node, "nested deeper than %zu levels", kMaxDepth);
     if (!open_.empty() && open_.back().node.kind == YamlNode::Kind::kMap && !open_.back().has_key) {
-      fail(KVQ_E_FORMAT, "yaml line %d: a key must be a plain word", node.line);
+      fail_at(node, "a key must be a plain word");
     }
     open_.push_back({std::move(node), false, {}});
   }
@@ -101,10 +97,8 @@ class TreeBuilder {
   }
 
   static void set_key(Level& level, const YamlNode& node) {
-    if (node.kind != YamlNode::Kind::kScalar) fail(KVQ_E_FORMAT, "yaml line %d: a key must be a plain word", node.line);
-    if (!level.keys.insert(node.scalar).second) {
-      fail(KVQ_E_FORMAT, "yaml line %d: key \"%s\" occurs twice", node.line, Quoted(node.scalar).c_str());
-    }
+    if (!node.is_scalar()) fail_at(node, "a key must be a plain word");
+    if (!level.keys.insert(node.scalar).second) fail_at(node, "key \"%s\" occurs twice", Quoted(node.scalar).c_str());
     level.key = node.scalar;
     level.has_key = true;
   }
@@ -172,35 +166,54 @@ YamlNode parse_yaml(std::string_view text, size_t most) {
   }
 }
 
-std::string at_line(const YamlNode& node) {
-  return node.line > 0 ? "yaml line " + std::to_string(node.line) + ": " : std::string();
+const YamlNode* YamlNode::member(std::string_view name) const {
+  const auto found = std::ranges::find(members, name, &std::pair<std::string, YamlNode>::first);
+  return found != members.end() ? &found->second : nullptr;
+}
+
+void fail_at(const YamlNode& node, const char* format, ...) {
+  char message[sizeof(kvq_error::message)];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(message, sizeof(message), format, arguments);
+  va_end(arguments);
+  if (node.line == 0) fail(KVQ_E_FORMAT, "%s", message);
+  fail(KVQ_E_FORMAT, "yaml line %d: %s", node.line, message);
+}
+
+void refuse(const YamlNode& node, std::string_view key, const std::string& expected) {
+  fail_at(node, "%.*s is \"%s\", must be %s", static_cast<int>(key.size()), key.data(), Quoted(node.scalar).c_str(),
+          expected.c_str());
+}
+
+void require_map(const YamlNode& node, const char* what) {
+  if (node.kind != YamlNode::Kind::kMap) fail_at(node, "%s must be a map", what);
+}
+
+std::string list_of(std::span<const std::string_view> names, const char* last) {
+  std::string list;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (i > 0) list += i + 1 == names.size() ? last : ", ";
+    list += names[i];
+  }
+  return list;
 }
 
 int32_t read_int(const YamlNode& node, const char* key, int32_t low, int32_t high) {
   int32_t value = 0;
-  const char* end = node.scalar.data() + node.scalar.size();
-  const auto [stop, code] = std::from_chars(node.scalar.data(), end, value);
-  if (node.kind != YamlNode::Kind::kScalar || node.scalar.empty() || code != std::errc() || stop != end ||
-      value < low || value > high) {
-    fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%s\", must be an integer in [%d, %d]", node.line, key,
-         Quoted(node.scalar).c_str(), low, high);
-  }
-  return value;
+  if (node.is_scalar() && parse_number(node.scalar, value) && value >= low && value <= high) return value;
+  refuse(node, key, "an integer in [" + std::to_string(low) + ", " + std::to_string(high) + "]");
 }
 
 float read_float(const YamlNode& node, const char* key, float low, float high) {
   float value = 0.0F;
-  const char* end = node.scalar.data() + node.scalar.size();
-  const auto [stop, code] = std::from_chars(node.scalar.data(), end, value);
-  if (node.kind != YamlNode::Kind::kScalar || code != std::errc() || stop != end || !(value >= low && value <= high)) {
-    fail(KVQ_E_FORMAT, "yaml line %d: %s is \"%s\", must be a number in [%g, %g]", node.line, key,
-         Quoted(node.scalar).c_str(), static_cast<double>(low), static_cast<double>(high));
-  }
-  return value;
+  if (node.is_scalar() && parse_number(node.scalar, value) && value >= low && value <= high) return value;
+  fail_at(node, "%s is \"%s\", must be a number in [%g, %g]", key, Quoted(node.scalar).c_str(),
+          static_cast<double>(low), static_cast<double>(high));
 }
 
-void fail_unknown(const YamlNode& node, const std::string& key, const char* known) {
-  fail(KVQ_E_FORMAT, "yaml line %d: unknown key \"%s\", known are %s", node.line, Quoted(key).c_str(), known);
+void fail_unknown(const YamlNode& node, const std::string& key, const std::string& known) {
+  fail_at(node, "unknown key \"%s\", known are %s", Quoted(key).c_str(), known.c_str());
 }
 
 }  // namespace kvq::io

@@ -1,7 +1,6 @@
 // Matrix in packed form, with the layout of files and of CPU kernels.
 #pragma once
 
-#include "core/aligned_bytes.h"
 #include "core/memory.h"
 #include "weights/scheme.h"
 

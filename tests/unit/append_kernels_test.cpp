@@ -12,7 +12,7 @@
 
 #include "backend/cpu/append/angle_table.h"
 #include "backend/cpu/dispatch/isa.h"
-#include "core/aligned_bytes.h"
+#include "core/memory.h"
 #include "core/tensor.h"
 #include "formats/float16/float16.h"
 #include "formats/format_name.h"

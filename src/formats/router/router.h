@@ -95,11 +95,13 @@ int32_t layers_of_group(const RouterShape& shape, int32_t group);
 /// Mean bits per scalar when experts get these shares of the pages.
 double mean_bits(const ModelRouter& router, const GroupRouter& group);
 
+using RouterNumbers = Vector<float> RouterNetwork::*;
+
 /// One array of a network; FP16 in files.
 struct RouterArray {
   const char* name;
   TensorShape shape;
-  Vector<float> RouterNetwork::*numbers;
+  RouterNumbers numbers;
 };
 
 /// Calls `use` with every array of a network.

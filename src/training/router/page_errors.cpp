@@ -1,7 +1,6 @@
 #include "training/router/page_errors.h"
 
-#include "cache/append.h"
-#include "cache/decode.h"
+#include "cache/sequence.h"
 #include "core/scratch.h"
 #include "core/tensor.h"
 #include "formats/router/vector_math.h"

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "backend/cpu/dispatch/kernels.h"
-#include "core/aligned_bytes.h"
+#include "core/memory.h"
 
 #include <span>
 
