@@ -24,7 +24,7 @@ void for_each_finite(const void* tensor, kvq_dtype dtype, size_t count, bool sto
   std::array<float, 256> chunk;
   for (size_t begin = 0; begin < count; begin += chunk.size()) {
     const size_t n = std::min(chunk.size(), count - begin);
-    read_floats(tensor, dtype, begin, static_cast<int32_t>(n), chunk.data());
+    read_floats(tensor, dtype, begin, n, chunk.data());
     for (size_t i = 0; i < n; ++i) {
       if (!(stored ? is_finite_float16(to_float16(chunk[i])) : std::isfinite(chunk[i]))) {
         fail(KVQ_E_ARGUMENT, "%s[%zu] is %g, must be finite%s", argument, begin + i, static_cast<double>(chunk[i]),
