@@ -72,8 +72,8 @@ void read_members(const YamlNode& node, const auto& known, Target& target) {
   for (const auto& [name, value] : node.members) {
     const auto found = std::ranges::find(known, name, &Member<Target>::name);
     if (found == known.end()) {
-      std::vector<std::string_view> names;
-      for (const Member<Target>& each : known) names.push_back(each.name);
+      std::vector<std::string_view> names(known.size());
+      std::ranges::transform(known, names.begin(), &Member<Target>::name);
       fail_unknown(value, name, list_of(names));
     }
     found->read(value, found->name, target);

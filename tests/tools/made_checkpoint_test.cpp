@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "llama/weights.h"
 #include "llama/config.h"
+#include "llama/weights.h"
 #include "program_run.h"
 #include "support/places.h"
 #include "support/scratch_directory.h"

@@ -20,7 +20,7 @@ struct Weights {
 /// Adds step · Σ integer in lanes to `sums`.
 template <int kRows>
 HWY_INLINE void weigh(const SideLayout& layout, const std::byte* data, const float* p, Weights& out,
-                  __m256 (&sums)[kRows]) {
+                      __m256 (&sums)[kRows]) {
   Gains gains;
   gains.load(layout, data);
   __m512 weights[kRows][2];
