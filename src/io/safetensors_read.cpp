@@ -66,7 +66,9 @@ const char* dtype_name(kvq_dtype dtype) {
   return dtype == KVQ_F32 ? "F32" : dtype == KVQ_F16 ? "F16" : "BF16";
 }
 
-void TensorView::read(std::span<float> out) const { read_floats(data.data(), dtype, 0, out.size(), out.data()); }
+void TensorView::read(std::span<float> out) const {
+  if (!out.empty()) read_floats(data.data(), dtype, 0, out.size(), out.data());
+}
 
 SafetensorsFile::SafetensorsFile(Allocator& allocator, std::span<const std::byte> bytes)
     : tensors_(allocator), metadata_(allocator) {

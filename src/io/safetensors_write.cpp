@@ -131,7 +131,7 @@ void SafetensorsWriter::write(std::span<std::byte> out) const {
   std::memcpy(out.data() + sizeof(length), header_.data(), header_.size());
   std::byte* at = out.data() + sizeof(length) + header_.size();
   for (const Tensor& tensor : tensors_) {
-    write_floats(tensor.values.data(), tensor.values.size(), at, tensor.dtype, 0);
+    if (!tensor.values.empty()) write_floats(tensor.values.data(), tensor.values.size(), at, tensor.dtype, 0);
     std::copy(tensor.raw.begin(), tensor.raw.end(), at);
     at += tensor.bytes();
   }
