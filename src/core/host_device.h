@@ -6,3 +6,10 @@
 #else
 #define KVQ_HOST_DEVICE
 #endif
+
+/// Inlines a function whose arguments kernels know at compile time, also where the compiler would rather call it.
+#if defined(__GNUC__)
+#define KVQ_ALWAYS_INLINE __attribute__((always_inline))
+#else
+#define KVQ_ALWAYS_INLINE
+#endif

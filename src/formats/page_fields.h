@@ -87,7 +87,7 @@ struct SideLayout {
   }
 
   /// Bytes of a field; 0: the side has none.
-  KVQ_HOST_DEVICE constexpr int32_t bytes(Field field) const {
+  KVQ_HOST_DEVICE KVQ_ALWAYS_INLINE constexpr int32_t bytes(Field field) const {
     const int32_t number = 2;  // bytes of an FP16 number
     switch (field) {
       case Field::kCodes:
@@ -111,27 +111,30 @@ struct SideLayout {
     return 0;
   }
 
-  // Offsets from the start of the side, on the host.
-  constexpr size_t high_offset() const { return low_plane().bytes(); }
-  constexpr size_t scale_offset() const { return offset<Field::kScales>(); }
-  constexpr size_t minimum_offset() const { return offset<Field::kMinima>(); }
-  constexpr size_t gain_offset() const { return offset<Field::kGains>(); }
-  constexpr size_t mean_offset() const { return offset<Field::kMean>(); }
-  constexpr size_t largest_offset() const { return offset<Field::kLargestGain>(); }
-  constexpr size_t mean_scale_offset() const { return offset<Field::kMeanScale>(); }
-  constexpr size_t slot_rotation_offset() const { return offset<Field::kSlotRotation>(); }
-  constexpr size_t index_offset() const { return offset<Field::kCentres>(); }
+  // Offsets from the start of the side, on the host. Always inlined: kernels know most of the layout, and a compiler
+  // that has had enough would compute it for every page.
+  KVQ_ALWAYS_INLINE constexpr size_t high_offset() const { return low_plane().bytes(); }
+  KVQ_ALWAYS_INLINE constexpr size_t scale_offset() const { return offset<Field::kScales>(); }
+  KVQ_ALWAYS_INLINE constexpr size_t minimum_offset() const { return offset<Field::kMinima>(); }
+  KVQ_ALWAYS_INLINE constexpr size_t gain_offset() const { return offset<Field::kGains>(); }
+  KVQ_ALWAYS_INLINE constexpr size_t mean_offset() const { return offset<Field::kMean>(); }
+  KVQ_ALWAYS_INLINE constexpr size_t largest_offset() const { return offset<Field::kLargestGain>(); }
+  KVQ_ALWAYS_INLINE constexpr size_t mean_scale_offset() const { return offset<Field::kMeanScale>(); }
+  KVQ_ALWAYS_INLINE constexpr size_t slot_rotation_offset() const { return offset<Field::kSlotRotation>(); }
+  KVQ_ALWAYS_INLINE constexpr size_t index_offset() const { return offset<Field::kCentres>(); }
   /// Bytes of the side, before padding.
-  constexpr size_t bytes() const { return sum_of_first(std::make_index_sequence<kFieldRows.size()>()); }
+  KVQ_ALWAYS_INLINE constexpr size_t bytes() const {
+    return sum_of_first(std::make_index_sequence<kFieldRows.size()>());
+  }
 
   template <Field kField>
-  constexpr size_t offset() const {
+  KVQ_ALWAYS_INLINE constexpr size_t offset() const {
     return sum_of_first(std::make_index_sequence<row_of(kField)>());
   }
 
  private:
   template <size_t... kRows>
-  constexpr size_t sum_of_first(std::index_sequence<kRows...> /*rows*/) const {
+  KVQ_ALWAYS_INLINE constexpr size_t sum_of_first(std::index_sequence<kRows...> /*rows*/) const {
     return (size_t{0} + ... + static_cast<size_t>(bytes(kFieldRows[kRows].field)));
   }
 };

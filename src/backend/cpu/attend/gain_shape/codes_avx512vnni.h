@@ -300,7 +300,7 @@ struct ByteSums {
 struct Gains {
   __m512 of[2];
 
-  inline void load(const SideLayout& layout, const std::byte* data) {
+  HWY_INLINE void load(const SideLayout& layout, const std::byte* data) {
     constexpr int kTopOctave = gain_shape::kTopGain / gain_shape::kGainSteps;
     const float* octave = gain_shape::kGainFactors.data() + kTopOctave * gain_shape::kGainSteps;
     const __m512 low = _mm512_loadu_ps(octave);
