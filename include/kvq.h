@@ -1165,6 +1165,70 @@ KVQ_API void kvq_attend_batch_init(kvq_attend_batch* batch, size_t size);
  *  \since 1.0 */
 KVQ_API kvq_status kvq_attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch* batch, kvq_error* error);
 
+/** New tokens of one or more sequences, their queries, and where results go. Rows of `k`, `v`, `q` and `output` (one
+ * per token) are ordered by sequence. */
+typedef struct kvq_extend_batch {
+  uint32_t struct_size;
+  int32_t n_sequences;            /**< ≥ 1. */
+  kvq_sequence* const* sequences; /**< Sequences of this cache, all different.
+                                       \length n_sequences \memory host \keeps call */
+  const int32_t* token_counts;    /**< New tokens per sequence, each ≥ 1; NULL (default): one each.
+                                       \nullable \length n_sequences \memory host \keeps call */
+  const int32_t* positions;       /**< As for ::kvq_append; NULL (default): consecutive in each sequence.
+                                       \nullable \length sum(token_counts) \memory host \keeps call */
+  const void* k;                  /**< As for ::kvq_append.
+                                       \length strided(sum(token_counts), cache.kv_heads, cache.head_dim)
+                                       \memory context \keeps call */
+  const void* v;                  /**< As for ::kvq_append.
+                                       \length strided(sum(token_counts), cache.kv_heads, cache.head_dim)
+                                       \memory context \keeps call */
+  const void* q;                  /**< As in kvq_attend_batch.
+                                       \length strided(sum(token_counts), cache.q_heads, cache.head_dim)
+                                       \memory context \keeps call */
+  void* output;                   /**< As in kvq_attend_batch.
+                                       \length strided(sum(token_counts), cache.q_heads, cache.head_dim)
+                                       \memory context \keeps call */
+  kvq_dtype dtype;                /**< Element type of `k` and `v`; ::KVQ_F32 by default. */
+  kvq_dtype q_dtype;              /**< ::KVQ_F32 by default. */
+  kvq_dtype output_dtype;         /**< ::KVQ_F32 by default. */
+  int32_t sliding_window;         /**< As in kvq_attend_batch. */
+  float logit_softcap;            /**< As in kvq_attend_batch. */
+  int32_t reserved;               /**< 0. */
+  int64_t k_token_stride;         /**< As in kvq_append_batch. */
+  int64_t k_head_stride;          /**< As in kvq_append_batch. */
+  int64_t v_token_stride;         /**< As in kvq_append_batch. */
+  int64_t v_head_stride;          /**< As in kvq_append_batch. */
+  int64_t q_token_stride;         /**< As in kvq_attend_batch. */
+  int64_t q_head_stride;          /**< As in kvq_attend_batch. */
+  int64_t output_token_stride;    /**< As in kvq_attend_batch. */
+  int64_t output_head_stride;     /**< As in kvq_attend_batch. */
+  float* lse;                     /**< As in kvq_attend_batch.
+                                       \nullable \length sum(token_counts) * cache.q_heads \memory context \keeps call */
+  const float* sinks;             /**< As in kvq_attend_batch.
+                                       \nullable \length cache.q_heads \memory context \keeps call */
+} kvq_extend_batch;
+
+/** Fill with defaults (one dense F32 token and its query per sequence).
+ *  \param batch  \nullable
+ *  \param size   sizeof(kvq_extend_batch).
+ *  \threads any.  \since 1.0 */
+KVQ_API void kvq_extend_batch_init(kvq_extend_batch* batch, size_t size);
+
+/** Append tokens to one layer of several sequences and attend with their queries: all of it or nothing.
+ *
+ *  A query sees older tokens as they are stored when the first new one arrives, and the new tokens up to its own as
+ * they are given, rounded to FP16: pages of these are sealed after attention. So a prompt loses no more in long chunks
+ * than token by token; after ::kvq_append, ::kvq_attend shows a chunk's queries its own tokens in the formats of sealed
+ *  pages. The stored pages are those of ::kvq_append, the results those of ::kvq_attend.
+ *
+ *  During the call, pages of the new tokens take the memory of FP16. While a stream is captured (see
+ *  ::kvq_sequence_reserve), it takes at most ::KVQ_PAGE_SLOTS tokens per sequence and no positions.
+ *
+ *  \returns as ::kvq_append_sequences and ::kvq_attend.
+ *  \threads exclusive use of these sequences; others of the cache may be used at the same time.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_extend(kvq_cache* cache, int32_t layer, const kvq_extend_batch* batch, kvq_error* error);
+
 /* ----------------------------------------------------------------------------------------------------------- usage */
 
 /** Memory in use, by purpose. All sizes are bytes as allocated, including padding and bookkeeping. */

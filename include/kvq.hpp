@@ -130,6 +130,13 @@ inline kvq_attend_batch initialised() {
 }
 
 template <>
+inline kvq_extend_batch initialised() {
+  kvq_extend_batch it;
+  kvq_extend_batch_init(&it, sizeof(it));
+  return it;
+}
+
+template <>
 inline qp_quantize_options initialised() {
   qp_quantize_options it;
   qp_quantize_options_init(&it, sizeof(it));
@@ -707,6 +714,32 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_attend_batch, output_token_stri
 static_assert(sizeof(void*) != 8 || offsetof(kvq_attend_batch, output_head_stride) == 88);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_attend_batch, lse) == 96);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_attend_batch, sinks) == 104);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_extend_batch) == 168);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, struct_size) == 0);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, n_sequences) == 4);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, sequences) == 8);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, token_counts) == 16);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, positions) == 24);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, k) == 32);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, v) == 40);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, q) == 48);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, output) == 56);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, dtype) == 64);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, q_dtype) == 68);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, output_dtype) == 72);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, sliding_window) == 76);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, logit_softcap) == 80);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, reserved) == 84);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, k_token_stride) == 88);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, k_head_stride) == 96);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, v_token_stride) == 104);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, v_head_stride) == 112);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, q_token_stride) == 120);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, q_head_stride) == 128);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, output_token_stride) == 136);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, output_head_stride) == 144);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, lse) == 152);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, sinks) == 160);
 static_assert(sizeof(void*) != 8 || sizeof(kvq_usage) == 96);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_usage, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_usage, reserved) == 4);
@@ -1392,6 +1425,92 @@ inline kvq_attend_batch c_struct(const AttendBatch& batch, const kvq_cache_info&
 }
 }  // namespace detail
 
+/// New tokens of one or more sequences, their queries, and where results go. Rows of `k`, `v`, `q` and `output` (one
+/// per token) are ordered by sequence. Tensors are of float; ::kvq_extend_batch takes other element types, too.
+struct ExtendBatch {
+  /// Sequences of this cache, all different.
+  std::span<kvq_sequence* const> sequences = {};
+  /// New tokens per sequence, each ≥ 1; empty (default): one each.
+  std::span<const int32_t> token_counts = {};
+  /// As for ::kvq_append; empty (default): consecutive in each sequence.
+  std::span<const int32_t> positions = {};
+  /// As for ::kvq_append.
+  std::span<const float> k = {};
+  /// As for ::kvq_append.
+  std::span<const float> v = {};
+  /// As in kvq_attend_batch.
+  std::span<const float> q = {};
+  /// As in kvq_attend_batch.
+  std::span<float> output = {};
+  /// As in kvq_attend_batch.
+  int32_t sliding_window = 0;
+  /// As in kvq_attend_batch.
+  float logit_softcap = 0;
+  /// As in kvq_append_batch.
+  int64_t k_token_stride = 0;
+  /// As in kvq_append_batch.
+  int64_t k_head_stride = 0;
+  /// As in kvq_append_batch.
+  int64_t v_token_stride = 0;
+  /// As in kvq_append_batch.
+  int64_t v_head_stride = 0;
+  /// As in kvq_attend_batch.
+  int64_t q_token_stride = 0;
+  /// As in kvq_attend_batch.
+  int64_t q_head_stride = 0;
+  /// As in kvq_attend_batch.
+  int64_t output_token_stride = 0;
+  /// As in kvq_attend_batch.
+  int64_t output_head_stride = 0;
+  /// As in kvq_attend_batch.
+  std::span<float> lse = {};
+  /// As in kvq_attend_batch.
+  std::span<const float> sinks = {};
+};
+
+namespace detail {
+inline kvq_extend_batch c_struct(const ExtendBatch& batch, const kvq_cache_info& cache) {
+  const int32_t n = detail::count("sequences", batch.sequences.size());
+  if (n == 0) throw Error(KVQ_E_ARGUMENT, "sequences is empty");
+  const int64_t total = detail::sum(batch.token_counts, n);
+  detail::require_size_or_none("token_counts", batch.token_counts.size(), n, "as many as sequences");
+  detail::require_size_or_none("positions", batch.positions.size(), total, "sum(token_counts)");
+  detail::require_rows("k", batch.k.size(), {total, cache.kv_heads, cache.head_dim}, batch.k_token_stride,
+                       batch.k_head_stride, "sum(token_counts) * cache.kv_heads * cache.head_dim");
+  detail::require_rows("v", batch.v.size(), {total, cache.kv_heads, cache.head_dim}, batch.v_token_stride,
+                       batch.v_head_stride, "sum(token_counts) * cache.kv_heads * cache.head_dim");
+  detail::require_rows("q", batch.q.size(), {total, cache.q_heads, cache.head_dim}, batch.q_token_stride,
+                       batch.q_head_stride, "sum(token_counts) * cache.q_heads * cache.head_dim");
+  detail::require_rows("output", batch.output.size(), {total, cache.q_heads, cache.head_dim}, batch.output_token_stride,
+                       batch.output_head_stride, "sum(token_counts) * cache.q_heads * cache.head_dim");
+  detail::require_size_or_none("lse", batch.lse.size(), detail::product({total, cache.q_heads}),
+                               "sum(token_counts) * cache.q_heads");
+  detail::require_size_or_none("sinks", batch.sinks.size(), cache.q_heads, "cache.q_heads");
+  kvq_extend_batch it = initialised<kvq_extend_batch>();
+  it.n_sequences = n;
+  it.sequences = batch.sequences.data();
+  it.token_counts = detail::optional(batch.token_counts);
+  it.positions = detail::optional(batch.positions);
+  it.k = batch.k.data();
+  it.v = batch.v.data();
+  it.q = batch.q.data();
+  it.output = batch.output.data();
+  it.sliding_window = batch.sliding_window;
+  it.logit_softcap = batch.logit_softcap;
+  it.k_token_stride = batch.k_token_stride;
+  it.k_head_stride = batch.k_head_stride;
+  it.v_token_stride = batch.v_token_stride;
+  it.v_head_stride = batch.v_head_stride;
+  it.q_token_stride = batch.q_token_stride;
+  it.q_head_stride = batch.q_head_stride;
+  it.output_token_stride = batch.output_token_stride;
+  it.output_head_stride = batch.output_head_stride;
+  it.lse = detail::optional(batch.lse);
+  it.sinks = detail::optional(batch.sinks);
+  return it;
+}
+}  // namespace detail
+
 /// The attention layers of one model. Owns the page formats and the workspace of ::kvq_attend.
 class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
  public:
@@ -1462,6 +1581,25 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
   void attend(int32_t layer, const AttendBatch& batch) const {
     const kvq_attend_batch c_batch = detail::c_struct(batch, describe());
     checked(kvq_attend, get(), layer, &c_batch);
+  }
+
+  /// Append tokens to one layer of several sequences and attend with their queries: all of it or nothing.
+  ///
+  /// A query sees older tokens as they are stored when the first new one arrives, and the new tokens up to its own as
+  /// they are given, rounded to FP16: pages of these are sealed after attention. So a prompt loses no more in long
+  /// chunks than token by token; after ::kvq_append, ::kvq_attend shows a chunk's queries its own tokens in the formats
+  /// of sealed pages. The stored pages are those of ::kvq_append, the results those of ::kvq_attend.
+  ///
+  /// During the call, pages of the new tokens take the memory of FP16. While a stream is captured (see
+  /// ::kvq_sequence_reserve), it takes at most ::KVQ_PAGE_SLOTS tokens per sequence and no positions.
+  /// \throws Error: as ::kvq_append_sequences and ::kvq_attend.
+  /// \par Threads: exclusive use of these sequences; others of the cache may be used at the same time.
+  void extend(int32_t layer, const kvq_extend_batch& batch) const { checked(kvq_extend, get(), layer, &batch); }
+
+  /// Overload with spans.
+  void extend(int32_t layer, const ExtendBatch& batch) const {
+    const kvq_extend_batch c_batch = detail::c_struct(batch, describe());
+    checked(kvq_extend, get(), layer, &c_batch);
   }
 
   /// Get the bytes used by one sequence, or by the whole cache with shared pages counted once.

@@ -60,10 +60,13 @@ AppendTarget target_of(const AppendedLayer& layer) {
   return {table_of(layer)->view(), {0, layer.after.length, layer.after.next_position, layer.after.room}};
 }
 
-/// Whether a list ends with write `i`: writes are ordered by head, then by sequence.
-bool ends_list(std::span<const PageWrite> writes, size_t i) {
+/// Whether write `i` is a list's last one: writes are ordered by head, then by sequence.
+bool is_last(std::span<const PageWrite> writes, size_t i) {
   return i + 1 == writes.size() || writes[i + 1].head != writes[i].head || writes[i + 1].sequence != writes[i].sequence;
 }
+
+/// Whether a list ends with write `i`. A page without new tokens is sealed somewhere in the list.
+bool ends_list(std::span<const PageWrite> writes, size_t i) { return is_last(writes, i) && writes[i].token_count > 0; }
 
 /// Positions that kernels look up: all new tokens', then those of all slots of some pages.
 struct StagedPositions {
@@ -109,7 +112,7 @@ PagesWritten pages_written(std::span<const PageWrite> writes, int32_t head_dim, 
 void make_room(std::span<const PageWrite> writes, std::span<const AppendedLayer> layers) {
   const auto table = [layers](const PageWrite& write) { return table_of(layers[static_cast<size_t>(write.sequence)]); };
   for (size_t i = 0; i < writes.size(); ++i) {
-    if (ends_list(writes, i)) table(writes[i])->reserve(writes[i].index + 1);
+    if (is_last(writes, i)) table(writes[i])->reserve(writes[i].index + 1);
   }
   for (const PageWrite& write : writes) {
     if (has_gaps(write)) table(write)->make_positions();
@@ -210,7 +213,7 @@ void append_plain(Device& device, const Call& call, const TokenBatch& tokens, st
   }
 }
 
-void record_append(Device& device, const TokenBatch& tokens, PageTable& table) {
+void record_append(Device& device, const TokenBatch& tokens, AppendKind kind, PageTable& table) {
   const Call call(device);
   table.require_published();
   AppendArguments arguments = append_arguments(device, tokens);
@@ -219,7 +222,7 @@ void record_append(Device& device, const TokenBatch& tokens, PageTable& table) {
   PagesWritten pages;
   pages.add(sealed);
   arguments.pages = fit(pages, tokens.head_dim, device.shared_limit());
-  call.require(launch_append_next(arguments, table.reserve_view(), tokens.n, call.stream()), "append kernel");
+  call.require(launch_append_next(arguments, table.reserve_view(), tokens.n, kind, call.stream()), "append kernel");
 }
 
 }  // namespace kvq::cuda

@@ -23,7 +23,7 @@ void append_commvq(Device& device, const Call& call, const TokenBatch& tokens, c
                    std::span<const AppendedLayer> layers, Allocator& scratch);
 
 /// LayerMirror::record_append.
-void record_append(Device& device, const TokenBatch& tokens, PageTable& table);
+void record_append(Device& device, const TokenBatch& tokens, AppendKind kind, PageTable& table);
 
 RopeArguments rope_arguments(const Rope& rope);
 

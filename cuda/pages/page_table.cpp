@@ -189,7 +189,9 @@ void PageTable::agreed(const int32_t* counts) noexcept {
   for (size_t head = 0; head < heads_.size(); ++head) heads_[head] = {counts[head], counts[head]};
 }
 
-void PageTable::record_append(const TokenBatch& tokens) { cuda::record_append(device_, tokens, *this); }
+void PageTable::record_append(const TokenBatch& tokens, AppendKind kind) {
+  cuda::record_append(device_, tokens, kind, *this);
+}
 
 void PageTable::require_recordable() {
   if (commvq_ != nullptr) {

@@ -21,7 +21,7 @@ class PageTable final : public LayerMirror {
                const ReservedPages* reserve) override;
   void agreed(const int32_t* counts) noexcept override;
   void require_recordable() override;
-  void record_append(const TokenBatch& tokens) override;
+  void record_append(const TokenBatch& tokens, AppendKind kind) override;
   uint64_t bytes() const noexcept override;
   /// bytes() with room for lists of `pages` pages without gaps in their positions; a ring of 0: no reserved pages.
   static uint64_t bytes_of(int32_t kv_heads, int32_t pages, int32_t ring);

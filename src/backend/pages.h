@@ -1,6 +1,7 @@
 // Storage of pages, and conversion of tokens to pages.
 #pragma once
 
+#include "backend/append_kind.h"
 #include "core/rope.h"
 #include "core/tensor.h"
 #include "formats/codec.h"
@@ -124,8 +125,9 @@ class LayerMirror {
   virtual void agreed(const int32_t* counts) noexcept = 0;
   /// Throws unless the backend can append by itself.
   virtual void require_recordable() = 0;
-  /// Record an append of `tokens` after the layer's newest token at the time of replay.
-  virtual void record_append(const TokenBatch& tokens) = 0;
+  /// Record an append of `tokens` after the layer's newest token at the time of replay, or the sealing of pages that such
+  /// an append leaves.
+  virtual void record_append(const TokenBatch& tokens, AppendKind kind) = 0;
   /// Memory of this object, on the host and on the device.
   virtual uint64_t bytes() const noexcept = 0;
 };

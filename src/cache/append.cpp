@@ -1,9 +1,11 @@
 #include "cache/sequence.h"
 
+#include "cache/attend.h"
 #include "cache/prepared_append.h"
 #include "core/error.h"
 
 #include <climits>
+#include <optional>
 
 namespace kvq {
 namespace {
@@ -59,7 +61,8 @@ void check_positions(const Arrival& arrival, int32_t layer, const int32_t* all) 
   }
 }
 
-void record(int32_t layer, const AppendRequest& request) {
+/// Refuse a request that cannot be recorded.
+void check_recordable(int32_t layer, const AppendRequest& request) {
   for_each_arrival(request, [&](const Arrival& arrival) {
     if (request.positions != nullptr) {
       fail(KVQ_E_ARGUMENT, "%spositions must be NULL while a CUDA graph is captured", arrival.prefix());
@@ -74,24 +77,14 @@ void record(int32_t layer, const AppendRequest& request) {
     }
     arrival.of.sequence->mirror(layer)->require_recordable();
   });
-  for_each_arrival(request, [&](const Arrival& arrival) {
-    Sequence& sequence = *arrival.of.sequence;
-    sequence.mirror(layer)->record_append(request.tokens.part(arrival.first, arrival.of.count));
-    sequence.recorded = true;
-  });
 }
 
-/// Append to one sequence without other memory than its own.
-void append_to_one(Cache& cache, int32_t layer, const AppendRequest& request) {
-  const SequenceTokens& only = request.sequences.front();
-  PreparedAppend prepared(*only.sequence, layer, only.count, request.positions);
-  const AppendedLayer after = prepared.appended();
-  TokenBatch tokens = request.tokens;
-  tokens.positions = prepared.positions();
-  prepared.route(tokens);
-  prepared.prepare();
-  cache.backend.pages().append(tokens, cache.page_writes(layer, prepared.writes()), {&after, 1}, cache.allocator);
-  prepared.commit();
+void record(int32_t layer, const AppendRequest& request, AppendKind kind) {
+  for_each_arrival(request, [&](const Arrival& arrival) {
+    Sequence& sequence = *arrival.of.sequence;
+    sequence.mirror(layer)->record_append(request.tokens.part(arrival.first, arrival.of.count), kind);
+    sequence.recorded = true;
+  });
 }
 
 /// One sequence's append, and its tokens in the request.
@@ -121,45 +114,154 @@ Vector<PageWrite> join_writes(Cache& cache, std::span<const Part> parts) {
   return writes;
 }
 
-/// Append to all sequences of a request, which are carried out together.
-void append_to_all(Cache& cache, int32_t layer, const AppendRequest& request) {
-  TokenBatch tokens = request.tokens;
-  Vector<int32_t> following(cache.allocator);  // positions, where the caller gives none
-  if (request.positions == nullptr) {
-    following.reserve(static_cast<size_t>(tokens.n));
+/// Appends to one layer of all sequences of a request, carried out together. For one sequence it needs no memory but
+/// the sequence's own.
+class JointAppend {
+ public:
+  /// AppendKind::kSeal takes the request's tokens as those that were appended by AppendKind::kOpen.
+  JointAppend(Cache& cache, int32_t layer, const AppendRequest& request, AppendKind kind)
+      : cache_(cache),
+        layer_(layer),
+        kind_(kind),
+        tokens_(kind == AppendKind::kSeal ? cache.no_tokens(layer) : request.tokens),
+        following_(cache.allocator),
+        parts_(cache.allocator) {
+    if (request.sequences.size() == 1) {
+      const auto [sequence, n] = request.sequences.front();
+      if (kind == AppendKind::kSeal) {
+        only_.emplace(*sequence, layer, n);
+      } else {
+        only_.emplace(*sequence, layer, n, request.positions, kind);
+      }
+      tokens_.positions = only_->positions();
+      return;
+    }
+    if (kind != AppendKind::kSeal) {
+      tokens_.positions = {positions_of(request), static_cast<size_t>(tokens_.n)};
+    }
+    parts_.reserve(request.sequences.size());
+    for_each_arrival(request, [&](const Arrival& arrival) { add(arrival); });
+  }
+
+  /// Prepare the changes, and let the backend write their pages.
+  void write() {
+    if (only_) {
+      const AppendedLayer after = only_->appended();
+      prepare(*only_, tokens_);
+      if (!is_idle(only_->writes())) write(only_->writes(), {&after, 1});
+      return;
+    }
+    Vector<AppendedLayer> layers(cache_.allocator);
+    layers.reserve(parts_.size());
+    for (const Part& part : parts_) layers.push_back(part.prepared->appended());
+    for (const Part& part : parts_) prepare(*part.prepared, tokens_.part(part.first, part.count));
+    const Vector<PageWrite> writes = join_writes(cache_, parts_);
+    if (!is_idle(writes)) write(writes, layers);
+  }
+
+  void commit() noexcept {
+    for_each([](PreparedAppend& prepared) { prepared.commit(); });
+  }
+  void undo() noexcept {
+    for_each([](PreparedAppend& prepared) { prepared.undo(); });
+  }
+
+ private:
+  const int32_t* positions_of(const AppendRequest& request) {
+    if (request.positions != nullptr) return request.positions;
+    following_.reserve(static_cast<size_t>(tokens_.n));
     for_each_arrival(request, [&](const Arrival& arrival) {
-      const int32_t last = arrival.of.sequence->last_position(layer);
-      for (int32_t i = 1; i <= arrival.of.count; ++i) following.push_back(last + i);
+      const int32_t last = arrival.of.sequence->last_position(layer_);
+      for (int32_t i = 1; i <= arrival.of.count; ++i) following_.push_back(last + i);
     });
+    return following_.data();
   }
-  const int32_t* positions = request.positions != nullptr ? request.positions : following.data();
-  tokens.positions = {positions, static_cast<size_t>(tokens.n)};
-  Vector<Part> parts(cache.allocator);
-  Vector<AppendedLayer> layers(cache.allocator);
-  parts.reserve(request.sequences.size());
-  layers.reserve(request.sequences.size());
-  for_each_arrival(request, [&](const Arrival& arrival) {
+
+  void add(const Arrival& arrival) {
     const auto [sequence, n] = arrival.of;
-    parts.push_back({make_owned<PreparedAppend>(cache.allocator, *sequence, layer, n, positions + arrival.first),
-                     arrival.first, n});
-    layers.push_back(parts.back().prepared->appended());
-  });
-  for (const Part& part : parts) {
-    part.prepared->route(tokens.part(part.first, part.count));
-    part.prepared->prepare();
+    if (kind_ == AppendKind::kSeal) {
+      parts_.push_back({make_owned<PreparedAppend>(cache_.allocator, *sequence, layer_, n), 0, 0});
+      return;
+    }
+    const int32_t* positions = tokens_.positions.data() + arrival.first;
+    parts_.push_back(
+        {make_owned<PreparedAppend>(cache_.allocator, *sequence, layer_, n, positions, kind_), arrival.first, n});
   }
-  const Vector<PageWrite> writes = join_writes(cache, parts);
-  cache.backend.pages().append(tokens, cache.page_writes(layer, writes), layers, cache.allocator);
-  for (const Part& part : parts) part.prepared->commit();
+
+  void prepare(PreparedAppend& prepared, const TokenBatch& tokens) {
+    prepared.route(tokens);
+    prepared.prepare();
+  }
+
+  /// Whether there is nothing to seal.
+  bool is_idle(std::span<const PageWrite> writes) const { return kind_ == AppendKind::kSeal && writes.empty(); }
+
+  void write(std::span<const PageWrite> writes, std::span<const AppendedLayer> layers) {
+    cache_.backend.pages().append(tokens_, cache_.page_writes(layer_, writes), layers, cache_.allocator);
+  }
+
+  template <typename Use>
+  void for_each(const Use& use) noexcept {
+    if (only_) use(*only_);
+    for (const Part& part : parts_) use(*part.prepared);
+  }
+
+  Cache& cache_;
+  int32_t layer_;
+  AppendKind kind_;
+  TokenBatch tokens_;
+  Vector<int32_t> following_;  // positions, where the caller gives none
+  std::optional<PreparedAppend> only_;
+  Vector<Part> parts_;
+};
+
+/// The backend's record of a layer follows a taken-back append.
+void forget(const AppendRequest& request, int32_t layer) {
+  for (const SequenceTokens& each : request.sequences) {
+    LayerMirror* mirror = each.sequence->mirror(layer);
+    for (int32_t head = 0; mirror != nullptr && head < each.sequence->cache.kv_heads; ++head) {
+      const auto pages = static_cast<int32_t>(each.sequence->list(layer, head).size());
+      mirror->invalidate(head, std::max(pages - 1, 0));
+    }
+    if (!each.sequence->reserves.empty()) publish(*each.sequence);
+  }
 }
 
 }  // namespace
 
 void append(Cache& cache, int32_t layer, const AppendRequest& request) {
-  if (cache.backend.recording()) return record(layer, request);
+  if (cache.backend.recording()) {
+    check_recordable(layer, request);
+    return record(layer, request, AppendKind::kAppend);
+  }
   for_each_arrival(request, [&](const Arrival& arrival) { check_positions(arrival, layer, request.positions); });
-  if (request.sequences.size() == 1) return append_to_one(cache, layer, request);
-  append_to_all(cache, layer, request);
+  JointAppend joint(cache, layer, request, AppendKind::kAppend);
+  joint.write();
+  joint.commit();
+}
+
+void extend(Cache& cache, int32_t layer, const AppendRequest& request, const kvq_attend_batch& batch) {
+  const auto sequence_at = [&request](int32_t i) -> const Sequence& {
+    return *request.sequences[static_cast<size_t>(i)].sequence;
+  };
+  if (cache.backend.recording()) {
+    check_recordable(layer, request);
+    record(layer, request, AppendKind::kOpen);
+    return attend(cache, layer, batch, sequence_at, [&] { record(layer, request, AppendKind::kSeal); });
+  }
+  for_each_arrival(request, [&](const Arrival& arrival) { check_positions(arrival, layer, request.positions); });
+  JointAppend opened(cache, layer, request, AppendKind::kOpen);
+  opened.write();
+  opened.commit();
+  try {
+    JointAppend sealed(cache, layer, request, AppendKind::kSeal);
+    attend(cache, layer, batch, sequence_at, [&sealed] { sealed.write(); });
+    sealed.commit();
+  } catch (...) {
+    opened.undo();
+    forget(request, layer);
+    throw;
+  }
 }
 
 void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq_dtype dtype, int32_t n,

@@ -7,13 +7,15 @@ namespace kvq {
 /// Pages of one list that an append of up to a page touches: one is sealed, one filled up, one opened.
 inline constexpr int32_t kPagesOfOneAppend = 3;
 
-/// Change that an append makes in a head's list.
+/// Change that an append makes in a head's list. Applied, it holds what was there before.
 struct PageChange {
   int32_t head;
   int32_t index;         // in the head's list; its size appends
   int32_t count;         // slots in use afterwards
   Page* page = nullptr;  // replaces or extends the list; null: the page there grows in place
   bool from_reserve = false;
+  bool extends = false;                // `page` was appended to the list
+  bool adds_positions = false;         // the page gets `added_positions`
   int32_t* added_positions = nullptr;  // for a page that exists and whose positions are not consecutive
 };
 

@@ -30,14 +30,15 @@ class AttendRequest {
 };
 
 /// `sequence_at(i)` is sequence i of the batch; the other arguments of `batch` have been checked, and all strides are
-/// given.
-template <typename SequenceAt>
-void attend(Cache& cache, int32_t layer, const kvq_attend_batch& batch, const SequenceAt& sequence_at) {
+/// given. `complete()` does what else may fail before the queries count as observed.
+template <typename SequenceAt, typename Complete>
+void attend(Cache& cache, int32_t layer, const kvq_attend_batch& batch, const SequenceAt& sequence_at,
+            const Complete& complete) {
   AttendRequest request(cache, layer, batch);
   for (int32_t i = 0; i < batch.n_sequences; ++i) request.add(i, sequence_at(i));
   for (int32_t i = 0; i < batch.n_sequences; ++i) request.place(i, sequence_at(i));
   const AttendBatch attended = request.run();
-  if (cache.eviction.budget == 0) return;
+  if (cache.eviction.budget == 0) return complete();
   // Queries count for the whole batch; a failure counts none.
   const auto for_each = [&](const auto& use) {
     for (int32_t i = 0; i < batch.n_sequences; ++i) {
@@ -49,6 +50,7 @@ void attend(Cache& cache, int32_t layer, const kvq_attend_batch& batch, const Se
     for_each([&](Observations& of, const Sequence& sequence, const AttendSequence& entry) {
       of.stage(sequence, layer, attended, entry, request.workspace());
     });
+    complete();
   } catch (...) {
     for_each([&](Observations& of, const Sequence&, const AttendSequence&) { of.discard(layer); });
     throw;

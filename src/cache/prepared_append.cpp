@@ -5,20 +5,9 @@
 
 namespace kvq {
 
-PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, int32_t n, const int32_t* positions)
-    : sequence_(sequence),
-      cache_(sequence.cache),
-      layer_(layer),
-      reserve_(sequence.reserve(layer)),
-      kept_(n <= kPageSlots ? &sequence.append_memory : nullptr),
-      own_(cache_.allocator),
-      memory_(kept_ != nullptr ? *kept_ : own_),
-      routed_(sequence, layer),
-      grown_(cache_.allocator) {
-  if (kept_ == nullptr) {
-    memory_.reserve(cache_.kv_heads, cache_.runs_of_list(), n / kPageSlots + kPagesOfOneAppend,
-                    positions == nullptr ? n : 0);
-  }
+PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, int32_t n, const int32_t* positions, AppendKind kind)
+    : PreparedAppend(sequence, layer, kind, n <= kPageSlots ? &sequence.append_memory : nullptr) {
+  if (&memory_ == &own_) reserve_memory(n, positions == nullptr ? n : 0);
   if (positions == nullptr) {
     memory_.positions.resize(static_cast<size_t>(n));
     // Not iota, which increments once more than it stores: that may overflow.
@@ -28,11 +17,37 @@ PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, int32_t n, con
     positions = memory_.positions.data();
   }
   positions_ = {positions, static_cast<size_t>(n)};
+  other_state_ = {sequence.length(layer) + n, positions[n - 1]};
+}
+
+PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, int32_t opened)
+    : PreparedAppend(sequence, layer, AppendKind::kSeal, opened <= kPageSlots ? &sequence.seal_memory : nullptr) {
+  if (&memory_ == &own_) reserve_memory(opened, 0);
+  opened_ = opened;
+  other_state_ = sequence.layers[static_cast<size_t>(layer)];
+}
+
+PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, AppendKind kind, AppendMemory* kept)
+    : sequence_(sequence),
+      cache_(sequence.cache),
+      layer_(layer),
+      kind_(kind),
+      reserve_(sequence.reserve(layer)),
+      own_(cache_.allocator),
+      memory_(kept != nullptr ? *kept : own_),
+      routed_(sequence, layer),
+      grown_(cache_.allocator) {}
+
+void PreparedAppend::reserve_memory(int32_t tokens, int32_t positions) {
+  memory_.reserve(cache_.kv_heads, cache_.runs_of_list(), tokens / kPageSlots + kPagesOfOneAppend, positions);
 }
 
 PreparedAppend::~PreparedAppend() {
   for (const PageChange& change : memory_.changes) {
-    if (change.page != nullptr && !change.from_reserve) cache_.release(change.page);
+    const bool keeps = committed_ && reserve_ != nullptr && change.page != nullptr &&
+                       reserve_->keep(change.head, change.index, change.page);
+    const bool waits = !committed_ && change.from_reserve;  // still in its place
+    if (change.page != nullptr && !keeps && !waits) cache_.release(change.page);
     cache_.release_positions(change.added_positions);
   }
   for (StagedRun& run : memory_.runs) {
@@ -42,14 +57,26 @@ PreparedAppend::~PreparedAppend() {
   memory_.clear();
 }
 
+namespace {
+
+/// Pages of a list without its newest `tokens` slots.
+int32_t pages_without(const Sequence::PageList& list, int32_t tokens) {
+  size_t pages = list.size();
+  while (tokens > 0 && pages > 0 && list[pages - 1]->count <= tokens) tokens -= list[--pages]->count;
+  return static_cast<int32_t>(pages);
+}
+
+}  // namespace
+
 template <typename Use>
 void PreparedAppend::for_each_page(int32_t head, const Use& use) {
   const Sequence::PageList& list = sequence_.list(layer_, head);
   const auto existing = static_cast<int32_t>(list.size());
-  const int32_t pages = Sequence::pages_after(list, n());
+  const int32_t pages = Sequence::pages_after(list, kind_ == AppendKind::kOpen ? 1 : n());
   int32_t index = Sequence::open_slots(list) > 0 ? existing - 1 : existing;
-  // Pages before the newest `recent` are sealed already.
-  for (int32_t full = std::max({0, cache_.sink, existing - cache_.recent}); full < index; ++full) {
+  // Pages before the newest `recent` are sealed already, but for those that were left.
+  const int32_t unsealed = std::max({0, cache_.sink, pages_without(list, opened_) - cache_.recent});
+  for (int32_t full = unsealed; full < index; ++full) {
     const Page* page = list[static_cast<size_t>(full)];
     if (page->is_float16() && !stays_float16(full, pages))
       use(Step{.index = full, .old = page, .token = 0, .take = 0, .pages = pages});
@@ -100,12 +127,21 @@ void PreparedAppend::prepare() {
 void PreparedAppend::commit() noexcept {
   std::swap_ranges(grown_.begin(), grown_.end(), sequence_.lists_of(layer_).begin());
   for (PageChange& change : memory_.changes) apply(change);
+  exchange_records();
+  committed_ = true;
+}
+
+void PreparedAppend::undo() noexcept {
+  for (auto change = memory_.changes.rbegin(); change != memory_.changes.rend(); ++change) revert(*change);
+  std::swap_ranges(grown_.begin(), grown_.end(), sequence_.lists_of(layer_).begin());
+  exchange_records();
+  committed_ = false;
+}
+
+void PreparedAppend::exchange_records() noexcept {
   const size_t first_run = sequence_.list_index(layer_, 0) * cache_.runs_of_list();
   for (size_t i = 0; i < memory_.runs.size(); ++i) std::swap(sequence_.runs[first_run + i], memory_.runs[i].staged);
-  committed_ = true;
-  Sequence::Layer& layer = sequence_.layers[static_cast<size_t>(layer_)];
-  layer.length += static_cast<int32_t>(positions_.size());
-  layer.last_position = positions_.back();
+  std::swap(sequence_.layers[static_cast<size_t>(layer_)], other_state_);
 }
 
 bool PreparedAppend::stays_float16(int32_t index, int32_t pages) const {
@@ -128,11 +164,13 @@ void PreparedAppend::write_page(int32_t head, const Step& step) {
   const int32_t first = kept > 0 ? old->first_position : positions_[static_cast<size_t>(token)];
   const int32_t last = take > 0 ? positions_[static_cast<size_t>(token + take) - 1] : old->last_position();
   const bool consecutive = last - first == count - 1;
-  memory_.changes.push_back({head, index, count});
+  memory_.changes.push_back({.head = head, .index = index, .count = count});
   PageChange& change = memory_.changes.back();
   const bool in_place = old != nullptr && format->is_float16() && !old->is_shared();
   int32_t* stored = nullptr;
-  Page* reserved = !in_place && reserve_ != nullptr ? reserve_->find(head, index, format) : nullptr;
+  // The ring of open pages has a place for the next new page, not for those after it.
+  const bool has_place = !format->is_float16() || sequence_.ends_float16(layer_, index) || index <= pages;
+  Page* reserved = !in_place && has_place && reserve_ != nullptr ? reserve_->find(head, index, format) : nullptr;
   if (reserved != nullptr) {
     change.page = reserved;
     change.from_reserve = true;
@@ -153,6 +191,7 @@ void PreparedAppend::write_page(int32_t head, const Step& step) {
     // Slots beyond the page's count are unused.
     std::copy_n(positions_.begin() + token, take, old->positions + kept);
   }
+  change.adds_positions = change.added_positions != nullptr;
   if (stored != nullptr) {
     std::fill(stored, stored + kPageSlots, 0);
     for (int32_t i = 0; !consecutive && i < kept; ++i) stored[i] = old->position(i);
@@ -178,17 +217,35 @@ void PreparedAppend::apply(PageChange& change) noexcept {
   Sequence::PageList& list = sequence_.list(layer_, change.head);
   const auto index = static_cast<size_t>(change.index);
   Page* page = change.page != nullptr ? change.page : list[index];
-  if (change.added_positions != nullptr) page->positions = std::exchange(change.added_positions, nullptr);
-  cache_.set_count(page, change.count);
+  exchange_slots(change, *page);
   if (change.page == nullptr) return;
-  if (change.from_reserve) reserve_->took(change.head, change.index, change.page->format());
-  if (index < list.size()) {
-    if (reserve_ == nullptr || !reserve_->keep(change.head, change.index, list[index])) cache_.release(list[index]);
-    list[index] = change.page;
+  if (change.from_reserve) reserve_->took(change.head, change.index, page->format());
+  change.extends = index == list.size();
+  if (change.extends) {
+    list.push_back(std::exchange(change.page, nullptr));
   } else {
-    list.push_back(change.page);
+    std::swap(list[index], change.page);
   }
-  change.page = nullptr;
+}
+
+void PreparedAppend::revert(PageChange& change) noexcept {
+  Sequence::PageList& list = sequence_.list(layer_, change.head);
+  Page*& place = list[static_cast<size_t>(change.index)];
+  exchange_slots(change, *place);
+  if (change.extends) {
+    change.page = place;
+    list.pop_back();
+  } else if (change.page != nullptr) {
+    std::swap(place, change.page);
+  }
+  if (change.from_reserve) reserve_->keep(change.head, change.index, change.page);
+}
+
+/// Exchange the number of a page's slots, and its positions if there are others.
+void PreparedAppend::exchange_slots(PageChange& change, Page& page) noexcept {
+  if (change.adds_positions) std::swap(page.positions, change.added_positions);
+  const int32_t other = page.count;
+  cache_.set_count(&page, std::exchange(change.count, other));
 }
 
 }  // namespace kvq

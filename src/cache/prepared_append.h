@@ -9,8 +9,11 @@ namespace kvq {
 /// All changes of an append to one sequence, prepared so that the commit cannot fail.
 class PreparedAppend {
  public:
-  /// Null `positions`: those that follow the newest token.
-  PreparedAppend(Sequence& sequence, int32_t layer, int32_t n, const int32_t* positions);
+  /// Append `n` tokens. Null `positions`: those that follow the newest token.
+  PreparedAppend(Sequence& sequence, int32_t layer, int32_t n, const int32_t* positions,
+                 AppendKind kind = AppendKind::kAppend);
+  /// Seal the pages that appending the newest `opened` tokens by AppendKind::kOpen left.
+  PreparedAppend(Sequence& sequence, int32_t layer, int32_t opened);
   PreparedAppend(const PreparedAppend&) = delete;
   PreparedAppend& operator=(const PreparedAppend&) = delete;
 
@@ -26,12 +29,19 @@ class PreparedAppend {
   /// Writes head by head. Token indices count from the first to append.
   std::span<const PageWrite> writes() const { return memory_.writes; }
   /// The layer after the commit.
-  AppendedLayer appended() const { return {sequence_.mirror(layer_), sequence_.state(layer_, n(), positions_.back())}; }
+  AppendedLayer appended() const { return {sequence_.mirror(layer_), sequence_.state(layer_, n(), last_position())}; }
 
   void commit() noexcept;
 
+  /// Take back a commit. What the backend has in its mirror of the layer is not known afterwards.
+  void undo() noexcept;
+
  private:
+  PreparedAppend(Sequence& sequence, int32_t layer, AppendKind kind, AppendMemory* kept);
+
   int32_t n() const { return static_cast<int32_t>(positions_.size()); }
+  /// Position of the layer's newest token afterwards.
+  int32_t last_position() const { return n() > 0 ? positions_.back() : sequence_.last_position(layer_); }
 
   /// One page `index` of a list, made or changed: the slots of `old`, if any, then `take` tokens from `token` on.
   struct Step {
@@ -39,7 +49,7 @@ class PreparedAppend {
     const Page* old;
     int32_t token;
     int32_t take;
-    int32_t pages;  // of the list afterwards
+    int32_t pages;  // of the list when the format is chosen: afterwards, or with the first of tokens to attend to
 
     int32_t kept() const { return old != nullptr ? old->count : 0; }
   };
@@ -55,19 +65,27 @@ class PreparedAppend {
 
   void write_page(int32_t head, const Step& step);
 
+  void reserve_memory(int32_t tokens, int32_t positions);
+
   void apply(PageChange& change) noexcept;
+  void revert(PageChange& change) noexcept;
+  void exchange_slots(PageChange& change, Page& page) noexcept;
+  /// Exchange the runs and the state of the layer with those before or after.
+  void exchange_records() noexcept;
 
   Sequence& sequence_;
   Cache& cache_;
   int32_t layer_;
-  Reserve* reserve_;  // or null
+  AppendKind kind_;
+  int32_t opened_ = 0;  // newest tokens whose pages may be left to seal
+  Reserve* reserve_;    // or null
   std::span<const int32_t> positions_;
   int32_t heads_pages_ = 0;  // longest list afterwards
-  AppendMemory* kept_;       // the sequence's, or null
   AppendMemory own_;
   AppendMemory& memory_;
   RoutedPages routed_;
   bool committed_ = false;
+  Sequence::Layer other_state_;  // of the layer: the next one until commit(), then the one before
   /// [kv_heads] longer lists, which replace the old ones on commit, so that a failure changes no capacity; empty when
   /// every list has room.
   Vector<Sequence::PageList> grown_;

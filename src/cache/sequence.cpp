@@ -36,8 +36,10 @@ Sequence::Sequence(Cache& cache_)
                        : Owned<Observations>(nullptr, Deleter<Observations>(cache.allocator, 0, 0))),
       published_lists(mirrors.empty() ? 0 : static_cast<size_t>(cache.kv_heads), nullptr, cache.allocator),
       published_counts(published_lists.size(), 0, cache.allocator),
-      append_memory(cache.allocator) {
+      append_memory(cache.allocator),
+      seal_memory(cache.allocator) {
   append_memory.reserve(cache.kv_heads, cache.runs_of_list(), kPagesOfOneAppend, kPageSlots);
+  seal_memory.reserve(cache.kv_heads, cache.runs_of_list(), kPagesOfOneAppend, 0);
 }
 
 uint64_t Sequence::record_bytes(const Cache& cache, bool mirrored) {

@@ -117,6 +117,7 @@ class Sequence {
   Vector<const Page* const*> published_lists;  // [kv_heads], used by publish()
   Vector<int32_t> published_counts;
   AppendMemory append_memory;
+  AppendMemory seal_memory;  // of sealing what was appended and attended to
 
   /// Number of the run for a format of sealed pages.
   PageRun*& run(size_t list, const PageFormat* format) {
@@ -163,6 +164,10 @@ struct AppendRequest {
 
 /// Append to all sequences or to none. While the backend records, that is only recorded.
 void append(Cache& cache, int32_t layer, const AppendRequest& request);
+
+/// Append, and attend with the newest tokens' queries to what was stored before and to the new tokens in FP16; pages
+/// are sealed afterwards. All of it or nothing.
+void extend(Cache& cache, int32_t layer, const AppendRequest& request, const kvq_attend_batch& batch);
 
 /// The same for one sequence and dense tensors.
 void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq_dtype dtype, int32_t n,

@@ -32,7 +32,8 @@ kvq_usage usage(const Sequence& sequence) {
   kvq_usage result = {};
   int64_t slots = 0;
   result.metadata_bytes = Sequence::record_bytes(sequence.cache, !sequence.mirrors.empty()) +
-                          sequence.reserves.capacity() * sizeof(Owned<Reserve>) + sequence.append_memory.bytes();
+                          sequence.reserves.capacity() * sizeof(Owned<Reserve>) + sequence.append_memory.bytes() +
+                          sequence.seal_memory.bytes();
   if (sequence.observations != nullptr) result.metadata_bytes += sequence.observations->bytes();
   for (const Owned<LayerMirror>& mirror : sequence.mirrors) result.metadata_bytes += mirror->bytes();
   for (size_t i = 0; i < sequence.lists.size(); ++i) {
@@ -147,6 +148,7 @@ kvq_usage predict_usage(const Cache& cache, int32_t sequences, int32_t tokens, i
   result.metadata_bytes =
       n * (Sequence::record_bytes(cache, mirror > 0) + Observations::bytes_of(cache, tokens, queries) +
            AppendMemory::bytes_of(cache.kv_heads, cache.runs_of_list(), kPagesOfOneAppend, kPageSlots) +
+           AppendMemory::bytes_of(cache.kv_heads, cache.runs_of_list(), kPagesOfOneAppend, 0) +
            static_cast<uint64_t>(cache.n_layers) * mirror);
   Vector<AttendBatch> layers(cache.allocator.parent());
   layers.reserve(static_cast<size_t>(cache.n_layers));

@@ -131,6 +131,31 @@ static kvq_status attend_many(scene* s) {
   return kvq_attend(s->f.cache, 0, &batch, err);
 }
 
+static kvq_status extend_all(scene* s, int32_t first, int32_t second) {
+  enum { kTokens = 140 };
+  static float kv[kTokens * kTokenScalars];
+  static float q[kTokens * kQHeads * kHeadDim];
+  static float out[kTokens * kQHeads * kHeadDim];
+  const int32_t counts[2] = {first, second};
+  kvq_sequence* sequences[2];
+  kvq_extend_batch batch;
+  fill_tensor(kv, kTokens * kTokenScalars, 4);
+  fill_tensor(q, kTokens * kQHeads * kHeadDim, 5);
+  sequences[0] = s->plain;
+  sequences[1] = s->child;
+  kvq_extend_batch_init(&batch, sizeof(batch));
+  batch.n_sequences = 2;
+  batch.sequences = sequences;
+  batch.token_counts = counts;
+  batch.k = kv;
+  batch.v = kv;
+  batch.q = q;
+  batch.output = out;
+  return kvq_extend(s->f.cache, 0, &batch, err);
+}
+static kvq_status extend_many(scene* s) { return extend_all(s, 70, 67); }
+static kvq_status extend_few(scene* s) { return extend_all(s, 30, 3); }
+
 static void scene_open(scene* s, const char* policy) {
   memset(s, 0, sizeof *s);
   fixture_open(&s->f, policy, 0, 0);
@@ -220,6 +245,8 @@ static void changing_calls(const char* policy) {
   fail_each("kvq_append_sequences", policy, append_to_all, 0, 0);
   fail_each("kvq_sequence_truncate to a border", policy, truncate_to_border, 0, 1);
   fail_each("kvq_attend", policy, attend_many, 0, 0);
+  fail_each("kvq_extend of many tokens", policy, extend_many, 0, 0);
+  fail_each("kvq_extend of few tokens", policy, extend_few, 0, 0);
 }
 
 void test_allocation_failures(void) {
@@ -230,5 +257,6 @@ void test_allocation_failures(void) {
   changing_calls("gs2/gt2");
   changing_calls("gs2+centres/gt2+centres");
   changing_calls("version: 1\nkeys: int8+hadamard\nvalues: int2\nrecent: 2\n");
+  changing_calls("{version: 1, keys: gs2, values: gs2, eviction: {method: h2o, budget: 40}}");
   fail_each("kvq_sequence_truncate of a shared page", "fp16", truncate_shared, 0, 1);
 }

@@ -228,6 +228,33 @@ static void lp64_offsets(void) {
   OFFSET(kvq_attend_batch, lse, 96);
   OFFSET(kvq_attend_batch, sinks, 104);
 
+  CHECK(sizeof(kvq_extend_batch) == 168);
+  OFFSET(kvq_extend_batch, struct_size, 0);
+  OFFSET(kvq_extend_batch, n_sequences, 4);
+  OFFSET(kvq_extend_batch, sequences, 8);
+  OFFSET(kvq_extend_batch, token_counts, 16);
+  OFFSET(kvq_extend_batch, positions, 24);
+  OFFSET(kvq_extend_batch, k, 32);
+  OFFSET(kvq_extend_batch, v, 40);
+  OFFSET(kvq_extend_batch, q, 48);
+  OFFSET(kvq_extend_batch, output, 56);
+  OFFSET(kvq_extend_batch, dtype, 64);
+  OFFSET(kvq_extend_batch, q_dtype, 68);
+  OFFSET(kvq_extend_batch, output_dtype, 72);
+  OFFSET(kvq_extend_batch, sliding_window, 76);
+  OFFSET(kvq_extend_batch, logit_softcap, 80);
+  OFFSET(kvq_extend_batch, reserved, 84);
+  OFFSET(kvq_extend_batch, k_token_stride, 88);
+  OFFSET(kvq_extend_batch, k_head_stride, 96);
+  OFFSET(kvq_extend_batch, v_token_stride, 104);
+  OFFSET(kvq_extend_batch, v_head_stride, 112);
+  OFFSET(kvq_extend_batch, q_token_stride, 120);
+  OFFSET(kvq_extend_batch, q_head_stride, 128);
+  OFFSET(kvq_extend_batch, output_token_stride, 136);
+  OFFSET(kvq_extend_batch, output_head_stride, 144);
+  OFFSET(kvq_extend_batch, lse, 152);
+  OFFSET(kvq_extend_batch, sinks, 160);
+
   CHECK(sizeof(kvq_usage) == 96);
   OFFSET(kvq_usage, struct_size, 0);
   OFFSET(kvq_usage, reserved, 4);

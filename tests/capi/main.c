@@ -37,6 +37,7 @@ static const suite kSuites[] = {
     {"reserve", test_reserve},
     {"append", test_append},
     {"append_batch", test_append_batch},
+    {"extend", test_extend},
     {"attend", test_attend},
     {"usage", test_usage},
     {"predict", test_predict},

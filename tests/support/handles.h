@@ -132,6 +132,32 @@ inline void attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch& batc
   checked(kvq_attend, cache, layer, &batch);
 }
 
+inline void extend(kvq_cache* cache, int32_t layer, const kvq_extend_batch& batch) {
+  if (const Shape* shape = device_shape(cache)) {
+    size_t tokens = 0;
+    for (int32_t i = 0; i < batch.n_sequences; ++i) {
+      tokens += batch.token_counts != nullptr ? static_cast<size_t>(batch.token_counts[i]) : 1;
+    }
+    const Rows k{tokens, shape->kv_heads, shape->head_dim, batch.k_token_stride, batch.k_head_stride};
+    const Rows v{tokens, shape->kv_heads, shape->head_dim, batch.v_token_stride, batch.v_head_stride};
+    const Rows q{tokens, shape->q_heads, shape->head_dim, batch.q_token_stride, batch.q_head_stride};
+    const Rows out{tokens, shape->q_heads, shape->head_dim, batch.output_token_stride, batch.output_head_stride};
+    const DeviceCopy device_k(batch.k, k.extent() * dtype_bytes(batch.dtype));
+    const DeviceCopy device_v(batch.v, v.extent() * dtype_bytes(batch.dtype));
+    const DeviceCopy device_q(batch.q, q.extent() * dtype_bytes(batch.q_dtype));
+    const DeviceCopy device_out(batch.output, out.extent() * dtype_bytes(batch.output_dtype));
+    kvq_extend_batch on_device = batch;
+    on_device.k = device_k.data();
+    on_device.v = device_v.data();
+    on_device.q = device_q.data();
+    on_device.output = device_out.data();
+    checked(kvq_extend, cache, layer, &on_device);
+    device_out.read(batch.output);
+    return;
+  }
+  checked(kvq_extend, cache, layer, &batch);
+}
+
 // Stored tokens of one KV head as attention reads them.
 struct Decoded {
   std::vector<float> k;  // [n, head_dim]

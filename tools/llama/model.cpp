@@ -199,16 +199,17 @@ void Session::attention_block(const LayerWeights& layer, int32_t index, int32_t 
 }
 
 void Session::attend(int32_t layer, int32_t n, const float* q, const float* k, const float* v, float* out) {
-  sequence_.append(layer, n, k, v, KVQ_F32);
-  const kvq_sequence* sequence = sequence_;
-  auto batch = kvq::initialised<kvq_attend_batch>();
+  kvq_sequence* sequence = sequence_;
+  auto batch = kvq::initialised<kvq_extend_batch>();
   batch.n_sequences = 1;
   batch.sequences = &sequence;
-  batch.query_counts = &n;
+  batch.token_counts = &n;
+  batch.k = k;
+  batch.v = v;
   batch.q = q;
   batch.output = out;
   batch.sliding_window = model_->config().sliding_window;
-  cache_->attend(layer, batch);
+  cache_->extend(layer, batch);
 }
 
 void Session::mlp_block(const LayerWeights& layer, int32_t index, int32_t n) {

@@ -378,6 +378,194 @@ namespace Kvq
         }
     }
 
+    /// <summary>New tokens of one or more sequences, their queries, and where results go. Rows of <c>K</c>, <c>V</c>,
+    /// <c>Q</c> and <c>Output</c> (one per token) are ordered by sequence.</summary>
+    public abstract partial class ExtendBatchBase
+    {
+        internal kvq_extend_batch raw = Defaults();
+
+        static unsafe kvq_extend_batch Defaults()
+        {
+            Library.Require();
+            var it = default(kvq_extend_batch);
+            Native.kvq_extend_batch_init(&it, (UIntPtr)sizeof(kvq_extend_batch));
+            return it;
+        }
+
+        /// <summary>≥ 1.</summary>
+        public int NSequences
+        {
+            get => raw.n_sequences;
+            set => raw.n_sequences = value;
+        }
+
+        /// <summary>New tokens per sequence, each ≥ 1; null (default): one each.</summary>
+        public int[] TokenCounts { get; set; }
+
+        /// <summary>As for <see cref="Kvq.Raw.Native.kvq_append"/>; null (default): consecutive in each
+        /// sequence.</summary>
+        public int[] Positions { get; set; }
+
+        /// <summary>Element type of <c>K</c> and <c>V</c>; <see cref="Kvq.Dtype.F32"/> by default.</summary>
+        public Dtype Dtype
+        {
+            get => raw.dtype;
+            set => raw.dtype = value;
+        }
+
+        /// <summary><see cref="Kvq.Dtype.F32"/> by default.</summary>
+        public Dtype QDtype
+        {
+            get => raw.q_dtype;
+            set => raw.q_dtype = value;
+        }
+
+        /// <summary><see cref="Kvq.Dtype.F32"/> by default.</summary>
+        public Dtype OutputDtype
+        {
+            get => raw.output_dtype;
+            set => raw.output_dtype = value;
+        }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
+        public int SlidingWindow
+        {
+            get => raw.sliding_window;
+            set => raw.sliding_window = value;
+        }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
+        public float LogitSoftcap
+        {
+            get => raw.logit_softcap;
+            set => raw.logit_softcap = value;
+        }
+
+        /// <summary>As in <see cref="Kvq.AppendBatch"/>.</summary>
+        public long KTokenStride
+        {
+            get => raw.k_token_stride;
+            set => raw.k_token_stride = value;
+        }
+
+        /// <summary>As in <see cref="Kvq.AppendBatch"/>.</summary>
+        public long KHeadStride
+        {
+            get => raw.k_head_stride;
+            set => raw.k_head_stride = value;
+        }
+
+        /// <summary>As in <see cref="Kvq.AppendBatch"/>.</summary>
+        public long VTokenStride
+        {
+            get => raw.v_token_stride;
+            set => raw.v_token_stride = value;
+        }
+
+        /// <summary>As in <see cref="Kvq.AppendBatch"/>.</summary>
+        public long VHeadStride
+        {
+            get => raw.v_head_stride;
+            set => raw.v_head_stride = value;
+        }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
+        public long QTokenStride
+        {
+            get => raw.q_token_stride;
+            set => raw.q_token_stride = value;
+        }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
+        public long QHeadStride
+        {
+            get => raw.q_head_stride;
+            set => raw.q_head_stride = value;
+        }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
+        public long OutputTokenStride
+        {
+            get => raw.output_token_stride;
+            set => raw.output_token_stride = value;
+        }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
+        public long OutputHeadStride
+        {
+            get => raw.output_head_stride;
+            set => raw.output_head_stride = value;
+        }
+    }
+
+    /// <summary>New tokens of one or more sequences, their queries, and where results go. Rows of <c>K</c>, <c>V</c>,
+    /// <c>Q</c> and <c>Output</c> (one per token) are ordered by sequence. In host memory.</summary>
+    public sealed class ExtendBatch : ExtendBatchBase
+    {
+        /// <summary>As for <see cref="Kvq.Raw.Native.kvq_append"/>.</summary>
+        public Tensor K { get; set; }
+
+        /// <summary>As for <see cref="Kvq.Raw.Native.kvq_append"/>.</summary>
+        public Tensor V { get; set; }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
+        public Tensor Q { get; set; }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
+        public Tensor Output { get; set; }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
+        public float[] Lse { get; set; }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
+        public float[] Sinks { get; set; }
+    }
+
+    /// <summary>New tokens of one or more sequences, their queries, and where results go. Rows of <c>K</c>, <c>V</c>,
+    /// <c>Q</c> and <c>Output</c> (one per token) are ordered by sequence. In device memory, whose size is not
+    /// checked.</summary>
+    public sealed class DeviceExtendBatch : ExtendBatchBase
+    {
+        /// <summary>As for <see cref="Kvq.Raw.Native.kvq_append"/>.</summary>
+        public IntPtr K { get; set; }
+
+        /// <summary>As for <see cref="Kvq.Raw.Native.kvq_append"/>.</summary>
+        public IntPtr V { get; set; }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
+        public IntPtr Q { get; set; }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
+        public IntPtr Output { get; set; }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
+        public IntPtr Lse { get; set; }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
+        public IntPtr Sinks { get; set; }
+
+        /// <summary>Element type of <c>K</c> and <c>V</c>; <see cref="Kvq.Dtype.F32"/> by default.</summary>
+        public Dtype Dtype
+        {
+            get => raw.dtype;
+            set => raw.dtype = value;
+        }
+
+        /// <summary><see cref="Kvq.Dtype.F32"/> by default.</summary>
+        public Dtype QDtype
+        {
+            get => raw.q_dtype;
+            set => raw.q_dtype = value;
+        }
+
+        /// <summary><see cref="Kvq.Dtype.F32"/> by default.</summary>
+        public Dtype OutputDtype
+        {
+            get => raw.output_dtype;
+            set => raw.output_dtype = value;
+        }
+    }
+
     /// <summary>Options of <see cref="Kvq.Raw.Native.qp_quantize"/>.</summary>
     public sealed partial class QuantizeOptions
     {

@@ -280,6 +280,36 @@ namespace Kvq.Tests
                 Test.Equal(104, (byte*)&it.sinks - start, "kvq_attend_batch.sinks");
             }
             {
+                var it = default(kvq_extend_batch);
+                byte* start = (byte*)&it;
+                Test.Equal(168, sizeof(kvq_extend_batch), "sizeof kvq_extend_batch");
+                Test.Equal(0, (byte*)&it.struct_size - start, "kvq_extend_batch.struct_size");
+                Test.Equal(4, (byte*)&it.n_sequences - start, "kvq_extend_batch.n_sequences");
+                Test.Equal(8, (byte*)&it.sequences - start, "kvq_extend_batch.sequences");
+                Test.Equal(16, (byte*)&it.token_counts - start, "kvq_extend_batch.token_counts");
+                Test.Equal(24, (byte*)&it.positions - start, "kvq_extend_batch.positions");
+                Test.Equal(32, (byte*)&it.k - start, "kvq_extend_batch.k");
+                Test.Equal(40, (byte*)&it.v - start, "kvq_extend_batch.v");
+                Test.Equal(48, (byte*)&it.q - start, "kvq_extend_batch.q");
+                Test.Equal(56, (byte*)&it.output - start, "kvq_extend_batch.output");
+                Test.Equal(64, (byte*)&it.dtype - start, "kvq_extend_batch.dtype");
+                Test.Equal(68, (byte*)&it.q_dtype - start, "kvq_extend_batch.q_dtype");
+                Test.Equal(72, (byte*)&it.output_dtype - start, "kvq_extend_batch.output_dtype");
+                Test.Equal(76, (byte*)&it.sliding_window - start, "kvq_extend_batch.sliding_window");
+                Test.Equal(80, (byte*)&it.logit_softcap - start, "kvq_extend_batch.logit_softcap");
+                Test.Equal(84, (byte*)&it.reserved - start, "kvq_extend_batch.reserved");
+                Test.Equal(88, (byte*)&it.k_token_stride - start, "kvq_extend_batch.k_token_stride");
+                Test.Equal(96, (byte*)&it.k_head_stride - start, "kvq_extend_batch.k_head_stride");
+                Test.Equal(104, (byte*)&it.v_token_stride - start, "kvq_extend_batch.v_token_stride");
+                Test.Equal(112, (byte*)&it.v_head_stride - start, "kvq_extend_batch.v_head_stride");
+                Test.Equal(120, (byte*)&it.q_token_stride - start, "kvq_extend_batch.q_token_stride");
+                Test.Equal(128, (byte*)&it.q_head_stride - start, "kvq_extend_batch.q_head_stride");
+                Test.Equal(136, (byte*)&it.output_token_stride - start, "kvq_extend_batch.output_token_stride");
+                Test.Equal(144, (byte*)&it.output_head_stride - start, "kvq_extend_batch.output_head_stride");
+                Test.Equal(152, (byte*)&it.lse - start, "kvq_extend_batch.lse");
+                Test.Equal(160, (byte*)&it.sinks - start, "kvq_extend_batch.sinks");
+            }
+            {
                 var it = default(kvq_usage);
                 byte* start = (byte*)&it;
                 Test.Equal(96, sizeof(kvq_usage), "sizeof kvq_usage");

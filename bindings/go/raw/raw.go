@@ -1009,6 +1009,84 @@ type AttendBatch struct {
 	Sinks *float32
 }
 
+// ExtendBatch: new tokens of one or more sequences, their queries, and where results go. Rows of `k`, `v`, `q`
+// and `output` (one per token) are ordered by sequence.
+type ExtendBatch struct {
+	StructSize uint32
+
+	// ≥ 1.
+	NSequences int32
+
+	// Sequences of this cache, all different. Elements: n_sequences.
+	Sequences **Sequence
+
+	// New tokens per sequence, each ≥ 1; nil (default): one each. Elements: n_sequences.
+	TokenCounts *int32
+
+	// As for [Append]; nil (default): consecutive in each sequence. Elements: sum(token_counts).
+	Positions *int32
+
+	// As for [Append]. Elements: strided(sum(token_counts), cache.kv_heads, cache.head_dim).
+	K unsafe.Pointer
+
+	// As for [Append]. Elements: strided(sum(token_counts), cache.kv_heads, cache.head_dim).
+	V unsafe.Pointer
+
+	// As in [AttendBatch]. Elements: strided(sum(token_counts), cache.q_heads, cache.head_dim).
+	Q unsafe.Pointer
+
+	// As in [AttendBatch]. Elements: strided(sum(token_counts), cache.q_heads, cache.head_dim).
+	Output unsafe.Pointer
+
+	// Element type of K and V; [F32] by default.
+	Dtype Dtype
+
+	// [F32] by default.
+	QDtype Dtype
+
+	// [F32] by default.
+	OutputDtype Dtype
+
+	// As in [AttendBatch].
+	SlidingWindow int32
+
+	// As in [AttendBatch].
+	LogitSoftcap float32
+
+	// 0.
+	Reserved int32
+
+	// As in [AppendBatch].
+	KTokenStride int64
+
+	// As in [AppendBatch].
+	KHeadStride int64
+
+	// As in [AppendBatch].
+	VTokenStride int64
+
+	// As in [AppendBatch].
+	VHeadStride int64
+
+	// As in [AttendBatch].
+	QTokenStride int64
+
+	// As in [AttendBatch].
+	QHeadStride int64
+
+	// As in [AttendBatch].
+	OutputTokenStride int64
+
+	// As in [AttendBatch].
+	OutputHeadStride int64
+
+	// As in [AttendBatch]. May be nil. Elements: sum(token_counts) * cache.q_heads.
+	LSE *float32
+
+	// As in [AttendBatch]. May be nil. Elements: cache.q_heads.
+	Sinks *float32
+}
+
 // Usage: memory in use, by purpose. All sizes are bytes as allocated, including padding and bookkeeping.
 type Usage struct {
 	StructSize uint32
@@ -1332,6 +1410,33 @@ var _ [80]byte = [unsafe.Offsetof(AttendBatch{}.OutputTokenStride)]byte{}
 var _ [88]byte = [unsafe.Offsetof(AttendBatch{}.OutputHeadStride)]byte{}
 var _ [96]byte = [unsafe.Offsetof(AttendBatch{}.LSE)]byte{}
 var _ [104]byte = [unsafe.Offsetof(AttendBatch{}.Sinks)]byte{}
+
+var _ [168]byte = [unsafe.Sizeof(ExtendBatch{})]byte{}
+var _ [0]byte = [unsafe.Offsetof(ExtendBatch{}.StructSize)]byte{}
+var _ [4]byte = [unsafe.Offsetof(ExtendBatch{}.NSequences)]byte{}
+var _ [8]byte = [unsafe.Offsetof(ExtendBatch{}.Sequences)]byte{}
+var _ [16]byte = [unsafe.Offsetof(ExtendBatch{}.TokenCounts)]byte{}
+var _ [24]byte = [unsafe.Offsetof(ExtendBatch{}.Positions)]byte{}
+var _ [32]byte = [unsafe.Offsetof(ExtendBatch{}.K)]byte{}
+var _ [40]byte = [unsafe.Offsetof(ExtendBatch{}.V)]byte{}
+var _ [48]byte = [unsafe.Offsetof(ExtendBatch{}.Q)]byte{}
+var _ [56]byte = [unsafe.Offsetof(ExtendBatch{}.Output)]byte{}
+var _ [64]byte = [unsafe.Offsetof(ExtendBatch{}.Dtype)]byte{}
+var _ [68]byte = [unsafe.Offsetof(ExtendBatch{}.QDtype)]byte{}
+var _ [72]byte = [unsafe.Offsetof(ExtendBatch{}.OutputDtype)]byte{}
+var _ [76]byte = [unsafe.Offsetof(ExtendBatch{}.SlidingWindow)]byte{}
+var _ [80]byte = [unsafe.Offsetof(ExtendBatch{}.LogitSoftcap)]byte{}
+var _ [84]byte = [unsafe.Offsetof(ExtendBatch{}.Reserved)]byte{}
+var _ [88]byte = [unsafe.Offsetof(ExtendBatch{}.KTokenStride)]byte{}
+var _ [96]byte = [unsafe.Offsetof(ExtendBatch{}.KHeadStride)]byte{}
+var _ [104]byte = [unsafe.Offsetof(ExtendBatch{}.VTokenStride)]byte{}
+var _ [112]byte = [unsafe.Offsetof(ExtendBatch{}.VHeadStride)]byte{}
+var _ [120]byte = [unsafe.Offsetof(ExtendBatch{}.QTokenStride)]byte{}
+var _ [128]byte = [unsafe.Offsetof(ExtendBatch{}.QHeadStride)]byte{}
+var _ [136]byte = [unsafe.Offsetof(ExtendBatch{}.OutputTokenStride)]byte{}
+var _ [144]byte = [unsafe.Offsetof(ExtendBatch{}.OutputHeadStride)]byte{}
+var _ [152]byte = [unsafe.Offsetof(ExtendBatch{}.LSE)]byte{}
+var _ [160]byte = [unsafe.Offsetof(ExtendBatch{}.Sinks)]byte{}
 
 var _ [96]byte = [unsafe.Sizeof(Usage{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(Usage{}.StructSize)]byte{}
@@ -2223,6 +2328,43 @@ func Attend(cache *Cache, layer int32, batch *AttendBatch, err *Error) Status {
 		batchGiven = 1
 	}
 	return Status(C.kvq_go_kvq_attend((*C.uint8_t)(unsafe.Pointer(cache)), C.int32_t(layer), batchGiven, C.int32_t(batch.NSequences), (*C.uint8_t)(unsafe.Pointer(batch.Sequences)), (*C.int32_t)(unsafe.Pointer(batch.QueryCounts)), (*C.int32_t)(unsafe.Pointer(batch.QueryPositions)), (*C.uint8_t)(unsafe.Pointer(batch.Q)), C.kvq_dtype(batch.QDtype), C.kvq_dtype(batch.OutputDtype), (*C.uint8_t)(unsafe.Pointer(batch.Output)), C.int32_t(batch.SlidingWindow), C.float(batch.LogitSoftcap), C.int64_t(batch.QTokenStride), C.int64_t(batch.QHeadStride), C.int64_t(batch.OutputTokenStride), C.int64_t(batch.OutputHeadStride), (*C.float)(unsafe.Pointer(batch.LSE)), (*C.float)(unsafe.Pointer(batch.Sinks)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// ExtendBatchInit: fill with defaults (one dense F32 token and its query per sequence).
+//
+//   - batch: May be nil.
+//
+// Threads: any. Since 1.0. In C: kvq_extend_batch_init.
+func ExtendBatchInit(batch *ExtendBatch) {
+	if batch != nil {
+		var it ExtendBatch
+		C.kvq_go_kvq_extend_batch_init((*C.uint8_t)(unsafe.Pointer(&it)))
+		*batch = it
+	}
+}
+
+// Extend: append tokens to one layer of several sequences and attend with their queries: all of it or nothing.
+//
+// A query sees older tokens as they are stored when the first new one arrives, and the new tokens up to its own
+// as they are given, rounded to FP16: pages of these are sealed after attention. So a prompt loses no more in
+// long chunks than token by token; after [Append], [Attend] shows a chunk's queries its own tokens in the
+// formats of sealed pages. The stored pages are those of [Append], the results those of [Attend].
+//
+// During the call, pages of the new tokens take the memory of FP16. While a stream is captured (see
+// [SequenceReserve]), it takes at most [PageSlots] tokens per sequence and no positions.
+//
+// Returns as [AppendSequences] and [Attend].
+//
+// Threads: exclusive use of these sequences; others of the cache may be used at the same time. Since 1.0. In C:
+// kvq_extend.
+func Extend(cache *Cache, layer int32, batch *ExtendBatch, err *Error) Status {
+	var batchGiven C.int32_t
+	if batch == nil {
+		batch = &ExtendBatch{}
+	} else {
+		batchGiven = 1
+	}
+	return Status(C.kvq_go_kvq_extend((*C.uint8_t)(unsafe.Pointer(cache)), C.int32_t(layer), batchGiven, C.int32_t(batch.NSequences), (*C.uint8_t)(unsafe.Pointer(batch.Sequences)), (*C.int32_t)(unsafe.Pointer(batch.TokenCounts)), (*C.int32_t)(unsafe.Pointer(batch.Positions)), (*C.uint8_t)(unsafe.Pointer(batch.K)), (*C.uint8_t)(unsafe.Pointer(batch.V)), (*C.uint8_t)(unsafe.Pointer(batch.Q)), (*C.uint8_t)(unsafe.Pointer(batch.Output)), C.kvq_dtype(batch.Dtype), C.kvq_dtype(batch.QDtype), C.kvq_dtype(batch.OutputDtype), C.int32_t(batch.SlidingWindow), C.float(batch.LogitSoftcap), C.int32_t(batch.Reserved), C.int64_t(batch.KTokenStride), C.int64_t(batch.KHeadStride), C.int64_t(batch.VTokenStride), C.int64_t(batch.VHeadStride), C.int64_t(batch.QTokenStride), C.int64_t(batch.QHeadStride), C.int64_t(batch.OutputTokenStride), C.int64_t(batch.OutputHeadStride), (*C.float)(unsafe.Pointer(batch.LSE)), (*C.float)(unsafe.Pointer(batch.Sinks)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // CacheUsage: get the bytes used by one sequence, or by the whole cache with shared pages counted once.

@@ -240,6 +240,33 @@ _Static_assert(offsetof(kvq_attend_batch, output_head_stride) == 88, "kvq_attend
 _Static_assert(offsetof(kvq_attend_batch, lse) == 96, "kvq_attend_batch.lse");
 _Static_assert(offsetof(kvq_attend_batch, sinks) == 104, "kvq_attend_batch.sinks");
 
+_Static_assert(sizeof(kvq_extend_batch) == 168, "kvq_extend_batch");
+_Static_assert(offsetof(kvq_extend_batch, struct_size) == 0, "kvq_extend_batch.struct_size");
+_Static_assert(offsetof(kvq_extend_batch, n_sequences) == 4, "kvq_extend_batch.n_sequences");
+_Static_assert(offsetof(kvq_extend_batch, sequences) == 8, "kvq_extend_batch.sequences");
+_Static_assert(offsetof(kvq_extend_batch, token_counts) == 16, "kvq_extend_batch.token_counts");
+_Static_assert(offsetof(kvq_extend_batch, positions) == 24, "kvq_extend_batch.positions");
+_Static_assert(offsetof(kvq_extend_batch, k) == 32, "kvq_extend_batch.k");
+_Static_assert(offsetof(kvq_extend_batch, v) == 40, "kvq_extend_batch.v");
+_Static_assert(offsetof(kvq_extend_batch, q) == 48, "kvq_extend_batch.q");
+_Static_assert(offsetof(kvq_extend_batch, output) == 56, "kvq_extend_batch.output");
+_Static_assert(offsetof(kvq_extend_batch, dtype) == 64, "kvq_extend_batch.dtype");
+_Static_assert(offsetof(kvq_extend_batch, q_dtype) == 68, "kvq_extend_batch.q_dtype");
+_Static_assert(offsetof(kvq_extend_batch, output_dtype) == 72, "kvq_extend_batch.output_dtype");
+_Static_assert(offsetof(kvq_extend_batch, sliding_window) == 76, "kvq_extend_batch.sliding_window");
+_Static_assert(offsetof(kvq_extend_batch, logit_softcap) == 80, "kvq_extend_batch.logit_softcap");
+_Static_assert(offsetof(kvq_extend_batch, reserved) == 84, "kvq_extend_batch.reserved");
+_Static_assert(offsetof(kvq_extend_batch, k_token_stride) == 88, "kvq_extend_batch.k_token_stride");
+_Static_assert(offsetof(kvq_extend_batch, k_head_stride) == 96, "kvq_extend_batch.k_head_stride");
+_Static_assert(offsetof(kvq_extend_batch, v_token_stride) == 104, "kvq_extend_batch.v_token_stride");
+_Static_assert(offsetof(kvq_extend_batch, v_head_stride) == 112, "kvq_extend_batch.v_head_stride");
+_Static_assert(offsetof(kvq_extend_batch, q_token_stride) == 120, "kvq_extend_batch.q_token_stride");
+_Static_assert(offsetof(kvq_extend_batch, q_head_stride) == 128, "kvq_extend_batch.q_head_stride");
+_Static_assert(offsetof(kvq_extend_batch, output_token_stride) == 136, "kvq_extend_batch.output_token_stride");
+_Static_assert(offsetof(kvq_extend_batch, output_head_stride) == 144, "kvq_extend_batch.output_head_stride");
+_Static_assert(offsetof(kvq_extend_batch, lse) == 152, "kvq_extend_batch.lse");
+_Static_assert(offsetof(kvq_extend_batch, sinks) == 160, "kvq_extend_batch.sinks");
+
 _Static_assert(sizeof(kvq_usage) == 96, "kvq_usage");
 _Static_assert(offsetof(kvq_usage, struct_size) == 0, "kvq_usage.struct_size");
 _Static_assert(offsetof(kvq_usage, reserved) == 4, "kvq_usage.reserved");
@@ -588,6 +615,40 @@ static inline kvq_status kvq_go_kvq_attend(uint8_t* cache, int32_t layer, int32_
   batch.lse = batch_lse;
   batch.sinks = batch_sinks;
   return kvq_attend((kvq_cache*)cache, layer, batch_given ? &batch : NULL, error);
+}
+
+static inline void kvq_go_kvq_extend_batch_init(uint8_t* it) {
+  kvq_extend_batch_init((kvq_extend_batch*)it, sizeof(kvq_extend_batch));
+}
+
+static inline kvq_status kvq_go_kvq_extend(uint8_t* cache, int32_t layer, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_token_counts, const int32_t* batch_positions, uint8_t* batch_k, uint8_t* batch_v, uint8_t* batch_q, uint8_t* batch_output, kvq_dtype batch_dtype, kvq_dtype batch_q_dtype, kvq_dtype batch_output_dtype, int32_t batch_sliding_window, float batch_logit_softcap, int32_t batch_reserved, int64_t batch_k_token_stride, int64_t batch_k_head_stride, int64_t batch_v_token_stride, int64_t batch_v_head_stride, int64_t batch_q_token_stride, int64_t batch_q_head_stride, int64_t batch_output_token_stride, int64_t batch_output_head_stride, float* batch_lse, const float* batch_sinks, kvq_error* error) {
+  kvq_extend_batch batch = {0};
+  batch.struct_size = sizeof(kvq_extend_batch);
+  batch.n_sequences = batch_n_sequences;
+  batch.sequences = (kvq_sequence* const*)batch_sequences;
+  batch.token_counts = batch_token_counts;
+  batch.positions = batch_positions;
+  batch.k = (const void*)batch_k;
+  batch.v = (const void*)batch_v;
+  batch.q = (const void*)batch_q;
+  batch.output = (void*)batch_output;
+  batch.dtype = batch_dtype;
+  batch.q_dtype = batch_q_dtype;
+  batch.output_dtype = batch_output_dtype;
+  batch.sliding_window = batch_sliding_window;
+  batch.logit_softcap = batch_logit_softcap;
+  batch.reserved = batch_reserved;
+  batch.k_token_stride = batch_k_token_stride;
+  batch.k_head_stride = batch_k_head_stride;
+  batch.v_token_stride = batch_v_token_stride;
+  batch.v_head_stride = batch_v_head_stride;
+  batch.q_token_stride = batch_q_token_stride;
+  batch.q_head_stride = batch_q_head_stride;
+  batch.output_token_stride = batch_output_token_stride;
+  batch.output_head_stride = batch_output_head_stride;
+  batch.lse = batch_lse;
+  batch.sinks = batch_sinks;
+  return kvq_extend((kvq_cache*)cache, layer, batch_given ? &batch : NULL, error);
 }
 
 static inline kvq_status kvq_go_kvq_cache_usage(uint8_t* cache, uint8_t* sequence, kvq_usage* usage, kvq_error* error) {

@@ -1170,6 +1170,90 @@ class kvq_attend_batch(Structure):
     ]
 
 
+class kvq_extend_batch(Structure):
+    """New tokens of one or more sequences, their queries, and where results go. Rows of ``k``, ``v``, ``q`` and
+    ``output`` (one per token) are ordered by sequence.
+    """
+
+    struct_size: int
+    n_sequences: int
+    """≥ 1."""
+    sequences: Any
+    """Sequences of this cache, all different."""
+    token_counts: Any
+    """New tokens per sequence, each ≥ 1; NULL (default): one each."""
+    positions: Any
+    """As for ``kvq_append``; NULL (default): consecutive in each sequence."""
+    k: Any
+    """As for ``kvq_append``."""
+    v: Any
+    """As for ``kvq_append``."""
+    q: Any
+    """As in kvq_attend_batch."""
+    output: Any
+    """As in kvq_attend_batch."""
+    dtype: int
+    """Element type of ``k`` and ``v``; ``KVQ_F32`` by default."""
+    q_dtype: int
+    """``KVQ_F32`` by default."""
+    output_dtype: int
+    """``KVQ_F32`` by default."""
+    sliding_window: int
+    """As in kvq_attend_batch."""
+    logit_softcap: float
+    """As in kvq_attend_batch."""
+    reserved: int
+    """0."""
+    k_token_stride: int
+    """As in kvq_append_batch."""
+    k_head_stride: int
+    """As in kvq_append_batch."""
+    v_token_stride: int
+    """As in kvq_append_batch."""
+    v_head_stride: int
+    """As in kvq_append_batch."""
+    q_token_stride: int
+    """As in kvq_attend_batch."""
+    q_head_stride: int
+    """As in kvq_attend_batch."""
+    output_token_stride: int
+    """As in kvq_attend_batch."""
+    output_head_stride: int
+    """As in kvq_attend_batch."""
+    lse: Any
+    """As in kvq_attend_batch."""
+    sinks: Any
+    """As in kvq_attend_batch."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("n_sequences", c_int32),
+        ("sequences", c_void_p),
+        ("token_counts", c_void_p),
+        ("positions", c_void_p),
+        ("k", c_void_p),
+        ("v", c_void_p),
+        ("q", c_void_p),
+        ("output", c_void_p),
+        ("dtype", c_int32),
+        ("q_dtype", c_int32),
+        ("output_dtype", c_int32),
+        ("sliding_window", c_int32),
+        ("logit_softcap", c_float),
+        ("reserved", c_int32),
+        ("k_token_stride", c_int64),
+        ("k_head_stride", c_int64),
+        ("v_token_stride", c_int64),
+        ("v_head_stride", c_int64),
+        ("q_token_stride", c_int64),
+        ("q_head_stride", c_int64),
+        ("output_token_stride", c_int64),
+        ("output_head_stride", c_int64),
+        ("lse", c_void_p),
+        ("sinks", c_void_p),
+    ]
+
+
 class kvq_usage(Structure):
     """Memory in use, by purpose. All sizes are bytes as allocated, including padding and bookkeeping."""
 
@@ -2783,6 +2867,40 @@ KVQ_E_MEMORY; KVQ_E_LIMIT (workspace); KVQ_E_BACKEND.
 
 Threads: any number of calls on a cache at once. The sequences are only read, unless the policy evicts: then the
 call records observations and needs exclusive use of the sequences.
+""",
+)
+kvq_extend_batch_init = library.function(
+    "kvq_extend_batch_init",
+    None,
+    {"batch": POINTER(kvq_extend_batch), "size": c_size_t},
+    """kvq_extend_batch_init(batch: kvq_extend_batch*, size: size_t) -> void
+
+Fill with defaults (one dense F32 token and its query per sequence).
+
+- size: sizeof(kvq_extend_batch).
+
+Threads: any.
+""",
+)
+kvq_extend = library.function(
+    "kvq_extend",
+    c_int32,
+    {"cache": kvq_cache, "layer": c_int32, "batch": POINTER(kvq_extend_batch), "error": POINTER(kvq_error)},
+    """kvq_extend(cache: kvq_cache*, layer: int32_t, batch: const kvq_extend_batch*, error: kvq_error*) -> kvq_status
+
+Append tokens to one layer of several sequences and attend with their queries: all of it or nothing.
+
+A query sees older tokens as they are stored when the first new one arrives, and the new tokens up to its own as
+they are given, rounded to FP16: pages of these are sealed after attention. So a prompt loses no more in long
+chunks than token by token; after ``kvq_append``, ``kvq_attend`` shows a chunk's queries its own tokens in the
+formats of sealed pages. The stored pages are those of ``kvq_append``, the results those of ``kvq_attend``.
+
+During the call, pages of the new tokens take the memory of FP16. While a stream is captured (see
+``kvq_sequence_reserve``), it takes at most ``KVQ_PAGE_SLOTS`` tokens per sequence and no positions.
+
+Returns as ``kvq_append_sequences`` and ``kvq_attend``.
+
+Threads: exclusive use of these sequences; others of the cache may be used at the same time.
 """,
 )
 kvq_cache_usage = library.function(

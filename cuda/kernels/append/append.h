@@ -1,6 +1,7 @@
 // Page writes: rotation, conversion, encoding and page-table entries in one launch.
 #pragma once
 
+#include "backend/append_kind.h"
 #include "core/head_strides.h"
 #include "kernels/device/rope.h"
 #include "kernels/pages/centre_tables.h"
@@ -86,9 +87,9 @@ inline constexpr int32_t kMaxNextTokens = kSlots;
 /// Stored in AppendArguments::status[1] when a list had no room; nothing was appended then.
 inline constexpr int32_t kNoRoom = 1;
 
-/// Appends `n` tokens at the next positions, where the page table in device memory ends. The launch depends on no host
-/// state of the sequence, so a graph can replay it.
-cudaError_t launch_append_next(const AppendArguments& arguments, const ReserveView& reserve, int32_t n,
+/// Appends `n` tokens at the next positions, where the page table in device memory ends, or seals the page that such an
+/// append left. The launch depends on no host state of the sequence, so a graph can replay it.
+cudaError_t launch_append_next(const AppendArguments& arguments, const ReserveView& reserve, int32_t n, AppendKind kind,
                                cudaStream_t stream);
 cudaError_t prepare_append_next(int32_t shared_limit);
 

@@ -6,14 +6,20 @@ namespace {
 /// Plans the writes of one head's list by the host's rules (cache/append.cpp), for at most one new page.
 class NextWrites {
  public:
-  __device__ NextWrites(const AppendArguments& arguments, const ReserveView& reserve, int32_t head, int32_t n)
-      : a_(arguments), reserve_(reserve), head_(head), n_(n), state_(arguments.target.view.heads[head]) {
+  __device__ NextWrites(const AppendArguments& arguments, const ReserveView& reserve, int32_t head, int32_t n,
+                        AppendKind kind)
+      : a_(arguments),
+        reserve_(reserve),
+        head_(head),
+        n_(kind == AppendKind::kSeal ? 0 : n),
+        state_(arguments.target.view.heads[head]) {
     const DevicePage* list = pages();
-    if (state_.pages > 0) {
-      const DevicePage& last = list[state_.pages - 1];
-      if (is_float16(last) && last.count() < kSlots) open_slots_ = last.count();
-    }
-    pages_after_ = state_.pages + (n > room_of_open_page() ? 1 : 0);
+    const int32_t used = state_.pages > 0 ? list[state_.pages - 1].count() : 0;
+    if (state_.pages > 0 && is_float16(list[state_.pages - 1]) && used < kSlots) open_slots_ = used;
+    const bool opened = state_.pages > 0 && used <= n;  // the last page, by the append whose pages are sealed now
+    pages_before_ = state_.pages - (kind == AppendKind::kSeal && opened ? 1 : 0);
+    pages_after_ = state_.pages + (n_ > room_of_open_page() ? 1 : 0);
+    pages_counted_ = kind == AppendKind::kOpen ? state_.pages + (room_of_open_page() == 0 ? 1 : 0) : pages_after_;
   }
 
   __device__ const HeadState& state() const { return state_; }
@@ -21,9 +27,9 @@ class NextWrites {
 
   /// Plans the write of the page that is sealed without taking tokens: the one that leaves the newest `recent`.
   __device__ bool seal(DeviceWrite& write) const {
-    const int32_t index = state_.pages - reserve_.recent;
-    const bool takes_tokens = open_slots_ >= 0 && index == state_.pages - 1;
-    if (pages_after_ == state_.pages || index < 0 || takes_tokens || stays_float16(index)) return false;
+    const int32_t index = pages_before_ - reserve_.recent;
+    const bool takes_tokens = n_ > 0 && open_slots_ >= 0 && index == state_.pages - 1;
+    if (pages_counted_ == pages_before_ || index < 0 || takes_tokens || stays_float16(index)) return false;
     const DevicePage page = pages()[index];
     if (!is_float16(page)) return false;
     write = make(index, &page, 0, 0);
@@ -51,7 +57,7 @@ class NextWrites {
   /// Whether the final format of a page is FP16.
   __device__ bool ends_float16(int32_t index) const { return index < reserve_.sink || reserve_.sealed == 0; }
   __device__ bool stays_float16(int32_t index) const {
-    return ends_float16(index) || index >= pages_after_ - reserve_.recent;
+    return ends_float16(index) || index >= pages_counted_ - reserve_.recent;
   }
 
   __device__ DeviceWrite make(int32_t index, const DevicePage* old, int32_t token, int32_t count) const {
@@ -81,22 +87,25 @@ class NextWrites {
   const AppendArguments& a_;
   const ReserveView& reserve_;
   int32_t head_;
-  int32_t n_;
+  int32_t n_;  // new tokens
   HeadState state_;
   int32_t open_slots_ = -1;  // used slots of the last page if it takes tokens
+  int32_t pages_before_;
   int32_t pages_after_;
+  int32_t pages_counted_;  // that decide which ones stay FP16
 };
 
 /// One head per block; no other block reads or writes its list.
 template <PageCodes kCodes>
 __global__ void __launch_bounds__(kAppendThreads)
     append_next_kernel(const __grid_constant__ AppendArguments arguments, const __grid_constant__ ReserveView reserve,
-                       int32_t n) {
+                       int32_t n, AppendKind kind) {
   extern __shared__ __align__(16) uint32_t shared[];
   const auto head = static_cast<int32_t>(blockIdx.x);
-  const NextWrites next(arguments, reserve, head, n);
+  const NextWrites next(arguments, reserve, head, n, kind);
   const HeadState state = next.state();
-  if (state.room < n) {
+  const int32_t appended = kind == AppendKind::kSeal ? 0 : n;
+  if (state.room < appended) {
     if (threadIdx.x == 0) arguments.status[1] = kNoRoom;
     return;
   }
@@ -122,7 +131,8 @@ __global__ void __launch_bounds__(kAppendThreads)
     __syncthreads();
   }
   if (threadIdx.x == 0) {
-    arguments.target.view.heads[head] = {next.pages_after(), state.length + n, state.next_position + n, state.room - n};
+    arguments.target.view.heads[head] = {next.pages_after(), state.length + appended, state.next_position + appended,
+                                         state.room - appended};
   }
 }
 
@@ -142,9 +152,9 @@ cudaError_t prepare_append_next(int32_t shared_limit) {
   return cudaSuccess;
 }
 
-cudaError_t launch_append_next(const AppendArguments& arguments, const ReserveView& reserve, int32_t n,
+cudaError_t launch_append_next(const AppendArguments& arguments, const ReserveView& reserve, int32_t n, AppendKind kind,
                                cudaStream_t stream) {
-  void* parameters[] = {const_cast<AppendArguments*>(&arguments), const_cast<ReserveView*>(&reserve), &n};
+  void* parameters[] = {const_cast<AppendArguments*>(&arguments), const_cast<ReserveView*>(&reserve), &n, &kind};
   return cudaLaunchKernel(next_kernel(arguments.pages.centres != 0), dim3(static_cast<uint32_t>(arguments.kv_heads)),
                           dim3(kAppendThreads), parameters,
                           static_cast<size_t>(Layout{arguments.head_dim, arguments.pages}.bytes()), stream);

@@ -918,6 +918,40 @@ namespace Kvq.Raw
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern Status kvq_attend(IntPtr cache, int layer, kvq_attend_batch* batch, kvq_error* error);
 
+        /// <summary>Fill with defaults (one dense F32 token and its query per sequence).</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="batch">The batch.</param>
+        /// <param name="size">sizeof(<see cref="Kvq.Raw.kvq_extend_batch"/>).</param>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern void kvq_extend_batch_init(kvq_extend_batch* batch, UIntPtr size);
+
+        /// <summary>Append tokens to one layer of several sequences and attend with their queries: all of it or
+        /// nothing.</summary>
+        /// <remarks>
+        /// <para>A query sees older tokens as they are stored when the first new one arrives, and the new tokens up
+        /// to its own as they are given, rounded to FP16: pages of these are sealed after attention. So a prompt
+        /// loses no more in long chunks than token by token; after <see cref="Kvq.Raw.Native.kvq_append"/>,
+        /// <see cref="Kvq.Raw.Native.kvq_attend"/> shows a chunk's queries its own tokens in the formats of sealed
+        /// pages. The stored pages are those of <see cref="Kvq.Raw.Native.kvq_append"/>, the results those of
+        /// <see cref="Kvq.Raw.Native.kvq_attend"/>.</para>
+        /// <para>During the call, pages of the new tokens take the memory of FP16. While a stream is captured (see
+        /// <see cref="Kvq.Raw.Native.kvq_sequence_reserve"/>), it takes at most <see cref="Kvq.Constants.PageSlots"/>
+        /// tokens per sequence and no positions.</para>
+        /// <para>Threads: exclusive use of these sequences; others of the cache may be used at the same time.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="cache">The cache.</param>
+        /// <param name="layer">The layer.</param>
+        /// <param name="batch">The batch.</param>
+        /// <param name="error">The error.</param>
+        /// <returns>as <see cref="Kvq.Raw.Native.kvq_append_sequences"/> and
+        /// <see cref="Kvq.Raw.Native.kvq_attend"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_extend(IntPtr cache, int layer, kvq_extend_batch* batch, kvq_error* error);
+
         /// <summary>Get the bytes used by one sequence, or by the whole cache with shared pages counted
         /// once.</summary>
         /// <remarks>

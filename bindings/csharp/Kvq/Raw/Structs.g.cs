@@ -566,6 +566,64 @@ namespace Kvq.Raw
         public float* sinks;
     }
 
+    /// <summary>New tokens of one or more sequences, their queries, and where results go. Rows of <c>k</c>, <c>v</c>,
+    /// <c>q</c> and <c>output</c> (one per token) are ordered by sequence.</summary>
+    [StructLayout(LayoutKind.Sequential)]
+    public unsafe struct kvq_extend_batch
+    {
+        /// <summary>StructSize.</summary>
+        public uint struct_size;
+        /// <summary>≥ 1.</summary>
+        public int n_sequences;
+        /// <summary>Sequences of this cache, all different.</summary>
+        public IntPtr* sequences;
+        /// <summary>New tokens per sequence, each ≥ 1; null (default): one each.</summary>
+        public int* token_counts;
+        /// <summary>As for <see cref="Kvq.Raw.Native.kvq_append"/>; null (default): consecutive in each
+        /// sequence.</summary>
+        public int* positions;
+        /// <summary>As for <see cref="Kvq.Raw.Native.kvq_append"/>.</summary>
+        public void* k;
+        /// <summary>As for <see cref="Kvq.Raw.Native.kvq_append"/>.</summary>
+        public void* v;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_attend_batch"/>.</summary>
+        public void* q;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_attend_batch"/>.</summary>
+        public void* output;
+        /// <summary>Element type of <c>k</c> and <c>v</c>; <see cref="Kvq.Dtype.F32"/> by default.</summary>
+        public Dtype dtype;
+        /// <summary><see cref="Kvq.Dtype.F32"/> by default.</summary>
+        public Dtype q_dtype;
+        /// <summary><see cref="Kvq.Dtype.F32"/> by default.</summary>
+        public Dtype output_dtype;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_attend_batch"/>.</summary>
+        public int sliding_window;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_attend_batch"/>.</summary>
+        public float logit_softcap;
+        /// <summary>0.</summary>
+        public int reserved;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_append_batch"/>.</summary>
+        public long k_token_stride;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_append_batch"/>.</summary>
+        public long k_head_stride;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_append_batch"/>.</summary>
+        public long v_token_stride;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_append_batch"/>.</summary>
+        public long v_head_stride;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_attend_batch"/>.</summary>
+        public long q_token_stride;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_attend_batch"/>.</summary>
+        public long q_head_stride;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_attend_batch"/>.</summary>
+        public long output_token_stride;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_attend_batch"/>.</summary>
+        public long output_head_stride;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_attend_batch"/>.</summary>
+        public float* lse;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_attend_batch"/>.</summary>
+        public float* sinks;
+    }
+
     /// <summary>Memory in use, by purpose. All sizes are bytes as allocated, including padding and
     /// bookkeeping.</summary>
     [StructLayout(LayoutKind.Sequential)]

@@ -942,6 +942,70 @@ pub struct kvq_attend_batch {
     pub sinks: *const f32,
 }
 
+/// New tokens of one or more sequences, their queries, and where results go. Rows of `k`, `v`, `q` and `output`
+/// (one per token) are ordered by sequence.
+///
+/// Filled with defaults by [`kvq_extend_batch_init`].
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvq_extend_batch {
+    pub struct_size: u32,
+    /// ≥ 1.
+    pub n_sequences: i32,
+    /// Sequences of this cache, all different. (length `n_sequences`)
+    pub sequences: *const *mut kvq_sequence,
+    /// New tokens per sequence, each ≥ 1; NULL (default): one each. (may be NULL; length `n_sequences`)
+    pub token_counts: *const i32,
+    /// As for [`kvq_append`]; NULL (default): consecutive in each sequence. (may be NULL; length
+    /// `sum(token_counts)`)
+    pub positions: *const i32,
+    /// As for [`kvq_append`]. (length `strided(sum(token_counts), cache.kv_heads, cache.head_dim)`; in the memory
+    /// of the context)
+    pub k: *const c_void,
+    /// As for [`kvq_append`]. (length `strided(sum(token_counts), cache.kv_heads, cache.head_dim)`; in the memory
+    /// of the context)
+    pub v: *const c_void,
+    /// As in [`kvq_attend_batch`]. (length `strided(sum(token_counts), cache.q_heads, cache.head_dim)`; in the
+    /// memory of the context)
+    pub q: *const c_void,
+    /// As in [`kvq_attend_batch`]. (length `strided(sum(token_counts), cache.q_heads, cache.head_dim)`; in the
+    /// memory of the context)
+    pub output: *mut c_void,
+    /// Element type of `k` and `v`; [`KVQ_F32`] by default.
+    pub dtype: kvq_dtype,
+    /// [`KVQ_F32`] by default.
+    pub q_dtype: kvq_dtype,
+    /// [`KVQ_F32`] by default.
+    pub output_dtype: kvq_dtype,
+    /// As in [`kvq_attend_batch`].
+    pub sliding_window: i32,
+    /// As in [`kvq_attend_batch`].
+    pub logit_softcap: f32,
+    /// 0.
+    pub reserved: i32,
+    /// As in [`kvq_append_batch`].
+    pub k_token_stride: i64,
+    /// As in [`kvq_append_batch`].
+    pub k_head_stride: i64,
+    /// As in [`kvq_append_batch`].
+    pub v_token_stride: i64,
+    /// As in [`kvq_append_batch`].
+    pub v_head_stride: i64,
+    /// As in [`kvq_attend_batch`].
+    pub q_token_stride: i64,
+    /// As in [`kvq_attend_batch`].
+    pub q_head_stride: i64,
+    /// As in [`kvq_attend_batch`].
+    pub output_token_stride: i64,
+    /// As in [`kvq_attend_batch`].
+    pub output_head_stride: i64,
+    /// As in [`kvq_attend_batch`]. (may be NULL; length `sum(token_counts) * cache.q_heads`; in the memory of the
+    /// context)
+    pub lse: *mut f32,
+    /// As in [`kvq_attend_batch`]. (may be NULL; length `cache.q_heads`; in the memory of the context)
+    pub sinks: *const f32,
+}
+
 /// Memory in use, by purpose. All sizes are bytes as allocated, including padding and bookkeeping.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -2327,6 +2391,39 @@ extern "C" {
         error: *mut kvq_error,
     ) -> kvq_status;
 
+    /// Fill with defaults (one dense F32 token and its query per sequence).
+    ///
+    /// - `batch`: (may be NULL)
+    /// - `size`: sizeof([`kvq_extend_batch`]).
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    pub fn kvq_extend_batch_init(batch: *mut kvq_extend_batch, size: usize);
+
+    /// Append tokens to one layer of several sequences and attend with their queries: all of it or nothing.
+    ///
+    /// A query sees older tokens as they are stored when the first new one arrives, and the new tokens up to its
+    /// own as they are given, rounded to FP16: pages of these are sealed after attention. So a prompt loses no more
+    /// in long chunks than token by token; after [`kvq_append`], [`kvq_attend`] shows a chunk's queries its own
+    /// tokens in the formats of sealed pages. The stored pages are those of [`kvq_append`], the results those of
+    /// [`kvq_attend`].
+    ///
+    /// During the call, pages of the new tokens take the memory of FP16. While a stream is captured (see
+    /// [`kvq_sequence_reserve`]), it takes at most [`KVQ_PAGE_SLOTS`] tokens per sequence and no positions.
+    ///
+    /// Returns as [`kvq_append_sequences`] and [`kvq_attend`].
+    ///
+    /// Threads: exclusive use of these sequences; others of the cache may be used at the same time.
+    ///
+    /// Since 1.0.
+    pub fn kvq_extend(
+        cache: *mut kvq_cache,
+        layer: i32,
+        batch: *const kvq_extend_batch,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
     /// Get the bytes used by one sequence, or by the whole cache with shared pages counted once.
     ///
     /// - `sequence`: NULL: the whole cache. (may be NULL)
@@ -3364,6 +3461,8 @@ const _: () = {
     assert!(align_of::<kvq_compress_options>() == 8);
     assert!(size_of::<kvq_attend_batch>() == 112);
     assert!(align_of::<kvq_attend_batch>() == 8);
+    assert!(size_of::<kvq_extend_batch>() == 168);
+    assert!(align_of::<kvq_extend_batch>() == 8);
     assert!(size_of::<kvq_usage>() == 96);
     assert!(align_of::<kvq_usage>() == 8);
     assert!(size_of::<qp_quantize_options>() == 72);

@@ -269,6 +269,35 @@ fn offsets_of_kvq_attend_batch() {
 }
 
 #[test]
+fn offsets_of_kvq_extend_batch() {
+    assert_eq!(offset!(kvq_extend_batch, struct_size), 0);
+    assert_eq!(offset!(kvq_extend_batch, n_sequences), 4);
+    assert_eq!(offset!(kvq_extend_batch, sequences), 8);
+    assert_eq!(offset!(kvq_extend_batch, token_counts), 16);
+    assert_eq!(offset!(kvq_extend_batch, positions), 24);
+    assert_eq!(offset!(kvq_extend_batch, k), 32);
+    assert_eq!(offset!(kvq_extend_batch, v), 40);
+    assert_eq!(offset!(kvq_extend_batch, q), 48);
+    assert_eq!(offset!(kvq_extend_batch, output), 56);
+    assert_eq!(offset!(kvq_extend_batch, dtype), 64);
+    assert_eq!(offset!(kvq_extend_batch, q_dtype), 68);
+    assert_eq!(offset!(kvq_extend_batch, output_dtype), 72);
+    assert_eq!(offset!(kvq_extend_batch, sliding_window), 76);
+    assert_eq!(offset!(kvq_extend_batch, logit_softcap), 80);
+    assert_eq!(offset!(kvq_extend_batch, reserved), 84);
+    assert_eq!(offset!(kvq_extend_batch, k_token_stride), 88);
+    assert_eq!(offset!(kvq_extend_batch, k_head_stride), 96);
+    assert_eq!(offset!(kvq_extend_batch, v_token_stride), 104);
+    assert_eq!(offset!(kvq_extend_batch, v_head_stride), 112);
+    assert_eq!(offset!(kvq_extend_batch, q_token_stride), 120);
+    assert_eq!(offset!(kvq_extend_batch, q_head_stride), 128);
+    assert_eq!(offset!(kvq_extend_batch, output_token_stride), 136);
+    assert_eq!(offset!(kvq_extend_batch, output_head_stride), 144);
+    assert_eq!(offset!(kvq_extend_batch, lse), 152);
+    assert_eq!(offset!(kvq_extend_batch, sinks), 160);
+}
+
+#[test]
 fn offsets_of_kvq_usage() {
     assert_eq!(offset!(kvq_usage, struct_size), 0);
     assert_eq!(offset!(kvq_usage, reserved), 4);

@@ -210,6 +210,34 @@ only one of which has the sinks: Σᵢ exp(lseᵢ − lse) · outputᵢ with lse
 head and nothing to the sum of values. -infinity means no sink; a CPU refuses NaN and +infinity. NULL
 (default): none."#
     };
+    (kvq_extend_batch) => {
+        r#"New tokens of one or more sequences, their queries, and where results go. Rows of `k`, `v`, `q` and `output`
+(one per token) are ordered by sequence."#
+    };
+    (kvq_extend_batch, token_counts) => {
+        r#"New tokens per sequence, each ≥ 1; NULL (default): one each."#
+    };
+    (kvq_extend_batch, positions) => {
+        r#"As for [`Sequence::append`](crate::Sequence::append); NULL (default): consecutive in each sequence."#
+    };
+    (kvq_extend_batch, k) => {
+        r#"As for [`Sequence::append`](crate::Sequence::append)."#
+    };
+    (kvq_extend_batch, v) => {
+        r#"As for [`Sequence::append`](crate::Sequence::append)."#
+    };
+    (kvq_extend_batch, q) => {
+        r#"As in [`Attend`](crate::Attend)."#
+    };
+    (kvq_extend_batch, output) => {
+        r#"As in [`Attend`](crate::Attend)."#
+    };
+    (kvq_extend_batch, lse) => {
+        r#"As in [`Attend`](crate::Attend)."#
+    };
+    (kvq_extend_batch, sinks) => {
+        r#"As in [`Attend`](crate::Attend)."#
+    };
     (qp_quantize_options) => {
         r#"Options of [`Matrix::quantize`](crate::Matrix::quantize)."#
     };
@@ -759,6 +787,24 @@ probabilities and their products with a page's scales are rounded to FP16.
 [`Status::Argument`](crate::Status::Argument); [`Status::State`](crate::Status::State) (a CUDA graph is
 captured, see [`Sequence::reserve`](crate::Sequence::reserve)); [`Status::Memory`](crate::Status::Memory);
 [`Status::Limit`](crate::Status::Limit) (workspace); [`Status::Backend`](crate::Status::Backend)."#
+    };
+    (kvq_extend) => {
+        r#"Append tokens to one layer of several sequences and attend with their queries: all of it or nothing.
+
+A query sees older tokens as they are stored when the first new one arrives, and the new tokens up to its
+own as they are given, rounded to FP16: pages of these are sealed after attention. So a prompt loses no more
+in long chunks than token by token; after [`Sequence::append`](crate::Sequence::append),
+[`Cache::attend`](crate::Cache::attend) shows a chunk's queries its own tokens in the formats of sealed
+pages. The stored pages are those of [`Sequence::append`](crate::Sequence::append), the results those of
+[`Cache::attend`](crate::Cache::attend).
+
+During the call, pages of the new tokens take the memory of FP16. While a stream is captured (see
+[`Sequence::reserve`](crate::Sequence::reserve)), it takes at most [`PAGE_SLOTS`](crate::PAGE_SLOTS) tokens
+per sequence and no positions.
+
+# Errors
+
+As [`Cache::append`](crate::Cache::append) and [`Cache::attend`](crate::Cache::attend)."#
     };
     (kvq_cache_usage) => {
         r#"Get the bytes used by one sequence, or by the whole cache with shared pages counted once.

@@ -189,6 +189,77 @@ macro_rules! setters {
             self
         }
     };
+    (kvq_extend_batch) => {
+        /// As in [`Attend`](crate::Attend).
+        #[must_use]
+        pub fn sliding_window(mut self, sliding_window: usize) -> Self {
+            self.raw.sliding_window = $crate::convert::int(sliding_window);
+            self
+        }
+
+        /// As in [`Attend`](crate::Attend).
+        #[must_use]
+        pub fn logit_softcap(mut self, logit_softcap: f32) -> Self {
+            self.raw.logit_softcap = logit_softcap;
+            self
+        }
+
+        /// As in [`Append`](crate::Append).
+        #[must_use]
+        pub fn k_token_stride(mut self, k_token_stride: usize) -> Self {
+            self.raw.k_token_stride = $crate::convert::long(k_token_stride);
+            self
+        }
+
+        /// As in [`Append`](crate::Append).
+        #[must_use]
+        pub fn k_head_stride(mut self, k_head_stride: usize) -> Self {
+            self.raw.k_head_stride = $crate::convert::long(k_head_stride);
+            self
+        }
+
+        /// As in [`Append`](crate::Append).
+        #[must_use]
+        pub fn v_token_stride(mut self, v_token_stride: usize) -> Self {
+            self.raw.v_token_stride = $crate::convert::long(v_token_stride);
+            self
+        }
+
+        /// As in [`Append`](crate::Append).
+        #[must_use]
+        pub fn v_head_stride(mut self, v_head_stride: usize) -> Self {
+            self.raw.v_head_stride = $crate::convert::long(v_head_stride);
+            self
+        }
+
+        /// As in [`Attend`](crate::Attend).
+        #[must_use]
+        pub fn q_token_stride(mut self, q_token_stride: usize) -> Self {
+            self.raw.q_token_stride = $crate::convert::long(q_token_stride);
+            self
+        }
+
+        /// As in [`Attend`](crate::Attend).
+        #[must_use]
+        pub fn q_head_stride(mut self, q_head_stride: usize) -> Self {
+            self.raw.q_head_stride = $crate::convert::long(q_head_stride);
+            self
+        }
+
+        /// As in [`Attend`](crate::Attend).
+        #[must_use]
+        pub fn output_token_stride(mut self, output_token_stride: usize) -> Self {
+            self.raw.output_token_stride = $crate::convert::long(output_token_stride);
+            self
+        }
+
+        /// As in [`Attend`](crate::Attend).
+        #[must_use]
+        pub fn output_head_stride(mut self, output_head_stride: usize) -> Self {
+            self.raw.output_head_stride = $crate::convert::long(output_head_stride);
+            self
+        }
+    };
     (qp_quantize_options) => {
         /// Seed of the random signs; 1 by default.
         #[must_use]

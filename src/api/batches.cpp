@@ -1,0 +1,92 @@
+#include "api/batches.h"
+
+#include "api/boundary.h"
+#include "api/strides.h"
+
+#include <algorithm>
+
+namespace kvq::api {
+
+Vector<SequenceTokens> checked_sequences(kvq_cache& cache, const kvq_append_batch& batch) {
+  require_range(batch.n_sequences, 1, INT32_MAX, "batch->n_sequences");
+  require(batch.sequences, "batch->sequences");
+  require(batch.k, "batch->k");
+  require(batch.v, "batch->v");
+  require_range(batch.dtype, KVQ_F32, KVQ_BF16, "batch->dtype");
+  Vector<SequenceTokens> sequences(cache.allocator);
+  sequences.reserve(static_cast<size_t>(batch.n_sequences));
+  for (int32_t i = 0; i < batch.n_sequences; ++i) {
+    kvq_sequence* sequence = batch.sequences[i];
+    require_owner_of_entry(cache, sequence, i);
+    const int32_t count = batch.token_counts != nullptr ? batch.token_counts[i] : 1;
+    if (count < 1) fail(KVQ_E_ARGUMENT, "batch->token_counts[%d] is %d, must be at least 1", i, count);
+    sequences.push_back({sequence, count});
+  }
+  Vector<const kvq_sequence*> sorted(batch.sequences, batch.sequences + batch.n_sequences, cache.allocator);
+  std::sort(sorted.begin(), sorted.end());
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twice != sorted.end()) {
+    const auto* end = batch.sequences + batch.n_sequences;
+    const auto* first = std::find(batch.sequences, end, *twice);
+    fail(KVQ_E_ARGUMENT, "batch->sequences[%d] is batch->sequences[%d] again",
+         static_cast<int32_t>(std::find(first + 1, end, *twice) - batch.sequences),
+         static_cast<int32_t>(first - batch.sequences));
+  }
+  return sequences;
+}
+
+TokenBatch tokens_of(const kvq_cache& cache, int32_t layer, const kvq_append_batch& batch,
+                     std::span<const SequenceTokens> sequences) {
+  int64_t n = 0;
+  for (const SequenceTokens& each : sequences) n += each.count;
+  if (n > INT32_MAX) {
+    fail(KVQ_E_ARGUMENT, "batch->token_counts add up to %lld, more than %d", static_cast<long long>(n), INT32_MAX);
+  }
+  const CallerTensor k{"batch->k", n, cache.kv_heads, cache.head_dim, batch.dtype};
+  const CallerTensor v{"batch->v", n, cache.kv_heads, cache.head_dim, batch.dtype};
+  TokenBatch tokens = cache.no_tokens(layer);
+  tokens.k = batch.k;
+  tokens.v = batch.v;
+  tokens.k_strides = checked_strides(k, batch.k_token_stride, batch.k_head_stride);
+  tokens.v_strides = checked_strides(v, batch.v_token_stride, batch.v_head_stride);
+  tokens.dtype = batch.dtype;
+  tokens.n = static_cast<int32_t>(n);
+  return tokens;
+}
+
+kvq_attend_batch checked_batch(const kvq_cache& cache, const kvq_attend_batch& given) {
+  require(given.q, "batch->q");
+  require(given.output, "batch->output");
+  require_range(given.q_dtype, KVQ_F32, KVQ_BF16, "batch->q_dtype");
+  require_range(given.output_dtype, KVQ_F32, KVQ_BF16, "batch->output_dtype");
+  require_range(given.sliding_window, 0, INT32_MAX, "batch->sliding_window");
+  if (!(given.logit_softcap >= 0.0F && given.logit_softcap <= 1e30F)) {
+    fail(KVQ_E_ARGUMENT, "batch->logit_softcap is %g, must be 0 or positive and finite",
+         static_cast<double>(given.logit_softcap));
+  }
+  kvq_attend_batch batch = given;
+  int64_t queries = 0;
+  for (int32_t i = 0; i < batch.n_sequences; ++i) {
+    queries += batch.query_counts != nullptr ? std::max(batch.query_counts[i], 0) : 1;
+  }
+  const CallerTensor q{"batch->q", queries, cache.q_heads, cache.head_dim, batch.q_dtype};
+  const CallerTensor out{"batch->output", queries, cache.q_heads, cache.head_dim, batch.output_dtype};
+  const HeadStrides q_strides = checked_strides(q, batch.q_token_stride, batch.q_head_stride);
+  const HeadStrides out_strides = checked_strides(out, batch.output_token_stride, batch.output_head_stride);
+  require_rows_apart(out, out_strides);
+  const auto heads = static_cast<size_t>(cache.q_heads);
+  const Extent of_q{"batch->q", batch.q, extent_bytes(q, q_strides)};
+  const Extent of_out{"batch->output", batch.output, extent_bytes(out, out_strides)};
+  const Extent of_lse{"batch->lse", batch.lse, static_cast<size_t>(queries) * heads * sizeof(float)};
+  const Extent of_sinks{"batch->sinks", batch.sinks, heads * sizeof(float)};
+  require_apart(of_out, of_q);
+  require_apart(of_out, of_sinks);
+  for (const Extent& other : {of_q, of_out, of_sinks}) require_apart(of_lse, other);
+  batch.q_token_stride = q_strides.token;
+  batch.q_head_stride = q_strides.head;
+  batch.output_token_stride = out_strides.token;
+  batch.output_head_stride = out_strides.head;
+  return batch;
+}
+
+}  // namespace kvq::api
