@@ -26,10 +26,10 @@ class _InsideHook(local):
 
 
 inside_hook = _InsideHook()
-_deferred: List[Tuple[Callable[[int], None], int]] = []
+_deferred: List[Tuple[Callable[[Any], None], Any]] = []
 
 
-def destroy(function: Callable[[int], None], pointer: int) -> None:
+def destroy(function: Callable[[Any], None], pointer: Any) -> None:
     """Destroy an object; if garbage collection asks for it inside a hook, after the hook's call."""
     if inside_hook.depth:
         _deferred.append((function, pointer))

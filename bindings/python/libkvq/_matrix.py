@@ -53,6 +53,7 @@ class Matrix(Handle):
 
     _new = _native.qp_matrix
     _destroy = _native.qp_matrix_destroy
+    _instead_of_copying = "share it, which nothing changes, or load what save_matrices() returns"
 
     rows: int
     """Outputs of the layer."""
@@ -85,6 +86,7 @@ class Matrix(Handle):
         :param progress: called as ``progress(done)`` with 0 … 1; returning False ends the call with KvqCancelledError.
         :param dtype: "bf16" if an array of uint16 holds bfloat16.
         """
+        Context._given("context", context)
         weights = dense_of("w", w, (None, None), None, HOST)
         rows, columns = weights.shape
         options = initialised(_native.qp_quantize_options, seed=seed, damping=damping, scheme=encoded("scheme", scheme))
@@ -106,6 +108,7 @@ class Matrix(Handle):
     @classmethod
     def load(cls, context: Context, data: Data, name: str) -> Matrix:
         """Read one matrix from the bytes of a safetensors file that ``save_matrices`` returned."""
+        Context._given("context", context)
         address, size, _view = bytes_of("data", data)
         result = cls.__new__(cls)
         with context._shared() as pointer:
@@ -149,7 +152,7 @@ class Matrix(Handle):
 @contextmanager
 def handles_of(matrices: Many[Matrix]) -> Iterator[Any]:
     """The handles of matrices as an array, for calls that only read them."""
-    if not matrices:
+    if not Matrix._all_given("matrices", matrices):
         raise KvqArgumentError("matrices is empty, must have at least one")
     with reading(*matrices) as pointers:
         yield (_native.qp_matrix * len(pointers))(*pointers)

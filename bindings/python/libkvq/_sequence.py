@@ -45,6 +45,7 @@ class Sequence(SequenceMethods):
 
     _new = _native.kvq_sequence
     _destroy = _native.kvq_sequence_destroy
+    _instead_of_copying = "fork() makes a sequence with the same tokens, save() a snapshot"
 
     cache: Cache
     """The cache that the sequence belongs to."""
