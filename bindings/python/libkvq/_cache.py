@@ -10,7 +10,7 @@ from typing import Sequence as Many
 from weakref import WeakSet
 
 from . import _native
-from ._arrays import HOST, address_of, bytes_of, dense_of, empty_like, integers, rows_of
+from ._arrays import HOST, address_of, bytes_of, dense_of, empty_like, integers, refuse_gradient, rows_of
 from ._batches import Prepared
 from ._context import Context
 from ._errors import KvqArgumentError, failure, initialised, require_fit
@@ -257,6 +257,7 @@ class Cache(CacheMethods):
             lse_view = dense_of("lse", lse, (queries, heads), "f32", device, True)
         if sinks is not None:
             sinks_view = dense_of("sinks", sinks, (heads,), "f32", device)
+            refuse_gradient("sinks", sinks_view)
         try:
             prepared = self._attending.pop()
         except IndexError:

@@ -8,7 +8,7 @@ from typing import Any, Iterator, List, Mapping, NamedTuple, Optional, Union
 from typing import Sequence as Many
 
 from . import _native
-from ._arrays import HOST, bytes_of, dense_of, dtype_code, empty_host, empty_like, view_of
+from ._arrays import HOST, bytes_of, dense_of, dtype_code, empty_host, empty_like, refuse_gradient, view_of
 from ._context import Context
 from ._errors import KvqArgumentError, call, initialised
 from ._handle import Data, Handle, reading
@@ -130,7 +130,7 @@ class Matrix(Handle):
         """Decode rows of the matrix that ``linear`` multiplies by, ``[rows, columns]`` float32 in host memory."""
         count = self.rows - first_row if rows is None else rows
         w = empty_host((max(count, 0), self.columns), "f32")
-        self._read(_native.qp_matrix_dequantize, first_row, count, view_of(w).address)
+        self._read(_native.qp_matrix_dequantize, first_row, count, view_of("w", w).address)
         return w
 
     def linear(self, x: Any, output: Any = None, dtype: Optional[str] = None) -> Any:
@@ -140,6 +140,7 @@ class Matrix(Handle):
         :param output: ``[batch, rows]`` of the same element type; None: a new array.
         """
         inputs = dense_of("x", x, (None, self.columns), None, self._device)
+        refuse_gradient("x", inputs)
         code = dtype_code("x", inputs, dtype)
         batch = inputs.shape[0]
         if output is None:
@@ -169,6 +170,7 @@ def linear_shared(
     """
     with handles_of(matrices) as handles:
         inputs = dense_of("x", x, (None, matrices[0].columns), None, matrices[0]._device)
+        refuse_gradient("x", inputs)
         code = dtype_code("x", inputs, dtype)
         batch = inputs.shape[0]
         y = [empty_like(x, (batch, one.rows)) for one in matrices] if outputs is None else list(outputs)

@@ -117,6 +117,15 @@ def test_gradients_and_weights_are_refused(model, tokens):
         with pytest.raises(RuntimeError, match="no gradients"):
             model(tokens, past_key_values=KvqCache("fp16"))
         model(tokens, use_cache=False).logits.sum().backward()  # Without a KvqCache it is torch's attention.
+        for name in ("q_proj", "k_proj", "v_proj"):
+            model.requires_grad_(False)
+            getattr(model.model.layers[1].self_attn, name).requires_grad_(True)  # The first layer alone has none.
+            with pytest.raises(RuntimeError, match="no gradients"):
+                model(tokens, past_key_values=KvqCache("fp16"))
+        sinks = small("gpt-oss with sinks").requires_grad_(False)
+        sinks.model.layers[0].self_attn.sinks.requires_grad_(True)
+        with pytest.raises(RuntimeError, match="no gradients"):
+            sinks(tokens, past_key_values=KvqCache("fp16"))
     with pytest.raises(ValueError, match="attention"):
         model(tokens, past_key_values=KvqCache("fp16"), output_attentions=True)
     with pytest.raises(ValueError, match="attention"):
