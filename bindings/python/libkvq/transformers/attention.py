@@ -128,6 +128,6 @@ def _plain_mask(
     if softcap is not None or s_aux is not None:
         raise ValueError(
             "without a KvqCache attention is torch's scaled_dot_product_attention, which has neither soft caps nor "
-            "sinks: pass past_key_values=KvqCache(...)"
+            "sinks: pass a KvqCache"
         )
     return attention_mask
