@@ -15,7 +15,8 @@ same() {
 
 # block LANGUAGE [NUMBER]: the README's first one, or another one.
 block() {
-  awk -v begin="\`\`\`$1" -v wanted="${2:-1}" '$0 == "```" {on = 0} on {print} $0 == begin {on = ++found == wanted}' "$here/README.md"
+  awk -v begin="\`\`\`$1" -v wanted="${2:-1}" '$0 == "```" {on = 0} on {print} $0 == begin {on = ++found == wanted}' \
+    "$here/README.md"
 }
 
 # Debian has no formatter for C# (clang-format's breaks documentation and `fixed`).
