@@ -19,7 +19,7 @@ install(FILES "${PROJECT_SOURCE_DIR}/include/kvq.h" "${PROJECT_SOURCE_DIR}/inclu
 install(EXPORT kvqTargets NAMESPACE kvq:: DESTINATION "${kvq_package_dir}" COMPONENT development)
 configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/kvqConfig.cmake.in" "${PROJECT_BINARY_DIR}/kvqConfig.cmake"
   INSTALL_DESTINATION "${kvq_package_dir}" NO_SET_AND_CHECK_MACRO)
-write_basic_package_version_file("${PROJECT_BINARY_DIR}/kvqConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/kvqConfigVersion.cmake" COMPATIBILITY SameMajorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/kvqConfig.cmake" "${PROJECT_BINARY_DIR}/kvqConfigVersion.cmake"
   DESTINATION "${kvq_package_dir}" COMPONENT development)
 

@@ -5,8 +5,9 @@
 ///
 /// Each object of kvq.h is a class and its functions are methods: kvq_sequence_truncate is Sequence::truncate,
 /// kvq_cache_create a constructor, kvq_policy_load a static function. A sequence knows its cache, so kvq_append and
-/// kvq_compress are methods of Sequence. An object converts to the pointer that kvq.h takes, and may be empty
-/// (nullptr). Methods that several threads may call at once are const.
+/// kvq_compress are methods of Sequence. An object converts to the pointer that kvq.h takes, unless it is temporary. It
+/// may be empty: default-constructed (but for a Context), made of nullptr, or moved from. Calls refuse empty objects
+/// with an Error. Methods that several threads may call at once are const.
 ///
 /// - Failures throw Error. ::checked does so for any function of kvq.h.
 /// - Structs are those of kvq.h; initialised<kvq_cache_options>() returns the defaults.
@@ -61,13 +62,43 @@ class Error : public std::runtime_error {
   int32_t backend_code_;
 };
 
-/// Call `function(arguments..., error)`, any function of kvq.h that returns a status, and throw an Error if it fails.
+namespace detail {
+
+/// Where hooks of calls on this thread leave the first exception that they throw; NULL outside of calls.
+inline constinit thread_local std::exception_ptr* thrown_in_call = nullptr;
+
+/// Call `function(arguments..., error)`, and keep how it failed until `raise`.
+class Outcome {
+ public:
+  template <class... Parameters, class... Arguments>
+  explicit Outcome(kvq_status (*function)(Parameters...), Arguments&&... arguments) {
+    kvq_error_init(&error_, sizeof(error_));
+    std::exception_ptr* const outer = std::exchange(thrown_in_call, &thrown_);
+    status_ = function(arguments..., &error_);  // lvalues: temporary objects live until the call has returned
+    thrown_in_call = outer;
+  }
+  Outcome(const Outcome&) = delete;
+  Outcome& operator=(const Outcome&) = delete;
+
+  /// Throw the exception of a hook, or an Error if the call failed.
+  void raise() const {
+    if (thrown_) std::rethrow_exception(thrown_);
+    if (status_ != KVQ_OK) throw Error(status_, error_.message, error_.backend_code);
+  }
+
+ private:
+  kvq_error error_;
+  kvq_status status_ = KVQ_OK;
+  std::exception_ptr thrown_;
+};
+
+}  // namespace detail
+
+/// Call `function(arguments..., error)`, any function of kvq.h that returns a status. Throw the exception of a hook
+/// that ran on this thread, or an Error if the call failed.
 template <class... Parameters, class... Arguments>
 void checked(kvq_status (*function)(Parameters...), Arguments&&... arguments) {
-  kvq_error error;
-  kvq_error_init(&error, sizeof(error));
-  const kvq_status status = function(std::forward<Arguments>(arguments)..., &error);
-  if (status != KVQ_OK) throw Error(status, error.message, error.backend_code);
+  detail::Outcome(function, arguments...).raise();
 }
 
 /// Throw an Error if the loaded library is older than the header that the program was compiled with. Creating a
@@ -206,6 +237,7 @@ class Owned {
  public:
   using Pointer = Handle*;
 
+  Owned() noexcept = default;
   Owned(std::nullptr_t) noexcept {}
   /// Take ownership of a handle that a function of kvq.h returned.
   explicit Owned(Handle* handle) noexcept : handle_(handle) {}
@@ -220,8 +252,12 @@ class Owned {
 
   Handle* get() noexcept { return handle_; }
   Viewed* get() const noexcept { return handle_; }
-  operator Handle*() noexcept { return handle_; }
-  operator Viewed*() const noexcept { return handle_; }
+  operator Handle*() & noexcept { return handle_; }
+  operator Viewed*() const& noexcept { return handle_; }
+  operator Handle*() && = delete;  // the pointer would outlive its object
+  operator Viewed*() const&& = delete;
+
+  friend bool operator==(const Owned& object, std::nullptr_t) noexcept { return object.handle_ == nullptr; }
 
   /// Give up the handle; the caller destroys it.
   [[nodiscard]] Handle* release() noexcept { return std::exchange(handle_, nullptr); }
@@ -231,12 +267,29 @@ class Owned {
   Handle* handle_ = nullptr;
 };
 
+/// Parameter of a call: a pointer of kvq.h, or that of an object, which may be temporary.
+template <class Handle>
+class Borrowed {
+ public:
+  Borrowed(Handle* pointer) noexcept : pointer_(pointer) {}
+  template <class Object>
+  requires requires(Object& object) { static_cast<Handle*>(object.get()); }
+  Borrowed(Object&& object) noexcept : pointer_(object.get()) {}
+
+  operator Handle*() const noexcept { return pointer_; }
+
+ private:
+  Handle* pointer_;
+};
+
 /// Return the object that `create(arguments..., &handle, error)` creates.
 template <class Object, class Create, class... Arguments>
 Object made(Create create, Arguments... arguments) {
   typename Object::Pointer handle = nullptr;
-  checked(create, arguments..., &handle);
-  return Object(handle);
+  const Outcome outcome(create, arguments..., &handle);
+  Object object(handle);  // destroyed if a hook has thrown
+  outcome.raise();
+  return object;
 }
 
 /// Return the struct that `describe(arguments..., &it, error)` fills.
@@ -310,6 +363,11 @@ inline std::string size_text(const char* name, size_t size, const std::string& e
   return std::string(name) + " has " + std::to_string(size) + " elements instead of " + expected;
 }
 
+/// Refuse an empty object, whose sizes are unknown.
+inline void require_object(const void* handle, const char* name) {
+  if (handle == nullptr) throw Error(KVQ_E_ARGUMENT, std::string(name) + " is NULL");
+}
+
 inline void require_size(const char* name, size_t size, int64_t expected, const char* meaning) {
   if (expected >= 0 && size == static_cast<uint64_t>(expected)) return;
   throw Error(KVQ_E_ARGUMENT, size_text(name, size, std::to_string(expected) + " (" + meaning + ")"));
@@ -344,11 +402,23 @@ T* optional(std::span<T> span) {
   return span.empty() ? nullptr : span.data();
 }
 
+/// Loop body of kvq.h as a function object.
+class ParallelBody {
+ public:
+  ParallelBody(kvq_parallel_body body, void* argument) noexcept : body_(body), argument_(argument) {}
+
+  void operator()(int32_t index) const { body_(argument_, index); }
+
+ private:
+  kvq_parallel_body body_;
+  void* argument_;
+};
+
 /// C function that calls a function object of a HookState; after an exception it returns the hook's failure value.
 template <class Hook>
 struct Trampoline;
 
-/// Function objects that are called as C hooks, and the first exception that one of them threw.
+/// Function objects that are called as C hooks, and the first exception of a hook that ran outside of calls.
 template <class Functions>
 class HookState {
  public:
@@ -360,7 +430,12 @@ class HookState {
     return functions.*member ? &Trampoline<Hook>::template call<Functions, member> : nullptr;
   }
 
+  /// Keep the current exception: for the call that this thread is in, else until rethrow().
   void keep_exception() noexcept {
+    if (thrown_in_call != nullptr) {
+      if (!*thrown_in_call) *thrown_in_call = std::current_exception();
+      return;
+    }
     const std::lock_guard lock(mutex_);
     if (!thrown_) thrown_ = std::current_exception();
   }
@@ -383,7 +458,7 @@ class HookState {
 
 template <class Result, class... Arguments>
 struct Trampoline<Result (*)(void*, Arguments...)> {
-  template <class Functions, std::function<Result(Arguments...)> Functions::*member>
+  template <class Functions, auto member>
   static Result call(void* user, Arguments... arguments) noexcept {
     auto& state = *static_cast<HookState<Functions>*>(user);
     try {
@@ -395,6 +470,21 @@ struct Trampoline<Result (*)(void*, Arguments...)> {
       return 1;
     } else {
       return Result();
+    }
+  }
+};
+
+template <>
+struct Trampoline<kvq_parallel_for_hook> {
+  template <class Functions, auto member>
+  static int32_t call(void* user, int32_t n, kvq_parallel_body body, void* argument) noexcept {
+    auto& state = *static_cast<HookState<Functions>*>(user);
+    try {
+      (state.functions.*member)(n, ParallelBody(body, argument));
+      return 0;
+    } catch (...) {
+      state.keep_exception();
+      return 1;
     }
   }
 };
@@ -422,18 +512,6 @@ class CallHook {
 
   Hook hook() const { return state_.template hook<Hook, &OneHook<Function>::function>(); }
   void* user() { return &state_; }
-
-  /// Run `call`, which uses the hook. If the hook throws, rethrow its exception instead of the resulting Error.
-  template <class Call>
-  void during(Call call) {
-    try {
-      call();
-    } catch (const Error&) {
-      state_.rethrow();
-      throw;
-    }
-    state_.rethrow();
-  }
 
  private:
   HookState<OneHook<Function>> state_;
@@ -989,12 +1067,10 @@ using FreeHook = std::function<void(void* pointer, size_t bytes, size_t alignmen
 /// from several at once.
 using LogHook = std::function<void(kvq_log_level level, const char* message)>;
 
-/// Run `body(argument, i)` once for every i in [0, n), on any threads in any order, and return when all calls of `body`
-/// have returned. Results do not depend on the order or on the number of threads. The library runs short loops itself
-/// without this hook. Called from the thread that made the call, so from several at once if several use the context.
-/// \returns 0; anything else, or fewer than n calls of `body`, means that the hook could not run them all: the calling
-/// thread then runs the rest.
-using ParallelForHook = std::function<int32_t(int32_t n, kvq_parallel_body body, void* argument)>;
+/// Run `body(i)` once for every i in [0, n), on any threads in any order, and return when all calls have returned: the
+/// body may not be used after that. The library then runs what is left. Called from the thread that made the call, so
+/// from several at once if several use the context. The library runs short loops itself without this hook.
+using ParallelForHook = std::function<void(int32_t n, const detail::ParallelBody& body)>;
 
 /// Last call of a context's hooks: no hook is used any more, and their `user` pointers may be freed. Called by the
 /// thread that destroys the context or the last object made from it; may use other contexts. Not called if the context
@@ -1014,8 +1090,11 @@ using DeviceFreeHook = std::function<void(void* pointer, size_t bytes, void* str
 /// \returns 0 to go on; anything else ends the call with ::KVQ_E_CANCELLED.
 using ProgressHook = std::function<int32_t(double done)>;
 
-/// Hooks of ::kvq_context_options as function objects; empty ones are not installed. They live until `released` has
-/// been called. A hook that throws has failed like its C hook: no memory, or work that the library then does itself.
+/// Hooks of ::kvq_context_options as function objects; empty ones are not installed. The context owns them: they live
+/// until `released` has been called, after the last object made from the context is gone. A hook that throws has failed
+/// like its C hook: no memory, or work that the library then does itself. The call that ran the hook throws its
+/// exception; if the hook ran on another thread, or while an object was destroyed, Context::rethrow does. What
+/// `released` throws is dropped.
 struct Hooks {
   AllocateHook allocate = {};
   FreeHook free = {};
@@ -1067,12 +1146,16 @@ class Context : public detail::Owned<kvq_context, kvq_context_destroy, kvq_conte
     }
     options.released = &detail::release_hooks<Hooks>;
     options.released_user = state.get();
-    reset(create(options));
-    hooks_ = state.release();
+    require_version();
+    kvq_context* made = nullptr;
+    const detail::Outcome outcome(kvq_context_create, &options, &made);
+    if (made != nullptr) hooks_ = state.release();  // `released` deletes it
+    reset(made);
+    outcome.raise();
   }
 
-  /// Rethrow, once, the first exception that one of the Hooks threw.
-  void rethrow() {
+  /// Rethrow, once, the first exception of a hook that ran on another thread than the caller's, or outside of calls.
+  void rethrow() const {
     if (get() != nullptr && hooks_ != nullptr) hooks_->rethrow();
   }
 
@@ -1177,7 +1260,7 @@ class Policy : public detail::Owned<kvq_policy, kvq_policy_destroy, const kvq_po
   /// queries of a KV head; `auto` takes the faster one.
   /// \param yaml text, not necessarily NUL-terminated; at most 1 MiB, nested at most 16 levels deep.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_FORMAT (the message names the line); KVQ_E_MEMORY; KVQ_E_LIMIT.
-  static Policy load(kvq_context* context, std::string_view yaml) {
+  static Policy load(detail::Borrowed<kvq_context> context, std::string_view yaml) {
     return detail::made<Policy>(kvq_policy_load, context, yaml.data(), yaml.size());
   }
 
@@ -1186,7 +1269,7 @@ class Policy : public detail::Owned<kvq_policy, kvq_policy_destroy, const kvq_po
   /// \param budget tokens that a KV head keeps on average.
   /// \throws Error: KVQ_E_ARGUMENT (also: an unknown method, a budget smaller than the window); KVQ_E_MEMORY;
   /// KVQ_E_LIMIT.
-  Policy with_eviction(kvq_context* context, const std::string& method, int32_t budget) const {
+  Policy with_eviction(detail::Borrowed<kvq_context> context, const std::string& method, int32_t budget) const {
     return detail::made<Policy>(kvq_policy_with_eviction, context, get(), detail::c_string(method, "method"), budget);
   }
 
@@ -1196,8 +1279,8 @@ class Policy : public detail::Owned<kvq_policy, kvq_policy_destroy, const kvq_po
   /// \param keys name of a format, see ::kvq_policy_load; empty: unchanged.
   /// \param values the same for values.
   /// \throws Error: KVQ_E_ARGUMENT (also: an unknown format, a policy with a router); KVQ_E_MEMORY; KVQ_E_LIMIT.
-  Policy with_layer(kvq_context* context, int32_t first_layer, int32_t last_layer, const std::string& keys = {},
-                    const std::string& values = {}) const {
+  Policy with_layer(detail::Borrowed<kvq_context> context, int32_t first_layer, int32_t last_layer,
+                    const std::string& keys = {}, const std::string& values = {}) const {
     return detail::made<Policy>(kvq_policy_with_layer, context, get(), first_layer, last_layer,
                                 detail::c_string_or_null(keys, "keys"), detail::c_string_or_null(values, "values"));
   }
@@ -1223,7 +1306,7 @@ class Codebook : public detail::Owned<kvq_codebook, kvq_codebook_destroy, const 
   /// \param buffer contents of a file written by ::kvq_codebook_save.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_FORMAT (damaged, truncated, or not a codebook; the message names the tensor
   /// or field); KVQ_E_MISMATCH (a file of another version); KVQ_E_MEMORY; KVQ_E_LIMIT.
-  static Codebook load(kvq_context* context, std::span<const std::byte> buffer) {
+  static Codebook load(detail::Borrowed<kvq_context> context, std::span<const std::byte> buffer) {
     return detail::made<Codebook>(kvq_codebook_load, context, buffer.data(), buffer.size());
   }
 
@@ -1253,7 +1336,7 @@ class Centres : public detail::Owned<kvq_centres, kvq_centres_destroy, const kvq
   /// \param buffer contents of a file written by ::kvq_centres_save.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_FORMAT (damaged, truncated, or not centres; the message names the tensor or
   /// field); KVQ_E_MISMATCH (a file of another version); KVQ_E_MEMORY; KVQ_E_LIMIT.
-  static Centres load(kvq_context* context, std::span<const std::byte> buffer) {
+  static Centres load(detail::Borrowed<kvq_context> context, std::span<const std::byte> buffer) {
     return detail::made<Centres>(kvq_centres_load, context, buffer.data(), buffer.size());
   }
 
@@ -1282,7 +1365,7 @@ class Router : public detail::Owned<kvq_router, kvq_router_destroy, const kvq_ro
   /// \param buffer contents of a file written by ::kvq_router_save.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_FORMAT (damaged, truncated, or not a router; the message names the tensor or
   /// field); KVQ_E_MISMATCH (a file of another version); KVQ_E_MEMORY; KVQ_E_LIMIT.
-  static Router load(kvq_context* context, std::span<const std::byte> buffer) {
+  static Router load(detail::Borrowed<kvq_context> context, std::span<const std::byte> buffer) {
     return detail::made<Router>(kvq_router_load, context, buffer.data(), buffer.size());
   }
 
@@ -1514,6 +1597,7 @@ inline kvq_extend_batch c_struct(const ExtendBatch& batch, const kvq_cache_info&
 /// The attention layers of one model. Owns the page formats and the workspace of ::kvq_attend.
 class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
  public:
+  Cache() noexcept = default;
   using Owned::Owned;
 
   /// Create a cache.
@@ -1522,7 +1606,8 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
   /// KVQ_E_MISMATCH (a codebook, centres or router for another model; the message has the difference);
   /// KVQ_E_UNSUPPORTED (a format that the context's device has no kernels for; formats of which some need a codebook
   /// and others centres); KVQ_E_MEMORY; KVQ_E_LIMIT.
-  Cache(kvq_context* context, const kvq_cache_options& options, const kvq_policy* policy = nullptr)
+  Cache(detail::Borrowed<kvq_context> context, const kvq_cache_options& options,
+        detail::Borrowed<const kvq_policy> policy = nullptr)
       : Owned(detail::made<Owned>(kvq_cache_create, context, &options, policy)) {}
 
   /// Describe a cache.
@@ -1628,12 +1713,13 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
 /// The pages of one conversation. Belongs to the cache that created it.
 class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const kvq_sequence> {
  public:
+  Sequence() noexcept = default;
   using Owned::Owned;
 
   /// Create an empty sequence.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
   /// \par Threads: any number of sequences of one cache may be created, used and destroyed at once.
-  explicit Sequence(kvq_cache* cache) : Owned(detail::made<Owned>(kvq_sequence_create, cache)) {}
+  explicit Sequence(detail::Borrowed<kvq_cache> cache) : Owned(detail::made<Owned>(kvq_sequence_create, cache)) {}
 
   /// Create a sequence that starts with all tokens of `parent`. Pages are shared until either sequence changes them.
   /// \throws Error: KVQ_E_ARGUMENT (NULL, or `parent` belongs to another cache); KVQ_E_MEMORY; KVQ_E_LIMIT.
@@ -1712,7 +1798,7 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// format or version; tokens were evicted but the cache's policy never evicts); KVQ_E_MEMORY; KVQ_E_LIMIT;
   /// KVQ_E_BACKEND.
   /// \par Threads: see ::kvq_sequence_create.
-  static Sequence load(kvq_cache* cache, std::span<const std::byte> buffer) {
+  static Sequence load(detail::Borrowed<kvq_cache> cache, std::span<const std::byte> buffer) {
     return detail::made<Sequence>(kvq_sequence_load, cache, buffer.data(), buffer.size());
   }
 
@@ -1827,8 +1913,8 @@ class Matrix : public detail::Owned<qp_matrix, qp_matrix_destroy, const qp_matri
   /// \throws Error: KVQ_E_ARGUMENT (shape, dtype, unknown scheme, weights, bias or Hessian not finite, a Hessian that
   /// is not symmetric or, after damping, not positive definite); KVQ_E_CANCELLED; KVQ_E_MEMORY; KVQ_E_LIMIT. Rows of
   /// zeros stay zeros.
-  static Matrix quantize(kvq_context* context, const qp_quantize_options& options, std::span<const float> w,
-                         int64_t rows, int64_t columns, ProgressHook progress = {}) {
+  static Matrix quantize(detail::Borrowed<kvq_context> context, const qp_quantize_options& options,
+                         std::span<const float> w, int64_t rows, int64_t columns, ProgressHook progress = {}) {
     qp_quantize_options with = options;
     with.dtype = KVQ_F32;
     detail::CallHook<kvq_progress_hook, ProgressHook> told(std::move(progress));
@@ -1837,14 +1923,12 @@ class Matrix : public detail::Owned<qp_matrix, qp_matrix_destroy, const qp_matri
       with.progress_user = told.user();
     }
     detail::require_size("w", w.size(), detail::product({rows, columns}), "rows * columns");
-    Matrix result = nullptr;
-    told.during([&] { result = detail::made<Matrix>(qp_quantize, context, &with, w.data(), rows, columns); });
-    return result;
+    return detail::made<Matrix>(qp_quantize, context, &with, w.data(), rows, columns);
   }
 
   /// Overload for tensors of other element types; their sizes are not checked.
-  static Matrix quantize(kvq_context* context, const qp_quantize_options& options, const void* w, int64_t rows,
-                         int64_t columns) {
+  static Matrix quantize(detail::Borrowed<kvq_context> context, const qp_quantize_options& options, const void* w,
+                         int64_t rows, int64_t columns) {
     return detail::made<Matrix>(qp_quantize, context, &options, w, rows, columns);
   }
 
@@ -1919,7 +2003,8 @@ class Matrix : public detail::Owned<qp_matrix, qp_matrix_destroy, const qp_matri
   /// \throws Error: KVQ_E_ARGUMENT (NULL, no matrix of that name); KVQ_E_FORMAT (damaged, truncated, inconsistent
   /// sizes; the message names the tensor or field); KVQ_E_MISMATCH (a file of another version); KVQ_E_MEMORY;
   /// KVQ_E_LIMIT.
-  static Matrix load(kvq_context* context, std::span<const std::byte> buffer, const std::string& name) {
+  static Matrix load(detail::Borrowed<kvq_context> context, std::span<const std::byte> buffer,
+                     const std::string& name) {
     return detail::made<Matrix>(qp_matrix_load, context, buffer.data(), buffer.size(), detail::c_string(name, "name"));
   }
 
@@ -1971,11 +2056,12 @@ class Matrix : public detail::Owned<qp_matrix, qp_matrix_destroy, const qp_matri
 class CodebookTrainer
     : public detail::Owned<kvq_codebook_trainer, kvq_codebook_trainer_destroy, const kvq_codebook_trainer> {
  public:
+  CodebookTrainer() noexcept = default;
   CodebookTrainer(std::nullptr_t) noexcept : Owned(nullptr) {}
 
   /// Create a trainer. It computes on the context's device; networks for values are trained on the host.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
-  CodebookTrainer(kvq_context* context, const kvq_codebook_trainer_options& options)
+  CodebookTrainer(detail::Borrowed<kvq_context> context, const kvq_codebook_trainer_options& options)
       : Owned(detail::made<Owned>(kvq_codebook_trainer_create, context, &options)),
         head_dim_(options.head_dim),
         kv_heads_(options.kv_heads) {}
@@ -1985,7 +2071,7 @@ class CodebookTrainer
   /// \throws Error: KVQ_E_ARGUMENT (also: a codebook of another context); KVQ_E_MISMATCH (the message has the
   /// difference).
   /// \par Threads: exclusive use of `trainer`.
-  void resume(const kvq_codebook* codebook) { checked(kvq_codebook_trainer_resume, get(), codebook); }
+  void resume(detail::Borrowed<const kvq_codebook> codebook) { checked(kvq_codebook_trainer_resume, get(), codebook); }
 
   /// Add tokens to a layer that is not finished. They are kept as FP16 until the layer is trained.
   /// \param n number of tokens, ≥ 1.
@@ -1995,6 +2081,7 @@ class CodebookTrainer
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_STATE (the layer is finished); KVQ_E_MEMORY; KVQ_E_LIMIT.
   /// \par Threads: exclusive use of `trainer`.
   void add(int32_t layer, int32_t n, std::span<const float> k = {}, std::span<const float> v = {}) {
+    detail::require_object(get(), "trainer");
     detail::require_size_or_none("k", k.size(), detail::product({n, kv_heads_, head_dim_}),
                                  "n * trainer.kv_heads * trainer.head_dim");
     detail::require_size_or_none("v", v.size(), detail::product({n, kv_heads_, head_dim_}),
@@ -2015,7 +2102,7 @@ class CodebookTrainer
   /// \par Threads: exclusive use of `trainer`.
   void run(int32_t layer, ProgressHook progress = {}) {
     detail::CallHook<kvq_progress_hook, ProgressHook> told(std::move(progress));
-    told.during([&] { checked(kvq_codebook_trainer_run, get(), layer, told.hook(), told.user()); });
+    checked(kvq_codebook_trainer_run, get(), layer, told.hook(), told.user());
   }
 
   /// Overload with a C hook.
@@ -2046,11 +2133,12 @@ class CodebookTrainer
 class CentresTrainer
     : public detail::Owned<kvq_centres_trainer, kvq_centres_trainer_destroy, const kvq_centres_trainer> {
  public:
+  CentresTrainer() noexcept = default;
   CentresTrainer(std::nullptr_t) noexcept : Owned(nullptr) {}
 
   /// Create a trainer. It computes on the context's device.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
-  CentresTrainer(kvq_context* context, const kvq_centres_trainer_options& options)
+  CentresTrainer(detail::Borrowed<kvq_context> context, const kvq_centres_trainer_options& options)
       : Owned(detail::made<Owned>(kvq_centres_trainer_create, context, &options)),
         head_dim_(options.head_dim),
         kv_heads_(options.kv_heads) {}
@@ -2063,6 +2151,7 @@ class CentresTrainer
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_STATE (the layer is finished); KVQ_E_MEMORY; KVQ_E_LIMIT.
   /// \par Threads: exclusive use of `trainer`.
   void add(int32_t layer, int32_t n, std::span<const float> k = {}, std::span<const float> v = {}) {
+    detail::require_object(get(), "trainer");
     detail::require_size_or_none("k", k.size(), detail::product({n, kv_heads_, head_dim_}),
                                  "n * trainer.kv_heads * trainer.head_dim");
     detail::require_size_or_none("v", v.size(), detail::product({n, kv_heads_, head_dim_}),
@@ -2083,7 +2172,7 @@ class CentresTrainer
   /// \par Threads: exclusive use of `trainer`.
   void run(int32_t layer, ProgressHook progress = {}) {
     detail::CallHook<kvq_progress_hook, ProgressHook> told(std::move(progress));
-    told.during([&] { checked(kvq_centres_trainer_run, get(), layer, told.hook(), told.user()); });
+    checked(kvq_centres_trainer_run, get(), layer, told.hook(), told.user());
   }
 
   /// Overload with a C hook.
@@ -2113,6 +2202,7 @@ class CentresTrainer
 /// the importance of a page depends on what comes after it.
 class RouterTrainer : public detail::Owned<kvq_router_trainer, kvq_router_trainer_destroy, const kvq_router_trainer> {
  public:
+  RouterTrainer() noexcept = default;
   RouterTrainer(std::nullptr_t) noexcept : Owned(nullptr) {}
 
   /// Create a trainer.
@@ -2122,8 +2212,8 @@ class RouterTrainer : public detail::Owned<kvq_router_trainer, kvq_router_traine
   /// \param policy a policy with a router's experts, most bits first; `votes` and the `commvq` settings apply, too.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_MISMATCH (a codebook for another model); KVQ_E_UNSUPPORTED (the context
   /// computes on a GPU); KVQ_E_MEMORY; KVQ_E_LIMIT.
-  RouterTrainer(kvq_context* context, const kvq_cache_options& cache, const kvq_policy* policy,
-                const kvq_router_trainer_options& options)
+  RouterTrainer(detail::Borrowed<kvq_context> context, const kvq_cache_options& cache,
+                detail::Borrowed<const kvq_policy> policy, const kvq_router_trainer_options& options)
       : Owned(detail::made<Owned>(kvq_router_trainer_create, context, &cache, policy, &options)),
         head_dim_(cache.head_dim),
         kv_heads_(cache.kv_heads),
@@ -2143,6 +2233,7 @@ class RouterTrainer : public detail::Owned<kvq_router_trainer, kvq_router_traine
   /// \par Threads: exclusive use of `trainer`.
   void add(int32_t layer, int32_t n, std::span<const float> q, std::span<const float> k,
            std::span<const float> v = {}) {
+    detail::require_object(get(), "trainer");
     detail::require_size_or_none("q", q.size(), detail::product({n, q_heads_, head_dim_}),
                                  "n * trainer.q_heads * trainer.head_dim");
     detail::require_size("k", k.size(), detail::product({n, kv_heads_, head_dim_}),
@@ -2168,7 +2259,7 @@ class RouterTrainer : public detail::Owned<kvq_router_trainer, kvq_router_traine
   /// \par Threads: exclusive use of `trainer`.
   void run(double loss, ProgressHook progress = {}) {
     detail::CallHook<kvq_progress_hook, ProgressHook> told(std::move(progress));
-    told.during([&] { checked(kvq_router_trainer_run, get(), loss, told.hook(), told.user()); });
+    checked(kvq_router_trainer_run, get(), loss, told.hook(), told.user());
   }
 
   /// Overload with a C hook.
@@ -2193,11 +2284,12 @@ class RouterTrainer : public detail::Owned<kvq_router_trainer, kvq_router_traine
 /// of one choice for ::kvq_plan_solve. Immutable.
 class PlanFusion : public detail::Owned<kvq_plan_fusion, kvq_plan_fusion_destroy, const kvq_plan_fusion> {
  public:
+  PlanFusion() noexcept = default;
   using Owned::Owned;
 
   /// Enumerate the groupings.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
-  PlanFusion(kvq_context* context, const kvq_plan_fusion_options& options)
+  PlanFusion(detail::Borrowed<kvq_context> context, const kvq_plan_fusion_options& options)
       : Owned(detail::made<Owned>(kvq_plan_fusion_create, context, &options)) {}
 
   /// Describe groupings.
@@ -2219,11 +2311,12 @@ class PlanFusion : public detail::Owned<kvq_plan_fusion, kvq_plan_fusion_destroy
 /// Decisions of a planner as a file: the scheme of each matrix, and the policy of caches. Immutable.
 class Plan : public detail::Owned<kvq_plan, kvq_plan_destroy, const kvq_plan> {
  public:
+  Plan() noexcept = default;
   using Owned::Owned;
 
   /// Create a plan.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
-  Plan(kvq_context* context, const kvq_plan_content& content)
+  Plan(detail::Borrowed<kvq_context> context, const kvq_plan_content& content)
       : Owned(detail::made<Owned>(kvq_plan_create, context, &content)) {}
 
   /// Take one option of every choice, so that the goal is minimal and the limits hold.
@@ -2233,7 +2326,8 @@ class Plan : public detail::Owned<kvq_plan, kvq_plan_destroy, const kvq_plan> {
   /// \param chosen receives the index of the option taken for each choice, from 0.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_LIMIT (no plan is within the limits; the message says what is missing, and
   /// the goal ::KVQ_PLAN_BYTES finds the smallest plan); KVQ_E_MEMORY.
-  static kvq_plan_costs solve(kvq_context* context, const kvq_plan_problem& problem, std::span<int32_t> chosen) {
+  static kvq_plan_costs solve(detail::Borrowed<kvq_context> context, const kvq_plan_problem& problem,
+                              std::span<int32_t> chosen) {
     return detail::described<kvq_plan_costs>(kvq_plan_solve, context, &problem, chosen.data(),
                                              detail::count("chosen", chosen.size()));
   }
@@ -2265,7 +2359,7 @@ class Plan : public detail::Owned<kvq_plan, kvq_plan_destroy, const kvq_plan> {
   ///     cache: {keys: gs3, values: gs2}                # a policy, optional
   /// \param yaml text, not necessarily NUL-terminated; at most 64 MiB.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_FORMAT (the message names the line); KVQ_E_MEMORY; KVQ_E_LIMIT.
-  static Plan load(kvq_context* context, std::string_view yaml) {
+  static Plan load(detail::Borrowed<kvq_context> context, std::string_view yaml) {
     return detail::made<Plan>(kvq_plan_load, context, yaml.data(), yaml.size());
   }
 

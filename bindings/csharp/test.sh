@@ -13,9 +13,10 @@ same() {
   [ "$1" = "$2" ] || { printf 'expected: %s\nfound:    %s\n' "$1" "$2"; return 1; }
 }
 
-# block LANGUAGE: the README's first one.
+# block LANGUAGE [NUMBER]: the README's first one, or another one.
 block() {
-  sed -n "/^\`\`\`$1\$/,/^\`\`\`\$/p" "$here/README.md" | sed '1d; /^```$/,$d'
+  awk -v begin="\`\`\`$1" -v wanted="${2:-1}" '$0 == "```" {on = 0} on {print} $0 == begin {on = ++found == wanted}' \
+    "$here/README.md"
 }
 
 # Debian has no formatter for C# (clang-format's breaks documentation and `fixed`).
@@ -95,13 +96,29 @@ for name in ("Kvq.nuspec", "[Content_Types].xml", "_rels/.rels", "lib/netstandar
     xml.parse("package/content/" + name)' && is_the_installed_library "$native"
 }
 
+# A program around the README's method for spans.
+spans_as_the_README_has_them() {
+  printf '%s\n' 'using System; using Kvq; static class Spans {' "$(block csharp 2)" 'static void Main() {
+    using (var context = new Context())
+    using (var cache = new Cache(context, new CacheOptions { NLayers = 1, QHeads = 1, KvHeads = 1, HeadDim = 8 }))
+    using (var sequence = new Sequence(cache)) {
+      var x = new float[32];
+      for (int i = 0; i < x.Length; ++i) x[i] = i;
+      Append(sequence, new ReadOnlySpan<float>(x, 0, 16), new ReadOnlySpan<float>(x, 16, 16));
+      var v = new float[16];
+      sequence.Decode(0, 0, 0, 2, null, v);
+      Console.WriteLine("{0} {1} {2}", sequence.Length(0), v[0], v[15]); } } }' >Spans.cs
+  compile Spans Spans.cs && same "2 16 31" "$(env -u LD_LIBRARY_PATH mono Spans.exe)"
+}
+
 # Nothing but what is in the package: the library by way of a dllmap.
 package_is_enough() {
   local content=$PWD/package/content native
   native=$(find "$content/runtimes" -name libkvq.so)
   rm -rf consumer && mkdir consumer && cp "$content"/lib/netstandard2.0/* consumer && cd consumer || return
   echo "<configuration><dllmap dll=\"kvq\" target=\"$native\"/></configuration>" >Kvq.dll.config
-  compile Embed "$here/Samples/Embed.cs" && same "$(../embed)" "$(env -u LD_LIBRARY_PATH mono Embed.exe)"
+  compile Embed "$here/Samples/Embed.cs" && same "$(../embed)" "$(env -u LD_LIBRARY_PATH mono Embed.exe)" &&
+    spans_as_the_README_has_them
   local status=$?
   cd ..
   return $status

@@ -172,20 +172,24 @@ func (c *Cache) run(sequences []*Sequence, exclusive bool, run func(sequences **
 		return err
 	}
 	defer c.unlock(shared)
-	call := acquire()
+	call := acquire(c.fail)
 	err := call.take(sequences, c)
 	if err == nil {
 		err = call.sequences.lock("Sequences", exclusive)
 	}
 	if err != nil {
-		calls.Put(call)
+		call.release()
 		return err
 	}
+	return call.end(c.locked(call, exclusive, int32(len(sequences)), run))
+}
+
+// locked makes a call on locked sequences and unlocks them, even if a hook ends the goroutine.
+func (c *Cache) locked(call *call, exclusive bool, n int32, run func(sequences **raw.Sequence, n int32, err *raw.Error) raw.Status) raw.Status {
+	defer call.sequences.unlock(exclusive)
 	c.gate.RLock()
-	status := run(&call.sequences.raw[0], int32(len(sequences)), &call.err)
-	c.gate.RUnlock()
-	call.sequences.unlock(exclusive)
-	return call.end(status, c.fail)
+	defer c.gate.RUnlock()
+	return run(&call.sequences.raw[0], n, &call.err)
 }
 
 // Attend attends to the sequence with the queries of its last tokens, dense `[n, QHeads, HeadDim]` before RoPE, so
@@ -222,9 +226,9 @@ func (s *Sequence) attend(layer, n int, q, output Tensor) error {
 		return err
 	}
 	defer s.done(evicts)
-	c := acquire()
+	c := acquire(s.fail)
 	c.count = queries
 	batch := raw.AttendBatch{NSequences: 1, Sequences: &s.raw, QueryCounts: &c.count, Q: q.data, QDtype: q.dtype,
 		Output: output.data, OutputDtype: output.dtype}
-	return c.end(raw.Attend(s.owner, index, &batch, &c.err), s.fail)
+	return c.end(raw.Attend(s.owner, index, &batch, &c.err))
 }

@@ -20,19 +20,19 @@ type handle[T any] struct {
 	id   uint64
 	raw  *T
 	end  func(*T)
-	fail *hooks // the context's hooks, nil if it has none
+	fail *hooks // the context's hooks
 }
 
 var lastID atomic.Uint64
 
 // created wraps the handle that a call created, or ends the call with its error.
-func created[O, T any](object *O, h *handle[T], made *T, end func(*T), c *call, status raw.Status, fail *hooks) (*O, error) {
+func created[O, T any](object *O, h *handle[T], made *T, end func(*T), c *call, status raw.Status) (*O, error) {
 	if status != raw.OK {
-		return nil, c.end(status, fail)
+		return nil, c.end(status)
 	}
-	h.id, h.raw, h.end, h.fail = lastID.Add(1), made, end, fail
+	h.id, h.raw, h.end, h.fail = lastID.Add(1), made, end, c.fail
 	runtime.SetFinalizer(h, (*handle[T]).destroy)
-	return object, c.end(status, fail)
+	return object, c.end(status)
 }
 
 // locker is a handle of any object.
@@ -50,9 +50,9 @@ func create[O, T any](x *Context, object *O, h *handle[T], end func(*T), by func
 		defer it.unlock(shared)
 	}
 	var made *T
-	c := acquire()
+	c := acquire(x.fail)
 	status := by(&made, &c.err)
-	return created(object, h, made, end, c, status, x.fail)
+	return created(object, h, made, end, c, status)
 }
 
 // load creates an object from a file in memory.
@@ -66,25 +66,35 @@ func load[O, T any](x *Context, object *O, h *handle[T], end func(*T), name stri
 	})
 }
 
-func (h *handle[T]) destroy() {
+func (h *handle[T]) destroy() error {
+	if err := h.fail.refuse(); err != nil {
+		return err
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.raw != nil {
+	if h.raw != nil && !h.fail.isBroken() {
 		runtime.SetFinalizer(h, nil)
 		h.end(h.raw)
 		h.raw = nil
 	}
+	return nil
 }
 
-// Close destroys the object; closing it again does nothing. The error is always nil.
+// Close destroys the object; closing it again does nothing. It fails only in a hook of the object's context, and after
+// a hook ended its goroutine.
 func (h *handle[T]) Close() error {
-	h.destroy()
+	if err := h.destroy(); err != nil {
+		return err
+	}
 	h.fail.raise()
 	return nil
 }
 
 // lock locks an open handle for exclusive or shared use.
 func (h *handle[T]) lock(exclusive bool) error {
+	if err := h.fail.refuse(); err != nil {
+		return err
+	}
 	if exclusive {
 		h.mu.Lock()
 	} else {
@@ -93,6 +103,10 @@ func (h *handle[T]) lock(exclusive bool) error {
 	if h.raw == nil {
 		h.unlock(exclusive)
 		return ErrClosed
+	}
+	if h.fail.isBroken() { // while this waited
+		h.unlock(exclusive)
+		return errBroken
 	}
 	return nil
 }
@@ -116,6 +130,10 @@ type call struct {
 	count     int32
 	sequences locks[raw.Sequence]
 	matrices  locks[raw.Matrix]
+
+	fail     *hooks     // nil if the call uses no context
+	thread   uintptr    // of the call, if its context has hooks
+	panicked *HookPanic // first panic of a hook in this call
 }
 
 var calls = sync.Pool{New: func() any {
@@ -124,15 +142,33 @@ var calls = sync.Pool{New: func() any {
 	return c
 }}
 
-func acquire() *call { return calls.Get().(*call) }
+// acquire begins a call on a context with these hooks.
+func acquire(fail *hooks) *call {
+	c := calls.Get().(*call)
+	c.fail = fail
+	fail.begin(c)
+	return c
+}
+
+// release ends the call and returns the panic of a hook in it.
+func (c *call) release() *HookPanic {
+	c.fail.end(c)
+	panicked := c.panicked
+	c.fail, c.panicked = nil, nil
+	calls.Put(c)
+	return panicked
+}
 
 // end releases the call and reports its error or a hook's panic to the caller.
-func (c *call) end(status raw.Status, fail *hooks) error {
+func (c *call) end(status raw.Status) error {
 	var err error
 	if status != raw.OK {
 		err = &Error{Status: Status(status), BackendCode: int(c.err.BackendCode), Message: text(&c.err.Message[0])}
 	}
-	calls.Put(c)
+	fail := c.fail
+	if panicked := c.release(); panicked != nil {
+		panic(panicked)
+	}
 	fail.raise()
 	return err
 }
@@ -224,8 +260,8 @@ func first[T any](s []T) *T {
 func told[S, I any](fail *hooks, tell func(it *S, err *raw.Error) raw.Status, from func(*S) I) (I, error) {
 	var it S
 	*(*uint32)(unsafe.Pointer(&it)) = uint32(unsafe.Sizeof(it))
-	c := acquire()
-	if err := c.end(tell(&it, &c.err), fail); err != nil {
+	c := acquire(fail)
+	if err := c.end(tell(&it, &c.err)); err != nil {
 		var none I
 		return none, err
 	}
@@ -257,8 +293,8 @@ func (h *handle[T]) save(by func(it *T, buffer unsafe.Pointer, capacity uintptr,
 	}
 	defer h.unlock(shared)
 	return saved(func(buffer unsafe.Pointer, capacity uintptr, size *uintptr) error {
-		c := acquire()
-		return c.end(by(h.raw, buffer, capacity, size, &c.err), h.fail)
+		c := acquire(h.fail)
+		return c.end(by(h.raw, buffer, capacity, size, &c.err))
 	})
 }
 

@@ -62,12 +62,12 @@ func NewContext(options *ContextOptions) (*Context, error) {
 	x := &Context{device: o.Device}
 	var made *raw.Context
 	fail := install(&o, &to)
-	c := acquire()
+	c := acquire(fail)
 	status := raw.ContextCreate(&to, &made, &c.err)
-	if status != raw.OK && fail != nil {
-		fail.handle.Delete()
+	if status != raw.OK {
+		fail.uninstall()
 	}
-	return created(x, &x.handle, made, raw.ContextDestroy, c, status, fail)
+	return created(x, &x.handle, made, raw.ContextDestroy, c, status)
 }
 
 func (o *ContextOptions) fill(to *raw.ContextOptions) error {
@@ -97,8 +97,8 @@ func (x *Context) SetStream(stream uintptr) error {
 		return err
 	}
 	defer x.unlock(exclusive)
-	c := acquire()
-	return c.end(raw.ContextSetStream(x.raw, stream, &c.err), x.fail)
+	c := acquire(x.fail)
+	return c.end(raw.ContextSetStream(x.raw, stream, &c.err))
 }
 
 // FileType tells what a file in memory holds, to hand it to the method that loads it; [FileUnknown] is no error.
@@ -110,8 +110,8 @@ func (x *Context) FileType(file []byte) (kind FileKind, err error) {
 		return FileUnknown, err
 	}
 	defer x.unlock(shared)
-	c := acquire()
-	return kind, c.end(raw.FileType(x.raw, bytesOf(file), uintptr(len(file)), &kind, &c.err), x.fail)
+	c := acquire(x.fail)
+	return kind, c.end(raw.FileType(x.raw, bytesOf(file), uintptr(len(file)), &kind, &c.err))
 }
 
 // requireMemory checks that a method fits the memory of the context's device.

@@ -37,8 +37,12 @@
 // # Hooks
 //
 // A hook that panics counts as failed. The call that ran the hook panics again with a [*HookPanic] when it returns to
-// Go; if the hook ran on a thread of the library, the next call that uses the context does. A hook may not end its
-// goroutine (runtime.Goexit, which a test's FailNow uses) and may not use its context or objects made from it.
+// Go; if the hook ran on a thread of the library, or as an object was closed, the next call that uses the context does.
+//
+// A hook may not use its context or objects made from it: calls return an error with [ErrState]. Goroutines that it
+// starts may not do so either, and wait for the hook's call to end, so it must not wait for them. A hook may not end its
+// goroutine (runtime.Goexit, which a test's FailNow uses): the library would stay in the middle of its call, so all
+// later calls that use the context return an error with [ErrState].
 //
 // # Device memory
 //

@@ -2,8 +2,8 @@ package kvq
 
 import (
 	"fmt"
+	"runtime"
 	"runtime/cgo"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -31,17 +31,18 @@ func (p *HookPanic) Unwrap() error {
 
 // hooks holds a context's hooks, which the library calls through package raw.
 type hooks struct {
+	running
 	options  ContextOptions
-	handle   cgo.Handle
-	panicked atomic.Pointer[HookPanic] // the first panic that has not been raised again
+	handle   cgo.Handle                // 0 without hooks
+	panicked atomic.Pointer[HookPanic] // panic of a hook outside of calls that has not been raised again
 }
 
-// install sets the hooks of options; returns nil if there are none.
+// install sets the hooks of options.
 func install(o *ContextOptions, to *raw.ContextOptions) *hooks {
-	if o.Allocate == nil && o.Log == nil && o.ParallelFor == nil && o.Released == nil && o.DeviceAllocate == nil {
-		return nil
-	}
 	h := &hooks{options: *o}
+	if o.Allocate == nil && o.Log == nil && o.ParallelFor == nil && o.Released == nil && o.DeviceAllocate == nil {
+		return h
+	}
 	h.handle = cgo.NewHandle(h)
 	user := uintptr(h.handle)
 	if o.Allocate != nil {
@@ -61,18 +62,46 @@ func install(o *ContextOptions, to *raw.ContextOptions) *hooks {
 	return h
 }
 
-// guard runs a hook and reports whether it returned or panicked.
-func (h *hooks) guard(name string, run func()) (ended bool) {
-	defer func() {
-		if !ended {
-			h.panicked.CompareAndSwap(nil, &HookPanic{name, recover(), debug.Stack()})
-		}
-	}()
-	run()
-	return true
+// uninstall forgets the hooks of a context that could not be created.
+func (h *hooks) uninstall() {
+	if h.handle != 0 {
+		h.handle.Delete()
+	}
 }
 
-// raise panics if a hook did.
+// begin registers a call that is about to be made, so that the panics of its hooks find it.
+func (h *hooks) begin(c *call) {
+	if h == nil || h.handle == 0 {
+		return
+	}
+	runtime.LockOSThread()
+	c.thread = raw.Thread()
+	h.enter(c.thread, c)
+}
+
+func (h *hooks) end(c *call) {
+	if h == nil || h.handle == 0 {
+		return
+	}
+	h.leave(c.thread)
+	runtime.UnlockOSThread()
+}
+
+// guard runs a hook and reports whether it returned or panicked.
+func (h *hooks) guard(name string, run func()) (ended bool) {
+	panicked := h.run(name, run)
+	if panicked == nil {
+		return true
+	}
+	if c := h.call(raw.Thread()); c == nil {
+		h.panicked.CompareAndSwap(nil, panicked)
+	} else if c.panicked == nil {
+		c.panicked = panicked
+	}
+	return false
+}
+
+// raise panics if a hook did outside of calls.
 func (h *hooks) raise() {
 	if h == nil || h.panicked.Load() == nil {
 		return
@@ -109,7 +138,12 @@ func (h *hooks) Log(level raw.LogLevel, message *byte) {
 func (h *hooks) ParallelFor(n int32, body raw.ParallelBody, argument uintptr) int32 {
 	var mu sync.RWMutex
 	over := false
-	ended := h.guard("ParallelFor", func() {
+	defer func() {
+		mu.Lock()
+		over = true
+		mu.Unlock()
+	}()
+	if !h.guard("ParallelFor", func() {
 		h.options.ParallelFor(int(n), func(i int) {
 			mu.RLock()
 			defer mu.RUnlock()
@@ -117,11 +151,7 @@ func (h *hooks) ParallelFor(n int32, body raw.ParallelBody, argument uintptr) in
 				raw.CallParallelBody(body, argument, int32(i))
 			}
 		})
-	})
-	mu.Lock()
-	over = true
-	mu.Unlock()
-	if !ended {
+	}) {
 		return 1
 	}
 	return 0

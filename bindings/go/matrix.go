@@ -58,7 +58,7 @@ func (x *Context) Quantize(ctx context.Context, weights Tensor, rows, columns in
 	to.Dtype, to.Scheme, to.Seed, to.Rounding, to.Damping = weights.dtype, scheme, options.Seed, options.Rounding, options.Damping
 	to.Hessian, to.Bias = first(options.Hessian), first(options.Bias)
 	it := &Matrix{context: x}
-	err = watched(ctx, options.Progress, func(hook raw.ProgressHook, user uintptr) error {
+	err = watched(ctx, x.fail, options.Progress, func(hook raw.ProgressHook, user uintptr) error {
 		to.Progress, to.ProgressUser = hook, user
 		_, err := create(x, it, &it.handle, raw.MatrixDestroy, func(made **raw.Matrix, err *raw.Error) raw.Status {
 			return raw.Quantize(x.raw, &to, weights.data, int64(rows), int64(columns), made, err)
@@ -79,9 +79,9 @@ func PredictMatrixBytes(scheme string, rows, columns int, hasBias bool) (bytes, 
 	if hasBias {
 		bias = 1
 	}
-	c := acquire()
+	c := acquire(nil)
 	status := raw.MatrixPredictBytes(name, int64(rows), int64(columns), bias, &bytes, &allocated, &c.err)
-	return bytes, allocated, c.end(status, nil)
+	return bytes, allocated, c.end(status)
 }
 
 // LoadMatrix reads one matrix from a safetensors file in memory.
@@ -128,8 +128,8 @@ func (m *Matrix) Dequantize(firstRow, rows int) ([]float32, error) {
 		return nil, argument("%d rows from row %d on are asked for, of %d", rows, firstRow, m.info.Rows)
 	}
 	w := make([]float32, rows*int(m.info.Columns))
-	c := acquire()
-	return w, c.end(raw.MatrixDequantize(m.raw, int64(firstRow), int64(rows), &w[0], &c.err), m.fail)
+	c := acquire(m.fail)
+	return w, c.end(raw.MatrixDequantize(m.raw, int64(firstRow), int64(rows), &w[0], &c.err))
 }
 
 // Linear computes y = x·Wᵀ + b for x `[batch, columns]` and y `[batch, rows]`, dense and of the same type. It allocates
@@ -169,8 +169,8 @@ func (m *Matrix) linear(x unsafe.Pointer, batch int, y unsafe.Pointer, dtype Dty
 		return err
 	}
 	defer m.unlock(shared)
-	c := acquire()
-	return c.end(raw.Linear(m.raw, x, n, y, dtype, &c.err), m.fail)
+	c := acquire(m.fail)
+	return c.end(raw.Linear(m.raw, x, n, y, dtype, &c.err))
 }
 
 // inputs checks x and y, `[batch, rows]`, and returns the batch.
@@ -249,17 +249,18 @@ func linearShared(matrices []*Matrix, x unsafe.Pointer, batch int, y unsafe.Poin
 }
 
 func withMatrices(matrices []*Matrix, run func(list **raw.Matrix, err *raw.Error) raw.Status) error {
-	c := acquire()
+	c := acquire(matrices[0].fail)
 	for _, m := range matrices {
 		c.matrices.given = append(c.matrices.given, &m.handle)
 	}
 	if err := c.matrices.lock("matrices", shared); err != nil {
-		calls.Put(c)
+		c.release()
 		return err
 	}
-	status := run(&c.matrices.raw[0], &c.err)
-	c.matrices.unlock(shared)
-	return c.end(status, matrices[0].fail)
+	return c.end(func() raw.Status {
+		defer c.matrices.unlock(shared) // even if a hook ends the goroutine
+		return run(&c.matrices.raw[0], &c.err)
+	}())
 }
 
 // SaveMatrices writes matrices under different names as a safetensors file. The same matrices give the same bytes.

@@ -39,14 +39,14 @@ func (s *Sequence) requireMemory(onDevice bool, method string) error {
 func (c *Cache) sequence(create func(made **raw.Sequence, err *raw.Error) raw.Status) (*Sequence, error) {
 	s := &Sequence{cache: c}
 	var made *raw.Sequence
-	call := acquire()
+	call := acquire(c.fail)
 	status := create(&made, &call.err)
 	s.owner = raw.SequenceCache(made)
 	return created(s, &s.handle, made, func(it *raw.Sequence) {
 		c.gate.RLock()
 		defer c.gate.RUnlock()
 		raw.SequenceDestroy(it)
-	}, call, status, c.fail)
+	}, call, status)
 }
 
 // newSequence creates a sequence of an open cache.
@@ -136,8 +136,8 @@ func (s *Sequence) call(exclusive bool, by func(err *raw.Error) raw.Status) erro
 		return err
 	}
 	defer s.done(exclusive)
-	c := acquire()
-	return c.end(by(&c.err), s.fail)
+	c := acquire(s.fail)
+	return c.end(by(&c.err))
 }
 
 // count returns the number that a call writes.
@@ -146,11 +146,11 @@ func (s *Sequence) count(by func(to *int32, err *raw.Error) raw.Status) (int, er
 		return 0, err
 	}
 	defer s.done(shared)
-	c := acquire()
+	c := acquire(s.fail)
 	c.count = 0
 	status := by(&c.count, &c.err)
 	answer := int(c.count)
-	return answer, c.end(status, s.fail)
+	return answer, c.end(status)
 }
 
 // Save writes a snapshot for [Cache.Load].
@@ -160,8 +160,8 @@ func (s *Sequence) Save() ([]byte, error) {
 	}
 	defer s.done(shared)
 	return saved(func(buffer unsafe.Pointer, capacity uintptr, size *uintptr) error {
-		c := acquire()
-		return c.end(raw.SequenceSave(s.owner, s.raw, buffer, capacity, size, &c.err), s.fail)
+		c := acquire(s.fail)
+		return c.end(raw.SequenceSave(s.owner, s.raw, buffer, capacity, size, &c.err))
 	})
 }
 

@@ -39,6 +39,8 @@ if has scikit_build_core && has pip; then
   check "installs" installs
   check "source distribution" same_wheel_from_sdist
   path=$build/site
+  LIBKVQ_TEST_WHEEL=$(echo "$build"/dist/*.whl)
+  export LIBKVQ_TEST_WHEEL
   unset LIBKVQ_LIBRARY
 else
   echo "no wheel: $python has no scikit-build-core or no pip; the sources are tested as they are"

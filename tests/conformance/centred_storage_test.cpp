@@ -43,7 +43,7 @@ TEST_CASE("a snapshot around centres is taken with the same centres, and with no
   Sequence sequence(cache);
   Text(shape, 150, 1).append(sequence, 0, 150);
   const Snapshot snapshot = sequence.save();
-  CHECK(refusal(make(policy, {}), snapshot, KVQ_OK).empty());
+  CHECK(refusal(make(policy, {}).get(), snapshot, KVQ_OK).empty());
 
   for (const CentreCounts& other : {CentreCounts{.seed = 32}, CentreCounts{.keys = 4}, CentreCounts{.values = 2}}) {
     CAPTURE(other.name());
@@ -56,7 +56,7 @@ TEST_CASE("a snapshot around centres is taken with the same centres, and with no
     Text(shape, 150, 1).append(others, 0, 150);
     CHECK(refusal(cache, others.save(), KVQ_E_MISMATCH) != message);
   }
-  CHECK(refusal(make("gs2/gt1", {}), snapshot, KVQ_E_MISMATCH).find("centres") != std::string::npos);
+  CHECK(refusal(make("gs2/gt1", {}).get(), snapshot, KVQ_E_MISMATCH).find("centres") != std::string::npos);
 
   for (size_t i = 64; i < snapshot.size(); i += 101) {
     Snapshot damaged = snapshot;

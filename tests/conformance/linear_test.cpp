@@ -334,7 +334,7 @@ TEST_CASE("a GPU gives rows of NaN for rows that are not finite, zeros for zeros
   if (skips()) return;
   const Context context = kvq_test::make_context(kvq_test::kCuda);
   const Shape shape{33, 192};
-  const std::vector<std::byte> file = quantize(kvq_test::make_context(), "tcx-2.5", shape).save("m");
+  const std::vector<std::byte> file = quantize(kvq_test::make_context().get(), "tcx-2.5", shape).save("m");
   const Matrix matrix = Matrix::load(context, file, "m");
   CHECK(matrix.save("m") == file);
 

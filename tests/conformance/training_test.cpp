@@ -210,7 +210,7 @@ TEST_CASE("the paper's network proposes bits on every device") {
   options.value_rounds = 2;
   for (const char* device : kvq_test::devices()) {
     CAPTURE(device);
-    CHECK(train(kvq_test::make_context(device, 2), options, k, v).describe().value_error < 0.4);
+    CHECK(train(kvq_test::make_context(device, 2).get(), options, k, v).describe().value_error < 0.4);
   }
 }
 
@@ -220,7 +220,7 @@ TEST_CASE("codes trained on one device are loaded on another and used on the CPU
   double expected = 0.0;
   for (const char* device : kvq_test::devices()) {
     CAPTURE(device);
-    const kvq_test::Codebook trained = train(kvq_test::make_context(device, 2), codebook_options(6, 1), k, v);
+    const kvq_test::Codebook trained = train(kvq_test::make_context(device, 2).get(), codebook_options(6, 1), k, v);
     const std::vector<std::byte> file = trained.save();
     for (const char* other : kvq_test::devices()) {
       const kvq_test::Context context = kvq_test::make_context(other);

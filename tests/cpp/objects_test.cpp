@@ -17,6 +17,9 @@ TEST_CASE("objects own their handles: they move, and do not copy") {
   static_assert(std::is_convertible_v<kvq::Sequence&, kvq_sequence*>);
   static_assert(!std::is_convertible_v<const kvq::Sequence&, kvq_sequence*>);  // one thread at a time
   static_assert(std::is_convertible_v<const kvq::Sequence&, const kvq_sequence*>);
+  static_assert(!std::is_convertible_v<kvq::Sequence, kvq_sequence*>);  // the object would be gone
+  static_assert(!std::is_convertible_v<kvq::Sequence, const kvq_sequence*>);
+  static_assert(!std::is_convertible_v<const kvq::Cache, kvq_cache*>);
 
   const kvq::Context context;
   kvq::Cache cache = small_cache(context);
@@ -50,6 +53,43 @@ TEST_CASE("an object that was moved from or reset is refused by name, whatever i
   CHECK_FAILS(KVQ_E_ARGUMENT, "cache is NULL", kvq::Sequence(cache));
   CHECK(cache.context() == nullptr);
   CHECK_FAILS(KVQ_E_ARGUMENT, "context is NULL", kvq::Policy::load(nullptr, "fp16"));
+}
+
+TEST_CASE("temporary objects are arguments of calls") {
+  const kvq::Context context;
+  const kvq::Cache cache(context, small_options(), kvq::Policy::load(context, "int4"));
+  CHECK(std::string(cache.describe_layer(0).formats) == "int4");
+  kvq::checked(kvq_sequence_reserve, cache, kvq::Sequence(cache), 1);
+  const kvq::Sequence sequence(kvq::Cache(kvq::Context(), small_options()));
+  CHECK(sequence.length(0) == 0);
+}
+
+template <class... Objects>
+constexpr bool empty_without_exceptions = (std::is_nothrow_default_constructible_v<Objects> && ...);
+
+TEST_CASE("objects are empty by default, are refused by name, and take others") {
+  static_assert(empty_without_exceptions<kvq::Policy, kvq::Codebook, kvq::Centres, kvq::Router, kvq::Cache,
+                                         kvq::Sequence, kvq::Matrix>);
+  struct Model {
+    kvq::Policy policy;
+    kvq::Cache cache;
+    kvq::Sequence sequence;
+  } model;
+  const std::vector<float> x = tokens(1, 1);
+  std::vector<float> out(queries(1, 1).size());
+  CHECK(model.sequence == nullptr);
+  CHECK(kvq::Sequence() == nullptr);
+  CHECK_FAILS(KVQ_E_ARGUMENT, "policy is NULL", model.policy.describe());
+  CHECK_FAILS(KVQ_E_ARGUMENT, "cache is NULL", model.cache.describe());
+  CHECK_FAILS(KVQ_E_ARGUMENT, "is NULL", model.sequence.append(0, 1, x, x));
+  CHECK_FAILS(KVQ_E_ARGUMENT, "cache is NULL", model.cache.attend(0, {.q = out, .output = out}));
+  CHECK_FAILS(KVQ_E_ARGUMENT, "is NULL", kvq::Matrix().linear(x, 1, out));
+  const kvq::Context context;
+  model.policy = kvq::Policy::load(context, "int4");
+  model.cache = kvq::Cache(context, small_options(), model.policy);
+  model.sequence = kvq::Sequence(model.cache);
+  fill(model.sequence, 3);
+  CHECK(model.sequence.length(0) == 3);
 }
 
 TEST_CASE("objects die in any order, and what still lives works") {

@@ -26,6 +26,18 @@ int32_t cancel(void* user, double) {
 
 }  // namespace
 
+TEST_CASE("an empty trainer is refused by name, before its sizes are compared") {
+  const std::vector<float> x = tokens(1, 1);
+  kvq::CodebookTrainer codebooks;
+  kvq::CentresTrainer centres;
+  kvq::RouterTrainer routers;
+  CHECK_FAILS(KVQ_E_ARGUMENT, "trainer is NULL", codebooks.add(0, 1, x, x));
+  CHECK_FAILS(KVQ_E_ARGUMENT, "trainer is NULL", centres.add(0, 1, x, x));
+  CHECK_FAILS(KVQ_E_ARGUMENT, "trainer is NULL", routers.add(0, 1, queries(1, 1), x, x));
+  CHECK_FAILS(KVQ_E_ARGUMENT, "trainer is NULL", routers.run(1.0));
+  CHECK_FAILS(KVQ_E_ARGUMENT, "plan is NULL", kvq::Plan().describe());
+}
+
 TEST_CASE("codebooks are trained, taken up again, and used") {
   const kvq::Context context;
   const std::vector<float> k = tokens(kTokens, 1), v = tokens(kTokens, 2);

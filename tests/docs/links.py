@@ -1,5 +1,6 @@
 #!/usr/bin/env -S python3 -B
-"""Links between the repository's Markdown files, and from its other sources to docs: files and headings exist."""
+"""Links between the repository's Markdown files, and from its other sources to docs: files and headings exist. READMEs that
+packages contain link to nothing outside of the package."""
 
 import pathlib
 import re
@@ -8,6 +9,9 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^)\s]+)\)")
+# READMEs that are read without the repository, and the folder whose files are beside them then; None: no files.
+PACKAGED = {"bindings/rust/README.md": "bindings/rust/kvq", "bindings/go/README.md": "bindings/go",
+            "bindings/csharp/README.md": None}
 MENTION = re.compile(r"\bdocs/[\w/.-]+\.(?:md|yaml|svg)\b")
 
 
@@ -48,6 +52,17 @@ def broken_links(path):
             yield f"{target}: no such heading"
 
 
+def links_out_of_package(readme, folder):
+    for target in LINK.findall(prose(ROOT / readme)):
+        name = target.partition("#")[0]
+        if re.match(r"[a-z]+:", target) or not name:
+            continue
+        root = (ROOT / folder).resolve() if folder else None
+        file = (root / name).resolve() if root else None
+        if not file or root not in file.parents or not file.exists():
+            yield f"{target}: not in the package"
+
+
 def broken_mentions(path):
     try:
         text = path.read_text(encoding="utf-8")
@@ -65,6 +80,8 @@ def main():
     failures = [f"{page.relative_to(ROOT)}: {why}" for page in files("*.md") for why in broken_links(page)]
     for file in files(":!*.md", ":!*.svg", ":!tests/docs/links.py"):
         failures += [f"{file.relative_to(ROOT)}: {why}" for why in broken_mentions(file)]
+    for readme, folder in PACKAGED.items():
+        failures += [f"{readme}: {why}" for why in links_out_of_package(readme, folder)]
     for failure in failures:
         print("FAILED:", failure, file=sys.stderr)
     if failures:

@@ -55,6 +55,34 @@ for project in consumer consumer_cpp; do
   done
 done
 
+# The API only grows within a major version, so a later minor version serves programs that ask for an earlier one.
+later=$work/later
+cp -r "$prefix" "$later"
+version_file=$(find "$later" -name kvqConfigVersion.cmake)
+version=$(sed -n 's/^set(PACKAGE_VERSION "\(.*\)")$/\1/p' "$version_file")
+major=${version%%.*}
+sed -i "s/\"${version//./\\.}\"/\"$major.7.3\"/" "$version_file"
+# asks VERSION found|refused: for a package of version MAJOR.7.3
+asks() {
+  local answer=refused
+  mkdir -p "$work/asks"
+  printf 'cmake_minimum_required(VERSION 3.25)\nproject(asks LANGUAGES C)\nfind_package(kvq %s REQUIRED)\n' "$1" \
+    >"$work/asks/CMakeLists.txt"
+  ! cmake -S "$work/asks" -B "$work/asks/build" -G "$generator" -DCMAKE_C_COMPILER="$cc" -DCMAKE_PREFIX_PATH="$later" \
+    >"$work/log" 2>&1 || answer=found
+  [ "$answer" = "$2" ] || fail "find_package(kvq $1) with version $major.7.3 is $answer: $(cat "$work/log")"
+  [ "$answer" = found ] || grep -qF "kvqConfig.cmake, version: $major.7.3" "$work/log" ||
+    fail "find_package(kvq $1) is refused for another reason: $(cat "$work/log")"
+  rm -r "$work/asks"
+}
+asks "$major.0" found
+asks "$major.6" found
+asks "$major" found
+asks "$major.8" refused
+asks "$((major + 1)).0" refused
+asks "$((major - 1)).9" refused
+echo "ok: versions of the CMake package"
+
 export PKG_CONFIG_PATH=$libdir/pkgconfig
 compile=("$cc" -std=c99 -Wall -Wextra -Wpedantic -Werror "$here/consumer/consumer.c")
 read -ra flags <<<"$(pkg-config --cflags --libs kvq)"

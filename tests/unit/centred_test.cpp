@@ -384,8 +384,9 @@ TEST_CASE("a policy says of all its gain-shape formats at once what they are rel
   const auto names = [](const kvq_policy* policy, int32_t layer) {
     return kvq::format_pair_name(policy->formats(layer));
   };
-  CHECK(names(load("gs2+centres"), 0) == "gs2+centres");
-  CHECK(names(load("{version: 1, keys: {format: gt2, centres: trained}, values: {format: gs1+centres, centres: none}}"),
+  CHECK(names(load("gs2+centres").get(), 0) == "gs2+centres");
+  CHECK(names(load("{version: 1, keys: {format: gt2, centres: trained}, values: {format: gs1+centres, centres: none}}")
+                  .get(),
               0) == "gt2+centres/gs1+nocentre");
   const kvq_test::Policy mixed = load(
       "version: 1\nkeys: gs2\nvalues: int4\ncentres: trained\nlayers:\n  - range: [1, 1]\n    keys: gs1+nocentre\n"
@@ -393,7 +394,7 @@ TEST_CASE("a policy says of all its gain-shape formats at once what they are rel
   CHECK(names(mixed, 0) == "gs2+centres/int4");
   CHECK(names(mixed, 1) == "gs1+nocentre/gt3");
   CHECK(names(mixed, 2) == "gs4+centres/gt1+centres");
-  CHECK(names(load("{keys: gs2, values: gs2, centres: none}"), 0) == "gs2+nocentre");
+  CHECK(names(load("{keys: gs2, values: gs2, centres: none}").get(), 0) == "gs2+nocentre");
   const kvq_test::Policy routed = load("{centres: trained, router: {experts: [gs4, gs2/gt1, gs1+nocentre]}}");
   const auto& experts = static_cast<const kvq_policy*>(routed)->experts;
   CHECK(kvq::format_pair_name(experts[0]) == "gs4+centres");

@@ -138,7 +138,7 @@ TEST_CASE("everything holds of sequences that operations have left") {
       }
       fork.truncate(130);
       CHECK(complaint(*fork) == "");
-      CHECK(complaint(*kvq_test::Sequence::load(bench.handle, fork.save())) == "");
+      CHECK(complaint(*kvq_test::Sequence::load(bench.handle, fork.save()).get()) == "");
       kvq::reserve(*fork, 100);
       CHECK(complaint(*fork) == "");
       CHECK(complaint(bench.sequence()) == "");

@@ -6,12 +6,22 @@ namespace Kvq
     /// Common code of all calls of the library.
     static unsafe class Call
     {
+        /// Objects that calls of this thread use.
+        [ThreadStatic] static int used;
+
+        /// Whether this thread is in a call.
+        internal static bool IsRunning => used > 0;
+
+        internal static void Begin() => ++used;
+
+        internal static void End() => --used;
+
         internal static kvq_error Error() => new kvq_error { struct_size = (uint)sizeof(kvq_error) };
 
         /// Throws a hook's exception rather than the resulting status.
         internal static void Check(Status status, kvq_error* error, Hooks hooks)
         {
-            if (hooks != null) hooks.Rethrow();
+            if (hooks != null) hooks.Rethrow(); // null: the call uses no context
             if (status != Status.Ok) throw new KvqException(status, error);
         }
 

@@ -3,9 +3,11 @@ using Kvq.Raw;
 
 namespace Kvq
 {
-    /// <remarks>Hooks are called from any thread, also from several at once, and may not use the context or objects
-    /// made from it. An exception in a hook counts as its failure and is thrown again by the next call on the context,
-    /// or on an object made from it, that returns.</remarks>
+    /// <remarks>Hooks are called from any thread, also from several at once. A hook, or a thread or task that it
+    /// started, gets an <see cref="InvalidOperationException"/> if it uses the context or objects made from it. An
+    /// exception in a hook counts as its failure and is thrown again by the call that ran the hook. If the hook ran on
+    /// a thread of the library, or while a finalizer destroyed an object, the next call on the context, or on an object
+    /// made from it, throws it.</remarks>
     public sealed partial class ContextOptions
     {
         /// <summary>Allocate bytes with an alignment, or return <see cref="IntPtr.Zero"/>; null (default): the
@@ -59,8 +61,10 @@ namespace Kvq
                 raw.cpu_isa = isa;
                 raw.plugin = plugin;
                 Hooks hooks = Hooks.Of(options, &raw);
+                Call.Begin();
                 Status status = Native.kvq_context_create(&raw, &result, &error);
-                if (status != Status.Ok && hooks != null) hooks.Free();
+                Call.End();
+                if (status != Status.Ok) hooks.Free();
                 Call.Check(status, &error, hooks, handle, result);
                 return hooks;
             }

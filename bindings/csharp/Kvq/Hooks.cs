@@ -1,5 +1,6 @@
 using System;
 using System.Collections.Concurrent;
+using System.Collections.Generic;
 using System.Runtime.ExceptionServices;
 using System.Runtime.InteropServices;
 using System.Threading;
@@ -15,8 +16,8 @@ namespace Kvq
     }
 
     /// A context's hooks. The library calls the static methods below with a GCHandle of this object as `user`, which
-    /// keeps everything alive until `released` has been called. Exceptions stop here and are thrown again by the next
-    /// call on the context, or on an object made from it, that returns.
+    /// keeps everything alive until `released` has been called. Exceptions stop here and are thrown again by the call
+    /// that ran the hook or, if that is unknown, by the next one that returns.
     sealed unsafe class Hooks
     {
         static readonly kvq_allocate_hook AllocateHook = OnAllocate;
@@ -30,19 +31,21 @@ namespace Kvq
             new ConcurrentDictionary<IntPtr, kvq_parallel_body>();
 
         readonly ContextOptions options;
-        ExceptionDispatchInfo thrown;
+        readonly List<KeyValuePair<int, ExceptionDispatchInfo>> thrown =
+            new List<KeyValuePair<int, ExceptionDispatchInfo>>(); // by threads of calls; 0 if unknown
+        int waiting; // how many were thrown
+        int running;
         GCHandle self;
 
         Hooks(ContextOptions options) => this.options = options;
 
-        /// Null without hooks.
         internal static Hooks Of(ContextOptions options, kvq_context_options* raw)
         {
             Together(options.Allocate, options.Free, "Allocate", "Free");
             Together(options.DeviceAllocate, options.DeviceFree, "DeviceAllocate", "DeviceFree");
-            if (options.Allocate == null && options.Log == null && options.ParallelFor == null &&
-                options.Released == null && options.DeviceAllocate == null) return null;
             var hooks = new Hooks(options.Copy());
+            if (options.Allocate == null && options.Log == null && options.ParallelFor == null &&
+                options.Released == null && options.DeviceAllocate == null) return hooks;
             hooks.self = GCHandle.Alloc(hooks);
             IntPtr user = GCHandle.ToIntPtr(hooks.self);
             if (options.Allocate != null)
@@ -80,21 +83,68 @@ namespace Kvq
         }
 
         /// Frees the hooks of a context that could not be created, for which `released` is not called.
-        internal void Free() => self.Free();
+        internal void Free()
+        {
+            if (self.IsAllocated) self.Free();
+        }
 
+        /// Throws the exception of a hook that ran in this thread's call, or in an unknown one.
         internal void Rethrow()
         {
-            if (Volatile.Read(ref thrown) == null) return;
-            ExceptionDispatchInfo first = Interlocked.Exchange(ref thrown, null);
-            if (first != null) first.Throw();
+            if (Volatile.Read(ref waiting) > 0) RethrowFirst();
+        }
+
+        void RethrowFirst()
+        {
+            int thread = Thread.CurrentThread.ManagedThreadId;
+            ExceptionDispatchInfo first;
+            lock (thrown)
+            {
+                int found = thrown.FindIndex(one => one.Key == thread || one.Key == 0);
+                if (found < 0) return;
+                first = thrown[found].Value;
+                thrown.RemoveAt(found);
+                Volatile.Write(ref waiting, thrown.Count);
+            }
+            first.Throw();
+        }
+
+        /// Whether this thread runs a hook of the context, or was started by one that still runs.
+        internal bool AreRunning => Volatile.Read(ref running) > 0 && RunningHook.Of(this) != null;
+
+        /// Called while a hook runs.
+        internal RunningHook Run()
+        {
+            Interlocked.Increment(ref running);
+            return new RunningHook(this, CallingThread);
+        }
+
+        internal void Ran() => Interlocked.Decrement(ref running);
+
+        /// Thread of the call that this hook is part of; 0 if unknown.
+        int CallingThread
+        {
+            get
+            {
+                if (Call.IsRunning) return Thread.CurrentThread.ManagedThreadId;
+                RunningHook outer = RunningHook.Of(this);
+                return outer == null ? 0 : outer.CallingThread;
+            }
         }
 
         static Hooks From(IntPtr user) => (Hooks)GCHandle.FromIntPtr(user).Target;
 
-        /// Keeps the first exception that has not been rethrown.
+        /// Keeps the first exception of each call.
         IntPtr Keep(Exception exception)
         {
-            Interlocked.CompareExchange(ref thrown, ExceptionDispatchInfo.Capture(exception), null);
+            int thread = CallingThread;
+            lock (thrown)
+            {
+                if (thrown.Exists(one => one.Key == thread)) return IntPtr.Zero;
+                thrown.Add(new KeyValuePair<int, ExceptionDispatchInfo>(thread,
+                    ExceptionDispatchInfo.Capture(exception)));
+                Volatile.Write(ref waiting, thrown.Count);
+            }
             return IntPtr.Zero;
         }
 
@@ -102,7 +152,7 @@ namespace Kvq
         static IntPtr OnAllocate(IntPtr user, UIntPtr bytes, UIntPtr alignment)
         {
             Hooks hooks = From(user);
-            try { return hooks.options.Allocate((long)bytes, (long)alignment); }
+            try { using (hooks.Run()) return hooks.options.Allocate((long)bytes, (long)alignment); }
             catch (Exception exception) { return hooks.Keep(exception); }
         }
 
@@ -110,7 +160,7 @@ namespace Kvq
         static void OnFree(IntPtr user, IntPtr pointer, UIntPtr bytes, UIntPtr alignment)
         {
             Hooks hooks = From(user);
-            try { hooks.options.Free(pointer, (long)bytes, (long)alignment); }
+            try { using (hooks.Run()) hooks.options.Free(pointer, (long)bytes, (long)alignment); }
             catch (Exception exception) { hooks.Keep(exception); }
         }
 
@@ -118,7 +168,7 @@ namespace Kvq
         static IntPtr OnDeviceAllocate(IntPtr user, UIntPtr bytes, IntPtr stream)
         {
             Hooks hooks = From(user);
-            try { return hooks.options.DeviceAllocate((long)bytes, stream); }
+            try { using (hooks.Run()) return hooks.options.DeviceAllocate((long)bytes, stream); }
             catch (Exception exception) { return hooks.Keep(exception); }
         }
 
@@ -126,7 +176,7 @@ namespace Kvq
         static void OnDeviceFree(IntPtr user, IntPtr pointer, UIntPtr bytes, IntPtr stream)
         {
             Hooks hooks = From(user);
-            try { hooks.options.DeviceFree(pointer, (long)bytes, stream); }
+            try { using (hooks.Run()) hooks.options.DeviceFree(pointer, (long)bytes, stream); }
             catch (Exception exception) { hooks.Keep(exception); }
         }
 
@@ -134,7 +184,7 @@ namespace Kvq
         static void OnLog(IntPtr user, LogLevel level, byte* message)
         {
             Hooks hooks = From(user);
-            try { hooks.options.Log(level, Text.Read(message)); }
+            try { using (hooks.Run()) hooks.options.Log(level, Text.Read(message)); }
             catch (Exception exception) { hooks.Keep(exception); }
         }
 
@@ -149,7 +199,7 @@ namespace Kvq
                 var loop = new Loop(call, argument, n);
                 try
                 {
-                    hooks.options.ParallelFor(n, loop.Run);
+                    using (hooks.Run()) hooks.options.ParallelFor(n, loop.Run);
                 }
                 finally
                 {
@@ -168,7 +218,7 @@ namespace Kvq
         static void OnReleased(IntPtr user)
         {
             Hooks hooks = From(user);
-            try { if (hooks.options.Released != null) hooks.options.Released(); }
+            try { using (hooks.Run()) if (hooks.options.Released != null) hooks.options.Released(); }
             catch (Exception exception) { hooks.Keep(exception); }
             hooks.self.Free();
         }
@@ -218,18 +268,55 @@ namespace Kvq
         }
     }
 
+    /// A hook while it runs. Threads and tasks that it starts know it, too.
+    sealed class RunningHook : IDisposable
+    {
+        static readonly AsyncLocal<RunningHook> Current = new AsyncLocal<RunningHook>();
+
+        readonly Hooks hooks;
+        readonly RunningHook outer;
+        volatile bool over;
+
+        internal RunningHook(Hooks hooks, int callingThread)
+        {
+            this.hooks = hooks;
+            CallingThread = callingThread;
+            outer = Current.Value;
+            Current.Value = this;
+        }
+
+        internal int CallingThread { get; }
+
+        /// The running hook of this thread, or of what started it, that is one of these; null if there is none.
+        internal static RunningHook Of(Hooks hooks)
+        {
+            RunningHook it = Current.Value;
+            while (it != null && (it.over || it.hooks != hooks)) it = it.outer;
+            return it;
+        }
+
+        public void Dispose()
+        {
+            over = true;
+            Current.Value = outer;
+            hooks.Ran();
+        }
+    }
+
     /// The progress hook of one call.
     sealed class Progress : IDisposable
     {
         static readonly kvq_progress_hook Hook = OnProgress;
 
         readonly Func<double, bool> ask;
+        readonly Hooks hooks;
         ExceptionDispatchInfo thrown;
         GCHandle self;
 
-        internal Progress(Func<double, bool> ask)
+        internal Progress(Func<double, bool> ask, Hooks hooks)
         {
             this.ask = ask;
+            this.hooks = hooks;
             if (ask != null) self = GCHandle.Alloc(this);
         }
 
@@ -253,7 +340,7 @@ namespace Kvq
             var it = (Progress)GCHandle.FromIntPtr(user).Target;
             try
             {
-                return it.ask(done) ? 0 : 1;
+                using (it.hooks.Run()) return it.ask(done) ? 0 : 1;
             }
             catch (Exception exception)
             {

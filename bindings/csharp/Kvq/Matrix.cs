@@ -7,7 +7,7 @@ namespace Kvq
     {
         /// <summary>Receives the progress of the call, 0 … 1; returning false ends it with <see
         /// cref="Status.Cancelled"/>. Called from the calling thread; an exception ends the call, which throws
-        /// it.</summary>
+        /// it. May not use the context or objects made from it.</summary>
         public Func<double, bool> Progress { get; set; }
     }
 
@@ -52,7 +52,7 @@ namespace Kvq
             var handle = new MatrixHandle();
             IntPtr result;
             using (Use it = context.Use())
-            using (var progress = new Progress(options.Progress))
+            using (var progress = new Progress(options.Progress, context.Hooks))
             fixed (float* floats = w.Floats, hessian = options.Hessian, bias = options.Bias)
             fixed (ushort* bits = w.Bits)
             fixed (byte* name = scheme)

@@ -7,11 +7,29 @@ namespace Kvq
     /// A handle of the library; the finalizer destroys it if it was not disposed of.
     abstract class Handle : SafeHandle
     {
+        NativeObject owner;
+
         protected Handle() : base(IntPtr.Zero, true) { }
 
         public override bool IsInvalid => handle == IntPtr.Zero;
 
         internal void Take(IntPtr it) => SetHandle(it);
+
+        internal void Belong(NativeObject it) => owner = it;
+
+        /// Destroys the handle, which its owner does not use any more.
+        internal void End()
+        {
+            owner = null;
+            Dispose();
+        }
+
+        /// A program that disposes of the handle disposes of its owner, which waits for calls.
+        protected override void Dispose(bool disposing)
+        {
+            if (disposing && owner != null) owner.Dispose();
+            else base.Dispose(disposing);
+        }
 
         protected abstract void Destroy(IntPtr it);
 
@@ -55,18 +73,18 @@ namespace Kvq
         readonly Handle handle;
         int users; // -1: one exclusive user
         int waiting;
-        Thread owner;
         bool closed;
 
         internal NativeObject(Handle handle, Hooks hooks)
         {
             this.handle = handle;
             Hooks = hooks;
+            handle.Belong(this);
             Serial = Interlocked.Increment(ref count);
         }
 
         /// <summary>The handle, for calls to <see cref="Raw.Native"/>: it must not be used after
-        /// <see cref="Dispose"/>.</summary>
+        /// <see cref="Dispose"/>. Disposing of it disposes of the object.</summary>
         public SafeHandle Handle => handle;
 
         /// <summary>Whether the object has been disposed of.</summary>
@@ -77,7 +95,8 @@ namespace Kvq
         /// Calls enter objects in the order of their numbers, so that they cannot deadlock.
         internal long Serial { get; }
 
-        /// <summary>Destroy the object, after calls that use it on other threads.</summary>
+        /// <summary>Destroy the object, after calls that use it on other threads; another thread does so if a hook of
+        /// its context asks for it.</summary>
         public void Dispose()
         {
             bool free;
@@ -89,8 +108,13 @@ namespace Kvq
                 if (waiting > 0) Monitor.PulseAll(handle);
             }
             if (!free) return;
-            handle.Dispose();
-            if (Hooks != null) Hooks.Rethrow();
+            if (Hooks.AreRunning)
+            {
+                ThreadPool.UnsafeQueueUserWorkItem(it => ((Handle)it).End(), handle);
+                return;
+            }
+            handle.End();
+            Hooks.Rethrow();
         }
 
         /// Every call uses its object. `alone`: the call needs exclusive use of the object.
@@ -98,28 +122,22 @@ namespace Kvq
 
         internal IntPtr Enter(bool alone = false, bool evenClosed = false)
         {
+            // The hook would wait for its own call, or the library for itself.
+            if (!evenClosed && Hooks.AreRunning)
+                throw new InvalidOperationException("A hook may not use the " + GetType().Name +
+                    ", which is of its own context");
             lock (handle)
             {
                 while (true)
                 {
                     if (closed && !evenClosed) throw new ObjectDisposedException(GetType().Name);
                     if (users == 0 || users > 0 && !alone) break;
-                    if (owner == Thread.CurrentThread)
-                        throw new InvalidOperationException("A hook may not use the " + GetType().Name +
-                            " whose call it is in");
                     ++waiting;
                     Monitor.Wait(handle);
                     --waiting;
                 }
-                if (alone)
-                {
-                    users = -1;
-                    owner = Thread.CurrentThread;
-                }
-                else
-                {
-                    ++users;
-                }
+                users = alone ? -1 : users + 1;
+                Call.Begin();
                 return handle.DangerousGetHandle();
             }
         }
@@ -130,11 +148,11 @@ namespace Kvq
             lock (handle)
             {
                 users = users < 0 ? 0 : users - 1;
-                owner = null;
                 free = closed && users == 0;
                 if (waiting > 0) Monitor.PulseAll(handle);
             }
-            if (free) handle.Dispose();
+            Call.End();
+            if (free) handle.End();
         }
     }
 }

@@ -210,6 +210,51 @@ namespace Kvq.Tests
             }
         }
 
+        public static void What_a_hook_throws_is_thrown_by_the_call_that_ran_it_alone()
+        {
+            int freed = 0;
+            Thread cutting = null;
+            Sequence other = null;
+            int length = -1;
+            Exception stolen = null;
+            var memory = new Memory();
+            ContextOptions options = memory.Options;
+            Action<IntPtr, long, long> free = options.Free;
+            options.Free = (pointer, bytes, alignment) =>
+            {
+                free(pointer, bytes, alignment);
+                if (Thread.CurrentThread != cutting) return;
+                if (++freed == 1) throw new TimeoutException("too slow");
+                if (freed > 2) return;
+                var thread = new Thread(() =>
+                {
+                    try
+                    {
+                        length = other.Length(0);
+                    }
+                    catch (Exception exception)
+                    {
+                        stolen = exception;
+                    }
+                });
+                using (ExecutionContext.SuppressFlow()) thread.Start(); // a stranger to the hook
+                thread.Join();
+            };
+            using (var model = new Model("int4", Rope.Half, options))
+            using (other = new Sequence(model.Cache))
+            {
+                model.Fill(model.Sequence, 300, 1);
+                cutting = Thread.CurrentThread;
+                Test.Throws<TimeoutException>("too slow", () => model.Sequence.Truncate(0));
+                cutting = null;
+                Test.True(freed > 1, "memory was freed twice");
+                Test.Equal(null, stolen, "what the other call throws");
+                Test.Equal(0, length, "length of the other sequence");
+                Test.Equal(0, model.Sequence.Length(0), "length");
+            }
+            Test.Equal(0L, memory.Bytes, "bytes at the end");
+        }
+
         public static void What_Released_throws_is_thrown_by_Dispose()
         {
             var context = new Context(new ContextOptions { Released = () => throw new TimeoutException("late") });

@@ -84,7 +84,32 @@ namespace Kvq.Tests
             thread.Join();
         }
 
+        public static void Disposing_of_a_handle_disposes_of_its_object()
+        {
+            using (var model = new Model("int4"))
+            {
+                model.Fill(model.Sequence, 3, 1);
+                float[] q = new float[Model.QueryRow];
+                model.Sequence.Handle.Dispose();
+                model.Sequence.Handle.Close();
+                Test.True(model.Sequence.IsClosed && model.Sequence.Handle.IsClosed, "closed");
+                Test.Throws<ObjectDisposedException>("Sequence", () => model.Sequence.Length(0));
+                Test.Throws<ObjectDisposedException>("Sequence", () =>
+                    model.Cache.Attend(0, model.Sequence, q, new float[q.Length]));
+                model.Cache.Handle.Dispose();
+                Test.Throws<ObjectDisposedException>("Cache", () => model.Cache.Usage());
+                model.Context.Handle.Dispose();
+                Test.Throws<ObjectDisposedException>("Context", () => model.Context.Describe());
+            }
+        }
+
         public static void A_call_that_uses_an_object_is_finished_before_it_is_destroyed()
+        {
+            FinishedBefore(context => context.Dispose());
+            FinishedBefore(context => context.Handle.Dispose());
+        }
+
+        static void FinishedBefore(Action<Context> dispose)
         {
             var begun = new ManualResetEvent(false);
             var disposed = new ManualResetEvent(false);
@@ -103,7 +128,7 @@ namespace Kvq.Tests
                     options));
                 thread.Start();
                 Test.True(begun.WaitOne(10000), "the call began");
-                context.Dispose();
+                dispose(context);
                 disposed.Set();
                 thread.Join();
             }

@@ -98,28 +98,6 @@ namespace Kvq.Tests
             }
         }
 
-        public static void A_hook_that_uses_the_object_of_its_own_call_is_told_so()
-        {
-            Model model = null;
-            var options = new ContextOptions
-            {
-                Allocate = (bytes, alignment) =>
-                {
-                    if (model != null) model.Sequence.Length(0);
-                    return Marshal.AllocHGlobal((IntPtr)bytes);
-                },
-                Free = (pointer, bytes, alignment) => Marshal.FreeHGlobal(pointer),
-            };
-            using (var made = new Model("fp16", Rope.None, options))
-            {
-                model = made;
-                float[] k = new float[Model.Row];
-                Test.Throws<InvalidOperationException>("A hook may not use the Sequence",
-                                                       () => made.Sequence.Append(0, k, k));
-                model = null;
-            }
-        }
-
         public static void Closing_while_others_attend_ends_in_their_ObjectDisposedException()
         {
             for (int round = 0; round < 20; ++round)

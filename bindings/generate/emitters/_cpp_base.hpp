@@ -15,13 +15,43 @@ class Error : public std::runtime_error {
   int32_t backend_code_;
 };
 
-/// Call `function(arguments..., error)`, any function of kvq.h that returns a status, and throw an Error if it fails.
+namespace detail {
+
+/// Where hooks of calls on this thread leave the first exception that they throw; NULL outside of calls.
+inline constinit thread_local std::exception_ptr* thrown_in_call = nullptr;
+
+/// Call `function(arguments..., error)`, and keep how it failed until `raise`.
+class Outcome {
+ public:
+  template <class... Parameters, class... Arguments>
+  explicit Outcome(kvq_status (*function)(Parameters...), Arguments&&... arguments) {
+    kvq_error_init(&error_, sizeof(error_));
+    std::exception_ptr* const outer = std::exchange(thrown_in_call, &thrown_);
+    status_ = function(arguments..., &error_);  // lvalues: temporary objects live until the call has returned
+    thrown_in_call = outer;
+  }
+  Outcome(const Outcome&) = delete;
+  Outcome& operator=(const Outcome&) = delete;
+
+  /// Throw the exception of a hook, or an Error if the call failed.
+  void raise() const {
+    if (thrown_) std::rethrow_exception(thrown_);
+    if (status_ != KVQ_OK) throw Error(status_, error_.message, error_.backend_code);
+  }
+
+ private:
+  kvq_error error_;
+  kvq_status status_ = KVQ_OK;
+  std::exception_ptr thrown_;
+};
+
+}  // namespace detail
+
+/// Call `function(arguments..., error)`, any function of kvq.h that returns a status. Throw the exception of a hook
+/// that ran on this thread, or an Error if the call failed.
 template <class... Parameters, class... Arguments>
 void checked(kvq_status (*function)(Parameters...), Arguments&&... arguments) {
-  kvq_error error;
-  kvq_error_init(&error, sizeof(error));
-  const kvq_status status = function(std::forward<Arguments>(arguments)..., &error);
-  if (status != KVQ_OK) throw Error(status, error.message, error.backend_code);
+  detail::Outcome(function, arguments...).raise();
 }
 
 /// Throw an Error if the loaded library is older than the header that the program was compiled with. Creating a
@@ -50,6 +80,7 @@ class Owned {
  public:
   using Pointer = Handle*;
 
+  Owned() noexcept = default;
   Owned(std::nullptr_t) noexcept {}
   /// Take ownership of a handle that a function of kvq.h returned.
   explicit Owned(Handle* handle) noexcept : handle_(handle) {}
@@ -64,8 +95,12 @@ class Owned {
 
   Handle* get() noexcept { return handle_; }
   Viewed* get() const noexcept { return handle_; }
-  operator Handle*() noexcept { return handle_; }
-  operator Viewed*() const noexcept { return handle_; }
+  operator Handle*() & noexcept { return handle_; }
+  operator Viewed*() const& noexcept { return handle_; }
+  operator Handle*() && = delete;  // the pointer would outlive its object
+  operator Viewed*() const&& = delete;
+
+  friend bool operator==(const Owned& object, std::nullptr_t) noexcept { return object.handle_ == nullptr; }
 
   /// Give up the handle; the caller destroys it.
   [[nodiscard]] Handle* release() noexcept { return std::exchange(handle_, nullptr); }
@@ -75,12 +110,29 @@ class Owned {
   Handle* handle_ = nullptr;
 };
 
+/// Parameter of a call: a pointer of kvq.h, or that of an object, which may be temporary.
+template <class Handle>
+class Borrowed {
+ public:
+  Borrowed(Handle* pointer) noexcept : pointer_(pointer) {}
+  template <class Object>
+  requires requires(Object& object) { static_cast<Handle*>(object.get()); }
+  Borrowed(Object&& object) noexcept : pointer_(object.get()) {}
+
+  operator Handle*() const noexcept { return pointer_; }
+
+ private:
+  Handle* pointer_;
+};
+
 /// Return the object that `create(arguments..., &handle, error)` creates.
 template <class Object, class Create, class... Arguments>
 Object made(Create create, Arguments... arguments) {
   typename Object::Pointer handle = nullptr;
-  checked(create, arguments..., &handle);
-  return Object(handle);
+  const Outcome outcome(create, arguments..., &handle);
+  Object object(handle);  // destroyed if a hook has thrown
+  outcome.raise();
+  return object;
 }
 
 /// Return the struct that `describe(arguments..., &it, error)` fills.
@@ -154,6 +206,11 @@ inline std::string size_text(const char* name, size_t size, const std::string& e
   return std::string(name) + " has " + std::to_string(size) + " elements instead of " + expected;
 }
 
+/// Refuse an empty object, whose sizes are unknown.
+inline void require_object(const void* handle, const char* name) {
+  if (handle == nullptr) throw Error(KVQ_E_ARGUMENT, std::string(name) + " is NULL");
+}
+
 inline void require_size(const char* name, size_t size, int64_t expected, const char* meaning) {
   if (expected >= 0 && size == static_cast<uint64_t>(expected)) return;
   throw Error(KVQ_E_ARGUMENT, size_text(name, size, std::to_string(expected) + " (" + meaning + ")"));
@@ -188,11 +245,23 @@ T* optional(std::span<T> span) {
   return span.empty() ? nullptr : span.data();
 }
 
+/// Loop body of kvq.h as a function object.
+class ParallelBody {
+ public:
+  ParallelBody(kvq_parallel_body body, void* argument) noexcept : body_(body), argument_(argument) {}
+
+  void operator()(int32_t index) const { body_(argument_, index); }
+
+ private:
+  kvq_parallel_body body_;
+  void* argument_;
+};
+
 /// C function that calls a function object of a HookState; after an exception it returns the hook's failure value.
 template <class Hook>
 struct Trampoline;
 
-/// Function objects that are called as C hooks, and the first exception that one of them threw.
+/// Function objects that are called as C hooks, and the first exception of a hook that ran outside of calls.
 template <class Functions>
 class HookState {
  public:
@@ -204,7 +273,12 @@ class HookState {
     return functions.*member ? &Trampoline<Hook>::template call<Functions, member> : nullptr;
   }
 
+  /// Keep the current exception: for the call that this thread is in, else until rethrow().
   void keep_exception() noexcept {
+    if (thrown_in_call != nullptr) {
+      if (!*thrown_in_call) *thrown_in_call = std::current_exception();
+      return;
+    }
     const std::lock_guard lock(mutex_);
     if (!thrown_) thrown_ = std::current_exception();
   }
@@ -227,7 +301,7 @@ class HookState {
 
 template <class Result, class... Arguments>
 struct Trampoline<Result (*)(void*, Arguments...)> {
-  template <class Functions, std::function<Result(Arguments...)> Functions::*member>
+  template <class Functions, auto member>
   static Result call(void* user, Arguments... arguments) noexcept {
     auto& state = *static_cast<HookState<Functions>*>(user);
     try {
@@ -239,6 +313,21 @@ struct Trampoline<Result (*)(void*, Arguments...)> {
       return 1;
     } else {
       return Result();
+    }
+  }
+};
+
+template <>
+struct Trampoline<kvq_parallel_for_hook> {
+  template <class Functions, auto member>
+  static int32_t call(void* user, int32_t n, kvq_parallel_body body, void* argument) noexcept {
+    auto& state = *static_cast<HookState<Functions>*>(user);
+    try {
+      (state.functions.*member)(n, ParallelBody(body, argument));
+      return 0;
+    } catch (...) {
+      state.keep_exception();
+      return 1;
     }
   }
 };
@@ -266,18 +355,6 @@ class CallHook {
 
   Hook hook() const { return state_.template hook<Hook, &OneHook<Function>::function>(); }
   void* user() { return &state_; }
-
-  /// Run `call`, which uses the hook. If the hook throws, rethrow its exception instead of the resulting Error.
-  template <class Call>
-  void during(Call call) {
-    try {
-      call();
-    } catch (const Error&) {
-      state_.rethrow();
-      throw;
-    }
-    state_.rethrow();
-  }
 
  private:
   HookState<OneHook<Function>> state_;

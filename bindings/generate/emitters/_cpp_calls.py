@@ -141,9 +141,11 @@ class Call:
             self.take_text(one)
         elif "length" in one:
             self.take_array(one, target, depth)
+        elif handle_in(one):
+            default = " = nullptr" if "nullable" in one else ""
+            self.add(one, "detail::Borrowed<%s> %s%s" % (one["c"][:-1].strip(), name, default), name)
         else:
-            default = " = nullptr" if "nullable" in one and target["kind"] == "handle" else ""
-            self.add(one, "%s %s%s" % (one["c"], name, default), name)
+            self.add(one, "%s %s" % (one["c"], name), name)
 
     def add(self, one, declaration, argument):
         self.parameters.append(declaration)
@@ -236,6 +238,7 @@ class Call:
         if not field:
             return noun
         if noun == "trainer":
+            self.described[noun] = 'detail::require_object(get(), "trainer");'
             return field + "_"
         handle = next(one for one in self.model.handles if one.endswith("_" + noun))
         if noun not in self.described:
@@ -247,15 +250,13 @@ class Call:
         """The body."""
         before = list(self.described.values()) + self.before
         name = self.function["name"]
-        made = None
         if self.function["returns"]["c"] != "kvq_status":
             return before + ["return %s(%s);" % (name, ", ".join(self.arguments))]
         arguments = ", ".join([name] + self.arguments)
         if self.result is None:
             last = "checked(%s);" % arguments
         elif self.result[0] == "handle":
-            made = "detail::made<%s>(%s)" % (class_of(self.result[1]), arguments)
-            last = "return %s;" % made
+            last = "return detail::made<%s>(%s);" % (class_of(self.result[1]), arguments)
         elif self.result[0] == "bytes":
             last = "return detail::saved(%s);" % arguments
         elif self.result[0] == "text":
@@ -265,11 +266,6 @@ class Call:
                              "checked(%s);" % ", ".join([arguments, "&found"] + self.also), "return found;"]
         else:
             last = "return detail::%s<%s>(%s);" % ({"struct": "described", "number": "counted"}[self.result[0]], self.result[1], arguments)
-        if self.told and made:
-            result = class_of(self.result[1])
-            return before + ["%s result = nullptr;" % result, "told.during([&] { result = %s; });" % made, "return result;"]
-        if self.told:
-            return before + ["told.during([&] { %s });" % last]
         return before + [last]
 
     def returned(self):

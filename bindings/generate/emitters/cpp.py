@@ -15,8 +15,9 @@ INTRODUCTION = """kvq.h in C++20, header-only: owning handles, exceptions, spans
 
 Each object of kvq.h is a class and its functions are methods: kvq_sequence_truncate is Sequence::truncate,
 kvq_cache_create a constructor, kvq_policy_load a static function. A sequence knows its cache, so kvq_append and
-kvq_compress are methods of Sequence. An object converts to the pointer that kvq.h takes, and may be empty (nullptr).
-Methods that several threads may call at once are const.
+kvq_compress are methods of Sequence. An object converts to the pointer that kvq.h takes, unless it is temporary. It may be
+empty: default-constructed (but for a Context), made of nullptr, or moved from. Calls refuse empty objects with an
+Error. Methods that several threads may call at once are const.
 
 - Failures throw Error. ::checked does so for any function of kvq.h.
 - Structs are those of kvq.h; initialised<kvq_cache_options>() returns the defaults.
@@ -65,6 +66,13 @@ END = """
 """
 
 
+# A function object gets another one as its body.
+PARALLEL_FOR = comment("""Run `body(i)` once for every i in [0, n), on any threads in any order, and return when all calls have returned:
+the body may not be used after that. The library then runs what is left. Called from the thread that made the call, so from
+several at once if several use the context. The library runs short loops itself without this hook.""") + [
+    "using ParallelForHook = std::function<void(int32_t n, const detail::ParallelBody& body)>;", ""]
+
+
 def if_experimental(one, lines):
     return ["", "#ifdef KVQ_EXPERIMENTAL"] + lines + ["#endif"] if one["experimental"] else lines
 
@@ -94,6 +102,9 @@ def hooks(api):
     lines = []
     for hook in api["hooks"]:
         if not hook["parameters"] or hook["parameters"][0]["name"] != "user":
+            continue
+        if hook["name"] == "kvq_parallel_for_hook":
+            lines += PARALLEL_FOR
             continue
         parameters = ", ".join(("%s %s" % (one["c"], one["name"])) for one in hook["parameters"][1:])
         lines += documentation(hook)
@@ -188,9 +199,10 @@ def hook_groups(options):
 
 
 def hooks_struct(options):
-    lines = comment("Hooks of ::%s as function objects; empty ones are not installed. They live until `released` has been "
-                    "called. A hook that throws has failed like its C hook: no memory, or work that the library then does itself." %
-                    options["name"])
+    lines = comment("""Hooks of ::%s as function objects; empty ones are not installed. The context owns them: they live until `released` has
+been called, after the last object made from the context is gone. A hook that throws has failed like its C hook: no memory, or
+work that the library then does itself. The call that ran the hook throws its exception; if the hook ran on another thread, or
+while an object was destroyed, Context::rethrow does. What `released` throws is dropped.""" % options["name"])
     lines.append("struct Hooks {")
     lines += ["  %s %s = {};" % (function_name(field["type"]["name"]), field["name"]) for field, _ in hook_groups(options)]
     return lines + ["};", ""]
@@ -206,7 +218,9 @@ def create_with_hooks(options):
         body += ["if (state->functions.%s) {" % field["name"],
                  "  options.%s = state->hook<%s, &Hooks::%s>();" % (field["name"], field["type"]["name"], field["name"]),
                  "  options.%s = state.get();" % user["name"], "}"]
-    body += ["reset(create(options));", "hooks_ = state.release();"]
+    body += ["require_version();", "kvq_context* made = nullptr;",
+             "const detail::Outcome outcome(kvq_context_create, &options, &made);",
+             "if (made != nullptr) hooks_ = state.release();  // `released` deletes it", "reset(made);", "outcome.raise();"]
     return body
 
 
@@ -222,8 +236,10 @@ def constructor_of(one, handle, model, api):
         lines += [""] + comment("Create a context with function objects as hooks; `released` is taken from `hooks`.", "  ")
         body = create_with_hooks(options)
         lines += function(cls, ["%s options" % options["name"], "Hooks hooks"], " : Owned(nullptr)", body)
-        lines += [""] + comment("Rethrow, once, the first exception that one of the Hooks threw.", "  ")
-        lines += ["  void rethrow() {", "    if (get() != nullptr && hooks_ != nullptr) hooks_->rethrow();", "  }"]
+        lines += [""] + comment(
+            "Rethrow, once, the first exception of a hook that ran on another thread than the caller's, or outside of calls.",
+            "  ")
+        lines += ["  void rethrow() const {", "    if (get() != nullptr && hooks_ != nullptr) hooks_->rethrow();", "  }"]
         private = function("static %s* create" % handle["name"], ["const %s& options" % options["name"]], "",
                            ["require_version();", "return detail::made<Owned>(%s, &options).release();" % one["name"]])
         return lines, private + ["", "  detail::HookState<Hooks>* hooks_ = nullptr;"]
@@ -264,6 +280,8 @@ def class_lines(handle, model, api):
     base = ": public detail::Owned<%s, %s, %s> {" % (name, handle["destroy"], viewed)
     lines += ["class %s %s" % (cls, base)] if len(cls + base) + 7 <= WIDTH else ["class " + cls, "    " + base]
     lines.append(" public:")
+    if made and handle["parents"]:  # Context() has the default options
+        lines.append("  %s() noexcept = default;" % cls)
     if private and handle["parents"]:  # sizes are checked against what it was created with
         lines.append("  %s(std::nullptr_t) noexcept : Owned(nullptr) {}" % cls)
     else:
@@ -295,7 +313,7 @@ def header(api):
     lines = (FRAME % (NOTICE, NAMESPACE)).replace("#ifndef KVQ_HPP", "\n".join(comment("\\file kvq.hpp\n\n" + INTRODUCTION)) +
                                                   "\n#ifndef KVQ_HPP", 1).split("\n")
     lines += BASE.read_text(encoding="utf-8").split("\n")
-    at = lines.index("namespace detail {")
+    at = lines.index("namespace detail {", lines.index("Struct initialised() {"))
     lines[at:at] = specialisations(api)
     lines += layout(api) + [""] + free_functions(api, model) + hooks(api)
     lines += hooks_struct(next(one for one in api["structs"] if any(f["name"] == "released" for f in one["fields"])))

@@ -34,6 +34,7 @@ class View(NamedTuple):
     device: int  # HOST, or the ordinal of a CUDA device
     writable: bool
     owner: Any  # keeps the memory alive
+    requires_grad: bool = False
 
 
 class DevicePointer:
@@ -55,33 +56,35 @@ class DevicePointer:
         self.view = View(address, tuple(shape), elements, dtype, device_index, True, self)
 
 
-def _in_elements(strides: Sequence[int], size: int) -> Tuple[int, ...]:
+def _in_elements(name: str, strides: Sequence[int], size: int) -> Tuple[int, ...]:
     if any(one % size for one in strides):
-        raise KvqArgumentError("the strides %s are no multiples of an element's %d bytes" % (tuple(strides), size))
+        raise KvqArgumentError(
+            "%s has the strides %s, which are no multiples of an element's %d bytes" % (name, tuple(strides), size)
+        )
     return tuple([one // size for one in strides])
 
 
 _torch_dtypes: Dict[Any, str] = {}
 
 
-def _torch_view(x: Any) -> View:
+def _torch_view(name: str, x: Any) -> View:
     dtype = _torch_dtypes.get(x.dtype)
     if dtype is None:
-        name = str(x.dtype).rpartition(".")[2]
-        dtype = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "uint16": "u16"}.get(
-            name, name
-        )
+        own = str(x.dtype).rpartition(".")[2]
+        dtype = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "uint16": "u16"}.get(own, own)
         _torch_dtypes[x.dtype] = dtype
     if x.is_cpu:
         device = HOST
     elif x.is_cuda:
         device = x.get_device()
     else:
-        raise KvqArgumentError("an array on %s, must be in host memory or on a CUDA device" % x.device)
-    return View(x.data_ptr(), x.shape, x.stride(), dtype, device, True, x)
+        raise KvqArgumentError("%s is on %s, must be in host memory or on a CUDA device" % (name, x.device))
+    if x.is_neg():
+        raise KvqArgumentError("%s has its numbers negated in memory: pass %s.resolve_neg()" % (name, name))
+    return View(x.data_ptr(), x.shape, x.stride(), dtype, device, True, x, x.requires_grad)
 
 
-def _interface_view(x: Any, interface: Dict[str, Any], device: int) -> View:
+def _interface_view(name: str, x: Any, interface: Dict[str, Any], device: int) -> View:
     """A view from `__array_interface__` or `__cuda_array_interface__`."""
     typestr = interface["typestr"]
     dtype, size = _TYPESTRS.get(typestr) or (typestr, int(typestr[2:]))
@@ -90,12 +93,12 @@ def _interface_view(x: Any, interface: Dict[str, Any], device: int) -> View:
     shape = interface["shape"]
     strides = interface.get("strides")
     address, read_only = interface["data"]
-    elements = dense_strides(shape) if strides is None else _in_elements(strides, size)
+    elements = dense_strides(shape) if strides is None else _in_elements(name, strides, size)
     return View(address, shape, elements, dtype, device, not read_only, x)
 
 
-def _numpy_view(x: Any) -> View:
-    return _interface_view(x, x.__array_interface__, HOST)
+def _numpy_view(name: str, x: Any) -> View:
+    return _interface_view(name, x, x.__array_interface__, HOST)
 
 
 def _cuda_device(x: Any) -> int:
@@ -106,21 +109,21 @@ def _cuda_device(x: Any) -> int:
     return int(device or 0)
 
 
-def _cuda_view(x: Any) -> View:
-    return _interface_view(x, x.__cuda_array_interface__, _cuda_device(x))
+def _cuda_view(name: str, x: Any) -> View:
+    return _interface_view(name, x, x.__cuda_array_interface__, _cuda_device(x))
 
 
-def _exchanged_view(x: Any) -> View:
-    address, shape, strides, dtype, device, capsule = dlpack_view(x)
+def _exchanged_view(name: str, x: Any) -> View:
+    address, shape, strides, dtype, device, capsule = dlpack_view(name, x)
     return View(address, shape, strides, dtype, device, True, capsule)
 
 
-def _buffer_view(x: Any) -> View:
+def _buffer_view(name: str, x: Any) -> View:
     view = memoryview(x)
     if not view.shape or not view.strides:
-        raise KvqArgumentError("a buffer without shape and strides, must have both")
+        raise KvqArgumentError("%s is a buffer without shape and strides, must have both" % name)
     dtype = _FORMATS.get(view.format.lstrip("@=" + _NATIVE), view.format)
-    strides = _in_elements(view.strides, view.itemsize)
+    strides = _in_elements(name, view.strides, view.itemsize)
     return View(_address_of(view), view.shape, strides, dtype, HOST, not view.readonly, view)
 
 
@@ -155,7 +158,7 @@ def _address_of(view: memoryview) -> int:
         ctypes.pythonapi.PyBuffer_Release(ctypes.byref(buffer))
 
 
-def _reader_for(x: Any) -> Callable[[Any], View]:
+def _reader_for(name: str, x: Any) -> Callable[[str, Any], View]:
     if hasattr(x, "data_ptr") and hasattr(x, "is_cuda"):
         return _torch_view
     if hasattr(x, "__array_interface__"):
@@ -168,21 +171,21 @@ def _reader_for(x: Any) -> Callable[[Any], View]:
         memoryview(x)
     except TypeError:
         raise TypeError(
-            "%s is no array: it has neither __array_interface__, __cuda_array_interface__, __dlpack__ nor a buffer"
-            % type(x).__name__
+            "%s is %s, which is no array: it has neither __array_interface__, __cuda_array_interface__, __dlpack__ "
+            "nor a buffer" % (name, type(x).__name__)
         ) from None
     return _buffer_view
 
 
-_readers: Dict[type, Callable[[Any], View]] = {DevicePointer: lambda pointer: pointer.view}
+_readers: Dict[type, Callable[[str, Any], View]] = {DevicePointer: lambda _, pointer: pointer.view}
 
 
-def view_of(x: Any) -> View:
-    """The address and layout of an array."""
+def view_of(name: str, x: Any) -> View:
+    """The address and layout of an array; errors call it `name`."""
     reader = _readers.get(type(x))
     if reader is None:
-        reader = _readers[type(x)] = _reader_for(x)
-    return reader(x)
+        reader = _readers[type(x)] = _reader_for(name, x)
+    return reader(name, x)
 
 
 def place(device: int) -> str:
@@ -208,6 +211,19 @@ def dtype_code(name: str, view: View, dtype: Optional[str]) -> int:
     return code
 
 
+def refuse_gradient(name: str, view: View) -> None:
+    """Refuse a tensor whose gradient would end in the library, which is no part of PyTorch's graph."""
+    if view.requires_grad and sys.modules["torch"].is_grad_enabled():
+        raise KvqArgumentError(
+            "%s requires a gradient, which kvq does not compute: pass %s.detach(), or call it under torch.no_grad()"
+            % (name, name)
+        )
+
+
+#: What to do about strides that the library does not read.
+_COPY = "pass a copy: .contiguous() of PyTorch, or numpy.ascontiguousarray"
+
+
 class Rows(NamedTuple):
     """A tensor of tokens and heads, as the batch structs describe it."""
 
@@ -230,7 +246,9 @@ def rows_of(
     output: bool = False,
 ) -> Rows:
     """Check an array `[tokens, heads, dim]`; None accepts any number of tokens."""
-    view = view_of(x)
+    view = view_of(name, x)
+    if view.requires_grad:
+        refuse_gradient(name, view)
     shape = view.shape
     if len(shape) != 3 or shape[1] != heads or shape[2] != dim or tokens is not None and shape[0] != tokens:
         expected = shown(("n" if tokens is None else tokens, heads, dim))
@@ -240,16 +258,17 @@ def rows_of(
     token_stride, head_stride, channel_stride = view.strides
     if channel_stride != 1:
         raise KvqArgumentError(
-            "%s has channels %d elements apart, must be contiguous along its last axis" % (name, channel_stride)
+            "%s has channels %d elements apart, must be contiguous along its last axis: %s"
+            % (name, channel_stride, _COPY)
         )
     if shape[0] <= 1:
         token_stride = 0
     elif token_stride <= 0:
-        raise KvqArgumentError("%s has tokens %d elements apart, must be at least 1" % (name, token_stride))
+        raise KvqArgumentError("%s has tokens %d elements apart, must be at least 1: %s" % (name, token_stride, _COPY))
     if heads == 1:
         head_stride = 0
     elif head_stride <= 0:
-        raise KvqArgumentError("%s has heads %d elements apart, must be at least 1" % (name, head_stride))
+        raise KvqArgumentError("%s has heads %d elements apart, must be at least 1: %s" % (name, head_stride, _COPY))
     return Rows(view.address, token_stride, head_stride, dtype_code(name, view, dtype), shape[0], view)
 
 
@@ -266,16 +285,18 @@ def dense_of(
     name: str, x: Any, shape: Sequence[Optional[int]], dtype: Optional[str], device: int, output: bool = False
 ) -> View:
     """Check a contiguous array; None in the shape accepts any size."""
-    view = view_of(x)
+    view = view_of(name, x)
     if len(view.shape) != len(shape) or any(a != b for a, b in zip(view.shape, shape) if b is not None):
         raise KvqArgumentError(
             "%s has the shape %s, must be %s"
             % (name, shown(view.shape), shown(["n" if one is None else one for one in shape]))
         )
     check_place(name, view, device, output)
+    if output:
+        refuse_gradient(name, view)
     dense = dense_strides(view.shape)
     if any(a != b for a, b, size in zip(view.strides, dense, view.shape) if size > 1) and 0 not in view.shape:
-        raise KvqArgumentError("%s has the strides %s, must be contiguous" % (name, shown(view.strides)))
+        raise KvqArgumentError("%s has the strides %s, must be contiguous: %s" % (name, shown(view.strides), _COPY))
     if dtype is not None and view.dtype != dtype:
         raise KvqArgumentError("%s has elements of %s, must be %s" % (name, view.dtype, dtype))
     return view
@@ -307,7 +328,7 @@ def empty_like(x: Any, shape: Tuple[int, ...], dtype: Optional[str] = None) -> A
     module = type(x).__module__.partition(".")[0]
     if module == "cupy":
         return sys.modules["cupy"].empty(shape, "f4" if dtype else x.dtype)
-    if reader is _buffer_view and "f32" in (dtype, reader(x).dtype):
+    if reader is _buffer_view and "f32" in (dtype, reader("", x).dtype):
         return _memory(shape, "f")
     raise TypeError("pass output=: libkvq does not know how to make a %s" % type(x).__name__)
 

@@ -10,7 +10,7 @@ from typing import Sequence as Many
 from weakref import WeakSet
 
 from . import _native
-from ._arrays import HOST, address_of, bytes_of, dense_of, empty_like, integers, rows_of
+from ._arrays import HOST, address_of, bytes_of, dense_of, empty_like, integers, refuse_gradient, rows_of
 from ._batches import Prepared
 from ._context import Context
 from ._errors import KvqArgumentError, failure, initialised, require_fit
@@ -76,8 +76,14 @@ class Cache(CacheMethods):
         shape = {"n_layers": n_layers, "q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": scale}
         rotary = {"rotary_dim": rotary_dim, "rope_base": rope_base, "max_bytes": max_bytes, "model_id": model_id}
         options = cache_options(rope, inv_freq, **shape, **rotary)
-        used = Policy(context, policy) if isinstance(policy, (str, bytes)) else policy
-        with reading(context, codebook, centres, router, used) as (pointer, *trained, formats):
+        Context._given("context", context)
+        used = Policy(context, policy) if isinstance(policy, (str, bytes)) else Policy._given_or_none("policy", policy)
+        given = (
+            Codebook._given_or_none("codebook", codebook),
+            Centres._given_or_none("centres", centres),
+            Router._given_or_none("router", router),
+        )
+        with reading(context, *given, used) as (pointer, *trained, formats):
             options.codebook, options.centres, options.router = trained
             self._create(context._hooks, _native.kvq_cache_create, pointer, byref(options), formats)
         self.context = context
@@ -149,7 +155,7 @@ class Cache(CacheMethods):
         :param positions: original positions, increasing; None: consecutive.
         :param dtype: "bf16" if arrays of uint16 hold bfloat16.
         """
-        many = [sequences] if isinstance(sequences, Sequence) else sequences
+        many = [sequences] if isinstance(sequences, Sequence) else Sequence._all_given("sequences", sequences)
         if not many:
             raise KvqArgumentError("sequences is empty")
         counts = integers("token_counts", token_counts, len(many))
@@ -231,7 +237,7 @@ class Cache(CacheMethods):
         :param dtype: "bf16" if arrays of uint16 hold bfloat16.
         :returns: the output, or (output, lse) if `lse` was given.
         """
-        many = [sequences] if isinstance(sequences, Sequence) else sequences
+        many = [sequences] if isinstance(sequences, Sequence) else Sequence._all_given("sequences", sequences)
         if not many:
             raise KvqArgumentError("sequences is empty")
         counts = integers("query_counts", query_counts, len(many))
@@ -251,6 +257,7 @@ class Cache(CacheMethods):
             lse_view = dense_of("lse", lse, (queries, heads), "f32", device, True)
         if sinks is not None:
             sinks_view = dense_of("sinks", sinks, (heads,), "f32", device)
+            refuse_gradient("sinks", sinks_view)
         try:
             prepared = self._attending.pop()
         except IndexError:

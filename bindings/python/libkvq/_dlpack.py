@@ -53,7 +53,7 @@ _get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_cha
 )
 
 
-def dlpack_view(x: Any) -> Tuple[int, Tuple[int, ...], Tuple[int, ...], str, int, Any]:
+def dlpack_view(name: str, x: Any) -> Tuple[int, Tuple[int, ...], Tuple[int, ...], str, int, Any]:
     """Address, shape, strides, element type, device (-1: host), and the capsule, which releases the tensor when it is
     dropped."""
     kind, index = x.__dlpack_device__()
@@ -62,7 +62,7 @@ def dlpack_view(x: Any) -> Tuple[int, Tuple[int, ...], Tuple[int, ...], str, int
     elif kind in _CUDA_DEVICES:
         device = int(index)
     else:
-        raise KvqArgumentError("an array on DLPack's device %d, must be in host memory or on a CUDA device" % kind)
+        raise KvqArgumentError("%s is on DLPack's device %d, must be in host memory or on a CUDA device" % (name, kind))
     capsule = x.__dlpack__()
     address = _get_pointer(capsule, b"dltensor")
     tensor = _Tensor.from_address(address)
@@ -71,6 +71,6 @@ def dlpack_view(x: Any) -> Tuple[int, Tuple[int, ...], Tuple[int, ...], str, int
         strides = tuple(tensor.strides[i] for i in range(tensor.ndim))
     else:
         strides = dense_strides(shape)
-    name = "%d bits of DLPack's type %d" % (tensor.bits, tensor.code)
-    dtype = _CODES.get((tensor.code, tensor.bits), name) if tensor.lanes == 1 else name
+    other = "%d bits of DLPack's type %d" % (tensor.bits, tensor.code)
+    dtype = _CODES.get((tensor.code, tensor.bits), other) if tensor.lanes == 1 else other
     return (tensor.data or 0) + tensor.byte_offset, shape, strides, dtype, device, capsule

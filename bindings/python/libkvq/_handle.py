@@ -5,14 +5,32 @@ from __future__ import annotations
 import time
 import weakref
 from contextlib import contextmanager
-from ctypes import Structure, byref, c_size_t, create_string_buffer, sizeof
+from ctypes import Structure, byref, c_size_t, c_void_p, create_string_buffer, sizeof
 from threading import Lock
-from typing import Any, Callable, ClassVar, Collection, Iterable, Iterator, List, Optional, Type, TypeVar, Union
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    ClassVar,
+    Collection,
+    Iterable,
+    Iterator,
+    List,
+    NoReturn,
+    Optional,
+    Type,
+    TypeVar,
+    Union,
+)
+from typing import Sequence as Many
 
 from ._arrays import bytes_of
 from ._errors import call
 from ._hooks import Hooks, destroy, inside_hook
 from ._library import Function
+
+if TYPE_CHECKING:
+    from ._context import Context
 
 Self = TypeVar("Self", bound="Handle")
 Loaded = TypeVar("Loaded", bound="Trained")
@@ -27,10 +45,12 @@ class Handle:
     """
 
     _destroy: ClassVar[Callable[..., None]]
-    _new: ClassVar[Callable[[], Any]]
+    _new: ClassVar[Type[c_void_p]]
+    #: What makes an independent object, for the message of one that cannot be copied.
+    _instead_of_copying: ClassVar[str] = "share it, or create another one"
 
-    def __init__(self, pointer: int, hooks: Optional[Hooks]) -> None:
-        self._pointer: Optional[int] = pointer
+    def __init__(self, pointer: c_void_p, hooks: Optional[Hooks]) -> None:
+        self._pointer: Optional[c_void_p] = pointer  # of the class `_new`, which ctypes checks
         self._hooks = hooks
         self._lock = Lock()  # held by the call with exclusive use
         self._exclusive = False
@@ -45,7 +65,7 @@ class Handle:
             call(function, *arguments, byref(result))
         finally:
             if result.value:
-                Handle.__init__(self, result.value, hooks)
+                Handle.__init__(self, result, hooks)
             if hooks is not None:
                 hooks.finish()
 
@@ -74,10 +94,36 @@ class Handle:
     def __repr__(self) -> str:
         return "<libkvq.%s%s>" % (type(self).__name__, " (closed)" if self.closed else "")
 
+    def __reduce_ex__(self, _: object) -> NoReturn:
+        """Refuse `copy` and `pickle`: two objects would destroy one handle."""
+        raise TypeError("a %s can be neither copied nor pickled: %s" % (type(self).__name__, self._instead_of_copying))
+
+    @classmethod
+    def _given(cls: Type[Self], name: str, value: Any) -> Self:
+        """Check the class of an argument: the library cannot tell one handle from another."""
+        if not isinstance(value, cls):
+            raise TypeError("%s is %s, must be %s" % (name, type(value).__name__, cls.__name__))
+        return value
+
+    @classmethod
+    def _given_or_none(cls: Type[Self], name: str, value: Any) -> Optional[Self]:
+        return None if value is None else cls._given(name, value)
+
+    @classmethod
+    def _all_given(cls: Type[Self], name: str, values: Any) -> Many[Self]:
+        """Check the classes of several objects."""
+        if not (hasattr(values, "__len__") and hasattr(values, "__getitem__")):
+            raise TypeError("%s is %s, must be a list of %s" % (name, type(values).__name__, cls.__name__))
+        for i, one in enumerate(values):
+            if not isinstance(one, cls):
+                cls._given("%s[%d]" % (name, i), one)
+        many: Many[Self] = values
+        return many
+
     def _closed_error(self) -> ValueError:
         return ValueError("this %s is closed" % type(self).__name__)
 
-    def _enter(self) -> int:
+    def _enter(self) -> c_void_p:
         """Begin to read; ``_leave`` ends it."""
         self._readers.append(None)
         while self._exclusive:
@@ -95,7 +141,7 @@ class Handle:
     def _leave(self) -> None:
         self._readers.pop()
 
-    def _enter_exclusive(self) -> int:
+    def _enter_exclusive(self) -> c_void_p:
         """Begin exclusive use; ``_leave_exclusive`` ends it."""
         self._stop_others()
         pointer = self._pointer
@@ -128,7 +174,7 @@ class Handle:
             raise RuntimeError("a hook may not use this %s, which is in use" % type(self).__name__)
 
     @contextmanager
-    def _shared(self) -> Iterator[int]:
+    def _shared(self) -> Iterator[c_void_p]:
         """Context manager for calls that only read."""
         pointer = self._enter()
         try:
@@ -137,7 +183,7 @@ class Handle:
             self._leave()
 
     @contextmanager
-    def _alone(self) -> Iterator[int]:
+    def _alone(self) -> Iterator[c_void_p]:
         """Context manager for calls that change the object."""
         pointer = self._enter_exclusive()
         try:
@@ -181,10 +227,14 @@ class Trained(Handle):
 
     _load: ClassVar[Function]
     _save: ClassVar[Function]
+    _instead_of_copying = "share it, which nothing changes, or load what save() returns"
 
     @classmethod
-    def load(cls: Type[Loaded], context: Handle, data: Data) -> Loaded:
+    def load(cls: Type[Loaded], context: Context, data: Data) -> Loaded:
         """Read the bytes of a file that ``save`` returned."""
+        from ._context import Context  # whose module needs this one
+
+        Context._given("context", context)
         address, size, _view = bytes_of("data", data)
         result = cls.__new__(cls)
         with context._shared() as pointer:
@@ -198,7 +248,7 @@ class Trained(Handle):
 
 
 def _entered(
-    handles: Iterable[Handle], enter: Callable[[Handle], int], leave: Callable[[Handle], None]
+    handles: Iterable[Handle], enter: Callable[[Handle], c_void_p], leave: Callable[[Handle], None]
 ) -> List[Handle]:
     entered: List[Handle] = []
     try:
@@ -234,7 +284,7 @@ def leave_shared(handles: Iterable[Handle]) -> None:
 
 
 @contextmanager
-def reading(*handles: Optional[Handle]) -> Iterator[List[Optional[int]]]:
+def reading(*handles: Optional[Handle]) -> Iterator[List[Any]]:
     """The pointers of several objects for a call that only reads them; None stays None."""
     entered = enter_shared(one for one in handles if one is not None)
     try:

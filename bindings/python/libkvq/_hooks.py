@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from threading import get_ident, local
+import sys
+from threading import Condition, get_ident, local
 from typing import Any, Callable, ClassVar, List, Optional, Set, Tuple
 
 from . import _native
@@ -26,10 +27,10 @@ class _InsideHook(local):
 
 
 inside_hook = _InsideHook()
-_deferred: List[Tuple[Callable[[int], None], int]] = []
+_deferred: List[Tuple[Callable[[Any], None], Any]] = []
 
 
-def destroy(function: Callable[[int], None], pointer: int) -> None:
+def destroy(function: Callable[[Any], None], pointer: Any) -> None:
     """Destroy an object; if garbage collection asks for it inside a hook, after the hook's call."""
     if inside_hook.depth:
         _deferred.append((function, pointer))
@@ -94,10 +95,11 @@ class Hooks:
         if parallel_for is not None:
             options.parallel_for = self._guarded(_native.kvq_parallel_for_hook, -1, _loop(parallel_for))
         if allocator is not None:
-            options.allocate = self._guarded(_native.kvq_allocate_hook, None, allocator.allocate)
+            options.allocate = self._guarded(_native.kvq_allocate_hook, None, _addresses(allocator.allocate))
             options.free = self._guarded(_native.kvq_free_hook, None, allocator.free)
         if device_allocator is not None:
-            options.device_allocate = self._guarded(_native.kvq_device_allocate_hook, None, device_allocator.allocate)
+            allocate = _addresses(device_allocator.allocate)
+            options.device_allocate = self._guarded(_native.kvq_device_allocate_hook, None, allocate)
             options.device_free = self._guarded(_native.kvq_device_free_hook, None, device_allocator.free)
 
         def on_released() -> None:
@@ -126,26 +128,67 @@ class Hooks:
             raise mine[0][1]
 
 
+def _addresses(allocate: Callable[..., Any]) -> Callable[..., Optional[int]]:
+    """An allocation hook that refuses what is no address, of which ctypes would make an arbitrary one."""
+
+    def hook(*arguments: int) -> Optional[int]:
+        address = allocate(*arguments)
+        if address is None or isinstance(address, int) and 0 <= address <= 2 * sys.maxsize + 1:
+            return address
+        raise TypeError("allocate returned %r, must return an address or None" % (address,))
+
+    return hook
+
+
 def _loop(parallel_for: ParallelForHook) -> Callable[..., int]:
-    """A hook that passes `parallel_for` a body; calls of it after `parallel_for` returns fail."""
+    """A hook that passes `parallel_for` a body."""
 
     def hook(n: int, body: Callable[[Any, int], None], argument: Any) -> int:
-        left = set(range(n))
-
-        def run(index: int) -> None:
-            try:
-                left.remove(index)
-            except KeyError:
-                raise ValueError("index is %r, must be one of the %d that have not run" % (index, n)) from None
-            body(argument, index)
-
+        loop = _Loop(n, body, argument)
         try:
-            parallel_for(n, run)
+            parallel_for(n, loop.run)
         finally:
-            left.clear()
+            loop.end()
         return 0
 
     return hook
+
+
+class _Loop:
+    """A loop of the library, which runs what its hook leaves out; the body's argument lives until the hook returns."""
+
+    def __init__(self, n: int, body: Callable[[Any, int], None], argument: Any) -> None:
+        self._n, self._body, self._argument = n, body, argument
+        self._left = set(range(n))
+        self._running = 0
+        self._changed = Condition()
+
+    def run(self, index: int) -> None:
+        with self._changed:
+            if index not in self._left:
+                raise ValueError("index is %r, must be one of the %d that have not run" % (index, self._n))
+            self._left.remove(index)
+            self._running += 1
+        try:
+            self._body(self._argument, index)
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
+
+    def end(self) -> None:
+        """Refuse further calls and wait for those that run, also if the wait is interrupted."""
+        interrupt: Optional[BaseException] = None
+        while True:
+            try:
+                with self._changed:
+                    self._left.clear()
+                    self._changed.wait_for(lambda: self._running == 0)
+                break
+            except BaseException as error:  # such as KeyboardInterrupt
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
 
 
 class Progress:

@@ -8,7 +8,7 @@ from typing import Any, Iterator, List, Mapping, NamedTuple, Optional, Union
 from typing import Sequence as Many
 
 from . import _native
-from ._arrays import HOST, bytes_of, dense_of, dtype_code, empty_host, empty_like, view_of
+from ._arrays import HOST, bytes_of, dense_of, dtype_code, empty_host, empty_like, refuse_gradient, view_of
 from ._context import Context
 from ._errors import KvqArgumentError, call, initialised
 from ._handle import Data, Handle, reading
@@ -53,6 +53,7 @@ class Matrix(Handle):
 
     _new = _native.qp_matrix
     _destroy = _native.qp_matrix_destroy
+    _instead_of_copying = "share it, which nothing changes, or load what save_matrices() returns"
 
     rows: int
     """Outputs of the layer."""
@@ -85,6 +86,7 @@ class Matrix(Handle):
         :param progress: called as ``progress(done)`` with 0 … 1; returning False ends the call with KvqCancelledError.
         :param dtype: "bf16" if an array of uint16 holds bfloat16.
         """
+        Context._given("context", context)
         weights = dense_of("w", w, (None, None), None, HOST)
         rows, columns = weights.shape
         options = initialised(_native.qp_quantize_options, seed=seed, damping=damping, scheme=encoded("scheme", scheme))
@@ -106,6 +108,7 @@ class Matrix(Handle):
     @classmethod
     def load(cls, context: Context, data: Data, name: str) -> Matrix:
         """Read one matrix from the bytes of a safetensors file that ``save_matrices`` returned."""
+        Context._given("context", context)
         address, size, _view = bytes_of("data", data)
         result = cls.__new__(cls)
         with context._shared() as pointer:
@@ -127,7 +130,7 @@ class Matrix(Handle):
         """Decode rows of the matrix that ``linear`` multiplies by, ``[rows, columns]`` float32 in host memory."""
         count = self.rows - first_row if rows is None else rows
         w = empty_host((max(count, 0), self.columns), "f32")
-        self._read(_native.qp_matrix_dequantize, first_row, count, view_of(w).address)
+        self._read(_native.qp_matrix_dequantize, first_row, count, view_of("w", w).address)
         return w
 
     def linear(self, x: Any, output: Any = None, dtype: Optional[str] = None) -> Any:
@@ -137,6 +140,7 @@ class Matrix(Handle):
         :param output: ``[batch, rows]`` of the same element type; None: a new array.
         """
         inputs = dense_of("x", x, (None, self.columns), None, self._device)
+        refuse_gradient("x", inputs)
         code = dtype_code("x", inputs, dtype)
         batch = inputs.shape[0]
         if output is None:
@@ -149,7 +153,7 @@ class Matrix(Handle):
 @contextmanager
 def handles_of(matrices: Many[Matrix]) -> Iterator[Any]:
     """The handles of matrices as an array, for calls that only read them."""
-    if not matrices:
+    if not Matrix._all_given("matrices", matrices):
         raise KvqArgumentError("matrices is empty, must have at least one")
     with reading(*matrices) as pointers:
         yield (_native.qp_matrix * len(pointers))(*pointers)
@@ -166,6 +170,7 @@ def linear_shared(
     """
     with handles_of(matrices) as handles:
         inputs = dense_of("x", x, (None, matrices[0].columns), None, matrices[0]._device)
+        refuse_gradient("x", inputs)
         code = dtype_code("x", inputs, dtype)
         batch = inputs.shape[0]
         y = [empty_like(x, (batch, one.rows)) for one in matrices] if outputs is None else list(outputs)

@@ -59,8 +59,8 @@ def solve(
     problem.bytes, problem.seconds, problem.loss = (addressof(one) for one in columns)
     chosen = (c_int32 * len(choices))()
     costs: Any = _native.kvq_plan_costs(sizeof(_native.kvq_plan_costs))
-    with context._shared() as pointer:
-        call(_native.kvq_plan_solve, pointer, byref(problem), chosen, len(choices), byref(costs))
+    with Context._given("context", context)._shared() as pointer:
+        context._call(_native.kvq_plan_solve, pointer, byref(problem), chosen, len(choices), byref(costs))
     return Solution(list(chosen), costs.bytes, costs.seconds, costs.loss, costs.bound)
 
 
@@ -114,7 +114,7 @@ class Fusion(Handle):
         ]
         options.groups = addressof(groups)
         options.bytes, options.loss, options.seconds = (addressof(one) for one in tables)
-        with context._shared() as pointer:
+        with Context._given("context", context)._shared() as pointer:
             self._create(context._hooks, _native.kvq_plan_fusion_create, pointer, byref(options))
 
     def groupings(self) -> List[PlanGroupingInfo]:
@@ -145,6 +145,7 @@ class Plan(Handle):
         loss: float = 0.0,
         note: str = "",
     ) -> None:
+        read = Context._given("context", context), Policy._given_or_none("policy", policy)
         given = dict(matrices or {})
         content = initialised(_native.kvq_plan_content, n_matrices=len(given), bytes=bytes, seconds=seconds, loss=loss)
         names = (c_char_p * len(given))(*(encoded("a name", one) for one in given))
@@ -152,7 +153,7 @@ class Plan(Handle):
         content.names, content.schemes = addressof(names), addressof(schemes)
         content.note = encoded("note", note)
         self._context = context
-        with reading(context, policy) as (pointer, content.policy):
+        with reading(*read) as (pointer, content.policy):
             self._create(context._hooks, _native.kvq_plan_create, pointer, byref(content))
 
     @classmethod
@@ -161,7 +162,7 @@ class Plan(Handle):
         made = cls.__new__(cls)
         made._context = context
         data = encoded("yaml", yaml)
-        with context._shared() as pointer:
+        with Context._given("context", context)._shared() as pointer:
             made._create(context._hooks, _native.kvq_plan_load, pointer, data, len(data))
         return made
 

@@ -20,10 +20,11 @@ class Policy(PolicyMethods):
 
     _new = _native.kvq_policy
     _destroy = _native.kvq_policy_destroy
+    _instead_of_copying = "share it, which nothing changes, or read what save() returns"
 
     def __init__(self, context: Context, yaml: Union[str, bytes]) -> None:
         text = encoded("yaml", yaml)
-        with context._shared() as pointer:
+        with Context._given("context", context)._shared() as pointer:
             self._create(context._hooks, _native.kvq_policy_load, pointer, text, len(text))
         self._context = context
 

@@ -45,6 +45,7 @@ class Sequence(SequenceMethods):
 
     _new = _native.kvq_sequence
     _destroy = _native.kvq_sequence_destroy
+    _instead_of_copying = "fork() makes a sequence with the same tokens, save() a snapshot"
 
     cache: Cache
     """The cache that the sequence belongs to."""
@@ -77,7 +78,7 @@ class Sequence(SequenceMethods):
             result = Decoded(
                 empty_host((shape, dim), "f32"), empty_host((shape, dim), "f32"), empty_host((shape,), "i32")
             )
-            addresses = [view_of(one).address for one in result]
+            addresses = [view_of(name, one).address for name, one in result._asdict().items()]
             self._call(_native.kvq_sequence_decode, cache, sequence, layer, kv_head, begin, count, *addresses)
         return result
 
@@ -89,7 +90,7 @@ class Sequence(SequenceMethods):
         info = self.cache._info
         kept, freed = empty_host((info.n_layers, info.kv_heads), "i32"), c_uint64()
         options = initialised(_native.kvq_compress_options, budget=0 if budget is None else budget)
-        options.kept, options.bytes_freed = view_of(kept).address, addressof(freed)
+        options.kept, options.bytes_freed = view_of("kept", kept).address, addressof(freed)
         with self.cache._shared() as cache, self._alone() as sequence:
             self._call(_native.kvq_compress, cache, sequence, byref(options))
         return Compressed(kept, freed.value)

@@ -26,11 +26,11 @@ def tune(matrices: Sequence[Matrix], batch: int) -> None:
 
 def save_tuning(context: Context) -> str:
     """What ``tune`` measured and ``load_tuning`` read: a line for each device, scheme and shape."""
-    with context._shared() as pointer:
+    with Context._given("context", context)._shared() as pointer:
         return context._saved(_native.qp_tuning_save, pointer).decode("utf-8")
 
 
 def load_tuning(context: Context, text: str) -> None:
     """Go by what was measured before. What another device or version measured is kept for ``save_tuning``, unused."""
     data = encoded("text", text)
-    context._read(_native.qp_tuning_load, data, len(data))
+    Context._given("context", context)._read(_native.qp_tuning_load, data, len(data))

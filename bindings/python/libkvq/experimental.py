@@ -153,12 +153,12 @@ class CodebookTrainer(_LayerTrainer[Codebook]):
         options.value_scope = value_of(_native.kvq_scope, "value_scope", value_scope)
         options.value_method = value_of(_native.kvq_value_method, "value_method", value_method)
         self._heads, self._head_dim = {"k": kv_heads, "v": kv_heads}, head_dim
-        with context._shared() as pointer:
+        with Context._given("context", context)._shared() as pointer:
             self._create(context._hooks, _native.kvq_codebook_trainer_create, pointer, byref(options))
 
     def resume(self, codebook: Codebook) -> None:
         """Take over finished layers of an earlier, unfinished result."""
-        with codebook._shared() as other, self._alone() as trainer:
+        with Codebook._given("codebook", codebook)._shared() as other, self._alone() as trainer:
             self._call(_native.kvq_codebook_trainer_resume, trainer, other)
 
 
@@ -202,7 +202,7 @@ class CentresTrainer(_LayerTrainer[Centres]):
         assign(options, seed=seed, model_id=model_id, max_bytes=max_bytes, note=encoded("note", note))
         options.rope = value_of(_native.kvq_rope, "rope", rope)
         self._heads, self._head_dim = {"k": kv_heads, "v": kv_heads}, head_dim
-        with context._shared() as pointer:
+        with Context._given("context", context)._shared() as pointer:
             self._create(context._hooks, _native.kvq_centres_trainer_create, pointer, byref(options))
 
 
@@ -262,8 +262,10 @@ class RouterTrainer(_Trainer[Router]):
         assign(options, mean_bits=mean_bits, loss_weight=loss_weight, learning_rate=learning_rate)
         options.note = encoded("note", note)
         self._heads, self._head_dim = {"q": q_heads, "k": kv_heads, "v": kv_heads}, head_dim
-        used = Policy(context, policy) if isinstance(policy, str) else policy
-        with reading(context, codebook, centres, used) as (pointer, shape.codebook, shape.centres, formats):
+        Context._given("context", context)
+        used = Policy(context, policy) if isinstance(policy, str) else Policy._given("policy", policy)
+        given = Codebook._given_or_none("codebook", codebook), Centres._given_or_none("centres", centres)
+        with reading(context, *given, used) as (pointer, shape.codebook, shape.centres, formats):
             function = _native.kvq_router_trainer_create
             self._create(context._hooks, function, pointer, byref(shape), formats, byref(options))
 

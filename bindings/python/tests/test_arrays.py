@@ -2,6 +2,7 @@
 
 import array
 import ctypes
+import re
 
 import numpy
 import pytest
@@ -152,7 +153,7 @@ def test_wrong_arrays_are_refused_by_name(cache, filled, random):
     for function, message in refused:
         with pytest.raises(libkvq.KvqArgumentError, match=message):
             function()
-    with pytest.raises(TypeError, match="list is no array"):
+    with pytest.raises(TypeError, match="k is list, which is no array"):
         filled.append(0, k.tolist(), k)
     assert filled.save() == before
 
@@ -171,6 +172,91 @@ def test_cuda_array_interface_is_understood(cache, filled):
 
     with pytest.raises(libkvq.KvqArgumentError, match="k is in cuda:0"):
         filled.append(0, Pretended(), Pretended())
+
+
+def negated(torch, x):
+    """-x as a tensor with the negative bit: its memory holds x."""
+    made = torch._neg_view(x)
+    assert made.is_neg() and torch.equal(made, -x)
+    return made
+
+
+def test_tensors_that_are_negated_or_conjugated_lazily_are_refused_by_name(cache, filled, random):
+    torch = pytest.importorskip("torch")
+    k, q = torch.ones((4, 2, 32)), torch.ones((1, 4, 32))
+    odd_k, odd_q = negated(torch, k), negated(torch, q)
+    w, x = torch.ones((64, 64)), torch.ones((1, 64))
+    matrix = libkvq.Matrix.quantize(cache.context, w)
+    refused = {
+        "k": lambda: filled.append(0, odd_k, k),
+        "v": lambda: filled.append(0, k, odd_k),
+        "q": lambda: cache.attend(0, filled, odd_q),
+        "output": lambda: cache.attend(0, filled, q, output=odd_q),
+        "lse": lambda: cache.attend(0, filled, q, lse=negated(torch, torch.ones((1, 4)))),
+        "sinks": lambda: cache.attend(0, filled, q, sinks=negated(torch, torch.ones(4))),
+        "w": lambda: libkvq.Matrix.quantize(cache.context, negated(torch, w)),
+        "bias": lambda: libkvq.Matrix.quantize(cache.context, w, bias=negated(torch, torch.ones(64))),
+        "x": lambda: matrix.linear(negated(torch, x)),
+        "outputs[0]": lambda: libkvq.linear_shared([matrix], x, [negated(torch, torch.ones((1, 64)))]),
+    }
+    before = filled.save()
+    for name, function in refused.items():
+        with pytest.raises(libkvq.KvqArgumentError, match=re.escape("pass %s.resolve_neg()" % name)):
+            function()
+    with pytest.raises(libkvq.KvqArgumentError, match="k has elements of complex64"):
+        filled.append(0, torch.complex(k, k).conj(), k)
+    assert filled.save() == before
+    plain, resolved = cache.sequence(), cache.sequence()
+    plain.append(0, -k, -k)
+    resolved.append(0, odd_k.resolve_neg(), odd_k.resolve_neg())
+    assert plain.save() == resolved.save()
+
+
+def test_tensors_that_require_gradients_are_refused_by_name(cache, filled):
+    torch = pytest.importorskip("torch")
+
+    def tracked(*shape):
+        return torch.ones(shape, requires_grad=True)
+
+    k, q, x = torch.ones((4, 2, 32)), torch.ones((1, 4, 32)), torch.ones((1, 64))
+    w = tracked(64, 64)
+    matrix = libkvq.Matrix.quantize(cache.context, w)  # gives a file, not a result with a gradient
+    calls = {
+        "k": lambda: filled.append(0, tracked(4, 2, 32), k),
+        "v": lambda: filled.append(0, k, 2 * tracked(4, 2, 32)),
+        "q": lambda: cache.attend(0, filled, tracked(1, 4, 32)),
+        "output": lambda: cache.attend(0, filled, q, output=tracked(1, 4, 32)),
+        "lse": lambda: cache.attend(0, filled, q, lse=tracked(1, 4)),
+        "sinks": lambda: cache.attend(0, filled, q, sinks=tracked(4)),
+        "x": lambda: matrix.linear(tracked(1, 64)),
+        "outputs[0]": lambda: libkvq.linear_shared([matrix], x, [tracked(1, 64)]),
+    }
+    before = filled.save()
+    for name, function in calls.items():
+        message = "%s requires a gradient.*%s.detach.*torch.no_grad" % (re.escape(name), re.escape(name))
+        with pytest.raises(libkvq.KvqArgumentError, match=message):
+            function()
+    with pytest.raises(libkvq.KvqArgumentError, match="x requires a gradient"):
+        libkvq.linear_shared([matrix], tracked(1, 64))
+    assert filled.save() == before
+    with torch.no_grad():
+        for function in calls.values():
+            function()
+    cache.attend(0, filled, tracked(1, 4, 32).detach())
+
+
+@pytest.mark.parametrize("axis, apart", [(0, "tokens 0 elements apart"), (1, "heads 0 elements apart")])
+def test_expanded_tensors_are_refused_with_advice(cache, filled, axis, apart):
+    torch = pytest.importorskip("torch")
+    sizes = [4, 2, 32]
+    sizes[axis] = 1
+    k = torch.ones(sizes).expand(4, 2, 32)
+    with pytest.raises(libkvq.KvqArgumentError, match=r"k has %s, must be at least 1: .*\.contiguous\(\)" % apart):
+        filled.append(0, k, k)
+    filled.append(0, k.contiguous(), k.contiguous())
+    matrix = libkvq.Matrix.quantize(cache.context, numpy.ones((64, 64), "f4"))
+    with pytest.raises(libkvq.KvqArgumentError, match=r"x has the strides \[0, 1\].*\.contiguous\(\)"):
+        matrix.linear(torch.ones((1, 64)).expand(3, 64))
 
 
 def test_strides_that_are_no_multiples_of_elements_are_refused(filled):

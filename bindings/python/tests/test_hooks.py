@@ -2,9 +2,11 @@
 
 import ctypes
 import gc
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -91,6 +93,45 @@ def test_an_allocator_that_raises_fails_the_call_and_raises_again():
         assert allocator.bytes == held and sequence.save() == before
 
 
+ROWS = numpy.ones((40, 1, 32), "f4")
+CALLS = {
+    "Policy": lambda it: libkvq.Policy(it.context, "int4"),
+    "Policy.with_eviction": lambda it: it.policy.with_eviction("h2o", 64),
+    "Cache": lambda it: libkvq.Cache(it.context, 1, 1, 1, 32),
+    "Cache.sequence": lambda it: it.cache.sequence(),
+    "Cache.load": lambda it: it.cache.load(it.snapshot),
+    "Cache.append": lambda it: it.cache.append(0, [it.sequence], ROWS, ROWS, token_counts=[40]),
+    "Cache.attend": lambda it: it.cache.attend(0, [it.sequence], ROWS, query_counts=[40]),
+    "Sequence.append": lambda it: it.sequence.append(0, ROWS, ROWS),
+    "Sequence.fork": lambda it: it.sequence.fork(),
+    "Sequence.reserve": lambda it: it.sequence.reserve(400),
+    "Sequence.compress": lambda it: it.sequence.compress(40),
+    "Matrix.quantize": lambda it: libkvq.Matrix.quantize(it.context, numpy.ones((64, 64), "f4")),
+    "Matrix.linear": lambda it: it.matrix.linear(numpy.ones((40, 64), "f4")),
+    "Plan": lambda it: libkvq.experimental.Plan(it.context, {"a": "nuq-4"}),
+    "Fusion": lambda it: libkvq.experimental.Fusion(it.context, [[1.0]], [[1.0]], {(0,): [1.0]}),
+    "CentresTrainer": lambda it: libkvq.experimental.CentresTrainer(it.context, 1, 1, 32),
+    "solve": lambda it: libkvq.experimental.solve(it.context, [[(1.0, 1.0, 1.0), (2.0, 1.0, 0.5)]] * 40, max_bytes=50),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_an_allocators_exception_leaves_the_call_that_ran_it(call):
+    allocator = Allocator()
+    with libkvq.Context(allocator=allocator) as context:
+        it = SimpleNamespace(context=context, policy=libkvq.Policy(context, "int4"))
+        it.cache = libkvq.Cache(context, 1, 1, 1, 32, policy=it.policy.with_eviction("streaming", 64))
+        it.sequence = fill(it.cache)
+        it.matrix = libkvq.Matrix.quantize(context, numpy.ones((64, 64), "f4"))
+        it.snapshot = it.sequence.save()
+        held, allocator.fail_after = allocator.bytes, allocator.calls
+        with pytest.raises(OSError, match="no more memory of this kind"):
+            CALLS[call](it)
+        allocator.fail_after = None
+        assert allocator.bytes == held == context.describe().bytes and it.sequence.save() == it.snapshot
+        CALLS[call](it)
+
+
 def test_an_allocator_that_has_nothing_is_a_memory_error():
     class Nothing(Allocator):
         def allocate(self, size, alignment):
@@ -157,6 +198,81 @@ def test_a_parallel_for_that_raises_still_gets_its_work_done():
     assert bodies
     with pytest.raises(ValueError):  # the loop is over
         bodies[0](1)
+
+
+class Late:
+    """Index 0, on its way into the body until it is let go."""
+
+    def __init__(self):
+        self.begun, self.let_go = threading.Event(), threading.Event()
+
+    def __hash__(self):
+        return hash(0)
+
+    def __eq__(self, other):
+        return other == 0
+
+    @property
+    def _as_parameter_(self):  # asked for by ctypes
+        self.begun.set()
+        assert self.let_go.wait(20)
+        return 0
+
+
+@pytest.mark.parametrize("ends", ["returns", "raises", "is interrupted"])
+def test_a_loop_waits_for_bodies_that_its_hook_did_not_wait_for(ends):
+    """The library's loop is gone after the hook; a body that runs then would write to freed memory."""
+    events, threads = [], []
+
+    def interrupt(*_):
+        events.append("interrupt")
+        raise KeyboardInterrupt
+
+    def parallel_for(n, body):
+        if threads:
+            return  # the library runs what a hook leaves out
+        late = Late()
+
+        def run():
+            body(late)
+            events.append("body")
+
+        threads.append(threading.Thread(target=run))
+        threads[-1].start()
+        assert late.begun.wait(20)
+        threading.Timer(0.3, late.let_go.set).start()
+        if ends == "raises":
+            raise RuntimeError("enough")
+        if ends == "is interrupted":
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+
+    raised = {"returns": nullcontext(), "raises": pytest.raises(RuntimeError, match="enough")}
+    old = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with libkvq.Context(parallel_for=parallel_for) as context, libkvq.Context() as plain:
+            sequences = [libkvq.Cache(one, 1, 1, 1, 32, policy="int4").sequence() for one in (context, plain)]
+            k = numpy.random.default_rng(1).standard_normal((3000, 1, 32), "f4")
+            sequences[1].append(0, k, k)
+            with raised.get(ends) or pytest.raises(KeyboardInterrupt):
+                sequences[0].append(0, k, k)
+            events.append("call")
+            threads[0].join()
+            assert events == ["interrupt"] * (ends == "is interrupted") + ["body", "call"]
+            assert sequences[0].save() == sequences[1].save()
+    finally:
+        signal.signal(signal.SIGALRM, old)
+
+
+@pytest.mark.parametrize("address", ["abc", 1.5, [], -1, 1 << 64], ids=repr)
+def test_an_allocator_that_returns_no_address_fails_the_call(address):
+    class Wrong(Allocator):
+        def allocate(self, size, alignment):
+            return address
+
+    with pytest.raises(TypeError, match="allocate returned .*, must return an address or None") as caught:
+        libkvq.Context(allocator=Wrong())
+    assert isinstance(caught.value.__context__, libkvq.KvqMemoryError)
+    assert no_hooks_are_left()
 
 
 def test_objects_that_end_inside_a_hook_wait_until_it_returns():

@@ -28,6 +28,7 @@ from transformers_models import (  # noqa: E402
     logits_in_pieces,
     small,
     small_tokens,
+    using,
 )
 
 import libkvq  # noqa: E402
@@ -156,15 +157,15 @@ def test_padding_on_the_right_and_in_chunks_never_enters_the_cache(demo_model):
             tokens[:, begin : begin + 20],
             attention_mask=mask[:, : begin + 20],
             position_ids=positions[:, begin : begin + 20],
-            past_key_values=cache,
+            **using(cache),
         ).logits
         for begin in (0, 20, 40)
     ]
     logits = torch.cat(logits, dim=1)
     assert [row.length(5) for row in cache.sequences] == [50, 15]
-    alone = demo_model(tokens[:1, :50], past_key_values=KvqCache("fp16")).logits
+    alone = demo_model(tokens[:1, :50], **using(KvqCache("fp16"))).logits
     assert torch.allclose(logits[0, :50], alone[0], atol=2e-2)
-    alone = demo_model(tokens[1:, 45:], past_key_values=KvqCache("fp16")).logits
+    alone = demo_model(tokens[1:, 45:], **using(KvqCache("fp16"))).logits
     assert torch.allclose(logits[1, 45:], alone[0], atol=2e-2)
 
 
@@ -200,18 +201,6 @@ def test_assisted_generation_gives_what_plain_generation_gives(demo_model, demo_
     assert cache.get_seq_length() == cache.sequences[0].length(0)
     compressed = KvqCache({"keys": "int4", "values": "int4", "recent": 2})
     assert generated(demo_model, tokens, 80, compressed, **options).shape == (1, 80)
-
-
-def test_a_second_turn_continues_the_cache_of_the_first(demo_model, demo_reference):
-    first, second = demo_tokens(90), demo_tokens(40, 700)
-    cache, own = KvqCache("fp16"), DynamicCache()
-    for model, held in ((demo_model, cache), (demo_reference, own)):
-        reply = generated(model, first, 20, held)
-        conversation = torch.cat([first, reply, second], dim=1)
-        assert conversation.shape[1] == 150
-        held.reply = generated(model, conversation, 20, held)
-    assert torch.equal(cache.reply, own.reply)
-    assert cache.get_seq_length() == 169
 
 
 # --------------------------------------------------------------------------------------------------- compressed formats
@@ -265,10 +254,10 @@ def test_a_policy_that_evicts_does_so_when_the_prompt_is_over(demo_model):
     tokens = demo_tokens(600)
     cache = KvqCache("int4+snapkv:128")
     with torch.no_grad():
-        demo_model(tokens[:, :400], past_key_values=cache)
-        demo_model(tokens[:, 400:599], past_key_values=cache)
+        demo_model(tokens[:, :400], **using(cache))
+        demo_model(tokens[:, 400:599], **using(cache))
         assert cache.sequences[0].slots(0, 0) == 599
-        demo_model(tokens[:, 599:], past_key_values=cache)
+        demo_model(tokens[:, 599:], **using(cache))
     for layer in range(6):
         for head in range(2):
             assert cache.sequences[0].slots(layer, head) == 128 + 1
@@ -329,12 +318,12 @@ def test_a_saved_cache_continues_as_if_it_had_not_been_saved(demo_model):
     options = {"policy": "int4+hadamard", "model_id": 5}
     cache = KvqCache(**options)
     with torch.no_grad():
-        demo_model(tokens[:, :200], attention_mask=mask[:, :200], past_key_values=cache)
+        demo_model(tokens[:, :200], attention_mask=mask[:, :200], **using(cache))
         data = cache.save()
         loaded = KvqCache.load(data, **options)
         assert loaded.save() == data
-        a = demo_model(tokens[:, 200:], attention_mask=mask, past_key_values=cache).logits
-        b = demo_model(tokens[:, 200:], attention_mask=mask, past_key_values=loaded).logits
+        a = demo_model(tokens[:, 200:], attention_mask=mask, **using(cache)).logits
+        b = demo_model(tokens[:, 200:], attention_mask=mask, **using(loaded)).logits
     assert torch.equal(a, b)
     newer = data.replace(rb"{\"version\": 1,", rb"{\"version\": 2,")
     assert newer != data
@@ -357,7 +346,7 @@ def test_what_a_failed_first_pass_left_is_forgotten():
     kept = weight.clone()
     weight *= 1e9  # FP16 cannot hold such values.
     with pytest.raises(libkvq.KvqArgumentError, match="65504"):
-        model(tokens, attention_mask=mask, past_key_values=cache)
+        model(tokens, attention_mask=mask, **using(cache))
     weight.copy_(kept)
     expected = logits_in_pieces(model, tokens[:2], KvqCache("fp16"), [30, 10])
     assert torch.equal(logits_in_pieces(model, tokens[:2], cache, [30, 10]), expected)
@@ -376,10 +365,7 @@ def test_rows_are_chosen_and_repeated_as_transformers_does_it():
         cache.reorder_cache(torch.tensor([3, 3, 0, 1]))
         together = torch.cat([mask[rows], torch.ones_like(more)], dim=1)
         with torch.no_grad():
-            steps = [
-                model(more[:, i : i + 1], attention_mask=together[:, : 81 + i], past_key_values=cache)
-                for i in range(20)
-            ]
+            steps = [model(more[:, i : i + 1], attention_mask=together[:, : 81 + i], **using(cache)) for i in range(20)]
         results.append(torch.cat([step.logits for step in steps], dim=1))
     assert torch.allclose(*results, atol=2e-4 * float(results[1].abs().max()))
 
@@ -392,12 +378,12 @@ def test_crop_takes_columns_off_the_end_padding_included():
     cache, own = KvqCache({"recent": 3}), HalfCache()
     with torch.no_grad():
         for one, held in ((model, cache), (reference, own)):
-            one(tokens[:, :90], attention_mask=mask[:, :90], past_key_values=held)
+            one(tokens[:, :90], attention_mask=mask[:, :90], **using(held))
             held.crop(-15)
             held.crop(0)
         assert [row.length(0) for row in cache.sequences] == [5, 75]
-        ours = model(tokens[:, 75:], attention_mask=mask, past_key_values=cache).logits
-        expected = reference(tokens[:, 75:], attention_mask=mask, past_key_values=own).logits
+        ours = model(tokens[:, 75:], attention_mask=mask, **using(cache)).logits
+        expected = reference(tokens[:, 75:], attention_mask=mask, **using(own)).logits
     assert torch.allclose(ours, expected, atol=1e-4 * float(expected.abs().max()))
     cache.crop(-100)
     assert cache.get_seq_length() == 0 and [row.length(0) for row in cache.sequences] == [0, 0]
@@ -415,7 +401,7 @@ def test_a_pass_that_fails_in_the_middle_leaves_what_was_there_before():
 
     hook = model.model.layers[1].mlp.register_forward_pre_hook(interrupt)
     with pytest.raises(KeyboardInterrupt), torch.no_grad():
-        model(tokens[:, 40:50], past_key_values=cache)
+        model(tokens[:, 40:50], **using(cache))
     hook.remove()
     ours = logits_in_pieces(model, tokens[:, 40:], cache, [20])
     expected = logits_in_pieces(reference, tokens[:, 40:], own, [20])

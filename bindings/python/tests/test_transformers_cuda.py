@@ -19,6 +19,7 @@ from transformers_models import (  # noqa: E402
     logits_in_pieces,
     small,
     small_tokens,
+    using,
 )
 
 import libkvq  # noqa: E402
@@ -96,7 +97,7 @@ def test_rows_with_padding_and_beams_give_what_they_give_on_the_cpu(model):
         cache, parts = KvqCache("int4+hadamard"), []
         for begin, end in [(0, 100)] + [(i, i + 1) for i in range(100, 160)]:
             with torch.no_grad():
-                inputs = {"attention_mask": whole[:, :end].to(device), "past_key_values": cache}
+                inputs = {"attention_mask": whole[:, :end].to(device), **using(cache)}
                 parts.append(one(text[:, begin:end].to(device), **inputs).logits.cpu())
         assert [row.length(5) for row in cache.sequences] == [97, 160]
         results.append(torch.cat(parts, dim=1)[whole.bool()])

@@ -6,7 +6,16 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from transformers import DynamicCache  # noqa: E402
-from transformers_models import CODEBOOK, KINDS, MOQAE, generated, logits_in_pieces, small, small_tokens  # noqa: E402
+from transformers_models import (  # noqa: E402
+    CODEBOOK,
+    KINDS,
+    MOQAE,
+    generated,
+    logits_in_pieces,
+    small,
+    small_tokens,
+    using,
+)
 
 import libkvq  # noqa: E402
 from libkvq.transformers import KvqCache  # noqa: E402
@@ -25,7 +34,7 @@ def tokens():
 
 def filled(model, tokens, policy="fp16", **options):
     cache = KvqCache(policy, **options)
-    model(tokens, past_key_values=cache)
+    model(tokens, **using(cache))
     return cache
 
 
@@ -45,11 +54,11 @@ def test_a_policy_that_cannot_be_read_is_refused_where_it_is_written():
 def test_codebooks_of_another_shape_and_missing_ones_are_refused(model, tokens):
     cache = KvqCache("commvq")
     with pytest.raises(libkvq.KvqArgumentError, match="codebook"):
-        model(tokens, past_key_values=cache)
+        model(tokens, **using(cache))
     with pytest.raises(libkvq.KvqArgumentError, match="router"):
-        model(tokens, past_key_values=KvqCache(MOQAE))
+        model(tokens, **using(KvqCache(MOQAE)))
     with pytest.raises(libkvq.KvqMismatchError):
-        model(tokens, past_key_values=KvqCache("commvq", codebook=CODEBOOK))
+        model(tokens, **using(KvqCache("commvq", codebook=CODEBOOK)))
     assert cache.get_seq_length() == 0 and len(cache) == 0
 
 
@@ -57,7 +66,7 @@ def test_rope_that_kvq_cannot_apply_is_refused_for_codebooks():
     kinds = {"gemma3 with two rotary embeddings": "Gemma3", "gpt-oss with sinks": "yarn"}
     for kind, message in kinds.items():
         with pytest.raises(ValueError, match=message), torch.no_grad():
-            small(kind)(small_tokens(1, 20), past_key_values=KvqCache("fp16", codebook=CODEBOOK))
+            small(kind)(small_tokens(1, 20), **using(KvqCache("fp16", codebook=CODEBOOK)))
 
 
 def test_positions_with_padding_counted_are_refused_for_codebooks():
@@ -66,40 +75,40 @@ def test_positions_with_padding_counted_are_refused_for_codebooks():
     tokens, mask = demo_tokens(50), torch.ones((1, 50), dtype=torch.long)
     mask[0, :10] = 0
     with pytest.raises(ValueError, match="position_ids"), torch.no_grad():
-        demo()(tokens, attention_mask=mask, past_key_values=KvqCache("commvq", codebook=CODEBOOK))
+        demo()(tokens, attention_mask=mask, **using(KvqCache("commvq", codebook=CODEBOOK)))
 
 
 def test_four_dimensional_and_other_masks_are_refused(model, tokens):
     with pytest.raises(ValueError, match="four-dimensional"):
-        model(tokens, attention_mask=torch.ones((2, 1, 100, 100)), past_key_values=KvqCache("fp16"))
+        model(tokens, attention_mask=torch.ones((2, 1, 100, 100)), **using(KvqCache("fp16")))
     cache = filled(model, tokens)
     with pytest.raises(ValueError, match="has 1 columns; it needs 101"):
-        model(tokens[:, :1], attention_mask=torch.ones((2, 1)), past_key_values=cache)
+        model(tokens[:, :1], attention_mask=torch.ones((2, 1)), **using(cache))
     mask = torch.ones((2, 101))
     mask[0, 50] = 0
     with pytest.raises(ValueError, match="hides columns"):
-        model(tokens[:, :1], attention_mask=mask, past_key_values=cache)
+        model(tokens[:, :1], attention_mask=mask, **using(cache))
     assert cache.get_seq_length() == 100
-    model(tokens[:, :1], attention_mask=torch.ones((2, 101)), past_key_values=cache)
+    model(tokens[:, :1], attention_mask=torch.ones((2, 101)), **using(cache))
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_a_model_with_another_attention_is_refused(model, tokens, attention):
     other = small("llama", attention)
     with pytest.raises(ValueError, match='attn_implementation="kvq"'):
-        other(tokens, past_key_values=KvqCache("fp16"))
+        other(tokens, **using(KvqCache("fp16")))
     cache = filled(model, tokens)
     with pytest.raises(ValueError, match='attn_implementation="kvq"'):
-        other(tokens[:, :1], past_key_values=cache)
+        other(tokens[:, :1], **using(cache))
     cache.crop(-100)
     with pytest.raises(ValueError, match='attn_implementation="kvq"'):
-        other(tokens, past_key_values=cache)
+        other(tokens, **using(cache))
 
 
 def test_attention_that_is_not_causal_is_refused(tokens):
     model = small("llama", is_causal=False)
     with pytest.raises(ValueError, match="causally"), torch.no_grad():
-        model(tokens, past_key_values=KvqCache("fp16"))
+        model(tokens, **using(KvqCache("fp16")))
 
 
 def test_attention_in_chunks_is_refused():
@@ -115,10 +124,19 @@ def test_attention_in_chunks_is_refused():
 def test_gradients_and_weights_are_refused(model, tokens):
     with torch.enable_grad():
         with pytest.raises(RuntimeError, match="no gradients"):
-            model(tokens, past_key_values=KvqCache("fp16"))
+            model(tokens, **using(KvqCache("fp16")))
         model(tokens, use_cache=False).logits.sum().backward()  # Without a KvqCache it is torch's attention.
+        for name in ("q_proj", "k_proj", "v_proj"):
+            model.requires_grad_(False)
+            getattr(model.model.layers[1].self_attn, name).requires_grad_(True)  # The first layer alone has none.
+            with pytest.raises(RuntimeError, match="no gradients"):
+                model(tokens, **using(KvqCache("fp16")))
+        sinks = small("gpt-oss with sinks").requires_grad_(False)
+        sinks.model.layers[0].self_attn.sinks.requires_grad_(True)
+        with pytest.raises(RuntimeError, match="no gradients"):
+            sinks(tokens, **using(KvqCache("fp16")))
     with pytest.raises(ValueError, match="attention"):
-        model(tokens, past_key_values=KvqCache("fp16"), output_attentions=True)
+        model(tokens, **using(KvqCache("fp16")), output_attentions=True)
     with pytest.raises(ValueError, match="attention"):
         generated(model, tokens, 4, KvqCache("fp16"), output_attentions=True, return_dict_in_generate=True)
 
@@ -133,11 +151,11 @@ def test_without_a_kvq_cache_soft_caps_and_sinks_are_refused(kind, tokens):
 def test_another_batch_or_another_model_is_refused(model, tokens):
     cache = filled(model, tokens)
     with pytest.raises(ValueError, match="2 rows, the input has 1"):
-        model(tokens[:1], past_key_values=cache)
+        model(tokens[:1], **using(cache))
     with pytest.raises(ValueError, match="'kv_heads': 2.*'kv_heads': 1"):
-        small("llama with one KV head")(tokens, past_key_values=cache)
+        small("llama with one KV head")(tokens, **using(cache))
     cache.reset()
-    model(tokens[:1], past_key_values=cache)
+    model(tokens[:1], **using(cache))
     assert cache.batch_size == 1
 
 
@@ -159,7 +177,7 @@ def test_a_limit_of_bytes_is_kept_and_leaves_the_cache_as_it_was(model, tokens):
     before = cache.usage().scalars
     with pytest.raises(MemoryError):
         for seed in range(20):
-            model(small_tokens(1, 100, seed), past_key_values=cache)
+            model(small_tokens(1, 100, seed), **using(cache))
     assert cache.sequences[0].cache.context.describe().peak_bytes <= 1 << 20
     length = cache.get_seq_length()
     assert length % 100 == 0 and length > 100
@@ -187,7 +205,7 @@ def test_another_cache_is_used_as_torch_would_use_it(model, tokens):
 def test_devices_that_kvq_does_not_know_are_refused():
     model = small("llama").to("meta")
     with pytest.raises(ValueError, match="not on meta"), torch.no_grad():
-        model(torch.zeros((1, 4), dtype=torch.long, device="meta"), past_key_values=KvqCache("fp16"))
+        model(torch.zeros((1, 4), dtype=torch.long, device="meta"), **using(KvqCache("fp16")))
 
 
 def test_threads_and_model_id_reach_the_library(model, tokens):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import pathlib
 from typing import Any
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, DynamicCache, GenerationMixin, PreTrainedTokenizerFast
 
 import libkvq.transformers  # noqa: F401  (registers "kvq")
 
@@ -19,6 +20,19 @@ DEMO = ROOT / "models" / "demo"
 CODEBOOK = DEMO / "commvq-2bit.safetensors"
 ROUTER = DEMO / "moqae.safetensors"
 MOQAE = ROOT / "docs" / "policies" / "moqae.yaml"
+
+
+#: What models and `generate` call their cache: "cache" from transformers 5.24 on, which warns about the older name.
+CACHE = next(
+    name
+    for name in ("cache", "past_key_values")
+    if name in inspect.signature(inspect.unwrap(GenerationMixin.prepare_inputs_for_generation)).parameters
+)
+
+
+def using(cache: Any) -> dict[str, Any]:
+    """The argument that makes a model use a cache."""
+    return {CACHE: cache}
 
 
 def demo(attention: str = "kvq", **options: Any) -> Any:
@@ -116,7 +130,7 @@ def logits_in_pieces(model: Any, tokens: torch.Tensor, cache: Any, pieces: list[
     """Logits of all columns, `[rows, columns, vocabulary]`, fed to the model in pieces of the given lengths."""
     parts, begin = [], 0
     for piece in pieces:
-        part = model(tokens[:, begin : begin + piece], past_key_values=cache, use_cache=True, **inputs)
+        part = model(tokens[:, begin : begin + piece], **using(cache), use_cache=True, **inputs)
         parts.append(part.logits)
         begin += piece
     assert begin == tokens.shape[1]
@@ -128,7 +142,7 @@ def generated(model: Any, tokens: torch.Tensor, n: int, cache: Any = None, **opt
     options = {"do_sample": False, "max_new_tokens": n, "min_new_tokens": n, "pad_token_id": 0, **options}
     mask = options.pop("attention_mask", torch.ones_like(tokens))
     if cache is not None:
-        options["past_key_values"] = cache
+        options.update(using(cache))
     return model.generate(tokens, attention_mask=mask, **options)[:, tokens.shape[1] :]
 
 

@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "core/float16.h"
+#include "formats/commvq/pair_length.h"
 
 #include <algorithm>
 #include <array>
@@ -192,7 +193,7 @@ void KeyEncoder::add_bounds() {
     for (size_t j = 0; j < static_cast<size_t>(group_); ++j) {
       float largest = 0.0F;
       for (int32_t c = 0; c < codes_; ++c) {
-        largest = std::max(largest, std::hypot(code(stage, c)[j], code(stage, c)[plane + j]));
+        largest = std::max(largest, pair_length(code(stage, c)[j], code(stage, c)[plane + j]));
       }
       bounds_[j] += largest;
     }

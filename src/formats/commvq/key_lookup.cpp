@@ -1,5 +1,7 @@
 #include "formats/commvq/key_lookup.h"
 
+#include "formats/commvq/pair_length.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -33,7 +35,7 @@ void KeyLookup::fill(const float* z, size_t code_stride, size_t stage_stride, in
     float largest = 0.0F;
     for (size_t code = 0; code < kCodes; ++code) {
       const float* of_code = z + static_cast<size_t>(stage) * stage_stride + code * code_stride;
-      largest = std::max(largest, std::hypot(of_code[0], of_code[1]));
+      largest = std::max(largest, pair_length(of_code[0], of_code[1]));
     }
     sum += 2.0F * largest;
   }

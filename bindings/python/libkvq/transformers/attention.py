@@ -107,7 +107,9 @@ def attention(
     cache, layer = origin
     if not isinstance(attention_mask, Step) or attention_mask.cache is not cache:
         raise ValueError(f"layer {layer} was not given the mask that kvq made for this cache")
-    if dropout or (query.requires_grad and torch.is_grad_enabled()):
+    tracked = query.requires_grad or key.requires_grad or value.requires_grad
+    tracked = tracked or s_aux is not None and s_aux.requires_grad
+    if dropout or (tracked and torch.is_grad_enabled()):
         raise RuntimeError("a KvqCache has no gradients: call the model in eval mode under torch.no_grad()")
     if position_bias is not None or is_causal is False:
         raise ValueError("kvq attends causally and without position biases, which this model needs")
@@ -126,6 +128,6 @@ def _plain_mask(
     if softcap is not None or s_aux is not None:
         raise ValueError(
             "without a KvqCache attention is torch's scaled_dot_product_attention, which has neither soft caps nor "
-            "sinks: pass past_key_values=KvqCache(...)"
+            "sinks: pass a KvqCache"
         )
     return attention_mask

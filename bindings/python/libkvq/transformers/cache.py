@@ -21,8 +21,9 @@ from .step import CacheOffset, Step
 class KvqCache(Cache):
     """Keys and values of a batch, compressed, for models loaded with `attn_implementation="kvq"`.
 
-    Pass it as `past_key_values` to `model(...)` or `model.generate(...)`. Every row of the batch is one kvq sequence
-    without padding. The first tokens set its shape: the heads that this process computes, on their device.
+    Pass it as `past_key_values`, or `cache` from transformers 5.24 on, to `model(...)` or `model.generate(...)`. Every
+    row of the batch is one kvq sequence without padding. The first tokens set its shape: the heads that this process
+    computes, on their device.
 
     :param policy: a kvq policy: its short form ("int4+hadamard"), YAML text, a mapping with the same keys, the path of
         a `.yaml` file, or a `libkvq.Policy`.
@@ -108,6 +109,22 @@ class KvqCache(Cache):
     @property
     def is_initialized(self) -> bool:
         return bool(self._rows)
+
+    # transformers' own are of a list of layers, which would be empty: all of none are sliding, linear, ...
+
+    @property
+    def is_sliding(self) -> list[bool]:
+        return [False] * max(1, len(self))
+
+    is_linear = is_dummy = is_sliding
+
+    @property
+    def is_compileable(self) -> bool:
+        return False
+
+    @property
+    def is_croppable(self) -> bool:
+        return True
 
     def reset(self) -> None:
         """Drop all tokens."""
@@ -207,7 +224,7 @@ class KvqCache(Cache):
     ) -> torch.Tensor:
         """Append a layer's new tokens and attend to all of them; the attention function calls this."""
         if not self._layout.created or step.start != self._begun:
-            self._begin(step, module, query, key, scaling)
+            self._begin(step, module, query, key, scaling, arguments.get("position_ids"))
         if self._seen[layer] != step.start:
             raise RuntimeError(
                 f"layer {layer} has seen {self._seen[layer]} columns, the others {step.start}: reset the cache"
@@ -233,21 +250,28 @@ class KvqCache(Cache):
         return step.columns_of(tokens, query)
 
     def _begin(
-        self, step: Step, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, scaling: float | None
+        self,
+        step: Step,
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        scaling: float | None,
+        positions: Any,
     ) -> None:
         """Prepare a forward pass, once before its first layer."""
         self._layout.prepare(module, query, key, scaling)
         batch = key.shape[0]
+        if step.start and len(self._rows) != batch:
+            raise ValueError(f"the cache holds {len(self._rows)} rows, the input has {batch}")
+        past = self.present_columns(batch, step.start)
+        step.require_next(positions, past, batch)
         if step.start == 0:
             self._rows = [self._layout.cache().sequence() for _ in range(batch)]
             self._seen = [0] * self._layout.n_layers
-        elif len(self._rows) != batch:
-            raise ValueError(f"the cache holds {len(self._rows)} rows, the input has {batch}")
         if step.columns > 1:
             self._prompt_waits = True
         elif self._prompt_waits and self._compresses_prompts:
             self.compress()
-        past = self.present_columns(batch, step.start)
         if past is not None or step.present is not None:
             past = torch.ones((batch, step.start), dtype=torch.bool) if past is None else past
             new = torch.ones((batch, step.columns), dtype=torch.bool) if step.present is None else step.present

@@ -22,6 +22,8 @@ def read_policy(policy: str | os.PathLike[str] | Mapping[str, Any] | libkvq.Poli
         return policy
     if isinstance(policy, Mapping):
         policy = json.dumps({"version": 1, **policy})  # JSON is YAML.
+    elif not isinstance(policy, (str, os.PathLike)):
+        raise TypeError(f"policy is {type(policy).__name__}, must be str, a mapping, a path or a Policy")
     elif isinstance(policy, os.PathLike) or policy.endswith((".yaml", ".yml")):
         with open(policy, encoding="utf-8") as file:
             policy = file.read()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -33,6 +33,7 @@ class Step:
         self.start = cache.get_seq_length()
         self.columns = columns
         self.window = window or 0
+        self.masked = mask is not None
         # Host and device copies of the mask's new columns; None if all of them hold tokens.
         self.present: torch.Tensor | None = None
         self.device_present: torch.Tensor | None = None
@@ -65,6 +66,43 @@ class Step:
             self.present = new
             self.device_present = mask[:, self.start :]
             self.counts = new.sum(dim=1).tolist()
+
+    def require_next(self, positions: Any, past: torch.Tensor | None, rows: int) -> None:
+        """Refuse tokens that the cache holds already and gaps, by the positions that transformers gave the new tokens.
+
+        :param positions: position_ids, `[rows or 1, columns]`, with or without padding counted.
+        :param past: mask of earlier columns, `[rows, start]`; None: all hold tokens.
+        """
+        if not torch.is_tensor(positions) or positions.ndim != 2:
+            if self.start and self.columns > 1 and not self.masked:
+                raise ValueError(
+                    "neither attention_mask nor position_ids tell whether the new tokens follow those in the cache: "
+                    "pass an attention_mask of all tokens"
+                )
+            return
+        if positions.shape[1] != self.columns or positions.shape[0] not in (1, rows):
+            raise ValueError(
+                f"position_ids has the shape {list(positions.shape)}, the new tokens are {[rows, self.columns]}"
+            )
+        given = positions.cpu()
+        columns = torch.arange(self.start, self.start + self.columns)
+        if bool((given == columns).all()):
+            return
+        present = torch.ones((rows, self.columns), dtype=torch.bool) if self.present is None else self.present
+        held = torch.full((rows,), self.start) if past is None else past.sum(dim=1)
+        tokens = held[:, None] + present.cumsum(dim=1) - 1
+        wrong = present & (given != columns) & (given != tokens)
+        if not bool(wrong.any()):
+            return
+        row, column = wrong.nonzero()[0].tolist()
+        first = int(present[row].nonzero()[0])
+        own = given.expand(rows, -1)[row]
+        if column != first:
+            raise ValueError(f"position_ids of row {row} are {own.tolist()}: they are not consecutive")
+        raise ValueError(
+            f"position_ids begin at {int(own[first])}, the new tokens of row {row} at {int(tokens[row, first])}: the "
+            "input repeats tokens that are in the cache, or leaves some out"
+        )
 
     def tokens(self, x: torch.Tensor) -> torch.Tensor:
         """`[rows, heads, columns, head_dim]` to `[tokens, heads, head_dim]`, without a copy where strides allow it."""

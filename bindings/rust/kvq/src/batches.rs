@@ -2,7 +2,7 @@
 use crate::call::defaults;
 use crate::generated::docs::header;
 use crate::generated::options::setters;
-use crate::object::optional;
+use crate::object::{optional, Raw};
 use crate::shape::{self, pointer_of, require_rows, Extent};
 use crate::{CacheInfo, Dtype, Element, Result};
 use kvq_sys as sys;
@@ -16,7 +16,7 @@ macro_rules! batches {
         ///
         #[doc = $see]
         pub struct $name<'a> {
-            raw: sys::$raw,
+            raw: Raw<sys::$raw>,
             $counts: Option<&'a [i32]>,
             $positions: Option<&'a [i32]>,
             $($field: $type,)*
@@ -29,7 +29,7 @@ macro_rules! batches {
             #[inline]
             fn of($($field: $type),*) -> Self {
                 // SAFETY: the function belongs to the struct.
-                let raw = unsafe { defaults(sys::$init) };
+                let raw = Raw(unsafe { defaults(sys::$init) });
                 $name { raw, $counts: None, $positions: None, $($field),* }
             }
 
@@ -41,7 +41,7 @@ macro_rules! batches {
                 }
                 self.raw.$counts = pointer_of(self.$counts);
                 self.raw.$positions = pointer_of(self.$positions);
-                Ok((self.raw, rows))
+                Ok((*self.raw, rows))
             }
         })*
     };

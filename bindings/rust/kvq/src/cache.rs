@@ -3,7 +3,7 @@ use crate::call::{defaults, fill, Handle};
 use crate::convert::int;
 use crate::generated::docs::header;
 use crate::generated::options::setters;
-use crate::object::{debug, optional};
+use crate::object::{debug, optional, Raw};
 use crate::shape::with_pointers;
 use crate::{call, Router, Sequence, Usage};
 use crate::{Append, Attend, CacheInfo, Centres, Codebook, Context, DeviceAppend, DeviceAttend, Error, Policy, Result};
@@ -15,17 +15,12 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 #[doc = header!(kvq_cache_options)]
 #[derive(Clone)]
 pub struct CacheOptions {
-    raw: sys::kvq_cache_options,
+    raw: Raw<sys::kvq_cache_options>,
     inv_freq: Option<Vec<f32>>,
     codebook: Option<Codebook>,
     centres: Option<Centres>,
     router: Option<Router>,
 }
-
-// SAFETY: the pointers in `raw` are NULL; only a copy that lives for the call has them set.
-unsafe impl Send for CacheOptions {}
-// SAFETY: as above.
-unsafe impl Sync for CacheOptions {}
 
 impl CacheOptions {
     setters!(kvq_cache_options);
@@ -33,7 +28,7 @@ impl CacheOptions {
     /// The library's defaults for a model of this shape.
     pub fn new(n_layers: usize, q_heads: usize, kv_heads: usize, head_dim: usize) -> Self {
         // SAFETY: the function belongs to the struct.
-        let raw = unsafe { defaults(sys::kvq_cache_options_init) };
+        let raw = Raw(unsafe { defaults(sys::kvq_cache_options_init) });
         let options = CacheOptions { raw, inv_freq: None, codebook: None, centres: None, router: None };
         options.n_layers(n_layers).q_heads(q_heads).kv_heads(kv_heads).head_dim(head_dim)
     }
@@ -43,7 +38,7 @@ impl CacheOptions {
 
     /// Calls `function` with the struct in C, which is valid until it returns.
     pub(crate) fn with_raw<R>(&self, function: impl FnOnce(&sys::kvq_cache_options) -> Result<R>) -> Result<R> {
-        let mut raw = self.raw;
+        let mut raw = *self.raw;
         if let Some(inv_freq) = &self.inv_freq {
             let dim = if raw.rotary_dim > 0 { raw.rotary_dim } else { raw.head_dim };
             crate::shape::require("inv_freq", inv_freq.len(), dim as u128 / 2, "[rotary_dim / 2]")?;

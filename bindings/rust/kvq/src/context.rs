@@ -5,7 +5,7 @@ use crate::error::require_version;
 use crate::generated::docs::header;
 use crate::generated::options::setters;
 use crate::hooks::Hooks;
-use crate::object::{debug, default_is_new, optional};
+use crate::object::{debug, default_is_new, optional, Raw};
 use crate::{ContextInfo, Device, DeviceAllocator, DeviceInfo, Error, FileKind, HostAllocator, LogLevel, Result};
 use kvq_sys as sys;
 use std::fmt;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// another thread or while an object was dropped. Calls from a hook return
 /// [`Status::State`](crate::Status::State).
 pub struct ContextOptions {
-    raw: sys::kvq_context_options,
+    raw: Raw<sys::kvq_context_options>,
     cpu_isa: Option<String>,
     plugin: Option<String>,
     hooks: Hooks,
@@ -46,7 +46,7 @@ impl ContextOptions {
     /// Returns the library's defaults: the CPU, one thread, no hooks.
     pub fn new() -> Self {
         // SAFETY: the function belongs to the struct.
-        let raw = unsafe { defaults(sys::kvq_context_options_init) };
+        let raw = Raw(unsafe { defaults(sys::kvq_context_options_init) });
         ContextOptions { raw, cpu_isa: None, plugin: None, hooks: Hooks::default() }
     }
 
@@ -113,7 +113,7 @@ impl Context {
         // SAFETY: options and strings live until the call returns, hooks until `released`.
         let made = call::create_or(
             &panics,
-            |result, error| unsafe { sys::kvq_context_create(&raw, result, error) },
+            |result, error| unsafe { sys::kvq_context_create(&*raw, result, error) },
             || {
                 if !hooks.is_null() {
                     // SAFETY: there is no context, so `released` has not been and will not be called.

@@ -176,7 +176,7 @@ unsafe extern "C" fn released(user: *mut c_void) {
     result.unwrap_or_else(discard); // no later call of this context could resume a panic
 }
 
-pub(crate) type ProgressHook<'a> = dyn FnMut(f64) -> std::ops::ControlFlow<()> + 'a;
+pub(crate) type ProgressHook<'a> = dyn FnMut(f64) -> std::ops::ControlFlow<()> + Send + 'a;
 
 /// A progress hook for one call; the calling thread runs it.
 pub(crate) struct Progress<'a, 'b> {

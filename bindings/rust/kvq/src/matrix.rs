@@ -5,7 +5,7 @@ use crate::error::require_version;
 use crate::generated::docs::header;
 use crate::generated::options::setters;
 use crate::hooks::{Progress, ProgressHook};
-use crate::object::{debug, default_is_new, optional};
+use crate::object::{debug, default_is_new, optional, Raw};
 use crate::shape::{self, pointer_of, rows_of, with_pointers};
 use crate::{Context, Dtype, Element, Error, MatrixInfo, Result};
 use kvq_sys as sys;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 #[doc = header!(qp_quantize_options)]
 pub struct QuantizeOptions<'a> {
-    raw: sys::qp_quantize_options,
+    raw: Raw<sys::qp_quantize_options>,
     scheme: Option<String>,
     hessian: Option<&'a [f32]>,
     bias: Option<&'a [f32]>,
@@ -31,7 +31,7 @@ impl<'a> QuantizeOptions<'a> {
     /// Returns the library's defaults.
     pub fn new() -> Self {
         // SAFETY: the function belongs to the struct.
-        let raw = unsafe { defaults(sys::qp_quantize_options_init) };
+        let raw = Raw(unsafe { defaults(sys::qp_quantize_options_init) });
         QuantizeOptions { raw, scheme: None, hessian: None, bias: None, progress: None }
     }
 
@@ -40,7 +40,7 @@ impl<'a> QuantizeOptions<'a> {
 
     /// Receives the progress of the call, 0 to 1; `Break` ends it with [`Status::Cancelled`](crate::Status::Cancelled).
     #[must_use]
-    pub fn progress(mut self, progress: &'a mut (dyn FnMut(f64) -> ControlFlow<()> + 'a)) -> Self {
+    pub fn progress(mut self, progress: &'a mut (dyn FnMut(f64) -> ControlFlow<()> + Send + 'a)) -> Self {
         self.progress = Some(progress);
         self
     }
@@ -87,7 +87,7 @@ impl Matrix {
         raw.progress_user = progress.user();
         // SAFETY: slices have these lengths and live, as the hook does, until the call returns.
         let handle = context.create(|result, error| unsafe {
-            sys::qp_quantize(context.raw(), &raw, w.as_ptr().cast(), long(rows), long(columns), result, error)
+            sys::qp_quantize(context.raw(), &*raw, w.as_ptr().cast(), long(rows), long(columns), result, error)
         });
         progress.raise();
         Matrix::of(handle?, context)
@@ -153,7 +153,7 @@ impl Matrix {
         if rows.start >= rows.end || rows.end > info.rows {
             return Err(Error::argument(format!("rows is {rows:?}, must lie in 0..{} and not be empty", info.rows)));
         }
-        let mut w = vec![0.0f32; rows.len() * info.columns];
+        let mut w = vec![0.0f32; shape::product("rows", rows.len(), info.columns)?];
         // SAFETY: there is room for these rows.
         self.0.context.call(|error| unsafe {
             sys::qp_matrix_dequantize(self.raw(), long(rows.start), long(rows.len()), w.as_mut_ptr(), error)

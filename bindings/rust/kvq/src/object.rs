@@ -1,4 +1,29 @@
 //! Common code of objects and options.
+use std::ops::{Deref, DerefMut};
+
+/// A struct of kvq.h inside options. Safe code sets no pointer in it: only copies that live for a call have them, and
+/// unsafe functions follow the addresses that a program gave.
+#[derive(Clone, Copy)]
+pub(crate) struct Raw<T>(pub(crate) T);
+
+// SAFETY: no pointer is followed, see above; the rest is numbers.
+unsafe impl<T: Copy> Send for Raw<T> {}
+// SAFETY: as above.
+unsafe impl<T: Copy> Sync for Raw<T> {}
+
+impl<T> Deref for Raw<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for Raw<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
 
 /// Defines an immutable object of a context: its struct, its constructor from a handle, `raw` and `Debug`.
 macro_rules! object {

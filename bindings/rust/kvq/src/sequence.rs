@@ -3,7 +3,7 @@ use crate::call::{self, Handle};
 use crate::convert::{count, int};
 use crate::generated::docs::header;
 use crate::generated::options::setters;
-use crate::object::{debug, default_is_new};
+use crate::object::{debug, default_is_new, Raw};
 use crate::shape::{self, pointer_of, rows_of};
 use crate::{Cache, Context, Dtype, Element, Error, Result, Usage};
 use kvq_sys as sys;
@@ -26,7 +26,7 @@ pub struct Sequence {
 #[doc = header!(kvq_compress_options)]
 #[derive(Clone)]
 pub struct CompressOptions {
-    raw: sys::kvq_compress_options,
+    raw: Raw<sys::kvq_compress_options>,
 }
 
 default_is_new!(CompressOptions);
@@ -37,7 +37,7 @@ impl CompressOptions {
     /// Returns options with the policy's budget.
     pub fn new() -> Self {
         // SAFETY: the function belongs to the struct.
-        CompressOptions { raw: unsafe { call::defaults(sys::kvq_compress_options_init) } }
+        CompressOptions { raw: Raw(unsafe { call::defaults(sys::kvq_compress_options_init) }) }
     }
 }
 
@@ -139,7 +139,8 @@ impl Sequence {
             return Err(Error::argument(format!("slots is {slots:?}, must lie in 0..{held} and not be empty")));
         }
         let (n, head_dim) = (slots.len(), self.cache.describe().head_dim);
-        let mut decoded = Decoded { k: vec![0.0; n * head_dim], v: vec![0.0; n * head_dim], positions: vec![0; n] };
+        let numbers = shape::product("slots", n, head_dim)?;
+        let mut decoded = Decoded { k: vec![0.0; numbers], v: vec![0.0; numbers], positions: vec![0; n] };
         let Decoded { k, v, positions } = &mut decoded;
         self.decode_into(layer, kv_head, slots, Some(k), Some(v), Some(positions))?;
         Ok(decoded)
@@ -178,7 +179,7 @@ impl Sequence {
     pub fn compress(&mut self, options: CompressOptions) -> Result<Compressed> {
         let info = self.cache.describe();
         let mut done = Compressed { kept: vec![0; info.n_layers * info.kv_heads], bytes_freed: 0 };
-        let mut raw = options.raw;
+        let mut raw = *options.raw;
         raw.kept = done.kept.as_mut_ptr();
         raw.bytes_freed = &mut done.bytes_freed;
         // SAFETY: the outputs have room, and the sequence is borrowed exclusively.

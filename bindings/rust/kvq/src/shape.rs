@@ -1,21 +1,26 @@
 //! Checks lengths of slices before the library reads or writes them.
-use crate::{Error, Result};
+use crate::{Element, Error, Result};
 use std::os::raw::c_void;
 use std::ptr;
 
-/// A slice without its type.
+/// A slice of numbers without its type, which its holder borrows.
 #[derive(Clone, Copy)]
 pub(crate) struct Extent {
     pub(crate) pointer: *const c_void,
     pub(crate) length: usize,
 }
 
+// SAFETY: as for the slice, whose numbers are Send and Sync.
+unsafe impl Send for Extent {}
+// SAFETY: as above.
+unsafe impl Sync for Extent {}
+
 impl Extent {
-    pub(crate) fn of<T>(slice: &[T]) -> Self {
+    pub(crate) fn of<T: Element>(slice: &[T]) -> Self {
         Extent { pointer: slice.as_ptr().cast(), length: slice.len() }
     }
 
-    pub(crate) fn of_mut<T>(slice: &mut [T]) -> Self {
+    pub(crate) fn of_mut<T: Element>(slice: &mut [T]) -> Self {
         Extent { pointer: slice.as_mut_ptr() as *const c_void, length: slice.len() }
     }
 }
@@ -66,7 +71,22 @@ pub(crate) fn total(name: &str, counts: Option<&[i32]>, sequences: usize) -> Res
     if let Some(at) = counts.iter().position(|&count| count < 1) {
         return Err(Error::argument(format!("{name}[{at}] is {}, must be at least 1", counts[at])));
     }
-    Ok(counts.iter().map(|&count| count as usize).sum())
+    sum(name, counts.iter().map(|&count| count as usize))
+}
+
+/// Adds up numbers of elements; refuses a sum that a machine of 32 bits cannot count.
+fn sum(name: &str, numbers: impl IntoIterator<Item = usize>) -> Result<usize> {
+    numbers
+        .into_iter()
+        .try_fold(0usize, usize::checked_add)
+        .ok_or_else(|| Error::argument(format!("{name} adds up to more than {}", usize::MAX)))
+}
+
+/// Multiplies numbers of elements, with the same limit.
+pub(crate) fn product(name: &str, rows: usize, columns: usize) -> Result<usize> {
+    rows.checked_mul(columns).ok_or_else(|| {
+        Error::argument(format!("{name} has {rows} elements; {columns} numbers each are more than {}", usize::MAX))
+    })
 }
 
 pub(crate) fn pointer_of<T>(slice: Option<&[T]>) -> *const T {
@@ -88,4 +108,22 @@ pub(crate) fn with_pointers<T, P: Copy, R>(
         return function(&few[..length]);
     }
     function(&items.map(pointer).collect::<Vec<P>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{product, sum};
+
+    #[test]
+    fn sums_and_products_near_the_largest_number_do_not_wrap() {
+        const MOST: usize = usize::MAX;
+        assert_eq!(sum("counts", []).unwrap(), 0);
+        assert_eq!(sum("counts", [MOST - 3, 1, 2]).unwrap(), MOST);
+        for wrapping in [[MOST, 1], [1, MOST], [MOST / 2 + 1, MOST / 2 + 1]] {
+            assert!(sum("counts", wrapping).unwrap_err().message().contains("counts adds up to more than"));
+        }
+        assert_eq!(product("rows", MOST / 2, 2).unwrap(), MOST - 1);
+        assert_eq!(product("rows", 0, MOST).unwrap(), 0);
+        assert!(product("rows", MOST / 2 + 1, 2).unwrap_err().message().contains("rows has"));
+    }
 }

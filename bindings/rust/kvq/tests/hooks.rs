@@ -250,7 +250,7 @@ fn a_hook_that_uses_kvq_gets_an_error_and_what_it_drops_is_destroyed_by_another_
 fn progress_rises_can_end_the_call_and_may_panic() {
     let context = context();
     let w = numbers(256 * 256, 1);
-    let quantize = |hook: &mut dyn FnMut(f64) -> ControlFlow<()>| {
+    let quantize = |hook: &mut (dyn FnMut(f64) -> ControlFlow<()> + Send)| {
         Matrix::quantize(&context, QuantizeOptions::new().scheme("tcq-2").progress(hook), &w, 256, 256)
     };
     let mut told = Vec::new();

@@ -2,14 +2,40 @@
 mod common;
 use common::*;
 use kvq::{
-    Append, Attend, Cache, CacheOptions, Centres, Codebook, CompressOptions, Context, Matrix, Policy, Router, Sequence,
+    Append, Attend, Cache, CacheOptions, Centres, Codebook, CompressOptions, Context, ContextOptions, DeviceAppend,
+    DeviceAttend, Matrix, Policy, QuantizeOptions, Router, Sequence,
 };
+use std::ops::ControlFlow;
 use std::thread;
 
 #[test]
 fn everything_can_be_sent_and_shared() {
     fn check<T: Send + Sync>() {}
-    check::<(Context, Policy, Centres, Codebook, Router, Cache, Sequence, Matrix, CacheOptions, kvq::Error)>();
+    check::<(Context, Policy, Centres, Codebook, Router, Cache, Sequence, Matrix, kvq::Error)>();
+    check::<(CacheOptions, CompressOptions, Append<'_>, Attend<'_>, DeviceAppend<'_>, DeviceAttend<'_>)>();
+    fn check_send<T: Send>() {}
+    check_send::<(ContextOptions, QuantizeOptions<'_>)>(); // their hooks need not be Sync
+}
+
+#[test]
+fn options_made_on_one_thread_are_used_on_another() {
+    let (q, mut output) = (numbers(64, 7), vec![0.0f32; 64]);
+    let mut told = 0;
+    let mut progress = |_| {
+        told += 1;
+        ControlFlow::Continue(())
+    };
+    let (options, quantize) = (ContextOptions::new().n_threads(2), QuantizeOptions::new().progress(&mut progress));
+    let batch = Attend::new(&q, &mut output);
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let context = Context::new(options).unwrap();
+            Matrix::quantize(&context, quantize, &numbers(64 * 64, 1), 64, 64).unwrap();
+            let cache = small("int4");
+            cache.attend(0, &[&filled(&cache, 90, 1)], batch).unwrap();
+        });
+    });
+    assert!(told > 0 && output.iter().any(|&x| x != 0.0));
 }
 
 #[test]

@@ -5,9 +5,9 @@
 #include "core/rotation_table.h"
 #include "formats/commvq/context.h"
 #include "formats/commvq/key_kernels.h"
+#include "formats/commvq/pair_length.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace kvq::cpu {
 namespace {
@@ -91,7 +91,7 @@ void TableAttention::make_table(int32_t row, int32_t group) {
     work_.query[pair] = x;
     work_.query[plane_ + static_cast<size_t>(pair)] = y;
     // Twice the bound: the real part of one product and the imaginary part of another are added.
-    const float unit = std::hypot(x, y) * 2.0F * encoder.bounds()[pair] / kLargestSum;
+    const float unit = pair_length(x, y) * 2.0F * encoder.bounds()[pair] / kLargestSum;
     units[pair] = unit;
     work_.inverse[pair] = unit > 0.0F ? 1.0F / unit : 0.0F;
   }
