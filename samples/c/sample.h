@@ -91,22 +91,22 @@ static inline kvq_cache* create_cache(kvq_context* context, const char* policy_t
  * layer's attention output, `[n, Q_HEADS, HEAD_DIM]`. */
 static inline void step(kvq_cache* cache, kvq_sequence* sequence, int text, int begin, int n, float* output) {
   const int32_t n_tokens = n;
-  const kvq_sequence* sequences[1] = {sequence};
+  kvq_sequence* sequences[1] = {sequence};
   float* q = tensor(n, Q_ROW);
   float* k = tensor(n, KV_ROW);
   float* v = tensor(n, KV_ROW);
   for (int layer = 0; layer < LAYERS; ++layer) {
     project(text, layer, begin, n, q, k, v);
-    require(kvq_append(cache, sequence, layer, n_tokens, k, v, KVQ_F32, NULL, &error));
-
-    kvq_attend_batch batch;
-    kvq_attend_batch_init(&batch, sizeof batch);
+    kvq_extend_batch batch;
+    kvq_extend_batch_init(&batch, sizeof batch);
     batch.n_sequences = 1;
     batch.sequences = sequences;
-    batch.query_counts = &n_tokens; /* the newest tokens; each attends to itself and all before it */
-    batch.q = q;
+    batch.token_counts = &n_tokens;
+    batch.k = k;
+    batch.v = v;
+    batch.q = q; /* one query per token, which attends to itself and all before it */
     batch.output = output;
-    require(kvq_attend(cache, layer, &batch, &error));
+    require(kvq_extend(cache, layer, &batch, &error));
     /* … the engine's output projection and feed-forward network */
   }
   free(q);

@@ -117,7 +117,7 @@ void add_newest(Decoded& to, const Decoded& from, int32_t n) {
 // The older tokens that the chunk's queries of sequence `index` see: as stored when its first new token has arrived.
 std::vector<Decoded> seen_before(const Sequence& sequence, const std::vector<int32_t>& counts, size_t index,
                                  const Chunk& chunk) {
-  const Sequence next = sequence.fork();
+  Sequence next = sequence.fork();
   const auto first = std::accumulate(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(index), size_t{0});
   kvq_test::append(next, 0, 1, chunk.k.data() + first * kShape.token_scalars(),
                    chunk.v.data() + first * kShape.token_scalars());

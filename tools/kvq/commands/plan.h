@@ -28,7 +28,7 @@ struct PlanOptions {
   std::filesystem::path measurements;
   std::filesystem::path out;
   bool frontier = false;
-  int32_t chunk = 256;
+  int32_t chunk = 32;
   ComputeOptions compute;
   bool json = false;
 };

@@ -32,7 +32,7 @@ struct EvictionOptions {
   int32_t windows = 4;     // of text; 0: no perplexity
   int32_t needles = 10;    // 0: no retrieval
   uint64_t seed = 1;
-  int32_t chunk = 256;
+  int32_t chunk = 32;
 };
 
 struct BudgetQuality {
