@@ -1,5 +1,6 @@
-// Eviction of tokens whose numbers do not fit FP16.
+// Eviction of tokens and by queries whose numbers do not fit FP16.
 #include "support/handles.h"
+#include "support/random.h"
 
 #include <doctest/doctest.h>
 
@@ -41,6 +42,27 @@ std::vector<float> attend(const kvq_test::Cache& cache, const kvq_test::Sequence
   return out;
 }
 
+/// Positions that a head keeps under `policy` after queries of the last tokens, all multiplied by `factor`, which the
+/// softmax scale makes up for.
+std::vector<std::vector<int32_t>> kept_positions(const char* device, const std::string& policy, float factor) {
+  const kvq_test::Context context = kvq_test::make_context(device);
+  auto options = kvq_test::cache_options(kQueryHeads, kKvHeads, kDim);
+  options.scale = 1.0F / (std::sqrt(float{kDim}) * factor);
+  const kvq_test::Cache cache = kvq_test::make_cache(context, options, policy);
+  kvq_test::Sequence sequence(cache);
+  const std::vector<float> k = kvq_test::normal_tensor(size_t{kTokens} * kKvHeads * kDim, 1);
+  std::vector<float> q = kvq_test::normal_tensor(size_t{40} * kQueryHeads * kDim, 2);
+  for (size_t i = 0; i < q.size(); ++i) q[i] *= factor;
+  kvq_test::append(sequence, 0, kTokens, k.data(), k.data());
+  attend(cache, sequence, q);
+  sequence.compress();
+  std::vector<std::vector<int32_t>> kept;
+  for (int32_t head = 0; head < kKvHeads; ++head) {
+    kept.push_back(kvq_test::decode(sequence, 0, head, 0, sequence.slots(0, head), kDim).positions);
+  }
+  return kept;
+}
+
 }  // namespace
 
 // A vector along an axis of the Hadamard rotation has one large channel after it, which a code of one bit spreads over
@@ -72,6 +94,23 @@ TEST_CASE("tokens that are decoded beyond FP16 stay finite when they move to oth
       CHECK(std::all_of(out.begin(), out.end(), is_finite));
       const kvq_test::Snapshot saved = sequence.save();
       CHECK(kvq_test::Sequence::load(cache, saved).save() == saved);
+    }
+  }
+}
+
+// Powers of two change no digit of a query.
+TEST_CASE("queries of any magnitude keep the same tokens as others with the same logits") {
+  for (const char* const method : {"snapkv", "adasnap", "h2o"}) {
+    const std::string policy =
+        std::string("version: 1\nkeys: fp16\nvalues: fp16\neviction: {method: ") + method + ", budget: 64}\n";
+    for (const char* device : devices()) {
+      CAPTURE(policy);
+      CAPTURE(std::string(device != nullptr ? device : "cpu"));
+      const std::vector<std::vector<int32_t>> expected = kept_positions(device, policy, 1.0F);
+      for (const int exponent : {-40, -20, 14, 20, 60}) {
+        CAPTURE(exponent);
+        CHECK(kept_positions(device, policy, std::ldexp(1.0F, exponent)) == expected);
+      }
     }
   }
 }
