@@ -1160,8 +1160,8 @@ KVQ_API void kvq_attend_batch_init(kvq_attend_batch* batch, size_t size);
  *
  *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (a CUDA graph is captured, see ::kvq_sequence_reserve); KVQ_E_MEMORY;
  *           KVQ_E_LIMIT (workspace); KVQ_E_BACKEND.
- *  \threads any number of calls on a cache at once. The sequences are only read, unless the policy evicts: then the
- *           call records observations and needs exclusive use of the sequences.
+ *  \threads any number of calls on a cache at once, also on the same sequences, which are only read. Where the policy
+ *           evicts by queries, those of every call count, in any order.
  *  \since 1.0 */
 KVQ_API kvq_status kvq_attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch* batch, kvq_error* error);
 
@@ -1337,7 +1337,8 @@ typedef struct qp_quantize_options {
                                    default. */
   const float* bias;          /**< Bias b, stored unchanged; NULL (default): none.
                                    \nullable \length rows \memory host \keeps call */
-  kvq_progress_hook progress; /**< NULL (default): not called. \nullable \keeps call */
+  kvq_progress_hook progress; /**< Called every few milliseconds while the CPU works, on a GPU after some rows; NULL
+                                   (default): not called. \nullable \keeps call */
   void* progress_user;        /**< Passed to `progress`. \nullable \keeps call */
 } qp_quantize_options;
 

@@ -1658,8 +1658,8 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
   /// page's scales are rounded to FP16.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_STATE (a CUDA graph is captured, see ::kvq_sequence_reserve); KVQ_E_MEMORY;
   /// KVQ_E_LIMIT (workspace); KVQ_E_BACKEND.
-  /// \par Threads: any number of calls on a cache at once. The sequences are only read, unless the policy evicts: then
-  /// the call records observations and needs exclusive use of the sequences.
+  /// \par Threads: any number of calls on a cache at once, also on the same sequences, which are only read. Where the
+  /// policy evicts by queries, those of every call count, in any order.
   void attend(int32_t layer, const kvq_attend_batch& batch) const { checked(kvq_attend, get(), layer, &batch); }
 
   /// Overload with spans.

@@ -39,6 +39,11 @@ void CudaWeighing::clear(void* data, size_t bytes) {
   call.require(cudaMemsetAsync(data, 0, bytes, call.stream()), "cudaMemsetAsync");
 }
 
+void CudaWeighing::add(float* to, const float* from, size_t n) noexcept {
+  if (n == 0) return;
+  device_.issue([=, this] { return launch_add(to, from, n, device_.stream()); });
+}
+
 void CudaWeighing::keep_queries(const QueriesToKeep& queries) noexcept {
   const AttendBatch& batch = queries.batch;
   const KeepArguments arguments{.q = batch.q,
@@ -50,6 +55,12 @@ void CudaWeighing::keep_queries(const QueriesToKeep& queries) noexcept {
                                 .head_dim = batch.head_dim,
                                 .rows = queries.rows};
   device_.issue([&] { return launch_keep(arguments, device_.stream()); });
+}
+
+void CudaWeighing::read_queries(const KeptQueries& queries) {
+  const Call call(device_, Call::Reports::kNothing);
+  call.require(launch_read_kept(queries.rows, queries.n, queries.head_dim, queries.numbers, call.stream()),
+               "kernel of kept queries");
 }
 
 void CudaWeighing::weigh(const AttendBatch& batch, Pooling group, Workspace& workspace,

@@ -34,8 +34,6 @@ void append_biases(const CentreSearch& search, std::span<const float> squares, V
   search.fill_biases(squares, out.data() + out.size() - padded);
 }
 
-uint16_t half_of(float x) { return to_float16(std::clamp(x, -kMaxFloat16, kMaxFloat16)); }
-
 /// Channel `which` of a pair: rotated pairs first, then neighbours.
 size_t pair_channel(const Rope& rope, int32_t pair, int32_t which) {
   if (pair >= rope.pairs()) return static_cast<size_t>(2 * pair + which);
@@ -46,7 +44,7 @@ size_t pair_channel(const Rope& rope, int32_t pair, int32_t which) {
 class RowWriter {
  public:
   RowWriter(uint16_t* row, int32_t swizzle) : row_(row), swizzle_(swizzle) {}
-  void put(int32_t place, float number) { row_[place ^ 8 * swizzle_] = half_of(number); }
+  void put(int32_t place, float number) { row_[place ^ 8 * swizzle_] = to_finite_float16(number); }
 
  private:
   uint16_t* row_;
@@ -199,8 +197,9 @@ void CentreRowArrays::put_slot_rotations(const Rope& rope) {
       const int32_t word = tile % 2 + 2 * (pair % 16 / 8);
       uint16_t* cosine =
           slot_rotations.data() + kChunk * (slot_rotation_place(pair, tile / 2) + lane) + 2 * word + pair % 2;
-      *cosine = half_of(rotated ? rotations[static_cast<size_t>(pair)] : 1.0F);
-      cosine[kChunk * kPageSlots] = half_of(rotated ? rotations[static_cast<size_t>(rope.pairs() + pair)] : 0.0F);
+      *cosine = to_finite_float16(rotated ? rotations[static_cast<size_t>(pair)] : 1.0F);
+      cosine[kChunk * kPageSlots] =
+          to_finite_float16(rotated ? rotations[static_cast<size_t>(rope.pairs() + pair)] : 0.0F);
     }
   }
 }

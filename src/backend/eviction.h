@@ -51,6 +51,8 @@ struct Eviction {
 
   bool operator==(const Eviction&) const = default;
 
+  /// Whether scores depend on observed queries.
+  bool observes() const { return budget > 0 && score != TokenScore::kStreaming; }
   /// Budget for a sequence of `tokens` tokens.
   int32_t budget_of(int32_t tokens) const;
 };

@@ -15,7 +15,15 @@ struct QueriesToKeep {
   const AttendBatch& batch;
   int32_t first;  // first query of the batch to keep
   int32_t count;
-  uint16_t* rows;  // [count, q_heads, head_dim] in FP16, in the backend's memory
+  uint16_t* rows;  // [count, q_heads] rows of scaled_row.h, in the backend's memory
+};
+
+/// Kept queries to read again.
+struct KeptQueries {
+  const uint16_t* rows;  // [n] as in QueriesToKeep, of any query and head
+  size_t n;
+  int32_t head_dim;
+  float* numbers;  // [n, head_dim]
 };
 
 /// Slots of one layer of a sequence to select from.
@@ -50,7 +58,10 @@ class Weighing {
   // failure to a later call.
   virtual void copy(void* to, const void* from, size_t bytes) noexcept = 0;
   virtual void clear(void* data, size_t bytes) = 0;
+  /// to[i] += from[i].
+  virtual void add(float* to, const float* from, size_t n) noexcept = 0;
   virtual void keep_queries(const QueriesToKeep& queries) noexcept = 0;
+  virtual void read_queries(const KeptQueries& queries) = 0;
   /// Add to masses[kv head][slot] the attention that the slot gets from the queries of the batch's only sequence: the
   /// mean or largest softmax weight over the query heads of the KV head, summed over queries. Writes nothing else.
   /// `workspace`: of the same backend's attention.

@@ -4,7 +4,7 @@ namespace kvq {
 
 AttendRequest::AttendRequest(Cache& cache, int32_t layer, const kvq_attend_batch& batch)
     : cache_(cache), layer_(layer), batch_(batch), recorded_(cache.backend.recording()), space_(cache.attend_spaces) {
-  if (recorded_ && cache.eviction.budget > 0 && cache.eviction.score != TokenScore::kStreaming) {
+  if (recorded_ && cache.eviction.observes()) {
     fail(
         KVQ_E_UNSUPPORTED,
         "the cache's policy evicts by queries, which replays of a CUDA graph do not show: attend outside of the graph, "

@@ -38,25 +38,30 @@ void attend(Cache& cache, int32_t layer, const kvq_attend_batch& batch, const Se
   for (int32_t i = 0; i < batch.n_sequences; ++i) request.add(i, sequence_at(i));
   for (int32_t i = 0; i < batch.n_sequences; ++i) request.place(i, sequence_at(i));
   const AttendBatch attended = request.run();
-  if (cache.eviction.budget == 0) return complete();
+  if (!cache.eviction.observes()) return complete();
   // Queries count for the whole batch; a failure counts none.
-  const auto for_each = [&](const auto& use) {
-    for (int32_t i = 0; i < batch.n_sequences; ++i) {
-      const Sequence& sequence = sequence_at(i);
-      use(*sequence.observations, sequence, attended.sequences[static_cast<size_t>(i)]);
+  const auto for_first = [&](size_t n, const auto& use) {
+    for (size_t i = 0; i < n; ++i) {
+      const Sequence& sequence = sequence_at(static_cast<int32_t>(i));
+      use(*sequence.observations, sequence, attended.sequences[i]);
     }
   };
+  const auto n = static_cast<size_t>(batch.n_sequences);
+  Vector<SlotMasses> staged(cache.allocator);
+  staged.reserve(n);
   try {
-    for_each([&](Observations& of, const Sequence& sequence, const AttendSequence& entry) {
-      of.stage(sequence, layer, attended, entry, request.workspace());
+    for_first(n, [&](Observations& of, const Sequence& sequence, const AttendSequence& entry) {
+      staged.push_back(of.stage(sequence, layer, attended, entry, request.workspace()));
     });
     complete();
   } catch (...) {
-    for_each([&](Observations& of, const Sequence&, const AttendSequence&) { of.discard(layer); });
+    for_first(staged.size(),
+              [&](Observations& of, const Sequence&, const AttendSequence& entry) { of.discard(layer, entry); });
     throw;
   }
-  for_each([&](Observations& of, const Sequence& sequence, const AttendSequence& entry) {
-    of.commit(sequence, layer, attended, entry);
+  auto next = staged.begin();
+  for_first(n, [&](Observations& of, const Sequence& sequence, const AttendSequence& entry) {
+    of.commit(sequence, layer, attended, entry, *next++);
   });
 }
 

@@ -86,9 +86,9 @@ void compress(Sequence& sequence, int32_t budget, std::span<int32_t> kept) {
     select_layer(sequence, eviction, layer, budgets[static_cast<size_t>(layer)], of_layer);
     pages.add_layer(layer, of_layer);
   }
-  sequence.observations->stage_kept(slots);
+  Vector<SlotMasses> masses = sequence.observations->kept(slots);
   pages.commit();
-  sequence.observations->keep();
+  sequence.observations->keep(masses);
   for (size_t list = 0; list < kept.size(); ++list) {
     kept[list] = sequence.slots(sequence.layer_of(list), sequence.head_of(list));
   }

@@ -13,10 +13,11 @@ namespace {
 
 size_t pages_for(size_t slots) { return (slots + kPageSlots - 1) / kPageSlots; }
 
+/// Decoded numbers may be larger than any that was stored: gains overshoot along the axes of a Hadamard rotation.
 void write_slot(Side side, int32_t head_dim, int32_t slot, const float* channels, std::byte* plane) {
   auto* halves = reinterpret_cast<uint16_t*>(plane);
   for (int32_t channel = 0; channel < head_dim; ++channel) {
-    halves[float16::index(side, head_dim, slot, channel)] = to_float16(channels[channel]);
+    halves[float16::index(side, head_dim, slot, channel)] = to_finite_float16(channels[channel]);
   }
 }
 

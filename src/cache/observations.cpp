@@ -33,11 +33,16 @@ void weigh_window(const Sequence& sequence, int32_t layer, const QueryWindow& wi
                              .page_counts = counts.data(),
                              .query_begin = 0,
                              .query_count = window.size()};
+  const size_t rows = window.positions().size() * static_cast<size_t>(cache.q_heads);
+  BackendMemory numbers(cache.backend, cache.allocator);
+  numbers.make(rows * static_cast<size_t>(cache.head_dim) * sizeof(float));
+  auto* q = reinterpret_cast<float*>(numbers.data());
+  weighing_of(cache.backend).read_queries({window.rows(), rows, cache.head_dim, q});
   AttendBatch batch = cache.attend_batch(layer);
   batch.sequences = {&entry, 1};
   batch.query_positions = window.positions();
-  batch.q = window.rows();
-  batch.q_dtype = KVQ_F16;
+  batch.q = q;
+  batch.q_dtype = KVQ_F32;
   batch.sinks = window.sinks();
   batch.softcap = window.softcap();
   batch.window = window.sliding_window();
@@ -60,13 +65,15 @@ void SlotMasses::make(std::span<const int32_t> slots) {
   numbers_.make(slots.size() * stride_ * sizeof(float));
 }
 
-void SlotMasses::extend(const SlotMasses& from, std::span<const int32_t> slots) {
+void SlotMasses::clear(std::span<const int32_t> slots) {
   make(slots);
-  Weighing& weighing = weighing_of(numbers_.backend());
-  if (!empty()) weighing.clear(numbers_.data(), numbers_.bytes());
+  if (!empty()) weighing_of(numbers_.backend()).clear(numbers_.data(), numbers_.bytes());
+}
+
+void SlotMasses::add(const SlotMasses& from) noexcept {
   for (size_t head = 0; head < from.counts.size(); ++head) {
-    const int32_t n = std::min(from.counts[head], slots[head]);
-    if (n > 0) weighing.copy(of(head), from.of(head), static_cast<size_t>(n) * sizeof(float));
+    const int32_t n = std::min(from.counts[head], counts[head]);
+    numbers_.backend().weighing()->add(of(head), from.of(head), static_cast<size_t>(n));
   }
 }
 
@@ -90,11 +97,6 @@ Vector<const float*> SlotMasses::heads() const {
   Vector<const float*> heads(counts.size(), nullptr, numbers_.allocator());
   for (size_t head = 0; head < heads.size(); ++head) heads[head] = of(head);
   return heads;
-}
-
-void SlotMasses::release() noexcept {
-  numbers_.release();
-  Vector<int32_t>(counts.get_allocator()).swap(counts);
 }
 
 void QueryWindow::Queries::release() noexcept {
@@ -123,15 +125,18 @@ QueryWindow::QueryWindow(const QueryWindow& other)
 }
 
 void QueryWindow::stage(const AttendBatch& batch, size_t queries, int32_t window) {
-  if (batch.sinks != nullptr && sinks_.empty()) sinks_.make(static_cast<size_t>(batch.q_heads) * sizeof(float));
-  width_ = width_of(batch.q_heads, batch.head_dim);
-  staged_ += queries;
+  const size_t width = width_of(batch.q_heads, batch.head_dim);
   // At most the queries there are: the window after a prompt, more as a conversation continues.
-  const size_t wanted = std::min(static_cast<size_t>(window), held_.positions.size() + staged_);
-  if (wanted <= std::max(held_.capacity(), grown_.capacity())) return;
-  grown_.release();
-  grown_.positions.reserve(wanted);
-  grown_.rows.make(grown_.positions.capacity() * width_ * sizeof(uint16_t));
+  const size_t wanted = std::min(static_cast<size_t>(window), held_.positions.size() + staged_ + queries);
+  Queries larger(held_.rows.backend(), held_.rows.allocator());
+  if (wanted > std::max(held_.capacity(), grown_.capacity())) {
+    larger.positions.reserve(wanted);
+    larger.rows.make(larger.positions.capacity() * width * sizeof(uint16_t));
+  }
+  if (batch.sinks != nullptr && sinks_.empty()) sinks_.make(static_cast<size_t>(batch.q_heads) * sizeof(float));
+  if (!larger.rows.empty()) std::swap(grown_, larger);
+  width_ = width;
+  staged_ += queries;
 }
 
 void QueryWindow::add(const AttendBatch& batch, size_t first, std::span<const int32_t> positions,
@@ -165,11 +170,18 @@ void QueryWindow::add(const AttendBatch& batch, size_t first, std::span<const in
                            .rows = held_.numbers() + row * width_});
     i += n;
   }
+  settle();
 }
 
-void QueryWindow::discard() noexcept {
+void QueryWindow::discard(size_t queries) noexcept {
+  staged_ -= queries;
+  settle();
+}
+
+void QueryWindow::settle() noexcept {
+  if (staged_ > 0) return;
   grown_.release();
-  staged_ = 0;
+  if (!has_sinks_) sinks_.release();
 }
 
 void QueryWindow::clear() noexcept {
@@ -184,11 +196,7 @@ uint64_t QueryWindow::bytes() const noexcept {
 }
 
 Observations::Observations(const Cache& cache, Allocator& allocator)
-    : seen_(static_cast<size_t>(cache.n_layers), 0, allocator),
-      windows_(allocator),
-      masses_(allocator),
-      staged_(cache.backend, allocator),
-      kept_(allocator) {
+    : seen_(static_cast<size_t>(cache.n_layers), 0, allocator), windows_(allocator), masses_(allocator) {
   const auto layers = static_cast<size_t>(cache.n_layers);
   if (cache.eviction.score == TokenScore::kWindow) windows_.resize(layers, QueryWindow(cache.backend, allocator));
   if (cache.eviction.score == TokenScore::kMass) masses_.resize(layers, SlotMasses(cache.backend, allocator));
@@ -214,60 +222,66 @@ SlotMasses Observations::masses(const Sequence& sequence, int32_t layer) const {
   const Vector<int32_t> slots = slots_of(sequence, layer);
   Cache& cache = sequence.cache;
   SlotMasses masses(cache.backend, cache.allocator);
-  masses.extend(masses_.empty() ? SlotMasses(cache.backend, cache.allocator) : masses_[static_cast<size_t>(layer)],
-                slots);
+  masses.clear(slots);
+  if (!masses_.empty()) masses.add(masses_[static_cast<size_t>(layer)]);
   if (!windows_.empty()) weigh_window(sequence, layer, windows_[static_cast<size_t>(layer)], masses);
   return masses;
 }
 
-void Observations::stage(const Sequence& sequence, int32_t layer, const AttendBatch& batch, const AttendSequence& entry,
-                         Workspace& workspace) {
+SlotMasses Observations::stage(const Sequence& sequence, int32_t layer, const AttendBatch& batch,
+                               const AttendSequence& entry, Workspace& workspace) {
   Cache& cache = sequence.cache;
+  SlotMasses masses(cache.backend, cache.allocator);
+  if (!masses_.empty()) {
+    masses.clear(slots_of(sequence, layer));
+    AttendBatch alone = batch;
+    alone.sequences = {&entry, 1};
+    weigh(cache, alone, workspace, masses);
+  }
   if (!windows_.empty()) {
+    const std::lock_guard lock(mutex_);
     windows_[static_cast<size_t>(layer)].stage(batch, static_cast<size_t>(entry.query_count), cache.eviction.window);
   }
-  if (masses_.empty()) return;
-  if (staged_.empty()) staged_.extend(masses_[static_cast<size_t>(layer)], slots_of(sequence, layer));
-  AttendBatch alone = batch;
-  alone.sequences = {&entry, 1};
-  weigh(cache, alone, workspace, staged_);
+  return masses;
 }
 
 void Observations::commit(const Sequence& sequence, int32_t layer, const AttendBatch& batch,
-                          const AttendSequence& entry) noexcept {
-  const Cache& cache = sequence.cache;
+                          const AttendSequence& entry, SlotMasses& staged) noexcept {
+  const std::lock_guard lock(mutex_);
   const auto l = static_cast<size_t>(layer);
   if (!windows_.empty()) {
     const auto first = static_cast<size_t>(entry.query_begin);
     const auto positions = batch.query_positions.subspan(first, static_cast<size_t>(entry.query_count));
-    windows_[l].add(batch, first, positions, cache.eviction.window);
+    windows_[l].add(batch, first, positions, sequence.cache.eviction.window);
   }
-  // Counts all entries of this sequence; a later one finds nothing.
-  if (!staged_.empty()) std::swap(masses_[l], staged_);
-  staged_.release();
+  if (!masses_.empty()) {
+    staged.add(masses_[l]);
+    std::swap(masses_[l], staged);
+  }
   seen_[l] = sequence.length(layer);
 }
 
-void Observations::discard(int32_t layer) noexcept {
-  if (!windows_.empty()) windows_[static_cast<size_t>(layer)].discard();
-  staged_.release();
+void Observations::discard(int32_t layer, const AttendSequence& entry) noexcept {
+  if (windows_.empty()) return;
+  const std::lock_guard lock(mutex_);
+  windows_[static_cast<size_t>(layer)].discard(static_cast<size_t>(entry.query_count));
 }
 
-void Observations::stage_kept(std::span<const Vector<int32_t>> slots) {
-  kept_.clear();
-  if (masses_.empty()) return;
-  const size_t heads = slots.size() / masses_.size();
+Vector<SlotMasses> Observations::kept(std::span<const Vector<int32_t>> slots) const {
+  Vector<SlotMasses> kept(masses_.get_allocator());
+  kept.reserve(masses_.size());
+  const size_t heads = masses_.empty() ? 0 : slots.size() / masses_.size();
   for (size_t layer = 0; layer < masses_.size(); ++layer) {
-    kept_.push_back(SlotMasses(staged_));  // empty
-    kept_.back().keep(masses_[layer], slots.subspan(layer * heads, heads));
+    kept.emplace_back(masses_[layer].backend(), masses_[layer].allocator());
+    kept.back().keep(masses_[layer], slots.subspan(layer * heads, heads));
   }
+  return kept;
 }
 
-void Observations::keep() noexcept {
+void Observations::keep(Vector<SlotMasses>& kept) noexcept {
   for (QueryWindow& window : windows_) window.clear();
   if (!windows_.empty()) std::fill(seen_.begin(), seen_.end(), 0);
-  masses_.swap(kept_);
-  Vector<SlotMasses>(kept_.get_allocator()).swap(kept_);
+  masses_.swap(kept);
 }
 
 void Observations::truncate(const Sequence& sequence) noexcept {
@@ -284,6 +298,7 @@ void Observations::truncate(const Sequence& sequence) noexcept {
 }
 
 uint64_t Observations::bytes() const noexcept {
+  const std::lock_guard lock(mutex_);
   uint64_t sum = bytes_of(seen_.capacity(), windows_.capacity(), masses_.capacity());
   for (const QueryWindow& window : windows_) sum += window.bytes();
   for (const SlotMasses& masses : masses_) sum += masses.bytes();

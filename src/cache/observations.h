@@ -3,9 +3,11 @@
 
 #include "cache/backend_memory.h"
 #include "cache/cache.h"
+#include "core/scaled_row.h"
 
 #include <algorithm>
 #include <cstdint>
+#include <mutex>
 #include <span>
 
 namespace kvq {
@@ -16,19 +18,23 @@ class SlotMasses {
   SlotMasses(Backend& backend, Allocator& allocator) : counts(allocator), numbers_(backend, allocator) {}
   SlotMasses(SlotMasses&&) noexcept = default;
   SlotMasses& operator=(SlotMasses&&) noexcept = default;
-  SlotMasses(const SlotMasses& other) : SlotMasses(other.numbers_.backend(), other.numbers_.allocator()) {
-    extend(other, other.counts);
+  SlotMasses(const SlotMasses& other) : SlotMasses(other.backend(), other.allocator()) {
+    clear(other.counts);
+    add(other);
   }
   SlotMasses& operator=(const SlotMasses& other) { return *this = SlotMasses(other); }
 
   bool empty() const { return numbers_.empty(); }
-  /// Take the numbers of `from`, then zeros up to `slots` of each head. `*this` is empty.
-  void extend(const SlotMasses& from, std::span<const int32_t> slots);
+  /// Make zeros for `slots` of each head. `*this` is empty.
+  void clear(std::span<const int32_t> slots);
+  /// Add the numbers of `from` to those of the same slots.
+  void add(const SlotMasses& from) noexcept;
   /// Take the numbers of `from` at `slots`; an empty list: all. `*this` is empty.
   void keep(const SlotMasses& from, std::span<const Vector<int32_t>> slots);
   float* of(size_t head) const { return reinterpret_cast<float*>(numbers_.data()) + head * stride_; }
   Vector<const float*> heads() const;
-  void release() noexcept;
+  Backend& backend() const { return numbers_.backend(); }
+  Allocator& allocator() const { return numbers_.allocator(); }
   uint64_t bytes() const noexcept { return numbers_.bytes() + counts.capacity() * sizeof(int32_t); }
   /// Bytes for heads of `slots` slots.
   static uint64_t bytes_of(size_t heads, int32_t slots) {
@@ -58,16 +64,17 @@ class QueryWindow {
   QueryWindow(const QueryWindow& other);
   QueryWindow& operator=(const QueryWindow& other) { return *this = QueryWindow(other); }
 
-  /// Reserve memory for `queries` more queries of a batch, the last `window` of which are kept.
+  /// Reserve memory for `queries` more queries of a batch, the last `window` of which are kept. Several calls may have
+  /// staged some at once.
   void stage(const AttendBatch& batch, size_t queries, int32_t window);
-  /// Copy queries [first, first + positions.size()) of the batch, oldest first, in FP16.
+  /// Copy staged queries [first, first + positions.size()) of the batch, oldest first.
   void add(const AttendBatch& batch, size_t first, std::span<const int32_t> positions, int32_t window) noexcept;
-  /// Drop staged queries that were not added.
-  void discard() noexcept;
+  /// Drop as many staged queries.
+  void discard(size_t queries) noexcept;
   void clear() noexcept;
 
   int32_t size() const { return static_cast<int32_t>(held_.positions.size()); }
-  const uint16_t* rows() const { return held_.numbers(); }                // [size, q_heads, head_dim], unordered
+  const uint16_t* rows() const { return held_.numbers(); }                // [size, q_heads] rows of scaled_row.h
   std::span<const int32_t> positions() const { return held_.positions; }  // of the rows
   /// The newest queries as a batch.
   float softcap() const { return softcap_; }
@@ -82,8 +89,10 @@ class QueryWindow {
 
  private:
   static size_t width_of(int32_t q_heads, int32_t head_dim) {
-    return static_cast<size_t>(q_heads) * static_cast<size_t>(head_dim);
+    return static_cast<size_t>(q_heads) * scaled_row_words(head_dim);
   }
+  /// Release what only staged queries need, once there are none.
+  void settle() noexcept;
 
   struct Queries {
     Queries(Backend& backend, Allocator& allocator) : rows(backend, allocator), positions(allocator) {}
@@ -98,9 +107,9 @@ class QueryWindow {
   Queries held_;
   Queries grown_;  // replaces the one above when staged queries are added; memory only
   size_t staged_ = 0;
-  BackendMemory sinks_;  // [q_heads]
+  BackendMemory sinks_;  // [q_heads]; without has_sinks_ only for staged queries
   bool has_sinks_ = false;
-  size_t width_ = 0;  // numbers of a row
+  size_t width_ = 0;  // words of a query
   float softcap_ = 0.0F;
   int32_t sliding_window_ = 0;
   size_t oldest_ = 0;  // row that the next one replaces, once the window is full
@@ -108,23 +117,28 @@ class QueryWindow {
 
 class Sequence;
 
-/// Queries or attention of every layer of a sequence, whichever the cache's policy scores by.
+/// Queries or attention of every layer of a sequence, whichever the cache's policy scores by. Calls that only read the
+/// sequence stage and commit observations at the same time: a mutex guards these, and copies and sizes.
 class Observations {
  public:
   Observations(const Cache& cache, Allocator& allocator);
+  Observations(const Observations& other) : Observations(other, std::lock_guard(other.mutex_)) {}
+  Observations& operator=(const Observations&) = delete;
 
   /// Attention of every slot of every head of a layer from the observed queries, [kv_heads][slots]. Throws KVQ_E_STATE
   /// if tokens before the always kept window have been appended since.
   SlotMasses masses(const Sequence& sequence, int32_t layer) const;
   /// Record the queries of a batch entry that attended to `sequence`: everything that can fail. They count from
-  /// commit() on.
-  void stage(const Sequence& sequence, int32_t layer, const AttendBatch& batch, const AttendSequence& entry,
-             Workspace& workspace);
-  void commit(const Sequence& sequence, int32_t layer, const AttendBatch& batch, const AttendSequence& entry) noexcept;
-  void discard(int32_t layer) noexcept;
-  /// Prepare to keep only these slots, [n_layers, kv_heads]; an empty list: all. Takes effect in keep().
-  void stage_kept(std::span<const Vector<int32_t>> slots);
-  void keep() noexcept;
+  /// commit() on, which takes the result, unless discard() is called. Holds no lock while the backend weighs: a host's
+  /// thread that waits for others may run another call meanwhile.
+  SlotMasses stage(const Sequence& sequence, int32_t layer, const AttendBatch& batch, const AttendSequence& entry,
+                   Workspace& workspace);
+  void commit(const Sequence& sequence, int32_t layer, const AttendBatch& batch, const AttendSequence& entry,
+              SlotMasses& staged) noexcept;
+  void discard(int32_t layer, const AttendSequence& entry) noexcept;
+  /// Attention of these slots alone, [n_layers, kv_heads]; an empty list: of all. For keep(), which cannot fail.
+  Vector<SlotMasses> kept(std::span<const Vector<int32_t>> slots) const;
+  void keep(Vector<SlotMasses>& kept) noexcept;
   /// Follow a truncation of `sequence`.
   void truncate(const Sequence& sequence) noexcept;
   uint64_t bytes() const noexcept;
@@ -138,12 +152,13 @@ class Observations {
   }
   /// Throw KVQ_E_STATE unless a query has seen every scored token.
   void check_seen(const Sequence& sequence, int32_t layer) const;
+  Observations(const Observations& other, const std::lock_guard<std::mutex>& /*of the other*/)
+      : seen_(other.seen_), windows_(other.windows_), masses_(other.masses_) {}
 
+  mutable std::mutex mutex_;
   Vector<int32_t> seen_;         // [n_layers] tokens of the layer at its last observed queries, or 0
   Vector<QueryWindow> windows_;  // [n_layers], or empty
   Vector<SlotMasses> masses_;    // [n_layers] attention of each slot, or empty
-  SlotMasses staged_;            // of the attended layer, or empty
-  Vector<SlotMasses> kept_;      // [n_layers] replacement of masses_, or empty
 };
 
 }  // namespace kvq

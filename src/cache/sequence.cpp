@@ -81,7 +81,7 @@ Sequence::Sequence(Cache& cache_, const Sequence& parent) : Sequence(cache_) {
     }
   }
   layers = parent.layers;
-  if (observations != nullptr) *observations = *parent.observations;
+  if (observations != nullptr) observations = make_owned<Observations>(cache.allocator, *parent.observations);
 }
 
 Sequence::~Sequence() {

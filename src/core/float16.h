@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 
@@ -25,6 +26,9 @@ constexpr uint16_t to_float16(float value) {
   const uint32_t odd = (magnitude >> 13U) & 1U;
   return static_cast<uint16_t>(sign | ((magnitude - 0x38000000U + 0xFFFU + odd) >> 13U));
 }
+
+/// The same, but finite numbers stay finite: those beyond ±65504 become ±65504.
+constexpr uint16_t to_finite_float16(float value) { return to_float16(std::clamp(value, -kMaxFloat16, kMaxFloat16)); }
 
 constexpr float from_float16(uint16_t half) {
   const uint32_t sign = (half & 0x8000U) << 16U;

@@ -62,6 +62,10 @@ inline SideRecord side_record(Side side, const SideFormat& format) {
           static_cast<uint8_t>((format.is_rotated() ? 1 : 0) | (mean ? 2 : 0)), format.group};
 }
 
+/// Zero the bytes of a page that hold no number: padding of its sides, and slots from `count` on, which may contain
+/// truncated tokens. A snapshot has zeros there.
+void clear_unused(const PageFormat& format, int32_t count, std::byte* data);
+
 inline SnapshotHeader snapshot_header(const Cache& cache) {
   const auto frequencies = std::as_bytes(std::span<const float>(cache.rope.inv_freq));
   return {.magic = kSnapshotMagic,

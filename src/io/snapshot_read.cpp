@@ -43,6 +43,10 @@ void check_header(const SnapshotHeader& found, std::span<const std::byte> bytes,
   const SnapshotHeader expected = snapshot_header(cache);
   if (!is_snapshot(bytes)) fail(KVQ_E_FORMAT, "snapshot does not begin with the mark of a kvq snapshot");
   check_match("version", found.version, expected.version);
+  if (found.checksum_bytes != expected.checksum_bytes) {
+    fail(KVQ_E_FORMAT, "snapshot has a checksum of %u bytes where %u belong", found.checksum_bytes,
+         expected.checksum_bytes);
+  }
   if (found.total_bytes != bytes.size()) {
     fail(KVQ_E_FORMAT, "snapshot says it is %llu bytes long, but size is %zu",
          static_cast<unsigned long long>(found.total_bytes), bytes.size());
@@ -81,7 +85,8 @@ const PageFormat* find_format(const PageRecord& record, const Cache& cache, size
 
 class SequenceReader {
  public:
-  SequenceReader(Reader& reader, Sequence& sequence) : reader_(reader), sequence_(sequence), cache_(sequence.cache) {}
+  SequenceReader(Reader& reader, Sequence& sequence)
+      : reader_(reader), sequence_(sequence), cache_(sequence.cache), aligned_(cache_.allocator) {}
 
   void read() {
     for (Sequence::Layer& layer : sequence_.layers) {
@@ -168,7 +173,7 @@ class SequenceReader {
     }
     const auto data = reader_.take(format->bytes());
     check_positions(record, positions, previous);
-    check_data(*format, data);
+    check_data(*format, record.count, data);
     // A snapshot does not say which FP16 pages a router chose.
     PageRun** run = sequence_.is_final(format, layer, false) ? &sequence_.run(index, format) : nullptr;
     // The number of following pages of this format is known only if all have it.
@@ -190,26 +195,35 @@ class SequenceReader {
         (record.has_positions == 1 && positions[0] != record.first_position)) {
       fail(KVQ_E_FORMAT, "snapshot has a page at position %d after position %d", record.first_position, previous);
     }
-    for (size_t i = 1; record.has_positions == 1 && i < static_cast<size_t>(record.count); ++i) {
+    if (record.has_positions == 0) return;
+    const auto used = static_cast<size_t>(record.count);
+    for (size_t i = 1; i < used; ++i) {
       if (positions[i] > positions[i - 1]) continue;
       fail(KVQ_E_FORMAT, "snapshot has position %d after position %d", positions[i], positions[i - 1]);
     }
+    const auto rest = std::find_if(positions.begin() + record.count, positions.end(), [](int32_t p) { return p != 0; });
+    if (rest == positions.end()) return;
+    fail(KVQ_E_FORMAT, "snapshot has position %d in slot %td of a page of %d slots", *rest, rest - positions.begin(),
+         record.count);
   }
 
-  static void check_data(const PageFormat& format, std::span<const std::byte> data) {
-    // The records around it leave page data unaligned.
-    alignas(kDataAlignment) std::array<std::byte, size_t{4} * kPageSlots * kMaxHeadDim> aligned;
-    std::memcpy(aligned.data(), data.data(), data.size());
-    if (side_is_valid(Side::kKeys, format, aligned.data()) &&
-        side_is_valid(Side::kValues, format, aligned.data() + format.key_bytes())) {
-      return;
+  void check_data(const PageFormat& format, int32_t count, std::span<const std::byte> data) {
+    aligned_.resize(data.size());
+    std::byte* page = aligned_.data();
+    std::memcpy(page, data.data(), data.size());
+    if (!side_is_valid(Side::kKeys, format, page) || !side_is_valid(Side::kValues, format, page + format.key_bytes())) {
+      fail(KVQ_E_FORMAT, "snapshot has a page with a number that is not finite, or that no page has there");
     }
-    fail(KVQ_E_FORMAT, "snapshot has a page with a number that is not finite, or that no page has there");
+    clear_unused(format, count, page);
+    if (std::memcmp(page, data.data(), data.size()) != 0) {
+      fail(KVQ_E_FORMAT, "snapshot has a page of %d slots with bytes other than 0 where it holds no number", count);
+    }
   }
 
   Reader& reader_;
   Sequence& sequence_;
   Cache& cache_;
+  AlignedBytes aligned_;  // a page's data, which the records around it leave unaligned
 };
 
 }  // namespace

@@ -40,13 +40,19 @@ void put_page(const Cache& cache, const Page& page, Writer& writer) {
   }
   std::byte* data = writer.reserve(page.format()->bytes());
   cache.backend.pages().read(*page.format(), page.data, data);
-  if (page.count == kPageSlots) return;
-  // Unused slots of an open page may contain truncated tokens.
-  float16::clear_slots(Side::kKeys, cache.head_dim, page.count, kPageSlots, data);
-  float16::clear_slots(Side::kValues, cache.head_dim, page.count, kPageSlots, data + page.format()->key_bytes());
+  clear_unused(*page.format(), page.count, data);
 }
 
 }  // namespace
+
+void clear_unused(const PageFormat& format, int32_t count, std::byte* data) {
+  for (const Side side : {Side::kKeys, Side::kValues}) {
+    std::byte* begin = data + format.offset(side);
+    const size_t used = side_bytes(side, format);
+    std::memset(begin + used, 0, format.bytes(side) - used);
+    if (count < kPageSlots) float16::clear_slots(side, format.head_dim, count, kPageSlots, begin);  // an open page
+  }
+}
 
 size_t snapshot_size(const Sequence& sequence) {
   size_t bytes = sizeof(SnapshotHeader) + sequence.layers.size() * sizeof(LayerRecord) + sizeof(uint64_t);

@@ -17,6 +17,25 @@ namespace {
 constexpr size_t kMaxDepth = 16;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
+/// libyaml compares each directive with all before it. One document has %YAML and perhaps a few %TAG.
+constexpr int kMostDirectives = 8;
+
+/// Whether libyaml counts a new line from the end of `text` on.
+bool ends_line(std::string_view text) {
+  const auto ends = [text](std::string_view mark) { return text.ends_with(mark); };
+  return text.empty() || ends("\n") || ends("\r") || ends("\xC2\x85") || ends("\xE2\x80\xA8") || ends("\xE2\x80\xA9");
+}
+
+/// Refuse texts with more directives than any has.
+void check_directives(std::string_view text) {
+  int directives = 0;
+  for (size_t at = text.find('%'); at != std::string_view::npos; at = text.find('%', at + 1)) {
+    if (!ends_line(text.substr(0, at)) || ++directives <= kMostDirectives) continue;
+    const auto line = std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n') + 1;
+    fail(KVQ_E_FORMAT, "yaml line %td: more than %d lines begin with %%", line, kMostDirectives);
+  }
+}
+
 /// Document of a node without a value.
 bool is_null(const yaml_event_t& event, std::string_view value) {
   if (event.data.scalar.style != YAML_PLAIN_SCALAR_STYLE) return false;
@@ -151,6 +170,7 @@ YamlNode parse_yaml(std::string_view text, size_t most) {
   if (text.size() > most) fail(KVQ_E_FORMAT, "yaml is %zu bytes long, at most %zu are read", text.size(), most);
   if (text.find('\0') != std::string_view::npos) fail(KVQ_E_FORMAT, "yaml contains a NUL byte");
   if (text.substr(0, kByteOrderMark.size()) == kByteOrderMark) text.remove_prefix(kByteOrderMark.size());
+  check_directives(text);
   Parser parser(text);
   TreeBuilder builder;
   for (int documents = 0;;) {

@@ -6,6 +6,7 @@ namespace kvq::weights {
 namespace {
 
 constexpr size_t kBlock = kFactorBlock;
+constexpr double kBlockTime = 15e3;  // to subtract a product of two blocks, or to solve one
 
 /// Factorize rows first, … of the columns begin, …, from which the rows above the block are already subtracted.
 void solve(const CholeskyKernels& kernels, float* u, size_t n, size_t first, size_t begin) {
@@ -29,15 +30,20 @@ bool factorize_diagonal(const CholeskyKernels& kernels, float* u, size_t n, size
 
 }  // namespace
 
-bool factorize(Parallel& parallel, const CholeskyKernels& kernels, float* matrix, int32_t n) {
+double factor_time(int32_t n) {
+  const double blocks = n / kFactorBlock;
+  return kBlockTime * blocks * (blocks * blocks / 6 + blocks / 2);
+}
+
+bool factorize(SteppedLoops& loops, const CholeskyKernels& kernels, float* matrix, int32_t n) {
   const auto size = static_cast<size_t>(n);
   for (size_t first = 0; first < size; first += kBlock) {
     if (!factorize_diagonal(kernels, matrix, size, first)) return false;
     const size_t next = first + kBlock;
     const auto blocks = static_cast<int32_t>((size - next) / kBlock);
     const auto begin_of = [next](int32_t block) { return next + static_cast<size_t>(block) * kBlock; };
-    parallel.run(blocks, [&](int32_t i) noexcept { solve(kernels, matrix, size, first, begin_of(i)); });
-    parallel.run(blocks, [&](int32_t i) noexcept {
+    loops.run(blocks, kBlockTime, [&](int32_t i) noexcept { solve(kernels, matrix, size, first, begin_of(i)); });
+    loops.run(blocks, kBlockTime * (blocks + 1) / 2, [&](int32_t i) noexcept {
       for (int32_t j = i; j < blocks; ++j) {  // whose columns of the block stay in the cache
         for (size_t row = begin_of(i); row < begin_of(i + 1); row += 4) {
           kernels.subtract(matrix, size, first, kBlock, row, 4, begin_of(j));

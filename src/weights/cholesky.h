@@ -1,7 +1,7 @@
 // Cholesky factors of Hessians, the same bits from every instruction set and device.
 #pragma once
 
-#include "core/parallel.h"
+#include "weights/stepped_loops.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -25,6 +25,8 @@ std::span<const CholeskyKernels* const> cholesky_kernels();
 /// A = UᵀU, in place: reads and writes only the upper triangle of [n, n]; the rest is undefined afterwards.
 /// u_ij = (a_ij − Σ_k u_ki u_kj) / u_ii, products subtracted one after the other in the order of k. Returns false
 /// unless A is positive definite.
-bool factorize(Parallel& parallel, const CholeskyKernels& kernels, float* matrix, int32_t n);
+bool factorize(SteppedLoops& loops, const CholeskyKernels& kernels, float* matrix, int32_t n);
+/// Time of it.
+double factor_time(int32_t n);
 
 }  // namespace kvq::weights

@@ -18,7 +18,15 @@ constexpr size_t kColumns = kTileColumns;
 constexpr size_t kRows = 32;
 constexpr int32_t tasks_for(size_t n) { return static_cast<int32_t>((n + kRows - 1) / kRows); }
 
-void check(Allocator& allocator, Parallel& parallel, const float* hessian, size_t n) {
+// Times per row of n numbers.
+double check_time(size_t n) { return 4.0 * static_cast<double>(n); }
+double transpose_time(size_t n) { return 2.0 * static_cast<double>(n); }
+double rotate_time(size_t n) { return 6.0 * static_cast<double>(n); }
+double order_time(size_t n) { return 2.0 * static_cast<double>(n); }
+/// Time of a tile.
+double tile_time(size_t n) { return 70.0 * static_cast<double>(n); }
+
+void check(Allocator& allocator, SteppedLoops& loops, const float* hessian, size_t n) {
   const auto at = [&](size_t i, size_t j) { return static_cast<double>(hessian[i * n + j]); };
   double largest = 0.0;
   for (size_t i = 0; i < n; ++i) {
@@ -32,7 +40,7 @@ void check(Allocator& allocator, Parallel& parallel, const float* hessian, size_
     return std::abs(at(i, j) - at(j, i)) <= kSymmetry * std::sqrt(at(i, i) * at(j, j)) + 1e-9 * largest;
   };
   Vector<size_t> bad(n, n, allocator);  // the first column of each row
-  parallel.run(tasks_for(n), [&](int32_t task) noexcept {
+  loops.run(tasks_for(n), kRows * check_time(n), [&](int32_t task) noexcept {
     const size_t first = static_cast<size_t>(task) * kRows;
     for (size_t j = 0; j < first + kRows; ++j) {
       for (size_t i = std::max(first, j + 1); i < std::min(n, first + kRows); ++i) {
@@ -47,8 +55,8 @@ void check(Allocator& allocator, Parallel& parallel, const float* hessian, size_
   }
 }
 
-void transpose(Parallel& parallel, float* matrix, size_t n) {
-  parallel.run(tasks_for(n), [&](int32_t task) noexcept {
+void transpose(SteppedLoops& loops, float* matrix, size_t n) {
+  loops.run(tasks_for(n), kRows * transpose_time(n), [&](int32_t task) noexcept {
     const size_t i = static_cast<size_t>(task) * kRows;
     for (size_t j = 0; j <= i; j += kRows) {
       for (size_t r = i; r < std::min(n, i + kRows); ++r) {
@@ -72,20 +80,26 @@ Vector<int32_t> coding_orders(Allocator& allocator, const Matrix& matrix) {
 
 }  // namespace
 
-Hessian::Hessian(Allocator& allocator, Parallel& parallel, Quantizing* device, const float* hessian,
+double Hessian::time(int32_t in) {
+  const auto n = static_cast<size_t>(in);
+  const double of_rows = check_time(n) + 2 * (rotate_time(n) + transpose_time(n)) + order_time(n);
+  return of_rows * in + factor_time(in) + tile_time(n) * (in / kTileColumns);
+}
+
+Hessian::Hessian(Allocator& allocator, SteppedLoops& loops, Quantizing* device, const float* hessian,
                  const Matrix& matrix, double damping)
     : in_(matrix.in), factors_(allocator), roots_(allocator) {
   const auto n = static_cast<size_t>(in_);
-  check(allocator, parallel, hessian, n);
+  check(allocator, loops, hessian, n);
   Unwritten<float> rotated(allocator, n * n);
   const auto rotate_rows = [&](const float* from) {
-    parallel.run(in_, [&](int32_t row) noexcept {
+    loops.run(in_, rotate_time(n), [&](int32_t row) noexcept {
       const size_t begin = static_cast<size_t>(row) * n;
       float* to = rotated.data() + begin;
       if (from != rotated.data()) std::copy_n(from + begin, n, to);
       rotate(matrix.signs, {to, n});
     });
-    transpose(parallel, rotated.data(), n);
+    transpose(loops, rotated.data(), n);
   };
   rotate_rows(hessian);
   rotate_rows(rotated.data());
@@ -95,7 +109,7 @@ Hessian::Hessian(Allocator& allocator, Parallel& parallel, Quantizing* device, c
   damping_ = damping * trace / static_cast<double>(n);
   const Vector<int32_t> order = coding_orders(allocator, matrix);
   Unwritten<float> upper(allocator, n * n);
-  parallel.run(in_, [&](int32_t row) noexcept {
+  loops.run(in_, order_time(n), [&](int32_t row) noexcept {
     const auto i = static_cast<size_t>(row);
     const float* from = rotated.data() + static_cast<size_t>(order[i]) * n;
     std::fill_n(upper.data() + i * n, i, 0.0F);
@@ -103,7 +117,8 @@ Hessian::Hessian(Allocator& allocator, Parallel& parallel, Quantizing* device, c
     upper[i * n + i] += static_cast<float>(damping_);
   });
   const bool is_definite = device != nullptr ? device->factorize(allocator, upper.data(), in_)
-                                             : factorize(parallel, *cholesky_kernels().front(), upper.data(), in_);
+                                             : factorize(loops, *cholesky_kernels().front(), upper.data(), in_);
+  if (device != nullptr) loops.done(factor_time(in_));
   if (!is_definite) {
     fail(KVQ_E_ARGUMENT, "the hessian with damping %g is not positive definite", damping);
   }
@@ -113,8 +128,8 @@ Hessian::Hessian(Allocator& allocator, Parallel& parallel, Quantizing* device, c
   roots_.resize(static_cast<size_t>(tiles) * kColumns * kColumns);
   for (const Segment& segment : matrix.segments) {
     const int32_t first = segment.first_column / kTileColumns;
-    parallel.run(segment.columns / kTileColumns,
-                 [&](int32_t i) noexcept { factorize_tile(first + i, coded_together(segment.code), upper.data()); });
+    loops.run(segment.columns / kTileColumns, tile_time(n),
+              [&](int32_t i) noexcept { factorize_tile(first + i, coded_together(segment.code), upper.data()); });
   }
 }
 

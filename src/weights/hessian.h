@@ -2,8 +2,8 @@
 #pragma once
 
 #include "core/memory.h"
-#include "core/parallel.h"
 #include "weights/matrix.h"
+#include "weights/stepped_loops.h"
 #include "weights/tile_encoder.h"
 
 #include <array>
@@ -22,8 +22,10 @@ class Hessian {
  public:
   /// `hessian`: [in, in]. `device`: factorizes it, or null. Throws KVQ_E_ARGUMENT unless it is finite, symmetric, and
   /// with `damping` times its mean diagonal added to its diagonal positive definite.
-  Hessian(Allocator& allocator, Parallel& parallel, Quantizing* device, const float* hessian, const Matrix& matrix,
+  Hessian(Allocator& allocator, SteppedLoops& loops, Quantizing* device, const float* hessian, const Matrix& matrix,
           double damping);
+  /// Time of construction, as in SteppedLoops.
+  static double time(int32_t in);
 
   /// sums[row][column of the tile] = Σ_j numbers[row][j] · F[j][column] over the columns j beyond the tile.
   /// numbers: [16, in], coding order.

@@ -2,11 +2,13 @@
 
 #include "core/error.h"
 #include "core/float16.h"
-#include "core/scratch.h"
+#include "core/memory.h"
 #include "core/tensor.h"
+#include "weights/halves.h"
 #include "weights/hessian.h"
 #include "weights/rotation.h"
 #include "weights/row_scales.h"
+#include "weights/stepped_loops.h"
 #include "weights/tile_encoder.h"
 
 #include <algorithm>
@@ -17,7 +19,36 @@
 namespace kvq::weights {
 namespace {
 
-constexpr int32_t kMostPieces = 16;  // of scratch memory for a caller's threads, whose number is unknown
+// Times in nanoseconds on one thread, as in SteppedLoops.
+constexpr double kLevelTime = 0.4;     // to compare a number with a level
+constexpr double kStateTime = 0.09;    // to extend a path of a trellis to a state
+constexpr double kFeedbackTime = 0.3;  // to add an error times a factor
+constexpr double kLoadTime = 8.0;      // to read, rotate and store a number
+
+/// Time to code a tile, without feedback of errors.
+double tile_time(const Code& code) {
+  if (code.is_trellis()) return kTileWeights * (2 * kStates * kStateTime);
+  return kTileWeights * static_cast<double>(codebook_of(code).levels.size()) * kLevelTime;
+}
+/// The same with feedback from `beyond` columns.
+double tile_time(const Code& code, int32_t beyond) {
+  return tile_time(code) + 2 * kTileWeights * beyond * kFeedbackTime;
+}
+
+double panel_time(const Matrix& matrix, bool feeds_back) {
+  double time = kLoadTime * kTileRows * matrix.in;
+  for (const Segment& segment : matrix.segments) {
+    time += segment.columns / kTileColumns * tile_time(segment.code, feeds_back ? matrix.in / 2 : 0);
+  }
+  return time;
+}
+
+double whole_time(const Matrix& matrix, bool has_hessian) {
+  return row_scale_time(matrix.in) * matrix.out + (has_hessian ? Hessian::time(matrix.in) : 0.0) +
+         panels_of(matrix.out) * panel_time(matrix, has_hessian);
+}
+
+constexpr size_t kLineFloats = kDataAlignment / sizeof(float);
 
 /// Errors of a panel, squared and in units of the weights.
 struct Energies {
@@ -30,28 +61,30 @@ struct Energies {
 class Quantizer {
  public:
   Quantizer(Allocator& allocator, const Quantizers& by, const QuantizeOptions& options, const void* w, kvq_dtype dtype,
-            Matrix& matrix)
+            Matrix& matrix, const TrainingProgress& progress)
       : allocator_(allocator),
         parallel_(by.parallel),
+        loops_(by.parallel, progress, whole_time(matrix, options.hessian != nullptr), matrix.out),
         device_(by.device),
         options_(options),
         w_(w),
         dtype_(dtype),
         matrix_(matrix),
-        scratch_(allocator),
+        memory_(allocator),
         encoders_(allocator),
         energies_(static_cast<size_t>(panels_of(matrix.out)), allocator) {
     make_signs(options.seed, matrix.signs);
-    find_row_scales(allocator, parallel_, w, dtype, matrix);
+    find_row_scales(allocator, loops_, w, dtype, matrix);
     for (const Segment& segment : matrix.segments) encoders_.emplace_back(allocator, segment.code);
     if (options.hessian != nullptr) {
-      hessian_.emplace(allocator, parallel_, device_, options.hessian, matrix, options.damping);
+      hessian_.emplace(allocator, loops_, device_, options.hessian, matrix, options.damping);
     }
   }
 
-  void run(const TrainingProgress& progress) {
+  void run() {
     const Owned<PanelCoder> coder = make_coder();
-    coder == nullptr ? run_on_threads(progress) : run_on(*coder, progress);
+    coder == nullptr ? run_on_threads() : run_on(*coder);
+    loops_.finish();
     Energies all;
     for (const Energies& each : energies_) {
       all.weights += each.weights;
@@ -107,16 +140,36 @@ class Quantizer {
                                             .feed_back = hessian_.has_value() && options_.feed_back});
   }
 
-  void run_on_threads(const TrainingProgress& progress) {
-    for (const TileEncoder& encoder : encoders_) work_floats_ = std::max(work_floats_, encoder.work_floats());
-    const int32_t pieces = parallel_.n_threads() > 0 ? parallel_.n_threads() : kMostPieces;
-    scratch_.prepare(static_cast<size_t>(pieces), (2 * panel_floats() + work_floats_) * sizeof(float));
-    for_batches(pieces, progress, [&](int32_t begin, int32_t panels) {
-      parallel_.run(panels, [&](int32_t i) noexcept { encode_panel(begin + i); });
+  /// Memory of a panel while it is coded.
+  struct Work {
+    float* numbers;  // [16, in]
+    float* errors;   // [16, in]
+    std::span<float> search;
+  };
+
+  /// Codes as many panels at a time as there are threads, some tiles of each between reports.
+  void run_on_threads() {
+    size_t search_floats = 0;
+    for (const TileEncoder& encoder : encoders_) search_floats = std::max(search_floats, encoder.work_floats());
+    const size_t floats = (2 * panel_floats() + search_floats + kLineFloats - 1) / kLineFloats * kLineFloats;
+    const int32_t most = std::min(loops_.threads(), panels_of(matrix_.out));
+    memory_.resize(static_cast<size_t>(most) * floats * sizeof(float));
+    const auto work_of = [&](int32_t i) {
+      float* numbers = reinterpret_cast<float*>(memory_.data()) + static_cast<size_t>(i) * floats;
+      float* errors = numbers + panel_floats();
+      return Work{numbers, errors, {errors + panel_floats(), search_floats}};
+    };
+    for_batches(most, [&](int32_t begin, int32_t panels) {
+      for (int32_t end = tiles(), first = end; end > 0; end = first) {
+        double time = end == tiles() ? kLoadTime * kTileRows * matrix_.in : 0.0;
+        while (first > 0 && time < SteppedLoops::kStep) time += time_of(--first);
+        parallel_.run(panels, [&](int32_t i) noexcept { encode_tiles(begin + i, {first, end}, work_of(i)); });
+        loops_.done(panels * time);
+      }
     });
   }
 
-  void run_on(PanelCoder& coder, const TrainingProgress& progress) {
+  void run_on(PanelCoder& coder) {
     const int32_t most = std::min(coder.panels(), panels_of(matrix_.out));
     const size_t floats = static_cast<size_t>(most) * panel_floats();
     const size_t sums = hessian_.has_value() ? floats : 0;
@@ -126,7 +179,7 @@ class Quantizer {
     const auto of_panel = [&](Unwritten<float>& all, int32_t i) {
       return all.data() + (all.size() == 0 ? 0 : static_cast<size_t>(i) * panel_floats());
     };
-    for_batches(most, progress, [&](int32_t begin, int32_t panels) {
+    for_batches(most, [&](int32_t begin, int32_t panels) {
       parallel_.run(panels, [&](int32_t i) noexcept {
         load_panel(begin + i, of_panel(numbers, i));
         if (begin > 0 || sums == 0) return;
@@ -142,54 +195,68 @@ class Quantizer {
       parallel_.run(panels, [&](int32_t i) noexcept {
         weigh_panel(begin + i, of_panel(numbers, i), of_panel(error_sums, i), of_panel(number_sums, i));
       });
+      loops_.done(panels * panel_time(matrix_, hessian_.has_value()));
     });
   }
 
   template <typename Encode>
-  void for_batches(int32_t most, const TrainingProgress& progress, const Encode& encode) {
+  void for_batches(int32_t most, const Encode& encode) {
     const int32_t panels = panels_of(matrix_.out);
     for (int32_t begin = 0; begin < panels; begin += most) {
+      loops_.rows_done(begin * kTileRows);
       encode(begin, std::min(most, panels - begin));
-      if (!progress.report(static_cast<double>(std::min(begin + most, panels)) / panels)) {
-        fail(KVQ_E_CANCELLED, "quantizing was cancelled after %d of %d rows", begin * kTileRows, matrix_.out);
-      }
     }
   }
 
-  /// Calls visit(encoder, tile, stream of its codes) from the last column to the first: LDLQ corrects a column for the
+  int32_t tiles() const { return matrix_.in / kTileColumns; }
+  double time_of(int32_t tile) const {
+    const int32_t column = tile * kTileColumns;
+    const auto is_of = [column](const Segment& each) { return column < each.first_column + each.columns; };
+    const Segment& segment = *std::find_if(matrix_.segments.begin(), matrix_.segments.end(), is_of);
+    return tile_time(segment.code, hessian_.has_value() ? matrix_.in - column : 0);
+  }
+
+  /// Tiles [begin, end) of a panel.
+  struct Tiles {
+    int32_t begin;
+    int32_t end;
+  };
+
+  /// Calls visit(encoder, tile, stream of its codes) from the last tile to the first: LDLQ corrects a column for the
   /// errors of those behind it.
   template <typename Visit>
-  void for_tiles(int32_t panel, const Visit& visit) noexcept {
+  void for_tiles(int32_t panel, const Tiles& range, const Visit& visit) noexcept {
     const std::span<uint8_t> codes = matrix_.panel(panel);
-    size_t end = codes.size();
+    size_t offset = codes.size();
     const Segments& segments = matrix_.segments;
     for (size_t s = segments.size(); s-- > 0;) {
       const size_t tile_bytes = segments[s].code.tile_bytes();
-      for (int32_t i = segments[s].columns / kTileColumns; i-- > 0;) {
-        end -= tile_bytes;
-        visit(encoders_[s], segments[s].first_column / kTileColumns + i, codes.subspan(end, tile_bytes));
+      const int32_t first = segments[s].first_column / kTileColumns;
+      const int32_t count = segments[s].columns / kTileColumns;
+      offset -= static_cast<size_t>(count) * tile_bytes;
+      for (int32_t i = std::min(range.end - first, count); i-- > std::max(range.begin - first, 0);) {
+        visit(encoders_[s], first + i, codes.subspan(offset + static_cast<size_t>(i) * tile_bytes, tile_bytes));
       }
     }
   }
 
-  void encode_panel(int32_t panel) noexcept {
-    const ScratchPool::Piece piece(scratch_);
-    auto* numbers = reinterpret_cast<float*>(piece.data());
-    float* errors = numbers + panel_floats();
-    const std::span<float> work(errors + panel_floats(), work_floats_);
-    load_panel(panel, numbers);
-    const std::span<uint8_t> codes = matrix_.panel(panel);
-    std::fill(codes.begin(), codes.end(), uint8_t{0});
+  /// `work`: the panel's, from its last tiles to its first.
+  void encode_tiles(int32_t panel, const Tiles& range, const Work& work) noexcept {
+    if (range.end == tiles()) {
+      load_panel(panel, work.numbers);
+      const std::span<uint8_t> codes = matrix_.panel(panel);
+      std::fill(codes.begin(), codes.end(), uint8_t{0});
+    }
     const Squares squares = squares_of(panel);
-    for_tiles(panel, [&](const TileEncoder& encoder, int32_t tile, std::span<uint8_t> stream) noexcept {
-      encode_tile(encoder, tile, numbers, errors, work, stream, squares, energies_[static_cast<size_t>(panel)]);
+    for_tiles(panel, range, [&](const TileEncoder& encoder, int32_t tile, std::span<uint8_t> stream) noexcept {
+      encode_tile(encoder, tile, work, stream, squares, energies_[static_cast<size_t>(panel)]);
     });
   }
 
   /// Errors of a panel's codes. Sums: as in a PanelBatch.
   void weigh_panel(int32_t panel, const float* numbers, const float* error_sums, const float* number_sums) noexcept {
     const Squares squares = squares_of(panel);
-    for_tiles(panel, [&](const TileEncoder& encoder, int32_t tile, std::span<uint8_t> stream) noexcept {
+    for_tiles(panel, {0, tiles()}, [&](const TileEncoder& encoder, int32_t tile, std::span<uint8_t> stream) noexcept {
       TileNumbers weights;
       TileNumbers missed;
       TileNumbers beyond{};
@@ -225,16 +292,16 @@ class Quantizer {
     }
   }
 
-  void encode_tile(const TileEncoder& encoder, int32_t tile, const float* numbers, float* errors, std::span<float> work,
-                   std::span<uint8_t> stream, const Squares& squares, Energies& energies) noexcept {
+  void encode_tile(const TileEncoder& encoder, int32_t tile, const Work& work, std::span<uint8_t> stream,
+                   const Squares& squares, Energies& energies) noexcept {
     TileNumbers weights;
     TileNumbers missed{};  // of the tile
     TileNumbers beyond{};  // sums of the errors beyond the tile, and of known ones within
     TileNumbers beyond_weights{};
-    copy_tile(numbers, tile, weights);
+    copy_tile(work.numbers, tile, weights);
     if (hessian_.has_value()) {
-      hessian_->sum_beyond(tile, errors, beyond);
-      hessian_->sum_beyond(tile, numbers, beyond_weights);
+      hessian_->sum_beyond(tile, work.errors, beyond);
+      hessian_->sum_beyond(tile, work.numbers, beyond_weights);
     }
     const int32_t together = coded_together(encoder.code());
     for (int32_t begin = kTileColumns - together; begin >= 0; begin -= together) {
@@ -245,7 +312,7 @@ class Quantizer {
         if (options_.feed_back) add_columns(beyond, begin, together, targets);
       }
       TileNumbers decoded;
-      encoder.encode(targets, begin, work, stream, decoded);
+      encoder.encode(targets, begin, work.search, stream, decoded);
       for (size_t r = 0; r < kTileRows; ++r) {
         for (auto c = static_cast<size_t>(begin); c < static_cast<size_t>(begin + together); ++c) {
           missed[r][c] = weights[r][c] - decoded[r][c];
@@ -256,7 +323,7 @@ class Quantizer {
         add_columns(weights, begin, together, beyond_weights);
       }
     }
-    float* to = errors + static_cast<size_t>(tile) * kTileColumns;
+    float* to = work.errors + static_cast<size_t>(tile) * kTileColumns;
     for (size_t r = 0; r < kTileRows; ++r) {
       std::copy(missed[r].begin(), missed[r].end(), to + r * static_cast<size_t>(matrix_.in));
     }
@@ -318,41 +385,17 @@ class Quantizer {
 
   Allocator& allocator_;
   Parallel& parallel_;
+  SteppedLoops loops_;
   Quantizing* device_;
   const QuantizeOptions& options_;
   const void* w_;
   const kvq_dtype dtype_;
   Matrix& matrix_;
-  ScratchPool scratch_;
+  AlignedBytes memory_;           // of panels that are coded
   Vector<TileEncoder> encoders_;  // [segments]
   Vector<Energies> energies_;     // [panels]
   std::optional<Hessian> hessian_;
-  size_t work_floats_ = 0;
 };
-
-/// Write tiles of FP16, [16 columns][16 rows].
-void store_halves(Allocator& allocator, const void* w, kvq_dtype dtype, Matrix& matrix) {
-  const auto in = static_cast<size_t>(matrix.in);
-  Vector<float> row(in, allocator);
-  double weights = 0.0;
-  double errors = 0.0;
-  for (int32_t r = 0; r < matrix.out; ++r) {
-    read_floats(w, dtype, static_cast<size_t>(r) * in, matrix.in, row.data());
-    check_finite(row, r, "w");
-    const std::span<uint8_t> panel = matrix.panel(r / kTileRows);
-    for (size_t i = 0; i < in; ++i) {
-      const uint16_t half = to_float16(row[i]);
-      if (!is_finite_float16(half)) {
-        fail(KVQ_E_ARGUMENT, "w[%d, %zu] is %g, too large for FP16", r, i, static_cast<double>(row[i]));
-      }
-      std::memcpy(panel.data() + 2 * (i * kTileRows + static_cast<size_t>(r % kTileRows)), &half, sizeof(half));
-      const auto miss = static_cast<double>(from_float16(half)) - static_cast<double>(row[i]);
-      errors += miss * miss;
-      weights += static_cast<double>(row[i]) * static_cast<double>(row[i]);
-    }
-  }
-  matrix.error = weights > 0.0 ? errors / weights : 0.0;
-}
 
 }  // namespace
 
@@ -364,10 +407,11 @@ Matrix quantize(Allocator& allocator, const Quantizers& by, const QuantizeOption
     check_finite(matrix.bias, 0, "bias");
   }
   if (options.scheme.family == Family::kFloat16) {
-    store_halves(allocator, w, dtype, matrix);
+    SteppedLoops loops(by.parallel, progress, halves_time(out, in), out);
+    store_halves(allocator, loops, w, dtype, matrix);
     return matrix;
   }
-  Quantizer(allocator, by, options, w, dtype, matrix).run(progress);
+  Quantizer(allocator, by, options, w, dtype, matrix, progress).run();
   return matrix;
 }
 

@@ -39,9 +39,9 @@ void check_finite(std::span<const float> row, int32_t index, const char* argumen
        static_cast<double>(*bad));
 }
 
-void find_row_scales(Allocator& allocator, Parallel& parallel, const void* w, kvq_dtype dtype, Matrix& matrix) {
+void find_row_scales(Allocator& allocator, SteppedLoops& loops, const void* w, kvq_dtype dtype, Matrix& matrix) {
   Vector<double> scales(static_cast<size_t>(matrix.out), allocator);
-  parallel.run(matrix.out, [&](int32_t row) noexcept {
+  loops.run(matrix.out, row_scale_time(matrix.in), [&](int32_t row) noexcept {
     scales[static_cast<size_t>(row)] = root_mean_square(w, dtype, row, matrix.in);
   });
   for (int32_t row = 0; row < matrix.out; ++row) {

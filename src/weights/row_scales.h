@@ -2,8 +2,8 @@
 #pragma once
 
 #include "core/memory.h"
-#include "core/parallel.h"
 #include "weights/matrix.h"
+#include "weights/stepped_loops.h"
 
 #include <cstdint>
 #include <span>
@@ -15,6 +15,8 @@ void check_finite(std::span<const float> row, int32_t index, const char* argumen
 
 /// Fill in scales: root mean squares of the rows relative to the largest one, since FP16 has too little range for small
 /// weights. Throws as check_finite. \param w  [out, in] of type `dtype`
-void find_row_scales(Allocator& allocator, Parallel& parallel, const void* w, kvq_dtype dtype, Matrix& matrix);
+void find_row_scales(Allocator& allocator, SteppedLoops& loops, const void* w, kvq_dtype dtype, Matrix& matrix);
+/// Time per row.
+inline double row_scale_time(int32_t in) { return 1.5 * in; }
 
 }  // namespace kvq::weights

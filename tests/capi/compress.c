@@ -215,6 +215,7 @@ static void attention_to_what_was_cut(void) {
 static kvq_status attend_batch_of_three(kvq_cache* cache, const kvq_sequence* a, const kvq_sequence* b) {
   static float q[3 * 20 * kQHeads * kHeadDim];
   static float out[3 * 20 * kQHeads * kHeadDim];
+  static const float sinks[kQHeads] = {0.5f, -1.0f, 0.0f, 2.0f};
   const kvq_sequence* sequences[3];
   const int32_t counts[3] = {20, 20, 20};
   kvq_attend_batch batch;
@@ -227,6 +228,7 @@ static kvq_status attend_batch_of_three(kvq_cache* cache, const kvq_sequence* a,
   batch.query_counts = counts;
   batch.q = q;
   batch.output = out;
+  batch.sinks = sinks;
   return kvq_attend(cache, 0, &batch, err);
 }
 
@@ -359,17 +361,24 @@ static void failing_allocations(const char* policy) {
   kvq_status status = KVQ_E_MEMORY;
   fixture f;
   kvq_sequence* sequence;
+  kvq_sequence* fork = NULL;
   saved_state before;
+  size_t live;
   long n;
   fixture_open(&f, policy, 0, 0);
   sequence = observed_sequence(f.cache, 150);
+  ACCEPTED(kvq_sequence_fork(f.cache, sequence, &fork, err));
+  ACCEPTED(kvq_compress(f.cache, fork, NULL, err)); /* makes the work space that later calls use again */
+  kvq_sequence_destroy(fork);
   before = take_state(f.cache, sequence);
+  live = f.memory.live_bytes;
   for (n = 1; n < kMostAllocations && status != KVQ_OK; ++n) {
     f.memory.fail_at = n;
     status = kvq_compress(f.cache, sequence, NULL, err);
     f.memory.fail_at = 0;
     if (status == KVQ_OK) break;
     CHECK(status == KVQ_E_MEMORY);
+    CHECK(f.memory.live_bytes == live);
     CHECK(state_is(f.cache, sequence, &before));
   }
   CHECK(n > 20 && n < kMostAllocations);

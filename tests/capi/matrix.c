@@ -378,6 +378,40 @@ static void cancelled(void) {
   fixture_close(&f);
 }
 
+/* `user` receives the largest share of the work between two reports. */
+static int32_t note_largest_step(void* user, double done) {
+  double* const at = (double*)user; /* of the last report, largest step */
+  if (done - at[0] > at[1]) at[1] = done - at[0];
+  at[0] = done;
+  return 0;
+}
+
+/* Work between two reports does not grow with a row, the Hessian or the matrix. */
+static void reports_between(const char* scheme, int32_t rows, int32_t columns, int has_hessian) {
+  const size_t n = (size_t)rows * (size_t)columns;
+  const size_t squares = (size_t)columns * (size_t)columns;
+  float* const w = (float*)malloc(n * sizeof(float));
+  float* const hessian = (float*)calloc(squares, sizeof(float));
+  double steps[2] = {0.0, 0.0};
+  qp_quantize_options options = options_for(scheme);
+  qp_matrix* matrix = NULL;
+  fixture f;
+  size_t i;
+  fill_tensor(w, n, 3);
+  for (i = 0; i < squares; i += (size_t)columns + 1) hessian[i] = 1.0f + (float)(i % 7);
+  fixture_open(&f, NULL, 0, 0);
+  if (has_hessian) options.hessian = hessian;
+  options.progress = note_largest_step;
+  options.progress_user = steps;
+  ACCEPTED(qp_quantize(f.context, &options, w, rows, columns, &matrix, err));
+  CHECK(steps[0] == 1.0);
+  CHECK(steps[1] < 0.25);
+  qp_matrix_destroy(matrix);
+  fixture_close(&f);
+  free(hessian);
+  free(w);
+}
+
 void test_matrix(void) {
   schemes();
   products();
@@ -389,4 +423,8 @@ void test_matrix(void) {
   half_precision_products();
   failing_allocations();
   cancelled();
+  reports_between("tcq-3", 16, 1024, 0);
+  reports_between("tcx-2.5", 5, 512, 0);
+  reports_between("nuq-4", 16, 1024, 1);
+  reports_between("fp16", 1024, 4096, 0);
 }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -167,8 +168,7 @@ TEST_CASE("sequences of one cache are attended to by several threads at once") {
   for (const std::string policy : {"int4", "fp16+snapkv:32"}) {
     CAPTURE(policy);
     const Cache cache = kvq_test::make_cache(context, shape.options(), policy);
-    // Each thread has its own sequence; unless queries are observed for eviction, all threads attend to the last one,
-    // too.
+    // Each thread has its own sequence, and all threads attend to the last one, too.
     const bool evicts = policy.find('+') != std::string::npos;
     std::vector<Sequence> sequences;
     std::vector<std::vector<float>> expected;
@@ -182,7 +182,7 @@ TEST_CASE("sequences of one cache are attended to by several threads at once") {
     on_threads([&](int thread) {
       const auto own = static_cast<size_t>(thread);
       for (int round = 0; round < kvq_test::full_or_small(500, 50); ++round) {
-        const size_t i = !evicts && round % 2 == 1 ? size_t{kThreads} : own;
+        const size_t i = round % 2 == 1 ? size_t{kThreads} : own;
         if (attend_last(shape, cache, {sequences[i]}, 3, q) != expected[i]) ++n_different;
       }
       if (!evicts) return;
@@ -191,6 +191,45 @@ TEST_CASE("sequences of one cache are attended to by several threads at once") {
       fork.compress();
     });
     CHECK_EQ(n_different.load(), 0);
+  }
+}
+
+// Each thread's queries attend to eight tokens of its own, and as many tokens are kept as all threads attend to.
+TEST_CASE("queries of several threads on one sequence all count for eviction") {
+  constexpr int32_t kTokens = 200;
+  constexpr int32_t kWindow = 32;
+  constexpr int32_t kOfThread = kWindow / kThreads;  // queries, and tokens
+  constexpr int32_t kFirst = 48;
+  const Shape shape{.q_heads = 2, .kv_heads = 1, .head_dim = 32, .n_layers = 1};
+  auto options = shape.options();
+  options.rope = KVQ_ROPE_NONE;
+  std::vector<float> k(size_t{kTokens} * 32, 0.0F);
+  for (int32_t i = 0; i < kThreads * kOfThread; ++i) k[static_cast<size_t>((kFirst + i) * 32 + i / kOfThread)] = 8.0F;
+  std::vector<int32_t> expected(kThreads * kOfThread + kWindow);
+  std::iota(expected.begin(), expected.begin() + kThreads * kOfThread, kFirst);
+  std::iota(expected.end() - kWindow, expected.end(), kTokens - kWindow);
+  const Context context = kvq_test::make_context(nullptr, 2);
+  for (const std::string method : {"snapkv", "h2o"}) {
+    CAPTURE(method);
+    const Cache cache = kvq_test::make_cache(
+        context, options, "version: 1\neviction: {method: " + method + ", budget: 64, window: 32, kernel: 1}\n");
+    int n_different = 0;
+    for (int round = 0; round < kvq_test::full_or_small(200, 20); ++round) {
+      Sequence sequence(cache);
+      kvq_test::append(sequence, 0, kTokens, k.data(), k.data());
+      on_threads([&](int thread) {
+        std::vector<float> q(size_t{2} * 32, 0.0F);
+        q[static_cast<size_t>(thread)] = q[static_cast<size_t>(32 + thread)] = 8.0F;
+        for (int32_t query = 0; query < kOfThread; ++query) {
+          attend_last(shape, cache, {sequence}, 1, q);
+          sequence.usage();
+          if (query % 4 == 0) sequence.fork();
+        }
+      });
+      sequence.compress();
+      if (kvq_test::decode(sequence, 0, 0, 0, 64, 32).positions != expected) ++n_different;
+    }
+    CHECK_EQ(n_different, 0);
   }
 }
 

@@ -48,7 +48,8 @@ TEST_CASE(
       for (const int32_t threads : {1, 3}) {
         Parallel parallel(threads, nullptr, nullptr);
         std::vector<float> factor = matrix;
-        REQUIRE(factorize(parallel, *kernels, factor.data(), n));
+        SteppedLoops loops(parallel, {nullptr, nullptr}, 1.0, n);
+        REQUIRE(factorize(loops, *kernels, factor.data(), n));
         clear_below(factor, n);
         if (first.empty()) first = factor;
         CHECK(std::memcmp(factor.data(), first.data(), factor.size() * sizeof(float)) == 0);
@@ -70,7 +71,8 @@ TEST_CASE("only positive definite matrices have a Cholesky factor") {
     CAPTURE(at);
     std::vector<float> matrix = positive_definite(128);
     matrix[at * 129] = -matrix[at * 129];
-    CHECK_FALSE(factorize(alone, *cholesky_kernels().front(), matrix.data(), 128));
+    SteppedLoops loops(alone, {nullptr, nullptr}, 1.0, 128);
+    CHECK_FALSE(factorize(loops, *cholesky_kernels().front(), matrix.data(), 128));
   }
 }
 

@@ -120,7 +120,7 @@ TEST_CASE("any word of a snapshot with codes may be replaced: it is refused or g
   const std::vector<float> q(size_t{kHeads} * kHeadDim, 0.5F);
   int refused = 0;
   for (size_t offset = sizeof(kvq::io::SnapshotHeader); offset + sizeof(uint64_t) < bytes.size(); offset += 2) {
-    for (const uint16_t value : {uint16_t{0}, uint16_t{0x7FFF}, uint16_t{0xFFFF}}) {
+    for (const uint16_t value : {uint16_t{0}, uint16_t{0x0101}, uint16_t{0x7FFF}, uint16_t{0xFFFF}}) {
       Snapshot changed = bytes;
       std::memcpy(changed.data() + offset, &value, sizeof(value));
       changed = mended(changed);

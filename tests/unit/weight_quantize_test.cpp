@@ -170,7 +170,8 @@ TEST_CASE("factors of a Hessian multiply to the rotated and damped one") {
     Matrix matrix(test_allocator(), scheme(name), 16, in);
     make_signs(1, matrix.signs);
     const std::vector<float> hessian = correlated_hessian(in, 10);
-    const Hessian factors(test_allocator(), threads(), nullptr, hessian.data(), matrix, 0.01);
+    SteppedLoops loops(threads(), {nullptr, nullptr}, 1.0, in);
+    const Hessian factors(test_allocator(), loops, nullptr, hessian.data(), matrix, 0.01);
 
     // Energy of a random row from the factors, against x H xᵀ in double.
     const std::vector<float> x = kvq_test::normal_tensor(static_cast<size_t>(kTileRows * in), 11);

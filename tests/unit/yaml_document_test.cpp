@@ -77,6 +77,20 @@ TEST_CASE("nesting without end is refused soon") {
   }
 }
 
+TEST_CASE("a document may have a few directives, and more are refused wherever the lines end") {
+  CHECK_EQ(complaint("%YAML 1.1\n---\na: 1\n"), "");
+  CHECK_EQ(complaint("%YAML 1.1\n%TAG !a! tag:a\n%TAG !b! tag:b\n--- # a comment of 50%\na: 100%\nb: 2\n"), "");
+  for (const std::string line : {"\n", "\r", "\r\n", "\xC2\x85", "\xE2\x80\xA8", "\xE2\x80\xA9"}) {
+    for (const std::string& before : {std::string(), "a: 1" + line + "..." + line, "\xEF\xBB\xBF" + line}) {
+      CAPTURE(line);
+      std::string text = before;
+      for (int i = 0; text.size() < (size_t{1} << 20U) - 40; ++i) text += "%TAG !" + std::to_string(i) + "! x" + line;
+      const std::string found = complaint(text + "---" + line + "a: 1");
+      CHECK_NE(found.find(": more than 8 lines begin with %"), std::string::npos);
+    }
+  }
+}
+
 TEST_CASE("values that are nothing, and text that begins with a mark of its byte order") {
   const kvq::io::YamlNode root = parse_yaml(
       "\xEF\xBB\xBF"

@@ -1155,7 +1155,7 @@ type QuantizeOptions struct {
 	// Bias b, stored unchanged; nil (default): none. Elements: rows.
 	Bias *float32
 
-	// nil (default): not called.
+	// Called every few milliseconds while the CPU works, on a GPU after some rows; nil (default): not called.
 	Progress ProgressHook
 
 	// Passed to Progress.
@@ -2318,8 +2318,8 @@ func AttendBatchInit(batch *AttendBatch) {
 // Returns [OK]; [EArgument]; [EState] (a CUDA graph is captured, see [SequenceReserve]); [EMemory]; [ELimit]
 // (workspace); [EBackend].
 //
-// Threads: any number of calls on a cache at once. The sequences are only read, unless the policy evicts: then
-// the call records observations and needs exclusive use of the sequences. Since 1.0. In C: kvq_attend.
+// Threads: any number of calls on a cache at once, also on the same sequences, which are only read. Where the
+// policy evicts by queries, those of every call count, in any order. Since 1.0. In C: kvq_attend.
 func Attend(cache *Cache, layer int32, batch *AttendBatch, err *Error) Status {
 	var batchGiven C.int32_t
 	if batch == nil {

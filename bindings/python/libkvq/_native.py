@@ -1319,7 +1319,7 @@ class qp_quantize_options(Structure):
     bias: Any
     """Bias b, stored unchanged; NULL (default): none."""
     progress: Any
-    """NULL (default): not called."""
+    """Called every few milliseconds while the CPU works, on a GPU after some rows; NULL (default): not called."""
     progress_user: Any
     """Passed to ``progress``."""
 
@@ -2865,8 +2865,8 @@ page's scales are rounded to FP16.
 Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (a CUDA graph is captured, see ``kvq_sequence_reserve``);
 KVQ_E_MEMORY; KVQ_E_LIMIT (workspace); KVQ_E_BACKEND.
 
-Threads: any number of calls on a cache at once. The sequences are only read, unless the policy evicts: then the
-call records observations and needs exclusive use of the sequences.
+Threads: any number of calls on a cache at once, also on the same sequences, which are only read. Where the
+policy evicts by queries, those of every call count, in any order.
 """,
 )
 kvq_extend_batch_init = library.function(

@@ -3,9 +3,11 @@
 // deterministic.
 #include "kernels/evict/weigh.h"
 
+#include "core/scaled_row.h"
 #include "kernels/attend/centres.cuh"
 #include "kernels/attend/queries.cuh"
 #include "kernels/attend/ring.cuh"
+#include "kernels/device/warp.cuh"
 #include "kernels/pages/kinds.cuh"
 
 #include <algorithm>
@@ -228,15 +230,36 @@ WeighKernel choose(int32_t head_dim, bool centres) {
   return centres ? choose_of<Lists::kFarCentres>(head_dim) : choose_of<Lists::kGains>(head_dim);
 }
 
+/// A warp per row.
 __global__ void keep_kernel(const __grid_constant__ KeepArguments arguments) {
-  const int64_t width = int64_t{arguments.q_heads} * arguments.head_dim;
-  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i >= width * arguments.count) return;
-  const int64_t query = i / width;
-  const int64_t head = i % width / arguments.head_dim;
+  const int64_t i = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kWarpLanes;
+  if (i >= int64_t{arguments.q_heads} * arguments.count) return;
+  const auto lane = static_cast<int32_t>(threadIdx.x % kWarpLanes);
+  const int64_t query = i / arguments.q_heads;
+  const int64_t head = i % arguments.q_heads;
   const int64_t at = (arguments.first + query) * arguments.strides.token + head * arguments.strides.head;
-  const float x = read_float(arguments.q, arguments.dtype, at + i % arguments.head_dim);
-  arguments.rows[i] = __half_as_ushort(__float2half_rn(fminf(fmaxf(x, -65504.0F), 65504.0F)));
+  const auto number = [&](int32_t channel) { return read_float(arguments.q, arguments.dtype, at + channel); };
+  float largest = 0.0F;
+  for (int32_t c = lane; c < arguments.head_dim; c += kWarpLanes) largest = fmaxf(largest, fabsf(number(c)));
+  const uint32_t exponent = row_exponent(__float_as_uint(largest_of_lanes(largest)));
+  const float inverse = __uint_as_float(inverse_bits(exponent));
+  uint16_t* row = arguments.rows + i * static_cast<int64_t>(scaled_row_words(arguments.head_dim));
+  if (lane == 0) row[0] = static_cast<uint16_t>(exponent);
+  for (int32_t c = lane; c < arguments.head_dim; c += kWarpLanes) {
+    row[1 + c] = __half_as_ushort(__float2half_rn(fminf(fmaxf(number(c) * inverse, -65504.0F), 65504.0F)));
+  }
+}
+
+__global__ void read_kept_kernel(const uint16_t* rows, int64_t n, int32_t head_dim, float* numbers) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= n * head_dim) return;
+  const uint16_t* row = rows + i / head_dim * static_cast<int64_t>(scaled_row_words(head_dim));
+  numbers[i] = __half2float(__ushort_as_half(row[1 + i % head_dim])) * __uint_as_float(power_bits(row[0]));
+}
+
+__global__ void add_kernel(float* to, const float* from, int64_t n) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < n) to[i] += from[i];
 }
 
 __global__ void take_kernel(float* to, const float* from, const int32_t* slots, int32_t n) {
@@ -276,8 +299,20 @@ cudaError_t launch_weigh(const AttendArguments& arguments, WeighArguments weighi
 }
 
 cudaError_t launch_keep(const KeepArguments& arguments, cudaStream_t stream) {
-  const int64_t n = int64_t{arguments.count} * arguments.q_heads * arguments.head_dim;
-  keep_kernel<<<blocks_for(n), kThreads, 0, stream>>>(arguments);
+  const int64_t rows = int64_t{arguments.count} * arguments.q_heads;
+  keep_kernel<<<blocks_for(rows * kWarpLanes), kThreads, 0, stream>>>(arguments);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_read_kept(const uint16_t* rows, size_t n, int32_t head_dim, float* numbers, cudaStream_t stream) {
+  const auto count = static_cast<int64_t>(n);
+  read_kept_kernel<<<blocks_for(count * head_dim), kThreads, 0, stream>>>(rows, count, head_dim, numbers);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_add(float* to, const float* from, size_t n, cudaStream_t stream) {
+  const auto count = static_cast<int64_t>(n);
+  add_kernel<<<blocks_for(count), kThreads, 0, stream>>>(to, from, count);
   return cudaGetLastError();
 }
 

@@ -24,7 +24,7 @@ cudaError_t prepare_weigh(int32_t shared_limit);
 cudaError_t launch_weigh(const AttendArguments& arguments, WeighArguments weighing, int32_t pages, int32_t shared_limit,
                          cudaStream_t stream);
 
-/// Query rows to keep, as FP16.
+/// Queries to keep.
 struct KeepArguments {
   const void* q;
   HeadStrides strides;
@@ -33,9 +33,14 @@ struct KeepArguments {
   int32_t count;
   int32_t q_heads;
   int32_t head_dim;
-  uint16_t* rows;  // [count, q_heads, head_dim]
+  uint16_t* rows;  // [count, q_heads] rows of core/scaled_row.h
 };
 cudaError_t launch_keep(const KeepArguments& arguments, cudaStream_t stream);
+/// Reads n such rows: [n, head_dim].
+cudaError_t launch_read_kept(const uint16_t* rows, size_t n, int32_t head_dim, float* numbers, cudaStream_t stream);
+
+/// to[i] += from[i].
+cudaError_t launch_add(float* to, const float* from, size_t n, cudaStream_t stream);
 
 /// to[i] = from[slots[i]].
 cudaError_t launch_take(float* to, const float* from, const int32_t* slots, int32_t n, cudaStream_t stream);

@@ -5,11 +5,15 @@
 #include "backend/cpu/attend/attend.h"
 #include "backend/cpu/linear/linear.h"
 #include "core/error.h"
+#include "core/scaled_row.h"
 #include "core/tensor.h"
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cmath>
 #include <cstring>
+#include <functional>
 
 namespace kvq::cpu {
 namespace {
@@ -95,18 +99,36 @@ void CpuBackend::copy(void* to, const void* from, size_t bytes) noexcept {
 
 void CpuBackend::clear(void* data, size_t bytes) { std::memset(data, 0, bytes); }
 
+void CpuBackend::add(float* to, const float* from, size_t n) noexcept {
+  std::transform(from, from + n, to, to, std::plus<>());
+}
+
 void CpuBackend::keep_queries(const QueriesToKeep& queries) noexcept {
   const AttendBatch& batch = queries.batch;
-  const auto head_dim = static_cast<size_t>(batch.head_dim);
-  std::array<float, kMaxHeadDim> numbers;
+  std::array<float, kMaxHeadDim> channels;
+  const std::span<const float> numbers(channels.data(), static_cast<size_t>(batch.head_dim));
   uint16_t* row = queries.rows;
   for (int32_t i = 0; i < queries.count; ++i) {
-    for (int32_t head = 0; head < batch.q_heads; ++head, row += head_dim) {
+    for (int32_t head = 0; head < batch.q_heads; ++head, row += scaled_row_words(batch.head_dim)) {
       const size_t at = batch.q_strides.at(static_cast<size_t>(queries.first + i), static_cast<size_t>(head));
-      read_floats(batch.q, batch.q_dtype, at, batch.head_dim, numbers.data());
-      std::transform(numbers.begin(), numbers.begin() + head_dim, row,
-                     [](float x) { return to_float16(std::clamp(x, -kMaxFloat16, kMaxFloat16)); });
+      read_floats(batch.q, batch.q_dtype, at, batch.head_dim, channels.data());
+      float largest = 0.0F;
+      for (const float x : numbers) largest = std::max(largest, std::abs(x));
+      const uint32_t exponent = row_exponent(std::bit_cast<uint32_t>(largest));
+      const auto inverse = std::bit_cast<float>(inverse_bits(exponent));
+      row[0] = static_cast<uint16_t>(exponent);
+      std::ranges::transform(numbers, row + 1, [inverse](float x) { return to_finite_float16(x * inverse); });
     }
+  }
+}
+
+void CpuBackend::read_queries(const KeptQueries& queries) {
+  const uint16_t* row = queries.rows;
+  float* to = queries.numbers;
+  for (size_t i = 0; i < queries.n; ++i, row += scaled_row_words(queries.head_dim)) {
+    const auto power = std::bit_cast<float>(power_bits(row[0]));
+    to = std::transform(row + 1, row + scaled_row_words(queries.head_dim), to,
+                        [power](uint16_t half) { return from_float16(half) * power; });
   }
 }
 

@@ -61,7 +61,9 @@ class CpuBackend final : public Backend,
 
   void copy(void* to, const void* from, size_t bytes) noexcept override;
   void clear(void* data, size_t bytes) override;
+  void add(float* to, const float* from, size_t n) noexcept override;
   void keep_queries(const QueriesToKeep& queries) noexcept override;
+  void read_queries(const KeptQueries& queries) override;
   void weigh(const AttendBatch& batch, Pooling group, Workspace& workspace, std::span<float* const> masses) override;
   void select(Allocator& allocator, const Selection& selection, std::span<Vector<int32_t>> slots) override;
   void take(float* to, const float* from, std::span<const int32_t> slots) override;

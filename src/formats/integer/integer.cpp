@@ -21,7 +21,7 @@ struct Quantizer {
 
   Quantizer(float low, float high, int32_t bits) : top(static_cast<float>((1 << bits) - 1)) {
     // A Hadamard rotation can push values beyond the range of FP16.
-    minimum_bits = to_float16(std::clamp(low, -kMaxFloat16, kMaxFloat16));
+    minimum_bits = to_finite_float16(low);
     minimum = from_float16(minimum_bits);
     scale_bits = to_float16(std::min((high - minimum) / top, kMaxFloat16));
     const float scale = from_float16(scale_bits);

@@ -136,7 +136,7 @@ void NetworkTraining::store(RouterNetwork& network) const {
     network.w2[i] *= scale_[i % layout_.head_dim];
   }
   for (Vector<float>* numbers : {&network.w1, &network.w2, &network.w3}) {
-    for (float& each : *numbers) each = from_float16(to_float16(std::clamp(each, -kMaxFloat16, kMaxFloat16)));
+    for (float& each : *numbers) each = from_float16(to_finite_float16(each));
   }
 }
 

@@ -903,8 +903,8 @@ namespace Kvq.Raw
         /// probabilities of 16 bits (INT8) or 8 bits (INT4, INT3, INT2); the error stays well below that of the
         /// format itself. Select "avx512" or "avx2" in <see cref="Kvq.Raw.kvq_context_options"/> for FP32 products.
         /// On a GPU, queries, probabilities and their products with a page's scales are rounded to FP16.</para>
-        /// <para>Threads: any number of calls on a cache at once. The sequences are only read, unless the policy
-        /// evicts: then the call records observations and needs exclusive use of the sequences.</para>
+        /// <para>Threads: any number of calls on a cache at once, also on the same sequences, which are only read.
+        /// Where the policy evicts by queries, those of every call count, in any order.</para>
         /// <para>Since 1.0.</para>
         /// </remarks>
         /// <param name="cache">The cache.</param>

@@ -682,7 +682,8 @@ namespace Kvq.Raw
         public double damping;
         /// <summary>Bias b, stored unchanged; null (default): none.</summary>
         public float* bias;
-        /// <summary>null (default): not called.</summary>
+        /// <summary>Called every few milliseconds while the CPU works, on a GPU after some rows; null (default): not
+        /// called.</summary>
         public IntPtr progress;
         /// <summary>Passed to <c>progress</c>.</summary>
         public IntPtr progress_user;

@@ -1059,7 +1059,8 @@ pub struct qp_quantize_options {
     pub damping: f64,
     /// Bias b, stored unchanged; NULL (default): none. (may be NULL; length `rows`)
     pub bias: *const f32,
-    /// NULL (default): not called. (may be NULL)
+    /// Called every few milliseconds while the CPU works, on a GPU after some rows; NULL (default): not called.
+    /// (may be NULL)
     pub progress: kvq_progress_hook,
     /// Passed to `progress`. (may be NULL)
     pub progress_user: *mut c_void,
@@ -2380,8 +2381,8 @@ extern "C" {
     /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_STATE`] (a CUDA graph is captured, see
     /// [`kvq_sequence_reserve`]); [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`] (workspace); [`KVQ_E_BACKEND`].
     ///
-    /// Threads: any number of calls on a cache at once. The sequences are only read, unless the policy evicts: then
-    /// the call records observations and needs exclusive use of the sequences.
+    /// Threads: any number of calls on a cache at once, also on the same sequences, which are only read. Where the
+    /// policy evicts by queries, those of every call count, in any order.
     ///
     /// Since 1.0.
     pub fn kvq_attend(

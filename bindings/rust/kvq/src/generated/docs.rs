@@ -251,7 +251,7 @@ head and nothing to the sum of values. -infinity means no sink; a CPU refuses Na
         r#"Bias b, stored unchanged; NULL (default): none."#
     };
     (qp_quantize_options, progress) => {
-        r#"NULL (default): not called."#
+        r#"Called every few milliseconds while the CPU works, on a GPU after some rows; NULL (default): not called."#
     };
     (qp_quantize_options, progress_user) => {
         r#"Passed to `progress`."#
