@@ -55,6 +55,45 @@ func TestBatchesReachEveryOption(t *testing.T) {
 	}
 }
 
+// The first chunks of two sequences, 40 tokens and 3: nothing is stored yet in the coarse format.
+func TestFirstChunksAreAttendedToAsGivenAndStoredAsAppended(t *testing.T) {
+	const layer, n = 1, 43
+	counts, r := []int32{40, 3}, random(4)
+	options := kvq.NewCacheOptions(2, 4, 2, 16)
+	k, v, q := kvq.Of(r.floats(n*2*16)), kvq.Of(r.floats(n*2*16)), kvq.Of(r.floats(n*4*16))
+	pair := func(m model) []*kvq.Sequence {
+		other := must(m.cache.NewSequence())(t)
+		t.Cleanup(func() { other.Close() })
+		return []*kvq.Sequence{m.sequence, other}
+	}
+	appended := func(policy string) (model, []*kvq.Sequence) {
+		m := newModel(t, policy, nil, options)
+		both := pair(m)
+		require(t, m.cache.Append(layer, &kvq.AppendBatch{Sequences: both, TokenCounts: counts, K: k, V: v}))
+		return m, both
+	}
+	exact, both := appended("fp16")
+	expected, output := make([]float32, n*4*16), make([]float32, n*4*16)
+	expectedLSE, lse := make([]float32, n*4), make([]float32, n*4)
+	sinks := []float32{0.5, -1, 0, 2}
+	require(t, exact.cache.Attend(layer, &kvq.AttendBatch{Sequences: both, QueryCounts: counts, Q: q,
+		Output: kvq.Of(expected), SlidingWindow: 20, LogitSoftcap: 3, LSE: expectedLSE, Sinks: sinks}))
+
+	m := newModel(t, "gs2", nil, options)
+	extended := pair(m)
+	require(t, m.cache.Extend(layer, &kvq.ExtendBatch{Sequences: extended, TokenCounts: counts, K: k, V: v, Q: q,
+		Output: kvq.Of(output), SlidingWindow: 20, LogitSoftcap: 3, LSE: lse, Sinks: sinks}))
+	if fmt.Sprint(output, lse) != fmt.Sprint(expected, expectedLSE) {
+		t.Fatal("queries of first chunks see other tokens than those of an fp16 cache")
+	}
+	_, both = appended("gs2")
+	for i := range both {
+		if !bytes.Equal(must(extended[i].Save())(t), must(both[i].Save())(t)) {
+			t.Fatalf("sequence %d is stored differently from what Append stores", i)
+		}
+	}
+}
+
 func TestLogitsAreScaledAndCapped(t *testing.T) {
 	options := kvq.NewCacheOptions(1, 1, 1, 16)
 	options.Rope, options.Scale = kvq.RopeNone, 0.5

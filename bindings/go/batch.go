@@ -43,6 +43,29 @@ type DeviceAttendBatch struct {
 	LSE, Sinks                  DevicePointer // float32; 0: none
 }
 
+// ExtendBatch holds new tokens of one or more sequences, their queries, and where results go. Rows of K, V, Q and Output
+// (one per token) are ordered by sequence.
+type ExtendBatch struct {
+	Sequences     []*Sequence // sequences of one cache, all different
+	TokenCounts   []int32     // new tokens per sequence, at least 1; nil: one each
+	Positions     []int32     // positions of all tokens; nil: consecutive in each sequence
+	K, V          Tensor      // as in AppendBatch
+	Q, Output     Tensor      // as in AttendBatch
+	SlidingWindow int         // as in AttendBatch, like the fields below
+	LogitSoftcap  float32
+	LSE, Sinks    []float32
+}
+
+// DeviceExtendBatch is an [ExtendBatch] whose tensors are in device memory.
+type DeviceExtendBatch struct {
+	Sequences              []*Sequence
+	TokenCounts, Positions []int32
+	K, V, Q, Output        DeviceTensor
+	SlidingWindow          int
+	LogitSoftcap           float32
+	LSE, Sinks             DevicePointer // float32; 0: none
+}
+
 // total returns the number of rows of a batch, after checking that the method fits the memory of the device.
 func (c *Cache) total(onDevice bool, method string, sequences []*Sequence, name string, counts []int32) (int, error) {
 	if c.context == nil {
@@ -70,6 +93,19 @@ func (c *Cache) total(onDevice bool, method string, sequences []*Sequence, name 
 	return sum, nil
 }
 
+// holdTokens checks the keys and values of n tokens.
+func (c *Cache) holdTokens(n int, k, v Tensor) error {
+	heads, channels := c.info.KVHeads, c.info.HeadDim
+	return firstOf(k.holds("K", n, heads, channels), v.holds("V", n, heads, channels), v.like("V", k, "K"))
+}
+
+// holdQueries checks n queries and where their results go.
+func (c *Cache) holdQueries(n int, q, output Tensor, lse, sinks []float32) error {
+	heads, channels := c.info.QHeads, c.info.HeadDim
+	return firstOf(q.holds("Q", n, heads, channels), output.holds("Output", n, heads, channels),
+		optionalSlice("LSE", lse, n*heads), optionalSlice("Sinks", sinks, heads))
+}
+
 // take collects the sequences of a batch without locking them.
 func (c *call) take(sequences []*Sequence, cache *Cache) error {
 	for i, s := range sequences {
@@ -86,7 +122,8 @@ func (c *call) take(sequences []*Sequence, cache *Cache) error {
 	return nil
 }
 
-// Append appends tokens to one layer of several sequences: to all of them or to none.
+// Append appends tokens to one layer of several sequences: to all of them or to none. [Cache.Extend] also attends, and
+// loses less for chunks of a prompt.
 func (c *Cache) Append(layer int, batch *AppendBatch) error {
 	if batch == nil {
 		return argument("batch is nil")
@@ -107,10 +144,10 @@ func (c *Cache) append(layer int, batch AppendBatch, onDevice bool) error {
 	if err != nil {
 		return err
 	}
-	k, v, info := batch.K, batch.V, &c.info
+	k, v := batch.K, batch.V
 	var index int32
-	if err := firstOf(k.holds("K", n, info.KVHeads, info.HeadDim), v.holds("V", n, info.KVHeads, info.HeadDim),
-		v.like("V", k, "K"), narrow("layer", layer, &index), optionalSlice("Positions", batch.Positions, n)); err != nil {
+	if err := firstOf(c.holdTokens(n, k, v), narrow("layer", layer, &index),
+		optionalSlice("Positions", batch.Positions, n)); err != nil {
 		return err
 	}
 	to := raw.AppendBatch{TokenCounts: first(batch.TokenCounts), Positions: first(batch.Positions),
@@ -146,10 +183,9 @@ func (c *Cache) attend(layer int, batch AttendBatch, lse, sinks *float32, onDevi
 	if err != nil {
 		return err
 	}
-	q, output, info := batch.Q, batch.Output, &c.info
+	q, output := batch.Q, batch.Output
 	var index, window int32
-	if err := firstOf(q.holds("Q", n, info.QHeads, info.HeadDim), output.holds("Output", n, info.QHeads, info.HeadDim),
-		optionalSlice("LSE", batch.LSE, n*info.QHeads), optionalSlice("Sinks", batch.Sinks, info.QHeads),
+	if err := firstOf(c.holdQueries(n, q, output, batch.LSE, batch.Sinks),
 		optionalSlice("QueryPositions", batch.QueryPositions, n), narrow("layer", layer, &index),
 		narrow("SlidingWindow", batch.SlidingWindow, &window)); err != nil {
 		return err
@@ -159,10 +195,55 @@ func (c *Cache) attend(layer int, batch AttendBatch, lse, sinks *float32, onDevi
 		QTokenStride: int64(q.tokenStride), QHeadStride: int64(q.headStride),
 		OutputTokenStride: int64(output.tokenStride), OutputHeadStride: int64(output.headStride),
 		SlidingWindow: window, LogitSoftcap: batch.LogitSoftcap, LSE: lse, Sinks: sinks}
-	evicts := info.EvictionBudget > 0 // attention records observations
+	evicts := c.info.EvictionBudget > 0 // attention records observations
 	return c.run(batch.Sequences, evicts, func(sequences **raw.Sequence, n int32, err *raw.Error) raw.Status {
 		to.NSequences, to.Sequences = n, sequences
 		return raw.Attend(c.raw, index, &to, err)
+	})
+}
+
+// Extend appends tokens to one layer of several sequences and attends with their queries: all of it or nothing. Queries
+// see the new tokens as they are given, not in the formats of sealed pages.
+func (c *Cache) Extend(layer int, batch *ExtendBatch) error {
+	if batch == nil {
+		return argument("batch is nil")
+	}
+	return c.extend(layer, *batch, first(batch.LSE), first(batch.Sinks), false)
+}
+
+// ExtendDevice extends in device memory; it does not check sizes.
+func (c *Cache) ExtendDevice(layer int, batch *DeviceExtendBatch) error {
+	if batch == nil {
+		return argument("batch is nil")
+	}
+	b := ExtendBatch{Sequences: batch.Sequences, TokenCounts: batch.TokenCounts, Positions: batch.Positions, K: batch.K.tensor(),
+		V: batch.V.tensor(), Q: batch.Q.tensor(), Output: batch.Output.tensor(), SlidingWindow: batch.SlidingWindow,
+		LogitSoftcap: batch.LogitSoftcap}
+	return c.extend(layer, b, (*float32)(foreign(uintptr(batch.LSE))), (*float32)(foreign(uintptr(batch.Sinks))), true)
+}
+
+func (c *Cache) extend(layer int, batch ExtendBatch, lse, sinks *float32, onDevice bool) error {
+	n, err := c.total(onDevice, "Extend", batch.Sequences, "TokenCounts", batch.TokenCounts)
+	if err != nil {
+		return err
+	}
+	k, v, q, output := batch.K, batch.V, batch.Q, batch.Output
+	var index, window int32
+	if err := firstOf(c.holdTokens(n, k, v), c.holdQueries(n, q, output, batch.LSE, batch.Sinks),
+		optionalSlice("Positions", batch.Positions, n), narrow("layer", layer, &index),
+		narrow("SlidingWindow", batch.SlidingWindow, &window)); err != nil {
+		return err
+	}
+	to := raw.ExtendBatch{TokenCounts: first(batch.TokenCounts), Positions: first(batch.Positions),
+		K: k.data, V: v.data, Dtype: k.dtype, KTokenStride: int64(k.tokenStride), KHeadStride: int64(k.headStride),
+		VTokenStride: int64(v.tokenStride), VHeadStride: int64(v.headStride),
+		Q: q.data, Output: output.data, QDtype: q.dtype, OutputDtype: output.dtype,
+		QTokenStride: int64(q.tokenStride), QHeadStride: int64(q.headStride),
+		OutputTokenStride: int64(output.tokenStride), OutputHeadStride: int64(output.headStride),
+		SlidingWindow: window, LogitSoftcap: batch.LogitSoftcap, LSE: lse, Sinks: sinks}
+	return c.run(batch.Sequences, exclusive, func(sequences **raw.Sequence, n int32, err *raw.Error) raw.Status {
+		to.NSequences, to.Sequences = n, sequences
+		return raw.Extend(c.raw, index, &to, err)
 	})
 }
 

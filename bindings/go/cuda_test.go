@@ -30,6 +30,7 @@ func TestHostMemoryIsRefusedOnAGPU(t *testing.T) {
 	requireError(t, m.sequence.Attend(0, k, k), kvq.ErrArgument, "AttendDevice")
 	requireError(t, m.cache.Append(0, &kvq.AppendBatch{Sequences: one, K: k, V: k}), kvq.ErrArgument, "AppendDevice")
 	requireError(t, m.cache.Attend(0, &kvq.AttendBatch{Sequences: one, Q: k, Output: k}), kvq.ErrArgument, "AttendDevice")
+	requireError(t, m.cache.Extend(0, &kvq.ExtendBatch{Sequences: one, K: k, V: k, Q: k, Output: k}), kvq.ErrArgument, "ExtendDevice")
 	require(t, m.context.SetStream(0))
 	if n := must(m.sequence.Length(0))(t); n != 0 {
 		t.Fatalf("refused calls appended %d tokens", n)
@@ -45,6 +46,7 @@ func TestDeviceMemoryIsRefusedOnACPU(t *testing.T) {
 	requireError(t, m.sequence.AttendDevice(0, 1, p, p, kvq.F32, kvq.F32), kvq.ErrArgument, "use Attend")
 	requireError(t, m.cache.AppendDevice(0, &kvq.DeviceAppendBatch{Sequences: one, K: tensor, V: tensor}), kvq.ErrArgument, "use Append")
 	requireError(t, m.cache.AttendDevice(0, &kvq.DeviceAttendBatch{Sequences: one, Q: tensor, Output: tensor}), kvq.ErrArgument, "use Attend")
+	requireError(t, m.cache.ExtendDevice(0, &kvq.DeviceExtendBatch{Sequences: one, K: tensor, V: tensor, Q: tensor, Output: tensor}), kvq.ErrArgument, "use Extend")
 	matrix := must(m.context.Quantize(background, kvq.Of(numbers), 1, 64, nil))(t)
 	defer matrix.Close()
 	requireError(t, matrix.LinearDevice(p, 1, p, kvq.F32), kvq.ErrArgument, "use Linear")

@@ -51,6 +51,9 @@ func TestWrongShapesAreRefusedByName(t *testing.T) {
 		{m.cache.Attend(0, &kvq.AttendBatch{Sequences: one, Q: f(64), Output: f(63)}), "Output has 63 elements, must have 64"},
 		{m.cache.Attend(0, &kvq.AttendBatch{Sequences: one, Q: f(64), Output: f(math.MaxInt16).Strided(0, math.MaxInt), QueryPositions: []int32{0}}), "Output has 32767 elements, too few"},
 		{m.cache.Attend(0, &kvq.AttendBatch{Sequences: one, QueryPositions: []int32{}, Q: f(64), Output: f(64)}), "QueryPositions has 0 elements, must have 1"},
+		{m.cache.Extend(0, nil), "batch is nil"},
+		{m.cache.Extend(0, &kvq.ExtendBatch{Sequences: one, K: f(32), V: f(32), Q: f(63), Output: f(64)}), "Q has 63 elements, must have 64"},
+		{m.cache.Extend(0, &kvq.ExtendBatch{Sequences: one, K: f(32), V: f(31), Q: f(64), Output: f(64)}), "V has 31 elements, must have 32"},
 	} {
 		requireError(t, it.err, kvq.ErrArgument, strings.Split(it.parts, "|")...)
 	}
@@ -191,7 +194,11 @@ func TestTheRawLayerLeavesChecksToTheLibrary(t *testing.T) {
 	var attend raw.AttendBatch
 	attend.NSequences = 9
 	raw.AttendBatchInit(&attend)
-	if append_.NSequences != 0 || attend.NSequences != 0 || append_.StructSize != 88 || attend.StructSize != 112 {
+	var extend raw.ExtendBatch
+	extend.NSequences = 9
+	raw.ExtendBatchInit(&extend)
+	if append_.NSequences != 0 || attend.NSequences != 0 || extend.NSequences != 0 ||
+		append_.StructSize != 88 || attend.StructSize != 112 || extend.StructSize != 168 {
 		t.Fatal("defaults are not set")
 	}
 	raw.CacheDestroy(cache)

@@ -6,7 +6,8 @@ namespace Kvq
     public sealed unsafe partial class Cache
     {
         /// <summary>Append tokens to one layer of several sequences: to all of them or to none. See
-        /// <see cref="Native.kvq_append_sequences"/>.</summary>
+        /// <see cref="Native.kvq_append_sequences"/>. <see cref="Extend(int, ExtendBatch)"/> also attends, and loses
+        /// less for chunks of a prompt.</summary>
         /// <param name="layer">The layer.</param>
         /// <param name="batch">The tokens.</param>
         public void Append(int layer, AppendBatch batch)
@@ -14,9 +15,8 @@ namespace Kvq
             if (batch == null) throw new ArgumentNullException(nameof(batch));
             Shape.Host(Context.Device, nameof(Append));
             long tokens = batch.CheckTokens();
-            Shape.Strided(batch.K, tokens, info.KvHeads, info.HeadDim, batch.KTokenStride, batch.KHeadStride, "K");
-            Shape.Strided(batch.V, tokens, info.KvHeads, info.HeadDim, batch.VTokenStride, batch.VHeadStride, "V");
-            Shape.Same(batch.K.Dtype, batch.V.Dtype, "V", "K");
+            CheckKeysAndValues(tokens, batch.K, batch.KTokenStride, batch.KHeadStride, batch.V,
+                batch.VTokenStride, batch.VHeadStride);
             kvq_append_batch raw = batch.raw;
             raw.dtype = batch.K.Dtype;
             fixed (float* kFloats = batch.K.Floats, vFloats = batch.V.Floats)
@@ -108,12 +108,9 @@ namespace Kvq
             if (batch == null) throw new ArgumentNullException(nameof(batch));
             Shape.Host(Context.Device, nameof(Attend));
             long queries = batch.CheckQueries();
-            Shape.Strided(batch.Q, queries, info.QHeads, info.HeadDim, batch.QTokenStride, batch.QHeadStride, "Q");
-            Shape.Strided(batch.Output, queries, info.QHeads, info.HeadDim, batch.OutputTokenStride,
-                batch.OutputHeadStride, "Output");
-            if (batch.Lse != null)
-                Shape.Exactly(batch.Lse, queries * info.QHeads, "Lse", "[queries, q_heads]");
-            if (batch.Sinks != null) Shape.Exactly(batch.Sinks, info.QHeads, "Sinks", "[q_heads]");
+            CheckQueriesAndOutput(queries, batch.Q, batch.QTokenStride, batch.QHeadStride, batch.Output,
+                batch.OutputTokenStride, batch.OutputHeadStride);
+            CheckSums(queries, batch.Lse, batch.Sinks);
             kvq_attend_batch raw = batch.raw;
             raw.q_dtype = batch.Q.Dtype;
             raw.output_dtype = batch.Output.Dtype;
@@ -160,6 +157,95 @@ namespace Kvq
                 raw.query_positions = positions;
                 Call.Check(Native.kvq_attend(it, layer, &raw, &error), &error, Hooks);
             }
+        }
+
+        /// <summary>Append tokens to one layer of several sequences and attend with their queries: all of it or
+        /// nothing. See <see cref="Native.kvq_extend"/>.</summary>
+        /// <param name="layer">The layer.</param>
+        /// <param name="batch">The tokens, their queries, and where results go.</param>
+        public void Extend(int layer, ExtendBatch batch)
+        {
+            if (batch == null) throw new ArgumentNullException(nameof(batch));
+            Shape.Host(Context.Device, nameof(Extend));
+            long tokens = batch.CheckTokens();
+            CheckKeysAndValues(tokens, batch.K, batch.KTokenStride, batch.KHeadStride, batch.V,
+                batch.VTokenStride, batch.VHeadStride);
+            CheckQueriesAndOutput(tokens, batch.Q, batch.QTokenStride, batch.QHeadStride, batch.Output,
+                batch.OutputTokenStride, batch.OutputHeadStride);
+            CheckSums(tokens, batch.Lse, batch.Sinks);
+            kvq_extend_batch raw = batch.raw;
+            raw.dtype = batch.K.Dtype;
+            raw.q_dtype = batch.Q.Dtype;
+            raw.output_dtype = batch.Output.Dtype;
+            fixed (float* kFloats = batch.K.Floats, vFloats = batch.V.Floats, qFloats = batch.Q.Floats,
+                outputFloats = batch.Output.Floats, lse = batch.Lse, sinks = batch.Sinks)
+            fixed (ushort* kBits = batch.K.Bits, vBits = batch.V.Bits, qBits = batch.Q.Bits,
+                outputBits = batch.Output.Bits)
+            {
+                raw.k = batch.K.Start(kFloats, kBits);
+                raw.v = batch.V.Start(vFloats, vBits);
+                raw.q = batch.Q.Start(qFloats, qBits);
+                raw.output = batch.Output.Start(outputFloats, outputBits);
+                raw.lse = lse;
+                raw.sinks = sinks;
+                Extend(layer, batch, raw);
+            }
+        }
+
+        /// <summary>Like <see cref="Extend(int, ExtendBatch)"/>, in device memory, which the context's stream uses in
+        /// order: it must live until the stream has done so.</summary>
+        /// <param name="layer">The layer.</param>
+        /// <param name="batch">The tokens, their queries, and where results go.</param>
+        public void ExtendDevice(int layer, DeviceExtendBatch batch)
+        {
+            if (batch == null) throw new ArgumentNullException(nameof(batch));
+            Shape.OnDevice(Context.Device, nameof(ExtendDevice));
+            batch.CheckTokens();
+            kvq_extend_batch raw = batch.raw;
+            raw.k = (void*)batch.K;
+            raw.v = (void*)batch.V;
+            raw.q = (void*)batch.Q;
+            raw.output = (void*)batch.Output;
+            raw.lse = (float*)batch.Lse;
+            raw.sinks = (float*)batch.Sinks;
+            Extend(layer, batch, raw);
+        }
+
+        void Extend(int layer, ExtendBatchBase batch, kvq_extend_batch raw)
+        {
+            var error = Call.Error();
+            using (Use it = Use())
+            using (new UseMany(batch.Sorted, alone: true))
+            fixed (IntPtr* sequences = batch.Pointers)
+            fixed (int* counts = batch.TokenCounts, positions = batch.Positions)
+            {
+                raw.n_sequences = batch.Pointers.Length;
+                raw.sequences = sequences;
+                raw.token_counts = counts;
+                raw.positions = positions;
+                Call.Check(Native.kvq_extend(it, layer, &raw, &error), &error, Hooks);
+            }
+        }
+
+        void CheckKeysAndValues(long tokens, in Tensor k, long kTokenStride, long kHeadStride, in Tensor v,
+            long vTokenStride, long vHeadStride)
+        {
+            Shape.Strided(k, tokens, info.KvHeads, info.HeadDim, kTokenStride, kHeadStride, "K");
+            Shape.Strided(v, tokens, info.KvHeads, info.HeadDim, vTokenStride, vHeadStride, "V");
+            Shape.Same(k.Dtype, v.Dtype, "V", "K");
+        }
+
+        void CheckQueriesAndOutput(long queries, in Tensor q, long qTokenStride, long qHeadStride, in Tensor output,
+            long outputTokenStride, long outputHeadStride)
+        {
+            Shape.Strided(q, queries, info.QHeads, info.HeadDim, qTokenStride, qHeadStride, "Q");
+            Shape.Strided(output, queries, info.QHeads, info.HeadDim, outputTokenStride, outputHeadStride, "Output");
+        }
+
+        void CheckSums(long queries, float[] lse, float[] sinks)
+        {
+            if (lse != null) Shape.Exactly(lse, queries * info.QHeads, "Lse", "[queries, q_heads]");
+            if (sinks != null) Shape.Exactly(sinks, info.QHeads, "Sinks", "[q_heads]");
         }
     }
 
@@ -211,5 +297,13 @@ namespace Kvq
 
         internal long CheckQueries() =>
             CheckRows(QueryCounts, nameof(QueryCounts), QueryPositions, nameof(QueryPositions));
+    }
+
+    /// <remarks>A batch may be reused, by one thread at a time.</remarks>
+    public abstract partial class ExtendBatchBase : SequencesBatch
+    {
+        internal ExtendBatchBase() { }
+
+        internal long CheckTokens() => CheckRows(TokenCounts, nameof(TokenCounts), Positions, nameof(Positions));
     }
 }

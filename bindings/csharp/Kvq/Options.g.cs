@@ -392,40 +392,12 @@ namespace Kvq
             return it;
         }
 
-        /// <summary>≥ 1.</summary>
-        public int NSequences
-        {
-            get => raw.n_sequences;
-            set => raw.n_sequences = value;
-        }
-
         /// <summary>New tokens per sequence, each ≥ 1; null (default): one each.</summary>
         public int[] TokenCounts { get; set; }
 
         /// <summary>As for <see cref="Kvq.Raw.Native.kvq_append"/>; null (default): consecutive in each
         /// sequence.</summary>
         public int[] Positions { get; set; }
-
-        /// <summary>Element type of <c>K</c> and <c>V</c>; <see cref="Kvq.Dtype.F32"/> by default.</summary>
-        public Dtype Dtype
-        {
-            get => raw.dtype;
-            set => raw.dtype = value;
-        }
-
-        /// <summary><see cref="Kvq.Dtype.F32"/> by default.</summary>
-        public Dtype QDtype
-        {
-            get => raw.q_dtype;
-            set => raw.q_dtype = value;
-        }
-
-        /// <summary><see cref="Kvq.Dtype.F32"/> by default.</summary>
-        public Dtype OutputDtype
-        {
-            get => raw.output_dtype;
-            set => raw.output_dtype = value;
-        }
 
         /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
         public int SlidingWindow

@@ -47,6 +47,48 @@ namespace Kvq.Tests
             }
         }
 
+        /// First chunks, 40 tokens and 3: nothing is stored yet in the coarse format.
+        public static void First_chunks_are_attended_to_as_given_and_stored_as_appended()
+        {
+            const int layer = 1, tokens = 43;
+            int[] counts = { 40, 3 };
+            float[] k = Model.Numbers(tokens * Model.Row, 1), v = Model.Numbers(tokens * Model.Row, 2),
+                q = Model.Numbers(tokens * Model.QueryRow, 3), sinks = { 0.5f, -1, 0, 2 },
+                expected = new float[q.Length], output = new float[q.Length],
+                expectedLse = new float[tokens * Model.QHeads], lse = new float[expectedLse.Length];
+            using (var exact = new Model())
+            using (var other = new Sequence(exact.Cache))
+            {
+                Sequence[] both = { exact.Sequence, other };
+                exact.Cache.Append(layer, new AppendBatch { Sequences = both, TokenCounts = counts, K = k, V = v });
+                exact.Cache.Attend(layer, new AttendBatch
+                {
+                    Sequences = both, QueryCounts = counts, Q = q, Output = expected, SlidingWindow = 20,
+                    LogitSoftcap = 3, Lse = expectedLse, Sinks = sinks,
+                });
+            }
+            using (var coarse = new Model("gs2"))
+            using (Sequence extended = new Sequence(coarse.Cache), appended = new Sequence(coarse.Cache),
+                shorter = new Sequence(coarse.Cache))
+            {
+                coarse.Cache.Extend(layer, new ExtendBatch
+                {
+                    Sequences = new[] { coarse.Sequence, extended }, TokenCounts = counts, K = k, V = v, Q = q,
+                    Output = output, SlidingWindow = 20, LogitSoftcap = 3, Lse = lse, Sinks = sinks,
+                });
+                Test.Same(expected, output, "output");
+                Test.Same(expectedLse, lse, "lse");
+                coarse.Cache.Append(layer, new AppendBatch
+                {
+                    Sequences = new[] { appended, shorter }, TokenCounts = counts, K = k, V = v,
+                });
+                Test.Equal(Convert.ToBase64String(appended.Save()), Convert.ToBase64String(coarse.Sequence.Save()),
+                    "40 tokens");
+                Test.Equal(Convert.ToBase64String(shorter.Save()), Convert.ToBase64String(extended.Save()),
+                    "3 tokens");
+            }
+        }
+
         public static void Strides_reach_into_one_tensor_of_queries_keys_and_values()
         {
             const int tokens = 5, width = Model.QueryRow + 2 * Model.Row;

@@ -15,6 +15,8 @@ namespace Kvq.Tests
                     model.Cache.AppendDevice(0, new DeviceAppendBatch { Sequences = new[] { model.Sequence } }));
                 Test.Throws<InvalidOperationException>("AttendDevice takes device memory", () =>
                     model.Cache.AttendDevice(0, new DeviceAttendBatch { Sequences = new[] { model.Sequence } }));
+                Test.Throws<InvalidOperationException>("ExtendDevice takes device memory", () =>
+                    model.Cache.ExtendDevice(0, new DeviceExtendBatch { Sequences = new[] { model.Sequence } }));
             }
         }
 
@@ -78,6 +80,8 @@ namespace Kvq.Tests
                     model.Sequence.Append(0, k, v));
                 Test.Throws<InvalidOperationException>("Attend takes host memory",
                                                        () => model.Cache.Attend(0, model.Sequence, q, output));
+                Test.Throws<InvalidOperationException>("Extend takes host memory", () => model.Cache.Extend(0,
+                    new ExtendBatch { Sequences = new[] { model.Sequence } }));
                 model.Context.SetStream(IntPtr.Zero);
                 IntPtr keys = OnDevice(k), values = OnDevice(v), queries = OnDevice(q), to = OnDevice(output);
                 using (var other = new Sequence(model.Cache))

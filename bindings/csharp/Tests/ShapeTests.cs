@@ -76,6 +76,11 @@ namespace Kvq.Tests
                 Test.Refused(Status.Argument, "sequences[1]", () => model.Cache.Append(0, append));
                 append.TokenCounts = new[] { 2 };
                 Test.Wrong("TokenCounts has 1 elements", () => model.Cache.Append(0, append));
+                var extend = new ExtendBatch { Sequences = new[] { model.Sequence }, K = new float[Model.Row],
+                    V = new float[Model.Row], Q = new float[63], Output = new float[Model.QueryRow] };
+                Test.Wrong("Q has 63 elements; 1 rows of 4 heads of 16 reach to 64",
+                    () => model.Cache.Extend(0, extend));
+                Test.Equal(4, model.Sequence.Length(0), "length");
                 refused("Sequences is empty", it => it.Sequences = new Sequence[0]);
                 refused("Sequences[1]", it => it.Sequences = new[] { model.Sequence, null });
             }

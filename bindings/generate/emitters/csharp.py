@@ -6,7 +6,8 @@ from emitters._text import flag_text, is_flag
 FOLDER = "bindings/csharp/"
 # Fields that the hand-written half of a class computes.
 BY_HAND = {"kvq_append_batch": {"n_sequences", "dtype"},
-           "kvq_attend_batch": {"n_sequences", "q_dtype", "output_dtype"}}
+           "kvq_attend_batch": {"n_sequences", "q_dtype", "output_dtype"},
+           "kvq_extend_batch": {"n_sequences", "dtype", "q_dtype", "output_dtype"}}
 
 
 def summary(field):

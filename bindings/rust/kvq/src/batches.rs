@@ -1,4 +1,4 @@
-//! Batches: tokens to append to several sequences, and queries that attend to them.
+//! Batches: tokens to append to several sequences, queries that attend to them, and both together.
 use crate::call::defaults;
 use crate::generated::docs::header;
 use crate::generated::options::setters;
@@ -62,6 +62,77 @@ batches! {
     "Takes addresses in the context's memory (device memory for a CUDA context); see [`Attend`] for slices.";
 }
 
+batches! {
+    kvq_extend_batch(kvq_extend_batch_init) token_counts positions "[tokens]";
+    Extend { k: Extent, v: Extent, q: Extent, output: Extent, lse: Option<Extent>, sinks: Option<Extent> }
+    "Takes slices of host memory; a GPU takes [`DeviceExtend`].";
+    DeviceExtend {}
+    "Takes addresses in the context's memory (device memory for a CUDA context); see [`Extend`] for slices.";
+}
+
+/// Keys and values of a batch.
+struct Tokens {
+    k: Extent,
+    v: Extent,
+}
+
+/// Queries of a batch, and where their results go.
+struct Queries {
+    q: Extent,
+    output: Extent,
+    lse: Option<Extent>,
+    sinks: Option<Extent>,
+}
+
+/// Checks a batch's `Tokens` of this many rows by the strides of its C struct, and sets them there.
+macro_rules! set_tokens {
+    ($raw:ident, $info:ident, $rows:ident, $tokens:ident) => {
+        let Tokens { k, v } = $tokens;
+        let shape = [$rows, $info.kv_heads, $info.head_dim];
+        require_rows("k", k.length, shape, [$raw.k_token_stride, $raw.k_head_stride])?;
+        require_rows("v", v.length, shape, [$raw.v_token_stride, $raw.v_head_stride])?;
+        ($raw.k, $raw.v) = (k.pointer, v.pointer);
+    };
+}
+
+/// The same for `Queries`.
+macro_rules! set_queries {
+    ($raw:ident, $info:ident, $rows:ident, $queries:ident) => {
+        let Queries { q, output, lse, sinks } = $queries;
+        let shape = [$rows, $info.q_heads, $info.head_dim];
+        require_rows("q", q.length, shape, [$raw.q_token_stride, $raw.q_head_stride])?;
+        require_rows("output", output.length, shape, [$raw.output_token_stride, $raw.output_head_stride])?;
+        if let Some(lse) = lse {
+            shape::require("lse", lse.length, $rows as u128 * $info.q_heads as u128, "[queries, q_heads]")?;
+            $raw.lse = lse.pointer as *mut f32;
+        }
+        if let Some(sinks) = sinks {
+            shape::require("sinks", sinks.length, $info.q_heads as u128, "[q_heads]")?;
+            $raw.sinks = sinks.pointer.cast();
+        }
+        ($raw.q, $raw.output) = (q.pointer, output.pointer as *mut c_void);
+    };
+}
+
+/// Setters of the addresses that attention in device memory may have.
+macro_rules! device_addresses {
+    ($struct:ident) => {
+        #[doc = header!($struct, lse)]
+        #[must_use]
+        pub fn lse(mut self, lse: *mut f32) -> Self {
+            self.raw.lse = lse;
+            self
+        }
+
+        #[doc = header!($struct, sinks)]
+        #[must_use]
+        pub fn sinks(mut self, sinks: *const f32) -> Self {
+            self.raw.sinks = sinks;
+            self
+        }
+    };
+}
+
 impl<'a> Append<'a> {
     /// Keys and values.
     #[inline]
@@ -73,12 +144,9 @@ impl<'a> Append<'a> {
 
     /// Returns the C struct for this many sequences, with all lengths checked.
     pub(crate) fn checked(self, info: &CacheInfo, sequences: usize) -> Result<sys::kvq_append_batch> {
-        let (k, v) = (self.k, self.v);
+        let given = Tokens { k: self.k, v: self.v };
         let (mut raw, tokens) = self.counted(sequences)?;
-        let shape = [tokens, info.kv_heads, info.head_dim];
-        require_rows("k", k.length, shape, [raw.k_token_stride, raw.k_head_stride])?;
-        require_rows("v", v.length, shape, [raw.v_token_stride, raw.v_head_stride])?;
-        (raw.k, raw.v) = (k.pointer, v.pointer);
+        set_tokens!(raw, info, tokens, given);
         Ok(raw)
     }
 }
@@ -105,20 +173,9 @@ impl<'a> Attend<'a> {
 
     /// Returns the C struct for this many sequences, with all lengths checked.
     pub(crate) fn checked(self, info: &CacheInfo, sequences: usize) -> Result<sys::kvq_attend_batch> {
-        let (q, output, lse, sinks) = (self.q, self.output, self.lse, self.sinks);
+        let given = Queries { q: self.q, output: self.output, lse: self.lse, sinks: self.sinks };
         let (mut raw, queries) = self.counted(sequences)?;
-        let shape = [queries, info.q_heads, info.head_dim];
-        require_rows("q", q.length, shape, [raw.q_token_stride, raw.q_head_stride])?;
-        require_rows("output", output.length, shape, [raw.output_token_stride, raw.output_head_stride])?;
-        if let Some(lse) = lse {
-            shape::require("lse", lse.length, queries as u128 * info.q_heads as u128, "[queries, q_heads]")?;
-            raw.lse = lse.pointer as *mut f32;
-        }
-        if let Some(sinks) = sinks {
-            shape::require("sinks", sinks.length, info.q_heads as u128, "[q_heads]")?;
-            raw.sinks = sinks.pointer.cast();
-        }
-        (raw.q, raw.output) = (q.pointer, output.pointer as *mut c_void);
+        set_queries!(raw, info, queries, given);
         Ok(raw)
     }
 }
@@ -132,17 +189,49 @@ impl DeviceAttend<'_> {
         batch
     }
 
-    #[doc = header!(kvq_attend_batch, lse)]
-    #[must_use]
-    pub fn lse(mut self, lse: *mut f32) -> Self {
-        self.raw.lse = lse;
-        self
+    device_addresses!(kvq_attend_batch);
+}
+
+impl<'a> Extend<'a> {
+    optional!(kvq_extend_batch, lse: &'a mut [f32] = Extent::of_mut(lse), sinks: &'a [f32] = Extent::of(sinks));
+
+    /// Keys and values, their queries, and where results go.
+    #[inline]
+    pub fn new<T: Element, Q: Element, O: Element>(k: &'a [T], v: &'a [T], q: &'a [Q], output: &'a mut [O]) -> Self {
+        let mut batch = Extend::of(Extent::of(k), Extent::of(v), Extent::of(q), Extent::of_mut(output), None, None);
+        batch.raw.dtype = T::DTYPE.code();
+        (batch.raw.q_dtype, batch.raw.output_dtype) = (Q::DTYPE.code(), O::DTYPE.code());
+        batch
     }
 
-    #[doc = header!(kvq_attend_batch, sinks)]
-    #[must_use]
-    pub fn sinks(mut self, sinks: *const f32) -> Self {
-        self.raw.sinks = sinks;
-        self
+    /// Returns the C struct for this many sequences, with all lengths checked.
+    pub(crate) fn checked(self, info: &CacheInfo, sequences: usize) -> Result<sys::kvq_extend_batch> {
+        let new = Tokens { k: self.k, v: self.v };
+        let given = Queries { q: self.q, output: self.output, lse: self.lse, sinks: self.sinks };
+        let (mut raw, tokens) = self.counted(sequences)?;
+        set_tokens!(raw, info, tokens, new);
+        set_queries!(raw, info, tokens, given);
+        Ok(raw)
     }
+}
+
+impl DeviceExtend<'_> {
+    /// Keys and values, their queries, and where results go.
+    pub fn new(
+        k: *const c_void,
+        v: *const c_void,
+        dtype: Dtype,
+        q: *const c_void,
+        q_dtype: Dtype,
+        output: *mut c_void,
+        output_dtype: Dtype,
+    ) -> Self {
+        let mut batch = Self::of();
+        (batch.raw.k, batch.raw.v, batch.raw.dtype) = (k, v, dtype.code());
+        (batch.raw.q, batch.raw.q_dtype) = (q, q_dtype.code());
+        (batch.raw.output, batch.raw.output_dtype) = (output, output_dtype.code());
+        batch
+    }
+
+    device_addresses!(kvq_extend_batch);
 }

@@ -5,8 +5,8 @@ use crate::generated::docs::header;
 use crate::generated::options::setters;
 use crate::object::{debug, optional, Raw};
 use crate::shape::with_pointers;
-use crate::{call, Router, Sequence, Usage};
-use crate::{Append, Attend, CacheInfo, Centres, Codebook, Context, DeviceAppend, DeviceAttend, Error, Policy, Result};
+use crate::{call, Append, Attend, DeviceAppend, DeviceAttend, DeviceExtend, Extend};
+use crate::{CacheInfo, Centres, Codebook, Context, Error, Policy, Result, Router, Sequence, Usage};
 use kvq_sys as sys;
 use std::fmt;
 use std::ptr;
@@ -108,6 +108,8 @@ impl Cache {
     }
 
     #[doc = header!(kvq_append_sequences)]
+    ///
+    /// [`extend`](Self::extend) also attends, and loses less for chunks of a prompt.
     pub fn append(&self, layer: usize, sequences: &mut [&mut Sequence], batch: Append<'_>) -> Result<()> {
         self.context().require_host("append")?;
         let raw = batch.checked(self.describe(), sequences.len())?;
@@ -173,6 +175,44 @@ impl Cache {
             (raw.n_sequences, raw.sequences) = (int(pointers.len()), pointers.as_ptr().cast());
             // SAFETY: guaranteed by the caller; the sequences are borrowed.
             self.context().call(|error| unsafe { sys::kvq_attend(self.raw(), int(layer), &raw, error) })
+        })
+    }
+
+    #[doc = header!(kvq_extend)]
+    pub fn extend(&self, layer: usize, sequences: &mut [&mut Sequence], batch: Extend<'_>) -> Result<()> {
+        self.context().require_host("extend")?;
+        let raw = batch.checked(self.describe(), sequences.len())?;
+        // SAFETY: the slices live until the call returns, and their lengths have been checked.
+        unsafe { self.extend_raw(layer, sequences, raw) }
+    }
+
+    /// Like [`extend`](Self::extend), in the context's memory.
+    ///
+    /// # Safety
+    /// All memory must be where `batch` says and, for a CUDA context, stay there until the stream is done with it.
+    pub unsafe fn extend_device(
+        &self,
+        layer: usize,
+        sequences: &mut [&mut Sequence],
+        batch: DeviceExtend<'_>,
+    ) -> Result<()> {
+        let (raw, _) = batch.counted(sequences.len())?;
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.extend_raw(layer, sequences, raw) }
+    }
+
+    /// # Safety
+    /// The memory that `raw` points to must be readable and writable.
+    unsafe fn extend_raw(
+        &self,
+        layer: usize,
+        sequences: &mut [&mut Sequence],
+        mut raw: sys::kvq_extend_batch,
+    ) -> Result<()> {
+        self.with_own(sequences.iter().map(|sequence| &**sequence), |pointers| {
+            (raw.n_sequences, raw.sequences) = (int(pointers.len()), pointers.as_ptr());
+            // SAFETY: guaranteed by the caller; the sequences are borrowed exclusively.
+            self.context().call(|error| unsafe { sys::kvq_extend(self.raw(), int(layer), &raw, error) })
         })
     }
 

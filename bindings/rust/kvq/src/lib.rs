@@ -46,7 +46,7 @@ mod policy;
 mod sequence;
 mod shape;
 
-pub use batches::{Append, Attend, DeviceAppend, DeviceAttend};
+pub use batches::{Append, Attend, DeviceAppend, DeviceAttend, DeviceExtend, Extend};
 pub use cache::{Cache, CacheOptions};
 pub use context::{cpu_isas, device_describe, device_describe_by, Context, ContextOptions};
 pub use element::{Bf16, Element, F16};

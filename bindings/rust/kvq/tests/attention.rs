@@ -1,7 +1,32 @@
 //! Attention options reach the library, and results return to the right place.
 mod common;
 use common::*;
-use kvq::{Append, Attend, Bf16, Cache, CacheOptions, Rope, Sequence, F16};
+use kvq::{Append, Attend, Bf16, Cache, CacheOptions, Extend, Rope, Sequence, F16};
+
+/// The first chunks of sequences: 40 tokens and 3.
+#[test]
+fn first_chunks_are_attended_to_as_given_and_stored_as_appended() {
+    let counts = [40, 3];
+    let (k, v, q) = (numbers(43 * 32, 1), numbers(43 * 32, 2), numbers(43 * 64, 3));
+    let (exact, coarse) = (small("fp16"), small("gs2"));
+    let new = |cache: &Cache| (Sequence::new(cache).unwrap(), Sequence::new(cache).unwrap());
+
+    let (mut a, mut b) = new(&exact);
+    exact.append(1, &mut [&mut a, &mut b], Append::new(&k, &v).token_counts(&counts)).unwrap();
+    let (sinks, mut expected, mut expected_lse) = ([0.5, -1.0, 0.0, 2.0], vec![0.0f32; 43 * 64], vec![0.0f32; 43 * 4]);
+    let batch = Attend::new(&q, &mut expected).query_counts(&counts).sinks(&sinks).lse(&mut expected_lse);
+    exact.attend(1, &[&a, &b], batch.sliding_window(20).logit_softcap(3.0)).unwrap();
+
+    let (mut a, mut b) = new(&coarse);
+    let (mut output, mut lse) = (vec![0.0f32; 43 * 64], vec![0.0f32; 43 * 4]);
+    let batch = Extend::new(&k, &v, &q, &mut output).token_counts(&counts).sinks(&sinks).lse(&mut lse);
+    coarse.extend(1, &mut [&mut a, &mut b], batch.sliding_window(20).logit_softcap(3.0)).unwrap();
+    assert_eq!((output, lse), (expected, expected_lse));
+
+    let (mut c, mut d) = new(&coarse);
+    coarse.append(1, &mut [&mut c, &mut d], Append::new(&k, &v).token_counts(&counts)).unwrap();
+    assert_eq!((a.save().unwrap(), b.save().unwrap()), (c.save().unwrap(), d.save().unwrap()));
+}
 
 /// Zero queries weigh all visible tokens equally, so outputs are means that identify them.
 #[test]

@@ -2,8 +2,8 @@
 //! memory.
 mod common;
 use common::*;
-use kvq::{Append, Attend, Cache, CacheOptions, Context, ContextOptions, Device, DeviceAppend, DeviceAttend, Dtype};
-use kvq::{Matrix, QuantizeOptions, Rope, Sequence, Status};
+use kvq::{Append, Attend, Cache, CacheOptions, Context, ContextOptions, Device, DeviceAppend, DeviceAttend};
+use kvq::{DeviceExtend, Dtype, Extend, Matrix, QuantizeOptions, Rope, Sequence, Status};
 
 /// A context on the first GPU, or the reason why there is none.
 fn gpu() -> Option<Context> {
@@ -68,6 +68,18 @@ fn on_a_cpu_the_contexts_memory_is_the_programs() {
     unsafe { cache.attend_device(0, &[a], batch) }.unwrap();
     assert_eq!(output, expected);
     assert!(lse.iter().all(|x| *x > 0.5));
+
+    let [mut d, mut e] = [a.fork().unwrap(), a.fork().unwrap()];
+    let batch = Extend::new(&k, &v, &q, &mut expected).positions(&[9]).sinks(&sinks);
+    cache.extend(0, &mut [&mut d], batch).unwrap();
+    let (k, v, q) = (k.as_ptr().cast(), v.as_ptr().cast(), q.as_ptr().cast());
+    let batch = DeviceExtend::new(k, v, Dtype::F32, q, Dtype::F32, output.as_mut_ptr().cast(), Dtype::F32)
+        .positions(&[9])
+        .sinks(sinks.as_ptr());
+    // SAFETY: the vectors have these sizes.
+    unsafe { cache.extend_device(0, &mut [&mut e], batch) }.unwrap();
+    assert_eq!(output, expected);
+    assert_eq!(d.save().unwrap(), e.save().unwrap());
 }
 
 #[test]
@@ -83,6 +95,8 @@ fn on_a_gpu_host_memory_is_refused() {
     let batch = Append::new(&k, &v);
     assert_fails(cache.append(0, &mut [&mut sequence], batch), Status::Argument, &["append_device"]);
     let mut output = vec![0.0f32; 256];
+    let batch = Extend::new(&k[..128], &v[..128], &q, &mut output);
+    assert_fails(cache.extend(0, &mut [&mut sequence], batch), Status::Argument, &["extend_device"]);
     let attended = cache.attend(0, &[&sequence], Attend::new(&q, &mut output));
     assert_fails(attended, Status::Argument, &["attend_device"]);
     let w = numbers(64 * 64, 1);

@@ -2,7 +2,7 @@
 mod common;
 use common::*;
 use kvq::{
-    Append, Attend, Cache, CacheOptions, Context, ContextOptions, Device, Dtype, Error, Matrix, Policy,
+    Append, Attend, Cache, CacheOptions, Context, ContextOptions, Device, Dtype, Error, Extend, Matrix, Policy,
     QuantizeOptions, Rope, Scope, Sequence, Status,
 };
 
@@ -25,6 +25,9 @@ fn slices_of_wrong_lengths_are_named_with_both_lengths() {
     assert_fails(cache.append(0, &mut [&mut sequence], batch), argument, &["k has 32", "takes 72"]);
 
     let mut output = vec![0.0f32; 128];
+    let batch = Extend::new(&x[..32], &x[..32], &x[..63], &mut output[..64]);
+    let message = "q has 63 elements, expected 64: [1, 4, 16]";
+    assert_fails(cache.extend(0, &mut [&mut sequence], batch), argument, &[message]);
     let mut refused = |message: &str, attend: &dyn Fn(&mut [f32]) -> kvq::Result<()>| {
         assert_fails(attend(&mut output), argument, &[message]);
     };
