@@ -1,7 +1,7 @@
 #include "pages/centre_arrays.h"
 
 #include "core/float16.h"
-#include "core/hadamard.h"
+#include "core/head_rotation.h"
 #include "formats/gain_shape/centre_rotations.h"
 #include "formats/gain_shape/centre_search.h"
 
@@ -141,7 +141,7 @@ CentreRowArrays::CentreRowArrays(Allocator& allocator, const ModelCentres& centr
   counts.key_centres = shape.key_centres;
   counts.value_centres = shape.value_centres;
   for_each_centre(centres, layer, Side::kValues, [&](CentreVector& centre, int32_t number) {
-    hadamard(centre.data(), shape.head_dim);
+    rotate_head(centre.data(), shape.head_dim);
     RowWriter row(add_row(shape.head_dim, values), row_swizzle(number));
     for (int32_t i = 0; i < shape.head_dim; ++i) row.put(value_place(i), centre[static_cast<size_t>(i)]);
   });

@@ -1,20 +1,22 @@
 #pragma once
 
+#include "core/host_device.h"
+
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 
 namespace kvq {
 
-/// Width of the rotation: the largest power of two that divides the head size.
-constexpr int32_t hadamard_block(int32_t head_dim) { return head_dim & -head_dim; }
+/// Largest power of two that divides a row's length: width of a block.
+KVQ_HOST_DEVICE constexpr int32_t hadamard_block(int32_t n) { return n & -n; }
 
-/// Multiply one head `[head_dim]` in place by the orthonormal block Hadamard matrix, which is its own inverse.
-inline void hadamard(float* head, int32_t head_dim) {
-  const int32_t block = hadamard_block(head_dim);
+/// Multiply each block of a row `[n]` in place by the orthonormal Hadamard matrix, which is its own inverse.
+inline void hadamard(float* row, int32_t n) {
+  const int32_t block = hadamard_block(n);
   const float norm = 1.0F / std::sqrt(static_cast<float>(block));
-  for (int32_t begin = 0; begin < head_dim; begin += block) {
-    float* x = head + begin;
+  for (int32_t begin = 0; begin < n; begin += block) {
+    float* x = row + begin;
     for (int32_t half = 1; half < block; half *= 2) {
       for (int32_t i = 0; i < block; i += 2 * half) {
         for (int32_t j = i; j < i + half; ++j) {

@@ -1,5 +1,5 @@
 // Table of codecs, and functions that dispatch on a side's codec.
-#include "core/hadamard.h"
+#include "core/head_rotation.h"
 #include "formats/codec.h"
 #include "formats/commvq/commvq.h"
 #include "formats/float16/float16.h"
@@ -92,7 +92,7 @@ void decode_side(const EncodedSide& encoded, int32_t begin, int32_t n, float* ou
   codec_of(format.code).decode(encoded, begin, n, out);
   if (!format.is_rotated()) return;
   const int32_t head_dim = encoded.format.head_dim;
-  for (int32_t i = 0; i < n; ++i) hadamard(out + static_cast<size_t>(i) * static_cast<size_t>(head_dim), head_dim);
+  for (int32_t i = 0; i < n; ++i) rotate_head(out + static_cast<size_t>(i) * static_cast<size_t>(head_dim), head_dim);
 }
 
 bool side_is_valid(Side side, const PageFormat& format, const std::byte* data) {

@@ -2,6 +2,7 @@
 
 #include "cache/sequence.h"
 #include "core/checksum.h"
+#include "core/hadamard.h"
 
 #include <bit>
 #include <cstdint>
@@ -38,10 +39,15 @@ struct LayerRecord {
   int32_t last_position;
 };
 
+/// Bits of SideRecord::flags.
+inline constexpr uint8_t kRotated = 1;      // by a Hadamard matrix, of a head size that is a power of two
+inline constexpr uint8_t kPageMean = 2;     // relative to the mean of the page's keys
+inline constexpr uint8_t kMixedBlocks = 4;  // rotated, of another head size (core/head_rotation.h)
+
 struct SideRecord {
   uint8_t codec;
   uint8_t bits;
-  uint8_t flags;  // 1: Hadamard rotation, 2: relative to the mean of the page's keys
+  uint8_t flags;
   uint8_t group;
 };
 
@@ -55,11 +61,12 @@ struct PageRecord {
 };
 static_assert(sizeof(PageRecord) == 24);
 
-inline SideRecord side_record(Side side, const SideFormat& format) {
+inline SideRecord side_record(Side side, const SideFormat& format, int32_t head_dim) {
   const Codec& codec = codec_of(format.code);
   const bool mean = side == Side::kKeys && format.centre == Centre::kPageMean;
+  const uint8_t rotation = hadamard_block(head_dim) == head_dim ? kRotated : kMixedBlocks;
   return {format.has_trained_centres() ? codec.trained_number : codec.number, describe(format.code).file_bits,
-          static_cast<uint8_t>((format.is_rotated() ? 1 : 0) | (mean ? 2 : 0)), format.group};
+          static_cast<uint8_t>((format.is_rotated() ? rotation : 0) | (mean ? kPageMean : 0)), format.group};
 }
 
 /// Zero the bytes of a page that hold no number: padding of its sides, and slots from `count` on, which may contain

@@ -71,14 +71,22 @@ bool same(const SideRecord& a, const SideRecord& b) {
 }
 
 const PageFormat* find_format(const PageRecord& record, const Cache& cache, size_t layer) {
-  const auto fits = [&record](const PageFormat* format) {
-    return same(record.keys, side_record(Side::kKeys, format->keys)) &&
-           same(record.values, side_record(Side::kValues, format->values));
+  const auto fits = [&record, &cache](const PageFormat* format) {
+    return same(record.keys, side_record(Side::kKeys, format->keys, cache.head_dim)) &&
+           same(record.values, side_record(Side::kValues, format->values, cache.head_dim));
   };
   if (fits(&cache.float16)) return &cache.float16;
   const auto& formats = cache.layers[layer].formats;
   const auto found = std::find_if(formats.begin(), formats.end(), fits);
   if (found != formats.end()) return *found;
+  const int32_t block = hadamard_block(cache.head_dim);
+  if (block < cache.head_dim && ((record.keys.flags | record.values.flags) & kRotated) != 0) {
+    fail(KVQ_E_MISMATCH,
+         "snapshot has pages in layer %zu that were rotated in blocks of %d channels, as kvq no longer does for "
+         "head_dim "
+         "%d: append the tokens again",
+         layer, block, cache.head_dim);
+  }
   fail(KVQ_E_MISMATCH, "snapshot has pages with %d-bit keys and %d-bit values in layer %zu, unlike this cache's policy",
        record.keys.bits, record.values.bits, layer);
 }

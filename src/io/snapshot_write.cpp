@@ -27,8 +27,8 @@ class Writer {
 };
 
 void put_page(const Cache& cache, const Page& page, Writer& writer) {
-  writer.put(PageRecord{.keys = side_record(Side::kKeys, page.format()->keys),
-                        .values = side_record(Side::kValues, page.format()->values),
+  writer.put(PageRecord{.keys = side_record(Side::kKeys, page.format()->keys, cache.head_dim),
+                        .values = side_record(Side::kValues, page.format()->values, cache.head_dim),
                         .count = page.count,
                         .first_position = page.first_position,
                         .has_positions = page.has_gaps() ? 1U : 0U,

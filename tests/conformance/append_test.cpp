@@ -71,7 +71,7 @@ Snapshot snapshot_on(const std::string& isa, const Case& c, const std::string& p
 
 TEST_CASE("every instruction set stores the bytes of the one that runs everywhere") {
   const std::vector<std::string> isas = kvq_test::cpu_isa_names();
-  for (const int32_t head_dim : {8, 24, 80, 96, 128, 256}) {
+  for (const int32_t head_dim : {8, 24, 80, 96, 120, 128, 256}) {
     for (const kvq_rope rope : {KVQ_ROPE_HALF, KVQ_ROPE_INTERLEAVED}) {
       for (const int32_t rotary_dim : {0, head_dim / 2 + 2}) {
         for (const kvq_dtype dtype : {KVQ_F32, KVQ_F16, KVQ_BF16}) {

@@ -8,7 +8,7 @@
 namespace conformance::attend_shapes_test {
 namespace {
 
-constexpr int32_t kHeadDims[] = {8, 24, 64, 80, 96, 128, 200, 256};
+constexpr int32_t kHeadDims[] = {8, 24, 64, 80, 96, 120, 128, 192, 200, 256};
 constexpr int32_t kGroups[] = {1, 2, 4, 7, 16};
 
 }  // namespace
@@ -47,7 +47,7 @@ TEST_CASE("many key heads, and one key head for many query heads") {
 }
 
 TEST_CASE("every width of a value group, also where it does not divide the head") {
-  for (const int32_t head_dim : {24, 64, 80, 128, 200, 256}) {
+  for (const int32_t head_dim : {24, 64, 80, 120, 128, 192, 200, 256}) {
     for (const int group : {32, 64, 128}) {
       std::vector<Storage> storages;
       for (const char* format : {"int8", "int4", "int3", "int2", "int4+hadamard"}) {

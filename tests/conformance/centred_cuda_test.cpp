@@ -106,7 +106,7 @@ TEST_CASE("a GPU finds the nearest of any number of centres as a CPU does") {
 
 TEST_CASE("a GPU rotates centres as a CPU does at every head size and in every pairing") {
   if (skips()) return;
-  for (const int32_t head_dim : {8, 24, 32, 80, 96, 128, 256}) {
+  for (const int32_t head_dim : {8, 24, 32, 80, 96, 120, 128, 192, 256}) {
     for (const kvq_rope rope : {KVQ_ROPE_NONE, KVQ_ROPE_HALF, KVQ_ROPE_INTERLEAVED}) {
       for (const int32_t rotary_dim : {0, head_dim / 2}) {
         if (rope == KVQ_ROPE_NONE && rotary_dim > 0) continue;

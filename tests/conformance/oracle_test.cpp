@@ -38,18 +38,24 @@ TEST_CASE("the reference rounds to nearest, ties to even") {
   CHECK_EQ(kvq_test::decode_bits(0x3F80, kBrain), 1.0);
 }
 
-TEST_CASE("the reference's Hadamard matrix is symmetric, orthonormal and Sylvester's") {
+TEST_CASE("the reference rotates heads by a matrix that is its own inverse and, of powers of two, Sylvester's") {
   const std::vector<double> x = {1.0, 2.0, 3.0, 4.0};
-  const std::vector<double> h = kvq_test::hadamard(x);
+  const std::vector<double> h = kvq_test::rotated_head(x);
   CHECK_EQ(h[0], doctest::Approx(5.0));
   CHECK_EQ(h[1], doctest::Approx(-1.0));
   CHECK_EQ(h[2], doctest::Approx(-2.0));
   CHECK_EQ(h[3], doctest::Approx(0.0));
-  for (const size_t dim : {8U, 24U, 80U, 128U, 200U}) {
+  for (const size_t dim : {8U, 24U, 80U, 120U, 128U, 200U}) {
     const std::vector<float> given = kvq_test::normal_tensor(dim, dim);
     const std::vector<double> head(given.begin(), given.end());
-    const std::vector<double> back = kvq_test::hadamard(kvq_test::hadamard(head));
-    for (size_t c = 0; c < dim; ++c) CHECK_EQ(back[c], doctest::Approx(head[c]));
+    const std::vector<double> rotated = kvq_test::rotated_head(head);
+    const std::vector<double> back = kvq_test::rotated_head(rotated);
+    for (size_t c = 0; c < dim; ++c) {
+      double product = 0.0;
+      for (size_t i = 0; i < dim; ++i) product += kvq_test::rotation_entry(dim, c, i) * head[i];
+      CHECK_EQ(rotated[c], doctest::Approx(product));
+      CHECK_EQ(back[c], doctest::Approx(head[c]));
+    }
   }
 }
 

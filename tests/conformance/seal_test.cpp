@@ -11,7 +11,7 @@
 namespace conformance::seal_test {
 namespace {
 
-constexpr int32_t kHeadDims[] = {8, 24, 64, 80, 96, 128, 200, 256};
+constexpr int32_t kHeadDims[] = {8, 24, 64, 80, 96, 120, 128, 192, 200, 256};
 
 // Stores the tokens on every instruction set and measures both sides.
 void check_storage(const HeadTokens& tokens, const Storage& storage, const std::string& where) {
@@ -126,7 +126,7 @@ TEST_CASE("large numbers survive the Hadamard rotation or are refused") {
   }
 }
 
-// Purpose of the rotation: an outlier is spread over its block, so the step shrinks.
+// Purpose of the rotation: an outlier is spread over the head, so the step shrinks.
 TEST_CASE("the Hadamard rotation lowers the error of a head with an outlier") {
   HeadTokens tokens = normal_tokens(65, 128, 21);
   for (int32_t t = 0; t < tokens.n(); ++t) tokens.v[static_cast<size_t>(t) * 128 + 5] = 40.0;

@@ -35,7 +35,7 @@ std::vector<double> rotated(const std::vector<double>& tokens, int32_t head_dim)
   std::vector<double> result;
   const auto dim = static_cast<size_t>(head_dim);
   for (size_t start = 0; start < tokens.size(); start += dim) {
-    const std::vector<double> token = kvq_test::hadamard(std::span(tokens).subspan(start, dim));
+    const std::vector<double> token = kvq_test::rotated_head(std::span(tokens).subspan(start, dim));
     result.insert(result.end(), token.begin(), token.end());
   }
   return result;

@@ -26,7 +26,7 @@ HeadTokens normal_tokens(int32_t n, int32_t head_dim, uint64_t seed, double devi
 // Appends the tokens to a cache of one head on the given instruction set and decodes them again.
 HeadTokens store(const HeadTokens& tokens, const Storage& storage, const std::string& isa);
 
-// Each token's Hadamard rotation.
+// Each token's rotation.
 std::vector<double> rotated(const std::vector<double>& tokens, int32_t head_dim);
 
 // Largest error of a decoded number in a group whose numbers are in [low, high].

@@ -1,4 +1,4 @@
-// Float64 brute force: rotary embedding, Hadamard rotation and attention, written from their definitions.
+// Float64 brute force: rotary embedding, rotation of heads and attention, written from their definitions.
 #pragma once
 
 #include "kvq.h"
@@ -47,18 +47,38 @@ struct Rotation {
 
 inline size_t largest_power_of_two_dividing(size_t n) { return n & (~n + 1); }
 
-// The orthonormal Sylvester-Hadamard matrix on each block of channels, from its definition:
-// H[i][j] = (−1)^(number of ones in i & j) / √block.
-inline std::vector<double> hadamard(std::span<const double> head) {
-  const size_t block = largest_power_of_two_dividing(head.size());
-  std::vector<double> rotated(head.size(), 0.0);
-  for (size_t start = 0; start < head.size(); start += block) {
-    for (size_t i = 0; i < block; ++i) {
-      for (size_t j = 0; j < block; ++j) {
-        const bool negative = __builtin_parityll(i & j) != 0;
-        rotated[start + i] += negative ? -head[start + j] : head[start + j];
-      }
-      rotated[start + i] /= std::sqrt(static_cast<double>(block));
+// Entry of the rotation of gain-shape pages and `+hadamard` integers, from its definition: the orthonormal
+// Sylvester-Hadamard matrix within blocks of a power of two, times the orthonormal Hartley transform across blocks with
+// Thue-Morse signs.
+inline double rotation_entry(size_t dim, size_t row, size_t column) {
+  const double pi = std::acos(-1.0);
+  const size_t block = largest_power_of_two_dividing(dim);
+  const size_t blocks = dim / block;
+  const size_t to = row / block;
+  const size_t from = column / block;
+  const double angle = 2.0 * pi * static_cast<double>(to * from) / static_cast<double>(blocks);
+  const int flips =
+      __builtin_parityll(row % block & column % block) + __builtin_parityll(to) + __builtin_parityll(from);
+  const double entry = (std::cos(angle) + std::sin(angle)) / std::sqrt(static_cast<double>(dim));
+  return flips % 2 != 0 ? -entry : entry;
+}
+
+// A head times that matrix, one factor at a time.
+inline std::vector<double> rotated_head(std::span<const double> head) {
+  const size_t dim = head.size();
+  const size_t block = largest_power_of_two_dividing(dim);
+  std::vector<double> within(dim, 0.0);
+  for (size_t i = 0; i < dim; ++i) {
+    for (size_t j = 0; j < block; ++j) {
+      const double x = head[i / block * block + j];
+      within[i] += __builtin_parityll(i % block & j) != 0 ? -x : x;
+    }
+  }
+  std::vector<double> rotated(dim, 0.0);
+  for (size_t to = 0; to < dim; to += block) {
+    for (size_t from = 0; from < dim; from += block) {
+      const double factor = rotation_entry(dim, to, from);
+      for (size_t i = 0; i < block; ++i) rotated[to + i] += factor * within[from + i];
     }
   }
   return rotated;

@@ -29,7 +29,7 @@ using kvq::cpu::KernelTable;
 
 namespace {
 
-constexpr int32_t kHeadDims[] = {8, 24, 40, 64, 80, 96, 128, 200, 256};
+constexpr int32_t kHeadDims[] = {8, 24, 40, 64, 80, 96, 112, 120, 128, 192, 200, 248, 256};
 constexpr Side kSides[] = {Side::kKeys, Side::kValues};
 
 enum class Numbers { kNormal, kConstantGroups, kZeros, kSubnormal, kLargest, kAnySize };

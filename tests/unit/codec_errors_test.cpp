@@ -23,7 +23,7 @@ using kvq_test::Codes;
 using kvq_test::SealedPages;
 using kvq_test::TestCodebook;
 
-constexpr int32_t kHeadDims[] = {8, 40, 64, 128, 256};
+constexpr int32_t kHeadDims[] = {8, 40, 64, 120, 128, 192, 256};
 
 /// One stage of few codes, so that brute force finds the nearest.
 constexpr Codes kCodes[] = {
@@ -49,7 +49,7 @@ double excess_of_group(const std::vector<double>& numbers, const std::vector<dou
 std::vector<double> rotated(const std::vector<double>& rows, int32_t head_dim) {
   std::vector<double> result;
   for (auto row = rows.begin(); row != rows.end(); row += head_dim) {
-    const std::vector<double> rotated = kvq_test::hadamard({row, row + head_dim});
+    const std::vector<double> rotated = kvq_test::rotated_head({row, row + head_dim});
     result.insert(result.end(), rotated.begin(), rotated.end());
   }
   return result;

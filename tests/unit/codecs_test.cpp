@@ -149,7 +149,7 @@ TEST_CASE("snapshots number codecs and widths as they always have") {
     const auto format = kvq::parse_format(line.name);
     REQUIRE(format.has_value());
     for (const Side side : kvq_test::kSides) {
-      const kvq::io::SideRecord record = kvq::io::side_record(side, *format);
+      const kvq::io::SideRecord record = kvq::io::side_record(side, *format, 64);
       CHECK(int{record.codec} == line.codec);
       CHECK(int{record.bits} == line.bits);
     }
@@ -161,15 +161,23 @@ TEST_CASE("snapshots tell rotation and means of pages apart as they always have"
     const char* name;
     int of_keys;
     int of_values;
+    int of_mixed_keys;  // at head sizes that are no powers of two
+    int of_mixed_values;
   };
-  constexpr Line kLines[] = {{"fp16", 0, 0},   {"int4", 0, 0}, {"int4+hadamard", 1, 1},
-                             {"commvq", 0, 0}, {"gs2", 3, 1},  {"gt1+nocentre", 1, 1}};
+  constexpr Line kLines[] = {{"fp16", 0, 0, 0, 0},   {"int4", 0, 0, 0, 0}, {"int4+hadamard", 1, 1, 4, 4},
+                             {"commvq", 0, 0, 0, 0}, {"gs2", 3, 1, 6, 4},  {"gt1+nocentre", 1, 1, 4, 4}};
   for (const Line& line : kLines) {
     CAPTURE(line.name);
     const auto format = kvq::parse_format(line.name);
     REQUIRE(format.has_value());
-    CHECK(int{kvq::io::side_record(Side::kKeys, *format).flags} == line.of_keys);
-    CHECK(int{kvq::io::side_record(Side::kValues, *format).flags} == line.of_values);
+    for (const int32_t head_dim : {8, 64, 256}) {
+      CHECK(int{kvq::io::side_record(Side::kKeys, *format, head_dim).flags} == line.of_keys);
+      CHECK(int{kvq::io::side_record(Side::kValues, *format, head_dim).flags} == line.of_values);
+    }
+    for (const int32_t head_dim : {24, 80, 248}) {
+      CHECK(int{kvq::io::side_record(Side::kKeys, *format, head_dim).flags} == line.of_mixed_keys);
+      CHECK(int{kvq::io::side_record(Side::kValues, *format, head_dim).flags} == line.of_mixed_values);
+    }
   }
 }
 

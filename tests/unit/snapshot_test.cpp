@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "io/snapshot_layout.h"
@@ -19,14 +20,16 @@ struct Bench {
   kvq_policy* policy = nullptr;
   kvq_cache* cache = nullptr;
 
-  Bench() {
+  int32_t head_dim;
+
+  explicit Bench(const char* format = "int4", int32_t dim = kHeadDim) : head_dim(dim) {
     REQUIRE(kvq_context_create(nullptr, &context, nullptr) == KVQ_OK);
-    REQUIRE(kvq_policy_load(context, "int4", 4, &policy, nullptr) == KVQ_OK);
+    REQUIRE(kvq_policy_load(context, format, std::strlen(format), &policy, nullptr) == KVQ_OK);
     kvq_cache_options options;
     kvq_cache_options_init(&options, sizeof(options));
     options.n_layers = options.kv_heads = 1;
     options.q_heads = 2;
-    options.head_dim = kHeadDim;
+    options.head_dim = head_dim;
     REQUIRE(kvq_cache_create(context, &options, policy, &cache, nullptr) == KVQ_OK);
   }
   Bench(const Bench&) = delete;
@@ -40,7 +43,7 @@ struct Bench {
   std::vector<std::byte> snapshot() const {
     std::mt19937 random(7);
     std::normal_distribution<float> normal;
-    std::vector<float> k(size_t{kTokens} * kHeadDim);
+    std::vector<float> k(size_t{kTokens} * static_cast<size_t>(head_dim));
     for (float& x : k) x = normal(random);
     std::vector<int32_t> positions(kTokens);
     for (int32_t i = 0; i < kTokens; ++i) positions[static_cast<size_t>(i)] = 2 * i;
@@ -56,15 +59,18 @@ struct Bench {
   }
 
   /// Status of loading; a loaded sequence must attend, and save the same bytes.
-  kvq_status load(const std::vector<std::byte>& bytes) const {
+  kvq_status load(const std::vector<std::byte>& bytes, std::string* message = nullptr) const {
     kvq_sequence* sequence = nullptr;
-    const kvq_status status = kvq_sequence_load(cache, bytes.data(), bytes.size(), &sequence, nullptr);
+    kvq_error error;
+    kvq_error_init(&error, sizeof(error));
+    const kvq_status status = kvq_sequence_load(cache, bytes.data(), bytes.size(), &sequence, &error);
     if (status != KVQ_OK) {
       CHECK(sequence == nullptr);
+      if (message != nullptr) *message = error.message;
       return status;
     }
     const kvq_sequence* sequences[] = {sequence};
-    const std::vector<float> q(size_t{2} * kHeadDim, 0.5F);
+    const std::vector<float> q(size_t{2} * static_cast<size_t>(head_dim), 0.5F);
     std::vector<float> out(q.size());
     kvq_attend_batch batch;
     kvq_attend_batch_init(&batch, sizeof(batch));
@@ -126,6 +132,21 @@ TEST_CASE("fields that contradict each other are refused although the checksum i
   CHECK(bench.load(with<uint8_t>(bytes, kFirstPage + offsetof(PageRecord, keys), 9)) == KVQ_E_MISMATCH);
   // The second position of the first page, made equal to the first.
   CHECK(bench.load(with<int32_t>(bytes, kFirstPage + sizeof(PageRecord) + sizeof(int32_t), 0)) == KVQ_E_FORMAT);
+}
+
+TEST_CASE("pages rotated in blocks of channels are refused as such where kvq rotates across them") {
+  for (const char* const format : {"int4+hadamard", "gs4+nocentre"}) {
+    CAPTURE(format);
+    const Bench bench(format, 24);
+    std::vector<std::byte> bytes = bench.snapshot();
+    CHECK(bench.load(bytes) == KVQ_OK);
+    bytes[kFirstPage + offsetof(kvq::io::PageRecord, keys) + offsetof(kvq::io::SideRecord, flags)] = std::byte{1};
+    mend_checksum(bytes);
+    std::string message;
+    CHECK(bench.load(bytes, &message) == KVQ_E_MISMATCH);
+    CHECK(message.find("rotated in blocks of 8 channels") != std::string::npos);
+    CHECK(message.find("head_dim 24") != std::string::npos);
+  }
 }
 
 TEST_CASE(

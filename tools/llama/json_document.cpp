@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -13,30 +12,70 @@ namespace llama {
 
 namespace {
 
-constexpr int kMaxDepth = 64;
+constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxQuoted = 120;
 constexpr size_t kMaxReason = 240;
 
-/// Sees every event of a parse, because the parser itself keeps the last of two equal names without a word.
-class StructureCheck {
+/// Builds a document from the events of a parse. The library's own builder keeps the last of two equal names without a
+/// word and, with a callback that could object, takes quadratic time for a list of objects.
+class DocumentBuilder : public nlohmann::json_sax<nlohmann::json> {
  public:
-  explicit StructureCheck(const std::string& source) : source_(source) {}
+  explicit DocumentBuilder(const std::string& source) : source_(source) {}
 
-  bool operator()(int depth, nlohmann::json::parse_event_t event, const nlohmann::json& value) {
-    using Event = nlohmann::json::parse_event_t;
-    if (depth > kMaxDepth) throw Error(source_ + ": JSON is nested deeper than " + std::to_string(kMaxDepth));
-    if (event == Event::object_start) names_.emplace_back();
-    if (event == Event::object_end) names_.pop_back();
-    if (event == Event::key && !names_.back().insert(value.get_ref<const std::string&>()).second) {
-      throw Error(source_ + ": the name " + in_quotes(value.get_ref<const std::string&>()) +
-                  " occurs twice in one object");
-    }
+  nlohmann::json take() { return std::move(root_); }
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return add(value); }
+  bool number_float(number_float_t value, const string_t& /*text*/) override { return add(value); }
+  bool string(string_t& value) override { return add(std::move(value)); }
+  bool binary(binary_t& value) override { return add(std::move(value)); }
+  bool start_object(size_t /*members*/) override { return open(nlohmann::json::object()); }
+  bool start_array(size_t /*elements*/) override { return open(nlohmann::json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+
+  bool key(string_t& name) override {
+    const auto [member, is_new] = open_.back()->emplace(name, nullptr);
+    if (!is_new) throw Error(source_ + ": the name " + in_quotes(name) + " occurs twice in one object");
+    member_ = &*member;
     return true;
   }
 
+  bool parse_error(size_t /*position*/, const std::string& /*token*/, const nlohmann::json::exception& error) override {
+    const std::string reason = error.what();  // "[json.exception.parse_error.101] parse error at line 1, ..."
+    throw Error(source_ + ": not valid JSON: " + reason.substr(reason.find("] ") + 2, kMaxReason));
+  }
+
  private:
+  bool add(nlohmann::json value) {
+    place(std::move(value));
+    return true;
+  }
+
+  nlohmann::json& place(nlohmann::json value) {
+    if (!open_.empty() && open_.back()->is_array()) return open_.back()->emplace_back(std::move(value));
+    nlohmann::json& at = open_.empty() ? root_ : *member_;
+    at = std::move(value);
+    return at;
+  }
+
+  bool open(nlohmann::json value) {
+    if (open_.size() == kMaxDepth) throw Error(source_ + ": JSON is nested deeper than " + std::to_string(kMaxDepth));
+    open_.push_back(&place(std::move(value)));
+    return true;
+  }
+
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
   const std::string& source_;
-  std::vector<std::unordered_set<std::string>> names_;
+  nlohmann::json root_;
+  std::vector<nlohmann::json*> open_;  // objects and lists, the innermost last
+  nlohmann::json* member_ = nullptr;   // of the innermost object, by the last name
 };
 
 }  // namespace
@@ -57,17 +96,10 @@ std::string in_quotes(std::string_view text) {
 }
 
 nlohmann::json parse_json(std::string_view text, const std::string& source) {
-  StructureCheck check(source);
-  try {
-    return nlohmann::json::parse(text.begin(), text.end(),
-                                 [&check](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
-                                   return check(depth, event, value);
-                                 });
-  } catch (const nlohmann::json::exception& error) {
-    if (text.empty()) throw Error(source + ": not valid JSON: it is empty");
-    const std::string reason = error.what();  // "[json.exception.parse_error.101] parse error at line 1, ..."
-    throw Error(source + ": not valid JSON: " + reason.substr(reason.find("] ") + 2, kMaxReason));
-  }
+  if (text.empty()) throw Error(source + ": not valid JSON: it is empty");
+  DocumentBuilder builder(source);
+  nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
+  return builder.take();
 }
 
 nlohmann::json read_json(const std::filesystem::path& path) {

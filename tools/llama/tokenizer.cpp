@@ -1,8 +1,8 @@
 #include "tokenizer.h"
 
 #include <nlohmann/json.hpp>
-#include <unordered_map>
 
+#include "added_tokens.h"
 #include "error.h"
 #include "json_document.h"
 #include "tokenizer_parts.h"
@@ -38,8 +38,11 @@ class IdTable {
   std::vector<std::optional<std::string>> tokens_;  // by id
 };
 
+constexpr size_t kMaxAddedTokenBytes = 1024;  // compared at every place of a text
+constexpr uint64_t kMergeSteps = 8;           // per byte of a normalized text
+
 struct AddedToken {
-  int64_t id;
+  int32_t id;
   std::string content;
   bool special;
 };
@@ -51,7 +54,11 @@ std::vector<AddedToken> read_added_tokens(const JsonObject& root) {
   if (!list->is_array()) root.refuse("added_tokens", "expected a list");
   for (size_t i = 0; i < list->size(); ++i) {
     const JsonObject token((*list)[i], root.place() + ": added_tokens[" + std::to_string(i) + "]");
-    tokens.push_back({token.integer("id", 0, INT32_MAX), token.string("content"), token.boolean("special", false)});
+    tokens.push_back({static_cast<int32_t>(token.integer("id", 0, INT32_MAX)), token.string("content"),
+                      token.boolean("special", false)});
+    if (tokens.back().content.size() > kMaxAddedTokenBytes) {
+      token.refuse("content", "expected at most " + std::to_string(kMaxAddedTokenBytes) + " bytes");
+    }
   }
   return tokens;
 }
@@ -73,24 +80,18 @@ struct Tokenizer::Parts {
     return *pieces[static_cast<size_t>(id)];
   }
 
-  /// The longest added token that the text begins with; nullptr if there is none.
-  const Vocabulary::value_type* added_at(std::string_view text) const {
-    const auto [first, last] = added_by_first_byte.equal_range(text.front());
-    const Vocabulary::value_type* longest = nullptr;
-    for (auto token = first; token != last; ++token) {
-      const bool longer = longest == nullptr || token->second->first.size() > longest->first.size();
-      if (longer && text.starts_with(token->second->first)) longest = token->second;
-    }
-    return longest;
-  }
+  /// Append the ids of a text, or of a part of the text that the budget is for.
+  void encode(std::string_view text, TextBudget& budget, std::vector<int32_t>& ids) const;
+
+  /// The bytes of every token inside a text.
+  void read_pieces(const std::vector<std::optional<std::string>>& tokens);
 
   std::string source;
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   BytePairEncoder encoder;
   TokenDecoder decoder;
-  Vocabulary added;
-  std::unordered_multimap<char, const Vocabulary::value_type*> added_by_first_byte;
+  AddedTokens added;
   std::vector<std::optional<std::string>> pieces;  // by id
 };
 
@@ -101,6 +102,7 @@ Tokenizer::Parts::Parts(const JsonObject& root)
       encoder(root.object("model"), pre_tokenizer.byte_level()),
       decoder(root.at("decoder"), source + ": decoder") {
   const std::vector<AddedToken> added_tokens = read_added_tokens(root);
+  std::vector<AddedTokens::Token> contents;
   IdTable table(encoder.vocabulary().size() + added_tokens.size(), source);
   for (const auto& [token, id] : encoder.vocabulary()) table.add(id, token);
   for (const AddedToken& token : added_tokens) {
@@ -110,16 +112,30 @@ Tokenizer::Parts::Parts(const JsonObject& root)
                   " and id " + std::to_string(token.id));
     }
     table.add(token.id, token.content);
-    added.insert_or_assign(token.content, static_cast<int32_t>(token.id));
+    contents.push_back({token.content, token.id});
   }
-  for (const Vocabulary::value_type& token : added) {
-    if (!token.first.empty()) added_by_first_byte.emplace(token.first.front(), &token);
-  }
-  for (const std::optional<std::string>& token : table.tokens()) {
-    pieces.push_back(token ? std::optional(decoder.piece(*token)) : std::nullopt);
-  }
+  added = AddedTokens(std::move(contents));
+  read_pieces(table.tokens());
   for (const AddedToken& token : added_tokens) {
     pieces[static_cast<size_t>(token.id)] = token.special ? std::string() : token.content;
+  }
+}
+
+void Tokenizer::Parts::encode(std::string_view text, TextBudget& budget, std::vector<int32_t>& ids) const {
+  std::string normalized = normalizer.apply(std::string(text), budget);
+  budget.take(kMergeSteps * normalized.size(), source);
+  for (const std::string& word : pre_tokenizer.split(std::move(normalized), budget)) encoder.encode(word, ids);
+}
+
+void Tokenizer::Parts::read_pieces(const std::vector<std::optional<std::string>>& tokens) {
+  size_t spelled = 0;
+  for (const auto& token : tokens) spelled += token ? token->size() : 0;
+  TextBudget budget(spelled);
+  size_t bytes = 0;
+  for (const auto& token : tokens) {
+    pieces.push_back(token ? std::optional(decoder.piece(*token, budget)) : std::nullopt);
+    bytes += token ? pieces.back()->size() : 0;
+    budget.check_size(bytes, decoder.place());
   }
 }
 
@@ -134,29 +150,28 @@ Tokenizer::~Tokenizer() = default;
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
   std::vector<int32_t> ids;
-  for (const std::string& word : parts_->pre_tokenizer.split(parts_->normalizer.apply(std::string(text)))) {
-    parts_->encoder.encode(word, ids);
-  }
+  TextBudget budget(text.size());
+  parts_->encode(text, budget, ids);
   return ids;
 }
 
 std::vector<int32_t> Tokenizer::encode_with_added(std::string_view text) const {
   std::vector<int32_t> ids;
+  TextBudget budget(text.size());
   size_t begin = 0;
   const auto encode_until = [&](size_t end) {
     if (end == begin) return;
-    const std::vector<int32_t> more = encode(text.substr(begin, end - begin));
-    ids.insert(ids.end(), more.begin(), more.end());
+    parts_->encode(text.substr(begin, end - begin), budget, ids);
   };
   for (size_t i = 0; i < text.size();) {
-    const Vocabulary::value_type* longest = parts_->added_at(text.substr(i));
+    const AddedTokens::Token* longest = parts_->added.longest_at(text.substr(i));
     if (longest == nullptr) {
       ++i;
       continue;
     }
     encode_until(i);
-    ids.push_back(longest->second);
-    begin = i += longest->first.size();
+    ids.push_back(longest->id);
+    begin = i += longest->content.size();
   }
   encode_until(text.size());
   return ids;
@@ -172,10 +187,10 @@ std::string Tokenizer::decode_piece(int32_t id) const { return parts_->piece(id)
 int Tokenizer::vocab_size() const { return static_cast<int>(parts_->pieces.size()); }
 
 std::optional<int32_t> Tokenizer::token_id(std::string_view token) const {
-  for (const Vocabulary* tokens : {&parts_->added, &parts_->encoder.vocabulary()}) {
-    if (const auto found = tokens->find(token); found != tokens->end()) return found->second;
-  }
-  return std::nullopt;
+  if (const AddedTokens::Token* added = parts_->added.find(token)) return added->id;
+  const Vocabulary& vocabulary = parts_->encoder.vocabulary();
+  const auto found = vocabulary.find(token);
+  return found != vocabulary.end() ? std::optional(found->second) : std::nullopt;
 }
 
 }  // namespace llama

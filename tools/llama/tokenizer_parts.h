@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "json_document.h"
+#include "text_budget.h"
 #include "unicode.h"
 
 struct pcre2_real_code_8;
@@ -22,7 +23,7 @@ struct Replacement {
 
   /// \param object  a `Replace` of a tokenizer.json; a pattern that is a regular expression is refused.
   static Replacement read(const JsonObject& object);
-  void apply(std::string& text) const;
+  void apply(std::string& text, TextBudget& budget, const std::string& place) const;
 };
 
 /// What a tokenizer does to a text before anything else.
@@ -30,7 +31,7 @@ class Normalizer {
  public:
   /// \param json  the `normalizer` of a file: NFC, NFD, NFKC, NFKD, Prepend, Replace, a Sequence of them, or null.
   Normalizer(const nlohmann::json& json, const std::string& place);
-  std::string apply(std::string text) const;
+  std::string apply(std::string text, TextBudget& budget) const;
 
  private:
   struct Prepend {
@@ -39,6 +40,7 @@ class Normalizer {
 
   void add_stages(const nlohmann::json& json, const std::string& place);
 
+  std::string place_;
   std::vector<std::variant<NormalForm, Prepend, Replacement>> stages_;
 };
 
@@ -48,8 +50,10 @@ class TokenDecoder {
   /// \param json  the `decoder` of a file: ByteLevel, Metaspace, Replace, ByteFallback, Fuse, Strip, or a Sequence.
   TokenDecoder(const nlohmann::json& json, const std::string& place);
 
-  /// The bytes of one token inside a text.
-  std::string piece(std::string_view token) const;
+  /// The bytes of one token inside a text; `budget` is that of the whole vocabulary.
+  std::string piece(std::string_view token, TextBudget& budget) const;
+
+  const std::string& place() const { return place_; }
 
   /// How much of the front of a whole text was put there by the encoder.
   size_t prefix_size(std::string_view text) const;
@@ -57,6 +61,7 @@ class TokenDecoder {
  private:
   void add_stages(const nlohmann::json& json, const std::string& place);
 
+  std::string place_;
   std::vector<Replacement> replacements_;
   bool byte_level_ = false;
   bool byte_fallback_ = false;
@@ -76,8 +81,9 @@ class Regex {
   /// Throws Error, naming `place` and the pattern, for one that cannot be compiled with the meaning it has there.
   Regex(std::string_view pattern, Syntax syntax, const std::string& place);
 
-  /// Begin and end of the successive non-empty matches in `text`, which must be valid UTF-8.
-  std::vector<std::pair<size_t, size_t>> matches(std::string_view text) const;
+  /// Begin and end of the successive non-empty matches in `text`, which must be valid UTF-8. Backtracking takes from
+  /// the budget.
+  std::vector<std::pair<size_t, size_t>> matches(std::string_view text, TextBudget& budget) const;
 
  private:
   struct Free {
@@ -94,17 +100,18 @@ struct PatternCut {
   bool keep_matches;
   bool keep_others;
 
-  void apply(const std::string& word, bool first, std::vector<std::string>& words) const;
+  void apply(const std::string& word, bool first, TextBudget& budget, std::vector<std::string>& words) const;
 };
 
 /// Writes spaces as another character, gives words that do not begin with one a leading one, cuts before each.
 struct SpaceMarker {
   enum class Prepend { kNever, kFirst, kAlways };
+  std::string place;
   std::string marker;
   Prepend prepend;
   bool cut;
 
-  void apply(std::string word, bool first, std::vector<std::string>& words) const;
+  void apply(std::string word, bool first, TextBudget& budget, std::vector<std::string>& words) const;
 };
 
 /// Cuts a normalized text into the words inside which byte pairs are merged.
@@ -112,7 +119,7 @@ class PreTokenizer {
  public:
   /// \param json  the `pre_tokenizer` of a file: Split, Digits, Metaspace, ByteLevel, a Sequence of them, or null.
   PreTokenizer(const nlohmann::json& json, const std::string& place);
-  std::vector<std::string> split(std::string text) const;
+  std::vector<std::string> split(std::string text, TextBudget& budget) const;
 
   /// The vocabulary spells bytes in the byte-level alphabet.
   bool byte_level() const { return byte_level_; }
@@ -120,6 +127,7 @@ class PreTokenizer {
  private:
   void add_stages(const nlohmann::json& json, const std::string& place);
 
+  std::string place_;
   std::vector<std::variant<PatternCut, SpaceMarker>> stages_;
   bool byte_level_ = false;
 };

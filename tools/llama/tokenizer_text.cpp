@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "error.h"
+#include "find_text.h"
 
 namespace llama {
 namespace {
@@ -17,6 +18,7 @@ constexpr auto kForms = std::to_array<std::pair<const char*, NormalForm>>(
     {{"NFC", NormalForm::kNfc}, {"NFD", NormalForm::kNfd}, {"NFKC", NormalForm::kNfkc}, {"NFKD", NormalForm::kNfkd}});
 
 constexpr int64_t kMaxPrefixCount = 1000;
+constexpr uint64_t kWordSteps = 8;  // a word of its own costs memory
 
 template <class Add>
 void for_each_stage(const JsonObject& sequence, const char* key, const std::string& place, Add add) {
@@ -25,7 +27,8 @@ void for_each_stage(const JsonObject& sequence, const char* key, const std::stri
   for (size_t i = 0; i < list.size(); ++i) add(list[i], place + "[" + std::to_string(i) + "]");
 }
 
-constexpr uint32_t kLeastMatchLimit = 10'000'000;
+constexpr uint32_t kMaxMatchKibibytes = 256 << 10;  // of places to return to
+constexpr uint64_t kNormalizationSteps = 16;        // per byte: decomposing, ordering and composing takes longest
 
 using MatchData = std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)>;
 using MatchContext = std::unique_ptr<pcre2_match_context, decltype(&pcre2_match_context_free)>;
@@ -75,7 +78,8 @@ SpaceMarker read_metaspace(const JsonObject& object) {
   // Files older than prepend_scheme have only add_prefix_space.
   const std::string scheme =
       object.string("prepend_scheme", object.boolean("add_prefix_space", true) ? "always" : "never");
-  SpaceMarker spaces{object.string("replacement"), SpaceMarker::Prepend::kAlways, object.boolean("split", true)};
+  SpaceMarker spaces{object.place(), object.string("replacement"), SpaceMarker::Prepend::kAlways,
+                     object.boolean("split", true)};
   if (spaces.marker.empty() || utf8_character_size(spaces.marker) != spaces.marker.size()) {
     object.refuse("replacement", "expected one character");
   }
@@ -89,6 +93,20 @@ SpaceMarker read_metaspace(const JsonObject& object) {
   return spaces;
 }
 
+/// Takes from a budget what a match takes: one step an item of the pattern and one a byte that the place moved.
+struct MatchWork {
+  TextBudget& budget;
+  size_t place = 0;
+
+  static int count(pcre2_callout_block* block, void* data) {
+    auto& work = *static_cast<MatchWork*>(data);
+    const size_t at = block->current_position;
+    const size_t moved = at > work.place ? at - work.place : work.place - at;
+    work.place = at;
+    return work.budget.take(moved + 1) ? 0 : PCRE2_ERROR_CALLOUT;
+  }
+};
+
 PatternCut isolate(const char* pattern, const std::string& place) {
   return {Regex(pattern, Regex::Syntax::kPattern, place), true, true};
 }
@@ -101,17 +119,19 @@ Replacement Replacement::read(const JsonObject& object) {
   return replacement;
 }
 
-void Replacement::apply(std::string& text) const {
+void Replacement::apply(std::string& text, TextBudget& budget, const std::string& place) const {
+  budget.take(text.size() + 1, place);
   std::string replaced;
   size_t copied = 0;
-  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, copied)) {
+  for (size_t at = find_text(text, from); at != std::string::npos; at = find_text(text, from, copied)) {
     replaced.append(text, copied, at - copied).append(to);
+    budget.check_size(replaced.size(), place);
     copied = at + from.size();
   }
   if (copied != 0) text = std::move(replaced.append(text, copied));
 }
 
-Normalizer::Normalizer(const nlohmann::json& json, const std::string& place) {
+Normalizer::Normalizer(const nlohmann::json& json, const std::string& place) : place_(place) {
   if (!json.is_null()) add_stages(json, place);
 }
 
@@ -135,16 +155,19 @@ void Normalizer::add_stages(const nlohmann::json& json, const std::string& place
   }
 }
 
-std::string Normalizer::apply(std::string text) const {
+std::string Normalizer::apply(std::string text, TextBudget& budget) const {
   if (text.empty()) return text;
   for (const auto& stage : stages_) {
     if (const auto* form = std::get_if<NormalForm>(&stage)) {
+      budget.take(kNormalizationSteps * text.size(), place_);
       text = normalize(text, *form);
     } else if (const auto* prepend = std::get_if<Prepend>(&stage)) {
+      budget.take(text.size() + 1, place_);
       text.insert(0, prepend->prefix);
     } else if (const auto* replace = std::get_if<Replacement>(&stage)) {
-      replace->apply(text);
+      replace->apply(text, budget, place_);
     }
+    budget.check_size(text.size(), place_);
   }
   return text;
 }
@@ -157,7 +180,9 @@ int byte_of_token(std::string_view token) {
   return result.ec == std::errc() && result.ptr == end ? byte : -1;
 }
 
-TokenDecoder::TokenDecoder(const nlohmann::json& json, const std::string& place) { add_stages(json, place); }
+TokenDecoder::TokenDecoder(const nlohmann::json& json, const std::string& place) : place_(place) {
+  add_stages(json, place);
+}
 
 void TokenDecoder::add_stages(const nlohmann::json& json, const std::string& place) {
   const JsonObject object(json, place);
@@ -190,14 +215,14 @@ void TokenDecoder::add_stages(const nlohmann::json& json, const std::string& pla
   }
 }
 
-std::string TokenDecoder::piece(std::string_view token) const {
+std::string TokenDecoder::piece(std::string_view token, TextBudget& budget) const {
   std::string bytes;
   // Added tokens may hold characters outside the alphabet; they are spelled as themselves.
   if (byte_level_ && append_from_byte_alphabet(bytes, token)) return bytes;
   if (const int byte = byte_fallback_ ? byte_of_token(token) : -1; byte >= 0)
     return std::string(1, static_cast<char>(byte));
   bytes = token;
-  for (const Replacement& replacement : replacements_) replacement.apply(bytes);
+  for (const Replacement& replacement : replacements_) replacement.apply(bytes, budget, place_);
   return bytes;
 }
 
@@ -215,8 +240,8 @@ Regex::Regex(std::string_view pattern, Syntax syntax, const std::string& place) 
     throw Error(place + ": pattern " + in_quotes(pattern) + " has an intersection of classes, which is not supported");
   }
   const std::string source = literal ? std::string(pattern) : with_unicode_spaces(pattern);
-  // Oniguruma lets ^ and $ match at every line.
-  const uint32_t options = PCRE2_UTF | (literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE);
+  // Oniguruma lets ^ and $ match at every line. Callouts count the work.
+  const uint32_t options = PCRE2_UTF | PCRE2_AUTO_CALLOUT | (literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE);
   int error = 0;
   PCRE2_SIZE offset = 0;
   code_.reset(
@@ -224,19 +249,22 @@ Regex::Regex(std::string_view pattern, Syntax syntax, const std::string& place) 
   if (code_ == nullptr) throw Error(place + ": pattern " + in_quotes(pattern) + ": " + message_of(error));
 }
 
-std::vector<std::pair<size_t, size_t>> Regex::matches(std::string_view text) const {
+std::vector<std::pair<size_t, size_t>> Regex::matches(std::string_view text, TextBudget& budget) const {
   const MatchData data(pcre2_match_data_create_from_pattern(code_.get(), nullptr), &pcre2_match_data_free);
   const MatchContext context(pcre2_match_context_create(nullptr), &pcre2_match_context_free);
   if (data == nullptr || context == nullptr) throw std::bad_alloc();
-  // Backtracking through one long run of spaces takes a step for every space.
-  const uint64_t limit = std::clamp<uint64_t>(8 * uint64_t{text.size()}, kLeastMatchLimit, UINT32_MAX);
-  pcre2_set_match_limit(context.get(), static_cast<uint32_t>(limit));
+  MatchWork work{budget};
+  pcre2_set_callout(context.get(), &MatchWork::count, &work);
+  // PCRE2's own limit starts anew at every place of the text and does not see characters that an item runs over.
+  pcre2_set_match_limit(context.get(), UINT32_MAX);
+  pcre2_set_heap_limit(context.get(), kMaxMatchKibibytes);
 
   std::vector<std::pair<size_t, size_t>> found;
   for (size_t at = 0; at < text.size();) {
     const int count = pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
                                   PCRE2_NO_UTF_CHECK, data.get(), context.get());
     if (count == PCRE2_ERROR_NOMATCH) break;
+    if (count == PCRE2_ERROR_CALLOUT) budget.refuse_work(place_);
     if (count < 0) throw Error(place_ + ": matching failed at byte " + std::to_string(at) + ": " + message_of(count));
     const PCRE2_SIZE* range = pcre2_get_ovector_pointer(data.get());
     if (range[1] > range[0]) found.emplace_back(range[0], range[1]);
@@ -246,7 +274,7 @@ std::vector<std::pair<size_t, size_t>> Regex::matches(std::string_view text) con
   return found;
 }
 
-PreTokenizer::PreTokenizer(const nlohmann::json& json, const std::string& place) {
+PreTokenizer::PreTokenizer(const nlohmann::json& json, const std::string& place) : place_(place) {
   if (!json.is_null()) add_stages(json, place);
 }
 
@@ -266,7 +294,7 @@ void PreTokenizer::add_stages(const nlohmann::json& json, const std::string& pla
   } else if (type == "ByteLevel") {
     byte_level_ = true;
     if (object.boolean("add_prefix_space", true)) {
-      stages_.emplace_back(SpaceMarker{" ", SpaceMarker::Prepend::kAlways, false});
+      stages_.emplace_back(SpaceMarker{place, " ", SpaceMarker::Prepend::kAlways, false});
     }
     if (object.boolean("use_regex", true)) stages_.emplace_back(isolate(kByteLevelPattern, place));
   } else {
@@ -274,22 +302,27 @@ void PreTokenizer::add_stages(const nlohmann::json& json, const std::string& pla
   }
 }
 
-std::vector<std::string> PreTokenizer::split(std::string text) const {
+std::vector<std::string> PreTokenizer::split(std::string text, TextBudget& budget) const {
   std::vector<std::string> words;
   if (!text.empty()) words.push_back(std::move(text));
   for (const auto& stage : stages_) {
     std::vector<std::string> shorter;
     bool first = true;
     for (std::string& word : words) {
-      std::visit([&](const auto& kind) { kind.apply(std::move(word), first, shorter); }, stage);
+      budget.take(word.size() + kWordSteps, place_);
+      std::visit([&](const auto& kind) { kind.apply(std::move(word), first, budget, shorter); }, stage);
       first = false;
     }
     words = std::move(shorter);
+    size_t size = 0;
+    for (const std::string& word : words) size += word.size();
+    budget.check_size(size, place_);
   }
   return words;
 }
 
-void PatternCut::apply(const std::string& word, bool /*first*/, std::vector<std::string>& words) const {
+void PatternCut::apply(const std::string& word, bool /*first*/, TextBudget& budget,
+                       std::vector<std::string>& words) const {
   const auto add = [&words](std::string_view part, bool keep) {
     if (keep && !part.empty()) words.emplace_back(part);
   };
@@ -299,7 +332,7 @@ void PatternCut::apply(const std::string& word, bool /*first*/, std::vector<std:
       continue;
     }
     size_t end_before = 0;
-    for (const auto& [begin, end] : pattern.matches(run.text)) {
+    for (const auto& [begin, end] : pattern.matches(run.text, budget)) {
       add(run.text.substr(end_before, begin - end_before), keep_others);
       add(run.text.substr(begin, end - begin), keep_matches);
       end_before = end;
@@ -308,8 +341,8 @@ void PatternCut::apply(const std::string& word, bool /*first*/, std::vector<std:
   }
 }
 
-void SpaceMarker::apply(std::string word, bool first, std::vector<std::string>& words) const {
-  if (marker != " ") Replacement{" ", marker}.apply(word);
+void SpaceMarker::apply(std::string word, bool first, TextBudget& budget, std::vector<std::string>& words) const {
+  if (marker != " ") Replacement{" ", marker}.apply(word, budget, place);
   const bool wanted = prepend == Prepend::kAlways || (prepend == Prepend::kFirst && first);
   if (wanted && !word.starts_with(marker)) word.insert(0, marker);
   if (!cut) {

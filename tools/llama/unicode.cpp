@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
-#include <memory>
 
 #include "error.h"
 
@@ -38,13 +36,48 @@ utf8proc_option_t options_of(NormalForm form) {
                                         (compatible ? UTF8PROC_COMPAT : 0));
 }
 
+void check(utf8proc_ssize_t result) {
+  if (result < 0) throw Error(std::string("Unicode normalization failed: ") + utf8proc_errmsg(result));
+}
+
+std::vector<utf8proc_int32_t> decomposed(std::string_view text, utf8proc_option_t options) {
+  constexpr size_t kLongest = 32;  // code points of one character, which are at most 18
+  std::vector<utf8proc_int32_t> code_points;
+  size_t used = 0;
+  for (size_t i = 0; i < text.size();) {
+    const Character character = first_character(text.substr(i));
+    if (code_points.size() - used < kLongest) code_points.resize(2 * code_points.size() + kLongest);
+    int unused = 0;
+    const utf8proc_ssize_t count = utf8proc_decompose_char(character.code_point, code_points.data() + used,
+                                                           utf8proc_ssize_t{kLongest}, options, &unused);
+    check(count);
+    used += static_cast<size_t>(count);
+    i += character.size;
+  }
+  code_points.resize(used);
+  return code_points;
+}
+
+/// Canonical ordering. utf8proc_map() does it in quadratic time.
+void order_marks(std::vector<utf8proc_int32_t>& code_points) {
+  const auto rank = [](utf8proc_int32_t code_point) { return utf8proc_get_property(code_point)->combining_class; };
+  const auto is_mark = [&rank](utf8proc_int32_t code_point) { return rank(code_point) != 0; };
+  for (auto begin = code_points.begin(); begin != code_points.end();) {
+    begin = std::find_if(begin, code_points.end(), is_mark);
+    const auto end = std::find_if_not(begin, code_points.end(), is_mark);
+    std::ranges::stable_sort(begin, end, {}, rank);
+    begin = end;
+  }
+}
+
 void append_normalized(std::string& out, std::string_view text, NormalForm form) {
-  utf8proc_uint8_t* mapped = nullptr;
-  const utf8proc_ssize_t size =
-      utf8proc_map(as_utf8proc(text), static_cast<utf8proc_ssize_t>(text.size()), &mapped, options_of(form));
-  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(mapped, &std::free);
-  if (size < 0) throw Error(std::string("Unicode normalization failed: ") + utf8proc_errmsg(size));
-  out.append(reinterpret_cast<const char*>(mapped), static_cast<size_t>(size));
+  std::vector<utf8proc_int32_t> code_points = decomposed(text, options_of(form));
+  order_marks(code_points);
+  const auto count = static_cast<utf8proc_ssize_t>(code_points.size());
+  code_points.emplace_back();  // room that reencoding asks for
+  const utf8proc_ssize_t size = utf8proc_reencode(code_points.data(), count, options_of(form));
+  check(size);
+  out.append(reinterpret_cast<const char*>(code_points.data()), static_cast<size_t>(size));
 }
 
 bool is_ascii(std::string_view text) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/append/layout.cuh"
+#include "kernels/device/head_rotation.cuh"
 #include "kernels/device/rope.cuh"
 #include "kernels/device/tensor.cuh"
 
@@ -273,14 +274,13 @@ class PageWriter {
     if (centred) centres.write(page, target);
   }
 
-  /// Loads one side as floats, Hadamard-rotated if `hadamard`.
+  /// Loads one side as floats, rotated if `hadamard`.
   template <bool kKeys>
   __device__ void load_floats(bool hadamard) {
     const auto* halves = reinterpret_cast<const __half*>(kKeys ? key_words_ : value_words_);
     const int32_t lane = thread_ % 32;
-    const int32_t block = a_.head_dim & -a_.head_dim;
-    const float norm = 1.0F / sqrtf(static_cast<float>(block));
     for (int32_t slot = thread_ / 32; slot < kSlots; slot += threads_ / 32) {
+      float* row = scratch_ + slot * layout_.row_floats();
       float x[kMaxHeadDim / 32];
 #pragma unroll
       for (int32_t k = 0; k < kMaxHeadDim / 32; ++k) {
@@ -288,28 +288,26 @@ class PageWriter {
         x[k] = channel < a_.head_dim ? __half2float(halves[kKeys ? key_half(slot, channel) : value_half(slot, channel)])
                                      : 0.0F;
       }
-      if (hadamard) rotate(x, block, lane, norm);
+      if (hadamard) rotate(x, lane, row);
 #pragma unroll
       for (int32_t k = 0; k < kMaxHeadDim / 32; ++k) {
         const int32_t channel = 32 * k + lane;
         if (channel >= a_.head_dim) continue;
-        scratch_[slot * layout_.row_floats() + channel] = x[k];
+        row[channel] = x[k];
         if (hadamard && fabsf(x[k]) > kMaxHalf) *a_.status = 1;
       }
     }
   }
 
-  /// Hadamard-rotates the floats in place.
+  /// Rotates the floats in place.
   __device__ void rotate_floats() {
     const int32_t lane = thread_ % 32;
-    const int32_t block = a_.head_dim & -a_.head_dim;
-    const float norm = 1.0F / sqrtf(static_cast<float>(block));
     for (int32_t slot = thread_ / 32; slot < kSlots; slot += threads_ / 32) {
       float* row = scratch_ + slot * layout_.row_floats();
       float x[kMaxHeadDim / 32];
 #pragma unroll
       for (int32_t k = 0; k < kMaxHeadDim / 32; ++k) x[k] = 32 * k + lane < a_.head_dim ? row[32 * k + lane] : 0.0F;
-      rotate(x, block, lane, norm);
+      rotate(x, lane, row);
 #pragma unroll
       for (int32_t k = 0; k < kMaxHeadDim / 32; ++k) {
         if (32 * k + lane >= a_.head_dim) continue;
@@ -319,7 +317,11 @@ class PageWriter {
     }
   }
 
-  __device__ static void rotate(float (&x)[kMaxHeadDim / 32], int32_t block, int32_t lane, float norm) {
+  /// Rotates a row of which lanes hold every 32nd channel; `row`: its shared memory.
+  __device__ void rotate(float (&x)[kMaxHeadDim / 32], int32_t lane, float* row) const {
+    const BlockMix mix(a_.head_dim);
+    const int32_t block = mix.width();
+    const float norm = 1.0F / sqrtf(static_cast<float>(block));
     for (int32_t d = 1; d < min(block, 32); d *= 2) {
 #pragma unroll
       for (float& each : x) {
@@ -340,6 +342,17 @@ class PageWriter {
     }
 #pragma unroll
     for (float& each : x) each *= norm;
+    if (!mix.mixes()) return;
+#pragma unroll
+    for (int32_t k = 0; k < kMaxHeadDim / 32; ++k) {
+      if (32 * k + lane < a_.head_dim) row[32 * k + lane] = x[k];
+    }
+    __syncwarp();
+#pragma unroll
+    for (int32_t k = 0; k < kMaxHeadDim / 32; ++k) {
+      if (32 * k + lane < a_.head_dim) x[k] = mix.channel(row, 32 * k + lane);
+    }
+    __syncwarp();
   }
 
   /// Computes a scale per channel of keys, or per slot and channel group of values.

@@ -3,6 +3,7 @@
 
 #include "kernels/attend/segments.cuh"
 #include "kernels/device/copies.cuh"
+#include "kernels/device/head_rotation.cuh"
 #include "kernels/pages/outputs.cuh"
 #include "kernels/pages/softmax.cuh"
 
@@ -194,10 +195,11 @@ __device__ __forceinline__ void merge_partials(const AttendArguments& arguments,
   }
 }
 
-/// Undoes the Hadamard rotation of values. All lanes of a warp take part.
+/// Undoes the rotation of values. All lanes of a warp take part.
 template <typename G>
-__device__ __forceinline__ void rotate(const G& geometry, const Lane& lane, Merged<G>& row) {
-  const int32_t block = geometry.hadamard_block();
+__device__ __forceinline__ void rotate(const Block<G>& of, Merged<G>& row) {
+  const Lane& lane = of.lane;
+  const int32_t block = of.geometry.hadamard_block();
   const float norm = rsqrtf(static_cast<float>(block));
 #pragma unroll
   for (int32_t v = 0; v < Merged<G>::kVectors; ++v) {
@@ -223,12 +225,29 @@ __device__ __forceinline__ void rotate(const G& geometry, const Lane& lane, Merg
       if (block > 128) butterfly(row.x[0][i], row.x[1][i]);
     }
   }
+  if constexpr (!G::kExact) {
+    const BlockMix mix(of.geometry.head_dim());
+    if (!mix.mixes()) return;
+    static_assert(Merged<G>::kRowLanes == 32);
+    float* whole = warp_outputs(of.rings, 0) + row.row * G::kWidth;  // has been merged
+    __syncwarp();
+#pragma unroll
+    for (int32_t i = 0; i < 4 * Merged<G>::kVectors; ++i) {
+      whole[row.column + 128 * (i / 4) + i % 4] = row.x[i / 4][i % 4];
+    }
+    __syncwarp();
+#pragma unroll
+    for (int32_t i = 0; i < 4 * Merged<G>::kVectors; ++i) {
+      const int32_t channel = row.column + 128 * (i / 4) + i % 4;
+      if (of.geometry.has_channel(channel)) row.x[i / 4][i % 4] = mix.channel(whole, channel);
+    }
+  }
 }
 
 template <typename G>
 __device__ __forceinline__ void write_row(const Block<G>& block, const Unit& unit, Merged<G>& row) {
   const AttendArguments& arguments = block.arguments;
-  if (arguments.hadamard_values != 0) rotate(block.geometry, block.lane, row);
+  if (arguments.hadamard_values != 0) rotate(block, row);
   const RowPlace place = row_place(arguments, unit, row.row);
   // Outputs are zeros for queries that see no token.
   float factor = row.sum > 0.0F ? 1.0F / row.sum : 0.0F;

@@ -4,6 +4,7 @@
 #include "kernels/attend/units.cuh"
 #include "kernels/attend/visibility.cuh"
 #include "kernels/device/copies.cuh"
+#include "kernels/device/head_rotation.cuh"
 #include "kernels/device/rope.cuh"
 
 namespace kvq::cuda {
@@ -47,9 +48,9 @@ __device__ __forceinline__ void load_row(const Block<G>& block, const Unit& unit
   to.position = exists ? query_position(arguments, unit, query) : 0;
 }
 
-/// Hadamard-rotates a row of floats and rounds it to FP16.
+/// Rotates a row of floats, which it overwrites, and rounds it to FP16.
 template <typename G>
-__device__ __forceinline__ void store_rotated(const G& geometry, const Lane& lane, const float* row, __half* to) {
+__device__ __forceinline__ void store_rotated(const G& geometry, const Lane& lane, float* row, __half* to) {
   constexpr int32_t kNeighbours = G::kWidth / 32;  // channels per lane
   __syncwarp();
   const int32_t block = geometry.hadamard_block();
@@ -70,6 +71,20 @@ __device__ __forceinline__ void store_rotated(const G& geometry, const Lane& lan
     for (float& each : x) butterfly(each, lane.index, d);
   }
   const float norm = rsqrtf(static_cast<float>(block));
+  if constexpr (!G::kExact) {
+    const BlockMix mix(geometry.head_dim());
+    if (mix.mixes()) {
+#pragma unroll
+      for (int32_t i = 0; i < kNeighbours; ++i) row[kNeighbours * lane.index + i] = x[i] * norm;
+      __syncwarp();
+#pragma unroll 1
+      for (int32_t channel = lane.index; channel < G::kWidth; channel += 32) {
+        to[channel] = __float2half_rn(geometry.has_channel(channel) ? mix.channel(row, channel) : 0.0F);
+      }
+      __syncwarp();
+      return;
+    }
+  }
 #pragma unroll
   for (int32_t i = 0; i < kNeighbours; ++i) to[kNeighbours * lane.index + i] = __float2half_rn(x[i] * norm);
   __syncwarp();

@@ -93,11 +93,11 @@ class Mover {
   __device__ __forceinline__ void decode(const PageSide<G>& keys) {
     auto& rows = shared_.rows[lane_.warp];
     const bool rotated = keys.layout.format.hadamard_keys();
+    const BlockMix mix(geometry_.head_dim());
     const auto make_rows = [&](int32_t pass) -> const auto& {
       __syncwarp();
       for (int32_t i = lane_.index; i < G::kRows * G::kWidth; i += 32) {
-        rows[i / G::kWidth][i % G::kWidth] =
-            unit_number(pass * G::kRows + i / G::kWidth, i % G::kWidth, rotated, geometry_.hadamard_block());
+        rows[i / G::kWidth][i % G::kWidth] = unit_number(pass * G::kRows + i / G::kWidth, i % G::kWidth, rotated, mix);
       }
       __syncwarp();
       return rows;

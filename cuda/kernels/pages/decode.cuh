@@ -1,4 +1,4 @@
-// Decodes pages through attention's products: keys times rows of a unit matrix, or of a Hadamard matrix for rotated
+// Decodes pages through attention's products: keys times rows of a unit matrix, or of the rotation's matrix for rotated
 // keys; values times weights that select one token each.
 #pragma once
 
@@ -13,11 +13,13 @@ __device__ __forceinline__ uint32_t pack_finite(float low, float high) {
   return pack(fminf(fmaxf(low, -kMost), kMost), fminf(fmaxf(high, -kMost), kMost));
 }
 
-/// Element of the matrix by which keys are multiplied.
-__device__ __forceinline__ __half unit_number(int32_t row, int32_t channel, bool rotated, int32_t hadamard_block) {
+/// Element of the matrix by which keys are multiplied; of the rotation's without the norm of its blocks.
+__device__ __forceinline__ __half unit_number(int32_t row, int32_t channel, bool rotated, const BlockMix& mix) {
   if (!rotated) return __float2half_rn(row == channel ? 1.0F : 0.0F);
-  if (row / hadamard_block != channel / hadamard_block) return __float2half_rn(0.0F);
-  return __float2half_rn((__popc(row & channel & (hadamard_block - 1)) & 1) != 0 ? -1.0F : 1.0F);
+  const int32_t width = mix.width();
+  if (channel >= mix.head_dim()) return __float2half_rn(0.0F);
+  const float factor = mix.mixes() ? mix.factor(row / width, channel / width) : 1.0F;
+  return __float2half_rn((__popc(row & channel & (width - 1)) & 1) != 0 ? -factor : factor);
 }
 
 /// Keys whose operands are rebuilt for every score.

@@ -37,7 +37,7 @@ struct Geometry {
 
   __device__ __forceinline__ bool has_channel(int32_t channel) const { return kFull || channel < dim; }
   __device__ __forceinline__ int32_t head_dim() const { return kFull ? DP : dim; }
-  /// Channels that a Hadamard rotation mixes.
+  /// Channels of a block of the rotation (core/head_rotation.h).
   __device__ __forceinline__ int32_t hadamard_block() const { return kFull ? DP : dim & -dim; }
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/device/fragments.cuh"
+#include "kernels/device/head_rotation.cuh"
 #include "kernels/pages/layout.cuh"
 
 namespace kvq::cuda {
@@ -87,7 +88,43 @@ __device__ __forceinline__ void finish_codes(Outputs<G>& outputs, float code_sca
   }
 }
 
-/// Moves outputs into Hadamard-rotated space or back, as the rotation is its own inverse. Values of rotated pages are
+/// Mixes blocks of channels. Lanes (g, t) hold channels of units of eight: 4m + g / 2.
+template <typename G>
+__device__ __forceinline__ void mix_blocks(const BlockMix& mix, const Lane& lane, Outputs<G>& outputs) {
+  const int32_t shift = __ffs(mix.width()) - 4;  // from units to blocks
+  const int32_t within = (1 << shift) - 1;
+  const int32_t mine = lane.g / 2;
+#pragma unroll
+  for (int32_t i = 0; i < 2 * G::kTiles; ++i) {
+    auto& out = outputs.channels[i / 2];
+    float sums[G::kChannels][4] = {};
+    // Lanes whose units have the same place in their blocks.
+#pragma unroll 1
+    for (int32_t apart = 0; apart < 4; apart += within + 1) {
+#pragma unroll
+      for (int32_t m = 0; m < G::kChannels; ++m) {
+        const int32_t from = 4 * m + (mine ^ apart);
+        float x[4];
+#pragma unroll
+        for (int32_t c = 0; c < 4; ++c) {
+          x[c] = __shfl_xor_sync(kAll, out[m][i % 2][c], 8 * apart);
+          if (8 * from >= mix.head_dim()) x[c] = 0.0F;  // had been undefined
+        }
+#pragma unroll
+        for (int32_t k = 0; k < G::kChannels; ++k) {
+          const int32_t to = 4 * k + mine;
+          const float factor = ((to ^ from) & within) == 0 ? mix.factor(to >> shift, from >> shift) : 0.0F;
+#pragma unroll
+          for (int32_t c = 0; c < 4; ++c) sums[k][c] = fmaf(factor, x[c], sums[k][c]);
+        }
+      }
+    }
+#pragma unroll
+    for (int32_t k = 0; k < 4 * G::kChannels; ++k) out[k / 4][i % 2][k % 4] = sums[k / 4][k % 4];
+  }
+}
+
+/// Moves outputs into rotated space or back, as the rotation is its own inverse. Values of rotated pages are
 /// summed in rotated space, so a list that mixes both changes space between runs.
 template <typename G>
 __device__ __forceinline__ void change_space(const G& geometry, const Lane& lane, Outputs<G>& outputs) {
@@ -126,6 +163,10 @@ __device__ __forceinline__ void change_space(const G& geometry, const Lane& lane
     }
   }
   scale(outputs, rsqrtf(static_cast<float>(block)));
+  if constexpr (!G::kExact) {
+    const BlockMix mix(geometry.head_dim());
+    if (mix.mixes()) mix_blocks(mix, lane, outputs);
+  }
 }
 
 /// Prepares the sums after pages of one layout for pages of another format.

@@ -1,7 +1,7 @@
 #include "formats/gain_shape/gain_shape.h"
 
 #include "core/float16.h"
-#include "core/hadamard.h"
+#include "core/head_rotation.h"
 #include "formats/float16/float16.h"
 #include "formats/gain_shape/centre_rotations.h"
 #include "formats/gain_shape/context.h"
@@ -22,7 +22,7 @@ const ModelCentres& centres_of(const PageFormat& format) { return static_cast<co
 
 void read_rotated_row(const SideToEncode& side, int32_t slot, float* row) {
   float16::read_row(side, slot, row);
-  hadamard(row, side.format.head_dim);
+  rotate_head(row, side.format.head_dim);
 }
 
 /// Write the mean of the used slots; `mean`: its decoded value.
@@ -120,7 +120,7 @@ void encode_around_centres(const SideToEncode& side) {
     float16::read_row(side, slot, row.data());
     const uint8_t index = take_centre(side, biases, rotation.data(), row.data());
     if (where.has_indices) out[where.index_offset() + static_cast<size_t>(slot)] = std::byte{index};
-    hadamard(row.data(), dim);
+    rotate_head(row.data(), dim);
     gains[static_cast<size_t>(slot)] = encode_residual(where, row.data(), slot, out);
   }
   put_gains(where, gains, out);
@@ -145,7 +145,7 @@ void decode_around_centres(const EncodedSide& encoded, int32_t begin, int32_t n,
     if (by_page) centred::fill_page_rotation(*encoded.rope, encoded.positions[0], slot, rotation.data());
     if (keys && !by_page) encoded.rope->fill_table({encoded.positions + slot, 1}, rotation.data());
     if (keys) encoded.rope->rotate(rotation.data(), centre.data());
-    hadamard(centre.data(), dim);
+    rotate_head(centre.data(), dim);
     decode_levels(where, data, slot, out);
     const float gain = read_gain(where, data, slot);
     for (int32_t i = 0; i < dim; ++i) out[i] = out[i] * gain + centre[static_cast<size_t>(i)];

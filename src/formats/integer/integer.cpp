@@ -1,7 +1,7 @@
 #include "formats/integer/integer.h"
 
 #include "core/float16.h"
-#include "core/hadamard.h"
+#include "core/head_rotation.h"
 #include "formats/float16/float16.h"
 
 #include <algorithm>
@@ -71,7 +71,7 @@ class Writer {
 
 void read_row(const SideToEncode& side, int32_t slot, float* row) {
   float16::read_row(side, slot, row);
-  if (side.format.side(side.side).is_rotated()) hadamard(row, side.format.head_dim);
+  if (side.format.side(side.side).is_rotated()) rotate_head(row, side.format.head_dim);
 }
 
 /// Chunks of channels: a whole page is too large for some stacks.

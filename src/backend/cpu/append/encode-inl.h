@@ -49,10 +49,10 @@ class SideEncoder {
         out_(out),
         x_(reinterpret_cast<float*>(room)) {}
 
-  void encode(const std::byte* float16, bool hadamard) {
+  void encode(const std::byte* float16, bool rotated) {
     load(reinterpret_cast<const uint16_t*>(float16));
-    if (hadamard && keys_) hadamard_columns(x_, count_, stride_);
-    if (hadamard && !keys_) hadamard_rows(x_, count_, width_, stride_);
+    if (rotated && keys_) rotate_columns(x_, count_);
+    if (rotated && !keys_) rotate_rows(x_, width_, stride_);
     find_ranges();
     choose_scales();
     if (layout_.bits() == 2) write_codes<2>();

@@ -1,4 +1,4 @@
-// Hadamard rotation of 32 heads at once, with the order of sums of hadamard() in core/hadamard.h.
+// Rotation of 32 heads at once, with the order of sums of hadamard() and rotate_head() (core/head_rotation.h).
 #if defined(KVQ_APPEND_HADAMARD_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_APPEND_HADAMARD_INL_H
 #undef KVQ_APPEND_HADAMARD_INL_H
@@ -7,7 +7,7 @@
 #endif
 
 #include "backend/cpu/vectors.h"
-#include "core/hadamard.h"
+#include "core/head_rotation.h"
 
 #include <hwy/highway.h>
 
@@ -111,6 +111,62 @@ inline void hadamard_rows(float* x, int32_t slots, int32_t head_dim, int32_t str
     }
     butterflies(row, head_dim, lanes, block);
     scale(row, width, hadamard_norm(block));
+  }
+}
+
+/// Multiplies by T vectors `stride` apart that each begin at block 0; their next block is `apart` further.
+template <int kVectors, class D>
+inline void mix_vectors(D d, float* x, int32_t stride, int32_t blocks, int32_t apart) {
+  const float* factors = kBlockFactors.numbers + first_factor(blocks);
+  constexpr auto kLanes = static_cast<int32_t>(hn::MaxLanes(D()));
+  HWY_ALIGN_MAX float from[kMaxBlocks][kVectors * kLanes];
+  for (int32_t block = 0; block < blocks; ++block) {
+    for (int32_t i = 0; i < kVectors; ++i) {
+      const auto v = hn::Load(d, x + block * apart + i * stride);
+      hn::Store(flips_sign(block) ? hn::Neg(v) : v, d, from[block] + i * kLanes);
+    }
+  }
+  for (int32_t to = 0; to < blocks; ++to) {
+    hn::Vec<D> sums[kVectors];
+    for (int32_t i = 0; i < kVectors; ++i) sums[i] = hn::Mul(hn::Set(d, factors[0]), hn::Load(d, from[0] + i * kLanes));
+    int32_t number = 0;
+    for (int32_t block = 1; block < blocks; ++block) {
+      number += number + to < blocks ? to : to - blocks;
+      const auto factor = hn::Set(d, factors[number]);
+      for (int32_t i = 0; i < kVectors; ++i) {
+        sums[i] = hn::Add(sums[i], hn::Mul(factor, hn::Load(d, from[block] + i * kLanes)));
+      }
+    }
+    for (int32_t i = 0; i < kVectors; ++i) {
+      hn::Store(flips_sign(to) ? hn::Neg(sums[i]) : sums[i], d, x + to * apart + i * stride);
+    }
+  }
+}
+
+/// Rotates heads in place; x: [head_dim][kPageSlots]
+inline void rotate_columns(float* x, int32_t head_dim) {
+  hadamard_columns(x, head_dim, kPageSlots);
+  const hn::ScalableTag<float> d;
+  constexpr int kVectors = 2;
+  const auto lanes = static_cast<int32_t>(hn::Lanes(d));
+  const int32_t block = hadamard_block(head_dim);
+  if (block == head_dim) return;
+  for (int32_t i = 0; i < block * kPageSlots; i += kVectors * lanes) {
+    mix_vectors<kVectors>(d, x + i, lanes, head_dim / block, block * kPageSlots);
+  }
+}
+
+/// Rotates heads in place; x: [kPageSlots][stride], padded_dim(head_dim) of each row in use.
+inline void rotate_rows(float* x, int32_t head_dim, int32_t stride) {
+  hadamard_rows(x, kPageSlots, head_dim, stride);
+  const hn::CappedTag<float, 8> d;  // a block may have no more
+  constexpr int kVectors = 4;
+  const int32_t block = hadamard_block(head_dim);
+  if (block == head_dim) return;
+  for (int32_t slot = 0; slot < kPageSlots; slot += kVectors) {
+    for (int32_t i = 0; i < block; i += static_cast<int32_t>(hn::Lanes(d))) {
+      mix_vectors<kVectors>(d, x + slot * stride + i, stride, head_dim / block, block);
+    }
   }
 }
 

@@ -2,7 +2,7 @@
 
 #include "core/error.h"
 #include "core/float16.h"
-#include "core/hadamard.h"
+#include "core/head_rotation.h"
 #include "core/tensor.h"
 
 #include <algorithm>
@@ -54,7 +54,7 @@ bool RangeCheck::head_fits(Side side, size_t index, Head& storage) const noexcep
     tokens_.rope->rotate(table.data(), head.data());
     if (!fits_float16(head)) return false;
   }
-  if (keys ? tokens_.hadamard_keys : tokens_.hadamard_values) hadamard(head.data(), tokens_.head_dim);
+  if (keys ? tokens_.hadamard_keys : tokens_.hadamard_values) rotate_head(head.data(), tokens_.head_dim);
   return fits_float16(head);
 }
 

@@ -3,7 +3,7 @@
 #include "backend/cpu/attend/attend_item.h"
 #include "backend/cpu/attend/attend_sizes.h"
 #include "core/error.h"
-#include "core/hadamard.h"
+#include "core/head_rotation.h"
 #include "core/tensor.h"
 
 #include <algorithm>
@@ -213,7 +213,7 @@ class AttendCall {
         if (!batch_.any_hadamard_keys) continue;
         float* rotated = workspace_.rotated_queries.data() + row * static_cast<size_t>(dim);
         std::copy_n(q, dim, rotated);
-        hadamard(rotated, dim);
+        rotate_head(rotated, dim);
         if (!batch_.any_gain_shape_keys) continue;
         round_query(rotated, dim, workspace_.rounded_queries.data() + row * rounded_stride(dim));
       }
@@ -290,7 +290,7 @@ class AttendCall {
       kernels_.blend(rotated.data(), 1.0F, layout_.rotated_output(partial, rows) + row * width, weight, width);
     }
     if (layout_.rotated) {
-      hadamard(rotated.data(), batch_.head_dim);
+      rotate_head(rotated.data(), batch_.head_dim);
       kernels_.blend(output, 1.0F, rotated.data(), 1.0F, width);
     }
     return whole;

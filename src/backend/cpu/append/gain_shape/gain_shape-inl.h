@@ -69,7 +69,7 @@ class GainShapeEncoder {
     if (layout_.side == Side::kKeys) load_keys(numbers);
     if (layout_.side == Side::kValues) load_values(reinterpret_cast<const uint32_t*>(numbers));
     take_centres(x_);
-    hadamard_columns(x_, dim_, kPageSlots);
+    rotate_columns(x_, dim_);
     if (layout_.has_mean()) {
       HWY_ALIGN_MAX float mean[kMaxHeadDim];
       put_mean(mean);
