@@ -28,9 +28,11 @@ std::string failure(kvq_status status, kvq_status expected, const kvq_error& err
 // Decodes `step` tokens at a time; its tensors have fixed addresses, which a graph needs.
 class Decoder {
  public:
-  Decoder(const Shape& shape, const std::string& policy, int32_t step)
+  // `extends`: appends and attends in one call.
+  Decoder(const Shape& shape, const std::string& policy, int32_t step, bool extends = false)
       : shape_(shape),
         step_(step),
+        extends_(extends),
         context(kvq_test::make_context("cuda")),
         cache(kvq_test::make_cache(context, shape.options(), policy)),
         sequence(cache),
@@ -69,18 +71,10 @@ class Decoder {
 
   void reserve(int32_t tokens) { sequence.reserve(tokens); }
 
-  // Attends to the whole sequence, as the graph will.
-  void attend() const {
-    for (int32_t layer = 0; layer < shape_.n_layers; ++layer) issue_attend(layer);
-  }
-
   void capture() {
     cudaGraph_t graph = nullptr;
     check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
-    for (int32_t layer = 0; layer < shape_.n_layers; ++layer) {
-      kvq_test::checked(kvq_append, cache, sequence, layer, step_, key(layer), value(layer), KVQ_F32, nullptr);
-      issue_attend(layer);
-    }
+    for (int32_t layer = 0; layer < shape_.n_layers; ++layer) issue(layer);
     check_cuda(cudaStreamEndCapture(stream_, &graph));
     if (graph_ != nullptr) check_cuda(cudaGraphExecDestroy(graph_));
     check_cuda(cudaGraphInstantiate(&graph_, graph, 0));
@@ -89,25 +83,15 @@ class Decoder {
 
   // Decodes tokens [begin, begin + step): returns the outputs of every layer.
   std::vector<float> replay(int32_t begin) const {
-    const size_t bytes = static_cast<size_t>(step_) * token_bytes();
-    for (int32_t layer = 0; layer < shape_.n_layers; ++layer) {
-      const size_t at = static_cast<size_t>(begin) * shape_.token_scalars();
-      const auto l = static_cast<size_t>(layer);
-      check_cuda(cudaMemcpyAsync(key(layer), k[l].data() + at, bytes, cudaMemcpyHostToDevice, stream_));
-      check_cuda(cudaMemcpyAsync(value(layer), v[l].data() + at, bytes, cudaMemcpyHostToDevice, stream_));
-    }
-    check_cuda(
-        cudaMemcpyAsync(q_, query(begin), static_cast<size_t>(step_) * query_bytes(), cudaMemcpyHostToDevice, stream_));
+    upload(begin);
     check_cuda(cudaGraphLaunch(graph_, stream_));
     return outputs();
   }
 
   // The same without a graph.
   std::vector<float> step(int32_t begin) {
-    append(begin, begin + step_);
-    check_cuda(
-        cudaMemcpyAsync(q_, query(begin), static_cast<size_t>(step_) * query_bytes(), cudaMemcpyHostToDevice, stream_));
-    attend();
+    upload(begin);
+    for (int32_t layer = 0; layer < shape_.n_layers; ++layer) issue(layer);
     return outputs();
   }
 
@@ -124,6 +108,36 @@ class Decoder {
     return static_cast<size_t>(layer) * static_cast<size_t>(step_) * bytes;
   }
   const float* query(int32_t begin) const { return q.data() + static_cast<size_t>(begin) * shape_.query_scalars(); }
+
+  // Copies tokens [begin, begin + step) to the addresses that calls and graphs read.
+  void upload(int32_t begin) const {
+    const size_t bytes = static_cast<size_t>(step_) * token_bytes();
+    for (int32_t layer = 0; layer < shape_.n_layers; ++layer) {
+      const size_t at = static_cast<size_t>(begin) * shape_.token_scalars();
+      const auto l = static_cast<size_t>(layer);
+      check_cuda(cudaMemcpyAsync(key(layer), k[l].data() + at, bytes, cudaMemcpyHostToDevice, stream_));
+      check_cuda(cudaMemcpyAsync(value(layer), v[l].data() + at, bytes, cudaMemcpyHostToDevice, stream_));
+    }
+    check_cuda(
+        cudaMemcpyAsync(q_, query(begin), static_cast<size_t>(step_) * query_bytes(), cudaMemcpyHostToDevice, stream_));
+  }
+
+  void issue(int32_t layer) {
+    if (!extends_) {
+      kvq_test::checked(kvq_append, cache, sequence.get(), layer, step_, key(layer), value(layer), KVQ_F32, nullptr);
+      return issue_attend(layer);
+    }
+    kvq_sequence* sequences[] = {sequence.get()};
+    auto batch = kvq_test::initialised<kvq_extend_batch>();
+    batch.n_sequences = 1;
+    batch.sequences = sequences;
+    batch.token_counts = &step_;
+    batch.k = key(layer);
+    batch.v = value(layer);
+    batch.q = q_;
+    batch.output = static_cast<char*>(out_) + tensor(layer, query_bytes());
+    kvq_test::checked(kvq_extend, cache, layer, &batch);
+  }
 
   void issue_attend(int32_t layer) const {
     const kvq_sequence* sequences[] = {sequence};
@@ -145,6 +159,7 @@ class Decoder {
 
   Shape shape_;
   int32_t step_;
+  bool extends_;
   void* k_ = nullptr;
   void* v_ = nullptr;
   void* q_ = nullptr;
@@ -177,17 +192,14 @@ std::vector<std::string> policies() {
   return policies;
 }
 
-}  // namespace
-
-TEST_CASE("a CUDA graph appends and attends as calls do, from the first token over many pages") {
-  if (skips()) return;
+void check_replays(bool extends) {
   for (const std::string& policy : policies()) {
     for (const int32_t step : {1, 3, 32}) {
       CAPTURE(policy);
       CAPTURE(step);
       const Shape shape;
-      Decoder replayed(shape, policy, step);
-      Decoder called(shape, policy, step);
+      Decoder replayed(shape, policy, step, extends);
+      Decoder called(shape, policy, step, extends);
       const int32_t prompt = step == 1 ? 0 : 45;
       int32_t at = prompt;
       if (prompt > 0) {
@@ -228,6 +240,16 @@ TEST_CASE("a CUDA graph appends and attends as calls do, from the first token ov
       CHECK(child.save() == before);  // not changed by the replays
     }
   }
+}
+
+}  // namespace
+
+TEST_CASE("a CUDA graph appends and attends as calls do, from the first token over many pages") {
+  if (!skips()) check_replays(false);
+}
+
+TEST_CASE("a CUDA graph extends as calls do, from the first token over many pages") {
+  if (!skips()) check_replays(true);
 }
 
 TEST_CASE("replays are the same bit for bit") {
