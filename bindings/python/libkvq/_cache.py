@@ -5,13 +5,13 @@ from __future__ import annotations
 from array import array
 from ctypes import byref
 from threading import Lock
-from typing import Any, List, Optional, Union
+from typing import Any, List, Optional, Tuple, Union
 from typing import Sequence as Many
 from weakref import WeakSet
 
 from . import _native
-from ._arrays import HOST, address_of, bytes_of, dense_of, empty_like, integers, refuse_gradient, rows_of
-from ._batches import Prepared
+from ._arrays import HOST, Rows, address_of, bytes_of, dense_of, empty_like, integers, refuse_gradient, rows_of
+from ._batches import Calls, Prepared, Queries
 from ._context import Context
 from ._errors import KvqArgumentError, failure, initialised, require_fit
 from ._handle import Data, enter_alone, enter_shared, leave_alone, leave_shared, reading
@@ -93,9 +93,9 @@ class Cache(CacheMethods):
         info = self._info = self.describe()
         self._q_heads, self._kv_heads, self._head_dim = info.q_heads, info.kv_heads, info.head_dim
         self._evicts = info.eviction_budget > 0
-        # Prepared calls, one per thread inside a call: pop and append of a list are atomic.
-        self._appending: List[Prepared] = []
-        self._attending: List[Prepared] = []
+        self._appending = Calls(_native.kvq_append_batch, _native.kvq_append_sequences)
+        self._attending = Calls(_native.kvq_attend_batch, _native.kvq_attend)
+        self._extending = Calls(_native.kvq_extend_batch, _native.kvq_extend)
 
     def describe(self) -> CacheInfo:
         """Options that the cache was created with, defaults filled in."""
@@ -147,6 +147,8 @@ class Cache(CacheMethods):
     ) -> None:
         """Append tokens to one layer of several sequences: to all of them, or to none.
 
+        ``extend`` also attends, and loses less for chunks of a prompt.
+
         :param k: keys ``[tokens, kv_heads, head_dim]``, ordered by sequence, before RoPE unless the cache was created
             with rope "none". Tokens and heads may be strided, as in a view of fused queries, keys and values; the
             channels of a head must be contiguous. A CUDA context takes device memory and reads it in stream order.
@@ -155,9 +157,7 @@ class Cache(CacheMethods):
         :param positions: original positions, increasing; None: consecutive.
         :param dtype: "bf16" if arrays of uint16 hold bfloat16.
         """
-        many = [sequences] if isinstance(sequences, Sequence) else Sequence._all_given("sequences", sequences)
-        if not many:
-            raise KvqArgumentError("sequences is empty")
+        many = self._given_sequences(sequences)
         counts = integers("token_counts", token_counts, len(many))
         self._append(layer, many, counts, len(many) if counts is None else sum(counts), k, v, positions, dtype)
 
@@ -174,39 +174,15 @@ class Cache(CacheMethods):
     ) -> None:
         """Like ``append``; with None as the number of tokens, one sequence gets all of them."""
         require_fit("layer", layer)
-        keys = rows_of("k", k, dtype, self._device, tokens, self._kv_heads, self._head_dim)
-        values = rows_of("v", v, dtype, self._device, keys.tokens, self._kv_heads, self._head_dim)
-        if keys.dtype != values.dtype:
-            raise KvqArgumentError("k and v have different element types")
+        keys, values = self._checked_tokens(k, v, tokens, dtype)
         if tokens is None:
             counts = array("i", (keys.tokens,))
         places = integers("positions", positions, keys.tokens)
-        try:
-            prepared = self._appending.pop()
-        except IndexError:
-            prepared = Prepared(_native.kvq_append_batch)
-        batch = prepared.batch
-        entered = enter_alone(sequences)
-        try:
-            prepared.set_sequences(sequences)
-            batch.token_counts = address_of(counts)
-            batch.positions = address_of(places)
-            batch.k, batch.k_token_stride, batch.k_head_stride, batch.dtype, _, _ = keys
-            batch.v, batch.v_token_stride, batch.v_head_stride, _, _, _ = values
-            pointer = self._enter()
-            try:
-                status = _native.kvq_append_sequences(
-                    pointer, layer, prepared.batch_reference, prepared.error_reference
-                )
-            finally:
-                self._leave()
-            if status != 0:
-                raise failure(status, prepared.error)
-        finally:
-            leave_alone(entered)
-            self._appending.append(prepared)
-            if self._hooks is not None:
-                self._hooks.finish()
+        prepared = self._appending.take()
+        prepared.batch.token_counts = address_of(counts)
+        prepared.batch.positions = address_of(places)
+        prepared.set_tokens(keys, values)
+        self._run(self._appending, prepared, layer, sequences, True)
 
     def attend(
         self,
@@ -237,14 +213,79 @@ class Cache(CacheMethods):
         :param dtype: "bf16" if arrays of uint16 hold bfloat16.
         :returns: the output, or (output, lse) if `lse` was given.
         """
-        many = [sequences] if isinstance(sequences, Sequence) else Sequence._all_given("sequences", sequences)
-        if not many:
-            raise KvqArgumentError("sequences is empty")
+        many = self._given_sequences(sequences)
         counts = integers("query_counts", query_counts, len(many))
         queries = len(many) if counts is None else sum(counts)
         places = integers("query_positions", query_positions, queries)
         require_fit("layer", layer)
         require_fit("sliding_window", sliding_window)
+        checked = self._checked_queries(q, queries, output, lse, sinks, dtype)
+        prepared = self._attending.take()
+        prepared.batch.query_counts = address_of(counts)
+        prepared.batch.query_positions = address_of(places)
+        prepared.set_queries(checked, sliding_window, logit_softcap)
+        self._run(self._attending, prepared, layer, many, self._evicts)
+        return checked.result
+
+    def extend(
+        self,
+        layer: int,
+        sequences: Sequences,
+        k: Any,
+        v: Any,
+        q: Any,
+        token_counts: Any = None,
+        positions: Any = None,
+        output: Any = None,
+        sliding_window: int = 0,
+        logit_softcap: float = 0.0,
+        lse: Any = None,
+        sinks: Any = None,
+        dtype: Optional[str] = None,
+    ) -> Any:
+        """Append tokens to one layer of several sequences and attend with their queries: all of it, or nothing.
+
+        Queries see the new tokens up to their own as they are given, rounded to FP16, and older ones as they are
+        stored. So a prompt loses no more in long chunks than token by token.
+
+        :param k: keys, as for ``append``, like `v`, `token_counts` and `positions`.
+        :param q: queries ``[tokens, q_heads, head_dim]``, as for ``attend``, like the other parameters.
+        :returns: the output, or (output, lse) if `lse` was given.
+        """
+        many = self._given_sequences(sequences)
+        counts = integers("token_counts", token_counts, len(many))
+        tokens = len(many) if counts is None else sum(counts)
+        places = integers("positions", positions, tokens)
+        require_fit("layer", layer)
+        require_fit("sliding_window", sliding_window)
+        keys, values = self._checked_tokens(k, v, tokens, dtype)
+        checked = self._checked_queries(q, tokens, output, lse, sinks, dtype)
+        prepared = self._extending.take()
+        prepared.batch.token_counts = address_of(counts)
+        prepared.batch.positions = address_of(places)
+        prepared.set_tokens(keys, values)
+        prepared.set_queries(checked, sliding_window, logit_softcap)
+        self._run(self._extending, prepared, layer, many, True)
+        return checked.result
+
+    def _given_sequences(self, sequences: Sequences) -> Many[Sequence]:
+        many = [sequences] if isinstance(sequences, Sequence) else Sequence._all_given("sequences", sequences)
+        if not many:
+            raise KvqArgumentError("sequences is empty")
+        return many
+
+    def _checked_tokens(self, k: Any, v: Any, tokens: Optional[int], dtype: Optional[str]) -> Tuple[Rows, Rows]:
+        """Keys and values; None accepts any number of tokens."""
+        keys = rows_of("k", k, dtype, self._device, tokens, self._kv_heads, self._head_dim)
+        values = rows_of("v", v, dtype, self._device, keys.tokens, self._kv_heads, self._head_dim)
+        if keys.dtype != values.dtype:
+            raise KvqArgumentError("k and v have different element types")
+        return keys, values
+
+    def _checked_queries(
+        self, q: Any, queries: int, output: Any, lse: Any, sinks: Any, dtype: Optional[str]
+    ) -> Queries:
+        """Queries, and where their results go: new arrays where none are given."""
         heads, device = self._q_heads, self._device
         rows = rows_of("q", q, dtype, device, queries, heads, self._head_dim)
         if output is None:
@@ -258,32 +299,22 @@ class Cache(CacheMethods):
         if sinks is not None:
             sinks_view = dense_of("sinks", sinks, (heads,), "f32", device)
             refuse_gradient("sinks", sinks_view)
+        return Queries(rows, out, lse_view, sinks_view, output if lse_view is None else (output, lse))
+
+    def _run(self, calls: Calls, prepared: Prepared, layer: int, sequences: Many[Sequence], alone: bool) -> None:
+        """Make a call for which everything but the sequences is set; `alone` says that it changes them."""
+        entered = enter_alone(sequences) if alone else enter_shared(sequences)
         try:
-            prepared = self._attending.pop()
-        except IndexError:
-            prepared = Prepared(_native.kvq_attend_batch)
-        batch = prepared.batch
-        entered = enter_alone(many) if self._evicts else enter_shared(many)
-        try:
-            prepared.set_sequences(many)
-            batch.query_counts = address_of(counts)
-            batch.query_positions = address_of(places)
-            batch.q, batch.q_token_stride, batch.q_head_stride, batch.q_dtype, _, _ = rows
-            batch.output, batch.output_token_stride, batch.output_head_stride, batch.output_dtype, _, _ = out
-            batch.sliding_window = sliding_window
-            batch.logit_softcap = logit_softcap
-            batch.lse = None if lse_view is None else lse_view.address
-            batch.sinks = None if sinks_view is None else sinks_view.address
+            prepared.set_sequences(sequences)
             pointer = self._enter()
             try:
-                status = _native.kvq_attend(pointer, layer, prepared.batch_reference, prepared.error_reference)
+                status = calls.function(pointer, layer, prepared.batch_reference, prepared.error_reference)
             finally:
                 self._leave()
             if status != 0:
                 raise failure(status, prepared.error)
         finally:
-            leave_alone(entered) if self._evicts else leave_shared(entered)
-            self._attending.append(prepared)
+            leave_alone(entered) if alone else leave_shared(entered)
+            calls.give_back(prepared)
             if self._hooks is not None:
                 self._hooks.finish()
-        return output if lse_view is None else (output, lse)

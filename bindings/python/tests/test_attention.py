@@ -28,6 +28,30 @@ def test_positions_window_sinks_and_lse_reach_the_library(context):
     assert not output.any() and (lse == -numpy.inf).all()  # it sees nothing
 
 
+def test_first_chunks_are_attended_to_as_given_and_stored_as_appended(context, random):
+    """Chunks of 40 tokens and 3: nothing is stored yet in the coarse format."""
+    counts = [40, 3]
+    k, v = random.standard_normal((2, 43, 2, 16), dtype="f4")
+    q = random.standard_normal((43, 4, 16), dtype="f4")
+    options = {"sliding_window": 20, "logit_softcap": 3.0, "lse": True, "sinks": numpy.array([0.5, -1, 0, 2], "f4")}
+    exact, coarse = (libkvq.Cache(context, 2, 4, 2, 16, rope="none", policy=policy) for policy in ("fp16", "gs2"))
+    appended = [exact.sequence(), exact.sequence()]
+    exact.append(1, appended, k, v, token_counts=counts)
+    expected = exact.attend(1, appended, q, query_counts=counts, **options)
+
+    extended = [coarse.sequence(), coarse.sequence()]
+    found = coarse.extend(1, extended, k, v, q, token_counts=counts, **options)
+    numpy.testing.assert_array_equal(found[0], expected[0])
+    numpy.testing.assert_array_equal(found[1], expected[1])
+    appended = [coarse.sequence(), coarse.sequence()]
+    coarse.append(1, appended, k, v, token_counts=counts)
+    assert [one.save() for one in extended] == [one.save() for one in appended]
+
+    output = numpy.empty((2, 4, 16), "f2")
+    assert coarse.extend(1, extended, k[:2], v[:2], q[:2], positions=[50, 9], output=output) is output
+    assert [int(one.decode(1, 0).positions[-1]) for one in extended] == [50, 9]
+
+
 def test_logits_are_scaled_and_capped(context):
     cache = libkvq.Cache(context, n_layers=1, q_heads=1, kv_heads=1, head_dim=16, rope="none", scale=0.5)
     sequence = cache.sequence()

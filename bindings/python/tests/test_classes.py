@@ -117,6 +117,7 @@ def test_every_way_to_give_an_object_is_found():
         "Cache.__init__(router)",
         "Cache.append(sequences)",
         "Cache.attend(sequences)",
+        "Cache.extend(sequences)",
         "CodebookTrainer.resume(codebook)",
         "Plan.__init__(policy)",
         "linear_shared(matrices)",
@@ -158,12 +159,12 @@ def test_an_object_of_another_class_is_refused_by_name(objects, name, parameter,
 
 
 @pytest.mark.parametrize("value", [5, "text", None], ids=repr)
-@pytest.mark.parametrize("function", ["append", "attend"])
+@pytest.mark.parametrize("function", ["append", "attend", "extend"])
 def test_what_is_no_list_of_sequences_is_refused_by_name(cache, function, value):
     k = numpy.ones((1, 2, 32), "f4")
-    call = {"append": lambda: cache.append(0, value, k, k), "attend": lambda: cache.attend(0, value, k)}[function]
+    arguments = {"append": [k, k], "attend": [k], "extend": [k, k, k]}[function]
     with pytest.raises(TypeError, match=r"^sequences(\[0\])? is %s, must be" % type(value).__name__):
-        call()
+        getattr(cache, function)(0, value, *arguments)
 
 
 def test_a_method_of_another_class_is_refused(cache):

@@ -131,7 +131,17 @@ def test_a_failed_call_leaves_objects_as_they_were(cache, filled):
     other = libkvq.Cache(cache.context, 2, 4, 2, 32).sequence()
     with pytest.raises(libkvq.KvqArgumentError, match="another cache"):
         cache.append(0, other, k[:1], k[:1])
-    for function in (lambda: cache.append(0, [], k, k), lambda: cache.attend(0, [], numpy.zeros((0, 4, 32), "f4"))):
+    q = numpy.ones((1, 4, 32), "f4")
+    with pytest.raises(libkvq.KvqArgumentError, match=r"^q has the shape \[2, 4, 32\], must be \[1, 4, 32\]"):
+        cache.extend(0, filled, k[:1], k[:1], numpy.repeat(q, 2, axis=0))
+    with pytest.raises(libkvq.KvqArgumentError, match="not finite|65504"):
+        cache.extend(0, filled, k[2:], k[2:], q)
+    empty = (
+        lambda: cache.append(0, [], k, k),
+        lambda: cache.attend(0, [], q[:0]),
+        lambda: cache.extend(0, [], k[:0], k[:0], q[:0]),
+    )
+    for function in empty:
         with pytest.raises(libkvq.KvqArgumentError, match="sequences is empty"):
             function()
     assert filled.save() == before
@@ -148,6 +158,8 @@ def test_numbers_that_c_would_cut_off_are_refused_by_name(cache, filled):
         (lambda: filled.compress(big), "budget is 4294967297"),
         (lambda: cache.attend(big, filled, q), "layer is 4294967297"),
         (lambda: cache.attend(0, filled, q, sliding_window=big), "sliding_window is 4294967297"),
+        (lambda: cache.extend(big, filled, k, k, q), "layer is 4294967297"),
+        (lambda: cache.extend(0, filled, k, k, q, sliding_window=big), "sliding_window is 4294967297"),
         (lambda: libkvq.Context(n_threads=big), "n_threads is 4294967297"),
         (lambda: libkvq.Context(max_bytes=-1), "max_bytes is -1, must fit into 64 bits"),
         (lambda: libkvq.Cache(cache.context, big, 1, 1, 8), "n_layers is 4294967297"),
