@@ -79,14 +79,14 @@ func TestFirstChunksAreAttendedToAsGivenAndStoredAsAppended(t *testing.T) {
 	require(t, exact.cache.Attend(layer, &kvq.AttendBatch{Sequences: both, QueryCounts: counts, Q: q,
 		Output: kvq.Of(expected), SlidingWindow: 20, LogitSoftcap: 3, LSE: expectedLSE, Sinks: sinks}))
 
-	m := newModel(t, "gs2", nil, options)
+	m := newModel(t, "int2", nil, options)
 	extended := pair(m)
 	require(t, m.cache.Extend(layer, &kvq.ExtendBatch{Sequences: extended, TokenCounts: counts, K: k, V: v, Q: q,
 		Output: kvq.Of(output), SlidingWindow: 20, LogitSoftcap: 3, LSE: lse, Sinks: sinks}))
 	if fmt.Sprint(output, lse) != fmt.Sprint(expected, expectedLSE) {
 		t.Fatal("queries of first chunks see other tokens than those of an fp16 cache")
 	}
-	_, both = appended("gs2")
+	_, both = appended("int2")
 	for i := range both {
 		if !bytes.Equal(must(extended[i].Save())(t), must(both[i].Save())(t)) {
 			t.Fatalf("sequence %d is stored differently from what Append stores", i)

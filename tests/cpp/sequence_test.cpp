@@ -153,6 +153,36 @@ TEST_CASE("a batch of appends stores what appends one by one store, from tensors
   for (size_t i = 0; i < 2; ++i) CHECK(together[i].save() == apart[i].save());
 }
 
+TEST_CASE("first chunks are attended to as given and stored as appended") {
+  const kvq::Context context;
+  const std::array counts{40, 3};
+  const std::vector<float> k = tokens(43, 1), v = tokens(43, 2), q = queries(43, 3);
+  const auto pair = [](const kvq::Cache& cache) {
+    std::vector<kvq::Sequence> made;
+    for (int i = 0; i < 2; ++i) made.emplace_back(cache);
+    return made;
+  };
+  const auto append = [&](const kvq::Cache& cache, std::vector<kvq::Sequence>& to) {
+    cache.append(0, {.sequences = kvq::pointers(to), .token_counts = counts, .k = k, .v = v});
+  };
+  const kvq::Cache exact = small_cache(context), coarse = small_cache(context, "int2");
+  std::vector<kvq::Sequence> full = pair(exact), appended = pair(coarse), extended = pair(coarse);
+  append(exact, full);
+  append(coarse, appended);
+  std::vector<float> expected(q.size()), out(q.size());
+  exact.attend(0, {.sequences = kvq::pointers(full), .query_counts = counts, .q = q, .output = expected});
+  const auto pointers = kvq::pointers(extended);
+  coarse.extend(0, {.sequences = pointers, .token_counts = counts, .k = k, .v = v, .q = q, .output = out});
+  CHECK(out == expected);
+  for (size_t i = 0; i < 2; ++i) CHECK(extended[i].save() == appended[i].save());
+
+  const auto failure = failure_of([&] {
+    const auto shorter = std::span<const float>(q).first(q.size() - 1);
+    coarse.extend(0, {.sequences = pointers, .token_counts = counts, .k = k, .v = v, .q = shorter, .output = out});
+  });
+  CHECK(std::string(failure.what()).find("q has 2751 elements") != std::string::npos);
+}
+
 TEST_CASE("forks share pages, and change apart from each other") {
   const kvq::Context context;
   const kvq::Cache cache = small_cache(context, "int4");

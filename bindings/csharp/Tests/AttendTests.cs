@@ -67,7 +67,7 @@ namespace Kvq.Tests
                     LogitSoftcap = 3, Lse = expectedLse, Sinks = sinks,
                 });
             }
-            using (var coarse = new Model("gs2"))
+            using (var coarse = new Model("int2"))
             using (Sequence extended = new Sequence(coarse.Cache), appended = new Sequence(coarse.Cache),
                 shorter = new Sequence(coarse.Cache))
             {

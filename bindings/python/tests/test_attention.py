@@ -34,7 +34,7 @@ def test_first_chunks_are_attended_to_as_given_and_stored_as_appended(context, r
     k, v = random.standard_normal((2, 43, 2, 16), dtype="f4")
     q = random.standard_normal((43, 4, 16), dtype="f4")
     options = {"sliding_window": 20, "logit_softcap": 3.0, "lse": True, "sinks": numpy.array([0.5, -1, 0, 2], "f4")}
-    exact, coarse = (libkvq.Cache(context, 2, 4, 2, 16, rope="none", policy=policy) for policy in ("fp16", "gs2"))
+    exact, coarse = (libkvq.Cache(context, 2, 4, 2, 16, rope="none", policy=policy) for policy in ("fp16", "int2"))
     appended = [exact.sequence(), exact.sequence()]
     exact.append(1, appended, k, v, token_counts=counts)
     expected = exact.attend(1, appended, q, query_counts=counts, **options)

@@ -180,6 +180,16 @@ def test_a_prompt_in_chunks_gives_what_it_gives_in_one_piece(demo_model, policy)
         assert torch.equal(once, generated(demo_model, tokens, 32, KvqCache(policy), prefill_chunk_size=50))
 
 
+@pytest.mark.parametrize("policy", ["int2", "gs2"])
+def test_a_chunk_attends_to_its_own_tokens_as_they_are_given(demo_model, policy):
+    tokens = demo_tokens(160)
+    pieces = [20, 140]  # The first one does not fill a page, so that nothing coarser than FP16 is stored.
+    exact = logits_in_pieces(demo_model, tokens, KvqCache("fp16"), pieces)
+    cache = KvqCache(policy)
+    assert divergence(exact, logits_in_pieces(demo_model, tokens, cache, pieces)) < 1e-6
+    assert cache.usage().sealed_pages >= 3 * 2 * 6  # pages, KV heads, layers
+
+
 def test_beam_search_finds_what_it_finds_with_transformers_own_cache(demo_model, demo_reference):
     tokens = torch.cat([demo_tokens(120), demo_tokens(120, 500)])
     options = {"num_beams": 4, "num_return_sequences": 2, "min_new_tokens": 0}

@@ -239,15 +239,18 @@ class KvqCache(Cache):
             counts = [count for count in counts if count]
         elif counts is None and step.columns > 1:
             counts = [step.columns] * len(rows)
-        if rows:
-            self._layout.cache().append(layer, rows, step.tokens(k), step.tokens(v), token_counts=counts)
-        self._seen[layer] = step.start + step.columns
         if not rows:
+            self._seen[layer] += step.columns
             return query.new_zeros((query.shape[0], query.shape[2], query.shape[1], query.shape[3]))
+        k, v = step.tokens(k), step.tokens(v)
         if attends_exactly(step, self._evicts, softcap, sinks):
+            self._layout.cache().append(layer, rows, k, v, token_counts=counts)
+            self._seen[layer] += step.columns
             return exact_attention(step, module, query, key, value, scaling)
-        tokens = self._layout.attend(layer, rows, step.tokens(q), counts, step.window, softcap, sinks, scaling)
-        return step.columns_of(tokens, query)
+        q = step.tokens(q)
+        output = self._layout.extend(layer, rows, k, v, q, counts, step.window, softcap, sinks, scaling)
+        self._seen[layer] += step.columns
+        return step.columns_of(output, query)
 
     def _begin(
         self,

@@ -121,10 +121,12 @@ class Layout:
         self._device, self._stream = device, stream
         self.n_layers, self.shape = shape["n_layers"], shape
 
-    def attend(
+    def extend(
         self,
         layer: int,
         rows: Many[libkvq.Sequence],
+        k: torch.Tensor,
+        v: torch.Tensor,
         q: torch.Tensor,
         counts: list[int] | None,
         window: int,
@@ -132,14 +134,20 @@ class Layout:
         sinks: torch.Tensor | None,
         scaling: float | None,
     ) -> torch.Tensor:
-        """:param q: `[tokens, q_heads, head_dim]`, like the result."""
+        """Append tokens and attend with their queries.
+
+        :param k: `[tokens, kv_heads, head_dim]`, like `v`.
+        :param q: `[tokens, q_heads, head_dim]`, like the result.
+        """
         if scaling is not None and scaling != self.shape["scale"]:
             q = q * (scaling / self.shape["scale"])
-        output: torch.Tensor = self.cache().attend(
+        output: torch.Tensor = self.cache().extend(
             layer,
             rows,
+            k,
+            v,
             q,
-            query_counts=counts,
+            token_counts=counts,
             sliding_window=window,
             logit_softcap=softcap or 0.0,
             sinks=None if sinks is None else sinks.detach().float(),

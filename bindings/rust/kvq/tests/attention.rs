@@ -8,7 +8,7 @@ use kvq::{Append, Attend, Bf16, Cache, CacheOptions, Extend, Rope, Sequence, F16
 fn first_chunks_are_attended_to_as_given_and_stored_as_appended() {
     let counts = [40, 3];
     let (k, v, q) = (numbers(43 * 32, 1), numbers(43 * 32, 2), numbers(43 * 64, 3));
-    let (exact, coarse) = (small("fp16"), small("gs2"));
+    let (exact, coarse) = (small("fp16"), small("int2"));
     let new = |cache: &Cache| (Sequence::new(cache).unwrap(), Sequence::new(cache).unwrap());
 
     let (mut a, mut b) = new(&exact);
