@@ -356,6 +356,41 @@ TEST_CASE("attention over what is left is exact, also with what comes after it")
   }
 }
 
+TEST_CASE("tokens move out of rotated pages as they were stored, at every head size") {
+  constexpr int32_t kTokens = 170;
+  constexpr int32_t kFirst = 40;  // from two pages of codes to FP16 pages
+  for (const int32_t head_dim : {8, 24, 80, 96, 112, 120, 128, 192, 248}) {
+    const kvq_cache_options options = kvq_test::cache_options(1, 1, head_dim);
+    const std::vector<float> k = kvq_test::normal_tensor(static_cast<size_t>(kTokens * head_dim), 1);
+    const std::vector<float> v = kvq_test::normal_tensor(static_cast<size_t>(kTokens * head_dim), 2);
+    for (const std::string format : {"int8+hadamard", "int2+hadamard", "gs4", "gs1+nocentre"}) {
+      for (const std::string& isa : kvq_test::backends()) {
+        CAPTURE(head_dim);
+        CAPTURE(format);
+        CAPTURE(isa);
+        const kvq_test::Context context = kvq_test::make_context(isa.c_str());
+        const kvq_test::Cache cache =
+            kvq_test::make_cache(context, options,
+                                 "version: 1\nkeys: " + format + "\nvalues: " + format +
+                                     "\nsink: 0\nrecent: 3\neviction: {method: streaming, budget: 72, first: 40}\n");
+        kvq_test::Sequence sequence(cache);
+        kvq_test::append(sequence, 0, kTokens, k.data(), v.data());
+        const Decoded before = kvq_test::decode(sequence, 0, 0, 0, kFirst, head_dim);
+        sequence.compress(kvq_test::initialised<kvq_compress_options>());
+        const Decoded after = kvq_test::decode(sequence, 0, 0, 0, kFirst, head_dim);
+
+        CHECK(after.positions == before.positions);
+        double farthest = 0.0;
+        for (size_t i = 0; i < before.k.size(); ++i) {
+          farthest = std::max(farthest, std::fabs(double{after.k[i]} - before.k[i]));
+          farthest = std::max(farthest, std::fabs(double{after.v[i]} - before.v[i]));
+        }
+        CHECK(farthest < 0.01);  // FP16 numbers up to 8, from products of FP16 factors
+      }
+    }
+  }
+}
+
 // Survivors of several pages move to new pages, whose codes are relative to their own mean.
 TEST_CASE("gain-shape pages of what is left are unbiased around the mean of their own keys") {
   Prompt prompt(300, 8);

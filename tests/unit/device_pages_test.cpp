@@ -2,7 +2,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <complex>
 #include <memory>
@@ -15,6 +14,7 @@
 #include "pages/centre_arrays.h"
 #include "pages/codecs.h"
 #include "support/random.h"
+#include "support/reference.h"
 
 namespace device_pages_test {
 namespace {
@@ -214,9 +214,9 @@ TEST_CASE("rows of values' centres are rotated") {
   for (int32_t row = 0; row < kKvHeads * kCentres; ++row) {
     for (int32_t channel = 0; channel < 128; ++channel) {
       double sum = 0.0;
-      for (int32_t j = 0; j < 16 && channel < kHeadDim; ++j) {  // the largest power of two that divides 48
-        const double sign = std::popcount(static_cast<uint32_t>(channel % 16 & j)) % 2 == 0 ? 1.0 : -1.0;
-        sum += sign * static_cast<double>(numbers[static_cast<size_t>(row * kHeadDim + channel / 16 * 16 + j)]) / 4.0;
+      for (size_t j = 0; j < kHeadDim && channel < kHeadDim; ++j) {
+        sum += kvq_test::rotation_entry(kHeadDim, static_cast<size_t>(channel), j) *
+               static_cast<double>(numbers[static_cast<size_t>(row * kHeadDim) + j]);
       }
       CHECK(number_at(rows.values, kHeadDim, row, row % kCentres, kvq::cuda::value_place(channel)) == half_of(sum));
     }
