@@ -183,10 +183,10 @@ void CentreRowArrays::put_keys(const ModelCentres& centres, int32_t layer, const
 }
 
 void CentreRowArrays::put_slot_rotations(const Rope& rope) {
-  constexpr int32_t kChunk = 8;
+  constexpr int32_t kPlaceNumbers = 8;
   counts.rotation_blocks = (counts.fast_pairs + 31) / 32;
   const int32_t pairs = 32 * counts.rotation_blocks;
-  slot_rotations.resize(static_cast<size_t>(kChunk * slot_rotation_place(pairs, 0)), 0);
+  slot_rotations.resize(static_cast<size_t>(kPlaceNumbers * slot_rotation_place(pairs, 0)), 0);
   for (int32_t slot = 0; slot < kPageSlots; ++slot) {
     const CentreVector rotations = rotations_of_slot(rope, slot, 0, counts.fast_pairs);
     const int32_t g = slot_place(slot) / 4;
@@ -196,9 +196,9 @@ void CentreRowArrays::put_slot_rotations(const Rope& rope) {
       const int32_t lane = 4 * g + pair % 8 / 2;
       const int32_t word = tile % 2 + 2 * (pair % 16 / 8);
       uint16_t* cosine =
-          slot_rotations.data() + kChunk * (slot_rotation_place(pair, tile / 2) + lane) + 2 * word + pair % 2;
+          slot_rotations.data() + kPlaceNumbers * (slot_rotation_place(pair, tile / 2) + lane) + 2 * word + pair % 2;
       *cosine = to_finite_float16(rotated ? rotations[static_cast<size_t>(pair)] : 1.0F);
-      cosine[kChunk * kPageSlots] =
+      cosine[kPlaceNumbers * kPageSlots] =
           to_finite_float16(rotated ? rotations[static_cast<size_t>(rope.pairs() + pair)] : 0.0F);
     }
   }

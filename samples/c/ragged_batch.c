@@ -1,5 +1,5 @@
-/* Ragged batch, as in a server: the next chunk of one prompt and the next token of two other sequences, in one append
- * and one attend per layer, directly from a fused tensor of queries, keys and values.
+/* Ragged batch, as in a server: the next chunk of one prompt and the next token of two other sequences, in one call per
+ * layer, directly from a fused tensor of queries, keys and values.
  *
  *   cc ragged_batch.c $(pkg-config --cflags --libs kvq) -Wl,-rpath,$(pkg-config --variable=libdir kvq) -o ragged_batch
  *   ./ragged_batch
@@ -20,26 +20,19 @@ static void batch_step(kvq_cache* cache, kvq_sequence* const* sequences, float* 
       row += (size_t)counts[i] * QKV_ROW;
     }
 
-    kvq_append_batch append;
-    kvq_append_batch_init(&append, sizeof append);
-    append.n_sequences = SEQUENCES;
-    append.sequences = sequences;
-    append.token_counts = counts;
-    append.k = qkv + Q_ROW;
-    append.v = qkv + Q_ROW + KV_ROW;
-    append.k_token_stride = QKV_ROW;
-    append.v_token_stride = QKV_ROW;
-    require(kvq_append_sequences(cache, layer, &append, &error));
-
-    kvq_attend_batch attend;
-    kvq_attend_batch_init(&attend, sizeof attend);
-    attend.n_sequences = SEQUENCES;
-    attend.sequences = (const kvq_sequence* const*)sequences;
-    attend.query_counts = counts;
-    attend.q = qkv;
-    attend.q_token_stride = QKV_ROW;
-    attend.output = output;
-    require(kvq_attend(cache, layer, &attend, &error));
+    kvq_extend_batch batch;
+    kvq_extend_batch_init(&batch, sizeof batch);
+    batch.n_sequences = SEQUENCES;
+    batch.sequences = sequences;
+    batch.token_counts = counts;
+    batch.q = qkv;
+    batch.k = qkv + Q_ROW;
+    batch.v = qkv + Q_ROW + KV_ROW;
+    batch.q_token_stride = QKV_ROW;
+    batch.k_token_stride = QKV_ROW;
+    batch.v_token_stride = QKV_ROW;
+    batch.output = output;
+    require(kvq_extend(cache, layer, &batch, &error));
   }
 }
 

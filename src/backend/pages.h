@@ -125,8 +125,8 @@ class LayerMirror {
   virtual void agreed(const int32_t* counts) noexcept = 0;
   /// Throws unless the backend can append by itself.
   virtual void require_recordable() = 0;
-  /// Record an append of `tokens` after the layer's newest token at the time of replay, or the sealing of pages that such
-  /// an append leaves.
+  /// Record an append of `tokens` after the layer's newest token at the time of replay, or the sealing of pages that
+  /// such an append leaves.
   virtual void record_append(const TokenBatch& tokens, AppendKind kind) = 0;
   /// Memory of this object, on the host and on the device.
   virtual uint64_t bytes() const noexcept = 0;

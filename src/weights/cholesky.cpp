@@ -31,7 +31,7 @@ bool factorize_diagonal(const CholeskyKernels& kernels, float* u, size_t n, size
 }  // namespace
 
 double factor_time(int32_t n) {
-  const double blocks = n / kFactorBlock;
+  const auto blocks = static_cast<double>(n / kFactorBlock);
   return kBlockTime * blocks * (blocks * blocks / 6 + blocks / 2);
 }
 

@@ -83,7 +83,8 @@ Vector<int32_t> coding_orders(Allocator& allocator, const Matrix& matrix) {
 double Hessian::time(int32_t in) {
   const auto n = static_cast<size_t>(in);
   const double of_rows = check_time(n) + 2 * (rotate_time(n) + transpose_time(n)) + order_time(n);
-  return of_rows * in + factor_time(in) + tile_time(n) * (in / kTileColumns);
+  const int32_t tiles = in / kTileColumns;
+  return of_rows * in + factor_time(in) + tile_time(n) * tiles;
 }
 
 Hessian::Hessian(Allocator& allocator, SteppedLoops& loops, Quantizing* device, const float* hessian,

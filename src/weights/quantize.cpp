@@ -38,7 +38,8 @@ double tile_time(const Code& code, int32_t beyond) {
 double panel_time(const Matrix& matrix, bool feeds_back) {
   double time = kLoadTime * kTileRows * matrix.in;
   for (const Segment& segment : matrix.segments) {
-    time += segment.columns / kTileColumns * tile_time(segment.code, feeds_back ? matrix.in / 2 : 0);
+    const int32_t tiles = segment.columns / kTileColumns;
+    time += tiles * tile_time(segment.code, feeds_back ? matrix.in / 2 : 0);
   }
   return time;
 }

@@ -11,6 +11,7 @@
 #include "llama/model.h"
 #include "program_run.h"
 #include "runs.h"
+#include "support/places.h"
 
 namespace train_centres_test {
 namespace {
