@@ -176,6 +176,10 @@ y)t",
      R"t(a=1;b=[true, null, 1.5, "x\"ü"];)t"},
     {R"t({% for x in range(5) if x % 2 == 0 %}{{ x }}{{ loop.first }}{% endfor %}{% for i in range(4, 0, -2) %}{{ i }}{% endfor %})t",
      R"t(0True2False4False42)t"},
+    {R"t({% set ns = namespace(a=[1, 2], b=0) %}{% set before = ns.a %}{% for x in ns.a %}{% set ns.a = ns.a + [x] %}{% set ns.b = ns.b + x %}{% set ns.c = ns.a %}{% endfor %}{{ ns.a|join(',') }} {{ before|join(',') }} {{ ns.b }} {{ ns.c|join(',') }})t",
+     R"t(1,2,1,2 1,2 3 1,2,1,2)t"},
+    {R"t({% set a = d.b %}{% set b = a[0] %}{% set c = messages[1] %}{{ b }} {{ c.role }} {{ (messages|last).role }} {{ 'Größe'|last }}{{ ''|first }} {{ ['b', 'A', 'a', 1, 1.0, 'B', 2]|unique|join(',') }} {{ ['xßyß', 'ßx']|map('replace', 'ß', 's')|join(' ') }} {{ 'xxaxx'.strip('xy') }})t",
+     R"t(True user user e b,A,1,2 xsys sx a)t"},
     {R"t({% set x = 1 %}{% for i in items %}{% set x = i %}{{ x }}{% endfor %}{{ x }})t",
      R"t(3121)t"},
     {R"t({% set ns = namespace(found=false) %}{% for i in items %}{% if i == 1 %}{% set ns.found = true %}{% endif %}{% endfor %}{{ ns.found }})t",
@@ -236,6 +240,14 @@ y)t",
 };
 // clang-format on
 
+std::string repeated(const std::string& text, int times) {
+  std::string all;
+  for (int i = 0; i < times; ++i) all += text;
+  return all;
+}
+
+constexpr const char* kBudget = "bytes of texts, items of lists and steps";
+
 void check_refused(const std::string& text, const char* reason) {
   CHECK_THROWS_WITH_AS(static_cast<void>(render(text)), Contains(reason), llama::Error);
 }
@@ -285,11 +297,6 @@ TEST_CASE("what a template gets wrong is an error with its line") {
 }
 
 TEST_CASE("a template cannot nest, compute or grow without limits") {
-  const auto repeated = [](const std::string& text, int times) {
-    std::string all;
-    for (int i = 0; i < times; ++i) all += text;
-    return all;
-  };
   check_refused("{{ " + repeated("(", 100'000) + "1" + repeated(")", 100'000) + " }}", "nested too deeply");
   check_refused("{{ " + repeated("not ", 100'000) + "1 }}", "nested too deeply");
   check_refused("{{ " + repeated("-", 100'000) + "1 }}", "nested too deeply");
@@ -302,10 +309,105 @@ TEST_CASE("a template cannot nest, compute or grow without limits") {
   check_refused("{% for a in range(1000000) %}{% endfor %}", "range() is too long");
   check_refused("{% set ns = namespace(a=[]) %}{% for i in range(1000) %}{% set ns.a = [ns.a] %}{% endfor %}",
                 "nested too deeply");
-  check_refused(
-      "{% set ns = namespace(a='aaaaaaaaaaaaaaaa') %}{% for i in range(9) %}"
-      "{% set ns.a = ns.a|replace('a', ns.a) %}{% endfor %}",
-      "longer than 64 MiB");
+  check_refused("{{ 1" + repeated(" if 0 else 1", 70'000) + " }}", "nested too deeply");
+  check_refused("{{ 1" + repeated(" if 0 else 1", 70) + " }}", "line 1: an expression is nested too deeply");
+  check_refused("{{ 'a'|map('map'" + repeated(",'map'", 100'000) + ",'list')|list }}", kBudget);
+}
+
+TEST_CASE("texts, lists and steps of a template have one budget, whatever makes them") {
+  const std::string big =  // 64 KiB
+      "{% set ns = namespace(a='aaaaaaaaaaaaaaaa') %}{% for i in range(12) %}{% set ns.a = ns.a ~ ns.a %}{% endfor %}"
+      "{% set many = range(10000) %}{% set words = many|map('string')|list %}";
+  const std::vector<std::string> greedy = {
+      // Steps.
+      "{% for a in many %}{% for b in many %}{% endfor %}{% endfor %}",
+      "{% macro f(n) %}{% if n > 0 %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(90) }}",
+      // Texts.
+      "{% for i in many %}{{ ns.a }}{% endfor %}",
+      "{% for i in many %}{% set ns.a = ns.a ~ ns.a %}{% endfor %}",
+      "{% for i in many %}{% set ns.a = ns.a + ns.a %}{% endfor %}",
+      "{% for i in many %}{% set b %}{{ ns.a }}{{ ns.a }}{% endset %}{% set ns.a = b %}{% endfor %}",
+      "{% macro f(x) %}{{ x }}{{ x }}{% endmacro %}{% for i in many %}{% set ns.a = f(ns.a) %}{% endfor %}",
+      "{{ ns.a|replace('a', ns.a)|length }}",
+      "{{ ns.a.replace('a', ns.a)|length }}",
+      "{{ words|join(ns.a)|length }}",
+      "{% for i in many %}{{ '{}{}'.format(ns.a, ns.a)|length }}{% endfor %}",
+      "{{ words|map('replace', '1', ns.a)|list|length }}",
+      "{{ many|map(attribute='x', default=ns.a)|list|length }}",
+      "{% for i in many %}{{ ns.a|replace('a', '\\n')|indent(64, true, true)|length }}{% endfor %}",
+      "{% for i in many %}{{ many|tojson(indent=16)|length }}{% endfor %}",
+      "{% for i in many %}{% if ns.a|upper|lower|trim|string == 'b' %}{% endif %}{% endfor %}",
+      // Lists.
+      "{% for i in many %}{% set ns.a = ns.a|list + ns.a|list %}{% endfor %}",
+      "{% set ns.a = many %}{% for i in many %}{% set ns.a = [ns.a, ns.a] %}{% endfor %}",
+      "{% set ns.a = many %}{% for i in many %}{% set ns.a = {'a': ns.a, 'b': ns.a} %}{% endfor %}",
+      "{% for i in many %}{{ ns.a.split('a')|length }}{% endfor %}",
+      "{% for i in many %}{{ ns.a[::-1]|length }}{% endfor %}",
+      "{% for i in many %}{{ many[1:]|length }}{% endfor %}",
+      "{% for i in many %}{{ many|reverse|length }}{% endfor %}",
+      "{% for i in many %}{{ words|sort|length }}{% endfor %}",
+      "{% for i in many %}{{ words|unique|length }}{% endfor %}",
+      "{% for i in many %}{{ words|max }}{% endfor %}",
+      // Reading.
+      "{% for i in many %}{% if 'b' in ns.a %}{% endif %}{% endfor %}",
+      "{% for i in many %}{{ ns.a|length }}{% endfor %}",
+      "{% for i in many %}{{ ns.a[0] }}{% endfor %}",
+      "{% for i in many %}{{ ns.a|first }}{% endfor %}",
+      "{{ many|select('in', many)|list|length }}",
+      "{% for i in many %}{% if many == many %}{% endif %}{% endfor %}",
+      "{{ words|map(attribute='0" + repeated(".0", 100'000) + "')|list|length }}",
+      "{{ words|map(attribute='" + repeated("0", 100'000) + "')|list|length }}",
+  };
+  for (const std::string& each : greedy) {
+    CAPTURE(each.substr(0, 100));
+    check_refused(big + "\n" + each, kBudget);
+  }
+}
+
+TEST_CASE("a mapping of many keys, which are compared one by one, counts against the budget") {
+  std::string entries;
+  std::string statements = "{% set ns = namespace() %}";
+  std::string parameters;
+  for (int i = 0; i < 5000; ++i) {
+    entries += "'k" + std::to_string(i) + "':1,";
+    statements += "{% set ns.k" + std::to_string(i) + " = 1 %}";
+    parameters += "k" + std::to_string(i) + "=1,";
+  }
+  check_refused("{% set d = {" + entries + "} %}", kBudget);
+  check_refused("{% set d = dict(" + parameters + ") %}", kBudget);
+  check_refused(statements, kBudget);
+  check_refused("{% macro f(" + parameters + ") %}{% endmacro %}{% for i in range(10000) %}{{ f() }}{% endfor %}",
+                kBudget);
+}
+
+TEST_CASE("searches in texts and lists that a template makes take no quadratic time") {
+  const Json given = {{"whole", std::string(4'000'000, 'a')}, {"part", std::string(1'000'000, 'a') + "b"}};
+  const auto rendered = [&given](const std::string& text) {
+    return llama::jinja::Template(text, "t.json").render(given);
+  };
+  CHECK(rendered("{{ part in whole }}") == "False");
+  CHECK(rendered("{{ whole|replace(part, '')|length }}") == "4000000");
+  CHECK(rendered("{{ whole.split(part)|length }}") == "1");
+  CHECK(rendered("{{ whole.strip(part|replace('a', 'c')|replace('b', 'a'))|length }}") == "0");
+  CHECK(rendered("{{ range(100000)|unique|length }}") == "100000");
+  CHECK(rendered("{{ (range(50000)|list + range(50000)|list)|map('string')|unique|length }}") == "50000");
+}
+
+TEST_CASE("a template reads conversations of thousands of messages within its budget") {
+  Json given = {{"messages", Json::array()}};
+  size_t bytes = 0;
+  for (int i = 0; i < 5000; ++i) {
+    given["messages"].push_back({{"role", i % 2 == 0 ? "user" : "assistant"}, {"content", std::string(1000, 'x')}});
+    bytes += 1000;
+  }
+  const std::string text =
+      "{% set ns = namespace(n=0) %}{% for message in messages[::-1] %}{% set ns.n = ns.n + 1 %}{% endfor %}"
+      "{% for message in messages %}{% set last = messages|length - 1 == loop.index0 %}"
+      "{% if loop.index0 > 0 and messages[loop.index0 - 1].role == message.role %}{{ raise_exception('twice') }}{% "
+      "endif %}"
+      "{% set content = '<' + message['content'] | trim + '>' %}{% if message.role == 'user' and not last %}"
+      "{{ content }}{% else %}{{ content ~ '' }}{% endif %}{% endfor %}{{ ns.n }}";
+  CHECK(llama::jinja::Template(text, "t.json").render(given).size() == bytes + 2 * 5000 + 4);
 }
 
 TEST_CASE("a checkpoint's template is found in either file, with its tokens") {

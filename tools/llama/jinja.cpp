@@ -16,10 +16,7 @@ namespace llama::jinja {
 namespace {
 
 constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
-constexpr int64_t kMaxSteps = int64_t{1} << 32;  // bytes handled; a statement or an expression counts as many as:
-constexpr int64_t kStep = 64;
-constexpr int32_t kMaxValueDepth = 64;
-constexpr int32_t kMaxCalls = 1000;  // of parts within parts: what the stack has room for
+constexpr size_t kParameterBytes = 256;  // of a macro, in a map
 constexpr int64_t kMaxRange = 100'000;
 
 /// An Error of the template that already names its line.
@@ -28,29 +25,28 @@ class LocatedError : public Error {
   using Error::Error;
 };
 
-/// What copying it costs.
-int64_t bytes_in(const Json& value, int32_t depth = 0) {
-  if (depth > kMaxValueDepth) throw Error("values are nested too deeply");
-  if (value.is_string()) return static_cast<int64_t>(value.get_ref<const std::string&>().size());
-  int64_t bytes = kStep;
-  if (value.is_structured()) {
-    for (const Json& each : value) bytes += bytes_in(each, depth + 1);
-  }
-  return bytes;
+[[noreturn]] Value raise_exception(const Arguments& arguments) {
+  throw Error("the template refuses these messages: " +
+              (arguments.given.empty() ? "" : text_of(arguments.given[0].value)));
 }
 
-[[noreturn]] Value raise_exception(const std::vector<Argument>& given) {
-  throw Error("the template refuses these messages: " + (given.empty() ? "" : text_of(given[0].value)));
+/// Copies the object first if other values share it.
+void set_item(Value& object, const std::string& key, Value value, Budget& budget) {
+  budget.take(Budget::kStep + key.size() + place_bytes(object));
+  Json item = copy_of(value, budget);
+  value = {};  // may be a part of the object
+  object.own(budget)[key] = std::move(item);
 }
 
-Value make_mapping(const std::vector<Argument>& given) {
-  Json object = Json::object();
-  for (const Argument& each : given) object[each.name] = each.value.value_or(nullptr);
+Value make_mapping(const Arguments& arguments) {
+  Value object = Json::object();
+  for (const Argument& each : arguments.given) set_item(object, each.name, each.value, arguments.budget);
   return object;
 }
 
 /// The time of day, as transformers gives it to templates.
-Value strftime_now(const std::vector<Argument>& given) {
+Value strftime_now(const Arguments& arguments) {
+  const std::span<const Argument> given = arguments.given;
   if (given.size() != 1 || !given[0].value || !given[0].value->is_string()) {
     throw Error("strftime_now() takes a format, such as '%d %b %Y'");
   }
@@ -63,9 +59,9 @@ Value strftime_now(const std::vector<Argument>& given) {
   return std::string(text.data(), length);
 }
 
-Value range(const std::vector<Argument>& given) {
+Value range(const Arguments& arguments) {
   std::vector<int64_t> bounds;
-  for (const Argument& each : given) {
+  for (const Argument& each : arguments.given) {
     if (!each.value || !each.value->is_number_integer()) throw Error("a bound of range() is not an integer");
     bounds.push_back(each.value->get<int64_t>());
   }
@@ -76,13 +72,14 @@ Value range(const std::vector<Argument>& given) {
   Json items = Json::array();
   for (int64_t i = bounds[0]; step > 0 ? i < bounds[1] : i > bounds[1];) {
     if (std::cmp_equal(items.size(), kMaxRange)) throw Error("range() is too long");
+    arguments.budget.take(Budget::kStep);
     items.push_back(i);
     if (__builtin_add_overflow(i, step, &i)) break;
   }
   return items;
 }
 
-using Function = Value (*)(const std::vector<Argument>&);
+using Function = Value (*)(const Arguments&);
 constexpr std::array<Named<Function>, 5> kFunctions = {{{"raise_exception", raise_exception},
                                                         {"namespace", make_mapping},
                                                         {"dict", make_mapping},
@@ -91,7 +88,7 @@ constexpr std::array<Named<Function>, 5> kFunctions = {{{"raise_exception", rais
 
 class Renderer {
  public:
-  Renderer(const Json& variables, const std::string& source) : source_(source) {
+  Renderer(const Json& variables, const std::string& source) : source_(source), budget_(bytes_in(variables)) {
     scopes_.emplace_back();
     for (const auto& [name, value] : variables.items()) scopes_.back()[name] = value;
   }
@@ -106,10 +103,9 @@ class Renderer {
   /// What a part gives; errors get its line, of the innermost part.
   template <class Part>
   auto at(int32_t line, Part part) {
-    const Nesting inner(depth_);
     try {
-      if (depth_ > kMaxCalls) throw Error("the template is nested too deeply, or a macro calls itself without end");
-      charge(kStep);
+      const Nesting inner = budget_.nested();
+      budget_.take(Budget::kStep);
       return part();
     } catch (const LocatedError&) {
       throw;
@@ -128,24 +124,13 @@ class Renderer {
     return Next::kStatement;
   }
 
-  void charge(int64_t steps) {
-    steps_ += steps;
-    if (steps_ > kMaxSteps) throw Error("the template computes too much");
-  }
-
-  Value charged(Value value) {
-    if (value) charge(bytes_in(*value));
-    return value;
-  }
-
   Next run_one(const Statement& statement, std::string& out) {
     switch (statement.kind) {
       case Statement::Kind::kText:
-        charge(static_cast<int64_t>(statement.text.size()));
-        out += statement.text;
+        append(out, statement.text, budget_);
         break;
       case Statement::Kind::kPrint:
-        out += text_of(evaluate(statement.expression));
+        append(out, text_of(evaluate(statement.expression)), budget_);
         break;
       case Statement::Kind::kSet:
         assign(statement.names, evaluate(statement.expression));
@@ -153,7 +138,7 @@ class Renderer {
       case Statement::Kind::kSetBlock: {
         std::string text;
         run_all(statement.body, text);
-        assign(statement.names, Json(text));
+        assign(statement.names, std::move(text));
         break;
       }
       case Statement::Kind::kIf:
@@ -183,7 +168,7 @@ class Renderer {
     if (object == nullptr || !*object || !(*object)->is_object()) {
       throw Error("cannot set " + in_quotes(names[1]) + " of " + in_quotes(names[0]) + ", which is no namespace");
     }
-    (**object)[names[1]] = value ? *value : Json();
+    set_item(*object, names[1], std::move(value), budget_);
   }
 
   Value* find(const std::string& name) {
@@ -193,22 +178,22 @@ class Renderer {
     return nullptr;
   }
 
-  void unpack(const std::vector<std::string>& names, const Json& item) {
+  void unpack(const std::vector<std::string>& names, const Value& item) {
     if (names.size() == 1) {
       scopes_.back()[names[0]] = item;
       return;
     }
-    if (!item.is_array() || item.size() != names.size()) {
+    if (!item->is_array() || item->size() != names.size()) {
       throw Error("an item of the loop is not a list of " + std::to_string(names.size()));
     }
-    for (size_t i = 0; i < names.size(); ++i) scopes_.back()[names[i]] = item[i];
+    for (size_t i = 0; i < names.size(); ++i) scopes_.back()[names[i]] = Value(item, (*item)[i]);
   }
 
   void run_loop(const Statement& loop, std::string& out) {
-    std::vector<Json> items = items_of(evaluate(loop.expression));
+    std::vector<Value> items = items_of(evaluate(loop.expression), budget_);
     scopes_.emplace_back();
     if (!loop.condition.empty()) {
-      std::erase_if(items, [&](const Json& item) {
+      std::erase_if(items, [&](const Value& item) {
         unpack(loop.names, item);
         return !truth(evaluate(loop.condition.front()));
       });
@@ -223,28 +208,29 @@ class Renderer {
     if (items.empty()) run_all(loop.otherwise, out);
   }
 
-  Json loop_variables(const std::vector<Json>& items, size_t i) {
+  Json loop_variables(const std::vector<Value>& items, size_t i) {
     const size_t n = items.size();
     Json loop = {{"index", i + 1},         {"index0", i}, {"first", i == 0}, {"last", i + 1 == n}, {"revindex", n - i},
                  {"revindex0", n - i - 1}, {"length", n}};
-    if (i > 0) loop["previtem"] = items[i - 1];
-    if (i + 1 < n) loop["nextitem"] = items[i + 1];
-    charge(bytes_in(loop));
+    budget_.take(bytes_in(loop));
+    if (i > 0) loop["previtem"] = copy_of(items[i - 1], budget_);
+    if (i + 1 < n) loop["nextitem"] = copy_of(items[i + 1], budget_);
     return loop;
   }
 
   Value evaluate(const Expression& expression) {
-    return at(expression.line, [&] { return charged(value_of(expression)); });
+    return at(expression.line, [&] { return value_of(expression); });
   }
 
   Value value_of(const Expression& expression) {
     const std::vector<Expression>& operands = expression.operands;
     switch (expression.kind) {
       case Expression::Kind::kLiteral:
+        budget_.take(bytes_in(expression.value));
         return expression.value;
       case Expression::Kind::kName: {
         const Value* found = find(expression.text);
-        return found != nullptr ? *found : std::nullopt;
+        return found != nullptr ? *found : Value();
       }
       case Expression::Kind::kList:
         return list(operands);
@@ -255,39 +241,41 @@ class Renderer {
       case Expression::Kind::kItem:
         return item(operands[0], evaluate(operands[1]));
       case Expression::Kind::kSlice:
-        return slice(evaluate(operands[0]), evaluate(operands[1]), evaluate(operands[2]), evaluate(operands[3]));
+        return slice(evaluate(operands[0]), evaluate(operands[1]), evaluate(operands[2]), evaluate(operands[3]),
+                     budget_);
       case Expression::Kind::kCall:
         return call(expression);
       case Expression::Kind::kFilter:
-        return apply_filter(expression.text, evaluate(operands[0]), arguments(expression));
+        return apply_filter(expression.text, evaluate(operands[0]), {arguments(expression), budget_});
       case Expression::Kind::kTest:
         if (names_function(operands[0]) && (expression.text == "defined" || expression.text == "undefined")) {
           return expression.text == "defined";
         }
-        return apply_test(expression.text, evaluate(operands[0]), arguments(expression));
+        return apply_test(expression.text, evaluate(operands[0]), {arguments(expression), budget_});
       case Expression::Kind::kNot:
         return !truth(evaluate(operands[0]));
       case Expression::Kind::kNegative:
-        return apply_binary("-", 0, evaluate(operands[0]));
+        return apply_binary("-", 0, evaluate(operands[0]), budget_);
       case Expression::Kind::kBinary:
         return binary(expression);
       case Expression::Kind::kConditional:
         if (truth(evaluate(operands[1]))) return evaluate(operands[0]);
-        return operands.size() > 2 ? evaluate(operands[2]) : std::nullopt;
+        return operands.size() > 2 ? evaluate(operands[2]) : Value();
     }
     return std::nullopt;
   }
 
   Value list(const std::vector<Expression>& operands) {
     Json items = Json::array();
-    for (const Expression& each : operands) items.push_back(evaluate(each).value_or(nullptr));
+    for (const Expression& each : operands) items.push_back(copy_of(evaluate(each), budget_));
     return items;
   }
 
   Value dict(const std::vector<Expression>& operands) {
-    Json mapping = Json::object();
+    Value mapping = Json::object();
     for (size_t i = 0; i < operands.size(); i += 2) {
-      mapping[text_of(evaluate(operands[i]))] = evaluate(operands[i + 1]).value_or(nullptr);
+      const std::string key = text_of(evaluate(operands[i]));
+      set_item(mapping, key, evaluate(operands[i + 1]), budget_);
     }
     return mapping;
   }
@@ -295,14 +283,14 @@ class Renderer {
   Value item(const Expression& object, const Value& key) {
     const Value value = evaluate(object);
     if (!value && object.kind == Expression::Kind::kName) throw Error(in_quotes(object.text) + " is undefined");
-    return item_of(value, key);
+    return item_of(value, key, budget_);
   }
 
   Value binary(const Expression& expression) {
     Value left = evaluate(expression.operands[0]);
     if (expression.text == "and") return truth(left) ? evaluate(expression.operands[1]) : left;
     if (expression.text == "or") return truth(left) ? left : evaluate(expression.operands[1]);
-    return apply_binary(expression.text, left, evaluate(expression.operands[1]));
+    return apply_binary(expression.text, left, evaluate(expression.operands[1]), budget_);
   }
 
   std::vector<Argument> arguments(const Expression& expression) {
@@ -317,11 +305,11 @@ class Renderer {
     const Expression& callee = expression.operands[0];
     const std::vector<Argument> given = arguments(expression);
     if (callee.kind == Expression::Kind::kAttribute) {
-      return call_method(callee.text, evaluate(callee.operands[0]), given);
+      return call_method(callee.text, evaluate(callee.operands[0]), {given, budget_});
     }
     const std::string name = callee.kind == Expression::Kind::kName ? callee.text : std::string();
     if (const auto macro = macros_.find(name); macro != macros_.end()) return expand(*macro->second, given);
-    if (const Function* function = find_named(kFunctions, name)) return (*function)(given);
+    if (const Function* function = find_named(kFunctions, name)) return (*function)({given, budget_});
     throw Error("the function " + in_quotes(name) + " is not known here");
   }
 
@@ -354,12 +342,14 @@ class Renderer {
         throw Error("the macro " + in_quotes(macro.names[0]) + " takes no argument " +
                     (name.empty() ? std::to_string(i + 1) : in_quotes(name)));
       }
+      budget_.take(Budget::kStep * (1 + names.size() / 8));  // which are compared one by one
       arguments[name] = given[i].value;
     }
     for (size_t i = 0; i < names.size(); ++i) {
+      budget_.take(kParameterBytes);
       if (arguments.contains(names[i])) continue;
       const size_t without = names.size() - defaults.size();
-      arguments[names[i]] = i < without ? std::nullopt : evaluate(defaults[i - without]);
+      arguments[names[i]] = i < without ? Value() : evaluate(defaults[i - without]);
     }
     return arguments;
   }
@@ -367,8 +357,7 @@ class Renderer {
   const std::string& source_;
   std::vector<std::map<std::string, Value>> scopes_;  // the innermost last
   std::map<std::string, const Statement*> macros_;
-  int64_t steps_ = 0;
-  int32_t depth_ = 0;
+  Budget budget_;
 };
 
 }  // namespace

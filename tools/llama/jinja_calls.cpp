@@ -1,174 +1,158 @@
-#include "jinja_values.h"
-
 #include <array>
-#include <cctype>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
+#include <set>
 
 #include "error.h"
-#include "jinja.h"
+#include "jinja_text.h"
+#include "jinja_values.h"
 #include "json_document.h"
 
 namespace llama::jinja {
 namespace {
 
-using Arguments = std::vector<Argument>;
-
 Value argument(const Arguments& arguments, size_t place, std::string_view name) {
-  for (const Argument& each : arguments) {
+  const std::span<const Argument> given = arguments.given;
+  for (const Argument& each : given) {
     if (!each.name.empty() && each.name == name) return each.value;
   }
-  return place < arguments.size() && arguments[place].name.empty() ? arguments[place].value : std::nullopt;
+  return place < given.size() && given[place].name.empty() ? given[place].value : Value();
 }
 
-std::string strip(const std::string& text, const Value& characters, bool left, bool right) {
-  const std::string set =
-      characters && !characters->is_null() ? string_of(characters, "cannot strip") : std::string(kSpace);
-  const size_t begin = left ? std::min(text.find_first_not_of(set), text.size()) : 0;
-  const size_t end = right ? text.find_last_not_of(set) + 1 : text.size();
-  return end > begin ? text.substr(begin, end - begin) : std::string();
-}
-
-std::string mapped(std::string text, int (*map)(int)) {  // ASCII alone
-  for (char& c : text) c = static_cast<unsigned char>(c) < 0x80 ? static_cast<char>(map(c)) : c;
-  return text;
-}
-
-Json split(const std::string& text, const Value& separator) {
-  Json parts = Json::array();
-  if (separator && !separator->is_null()) {
-    const std::string& by = string_of(separator, "cannot split at");
-    if (by.empty()) throw Error("cannot split at an empty text");
-    size_t begin = 0;
-    for (size_t at = text.find(by); at != std::string::npos; at = text.find(by, begin)) {
-      parts.push_back(text.substr(begin, at - begin));
-      begin = at + by.size();
-    }
-    parts.push_back(text.substr(begin));
-    return parts;
-  }
-  for (size_t begin = text.find_first_not_of(kSpace); begin != std::string::npos;) {
-    const size_t end = std::min(text.find_first_of(kSpace, begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    begin = text.find_first_not_of(kSpace, end);
-  }
-  return parts;
-}
-
-Json pairs(const Json& mapping) {
+Json pairs(const Value& mapping, Budget& budget) {
   Json all = Json::array();
-  for (const auto& [key, value] : mapping.items()) all.push_back(Json::array({key, value}));
+  for (const auto& [key, value] : mapping->items()) {
+    budget.take(2 * Budget::kStep + key.size());
+    all.push_back(Json::array({key, copy_of(Value(mapping, value), budget)}));
+  }
   return all;
 }
 
-std::string joined(const Value& value, const Value& separator) {
+std::string joined(const Value& value, const Value& separator, Budget& budget) {
   const std::string between = separator ? text_of(separator) : std::string();
   std::string text;
-  const std::vector<Json> items = items_of(value);
-  for (const Json& item : items) {
-    if (&item != items.data()) append(text, between);
-    append(text, text_of(item));
+  const std::vector<Value> items = items_of(value, budget);
+  for (const Value& item : items) {
+    if (&item != items.data()) append(text, between, budget);
+    append(text, text_of(item), budget);
   }
   return text;
 }
 
-std::string lower(const Value& value) { return mapped(text_of(value), std::tolower); }
-
 /// "a.b" and "a.0" are items of items.
-Value attribute_of(Value value, const Value& path) {
-  if (path && path->is_number_integer()) return item_of(value, path);
+Value attribute_of(Value value, const Value& path, Budget& budget) {
+  if (path && path->is_number_integer()) return item_of(value, path, budget);
   std::string_view rest = string_of(path, "no attribute is");
   while (value && !rest.empty()) {
     const std::string key(rest.substr(0, rest.find('.')));
+    budget.take(Budget::kStep + key.size());
     rest.remove_prefix(std::min(key.size() + 1, rest.size()));
     const bool is_index = !key.empty() && key.find_first_not_of("0123456789") == std::string::npos;
-    value = is_index ? item_of(value, std::strtoll(key.c_str(), nullptr, 10)) : item_of(value, Json(key));
+    value = item_of(value, is_index ? Value(int64_t{std::strtoll(key.c_str(), nullptr, 10)}) : Value(key), budget);
   }
   return value;
 }
 
 Arguments without_first(const Arguments& arguments, size_t n) {
-  return {arguments.begin() + static_cast<ptrdiff_t>(std::min(n, arguments.size())), arguments.end()};
+  return {arguments.given.subspan(std::min(n, arguments.given.size())), arguments.budget};
 }
 
 /// The items that a test holds for, or does not: of them or of an attribute; without a test, those that count as true.
 Value chosen(const Value& value, const Arguments& arguments, bool wanted, bool by_attribute) {
   const size_t place = by_attribute ? 1 : 0;
   const Value test = argument(arguments, place, "");
-  Json result = Json::array();
-  if (!truth(value)) return result;  // as Jinja does
-  for (const Json& item : items_of(value)) {
-    const Value subject = by_attribute ? attribute_of(item, argument(arguments, 0, "")) : item;
+  std::vector<Value> result;
+  if (!truth(value)) return Json::array();  // as Jinja does
+  for (const Value& item : items_of(value, arguments.budget)) {
+    const Value subject = by_attribute ? attribute_of(item, argument(arguments, 0, ""), arguments.budget) : item;
     const bool holds =
         test ? apply_test(string_of(test, "no test is"), subject, without_first(arguments, place + 1)) : truth(subject);
     if (holds == wanted) result.push_back(item);
   }
-  return result;
+  return copy_of(result, arguments.budget);
 }
 
 /// An attribute of every item, or what a filter makes of it.
 Value mapped_items(const Value& value, const Arguments& arguments) {
-  const Value attribute = argument(arguments, arguments.size(), "attribute");
-  const Value otherwise = argument(arguments, arguments.size(), "default");
+  const Value attribute = argument(arguments, SIZE_MAX, "attribute");
+  const Value otherwise = argument(arguments, SIZE_MAX, "default");
   Json result = Json::array();
   if (!truth(value)) return result;  // as Jinja does
-  for (const Json& item : items_of(value)) {
-    Value made = attribute ? attribute_of(item, attribute)
+  for (const Value& item : items_of(value, arguments.budget)) {
+    Value made = attribute ? attribute_of(item, attribute, arguments.budget)
                            : apply_filter(string_of(argument(arguments, 0, ""), "no filter is"), item,
                                           without_first(arguments, 1));
     if (attribute && !made) made = otherwise;
-    result.push_back(made.value_or(nullptr));
+    result.push_back(copy_of(made, arguments.budget));
   }
   return result;
 }
 
-/// Texts without regard to capitals, unless they are to be told apart.
-Value sort_key(const Json& item, const Value& attribute, bool case_sensitive) {
-  Value key = attribute ? attribute_of(item, attribute) : Value(item);
-  return key && key->is_string() && !case_sensitive ? Value(lower(key)) : key;
+struct KeyedItem {
+  Value key;
+  Value item;
+};
+
+/// Items with what they are sorted by: texts without regard to capitals, unless they are to be told apart.
+std::vector<KeyedItem> with_keys(const std::vector<Value>& items, const Value& attribute, bool case_sensitive,
+                                 Budget& budget) {
+  std::vector<KeyedItem> all;
+  for (const Value& item : items) {
+    Value key = attribute ? attribute_of(item, attribute, budget) : item;
+    if (key) budget.take(bytes_in(*key) * static_cast<size_t>(std::bit_width(items.size())));  // to compare it
+    if (key && key->is_string() && !case_sensitive) key = lower(text_of(key));
+    all.push_back({std::move(key), item});
+  }
+  return all;
 }
 
-std::vector<Json> sorted_items(std::vector<Json> items, const Value& attribute, bool case_sensitive) {
-  std::ranges::stable_sort(items, [&](const Json& left, const Json& right) {
-    return truth(
-        apply_binary("<", sort_key(left, attribute, case_sensitive), sort_key(right, attribute, case_sensitive)));
+std::vector<Value> sorted_items(const std::vector<Value>& items, const Value& attribute, bool case_sensitive,
+                                Budget& budget) {
+  std::vector<KeyedItem> keyed = with_keys(items, attribute, case_sensitive, budget);
+  std::ranges::stable_sort(keyed, [&budget](const KeyedItem& left, const KeyedItem& right) {
+    return truth(apply_binary("<", left.key, right.key, budget));
   });
-  return items;
+  std::vector<Value> sorted;
+  for (KeyedItem& each : keyed) sorted.push_back(std::move(each.item));
+  return sorted;
 }
 
 Value sorted(const Value& value, const Arguments& arguments) {
-  std::vector<Json> items = items_of(value);
+  std::vector<Value> items = items_of(value, arguments.budget);
   const bool descending = truth(argument(arguments, 0, "reverse"));
   if (descending) std::ranges::reverse(items);  // so that equals stay in order
-  items = sorted_items(std::move(items), argument(arguments, 2, "attribute"),
-                       truth(argument(arguments, 1, "case_sensitive")));
+  items = sorted_items(items, argument(arguments, 2, "attribute"), truth(argument(arguments, 1, "case_sensitive")),
+                       arguments.budget);
   if (descending) std::ranges::reverse(items);
-  return Json(items);
+  return copy_of(items, arguments.budget);
 }
 
 Value sorted_pairs(const Value& value, const Arguments& arguments) {
   if (!value || !value->is_object()) refuse("cannot sort the keys of", value);
   const Value by = argument(arguments, 1, "by");
   const int place = by && *by == "value" ? 1 : 0;
-  return Json(sorted_items(items_of(pairs(*value)), Json(place), truth(argument(arguments, 0, "case_sensitive"))));
+  const std::vector<Value> all = items_of(pairs(value, arguments.budget), arguments.budget);
+  const bool case_sensitive = truth(argument(arguments, 0, "case_sensitive"));
+  return copy_of(sorted_items(all, place, case_sensitive, arguments.budget), arguments.budget);
 }
 
 Value unique(const Value& value, const Arguments& arguments) {
-  std::vector<Json> result;
-  std::vector<Value> keys;
-  for (Json& item : items_of(value)) {
-    const Value key =
-        sort_key(item, argument(arguments, 1, "attribute"), truth(argument(arguments, 0, "case_sensitive")));
-    if (std::ranges::find(keys, key) != keys.end()) continue;
-    keys.push_back(key);
-    result.push_back(std::move(item));
+  const auto precedes = [](const Value& left, const Value& right) {  // an undefined one all others
+    return left && right ? *left < *right : !left && right;
+  };
+  std::vector<Value> result;
+  std::set<Value, decltype(precedes)> keys(precedes);
+  for (KeyedItem& each : with_keys(items_of(value, arguments.budget), argument(arguments, 1, "attribute"),
+                                   truth(argument(arguments, 0, "case_sensitive")), arguments.budget)) {
+    if (keys.insert(std::move(each.key)).second) result.push_back(std::move(each.item));
   }
-  return Json(result);
+  return copy_of(result, arguments.budget);
 }
 
 Value smallest(const Value& value, const Arguments& arguments, bool largest) {
-  const std::vector<Json> items = sorted_items(items_of(value), argument(arguments, 1, "attribute"),
-                                               truth(argument(arguments, 0, "case_sensitive")));
+  const std::vector<Value> items = sorted_items(items_of(value, arguments.budget), argument(arguments, 1, "attribute"),
+                                                truth(argument(arguments, 0, "case_sensitive")), arguments.budget);
   if (items.empty()) return std::nullopt;
   return largest ? items.back() : items.front();
 }
@@ -184,7 +168,8 @@ Value to_json(const Value& value, const Arguments& arguments) {
   if (!value) refuse("cannot write as JSON", value);
   const Value indent = argument(arguments, 0, "indent");
   const bool given = indent && !indent->is_null();
-  return json_text(*value, given ? std::clamp(integer_of(indent, "the indent is"), int64_t{0}, int64_t{16}) : -1);
+  const int64_t width = given ? std::clamp(integer_of(indent, "the indent is"), int64_t{0}, int64_t{16}) : -1;
+  return json_text(*value, width, arguments.budget);
 }
 
 Value integer(const Value& value, const Arguments& arguments) {
@@ -202,11 +187,6 @@ Value integer(const Value& value, const Arguments& arguments) {
   return otherwise ? otherwise : Json(0);
 }
 
-Value capitalized(const Value& value) {
-  const std::string text = lower(value);
-  return mapped(text.substr(0, 1), std::toupper) + (text.empty() ? "" : text.substr(1));
-}
-
 Value indented(const Value& value, const Arguments& arguments) {
   const Value given = argument(arguments, 0, "width");
   const bool first_too = truth(argument(arguments, 1, "first"));
@@ -218,40 +198,47 @@ Value indented(const Value& value, const Arguments& arguments) {
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
     const std::string line = text.substr(begin, end - begin);
-    if (begin == 0 ? first_too : blank_too || !line.empty()) append(result, space);
-    append(result, line);
-    if (end < text.size()) append(result, "\n");
+    if (begin == 0 ? first_too : blank_too || !line.empty()) append(result, space, arguments.budget);
+    append(result, line, arguments.budget);
+    if (end < text.size()) append(result, "\n", arguments.budget);
     begin = end + 1;
   }
   return result;
+}
+
+Value end_item(const Value& value, bool last, Budget& budget) {
+  const std::vector<Value> items = items_of(value, budget);
+  if (items.empty()) return std::nullopt;
+  return last ? items.back() : items.front();
 }
 
 using In = const Value&;
 using With = const Arguments&;
 using Filter = Value (*)(In, With);
 constexpr auto kFilters = std::to_array<Named<Filter>>({
-    {"capitalize", [](In value, With) { return capitalized(value); }},
+    {"capitalize", [](In value, With) -> Value { return capitalized(text_of(value)); }},
     {"count", [](In value, With) -> Value { return length_of(value); }},
     {"d", with_default},
     {"default", with_default},
     {"dictsort", sorted_pairs},
-    {"first", [](In value, With) { return item_of(Json(items_of(value)), 0); }},
+    {"first", [](In value, With given) { return end_item(value, false, given.budget); }},
     {"indent", indented},
     {"int", integer},
     {"items",
-     [](In value, With) -> Value {
-       return value && value->is_object() ? pairs(*value) : Json::array();
+     [](In value, With given) -> Value {
+       return value && value->is_object() ? pairs(value, given.budget) : Json::array();
      }},
     {"join",
      [](In value, With given) -> Value {
        const Value attribute = argument(given, 1, "attribute");
-       const Value items = attribute ? mapped_items(value, {{"attribute", attribute}}) : value;
-       return joined(items, argument(given, 0, "d"));
+       const std::array<Argument, 1> by_attribute{{{"attribute", attribute}}};
+       const Value items = attribute ? mapped_items(value, {by_attribute, given.budget}) : value;
+       return joined(items, argument(given, 0, "d"), given.budget);
      }},
-    {"last", [](In value, With) { return item_of(Json(items_of(value)), -1); }},
+    {"last", [](In value, With given) { return end_item(value, true, given.budget); }},
     {"length", [](In value, With) -> Value { return length_of(value); }},
-    {"list", [](In value, With) -> Value { return Json(items_of(value)); }},
-    {"lower", [](In value, With) -> Value { return lower(value); }},
+    {"list", [](In value, With given) -> Value { return copy_of(items_of(value, given.budget), given.budget); }},
+    {"lower", [](In value, With) -> Value { return lower(text_of(value)); }},
     {"map", mapped_items},
     {"max", [](In value, With given) { return smallest(value, given, true); }},
     {"min", [](In value, With given) { return smallest(value, given, false); }},
@@ -259,9 +246,10 @@ constexpr auto kFilters = std::to_array<Named<Filter>>({
     {"rejectattr", [](In value, With given) { return chosen(value, given, false, true); }},
     {"replace",
      [](In value, With given) -> Value {
-       return replaced(text_of(value), text_of(argument(given, 0, "old")), text_of(argument(given, 1, "new")));
+       return replaced(text_of(value), text_of(argument(given, 0, "old")), text_of(argument(given, 1, "new")),
+                       given.budget);
      }},
-    {"reverse", [](In value, With) { return slice(value, Json(), Json(), -1); }},
+    {"reverse", [](In value, With given) { return slice(value, {}, {}, -1, given.budget); }},
     {"safe", [](In value, With) { return value; }},
     {"select", [](In value, With given) { return chosen(value, given, true, false); }},
     {"selectattr", [](In value, With given) { return chosen(value, given, true, true); }},
@@ -273,11 +261,11 @@ constexpr auto kFilters = std::to_array<Named<Filter>>({
        return strip(text_of(value), argument(given, 0, "chars"), true, true);
      }},
     {"unique", unique},
-    {"upper", [](In value, With) -> Value { return mapped(text_of(value), std::toupper); }},
+    {"upper", [](In value, With) -> Value { return upper(text_of(value)); }},
 });
 
 bool compares(const char* sign, const Value& value, const Arguments& arguments) {
-  return truth(apply_binary(sign, value, argument(arguments, 0, "")));
+  return truth(apply_binary(sign, value, argument(arguments, 0, ""), arguments.budget));
 }
 
 bool is_odd(const Value& value) { return integer_of(value, "neither odd nor even is") % 2 != 0; }
@@ -286,7 +274,7 @@ bool is_sequence(const Value& value) { return !value || value->is_structured() |
 using Test = bool (*)(In, With);
 constexpr auto kTests = std::to_array<Named<Test>>({
     {"boolean", [](In value, With) { return value && value->is_boolean(); }},
-    {"defined", [](In value, With) { return value.has_value(); }},
+    {"defined", [](In value, With) { return static_cast<bool>(value); }},
     {"eq", [](In value, With given) { return compares("==", value, given); }},
     {"equalto", [](In value, With given) { return compares("==", value, given); }},
     {"even", [](In value, With) { return !is_odd(value); }},
@@ -310,83 +298,94 @@ constexpr auto kTests = std::to_array<Named<Test>>({
     {"undefined", [](In value, With) { return !value; }},
 });
 
-using Method = Value (*)(const Json&, With);
+using Method = Value (*)(In, With);
 constexpr auto kMappingMethods = std::to_array<Named<Method>>({
     {"get",
-     [](const Json& mapping, With given) -> Value {
-       const Value found = item_of(mapping, argument(given, 0, ""));
+     [](In mapping, With given) -> Value {
+       const Value found = item_of(mapping, argument(given, 0, ""), given.budget);
        const Value otherwise = argument(given, 1, "");
        return found ? found : otherwise ? otherwise : Json();
      }},
-    {"items", [](const Json& mapping, With) -> Value { return pairs(mapping); }},
-    {"keys", [](const Json& mapping, With) -> Value { return Json(items_of(mapping)); }},
+    {"items", [](In mapping, With given) -> Value { return pairs(mapping, given.budget); }},
+    {"keys", [](In mapping, With given) -> Value { return copy_of(items_of(mapping, given.budget), given.budget); }},
     {"values",
-     [](const Json& mapping, With) -> Value {
+     [](In mapping, With given) -> Value {
        Json values = Json::array();
-       for (const Json& value : mapping) values.push_back(value);
+       for (const Json& value : *mapping) values.push_back(copy_of(Value(mapping, value), given.budget));
        return values;
      }},
 });
 
-Value stripped(const Json& text, const Arguments& arguments, bool left, bool right) {
-  return strip(text.get_ref<const std::string&>(), argument(arguments, 0, ""), left, right);
+const std::string& text_in(In text) { return text->get_ref<const std::string&>(); }
+
+Value stripped(In text, With arguments, bool left, bool right) {
+  return strip(text_in(text), argument(arguments, 0, ""), left, right);
 }
 
 /// With an argument at the place of every "{}".
 Value formatted(const std::string& text, const Arguments& arguments) {
   std::string result;
   size_t begin = 0;
-  for (const Argument& each : arguments) {
+  for (const Argument& each : arguments.given) {
     const size_t at = text.find("{}", begin);
     if (at == std::string::npos || !each.name.empty()) throw Error("format() is known here with one {} an argument");
-    append(result, text.substr(begin, at - begin));
-    append(result, text_of(each.value));
+    append(result, std::string_view(text).substr(begin, at - begin), arguments.budget);
+    append(result, text_of(each.value), arguments.budget);
     begin = at + 2;
   }
   if (text.find_first_of("{}", begin) != std::string::npos)
     throw Error("format() is known here with one {} an argument");
-  append(result, text.substr(begin));
+  append(result, std::string_view(text).substr(begin), arguments.budget);
   return result;
 }
 
 constexpr auto kTextMethods = std::to_array<Named<Method>>({
-    {"capitalize", [](const Json& text, With) { return capitalized(text); }},
+    {"capitalize", [](In text, With) -> Value { return capitalized(text_of(text)); }},
     {"endswith",
-     [](const Json& text, With given) -> Value {
-       return text.get_ref<const std::string&>().ends_with(string_of(argument(given, 0, ""), "no text ends with"));
+     [](In text, With given) -> Value {
+       return text_in(text).ends_with(string_of(argument(given, 0, ""), "no text ends with"));
      }},
-    {"format", [](const Json& text, With given) { return formatted(text.get_ref<const std::string&>(), given); }},
-    {"lower", [](const Json& text, With) -> Value { return lower(text); }},
-    {"lstrip", [](const Json& text, With given) { return stripped(text, given, true, false); }},
+    {"format", [](In text, With given) { return formatted(text_in(text), given); }},
+    {"lower", [](In text, With) -> Value { return lower(text_of(text)); }},
+    {"lstrip", [](In text, With given) { return stripped(text, given, true, false); }},
     {"replace",
-     [](const Json& text, With given) -> Value {
-       return replaced(text.get_ref<const std::string&>(), string_of(argument(given, 0, ""), "cannot replace"),
-                       string_of(argument(given, 1, ""), "cannot replace by"));
+     [](In text, With given) -> Value {
+       const Value from = argument(given, 0, "");
+       const Value to = argument(given, 1, "");
+       return replaced(text_in(text), string_of(from, "cannot replace"), string_of(to, "cannot replace by"),
+                       given.budget);
      }},
-    {"rstrip", [](const Json& text, With given) { return stripped(text, given, false, true); }},
+    {"rstrip", [](In text, With given) { return stripped(text, given, false, true); }},
     {"split",
-     [](const Json& text, With given) -> Value {
-       return split(text.get_ref<const std::string&>(), argument(given, 0, "sep"));
-     }},
+     [](In text, With given) -> Value { return split(text_in(text), argument(given, 0, "sep"), given.budget); }},
     {"startswith",
-     [](const Json& text, With given) -> Value {
-       return text.get_ref<const std::string&>().starts_with(string_of(argument(given, 0, ""), "no text begins with"));
+     [](In text, With given) -> Value {
+       return text_in(text).starts_with(string_of(argument(given, 0, ""), "no text begins with"));
      }},
-    {"strip", [](const Json& text, With given) { return stripped(text, given, true, true); }},
-    {"upper", [](const Json& text, With) -> Value { return mapped(text_of(text), std::toupper); }},
+    {"strip", [](In text, With given) { return stripped(text, given, true, true); }},
+    {"upper", [](In text, With) -> Value { return upper(text_of(text)); }},
 });
+
+/// What reading texts among a value and its arguments takes; items are paid for where they are read.
+void take_given(In value, With arguments) {
+  arguments.budget.take(Budget::kStep * (1 + arguments.given.size()) + text_bytes(value));
+  for (const Argument& each : arguments.given) arguments.budget.take(text_bytes(each.value));
+}
 
 }  // namespace
 
 Value apply_filter(const std::string& name, const Value& value, const Arguments& arguments) {
   const Filter* filter = find_named(kFilters, name);
   if (filter == nullptr) throw Error("the filter " + in_quotes(name) + " is not known here");
+  const Nesting inner = arguments.budget.nested();
+  take_given(value, arguments);
   return (*filter)(value, arguments);
 }
 
 bool apply_test(const std::string& name, const Value& value, const Arguments& arguments) {
   const Test* test = find_named(kTests, name);
   if (test == nullptr) throw Error("the test " + in_quotes(name) + " is not known here");
+  take_given(value, arguments);
   return (*test)(value, arguments);
 }
 
@@ -395,7 +394,8 @@ Value call_method(const std::string& name, const Value& object, const Arguments&
   if (object && object->is_object()) method = find_named(kMappingMethods, name);
   if (object && object->is_string()) method = find_named(kTextMethods, name);
   if (method == nullptr) refuse("the method " + in_quotes(name) + " is not known here of", object);
-  return (*method)(*object, arguments);
+  take_given(object, arguments);
+  return (*method)(object, arguments);
 }
 
 }  // namespace llama::jinja

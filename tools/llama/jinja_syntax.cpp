@@ -246,7 +246,7 @@ class ExpressionParser {
     Expression result = make(Expression::Kind::kConditional, {std::move(value)});
     accept("if");
     result.operands.push_back(disjunction());
-    if (accept("else")) result.operands.push_back(conditional());
+    if (accept("else")) result.operands.push_back(nested([this] { return conditional(); }));
     return result;
   }
 

@@ -22,7 +22,8 @@ class Tokenizer {
   ~Tokenizer();
 
   /// Ids of plain text: no BOS is added, and added or special tokens spelled in `text` are text like any other.
-  /// Bytes that are not UTF-8 are encoded one by one, so that decode() returns them unchanged.
+  /// Bytes that are not UTF-8 are encoded one by one, so that decode() returns them unchanged. Throws Error where the
+  /// file lets a text grow, or asks for work, out of proportion to its length.
   std::vector<int32_t> encode(std::string_view text) const;
 
   /// The same of text in which added and special tokens are spelled, as a chat template writes it: each becomes its id,

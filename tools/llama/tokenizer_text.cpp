@@ -18,7 +18,7 @@ constexpr auto kForms = std::to_array<std::pair<const char*, NormalForm>>(
     {{"NFC", NormalForm::kNfc}, {"NFD", NormalForm::kNfd}, {"NFKC", NormalForm::kNfkc}, {"NFKD", NormalForm::kNfkd}});
 
 constexpr int64_t kMaxPrefixCount = 1000;
-constexpr uint64_t kWordSteps = 8;  // a word of its own costs memory
+constexpr uint64_t kWordSteps = 16;  // a word of its own costs memory
 
 template <class Add>
 void for_each_stage(const JsonObject& sequence, const char* key, const std::string& place, Add add) {
