@@ -83,8 +83,7 @@ const PageFormat* find_format(const PageRecord& record, const Cache& cache, size
   if (block < cache.head_dim && ((record.keys.flags | record.values.flags) & kRotated) != 0) {
     fail(KVQ_E_MISMATCH,
          "snapshot has pages in layer %zu that were rotated in blocks of %d channels, as kvq no longer does for "
-         "head_dim "
-         "%d: append the tokens again",
+         "head_dim %d: append the tokens again",
          layer, block, cache.head_dim);
   }
   fail(KVQ_E_MISMATCH, "snapshot has pages with %d-bit keys and %d-bit values in layer %zu, unlike this cache's policy",
