@@ -31,7 +31,8 @@ bool factorize_diagonal(const CholeskyKernels& kernels, float* u, size_t n, size
 }  // namespace
 
 double factor_time(int32_t n) {
-  const auto blocks = static_cast<double>(n / kFactorBlock);
+  const int32_t whole = n / kFactorBlock;
+  const double blocks = whole;
   return kBlockTime * blocks * (blocks * blocks / 6 + blocks / 2);
 }
 
