@@ -220,8 +220,9 @@ void forget(const AppendRequest& request, int32_t layer) {
   for (const SequenceTokens& each : request.sequences) {
     LayerMirror* mirror = each.sequence->mirror(layer);
     for (int32_t head = 0; mirror != nullptr && head < each.sequence->cache.kv_heads; ++head) {
+      // Of pages that it had, the append may have changed the newest `recent`: filled the last, sealed the first.
       const auto pages = static_cast<int32_t>(each.sequence->list(layer, head).size());
-      mirror->invalidate(head, std::max(pages - 1, 0));
+      mirror->invalidate(head, std::max(pages - each.sequence->cache.recent, 0));
     }
     if (!each.sequence->reserves.empty()) publish(*each.sequence);
   }
