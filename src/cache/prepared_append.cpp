@@ -107,8 +107,10 @@ void PreparedAppend::prepare() {
       if (run != nullptr) run->references.fetch_add(1, std::memory_order_relaxed);
       memory_.runs.push_back({run, run, run != nullptr ? run->used : 0});
     }
-    heads_pages_ = std::max(heads_pages_, Sequence::pages_after(sequence_.list(layer_, head), n()));
-    for_each_page(head, [this, head](const Step& step) { write_page(head, step); });
+    const int32_t pages = Sequence::pages_after(sequence_.list(layer_, head), n());
+    heads_pages_ = std::max(heads_pages_, pages);
+    BriefRun brief(cache_, kind_ == AppendKind::kOpen ? pages - cache_.recent : 0);
+    for_each_page(head, [&](const Step& step) { write_page(head, step, brief); });
   }
   const auto lists = sequence_.lists_of(layer_);
   const auto lacks_room = [this](const Sequence::PageList& list) {
@@ -156,7 +158,7 @@ RoutedPages::Choice PreparedAppend::choose(const Step& step) {
   return {stays ? &cache_.float16 : layer.formats.front(), nullptr, step.pages - cache_.recent - step.index};
 }
 
-void PreparedAppend::write_page(int32_t head, const Step& step) {
+void PreparedAppend::write_page(int32_t head, const Step& step, BriefRun& brief) {
   const auto [index, old, token, take, pages] = step;
   const auto [format, staged, alike] = choose(step);
   const int32_t kept = step.kept();
@@ -178,11 +180,15 @@ void PreparedAppend::write_page(int32_t head, const Step& step) {
     if (!consecutive) stored = change.added_positions = cache_.allocate_positions();
   } else if (!in_place) {
     PageRun** run = nullptr;
+    int32_t capacity = Sequence::run_capacity(pages, alike);
     if (sequence_.is_final(format, layer_, !stays_float16(index, pages))) {
       const size_t first_run = static_cast<size_t>(head) * cache_.runs_of_list();
       run = &memory_.runs[first_run + cache_.run_number(layer_, format)].staged;
+    } else if (index < brief.end && !sequence_.ends_float16(layer_, index)) {
+      run = &brief.run;
+      capacity = std::min(brief.end - index, kMaxRunPages);
     }
-    change.page = cache_.make_page(format, !consecutive, run, Sequence::run_capacity(pages, alike));
+    change.page = cache_.make_page(format, !consecutive, run, capacity);
     change.page->first_position = first;
     stored = change.page->positions;
   } else if (!consecutive && old->positions == nullptr) {

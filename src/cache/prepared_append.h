@@ -63,7 +63,19 @@ class PreparedAppend {
   /// Choose a page's format: a sealed one, or FP16.
   RoutedPages::Choice choose(const Step& step);
 
-  void write_page(int32_t head, const Step& step);
+  /// Run of a list's FP16 pages up to `end`, all of which are sealed right after attention.
+  struct BriefRun {
+    BriefRun(Cache& cache, int32_t end_) : of(cache), end(end_) {}
+    BriefRun(const BriefRun&) = delete;
+    BriefRun& operator=(const BriefRun&) = delete;
+    ~BriefRun() { of.release(run); }
+
+    Cache& of;
+    int32_t end;
+    PageRun* run = nullptr;
+  };
+
+  void write_page(int32_t head, const Step& step, BriefRun& brief);
 
   void reserve_memory(int32_t tokens, int32_t positions);
 

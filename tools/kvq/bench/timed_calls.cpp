@@ -34,6 +34,10 @@ size_t query_scalars(const AttentionShape& shape) {
          static_cast<size_t>(shape.layer.q_heads) * static_cast<size_t>(shape.layer.head_dim);
 }
 
+size_t key_scalars(const AttentionShape& shape) {
+  return static_cast<size_t>(shape.batch) * static_cast<size_t>(shape.queries) * shape.layer.token_width();
+}
+
 constexpr const char* kName = "w";
 constexpr uint64_t kMostMatrices = 256;
 constexpr size_t kLeastRecorded = 32;  // calls, so that what surrounds them hardly counts
@@ -242,6 +246,57 @@ double TimedAttention::run() {
   const auto attend = [&] { cache_.attend(0, batch); };
   if (device_->forgets_instructions()) attend();
   return device_->time(attend);
+}
+
+TimedExtend::TimedExtend(TimedDevice& device, kvq_context* context, const Spec& format, const AttentionShape& shape)
+    : device_(&device),
+      shape_(shape),
+      cache_(cache_of_layers(context, format, shape.layer)),
+      reserves_(format.router.get() == nullptr),
+      keys_(random_scalars(device, key_scalars(shape), kAppendKeySeed)),
+      values_(random_scalars(device, key_scalars(shape), kAppendValueSeed)),
+      queries_(random_scalars(device, query_scalars(shape), kAttentionQuerySeed)),
+      out_(device.upload(std::vector<std::byte>(query_scalars(shape) * sizeof(float)))) {
+  for (int32_t i = 0; i < shape.batch; ++i) start_.emplace_back(cache_);
+  append_random(device, start_, shape.layer, shape.length - shape.queries);
+  std::vector<kvq::Sequence> sequences = forks();
+  extend(sequences);
+  for (const kvq::Sequence& sequence : sequences) {
+    bytes_ += kv_bytes(sequence.usage());
+    bits_ = sequence.usage().bits_per_scalar;
+  }
+}
+
+std::vector<kvq::Sequence> TimedExtend::forks() const {
+  std::vector<kvq::Sequence> forks;
+  for (const kvq::Sequence& sequence : start_) {
+    forks.push_back(sequence.fork());
+    if (reserves_) forks.back().reserve(shape_.queries);
+  }
+  return forks;
+}
+
+void TimedExtend::extend(std::span<kvq::Sequence> sequences) {
+  const auto pointers = kvq::pointers(sequences);
+  const std::vector<int32_t> counts(pointers.size(), shape_.queries);
+  auto batch = kvq::initialised<kvq_extend_batch>();
+  batch.n_sequences = static_cast<int32_t>(pointers.size());
+  batch.sequences = pointers.data();
+  batch.token_counts = counts.data();
+  batch.k = keys_.get();
+  batch.v = values_.get();
+  batch.q = queries_.get();
+  batch.output = out_.get();
+  cache_.extend(0, batch);
+}
+
+double TimedExtend::run() {
+  if (device_->forgets_instructions()) {
+    std::vector<kvq::Sequence> first = forks();
+    extend(first);
+  }
+  std::vector<kvq::Sequence> sequences = forks();
+  return device_->time([&] { extend(sequences); });
 }
 
 uint64_t timing_memory(const TimedDevice& device, const AttentionShape& shape, size_t subjects) {

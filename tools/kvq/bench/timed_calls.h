@@ -103,6 +103,37 @@ struct AttentionShape {
   uint64_t most_bytes = UINT64_MAX;  // of all caches that calls read in turn: those of a small model stay in caches
 };
 
+/// Appending the newest tokens of one layer and attending with their queries in one call, ready to be timed. Each call
+/// extends new forks of sequences that hold all older tokens.
+class TimedExtend {
+ public:
+  /// `context` computes on `device`.
+  TimedExtend(TimedDevice& device, kvq_context* context, const Spec& format, const AttentionShape& shape);
+
+  /// One call, in microseconds.
+  double run();
+
+  /// Bytes of the keys and values after a call, everything counted, and bits of a scalar.
+  uint64_t bytes() const { return bytes_; }
+  double bits() const { return bits_; }
+
+ private:
+  std::vector<kvq::Sequence> forks() const;
+  void extend(std::span<kvq::Sequence> sequences);
+
+  TimedDevice* device_;
+  AttentionShape shape_;
+  kvq::Cache cache_;
+  bool reserves_;  // pages whose formats a router chooses cannot be
+  std::vector<kvq::Sequence> start_;
+  DeviceBuffer keys_;  // [batch, queries, kv_heads, head_dim]
+  DeviceBuffer values_;
+  DeviceBuffer queries_;  // [batch, queries, q_heads, head_dim]
+  DeviceBuffer out_;
+  uint64_t bytes_ = 0;
+  double bits_ = 0.0;
+};
+
 /// Attention of one layer on random keys and values, ready to be timed. Holds as many equal caches as it takes that
 /// successive calls read theirs from memory and not from the processor's own cache.
 class TimedAttention {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <type_traits>
 
 #include "bench/bench.h"
 #include "bench/timed_calls.h"
@@ -13,6 +14,7 @@ struct BenchAttendOptions : BenchOptions {
   std::vector<int32_t> lengths{AttentionShape{}.length};
   int32_t batch = AttentionShape{}.batch;
   int32_t queries = AttentionShape{}.queries;
+  bool extends = false;
 
   AttentionShape shape(int32_t length) const {
     return {.layer = layer, .length = length, .batch = batch, .queries = queries};
@@ -27,7 +29,7 @@ struct BenchAttendMeasurement {
 void print_result_json(const BenchAttendOptions& options, const std::vector<BenchAttendMeasurement>& measured,
                        const BenchMachine& machine) {
   const bool several = measured.size() > 1;
-  Json parameters = {{"batch", options.batch}, {"queries", options.queries}};
+  Json parameters = {{"batch", options.batch}, {"queries", options.queries}, {"extend", options.extends}};
   std::vector<Json> rows;
   for (const BenchAttendMeasurement& each : measured) {
     for (Json& row : bench_rows_json(each.rows, kAttendLabels, machine)) {
@@ -45,7 +47,8 @@ void print_result(const BenchAttendOptions& options, const std::vector<BenchAtte
   for (const BenchAttendMeasurement& each : measured) {
     text += (text.empty() ? "" : "\n") + std::string("One layer of ") + options.layer.text() + ", " +
             std::to_string(each.length) + " tokens, batch " + std::to_string(options.batch) +
-            (options.queries == 1 ? "" : ", " + std::to_string(options.queries) + " queries") + ";\n" +
+            (options.queries == 1 ? "" : ", " + std::to_string(options.queries) + " queries") +
+            (options.extends ? ", whose tokens are appended in the same call" : "") + ";\n" +
             bench_rows_text(each.rows, kAttendLabels, machine);
   }
   print_text(text);
@@ -66,11 +69,14 @@ void run(const BenchAttendOptions& options) {
   const kvq::Context context = make_context(options.compute);
   std::vector<BenchAttendMeasurement> measured;
   for (const int32_t length : options.lengths) {
-    const auto make = [&](const std::string& spec) {
-      return TimedAttention(*device, context, load_layer_spec(context, spec, options.layer), options.shape(length));
+    const auto measure = [&]<class Subject>(std::type_identity<Subject>) {
+      return measure_rows(
+          "attention over " + std::to_string(length) + " tokens", options.specs(), [&](const std::string& spec) {
+            return Subject(*device, context, load_layer_spec(context, spec, options.layer), options.shape(length));
+          });
     };
-    const std::string label = "attention over " + std::to_string(length) + " tokens";
-    measured.push_back({length, measure_rows(label, options.specs(), make)});
+    measured.push_back({length, options.extends ? measure(std::type_identity<TimedExtend>())
+                                                : measure(std::type_identity<TimedAttention>())});
   }
   const BenchMachine machine = measure_machine(*device, context);
   print_result(options, measured, machine);
@@ -90,6 +96,7 @@ void add_bench_attend(Command bench) {
   command.add_number("--batch", options->batch, 1, 1 << 12, "Sequences, each of --context tokens");
   command.add_number("--queries", options->queries, 1, 1 << 16,
                      "Queries of a sequence: 1 as in decoding, --context as for a prompt");
+  command.add_flag("--extend", options->extends, "Append the queries' tokens in the same call (kvq_extend)");
   add_bench_options(command, *options);
   command.on_run([options] { run(*options); });
 }
