@@ -137,10 +137,19 @@ Owned<Workspace> CudaAttention::make_workspace(Allocator& allocator) {
   return make_owned<AttendWorkspace>(allocator, device_, allocator);
 }
 
-uint64_t CudaAttention::workspace_bytes(const ExpectedCall& call) {
-  if (call.queries == 0) return sizeof(AttendWorkspace);
+uint64_t CudaAttention::workspace_bytes(std::span<const ExpectedCall> calls) {
+  int32_t sequences = 0;
+  for (const ExpectedCall& call : calls) sequences = std::max(sequences, call.sequences);
+  return sizeof(AttendWorkspace) + static_cast<uint64_t>(sequences) * sizeof(RoutedSequence);
+}
+
+void CudaAttention::reserve(const ExpectedCall& call, Workspace& workspace) {
+  static_cast<AttendWorkspace&>(workspace).routed().reserve(static_cast<size_t>(call.sequences));
+}
+
+void CudaAttention::require_known_sizes(int32_t queries) const {
   fail(KVQ_E_UNSUPPORTED, "queries is %d, must be 0 on a CUDA context: the size of its workspace depends on the device",
-       call.queries);
+       queries);
 }
 
 void CudaAttention::attend(const AttendBatch& batch, Workspace& workspace) {

@@ -11,7 +11,9 @@ class CudaAttention final : public Attention {
   explicit CudaAttention(Device& device);
 
   Owned<Workspace> make_workspace(Allocator& allocator) override;
-  uint64_t workspace_bytes(const ExpectedCall& call) override;
+  uint64_t workspace_bytes(std::span<const ExpectedCall> calls) override;
+  void reserve(const ExpectedCall& call, Workspace& workspace) override;
+  void require_known_sizes(int32_t queries) const override;
   void attend(const AttendBatch& batch, Workspace& workspace) override;
 
  private:

@@ -28,9 +28,10 @@ kvq_status kvq_append_sequences(kvq_cache* cache, int32_t layer, const kvq_appen
     const kvq_append_batch chosen = read_struct(batch, kvq_append_batch{}, "batch");
     require_range(layer, 0, cache->n_layers - 1, "layer");
     require_range(chosen.reserved, 0, 0, "batch->reserved");
-    const Vector<SequenceTokens> sequences = checked_sequences(*cache, chosen);
+    const CallSpaces::Lease space(cache->call_spaces);
+    const Vector<SequenceTokens> sequences = checked_sequences(*cache, chosen, space->scratch);
     const TokenBatch tokens = tokens_of(*cache, layer, chosen, sequences);
     for (const SequenceTokens& each : sequences) follow_replays(*each.sequence);
-    checked(sequences, [&] { append(*cache, layer, {sequences, tokens, chosen.positions, true}); });
+    checked(sequences, [&] { append(*cache, layer, {sequences, tokens, chosen.positions, true, space->scratch}); });
   });
 }

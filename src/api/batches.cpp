@@ -7,13 +7,13 @@
 
 namespace kvq::api {
 
-Vector<SequenceTokens> checked_sequences(kvq_cache& cache, const kvq_append_batch& batch) {
+Vector<SequenceTokens> checked_sequences(kvq_cache& cache, const kvq_append_batch& batch, Allocator& scratch) {
   require_range(batch.n_sequences, 1, INT32_MAX, "batch->n_sequences");
   require(batch.sequences, "batch->sequences");
   require(batch.k, "batch->k");
   require(batch.v, "batch->v");
   require_range(batch.dtype, KVQ_F32, KVQ_BF16, "batch->dtype");
-  Vector<SequenceTokens> sequences(cache.allocator);
+  Vector<SequenceTokens> sequences(scratch);
   sequences.reserve(static_cast<size_t>(batch.n_sequences));
   for (int32_t i = 0; i < batch.n_sequences; ++i) {
     kvq_sequence* sequence = batch.sequences[i];
@@ -22,7 +22,7 @@ Vector<SequenceTokens> checked_sequences(kvq_cache& cache, const kvq_append_batc
     if (count < 1) fail(KVQ_E_ARGUMENT, "batch->token_counts[%d] is %d, must be at least 1", i, count);
     sequences.push_back({sequence, count});
   }
-  Vector<const kvq_sequence*> sorted(batch.sequences, batch.sequences + batch.n_sequences, cache.allocator);
+  Vector<const kvq_sequence*> sorted(batch.sequences, batch.sequences + batch.n_sequences, scratch);
   std::sort(sorted.begin(), sorted.end());
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
   if (twice != sorted.end()) {

@@ -7,8 +7,9 @@
 
 namespace kvq::api {
 
-/// Check what an append has beside strides. All sequences belong to the cache and occur once.
-Vector<SequenceTokens> checked_sequences(kvq_cache& cache, const kvq_append_batch& batch);
+/// Check what an append has beside strides. All sequences belong to the cache and occur once. The result is in memory
+/// of `scratch`.
+Vector<SequenceTokens> checked_sequences(kvq_cache& cache, const kvq_append_batch& batch, Allocator& scratch);
 
 /// Keys and values of a batch, their strides completed.
 TokenBatch tokens_of(const kvq_cache& cache, int32_t layer, const kvq_append_batch& batch,

@@ -53,10 +53,13 @@ kvq_status kvq_extend(kvq_cache* cache, int32_t layer, const kvq_extend_batch* b
     require_range(layer, 0, cache->n_layers - 1, "layer");
     require_range(chosen.reserved, 0, 0, "batch->reserved");
     const kvq_append_batch given = tokens_in(chosen);
-    const Vector<SequenceTokens> sequences = checked_sequences(*cache, given);
+    const CallSpaces::Lease space(cache->call_spaces);
+    const Vector<SequenceTokens> sequences = checked_sequences(*cache, given, space->scratch);
     const TokenBatch tokens = tokens_of(*cache, layer, given, sequences);
     const kvq_attend_batch queries = checked_batch(*cache, queries_in(chosen));
     for (const SequenceTokens& each : sequences) follow_replays(*each.sequence);
-    checked(sequences, [&] { extend(*cache, layer, {sequences, tokens, chosen.positions, true}, queries); });
+    checked(sequences, [&] {
+      extend(*cache, layer, {sequences, tokens, chosen.positions, true, space->scratch}, queries, *space);
+    });
   });
 }

@@ -52,11 +52,11 @@ class Workspace {
   virtual ~Workspace() = default;
 };
 
-/// A future attention call: one entry per layer, and a list of `pages` pages for every sequence and head.
+/// Future attention calls: one entry per layer, and a list of `pages` pages for every sequence and head.
 struct ExpectedCall {
   std::span<const AttendBatch> layers;  // known before there are sequences and queries
   int32_t sequences;
-  int32_t queries;  // per sequence
+  int32_t queries;  // of each sequence
   int32_t pages;
   std::optional<Pooling> weighed;  // pooling of the softmax weights, if these are wanted too
 };
@@ -65,8 +65,12 @@ class Attention {
  public:
   virtual ~Attention() = default;
   virtual Owned<Workspace> make_workspace(Allocator& allocator) = 0;
-  /// Bytes of a new work space, including its object, after such calls; without queries, before the first call.
-  virtual uint64_t workspace_bytes(const ExpectedCall& call) = 0;
+  /// Bytes of a new work space, including its object, after reserve() of each of these.
+  virtual uint64_t workspace_bytes(std::span<const ExpectedCall> calls) = 0;
+  /// Make room for such calls: on a GPU that of the host, since the device's depends on pages and on the device.
+  virtual void reserve(const ExpectedCall& call, Workspace& workspace) = 0;
+  /// Throws KVQ_E_UNSUPPORTED unless reserve() makes all of it.
+  virtual void require_known_sizes(int32_t queries) const = 0;
   virtual void attend(const AttendBatch& batch, Workspace& workspace) = 0;
 };
 

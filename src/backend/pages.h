@@ -47,6 +47,7 @@ class PageWrites {
   size_t size() const { return list_.size(); }
   bool empty() const { return list_.empty(); }
 
+  int32_t heads_together() const { return static_cast<int32_t>(heads_); }
   size_t group_size() const { return heads_; }
   size_t groups() const { return list_.size() / heads_; }
   /// Page `member` of a group; members are in the order of heads.
@@ -96,6 +97,21 @@ struct TokenBatch {
     }
     return tokens;
   }
+};
+
+/// Appends to come.
+struct ExpectedAppend {
+  const TokenBatch& layer;                      // of all tokens, without data
+  std::span<const PageFormat* const> formats;   // of the layer's sealed pages
+  int32_t sequences;
+  int32_t heads_together;  // as in PageWrites
+
+  /// Most pages that are written, and most of those that are sealed with new tokens.
+  size_t pages() const { return of_heads(int64_t{layer.n} / kPageSlots + int64_t{3} * sequences); }
+  size_t filled_pages() const { return of_heads(int64_t{layer.n} / kPageSlots + sequences); }
+
+ private:
+  size_t of_heads(int64_t pages) const { return static_cast<size_t>(pages) * static_cast<size_t>(layer.kv_heads); }
 };
 
 /// Pages preallocated for the lists of one layer.
@@ -173,6 +189,8 @@ class Pages {
   /// later call.
   virtual void append(const TokenBatch& tokens, const PageWrites& writes, std::span<const AppendedLayer> layers,
                       Allocator& scratch) = 0;
+  /// Most bytes of `scratch` that such an append takes, if that serves them from its block.
+  virtual size_t append_bytes(const ExpectedAppend& expected) const = 0;
 };
 
 }  // namespace kvq

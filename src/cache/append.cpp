@@ -95,12 +95,12 @@ struct Part {
 };
 
 /// Join the writes head by head, as within one sequence, so that pages written together stay groups.
-Vector<PageWrite> join_writes(Cache& cache, std::span<const Part> parts) {
+Vector<PageWrite> join_writes(Cache& cache, Allocator& scratch, std::span<const Part> parts) {
   size_t total = 0;
   for (const Part& part : parts) total += part.prepared->writes().size();
-  Vector<PageWrite> writes(cache.allocator);
+  Vector<PageWrite> writes(scratch);
   writes.reserve(total);
-  Vector<size_t> next(parts.size(), 0, cache.allocator);
+  Vector<size_t> next(parts.size(), 0, scratch);
   for (int32_t head = 0; head < cache.kv_heads; ++head) {
     for (size_t i = 0; i < parts.size(); ++i) {
       const std::span<const PageWrite> own = parts[i].prepared->writes();
@@ -121,11 +121,12 @@ class JointAppend {
   /// AppendKind::kSeal takes the request's tokens as those that were appended by AppendKind::kOpen.
   JointAppend(Cache& cache, int32_t layer, const AppendRequest& request, AppendKind kind)
       : cache_(cache),
+        scratch_(request.scratch),
         layer_(layer),
         kind_(kind),
         tokens_(kind == AppendKind::kSeal ? cache.no_tokens(layer) : request.tokens),
-        following_(cache.allocator),
-        parts_(cache.allocator) {
+        following_(scratch_),
+        parts_(scratch_) {
     if (request.sequences.size() == 1) {
       const auto [sequence, n] = request.sequences.front();
       if (kind == AppendKind::kSeal) {
@@ -151,11 +152,11 @@ class JointAppend {
       if (!is_idle(only_->writes())) write(only_->writes(), {&after, 1});
       return;
     }
-    Vector<AppendedLayer> layers(cache_.allocator);
+    Vector<AppendedLayer> layers(scratch_);
     layers.reserve(parts_.size());
     for (const Part& part : parts_) layers.push_back(part.prepared->appended());
     for (const Part& part : parts_) prepare(*part.prepared, tokens_.part(part.first, part.count));
-    const Vector<PageWrite> writes = join_writes(cache_, parts_);
+    const Vector<PageWrite> writes = join_writes(cache_, scratch_, parts_);
     if (!is_idle(writes)) write(writes, layers);
   }
 
@@ -180,12 +181,12 @@ class JointAppend {
   void add(const Arrival& arrival) {
     const auto [sequence, n] = arrival.of;
     if (kind_ == AppendKind::kSeal) {
-      parts_.push_back({make_owned<PreparedAppend>(cache_.allocator, *sequence, layer_, n), 0, 0});
+      parts_.push_back({make_owned<PreparedAppend>(scratch_, *sequence, layer_, n), 0, 0});
       return;
     }
     const int32_t* positions = tokens_.positions.data() + arrival.first;
     parts_.push_back(
-        {make_owned<PreparedAppend>(cache_.allocator, *sequence, layer_, n, positions, kind_), arrival.first, n});
+        {make_owned<PreparedAppend>(scratch_, *sequence, layer_, n, positions, kind_), arrival.first, n});
   }
 
   void prepare(PreparedAppend& prepared, const TokenBatch& tokens) {
@@ -197,7 +198,7 @@ class JointAppend {
   bool is_idle(std::span<const PageWrite> writes) const { return kind_ == AppendKind::kSeal && writes.empty(); }
 
   void write(std::span<const PageWrite> writes, std::span<const AppendedLayer> layers) {
-    cache_.backend.pages().append(tokens_, cache_.page_writes(layer_, writes), layers, cache_.allocator);
+    cache_.backend.pages().append(tokens_, cache_.page_writes(layer_, writes), layers, scratch_);
   }
 
   template <typename Use>
@@ -207,6 +208,7 @@ class JointAppend {
   }
 
   Cache& cache_;
+  Allocator& scratch_;
   int32_t layer_;
   AppendKind kind_;
   TokenBatch tokens_;
@@ -241,14 +243,15 @@ void append(Cache& cache, int32_t layer, const AppendRequest& request) {
   joint.commit();
 }
 
-void extend(Cache& cache, int32_t layer, const AppendRequest& request, const kvq_attend_batch& batch) {
+void extend(Cache& cache, int32_t layer, const AppendRequest& request, const kvq_attend_batch& batch,
+            CallSpace& space) {
   const auto sequence_at = [&request](int32_t i) -> const Sequence& {
     return *request.sequences[static_cast<size_t>(i)].sequence;
   };
   if (cache.backend.recording()) {
     check_recordable(layer, request);
     record(layer, request, AppendKind::kOpen);
-    return attend(cache, layer, batch, sequence_at, [&] { record(layer, request, AppendKind::kSeal); });
+    return attend(cache, layer, batch, space, sequence_at, [&] { record(layer, request, AppendKind::kSeal); });
   }
   for_each_arrival(request, [&](const Arrival& arrival) { check_positions(arrival, layer, request.positions); });
   JointAppend opened(cache, layer, request, AppendKind::kOpen);
@@ -256,7 +259,7 @@ void extend(Cache& cache, int32_t layer, const AppendRequest& request, const kvq
   opened.commit();
   try {
     JointAppend sealed(cache, layer, request, AppendKind::kSeal);
-    attend(cache, layer, batch, sequence_at, [&sealed] { sealed.write(); });
+    attend(cache, layer, batch, space, sequence_at, [&sealed] { sealed.write(); });
     sealed.commit();
   } catch (...) {
     opened.undo();
@@ -273,7 +276,34 @@ void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq
   tokens.v = v;
   tokens.dtype = dtype;
   tokens.n = n;
-  append(sequence.cache, layer, {{&only, 1}, tokens, positions, false});
+  const CallSpaces::Lease space(sequence.cache.call_spaces);
+  append(sequence.cache, layer, {{&only, 1}, tokens, positions, false, space->scratch});
+}
+
+size_t scratch_bytes(const Cache& cache, const ExpectedBatch& expected) {
+  const auto n = static_cast<size_t>(expected.sequences);
+  const auto piece = [](size_t count, size_t bytes) { return Allocator::bytes_in_block(count * bytes); };
+  size_t of_backend = 0;
+  size_t pages = 0;
+  for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
+    TokenBatch tokens = cache.no_tokens(layer);
+    tokens.n = static_cast<int32_t>(std::min<int64_t>(expected.tokens, INT32_MAX));
+    const ExpectedAppend append{tokens, cache.layer_at(layer).formats, expected.sequences,
+                                cache.page_writes(layer, {}).heads_together()};
+    of_backend = std::max(of_backend, cache.backend.pages().append_bytes(append));
+    pages = append.pages();
+  }
+  const size_t lists = piece(n, sizeof(SequenceTokens)) + piece(n, sizeof(const Sequence*)) + piece(n, sizeof(SlotMasses));
+  const size_t masses = piece(static_cast<size_t>(cache.kv_heads), sizeof(float*) + sizeof(int32_t)) + piece(0, 0);
+  const size_t reserving = piece(static_cast<size_t>(cache.n_layers) * static_cast<size_t>(cache.kv_heads),
+                                 sizeof(Sequence::PageList)) +
+                           piece(static_cast<size_t>(cache.recent) + 1, 1) + Observations::scratch_bytes(cache);
+  if (n == 1) return std::max(lists + std::max(of_backend, masses), reserving);
+  const size_t joint = piece(n, sizeof(Part)) + n * piece(1, sizeof(PreparedAppend)) +
+                       piece(static_cast<size_t>(expected.tokens), sizeof(int32_t));
+  const size_t writing = piece(n, sizeof(AppendedLayer)) + piece(pages, sizeof(PageWrite)) + piece(n, sizeof(size_t));
+  // Tokens stay prepared while their pages are sealed.
+  return std::max(lists + 2 * joint + std::max(writing + of_backend, masses), reserving);
 }
 
 void repeat_append(Sequence& sequence, int32_t layer, int32_t tokens) {

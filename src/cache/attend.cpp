@@ -2,23 +2,20 @@
 
 namespace kvq {
 
-AttendRequest::AttendRequest(Cache& cache, int32_t layer, const kvq_attend_batch& batch)
-    : cache_(cache), layer_(layer), batch_(batch), recorded_(cache.backend.recording()), space_(cache.attend_spaces) {
+AttendRequest::AttendRequest(Cache& cache, int32_t layer, const kvq_attend_batch& batch, CallSpace& space)
+    : cache_(cache), layer_(layer), batch_(batch), recorded_(cache.backend.recording()), space_(space) {
   if (recorded_ && cache.eviction.observes()) {
     fail(
         KVQ_E_UNSUPPORTED,
         "the cache's policy evicts by queries, which replays of a CUDA graph do not show: attend outside of the graph, "
         "or evict with method: streaming");
   }
-  const size_t lists = static_cast<size_t>(batch.n_sequences) * static_cast<size_t>(cache.kv_heads);
-  space_->sequences.clear();
-  space_->lists.clear();
-  space_->counts.clear();
-  space_->positions.clear();
-  space_->sequences.reserve(static_cast<size_t>(batch.n_sequences));
-  // Entries of `sequences` point into these two: reserved in full, never reallocated.
-  space_->lists.reserve(lists);
-  space_->counts.reserve(lists);
+  space_.sequences.clear();
+  space_.lists.clear();
+  space_.counts.clear();
+  space_.positions.clear();
+  // Entries of `sequences` point into lists and counts: reserved in full, never reallocated.
+  space_.reserve(static_cast<size_t>(batch.n_sequences), 0, cache.kv_heads);
 }
 
 void AttendRequest::add(int32_t index, const Sequence& sequence) {
@@ -41,15 +38,15 @@ void AttendRequest::add(int32_t index, const Sequence& sequence) {
          index, count, layer_, length);
   }
   if (count > INT32_MAX - queries_) fail(KVQ_E_ARGUMENT, "batch->query_counts add up to more than %d", INT32_MAX);
-  const size_t first_list = space_->lists.size();
+  const size_t first_list = space_.lists.size();
   for (int32_t head = 0; head < cache_.kv_heads; ++head) {
     const Sequence::PageList& list = sequence.list(layer_, head);
-    space_->lists.push_back(list.data());
-    space_->counts.push_back(static_cast<int32_t>(list.size()));
+    space_.lists.push_back(list.data());
+    space_.counts.push_back(static_cast<int32_t>(list.size()));
   }
-  space_->sequences.push_back({.mirror = sequence.mirror(layer_),
-                               .pages = space_->lists.data() + first_list,
-                               .page_counts = space_->counts.data() + first_list,
+  space_.sequences.push_back({.mirror = sequence.mirror(layer_),
+                               .pages = space_.lists.data() + first_list,
+                               .page_counts = space_.counts.data() + first_list,
                                .query_begin = queries_,
                                .query_count = count});
   queries_ += count;
@@ -57,8 +54,8 @@ void AttendRequest::add(int32_t index, const Sequence& sequence) {
 
 void AttendRequest::place(int32_t index, const Sequence& sequence) {
   if (recorded_) return;
-  space_->positions.reserve(static_cast<size_t>(queries_));
-  const AttendSequence& entry = space_->sequences[static_cast<size_t>(index)];
+  space_.positions.reserve(static_cast<size_t>(queries_));
+  const AttendSequence& entry = space_.sequences[static_cast<size_t>(index)];
   const int32_t first = entry.query_begin;
   const int32_t count = entry.query_count;
   for (int32_t i = 0; i < count; ++i) {
@@ -66,14 +63,14 @@ void AttendRequest::place(int32_t index, const Sequence& sequence) {
                                                                : sequence.position_from_end(layer_, count - i);
     if (position < 0)
       fail(KVQ_E_ARGUMENT, "batch->query_positions[%d] is %d, must not be negative", first + i, position);
-    space_->positions.push_back(position);
+    space_.positions.push_back(position);
   }
 }
 
 AttendBatch AttendRequest::run() {
   AttendBatch batch = cache_.attend_batch(layer_);
-  batch.sequences = space_->sequences;
-  batch.query_positions = space_->positions;
+  batch.sequences = space_.sequences;
+  batch.query_positions = space_.positions;
   batch.newest_queries = batch_.query_positions == nullptr;
   batch.recorded = recorded_;
   batch.q = batch_.q;
@@ -86,7 +83,7 @@ AttendBatch AttendRequest::run() {
   batch.sinks = batch_.sinks;
   batch.softcap = batch_.logit_softcap;
   batch.window = batch_.sliding_window;
-  cache_.backend.attention().attend(batch, *space_->workspace);
+  cache_.backend.attention().attend(batch, *space_.workspace);
   return batch;
 }
 

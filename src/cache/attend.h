@@ -11,30 +11,28 @@ namespace kvq {
 /// Collects the page lists of a batch and hands it to the backend.
 class AttendRequest {
  public:
-  AttendRequest(Cache& cache, int32_t layer, const kvq_attend_batch& batch);
+  AttendRequest(Cache& cache, int32_t layer, const kvq_attend_batch& batch, CallSpace& space);
   void add(int32_t index, const Sequence& sequence);
   /// Find the queries of each sequence, after the last one was added.
   void place(int32_t index, const Sequence& sequence);
   /// Batch of the backend; valid as long as this lives.
   AttendBatch run();
-  /// Work space for more work on the same batch.
-  Workspace& workspace() { return *space_->workspace; }
 
  private:
   Cache& cache_;
   int32_t layer_;
   const kvq_attend_batch& batch_;
   bool recorded_;
-  AttendSpaces::Lease space_;
+  CallSpace& space_;
   int32_t queries_ = 0;
 };
 
 /// `sequence_at(i)` is sequence i of the batch; the other arguments of `batch` have been checked, and all strides are
-/// given. `complete()` does what else may fail before the queries count as observed.
+/// given. `complete()` does what else may fail before the queries count as observed. `space` is the call's alone.
 template <typename SequenceAt, typename Complete>
-void attend(Cache& cache, int32_t layer, const kvq_attend_batch& batch, const SequenceAt& sequence_at,
-            const Complete& complete) {
-  AttendRequest request(cache, layer, batch);
+void attend(Cache& cache, int32_t layer, const kvq_attend_batch& batch, CallSpace& space,
+            const SequenceAt& sequence_at, const Complete& complete) {
+  AttendRequest request(cache, layer, batch, space);
   for (int32_t i = 0; i < batch.n_sequences; ++i) request.add(i, sequence_at(i));
   for (int32_t i = 0; i < batch.n_sequences; ++i) request.place(i, sequence_at(i));
   const AttendBatch attended = request.run();
@@ -47,16 +45,18 @@ void attend(Cache& cache, int32_t layer, const kvq_attend_batch& batch, const Se
     }
   };
   const auto n = static_cast<size_t>(batch.n_sequences);
-  Vector<SlotMasses> staged(cache.allocator);
+  Vector<SlotMasses> staged(space.scratch);
   staged.reserve(n);
   try {
     for_first(n, [&](Observations& of, const Sequence& sequence, const AttendSequence& entry) {
-      staged.push_back(of.stage(sequence, layer, attended, entry, request.workspace()));
+      staged.push_back(of.stage(sequence, layer, attended, entry, space));
     });
     complete();
   } catch (...) {
-    for_first(staged.size(),
-              [&](Observations& of, const Sequence&, const AttendSequence& entry) { of.discard(layer, entry); });
+    auto next = staged.begin();
+    for_first(staged.size(), [&](Observations& of, const Sequence&, const AttendSequence& entry) {
+      of.discard(layer, entry, *next++);
+    });
     throw;
   }
   auto next = staged.begin();

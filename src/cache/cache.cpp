@@ -46,7 +46,7 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       sealed(allocator),
       layers(allocator),
       contexts(allocator),
-      attend_spaces(work_allocator, backend.attention()) {
+      call_spaces(work_allocator, backend.attention()) {
   set_rope(options, rope);
   if (training.pages != nullptr || training.router != nullptr) rotations.emplace(allocator, rope);
   const Policy plain(allocator);
@@ -139,6 +139,13 @@ AttendBatch Cache::attend_batch(int32_t layer) const {
           .any_gain_shape_keys = formats_of.has_gain_shape_keys(),
           .routed = formats_of.is_routed(),
           .context = context(layer)};
+}
+
+Vector<AttendBatch> Cache::attend_batches(Allocator& memory) const {
+  Vector<AttendBatch> batches(memory);
+  batches.reserve(static_cast<size_t>(n_layers));
+  for (int32_t layer = 0; layer < n_layers; ++layer) batches.push_back(attend_batch(layer));
+  return batches;
 }
 
 PageRun* Cache::make_run(const PageFormat* format, int32_t capacity) {

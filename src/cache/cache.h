@@ -1,7 +1,7 @@
 #pragma once
 
 #include "backend/backend.h"
-#include "cache/attend_space.h"
+#include "cache/call_space.h"
 #include "cache/policy.h"
 #include "core/rope.h"
 #include "core/rotation_table.h"
@@ -64,6 +64,8 @@ class Cache {
   TokenBatch no_tokens(int32_t layer) const;
   /// Batch without sequences and queries, for a layer.
   AttendBatch attend_batch(int32_t layer) const;
+  /// The same for every layer.
+  Vector<AttendBatch> attend_batches(Allocator& memory) const;
 
   /// Make a page with one reference and zeroed data, from `*run` while that has room, else from a new run of `capacity`
   /// pages, which replaces `*run`. Null `run`: a separate page.
@@ -79,7 +81,7 @@ class Cache {
   /// Change a page's slot count, and the account with it.
   void set_count(Page* page, int32_t count) noexcept;
 
-  /// Bytes independent of the tokens held: this object, its tables, the work space of attend.
+  /// Bytes independent of the tokens held: this object, its tables, the work space of calls.
   uint64_t fixed_bytes() const noexcept { return table_bytes_ + work_allocator.bytes(); }
   /// The same without any work space.
   uint64_t table_bytes() const noexcept { return table_bytes_; }
@@ -101,7 +103,7 @@ class Cache {
   Backend& backend;
   Allocator allocator;       // everything of this cache
   Allocator page_allocator;  // page data, a child of `allocator`
-  Allocator work_allocator;  // work space of attend, a child of `allocator`
+  Allocator work_allocator;  // work space of calls, a child of `allocator`
   Rope rope;
   std::optional<RotationTable> rotations;  // with trained data
   PageFormat float16;                      // format of open, recent and sink pages
@@ -109,7 +111,8 @@ class Cache {
   Vector<const PageFormat*> sealed;        // [n_layers], or the router's experts
   Vector<Layer> layers;
   Vector<Owned<LayerContext>> contexts;  // [n_layers], or empty if no format needs any
-  AttendSpaces attend_spaces;
+  CallSpaces call_spaces;
+  std::atomic<int32_t> reserved_sequences{0};  // that have preallocated pages
 
   struct Account {
     std::atomic<uint64_t> sealed_bytes{0};

@@ -13,10 +13,11 @@ namespace {
 Weighing& weighing_of(Backend& backend) { return backend.weighing().require(); }
 
 /// Add the attention of a batch's only sequence to its slots; the shares of a query sum to 1 for each head.
-void weigh(Cache& cache, const AttendBatch& batch, Workspace& workspace, const SlotMasses& masses) {
-  Vector<float*> targets(cache.allocator);
+void weigh(Cache& cache, const AttendBatch& batch, CallSpace& space, const SlotMasses& masses) {
+  Vector<float*> targets(space.scratch);
+  targets.reserve(masses.counts.size());
   for (size_t head = 0; head < masses.counts.size(); ++head) targets.push_back(masses.of(head));
-  weighing_of(cache.backend).weigh(batch, cache.eviction.group, workspace, targets);
+  weighing_of(cache.backend).weigh(batch, cache.eviction.group, *space.workspace, targets);
 }
 
 /// The same for kept queries.
@@ -46,12 +47,13 @@ void weigh_window(const Sequence& sequence, int32_t layer, const QueryWindow& wi
   batch.sinks = window.sinks();
   batch.softcap = window.softcap();
   batch.window = window.sliding_window();
-  const AttendSpaces::Lease space(cache.attend_spaces);
-  weigh(cache, batch, *space->workspace, masses);
+  const CallSpaces::Lease space(cache.call_spaces);
+  weigh(cache, batch, *space, masses);
 }
 
-Vector<int32_t> slots_of(const Sequence& sequence, int32_t layer) {
-  Vector<int32_t> slots(sequence.cache.allocator);
+Vector<int32_t> slots_of(const Sequence& sequence, int32_t layer, Allocator& scratch) {
+  Vector<int32_t> slots(scratch);
+  slots.reserve(sequence.heads());
   for (int32_t head = 0; head < sequence.cache.kv_heads; ++head) slots.push_back(sequence.slots(layer, head));
   return slots;
 }
@@ -65,9 +67,31 @@ void SlotMasses::make(std::span<const int32_t> slots) {
   numbers_.make(slots.size() * stride_ * sizeof(float));
 }
 
+void SlotMasses::reserve(size_t heads, int32_t slots) {
+  if (counts.capacity() >= heads && stride_ >= stride_of(slots)) return;
+  counts.clear();
+  counts.reserve(heads);
+  numbers_.make(heads * stride_of(slots) * sizeof(float));
+  stride_ = stride_of(slots);
+}
+
 void SlotMasses::clear(std::span<const int32_t> slots) {
-  make(slots);
+  const int32_t most = slots.empty() ? 0 : std::ranges::max(slots);
+  if (!empty() && counts.capacity() >= slots.size() && capacity() >= most) {
+    counts.assign(slots.begin(), slots.end());
+  } else {
+    make(slots);
+  }
   if (!empty()) weighing_of(numbers_.backend()).clear(numbers_.data(), numbers_.bytes());
+}
+
+void SlotMasses::grow(size_t heads, int32_t slots) {
+  SlotMasses larger(backend(), allocator());
+  larger.reserve(heads, std::max(slots, capacity()));
+  if (larger.stride_ <= stride_) return;
+  larger.clear(counts);
+  larger.add(*this);
+  *this = std::move(larger);
 }
 
 void SlotMasses::add(const SlotMasses& from) noexcept {
@@ -97,6 +121,11 @@ Vector<const float*> SlotMasses::heads() const {
   Vector<const float*> heads(counts.size(), nullptr, numbers_.allocator());
   for (size_t head = 0; head < heads.size(); ++head) heads[head] = of(head);
   return heads;
+}
+
+void QueryWindow::Queries::make(size_t queries, size_t width) {
+  positions.reserve(queries);
+  rows.make(positions.capacity() * width * sizeof(uint16_t));
 }
 
 void QueryWindow::Queries::release() noexcept {
@@ -130,8 +159,7 @@ void QueryWindow::stage(const AttendBatch& batch, size_t queries, int32_t window
   const size_t wanted = std::min(static_cast<size_t>(window), held_.positions.size() + staged_ + queries);
   Queries larger(held_.rows.backend(), held_.rows.allocator());
   if (wanted > std::max(held_.capacity(), grown_.capacity())) {
-    larger.positions.reserve(wanted);
-    larger.rows.make(larger.positions.capacity() * width * sizeof(uint16_t));
+    larger.make(wanted, width);
   }
   if (batch.sinks != nullptr && sinks_.empty()) sinks_.make(static_cast<size_t>(batch.q_heads) * sizeof(float));
   if (!larger.rows.empty()) std::swap(grown_, larger);
@@ -184,8 +212,28 @@ void QueryWindow::settle() noexcept {
   if (!has_sinks_) sinks_.release();
 }
 
+QueryWindow::Queries QueryWindow::whole(Cache& cache) {
+  Queries memory(cache.backend, cache.allocator);
+  memory.make(static_cast<size_t>(cache.eviction.window), width_of(cache.q_heads, cache.head_dim));
+  return memory;
+}
+
+void QueryWindow::move_to(Queries& memory) noexcept {
+  reserved_ = true;
+  memory.positions.assign(held_.positions.begin(), held_.positions.end());
+  if (!held_.rows.empty()) {
+    held_.rows.backend().weighing()->copy(memory.rows.data(), held_.rows.data(),
+                                          held_.positions.size() * width_ * sizeof(uint16_t));
+  }
+  std::swap(held_, memory);
+}
+
 void QueryWindow::clear() noexcept {
-  held_.release();
+  if (reserved_) {
+    held_.positions.clear();
+  } else {
+    held_.release();
+  }
   sinks_.release();
   has_sinks_ = false;
   oldest_ = 0;
@@ -196,7 +244,7 @@ uint64_t QueryWindow::bytes() const noexcept {
 }
 
 Observations::Observations(const Cache& cache, Allocator& allocator)
-    : seen_(static_cast<size_t>(cache.n_layers), 0, allocator), windows_(allocator), masses_(allocator) {
+    : seen_(static_cast<size_t>(cache.n_layers), 0, allocator), windows_(allocator), masses_(allocator), spare_(allocator) {
   const auto layers = static_cast<size_t>(cache.n_layers);
   if (cache.eviction.score == TokenScore::kWindow) windows_.resize(layers, QueryWindow(cache.backend, allocator));
   if (cache.eviction.score == TokenScore::kMass) masses_.resize(layers, SlotMasses(cache.backend, allocator));
@@ -219,7 +267,7 @@ void Observations::check_seen(const Sequence& sequence, int32_t layer) const {
 
 SlotMasses Observations::masses(const Sequence& sequence, int32_t layer) const {
   check_seen(sequence, layer);
-  const Vector<int32_t> slots = slots_of(sequence, layer);
+  const Vector<int32_t> slots = slots_of(sequence, layer, sequence.cache.allocator);
   Cache& cache = sequence.cache;
   SlotMasses masses(cache.backend, cache.allocator);
   masses.clear(slots);
@@ -229,14 +277,20 @@ SlotMasses Observations::masses(const Sequence& sequence, int32_t layer) const {
 }
 
 SlotMasses Observations::stage(const Sequence& sequence, int32_t layer, const AttendBatch& batch,
-                               const AttendSequence& entry, Workspace& workspace) {
+                               const AttendSequence& entry, CallSpace& space) {
   Cache& cache = sequence.cache;
-  SlotMasses masses(cache.backend, cache.allocator);
+  SlotMasses masses = take_spare(cache);
   if (!masses_.empty()) {
-    masses.clear(slots_of(sequence, layer));
-    AttendBatch alone = batch;
-    alone.sequences = {&entry, 1};
-    weigh(cache, alone, workspace, masses);
+    try {
+      masses.clear(slots_of(sequence, layer, space.scratch));
+      AttendBatch alone = batch;
+      alone.sequences = {&entry, 1};
+      weigh(cache, alone, space, masses);
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      return_spare(masses);
+      throw;
+    }
   }
   if (!windows_.empty()) {
     const std::lock_guard lock(mutex_);
@@ -257,14 +311,63 @@ void Observations::commit(const Sequence& sequence, int32_t layer, const AttendB
   if (!masses_.empty()) {
     staged.add(masses_[l]);
     std::swap(masses_[l], staged);
+    return_spare(staged);
   }
   seen_[l] = sequence.length(layer);
 }
 
-void Observations::discard(int32_t layer, const AttendSequence& entry) noexcept {
-  if (windows_.empty()) return;
+void Observations::discard(int32_t layer, const AttendSequence& entry, SlotMasses& staged) noexcept {
   const std::lock_guard lock(mutex_);
-  windows_[static_cast<size_t>(layer)].discard(static_cast<size_t>(entry.query_count));
+  return_spare(staged);
+  if (!windows_.empty())
+    windows_[static_cast<size_t>(layer)].discard(static_cast<size_t>(entry.query_count));
+}
+
+SlotMasses Observations::take_spare(Cache& cache) {
+  const std::lock_guard lock(mutex_);
+  if (spare_.empty()) return {cache.backend, cache.allocator};
+  SlotMasses spare = std::move(spare_.back());
+  spare_.pop_back();
+  return spare;
+}
+
+void Observations::return_spare(SlotMasses& masses) noexcept {
+  const bool is_spare = reserved_slots_ > 0 && spare_.empty() && masses.capacity() >= reserved_slots_;
+  if (is_spare) spare_.push_back(std::move(masses));  // its place was kept
+}
+
+Observations::Room Observations::prepare(const Sequence& sequence, int32_t tokens, Allocator& scratch) const {
+  Cache& cache = sequence.cache;
+  const std::lock_guard lock(mutex_);
+  Room room{Vector<QueryWindow::Queries>(scratch), Vector<SlotMasses>(scratch), Vector<SlotMasses>(cache.allocator), 0};
+  if (!windows_.empty() && !windows_.front().is_reserved()) {
+    room.windows.reserve(windows_.size());
+    for (size_t layer = 0; layer < windows_.size(); ++layer) room.windows.push_back(QueryWindow::whole(cache));
+  }
+  if (masses_.empty()) return room;
+  for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
+    for (int32_t head = 0; head < cache.kv_heads; ++head) room.slots = std::max(room.slots, sequence.slots(layer, head));
+  }
+  room.slots = std::max(room.slots + tokens, reserved_slots_);
+  if (room.slots == reserved_slots_) return room;
+  room.masses.reserve(masses_.size());
+  for (const SlotMasses& masses : masses_) {
+    room.masses.emplace_back(cache.backend, cache.allocator).reserve(sequence.heads(), room.slots);
+    room.masses.back().clear(masses.counts);
+    room.masses.back().add(masses);
+  }
+  room.spare.reserve(1);
+  room.spare.emplace_back(cache.backend, cache.allocator).reserve(sequence.heads(), room.slots);
+  return room;
+}
+
+void Observations::take(Room& room) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (size_t layer = 0; layer < room.windows.size(); ++layer) windows_[layer].move_to(room.windows[layer]);
+  if (room.masses.empty()) return;
+  std::swap_ranges(masses_.begin(), masses_.end(), room.masses.begin());
+  spare_.swap(room.spare);
+  reserved_slots_ = room.slots;
 }
 
 Vector<SlotMasses> Observations::kept(std::span<const Vector<int32_t>> slots) const {
@@ -274,6 +377,7 @@ Vector<SlotMasses> Observations::kept(std::span<const Vector<int32_t>> slots) co
   for (size_t layer = 0; layer < masses_.size(); ++layer) {
     kept.emplace_back(masses_[layer].backend(), masses_[layer].allocator());
     kept.back().keep(masses_[layer], slots.subspan(layer * heads, heads));
+    if (reserved_slots_ > 0) kept.back().grow(heads, reserved_slots_);
   }
   return kept;
 }
@@ -299,9 +403,10 @@ void Observations::truncate(const Sequence& sequence) noexcept {
 
 uint64_t Observations::bytes() const noexcept {
   const std::lock_guard lock(mutex_);
-  uint64_t sum = bytes_of(seen_.capacity(), windows_.capacity(), masses_.capacity());
+  uint64_t sum = bytes_of(seen_.capacity(), windows_.capacity(), masses_.capacity() + spare_.capacity());
   for (const QueryWindow& window : windows_) sum += window.bytes();
   for (const SlotMasses& masses : masses_) sum += masses.bytes();
+  for (const SlotMasses& masses : spare_) sum += masses.bytes();
   return sum;
 }
 
@@ -311,9 +416,13 @@ uint64_t Observations::bytes_of(const Cache& cache, int32_t tokens, int32_t quer
   const auto heads = static_cast<size_t>(cache.kv_heads);
   switch (cache.eviction.score) {
     case TokenScore::kWindow:
-      return bytes_of(layers, layers, 0) + layers * QueryWindow::bytes_of(cache, queries);
+      return bytes_of(layers, layers, 0) +
+             layers * QueryWindow::bytes_of(cache, tokens > 0 ? cache.eviction.window : queries);
     case TokenScore::kMass:
-      return bytes_of(layers, 0, layers) + (queries == 0 ? 0 : layers * SlotMasses::bytes_of(heads, tokens));
+      if (tokens == 0) {
+        return bytes_of(layers, 0, layers) + (queries == 0 ? 0 : layers * SlotMasses::bytes_of(heads, tokens));
+      }
+      return bytes_of(layers, 0, layers + 1) + (layers + 1) * SlotMasses::bytes_of(heads, tokens);
     case TokenScore::kStreaming:
       break;
   }

@@ -25,8 +25,13 @@ class SlotMasses {
   SlotMasses& operator=(const SlotMasses& other) { return *this = SlotMasses(other); }
 
   bool empty() const { return numbers_.empty(); }
-  /// Make zeros for `slots` of each head. `*this` is empty.
+  /// Make zeros for `slots` of each head, in reserved memory where that is enough.
   void clear(std::span<const int32_t> slots);
+  /// Have memory for `slots` slots of each of `heads` heads; reserve() drops the numbers.
+  void reserve(size_t heads, int32_t slots);
+  void grow(size_t heads, int32_t slots);
+  /// Slots of each head that there is memory for.
+  int32_t capacity() const { return static_cast<int32_t>(stride_) - 1; }
   /// Add the numbers of `from` to those of the same slots.
   void add(const SlotMasses& from) noexcept;
   /// Take the numbers of `from` at `slots`; an empty list: all. `*this` is empty.
@@ -72,6 +77,22 @@ class QueryWindow {
   /// Drop as many staged queries.
   void discard(size_t queries) noexcept;
   void clear() noexcept;
+  struct Queries {
+    Queries(Backend& backend, Allocator& allocator) : rows(backend, allocator), positions(allocator) {}
+    uint16_t* numbers() const { return reinterpret_cast<uint16_t*>(rows.data()); }
+    size_t capacity() const { return rows.empty() ? 0 : positions.capacity(); }
+    void make(size_t queries, size_t width);
+    void release() noexcept;
+
+    BackendMemory rows;  // in the backend's memory
+    Vector<int32_t> positions;
+  };
+
+  /// Memory for a whole window of `cache`.
+  static Queries whole(Cache& cache);
+  /// Move the queries there; clear() then keeps the memory.
+  void move_to(Queries& memory) noexcept;
+  bool is_reserved() const { return reserved_; }
 
   int32_t size() const { return static_cast<int32_t>(held_.positions.size()); }
   const uint16_t* rows() const { return held_.numbers(); }                // [size, q_heads] rows of scaled_row.h
@@ -94,16 +115,6 @@ class QueryWindow {
   /// Release what only staged queries need, once there are none.
   void settle() noexcept;
 
-  struct Queries {
-    Queries(Backend& backend, Allocator& allocator) : rows(backend, allocator), positions(allocator) {}
-    uint16_t* numbers() const { return reinterpret_cast<uint16_t*>(rows.data()); }
-    size_t capacity() const { return rows.empty() ? 0 : positions.capacity(); }
-    void release() noexcept;
-
-    BackendMemory rows;  // in the backend's memory
-    Vector<int32_t> positions;
-  };
-
   Queries held_;
   Queries grown_;  // replaces the one above when staged queries are added; memory only
   size_t staged_ = 0;
@@ -113,6 +124,7 @@ class QueryWindow {
   float softcap_ = 0.0F;
   int32_t sliding_window_ = 0;
   size_t oldest_ = 0;  // row that the next one replaces, once the window is full
+  bool reserved_ = false;
 };
 
 class Sequence;
@@ -132,10 +144,24 @@ class Observations {
   /// commit() on, which takes the result, unless discard() is called. Holds no lock while the backend weighs: a host's
   /// thread that waits for others may run another call meanwhile.
   SlotMasses stage(const Sequence& sequence, int32_t layer, const AttendBatch& batch, const AttendSequence& entry,
-                   Workspace& workspace);
+                   CallSpace& space);
   void commit(const Sequence& sequence, int32_t layer, const AttendBatch& batch, const AttendSequence& entry,
               SlotMasses& staged) noexcept;
-  void discard(int32_t layer, const AttendSequence& entry) noexcept;
+  void discard(int32_t layer, const AttendSequence& entry, SlotMasses& staged) noexcept;
+  /// Memory for observations of more tokens, so that calls of one thread at a time need none.
+  struct Room {
+    Vector<QueryWindow::Queries> windows;
+    Vector<SlotMasses> masses;
+    Vector<SlotMasses> spare;
+    int32_t slots;
+  };
+  /// Bytes of a block that prepare() takes.
+  static size_t scratch_bytes(const Cache& cache) {
+    const auto layers = static_cast<size_t>(cache.eviction.budget > 0 ? cache.n_layers : 0);
+    return Allocator::bytes_in_block(layers * std::max(sizeof(QueryWindow::Queries), sizeof(SlotMasses)));
+  }
+  Room prepare(const Sequence& sequence, int32_t tokens, Allocator& scratch) const;
+  void take(Room& room) noexcept;
   /// Attention of these slots alone, [n_layers, kv_heads]; an empty list: of all. For keep(), which cannot fail.
   Vector<SlotMasses> kept(std::span<const Vector<int32_t>> slots) const;
   void keep(Vector<SlotMasses>& kept) noexcept;
@@ -150,15 +176,19 @@ class Observations {
     return sizeof(Observations) + layers * sizeof(int32_t) + windows * sizeof(QueryWindow) +
            masses * sizeof(SlotMasses);
   }
+  SlotMasses take_spare(Cache& cache);
+  void return_spare(SlotMasses& masses) noexcept;
   /// Throw KVQ_E_STATE unless a query has seen every scored token.
   void check_seen(const Sequence& sequence, int32_t layer) const;
   Observations(const Observations& other, const std::lock_guard<std::mutex>& /*of the other*/)
-      : seen_(other.seen_), windows_(other.windows_), masses_(other.masses_) {}
+      : seen_(other.seen_), windows_(other.windows_), masses_(other.masses_), spare_(masses_.get_allocator()) {}
 
   mutable std::mutex mutex_;
   Vector<int32_t> seen_;         // [n_layers] tokens of the layer at its last observed queries, or 0
   Vector<QueryWindow> windows_;  // [n_layers], or empty
   Vector<SlotMasses> masses_;    // [n_layers] attention of each slot, or empty
+  Vector<SlotMasses> spare_;     // one for stage(), if reserved
+  int32_t reserved_slots_ = 0;
 };
 
 }  // namespace kvq

@@ -1,5 +1,6 @@
 #include "cache/reserve.h"
 
+#include "cache/observations.h"
 #include "core/error.h"
 
 #include <algorithm>
@@ -28,7 +29,7 @@ ReservePlaces::ReservePlaces(const Cache& cache, int32_t layer, int32_t pages, i
   open = float16 ? 0 : std::max(pages - std::max(pages - ring, cache.sink), 0);
 }
 
-Reserve::Reserve(Sequence& sequence, int32_t layer, int32_t tokens, Reserve* old)
+Reserve::Reserve(Sequence& sequence, int32_t layer, int32_t tokens, Reserve* old, Allocator& scratch)
     : sequence_(sequence),
       cache_(sequence.cache),
       layer_(layer),
@@ -63,7 +64,7 @@ Reserve::Reserve(Sequence& sequence, int32_t layer, int32_t tokens, Reserve* old
     open_lists_.push_back(open_[head].data());
   }
   try {
-    for (int32_t head = 0; head < kv_heads(); ++head) fill(head, pages_[static_cast<size_t>(head)], old);
+    for (int32_t head = 0; head < kv_heads(); ++head) fill(head, pages_[static_cast<size_t>(head)], old, scratch);
     copies_.run();
   } catch (...) {
     give_back();
@@ -91,7 +92,7 @@ void Reserve::borrow(Page** from, Page** to) {
 }
 
 /// Make or borrow the missing pages of one list.
-void Reserve::fill(int32_t head, int32_t pages, Reserve* old) {
+void Reserve::fill(int32_t head, int32_t pages, Reserve* old, Allocator& scratch) {
   const Sequence::PageList& list = sequence_.list(layer_, head);
   const auto existing = static_cast<int32_t>(list.size());
   Vector<Page*>& finals = finals_[static_cast<size_t>(head)];
@@ -118,7 +119,7 @@ void Reserve::fill(int32_t head, int32_t pages, Reserve* old) {
   cache_.release(run);
 
   // A list's open pages return to the ring when sealed.
-  Vector<bool> taken(static_cast<size_t>(ring_), false, cache_.allocator);
+  Vector<bool> taken(static_cast<size_t>(ring_), false, scratch);
   for (int32_t i = std::max(existing - cache_.recent, 0); i < existing; ++i) {
     const Page* page = list[static_cast<size_t>(i)];
     if (!page->is_float16()) continue;
@@ -234,6 +235,54 @@ size_t Reserve::record_bytes(int32_t kv_heads, size_t places) {
   return sizeof(Reserve) + static_cast<size_t>(kv_heads) * kOfHead + places * sizeof(Page*);
 }
 
+void make_call_room(Cache& cache, const ExpectedBatch& batch, int32_t queries, int32_t pages) {
+  const CallSpaces::Lease space(cache.call_spaces);
+  space->reserve(static_cast<size_t>(batch.sequences), static_cast<size_t>(queries) * static_cast<size_t>(batch.sequences), cache.kv_heads);
+  const Vector<AttendBatch> layers = cache.attend_batches(cache.allocator.parent());
+  const ExpectedCall call = expected_call(cache, layers, batch.sequences, queries, pages);
+  cache.backend.attention().reserve(call, *space->workspace);
+  const size_t wanted = scratch_bytes(cache, batch);
+  if (wanted <= space->scratch_bytes) return;
+  // Both at once may be more than is free. Without a block, calls allocate what they need.
+  const size_t before = std::exchange(space->scratch_bytes, 0);
+  space->scratch.drop_block();
+  try {
+    space->scratch.keep_block(wanted);
+    space->scratch_bytes = wanted;
+  } catch (...) {
+    try {
+      space->scratch.keep_block(before);
+      space->scratch_bytes = before;
+    } catch (...) {
+    }
+    throw;
+  }
+}
+
+namespace {
+
+/// Counts a sequence with preallocated pages, unless it had some or they cannot be made.
+class Counted {
+ public:
+  explicit Counted(const Sequence& sequence) : cache_(sequence.cache), counts_(sequence.reserves.empty()) {
+    now_ = counts_ ? cache_.reserved_sequences.fetch_add(1) + 1 : cache_.reserved_sequences.load();
+  }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+  ~Counted() {
+    if (counts_) cache_.reserved_sequences.fetch_sub(1);
+  }
+  void keep() noexcept { counts_ = false; }
+  int32_t now() const { return now_; }
+
+ private:
+  Cache& cache_;
+  bool counts_;
+  int32_t now_;
+};
+
+}  // namespace
+
 void reserve(Sequence& sequence, int32_t tokens) {
   Cache& cache = sequence.cache;
   if (cache.backend.recording())
@@ -247,16 +296,27 @@ void reserve(Sequence& sequence, int32_t tokens) {
     fail(KVQ_E_UNSUPPORTED, "tokens is %d: pages whose formats a router chooses cannot be preallocated", tokens);
   }
   if (tokens == 0) {
+    if (!sequence.reserves.empty()) cache.reserved_sequences.fetch_sub(1);
     sequence.reserves.clear();
     publish(sequence);
     return;
   }
+  Counted counted(sequence);
+  int32_t longest = 1;
+  for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
+    longest = std::max(longest, longest_after(sequence, layer, tokens));
+  }
+  make_call_room(cache, ExpectedBatch::of_pages(counted.now()), 1, longest);
   Vector<Owned<Reserve>> made(cache.allocator);
-  Vector<Sequence::PageList> lists(cache.allocator);
+  const CallSpaces::Lease space(cache.call_spaces);
+  std::optional<Observations::Room> observed;
+  if (sequence.observations != nullptr) observed = sequence.observations->prepare(sequence, tokens, space->scratch);
+  Vector<Sequence::PageList> lists(space->scratch);
   made.reserve(static_cast<size_t>(cache.n_layers));
   lists.reserve(sequence.lists.size());
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
-    made.push_back(make_owned<Reserve>(cache.allocator, sequence, layer, tokens, sequence.reserve(layer)));
+    made.push_back(make_owned<Reserve>(cache.allocator, sequence, layer, tokens, sequence.reserve(layer),
+                                       space->scratch));
     const auto pages = static_cast<size_t>(longest_after(sequence, layer, tokens));
     for (int32_t head = 0; head < cache.kv_heads; ++head) {
       lists.emplace_back(cache.allocator);
@@ -266,6 +326,8 @@ void reserve(Sequence& sequence, int32_t tokens) {
       mirror->make_room(static_cast<int32_t>(pages), made.back()->view().ring);
     }
   }
+  counted.keep();
+  if (observed) sequence.observations->take(*observed);
   for (Owned<Reserve>& each : made) each->commit();
   for (size_t i = 0; i < lists.size(); ++i) {
     lists[i].assign(sequence.lists[i].begin(), sequence.lists[i].end());

@@ -29,7 +29,7 @@ class Reserve {
  public:
   /// Preallocates for `tokens` more tokens. Pages of `old`, which may be null, are reused, but stay its own until
   /// commit().
-  Reserve(Sequence& sequence, int32_t layer, int32_t tokens, Reserve* old);
+  Reserve(Sequence& sequence, int32_t layer, int32_t tokens, Reserve* old, Allocator& scratch);
   Reserve(const Reserve&) = delete;
   Reserve& operator=(const Reserve&) = delete;
   ~Reserve();
@@ -72,7 +72,7 @@ class Reserve {
   const PageFormat* final_format(int32_t index) const { return ends_float16(index) ? &cache_.float16 : sealed(); }
   /// Place of a page of this format at `index`, or null.
   Page** place(int32_t head, int32_t index, const PageFormat* format);
-  void fill(int32_t head, int32_t pages, Reserve* old);
+  void fill(int32_t head, int32_t pages, Reserve* old, Allocator& scratch);
   void borrow(Page** from, Page** to);
   void give_back() noexcept;
   /// Number of pages that a list can reach with this reserve.
@@ -93,6 +93,10 @@ class Reserve {
   PageCopies copies_;
   Vector<Shared> shared_;  // targets of the copies
 };
+
+/// Make room for what such calls need while they run, attention of `queries` queries of each sequence to lists of
+/// `pages` pages included. On a GPU, memory of the device is not part of it.
+void make_call_room(Cache& cache, const ExpectedBatch& batch, int32_t queries, int32_t pages);
 
 /// Preallocate pages for `tokens` more tokens in every layer; 0 releases the rest.
 void reserve(Sequence& sequence, int32_t tokens);

@@ -36,6 +36,7 @@ Sequence::Sequence(Cache& cache_)
                        : Owned<Observations>(nullptr, Deleter<Observations>(cache.allocator, 0, 0))),
       published_lists(mirrors.empty() ? 0 : static_cast<size_t>(cache.kv_heads), nullptr, cache.allocator),
       published_counts(published_lists.size(), 0, cache.allocator),
+      replayed_lengths(mirrors.size(), 0, cache.allocator),
       append_memory(cache.allocator),
       seal_memory(cache.allocator) {
   append_memory.reserve(cache.kv_heads, cache.runs_of_list(), kPagesOfOneAppend, kPageSlots);
@@ -46,7 +47,7 @@ uint64_t Sequence::record_bytes(const Cache& cache, bool mirrored) {
   const auto layers = static_cast<uint64_t>(cache.n_layers);
   const auto heads = static_cast<uint64_t>(cache.kv_heads);
   const uint64_t of_mirrors =
-      layers * sizeof(Owned<LayerMirror>) + heads * (sizeof(const Page* const*) + sizeof(int32_t));
+      layers * (sizeof(Owned<LayerMirror>) + sizeof(int32_t)) + heads * (sizeof(const Page* const*) + sizeof(int32_t));
   return sizeof(Sequence) + layers * heads * (sizeof(PageList) + cache.runs_of_list() * sizeof(PageRun*)) +
          layers * sizeof(Layer) + (mirrored ? of_mirrors : 0);
 }
@@ -85,6 +86,7 @@ Sequence::Sequence(Cache& cache_, const Sequence& parent) : Sequence(cache_) {
 }
 
 Sequence::~Sequence() {
+  if (!reserves.empty()) cache.reserved_sequences.fetch_sub(1);
   for (const PageList& pages : lists) {
     for (Page* page : pages) cache.release(page);
   }
@@ -128,7 +130,7 @@ void follow_replays(const Sequence& sequence) {
   auto& behind = const_cast<Sequence&>(sequence);
   const std::lock_guard lock(behind.replayed_mutex);
   Cache& cache = behind.cache;
-  Vector<int32_t> lengths(behind.layers.size(), 0, cache.allocator);
+  Vector<int32_t>& lengths = behind.replayed_lengths;
   cache.backend.pages().read_lengths(behind.mirrors, lengths);
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
     const int32_t replayed = lengths[static_cast<size_t>(layer)] - behind.length(layer);

@@ -116,6 +116,7 @@ class Sequence {
   std::mutex replayed_mutex;
   Vector<const Page* const*> published_lists;  // [kv_heads], used by publish()
   Vector<int32_t> published_counts;
+  Vector<int32_t> replayed_lengths;  // [n_layers], used by follow_replays()
   AppendMemory append_memory;
   AppendMemory seal_memory;  // of sealing what was appended and attended to
 
@@ -160,14 +161,39 @@ struct AppendRequest {
   TokenBatch tokens;                          // of all in their order, without positions
   const int32_t* positions;                   // [tokens.n]; null: those that follow each sequence's newest token
   bool is_batch;                              // arguments are called after a kvq_append_batch
+  Allocator& scratch;                         // memory for the duration of the call
 };
+
+/// Calls to come: `tokens` are those of all sequences together.
+struct ExpectedBatch {
+  int32_t sequences;
+  int64_t tokens;
+
+  /// One page of each of so many sequences.
+  static ExpectedBatch of_pages(int32_t sequences) { return {sequences, int64_t{sequences} * kPageSlots}; }
+};
+
+/// Attention of `queries` queries of each of `sequences` sequences; `layers`: Cache::attend_batches().
+inline ExpectedCall expected_call(const Cache& cache, std::span<const AttendBatch> layers, int32_t sequences,
+                                  int32_t queries, int32_t pages) {
+  const bool weighs = cache.eviction.budget > 0 && cache.eviction.score == TokenScore::kMass;
+  return {.layers = layers,
+          .sequences = sequences,
+          .queries = queries,
+          .pages = pages,
+          .weighed = weighs ? std::optional(cache.eviction.group) : std::nullopt};
+}
+
+/// Most bytes of a block that such appends and extensions take from AppendRequest::scratch.
+size_t scratch_bytes(const Cache& cache, const ExpectedBatch& expected);
 
 /// Append to all sequences or to none. While the backend records, that is only recorded.
 void append(Cache& cache, int32_t layer, const AppendRequest& request);
 
 /// Append, and attend with the newest tokens' queries to what was stored before and to the new tokens in FP16; pages
 /// are sealed afterwards. All of it or nothing.
-void extend(Cache& cache, int32_t layer, const AppendRequest& request, const kvq_attend_batch& batch);
+void extend(Cache& cache, int32_t layer, const AppendRequest& request, const kvq_attend_batch& batch,
+            CallSpace& space);
 
 /// The same for one sequence and dense tensors.
 void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq_dtype dtype, int32_t n,

@@ -136,6 +136,25 @@ void add_layer(kvq_usage& usage, const Cache& cache, int32_t layer, int32_t page
       sequences * (sizeof(Owned<Reserve>) + record) + lists * static_cast<uint64_t>(pages) * sizeof(Page*);
 }
 
+/// Work space of calls, one at a time.
+uint64_t workspace_bytes(const Cache& cache, int32_t sequences, int32_t queries, int32_t pages) {
+  Attention& attention = cache.backend.attention();
+  if (queries > 0) attention.require_known_sizes(queries);
+  const Vector<AttendBatch> layers = cache.attend_batches(cache.allocator.parent());
+  Vector<ExpectedCall> calls(cache.allocator.parent());
+  uint64_t scratch = 0;
+  // reserve() makes room for one query of each sequence and appends of a page.
+  if (pages > 0) {
+    calls.push_back(expected_call(cache, layers, sequences, 1, pages));
+    scratch = scratch_bytes(cache, ExpectedBatch::of_pages(sequences));
+  }
+  if (queries > 0) calls.push_back(expected_call(cache, layers, sequences, queries, pages));
+  const size_t most = calls.empty() ? 0 : static_cast<size_t>(sequences);
+  const size_t rows = most * static_cast<size_t>(std::max(queries, 1));
+  return sizeof(CallSpace) + attention.workspace_bytes(calls) + CallSpace::bytes_of(most, rows, cache.kv_heads) +
+         scratch;
+}
+
 }  // namespace
 
 kvq_usage predict_usage(const Cache& cache, int32_t sequences, int32_t tokens, int32_t queries) {
@@ -150,16 +169,8 @@ kvq_usage predict_usage(const Cache& cache, int32_t sequences, int32_t tokens, i
            AppendMemory::bytes_of(cache.kv_heads, cache.runs_of_list(), kPagesOfOneAppend, kPageSlots) +
            AppendMemory::bytes_of(cache.kv_heads, cache.runs_of_list(), kPagesOfOneAppend, 0) +
            static_cast<uint64_t>(cache.n_layers) * mirror);
-  Vector<AttendBatch> layers(cache.allocator.parent());
-  layers.reserve(static_cast<size_t>(cache.n_layers));
-  for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
-    if (pages > 0) add_layer(result, cache, layer, pages, n);
-    layers.push_back(cache.attend_batch(layer));
-  }
-  ExpectedCall call{.layers = layers, .sequences = sequences, .queries = queries, .pages = pages, .weighed = {}};
-  const bool weighs = cache.eviction.budget > 0 && cache.eviction.score == TokenScore::kMass;
-  if (weighs) call.weighed = cache.eviction.group;
-  result.workspace_bytes = cache.table_bytes() + AttendSpace::bytes_of(call, cache.kv_heads, cache.backend.attention());
+  for (int32_t layer = 0; layer < cache.n_layers && pages > 0; ++layer) add_layer(result, cache, layer, pages, n);
+  result.workspace_bytes = cache.table_bytes() + workspace_bytes(cache, sequences, queries, pages);
   finish(result, cache.head_dim, static_cast<int64_t>(product({sequences, cache.n_layers, cache.kv_heads, tokens})));
   return result;
 }

@@ -2,6 +2,9 @@
 
 #include "core/error.h"
 
+#include <algorithm>
+#include <cassert>
+
 namespace kvq {
 
 void* AllocatorHooks::call_allocate(size_t bytes, size_t alignment) const noexcept {
@@ -48,7 +51,48 @@ void Allocator::unreserve(uint64_t bytes) noexcept {
   }
 }
 
+void Allocator::keep_block(size_t bytes) {
+  drop_block();
+  if (bytes == 0) return;
+  block_ = static_cast<std::byte*>(allocate(bytes, kDataAlignment));
+  block_bytes_ = bytes;
+}
+
+void Allocator::drop_block() noexcept {
+  assert(newest_piece_ == nullptr);
+  const size_t bytes = std::exchange(block_bytes_, 0);  // so that release() does not look into it
+  if (block_ != nullptr) release(std::exchange(block_, nullptr), bytes, kDataAlignment);
+}
+
+void* Allocator::take_from_block(size_t bytes, size_t alignment) noexcept {
+  alignment = std::max(alignment, alignof(BlockPiece));
+  assert(alignment <= kDataAlignment);
+  const size_t begin = (block_used_ + sizeof(BlockPiece) + alignment - 1) / alignment * alignment;
+  if (begin > block_bytes_ || bytes > block_bytes_ - begin) return nullptr;
+  void* pointer = block_ + begin;
+  newest_piece_ = new (piece_of(pointer)) BlockPiece{newest_piece_, true};
+  block_used_ = begin + bytes;
+  return pointer;
+}
+
+bool Allocator::is_in_block(const void* pointer) const noexcept {
+  const auto offset = reinterpret_cast<uintptr_t>(pointer) - reinterpret_cast<uintptr_t>(block_);
+  return offset < block_bytes_;
+}
+
+/// Pieces that are older than one in use wait for it.
+void Allocator::return_to_block(void* pointer) noexcept {
+  piece_of(pointer)->in_use = false;
+  while (newest_piece_ != nullptr && !newest_piece_->in_use) {
+    block_used_ = static_cast<size_t>(reinterpret_cast<std::byte*>(newest_piece_) - block_);
+    newest_piece_ = newest_piece_->previous;
+  }
+}
+
 void* Allocator::allocate(size_t bytes, size_t alignment) {
+  if (block_bytes_ > 0) {
+    if (void* pointer = take_from_block(bytes, alignment)) return pointer;
+  }
   reserve(bytes);
   void* pointer = root().hooks_.call_allocate(bytes, alignment);
   if (pointer == nullptr) {
@@ -60,6 +104,7 @@ void* Allocator::allocate(size_t bytes, size_t alignment) {
 
 void Allocator::release(void* pointer, size_t bytes, size_t alignment) noexcept {
   if (pointer == nullptr) return;
+  if (block_bytes_ > 0 && is_in_block(pointer)) return return_to_block(pointer);
   root().hooks_.call_free(pointer, bytes, alignment);
   unreserve(bytes);
 }

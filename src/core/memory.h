@@ -39,10 +39,18 @@ class Allocator {
       : parent_(&parent), limit_(limit), owner_(owner), bytes_(own_bytes), peak_(own_bytes) {}
   Allocator(const Allocator&) = delete;
   Allocator& operator=(const Allocator&) = delete;
+  ~Allocator() { drop_block(); }
 
   /// Throws KVQ_E_LIMIT or KVQ_E_MEMORY.
   void* allocate(size_t bytes, size_t alignment);
   void release(void* pointer, size_t bytes, size_t alignment) noexcept;
+
+  /// Keep a block, which allocations are served from while it has room for them: last in, first out, by one thread at a
+  /// time. Nothing of an earlier block may be in use. Throws like allocate(); there may be no block then.
+  void keep_block(size_t bytes);
+  void drop_block() noexcept;
+  /// Bytes of a block that an allocation takes, at most.
+  static constexpr size_t bytes_in_block(size_t bytes) { return bytes + sizeof(BlockPiece) + kDataAlignment; }
 
   /// Count memory of another source, a device. `reserve` throws KVQ_E_LIMIT.
   void reserve(uint64_t bytes);
@@ -55,7 +63,18 @@ class Allocator {
   const AllocatorHooks& hooks() const noexcept { return hooks_; }
 
  private:
+  /// Before each allocation in the block.
+  struct BlockPiece {
+    BlockPiece* previous;
+    bool in_use;
+  };
+  static BlockPiece* piece_of(void* pointer) noexcept { return static_cast<BlockPiece*>(pointer) - 1; }
+
   const Allocator& root() const noexcept { return parent_ != nullptr ? parent_->root() : *this; }
+  /// Null if the block has no room.
+  void* take_from_block(size_t bytes, size_t alignment) noexcept;
+  bool is_in_block(const void* pointer) const noexcept;
+  void return_to_block(void* pointer) noexcept;
 
   Allocator* parent_ = nullptr;
   AllocatorHooks hooks_;
@@ -63,6 +82,10 @@ class Allocator {
   const char* owner_ = "context";
   std::atomic<uint64_t> bytes_;
   std::atomic<uint64_t> peak_;
+  std::byte* block_ = nullptr;
+  size_t block_bytes_ = 0;
+  size_t block_used_ = 0;
+  BlockPiece* newest_piece_ = nullptr;
 };
 
 /// Adapter for standard containers. An Allocator converts to it.

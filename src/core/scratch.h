@@ -94,6 +94,12 @@ class ScratchPool {
   static size_t bytes_of(size_t pieces, size_t bytes) {
     return bytes == 0 ? 0 : pieces * (sizeof(Node) + AlignedBytes::bytes_of(bytes));
   }
+  /// The same of bytes in an allocator's block.
+  static size_t bytes_in_block(size_t pieces, size_t bytes) {
+    return bytes == 0 ? 0
+                      : pieces * (Allocator::bytes_in_block(sizeof(Node)) +
+                                  Allocator::bytes_in_block(AlignedBytes::bytes_of(bytes)));
+  }
 
   class Piece {
    public:
@@ -123,15 +129,33 @@ class ScratchPool {
   size_t largest_ = 0;  // most bytes prepared so far
 };
 
+/// How a loop over blocks is shared.
+struct BlockShares {
+  BlockShares(const Parallel& parallel, size_t blocks) {
+    constexpr size_t kSharesOfThread = 4;  // so that other threads take shares of a late one
+    const size_t threads = parallel.n_threads() > 0 ? static_cast<size_t>(parallel.n_threads()) : 16;
+    shares = std::min(blocks, threads == 1 ? 1 : threads * kSharesOfThread);
+    pieces = parallel.n_threads() > 0 ? std::min(shares, threads) : shares;
+  }
+
+  size_t shares;
+  size_t pieces;  // of work space
+};
+
+/// Upper bound of the bytes of for_each_block() in an allocator's block.
+template <typename Number = float>
+size_t bytes_of_blocks(const Parallel& parallel, size_t blocks, size_t count) {
+  return ScratchPool::bytes_in_block(BlockShares(parallel, blocks).pieces, count * sizeof(Number));
+}
+
 /// Run body(block, workspace) for every block in [0, blocks), each with `count` numbers of its own while it runs.
 /// Blocks that share a work space run in turn.
 template <typename Number = float, typename Body>
 void for_each_block(Parallel& parallel, Allocator& allocator, size_t blocks, size_t count, const Body& body) {
-  constexpr size_t kSharesOfThread = 4;  // so that other threads take shares of a late one
-  const size_t threads = parallel.n_threads() > 0 ? static_cast<size_t>(parallel.n_threads()) : 16;
-  const size_t shares = std::min(blocks, threads == 1 ? 1 : threads * kSharesOfThread);
+  const BlockShares shared(parallel, blocks);
+  const size_t shares = shared.shares;
   ScratchPool pool(allocator);
-  pool.prepare(parallel.n_threads() > 0 ? std::min(shares, threads) : shares, count * sizeof(Number));
+  pool.prepare(shared.pieces, count * sizeof(Number));
   const auto run_share = [&](int32_t index) noexcept {
     const ScratchPool::Piece workspace(pool);
     const auto share = static_cast<size_t>(index);

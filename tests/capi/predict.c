@@ -261,19 +261,20 @@ static void at_once(void) {
   }
 }
 
+static const char* const kTrained[] = {
+    "commvq",
+    "int4/commvq",
+    "version: 1\nkeys: commvq\nvalues: commvq\ncommvq: {attention: tables}\n",
+    "version: 1\nkeys: commvq\nvalues: int8\ncommvq: {attention: rebuild}\nsink: 1\n",
+    "version: 1\nkeys: commvq\nvalues: commvq\nlayers: [{range: [1, 1], keys: gs2, values: int4}]\n",
+    "gs2+centres/gt1+centres",
+    "gs2+centres/gs1",
+    "gs3/gs2+centres",
+};
+
 /* Formats that need training; each way to attend to them needs its own workspace. */
 static void trained(void) {
   static const shape kShape = {kLayers, kQHeads, kKvHeads, kHeadDim};
-  static const char* const kTrained[] = {
-      "commvq",
-      "int4/commvq",
-      "version: 1\nkeys: commvq\nvalues: commvq\ncommvq: {attention: tables}\n",
-      "version: 1\nkeys: commvq\nvalues: int8\ncommvq: {attention: rebuild}\nsink: 1\n",
-      "version: 1\nkeys: commvq\nvalues: commvq\nlayers: [{range: [1, 1], keys: gs2, values: int4}]\n",
-      "gs2+centres/gt1+centres",
-      "gs2+centres/gs1",
-      "gs3/gs2+centres",
-  };
   static const load kLoads[] = {{1, 70, 1}, {3, 200, 2}, {2, 2500, 5}, {1, 90, 40}};
   size_t policy;
   size_t l;
@@ -281,6 +282,112 @@ static void trained(void) {
     for (l = 0; l < sizeof kLoads / sizeof kLoads[0]; ++l) {
       as_predicted(&kShape, kTrained[policy], 1 + (int32_t)(l % 2), &kLoads[l], KVQ_PAGE_SLOTS);
     }
+  }
+}
+
+/* One step of an engine on every layer: some tokens of each sequence, then the queries of the newest. */
+static void decode_step(const bench* b, kvq_sequence** sequences, int32_t n_sequences, const int32_t* counts, int way) {
+  enum { kMost = kMostSequences * KVQ_PAGE_SLOTS, kMostRow = 4 * 64 };
+  static float k[kMost * kMostRow];
+  static float q[kMost * kMostRow];
+  static float output[kMost * kMostRow];
+  kvq_append_batch append;
+  kvq_extend_batch extend;
+  kvq_attend_batch attend;
+  int32_t layer;
+  int32_t i;
+  CHECK(b->shape.q_heads * b->shape.head_dim <= kMostRow);
+  fill_tensor(k, sizeof k / sizeof *k, 1);
+  fill_tensor(q, sizeof q / sizeof *q, 2);
+  kvq_append_batch_init(&append, sizeof append);
+  append.n_sequences = n_sequences;
+  append.sequences = sequences;
+  append.token_counts = counts;
+  append.k = append.v = k;
+  kvq_extend_batch_init(&extend, sizeof extend);
+  extend.n_sequences = n_sequences;
+  extend.sequences = sequences;
+  extend.token_counts = counts;
+  extend.k = extend.v = k;
+  extend.q = q;
+  extend.output = output;
+  kvq_attend_batch_init(&attend, sizeof attend);
+  attend.n_sequences = n_sequences;
+  attend.sequences = (const kvq_sequence* const*)sequences;
+  attend.q = q;
+  attend.output = output;
+  for (layer = 0; layer < b->shape.n_layers; ++layer) {
+    if (way == 0) {
+      for (i = 0; i < n_sequences; ++i) {
+        ACCEPTED(kvq_append(b->cache, sequences[i], layer, counts[i], k, k, KVQ_F32, NULL, err));
+      }
+    } else if (way == 1) {
+      ACCEPTED(kvq_append_sequences(b->cache, layer, &append, err));
+    } else {
+      ACCEPTED(kvq_extend(b->cache, layer, &extend, err));
+    }
+    if (way < 2) ACCEPTED(kvq_attend(b->cache, layer, &attend, err));
+  }
+}
+
+/* Once pages are reserved, decoding never calls the allocator, and a cache that may hold no more than its prediction
+ * runs to the last token. */
+static void reserved_decoding(const shape* of, const char* policy, int32_t n_sequences, int32_t n_threads) {
+  enum { kTokens = 300 };
+  const load what = {n_sequences, kTokens, 0};
+  kvq_sequence* sequences[kMostSequences];
+  int32_t left[kMostSequences];
+  size_t calls;
+  kvq_usage before;
+  bench b;
+  int32_t i;
+  int way;
+  bench_open(&b, of, policy, n_threads);
+  b.shape.max_bytes = predicted(&b, &what).total_bytes;
+  kvq_cache_destroy(b.cache);
+  ACCEPTED(kvq_cache_create(b.context, &b.shape, b.policy, &b.cache, err));
+  for (i = 0; i < n_sequences; ++i) {
+    left[i] = kTokens;
+    sequences[i] = new_sequence(b.cache);
+    ACCEPTED(kvq_sequence_reserve(b.cache, sequences[i], kTokens, err));
+  }
+  before = usage_of(b.cache);
+  calls = b.memory.n_allocations;
+  for (way = 0; left[0] > 0; way = (way + 1) % 3) {
+    /* One query fits wherever it attends; an extension has as many as it has tokens. */
+    int32_t counts[kMostSequences];
+    for (i = 0; i < n_sequences; ++i) {
+      counts[i] = way == 2 || left[0] <= 64 ? 1 : 1 + (left[0] * 7 + i * 5) % KVQ_PAGE_SLOTS;
+    }
+    for (i = 0; i < n_sequences; ++i) {
+      if (counts[i] > left[i]) counts[i] = left[i];
+      if (left[0] == 1) counts[i] = left[i]; /* the last step uses up what the others have left */
+      if (counts[i] < 1) break;
+      left[i] -= counts[i];
+    }
+    if (i < n_sequences) break;
+    decode_step(&b, sequences, n_sequences, counts, way);
+  }
+  if (b.memory.n_allocations != calls) {
+    printf("%s, %d sequences: %zu calls of the allocator\n", policy, (int)n_sequences, b.memory.n_allocations - calls);
+  }
+  CHECK(b.memory.n_allocations == calls);
+  CHECK(usage_of(b.cache).total_bytes == before.total_bytes);
+  for (i = 0; i < n_sequences; ++i) kvq_sequence_destroy(sequences[i]);
+  bench_close(&b);
+}
+
+static void reservations(void) {
+  static const shape kShape = {2, 4, 2, 64};
+  static const shape kSmall = {kLayers, kQHeads, kKvHeads, kHeadDim};
+  size_t i;
+  for (i = 0; i < sizeof kPolicies / sizeof kPolicies[0]; ++i) {
+    reserved_decoding(&kShape, kPolicies[i], i % 2 == 0 ? 1 : kMostSequences, 1 + (int32_t)(i / 2 % 2));
+    reserved_decoding(&kShape, kPolicies[i], i % 2 == 0 ? kMostSequences : 1, 1 + (int32_t)(i / 2 % 2));
+  }
+  for (i = 0; i < sizeof kTrained / sizeof kTrained[0]; ++i) {
+    reserved_decoding(&kSmall, kTrained[i], 1, 1 + (int32_t)(i % 2));
+    reserved_decoding(&kSmall, kTrained[i], kMostSequences, 1 + (int32_t)(i % 2));
   }
 }
 
@@ -430,6 +537,7 @@ void test_predict(void) {
   shapes();
   at_once();
   trained();
+  reservations();
   large();
   matrices();
   refused_matrices();

@@ -77,12 +77,15 @@ class PretendBackend final : public Backend, private Pages, private Attention {
   void read_lengths(std::span<const Owned<LayerMirror>> /*mirrors*/, std::span<int32_t> /*lengths*/) override {
     refuse();
   }
+  size_t append_bytes(const ExpectedAppend& /*expected*/) const override { refuse(); }
   void append(const TokenBatch& /*tokens*/, const PageWrites& /*writes*/, std::span<const AppendedLayer> /*layers*/,
               Allocator& /*scratch*/) override {
     refuse();
   }
   Owned<Workspace> make_workspace(Allocator& /*allocator*/) override { refuse(); }
-  uint64_t workspace_bytes(const ExpectedCall& /*call*/) override { refuse(); }
+  uint64_t workspace_bytes(std::span<const ExpectedCall> /*calls*/) override { refuse(); }
+  void reserve(const ExpectedCall& /*call*/, Workspace& /*workspace*/) override { refuse(); }
+  void require_known_sizes(int32_t /*queries*/) const override { refuse(); }
   void attend(const AttendBatch& /*batch*/, Workspace& /*workspace*/) override { refuse(); }
 
   Allocator& allocator_;

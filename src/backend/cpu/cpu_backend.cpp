@@ -81,12 +81,20 @@ void CpuBackend::append(const TokenBatch& tokens, const PageWrites& writes, std:
   cpu::append(tokens, writes, kernels_, parallel_, scratch);
 }
 
+size_t CpuBackend::append_bytes(const ExpectedAppend& expected) const {
+  return cpu::append_bytes(expected, kernels_, parallel_);
+}
+
 Owned<Workspace> CpuBackend::make_workspace(Allocator& allocator) {
   return make_owned<AttendWorkspace>(allocator, allocator);
 }
 
-uint64_t CpuBackend::workspace_bytes(const ExpectedCall& call) {
-  return cpu::workspace_bytes(call, kernels_, parallel_.n_threads());
+uint64_t CpuBackend::workspace_bytes(std::span<const ExpectedCall> calls) {
+  return cpu::workspace_bytes(calls, kernels_, parallel_.n_threads());
+}
+
+void CpuBackend::reserve(const ExpectedCall& call, Workspace& workspace) {
+  static_cast<AttendWorkspace&>(workspace).make_room(cpu::sizes_of(call, kernels_, parallel_.n_threads()));
 }
 
 void CpuBackend::attend(const AttendBatch& batch, Workspace& workspace) {

@@ -54,9 +54,12 @@ class CpuBackend final : public Backend,
   void read_lengths(std::span<const Owned<LayerMirror>> mirrors, std::span<int32_t> lengths) override;
   void append(const TokenBatch& tokens, const PageWrites& writes, std::span<const AppendedLayer> layers,
               Allocator& scratch) override;
+  size_t append_bytes(const ExpectedAppend& expected) const override;
 
   Owned<Workspace> make_workspace(Allocator& allocator) override;
-  uint64_t workspace_bytes(const ExpectedCall& call) override;
+  uint64_t workspace_bytes(std::span<const ExpectedCall> calls) override;
+  void reserve(const ExpectedCall& call, Workspace& workspace) override;
+  void require_known_sizes(int32_t /*queries*/) const override {}
   void attend(const AttendBatch& batch, Workspace& workspace) override;
 
   void copy(void* to, const void* from, size_t bytes) noexcept override;

@@ -14,6 +14,9 @@ constexpr int32_t kSpan = 32;
 constexpr int32_t kExactPositions = 1 << 29;
 constexpr double kMicrosecondsPerPair = 0.02;
 
+/// Whether angles of a few are added to those of the others.
+bool has_offsets(int32_t tokens) { return tokens > 2 * kSpan; }
+
 }  // namespace
 
 AngleTable::AngleTable(const Rope& rope, RotationKernel fill_rotation, int32_t tokens, int32_t slice,
@@ -23,7 +26,13 @@ AngleTable::AngleTable(const Rope& rope, RotationKernel fill_rotation, int32_t t
       parallel_(parallel),
       offsets_(scratch),
       rows_(static_cast<size_t>(slice) * rope.table_stride(), scratch) {
-  if (tokens > 2 * kSpan) fill_offsets();
+  if (has_offsets(tokens)) fill_offsets();
+}
+
+size_t AngleTable::bytes_of(const Rope& rope, int32_t tokens, int32_t slice) {
+  const size_t offsets = has_offsets(tokens) ? kSpan * rope.table_stride() * sizeof(double) : 0;
+  return Allocator::bytes_in_block(offsets) +
+         Allocator::bytes_in_block(static_cast<size_t>(slice) * rope.table_stride() * sizeof(float));
 }
 
 void AngleTable::fill_offsets() {

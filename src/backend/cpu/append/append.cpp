@@ -25,6 +25,32 @@ constexpr double scalars_sealed_per_microsecond(CodeType code) {
   return code.has_gains() && code.bits >= 3 ? 2000.0 : 3500.0;
 }
 
+/// Work space of a page's encoders.
+size_t encode_bytes(const KernelTable& kernels, const PageFormat& format, int32_t head_dim) {
+  size_t bytes = 0;
+  for (const Side side : {Side::kKeys, Side::kValues}) {
+    const RoomKernel room_bytes = kernels.side(format.side(side)).room_bytes;
+    if (room_bytes != nullptr) bytes = std::max(bytes, room_bytes(head_dim));
+  }
+  return bytes;
+}
+
+/// A sealed page in FP16, and its encoders' work space.
+size_t room_bytes(const PageFormat& plain, size_t encode_bytes) {
+  MemoryCutter room(nullptr);
+  room.take<std::byte>(plain.bytes());
+  room.take<std::byte>(encode_bytes);
+  return room.used();
+}
+
+size_t rooms_at_once(const Parallel& parallel) {
+  constexpr size_t kThreads = 16;  // if the host does not report its number of threads
+  return parallel.n_threads() > 0 ? static_cast<size_t>(parallel.n_threads()) : kThreads;
+}
+
+/// Tokens whose angles are in memory at once.
+int32_t tokens_at_once(int32_t n) { return std::min(n, kSliceTokens + kPageSlots); }
+
 /// One append call: groups of pages, on any number of threads.
 class AppendCall {
  public:
@@ -46,7 +72,7 @@ class AppendCall {
 
   void run(Parallel& parallel, Allocator& scratch) {
     AngleTable angles(*tokens_.rope, kernels_.append->fill_rotation, tokens_.n,
-                      std::min(tokens_.n, kSliceTokens + kPageSlots), parallel, scratch);
+                      tokens_at_once(tokens_.n), parallel, scratch);
     prepare_rooms(parallel);
     auto first = order_.begin();
     for (int32_t begin = 0; first != order_.end(); begin += kSliceTokens) {
@@ -74,21 +100,13 @@ class AppendCall {
 
  private:
   void prepare_rooms(const Parallel& parallel) {
-    constexpr size_t kThreads = 16;  // if the host does not report its number of threads
     size_t sealed = 0;
     for (const PageWrite& write : writes_.list()) {
       if (write.format->is_float16()) continue;
       ++sealed;
-      for (const Side side : {Side::kKeys, Side::kValues}) {
-        const RoomKernel room_bytes = kernels_.side(write.format->side(side)).room_bytes;
-        if (room_bytes != nullptr) encode_bytes_ = std::max(encode_bytes_, room_bytes(tokens_.head_dim));
-      }
+      encode_bytes_ = std::max(encode_bytes_, encode_bytes(kernels_, *write.format, tokens_.head_dim));
     }
-    MemoryCutter room(nullptr);
-    room.take<std::byte>(plain_.bytes());
-    room.take<std::byte>(encode_bytes_);
-    const size_t threads = parallel.n_threads() > 0 ? static_cast<size_t>(parallel.n_threads()) : kThreads;
-    if (sealed > 0) rooms_.prepare(std::min(sealed, threads), room.used());
+    if (sealed > 0) rooms_.prepare(std::min(sealed, rooms_at_once(parallel)), room_bytes(plain_, encode_bytes_));
   }
 
   /// All pages of a group have the same tokens.
@@ -207,6 +225,23 @@ class AppendCall {
 void append(const TokenBatch& tokens, const PageWrites& writes, const KernelTable& kernels, Parallel& parallel,
             Allocator& scratch) {
   AppendCall(tokens, writes, kernels, scratch).run(parallel, scratch);
+}
+
+size_t append_bytes(const ExpectedAppend& expected, const KernelTable& kernels, const Parallel& parallel) {
+  const TokenBatch& tokens = expected.layer;
+  const PageFormat plain(SideFormat{}, SideFormat{}, tokens.head_dim);
+  const size_t groups = expected.pages() / static_cast<size_t>(expected.heads_together);
+  size_t encode = 0;
+  size_t filled = 0;
+  for (const PageFormat* format : expected.formats) {
+    if (format->is_float16()) continue;
+    encode = std::max(encode, encode_bytes(kernels, *format, tokens.head_dim));
+    if (format->needs_training()) filled = FilledPages::bytes_of(expected, kernels, parallel, plain.bytes());
+  }
+  const size_t rooms = std::min(expected.pages(), rooms_at_once(parallel));
+  return filled + Allocator::bytes_in_block(groups * sizeof(size_t)) +
+         AngleTable::bytes_of(*tokens.rope, tokens.n, tokens_at_once(tokens.n)) +
+         ScratchPool::bytes_in_block(rooms, room_bytes(plain, encode));
 }
 
 void copy_float16(Side side, const SideFormat& /*format*/, int32_t head_dim, const std::byte* float16, int32_t /*used*/,

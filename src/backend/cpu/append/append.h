@@ -10,4 +10,7 @@ namespace kvq::cpu {
 void append(const TokenBatch& tokens, const PageWrites& writes, const KernelTable& kernels, Parallel& parallel,
             Allocator& scratch);
 
+/// Implementation of Pages::append_bytes().
+size_t append_bytes(const ExpectedAppend& expected, const KernelTable& kernels, const Parallel& parallel);
+
 }  // namespace kvq::cpu

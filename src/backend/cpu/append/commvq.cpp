@@ -93,4 +93,14 @@ void encode_commvq(const TokenBatch& tokens, std::span<const FilledGroup> groups
   GroupsToEncode(tokens, groups, scratch).encode(parallel, scratch);
 }
 
+size_t encode_commvq_bytes(const TokenBatch& tokens, size_t groups, size_t members, const Parallel& parallel) {
+  const commvq::Context& context = commvq::context_of(*tokens.context);
+  const size_t pages = groups * members;
+  const size_t floats = 2 * pages * kPageSlots * static_cast<size_t>(tokens.head_dim);
+  return Allocator::bytes_in_block(floats * sizeof(float)) +
+         Allocator::bytes_in_block(pages * sizeof(commvq::KeyFits)) +
+         std::max(bytes_of_blocks(parallel, pages, commvq::key_work_floats(context)),
+                  bytes_of_blocks(parallel, pages, commvq::value_work_floats(context)));
+}
+
 }  // namespace kvq::cpu

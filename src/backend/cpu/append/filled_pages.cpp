@@ -33,6 +33,7 @@ void FilledPages::begin(std::span<const size_t> slice) {
   staging_.assign(pages, nullptr);
   float16_.clear();
   float16_.reserve(needed);  // groups point into it
+  groups_.reserve(needed / members);
   memory_.resize(filled * page_bytes_);
   std::byte* next = memory_.data();
   for (size_t i = 0; i < pages; ++i) {
@@ -47,6 +48,18 @@ void FilledPages::begin(std::span<const size_t> slice) {
     }
     float16_.push_back(page);
   }
+}
+
+size_t FilledPages::bytes_of(const ExpectedAppend& expected, const KernelTable& kernels, const Parallel& parallel,
+                             size_t page_bytes) {
+  const ContextCodec* codec = kernels.codec(expected.layer.context);
+  if (codec == nullptr) return 0;
+  const size_t pages = expected.pages();
+  const auto members = static_cast<size_t>(expected.heads_together);
+  return Allocator::bytes_in_block(AlignedBytes::bytes_of(expected.filled_pages() * page_bytes)) +
+         2 * Allocator::bytes_in_block(pages * sizeof(std::byte*)) +
+         Allocator::bytes_in_block(pages / members * sizeof(FilledGroup)) +
+         codec->encode_bytes(expected.layer, pages / members, members, kernels, parallel);
 }
 
 void FilledPages::encode(Parallel& parallel, Allocator& scratch) const {

@@ -14,6 +14,10 @@ class FilledPages {
   FilledPages(const TokenBatch& tokens, const PageWrites& writes, const KernelTable& kernels, size_t page_bytes,
               Allocator& scratch);
 
+  /// Most bytes in an allocator's block, encode() included.
+  static size_t bytes_of(const ExpectedAppend& expected, const KernelTable& kernels, const Parallel& parallel,
+                         size_t page_bytes);
+
   /// Makes room for the pages of the next slice: the groups `slice`.
   void begin(std::span<const size_t> slice);
   /// Where page `i` of the slice is assembled; null if it is encoded by itself or is in FP16 already.

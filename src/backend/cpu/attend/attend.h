@@ -85,8 +85,10 @@ class AttendWorkspace : public Workspace {
 
 void attend(const AttendBatch& batch, const KernelTable& kernels, Parallel& parallel, AttendWorkspace& workspace);
 
+/// Work space of such calls.
+AttendSizes sizes_of(const ExpectedCall& call, const KernelTable& kernels, int32_t n_threads);
 /// Implementation of Attention::workspace_bytes().
-uint64_t workspace_bytes(const ExpectedCall& call, const KernelTable& kernels, int32_t n_threads);
+uint64_t workspace_bytes(std::span<const ExpectedCall> calls, const KernelTable& kernels, int32_t n_threads);
 
 /// Implementation of Weighing::weigh().
 void weigh(const AttendBatch& batch, Pooling group, const KernelTable& kernels, Parallel& parallel,

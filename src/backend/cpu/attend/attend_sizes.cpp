@@ -66,10 +66,9 @@ void AttendWorkspace::make_room(const AttendSizes& sizes) {
   scratch.prepare(sizes.pieces, sizes.piece_bytes);
 }
 
-uint64_t workspace_bytes(const ExpectedCall& call, const KernelTable& kernels, int32_t n_threads) {
+AttendSizes sizes_of(const ExpectedCall& call, const KernelTable& kernels, int32_t n_threads) {
   AttendSizes most;
   for (const AttendBatch& layer : call.layers) {
-    if (call.queries == 0) break;
     CallSizes sizes(layer, kernels);
     const auto sequences = static_cast<size_t>(call.sequences);
     sizes.add(sequences * static_cast<size_t>(layer.kv_heads), call.queries, call.pages);
@@ -79,6 +78,12 @@ uint64_t workspace_bytes(const ExpectedCall& call, const KernelTable& kernels, i
     }
     most.join(of_layer);
   }
+  return most;
+}
+
+uint64_t workspace_bytes(std::span<const ExpectedCall> calls, const KernelTable& kernels, int32_t n_threads) {
+  AttendSizes most;
+  for (const ExpectedCall& call : calls) most.join(sizes_of(call, kernels, n_threads));
   return sizeof(AttendWorkspace) + most.bytes();
 }
 

@@ -40,6 +40,11 @@ class CommvqCodec final : public ContextCodec {
     encode_commvq(tokens, groups, parallel, scratch);
   }
 
+  size_t encode_bytes(const TokenBatch& tokens, size_t groups, size_t members, const KernelTable& /*kernels*/,
+                      const Parallel& parallel) const override {
+    return encode_commvq_bytes(tokens, groups, members, parallel);
+  }
+
   ContextPath choose_path(const AttendBatch& batch, const KernelTable& kernels, int32_t rows) const override {
     const AttentionPath path = commvq::context_of(*batch.context).path;
     const bool tables = path == AttentionPath::kTables ||

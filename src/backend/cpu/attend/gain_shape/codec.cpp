@@ -20,6 +20,11 @@ class CentredCodec final : public ContextCodec {
     encode_centred(tokens, groups, kernels, parallel, scratch);
   }
 
+  size_t encode_bytes(const TokenBatch& tokens, size_t groups, size_t members, const KernelTable& kernels,
+                      const Parallel& parallel) const override {
+    return encode_centred_bytes(tokens.head_dim, groups * members, kernels, parallel);
+  }
+
   ContextPath choose_path(const AttendBatch& batch, const KernelTable& /*kernels*/, int32_t /*rows*/) const override {
     MemoryCutter memory(nullptr);
     memory.take<CentredAttention>(1);
