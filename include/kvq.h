@@ -880,9 +880,12 @@ KVQ_API kvq_cache* kvq_sequence_cache(const kvq_sequence* sequence);
 
 /** Preallocate pages, so that every layer has room for `tokens` more tokens.
  *
- *  Appends take the preallocated pages first: while there is room, an append of up to ::KVQ_PAGE_SLOTS tokens
- *  allocates no page memory. On a CPU the pages of a head are then contiguous from the start. On a GPU a CUDA graph
- *  needs them:
+ *  While there is room, ::kvq_append, ::kvq_append_sequences and ::kvq_extend of up to ::KVQ_PAGE_SLOTS tokens of each
+ *  sequence, and ::kvq_attend with one query of each, do not call the allocate hook: what they need while they run is
+ *  part of the reservation. Longer calls free what they take when they return, and find it reserved inside a step (see
+ *  ::kvq_step_begin). Exceptions are positions with gaps (128 bytes for a page of a head), sinks that an evicting policy
+ *  keeps, calls of several threads at once, and on a GPU memory of the device for attention. On a CPU the pages of a head
+ *  are contiguous from the start. On a GPU a CUDA graph needs them:
  *
  *      kvq_context_set_stream(context, stream);
  *      kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
@@ -953,7 +956,7 @@ KVQ_API kvq_status kvq_sequence_save(kvq_cache* cache, const kvq_sequence* seque
 KVQ_API kvq_status kvq_sequence_load(kvq_cache* cache, const void* buffer, size_t size, kvq_sequence** result,
                                      kvq_error* error);
 
-/** Append tokens to one layer of a sequence, from dense tensors.
+/** Append tokens to one layer of a sequence, from dense tensors. To attend with their queries too, use ::kvq_extend.
  *
  *  Fills the layer's open page. A full page is sealed (encoded in its final format) when it leaves the newest `recent`
  *  pages, which happens when the next token arrives. Either all `n` tokens are appended or none.
@@ -1229,6 +1232,69 @@ KVQ_API void kvq_extend_batch_init(kvq_extend_batch* batch, size_t size);
  *  \since 1.0 */
 KVQ_API kvq_status kvq_extend(kvq_cache* cache, int32_t layer, const kvq_extend_batch* batch, kvq_error* error);
 
+/** Sequences of a step, and a number of tokens for each. */
+typedef struct kvq_step_batch {
+  uint32_t struct_size;
+  int32_t n_sequences;            /**< ≥ 1. */
+  kvq_sequence* const* sequences; /**< Sequences of this cache, all different.
+                                       \length n_sequences \memory host \keeps call */
+  const int32_t* token_counts;    /**< See ::kvq_step_begin and ::kvq_step_commit. NULL by default.
+                                       \nullable \length n_sequences \memory host \keeps call */
+} kvq_step_batch;
+
+/** Fill with defaults.
+ *  \param batch  \nullable
+ *  \param size   sizeof(kvq_step_batch).
+ *  \threads any.  \since 1.0 */
+KVQ_API void kvq_step_batch_init(kvq_step_batch* batch, size_t size);
+
+/** Begin a step: appends to all layers of some sequences, which ::kvq_step_commit keeps or ::kvq_step_abort takes back.
+ *
+ *  Preallocates for all layers what `token_counts[i]` more tokens of sequence i (NULL: one each), their queries and the
+ *  calls themselves can need, as ::kvq_sequence_reserve does for single tokens, or refuses with nothing changed. So an
+ *  engine never runs out of memory in the middle of its layers, and can take back any number of draft tokens, whatever
+ *  pages were sealed meanwhile: until the step ends, their FP16 originals are kept, which takes the memory of so many
+ *  more FP16 pages where a count is above ::KVQ_PAGE_SLOTS.
+ *
+ *      kvq_step_begin(cache, &batch, …);              // token_counts: draft tokens and the one before them
+ *      kvq_extend(cache, layer, …);                   // for every layer
+ *      kvq_step_commit(cache, &batch, …);             // token_counts: accepted tokens
+ *
+ *  Inside, these sequences take appends, extensions and attention of at most so many tokens of a layer, and calls that
+ *  only read; others return KVQ_E_STATE: ::kvq_sequence_truncate, ::kvq_sequence_fork, ::kvq_sequence_save,
+ *  ::kvq_sequence_reserve, ::kvq_compress and another begin. A sequence may be destroyed. If a call fails inside, the
+ *  step goes on: try again, or abort.
+ *
+ *  A step may surround launches of a CUDA graph. The graph stays valid if the sequence had room for the tokens (see
+ *  ::kvq_sequence_room) and they are at most ::KVQ_PAGE_SLOTS; otherwise begin the first step before the capture.
+ *
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (in a step already; a stream is being captured); KVQ_E_UNSUPPORTED (a
+ *           router chooses the formats of pages); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
+ *  \threads exclusive use of these sequences, until the step ends.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_step_begin(kvq_cache* cache, const kvq_step_batch* batch, kvq_error* error);
+
+/** End the step of some sequences: of all that began together, or of any.
+ *
+ *  Sequence i keeps the first `token_counts[i]` tokens, from 0 on, that each layer received since the step began; NULL:
+ *  all. The result is that of appending these alone; of an evicting policy's observations, too. On a GPU this waits for
+ *  the stream if a CUDA graph has been captured.
+ *
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (a layer has received fewer tokens); KVQ_E_STATE (not in a step; NULL, and layers
+ *           have received different numbers of tokens; launches of a graph appended more than the step's tokens);
+ *           KVQ_E_UNSUPPORTED (fewer tokens than were appended, where the policy evicts by h2o, or by the newest
+ *           queries and more than its window attended); KVQ_E_BACKEND. A refused step goes on.
+ *  \threads exclusive use of these sequences.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_step_commit(kvq_cache* cache, const kvq_step_batch* batch, kvq_error* error);
+
+/** End the step of some sequences, each as it was before. `token_counts` is not read.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (not in a step; launches of a graph appended more than the step's
+ *           tokens); KVQ_E_BACKEND.
+ *  \threads exclusive use of these sequences.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_step_abort(kvq_cache* cache, const kvq_step_batch* batch, kvq_error* error);
+
 /* ----------------------------------------------------------------------------------------------------------- usage */
 
 /** Memory in use, by purpose. All sizes are bytes as allocated, including padding and bookkeeping. */
@@ -1240,12 +1306,13 @@ typedef struct kvq_usage {
   uint64_t fp16_bytes;       /**< FP16 pages: open, recent, sink, or under an fp16 policy. */
   uint64_t metadata_bytes;   /**< Page records, positions, page lists and sequence objects. */
   uint64_t workspace_bytes;  /**< Workspace of kvq_attend and the cache object; 0 for one sequence. */
-  uint64_t total_bytes;      /**< Sum of the four above. */
+  uint64_t total_bytes;      /**< Sum of the four above, and of `transient_bytes`. */
   uint64_t plain_fp16_bytes; /**< 2 · scalars: the size of an uncompressed FP16 cache. */
   uint64_t sealed_pages;
   uint64_t fp16_pages;
   uint64_t shared_pages;  /**< Pages that more than one sequence holds; counted in full for one sequence. */
   double bits_per_scalar; /**< 8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty. */
+  uint64_t transient_bytes; /**< Predicted only: the most that a call takes beside and frees when it returns. */
 } kvq_usage;
 
 /** Get the bytes used by one sequence, or by the whole cache with shared pages counted once.
@@ -1258,12 +1325,13 @@ KVQ_API kvq_status kvq_cache_usage(const kvq_cache* cache, const kvq_sequence* s
                                    kvq_error* error);
 
 /** Predict, to the byte, what ::kvq_cache_usage would report for the whole cache if it held only new sequences.
- *  Computed from sizes: nothing is allocated, and what the cache holds now does not matter.
+ *  Computed from sizes: nothing is allocated, and what the cache holds now does not matter. A cache whose `max_bytes` is
+ *  the predicted `total_bytes` runs to the last token.
  *
- *  The prediction assumes that ::kvq_sequence_reserve preallocated `tokens` tokens for each sequence and that these
- *  were then appended to every layer at consecutive positions, up to ::KVQ_PAGE_SLOTS at once or all at once. If
- *  `queries` is not 0, it assumes that ::kvq_attend was then called for each layer with `queries` queries of each
- *  sequence in one batch and without sinks; calls of several threads at once take one workspace each.
+ *  The prediction assumes that ::kvq_sequence_reserve preallocated `tokens` tokens for each sequence before they were
+ *  appended to every layer at consecutive positions, that no call has more than the larger of ::KVQ_PAGE_SLOTS and
+ *  `queries` tokens of a sequence, and, if `queries` is not 0, that each layer attended with so many queries of each
+ *  sequence in one batch and without sinks. Calls of several threads at once take one workspace each.
  *
  *  \param sequences  number of sequences, ≥ 1.
  *  \param tokens     per sequence, ≥ 0.

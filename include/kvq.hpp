@@ -168,6 +168,13 @@ inline kvq_extend_batch initialised() {
 }
 
 template <>
+inline kvq_step_batch initialised() {
+  kvq_step_batch it;
+  kvq_step_batch_init(&it, sizeof(it));
+  return it;
+}
+
+template <>
 inline qp_quantize_options initialised() {
   qp_quantize_options it;
   qp_quantize_options_init(&it, sizeof(it));
@@ -818,7 +825,12 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, output_token_stri
 static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, output_head_stride) == 144);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, lse) == 152);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, sinks) == 160);
-static_assert(sizeof(void*) != 8 || sizeof(kvq_usage) == 96);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_step_batch) == 24);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_step_batch, struct_size) == 0);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_step_batch, n_sequences) == 4);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_step_batch, sequences) == 8);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_step_batch, token_counts) == 16);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_usage) == 104);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_usage, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_usage, reserved) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_usage, scalars) == 8);
@@ -832,6 +844,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_usage, sealed_pages) == 64);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_usage, fp16_pages) == 72);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_usage, shared_pages) == 80);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_usage, bits_per_scalar) == 88);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_usage, transient_bytes) == 96);
 static_assert(sizeof(void*) != 8 || sizeof(qp_quantize_options) == 72);
 static_assert(sizeof(void*) != 8 || offsetof(qp_quantize_options, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(qp_quantize_options, dtype) == 4);
@@ -1687,18 +1700,62 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
     checked(kvq_extend, get(), layer, &c_batch);
   }
 
+  /// Begin a step: appends to all layers of some sequences, which ::kvq_step_commit keeps or ::kvq_step_abort takes
+  /// back.
+  ///
+  /// Preallocates for all layers what `token_counts[i]` more tokens of sequence i (NULL: one each), their queries and
+  /// the calls themselves can need, as ::kvq_sequence_reserve does for single tokens, or refuses with nothing changed.
+  /// So an engine never runs out of memory in the middle of its layers, and can take back any number of draft tokens,
+  /// whatever pages were sealed meanwhile: until the step ends, their FP16 originals are kept, which takes the memory
+  /// of so many more FP16 pages where a count is above ::KVQ_PAGE_SLOTS.
+  ///
+  ///     kvq_step_begin(cache, &batch, …);              // token_counts: draft tokens and the one before them
+  ///     kvq_extend(cache, layer, …);                   // for every layer
+  ///     kvq_step_commit(cache, &batch, …);             // token_counts: accepted tokens
+  ///
+  /// Inside, these sequences take appends, extensions and attention of at most so many tokens of a layer, and calls
+  /// that only read; others return KVQ_E_STATE: ::kvq_sequence_truncate, ::kvq_sequence_fork, ::kvq_sequence_save,
+  /// ::kvq_sequence_reserve, ::kvq_compress and another begin. A sequence may be destroyed. If a call fails inside, the
+  /// step goes on: try again, or abort.
+  ///
+  /// A step may surround launches of a CUDA graph. The graph stays valid if the sequence had room for the tokens (see
+  /// ::kvq_sequence_room) and they are at most ::KVQ_PAGE_SLOTS; otherwise begin the first step before the capture.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_STATE (in a step already; a stream is being captured); KVQ_E_UNSUPPORTED (a
+  /// router chooses the formats of pages); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
+  /// \par Threads: exclusive use of these sequences, until the step ends.
+  void step_begin(const kvq_step_batch& batch) const { checked(kvq_step_begin, get(), &batch); }
+
+  /// End the step of some sequences: of all that began together, or of any.
+  ///
+  /// Sequence i keeps the first `token_counts[i]` tokens, from 0 on, that each layer received since the step began;
+  /// NULL: all. The result is that of appending these alone; of an evicting policy's observations, too. On a GPU this
+  /// waits for the stream if a CUDA graph has been captured.
+  /// \throws Error: KVQ_E_ARGUMENT (a layer has received fewer tokens); KVQ_E_STATE (not in a step; NULL, and layers
+  /// have received different numbers of tokens; launches of a graph appended more than the step's tokens);
+  /// KVQ_E_UNSUPPORTED (fewer tokens than were appended, where the policy evicts by h2o, or by the newest queries and
+  /// more than its window attended); KVQ_E_BACKEND. A refused step goes on.
+  /// \par Threads: exclusive use of these sequences.
+  void step_commit(const kvq_step_batch& batch) const { checked(kvq_step_commit, get(), &batch); }
+
+  /// End the step of some sequences, each as it was before. `token_counts` is not read.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_STATE (not in a step; launches of a graph appended more than the step's
+  /// tokens); KVQ_E_BACKEND.
+  /// \par Threads: exclusive use of these sequences.
+  void step_abort(const kvq_step_batch& batch) const { checked(kvq_step_abort, get(), &batch); }
+
   /// Get the bytes used by one sequence, or by the whole cache with shared pages counted once.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_BACKEND.
   /// \par Threads: read-only for one sequence; exclusive use of all sequences when `sequence` is NULL.
   kvq_usage usage() const { return detail::described<kvq_usage>(kvq_cache_usage, get(), nullptr); }
 
   /// Predict, to the byte, what ::kvq_cache_usage would report for the whole cache if it held only new sequences.
-  /// Computed from sizes: nothing is allocated, and what the cache holds now does not matter.
+  /// Computed from sizes: nothing is allocated, and what the cache holds now does not matter. A cache whose `max_bytes`
+  /// is the predicted `total_bytes` runs to the last token.
   ///
-  /// The prediction assumes that ::kvq_sequence_reserve preallocated `tokens` tokens for each sequence and that these
-  /// were then appended to every layer at consecutive positions, up to ::KVQ_PAGE_SLOTS at once or all at once. If
-  /// `queries` is not 0, it assumes that ::kvq_attend was then called for each layer with `queries` queries of each
-  /// sequence in one batch and without sinks; calls of several threads at once take one workspace each.
+  /// The prediction assumes that ::kvq_sequence_reserve preallocated `tokens` tokens for each sequence before they were
+  /// appended to every layer at consecutive positions, that no call has more than the larger of ::KVQ_PAGE_SLOTS and
+  /// `queries` tokens of a sequence, and, if `queries` is not 0, that each layer attended with so many queries of each
+  /// sequence in one batch and without sinks. Calls of several threads at once take one workspace each.
   /// \param sequences number of sequences, ≥ 1.
   /// \param tokens per sequence, ≥ 0.
   /// \param queries per sequence, ≥ 0; 0: no attention.
@@ -1744,9 +1801,12 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
 
   /// Preallocate pages, so that every layer has room for `tokens` more tokens.
   ///
-  /// Appends take the preallocated pages first: while there is room, an append of up to ::KVQ_PAGE_SLOTS tokens
-  /// allocates no page memory. On a CPU the pages of a head are then contiguous from the start. On a GPU a CUDA graph
-  /// needs them:
+  /// While there is room, ::kvq_append, ::kvq_append_sequences and ::kvq_extend of up to ::KVQ_PAGE_SLOTS tokens of
+  /// each sequence, and ::kvq_attend with one query of each, do not call the allocate hook: what they need while they
+  /// run is part of the reservation. Longer calls free what they take when they return, and find it reserved inside a
+  /// step (see ::kvq_step_begin). Exceptions are positions with gaps (128 bytes for a page of a head), sinks that an
+  /// evicting policy keeps, calls of several threads at once, and on a GPU memory of the device for attention. On a CPU
+  /// the pages of a head are contiguous from the start. On a GPU a CUDA graph needs them:
   ///
   ///     kvq_context_set_stream(context, stream);
   ///     kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
@@ -1802,7 +1862,7 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
     return detail::made<Sequence>(kvq_sequence_load, cache, buffer.data(), buffer.size());
   }
 
-  /// Append tokens to one layer of a sequence, from dense tensors.
+  /// Append tokens to one layer of a sequence, from dense tensors. To attend with their queries too, use ::kvq_extend.
   ///
   /// Fills the layer's open page. A full page is sealed (encoded in its final format) when it leaves the newest
   /// `recent` pages, which happens when the next token arrives. Either all `n` tokens are appended or none.

@@ -463,7 +463,7 @@ type Usage struct {
 	// Workspace of [raw.Attend] and the cache object; 0 for one sequence.
 	WorkspaceBytes uint64
 
-	// Sum of the four above.
+	// Sum of the four above, and of TransientBytes.
 	TotalBytes uint64
 
 	// 2 · scalars: the size of an uncompressed FP16 cache.
@@ -478,6 +478,9 @@ type Usage struct {
 
 	// 8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty.
 	BitsPerScalar float64
+
+	// Predicted only: the most that a call takes beside and frees when it returns.
+	TransientBytes uint64
 }
 
 func usageFrom(it *raw.Usage) Usage {
@@ -493,6 +496,7 @@ func usageFrom(it *raw.Usage) Usage {
 		FP16Pages:      it.FP16Pages,
 		SharedPages:    it.SharedPages,
 		BitsPerScalar:  it.BitsPerScalar,
+		TransientBytes: it.TransientBytes,
 	}
 }
 

@@ -128,9 +128,12 @@ func (it *Sequence) Truncate(length int) error {
 
 // Reserve: preallocate pages, so that every layer has room for tokens more tokens.
 //
-// Appends take the preallocated pages first: while there is room, an append of up to [PageSlots] tokens
-// allocates no page memory. On a CPU the pages of a head are then contiguous from the start. On a GPU a CUDA
-// graph needs them:
+// While there is room, [raw.Append], [raw.AppendSequences] and [raw.Extend] of up to [PageSlots] tokens of each
+// sequence, and [raw.Attend] with one query of each, do not call the allocate hook: what they need while they
+// run is part of the reservation. Longer calls free what they take when they return, and find it reserved
+// inside a step (see [raw.StepBegin]). Exceptions are positions with gaps (128 bytes for a page of a head),
+// sinks that an evicting policy keeps, calls of several threads at once, and on a GPU memory of the device for
+// attention. On a CPU the pages of a head are contiguous from the start. On a GPU a CUDA graph needs them:
 //
 //	kvq_context_set_stream(context, stream);
 //	kvq_attend(…)                                  // once with the graph's batch: allocates its workspace

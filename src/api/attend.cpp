@@ -18,6 +18,7 @@ kvq_status kvq_attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch* b
     for (int32_t i = 0; i < chosen.n_sequences; ++i) require_owner_of_entry(*cache, chosen.sequences[i], i);
     const CallSpaces::Lease space(cache->call_spaces);
     attend(
-        *cache, layer, complete, *space, [&chosen](int32_t i) -> const Sequence& { return *chosen.sequences[i]; }, [] {});
+        *cache, layer, complete, *space, [&chosen](int32_t i) -> const Sequence& { return *chosen.sequences[i]; },
+        [] {});
   });
 }

@@ -7,32 +7,40 @@
 
 namespace kvq::api {
 
+Vector<SequenceTokens> checked_sequences(kvq_cache& cache, const GivenSequences& given, Allocator& scratch) {
+  require_range(given.n, 1, INT32_MAX, "batch->n_sequences");
+  require(given.sequences, "batch->sequences");
+  Vector<SequenceTokens> sequences(scratch);
+  sequences.reserve(static_cast<size_t>(given.n));
+  for (int32_t i = 0; i < given.n; ++i) {
+    kvq_sequence* sequence = given.sequences[i];
+    require_owner_of_entry(cache, sequence, i);
+    const int32_t count = given.token_counts != nullptr ? given.token_counts[i] : 1;
+    if (count < given.least) {
+      fail(KVQ_E_ARGUMENT, "batch->token_counts[%d] is %d, must be at least %d", i, count, given.least);
+    }
+    sequences.push_back({sequence, count});
+  }
+  const auto* end = given.sequences + given.n;
+  Vector<const kvq_sequence*> sorted(given.sequences, end, scratch);
+  std::sort(sorted.begin(), sorted.end());
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twice != sorted.end()) {
+    const auto* first = std::find(given.sequences, end, *twice);
+    fail(KVQ_E_ARGUMENT, "batch->sequences[%d] is batch->sequences[%d] again",
+         static_cast<int32_t>(std::find(first + 1, end, *twice) - given.sequences),
+         static_cast<int32_t>(first - given.sequences));
+  }
+  return sequences;
+}
+
 Vector<SequenceTokens> checked_sequences(kvq_cache& cache, const kvq_append_batch& batch, Allocator& scratch) {
   require_range(batch.n_sequences, 1, INT32_MAX, "batch->n_sequences");
   require(batch.sequences, "batch->sequences");
   require(batch.k, "batch->k");
   require(batch.v, "batch->v");
   require_range(batch.dtype, KVQ_F32, KVQ_BF16, "batch->dtype");
-  Vector<SequenceTokens> sequences(scratch);
-  sequences.reserve(static_cast<size_t>(batch.n_sequences));
-  for (int32_t i = 0; i < batch.n_sequences; ++i) {
-    kvq_sequence* sequence = batch.sequences[i];
-    require_owner_of_entry(cache, sequence, i);
-    const int32_t count = batch.token_counts != nullptr ? batch.token_counts[i] : 1;
-    if (count < 1) fail(KVQ_E_ARGUMENT, "batch->token_counts[%d] is %d, must be at least 1", i, count);
-    sequences.push_back({sequence, count});
-  }
-  Vector<const kvq_sequence*> sorted(batch.sequences, batch.sequences + batch.n_sequences, scratch);
-  std::sort(sorted.begin(), sorted.end());
-  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
-  if (twice != sorted.end()) {
-    const auto* end = batch.sequences + batch.n_sequences;
-    const auto* first = std::find(batch.sequences, end, *twice);
-    fail(KVQ_E_ARGUMENT, "batch->sequences[%d] is batch->sequences[%d] again",
-         static_cast<int32_t>(std::find(first + 1, end, *twice) - batch.sequences),
-         static_cast<int32_t>(first - batch.sequences));
-  }
-  return sequences;
+  return checked_sequences(cache, {batch.n_sequences, batch.sequences, batch.token_counts, 1}, scratch);
 }
 
 TokenBatch tokens_of(const kvq_cache& cache, int32_t layer, const kvq_append_batch& batch,

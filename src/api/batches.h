@@ -7,8 +7,17 @@
 
 namespace kvq::api {
 
-/// Check what an append has beside strides. All sequences belong to the cache and occur once. The result is in memory
-/// of `scratch`.
+/// Sequences of a batch and how many tokens each has; null counts: one each.
+struct GivenSequences {
+  int32_t n;
+  kvq_sequence* const* sequences;
+  const int32_t* token_counts;
+  int32_t least;  // count that is allowed
+};
+
+/// Check that all sequences belong to the cache and occur once, and their counts. The result is in memory of `scratch`.
+Vector<SequenceTokens> checked_sequences(kvq_cache& cache, const GivenSequences& given, Allocator& scratch);
+/// The same of an append, with what that has beside strides.
 Vector<SequenceTokens> checked_sequences(kvq_cache& cache, const kvq_append_batch& batch, Allocator& scratch);
 
 /// Keys and values of a batch, their strides completed.

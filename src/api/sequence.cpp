@@ -3,6 +3,7 @@
 #include "api/handles.h"
 #include "cache/invariants.h"
 #include "cache/reserve.h"
+#include "cache/step.h"
 #include "io/snapshot.h"
 
 using namespace kvq;
@@ -32,6 +33,7 @@ kvq_status kvq_sequence_fork(kvq_cache* cache, const kvq_sequence* parent, kvq_s
   return created(result, error, [&] {
     require_current(cache, parent, "parent");
     require(result, "result");
+    require_no_step(*parent);
     const auto fork = [&] { return make_owned<kvq_sequence>(cache->allocator, *cache, *parent); };
     return checked_new(*cache, parent, fork);
   });
@@ -100,6 +102,7 @@ kvq_status kvq_sequence_save(kvq_cache* cache, const kvq_sequence* sequence, voi
   return guarded(error, [&] {
     require_current(cache, sequence);
     require(size, "size");
+    require_no_step(*sequence);
     hand_over(io::snapshot_size(*sequence), buffer, capacity, *size,
               [&](std::span<std::byte> bytes) { io::write_snapshot(*sequence, bytes); });
   });

@@ -101,8 +101,8 @@ struct TokenBatch {
 
 /// Appends to come.
 struct ExpectedAppend {
-  const TokenBatch& layer;                      // of all tokens, without data
-  std::span<const PageFormat* const> formats;   // of the layer's sealed pages
+  const TokenBatch& layer;                     // of all tokens, without data
+  std::span<const PageFormat* const> formats;  // of the layer's sealed pages
   int32_t sequences;
   int32_t heads_together;  // as in PageWrites
 

@@ -41,6 +41,10 @@ void for_each_arrival(const AppendRequest& request, const Use& use) {
 void check_positions(const Arrival& arrival, int32_t layer, const int32_t* all) {
   const Sequence& sequence = *arrival.of.sequence;
   const int32_t n = arrival.of.count;
+  if (sequence.step.tokens > 0 && n > sequence.step.tokens - sequence.step_tokens(layer)) {
+    arrival.refuse_count("the step began with %d tokens, of which layer %d has received %d", sequence.step.tokens,
+                         layer, sequence.step_tokens(layer));
+  }
   int32_t previous = sequence.last_position(layer);
   if (n > INT32_MAX - sequence.length(layer)) {
     arrival.refuse_count("the layer holds %d tokens and can hold at most %d", sequence.length(layer), INT32_MAX);
@@ -130,9 +134,9 @@ class JointAppend {
     if (request.sequences.size() == 1) {
       const auto [sequence, n] = request.sequences.front();
       if (kind == AppendKind::kSeal) {
-        only_.emplace(*sequence, layer, n);
+        only_.emplace(*sequence, layer, n, scratch_);
       } else {
-        only_.emplace(*sequence, layer, n, request.positions, kind);
+        only_.emplace(*sequence, layer, n, request.positions, scratch_, kind);
       }
       tokens_.positions = only_->positions();
       return;
@@ -181,12 +185,12 @@ class JointAppend {
   void add(const Arrival& arrival) {
     const auto [sequence, n] = arrival.of;
     if (kind_ == AppendKind::kSeal) {
-      parts_.push_back({make_owned<PreparedAppend>(scratch_, *sequence, layer_, n), 0, 0});
+      parts_.push_back({make_owned<PreparedAppend>(scratch_, *sequence, layer_, n, scratch_), 0, 0});
       return;
     }
     const int32_t* positions = tokens_.positions.data() + arrival.first;
     parts_.push_back(
-        {make_owned<PreparedAppend>(scratch_, *sequence, layer_, n, positions, kind_), arrival.first, n});
+        {make_owned<PreparedAppend>(scratch_, *sequence, layer_, n, positions, scratch_, kind_), arrival.first, n});
   }
 
   void prepare(PreparedAppend& prepared, const TokenBatch& tokens) {
@@ -293,24 +297,32 @@ size_t scratch_bytes(const Cache& cache, const ExpectedBatch& expected) {
     of_backend = std::max(of_backend, cache.backend.pages().append_bytes(append));
     pages = append.pages();
   }
-  const size_t lists = piece(n, sizeof(SequenceTokens)) + piece(n, sizeof(const Sequence*)) + piece(n, sizeof(SlotMasses));
+  const size_t lists =
+      piece(n, sizeof(SequenceTokens)) + piece(n, sizeof(const Sequence*)) + piece(n, sizeof(SlotMasses));
   const size_t masses = piece(static_cast<size_t>(cache.kv_heads), sizeof(float*) + sizeof(int32_t)) + piece(0, 0);
-  const size_t reserving = piece(static_cast<size_t>(cache.n_layers) * static_cast<size_t>(cache.kv_heads),
-                                 sizeof(Sequence::PageList)) +
-                           piece(static_cast<size_t>(cache.recent) + 1, 1) + Observations::scratch_bytes(cache);
-  if (n == 1) return std::max(lists + std::max(of_backend, masses), reserving);
+  const size_t reserving =
+      piece(static_cast<size_t>(cache.n_layers) * static_cast<size_t>(cache.kv_heads), sizeof(Sequence::PageList)) +
+      piece(static_cast<size_t>(cache.recent) + 1, 1) + Observations::scratch_bytes(cache);
+  // Appends of a page have memory of their own.
+  const auto runs = static_cast<size_t>(cache.kv_heads) * cache.runs_of_list();
+  const size_t of_long = expected.queries <= kPageSlots
+                             ? 0
+                             : piece(pages, sizeof(PageWrite)) + piece(pages, sizeof(PageChange)) +
+                                   n * (3 * piece(0, 0) + piece(runs, sizeof(StagedRun))) +
+                                   piece(static_cast<size_t>(expected.tokens), sizeof(int32_t));
+  if (n == 1) return std::max(lists + 2 * of_long + std::max(of_backend, masses), reserving);
   const size_t joint = piece(n, sizeof(Part)) + n * piece(1, sizeof(PreparedAppend)) +
                        piece(static_cast<size_t>(expected.tokens), sizeof(int32_t));
   const size_t writing = piece(n, sizeof(AppendedLayer)) + piece(pages, sizeof(PageWrite)) + piece(n, sizeof(size_t));
   // Tokens stay prepared while their pages are sealed.
-  return std::max(lists + 2 * joint + std::max(writing + of_backend, masses), reserving);
+  return std::max(lists + 2 * (joint + of_long) + std::max(writing + of_backend, masses), reserving);
 }
 
 void repeat_append(Sequence& sequence, int32_t layer, int32_t tokens) {
   // At most a page at a time, so that pages equal those that the backend chose.
   for (int32_t n = 0; tokens > 0; tokens -= n) {
     n = std::min(tokens, kPageSlots);
-    PreparedAppend prepared(sequence, layer, n, nullptr);
+    PreparedAppend prepared(sequence, layer, n, nullptr, sequence.cache.allocator);
     prepared.prepare();
     prepared.commit();
   }

@@ -45,10 +45,10 @@ void AttendRequest::add(int32_t index, const Sequence& sequence) {
     space_.counts.push_back(static_cast<int32_t>(list.size()));
   }
   space_.sequences.push_back({.mirror = sequence.mirror(layer_),
-                               .pages = space_.lists.data() + first_list,
-                               .page_counts = space_.counts.data() + first_list,
-                               .query_begin = queries_,
-                               .query_count = count});
+                              .pages = space_.lists.data() + first_list,
+                              .page_counts = space_.counts.data() + first_list,
+                              .query_begin = queries_,
+                              .query_count = count});
   queries_ += count;
 }
 

@@ -30,8 +30,8 @@ class AttendRequest {
 /// `sequence_at(i)` is sequence i of the batch; the other arguments of `batch` have been checked, and all strides are
 /// given. `complete()` does what else may fail before the queries count as observed. `space` is the call's alone.
 template <typename SequenceAt, typename Complete>
-void attend(Cache& cache, int32_t layer, const kvq_attend_batch& batch, CallSpace& space,
-            const SequenceAt& sequence_at, const Complete& complete) {
+void attend(Cache& cache, int32_t layer, const kvq_attend_batch& batch, CallSpace& space, const SequenceAt& sequence_at,
+            const Complete& complete) {
   AttendRequest request(cache, layer, batch, space);
   for (int32_t i = 0; i < batch.n_sequences; ++i) request.add(i, sequence_at(i));
   for (int32_t i = 0; i < batch.n_sequences; ++i) request.place(i, sequence_at(i));

@@ -4,7 +4,27 @@
 #include "backend/attention.h"
 #include "core/scratch.h"
 
+#include <algorithm>
+#include <array>
+
 namespace kvq {
+
+/// Calls of appending and attention to come.
+struct ExpectedBatch {
+  int32_t sequences = 0;
+  int64_t tokens = 0;   // and queries, of all sequences together
+  int32_t queries = 0;  // of the sequence that has most
+  int32_t pages = 0;    // of the longest list
+
+  /// Appends of up to a page, and one query, of each of so many sequences.
+  static ExpectedBatch of_pages(int32_t sequences, int32_t pages) {
+    return {sequences, int64_t{sequences} * kPageSlots, 1, pages};
+  }
+  bool covers(const ExpectedBatch& other) const {
+    return sequences >= other.sequences && tokens >= other.tokens && queries >= other.queries && pages >= other.pages;
+  }
+  int64_t all_queries() const { return std::min(tokens, int64_t{sequences} * queries); }
+};
 
 /// Kept from call to call. Attention allocates only for a batch larger than all before; what appending needs while it
 /// runs comes from a block that is made when pages are reserved.
@@ -40,7 +60,22 @@ struct CallSpace {
   Vector<int32_t> positions;
   Allocator scratch;  // what a call needs while it runs
   size_t scratch_bytes = 0;
+  /// Whether room has been made for such calls.
+  bool holds(const ExpectedBatch& batch) const {
+    return std::ranges::any_of(made_for_, [&batch](const ExpectedBatch& each) { return each.covers(batch); });
+  }
+  void made_room(const ExpectedBatch& batch) noexcept {
+    // In place of those that it covers, or else of the oldest.
+    ExpectedBatch* place =
+        std::ranges::find_if(made_for_, [&](const ExpectedBatch& each) { return batch.covers(each); });
+    if (place == made_for_.end()) place = std::shift_left(made_for_.begin(), made_for_.end(), 1);
+    *place = batch;
+  }
+
   Owned<CallSpace> next;  // while free
+
+ private:
+  std::array<ExpectedBatch, 4> made_for_{};
 };
 
 /// Spaces, as many as calls have ever run at once. Calls of one thread always get the same one, the last put back, on

@@ -2,6 +2,8 @@
 
 #include "cache/dense_pages.h"
 #include "cache/observations.h"
+#include "cache/reserve.h"
+#include "cache/step.h"
 #include "core/error.h"
 
 #include <algorithm>
@@ -58,7 +60,8 @@ void check(const Sequence& sequence, const Eviction& eviction, int32_t budget) {
   }
   if (sequence.cache.backend.recording())
     fail(KVQ_E_STATE, "the sequence cannot be compressed while a CUDA graph is captured");
-  if (!sequence.reserves.empty())
+  require_no_step(sequence);
+  if (!sequence.reserves.empty() && !sequence.reserved_by_step)
     fail(KVQ_E_STATE, "the sequence has preallocated pages: free them with kvq_sequence_reserve and 0 tokens first");
   for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) {
     if (sequence.length(layer) == 0) fail(KVQ_E_STATE, "layer %d of the sequence is empty", layer);
@@ -89,6 +92,7 @@ void compress(Sequence& sequence, int32_t budget, std::span<int32_t> kept) {
   Vector<SlotMasses> masses = sequence.observations->kept(slots);
   pages.commit();
   sequence.observations->keep(masses);
+  if (sequence.reserved_by_step) reserve(sequence, 0);
   for (size_t list = 0; list < kept.size(); ++list) {
     kept[list] = sequence.slots(sequence.layer_of(list), sequence.head_of(list));
   }

@@ -183,11 +183,22 @@ void QueryWindow::add(const AttendBatch& batch, size_t first, std::span<const in
   if (has_sinks_) weighing.copy(sinks_.data(), batch.sinks, sinks_.bytes());
   const auto kept = static_cast<size_t>(window);
   const size_t end = positions.size();
+  skipped_ += end > kept ? end - kept : 0;
   // Contiguous rows are copied together.
   for (size_t i = end > kept ? end - kept : 0; i < end;) {
     const bool full = held_.positions.size() == kept;
     const size_t row = full ? oldest_ : held_.positions.size();
     const size_t n = std::min(end - i, kept - row);
+    if (in_step_ && full) {
+      const size_t saved = replaced_.positions.size();
+      const size_t more = std::min(n, kept - saved);
+      weighing.copy(replaced_.numbers() + saved * width_, held_.numbers() + row * width_,
+                    more * width_ * sizeof(uint16_t));
+      const auto first_replaced = held_.positions.begin() + static_cast<ptrdiff_t>(row);
+      replaced_.positions.insert(replaced_.positions.end(), first_replaced,
+                                 first_replaced + static_cast<ptrdiff_t>(more));
+    }
+    added_ += n;
     if (!full) held_.positions.resize(row + n);
     if (full) oldest_ = (oldest_ + n) % kept;
     std::copy_n(positions.begin() + static_cast<ptrdiff_t>(i), n,
@@ -228,6 +239,55 @@ void QueryWindow::move_to(Queries& memory) noexcept {
   std::swap(held_, memory);
 }
 
+void QueryWindow::begin_step(Queries& memory) noexcept {
+  if (!memory.rows.empty()) std::swap(replaced_, memory);
+  replaced_.positions.clear();
+  before_ = {held_.positions.size(), oldest_, softcap_, sliding_window_, has_sinks_};
+  added_ = skipped_ = 0;
+  in_step_ = true;
+}
+
+size_t QueryWindow::newer_than(int32_t position) const noexcept {
+  const size_t size = held_.positions.size();
+  size_t n = 0;
+  for (; n < std::min(added_, size); ++n) {
+    const size_t row = size == held_.capacity() ? (oldest_ + size - 1 - n) % size : size - 1 - n;
+    if (held_.positions[row] <= position) break;
+  }
+  return n;
+}
+
+bool QueryWindow::can_undo(size_t queries) const noexcept {
+  return queries == 0 || (skipped_ == 0 && added_ <= held_.capacity());
+}
+
+/// Those that replaced others go first, newest first; then those that filled the window.
+void QueryWindow::undo(size_t queries) noexcept {
+  Weighing& weighing = *held_.rows.backend().weighing();
+  const bool all = queries >= added_;
+  size_t saved = replaced_.positions.size();
+  const size_t back = all ? saved : std::min(queries, saved);
+  for (size_t i = 0; i < back; ++i) {
+    const size_t row = replaced_row(--saved);
+    weighing.copy(held_.numbers() + row * width_, replaced_.numbers() + saved * width_, width_ * sizeof(uint16_t));
+    held_.positions[row] = replaced_.positions[saved];
+  }
+  replaced_.positions.resize(saved);
+  if (!all) {
+    if (back > 0) oldest_ = replaced_row(saved);
+    held_.positions.resize(held_.positions.size() - (queries - back));
+    if (held_.positions.size() < held_.capacity()) oldest_ = 0;
+    added_ -= queries;
+    return;
+  }
+  held_.positions.resize(before_.size);
+  oldest_ = before_.oldest;
+  softcap_ = before_.softcap;
+  sliding_window_ = before_.sliding_window;
+  has_sinks_ = before_.has_sinks;
+  added_ = skipped_ = 0;
+}
+
 void QueryWindow::clear() noexcept {
   if (reserved_) {
     held_.positions.clear();
@@ -240,11 +300,18 @@ void QueryWindow::clear() noexcept {
 }
 
 uint64_t QueryWindow::bytes() const noexcept {
-  return held_.rows.bytes() + held_.positions.capacity() * sizeof(int32_t) + sinks_.bytes();
+  return held_.rows.bytes() + replaced_.rows.bytes() + sinks_.bytes() +
+         (held_.positions.capacity() + replaced_.positions.capacity()) * sizeof(int32_t);
 }
 
 Observations::Observations(const Cache& cache, Allocator& allocator)
-    : seen_(static_cast<size_t>(cache.n_layers), 0, allocator), windows_(allocator), masses_(allocator), spare_(allocator) {
+    : seen_(static_cast<size_t>(cache.n_layers), 0, allocator),
+      windows_(allocator),
+      masses_(allocator),
+      spare_(allocator),
+      seen_before_(seen_.size(), 0, allocator),
+      before_(allocator),
+      has_before_(cache.eviction.score == TokenScore::kMass ? seen_.size() : 0, 0, allocator) {
   const auto layers = static_cast<size_t>(cache.n_layers);
   if (cache.eviction.score == TokenScore::kWindow) windows_.resize(layers, QueryWindow(cache.backend, allocator));
   if (cache.eviction.score == TokenScore::kMass) masses_.resize(layers, SlotMasses(cache.backend, allocator));
@@ -282,6 +349,7 @@ SlotMasses Observations::stage(const Sequence& sequence, int32_t layer, const At
   SlotMasses masses = take_spare(cache);
   if (!masses_.empty()) {
     try {
+      keep_before(static_cast<size_t>(layer));
       masses.clear(slots_of(sequence, layer, space.scratch));
       AttendBatch alone = batch;
       alone.sequences = {&entry, 1};
@@ -319,8 +387,80 @@ void Observations::commit(const Sequence& sequence, int32_t layer, const AttendB
 void Observations::discard(int32_t layer, const AttendSequence& entry, SlotMasses& staged) noexcept {
   const std::lock_guard lock(mutex_);
   return_spare(staged);
-  if (!windows_.empty())
-    windows_[static_cast<size_t>(layer)].discard(static_cast<size_t>(entry.query_count));
+  if (!windows_.empty()) windows_[static_cast<size_t>(layer)].discard(static_cast<size_t>(entry.query_count));
+}
+
+/// What a step may have to restore.
+void Observations::keep_before(size_t layer) {
+  const std::lock_guard lock(mutex_);
+  if (!in_step_ || has_before_[layer] != 0) return;
+  before_[layer].clear(masses_[layer].counts);
+  before_[layer].add(masses_[layer]);
+  has_before_[layer] = 1;
+}
+
+Observations::StepRoom Observations::prepare_step(const Sequence& sequence, Allocator& scratch) const {
+  Cache& cache = sequence.cache;
+  const std::lock_guard lock(mutex_);
+  StepRoom room{Vector<QueryWindow::Queries>(scratch), Vector<SlotMasses>(cache.allocator)};
+  if (!windows_.empty() && !windows_.front().keeps_replaced()) {
+    room.replaced.reserve(windows_.size());
+    for (size_t layer = 0; layer < windows_.size(); ++layer) room.replaced.push_back(QueryWindow::whole(cache));
+  }
+  const bool is_enough = masses_.empty() || (!before_.empty() && before_.front().capacity() >= reserved_slots_);
+  if (is_enough) return room;
+  room.before.reserve(masses_.size());
+  for (size_t layer = 0; layer < masses_.size(); ++layer) {
+    room.before.emplace_back(cache.backend, cache.allocator).reserve(sequence.heads(), reserved_slots_);
+  }
+  return room;
+}
+
+void Observations::begin_step(StepRoom& room) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (size_t layer = 0; layer < windows_.size(); ++layer) {
+    QueryWindow::Queries none(windows_[layer].backend(), windows_[layer].allocator());
+    windows_[layer].begin_step(room.replaced.empty() ? none : room.replaced[layer]);
+  }
+  if (!room.before.empty()) before_.swap(room.before);
+  std::fill(has_before_.begin(), has_before_.end(), 0);
+  std::copy(seen_.begin(), seen_.end(), seen_before_.begin());
+  in_step_ = true;
+}
+
+void Observations::check_undo(int32_t layer, int32_t last_position) const {
+  const auto l = static_cast<size_t>(layer);
+  if (!masses_.empty() && has_before_[l] != 0) {
+    fail(KVQ_E_UNSUPPORTED,
+         "the policy evicts by h2o, which adds up the attention of a step: keep all of its tokens, or abort it");
+  }
+  if (windows_.empty() || windows_[l].can_undo(windows_[l].newer_than(last_position))) return;
+  fail(KVQ_E_UNSUPPORTED,
+       "the policy evicts by its newest queries, and layer %d has attended with more than its window holds: keep all "
+       "tokens of the step, or abort it",
+       layer);
+}
+
+void Observations::undo(int32_t layer, int32_t last_position, int32_t length) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto l = static_cast<size_t>(layer);
+  if (!windows_.empty()) windows_[l].undo(windows_[l].newer_than(last_position));
+  seen_[l] = std::min(seen_[l], length);
+}
+
+void Observations::undo_all(int32_t layer) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto l = static_cast<size_t>(layer);
+  if (!windows_.empty()) windows_[l].undo(SIZE_MAX);
+  if (!masses_.empty() && has_before_[l] != 0) std::swap(masses_[l], before_[l]);
+  if (!masses_.empty()) has_before_[l] = 0;
+  seen_[l] = seen_before_[l];
+}
+
+void Observations::end_step() noexcept {
+  const std::lock_guard lock(mutex_);
+  for (QueryWindow& window : windows_) window.end_step();
+  in_step_ = false;
 }
 
 SlotMasses Observations::take_spare(Cache& cache) {
@@ -346,7 +486,8 @@ Observations::Room Observations::prepare(const Sequence& sequence, int32_t token
   }
   if (masses_.empty()) return room;
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
-    for (int32_t head = 0; head < cache.kv_heads; ++head) room.slots = std::max(room.slots, sequence.slots(layer, head));
+    for (int32_t head = 0; head < cache.kv_heads; ++head)
+      room.slots = std::max(room.slots, sequence.slots(layer, head));
   }
   room.slots = std::max(room.slots + tokens, reserved_slots_);
   if (room.slots == reserved_slots_) return room;
@@ -407,6 +548,8 @@ uint64_t Observations::bytes() const noexcept {
   for (const QueryWindow& window : windows_) sum += window.bytes();
   for (const SlotMasses& masses : masses_) sum += masses.bytes();
   for (const SlotMasses& masses : spare_) sum += masses.bytes();
+  for (const SlotMasses& masses : before_) sum += masses.bytes();
+  sum += before_.capacity() * sizeof(SlotMasses);
   return sum;
 }
 

@@ -63,7 +63,10 @@ class SlotMasses {
 class QueryWindow {
  public:
   QueryWindow(Backend& backend, Allocator& allocator)
-      : held_(backend, allocator), grown_(backend, allocator), sinks_(backend, allocator) {}
+      : held_(backend, allocator),
+        grown_(backend, allocator),
+        sinks_(backend, allocator),
+        replaced_(backend, allocator) {}
   QueryWindow(QueryWindow&&) noexcept = default;
   QueryWindow& operator=(QueryWindow&&) noexcept = default;
   QueryWindow(const QueryWindow& other);
@@ -93,6 +96,20 @@ class QueryWindow {
   /// Move the queries there; clear() then keeps the memory.
   void move_to(Queries& memory) noexcept;
   bool is_reserved() const { return reserved_; }
+
+  Backend& backend() const { return held_.rows.backend(); }
+  Allocator& allocator() const { return held_.rows.allocator(); }
+
+  // A step, which keeps the queries that are replaced inside.
+  bool keeps_replaced() const { return !replaced_.rows.empty(); }
+  /// `memory`: whole(), or empty if there is some from an earlier step.
+  void begin_step(Queries& memory) noexcept;
+  void end_step() noexcept { in_step_ = false; }
+  /// Queries of the step beyond this position.
+  size_t newer_than(int32_t position) const noexcept;
+  /// Whether the newest `queries` queries of the step can be taken back.
+  bool can_undo(size_t queries) const noexcept;
+  void undo(size_t queries) noexcept;
 
   int32_t size() const { return static_cast<int32_t>(held_.positions.size()); }
   const uint16_t* rows() const { return held_.numbers(); }                // [size, q_heads] rows of scaled_row.h
@@ -125,6 +142,24 @@ class QueryWindow {
   int32_t sliding_window_ = 0;
   size_t oldest_ = 0;  // row that the next one replaces, once the window is full
   bool reserved_ = false;
+
+  struct Before {
+    size_t size;
+    size_t oldest;
+    float softcap;
+    int32_t sliding_window;
+    bool has_sinks;
+  };
+  /// Row of the query that was replaced as number `i` in the step.
+  size_t replaced_row(size_t i) const noexcept {
+    return ((before_.size < held_.capacity() ? 0 : before_.oldest) + i) % held_.capacity();
+  }
+
+  Queries replaced_;  // in the step, oldest first
+  bool in_step_ = false;
+  Before before_{};
+  size_t added_ = 0;    // rows of the step
+  size_t skipped_ = 0;  // queries that never had a row
 };
 
 class Sequence;
@@ -164,6 +199,22 @@ class Observations {
   void take(Room& room) noexcept;
   /// Attention of these slots alone, [n_layers, kv_heads]; an empty list: of all. For keep(), which cannot fail.
   Vector<SlotMasses> kept(std::span<const Vector<int32_t>> slots) const;
+
+  /// Memory for what a step changes.
+  struct StepRoom {
+    Vector<QueryWindow::Queries> replaced;
+    Vector<SlotMasses> before;  // in scratch memory, but for their numbers
+  };
+  StepRoom prepare_step(const Sequence& sequence, Allocator& scratch) const;
+  void begin_step(StepRoom& room) noexcept;
+  /// Throw KVQ_E_UNSUPPORTED unless observations of a layer's tokens after `last_position` can be taken back.
+  void check_undo(int32_t layer, int32_t last_position) const;
+  /// Take back those. `length`: of the layer without them.
+  void undo(int32_t layer, int32_t last_position, int32_t length) noexcept;
+  /// Take back all of the step.
+  void undo_all(int32_t layer) noexcept;
+  void end_step() noexcept;
+
   void keep(Vector<SlotMasses>& kept) noexcept;
   /// Follow a truncation of `sequence`.
   void truncate(const Sequence& sequence) noexcept;
@@ -173,21 +224,32 @@ class Observations {
 
  private:
   static uint64_t bytes_of(size_t layers, size_t windows, size_t masses) {
-    return sizeof(Observations) + layers * sizeof(int32_t) + windows * sizeof(QueryWindow) +
-           masses * sizeof(SlotMasses);
+    return sizeof(Observations) + layers * (2 * sizeof(int32_t) + (masses > 0 ? 1 : 0)) +
+           windows * sizeof(QueryWindow) + masses * sizeof(SlotMasses);
   }
+  void keep_before(size_t layer);
   SlotMasses take_spare(Cache& cache);
   void return_spare(SlotMasses& masses) noexcept;
   /// Throw KVQ_E_STATE unless a query has seen every scored token.
   void check_seen(const Sequence& sequence, int32_t layer) const;
   Observations(const Observations& other, const std::lock_guard<std::mutex>& /*of the other*/)
-      : seen_(other.seen_), windows_(other.windows_), masses_(other.masses_), spare_(masses_.get_allocator()) {}
+      : seen_(other.seen_),
+        windows_(other.windows_),
+        masses_(other.masses_),
+        spare_(masses_.get_allocator()),
+        seen_before_(other.seen_.size(), 0, seen_.get_allocator()),
+        before_(masses_.get_allocator()),
+        has_before_(other.masses_.size(), 0, seen_.get_allocator()) {}
 
   mutable std::mutex mutex_;
   Vector<int32_t> seen_;         // [n_layers] tokens of the layer at its last observed queries, or 0
   Vector<QueryWindow> windows_;  // [n_layers], or empty
   Vector<SlotMasses> masses_;    // [n_layers] attention of each slot, or empty
   Vector<SlotMasses> spare_;     // one for stage(), if reserved
+  Vector<int32_t> seen_before_;  // [n_layers] before the step
+  Vector<SlotMasses> before_;    // [n_layers] masses before the step, if any query has attended in it, or empty
+  Vector<uint8_t> has_before_;   // [n_layers], or empty
+  bool in_step_ = false;
   int32_t reserved_slots_ = 0;
 };
 

@@ -5,8 +5,9 @@
 
 namespace kvq {
 
-PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, int32_t n, const int32_t* positions, AppendKind kind)
-    : PreparedAppend(sequence, layer, kind, n <= kPageSlots ? &sequence.append_memory : nullptr) {
+PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, int32_t n, const int32_t* positions,
+                               Allocator& scratch, AppendKind kind)
+    : PreparedAppend(sequence, layer, kind, scratch, n <= kPageSlots ? &sequence.append_memory : nullptr) {
   if (&memory_ == &own_) reserve_memory(n, positions == nullptr ? n : 0);
   if (positions == nullptr) {
     memory_.positions.resize(static_cast<size_t>(n));
@@ -20,20 +21,22 @@ PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, int32_t n, con
   other_state_ = {sequence.length(layer) + n, positions[n - 1]};
 }
 
-PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, int32_t opened)
-    : PreparedAppend(sequence, layer, AppendKind::kSeal, opened <= kPageSlots ? &sequence.seal_memory : nullptr) {
+PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, int32_t opened, Allocator& scratch)
+    : PreparedAppend(sequence, layer, AppendKind::kSeal, scratch,
+                     opened <= kPageSlots ? &sequence.seal_memory : nullptr) {
   if (&memory_ == &own_) reserve_memory(opened, 0);
   opened_ = opened;
   other_state_ = sequence.layers[static_cast<size_t>(layer)];
 }
 
-PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, AppendKind kind, AppendMemory* kept)
+PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, AppendKind kind, Allocator& scratch,
+                               AppendMemory* kept)
     : sequence_(sequence),
       cache_(sequence.cache),
       layer_(layer),
       kind_(kind),
       reserve_(sequence.reserve(layer)),
-      own_(cache_.allocator),
+      own_(scratch),
       memory_(kept != nullptr ? *kept : own_),
       routed_(sequence, layer),
       grown_(cache_.allocator) {}
@@ -45,7 +48,7 @@ void PreparedAppend::reserve_memory(int32_t tokens, int32_t positions) {
 PreparedAppend::~PreparedAppend() {
   for (const PageChange& change : memory_.changes) {
     const bool keeps = committed_ && reserve_ != nullptr && change.page != nullptr &&
-                       reserve_->keep(change.head, change.index, change.page);
+                       reserve_->keep_original(change.head, change.index, change.page);
     const bool waits = !committed_ && change.from_reserve;  // still in its place
     if (change.page != nullptr && !keeps && !waits) cache_.release(change.page);
     cache_.release_positions(change.added_positions);
@@ -109,7 +112,7 @@ void PreparedAppend::prepare() {
     }
     const int32_t pages = Sequence::pages_after(sequence_.list(layer_, head), n());
     heads_pages_ = std::max(heads_pages_, pages);
-    BriefRun brief(cache_, kind_ == AppendKind::kOpen ? pages - cache_.recent : 0);
+    BriefRun brief(cache_, pages);
     for_each_page(head, [&](const Step& step) { write_page(head, step, brief); });
   }
   const auto lists = sequence_.lists_of(layer_);
@@ -170,8 +173,9 @@ void PreparedAppend::write_page(int32_t head, const Step& step, BriefRun& brief)
   PageChange& change = memory_.changes.back();
   const bool in_place = old != nullptr && format->is_float16() && !old->is_shared();
   int32_t* stored = nullptr;
-  // The ring of open pages has a place for the next new page, not for those after it.
-  const bool has_place = !format->is_float16() || sequence_.ends_float16(layer_, index) || index <= pages;
+  // The ring of open pages has places for the newest ones of those that are open at once.
+  const bool has_place = !format->is_float16() || sequence_.ends_float16(layer_, index) || kind_ != AppendKind::kOpen ||
+                         (reserve_ != nullptr && index >= brief.pages - reserve_->ring());
   Page* reserved = !in_place && has_place && reserve_ != nullptr ? reserve_->find(head, index, format) : nullptr;
   if (reserved != nullptr) {
     change.page = reserved;
@@ -184,9 +188,10 @@ void PreparedAppend::write_page(int32_t head, const Step& step, BriefRun& brief)
     if (sequence_.is_final(format, layer_, !stays_float16(index, pages))) {
       const size_t first_run = static_cast<size_t>(head) * cache_.runs_of_list();
       run = &memory_.runs[first_run + cache_.run_number(layer_, format)].staged;
-    } else if (index < brief.end && !sequence_.ends_float16(layer_, index)) {
+    } else if (const int32_t more = brief.pages - cache_.recent - index;
+               kind_ == AppendKind::kOpen && more > 0 && !sequence_.ends_float16(layer_, index)) {
       run = &brief.run;
-      capacity = std::min(brief.end - index, kMaxRunPages);
+      capacity = std::min(more, kMaxRunPages);
     }
     change.page = cache_.make_page(format, !consecutive, run, capacity);
     change.page->first_position = first;

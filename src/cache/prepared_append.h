@@ -10,10 +10,11 @@ namespace kvq {
 class PreparedAppend {
  public:
   /// Append `n` tokens. Null `positions`: those that follow the newest token.
-  PreparedAppend(Sequence& sequence, int32_t layer, int32_t n, const int32_t* positions,
+  /// `scratch` serves memory for more tokens than a page has.
+  PreparedAppend(Sequence& sequence, int32_t layer, int32_t n, const int32_t* positions, Allocator& scratch,
                  AppendKind kind = AppendKind::kAppend);
   /// Seal the pages that appending the newest `opened` tokens by AppendKind::kOpen left.
-  PreparedAppend(Sequence& sequence, int32_t layer, int32_t opened);
+  PreparedAppend(Sequence& sequence, int32_t layer, int32_t opened, Allocator& scratch);
   PreparedAppend(const PreparedAppend&) = delete;
   PreparedAppend& operator=(const PreparedAppend&) = delete;
 
@@ -29,7 +30,10 @@ class PreparedAppend {
   /// Writes head by head. Token indices count from the first to append.
   std::span<const PageWrite> writes() const { return memory_.writes; }
   /// The layer after the commit.
-  AppendedLayer appended() const { return {sequence_.mirror(layer_), sequence_.state(layer_, n(), last_position())}; }
+  AppendedLayer appended() const {
+    LayerMirror* mirror = sequence_.mirror(layer_);
+    return {mirror, mirror != nullptr ? sequence_.state(layer_, n(), last_position()) : LayerState{}};
+  }
 
   void commit() noexcept;
 
@@ -37,7 +41,7 @@ class PreparedAppend {
   void undo() noexcept;
 
  private:
-  PreparedAppend(Sequence& sequence, int32_t layer, AppendKind kind, AppendMemory* kept);
+  PreparedAppend(Sequence& sequence, int32_t layer, AppendKind kind, Allocator& scratch, AppendMemory* kept);
 
   int32_t n() const { return static_cast<int32_t>(positions_.size()); }
   /// Position of the layer's newest token afterwards.
@@ -63,15 +67,15 @@ class PreparedAppend {
   /// Choose a page's format: a sealed one, or FP16.
   RoutedPages::Choice choose(const Step& step);
 
-  /// Run of a list's FP16 pages up to `end`, all of which are sealed right after attention.
+  /// Run of a list's FP16 pages that are sealed right after attention; the list will have `pages` pages.
   struct BriefRun {
-    BriefRun(Cache& cache, int32_t end_) : of(cache), end(end_) {}
+    BriefRun(Cache& cache, int32_t pages_) : of(cache), pages(pages_) {}
     BriefRun(const BriefRun&) = delete;
     BriefRun& operator=(const BriefRun&) = delete;
     ~BriefRun() { of.release(run); }
 
     Cache& of;
-    int32_t end;
+    int32_t pages;
     PageRun* run = nullptr;
   };
 

@@ -1,6 +1,7 @@
 #include "cache/reserve.h"
 
 #include "cache/observations.h"
+#include "cache/step.h"
 #include "core/error.h"
 
 #include <algorithm>
@@ -20,8 +21,15 @@ int32_t longest_after(const Sequence& sequence, int32_t layer, int32_t tokens) {
 
 }  // namespace
 
-ReservePlaces::ReservePlaces(const Cache& cache, int32_t layer, int32_t pages, int32_t longest)
-    : ring(std::min(cache.recent + 1, longest)) {
+int32_t longest_after(const Sequence& sequence, int32_t tokens) {
+  int32_t pages = 1;
+  for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) {
+    pages = std::max(pages, longest_after(sequence, layer, tokens));
+  }
+  return pages;
+}
+
+ReservePlaces::ReservePlaces(const Cache& cache, int32_t layer, int32_t pages, int32_t ring_) : ring(ring_) {
   const bool float16 = cache.layer_at(layer).stays_float16();
   // These tokens never seal the newest pages.
   finals = float16 ? pages : std::max({pages - cache.recent, std::min(cache.sink, pages), 0});
@@ -29,32 +37,35 @@ ReservePlaces::ReservePlaces(const Cache& cache, int32_t layer, int32_t pages, i
   open = float16 ? 0 : std::max(pages - std::max(pages - ring, cache.sink), 0);
 }
 
-Reserve::Reserve(Sequence& sequence, int32_t layer, int32_t tokens, Reserve* old, Allocator& scratch)
+Reserve::Reserve(Sequence& sequence, int32_t layer, int32_t tokens, int32_t opened, Reserve* old, Allocator& scratch)
     : sequence_(sequence),
       cache_(sequence.cache),
       layer_(layer),
-      ring_(std::min(cache_.recent + 1, longest_after(sequence, layer, tokens))),
+      ring_(ReservePlaces::ring_of(cache_, longest_after(sequence, layer, tokens), opened)),
+      longest_(longest_after(sequence, layer, tokens)),
       pages_(cache_.allocator),
       finals_(cache_.allocator),
       open_(cache_.allocator),
       final_lists_(cache_.allocator),
       final_counts_(cache_.allocator),
       open_lists_(cache_.allocator),
+      originals_(cache_.allocator),
       borrowed_(cache_.allocator),
       copies_(cache_),
       shared_(cache_.allocator) {
   const auto heads = static_cast<size_t>(kv_heads());
-  const int32_t longest = longest_after(sequence, layer, tokens);
   pages_.reserve(heads);
   finals_.reserve(heads);
   open_.reserve(heads);
   for (int32_t head = 0; head < kv_heads(); ++head) {
     const int32_t pages = Sequence::pages_after(sequence.list(layer, head), tokens);
-    const ReservePlaces places(cache_, layer, pages, longest);
+    const ReservePlaces places(cache_, layer, pages, ring_);
     pages_.push_back(pages);
     finals_.emplace_back(static_cast<size_t>(places.finals), nullptr, cache_.allocator);
     open_.emplace_back(static_cast<size_t>(ring_), nullptr, cache_.allocator);
   }
+  originals_.reserve(heads * static_cast<size_t>(ring_));
+  originals_.assign(heads * static_cast<size_t>(ring_), -1);
   final_lists_.reserve(heads);
   final_counts_.reserve(heads);
   open_lists_.reserve(heads);
@@ -174,7 +185,9 @@ Page* Reserve::find(int32_t head, int32_t index, const PageFormat* format) {
 }
 
 void Reserve::took(int32_t head, int32_t index, const PageFormat* format) noexcept {
-  *place(head, index, format) = nullptr;
+  Page** taken = place(head, index, format);
+  *taken = nullptr;
+  if (is_open(head, taken)) original_at(head, index) = -1;
 }
 
 bool Reserve::keep(int32_t head, int32_t index, Page* page) noexcept {
@@ -183,7 +196,31 @@ bool Reserve::keep(int32_t head, int32_t index, Page* page) noexcept {
   cache_.set_count(page, 0);
   cache_.release_positions(page);
   *free = page;
+  if (is_open(head, free)) original_at(head, index) = -1;
   return true;
+}
+
+bool Reserve::keep_original(int32_t head, int32_t index, Page* page) noexcept {
+  if (!keep(head, index, page)) return false;
+  if (!ends_float16(index)) original_at(head, index) = index;
+  return true;
+}
+
+Page* Reserve::original(int32_t head, int32_t index) {
+  return original_at(head, index) == index ? find(head, index, &cache_.float16) : nullptr;
+}
+
+void Reserve::forget() noexcept {
+  std::fill(originals_.begin(), originals_.end(), -1);
+  assured_ = 0;
+}
+
+bool Reserve::holds(int32_t tokens) {
+  const int32_t opened = (tokens + kPageSlots - 1) / kPageSlots;
+  if (ring_ < ReservePlaces::ring_of(cache_, longest_, opened)) return false;
+  const int64_t wanted = int64_t{sequence_.length(layer_)} + tokens;
+  if (wanted > assured_) assured_ = int64_t{sequence_.length(layer_)} + room();
+  return wanted <= assured_;
 }
 
 int32_t Reserve::limit(int32_t head) const {
@@ -220,121 +257,114 @@ ReservedPages Reserve::view() const {
 }
 
 size_t Reserve::record_bytes() const {
-  size_t places = 0;
-  for (const auto* lists : {&finals_, &open_}) {
-    for (const Vector<Page*>& of_head : *lists) places += of_head.capacity();
-  }
-  return record_bytes(kv_heads(), places) + borrowed_.capacity() * sizeof(Borrowed) +
+  size_t finals = 0;
+  for (const Vector<Page*>& of_head : finals_) finals += of_head.capacity();
+  return record_bytes(kv_heads(), finals, ring_) + borrowed_.capacity() * sizeof(Borrowed) +
          shared_.capacity() * sizeof(Shared) + copies_.record_bytes();
 }
 
-size_t Reserve::record_bytes(int32_t kv_heads, size_t places) {
+size_t Reserve::record_bytes(int32_t kv_heads, size_t finals, int32_t ring) {
   constexpr size_t kOfHead = sizeof(decltype(pages_)::value_type) + sizeof(decltype(finals_)::value_type) +
                              sizeof(decltype(open_)::value_type) + sizeof(decltype(final_lists_)::value_type) +
                              sizeof(decltype(final_counts_)::value_type) + sizeof(decltype(open_lists_)::value_type);
-  return sizeof(Reserve) + static_cast<size_t>(kv_heads) * kOfHead + places * sizeof(Page*);
+  constexpr size_t kOfOpen = sizeof(Page*) + sizeof(decltype(originals_)::value_type);
+  return sizeof(Reserve) + finals * sizeof(Page*) +
+         static_cast<size_t>(kv_heads) * (kOfHead + static_cast<size_t>(ring) * kOfOpen);
 }
 
-void make_call_room(Cache& cache, const ExpectedBatch& batch, int32_t queries, int32_t pages) {
+void make_call_room(Cache& cache, const ExpectedBatch& batch) {
   const CallSpaces::Lease space(cache.call_spaces);
-  space->reserve(static_cast<size_t>(batch.sequences), static_cast<size_t>(queries) * static_cast<size_t>(batch.sequences), cache.kv_heads);
+  if (space->holds(batch)) return;
+  space->reserve(static_cast<size_t>(batch.sequences), static_cast<size_t>(batch.all_queries()), cache.kv_heads);
   const Vector<AttendBatch> layers = cache.attend_batches(cache.allocator.parent());
-  const ExpectedCall call = expected_call(cache, layers, batch.sequences, queries, pages);
-  cache.backend.attention().reserve(call, *space->workspace);
+  cache.backend.attention().reserve(expected_call(cache, layers, batch), *space->workspace);
   const size_t wanted = scratch_bytes(cache, batch);
-  if (wanted <= space->scratch_bytes) return;
-  // Both at once may be more than is free. Without a block, calls allocate what they need.
-  const size_t before = std::exchange(space->scratch_bytes, 0);
-  space->scratch.drop_block();
-  try {
-    space->scratch.keep_block(wanted);
-    space->scratch_bytes = wanted;
-  } catch (...) {
+  if (wanted > space->scratch_bytes) {
+    // Both at once may be more than is free. Without a block, calls allocate what they need.
+    const size_t before = std::exchange(space->scratch_bytes, 0);
+    space->scratch.drop_block();
     try {
-      space->scratch.keep_block(before);
-      space->scratch_bytes = before;
+      space->scratch.keep_block(wanted);
+      space->scratch_bytes = wanted;
     } catch (...) {
+      try {
+        space->scratch.keep_block(before);
+        space->scratch_bytes = before;
+      } catch (...) {
+      }
+      throw;
     }
-    throw;
+  }
+  space->made_room(batch);
+}
+
+PreparedReserve::PreparedReserve(Sequence& sequence, int32_t tokens, int32_t opened)
+    : sequence_(sequence),
+      space_(sequence.cache.call_spaces),
+      made_(sequence.cache.allocator),
+      lists_(space_->scratch) {
+  Cache& cache = sequence.cache;
+  if (sequence.observations != nullptr) {
+    observed_ = sequence.observations->prepare(sequence, tokens, space_->scratch);
+  }
+  made_.reserve(static_cast<size_t>(cache.n_layers));
+  lists_.reserve(sequence.lists.size());
+  for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
+    made_.push_back(make_owned<Reserve>(cache.allocator, sequence, layer, tokens, opened, sequence.reserve(layer),
+                                        space_->scratch));
+    const auto pages = static_cast<size_t>(longest_after(sequence, layer, tokens));
+    for (int32_t head = 0; head < cache.kv_heads; ++head) {
+      lists_.emplace_back(cache.allocator);
+      lists_.back().reserve(std::max(pages, sequence.list(layer, head).size()));
+    }
+    if (LayerMirror* mirror = sequence.mirror(layer)) {
+      mirror->make_room(static_cast<int32_t>(pages), made_.back()->view().ring);
+    }
   }
 }
 
-namespace {
-
-/// Counts a sequence with preallocated pages, unless it had some or they cannot be made.
-class Counted {
- public:
-  explicit Counted(const Sequence& sequence) : cache_(sequence.cache), counts_(sequence.reserves.empty()) {
-    now_ = counts_ ? cache_.reserved_sequences.fetch_add(1) + 1 : cache_.reserved_sequences.load();
+void PreparedReserve::commit() {
+  if (observed_) sequence_.observations->take(*observed_);
+  for (Owned<Reserve>& each : made_) each->commit();
+  for (size_t i = 0; i < lists_.size(); ++i) {
+    lists_[i].assign(sequence_.lists[i].begin(), sequence_.lists[i].end());
+    lists_[i].swap(sequence_.lists[i]);
   }
-  Counted(const Counted&) = delete;
-  Counted& operator=(const Counted&) = delete;
-  ~Counted() {
-    if (counts_) cache_.reserved_sequences.fetch_sub(1);
-  }
-  void keep() noexcept { counts_ = false; }
-  int32_t now() const { return now_; }
+  made_.swap(sequence_.reserves);
+  publish(sequence_);
+}
 
- private:
-  Cache& cache_;
-  bool counts_;
-  int32_t now_;
-};
-
-}  // namespace
-
-void reserve(Sequence& sequence, int32_t tokens) {
-  Cache& cache = sequence.cache;
+void check_reserve(const Sequence& sequence, int32_t tokens, const char* argument) {
+  const Cache& cache = sequence.cache;
   if (cache.backend.recording())
     fail(KVQ_E_STATE, "pages cannot be allocated while a CUDA graph is captured: call kvq_sequence_reserve before");
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
     if (tokens <= INT32_MAX - kPageSlots - std::max(sequence.length(layer), sequence.last_position(layer))) continue;
-    fail(KVQ_E_ARGUMENT, "tokens is %d: layer %d holds %d and can hold at most %d", tokens, layer,
+    fail(KVQ_E_ARGUMENT, "%s is %d: layer %d holds %d and can hold at most %d", argument, tokens, layer,
          sequence.length(layer), INT32_MAX);
   }
   if (tokens != 0 && cache.training.router != nullptr) {
-    fail(KVQ_E_UNSUPPORTED, "tokens is %d: pages whose formats a router chooses cannot be preallocated", tokens);
+    fail(KVQ_E_UNSUPPORTED, "%s is %d: pages whose formats a router chooses cannot be preallocated", argument, tokens);
   }
+}
+
+void reserve(Sequence& sequence, int32_t tokens) {
+  Cache& cache = sequence.cache;
+  require_no_step(sequence);
+  check_reserve(sequence, tokens, "tokens");
   if (tokens == 0) {
     if (!sequence.reserves.empty()) cache.reserved_sequences.fetch_sub(1);
     sequence.reserves.clear();
+    sequence.reserved_by_step = false;
     publish(sequence);
     return;
   }
-  Counted counted(sequence);
-  int32_t longest = 1;
-  for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
-    longest = std::max(longest, longest_after(sequence, layer, tokens));
-  }
-  make_call_room(cache, ExpectedBatch::of_pages(counted.now()), 1, longest);
-  Vector<Owned<Reserve>> made(cache.allocator);
-  const CallSpaces::Lease space(cache.call_spaces);
-  std::optional<Observations::Room> observed;
-  if (sequence.observations != nullptr) observed = sequence.observations->prepare(sequence, tokens, space->scratch);
-  Vector<Sequence::PageList> lists(space->scratch);
-  made.reserve(static_cast<size_t>(cache.n_layers));
-  lists.reserve(sequence.lists.size());
-  for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
-    made.push_back(make_owned<Reserve>(cache.allocator, sequence, layer, tokens, sequence.reserve(layer),
-                                       space->scratch));
-    const auto pages = static_cast<size_t>(longest_after(sequence, layer, tokens));
-    for (int32_t head = 0; head < cache.kv_heads; ++head) {
-      lists.emplace_back(cache.allocator);
-      lists.back().reserve(std::max(pages, sequence.list(layer, head).size()));
-    }
-    if (LayerMirror* mirror = sequence.mirror(layer)) {
-      mirror->make_room(static_cast<int32_t>(pages), made.back()->view().ring);
-    }
-  }
+  CountedReserve counted(sequence);
+  make_call_room(cache, ExpectedBatch::of_pages(counted.now(), longest_after(sequence, tokens)));
+  PreparedReserve prepared(sequence, tokens, 1);
   counted.keep();
-  if (observed) sequence.observations->take(*observed);
-  for (Owned<Reserve>& each : made) each->commit();
-  for (size_t i = 0; i < lists.size(); ++i) {
-    lists[i].assign(sequence.lists[i].begin(), sequence.lists[i].end());
-    lists[i].swap(sequence.lists[i]);
-  }
-  made.swap(sequence.reserves);
-  publish(sequence);
+  prepared.commit();
+  sequence.reserved_by_step = false;
 }
 
 }  // namespace kvq

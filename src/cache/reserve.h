@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cache/observations.h"
 #include "cache/page_copies.h"
 #include "cache/sequence.h"
 
@@ -7,8 +8,12 @@ namespace kvq {
 
 /// Numbers of preallocated pages for one list of a layer.
 struct ReservePlaces {
-  /// The list will have `pages` pages, the longest one of its layer `longest`.
-  ReservePlaces(const Cache& cache, int32_t layer, int32_t pages, int32_t longest);
+  /// The list will have `pages` pages.
+  ReservePlaces(const Cache& cache, int32_t layer, int32_t pages, int32_t ring);
+  /// Places of open pages, where the longest list of a layer will have `longest` pages and a step opens `opened` pages.
+  static int32_t ring_of(const Cache& cache, int32_t longest, int32_t opened = 1) {
+    return std::min(cache.recent + opened, longest);
+  }
 
   int32_t sinks;   // leading final pages that stay FP16
   int32_t finals;  // sinks included
@@ -24,12 +29,13 @@ struct ReservePlaces {
 ///
 /// Every page has its place: `finals` holds a list's page of an index in its final format. A page to be sealed is open
 /// in FP16 first, page i in `open[i % ring]`; a ring of one page more than stay FP16 never reuses the memory of a page
-/// that is being sealed. A shorter ring, for shorter lists, has no place for later pages.
+/// that is being sealed. A shorter ring, for shorter lists, has no place for later pages. A longer one keeps the FP16
+/// originals of the pages that a step seals.
 class Reserve {
  public:
-  /// Preallocates for `tokens` more tokens. Pages of `old`, which may be null, are reused, but stay its own until
-  /// commit().
-  Reserve(Sequence& sequence, int32_t layer, int32_t tokens, Reserve* old, Allocator& scratch);
+  /// Preallocates for `tokens` more tokens and steps that open `opened` pages. Pages of `old`, which may be null, are
+  /// reused, but stay its own until commit().
+  Reserve(Sequence& sequence, int32_t layer, int32_t tokens, int32_t opened, Reserve* old, Allocator& scratch);
   Reserve(const Reserve&) = delete;
   Reserve& operator=(const Reserve&) = delete;
   ~Reserve();
@@ -43,7 +49,18 @@ class Reserve {
   void took(int32_t head, int32_t index, const PageFormat* format) noexcept;
   /// Take back a list's page `index`; false if its place is occupied or the page has another holder.
   bool keep(int32_t head, int32_t index, Page* page) noexcept;
+  /// The same for an FP16 page that has been sealed: original() finds it until its place is used for another page.
+  bool keep_original(int32_t head, int32_t index, Page* page) noexcept;
+  /// FP16 original of a list's sealed page `index`, or null. Its slots have to be counted anew.
+  Page* original(int32_t head, int32_t index);
+  /// Forget originals and what holds() knows: lists have changed otherwise than by appends.
+  void forget() noexcept;
+  /// Whether every list has pages for `tokens` more, and the originals of those that a step of so many seals.
+  bool holds(int32_t tokens);
 
+  int32_t ring() const { return ring_; }
+  /// Pages planned for the longest list.
+  int32_t longest() const { return longest_; }
   /// Tokens with pages in every list.
   int32_t room() const;
   /// Valid until the next change.
@@ -53,8 +70,8 @@ class Reserve {
   const Vector<Page*>& open(int32_t head) const { return open_[static_cast<size_t>(head)]; }
   /// Bytes of this object without pages.
   size_t record_bytes() const;
-  /// The same for a new object with these places in all lists together.
-  static size_t record_bytes(int32_t kv_heads, size_t places);
+  /// The same for a new object with so many final pages in all lists together.
+  static size_t record_bytes(int32_t kv_heads, size_t finals, int32_t ring);
 
  private:
   struct Borrowed {
@@ -72,6 +89,13 @@ class Reserve {
   const PageFormat* final_format(int32_t index) const { return ends_float16(index) ? &cache_.float16 : sealed(); }
   /// Place of a page of this format at `index`, or null.
   Page** place(int32_t head, int32_t index, const PageFormat* format);
+  bool is_open(int32_t head, Page* const* place) const {
+    const Vector<Page*>& open = open_[static_cast<size_t>(head)];
+    return place >= open.data() && place < open.data() + open.size();
+  }
+  int32_t& original_at(int32_t head, int32_t index) {
+    return originals_[static_cast<size_t>(head) * static_cast<size_t>(ring_) + static_cast<size_t>(index % ring_)];
+  }
   void fill(int32_t head, int32_t pages, Reserve* old, Allocator& scratch);
   void borrow(Page** from, Page** to);
   void give_back() noexcept;
@@ -82,21 +106,65 @@ class Reserve {
   Cache& cache_;
   int32_t layer_;
   int32_t ring_;
+  int32_t longest_;               // planned pages of the longest list
+  int64_t assured_ = 0;           // length of the layer up to which all lists are known to have pages
   Vector<int32_t> pages_;         // [kv_heads] planned for each list
   Vector<Vector<Page*>> finals_;  // [kv_heads]
   Vector<Vector<Page*>> open_;    // [kv_heads][ring]
   Vector<const Page* const*> final_lists_;
   Vector<int32_t> final_counts_;
   Vector<const Page* const*> open_lists_;
+  Vector<int32_t> originals_;  // [kv_heads][ring] index of the page whose original waits there, or −1
   // Until commit().
   Vector<Borrowed> borrowed_;
   PageCopies copies_;
   Vector<Shared> shared_;  // targets of the copies
 };
 
-/// Make room for what such calls need while they run, attention of `queries` queries of each sequence to lists of
-/// `pages` pages included. On a GPU, memory of the device is not part of it.
-void make_call_room(Cache& cache, const ExpectedBatch& batch, int32_t queries, int32_t pages);
+/// Make room for what such calls need while they run. On a GPU, memory of the device is not part of it.
+void make_call_room(Cache& cache, const ExpectedBatch& batch);
+
+/// Counts a sequence with preallocated pages, unless it had some or they cannot be made.
+class CountedReserve {
+ public:
+  explicit CountedReserve(const Sequence& sequence) : cache_(sequence.cache), counts_(sequence.reserves.empty()) {
+    now_ = counts_ ? cache_.reserved_sequences.fetch_add(1) + 1 : cache_.reserved_sequences.load();
+  }
+  CountedReserve(const CountedReserve&) = delete;
+  CountedReserve& operator=(const CountedReserve&) = delete;
+  ~CountedReserve() {
+    if (counts_) cache_.reserved_sequences.fetch_sub(1);
+  }
+  void keep() noexcept { counts_ = false; }
+  int32_t now() const { return now_; }
+
+ private:
+  Cache& cache_;
+  bool counts_;
+  int32_t now_;
+};
+
+/// Throw unless pages for `tokens` more tokens can be preallocated; `argument` is their name in messages.
+void check_reserve(const Sequence& sequence, int32_t tokens, const char* argument);
+
+/// Everything that preallocating pages for a sequence needs, made so that the commit changes the sequence at once.
+class PreparedReserve {
+ public:
+  /// For `tokens` more tokens in every layer, and steps that open `opened` pages of a list.
+  PreparedReserve(Sequence& sequence, int32_t tokens, int32_t opened);
+  /// Only a GPU's copy can fail.
+  void commit();
+
+ private:
+  Sequence& sequence_;
+  CallSpaces::Lease space_;
+  std::optional<Observations::Room> observed_;
+  Vector<Owned<Reserve>> made_;
+  Vector<Sequence::PageList> lists_;
+};
+
+/// Longest list of any layer with `tokens` more tokens, in pages.
+int32_t longest_after(const Sequence& sequence, int32_t tokens);
 
 /// Preallocate pages for `tokens` more tokens in every layer; 0 releases the rest.
 void reserve(Sequence& sequence, int32_t tokens);

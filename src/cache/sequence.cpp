@@ -34,11 +34,13 @@ Sequence::Sequence(Cache& cache_)
       observations(cache.eviction.budget > 0
                        ? make_owned<Observations>(cache.allocator, cache, cache.allocator)
                        : Owned<Observations>(nullptr, Deleter<Observations>(cache.allocator, 0, 0))),
+      step(cache.allocator),
       published_lists(mirrors.empty() ? 0 : static_cast<size_t>(cache.kv_heads), nullptr, cache.allocator),
       published_counts(published_lists.size(), 0, cache.allocator),
       replayed_lengths(mirrors.size(), 0, cache.allocator),
       append_memory(cache.allocator),
       seal_memory(cache.allocator) {
+  step.begin.assign(layers.size(), Layer{});
   append_memory.reserve(cache.kv_heads, cache.runs_of_list(), kPagesOfOneAppend, kPageSlots);
   seal_memory.reserve(cache.kv_heads, cache.runs_of_list(), kPagesOfOneAppend, 0);
 }
@@ -49,7 +51,7 @@ uint64_t Sequence::record_bytes(const Cache& cache, bool mirrored) {
   const uint64_t of_mirrors =
       layers * (sizeof(Owned<LayerMirror>) + sizeof(int32_t)) + heads * (sizeof(const Page* const*) + sizeof(int32_t));
   return sizeof(Sequence) + layers * heads * (sizeof(PageList) + cache.runs_of_list() * sizeof(PageRun*)) +
-         layers * sizeof(Layer) + (mirrored ? of_mirrors : 0);
+         2 * layers * sizeof(Layer) + (mirrored ? of_mirrors : 0);
 }
 
 Sequence::Sequence(Cache& cache_, const Sequence& parent) : Sequence(cache_) {

@@ -86,6 +86,16 @@ class Sequence {
     int32_t last_position = -1;  // of the newest token
   };
 
+  /// An open step.
+  struct Step {
+    explicit Step(Allocator& allocator) : begin(allocator) {}
+
+    int32_t tokens = 0;   // that each layer may receive; 0: there is none
+    Vector<Layer> begin;  // [n_layers] as they were
+  };
+  /// Tokens that a layer has received in the step.
+  int32_t step_tokens(int32_t layer) const { return length(layer) - step.begin[static_cast<size_t>(layer)].length; }
+
   /// Lower bounds of a list of `slots` slots; at most, it has as many slots as its layer has tokens and ends where the
   /// layer does.
   struct ListMinimum {
@@ -113,6 +123,8 @@ class Sequence {
   Owned<Observations> observations;    // null without eviction
   /// Appends have been recorded: only the backend knows what their replays appended.
   bool recorded = false;
+  bool reserved_by_step = false;  // and not by the caller
+  Step step;
   std::mutex replayed_mutex;
   Vector<const Page* const*> published_lists;  // [kv_heads], used by publish()
   Vector<int32_t> published_counts;
@@ -164,23 +176,13 @@ struct AppendRequest {
   Allocator& scratch;                         // memory for the duration of the call
 };
 
-/// Calls to come: `tokens` are those of all sequences together.
-struct ExpectedBatch {
-  int32_t sequences;
-  int64_t tokens;
-
-  /// One page of each of so many sequences.
-  static ExpectedBatch of_pages(int32_t sequences) { return {sequences, int64_t{sequences} * kPageSlots}; }
-};
-
-/// Attention of `queries` queries of each of `sequences` sequences; `layers`: Cache::attend_batches().
-inline ExpectedCall expected_call(const Cache& cache, std::span<const AttendBatch> layers, int32_t sequences,
-                                  int32_t queries, int32_t pages) {
+/// Attention of such a batch; `layers`: Cache::attend_batches().
+inline ExpectedCall expected_call(const Cache& cache, std::span<const AttendBatch> layers, const ExpectedBatch& batch) {
   const bool weighs = cache.eviction.budget > 0 && cache.eviction.score == TokenScore::kMass;
   return {.layers = layers,
-          .sequences = sequences,
-          .queries = queries,
-          .pages = pages,
+          .sequences = batch.sequences,
+          .queries = batch.queries,
+          .pages = batch.pages,
           .weighed = weighs ? std::optional(cache.eviction.group) : std::nullopt};
 }
 
@@ -192,8 +194,7 @@ void append(Cache& cache, int32_t layer, const AppendRequest& request);
 
 /// Append, and attend with the newest tokens' queries to what was stored before and to the new tokens in FP16; pages
 /// are sealed afterwards. All of it or nothing.
-void extend(Cache& cache, int32_t layer, const AppendRequest& request, const kvq_attend_batch& batch,
-            CallSpace& space);
+void extend(Cache& cache, int32_t layer, const AppendRequest& request, const kvq_attend_batch& batch, CallSpace& space);
 
 /// The same for one sequence and dense tensors.
 void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq_dtype dtype, int32_t n,

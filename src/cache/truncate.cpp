@@ -1,6 +1,7 @@
 #include "cache/observations.h"
 #include "cache/page_copies.h"
 #include "cache/reserve.h"
+#include "cache/step.h"
 #include "core/error.h"
 
 #include <algorithm>
@@ -78,6 +79,7 @@ void apply_cut(Sequence& sequence, int32_t layer, int32_t head, int32_t length, 
 }  // namespace
 
 void truncate(Sequence& sequence, int32_t length) {
+  require_no_step(sequence);
   Cache& cache = sequence.cache;
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) check_cut(sequence, layer, length);
   PageCopies copies(cache);
@@ -103,6 +105,7 @@ void truncate(Sequence& sequence, int32_t length) {
     sequence.layers[static_cast<size_t>(layer)] = {length, last};
   }
   if (sequence.observations != nullptr) sequence.observations->truncate(sequence);
+  for (const Owned<Reserve>& reserve : sequence.reserves) reserve->forget();
   if (!sequence.reserves.empty()) publish(sequence);
 }
 

@@ -16,7 +16,7 @@ void finish(kvq_usage& usage, int32_t head_dim, int64_t slots) {
   usage.scalars = 2 * static_cast<int64_t>(head_dim) * slots;
   usage.plain_fp16_bytes = 2 * static_cast<uint64_t>(usage.scalars);
   const uint64_t held = usage.sealed_bytes + usage.fp16_bytes + usage.metadata_bytes;
-  usage.total_bytes = held + usage.workspace_bytes;
+  usage.total_bytes = held + usage.workspace_bytes + usage.transient_bytes;
   usage.bits_per_scalar =
       usage.scalars == 0 ? 0.0 : 8.0 * static_cast<double>(held) / static_cast<double>(usage.scalars);
 }
@@ -117,7 +117,7 @@ void check_numbers(const Cache& cache, int32_t sequences, int32_t tokens, int32_
 
 /// Layer of one sequence with preallocated pages: all heads are alike.
 void add_layer(kvq_usage& usage, const Cache& cache, int32_t layer, int32_t pages, uint64_t sequences) {
-  const ReservePlaces places(cache, layer, pages, pages);
+  const ReservePlaces places(cache, layer, pages, ReservePlaces::ring_of(cache, pages));
   const uint64_t lists = sequences * static_cast<uint64_t>(cache.kv_heads);
   const auto add_pages = [&](const PageFormat& format, int32_t n, int32_t runs) {
     const uint64_t n_pages = lists * static_cast<uint64_t>(n);
@@ -130,8 +130,8 @@ void add_layer(kvq_usage& usage, const Cache& cache, int32_t layer, int32_t page
   add_pages(cache.float16, places.sinks, runs_of(places.sinks));
   add_pages(*cache.layer_at(layer).formats.front(), rest, runs_of(rest));
   add_pages(cache.float16, places.open, places.open);
-  const auto of_list = static_cast<size_t>(places.finals) + static_cast<size_t>(places.ring);
-  const size_t record = Reserve::record_bytes(cache.kv_heads, static_cast<size_t>(cache.kv_heads) * of_list);
+  const size_t finals = static_cast<size_t>(cache.kv_heads) * static_cast<size_t>(places.finals);
+  const size_t record = Reserve::record_bytes(cache.kv_heads, finals, places.ring);
   usage.metadata_bytes +=
       sequences * (sizeof(Owned<Reserve>) + record) + lists * static_cast<uint64_t>(pages) * sizeof(Page*);
 }
@@ -145,14 +145,26 @@ uint64_t workspace_bytes(const Cache& cache, int32_t sequences, int32_t queries,
   uint64_t scratch = 0;
   // reserve() makes room for one query of each sequence and appends of a page.
   if (pages > 0) {
-    calls.push_back(expected_call(cache, layers, sequences, 1, pages));
-    scratch = scratch_bytes(cache, ExpectedBatch::of_pages(sequences));
+    const ExpectedBatch reserved = ExpectedBatch::of_pages(sequences, pages);
+    calls.push_back(expected_call(cache, layers, reserved));
+    scratch = scratch_bytes(cache, reserved);
   }
-  if (queries > 0) calls.push_back(expected_call(cache, layers, sequences, queries, pages));
+  const ExpectedBatch expected{sequences, int64_t{sequences} * queries, queries, pages};
+  if (queries > 0) calls.push_back(expected_call(cache, layers, expected));
   const size_t most = calls.empty() ? 0 : static_cast<size_t>(sequences);
   const size_t rows = most * static_cast<size_t>(std::max(queries, 1));
   return sizeof(CallSpace) + attention.workspace_bytes(calls) + CallSpace::bytes_of(most, rows, cache.kv_heads) +
          scratch;
+}
+
+/// What an extension by more than a page takes while it runs: FP16 pages of the new tokens, and the call's own memory.
+uint64_t transient_bytes(const Cache& cache, const ExpectedBatch& batch) {
+  const int32_t pages = batch.queries / kPageSlots + 1;
+  const auto lists = static_cast<uint64_t>(batch.sequences) * static_cast<uint64_t>(cache.kv_heads);
+  const auto runs = static_cast<uint64_t>(pages / kMaxRunPages + 1);
+  const uint64_t of_list =
+      static_cast<uint64_t>(pages) * cache.float16.bytes() + runs * PageRun::bytes_for(std::min(pages, kMaxRunPages));
+  return lists * of_list + scratch_bytes(cache, batch);
 }
 
 }  // namespace
@@ -160,7 +172,7 @@ uint64_t workspace_bytes(const Cache& cache, int32_t sequences, int32_t queries,
 kvq_usage predict_usage(const Cache& cache, int32_t sequences, int32_t tokens, int32_t queries) {
   check_numbers(cache, sequences, tokens, queries);
   const int32_t pages = (tokens + kPageSlots - 1) / kPageSlots;
-  const int32_t ring = pages > 0 ? ReservePlaces(cache, 0, pages, pages).ring : 0;
+  const int32_t ring = ReservePlaces::ring_of(cache, pages);
   const auto n = static_cast<uint64_t>(sequences);
   const uint64_t mirror = cache.backend.pages().mirror_bytes(cache.kv_heads, pages, ring);
   kvq_usage result = {};
@@ -171,6 +183,10 @@ kvq_usage predict_usage(const Cache& cache, int32_t sequences, int32_t tokens, i
            static_cast<uint64_t>(cache.n_layers) * mirror);
   for (int32_t layer = 0; layer < cache.n_layers && pages > 0; ++layer) add_layer(result, cache, layer, pages, n);
   result.workspace_bytes = cache.table_bytes() + workspace_bytes(cache, sequences, queries, pages);
+  if (queries > kPageSlots) {
+    result.transient_bytes =
+        transient_bytes(cache, {sequences, int64_t{sequences} * queries, queries, std::max(pages, 1)});
+  }
   finish(result, cache.head_dim, static_cast<int64_t>(product({sequences, cache.n_layers, cache.kv_heads, tokens})));
   return result;
 }

@@ -255,7 +255,13 @@ static void lp64_offsets(void) {
   OFFSET(kvq_extend_batch, lse, 152);
   OFFSET(kvq_extend_batch, sinks, 160);
 
-  CHECK(sizeof(kvq_usage) == 96);
+  CHECK(sizeof(kvq_step_batch) == 24);
+  OFFSET(kvq_step_batch, struct_size, 0);
+  OFFSET(kvq_step_batch, n_sequences, 4);
+  OFFSET(kvq_step_batch, sequences, 8);
+  OFFSET(kvq_step_batch, token_counts, 16);
+
+  CHECK(sizeof(kvq_usage) == 104);
   OFFSET(kvq_usage, struct_size, 0);
   OFFSET(kvq_usage, reserved, 4);
   OFFSET(kvq_usage, scalars, 8);
@@ -269,6 +275,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_usage, fp16_pages, 72);
   OFFSET(kvq_usage, shared_pages, 80);
   OFFSET(kvq_usage, bits_per_scalar, 88);
+  OFFSET(kvq_usage, transient_bytes, 96);
 
   CHECK(sizeof(qp_quantize_options) == 72);
   OFFSET(qp_quantize_options, struct_size, 0);

@@ -638,6 +638,7 @@ namespace Kvq
             Fp16Pages = raw->fp16_pages;
             SharedPages = raw->shared_pages;
             BitsPerScalar = raw->bits_per_scalar;
+            TransientBytes = raw->transient_bytes;
         }
 
         /// <summary>Key and value scalars held: 2 · head_dim · slots, over all layers and KV heads.</summary>
@@ -656,7 +657,7 @@ namespace Kvq
         /// sequence.</summary>
         public ulong WorkspaceBytes { get; }
 
-        /// <summary>Sum of the four above.</summary>
+        /// <summary>Sum of the four above, and of <c>TransientBytes</c>.</summary>
         public ulong TotalBytes { get; }
 
         /// <summary>2 · scalars: the size of an uncompressed FP16 cache.</summary>
@@ -674,6 +675,9 @@ namespace Kvq
         /// <summary>8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty.</summary>
         public double BitsPerScalar { get; }
 
+        /// <summary>Predicted only: the most that a call takes beside and frees when it returns.</summary>
+        public ulong TransientBytes { get; }
+
         /// <summary>Lists the properties, for logs.</summary>
         public override string ToString() => Text.Shown("Usage",
             "Scalars", Scalars,
@@ -686,7 +690,8 @@ namespace Kvq
             "SealedPages", SealedPages,
             "Fp16Pages", Fp16Pages,
             "SharedPages", SharedPages,
-            "BitsPerScalar", BitsPerScalar);
+            "BitsPerScalar", BitsPerScalar,
+            "TransientBytes", TransientBytes);
     }
 
     /// <summary>Description of a matrix.</summary>

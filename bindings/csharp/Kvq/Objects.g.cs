@@ -217,9 +217,15 @@ namespace Kvq
 
         /// <summary>Preallocate pages, so that every layer has room for <c>tokens</c> more tokens.</summary>
         /// <remarks>
-        /// <para>Appends take the preallocated pages first: while there is room, an append of up to
-        /// <see cref="Kvq.Constants.PageSlots"/> tokens allocates no page memory. On a CPU the pages of a head are
-        /// then contiguous from the start. On a GPU a CUDA graph needs them:</para>
+        /// <para>While there is room, <see cref="Kvq.Raw.Native.kvq_append"/>,
+        /// <see cref="Kvq.Raw.Native.kvq_append_sequences"/> and <see cref="Kvq.Raw.Native.kvq_extend"/> of up to
+        /// <see cref="Kvq.Constants.PageSlots"/> tokens of each sequence, and <see cref="Kvq.Raw.Native.kvq_attend"/>
+        /// with one query of each, do not call the allocate hook: what they need while they run is part of the
+        /// reservation. Longer calls free what they take when they return, and find it reserved inside a step (see
+        /// <see cref="Kvq.Raw.Native.kvq_step_begin"/>). Exceptions are positions with gaps (128 bytes for a page of
+        /// a head), sinks that an evicting policy keeps, calls of several threads at once, and on a GPU memory of the
+        /// device for attention. On a CPU the pages of a head are contiguous from the start. On a GPU a CUDA graph
+        /// needs them:</para>
         /// <code>
         /// kvq_context_set_stream(context, stream);
         /// kvq_attend(…)                                  // once with the graph's batch: allocates its workspace

@@ -310,9 +310,18 @@ namespace Kvq.Tests
                 Test.Equal(160, (byte*)&it.sinks - start, "kvq_extend_batch.sinks");
             }
             {
+                var it = default(kvq_step_batch);
+                byte* start = (byte*)&it;
+                Test.Equal(24, sizeof(kvq_step_batch), "sizeof kvq_step_batch");
+                Test.Equal(0, (byte*)&it.struct_size - start, "kvq_step_batch.struct_size");
+                Test.Equal(4, (byte*)&it.n_sequences - start, "kvq_step_batch.n_sequences");
+                Test.Equal(8, (byte*)&it.sequences - start, "kvq_step_batch.sequences");
+                Test.Equal(16, (byte*)&it.token_counts - start, "kvq_step_batch.token_counts");
+            }
+            {
                 var it = default(kvq_usage);
                 byte* start = (byte*)&it;
-                Test.Equal(96, sizeof(kvq_usage), "sizeof kvq_usage");
+                Test.Equal(104, sizeof(kvq_usage), "sizeof kvq_usage");
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_usage.struct_size");
                 Test.Equal(4, (byte*)&it.reserved - start, "kvq_usage.reserved");
                 Test.Equal(8, (byte*)&it.scalars - start, "kvq_usage.scalars");
@@ -326,6 +335,7 @@ namespace Kvq.Tests
                 Test.Equal(72, (byte*)&it.fp16_pages - start, "kvq_usage.fp16_pages");
                 Test.Equal(80, (byte*)&it.shared_pages - start, "kvq_usage.shared_pages");
                 Test.Equal(88, (byte*)&it.bits_per_scalar - start, "kvq_usage.bits_per_scalar");
+                Test.Equal(96, (byte*)&it.transient_bytes - start, "kvq_usage.transient_bytes");
             }
             {
                 var it = default(qp_quantize_options);

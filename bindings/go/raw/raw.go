@@ -1087,6 +1087,20 @@ type ExtendBatch struct {
 	Sinks *float32
 }
 
+// StepBatch: sequences of a step, and a number of tokens for each.
+type StepBatch struct {
+	StructSize uint32
+
+	// ≥ 1.
+	NSequences int32
+
+	// Sequences of this cache, all different. Elements: n_sequences.
+	Sequences **Sequence
+
+	// See [StepBegin] and [StepCommit]. nil by default. Elements: n_sequences.
+	TokenCounts *int32
+}
+
 // Usage: memory in use, by purpose. All sizes are bytes as allocated, including padding and bookkeeping.
 type Usage struct {
 	StructSize uint32
@@ -1109,7 +1123,7 @@ type Usage struct {
 	// Workspace of [Attend] and the cache object; 0 for one sequence.
 	WorkspaceBytes uint64
 
-	// Sum of the four above.
+	// Sum of the four above, and of TransientBytes.
 	TotalBytes uint64
 
 	// 2 · scalars: the size of an uncompressed FP16 cache.
@@ -1124,6 +1138,9 @@ type Usage struct {
 
 	// 8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty.
 	BitsPerScalar float64
+
+	// Predicted only: the most that a call takes beside and frees when it returns.
+	TransientBytes uint64
 }
 
 // QuantizeOptions: options of [Quantize].
@@ -1438,7 +1455,13 @@ var _ [144]byte = [unsafe.Offsetof(ExtendBatch{}.OutputHeadStride)]byte{}
 var _ [152]byte = [unsafe.Offsetof(ExtendBatch{}.LSE)]byte{}
 var _ [160]byte = [unsafe.Offsetof(ExtendBatch{}.Sinks)]byte{}
 
-var _ [96]byte = [unsafe.Sizeof(Usage{})]byte{}
+var _ [24]byte = [unsafe.Sizeof(StepBatch{})]byte{}
+var _ [0]byte = [unsafe.Offsetof(StepBatch{}.StructSize)]byte{}
+var _ [4]byte = [unsafe.Offsetof(StepBatch{}.NSequences)]byte{}
+var _ [8]byte = [unsafe.Offsetof(StepBatch{}.Sequences)]byte{}
+var _ [16]byte = [unsafe.Offsetof(StepBatch{}.TokenCounts)]byte{}
+
+var _ [104]byte = [unsafe.Sizeof(Usage{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(Usage{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(Usage{}.Reserved)]byte{}
 var _ [8]byte = [unsafe.Offsetof(Usage{}.Scalars)]byte{}
@@ -1452,6 +1475,7 @@ var _ [64]byte = [unsafe.Offsetof(Usage{}.SealedPages)]byte{}
 var _ [72]byte = [unsafe.Offsetof(Usage{}.FP16Pages)]byte{}
 var _ [80]byte = [unsafe.Offsetof(Usage{}.SharedPages)]byte{}
 var _ [88]byte = [unsafe.Offsetof(Usage{}.BitsPerScalar)]byte{}
+var _ [96]byte = [unsafe.Offsetof(Usage{}.TransientBytes)]byte{}
 
 var _ [72]byte = [unsafe.Sizeof(QuantizeOptions{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(QuantizeOptions{}.StructSize)]byte{}
@@ -2055,9 +2079,12 @@ func SequenceCache(sequence *Sequence) *Cache {
 
 // SequenceReserve: preallocate pages, so that every layer has room for tokens more tokens.
 //
-// Appends take the preallocated pages first: while there is room, an append of up to [PageSlots] tokens
-// allocates no page memory. On a CPU the pages of a head are then contiguous from the start. On a GPU a CUDA
-// graph needs them:
+// While there is room, [Append], [AppendSequences] and [Extend] of up to [PageSlots] tokens of each sequence,
+// and [Attend] with one query of each, do not call the allocate hook: what they need while they run is part of
+// the reservation. Longer calls free what they take when they return, and find it reserved inside a step (see
+// [StepBegin]). Exceptions are positions with gaps (128 bytes for a page of a head), sinks that an evicting
+// policy keeps, calls of several threads at once, and on a GPU memory of the device for attention. On a CPU the
+// pages of a head are contiguous from the start. On a GPU a CUDA graph needs them:
 //
 //	kvq_context_set_stream(context, stream);
 //	kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
@@ -2151,7 +2178,8 @@ func SequenceLoad(cache *Cache, buffer unsafe.Pointer, size uintptr, result **Se
 	return Status(C.kvq_go_kvq_sequence_load((*C.uint8_t)(unsafe.Pointer(cache)), (*C.uint8_t)(unsafe.Pointer(buffer)), C.size_t(size), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
-// Append: append tokens to one layer of a sequence, from dense tensors.
+// Append: append tokens to one layer of a sequence, from dense tensors. To attend with their queries too, use
+// [Extend].
 //
 // Fills the layer's open page. A full page is sealed (encoded in its final format) when it leaves the newest
 // `recent` pages, which happens when the next token arrives. Either all n tokens are appended or none.
@@ -2367,6 +2395,92 @@ func Extend(cache *Cache, layer int32, batch *ExtendBatch, err *Error) Status {
 	return Status(C.kvq_go_kvq_extend((*C.uint8_t)(unsafe.Pointer(cache)), C.int32_t(layer), batchGiven, C.int32_t(batch.NSequences), (*C.uint8_t)(unsafe.Pointer(batch.Sequences)), (*C.int32_t)(unsafe.Pointer(batch.TokenCounts)), (*C.int32_t)(unsafe.Pointer(batch.Positions)), (*C.uint8_t)(unsafe.Pointer(batch.K)), (*C.uint8_t)(unsafe.Pointer(batch.V)), (*C.uint8_t)(unsafe.Pointer(batch.Q)), (*C.uint8_t)(unsafe.Pointer(batch.Output)), C.kvq_dtype(batch.Dtype), C.kvq_dtype(batch.QDtype), C.kvq_dtype(batch.OutputDtype), C.int32_t(batch.SlidingWindow), C.float(batch.LogitSoftcap), C.int32_t(batch.Reserved), C.int64_t(batch.KTokenStride), C.int64_t(batch.KHeadStride), C.int64_t(batch.VTokenStride), C.int64_t(batch.VHeadStride), C.int64_t(batch.QTokenStride), C.int64_t(batch.QHeadStride), C.int64_t(batch.OutputTokenStride), C.int64_t(batch.OutputHeadStride), (*C.float)(unsafe.Pointer(batch.LSE)), (*C.float)(unsafe.Pointer(batch.Sinks)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
+// StepBatchInit: fill with defaults.
+//
+//   - batch: May be nil.
+//
+// Threads: any. Since 1.0. In C: kvq_step_batch_init.
+func StepBatchInit(batch *StepBatch) {
+	if batch != nil {
+		var it StepBatch
+		C.kvq_go_kvq_step_batch_init((*C.uint8_t)(unsafe.Pointer(&it)))
+		*batch = it
+	}
+}
+
+// StepBegin: begin a step: appends to all layers of some sequences, which [StepCommit] keeps or [StepAbort]
+// takes back.
+//
+// Preallocates for all layers what `token_counts[i]` more tokens of sequence i (nil: one each), their queries
+// and the calls themselves can need, as [SequenceReserve] does for single tokens, or refuses with nothing
+// changed. So an engine never runs out of memory in the middle of its layers, and can take back any number of
+// draft tokens, whatever pages were sealed meanwhile: until the step ends, their FP16 originals are kept, which
+// takes the memory of so many more FP16 pages where a count is above [PageSlots].
+//
+//	kvq_step_begin(cache, &batch, …);              // token_counts: draft tokens and the one before them
+//	kvq_extend(cache, layer, …);                   // for every layer
+//	kvq_step_commit(cache, &batch, …);             // token_counts: accepted tokens
+//
+// Inside, these sequences take appends, extensions and attention of at most so many tokens of a layer, and
+// calls that only read; others return [EState]: [SequenceTruncate], [SequenceFork], [SequenceSave],
+// [SequenceReserve], [Compress] and another begin. A sequence may be destroyed. If a call fails inside, the
+// step goes on: try again, or abort.
+//
+// A step may surround launches of a CUDA graph. The graph stays valid if the sequence had room for the tokens
+// (see [SequenceRoom]) and they are at most [PageSlots]; otherwise begin the first step before the capture.
+//
+// Returns [OK]; [EArgument]; [EState] (in a step already; a stream is being captured); [EUnsupported] (a router
+// chooses the formats of pages); [EMemory]; [ELimit]; [EBackend].
+//
+// Threads: exclusive use of these sequences, until the step ends. Since 1.0. In C: kvq_step_begin.
+func StepBegin(cache *Cache, batch *StepBatch, err *Error) Status {
+	var batchGiven C.int32_t
+	if batch == nil {
+		batch = &StepBatch{}
+	} else {
+		batchGiven = 1
+	}
+	return Status(C.kvq_go_kvq_step_begin((*C.uint8_t)(unsafe.Pointer(cache)), batchGiven, C.int32_t(batch.NSequences), (*C.uint8_t)(unsafe.Pointer(batch.Sequences)), (*C.int32_t)(unsafe.Pointer(batch.TokenCounts)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// StepCommit: end the step of some sequences: of all that began together, or of any.
+//
+// Sequence i keeps the first `token_counts[i]` tokens, from 0 on, that each layer received since the step
+// began; nil: all. The result is that of appending these alone; of an evicting policy's observations, too. On a
+// GPU this waits for the stream if a CUDA graph has been captured.
+//
+// Returns [OK]; [EArgument] (a layer has received fewer tokens); [EState] (not in a step; nil, and layers have
+// received different numbers of tokens; launches of a graph appended more than the step's tokens);
+// [EUnsupported] (fewer tokens than were appended, where the policy evicts by h2o, or by the newest queries and
+// more than its window attended); [EBackend]. A refused step goes on.
+//
+// Threads: exclusive use of these sequences. Since 1.0. In C: kvq_step_commit.
+func StepCommit(cache *Cache, batch *StepBatch, err *Error) Status {
+	var batchGiven C.int32_t
+	if batch == nil {
+		batch = &StepBatch{}
+	} else {
+		batchGiven = 1
+	}
+	return Status(C.kvq_go_kvq_step_commit((*C.uint8_t)(unsafe.Pointer(cache)), batchGiven, C.int32_t(batch.NSequences), (*C.uint8_t)(unsafe.Pointer(batch.Sequences)), (*C.int32_t)(unsafe.Pointer(batch.TokenCounts)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// StepAbort: end the step of some sequences, each as it was before. TokenCounts is not read.
+//
+// Returns [OK]; [EArgument]; [EState] (not in a step; launches of a graph appended more than the step's
+// tokens); [EBackend].
+//
+// Threads: exclusive use of these sequences. Since 1.0. In C: kvq_step_abort.
+func StepAbort(cache *Cache, batch *StepBatch, err *Error) Status {
+	var batchGiven C.int32_t
+	if batch == nil {
+		batch = &StepBatch{}
+	} else {
+		batchGiven = 1
+	}
+	return Status(C.kvq_go_kvq_step_abort((*C.uint8_t)(unsafe.Pointer(cache)), batchGiven, C.int32_t(batch.NSequences), (*C.uint8_t)(unsafe.Pointer(batch.Sequences)), (*C.int32_t)(unsafe.Pointer(batch.TokenCounts)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
 // CacheUsage: get the bytes used by one sequence, or by the whole cache with shared pages counted once.
 //
 //   - sequence: nil: the whole cache.
@@ -2381,12 +2495,13 @@ func CacheUsage(cache *Cache, sequence *Sequence, usage *Usage, err *Error) Stat
 }
 
 // CachePredictUsage: predict, to the byte, what [CacheUsage] would report for the whole cache if it held only
-// new sequences. Computed from sizes: nothing is allocated, and what the cache holds now does not matter.
+// new sequences. Computed from sizes: nothing is allocated, and what the cache holds now does not matter. A
+// cache whose MaxBytes is the predicted TotalBytes runs to the last token.
 //
-// The prediction assumes that [SequenceReserve] preallocated tokens tokens for each sequence and that these
-// were then appended to every layer at consecutive positions, up to [PageSlots] at once or all at once. If
-// queries is not 0, it assumes that [Attend] was then called for each layer with queries queries of each
-// sequence in one batch and without sinks; calls of several threads at once take one workspace each.
+// The prediction assumes that [SequenceReserve] preallocated tokens tokens for each sequence before they were
+// appended to every layer at consecutive positions, that no call has more than the larger of [PageSlots] and
+// queries tokens of a sequence, and, if queries is not 0, that each layer attended with so many queries of each
+// sequence in one batch and without sinks. Calls of several threads at once take one workspace each.
 //
 //   - sequences: number of sequences, ≥ 1.
 //   - tokens: per sequence, ≥ 0.

@@ -267,7 +267,13 @@ _Static_assert(offsetof(kvq_extend_batch, output_head_stride) == 144, "kvq_exten
 _Static_assert(offsetof(kvq_extend_batch, lse) == 152, "kvq_extend_batch.lse");
 _Static_assert(offsetof(kvq_extend_batch, sinks) == 160, "kvq_extend_batch.sinks");
 
-_Static_assert(sizeof(kvq_usage) == 96, "kvq_usage");
+_Static_assert(sizeof(kvq_step_batch) == 24, "kvq_step_batch");
+_Static_assert(offsetof(kvq_step_batch, struct_size) == 0, "kvq_step_batch.struct_size");
+_Static_assert(offsetof(kvq_step_batch, n_sequences) == 4, "kvq_step_batch.n_sequences");
+_Static_assert(offsetof(kvq_step_batch, sequences) == 8, "kvq_step_batch.sequences");
+_Static_assert(offsetof(kvq_step_batch, token_counts) == 16, "kvq_step_batch.token_counts");
+
+_Static_assert(sizeof(kvq_usage) == 104, "kvq_usage");
 _Static_assert(offsetof(kvq_usage, struct_size) == 0, "kvq_usage.struct_size");
 _Static_assert(offsetof(kvq_usage, reserved) == 4, "kvq_usage.reserved");
 _Static_assert(offsetof(kvq_usage, scalars) == 8, "kvq_usage.scalars");
@@ -281,6 +287,7 @@ _Static_assert(offsetof(kvq_usage, sealed_pages) == 64, "kvq_usage.sealed_pages"
 _Static_assert(offsetof(kvq_usage, fp16_pages) == 72, "kvq_usage.fp16_pages");
 _Static_assert(offsetof(kvq_usage, shared_pages) == 80, "kvq_usage.shared_pages");
 _Static_assert(offsetof(kvq_usage, bits_per_scalar) == 88, "kvq_usage.bits_per_scalar");
+_Static_assert(offsetof(kvq_usage, transient_bytes) == 96, "kvq_usage.transient_bytes");
 
 _Static_assert(sizeof(qp_quantize_options) == 72, "qp_quantize_options");
 _Static_assert(offsetof(qp_quantize_options, struct_size) == 0, "qp_quantize_options.struct_size");
@@ -649,6 +656,37 @@ static inline kvq_status kvq_go_kvq_extend(uint8_t* cache, int32_t layer, int32_
   batch.lse = batch_lse;
   batch.sinks = batch_sinks;
   return kvq_extend((kvq_cache*)cache, layer, batch_given ? &batch : NULL, error);
+}
+
+static inline void kvq_go_kvq_step_batch_init(uint8_t* it) {
+  kvq_step_batch_init((kvq_step_batch*)it, sizeof(kvq_step_batch));
+}
+
+static inline kvq_status kvq_go_kvq_step_begin(uint8_t* cache, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_token_counts, kvq_error* error) {
+  kvq_step_batch batch = {0};
+  batch.struct_size = sizeof(kvq_step_batch);
+  batch.n_sequences = batch_n_sequences;
+  batch.sequences = (kvq_sequence* const*)batch_sequences;
+  batch.token_counts = batch_token_counts;
+  return kvq_step_begin((kvq_cache*)cache, batch_given ? &batch : NULL, error);
+}
+
+static inline kvq_status kvq_go_kvq_step_commit(uint8_t* cache, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_token_counts, kvq_error* error) {
+  kvq_step_batch batch = {0};
+  batch.struct_size = sizeof(kvq_step_batch);
+  batch.n_sequences = batch_n_sequences;
+  batch.sequences = (kvq_sequence* const*)batch_sequences;
+  batch.token_counts = batch_token_counts;
+  return kvq_step_commit((kvq_cache*)cache, batch_given ? &batch : NULL, error);
+}
+
+static inline kvq_status kvq_go_kvq_step_abort(uint8_t* cache, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_token_counts, kvq_error* error) {
+  kvq_step_batch batch = {0};
+  batch.struct_size = sizeof(kvq_step_batch);
+  batch.n_sequences = batch_n_sequences;
+  batch.sequences = (kvq_sequence* const*)batch_sequences;
+  batch.token_counts = batch_token_counts;
+  return kvq_step_abort((kvq_cache*)cache, batch_given ? &batch : NULL, error);
 }
 
 static inline kvq_status kvq_go_kvq_cache_usage(uint8_t* cache, uint8_t* sequence, kvq_usage* usage, kvq_error* error) {

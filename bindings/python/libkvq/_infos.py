@@ -426,7 +426,7 @@ class Usage:
     workspace_bytes: int
     """Workspace of kvq_attend and the cache object; 0 for one sequence."""
     total_bytes: int
-    """Sum of the four above."""
+    """Sum of the four above, and of ``transient_bytes``."""
     plain_fp16_bytes: int
     """2 · scalars: the size of an uncompressed FP16 cache."""
     sealed_pages: int
@@ -435,6 +435,8 @@ class Usage:
     """Pages that more than one sequence holds; counted in full for one sequence."""
     bits_per_scalar: float
     """8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty."""
+    transient_bytes: int
+    """Predicted only: the most that a call takes beside and frees when it returns."""
 
     @classmethod
     def _of(cls, it: _native.kvq_usage) -> Usage:
@@ -450,6 +452,7 @@ class Usage:
             fp16_pages=it.fp16_pages,
             shared_pages=it.shared_pages,
             bits_per_scalar=it.bits_per_scalar,
+            transient_bytes=it.transient_bytes,
         )
 
 

@@ -143,9 +143,13 @@ class SequenceMethods(Handle):
     def reserve(self, tokens: int) -> None:
         """Preallocate pages, so that every layer has room for ``tokens`` more tokens.
 
-        Appends take the preallocated pages first: while there is room, an append of up to ``KVQ_PAGE_SLOTS`` tokens
-        allocates no page memory. On a CPU the pages of a head are then contiguous from the start. On a GPU a CUDA
-        graph needs them:
+        While there is room, ``kvq_append``, ``kvq_append_sequences`` and ``kvq_extend`` of up to ``KVQ_PAGE_SLOTS``
+        tokens of each sequence, and ``kvq_attend`` with one query of each, do not call the allocate hook: what they
+        need while they run is part of the reservation. Longer calls free what they take when they return, and find
+        it reserved inside a step (see ``kvq_step_begin``). Exceptions are positions with gaps (128 bytes for a page
+        of a head), sinks that an evicting policy keeps, calls of several threads at once, and on a GPU memory of the
+        device for attention. On a CPU the pages of a head are contiguous from the start. On a GPU a CUDA graph needs
+        them:
 
             kvq_context_set_stream(context, stream);
             kvq_attend(…)                                  // once with the graph's batch: allocates its workspace

@@ -629,9 +629,15 @@ namespace Kvq.Raw
 
         /// <summary>Preallocate pages, so that every layer has room for <c>tokens</c> more tokens.</summary>
         /// <remarks>
-        /// <para>Appends take the preallocated pages first: while there is room, an append of up to
-        /// <see cref="Kvq.Constants.PageSlots"/> tokens allocates no page memory. On a CPU the pages of a head are
-        /// then contiguous from the start. On a GPU a CUDA graph needs them:</para>
+        /// <para>While there is room, <see cref="Kvq.Raw.Native.kvq_append"/>,
+        /// <see cref="Kvq.Raw.Native.kvq_append_sequences"/> and <see cref="Kvq.Raw.Native.kvq_extend"/> of up to
+        /// <see cref="Kvq.Constants.PageSlots"/> tokens of each sequence, and <see cref="Kvq.Raw.Native.kvq_attend"/>
+        /// with one query of each, do not call the allocate hook: what they need while they run is part of the
+        /// reservation. Longer calls free what they take when they return, and find it reserved inside a step (see
+        /// <see cref="Kvq.Raw.Native.kvq_step_begin"/>). Exceptions are positions with gaps (128 bytes for a page of
+        /// a head), sinks that an evicting policy keeps, calls of several threads at once, and on a GPU memory of the
+        /// device for attention. On a CPU the pages of a head are contiguous from the start. On a GPU a CUDA graph
+        /// needs them:</para>
         /// <code>
         /// kvq_context_set_stream(context, stream);
         /// kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
@@ -747,7 +753,8 @@ namespace Kvq.Raw
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern Status kvq_sequence_load(IntPtr cache, void* buffer, UIntPtr size, IntPtr* result, kvq_error* error);
 
-        /// <summary>Append tokens to one layer of a sequence, from dense tensors.</summary>
+        /// <summary>Append tokens to one layer of a sequence, from dense tensors. To attend with their queries too,
+        /// use <see cref="Kvq.Raw.Native.kvq_extend"/>.</summary>
         /// <remarks>
         /// <para>Fills the layer's open page. A full page is sealed (encoded in its final format) when it leaves the
         /// newest <c>recent</c> pages, which happens when the next token arrives. Either all <c>n</c> tokens are
@@ -952,6 +959,86 @@ namespace Kvq.Raw
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern Status kvq_extend(IntPtr cache, int layer, kvq_extend_batch* batch, kvq_error* error);
 
+        /// <summary>Fill with defaults.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="batch">The batch.</param>
+        /// <param name="size">sizeof(<see cref="Kvq.Raw.kvq_step_batch"/>).</param>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern void kvq_step_batch_init(kvq_step_batch* batch, UIntPtr size);
+
+        /// <summary>Begin a step: appends to all layers of some sequences, which
+        /// <see cref="Kvq.Raw.Native.kvq_step_commit"/> keeps or <see cref="Kvq.Raw.Native.kvq_step_abort"/> takes
+        /// back.</summary>
+        /// <remarks>
+        /// <para>Preallocates for all layers what <c>token_counts[i]</c> more tokens of sequence i (null: one each),
+        /// their queries and the calls themselves can need, as <see cref="Kvq.Raw.Native.kvq_sequence_reserve"/> does
+        /// for single tokens, or refuses with nothing changed. So an engine never runs out of memory in the middle of
+        /// its layers, and can take back any number of draft tokens, whatever pages were sealed meanwhile: until the
+        /// step ends, their FP16 originals are kept, which takes the memory of so many more FP16 pages where a count
+        /// is above <see cref="Kvq.Constants.PageSlots"/>.</para>
+        /// <code>
+        /// kvq_step_begin(cache, &amp;batch, …);              // token_counts: draft tokens and the one before them
+        /// kvq_extend(cache, layer, …);                   // for every layer
+        /// kvq_step_commit(cache, &amp;batch, …);             // token_counts: accepted tokens
+        /// </code>
+        /// <para>Inside, these sequences take appends, extensions and attention of at most so many tokens of a layer,
+        /// and calls that only read; others return <see cref="Kvq.Status.State"/>:
+        /// <see cref="Kvq.Raw.Native.kvq_sequence_truncate"/>, <see cref="Kvq.Raw.Native.kvq_sequence_fork"/>,
+        /// <see cref="Kvq.Raw.Native.kvq_sequence_save"/>, <see cref="Kvq.Raw.Native.kvq_sequence_reserve"/>,
+        /// <see cref="Kvq.Raw.Native.kvq_compress"/> and another begin. A sequence may be destroyed. If a call fails
+        /// inside, the step goes on: try again, or abort.</para>
+        /// <para>A step may surround launches of a CUDA graph. The graph stays valid if the sequence had room for the
+        /// tokens (see <see cref="Kvq.Raw.Native.kvq_sequence_room"/>) and they are at most
+        /// <see cref="Kvq.Constants.PageSlots"/>; otherwise begin the first step before the capture.</para>
+        /// <para>Threads: exclusive use of these sequences, until the step ends.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="cache">The cache.</param>
+        /// <param name="batch">The batch.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.State"/>
+        /// (in a step already; a stream is being captured); <see cref="Kvq.Status.Unsupported"/> (a router chooses
+        /// the formats of pages); <see cref="Kvq.Status.Memory"/>; <see cref="Kvq.Status.Limit"/>;
+        /// <see cref="Kvq.Status.Backend"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_step_begin(IntPtr cache, kvq_step_batch* batch, kvq_error* error);
+
+        /// <summary>End the step of some sequences: of all that began together, or of any.</summary>
+        /// <remarks>
+        /// <para>Sequence i keeps the first <c>token_counts[i]</c> tokens, from 0 on, that each layer received since
+        /// the step began; null: all. The result is that of appending these alone; of an evicting policy's
+        /// observations, too. On a GPU this waits for the stream if a CUDA graph has been captured.</para>
+        /// <para>Threads: exclusive use of these sequences.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="cache">The cache.</param>
+        /// <param name="batch">The batch.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/> (a layer has received fewer
+        /// tokens); <see cref="Kvq.Status.State"/> (not in a step; null, and layers have received different numbers
+        /// of tokens; launches of a graph appended more than the step's tokens); <see cref="Kvq.Status.Unsupported"/>
+        /// (fewer tokens than were appended, where the policy evicts by h2o, or by the newest queries and more than
+        /// its window attended); <see cref="Kvq.Status.Backend"/>. A refused step goes on.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_step_commit(IntPtr cache, kvq_step_batch* batch, kvq_error* error);
+
+        /// <summary>End the step of some sequences, each as it was before. <c>token_counts</c> is not read.</summary>
+        /// <remarks>
+        /// <para>Threads: exclusive use of these sequences.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="cache">The cache.</param>
+        /// <param name="batch">The batch.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.State"/>
+        /// (not in a step; launches of a graph appended more than the step's tokens);
+        /// <see cref="Kvq.Status.Backend"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_step_abort(IntPtr cache, kvq_step_batch* batch, kvq_error* error);
+
         /// <summary>Get the bytes used by one sequence, or by the whole cache with shared pages counted
         /// once.</summary>
         /// <remarks>
@@ -970,14 +1057,14 @@ namespace Kvq.Raw
 
         /// <summary>Predict, to the byte, what <see cref="Kvq.Raw.Native.kvq_cache_usage"/> would report for the
         /// whole cache if it held only new sequences. Computed from sizes: nothing is allocated, and what the cache
-        /// holds now does not matter.</summary>
+        /// holds now does not matter. A cache whose <c>max_bytes</c> is the predicted <c>total_bytes</c> runs to the
+        /// last token.</summary>
         /// <remarks>
         /// <para>The prediction assumes that <see cref="Kvq.Raw.Native.kvq_sequence_reserve"/> preallocated
-        /// <c>tokens</c> tokens for each sequence and that these were then appended to every layer at consecutive
-        /// positions, up to <see cref="Kvq.Constants.PageSlots"/> at once or all at once. If <c>queries</c> is not 0,
-        /// it assumes that <see cref="Kvq.Raw.Native.kvq_attend"/> was then called for each layer with <c>queries</c>
-        /// queries of each sequence in one batch and without sinks; calls of several threads at once take one
-        /// workspace each.</para>
+        /// <c>tokens</c> tokens for each sequence before they were appended to every layer at consecutive positions,
+        /// that no call has more than the larger of <see cref="Kvq.Constants.PageSlots"/> and <c>queries</c> tokens
+        /// of a sequence, and, if <c>queries</c> is not 0, that each layer attended with so many queries of each
+        /// sequence in one batch and without sinks. Calls of several threads at once take one workspace each.</para>
         /// <para>Threads: any.</para>
         /// <para>Since 1.0.</para>
         /// </remarks>

@@ -624,6 +624,21 @@ namespace Kvq.Raw
         public float* sinks;
     }
 
+    /// <summary>Sequences of a step, and a number of tokens for each.</summary>
+    [StructLayout(LayoutKind.Sequential)]
+    public unsafe struct kvq_step_batch
+    {
+        /// <summary>StructSize.</summary>
+        public uint struct_size;
+        /// <summary>≥ 1.</summary>
+        public int n_sequences;
+        /// <summary>Sequences of this cache, all different.</summary>
+        public IntPtr* sequences;
+        /// <summary>See <see cref="Kvq.Raw.Native.kvq_step_begin"/> and <see cref="Kvq.Raw.Native.kvq_step_commit"/>.
+        /// null by default.</summary>
+        public int* token_counts;
+    }
+
     /// <summary>Memory in use, by purpose. All sizes are bytes as allocated, including padding and
     /// bookkeeping.</summary>
     [StructLayout(LayoutKind.Sequential)]
@@ -644,7 +659,7 @@ namespace Kvq.Raw
         /// <summary>Workspace of <see cref="Kvq.Raw.Native.kvq_attend"/> and the cache object; 0 for one
         /// sequence.</summary>
         public ulong workspace_bytes;
-        /// <summary>Sum of the four above.</summary>
+        /// <summary>Sum of the four above, and of <c>transient_bytes</c>.</summary>
         public ulong total_bytes;
         /// <summary>2 · scalars: the size of an uncompressed FP16 cache.</summary>
         public ulong plain_fp16_bytes;
@@ -656,6 +671,8 @@ namespace Kvq.Raw
         public ulong shared_pages;
         /// <summary>8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty.</summary>
         public double bits_per_scalar;
+        /// <summary>Predicted only: the most that a call takes beside and frees when it returns.</summary>
+        public ulong transient_bytes;
     }
 
     /// <summary>Options of <see cref="Kvq.Raw.Native.qp_quantize"/>.</summary>

@@ -1006,6 +1006,21 @@ pub struct kvq_extend_batch {
     pub sinks: *const f32,
 }
 
+/// Sequences of a step, and a number of tokens for each.
+///
+/// Filled with defaults by [`kvq_step_batch_init`].
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvq_step_batch {
+    pub struct_size: u32,
+    /// ≥ 1.
+    pub n_sequences: i32,
+    /// Sequences of this cache, all different. (length `n_sequences`)
+    pub sequences: *const *mut kvq_sequence,
+    /// See [`kvq_step_begin`] and [`kvq_step_commit`]. NULL by default. (may be NULL; length `n_sequences`)
+    pub token_counts: *const i32,
+}
+
 /// Memory in use, by purpose. All sizes are bytes as allocated, including padding and bookkeeping.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -1023,7 +1038,7 @@ pub struct kvq_usage {
     pub metadata_bytes: u64,
     /// Workspace of [`kvq_attend`] and the cache object; 0 for one sequence.
     pub workspace_bytes: u64,
-    /// Sum of the four above.
+    /// Sum of the four above, and of `transient_bytes`.
     pub total_bytes: u64,
     /// 2 · scalars: the size of an uncompressed FP16 cache.
     pub plain_fp16_bytes: u64,
@@ -1033,6 +1048,8 @@ pub struct kvq_usage {
     pub shared_pages: u64,
     /// 8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty.
     pub bits_per_scalar: f64,
+    /// Predicted only: the most that a call takes beside and frees when it returns.
+    pub transient_bytes: u64,
 }
 
 /// Options of [`qp_quantize`].
@@ -2068,9 +2085,13 @@ extern "C" {
 
     /// Preallocate pages, so that every layer has room for `tokens` more tokens.
     ///
-    /// Appends take the preallocated pages first: while there is room, an append of up to [`KVQ_PAGE_SLOTS`] tokens
-    /// allocates no page memory. On a CPU the pages of a head are then contiguous from the start. On a GPU a CUDA
-    /// graph needs them:
+    /// While there is room, [`kvq_append`], [`kvq_append_sequences`] and [`kvq_extend`] of up to [`KVQ_PAGE_SLOTS`]
+    /// tokens of each sequence, and [`kvq_attend`] with one query of each, do not call the allocate hook: what they
+    /// need while they run is part of the reservation. Longer calls free what they take when they return, and find
+    /// it reserved inside a step (see [`kvq_step_begin`]). Exceptions are positions with gaps (128 bytes for a page
+    /// of a head), sinks that an evicting policy keeps, calls of several threads at once, and on a GPU memory of
+    /// the device for attention. On a CPU the pages of a head are contiguous from the start. On a GPU a CUDA graph
+    /// needs them:
     ///
     /// ```text
     /// kvq_context_set_stream(context, stream);
@@ -2200,7 +2221,8 @@ extern "C" {
         error: *mut kvq_error,
     ) -> kvq_status;
 
-    /// Append tokens to one layer of a sequence, from dense tensors.
+    /// Append tokens to one layer of a sequence, from dense tensors. To attend with their queries too, use
+    /// [`kvq_extend`].
     ///
     /// Fills the layer's open page. A full page is sealed (encoded in its final format) when it leaves the newest
     /// `recent` pages, which happens when the next token arrives. Either all `n` tokens are appended or none.
@@ -2425,6 +2447,75 @@ extern "C" {
         error: *mut kvq_error,
     ) -> kvq_status;
 
+    /// Fill with defaults.
+    ///
+    /// - `batch`: (may be NULL)
+    /// - `size`: sizeof([`kvq_step_batch`]).
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    pub fn kvq_step_batch_init(batch: *mut kvq_step_batch, size: usize);
+
+    /// Begin a step: appends to all layers of some sequences, which [`kvq_step_commit`] keeps or [`kvq_step_abort`]
+    /// takes back.
+    ///
+    /// Preallocates for all layers what `token_counts[i]` more tokens of sequence i (NULL: one each), their queries
+    /// and the calls themselves can need, as [`kvq_sequence_reserve`] does for single tokens, or refuses with
+    /// nothing changed. So an engine never runs out of memory in the middle of its layers, and can take back any
+    /// number of draft tokens, whatever pages were sealed meanwhile: until the step ends, their FP16 originals are
+    /// kept, which takes the memory of so many more FP16 pages where a count is above [`KVQ_PAGE_SLOTS`].
+    ///
+    /// ```text
+    /// kvq_step_begin(cache, &batch, …);              // token_counts: draft tokens and the one before them
+    /// kvq_extend(cache, layer, …);                   // for every layer
+    /// kvq_step_commit(cache, &batch, …);             // token_counts: accepted tokens
+    /// ```
+    ///
+    /// Inside, these sequences take appends, extensions and attention of at most so many tokens of a layer, and
+    /// calls that only read; others return [`KVQ_E_STATE`]: [`kvq_sequence_truncate`], [`kvq_sequence_fork`],
+    /// [`kvq_sequence_save`], [`kvq_sequence_reserve`], [`kvq_compress`] and another begin. A sequence may be
+    /// destroyed. If a call fails inside, the step goes on: try again, or abort.
+    ///
+    /// A step may surround launches of a CUDA graph. The graph stays valid if the sequence had room for the tokens
+    /// (see [`kvq_sequence_room`]) and they are at most [`KVQ_PAGE_SLOTS`]; otherwise begin the first step before
+    /// the capture.
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_STATE`] (in a step already; a stream is being captured);
+    /// [`KVQ_E_UNSUPPORTED`] (a router chooses the formats of pages); [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`];
+    /// [`KVQ_E_BACKEND`].
+    ///
+    /// Threads: exclusive use of these sequences, until the step ends.
+    ///
+    /// Since 1.0.
+    pub fn kvq_step_begin(cache: *mut kvq_cache, batch: *const kvq_step_batch, error: *mut kvq_error) -> kvq_status;
+
+    /// End the step of some sequences: of all that began together, or of any.
+    ///
+    /// Sequence i keeps the first `token_counts[i]` tokens, from 0 on, that each layer received since the step
+    /// began; NULL: all. The result is that of appending these alone; of an evicting policy's observations, too. On
+    /// a GPU this waits for the stream if a CUDA graph has been captured.
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`] (a layer has received fewer tokens); [`KVQ_E_STATE`] (not in a step;
+    /// NULL, and layers have received different numbers of tokens; launches of a graph appended more than the
+    /// step's tokens); [`KVQ_E_UNSUPPORTED`] (fewer tokens than were appended, where the policy evicts by h2o, or
+    /// by the newest queries and more than its window attended); [`KVQ_E_BACKEND`]. A refused step goes on.
+    ///
+    /// Threads: exclusive use of these sequences.
+    ///
+    /// Since 1.0.
+    pub fn kvq_step_commit(cache: *mut kvq_cache, batch: *const kvq_step_batch, error: *mut kvq_error) -> kvq_status;
+
+    /// End the step of some sequences, each as it was before. `token_counts` is not read.
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_STATE`] (not in a step; launches of a graph appended more
+    /// than the step's tokens); [`KVQ_E_BACKEND`].
+    ///
+    /// Threads: exclusive use of these sequences.
+    ///
+    /// Since 1.0.
+    pub fn kvq_step_abort(cache: *mut kvq_cache, batch: *const kvq_step_batch, error: *mut kvq_error) -> kvq_status;
+
     /// Get the bytes used by one sequence, or by the whole cache with shared pages counted once.
     ///
     /// - `sequence`: NULL: the whole cache. (may be NULL)
@@ -2443,13 +2534,14 @@ extern "C" {
     ) -> kvq_status;
 
     /// Predict, to the byte, what [`kvq_cache_usage`] would report for the whole cache if it held only new
-    /// sequences. Computed from sizes: nothing is allocated, and what the cache holds now does not matter.
+    /// sequences. Computed from sizes: nothing is allocated, and what the cache holds now does not matter. A cache
+    /// whose `max_bytes` is the predicted `total_bytes` runs to the last token.
     ///
-    /// The prediction assumes that [`kvq_sequence_reserve`] preallocated `tokens` tokens for each sequence and that
-    /// these were then appended to every layer at consecutive positions, up to [`KVQ_PAGE_SLOTS`] at once or all at
-    /// once. If `queries` is not 0, it assumes that [`kvq_attend`] was then called for each layer with `queries`
-    /// queries of each sequence in one batch and without sinks; calls of several threads at once take one workspace
-    /// each.
+    /// The prediction assumes that [`kvq_sequence_reserve`] preallocated `tokens` tokens for each sequence before
+    /// they were appended to every layer at consecutive positions, that no call has more than the larger of
+    /// [`KVQ_PAGE_SLOTS`] and `queries` tokens of a sequence, and, if `queries` is not 0, that each layer attended
+    /// with so many queries of each sequence in one batch and without sinks. Calls of several threads at once take
+    /// one workspace each.
     ///
     /// - `sequences`: number of sequences, ≥ 1.
     /// - `tokens`: per sequence, ≥ 0.
@@ -3464,7 +3556,9 @@ const _: () = {
     assert!(align_of::<kvq_attend_batch>() == 8);
     assert!(size_of::<kvq_extend_batch>() == 168);
     assert!(align_of::<kvq_extend_batch>() == 8);
-    assert!(size_of::<kvq_usage>() == 96);
+    assert!(size_of::<kvq_step_batch>() == 24);
+    assert!(align_of::<kvq_step_batch>() == 8);
+    assert!(size_of::<kvq_usage>() == 104);
     assert!(align_of::<kvq_usage>() == 8);
     assert!(size_of::<qp_quantize_options>() == 72);
     assert!(align_of::<qp_quantize_options>() == 8);

@@ -298,6 +298,14 @@ fn offsets_of_kvq_extend_batch() {
 }
 
 #[test]
+fn offsets_of_kvq_step_batch() {
+    assert_eq!(offset!(kvq_step_batch, struct_size), 0);
+    assert_eq!(offset!(kvq_step_batch, n_sequences), 4);
+    assert_eq!(offset!(kvq_step_batch, sequences), 8);
+    assert_eq!(offset!(kvq_step_batch, token_counts), 16);
+}
+
+#[test]
 fn offsets_of_kvq_usage() {
     assert_eq!(offset!(kvq_usage, struct_size), 0);
     assert_eq!(offset!(kvq_usage, reserved), 4);
@@ -312,6 +320,7 @@ fn offsets_of_kvq_usage() {
     assert_eq!(offset!(kvq_usage, fp16_pages), 72);
     assert_eq!(offset!(kvq_usage, shared_pages), 80);
     assert_eq!(offset!(kvq_usage, bits_per_scalar), 88);
+    assert_eq!(offset!(kvq_usage, transient_bytes), 96);
 }
 
 #[test]

@@ -71,8 +71,8 @@ class AppendCall {
   }
 
   void run(Parallel& parallel, Allocator& scratch) {
-    AngleTable angles(*tokens_.rope, kernels_.append->fill_rotation, tokens_.n,
-                      tokens_at_once(tokens_.n), parallel, scratch);
+    AngleTable angles(*tokens_.rope, kernels_.append->fill_rotation, tokens_.n, tokens_at_once(tokens_.n), parallel,
+                      scratch);
     prepare_rooms(parallel);
     auto first = order_.begin();
     for (int32_t begin = 0; first != order_.end(); begin += kSliceTokens) {

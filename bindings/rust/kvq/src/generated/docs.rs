@@ -238,6 +238,13 @@ head and nothing to the sum of values. -infinity means no sink; a CPU refuses Na
     (kvq_extend_batch, sinks) => {
         r#"As in [`Attend`](crate::Attend)."#
     };
+    (kvq_step_batch) => {
+        r#"Sequences of a step, and a number of tokens for each."#
+    };
+    (kvq_step_batch, token_counts) => {
+        r#"See [`kvq_step_begin`](crate::sys::kvq_step_begin) and [`kvq_step_commit`](crate::sys::kvq_step_commit).
+NULL by default."#
+    };
     (qp_quantize_options) => {
         r#"Options of [`Matrix::quantize`](crate::Matrix::quantize)."#
     };
@@ -592,8 +599,13 @@ work; or eviction left gaps in the positions); [`Status::Memory`](crate::Status:
     (kvq_sequence_reserve) => {
         r#"Preallocate pages, so that every layer has room for `tokens` more tokens.
 
-Appends take the preallocated pages first: while there is room, an append of up to
-[`PAGE_SLOTS`](crate::PAGE_SLOTS) tokens allocates no page memory. On a CPU the pages of a head are then
+While there is room, [`Sequence::append`](crate::Sequence::append), [`Cache::append`](crate::Cache::append)
+and [`Cache::extend`](crate::Cache::extend) of up to [`PAGE_SLOTS`](crate::PAGE_SLOTS) tokens of each
+sequence, and [`Cache::attend`](crate::Cache::attend) with one query of each, do not call the allocate hook:
+what they need while they run is part of the reservation. Longer calls free what they take when they return,
+and find it reserved inside a step (see [`kvq_step_begin`](crate::sys::kvq_step_begin)). Exceptions are
+positions with gaps (128 bytes for a page of a head), sinks that an evicting policy keeps, calls of several
+threads at once, and on a GPU memory of the device for attention. On a CPU the pages of a head are
 contiguous from the start. On a GPU a CUDA graph needs them:
 
 ```text
@@ -674,7 +686,8 @@ tokens were evicted but the cache's policy never evicts); [`Status::Memory`](cra
 [`Status::Limit`](crate::Status::Limit); [`Status::Backend`](crate::Status::Backend)."#
     };
     (kvq_append) => {
-        r#"Append tokens to one layer of a sequence, from dense tensors.
+        r#"Append tokens to one layer of a sequence, from dense tensors. To attend with their queries too, use
+[`Cache::extend`](crate::Cache::extend).
 
 Fills the layer's open page. A full page is sealed (encoded in its final format) when it leaves the newest
 `recent` pages, which happens when the next token arrives. Either all `n` tokens are appended or none.
@@ -806,6 +819,66 @@ per sequence and no positions.
 
 As [`Cache::append`](crate::Cache::append) and [`Cache::attend`](crate::Cache::attend)."#
     };
+    (kvq_step_begin) => {
+        r#"Begin a step: appends to all layers of some sequences, which
+[`kvq_step_commit`](crate::sys::kvq_step_commit) keeps or [`kvq_step_abort`](crate::sys::kvq_step_abort)
+takes back.
+
+Preallocates for all layers what `token_counts[i]` more tokens of sequence i (NULL: one each), their queries
+and the calls themselves can need, as [`Sequence::reserve`](crate::Sequence::reserve) does for single
+tokens, or refuses with nothing changed. So an engine never runs out of memory in the middle of its layers,
+and can take back any number of draft tokens, whatever pages were sealed meanwhile: until the step ends,
+their FP16 originals are kept, which takes the memory of so many more FP16 pages where a count is above
+[`PAGE_SLOTS`](crate::PAGE_SLOTS).
+
+```text
+kvq_step_begin(cache, &batch, …);              // token_counts: draft tokens and the one before them
+kvq_extend(cache, layer, …);                   // for every layer
+kvq_step_commit(cache, &batch, …);             // token_counts: accepted tokens
+```
+
+Inside, these sequences take appends, extensions and attention of at most so many tokens of a layer, and
+calls that only read; others return [`Status::State`](crate::Status::State):
+[`Sequence::truncate`](crate::Sequence::truncate), [`Sequence::fork`](crate::Sequence::fork),
+[`Sequence::save`](crate::Sequence::save), [`Sequence::reserve`](crate::Sequence::reserve),
+[`Sequence::compress`](crate::Sequence::compress) and another begin. A sequence may be destroyed. If a call
+fails inside, the step goes on: try again, or abort.
+
+A step may surround launches of a CUDA graph. The graph stays valid if the sequence had room for the tokens
+(see [`Sequence::room`](crate::Sequence::room)) and they are at most [`PAGE_SLOTS`](crate::PAGE_SLOTS);
+otherwise begin the first step before the capture.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument); [`Status::State`](crate::Status::State) (in a step already; a
+stream is being captured); [`Status::Unsupported`](crate::Status::Unsupported) (a router chooses the formats
+of pages); [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit);
+[`Status::Backend`](crate::Status::Backend)."#
+    };
+    (kvq_step_commit) => {
+        r#"End the step of some sequences: of all that began together, or of any.
+
+Sequence i keeps the first `token_counts[i]` tokens, from 0 on, that each layer received since the step
+began; NULL: all. The result is that of appending these alone; of an evicting policy's observations, too. On
+a GPU this waits for the stream if a CUDA graph has been captured.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument) (a layer has received fewer tokens);
+[`Status::State`](crate::Status::State) (not in a step; NULL, and layers have received different numbers of
+tokens; launches of a graph appended more than the step's tokens);
+[`Status::Unsupported`](crate::Status::Unsupported) (fewer tokens than were appended, where the policy
+evicts by h2o, or by the newest queries and more than its window attended);
+[`Status::Backend`](crate::Status::Backend). A refused step goes on."#
+    };
+    (kvq_step_abort) => {
+        r#"End the step of some sequences, each as it was before. `token_counts` is not read.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument); [`Status::State`](crate::Status::State) (not in a step;
+launches of a graph appended more than the step's tokens); [`Status::Backend`](crate::Status::Backend)."#
+    };
     (kvq_cache_usage) => {
         r#"Get the bytes used by one sequence, or by the whole cache with shared pages counted once.
 
@@ -819,12 +892,13 @@ As [`Cache::append`](crate::Cache::append) and [`Cache::attend`](crate::Cache::a
     (kvq_cache_predict_usage) => {
         r#"Predict, to the byte, what [`Cache::usage`](crate::Cache::usage) would report for the whole cache if it held
 only new sequences. Computed from sizes: nothing is allocated, and what the cache holds now does not matter.
+A cache whose `max_bytes` is the predicted `total_bytes` runs to the last token.
 
 The prediction assumes that [`Sequence::reserve`](crate::Sequence::reserve) preallocated `tokens` tokens for
-each sequence and that these were then appended to every layer at consecutive positions, up to
-[`PAGE_SLOTS`](crate::PAGE_SLOTS) at once or all at once. If `queries` is not 0, it assumes that
-[`Cache::attend`](crate::Cache::attend) was then called for each layer with `queries` queries of each
-sequence in one batch and without sinks; calls of several threads at once take one workspace each.
+each sequence before they were appended to every layer at consecutive positions, that no call has more than
+the larger of [`PAGE_SLOTS`](crate::PAGE_SLOTS) and `queries` tokens of a sequence, and, if `queries` is not
+0, that each layer attended with so many queries of each sequence in one batch and without sinks. Calls of
+several threads at once take one workspace each.
 
 - `sequences`: number of sequences, ≥ 1.
 - `tokens`: per sequence, ≥ 0.

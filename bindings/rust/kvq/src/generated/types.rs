@@ -801,7 +801,7 @@ pub struct Usage {
     pub metadata_bytes: u64,
     /// Workspace of [`Cache::attend`](crate::Cache::attend) and the cache object; 0 for one sequence.
     pub workspace_bytes: u64,
-    /// Sum of the four above.
+    /// Sum of the four above, and of `transient_bytes`.
     pub total_bytes: u64,
     /// 2 · scalars: the size of an uncompressed FP16 cache.
     pub plain_fp16_bytes: u64,
@@ -811,6 +811,8 @@ pub struct Usage {
     pub shared_pages: u64,
     /// 8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty.
     pub bits_per_scalar: f64,
+    /// Predicted only: the most that a call takes beside and frees when it returns.
+    pub transient_bytes: u64,
 }
 
 impl Usage {
@@ -827,6 +829,7 @@ impl Usage {
             fp16_pages: raw.fp16_pages,
             shared_pages: raw.shared_pages,
             bits_per_scalar: raw.bits_per_scalar,
+            transient_bytes: raw.transient_bytes,
         }
     }
 }
