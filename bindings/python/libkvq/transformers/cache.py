@@ -136,6 +136,7 @@ class KvqCache(Cache):
         A policy with `recent: 2` can always remove at least 32 tokens; otherwise the cut must lie in the open page or
         on a page boundary.
         """
+        tokens_to_remove = int(tokens_to_remove)  # transformers 5.17 passes a tensor
         columns = self.get_seq_length()
         left = min(tokens_to_remove, columns) if tokens_to_remove > 0 else columns + tokens_to_remove
         if left == columns:
