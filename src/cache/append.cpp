@@ -234,14 +234,39 @@ void forget(const AppendRequest& request, int32_t layer) {
   }
 }
 
+/// Append, then seal. Pages are whole in FP16 in between, where `between(seal)` is called, which has to call seal().
+template <typename Between>
+void append_and_seal(Cache& cache, int32_t layer, const AppendRequest& request, const Between& between) {
+  JointAppend opened(cache, layer, request, AppendKind::kOpen);
+  opened.write();
+  opened.commit();
+  try {
+    JointAppend sealed(cache, layer, request, AppendKind::kSeal);
+    between([&sealed] { sealed.write(); });
+    sealed.commit();
+  } catch (...) {
+    opened.undo();
+    forget(request, layer);
+    throw;
+  }
+}
+
 }  // namespace
 
 void append(Cache& cache, int32_t layer, const AppendRequest& request) {
   if (cache.backend.recording()) {
     check_recordable(layer, request);
+    for (const SequenceTokens& each : request.sequences) {
+      each.sequence->seals_at_once = each.sequence->seals_at_once || each.count > 1;
+    }
     return record(layer, request, AppendKind::kAppend);
   }
   for_each_arrival(request, [&](const Arrival& arrival) { check_positions(arrival, layer, request.positions); });
+  const auto in_step = [](const SequenceTokens& each) { return each.sequence->step.tokens > 0; };
+  if (std::ranges::any_of(request.sequences, in_step)) {
+    // Tokens that are sealed as they arrive would never be in FP16, as taking others back may need them.
+    return append_and_seal(cache, layer, request, [](const auto& seal) { seal(); });
+  }
   JointAppend joint(cache, layer, request, AppendKind::kAppend);
   joint.write();
   joint.commit();
@@ -252,24 +277,14 @@ void extend(Cache& cache, int32_t layer, const AppendRequest& request, const kvq
   const auto sequence_at = [&request](int32_t i) -> const Sequence& {
     return *request.sequences[static_cast<size_t>(i)].sequence;
   };
+  const auto attend_and = [&](const auto& seal) { attend(cache, layer, batch, space, sequence_at, seal); };
   if (cache.backend.recording()) {
     check_recordable(layer, request);
     record(layer, request, AppendKind::kOpen);
-    return attend(cache, layer, batch, space, sequence_at, [&] { record(layer, request, AppendKind::kSeal); });
+    return attend_and([&] { record(layer, request, AppendKind::kSeal); });
   }
   for_each_arrival(request, [&](const Arrival& arrival) { check_positions(arrival, layer, request.positions); });
-  JointAppend opened(cache, layer, request, AppendKind::kOpen);
-  opened.write();
-  opened.commit();
-  try {
-    JointAppend sealed(cache, layer, request, AppendKind::kSeal);
-    attend(cache, layer, batch, space, sequence_at, [&sealed] { sealed.write(); });
-    sealed.commit();
-  } catch (...) {
-    opened.undo();
-    forget(request, layer);
-    throw;
-  }
+  append_and_seal(cache, layer, request, attend_and);
 }
 
 void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq_dtype dtype, int32_t n,
@@ -319,12 +334,18 @@ size_t scratch_bytes(const Cache& cache, const ExpectedBatch& expected) {
 }
 
 void repeat_append(Sequence& sequence, int32_t layer, int32_t tokens) {
+  Allocator& scratch = sequence.cache.allocator;
   // At most a page at a time, so that pages equal those that the backend chose.
   for (int32_t n = 0; tokens > 0; tokens -= n) {
     n = std::min(tokens, kPageSlots);
-    PreparedAppend prepared(sequence, layer, n, nullptr, sequence.cache.allocator);
+    const AppendKind kind = sequence.seals_at_once ? AppendKind::kAppend : AppendKind::kOpen;
+    PreparedAppend prepared(sequence, layer, n, nullptr, scratch, kind);
     prepared.prepare();
     prepared.commit();
+    if (sequence.seals_at_once) continue;
+    PreparedAppend sealed(sequence, layer, n, scratch);
+    sealed.prepare();
+    sealed.commit();
   }
 }
 

@@ -14,6 +14,7 @@ struct PageChange {
   int32_t count;         // slots in use afterwards
   Page* page = nullptr;  // replaces or extends the list; null: the page there grows in place
   bool from_reserve = false;
+  bool is_sealed = false;              // `page` is the same slots in another format
   bool extends = false;                // `page` was appended to the list
   bool adds_positions = false;         // the page gets `added_positions`
   int32_t* added_positions = nullptr;  // for a page that exists and whose positions are not consecutive

@@ -48,7 +48,8 @@ void PreparedAppend::reserve_memory(int32_t tokens, int32_t positions) {
 PreparedAppend::~PreparedAppend() {
   for (const PageChange& change : memory_.changes) {
     const bool keeps = committed_ && reserve_ != nullptr && change.page != nullptr &&
-                       reserve_->keep_original(change.head, change.index, change.page);
+                       (change.is_sealed ? reserve_->keep_original(change.head, change.index, change.page)
+                                         : reserve_->keep(change.head, change.index, change.page));
     const bool waits = !committed_ && change.from_reserve;  // still in its place
     if (change.page != nullptr && !keeps && !waits) cache_.release(change.page);
     cache_.release_positions(change.added_positions);
@@ -169,7 +170,7 @@ void PreparedAppend::write_page(int32_t head, const Step& step, BriefRun& brief)
   const int32_t first = kept > 0 ? old->first_position : positions_[static_cast<size_t>(token)];
   const int32_t last = take > 0 ? positions_[static_cast<size_t>(token + take) - 1] : old->last_position();
   const bool consecutive = last - first == count - 1;
-  memory_.changes.push_back({.head = head, .index = index, .count = count});
+  memory_.changes.push_back({.head = head, .index = index, .count = count, .is_sealed = take == 0});
   PageChange& change = memory_.changes.back();
   const bool in_place = old != nullptr && format->is_float16() && !old->is_shared();
   int32_t* stored = nullptr;

@@ -272,46 +272,42 @@ size_t Reserve::record_bytes(int32_t kv_heads, size_t finals, int32_t ring) {
          static_cast<size_t>(kv_heads) * (kOfHead + static_cast<size_t>(ring) * kOfOpen);
 }
 
-void make_call_room(Cache& cache, const ExpectedBatch& batch) {
-  const CallSpaces::Lease space(cache.call_spaces);
-  if (space->holds(batch)) return;
-  space->reserve(static_cast<size_t>(batch.sequences), static_cast<size_t>(batch.all_queries()), cache.kv_heads);
+void make_call_room(Cache& cache, CallSpace& space, const ExpectedBatch& batch) {
+  if (space.holds(batch)) return;
+  space.reserve(static_cast<size_t>(batch.sequences), static_cast<size_t>(batch.all_queries()), cache.kv_heads);
   const Vector<AttendBatch> layers = cache.attend_batches(cache.allocator.parent());
-  cache.backend.attention().reserve(expected_call(cache, layers, batch), *space->workspace);
+  cache.backend.attention().reserve(expected_call(cache, layers, batch), *space.workspace);
   const size_t wanted = scratch_bytes(cache, batch);
-  if (wanted > space->scratch_bytes) {
+  if (wanted > space.scratch_bytes) {
     // Both at once may be more than is free. Without a block, calls allocate what they need.
-    const size_t before = std::exchange(space->scratch_bytes, 0);
-    space->scratch.drop_block();
+    const size_t before = std::exchange(space.scratch_bytes, 0);
+    space.scratch.drop_block();
     try {
-      space->scratch.keep_block(wanted);
-      space->scratch_bytes = wanted;
+      space.scratch.keep_block(wanted);
+      space.scratch_bytes = wanted;
     } catch (...) {
       try {
-        space->scratch.keep_block(before);
-        space->scratch_bytes = before;
+        space.scratch.keep_block(before);
+        space.scratch_bytes = before;
       } catch (...) {
       }
       throw;
     }
   }
-  space->made_room(batch);
+  space.made_room(batch);
 }
 
-PreparedReserve::PreparedReserve(Sequence& sequence, int32_t tokens, int32_t opened)
-    : sequence_(sequence),
-      space_(sequence.cache.call_spaces),
-      made_(sequence.cache.allocator),
-      lists_(space_->scratch) {
+PreparedReserve::PreparedReserve(Sequence& sequence, int32_t tokens, int32_t opened, Allocator& scratch)
+    : sequence_(sequence), made_(sequence.cache.allocator), lists_(scratch) {
   Cache& cache = sequence.cache;
   if (sequence.observations != nullptr) {
-    observed_ = sequence.observations->prepare(sequence, tokens, space_->scratch);
+    observed_ = sequence.observations->prepare(sequence, tokens, scratch);
   }
   made_.reserve(static_cast<size_t>(cache.n_layers));
   lists_.reserve(sequence.lists.size());
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
-    made_.push_back(make_owned<Reserve>(cache.allocator, sequence, layer, tokens, opened, sequence.reserve(layer),
-                                        space_->scratch));
+    made_.push_back(
+        make_owned<Reserve>(cache.allocator, sequence, layer, tokens, opened, sequence.reserve(layer), scratch));
     const auto pages = static_cast<size_t>(longest_after(sequence, layer, tokens));
     for (int32_t head = 0; head < cache.kv_heads; ++head) {
       lists_.emplace_back(cache.allocator);
@@ -360,8 +356,9 @@ void reserve(Sequence& sequence, int32_t tokens) {
     return;
   }
   CountedReserve counted(sequence);
-  make_call_room(cache, ExpectedBatch::of_pages(counted.now(), longest_after(sequence, tokens)));
-  PreparedReserve prepared(sequence, tokens, 1);
+  const CallSpaces::Lease space(cache.call_spaces);
+  make_call_room(cache, *space, ExpectedBatch::of_pages(counted.now(), longest_after(sequence, tokens)));
+  PreparedReserve prepared(sequence, tokens, 1, space->scratch);
   counted.keep();
   prepared.commit();
   sequence.reserved_by_step = false;

@@ -121,8 +121,9 @@ class Reserve {
   Vector<Shared> shared_;  // targets of the copies
 };
 
-/// Make room for what such calls need while they run. On a GPU, memory of the device is not part of it.
-void make_call_room(Cache& cache, const ExpectedBatch& batch);
+/// Make room for what such calls need while they run; nothing of `space.scratch` is in use. On a GPU, memory of the
+/// device is not part of it.
+void make_call_room(Cache& cache, CallSpace& space, const ExpectedBatch& batch);
 
 /// Counts a sequence with preallocated pages, unless it had some or they cannot be made.
 class CountedReserve {
@@ -151,13 +152,12 @@ void check_reserve(const Sequence& sequence, int32_t tokens, const char* argumen
 class PreparedReserve {
  public:
   /// For `tokens` more tokens in every layer, and steps that open `opened` pages of a list.
-  PreparedReserve(Sequence& sequence, int32_t tokens, int32_t opened);
+  PreparedReserve(Sequence& sequence, int32_t tokens, int32_t opened, Allocator& scratch);
   /// Only a GPU's copy can fail.
   void commit();
 
  private:
   Sequence& sequence_;
-  CallSpaces::Lease space_;
   std::optional<Observations::Room> observed_;
   Vector<Owned<Reserve>> made_;
   Vector<Sequence::PageList> lists_;

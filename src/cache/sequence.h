@@ -123,6 +123,8 @@ class Sequence {
   Owned<Observations> observations;    // null without eviction
   /// Appends have been recorded: only the backend knows what their replays appended.
   bool recorded = false;
+  /// Some of these seal pages with their own tokens, whose FP16 originals are not whole.
+  bool seals_at_once = false;
   bool reserved_by_step = false;  // and not by the caller
   Step step;
   std::mutex replayed_mutex;

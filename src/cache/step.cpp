@@ -16,11 +16,19 @@ bool holds(Sequence& sequence, int32_t tokens) {
          std::ranges::all_of(sequence.reserves, [tokens](const Owned<Reserve>& each) { return each->holds(tokens); });
 }
 
+/// Tokens to preallocate where pages for `tokens` are lacking: a page at least, where the caller reserved nothing, and
+/// what there is.
+int32_t tokens_to_reserve(const Sequence& sequence, int32_t tokens) {
+  tokens = std::max(tokens, kPageSlots);
+  for (const Owned<Reserve>& each : sequence.reserves) tokens = std::max(tokens, each->room());
+  return tokens;
+}
+
 /// What a sequence lacks for a step, made so that beginning it cannot fail but for a GPU's copy.
 class PreparedStep {
  public:
   PreparedStep(Sequence& sequence, int32_t tokens, Allocator& scratch) : sequence_(sequence), tokens_(tokens) {
-    if (!holds(sequence, tokens)) reserve();
+    if (!holds(sequence, tokens)) reserve(scratch);
     if (sequence.observations != nullptr) observed_ = sequence.observations->prepare_step(sequence, scratch);
   }
 
@@ -36,13 +44,11 @@ class PreparedStep {
   }
 
  private:
-  void reserve() {
-    // A page at a time, where the caller reserved nothing; what there is stays.
-    int32_t wanted = std::max(tokens_, kPageSlots);
-    for (const Owned<Reserve>& each : sequence_.reserves) wanted = std::max(wanted, each->room());
-    check_reserve(sequence_, wanted, "the step's number of tokens");
+  void reserve(Allocator& scratch) {
+    const int32_t wanted = tokens_to_reserve(sequence_, tokens_);
+    check_reserve(sequence_, wanted, "batch->token_counts, or a page,");
     counted_.emplace(sequence_);
-    prepared_.emplace(sequence_, wanted, (tokens_ + kPageSlots - 1) / kPageSlots);
+    prepared_.emplace(sequence_, wanted, (tokens_ + kPageSlots - 1) / kPageSlots, scratch);
   }
 
   Sequence& sequence_;
@@ -51,25 +57,6 @@ class PreparedStep {
   std::optional<PreparedReserve> prepared_;
   std::optional<Observations::StepRoom> observed_;
 };
-
-ExpectedBatch calls_of(std::span<const SequenceTokens> sequences) {
-  ExpectedBatch batch{.sequences = static_cast<int32_t>(sequences.size())};
-  for (const SequenceTokens& each : sequences) {
-    batch.tokens += each.count;
-    batch.queries = std::max(batch.queries, each.count);
-  }
-  return batch;
-}
-
-/// Pages of the longest list that the sequences have memory for.
-int32_t pages_of(std::span<const SequenceTokens> sequences) {
-  int32_t pages = 1;
-  for (const SequenceTokens& each : sequences) {
-    for (const Owned<Reserve>& reserve : each.sequence->reserves) pages = std::max(pages, reserve->longest());
-    if (each.sequence->reserves.empty()) pages = std::max(pages, longest_after(*each.sequence, each.count));
-  }
-  return pages;
-}
 
 void require_step(const Sequence& sequence, size_t index) {
   if (sequence.step.tokens > 0) return;
@@ -97,8 +84,9 @@ class LayerRollback {
         const bool must_open = i + 1 == cut.pages && cut.slots < page.count;
         if (page.is_float16() || reserve_.original(head, i) != nullptr || !must_open) continue;
         fail(KVQ_E_STATE,
-             "launches of a CUDA graph have appended more to layer %d than the step's %d tokens: commit all", layer_,
-             sequence_.step.tokens);
+             "launches of a CUDA graph have appended more to layer %d than the step's %d tokens, or several at once by "
+             "kvq_append, which keeps no originals of the pages that it seals: commit all tokens",
+             layer_, sequence_.step.tokens);
       }
     }
   }
@@ -241,23 +229,30 @@ void require_no_step(const Sequence& sequence) {
   fail(KVQ_E_STATE, "the sequence is in a step: call kvq_step_commit or kvq_step_abort first");
 }
 
-void begin_step(Cache& cache, std::span<const SequenceTokens> sequences) {
+ExpectedBatch check_step(const Cache& cache, std::span<const SequenceTokens> sequences) {
   if (cache.backend.recording()) {
     fail(KVQ_E_STATE, "a step cannot begin while a CUDA graph is captured: begin it before or around launches");
   }
+  ExpectedBatch calls{.sequences = static_cast<int32_t>(sequences.size())};
   for (size_t i = 0; i < sequences.size(); ++i) {
     const auto [sequence, count] = sequences[i];
     if (sequence->step.tokens > 0) fail(KVQ_E_STATE, "batch->sequences[%zu] is in a step already", i);
     if (count < 1) fail(KVQ_E_ARGUMENT, "batch->token_counts[%zu] is %d, must be at least 1", i, count);
+    check_reserve(*sequence, count, "batch->token_counts");
+    calls.tokens += count;
+    calls.queries = std::max(calls.queries, count);
+    for (const Owned<Reserve>& each : sequence->reserves) calls.pages = std::max(calls.pages, each->longest());
+    if (!holds(*sequence, count))
+      calls.pages = std::max(calls.pages, longest_after(*sequence, tokens_to_reserve(*sequence, count)));
   }
-  ExpectedBatch calls = calls_of(sequences);
-  calls.pages = pages_of(sequences);
-  make_call_room(cache, calls);
-  const CallSpaces::Lease space(cache.call_spaces);
-  Vector<Owned<PreparedStep>> prepared(space->scratch);
+  return calls;
+}
+
+void begin_step(std::span<const SequenceTokens> sequences, Allocator& scratch) {
+  Vector<Owned<PreparedStep>> prepared(scratch);
   prepared.reserve(sequences.size());
   for (const auto [sequence, count] : sequences) {
-    prepared.push_back(make_owned<PreparedStep>(space->scratch, *sequence, count, space->scratch));
+    prepared.push_back(make_owned<PreparedStep>(scratch, *sequence, count, scratch));
   }
   for (Owned<PreparedStep>& each : prepared) each->begin();
 }

@@ -5,8 +5,11 @@
 
 namespace kvq {
 
-/// Begin a step of these sequences, with at most `count` tokens for each layer of each: all or none.
-void begin_step(Cache& cache, std::span<const SequenceTokens> sequences);
+/// Throw unless a step of these sequences may begin, with at most `count` tokens for each layer of each. Returns the
+/// calls that it may consist of.
+ExpectedBatch check_step(const Cache& cache, std::span<const SequenceTokens> sequences);
+/// Begin it, once there is room for these calls: all sequences or none.
+void begin_step(std::span<const SequenceTokens> sequences, Allocator& scratch);
 
 /// Keep the first `count` tokens of the step, or all if `keeps_all`.
 void commit_step(std::span<const SequenceTokens> sequences, bool keeps_all);

@@ -38,6 +38,7 @@ static const suite kSuites[] = {
     {"append", test_append},
     {"append_batch", test_append_batch},
     {"extend", test_extend},
+    {"step", test_step},
     {"attend", test_attend},
     {"usage", test_usage},
     {"predict", test_predict},

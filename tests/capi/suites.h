@@ -28,6 +28,7 @@ void test_reserve(void);
 void test_append(void);
 void test_append_batch(void);
 void test_extend(void);
+void test_step(void);
 void test_attend(void);
 void test_usage(void);
 void test_predict(void);
