@@ -234,6 +234,15 @@ void forget(const AppendRequest& request, int32_t layer) {
   }
 }
 
+/// Whether appending `n` tokens in one go seals pages with some of them.
+bool seals_own_tokens(const Sequence& sequence, int32_t layer, int32_t n) {
+  return n > 1 && std::ranges::any_of(sequence.lists_of(layer), [&](const Sequence::PageList& list) {
+           const auto existing = static_cast<int32_t>(list.size());
+           const int32_t first = existing - (Sequence::open_slots(list) > 0 ? 1 : 0);
+           return first < Sequence::pages_after(list, n) - sequence.cache.recent;
+         });
+}
+
 /// Append, then seal. Pages are whole in FP16 in between, where `between(seal)` is called, which has to call seal().
 template <typename Between>
 void append_and_seal(Cache& cache, int32_t layer, const AppendRequest& request, const Between& between) {
@@ -262,9 +271,11 @@ void append(Cache& cache, int32_t layer, const AppendRequest& request) {
     return record(layer, request, AppendKind::kAppend);
   }
   for_each_arrival(request, [&](const Arrival& arrival) { check_positions(arrival, layer, request.positions); });
-  const auto in_step = [](const SequenceTokens& each) { return each.sequence->step.tokens > 0; };
-  if (std::ranges::any_of(request.sequences, in_step)) {
-    // Tokens that are sealed as they arrive would never be in FP16, as taking others back may need them.
+  const auto seals_own = [layer](const SequenceTokens& each) {
+    return each.sequence->step.tokens > 0 && seals_own_tokens(*each.sequence, layer, each.count);
+  };
+  if (std::ranges::any_of(request.sequences, seals_own)) {
+    // These would never be whole in FP16, as taking others back may need them.
     return append_and_seal(cache, layer, request, [](const auto& seal) { seal(); });
   }
   JointAppend joint(cache, layer, request, AppendKind::kAppend);
