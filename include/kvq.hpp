@@ -80,6 +80,7 @@ class Outcome {
   Outcome(const Outcome&) = delete;
   Outcome& operator=(const Outcome&) = delete;
 
+  bool succeeded() const noexcept { return status_ == KVQ_OK; }
   /// Throw the exception of a hook, or an Error if the call failed.
   void raise() const {
     if (thrown_) std::rethrow_exception(thrown_);
@@ -1398,6 +1399,88 @@ class Router : public detail::Owned<kvq_router, kvq_router_destroy, const kvq_ro
   }
 };
 
+/// Step of some sequences, begun by Cache::begin_step: appends to all layers, which `commit` keeps. Unless `commit` or
+/// `abort` has ended it, the destructor aborts and drops errors. The sequences must live until the step ends.
+class Step {
+ public:
+  Step() noexcept = default;
+  /// Begin a step; see Cache::begin_step.
+  Step(detail::Borrowed<kvq_cache> cache, std::span<kvq_sequence* const> sequences,
+       std::span<const int32_t> token_counts = {})
+      : Step() {
+    std::vector<kvq_sequence*> all(sequences.begin(), sequences.end());
+    detail::require_size_or_none("token_counts", token_counts.size(), static_cast<int64_t>(all.size()),
+                                 "as many as sequences");
+    const kvq_step_batch batch = batch_of(all, token_counts);
+    const detail::Outcome outcome(kvq_step_begin, cache, &batch);
+    if (outcome.succeeded()) {
+      cache_ = cache;
+      sequences_ = std::move(all);
+    }
+    outcome.raise();  // if a hook has thrown, the destructor ends what has begun
+  }
+  Step(Step&& other) noexcept : cache_(other.cache_), sequences_(std::exchange(other.sequences_, {})) {}
+  Step& operator=(Step&& other) noexcept {
+    if (this == &other) return *this;
+    drop();
+    cache_ = other.cache_;
+    sequences_ = std::exchange(other.sequences_, {});
+    return *this;
+  }
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
+  ~Step() { drop(); }
+
+  /// Return whether the step has begun and not ended.
+  bool active() const noexcept { return !sequences_.empty(); }
+
+  /// Keep all tokens, and end the step; see Cache::step_commit.
+  /// \throws Error: as Cache::step_commit, and the step goes on; KVQ_E_STATE if it has ended.
+  void commit() { end(kvq_step_commit, {}); }
+  /// Keep the first `token_counts[i]` tokens of sequence i, and end the step.
+  void commit(std::span<const int32_t> token_counts) {
+    if (active()) {
+      detail::require_size("token_counts", token_counts.size(), static_cast<int64_t>(sequences_.size()),
+                           "as many as sequences");
+    }
+    end(kvq_step_commit, token_counts);
+  }
+
+  /// Take all tokens back, and end the step. Does nothing if it has ended.
+  /// \throws Error: as Cache::step_abort.
+  void abort() {
+    if (active()) end(kvq_step_abort, {});
+  }
+
+ private:
+  static kvq_step_batch batch_of(std::span<kvq_sequence* const> sequences, std::span<const int32_t> token_counts) {
+    kvq_step_batch batch = initialised<kvq_step_batch>();
+    batch.n_sequences = detail::count("sequences", sequences.size());
+    batch.sequences = sequences.data();
+    batch.token_counts = detail::optional(token_counts);
+    return batch;
+  }
+
+  void end(kvq_status (*function)(kvq_cache*, const kvq_step_batch*, kvq_error*),
+           std::span<const int32_t> token_counts) {
+    if (!active()) throw Error(KVQ_E_STATE, "the step has ended");
+    const kvq_step_batch batch = batch_of(sequences_, token_counts);
+    const detail::Outcome outcome(function, cache_, &batch);
+    if (outcome.succeeded()) sequences_.clear();
+    outcome.raise();
+  }
+
+  void drop() noexcept {
+    if (!active()) return;
+    const kvq_step_batch batch = batch_of(sequences_, {});
+    (void)kvq_step_abort(cache_, &batch, nullptr);
+    sequences_.clear();
+  }
+
+  kvq_cache* cache_ = nullptr;
+  std::vector<kvq_sequence*> sequences_;
+};
+
 /// Tokens for one layer of several sequences. Rows of `k` and `v` (one per token) are ordered by sequence. Tensors are
 /// of float; ::kvq_append_batch takes other element types, too.
 struct AppendBatch {
@@ -1698,6 +1781,14 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
   void extend(int32_t layer, const ExtendBatch& batch) const {
     const kvq_extend_batch c_batch = detail::c_struct(batch, describe());
     checked(kvq_extend, get(), layer, &c_batch);
+  }
+
+  /// Begin a step that ends with the returned object: `token_counts[i]` more tokens of sequence i, one each if empty.
+  /// `step_begin` says what a step is.
+  /// \throws Error: as `step_begin`.
+  [[nodiscard]] Step begin_step(std::span<kvq_sequence* const> sequences,
+                                std::span<const int32_t> token_counts = {}) const {
+    return Step(get(), sequences, token_counts);
   }
 
   /// Begin a step: appends to all layers of some sequences, which ::kvq_step_commit keeps or ::kvq_step_abort takes

@@ -33,6 +33,7 @@ class Outcome {
   Outcome(const Outcome&) = delete;
   Outcome& operator=(const Outcome&) = delete;
 
+  bool succeeded() const noexcept { return status_ == KVQ_OK; }
   /// Throw the exception of a hook, or an Error if the call failed.
   void raise() const {
     if (thrown_) std::rethrow_exception(thrown_);

@@ -9,6 +9,7 @@ from emitters._cpp_text import WIDTH, comment, constructor, function
 from emitters._text import NOTICE, target_of
 
 BASE = pathlib.Path(__file__).with_name("_cpp_base.hpp")
+STEP = pathlib.Path(__file__).with_name("_cpp_step.hpp")  # by hand, since a step ends with its object
 NAMESPACE = "v1"
 
 INTRODUCTION = """kvq.h in C++20, header-only: owning handles, exceptions, spans.
@@ -262,6 +263,14 @@ def shape_of(handle, api):
     return sorted(word.partition(".")[2] for word in words)
 
 
+# The method of Cache that makes a Step.
+BEGIN_STEP = (
+    comment("""Begin a step that ends with the returned object: `token_counts[i]` more tokens of sequence i, one each if empty.
+`step_begin` says what a step is.""", "  ") + comment("\\throws Error: as `step_begin`.", "  ")) + function("[[nodiscard]] Step begin_step", [
+    "std::span<kvq_sequence* const> sequences", "std::span<const int32_t> token_counts = {}"], " const", [
+        "return Step(get(), sequences, token_counts);"])
+
+
 def class_lines(handle, model, api):
     name, cls = handle["name"], class_of(handle["name"])
     viewed = name if name in SHARED else "const " + name
@@ -274,6 +283,8 @@ def class_lines(handle, model, api):
             continue
         for found in calls_of(one, model):
             if found.owner == name:
+                if one["name"] == "kvq_step_begin":
+                    methods += [""] + BEGIN_STEP
                 hidden = {"experimental": one["experimental"] and not handle["experimental"]}
                 methods += [""] + if_experimental(hidden, method(found, model))
     lines = comment(handle["documentation"])
@@ -318,6 +329,8 @@ def header(api):
     lines += layout(api) + [""] + free_functions(api, model) + hooks(api)
     lines += hooks_struct(next(one for one in api["structs"] if any(f["name"] == "released" for f in one["fields"])))
     for handle in api["handles"]:
+        if handle["name"] == "kvq_cache":
+            lines += STEP.read_text(encoding="utf-8").split("\n")
         for struct in filter(batches.is_batch, api["structs"]):
             if handle["name"] == "kvq_cache":
                 lines += batches.declaration(struct) + ["", "namespace detail {"] + batches.checked(struct) + [
