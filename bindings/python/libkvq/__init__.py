@@ -27,6 +27,7 @@ from ._matrix import Matrix, MatrixSize, Scheme, linear_shared, predict_bytes, s
 from ._objects import Centres, Codebook, Router
 from ._policy import Policy
 from ._sequence import Compressed, Decoded, Sequence
+from ._step import Step
 
 __version__ = "%d.%d.%d" % (raw.KVQ_VERSION_MAJOR, raw.KVQ_VERSION_MINOR, raw.KVQ_VERSION_PATCH)
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "Router",
     "Scheme",
     "Sequence",
+    "Step",
     "cpu_isas",
     "device_describe",
     "experimental",

@@ -19,6 +19,7 @@ from ._infos import CacheInfo, Usage
 from ._objects import CacheMethods, Centres, Codebook, Router
 from ._policy import Policy
 from ._sequence import Sequence
+from ._step import Step
 from ._text import value_of
 
 Sequences = Union[Sequence, Many[Sequence]]
@@ -267,6 +268,23 @@ class Cache(CacheMethods):
         prepared.set_queries(checked, sliding_window, logit_softcap)
         self._run(self._extending, prepared, layer, many, True)
         return checked.result
+
+    def step(self, sequences: Sequences, token_counts: Any = None) -> Step:
+        """A step of some sequences: appends to all layers that are kept together, or taken back.
+
+            with cache.step(sequences, [5, 5]) as step:     # four draft tokens, and the one before them
+                for layer in range(n_layers):
+                    output = cache.extend(layer, sequences, k, v, q, token_counts=[5, 5])
+                step.commit([3, 1])                         # accepted tokens
+
+        The ``with`` statement begins it, and preallocates what the tokens can need in all layers. Its end commits all
+        tokens, an exception aborts. Inside, the sequences take appends, extensions, attention, and calls that only
+        read; ``truncate``, ``fork``, ``save``, ``reserve`` and ``compress`` raise KvqStateError. No other thread may
+        use them.
+
+        :param token_counts: tokens per sequence that a layer takes at most; None: one each.
+        """
+        return Step(self, self._given_sequences(sequences), token_counts)
 
     def _given_sequences(self, sequences: Sequences) -> Many[Sequence]:
         many = [sequences] if isinstance(sequences, Sequence) else Sequence._all_given("sequences", sequences)

@@ -56,12 +56,20 @@ def test_every_function_is_used():
     """By the package, or by the tests of the raw layer below."""
     files = [one for one in PACKAGE.glob("*.py") if one.name != "_native.py"]
     text = "".join(one.read_text(encoding="utf-8") for one in files + [pathlib.Path(__file__)])
-    made = re.findall(r"\b(?:initialised|Calls)\(_native\.(\w+)", text)  # calls the struct's `_init`
+    made = re.findall(r"\b(?:initialised|Calls|Prepared)\(_native\.(\w+)", text)  # calls the struct's `_init`
     used = set(re.findall(r"\w+", text)) | {name + "_init" for name in made}
     unused = [one["name"] for one in API["functions"] if one["name"] not in used]
     assert not unused
     tests = "".join(one.read_text(encoding="utf-8") for one in pathlib.Path(__file__).parent.glob("test_*.py"))
-    for kind in (libkvq.Context, libkvq.Policy, libkvq.Cache, libkvq.Sequence, libkvq.Matrix, libkvq.Codebook):
+    for kind in (
+        libkvq.Context,
+        libkvq.Policy,
+        libkvq.Cache,
+        libkvq.Sequence,
+        libkvq.Step,
+        libkvq.Matrix,
+        libkvq.Codebook,
+    ):
         for name in set(dir(kind)) - set(dir(libkvq._handle.Handle)):
             assert name.startswith("_") or "." + name in tests, "%s.%s is not tested" % (kind.__name__, name)
 
