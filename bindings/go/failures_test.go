@@ -197,8 +197,11 @@ func TestTheRawLayerLeavesChecksToTheLibrary(t *testing.T) {
 	var extend raw.ExtendBatch
 	extend.NSequences = 9
 	raw.ExtendBatchInit(&extend)
-	if append_.NSequences != 0 || attend.NSequences != 0 || extend.NSequences != 0 ||
-		append_.StructSize != 88 || attend.StructSize != 112 || extend.StructSize != 168 {
+	var step raw.StepBatch
+	step.NSequences = 9
+	raw.StepBatchInit(&step)
+	if append_.NSequences != 0 || attend.NSequences != 0 || extend.NSequences != 0 || step.NSequences != 0 ||
+		append_.StructSize != 88 || attend.StructSize != 112 || extend.StructSize != 168 || step.StructSize != 24 {
 		t.Fatal("defaults are not set")
 	}
 	raw.CacheDestroy(cache)
