@@ -25,9 +25,13 @@ def property_name(struct, field):
     return name + "Value" if name == type_name(struct["name"]) else name
 
 
+# Structs whose fields are parameters of methods.
+WITHOUT_CLASS = ("kvq_compress_options", "kvq_step_batch")
+
+
 def has_class(struct):
     """Whether a struct of the raw layer has a class around it."""
-    return not struct["experimental"] and struct["name"] != "kvq_compress_options" and \
+    return not struct["experimental"] and struct["name"] not in WITHOUT_CLASS and \
         struct["name"].endswith(("_options", "_batch", "_info", "_usage"))
 
 

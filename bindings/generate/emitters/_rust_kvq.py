@@ -126,11 +126,13 @@ def options(api, docs, paths):
     for one in api["structs"]:
         if not one["init"] or one["name"] == "kvq_error":
             continue
+        numbers = [field for field in one["fields"] if field["type"]["kind"] in ("integer", "float", "enumeration") and
+                   field["documentation"] != "0." and field["name"] not in TAKEN_OTHERWISE]
+        if not numbers:
+            continue
         lines.append("    (%s) => {" % one["name"])
-        for field in one["fields"]:
-            if field["type"]["kind"] in ("integer", "float", "enumeration") and field["documentation"] != "0." and \
-                    field["name"] not in TAKEN_OTHERWISE:
-                lines += setter(field, docs, paths) + [""]
+        for field in numbers:
+            lines += setter(field, docs, paths) + [""]
         lines[-1:] = ["    };"]
     return "\n".join(lines + ["}", "pub(crate) use setters;", ""])
 

@@ -6,7 +6,7 @@ use crate::generated::options::setters;
 use crate::object::{debug, optional, Raw};
 use crate::shape::with_pointers;
 use crate::{call, Append, Attend, DeviceAppend, DeviceAttend, DeviceExtend, Extend};
-use crate::{CacheInfo, Centres, Codebook, Context, Error, Policy, Result, Router, Sequence, Usage};
+use crate::{CacheInfo, Centres, Codebook, Context, Error, Policy, Result, Router, Sequence, Step, Usage};
 use kvq_sys as sys;
 use std::fmt;
 use std::ptr;
@@ -216,8 +216,37 @@ impl Cache {
         })
     }
 
+    #[doc = header!(kvq_step_begin)]
+    ///
+    /// The [`Step`] borrows the sequences; [`Step::sequences`] lends them. Unless it is committed, dropping it aborts.
+    ///
+    /// ```
+    /// # use kvq::{Cache, CacheOptions, Context, ContextOptions, Extend, Sequence};
+    /// # fn main() -> kvq::Result<()> {
+    /// # let context = Context::new(ContextOptions::new())?;
+    /// # let cache = Cache::new(&context, CacheOptions::new(2, 2, 2, 64), None)?;
+    /// # let (mut a, mut b) = (Sequence::new(&cache)?, Sequence::new(&cache)?);
+    /// # let (k, v, q, mut output) = ([0.5f32; 8 * 128], [1.0f32; 8 * 128], [0.1f32; 8 * 128], [0.0f32; 8 * 128]);
+    /// let counts = [5, 3]; // draft tokens of each sequence
+    /// let mut step = cache.step([&mut a, &mut b], &counts)?;
+    /// for layer in 0..2 {
+    ///     cache.extend(layer, step.sequences(), Extend::new(&k, &v, &q, &mut output).token_counts(&counts))?;
+    /// }
+    /// step.commit_first(&[2, 3])?; // accepted ones
+    /// assert_eq!(a.length(0)?, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn step<'a>(
+        &self,
+        sequences: impl IntoIterator<Item = &'a mut Sequence>,
+        token_counts: &[i32],
+    ) -> Result<Step<'a>> {
+        Step::begin(self, sequences.into_iter().collect(), token_counts)
+    }
+
     /// Calls `function` with the pointers of sequences, which must be this cache's.
-    fn with_own<'a>(
+    pub(crate) fn with_own<'a>(
         &self,
         sequences: impl ExactSizeIterator<Item = &'a Sequence> + Clone,
         function: impl FnOnce(&[*mut sys::kvq_sequence]) -> Result<()>,

@@ -98,7 +98,8 @@ pub(crate) fn destroy(action: impl FnOnce() + Send + 'static) {
     }
 }
 
-fn call_without_panics(function: impl FnOnce(*mut sys::kvq_error) -> sys::kvq_status) -> Result<()> {
+/// Calls a function that takes an error last; the panic of a hook waits for the next call.
+pub(crate) fn call_without_panics(function: impl FnOnce(*mut sys::kvq_error) -> sys::kvq_status) -> Result<()> {
     require_no_hook()?;
     let mut error = MaybeUninit::<sys::kvq_error>::uninit();
     // SAFETY: the struct is writable and has this size.

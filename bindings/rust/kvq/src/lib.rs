@@ -45,6 +45,7 @@ mod object;
 mod policy;
 mod sequence;
 mod shape;
+mod step;
 
 pub use batches::{Append, Attend, DeviceAppend, DeviceAttend, DeviceExtend, Extend};
 pub use cache::{Cache, CacheOptions};
@@ -57,6 +58,7 @@ pub use hooks::{DeviceAllocator, HostAllocator};
 pub use matrix::{scheme_bits, schemes, Matrix, QuantizeOptions};
 pub use policy::Policy;
 pub use sequence::{CompressOptions, Compressed, Decoded, Sequence};
+pub use step::Step;
 
 /// Runs the first example of the README with the tests.
 #[cfg(doctest)]

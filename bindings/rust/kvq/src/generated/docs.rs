@@ -242,8 +242,7 @@ head and nothing to the sum of values. -infinity means no sink; a CPU refuses Na
         r#"Sequences of a step, and a number of tokens for each."#
     };
     (kvq_step_batch, token_counts) => {
-        r#"See [`kvq_step_begin`](crate::sys::kvq_step_begin) and [`kvq_step_commit`](crate::sys::kvq_step_commit).
-NULL by default."#
+        r#"See [`Cache::step`](crate::Cache::step) and [`Step::commit`](crate::Step::commit). NULL by default."#
     };
     (qp_quantize_options) => {
         r#"Options of [`Matrix::quantize`](crate::Matrix::quantize)."#
@@ -603,10 +602,10 @@ While there is room, [`Sequence::append`](crate::Sequence::append), [`Cache::app
 and [`Cache::extend`](crate::Cache::extend) of up to [`PAGE_SLOTS`](crate::PAGE_SLOTS) tokens of each
 sequence, and [`Cache::attend`](crate::Cache::attend) with one query of each, do not call the allocate hook:
 what they need while they run is part of the reservation. Longer calls free what they take when they return,
-and find it reserved inside a step (see [`kvq_step_begin`](crate::sys::kvq_step_begin)). Exceptions are
-positions with gaps (128 bytes for a page of a head), sinks that an evicting policy keeps, calls of several
-threads at once, and on a GPU memory of the device for attention. On a CPU the pages of a head are
-contiguous from the start. On a GPU a CUDA graph needs them:
+and find it reserved inside a step (see [`Cache::step`](crate::Cache::step)). Exceptions are positions with
+gaps (128 bytes for a page of a head), sinks that an evicting policy keeps, calls of several threads at
+once, and on a GPU memory of the device for attention. On a CPU the pages of a head are contiguous from the
+start. On a GPU a CUDA graph needs them:
 
 ```text
 kvq_context_set_stream(context, stream);
@@ -820,9 +819,8 @@ per sequence and no positions.
 As [`Cache::append`](crate::Cache::append) and [`Cache::attend`](crate::Cache::attend)."#
     };
     (kvq_step_begin) => {
-        r#"Begin a step: appends to all layers of some sequences, which
-[`kvq_step_commit`](crate::sys::kvq_step_commit) keeps or [`kvq_step_abort`](crate::sys::kvq_step_abort)
-takes back.
+        r#"Begin a step: appends to all layers of some sequences, which [`Step::commit`](crate::Step::commit) keeps or
+[`Step::abort`](crate::Step::abort) takes back.
 
 Preallocates for all layers what `token_counts[i]` more tokens of sequence i (NULL: one each), their queries
 and the calls themselves can need, as [`Sequence::reserve`](crate::Sequence::reserve) does for single

@@ -260,7 +260,6 @@ macro_rules! setters {
             self
         }
     };
-    };
     (qp_quantize_options) => {
         /// Seed of the random signs; 1 by default.
         #[must_use]
