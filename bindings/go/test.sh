@@ -41,7 +41,7 @@ $(part install)
 $(part run)"
   [[ -n $(part install) && -n $(part run) && -n $(part example) ]] || exit 1
   rm -rf "$folder" && mkdir -p "$folder" && part example >"$folder/main.go" && cd "$folder" &&
-    KVQ_DIR=$prefix KVQ_SOURCE=$1 bash -c "$commands" | tee /dev/stderr | grep -qx "5.86 bits per scalar"
+    KVQ_DIR=$prefix KVQ_SOURCE=$1 bash -c "$commands" | tee /dev/stderr | grep -qx "5.87 bits per scalar"
 )
 
 # The same with the zip in place of the repository.

@@ -538,40 +538,6 @@ namespace Kvq
         }
     }
 
-    /// <summary>Sequences of a step, and a number of tokens for each.</summary>
-    public abstract partial class StepBatchBase
-    {
-        internal kvq_step_batch raw = Defaults();
-
-        static unsafe kvq_step_batch Defaults()
-        {
-            Library.Require();
-            var it = default(kvq_step_batch);
-            Native.kvq_step_batch_init(&it, (UIntPtr)sizeof(kvq_step_batch));
-            return it;
-        }
-
-        /// <summary>≥ 1.</summary>
-        public int NSequences
-        {
-            get => raw.n_sequences;
-            set => raw.n_sequences = value;
-        }
-
-        /// <summary>See <see cref="Kvq.Raw.Native.kvq_step_begin"/> and <see cref="Kvq.Raw.Native.kvq_step_commit"/>.
-        /// null by default.</summary>
-        public int[] TokenCounts { get; set; }
-    }
-
-    /// <summary>Sequences of a step, and a number of tokens for each. In host memory.</summary>
-    public sealed class StepBatch : StepBatchBase
-    }
-
-    /// <summary>Sequences of a step, and a number of tokens for each. In device memory, whose size is not
-    /// checked.</summary>
-    public sealed class DeviceStepBatch : StepBatchBase
-    }
-
     /// <summary>Options of <see cref="Kvq.Raw.Native.qp_quantize"/>.</summary>
     public sealed partial class QuantizeOptions
     {
