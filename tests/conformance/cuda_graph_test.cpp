@@ -252,6 +252,52 @@ TEST_CASE("a CUDA graph extends as calls do, from the first token over many page
   if (!skips()) check_replays(true);
 }
 
+// Launches of single tokens, and of several that keep the FP16 originals of the pages that they seal.
+TEST_CASE("a step takes back launches of a graph, which goes on afterwards") {
+  if (skips()) return;
+  const Shape shape;
+  for (const std::string& policy : policies()) {
+    for (const int32_t n : {1, 5}) {
+      CAPTURE(policy);
+      CAPTURE(n);
+      Decoder stepped(shape, policy, n, n > 1);
+      Decoder plain(shape, policy, n, n > 1);
+      for (Decoder* each : {&stepped, &plain}) {
+        each->append(0, 20);
+        each->step(20);
+      }
+      stepped.reserve(400);
+      stepped.capture();
+      kvq_sequence* sequence = stepped.sequence.get();
+      auto batch = kvq_test::initialised<kvq_step_batch>();
+      batch.n_sequences = 1;
+      batch.sequences = &sequence;
+      int32_t at = 20 + n;
+      for (int round = 0; round < 12; ++round) {
+        CAPTURE(round);
+        const int32_t launches = 1 + round * 5 % (30 / n);
+        const int32_t tokens = launches * n;
+        const int32_t kept = round % 3 == 0 ? 0 : tokens * (round % 4) / 3 % (tokens + 1);
+        batch.token_counts = &tokens;
+        kvq_test::checked(kvq_step_begin, stepped.cache, &batch);
+        for (int32_t i = 0; i < launches; ++i) stepped.replay(at + i * n);
+        batch.token_counts = &kept;
+        if (kept == 0) {
+          kvq_test::checked(kvq_step_abort, stepped.cache, &batch);
+        } else {
+          kvq_test::checked(kvq_step_commit, stepped.cache, &batch);
+          plain.append(at, at + kept);
+        }
+        at += kept;
+        REQUIRE(stepped.save() == plain.save());
+        REQUIRE(largest_difference(stepped.replay(at), plain.step(at)) < 2e-3);
+        at += n;
+      }
+      CHECK(stepped.save() == plain.save());
+    }
+  }
+}
+
 TEST_CASE("replays are the same bit for bit") {
   if (skips()) return;
   const Shape shape;

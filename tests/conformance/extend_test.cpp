@@ -262,4 +262,56 @@ TEST_CASE("a fork keeps its pages when its parent is extended") {
   }
 }
 
+// Memory runs out at all places of the call, also once pages of its tokens are in the lists.
+TEST_CASE("an extension that runs out of memory leaves a sequence that goes on as if it had not been tried") {
+  const char* const kPolicy = "version: 1\nkeys: int4\nvalues: gs2\nrecent: 2\n";
+  std::vector<Chunk> prompt;
+  for (uint64_t seed = 10; seed < 20; ++seed) prompt.emplace_back(std::vector<int32_t>{10}, seed);
+  const auto read_prompt = [&prompt](const Cache& cache, std::vector<Sequence>& sequences) {
+    for (const Chunk& chunk : prompt) {
+      for (int32_t layer = 0; layer < kShape.n_layers; ++layer) extend(cache, sequences, layer, chunk);
+    }
+  };
+  const Chunk refused({90}, 2);
+  const Chunk next({1}, 3);
+  for (const std::string& backend : kvq_test::backends()) {
+    CAPTURE(backend);
+    Conversations plain(backend, kPolicy, 1);
+    read_prompt(plain.cache, plain.sequences);
+    const uint64_t bytes = plain.cache.usage().total_bytes;
+    const Snapshot before = plain.sequences.front().save();
+    const std::vector<float> expected = extend(plain.cache, plain.sequences, 0, next);
+    int n_refused = 0;
+    int n_done = 0;
+    for (uint64_t more = 0; n_done < 3; more += 2048) {
+      CAPTURE(more);
+      kvq_cache_options options = kShape.options();
+      options.max_bytes = bytes + more;
+      const Context context = kvq_test::make_context(backend.c_str(), 2);
+      const Cache cache = make_cache(context, options, kPolicy);
+      std::vector<Sequence> sequences;
+      sequences.emplace_back(cache);
+      try {
+        read_prompt(cache, sequences);
+      } catch (const kvq::Error&) {
+        continue;  // the same call takes more for a moment
+      }
+      try {
+        extend(cache, sequences, 0, refused);
+        ++n_done;
+      } catch (const kvq::Error& error) {
+        ++n_refused;
+        CHECK(error.status() == KVQ_E_LIMIT);
+        CHECK(sequences.front().save() == before);
+        try {
+          CHECK(extend(cache, sequences, 0, next) == expected);
+        } catch (const kvq::Error& also) {
+          CHECK(also.status() == KVQ_E_LIMIT);
+        }
+      }
+    }
+    CHECK(n_refused > 3);
+  }
+}
+
 }  // namespace conformance::extend_test
