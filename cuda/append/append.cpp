@@ -20,6 +20,13 @@ bool takes_vectors(const void* tensor, const HeadStrides& strides, kvq_dtype dty
   return places % 16 == 0;
 }
 
+/// A full page that is sealed with the tokens that it was filled with is quicker to write from these.
+int32_t kept_of(const PageWrite& write) { return write.given_token >= 0 ? 0 : write.kept; }
+int32_t token_begin_of(const PageWrite& write) {
+  return write.given_token >= 0 ? write.given_token : write.token_begin;
+}
+int32_t token_count_of(const PageWrite& write) { return write.given_token >= 0 ? kSlots : write.token_count; }
+
 bool has_gaps(const PageWrite& write) {
   const int32_t count = write.kept + write.token_count;
   return write.positions != nullptr && write.positions[count - 1] - write.positions[0] != count - 1;
@@ -29,27 +36,27 @@ bool has_gaps(const PageWrite& write) {
 bool rotates_by_slots(const PageWrite& write) { return has_gaps(write) && without_codes(*write.format).centred_keys(); }
 
 /// Whether a page has new tokens alone, which makes it quick to write.
-bool is_whole(const PageWrite& write) { return write.token_count == kSlots; }
+bool is_whole(const PageWrite& write) { return token_count_of(write) == kSlots; }
 
 /// Position of a page's first new token if the others follow it, otherwise where positions are: ~token_begin.
 int32_t token_position(const TokenBatch& tokens, const PageWrite& write) {
-  if (write.token_count == 0) return 0;
-  const auto of_page =
-      tokens.positions.subspan(static_cast<size_t>(write.token_begin), static_cast<size_t>(write.token_count));
-  return of_page.back() - of_page.front() == write.token_count - 1 ? of_page.front()
-                                                                   : ~write.token_begin;  // they ascend
+  const int32_t begin = token_begin_of(write);
+  const int32_t count = token_count_of(write);
+  if (count == 0) return 0;
+  const auto of_page = tokens.positions.subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
+  return of_page.back() - of_page.front() == count - 1 ? of_page.front() : ~begin;  // they ascend
 }
 
 DeviceWrite device_write(const TokenBatch& tokens, const PageWrite& write, bool ends_list) {
-  return {.source = reinterpret_cast<uint64_t>(write.kept > 0 ? write.source : nullptr),
+  return {.source = reinterpret_cast<uint64_t>(kept_of(write) > 0 ? write.source : nullptr),
           .target = reinterpret_cast<uint64_t>(write.target),
           .format = without_codes(*write.format).bits,
-          .kept = static_cast<uint8_t>(write.kept),
-          .token_count = static_cast<uint8_t>(write.token_count),
+          .kept = static_cast<uint8_t>(kept_of(write)),
+          .token_count = static_cast<uint8_t>(token_count_of(write)),
           .has_positions = static_cast<uint8_t>(has_gaps(write) ? 1 : 0),
           .ends_list = static_cast<uint8_t>(ends_list ? 1 : 0),
           .head = write.head,
-          .token_begin = write.token_begin,
+          .token_begin = token_begin_of(write),
           .token_position = token_position(tokens, write),
           .index = write.index,
           .first_position = write.first_position,
@@ -95,7 +102,7 @@ size_t order_writes(const TokenBatch& tokens, std::span<const PageWrite> writes,
     }
     to[place] = device_write(tokens, writes[i], ends_list(writes, i));
     if (!rotates_by_slots(writes[i])) continue;
-    to[place].token_position = ~(static_cast<int32_t>(next_position) + writes[i].kept);
+    to[place].token_position = ~(static_cast<int32_t>(next_position) + kept_of(writes[i]));
     std::copy_n(writes[i].positions, kSlots, positions.memory + next_position);
     next_position += kSlots;
   }

@@ -29,6 +29,8 @@ struct PageWrite {
   int32_t first_position = 0;
   const int32_t* positions = nullptr;  // as Page::positions
   int32_t sequence = 0;                // index among the sequences appended to
+  // If `source` is full of tokens of this call that were stored before, the first one: a backend may read them instead.
+  int32_t given_token = -1;
 
   int32_t count() const { return kept + token_count; }
   SlotPositions slot_positions() const { return {positions, first_position}; }

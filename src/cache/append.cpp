@@ -110,7 +110,8 @@ Vector<PageWrite> join_writes(Cache& cache, Allocator& scratch, std::span<const 
       const std::span<const PageWrite> own = parts[i].prepared->writes();
       for (; next[i] < own.size() && own[next[i]].head == head; ++next[i]) {
         writes.push_back(own[next[i]]);
-        writes.back().token_begin += parts[i].first;
+        if (writes.back().token_count > 0) writes.back().token_begin += parts[i].first;
+        if (writes.back().given_token >= 0) writes.back().given_token += parts[i].first;
         writes.back().sequence = static_cast<int32_t>(i);
       }
     }
@@ -122,30 +123,35 @@ Vector<PageWrite> join_writes(Cache& cache, Allocator& scratch, std::span<const 
 /// the sequence's own.
 class JointAppend {
  public:
-  /// AppendKind::kSeal takes the request's tokens as those that were appended by AppendKind::kOpen.
   JointAppend(Cache& cache, int32_t layer, const AppendRequest& request, AppendKind kind)
-      : cache_(cache),
-        scratch_(request.scratch),
-        layer_(layer),
-        kind_(kind),
-        tokens_(kind == AppendKind::kSeal ? cache.no_tokens(layer) : request.tokens),
-        following_(scratch_),
-        parts_(scratch_) {
+      : JointAppend(cache, layer, request, kind, request.tokens) {
     if (request.sequences.size() == 1) {
       const auto [sequence, n] = request.sequences.front();
-      if (kind == AppendKind::kSeal) {
-        only_.emplace(*sequence, layer, n, scratch_);
-      } else {
-        only_.emplace(*sequence, layer, n, request.positions, scratch_, kind);
-      }
+      only_.emplace(*sequence, layer, n, request.positions, scratch_, kind);
       tokens_.positions = only_->positions();
       return;
     }
-    if (kind != AppendKind::kSeal) {
-      tokens_.positions = {positions_of(request), static_cast<size_t>(tokens_.n)};
+    tokens_.positions = {positions_of(request), static_cast<size_t>(tokens_.n)};
+    parts_.reserve(request.sequences.size());
+    for_each_arrival(request, [&](const Arrival& arrival) {
+      const auto [sequence, n] = arrival.of;
+      const int32_t* positions = tokens_.positions.data() + arrival.first;
+      add(arrival, make_owned<PreparedAppend>(scratch_, *sequence, layer_, n, positions, scratch_, kind_));
+    });
+  }
+  /// Seal what `opened` has appended by AppendKind::kOpen.
+  JointAppend(const AppendRequest& request, const JointAppend& opened)
+      : JointAppend(opened.cache_, opened.layer_, request, AppendKind::kSeal, opened.tokens_) {
+    if (opened.only_) {
+      const auto [sequence, n] = request.sequences.front();
+      only_.emplace(*sequence, layer_, n, scratch_);
+      return;
     }
     parts_.reserve(request.sequences.size());
-    for_each_arrival(request, [&](const Arrival& arrival) { add(arrival); });
+    for_each_arrival(request, [&](const Arrival& arrival) {
+      const auto [sequence, n] = arrival.of;
+      add(arrival, make_owned<PreparedAppend>(scratch_, *sequence, layer_, n, scratch_));
+    });
   }
 
   /// Prepare the changes, and let the backend write their pages.
@@ -172,6 +178,15 @@ class JointAppend {
   }
 
  private:
+  JointAppend(Cache& cache, int32_t layer, const AppendRequest& request, AppendKind kind, const TokenBatch& tokens)
+      : cache_(cache),
+        scratch_(request.scratch),
+        layer_(layer),
+        kind_(kind),
+        tokens_(tokens),
+        following_(scratch_),
+        parts_(scratch_) {}
+
   const int32_t* positions_of(const AppendRequest& request) {
     if (request.positions != nullptr) return request.positions;
     following_.reserve(static_cast<size_t>(tokens_.n));
@@ -182,15 +197,8 @@ class JointAppend {
     return following_.data();
   }
 
-  void add(const Arrival& arrival) {
-    const auto [sequence, n] = arrival.of;
-    if (kind_ == AppendKind::kSeal) {
-      parts_.push_back({make_owned<PreparedAppend>(scratch_, *sequence, layer_, n, scratch_), 0, 0});
-      return;
-    }
-    const int32_t* positions = tokens_.positions.data() + arrival.first;
-    parts_.push_back(
-        {make_owned<PreparedAppend>(scratch_, *sequence, layer_, n, positions, scratch_, kind_), arrival.first, n});
+  void add(const Arrival& arrival, Owned<PreparedAppend> prepared) {
+    parts_.push_back({std::move(prepared), arrival.first, arrival.of.count});
   }
 
   void prepare(PreparedAppend& prepared, const TokenBatch& tokens) {
@@ -250,7 +258,7 @@ void append_and_seal(Cache& cache, int32_t layer, const AppendRequest& request, 
   opened.write();
   opened.commit();
   try {
-    JointAppend sealed(cache, layer, request, AppendKind::kSeal);
+    JointAppend sealed(request, opened);
     between([&sealed] { sealed.write(); });
     sealed.commit();
   } catch (...) {

@@ -76,14 +76,23 @@ template <typename Use>
 void PreparedAppend::for_each_page(int32_t head, const Use& use) {
   const Sequence::PageList& list = sequence_.list(layer_, head);
   const auto existing = static_cast<int32_t>(list.size());
-  const int32_t pages = Sequence::pages_after(list, kind_ == AppendKind::kOpen ? 1 : n());
+  // With the first of few tokens, the page that leaves the newest ones is sealed before attention: otherwise, chunks of
+  // 32 would see it in FP16 and single tokens would not. For more tokens the time of another launch counts more.
+  const int32_t arrived = kind_ != AppendKind::kOpen ? n() : n() <= kPageSlots ? 1 : 0;
+  const int32_t pages = Sequence::pages_after(list, arrived);
   int32_t index = Sequence::open_slots(list) > 0 ? existing - 1 : existing;
   // Pages before the newest `recent` are sealed already, but for those that were left.
   const int32_t unsealed = std::max({0, cache_.sink, pages_without(list, opened_) - cache_.recent});
+  int32_t given = opened_;  // tokens of the call from a page on
+  for (size_t i = static_cast<size_t>(unsealed); i < list.size(); ++i) given -= list[i]->count;
   for (int32_t full = unsealed; full < index; ++full) {
     const Page* page = list[static_cast<size_t>(full)];
-    if (page->is_float16() && !stays_float16(full, pages))
-      use(Step{.index = full, .old = page, .token = 0, .take = 0, .pages = pages});
+    if (page->is_float16() && !stays_float16(full, pages)) {
+      const bool is_given = given >= 0 && page->count == kPageSlots;
+      use(Step{
+          .index = full, .old = page, .token = 0, .take = 0, .pages = pages, .given_token = is_given ? given : -1});
+    }
+    given += page->count;
   }
   for (int32_t token = 0; token < n(); ++index) {
     const Page* old = index < existing ? list[static_cast<size_t>(index)] : nullptr;
@@ -163,7 +172,7 @@ RoutedPages::Choice PreparedAppend::choose(const Step& step) {
 }
 
 void PreparedAppend::write_page(int32_t head, const Step& step, BriefRun& brief) {
-  const auto [index, old, token, take, pages] = step;
+  const auto [index, old, token, take, pages, given_token] = step;
   const auto [format, staged, alike] = choose(step);
   const int32_t kept = step.kept();
   const int32_t count = kept + take;
@@ -222,7 +231,8 @@ void PreparedAppend::write_page(int32_t head, const Step& step, BriefRun& brief)
                             .format = format,
                             .index = index,
                             .first_position = first,
-                            .positions = positions});
+                            .positions = positions,
+                            .given_token = given_token});
 }
 
 void PreparedAppend::apply(PageChange& change) noexcept {

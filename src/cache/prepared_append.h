@@ -54,6 +54,7 @@ class PreparedAppend {
     int32_t token;
     int32_t take;
     int32_t pages;  // of the list when the format is chosen: afterwards, or with the first of tokens to attend to
+    int32_t given_token = -1;  // first of the tokens to seal that fill the page
 
     int32_t kept() const { return old != nullptr ? old->count : 0; }
   };
