@@ -883,9 +883,9 @@ KVQ_API kvq_cache* kvq_sequence_cache(const kvq_sequence* sequence);
  *  While there is room, ::kvq_append, ::kvq_append_sequences and ::kvq_extend of up to ::KVQ_PAGE_SLOTS tokens of each
  *  sequence, and ::kvq_attend with one query of each, do not call the allocate hook: what they need while they run is
  *  part of the reservation. Longer calls free what they take when they return, and find it reserved inside a step (see
- *  ::kvq_step_begin). Exceptions are positions with gaps (128 bytes for a page of a head), sinks that an evicting policy
- *  keeps, calls of several threads at once, and on a GPU memory of the device for attention. On a CPU the pages of a head
- *  are contiguous from the start. On a GPU a CUDA graph needs them:
+ *  ::kvq_step_begin). Exceptions are positions with gaps (128 bytes for a page of a head), sinks that an evicting
+ * policy keeps, calls of several threads at once, and on a GPU memory of the device for attention. On a CPU the pages
+ * of a head are contiguous from the start. On a GPU a CUDA graph needs them:
  *
  *      kvq_context_set_stream(context, stream);
  *      kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
@@ -1219,10 +1219,12 @@ KVQ_API void kvq_extend_batch_init(kvq_extend_batch* batch, size_t size);
 
 /** Append tokens to one layer of several sequences and attend with their queries: all of it or nothing.
  *
- *  A query sees older tokens as they are stored when the first new one arrives, and the new tokens up to its own as
- * they are given, rounded to FP16: pages of these are sealed after attention. So a prompt loses no more in long chunks
- * than token by token; after ::kvq_append, ::kvq_attend shows a chunk's queries its own tokens in the formats of sealed
- *  pages. The stored pages are those of ::kvq_append, the results those of ::kvq_attend.
+ *  A query sees older tokens as they are stored (for up to ::KVQ_PAGE_SLOTS tokens of a sequence when the first new one
+ *  arrives, for more when the call begins), and the new tokens up to its own as they are given, rounded to FP16: pages
+ *  of these are sealed after attention. So a prompt loses no more in long chunks than token by token; after
+ * ::kvq_append,
+ *  ::kvq_attend shows a chunk's queries its own tokens in the formats of sealed pages. The stored pages are those of
+ * ::kvq_append, the results those of ::kvq_attend.
  *
  *  During the call, pages of the new tokens take the memory of FP16. While a stream is captured (see
  *  ::kvq_sequence_reserve), it takes at most ::KVQ_PAGE_SLOTS tokens per sequence and no positions.
@@ -1310,8 +1312,8 @@ typedef struct kvq_usage {
   uint64_t plain_fp16_bytes; /**< 2 · scalars: the size of an uncompressed FP16 cache. */
   uint64_t sealed_pages;
   uint64_t fp16_pages;
-  uint64_t shared_pages;  /**< Pages that more than one sequence holds; counted in full for one sequence. */
-  double bits_per_scalar; /**< 8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty. */
+  uint64_t shared_pages;    /**< Pages that more than one sequence holds; counted in full for one sequence. */
+  double bits_per_scalar;   /**< 8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty. */
   uint64_t transient_bytes; /**< Predicted only: the most that a call takes beside and frees when it returns. */
 } kvq_usage;
 
@@ -1325,8 +1327,8 @@ KVQ_API kvq_status kvq_cache_usage(const kvq_cache* cache, const kvq_sequence* s
                                    kvq_error* error);
 
 /** Predict, to the byte, what ::kvq_cache_usage would report for the whole cache if it held only new sequences.
- *  Computed from sizes: nothing is allocated, and what the cache holds now does not matter. A cache whose `max_bytes` is
- *  the predicted `total_bytes` runs to the last token.
+ *  Computed from sizes: nothing is allocated, and what the cache holds now does not matter. A cache whose `max_bytes`
+ * is the predicted `total_bytes` runs to the last token.
  *
  *  The prediction assumes that ::kvq_sequence_reserve preallocated `tokens` tokens for each sequence before they were
  *  appended to every layer at consecutive positions, that no call has more than the larger of ::KVQ_PAGE_SLOTS and

@@ -53,13 +53,6 @@ struct CallSpace {
            queries * sizeof(int32_t);
   }
 
-  Owned<Workspace> workspace;
-  Vector<AttendSequence> sequences;
-  Vector<const Page* const*> lists;
-  Vector<int32_t> counts;
-  Vector<int32_t> positions;
-  Allocator scratch;  // what a call needs while it runs
-  size_t scratch_bytes = 0;
   /// Whether room has been made for such calls.
   bool holds(const ExpectedBatch& batch) const {
     return std::ranges::any_of(made_for_, [&batch](const ExpectedBatch& each) { return each.covers(batch); });
@@ -72,6 +65,13 @@ struct CallSpace {
     *place = batch;
   }
 
+  Owned<Workspace> workspace;
+  Vector<AttendSequence> sequences;
+  Vector<const Page* const*> lists;
+  Vector<int32_t> counts;
+  Vector<int32_t> positions;
+  Allocator scratch;  // what a call needs while it runs
+  size_t scratch_bytes = 0;
   Owned<CallSpace> next;  // while free
 
  private:

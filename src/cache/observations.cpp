@@ -399,7 +399,7 @@ void Observations::keep_before(size_t layer) {
   has_before_[layer] = 1;
 }
 
-Observations::StepRoom Observations::prepare_step(const Sequence& sequence, Allocator& scratch) const {
+Observations::StepRoom Observations::prepare_step(const Sequence& sequence, int32_t slots, Allocator& scratch) const {
   Cache& cache = sequence.cache;
   const std::lock_guard lock(mutex_);
   StepRoom room{Vector<QueryWindow::Queries>(scratch), Vector<SlotMasses>(cache.allocator)};
@@ -407,11 +407,11 @@ Observations::StepRoom Observations::prepare_step(const Sequence& sequence, Allo
     room.replaced.reserve(windows_.size());
     for (size_t layer = 0; layer < windows_.size(); ++layer) room.replaced.push_back(QueryWindow::whole(cache));
   }
-  const bool is_enough = masses_.empty() || (!before_.empty() && before_.front().capacity() >= reserved_slots_);
+  const bool is_enough = masses_.empty() || (!before_.empty() && before_.front().capacity() >= slots);
   if (is_enough) return room;
   room.before.reserve(masses_.size());
   for (size_t layer = 0; layer < masses_.size(); ++layer) {
-    room.before.emplace_back(cache.backend, cache.allocator).reserve(sequence.heads(), reserved_slots_);
+    room.before.emplace_back(cache.backend, cache.allocator).reserve(sequence.heads(), slots);
   }
   return room;
 }

@@ -152,7 +152,8 @@ class QueryWindow {
   };
   /// Row of the query that was replaced as number `i` in the step.
   size_t replaced_row(size_t i) const noexcept {
-    return ((before_.size < held_.capacity() ? 0 : before_.oldest) + i) % held_.capacity();
+    const size_t rows = std::max(held_.capacity(), size_t{1});
+    return ((before_.size < rows ? 0 : before_.oldest) + i) % rows;
   }
 
   Queries replaced_;  // in the step, oldest first
@@ -205,7 +206,9 @@ class Observations {
     Vector<QueryWindow::Queries> replaced;
     Vector<SlotMasses> before;  // in scratch memory, but for their numbers
   };
-  StepRoom prepare_step(const Sequence& sequence, Allocator& scratch) const;
+  /// `slots`: of each head that there will be memory for.
+  StepRoom prepare_step(const Sequence& sequence, int32_t slots, Allocator& scratch) const;
+  int32_t reserved_slots() const { return reserved_slots_; }
   void begin_step(StepRoom& room) noexcept;
   /// Throw KVQ_E_UNSUPPORTED unless observations of a layer's tokens after `last_position` can be taken back.
   void check_undo(int32_t layer, int32_t last_position) const;

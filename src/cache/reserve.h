@@ -155,6 +155,8 @@ class PreparedReserve {
   PreparedReserve(Sequence& sequence, int32_t tokens, int32_t opened, Allocator& scratch);
   /// Only a GPU's copy can fail.
   void commit();
+  /// Slots of each head whose attention there will be memory for, if the policy sums it up.
+  int32_t observed_slots() const { return observed_ ? observed_->slots : 0; }
 
  private:
   Sequence& sequence_;

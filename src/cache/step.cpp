@@ -29,7 +29,9 @@ class PreparedStep {
  public:
   PreparedStep(Sequence& sequence, int32_t tokens, Allocator& scratch) : sequence_(sequence), tokens_(tokens) {
     if (!holds(sequence, tokens)) reserve(scratch);
-    if (sequence.observations != nullptr) observed_ = sequence.observations->prepare_step(sequence, scratch);
+    if (sequence.observations == nullptr) return;
+    const int32_t slots = prepared_ ? prepared_->observed_slots() : sequence.observations->reserved_slots();
+    observed_ = sequence.observations->prepare_step(sequence, slots, scratch);
   }
 
   void begin() {

@@ -2373,10 +2373,11 @@ func ExtendBatchInit(batch *ExtendBatch) {
 
 // Extend: append tokens to one layer of several sequences and attend with their queries: all of it or nothing.
 //
-// A query sees older tokens as they are stored when the first new one arrives, and the new tokens up to its own
-// as they are given, rounded to FP16: pages of these are sealed after attention. So a prompt loses no more in
-// long chunks than token by token; after [Append], [Attend] shows a chunk's queries its own tokens in the
-// formats of sealed pages. The stored pages are those of [Append], the results those of [Attend].
+// A query sees older tokens as they are stored (for up to [PageSlots] tokens of a sequence when the first new
+// one arrives, for more when the call begins), and the new tokens up to its own as they are given, rounded to
+// FP16: pages of these are sealed after attention. So a prompt loses no more in long chunks than token by
+// token; after [Append], [Attend] shows a chunk's queries its own tokens in the formats of sealed pages. The
+// stored pages are those of [Append], the results those of [Attend].
 //
 // During the call, pages of the new tokens take the memory of FP16. While a stream is captured (see
 // [SequenceReserve]), it takes at most [PageSlots] tokens per sequence and no positions.

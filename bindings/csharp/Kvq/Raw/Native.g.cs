@@ -938,9 +938,10 @@ namespace Kvq.Raw
         /// <summary>Append tokens to one layer of several sequences and attend with their queries: all of it or
         /// nothing.</summary>
         /// <remarks>
-        /// <para>A query sees older tokens as they are stored when the first new one arrives, and the new tokens up
-        /// to its own as they are given, rounded to FP16: pages of these are sealed after attention. So a prompt
-        /// loses no more in long chunks than token by token; after <see cref="Kvq.Raw.Native.kvq_append"/>,
+        /// <para>A query sees older tokens as they are stored (for up to <see cref="Kvq.Constants.PageSlots"/> tokens
+        /// of a sequence when the first new one arrives, for more when the call begins), and the new tokens up to its
+        /// own as they are given, rounded to FP16: pages of these are sealed after attention. So a prompt loses no
+        /// more in long chunks than token by token; after <see cref="Kvq.Raw.Native.kvq_append"/>,
         /// <see cref="Kvq.Raw.Native.kvq_attend"/> shows a chunk's queries its own tokens in the formats of sealed
         /// pages. The stored pages are those of <see cref="Kvq.Raw.Native.kvq_append"/>, the results those of
         /// <see cref="Kvq.Raw.Native.kvq_attend"/>.</para>

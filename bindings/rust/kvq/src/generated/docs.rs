@@ -803,9 +803,10 @@ captured, see [`Sequence::reserve`](crate::Sequence::reserve)); [`Status::Memory
     (kvq_extend) => {
         r#"Append tokens to one layer of several sequences and attend with their queries: all of it or nothing.
 
-A query sees older tokens as they are stored when the first new one arrives, and the new tokens up to its
-own as they are given, rounded to FP16: pages of these are sealed after attention. So a prompt loses no more
-in long chunks than token by token; after [`Sequence::append`](crate::Sequence::append),
+A query sees older tokens as they are stored (for up to [`PAGE_SLOTS`](crate::PAGE_SLOTS) tokens of a
+sequence when the first new one arrives, for more when the call begins), and the new tokens up to its own as
+they are given, rounded to FP16: pages of these are sealed after attention. So a prompt loses no more in
+long chunks than token by token; after [`Sequence::append`](crate::Sequence::append),
 [`Cache::attend`](crate::Cache::attend) shows a chunk's queries its own tokens in the formats of sealed
 pages. The stored pages are those of [`Sequence::append`](crate::Sequence::append), the results those of
 [`Cache::attend`](crate::Cache::attend).
