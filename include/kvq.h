@@ -1283,7 +1283,8 @@ KVQ_API kvq_status kvq_step_begin(kvq_cache* cache, const kvq_step_batch* batch,
  *  the stream if a CUDA graph has been captured.
  *
  *  \returns KVQ_OK; KVQ_E_ARGUMENT (a layer has received fewer tokens); KVQ_E_STATE (not in a step; NULL, and layers
- *           have received different numbers of tokens; launches of a graph appended more than the step's tokens);
+ *           have received different numbers of tokens; fewer are kept than launches of a graph appended, and these
+ *           appended more than the step's tokens, or several at once by ::kvq_append, which keeps no originals);
  *           KVQ_E_UNSUPPORTED (fewer tokens than were appended, where the policy evicts by h2o, or by the newest
  *           queries and more than its window attended); KVQ_E_BACKEND. A refused step goes on.
  *  \threads exclusive use of these sequences.
@@ -1291,8 +1292,8 @@ KVQ_API kvq_status kvq_step_begin(kvq_cache* cache, const kvq_step_batch* batch,
 KVQ_API kvq_status kvq_step_commit(kvq_cache* cache, const kvq_step_batch* batch, kvq_error* error);
 
 /** End the step of some sequences, each as it was before. `token_counts` is not read.
- *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (not in a step; launches of a graph appended more than the step's
- *           tokens); KVQ_E_BACKEND.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (not in a step; launches of a graph appended tokens that cannot be
+ *           taken back, see ::kvq_step_commit); KVQ_E_BACKEND.
  *  \threads exclusive use of these sequences.
  *  \since 1.0 */
 KVQ_API kvq_status kvq_step_abort(kvq_cache* cache, const kvq_step_batch* batch, kvq_error* error);

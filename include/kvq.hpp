@@ -1823,15 +1823,16 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
   /// NULL: all. The result is that of appending these alone; of an evicting policy's observations, too. On a GPU this
   /// waits for the stream if a CUDA graph has been captured.
   /// \throws Error: KVQ_E_ARGUMENT (a layer has received fewer tokens); KVQ_E_STATE (not in a step; NULL, and layers
-  /// have received different numbers of tokens; launches of a graph appended more than the step's tokens);
-  /// KVQ_E_UNSUPPORTED (fewer tokens than were appended, where the policy evicts by h2o, or by the newest queries and
-  /// more than its window attended); KVQ_E_BACKEND. A refused step goes on.
+  /// have received different numbers of tokens; fewer are kept than launches of a graph appended, and these appended
+  /// more than the step's tokens, or several at once by ::kvq_append, which keeps no originals); KVQ_E_UNSUPPORTED
+  /// (fewer tokens than were appended, where the policy evicts by h2o, or by the newest queries and more than its
+  /// window attended); KVQ_E_BACKEND. A refused step goes on.
   /// \par Threads: exclusive use of these sequences.
   void step_commit(const kvq_step_batch& batch) const { checked(kvq_step_commit, get(), &batch); }
 
   /// End the step of some sequences, each as it was before. `token_counts` is not read.
-  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_STATE (not in a step; launches of a graph appended more than the step's
-  /// tokens); KVQ_E_BACKEND.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_STATE (not in a step; launches of a graph appended tokens that cannot be
+  /// taken back, see ::kvq_step_commit); KVQ_E_BACKEND.
   /// \par Threads: exclusive use of these sequences.
   void step_abort(const kvq_step_batch& batch) const { checked(kvq_step_abort, get(), &batch); }
 

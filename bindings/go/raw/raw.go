@@ -2451,9 +2451,10 @@ func StepBegin(cache *Cache, batch *StepBatch, err *Error) Status {
 // GPU this waits for the stream if a CUDA graph has been captured.
 //
 // Returns [OK]; [EArgument] (a layer has received fewer tokens); [EState] (not in a step; nil, and layers have
-// received different numbers of tokens; launches of a graph appended more than the step's tokens);
-// [EUnsupported] (fewer tokens than were appended, where the policy evicts by h2o, or by the newest queries and
-// more than its window attended); [EBackend]. A refused step goes on.
+// received different numbers of tokens; fewer are kept than launches of a graph appended, and these appended
+// more than the step's tokens, or several at once by [Append], which keeps no originals); [EUnsupported] (fewer
+// tokens than were appended, where the policy evicts by h2o, or by the newest queries and more than its window
+// attended); [EBackend]. A refused step goes on.
 //
 // Threads: exclusive use of these sequences. Since 1.0. In C: kvq_step_commit.
 func StepCommit(cache *Cache, batch *StepBatch, err *Error) Status {
@@ -2468,8 +2469,8 @@ func StepCommit(cache *Cache, batch *StepBatch, err *Error) Status {
 
 // StepAbort: end the step of some sequences, each as it was before. TokenCounts is not read.
 //
-// Returns [OK]; [EArgument]; [EState] (not in a step; launches of a graph appended more than the step's
-// tokens); [EBackend].
+// Returns [OK]; [EArgument]; [EState] (not in a step; launches of a graph appended tokens that cannot be taken
+// back, see [StepCommit]); [EBackend].
 //
 // Threads: exclusive use of these sequences. Since 1.0. In C: kvq_step_abort.
 func StepAbort(cache *Cache, batch *StepBatch, err *Error) Status {

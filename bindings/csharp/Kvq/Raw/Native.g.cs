@@ -1020,9 +1020,11 @@ namespace Kvq.Raw
         /// <param name="error">The error.</param>
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/> (a layer has received fewer
         /// tokens); <see cref="Kvq.Status.State"/> (not in a step; null, and layers have received different numbers
-        /// of tokens; launches of a graph appended more than the step's tokens); <see cref="Kvq.Status.Unsupported"/>
-        /// (fewer tokens than were appended, where the policy evicts by h2o, or by the newest queries and more than
-        /// its window attended); <see cref="Kvq.Status.Backend"/>. A refused step goes on.</returns>
+        /// of tokens; fewer are kept than launches of a graph appended, and these appended more than the step's
+        /// tokens, or several at once by <see cref="Kvq.Raw.Native.kvq_append"/>, which keeps no originals);
+        /// <see cref="Kvq.Status.Unsupported"/> (fewer tokens than were appended, where the policy evicts by h2o, or
+        /// by the newest queries and more than its window attended); <see cref="Kvq.Status.Backend"/>. A refused step
+        /// goes on.</returns>
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern Status kvq_step_commit(IntPtr cache, kvq_step_batch* batch, kvq_error* error);
 
@@ -1035,8 +1037,8 @@ namespace Kvq.Raw
         /// <param name="batch">The batch.</param>
         /// <param name="error">The error.</param>
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.State"/>
-        /// (not in a step; launches of a graph appended more than the step's tokens);
-        /// <see cref="Kvq.Status.Backend"/>.</returns>
+        /// (not in a step; launches of a graph appended tokens that cannot be taken back, see
+        /// <see cref="Kvq.Raw.Native.kvq_step_commit"/>); <see cref="Kvq.Status.Backend"/>.</returns>
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern Status kvq_step_abort(IntPtr cache, kvq_step_batch* batch, kvq_error* error);
 

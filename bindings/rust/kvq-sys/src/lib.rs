@@ -2497,9 +2497,10 @@ extern "C" {
     /// a GPU this waits for the stream if a CUDA graph has been captured.
     ///
     /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`] (a layer has received fewer tokens); [`KVQ_E_STATE`] (not in a step;
-    /// NULL, and layers have received different numbers of tokens; launches of a graph appended more than the
-    /// step's tokens); [`KVQ_E_UNSUPPORTED`] (fewer tokens than were appended, where the policy evicts by h2o, or
-    /// by the newest queries and more than its window attended); [`KVQ_E_BACKEND`]. A refused step goes on.
+    /// NULL, and layers have received different numbers of tokens; fewer are kept than launches of a graph
+    /// appended, and these appended more than the step's tokens, or several at once by [`kvq_append`], which keeps
+    /// no originals); [`KVQ_E_UNSUPPORTED`] (fewer tokens than were appended, where the policy evicts by h2o, or by
+    /// the newest queries and more than its window attended); [`KVQ_E_BACKEND`]. A refused step goes on.
     ///
     /// Threads: exclusive use of these sequences.
     ///
@@ -2508,8 +2509,8 @@ extern "C" {
 
     /// End the step of some sequences, each as it was before. `token_counts` is not read.
     ///
-    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_STATE`] (not in a step; launches of a graph appended more
-    /// than the step's tokens); [`KVQ_E_BACKEND`].
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_STATE`] (not in a step; launches of a graph appended tokens
+    /// that cannot be taken back, see [`kvq_step_commit`]); [`KVQ_E_BACKEND`].
     ///
     /// Threads: exclusive use of these sequences.
     ///

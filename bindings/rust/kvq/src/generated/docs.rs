@@ -865,7 +865,8 @@ a GPU this waits for the stream if a CUDA graph has been captured.
 
 [`Status::Argument`](crate::Status::Argument) (a layer has received fewer tokens);
 [`Status::State`](crate::Status::State) (not in a step; NULL, and layers have received different numbers of
-tokens; launches of a graph appended more than the step's tokens);
+tokens; fewer are kept than launches of a graph appended, and these appended more than the step's tokens, or
+several at once by [`Sequence::append`](crate::Sequence::append), which keeps no originals);
 [`Status::Unsupported`](crate::Status::Unsupported) (fewer tokens than were appended, where the policy
 evicts by h2o, or by the newest queries and more than its window attended);
 [`Status::Backend`](crate::Status::Backend). A refused step goes on."#
@@ -876,7 +877,8 @@ evicts by h2o, or by the newest queries and more than its window attended);
 # Errors
 
 [`Status::Argument`](crate::Status::Argument); [`Status::State`](crate::Status::State) (not in a step;
-launches of a graph appended more than the step's tokens); [`Status::Backend`](crate::Status::Backend)."#
+launches of a graph appended tokens that cannot be taken back, see [`Step::commit`](crate::Step::commit));
+[`Status::Backend`](crate::Status::Backend)."#
     };
     (kvq_cache_usage) => {
         r#"Get the bytes used by one sequence, or by the whole cache with shared pages counted once.
