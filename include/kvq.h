@@ -766,7 +766,8 @@ typedef struct kvq_cache_options {
   const kvq_centres* centres;   /**< Centres for gain-shape formats with trained centres: from this context, complete,
                                      with this number of layers and KV heads, this `head_dim`, for keys this `rope`, and
                                      this `model_id` unless either is 0. Caches may share it. A policy may need
-                                     `codebook` or `centres`, not both. NULL (default): none. \nullable \keeps call */
+                                     `codebook` or `centres`, not both; if it needs neither, those given serve other
+                                     policies of sequences. NULL (default): none. \nullable \keeps call */
 } kvq_cache_options;
 
 /** Fill with defaults. The four sizes (`n_layers`, `q_heads`, `kv_heads`, `head_dim`) stay 0 and must be set.
@@ -949,12 +950,132 @@ KVQ_API kvq_status kvq_sequence_save(kvq_cache* cache, const kvq_sequence* seque
  *  \param size    bytes at `buffer`.
  *  \param result  receives the handle. \parent cache
  *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_FORMAT (damaged or truncated); KVQ_E_MISMATCH (another model, shape, policy
- *           format or version; tokens were evicted but the cache's policy never evicts); KVQ_E_MEMORY; KVQ_E_LIMIT;
- *           KVQ_E_BACKEND.
+ *           format or version; tokens were evicted but the cache's policy never evicts; several sequences);
+ *           KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND. ::kvq_cache_load takes other formats and several sequences.
  *  \threads see ::kvq_sequence_create.
  *  \since 1.0 */
 KVQ_API kvq_status kvq_sequence_load(kvq_cache* cache, const void* buffer, size_t size, kvq_sequence** result,
                                      kvq_error* error);
+
+/** What recoding a sequence takes; see ::kvq_sequence_predict_recode. */
+typedef struct kvq_recode_info {
+  uint32_t struct_size;
+  int64_t pages;         /**< Pages that are written anew. */
+  uint64_t needed_bytes; /**< Bytes that must be free meanwhile, within the limits and on the device. */
+  uint64_t bytes_before; /**< Bytes of the sequence now, shared pages in full. */
+  uint64_t bytes_after;  /**< Bytes of the sequence afterwards. */
+} kvq_recode_info;
+
+/** Give a sequence another policy than its cache's: its pages are written anew in that policy's formats, and later
+ *  tokens are sealed in these too. So a conversation takes less memory from here on (gs4 to gs2, fp16 to anything)
+ *  without processing its tokens again. An empty sequence just gets the policy:
+ *
+ *      kvq_sequence_create(cache, &sequence, &error);
+ *      kvq_sequence_recode(cache, sequence, draft_policy, &error);
+ *
+ *  Pages are decoded and encoded again, one after the other, and their memory is freed meanwhile: see
+ *  ::kvq_sequence_predict_recode for the little that must be free. Pages that a fork shares stay with the fork and are
+ *  copied. Tokens, positions and observations stay; errors of both formats add up. Sequences of all policies of a cache
+ *  may be in the same batch. Forks have their parent's policy.
+ *
+ *  Of the policy, the formats, `sink` and `recent` count. Eviction is that of the cache: the policy has the same or
+ *  none. Formats that need a codebook or centres use those of the cache.
+ *
+ *  \param policy  a policy of this or another context; NULL: the cache's. \nullable
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (also: layers that the cache does not have; another eviction); KVQ_E_STATE (in a
+ *           step; pages are preallocated; a CUDA graph is captured); KVQ_E_UNSUPPORTED (the policy has a router; the
+ *           device cannot decode or encode a format; a format needs trained data that the cache has not been given);
+ *           KVQ_E_MISMATCH; KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND (the device failed: pages may be lost). Unless the
+ *           device fails, all pages change or none.
+ *  \threads exclusive use of `sequence`.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_sequence_recode(kvq_cache* cache, kvq_sequence* sequence, const kvq_policy* policy,
+                                       kvq_error* error);
+
+/** Tell what ::kvq_sequence_recode takes. With `needed_bytes` free it succeeds if the host's hooks find the memory.
+ *
+ *  \param policy  as in ::kvq_sequence_recode. \nullable
+ *  \param info    its `struct_size` must be set.
+ *  \returns as ::kvq_sequence_recode.
+ *  \threads exclusive use of `sequence`.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_sequence_predict_recode(kvq_cache* cache, kvq_sequence* sequence, const kvq_policy* policy,
+                                               kvq_recode_info* info, kvq_error* error);
+
+/** Describe a layer of a sequence, whose policy may be another than the cache's.
+ *  \param info  its `struct_size` must be set.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 1.0 */
+KVQ_API kvq_status kvq_sequence_describe_layer(const kvq_sequence* sequence, int32_t layer, kvq_layer_info* info,
+                                               kvq_error* error);
+
+/** Write a snapshot of several sequences. Pages that they share, as forks do, are written once; ::kvq_cache_load shares
+ *  them again. A snapshot of one sequence equals that of ::kvq_sequence_save.
+ *
+ *  \param sequences    of this cache, each once. \length n_sequences \memory host \keeps call
+ *  \param n_sequences  at least 1.
+ *  \param buffer       receives the snapshot. NULL: only the size is returned.
+ *                      \nullable \length capacity \memory host \keeps call
+ *  \param capacity     bytes available at `buffer`.
+ *  \param size         receives the size of the snapshot in bytes; also if `capacity` is too small.
+ *                      \length 1 \memory host \keeps call
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (in a step); KVQ_E_BUFFER_SIZE (nothing is written); KVQ_E_MEMORY;
+ *           KVQ_E_BACKEND.
+ *  \threads the sequences may be read at the same time.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_cache_save(kvq_cache* cache, const kvq_sequence* const* sequences, int32_t n_sequences,
+                                  void* buffer, size_t capacity, size_t* size, kvq_error* error);
+
+/** How to load a snapshot. */
+typedef struct kvq_load_options {
+  uint32_t struct_size;
+  int32_t recode;           /**< 1: pages in other formats than the policy's are written anew, as
+                                 ::kvq_sequence_recode does, layer by layer; 0 (default): they are refused. */
+  const kvq_policy* policy; /**< Policy of the loaded sequences, with the conditions of ::kvq_sequence_recode; NULL
+                                 (default): the cache's. \nullable \keeps call */
+} kvq_load_options;
+
+/** Fill with defaults.
+ *  \param options  \nullable
+ *  \param size     sizeof(kvq_load_options).
+ *  \threads any.  \since 1.0 */
+KVQ_API void kvq_load_options_init(kvq_load_options* options, size_t size);
+
+/** Create all sequences of a snapshot, or none. Every byte is checked.
+ *
+ *  \param buffer       a snapshot written by ::kvq_cache_save or ::kvq_sequence_save. \length size \memory host
+ *                      \keeps call
+ *  \param size         bytes at `buffer`.
+ *  \param sequences    receives the handles; unchanged on failure. \length n_sequences \memory host \keeps call
+ *  \param n_sequences  as many as the snapshot has, see ::kvq_snapshot_describe.
+ *  \param options      NULL: defaults. \nullable
+ *  \returns as ::kvq_sequence_load and ::kvq_sequence_recode.
+ *  \threads see ::kvq_sequence_create.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_cache_load(kvq_cache* cache, const void* buffer, size_t size, kvq_sequence** sequences,
+                                  int32_t n_sequences, const kvq_load_options* options, kvq_error* error);
+
+/** Contents of a snapshot; see ::kvq_snapshot_describe. */
+typedef struct kvq_snapshot_info {
+  uint32_t struct_size;
+  int32_t n_sequences;
+  int32_t tokens;        /**< Length of the longest layer of any sequence. */
+  int64_t pages;         /**< Pages of all sequences, shared ones once. */
+  int64_t recoded_pages; /**< Pages among these whose format is not what the policy has at their place. */
+  uint64_t bytes;        /**< Bytes that the sequences take once loaded, at most. */
+  uint64_t needed_bytes; /**< Bytes that must be free to load them. */
+} kvq_snapshot_info;
+
+/** Tell what a snapshot holds, and what ::kvq_cache_load takes with the same arguments.
+ *
+ *  \param buffer   a snapshot. \length size \memory host \keeps call
+ *  \param size     bytes at `buffer`.
+ *  \param options  NULL: defaults. \nullable
+ *  \param info     its `struct_size` must be set.
+ *  \returns as ::kvq_cache_load.
+ *  \threads any.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_snapshot_describe(kvq_cache* cache, const void* buffer, size_t size,
+                                         const kvq_load_options* options, kvq_snapshot_info* info, kvq_error* error);
 
 /** Append tokens to one layer of a sequence, from dense tensors. To attend with their queries too, use ::kvq_extend.
  *

@@ -141,6 +141,13 @@ inline kvq_cache_options initialised() {
 }
 
 template <>
+inline kvq_load_options initialised() {
+  kvq_load_options it;
+  kvq_load_options_init(&it, sizeof(it));
+  return it;
+}
+
+template <>
 inline kvq_append_batch initialised() {
   kvq_append_batch it;
   kvq_append_batch_init(&it, sizeof(it));
@@ -763,6 +770,24 @@ static_assert(sizeof(void*) != 8 || sizeof(kvq_layer_info) == 264);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, n_formats) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, formats) == 8);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_recode_info) == 40);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_recode_info, struct_size) == 0);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_recode_info, pages) == 8);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_recode_info, needed_bytes) == 16);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_recode_info, bytes_before) == 24);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_recode_info, bytes_after) == 32);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_load_options) == 16);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_load_options, struct_size) == 0);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_load_options, recode) == 4);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_load_options, policy) == 8);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_snapshot_info) == 48);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_snapshot_info, struct_size) == 0);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_snapshot_info, n_sequences) == 4);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_snapshot_info, tokens) == 8);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_snapshot_info, pages) == 16);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_snapshot_info, recoded_pages) == 24);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_snapshot_info, bytes) == 32);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_snapshot_info, needed_bytes) == 40);
 static_assert(sizeof(void*) != 8 || sizeof(kvq_append_batch) == 88);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_append_batch, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_append_batch, n_sequences) == 4);
@@ -1720,6 +1745,37 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
   /// \returns NULL for NULL.
   kvq_context* context() const { return kvq_cache_context(get()); }
 
+  /// Write a snapshot of several sequences. Pages that they share, as forks do, are written once; ::kvq_cache_load
+  /// shares them again. A snapshot of one sequence equals that of ::kvq_sequence_save.
+  /// \param sequences of this cache, each once.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_STATE (in a step); KVQ_E_BUFFER_SIZE (nothing is written); KVQ_E_MEMORY;
+  /// KVQ_E_BACKEND.
+  /// \par Threads: the sequences may be read at the same time.
+  std::vector<std::byte> save(std::span<const kvq_sequence* const> sequences) const {
+    return detail::saved(kvq_cache_save, get(), sequences.data(), detail::count("sequences", sequences.size()));
+  }
+
+  /// Create all sequences of a snapshot, or none. Every byte is checked.
+  /// \param buffer a snapshot written by ::kvq_cache_save or ::kvq_sequence_save.
+  /// \param sequences receives the handles; unchanged on failure.
+  /// \param options the defaults if omitted.
+  /// \throws Error: as ::kvq_sequence_load and ::kvq_sequence_recode.
+  /// \par Threads: see ::kvq_sequence_create.
+  void load(std::span<const std::byte> buffer, std::span<kvq_sequence*> sequences,
+            const kvq_load_options& options = initialised<kvq_load_options>()) const {
+    checked(kvq_cache_load, get(), buffer.data(), buffer.size(), sequences.data(),
+            detail::count("sequences", sequences.size()), &options);
+  }
+
+  /// Tell what a snapshot holds, and what ::kvq_cache_load takes with the same arguments.
+  /// \param buffer a snapshot.
+  /// \param options the defaults if omitted.
+  /// \throws Error: as ::kvq_cache_load.
+  kvq_snapshot_info snapshot_describe(std::span<const std::byte> buffer,
+                                      const kvq_load_options& options = initialised<kvq_load_options>()) const {
+    return detail::described<kvq_snapshot_info>(kvq_snapshot_describe, get(), buffer.data(), buffer.size(), &options);
+  }
+
   /// Append tokens to one layer of several sequences: to all of them or to none.
   ///
   /// Strides describe tensors of any layout, such as fused queries, keys and values: `k` then points to the first key,
@@ -1948,11 +2004,50 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// Create a sequence from a snapshot. Every byte is checked; saving the result again gives the same bytes.
   /// \param buffer a snapshot written by ::kvq_sequence_save.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_FORMAT (damaged or truncated); KVQ_E_MISMATCH (another model, shape, policy
-  /// format or version; tokens were evicted but the cache's policy never evicts); KVQ_E_MEMORY; KVQ_E_LIMIT;
-  /// KVQ_E_BACKEND.
+  /// format or version; tokens were evicted but the cache's policy never evicts; several sequences); KVQ_E_MEMORY;
+  /// KVQ_E_LIMIT; KVQ_E_BACKEND. ::kvq_cache_load takes other formats and several sequences.
   /// \par Threads: see ::kvq_sequence_create.
   static Sequence load(detail::Borrowed<kvq_cache> cache, std::span<const std::byte> buffer) {
     return detail::made<Sequence>(kvq_sequence_load, cache, buffer.data(), buffer.size());
+  }
+
+  /// Give a sequence another policy than its cache's: its pages are written anew in that policy's formats, and later
+  /// tokens are sealed in these too. So a conversation takes less memory from here on (gs4 to gs2, fp16 to anything)
+  /// without processing its tokens again. An empty sequence just gets the policy:
+  ///
+  ///     kvq_sequence_create(cache, &sequence, &error);
+  ///     kvq_sequence_recode(cache, sequence, draft_policy, &error);
+  ///
+  /// Pages are decoded and encoded again, one after the other, and their memory is freed meanwhile: see
+  /// ::kvq_sequence_predict_recode for the little that must be free. Pages that a fork shares stay with the fork and
+  /// are copied. Tokens, positions and observations stay; errors of both formats add up. Sequences of all policies of a
+  /// cache may be in the same batch. Forks have their parent's policy.
+  ///
+  /// Of the policy, the formats, `sink` and `recent` count. Eviction is that of the cache: the policy has the same or
+  /// none. Formats that need a codebook or centres use those of the cache.
+  /// \param policy a policy of this or another context; NULL: the cache's.
+  /// \throws Error: KVQ_E_ARGUMENT (also: layers that the cache does not have; another eviction); KVQ_E_STATE (in a
+  /// step; pages are preallocated; a CUDA graph is captured); KVQ_E_UNSUPPORTED (the policy has a router; the device
+  /// cannot decode or encode a format; a format needs trained data that the cache has not been given); KVQ_E_MISMATCH;
+  /// KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND (the device failed: pages may be lost). Unless the device fails, all
+  /// pages change or none.
+  /// \par Threads: exclusive use of `sequence`.
+  void recode(detail::Borrowed<const kvq_policy> policy = nullptr) {
+    checked(kvq_sequence_recode, cache(), get(), policy);
+  }
+
+  /// Tell what ::kvq_sequence_recode takes. With `needed_bytes` free it succeeds if the host's hooks find the memory.
+  /// \param policy as in ::kvq_sequence_recode.
+  /// \throws Error: as ::kvq_sequence_recode.
+  /// \par Threads: exclusive use of `sequence`.
+  kvq_recode_info predict_recode(detail::Borrowed<const kvq_policy> policy = nullptr) {
+    return detail::described<kvq_recode_info>(kvq_sequence_predict_recode, cache(), get(), policy);
+  }
+
+  /// Describe a layer of a sequence, whose policy may be another than the cache's.
+  /// \throws Error: KVQ_E_ARGUMENT.
+  kvq_layer_info describe_layer(int32_t layer) const {
+    return detail::described<kvq_layer_info>(kvq_sequence_describe_layer, get(), layer);
   }
 
   /// Append tokens to one layer of a sequence, from dense tensors. To attend with their queries too, use ::kvq_extend.

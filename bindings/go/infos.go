@@ -446,6 +446,61 @@ func layerInfoFrom(it *raw.LayerInfo) LayerInfo {
 	}
 }
 
+// RecodeInfo: what recoding a sequence takes; see [raw.SequencePredictRecode].
+type RecodeInfo struct {
+	// Pages that are written anew.
+	Pages int64
+
+	// Bytes that must be free meanwhile, within the limits and on the device.
+	NeededBytes uint64
+
+	// Bytes of the sequence now, shared pages in full.
+	BytesBefore uint64
+
+	// Bytes of the sequence afterwards.
+	BytesAfter uint64
+}
+
+func recodeInfoFrom(it *raw.RecodeInfo) RecodeInfo {
+	return RecodeInfo{
+		Pages:       it.Pages,
+		NeededBytes: it.NeededBytes,
+		BytesBefore: it.BytesBefore,
+		BytesAfter:  it.BytesAfter,
+	}
+}
+
+// SnapshotInfo: contents of a snapshot; see [raw.SnapshotDescribe].
+type SnapshotInfo struct {
+	Sequences int
+
+	// Length of the longest layer of any sequence.
+	Tokens int
+
+	// Pages of all sequences, shared ones once.
+	Pages int64
+
+	// Pages among these whose format is not what the policy has at their place.
+	RecodedPages int64
+
+	// Bytes that the sequences take once loaded, at most.
+	Bytes uint64
+
+	// Bytes that must be free to load them.
+	NeededBytes uint64
+}
+
+func snapshotInfoFrom(it *raw.SnapshotInfo) SnapshotInfo {
+	return SnapshotInfo{
+		Sequences:    int(it.NSequences),
+		Tokens:       int(it.Tokens),
+		Pages:        it.Pages,
+		RecodedPages: it.RecodedPages,
+		Bytes:        it.Bytes,
+		NeededBytes:  it.NeededBytes,
+	}
+}
+
 // Usage: memory in use, by purpose. All sizes are bytes as allocated, including padding and bookkeeping.
 type Usage struct {
 	// Key and value scalars held: 2 · head_dim · slots, over all layers and KV heads.

@@ -195,3 +195,8 @@ func (it *Sequence) Slots(layer, kvHead int) (int, error) {
 		return raw.SequenceSlots(it.raw, n[0], n[1], to, err)
 	})
 }
+
+// DescribeLayer: describe a layer of a sequence, whose policy may be another than the cache's.
+func (it *Sequence) DescribeLayer(layer int) (LayerInfo, error) {
+	return describedPart(&it.handle, "layer", layer, raw.SequenceDescribeLayer, layerInfoFrom)
+}

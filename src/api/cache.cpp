@@ -52,12 +52,12 @@ void check_options(const kvq_cache_options& options) {
   }
 }
 
-void check_policy(const kvq_policy* policy, int32_t n_layers) {
+void check_policy(const kvq_policy* policy, int32_t n_layers, const char* whose = "options->") {
   if (policy == nullptr) return;
   for (const Policy::Override& each : policy->overrides) {
     if (each.last_layer < n_layers) continue;
-    fail(KVQ_E_ARGUMENT, "policy has an entry for layer range [%d, %d], but options->n_layers is %d", each.first_layer,
-         each.last_layer, n_layers);
+    fail(KVQ_E_ARGUMENT, "policy has an entry for layer range [%d, %d], but %sn_layers is %d", each.first_layer,
+         each.last_layer, whose, n_layers);
   }
 }
 
@@ -69,7 +69,7 @@ std::string names_of(std::span<const FormatPair> experts) {
 
 /// Calls `use` with a layer and each pair of formats of its sealed pages; for a routed policy once for all layers.
 template <typename Use>
-void for_each_format(const kvq_policy* policy, int32_t n_layers, const Use& use) {
+void for_each_format(const Policy* policy, int32_t n_layers, const Use& use) {
   if (policy == nullptr) return;
   for (const FormatPair& expert : policy->experts) use(0, expert);
   for (int32_t layer = 0; policy->experts.empty() && layer < n_layers; ++layer) use(layer, policy->formats(layer));
@@ -84,7 +84,7 @@ const Codec* trained_codec(const FormatPair& format) {
 }
 
 /// The same for all formats of a policy: a cache takes the trained data of one codec.
-const Codec* trained_codec(const kvq_policy* policy, int32_t n_layers) {
+const Codec* trained_codec(const Policy* policy, int32_t n_layers) {
   const Codec* needed = nullptr;
   for_each_format(policy, n_layers, [&](int32_t /*layer*/, const FormatPair& pair) {
     for (const SideFormat& side : {pair.keys, pair.values}) {
@@ -117,20 +117,25 @@ const Trained* trained_of(const kvq_cache_options& options, const kvq_policy* po
   });
 }
 
-void check_eviction(const kvq_context& context, const kvq_cache_options& options, const kvq_policy* policy) {
-  if (policy == nullptr || policy->eviction.budget == 0) return;
-  if (const auto weighing = context.backend->weighing(); !weighing) {
-    fail(KVQ_E_UNSUPPORTED, "policy evicts tokens, but %s", weighing.reason());
-  }
-  if (policy->eviction.heads == HeadSplit::kTogether) return;
-  const Trained* trained = trained_of(options, policy);
-  for_each_format(policy, options.n_layers, [&](int32_t layer, const FormatPair& format) {
-    if (!PageFormat(format.keys, format.values, options.head_dim, trained).spans_heads()) return;
+/// Check that tokens can be evicted from pages of a policy.
+void check_evicted_formats(const Eviction& eviction, const Policy& policy, int32_t n_layers, int32_t head_dim,
+                           const Trained* trained) {
+  if (eviction.budget == 0 || eviction.heads == HeadSplit::kTogether) return;
+  for_each_format(&policy, n_layers, [&](int32_t layer, const FormatPair& format) {
+    if (!PageFormat(format.keys, format.values, head_dim, trained).spans_heads()) return;
     fail(KVQ_E_ARGUMENT,
          "policy evicts tokens of each head of layer %d, but options->%s codes all heads together: train it with scope "
          "head, or evict with heads: together",
          layer, trained_codec(format)->trained_as);
   });
+}
+
+void check_eviction(const kvq_context& context, const kvq_cache_options& options, const kvq_policy* policy) {
+  if (policy == nullptr || policy->eviction.budget == 0) return;
+  if (const auto weighing = context.backend->weighing(); !weighing) {
+    fail(KVQ_E_UNSUPPORTED, "policy evicts tokens, but %s", weighing.reason());
+  }
+  check_evicted_formats(policy->eviction, *policy, options.n_layers, options.head_dim, trained_of(options, policy));
 }
 
 void check_router_fits(const ModelRouter& router, const kvq_cache_options& options, const Policy& policy) {
@@ -190,6 +195,15 @@ void add_router(kvq_context& context, const kvq_cache_options& options, const kv
       options.router->resident([&](const auto& router) { return voting->make_resident(context.allocator, router); });
 }
 
+/// The codec whose trained data is among the options, for policies of sequences.
+const Codec* codec_of_given(const kvq_cache_options& options) {
+  for (const Codec* codec : all_codecs()) {
+    if (codec->trained_as == nullptr) continue;
+    if (with_trained(options, *codec, [](const auto* handle) { return handle != nullptr; })) return codec;
+  }
+  return nullptr;
+}
+
 /// Check that the backend knows the formats, and add their trained data.
 void add_formats(kvq_context& context, const kvq_cache_options& options, const kvq_policy* policy,
                  CacheTraining& training) {
@@ -216,11 +230,13 @@ void add_formats(kvq_context& context, const kvq_cache_options& options, const k
            format_pair_name(pair).c_str(), context.backend->name());
     }
   });
+  if (needed == nullptr) needed = codec_of_given(options);
   if (needed == nullptr) return;
   with_trained(options, *needed, [&](const auto* handle) {
     if (&*handle->context != &context) {
       fail(KVQ_E_ARGUMENT, "options->%s belongs to another context", needed->trained_as);
     }
+    training.codec = needed;
     training.pages = handle->shared;
     training.resident_pages =
         handle->resident([&](const auto& shared) { return pages.make_resident(context.allocator, *needed, shared); });
@@ -228,6 +244,58 @@ void add_formats(kvq_context& context, const kvq_cache_options& options, const k
 }
 
 }  // namespace
+
+const Storage& kvq::api::storage_for(kvq_cache& cache, const kvq_policy* policy) {
+  if (policy == nullptr) return *cache.storage;
+  check_policy(policy, cache.n_layers, "the cache's ");
+  if (!policy->experts.empty()) {
+    fail(KVQ_E_UNSUPPORTED, "policy lets a router choose formats, which only the cache's own policy can");
+  }
+  if (policy->eviction.budget != 0 && policy->eviction != cache.eviction) {
+    fail(KVQ_E_ARGUMENT, "policy evicts otherwise than the cache's policy, which all of its sequences share");
+  }
+  const Trained* trained = cache.training.pages.get();
+  const CacheShape shape{.n_layers = cache.n_layers,
+                         .kv_heads = cache.kv_heads,
+                         .head_dim = cache.head_dim,
+                         .rope = cache.rope.pairing,
+                         .rotary_dim = cache.rope.rotary_dim,
+                         .model_id = cache.model_id};
+  for_each_format(policy, cache.n_layers, [&](int32_t layer, const FormatPair& pair) {
+    const PageFormat format(pair.keys, pair.values, cache.head_dim, trained);
+    const Codec* codec = trained_codec(pair);
+    const Codec* given = cache.training.codec;
+    if (codec != nullptr && (given == nullptr || std::string_view(codec->trained_as) != given->trained_as)) {
+      fail(KVQ_E_UNSUPPORTED, "policy stores layer %d as %s, but the cache was created without %s", layer,
+           format_pair_name(pair).c_str(), codec->trained_as);
+    }
+    const auto& known = cache.storage->layer_at(layer).formats;
+    if (codec != nullptr && !codec->one_context &&
+        std::ranges::none_of(known, [&](const PageFormat* each) { return *each == format; })) {
+      fail(KVQ_E_UNSUPPORTED, "policy stores layer %d as %s, which only the cache's own policy can", layer,
+           format_pair_name(pair).c_str());
+    }
+    if (codec != nullptr) codec->check(*trained, shape, format);
+    if (!cache.backend.pages().knows(format)) {
+      fail(KVQ_E_UNSUPPORTED, "policy stores layer %d as %s, which %s does not compute with yet", layer,
+           format_pair_name(pair).c_str(), cache.backend.name());
+    }
+  });
+  check_evicted_formats(cache.eviction, *policy, cache.n_layers, cache.head_dim, trained);
+  return cache.storage_of(*policy);
+}
+
+void kvq::api::write_layer(const Storage& storage, int32_t layer, kvq_layer_info* info) {
+  std::vector<FormatPair> pairs;
+  for (const PageFormat* format : storage.layer_at(layer).formats) {
+    pairs.push_back({format->side(Side::kKeys), format->side(Side::kValues)});
+  }
+  kvq_layer_info found{};
+  found.n_formats = static_cast<int32_t>(pairs.size());
+  const std::string names = names_of(pairs);
+  std::copy_n(names.begin(), std::min(names.size(), sizeof(found.formats) - 1), found.formats);
+  write_struct(info, found, "info");
+}
 
 kvq_cache_options kvq::api::default_cache_options() {
   kvq_cache_options options{};
@@ -275,8 +343,8 @@ kvq_status kvq_cache_describe(const kvq_cache* cache, kvq_cache_info* info, kvq_
     found.rope = cache->rope.pairing;
     found.rotary_dim = cache->rope.rotary_dim;
     found.scale = cache->scale;
-    found.sink = cache->sink;
-    found.recent = cache->recent;
+    found.sink = cache->storage->sink;
+    found.recent = cache->storage->recent;
     found.eviction_budget = cache->eviction.budget;
     found.eviction_window = cache->eviction.budget > 0 ? cache->eviction.window : 0;
     found.max_bytes = cache->allocator.limit();
@@ -289,15 +357,7 @@ kvq_status kvq_cache_describe_layer(const kvq_cache* cache, int32_t layer, kvq_l
   return guarded(error, [&] {
     require(cache, "cache");
     require_range(layer, 0, cache->n_layers - 1, "layer");
-    std::vector<FormatPair> pairs;
-    for (const PageFormat* format : cache->layer_at(layer).formats) {
-      pairs.push_back({format->side(Side::kKeys), format->side(Side::kValues)});
-    }
-    kvq_layer_info found{};
-    found.n_formats = static_cast<int32_t>(pairs.size());
-    const std::string names = names_of(pairs);
-    std::copy_n(names.begin(), std::min(names.size(), sizeof(found.formats) - 1), found.formats);
-    write_struct(info, found, "info");
+    write_layer(*cache->storage, layer, info);
   });
 }
 

@@ -2,9 +2,12 @@
 #include "api/boundary.h"
 #include "api/handles.h"
 #include "cache/invariants.h"
+#include "cache/recode.h"
 #include "cache/reserve.h"
 #include "cache/step.h"
 #include "io/snapshot.h"
+
+#include <algorithm>
 
 using namespace kvq;
 using namespace kvq::api;
@@ -103,8 +106,9 @@ kvq_status kvq_sequence_save(kvq_cache* cache, const kvq_sequence* sequence, voi
     require_current(cache, sequence);
     require(size, "size");
     require_no_step(*sequence);
-    hand_over(io::snapshot_size(*sequence), buffer, capacity, *size,
-              [&](std::span<std::byte> bytes) { io::write_snapshot(*sequence, bytes); });
+    const Sequence* only = sequence;
+    hand_over(io::snapshot_size({&only, 1}), buffer, capacity, *size,
+              [&](std::span<std::byte> bytes) { io::write_snapshot({&only, 1}, bytes); });
   });
 }
 
@@ -114,12 +118,136 @@ kvq_status kvq_sequence_load(kvq_cache* cache, const void* buffer, size_t size, 
     require(cache, "cache");
     require(buffer, "buffer");
     require(result, "result");
+    const std::span bytes{static_cast<const std::byte*>(buffer), size};
+    const int32_t n = io::snapshot_sequences(bytes, *cache);
+    if (n != 1) fail(KVQ_E_MISMATCH, "snapshot has %d sequences: load it with kvq_cache_load", n);
     const auto load = [&] {
       auto sequence = make_owned<kvq_sequence>(cache->allocator, *cache);
-      io::read_snapshot({static_cast<const std::byte*>(buffer), size}, *sequence);
+      Sequence* only = sequence.get();
+      io::read_snapshot(bytes, {&only, 1}, false);
       return sequence;
     };
     return checked_new(*cache, nullptr, load);
+  });
+}
+
+kvq_status kvq_cache_save(kvq_cache* cache, const kvq_sequence* const* sequences, int32_t n_sequences, void* buffer,
+                          size_t capacity, size_t* size, kvq_error* error) {
+  return guarded(error, [&] {
+    require(cache, "cache");
+    require(sequences, "sequences");
+    require_range(n_sequences, 1, INT32_MAX, "n_sequences");
+    require(size, "size");
+    Vector<const Sequence*> all(cache->allocator);
+    all.reserve(static_cast<size_t>(n_sequences));
+    for (int32_t i = 0; i < n_sequences; ++i) {
+      if (sequences[i] == nullptr) fail(KVQ_E_ARGUMENT, "sequences[%d] is NULL", i);
+      if (&sequences[i]->cache != cache) fail(KVQ_E_ARGUMENT, "sequences[%d] belongs to another cache", i);
+      follow_replays(*sequences[i]);
+      require_no_step(*sequences[i]);
+      all.push_back(sequences[i]);
+    }
+    Vector<const Sequence*> sorted(all);
+    std::ranges::sort(sorted);
+    if (std::ranges::adjacent_find(sorted) != sorted.end()) {
+      fail(KVQ_E_ARGUMENT, "sequences has one of them twice: a snapshot has each once");
+    }
+    hand_over(io::snapshot_size(all), buffer, capacity, *size,
+              [&](std::span<std::byte> bytes) { io::write_snapshot(all, bytes); });
+  });
+}
+
+void kvq_load_options_init(kvq_load_options* options, size_t size) { init_struct(options, size, kvq_load_options{}); }
+
+namespace {
+
+kvq_load_options checked_options(const kvq_load_options* options) {
+  const kvq_load_options chosen = read_optional_struct(options, kvq_load_options{}, "options");
+  require_range(chosen.recode, 0, 1, "options->recode");
+  return chosen;
+}
+
+}  // namespace
+
+kvq_status kvq_cache_load(kvq_cache* cache, const void* buffer, size_t size, kvq_sequence** sequences,
+                          int32_t n_sequences, const kvq_load_options* options, kvq_error* error) {
+  return guarded(error, [&] {
+    require(cache, "cache");
+    require(buffer, "buffer");
+    const kvq_load_options chosen = checked_options(options);
+    require(sequences, "sequences");
+    const std::span bytes{static_cast<const std::byte*>(buffer), size};
+    const int32_t n = io::snapshot_sequences(bytes, *cache);
+    if (n_sequences != n) fail(KVQ_E_ARGUMENT, "n_sequences is %d, but snapshot has %d", n_sequences, n);
+    const Storage& storage = storage_for(*cache, chosen.policy);
+    Vector<Owned<kvq_sequence>> made(cache->allocator);
+    Vector<Sequence*> empty(cache->allocator);
+    made.reserve(static_cast<size_t>(n));
+    empty.reserve(static_cast<size_t>(n));
+    for (int32_t i = 0; i < n; ++i) {
+      made.push_back(make_owned<kvq_sequence>(cache->allocator, *cache, storage));
+      empty.push_back(made.back().get());
+    }
+    io::read_snapshot(bytes, empty, chosen.recode != 0);
+    for (size_t i = 0; i < made.size(); ++i) {
+      if constexpr (kChecksInvariants) check_invariants(*made[i], Sealing::kAny);
+    }
+    for (size_t i = 0; i < made.size(); ++i) sequences[i] = made[i].release();
+  });
+}
+
+kvq_status kvq_snapshot_describe(kvq_cache* cache, const void* buffer, size_t size, const kvq_load_options* options,
+                                 kvq_snapshot_info* info, kvq_error* error) {
+  return guarded(error, [&] {
+    require(cache, "cache");
+    require(buffer, "buffer");
+    const kvq_load_options chosen = checked_options(options);
+    require_struct(info, sizeof(uint32_t), "info");
+    const Storage& storage = storage_for(*cache, chosen.policy);
+    const io::SnapshotContents contents =
+        io::describe_snapshot({static_cast<const std::byte*>(buffer), size}, *cache, storage, chosen.recode != 0);
+    kvq_snapshot_info found{};
+    found.n_sequences = contents.sequences;
+    found.tokens = contents.tokens;
+    found.pages = contents.pages;
+    found.recoded_pages = contents.recoded_pages;
+    found.bytes = contents.bytes;
+    found.needed_bytes = contents.needed;
+    write_struct(info, found, "info");
+  });
+}
+
+kvq_status kvq_sequence_recode(kvq_cache* cache, kvq_sequence* sequence, const kvq_policy* policy, kvq_error* error) {
+  return guarded(error, [&] {
+    require_current(cache, sequence);
+    check_recode(*sequence);
+    const Storage& to = storage_for(*cache, policy);
+    checked(*sequence, [&] { recode(*sequence, to); });
+  });
+}
+
+kvq_status kvq_sequence_predict_recode(kvq_cache* cache, kvq_sequence* sequence, const kvq_policy* policy,
+                                       kvq_recode_info* info, kvq_error* error) {
+  return guarded(error, [&] {
+    require_current(cache, sequence);
+    require_struct(info, sizeof(uint32_t), "info");
+    check_recode(*sequence);
+    const RecodeNeeds needs = recode_needs(*sequence, storage_for(*cache, policy));
+    kvq_recode_info found{};
+    found.pages = needs.pages;
+    found.needed_bytes = needs.bytes;
+    found.bytes_before = usage(*sequence).total_bytes;
+    found.bytes_after = static_cast<uint64_t>(static_cast<int64_t>(found.bytes_before) + needs.growth);
+    write_struct(info, found, "info");
+  });
+}
+
+kvq_status kvq_sequence_describe_layer(const kvq_sequence* sequence, int32_t layer, kvq_layer_info* info,
+                                       kvq_error* error) {
+  return guarded(error, [&] {
+    require(sequence, "sequence");
+    require_range(layer, 0, sequence->cache.n_layers - 1, "layer");
+    write_layer(*sequence->storage, layer, info);
   });
 }
 

@@ -236,7 +236,7 @@ void forget(const AppendRequest& request, int32_t layer) {
     for (int32_t head = 0; mirror != nullptr && head < each.sequence->cache.kv_heads; ++head) {
       // Of pages that it had, the append may have changed the newest `recent`: filled the last, sealed the first.
       const auto pages = static_cast<int32_t>(each.sequence->list(layer, head).size());
-      mirror->invalidate(head, std::max(pages - each.sequence->cache.recent, 0));
+      mirror->invalidate(head, std::max(pages - each.sequence->storage->recent, 0));
     }
     if (!each.sequence->reserves.empty()) publish(*each.sequence);
   }
@@ -247,7 +247,7 @@ bool seals_own_tokens(const Sequence& sequence, int32_t layer, int32_t n) {
   return n > 1 && std::ranges::any_of(sequence.lists_of(layer), [&](const Sequence::PageList& list) {
            const auto existing = static_cast<int32_t>(list.size());
            const int32_t first = existing - (Sequence::open_slots(list) > 0 ? 1 : 0);
-           return first < Sequence::pages_after(list, n) - sequence.cache.recent;
+           return first < Sequence::pages_after(list, n) - sequence.storage->recent;
          });
 }
 
@@ -323,22 +323,27 @@ size_t scratch_bytes(const Cache& cache, const ExpectedBatch& expected) {
   const auto piece = [](size_t count, size_t bytes) { return Allocator::bytes_in_block(count * bytes); };
   size_t of_backend = 0;
   size_t pages = 0;
-  for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
-    TokenBatch tokens = cache.no_tokens(layer);
-    tokens.n = static_cast<int32_t>(std::min<int64_t>(expected.tokens, INT32_MAX));
-    const ExpectedAppend append{tokens, cache.layer_at(layer).formats, expected.sequences,
-                                cache.page_writes(layer, {}).heads_together()};
-    of_backend = std::max(of_backend, cache.backend.pages().append_bytes(append));
-    pages = append.pages();
-  }
+  size_t recent = 0;
+  size_t runs = 0;
+  cache.for_each_storage([&](const Storage& storage) {
+    recent = std::max(recent, static_cast<size_t>(storage.recent));
+    runs = std::max(runs, static_cast<size_t>(cache.kv_heads) * storage.runs_of_list());
+    for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
+      TokenBatch tokens = cache.no_tokens(layer);
+      tokens.n = static_cast<int32_t>(std::min<int64_t>(expected.tokens, INT32_MAX));
+      const ExpectedAppend append{tokens, storage.layer_at(layer).formats, expected.sequences,
+                                  cache.page_writes(layer, {}).heads_together()};
+      of_backend = std::max(of_backend, cache.backend.pages().append_bytes(append));
+      pages = append.pages();
+    }
+  });
   const size_t lists =
       piece(n, sizeof(SequenceTokens)) + piece(n, sizeof(const Sequence*)) + piece(n, sizeof(SlotMasses));
   const size_t masses = piece(static_cast<size_t>(cache.kv_heads), sizeof(float*) + sizeof(int32_t)) + piece(0, 0);
   const size_t reserving =
       piece(static_cast<size_t>(cache.n_layers) * static_cast<size_t>(cache.kv_heads), sizeof(Sequence::PageList)) +
-      piece(static_cast<size_t>(cache.recent) + 1, 1) + Observations::scratch_bytes(cache);
+      piece(recent + 1, 1) + Observations::scratch_bytes(cache);
   // Appends of a page have memory of their own.
-  const auto runs = static_cast<size_t>(cache.kv_heads) * cache.runs_of_list();
   const size_t of_long = expected.queries <= kPageSlots
                              ? 0
                              : piece(pages, sizeof(PageWrite)) + piece(pages, sizeof(PageChange)) +

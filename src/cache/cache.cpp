@@ -31,8 +31,6 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       head_dim(options.head_dim),
       scale(options.scale != 0.0F ? options.scale : 1.0F / std::sqrt(static_cast<float>(options.head_dim))),
       model_id(options.model_id),
-      sink(policy != nullptr ? policy->sink_pages() : 0),
-      recent(policy != nullptr ? policy->recent : 1),
       eviction(policy != nullptr ? policy->eviction : Eviction{}),
       votes(policy != nullptr ? policy->votes : Votes::kLayer),
       training(std::move(training_)),
@@ -42,91 +40,110 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       work_allocator(allocator, 0, "cache"),
       rope(allocator),
       float16{SideFormat{}, SideFormat{}, options.head_dim},
-      formats(allocator),
-      sealed(allocator),
-      layers(allocator),
       contexts(allocator),
-      call_spaces(work_allocator, backend.attention()) {
+      call_spaces(work_allocator, backend.attention()),
+      formats_(allocator),
+      storages_(allocator),
+      needs_(static_cast<size_t>(n_layers), allocator) {
   set_rope(options, rope);
   if (training.pages != nullptr || training.router != nullptr) rotations.emplace(allocator, rope);
-  const Policy plain(allocator);
-  const Policy& chosen = policy != nullptr ? *policy : plain;
-  if (training.router != nullptr) {
-    add_routed_layers(chosen);
-  } else {
-    add_layers(chosen);
-  }
+  if (policy != nullptr) codec_options = policy->options;
   if (training.pages != nullptr) {
-    contexts.reserve(layers.size());
-    for (int32_t layer = 0; layer < n_layers; ++layer) contexts.push_back(make_context(chosen, layer));
+    contexts.reserve(needs_.size());
+    for (int32_t layer = 0; layer < n_layers; ++layer) {
+      contexts.push_back({nullptr, Deleter<LayerContext>(allocator, 0, 0)});
+    }
   }
+  storage = &add(make_storage(policy != nullptr ? *policy : Policy(allocator)));
   table_bytes_ = allocator.bytes() - work_allocator.bytes();
 }
 
-void Cache::add_layers(const Policy& policy) {
-  const size_t choices = policy.overrides.size() + 1;
-  formats.reserve(std::min(static_cast<size_t>(n_layers), choices * choices));
-  layers.reserve(static_cast<size_t>(n_layers));
-  sealed.reserve(static_cast<size_t>(n_layers));  // layers point into it
+Owned<Storage> Cache::make_storage(const Policy& policy) {
+  auto made = make_owned<Storage>(allocator, allocator, policy.sink_pages(), policy.recent);
+  made->layers.reserve(static_cast<size_t>(n_layers));
+  if (!policy.experts.empty()) {
+    bool hadamard_keys = false;
+    bool hadamard_values = false;
+    made->sealed.reserve(policy.experts.size());
+    for (const FormatPair& expert : policy.experts) {
+      made->sealed.push_back(intern({expert.keys, expert.values, head_dim, training.pages.get()}));
+      hadamard_keys = hadamard_keys || expert.keys.is_rotated();
+      hadamard_values = hadamard_values || expert.values.is_rotated();
+    }
+    made->layers.assign(static_cast<size_t>(n_layers), {made->sealed, hadamard_keys, hadamard_values});
+    return made;
+  }
+  made->sealed.reserve(static_cast<size_t>(n_layers));  // layers point into it
   for (int32_t layer = 0; layer < n_layers; ++layer) {
     const auto [keys, values] = policy.formats(layer);
-    sealed.push_back(intern({keys, values, head_dim, training.pages.get()}));
-    layers.push_back({{&sealed.back(), 1}, sealed.back()->keys.is_rotated(), sealed.back()->values.is_rotated()});
+    made->sealed.push_back(intern({keys, values, head_dim, training.pages.get()}));
+    const PageFormat& format = *made->sealed.back();
+    made->layers.push_back({{&made->sealed.back(), 1}, format.keys.is_rotated(), format.values.is_rotated()});
   }
+  return made;
 }
 
-void Cache::add_routed_layers(const Policy& policy) {
-  formats.reserve(policy.experts.size());
-  bool hadamard_keys = false;
-  bool hadamard_values = false;
-  for (const FormatPair& expert : policy.experts) {
-    sealed.push_back(intern({expert.keys, expert.values, head_dim, training.pages.get()}));
-    hadamard_keys = hadamard_keys || expert.keys.is_rotated();
-    hadamard_values = hadamard_values || expert.values.is_rotated();
-  }
-  layers.assign(static_cast<size_t>(n_layers), {sealed, hadamard_keys, hadamard_values});
+const Storage& Cache::storage_of(const Policy& policy) {
+  const std::lock_guard lock(storages_mutex_);
+  Owned<Storage> made = make_storage(policy);
+  const auto same = std::ranges::find_if(storages_, [&](const auto& each) { return each->equals(*made); });
+  if (same != storages_.end()) return **same;
+  return add(std::move(made));
 }
 
-Owned<LayerContext> Cache::make_context(const Policy& policy, int32_t layer) {
+/// Everything that can fail comes before calls see the storage's needs.
+const Storage& Cache::add(Owned<Storage> made) {
+  storages_.reserve(storages_.size() + 1);
+  for (int32_t layer = 0; layer < n_layers && !contexts.empty(); ++layer) {
+    Owned<LayerContext>& context = contexts[static_cast<size_t>(layer)];
+    if (context == nullptr) context = make_context(*made, layer);
+  }
+  for (int32_t layer = 0; layer < n_layers; ++layer) {
+    const Storage::Layer& of_layer = made->layer_at(layer);
+    LayerNeeds& needs = needs_[static_cast<size_t>(layer)];
+    if (!contexts.empty()) needs.context.store(contexts[static_cast<size_t>(layer)].get(), std::memory_order_release);
+    needs.bits |= static_cast<uint8_t>(
+        (of_layer.hadamard_keys ? kHadamardKeys : 0) | (of_layer.hadamard_values ? kHadamardValues : 0) |
+        (of_layer.has_gain_shape_keys() ? kGainShapeKeys : 0) | (of_layer.is_routed() ? kRouted : 0) |
+        (of_layer.spans_heads() ? kSpansHeads : 0));
+  }
+  storages_.push_back(std::move(made));
+  return *storages_.back();
+}
+
+Owned<LayerContext> Cache::make_context(const Storage& of, int32_t layer) {
   // At most one format needs training, or one context serves all.
-  for (const PageFormat* format : layer_at(layer).formats) {
+  for (const PageFormat* format : of.layer_at(layer).formats) {
     for (const Side side : {Side::kKeys, Side::kValues}) {
       const Codec& codec = codec_of(format->side(side).code);
       if (!codec.needs_training(format->side(side))) continue;
       return backend.pages().make_context(allocator, codec, *training.resident_pages, layer, *format,
-                                          policy.options.of(codec), *rotations);
+                                          codec_options.of(codec), *rotations);
     }
   }
   return {nullptr, Deleter<LayerContext>(allocator, 0, 0)};
 }
 
-size_t Cache::run_number(int32_t layer, const PageFormat* format) const {
-  const auto& of_layer = layer_at(layer).formats;
-  return static_cast<size_t>(std::find(of_layer.begin(), of_layer.end(), format) - of_layer.begin());
-}
-
 const PageFormat* Cache::intern(const PageFormat& format) {
   if (format == float16) return &float16;
-  const auto found = std::find(formats.begin(), formats.end(), format);
-  if (found != formats.end()) return &*found;
-  formats.push_back(format);
-  return &formats.back();
+  const auto found = std::ranges::find_if(formats_, [&](const auto& each) { return *each == format; });
+  if (found != formats_.end()) return found->get();
+  formats_.push_back(make_owned<PageFormat>(allocator, format));
+  return formats_.back().get();
 }
 
 TokenBatch Cache::no_tokens(int32_t layer) const {
-  const Layer& formats_of = layer_at(layer);
   return {.k_strides = HeadStrides::dense(kv_heads, head_dim),
           .v_strides = HeadStrides::dense(kv_heads, head_dim),
           .kv_heads = kv_heads,
           .head_dim = head_dim,
           .rope = &rope,
-          .hadamard_keys = formats_of.hadamard_keys,
-          .hadamard_values = formats_of.hadamard_values,
+          .hadamard_keys = needs(layer, kHadamardKeys),
+          .hadamard_values = needs(layer, kHadamardValues),
           .context = context(layer)};
 }
 
 AttendBatch Cache::attend_batch(int32_t layer) const {
-  const Layer& formats_of = layer_at(layer);
   return {.q_strides = HeadStrides::dense(q_heads, head_dim),
           .out_strides = HeadStrides::dense(q_heads, head_dim),
           .q_heads = q_heads,
@@ -134,10 +151,10 @@ AttendBatch Cache::attend_batch(int32_t layer) const {
           .head_dim = head_dim,
           .rope = &rope,
           .scale = scale,
-          .any_hadamard_keys = formats_of.hadamard_keys,
-          .any_hadamard_values = formats_of.hadamard_values,
-          .any_gain_shape_keys = formats_of.has_gain_shape_keys(),
-          .routed = formats_of.is_routed(),
+          .any_hadamard_keys = needs(layer, kHadamardKeys),
+          .any_hadamard_values = needs(layer, kHadamardValues),
+          .any_gain_shape_keys = needs(layer, kGainShapeKeys),
+          .routed = needs(layer, kRouted),
           .context = context(layer)};
 }
 

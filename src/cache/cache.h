@@ -2,16 +2,16 @@
 
 #include "backend/backend.h"
 #include "cache/call_space.h"
-#include "cache/policy.h"
+#include "cache/storage.h"
 #include "core/rope.h"
 #include "core/rotation_table.h"
 #include "formats/codec.h"
 #include "formats/gain_shape/layout.h"
 #include "formats/router/router.h"
 
-#include <algorithm>
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <utility>
@@ -22,6 +22,7 @@ namespace kvq {
 struct CacheTraining {
   std::shared_ptr<const Trained> pages;  // of the formats that need it
   std::shared_ptr<const Resident> resident_pages;
+  const Codec* codec = nullptr;  // that these are for
   std::shared_ptr<const ModelRouter> router;
   std::shared_ptr<const Resident> resident_router;
 };
@@ -33,32 +34,34 @@ class Cache {
   Cache(Allocator& context, Backend& backend, const kvq_cache_options& options, const Policy* policy,
         CacheTraining training, size_t object_bytes = sizeof(Cache));
 
-  struct Layer {
-    std::span<const PageFormat* const> formats;  // of sealed pages: one, or the router's experts
-    bool hadamard_keys;
-    bool hadamard_values;
-
-    bool is_routed() const { return formats.size() > 1; }
-    /// Whether sealing changes nothing.
-    bool stays_float16() const { return !is_routed() && formats.front()->is_float16(); }
-    bool has_gain_shape_keys() const {
-      return std::ranges::any_of(formats, [](const PageFormat* each) { return each->keys.code.has_gains(); });
-    }
-    bool spans_heads() const { return std::ranges::any_of(formats, &PageFormat::spans_heads); }
-  };
-  const Layer& layer_at(int32_t index) const { return layers[static_cast<size_t>(index)]; }
   /// Backend context of a layer's formats; null if they need none.
   const LayerContext* context(int32_t layer) const {
-    return contexts.empty() ? nullptr : contexts[static_cast<size_t>(layer)].get();
+    return contexts.empty() ? nullptr : needs_[static_cast<size_t>(layer)].context.load(std::memory_order_acquire);
   }
   /// Page writes of a layer as a backend takes them.
   PageWrites page_writes(int32_t layer, std::span<const PageWrite> list) const {
-    return {list, layer_at(layer).spans_heads() ? kv_heads : 1};
+    return {list, needs(layer, kSpansHeads) ? kv_heads : 1};
   }
-  /// Runs of a list, one for each format of sealed pages.
-  size_t runs_of_list() const { return layers.front().formats.size(); }
-  /// Number of the run for a format of a layer.
-  size_t run_number(int32_t layer, const PageFormat* format) const;
+
+  /// The storage of a policy that equals this one, made if there is none yet.
+  const Storage& storage_of(const Policy& policy);
+  /// A format for pages that come from elsewhere, made if there is none yet.
+  const PageFormat* format_of(const PageFormat& format) {
+    const std::lock_guard lock(storages_mutex_);
+    return intern(format);
+  }
+  /// Calls `use` with every storage so far.
+  template <typename Use>
+  void for_each_storage(const Use& use) const {
+    const std::lock_guard lock(storages_mutex_);
+    for (const Owned<Storage>& each : storages_) use(*each);
+  }
+  /// The same for every sealed format.
+  template <typename Use>
+  void for_each_format(const Use& use) const {
+    const std::lock_guard lock(storages_mutex_);
+    for (const Owned<PageFormat>& each : formats_) use(*each);
+  }
 
   /// Batch without tokens, for writing pages of a layer.
   TokenBatch no_tokens(int32_t layer) const;
@@ -94,11 +97,10 @@ class Cache {
   int32_t head_dim;
   float scale;
   uint64_t model_id;
-  int32_t sink;
-  int32_t recent;
   Eviction eviction;
   Votes votes;
   CacheTraining training;  // null router: one sealed format per layer
+  CodecOptions codec_options;
 
   Backend& backend;
   Allocator allocator;       // everything of this cache
@@ -107,10 +109,8 @@ class Cache {
   Rope rope;
   std::optional<RotationTable> rotations;  // with trained data
   PageFormat float16;                      // format of open, recent and sink pages
-  Vector<PageFormat> formats;              // distinct sealed formats; never reallocated
-  Vector<const PageFormat*> sealed;        // [n_layers], or the router's experts
-  Vector<Layer> layers;
-  Vector<Owned<LayerContext>> contexts;  // [n_layers], or empty if no format needs any
+  Vector<Owned<LayerContext>> contexts;    // [n_layers], or empty without training; null for a layer that needs none
+  const Storage* storage = nullptr;        // of sequences without a policy of their own
   CallSpaces call_spaces;
   std::atomic<int32_t> reserved_sequences{0};  // that have preallocated pages
 
@@ -125,12 +125,27 @@ class Cache {
   Account account;
 
  private:
-  uint64_t table_bytes_ = 0;  // of this object and its tables
+  /// What a layer's pages of all storages need, one bit each.
+  enum Need : uint8_t { kHadamardKeys = 1, kHadamardValues = 2, kGainShapeKeys = 4, kRouted = 8, kSpansHeads = 16 };
+  struct LayerNeeds {
+    std::atomic<uint8_t> bits{0};
+    std::atomic<const LayerContext*> context{nullptr};
+  };
+  bool needs(int32_t layer, Need need) const {
+    return (needs_[static_cast<size_t>(layer)].bits.load(std::memory_order_acquire) & need) != 0;
+  }
+
   PageRun* make_run(const PageFormat* format, int32_t capacity);
   const PageFormat* intern(const PageFormat& format);
-  void add_layers(const Policy& policy);
-  void add_routed_layers(const Policy& policy);
-  Owned<LayerContext> make_context(const Policy& policy, int32_t layer);
+  Owned<Storage> make_storage(const Policy& policy);
+  const Storage& add(Owned<Storage> storage);
+  Owned<LayerContext> make_context(const Storage& of, int32_t layer);
+
+  uint64_t table_bytes_ = 0;  // of this object and its first tables
+  mutable std::mutex storages_mutex_;
+  Vector<Owned<PageFormat>> formats_;  // distinct sealed formats
+  Vector<Owned<Storage>> storages_;    // distinct ones
+  Vector<LayerNeeds> needs_;           // [n_layers]
 };
 
 }  // namespace kvq

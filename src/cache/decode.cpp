@@ -11,12 +11,12 @@ namespace {
 /// Pages of one head on the host, with the pages of other heads that they need.
 class PageReader {
  public:
-  PageReader(const Sequence& sequence, int32_t layer, int32_t head)
+  PageReader(const Sequence& sequence, int32_t layer, int32_t head, Allocator& scratch)
       : sequence_(sequence),
         layer_(layer),
         head_(head),
-        bytes_(sequence.cache.allocator),
-        pages_(static_cast<size_t>(sequence.cache.kv_heads), nullptr, sequence.cache.allocator),
+        bytes_(scratch),
+        pages_(static_cast<size_t>(sequence.cache.kv_heads), nullptr, scratch),
         sides_(pages_) {}
 
   void read(size_t index) {
@@ -74,8 +74,8 @@ class PageReader {
 }  // namespace
 
 void decode_page(const Sequence& sequence, int32_t layer, int32_t head, size_t index, int32_t begin, int32_t end,
-                 const DecodedSlots& out) {
-  PageReader reader(sequence, layer, head);
+                 const DecodedSlots& out, Allocator& scratch) {
+  PageReader reader(sequence, layer, head, scratch);
   reader.read(index);
   reader.decode(begin, end, out);
 }
@@ -89,7 +89,7 @@ void decode(const Sequence& sequence, const SlotSelection& selection, const Deco
     fail(KVQ_E_ARGUMENT, "begin is %d and n is %d, but the head holds %d slots", selection.begin, selection.n, held);
   }
   const auto dim = static_cast<size_t>(cache.head_dim);
-  PageReader reader(sequence, selection.layer, selection.head);
+  PageReader reader(sequence, selection.layer, selection.head, cache.allocator);
   int32_t first_slot = 0;
   size_t done = 0;
   for (size_t index = 0; index < list.size(); ++index) {

@@ -2,8 +2,7 @@
 
 #include "cache/backend_memory.h"
 #include "cache/sequence.h"
-#include "core/float16.h"
-#include "formats/float16/layout.h"
+#include "cache/slot_moves.h"
 
 #include <algorithm>
 #include <array>
@@ -12,14 +11,6 @@ namespace kvq {
 namespace {
 
 size_t pages_for(size_t slots) { return (slots + kPageSlots - 1) / kPageSlots; }
-
-/// Decoded numbers may be larger than any that was stored: gains overshoot along the axes of a Hadamard rotation.
-void write_slot(Side side, int32_t head_dim, int32_t slot, const float* channels, std::byte* plane) {
-  auto* halves = reinterpret_cast<uint16_t*>(plane);
-  for (int32_t channel = 0; channel < head_dim; ++channel) {
-    halves[float16::index(side, head_dim, slot, channel)] = to_finite_float16(channels[channel]);
-  }
-}
 
 /// Finds rising slots of one list.
 class SlotWalk {
@@ -90,12 +81,12 @@ void DensePages::assign_slots(int32_t layer, int32_t head, std::span<const int32
                               Vector<Filled>& pages) {
   const Sequence::PageList& list = sequence_.list(layer, head);
   SlotWalk walk(list);
-  const Cache::Layer& of_layer = cache_.layer_at(layer);
+  const Storage::Layer& of_layer = sequence_.storage->layer_at(layer);
   const auto n = static_cast<int32_t>(pages_for(slots.size()));
   for (int32_t index = 0; index < n; ++index, staging += cache_.float16.bytes()) {
     const auto of_page = slots.first(std::min<size_t>(kPageSlots, slots.size()));
     slots = slots.subspan(of_page.size());
-    const bool stays = sequence_.ends_float16(layer, index) || index >= n - cache_.recent;
+    const bool stays = sequence_.ends_float16(layer, index) || index >= n - sequence_.storage->recent;
     const PageFormat* sealed = of_layer.is_routed() ? nullptr : of_layer.formats.front();
     pages.push_back(
         {{head, index, {staging, {}}}, static_cast<int32_t>(of_page.size()), stays ? &cache_.float16 : sealed, stays});
@@ -108,21 +99,9 @@ void DensePages::assign_slots(int32_t layer, int32_t head, std::span<const int32
 
 /// Copy the remaining slots to their FP16 pages.
 void DensePages::fill(int32_t layer, std::span<const Vector<int32_t>> slots, std::span<std::byte* const> targets) {
-  Weighing& weighing = *cache_.backend.weighing();
-  const auto& formats = cache_.layer_at(layer).formats;
-  const auto moves = [&weighing](const PageFormat* format) { return weighing.moves(*format); };
-  if (!moves(&cache_.float16) || !std::all_of(formats.begin(), formats.end(), moves)) {
-    for (int32_t head = 0; head < cache_.kv_heads; ++head) {
-      const auto h = static_cast<size_t>(head);
-      if (targets[h] != nullptr) copy(layer, head, slots[h], targets[h]);
-    }
-    return;
-  }
   Vector<SlotMove> list(cache_.allocator);
-  Vector<const Page* const*> lists(cache_.allocator);
   for (int32_t head = 0; head < cache_.kv_heads; ++head) {
     const auto h = static_cast<size_t>(head);
-    lists.push_back(sequence_.list(layer, head).data());
     if (targets[h] == nullptr) continue;
     SlotWalk walk(sequence_.list(layer, head));
     for (int32_t rank = 0; rank < std::ssize(slots[h]); ++rank) {
@@ -134,36 +113,7 @@ void DensePages::fill(int32_t layer, std::span<const Vector<int32_t>> slots, std
       list.back().slots |= uint32_t{1} << static_cast<uint32_t>(walk.within(slot));
     }
   }
-  weighing.move({.moves = list, .lists = lists.data(), .targets = targets, .head_dim = cache_.head_dim});
-}
-
-/// Copy one head's slots through the host.
-void DensePages::copy(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* target) {
-  const Sequence::PageList& list = sequence_.list(layer, head);
-  SlotWalk walk(list);
-  const auto dim = static_cast<size_t>(cache_.head_dim);
-  Vector<float> keys(kPageSlots * dim, 0.0F, cache_.allocator);
-  Vector<float> values(keys);
-  size_t decoded = SIZE_MAX;  // page
-  const size_t bytes = cache_.float16.bytes();
-  Vector<std::byte> page(bytes, std::byte{0}, cache_.allocator);
-  for (; !slots.empty(); target += bytes) {
-    const auto of_page = slots.first(std::min<size_t>(kPageSlots, slots.size()));
-    slots = slots.subspan(of_page.size());
-    std::fill(page.begin(), page.end(), std::byte{0});
-    for (size_t i = 0; i < of_page.size(); ++i) {
-      const size_t index = walk.page_of(of_page[i]);
-      if (index != decoded) {
-        decode_page(sequence_, layer, head, index, 0, list[index]->count, {keys.data(), values.data(), nullptr});
-      }
-      decoded = index;
-      const size_t row = static_cast<size_t>(walk.within(of_page[i])) * dim;
-      const auto slot = static_cast<int32_t>(i);
-      write_slot(Side::kKeys, cache_.head_dim, slot, keys.data() + row, page.data());
-      write_slot(Side::kValues, cache_.head_dim, slot, values.data() + row, page.data() + cache_.float16.key_bytes());
-    }
-    cache_.backend.pages().write(cache_.float16, page.data(), target);
-  }
+  move_slots(sequence_, layer, list, targets, cache_.allocator);
 }
 
 /// Let the router choose the format of every page without one.
@@ -192,14 +142,14 @@ void DensePages::choose(int32_t layer, std::span<Filled> pages) const {
 void DensePages::make(int32_t layer, std::span<const Filled> pages, Vector<PageWrite>& writes) {
   const int32_t head = pages.front().full.head;
   lists_.push_back({sequence_.list_index(layer, head), Sequence::PageList(cache_.allocator),
-                    Vector<PageRun*>(cache_.runs_of_list(), nullptr, cache_.allocator)});
+                    Vector<PageRun*>(sequence_.storage->runs_of_list(), nullptr, cache_.allocator)});
   List& list = lists_.back();
   list.pages.reserve(pages.size() + pages.size() / 4 + 1);
   for (size_t i = 0; i < pages.size(); ++i) {
     const auto& [full, count, format, stays] = pages[i];
     const auto& [data, positions] = full.page;
     const bool consecutive = positions[static_cast<size_t>(count) - 1] - positions.front() == count - 1;
-    PageRun** run = sequence_.is_final(format, layer, !stays) ? &list.runs[cache_.run_number(layer, format)] : nullptr;
+    PageRun** run = sequence_.is_final(format, layer, !stays) ? &list.runs[sequence_.storage->run_number(layer, format)] : nullptr;
     const auto alike =
         static_cast<int32_t>(std::count_if(pages.begin() + static_cast<ptrdiff_t>(i), pages.end(),
                                            [wanted = format](const Filled& page) { return page.format == wanted; }));

@@ -36,7 +36,6 @@ class DensePages {
   void assign_slots(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* staging,
                     Vector<Filled>& pages);
   void fill(int32_t layer, std::span<const Vector<int32_t>> slots, std::span<std::byte* const> targets);
-  void copy(int32_t layer, int32_t head, std::span<const int32_t> slots, std::byte* target);
   void choose(int32_t layer, std::span<Filled> pages) const;
   void make(int32_t layer, std::span<const Filled> pages, Vector<PageWrite>& writes);
 

@@ -75,7 +75,7 @@ void check_size(const char* what, size_t found, size_t expected) {
 
 int64_t address(const void* pointer) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(pointer)); }
 
-bool is_one_of(const PageFormat* format, const Cache::Layer& layer) {
+bool is_one_of(const PageFormat* format, const Storage::Layer& layer) {
   return std::find(layer.formats.begin(), layer.formats.end(), format) != layer.formats.end();
 }
 
@@ -85,11 +85,11 @@ std::optional<Place> find_missealed(const Sequence& sequence) {
   for (size_t index = 0; index < sequence.lists.size(); ++index) {
     const Sequence::PageList& list = sequence.lists[index];
     const int32_t layer = sequence.layer_of(index);
-    const bool seals_as_float16 = is_one_of(&cache.float16, cache.layer_at(layer));
+    const bool seals_as_float16 = is_one_of(&cache.float16, sequence.storage->layer_at(layer));
     for (int64_t page = 0; page < std::ssize(list); ++page) {
-      const bool may_be_float16 = page < cache.sink || page >= std::ssize(list) - cache.recent || seals_as_float16;
+      const bool may_be_float16 = page < sequence.storage->sink || page >= std::ssize(list) - sequence.storage->recent || seals_as_float16;
       const bool is_float16 = list[static_cast<size_t>(page)]->is_float16();
-      if (is_float16 ? !may_be_float16 : page < cache.sink) return Place{layer, sequence.head_of(index), page};
+      if (is_float16 ? !may_be_float16 : page < sequence.storage->sink) return Place{layer, sequence.head_of(index), page};
     }
   }
   return std::nullopt;
@@ -111,7 +111,7 @@ class SequenceCheck {
     check_sizes();
     for (int32_t layer = 0; layer < cache_.n_layers; ++layer) {
       for (int32_t head = 0; head < cache_.kv_heads; ++head) check_list(layer, head);
-      if (cache_.layer_at(layer).spans_heads()) check_heads_agree(layer);
+      if (sequence_.storage->layer_at(layer).spans_heads()) check_heads_agree(layer);
       const Reserve* reserve = sequence_.reserve(layer);
       for (int32_t head = 0; reserve != nullptr && head < cache_.kv_heads; ++head) {
         check_waiting(layer, head, *reserve);
@@ -123,7 +123,7 @@ class SequenceCheck {
   }
 
  private:
-  const Cache::Layer& layer_of(const Place& place) const { return cache_.layer_at(place.layer); }
+  const Storage::Layer& layer_of(const Place& place) const { return sequence_.storage->layer_at(place.layer); }
 
   void check_sizes() const {
     const auto layers = static_cast<size_t>(cache_.n_layers);
@@ -132,7 +132,7 @@ class SequenceCheck {
     const AppendMemory& memory = sequence_.append_memory;
     check_size("layers", sequence_.layers.size(), layers);
     check_size("lists", sequence_.lists.size(), layers * heads);
-    check_size("runs that lists fill", sequence_.runs.size(), layers * heads * cache_.runs_of_list());
+    check_size("runs that lists fill", sequence_.runs.size(), layers * heads * sequence_.storage->runs_of_list());
     check_size("mirrors", sequence_.mirrors.size(), mirrors);
     check_size("published lists", sequence_.published_lists.size(), mirrors == 0 ? 0 : heads);
     check_size("published counts", sequence_.published_counts.size(), mirrors == 0 ? 0 : heads);
@@ -231,7 +231,7 @@ class SequenceCheck {
 
   const PageFormat* final_format(int32_t layer, int64_t index) const {
     const bool float16 = sequence_.ends_float16(layer, static_cast<int32_t>(index));
-    return float16 ? &cache_.float16 : cache_.layer_at(layer).formats.front();
+    return float16 ? &cache_.float16 : sequence_.storage->layer_at(layer).formats.front();
   }
   /// Whether a list has its page of a place in its final format.
   bool has_final(int32_t layer, int32_t head, int64_t index) const {
@@ -269,7 +269,7 @@ class SequenceCheck {
     const Sequence::PageList& list = sequence_.list(layer, head);
     const Vector<Page*>& open = reserve.open(head);
     const int64_t pages = Sequence::pages_after(list, reserve.room());
-    const int64_t newest = std::max<int64_t>(std::ssize(list) - cache_.recent, 0);
+    const int64_t newest = std::max<int64_t>(std::ssize(list) - sequence_.storage->recent, 0);
     const auto ends_float16 = [&](int64_t index) { return sequence_.ends_float16(layer, static_cast<int32_t>(index)); };
     Place place{layer, head, pages - 1, "page within the room"};
     place.at_least("pages that the list has memory for", static_cast<int64_t>(list.capacity()), pages);
@@ -312,7 +312,7 @@ class SequenceCheck {
     if (first.page != nullptr) return;
     const auto runs = sequence_.runs_of(first.list);
     const auto number = static_cast<size_t>(std::find(runs.begin(), runs.end(), &run) - runs.begin());
-    first.place.equal("format of the run", static_cast<int64_t>(cache_.run_number(first.place.layer, run.format)),
+    first.place.equal("format of the run", static_cast<int64_t>(sequence_.storage->run_number(first.place.layer, run.format)),
                       static_cast<int64_t>(number));
     const Held& last = holders.back();
     const int64_t in_use = last.page == nullptr ? 1 : last.page - run.pages() + 1;
@@ -367,8 +367,9 @@ void check_invariants(const Sequence& sequence, Sealing sealing, std::chrono::mi
 }
 
 void check_invariants(const Cache& cache, std::chrono::milliseconds patience) {
-  size_t smallest = cache.formats.empty() ? 0 : SIZE_MAX;
-  for (const PageFormat& format : cache.formats) smallest = std::min(smallest, format.bytes());
+  size_t smallest = SIZE_MAX;
+  cache.for_each_format([&smallest](const PageFormat& format) { smallest = std::min(smallest, format.bytes()); });
+  if (smallest == SIZE_MAX) smallest = 0;
   check_limits("cache", patience, [&] {
     const Cache::Account& account = cache.account;
     const uint64_t float16_pages = account.float16_pages;

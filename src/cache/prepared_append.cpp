@@ -42,7 +42,7 @@ PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, AppendKind kin
       grown_(cache_.allocator) {}
 
 void PreparedAppend::reserve_memory(int32_t tokens, int32_t positions) {
-  memory_.reserve(cache_.kv_heads, cache_.runs_of_list(), tokens / kPageSlots + kPagesOfOneAppend, positions);
+  memory_.reserve(cache_.kv_heads, sequence_.storage->runs_of_list(), tokens / kPageSlots + kPagesOfOneAppend, positions);
 }
 
 PreparedAppend::~PreparedAppend() {
@@ -82,7 +82,7 @@ void PreparedAppend::for_each_page(int32_t head, const Use& use) {
   const int32_t pages = Sequence::pages_after(list, arrived);
   int32_t index = Sequence::open_slots(list) > 0 ? existing - 1 : existing;
   // Pages before the newest `recent` are sealed already, but for those that were left.
-  const int32_t unsealed = std::max({0, cache_.sink, pages_without(list, opened_) - cache_.recent});
+  const int32_t unsealed = std::max({0, sequence_.storage->sink, pages_without(list, opened_) - sequence_.storage->recent});
   int32_t given = opened_;  // tokens of the call from a page on
   for (size_t i = static_cast<size_t>(unsealed); i < list.size(); ++i) given -= list[i]->count;
   for (int32_t full = unsealed; full < index; ++full) {
@@ -103,7 +103,7 @@ void PreparedAppend::for_each_page(int32_t head, const Use& use) {
 }
 
 void PreparedAppend::route(const TokenBatch& tokens) {
-  if (!cache_.layer_at(layer_).is_routed()) return;
+  if (!sequence_.storage->layer_at(layer_).is_routed()) return;
   for (int32_t head = 0; head < cache_.kv_heads; ++head) {
     for_each_page(head, [this, head](const Step& step) {
       if (stays_float16(step.index, step.pages)) return;
@@ -154,21 +154,21 @@ void PreparedAppend::undo() noexcept {
 }
 
 void PreparedAppend::exchange_records() noexcept {
-  const size_t first_run = sequence_.list_index(layer_, 0) * cache_.runs_of_list();
+  const size_t first_run = sequence_.list_index(layer_, 0) * sequence_.storage->runs_of_list();
   for (size_t i = 0; i < memory_.runs.size(); ++i) std::swap(sequence_.runs[first_run + i], memory_.runs[i].staged);
   std::swap(sequence_.layers[static_cast<size_t>(layer_)], other_state_);
 }
 
 bool PreparedAppend::stays_float16(int32_t index, int32_t pages) const {
-  return sequence_.ends_float16(layer_, index) || index >= pages - cache_.recent;
+  return sequence_.ends_float16(layer_, index) || index >= pages - sequence_.storage->recent;
 }
 
 RoutedPages::Choice PreparedAppend::choose(const Step& step) {
-  const Cache::Layer& layer = cache_.layer_at(layer_);
+  const Storage::Layer& layer = sequence_.storage->layer_at(layer_);
   const bool stays = stays_float16(step.index, step.pages);
   if (!stays && layer.is_routed()) return routed_.next();
   // Sealed pages of this append fill a run exactly; the newest `recent` stay FP16.
-  return {stays ? &cache_.float16 : layer.formats.front(), nullptr, step.pages - cache_.recent - step.index};
+  return {stays ? &cache_.float16 : layer.formats.front(), nullptr, step.pages - sequence_.storage->recent - step.index};
 }
 
 void PreparedAppend::write_page(int32_t head, const Step& step, BriefRun& brief) {
@@ -196,9 +196,9 @@ void PreparedAppend::write_page(int32_t head, const Step& step, BriefRun& brief)
     PageRun** run = nullptr;
     int32_t capacity = Sequence::run_capacity(pages, alike);
     if (sequence_.is_final(format, layer_, !stays_float16(index, pages))) {
-      const size_t first_run = static_cast<size_t>(head) * cache_.runs_of_list();
-      run = &memory_.runs[first_run + cache_.run_number(layer_, format)].staged;
-    } else if (const int32_t more = brief.pages - cache_.recent - index;
+      const size_t first_run = static_cast<size_t>(head) * sequence_.storage->runs_of_list();
+      run = &memory_.runs[first_run + sequence_.storage->run_number(layer_, format)].staged;
+    } else if (const int32_t more = brief.pages - sequence_.storage->recent - index;
                kind_ == AppendKind::kOpen && more > 0 && !sequence_.ends_float16(layer_, index)) {
       run = &brief.run;
       capacity = std::min(more, kMaxRunPages);

@@ -29,19 +29,19 @@ int32_t longest_after(const Sequence& sequence, int32_t tokens) {
   return pages;
 }
 
-ReservePlaces::ReservePlaces(const Cache& cache, int32_t layer, int32_t pages, int32_t ring_) : ring(ring_) {
-  const bool float16 = cache.layer_at(layer).stays_float16();
+ReservePlaces::ReservePlaces(const Storage& storage, int32_t layer, int32_t pages, int32_t ring_) : ring(ring_) {
+  const bool float16 = storage.layer_at(layer).stays_float16();
   // These tokens never seal the newest pages.
-  finals = float16 ? pages : std::max({pages - cache.recent, std::min(cache.sink, pages), 0});
-  sinks = float16 ? finals : std::min(cache.sink, finals);
-  open = float16 ? 0 : std::max(pages - std::max(pages - ring, cache.sink), 0);
+  finals = float16 ? pages : std::max({pages - storage.recent, std::min(storage.sink, pages), 0});
+  sinks = float16 ? finals : std::min(storage.sink, finals);
+  open = float16 ? 0 : std::max(pages - std::max(pages - ring, storage.sink), 0);
 }
 
 Reserve::Reserve(Sequence& sequence, int32_t layer, int32_t tokens, int32_t opened, Reserve* old, Allocator& scratch)
     : sequence_(sequence),
       cache_(sequence.cache),
       layer_(layer),
-      ring_(ReservePlaces::ring_of(cache_, longest_after(sequence, layer, tokens), opened)),
+      ring_(ReservePlaces::ring_of(*sequence.storage, longest_after(sequence, layer, tokens), opened)),
       longest_(longest_after(sequence, layer, tokens)),
       pages_(cache_.allocator),
       finals_(cache_.allocator),
@@ -59,7 +59,7 @@ Reserve::Reserve(Sequence& sequence, int32_t layer, int32_t tokens, int32_t open
   open_.reserve(heads);
   for (int32_t head = 0; head < kv_heads(); ++head) {
     const int32_t pages = Sequence::pages_after(sequence.list(layer, head), tokens);
-    const ReservePlaces places(cache_, layer, pages, ring_);
+    const ReservePlaces places(*sequence_.storage, layer, pages, ring_);
     pages_.push_back(pages);
     finals_.emplace_back(static_cast<size_t>(places.finals), nullptr, cache_.allocator);
     open_.emplace_back(static_cast<size_t>(ring_), nullptr, cache_.allocator);
@@ -108,7 +108,7 @@ void Reserve::fill(int32_t head, int32_t pages, Reserve* old, Allocator& scratch
   const auto existing = static_cast<int32_t>(list.size());
   Vector<Page*>& finals = finals_[static_cast<size_t>(head)];
   Vector<Page*>& open = open_[static_cast<size_t>(head)];
-  const ReservePlaces places(cache_, layer_, pages, ring_);
+  const ReservePlaces places(*sequence_.storage, layer_, pages, ring_);
 
   PageRun* run = nullptr;
   try {
@@ -131,7 +131,7 @@ void Reserve::fill(int32_t head, int32_t pages, Reserve* old, Allocator& scratch
 
   // A list's open pages return to the ring when sealed.
   Vector<bool> taken(static_cast<size_t>(ring_), false, scratch);
-  for (int32_t i = std::max(existing - cache_.recent, 0); i < existing; ++i) {
+  for (int32_t i = std::max(existing - sequence_.storage->recent, 0); i < existing; ++i) {
     const Page* page = list[static_cast<size_t>(i)];
     if (!page->is_float16()) continue;
     if (!ends_float16(i)) taken[static_cast<size_t>(i % ring_)] = true;
@@ -142,7 +142,7 @@ void Reserve::fill(int32_t head, int32_t pages, Reserve* old, Allocator& scratch
   }
   // All other places, also of pages that the list has: after a truncation they may be opened again.
   size_t next = 0;
-  for (int32_t i = std::max(pages - ring_, cache_.sink); i < pages; ++i) {
+  for (int32_t i = std::max(pages - ring_, sequence_.storage->sink); i < pages; ++i) {
     const auto slot = static_cast<size_t>(i % ring_);
     if (ends_float16(i) || taken[slot]) continue;
     taken[slot] = true;
@@ -174,7 +174,7 @@ Page** Reserve::place(int32_t head, int32_t index, const PageFormat* format) {
     Vector<Page*>& finals = finals_[static_cast<size_t>(head)];
     return static_cast<size_t>(index) < finals.size() ? &finals[static_cast<size_t>(index)] : nullptr;
   }
-  const bool is_beyond = ring_ <= cache_.recent && index >= ring_;
+  const bool is_beyond = ring_ <= sequence_.storage->recent && index >= ring_;
   if (!format->is_float16() || is_beyond) return nullptr;
   return &open_[static_cast<size_t>(head)][static_cast<size_t>(index % ring_)];
 }
@@ -217,7 +217,7 @@ void Reserve::forget() noexcept {
 
 bool Reserve::holds(int32_t tokens) {
   const int32_t opened = (tokens + kPageSlots - 1) / kPageSlots;
-  if (ring_ < ReservePlaces::ring_of(cache_, longest_, opened)) return false;
+  if (ring_ < ReservePlaces::ring_of(*sequence_.storage, longest_, opened)) return false;
   const int64_t wanted = int64_t{sequence_.length(layer_)} + tokens;
   if (wanted > assured_) assured_ = int64_t{sequence_.length(layer_)} + room();
   return wanted <= assured_;
@@ -228,10 +228,10 @@ int32_t Reserve::limit(int32_t head) const {
   const Vector<Page*>& finals = finals_[static_cast<size_t>(head)];
   const auto existing = static_cast<int32_t>(list.size());
   const auto ready = static_cast<int32_t>(finals.size());
-  for (int32_t i = std::max(existing - cache_.recent, 0); i < ready; ++i) {
+  for (int32_t i = std::max(existing - sequence_.storage->recent, 0); i < ready; ++i) {
     const bool has_page = i < existing && list[static_cast<size_t>(i)]->format() == final_format(i);
     if (has_page || finals[static_cast<size_t>(i)] != nullptr) continue;
-    return ends_float16(i) ? i : std::min(i + cache_.recent, pages_[static_cast<size_t>(head)]);
+    return ends_float16(i) ? i : std::min(i + sequence_.storage->recent, pages_[static_cast<size_t>(head)]);
   }
   return pages_[static_cast<size_t>(head)];
 }
@@ -251,8 +251,8 @@ ReservedPages Reserve::view() const {
           .final_counts = final_counts_.data(),
           .open = open_lists_.data(),
           .ring = ring_,
-          .sink = cache_.sink,
-          .recent = cache_.recent,
+          .sink = sequence_.storage->sink,
+          .recent = sequence_.storage->recent,
           .sealed = sealed()};
 }
 
@@ -339,7 +339,7 @@ void check_reserve(const Sequence& sequence, int32_t tokens, const char* argumen
     fail(KVQ_E_ARGUMENT, "%s is %d: layer %d holds %d and can hold at most %d", argument, tokens, layer,
          sequence.length(layer), INT32_MAX);
   }
-  if (tokens != 0 && cache.training.router != nullptr) {
+  if (tokens != 0 && sequence.storage->layer_at(0).is_routed()) {
     fail(KVQ_E_UNSUPPORTED, "%s is %d: pages whose formats a router chooses cannot be preallocated", argument, tokens);
   }
 }

@@ -9,10 +9,10 @@ namespace kvq {
 /// Numbers of preallocated pages for one list of a layer.
 struct ReservePlaces {
   /// The list will have `pages` pages.
-  ReservePlaces(const Cache& cache, int32_t layer, int32_t pages, int32_t ring);
+  ReservePlaces(const Storage& storage, int32_t layer, int32_t pages, int32_t ring);
   /// Places of open pages, where the longest list of a layer will have `longest` pages and a step opens `opened` pages.
-  static int32_t ring_of(const Cache& cache, int32_t longest, int32_t opened = 1) {
-    return std::min(cache.recent + opened, longest);
+  static int32_t ring_of(const Storage& storage, int32_t longest, int32_t opened = 1) {
+    return std::min(storage.recent + opened, longest);
   }
 
   int32_t sinks;   // leading final pages that stay FP16
@@ -84,7 +84,7 @@ class Reserve {
   };
 
   int32_t kv_heads() const { return cache_.kv_heads; }
-  const PageFormat* sealed() const { return cache_.layer_at(layer_).formats.front(); }
+  const PageFormat* sealed() const { return sequence_.storage->layer_at(layer_).formats.front(); }
   bool ends_float16(int32_t index) const { return sequence_.ends_float16(layer_, index); }
   const PageFormat* final_format(int32_t index) const { return ends_float16(index) ? &cache_.float16 : sealed(); }
   /// Place of a page of this format at `index`, or null.

@@ -22,9 +22,9 @@ bool is_same_for_all_heads(std::span<const FullPage> pages, size_t heads) {
 }
 
 /// Format of the last decided page that begins at or before `position`, or null.
-const PageFormat* decided_at(const Cache& cache, const Sequence::PageList& list, int32_t position) {
-  const auto first = list.begin() + std::min<ptrdiff_t>(cache.sink, std::ssize(list));
-  const auto last = std::max(first, list.end() - std::min<ptrdiff_t>(cache.recent, std::ssize(list)));
+const PageFormat* decided_at(const Storage& storage, const Sequence::PageList& list, int32_t position) {
+  const auto first = list.begin() + std::min<ptrdiff_t>(storage.sink, std::ssize(list));
+  const auto last = std::max(first, list.end() - std::min<ptrdiff_t>(storage.recent, std::ssize(list)));
   const auto after =
       std::upper_bound(first, last, position, [](int32_t at, const Page* page) { return at < page->first_position; });
   return after == first ? nullptr : (*std::prev(after))->format();
@@ -35,12 +35,12 @@ const PageFormat* decided_at(const Cache& cache, const Sequence::PageList& list,
 void choose_formats(const Sequence& sequence, int32_t layer, std::span<const FullPage> pages,
                     std::span<const Sequence::PageList* const> deciding, std::span<const PageFormat*> formats) {
   Cache& cache = sequence.cache;
-  const auto& experts = cache.layer_at(layer).formats;
+  const auto& experts = sequence.storage->layer_at(layer).formats;
   const RouterShape& shape = cache.training.router->shape;
   if (shape.deciding_layer(layer) != layer) {
     for (size_t i = 0; i < pages.size(); ++i) {
       const Sequence::PageList& list = *deciding[static_cast<size_t>(pages[i].head)];
-      const PageFormat* decided = decided_at(cache, list, pages[i].page.positions.front());
+      const PageFormat* decided = decided_at(*sequence.storage, list, pages[i].page.positions.front());
       formats[i] = decided != nullptr ? decided : experts.front();
     }
     return;

@@ -23,11 +23,12 @@ Vector<Owned<LayerMirror>> make_mirrors(Cache& cache) {
 
 }  // namespace
 
-Sequence::Sequence(Cache& cache_)
+Sequence::Sequence(Cache& cache_, const Storage& storage_)
     : cache(cache_),
+      storage(&storage_),
       lists(static_cast<size_t>(cache.n_layers) * static_cast<size_t>(cache.kv_heads), PageList(cache.allocator),
             cache.allocator),
-      runs(lists.size() * cache.runs_of_list(), nullptr, cache.allocator),
+      runs(lists.size() * storage->runs_of_list(), nullptr, cache.allocator),
       layers(static_cast<size_t>(cache.n_layers), Layer{}, cache.allocator),
       mirrors(make_mirrors(cache)),
       reserves(cache.allocator),
@@ -41,20 +42,20 @@ Sequence::Sequence(Cache& cache_)
       append_memory(cache.allocator),
       seal_memory(cache.allocator) {
   step.begin.assign(layers.size(), Layer{});
-  append_memory.reserve(cache.kv_heads, cache.runs_of_list(), kPagesOfOneAppend, kPageSlots);
-  seal_memory.reserve(cache.kv_heads, cache.runs_of_list(), kPagesOfOneAppend, 0);
+  append_memory.reserve(cache.kv_heads, storage->runs_of_list(), kPagesOfOneAppend, kPageSlots);
+  seal_memory.reserve(cache.kv_heads, storage->runs_of_list(), kPagesOfOneAppend, 0);
 }
 
-uint64_t Sequence::record_bytes(const Cache& cache, bool mirrored) {
+uint64_t Sequence::record_bytes(const Cache& cache, const Storage& storage, bool mirrored) {
   const auto layers = static_cast<uint64_t>(cache.n_layers);
   const auto heads = static_cast<uint64_t>(cache.kv_heads);
   const uint64_t of_mirrors =
       layers * (sizeof(Owned<LayerMirror>) + sizeof(int32_t)) + heads * (sizeof(const Page* const*) + sizeof(int32_t));
-  return sizeof(Sequence) + layers * heads * (sizeof(PageList) + cache.runs_of_list() * sizeof(PageRun*)) +
+  return sizeof(Sequence) + layers * heads * (sizeof(PageList) + storage.runs_of_list() * sizeof(PageRun*)) +
          2 * layers * sizeof(Layer) + (mirrored ? of_mirrors : 0);
 }
 
-Sequence::Sequence(Cache& cache_, const Sequence& parent) : Sequence(cache_) {
+Sequence::Sequence(Cache& cache_, const Sequence& parent) : Sequence(cache_, *parent.storage) {
   // A device that appends by itself may change the parent's open page, and those to be sealed, any time.
   PageCopies copies(cache);
   const auto is_changed = [&](size_t list, size_t index) {

@@ -15,7 +15,8 @@ class Observations;
 /// The pages of one conversation: for every layer and KV head a list, oldest first.
 class Sequence {
  public:
-  explicit Sequence(Cache& cache);
+  explicit Sequence(Cache& of) : Sequence(of, *of.storage) {}
+  Sequence(Cache& cache, const Storage& storage);
   /// Fork: share every page of `parent`.
   Sequence(Cache& cache, const Sequence& parent);
   ~Sequence();
@@ -47,12 +48,12 @@ class Sequence {
   /// Whether a page is in its final format and so part of a run; pages to be sealed are separate. `sealed`: it is
   /// sealed now, which a router may do in FP16.
   bool is_final(const PageFormat* format, int32_t layer, bool sealed) const {
-    const Cache::Layer& of_layer = cache.layer_at(layer);
+    const Storage::Layer& of_layer = storage->layer_at(layer);
     return !format->is_float16() || of_layer.stays_float16() || (sealed && of_layer.is_routed());
   }
   /// Whether the final format of page `index` of a list is always FP16.
   bool ends_float16(int32_t layer, int32_t index) const {
-    return index < cache.sink || cache.layer_at(layer).stays_float16();
+    return storage->ends_float16(layer, index);
   }
   /// Pages of the next run of a list: the known ones, else a share of the list's length that bounds the slack.
   static int32_t run_capacity(int32_t list_pages, int32_t pages_wanted) {
@@ -111,11 +112,12 @@ class Sequence {
 
   /// Bytes of the object and of its lists of a length fixed by the cache's shape. `mirrored`: the backend keeps
   /// mirrors.
-  static uint64_t record_bytes(const Cache& cache, bool mirrored);
+  static uint64_t record_bytes(const Cache& cache, const Storage& storage, bool mirrored);
 
   Cache& cache;
+  const Storage* storage;
   Vector<PageList> lists;  // [n_layers, kv_heads]
-  /// [n_layers, kv_heads, cache.runs_of_list()] run of each list's next page of a format, or null.
+  /// [n_layers, kv_heads, storage->runs_of_list()] run of each list's next page of a format, or null.
   Vector<PageRun*> runs;
   Vector<Layer> layers;
   Vector<Owned<LayerMirror>> mirrors;  // [n_layers], or empty if the backend keeps none
@@ -136,13 +138,13 @@ class Sequence {
 
   /// Number of the run for a format of sealed pages.
   PageRun*& run(size_t list, const PageFormat* format) {
-    return runs[list * cache.runs_of_list() + cache.run_number(layer_of(list), format)];
+    return runs[list * storage->runs_of_list() + storage->run_number(layer_of(list), format)];
   }
   std::span<PageRun*> runs_of(size_t list) {
-    return std::span(runs).subspan(list * cache.runs_of_list(), cache.runs_of_list());
+    return std::span(runs).subspan(list * storage->runs_of_list(), storage->runs_of_list());
   }
   std::span<PageRun* const> runs_of(size_t list) const {
-    return std::span(runs).subspan(list * cache.runs_of_list(), cache.runs_of_list());
+    return std::span(runs).subspan(list * storage->runs_of_list(), storage->runs_of_list());
   }
 
   size_t heads() const { return static_cast<size_t>(cache.kv_heads); }
@@ -228,7 +230,7 @@ struct DecodedSlots {
 
 /// Decode slots [begin, end) of page `index` of a head's list.
 void decode_page(const Sequence& sequence, int32_t layer, int32_t head, size_t index, int32_t begin, int32_t end,
-                 const DecodedSlots& out);
+                 const DecodedSlots& out, Allocator& scratch);
 
 /// Decode with the formats' reference decoders.
 void decode(const Sequence& sequence, const SlotSelection& selection, const DecodedSlots& out);
@@ -237,6 +239,8 @@ void decode(const Sequence& sequence, const SlotSelection& selection, const Deco
 kvq_usage usage(const Sequence& sequence);
 /// The same for everything a cache holds, shared pages once.
 kvq_usage usage(const Cache& cache);
+/// Bytes of an empty sequence.
+uint64_t sequence_bytes(const Cache& cache, const Storage& storage);
 /// Predict the usage of a cache with only `sequences` new sequences of `tokens` preallocated tokens each, after a batch
 /// in which `queries` queries of each attended, if not 0.
 kvq_usage predict_usage(const Cache& cache, int32_t sequences, int32_t tokens, int32_t queries);

@@ -31,7 +31,7 @@ void add_run(kvq_usage& usage, const PageRun* run) {
 kvq_usage usage(const Sequence& sequence) {
   kvq_usage result = {};
   int64_t slots = 0;
-  result.metadata_bytes = Sequence::record_bytes(sequence.cache, !sequence.mirrors.empty()) +
+  result.metadata_bytes = Sequence::record_bytes(sequence.cache, *sequence.storage, !sequence.mirrors.empty()) +
                           sequence.reserves.capacity() * sizeof(Owned<Reserve>) + sequence.append_memory.bytes() +
                           sequence.seal_memory.bytes();
   if (sequence.observations != nullptr) result.metadata_bytes += sequence.observations->bytes();
@@ -46,7 +46,7 @@ kvq_usage usage(const Sequence& sequence) {
       result.shared_pages += page->is_shared() ? 1 : 0;
       result.metadata_bytes += page->positions != nullptr ? sizeof(int32_t) * kPageSlots : 0;
       slots += page->count;
-      const PageRun*& long_run = long_runs[sequence.cache.run_number(sequence.layer_of(i), page->format())];
+      const PageRun*& long_run = long_runs[sequence.storage->run_number(sequence.layer_of(i), page->format())];
       if (page->run == long_run) return;
       add_run(result, page->run);
       if (page->run->capacity > 1) long_run = page->run;
@@ -117,7 +117,8 @@ void check_numbers(const Cache& cache, int32_t sequences, int32_t tokens, int32_
 
 /// Layer of one sequence with preallocated pages: all heads are alike.
 void add_layer(kvq_usage& usage, const Cache& cache, int32_t layer, int32_t pages, uint64_t sequences) {
-  const ReservePlaces places(cache, layer, pages, ReservePlaces::ring_of(cache, pages));
+  const Storage& storage = *cache.storage;
+  const ReservePlaces places(storage, layer, pages, ReservePlaces::ring_of(storage, pages));
   const uint64_t lists = sequences * static_cast<uint64_t>(cache.kv_heads);
   const auto add_pages = [&](const PageFormat& format, int32_t n, int32_t runs) {
     const uint64_t n_pages = lists * static_cast<uint64_t>(n);
@@ -128,7 +129,7 @@ void add_layer(kvq_usage& usage, const Cache& cache, int32_t layer, int32_t page
   const auto runs_of = [](int32_t n) { return (n + kMaxRunPages - 1) / kMaxRunPages; };
   const int32_t rest = places.finals - places.sinks;
   add_pages(cache.float16, places.sinks, runs_of(places.sinks));
-  add_pages(*cache.layer_at(layer).formats.front(), rest, runs_of(rest));
+  add_pages(*storage.layer_at(layer).formats.front(), rest, runs_of(rest));
   add_pages(cache.float16, places.open, places.open);
   const size_t finals = static_cast<size_t>(cache.kv_heads) * static_cast<size_t>(places.finals);
   const size_t record = Reserve::record_bytes(cache.kv_heads, finals, places.ring);
@@ -169,17 +170,26 @@ uint64_t transient_bytes(const Cache& cache, const ExpectedBatch& batch) {
 
 }  // namespace
 
+uint64_t sequence_bytes(const Cache& cache, const Storage& storage) {
+  const uint64_t mirror = cache.backend.pages().mirror_bytes(cache.kv_heads, 0, 0);
+  return Sequence::record_bytes(cache, storage, mirror > 0) + static_cast<uint64_t>(cache.n_layers) * mirror +
+         Observations::bytes_of(cache, 0, 0) +
+         AppendMemory::bytes_of(cache.kv_heads, storage.runs_of_list(), kPagesOfOneAppend, kPageSlots) +
+         AppendMemory::bytes_of(cache.kv_heads, storage.runs_of_list(), kPagesOfOneAppend, 0);
+}
+
 kvq_usage predict_usage(const Cache& cache, int32_t sequences, int32_t tokens, int32_t queries) {
   check_numbers(cache, sequences, tokens, queries);
   const int32_t pages = (tokens + kPageSlots - 1) / kPageSlots;
-  const int32_t ring = ReservePlaces::ring_of(cache, pages);
+  const Storage& storage = *cache.storage;
+  const int32_t ring = ReservePlaces::ring_of(storage, pages);
   const auto n = static_cast<uint64_t>(sequences);
   const uint64_t mirror = cache.backend.pages().mirror_bytes(cache.kv_heads, pages, ring);
   kvq_usage result = {};
   result.metadata_bytes =
-      n * (Sequence::record_bytes(cache, mirror > 0) + Observations::bytes_of(cache, tokens, queries) +
-           AppendMemory::bytes_of(cache.kv_heads, cache.runs_of_list(), kPagesOfOneAppend, kPageSlots) +
-           AppendMemory::bytes_of(cache.kv_heads, cache.runs_of_list(), kPagesOfOneAppend, 0) +
+      n * (Sequence::record_bytes(cache, storage, mirror > 0) + Observations::bytes_of(cache, tokens, queries) +
+           AppendMemory::bytes_of(cache.kv_heads, storage.runs_of_list(), kPagesOfOneAppend, kPageSlots) +
+           AppendMemory::bytes_of(cache.kv_heads, storage.runs_of_list(), kPagesOfOneAppend, 0) +
            static_cast<uint64_t>(cache.n_layers) * mirror);
   for (int32_t layer = 0; layer < cache.n_layers && pages > 0; ++layer) add_layer(result, cache, layer, pages, n);
   result.workspace_bytes = cache.table_bytes() + workspace_bytes(cache, sequences, queries, pages);

@@ -36,13 +36,14 @@ struct PageRun {
   int32_t capacity = 0;
   int32_t used = 0;
   std::atomic<int32_t> references{1};  // its pages, and the list that still fills it
+  uint32_t slack = 0;                  // bytes of data beyond the last page, which had larger ones before
 
   Page* pages() { return reinterpret_cast<Page*>(this + 1); }
   static constexpr size_t bytes_for(int32_t capacity) {
     return sizeof(PageRun) + static_cast<size_t>(capacity) * sizeof(Page);
   }
   size_t record_bytes() const { return bytes_for(capacity); }
-  size_t data_bytes() const { return static_cast<size_t>(capacity) * format->bytes(); }
+  size_t data_bytes() const { return static_cast<size_t>(capacity) * format->bytes() + slack; }
 };
 static_assert(sizeof(PageRun) % alignof(Page) == 0);
 

@@ -15,9 +15,12 @@ static_assert(std::endian::native == std::endian::little, "snapshots are written
 
 inline constexpr uint64_t kSnapshotMagic = 0x31504E5351564BULL;  // "KVQSNP1"
 inline constexpr uint32_t kSnapshotVersion = 1;
+inline constexpr uint32_t kSeveralSequences = 2;  // version of a snapshot of several sequences
 
-/// A snapshot is this header, one LayerRecord a layer, then for every layer and KV head an int64 page count and its
-/// pages (PageRecord, positions `[32]` int32 if it has them, data), and the checksum of all that at the end.
+/// A snapshot is this header, in version 2 an int64 number of sequences, then the sequences, and the checksum of all
+/// that at the end. A sequence is one LayerRecord a layer, then for every layer and KV head an int64 page count and its
+/// pages (PageRecord, positions `[32]` int32 if it has them, data; the record alone if an earlier sequence has the
+/// page).
 struct SnapshotHeader {
   uint64_t magic;
   uint32_t version;
@@ -57,7 +60,7 @@ struct PageRecord {
   int32_t count;
   int32_t first_position;
   uint32_t has_positions;
-  uint32_t reserved;
+  uint32_t shared;  // 1 + the number of an earlier sequence that has the page at the same place; 0: none
 };
 static_assert(sizeof(PageRecord) == 24);
 
@@ -73,6 +76,7 @@ inline SideRecord side_record(Side side, const SideFormat& format, int32_t head_
 /// truncated tokens. A snapshot has zeros there.
 void clear_unused(const PageFormat& format, int32_t count, std::byte* data);
 
+/// `version` and trained data are left to the caller.
 inline SnapshotHeader snapshot_header(const Cache& cache) {
   const auto frequencies = std::as_bytes(std::span<const float>(cache.rope.inv_freq));
   return {.magic = kSnapshotMagic,
@@ -85,8 +89,12 @@ inline SnapshotHeader snapshot_header(const Cache& cache) {
           .head_dim = cache.head_dim,
           .rope_pairing = cache.rope.pairing,
           .rotary_dim = cache.rope.rotary_dim,
-          .trained_checksum = cache.training.pages != nullptr ? cache.training.pages->checksum() : 0,
+          .trained_checksum = 0,
           .rope_checksum = checksum(frequencies)};
+}
+
+inline uint32_t trained_checksum(const Cache& cache) {
+  return cache.training.pages != nullptr ? cache.training.pages->checksum() : 0;
 }
 
 }  // namespace kvq::io

@@ -1,3 +1,4 @@
+#include "cache/recode.h"
 #include "core/error.h"
 #include "io/snapshot.h"
 #include "io/snapshot_layout.h"
@@ -5,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <climits>
+#include <optional>
+#include <string_view>
 
 namespace kvq::io {
 namespace {
@@ -39,10 +42,13 @@ void check_match(const char* what, uint64_t found, uint64_t expected) {
 }
 
 /// Check everything that is known before pages are read.
-void check_header(const SnapshotHeader& found, std::span<const std::byte> bytes, const Cache& cache) {
+SnapshotHeader check_header(std::span<const std::byte> bytes, const Cache& cache) {
+  Reader reader(bytes);
+  const auto found = reader.get<SnapshotHeader>();
+  if (reader.left() < sizeof(uint64_t)) fail(KVQ_E_FORMAT, "snapshot ends after its header");
   const SnapshotHeader expected = snapshot_header(cache);
   if (!is_snapshot(bytes)) fail(KVQ_E_FORMAT, "snapshot does not begin with the mark of a kvq snapshot");
-  check_match("version", found.version, expected.version);
+  if (found.version != kSeveralSequences) check_match("version", found.version, kSnapshotVersion);
   if (found.checksum_bytes != expected.checksum_bytes) {
     fail(KVQ_E_FORMAT, "snapshot has a checksum of %u bytes where %u belong", found.checksum_bytes,
          expected.checksum_bytes);
@@ -63,22 +69,68 @@ void check_header(const SnapshotHeader& found, std::span<const std::byte> bytes,
   check_match("rope pairing", static_cast<uint32_t>(found.rope_pairing), static_cast<uint32_t>(expected.rope_pairing));
   check_match("rotary_dim", static_cast<uint32_t>(found.rotary_dim), static_cast<uint32_t>(expected.rotary_dim));
   check_match("rope frequencies (checksum)", found.rope_checksum, expected.rope_checksum);
-  check_match("codebook or centres (checksum)", found.trained_checksum, expected.trained_checksum);
+  if (found.trained_checksum != 0) {
+    check_match("codebook or centres (checksum)", found.trained_checksum, trained_checksum(cache));
+  }
+  return found;
 }
 
 bool same(const SideRecord& a, const SideRecord& b) {
   return a.codec == b.codec && a.bits == b.bits && a.flags == b.flags && a.group == b.group;
 }
 
-const PageFormat* find_format(const PageRecord& record, const Cache& cache, size_t layer) {
-  const auto fits = [&record, &cache](const PageFormat* format) {
-    return same(record.keys, side_record(Side::kKeys, format->keys, cache.head_dim)) &&
-           same(record.values, side_record(Side::kValues, format->values, cache.head_dim));
-  };
-  if (fits(&cache.float16)) return &cache.float16;
-  const auto& formats = cache.layers[layer].formats;
-  const auto found = std::find_if(formats.begin(), formats.end(), fits);
-  if (found != formats.end()) return *found;
+/// The format that a record describes, or none.
+std::optional<SideFormat> side_format(Side side, const SideRecord& record, const Cache& cache) {
+  const bool has_group = record.group == 32 || ((record.group == 64 || record.group == 128) && side == Side::kValues);
+  if (!has_group) return std::nullopt;
+  for (const Codec* codec : all_codecs()) {
+    const uint8_t group = codec->takes_groups ? record.group : SideFormat{}.group;
+    for (const NamedCode& code : codec->codes) {
+      for (const Rotation rotation : {Rotation::kNone, Rotation::kHadamard}) {
+        for (const Centre centre : {Centre::kNone, Centre::kPageMean, Centre::kTrained}) {
+          const bool takes_centre = centre == Centre::kNone || codec->takes_centres;
+          const bool takes_rotation =
+              rotation == Rotation::kNone ? !codec->always_hadamard : codec->takes_hadamard || codec->always_hadamard;
+          const bool is_value_mean = side == Side::kValues && centre == Centre::kPageMean;
+          const SideFormat format{code.code, rotation, centre, group};
+          if (takes_centre && takes_rotation && !is_value_mean &&
+              same(record, side_record(side, format, cache.head_dim))) {
+            return format;
+          }
+        }
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+/// The same for both sides of a page that this cache can decode.
+std::optional<PageFormat> page_format(const PageRecord& record, const Cache& cache) {
+  const auto keys = side_format(Side::kKeys, record.keys, cache);
+  const auto values = side_format(Side::kValues, record.values, cache);
+  if (!keys || !values) return std::nullopt;
+  const Trained* trained = cache.training.pages.get();
+  PageFormat format(*keys, *values, cache.head_dim, trained);
+  for (const SideFormat& side : {*keys, *values}) {
+    const Codec& codec = codec_of(side.code);
+    if (!codec.needs_training(side)) continue;
+    if (trained == nullptr || std::string_view(codec.trained_as) != cache.training.codec->trained_as) {
+      return std::nullopt;
+    }
+    codec.check(*trained,
+                {.n_layers = cache.n_layers,
+                 .kv_heads = cache.kv_heads,
+                 .head_dim = cache.head_dim,
+                 .rope = cache.rope.pairing,
+                 .rotary_dim = cache.rope.rotary_dim,
+                 .model_id = cache.model_id},
+                format);
+  }
+  if (!cache.backend.pages().knows(format)) return std::nullopt;
+  return format;
+}
+
+[[noreturn]] void refuse_format(const PageRecord& record, const Cache& cache, size_t layer, bool recode) {
   const int32_t block = hadamard_block(cache.head_dim);
   if (block < cache.head_dim && ((record.keys.flags | record.values.flags) & kRotated) != 0) {
     fail(KVQ_E_MISMATCH,
@@ -86,47 +138,93 @@ const PageFormat* find_format(const PageRecord& record, const Cache& cache, size
          "head_dim %d: append the tokens again",
          layer, block, cache.head_dim);
   }
-  fail(KVQ_E_MISMATCH, "snapshot has pages with %d-bit keys and %d-bit values in layer %zu, unlike this cache's policy",
-       record.keys.bits, record.values.bits, layer);
+  fail(KVQ_E_MISMATCH, "snapshot has pages with %d-bit keys and %d-bit values in layer %zu, %s", record.keys.bits,
+       record.values.bits, layer,
+       recode ? "which this cache cannot decode" : "unlike this cache's policy: kvq_cache_load can recode them");
+}
+
+/// Format of a storage that a record names, or null.
+const PageFormat* find_format(const PageRecord& record, const Cache& cache, const Storage& storage, size_t layer) {
+  const auto fits = [&record, &cache](const PageFormat* format) {
+    return same(record.keys, side_record(Side::kKeys, format->keys, cache.head_dim)) &&
+           same(record.values, side_record(Side::kValues, format->values, cache.head_dim));
+  };
+  if (fits(&cache.float16)) return &cache.float16;
+  const auto& formats = storage.layers[layer].formats;
+  const auto found = std::find_if(formats.begin(), formats.end(), fits);
+  return found != formats.end() ? *found : nullptr;
+}
+
+LayerRecord read_layer(Reader& reader) {
+  const auto record = reader.get<LayerRecord>();
+  if (record.length < 0 || record.last_position < record.length - 1) {
+    fail(KVQ_E_FORMAT, "snapshot has a layer of %d tokens that ends at position %d", record.length,
+         record.last_position);
+  }
+  return record;
+}
+
+int64_t read_page_count(Reader& reader) {
+  const auto pages = reader.get<int64_t>();
+  if (pages < 0 || static_cast<uint64_t>(pages) > reader.left() / sizeof(PageRecord)) {
+    fail(KVQ_E_FORMAT, "snapshot has a list of %lld pages with %zu bytes left", static_cast<long long>(pages),
+         reader.left());
+  }
+  return pages;
+}
+
+int32_t read_sequence_count(Reader& reader, const SnapshotHeader& header) {
+  if (header.version == kSnapshotVersion) return 1;
+  const auto n = reader.get<int64_t>();
+  const auto layers = static_cast<uint64_t>(header.n_layers);
+  const auto least =
+      layers * (sizeof(LayerRecord) + static_cast<uint64_t>(header.kv_heads) * sizeof(int64_t));
+  if (n < 2 || static_cast<uint64_t>(n) > std::min<uint64_t>(reader.left() / least, INT32_MAX)) {
+    fail(KVQ_E_FORMAT, "snapshot says that it has %lld sequences, with %zu bytes left", static_cast<long long>(n),
+         reader.left());
+  }
+  return static_cast<int32_t>(n);
 }
 
 class SequenceReader {
  public:
-  SequenceReader(Reader& reader, Sequence& sequence)
-      : reader_(reader), sequence_(sequence), cache_(sequence.cache), aligned_(cache_.allocator) {}
+  /// `earlier`: sequences of the same snapshot that have been read.
+  SequenceReader(Reader& reader, Sequence& sequence, std::span<Sequence* const> earlier, bool recode)
+      : reader_(reader),
+        sequence_(sequence),
+        cache_(sequence.cache),
+        earlier_(earlier),
+        recode_(recode),
+        aligned_(cache_.allocator) {}
 
   void read() {
     for (Sequence::Layer& layer : sequence_.layers) {
-      const auto record = reader_.get<LayerRecord>();
-      if (record.length < 0 || record.last_position < record.length - 1) {
-        fail(KVQ_E_FORMAT, "snapshot has a layer of %d tokens that ends at position %d", record.length,
-             record.last_position);
-      }
+      const LayerRecord record = read_layer(reader_);
       layer = {record.length, record.last_position};
     }
     for (size_t layer = 0; layer < sequence_.layers.size(); ++layer) {
+      bool spans_heads = sequence_.storage->layers[layer].spans_heads();
       for (int32_t head = 0; head < cache_.kv_heads; ++head) {
         read_list(layer, sequence_.list_index(static_cast<int32_t>(layer), head));
+        const auto& list = sequence_.list(static_cast<int32_t>(layer), head);
+        spans_heads = spans_heads || std::ranges::any_of(list, [](const Page* page) { return page->format()->spans_heads(); });
       }
-      if (cache_.layers[layer].spans_heads()) check_heads_agree(static_cast<int32_t>(layer));
+      if (spans_heads) check_heads_agree(static_cast<int32_t>(layer));
+      if (recode_) recode_layer(sequence_, static_cast<int32_t>(layer));
     }
-    if (reader_.left() != 0) fail(KVQ_E_FORMAT, "snapshot has %zu bytes after its last page", reader_.left());
   }
 
  private:
   void read_list(size_t layer, size_t index) {
     Sequence::PageList& list = sequence_.lists[index];
-    const auto pages = reader_.get<int64_t>();
-    if (pages < 0 || static_cast<uint64_t>(pages) > reader_.left() / sizeof(PageRecord)) {
-      fail(KVQ_E_FORMAT, "snapshot has a list of %lld pages with %zu bytes left", static_cast<long long>(pages),
-           reader_.left());
-    }
+    const int64_t pages = read_page_count(reader_);
     list.reserve(static_cast<size_t>(pages));
     int64_t slots = 0;
     int32_t previous = -1;
+    OtherRun other(cache_);
     for (int64_t i = 0; i < pages; ++i) {
       const auto left = static_cast<int32_t>(std::min<int64_t>(pages - i, kMaxRunPages));
-      Page* page = read_page(index, previous, left);
+      Page* page = read_page(index, previous, left, other);
       list.push_back(page);
       previous = page->last_position();
       slots += page->count;
@@ -164,13 +262,29 @@ class SequenceReader {
     return true;
   }
 
-  Page* read_page(size_t index, int32_t previous, int32_t left) {
+  /// Run of a list's pages that will be recoded.
+  struct OtherRun {
+    explicit OtherRun(Cache& of) : cache(of) {}
+    OtherRun(const OtherRun&) = delete;
+    OtherRun& operator=(const OtherRun&) = delete;
+    ~OtherRun() { cache.release(run); }
+
+    Cache& cache;
+    PageRun* run = nullptr;
+  };
+
+  Page* read_page(size_t index, int32_t previous, int32_t left, OtherRun& other) {
     const int32_t layer = sequence_.layer_of(index);
     const auto record = reader_.get<PageRecord>();
-    const PageFormat* format = find_format(record, cache_, static_cast<size_t>(layer));
+    if (record.shared != 0) return share_page(record, index, previous, left);
+    const PageFormat* format = find_format(record, cache_, *sequence_.storage, static_cast<size_t>(layer));
+    if (format == nullptr) {
+      const std::optional<PageFormat> found = recode_ ? page_format(record, cache_) : std::nullopt;
+      if (!found) refuse_format(record, cache_, static_cast<size_t>(layer), recode_);
+      format = cache_.format_of(*found);
+    }
     const bool may_be_open = left == 1 && format->is_float16();
-    if (record.count < (may_be_open ? 1 : kPageSlots) || record.count > kPageSlots || record.has_positions > 1 ||
-        record.reserved != 0) {
+    if (record.count < (may_be_open ? 1 : kPageSlots) || record.count > kPageSlots || record.has_positions > 1) {
       fail(KVQ_E_FORMAT, "snapshot has a page of %d slots where %d belong", record.count, kPageSlots);
     }
     std::array<int32_t, kPageSlots> positions{};
@@ -182,9 +296,17 @@ class SequenceReader {
     check_positions(record, positions, previous);
     check_data(*format, record.count, data);
     // A snapshot does not say which FP16 pages a router chose.
-    PageRun** run = sequence_.is_final(format, layer, false) ? &sequence_.run(index, format) : nullptr;
+    const auto place = static_cast<int32_t>(sequence_.lists[index].size());
+    const bool stays_open = left <= sequence_.storage->recent || sequence_.ends_float16(layer, place);
+    PageRun** run = nullptr;
+    const bool is_known = sequence_.storage->run_number(layer, format) < sequence_.storage->runs_of_list();
+    if (is_known && sequence_.is_final(format, layer, false)) {
+      run = &sequence_.run(index, format);
+    } else if (recode_ && !(format->is_float16() && stays_open)) {
+      run = &other.run;
+    }
     // The number of following pages of this format is known only if all have it.
-    const bool routed = cache_.layer_at(layer).is_routed();
+    const bool routed = sequence_.storage->layer_at(layer).is_routed();
     const auto before = static_cast<int32_t>(sequence_.lists[index].size());
     const int32_t capacity = routed ? Sequence::run_capacity(before, 1) : Sequence::run_capacity(0, left);
     Page* page = cache_.make_page(format, record.has_positions == 1, run, capacity);
@@ -192,6 +314,28 @@ class SequenceReader {
     if (page->positions != nullptr) std::copy(positions.begin(), positions.end(), page->positions);
     cache_.backend.pages().write(*format, data.data(), page->data);
     cache_.set_count(page, record.count);
+    return page;
+  }
+
+  /// A page that an earlier sequence has at the same place.
+  Page* share_page(const PageRecord& record, size_t index, int32_t previous, int32_t left) {
+    const size_t place = sequence_.lists[index].size();
+    const bool is_known = record.shared <= earlier_.size() && place < earlier_[record.shared - 1]->lists[index].size();
+    if (!is_known) {
+      fail(KVQ_E_FORMAT, "snapshot has a page that it says sequence %u has too, which does not", record.shared - 1);
+    }
+    Page* page = earlier_[record.shared - 1]->lists[index][place];
+    if (page->count != record.count || page->first_position != record.first_position ||
+        (page->count < kPageSlots && left > 1) || page->first_position <= previous) {
+      fail(KVQ_E_FORMAT, "snapshot has a page of %d slots at position %d, and another one of sequence %u in its place",
+           record.count, record.first_position, record.shared - 1);
+    }
+    const Storage& storage = *sequence_.storage;
+    if (!page->is_float16() && storage.run_number(sequence_.layer_of(index), page->format()) == storage.runs_of_list()) {
+      fail(KVQ_E_MISMATCH, "snapshot has a page of sequence %u in a format that the policy does not have",
+           record.shared - 1);
+    }
+    cache_.retain(page);
     return page;
   }
 
@@ -230,6 +374,8 @@ class SequenceReader {
   Reader& reader_;
   Sequence& sequence_;
   Cache& cache_;
+  std::span<Sequence* const> earlier_;
+  bool recode_;
   AlignedBytes aligned_;  // a page's data, which the records around it leave unaligned
 };
 
@@ -242,13 +388,121 @@ bool is_snapshot(std::span<const std::byte> bytes) {
   return magic == kSnapshotMagic;
 }
 
-void read_snapshot(std::span<const std::byte> bytes, Sequence& sequence) {
-  Reader reader(bytes);
-  const auto header = reader.get<SnapshotHeader>();
-  if (reader.left() < sizeof(uint64_t)) fail(KVQ_E_FORMAT, "snapshot ends after its header");
-  check_header(header, bytes, sequence.cache);
-  Reader body(bytes.subspan(sizeof(SnapshotHeader), bytes.size() - sizeof(SnapshotHeader) - sizeof(uint64_t)));
-  SequenceReader(body, sequence).read();
+namespace {
+
+Reader body_of(std::span<const std::byte> bytes) {
+  return Reader(bytes.subspan(sizeof(SnapshotHeader), bytes.size() - sizeof(SnapshotHeader) - sizeof(uint64_t)));
+}
+
+void check_end(const Reader& reader) {
+  if (reader.left() != 0) fail(KVQ_E_FORMAT, "snapshot has %zu bytes after its last page", reader.left());
+}
+
+/// Walks over the pages of a snapshot without loading them.
+class Survey {
+ public:
+  Survey(Reader& reader, Cache& cache, const Storage& storage, bool recode)
+      : reader_(reader), cache_(cache), storage_(storage), recode_(recode) {}
+
+  void add_sequence() {
+    Vector<LayerRecord> layers(cache_.allocator);
+    layers.reserve(static_cast<size_t>(cache_.n_layers));
+    for (int32_t layer = 0; layer < cache_.n_layers; ++layer) {
+      layers.push_back(read_layer(reader_));
+      found_.tokens = std::max(found_.tokens, layers.back().length);
+    }
+    found_.bytes += sequence_bytes(cache_, storage_);
+    for (int32_t layer = 0; layer < cache_.n_layers; ++layer) {
+      other_bytes_ = 0;
+      int64_t other_pages = found_.recoded_pages;
+      for (int32_t head = 0; head < cache_.kv_heads; ++head) add_list(static_cast<size_t>(layer));
+      if (found_.recoded_pages > other_pages) {
+        other_bytes_ += recode_layer_bytes(cache_, storage_, largest_, found_.recoded_pages - other_pages);
+      }
+      most_other_bytes_ = std::max(most_other_bytes_, other_bytes_);
+    }
+  }
+
+  SnapshotContents result(int32_t sequences) const {
+    SnapshotContents result = found_;
+    result.sequences = sequences;
+    result.needed = found_.bytes + most_other_bytes_ + AlignedBytes::bytes_of(largest_);
+    return result;
+  }
+
+ private:
+  void add_list(size_t layer) {
+    const int64_t pages = read_page_count(reader_);
+    found_.bytes += static_cast<uint64_t>(pages) * sizeof(Page*);
+    for (int64_t i = 0; i < pages; ++i) {
+      const auto record = reader_.get<PageRecord>();
+      if (record.shared == 0) add_page(layer, record, i, pages);
+    }
+  }
+
+  void add_page(size_t layer, const PageRecord& record, int64_t index, int64_t pages) {
+    const PageFormat* known = find_format(record, cache_, storage_, layer);
+    const std::optional<PageFormat> other =
+        known == nullptr && recode_ ? page_format(record, cache_) : std::nullopt;
+    if (known == nullptr && !other) refuse_format(record, cache_, layer, recode_);
+    const PageFormat& format = known != nullptr ? *known : *other;
+    reader_.take((record.has_positions != 0 ? sizeof(int32_t) * kPageSlots : 0) + format.bytes());
+    const auto of_layer = static_cast<int32_t>(layer);
+    const PageFormat* sealed = storage_.layer_at(of_layer).formats.front();
+    const bool stays =
+        storage_.ends_float16(of_layer, static_cast<int32_t>(index)) || index >= pages - storage_.recent;
+    const PageFormat* wanted = stays ? &cache_.float16 : sealed;
+    const bool is_recoded = recode_ && known != wanted && (known == nullptr || known->is_float16());
+    const uint64_t records =
+        sizeof(Page) + sizeof(PageRun) + (record.has_positions != 0 ? sizeof(int32_t) * kPageSlots : 0);
+    found_.pages += 1;
+    found_.bytes += records + (is_recoded ? wanted->bytes() : format.bytes());
+    largest_ = std::max(largest_, format.bytes());
+    if (!is_recoded) return;
+    found_.recoded_pages += 1;
+    other_bytes_ += records + format.bytes();
+  }
+
+  Reader& reader_;
+  Cache& cache_;
+  const Storage& storage_;
+  const bool recode_;
+  SnapshotContents found_{};
+  uint64_t other_bytes_ = 0;  // of a layer's pages in formats that they lose
+  uint64_t most_other_bytes_ = 0;
+  size_t largest_ = 0;
+};
+
+}  // namespace
+
+int32_t snapshot_sequences(std::span<const std::byte> bytes, const Cache& cache) {
+  const SnapshotHeader header = check_header(bytes, cache);
+  Reader reader = body_of(bytes);
+  return read_sequence_count(reader, header);
+}
+
+void read_snapshot(std::span<const std::byte> bytes, std::span<Sequence* const> sequences, bool recode) {
+  const SnapshotHeader header = check_header(bytes, sequences.front()->cache);
+  Reader reader = body_of(bytes);
+  const int32_t n = read_sequence_count(reader, header);
+  if (static_cast<size_t>(n) != sequences.size()) {
+    fail(KVQ_E_MISMATCH, "snapshot has %d sequences, not %zu", n, sequences.size());
+  }
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    SequenceReader(reader, *sequences[i], sequences.first(i), recode).read();
+  }
+  check_end(reader);
+}
+
+SnapshotContents describe_snapshot(std::span<const std::byte> bytes, Cache& cache, const Storage& storage,
+                                   bool recode) {
+  const SnapshotHeader header = check_header(bytes, cache);
+  Reader reader = body_of(bytes);
+  const int32_t n = read_sequence_count(reader, header);
+  Survey survey(reader, cache, storage, recode);
+  for (int32_t i = 0; i < n; ++i) survey.add_sequence();
+  check_end(reader);
+  return survey.result(n);
 }
 
 }  // namespace kvq::io

@@ -2,6 +2,8 @@
 #include "io/snapshot.h"
 #include "io/snapshot_layout.h"
 
+#include <algorithm>
+
 namespace kvq::io {
 namespace {
 
@@ -26,13 +28,25 @@ class Writer {
   size_t used_ = 0;
 };
 
-void put_page(const Cache& cache, const Page& page, Writer& writer) {
+/// 1 + the number of the first sequence before number `n` that has a page at the same place; 0: none.
+uint32_t earlier_holder(std::span<const Sequence* const> sequences, size_t n, size_t list, size_t index) {
+  const Page* page = sequences[n]->lists[list][index];
+  if (!page->is_shared()) return 0;
+  for (size_t i = 0; i < n; ++i) {
+    const Sequence::PageList& other = sequences[i]->lists[list];
+    if (index < other.size() && other[index] == page) return static_cast<uint32_t>(i) + 1;
+  }
+  return 0;
+}
+
+void put_page(const Cache& cache, const Page& page, uint32_t shared, Writer& writer) {
   writer.put(PageRecord{.keys = side_record(Side::kKeys, page.format()->keys, cache.head_dim),
                         .values = side_record(Side::kValues, page.format()->values, cache.head_dim),
                         .count = page.count,
                         .first_position = page.first_position,
                         .has_positions = page.has_gaps() ? 1U : 0U,
-                        .reserved = 0});
+                        .shared = shared});
+  if (shared != 0) return;
   if (page.has_gaps()) {
     std::byte* target = writer.reserve(sizeof(int32_t) * kPageSlots);
     std::memset(target, 0, sizeof(int32_t) * kPageSlots);
@@ -54,27 +68,44 @@ void clear_unused(const PageFormat& format, int32_t count, std::byte* data) {
   }
 }
 
-size_t snapshot_size(const Sequence& sequence) {
-  size_t bytes = sizeof(SnapshotHeader) + sequence.layers.size() * sizeof(LayerRecord) + sizeof(uint64_t);
-  for (const Sequence::PageList& list : sequence.lists) {
-    bytes += sizeof(int64_t);
-    for (const Page* page : list) {
-      bytes += sizeof(PageRecord) + page->format()->bytes();
-      if (page->has_gaps()) bytes += sizeof(int32_t) * kPageSlots;
+size_t snapshot_size(std::span<const Sequence* const> sequences) {
+  size_t bytes = sizeof(SnapshotHeader) + (sequences.size() > 1 ? sizeof(int64_t) : 0) + sizeof(uint64_t);
+  for (size_t n = 0; n < sequences.size(); ++n) {
+    bytes += sequences[n]->layers.size() * sizeof(LayerRecord);
+    for (size_t list = 0; list < sequences[n]->lists.size(); ++list) {
+      const Sequence::PageList& pages = sequences[n]->lists[list];
+      bytes += sizeof(int64_t);
+      for (size_t index = 0; index < pages.size(); ++index) {
+        bytes += sizeof(PageRecord);
+        if (earlier_holder(sequences, n, list, index) != 0) continue;
+        bytes += pages[index]->format()->bytes() + (pages[index]->has_gaps() ? sizeof(int32_t) * kPageSlots : 0);
+      }
     }
   }
   return bytes;
 }
 
-void write_snapshot(const Sequence& sequence, std::span<std::byte> out) {
+void write_snapshot(std::span<const Sequence* const> sequences, std::span<std::byte> out) {
+  const Cache& cache = sequences.front()->cache;
   Writer writer(out);
-  SnapshotHeader header = snapshot_header(sequence.cache);
+  SnapshotHeader header = snapshot_header(cache);
+  header.version = sequences.size() > 1 ? kSeveralSequences : kSnapshotVersion;
   header.total_bytes = out.size();
+  const auto is_trained = [](const Sequence* each) { return each->storage->needs_training(); };
+  if (std::ranges::any_of(sequences, is_trained)) header.trained_checksum = trained_checksum(cache);
   writer.put(header);
-  for (const Sequence::Layer& layer : sequence.layers) writer.put(LayerRecord{layer.length, layer.last_position});
-  for (const Sequence::PageList& list : sequence.lists) {
-    writer.put(static_cast<int64_t>(list.size()));
-    for (const Page* page : list) put_page(sequence.cache, *page, writer);
+  if (sequences.size() > 1) writer.put(static_cast<int64_t>(sequences.size()));
+  for (size_t n = 0; n < sequences.size(); ++n) {
+    for (const Sequence::Layer& layer : sequences[n]->layers) {
+      writer.put(LayerRecord{layer.length, layer.last_position});
+    }
+    for (size_t list = 0; list < sequences[n]->lists.size(); ++list) {
+      const Sequence::PageList& pages = sequences[n]->lists[list];
+      writer.put(static_cast<int64_t>(pages.size()));
+      for (size_t index = 0; index < pages.size(); ++index) {
+        put_page(cache, *pages[index], earlier_holder(sequences, n, list, index), writer);
+      }
+    }
   }
   writer.put(checksum(writer.written()));
 }

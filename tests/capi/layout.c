@@ -188,6 +188,27 @@ static void lp64_offsets(void) {
   OFFSET(kvq_layer_info, n_formats, 4);
   OFFSET(kvq_layer_info, formats, 8);
 
+  CHECK(sizeof(kvq_recode_info) == 40);
+  OFFSET(kvq_recode_info, struct_size, 0);
+  OFFSET(kvq_recode_info, pages, 8);
+  OFFSET(kvq_recode_info, needed_bytes, 16);
+  OFFSET(kvq_recode_info, bytes_before, 24);
+  OFFSET(kvq_recode_info, bytes_after, 32);
+
+  CHECK(sizeof(kvq_load_options) == 16);
+  OFFSET(kvq_load_options, struct_size, 0);
+  OFFSET(kvq_load_options, recode, 4);
+  OFFSET(kvq_load_options, policy, 8);
+
+  CHECK(sizeof(kvq_snapshot_info) == 48);
+  OFFSET(kvq_snapshot_info, struct_size, 0);
+  OFFSET(kvq_snapshot_info, n_sequences, 4);
+  OFFSET(kvq_snapshot_info, tokens, 8);
+  OFFSET(kvq_snapshot_info, pages, 16);
+  OFFSET(kvq_snapshot_info, recoded_pages, 24);
+  OFFSET(kvq_snapshot_info, bytes, 32);
+  OFFSET(kvq_snapshot_info, needed_bytes, 40);
+
   CHECK(sizeof(kvq_append_batch) == 88);
   OFFSET(kvq_append_batch, struct_size, 0);
   OFFSET(kvq_append_batch, n_sequences, 4);

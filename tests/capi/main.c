@@ -39,6 +39,7 @@ static const suite kSuites[] = {
     {"append_batch", test_append_batch},
     {"extend", test_extend},
     {"step", test_step},
+    {"recode", test_recode},
     {"attend", test_attend},
     {"usage", test_usage},
     {"predict", test_predict},

@@ -29,6 +29,7 @@ void test_append(void);
 void test_append_batch(void);
 void test_extend(void);
 void test_step(void);
+void test_recode(void);
 void test_attend(void);
 void test_usage(void);
 void test_predict(void);

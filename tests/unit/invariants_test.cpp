@@ -87,6 +87,7 @@ struct Bench {
   }
 
   kvq::Cache& cache() const { return *handle; }
+  kvq::Storage& storage() const { return const_cast<kvq::Storage&>(*cache().storage); }
   kvq::Sequence& sequence() const { return *pointer; }
   kvq::Sequence::PageList& list(int32_t layer = 0, int32_t head = 0) const { return sequence().list(layer, head); }
   Page& page(size_t index, int32_t layer = 0, int32_t head = 0) const { return *list(layer, head)[index]; }
@@ -202,13 +203,13 @@ TEST_CASE("lists of a policy that evicts may be short, but only a cut lets them 
 
 TEST_CASE("pages are sealed where the policy says, unless they come from another one") {
   const Bench bench;
-  CHECK(bench.with(bench.cache().sink, 0) == "layer 0, head 0, page 0: times that it is sealed is 0, must be 1");
-  CHECK(bench.with(bench.cache().sink, 2) == "layer 0, head 0, page 1: times that it is sealed is 1, must be 0");
-  CHECK(bench.with(bench.cache().recent, 1) == "layer 0, head 0, page 3: times that it is sealed is 0, must be 1");
-  bench.cache().sink = 0;
+  CHECK(bench.with(bench.storage().sink, 0) == "layer 0, head 0, page 0: times that it is sealed is 0, must be 1");
+  CHECK(bench.with(bench.storage().sink, 2) == "layer 0, head 0, page 1: times that it is sealed is 1, must be 0");
+  CHECK(bench.with(bench.storage().recent, 1) == "layer 0, head 0, page 3: times that it is sealed is 0, must be 1");
+  bench.storage().sink = 0;
   CHECK(kvq::sealing_of(bench.sequence()) == kvq::Sealing::kAny);
   CHECK(complaint(bench.sequence(), kvq::Sealing::kAny) == "");
-  bench.cache().sink = 1;
+  bench.storage().sink = 1;
   CHECK(kvq::sealing_of(bench.sequence()) == kvq::Sealing::kByPolicy);
 }
 

@@ -621,6 +621,79 @@ namespace Kvq
             "Formats", Formats);
     }
 
+    /// <summary>What recoding a sequence takes; see
+    /// <see cref="Kvq.Raw.Native.kvq_sequence_predict_recode"/>.</summary>
+    public sealed class RecodeInfo
+    {
+        internal unsafe RecodeInfo(kvq_recode_info* raw)
+        {
+            Pages = raw->pages;
+            NeededBytes = raw->needed_bytes;
+            BytesBefore = raw->bytes_before;
+            BytesAfter = raw->bytes_after;
+        }
+
+        /// <summary>Pages that are written anew.</summary>
+        public long Pages { get; }
+
+        /// <summary>Bytes that must be free meanwhile, within the limits and on the device.</summary>
+        public ulong NeededBytes { get; }
+
+        /// <summary>Bytes of the sequence now, shared pages in full.</summary>
+        public ulong BytesBefore { get; }
+
+        /// <summary>Bytes of the sequence afterwards.</summary>
+        public ulong BytesAfter { get; }
+
+        /// <summary>Lists the properties, for logs.</summary>
+        public override string ToString() => Text.Shown("RecodeInfo",
+            "Pages", Pages,
+            "NeededBytes", NeededBytes,
+            "BytesBefore", BytesBefore,
+            "BytesAfter", BytesAfter);
+    }
+
+    /// <summary>Contents of a snapshot; see <see cref="Kvq.Raw.Native.kvq_snapshot_describe"/>.</summary>
+    public sealed class SnapshotInfo
+    {
+        internal unsafe SnapshotInfo(kvq_snapshot_info* raw)
+        {
+            NSequences = raw->n_sequences;
+            Tokens = raw->tokens;
+            Pages = raw->pages;
+            RecodedPages = raw->recoded_pages;
+            Bytes = raw->bytes;
+            NeededBytes = raw->needed_bytes;
+        }
+
+        /// <summary>NSequences.</summary>
+        public int NSequences { get; }
+
+        /// <summary>Length of the longest layer of any sequence.</summary>
+        public int Tokens { get; }
+
+        /// <summary>Pages of all sequences, shared ones once.</summary>
+        public long Pages { get; }
+
+        /// <summary>Pages among these whose format is not what the policy has at their place.</summary>
+        public long RecodedPages { get; }
+
+        /// <summary>Bytes that the sequences take once loaded, at most.</summary>
+        public ulong Bytes { get; }
+
+        /// <summary>Bytes that must be free to load them.</summary>
+        public ulong NeededBytes { get; }
+
+        /// <summary>Lists the properties, for logs.</summary>
+        public override string ToString() => Text.Shown("SnapshotInfo",
+            "NSequences", NSequences,
+            "Tokens", Tokens,
+            "Pages", Pages,
+            "RecodedPages", RecodedPages,
+            "Bytes", Bytes,
+            "NeededBytes", NeededBytes);
+    }
+
     /// <summary>Memory in use, by purpose. All sizes are bytes as allocated, including padding and
     /// bookkeeping.</summary>
     public sealed class Usage

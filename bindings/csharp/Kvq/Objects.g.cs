@@ -299,5 +299,17 @@ namespace Kvq
         public byte[] Save() =>
             Files.Save(this, (it, buffer, capacity, size, error) =>
                 Native.kvq_sequence_save(cachePointer, it, buffer, capacity, size, error));
+
+        /// <summary>Describe a layer of a sequence, whose policy may be another than the cache's.</summary>
+        /// <param name="layer">The layer.</param>
+        /// <returns>The description.</returns>
+        public LayerInfo DescribeLayer(int layer)
+        {
+            var error = Call.Error();
+            var found = new kvq_layer_info { struct_size = (uint)sizeof(kvq_layer_info) };
+            using (Use it = Use())
+                Call.Check(Native.kvq_sequence_describe_layer(it, layer, &found, &error), &error, Hooks);
+            return new LayerInfo(&found);
+        }
     }
 }

@@ -164,9 +164,36 @@ namespace Kvq
 
         /// <summary>Centres for gain-shape formats with trained centres: from this context, complete, with this
         /// number of layers and KV heads, this <c>HeadDim</c>, for keys this <c>Rope</c>, and this <c>ModelId</c>
-        /// unless either is 0. Caches may share it. A policy may need <c>Codebook</c> or <c>Centres</c>, not both.
-        /// null (default): none.</summary>
+        /// unless either is 0. Caches may share it. A policy may need <c>Codebook</c> or <c>Centres</c>, not both; if
+        /// it needs neither, those given serve other policies of sequences. null (default): none.</summary>
         public Centres Centres { get; set; }
+    }
+
+    /// <summary>How to load a snapshot.</summary>
+    public sealed partial class LoadOptions
+    {
+        internal kvq_load_options raw = Defaults();
+
+        static unsafe kvq_load_options Defaults()
+        {
+            Library.Require();
+            var it = default(kvq_load_options);
+            Native.kvq_load_options_init(&it, (UIntPtr)sizeof(kvq_load_options));
+            return it;
+        }
+
+        /// <summary>1: pages in other formats than the policy's are written anew, as
+        /// <see cref="Kvq.Raw.Native.kvq_sequence_recode"/> does, layer by layer; 0 (default): they are
+        /// refused.</summary>
+        public int Recode
+        {
+            get => raw.recode;
+            set => raw.recode = value;
+        }
+
+        /// <summary>Policy of the loaded sequences, with the conditions of
+        /// <see cref="Kvq.Raw.Native.kvq_sequence_recode"/>; null (default): the cache's.</summary>
+        public Policy Policy { get; set; }
     }
 
     /// <summary>Tokens for one layer of several sequences. Rows of <c>K</c> and <c>V</c> (one per token) are ordered

@@ -231,6 +231,36 @@ namespace Kvq.Tests
                 Test.Equal(8, (byte*)it.formats - start, "kvq_layer_info.formats");
             }
             {
+                var it = default(kvq_recode_info);
+                byte* start = (byte*)&it;
+                Test.Equal(40, sizeof(kvq_recode_info), "sizeof kvq_recode_info");
+                Test.Equal(0, (byte*)&it.struct_size - start, "kvq_recode_info.struct_size");
+                Test.Equal(8, (byte*)&it.pages - start, "kvq_recode_info.pages");
+                Test.Equal(16, (byte*)&it.needed_bytes - start, "kvq_recode_info.needed_bytes");
+                Test.Equal(24, (byte*)&it.bytes_before - start, "kvq_recode_info.bytes_before");
+                Test.Equal(32, (byte*)&it.bytes_after - start, "kvq_recode_info.bytes_after");
+            }
+            {
+                var it = default(kvq_load_options);
+                byte* start = (byte*)&it;
+                Test.Equal(16, sizeof(kvq_load_options), "sizeof kvq_load_options");
+                Test.Equal(0, (byte*)&it.struct_size - start, "kvq_load_options.struct_size");
+                Test.Equal(4, (byte*)&it.recode - start, "kvq_load_options.recode");
+                Test.Equal(8, (byte*)&it.policy - start, "kvq_load_options.policy");
+            }
+            {
+                var it = default(kvq_snapshot_info);
+                byte* start = (byte*)&it;
+                Test.Equal(48, sizeof(kvq_snapshot_info), "sizeof kvq_snapshot_info");
+                Test.Equal(0, (byte*)&it.struct_size - start, "kvq_snapshot_info.struct_size");
+                Test.Equal(4, (byte*)&it.n_sequences - start, "kvq_snapshot_info.n_sequences");
+                Test.Equal(8, (byte*)&it.tokens - start, "kvq_snapshot_info.tokens");
+                Test.Equal(16, (byte*)&it.pages - start, "kvq_snapshot_info.pages");
+                Test.Equal(24, (byte*)&it.recoded_pages - start, "kvq_snapshot_info.recoded_pages");
+                Test.Equal(32, (byte*)&it.bytes - start, "kvq_snapshot_info.bytes");
+                Test.Equal(40, (byte*)&it.needed_bytes - start, "kvq_snapshot_info.needed_bytes");
+            }
+            {
                 var it = default(kvq_append_batch);
                 byte* start = (byte*)&it;
                 Test.Equal(88, sizeof(kvq_append_batch), "sizeof kvq_append_batch");

@@ -835,7 +835,8 @@ type CacheOptions struct {
 
 	// Centres for gain-shape formats with trained centres: from this context, complete, with this number of
 	// layers and KV heads, this HeadDim, for keys this Rope, and this ModelID unless either is 0. Caches may
-	// share it. A policy may need Codebook or Centres, not both. nil (default): none.
+	// share it. A policy may need Codebook or Centres, not both; if it needs neither, those given serve other
+	// policies of sequences. nil (default): none.
 	Centres *Centres
 }
 
@@ -884,6 +885,57 @@ type LayerInfo struct {
 
 	// Names of the formats, keys/values where they differ, separated by ", ".
 	Formats [256]byte
+}
+
+// RecodeInfo: what recoding a sequence takes; see [SequencePredictRecode].
+type RecodeInfo struct {
+	StructSize uint32
+
+	// Pages that are written anew.
+	Pages int64
+
+	// Bytes that must be free meanwhile, within the limits and on the device.
+	NeededBytes uint64
+
+	// Bytes of the sequence now, shared pages in full.
+	BytesBefore uint64
+
+	// Bytes of the sequence afterwards.
+	BytesAfter uint64
+}
+
+// LoadOptions: how to load a snapshot.
+type LoadOptions struct {
+	StructSize uint32
+
+	// 1: pages in other formats than the policy's are written anew, as [SequenceRecode] does, layer by layer; 0
+	// (default): they are refused.
+	Recode int32
+
+	// Policy of the loaded sequences, with the conditions of [SequenceRecode]; nil (default): the cache's.
+	Policy *Policy
+}
+
+// SnapshotInfo: contents of a snapshot; see [SnapshotDescribe].
+type SnapshotInfo struct {
+	StructSize uint32
+
+	NSequences int32
+
+	// Length of the longest layer of any sequence.
+	Tokens int32
+
+	// Pages of all sequences, shared ones once.
+	Pages int64
+
+	// Pages among these whose format is not what the policy has at their place.
+	RecodedPages int64
+
+	// Bytes that the sequences take once loaded, at most.
+	Bytes uint64
+
+	// Bytes that must be free to load them.
+	NeededBytes uint64
 }
 
 // AppendBatch: tokens for one layer of several sequences. Rows of `k` and `v` (one per token) are ordered by
@@ -1387,6 +1439,27 @@ var _ [264]byte = [unsafe.Sizeof(LayerInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(LayerInfo{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(LayerInfo{}.NFormats)]byte{}
 var _ [8]byte = [unsafe.Offsetof(LayerInfo{}.Formats)]byte{}
+
+var _ [40]byte = [unsafe.Sizeof(RecodeInfo{})]byte{}
+var _ [0]byte = [unsafe.Offsetof(RecodeInfo{}.StructSize)]byte{}
+var _ [8]byte = [unsafe.Offsetof(RecodeInfo{}.Pages)]byte{}
+var _ [16]byte = [unsafe.Offsetof(RecodeInfo{}.NeededBytes)]byte{}
+var _ [24]byte = [unsafe.Offsetof(RecodeInfo{}.BytesBefore)]byte{}
+var _ [32]byte = [unsafe.Offsetof(RecodeInfo{}.BytesAfter)]byte{}
+
+var _ [16]byte = [unsafe.Sizeof(LoadOptions{})]byte{}
+var _ [0]byte = [unsafe.Offsetof(LoadOptions{}.StructSize)]byte{}
+var _ [4]byte = [unsafe.Offsetof(LoadOptions{}.Recode)]byte{}
+var _ [8]byte = [unsafe.Offsetof(LoadOptions{}.Policy)]byte{}
+
+var _ [48]byte = [unsafe.Sizeof(SnapshotInfo{})]byte{}
+var _ [0]byte = [unsafe.Offsetof(SnapshotInfo{}.StructSize)]byte{}
+var _ [4]byte = [unsafe.Offsetof(SnapshotInfo{}.NSequences)]byte{}
+var _ [8]byte = [unsafe.Offsetof(SnapshotInfo{}.Tokens)]byte{}
+var _ [16]byte = [unsafe.Offsetof(SnapshotInfo{}.Pages)]byte{}
+var _ [24]byte = [unsafe.Offsetof(SnapshotInfo{}.RecodedPages)]byte{}
+var _ [32]byte = [unsafe.Offsetof(SnapshotInfo{}.Bytes)]byte{}
+var _ [40]byte = [unsafe.Offsetof(SnapshotInfo{}.NeededBytes)]byte{}
 
 var _ [88]byte = [unsafe.Sizeof(AppendBatch{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(AppendBatch{}.StructSize)]byte{}
@@ -2171,11 +2244,134 @@ func SequenceSave(cache *Cache, sequence *Sequence, buffer unsafe.Pointer, capac
 //   - result: receives the handle.
 //
 // Returns [OK]; [EArgument]; [EFormat] (damaged or truncated); [EMismatch] (another model, shape, policy format
-// or version; tokens were evicted but the cache's policy never evicts); [EMemory]; [ELimit]; [EBackend].
+// or version; tokens were evicted but the cache's policy never evicts; several sequences); [EMemory]; [ELimit];
+// [EBackend]. [CacheLoad] takes other formats and several sequences.
 //
 // Threads: see [SequenceCreate]. Since 1.0. In C: kvq_sequence_load.
 func SequenceLoad(cache *Cache, buffer unsafe.Pointer, size uintptr, result **Sequence, err *Error) Status {
 	return Status(C.kvq_go_kvq_sequence_load((*C.uint8_t)(unsafe.Pointer(cache)), (*C.uint8_t)(unsafe.Pointer(buffer)), C.size_t(size), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// SequenceRecode: give a sequence another policy than its cache's: its pages are written anew in that policy's
+// formats, and later tokens are sealed in these too. So a conversation takes less memory from here on (gs4 to
+// gs2, fp16 to anything) without processing its tokens again. An empty sequence just gets the policy:
+//
+//	kvq_sequence_create(cache, &sequence, &error);
+//	kvq_sequence_recode(cache, sequence, draft_policy, &error);
+//
+// Pages are decoded and encoded again, one after the other, and their memory is freed meanwhile: see
+// [SequencePredictRecode] for the little that must be free. Pages that a fork shares stay with the fork and are
+// copied. Tokens, positions and observations stay; errors of both formats add up. Sequences of all policies of
+// a cache may be in the same batch. Forks have their parent's policy.
+//
+// Of the policy, the formats, `sink` and `recent` count. Eviction is that of the cache: the policy has the same
+// or none. Formats that need a codebook or centres use those of the cache.
+//
+//   - policy: a policy of this or another context; nil: the cache's.
+//
+// Returns [OK]; [EArgument] (also: layers that the cache does not have; another eviction); [EState] (in a step;
+// pages are preallocated; a CUDA graph is captured); [EUnsupported] (the policy has a router; the device cannot
+// decode or encode a format; a format needs trained data that the cache has not been given); [EMismatch];
+// [EMemory]; [ELimit]; [EBackend] (the device failed: pages may be lost). Unless the device fails, all pages
+// change or none.
+//
+// Threads: exclusive use of sequence. Since 1.0. In C: kvq_sequence_recode.
+func SequenceRecode(cache *Cache, sequence *Sequence, policy *Policy, err *Error) Status {
+	return Status(C.kvq_go_kvq_sequence_recode((*C.uint8_t)(unsafe.Pointer(cache)), (*C.uint8_t)(unsafe.Pointer(sequence)), (*C.uint8_t)(unsafe.Pointer(policy)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// SequencePredictRecode: tell what [SequenceRecode] takes. With NeededBytes free it succeeds if the host's
+// hooks find the memory.
+//
+//   - policy: as in [SequenceRecode]. May be nil.
+//   - info: its StructSize must be set.
+//
+// Returns as [SequenceRecode].
+//
+// Threads: exclusive use of sequence. Since 1.0. In C: kvq_sequence_predict_recode.
+func SequencePredictRecode(cache *Cache, sequence *Sequence, policy *Policy, info *RecodeInfo, err *Error) Status {
+	return Status(C.kvq_go_kvq_sequence_predict_recode((*C.uint8_t)(unsafe.Pointer(cache)), (*C.uint8_t)(unsafe.Pointer(sequence)), (*C.uint8_t)(unsafe.Pointer(policy)), (*C.kvq_recode_info)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// SequenceDescribeLayer: describe a layer of a sequence, whose policy may be another than the cache's.
+//
+//   - info: its StructSize must be set.
+//
+// Returns [OK]; [EArgument].
+//
+// Threads: read-only. Since 1.0. In C: kvq_sequence_describe_layer.
+func SequenceDescribeLayer(sequence *Sequence, layer int32, info *LayerInfo, err *Error) Status {
+	return Status(C.kvq_go_kvq_sequence_describe_layer((*C.uint8_t)(unsafe.Pointer(sequence)), C.int32_t(layer), (*C.kvq_layer_info)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// CacheSave: write a snapshot of several sequences. Pages that they share, as forks do, are written once;
+// [CacheLoad] shares them again. A snapshot of one sequence equals that of [SequenceSave].
+//
+//   - sequences: of this cache, each once. Elements: n_sequences.
+//   - nSequences: at least 1.
+//   - buffer: receives the snapshot. nil: only the size is returned. Elements: capacity.
+//   - capacity: bytes available at buffer.
+//   - size: receives the size of the snapshot in bytes; also if capacity is too small.
+//
+// Returns [OK]; [EArgument]; [EState] (in a step); [EBufferSize] (nothing is written); [EMemory]; [EBackend].
+//
+// Threads: the sequences may be read at the same time. Since 1.0. In C: kvq_cache_save.
+func CacheSave(cache *Cache, sequences **Sequence, nSequences int32, buffer unsafe.Pointer, capacity uintptr, size *uintptr, err *Error) Status {
+	return Status(C.kvq_go_kvq_cache_save((*C.uint8_t)(unsafe.Pointer(cache)), (*C.uint8_t)(unsafe.Pointer(sequences)), C.int32_t(nSequences), (*C.uint8_t)(unsafe.Pointer(buffer)), C.size_t(capacity), (*C.size_t)(unsafe.Pointer(size)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// LoadOptionsInit: fill with defaults.
+//
+//   - options: May be nil.
+//
+// Threads: any. Since 1.0. In C: kvq_load_options_init.
+func LoadOptionsInit(options *LoadOptions) {
+	if options != nil {
+		var it LoadOptions
+		C.kvq_go_kvq_load_options_init((*C.uint8_t)(unsafe.Pointer(&it)))
+		*options = it
+	}
+}
+
+// CacheLoad: create all sequences of a snapshot, or none. Every byte is checked.
+//
+//   - buffer: a snapshot written by [CacheSave] or [SequenceSave]. Elements: size.
+//   - size: bytes at buffer.
+//   - sequences: receives the handles; unchanged on failure. Elements: n_sequences.
+//   - nSequences: as many as the snapshot has, see [SnapshotDescribe].
+//   - options: nil: defaults.
+//
+// Returns as [SequenceLoad] and [SequenceRecode].
+//
+// Threads: see [SequenceCreate]. Since 1.0. In C: kvq_cache_load.
+func CacheLoad(cache *Cache, buffer unsafe.Pointer, size uintptr, sequences **Sequence, nSequences int32, options *LoadOptions, err *Error) Status {
+	var optionsGiven C.int32_t
+	if options == nil {
+		options = &LoadOptions{}
+	} else {
+		optionsGiven = 1
+	}
+	return Status(C.kvq_go_kvq_cache_load((*C.uint8_t)(unsafe.Pointer(cache)), (*C.uint8_t)(unsafe.Pointer(buffer)), C.size_t(size), (*C.uint8_t)(unsafe.Pointer(sequences)), C.int32_t(nSequences), optionsGiven, C.int32_t(options.Recode), (*C.uint8_t)(unsafe.Pointer(options.Policy)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// SnapshotDescribe: tell what a snapshot holds, and what [CacheLoad] takes with the same arguments.
+//
+//   - buffer: a snapshot. Elements: size.
+//   - size: bytes at buffer.
+//   - options: nil: defaults.
+//   - info: its StructSize must be set.
+//
+// Returns as [CacheLoad].
+//
+// Threads: any. Since 1.0. In C: kvq_snapshot_describe.
+func SnapshotDescribe(cache *Cache, buffer unsafe.Pointer, size uintptr, options *LoadOptions, info *SnapshotInfo, err *Error) Status {
+	var optionsGiven C.int32_t
+	if options == nil {
+		options = &LoadOptions{}
+	} else {
+		optionsGiven = 1
+	}
+	return Status(C.kvq_go_kvq_snapshot_describe((*C.uint8_t)(unsafe.Pointer(cache)), (*C.uint8_t)(unsafe.Pointer(buffer)), C.size_t(size), optionsGiven, C.int32_t(options.Recode), (*C.uint8_t)(unsafe.Pointer(options.Policy)), (*C.kvq_snapshot_info)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // Append: append tokens to one layer of a sequence, from dense tensors. To attend with their queries too, use

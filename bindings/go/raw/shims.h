@@ -200,6 +200,27 @@ _Static_assert(offsetof(kvq_layer_info, struct_size) == 0, "kvq_layer_info.struc
 _Static_assert(offsetof(kvq_layer_info, n_formats) == 4, "kvq_layer_info.n_formats");
 _Static_assert(offsetof(kvq_layer_info, formats) == 8, "kvq_layer_info.formats");
 
+_Static_assert(sizeof(kvq_recode_info) == 40, "kvq_recode_info");
+_Static_assert(offsetof(kvq_recode_info, struct_size) == 0, "kvq_recode_info.struct_size");
+_Static_assert(offsetof(kvq_recode_info, pages) == 8, "kvq_recode_info.pages");
+_Static_assert(offsetof(kvq_recode_info, needed_bytes) == 16, "kvq_recode_info.needed_bytes");
+_Static_assert(offsetof(kvq_recode_info, bytes_before) == 24, "kvq_recode_info.bytes_before");
+_Static_assert(offsetof(kvq_recode_info, bytes_after) == 32, "kvq_recode_info.bytes_after");
+
+_Static_assert(sizeof(kvq_load_options) == 16, "kvq_load_options");
+_Static_assert(offsetof(kvq_load_options, struct_size) == 0, "kvq_load_options.struct_size");
+_Static_assert(offsetof(kvq_load_options, recode) == 4, "kvq_load_options.recode");
+_Static_assert(offsetof(kvq_load_options, policy) == 8, "kvq_load_options.policy");
+
+_Static_assert(sizeof(kvq_snapshot_info) == 48, "kvq_snapshot_info");
+_Static_assert(offsetof(kvq_snapshot_info, struct_size) == 0, "kvq_snapshot_info.struct_size");
+_Static_assert(offsetof(kvq_snapshot_info, n_sequences) == 4, "kvq_snapshot_info.n_sequences");
+_Static_assert(offsetof(kvq_snapshot_info, tokens) == 8, "kvq_snapshot_info.tokens");
+_Static_assert(offsetof(kvq_snapshot_info, pages) == 16, "kvq_snapshot_info.pages");
+_Static_assert(offsetof(kvq_snapshot_info, recoded_pages) == 24, "kvq_snapshot_info.recoded_pages");
+_Static_assert(offsetof(kvq_snapshot_info, bytes) == 32, "kvq_snapshot_info.bytes");
+_Static_assert(offsetof(kvq_snapshot_info, needed_bytes) == 40, "kvq_snapshot_info.needed_bytes");
+
 _Static_assert(sizeof(kvq_append_batch) == 88, "kvq_append_batch");
 _Static_assert(offsetof(kvq_append_batch, struct_size) == 0, "kvq_append_batch.struct_size");
 _Static_assert(offsetof(kvq_append_batch, n_sequences) == 4, "kvq_append_batch.n_sequences");
@@ -553,6 +574,42 @@ static inline kvq_status kvq_go_kvq_sequence_save(uint8_t* cache, uint8_t* seque
 
 static inline kvq_status kvq_go_kvq_sequence_load(uint8_t* cache, uint8_t* buffer, size_t size, uint8_t* result, kvq_error* error) {
   return kvq_sequence_load((kvq_cache*)cache, (const void*)buffer, size, (kvq_sequence**)result, error);
+}
+
+static inline kvq_status kvq_go_kvq_sequence_recode(uint8_t* cache, uint8_t* sequence, uint8_t* policy, kvq_error* error) {
+  return kvq_sequence_recode((kvq_cache*)cache, (kvq_sequence*)sequence, (const kvq_policy*)policy, error);
+}
+
+static inline kvq_status kvq_go_kvq_sequence_predict_recode(uint8_t* cache, uint8_t* sequence, uint8_t* policy, kvq_recode_info* info, kvq_error* error) {
+  return kvq_sequence_predict_recode((kvq_cache*)cache, (kvq_sequence*)sequence, (const kvq_policy*)policy, info, error);
+}
+
+static inline kvq_status kvq_go_kvq_sequence_describe_layer(uint8_t* sequence, int32_t layer, kvq_layer_info* info, kvq_error* error) {
+  return kvq_sequence_describe_layer((const kvq_sequence*)sequence, layer, info, error);
+}
+
+static inline kvq_status kvq_go_kvq_cache_save(uint8_t* cache, uint8_t* sequences, int32_t n_sequences, uint8_t* buffer, size_t capacity, size_t* size, kvq_error* error) {
+  return kvq_cache_save((kvq_cache*)cache, (const kvq_sequence* const*)sequences, n_sequences, (void*)buffer, capacity, size, error);
+}
+
+static inline void kvq_go_kvq_load_options_init(uint8_t* it) {
+  kvq_load_options_init((kvq_load_options*)it, sizeof(kvq_load_options));
+}
+
+static inline kvq_status kvq_go_kvq_cache_load(uint8_t* cache, uint8_t* buffer, size_t size, uint8_t* sequences, int32_t n_sequences, int32_t options_given, int32_t options_recode, uint8_t* options_policy, kvq_error* error) {
+  kvq_load_options options = {0};
+  options.struct_size = sizeof(kvq_load_options);
+  options.recode = options_recode;
+  options.policy = (const kvq_policy*)options_policy;
+  return kvq_cache_load((kvq_cache*)cache, (const void*)buffer, size, (kvq_sequence**)sequences, n_sequences, options_given ? &options : NULL, error);
+}
+
+static inline kvq_status kvq_go_kvq_snapshot_describe(uint8_t* cache, uint8_t* buffer, size_t size, int32_t options_given, int32_t options_recode, uint8_t* options_policy, kvq_snapshot_info* info, kvq_error* error) {
+  kvq_load_options options = {0};
+  options.struct_size = sizeof(kvq_load_options);
+  options.recode = options_recode;
+  options.policy = (const kvq_policy*)options_policy;
+  return kvq_snapshot_describe((kvq_cache*)cache, (const void*)buffer, size, options_given ? &options : NULL, info, error);
 }
 
 static inline kvq_status kvq_go_kvq_append(uint8_t* cache, uint8_t* sequence, int32_t layer, int32_t n, uint8_t* k, uint8_t* v, kvq_dtype dtype, const int32_t* positions, kvq_error* error) {

@@ -22,8 +22,10 @@ __all__ = [
     "LayerInfo",
     "MatrixInfo",
     "PolicyInfo",
+    "RecodeInfo",
     "RouterGroupInfo",
     "RouterInfo",
+    "SnapshotInfo",
     "Usage",
 ]
 
@@ -408,6 +410,57 @@ class LayerInfo:
         return cls(
             n_formats=it.n_formats,
             formats=text(it.formats),
+        )
+
+
+@dataclass(frozen=True)
+class RecodeInfo:
+    """What recoding a sequence takes; see ``kvq_sequence_predict_recode``."""
+
+    pages: int
+    """Pages that are written anew."""
+    needed_bytes: int
+    """Bytes that must be free meanwhile, within the limits and on the device."""
+    bytes_before: int
+    """Bytes of the sequence now, shared pages in full."""
+    bytes_after: int
+    """Bytes of the sequence afterwards."""
+
+    @classmethod
+    def _of(cls, it: _native.kvq_recode_info) -> RecodeInfo:
+        return cls(
+            pages=it.pages,
+            needed_bytes=it.needed_bytes,
+            bytes_before=it.bytes_before,
+            bytes_after=it.bytes_after,
+        )
+
+
+@dataclass(frozen=True)
+class SnapshotInfo:
+    """Contents of a snapshot; see ``kvq_snapshot_describe``."""
+
+    n_sequences: int
+    tokens: int
+    """Length of the longest layer of any sequence."""
+    pages: int
+    """Pages of all sequences, shared ones once."""
+    recoded_pages: int
+    """Pages among these whose format is not what the policy has at their place."""
+    bytes: int
+    """Bytes that the sequences take once loaded, at most."""
+    needed_bytes: int
+    """Bytes that must be free to load them."""
+
+    @classmethod
+    def _of(cls, it: _native.kvq_snapshot_info) -> SnapshotInfo:
+        return cls(
+            n_sequences=it.n_sequences,
+            tokens=it.tokens,
+            pages=it.pages,
+            recoded_pages=it.recoded_pages,
+            bytes=it.bytes,
+            needed_bytes=it.needed_bytes,
         )
 
 

@@ -947,7 +947,8 @@ class kvq_cache_options(Structure):
     centres: Any
     """Centres for gain-shape formats with trained centres: from this context, complete, with this number of layers and
     KV heads, this ``head_dim``, for keys this ``rope``, and this ``model_id`` unless either is 0. Caches may share
-    it. A policy may need ``codebook`` or ``centres``, not both. NULL (default): none.
+    it. A policy may need ``codebook`` or ``centres``, not both; if it needs neither, those given serve other
+    policies of sequences. NULL (default): none.
     """
 
     _fields_ = [
@@ -1024,6 +1025,73 @@ class kvq_layer_info(Structure):
         ("struct_size", c_uint32),
         ("n_formats", c_int32),
         ("formats", c_char * 256),
+    ]
+
+
+class kvq_recode_info(Structure):
+    """What recoding a sequence takes; see ``kvq_sequence_predict_recode``."""
+
+    struct_size: int
+    pages: int
+    """Pages that are written anew."""
+    needed_bytes: int
+    """Bytes that must be free meanwhile, within the limits and on the device."""
+    bytes_before: int
+    """Bytes of the sequence now, shared pages in full."""
+    bytes_after: int
+    """Bytes of the sequence afterwards."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("pages", c_int64),
+        ("needed_bytes", c_uint64),
+        ("bytes_before", c_uint64),
+        ("bytes_after", c_uint64),
+    ]
+
+
+class kvq_load_options(Structure):
+    """How to load a snapshot."""
+
+    struct_size: int
+    recode: int
+    """1: pages in other formats than the policy's are written anew, as ``kvq_sequence_recode`` does, layer by layer; 0
+    (default): they are refused.
+    """
+    policy: Any
+    """Policy of the loaded sequences, with the conditions of ``kvq_sequence_recode``; NULL (default): the cache's."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("recode", c_int32),
+        ("policy", kvq_policy),
+    ]
+
+
+class kvq_snapshot_info(Structure):
+    """Contents of a snapshot; see ``kvq_snapshot_describe``."""
+
+    struct_size: int
+    n_sequences: int
+    tokens: int
+    """Length of the longest layer of any sequence."""
+    pages: int
+    """Pages of all sequences, shared ones once."""
+    recoded_pages: int
+    """Pages among these whose format is not what the policy has at their place."""
+    bytes: int
+    """Bytes that the sequences take once loaded, at most."""
+    needed_bytes: int
+    """Bytes that must be free to load them."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("n_sequences", c_int32),
+        ("tokens", c_int32),
+        ("pages", c_int64),
+        ("recoded_pages", c_int64),
+        ("bytes", c_uint64),
+        ("needed_bytes", c_uint64),
     ]
 
 
@@ -2681,10 +2749,180 @@ Create a sequence from a snapshot. Every byte is checked; saving the result agai
 - result: receives the handle.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_FORMAT (damaged or truncated); KVQ_E_MISMATCH (another model, shape, policy
-format or version; tokens were evicted but the cache's policy never evicts); KVQ_E_MEMORY; KVQ_E_LIMIT;
-KVQ_E_BACKEND.
+format or version; tokens were evicted but the cache's policy never evicts; several sequences); KVQ_E_MEMORY;
+KVQ_E_LIMIT; KVQ_E_BACKEND. ``kvq_cache_load`` takes other formats and several sequences.
 
 Threads: see ``kvq_sequence_create``.
+""",
+)
+kvq_sequence_recode = library.function(
+    "kvq_sequence_recode",
+    c_int32,
+    {"cache": kvq_cache, "sequence": kvq_sequence, "policy": kvq_policy, "error": POINTER(kvq_error)},
+    """kvq_sequence_recode(cache: kvq_cache*, sequence: kvq_sequence*, policy: const kvq_policy*, error: kvq_error*) ->
+kvq_status
+
+Give a sequence another policy than its cache's: its pages are written anew in that policy's formats, and later
+tokens are sealed in these too. So a conversation takes less memory from here on (gs4 to gs2, fp16 to anything)
+without processing its tokens again. An empty sequence just gets the policy:
+
+    kvq_sequence_create(cache, &sequence, &error);
+    kvq_sequence_recode(cache, sequence, draft_policy, &error);
+
+Pages are decoded and encoded again, one after the other, and their memory is freed meanwhile: see
+``kvq_sequence_predict_recode`` for the little that must be free. Pages that a fork shares stay with the fork and
+are copied. Tokens, positions and observations stay; errors of both formats add up. Sequences of all policies of
+a cache may be in the same batch. Forks have their parent's policy.
+
+Of the policy, the formats, ``sink`` and ``recent`` count. Eviction is that of the cache: the policy has the same
+or none. Formats that need a codebook or centres use those of the cache.
+
+- policy: a policy of this or another context; NULL: the cache's.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT (also: layers that the cache does not have; another eviction); KVQ_E_STATE (in a
+step; pages are preallocated; a CUDA graph is captured); KVQ_E_UNSUPPORTED (the policy has a router; the device
+cannot decode or encode a format; a format needs trained data that the cache has not been given); KVQ_E_MISMATCH;
+KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND (the device failed: pages may be lost). Unless the device fails, all
+pages change or none.
+
+Threads: exclusive use of ``sequence``.
+""",
+)
+kvq_sequence_predict_recode = library.function(
+    "kvq_sequence_predict_recode",
+    c_int32,
+    {
+        "cache": kvq_cache,
+        "sequence": kvq_sequence,
+        "policy": kvq_policy,
+        "info": POINTER(kvq_recode_info),
+        "error": POINTER(kvq_error),
+    },
+    """kvq_sequence_predict_recode(cache: kvq_cache*, sequence: kvq_sequence*, policy: const kvq_policy*, info:
+kvq_recode_info*, error: kvq_error*) -> kvq_status
+
+Tell what ``kvq_sequence_recode`` takes. With ``needed_bytes`` free it succeeds if the host's hooks find the
+memory.
+
+- policy: as in ``kvq_sequence_recode``.
+- info: its ``struct_size`` must be set.
+
+Returns as ``kvq_sequence_recode``.
+
+Threads: exclusive use of ``sequence``.
+""",
+)
+kvq_sequence_describe_layer = library.function(
+    "kvq_sequence_describe_layer",
+    c_int32,
+    {"sequence": kvq_sequence, "layer": c_int32, "info": POINTER(kvq_layer_info), "error": POINTER(kvq_error)},
+    """kvq_sequence_describe_layer(sequence: const kvq_sequence*, layer: int32_t, info: kvq_layer_info*, error:
+kvq_error*) -> kvq_status
+
+Describe a layer of a sequence, whose policy may be another than the cache's.
+
+- info: its ``struct_size`` must be set.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT.
+
+Threads: read-only.
+""",
+)
+kvq_cache_save = library.function(
+    "kvq_cache_save",
+    c_int32,
+    {
+        "cache": kvq_cache,
+        "sequences": POINTER(kvq_sequence),
+        "n_sequences": c_int32,
+        "buffer": c_void_p,
+        "capacity": c_size_t,
+        "size": c_void_p,
+        "error": POINTER(kvq_error),
+    },
+    """kvq_cache_save(cache: kvq_cache*, sequences: const kvq_sequence* const*, n_sequences: int32_t, buffer: void*,
+capacity: size_t, size: size_t*, error: kvq_error*) -> kvq_status
+
+Write a snapshot of several sequences. Pages that they share, as forks do, are written once; ``kvq_cache_load``
+shares them again. A snapshot of one sequence equals that of ``kvq_sequence_save``.
+
+- sequences: of this cache, each once.
+- n_sequences: at least 1.
+- buffer: receives the snapshot. NULL: only the size is returned.
+- capacity: bytes available at ``buffer``.
+- size: receives the size of the snapshot in bytes; also if ``capacity`` is too small.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (in a step); KVQ_E_BUFFER_SIZE (nothing is written); KVQ_E_MEMORY;
+KVQ_E_BACKEND.
+
+Threads: the sequences may be read at the same time.
+""",
+)
+kvq_load_options_init = library.function(
+    "kvq_load_options_init",
+    None,
+    {"options": POINTER(kvq_load_options), "size": c_size_t},
+    """kvq_load_options_init(options: kvq_load_options*, size: size_t) -> void
+
+Fill with defaults.
+
+- size: sizeof(kvq_load_options).
+
+Threads: any.
+""",
+)
+kvq_cache_load = library.function(
+    "kvq_cache_load",
+    c_int32,
+    {
+        "cache": kvq_cache,
+        "buffer": c_void_p,
+        "size": c_size_t,
+        "sequences": POINTER(kvq_sequence),
+        "n_sequences": c_int32,
+        "options": POINTER(kvq_load_options),
+        "error": POINTER(kvq_error),
+    },
+    """kvq_cache_load(cache: kvq_cache*, buffer: const void*, size: size_t, sequences: kvq_sequence**, n_sequences:
+int32_t, options: const kvq_load_options*, error: kvq_error*) -> kvq_status
+
+Create all sequences of a snapshot, or none. Every byte is checked.
+
+- buffer: a snapshot written by ``kvq_cache_save`` or ``kvq_sequence_save``.
+- size: bytes at ``buffer``.
+- sequences: receives the handles; unchanged on failure.
+- n_sequences: as many as the snapshot has, see ``kvq_snapshot_describe``.
+- options: NULL: defaults.
+
+Returns as ``kvq_sequence_load`` and ``kvq_sequence_recode``.
+
+Threads: see ``kvq_sequence_create``.
+""",
+)
+kvq_snapshot_describe = library.function(
+    "kvq_snapshot_describe",
+    c_int32,
+    {
+        "cache": kvq_cache,
+        "buffer": c_void_p,
+        "size": c_size_t,
+        "options": POINTER(kvq_load_options),
+        "info": POINTER(kvq_snapshot_info),
+        "error": POINTER(kvq_error),
+    },
+    """kvq_snapshot_describe(cache: kvq_cache*, buffer: const void*, size: size_t, options: const kvq_load_options*,
+info: kvq_snapshot_info*, error: kvq_error*) -> kvq_status
+
+Tell what a snapshot holds, and what ``kvq_cache_load`` takes with the same arguments.
+
+- buffer: a snapshot.
+- size: bytes at ``buffer``.
+- options: NULL: defaults.
+- info: its ``struct_size`` must be set.
+
+Returns as ``kvq_cache_load``.
+
+Threads: any.
 """,
 )
 kvq_append = library.function(

@@ -201,3 +201,8 @@ class SequenceMethods(Handle):
         """Write a snapshot of a sequence."""
         with self.cache._shared() as cache, self._shared() as it:
             return self._saved(_native.kvq_sequence_save, cache, it)
+
+    def describe_layer(self, layer: int) -> LayerInfo:
+        """Describe a layer of a sequence, whose policy may be another than the cache's."""
+        function, struct = _native.kvq_sequence_describe_layer, _native.kvq_layer_info
+        return self._described(function, struct, LayerInfo._of, layer)

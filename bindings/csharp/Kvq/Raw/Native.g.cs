@@ -748,10 +748,138 @@ namespace Kvq.Raw
         /// <param name="error">The error.</param>
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.Format"/>
         /// (damaged or truncated); <see cref="Kvq.Status.Mismatch"/> (another model, shape, policy format or version;
-        /// tokens were evicted but the cache's policy never evicts); <see cref="Kvq.Status.Memory"/>;
-        /// <see cref="Kvq.Status.Limit"/>; <see cref="Kvq.Status.Backend"/>.</returns>
+        /// tokens were evicted but the cache's policy never evicts; several sequences);
+        /// <see cref="Kvq.Status.Memory"/>; <see cref="Kvq.Status.Limit"/>; <see cref="Kvq.Status.Backend"/>.
+        /// <see cref="Kvq.Raw.Native.kvq_cache_load"/> takes other formats and several sequences.</returns>
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern Status kvq_sequence_load(IntPtr cache, void* buffer, UIntPtr size, IntPtr* result, kvq_error* error);
+
+        /// <summary>Give a sequence another policy than its cache's: its pages are written anew in that policy's
+        /// formats, and later tokens are sealed in these too. So a conversation takes less memory from here on (gs4
+        /// to gs2, fp16 to anything) without processing its tokens again. An empty sequence just gets the
+        /// policy:</summary>
+        /// <remarks>
+        /// <para><see cref="Kvq.Raw.Native.kvq_sequence_create"/>(cache, &amp;sequence, &amp;error);</para>
+        /// <code>
+        /// kvq_sequence_recode(cache, sequence, draft_policy, &amp;error);
+        /// </code>
+        /// <para>Pages are decoded and encoded again, one after the other, and their memory is freed meanwhile: see
+        /// <see cref="Kvq.Raw.Native.kvq_sequence_predict_recode"/> for the little that must be free. Pages that a
+        /// fork shares stay with the fork and are copied. Tokens, positions and observations stay; errors of both
+        /// formats add up. Sequences of all policies of a cache may be in the same batch. Forks have their parent's
+        /// policy.</para>
+        /// <para>Of the policy, the formats, <c>sink</c> and <c>recent</c> count. Eviction is that of the cache: the
+        /// policy has the same or none. Formats that need a codebook or centres use those of the cache.</para>
+        /// <para>Threads: exclusive use of <c>sequence</c>.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="cache">The cache.</param>
+        /// <param name="sequence">The sequence.</param>
+        /// <param name="policy">a policy of this or another context; null: the cache's.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/> (also: layers that the cache does
+        /// not have; another eviction); <see cref="Kvq.Status.State"/> (in a step; pages are preallocated; a CUDA
+        /// graph is captured); <see cref="Kvq.Status.Unsupported"/> (the policy has a router; the device cannot
+        /// decode or encode a format; a format needs trained data that the cache has not been given);
+        /// <see cref="Kvq.Status.Mismatch"/>; <see cref="Kvq.Status.Memory"/>; <see cref="Kvq.Status.Limit"/>;
+        /// <see cref="Kvq.Status.Backend"/> (the device failed: pages may be lost). Unless the device fails, all
+        /// pages change or none.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_sequence_recode(IntPtr cache, IntPtr sequence, IntPtr policy, kvq_error* error);
+
+        /// <summary>Tell what <see cref="Kvq.Raw.Native.kvq_sequence_recode"/> takes. With <c>needed_bytes</c> free
+        /// it succeeds if the host's hooks find the memory.</summary>
+        /// <remarks>
+        /// <para>Threads: exclusive use of <c>sequence</c>.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="cache">The cache.</param>
+        /// <param name="sequence">The sequence.</param>
+        /// <param name="policy">as in <see cref="Kvq.Raw.Native.kvq_sequence_recode"/>.</param>
+        /// <param name="info">its <c>struct_size</c> must be set.</param>
+        /// <param name="error">The error.</param>
+        /// <returns>as <see cref="Kvq.Raw.Native.kvq_sequence_recode"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_sequence_predict_recode(IntPtr cache, IntPtr sequence, IntPtr policy, kvq_recode_info* info, kvq_error* error);
+
+        /// <summary>Describe a layer of a sequence, whose policy may be another than the cache's.</summary>
+        /// <remarks>
+        /// <para>Threads: read-only.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="sequence">The sequence.</param>
+        /// <param name="layer">The layer.</param>
+        /// <param name="info">its <c>struct_size</c> must be set.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_sequence_describe_layer(IntPtr sequence, int layer, kvq_layer_info* info, kvq_error* error);
+
+        /// <summary>Write a snapshot of several sequences. Pages that they share, as forks do, are written once;
+        /// <see cref="Kvq.Raw.Native.kvq_cache_load"/> shares them again. A snapshot of one sequence equals that of
+        /// <see cref="Kvq.Raw.Native.kvq_sequence_save"/>.</summary>
+        /// <remarks>
+        /// <para>Threads: the sequences may be read at the same time.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="cache">The cache.</param>
+        /// <param name="sequences">of this cache, each once.</param>
+        /// <param name="n_sequences">at least 1.</param>
+        /// <param name="buffer">receives the snapshot. null: only the size is returned.</param>
+        /// <param name="capacity">bytes available at <c>buffer</c>.</param>
+        /// <param name="size">receives the size of the snapshot in bytes; also if <c>capacity</c> is too
+        /// small.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.State"/>
+        /// (in a step); <see cref="Kvq.Status.BufferSize"/> (nothing is written); <see cref="Kvq.Status.Memory"/>;
+        /// <see cref="Kvq.Status.Backend"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_cache_save(IntPtr cache, IntPtr* sequences, int n_sequences, void* buffer, UIntPtr capacity, UIntPtr* size, kvq_error* error);
+
+        /// <summary>Fill with defaults.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="options">The options.</param>
+        /// <param name="size">sizeof(<see cref="Kvq.Raw.kvq_load_options"/>).</param>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern void kvq_load_options_init(kvq_load_options* options, UIntPtr size);
+
+        /// <summary>Create all sequences of a snapshot, or none. Every byte is checked.</summary>
+        /// <remarks>
+        /// <para>Threads: see <see cref="Kvq.Raw.Native.kvq_sequence_create"/>.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="cache">The cache.</param>
+        /// <param name="buffer">a snapshot written by <see cref="Kvq.Raw.Native.kvq_cache_save"/> or
+        /// <see cref="Kvq.Raw.Native.kvq_sequence_save"/>.</param>
+        /// <param name="size">bytes at <c>buffer</c>.</param>
+        /// <param name="sequences">receives the handles; unchanged on failure.</param>
+        /// <param name="n_sequences">as many as the snapshot has, see
+        /// <see cref="Kvq.Raw.Native.kvq_snapshot_describe"/>.</param>
+        /// <param name="options">null: defaults.</param>
+        /// <param name="error">The error.</param>
+        /// <returns>as <see cref="Kvq.Raw.Native.kvq_sequence_load"/> and
+        /// <see cref="Kvq.Raw.Native.kvq_sequence_recode"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_cache_load(IntPtr cache, void* buffer, UIntPtr size, IntPtr* sequences, int n_sequences, kvq_load_options* options, kvq_error* error);
+
+        /// <summary>Tell what a snapshot holds, and what <see cref="Kvq.Raw.Native.kvq_cache_load"/> takes with the
+        /// same arguments.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="cache">The cache.</param>
+        /// <param name="buffer">a snapshot.</param>
+        /// <param name="size">bytes at <c>buffer</c>.</param>
+        /// <param name="options">null: defaults.</param>
+        /// <param name="info">its <c>struct_size</c> must be set.</param>
+        /// <param name="error">The error.</param>
+        /// <returns>as <see cref="Kvq.Raw.Native.kvq_cache_load"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_snapshot_describe(IntPtr cache, void* buffer, UIntPtr size, kvq_load_options* options, kvq_snapshot_info* info, kvq_error* error);
 
         /// <summary>Append tokens to one layer of a sequence, from dense tensors. To attend with their queries too,
         /// use <see cref="Kvq.Raw.Native.kvq_extend"/>.</summary>

@@ -413,8 +413,8 @@ namespace Kvq.Raw
         public IntPtr router;
         /// <summary>Centres for gain-shape formats with trained centres: from this context, complete, with this
         /// number of layers and KV heads, this <c>head_dim</c>, for keys this <c>rope</c>, and this <c>model_id</c>
-        /// unless either is 0. Caches may share it. A policy may need <c>codebook</c> or <c>centres</c>, not both.
-        /// null (default): none.</summary>
+        /// unless either is 0. Caches may share it. A policy may need <c>codebook</c> or <c>centres</c>, not both; if
+        /// it needs neither, those given serve other policies of sequences. null (default): none.</summary>
         public IntPtr centres;
     }
 
@@ -462,6 +462,58 @@ namespace Kvq.Raw
         public int n_formats;
         /// <summary>Names of the formats, keys/values where they differ, separated by ", ".</summary>
         public fixed byte formats[256];
+    }
+
+    /// <summary>What recoding a sequence takes; see
+    /// <see cref="Kvq.Raw.Native.kvq_sequence_predict_recode"/>.</summary>
+    [StructLayout(LayoutKind.Sequential)]
+    public unsafe struct kvq_recode_info
+    {
+        /// <summary>StructSize.</summary>
+        public uint struct_size;
+        /// <summary>Pages that are written anew.</summary>
+        public long pages;
+        /// <summary>Bytes that must be free meanwhile, within the limits and on the device.</summary>
+        public ulong needed_bytes;
+        /// <summary>Bytes of the sequence now, shared pages in full.</summary>
+        public ulong bytes_before;
+        /// <summary>Bytes of the sequence afterwards.</summary>
+        public ulong bytes_after;
+    }
+
+    /// <summary>How to load a snapshot.</summary>
+    [StructLayout(LayoutKind.Sequential)]
+    public unsafe struct kvq_load_options
+    {
+        /// <summary>StructSize.</summary>
+        public uint struct_size;
+        /// <summary>1: pages in other formats than the policy's are written anew, as
+        /// <see cref="Kvq.Raw.Native.kvq_sequence_recode"/> does, layer by layer; 0 (default): they are
+        /// refused.</summary>
+        public int recode;
+        /// <summary>Policy of the loaded sequences, with the conditions of
+        /// <see cref="Kvq.Raw.Native.kvq_sequence_recode"/>; null (default): the cache's.</summary>
+        public IntPtr policy;
+    }
+
+    /// <summary>Contents of a snapshot; see <see cref="Kvq.Raw.Native.kvq_snapshot_describe"/>.</summary>
+    [StructLayout(LayoutKind.Sequential)]
+    public unsafe struct kvq_snapshot_info
+    {
+        /// <summary>StructSize.</summary>
+        public uint struct_size;
+        /// <summary>NSequences.</summary>
+        public int n_sequences;
+        /// <summary>Length of the longest layer of any sequence.</summary>
+        public int tokens;
+        /// <summary>Pages of all sequences, shared ones once.</summary>
+        public long pages;
+        /// <summary>Pages among these whose format is not what the policy has at their place.</summary>
+        public long recoded_pages;
+        /// <summary>Bytes that the sequences take once loaded, at most.</summary>
+        public ulong bytes;
+        /// <summary>Bytes that must be free to load them.</summary>
+        public ulong needed_bytes;
     }
 
     /// <summary>Tokens for one layer of several sequences. Rows of <c>k</c> and <c>v</c> (one per token) are ordered

@@ -794,7 +794,8 @@ pub struct kvq_cache_options {
     pub router: *const kvq_router,
     /// Centres for gain-shape formats with trained centres: from this context, complete, with this number of layers
     /// and KV heads, this `head_dim`, for keys this `rope`, and this `model_id` unless either is 0. Caches may
-    /// share it. A policy may need `codebook` or `centres`, not both. NULL (default): none. (may be NULL)
+    /// share it. A policy may need `codebook` or `centres`, not both; if it needs neither, those given serve other
+    /// policies of sequences. NULL (default): none. (may be NULL)
     pub centres: *const kvq_centres,
 }
 
@@ -832,6 +833,54 @@ pub struct kvq_layer_info {
     pub n_formats: i32,
     /// Names of the formats, keys/values where they differ, separated by ", ".
     pub formats: [c_char; 256],
+}
+
+/// What recoding a sequence takes; see [`kvq_sequence_predict_recode`].
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvq_recode_info {
+    pub struct_size: u32,
+    /// Pages that are written anew.
+    pub pages: i64,
+    /// Bytes that must be free meanwhile, within the limits and on the device.
+    pub needed_bytes: u64,
+    /// Bytes of the sequence now, shared pages in full.
+    pub bytes_before: u64,
+    /// Bytes of the sequence afterwards.
+    pub bytes_after: u64,
+}
+
+/// How to load a snapshot.
+///
+/// Filled with defaults by [`kvq_load_options_init`].
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvq_load_options {
+    pub struct_size: u32,
+    /// 1: pages in other formats than the policy's are written anew, as [`kvq_sequence_recode`] does, layer by
+    /// layer; 0 (default): they are refused.
+    pub recode: i32,
+    /// Policy of the loaded sequences, with the conditions of [`kvq_sequence_recode`]; NULL (default): the cache's.
+    /// (may be NULL)
+    pub policy: *const kvq_policy,
+}
+
+/// Contents of a snapshot; see [`kvq_snapshot_describe`].
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvq_snapshot_info {
+    pub struct_size: u32,
+    pub n_sequences: i32,
+    /// Length of the longest layer of any sequence.
+    pub tokens: i32,
+    /// Pages of all sequences, shared ones once.
+    pub pages: i64,
+    /// Pages among these whose format is not what the policy has at their place.
+    pub recoded_pages: i64,
+    /// Bytes that the sequences take once loaded, at most.
+    pub bytes: u64,
+    /// Bytes that must be free to load them.
+    pub needed_bytes: u64,
 }
 
 /// Tokens for one layer of several sequences. Rows of `k` and `v` (one per token) are ordered by sequence.
@@ -2207,8 +2256,9 @@ extern "C" {
     /// - `result`: receives the handle. (keeps `cache` alive)
     ///
     /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_FORMAT`] (damaged or truncated); [`KVQ_E_MISMATCH`] (another
-    /// model, shape, policy format or version; tokens were evicted but the cache's policy never evicts);
-    /// [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`]; [`KVQ_E_BACKEND`].
+    /// model, shape, policy format or version; tokens were evicted but the cache's policy never evicts; several
+    /// sequences); [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`]; [`KVQ_E_BACKEND`]. [`kvq_cache_load`] takes other formats and
+    /// several sequences.
     ///
     /// Threads: see [`kvq_sequence_create`].
     ///
@@ -2218,6 +2268,155 @@ extern "C" {
         buffer: *const c_void,
         size: usize,
         result: *mut *mut kvq_sequence,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Give a sequence another policy than its cache's: its pages are written anew in that policy's formats, and
+    /// later tokens are sealed in these too. So a conversation takes less memory from here on (gs4 to gs2, fp16 to
+    /// anything) without processing its tokens again. An empty sequence just gets the policy:
+    ///
+    /// ```text
+    /// kvq_sequence_create(cache, &sequence, &error);
+    /// kvq_sequence_recode(cache, sequence, draft_policy, &error);
+    /// ```
+    ///
+    /// Pages are decoded and encoded again, one after the other, and their memory is freed meanwhile: see
+    /// [`kvq_sequence_predict_recode`] for the little that must be free. Pages that a fork shares stay with the
+    /// fork and are copied. Tokens, positions and observations stay; errors of both formats add up. Sequences of
+    /// all policies of a cache may be in the same batch. Forks have their parent's policy.
+    ///
+    /// Of the policy, the formats, `sink` and `recent` count. Eviction is that of the cache: the policy has the
+    /// same or none. Formats that need a codebook or centres use those of the cache.
+    ///
+    /// - `policy`: a policy of this or another context; NULL: the cache's. (may be NULL)
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`] (also: layers that the cache does not have; another eviction);
+    /// [`KVQ_E_STATE`] (in a step; pages are preallocated; a CUDA graph is captured); [`KVQ_E_UNSUPPORTED`] (the
+    /// policy has a router; the device cannot decode or encode a format; a format needs trained data that the cache
+    /// has not been given); [`KVQ_E_MISMATCH`]; [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`]; [`KVQ_E_BACKEND`] (the device
+    /// failed: pages may be lost). Unless the device fails, all pages change or none.
+    ///
+    /// Threads: exclusive use of `sequence`.
+    ///
+    /// Since 1.0.
+    pub fn kvq_sequence_recode(
+        cache: *mut kvq_cache,
+        sequence: *mut kvq_sequence,
+        policy: *const kvq_policy,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Tell what [`kvq_sequence_recode`] takes. With `needed_bytes` free it succeeds if the host's hooks find the
+    /// memory.
+    ///
+    /// - `policy`: as in [`kvq_sequence_recode`]. (may be NULL)
+    /// - `info`: its `struct_size` must be set.
+    ///
+    /// Returns as [`kvq_sequence_recode`].
+    ///
+    /// Threads: exclusive use of `sequence`.
+    ///
+    /// Since 1.0.
+    pub fn kvq_sequence_predict_recode(
+        cache: *mut kvq_cache,
+        sequence: *mut kvq_sequence,
+        policy: *const kvq_policy,
+        info: *mut kvq_recode_info,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Describe a layer of a sequence, whose policy may be another than the cache's.
+    ///
+    /// - `info`: its `struct_size` must be set.
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`].
+    ///
+    /// Threads: read-only.
+    ///
+    /// Since 1.0.
+    pub fn kvq_sequence_describe_layer(
+        sequence: *const kvq_sequence,
+        layer: i32,
+        info: *mut kvq_layer_info,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Write a snapshot of several sequences. Pages that they share, as forks do, are written once;
+    /// [`kvq_cache_load`] shares them again. A snapshot of one sequence equals that of [`kvq_sequence_save`].
+    ///
+    /// - `sequences`: of this cache, each once. (length `n_sequences`)
+    /// - `n_sequences`: at least 1.
+    /// - `buffer`: receives the snapshot. NULL: only the size is returned. (may be NULL; length `capacity`)
+    /// - `capacity`: bytes available at `buffer`.
+    /// - `size`: receives the size of the snapshot in bytes; also if `capacity` is too small. (length `1`)
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_STATE`] (in a step); [`KVQ_E_BUFFER_SIZE`] (nothing is
+    /// written); [`KVQ_E_MEMORY`]; [`KVQ_E_BACKEND`].
+    ///
+    /// Threads: the sequences may be read at the same time.
+    ///
+    /// Since 1.0.
+    pub fn kvq_cache_save(
+        cache: *mut kvq_cache,
+        sequences: *const *const kvq_sequence,
+        n_sequences: i32,
+        buffer: *mut c_void,
+        capacity: usize,
+        size: *mut usize,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Fill with defaults.
+    ///
+    /// - `options`: (may be NULL)
+    /// - `size`: sizeof([`kvq_load_options`]).
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    pub fn kvq_load_options_init(options: *mut kvq_load_options, size: usize);
+
+    /// Create all sequences of a snapshot, or none. Every byte is checked.
+    ///
+    /// - `buffer`: a snapshot written by [`kvq_cache_save`] or [`kvq_sequence_save`]. (length `size`)
+    /// - `size`: bytes at `buffer`.
+    /// - `sequences`: receives the handles; unchanged on failure. (length `n_sequences`)
+    /// - `n_sequences`: as many as the snapshot has, see [`kvq_snapshot_describe`].
+    /// - `options`: NULL: defaults. (may be NULL)
+    ///
+    /// Returns as [`kvq_sequence_load`] and [`kvq_sequence_recode`].
+    ///
+    /// Threads: see [`kvq_sequence_create`].
+    ///
+    /// Since 1.0.
+    pub fn kvq_cache_load(
+        cache: *mut kvq_cache,
+        buffer: *const c_void,
+        size: usize,
+        sequences: *mut *mut kvq_sequence,
+        n_sequences: i32,
+        options: *const kvq_load_options,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Tell what a snapshot holds, and what [`kvq_cache_load`] takes with the same arguments.
+    ///
+    /// - `buffer`: a snapshot. (length `size`)
+    /// - `size`: bytes at `buffer`.
+    /// - `options`: NULL: defaults. (may be NULL)
+    /// - `info`: its `struct_size` must be set.
+    ///
+    /// Returns as [`kvq_cache_load`].
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    pub fn kvq_snapshot_describe(
+        cache: *mut kvq_cache,
+        buffer: *const c_void,
+        size: usize,
+        options: *const kvq_load_options,
+        info: *mut kvq_snapshot_info,
         error: *mut kvq_error,
     ) -> kvq_status;
 
@@ -3549,6 +3748,12 @@ const _: () = {
     assert!(align_of::<kvq_cache_info>() == 8);
     assert!(size_of::<kvq_layer_info>() == 264);
     assert!(align_of::<kvq_layer_info>() == 4);
+    assert!(size_of::<kvq_recode_info>() == 40);
+    assert!(align_of::<kvq_recode_info>() == 8);
+    assert!(size_of::<kvq_load_options>() == 16);
+    assert!(align_of::<kvq_load_options>() == 8);
+    assert!(size_of::<kvq_snapshot_info>() == 48);
+    assert!(align_of::<kvq_snapshot_info>() == 8);
     assert!(size_of::<kvq_append_batch>() == 88);
     assert!(align_of::<kvq_append_batch>() == 8);
     assert!(size_of::<kvq_compress_options>() == 24);

@@ -223,6 +223,33 @@ fn offsets_of_kvq_layer_info() {
 }
 
 #[test]
+fn offsets_of_kvq_recode_info() {
+    assert_eq!(offset!(kvq_recode_info, struct_size), 0);
+    assert_eq!(offset!(kvq_recode_info, pages), 8);
+    assert_eq!(offset!(kvq_recode_info, needed_bytes), 16);
+    assert_eq!(offset!(kvq_recode_info, bytes_before), 24);
+    assert_eq!(offset!(kvq_recode_info, bytes_after), 32);
+}
+
+#[test]
+fn offsets_of_kvq_load_options() {
+    assert_eq!(offset!(kvq_load_options, struct_size), 0);
+    assert_eq!(offset!(kvq_load_options, recode), 4);
+    assert_eq!(offset!(kvq_load_options, policy), 8);
+}
+
+#[test]
+fn offsets_of_kvq_snapshot_info() {
+    assert_eq!(offset!(kvq_snapshot_info, struct_size), 0);
+    assert_eq!(offset!(kvq_snapshot_info, n_sequences), 4);
+    assert_eq!(offset!(kvq_snapshot_info, tokens), 8);
+    assert_eq!(offset!(kvq_snapshot_info, pages), 16);
+    assert_eq!(offset!(kvq_snapshot_info, recoded_pages), 24);
+    assert_eq!(offset!(kvq_snapshot_info, bytes), 32);
+    assert_eq!(offset!(kvq_snapshot_info, needed_bytes), 40);
+}
+
+#[test]
 fn offsets_of_kvq_append_batch() {
     assert_eq!(offset!(kvq_append_batch, struct_size), 0);
     assert_eq!(offset!(kvq_append_batch, n_sequences), 4);

@@ -155,7 +155,15 @@ and this `model_id` unless either is 0. Caches may share it. NULL (default): non
     (kvq_cache_options, centres) => {
         r#"Centres for gain-shape formats with trained centres: from this context, complete, with this number of layers
 and KV heads, this `head_dim`, for keys this `rope`, and this `model_id` unless either is 0. Caches may
-share it. A policy may need `codebook` or `centres`, not both. NULL (default): none."#
+share it. A policy may need `codebook` or `centres`, not both; if it needs neither, those given serve other
+policies of sequences. NULL (default): none."#
+    };
+    (kvq_load_options) => {
+        r#"How to load a snapshot."#
+    };
+    (kvq_load_options, policy) => {
+        r#"Policy of the loaded sequences, with the conditions of [`Sequence::recode`](crate::Sequence::recode); NULL
+(default): the cache's."#
     };
     (kvq_append_batch) => {
         r#"Tokens for one layer of several sequences. Rows of `k` and `v` (one per token) are ordered by sequence."#
@@ -681,8 +689,93 @@ written); [`Status::Backend`](crate::Status::Backend)."#
 
 [`Status::Argument`](crate::Status::Argument); [`Status::Format`](crate::Status::Format) (damaged or
 truncated); [`Status::Mismatch`](crate::Status::Mismatch) (another model, shape, policy format or version;
-tokens were evicted but the cache's policy never evicts); [`Status::Memory`](crate::Status::Memory);
-[`Status::Limit`](crate::Status::Limit); [`Status::Backend`](crate::Status::Backend)."#
+tokens were evicted but the cache's policy never evicts; several sequences);
+[`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit);
+[`Status::Backend`](crate::Status::Backend). [`Cache::load`](crate::Cache::load) takes other formats and
+several sequences."#
+    };
+    (kvq_sequence_recode) => {
+        r#"Give a sequence another policy than its cache's: its pages are written anew in that policy's formats, and
+later tokens are sealed in these too. So a conversation takes less memory from here on (gs4 to gs2, fp16 to
+anything) without processing its tokens again. An empty sequence just gets the policy:
+
+```text
+kvq_sequence_create(cache, &sequence, &error);
+kvq_sequence_recode(cache, sequence, draft_policy, &error);
+```
+
+Pages are decoded and encoded again, one after the other, and their memory is freed meanwhile: see
+[`Sequence::predict_recode`](crate::Sequence::predict_recode) for the little that must be free. Pages that a
+fork shares stay with the fork and are copied. Tokens, positions and observations stay; errors of both
+formats add up. Sequences of all policies of a cache may be in the same batch. Forks have their parent's
+policy.
+
+Of the policy, the formats, `sink` and `recent` count. Eviction is that of the cache: the policy has the
+same or none. Formats that need a codebook or centres use those of the cache.
+
+- `policy`: a policy of this or another context; NULL: the cache's.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument) (also: layers that the cache does not have; another eviction);
+[`Status::State`](crate::Status::State) (in a step; pages are preallocated; a CUDA graph is captured);
+[`Status::Unsupported`](crate::Status::Unsupported) (the policy has a router; the device cannot decode or
+encode a format; a format needs trained data that the cache has not been given);
+[`Status::Mismatch`](crate::Status::Mismatch); [`Status::Memory`](crate::Status::Memory);
+[`Status::Limit`](crate::Status::Limit); [`Status::Backend`](crate::Status::Backend) (the device failed:
+pages may be lost). Unless the device fails, all pages change or none."#
+    };
+    (kvq_sequence_predict_recode) => {
+        r#"Tell what [`Sequence::recode`](crate::Sequence::recode) takes. With `needed_bytes` free it succeeds if the
+host's hooks find the memory.
+
+- `policy`: as in [`Sequence::recode`](crate::Sequence::recode).
+
+# Errors
+
+As [`Sequence::recode`](crate::Sequence::recode)."#
+    };
+    (kvq_sequence_describe_layer) => {
+        r#"Describe a layer of a sequence, whose policy may be another than the cache's.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument)."#
+    };
+    (kvq_cache_save) => {
+        r#"Write a snapshot of several sequences. Pages that they share, as forks do, are written once;
+[`Cache::load`](crate::Cache::load) shares them again. A snapshot of one sequence equals that of
+[`Sequence::save`](crate::Sequence::save).
+
+- `sequences`: of this cache, each once.
+- `n_sequences`: at least 1.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument); [`Status::State`](crate::Status::State) (in a step);
+[`Status::BufferSize`](crate::Status::BufferSize) (nothing is written);
+[`Status::Memory`](crate::Status::Memory); [`Status::Backend`](crate::Status::Backend)."#
+    };
+    (kvq_cache_load) => {
+        r#"Create all sequences of a snapshot, or none. Every byte is checked.
+
+- `sequences`: receives the handles; unchanged on failure.
+- `n_sequences`: as many as the snapshot has, see
+  [`kvq_snapshot_describe`](crate::sys::kvq_snapshot_describe).
+- `options`: NULL: defaults.
+
+# Errors
+
+As [`Cache::load`](crate::Cache::load) and [`Sequence::recode`](crate::Sequence::recode)."#
+    };
+    (kvq_snapshot_describe) => {
+        r#"Tell what a snapshot holds, and what [`Cache::load`](crate::Cache::load) takes with the same arguments.
+
+- `options`: NULL: defaults.
+
+# Errors
+
+As [`Cache::load`](crate::Cache::load)."#
     };
     (kvq_append) => {
         r#"Append tokens to one layer of a sequence, from dense tensors. To attend with their queries too, use

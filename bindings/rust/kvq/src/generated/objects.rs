@@ -199,4 +199,13 @@ impl Sequence {
         })?;
         Ok(bytes)
     }
+
+    #[doc = header!(kvq_sequence_describe_layer)]
+    pub fn describe_layer(&self, layer: usize) -> Result<LayerInfo> {
+        // SAFETY: the struct belongs to the function, and its strings live as long as the handle.
+        unsafe {
+            let raw = fill(self.context().panics(), |info, error| sys::kvq_sequence_describe_layer(self.raw(), int(layer), info, error))?;
+            Ok(LayerInfo::from_raw(&raw))
+        }
+    }
 }

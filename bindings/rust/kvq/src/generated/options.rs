@@ -105,6 +105,15 @@ macro_rules! setters {
             self
         }
     };
+    (kvq_load_options) => {
+        /// 1: pages in other formats than the policy's are written anew, as
+        /// [`Sequence::recode`](crate::Sequence::recode) does, layer by layer; 0 (default): they are refused.
+        #[must_use]
+        pub fn recode(mut self, recode: usize) -> Self {
+            self.raw.recode = $crate::convert::int(recode);
+            self
+        }
+    };
     (kvq_append_batch) => {
         /// Elements from one token's keys to the next token's, not negative; 0 (default): dense. The channels of a head
         /// are always contiguous; rows need only the alignment of their elements.

@@ -787,6 +787,61 @@ impl LayerInfo {
     }
 }
 
+/// What recoding a sequence takes; see [`Sequence::predict_recode`](crate::Sequence::predict_recode).
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct RecodeInfo {
+    /// Pages that are written anew.
+    pub pages: usize,
+    /// Bytes that must be free meanwhile, within the limits and on the device.
+    pub needed_bytes: u64,
+    /// Bytes of the sequence now, shared pages in full.
+    pub bytes_before: u64,
+    /// Bytes of the sequence afterwards.
+    pub bytes_after: u64,
+}
+
+impl RecodeInfo {
+    pub(crate) fn from_raw(raw: &sys::kvq_recode_info) -> Self {
+        Self {
+            pages: count(raw.pages),
+            needed_bytes: raw.needed_bytes,
+            bytes_before: raw.bytes_before,
+            bytes_after: raw.bytes_after,
+        }
+    }
+}
+
+/// Contents of a snapshot; see [`kvq_snapshot_describe`](crate::sys::kvq_snapshot_describe).
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct SnapshotInfo {
+    pub n_sequences: usize,
+    /// Length of the longest layer of any sequence.
+    pub tokens: usize,
+    /// Pages of all sequences, shared ones once.
+    pub pages: usize,
+    /// Pages among these whose format is not what the policy has at their place.
+    pub recoded_pages: usize,
+    /// Bytes that the sequences take once loaded, at most.
+    pub bytes: u64,
+    /// Bytes that must be free to load them.
+    pub needed_bytes: u64,
+}
+
+impl SnapshotInfo {
+    pub(crate) fn from_raw(raw: &sys::kvq_snapshot_info) -> Self {
+        Self {
+            n_sequences: count(raw.n_sequences),
+            tokens: count(raw.tokens),
+            pages: count(raw.pages),
+            recoded_pages: count(raw.recoded_pages),
+            bytes: raw.bytes,
+            needed_bytes: raw.needed_bytes,
+        }
+    }
+}
+
 /// Memory in use, by purpose. All sizes are bytes as allocated, including padding and bookkeeping.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]

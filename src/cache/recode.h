@@ -1,0 +1,115 @@
+#pragma once
+
+#include "cache/backend_memory.h"
+#include "cache/sequence.h"
+#include "cache/slot_moves.h"
+
+#include <array>
+#include <optional>
+#include <span>
+
+namespace kvq {
+
+/// A layer's pages in the formats of another storage, written page by page. The constructor plans, prepare() makes
+/// everything that can fail, commit() changes the sequence.
+///
+/// A run whose pages no other sequence holds changes as a whole: its records stay, and its data moves to a block of the
+/// new size, or, if nobody gives one, stays in its old block. Other pages are made anew.
+class RecodedLayer {
+ public:
+  RecodedLayer(Sequence& sequence, int32_t layer, const Storage& to, Allocator& memory);
+  RecodedLayer(const RecodedLayer&) = delete;
+  RecodedLayer& operator=(const RecodedLayer&) = delete;
+  ~RecodedLayer();
+
+  bool changes_nothing() const { return changed_ == 0; }
+  int64_t changed_pages() const { return changed_; }
+  /// Bytes that prepare() allocates, and those that must be free for commit() to leave no block larger than needed.
+  uint64_t bytes_to_make() const { return made_bytes_; }
+  uint64_t bytes_at_once() const { return at_once_; }
+  /// Bytes that the layer's pages take afterwards beyond now; negative: fewer. Shared pages count as long as others
+  /// hold them.
+  int64_t growth() const { return growth_; }
+  /// Bytes of the largest page to read.
+  size_t largest_page() const { return largest_; }
+
+  void prepare();
+  /// `staging`: memory for pages_at_once() FP16 pages of each head, `scratch`: with a block of
+  /// RecodedLayer::scratch_bytes().
+  void commit(BackendMemory& staging, Allocator& scratch);
+
+  /// Most bytes of a plan for each page that changes.
+  static constexpr uint64_t kPlanBytesOfPage = 256;
+
+  /// Pages of a head that are written in one go.
+  static int32_t pages_at_once(const Cache& cache) { return std::max(64 / cache.kv_heads, 1); }
+  static size_t staging_bytes(const Cache& cache) {
+    return static_cast<size_t>(pages_at_once(cache) * cache.kv_heads) * cache.float16.bytes();
+  }
+  static size_t scratch_bytes(const Cache& cache, const Storage& to, size_t largest_page);
+
+ private:
+  /// A run that changes as a whole.
+  struct RunChange {
+    PageRun* run;
+    const PageFormat* format;
+    int32_t head;
+    int32_t first;  // places in the list of its pages that change
+    int32_t last;
+    std::byte* block = nullptr;  // null: not begun, or done
+
+    size_t bytes() const { return static_cast<size_t>(run->capacity) * format->bytes(); }
+    bool is_in_place() const { return block == run->data; }
+  };
+  struct Write {
+    int32_t head;
+    int32_t index;
+    RunChange* change;  // null: the next page made
+  };
+
+  const PageFormat* wanted(int32_t head, int32_t index) const;
+  /// Whether a page has to be written anew.
+  bool is_changed(int32_t head, int32_t index) const;
+  void plan(int32_t head);
+  void make_pages(int32_t head);
+  RunChange* find(int32_t head, const Page* page);
+  void begin(RunChange& change);
+  void finish(RunChange& change) noexcept;
+  void write(std::span<const Write> writes, BackendMemory& staging, Allocator& scratch);
+  template <typename Use>
+  void for_each_change(int32_t head, int32_t begin, int32_t end, const Use& use);
+
+  Sequence& sequence_;
+  Cache& cache_;
+  const Storage& to_;
+  int32_t layer_;
+  Vector<RunChange> runs_;     // head by head, in the order of pages
+  Vector<size_t> first_runs_;  // [kv_heads + 1]
+  Vector<int32_t> to_make_;    // [kv_heads] pages
+  Vector<Page*> made_;         // head by head; taken ones are null
+  Vector<size_t> next_made_;   // [kv_heads]
+  int64_t changed_ = 0;
+  uint64_t made_bytes_ = 0;
+  uint64_t at_once_ = 0;
+  int64_t growth_ = 0;
+  size_t largest_ = 0;
+};
+
+/// What recoding a sequence takes.
+struct RecodeNeeds {
+  int64_t pages;    // that are written anew
+  uint64_t bytes;   // that have to be free
+  int64_t growth;   // of the sequence's pages, usually negative
+};
+
+/// Throw unless a sequence can be recoded now.
+void check_recode(const Sequence& sequence);
+RecodeNeeds recode_needs(Sequence& sequence, const Storage& to);
+/// Write the pages of a layer anew that are in other formats than the sequence's storage has.
+void recode_layer(Sequence& sequence, int32_t layer);
+/// Most bytes that this takes beside the pages, of which `pages` are written anew.
+uint64_t recode_layer_bytes(const Cache& cache, const Storage& to, size_t largest_page, int64_t pages);
+/// Give a sequence another storage: its sealed pages, and those that this one seals, are written in their new formats.
+void recode(Sequence& sequence, const Storage& to);
+
+}  // namespace kvq

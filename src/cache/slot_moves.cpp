@@ -1,0 +1,78 @@
+#include "cache/slot_moves.h"
+
+#include "core/float16.h"
+#include "formats/float16/layout.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace kvq {
+namespace {
+
+/// Decoded numbers may be larger than any that was stored: gains overshoot along the axes of a Hadamard rotation.
+void write_slot(Side side, int32_t head_dim, int32_t slot, const float* channels, std::byte* plane) {
+  auto* halves = reinterpret_cast<uint16_t*>(plane);
+  for (int32_t channel = 0; channel < head_dim; ++channel) {
+    halves[float16::index(side, head_dim, slot, channel)] = to_finite_float16(channels[channel]);
+  }
+}
+
+void move_by_host(const Sequence& sequence, int32_t layer, std::span<const SlotMove> moves,
+                  std::span<std::byte* const> targets, Allocator& scratch) {
+  const Cache& cache = sequence.cache;
+  const auto dim = static_cast<size_t>(cache.head_dim);
+  const size_t page_bytes = cache.float16.bytes();
+  Vector<float> keys(kPageSlots * dim, 0.0F, scratch);
+  Vector<float> values(kPageSlots * dim, 0.0F, scratch);
+  Vector<std::byte> page(page_bytes, std::byte{0}, scratch);
+  const SlotMove* last = nullptr;
+  int32_t filled = -1;  // page of `last`'s head that `page` holds
+  const auto flush = [&] {
+    if (filled < 0) return;
+    std::byte* target = targets[static_cast<size_t>(last->head)] + static_cast<size_t>(filled) * page_bytes;
+    cache.backend.pages().write(cache.float16, page.data(), target);
+    std::fill(page.begin(), page.end(), std::byte{0});
+    filled = -1;
+  };
+  for (const SlotMove& move : moves) {
+    if (last != nullptr && last->head != move.head) flush();
+    const Page& from = *sequence.list(layer, move.head)[static_cast<size_t>(move.index)];
+    decode_page(sequence, layer, move.head, static_cast<size_t>(move.index), 0, from.count,
+                {keys.data(), values.data(), nullptr}, scratch);
+    int32_t rank = move.rank;
+    for (uint32_t left = move.slots; left != 0; left &= left - 1, ++rank) {
+      if (filled >= 0 && filled != rank / kPageSlots) flush();
+      last = &move;
+      filled = rank / kPageSlots;
+      const size_t row = static_cast<size_t>(std::countr_zero(left)) * dim;
+      const int32_t slot = rank % kPageSlots;
+      write_slot(Side::kKeys, cache.head_dim, slot, keys.data() + row, page.data());
+      write_slot(Side::kValues, cache.head_dim, slot, values.data() + row, page.data() + cache.float16.key_bytes());
+    }
+  }
+  flush();
+}
+
+}  // namespace
+
+void move_slots(const Sequence& sequence, int32_t layer, std::span<const SlotMove> moves,
+                std::span<std::byte* const> targets, Allocator& scratch) {
+  Weighing& weighing = sequence.cache.backend.weighing().require();
+  const auto on_device = [&](const SlotMove& move) {
+    return weighing.moves(*sequence.list(layer, move.head)[static_cast<size_t>(move.index)]->format());
+  };
+  if (!std::ranges::all_of(moves, on_device)) return move_by_host(sequence, layer, moves, targets, scratch);
+  Vector<const Page* const*> lists(scratch);
+  lists.reserve(sequence.heads());
+  for (const Sequence::PageList& list : sequence.lists_of(layer)) lists.push_back(list.data());
+  weighing.move({.moves = moves, .lists = lists.data(), .targets = targets, .head_dim = sequence.cache.head_dim});
+}
+
+size_t move_bytes(const Cache& cache, size_t largest_page) {
+  const auto heads = static_cast<size_t>(cache.kv_heads);
+  const size_t decoded = sizeof(float) * kPageSlots * static_cast<size_t>(cache.head_dim);
+  return 2 * Allocator::bytes_in_block(decoded) + Allocator::bytes_in_block(cache.float16.bytes()) +
+         Allocator::bytes_in_block(heads * largest_page) + 3 * Allocator::bytes_in_block(heads * sizeof(void*));
+}
+
+}  // namespace kvq

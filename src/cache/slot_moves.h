@@ -1,0 +1,18 @@
+#pragma once
+
+#include "cache/sequence.h"
+
+#include <span>
+
+namespace kvq {
+
+/// Copy slots of a layer's pages to FP16 pages that are zeros, keys after RoPE: on the device where that reads all of
+/// their formats, else through the host. Needs at most move_bytes() of a block of `scratch`.
+///
+/// \param moves    head by head, slots of a head in rising order
+/// \param targets  [kv_heads] as in SlotMoves
+void move_slots(const Sequence& sequence, int32_t layer, std::span<const SlotMove> moves,
+                std::span<std::byte* const> targets, Allocator& scratch);
+size_t move_bytes(const Cache& cache, size_t largest_page);
+
+}  // namespace kvq

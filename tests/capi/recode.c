@@ -1,0 +1,285 @@
+/* Sequences of several policies in a cache: kvq_sequence_recode, and loading with another policy. */
+#include "check.h"
+#include "fixture.h"
+#include "suites.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { kTokens = 400, kMostAllocations = 100000 };
+
+static const char* const kPolicies[] = {"fp16", "int8", "gs4", "gs2", "int4+hadamard", "int2", "gt2",
+                                        "version: 1\nkeys: gs4\nvalues: gs2\nsink: 2\nrecent: 3\n"};
+enum { kNPolicies = sizeof kPolicies / sizeof kPolicies[0] };
+
+/* The decoded slots of one head. */
+static void decode_all(kvq_cache* cache, const kvq_sequence* sequence, int32_t n, float* k, float* v) {
+  int32_t layer;
+  int32_t head;
+  for (layer = 0; layer < kLayers; ++layer) {
+    for (head = 0; head < kKvHeads; ++head) {
+      const size_t at = (size_t)(layer * kKvHeads + head) * (size_t)n * kHeadDim;
+      ACCEPTED(kvq_sequence_decode(cache, sequence, layer, head, 0, n, k + at, v + at, NULL, err));
+    }
+  }
+}
+
+static double distance(const float* a, const float* b, size_t n) {
+  double sum = 0.0;
+  double size = 0.0;
+  size_t i;
+  for (i = 0; i < n; ++i) {
+    sum += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+    size += (double)b[i] * b[i];
+  }
+  return sqrt(sum / size);
+}
+
+static kvq_recode_info predicted(kvq_cache* cache, kvq_sequence* sequence, const kvq_policy* policy) {
+  kvq_recode_info info;
+  memset(&info, 0, sizeof info);
+  info.struct_size = sizeof info;
+  ACCEPTED(kvq_sequence_predict_recode(cache, sequence, policy, &info, err));
+  return info;
+}
+
+static kvq_usage usage_of(const kvq_cache* cache, const kvq_sequence* sequence) {
+  kvq_usage usage;
+  memset(&usage, 0, sizeof usage);
+  usage.struct_size = sizeof usage;
+  ACCEPTED(kvq_cache_usage(cache, sequence, &usage, err));
+  return usage;
+}
+
+/* Recode between all pairs of policies: the prediction holds, usage is that of a sequence that always had the policy,
+ * numbers are as near as both formats allow, and what follows is stored alike. */
+static void from_each_to_each(void) {
+  enum { kScalars = kLayers * kKvHeads * kTokens * kHeadDim };
+  static float k[2][kScalars];
+  static float v[2][kScalars];
+  size_t from;
+  size_t to;
+  for (from = 0; from < kNPolicies; ++from) {
+    for (to = 0; to < kNPolicies; ++to) {
+      fixture f;
+      kvq_policy* policy;
+      kvq_sequence* sequence;
+      kvq_sequence* twin;
+      kvq_recode_info info;
+      kvq_layer_info layer;
+      kvq_layer_info layer_of_twin;
+      float out[2][kQHeads * kHeadDim];
+      fixture_open(&f, kPolicies[from], 0, 0);
+      policy = load_policy(f.context, kPolicies[to]);
+      sequence = new_sequence(f.cache);
+      grow(f.cache, sequence, kTokens - 100);
+      info = predicted(f.cache, sequence, policy);
+      CHECK(info.bytes_before == usage_of(f.cache, sequence).total_bytes);
+      ACCEPTED(kvq_sequence_recode(f.cache, sequence, policy, err));
+      CHECK(usage_of(f.cache, sequence).total_bytes == info.bytes_after);
+      CHECK((info.pages > 0) == (from != to));
+      grow(f.cache, sequence, 100);
+
+      twin = new_sequence(f.cache);
+      ACCEPTED(kvq_sequence_recode(f.cache, twin, policy, err));
+      grow(f.cache, twin, kTokens);
+      CHECK(usage_of(f.cache, sequence).sealed_pages == usage_of(f.cache, twin).sealed_pages);
+      CHECK(usage_of(f.cache, sequence).fp16_pages == usage_of(f.cache, twin).fp16_pages);
+      memset(&layer, 0, sizeof layer);
+      memset(&layer_of_twin, 0, sizeof layer_of_twin);
+      layer.struct_size = layer_of_twin.struct_size = sizeof layer;
+      ACCEPTED(kvq_sequence_describe_layer(sequence, 1, &layer, err));
+      ACCEPTED(kvq_sequence_describe_layer(twin, 1, &layer_of_twin, err));
+      CHECK(strcmp(layer.formats, layer_of_twin.formats) == 0);
+      decode_all(f.cache, sequence, kTokens, k[0], v[0]);
+      decode_all(f.cache, twin, kTokens, k[1], v[1]);
+      if (from == 0) { /* sealing late is sealing all the same */
+        CHECK(memcmp(k[0], k[1], sizeof k[0]) == 0 && memcmp(v[0], v[1], sizeof v[0]) == 0);
+      }
+      CHECK(distance(k[0], k[1], kScalars) < 0.7 && distance(v[0], v[1], kScalars) < 0.7);
+      ACCEPTED(attend_last(f.cache, sequence, out[0]));
+      ACCEPTED(attend_last(f.cache, twin, out[1]));
+      CHECK(distance(out[0], out[1], kQHeads * kHeadDim) < 1.0);
+      kvq_policy_destroy(policy);
+      kvq_sequence_destroy(twin);
+      kvq_sequence_destroy(sequence);
+      fixture_close(&f);
+    }
+  }
+}
+
+/* A fork keeps its pages, whichever of the two is recoded. */
+static void forks_keep_theirs(void) {
+  fixture f;
+  kvq_policy* policy;
+  kvq_sequence* sequence;
+  kvq_sequence* fork = NULL;
+  kvq_sequence* second = NULL;
+  kvq_recode_info shared;
+  kvq_recode_info own;
+  saved_state before;
+  fixture_open(&f, "gs4", 0, 0);
+  policy = load_policy(f.context, "gs2");
+  sequence = new_sequence(f.cache);
+  grow(f.cache, sequence, 300);
+  own = predicted(f.cache, sequence, policy);
+  ACCEPTED(kvq_sequence_fork(f.cache, sequence, &fork, err));
+  grow(f.cache, fork, 70);
+  before = take_state(f.cache, fork);
+  shared = predicted(f.cache, sequence, policy);
+  CHECK(shared.needed_bytes > own.needed_bytes && shared.pages == own.pages);
+  ACCEPTED(kvq_sequence_recode(f.cache, sequence, policy, err));
+  CHECK(memcmp(before.lengths, (int32_t[]){370, 370}, sizeof before.lengths) == 0);
+  {
+    blob after = save_sequence(f.cache, fork);
+    CHECK(same_blobs(&after, &before.snapshot));
+    blob_free(&after);
+  }
+  state_free(&before);
+  /* Forks have their parent's policy. */
+  ACCEPTED(kvq_sequence_fork(f.cache, sequence, &second, err));
+  grow(f.cache, second, 64);
+  CHECK(predicted(f.cache, second, policy).pages == 0);
+  CHECK(predicted(f.cache, second, NULL).pages > 0);
+  kvq_policy_destroy(policy);
+  kvq_sequence_destroy(second);
+  kvq_sequence_destroy(fork);
+  kvq_sequence_destroy(sequence);
+  fixture_close(&f);
+}
+
+/* Every allocation fails once: then nothing has changed, or, if a smaller block for pages that were written anew was
+ * refused, all pages have. */
+static void failing_allocations(const char* from, const char* to) {
+  kvq_status status = KVQ_E_MEMORY;
+  fixture f;
+  kvq_policy* policy;
+  kvq_sequence* parent;
+  blob expected;
+  long n;
+  int refused = 0;
+  int in_place = 0;
+  uint64_t exact;
+  fixture_open(&f, from, 0, 0);
+  policy = load_policy(f.context, to);
+  parent = new_sequence(f.cache);
+  grow(f.cache, parent, 300);
+  {
+    kvq_sequence* fork = NULL;
+    ACCEPTED(kvq_sequence_fork(f.cache, parent, &fork, err));
+    ACCEPTED(kvq_sequence_recode(f.cache, fork, policy, err));
+    expected = save_sequence(f.cache, fork);
+    kvq_sequence_destroy(fork);
+  }
+  exact = predicted(f.cache, parent, policy).bytes_after;
+  for (n = 1; n < kMostAllocations; ++n) {
+    kvq_sequence* sequence = new_sequence(f.cache);
+    saved_state before;
+    size_t live;
+    grow(f.cache, sequence, 300);
+    before = take_state(f.cache, sequence);
+    live = f.memory.live_bytes;
+    f.memory.fail_at = n;
+    status = kvq_sequence_recode(f.cache, sequence, policy, err);
+    if (f.memory.fail_at > 0) { /* it came to its end before */
+      f.memory.fail_at = 0;
+      CHECK(status == KVQ_OK);
+      state_free(&before);
+      kvq_sequence_destroy(sequence);
+      break;
+    }
+    if (status == KVQ_OK) {
+      blob after = save_sequence(f.cache, sequence);
+      CHECK(same_blobs(&after, &expected));
+      CHECK(usage_of(f.cache, sequence).total_bytes > exact);
+      grow(f.cache, sequence, 100);
+      blob_free(&after);
+      ++in_place;
+    } else {
+      CHECK(status == KVQ_E_MEMORY);
+      CHECK(f.memory.live_bytes == live);
+      CHECK(state_is(f.cache, sequence, &before));
+      ++refused;
+    }
+    state_free(&before);
+    kvq_sequence_destroy(sequence);
+  }
+  CHECK(n < kMostAllocations && refused > 5 && in_place > 2);
+  blob_free(&expected);
+  kvq_policy_destroy(policy);
+  kvq_sequence_destroy(parent);
+  fixture_close(&f);
+}
+
+/* With the predicted bytes free, and no more, recoding succeeds and leaves no block larger than needed. */
+static void at_the_limit(const char* from, const char* to) {
+  kvq_recode_info info;
+  uint64_t bytes;
+  int pass;
+  for (pass = 0; pass < 2; ++pass) {
+    fixture f;
+    kvq_policy* policy;
+    kvq_sequence* sequence;
+    fixture_open(&f, from, 0, pass == 0 ? 0 : bytes + info.needed_bytes);
+    policy = load_policy(f.context, to);
+    sequence = new_sequence(f.cache);
+    grow(f.cache, sequence, 8000);
+    info = predicted(f.cache, sequence, policy);
+    bytes = usage_of(f.cache, NULL).total_bytes;
+    CHECK(info.needed_bytes * 2 < info.bytes_before);
+    if (pass == 1) {
+      ACCEPTED(kvq_sequence_recode(f.cache, sequence, policy, err));
+      CHECK(usage_of(f.cache, sequence).total_bytes == info.bytes_after);
+    }
+    kvq_policy_destroy(policy);
+    kvq_sequence_destroy(sequence);
+    fixture_close(&f);
+  }
+}
+
+static void refused(void) {
+  fixture f;
+  fixture other;
+  kvq_policy* policy;
+  kvq_policy* evicting;
+  kvq_policy* layers;
+  kvq_sequence* sequence;
+  kvq_recode_info info;
+  saved_state before;
+  fixture_open(&f, "gs4", 0, 0);
+  fixture_open(&other, "gs4", 0, 0);
+  policy = load_policy(f.context, "gs2");
+  evicting = load_policy(f.context, "gs2+snapkv:64");
+  layers = load_policy(f.context, "version: 1\nkeys: gs2\nvalues: gs2\nlayers:\n  - {range: [1, 7], keys: gs4}\n");
+  sequence = new_sequence(f.cache);
+  grow(f.cache, sequence, 100);
+  before = take_state(f.cache, sequence);
+  REFUSED(KVQ_E_ARGUMENT, "cache", kvq_sequence_recode(NULL, sequence, policy, err));
+  REFUSED(KVQ_E_ARGUMENT, "sequence", kvq_sequence_recode(f.cache, NULL, policy, err));
+  REFUSED(KVQ_E_ARGUMENT, "another cache", kvq_sequence_recode(other.cache, sequence, policy, err));
+  REFUSED(KVQ_E_ARGUMENT, "evicts otherwise", kvq_sequence_recode(f.cache, sequence, evicting, err));
+  REFUSED(KVQ_E_ARGUMENT, "[1, 7]", kvq_sequence_recode(f.cache, sequence, layers, err));
+  memset(&info, 0, sizeof info);
+  REFUSED(KVQ_E_ARGUMENT, "struct_size", kvq_sequence_predict_recode(f.cache, sequence, policy, &info, err));
+  REFUSED(KVQ_E_ARGUMENT, "info", kvq_sequence_predict_recode(f.cache, sequence, policy, NULL, err));
+  CHECK(state_is(f.cache, sequence, &before));
+  ACCEPTED(kvq_sequence_reserve(f.cache, sequence, 10, err));
+  REFUSED(KVQ_E_STATE, "preallocated", kvq_sequence_recode(f.cache, sequence, policy, err));
+  state_free(&before);
+  kvq_policy_destroy(policy);
+  kvq_policy_destroy(evicting);
+  kvq_policy_destroy(layers);
+  kvq_sequence_destroy(sequence);
+  fixture_close(&other);
+  fixture_close(&f);
+}
+
+void test_recode(void) {
+  from_each_to_each();
+  forks_keep_theirs();
+  failing_allocations("gs4", "gs2");
+  failing_allocations("fp16", "int4");
+  at_the_limit("gs4", "gs2");
+  at_the_limit("fp16", "gs2");
+  refused();
+}
