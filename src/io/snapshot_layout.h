@@ -19,8 +19,8 @@ inline constexpr uint32_t kSeveralSequences = 2;  // version of a snapshot of se
 
 /// A snapshot is this header, in version 2 an int64 number of sequences, then the sequences, and the checksum of all
 /// that at the end. A sequence is one LayerRecord a layer, then for every layer and KV head an int64 page count and its
-/// pages (PageRecord, positions `[32]` int32 if it has them, data; the record alone if an earlier sequence has the
-/// page).
+/// pages (PageRecord, positions `[32]` int32 if it has them, data; the record alone, without formats, if an
+/// earlier sequence has the page).
 struct SnapshotHeader {
   uint64_t magic;
   uint32_t version;

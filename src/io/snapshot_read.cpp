@@ -1,5 +1,6 @@
 #include "cache/recode.h"
 #include "core/error.h"
+#include "formats/format_name.h"
 #include "io/snapshot.h"
 #include "io/snapshot_layout.h"
 
@@ -7,6 +8,7 @@
 #include <array>
 #include <climits>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace kvq::io {
@@ -130,7 +132,8 @@ std::optional<PageFormat> page_format(const PageRecord& record, const Cache& cac
   return format;
 }
 
-[[noreturn]] void refuse_format(const PageRecord& record, const Cache& cache, size_t layer, bool recode) {
+[[noreturn]] void refuse_format(const PageRecord& record, const Cache& cache, const Storage& storage, size_t layer,
+                                bool recode) {
   const int32_t block = hadamard_block(cache.head_dim);
   if (block < cache.head_dim && ((record.keys.flags | record.values.flags) & kRotated) != 0) {
     fail(KVQ_E_MISMATCH,
@@ -138,9 +141,16 @@ std::optional<PageFormat> page_format(const PageRecord& record, const Cache& cac
          "head_dim %d: append the tokens again",
          layer, block, cache.head_dim);
   }
-  fail(KVQ_E_MISMATCH, "snapshot has pages with %d-bit keys and %d-bit values in layer %zu, %s", record.keys.bits,
-       record.values.bits, layer,
-       recode ? "which this cache cannot decode" : "unlike this cache's policy: kvq_cache_load can recode them");
+  const auto keys = side_format(Side::kKeys, record.keys, cache);
+  const auto values = side_format(Side::kValues, record.values, cache);
+  const std::string found = keys && values ? format_pair_name({*keys, *values}) : "unknown formats";
+  if (recode) {
+    fail(KVQ_E_MISMATCH, "snapshot has pages of %s in layer %zu, which this cache cannot decode", found.c_str(), layer);
+  }
+  const PageFormat& own = *storage.layers[layer].formats.front();
+  fail(KVQ_E_MISMATCH,
+       "snapshot has pages of %s in layer %zu, where the policy has %s: kvq_cache_load can recode them", found.c_str(),
+       layer, format_pair_name({own.keys, own.values}).c_str());
 }
 
 /// Format of a storage that a record names, or null.
@@ -280,7 +290,7 @@ class SequenceReader {
     const PageFormat* format = find_format(record, cache_, *sequence_.storage, static_cast<size_t>(layer));
     if (format == nullptr) {
       const std::optional<PageFormat> found = recode_ ? page_format(record, cache_) : std::nullopt;
-      if (!found) refuse_format(record, cache_, static_cast<size_t>(layer), recode_);
+      if (!found) refuse_format(record, cache_, *sequence_.storage, static_cast<size_t>(layer), recode_);
       format = cache_.format_of(*found);
     }
     const bool may_be_open = left == 1 && format->is_float16();
@@ -320,6 +330,9 @@ class SequenceReader {
   /// A page that an earlier sequence has at the same place.
   Page* share_page(const PageRecord& record, size_t index, int32_t previous, int32_t left) {
     const size_t place = sequence_.lists[index].size();
+    if (!same(record.keys, {}) || !same(record.values, {}) || record.has_positions != 0) {
+      fail(KVQ_E_FORMAT, "snapshot has a page of sequence %u with formats of its own", record.shared - 1);
+    }
     const bool is_known = record.shared <= earlier_.size() && place < earlier_[record.shared - 1]->lists[index].size();
     if (!is_known) {
       fail(KVQ_E_FORMAT, "snapshot has a page that it says sequence %u has too, which does not", record.shared - 1);
@@ -444,7 +457,7 @@ class Survey {
     const PageFormat* known = find_format(record, cache_, storage_, layer);
     const std::optional<PageFormat> other =
         known == nullptr && recode_ ? page_format(record, cache_) : std::nullopt;
-    if (known == nullptr && !other) refuse_format(record, cache_, layer, recode_);
+    if (known == nullptr && !other) refuse_format(record, cache_, storage_, layer, recode_);
     const PageFormat& format = known != nullptr ? *known : *other;
     reader_.take((record.has_positions != 0 ? sizeof(int32_t) * kPageSlots : 0) + format.bytes());
     const auto of_layer = static_cast<int32_t>(layer);

@@ -40,13 +40,21 @@ uint32_t earlier_holder(std::span<const Sequence* const> sequences, size_t n, si
 }
 
 void put_page(const Cache& cache, const Page& page, uint32_t shared, Writer& writer) {
+  if (shared != 0) {
+    writer.put(PageRecord{.keys = {},
+                          .values = {},
+                          .count = page.count,
+                          .first_position = page.first_position,
+                          .has_positions = 0,
+                          .shared = shared});
+    return;
+  }
   writer.put(PageRecord{.keys = side_record(Side::kKeys, page.format()->keys, cache.head_dim),
                         .values = side_record(Side::kValues, page.format()->values, cache.head_dim),
                         .count = page.count,
                         .first_position = page.first_position,
                         .has_positions = page.has_gaps() ? 1U : 0U,
-                        .shared = shared});
-  if (shared != 0) return;
+                        .shared = 0});
   if (page.has_gaps()) {
     std::byte* target = writer.reserve(sizeof(int32_t) * kPageSlots);
     std::memset(target, 0, sizeof(int32_t) * kPageSlots);

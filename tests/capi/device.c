@@ -169,6 +169,7 @@ static void context_of_a_device(void) {
     CHECK(cache == NULL);
     kvq_centres_destroy(centres);
     kvq_policy_destroy(policy);
+    shape.centres = NULL;
     policy = load_policy(context, "gs2/gt1+nocentre");
     REFUSED(KVQ_E_BACKEND, "computes nothing", kvq_cache_create(context, &shape, policy, &cache, err));
     kvq_policy_destroy(policy);

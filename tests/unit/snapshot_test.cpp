@@ -111,7 +111,7 @@ constexpr size_t kFirstPage = kPageCount + sizeof(int64_t);
 TEST_CASE("a snapshot of another version is refused as such") {
   const Bench bench;
   std::vector<std::byte> bytes = bench.snapshot();
-  const uint32_t other = kvq::io::kSnapshotVersion + 1;
+  const uint32_t other = kvq::io::kSeveralSequences + 1;
   CHECK(bench.load(with(bytes, offsetof(kvq::io::SnapshotHeader, version), other)) == KVQ_E_MISMATCH);
   CHECK(bench.load(bytes) == KVQ_OK);
 }
@@ -147,6 +147,41 @@ TEST_CASE("pages rotated in blocks of channels are refused as such where kvq rot
     CHECK(message.find("rotated in blocks of 8 channels") != std::string::npos);
     CHECK(message.find("head_dim 24") != std::string::npos);
   }
+}
+
+TEST_CASE("any word of a snapshot of several sequences may be wrong: it is refused, or means what it says") {
+  const Bench bench("gs4");
+  const std::vector<std::byte> one = bench.snapshot();
+  kvq_sequence* saved[2] = {};
+  REQUIRE(kvq_sequence_load(bench.cache, one.data(), one.size(), &saved[0], nullptr) == KVQ_OK);
+  REQUIRE(kvq_sequence_fork(bench.cache, saved[0], &saved[1], nullptr) == KVQ_OK);
+  const std::vector<float> k(size_t{5} * kHeadDim, 0.25F);
+  REQUIRE(kvq_append(bench.cache, saved[1], 0, 5, k.data(), k.data(), KVQ_F32, nullptr, nullptr) == KVQ_OK);
+  const auto save = [&bench](kvq_sequence* const* sequences) {
+    size_t size = 0;
+    REQUIRE(kvq_cache_save(bench.cache, sequences, 2, nullptr, 0, &size, nullptr) == KVQ_OK);
+    std::vector<std::byte> bytes(size);
+    REQUIRE(kvq_cache_save(bench.cache, sequences, 2, bytes.data(), size, &size, nullptr) == KVQ_OK);
+    return bytes;
+  };
+  const std::vector<std::byte> good = save(saved);
+  CHECK(bench.load(good) == KVQ_E_MISMATCH);
+  int refused = 0;
+  for (size_t at = 0; at + sizeof(uint32_t) <= good.size() - sizeof(uint64_t); at += sizeof(uint32_t)) {
+    for (const uint32_t word : {0U, 1U, 2U, 3U, 33U, 0x7FFFFFFFU, 0xFFFFFFFFU}) {
+      const std::vector<std::byte> bytes = with(good, at, word);
+      kvq_sequence* loaded[2] = {};
+      if (kvq_cache_load(bench.cache, bytes.data(), bytes.size(), loaded, 2, nullptr, nullptr) != KVQ_OK) {
+        CHECK((loaded[0] == nullptr && loaded[1] == nullptr));
+        ++refused;
+        continue;
+      }
+      CHECK_MESSAGE((save(loaded) == bytes), "at ", at, " word ", word);
+      for (kvq_sequence* each : loaded) kvq_sequence_destroy(each);
+    }
+  }
+  CHECK(refused > 300);
+  for (kvq_sequence* each : saved) kvq_sequence_destroy(each);
 }
 
 TEST_CASE(
