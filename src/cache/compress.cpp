@@ -1,6 +1,7 @@
 #include "cache/sequence.h"
 
 #include "cache/dense_pages.h"
+#include "cache/evicted_layer.h"
 #include "cache/observations.h"
 #include "cache/reserve.h"
 #include "cache/step.h"
@@ -80,18 +81,33 @@ void compress(Sequence& sequence, int32_t budget, std::span<int32_t> kept) {
   const auto heads = static_cast<size_t>(cache.kv_heads);
   const Vector<int32_t> none(cache.allocator);
   Vector<Vector<int32_t>> slots(sequence.lists.size(), none, cache.allocator);
+  // Pages whose formats a router chooses are made anew, all at once; others are written over.
+  const bool routed = sequence.storage->layer_at(0).is_routed();
   DensePages pages(sequence);
+  Vector<Owned<EvictedLayer>> layers(cache.allocator);
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
     const auto of_layer = std::span(slots).subspan(static_cast<size_t>(layer) * heads, heads);
     int64_t held = 0;
     for (int32_t head = 0; head < cache.kv_heads; ++head) held += sequence.slots(layer, head);
     if (budgets[static_cast<size_t>(layer)] >= held) continue;
     select_layer(sequence, eviction, layer, budgets[static_cast<size_t>(layer)], of_layer);
-    pages.add_layer(layer, of_layer);
+    if (routed) {
+      pages.add_layer(layer, of_layer);
+    } else {
+      layers.push_back(make_owned<EvictedLayer>(cache.allocator, sequence, layer, of_layer));
+    }
   }
   Vector<SlotMasses> masses = sequence.observations->kept(slots);
+  BackendMemory staging(cache.backend, cache.allocator);
+  Allocator scratch(cache.allocator, 0, "cache");
+  if (!layers.empty()) {
+    staging.make(EvictedLayer::staging_bytes(cache, *sequence.storage));
+    scratch.keep_block(EvictedLayer::scratch_bytes(cache, *sequence.storage));
+  }
   pages.commit();
+  for (const Owned<EvictedLayer>& layer : layers) layer->commit(staging, scratch);
   sequence.observations->keep(masses);
+  for (const Owned<EvictedLayer>& layer : layers) layer->trim();
   if (sequence.reserved_by_step) reserve(sequence, 0);
   for (size_t list = 0; list < kept.size(); ++list) {
     kept[list] = sequence.slots(sequence.layer_of(list), sequence.head_of(list));
