@@ -1206,9 +1206,12 @@ KVQ_API void kvq_compress_options_init(kvq_compress_options* options, size_t siz
  *  budget that each head has for itself; `beta` (20): the last layer of a pyramid keeps budget / beta.
  *
  *  Kept tokens keep their positions and move to new, dense pages in the policy's formats; forks are not affected.
- *  Layers that hold no more than their budget do not change. Lengths of sequences still count the evicted tokens, and
- *  kvq_sequence_truncate drops the tokens at positions ≥ `length`. Observations are not part of a snapshot: after
- *  kvq_sequence_load, attend before compressing.
+ *  Layers that hold no more than their budget do not change. It works when the limits of the cache or the context have
+ *  been reached: tokens that remain are written over the pages of those that go, and what else it takes (positions,
+ *  scores, selected slots: some percent of the pages) is kept free, so that appends reach the limit a little sooner.
+ *  That holds for the policy's budget and pages that no fork shares, and not for policies with a router. Lengths of
+ * sequences still count the evicted tokens, and kvq_sequence_truncate drops the tokens at positions ≥ `length`.
+ * Observations are not part of a snapshot: after kvq_sequence_load, attend before compressing.
  *
  *  \param options  NULL: defaults. \nullable
  *  \returns KVQ_OK; KVQ_E_ARGUMENT (also: a budget smaller than the window); KVQ_E_STATE (the policy has no eviction,
@@ -1436,7 +1439,8 @@ typedef struct kvq_usage {
   uint64_t fp16_pages;
   uint64_t shared_pages;    /**< Pages that more than one sequence holds; counted in full for one sequence. */
   double bits_per_scalar;   /**< 8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty. */
-  uint64_t transient_bytes; /**< Predicted only: the most that a call takes beside and frees when it returns. */
+  uint64_t transient_bytes; /**< Predicted only: the most that a call takes beside and frees when it returns; with a
+                                 policy that evicts, also what each sequence keeps free for ::kvq_compress. */
 } kvq_usage;
 
 /** Get the bytes used by one sequence, or by the whole cache with shared pages counted once.

@@ -2127,9 +2127,12 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// part of the budget that each head has for itself; `beta` (20): the last layer of a pyramid keeps budget / beta.
   ///
   /// Kept tokens keep their positions and move to new, dense pages in the policy's formats; forks are not affected.
-  /// Layers that hold no more than their budget do not change. Lengths of sequences still count the evicted tokens, and
-  /// kvq_sequence_truncate drops the tokens at positions ≥ `length`. Observations are not part of a snapshot: after
-  /// kvq_sequence_load, attend before compressing.
+  /// Layers that hold no more than their budget do not change. It works when the limits of the cache or the context
+  /// have been reached: tokens that remain are written over the pages of those that go, and what else it takes
+  /// (positions, scores, selected slots: some percent of the pages) is kept free, so that appends reach the limit a
+  /// little sooner. That holds for the policy's budget and pages that no fork shares, and not for policies with a
+  /// router. Lengths of sequences still count the evicted tokens, and kvq_sequence_truncate drops the tokens at
+  /// positions ≥ `length`. Observations are not part of a snapshot: after kvq_sequence_load, attend before compressing.
   /// \param options the defaults if omitted.
   /// \throws Error: KVQ_E_ARGUMENT (also: a budget smaller than the window); KVQ_E_STATE (the policy has no eviction, a
   /// layer is empty, no query has been observed or more than `window` tokens have come since, pages are preallocated);

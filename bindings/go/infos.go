@@ -534,7 +534,8 @@ type Usage struct {
 	// 8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty.
 	BitsPerScalar float64
 
-	// Predicted only: the most that a call takes beside and frees when it returns.
+	// Predicted only: the most that a call takes beside and frees when it returns; with a policy that evicts,
+	// also what each sequence keeps free for [raw.Compress].
 	TransientBytes uint64
 }
 

@@ -125,6 +125,7 @@ kvq_status kvq_sequence_load(kvq_cache* cache, const void* buffer, size_t size, 
       auto sequence = make_owned<kvq_sequence>(cache->allocator, *cache);
       Sequence* only = sequence.get();
       io::read_snapshot(bytes, {&only, 1}, false);
+      keep_compress_room(*sequence, 0);
       return sequence;
     };
     return checked_new(*cache, nullptr, load);
@@ -189,6 +190,7 @@ kvq_status kvq_cache_load(kvq_cache* cache, const void* buffer, size_t size, kvq
       empty.push_back(made.back().get());
     }
     io::read_snapshot(bytes, empty, chosen.recode != 0);
+    for (Sequence* each : empty) keep_compress_room(*each, 0);
     for (size_t i = 0; i < made.size(); ++i) {
       if constexpr (kChecksInvariants) check_invariants(*made[i], Sealing::kAny);
     }

@@ -278,7 +278,10 @@ void append(Cache& cache, int32_t layer, const AppendRequest& request) {
     }
     return record(layer, request, AppendKind::kAppend);
   }
-  for_each_arrival(request, [&](const Arrival& arrival) { check_positions(arrival, layer, request.positions); });
+  for_each_arrival(request, [&](const Arrival& arrival) {
+    check_positions(arrival, layer, request.positions);
+    keep_compress_room(*arrival.of.sequence, layer, arrival.of.count);
+  });
   const auto seals_own = [layer](const SequenceTokens& each) {
     return each.sequence->step.tokens > 0 && seals_own_tokens(*each.sequence, layer, each.count);
   };
@@ -302,7 +305,10 @@ void extend(Cache& cache, int32_t layer, const AppendRequest& request, const kvq
     record(layer, request, AppendKind::kOpen);
     return attend_and([&] { record(layer, request, AppendKind::kSeal); });
   }
-  for_each_arrival(request, [&](const Arrival& arrival) { check_positions(arrival, layer, request.positions); });
+  for_each_arrival(request, [&](const Arrival& arrival) {
+    check_positions(arrival, layer, request.positions);
+    keep_compress_room(*arrival.of.sequence, layer, arrival.of.count);
+  });
   append_and_seal(cache, layer, request, attend_and);
 }
 

@@ -300,6 +300,7 @@ void make_call_room(Cache& cache, CallSpace& space, const ExpectedBatch& batch) 
 PreparedReserve::PreparedReserve(Sequence& sequence, int32_t tokens, int32_t opened, Allocator& scratch)
     : sequence_(sequence), made_(sequence.cache.allocator), lists_(scratch) {
   Cache& cache = sequence.cache;
+  keep_compress_room(sequence, tokens);
   if (sequence.observations != nullptr) {
     observed_ = sequence.observations->prepare(sequence, tokens, scratch);
   }

@@ -35,6 +35,7 @@ Sequence::Sequence(Cache& cache_, const Storage& storage_)
       observations(cache.eviction.budget > 0
                        ? make_owned<Observations>(cache.allocator, cache, cache.allocator)
                        : Owned<Observations>(nullptr, Deleter<Observations>(cache.allocator, 0, 0))),
+      compress_room(cache.allocator),
       step(cache.allocator),
       published_lists(mirrors.empty() ? 0 : static_cast<size_t>(cache.kv_heads), nullptr, cache.allocator),
       published_counts(published_lists.size(), 0, cache.allocator),
@@ -85,6 +86,7 @@ Sequence::Sequence(Cache& cache_, const Sequence& parent) : Sequence(cache_, *pa
     }
   }
   layers = parent.layers;
+  keep_compress_room(*this, 0);
   if (observations != nullptr) observations = make_owned<Observations>(cache.allocator, *parent.observations);
 }
 

@@ -6,11 +6,35 @@
 
 #include <algorithm>
 #include <mutex>
+#include <utility>
 
 namespace kvq {
 
 class Reserve;
 class Observations;
+
+/// Bytes of the cache's limit that eviction needs for a sequence, kept from everything else.
+class CompressRoom {
+ public:
+  explicit CompressRoom(Allocator& limited) : limited_(limited) {}
+  CompressRoom(const CompressRoom&) = delete;
+  CompressRoom& operator=(const CompressRoom&) = delete;
+  ~CompressRoom() { release(); }
+
+  /// Whether there is room for a sequence of `tokens` tokens.
+  bool holds(int64_t tokens) const { return tokens <= tokens_; }
+  /// Replace by room for so many tokens. Throws KVQ_E_LIMIT.
+  void keep(int32_t tokens, uint64_t bytes);
+  void release() noexcept {
+    limited_.give_back(std::exchange(bytes_, 0));
+    tokens_ = 0;
+  }
+
+ private:
+  Allocator& limited_;
+  int32_t tokens_ = 0;
+  uint64_t bytes_ = 0;
+};
 
 /// The pages of one conversation: for every layer and KV head a list, oldest first.
 class Sequence {
@@ -123,6 +147,7 @@ class Sequence {
   Vector<Owned<LayerMirror>> mirrors;  // [n_layers], or empty if the backend keeps none
   Vector<Owned<Reserve>> reserves;     // [n_layers], or empty
   Owned<Observations> observations;    // null without eviction
+  CompressRoom compress_room;
   /// Appends have been recorded: only the backend knows what their replays appended.
   bool recorded = false;
   /// Some of these seal pages with their own tokens, whose FP16 originals are not whole.
@@ -206,6 +231,15 @@ void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq
 
 /// Keep the first `length` tokens of every layer; throws KVQ_E_STATE for a cut inside a sealed page.
 void truncate(Sequence& sequence, int32_t length);
+
+/// Most bytes that evicting from a sequence of `tokens` tokens takes, down to the policy's budget; 0 where it needs none
+/// kept.
+uint64_t compress_bytes(const Cache& cache, const Storage& storage, int32_t tokens);
+/// What a sequence with preallocated pages for so many tokens keeps.
+uint64_t kept_compress_room(const Cache& cache, int32_t tokens);
+/// Keep that much of the cache's limit for a sequence with `tokens` more tokens, in a layer or in all.
+void keep_compress_room(Sequence& sequence, int32_t layer, int32_t tokens);
+void keep_compress_room(Sequence& sequence, int32_t tokens);
 
 /// Evict tokens by the cache's policy, with `budget` instead of the policy's if it is not 0: all layers or none. The
 /// remaining tokens are written to new pages; forks keep theirs.

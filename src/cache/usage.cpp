@@ -197,6 +197,7 @@ kvq_usage predict_usage(const Cache& cache, int32_t sequences, int32_t tokens, i
     result.transient_bytes =
         transient_bytes(cache, {sequences, int64_t{sequences} * queries, queries, std::max(pages, 1)});
   }
+  result.transient_bytes += n * kept_compress_room(cache, tokens);
   finish(result, cache.head_dim, static_cast<int64_t>(product({sequences, cache.n_layers, cache.kv_heads, tokens})));
   return result;
 }

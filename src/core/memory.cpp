@@ -24,13 +24,43 @@ void AllocatorHooks::call_free(void* pointer, size_t bytes, size_t alignment) co
   }
 }
 
+void Allocator::check_limit(uint64_t bytes, uint64_t more) const {
+  const uint64_t kept_back = kept_back_.load(std::memory_order_relaxed);
+  if (limit_ == 0 || (bytes >= more && bytes + kept_back >= bytes && bytes + kept_back <= limit_)) return;
+  const auto number = [](uint64_t n) { return static_cast<unsigned long long>(n); };
+  if (kept_back == 0) {
+    fail(KVQ_E_LIMIT, "max_bytes of the %s is %llu: %llu bytes are in use and %llu more were needed", owner_,
+         number(limit_), number(bytes - more), number(more));
+  }
+  fail(KVQ_E_LIMIT,
+       "max_bytes of the %s is %llu: %llu bytes are in use, %llu are kept for kvq_compress and %llu more were needed",
+       owner_, number(limit_), number(bytes - more), number(kept_back), number(more));
+}
+
+void Allocator::keep_back(uint64_t bytes) {
+  kept_back_.fetch_add(bytes, std::memory_order_relaxed);
+  try {
+    if (limit_ != 0) check_limit(bytes_.load(std::memory_order_relaxed), 0);
+    if (parent_ != nullptr) parent_->keep_back(bytes);
+  } catch (...) {
+    kept_back_.fetch_sub(bytes, std::memory_order_relaxed);
+    throw;
+  }
+}
+
+void Allocator::give_back(uint64_t bytes) noexcept {
+  for (Allocator* each = this; each != nullptr; each = each->parent_) {
+    each->kept_back_.fetch_sub(bytes, std::memory_order_relaxed);
+  }
+}
+
 void Allocator::reserve(uint64_t bytes) {
   const uint64_t before = bytes_.fetch_add(bytes, std::memory_order_relaxed);
-  if (limit_ != 0 && (before + bytes > limit_ || before + bytes < before)) {
+  try {
+    check_limit(before + bytes, bytes);
+  } catch (...) {
     bytes_.fetch_sub(bytes, std::memory_order_relaxed);
-    fail(KVQ_E_LIMIT, "max_bytes of the %s is %llu: %llu bytes are in use and %llu more were needed", owner_,
-         static_cast<unsigned long long>(limit_), static_cast<unsigned long long>(before),
-         static_cast<unsigned long long>(bytes));
+    throw;
   }
   if (parent_ != nullptr) {
     try {

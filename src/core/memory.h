@@ -56,6 +56,11 @@ class Allocator {
   void reserve(uint64_t bytes);
   void unreserve(uint64_t bytes) noexcept;
 
+  /// Keep bytes of the limits, here and in ancestors, from all allocations until give_back(). Throws KVQ_E_LIMIT if they
+  /// are not free.
+  void keep_back(uint64_t bytes);
+  void give_back(uint64_t bytes) noexcept;
+
   uint64_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
   uint64_t peak_bytes() const noexcept { return peak_.load(std::memory_order_relaxed); }
   uint64_t limit() const noexcept { return limit_; }
@@ -76,12 +81,16 @@ class Allocator {
   bool is_in_block(const void* pointer) const noexcept;
   void return_to_block(void* pointer) noexcept;
 
+  /// Throw KVQ_E_LIMIT unless these bytes, already counted, are within the limit.
+  void check_limit(uint64_t bytes, uint64_t more) const;
+
   Allocator* parent_ = nullptr;
   AllocatorHooks hooks_;
   uint64_t limit_;
   const char* owner_ = "context";
   std::atomic<uint64_t> bytes_;
   std::atomic<uint64_t> peak_;
+  std::atomic<uint64_t> kept_back_{0};
   std::byte* block_ = nullptr;
   size_t block_bytes_ = 0;
   size_t block_used_ = 0;

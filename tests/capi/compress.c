@@ -282,6 +282,39 @@ static void failed_attention_does_not_count(const char* policy) {
   fixture_close(&f);
 }
 
+/* A cache filled until its limit refuses a token can still evict, and then takes more tokens. */
+static void at_the_limit(const char* policy, int32_t step) {
+  const uint64_t limits[] = {700000, 703333, 1500001};
+  size_t i;
+  for (i = 0; i < sizeof limits / sizeof limits[0]; ++i) {
+    fixture f;
+    kvq_sequence* sequence;
+    kvq_status status = KVQ_OK;
+    int round;
+    int32_t first = 0;
+    fixture_open(&f, policy, 0, limits[i]);
+    sequence = new_sequence(f.cache);
+    for (round = 0; round < 3; ++round) {
+      const int32_t before = length_of(sequence, 0);
+      for (status = KVQ_OK; status == KVQ_OK && length_of(sequence, 0) < 60000;) {
+        int32_t layer;
+        for (layer = 0; layer < kLayers && status == KVQ_OK; ++layer) {
+          const int32_t n = length_of(sequence, 0) + (layer == 0 ? step : 0) - length_of(sequence, layer);
+          status = append_tokens(f.cache, sequence, layer, n);
+        }
+        if (status == KVQ_OK) status = attend_all(f.cache, sequence, 1);
+      }
+      CHECK(status == KVQ_E_LIMIT);
+      if (round == 0) first = length_of(sequence, 0);
+      CHECK(length_of(sequence, 0) - before > first / 2);
+      ACCEPTED(kvq_compress(f.cache, sequence, NULL, err));
+      if (status != KVQ_E_LIMIT) break;
+    }
+    kvq_sequence_destroy(sequence);
+    fixture_close(&f);
+  }
+}
+
 static void pages_made_ahead(void) {
   fixture f;
   kvq_sequence* sequence;
@@ -455,6 +488,11 @@ void test_compress(void) {
   attention_to_what_was_cut();
   failed_attention_does_not_count("fp16+h2o:40");
   failed_attention_does_not_count("int4+snapkv:40");
+  at_the_limit(kSnap, 1);
+  at_the_limit("gs2+snapkv:100", 32);
+  at_the_limit("gs2+h2o:64", 8);
+  at_the_limit("int4+streaming:64", 3);
+  at_the_limit("fp16+adapyramid:64", 16);
   pages_made_ahead();
   short_prompts();
   sliding_windows();

@@ -182,7 +182,13 @@ static void as_predicted(const shape* of, const char* policy, int32_t n_threads,
   held = before; /* nothing runs now */
   held.total_bytes -= held.transient_bytes;
   held.transient_bytes = 0;
-  CHECK((before.transient_bytes > 0) == (what->queries > KVQ_PAGE_SLOTS));
+  {
+    kvq_cache_info info;
+    memset(&info, 0, sizeof info);
+    info.struct_size = sizeof info;
+    ACCEPTED(kvq_cache_describe(b.cache, &info, err));
+    CHECK((before.transient_bytes > 0) == (what->queries > KVQ_PAGE_SLOTS || info.eviction_budget > 0));
+  }
   found = usage_of(b.cache);
   check_same(&held, &found, policy, what);
   CHECK(held.total_bytes == b.memory.live_bytes - b.base);

@@ -748,7 +748,8 @@ namespace Kvq
         /// <summary>8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty.</summary>
         public double BitsPerScalar { get; }
 
-        /// <summary>Predicted only: the most that a call takes beside and frees when it returns.</summary>
+        /// <summary>Predicted only: the most that a call takes beside and frees when it returns; with a policy that
+        /// evicts, also what each sequence keeps free for <see cref="Kvq.Raw.Native.kvq_compress"/>.</summary>
         public ulong TransientBytes { get; }
 
         /// <summary>Lists the properties, for logs.</summary>

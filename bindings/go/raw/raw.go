@@ -1191,7 +1191,8 @@ type Usage struct {
 	// 8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty.
 	BitsPerScalar float64
 
-	// Predicted only: the most that a call takes beside and frees when it returns.
+	// Predicted only: the most that a call takes beside and frees when it returns; with a policy that evicts,
+	// also what each sequence keeps free for [Compress].
 	TransientBytes uint64
 }
 
@@ -2491,9 +2492,13 @@ func CompressOptionsInit(options *CompressOptions) {
 // pyramid keeps budget / beta.
 //
 // Kept tokens keep their positions and move to new, dense pages in the policy's formats; forks are not
-// affected. Layers that hold no more than their budget do not change. Lengths of sequences still count the
-// evicted tokens, and [SequenceTruncate] drops the tokens at positions ≥ `length`. Observations are not part of
-// a snapshot: after [SequenceLoad], attend before compressing.
+// affected. Layers that hold no more than their budget do not change. It works when the limits of the cache or
+// the context have been reached: tokens that remain are written over the pages of those that go, and what else
+// it takes (positions, scores, selected slots: some percent of the pages) is kept free, so that appends reach
+// the limit a little sooner. That holds for the policy's budget and pages that no fork shares, and not for
+// policies with a router. Lengths of sequences still count the evicted tokens, and [SequenceTruncate] drops the
+// tokens at positions ≥ `length`. Observations are not part of a snapshot: after [SequenceLoad], attend before
+// compressing.
 //
 //   - options: nil: defaults.
 //

@@ -489,7 +489,9 @@ class Usage:
     bits_per_scalar: float
     """8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty."""
     transient_bytes: int
-    """Predicted only: the most that a call takes beside and frees when it returns."""
+    """Predicted only: the most that a call takes beside and frees when it returns; with a policy that evicts, also what
+    each sequence keeps free for ``kvq_compress``.
+    """
 
     @classmethod
     def _of(cls, it: _native.kvq_usage) -> Usage:

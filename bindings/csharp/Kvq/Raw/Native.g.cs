@@ -997,10 +997,14 @@ namespace Kvq.Raw
         /// budget that each head has for itself; <c>beta</c> (20): the last layer of a pyramid keeps budget /
         /// beta.</para>
         /// <para>Kept tokens keep their positions and move to new, dense pages in the policy's formats; forks are not
-        /// affected. Layers that hold no more than their budget do not change. Lengths of sequences still count the
-        /// evicted tokens, and <see cref="Kvq.Raw.Native.kvq_sequence_truncate"/> drops the tokens at positions ≥
-        /// <c>length</c>. Observations are not part of a snapshot: after
-        /// <see cref="Kvq.Raw.Native.kvq_sequence_load"/>, attend before compressing.</para>
+        /// affected. Layers that hold no more than their budget do not change. It works when the limits of the cache
+        /// or the context have been reached: tokens that remain are written over the pages of those that go, and what
+        /// else it takes (positions, scores, selected slots: some percent of the pages) is kept free, so that appends
+        /// reach the limit a little sooner. That holds for the policy's budget and pages that no fork shares, and not
+        /// for policies with a router. Lengths of sequences still count the evicted tokens, and
+        /// <see cref="Kvq.Raw.Native.kvq_sequence_truncate"/> drops the tokens at positions ≥ <c>length</c>.
+        /// Observations are not part of a snapshot: after <see cref="Kvq.Raw.Native.kvq_sequence_load"/>, attend
+        /// before compressing.</para>
         /// <para>Threads: exclusive use of <c>sequence</c>.</para>
         /// <para>Since 1.0.</para>
         /// </remarks>

@@ -723,7 +723,8 @@ namespace Kvq.Raw
         public ulong shared_pages;
         /// <summary>8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty.</summary>
         public double bits_per_scalar;
-        /// <summary>Predicted only: the most that a call takes beside and frees when it returns.</summary>
+        /// <summary>Predicted only: the most that a call takes beside and frees when it returns; with a policy that
+        /// evicts, also what each sequence keeps free for <see cref="Kvq.Raw.Native.kvq_compress"/>.</summary>
         public ulong transient_bytes;
     }
 

@@ -1097,7 +1097,8 @@ pub struct kvq_usage {
     pub shared_pages: u64,
     /// 8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty.
     pub bits_per_scalar: f64,
-    /// Predicted only: the most that a call takes beside and frees when it returns.
+    /// Predicted only: the most that a call takes beside and frees when it returns; with a policy that evicts, also
+    /// what each sequence keeps free for [`kvq_compress`].
     pub transient_bytes: u64,
 }
 
@@ -2554,9 +2555,13 @@ extern "C" {
     /// of a pyramid keeps budget / beta.
     ///
     /// Kept tokens keep their positions and move to new, dense pages in the policy's formats; forks are not
-    /// affected. Layers that hold no more than their budget do not change. Lengths of sequences still count the
-    /// evicted tokens, and [`kvq_sequence_truncate`] drops the tokens at positions ≥ `length`. Observations are not
-    /// part of a snapshot: after [`kvq_sequence_load`], attend before compressing.
+    /// affected. Layers that hold no more than their budget do not change. It works when the limits of the cache or
+    /// the context have been reached: tokens that remain are written over the pages of those that go, and what else
+    /// it takes (positions, scores, selected slots: some percent of the pages) is kept free, so that appends reach
+    /// the limit a little sooner. That holds for the policy's budget and pages that no fork shares, and not for
+    /// policies with a router. Lengths of sequences still count the evicted tokens, and [`kvq_sequence_truncate`]
+    /// drops the tokens at positions ≥ `length`. Observations are not part of a snapshot: after
+    /// [`kvq_sequence_load`], attend before compressing.
     ///
     /// - `options`: NULL: defaults. (may be NULL)
     ///

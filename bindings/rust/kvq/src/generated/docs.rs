@@ -857,10 +857,13 @@ need). Further options: `window` (32), the newest tokens that are always kept; `
 of a pyramid keeps budget / beta.
 
 Kept tokens keep their positions and move to new, dense pages in the policy's formats; forks are not
-affected. Layers that hold no more than their budget do not change. Lengths of sequences still count the
-evicted tokens, and [`Sequence::truncate`](crate::Sequence::truncate) drops the tokens at positions ≥
-`length`. Observations are not part of a snapshot: after [`Cache::load`](crate::Cache::load), attend before
-compressing.
+affected. Layers that hold no more than their budget do not change. It works when the limits of the cache or
+the context have been reached: tokens that remain are written over the pages of those that go, and what else
+it takes (positions, scores, selected slots: some percent of the pages) is kept free, so that appends reach
+the limit a little sooner. That holds for the policy's budget and pages that no fork shares, and not for
+policies with a router. Lengths of sequences still count the evicted tokens, and
+[`Sequence::truncate`](crate::Sequence::truncate) drops the tokens at positions ≥ `length`. Observations are
+not part of a snapshot: after [`Cache::load`](crate::Cache::load), attend before compressing.
 
 - `options`: NULL: defaults.
 

@@ -866,7 +866,8 @@ pub struct Usage {
     pub shared_pages: u64,
     /// 8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty.
     pub bits_per_scalar: f64,
-    /// Predicted only: the most that a call takes beside and frees when it returns.
+    /// Predicted only: the most that a call takes beside and frees when it returns; with a policy that evicts, also
+    /// what each sequence keeps free for [`Sequence::compress`](crate::Sequence::compress).
     pub transient_bytes: u64,
 }
 
