@@ -108,6 +108,7 @@ uint64_t compress_bytes(const Cache& cache, const Storage& storage, int32_t toke
   const auto budget = static_cast<uint64_t>(
       eviction.percent > 0.0F ? tokens : std::min(std::max(eviction.budget, eviction.window), tokens));
   const auto kept = static_cast<int64_t>(layers * heads * budget);
+  const size_t pages = static_cast<size_t>(tokens) / kPageSlots + 1;
   constexpr uint64_t kSelectingBytes = 24;  // of a slot, while those that remain are chosen
   constexpr uint64_t kListBytes = 256;      // of a list, beside its slots
   uint64_t bytes = static_cast<uint64_t>(kept) * sizeof(int32_t) + layers * heads * kListBytes +
@@ -126,9 +127,10 @@ uint64_t compress_bytes(const Cache& cache, const Storage& storage, int32_t toke
                             .queries = eviction.window,
                             .pages = tokens / kPageSlots + 1,
                             .weighed = eviction.group};
-    bytes += cache.backend.attention().workspace_bytes({&call, 1});
+    // Shorter lists are divided more finely, so that a shorter sequence may take more, but not twice as much.
+    bytes += 2 * cache.backend.attention().workspace_bytes({&call, 1});
   }
-  return bytes + EvictedLayer::staging_bytes(cache, storage) + EvictedLayer::scratch_bytes(cache, storage);
+  return bytes + EvictedLayer::staging_bytes(cache, storage, pages) + EvictedLayer::scratch_bytes(cache, storage, pages);
 }
 
 namespace {
@@ -194,8 +196,10 @@ void compress(Sequence& sequence, int32_t budget, std::span<int32_t> kept) {
   BackendMemory staging(cache.backend, cache.allocator);
   Allocator scratch(cache.allocator, 0, "cache");
   if (!layers.empty()) {
-    staging.make(EvictedLayer::staging_bytes(cache, *sequence.storage));
-    scratch.keep_block(EvictedLayer::scratch_bytes(cache, *sequence.storage));
+    size_t most = 0;
+    for (const Sequence::PageList& list : sequence.lists) most = std::max(most, list.size());
+    staging.make(EvictedLayer::staging_bytes(cache, *sequence.storage, most));
+    scratch.keep_block(EvictedLayer::scratch_bytes(cache, *sequence.storage, most));
   }
   if (routed) pages->commit();
   for (const Owned<EvictedLayer>& layer : layers) layer->commit(staging, scratch);

@@ -19,6 +19,9 @@ EvictedLayer::EvictedLayer(Sequence& sequence, int32_t layer, std::span<const Ve
       layer_(layer),
       lists_(cache_.allocator) {
   lists_.reserve(slots.size());
+  size_t longest = 0;
+  for (const Sequence::PageList& list : sequence.lists_of(layer)) longest = std::max(longest, list.size());
+  step_ = step_of(cache_, storage_, longest);
   try {
     for (int32_t head = 0; head < cache_.kv_heads; ++head) {
       const Vector<int32_t>& of_head = slots[static_cast<size_t>(head)];
@@ -94,7 +97,7 @@ void EvictedLayer::plan(List& list) {
 
 void EvictedLayer::commit(BackendMemory& staging, Allocator& scratch) {
   const auto page_bytes = cache_.float16.bytes();
-  const auto step = static_cast<size_t>(pages_at_once(cache_, storage_));
+  const auto step = static_cast<size_t>(step_);
   Weighing& weighing = cache_.backend.weighing().require();
   Vector<Write> writes(scratch);
   Vector<SlotMove> moves(scratch);
@@ -111,7 +114,7 @@ void EvictedLayer::commit(BackendMemory& staging, Allocator& scratch) {
       read(list, targets[h], moves, writes);
     }
     if (writes.empty()) break;
-    weighing.clear(staging.data(), staging.bytes());
+    weighing.clear(staging.data(), step * sequence_.heads() * page_bytes);
     move_slots(sequence_, layer_, moves, targets, scratch);
     write(writes, scratch);
   }
@@ -122,7 +125,7 @@ void EvictedLayer::commit(BackendMemory& staging, Allocator& scratch) {
 void EvictedLayer::read(List& list, std::byte* target, Vector<SlotMove>& moves, Vector<Write>& writes) {
   const Sequence::PageList& old = sequence_.list(layer_, list.head);
   const auto pages = static_cast<int32_t>(list.pages.size());
-  int32_t end = std::min(list.written + pages_at_once(cache_, storage_), pages);
+  int32_t end = std::min(list.written + step_, pages);
   // The newest pages may take the place of any that are left, so they are read together.
   if (end < pages) end = std::max(std::min(end, first_newest(list)), list.written);
   const auto first_move = static_cast<ptrdiff_t>(moves.size());
@@ -258,9 +261,9 @@ void EvictedLayer::trim_run(int32_t head, PageRun& run) noexcept {
   cache_.release(smaller);
 }
 
-size_t EvictedLayer::scratch_bytes(const Cache& cache, const Storage& storage) {
+size_t EvictedLayer::scratch_bytes(const Cache& cache, const Storage& storage, size_t longest) {
   const auto heads = static_cast<size_t>(cache.kv_heads);
-  const int32_t at_once = pages_at_once(cache, storage);
+  const int32_t at_once = step_of(cache, storage, longest);
   const size_t pages = heads * static_cast<size_t>(at_once);
   const auto piece = [](size_t count, size_t bytes) { return Allocator::bytes_in_block(count * bytes); };
   size_t of_backend = 0;

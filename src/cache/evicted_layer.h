@@ -22,16 +22,17 @@ class EvictedLayer {
   EvictedLayer& operator=(const EvictedLayer&) = delete;
   ~EvictedLayer();
 
-  /// `staging`: staging_bytes(), `scratch`: with a block of scratch_bytes(). Only a device can fail.
+  /// `staging`: staging_bytes() or more, `scratch`: with a block of scratch_bytes(). Only a device can fail.
   void commit(BackendMemory& staging, Allocator& scratch);
   /// Move the pages of runs with many unused places to smaller ones, where there is memory for these.
   void trim() noexcept;
 
-  static size_t staging_bytes(const Cache& cache, const Storage& storage) {
-    return static_cast<size_t>(pages_at_once(cache, storage)) * static_cast<size_t>(cache.kv_heads) *
+  /// For lists of up to `longest` pages.
+  static size_t staging_bytes(const Cache& cache, const Storage& storage, size_t longest) {
+    return static_cast<size_t>(step_of(cache, storage, longest)) * static_cast<size_t>(cache.kv_heads) *
            cache.float16.bytes();
   }
-  static size_t scratch_bytes(const Cache& cache, const Storage& storage);
+  static size_t scratch_bytes(const Cache& cache, const Storage& storage, size_t longest);
   /// Most bytes that a plan for such a layer takes, with the positions of its pages, if no page is shared.
   static uint64_t plan_bytes(const Cache& cache, int64_t remaining_slots);
 
@@ -59,8 +60,8 @@ class EvictedLayer {
   };
 
   /// FP16 pages of a head that are staged at once: all that stay FP16 at the end of a list among them.
-  static int32_t pages_at_once(const Cache& cache, const Storage& storage) {
-    return std::max({64 / cache.kv_heads, storage.recent, 1});
+  static int32_t step_of(const Cache& cache, const Storage& storage, size_t longest) {
+    return std::max(pages_at_once(cache, longest), storage.recent);
   }
   void plan(List& list);
   void drop() noexcept;
@@ -76,6 +77,7 @@ class EvictedLayer {
   Cache& cache_;
   const Storage& storage_;
   int32_t layer_;
+  int32_t step_ = 1;  // pages of a head that are staged at once
   Vector<List> lists_;
 };
 

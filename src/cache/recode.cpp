@@ -39,10 +39,9 @@ RecodedLayer::RecodedLayer(Sequence& sequence, int32_t layer, const Storage& to,
   to_make_.reserve(sequence.heads());
   for (int32_t head = 0; head < cache_.kv_heads; ++head) plan(head);
   first_runs_.push_back(runs_.size());
-  size_t longest = 0;
-  for (const Sequence::PageList& list : sequence.lists_of(layer)) longest = std::max(longest, list.size());
-  const auto step = static_cast<size_t>(pages_at_once(cache_));
-  Vector<uint64_t> open(longest / step + 1, 0, memory);
+  for (const Sequence::PageList& list : sequence.lists_of(layer)) longest_ = std::max(longest_, list.size());
+  const auto step = static_cast<size_t>(pages_at_once(cache_, longest_));
+  Vector<uint64_t> open(longest_ / step + 1, 0, memory);
   for (const RunChange& each : runs_) {
     for (size_t i = static_cast<size_t>(each.first) / step; i <= static_cast<size_t>(each.last) / step; ++i) {
       open[i] += each.bytes();
@@ -228,12 +227,10 @@ void RecodedLayer::finish(RunChange& change) noexcept {
 
 void RecodedLayer::commit(BackendMemory& staging, Allocator& scratch) {
   if (changed_ == 0) return;
-  size_t longest = 0;
-  for (const Sequence::PageList& list : sequence_.lists_of(layer_)) longest = std::max(longest, list.size());
-  const int32_t step = pages_at_once(cache_);
+  const int32_t step = pages_at_once(cache_, longest_);
   Vector<Write> writes(scratch);
   writes.reserve(static_cast<size_t>(step) * sequence_.heads());
-  for (int32_t first = 0; first < static_cast<int32_t>(longest); first += step) {
+  for (int32_t first = 0; first < static_cast<int32_t>(longest_); first += step) {
     writes.clear();
     for (int32_t head = 0; head < cache_.kv_heads; ++head) {
       for_each_change(head, first, first + step, [&](const Write& each) {
@@ -258,7 +255,7 @@ void RecodedLayer::commit(BackendMemory& staging, Allocator& scratch) {
 
 void RecodedLayer::write(std::span<const Write> writes, BackendMemory& staging, Allocator& scratch) {
   const auto heads = sequence_.heads();
-  const size_t of_head = staging.bytes() / heads;
+  const size_t of_head = static_cast<size_t>(pages_at_once(cache_, longest_)) * cache_.float16.bytes();
   // In place, a page may be written where another one is still read.
   const bool any_in_place =
       std::ranges::any_of(writes, [](const Write& each) { return each.change != nullptr && each.change->is_in_place(); });
@@ -295,7 +292,7 @@ void RecodedLayer::write(std::span<const Write> writes, BackendMemory& staging, 
   }
   Weighing& weighing = cache_.backend.weighing().require();
   if (!moves.empty()) {
-    weighing.clear(staging.data(), staging.bytes());
+    weighing.clear(staging.data(), of_head * heads);
     move_slots(sequence_, layer_, moves, targets, scratch);
   }
   for (size_t i = 0; i < writes.size(); ++i) {
@@ -305,14 +302,15 @@ void RecodedLayer::write(std::span<const Write> writes, BackendMemory& staging, 
   cache_.backend.pages().append(cache_.no_tokens(layer_), cache_.page_writes(layer_, pages), {}, scratch);
 }
 
-size_t RecodedLayer::scratch_bytes(const Cache& cache, const Storage& to, size_t largest_page) {
+size_t RecodedLayer::scratch_bytes(const Cache& cache, const Storage& to, size_t longest, size_t largest_page) {
   const auto heads = static_cast<size_t>(cache.kv_heads);
-  const size_t writes = heads * static_cast<size_t>(pages_at_once(cache));
+  const int32_t step = pages_at_once(cache, longest);
+  const size_t writes = heads * static_cast<size_t>(step);
   const auto piece = [](size_t count, size_t bytes) { return Allocator::bytes_in_block(count * bytes); };
   size_t of_backend = 0;
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
     TokenBatch tokens = cache.no_tokens(layer);
-    tokens.n = pages_at_once(cache) * kPageSlots;
+    tokens.n = step * kPageSlots;
     const ExpectedAppend append{tokens, to.layer_at(layer).formats, 1, cache.page_writes(layer, {}).heads_together()};
     of_backend = std::max(of_backend, cache.backend.pages().append_bytes(append));
   }
@@ -343,6 +341,7 @@ class Recoding {
       needs_.growth += made.growth() + static_cast<int64_t>(made.bytes_to_make());
       at_once_ = std::max(at_once_, made.bytes_at_once());
       largest_ = std::max(largest_, made.largest_page());
+      longest_ = std::max(longest_, made.longest());
     }
     const size_t lists = sequence.lists.size() * to.runs_of_list() * sizeof(PageRun*);
     needs_.bytes += memory_.peak_bytes() + at_once_ + lists + staging_bytes() + scratch_bytes() +
@@ -372,9 +371,9 @@ class Recoding {
   }
 
  private:
-  size_t staging_bytes() const { return needs_.pages > 0 ? RecodedLayer::staging_bytes(cache_) : 0; }
+  size_t staging_bytes() const { return needs_.pages > 0 ? RecodedLayer::staging_bytes(cache_, longest_) : 0; }
   size_t scratch_bytes() const {
-    return needs_.pages > 0 ? RecodedLayer::scratch_bytes(cache_, to_, largest_) : 0;
+    return needs_.pages > 0 ? RecodedLayer::scratch_bytes(cache_, to_, longest_, largest_) : 0;
   }
 
   /// Lists go on to fill the runs that have a format of the new storage.
@@ -405,6 +404,7 @@ class Recoding {
   RecodeNeeds needs_{};
   uint64_t at_once_ = 0;
   size_t largest_ = 0;
+  size_t longest_ = 0;
 };
 
 }  // namespace
@@ -425,15 +425,15 @@ void recode_layer(Sequence& sequence, int32_t layer) {
   static_cast<void>(cache.backend.weighing().require());
   recoded.prepare();
   BackendMemory staging(cache.backend, cache.allocator);
-  staging.make(RecodedLayer::staging_bytes(cache));
+  staging.make(RecodedLayer::staging_bytes(cache, recoded.longest()));
   Allocator scratch(cache.allocator, 0, "cache");
-  scratch.keep_block(RecodedLayer::scratch_bytes(cache, *sequence.storage, recoded.largest_page()));
+  scratch.keep_block(RecodedLayer::scratch_bytes(cache, *sequence.storage, recoded.longest(), recoded.largest_page()));
   recoded.commit(staging, scratch);
 }
 
-uint64_t recode_layer_bytes(const Cache& cache, const Storage& to, size_t largest_page, int64_t pages) {
+uint64_t recode_layer_bytes(const Cache& cache, const Storage& to, size_t longest, size_t largest_page, int64_t pages) {
   // Plans have a record for each run, with room to grow, and count open runs for each step.
-  return RecodedLayer::staging_bytes(cache) + RecodedLayer::scratch_bytes(cache, to, largest_page) +
+  return RecodedLayer::staging_bytes(cache, longest) + RecodedLayer::scratch_bytes(cache, to, longest, largest_page) +
          static_cast<uint64_t>(pages) * RecodedLayer::kPlanBytesOfPage +
          static_cast<uint64_t>(cache.kv_heads + 1) * 4 * sizeof(size_t);
 }

@@ -22,7 +22,6 @@ class RecodedLayer {
   RecodedLayer& operator=(const RecodedLayer&) = delete;
   ~RecodedLayer();
 
-  bool changes_nothing() const { return changed_ == 0; }
   int64_t changed_pages() const { return changed_; }
   /// Bytes that prepare() allocates, and those that must be free for commit() to leave no block larger than needed.
   uint64_t bytes_to_make() const { return made_bytes_; }
@@ -30,23 +29,23 @@ class RecodedLayer {
   /// Bytes that the layer's pages take afterwards beyond now; negative: fewer. Shared pages count as long as others
   /// hold them.
   int64_t growth() const { return growth_; }
+  /// Pages of the longest list.
+  size_t longest() const { return longest_; }
   /// Bytes of the largest page to read.
   size_t largest_page() const { return largest_; }
 
   void prepare();
-  /// `staging`: memory for pages_at_once() FP16 pages of each head, `scratch`: with a block of
-  /// RecodedLayer::scratch_bytes().
+  /// `staging`: staging_bytes() or more, `scratch`: with a block of scratch_bytes().
   void commit(BackendMemory& staging, Allocator& scratch);
 
   /// Most bytes of a plan for each page that changes.
   static constexpr uint64_t kPlanBytesOfPage = 256;
 
-  /// Pages of a head that are written in one go.
-  static int32_t pages_at_once(const Cache& cache) { return std::max(64 / cache.kv_heads, 1); }
-  static size_t staging_bytes(const Cache& cache) {
-    return static_cast<size_t>(pages_at_once(cache) * cache.kv_heads) * cache.float16.bytes();
+  /// Memory for the pages that are written in one go, of lists of up to `longest` pages.
+  static size_t staging_bytes(const Cache& cache, size_t longest) {
+    return static_cast<size_t>(pages_at_once(cache, longest) * cache.kv_heads) * cache.float16.bytes();
   }
-  static size_t scratch_bytes(const Cache& cache, const Storage& to, size_t largest_page);
+  static size_t scratch_bytes(const Cache& cache, const Storage& to, size_t longest, size_t largest_page);
 
  private:
   /// A run that changes as a whole.
@@ -93,6 +92,7 @@ class RecodedLayer {
   uint64_t at_once_ = 0;
   int64_t growth_ = 0;
   size_t largest_ = 0;
+  size_t longest_ = 0;
 };
 
 /// What recoding a sequence takes.
@@ -108,7 +108,7 @@ RecodeNeeds recode_needs(Sequence& sequence, const Storage& to);
 /// Write the pages of a layer anew that are in other formats than the sequence's storage has.
 void recode_layer(Sequence& sequence, int32_t layer);
 /// Most bytes that this takes beside the pages, of which `pages` are written anew.
-uint64_t recode_layer_bytes(const Cache& cache, const Storage& to, size_t largest_page, int64_t pages);
+uint64_t recode_layer_bytes(const Cache& cache, const Storage& to, size_t longest, size_t largest_page, int64_t pages);
 /// Give a sequence another storage: its sealed pages, and those that this one seals, are written in their new formats.
 void recode(Sequence& sequence, const Storage& to);
 

@@ -2,6 +2,7 @@
 
 #include "cache/sequence.h"
 
+#include <algorithm>
 #include <span>
 
 namespace kvq {
@@ -14,5 +15,11 @@ namespace kvq {
 void move_slots(const Sequence& sequence, int32_t layer, std::span<const SlotMove> moves,
                 std::span<std::byte* const> targets, Allocator& scratch);
 size_t move_bytes(const Cache& cache, size_t largest_page);
+
+/// FP16 pages of each head to stage at once, where lists of up to `longest` pages are written anew: enough to share among
+/// threads, and few beside the lists.
+inline int32_t pages_at_once(const Cache& cache, size_t longest) {
+  return std::max(std::min(64 / cache.kv_heads, static_cast<int32_t>(longest / 32)), 1);
+}
 
 }  // namespace kvq

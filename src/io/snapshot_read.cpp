@@ -89,13 +89,12 @@ std::optional<SideFormat> side_format(Side side, const SideRecord& record, const
     const uint8_t group = codec->takes_groups ? record.group : SideFormat{}.group;
     for (const NamedCode& code : codec->codes) {
       for (const Rotation rotation : {Rotation::kNone, Rotation::kHadamard}) {
-        for (const Centre centre : {Centre::kNone, Centre::kPageMean, Centre::kTrained}) {
+        for (const Centre centre : {Centre::kPageMean, Centre::kNone, Centre::kTrained}) {  // values: as policies say
           const bool takes_centre = centre == Centre::kNone || codec->takes_centres;
           const bool takes_rotation =
               rotation == Rotation::kNone ? !codec->always_hadamard : codec->takes_hadamard || codec->always_hadamard;
-          const bool is_value_mean = side == Side::kValues && centre == Centre::kPageMean;
           const SideFormat format{code.code, rotation, centre, group};
-          if (takes_centre && takes_rotation && !is_value_mean &&
+          if (takes_centre && takes_rotation &&
               same(record, side_record(side, format, cache.head_dim))) {
             return format;
           }
@@ -427,10 +426,11 @@ class Survey {
     found_.bytes += sequence_bytes(cache_, storage_);
     for (int32_t layer = 0; layer < cache_.n_layers; ++layer) {
       other_bytes_ = 0;
+      longest_ = 0;
       int64_t other_pages = found_.recoded_pages;
       for (int32_t head = 0; head < cache_.kv_heads; ++head) add_list(static_cast<size_t>(layer));
       if (found_.recoded_pages > other_pages) {
-        other_bytes_ += recode_layer_bytes(cache_, storage_, largest_, found_.recoded_pages - other_pages);
+        other_bytes_ += recode_layer_bytes(cache_, storage_, longest_, largest_, found_.recoded_pages - other_pages);
       }
       most_other_bytes_ = std::max(most_other_bytes_, other_bytes_);
     }
@@ -447,6 +447,7 @@ class Survey {
   void add_list(size_t layer) {
     const int64_t pages = read_page_count(reader_);
     found_.bytes += static_cast<uint64_t>(pages) * sizeof(Page*);
+    longest_ = std::max(longest_, static_cast<size_t>(pages));
     for (int64_t i = 0; i < pages; ++i) {
       const auto record = reader_.get<PageRecord>();
       if (record.shared == 0) add_page(layer, record, i, pages);
@@ -484,6 +485,7 @@ class Survey {
   uint64_t other_bytes_ = 0;  // of a layer's pages in formats that they lose
   uint64_t most_other_bytes_ = 0;
   size_t largest_ = 0;
+  size_t longest_ = 0;  // list of the layer
 };
 
 }  // namespace

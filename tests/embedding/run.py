@@ -104,6 +104,18 @@ def limits(output):
     expect(0 < peak <= limit and end == 0, "the limit holds and everything is freed")
 
 
+def make_room(output):
+    (before,) = map(int, output.one(r"(\d+) conversations fit into \d+ bytes: max_bytes .+")[:1])
+    needed, after, held = map(int, output.one(r"recoding one takes (\d+) free bytes and leaves (\d+) of (\d+)"))
+    expect(needed < held and after < 0.75 * held, "pages of two bits are smaller than those of four")
+    expect_same(output.one(r"(\d+) of (\d+) recoded"), "conversations recoded and waiting")
+    expect(int(output.one(r"now (\d+) fit")[0]) > before, "recoding makes room")
+    alone, both = map(int, output.one(r"one takes (\d+) bytes, both (\d+)"))
+    expect(alone < both < 1.2 * alone, "what is shared is there once")
+    saved, loaded, shared = output.one(r"content of the fork before (\w+), loaded (\w+); (\d+) pages shared")
+    expect(saved == loaded and int(shared) > 60, "sharing survives")
+
+
 def threads(output):
     outputs = output.all(r"(?:one thread|threads of calls|threads in a call), text (\d): output (\w+)")
     expect(len(outputs) == 9, "three texts in three ways")
