@@ -5,8 +5,10 @@
 #include "backend/cpu/attend/attend.h"
 #include "backend/cpu/linear/linear.h"
 #include "core/error.h"
+#include "core/float16.h"
 #include "core/scaled_row.h"
 #include "core/tensor.h"
+#include "formats/float16/layout.h"
 
 #include <algorithm>
 #include <array>
@@ -152,8 +154,53 @@ void CpuBackend::take(float* to, const float* from, std::span<const int32_t> slo
   for (const int32_t slot : slots) *to++ = from[slot];
 }
 
-// The host itself reads all pages.
-void CpuBackend::move(const SlotMoves& /*moves*/) {}
+namespace {
+
+/// Copy the moved slots of one side of a page. Decoded numbers may be larger than any that was stored: gains overshoot
+/// along the axes of a Hadamard rotation.
+void move_side(const SlotMove& move, const Page& page, Side side, std::byte* target) noexcept {
+  constexpr int32_t kSlots = 8;  // decoded at a time
+  std::array<float, static_cast<size_t>(kSlots* kMaxHeadDim)> decoded;
+  std::array<int32_t, kPageSlots> positions;
+  for (int32_t slot = 0; slot < kPageSlots; ++slot) {
+    positions[static_cast<size_t>(slot)] = page.position(std::min(slot, page.count - 1));
+  }
+  const PageFormat& format = *page.format();
+  const PageFormat plain(SideFormat{}, SideFormat{}, format.head_dim);
+  const std::byte* data = page.data + format.offset(side);
+  const EncodedSide encoded{.side = side,
+                            .format = format,
+                            .layer = 0,
+                            .head = 0,
+                            .sides = &data,
+                            .rope = nullptr,
+                            .positions = positions.data()};
+  int32_t rank = move.rank;
+  for (int32_t first = 0; first < page.count; first += kSlots) {
+    uint32_t left = move.slots >> static_cast<uint32_t>(first) & ((1U << static_cast<uint32_t>(kSlots)) - 1);
+    if (left == 0) continue;
+    decode_side(encoded, first, std::min(kSlots, page.count - first), decoded.data());
+    for (; left != 0; left &= left - 1, ++rank) {
+      const float* from = decoded.data() + std::countr_zero(left) * format.head_dim;
+      std::byte* plane = target + static_cast<size_t>(rank / kPageSlots) * plain.bytes() + plain.offset(side);
+      auto* halves = reinterpret_cast<uint16_t*>(plane);
+      for (int32_t channel = 0; channel < format.head_dim; ++channel) {
+        halves[float16::index(side, format.head_dim, rank % kPageSlots, channel)] = to_finite_float16(from[channel]);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void CpuBackend::move(const SlotMoves& moves) {
+  parallel_.run(static_cast<int32_t>(moves.moves.size()), [&moves](int32_t i) noexcept {
+    const SlotMove& move = moves.moves[static_cast<size_t>(i)];
+    const Page& page = *moves.lists[move.head][move.index];
+    std::byte* target = moves.targets[static_cast<size_t>(move.head)];
+    for (const Side side : {Side::kKeys, Side::kValues}) move_side(move, page, side, target);
+  });
+}
 
 void CpuBackend::weigh(const AttendBatch& batch, Pooling group, Workspace& workspace, std::span<float* const> masses) {
   cpu::weigh(batch, group, kernels_, parallel_, static_cast<AttendWorkspace&>(workspace), masses);

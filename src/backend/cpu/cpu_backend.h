@@ -70,7 +70,8 @@ class CpuBackend final : public Backend,
   void weigh(const AttendBatch& batch, Pooling group, Workspace& workspace, std::span<float* const> masses) override;
   void select(Allocator& allocator, const Selection& selection, std::span<Vector<int32_t>> slots) override;
   void take(float* to, const float* from, std::span<const int32_t> slots) override;
-  bool moves(const PageFormat& /*format*/) const override { return false; }
+  /// Trained formats need more than their page: the layer, RoPE, other heads.
+  bool moves(const PageFormat& format) const override { return !format.needs_training(); }
   void move(const SlotMoves& moves) override;
 
   std::shared_ptr<const Resident> make_resident(Allocator& allocator,
