@@ -34,12 +34,12 @@ namespace Kvq.Tests
                     Test.Equal(66, fork.Length(0), "length of the fork");
                     Test.Refused(Status.State, "32", () => fork.Truncate(50));
                     byte[] snapshot = fork.Save();
-                    using (Sequence again = model.Cache.Load(snapshot))
+                    using (Sequence again = model.Cache.LoadSequence(snapshot))
                         Test.Equal(Convert.ToBase64String(snapshot), Convert.ToBase64String(again.Save()), "the fork");
                 }
                 Test.Equal(Convert.ToBase64String(before), Convert.ToBase64String(model.Sequence.Save()), "the parent");
-                Test.Refused(Status.Format, "", () => model.Cache.Load(new byte[0]));
-                Test.Throws<ArgumentNullException>("snapshot", () => model.Cache.Load(null));
+                Test.Refused(Status.Format, "", () => model.Cache.LoadSequence(new byte[0]));
+                Test.Throws<ArgumentNullException>("snapshot", () => model.Cache.LoadSequence(null));
             }
         }
 
