@@ -1506,6 +1506,8 @@ class Step {
   std::vector<kvq_sequence*> sequences_;
 };
 
+class Sequence;
+
 /// Tokens for one layer of several sequences. Rows of `k` and `v` (one per token) are ordered by sequence. Tensors are
 /// of float; ::kvq_append_batch takes other element types, too.
 struct AppendBatch {
@@ -1755,23 +1757,22 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
     return detail::saved(kvq_cache_save, get(), sequences.data(), detail::count("sequences", sequences.size()));
   }
 
+  /// Overload for a container of sequences.
+  std::vector<std::byte> save(std::span<const Sequence> sequences) const;
+
   /// Create all sequences of a snapshot, or none. Every byte is checked.
   /// \param buffer a snapshot written by ::kvq_cache_save or ::kvq_sequence_save.
-  /// \param sequences receives the handles; unchanged on failure.
   /// \param options the defaults if omitted.
   /// \throws Error: as ::kvq_sequence_load and ::kvq_sequence_recode.
   /// \par Threads: see ::kvq_sequence_create.
-  void load(std::span<const std::byte> buffer, std::span<kvq_sequence*> sequences,
-            const kvq_load_options& options = initialised<kvq_load_options>()) const {
-    checked(kvq_cache_load, get(), buffer.data(), buffer.size(), sequences.data(),
-            detail::count("sequences", sequences.size()), &options);
-  }
+  std::vector<Sequence> load(std::span<const std::byte> buffer,
+                             const kvq_load_options& options = initialised<kvq_load_options>()) const;
 
   /// Tell what a snapshot holds, and what ::kvq_cache_load takes with the same arguments.
   /// \param buffer a snapshot.
   /// \param options the defaults if omitted.
   /// \throws Error: as ::kvq_cache_load.
-  kvq_snapshot_info snapshot_describe(std::span<const std::byte> buffer,
+  kvq_snapshot_info describe_snapshot(std::span<const std::byte> buffer,
                                       const kvq_load_options& options = initialised<kvq_load_options>()) const {
     return detail::described<kvq_snapshot_info>(kvq_snapshot_describe, get(), buffer.data(), buffer.size(), &options);
   }
@@ -2147,6 +2148,21 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// \par Threads: read-only for one sequence; exclusive use of all sequences when `sequence` is NULL.
   kvq_usage usage() const { return detail::described<kvq_usage>(kvq_cache_usage, cache(), get()); }
 };
+
+inline std::vector<Sequence> Cache::load(std::span<const std::byte> buffer, const kvq_load_options& options) const {
+  std::vector<kvq_sequence*> handles(static_cast<size_t>(describe_snapshot(buffer, options).n_sequences));
+  std::vector<Sequence> sequences;
+  sequences.reserve(handles.size());  // nothing throws between the call and their owners
+  const detail::Outcome outcome(kvq_cache_load, get(), buffer.data(), buffer.size(), handles.data(),
+                                static_cast<int32_t>(handles.size()), &options);
+  for (kvq_sequence* const handle : handles) sequences.emplace_back(handle);  // destroyed if a hook has thrown
+  outcome.raise();
+  return sequences;
+}
+
+inline std::vector<std::byte> Cache::save(std::span<const Sequence> sequences) const {
+  return save(pointers(sequences));
+}
 
 /// Linear layer y = x·Wᵀ + b with weights of 1 to 8 bits: NUQ, VQ and TCQ of Q-Palette, and trellises of single
 /// weights. Immutable; several threads may use it at once.

@@ -30,9 +30,14 @@ func created[O, T any](object *O, h *handle[T], made *T, end func(*T), c *call, 
 	if status != raw.OK {
 		return nil, c.end(status)
 	}
-	h.id, h.raw, h.end, h.fail = lastID.Add(1), made, end, c.fail
-	runtime.SetFinalizer(h, (*handle[T]).destroy)
+	h.own(made, end, c.fail)
 	return object, c.end(status)
+}
+
+// own makes the handle of a new object that of the library's object.
+func (h *handle[T]) own(made *T, end func(*T), fail *hooks) {
+	h.id, h.raw, h.end, h.fail = lastID.Add(1), made, end, fail
+	runtime.SetFinalizer(h, (*handle[T]).destroy)
 }
 
 // locker is a handle of any object.

@@ -42,11 +42,13 @@ func (c *Cache) sequence(create func(made **raw.Sequence, err *raw.Error) raw.St
 	call := acquire(c.fail)
 	status := create(&made, &call.err)
 	s.owner = raw.SequenceCache(made)
-	return created(s, &s.handle, made, func(it *raw.Sequence) {
-		c.gate.RLock()
-		defer c.gate.RUnlock()
-		raw.SequenceDestroy(it)
-	}, call, status)
+	return created(s, &s.handle, made, c.endSequence, call, status)
+}
+
+func (c *Cache) endSequence(it *raw.Sequence) {
+	c.gate.RLock()
+	defer c.gate.RUnlock()
+	raw.SequenceDestroy(it)
 }
 
 // newSequence creates a sequence of an open cache.
@@ -65,8 +67,9 @@ func (c *Cache) NewSequence() (*Sequence, error) {
 	return c.newSequence(func(made **raw.Sequence, err *raw.Error) raw.Status { return raw.SequenceCreate(c.raw, made, err) })
 }
 
-// Load creates a sequence from a snapshot of [Sequence.Save]. Every byte is checked.
-func (c *Cache) Load(snapshot []byte) (*Sequence, error) {
+// LoadSequence creates a sequence from a snapshot of [Sequence.Save]. Every byte is checked. [Cache.Load] takes other
+// formats and several sequences.
+func (c *Cache) LoadSequence(snapshot []byte) (*Sequence, error) {
 	if len(snapshot) == 0 {
 		return nil, argument("snapshot is empty")
 	}
@@ -153,7 +156,7 @@ func (s *Sequence) count(by func(to *int32, err *raw.Error) raw.Status) (int, er
 	return answer, c.end(status)
 }
 
-// Save writes a snapshot for [Cache.Load].
+// Save writes a snapshot for [Cache.LoadSequence] and [Cache.Load].
 func (s *Sequence) Save() ([]byte, error) {
 	if err := s.use(shared); err != nil {
 		return nil, err

@@ -28,12 +28,12 @@ func TestForksAreCutAndSaved(t *testing.T) {
 	}
 	requireError(t, fork.Truncate(20), kvq.ErrState, "20", "KVQ_E_STATE")
 	snapshot := must(fork.Save())(t)
-	loaded := must(m.cache.Load(snapshot))(t)
+	loaded := must(m.cache.LoadSequence(snapshot))(t)
 	defer loaded.Close()
 	if !bytes.Equal(must(loaded.Save())(t), snapshot) {
 		t.Fatal("a snapshot saved again has other bytes")
 	}
-	requireError(t, errorOf(m.cache.Load(nil)), kvq.ErrArgument, "snapshot is empty")
+	requireError(t, errorOf(m.cache.LoadSequence(nil)), kvq.ErrArgument, "snapshot is empty")
 	if fork.Cache() != m.cache || m.cache.Context() != m.context {
 		t.Fatal("a sequence or a cache does not know what it was made from")
 	}

@@ -17,7 +17,8 @@ type Step struct {
 // BeginStep begins a step of sequences of the cache, all different, to each of whose layers at most counts[i] tokens are
 // appended; no counts: one each. It preallocates what the tokens, their queries and the calls can need in all layers, or
 // fails with nothing changed. Inside, the sequences take appends, extensions, attention and calls that only read; others,
-// such as [Sequence.Truncate] and [Sequence.Fork], fail with [ErrState]. Defer [Step.Abort]: after a commit it does nothing.
+// such as [Sequence.Truncate], [Sequence.Fork] and [Sequence.Recode], fail with [ErrState]. Defer [Step.Abort]: after a
+// commit it does nothing.
 func (c *Cache) BeginStep(sequences []*Sequence, counts ...int32) (*Step, error) {
 	if len(sequences) == 0 || len(sequences) > math.MaxInt32 {
 		return nil, argument("sequences has %d elements, must have 1 to %d", len(sequences), math.MaxInt32)

@@ -101,6 +101,8 @@ func TestWhatAStepRefusesLeavesItActive(t *testing.T) {
 	requireError(t, errorOf(both[0].Fork()), kvq.ErrState, "in a step")
 	requireError(t, errorOf(both[0].Save()), kvq.ErrState, "in a step")
 	requireError(t, both[0].Reserve(64), kvq.ErrState, "in a step")
+	requireError(t, both[0].Recode(nil), kvq.ErrState, "in a step")
+	requireError(t, errorOf(m.cache.Save(both)), kvq.ErrState, "in a step")
 	requireError(t, errorOf(m.cache.BeginStep(both)), kvq.ErrState, "in a step already")
 	one := kvq.Of(make([]float32, 32))
 	requireError(t, both[0].Append(0, one, one), kvq.ErrArgument, "the step began with 2 tokens")

@@ -119,7 +119,9 @@ func TestEveryMethodFromManyGoroutines(t *testing.T) {
 					err = fork.Close()
 				}
 			case 5:
-				_, err = b.Save()
+				if _, err = b.Save(); err == nil {
+					_, err = m.cache.Save(orders[i%2])
+				}
 			}
 			if err != nil {
 				t.Error(err)

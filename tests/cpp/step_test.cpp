@@ -101,6 +101,8 @@ TEST_CASE("what a step refuses changes nothing, and the step goes on") {
   it.extend(4);
   CHECK_FAILS(KVQ_E_STATE, "in a step", it.a.truncate(30));
   CHECK_FAILS(KVQ_E_STATE, "in a step", it.a.fork());
+  CHECK_FAILS(KVQ_E_STATE, "in a step", it.a.recode());
+  CHECK_FAILS(KVQ_E_STATE, "in a step", it.cache.save(kvq::pointers(it.b, it.a)));
   CHECK_FAILS(KVQ_E_STATE, "in a step already", it.begin({}));
   fill(it.a, 1, 9, 1);  // of one layer
   CHECK_FAILS(KVQ_E_STATE, "cannot keep all tokens", step.commit());

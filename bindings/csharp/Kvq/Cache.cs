@@ -39,9 +39,8 @@ namespace Kvq
             fixed (float* frequencies = options.InvFreq)
             {
                 kvq_cache_options raw = options.With(frequencies);
-                IntPtr it = policy == null ? IntPtr.Zero : policy.Handle.DangerousGetHandle();
-                Call.Check(Native.kvq_cache_create(context.Handle.DangerousGetHandle(), &raw, it, &result, &error),
-                    &error, context.Hooks, handle, result);
+                Call.Check(Native.kvq_cache_create(context.Handle.DangerousGetHandle(), &raw, Policy.Pointer(policy),
+                    &result, &error), &error, context.Hooks, handle, result);
             }
             return context.Hooks;
         }
@@ -79,16 +78,6 @@ namespace Kvq
             using (Use it = Use())
                 Call.Check(Native.kvq_cache_predict_usage(it, sequences, tokens, queries, &raw, &error), &error, Hooks);
             return new Usage(&raw);
-        }
-
-        /// <summary>Create a sequence from a snapshot; see <see cref="Native.kvq_sequence_load"/>.</summary>
-        /// <param name="snapshot">A snapshot from <see cref="Sequence.Save"/>.</param>
-        /// <returns>The sequence.</returns>
-        public Sequence Load(byte[] snapshot)
-        {
-            var handle = new SequenceHandle();
-            Files.Load(this, snapshot, nameof(snapshot), handle, Native.kvq_sequence_load);
-            return new Sequence(this, handle);
         }
     }
 

@@ -169,33 +169,6 @@ namespace Kvq
         public Centres Centres { get; set; }
     }
 
-    /// <summary>How to load a snapshot.</summary>
-    public sealed partial class LoadOptions
-    {
-        internal kvq_load_options raw = Defaults();
-
-        static unsafe kvq_load_options Defaults()
-        {
-            Library.Require();
-            var it = default(kvq_load_options);
-            Native.kvq_load_options_init(&it, (UIntPtr)sizeof(kvq_load_options));
-            return it;
-        }
-
-        /// <summary>1: pages in other formats than the policy's are written anew, as
-        /// <see cref="Kvq.Raw.Native.kvq_sequence_recode"/> does, layer by layer; 0 (default): they are
-        /// refused.</summary>
-        public int Recode
-        {
-            get => raw.recode;
-            set => raw.recode = value;
-        }
-
-        /// <summary>Policy of the loaded sequences, with the conditions of
-        /// <see cref="Kvq.Raw.Native.kvq_sequence_recode"/>; null (default): the cache's.</summary>
-        public Policy Policy { get; set; }
-    }
-
     /// <summary>Tokens for one layer of several sequences. Rows of <c>K</c> and <c>V</c> (one per token) are ordered
     /// by sequence.</summary>
     public abstract partial class AppendBatchBase

@@ -29,6 +29,30 @@ namespace Kvq
             fixed (float* queries = &MemoryMarshal.GetReference(q), to = &MemoryMarshal.GetReference(output))
                 Attend(layer, sequence, Tensor.Pinned(queries, q.Length), Tensor.Pinned(to, output.Length));
         }
+
+        /// <summary>Like <see cref="Load(byte[], Policy, bool)"/>, from a span.</summary>
+        /// <param name="snapshot">A snapshot from <see cref="Save"/> or <see cref="Sequence.Save"/>.</param>
+        /// <param name="policy">Policy of the sequences; null: the cache's.</param>
+        /// <param name="recode">Write pages in other formats than the policy's anew, instead of throwing.</param>
+        /// <returns>The sequences.</returns>
+        public Sequence[] Load(ReadOnlySpan<byte> snapshot, Policy policy = null, bool recode = false)
+        {
+            byte none = 0; // not NULL for an empty span, so that the library refuses it
+            fixed (byte* start = &MemoryMarshal.GetReference(snapshot))
+                return Load(start == null ? &none : start, snapshot.Length, policy, recode);
+        }
+
+        /// <summary>Like <see cref="DescribeSnapshot(byte[], Policy, bool)"/>, of a span.</summary>
+        /// <param name="snapshot">A snapshot from <see cref="Save"/> or <see cref="Sequence.Save"/>.</param>
+        /// <param name="policy">Null: the cache's.</param>
+        /// <param name="recode">Whether pages in other formats than the policy's may be written anew.</param>
+        /// <returns>The contents.</returns>
+        public SnapshotInfo DescribeSnapshot(ReadOnlySpan<byte> snapshot, Policy policy = null, bool recode = false)
+        {
+            byte none = 0;
+            fixed (byte* start = &MemoryMarshal.GetReference(snapshot))
+                return DescribeSnapshot(start == null ? &none : start, snapshot.Length, policy, recode);
+        }
     }
 
     public sealed unsafe partial class Matrix

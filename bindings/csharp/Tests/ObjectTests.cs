@@ -19,7 +19,8 @@ namespace Kvq.Tests
             {
                 () => gone.Append(0, row, row), () => gone.Length(0), () => gone.Slots(0, 0), () => gone.Room(0),
                 () => gone.Reserve(1), () => gone.Truncate(0), () => gone.Fork(), () => gone.Save(), () => gone.Usage(),
-                () => gone.Compress(), () => gone.Decode(0, 0, 0, 1, null, null),
+                () => gone.Compress(), () => gone.Decode(0, 0, 0, 1, null, null), () => gone.Recode(),
+                () => gone.PredictRecode(), () => gone.DescribeLayer(0), () => model.Cache.Save(model.Sequence, gone),
                 () => model.Cache.Attend(0, gone, q, new float[q.Length]),
                 () => model.Cache.Attend(0, new AttendBatch { Sequences = new[] { model.Sequence, gone },
                                                               Q = new float[2 * q.Length],
@@ -33,7 +34,8 @@ namespace Kvq.Tests
             {
                 () => model.Cache.Attend(0, model.Sequence, q, new float[q.Length]), () => model.Cache.Usage(),
                 () => model.Cache.DescribeLayer(0), () => new Sequence(model.Cache),
-                () => model.Cache.Load(new byte[9]),
+                () => model.Cache.Load(new byte[9]), () => model.Cache.LoadSequence(new byte[9]),
+                () => model.Cache.DescribeSnapshot(new byte[9]), () => model.Cache.Save(model.Sequence),
             };
             foreach (Action call in onCache) Test.Throws<ObjectDisposedException>("Cache", call);
             model.Context.Dispose();

@@ -24,6 +24,11 @@ namespace Kvq.Tests
                                                new Span<float>(output, 0, 4)));
                 other.Append(0, k, v); // arrays still mean arrays
                 Test.Equal(10, other.Length(0), "length");
+                byte[] snapshot = model.Cache.Save(other);
+                using (Sequence again = model.Cache.Load(new ReadOnlySpan<byte>(snapshot))[0])
+                    Test.Equal(10, again.Length(0), "length of what a span holds");
+                Test.Equal(1, model.Cache.DescribeSnapshot(new ReadOnlySpan<byte>(snapshot)).NSequences, "sequences");
+                Test.Refused(Status.Format, "", () => model.Cache.Load(new ReadOnlySpan<byte>()));
             }
             using (var context = new Context())
             using (Matrix matrix = Matrix.Quantize(context, Model.Numbers(8 * 64, 1), 8, 64))

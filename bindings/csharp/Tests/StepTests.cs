@@ -123,6 +123,8 @@ namespace Kvq.Tests
                     Test.Refused(Status.State, "in a step", () => it.A.Fork());
                     Test.Refused(Status.State, "in a step", () => it.A.Save());
                     Test.Refused(Status.State, "in a step", () => it.A.Reserve(64));
+                    Test.Refused(Status.State, "in a step", () => it.A.Recode());
+                    Test.Refused(Status.State, "in a step", () => it.Cache.Save(it.Both));
                     Test.Refused(Status.State, "in a step already", () => it.Cache.BeginStep(it.Both));
                     Test.Refused(Status.Argument, "the step began with 2 tokens", () => it.A.Append(0, one, one));
                     Test.Refused(Status.Argument, "has received 2 tokens", () => step.Commit(3, 2));

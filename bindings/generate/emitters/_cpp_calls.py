@@ -5,7 +5,7 @@ from emitters._text import depth_of, target_of
 
 # Any number of threads may use these; methods that need exclusive use are not `const`.
 SHARED = ("kvq_context", "kvq_cache")
-NAMES = {"kvq_append_sequences": "append"}
+NAMES = {"kvq_append_sequences": "append", "kvq_snapshot_describe": "describe_snapshot"}
 
 
 def class_of(handle):

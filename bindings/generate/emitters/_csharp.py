@@ -26,7 +26,7 @@ def property_name(struct, field):
 
 
 # Structs whose fields are parameters of methods.
-WITHOUT_CLASS = ("kvq_compress_options", "kvq_step_batch")
+WITHOUT_CLASS = ("kvq_compress_options", "kvq_load_options", "kvq_step_batch")
 
 
 def has_class(struct):

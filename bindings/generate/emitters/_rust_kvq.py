@@ -4,15 +4,15 @@ import re
 
 from emitters import _rust, _rust_objects
 from emitters._rust import commented
-from emitters._text import NOTICE, flag_text, is_flag
+from emitters._text import NOTICE, choice_text, depth_of, flag_text, is_choice, is_flag, target_of
 
 OUT = "bindings/rust/kvq/src/generated/"
 FILLED = ("_info", "_usage")
 # Fields that Rust's types imply, or that are not set as numbers.
 TAKEN_OTHERWISE = ("struct_size", "n_sequences", "dtype", "q_dtype", "output_dtype")
 # Parameters that methods do not have.
-LEFT_OUT = ("error", "result", "user", "progress", "dtype", "buffer", "capacity", "size", "length", "n", "batch",
-            "info")
+LEFT_OUT = ("error", "result", "user", "progress", "dtype", "buffer", "capacity", "size", "length", "n", "n_sequences",
+            "batch", "info")
 
 
 def is_count(kind):
@@ -109,11 +109,14 @@ def setter(field, docs, paths):
     value = name
     if kind["kind"] == "enumeration":
         value = name + ".code()"
+    elif is_choice(field):
+        value = "i32::from(%s)" % name
     elif is_count(kind):
         value = "$crate::convert::int(%s)" % name if kind["name"] == "int32_t" else "$crate::convert::long(%s)" % name
     given = {"int64_t": "usize", "int32_t": "usize"}.get(kind.get("name")) or \
         ("$crate::" + paths[kind["name"]] if kind["kind"] == "enumeration" else _rust.raw_type(kind))
-    return [*commented(docs.markdown(field["documentation"]), "        "), "        #[must_use]",
+    given = "bool" if is_choice(field) else given
+    return [*commented(docs.markdown(choice_text(field)), "        "), "        #[must_use]",
             "        pub fn %s(mut self, %s: %s) -> Self {" % (name, name, given),
             "            self.raw.%s = %s;" % (name, value), "            self", "        }"]
 
@@ -137,11 +140,17 @@ def options(api, docs, paths):
     return "\n".join(lines + ["}", "pub(crate) use setters;", ""])
 
 
+def receives_handles(parameter):
+    """Whether a function puts several handles there, which a method returns."""
+    kind = parameter["type"]
+    return target_of(kind)["kind"] == "handle" and depth_of(kind) == 2 and not kind["to"].get("const")
+
+
 def function_text(one):
     text = one["documentation"]
     said = ["- `%s`: %s" % (parameter["name"], " ".join(parameter["documentation"].split()))
             for parameter in one["parameters"]
-            if parameter["documentation"] and parameter["name"] not in LEFT_OUT]
+            if parameter["documentation"] and parameter["name"] not in LEFT_OUT and not receives_handles(parameter)]
     text += "\n\n" + "\n".join(said) if said else ""
     returns = one["returns"]["documentation"].strip()
     if one["returns"]["c"] != "kvq_status":

@@ -26,6 +26,17 @@ def flag_text(field):
     return re.sub(r"^1; 0: ", "If not, ", re.sub(r"^1 or 0\.\s*", "", text)) if is_flag(field) else text
 
 
+def is_choice(field):
+    """Whether a field of options is 1 or 0, the default: a Boolean in other languages."""
+    return field["type"].get("name") == "int32_t" and re.match(r"(?s)1: .*; 0 \(default\):", field["documentation"]) is not None
+
+
+def choice_text(field):
+    """A field's documentation, without the numbers 1 and 0 if it is a choice."""
+    text = field["documentation"]
+    return re.sub(r"^1: ", "If set, ", re.sub(r"; 0 \(default\):", "; otherwise (default)", text)) if is_choice(field) else text
+
+
 def indexed(api):
     """{name: declaration} for every named declaration."""
     return {one["name"]: one for group in ("enumerations", "handles", "hooks", "structs", "functions")

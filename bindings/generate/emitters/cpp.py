@@ -10,6 +10,7 @@ from emitters._text import NOTICE, target_of
 
 BASE = pathlib.Path(__file__).with_name("_cpp_base.hpp")
 STEP = pathlib.Path(__file__).with_name("_cpp_step.hpp")  # by hand, since a step ends with its object
+LOAD = pathlib.Path(__file__).with_name("_cpp_load.hpp")  # by hand, since several objects come out
 NAMESPACE = "v1"
 
 INTRODUCTION = """kvq.h in C++20, header-only: owning handles, exceptions, spans.
@@ -271,6 +272,19 @@ BEGIN_STEP = (
         "return Step(get(), sequences, token_counts);"])
 
 
+# What Cache declares and LOAD, where sequences are known, defines.
+SAVE_ALL = ["  /// Overload for a container of sequences.",
+            "  std::vector<std::byte> save(std::span<const Sequence> sequences) const;"]
+
+
+def load_all(one):
+    """The declaration of Cache::load, which returns the sequences that kvq_cache_load puts into an array."""
+    kept = [p for p in one["parameters"] if p["name"] in ("buffer", "options")]
+    return documentation(one, kept, "  ") + [
+        "  std::vector<Sequence> load(std::span<const std::byte> buffer,",
+        "                             const kvq_load_options& options = initialised<kvq_load_options>()) const;"]
+
+
 def class_lines(handle, model, api):
     name, cls = handle["name"], class_of(handle["name"])
     viewed = name if name in SHARED else "const " + name
@@ -281,12 +295,17 @@ def class_lines(handle, model, api):
         if one["name"] == name + "_create":
             made, private = constructor_of(one, handle, model, api)
             continue
+        if one["name"] == "kvq_cache_load":
+            methods += ([""] + load_all(one)) if name == "kvq_cache" else []
+            continue
         for found in calls_of(one, model):
             if found.owner == name:
                 if one["name"] == "kvq_step_begin":
                     methods += [""] + BEGIN_STEP
                 hidden = {"experimental": one["experimental"] and not handle["experimental"]}
                 methods += [""] + if_experimental(hidden, method(found, model))
+                if one["name"] == "kvq_cache_save":
+                    methods += [""] + SAVE_ALL
     lines = comment(handle["documentation"])
     base = ": public detail::Owned<%s, %s, %s> {" % (name, handle["destroy"], viewed)
     lines += ["class %s %s" % (cls, base)] if len(cls + base) + 7 <= WIDTH else ["class " + cls, "    " + base]
@@ -330,12 +349,14 @@ def header(api):
     lines += hooks_struct(next(one for one in api["structs"] if any(f["name"] == "released" for f in one["fields"])))
     for handle in api["handles"]:
         if handle["name"] == "kvq_cache":
-            lines += STEP.read_text(encoding="utf-8").split("\n")
+            lines += STEP.read_text(encoding="utf-8").split("\n") + ["class Sequence;", ""]
         for struct in filter(batches.is_batch, api["structs"]):
             if handle["name"] == "kvq_cache":
                 lines += batches.declaration(struct) + ["", "namespace detail {"] + batches.checked(struct) + [
                     "}  // namespace detail", ""]
         lines += if_experimental(handle, class_lines(handle, model, api)) + [""]
+        if handle["name"] == "kvq_sequence":
+            lines += LOAD.read_text(encoding="utf-8").split("\n")
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines).rstrip("\n") + "\n" + END % NAMESPACE)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from ctypes import byref
+from contextlib import contextmanager
+from ctypes import byref, sizeof
 from threading import Lock
-from typing import Any, List, Optional, Tuple, Union
+from typing import Any, Iterator, List, Optional, Tuple, Union
 from typing import Sequence as Many
 from weakref import WeakSet
 
@@ -15,9 +16,9 @@ from ._batches import Calls, Prepared, Queries
 from ._context import Context
 from ._errors import KvqArgumentError, failure, initialised, require_fit
 from ._handle import Data, enter_alone, enter_shared, leave_alone, leave_shared, reading
-from ._infos import CacheInfo, Usage
+from ._infos import CacheInfo, SnapshotInfo, Usage
 from ._objects import CacheMethods, Centres, Codebook, Router
-from ._policy import Policy
+from ._policy import PolicyOrText, policy_of
 from ._sequence import Sequence
 from ._step import Step
 from ._text import value_of
@@ -71,14 +72,14 @@ class Cache(CacheMethods):
         model_id: int = 0,
         codebook: Optional[Codebook] = None,
         router: Optional[Router] = None,
-        policy: Union[str, bytes, Policy, None] = None,
+        policy: PolicyOrText = None,
         centres: Optional[Centres] = None,
     ) -> None:
         shape = {"n_layers": n_layers, "q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": scale}
         rotary = {"rotary_dim": rotary_dim, "rope_base": rope_base, "max_bytes": max_bytes, "model_id": model_id}
         options = cache_options(rope, inv_freq, **shape, **rotary)
         Context._given("context", context)
-        used = Policy(context, policy) if isinstance(policy, (str, bytes)) else Policy._given_or_none("policy", policy)
+        used = policy_of(context, policy)
         given = (
             Codebook._given_or_none("codebook", codebook),
             Centres._given_or_none("centres", centres),
@@ -107,11 +108,56 @@ class Cache(CacheMethods):
         with self._shared() as pointer:
             return Sequence._made(self, _native.kvq_sequence_create, pointer)
 
-    def load(self, data: Data) -> Sequence:
-        """Create a sequence from a snapshot that ``Sequence.save`` returned."""
+    def save(self, sequences: Sequences) -> bytes:
+        """Write a snapshot of several sequences, all different, for ``load``.
+
+        Pages that they share, as forks do, are written once, and shared again where they are loaded. The snapshot of
+        one sequence is that of ``Sequence.save``.
+        """
+        many = self._given_sequences(sequences)
+        kind: Any = _native.kvq_sequence * len(many)
+        with self._shared() as pointer, reading(*many) as handles:
+            return self._saved(_native.kvq_cache_save, pointer, kind(*handles), len(many))
+
+    def load(self, data: Data, policy: PolicyOrText = None, recode: bool = False) -> List[Sequence]:
+        """Create all sequences of a snapshot, in their order, or none.
+
+            parent, fork = other.load(cache.save([parent, fork]))
+
+        :param data: what ``save`` or ``Sequence.save`` returned.
+        :param policy: the sequences' policy, as for ``Sequence.recode``: a ``Policy``, or its text; None: the cache's.
+        :param recode: pages in other formats than the policy's are written anew; False: they raise KvqMismatchError.
+        """
+        address, size, _view = bytes_of("data", data)
+        with self._loading(policy, recode) as options:
+            n = self._contents(address, size, options).n_sequences
+            return Sequence._all_loaded(self, n, address, size, options)
+
+    def load_sequence(self, data: Data) -> Sequence:
+        """Create the sequence of a snapshot that ``Sequence.save`` returned."""
         address, size, _view = bytes_of("data", data)
         with self._shared() as pointer:
             return Sequence._made(self, _native.kvq_sequence_load, pointer, address, size)
+
+    def describe_snapshot(self, data: Data, policy: PolicyOrText = None, recode: bool = False) -> SnapshotInfo:
+        """What a snapshot holds, and what ``load`` takes with the same arguments."""
+        address, size, _view = bytes_of("data", data)
+        with self._loading(policy, recode) as options:
+            return self._contents(address, size, options)
+
+    @contextmanager
+    def _loading(self, policy: PolicyOrText, recode: bool) -> Iterator[_native.kvq_load_options]:
+        """Options for loading while the cache and the policy are in use."""
+        used = policy_of(self.context, policy)
+        options = initialised(_native.kvq_load_options, recode=1 if recode else 0)
+        with reading(self, used) as (_, formats):
+            options.policy = formats
+            yield options
+
+    def _contents(self, address: int, size: int, options: _native.kvq_load_options) -> SnapshotInfo:
+        info = _native.kvq_snapshot_info(sizeof(_native.kvq_snapshot_info))
+        self._call(_native.kvq_snapshot_describe, self._pointer, address, size, byref(options), byref(info))
+        return SnapshotInfo._of(info)
 
     def predict_usage(self, sequences: int, tokens: int, queries: int = 0) -> Usage:
         """Predict, to the byte, the ``usage`` of a cache that holds only new sequences; nothing is allocated.
@@ -279,7 +325,7 @@ class Cache(CacheMethods):
 
         The ``with`` statement begins it, and preallocates what the tokens can need in all layers. Its end commits all
         tokens, an exception aborts. Inside, the sequences take appends, extensions, attention, and calls that only
-        read; ``truncate``, ``fork``, ``save``, ``reserve`` and ``compress`` raise KvqStateError. No other thread may
+        read; others, such as ``truncate``, ``fork``, ``save`` and ``recode``, raise KvqStateError. No other thread may
         use them.
 
         :param token_counts: tokens per sequence that a layer takes at most; None: one each.

@@ -53,3 +53,11 @@ class Policy(PolicyMethods):
         with reading(self._context, self) as pointers:
             result._create(self._hooks, function, *pointers, *changes)
         return result
+
+
+PolicyOrText = Union[str, bytes, Policy, None]
+
+
+def policy_of(context: Context, policy: PolicyOrText) -> Optional[Policy]:
+    """The policy of an argument that may be its text; None stays None."""
+    return Policy(context, policy) if isinstance(policy, (str, bytes)) else Policy._given_or_none("policy", policy)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from ctypes import addressof, byref, c_uint64
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from ctypes import addressof, byref, c_uint64, sizeof
+from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional
 
 from . import _native
 from ._arrays import empty_host, view_of
-from ._errors import initialised
-from ._infos import Usage
+from ._errors import call, initialised
+from ._handle import Handle, reading
+from ._infos import RecodeInfo, Usage
 from ._library import Function
 from ._objects import SequenceMethods
+from ._policy import PolicyOrText, policy_of
 
 if TYPE_CHECKING:
     from ._cache import Cache
@@ -60,6 +62,32 @@ class Sequence(SequenceMethods):
             cache._sequences.add(result)
         return result
 
+    @classmethod
+    def _all_loaded(cls, cache: Cache, n: int, address: int, size: int, options: Any) -> List[Sequence]:
+        """Wrap the handles that ``kvq_cache_load`` creates. The cache is in use."""
+        kind: Any = _native.kvq_sequence * n
+        handles = kind()
+        made: List[Sequence] = []
+        try:
+            try:
+                call(_native.kvq_cache_load, cache._pointer, address, size, handles, n, byref(options))
+            finally:
+                for handle in handles:
+                    if handle.value:  # also if a hook has raised
+                        one = cls.__new__(cls)
+                        one.cache = cache
+                        Handle.__init__(one, _native.kvq_sequence(handle.value), cache._hooks)
+                        made.append(one)
+                if cache._hooks is not None:
+                    cache._hooks.finish()
+        except BaseException:
+            for one in made:  # which the traceback would keep alive
+                one._finalizer()
+            raise
+        with cache._sequences_lock:
+            cache._sequences.update(made)
+        return made
+
     def append(self, layer: int, k: Any, v: Any, positions: Any = None, dtype: Optional[str] = None) -> None:
         """Append tokens to one layer: all of them or none. See ``Cache.append``."""
         self.cache._append(layer, (self,), None, None, k, v, positions, dtype)
@@ -68,6 +96,27 @@ class Sequence(SequenceMethods):
         """Create a sequence that starts with all tokens of this one. Pages are shared until either changes them."""
         with self.cache._shared() as cache, self._shared() as parent:
             return Sequence._made(self.cache, _native.kvq_sequence_fork, cache, parent)
+
+    def recode(self, policy: PolicyOrText = None) -> None:
+        """Give the sequence another policy than its cache's: its pages are written anew in that policy's formats.
+
+        So a conversation takes less memory from here on, without processing its tokens again. Forks made before keep
+        theirs. Of the policy, the formats, `sink` and `recent` count; eviction stays the cache's. All pages change or
+        none, unless a device fails.
+
+        :param policy: a ``Policy``, or its text; None: the cache's.
+        """
+        used = policy_of(self.cache.context, policy)
+        with self.cache._shared() as cache, self._alone() as sequence, reading(used) as (formats,):
+            self._call(_native.kvq_sequence_recode, cache, sequence, formats)
+
+    def predict_recode(self, policy: PolicyOrText = None) -> RecodeInfo:
+        """What ``recode`` takes. With `needed_bytes` free it succeeds if the host has the memory."""
+        used = policy_of(self.cache.context, policy)
+        info = _native.kvq_recode_info(sizeof(_native.kvq_recode_info))
+        with self.cache._shared() as cache, self._alone() as sequence, reading(used) as (formats,):
+            self._call(_native.kvq_sequence_predict_recode, cache, sequence, formats, byref(info))
+        return RecodeInfo._of(info)
 
     def decode(self, layer: int, kv_head: int, begin: int = 0, n: Optional[int] = None) -> Decoded:
         """Decode `n` slots from `begin` on (None: all), for inspection and tests. Not optimised."""

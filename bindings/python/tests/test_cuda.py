@@ -37,7 +37,7 @@ def test_attention_on_a_gpu_is_close_to_that_of_the_cpu(torch, gpu, context, ran
     sequence.append(0, fused[:, 4:6], fused[:, 6:])
     output, lse = cache.attend(0, sequence, q, lse=True)
     assert output.is_cuda and lse.is_cuda
-    expected, expected_lse = on_cpu.attend(0, on_cpu.load(sequence.save()), q.cpu().numpy(), lse=True)
+    expected, expected_lse = on_cpu.attend(0, on_cpu.load_sequence(sequence.save()), q.cpu().numpy(), lse=True)
     numpy.testing.assert_allclose(output.cpu(), expected, atol=5e-3)
     numpy.testing.assert_allclose(lse.cpu(), expected_lse, atol=5e-3)
 
@@ -55,9 +55,9 @@ def test_halves_streams_and_snapshots(torch, gpu, random):
     torch.cuda.synchronize()
     assert output.dtype == torch.bfloat16 and torch.isfinite(output).all()
     data = sequence.save()
-    assert cache.load(data).save() == data
+    assert cache.load_sequence(data).save() == data
     with libkvq.Context() as cpu:
-        assert libkvq.Cache(cpu, 1, 4, 2, 64, policy="int4").load(data).save() == data
+        assert libkvq.Cache(cpu, 1, 4, 2, 64, policy="int4").load_sequence(data).save() == data
 
 
 def test_device_pointers_and_interfaces_are_the_same_memory(torch, gpu, random):

@@ -27,14 +27,15 @@ def test_forks_are_cut_and_leave_their_parent_as_it_is(cache, filled, random):
 def test_snapshots_round_trip(context, cache, filled):
     data = filled.save()
     for kind in (bytes, bytearray, memoryview):
-        again = cache.load(kind(data))
+        again = cache.load_sequence(kind(data))
         assert again.save() == data
         assert again.length(1) == 100
     assert context.file_type(data) == "snapshot" and context.file_type(b"") == "unknown"
     with pytest.raises(libkvq.KvqFormatError):
-        cache.load(data[:-1])
+        cache.load_sequence(data[:-1])
     with pytest.raises(libkvq.KvqFormatError):
-        cache.load(b"")
+        cache.load_sequence(b"")
+    assert [one.save() for one in cache.load(data)] == [data]
 
 
 def test_reserved_room_is_used_up_by_appends(cache, random):

@@ -83,7 +83,8 @@ def test_layers_that_disagree_are_refused_at_the_end_and_taken_back(cache, fille
 def test_what_a_step_refuses_leaves_it_active(cache, filled):
     with cache.step([filled], [2]) as step:
         extend(cache, [filled], 2)
-        for call in (lambda: filled.truncate(100), filled.fork, filled.save, lambda: filled.reserve(64)):
+        calls = (lambda: filled.truncate(100), filled.fork, filled.save, lambda: filled.reserve(64), filled.recode)
+        for call in calls:
             with pytest.raises(libkvq.KvqStateError, match="in a step"):
                 call()
         with pytest.raises(libkvq.KvqStateError, match="in a step already"):

@@ -60,7 +60,7 @@ def load(
         if "inv_freq" in shape:
             shape["inv_freq"] = array("f", shape["inv_freq"])
         layout.create(shape, device)
-        rows = [layout.cache().load(snapshot.numpy().tobytes()) for snapshot in snapshots]
+        rows = [layout.cache().load_sequence(snapshot.numpy().tobytes()) for snapshot in snapshots]
         tokens = [columns] * n if present is None else present.sum(dim=1).tolist()
         for i, (row, expected) in enumerate(zip(rows, tokens)):
             if any(row.length(layer) != expected for layer in range(layout.n_layers)):

@@ -1,12 +1,15 @@
 //! Caches: the shape of a model's attention layers, and attention itself.
-use crate::call::{defaults, fill, Handle};
+use crate::call::{create_all, defaults, fill, Handle};
 use crate::convert::int;
 use crate::generated::docs::header;
 use crate::generated::options::setters;
-use crate::object::{debug, optional, Raw};
+use crate::object::{debug, default_is_new, optional, Raw};
+use crate::policy::pointer_to;
 use crate::shape::with_pointers;
 use crate::{call, Append, Attend, DeviceAppend, DeviceAttend, DeviceExtend, Extend};
-use crate::{CacheInfo, Centres, Codebook, Context, Error, Policy, Result, Router, Sequence, Step, Usage};
+use crate::{
+    CacheInfo, Centres, Codebook, Context, Error, Policy, Result, Router, Sequence, SnapshotInfo, Step, Usage,
+};
 use kvq_sys as sys;
 use std::fmt;
 use std::ptr;
@@ -59,6 +62,37 @@ impl fmt::Debug for CacheOptions {
     }
 }
 
+#[doc = header!(kvq_load_options)]
+#[derive(Clone)]
+pub struct LoadOptions {
+    raw: Raw<sys::kvq_load_options>,
+    policy: Option<Policy>,
+}
+
+default_is_new!(LoadOptions);
+
+impl LoadOptions {
+    setters!(kvq_load_options);
+
+    /// Returns options with the cache's policy, which refuse other formats.
+    pub fn new() -> Self {
+        // SAFETY: the function belongs to the struct.
+        LoadOptions { raw: Raw(unsafe { defaults(sys::kvq_load_options_init) }), policy: None }
+    }
+
+    optional!(kvq_load_options, policy: &Policy = policy.clone());
+
+    /// The struct in C, which is valid as long as the options.
+    fn filled(options: Option<&Self>) -> sys::kvq_load_options {
+        match options {
+            Some(options) => sys::kvq_load_options { policy: pointer_to(options.policy.as_ref()), ..*options.raw },
+            None => *LoadOptions::new().raw,
+        }
+    }
+}
+
+debug!(LoadOptions, it => (it.raw.recode != 0, &it.policy));
+
 #[doc = header!(kvq_cache)]
 ///
 /// Clones are the same cache.
@@ -76,7 +110,7 @@ struct Inner {
 impl Cache {
     #[doc = header!(kvq_cache_create)]
     pub fn new<'a>(context: &Context, options: CacheOptions, policy: impl Into<Option<&'a Policy>>) -> Result<Self> {
-        let policy = policy.into().map_or(ptr::null(), |policy| policy.raw() as *const _);
+        let policy = pointer_to(policy.into());
         let handle = options.with_raw(|raw| {
             // SAFETY: the options and what they point at live until the call returns.
             context.create(|result, error| unsafe { sys::kvq_cache_create(context.raw(), raw, policy, result, error) })
@@ -97,8 +131,70 @@ impl Cache {
         &self.0.context
     }
 
+    #[doc = header!(kvq_cache_save)]
+    pub fn save(&self, sequences: &[&Sequence]) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.with_own(sequences.iter().copied(), |pointers| {
+            let _reading: Vec<_> = self.observed_by(sequences).into_iter().map(Sequence::unobserved).collect();
+            // SAFETY: there are `capacity` bytes at `buffer`, and the sequences are borrowed.
+            bytes = call::save(self.context().panics(), |buffer, capacity, size, error| unsafe {
+                let (pointers, n) = (pointers.as_ptr().cast(), int(pointers.len()));
+                sys::kvq_cache_save(self.raw(), pointers, n, buffer.cast(), capacity, size, error)
+            })?;
+            Ok(())
+        })?;
+        Ok(bytes)
+    }
+
+    #[doc = header!(kvq_cache_load)]
+    ///
+    /// ```
+    /// # use kvq::{Cache, CacheOptions, Context, ContextOptions, LoadOptions, Policy, Sequence};
+    /// # fn main() -> kvq::Result<()> {
+    /// # let context = Context::new(ContextOptions::new())?;
+    /// # let [cache, other] = [(); 2].map(|()| Cache::new(&context, CacheOptions::new(1, 2, 2, 64), None).unwrap());
+    /// # let sequence = Sequence::new(&cache)?;
+    /// let fork = sequence.fork()?;
+    /// let bytes = cache.save(&[&sequence, &fork])?;
+    /// assert_eq!(other.load(&bytes, None)?.len(), 2);
+    /// let small = Policy::load(&context, "gs2")?; // instead of the cache's
+    /// let loaded = other.load(&bytes, &LoadOptions::new().policy(&small).recode(true))?;
+    /// # assert_eq!(loaded.len(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn load<'a>(&self, bytes: &[u8], options: impl Into<Option<&'a LoadOptions>>) -> Result<Vec<Sequence>> {
+        let options = options.into();
+        let n = self.describe_snapshot(bytes, options)?.n_sequences;
+        let raw = LoadOptions::filled(options);
+        let handles = {
+            let _shared = self.shared()?;
+            // SAFETY: the slice has this length, and there is room for `n` handles.
+            create_all(self.context().panics(), n, |made, error| unsafe {
+                sys::kvq_cache_load(self.raw(), bytes.as_ptr().cast(), bytes.len(), made, int(n), &raw, error)
+            })?
+        };
+        Ok(handles.into_iter().map(|handle| Sequence::of(handle, self)).collect())
+    }
+
+    #[doc = header!(kvq_snapshot_describe)]
+    pub fn describe_snapshot<'a>(
+        &self,
+        bytes: &[u8],
+        options: impl Into<Option<&'a LoadOptions>>,
+    ) -> Result<SnapshotInfo> {
+        let raw = LoadOptions::filled(options.into());
+        // SAFETY: the slice has this length, and kvq_snapshot_describe fills this struct.
+        let info = unsafe {
+            fill(self.context().panics(), |info, error| {
+                sys::kvq_snapshot_describe(self.raw(), bytes.as_ptr().cast(), bytes.len(), &raw, info, error)
+            })?
+        };
+        Ok(SnapshotInfo::from_raw(&info))
+    }
+
     #[doc = header!(kvq_sequence_load)]
-    pub fn load(&self, bytes: &[u8]) -> Result<Sequence> {
+    pub fn load_sequence(&self, bytes: &[u8]) -> Result<Sequence> {
         let _shared = self.shared()?;
         // SAFETY: the slice has this length and lives until the call returns.
         let handle = self.context().create(|result, error| unsafe {
@@ -262,13 +358,18 @@ impl Cache {
 
     /// Attention records observations for `Sequence::compress`: then one call at a time uses a sequence.
     fn observe<'a>(&self, sequences: &[&'a Sequence]) -> Vec<RwLockWriteGuard<'a, ()>> {
+        self.observed_by(sequences).into_iter().map(Sequence::observe).collect()
+    }
+
+    /// Sequences whose locks a call takes, in one order, so that two calls cannot deadlock.
+    fn observed_by<'a>(&self, sequences: &[&'a Sequence]) -> Vec<&'a Sequence> {
         if !self.evicts() {
             return Vec::new();
         }
         let mut ordered = sequences.to_vec();
-        ordered.sort_by_key(|sequence| sequence.raw()); // in one order, so that two calls cannot deadlock
+        ordered.sort_by_key(|sequence| sequence.raw());
         ordered.dedup_by_key(|sequence| sequence.raw());
-        ordered.into_iter().map(Sequence::observe).collect()
+        ordered
     }
 
     pub(crate) fn evicts(&self) -> bool {

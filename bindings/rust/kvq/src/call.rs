@@ -146,6 +146,19 @@ pub(crate) fn create_or<T: Destroy>(
     handle.ok_or_else(|| Error::new(Status::Internal, "the library has made no handle"))
 }
 
+/// Calls a function that creates `n` handles, or none.
+pub(crate) fn create_all<T: Destroy>(
+    panics: &Panics,
+    n: usize,
+    function: impl FnOnce(*mut *mut T, *mut sys::kvq_error) -> sys::kvq_status,
+) -> Result<Vec<Handle<T>>> {
+    let mut made = vec![ptr::null_mut(); n];
+    let result = call_without_panics(|error| function(made.as_mut_ptr(), error));
+    let handles = made.into_iter().filter_map(NonNull::new).map(Handle).collect(); // owned before a panic is resumed
+    panics.raise();
+    result.map(|()| handles)
+}
+
 /// Calls a function that fills a struct.
 ///
 /// # Safety

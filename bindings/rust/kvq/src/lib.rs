@@ -48,7 +48,7 @@ mod shape;
 mod step;
 
 pub use batches::{Append, Attend, DeviceAppend, DeviceAttend, DeviceExtend, Extend};
-pub use cache::{Cache, CacheOptions};
+pub use cache::{Cache, CacheOptions, LoadOptions};
 pub use context::{cpu_isas, device_describe, device_describe_by, Context, ContextOptions};
 pub use element::{Bf16, Element, F16};
 pub use error::{api_version, version, Error, Result};

@@ -51,3 +51,8 @@ impl Policy {
         Ok(Policy::of(handle, &self.context))
     }
 }
+
+/// The handle of a policy; NULL stands for none.
+pub(crate) fn pointer_to(policy: Option<&Policy>) -> *const sys::kvq_policy {
+    policy.map_or(ptr::null(), |policy| policy.raw())
+}

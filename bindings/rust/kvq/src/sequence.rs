@@ -1,11 +1,12 @@
 //! Sequences: the pages of one conversation.
-use crate::call::{self, Handle};
+use crate::call::{self, fill, Handle};
 use crate::convert::{count, int};
 use crate::generated::docs::header;
 use crate::generated::options::setters;
 use crate::object::{debug, default_is_new, Raw};
+use crate::policy::pointer_to;
 use crate::shape::{self, pointer_of, rows_of};
-use crate::{Cache, Context, Dtype, Element, Error, Result, Usage};
+use crate::{Cache, Context, Dtype, Element, Error, Policy, RecodeInfo, Result, Usage};
 use kvq_sys as sys;
 use std::ops::Range;
 use std::os::raw::c_void;
@@ -88,6 +89,26 @@ impl Sequence {
             .context()
             .create(|result, error| unsafe { sys::kvq_sequence_fork(self.cache.raw(), self.raw(), result, error) })?;
         Ok(Sequence::of(handle, &self.cache))
+    }
+
+    #[doc = header!(kvq_sequence_recode)]
+    pub fn recode<'a>(&mut self, policy: impl Into<Option<&'a Policy>>) -> Result<()> {
+        let policy = pointer_to(policy.into());
+        // SAFETY: the sequence is borrowed exclusively, and the policy lives until the call returns.
+        self.change(|cache, sequence, error| unsafe { sys::kvq_sequence_recode(cache, sequence, policy, error) })
+    }
+
+    #[doc = header!(kvq_sequence_predict_recode)]
+    pub fn predict_recode<'a>(&mut self, policy: impl Into<Option<&'a Policy>>) -> Result<RecodeInfo> {
+        let policy = pointer_to(policy.into());
+        let _shared = self.cache.shared()?;
+        // SAFETY: kvq_sequence_predict_recode fills this struct; the sequence is borrowed exclusively.
+        let raw = unsafe {
+            fill(self.context().panics(), |info, error| {
+                sys::kvq_sequence_predict_recode(self.cache.raw(), self.raw(), policy, info, error)
+            })?
+        };
+        Ok(RecodeInfo::from_raw(&raw))
     }
 
     #[doc = header!(kvq_append)]
@@ -213,11 +234,14 @@ impl Sequence {
         self.observed.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(crate) fn unobserved(&self) -> RwLockReadGuard<'_, ()> {
+        self.observed.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Held while the sequence is read.
     pub(crate) fn reading(&self) -> Result<Reading<'_>> {
         let shared = self.cache.shared()?;
-        let observed = || self.observed.read().unwrap_or_else(PoisonError::into_inner);
-        Ok((shared, self.cache.evicts().then(observed)))
+        Ok((shared, self.cache.evicts().then(|| self.unobserved())))
     }
 
     pub(crate) fn number(

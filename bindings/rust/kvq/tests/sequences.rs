@@ -27,8 +27,8 @@ fn snapshots_come_back_and_reserved_pages_make_room() {
     extend(&mut sequence, 70, 1);
     assert_eq!(sequence.room(0).unwrap(), room - 70);
     let bytes = sequence.save().unwrap();
-    assert_eq!(cache.load(&bytes).unwrap().save().unwrap(), bytes);
-    assert_fails(cache.load(&[]), Status::Format, &[]);
+    assert_eq!(cache.load_sequence(&bytes).unwrap().save().unwrap(), bytes);
+    assert_fails(cache.load_sequence(&[]), Status::Format, &[]);
 }
 
 #[test]

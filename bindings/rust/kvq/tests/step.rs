@@ -85,6 +85,7 @@ fn what_a_step_refuses_changes_nothing() {
     assert_fails(inside.fork(), Status::State, &["in a step"]);
     assert_fails(inside.save(), Status::State, &["in a step"]);
     assert_fails(inside.reserve(64), Status::State, &["in a step"]);
+    assert_fails(inside.recode(None), Status::State, &["in a step"]);
     assert_fails(cache.step([inside], &[1]), Status::State, &["in a step already"]);
     let x = numbers(32, 1);
     let more = cache.append(0, step.sequences(), Append::new(&x, &x));

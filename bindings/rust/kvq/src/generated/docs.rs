@@ -748,7 +748,6 @@ As [`Sequence::recode`](crate::Sequence::recode)."#
 [`Sequence::save`](crate::Sequence::save).
 
 - `sequences`: of this cache, each once.
-- `n_sequences`: at least 1.
 
 # Errors
 
@@ -759,14 +758,11 @@ As [`Sequence::recode`](crate::Sequence::recode)."#
     (kvq_cache_load) => {
         r#"Create all sequences of a snapshot, or none. Every byte is checked.
 
-- `sequences`: receives the handles; unchanged on failure.
-- `n_sequences`: as many as the snapshot has, see
-  [`kvq_snapshot_describe`](crate::sys::kvq_snapshot_describe).
 - `options`: NULL: defaults.
 
 # Errors
 
-As [`Cache::load`](crate::Cache::load) and [`Sequence::recode`](crate::Sequence::recode)."#
+As [`Cache::load_sequence`](crate::Cache::load_sequence) and [`Sequence::recode`](crate::Sequence::recode)."#
     };
     (kvq_snapshot_describe) => {
         r#"Tell what a snapshot holds, and what [`Cache::load`](crate::Cache::load) takes with the same arguments.
@@ -863,7 +859,8 @@ it takes (positions, scores, selected slots: some percent of the pages) is kept 
 the limit a little sooner. That holds for the policy's budget and pages that no fork shares, and not for
 policies with a router. Lengths of sequences still count the evicted tokens, and
 [`Sequence::truncate`](crate::Sequence::truncate) drops the tokens at positions ≥ `length`. Observations are
-not part of a snapshot: after [`Cache::load`](crate::Cache::load), attend before compressing.
+not part of a snapshot: after [`Cache::load_sequence`](crate::Cache::load_sequence), attend before
+compressing.
 
 - `options`: NULL: defaults.
 

@@ -106,11 +106,11 @@ macro_rules! setters {
         }
     };
     (kvq_load_options) => {
-        /// 1: pages in other formats than the policy's are written anew, as
-        /// [`Sequence::recode`](crate::Sequence::recode) does, layer by layer; 0 (default): they are refused.
+        /// If set, pages in other formats than the policy's are written anew, as
+        /// [`Sequence::recode`](crate::Sequence::recode) does, layer by layer; otherwise (default) they are refused.
         #[must_use]
-        pub fn recode(mut self, recode: usize) -> Self {
-            self.raw.recode = $crate::convert::int(recode);
+        pub fn recode(mut self, recode: bool) -> Self {
+            self.raw.recode = i32::from(recode);
             self
         }
     };

@@ -337,7 +337,7 @@ pub enum FileKind {
     Router,
     /// One or more, for [`Matrix::load`](crate::Matrix::load).
     Matrix,
-    /// A sequence, for [`Cache::load`](crate::Cache::load).
+    /// A sequence, for [`Cache::load_sequence`](crate::Cache::load_sequence).
     Snapshot,
     /// YAML for kvq_plan_load, which is experimental.
     Plan,
@@ -812,7 +812,7 @@ impl RecodeInfo {
     }
 }
 
-/// Contents of a snapshot; see [`kvq_snapshot_describe`](crate::sys::kvq_snapshot_describe).
+/// Contents of a snapshot; see [`Cache::describe_snapshot`](crate::Cache::describe_snapshot).
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SnapshotInfo {
