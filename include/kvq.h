@@ -946,13 +946,11 @@ KVQ_API kvq_status kvq_sequence_save(kvq_cache* cache, const kvq_sequence* seque
 
 /** Create a sequence from a snapshot. Every byte is checked; saving the result again gives the same bytes.
  *
- *  \param buffer  a snapshot written by ::kvq_sequence_save. \length size \memory host \keeps call
- *  \param size    bytes at `buffer`.
- *  \param result  receives the handle. \parent cache
- *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_FORMAT (damaged or truncated); KVQ_E_MISMATCH (another model, shape, policy
- *           format or version; tokens were evicted but the cache's policy never evicts; several sequences);
- *           KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND. ::kvq_cache_load takes other formats and several sequences.
- *  \threads see ::kvq_sequence_create.
+ *  \param buffer  a snapshot written by ::kvq_sequence_save, or by ::kvq_cache_save of one sequence. \length size
+ * \memory host \keeps call \param size    bytes at `buffer`. \param result  receives the handle. \parent cache \returns
+ * KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_FORMAT (damaged or truncated); KVQ_E_MISMATCH (another model, shape, policy format or
+ * version; tokens were evicted but the cache's policy never evicts; several sequences); KVQ_E_MEMORY; KVQ_E_LIMIT;
+ * KVQ_E_BACKEND. ::kvq_cache_load takes other formats and several sequences. \threads see ::kvq_sequence_create.
  *  \since 1.0 */
 KVQ_API kvq_status kvq_sequence_load(kvq_cache* cache, const void* buffer, size_t size, kvq_sequence** result,
                                      kvq_error* error);
@@ -979,7 +977,8 @@ typedef struct kvq_recode_info {
  *  may be in the same batch. Forks have their parent's policy.
  *
  *  Of the policy, the formats, `sink` and `recent` count. Eviction is that of the cache: the policy has the same or
- *  none. Formats that need a codebook or centres use those of the cache.
+ *  none. Formats that need a codebook or centres use those of the cache. A cache remembers each policy that it has been
+ *  given: some hundred bytes, also if the call then fails.
  *
  *  \param policy  a policy of this or another context; NULL: the cache's. \nullable
  *  \returns KVQ_OK; KVQ_E_ARGUMENT (also: layers that the cache does not have; another eviction); KVQ_E_STATE (in a
@@ -1057,7 +1056,7 @@ KVQ_API kvq_status kvq_cache_load(kvq_cache* cache, const void* buffer, size_t s
 /** Contents of a snapshot; see ::kvq_snapshot_describe. */
 typedef struct kvq_snapshot_info {
   uint32_t struct_size;
-  int32_t n_sequences;
+  int32_t n_sequences;   /**< Sequences, at least 1. */
   int32_t tokens;        /**< Length of the longest layer of any sequence. */
   int64_t pages;         /**< Pages of all sequences, shared ones once. */
   int64_t recoded_pages; /**< Pages among these whose format is not what the policy has at their place. */
@@ -1210,8 +1209,8 @@ KVQ_API void kvq_compress_options_init(kvq_compress_options* options, size_t siz
  *  been reached: tokens that remain are written over the pages of those that go, and what else it takes (positions,
  *  scores, selected slots: some percent of the pages) is kept free, so that appends reach the limit a little sooner.
  *  That holds for the policy's budget and pages that no fork shares, and not for policies with a router. Lengths of
- * sequences still count the evicted tokens, and kvq_sequence_truncate drops the tokens at positions ≥ `length`.
- * Observations are not part of a snapshot: after kvq_sequence_load, attend before compressing.
+ *  sequences still count the evicted tokens, and kvq_sequence_truncate drops the tokens at positions ≥ `length`.
+ *  Observations are not part of a snapshot: after kvq_sequence_load, attend before compressing.
  *
  *  \param options  NULL: defaults. \nullable
  *  \returns KVQ_OK; KVQ_E_ARGUMENT (also: a budget smaller than the window); KVQ_E_STATE (the policy has no eviction,
@@ -1680,7 +1679,7 @@ enum {
   KVQ_FILE_CENTRES = 3,  /**< For ::kvq_centres_load. */
   KVQ_FILE_ROUTER = 4,   /**< For ::kvq_router_load. */
   KVQ_FILE_MATRIX = 5,   /**< One or more, for ::qp_matrix_load. */
-  KVQ_FILE_SNAPSHOT = 6, /**< A sequence, for ::kvq_sequence_load. */
+  KVQ_FILE_SNAPSHOT = 6, /**< Sequences, for ::kvq_cache_load; a single one for ::kvq_sequence_load too. */
   KVQ_FILE_PLAN = 7      /**< YAML for kvq_plan_load, which is experimental. */
 };
 

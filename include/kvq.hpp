@@ -2003,7 +2003,7 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   std::vector<std::byte> save() const { return detail::saved(kvq_sequence_save, cache(), get()); }
 
   /// Create a sequence from a snapshot. Every byte is checked; saving the result again gives the same bytes.
-  /// \param buffer a snapshot written by ::kvq_sequence_save.
+  /// \param buffer a snapshot written by ::kvq_sequence_save, or by ::kvq_cache_save of one sequence.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_FORMAT (damaged or truncated); KVQ_E_MISMATCH (another model, shape, policy
   /// format or version; tokens were evicted but the cache's policy never evicts; several sequences); KVQ_E_MEMORY;
   /// KVQ_E_LIMIT; KVQ_E_BACKEND. ::kvq_cache_load takes other formats and several sequences.
@@ -2025,7 +2025,8 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// cache may be in the same batch. Forks have their parent's policy.
   ///
   /// Of the policy, the formats, `sink` and `recent` count. Eviction is that of the cache: the policy has the same or
-  /// none. Formats that need a codebook or centres use those of the cache.
+  /// none. Formats that need a codebook or centres use those of the cache. A cache remembers each policy that it has
+  /// been given: some hundred bytes, also if the call then fails.
   /// \param policy a policy of this or another context; NULL: the cache's.
   /// \throws Error: KVQ_E_ARGUMENT (also: layers that the cache does not have; another eviction); KVQ_E_STATE (in a
   /// step; pages are preallocated; a CUDA graph is captured); KVQ_E_UNSUPPORTED (the policy has a router; the device

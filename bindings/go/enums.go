@@ -144,7 +144,7 @@ const (
 	FileRouter = raw.FileRouter
 	// FileMatrix: One or more, for [raw.MatrixLoad].
 	FileMatrix = raw.FileMatrix
-	// FileSnapshot: A sequence, for [raw.SequenceLoad].
+	// FileSnapshot: Sequences, for [raw.CacheLoad]; a single one for [raw.SequenceLoad] too.
 	FileSnapshot = raw.FileSnapshot
 	// FilePlan: YAML for [raw.PlanLoad], which is experimental.
 	FilePlan = raw.FilePlan

@@ -472,6 +472,7 @@ func recodeInfoFrom(it *raw.RecodeInfo) RecodeInfo {
 
 // SnapshotInfo: contents of a snapshot; see [raw.SnapshotDescribe].
 type SnapshotInfo struct {
+	// Sequences, at least 1.
 	Sequences int
 
 	// Length of the longest layer of any sequence.

@@ -107,8 +107,9 @@ kvq_status kvq_sequence_save(kvq_cache* cache, const kvq_sequence* sequence, voi
     require(size, "size");
     require_no_step(*sequence);
     const Sequence* only = sequence;
-    hand_over(io::snapshot_size({&only, 1}), buffer, capacity, *size,
-              [&](std::span<std::byte> bytes) { io::write_snapshot({&only, 1}, bytes); });
+    hand_over(io::snapshot_size({&only, 1}), buffer, capacity, *size, [&](std::span<std::byte> bytes) {
+      io::write_snapshot({&only, 1}, bytes);
+    });
   });
 }
 

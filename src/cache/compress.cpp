@@ -130,7 +130,8 @@ uint64_t compress_bytes(const Cache& cache, const Storage& storage, int32_t toke
     // Shorter lists are divided more finely, so that a shorter sequence may take more, but not twice as much.
     bytes += 2 * cache.backend.attention().workspace_bytes({&call, 1});
   }
-  return bytes + EvictedLayer::staging_bytes(cache, storage, pages) + EvictedLayer::scratch_bytes(cache, storage, pages);
+  return bytes + EvictedLayer::staging_bytes(cache, storage, pages) +
+         EvictedLayer::scratch_bytes(cache, storage, pages);
 }
 
 namespace {

@@ -149,7 +149,8 @@ void DensePages::make(int32_t layer, std::span<const Filled> pages, Vector<PageW
     const auto& [full, count, format, stays] = pages[i];
     const auto& [data, positions] = full.page;
     const bool consecutive = positions[static_cast<size_t>(count) - 1] - positions.front() == count - 1;
-    PageRun** run = sequence_.is_final(format, layer, !stays) ? &list.runs[sequence_.storage->run_number(layer, format)] : nullptr;
+    PageRun** run =
+        sequence_.is_final(format, layer, !stays) ? &list.runs[sequence_.storage->run_number(layer, format)] : nullptr;
     const auto alike =
         static_cast<int32_t>(std::count_if(pages.begin() + static_cast<ptrdiff_t>(i), pages.end(),
                                            [wanted = format](const Filled& page) { return page.format == wanted; }));

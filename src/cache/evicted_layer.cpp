@@ -251,7 +251,8 @@ void EvictedLayer::trim_run(int32_t head, PageRun& run) noexcept {
   PageRun* const old = &run;
   for (Page*& place : pages) {
     if (place->run != old) continue;
-    Page* page = first != nullptr ? std::exchange(first, nullptr) : cache_.make_page(smaller->format, false, &smaller, own);
+    Page* page =
+        first != nullptr ? std::exchange(first, nullptr) : cache_.make_page(smaller->format, false, &smaller, own);
     weighing.copy(page->data, place->data, bytes);
     page->positions = std::exchange(place->positions, nullptr);
     page->first_position = place->first_position;

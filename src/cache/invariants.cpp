@@ -87,9 +87,11 @@ std::optional<Place> find_missealed(const Sequence& sequence) {
     const int32_t layer = sequence.layer_of(index);
     const bool seals_as_float16 = is_one_of(&cache.float16, sequence.storage->layer_at(layer));
     for (int64_t page = 0; page < std::ssize(list); ++page) {
-      const bool may_be_float16 = page < sequence.storage->sink || page >= std::ssize(list) - sequence.storage->recent || seals_as_float16;
+      const bool may_be_float16 =
+          page < sequence.storage->sink || page >= std::ssize(list) - sequence.storage->recent || seals_as_float16;
       const bool is_float16 = list[static_cast<size_t>(page)]->is_float16();
-      if (is_float16 ? !may_be_float16 : page < sequence.storage->sink) return Place{layer, sequence.head_of(index), page};
+      if (is_float16 ? !may_be_float16 : page < sequence.storage->sink)
+        return Place{layer, sequence.head_of(index), page};
     }
   }
   return std::nullopt;
@@ -312,7 +314,8 @@ class SequenceCheck {
     if (first.page != nullptr) return;
     const auto runs = sequence_.runs_of(first.list);
     const auto number = static_cast<size_t>(std::find(runs.begin(), runs.end(), &run) - runs.begin());
-    first.place.equal("format of the run", static_cast<int64_t>(sequence_.storage->run_number(first.place.layer, run.format)),
+    first.place.equal("format of the run",
+                      static_cast<int64_t>(sequence_.storage->run_number(first.place.layer, run.format)),
                       static_cast<int64_t>(number));
     const Held& last = holders.back();
     const int64_t in_use = last.page == nullptr ? 1 : last.page - run.pages() + 1;

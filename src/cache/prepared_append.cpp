@@ -42,7 +42,8 @@ PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, AppendKind kin
       grown_(cache_.allocator) {}
 
 void PreparedAppend::reserve_memory(int32_t tokens, int32_t positions) {
-  memory_.reserve(cache_.kv_heads, sequence_.storage->runs_of_list(), tokens / kPageSlots + kPagesOfOneAppend, positions);
+  memory_.reserve(cache_.kv_heads, sequence_.storage->runs_of_list(), tokens / kPageSlots + kPagesOfOneAppend,
+                  positions);
 }
 
 PreparedAppend::~PreparedAppend() {
@@ -82,7 +83,8 @@ void PreparedAppend::for_each_page(int32_t head, const Use& use) {
   const int32_t pages = Sequence::pages_after(list, arrived);
   int32_t index = Sequence::open_slots(list) > 0 ? existing - 1 : existing;
   // Pages before the newest `recent` are sealed already, but for those that were left.
-  const int32_t unsealed = std::max({0, sequence_.storage->sink, pages_without(list, opened_) - sequence_.storage->recent});
+  const int32_t unsealed =
+      std::max({0, sequence_.storage->sink, pages_without(list, opened_) - sequence_.storage->recent});
   int32_t given = opened_;  // tokens of the call from a page on
   for (size_t i = static_cast<size_t>(unsealed); i < list.size(); ++i) given -= list[i]->count;
   for (int32_t full = unsealed; full < index; ++full) {
@@ -168,7 +170,8 @@ RoutedPages::Choice PreparedAppend::choose(const Step& step) {
   const bool stays = stays_float16(step.index, step.pages);
   if (!stays && layer.is_routed()) return routed_.next();
   // Sealed pages of this append fill a run exactly; the newest `recent` stay FP16.
-  return {stays ? &cache_.float16 : layer.formats.front(), nullptr, step.pages - sequence_.storage->recent - step.index};
+  return {stays ? &cache_.float16 : layer.formats.front(), nullptr,
+          step.pages - sequence_.storage->recent - step.index};
 }
 
 void PreparedAppend::write_page(int32_t head, const Step& step, BriefRun& brief) {

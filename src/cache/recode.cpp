@@ -81,7 +81,8 @@ void RecodedLayer::plan(int32_t head) {
   Vector<Tally> tallies(runs_.get_allocator());
   for (int32_t index = 0; index < std::ssize(list); ++index) {
     const Page& page = *list[static_cast<size_t>(index)];
-    auto found = std::find_if(tallies.rbegin(), tallies.rend(), [&](const Tally& each) { return each.run == page.run; });
+    auto found =
+        std::find_if(tallies.rbegin(), tallies.rend(), [&](const Tally& each) { return each.run == page.run; });
     if (found == tallies.rend()) {
       tallies.push_back({.run = page.run, .first = index, .last = index});
       found = tallies.rbegin();
@@ -99,10 +100,9 @@ void RecodedLayer::plan(int32_t head) {
     const int32_t holders = each.pages + static_cast<int32_t>(std::ranges::count(fills, each.run));
     const bool is_own = !each.shared && each.run->references.load(std::memory_order_acquire) == holders;
     if (is_own && each.matching > 0 && sealed->bytes() <= each.run->format->bytes()) {
-      runs_.push_back(
-          {.run = each.run, .format = sealed, .head = head, .first = each.first, .last = each.last});
+      runs_.push_back({.run = each.run, .format = sealed, .head = head, .first = each.first, .last = each.last});
       growth_ += static_cast<int64_t>(runs_.back().bytes()) - static_cast<int64_t>(each.run->data_bytes());
-    } else if (is_own && each.changed == each.pages) {
+    } else if (each.changed == each.pages) {
       growth_ -= static_cast<int64_t>(each.run->data_bytes() + each.run->record_bytes());
     }
   }
@@ -116,7 +116,9 @@ void RecodedLayer::plan(int32_t head) {
     if (write.change != nullptr) return;
     to_make_.back() += 1;
     const PageFormat* format = wanted(head, write.index);
-    made_bytes_ += format->bytes() + sizeof(Page) + (page.positions != nullptr ? sizeof(int32_t) * kPageSlots : 0);
+    const size_t positions = page.positions != nullptr ? sizeof(int32_t) * kPageSlots : 0;
+    made_bytes_ += format->bytes() + sizeof(Page) + positions;
+    growth_ -= static_cast<int64_t>(positions);
     const bool is_final = !format->is_float16() || to_.layer_at(layer_).stays_float16();
     if (!is_final || in_runs % kMaxRunPages == 0) made_bytes_ += sizeof(PageRun);
     if (is_final) ++in_runs;
@@ -214,9 +216,8 @@ void RecodedLayer::finish(RunChange& change) noexcept {
     run.pages()[place].data = run.data + static_cast<size_t>(place) * run.format->bytes();
   }
   const auto& list = sequence_.list(layer_, change.head);
-  const auto own = static_cast<uint64_t>(
-      std::count_if(list.begin() + change.first, list.begin() + change.last + 1,
-                    [&run](const Page* page) { return page->run == &run; }));
+  const auto own = static_cast<uint64_t>(std::count_if(list.begin() + change.first, list.begin() + change.last + 1,
+                                                       [&run](const Page* page) { return page->run == &run; }));
   if (was_float16 != run.format->is_float16()) {
     (was_float16 ? cache_.account.float16_pages : cache_.account.sealed_pages) -= own;
     (was_float16 ? cache_.account.sealed_pages : cache_.account.float16_pages) += own;
@@ -257,8 +258,8 @@ void RecodedLayer::write(std::span<const Write> writes, BackendMemory& staging, 
   const auto heads = sequence_.heads();
   const size_t of_head = static_cast<size_t>(pages_at_once(cache_, longest_)) * cache_.float16.bytes();
   // In place, a page may be written where another one is still read.
-  const bool any_in_place =
-      std::ranges::any_of(writes, [](const Write& each) { return each.change != nullptr && each.change->is_in_place(); });
+  const bool any_in_place = std::ranges::any_of(
+      writes, [](const Write& each) { return each.change != nullptr && each.change->is_in_place(); });
   Vector<std::byte*> targets(heads, nullptr, scratch);
   Vector<size_t> made(next_made_.begin(), next_made_.end(), scratch);
   Vector<SlotMove> moves(scratch);
@@ -278,9 +279,9 @@ void RecodedLayer::write(std::span<const Write> writes, BackendMemory& staging, 
     }
     const Page* page = each.change == nullptr ? made_[made[h]++] : nullptr;
     const PageFormat* format = page != nullptr ? page->format() : each.change->format;
-    std::byte* target = page != nullptr
-                            ? page->data
-                            : each.change->block + static_cast<size_t>(&old - each.change->run->pages()) * format->bytes();
+    std::byte* target =
+        page != nullptr ? page->data
+                        : each.change->block + static_cast<size_t>(&old - each.change->run->pages()) * format->bytes();
     pages.push_back({.source = source,
                      .kept = old.count,
                      .head = each.head,

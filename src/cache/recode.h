@@ -26,8 +26,7 @@ class RecodedLayer {
   /// Bytes that prepare() allocates, and those that must be free for commit() to leave no block larger than needed.
   uint64_t bytes_to_make() const { return made_bytes_; }
   uint64_t bytes_at_once() const { return at_once_; }
-  /// Bytes that the layer's pages take afterwards beyond now; negative: fewer. Shared pages count as long as others
-  /// hold them.
+  /// Bytes that the sequence's pages in the layer take afterwards beyond now, without those to make; negative: fewer.
   int64_t growth() const { return growth_; }
   /// Pages of the longest list.
   size_t longest() const { return longest_; }
@@ -97,9 +96,9 @@ class RecodedLayer {
 
 /// What recoding a sequence takes.
 struct RecodeNeeds {
-  int64_t pages;    // that are written anew
-  uint64_t bytes;   // that have to be free
-  int64_t growth;   // of the sequence's pages, usually negative
+  int64_t pages;   // that are written anew
+  uint64_t bytes;  // that have to be free
+  int64_t growth;  // of what the sequence holds, usually negative
 };
 
 /// Throw unless a sequence can be recoded now.

@@ -76,9 +76,7 @@ class Sequence {
     return !format->is_float16() || of_layer.stays_float16() || (sealed && of_layer.is_routed());
   }
   /// Whether the final format of page `index` of a list is always FP16.
-  bool ends_float16(int32_t layer, int32_t index) const {
-    return storage->ends_float16(layer, index);
-  }
+  bool ends_float16(int32_t layer, int32_t index) const { return storage->ends_float16(layer, index); }
   /// Pages of the next run of a list: the known ones, else a share of the list's length that bounds the slack.
   static int32_t run_capacity(int32_t list_pages, int32_t pages_wanted) {
     return std::clamp(std::max(pages_wanted, std::min(list_pages / 16, kMaxSparePages)), 1, kMaxRunPages);
@@ -232,8 +230,8 @@ void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq
 /// Keep the first `length` tokens of every layer; throws KVQ_E_STATE for a cut inside a sealed page.
 void truncate(Sequence& sequence, int32_t length);
 
-/// Most bytes that evicting from a sequence of `tokens` tokens takes, down to the policy's budget; 0 where it needs none
-/// kept.
+/// Most bytes that evicting from a sequence of `tokens` tokens takes, down to the policy's budget; 0 where it needs
+/// none kept.
 uint64_t compress_bytes(const Cache& cache, const Storage& storage, int32_t tokens);
 /// What a sequence with preallocated pages for so many tokens keeps.
 uint64_t kept_compress_room(const Cache& cache, int32_t tokens);

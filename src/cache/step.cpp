@@ -133,7 +133,9 @@ class LayerRollback {
   }
 
   /// First page of a list of `pages` pages that may be open.
-  int32_t first_open(int32_t pages) const { return std::max({0, sequence_.storage->sink, pages - sequence_.storage->recent}); }
+  int32_t first_open(int32_t pages) const {
+    return std::max({0, sequence_.storage->sink, pages - sequence_.storage->recent});
+  }
 
   /// Returns the first page that is gone.
   int32_t shorten(int32_t head, const Cut& cut) noexcept {

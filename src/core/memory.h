@@ -56,8 +56,8 @@ class Allocator {
   void reserve(uint64_t bytes);
   void unreserve(uint64_t bytes) noexcept;
 
-  /// Keep bytes of the limits, here and in ancestors, from all allocations until give_back(). Throws KVQ_E_LIMIT if they
-  /// are not free.
+  /// Keep bytes of the limits, here and in ancestors, from all allocations until give_back(). Throws KVQ_E_LIMIT if
+  /// they are not free.
   void keep_back(uint64_t bytes);
   void give_back(uint64_t bytes) noexcept;
 

@@ -94,8 +94,7 @@ std::optional<SideFormat> side_format(Side side, const SideRecord& record, const
           const bool takes_rotation =
               rotation == Rotation::kNone ? !codec->always_hadamard : codec->takes_hadamard || codec->always_hadamard;
           const SideFormat format{code.code, rotation, centre, group};
-          if (takes_centre && takes_rotation &&
-              same(record, side_record(side, format, cache.head_dim))) {
+          if (takes_centre && takes_rotation && same(record, side_record(side, format, cache.head_dim))) {
             return format;
           }
         }
@@ -147,9 +146,8 @@ std::optional<PageFormat> page_format(const PageRecord& record, const Cache& cac
     fail(KVQ_E_MISMATCH, "snapshot has pages of %s in layer %zu, which this cache cannot decode", found.c_str(), layer);
   }
   const PageFormat& own = *storage.layers[layer].formats.front();
-  fail(KVQ_E_MISMATCH,
-       "snapshot has pages of %s in layer %zu, where the policy has %s: kvq_cache_load can recode them", found.c_str(),
-       layer, format_pair_name({own.keys, own.values}).c_str());
+  fail(KVQ_E_MISMATCH, "snapshot has pages of %s in layer %zu, where the policy has %s: kvq_cache_load can recode them",
+       found.c_str(), layer, format_pair_name({own.keys, own.values}).c_str());
 }
 
 /// Format of a storage that a record names, or null.
@@ -186,8 +184,7 @@ int32_t read_sequence_count(Reader& reader, const SnapshotHeader& header) {
   if (header.version == kSnapshotVersion) return 1;
   const auto n = reader.get<int64_t>();
   const auto layers = static_cast<uint64_t>(header.n_layers);
-  const auto least =
-      layers * (sizeof(LayerRecord) + static_cast<uint64_t>(header.kv_heads) * sizeof(int64_t));
+  const auto least = layers * (sizeof(LayerRecord) + static_cast<uint64_t>(header.kv_heads) * sizeof(int64_t));
   if (n < 2 || static_cast<uint64_t>(n) > std::min<uint64_t>(reader.left() / least, INT32_MAX)) {
     fail(KVQ_E_FORMAT, "snapshot says that it has %lld sequences, with %zu bytes left", static_cast<long long>(n),
          reader.left());
@@ -216,7 +213,8 @@ class SequenceReader {
       for (int32_t head = 0; head < cache_.kv_heads; ++head) {
         read_list(layer, sequence_.list_index(static_cast<int32_t>(layer), head));
         const auto& list = sequence_.list(static_cast<int32_t>(layer), head);
-        spans_heads = spans_heads || std::ranges::any_of(list, [](const Page* page) { return page->format()->spans_heads(); });
+        spans_heads =
+            spans_heads || std::ranges::any_of(list, [](const Page* page) { return page->format()->spans_heads(); });
       }
       if (spans_heads) check_heads_agree(static_cast<int32_t>(layer));
       if (recode_) recode_layer(sequence_, static_cast<int32_t>(layer));
@@ -293,6 +291,7 @@ class SequenceReader {
       format = cache_.format_of(*found);
     }
     const bool may_be_open = left == 1 && format->is_float16();
+    const Reader following = reader_;
     if (record.count < (may_be_open ? 1 : kPageSlots) || record.count > kPageSlots || record.has_positions > 1) {
       fail(KVQ_E_FORMAT, "snapshot has a page of %d slots where %d belong", record.count, kPageSlots);
     }
@@ -314,16 +313,30 @@ class SequenceReader {
     } else if (recode_ && !(format->is_float16() && stays_open)) {
       run = &other.run;
     }
-    // The number of following pages of this format is known only if all have it.
-    const bool routed = sequence_.storage->layer_at(layer).is_routed();
-    const auto before = static_cast<int32_t>(sequence_.lists[index].size());
-    const int32_t capacity = routed ? Sequence::run_capacity(before, 1) : Sequence::run_capacity(0, left);
+    const bool fits = run != nullptr && *run != nullptr && (*run)->format == format && (*run)->used < (*run)->capacity;
+    const bool ends_open = run == &other.run && format->is_float16();
+    const int32_t most = ends_open ? left - sequence_.storage->recent : left;
+    const int32_t capacity = fits ? 1 : Sequence::run_capacity(0, alike(following, record, *format, most));
     Page* page = cache_.make_page(format, record.has_positions == 1, run, capacity);
     page->first_position = record.first_position;
     if (page->positions != nullptr) std::copy(positions.begin(), positions.end(), page->positions);
     cache_.backend.pages().write(*format, data.data(), page->data);
     cache_.set_count(page, record.count);
     return page;
+  }
+
+  /// Successive pages of a list from `first` on in its format, at most `most`. `after`: the bytes after its record.
+  static int32_t alike(Reader after, const PageRecord& first, const PageFormat& format, int32_t most) {
+    PageRecord record = first;
+    int32_t pages = 1;
+    for (; pages < most; ++pages) {
+      const size_t bytes = (record.has_positions == 1 ? sizeof(int32_t) * kPageSlots : 0) + format.bytes();
+      if (after.left() < bytes + sizeof(PageRecord)) break;
+      after.take(bytes);
+      record = after.get<PageRecord>();
+      if (record.shared != 0 || !same(record.keys, first.keys) || !same(record.values, first.values)) break;
+    }
+    return pages;
   }
 
   /// A page that an earlier sequence has at the same place.
@@ -343,7 +356,8 @@ class SequenceReader {
            record.count, record.first_position, record.shared - 1);
     }
     const Storage& storage = *sequence_.storage;
-    if (!page->is_float16() && storage.run_number(sequence_.layer_of(index), page->format()) == storage.runs_of_list()) {
+    if (!page->is_float16() &&
+        storage.run_number(sequence_.layer_of(index), page->format()) == storage.runs_of_list()) {
       fail(KVQ_E_MISMATCH, "snapshot has a page of sequence %u in a format that the policy does not have",
            record.shared - 1);
     }
@@ -456,15 +470,13 @@ class Survey {
 
   void add_page(size_t layer, const PageRecord& record, int64_t index, int64_t pages) {
     const PageFormat* known = find_format(record, cache_, storage_, layer);
-    const std::optional<PageFormat> other =
-        known == nullptr && recode_ ? page_format(record, cache_) : std::nullopt;
+    const std::optional<PageFormat> other = known == nullptr && recode_ ? page_format(record, cache_) : std::nullopt;
     if (known == nullptr && !other) refuse_format(record, cache_, storage_, layer, recode_);
     const PageFormat& format = known != nullptr ? *known : *other;
     reader_.take((record.has_positions != 0 ? sizeof(int32_t) * kPageSlots : 0) + format.bytes());
     const auto of_layer = static_cast<int32_t>(layer);
     const PageFormat* sealed = storage_.layer_at(of_layer).formats.front();
-    const bool stays =
-        storage_.ends_float16(of_layer, static_cast<int32_t>(index)) || index >= pages - storage_.recent;
+    const bool stays = storage_.ends_float16(of_layer, static_cast<int32_t>(index)) || index >= pages - storage_.recent;
     const PageFormat* wanted = stays ? &cache_.float16 : sealed;
     const bool is_recoded = recode_ && known != wanted && (known == nullptr || known->is_float16());
     const uint64_t records =

@@ -161,7 +161,8 @@ TEST_CASE("a recoded sequence holds what its new formats make of what the old on
             const std::vector<float> after = keys_and_values(shape, sequence, kTokens);
             CHECK(distance(after, before) < 1.25 * own_error + 0.02);
             if (first.empty()) first = after;
-            CHECK(distance(after, first) < 0.02);  // a number between two codes may go either way
+            // A number between two codes may go either way.
+            CHECK(distance(after, first) < 0.02 + 0.25 * own_error);
             text.append(sequence.get(), kTokens, kTokens + 100, 50);
             text.append(again.get(), kTokens, kTokens + 100, 50);
             const std::vector<float> q = queries(shape, 1);

@@ -666,7 +666,7 @@ namespace Kvq
             NeededBytes = raw->needed_bytes;
         }
 
-        /// <summary>NSequences.</summary>
+        /// <summary>Sequences, at least 1.</summary>
         public int NSequences { get; }
 
         /// <summary>Length of the longest layer of any sequence.</summary>

@@ -120,7 +120,8 @@ namespace Kvq
         Router = 4,
         /// <summary>One or more, for <see cref="Kvq.Raw.Native.qp_matrix_load"/>.</summary>
         Matrix = 5,
-        /// <summary>A sequence, for <see cref="Kvq.Raw.Native.kvq_sequence_load"/>.</summary>
+        /// <summary>Sequences, for <see cref="Kvq.Raw.Native.kvq_cache_load"/>; a single one for
+        /// <see cref="Kvq.Raw.Native.kvq_sequence_load"/> too.</summary>
         Snapshot = 6,
         /// <summary>YAML for <see cref="Kvq.Raw.ExperimentalNative.kvq_plan_load"/>, which is experimental.</summary>
         Plan = 7,

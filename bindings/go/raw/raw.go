@@ -338,7 +338,7 @@ const (
 	FileRouter FileKind = 4
 	// FileMatrix: One or more, for [MatrixLoad].
 	FileMatrix FileKind = 5
-	// FileSnapshot: A sequence, for [SequenceLoad].
+	// FileSnapshot: Sequences, for [CacheLoad]; a single one for [SequenceLoad] too.
 	FileSnapshot FileKind = 6
 	// FilePlan: YAML for [PlanLoad], which is experimental.
 	FilePlan FileKind = 7
@@ -920,6 +920,7 @@ type LoadOptions struct {
 type SnapshotInfo struct {
 	StructSize uint32
 
+	// Sequences, at least 1.
 	NSequences int32
 
 	// Length of the longest layer of any sequence.
@@ -2240,7 +2241,7 @@ func SequenceSave(cache *Cache, sequence *Sequence, buffer unsafe.Pointer, capac
 // SequenceLoad: create a sequence from a snapshot. Every byte is checked; saving the result again gives the
 // same bytes.
 //
-//   - buffer: a snapshot written by [SequenceSave]. Elements: size.
+//   - buffer: a snapshot written by [SequenceSave], or by [CacheSave] of one sequence. Elements: size.
 //   - size: bytes at buffer.
 //   - result: receives the handle.
 //
@@ -2266,7 +2267,8 @@ func SequenceLoad(cache *Cache, buffer unsafe.Pointer, size uintptr, result **Se
 // a cache may be in the same batch. Forks have their parent's policy.
 //
 // Of the policy, the formats, `sink` and `recent` count. Eviction is that of the cache: the policy has the same
-// or none. Formats that need a codebook or centres use those of the cache.
+// or none. Formats that need a codebook or centres use those of the cache. A cache remembers each policy that
+// it has been given: some hundred bytes, also if the call then fails.
 //
 //   - policy: a policy of this or another context; nil: the cache's.
 //

@@ -441,6 +441,7 @@ class SnapshotInfo:
     """Contents of a snapshot; see ``kvq_snapshot_describe``."""
 
     n_sequences: int
+    """Sequences, at least 1."""
     tokens: int
     """Length of the longest layer of any sequence."""
     pages: int

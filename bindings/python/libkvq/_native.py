@@ -259,7 +259,7 @@ class kvq_file_kind(IntEnum):
     KVQ_FILE_MATRIX = 5
     """One or more, for ``qp_matrix_load``."""
     KVQ_FILE_SNAPSHOT = 6
-    """A sequence, for ``kvq_sequence_load``."""
+    """Sequences, for ``kvq_cache_load``; a single one for ``kvq_sequence_load`` too."""
     KVQ_FILE_PLAN = 7
     """YAML for kvq_plan_load, which is experimental."""
 
@@ -1073,6 +1073,7 @@ class kvq_snapshot_info(Structure):
 
     struct_size: int
     n_sequences: int
+    """Sequences, at least 1."""
     tokens: int
     """Length of the longest layer of any sequence."""
     pages: int
@@ -2746,7 +2747,7 @@ kvq_error*) -> kvq_status
 
 Create a sequence from a snapshot. Every byte is checked; saving the result again gives the same bytes.
 
-- buffer: a snapshot written by ``kvq_sequence_save``.
+- buffer: a snapshot written by ``kvq_sequence_save``, or by ``kvq_cache_save`` of one sequence.
 - size: bytes at ``buffer``.
 - result: receives the handle.
 
@@ -2777,7 +2778,8 @@ are copied. Tokens, positions and observations stay; errors of both formats add 
 a cache may be in the same batch. Forks have their parent's policy.
 
 Of the policy, the formats, ``sink`` and ``recent`` count. Eviction is that of the cache: the policy has the same
-or none. Formats that need a codebook or centres use those of the cache.
+or none. Formats that need a codebook or centres use those of the cache. A cache remembers each policy that it
+has been given: some hundred bytes, also if the call then fails.
 
 - policy: a policy of this or another context; NULL: the cache's.
 

@@ -160,7 +160,7 @@ namespace {
 /// along the axes of a Hadamard rotation.
 void move_side(const SlotMove& move, const Page& page, Side side, std::byte* target) noexcept {
   constexpr int32_t kSlots = 8;  // decoded at a time
-  std::array<float, static_cast<size_t>(kSlots* kMaxHeadDim)> decoded;
+  std::array<float, static_cast<size_t>(kSlots * kMaxHeadDim)> decoded;
   std::array<int32_t, kPageSlots> positions;
   for (int32_t slot = 0; slot < kPageSlots; ++slot) {
     positions[static_cast<size_t>(slot)] = page.position(std::min(slot, page.count - 1));

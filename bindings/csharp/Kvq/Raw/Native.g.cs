@@ -742,7 +742,8 @@ namespace Kvq.Raw
         /// <para>Since 1.0.</para>
         /// </remarks>
         /// <param name="cache">The cache.</param>
-        /// <param name="buffer">a snapshot written by <see cref="Kvq.Raw.Native.kvq_sequence_save"/>.</param>
+        /// <param name="buffer">a snapshot written by <see cref="Kvq.Raw.Native.kvq_sequence_save"/>, or by
+        /// <see cref="Kvq.Raw.Native.kvq_cache_save"/> of one sequence.</param>
         /// <param name="size">bytes at <c>buffer</c>.</param>
         /// <param name="result">receives the handle.</param>
         /// <param name="error">The error.</param>
@@ -769,7 +770,8 @@ namespace Kvq.Raw
         /// formats add up. Sequences of all policies of a cache may be in the same batch. Forks have their parent's
         /// policy.</para>
         /// <para>Of the policy, the formats, <c>sink</c> and <c>recent</c> count. Eviction is that of the cache: the
-        /// policy has the same or none. Formats that need a codebook or centres use those of the cache.</para>
+        /// policy has the same or none. Formats that need a codebook or centres use those of the cache. A cache
+        /// remembers each policy that it has been given: some hundred bytes, also if the call then fails.</para>
         /// <para>Threads: exclusive use of <c>sequence</c>.</para>
         /// <para>Since 1.0.</para>
         /// </remarks>

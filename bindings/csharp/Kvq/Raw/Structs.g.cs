@@ -502,7 +502,7 @@ namespace Kvq.Raw
     {
         /// <summary>StructSize.</summary>
         public uint struct_size;
-        /// <summary>NSequences.</summary>
+        /// <summary>Sequences, at least 1.</summary>
         public int n_sequences;
         /// <summary>Length of the longest layer of any sequence.</summary>
         public int tokens;

@@ -226,7 +226,7 @@ pub const KVQ_FILE_ROUTER: kvq_file_kind = 4;
 /// One or more, for [`qp_matrix_load`].
 pub const KVQ_FILE_MATRIX: kvq_file_kind = 5;
 
-/// A sequence, for [`kvq_sequence_load`].
+/// Sequences, for [`kvq_cache_load`]; a single one for [`kvq_sequence_load`] too.
 pub const KVQ_FILE_SNAPSHOT: kvq_file_kind = 6;
 
 /// YAML for `kvq_plan_load`, which is experimental.
@@ -870,6 +870,7 @@ pub struct kvq_load_options {
 #[derive(Clone, Copy)]
 pub struct kvq_snapshot_info {
     pub struct_size: u32,
+    /// Sequences, at least 1.
     pub n_sequences: i32,
     /// Length of the longest layer of any sequence.
     pub tokens: i32,
@@ -2252,7 +2253,8 @@ extern "C" {
 
     /// Create a sequence from a snapshot. Every byte is checked; saving the result again gives the same bytes.
     ///
-    /// - `buffer`: a snapshot written by [`kvq_sequence_save`]. (length `size`)
+    /// - `buffer`: a snapshot written by [`kvq_sequence_save`], or by [`kvq_cache_save`] of one sequence. (length
+    ///   `size`)
     /// - `size`: bytes at `buffer`.
     /// - `result`: receives the handle. (keeps `cache` alive)
     ///
@@ -2287,7 +2289,8 @@ extern "C" {
     /// all policies of a cache may be in the same batch. Forks have their parent's policy.
     ///
     /// Of the policy, the formats, `sink` and `recent` count. Eviction is that of the cache: the policy has the
-    /// same or none. Formats that need a codebook or centres use those of the cache.
+    /// same or none. Formats that need a codebook or centres use those of the cache. A cache remembers each policy
+    /// that it has been given: some hundred bytes, also if the call then fails.
     ///
     /// - `policy`: a policy of this or another context; NULL: the cache's. (may be NULL)
     ///

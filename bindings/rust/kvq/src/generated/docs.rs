@@ -711,7 +711,8 @@ formats add up. Sequences of all policies of a cache may be in the same batch. F
 policy.
 
 Of the policy, the formats, `sink` and `recent` count. Eviction is that of the cache: the policy has the
-same or none. Formats that need a codebook or centres use those of the cache.
+same or none. Formats that need a codebook or centres use those of the cache. A cache remembers each policy
+that it has been given: some hundred bytes, also if the call then fails.
 
 - `policy`: a policy of this or another context; NULL: the cache's.
 

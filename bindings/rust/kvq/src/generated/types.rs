@@ -337,7 +337,8 @@ pub enum FileKind {
     Router,
     /// One or more, for [`Matrix::load`](crate::Matrix::load).
     Matrix,
-    /// A sequence, for [`Cache::load_sequence`](crate::Cache::load_sequence).
+    /// Sequences, for [`Cache::load`](crate::Cache::load); a single one for
+    /// [`Cache::load_sequence`](crate::Cache::load_sequence) too.
     Snapshot,
     /// YAML for kvq_plan_load, which is experimental.
     Plan,
@@ -816,6 +817,7 @@ impl RecodeInfo {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SnapshotInfo {
+    /// Sequences, at least 1.
     pub n_sequences: usize,
     /// Length of the longest layer of any sequence.
     pub tokens: usize,
