@@ -1387,8 +1387,8 @@ KVQ_API void kvq_step_batch_init(kvq_step_batch* batch, size_t size);
  *
  *  Inside, these sequences take appends, extensions and attention of at most so many tokens of a layer, and calls that
  *  only read; others return KVQ_E_STATE: ::kvq_sequence_truncate, ::kvq_sequence_fork, ::kvq_sequence_save,
- *  ::kvq_sequence_reserve, ::kvq_compress and another begin. A sequence may be destroyed. If a call fails inside, the
- *  step goes on: try again, or abort.
+ *  ::kvq_sequence_reserve, ::kvq_sequence_recode, ::kvq_cache_save, ::kvq_compress and another begin. A sequence may be
+ * destroyed. If a call fails inside, the step goes on: try again, or abort.
  *
  *  A step may surround launches of a CUDA graph. The graph stays valid if the sequence had room for the tokens (see
  *  ::kvq_sequence_room) and they are at most ::KVQ_PAGE_SLOTS; otherwise begin the first step before the capture.

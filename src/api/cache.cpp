@@ -1,5 +1,6 @@
 #include "api/boundary.h"
 #include "api/handles.h"
+#include "cache/reserve.h"
 #include "core/checks.h"
 #include "core/rope.h"
 
@@ -282,7 +283,9 @@ const Storage& kvq::api::storage_for(kvq_cache& cache, const kvq_policy* policy)
     }
   });
   check_evicted_formats(cache.eviction, *policy, cache.n_layers, cache.head_dim, trained);
-  return cache.storage_of(*policy);
+  const auto [storage, is_new] = cache.storage_of(*policy);
+  if (is_new) make_call_rooms_again(cache);  // for sequences that have preallocated pages
+  return storage;
 }
 
 void kvq::api::write_layer(const Storage& storage, int32_t layer, kvq_layer_info* info) {

@@ -83,12 +83,12 @@ Owned<Storage> Cache::make_storage(const Policy& policy) {
   return made;
 }
 
-const Storage& Cache::storage_of(const Policy& policy) {
+Cache::FoundStorage Cache::storage_of(const Policy& policy) {
   const std::lock_guard lock(storages_mutex_);
   Owned<Storage> made = make_storage(policy);
   const auto same = std::ranges::find_if(storages_, [&](const auto& each) { return each->equals(*made); });
-  if (same != storages_.end()) return **same;
-  return add(std::move(made));
+  if (same != storages_.end()) return {**same, false};
+  return {add(std::move(made)), true};
 }
 
 /// Everything that can fail comes before calls see the storage's needs.

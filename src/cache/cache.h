@@ -44,7 +44,11 @@ class Cache {
   }
 
   /// The storage of a policy that equals this one, made if there is none yet.
-  const Storage& storage_of(const Policy& policy);
+  struct FoundStorage {
+    const Storage& storage;
+    bool is_new;
+  };
+  FoundStorage storage_of(const Policy& policy);
   /// A format for pages that come from elsewhere, made if there is none yet.
   const PageFormat* format_of(const PageFormat& format) {
     const std::lock_guard lock(storages_mutex_);

@@ -57,6 +57,8 @@ struct CallSpace {
   bool holds(const ExpectedBatch& batch) const {
     return std::ranges::any_of(made_for_, [&batch](const ExpectedBatch& each) { return each.covers(batch); });
   }
+  /// Calls for which room has been made, to make it again: formats that are new to the cache need more.
+  std::array<ExpectedBatch, 4> forget_rooms() noexcept { return std::exchange(made_for_, {}); }
   void made_room(const ExpectedBatch& batch) noexcept {
     // In place of those that it covers, or else of the oldest.
     ExpectedBatch* place =
@@ -86,6 +88,31 @@ class CallSpaces {
   CallSpaces(Allocator& allocator, Attention& attention)
       : allocator_(allocator), attention_(attention), spaces_(allocator) {
     spaces_.put_back(make());
+  }
+
+  /// Calls `use` with every space that no call uses now. What it throws leaves the spaces in order.
+  template <typename Use>
+  void for_each_free(const Use& use) {
+    Vector<Owned<CallSpace>> taken(allocator_);
+    const auto return_all = [&]() noexcept {
+      for (; !taken.empty(); taken.pop_back()) spaces_.put_back(std::move(taken.back()));
+    };
+    try {
+      for (Owned<CallSpace> each = spaces_.take(); each != nullptr; each = spaces_.take()) {
+        CallSpace& space = *each;
+        try {
+          taken.push_back(std::move(each));
+        } catch (...) {
+          spaces_.put_back(std::move(each));
+          throw;
+        }
+        use(space);
+      }
+    } catch (...) {
+      return_all();
+      throw;
+    }
+    return_all();
   }
 
   /// Borrows a space for its lifetime.

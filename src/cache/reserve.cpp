@@ -297,6 +297,14 @@ void make_call_room(Cache& cache, CallSpace& space, const ExpectedBatch& batch) 
   space.made_room(batch);
 }
 
+void make_call_rooms_again(Cache& cache) {
+  cache.call_spaces.for_each_free([&cache](CallSpace& space) {
+    for (const ExpectedBatch& batch : space.forget_rooms()) {
+      if (batch.sequences > 0) make_call_room(cache, space, batch);
+    }
+  });
+}
+
 PreparedReserve::PreparedReserve(Sequence& sequence, int32_t tokens, int32_t opened, Allocator& scratch)
     : sequence_(sequence), made_(sequence.cache.allocator), lists_(scratch) {
   Cache& cache = sequence.cache;

@@ -125,6 +125,9 @@ class Reserve {
 /// device is not part of it.
 void make_call_room(Cache& cache, CallSpace& space, const ExpectedBatch& batch);
 
+/// Make it again for what the formats of all policies in the cache need.
+void make_call_rooms_again(Cache& cache);
+
 /// Counts a sequence with preallocated pages, unless it had some or they cannot be made.
 class CountedReserve {
  public:

@@ -450,7 +450,34 @@ static void forks_in_one_snapshot(const char* policy_text, const char* other_tex
   fixture_close(&f);
 }
 
+/* A reservation holds when another policy comes to the cache, whose formats need more memory in calls. */
+static void reserved_before(void) {
+  fixture f;
+  kvq_policy* policy;
+  kvq_sequence* reserved;
+  kvq_sequence* other;
+  float out[kQHeads * kHeadDim];
+  int i;
+  fixture_open(&f, "fp16", 0, 0);
+  policy = load_policy(f.context, "gs2");
+  reserved = new_sequence(f.cache);
+  ACCEPTED(kvq_sequence_reserve(f.cache, reserved, 200, err));
+  other = new_sequence(f.cache);
+  ACCEPTED(kvq_sequence_recode(f.cache, other, policy, err));
+  for (i = 0; i < 200; ++i) {
+    const size_t before = f.memory.n_allocations;
+    grow(f.cache, reserved, 1);
+    ACCEPTED(attend_last(f.cache, reserved, out));
+    CHECK(f.memory.n_allocations == before);
+  }
+  kvq_policy_destroy(policy);
+  kvq_sequence_destroy(other);
+  kvq_sequence_destroy(reserved);
+  fixture_close(&f);
+}
+
 void test_recode(void) {
+  reserved_before();
   from_each_to_each();
   forks_keep_theirs();
   failing_allocations("gs4", "gs2");

@@ -2627,8 +2627,8 @@ func StepBatchInit(batch *StepBatch) {
 //
 // Inside, these sequences take appends, extensions and attention of at most so many tokens of a layer, and
 // calls that only read; others return [EState]: [SequenceTruncate], [SequenceFork], [SequenceSave],
-// [SequenceReserve], [Compress] and another begin. A sequence may be destroyed. If a call fails inside, the
-// step goes on: try again, or abort.
+// [SequenceReserve], [SequenceRecode], [CacheSave], [Compress] and another begin. A sequence may be destroyed.
+// If a call fails inside, the step goes on: try again, or abort.
 //
 // A step may surround launches of a CUDA graph. The graph stays valid if the sequence had room for the tokens
 // (see [SequenceRoom]) and they are at most [PageSlots]; otherwise begin the first step before the capture.

@@ -1123,6 +1123,7 @@ namespace Kvq.Raw
         /// and calls that only read; others return <see cref="Kvq.Status.State"/>:
         /// <see cref="Kvq.Raw.Native.kvq_sequence_truncate"/>, <see cref="Kvq.Raw.Native.kvq_sequence_fork"/>,
         /// <see cref="Kvq.Raw.Native.kvq_sequence_save"/>, <see cref="Kvq.Raw.Native.kvq_sequence_reserve"/>,
+        /// <see cref="Kvq.Raw.Native.kvq_sequence_recode"/>, <see cref="Kvq.Raw.Native.kvq_cache_save"/>,
         /// <see cref="Kvq.Raw.Native.kvq_compress"/> and another begin. A sequence may be destroyed. If a call fails
         /// inside, the step goes on: try again, or abort.</para>
         /// <para>A step may surround launches of a CUDA graph. The graph stays valid if the sequence had room for the

@@ -934,6 +934,7 @@ Inside, these sequences take appends, extensions and attention of at most so man
 calls that only read; others return [`Status::State`](crate::Status::State):
 [`Sequence::truncate`](crate::Sequence::truncate), [`Sequence::fork`](crate::Sequence::fork),
 [`Sequence::save`](crate::Sequence::save), [`Sequence::reserve`](crate::Sequence::reserve),
+[`Sequence::recode`](crate::Sequence::recode), [`Cache::save`](crate::Cache::save),
 [`Sequence::compress`](crate::Sequence::compress) and another begin. A sequence may be destroyed. If a call
 fails inside, the step goes on: try again, or abort.
 
