@@ -39,10 +39,6 @@ struct Storage {
   /// Whether the final format of page `index` of a list is always FP16.
   bool ends_float16(int32_t layer, int32_t index) const { return index < sink || layer_at(layer).stays_float16(); }
 
-  bool needs_training() const {
-    return std::ranges::any_of(sealed, [](const PageFormat* each) { return each->needs_training(); });
-  }
-
   /// Whether sequences of both have the same pages.
   bool equals(const Storage& other) const {
     return sink == other.sink && recent == other.recent && std::ranges::equal(sealed, other.sealed);

@@ -32,7 +32,7 @@ struct SnapshotHeader {
   int32_t head_dim;
   int32_t rope_pairing;
   int32_t rotary_dim;
-  uint32_t trained_checksum;  // of what pages were made with, a codebook; 0: nothing
+  uint32_t trained_checksum;  // of what some pages were made with, a codebook or centres; 0: no page was
   uint64_t rope_checksum;     // of inv_freq
 };
 static_assert(sizeof(SnapshotHeader) == 64);

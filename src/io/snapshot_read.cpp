@@ -220,6 +220,8 @@ class SequenceReader {
       if (recode_) recode_layer(sequence_, static_cast<int32_t>(layer));
     }
   }
+  /// Whether a page in the file needs trained data.
+  bool found_trained() const { return found_trained_; }
 
  private:
   void read_list(size_t layer, size_t index) {
@@ -290,6 +292,7 @@ class SequenceReader {
       if (!found) refuse_format(record, cache_, *sequence_.storage, static_cast<size_t>(layer), recode_);
       format = cache_.format_of(*found);
     }
+    found_trained_ = found_trained_ || format->needs_training();
     const bool may_be_open = left == 1 && format->is_float16();
     const Reader following = reader_;
     if (record.count < (may_be_open ? 1 : kPageSlots) || record.count > kPageSlots || record.has_positions > 1) {
@@ -402,6 +405,7 @@ class SequenceReader {
   Cache& cache_;
   std::span<Sequence* const> earlier_;
   bool recode_;
+  bool found_trained_ = false;
   AlignedBytes aligned_;  // a page's data, which the records around it leave unaligned
 };
 
@@ -515,10 +519,16 @@ void read_snapshot(std::span<const std::byte> bytes, std::span<Sequence* const> 
   if (static_cast<size_t>(n) != sequences.size()) {
     fail(KVQ_E_MISMATCH, "snapshot has %d sequences, not %zu", n, sequences.size());
   }
+  bool trained = false;
   for (size_t i = 0; i < sequences.size(); ++i) {
-    SequenceReader(reader, *sequences[i], sequences.first(i), recode).read();
+    SequenceReader one(reader, *sequences[i], sequences.first(i), recode);
+    one.read();
+    trained = trained || one.found_trained();
   }
   check_end(reader);
+  if (trained == (header.trained_checksum != 0)) return;
+  fail(KVQ_E_FORMAT, trained ? "snapshot has pages that a codebook or centres made, but no checksum of these"
+                             : "snapshot has the checksum of a codebook or centres, but no page that these made");
 }
 
 SnapshotContents describe_snapshot(std::span<const std::byte> bytes, Cache& cache, const Storage& storage,

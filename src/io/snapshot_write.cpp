@@ -39,6 +39,12 @@ uint32_t earlier_holder(std::span<const Sequence* const> sequences, size_t n, si
   return 0;
 }
 
+bool needs_training(const Sequence* sequence) {
+  return std::ranges::any_of(sequence->lists, [](const Sequence::PageList& list) {
+    return std::ranges::any_of(list, [](const Page* page) { return page->format()->needs_training(); });
+  });
+}
+
 void put_page(const Cache& cache, const Page& page, uint32_t shared, Writer& writer) {
   if (shared != 0) {
     writer.put(PageRecord{.keys = {},
@@ -99,8 +105,7 @@ void write_snapshot(std::span<const Sequence* const> sequences, std::span<std::b
   SnapshotHeader header = snapshot_header(cache);
   header.version = sequences.size() > 1 ? kSeveralSequences : kSnapshotVersion;
   header.total_bytes = out.size();
-  const auto is_trained = [](const Sequence* each) { return each->storage->needs_training(); };
-  if (std::ranges::any_of(sequences, is_trained)) header.trained_checksum = trained_checksum(cache);
+  if (std::ranges::any_of(sequences, needs_training)) header.trained_checksum = trained_checksum(cache);
   writer.put(header);
   if (sequences.size() > 1) writer.put(static_cast<int64_t>(sequences.size()));
   for (size_t n = 0; n < sequences.size(); ++n) {
