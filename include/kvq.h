@@ -958,6 +958,7 @@ KVQ_API kvq_status kvq_sequence_load(kvq_cache* cache, const void* buffer, size_
 /** What recoding a sequence takes; see ::kvq_sequence_predict_recode. */
 typedef struct kvq_recode_info {
   uint32_t struct_size;
+  int32_t layers;        /**< Layers with pages that are written anew. */
   int64_t pages;         /**< Pages that are written anew. */
   uint64_t needed_bytes; /**< Bytes that must be free meanwhile, within the limits and on the device. */
   uint64_t bytes_before; /**< Bytes of the sequence now, shared pages in full. */
@@ -1058,6 +1059,7 @@ typedef struct kvq_snapshot_info {
   uint32_t struct_size;
   int32_t n_sequences;   /**< Sequences, at least 1. */
   int32_t tokens;        /**< Length of the longest layer of any sequence. */
+  int32_t trained;       /**< 1: pages need the codebook or centres that they were made with; 0: none does. */
   int64_t pages;         /**< Pages of all sequences, shared ones once. */
   int64_t recoded_pages; /**< Pages among these whose format is not what the policy has at their place. */
   uint64_t bytes;        /**< Bytes that the sequences take once loaded, at most. */

@@ -448,6 +448,9 @@ func layerInfoFrom(it *raw.LayerInfo) LayerInfo {
 
 // RecodeInfo: what recoding a sequence takes; see [raw.SequencePredictRecode].
 type RecodeInfo struct {
+	// Layers with pages that are written anew.
+	Layers int
+
 	// Pages that are written anew.
 	Pages int64
 
@@ -463,6 +466,7 @@ type RecodeInfo struct {
 
 func recodeInfoFrom(it *raw.RecodeInfo) RecodeInfo {
 	return RecodeInfo{
+		Layers:      int(it.Layers),
 		Pages:       it.Pages,
 		NeededBytes: it.NeededBytes,
 		BytesBefore: it.BytesBefore,
@@ -477,6 +481,9 @@ type SnapshotInfo struct {
 
 	// Length of the longest layer of any sequence.
 	Tokens int
+
+	// 1: pages need the codebook or centres that they were made with; 0: none does.
+	Trained int
 
 	// Pages of all sequences, shared ones once.
 	Pages int64
@@ -495,6 +502,7 @@ func snapshotInfoFrom(it *raw.SnapshotInfo) SnapshotInfo {
 	return SnapshotInfo{
 		Sequences:    int(it.NSequences),
 		Tokens:       int(it.Tokens),
+		Trained:      int(it.Trained),
 		Pages:        it.Pages,
 		RecodedPages: it.RecodedPages,
 		Bytes:        it.Bytes,

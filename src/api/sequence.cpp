@@ -212,6 +212,7 @@ kvq_status kvq_snapshot_describe(kvq_cache* cache, const void* buffer, size_t si
     kvq_snapshot_info found{};
     found.n_sequences = contents.sequences;
     found.tokens = contents.tokens;
+    found.trained = contents.trained ? 1 : 0;
     found.pages = contents.pages;
     found.recoded_pages = contents.recoded_pages;
     found.bytes = contents.bytes;
@@ -237,6 +238,7 @@ kvq_status kvq_sequence_predict_recode(kvq_cache* cache, kvq_sequence* sequence,
     check_recode(*sequence);
     const RecodeNeeds needs = recode_needs(*sequence, storage_for(*cache, policy));
     kvq_recode_info found{};
+    found.layers = needs.layers;
     found.pages = needs.pages;
     found.needed_bytes = needs.bytes;
     found.bytes_before = usage(*sequence).total_bytes;

@@ -337,6 +337,7 @@ class Recoding {
     for (int32_t layer = 0; layer < cache_.n_layers; ++layer) {
       layers_.push_back(make_owned<RecodedLayer>(memory_, sequence, layer, to, memory_));
       const RecodedLayer& made = *layers_.back();
+      needs_.layers += made.changed_pages() > 0 ? 1 : 0;
       needs_.pages += made.changed_pages();
       needs_.bytes += made.bytes_to_make();
       needs_.growth += made.growth() + static_cast<int64_t>(made.bytes_to_make());

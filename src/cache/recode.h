@@ -4,8 +4,6 @@
 #include "cache/sequence.h"
 #include "cache/slot_moves.h"
 
-#include <array>
-#include <optional>
 #include <span>
 
 namespace kvq {
@@ -96,6 +94,7 @@ class RecodedLayer {
 
 /// What recoding a sequence takes.
 struct RecodeNeeds {
+  int32_t layers;  // with such pages
   int64_t pages;   // that are written anew
   uint64_t bytes;  // that have to be free
   int64_t growth;  // of what the sequence holds, usually negative

@@ -27,6 +27,7 @@ void read_snapshot(std::span<const std::byte> bytes, std::span<Sequence* const> 
 struct SnapshotContents {
   int32_t sequences;
   int32_t tokens;         // of the longest layer
+  bool trained;           // pages need trained data
   int64_t pages;          // shared ones once
   int64_t recoded_pages;  // among these
   uint64_t bytes;         // of the sequences, at most

@@ -431,7 +431,7 @@ void check_end(const Reader& reader) {
 /// Walks over the pages of a snapshot without loading them.
 class Survey {
  public:
-  Survey(Reader& reader, Cache& cache, const Storage& storage, bool recode)
+  Survey(const Reader& reader, Cache& cache, const Storage& storage, bool recode)
       : reader_(reader), cache_(cache), storage_(storage), recode_(recode) {}
 
   void add_sequence() {
@@ -454,9 +454,12 @@ class Survey {
     }
   }
 
-  SnapshotContents result(int32_t sequences) const {
+  /// After the last sequence.
+  SnapshotContents result(const SnapshotHeader& header, int32_t sequences) const {
+    check_end(reader_);
     SnapshotContents result = found_;
     result.sequences = sequences;
+    result.trained = header.trained_checksum != 0;
     result.needed = found_.bytes + most_other_bytes_ + AlignedBytes::bytes_of(largest_);
     return result;
   }
@@ -493,7 +496,7 @@ class Survey {
     other_bytes_ += records + format.bytes();
   }
 
-  Reader& reader_;
+  Reader reader_;
   Cache& cache_;
   const Storage& storage_;
   const bool recode_;
@@ -538,8 +541,7 @@ SnapshotContents describe_snapshot(std::span<const std::byte> bytes, Cache& cach
   const int32_t n = read_sequence_count(reader, header);
   Survey survey(reader, cache, storage, recode);
   for (int32_t i = 0; i < n; ++i) survey.add_sequence();
-  check_end(reader);
-  return survey.result(n);
+  return survey.result(header, n);
 }
 
 }  // namespace kvq::io

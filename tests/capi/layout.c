@@ -190,6 +190,7 @@ static void lp64_offsets(void) {
 
   CHECK(sizeof(kvq_recode_info) == 40);
   OFFSET(kvq_recode_info, struct_size, 0);
+  OFFSET(kvq_recode_info, layers, 4);
   OFFSET(kvq_recode_info, pages, 8);
   OFFSET(kvq_recode_info, needed_bytes, 16);
   OFFSET(kvq_recode_info, bytes_before, 24);
@@ -204,6 +205,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_snapshot_info, struct_size, 0);
   OFFSET(kvq_snapshot_info, n_sequences, 4);
   OFFSET(kvq_snapshot_info, tokens, 8);
+  OFFSET(kvq_snapshot_info, trained, 12);
   OFFSET(kvq_snapshot_info, pages, 16);
   OFFSET(kvq_snapshot_info, recoded_pages, 24);
   OFFSET(kvq_snapshot_info, bytes, 32);

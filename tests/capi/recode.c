@@ -128,7 +128,7 @@ static void forks_keep_theirs(void) {
   grow(f.cache, fork, 70);
   before = take_state(f.cache, fork);
   shared = predicted(f.cache, sequence, policy);
-  CHECK(shared.needed_bytes > own.needed_bytes && shared.pages == own.pages);
+  CHECK(shared.needed_bytes > own.needed_bytes && shared.pages == own.pages && shared.layers == kLayers);
   ACCEPTED(kvq_sequence_recode(f.cache, sequence, policy, err));
   CHECK(usage_of(f.cache, sequence).total_bytes == shared.bytes_after);
   CHECK(memcmp(before.lengths, (int32_t[]){370, 370}, sizeof before.lengths) == 0);
@@ -329,7 +329,7 @@ static void loaded_with_another(const char* from, const char* to) {
   REFUSED(KVQ_E_ARGUMENT, "recode", kvq_cache_load(f.cache, saved.data, saved.size, &loaded, 1, &options, err));
   options.recode = 1;
   info = described(f.cache, &saved, &options);
-  CHECK(info.n_sequences == 1 && info.tokens == 3000 && info.pages == 94 * kLayers * kKvHeads);
+  CHECK(info.n_sequences == 1 && info.tokens == 3000 && info.trained == 0 && info.pages == 94 * kLayers * kKvHeads);
   CHECK(info.recoded_pages > 85 * kLayers * kKvHeads);
   needed = usage_of(f.cache, NULL).total_bytes + info.needed_bytes;
   ACCEPTED(kvq_cache_load(f.cache, saved.data, saved.size, &loaded, 1, &options, err));

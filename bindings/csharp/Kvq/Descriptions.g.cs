@@ -627,11 +627,15 @@ namespace Kvq
     {
         internal unsafe RecodeInfo(kvq_recode_info* raw)
         {
+            Layers = raw->layers;
             Pages = raw->pages;
             NeededBytes = raw->needed_bytes;
             BytesBefore = raw->bytes_before;
             BytesAfter = raw->bytes_after;
         }
+
+        /// <summary>Layers with pages that are written anew.</summary>
+        public int Layers { get; }
 
         /// <summary>Pages that are written anew.</summary>
         public long Pages { get; }
@@ -647,6 +651,7 @@ namespace Kvq
 
         /// <summary>Lists the properties, for logs.</summary>
         public override string ToString() => Text.Shown("RecodeInfo",
+            "Layers", Layers,
             "Pages", Pages,
             "NeededBytes", NeededBytes,
             "BytesBefore", BytesBefore,
@@ -660,6 +665,7 @@ namespace Kvq
         {
             NSequences = raw->n_sequences;
             Tokens = raw->tokens;
+            Trained = raw->trained;
             Pages = raw->pages;
             RecodedPages = raw->recoded_pages;
             Bytes = raw->bytes;
@@ -671,6 +677,9 @@ namespace Kvq
 
         /// <summary>Length of the longest layer of any sequence.</summary>
         public int Tokens { get; }
+
+        /// <summary>1: pages need the codebook or centres that they were made with; 0: none does.</summary>
+        public int Trained { get; }
 
         /// <summary>Pages of all sequences, shared ones once.</summary>
         public long Pages { get; }
@@ -688,6 +697,7 @@ namespace Kvq
         public override string ToString() => Text.Shown("SnapshotInfo",
             "NSequences", NSequences,
             "Tokens", Tokens,
+            "Trained", Trained,
             "Pages", Pages,
             "RecodedPages", RecodedPages,
             "Bytes", Bytes,

@@ -235,6 +235,7 @@ namespace Kvq.Tests
                 byte* start = (byte*)&it;
                 Test.Equal(40, sizeof(kvq_recode_info), "sizeof kvq_recode_info");
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_recode_info.struct_size");
+                Test.Equal(4, (byte*)&it.layers - start, "kvq_recode_info.layers");
                 Test.Equal(8, (byte*)&it.pages - start, "kvq_recode_info.pages");
                 Test.Equal(16, (byte*)&it.needed_bytes - start, "kvq_recode_info.needed_bytes");
                 Test.Equal(24, (byte*)&it.bytes_before - start, "kvq_recode_info.bytes_before");
@@ -255,6 +256,7 @@ namespace Kvq.Tests
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_snapshot_info.struct_size");
                 Test.Equal(4, (byte*)&it.n_sequences - start, "kvq_snapshot_info.n_sequences");
                 Test.Equal(8, (byte*)&it.tokens - start, "kvq_snapshot_info.tokens");
+                Test.Equal(12, (byte*)&it.trained - start, "kvq_snapshot_info.trained");
                 Test.Equal(16, (byte*)&it.pages - start, "kvq_snapshot_info.pages");
                 Test.Equal(24, (byte*)&it.recoded_pages - start, "kvq_snapshot_info.recoded_pages");
                 Test.Equal(32, (byte*)&it.bytes - start, "kvq_snapshot_info.bytes");

@@ -891,6 +891,9 @@ type LayerInfo struct {
 type RecodeInfo struct {
 	StructSize uint32
 
+	// Layers with pages that are written anew.
+	Layers int32
+
 	// Pages that are written anew.
 	Pages int64
 
@@ -925,6 +928,9 @@ type SnapshotInfo struct {
 
 	// Length of the longest layer of any sequence.
 	Tokens int32
+
+	// 1: pages need the codebook or centres that they were made with; 0: none does.
+	Trained int32
 
 	// Pages of all sequences, shared ones once.
 	Pages int64
@@ -1444,6 +1450,7 @@ var _ [8]byte = [unsafe.Offsetof(LayerInfo{}.Formats)]byte{}
 
 var _ [40]byte = [unsafe.Sizeof(RecodeInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(RecodeInfo{}.StructSize)]byte{}
+var _ [4]byte = [unsafe.Offsetof(RecodeInfo{}.Layers)]byte{}
 var _ [8]byte = [unsafe.Offsetof(RecodeInfo{}.Pages)]byte{}
 var _ [16]byte = [unsafe.Offsetof(RecodeInfo{}.NeededBytes)]byte{}
 var _ [24]byte = [unsafe.Offsetof(RecodeInfo{}.BytesBefore)]byte{}
@@ -1458,6 +1465,7 @@ var _ [48]byte = [unsafe.Sizeof(SnapshotInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(SnapshotInfo{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(SnapshotInfo{}.NSequences)]byte{}
 var _ [8]byte = [unsafe.Offsetof(SnapshotInfo{}.Tokens)]byte{}
+var _ [12]byte = [unsafe.Offsetof(SnapshotInfo{}.Trained)]byte{}
 var _ [16]byte = [unsafe.Offsetof(SnapshotInfo{}.Pages)]byte{}
 var _ [24]byte = [unsafe.Offsetof(SnapshotInfo{}.RecodedPages)]byte{}
 var _ [32]byte = [unsafe.Offsetof(SnapshotInfo{}.Bytes)]byte{}

@@ -202,6 +202,7 @@ _Static_assert(offsetof(kvq_layer_info, formats) == 8, "kvq_layer_info.formats")
 
 _Static_assert(sizeof(kvq_recode_info) == 40, "kvq_recode_info");
 _Static_assert(offsetof(kvq_recode_info, struct_size) == 0, "kvq_recode_info.struct_size");
+_Static_assert(offsetof(kvq_recode_info, layers) == 4, "kvq_recode_info.layers");
 _Static_assert(offsetof(kvq_recode_info, pages) == 8, "kvq_recode_info.pages");
 _Static_assert(offsetof(kvq_recode_info, needed_bytes) == 16, "kvq_recode_info.needed_bytes");
 _Static_assert(offsetof(kvq_recode_info, bytes_before) == 24, "kvq_recode_info.bytes_before");
@@ -216,6 +217,7 @@ _Static_assert(sizeof(kvq_snapshot_info) == 48, "kvq_snapshot_info");
 _Static_assert(offsetof(kvq_snapshot_info, struct_size) == 0, "kvq_snapshot_info.struct_size");
 _Static_assert(offsetof(kvq_snapshot_info, n_sequences) == 4, "kvq_snapshot_info.n_sequences");
 _Static_assert(offsetof(kvq_snapshot_info, tokens) == 8, "kvq_snapshot_info.tokens");
+_Static_assert(offsetof(kvq_snapshot_info, trained) == 12, "kvq_snapshot_info.trained");
 _Static_assert(offsetof(kvq_snapshot_info, pages) == 16, "kvq_snapshot_info.pages");
 _Static_assert(offsetof(kvq_snapshot_info, recoded_pages) == 24, "kvq_snapshot_info.recoded_pages");
 _Static_assert(offsetof(kvq_snapshot_info, bytes) == 32, "kvq_snapshot_info.bytes");

@@ -417,6 +417,8 @@ class LayerInfo:
 class RecodeInfo:
     """What recoding a sequence takes; see ``kvq_sequence_predict_recode``."""
 
+    layers: int
+    """Layers with pages that are written anew."""
     pages: int
     """Pages that are written anew."""
     needed_bytes: int
@@ -429,6 +431,7 @@ class RecodeInfo:
     @classmethod
     def _of(cls, it: _native.kvq_recode_info) -> RecodeInfo:
         return cls(
+            layers=it.layers,
             pages=it.pages,
             needed_bytes=it.needed_bytes,
             bytes_before=it.bytes_before,
@@ -444,6 +447,8 @@ class SnapshotInfo:
     """Sequences, at least 1."""
     tokens: int
     """Length of the longest layer of any sequence."""
+    trained: int
+    """1: pages need the codebook or centres that they were made with; 0: none does."""
     pages: int
     """Pages of all sequences, shared ones once."""
     recoded_pages: int
@@ -458,6 +463,7 @@ class SnapshotInfo:
         return cls(
             n_sequences=it.n_sequences,
             tokens=it.tokens,
+            trained=it.trained,
             pages=it.pages,
             recoded_pages=it.recoded_pages,
             bytes=it.bytes,

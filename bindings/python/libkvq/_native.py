@@ -1032,6 +1032,8 @@ class kvq_recode_info(Structure):
     """What recoding a sequence takes; see ``kvq_sequence_predict_recode``."""
 
     struct_size: int
+    layers: int
+    """Layers with pages that are written anew."""
     pages: int
     """Pages that are written anew."""
     needed_bytes: int
@@ -1043,6 +1045,7 @@ class kvq_recode_info(Structure):
 
     _fields_ = [
         ("struct_size", c_uint32),
+        ("layers", c_int32),
         ("pages", c_int64),
         ("needed_bytes", c_uint64),
         ("bytes_before", c_uint64),
@@ -1076,6 +1079,8 @@ class kvq_snapshot_info(Structure):
     """Sequences, at least 1."""
     tokens: int
     """Length of the longest layer of any sequence."""
+    trained: int
+    """1: pages need the codebook or centres that they were made with; 0: none does."""
     pages: int
     """Pages of all sequences, shared ones once."""
     recoded_pages: int
@@ -1089,6 +1094,7 @@ class kvq_snapshot_info(Structure):
         ("struct_size", c_uint32),
         ("n_sequences", c_int32),
         ("tokens", c_int32),
+        ("trained", c_int32),
         ("pages", c_int64),
         ("recoded_pages", c_int64),
         ("bytes", c_uint64),

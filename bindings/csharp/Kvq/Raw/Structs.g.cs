@@ -471,6 +471,8 @@ namespace Kvq.Raw
     {
         /// <summary>StructSize.</summary>
         public uint struct_size;
+        /// <summary>Layers with pages that are written anew.</summary>
+        public int layers;
         /// <summary>Pages that are written anew.</summary>
         public long pages;
         /// <summary>Bytes that must be free meanwhile, within the limits and on the device.</summary>
@@ -506,6 +508,8 @@ namespace Kvq.Raw
         public int n_sequences;
         /// <summary>Length of the longest layer of any sequence.</summary>
         public int tokens;
+        /// <summary>1: pages need the codebook or centres that they were made with; 0: none does.</summary>
+        public int trained;
         /// <summary>Pages of all sequences, shared ones once.</summary>
         public long pages;
         /// <summary>Pages among these whose format is not what the policy has at their place.</summary>

@@ -840,6 +840,8 @@ pub struct kvq_layer_info {
 #[derive(Clone, Copy)]
 pub struct kvq_recode_info {
     pub struct_size: u32,
+    /// Layers with pages that are written anew.
+    pub layers: i32,
     /// Pages that are written anew.
     pub pages: i64,
     /// Bytes that must be free meanwhile, within the limits and on the device.
@@ -874,6 +876,8 @@ pub struct kvq_snapshot_info {
     pub n_sequences: i32,
     /// Length of the longest layer of any sequence.
     pub tokens: i32,
+    /// 1: pages need the codebook or centres that they were made with; 0: none does.
+    pub trained: i32,
     /// Pages of all sequences, shared ones once.
     pub pages: i64,
     /// Pages among these whose format is not what the policy has at their place.

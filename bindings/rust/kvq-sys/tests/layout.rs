@@ -225,6 +225,7 @@ fn offsets_of_kvq_layer_info() {
 #[test]
 fn offsets_of_kvq_recode_info() {
     assert_eq!(offset!(kvq_recode_info, struct_size), 0);
+    assert_eq!(offset!(kvq_recode_info, layers), 4);
     assert_eq!(offset!(kvq_recode_info, pages), 8);
     assert_eq!(offset!(kvq_recode_info, needed_bytes), 16);
     assert_eq!(offset!(kvq_recode_info, bytes_before), 24);
@@ -243,6 +244,7 @@ fn offsets_of_kvq_snapshot_info() {
     assert_eq!(offset!(kvq_snapshot_info, struct_size), 0);
     assert_eq!(offset!(kvq_snapshot_info, n_sequences), 4);
     assert_eq!(offset!(kvq_snapshot_info, tokens), 8);
+    assert_eq!(offset!(kvq_snapshot_info, trained), 12);
     assert_eq!(offset!(kvq_snapshot_info, pages), 16);
     assert_eq!(offset!(kvq_snapshot_info, recoded_pages), 24);
     assert_eq!(offset!(kvq_snapshot_info, bytes), 32);

@@ -792,6 +792,8 @@ impl LayerInfo {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct RecodeInfo {
+    /// Layers with pages that are written anew.
+    pub layers: usize,
     /// Pages that are written anew.
     pub pages: usize,
     /// Bytes that must be free meanwhile, within the limits and on the device.
@@ -805,6 +807,7 @@ pub struct RecodeInfo {
 impl RecodeInfo {
     pub(crate) fn from_raw(raw: &sys::kvq_recode_info) -> Self {
         Self {
+            layers: count(raw.layers),
             pages: count(raw.pages),
             needed_bytes: raw.needed_bytes,
             bytes_before: raw.bytes_before,
@@ -821,6 +824,8 @@ pub struct SnapshotInfo {
     pub n_sequences: usize,
     /// Length of the longest layer of any sequence.
     pub tokens: usize,
+    /// 1: pages need the codebook or centres that they were made with; 0: none does.
+    pub trained: usize,
     /// Pages of all sequences, shared ones once.
     pub pages: usize,
     /// Pages among these whose format is not what the policy has at their place.
@@ -836,6 +841,7 @@ impl SnapshotInfo {
         Self {
             n_sequences: count(raw.n_sequences),
             tokens: count(raw.tokens),
+            trained: count(raw.trained),
             pages: count(raw.pages),
             recoded_pages: count(raw.recoded_pages),
             bytes: raw.bytes,
