@@ -256,12 +256,6 @@ const Storage& kvq::api::storage_for(kvq_cache& cache, const kvq_policy* policy)
     fail(KVQ_E_ARGUMENT, "policy evicts otherwise than the cache's policy, which all of its sequences share");
   }
   const Trained* trained = cache.training.pages.get();
-  const CacheShape shape{.n_layers = cache.n_layers,
-                         .kv_heads = cache.kv_heads,
-                         .head_dim = cache.head_dim,
-                         .rope = cache.rope.pairing,
-                         .rotary_dim = cache.rope.rotary_dim,
-                         .model_id = cache.model_id};
   for_each_format(policy, cache.n_layers, [&](int32_t layer, const FormatPair& pair) {
     const PageFormat format(pair.keys, pair.values, cache.head_dim, trained);
     const Codec* codec = trained_codec(pair);
@@ -276,7 +270,7 @@ const Storage& kvq::api::storage_for(kvq_cache& cache, const kvq_policy* policy)
       fail(KVQ_E_UNSUPPORTED, "policy stores layer %d as %s, which only the cache's own policy can", layer,
            format_pair_name(pair).c_str());
     }
-    if (codec != nullptr) codec->check(*trained, shape, format);
+    if (codec != nullptr) codec->check(*trained, cache.shape(), format);
     if (!cache.backend.pages().knows(format)) {
       fail(KVQ_E_UNSUPPORTED, "policy stores layer %d as %s, which %s does not compute with yet", layer,
            format_pair_name(pair).c_str(), cache.backend.name());

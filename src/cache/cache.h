@@ -34,6 +34,14 @@ class Cache {
   Cache(Allocator& context, Backend& backend, const kvq_cache_options& options, const Policy* policy,
         CacheTraining training, size_t object_bytes = sizeof(Cache));
 
+  CacheShape shape() const {
+    return {.n_layers = n_layers,
+            .kv_heads = kv_heads,
+            .head_dim = head_dim,
+            .rope = rope.pairing,
+            .rotary_dim = rope.rotary_dim,
+            .model_id = model_id};
+  }
   /// Backend context of a layer's formats; null if they need none.
   const LayerContext* context(int32_t layer) const {
     return contexts.empty() ? nullptr : needs_[static_cast<size_t>(layer)].context.load(std::memory_order_acquire);

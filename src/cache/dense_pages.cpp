@@ -86,7 +86,7 @@ void DensePages::assign_slots(int32_t layer, int32_t head, std::span<const int32
   for (int32_t index = 0; index < n; ++index, staging += cache_.float16.bytes()) {
     const auto of_page = slots.first(std::min<size_t>(kPageSlots, slots.size()));
     slots = slots.subspan(of_page.size());
-    const bool stays = sequence_.ends_float16(layer, index) || index >= n - sequence_.storage->recent;
+    const bool stays = sequence_.storage->stays_float16(layer, index, n);
     const PageFormat* sealed = of_layer.is_routed() ? nullptr : of_layer.formats.front();
     pages.push_back(
         {{head, index, {staging, {}}}, static_cast<int32_t>(of_page.size()), stays ? &cache_.float16 : sealed, stays});

@@ -65,7 +65,7 @@ void EvictedLayer::plan(List& list) {
   try {
     for (int32_t index = 0; index < pages; ++index) {
       const bool newest = index >= pages - storage_.recent;
-      const bool stays = storage_.ends_float16(layer_, index) || newest;
+      const bool stays = storage_.stays_float16(layer_, index, pages);
       const PageFormat* format = stays ? &cache_.float16 : sealed;
       const bool alone = format->is_float16() && !storage_.ends_float16(layer_, index);
       Page* page = nullptr;
@@ -76,8 +76,8 @@ void EvictedLayer::plan(List& list) {
       }
       const bool reused = page != nullptr;
       if (!reused) {
-        const bool is_final = !format->is_float16() || storage_.layer_at(layer_).stays_float16();
-        page = cache_.make_page(format, false, is_final ? &run : nullptr, Sequence::run_capacity(0, pages - index));
+        PageRun** place = storage_.is_final(format, layer_) ? &run : nullptr;
+        page = cache_.make_page(format, false, place, Sequence::run_capacity(0, pages - index));
       }
       list.pages.push_back({page, nullptr, reused});
       const size_t begin = static_cast<size_t>(index) * kPageSlots;

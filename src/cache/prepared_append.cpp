@@ -162,7 +162,7 @@ void PreparedAppend::exchange_records() noexcept {
 }
 
 bool PreparedAppend::stays_float16(int32_t index, int32_t pages) const {
-  return sequence_.ends_float16(layer_, index) || index >= pages - sequence_.storage->recent;
+  return sequence_.storage->stays_float16(layer_, index, pages);
 }
 
 RoutedPages::Choice PreparedAppend::choose(const Step& step) {

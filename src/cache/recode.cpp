@@ -62,8 +62,7 @@ RecodedLayer::~RecodedLayer() {
 
 const PageFormat* RecodedLayer::wanted(int32_t head, int32_t index) const {
   const auto pages = static_cast<int32_t>(sequence_.list(layer_, head).size());
-  const bool stays = to_.ends_float16(layer_, index) || index >= pages - to_.recent;
-  return stays ? &cache_.float16 : to_.layer_at(layer_).formats.front();
+  return to_.stays_float16(layer_, index, pages) ? &cache_.float16 : to_.layer_at(layer_).formats.front();
 }
 
 bool RecodedLayer::is_changed(int32_t head, int32_t index) const {
@@ -119,7 +118,7 @@ void RecodedLayer::plan(int32_t head) {
     const size_t positions = page.positions != nullptr ? sizeof(int32_t) * kPageSlots : 0;
     made_bytes_ += format->bytes() + sizeof(Page) + positions;
     growth_ -= static_cast<int64_t>(positions);
-    const bool is_final = !format->is_float16() || to_.layer_at(layer_).stays_float16();
+    const bool is_final = to_.is_final(format, layer_);
     if (!is_final || in_runs % kMaxRunPages == 0) made_bytes_ += sizeof(PageRun);
     if (is_final) ++in_runs;
   });
@@ -159,13 +158,10 @@ void RecodedLayer::prepare() {
 
 void RecodedLayer::make_pages(int32_t head) {
   const Sequence::PageList& list = sequence_.list(layer_, head);
-  const auto is_final = [&](const PageFormat* format) {
-    return !format->is_float16() || to_.layer_at(layer_).stays_float16();
-  };
   int32_t in_runs = 0;
   const auto pages = static_cast<int32_t>(list.size());
   for_each_change(head, 0, pages, [&](const Write& write) {
-    if (write.change == nullptr && is_final(wanted(head, write.index))) ++in_runs;
+    if (write.change == nullptr && to_.is_final(wanted(head, write.index), layer_)) ++in_runs;
   });
   PageRun* run = nullptr;
   try {
@@ -173,7 +169,7 @@ void RecodedLayer::make_pages(int32_t head) {
       if (write.change != nullptr) return;
       const Page& old = *list[static_cast<size_t>(write.index)];
       const PageFormat* format = wanted(head, write.index);
-      const bool final = is_final(format);
+      const bool final = to_.is_final(format, layer_);
       Page* page = cache_.make_page(format, old.positions != nullptr, final ? &run : nullptr,
                                     Sequence::run_capacity(0, in_runs));
       if (final) --in_runs;

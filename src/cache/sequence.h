@@ -72,8 +72,7 @@ class Sequence {
   /// Whether a page is in its final format and so part of a run; pages to be sealed are separate. `sealed`: it is
   /// sealed now, which a router may do in FP16.
   bool is_final(const PageFormat* format, int32_t layer, bool sealed) const {
-    const Storage::Layer& of_layer = storage->layer_at(layer);
-    return !format->is_float16() || of_layer.stays_float16() || (sealed && of_layer.is_routed());
+    return storage->is_final(format, layer) || (sealed && storage->layer_at(layer).is_routed());
   }
   /// Whether the final format of page `index` of a list is always FP16.
   bool ends_float16(int32_t layer, int32_t index) const { return storage->ends_float16(layer, index); }

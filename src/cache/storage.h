@@ -39,6 +39,15 @@ struct Storage {
   /// Whether the final format of page `index` of a list is always FP16.
   bool ends_float16(int32_t layer, int32_t index) const { return index < sink || layer_at(layer).stays_float16(); }
 
+  /// Whether page `index` of a list of `pages` pages is FP16 for now.
+  bool stays_float16(int32_t layer, int32_t index, int32_t pages) const {
+    return ends_float16(layer, index) || index >= pages - recent;
+  }
+  /// Whether pages of a format are final, and so lie in runs, unless a router chose FP16.
+  bool is_final(const PageFormat* format, int32_t layer) const {
+    return !format->is_float16() || layer_at(layer).stays_float16();
+  }
+
   /// Whether sequences of both have the same pages.
   bool equals(const Storage& other) const {
     return sink == other.sink && recent == other.recent && std::ranges::equal(sealed, other.sealed);

@@ -117,14 +117,7 @@ std::optional<PageFormat> page_format(const PageRecord& record, const Cache& cac
     if (trained == nullptr || std::string_view(codec.trained_as) != cache.training.codec->trained_as) {
       return std::nullopt;
     }
-    codec.check(*trained,
-                {.n_layers = cache.n_layers,
-                 .kv_heads = cache.kv_heads,
-                 .head_dim = cache.head_dim,
-                 .rope = cache.rope.pairing,
-                 .rotary_dim = cache.rope.rotary_dim,
-                 .model_id = cache.model_id},
-                format);
+    codec.check(*trained, cache.shape(), format);
   }
   if (!cache.backend.pages().knows(format)) return std::nullopt;
   return format;
@@ -483,7 +476,7 @@ class Survey {
     reader_.take((record.has_positions != 0 ? sizeof(int32_t) * kPageSlots : 0) + format.bytes());
     const auto of_layer = static_cast<int32_t>(layer);
     const PageFormat* sealed = storage_.layer_at(of_layer).formats.front();
-    const bool stays = storage_.ends_float16(of_layer, static_cast<int32_t>(index)) || index >= pages - storage_.recent;
+    const bool stays = storage_.stays_float16(of_layer, static_cast<int32_t>(index), static_cast<int32_t>(pages));
     const PageFormat* wanted = stays ? &cache_.float16 : sealed;
     const bool is_recoded = recode_ && known != wanted && (known == nullptr || known->is_float16());
     const uint64_t records =
