@@ -1,21 +1,12 @@
 #include "cache/slot_moves.h"
 
-#include "core/float16.h"
-#include "formats/float16/layout.h"
+#include "formats/float16/float16.h"
 
 #include <algorithm>
 #include <bit>
 
 namespace kvq {
 namespace {
-
-/// Decoded numbers may be larger than any that was stored: gains overshoot along the axes of a Hadamard rotation.
-void write_slot(Side side, int32_t head_dim, int32_t slot, const float* channels, std::byte* plane) {
-  auto* halves = reinterpret_cast<uint16_t*>(plane);
-  for (int32_t channel = 0; channel < head_dim; ++channel) {
-    halves[float16::index(side, head_dim, slot, channel)] = to_finite_float16(channels[channel]);
-  }
-}
 
 void move_by_host(const Sequence& sequence, int32_t layer, std::span<const SlotMove> moves,
                   std::span<std::byte* const> targets, Allocator& scratch) {
@@ -46,8 +37,9 @@ void move_by_host(const Sequence& sequence, int32_t layer, std::span<const SlotM
       filled = rank / kPageSlots;
       const size_t row = static_cast<size_t>(std::countr_zero(left)) * dim;
       const int32_t slot = rank % kPageSlots;
-      write_slot(Side::kKeys, cache.head_dim, slot, keys.data() + row, page.data());
-      write_slot(Side::kValues, cache.head_dim, slot, values.data() + row, page.data() + cache.float16.key_bytes());
+      float16::write_slot(Side::kKeys, cache.head_dim, slot, keys.data() + row, page.data());
+      float16::write_slot(Side::kValues, cache.head_dim, slot, values.data() + row,
+                          page.data() + cache.float16.key_bytes());
     }
   }
   flush();

@@ -5,10 +5,9 @@
 #include "backend/cpu/attend/attend.h"
 #include "backend/cpu/linear/linear.h"
 #include "core/error.h"
-#include "core/float16.h"
 #include "core/scaled_row.h"
 #include "core/tensor.h"
-#include "formats/float16/layout.h"
+#include "formats/float16/float16.h"
 
 #include <algorithm>
 #include <array>
@@ -156,8 +155,7 @@ void CpuBackend::take(float* to, const float* from, std::span<const int32_t> slo
 
 namespace {
 
-/// Copy the moved slots of one side of a page. Decoded numbers may be larger than any that was stored: gains overshoot
-/// along the axes of a Hadamard rotation.
+/// Copy the moved slots of one side of a page.
 void move_side(const SlotMove& move, const Page& page, Side side, std::byte* target) noexcept {
   constexpr int32_t kSlots = 8;  // decoded at a time
   std::array<float, static_cast<size_t>(kSlots * kMaxHeadDim)> decoded;
@@ -183,10 +181,7 @@ void move_side(const SlotMove& move, const Page& page, Side side, std::byte* tar
     for (; left != 0; left &= left - 1, ++rank) {
       const float* from = decoded.data() + std::countr_zero(left) * format.head_dim;
       std::byte* plane = target + static_cast<size_t>(rank / kPageSlots) * plain.bytes() + plain.offset(side);
-      auto* halves = reinterpret_cast<uint16_t*>(plane);
-      for (int32_t channel = 0; channel < format.head_dim; ++channel) {
-        halves[float16::index(side, format.head_dim, rank % kPageSlots, channel)] = to_finite_float16(from[channel]);
-      }
+      float16::write_slot(side, format.head_dim, rank % kPageSlots, from, plane);
     }
   }
 }

@@ -5,6 +5,13 @@
 
 namespace kvq::float16 {
 
+void write_slot(Side side, int32_t head_dim, int32_t slot, const float* channels, std::byte* plane) noexcept {
+  auto* halves = reinterpret_cast<uint16_t*>(plane);
+  for (int32_t channel = 0; channel < head_dim; ++channel) {
+    halves[index(side, head_dim, slot, channel)] = to_finite_float16(channels[channel]);
+  }
+}
+
 void clear_slots(Side side, int32_t head_dim, int32_t begin, int32_t end, std::byte* plane) {
   auto* numbers = reinterpret_cast<uint16_t*>(plane);
   for (int32_t slot = begin; slot < end; ++slot) {

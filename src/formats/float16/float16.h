@@ -9,6 +9,10 @@ namespace kvq::float16 {
 /// Zero slots [begin, end) of a plane.
 void clear_slots(Side side, int32_t head_dim, int32_t begin, int32_t end, std::byte* plane);
 
+/// Write the channels of a slot to a plane. Decoded numbers may be larger than any that was stored: gains overshoot
+/// along the axes of a Hadamard rotation.
+void write_slot(Side side, int32_t head_dim, int32_t slot, const float* channels, std::byte* plane) noexcept;
+
 /// Read one token of a side that holds a single page: [head_dim].
 void read_row(const SideToEncode& side, int32_t slot, float* row);
 
