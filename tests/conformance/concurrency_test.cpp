@@ -253,6 +253,38 @@ TEST_CASE("appending to one sequence does not disturb attention to another") {
   CHECK_EQ(writer.length(0), 700);
 }
 
+TEST_CASE("forks get policies of their own while other threads attend to what they share") {
+  const Shape shape;
+  const Text text(shape, 300, 1);
+  const Context context = kvq_test::make_context(nullptr, 2);
+  const std::vector<float> q = queries(shape, 1);
+  const std::vector<std::string> formats{"int4", "gs2", "gt2", "int2+hadamard"};
+  std::vector<kvq_test::Policy> policies;
+  for (const std::string& format : formats) policies.push_back(kvq_test::Policy::load(context, format));
+  for (int round = 0; round < kvq_test::full_or_small(20, 3); ++round) {
+    const Cache cache = kvq_test::make_cache(context, shape.options(), "gs4");  // which knows none of them yet
+    Sequence parent(cache);
+    text.append(parent, 0, 300, 64);
+    const std::vector<float> expected = attend_last(shape, cache, {parent}, 1, q);
+    std::vector<std::vector<float>> recoded(kThreads);
+    std::atomic<int> n_different{0};
+    on_threads([&](int thread) {
+      const auto own = static_cast<size_t>(thread);
+      Sequence fork = parent.fork();
+      if (attend_last(shape, cache, {parent}, 1, q) != expected) ++n_different;
+      if (kvq_sequence_recode(cache, fork, policies[own % policies.size()], nullptr) != KVQ_OK) ++n_different;
+      recoded[own] = attend_last(shape, cache, {fork}, 1, q);
+      if (attend_last(shape, cache, {parent}, 1, q) != expected) ++n_different;
+    });
+    CHECK_EQ(n_different.load(), 0);
+    for (size_t i = 0; i < recoded.size(); ++i) {
+      Sequence alone = parent.fork();
+      REQUIRE_EQ(kvq_sequence_recode(cache, alone, policies[i % policies.size()], nullptr), KVQ_OK);
+      CHECK(attend_last(shape, cache, {alone}, 1, q) == recoded[i]);
+    }
+  }
+}
+
 TEST_CASE("threads append to sequences of their own and attend to them as one thread does") {
   constexpr int32_t kTokens = 200;
   constexpr int32_t kChunk = 37;  // pages fill and are sealed in the middle of calls

@@ -478,6 +478,22 @@ TEST_CASE("bench compress times what evicts tokens, and refuses what does not") 
   check_failure(with(common, {"--kv", "int4"}), 2, "--kv int4 evicts nothing");
 }
 
+TEST_CASE("bench recode times a smaller format's pages made of others") {
+  const Arguments common{"bench",   "recode", "--length",   "300", "--layers",   "2",
+                         "--heads", "4",      "--kv-heads", "2",   "--head-dim", "64"};
+  const json rows = run_json(with(common, {"--from", "fp16", "--from", "int8", "--kv", "int8", "--kv", "gs2"}))["rows"];
+  REQUIRE(rows.size() == 3);  // nothing from int8 to int8
+  CHECK(rows[0]["from"] == "fp16");
+  CHECK(rows[2]["from"] == "int8");
+  CHECK(rows[2]["kv"] == "gs2");
+  for (const json& row : rows) {
+    check_numbers(row, {"microseconds", "microseconds_a_page", "min", "max", "bytes_before", "bytes_after"});
+    CHECK(row["pages"] == 2 * 2 * (300 / 32));  // of heads and layers, but the open ones
+    CHECK(row["bytes_after"].get<double>() < 0.7 * row["bytes_before"].get<double>());
+  }
+  check_failure(with(common, {"--from", "int4", "--kv", "int4"}), 2, "--from and --kv name the same format");
+}
+
 TEST_CASE("bench decode measures steps of a model's shape beside FP16, with a cache and without") {
   const Arguments common = tiny_decode({});
   const json one = run_json(common);

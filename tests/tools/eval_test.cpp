@@ -67,6 +67,21 @@ TEST_CASE("a format that evicts does so once, after the prompt, and what follows
   check_failure({"generate", "--model", kModel, "--prompt", "a", "--kv", "int4+snapkv:8"}, 2, "window");
 }
 
+TEST_CASE("a prompt's half is recoded to a smaller format, and what follows is scored") {
+  const Arguments common{"--context", "256", "--windows", "2", "--kv"};
+  const auto measure = [&common](const Arguments& more) { return run_json(perplexity(with(common, more))); };
+  const json gs2 = measure({"gs2", "--second-half"});
+  const json same = measure({"gs2", "--recode-from", "gs2"});
+  const json recoded = measure({"gs2", "--recode-from", "gs4"});
+  CHECK(same["perplexity"] == gs2["perplexity"]);
+  CHECK(recoded["recode_from"] == "gs4");
+  CHECK(recoded["tokens"] == 2 * 127);
+  CHECK(recoded["kv_bytes"] == gs2["kv_bytes"]);
+  CHECK(recoded["perplexity"] != gs2["perplexity"]);
+  CHECK(recoded["perplexity"].get<double>() < 1.1 * gs2["perplexity"].get<double>());
+  check_failure(perplexity(with(common, {"gs2", "--recode-from", "gs4+snapkv:64"})), 2, "--recode-from");
+}
+
 TEST_CASE("errors of stored keys and values grow as bits go, and are none in FP16") {
   std::vector<json> results;
   for (const char* kv : {"fp16", "int8", "int4", "int2"}) {

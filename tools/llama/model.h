@@ -123,6 +123,8 @@ class Session {
   void truncate(int32_t length);
   /// Evict tokens as the policy says, down to `budget` tokens of a KV head on average; 0: what the format says.
   void compress(int32_t budget = 0);
+  /// Keep what the cache holds, and what follows until clear(), in the formats of another policy.
+  void recode(const kvq_policy* policy) { sequence_.recode(policy); }
   /// Start over with an empty sequence.
   void clear();
 

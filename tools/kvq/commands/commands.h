@@ -24,6 +24,7 @@ void add_train_codebook(Command train);
 void add_train_router(Command train);
 void add_bench_append(Command bench);
 void add_bench_compress(Command bench);
+void add_bench_recode(Command bench);
 void add_bench_decode(Command bench);
 void add_bench_attend(Command bench);
 void add_bench_linear(Command bench);

@@ -11,6 +11,7 @@ struct EvalPerplexityOptions : ReferenceOptions {
   std::vector<std::string> formats{"fp16"};  // kv: all of them, in words
   std::string text;
   PerplexityOptions perplexity;
+  std::string recode_from;
   bool per_window = false;
 };
 
@@ -60,6 +61,7 @@ Json result_json(const EvalPerplexityOptions& options, const PerplexityResult& r
   object["windows"] = result.window_mean_nll.size();
   object["context"] = options.perplexity.context;
   object["chunk"] = options.perplexity.chunk;
+  if (!options.recode_from.empty()) object["recode_from"] = options.recode_from;
   object["device"] = options.compute.device;
   if (options.per_window) object["window_mean_nll"] = result.window_mean_nll;
   return object;
@@ -82,7 +84,7 @@ void print_results_json(const EvalPerplexityOptions& options, const std::vector<
 std::string extent_text(const EvalPerplexityOptions& options, const PerplexityResult& result) {
   return std::to_string(result.tokens) + " tokens in " + (result.second_half ? "second halves of " : "") +
          std::to_string(result.window_mean_nll.size()) + " windows of " + std::to_string(options.perplexity.context) +
-         "\n";
+         (options.recode_from.empty() ? "" : ",\nfirst halves recoded from " + options.recode_from) + "\n";
 }
 
 std::string warnings_text(const EvalPerplexityOptions& options, const EvalPerplexityMeasurement& measured) {
@@ -154,14 +156,23 @@ void print_results(const EvalPerplexityOptions& options, const EvalPerplexityMea
   print_table(options, measured);
 }
 
+std::optional<Spec> load_recoded(Engine& engine, const EvalPerplexityOptions& options) {
+  if (options.recode_from.empty()) return {};
+  Spec from = load_spec(engine, options.recode_from, "--recode-from");
+  if (from.evicts()) throw UsageError("--recode-from " + options.recode_from + " evicts: name a format alone");
+  return from;
+}
+
 EvalPerplexityMeasurement measure(Engine& engine, llama::Tokens tokens, const EvalPerplexityOptions& options) {
-  const PerplexityOptions& measured = options.perplexity;
+  PerplexityOptions measured = options.perplexity;
+  const std::optional<Spec> recoded = load_recoded(engine, options);
+  if (recoded) measured.recode_from = &*recoded;
   EvalPerplexityMeasurement measurement;
   std::vector<Spec> formats;
   for (const std::string& kv : options.formats) {
     formats.push_back(load_spec(engine, kv));
     measurement.evicts.push_back(formats.back().evicts());
-    if (measured.context == 2 && (measured.second_half || formats.back().evicts())) {
+    if (measured.context == 2 && (measured.second_half || recoded || formats.back().evicts())) {
       throw UsageError("--context 2 leaves no token of the second half to score");
     }
   }
@@ -212,6 +223,8 @@ void add_eval_perplexity(Command eval) {
   command.add_flag(
       "--second-half", options->perplexity.second_half,
       "Score only the second half of each window; always so if --kv evicts, which happens between the halves");
+  command.add_option("--recode-from", options->recode_from,
+                     "Keep the first half of each window in this format, recode it to --kv, and score the second half");
   command.add_flag("--per-window", options->per_window, "Report every window too");
   add_json_flag(command, options->json);
   command.on_run([options] { run(*options); });

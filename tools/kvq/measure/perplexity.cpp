@@ -5,6 +5,7 @@
 #include <cmath>
 #include <compare>
 #include <deque>
+#include <functional>
 #include <numeric>
 
 #include "bench/timing.h"
@@ -32,14 +33,16 @@ double score(llama::Model& model, std::span<const float> logits, llama::Tokens t
 
 class ScoredRun {
  public:
-  ScoredRun(llama::Model& model, llama::Session& session, bool evicts, Progress& progress)
-      : model_(model), session_(session), evicts_(evicts), progress_(progress) {}
+  using AfterPrompt = std::function<void(llama::Session& session)>;
+
+  ScoredRun(llama::Model& model, llama::Session& session, Progress& progress, AfterPrompt after_prompt = {})
+      : model_(model), session_(session), after_prompt_(std::move(after_prompt)), progress_(progress) {}
 
   void begin(llama::Tokens prompt, int32_t chunk, size_t window) {
     const Stopwatch watch;
     session_.clear();
     prefill(session_, prompt, chunk, progress_);
-    if (evicts_) session_.compress();
+    if (after_prompt_) after_prompt_(session_);
     nll_ = 0.0;
     position_ = prompt.size();
     half_ = half_of(window);
@@ -96,7 +99,7 @@ class ScoredRun {
  private:
   llama::Model& model_;
   llama::Session& session_;
-  bool evicts_;
+  AfterPrompt after_prompt_;
   Progress& progress_;
   std::vector<double> losses_;
   double nll_ = 0.0;
@@ -213,7 +216,7 @@ std::string too_much_evicted_text(const std::string& format, double rise_percent
 
 double score_rest(llama::Model& model, llama::Session& session, llama::Tokens window, int32_t chunk,
                   Progress& progress) {
-  ScoredRun run(model, session, false, progress);
+  ScoredRun run(model, session, progress);
   for_each_chunk(window, static_cast<size_t>(session.length()), chunk,
                  [&](llama::Tokens tokens, llama::Tokens next) { run.add(tokens, next); });
   return run.nll();
@@ -221,7 +224,7 @@ double score_rest(llama::Model& model, llama::Session& session, llama::Tokens wi
 
 PerplexityResult measure_perplexity(llama::Model& model, llama::Session& session, llama::Tokens window, int32_t chunk,
                                     Progress& progress) {
-  ScoredRun run(model, session, false, progress);
+  ScoredRun run(model, session, progress);
   const PerplexityOptions options{.context = static_cast<int32_t>(window.size()), .chunk = chunk};
   run_window(window, options, std::span(&run, 1), nullptr);
   return run.result(options, nullptr);
@@ -233,15 +236,22 @@ std::vector<PerplexityResult> measure_perplexities(Engine& engine, std::span<con
   std::deque<llama::Session> sessions;
   std::vector<ScoredRun> runs;
   for (const Spec& format : formats) {
-    llama::Session& session = sessions.emplace_back(engine.model, engine.context, format);
-    runs.emplace_back(engine.model, session, format.evicts(), progress);
-    options.second_half = options.second_half || format.evicts();
+    const Spec* from = options.recode_from;
+    llama::Session& session = sessions.emplace_back(engine.model, engine.context, from != nullptr ? *from : format);
+    ScoredRun::AfterPrompt after_prompt;
+    if (from != nullptr) {
+      after_prompt = [&format](llama::Session& prompt) { prompt.recode(format.policy); };
+    } else if (format.evicts()) {
+      after_prompt = [](llama::Session& prompt) { prompt.compress(); };
+    }
+    options.second_half = options.second_half || after_prompt;
+    runs.emplace_back(engine.model, session, progress, std::move(after_prompt));
   }
   std::optional<llama::Session> session;
   std::optional<ScoredRun> beside;
   if (reference != nullptr) {
     Engine& other = reference->engine;
-    beside.emplace(other.model, session.emplace(other.model, other.context, reference->format), false, progress);
+    beside.emplace(other.model, session.emplace(other.model, other.context, reference->format), progress);
   }
   for (const auto window : first_windows(tokens, options.context, options.windows)) {
     run_window(window, options, runs, beside ? &*beside : nullptr);

@@ -34,7 +34,8 @@ struct PerplexityOptions {
   int32_t context = 2048;
   int32_t windows = 0;  // 0: all
   int32_t chunk = 32;
-  bool second_half = false;  // score only tokens of each window's second half
+  bool second_half = false;           // score only tokens of each window's second half
+  const Spec* recode_from = nullptr;  // what first halves are kept in until they are recoded; nullptr: in the format
 };
 
 /// What is lost beside a reference that runs the same tokens, over those that are scored.
@@ -81,8 +82,8 @@ struct PerplexityReference {
 
 /// Perplexity of each format over non-overlapping windows, each starting an empty sequence and running through the
 /// cache in chunks, so that later tokens see compressed pages as decoding would. An incomplete last window is dropped.
-/// If a format evicts, it does so between the halves of each window, and only second halves are scored, of all formats.
-/// `progress` advances by every token run.
+/// If a format evicts, or is recoded to, that happens between the halves of each window, and only second halves are
+/// scored, of all formats. `progress` advances by every token run.
 ///
 /// \param reference  what to compare with, if anything: it runs each chunk first, and advances `progress` too.
 std::vector<PerplexityResult> measure_perplexities(Engine& engine, std::span<const Spec> formats, llama::Tokens tokens,
