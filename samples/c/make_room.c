@@ -10,12 +10,12 @@ enum { TOKENS = 2000, CHUNK = 25, MOST_SEQUENCES = 32, LIMIT = 4 * 1024 * 1024 }
 /* Run a text through a new sequence. Returns NULL if it does not fit. */
 static kvq_sequence* admit(kvq_cache* cache, int text) {
   kvq_sequence* sequence = NULL;
-  float* output = tensor(CHUNK, Q_ROW);
   if (kvq_sequence_create(cache, &sequence, &error) != KVQ_OK) return NULL;
   if (kvq_sequence_reserve(cache, sequence, TOKENS, &error) != KVQ_OK) {
     kvq_sequence_destroy(sequence);
     return NULL;
   }
+  float* output = tensor(CHUNK, Q_ROW);
   for (int begin = 0; begin < TOKENS; begin += CHUNK) step(cache, sequence, text, begin, CHUNK, output);
   require(kvq_sequence_reserve(cache, sequence, 0, &error)); /* this conversation waits: give back what is left */
   free(output);
