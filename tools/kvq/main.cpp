@@ -36,7 +36,7 @@ void add_commands(cli::Command app) {
              cli::add_eval_eviction});
   add_group(app, "train", "Train what compression needs to know about a model",
             {cli::add_train_centres, cli::add_train_codebook, cli::add_train_router});
-  for (const Add add : {cli::add_plan, cli::add_quantize}) add(app);
+  for (const Add add : {cli::add_plan, cli::add_balance, cli::add_quantize}) add(app);
   add_group(app, "bench", "Measure speed",
             {cli::add_bench_attend, cli::add_bench_append, cli::add_bench_compress, cli::add_bench_recode,
              cli::add_bench_decode, cli::add_bench_linear, cli::add_bench_quantize});

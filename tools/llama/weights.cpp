@@ -131,8 +131,8 @@ bool Checkpoint::is_in(const std::filesystem::path& directory) {
 }
 
 void Checkpoint::add_file(const std::filesystem::path& path) {
-  shards_.emplace_back(path);
-  for (const TensorView& tensor : shards_.back().tensors()) tensors_.emplace(tensor.name, &tensor);
+  shards_.push_back({path.filename().string(), SafetensorsFile(path)});
+  for (const TensorView& tensor : shards_.back().file.tensors()) tensors_.emplace(tensor.name, &tensor);
 }
 
 Checkpoint::Checkpoint(const std::filesystem::path& place) : place_(place) {
@@ -161,7 +161,8 @@ void Checkpoint::add_shards(const std::filesystem::path& index_path) {
     tensors_of_shard[shard.get<std::string>()].push_back(tensor);
   }
   for (const auto& [shard, names] : tensors_of_shard) {
-    const SafetensorsFile& file = shards_.emplace_back(place_ / shard);
+    shards_.push_back({shard, SafetensorsFile(place_ / shard)});
+    const SafetensorsFile& file = shards_.back().file;
     for (const std::string& name : names) {
       const TensorView* tensor = file.find(name);
       if (tensor == nullptr) throw Error((place_ / shard).string() + ": tensor " + in_quotes(name) + " is missing");
@@ -182,20 +183,20 @@ const TensorView& Checkpoint::at(std::string_view name) const {
 }
 
 std::span<const std::byte> Checkpoint::file_of_matrix(const std::string& name) const {
-  for (const SafetensorsFile& shard : shards_) {
-    if (shard.metadata().contains(name + ".scheme")) return shard.bytes();
+  for (const Shard& shard : shards_) {
+    if (shard.file.metadata().contains(name + ".scheme")) return shard.file.bytes();
   }
   return {};
 }
 
 void Checkpoint::forget() const {
-  for (const SafetensorsFile& shard : shards_) shard.forget();
+  for (const Shard& shard : shards_) shard.file.forget();
 }
 
 uint64_t Checkpoint::fingerprint() const {
-  for (const SafetensorsFile& shard : shards_) {
-    const auto stated = shard.metadata().find(kFingerprintField);
-    if (stated != shard.metadata().end()) return parse_fingerprint(stated->second, place_.string());
+  for (const Shard& shard : shards_) {
+    const auto stated = shard.file.metadata().find(kFingerprintField);
+    if (stated != shard.file.metadata().end()) return parse_fingerprint(stated->second, place_.string());
   }
   constexpr size_t kPieces = 16;
   constexpr size_t kPieceBytes = 64;

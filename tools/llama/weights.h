@@ -27,6 +27,12 @@ class Checkpoint {
   const std::map<std::string, const TensorView*, std::less<>>& tensors() const { return tensors_; }
   /// The bytes of the file that holds a packed matrix; empty if there is none of this name.
   std::span<const std::byte> file_of_matrix(const std::string& name) const;
+  /// The files, by their names in the directory.
+  struct Shard {
+    std::string name;
+    SafetensorsFile file;
+  };
+  const std::vector<Shard>& shards() const { return shards_; }
   /// As MappedFile::forget(), of all files.
   void forget() const;
   /// A number that differs between checkpoints: of names, types, shapes, and samples of every tensor's bytes. Packed
@@ -38,7 +44,7 @@ class Checkpoint {
   void add_shards(const std::filesystem::path& index_path);
 
   std::filesystem::path place_;
-  std::vector<SafetensorsFile> shards_;
+  std::vector<Shard> shards_;
   std::map<std::string, const TensorView*, std::less<>> tensors_;
 };
 

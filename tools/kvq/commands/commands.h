@@ -13,6 +13,7 @@ void add_info(Command app);
 void add_generate(Command app);
 void add_chat(Command app);
 void add_plan(Command app);
+void add_balance(Command app);
 void add_quantize(Command app);
 void add_eval_perplexity(Command eval);
 void add_eval_generate(Command eval);

@@ -29,9 +29,13 @@ double unit_bytes(std::string unit) {
 
 }  // namespace
 
-void add_compute_options(Command command, ComputeOptions& options) {
+void add_threads_option(Command command, ComputeOptions& options) {
   options.threads = std::clamp(static_cast<int32_t>(std::thread::hardware_concurrency()), 1, kMaxThreads);
   command.add_number("--threads", options.threads, 1, kMaxThreads, "Threads to compute with");
+}
+
+void add_compute_options(Command command, ComputeOptions& options) {
+  add_threads_option(command, options);
   command.add_option("--isa", options.isa, "Instruction set of the kernels; `kvq info` lists them (default: the best)");
 }
 

@@ -12,8 +12,10 @@ struct ComputeOptions {
   int32_t device_index = 0;
 };
 
-/// Each adds options whose targets' values are the defaults: `--threads` and `--isa`, `--device` and `--device-index`,
+/// Each adds options whose targets' values are the defaults: `--threads`, this and `--isa`, `--device` and
+/// `--device-index`,
 /// `--json`, all of these, `--seed`.
+void add_threads_option(Command command, ComputeOptions& options);
 void add_compute_options(Command command, ComputeOptions& options);
 void add_device_options(Command command, ComputeOptions& options);
 void add_json_flag(Command command, bool& json);

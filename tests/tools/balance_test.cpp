@@ -1,0 +1,239 @@
+#include "llama/balance.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <random>
+
+#include "eval_commands.h"
+#include "llama/error.h"
+#include "program_run.h"
+#include "runs.h"
+#include "support/scratch_directory.h"
+#include "tiny_model.h"
+
+namespace balance_test {
+namespace {
+
+using nlohmann::json;
+
+struct Written {
+  std::string name;
+  std::string bytes;
+};
+
+std::string bytes_of(const llama::SafetensorsContent& content) {
+  std::string bytes;
+  llama::write_safetensors(content, [&bytes](std::span<const std::byte> piece) {
+    bytes.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+  });
+  return bytes;
+}
+
+std::vector<Written> folded(const std::filesystem::path& model, const std::vector<llama::LayerBalance>& layers) {
+  const llama::Checkpoint checkpoint(model);
+  std::vector<Written> files;
+  llama::fold(checkpoint, llama::load_config(model), layers,
+              [&files](const std::string& name, const llama::SafetensorsContent& content) {
+                files.push_back({name, bytes_of(content)});
+              });
+  return files;
+}
+
+std::vector<llama::LayerBalance> balance(const std::filesystem::path& model, bool powers_of_two = false) {
+  const llama::Checkpoint checkpoint(model);
+  const llama::ModelConfig config = llama::load_config(model);
+  llama::ThreadPool threads(2);
+  std::vector<llama::LayerBalance> layers;
+  for (int32_t layer = 0; layer < config.n_layers; ++layer) {
+    layers.push_back(llama::balance_of(checkpoint, config, layer, powers_of_two, threads));
+  }
+  return layers;
+}
+
+// Scales as uneven as those of large models: powers of two, a few channels several times as large as the others.
+std::vector<llama::LayerBalance> outliers(const llama::ModelConfig& config) {
+  std::mt19937 random(1);
+  const auto dim = static_cast<size_t>(config.head_dim);
+  std::vector<llama::LayerBalance> layers(static_cast<size_t>(config.n_layers));
+  for (llama::LayerBalance& layer : layers) {
+    std::vector<float> keys(static_cast<size_t>(config.kv_heads) * dim);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const bool is_second = i % dim >= dim / 2;
+      keys[i] = is_second ? keys[i - dim / 2] : std::exp2(static_cast<float>(random() % 3) + (i % 11 == 3 ? 3 : -1));
+      // Norms have one scale for all heads.
+      if (config.qk_norm && i >= dim) keys[i] = keys[i - dim];
+      layer.values.push_back(std::exp2(static_cast<float>(random() % 3) + (random() % 11 == 0 ? 2 : -1)));
+    }
+    layer.keys = keys;
+  }
+  return layers;
+}
+
+// A copy of a model with scales folded in.
+class Folded {
+ public:
+  Folded(const std::filesystem::path& model, const std::vector<llama::LayerBalance>& layers) {
+    for (const auto& entry : std::filesystem::directory_iterator(model)) {
+      if (entry.path().extension() == ".json") {
+        std::filesystem::copy_file(entry.path(), directory_.path() / entry.path().filename());
+      }
+    }
+    for (const Written& file : folded(model, layers)) directory_.write(file.name, file.bytes);
+  }
+
+  const std::filesystem::path& path() const { return directory_.path(); }
+  const ScratchDirectory& directory() const { return directory_; }
+  std::string name() const { return path().string(); }
+
+ private:
+  ScratchDirectory directory_;
+};
+
+double largest_difference(const std::vector<std::vector<double>>& a, const std::vector<std::vector<double>>& b) {
+  double largest = 0.0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    for (size_t j = 0; j < a[i].size(); ++j) largest = std::max(largest, std::abs(a[i][j] - b[i][j]));
+  }
+  return largest;
+}
+
+double kl(const std::string& model, const std::string& format) {
+  return run_json({"eval", "perplexity", "--model", model, "--text", kText, "--context", "512", "--windows", "2",
+                   "--kv", format})["kl_mean"]
+      .get<double>();
+}
+
+}  // namespace
+
+TEST_CASE("a model of every layout computes the same with scales folded in") {
+  const std::vector<int32_t> tokens = random_tokens(40, TinyModel::kVocabulary);
+  for (const TinyLayout& layout : tiny_layouts()) {
+    CAPTURE(layout.name);
+    const ScratchDirectory directory;
+    TinyModel tiny(layout);
+    tiny.write(directory);
+    const std::vector<std::vector<double>> expected = tiny.logits(tokens);
+    const Folded copy(directory.path(), outliers(llama::load_config(directory.path())));
+    const llama::Checkpoint checkpoint(copy.path());
+    for (const auto& [name, tensor] : checkpoint.tensors()) {
+      tiny.replace(name, llama::to_float(*tensor));
+    }
+    CHECK(largest_difference(tiny.logits(tokens), expected) < 1e-9);  // powers of two, in float64
+    // The scales reach the weights.
+    CHECK(read_file(copy.path() / "model.safetensors") != read_file(directory.path() / "model.safetensors"));
+  }
+}
+
+TEST_CASE("balanced channels are in balance, whatever they were before") {
+  for (const TinyLayout& layout : tiny_layouts()) {
+    CAPTURE(layout.name);
+    const ScratchDirectory directory;
+    TinyModel(layout).write(directory);
+    const Folded rescaled(directory.path(), outliers(llama::load_config(directory.path())));
+    const std::vector<llama::LayerBalance> first = balance(rescaled.path());
+    const Folded balanced(rescaled.path(), first);
+    for (const llama::LayerBalance& layer : first) {
+      CHECK(layer.key_imbalance > 8.0);
+      CHECK(layer.key_noise > 1.5 * layer.balanced_key_noise);
+      CHECK(layer.value_noise > 1.5 * layer.balanced_value_noise);
+    }
+    for (const llama::LayerBalance& layer : balance(balanced.path())) {
+      CHECK(layer.key_imbalance == doctest::Approx(1.0).epsilon(1e-4));
+      CHECK(layer.value_imbalance == doctest::Approx(1.0).epsilon(1e-4));
+      if (layout.qkv_bias) continue;  // scales take no offset away
+      CHECK(layer.value_noise == doctest::Approx(1.0).epsilon(1e-4));
+      if (!layout.qk_norm) CHECK(layer.key_noise == doctest::Approx(1.0).epsilon(1e-4));
+    }
+    for (const llama::LayerBalance& layer : balance(rescaled.path(), true)) {
+      for (const float scale : layer.keys) CHECK(std::exp2(std::round(std::log2(scale))) == scale);
+    }
+  }
+}
+
+TEST_CASE("heads that do nothing keep their scales, and weights that are no numbers are refused by name") {
+  const TinyLayout& layout = tiny_layouts().front();
+  const ScratchDirectory directory;
+  TinyModel tiny(layout);
+  tiny.write(directory);
+  const std::string name = "model.layers.0.self_attn.k_proj.weight";
+  const llama::Checkpoint checkpoint(directory.path());
+  std::vector<float> weights = llama::to_float(checkpoint.at(name));
+  std::ranges::fill(weights, 0.0F);
+  tiny.replace(name, weights);
+  const ScratchDirectory zero;
+  tiny.write(zero);
+  const std::vector<llama::LayerBalance> layers = balance(zero.path());
+  for (const float scale : layers.front().keys) CHECK(scale == 1.0F);
+  weights[3] = std::nanf("");
+  tiny.replace(name, weights);
+  const ScratchDirectory broken;
+  tiny.write(broken);
+  check_failure({"balance", "--model", broken.path().string()}, 1, name + " has numbers that are not finite");
+}
+
+TEST_CASE("numbers that scales make too large for FP16 are refused") {
+  const ScratchDirectory directory;
+  TinyModel(tiny_layouts().front()).write(directory);
+  const llama::Checkpoint checkpoint(directory.path());
+  llama::SafetensorsContent content;
+  std::vector<std::vector<uint16_t>> halves;
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
+    const std::vector<uint16_t>& numbers =
+        halves.emplace_back(static_cast<size_t>(tensor->elements()), uint16_t{0x3C00});  // ones
+    content.tensors.push_back({name, "F16", tensor->shape, std::as_bytes(std::span(numbers))});
+  }
+  const ScratchDirectory half;
+  half.write("config.json", read_file(directory.path() / "config.json"));
+  half.write("model.safetensors", bytes_of(content));
+  std::vector<llama::LayerBalance> layers = balance(half.path());
+  CHECK(folded(half.path(), layers).size() == 1);
+  std::ranges::fill(layers.front().values, 1e8F);
+  CHECK_THROWS_WITH_AS(folded(half.path(), layers),
+                       "tensor model.layers.0.self_attn.v_proj.weight: numbers become too large for FP16",
+                       llama::Error);
+}
+
+TEST_CASE("a rescaled model loses much, and balanced as little as before") {
+  const Folded rescaled(kModel, outliers(llama::load_config(kModel)));
+  const ScratchDirectory scratch;
+  const std::string exact = (scratch.path() / "exact").string();
+  const std::string rounded = (scratch.path() / "rounded").string();
+  const json report = run_json({"balance", "--model", rescaled.name(), "--out", exact, "--powers-of-two", "--json"});
+  check_numbers(report, {"key_noise", "balanced_key_noise", "value_noise", "bytes"});
+  CHECK(report["key_noise"].get<double>() > 4.0);
+  CHECK(report["balanced_key_noise"].get<double>() < 1.2);
+  CHECK(report["layers"].size() == 6);
+  CHECK(run_text({"balance", "--model", rescaled.name(), "--out", rounded}).find("written to " + rounded) !=
+        std::string::npos);
+  CHECK(std::filesystem::exists(exact + "/tokenizer.json"));
+
+  const double plain = kl(kModel, "gs2");
+  CHECK(kl(rescaled.name(), "gs2") > 4.0 * plain);
+  CHECK(kl(exact, "gs2") == doctest::Approx(plain).epsilon(0.2));
+  CHECK(kl(rounded, "gs2") == doctest::Approx(plain).epsilon(0.2));
+
+  const auto perplexity_of = [](const std::string& model) {
+    return run_json({"eval", "perplexity", "--model", model, "--text", kText, "--context", "128", "--windows", "2",
+                     "--against", "none"})["perplexity"]
+        .get<double>();
+  };
+  // The cache's FP16 numbers may be subnormal in one of the two.
+  CHECK(std::abs(perplexity_of(exact) / perplexity_of(kModel) - 1.0) < 1e-6);
+  CHECK(std::abs(perplexity_of(rounded) / perplexity_of(kModel) - 1.0) > 1e-6);
+}
+
+TEST_CASE("balance writes only to new directories, and without one only reports") {
+  const ScratchDirectory scratch;
+  scratch.write("mine", "x");
+  check_failure({"balance", "--model", kModel, "--out", scratch.path().string()}, 1, "is not empty");
+  CHECK(read_file(scratch.path() / "mine") == "x");
+  const std::string text = run_text({"balance", "--model", kModel});
+  CHECK(text.find("noise of") != std::string::npos);
+  CHECK(text.find("written") == std::string::npos);
+  check_failure({"balance", "--model", scratch.path().string()}, 1, "config.json");
+}
+
+}  // namespace balance_test
