@@ -46,9 +46,8 @@ void copy_the_rest(const std::filesystem::path& from, const std::filesystem::pat
   }
 }
 
-uint64_t write_checkpoint(const BalanceOptions& options, const llama::Checkpoint& checkpoint,
-                          const llama::ModelConfig& config, const std::vector<llama::LayerBalance>& layers) {
-  make_directory(options.out);
+uint64_t write_files(const BalanceOptions& options, const llama::Checkpoint& checkpoint,
+                     const llama::ModelConfig& config, const std::vector<llama::LayerBalance>& layers) {
   copy_the_rest(options.model, options.out);
   uint64_t bytes = 0;
   llama::fold(checkpoint, config, layers, [&](const std::string& name, const llama::SafetensorsContent& content) {
@@ -61,6 +60,19 @@ uint64_t write_checkpoint(const BalanceOptions& options, const llama::Checkpoint
     file.finish();
   });
   return bytes;
+}
+
+/// A failure leaves no directory behind.
+uint64_t write_checkpoint(const BalanceOptions& options, const llama::Checkpoint& checkpoint,
+                          const llama::ModelConfig& config, const std::vector<llama::LayerBalance>& layers) {
+  make_directory(options.out);
+  try {
+    return write_files(options, checkpoint, config, layers);
+  } catch (...) {
+    std::error_code ignored;
+    std::filesystem::remove_all(options.out, ignored);
+    throw;
+  }
 }
 
 void print_result(const BalanceOptions& options, const std::vector<llama::LayerBalance>& layers, uint64_t bytes) {
