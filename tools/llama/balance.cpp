@@ -182,12 +182,27 @@ struct Heads {
   }
 };
 
-std::vector<Channels> key_channels(const LayerReader& reader, const ModelConfig& config) {
+// The largest bias over what is added to it.
+double largest_offset(std::span<const float> bias, const Energies& energies) {
+  double largest = 0.0;
+  for (size_t i = 0; i < bias.size(); ++i) {
+    if (bias[i] != 0.0F && energies[i] > 0.0) largest = std::max(largest, std::abs(bias[i]) / std::sqrt(energies[i]));
+  }
+  return largest;
+}
+
+struct KeyChannels {
+  std::vector<Channels> heads;
+  double largest_offset;
+};
+
+KeyChannels key_channels(const LayerReader& reader, const ModelConfig& config) {
   const Heads heads(config);
   Energies queries = reader.output_energies(LinearRole::kQ);
   Energies keys = reader.output_energies(LinearRole::kK);
   const std::vector<float> query_bias = reader.bias(LinearRole::kQ);
   const std::vector<float> key_bias = reader.bias(LinearRole::kK);
+  KeyChannels channels{{}, largest_offset(key_bias, keys)};
   for (size_t i = 0; i < queries.size(); ++i) queries[i] += double{query_bias[i]} * query_bias[i];
   if (config.qk_norm) {
     const std::vector<float> q_norm = reader.vector("self_attn.q_norm.weight", config.head_dim);
@@ -195,9 +210,8 @@ std::vector<Channels> key_channels(const LayerReader& reader, const ModelConfig&
     for (size_t head = 0; head < heads.kv_heads * heads.group; ++head) normalize(heads.query(queries, head), q_norm);
     for (size_t head = 0; head < heads.kv_heads; ++head) normalize(heads.query(keys, head), k_norm);
   }
-  std::vector<Channels> channels;
   for (size_t head = 0; head < heads.kv_heads; ++head) {
-    Channels& of_head = channels.emplace_back(heads.dim);
+    Channels& of_head = channels.heads.emplace_back(heads.dim);
     for (size_t i = 0; i < heads.dim; ++i) {
       of_head.stored[i] = keys[head * heads.dim + i];
       // A norm has made the bias a part of the energies.
@@ -230,16 +244,6 @@ std::vector<Channels> value_channels(const LayerReader& reader, const ModelConfi
     }
   }
   return channels;
-}
-
-double largest_offset(const LayerReader& reader) {
-  const std::vector<float> bias = reader.bias(LinearRole::kK);
-  const Energies energies = reader.output_energies(LinearRole::kK);
-  double largest = 0.0;
-  for (size_t i = 0; i < bias.size(); ++i) {
-    if (bias[i] != 0.0F && energies[i] > 0.0) largest = std::max(largest, std::abs(bias[i]) / std::sqrt(energies[i]));
-  }
-  return largest;
 }
 
 /// What a layer's numbers are multiplied with, by row or by column.
@@ -308,12 +312,12 @@ std::vector<std::byte> multiplied(const TensorView& tensor, const Factors& facto
 LayerBalance balance_of(const Checkpoint& checkpoint, const ModelConfig& config, int32_t layer, bool powers_of_two,
                         ThreadPool& threads) {
   const LayerReader reader(checkpoint, config, layer, threads);
-  const std::vector<Channels> keys = key_channels(reader, config);
+  const auto [keys, offset] = key_channels(reader, config);
   const std::vector<Channels> values = value_channels(reader, config);
   const auto heads = static_cast<double>(keys.size());
   const std::vector<double> ones(keys.front().read.size(), 1.0);
   LayerBalance balance;
-  balance.largest_offset = largest_offset(reader);
+  balance.largest_offset = offset;
   balance.key_noise = balance.value_noise = 0.0;
   balance.balanced_key_noise = balance.balanced_value_noise = 0.0;
   // Weights of norms belong to all heads.

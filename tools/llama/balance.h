@@ -1,7 +1,7 @@
 #pragma once
 
-#include <filesystem>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "config.h"
