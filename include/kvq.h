@@ -7,7 +7,7 @@
  *      context   memory, threads, limits and the device       kvq_context_create
  *      policy    the page format of each layer                kvq_policy_load
  *      codebook  vector quantization trained for one model    kvq_codebook_load
- *      centres   trained vectors that pages are relative to   kvq_centres_load
+ *      centres   scales of channels, trained vectors          kvq_centres_load
  *      router    chooses each page's format by its keys       kvq_router_load
  *      cache     the shape of one model's attention layers    kvq_cache_create
  *      sequence  one conversation: lists of pages per head    kvq_sequence_create, kvq_append, kvq_attend
@@ -565,9 +565,18 @@ KVQ_API void kvq_codebook_destroy(kvq_codebook* codebook);
 
 /* --------------------------------------------------------------------------------------------------------- centres */
 
-/** Trained centres of the keys and values of one model, for the gain-shape formats: a vector is stored relative to the
- *  nearest centre of its head. Immutable; caches share it. Files are in the safetensors format and take half of
- *  kvq_centres_info::bytes. \destroy kvq_centres_destroy */
+/** Scales and centres of the keys and values of one model. Immutable; caches share it. Files are in the safetensors
+ *  format and take half of kvq_centres_info::bytes.
+ *
+ *  Scales serve every format. Models have outlier channels: keys with large offsets, channels several times as large as
+ *  their neighbours, which codes of 2 to 4 bits lose others to. A cache with scales multiplies each channel of keys and
+ *  values by its scale before storing it (values less an offset), divides queries by the scales of keys and outputs by
+ *  those of values, and adds the offset to outputs: results are the same but for what codes lose. It costs no bit, and
+ * no time but once a token and query. All pages of the cache hold scaled numbers; ::kvq_sequence_decode undoes the
+ * scales.
+ *
+ *  Centres are for the gain-shape formats with `+centres`: a vector, scaled if there are scales, is stored relative to
+ *  the nearest centre of its head. \destroy kvq_centres_destroy */
 typedef struct kvq_centres kvq_centres;
 
 /** Read centres from a file in memory. Every byte is checked; saving the result again gives the same bytes.
@@ -595,8 +604,8 @@ KVQ_API kvq_status kvq_centres_load(kvq_context* context, const void* buffer, si
 KVQ_API kvq_status kvq_centres_save(const kvq_centres* centres, void* buffer, size_t capacity, size_t* size,
                                     kvq_error* error);
 
-/** Shape and quality of centres. Residuals are ‖x − c‖² / ‖x‖² in training, where c is the nearest centre, averaged
- *  over the layers that are present; 0 for a side without centres. */
+/** Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, where c is the nearest centre,
+ * averaged over the layers that are present; 0 for a side without centres. */
 typedef struct kvq_centres_info {
   uint32_t struct_size;
   int32_t n_layers;
@@ -608,11 +617,13 @@ typedef struct kvq_centres_info {
   int32_t value_centres; /**< Centres per head for values; 0: none. */
   double key_residual;
   double value_residual;
-  int64_t tokens;    /**< Training tokens, of the layer with the fewest. */
-  uint64_t seed;     /**< Random seed of training. */
-  uint64_t model_id; /**< As in kvq_cache_options. */
-  uint64_t bytes;    /**< Bytes of the numbers in memory. */
-  const char* note;  /**< Provenance, as given to the trainer. \length string \keeps handle */
+  int64_t tokens;       /**< Training tokens, of the layer with the fewest. */
+  uint64_t seed;        /**< Random seed of training. */
+  uint64_t model_id;    /**< As in kvq_cache_options. */
+  uint64_t bytes;       /**< Bytes of the numbers in memory. */
+  const char* note;     /**< Provenance, as given to the trainer. \length string \keeps handle */
+  int32_t key_scales;   /**< 1: there are scales of keys; 0: none. */
+  int32_t value_scales; /**< 1: there are scales and offsets of values; 0: none. */
 } kvq_centres_info;
 
 /** Describe centres.
@@ -620,13 +631,23 @@ typedef struct kvq_centres_info {
  *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 1.0 */
 KVQ_API kvq_status kvq_centres_describe(const kvq_centres* centres, kvq_centres_info* info, kvq_error* error);
 
-/** Description of one layer of centres; see ::kvq_centres_info. */
+/** Description of one layer; see ::kvq_centres_info. Noise is the expected squared error of scores (keys) and outputs
+ *  (values) from codes with one gain a token, relative to the least that scales can reach where no channel has an
+ *  offset; means over heads, 0 without scales. Noise of 2 without scales, and of 1 with them, means that scales halve
+ *  the error. */
 typedef struct kvq_centres_layer_info {
   uint32_t struct_size;
   int32_t present; /**< 1; 0: the layer is missing and all fields below are 0. */
   int64_t tokens;
   double key_residual;
   double value_residual;
+  double key_offset;         /**< Largest offset of a key channel, over what varies around it. */
+  double key_imbalance;      /**< Largest scale of a head's keys over the smallest, of the head where that is most. */
+  double value_imbalance;    /**< The same for values. */
+  double key_noise;          /**< Noise of scores without scales. */
+  double scaled_key_noise;   /**< Noise of scores with them. */
+  double value_noise;        /**< Noise of outputs without scales. */
+  double scaled_value_noise; /**< Noise of outputs with them. */
 } kvq_centres_layer_info;
 
 /** Describe one layer of centres.
@@ -634,6 +655,18 @@ typedef struct kvq_centres_layer_info {
  *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 1.0 */
 KVQ_API kvq_status kvq_centres_describe_layer(const kvq_centres* centres, int32_t layer, kvq_centres_layer_info* info,
                                               kvq_error* error);
+
+/** Read the scales of one layer, for example to fold them into weights. Scales are in (0, 1]: only their ratios within
+ *  a head mean anything.
+ *
+ *  \param key_scales     receives the scales of keys; those of both channels of a RoPE pair are equal. NULL: not
+ * wanted. \nullable \length centres.kv_heads * centres.head_dim \memory host \keeps call \param value_scales   receives
+ * the scales of values. NULL: not wanted. \nullable \length centres.kv_heads * centres.head_dim \memory host \keeps
+ * call \param value_offsets  receives what is subtracted from values before scaling. NULL: not wanted. \nullable
+ * \length centres.kv_heads * centres.head_dim \memory host \keeps call \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE
+ * (the layer is missing, or has no scales of a wanted side). \threads read-only. \since 1.0 */
+KVQ_API kvq_status kvq_centres_read_scales(const kvq_centres* centres, int32_t layer, float* key_scales,
+                                           float* value_scales, float* value_offsets, kvq_error* error);
 
 /** Destroy a centres handle.
  *  \param centres  \nullable
@@ -763,11 +796,13 @@ typedef struct kvq_cache_options {
   const kvq_router* router;     /**< Router for a policy with `router`: from this context, trained for this shape,
                                      `rope`, the policy's experts, and this `model_id` unless either is 0. Caches may
                                      share it. NULL (default): none. \nullable \keeps call */
-  const kvq_centres* centres;   /**< Centres for gain-shape formats with trained centres: from this context, complete,
-                                     with this number of layers and KV heads, this `head_dim`, for keys this `rope`, and
-                                     this `model_id` unless either is 0. Caches may share it. A policy may need
-                                     `codebook` or `centres`, not both; if it needs neither, those given serve other
-                                     policies of sequences. NULL (default): none. \nullable \keeps call */
+  const kvq_centres* centres;   /**< Scales for every format, and centres for gain-shape formats with trained centres:
+                                     from this context, complete, with this number of layers and KV heads, this
+                                     `head_dim`, for keys this `rope` (scales also suit ::KVQ_ROPE_NONE), and this
+                                     `model_id` unless either is 0. Caches may share it. Scales are used whatever the
+                                     policy. A policy may need `codebook` or centres, not both; if it needs neither,
+                                     those given serve other policies of sequences. NULL (default): none.
+                                     \nullable \keeps call */
 } kvq_cache_options;
 
 /** Fill with defaults. The four sizes (`n_layers`, `q_heads`, `kv_heads`, `head_dim`) stay 0 and must be set.
@@ -1059,7 +1094,7 @@ typedef struct kvq_snapshot_info {
   uint32_t struct_size;
   int32_t n_sequences;   /**< Sequences, at least 1. */
   int32_t tokens;        /**< Length of the longest layer of any sequence. */
-  int32_t trained;       /**< 1: pages need the codebook or centres that they were made with; 0: none does. */
+  int32_t trained;       /**< 1: pages need the codebook, centres or scales that they were made with; 0: none does. */
   int64_t pages;         /**< Pages of all sequences, shared ones once. */
   int64_t recoded_pages; /**< Pages among these whose format is not what the policy has at their place. */
   uint64_t bytes;        /**< Bytes that the sequences take once loaded, at most. */
@@ -1859,15 +1894,26 @@ KVQ_API kvq_status kvq_codebook_trainer_result(const kvq_codebook_trainer* train
  *  \threads exclusive use of the handle.  \since 1.0 */
 KVQ_API void kvq_codebook_trainer_destroy(kvq_codebook_trainer* trainer);
 
-/** Trains centres from keys and values that the caller's engine computed on sample texts.
+/** Finds scales and centres, from keys and values that the caller's engine computed on sample texts. Scales need no
+ *  text: a layer's weights alone give good ones, in milliseconds.
  *
  *      kvq_centres_trainer_create(context, &options, &trainer, &error);
  *      for every text, for every layer: kvq_centres_trainer_add(trainer, layer, n, k, v, KVQ_BF16, &error);
  *      for every layer:                 kvq_centres_trainer_run(trainer, layer, hook, user, &error);
  *      kvq_centres_trainer_result(trainer, &centres, &error);
  *
+ *  or, with `key_scales` and `value_scales` alone,
+ *
+ *      for every layer: kvq_centres_trainer_add_weights(trainer, layer, &weights, &error);
+ *      for every layer: kvq_centres_trainer_run(trainer, layer, NULL, NULL, &error);
+ *
  *  Layers are independent: if memory is short, add and run a few at a time. Mix the kinds of text that the model will
- *  see and use a few hundred tokens for each centre of a head. \destroy kvq_centres_trainer_destroy */
+ *  see and use a few hundred tokens for each centre of a head; 128 tokens suffice for scales.
+ *
+ *  Scales are the fourth root of what reads a channel over what it stores: of keys, squares of queries over the
+ * variance of keys; of values, squares of the output projection's columns over the variance of values. Tokens that were
+ * added count more than weights. Where neither queries nor their projection are given (for values, no output
+ * projection), uneven channels are made even. \destroy kvq_centres_trainer_destroy */
 typedef struct kvq_centres_trainer kvq_centres_trainer;
 
 /** Shape of the model, number of centres, and training settings. */
@@ -1885,6 +1931,16 @@ typedef struct kvq_centres_trainer_options {
   uint64_t max_bytes;    /**< Limit on kept tokens and workspace; 0 (default): only the context's limit. */
   const char* note;      /**< At most 4096 bytes, for example the provenance of the centres. NULL (default): "".
                               \nullable \length string \memory host \keeps call */
+  int32_t key_scales;    /**< 1: find scales of keys; 0 (default): none. */
+  int32_t value_scales;  /**< 1: find scales and offsets of values; 0 (default): none. */
+  int32_t fold; /**< 1: scales for ::kvq_centres_read_scales, to fold into weights: values have no offsets, and where
+                     queries and keys have norms, all KV heads of a layer get the same scales of keys; 0 (default): for
+                     caches. */
+  int32_t powers_of_two; /**< 1: scales are powers of two, so that scaling rounds nothing; 0 (default): any number. */
+  int32_t rotary_dim;    /**< As in kvq_cache_options; for scales of keys. */
+  float rope_base;       /**< As in kvq_cache_options, likewise. */
+  const float* inv_freq; /**< As in kvq_cache_options, likewise.
+                              \nullable \length rotary_dim / 2 \memory host \keeps call */
 } kvq_centres_trainer_options;
 
 /** Fill with defaults. The three sizes (`n_layers`, `kv_heads`, `head_dim`) stay 0 and must be set.
@@ -1906,9 +1962,9 @@ KVQ_API kvq_status kvq_centres_trainer_create(kvq_context* context, const kvq_ce
  *
  *  \param n      number of tokens, ≥ 1.
  *  \param k      keys before RoPE, `[n, kv_heads, head_dim]`; finite, magnitude at most 65504. May be NULL if there
- *                are no centres for keys.
+ *                are neither centres nor scales of keys.
  *                \nullable \length n * trainer.kv_heads * trainer.head_dim \memory host \keeps call
- *  \param v      values, same shape and rules; may be NULL if there are no centres for values.
+ *  \param v      values, same shape and rules; may be NULL if there are neither centres nor scales of values.
  *                \nullable \length n * trainer.kv_heads * trainer.head_dim \memory host \keeps call
  *  \param dtype  element type of `k` and `v`.
  *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (the layer is finished); KVQ_E_MEMORY; KVQ_E_LIMIT.
@@ -1917,13 +1973,72 @@ KVQ_API kvq_status kvq_centres_trainer_create(kvq_context* context, const kvq_ce
 KVQ_API kvq_status kvq_centres_trainer_add(kvq_centres_trainer* trainer, int32_t layer, int32_t n, const void* k,
                                            const void* v, kvq_dtype dtype, kvq_error* error);
 
+/** Count queries for the scales of keys of a layer that is not finished. Only sums are kept.
+ *
+ *  \param n        number of tokens, ≥ 1; of any tokens, as many times as wanted.
+ *  \param q_heads  query heads, a multiple of the KV heads.
+ *  \param q        queries before RoPE, finite. \length n * q_heads * trainer.head_dim \memory host \keeps call
+ *  \param dtype    element type of `q`.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (the layer is finished, or the trainer finds no scales); KVQ_E_MEMORY;
+ *           KVQ_E_LIMIT.
+ *  \threads exclusive use of `trainer`.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_centres_trainer_add_queries(kvq_centres_trainer* trainer, int32_t layer, int32_t n,
+                                                   int32_t q_heads, const void* q, kvq_dtype dtype, kvq_error* error);
+
+/** Weights of one layer's attention, row-major, outputs first, as checkpoints have them; for scales without text. */
+typedef struct kvq_attention_weights {
+  uint32_t struct_size;
+  int32_t q_heads;        /**< Query heads, a multiple of the KV heads. */
+  int32_t hidden_size;    /**< Inputs of the projections of queries, keys and values, 1 … 1048576. */
+  kvq_dtype dtype;        /**< Element type of all arrays; ::KVQ_F32 by default. */
+  const void* q_proj;     /**< Projection of queries. NULL: not given.
+                               \nullable \length q_heads * trainer.head_dim * hidden_size \memory host \keeps call */
+  const void* k_proj;     /**< Projection of keys; needed unless tokens are added.
+                               \nullable \length trainer.kv_heads * trainer.head_dim * hidden_size \memory host
+                               \keeps call */
+  const void* v_proj;     /**< Projection of values; needed unless tokens are added.
+                               \nullable \length trainer.kv_heads * trainer.head_dim * hidden_size \memory host
+                               \keeps call */
+  const void* o_proj;     /**< Output projection, `[hidden_size, q_heads * head_dim]`. NULL: not given.
+                               \nullable \length hidden_size * q_heads * trainer.head_dim \memory host \keeps call */
+  const void* q_bias;     /**< NULL: none. \nullable \length q_heads * trainer.head_dim \memory host \keeps call */
+  const void* k_bias;     /**< NULL: none.
+                               \nullable \length trainer.kv_heads * trainer.head_dim \memory host \keeps call */
+  const void* v_bias;     /**< NULL: none.
+                               \nullable \length trainer.kv_heads * trainer.head_dim \memory host \keeps call */
+  const void* input_norm; /**< Weights of the norm before the projections. NULL: 1.
+                               \nullable \length hidden_size \memory host \keeps call */
+  const void* q_norm;     /**< Weights of a norm of each head's queries. NULL: there is none.
+                               \nullable \length trainer.head_dim \memory host \keeps call */
+  const void* k_norm;     /**< Weights of a norm of each head's keys. NULL: there is none.
+                               \nullable \length trainer.head_dim \memory host \keeps call */
+} kvq_attention_weights;
+
+/** Fill with defaults. `q_heads` and `hidden_size` stay 0 and must be set.
+ *  \param weights  \nullable
+ *  \param size     sizeof(kvq_attention_weights).
+ *  \threads any.  \since 1.0 */
+KVQ_API void kvq_attention_weights_init(kvq_attention_weights* weights, size_t size);
+
+/** Take what a layer's weights say about its channels, for scales; replaces what earlier ones said. The weights are
+ *  read now.
+ *
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (also: numbers that are not finite); KVQ_E_STATE (the layer is finished, or the
+ *           trainer finds no scales); KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads exclusive use of `trainer`.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_centres_trainer_add_weights(kvq_centres_trainer* trainer, int32_t layer,
+                                                   const kvq_attention_weights* weights, kvq_error* error);
+
 /** Train one layer on the tokens added to it, then drop them. Uses the context's threads. The result depends only on
  *  the options and the tokens.
  *
  *  \param progress  may not use `trainer`. NULL: not called. \nullable \keeps call
  *  \param user      passed to `progress`. \nullable \keeps call
  *  \returns KVQ_OK; KVQ_E_ARGUMENT (also: fewer tokens than centres); KVQ_E_STATE (the layer is finished, or has no
- *           tokens); KVQ_E_CANCELLED; KVQ_E_MEMORY; KVQ_E_LIMIT. After a failure the layer still has its tokens.
+ *           tokens, nor weights that suffice); KVQ_E_CANCELLED; KVQ_E_MEMORY; KVQ_E_LIMIT. After a failure the layer
+ *           still has what was added.
  *  \threads exclusive use of `trainer`.
  *  \since 1.0 */
 KVQ_API kvq_status kvq_centres_trainer_run(kvq_centres_trainer* trainer, int32_t layer, kvq_progress_hook progress,

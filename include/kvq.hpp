@@ -209,6 +209,15 @@ inline kvq_centres_trainer_options initialised() {
 
 #ifdef KVQ_EXPERIMENTAL
 template <>
+inline kvq_attention_weights initialised() {
+  kvq_attention_weights it;
+  kvq_attention_weights_init(&it, sizeof(it));
+  return it;
+}
+#endif
+
+#ifdef KVQ_EXPERIMENTAL
+template <>
 inline kvq_router_trainer_options initialised() {
   kvq_router_trainer_options it;
   kvq_router_trainer_options_init(&it, sizeof(it));
@@ -683,7 +692,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_layer_info, tokens) ==
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_layer_info, key_error) == 16);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_layer_info, value_error) == 24);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_layer_info, key_stage_errors) == 32);
-static_assert(sizeof(void*) != 8 || sizeof(kvq_centres_info) == 88);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_centres_info) == 96);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, n_layers) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, layers_present) == 8);
@@ -699,12 +708,21 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, seed) == 56);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, model_id) == 64);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, bytes) == 72);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, note) == 80);
-static_assert(sizeof(void*) != 8 || sizeof(kvq_centres_layer_info) == 32);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, key_scales) == 88);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, value_scales) == 92);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_centres_layer_info) == 88);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_layer_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_layer_info, present) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_layer_info, tokens) == 8);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_layer_info, key_residual) == 16);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_layer_info, value_residual) == 24);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_layer_info, key_offset) == 32);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_layer_info, key_imbalance) == 40);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_layer_info, value_imbalance) == 48);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_layer_info, key_noise) == 56);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_layer_info, scaled_key_noise) == 64);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_layer_info, value_noise) == 72);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_layer_info, scaled_value_noise) == 80);
 static_assert(sizeof(void*) != 8 || sizeof(kvq_router_info) == 120);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_router_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_router_info, n_layers) == 4);
@@ -919,7 +937,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_trainer_options, note)
 #endif
 
 #ifdef KVQ_EXPERIMENTAL
-static_assert(sizeof(void*) != 8 || sizeof(kvq_centres_trainer_options) == 64);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_centres_trainer_options) == 96);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_trainer_options, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_trainer_options, n_layers) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_trainer_options, kv_heads) == 8);
@@ -932,6 +950,31 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_trainer_options, seed) 
 static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_trainer_options, model_id) == 40);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_trainer_options, max_bytes) == 48);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_trainer_options, note) == 56);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_trainer_options, key_scales) == 64);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_trainer_options, value_scales) == 68);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_trainer_options, fold) == 72);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_trainer_options, powers_of_two) == 76);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_trainer_options, rotary_dim) == 80);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_trainer_options, rope_base) == 84);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_trainer_options, inv_freq) == 88);
+#endif
+
+#ifdef KVQ_EXPERIMENTAL
+static_assert(sizeof(void*) != 8 || sizeof(kvq_attention_weights) == 96);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_attention_weights, struct_size) == 0);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_attention_weights, q_heads) == 4);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_attention_weights, hidden_size) == 8);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_attention_weights, dtype) == 12);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_attention_weights, q_proj) == 16);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_attention_weights, k_proj) == 24);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_attention_weights, v_proj) == 32);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_attention_weights, o_proj) == 40);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_attention_weights, q_bias) == 48);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_attention_weights, k_bias) == 56);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_attention_weights, v_bias) == 64);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_attention_weights, input_norm) == 72);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_attention_weights, q_norm) == 80);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_attention_weights, k_norm) == 88);
 #endif
 
 #ifdef KVQ_EXPERIMENTAL
@@ -1366,9 +1409,18 @@ class Codebook : public detail::Owned<kvq_codebook, kvq_codebook_destroy, const 
   }
 };
 
-/// Trained centres of the keys and values of one model, for the gain-shape formats: a vector is stored relative to the
-/// nearest centre of its head. Immutable; caches share it. Files are in the safetensors format and take half of
-/// kvq_centres_info::bytes.
+/// Scales and centres of the keys and values of one model. Immutable; caches share it. Files are in the safetensors
+/// format and take half of kvq_centres_info::bytes.
+///
+/// Scales serve every format. Models have outlier channels: keys with large offsets, channels several times as large as
+/// their neighbours, which codes of 2 to 4 bits lose others to. A cache with scales multiplies each channel of keys and
+/// values by its scale before storing it (values less an offset), divides queries by the scales of keys and outputs by
+/// those of values, and adds the offset to outputs: results are the same but for what codes lose. It costs no bit, and
+/// no time but once a token and query. All pages of the cache hold scaled numbers; ::kvq_sequence_decode undoes the
+/// scales.
+///
+/// Centres are for the gain-shape formats with `+centres`: a vector, scaled if there are scales, is stored relative to
+/// the nearest centre of its head.
 class Centres : public detail::Owned<kvq_centres, kvq_centres_destroy, const kvq_centres> {
  public:
   using Owned::Owned;
@@ -1393,6 +1445,28 @@ class Centres : public detail::Owned<kvq_centres, kvq_centres_destroy, const kvq
   /// \throws Error: KVQ_E_ARGUMENT.
   kvq_centres_layer_info describe_layer(int32_t layer) const {
     return detail::described<kvq_centres_layer_info>(kvq_centres_describe_layer, get(), layer);
+  }
+
+  /// Read the scales of one layer, for example to fold them into weights. Scales are in (0, 1]: only their ratios
+  /// within a head mean anything.
+  /// \param key_scales receives the scales of keys; those of both channels of a RoPE pair are equal. empty: not wanted.
+  /// \param value_scales receives the scales of values. empty: not wanted.
+  /// \param value_offsets receives what is subtracted from values before scaling. empty: not wanted.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_STATE (the layer is missing, or has no scales of a wanted side).
+  void read_scales(int32_t layer, std::span<float> key_scales = {}, std::span<float> value_scales = {},
+                   std::span<float> value_offsets = {}) const {
+    const kvq_centres_info centres_info = detail::described<kvq_centres_info>(kvq_centres_describe, get());
+    detail::require_size_or_none("key_scales", key_scales.size(),
+                                 detail::product({centres_info.kv_heads, centres_info.head_dim}),
+                                 "centres.kv_heads * centres.head_dim");
+    detail::require_size_or_none("value_scales", value_scales.size(),
+                                 detail::product({centres_info.kv_heads, centres_info.head_dim}),
+                                 "centres.kv_heads * centres.head_dim");
+    detail::require_size_or_none("value_offsets", value_offsets.size(),
+                                 detail::product({centres_info.kv_heads, centres_info.head_dim}),
+                                 "centres.kv_heads * centres.head_dim");
+    checked(kvq_centres_read_scales, get(), layer, detail::optional(key_scales), detail::optional(value_scales),
+            detail::optional(value_offsets));
   }
 };
 
@@ -2391,15 +2465,26 @@ class CodebookTrainer
 #endif
 
 #ifdef KVQ_EXPERIMENTAL
-/// Trains centres from keys and values that the caller's engine computed on sample texts.
+/// Finds scales and centres, from keys and values that the caller's engine computed on sample texts. Scales need no
+/// text: a layer's weights alone give good ones, in milliseconds.
 ///
 ///     kvq_centres_trainer_create(context, &options, &trainer, &error);
 ///     for every text, for every layer: kvq_centres_trainer_add(trainer, layer, n, k, v, KVQ_BF16, &error);
 ///     for every layer:                 kvq_centres_trainer_run(trainer, layer, hook, user, &error);
 ///     kvq_centres_trainer_result(trainer, &centres, &error);
 ///
+/// or, with `key_scales` and `value_scales` alone,
+///
+///     for every layer: kvq_centres_trainer_add_weights(trainer, layer, &weights, &error);
+///     for every layer: kvq_centres_trainer_run(trainer, layer, NULL, NULL, &error);
+///
 /// Layers are independent: if memory is short, add and run a few at a time. Mix the kinds of text that the model will
-/// see and use a few hundred tokens for each centre of a head.
+/// see and use a few hundred tokens for each centre of a head; 128 tokens suffice for scales.
+///
+/// Scales are the fourth root of what reads a channel over what it stores: of keys, squares of queries over the
+/// variance of keys; of values, squares of the output projection's columns over the variance of values. Tokens that
+/// were added count more than weights. Where neither queries nor their projection are given (for values, no output
+/// projection), uneven channels are made even.
 class CentresTrainer
     : public detail::Owned<kvq_centres_trainer, kvq_centres_trainer_destroy, const kvq_centres_trainer> {
  public:
@@ -2416,8 +2501,8 @@ class CentresTrainer
   /// Add tokens to a layer that is not finished. They are kept as FP16 until the layer is trained.
   /// \param n number of tokens, ≥ 1.
   /// \param k keys before RoPE, `[n, kv_heads, head_dim]`; finite, magnitude at most 65504. May be empty if there are
-  /// no centres for keys.
-  /// \param v values, same shape and rules; may be empty if there are no centres for values.
+  /// neither centres nor scales of keys.
+  /// \param v values, same shape and rules; may be empty if there are neither centres nor scales of values.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_STATE (the layer is finished); KVQ_E_MEMORY; KVQ_E_LIMIT.
   /// \par Threads: exclusive use of `trainer`.
   void add(int32_t layer, int32_t n, std::span<const float> k = {}, std::span<const float> v = {}) {
@@ -2434,11 +2519,39 @@ class CentresTrainer
     checked(kvq_centres_trainer_add, get(), layer, n, k, v, dtype);
   }
 
+  /// Count queries for the scales of keys of a layer that is not finished. Only sums are kept.
+  /// \param n number of tokens, ≥ 1; of any tokens, as many times as wanted.
+  /// \param q_heads query heads, a multiple of the KV heads.
+  /// \param q queries before RoPE, finite.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_STATE (the layer is finished, or the trainer finds no scales); KVQ_E_MEMORY;
+  /// KVQ_E_LIMIT.
+  /// \par Threads: exclusive use of `trainer`.
+  void add_queries(int32_t layer, int32_t n, int32_t q_heads, std::span<const float> q) {
+    detail::require_object(get(), "trainer");
+    detail::require_size("q", q.size(), detail::product({n, q_heads, head_dim_}), "n * q_heads * trainer.head_dim");
+    checked(kvq_centres_trainer_add_queries, get(), layer, n, q_heads, q.data(), KVQ_F32);
+  }
+
+  /// Overload for tensors of other element types; their sizes are not checked.
+  void add_queries(int32_t layer, int32_t n, int32_t q_heads, const void* q, kvq_dtype dtype) {
+    checked(kvq_centres_trainer_add_queries, get(), layer, n, q_heads, q, dtype);
+  }
+
+  /// Take what a layer's weights say about its channels, for scales; replaces what earlier ones said. The weights are
+  /// read now.
+  /// \throws Error: KVQ_E_ARGUMENT (also: numbers that are not finite); KVQ_E_STATE (the layer is finished, or the
+  /// trainer finds no scales); KVQ_E_MEMORY; KVQ_E_LIMIT.
+  /// \par Threads: exclusive use of `trainer`.
+  void add_weights(int32_t layer, const kvq_attention_weights& weights) {
+    checked(kvq_centres_trainer_add_weights, get(), layer, &weights);
+  }
+
   /// Train one layer on the tokens added to it, then drop them. Uses the context's threads. The result depends only on
   /// the options and the tokens.
   /// \param progress may not use `trainer`. NULL: not called.
   /// \throws Error: KVQ_E_ARGUMENT (also: fewer tokens than centres); KVQ_E_STATE (the layer is finished, or has no
-  /// tokens); KVQ_E_CANCELLED; KVQ_E_MEMORY; KVQ_E_LIMIT. After a failure the layer still has its tokens.
+  /// tokens, nor weights that suffice); KVQ_E_CANCELLED; KVQ_E_MEMORY; KVQ_E_LIMIT. After a failure the layer still has
+  /// what was added.
   /// \par Threads: exclusive use of `trainer`.
   void run(int32_t layer, ProgressHook progress = {}) {
     detail::CallHook<kvq_progress_hook, ProgressHook> told(std::move(progress));

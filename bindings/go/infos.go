@@ -193,8 +193,8 @@ func codebookLayerInfoFrom(it *raw.CodebookLayerInfo) CodebookLayerInfo {
 	}
 }
 
-// CentresInfo: shape and quality of centres. Residuals are ‖x − c‖² / ‖x‖² in training, where c is the nearest
-// centre, averaged over the layers that are present; 0 for a side without centres.
+// CentresInfo: shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, where c is
+// the nearest centre, averaged over the layers that are present; 0 for a side without centres.
 type CentresInfo struct {
 	Layers int
 
@@ -232,6 +232,12 @@ type CentresInfo struct {
 
 	// Provenance, as given to the trainer.
 	Note string
+
+	// 1: there are scales of keys; 0: none.
+	KeyScales int
+
+	// 1: there are scales and offsets of values; 0: none.
+	ValueScales int
 }
 
 func centresInfoFrom(it *raw.CentresInfo) CentresInfo {
@@ -250,10 +256,15 @@ func centresInfoFrom(it *raw.CentresInfo) CentresInfo {
 		ModelID:       it.ModelID,
 		Bytes:         it.Bytes,
 		Note:          text(it.Note),
+		KeyScales:     int(it.KeyScales),
+		ValueScales:   int(it.ValueScales),
 	}
 }
 
-// CentresLayerInfo: description of one layer of centres; see [CentresInfo].
+// CentresLayerInfo: description of one layer; see [CentresInfo]. Noise is the expected squared error of scores
+// (keys) and outputs (values) from codes with one gain a token, relative to the least that scales can reach
+// where no channel has an offset; means over heads, 0 without scales. Noise of 2 without scales, and of 1 with
+// them, means that scales halve the error.
 type CentresLayerInfo struct {
 	// If not, the layer is missing and all fields below are 0.
 	Present bool
@@ -263,14 +274,42 @@ type CentresLayerInfo struct {
 	KeyResidual float64
 
 	ValueResidual float64
+
+	// Largest offset of a key channel, over what varies around it.
+	KeyOffset float64
+
+	// Largest scale of a head's keys over the smallest, of the head where that is most.
+	KeyImbalance float64
+
+	// The same for values.
+	ValueImbalance float64
+
+	// Noise of scores without scales.
+	KeyNoise float64
+
+	// Noise of scores with them.
+	ScaledKeyNoise float64
+
+	// Noise of outputs without scales.
+	ValueNoise float64
+
+	// Noise of outputs with them.
+	ScaledValueNoise float64
 }
 
 func centresLayerInfoFrom(it *raw.CentresLayerInfo) CentresLayerInfo {
 	return CentresLayerInfo{
-		Present:       it.Present != 0,
-		Tokens:        it.Tokens,
-		KeyResidual:   it.KeyResidual,
-		ValueResidual: it.ValueResidual,
+		Present:          it.Present != 0,
+		Tokens:           it.Tokens,
+		KeyResidual:      it.KeyResidual,
+		ValueResidual:    it.ValueResidual,
+		KeyOffset:        it.KeyOffset,
+		KeyImbalance:     it.KeyImbalance,
+		ValueImbalance:   it.ValueImbalance,
+		KeyNoise:         it.KeyNoise,
+		ScaledKeyNoise:   it.ScaledKeyNoise,
+		ValueNoise:       it.ValueNoise,
+		ScaledValueNoise: it.ScaledValueNoise,
 	}
 }
 
@@ -482,7 +521,7 @@ type SnapshotInfo struct {
 	// Length of the longest layer of any sequence.
 	Tokens int
 
-	// 1: pages need the codebook or centres that they were made with; 0: none does.
+	// 1: pages need the codebook, centres or scales that they were made with; 0: none does.
 	Trained int
 
 	// Pages of all sequences, shared ones once.

@@ -67,6 +67,13 @@ AppendTarget target_of(const AppendedLayer& layer) {
   return {table_of(layer)->view(), {0, layer.after.length, layer.after.next_position, layer.after.room}};
 }
 
+/// Tell the targets, of which a call without lists has one, the scales of the sequences' tokens.
+void set_scales(std::span<const PageWrite> writes, AppendTarget* targets) {
+  for (const PageWrite& write : writes) {
+    if (write.scales) targets[write.sequence].view.scales = write.scales;
+  }
+}
+
 /// Whether write `i` is a list's last one: writes are ordered by head, then by sequence.
 bool is_last(std::span<const PageWrite> writes, size_t i) {
   return i + 1 == writes.size() || writes[i + 1].head != writes[i].head || writes[i + 1].sequence != writes[i].sequence;
@@ -201,9 +208,11 @@ void append_plain(Device& device, const Call& call, const TokenBatch& tokens, st
   if (target_bytes > 0) {
     auto* targets = reinterpret_cast<AppendTarget*>(memory + write_bytes);
     std::transform(layers.begin(), layers.end(), targets, target_of);
+    set_scales(writes, targets);
     arguments.targets = targets;
-  } else if (!layers.empty()) {
-    arguments.target = target_of(layers.front());
+  } else {
+    if (!layers.empty()) arguments.target = target_of(layers.front());
+    set_scales(writes, &arguments.target);
   }
   call.require(launch_append(arguments, call.stream()), "append kernel");
   if (staged > 0) device.staging().done(call.stream());
@@ -225,6 +234,7 @@ void record_append(Device& device, const TokenBatch& tokens, AppendKind kind, Pa
   table.require_published();
   AppendArguments arguments = append_arguments(device, tokens);
   arguments.target.view = table.view();
+  arguments.target.view.scales = tokens.scales;
   const FormatCode sealed{static_cast<uint32_t>(table.reserve_view().sealed)};
   PagesWritten pages;
   pages.add(sealed);

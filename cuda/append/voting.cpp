@@ -23,6 +23,7 @@ size_t bytes_for(const ModelRouter& router) {
 
 static_assert(offsetof(VotingPage, data) == offsetof(PageToRoute, data) &&
               offsetof(VotingPage, positions) == offsetof(PageToRoute, positions) &&
+              offsetof(VotingPage, key_factors) == offsetof(PageToRoute, key_factors) &&
               sizeof(VotingPage) == sizeof(PageToRoute));
 
 /// A model's routers in device memory.

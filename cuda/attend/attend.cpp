@@ -164,7 +164,9 @@ void CudaAttention::attend(const AttendBatch& batch, Workspace& workspace) {
     } else {
       table->catch_up(sequence.pages, sequence.page_counts);
     }
-    routed.push_back({&sequence, table->view(), route_of(device_, batch, sequence)});
+    SequenceView view = table->view();
+    view.scales = sequence.scales;
+    routed.push_back({&sequence, view, route_of(device_, batch, sequence)});
   }
   AttendCall attention(device_, call, batch, space);
   attention.run(routed);

@@ -88,7 +88,8 @@ DecodedLists::DecodedLists(Device& device, const Call& call, AttendWorkspace& sp
     const SequenceView decoded{.pages = lists.records,
                                .heads = view.heads + first_head,
                                .positions = view.positions != nullptr ? view.positions + first_row : nullptr,
-                               .capacity = view.capacity};
+                               .capacity = view.capacity,
+                               .scales = {sequence.scales.find(ScaleArray::kKeys, first_head, format.head_dim)}};
     routed_.push_back({&sequences_[i], decoded, route_by_rows(device, batch_, sequences_[i])});
   }
 }

@@ -69,7 +69,8 @@ void CudaWeighing::weigh(const AttendBatch& batch, Pooling group, Workspace& wor
   const AttendSequence& whole = batch.sequences.front();
   static_cast<PageTable*>(whole.mirror)->catch_up(whole.pages, whole.page_counts);
   auto& space = static_cast<AttendWorkspace&>(workspace);
-  const SequenceView view = table_of(whole).view();
+  SequenceView view = table_of(whole).view();
+  view.scales = whole.scales;
   const Route route = route_of(device_, batch, whole);
   if (route == Route::kPages || route == Route::kPrefill) return weigh_lists(call, batch, view, group, space, masses);
   const RoutedSequence decoded{&whole, view, Route::kDecoded};  // the weighing kernel reads no CommVQ codes

@@ -9,6 +9,7 @@
 #include "pages/page_table.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace kvq::cuda {
 namespace {
@@ -65,6 +66,14 @@ void CudaPages::read(const PageFormat& format, const std::byte* data, std::byte*
   call.require(cudaMemcpyAsync(staged, data, bytes, cudaMemcpyDeviceToHost, call.stream()), "cudaMemcpyAsync");
   call.require(cudaStreamSynchronize(call.stream()), "cudaStreamSynchronize");
   to_host_order(format, staged, host);
+}
+
+void CudaPages::upload(const void* host, size_t bytes, std::byte* data) {
+  const Call call(device_);
+  void* staged = device_.staging().take(bytes);
+  std::memcpy(staged, host, bytes);
+  call.require(cudaMemcpyAsync(data, staged, bytes, cudaMemcpyHostToDevice, call.stream()), "cudaMemcpyAsync");
+  device_.staging().done(call.stream());
 }
 
 void CudaPages::write(const PageFormat& format, const std::byte* host, std::byte* data) {

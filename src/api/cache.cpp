@@ -1,5 +1,6 @@
 #include "api/boundary.h"
 #include "api/handles.h"
+#include "api/rope_options.h"
 #include "cache/reserve.h"
 #include "core/checks.h"
 #include "core/rope.h"
@@ -15,29 +16,6 @@ using namespace kvq;
 using namespace kvq::api;
 
 namespace {
-
-void check_rope(const kvq_cache_options& options) {
-  require_range(options.rope, KVQ_ROPE_NONE, KVQ_ROPE_INTERLEAVED, "options->rope");
-  if (options.rope == KVQ_ROPE_NONE) return;
-  require_range(options.rotary_dim, 0, options.head_dim, "options->rotary_dim");
-  if (options.rotary_dim % 2 != 0) {
-    fail(KVQ_E_ARGUMENT, "options->rotary_dim is %d, must be even", options.rotary_dim);
-  }
-  if (options.inv_freq == nullptr && !(options.rope_base > 0.0F && std::isfinite(options.rope_base))) {
-    fail(KVQ_E_ARGUMENT, "options->rope_base is %g, must be positive and finite",
-         static_cast<double>(options.rope_base));
-  }
-  const int32_t rotary_dim = options.rotary_dim != 0 ? options.rotary_dim : options.head_dim;
-  for (int32_t i = 0; i < rotary_dim / 2; ++i) {
-    if (options.inv_freq != nullptr) {
-      if (std::isfinite(options.inv_freq[i])) continue;
-      fail(KVQ_E_ARGUMENT, "options->inv_freq[%d] is %g, must be finite", i, static_cast<double>(options.inv_freq[i]));
-    }
-    if (std::isfinite(Rope::frequency(options.rope_base, rotary_dim, i))) continue;
-    fail(KVQ_E_ARGUMENT, "options->rope_base is %g, too small: the frequency of pair %d would be infinite",
-         static_cast<double>(options.rope_base), i);
-  }
-}
 
 void check_options(const kvq_cache_options& options) {
   check_model_shape(options.n_layers, options.kv_heads, options.head_dim, KVQ_E_ARGUMENT, "options->");
@@ -196,24 +174,40 @@ void add_router(kvq_context& context, const kvq_cache_options& options, const kv
       options.router->resident([&](const auto& router) { return voting->make_resident(context.allocator, router); });
 }
 
+bool has_pages_data(const kvq_codebook* codebook) { return codebook != nullptr; }
+bool has_pages_data(const kvq_centres* centres) {
+  return centres != nullptr && centres->shared->shape.has_centres();  // and not only scales
+}
+
 /// The codec whose trained data is among the options, for policies of sequences.
 const Codec* codec_of_given(const kvq_cache_options& options) {
   for (const Codec* codec : all_codecs()) {
     if (codec->trained_as == nullptr) continue;
-    if (with_trained(options, *codec, [](const auto* handle) { return handle != nullptr; })) return codec;
+    if (with_trained(options, *codec, [](const auto* handle) { return has_pages_data(handle); })) return codec;
   }
   return nullptr;
+}
+
+CacheShape shape_of(const kvq_cache_options& options) {
+  return {.n_layers = options.n_layers,
+          .kv_heads = options.kv_heads,
+          .head_dim = options.head_dim,
+          .rope = options.rope,
+          .rotary_dim = options.rotary_dim,
+          .model_id = options.model_id};
+}
+
+void add_scales(const kvq_context& context, const kvq_cache_options& options, CacheTraining& training) {
+  if (options.centres == nullptr || !options.centres->shared->shape.has_scales()) return;
+  require_context(context, *options.centres, "options->centres");
+  check_scales(*options.centres->shared, shape_of(options));
+  training.scales = options.centres->shared;
 }
 
 /// Check that the backend knows the formats, and add their trained data.
 void add_formats(kvq_context& context, const kvq_cache_options& options, const kvq_policy* policy,
                  CacheTraining& training) {
-  const CacheShape shape{.n_layers = options.n_layers,
-                         .kv_heads = options.kv_heads,
-                         .head_dim = options.head_dim,
-                         .rope = options.rope,
-                         .rotary_dim = options.rotary_dim,
-                         .model_id = options.model_id};
+  const CacheShape shape = shape_of(options);
   const Codec* needed = trained_codec(policy, options.n_layers);
   const Trained* trained = trained_of(options, policy);
   Pages& pages = context.backend->pages();
@@ -318,6 +312,7 @@ kvq_status kvq_cache_create(kvq_context* context, const kvq_cache_options* optio
     check_options(chosen);
     check_policy(policy, chosen.n_layers);
     CacheTraining training;
+    add_scales(*context, chosen, training);
     add_formats(*context, chosen, policy, training);
     add_router(*context, chosen, policy, training);
     check_eviction(*context, chosen, policy);

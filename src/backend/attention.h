@@ -16,6 +16,7 @@ struct AttendSequence {
   const int32_t* page_counts;       // [kv_heads]
   int32_t query_begin;              // first row in the batch's q
   int32_t query_count;
+  LayerScales scales{};
 };
 
 /// One call of attention over one layer.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/append_kind.h"
+#include "backend/layer_scales.h"
 #include "core/rope.h"
 #include "core/tensor.h"
 #include "formats/codec.h"
@@ -31,6 +32,7 @@ struct PageWrite {
   int32_t sequence = 0;                // index among the sequences appended to
   // If `source` is full of tokens of this call that were stored before, the first one: a backend may read them instead.
   int32_t given_token = -1;
+  LayerScales scales{};  // of the new tokens
 
   int32_t count() const { return kept + token_count; }
   SlotPositions slot_positions() const { return {positions, first_position}; }
@@ -83,6 +85,7 @@ struct TokenBatch {
   bool hadamard_keys = false;            // pages of the layer are sealed after a Hadamard rotation
   bool hadamard_values = false;
   const LayerContext* context = nullptr;  // the layer's; null if its formats need none
+  LayerScales scales{};                   // of every sequence of the cache
 
   /// Tokens [begin, begin + count).
   TokenBatch part(int32_t begin, int32_t count) const {
@@ -174,6 +177,8 @@ class Pages {
   /// Allocate page memory. After an append writes the page, its unused slots read as zeros: they must not hold NaN.
   virtual std::byte* allocate(Allocator& allocator, size_t bytes) = 0;
   virtual void release(Allocator& allocator, std::byte* data, size_t bytes) noexcept = 0;
+  /// Copy bytes from host memory to page memory.
+  virtual void upload(const void* host, size_t bytes, std::byte* data) = 0;
   /// Copy a whole page in the byte order of its format, from and to host memory.
   virtual void read(const PageFormat& format, const std::byte* data, std::byte* host) = 0;
   virtual void write(const PageFormat& format, const std::byte* host, std::byte* data) = 0;

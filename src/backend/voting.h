@@ -19,6 +19,7 @@ class RotationTable;
 struct PageToRoute {
   const std::byte* data;
   std::array<int32_t, kPageSlots> positions;
+  const float* key_factors = nullptr;  // [head_dim] that undo the scales of keys, in the backend's memory; null: none
 };
 
 class Voting {

@@ -48,7 +48,8 @@ void AttendRequest::add(int32_t index, const Sequence& sequence) {
                               .pages = space_.lists.data() + first_list,
                               .page_counts = space_.counts.data() + first_list,
                               .query_begin = queries_,
-                              .query_count = count});
+                              .query_count = count,
+                              .scales = cache_.scales(layer_)});
   queries_ += count;
 }
 

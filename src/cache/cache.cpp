@@ -9,18 +9,6 @@ namespace {
 
 constexpr size_t kPositionBytes = sizeof(int32_t) * kPageSlots;
 
-void set_rope(const kvq_cache_options& options, Rope& rope) {
-  rope.pairing = options.rope;
-  if (options.rope == KVQ_ROPE_NONE) return;
-  rope.rotary_dim = options.rotary_dim != 0 ? options.rotary_dim : options.head_dim;
-  rope.inv_freq.resize(static_cast<size_t>(rope.pairs()));
-  for (int32_t pair = 0; pair < rope.pairs(); ++pair) {
-    rope.inv_freq[static_cast<size_t>(pair)] = options.inv_freq != nullptr
-                                                   ? options.inv_freq[pair]
-                                                   : Rope::frequency(options.rope_base, rope.rotary_dim, pair);
-  }
-}
-
 }  // namespace
 
 Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& options, const Policy* policy,
@@ -42,10 +30,11 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       float16{SideFormat{}, SideFormat{}, options.head_dim},
       contexts(allocator),
       call_spaces(work_allocator, backend.attention()),
+      scales_(backend.pages(), allocator),
       formats_(allocator),
       storages_(allocator),
       needs_(static_cast<size_t>(n_layers), allocator) {
-  set_rope(options, rope);
+  rope.set(options.rope, head_dim, options.rotary_dim, options.rope_base, options.inv_freq);
   if (training.pages != nullptr || training.router != nullptr) rotations.emplace(allocator, rope);
   if (policy != nullptr) codec_options = policy->options;
   if (training.pages != nullptr) {
@@ -54,8 +43,33 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       contexts.push_back({nullptr, Deleter<LayerContext>(allocator, 0, 0)});
     }
   }
+  if (training.scales != nullptr) upload_scales();
   storage = &add(make_storage(policy != nullptr ? *policy : Policy(allocator)));
   table_bytes_ = allocator.bytes() - work_allocator.bytes();
+}
+
+void Cache::upload_scales() {
+  const CentresShape& shape = training.scales->shape;
+  const auto dim = static_cast<size_t>(head_dim);
+  Vector<float> numbers(allocator);
+  numbers.reserve(needs_.size() * static_cast<size_t>(kv_heads * kScaleArrays) * dim);
+  // Without scales of a side, its factors are 1.
+  const auto put = [&](const Vector<float>& from, size_t head, float absent, bool inverse) {
+    for (size_t i = head * dim; i < (head + 1) * dim; ++i) {
+      const float number = from.empty() ? absent : from[i];
+      numbers.push_back(inverse ? 1.0F / number : number);
+    }
+  };
+  for (const ModelCentres::Layer& layer : training.scales->layers) {
+    for (size_t head = 0; head < static_cast<size_t>(shape.kv_heads); ++head) {
+      put(layer.numbers->key_scales, head, 1.0F, false);
+      put(layer.numbers->key_scales, head, 1.0F, true);
+      put(layer.numbers->value_scales, head, 1.0F, false);
+      put(layer.numbers->value_scales, head, 1.0F, true);
+      put(layer.numbers->value_offsets, head, 0.0F, false);
+    }
+  }
+  scales_.upload(numbers);
 }
 
 Owned<Storage> Cache::make_storage(const Policy& policy) {
@@ -140,7 +154,8 @@ TokenBatch Cache::no_tokens(int32_t layer) const {
           .rope = &rope,
           .hadamard_keys = needs(layer, kHadamardKeys),
           .hadamard_values = needs(layer, kHadamardValues),
-          .context = context(layer)};
+          .context = context(layer),
+          .scales = scales(layer)};
 }
 
 AttendBatch Cache::attend_batch(int32_t layer) const {

@@ -7,6 +7,7 @@
 #include "core/rotation_table.h"
 #include "formats/codec.h"
 #include "formats/gain_shape/layout.h"
+#include "formats/gain_shape/model_centres.h"
 #include "formats/router/router.h"
 
 #include <atomic>
@@ -22,7 +23,8 @@ namespace kvq {
 struct CacheTraining {
   std::shared_ptr<const Trained> pages;  // of the formats that need it
   std::shared_ptr<const Resident> resident_pages;
-  const Codec* codec = nullptr;  // that these are for
+  const Codec* codec = nullptr;                // that these are for
+  std::shared_ptr<const ModelCentres> scales;  // or null
   std::shared_ptr<const ModelRouter> router;
   std::shared_ptr<const Resident> resident_router;
 };
@@ -45,6 +47,13 @@ class Cache {
   /// Backend context of a layer's formats; null if they need none.
   const LayerContext* context(int32_t layer) const {
     return contexts.empty() ? nullptr : needs_[static_cast<size_t>(layer)].context.load(std::memory_order_acquire);
+  }
+  /// Scales of a layer's keys and values; none without.
+  LayerScales scales(int32_t layer) const {
+    const size_t of_layer = static_cast<size_t>(kv_heads) * kScaleArrays * static_cast<size_t>(head_dim);
+    return {scales_.data() != nullptr
+                ? reinterpret_cast<const float*>(scales_.data()) + static_cast<size_t>(layer) * of_layer
+                : nullptr};
   }
   /// Page writes of a layer as a backend takes them.
   PageWrites page_writes(int32_t layer, std::span<const PageWrite> list) const {
@@ -153,6 +162,33 @@ class Cache {
   const Storage& add(Owned<Storage> storage);
   Owned<LayerContext> make_context(const Storage& of, int32_t layer);
 
+  /// Page memory of a cache-wide table.
+  class BackendTable {
+   public:
+    BackendTable(Pages& pages, Allocator& allocator) : pages_(pages), allocator_(allocator) {}
+    BackendTable(const BackendTable&) = delete;
+    BackendTable& operator=(const BackendTable&) = delete;
+    ~BackendTable() {
+      if (data_ != nullptr) pages_.release(allocator_, data_, bytes_);
+    }
+
+    void upload(std::span<const float> numbers) {
+      data_ = pages_.allocate(allocator_, numbers.size_bytes());
+      bytes_ = numbers.size_bytes();
+      pages_.upload(numbers.data(), bytes_, data_);
+    }
+    const std::byte* data() const { return data_; }
+
+   private:
+    Pages& pages_;
+    Allocator& allocator_;
+    std::byte* data_ = nullptr;
+    size_t bytes_ = 0;
+  };
+
+  void upload_scales();
+
+  BackendTable scales_;       // [n_layers] LayerScales::numbers, or empty
   uint64_t table_bytes_ = 0;  // of this object and its first tables
   mutable std::mutex storages_mutex_;
   Vector<Owned<PageFormat>> formats_;  // distinct sealed formats

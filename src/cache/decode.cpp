@@ -80,6 +80,31 @@ void decode_page(const Sequence& sequence, int32_t layer, int32_t head, size_t i
   reader.decode(begin, end, out);
 }
 
+namespace {
+
+/// Undo the scales of decoded slots.
+void unscale(const Sequence& sequence, const SlotSelection& selection, const DecodedSlots& out) {
+  const Cache& cache = sequence.cache;
+  const ModelCentres* scales = cache.training.scales.get();
+  if (scales == nullptr) return;
+  const LayerCentres& numbers = *scales->layers[static_cast<size_t>(selection.layer)].numbers;
+  const auto dim = static_cast<size_t>(cache.head_dim);
+  const size_t first = static_cast<size_t>(selection.head) * dim;
+  const auto divide = [&](float* rows, const Vector<float>& of_layer) {
+    for (size_t i = 0; rows != nullptr && !of_layer.empty() && i < static_cast<size_t>(selection.n) * dim; ++i) {
+      rows[i] /= of_layer[first + i % dim];
+    }
+  };
+  divide(out.k, numbers.key_scales);
+  divide(out.v, numbers.value_scales);
+  for (size_t i = 0; out.v != nullptr && !numbers.value_offsets.empty() && i < static_cast<size_t>(selection.n) * dim;
+       ++i) {
+    out.v[i] += numbers.value_offsets[first + i % dim];
+  }
+}
+
+}  // namespace
+
 void decode(const Sequence& sequence, const SlotSelection& selection, const DecodedSlots& out) {
   Cache& cache = sequence.cache;
   const Sequence::PageList& list = sequence.list(selection.layer, selection.head);
@@ -104,6 +129,7 @@ void decode(const Sequence& sequence, const SlotSelection& selection, const Deco
                    out.positions != nullptr ? out.positions + done : nullptr});
     done += static_cast<size_t>(end - begin);
   }
+  unscale(sequence, selection, out);
 }
 
 }  // namespace kvq

@@ -147,7 +147,7 @@ void DensePages::make(int32_t layer, std::span<const Filled> pages, Vector<PageW
   list.pages.reserve(pages.size() + pages.size() / 4 + 1);
   for (size_t i = 0; i < pages.size(); ++i) {
     const auto& [full, count, format, stays] = pages[i];
-    const auto& [data, positions] = full.page;
+    const auto& positions = full.page.positions;
     const bool consecutive = positions[static_cast<size_t>(count) - 1] - positions.front() == count - 1;
     PageRun** run =
         sequence_.is_final(format, layer, !stays) ? &list.runs[sequence_.storage->run_number(layer, format)] : nullptr;
@@ -160,7 +160,7 @@ void DensePages::make(int32_t layer, std::span<const Filled> pages, Vector<PageW
     page->first_position = positions.front();
     if (page->positions != nullptr) std::copy(positions.begin(), positions.end(), page->positions);
     cache_.set_count(page, count);
-    writes.push_back({.source = data,
+    writes.push_back({.source = full.page.data,
                       .kept = count,
                       .head = head,
                       .target = page->data,

@@ -235,7 +235,8 @@ void PreparedAppend::write_page(int32_t head, const Step& step, BriefRun& brief)
                             .index = index,
                             .first_position = first,
                             .positions = positions,
-                            .given_token = given_token});
+                            .given_token = given_token,
+                            .scales = cache_.scales(layer_)});
 }
 
 void PreparedAppend::apply(PageChange& change) noexcept {

@@ -46,7 +46,10 @@ void choose_formats(const Sequence& sequence, int32_t layer, std::span<const Ful
     return;
   }
   Vector<PageToRoute> asked(cache.allocator);
-  for (const FullPage& each : pages) asked.push_back(each.page);
+  for (const FullPage& each : pages) {
+    asked.push_back(each.page);
+    asked.back().key_factors = cache.scales(layer).find(ScaleArray::kQueries, each.head, cache.head_dim);
+  }
   Vector<int32_t> votes(pages.size() * experts.size(), 0, cache.allocator);
   cache.backend.voting().require().vote(asked, *cache.rotations, *cache.training.resident_router, shape.group_of(layer),
                                         votes);
@@ -72,7 +75,7 @@ RoutedPages::RoutedPages(Sequence& sequence, int32_t layer)
       formats_(cache_.allocator) {}
 
 void RoutedPages::add(int32_t head, int32_t index, const Page* old, int32_t token, std::span<const int32_t> positions) {
-  FullPage full{head, index, {old != nullptr ? old->data : nullptr, {}}};
+  FullPage full{head, index, {old != nullptr ? old->data : nullptr, {}, nullptr}};
   const int32_t kept = old != nullptr ? old->count : 0;
   for (int32_t slot = 0; slot < kept; ++slot) full.page.positions[static_cast<size_t>(slot)] = old->position(slot);
   std::copy(positions.begin(), positions.end(), full.page.positions.begin() + kept);
@@ -84,7 +87,8 @@ void RoutedPages::add(int32_t head, int32_t index, const Page* old, int32_t toke
                        .token_count = static_cast<int32_t>(positions.size()),
                        .format = &cache_.float16,
                        .index = index,
-                       .first_position = full.page.positions.front()});  // its target once all are known
+                       .first_position = full.page.positions.front(),
+                       .scales = cache_.scales(layer_)});  // its target once all are known
   }
   pages_.push_back(full);
   is_put_together_.push_back(!positions.empty());

@@ -259,7 +259,7 @@ struct DecodedSlots {
   int32_t* positions;  // [n]
 };
 
-/// Decode slots [begin, end) of page `index` of a head's list.
+/// Decode slots [begin, end) of page `index` of a head's list, as they are stored: without undoing scales.
 void decode_page(const Sequence& sequence, int32_t layer, int32_t head, size_t index, int32_t begin, int32_t end,
                  const DecodedSlots& out, Allocator& scratch);
 

@@ -8,6 +8,17 @@ float Rope::frequency(float base, int32_t rotary_dim, int32_t pair) {
   return static_cast<float>(std::pow(static_cast<double>(base), -2.0 * pair / rotary_dim));
 }
 
+void Rope::set(kvq_rope rope, int32_t head_dim, int32_t given_dim, float base, const float* frequencies) {
+  pairing = rope;
+  if (rope == KVQ_ROPE_NONE) return;
+  rotary_dim = given_dim != 0 ? given_dim : head_dim;
+  inv_freq.resize(static_cast<size_t>(pairs()));
+  for (int32_t pair = 0; pair < pairs(); ++pair) {
+    inv_freq[static_cast<size_t>(pair)] =
+        frequencies != nullptr ? frequencies[pair] : frequency(base, rotary_dim, pair);
+  }
+}
+
 void Rope::fill_table(std::span<const int32_t> positions, float* table) const {
   for (const int32_t position : positions) {
     for (int32_t pair = 0; pair < pairs(); ++pair) {

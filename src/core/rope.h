@@ -22,6 +22,9 @@ struct Rope {
   /// Frequency of pair j: base^(−2j / rotary_dim).
   static float frequency(float base, int32_t rotary_dim, int32_t pair);
 
+  /// Rope of a model. `rotary_dim` 0: `head_dim`; `frequencies` null: those of `base`.
+  void set(kvq_rope rope, int32_t head_dim, int32_t rotary_dim, float base, const float* frequencies);
+
   /// Floats of one position in a table: cosines of all pairs, then sines.
   size_t table_stride() const { return static_cast<size_t>(rotary_dim); }
 

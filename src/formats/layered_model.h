@@ -8,11 +8,18 @@
 #include "formats/page_format.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <type_traits>
 
 namespace kvq {
+
+/// The part of a shape that tells how to read numbers.
+template <typename Shape>
+std::span<const std::byte> bytes_of_shape(const Shape& shape) {
+  return std::as_bytes(std::span(&shape, 1));
+}
 
 /// Incomplete during training: layers may be missing. `LayerOfModel` has its `numbers`, null if it is missing, and
 /// for_each_array(shape, use) calls `use` with each of their arrays.
@@ -56,7 +63,7 @@ struct LayeredModel : Trained {
   uint64_t checksum_of_numbers() const {
     // In another shape the same numbers have another meaning.
     static_assert(std::has_unique_object_representations_v<Shape>);
-    uint64_t sum = kvq::checksum(std::as_bytes(std::span(&shape, 1)));
+    uint64_t sum = kvq::checksum(bytes_of_shape(shape));
     for (const Layer& layer : layers) {
       for_each_array(shape, [&](const auto& array) {
         sum = kvq::checksum(std::as_bytes(std::span<const float>(array.numbers_of(*layer.numbers))), sum);

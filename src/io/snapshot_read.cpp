@@ -47,10 +47,12 @@ void check_match(const char* what, uint64_t found, uint64_t expected) {
 SnapshotHeader check_header(std::span<const std::byte> bytes, const Cache& cache) {
   Reader reader(bytes);
   const auto found = reader.get<SnapshotHeader>();
-  if (reader.left() < sizeof(uint64_t)) fail(KVQ_E_FORMAT, "snapshot ends after its header");
+  const size_t least = sizeof(uint64_t) * ((found.version & kScaled) != 0 ? 2 : 1);
+  if (reader.left() < least) fail(KVQ_E_FORMAT, "snapshot ends after its header");
   const SnapshotHeader expected = snapshot_header(cache);
   if (!is_snapshot(bytes)) fail(KVQ_E_FORMAT, "snapshot does not begin with the mark of a kvq snapshot");
-  if (found.version != kSeveralSequences) check_match("version", found.version, kSnapshotVersion);
+  const uint32_t version = found.version & ~kScaled;
+  if (version != kSeveralSequences) check_match("version", version, kSnapshotVersion);
   if (found.checksum_bytes != expected.checksum_bytes) {
     fail(KVQ_E_FORMAT, "snapshot has a checksum of %u bytes where %u belong", found.checksum_bytes,
          expected.checksum_bytes);
@@ -71,6 +73,8 @@ SnapshotHeader check_header(std::span<const std::byte> bytes, const Cache& cache
   check_match("rope pairing", static_cast<uint32_t>(found.rope_pairing), static_cast<uint32_t>(expected.rope_pairing));
   check_match("rotary_dim", static_cast<uint32_t>(found.rotary_dim), static_cast<uint32_t>(expected.rotary_dim));
   check_match("rope frequencies (checksum)", found.rope_checksum, expected.rope_checksum);
+  const uint64_t scales = (found.version & kScaled) != 0 ? reader.get<uint64_t>() : 0;
+  check_match("scales of channels (checksum, 0 for none)", scales, scales_checksum(cache));
   if (found.trained_checksum != 0) {
     check_match("codebook or centres (checksum)", found.trained_checksum, trained_checksum(cache));
   }
@@ -174,7 +178,7 @@ int64_t read_page_count(Reader& reader) {
 }
 
 int32_t read_sequence_count(Reader& reader, const SnapshotHeader& header) {
-  if (header.version == kSnapshotVersion) return 1;
+  if ((header.version & ~kScaled) == kSnapshotVersion) return 1;
   const auto n = reader.get<int64_t>();
   const auto layers = static_cast<uint64_t>(header.n_layers);
   const auto least = layers * (sizeof(LayerRecord) + static_cast<uint64_t>(header.kv_heads) * sizeof(int64_t));
@@ -413,8 +417,9 @@ bool is_snapshot(std::span<const std::byte> bytes) {
 
 namespace {
 
-Reader body_of(std::span<const std::byte> bytes) {
-  return Reader(bytes.subspan(sizeof(SnapshotHeader), bytes.size() - sizeof(SnapshotHeader) - sizeof(uint64_t)));
+Reader body_of(std::span<const std::byte> bytes, const SnapshotHeader& header) {
+  const size_t begin = sizeof(SnapshotHeader) + ((header.version & kScaled) != 0 ? sizeof(uint64_t) : 0);
+  return Reader(bytes.subspan(begin, bytes.size() - begin - sizeof(uint64_t)));
 }
 
 void check_end(const Reader& reader) {
@@ -452,7 +457,7 @@ class Survey {
     check_end(reader_);
     SnapshotContents result = found_;
     result.sequences = sequences;
-    result.trained = header.trained_checksum != 0;
+    result.trained = header.trained_checksum != 0 || (header.version & kScaled) != 0;
     result.needed = found_.bytes + most_other_bytes_ + AlignedBytes::bytes_of(largest_);
     return result;
   }
@@ -504,13 +509,13 @@ class Survey {
 
 int32_t snapshot_sequences(std::span<const std::byte> bytes, const Cache& cache) {
   const SnapshotHeader header = check_header(bytes, cache);
-  Reader reader = body_of(bytes);
+  Reader reader = body_of(bytes, header);
   return read_sequence_count(reader, header);
 }
 
 void read_snapshot(std::span<const std::byte> bytes, std::span<Sequence* const> sequences, bool recode) {
   const SnapshotHeader header = check_header(bytes, sequences.front()->cache);
-  Reader reader = body_of(bytes);
+  Reader reader = body_of(bytes, header);
   const int32_t n = read_sequence_count(reader, header);
   if (static_cast<size_t>(n) != sequences.size()) {
     fail(KVQ_E_MISMATCH, "snapshot has %d sequences, not %zu", n, sequences.size());
@@ -530,7 +535,7 @@ void read_snapshot(std::span<const std::byte> bytes, std::span<Sequence* const> 
 SnapshotContents describe_snapshot(std::span<const std::byte> bytes, Cache& cache, const Storage& storage,
                                    bool recode) {
   const SnapshotHeader header = check_header(bytes, cache);
-  Reader reader = body_of(bytes);
+  Reader reader = body_of(bytes, header);
   const int32_t n = read_sequence_count(reader, header);
   Survey survey(reader, cache, storage, recode);
   for (int32_t i = 0; i < n; ++i) survey.add_sequence();

@@ -83,7 +83,9 @@ void clear_unused(const PageFormat& format, int32_t count, std::byte* data) {
 }
 
 size_t snapshot_size(std::span<const Sequence* const> sequences) {
-  size_t bytes = sizeof(SnapshotHeader) + (sequences.size() > 1 ? sizeof(int64_t) : 0) + sizeof(uint64_t);
+  const bool scaled = scales_checksum(sequences.front()->cache) != 0;
+  size_t bytes = sizeof(SnapshotHeader) + (scaled ? sizeof(uint64_t) : 0) +
+                 (sequences.size() > 1 ? sizeof(int64_t) : 0) + sizeof(uint64_t);
   for (size_t n = 0; n < sequences.size(); ++n) {
     bytes += sequences[n]->layers.size() * sizeof(LayerRecord);
     for (size_t list = 0; list < sequences[n]->lists.size(); ++list) {
@@ -103,10 +105,12 @@ void write_snapshot(std::span<const Sequence* const> sequences, std::span<std::b
   const Cache& cache = sequences.front()->cache;
   Writer writer(out);
   SnapshotHeader header = snapshot_header(cache);
-  header.version = sequences.size() > 1 ? kSeveralSequences : kSnapshotVersion;
+  const uint64_t scales = scales_checksum(cache);
+  header.version = (sequences.size() > 1 ? kSeveralSequences : kSnapshotVersion) | (scales != 0 ? kScaled : 0);
   header.total_bytes = out.size();
   if (std::ranges::any_of(sequences, needs_training)) header.trained_checksum = trained_checksum(cache);
   writer.put(header);
+  if (scales != 0) writer.put(scales);
   if (sequences.size() > 1) writer.put(static_cast<int64_t>(sequences.size()));
   for (size_t n = 0; n < sequences.size(); ++n) {
     for (const Sequence::Layer& layer : sequences[n]->layers) {

@@ -194,18 +194,31 @@ struct CentresFile {
   static constexpr const char* kContent = "centres";
 
   template <bool reads>
+  static void list_spread(const Fields<reads>& own, const char* field, auto& spread) {
+    std::array<double, 4> numbers{spread.largest_offset, spread.imbalance, spread.noise, spread.scaled_noise};
+    own.amounts(field, std::span(numbers), "four numbers, finite and not negative");
+    if constexpr (reads) spread = {numbers[0], numbers[1], numbers[2], numbers[3]};
+  }
+
+  template <bool reads>
   static void list(const Fields<reads>& fields, auto& centres) {
     auto& shape = centres.shape;
     list_header(fields, kCentresType, kRopeNames, "none, half or interleaved", shape.rope, kMaxCentresNote, centres);
     fields.number("key_centres", shape.key_centres);
     fields.number("value_centres", shape.value_centres);
+    if (fields.has("key_scales", shape.has_scales())) {  // files without scales omit them
+      fields.number("key_scales", shape.key_scales);
+      fields.number("value_scales", shape.value_scales);
+    }
     if constexpr (reads) check_centres_shape(shape, KVQ_E_FORMAT, "centres: metadata ");
     each_layer(fields, centres,
                [&](const Fields<reads>& own, auto& layer, auto& numbers, [[maybe_unused]] int32_t index) {
                  own.amount("key_residual", layer.key_residual);
                  own.amount("value_residual", layer.value_residual);
+                 if (shape.key_scales != 0) list_spread(own, "key_spread", layer.key_spread);
+                 if (shape.value_scales != 0) list_spread(own, "value_spread", layer.value_spread);
                  for_each_array(shape, [&](const CentresArray& array) {
-                   own.tensor(array.name, KVQ_F16, array.shape, numbers.side(array.side));
+                   own.tensor(array.name, KVQ_F16, array.shape, numbers.*array.numbers);
                  });
                  if constexpr (reads) check_layer_centres(shape, numbers, index, KVQ_E_FORMAT);
                });

@@ -64,6 +64,11 @@ class LayeredTrainer {
     if (tokens.tokens() == 0) fail(KVQ_E_STATE, "layer %d has no tokens to train on", layer);
     return tokens;
   }
+  /// The same, of which there may be none.
+  const KeptTokens& any_tokens_of(int32_t layer) const {
+    require_unfinished(layer);
+    return tokens_[static_cast<size_t>(layer)];
+  }
   /// Layers may be trained in any order.
   uint64_t seed_of(int32_t layer) const { return splitmix64(result_.seed, static_cast<uint64_t>(layer)); }
   TrainingProgress part_of(Side side, const TrainingProgress& progress) const {
@@ -75,6 +80,10 @@ class LayeredTrainer {
     result_.layers[static_cast<size_t>(layer)] = std::move(trained);
     tokens_[static_cast<size_t>(layer)] = no_tokens();
   }
+  void require_unfinished(int32_t layer) const {
+    if (result_.layers[static_cast<size_t>(layer)].numbers == nullptr) return;
+    fail(KVQ_E_STATE, "layer %d is finished", layer);
+  }
 
   Allocator& allocator_;
   Allocator work_;
@@ -85,10 +94,6 @@ class LayeredTrainer {
  private:
   KeptTokens no_tokens() {
     return {work_, static_cast<size_t>(result_.shape.kv_heads) * static_cast<size_t>(result_.shape.head_dim)};
-  }
-  void require_unfinished(int32_t layer) const {
-    if (result_.layers[static_cast<size_t>(layer)].numbers == nullptr) return;
-    fail(KVQ_E_STATE, "layer %d is finished", layer);
   }
 
   bool trains_keys_;

@@ -94,7 +94,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_codebook_layer_info, value_error, 24);
   OFFSET(kvq_codebook_layer_info, key_stage_errors, 32);
 
-  CHECK(sizeof(kvq_centres_info) == 88);
+  CHECK(sizeof(kvq_centres_info) == 96);
   OFFSET(kvq_centres_info, struct_size, 0);
   OFFSET(kvq_centres_info, n_layers, 4);
   OFFSET(kvq_centres_info, layers_present, 8);
@@ -110,13 +110,22 @@ static void lp64_offsets(void) {
   OFFSET(kvq_centres_info, model_id, 64);
   OFFSET(kvq_centres_info, bytes, 72);
   OFFSET(kvq_centres_info, note, 80);
+  OFFSET(kvq_centres_info, key_scales, 88);
+  OFFSET(kvq_centres_info, value_scales, 92);
 
-  CHECK(sizeof(kvq_centres_layer_info) == 32);
+  CHECK(sizeof(kvq_centres_layer_info) == 88);
   OFFSET(kvq_centres_layer_info, struct_size, 0);
   OFFSET(kvq_centres_layer_info, present, 4);
   OFFSET(kvq_centres_layer_info, tokens, 8);
   OFFSET(kvq_centres_layer_info, key_residual, 16);
   OFFSET(kvq_centres_layer_info, value_residual, 24);
+  OFFSET(kvq_centres_layer_info, key_offset, 32);
+  OFFSET(kvq_centres_layer_info, key_imbalance, 40);
+  OFFSET(kvq_centres_layer_info, value_imbalance, 48);
+  OFFSET(kvq_centres_layer_info, key_noise, 56);
+  OFFSET(kvq_centres_layer_info, scaled_key_noise, 64);
+  OFFSET(kvq_centres_layer_info, value_noise, 72);
+  OFFSET(kvq_centres_layer_info, scaled_value_noise, 80);
 
   CHECK(sizeof(kvq_router_info) == 120);
   OFFSET(kvq_router_info, struct_size, 0);
@@ -344,7 +353,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_codebook_trainer_options, max_bytes, 72);
   OFFSET(kvq_codebook_trainer_options, note, 80);
 
-  CHECK(sizeof(kvq_centres_trainer_options) == 64);
+  CHECK(sizeof(kvq_centres_trainer_options) == 96);
   OFFSET(kvq_centres_trainer_options, struct_size, 0);
   OFFSET(kvq_centres_trainer_options, n_layers, 4);
   OFFSET(kvq_centres_trainer_options, kv_heads, 8);
@@ -357,6 +366,29 @@ static void lp64_offsets(void) {
   OFFSET(kvq_centres_trainer_options, model_id, 40);
   OFFSET(kvq_centres_trainer_options, max_bytes, 48);
   OFFSET(kvq_centres_trainer_options, note, 56);
+  OFFSET(kvq_centres_trainer_options, key_scales, 64);
+  OFFSET(kvq_centres_trainer_options, value_scales, 68);
+  OFFSET(kvq_centres_trainer_options, fold, 72);
+  OFFSET(kvq_centres_trainer_options, powers_of_two, 76);
+  OFFSET(kvq_centres_trainer_options, rotary_dim, 80);
+  OFFSET(kvq_centres_trainer_options, rope_base, 84);
+  OFFSET(kvq_centres_trainer_options, inv_freq, 88);
+
+  CHECK(sizeof(kvq_attention_weights) == 96);
+  OFFSET(kvq_attention_weights, struct_size, 0);
+  OFFSET(kvq_attention_weights, q_heads, 4);
+  OFFSET(kvq_attention_weights, hidden_size, 8);
+  OFFSET(kvq_attention_weights, dtype, 12);
+  OFFSET(kvq_attention_weights, q_proj, 16);
+  OFFSET(kvq_attention_weights, k_proj, 24);
+  OFFSET(kvq_attention_weights, v_proj, 32);
+  OFFSET(kvq_attention_weights, o_proj, 40);
+  OFFSET(kvq_attention_weights, q_bias, 48);
+  OFFSET(kvq_attention_weights, k_bias, 56);
+  OFFSET(kvq_attention_weights, v_bias, 64);
+  OFFSET(kvq_attention_weights, input_norm, 72);
+  OFFSET(kvq_attention_weights, q_norm, 80);
+  OFFSET(kvq_attention_weights, k_norm, 88);
 
   CHECK(sizeof(kvq_router_trainer_options) == 64);
   OFFSET(kvq_router_trainer_options, struct_size, 0);

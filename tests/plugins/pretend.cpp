@@ -61,6 +61,7 @@ class PretendBackend final : public Backend, private Pages, private Attention {
   std::byte* allocate(Allocator& /*allocator*/, size_t /*bytes*/) override { refuse(); }
   void release(Allocator& /*allocator*/, std::byte* /*data*/, size_t /*bytes*/) noexcept override {}
   void read(const PageFormat& /*format*/, const std::byte* /*data*/, std::byte* /*host*/) override { refuse(); }
+  void upload(const void* /*host*/, size_t /*bytes*/, std::byte* /*data*/) override { refuse(); }
   void write(const PageFormat& /*format*/, const std::byte* /*host*/, std::byte* /*data*/) override { refuse(); }
   bool knows(const PageFormat& format) const override { return !format.needs_training(); }
   std::shared_ptr<const Resident> make_resident(Allocator& /*allocator*/, const Codec& /*codec*/,

@@ -32,7 +32,7 @@ std::string bytes_of(const llama::SafetensorsContent& content) {
   return bytes;
 }
 
-std::vector<Written> folded(const std::filesystem::path& model, const std::vector<llama::LayerBalance>& layers) {
+std::vector<Written> folded(const std::filesystem::path& model, const std::vector<llama::LayerScales>& layers) {
   const llama::Checkpoint checkpoint(model);
   std::vector<Written> files;
   llama::fold(checkpoint, llama::load_config(model), layers,
@@ -42,23 +42,32 @@ std::vector<Written> folded(const std::filesystem::path& model, const std::vecto
   return files;
 }
 
-std::vector<llama::LayerBalance> balance(const std::filesystem::path& model, bool powers_of_two = false) {
-  const llama::Checkpoint checkpoint(model);
-  const llama::ModelConfig config = llama::load_config(model);
-  llama::ThreadPool threads(2);
-  std::vector<llama::LayerBalance> layers;
-  for (int32_t layer = 0; layer < config.n_layers; ++layer) {
-    layers.push_back(llama::balance_of(checkpoint, config, layer, powers_of_two, threads));
-  }
+kvq::Centres find(const std::filesystem::path& model, const llama::ScaleOptions& options) {
+  const kvq::Context context(kvq::initialised<kvq_context_options>());
+  return llama::find_scales(context.get(), llama::Checkpoint(model), llama::load_config(model), options);
+}
+
+// Scales to fold.
+std::vector<llama::LayerScales> balance(const std::filesystem::path& model, bool powers_of_two = false) {
+  const kvq::Centres scales = find(model, {.fold = true, .powers_of_two = powers_of_two});
+  std::vector<llama::LayerScales> layers;
+  for (int32_t i = 0; i < scales.describe().n_layers; ++i) layers.push_back(llama::scales_of(scales, i));
+  return layers;
+}
+
+std::vector<kvq_centres_layer_info> report(const std::filesystem::path& model) {
+  const kvq::Centres scales = find(model, {.fold = true});
+  std::vector<kvq_centres_layer_info> layers;
+  for (int32_t i = 0; i < scales.describe().n_layers; ++i) layers.push_back(scales.describe_layer(i));
   return layers;
 }
 
 // Scales as uneven as those of large models: powers of two, a few channels several times as large as the others.
-std::vector<llama::LayerBalance> outliers(const llama::ModelConfig& config) {
+std::vector<llama::LayerScales> outliers(const llama::ModelConfig& config) {
   std::mt19937 random(1);
   const auto dim = static_cast<size_t>(config.head_dim);
-  std::vector<llama::LayerBalance> layers(static_cast<size_t>(config.n_layers));
-  for (llama::LayerBalance& layer : layers) {
+  std::vector<llama::LayerScales> layers(static_cast<size_t>(config.n_layers));
+  for (llama::LayerScales& layer : layers) {
     std::vector<float> keys(static_cast<size_t>(config.kv_heads) * dim);
     for (size_t i = 0; i < keys.size(); ++i) {
       const bool is_second = i % dim >= dim / 2;
@@ -75,7 +84,7 @@ std::vector<llama::LayerBalance> outliers(const llama::ModelConfig& config) {
 // A copy of a model with scales folded in.
 class Folded {
  public:
-  Folded(const std::filesystem::path& model, const std::vector<llama::LayerBalance>& layers) {
+  Folded(const std::filesystem::path& model, const std::vector<llama::LayerScales>& layers) {
     for (const auto& entry : std::filesystem::directory_iterator(model)) {
       if (entry.path().extension() == ".json") {
         std::filesystem::copy_file(entry.path(), directory_.path() / entry.path().filename());
@@ -133,21 +142,21 @@ TEST_CASE("balanced channels are in balance, whatever they were before") {
     const ScratchDirectory directory;
     TinyModel(layout).write(directory);
     const Folded rescaled(directory.path(), outliers(llama::load_config(directory.path())));
-    const std::vector<llama::LayerBalance> first = balance(rescaled.path());
-    const Folded balanced(rescaled.path(), first);
-    for (const llama::LayerBalance& layer : first) {
+    const Folded balanced(rescaled.path(), balance(rescaled.path()));
+    for (const kvq_centres_layer_info& layer : report(rescaled.path())) {
       CHECK(layer.key_imbalance > 8.0);
-      CHECK(layer.key_noise > 1.5 * layer.balanced_key_noise);
-      CHECK(layer.value_noise > 1.5 * layer.balanced_value_noise);
+      CHECK(layer.key_noise > 1.5 * layer.scaled_key_noise);
+      CHECK(layer.value_noise > 1.5 * layer.scaled_value_noise);
     }
-    for (const llama::LayerBalance& layer : balance(balanced.path())) {
-      CHECK(layer.key_imbalance == doctest::Approx(1.0).epsilon(1e-4));
-      CHECK(layer.value_imbalance == doctest::Approx(1.0).epsilon(1e-4));
+    // Scales are FP16 numbers.
+    for (const kvq_centres_layer_info& layer : report(balanced.path())) {
+      CHECK(layer.key_imbalance == doctest::Approx(1.0).epsilon(2e-3));
+      CHECK(layer.value_imbalance == doctest::Approx(1.0).epsilon(2e-3));
       if (layout.qkv_bias) continue;  // scales take no offset away
       CHECK(layer.value_noise == doctest::Approx(1.0).epsilon(1e-4));
       if (!layout.qk_norm) CHECK(layer.key_noise == doctest::Approx(1.0).epsilon(1e-4));
     }
-    for (const llama::LayerBalance& layer : balance(rescaled.path(), true)) {
+    for (const llama::LayerScales& layer : balance(rescaled.path(), true)) {
       for (const float scale : layer.keys) CHECK(std::exp2(std::round(std::log2(scale))) == scale);
     }
   }
@@ -165,7 +174,7 @@ TEST_CASE("heads that do nothing keep their scales, and weights that are no numb
   tiny.replace(name, weights);
   const ScratchDirectory zero;
   tiny.write(zero);
-  const std::vector<llama::LayerBalance> layers = balance(zero.path());
+  const std::vector<llama::LayerScales> layers = balance(zero.path());
   for (const float scale : layers.front().keys) CHECK(scale == 1.0F);
   weights[3] = std::nanf("");
   tiny.replace(name, weights);
@@ -188,9 +197,9 @@ TEST_CASE("numbers that scales make too large for FP16 are refused") {
   const ScratchDirectory half;
   half.write("config.json", read_file(directory.path() / "config.json"));
   half.write("model.safetensors", bytes_of(content));
-  std::vector<llama::LayerBalance> layers = balance(half.path());
+  std::vector<llama::LayerScales> layers = balance(half.path());
   CHECK(folded(half.path(), layers).size() == 1);
-  std::ranges::fill(layers.front().values, 1e8F);
+  layers.front().values.front() = 1e9F;
   CHECK_THROWS_WITH_AS(folded(half.path(), layers),
                        "tensor model.layers.0.self_attn.v_proj.weight: numbers become too large for FP16",
                        llama::Error);
@@ -209,11 +218,19 @@ TEST_CASE("a rescaled model loses much, and balanced as little as before") {
   CHECK(run_text({"balance", "--model", rescaled.name(), "--out", rounded}).find("written to " + rounded) !=
         std::string::npos);
   CHECK(std::filesystem::exists(exact + "/tokenizer.json"));
+  const std::string scales = (scratch.path() / "scales").string();
+  CHECK(run_text({"balance", "--model", rescaled.name(), "--scales", scales}).find("written to " + scales) !=
+        std::string::npos);
 
   const double plain = kl(kModel, "gs2");
   CHECK(kl(rescaled.name(), "gs2") > 4.0 * plain);
   CHECK(kl(exact, "gs2") == doctest::Approx(plain).epsilon(0.2));
   CHECK(kl(rounded, "gs2") == doctest::Approx(plain).epsilon(0.2));
+  // A cache with the scales does as well as the model that they are folded into, in every format.
+  for (const char* format : {"gs2", "gt2", "gs4", "int4+hadamard", "int4"}) {
+    CAPTURE(format);
+    CHECK(kl(rescaled.name(), std::string(format) + "@" + scales) == doctest::Approx(kl(kModel, format)).epsilon(0.2));
+  }
 
   const auto perplexity_of = [](const std::string& model) {
     return run_json({"eval", "perplexity", "--model", model, "--text", kText, "--context", "128", "--windows", "2",

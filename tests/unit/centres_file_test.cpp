@@ -23,6 +23,14 @@ using kvq_test::test_allocator;
 
 constexpr CentresShape kShape{
     .n_layers = 3, .kv_heads = 2, .head_dim = 8, .rope = KVQ_ROPE_INTERLEAVED, .key_centres = 3, .value_centres = 1};
+constexpr CentresShape kScaled{.n_layers = 3,
+                               .kv_heads = 2,
+                               .head_dim = 8,
+                               .rope = KVQ_ROPE_HALF,
+                               .key_centres = 0,
+                               .value_centres = 1,
+                               .key_scales = 1,
+                               .value_scales = 1};
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 ModelCentres::Layer random_layer(const CentresShape& shape, uint64_t seed) {
@@ -34,10 +42,23 @@ ModelCentres::Layer random_layer(const CentresShape& shape, uint64_t seed) {
     target->resize(static_cast<size_t>(shape.kv_heads * centres * shape.head_dim));
     for (float& value : *target) value = kvq::from_float16(kvq::to_float16(static_cast<float>(random.normal())));
   }
+  const auto channels = static_cast<size_t>(shape.kv_heads * shape.head_dim);
+  const auto scale = [&random] {
+    return kvq::from_float16(kvq::to_float16(static_cast<float>(0.1 + 0.9 * random.uniform())));
+  };
+  for (size_t i = 0; i < channels; ++i) {
+    if (shape.key_scales != 0) numbers->key_scales.push_back(scale());
+    if (shape.value_scales == 0) continue;
+    numbers->value_scales.push_back(scale());
+    numbers->value_offsets.push_back(-2.0F * scale());
+  }
+  const kvq::ChannelSpread spread{1.5, 8.0, 2.25, 1.125};
   return {.numbers = numbers,
           .tokens = 1000 + static_cast<int64_t>(seed),
           .key_residual = 0.1 / static_cast<double>(seed + 1),
-          .value_residual = 1e-3};
+          .value_residual = 1e-3,
+          .key_spread = shape.key_scales != 0 ? spread : kvq::ChannelSpread{},
+          .value_spread = shape.value_scales != 0 ? spread : kvq::ChannelSpread{}};
 }
 
 ModelCentres random_centres(const CentresShape& shape) {
@@ -70,6 +91,11 @@ void check_equal(const ModelCentres& a, const ModelCentres& b) {
     if (a.layers[i].numbers == nullptr) continue;
     CHECK(a.layers[i].numbers->keys == b.layers[i].numbers->keys);
     CHECK(a.layers[i].numbers->values == b.layers[i].numbers->values);
+    CHECK(a.layers[i].numbers->key_scales == b.layers[i].numbers->key_scales);
+    CHECK(a.layers[i].numbers->value_scales == b.layers[i].numbers->value_scales);
+    CHECK(a.layers[i].numbers->value_offsets == b.layers[i].numbers->value_offsets);
+    CHECK(a.layers[i].key_spread.noise == b.layers[i].key_spread.noise);
+    CHECK(a.layers[i].value_spread.imbalance == b.layers[i].value_spread.imbalance);
   }
 }
 
@@ -85,8 +111,8 @@ void read_checked(const Bytes& bytes) {
 
 /// Centres with a damaged layer 1.
 template <typename Spoil>
-Bytes spoiled(const Spoil& spoil) {
-  ModelCentres centres = random_centres(kShape);
+Bytes spoiled(const Spoil& spoil, const CentresShape& shape = kShape) {
+  ModelCentres centres = random_centres(shape);
   const auto numbers =
       std::allocate_shared<LayerCentres>(kvq::StlAllocator<LayerCentres>(test_allocator()), *centres.layers[1].numbers);
   spoil(*numbers);
@@ -97,8 +123,9 @@ Bytes spoiled(const Spoil& spoil) {
 }  // namespace
 
 TEST_CASE("centres are read back as they were written, and written again as the same bytes") {
-  for (const int32_t sides : {0, 1, 2}) {
-    CentresShape shape = kShape;
+  for (const int32_t sides : {0, 1, 2, 3, 4}) {
+    CentresShape shape = sides < 3 ? kShape : kScaled;
+    if (sides == 4) shape.value_centres = shape.value_scales = 0;
     if (sides == 1) shape.key_centres = 0;
     if (sides == 2) shape.value_centres = 0;
     const ModelCentres centres = random_centres(shape);
@@ -156,6 +183,12 @@ TEST_CASE("centres that are not finite are refused with the tensor and their pla
   check(spoiled([](LayerCentres& layer) { layer.keys[5] = kNan; }), "layers.1.keys.centres: number 5 is nan");
   check(spoiled([](LayerCentres& layer) { layer.keys[6] = 70000.0F; }), "layers.1.keys.centres: number 6 is inf");
   check(spoiled([](LayerCentres& layer) { layer.values[7] = kNan; }), "layers.1.values.centres: number 7 is nan");
+  check(spoiled([](LayerCentres& layer) { layer.key_scales[3] = 0.0F; }, kScaled),
+        "layers.1.keys.scales: number 3 is 0, must be in [0.000244141, 1]");
+  check(spoiled([](LayerCentres& layer) { layer.value_scales[1] = 2.0F; }, kScaled),
+        "layers.1.values.scales: number 1 is 2, must be in");
+  check(spoiled([](LayerCentres& layer) { layer.value_offsets[9] = -1100.0F; }, kScaled),
+        "layers.1.values.offsets: number 9 is -1100, must be in [-1024, 1024]");
 }
 
 TEST_CASE("fields of centres that contradict each other or the tensors are refused by name") {
@@ -175,6 +208,11 @@ TEST_CASE("fields of centres that contradict each other or the tensors are refus
   check(R"("layers.1.tokens":"1)", R"("layers.1.tokens":"-)", "layers.1.tokens");
   check(R"("layers.0.key_residual":"0)", R"("layers.0.key_residual":"-)", "layers.0.key_residual");
   check("\"layers.2.values.centres\"", "\"layers.2.values.centaur\"", "layers.2.values.centres is missing");
+  const kvq_test::WrongFields check_scales(read_checked, file_of(random_centres(kScaled)));
+  check_scales(R"("key_scales":"1")", R"("key_scales":"2")", "key_scales is 2");
+  check_scales(R"("key_scales":"1")", R"("key_scales":"0")", "the file has 12 tensors, its metadata describe 9");
+  check_scales(R"("value_scales":"1")", R"("value_skales":"1")", "value_scales is missing");
+  check_scales(R"("layers.1.key_spread":"1)", R"("layers.1.key_spread":"-)", "layers.1.key_spread");
 }
 
 TEST_CASE("numbers of centres have limits") {
@@ -192,12 +230,15 @@ TEST_CASE("numbers of centres have limits") {
   check(shape, "options->value_centres is -1");
   shape = kShape;
   shape.key_centres = shape.value_centres = 0;
-  check(shape, "both 0");
+  check(shape, "all 0");
+  shape.key_scales = 2;
+  check(shape, "options->key_scales is 2, must be in [0, 1]");
 }
 
 TEST_CASE(
     "every cut of a file of centres is refused, every flipped byte is refused or gives centres that can be used") {
   kvq_test::check_damaged(read_checked, file_of(random_centres(kShape)));
+  kvq_test::check_damaged(read_checked, file_of(random_centres(kScaled)));
   CHECK(test_allocator().bytes() < 100000);
 }
 

@@ -267,8 +267,8 @@ namespace Kvq
         }
     }
 
-    /// <summary>Shape and quality of centres. Residuals are ‖x − c‖² / ‖x‖² in training, where c is the nearest
-    /// centre, averaged over the layers that are present; 0 for a side without centres.</summary>
+    /// <summary>Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, where c is the
+    /// nearest centre, averaged over the layers that are present; 0 for a side without centres.</summary>
     public sealed class CentresInfo
     {
         internal unsafe CentresInfo(kvq_centres_info* raw)
@@ -287,6 +287,8 @@ namespace Kvq
             ModelId = raw->model_id;
             Bytes = raw->bytes;
             Note = Text.Read(raw->note);
+            KeyScales = raw->key_scales;
+            ValueScales = raw->value_scales;
         }
 
         /// <summary>NLayers.</summary>
@@ -331,6 +333,12 @@ namespace Kvq
         /// <summary>Provenance, as given to the trainer.</summary>
         public string Note { get; }
 
+        /// <summary>1: there are scales of keys; 0: none.</summary>
+        public int KeyScales { get; }
+
+        /// <summary>1: there are scales and offsets of values; 0: none.</summary>
+        public int ValueScales { get; }
+
         /// <summary>Lists the properties, for logs.</summary>
         public override string ToString() => Text.Shown("CentresInfo",
             "NLayers", NLayers,
@@ -346,10 +354,15 @@ namespace Kvq
             "Seed", Seed,
             "ModelId", ModelId,
             "Bytes", Bytes,
-            "Note", Note);
+            "Note", Note,
+            "KeyScales", KeyScales,
+            "ValueScales", ValueScales);
     }
 
-    /// <summary>Description of one layer of centres; see <see cref="Kvq.CentresInfo"/>.</summary>
+    /// <summary>Description of one layer; see <see cref="Kvq.CentresInfo"/>. Noise is the expected squared error of
+    /// scores (keys) and outputs (values) from codes with one gain a token, relative to the least that scales can
+    /// reach where no channel has an offset; means over heads, 0 without scales. Noise of 2 without scales, and of 1
+    /// with them, means that scales halve the error.</summary>
     public sealed class CentresLayerInfo
     {
         internal unsafe CentresLayerInfo(kvq_centres_layer_info* raw)
@@ -358,6 +371,13 @@ namespace Kvq
             Tokens = raw->tokens;
             KeyResidual = raw->key_residual;
             ValueResidual = raw->value_residual;
+            KeyOffset = raw->key_offset;
+            KeyImbalance = raw->key_imbalance;
+            ValueImbalance = raw->value_imbalance;
+            KeyNoise = raw->key_noise;
+            ScaledKeyNoise = raw->scaled_key_noise;
+            ValueNoise = raw->value_noise;
+            ScaledValueNoise = raw->scaled_value_noise;
         }
 
         /// <summary>If not, the layer is missing and all fields below are 0.</summary>
@@ -372,12 +392,40 @@ namespace Kvq
         /// <summary>ValueResidual.</summary>
         public double ValueResidual { get; }
 
+        /// <summary>Largest offset of a key channel, over what varies around it.</summary>
+        public double KeyOffset { get; }
+
+        /// <summary>Largest scale of a head's keys over the smallest, of the head where that is most.</summary>
+        public double KeyImbalance { get; }
+
+        /// <summary>The same for values.</summary>
+        public double ValueImbalance { get; }
+
+        /// <summary>Noise of scores without scales.</summary>
+        public double KeyNoise { get; }
+
+        /// <summary>Noise of scores with them.</summary>
+        public double ScaledKeyNoise { get; }
+
+        /// <summary>Noise of outputs without scales.</summary>
+        public double ValueNoise { get; }
+
+        /// <summary>Noise of outputs with them.</summary>
+        public double ScaledValueNoise { get; }
+
         /// <summary>Lists the properties, for logs.</summary>
         public override string ToString() => Text.Shown("CentresLayerInfo",
             "Present", Present,
             "Tokens", Tokens,
             "KeyResidual", KeyResidual,
-            "ValueResidual", ValueResidual);
+            "ValueResidual", ValueResidual,
+            "KeyOffset", KeyOffset,
+            "KeyImbalance", KeyImbalance,
+            "ValueImbalance", ValueImbalance,
+            "KeyNoise", KeyNoise,
+            "ScaledKeyNoise", ScaledKeyNoise,
+            "ValueNoise", ValueNoise,
+            "ScaledValueNoise", ScaledValueNoise);
     }
 
     /// <summary>Shape of routers, and their results on the pages they were trained on.</summary>
@@ -678,7 +726,7 @@ namespace Kvq
         /// <summary>Length of the longest layer of any sequence.</summary>
         public int Tokens { get; }
 
-        /// <summary>1: pages need the codebook or centres that they were made with; 0: none does.</summary>
+        /// <summary>1: pages need the codebook, centres or scales that they were made with; 0: none does.</summary>
         public int Trained { get; }
 
         /// <summary>Pages of all sequences, shared ones once.</summary>

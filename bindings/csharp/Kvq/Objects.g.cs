@@ -87,9 +87,18 @@ namespace Kvq
         }
     }
 
-    /// <summary>Trained centres of the keys and values of one model, for the gain-shape formats: a vector is stored
-    /// relative to the nearest centre of its head. Immutable; caches share it. Files are in the safetensors format
-    /// and take half of <see cref="Kvq.CentresInfo.Bytes"/>.</summary>
+    /// <summary>Scales and centres of the keys and values of one model. Immutable; caches share it. Files are in the
+    /// safetensors format and take half of <see cref="Kvq.CentresInfo.Bytes"/>.</summary>
+    /// <remarks>
+    /// <para>Scales serve every format. Models have outlier channels: keys with large offsets, channels several times
+    /// as large as their neighbours, which codes of 2 to 4 bits lose others to. A cache with scales multiplies each
+    /// channel of keys and values by its scale before storing it (values less an offset), divides queries by the
+    /// scales of keys and outputs by those of values, and adds the offset to outputs: results are the same but for
+    /// what codes lose. It costs no bit, and no time but once a token and query. All pages of the cache hold scaled
+    /// numbers; <see cref="Kvq.Raw.Native.kvq_sequence_decode"/> undoes the scales.</para>
+    /// <para>Centres are for the gain-shape formats with <c>+centres</c>: a vector, scaled if there are scales, is
+    /// stored relative to the nearest centre of its head.</para>
+    /// </remarks>
     public sealed unsafe partial class Centres : NativeObject
     {
         Centres(CentresHandle handle, Hooks hooks) : base(handle, hooks) { }

@@ -162,9 +162,10 @@ namespace Kvq
         /// none.</summary>
         public Router Router { get; set; }
 
-        /// <summary>Centres for gain-shape formats with trained centres: from this context, complete, with this
-        /// number of layers and KV heads, this <c>HeadDim</c>, for keys this <c>Rope</c>, and this <c>ModelId</c>
-        /// unless either is 0. Caches may share it. A policy may need <c>Codebook</c> or <c>Centres</c>, not both; if
+        /// <summary>Scales for every format, and centres for gain-shape formats with trained centres: from this
+        /// context, complete, with this number of layers and KV heads, this <c>HeadDim</c>, for keys this <c>Rope</c>
+        /// (scales also suit <see cref="Kvq.Rope.None"/>), and this <c>ModelId</c> unless either is 0. Caches may
+        /// share it. Scales are used whatever the policy. A policy may need <c>Codebook</c> or centres, not both; if
         /// it needs neither, those given serve other policies of sequences. null (default): none.</summary>
         public Centres Centres { get; set; }
     }

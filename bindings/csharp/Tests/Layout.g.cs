@@ -118,7 +118,7 @@ namespace Kvq.Tests
             {
                 var it = default(kvq_centres_info);
                 byte* start = (byte*)&it;
-                Test.Equal(88, sizeof(kvq_centres_info), "sizeof kvq_centres_info");
+                Test.Equal(96, sizeof(kvq_centres_info), "sizeof kvq_centres_info");
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_centres_info.struct_size");
                 Test.Equal(4, (byte*)&it.n_layers - start, "kvq_centres_info.n_layers");
                 Test.Equal(8, (byte*)&it.layers_present - start, "kvq_centres_info.layers_present");
@@ -134,16 +134,25 @@ namespace Kvq.Tests
                 Test.Equal(64, (byte*)&it.model_id - start, "kvq_centres_info.model_id");
                 Test.Equal(72, (byte*)&it.bytes - start, "kvq_centres_info.bytes");
                 Test.Equal(80, (byte*)&it.note - start, "kvq_centres_info.note");
+                Test.Equal(88, (byte*)&it.key_scales - start, "kvq_centres_info.key_scales");
+                Test.Equal(92, (byte*)&it.value_scales - start, "kvq_centres_info.value_scales");
             }
             {
                 var it = default(kvq_centres_layer_info);
                 byte* start = (byte*)&it;
-                Test.Equal(32, sizeof(kvq_centres_layer_info), "sizeof kvq_centres_layer_info");
+                Test.Equal(88, sizeof(kvq_centres_layer_info), "sizeof kvq_centres_layer_info");
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_centres_layer_info.struct_size");
                 Test.Equal(4, (byte*)&it.present - start, "kvq_centres_layer_info.present");
                 Test.Equal(8, (byte*)&it.tokens - start, "kvq_centres_layer_info.tokens");
                 Test.Equal(16, (byte*)&it.key_residual - start, "kvq_centres_layer_info.key_residual");
                 Test.Equal(24, (byte*)&it.value_residual - start, "kvq_centres_layer_info.value_residual");
+                Test.Equal(32, (byte*)&it.key_offset - start, "kvq_centres_layer_info.key_offset");
+                Test.Equal(40, (byte*)&it.key_imbalance - start, "kvq_centres_layer_info.key_imbalance");
+                Test.Equal(48, (byte*)&it.value_imbalance - start, "kvq_centres_layer_info.value_imbalance");
+                Test.Equal(56, (byte*)&it.key_noise - start, "kvq_centres_layer_info.key_noise");
+                Test.Equal(64, (byte*)&it.scaled_key_noise - start, "kvq_centres_layer_info.scaled_key_noise");
+                Test.Equal(72, (byte*)&it.value_noise - start, "kvq_centres_layer_info.value_noise");
+                Test.Equal(80, (byte*)&it.scaled_value_noise - start, "kvq_centres_layer_info.scaled_value_noise");
             }
             {
                 var it = default(kvq_router_info);
@@ -425,7 +434,7 @@ namespace Kvq.Tests
             {
                 var it = default(kvq_centres_trainer_options);
                 byte* start = (byte*)&it;
-                Test.Equal(64, sizeof(kvq_centres_trainer_options), "sizeof kvq_centres_trainer_options");
+                Test.Equal(96, sizeof(kvq_centres_trainer_options), "sizeof kvq_centres_trainer_options");
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_centres_trainer_options.struct_size");
                 Test.Equal(4, (byte*)&it.n_layers - start, "kvq_centres_trainer_options.n_layers");
                 Test.Equal(8, (byte*)&it.kv_heads - start, "kvq_centres_trainer_options.kv_heads");
@@ -438,6 +447,32 @@ namespace Kvq.Tests
                 Test.Equal(40, (byte*)&it.model_id - start, "kvq_centres_trainer_options.model_id");
                 Test.Equal(48, (byte*)&it.max_bytes - start, "kvq_centres_trainer_options.max_bytes");
                 Test.Equal(56, (byte*)&it.note - start, "kvq_centres_trainer_options.note");
+                Test.Equal(64, (byte*)&it.key_scales - start, "kvq_centres_trainer_options.key_scales");
+                Test.Equal(68, (byte*)&it.value_scales - start, "kvq_centres_trainer_options.value_scales");
+                Test.Equal(72, (byte*)&it.fold - start, "kvq_centres_trainer_options.fold");
+                Test.Equal(76, (byte*)&it.powers_of_two - start, "kvq_centres_trainer_options.powers_of_two");
+                Test.Equal(80, (byte*)&it.rotary_dim - start, "kvq_centres_trainer_options.rotary_dim");
+                Test.Equal(84, (byte*)&it.rope_base - start, "kvq_centres_trainer_options.rope_base");
+                Test.Equal(88, (byte*)&it.inv_freq - start, "kvq_centres_trainer_options.inv_freq");
+            }
+            {
+                var it = default(kvq_attention_weights);
+                byte* start = (byte*)&it;
+                Test.Equal(96, sizeof(kvq_attention_weights), "sizeof kvq_attention_weights");
+                Test.Equal(0, (byte*)&it.struct_size - start, "kvq_attention_weights.struct_size");
+                Test.Equal(4, (byte*)&it.q_heads - start, "kvq_attention_weights.q_heads");
+                Test.Equal(8, (byte*)&it.hidden_size - start, "kvq_attention_weights.hidden_size");
+                Test.Equal(12, (byte*)&it.dtype - start, "kvq_attention_weights.dtype");
+                Test.Equal(16, (byte*)&it.q_proj - start, "kvq_attention_weights.q_proj");
+                Test.Equal(24, (byte*)&it.k_proj - start, "kvq_attention_weights.k_proj");
+                Test.Equal(32, (byte*)&it.v_proj - start, "kvq_attention_weights.v_proj");
+                Test.Equal(40, (byte*)&it.o_proj - start, "kvq_attention_weights.o_proj");
+                Test.Equal(48, (byte*)&it.q_bias - start, "kvq_attention_weights.q_bias");
+                Test.Equal(56, (byte*)&it.k_bias - start, "kvq_attention_weights.k_bias");
+                Test.Equal(64, (byte*)&it.v_bias - start, "kvq_attention_weights.v_bias");
+                Test.Equal(72, (byte*)&it.input_norm - start, "kvq_attention_weights.input_norm");
+                Test.Equal(80, (byte*)&it.q_norm - start, "kvq_attention_weights.q_norm");
+                Test.Equal(88, (byte*)&it.k_norm - start, "kvq_attention_weights.k_norm");
             }
             {
                 var it = default(kvq_router_trainer_options);

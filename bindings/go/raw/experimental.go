@@ -80,15 +80,26 @@ func (value PlanGoal) String() string {
 // Experimental: may change in a minor version.
 type CodebookTrainer struct{ _ [0]byte }
 
-// CentresTrainer: trains centres from keys and values that the caller's engine computed on sample texts.
+// CentresTrainer: finds scales and centres, from keys and values that the caller's engine computed on sample
+// texts. Scales need no text: a layer's weights alone give good ones, in milliseconds.
 //
 //	kvq_centres_trainer_create(context, &options, &trainer, &error);
 //	for every text, for every layer: kvq_centres_trainer_add(trainer, layer, n, k, v, KVQ_BF16, &error);
 //	for every layer:                 kvq_centres_trainer_run(trainer, layer, hook, user, &error);
 //	kvq_centres_trainer_result(trainer, &centres, &error);
 //
+// or, with KeyScales and ValueScales alone,
+//
+//	for every layer: kvq_centres_trainer_add_weights(trainer, layer, &weights, &error);
+//	for every layer: kvq_centres_trainer_run(trainer, layer, NULL, NULL, &error);
+//
 // Layers are independent: if memory is short, add and run a few at a time. Mix the kinds of text that the model
-// will see and use a few hundred tokens for each centre of a head.
+// will see and use a few hundred tokens for each centre of a head; 128 tokens suffice for scales.
+//
+// Scales are the fourth root of what reads a channel over what it stores: of keys, squares of queries over the
+// variance of keys; of values, squares of the output projection's columns over the variance of values. Tokens
+// that were added count more than weights. Where neither queries nor their projection are given (for values, no
+// output projection), uneven channels are made even.
 //
 // Destroyed by [CentresTrainerDestroy].
 //
@@ -226,6 +237,78 @@ type CentresTrainerOptions struct {
 
 	// At most 4096 bytes, for example the provenance of the centres. nil (default): "".
 	Note *byte
+
+	// 1: find scales of keys; 0 (default): none.
+	KeyScales int32
+
+	// 1: find scales and offsets of values; 0 (default): none.
+	ValueScales int32
+
+	// 1: scales for [CentresReadScales], to fold into weights: values have no offsets, and where queries and
+	// keys have norms, all KV heads of a layer get the same scales of keys; 0 (default): for caches.
+	Fold int32
+
+	// 1: scales are powers of two, so that scaling rounds nothing; 0 (default): any number.
+	PowersOfTwo int32
+
+	// As in [CacheOptions]; for scales of keys.
+	RotaryDim int32
+
+	// As in [CacheOptions], likewise.
+	RopeBase float32
+
+	// As in [CacheOptions], likewise. May be nil. Elements: rotary_dim / 2.
+	InvFreq *float32
+}
+
+// AttentionWeights: weights of one layer's attention, row-major, outputs first, as checkpoints have them; for
+// scales without text.
+//
+// Experimental: may change in a minor version.
+type AttentionWeights struct {
+	StructSize uint32
+
+	// Query heads, a multiple of the KV heads.
+	QHeads int32
+
+	// Inputs of the projections of queries, keys and values, 1 … 1048576.
+	HiddenSize int32
+
+	// Element type of all arrays; [F32] by default.
+	Dtype Dtype
+
+	// Projection of queries. nil: not given. Elements: q_heads * trainer.head_dim * hidden_size.
+	QProj unsafe.Pointer
+
+	// Projection of keys; needed unless tokens are added. May be nil. Elements: trainer.kv_heads *
+	// trainer.head_dim * hidden_size.
+	KProj unsafe.Pointer
+
+	// Projection of values; needed unless tokens are added. May be nil. Elements: trainer.kv_heads *
+	// trainer.head_dim * hidden_size.
+	VProj unsafe.Pointer
+
+	// Output projection, `[hidden_size, q_heads * head_dim]`. nil: not given. Elements: hidden_size * q_heads *
+	// trainer.head_dim.
+	OProj unsafe.Pointer
+
+	// nil: none. Elements: q_heads * trainer.head_dim.
+	QBias unsafe.Pointer
+
+	// nil: none. Elements: trainer.kv_heads * trainer.head_dim.
+	KBias unsafe.Pointer
+
+	// nil: none. Elements: trainer.kv_heads * trainer.head_dim.
+	VBias unsafe.Pointer
+
+	// Weights of the norm before the projections. nil: 1. Elements: hidden_size.
+	InputNorm unsafe.Pointer
+
+	// Weights of a norm of each head's queries. nil: there is none. Elements: trainer.head_dim.
+	QNorm unsafe.Pointer
+
+	// Weights of a norm of each head's keys. nil: there is none. Elements: trainer.head_dim.
+	KNorm unsafe.Pointer
 }
 
 // RouterTrainerOptions: training method of routers and its settings.
@@ -484,7 +567,7 @@ var _ [64]byte = [unsafe.Offsetof(CodebookTrainerOptions{}.ModelID)]byte{}
 var _ [72]byte = [unsafe.Offsetof(CodebookTrainerOptions{}.MaxBytes)]byte{}
 var _ [80]byte = [unsafe.Offsetof(CodebookTrainerOptions{}.Note)]byte{}
 
-var _ [64]byte = [unsafe.Sizeof(CentresTrainerOptions{})]byte{}
+var _ [96]byte = [unsafe.Sizeof(CentresTrainerOptions{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(CentresTrainerOptions{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(CentresTrainerOptions{}.NLayers)]byte{}
 var _ [8]byte = [unsafe.Offsetof(CentresTrainerOptions{}.KVHeads)]byte{}
@@ -497,6 +580,29 @@ var _ [32]byte = [unsafe.Offsetof(CentresTrainerOptions{}.Seed)]byte{}
 var _ [40]byte = [unsafe.Offsetof(CentresTrainerOptions{}.ModelID)]byte{}
 var _ [48]byte = [unsafe.Offsetof(CentresTrainerOptions{}.MaxBytes)]byte{}
 var _ [56]byte = [unsafe.Offsetof(CentresTrainerOptions{}.Note)]byte{}
+var _ [64]byte = [unsafe.Offsetof(CentresTrainerOptions{}.KeyScales)]byte{}
+var _ [68]byte = [unsafe.Offsetof(CentresTrainerOptions{}.ValueScales)]byte{}
+var _ [72]byte = [unsafe.Offsetof(CentresTrainerOptions{}.Fold)]byte{}
+var _ [76]byte = [unsafe.Offsetof(CentresTrainerOptions{}.PowersOfTwo)]byte{}
+var _ [80]byte = [unsafe.Offsetof(CentresTrainerOptions{}.RotaryDim)]byte{}
+var _ [84]byte = [unsafe.Offsetof(CentresTrainerOptions{}.RopeBase)]byte{}
+var _ [88]byte = [unsafe.Offsetof(CentresTrainerOptions{}.InvFreq)]byte{}
+
+var _ [96]byte = [unsafe.Sizeof(AttentionWeights{})]byte{}
+var _ [0]byte = [unsafe.Offsetof(AttentionWeights{}.StructSize)]byte{}
+var _ [4]byte = [unsafe.Offsetof(AttentionWeights{}.QHeads)]byte{}
+var _ [8]byte = [unsafe.Offsetof(AttentionWeights{}.HiddenSize)]byte{}
+var _ [12]byte = [unsafe.Offsetof(AttentionWeights{}.Dtype)]byte{}
+var _ [16]byte = [unsafe.Offsetof(AttentionWeights{}.QProj)]byte{}
+var _ [24]byte = [unsafe.Offsetof(AttentionWeights{}.KProj)]byte{}
+var _ [32]byte = [unsafe.Offsetof(AttentionWeights{}.VProj)]byte{}
+var _ [40]byte = [unsafe.Offsetof(AttentionWeights{}.OProj)]byte{}
+var _ [48]byte = [unsafe.Offsetof(AttentionWeights{}.QBias)]byte{}
+var _ [56]byte = [unsafe.Offsetof(AttentionWeights{}.KBias)]byte{}
+var _ [64]byte = [unsafe.Offsetof(AttentionWeights{}.VBias)]byte{}
+var _ [72]byte = [unsafe.Offsetof(AttentionWeights{}.InputNorm)]byte{}
+var _ [80]byte = [unsafe.Offsetof(AttentionWeights{}.QNorm)]byte{}
+var _ [88]byte = [unsafe.Offsetof(AttentionWeights{}.KNorm)]byte{}
 
 var _ [64]byte = [unsafe.Sizeof(RouterTrainerOptions{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(RouterTrainerOptions{}.StructSize)]byte{}
@@ -785,7 +891,7 @@ func CentresTrainerCreate(context *Context, options *CentresTrainerOptions, resu
 	} else {
 		optionsGiven = 1
 	}
-	return Status(C.kvq_go_kvq_centres_trainer_create((*C.uint8_t)(unsafe.Pointer(context)), optionsGiven, C.int32_t(options.NLayers), C.int32_t(options.KVHeads), C.int32_t(options.HeadDim), C.kvq_rope(options.Rope), C.int32_t(options.KeyCentres), C.int32_t(options.ValueCentres), C.int32_t(options.Rounds), C.uint64_t(options.Seed), C.uint64_t(options.ModelID), C.uint64_t(options.MaxBytes), (*C.char)(unsafe.Pointer(options.Note)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_centres_trainer_create((*C.uint8_t)(unsafe.Pointer(context)), optionsGiven, C.int32_t(options.NLayers), C.int32_t(options.KVHeads), C.int32_t(options.HeadDim), C.kvq_rope(options.Rope), C.int32_t(options.KeyCentres), C.int32_t(options.ValueCentres), C.int32_t(options.Rounds), C.uint64_t(options.Seed), C.uint64_t(options.ModelID), C.uint64_t(options.MaxBytes), (*C.char)(unsafe.Pointer(options.Note)), C.int32_t(options.KeyScales), C.int32_t(options.ValueScales), C.int32_t(options.Fold), C.int32_t(options.PowersOfTwo), C.int32_t(options.RotaryDim), C.float(options.RopeBase), (*C.float)(unsafe.Pointer(options.InvFreq)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // CentresTrainerAdd: add tokens to a layer that is not finished. They are kept as FP16 until the layer is
@@ -793,9 +899,9 @@ func CentresTrainerCreate(context *Context, options *CentresTrainerOptions, resu
 //
 //   - n: number of tokens, ≥ 1.
 //   - k: keys before RoPE, `[n, kv_heads, head_dim]`; finite, magnitude at most 65504. May be nil if there are
-//     no centres for keys. Elements: n * trainer.kv_heads * trainer.head_dim.
-//   - v: values, same shape and rules; may be nil if there are no centres for values. Elements: n *
-//     trainer.kv_heads * trainer.head_dim.
+//     neither centres nor scales of keys. Elements: n * trainer.kv_heads * trainer.head_dim.
+//   - v: values, same shape and rules; may be nil if there are neither centres nor scales of values. Elements:
+//     n * trainer.kv_heads * trainer.head_dim.
 //   - dtype: element type of k and v.
 //
 // Returns [OK]; [EArgument]; [EState] (the layer is finished); [EMemory]; [ELimit].
@@ -807,6 +913,58 @@ func CentresTrainerAdd(trainer *CentresTrainer, layer int32, n int32, k unsafe.P
 	return Status(C.kvq_go_kvq_centres_trainer_add((*C.uint8_t)(unsafe.Pointer(trainer)), C.int32_t(layer), C.int32_t(n), (*C.uint8_t)(unsafe.Pointer(k)), (*C.uint8_t)(unsafe.Pointer(v)), C.kvq_dtype(dtype), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
+// CentresTrainerAddQueries: count queries for the scales of keys of a layer that is not finished. Only sums are
+// kept.
+//
+//   - n: number of tokens, ≥ 1; of any tokens, as many times as wanted.
+//   - qHeads: query heads, a multiple of the KV heads.
+//   - q: queries before RoPE, finite. Elements: n * q_heads * trainer.head_dim.
+//   - dtype: element type of q.
+//
+// Returns [OK]; [EArgument]; [EState] (the layer is finished, or the trainer finds no scales); [EMemory];
+// [ELimit].
+//
+// Threads: exclusive use of trainer. Since 1.0. In C: kvq_centres_trainer_add_queries.
+//
+// Experimental: may change in a minor version.
+func CentresTrainerAddQueries(trainer *CentresTrainer, layer int32, n int32, qHeads int32, q unsafe.Pointer, dtype Dtype, err *Error) Status {
+	return Status(C.kvq_go_kvq_centres_trainer_add_queries((*C.uint8_t)(unsafe.Pointer(trainer)), C.int32_t(layer), C.int32_t(n), C.int32_t(qHeads), (*C.uint8_t)(unsafe.Pointer(q)), C.kvq_dtype(dtype), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// AttentionWeightsInit: fill with defaults. QHeads and HiddenSize stay 0 and must be set.
+//
+//   - weights: May be nil.
+//
+// Threads: any. Since 1.0. In C: kvq_attention_weights_init.
+//
+// Experimental: may change in a minor version.
+func AttentionWeightsInit(weights *AttentionWeights) {
+	if weights != nil {
+		var it AttentionWeights
+		C.kvq_go_kvq_attention_weights_init((*C.uint8_t)(unsafe.Pointer(&it)))
+		*weights = it
+	}
+}
+
+// CentresTrainerAddWeights: take what a layer's weights say about its channels, for scales; replaces what
+// earlier ones said. The weights are read now.
+//
+// Returns [OK]; [EArgument] (also: numbers that are not finite); [EState] (the layer is finished, or the
+// trainer finds no scales); [EMemory]; [ELimit].
+//
+// Threads: exclusive use of trainer. Since 1.0. In C: kvq_centres_trainer_add_weights.
+//
+// Experimental: may change in a minor version.
+func CentresTrainerAddWeights(trainer *CentresTrainer, layer int32, weights *AttentionWeights, err *Error) Status {
+	var weightsGiven C.int32_t
+	if weights == nil {
+		weights = &AttentionWeights{}
+	} else {
+		weightsGiven = 1
+	}
+	return Status(C.kvq_go_kvq_centres_trainer_add_weights((*C.uint8_t)(unsafe.Pointer(trainer)), C.int32_t(layer), weightsGiven, C.int32_t(weights.QHeads), C.int32_t(weights.HiddenSize), C.kvq_dtype(weights.Dtype), (*C.uint8_t)(unsafe.Pointer(weights.QProj)), (*C.uint8_t)(unsafe.Pointer(weights.KProj)), (*C.uint8_t)(unsafe.Pointer(weights.VProj)), (*C.uint8_t)(unsafe.Pointer(weights.OProj)), (*C.uint8_t)(unsafe.Pointer(weights.QBias)), (*C.uint8_t)(unsafe.Pointer(weights.KBias)), (*C.uint8_t)(unsafe.Pointer(weights.VBias)), (*C.uint8_t)(unsafe.Pointer(weights.InputNorm)), (*C.uint8_t)(unsafe.Pointer(weights.QNorm)), (*C.uint8_t)(unsafe.Pointer(weights.KNorm)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
 // CentresTrainerRun: train one layer on the tokens added to it, then drop them. Uses the context's threads. The
 // result depends only on the options and the tokens.
 //
@@ -814,7 +972,8 @@ func CentresTrainerAdd(trainer *CentresTrainer, layer int32, n int32, k unsafe.P
 //   - user: passed to progress.
 //
 // Returns [OK]; [EArgument] (also: fewer tokens than centres); [EState] (the layer is finished, or has no
-// tokens); [ECancelled]; [EMemory]; [ELimit]. After a failure the layer still has its tokens.
+// tokens, nor weights that suffice); [ECancelled]; [EMemory]; [ELimit]. After a failure the layer still has
+// what was added.
 //
 // Threads: exclusive use of trainer. Since 1.0. In C: kvq_centres_trainer_run.
 //

@@ -15,7 +15,7 @@
 //	context   memory, threads, limits and the device       kvq_context_create
 //	policy    the page format of each layer                kvq_policy_load
 //	codebook  vector quantization trained for one model    kvq_codebook_load
-//	centres   trained vectors that pages are relative to   kvq_centres_load
+//	centres   scales of channels, trained vectors          kvq_centres_load
 //	router    chooses each page's format by its keys       kvq_router_load
 //	cache     the shape of one model's attention layers    kvq_cache_create
 //	sequence  one conversation: lists of pages per head    kvq_sequence_create, kvq_append, kvq_attend
@@ -384,9 +384,18 @@ type Policy struct{ _ [0]byte }
 // Destroyed by [CodebookDestroy].
 type Codebook struct{ _ [0]byte }
 
-// Centres: trained centres of the keys and values of one model, for the gain-shape formats: a vector is stored
-// relative to the nearest centre of its head. Immutable; caches share it. Files are in the safetensors format
-// and take half of [CentresInfo.Bytes].
+// Centres: scales and centres of the keys and values of one model. Immutable; caches share it. Files are in the
+// safetensors format and take half of [CentresInfo.Bytes].
+//
+// Scales serve every format. Models have outlier channels: keys with large offsets, channels several times as
+// large as their neighbours, which codes of 2 to 4 bits lose others to. A cache with scales multiplies each
+// channel of keys and values by its scale before storing it (values less an offset), divides queries by the
+// scales of keys and outputs by those of values, and adds the offset to outputs: results are the same but for
+// what codes lose. It costs no bit, and no time but once a token and query. All pages of the cache hold scaled
+// numbers; [SequenceDecode] undoes the scales.
+//
+// Centres are for the gain-shape formats with `+centres`: a vector, scaled if there are scales, is stored
+// relative to the nearest centre of its head.
 //
 // Destroyed by [CentresDestroy].
 type Centres struct{ _ [0]byte }
@@ -645,8 +654,8 @@ type CodebookLayerInfo struct {
 	KeyStageErrors [64]float64
 }
 
-// CentresInfo: shape and quality of centres. Residuals are ‖x − c‖² / ‖x‖² in training, where c is the nearest
-// centre, averaged over the layers that are present; 0 for a side without centres.
+// CentresInfo: shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, where c is
+// the nearest centre, averaged over the layers that are present; 0 for a side without centres.
 type CentresInfo struct {
 	StructSize uint32
 
@@ -686,9 +695,18 @@ type CentresInfo struct {
 
 	// Provenance, as given to the trainer.
 	Note *byte
+
+	// 1: there are scales of keys; 0: none.
+	KeyScales int32
+
+	// 1: there are scales and offsets of values; 0: none.
+	ValueScales int32
 }
 
-// CentresLayerInfo: description of one layer of centres; see [CentresInfo].
+// CentresLayerInfo: description of one layer; see [CentresInfo]. Noise is the expected squared error of scores
+// (keys) and outputs (values) from codes with one gain a token, relative to the least that scales can reach
+// where no channel has an offset; means over heads, 0 without scales. Noise of 2 without scales, and of 1 with
+// them, means that scales halve the error.
 type CentresLayerInfo struct {
 	StructSize uint32
 
@@ -700,6 +718,27 @@ type CentresLayerInfo struct {
 	KeyResidual float64
 
 	ValueResidual float64
+
+	// Largest offset of a key channel, over what varies around it.
+	KeyOffset float64
+
+	// Largest scale of a head's keys over the smallest, of the head where that is most.
+	KeyImbalance float64
+
+	// The same for values.
+	ValueImbalance float64
+
+	// Noise of scores without scales.
+	KeyNoise float64
+
+	// Noise of scores with them.
+	ScaledKeyNoise float64
+
+	// Noise of outputs without scales.
+	ValueNoise float64
+
+	// Noise of outputs with them.
+	ScaledValueNoise float64
 }
 
 // RouterInfo: shape of routers, and their results on the pages they were trained on.
@@ -833,9 +872,10 @@ type CacheOptions struct {
 	// and this ModelID unless either is 0. Caches may share it. nil (default): none.
 	Router *Router
 
-	// Centres for gain-shape formats with trained centres: from this context, complete, with this number of
-	// layers and KV heads, this HeadDim, for keys this Rope, and this ModelID unless either is 0. Caches may
-	// share it. A policy may need Codebook or Centres, not both; if it needs neither, those given serve other
+	// Scales for every format, and centres for gain-shape formats with trained centres: from this context,
+	// complete, with this number of layers and KV heads, this HeadDim, for keys this Rope (scales also suit
+	// [RopeNone]), and this ModelID unless either is 0. Caches may share it. Scales are used whatever the
+	// policy. A policy may need Codebook or centres, not both; if it needs neither, those given serve other
 	// policies of sequences. nil (default): none.
 	Centres *Centres
 }
@@ -929,7 +969,7 @@ type SnapshotInfo struct {
 	// Length of the longest layer of any sequence.
 	Tokens int32
 
-	// 1: pages need the codebook or centres that they were made with; 0: none does.
+	// 1: pages need the codebook, centres or scales that they were made with; 0: none does.
 	Trained int32
 
 	// Pages of all sequences, shared ones once.
@@ -1354,7 +1394,7 @@ var _ [16]byte = [unsafe.Offsetof(CodebookLayerInfo{}.KeyError)]byte{}
 var _ [24]byte = [unsafe.Offsetof(CodebookLayerInfo{}.ValueError)]byte{}
 var _ [32]byte = [unsafe.Offsetof(CodebookLayerInfo{}.KeyStageErrors)]byte{}
 
-var _ [88]byte = [unsafe.Sizeof(CentresInfo{})]byte{}
+var _ [96]byte = [unsafe.Sizeof(CentresInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(CentresInfo{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(CentresInfo{}.NLayers)]byte{}
 var _ [8]byte = [unsafe.Offsetof(CentresInfo{}.LayersPresent)]byte{}
@@ -1370,13 +1410,22 @@ var _ [56]byte = [unsafe.Offsetof(CentresInfo{}.Seed)]byte{}
 var _ [64]byte = [unsafe.Offsetof(CentresInfo{}.ModelID)]byte{}
 var _ [72]byte = [unsafe.Offsetof(CentresInfo{}.Bytes)]byte{}
 var _ [80]byte = [unsafe.Offsetof(CentresInfo{}.Note)]byte{}
+var _ [88]byte = [unsafe.Offsetof(CentresInfo{}.KeyScales)]byte{}
+var _ [92]byte = [unsafe.Offsetof(CentresInfo{}.ValueScales)]byte{}
 
-var _ [32]byte = [unsafe.Sizeof(CentresLayerInfo{})]byte{}
+var _ [88]byte = [unsafe.Sizeof(CentresLayerInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(CentresLayerInfo{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(CentresLayerInfo{}.Present)]byte{}
 var _ [8]byte = [unsafe.Offsetof(CentresLayerInfo{}.Tokens)]byte{}
 var _ [16]byte = [unsafe.Offsetof(CentresLayerInfo{}.KeyResidual)]byte{}
 var _ [24]byte = [unsafe.Offsetof(CentresLayerInfo{}.ValueResidual)]byte{}
+var _ [32]byte = [unsafe.Offsetof(CentresLayerInfo{}.KeyOffset)]byte{}
+var _ [40]byte = [unsafe.Offsetof(CentresLayerInfo{}.KeyImbalance)]byte{}
+var _ [48]byte = [unsafe.Offsetof(CentresLayerInfo{}.ValueImbalance)]byte{}
+var _ [56]byte = [unsafe.Offsetof(CentresLayerInfo{}.KeyNoise)]byte{}
+var _ [64]byte = [unsafe.Offsetof(CentresLayerInfo{}.ScaledKeyNoise)]byte{}
+var _ [72]byte = [unsafe.Offsetof(CentresLayerInfo{}.ValueNoise)]byte{}
+var _ [80]byte = [unsafe.Offsetof(CentresLayerInfo{}.ScaledValueNoise)]byte{}
 
 var _ [120]byte = [unsafe.Sizeof(RouterInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(RouterInfo{}.StructSize)]byte{}
@@ -1955,6 +2004,23 @@ func CentresDescribe(centres *Centres, info *CentresInfo, err *Error) Status {
 // Threads: read-only. Since 1.0. In C: kvq_centres_describe_layer.
 func CentresDescribeLayer(centres *Centres, layer int32, info *CentresLayerInfo, err *Error) Status {
 	return Status(C.kvq_go_kvq_centres_describe_layer((*C.uint8_t)(unsafe.Pointer(centres)), C.int32_t(layer), (*C.kvq_centres_layer_info)(unsafe.Pointer(info)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// CentresReadScales: read the scales of one layer, for example to fold them into weights. Scales are in (0, 1]:
+// only their ratios within a head mean anything.
+//
+//   - keyScales: receives the scales of keys; those of both channels of a RoPE pair are equal. nil: not wanted.
+//     Elements: centres.kv_heads * centres.head_dim.
+//   - valueScales: receives the scales of values. nil: not wanted. Elements: centres.kv_heads *
+//     centres.head_dim.
+//   - valueOffsets: receives what is subtracted from values before scaling. nil: not wanted. Elements:
+//     centres.kv_heads * centres.head_dim.
+//
+// Returns [OK]; [EArgument]; [EState] (the layer is missing, or has no scales of a wanted side).
+//
+// Threads: read-only. Since 1.0. In C: kvq_centres_read_scales.
+func CentresReadScales(centres *Centres, layer int32, keyScales *float32, valueScales *float32, valueOffsets *float32, err *Error) Status {
+	return Status(C.kvq_go_kvq_centres_read_scales((*C.uint8_t)(unsafe.Pointer(centres)), C.int32_t(layer), (*C.float)(unsafe.Pointer(keyScales)), (*C.float)(unsafe.Pointer(valueScales)), (*C.float)(unsafe.Pointer(valueOffsets)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // CentresDestroy: destroy a centres handle.

@@ -199,8 +199,8 @@ class CodebookLayerInfo:
 
 @dataclass(frozen=True)
 class CentresInfo:
-    """Shape and quality of centres. Residuals are ‖x − c‖² / ‖x‖² in training, where c is the nearest centre, averaged
-    over the layers that are present; 0 for a side without centres.
+    """Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, where c is the nearest
+    centre, averaged over the layers that are present; 0 for a side without centres.
     """
 
     n_layers: int
@@ -226,6 +226,10 @@ class CentresInfo:
     """Bytes of the numbers in memory."""
     note: str
     """Provenance, as given to the trainer."""
+    key_scales: int
+    """1: there are scales of keys; 0: none."""
+    value_scales: int
+    """1: there are scales and offsets of values; 0: none."""
 
     @classmethod
     def _of(cls, it: _native.kvq_centres_info) -> CentresInfo:
@@ -244,18 +248,38 @@ class CentresInfo:
             model_id=it.model_id,
             bytes=it.bytes,
             note=text(it.note),
+            key_scales=it.key_scales,
+            value_scales=it.value_scales,
         )
 
 
 @dataclass(frozen=True)
 class CentresLayerInfo:
-    """Description of one layer of centres; see ``kvq_centres_info``."""
+    """Description of one layer; see ``kvq_centres_info``. Noise is the expected squared error of scores (keys) and
+    outputs (values) from codes with one gain a token, relative to the least that scales can reach where no channel
+    has an offset; means over heads, 0 without scales. Noise of 2 without scales, and of 1 with them, means that
+    scales halve the error.
+    """
 
     present: bool
     """If not, the layer is missing and all fields below are 0."""
     tokens: int
     key_residual: float
     value_residual: float
+    key_offset: float
+    """Largest offset of a key channel, over what varies around it."""
+    key_imbalance: float
+    """Largest scale of a head's keys over the smallest, of the head where that is most."""
+    value_imbalance: float
+    """The same for values."""
+    key_noise: float
+    """Noise of scores without scales."""
+    scaled_key_noise: float
+    """Noise of scores with them."""
+    value_noise: float
+    """Noise of outputs without scales."""
+    scaled_value_noise: float
+    """Noise of outputs with them."""
 
     @classmethod
     def _of(cls, it: _native.kvq_centres_layer_info) -> CentresLayerInfo:
@@ -264,6 +288,13 @@ class CentresLayerInfo:
             tokens=it.tokens,
             key_residual=it.key_residual,
             value_residual=it.value_residual,
+            key_offset=it.key_offset,
+            key_imbalance=it.key_imbalance,
+            value_imbalance=it.value_imbalance,
+            key_noise=it.key_noise,
+            scaled_key_noise=it.scaled_key_noise,
+            value_noise=it.value_noise,
+            scaled_value_noise=it.scaled_value_noise,
         )
 
 
@@ -448,7 +479,7 @@ class SnapshotInfo:
     tokens: int
     """Length of the longest layer of any sequence."""
     trained: int
-    """1: pages need the codebook or centres that they were made with; 0: none does."""
+    """1: pages need the codebook, centres or scales that they were made with; 0: none does."""
     pages: int
     """Pages of all sequences, shared ones once."""
     recoded_pages: int

@@ -12,7 +12,7 @@ scalar and computes attention directly on them.
     context   memory, threads, limits and the device       kvq_context_create
     policy    the page format of each layer                kvq_policy_load
     codebook  vector quantization trained for one model    kvq_codebook_load
-    centres   trained vectors that pages are relative to   kvq_centres_load
+    centres   scales of channels, trained vectors          kvq_centres_load
     router    chooses each page's format by its keys       kvq_router_load
     cache     the shape of one model's attention layers    kvq_cache_create
     sequence  one conversation: lists of pages per head    kvq_sequence_create, kvq_append, kvq_attend
@@ -322,9 +322,18 @@ class kvq_codebook(c_void_p):
 
 
 class kvq_centres(c_void_p):
-    """Trained centres of the keys and values of one model, for the gain-shape formats: a vector is stored relative to
-    the nearest centre of its head. Immutable; caches share it. Files are in the safetensors format and take half of
-    ``kvq_centres_info.bytes``.
+    """Scales and centres of the keys and values of one model. Immutable; caches share it. Files are in the safetensors
+    format and take half of ``kvq_centres_info.bytes``.
+
+    Scales serve every format. Models have outlier channels: keys with large offsets, channels several times as large
+    as their neighbours, which codes of 2 to 4 bits lose others to. A cache with scales multiplies each channel of
+    keys and values by its scale before storing it (values less an offset), divides queries by the scales of keys and
+    outputs by those of values, and adds the offset to outputs: results are the same but for what codes lose. It
+    costs no bit, and no time but once a token and query. All pages of the cache hold scaled numbers;
+    ``kvq_sequence_decode`` undoes the scales.
+
+    Centres are for the gain-shape formats with ``+centres``: a vector, scaled if there are scales, is stored
+    relative to the nearest centre of its head.
     """
 
 
@@ -365,15 +374,26 @@ class kvq_codebook_trainer(c_void_p):
 
 
 class kvq_centres_trainer(c_void_p):
-    """Trains centres from keys and values that the caller's engine computed on sample texts.
+    """Finds scales and centres, from keys and values that the caller's engine computed on sample texts. Scales need no
+    text: a layer's weights alone give good ones, in milliseconds.
 
         kvq_centres_trainer_create(context, &options, &trainer, &error);
         for every text, for every layer: kvq_centres_trainer_add(trainer, layer, n, k, v, KVQ_BF16, &error);
         for every layer:                 kvq_centres_trainer_run(trainer, layer, hook, user, &error);
         kvq_centres_trainer_result(trainer, &centres, &error);
 
+    or, with ``key_scales`` and ``value_scales`` alone,
+
+        for every layer: kvq_centres_trainer_add_weights(trainer, layer, &weights, &error);
+        for every layer: kvq_centres_trainer_run(trainer, layer, NULL, NULL, &error);
+
     Layers are independent: if memory is short, add and run a few at a time. Mix the kinds of text that the model
-    will see and use a few hundred tokens for each centre of a head.
+    will see and use a few hundred tokens for each centre of a head; 128 tokens suffice for scales.
+
+    Scales are the fourth root of what reads a channel over what it stores: of keys, squares of queries over the
+    variance of keys; of values, squares of the output projection's columns over the variance of values. Tokens that
+    were added count more than weights. Where neither queries nor their projection are given (for values, no output
+    projection), uneven channels are made even.
     """
 
 
@@ -746,8 +766,8 @@ class kvq_codebook_layer_info(Structure):
 
 
 class kvq_centres_info(Structure):
-    """Shape and quality of centres. Residuals are ‖x − c‖² / ‖x‖² in training, where c is the nearest centre, averaged
-    over the layers that are present; 0 for a side without centres.
+    """Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, where c is the nearest
+    centre, averaged over the layers that are present; 0 for a side without centres.
     """
 
     struct_size: int
@@ -774,6 +794,10 @@ class kvq_centres_info(Structure):
     """Bytes of the numbers in memory."""
     note: Optional[Text]
     """Provenance, as given to the trainer."""
+    key_scales: int
+    """1: there are scales of keys; 0: none."""
+    value_scales: int
+    """1: there are scales and offsets of values; 0: none."""
 
     _fields_ = [
         ("struct_size", c_uint32),
@@ -791,11 +815,17 @@ class kvq_centres_info(Structure):
         ("model_id", c_uint64),
         ("bytes", c_uint64),
         ("note", c_char_p),
+        ("key_scales", c_int32),
+        ("value_scales", c_int32),
     ]
 
 
 class kvq_centres_layer_info(Structure):
-    """Description of one layer of centres; see ``kvq_centres_info``."""
+    """Description of one layer; see ``kvq_centres_info``. Noise is the expected squared error of scores (keys) and
+    outputs (values) from codes with one gain a token, relative to the least that scales can reach where no channel
+    has an offset; means over heads, 0 without scales. Noise of 2 without scales, and of 1 with them, means that
+    scales halve the error.
+    """
 
     struct_size: int
     present: int
@@ -803,6 +833,20 @@ class kvq_centres_layer_info(Structure):
     tokens: int
     key_residual: float
     value_residual: float
+    key_offset: float
+    """Largest offset of a key channel, over what varies around it."""
+    key_imbalance: float
+    """Largest scale of a head's keys over the smallest, of the head where that is most."""
+    value_imbalance: float
+    """The same for values."""
+    key_noise: float
+    """Noise of scores without scales."""
+    scaled_key_noise: float
+    """Noise of scores with them."""
+    value_noise: float
+    """Noise of outputs without scales."""
+    scaled_value_noise: float
+    """Noise of outputs with them."""
 
     _fields_ = [
         ("struct_size", c_uint32),
@@ -810,6 +854,13 @@ class kvq_centres_layer_info(Structure):
         ("tokens", c_int64),
         ("key_residual", c_double),
         ("value_residual", c_double),
+        ("key_offset", c_double),
+        ("key_imbalance", c_double),
+        ("value_imbalance", c_double),
+        ("key_noise", c_double),
+        ("scaled_key_noise", c_double),
+        ("value_noise", c_double),
+        ("scaled_value_noise", c_double),
     ]
 
 
@@ -945,9 +996,10 @@ class kvq_cache_options(Structure):
     and this ``model_id`` unless either is 0. Caches may share it. NULL (default): none.
     """
     centres: Any
-    """Centres for gain-shape formats with trained centres: from this context, complete, with this number of layers and
-    KV heads, this ``head_dim``, for keys this ``rope``, and this ``model_id`` unless either is 0. Caches may share
-    it. A policy may need ``codebook`` or ``centres``, not both; if it needs neither, those given serve other
+    """Scales for every format, and centres for gain-shape formats with trained centres: from this context, complete,
+    with this number of layers and KV heads, this ``head_dim``, for keys this ``rope`` (scales also suit
+    ``KVQ_ROPE_NONE``), and this ``model_id`` unless either is 0. Caches may share it. Scales are used whatever the
+    policy. A policy may need ``codebook`` or centres, not both; if it needs neither, those given serve other
     policies of sequences. NULL (default): none.
     """
 
@@ -1080,7 +1132,7 @@ class kvq_snapshot_info(Structure):
     tokens: int
     """Length of the longest layer of any sequence."""
     trained: int
-    """1: pages need the codebook or centres that they were made with; 0: none does."""
+    """1: pages need the codebook, centres or scales that they were made with; 0: none does."""
     pages: int
     """Pages of all sequences, shared ones once."""
     recoded_pages: int
@@ -1560,6 +1612,22 @@ class kvq_centres_trainer_options(Structure):
     """Limit on kept tokens and workspace; 0 (default): only the context's limit."""
     note: Optional[Text]
     """At most 4096 bytes, for example the provenance of the centres. NULL (default): ""."""
+    key_scales: int
+    """1: find scales of keys; 0 (default): none."""
+    value_scales: int
+    """1: find scales and offsets of values; 0 (default): none."""
+    fold: int
+    """1: scales for ``kvq_centres_read_scales``, to fold into weights: values have no offsets, and where queries and
+    keys have norms, all KV heads of a layer get the same scales of keys; 0 (default): for caches.
+    """
+    powers_of_two: int
+    """1: scales are powers of two, so that scaling rounds nothing; 0 (default): any number."""
+    rotary_dim: int
+    """As in kvq_cache_options; for scales of keys."""
+    rope_base: float
+    """As in kvq_cache_options, likewise."""
+    inv_freq: Any
+    """As in kvq_cache_options, likewise."""
 
     _fields_ = [
         ("struct_size", c_uint32),
@@ -1574,6 +1642,62 @@ class kvq_centres_trainer_options(Structure):
         ("model_id", c_uint64),
         ("max_bytes", c_uint64),
         ("note", c_char_p),
+        ("key_scales", c_int32),
+        ("value_scales", c_int32),
+        ("fold", c_int32),
+        ("powers_of_two", c_int32),
+        ("rotary_dim", c_int32),
+        ("rope_base", c_float),
+        ("inv_freq", c_void_p),
+    ]
+
+
+class kvq_attention_weights(Structure):
+    """Weights of one layer's attention, row-major, outputs first, as checkpoints have them; for scales without text."""
+
+    struct_size: int
+    q_heads: int
+    """Query heads, a multiple of the KV heads."""
+    hidden_size: int
+    """Inputs of the projections of queries, keys and values, 1 … 1048576."""
+    dtype: int
+    """Element type of all arrays; ``KVQ_F32`` by default."""
+    q_proj: Any
+    """Projection of queries. NULL: not given."""
+    k_proj: Any
+    """Projection of keys; needed unless tokens are added."""
+    v_proj: Any
+    """Projection of values; needed unless tokens are added."""
+    o_proj: Any
+    """Output projection, ``[hidden_size, q_heads * head_dim]``. NULL: not given."""
+    q_bias: Any
+    """NULL: none."""
+    k_bias: Any
+    """NULL: none."""
+    v_bias: Any
+    """NULL: none."""
+    input_norm: Any
+    """Weights of the norm before the projections. NULL: 1."""
+    q_norm: Any
+    """Weights of a norm of each head's queries. NULL: there is none."""
+    k_norm: Any
+    """Weights of a norm of each head's keys. NULL: there is none."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("q_heads", c_int32),
+        ("hidden_size", c_int32),
+        ("dtype", c_int32),
+        ("q_proj", c_void_p),
+        ("k_proj", c_void_p),
+        ("v_proj", c_void_p),
+        ("o_proj", c_void_p),
+        ("q_bias", c_void_p),
+        ("k_bias", c_void_p),
+        ("v_bias", c_void_p),
+        ("input_norm", c_void_p),
+        ("q_norm", c_void_p),
+        ("k_norm", c_void_p),
     ]
 
 
@@ -2348,6 +2472,32 @@ Describe one layer of centres.
 - info: its ``struct_size`` must be set.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT.
+
+Threads: read-only.
+""",
+)
+kvq_centres_read_scales = library.function(
+    "kvq_centres_read_scales",
+    c_int32,
+    {
+        "centres": kvq_centres,
+        "layer": c_int32,
+        "key_scales": c_void_p,
+        "value_scales": c_void_p,
+        "value_offsets": c_void_p,
+        "error": POINTER(kvq_error),
+    },
+    """kvq_centres_read_scales(centres: const kvq_centres*, layer: int32_t, key_scales: float*, value_scales: float*,
+value_offsets: float*, error: kvq_error*) -> kvq_status
+
+Read the scales of one layer, for example to fold them into weights. Scales are in (0, 1]: only their ratios
+within a head mean anything.
+
+- key_scales: receives the scales of keys; those of both channels of a RoPE pair are equal. NULL: not wanted.
+- value_scales: receives the scales of values. NULL: not wanted.
+- value_offsets: receives what is subtracted from values before scaling. NULL: not wanted.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (the layer is missing, or has no scales of a wanted side).
 
 Threads: read-only.
 """,
@@ -3897,12 +4047,83 @@ Experimental: may change in a minor version.
 Add tokens to a layer that is not finished. They are kept as FP16 until the layer is trained.
 
 - n: number of tokens, ≥ 1.
-- k: keys before RoPE, ``[n, kv_heads, head_dim]``; finite, magnitude at most 65504. May be NULL if there are no
-  centres for keys.
-- v: values, same shape and rules; may be NULL if there are no centres for values.
+- k: keys before RoPE, ``[n, kv_heads, head_dim]``; finite, magnitude at most 65504. May be NULL if there are
+  neither centres nor scales of keys.
+- v: values, same shape and rules; may be NULL if there are neither centres nor scales of values.
 - dtype: element type of ``k`` and ``v``.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (the layer is finished); KVQ_E_MEMORY; KVQ_E_LIMIT.
+
+Threads: exclusive use of ``trainer``.
+""",
+    experimental=True,
+)
+kvq_centres_trainer_add_queries = library.function(
+    "kvq_centres_trainer_add_queries",
+    c_int32,
+    {
+        "trainer": kvq_centres_trainer,
+        "layer": c_int32,
+        "n": c_int32,
+        "q_heads": c_int32,
+        "q": c_void_p,
+        "dtype": c_int32,
+        "error": POINTER(kvq_error),
+    },
+    """kvq_centres_trainer_add_queries(trainer: kvq_centres_trainer*, layer: int32_t, n: int32_t, q_heads: int32_t, q:
+const void*, dtype: kvq_dtype, error: kvq_error*) -> kvq_status
+
+Experimental: may change in a minor version.
+
+Count queries for the scales of keys of a layer that is not finished. Only sums are kept.
+
+- n: number of tokens, ≥ 1; of any tokens, as many times as wanted.
+- q_heads: query heads, a multiple of the KV heads.
+- q: queries before RoPE, finite.
+- dtype: element type of ``q``.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (the layer is finished, or the trainer finds no scales);
+KVQ_E_MEMORY; KVQ_E_LIMIT.
+
+Threads: exclusive use of ``trainer``.
+""",
+    experimental=True,
+)
+kvq_attention_weights_init = library.function(
+    "kvq_attention_weights_init",
+    None,
+    {"weights": POINTER(kvq_attention_weights), "size": c_size_t},
+    """kvq_attention_weights_init(weights: kvq_attention_weights*, size: size_t) -> void
+
+Experimental: may change in a minor version.
+
+Fill with defaults. ``q_heads`` and ``hidden_size`` stay 0 and must be set.
+
+- size: sizeof(kvq_attention_weights).
+
+Threads: any.
+""",
+    experimental=True,
+)
+kvq_centres_trainer_add_weights = library.function(
+    "kvq_centres_trainer_add_weights",
+    c_int32,
+    {
+        "trainer": kvq_centres_trainer,
+        "layer": c_int32,
+        "weights": POINTER(kvq_attention_weights),
+        "error": POINTER(kvq_error),
+    },
+    """kvq_centres_trainer_add_weights(trainer: kvq_centres_trainer*, layer: int32_t, weights: const
+kvq_attention_weights*, error: kvq_error*) -> kvq_status
+
+Experimental: may change in a minor version.
+
+Take what a layer's weights say about its channels, for scales; replaces what earlier ones said. The weights are
+read now.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT (also: numbers that are not finite); KVQ_E_STATE (the layer is finished, or the
+trainer finds no scales); KVQ_E_MEMORY; KVQ_E_LIMIT.
 
 Threads: exclusive use of ``trainer``.
 """,
@@ -3930,7 +4151,8 @@ the options and the tokens.
 - user: passed to ``progress``.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT (also: fewer tokens than centres); KVQ_E_STATE (the layer is finished, or has no
-tokens); KVQ_E_CANCELLED; KVQ_E_MEMORY; KVQ_E_LIMIT. After a failure the layer still has its tokens.
+tokens, nor weights that suffice); KVQ_E_CANCELLED; KVQ_E_MEMORY; KVQ_E_LIMIT. After a failure the layer still
+has what was added.
 
 Threads: exclusive use of ``trainer``.
 """,

@@ -169,6 +169,10 @@ class PageWriter {
       read_eight(a_.k, a_.dtype, a_.vectors != 0, key_row + channel, key);
       read_eight(a_.v, a_.dtype, a_.vectors != 0, row_of(a_.v_strides, token) + channel, value);
       if (channel < a_.rope.rotary_dim) rotate_eight(key_row, token, channel, key);
+      if (const LayerScales scales = a_.target_of(w_).view.scales) {
+        scale_eight<true>(scales, w_.head, a_.head_dim, channel, key);
+        scale_eight<false>(scales, w_.head, a_.head_dim, channel, value);
+      }
 #pragma unroll
       for (int32_t e = 0; e < 8; e += 2) {
         const __half2 pair{convert(key[e]), convert(key[e + 1])};

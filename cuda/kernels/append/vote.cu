@@ -26,6 +26,9 @@ __device__ void load_key(const VoteArguments& arguments, const VotingPage& page,
     key[2 * row] = two.x;
     key[2 * row + 1] = two.y;
   }
+  for (int32_t channel = 0; page.key_factors != nullptr && channel < arguments.head_dim; ++channel) {
+    key[channel] *= __ldg(page.key_factors + channel);
+  }
   const RopeArguments& rope = arguments.rope;
   for (int32_t pair = 0; pair < rope.rotary_dim / 2; ++pair) {
     const float2 rotation =

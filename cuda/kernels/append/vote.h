@@ -20,6 +20,7 @@ struct VotingNetwork {
 struct VotingPage {
   const std::byte* data;
   int32_t positions[kSlots];
+  const float* key_factors;  // or null
 };
 
 struct VoteArguments {

@@ -146,9 +146,9 @@ class WholePageWriter {
       encode_gains(write, format);
       return;
     }
-    prepare<true>(format.hadamard_keys() && !format.keys().is_float16());
+    prepare<true>(write, format.hadamard_keys() && !format.keys().is_float16());
     if (next != 0) fetch<true>(first_of(next));
-    prepare<false>(format.hadamard_values() && !format.values().is_float16());
+    prepare<false>(write, format.hadamard_values() && !format.values().is_float16());
     if (next != 0) fetch<false>(first_of(next));
     __syncthreads();
     if constexpr (kGains) {
@@ -185,9 +185,9 @@ class WholePageWriter {
 
   /// Stores this thread's channels of a token as FP16, keys after RoPE, in the side's plane.
   template <bool kKeys>
-  __device__ void prepare(bool hadamard) const {
+  __device__ void prepare(const DeviceWrite& write, bool hadamard) const {
     __half2 halves[2][4];
-    convert<kKeys>(halves);
+    convert<kKeys>(write, halves);
     if (kHadamard && hadamard) {
       float x[2][8];
       to_floats(halves, x);
@@ -210,9 +210,10 @@ class WholePageWriter {
   }
 
   template <bool kKeys>
-  __device__ void convert(__half2 (&halves)[2][4]) const {
+  __device__ void convert(const DeviceWrite& write, __half2 (&halves)[2][4]) const {
     float x[2][8];
-    if (a_.dtype == 1 && !(kKeys && a_.rope.rotary_dim > 0)) {
+    const LayerScales scales = a_.target_of(write).view.scales;
+    if (a_.dtype == 1 && !(kKeys && a_.rope.rotary_dim > 0) && !scales) {
 #pragma unroll
       for (int32_t i = 0; i < 2; ++i) {
         const uint4 words = *reinterpret_cast<const uint4*>(staged<kKeys>(i));
@@ -228,6 +229,10 @@ class WholePageWriter {
 #pragma unroll
       for (int32_t i = 0; i < 2; ++i) read_eight(staged<kKeys>(i), a_.dtype, true, 0, x[i]);
       if (kKeys && a_.rope.rotary_dim > 0) angles_.table().rotate(slot_, unit_, eighths_, x);
+      if (scales) {
+#pragma unroll
+        for (int32_t i = 0; i < 2; ++i) scale_eight<kKeys>(scales, write.head, head_dim(), 8 * eighths_[i], x[i]);
+      }
       to_halves(x, halves);
       if (!are_below_most(halves)) {
         if (!fit_halves(x)) *a_.status = 1;
@@ -240,8 +245,8 @@ class WholePageWriter {
   __device__ void take_centres(const DeviceWrite& write, FormatCode format, uint32_t next) const {
     __half2 keys[2][4];
     __half2 values[2][4];
-    convert<true>(keys);
-    convert<false>(values);
+    convert<true>(write, keys);
+    convert<false>(write, values);
     if (next != 0) {
       fetch<true>(first_of(next));
       fetch<false>(first_of(next));

@@ -255,12 +255,20 @@ __device__ __forceinline__ void write_row(const Block<G>& block, const Unit& uni
     factor = finish_row(arguments, place, {row.maximum, row.sum}, row.column == 0);
   }
   const int64_t at = row_offset(arguments.out_strides, place) + row.column;
+  const LayerScales scales = scales_of(arguments, unit);
 #pragma unroll
   for (int32_t v = 0; v < Merged<G>::kVectors; ++v) {
     float(&x)[4] = row.x[v];
 #pragma unroll
     for (float& each : x) each *= factor;
     if (block.geometry.has_channel(row.column + 128 * v)) {
+      if (scales) {
+#pragma unroll
+        for (int32_t i = 0; i < 4; ++i) {
+          const int32_t channel = row.column + 128 * v + i;
+          x[i] = unscale_output(scales, unit.head, arguments.head_dim, channel, x[i], factor * row.sum);
+        }
+      }
       write_four(arguments.out, arguments.out_dtype, at + 128 * v, x);
     }
   }

@@ -98,6 +98,7 @@ __device__ __forceinline__ void load_queries(const Block<G>& block, const Unit& 
   const AttendArguments& arguments = block.arguments;
   const Lane& lane = block.lane;
   auto& queries = block.shared.queries;
+  const LayerScales scales = scales_of(arguments, unit);
 #pragma unroll 1
   for (int32_t row = lane.warp; row < G::kRows; row += lane.warps) {
     if (row != lane.warp) load_row(block, unit, rows, row, loaded);
@@ -109,6 +110,10 @@ __device__ __forceinline__ void load_queries(const Block<G>& block, const Unit& 
       const float2 rotation =
           cos_sin_fast(static_cast<double>(loaded.position) * static_cast<double>(loaded.inv_freq[i]));
       x[i] = {fmaf(pair.x, rotation.x, -(pair.y * rotation.y)), fmaf(pair.x, rotation.y, pair.y * rotation.x)};
+      if (const int32_t at = lane.index + 32 * i; scales && block.geometry.has_channel(2 * at)) {
+        x[i] = unscale_query(scales, unit.head, arguments.head_dim, x[i], pair_channel(arguments, at, 0),
+                             pair_channel(arguments, at, 1));
+      }
       largest = fmaxf(largest, fmaxf(fabsf(x[i].x), fabsf(x[i].y)));
     }
     largest = __uint_as_float(__reduce_max_sync(kAll, __float_as_uint(largest)));

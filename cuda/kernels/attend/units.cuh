@@ -96,6 +96,25 @@ inline __device__ __noinline__ float finish_row(const AttendArguments& arguments
   return seen.sum > 0.0F ? exp2_fast(seen.maximum - whole.maximum) / whole.sum : 0.0F;
 }
 
+/// Scales of a unit's pages.
+__device__ __forceinline__ LayerScales scales_of(const AttendArguments& arguments, const Unit& unit) {
+  return sequence_of(arguments, unit).view.scales;
+}
+
+/// A rotated pair of a query's channels, divided by the scales of keys.
+__device__ __forceinline__ float2 unscale_query(const LayerScales& scales, int32_t head, int32_t head_dim,
+                                                const float2& pair, int32_t first, int32_t second) {
+  const float* factors = scales.of(ScaleArray::kQueries, head, head_dim);
+  return {pair.x * __ldg(factors + first), pair.y * __ldg(factors + second)};
+}
+
+/// An output in the scale of given values. `of_tokens`: share of attention that tokens get, the rest goes to a sink.
+__device__ __forceinline__ float unscale_output(const LayerScales& scales, int32_t head, int32_t head_dim,
+                                                int32_t channel, float output, float of_tokens) {
+  const float factor = __ldg(scales.of(ScaleArray::kOutputs, head, head_dim) + channel);
+  return fmaf(output, factor, of_tokens * __ldg(scales.of(ScaleArray::kOffsets, head, head_dim) + channel));
+}
+
 /// Writes the outputs of a unit without pages. All threads of a block take part.
 template <int kRows>
 __device__ __forceinline__ void write_zeros(const AttendArguments& arguments, const Unit& unit) {

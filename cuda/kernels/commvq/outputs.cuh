@@ -211,7 +211,9 @@ class OutputMaker {
       const float all = shared_.weights[row][0];
       const RowSum seen{all > 0.0F ? shared_.maxima[row] : minus_infinity(), all};
       const float factor = finish_row(a_, place, seen, channel_ == 0);
-      write_float(a_.out, a_.out_dtype, row_offset(a_.out_strides, place) + channel_, sum * factor);
+      float output = sum * factor;
+      if (view_.scales) output = unscale_output(view_.scales, head_, kCommvqDim, channel_, output, factor * all);
+      write_float(a_.out, a_.out_dtype, row_offset(a_.out_strides, place) + channel_, output);
     });
   }
 

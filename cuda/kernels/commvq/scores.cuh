@@ -201,6 +201,10 @@ class Scorer {
         const float2 rotation =
             cos_sin_fast(static_cast<double>(position) * static_cast<double>(__ldg(a_.inv_freq + pair)));
         x[1][i] = {fmaf(re, rotation.x, -(im * rotation.y)), fmaf(re, rotation.y, im * rotation.x)};
+        if (view_.scales) {
+          x[1][i] = unscale_query(view_.scales, head_, kCommvqDim, x[1][i], c_.tables.first_channel(pair),
+                                  c_.tables.second_channel(pair));
+        }
         const float unit = __ldg(c_.bytes.units + head_ * kPairs + pair);
         x[0][i] = {x[1][i].x * unit, x[1][i].y * unit};
 #pragma unroll

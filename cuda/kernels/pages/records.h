@@ -1,6 +1,7 @@
 // Page tables in device memory.
 #pragma once
 
+#include "backend/layer_scales.h"
 #include "kernels/pages/order.h"
 
 #include <cstdint>
@@ -46,6 +47,7 @@ struct SequenceView {
   HeadState* heads;    // [kv_heads]
   int32_t* positions;  // [kv_heads][capacity][32] for pages that have_positions, or null
   int32_t capacity;
+  LayerScales scales{};  // of what the pages hold
 };
 
 /// Pages reserved for one layer of one sequence.

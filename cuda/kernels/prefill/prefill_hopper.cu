@@ -243,8 +243,13 @@ __global__ void __launch_bounds__(256)
   const RowPlace place = row_place(arguments, unit, row);
   const float factor = finish_row(arguments, place, whole, lane == 0);
   const int64_t at = row_offset(arguments.out_strides, place) + lane;
+  const LayerScales scales = scales_of(arguments, unit);
 #pragma unroll
-  for (int32_t i = 0; i < D / 32; ++i) write_float(arguments.out, arguments.out_dtype, at + 32 * i, x[i] * factor);
+  for (int32_t i = 0; i < D / 32; ++i) {
+    float output = x[i] * factor;
+    if (scales) output = unscale_output(scales, unit.head, D, lane + 32 * i, output, factor * whole.sum);
+    write_float(arguments.out, arguments.out_dtype, at + 32 * i, output);
+  }
 }
 
 template <int D>

@@ -15,6 +15,7 @@ __device__ __forceinline__ void load_query_rows(const AttendArguments& arguments
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   const int32_t shift = element_shift(arguments.q_dtype);
   uint8_t* plane = shared.queries[first_row / kGroupRows];
+  const LayerScales scales = scales_of(arguments, unit);
   float inv_freq[kPairs];
 #pragma unroll
   for (int32_t i = 0; i < kPairs; ++i) {
@@ -42,6 +43,10 @@ __device__ __forceinline__ void load_query_rows(const AttendArguments& arguments
       }
       const float2 turn = cos_sin_fast(static_cast<double>(position) * static_cast<double>(inv_freq[i]));
       x[i] = {fmaf(of_pair[0], turn.x, -(of_pair[1] * turn.y)), fmaf(of_pair[0], turn.y, of_pair[1] * turn.x)};
+      if (scales) {
+        x[i] = unscale_query(scales, unit.head, D, x[i], pair_channel(arguments, pair, 0),
+                             pair_channel(arguments, pair, 1));
+      }
       largest = fmaxf(largest, fmaxf(fabsf(x[i].x), fabsf(x[i].y)));
     }
     largest = __uint_as_float(__reduce_max_sync(kAll, __float_as_uint(largest)));
@@ -149,6 +154,7 @@ template <int D>
 __device__ __forceinline__ void write_rows(const AttendArguments& arguments, const Unit& unit, int32_t rows,
                                            int32_t first_row, RowPair& pair, float (&outputs)[D / 2], float* partial) {
   const auto t = static_cast<int32_t>(threadIdx.x % 4);
+  const LayerScales scales = scales_of(arguments, unit);
 #pragma unroll
   for (int32_t h = 0; h < 2; ++h) {
     const int32_t row = first_row + 8 * h;
@@ -175,7 +181,13 @@ __device__ __forceinline__ void write_rows(const AttendArguments& arguments, con
     const int64_t at = row_offset(arguments.out_strides, place) + 2 * t;
 #pragma unroll
     for (int32_t j = 0; j < D / 8; ++j) {
-      const float two[2] = {outputs[4 * j + 2 * h] * factor, outputs[4 * j + 2 * h + 1] * factor};
+      float two[2] = {outputs[4 * j + 2 * h] * factor, outputs[4 * j + 2 * h + 1] * factor};
+      if (scales) {
+#pragma unroll
+        for (int32_t i = 0; i < 2; ++i) {
+          two[i] = unscale_output(scales, unit.head, D, 8 * j + 2 * t + i, two[i], factor * sum);
+        }
+      }
       write_float(arguments.out, arguments.out_dtype, at + 8 * j, two[0]);
       write_float(arguments.out, arguments.out_dtype, at + 8 * j + 1, two[1]);
     }

@@ -66,6 +66,8 @@ void CpuBackend::read(const PageFormat& format, const std::byte* data, std::byte
   std::memcpy(host, data, format.bytes());
 }
 
+void CpuBackend::upload(const void* host, size_t bytes, std::byte* data) { std::memcpy(data, host, bytes); }
+
 void CpuBackend::write(const PageFormat& format, const std::byte* host, std::byte* data) {
   std::memcpy(data, host, format.bytes());
 }

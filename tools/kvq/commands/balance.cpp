@@ -14,15 +14,18 @@ namespace {
 struct BalanceOptions {
   std::string model;
   std::filesystem::path out;
+  std::string scales;
   bool powers_of_two = false;
   ComputeOptions compute;
   bool json = false;
 };
 
+using LayerInfos = std::vector<kvq_centres_layer_info>;
+
 /// Geometric mean over layers of one of their figures.
-double mean_of(const std::vector<llama::LayerBalance>& layers, double llama::LayerBalance::*figure) {
+double mean_of(const LayerInfos& layers, double kvq_centres_layer_info::*figure) {
   double logarithm = 0.0;
-  for (const llama::LayerBalance& layer : layers) logarithm += std::log(layer.*figure);
+  for (const kvq_centres_layer_info& layer : layers) logarithm += std::log(layer.*figure);
   return std::exp(logarithm / static_cast<double>(layers.size()));
 }
 
@@ -47,7 +50,7 @@ void copy_the_rest(const std::filesystem::path& from, const std::filesystem::pat
 }
 
 uint64_t write_files(const BalanceOptions& options, const llama::Checkpoint& checkpoint,
-                     const llama::ModelConfig& config, const std::vector<llama::LayerBalance>& layers) {
+                     const llama::ModelConfig& config, const std::vector<llama::LayerScales>& layers) {
   copy_the_rest(options.model, options.out);
   uint64_t bytes = 0;
   llama::fold(checkpoint, config, layers, [&](const std::string& name, const llama::SafetensorsContent& content) {
@@ -64,7 +67,7 @@ uint64_t write_files(const BalanceOptions& options, const llama::Checkpoint& che
 
 /// A failure leaves no directory behind.
 uint64_t write_checkpoint(const BalanceOptions& options, const llama::Checkpoint& checkpoint,
-                          const llama::ModelConfig& config, const std::vector<llama::LayerBalance>& layers) {
+                          const llama::ModelConfig& config, const std::vector<llama::LayerScales>& layers) {
   make_directory(options.out);
   try {
     return write_files(options, checkpoint, config, layers);
@@ -75,54 +78,91 @@ uint64_t write_checkpoint(const BalanceOptions& options, const llama::Checkpoint
   }
 }
 
-void print_result(const BalanceOptions& options, const std::vector<llama::LayerBalance>& layers, uint64_t bytes) {
+/// What was written where, and how many bytes.
+struct Written {
+  std::string path;
+  uint64_t bytes;
+};
+
+void print_result(const BalanceOptions& options, const LayerInfos& layers, const std::vector<Written>& written) {
   Figures rows;
   for (size_t i = 0; i < layers.size(); ++i) {
-    const llama::LayerBalance& layer = layers[i];
+    const kvq_centres_layer_info& layer = layers[i];
     rows.begin_row();
     rows.add("layer", "layer", i, std::to_string(i));
-    rows.add("largest offset\nover spread", "largest_offset", layer.largest_offset, 1);
+    rows.add("largest offset\nover spread", "largest_offset", layer.key_offset, 1);
     rows.add("scales of keys:\nlargest/least", "key_imbalance", layer.key_imbalance, 1);
     rows.add("scales of values:\nlargest/least", "value_imbalance", layer.value_imbalance, 1);
     rows.add("noise of\nkeys", "key_noise", layer.key_noise, 2);
-    rows.add("\nbalanced", "balanced_key_noise", layer.balanced_key_noise, 2);
+    rows.add("\nbalanced", "balanced_key_noise", layer.scaled_key_noise, 2);
     rows.add("noise of\nvalues", "value_noise", layer.value_noise, 2);
-    rows.add("\nbalanced", "balanced_value_noise", layer.balanced_value_noise, 2);
+    rows.add("\nbalanced", "balanced_value_noise", layer.scaled_value_noise, 2);
   }
-  const double keys = mean_of(layers, &llama::LayerBalance::key_noise);
-  const double balanced_keys = mean_of(layers, &llama::LayerBalance::balanced_key_noise);
-  const double values = mean_of(layers, &llama::LayerBalance::value_noise);
-  const double balanced_values = mean_of(layers, &llama::LayerBalance::balanced_value_noise);
-  const std::string out = options.out.string();
+  const double keys = mean_of(layers, &kvq_centres_layer_info::key_noise);
+  const double balanced_keys = mean_of(layers, &kvq_centres_layer_info::scaled_key_noise);
+  const double values = mean_of(layers, &kvq_centres_layer_info::value_noise);
+  const double balanced_values = mean_of(layers, &kvq_centres_layer_info::scaled_value_noise);
   if (options.json) {
     Json object = {{"key_noise", keys},
                    {"balanced_key_noise", balanced_keys},
                    {"value_noise", values},
                    {"balanced_value_noise", balanced_values},
                    {"layers", rows.objects()}};
-    if (!out.empty()) object.update(Json{{"directory", out}, {"bytes", bytes}});
+    uint64_t bytes = 0;
+    for (const Written& each : written) bytes += each.bytes;
+    if (!options.out.empty()) object["directory"] = options.out.string();
+    if (!options.scales.empty()) object["scales"] = options.scales;
+    if (!written.empty()) object["bytes"] = bytes;
     return print_json(object);
   }
-  print_text(rows.table() +
-             "\nnoise: expected squared error of scores (keys) and outputs (values) from gain-shape codes, " +
-             "over the least;\ngeometric mean of keys " + number_text(keys, 2) + ", balanced " +
-             number_text(balanced_keys, 2) + ", of values " + number_text(values, 2) + ", balanced " +
-             number_text(balanced_values, 2) + "\n" + (out.empty() ? "" : written_text(out, bytes)));
+  std::string text = rows.table() + "\nnoise: expected squared error of scores (keys) and outputs (values) from " +
+                     "gain-shape codes, over the least;\ngeometric mean of keys " + number_text(keys, 2) +
+                     ", balanced " + number_text(balanced_keys, 2) + ", of values " + number_text(values, 2) +
+                     ", balanced " + number_text(balanced_values, 2) + "\n";
+  for (const Written& each : written) text += written_text(each.path, each.bytes);
+  print_text(text);
+}
+
+LayerInfos infos_of(const kvq::Centres& scales) {
+  LayerInfos layers;
+  for (int32_t i = 0; i < scales.describe().n_layers; ++i) layers.push_back(scales.describe_layer(i));
+  return layers;
 }
 
 void run(const BalanceOptions& options) {
+  if (!options.scales.empty()) check_writable(options.scales);
   const llama::ModelConfig config = llama::load_config(options.model);
   const llama::Checkpoint checkpoint(options.model);
-  llama::ThreadPool threads(options.compute.threads);
+  const kvq::Context context = make_context(options.compute);
   Progress progress("balancing", config.n_layers);
-  std::vector<llama::LayerBalance> layers;
-  for (int32_t layer = 0; layer < config.n_layers; ++layer) {
-    Interrupt::check();
-    layers.push_back(llama::balance_of(checkpoint, config, layer, options.powers_of_two, threads));
-    progress.advance(1);
+  const auto find = [&](bool fold) {
+    return llama::find_scales(
+        context.get(), checkpoint, config,
+        {.fold = fold, .powers_of_two = options.powers_of_two, .model_id = fold ? 0 : checkpoint.fingerprint()},
+        [&progress] {
+          Interrupt::check();
+          progress.advance(1);
+        });
+  };
+  std::vector<Written> written;
+  LayerInfos layers;
+  if (!options.scales.empty() || options.out.empty()) {
+    const kvq::Centres scales = find(false);
+    layers = infos_of(scales);
+    if (!options.scales.empty()) {
+      const std::vector<std::byte> file = scales.save();
+      write_file(options.scales, file);
+      written.push_back({options.scales, file.size()});
+    }
   }
-  const uint64_t bytes = options.out.empty() ? 0 : write_checkpoint(options, checkpoint, config, layers);
-  print_result(options, layers, bytes);
+  if (!options.out.empty()) {
+    const kvq::Centres scales = find(true);
+    layers = infos_of(scales);
+    std::vector<llama::LayerScales> of_layers;
+    for (int32_t i = 0; i < config.n_layers; ++i) of_layers.push_back(llama::scales_of(scales, i));
+    written.push_back({options.out.string(), write_checkpoint(options, checkpoint, config, of_layers)});
+  }
+  print_result(options, layers, written);
 }
 
 }  // namespace
@@ -133,6 +173,7 @@ void add_balance(Command app) {
   auto options = std::make_shared<BalanceOptions>();
   add_model_option(command, options->model);
   command.add_option("--out", options->out, "Directory to write, for any engine (default: only report)").not_empty();
+  command.add_option("--scales", options->scales, "File to write, for caches of this model: --kv gs2@FILE").not_empty();
   command.add_flag("--powers-of-two", options->powers_of_two,
                    "Round scales to powers of two, so that no weight is rounded");
   add_threads_option(command, options->compute);

@@ -227,14 +227,60 @@ namespace Kvq.Raw
         /// <param name="layer">The layer.</param>
         /// <param name="n">number of tokens, ≥ 1.</param>
         /// <param name="k">keys before RoPE, <c>[n, kv_heads, head_dim]</c>; finite, magnitude at most 65504. May be
-        /// null if there are no centres for keys.</param>
-        /// <param name="v">values, same shape and rules; may be null if there are no centres for values.</param>
+        /// null if there are neither centres nor scales of keys.</param>
+        /// <param name="v">values, same shape and rules; may be null if there are neither centres nor scales of
+        /// values.</param>
         /// <param name="dtype">element type of <c>k</c> and <c>v</c>.</param>
         /// <param name="error">The error.</param>
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.State"/>
         /// (the layer is finished); <see cref="Kvq.Status.Memory"/>; <see cref="Kvq.Status.Limit"/>.</returns>
         [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern Status kvq_centres_trainer_add(IntPtr trainer, int layer, int n, void* k, void* v, Dtype dtype, kvq_error* error);
+
+        /// <summary>Count queries for the scales of keys of a layer that is not finished. Only sums are
+        /// kept.</summary>
+        /// <remarks>
+        /// <para>Threads: exclusive use of <c>trainer</c>.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="trainer">The trainer.</param>
+        /// <param name="layer">The layer.</param>
+        /// <param name="n">number of tokens, ≥ 1; of any tokens, as many times as wanted.</param>
+        /// <param name="q_heads">query heads, a multiple of the KV heads.</param>
+        /// <param name="q">queries before RoPE, finite.</param>
+        /// <param name="dtype">element type of <c>q</c>.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.State"/>
+        /// (the layer is finished, or the trainer finds no scales); <see cref="Kvq.Status.Memory"/>;
+        /// <see cref="Kvq.Status.Limit"/>.</returns>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_centres_trainer_add_queries(IntPtr trainer, int layer, int n, int q_heads, void* q, Dtype dtype, kvq_error* error);
+
+        /// <summary>Fill with defaults. <c>q_heads</c> and <c>hidden_size</c> stay 0 and must be set.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="weights">The weights.</param>
+        /// <param name="size">sizeof(<see cref="Kvq.Raw.kvq_attention_weights"/>).</param>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern void kvq_attention_weights_init(kvq_attention_weights* weights, UIntPtr size);
+
+        /// <summary>Take what a layer's weights say about its channels, for scales; replaces what earlier ones said.
+        /// The weights are read now.</summary>
+        /// <remarks>
+        /// <para>Threads: exclusive use of <c>trainer</c>.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="trainer">The trainer.</param>
+        /// <param name="layer">The layer.</param>
+        /// <param name="weights">The weights.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/> (also: numbers that are not
+        /// finite); <see cref="Kvq.Status.State"/> (the layer is finished, or the trainer finds no scales);
+        /// <see cref="Kvq.Status.Memory"/>; <see cref="Kvq.Status.Limit"/>.</returns>
+        [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_centres_trainer_add_weights(IntPtr trainer, int layer, kvq_attention_weights* weights, kvq_error* error);
 
         /// <summary>Train one layer on the tokens added to it, then drop them. Uses the context's threads. The result
         /// depends only on the options and the tokens.</summary>
@@ -248,9 +294,9 @@ namespace Kvq.Raw
         /// <param name="user">passed to <c>progress</c>.</param>
         /// <param name="error">The error.</param>
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/> (also: fewer tokens than centres);
-        /// <see cref="Kvq.Status.State"/> (the layer is finished, or has no tokens);
+        /// <see cref="Kvq.Status.State"/> (the layer is finished, or has no tokens, nor weights that suffice);
         /// <see cref="Kvq.Status.Cancelled"/>; <see cref="Kvq.Status.Memory"/>; <see cref="Kvq.Status.Limit"/>. After
-        /// a failure the layer still has its tokens.</returns>
+        /// a failure the layer still has what was added.</returns>
         [DllImport(Native.Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern Status kvq_centres_trainer_run(IntPtr trainer, int layer, IntPtr progress, IntPtr user, kvq_error* error);
 

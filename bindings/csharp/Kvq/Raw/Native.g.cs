@@ -409,6 +409,25 @@ namespace Kvq.Raw
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern Status kvq_centres_describe_layer(IntPtr centres, int layer, kvq_centres_layer_info* info, kvq_error* error);
 
+        /// <summary>Read the scales of one layer, for example to fold them into weights. Scales are in (0, 1]: only
+        /// their ratios within a head mean anything.</summary>
+        /// <remarks>
+        /// <para>Threads: read-only.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="centres">The centres.</param>
+        /// <param name="layer">The layer.</param>
+        /// <param name="key_scales">receives the scales of keys; those of both channels of a RoPE pair are equal.
+        /// null: not wanted.</param>
+        /// <param name="value_scales">receives the scales of values. null: not wanted.</param>
+        /// <param name="value_offsets">receives what is subtracted from values before scaling. null: not
+        /// wanted.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.State"/>
+        /// (the layer is missing, or has no scales of a wanted side).</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_centres_read_scales(IntPtr centres, int layer, float* key_scales, float* value_scales, float* value_offsets, kvq_error* error);
+
         /// <summary>Destroy a centres handle.</summary>
         /// <remarks>
         /// <para>Threads: exclusive use of the handle.</para>

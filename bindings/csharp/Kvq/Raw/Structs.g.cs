@@ -252,8 +252,8 @@ namespace Kvq.Raw
         public fixed double key_stage_errors[64];
     }
 
-    /// <summary>Shape and quality of centres. Residuals are ‖x − c‖² / ‖x‖² in training, where c is the nearest
-    /// centre, averaged over the layers that are present; 0 for a side without centres.</summary>
+    /// <summary>Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, where c is the
+    /// nearest centre, averaged over the layers that are present; 0 for a side without centres.</summary>
     [StructLayout(LayoutKind.Sequential)]
     public unsafe struct kvq_centres_info
     {
@@ -287,9 +287,16 @@ namespace Kvq.Raw
         public ulong bytes;
         /// <summary>Provenance, as given to the trainer.</summary>
         public byte* note;
+        /// <summary>1: there are scales of keys; 0: none.</summary>
+        public int key_scales;
+        /// <summary>1: there are scales and offsets of values; 0: none.</summary>
+        public int value_scales;
     }
 
-    /// <summary>Description of one layer of centres; see <see cref="Kvq.Raw.kvq_centres_info"/>.</summary>
+    /// <summary>Description of one layer; see <see cref="Kvq.Raw.kvq_centres_info"/>. Noise is the expected squared
+    /// error of scores (keys) and outputs (values) from codes with one gain a token, relative to the least that
+    /// scales can reach where no channel has an offset; means over heads, 0 without scales. Noise of 2 without
+    /// scales, and of 1 with them, means that scales halve the error.</summary>
     [StructLayout(LayoutKind.Sequential)]
     public unsafe struct kvq_centres_layer_info
     {
@@ -303,6 +310,20 @@ namespace Kvq.Raw
         public double key_residual;
         /// <summary>ValueResidual.</summary>
         public double value_residual;
+        /// <summary>Largest offset of a key channel, over what varies around it.</summary>
+        public double key_offset;
+        /// <summary>Largest scale of a head's keys over the smallest, of the head where that is most.</summary>
+        public double key_imbalance;
+        /// <summary>The same for values.</summary>
+        public double value_imbalance;
+        /// <summary>Noise of scores without scales.</summary>
+        public double key_noise;
+        /// <summary>Noise of scores with them.</summary>
+        public double scaled_key_noise;
+        /// <summary>Noise of outputs without scales.</summary>
+        public double value_noise;
+        /// <summary>Noise of outputs with them.</summary>
+        public double scaled_value_noise;
     }
 
     /// <summary>Shape of routers, and their results on the pages they were trained on.</summary>
@@ -411,10 +432,12 @@ namespace Kvq.Raw
         /// the policy's experts, and this <c>model_id</c> unless either is 0. Caches may share it. null (default):
         /// none.</summary>
         public IntPtr router;
-        /// <summary>Centres for gain-shape formats with trained centres: from this context, complete, with this
-        /// number of layers and KV heads, this <c>head_dim</c>, for keys this <c>rope</c>, and this <c>model_id</c>
-        /// unless either is 0. Caches may share it. A policy may need <c>codebook</c> or <c>centres</c>, not both; if
-        /// it needs neither, those given serve other policies of sequences. null (default): none.</summary>
+        /// <summary>Scales for every format, and centres for gain-shape formats with trained centres: from this
+        /// context, complete, with this number of layers and KV heads, this <c>head_dim</c>, for keys this
+        /// <c>rope</c> (scales also suit <see cref="Kvq.Rope.None"/>), and this <c>model_id</c> unless either is 0.
+        /// Caches may share it. Scales are used whatever the policy. A policy may need <c>codebook</c> or centres,
+        /// not both; if it needs neither, those given serve other policies of sequences. null (default):
+        /// none.</summary>
         public IntPtr centres;
     }
 
@@ -508,7 +531,7 @@ namespace Kvq.Raw
         public int n_sequences;
         /// <summary>Length of the longest layer of any sequence.</summary>
         public int tokens;
-        /// <summary>1: pages need the codebook or centres that they were made with; 0: none does.</summary>
+        /// <summary>1: pages need the codebook, centres or scales that they were made with; 0: none does.</summary>
         public int trained;
         /// <summary>Pages of all sequences, shared ones once.</summary>
         public long pages;
@@ -863,6 +886,57 @@ namespace Kvq.Raw
         public ulong max_bytes;
         /// <summary>At most 4096 bytes, for example the provenance of the centres. null (default): "".</summary>
         public byte* note;
+        /// <summary>1: find scales of keys; 0 (default): none.</summary>
+        public int key_scales;
+        /// <summary>1: find scales and offsets of values; 0 (default): none.</summary>
+        public int value_scales;
+        /// <summary>1: scales for <see cref="Kvq.Raw.Native.kvq_centres_read_scales"/>, to fold into weights: values
+        /// have no offsets, and where queries and keys have norms, all KV heads of a layer get the same scales of
+        /// keys; 0 (default): for caches.</summary>
+        public int fold;
+        /// <summary>1: scales are powers of two, so that scaling rounds nothing; 0 (default): any number.</summary>
+        public int powers_of_two;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_cache_options"/>; for scales of keys.</summary>
+        public int rotary_dim;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_cache_options"/>, likewise.</summary>
+        public float rope_base;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_cache_options"/>, likewise.</summary>
+        public float* inv_freq;
+    }
+
+    /// <summary>Weights of one layer's attention, row-major, outputs first, as checkpoints have them; for scales
+    /// without text.</summary>
+    [StructLayout(LayoutKind.Sequential)]
+    public unsafe struct kvq_attention_weights
+    {
+        /// <summary>StructSize.</summary>
+        public uint struct_size;
+        /// <summary>Query heads, a multiple of the KV heads.</summary>
+        public int q_heads;
+        /// <summary>Inputs of the projections of queries, keys and values, 1 … 1048576.</summary>
+        public int hidden_size;
+        /// <summary>Element type of all arrays; <see cref="Kvq.Dtype.F32"/> by default.</summary>
+        public Dtype dtype;
+        /// <summary>Projection of queries. null: not given.</summary>
+        public void* q_proj;
+        /// <summary>Projection of keys; needed unless tokens are added.</summary>
+        public void* k_proj;
+        /// <summary>Projection of values; needed unless tokens are added.</summary>
+        public void* v_proj;
+        /// <summary>Output projection, <c>[hidden_size, q_heads * head_dim]</c>. null: not given.</summary>
+        public void* o_proj;
+        /// <summary>null: none.</summary>
+        public void* q_bias;
+        /// <summary>null: none.</summary>
+        public void* k_bias;
+        /// <summary>null: none.</summary>
+        public void* v_bias;
+        /// <summary>Weights of the norm before the projections. null: 1.</summary>
+        public void* input_norm;
+        /// <summary>Weights of a norm of each head's queries. null: there is none.</summary>
+        public void* q_norm;
+        /// <summary>Weights of a norm of each head's keys. null: there is none.</summary>
+        public void* k_norm;
     }
 
     /// <summary>Training method of routers and its settings.</summary>

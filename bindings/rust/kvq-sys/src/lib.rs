@@ -12,7 +12,7 @@
 //! context   memory, threads, limits and the device       kvq_context_create
 //! policy    the page format of each layer                kvq_policy_load
 //! codebook  vector quantization trained for one model    kvq_codebook_load
-//! centres   trained vectors that pages are relative to   kvq_centres_load
+//! centres   scales of channels, trained vectors          kvq_centres_load
 //! router    chooses each page's format by its keys       kvq_router_load
 //! cache     the shape of one model's attention layers    kvq_cache_create
 //! sequence  one conversation: lists of pages per head    kvq_sequence_create, kvq_append, kvq_attend
@@ -287,9 +287,18 @@ pub struct kvq_codebook {
     _opaque: Opaque,
 }
 
-/// Trained centres of the keys and values of one model, for the gain-shape formats: a vector is stored relative
-/// to the nearest centre of its head. Immutable; caches share it. Files are in the safetensors format and take
-/// half of [`kvq_centres_info::bytes`].
+/// Scales and centres of the keys and values of one model. Immutable; caches share it. Files are in the
+/// safetensors format and take half of [`kvq_centres_info::bytes`].
+///
+/// Scales serve every format. Models have outlier channels: keys with large offsets, channels several times as
+/// large as their neighbours, which codes of 2 to 4 bits lose others to. A cache with scales multiplies each
+/// channel of keys and values by its scale before storing it (values less an offset), divides queries by the
+/// scales of keys and outputs by those of values, and adds the offset to outputs: results are the same but for
+/// what codes lose. It costs no bit, and no time but once a token and query. All pages of the cache hold scaled
+/// numbers; [`kvq_sequence_decode`] undoes the scales.
+///
+/// Centres are for the gain-shape formats with `+centres`: a vector, scaled if there are scales, is stored
+/// relative to the nearest centre of its head.
 ///
 /// Destroyed by [`kvq_centres_destroy`].
 #[repr(C)]
@@ -355,7 +364,8 @@ pub struct kvq_codebook_trainer {
     _opaque: Opaque,
 }
 
-/// Trains centres from keys and values that the caller's engine computed on sample texts.
+/// Finds scales and centres, from keys and values that the caller's engine computed on sample texts. Scales
+/// need no text: a layer's weights alone give good ones, in milliseconds.
 ///
 /// ```text
 /// kvq_centres_trainer_create(context, &options, &trainer, &error);
@@ -364,8 +374,20 @@ pub struct kvq_codebook_trainer {
 /// kvq_centres_trainer_result(trainer, &centres, &error);
 /// ```
 ///
+/// or, with `key_scales` and `value_scales` alone,
+///
+/// ```text
+/// for every layer: kvq_centres_trainer_add_weights(trainer, layer, &weights, &error);
+/// for every layer: kvq_centres_trainer_run(trainer, layer, NULL, NULL, &error);
+/// ```
+///
 /// Layers are independent: if memory is short, add and run a few at a time. Mix the kinds of text that the
-/// model will see and use a few hundred tokens for each centre of a head.
+/// model will see and use a few hundred tokens for each centre of a head; 128 tokens suffice for scales.
+///
+/// Scales are the fourth root of what reads a channel over what it stores: of keys, squares of queries over the
+/// variance of keys; of values, squares of the output projection's columns over the variance of values. Tokens
+/// that were added count more than weights. Where neither queries nor their projection are given (for values,
+/// no output projection), uneven channels are made even.
 ///
 /// Destroyed by [`kvq_centres_trainer_destroy`].
 #[cfg(feature = "experimental")]
@@ -648,8 +670,8 @@ pub struct kvq_codebook_layer_info {
     pub key_stage_errors: [f64; 64],
 }
 
-/// Shape and quality of centres. Residuals are ‖x − c‖² / ‖x‖² in training, where c is the nearest centre,
-/// averaged over the layers that are present; 0 for a side without centres.
+/// Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, where c is the nearest
+/// centre, averaged over the layers that are present; 0 for a side without centres.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kvq_centres_info {
@@ -677,9 +699,16 @@ pub struct kvq_centres_info {
     pub bytes: u64,
     /// Provenance, as given to the trainer. (ends with a NUL; used as long as the handle lives)
     pub note: *const c_char,
+    /// 1: there are scales of keys; 0: none.
+    pub key_scales: i32,
+    /// 1: there are scales and offsets of values; 0: none.
+    pub value_scales: i32,
 }
 
-/// Description of one layer of centres; see [`kvq_centres_info`].
+/// Description of one layer; see [`kvq_centres_info`]. Noise is the expected squared error of scores (keys) and
+/// outputs (values) from codes with one gain a token, relative to the least that scales can reach where no
+/// channel has an offset; means over heads, 0 without scales. Noise of 2 without scales, and of 1 with them,
+/// means that scales halve the error.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kvq_centres_layer_info {
@@ -689,6 +718,20 @@ pub struct kvq_centres_layer_info {
     pub tokens: i64,
     pub key_residual: f64,
     pub value_residual: f64,
+    /// Largest offset of a key channel, over what varies around it.
+    pub key_offset: f64,
+    /// Largest scale of a head's keys over the smallest, of the head where that is most.
+    pub key_imbalance: f64,
+    /// The same for values.
+    pub value_imbalance: f64,
+    /// Noise of scores without scales.
+    pub key_noise: f64,
+    /// Noise of scores with them.
+    pub scaled_key_noise: f64,
+    /// Noise of outputs without scales.
+    pub value_noise: f64,
+    /// Noise of outputs with them.
+    pub scaled_value_noise: f64,
 }
 
 /// Shape of routers, and their results on the pages they were trained on.
@@ -792,9 +835,10 @@ pub struct kvq_cache_options {
     /// Router for a policy with `router`: from this context, trained for this shape, `rope`, the policy's experts,
     /// and this `model_id` unless either is 0. Caches may share it. NULL (default): none. (may be NULL)
     pub router: *const kvq_router,
-    /// Centres for gain-shape formats with trained centres: from this context, complete, with this number of layers
-    /// and KV heads, this `head_dim`, for keys this `rope`, and this `model_id` unless either is 0. Caches may
-    /// share it. A policy may need `codebook` or `centres`, not both; if it needs neither, those given serve other
+    /// Scales for every format, and centres for gain-shape formats with trained centres: from this context,
+    /// complete, with this number of layers and KV heads, this `head_dim`, for keys this `rope` (scales also suit
+    /// [`KVQ_ROPE_NONE`]), and this `model_id` unless either is 0. Caches may share it. Scales are used whatever
+    /// the policy. A policy may need `codebook` or centres, not both; if it needs neither, those given serve other
     /// policies of sequences. NULL (default): none. (may be NULL)
     pub centres: *const kvq_centres,
 }
@@ -876,7 +920,7 @@ pub struct kvq_snapshot_info {
     pub n_sequences: i32,
     /// Length of the longest layer of any sequence.
     pub tokens: i32,
-    /// 1: pages need the codebook or centres that they were made with; 0: none does.
+    /// 1: pages need the codebook, centres or scales that they were made with; 0: none does.
     pub trained: i32,
     /// Pages of all sequences, shared ones once.
     pub pages: i64,
@@ -1238,6 +1282,61 @@ pub struct kvq_centres_trainer_options {
     /// At most 4096 bytes, for example the provenance of the centres. NULL (default): "". (may be NULL; ends with a
     /// NUL)
     pub note: *const c_char,
+    /// 1: find scales of keys; 0 (default): none.
+    pub key_scales: i32,
+    /// 1: find scales and offsets of values; 0 (default): none.
+    pub value_scales: i32,
+    /// 1: scales for [`kvq_centres_read_scales`], to fold into weights: values have no offsets, and where queries
+    /// and keys have norms, all KV heads of a layer get the same scales of keys; 0 (default): for caches.
+    pub fold: i32,
+    /// 1: scales are powers of two, so that scaling rounds nothing; 0 (default): any number.
+    pub powers_of_two: i32,
+    /// As in [`kvq_cache_options`]; for scales of keys.
+    pub rotary_dim: i32,
+    /// As in [`kvq_cache_options`], likewise.
+    pub rope_base: f32,
+    /// As in [`kvq_cache_options`], likewise. (may be NULL; length `rotary_dim / 2`)
+    pub inv_freq: *const f32,
+}
+
+/// Weights of one layer's attention, row-major, outputs first, as checkpoints have them; for scales without
+/// text.
+///
+/// Filled with defaults by [`kvq_attention_weights_init`].
+#[cfg(feature = "experimental")]
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvq_attention_weights {
+    pub struct_size: u32,
+    /// Query heads, a multiple of the KV heads.
+    pub q_heads: i32,
+    /// Inputs of the projections of queries, keys and values, 1 … 1048576.
+    pub hidden_size: i32,
+    /// Element type of all arrays; [`KVQ_F32`] by default.
+    pub dtype: kvq_dtype,
+    /// Projection of queries. NULL: not given. (may be NULL; length `q_heads * trainer.head_dim * hidden_size`)
+    pub q_proj: *const c_void,
+    /// Projection of keys; needed unless tokens are added. (may be NULL; length `trainer.kv_heads *
+    /// trainer.head_dim * hidden_size`)
+    pub k_proj: *const c_void,
+    /// Projection of values; needed unless tokens are added. (may be NULL; length `trainer.kv_heads *
+    /// trainer.head_dim * hidden_size`)
+    pub v_proj: *const c_void,
+    /// Output projection, `[hidden_size, q_heads * head_dim]`. NULL: not given. (may be NULL; length `hidden_size *
+    /// q_heads * trainer.head_dim`)
+    pub o_proj: *const c_void,
+    /// NULL: none. (may be NULL; length `q_heads * trainer.head_dim`)
+    pub q_bias: *const c_void,
+    /// NULL: none. (may be NULL; length `trainer.kv_heads * trainer.head_dim`)
+    pub k_bias: *const c_void,
+    /// NULL: none. (may be NULL; length `trainer.kv_heads * trainer.head_dim`)
+    pub v_bias: *const c_void,
+    /// Weights of the norm before the projections. NULL: 1. (may be NULL; length `hidden_size`)
+    pub input_norm: *const c_void,
+    /// Weights of a norm of each head's queries. NULL: there is none. (may be NULL; length `trainer.head_dim`)
+    pub q_norm: *const c_void,
+    /// Weights of a norm of each head's keys. NULL: there is none. (may be NULL; length `trainer.head_dim`)
+    pub k_norm: *const c_void,
 }
 
 /// Training method of routers and its settings.
@@ -1895,6 +1994,31 @@ extern "C" {
         centres: *const kvq_centres,
         layer: i32,
         info: *mut kvq_centres_layer_info,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Read the scales of one layer, for example to fold them into weights. Scales are in (0, 1\]: only their
+    /// ratios within a head mean anything.
+    ///
+    /// - `key_scales`: receives the scales of keys; those of both channels of a RoPE pair are equal. NULL: not
+    ///   wanted. (may be NULL; length `centres.kv_heads * centres.head_dim`)
+    /// - `value_scales`: receives the scales of values. NULL: not wanted. (may be NULL; length `centres.kv_heads *
+    ///   centres.head_dim`)
+    /// - `value_offsets`: receives what is subtracted from values before scaling. NULL: not wanted. (may be NULL;
+    ///   length `centres.kv_heads * centres.head_dim`)
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_STATE`] (the layer is missing, or has no scales of a wanted
+    /// side).
+    ///
+    /// Threads: read-only.
+    ///
+    /// Since 1.0.
+    pub fn kvq_centres_read_scales(
+        centres: *const kvq_centres,
+        layer: i32,
+        key_scales: *mut f32,
+        value_scales: *mut f32,
+        value_offsets: *mut f32,
         error: *mut kvq_error,
     ) -> kvq_status;
 
@@ -3257,9 +3381,9 @@ extern "C" {
     ///
     /// - `n`: number of tokens, ≥ 1.
     /// - `k`: keys before RoPE, `[n, kv_heads, head_dim]`; finite, magnitude at most 65504. May be NULL if there
-    ///   are no centres for keys. (may be NULL; length `n * trainer.kv_heads * trainer.head_dim`)
-    /// - `v`: values, same shape and rules; may be NULL if there are no centres for values. (may be NULL; length `n
-    ///   * trainer.kv_heads * trainer.head_dim`)
+    ///   are neither centres nor scales of keys. (may be NULL; length `n * trainer.kv_heads * trainer.head_dim`)
+    /// - `v`: values, same shape and rules; may be NULL if there are neither centres nor scales of values. (may be
+    ///   NULL; length `n * trainer.kv_heads * trainer.head_dim`)
     /// - `dtype`: element type of `k` and `v`.
     ///
     /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_STATE`] (the layer is finished); [`KVQ_E_MEMORY`];
@@ -3279,6 +3403,58 @@ extern "C" {
         error: *mut kvq_error,
     ) -> kvq_status;
 
+    /// Count queries for the scales of keys of a layer that is not finished. Only sums are kept.
+    ///
+    /// - `n`: number of tokens, ≥ 1; of any tokens, as many times as wanted.
+    /// - `q_heads`: query heads, a multiple of the KV heads.
+    /// - `q`: queries before RoPE, finite. (length `n * q_heads * trainer.head_dim`)
+    /// - `dtype`: element type of `q`.
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_STATE`] (the layer is finished, or the trainer finds no
+    /// scales); [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`].
+    ///
+    /// Threads: exclusive use of `trainer`.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn kvq_centres_trainer_add_queries(
+        trainer: *mut kvq_centres_trainer,
+        layer: i32,
+        n: i32,
+        q_heads: i32,
+        q: *const c_void,
+        dtype: kvq_dtype,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Fill with defaults. `q_heads` and `hidden_size` stay 0 and must be set.
+    ///
+    /// - `weights`: (may be NULL)
+    /// - `size`: sizeof(`kvq_attention_weights`).
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn kvq_attention_weights_init(weights: *mut kvq_attention_weights, size: usize);
+
+    /// Take what a layer's weights say about its channels, for scales; replaces what earlier ones said. The weights
+    /// are read now.
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`] (also: numbers that are not finite); [`KVQ_E_STATE`] (the layer is
+    /// finished, or the trainer finds no scales); [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`].
+    ///
+    /// Threads: exclusive use of `trainer`.
+    ///
+    /// Since 1.0.
+    #[cfg(feature = "experimental")]
+    pub fn kvq_centres_trainer_add_weights(
+        trainer: *mut kvq_centres_trainer,
+        layer: i32,
+        weights: *const kvq_attention_weights,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
     /// Train one layer on the tokens added to it, then drop them. Uses the context's threads. The result depends
     /// only on the options and the tokens.
     ///
@@ -3286,8 +3462,8 @@ extern "C" {
     /// - `user`: passed to `progress`. (may be NULL)
     ///
     /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`] (also: fewer tokens than centres); [`KVQ_E_STATE`] (the layer is
-    /// finished, or has no tokens); [`KVQ_E_CANCELLED`]; [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`]. After a failure the
-    /// layer still has its tokens.
+    /// finished, or has no tokens, nor weights that suffice); [`KVQ_E_CANCELLED`]; [`KVQ_E_MEMORY`];
+    /// [`KVQ_E_LIMIT`]. After a failure the layer still has what was added.
     ///
     /// Threads: exclusive use of `trainer`.
     ///
@@ -3747,9 +3923,9 @@ const _: () = {
     assert!(align_of::<kvq_codebook_info>() == 8);
     assert!(size_of::<kvq_codebook_layer_info>() == 544);
     assert!(align_of::<kvq_codebook_layer_info>() == 8);
-    assert!(size_of::<kvq_centres_info>() == 88);
+    assert!(size_of::<kvq_centres_info>() == 96);
     assert!(align_of::<kvq_centres_info>() == 8);
-    assert!(size_of::<kvq_centres_layer_info>() == 32);
+    assert!(size_of::<kvq_centres_layer_info>() == 88);
     assert!(align_of::<kvq_centres_layer_info>() == 8);
     assert!(size_of::<kvq_router_info>() == 120);
     assert!(align_of::<kvq_router_info>() == 8);
@@ -3788,9 +3964,13 @@ const _: () = {
     #[cfg(feature = "experimental")]
     assert!(align_of::<kvq_codebook_trainer_options>() == 8);
     #[cfg(feature = "experimental")]
-    assert!(size_of::<kvq_centres_trainer_options>() == 64);
+    assert!(size_of::<kvq_centres_trainer_options>() == 96);
     #[cfg(feature = "experimental")]
     assert!(align_of::<kvq_centres_trainer_options>() == 8);
+    #[cfg(feature = "experimental")]
+    assert!(size_of::<kvq_attention_weights>() == 96);
+    #[cfg(feature = "experimental")]
+    assert!(align_of::<kvq_attention_weights>() == 8);
     #[cfg(feature = "experimental")]
     assert!(size_of::<kvq_router_trainer_options>() == 64);
     #[cfg(feature = "experimental")]

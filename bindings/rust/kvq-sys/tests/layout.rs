@@ -131,6 +131,8 @@ fn offsets_of_kvq_centres_info() {
     assert_eq!(offset!(kvq_centres_info, model_id), 64);
     assert_eq!(offset!(kvq_centres_info, bytes), 72);
     assert_eq!(offset!(kvq_centres_info, note), 80);
+    assert_eq!(offset!(kvq_centres_info, key_scales), 88);
+    assert_eq!(offset!(kvq_centres_info, value_scales), 92);
 }
 
 #[test]
@@ -140,6 +142,13 @@ fn offsets_of_kvq_centres_layer_info() {
     assert_eq!(offset!(kvq_centres_layer_info, tokens), 8);
     assert_eq!(offset!(kvq_centres_layer_info, key_residual), 16);
     assert_eq!(offset!(kvq_centres_layer_info, value_residual), 24);
+    assert_eq!(offset!(kvq_centres_layer_info, key_offset), 32);
+    assert_eq!(offset!(kvq_centres_layer_info, key_imbalance), 40);
+    assert_eq!(offset!(kvq_centres_layer_info, value_imbalance), 48);
+    assert_eq!(offset!(kvq_centres_layer_info, key_noise), 56);
+    assert_eq!(offset!(kvq_centres_layer_info, scaled_key_noise), 64);
+    assert_eq!(offset!(kvq_centres_layer_info, value_noise), 72);
+    assert_eq!(offset!(kvq_centres_layer_info, scaled_value_noise), 80);
 }
 
 #[test]
@@ -418,6 +427,32 @@ fn offsets_of_kvq_centres_trainer_options() {
     assert_eq!(offset!(kvq_centres_trainer_options, model_id), 40);
     assert_eq!(offset!(kvq_centres_trainer_options, max_bytes), 48);
     assert_eq!(offset!(kvq_centres_trainer_options, note), 56);
+    assert_eq!(offset!(kvq_centres_trainer_options, key_scales), 64);
+    assert_eq!(offset!(kvq_centres_trainer_options, value_scales), 68);
+    assert_eq!(offset!(kvq_centres_trainer_options, fold), 72);
+    assert_eq!(offset!(kvq_centres_trainer_options, powers_of_two), 76);
+    assert_eq!(offset!(kvq_centres_trainer_options, rotary_dim), 80);
+    assert_eq!(offset!(kvq_centres_trainer_options, rope_base), 84);
+    assert_eq!(offset!(kvq_centres_trainer_options, inv_freq), 88);
+}
+
+#[cfg(feature = "experimental")]
+#[test]
+fn offsets_of_kvq_attention_weights() {
+    assert_eq!(offset!(kvq_attention_weights, struct_size), 0);
+    assert_eq!(offset!(kvq_attention_weights, q_heads), 4);
+    assert_eq!(offset!(kvq_attention_weights, hidden_size), 8);
+    assert_eq!(offset!(kvq_attention_weights, dtype), 12);
+    assert_eq!(offset!(kvq_attention_weights, q_proj), 16);
+    assert_eq!(offset!(kvq_attention_weights, k_proj), 24);
+    assert_eq!(offset!(kvq_attention_weights, v_proj), 32);
+    assert_eq!(offset!(kvq_attention_weights, o_proj), 40);
+    assert_eq!(offset!(kvq_attention_weights, q_bias), 48);
+    assert_eq!(offset!(kvq_attention_weights, k_bias), 56);
+    assert_eq!(offset!(kvq_attention_weights, v_bias), 64);
+    assert_eq!(offset!(kvq_attention_weights, input_norm), 72);
+    assert_eq!(offset!(kvq_attention_weights, q_norm), 80);
+    assert_eq!(offset!(kvq_attention_weights, k_norm), 88);
 }
 
 #[cfg(feature = "experimental")]

@@ -59,7 +59,7 @@ class AppendCall {
         writes_(writes),
         kernels_(kernels),
         plain_(SideFormat{}, SideFormat{}, tokens.head_dim),
-        check_(tokens),
+        check_(tokens, writes),
         filled_(tokens, writes, kernels, plain_.bytes(), scratch),
         order_(writes.groups(), 0, scratch),
         rooms_(scratch) {
@@ -180,7 +180,9 @@ class AppendCall {
             .later_stride = row_stride(keys ? Side::kValues : Side::kKeys),
             .dtype = tokens_.dtype,
             .count = write.token_count,
-            .head_dim = tokens_.head_dim};
+            .head_dim = tokens_.head_dim,
+            .offsets = keys ? nullptr : write.scales.find(ScaleArray::kOffsets, write.head, tokens_.head_dim),
+            .factors = write.scales.find(keys ? ScaleArray::kKeys : ScaleArray::kValues, write.head, tokens_.head_dim)};
   }
 
   const HeadStrides& strides(Side side) const { return side == Side::kKeys ? tokens_.k_strides : tokens_.v_strides; }

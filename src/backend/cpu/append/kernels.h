@@ -1,5 +1,7 @@
 #pragma once
 
+#include "backend/layer_scales.h"
+#include "core/float16.h"
 #include "core/rope.h"
 #include "formats/codec.h"
 #include "formats/gain_shape/centre_search.h"
@@ -8,6 +10,12 @@
 #include <cstdint>
 
 namespace kvq::cpu {
+
+/// No value up to this overflows FP16: rotations keep the norm of a head, which is at most 16 times the value.
+inline constexpr float kCertainlyFits = 2048.0F;
+static_assert(kMaxHeadDim <= 16 * 16);
+// Scales are at most 1.
+static_assert(16 * (kCertainlyFits + kMaxValueOffset) <= kMaxFloat16);
 
 /// One head's rows among the tokens of an append.
 struct HeadRows {
@@ -18,23 +26,21 @@ struct HeadRows {
   kvq_dtype dtype;
   int32_t count;
   int32_t head_dim;
+  const float* offsets = nullptr;  // [head_dim] subtracted before scaling; null: none
+  const float* factors = nullptr;  // [head_dim] scales; null: none
 };
-
-/// No value up to this overflows FP16: rotations keep the norm of a head, which is at most 16 times the value.
-inline constexpr float kCertainlyFits = 2048.0F;
-static_assert(kMaxHeadDim <= 16 * 16);
 
 /// Rows of a Rope table as products e^{i·base·θ} · e^{i·offset·θ}; arguments are `[2][pairs]`, cosines before sines.
 /// Returns false if precision does not suffice to round as cos and sin in double would; the caller then computes the
 /// row.
 using RotationKernel = bool (*)(const double* base, const double* offset, int32_t pairs, float* row);
 
-/// Rotate rows, each by its row of `angles`, and store them as slots from `slot` of an FP16 plane of keys. Returns
-/// whether all magnitudes are at most kCertainlyFits; if not, some may overflow FP16.
+/// Rotate rows, each by its row of `angles`, scale them, and store them as slots from `slot` of an FP16 plane of keys.
+/// Returns whether all magnitudes are at most kCertainlyFits; if not, some may overflow FP16.
 using StoreKeysKernel = bool (*)(const HeadRows& rows, const Rope& rope, const float* angles, int32_t slot,
                                  uint16_t* plane);
 
-/// Store rows as slots from `slot` of an FP16 plane of values; returns as StoreKeysKernel does.
+/// Scale rows and store them as slots from `slot` of an FP16 plane of values; returns as StoreKeysKernel does.
 using StoreValuesKernel = bool (*)(const HeadRows& rows, int32_t slot, uint16_t* plane);
 
 /// Encode one side from its FP16 plane, in which only the first `used` slots are nonzero; writes every byte of the

@@ -29,7 +29,7 @@ void RangeCheck::inspect(Side side, const PageWrite& write) noexcept {
   for (int32_t i = 0; i < write.token_count; ++i) {
     const auto token = static_cast<size_t>(write.token_begin + i);
     const size_t index = token * static_cast<size_t>(tokens_.kv_heads) + static_cast<size_t>(write.head);
-    if (head_fits(side, index, head)) continue;
+    if (head_fits(side, index, write.scales, head)) continue;
     const size_t unfit = index + (side == Side::kKeys ? 0 : heads());
     size_t first = first_unfit_.load(std::memory_order_relaxed);
     while (unfit < first && !first_unfit_.compare_exchange_weak(first, unfit, std::memory_order_relaxed)) {
@@ -39,23 +39,38 @@ void RangeCheck::inspect(Side side, const PageWrite& write) noexcept {
 }
 
 /// Leaves a head that does not fit in `storage`.
-bool RangeCheck::head_fits(Side side, size_t index, Head& storage) const noexcept {
+bool RangeCheck::head_fits(Side side, size_t index, const LayerScales& scales, Head& storage) const noexcept {
   const bool keys = side == Side::kKeys;
   const std::span<float> head(storage.data(), static_cast<size_t>(tokens_.head_dim));
   const auto heads_of_token = static_cast<size_t>(tokens_.kv_heads);
   const HeadStrides& strides = keys ? tokens_.k_strides : tokens_.v_strides;
   read_floats(keys ? tokens_.k : tokens_.v, tokens_.dtype, strides.at(index / heads_of_token, index % heads_of_token),
               tokens_.head_dim, head.data());
+  const auto of_token = static_cast<int32_t>(index % heads_of_token);
+  if (scales && !keys) {
+    const float* offsets = scales.of(ScaleArray::kOffsets, of_token, tokens_.head_dim);
+    const float* factors = scales.of(ScaleArray::kValues, of_token, tokens_.head_dim);
+    for (size_t i = 0; i < head.size(); ++i) head[i] = (head[i] - offsets[i]) * factors[i];
+  }
   if (norm_fits_float16(head)) return true;
-  if (!fits_float16(head)) return false;
+  if (!scales && !fits_float16(head)) return false;
   if (keys) {
     Head table;
     tokens_.rope->fill_table(tokens_.positions.subspan(index / heads_of_token, 1), table.data());
     tokens_.rope->rotate(table.data(), head.data());
-    if (!fits_float16(head)) return false;
+    const float* factors = scales.find(ScaleArray::kKeys, of_token, tokens_.head_dim);
+    for (size_t i = 0; factors != nullptr && i < head.size(); ++i) head[i] *= factors[i];
   }
+  if (!fits_float16(head)) return false;
   if (keys ? tokens_.hadamard_keys : tokens_.hadamard_values) rotate_head(head.data(), tokens_.head_dim);
   return fits_float16(head);
+}
+
+LayerScales RangeCheck::scales_of(int32_t token) const noexcept {
+  const auto holds = [token](const PageWrite& write) {
+    return token >= write.token_begin && token < write.token_begin + write.token_count;
+  };
+  return std::ranges::find_if(writes_.list(), holds)->scales;
 }
 
 void RangeCheck::report() const {
@@ -63,7 +78,7 @@ void RangeCheck::report() const {
   const Side side = first < heads() ? Side::kKeys : Side::kValues;
   const size_t index = first % heads();
   Head head;
-  head_fits(side, index, head);
+  head_fits(side, index, scales_of(static_cast<int32_t>(index / static_cast<size_t>(tokens_.kv_heads))), head);
   size_t channel = 0;
   while (std::fabs(head[channel]) <= kMaxFloat16) ++channel;
   fail(KVQ_E_ARGUMENT,

@@ -10,7 +10,7 @@ namespace kvq::cpu {
 /// Second check of append tokens that may overflow FP16.
 class RangeCheck {
  public:
-  explicit RangeCheck(const TokenBatch& tokens) : tokens_(tokens) {}
+  RangeCheck(const TokenBatch& tokens, const PageWrites& writes) : tokens_(tokens), writes_(writes) {}
 
   /// Inspect one side of a page's tokens; callable from any thread.
   void inspect(Side side, const PageWrite& write) noexcept;
@@ -24,9 +24,12 @@ class RangeCheck {
   static constexpr size_t kNone = SIZE_MAX;
 
   size_t heads() const { return static_cast<size_t>(tokens_.n) * static_cast<size_t>(tokens_.kv_heads); }
-  bool head_fits(Side side, size_t index, Head& storage) const noexcept;
+  bool head_fits(Side side, size_t index, const LayerScales& scales, Head& storage) const noexcept;
+  /// Scales of a token in one of the writes.
+  LayerScales scales_of(int32_t token) const noexcept;
 
   const TokenBatch& tokens_;
+  const PageWrites& writes_;
   std::atomic<size_t> first_unfit_{kNone};  // index of the first head, all keys before all values
 };
 

@@ -124,6 +124,14 @@ HWY_INLINE void store_four_slots(const uint32_t* rows, size_t stride, uint32_t* 
   hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, ab_high, ce_high)), d, words + size_t{3} * kPageSlots);
 }
 
+/// Channels from `channel` on, moved by the rows' offsets and scaled.
+template <class D>
+HWY_INLINE hn::Vec<D> scaled(D d, const HeadRows& rows, int32_t channel, hn::Vec<D> x) {
+  if (rows.offsets != nullptr) x = hn::Sub(x, hn::LoadU(d, rows.offsets + channel));
+  if (rows.factors != nullptr) x = hn::Mul(x, hn::LoadU(d, rows.factors + channel));
+  return x;
+}
+
 template <kvq_dtype kType>
 bool store_keys_of(const HeadRows& rows, const Rope& rope, const float* angles, int32_t slot, uint16_t* plane) {
   constexpr size_t kStride = kMaxHeadDim / 2;
@@ -139,7 +147,9 @@ bool store_keys_of(const HeadRows& rows, const Rope& rope, const float* angles, 
     auto* numbers = reinterpret_cast<uint16_t*>(staged + static_cast<size_t>(i) * kStride);
     for (int32_t c = 0; c < rows.head_dim; c += lanes) hn::Store(scalars.load(row, c), d, head + c);
     rotate_head(rope, angles + static_cast<size_t>(i) * rope.table_stride(), head);
-    for (int32_t c = 0; c < rows.head_dim; c += lanes) hn::Store(to_half(d, hn::Load(d, head + c)), d16, numbers + c);
+    for (int32_t c = 0; c < rows.head_dim; c += lanes) {
+      hn::Store(to_half(d, scaled(d, rows, c, hn::Load(d, head + c))), d16, numbers + c);
+    }
   }
   auto* words = reinterpret_cast<uint32_t*>(plane) + slot;
   const int32_t whole = rows.count / 4 * 4;
@@ -158,27 +168,28 @@ bool store_keys_of(const HeadRows& rows, const Rope& rope, const float* angles, 
 
 /// Writes one slot and keeps its neighbour.
 template <kvq_dtype kType>
-HWY_INLINE void store_value_slot(Scalars<kType>& scalars, const std::byte* row, int32_t head_dim, int32_t slot,
+HWY_INLINE void store_value_slot(Scalars<kType>& scalars, const HeadRows& rows, const std::byte* row, int32_t slot,
                                  uint32_t* words) {
   const hn::Rebind<uint32_t, RowTag> d;
   const auto lanes = static_cast<int32_t>(hn::Lanes(d));
   const auto other = hn::Set(d, slot % 2 == 0 ? 0xFFFF0000U : 0xFFFFU);
-  for (int32_t c = 0; c < head_dim; c += lanes) {
-    auto half = hn::PromoteTo(d, to_half(RowTag(), scalars.load(row, c)));
+  for (int32_t c = 0; c < rows.head_dim; c += lanes) {
+    auto half = hn::PromoteTo(d, to_half(RowTag(), scaled(RowTag(), rows, c, scalars.load(row, c))));
     if (slot % 2 != 0) half = hn::ShiftLeft<16>(half);
     hn::StoreU(hn::Or(hn::And(hn::LoadU(d, words + c), other), half), d, words + c);
   }
 }
 
 template <kvq_dtype kType>
-HWY_INLINE void store_value_pair(Scalars<kType>& scalars, const std::byte* even, const std::byte* odd, int32_t head_dim,
+HWY_INLINE void store_value_pair(Scalars<kType>& scalars, const HeadRows& rows, const std::byte* even,
                                  uint32_t* words) {
   const hn::Rebind<uint16_t, RowTag> d;
   const hn::Rebind<uint32_t, RowTag> d32;
   const auto lanes = static_cast<int32_t>(hn::Lanes(d));
-  for (int32_t c = 0; c < head_dim; c += lanes) {
-    const auto low = hn::PromoteTo(d32, to_half(RowTag(), scalars.load(even, c)));
-    const auto high = hn::PromoteTo(d32, to_half(RowTag(), scalars.load(odd, c)));
+  const std::byte* odd = even + rows.stride;
+  for (int32_t c = 0; c < rows.head_dim; c += lanes) {
+    const auto low = hn::PromoteTo(d32, to_half(RowTag(), scaled(RowTag(), rows, c, scalars.load(even, c))));
+    const auto high = hn::PromoteTo(d32, to_half(RowTag(), scaled(RowTag(), rows, c, scalars.load(odd, c))));
     hn::StoreU(hn::Or(low, hn::ShiftLeft<16>(high)), d32, words + c);
   }
 }
@@ -193,9 +204,9 @@ bool store_values_of(const HeadRows& rows, int32_t slot, uint16_t* plane) {
     uint32_t* words = reinterpret_cast<uint32_t*>(plane) + slot / 2 * lanes;
     const bool pair = slot % 2 == 0 && slot + 1 < end;
     if (pair) {
-      store_value_pair(scalars, row, row + rows.stride, rows.head_dim, words);
+      store_value_pair(scalars, rows, row, words);
     } else {
-      store_value_slot(scalars, row, rows.head_dim, slot, words);
+      store_value_slot(scalars, rows, row, slot, words);
     }
     const int32_t stored = pair ? 2 : 1;
     for (int32_t i = 0; i < stored; ++i) prefetch_later(rows, slot - (end - rows.count) + i);

@@ -201,6 +201,7 @@ class AttendCall {
   void prepare_queries(const AttendSequence& sequence, int32_t head) noexcept {
     const int32_t dim = batch_.head_dim;
     const float factor = batch_.scale * kLog2E;
+    const float* unscale = sequence.scales.find(ScaleArray::kQueries, head, dim);
     size_t row = first_query(sequence, head);
     for (int32_t token = 0; token < sequence.query_count; ++token) {
       const auto query = static_cast<size_t>(sequence.query_begin + token);
@@ -210,6 +211,7 @@ class AttendCall {
         read_floats(batch_.q, batch_.q_dtype, source, dim, q);
         batch_.rope->rotate(workspace_.rope_table.data() + query * batch_.rope->table_stride(), q);
         for (int32_t i = 0; i < dim; ++i) q[i] *= factor;
+        for (int32_t i = 0; unscale != nullptr && i < dim; ++i) q[i] *= unscale[i];
         if (!batch_.any_hadamard_keys) continue;
         float* rotated = workspace_.rotated_queries.data() + row * static_cast<size_t>(dim);
         std::copy_n(q, dim, rotated);
@@ -266,8 +268,18 @@ class AttendCall {
       const float normaliser = whole.sum > 0.0F ? std::exp2(state.maximum - whole.maximum) / whole.sum : 0.0F;
       float* output = outputs.data() + static_cast<ptrdiff_t>(i) * kMaxHeadDim;
       for (int32_t channel = 0; channel < batch_.head_dim; ++channel) output[channel] *= normaliser;
+      unscale(first, normaliser * state.sum, output);
       write_row(first, row + i, whole, output);
     }
+  }
+
+  /// `of_tokens`: share of attention that tokens get, the rest goes to a sink.
+  void unscale(const AttendItem& item, float of_tokens, float* output) const noexcept {
+    const LayerScales& scales = batch_.sequences[static_cast<size_t>(item.sequence)].scales;
+    if (!scales) return;
+    const float* factors = scales.of(ScaleArray::kOutputs, item.head, batch_.head_dim);
+    const float* offsets = scales.of(ScaleArray::kOffsets, item.head, batch_.head_dim);
+    for (int32_t i = 0; i < batch_.head_dim; ++i) output[i] = output[i] * factors[i] + of_tokens * offsets[i];
   }
 
   /// m = max mᵢ; l = Σ lᵢ 2^{mᵢ−m}; o = Σ oᵢ 2^{mᵢ−m}, not yet divided by l.

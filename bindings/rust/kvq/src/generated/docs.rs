@@ -14,9 +14,18 @@ Immutable."#
 format and take about half of [`CodebookInfo::bytes`](crate::CodebookInfo::bytes)."#
     };
     (kvq_centres) => {
-        r#"Trained centres of the keys and values of one model, for the gain-shape formats: a vector is stored relative
-to the nearest centre of its head. Immutable; caches share it. Files are in the safetensors format and take
-half of [`CentresInfo::bytes`](crate::CentresInfo::bytes)."#
+        r#"Scales and centres of the keys and values of one model. Immutable; caches share it. Files are in the
+safetensors format and take half of [`CentresInfo::bytes`](crate::CentresInfo::bytes).
+
+Scales serve every format. Models have outlier channels: keys with large offsets, channels several times as
+large as their neighbours, which codes of 2 to 4 bits lose others to. A cache with scales multiplies each
+channel of keys and values by its scale before storing it (values less an offset), divides queries by the
+scales of keys and outputs by those of values, and adds the offset to outputs: results are the same but for
+what codes lose. It costs no bit, and no time but once a token and query. All pages of the cache hold scaled
+numbers; [`Sequence::decode`](crate::Sequence::decode) undoes the scales.
+
+Centres are for the gain-shape formats with `+centres`: a vector, scaled if there are scales, is stored
+relative to the nearest centre of its head."#
     };
     (kvq_router) => {
         r#"Routers for the layers of one model (MoQAE): small networks that choose the format of each page by its keys
@@ -153,10 +162,11 @@ rope_base^(-2j / rotary_dim)."#
 and this `model_id` unless either is 0. Caches may share it. NULL (default): none."#
     };
     (kvq_cache_options, centres) => {
-        r#"Centres for gain-shape formats with trained centres: from this context, complete, with this number of layers
-and KV heads, this `head_dim`, for keys this `rope`, and this `model_id` unless either is 0. Caches may
-share it. A policy may need `codebook` or `centres`, not both; if it needs neither, those given serve other
-policies of sequences. NULL (default): none."#
+        r#"Scales for every format, and centres for gain-shape formats with trained centres: from this context,
+complete, with this number of layers and KV heads, this `head_dim`, for keys this `rope` (scales also suit
+[`Rope::None`](crate::Rope::None)), and this `model_id` unless either is 0. Caches may share it. Scales are
+used whatever the policy. A policy may need `codebook` or centres, not both; if it needs neither, those
+given serve other policies of sequences. NULL (default): none."#
     };
     (kvq_load_options) => {
         r#"How to load a snapshot."#
@@ -504,6 +514,20 @@ written); [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::St
 # Errors
 
 [`Status::Argument`](crate::Status::Argument)."#
+    };
+    (kvq_centres_read_scales) => {
+        r#"Read the scales of one layer, for example to fold them into weights. Scales are in (0, 1\]: only their
+ratios within a head mean anything.
+
+- `key_scales`: receives the scales of keys; those of both channels of a RoPE pair are equal. NULL: not
+  wanted.
+- `value_scales`: receives the scales of values. NULL: not wanted.
+- `value_offsets`: receives what is subtracted from values before scaling. NULL: not wanted.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument); [`Status::State`](crate::Status::State) (the layer is
+missing, or has no scales of a wanted side)."#
     };
     (kvq_router_load) => {
         r#"Read routers from a file in memory. Every byte is checked; saving the result again gives the same bytes.

@@ -558,8 +558,8 @@ impl CodebookLayerInfo {
     }
 }
 
-/// Shape and quality of centres. Residuals are ‖x − c‖² / ‖x‖² in training, where c is the nearest centre,
-/// averaged over the layers that are present; 0 for a side without centres.
+/// Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, where c is the nearest
+/// centre, averaged over the layers that are present; 0 for a side without centres.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct CentresInfo {
@@ -586,6 +586,10 @@ pub struct CentresInfo {
     pub bytes: u64,
     /// Provenance, as given to the trainer.
     pub note: String,
+    /// 1: there are scales of keys; 0: none.
+    pub key_scales: usize,
+    /// 1: there are scales and offsets of values; 0: none.
+    pub value_scales: usize,
 }
 
 impl CentresInfo {
@@ -608,11 +612,16 @@ impl CentresInfo {
             model_id: raw.model_id,
             bytes: raw.bytes,
             note: unsafe { text_at(raw.note) },
+            key_scales: count(raw.key_scales),
+            value_scales: count(raw.value_scales),
         }
     }
 }
 
-/// Description of one layer of centres; see [`CentresInfo`](crate::CentresInfo).
+/// Description of one layer; see [`CentresInfo`](crate::CentresInfo). Noise is the expected squared error of
+/// scores (keys) and outputs (values) from codes with one gain a token, relative to the least that scales can
+/// reach where no channel has an offset; means over heads, 0 without scales. Noise of 2 without scales, and of
+/// 1 with them, means that scales halve the error.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct CentresLayerInfo {
@@ -621,6 +630,20 @@ pub struct CentresLayerInfo {
     pub tokens: usize,
     pub key_residual: f64,
     pub value_residual: f64,
+    /// Largest offset of a key channel, over what varies around it.
+    pub key_offset: f64,
+    /// Largest scale of a head's keys over the smallest, of the head where that is most.
+    pub key_imbalance: f64,
+    /// The same for values.
+    pub value_imbalance: f64,
+    /// Noise of scores without scales.
+    pub key_noise: f64,
+    /// Noise of scores with them.
+    pub scaled_key_noise: f64,
+    /// Noise of outputs without scales.
+    pub value_noise: f64,
+    /// Noise of outputs with them.
+    pub scaled_value_noise: f64,
 }
 
 impl CentresLayerInfo {
@@ -630,6 +653,13 @@ impl CentresLayerInfo {
             tokens: count(raw.tokens),
             key_residual: raw.key_residual,
             value_residual: raw.value_residual,
+            key_offset: raw.key_offset,
+            key_imbalance: raw.key_imbalance,
+            value_imbalance: raw.value_imbalance,
+            key_noise: raw.key_noise,
+            scaled_key_noise: raw.scaled_key_noise,
+            value_noise: raw.value_noise,
+            scaled_value_noise: raw.scaled_value_noise,
         }
     }
 }
@@ -824,7 +854,7 @@ pub struct SnapshotInfo {
     pub n_sequences: usize,
     /// Length of the longest layer of any sequence.
     pub tokens: usize,
-    /// 1: pages need the codebook or centres that they were made with; 0: none does.
+    /// 1: pages need the codebook, centres or scales that they were made with; 0: none does.
     pub trained: usize,
     /// Pages of all sequences, shared ones once.
     pub pages: usize,

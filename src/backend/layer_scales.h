@@ -1,0 +1,40 @@
+// What a layer's keys and values are multiplied with before they are stored, and what undoes it.
+#pragma once
+
+#include "core/host_device.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvq {
+
+// Limits of what is stored as scales. Any common factor of a head's scales means the same: the largest is at most 1, so
+// that scaled numbers fit FP16 wherever given ones do.
+inline constexpr float kLeastScale = 1.0F / 4096.0F;
+inline constexpr float kMaxValueOffset = 1024.0F;
+
+enum class ScaleArray : uint8_t {
+  kKeys,     // factors of keys after RoPE
+  kQueries,  // factors of queries after RoPE: 1 over those of keys
+  kValues,   // factors of values, after the offsets have been subtracted
+  kOutputs,  // factors of outputs: 1 over those of values
+  kOffsets,  // added to outputs, times the share of attention that tokens get
+};
+inline constexpr int32_t kScaleArrays = 5;
+
+/// Scales of one layer in a backend's memory, [kv_heads][kScaleArrays][head_dim]; null: stored as given. Pages of every
+/// format, FP16 ones too, hold scaled numbers, so that only new tokens, queries and outputs meet scales.
+struct LayerScales {
+  const float* numbers = nullptr;
+
+  KVQ_HOST_DEVICE explicit operator bool() const { return numbers != nullptr; }
+  KVQ_HOST_DEVICE const float* of(ScaleArray array, int32_t head, int32_t head_dim) const {
+    return numbers + static_cast<ptrdiff_t>(head * kScaleArrays + static_cast<int32_t>(array)) * head_dim;
+  }
+  /// Null without scales.
+  KVQ_HOST_DEVICE const float* find(ScaleArray array, int32_t head, int32_t head_dim) const {
+    return numbers != nullptr ? of(array, head, head_dim) : nullptr;
+  }
+};
+
+}  // namespace kvq
