@@ -663,7 +663,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_policy_info, struct_size) == 0)
 static_assert(sizeof(void*) != 8 || offsetof(kvq_policy_info, eviction_budget) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_policy_info, eviction_window) == 8);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_policy_info, reserved) == 12);
-static_assert(sizeof(void*) != 8 || sizeof(kvq_codebook_info) == 120);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_codebook_info) == 128);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_info, n_layers) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_info, layers_present) == 8);
@@ -685,6 +685,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_info, seed) == 88);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_info, model_id) == 96);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_info, bytes) == 104);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_info, note) == 112);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_info, scales) == 120);
 static_assert(sizeof(void*) != 8 || sizeof(kvq_codebook_layer_info) == 544);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_layer_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_layer_info, present) == 4);
@@ -692,7 +693,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_layer_info, tokens) ==
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_layer_info, key_error) == 16);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_layer_info, value_error) == 24);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_layer_info, key_stage_errors) == 32);
-static_assert(sizeof(void*) != 8 || sizeof(kvq_centres_info) == 96);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_centres_info) == 104);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, n_layers) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, layers_present) == 8);
@@ -710,6 +711,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, bytes) == 72);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, note) == 80);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, key_scales) == 88);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, value_scales) == 92);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_info, checksum) == 96);
 static_assert(sizeof(void*) != 8 || sizeof(kvq_centres_layer_info) == 88);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_layer_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_centres_layer_info, present) == 4);
@@ -915,7 +917,7 @@ static_assert(sizeof(void*) != 8 || offsetof(qp_matrix_info, proxy_error) == 48)
 static_assert(sizeof(void*) != 8 || offsetof(qp_matrix_info, scheme) == 56);
 
 #ifdef KVQ_EXPERIMENTAL
-static_assert(sizeof(void*) != 8 || sizeof(kvq_codebook_trainer_options) == 88);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_codebook_trainer_options) == 96);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_trainer_options, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_trainer_options, n_layers) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_trainer_options, kv_heads) == 8);
@@ -934,6 +936,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_trainer_options, seed)
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_trainer_options, model_id) == 64);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_trainer_options, max_bytes) == 72);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_trainer_options, note) == 80);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_trainer_options, scales) == 88);
 #endif
 
 #ifdef KVQ_EXPERIMENTAL
@@ -1318,6 +1321,7 @@ class Policy : public detail::Owned<kvq_policy, kvq_policy_destroy, const kvq_po
   ///     values: {format: int2, hadamard: false, group: 32}
   ///     sink: 1                        # first pages that stay FP16
   ///     recent: 1                      # newest pages that stay FP16, including the open one
+  ///     calibrate: none                # or first: see below
   ///     layers:                        # later entries win
   ///       - {range: [0, 1], keys: fp16, values: int8}
   ///       - {range: [2, 3], keys: {format: gs2, centres: none}}   # or page, trained: +nocentre, nothing, +centres
@@ -1336,8 +1340,17 @@ class Policy : public detail::Owned<kvq_policy, kvq_policy_destroy, const kvq_po
   ///       votes: layer                 # tokens of all heads choose together; or head
   ///
   /// `group` is the number of channels that share a scale in an integer value page (32, 64 or 128). Defaults: fp16,
-  /// recent 1, centres page, beam 1, unlimited flips, attention auto; sink 1 if any page gets gain-shape codes of three
-  /// bits or fewer, else 0, because models attend strongly to their first tokens.
+  /// recent 1, calibrate none, centres page, beam 1, unlimited flips, attention auto; sink 1 if any page gets
+  /// gain-shape codes of three bits or fewer, else 0, because models attend strongly to their first tokens.
+  ///
+  /// `calibrate: first` lets each sequence find scales of channels (see ::kvq_centres) by its own first 128 tokens, for
+  /// models with outlier channels that come without scales. These tokens stay FP16 until they have been attended to and
+  /// the next one is appended; they need not be like the rest, but if fewer than 16 of them differ, the sequence waits
+  /// for 256, 512 … 2048 and then goes without. With ::kvq_extend or ::kvq_attend, queries count; a host that appends
+  /// more than 128 tokens without attending gets scales from keys and values alone. The same pages result for every way
+  /// of cutting a prompt. Scales stay while any token does, belong to forks too, are saved in snapshots, and take 0.01
+  /// bits a scalar at 32768 tokens. Until there are scales, a sequence cannot be recoded, or have preallocated pages,
+  /// steps or CUDA graphs. Scales of the cache go before. Not with `router`, `commvq` and trained centres.
   ///
   /// `attention` selects how the CPU attends to CommVQ keys; results differ only by rounding. `tables` multiplies each
   /// query with all codes and sums the products for each token; `rebuild` sums keys from their codes once for all

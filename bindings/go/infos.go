@@ -140,6 +140,10 @@ type CodebookInfo struct {
 
 	// Provenance, as given to the trainer.
 	Note string
+
+	// [CentresInfo.Checksum] of the scales that keys and values had in training, and that a cache needs; 0:
+	// none.
+	Scales uint64
 }
 
 func codebookInfoFrom(it *raw.CodebookInfo) CodebookInfo {
@@ -164,6 +168,7 @@ func codebookInfoFrom(it *raw.CodebookInfo) CodebookInfo {
 		ModelID:       it.ModelID,
 		Bytes:         it.Bytes,
 		Note:          text(it.Note),
+		Scales:        it.Scales,
 	}
 }
 
@@ -238,6 +243,9 @@ type CentresInfo struct {
 
 	// 1: there are scales and offsets of values; 0: none.
 	ValueScales int
+
+	// Tells whether pages and codebooks were made with the same numbers; 0 while layers are missing.
+	Checksum uint64
 }
 
 func centresInfoFrom(it *raw.CentresInfo) CentresInfo {
@@ -258,6 +266,7 @@ func centresInfoFrom(it *raw.CentresInfo) CentresInfo {
 		Note:          text(it.Note),
 		KeyScales:     int(it.KeyScales),
 		ValueScales:   int(it.ValueScales),
+		Checksum:      it.Checksum,
 	}
 }
 

@@ -68,6 +68,14 @@ void CudaPages::read(const PageFormat& format, const std::byte* data, std::byte*
   to_host_order(format, staged, host);
 }
 
+const std::byte* CudaPages::read_tensor(const std::byte* tensor, size_t bytes, Vector<std::byte>& room) {
+  const Call call(device_);
+  room.resize(bytes);
+  call.require(cudaMemcpyAsync(room.data(), tensor, bytes, cudaMemcpyDefault, call.stream()), "cudaMemcpyAsync");
+  call.require(cudaStreamSynchronize(call.stream()), "cudaStreamSynchronize");
+  return room.data();
+}
+
 void CudaPages::upload(const void* host, size_t bytes, std::byte* data) {
   const Call call(device_);
   void* staged = device_.staging().take(bytes);

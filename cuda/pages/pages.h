@@ -19,6 +19,7 @@ class CudaPages final : public Pages {
   std::byte* allocate(Allocator& allocator, size_t bytes) override;
   void release(Allocator& allocator, std::byte* data, size_t bytes) noexcept override;
   void read(const PageFormat& format, const std::byte* data, std::byte* host) override;
+  const std::byte* read_tensor(const std::byte* tensor, size_t bytes, Vector<std::byte>& room) override;
   void upload(const void* host, size_t bytes, std::byte* data) override;
   void write(const PageFormat& format, const std::byte* host, std::byte* data) override;
   Owned<LayerMirror> make_mirror(Allocator& allocator, int32_t kv_heads) override;

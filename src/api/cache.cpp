@@ -117,6 +117,18 @@ void check_eviction(const kvq_context& context, const kvq_cache_options& options
   check_evicted_formats(policy->eviction, *policy, options.n_layers, options.head_dim, trained_of(options, policy));
 }
 
+/// Check that sequences can find their scales.
+void check_calibration(const Policy* policy, int32_t n_layers) {
+  if (policy == nullptr || !policy->calibrates) return;
+  if (!policy->experts.empty()) fail(KVQ_E_UNSUPPORTED, "policy has calibrate: first, which routers do not go with");
+  if (const Codec* codec = trained_codec(policy, n_layers)) {
+    fail(KVQ_E_UNSUPPORTED,
+         "policy has calibrate: first and formats that need options->%s: these are trained for one scale, give "
+         "options->centres with scales instead",
+         codec->trained_as);
+  }
+}
+
 void check_router_fits(const ModelRouter& router, const kvq_cache_options& options, const Policy& policy) {
   const RouterShape& shape = router.shape;
   check_trained_for("router", "n_layers", shape.n_layers, options.n_layers);
@@ -188,17 +200,22 @@ const Codec* codec_of_given(const kvq_cache_options& options) {
   return nullptr;
 }
 
+bool has_scales(const kvq_centres* centres) { return centres != nullptr && centres->shared->shape.has_scales(); }
+
 CacheShape shape_of(const kvq_cache_options& options) {
   return {.n_layers = options.n_layers,
           .kv_heads = options.kv_heads,
           .head_dim = options.head_dim,
           .rope = options.rope,
           .rotary_dim = options.rotary_dim,
-          .model_id = options.model_id};
+          .model_id = options.model_id,
+          .scales = has_scales(options.centres) && options.centres->shared->complete()
+                        ? options.centres->shared->checksum()
+                        : 0};
 }
 
 void add_scales(const kvq_context& context, const kvq_cache_options& options, CacheTraining& training) {
-  if (options.centres == nullptr || !options.centres->shared->shape.has_scales()) return;
+  if (!has_scales(options.centres)) return;
   require_context(context, *options.centres, "options->centres");
   check_scales(*options.centres->shared, shape_of(options));
   training.scales = options.centres->shared;
@@ -249,6 +266,7 @@ const Storage& kvq::api::storage_for(kvq_cache& cache, const kvq_policy* policy)
   if (policy->eviction.budget != 0 && policy->eviction != cache.eviction) {
     fail(KVQ_E_ARGUMENT, "policy evicts otherwise than the cache's policy, which all of its sequences share");
   }
+  check_calibration(policy, cache.n_layers);
   const Trained* trained = cache.training.pages.get();
   for_each_format(policy, cache.n_layers, [&](int32_t layer, const FormatPair& pair) {
     const PageFormat format(pair.keys, pair.values, cache.head_dim, trained);
@@ -312,6 +330,7 @@ kvq_status kvq_cache_create(kvq_context* context, const kvq_cache_options* optio
     check_options(chosen);
     check_policy(policy, chosen.n_layers);
     CacheTraining training;
+    check_calibration(policy, chosen.n_layers);
     add_scales(*context, chosen, training);
     add_formats(*context, chosen, policy, training);
     add_router(*context, chosen, policy, training);

@@ -19,6 +19,7 @@ kvq_centres_info describe_centres(const kvq_centres& handle) {
   info.value_centres = centres.shape.value_centres;
   info.key_scales = centres.shape.key_scales;
   info.value_scales = centres.shape.value_scales;
+  info.checksum = centres.complete() ? centres.checksum() : 0;
   describe_layers(centres, info, {&info.key_residual, &info.value_residual}, [&](const ModelCentres::Layer& layer) {
     info.key_residual += layer.key_residual;
     info.value_residual += layer.value_residual;

@@ -24,6 +24,7 @@ kvq_codebook_info describe_codebook(const kvq_codebook& handle) {
   info.value_bits = shape.values.bits;
   info.value_scope = static_cast<kvq_scope>(shape.values.scope);
   info.key_true_bits = key_bits(shape);
+  info.scales = codebook.scales;
   info.value_true_bits = value_bits(shape);
   describe_layers(codebook, info, {&info.key_error, &info.value_error}, [&](const ModelCodebook::Layer& layer) {
     info.key_error += codebook.key_error(layer);
@@ -80,6 +81,21 @@ CodebookTrainerOptions checked_codebook_options(const kvq_codebook_trainer_optio
   }
   result.rounds = {options.key_rounds, options.value_rounds};
   result.model_id = options.model_id;
+  if (options.scales != nullptr) {
+    const ModelCentres& scales = *options.scales->shared;
+    if (!scales.shape.has_scales() || !scales.complete()) {
+      fail(KVQ_E_ARGUMENT, "options->scales has %s", scales.complete() ? "no scales" : "layers missing");
+    }
+    const auto check = [&](const char* what, int64_t its, int64_t wanted) {
+      if (its == wanted) return;
+      fail(KVQ_E_MISMATCH, "options->scales has %s %lld, but options->%s is %lld", what, static_cast<long long>(its),
+           what, static_cast<long long>(wanted));
+    };
+    check("n_layers", scales.shape.n_layers, options.n_layers);
+    check("kv_heads", scales.shape.kv_heads, options.kv_heads);
+    check("head_dim", scales.shape.head_dim, options.head_dim);
+    result.scales = options.scales->shared;
+  }
   take_common(options, kMaxCodebookNote, result);
   return result;
 }

@@ -22,14 +22,22 @@ enum class ScaleArray : uint8_t {
 };
 inline constexpr int32_t kScaleArrays = 5;
 
-/// Scales of one layer in a backend's memory, [kv_heads][kScaleArrays][head_dim]; null: stored as given. Pages of every
-/// format, FP16 ones too, hold scaled numbers, so that only new tokens, queries and outputs meet scales.
+/// Scales of one layer in a backend's memory, kHeader numbers and [kv_heads][kScaleArrays][head_dim]; null: stored as
+/// given. Pages of every format, FP16 ones too, hold scaled numbers, so that only new tokens, queries and outputs meet
+/// scales.
 struct LayerScales {
+  static constexpr size_t kHeader = 4;  // the first: 1 if tokens become FP16 before they are scaled, else 0
+
   const float* numbers = nullptr;
 
+  static constexpr size_t floats(int32_t kv_heads, int32_t head_dim) {
+    return kHeader + static_cast<size_t>(kv_heads) * kScaleArrays * static_cast<size_t>(head_dim);
+  }
   KVQ_HOST_DEVICE explicit operator bool() const { return numbers != nullptr; }
+  /// Whether tokens are scaled as FP16 numbers, like those that waited in pages until there were scales.
+  KVQ_HOST_DEVICE bool rounds_first() const { return numbers != nullptr && numbers[0] != 0.0F; }
   KVQ_HOST_DEVICE const float* of(ScaleArray array, int32_t head, int32_t head_dim) const {
-    return numbers + static_cast<ptrdiff_t>(head * kScaleArrays + static_cast<int32_t>(array)) * head_dim;
+    return numbers + kHeader + static_cast<ptrdiff_t>(head * kScaleArrays + static_cast<int32_t>(array)) * head_dim;
   }
   /// Null without scales.
   KVQ_HOST_DEVICE const float* find(ScaleArray array, int32_t head, int32_t head_dim) const {

@@ -179,6 +179,8 @@ class Pages {
   virtual void release(Allocator& allocator, std::byte* data, size_t bytes) noexcept = 0;
   /// Copy bytes from host memory to page memory.
   virtual void upload(const void* host, size_t bytes, std::byte* data) = 0;
+  /// Bytes of a caller's tensor on the host, in place or copied to `room`; waits for the device.
+  virtual const std::byte* read_tensor(const std::byte* tensor, size_t bytes, Vector<std::byte>& room) = 0;
   /// Copy a whole page in the byte order of its format, from and to host memory.
   virtual void read(const PageFormat& format, const std::byte* data, std::byte* host) = 0;
   virtual void write(const PageFormat& format, const std::byte* host, std::byte* data) = 0;

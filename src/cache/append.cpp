@@ -268,6 +268,19 @@ void append_and_seal(Cache& cache, int32_t layer, const AppendRequest& request, 
   }
 }
 
+/// Let sequences that have waited long enough find their scales; their pages are then sealed by the append.
+void calibrate(Calibrators& calibrators, const AppendRequest& request, int32_t layer) {
+  for (const SequenceTokens& each : request.sequences) calibrators.add(*each.sequence, layer);
+}
+
+/// After the append has sealed them.
+void keep(Calibrators& calibrators, const AppendRequest& request, int32_t layer) noexcept {
+  calibrators.keep();
+  for (const SequenceTokens& each : request.sequences) {
+    if (each.sequence->has_backlog(layer)) each.sequence->calibration->layer(layer).backlog = false;
+  }
+}
+
 }  // namespace
 
 void append(Cache& cache, int32_t layer, const AppendRequest& request) {
@@ -289,9 +302,12 @@ void append(Cache& cache, int32_t layer, const AppendRequest& request) {
     // These would never be whole in FP16, as taking others back may need them.
     return append_and_seal(cache, layer, request, [](const auto& seal) { seal(); });
   }
+  Calibrators calibrators(request.scratch);
+  calibrate(calibrators, request, layer);
   JointAppend joint(cache, layer, request, AppendKind::kAppend);
   joint.write();
   joint.commit();
+  keep(calibrators, request, layer);
 }
 
 void extend(Cache& cache, int32_t layer, const AppendRequest& request, const kvq_attend_batch& batch,
@@ -299,7 +315,15 @@ void extend(Cache& cache, int32_t layer, const AppendRequest& request, const kvq
   const auto sequence_at = [&request](int32_t i) -> const Sequence& {
     return *request.sequences[static_cast<size_t>(i)].sequence;
   };
-  const auto attend_and = [&](const auto& seal) { attend(cache, layer, batch, space, sequence_at, seal); };
+  const auto attend_and = [&](const auto& seal) {
+    // Undone before the tokens' pages are.
+    Calibrators calibrators(request.scratch);
+    attend(cache, layer, batch, space, sequence_at, [&] {
+      if (!cache.backend.recording()) calibrate(calibrators, request, layer);
+      seal();
+    });
+    keep(calibrators, request, layer);
+  };
   if (cache.backend.recording()) {
     check_recordable(layer, request);
     record(layer, request, AppendKind::kOpen);

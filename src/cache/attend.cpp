@@ -49,7 +49,7 @@ void AttendRequest::add(int32_t index, const Sequence& sequence) {
                               .page_counts = space_.counts.data() + first_list,
                               .query_begin = queries_,
                               .query_count = count,
-                              .scales = cache_.scales(layer_)});
+                              .scales = sequence.scales(layer_)});
   queries_ += count;
 }
 

@@ -36,6 +36,9 @@ void attend(Cache& cache, int32_t layer, const kvq_attend_batch& batch, CallSpac
   for (int32_t i = 0; i < batch.n_sequences; ++i) request.add(i, sequence_at(i));
   for (int32_t i = 0; i < batch.n_sequences; ++i) request.place(i, sequence_at(i));
   const AttendBatch attended = request.run();
+  for (int32_t i = 0; i < batch.n_sequences; ++i) {
+    observe_queries(sequence_at(i), layer, attended, attended.sequences[static_cast<size_t>(i)]);
+  }
   if (!cache.eviction.observes()) return complete();
   // Queries count for the whole batch; a failure counts none.
   const auto for_first = [&](size_t n, const auto& use) {

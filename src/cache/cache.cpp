@@ -30,7 +30,8 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       float16{SideFormat{}, SideFormat{}, options.head_dim},
       contexts(allocator),
       call_spaces(work_allocator, backend.attention()),
-      scales_(backend.pages(), allocator),
+      host_scales_(allocator),
+      scales_(backend, allocator),
       formats_(allocator),
       storages_(allocator),
       needs_(static_cast<size_t>(n_layers), allocator) {
@@ -49,10 +50,9 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
 }
 
 void Cache::upload_scales() {
-  const CentresShape& shape = training.scales->shape;
   const auto dim = static_cast<size_t>(head_dim);
-  Vector<float> numbers(allocator);
-  numbers.reserve(needs_.size() * static_cast<size_t>(kv_heads * kScaleArrays) * dim);
+  Vector<float>& numbers = host_scales_;
+  numbers.reserve(needs_.size() * LayerScales::floats(kv_heads, head_dim));
   // Without scales of a side, its factors are 1.
   const auto put = [&](const Vector<float>& from, size_t head, float absent, bool inverse) {
     for (size_t i = head * dim; i < (head + 1) * dim; ++i) {
@@ -61,7 +61,8 @@ void Cache::upload_scales() {
     }
   };
   for (const ModelCentres::Layer& layer : training.scales->layers) {
-    for (size_t head = 0; head < static_cast<size_t>(shape.kv_heads); ++head) {
+    numbers.resize(numbers.size() + LayerScales::kHeader, 0.0F);
+    for (size_t head = 0; head < static_cast<size_t>(kv_heads); ++head) {
       put(layer.numbers->key_scales, head, 1.0F, false);
       put(layer.numbers->key_scales, head, 1.0F, true);
       put(layer.numbers->value_scales, head, 1.0F, false);
@@ -69,11 +70,12 @@ void Cache::upload_scales() {
       put(layer.numbers->value_offsets, head, 0.0F, false);
     }
   }
-  scales_.upload(numbers);
+  scales_.make(numbers.size() * sizeof(float));
+  backend.pages().upload(numbers.data(), scales_.bytes(), scales_.data());
 }
 
 Owned<Storage> Cache::make_storage(const Policy& policy) {
-  auto made = make_owned<Storage>(allocator, allocator, policy.sink_pages(), policy.recent);
+  auto made = make_owned<Storage>(allocator, allocator, policy);
   made->layers.reserve(static_cast<size_t>(n_layers));
   if (!policy.experts.empty()) {
     bool hadamard_keys = false;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "backend/backend.h"
+#include "cache/backend_memory.h"
 #include "cache/call_space.h"
 #include "cache/storage.h"
 #include "core/rope.h"
@@ -42,18 +43,20 @@ class Cache {
             .head_dim = head_dim,
             .rope = rope.pairing,
             .rotary_dim = rope.rotary_dim,
-            .model_id = model_id};
+            .model_id = model_id,
+            .scales = scales_checksum()};
   }
   /// Backend context of a layer's formats; null if they need none.
   const LayerContext* context(int32_t layer) const {
     return contexts.empty() ? nullptr : needs_[static_cast<size_t>(layer)].context.load(std::memory_order_acquire);
   }
-  /// Scales of a layer's keys and values; none without.
-  LayerScales scales(int32_t layer) const {
-    const size_t of_layer = static_cast<size_t>(kv_heads) * kScaleArrays * static_cast<size_t>(head_dim);
-    return {scales_.data() != nullptr
-                ? reinterpret_cast<const float*>(scales_.data()) + static_cast<size_t>(layer) * of_layer
-                : nullptr};
+  /// Checksum of the scales; 0 without.
+  uint64_t scales_checksum() const { return training.scales != nullptr ? training.scales->checksum() : 0; }
+  /// Scales of a layer's keys and values, in the backend's memory; none without.
+  LayerScales scales(int32_t layer) const { return {of_layer(reinterpret_cast<const float*>(scales_.data()), layer)}; }
+  /// The same numbers on the host, or null.
+  const float* host_scales(int32_t layer) const {
+    return host_scales_.empty() ? nullptr : of_layer(host_scales_.data(), layer);
   }
   /// Page writes of a layer as a backend takes them.
   PageWrites page_writes(int32_t layer, std::span<const PageWrite> list) const {
@@ -162,34 +165,16 @@ class Cache {
   const Storage& add(Owned<Storage> storage);
   Owned<LayerContext> make_context(const Storage& of, int32_t layer);
 
-  /// Page memory of a cache-wide table.
-  class BackendTable {
-   public:
-    BackendTable(Pages& pages, Allocator& allocator) : pages_(pages), allocator_(allocator) {}
-    BackendTable(const BackendTable&) = delete;
-    BackendTable& operator=(const BackendTable&) = delete;
-    ~BackendTable() {
-      if (data_ != nullptr) pages_.release(allocator_, data_, bytes_);
-    }
-
-    void upload(std::span<const float> numbers) {
-      data_ = pages_.allocate(allocator_, numbers.size_bytes());
-      bytes_ = numbers.size_bytes();
-      pages_.upload(numbers.data(), bytes_, data_);
-    }
-    const std::byte* data() const { return data_; }
-
-   private:
-    Pages& pages_;
-    Allocator& allocator_;
-    std::byte* data_ = nullptr;
-    size_t bytes_ = 0;
-  };
-
   void upload_scales();
+  /// A layer's part of the scales of all layers; null of none.
+  const float* of_layer(const float* numbers, int32_t layer) const {
+    return numbers != nullptr ? numbers + static_cast<size_t>(layer) * LayerScales::floats(kv_heads, head_dim)
+                              : nullptr;
+  }
 
-  BackendTable scales_;       // [n_layers] LayerScales::numbers, or empty
-  uint64_t table_bytes_ = 0;  // of this object and its first tables
+  Vector<float> host_scales_;  // [n_layers] LayerScales::numbers, or empty
+  BackendMemory scales_;       // the same
+  uint64_t table_bytes_ = 0;   // of this object and its first tables
   mutable std::mutex storages_mutex_;
   Vector<Owned<PageFormat>> formats_;  // distinct sealed formats
   Vector<Owned<Storage>> storages_;    // distinct ones

@@ -166,6 +166,7 @@ void keep_compress_room(Sequence& sequence, int32_t tokens) {
 void compress(Sequence& sequence, int32_t budget, std::span<int32_t> kept) {
   Cache& cache = sequence.cache;
   check(sequence, cache.eviction, budget);
+  calibrate_now(sequence);
   const RoomInUse room(sequence);
   Eviction eviction = cache.eviction;
   const int32_t longest = std::ranges::max(sequence.layers, {}, &Sequence::Layer::length).length;

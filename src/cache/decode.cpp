@@ -84,22 +84,15 @@ namespace {
 
 /// Undo the scales of decoded slots.
 void unscale(const Sequence& sequence, const SlotSelection& selection, const DecodedSlots& out) {
-  const Cache& cache = sequence.cache;
-  const ModelCentres* scales = cache.training.scales.get();
-  if (scales == nullptr) return;
-  const LayerCentres& numbers = *scales->layers[static_cast<size_t>(selection.layer)].numbers;
-  const auto dim = static_cast<size_t>(cache.head_dim);
-  const size_t first = static_cast<size_t>(selection.head) * dim;
-  const auto divide = [&](float* rows, const Vector<float>& of_layer) {
-    for (size_t i = 0; rows != nullptr && !of_layer.empty() && i < static_cast<size_t>(selection.n) * dim; ++i) {
-      rows[i] /= of_layer[first + i % dim];
-    }
-  };
-  divide(out.k, numbers.key_scales);
-  divide(out.v, numbers.value_scales);
-  for (size_t i = 0; out.v != nullptr && !numbers.value_offsets.empty() && i < static_cast<size_t>(selection.n) * dim;
-       ++i) {
-    out.v[i] += numbers.value_offsets[first + i % dim];
+  const LayerScales scales{sequence.host_scales(selection.layer)};
+  if (!scales) return;
+  const auto dim = static_cast<size_t>(sequence.cache.head_dim);
+  const float* of_keys = scales.of(ScaleArray::kKeys, selection.head, sequence.cache.head_dim);
+  const float* of_values = scales.of(ScaleArray::kValues, selection.head, sequence.cache.head_dim);
+  const float* offsets = scales.of(ScaleArray::kOffsets, selection.head, sequence.cache.head_dim);
+  for (size_t i = 0; i < static_cast<size_t>(selection.n) * dim; ++i) {
+    if (out.k != nullptr) out.k[i] /= of_keys[i % dim];
+    if (out.v != nullptr) out.v[i] = out.v[i] / of_values[i % dim] + offsets[i % dim];
   }
 }
 

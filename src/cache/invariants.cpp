@@ -85,6 +85,7 @@ std::optional<Place> find_missealed(const Sequence& sequence) {
   for (size_t index = 0; index < sequence.lists.size(); ++index) {
     const Sequence::PageList& list = sequence.lists[index];
     const int32_t layer = sequence.layer_of(index);
+    if (sequence.waits(layer) || sequence.has_backlog(layer)) continue;
     const bool seals_as_float16 = is_one_of(&cache.float16, sequence.storage->layer_at(layer));
     for (int64_t page = 0; page < std::ssize(list); ++page) {
       const bool may_be_float16 =

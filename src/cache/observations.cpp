@@ -34,7 +34,7 @@ void weigh_window(const Sequence& sequence, int32_t layer, const QueryWindow& wi
                              .page_counts = counts.data(),
                              .query_begin = 0,
                              .query_count = window.size(),
-                             .scales = cache.scales(layer)};
+                             .scales = sequence.scales(layer)};
   const size_t rows = window.positions().size() * static_cast<size_t>(cache.q_heads);
   BackendMemory numbers(cache.backend, cache.allocator);
   numbers.make(rows * static_cast<size_t>(cache.head_dim) * sizeof(float));

@@ -31,6 +31,7 @@ struct Policy {
   SideFormat values;
   std::optional<int32_t> sink;      // first pages that stay FP16; unset: the formats' default
   int32_t recent = kDefaultRecent;  // newest pages that stay FP16, the open one included
+  bool calibrates = false;          // sequences find scales by their first tokens
   Eviction eviction;
   CodecOptions options;  // of formats with options
   Vector<Override> overrides;

@@ -83,14 +83,16 @@ void PreparedAppend::for_each_page(int32_t head, const Use& use) {
   const int32_t pages = Sequence::pages_after(list, arrived);
   int32_t index = Sequence::open_slots(list) > 0 ? existing - 1 : existing;
   // Pages before the newest `recent` are sealed already, but for those that were left.
+  const bool backlog = sequence_.has_backlog(layer_);
   const int32_t unsealed =
-      std::max({0, sequence_.storage->sink, pages_without(list, opened_) - sequence_.storage->recent});
+      std::max(sequence_.storage->sink, backlog ? 0 : pages_without(list, opened_) - sequence_.storage->recent);
   int32_t given = opened_;  // tokens of the call from a page on
   for (size_t i = static_cast<size_t>(unsealed); i < list.size(); ++i) given -= list[i]->count;
   for (int32_t full = unsealed; full < index; ++full) {
     const Page* page = list[static_cast<size_t>(full)];
     if (page->is_float16() && !stays_float16(full, pages)) {
-      const bool is_given = given >= 0 && page->count == kPageSlots;
+      // What waited for scales was rounded before it was scaled.
+      const bool is_given = given >= 0 && page->count == kPageSlots && !backlog;
       use(Step{
           .index = full, .old = page, .token = 0, .take = 0, .pages = pages, .given_token = is_given ? given : -1});
     }
@@ -162,7 +164,7 @@ void PreparedAppend::exchange_records() noexcept {
 }
 
 bool PreparedAppend::stays_float16(int32_t index, int32_t pages) const {
-  return sequence_.storage->stays_float16(layer_, index, pages);
+  return sequence_.waits(layer_) || sequence_.storage->stays_float16(layer_, index, pages);
 }
 
 RoutedPages::Choice PreparedAppend::choose(const Step& step) {
@@ -236,7 +238,7 @@ void PreparedAppend::write_page(int32_t head, const Step& step, BriefRun& brief)
                             .first_position = first,
                             .positions = positions,
                             .given_token = given_token,
-                            .scales = cache_.scales(layer_)});
+                            .scales = sequence_.scales(layer_)});
 }
 
 void PreparedAppend::apply(PageChange& change) noexcept {

@@ -411,6 +411,7 @@ void check_recode(const Sequence& sequence) {
   if (sequence.cache.backend.recording())
     fail(KVQ_E_STATE, "the sequence cannot be recoded while a CUDA graph is captured");
   require_no_step(sequence);
+  require_calibrated(sequence, "the sequence cannot be recoded");
   if (!sequence.reserves.empty() && !sequence.reserved_by_step)
     fail(KVQ_E_STATE, "the sequence has preallocated pages: free them with kvq_sequence_reserve and 0 tokens first");
   static_cast<void>(sequence.cache.backend.weighing().require());

@@ -348,6 +348,7 @@ void check_reserve(const Sequence& sequence, int32_t tokens, const char* argumen
     fail(KVQ_E_ARGUMENT, "%s is %d: layer %d holds %d and can hold at most %d", argument, tokens, layer,
          sequence.length(layer), INT32_MAX);
   }
+  if (tokens != 0) require_calibrated(sequence, "pages cannot be preallocated");
   if (tokens != 0 && sequence.storage->layer_at(0).is_routed()) {
     fail(KVQ_E_UNSUPPORTED, "%s is %d: pages whose formats a router chooses cannot be preallocated", argument, tokens);
   }

@@ -48,7 +48,7 @@ void choose_formats(const Sequence& sequence, int32_t layer, std::span<const Ful
   Vector<PageToRoute> asked(cache.allocator);
   for (const FullPage& each : pages) {
     asked.push_back(each.page);
-    asked.back().key_factors = cache.scales(layer).find(ScaleArray::kQueries, each.head, cache.head_dim);
+    asked.back().key_factors = sequence.scales(layer).find(ScaleArray::kQueries, each.head, cache.head_dim);
   }
   Vector<int32_t> votes(pages.size() * experts.size(), 0, cache.allocator);
   cache.backend.voting().require().vote(asked, *cache.rotations, *cache.training.resident_router, shape.group_of(layer),
@@ -88,7 +88,7 @@ void RoutedPages::add(int32_t head, int32_t index, const Page* old, int32_t toke
                        .format = &cache_.float16,
                        .index = index,
                        .first_position = full.page.positions.front(),
-                       .scales = cache_.scales(layer_)});  // its target once all are known
+                       .scales = sequence_.scales(layer_)});  // its target once all are known
   }
   pages_.push_back(full);
   is_put_together_.push_back(!positions.empty());

@@ -21,6 +21,8 @@ Vector<Owned<LayerMirror>> make_mirrors(Cache& cache) {
   return mirrors;
 }
 
+Owned<Calibration> no_calibration(Cache& cache) { return {nullptr, Deleter<Calibration>(cache.allocator, 0, 0)}; }
+
 }  // namespace
 
 Sequence::Sequence(Cache& cache_, const Storage& storage_)
@@ -35,6 +37,9 @@ Sequence::Sequence(Cache& cache_, const Storage& storage_)
       observations(cache.eviction.budget > 0
                        ? make_owned<Observations>(cache.allocator, cache, cache.allocator)
                        : Owned<Observations>(nullptr, Deleter<Observations>(cache.allocator, 0, 0))),
+      calibration(storage->calibrates && cache.training.scales == nullptr
+                      ? make_owned<Calibration>(cache.allocator, cache)
+                      : no_calibration(cache)),
       compress_room(cache.allocator),
       step(cache.allocator),
       published_lists(mirrors.empty() ? 0 : static_cast<size_t>(cache.kv_heads), nullptr, cache.allocator),
@@ -86,6 +91,9 @@ Sequence::Sequence(Cache& cache_, const Sequence& parent) : Sequence(cache_, *pa
     }
   }
   layers = parent.layers;
+  if (parent.calibration != nullptr) {
+    calibration = make_owned<Calibration>(cache.allocator, cache, *parent.calibration);
+  }
   keep_compress_room(*this, 0);
   if (observations != nullptr) observations = make_owned<Observations>(cache.allocator, *parent.observations);
 }

@@ -2,6 +2,7 @@
 
 #include "cache/append_memory.h"
 #include "cache/cache.h"
+#include "cache/calibration.h"
 #include "formats/page.h"
 
 #include <algorithm>
@@ -81,6 +82,29 @@ class Sequence {
     return std::clamp(std::max(pages_wanted, std::min(list_pages / 16, kMaxSparePages)), 1, kMaxRunPages);
   }
 
+  /// Those that the sequence has found for a layer, or null.
+  const FoundScales* found_scales(int32_t layer) const {
+    return calibration != nullptr ? calibration->layer(layer).scales.get() : nullptr;
+  }
+  /// Scales of a layer's pages: the cache's, or those that the sequence has found.
+  LayerScales scales(int32_t layer) const {
+    const FoundScales* found = found_scales(layer);
+    return found != nullptr ? found->view() : cache.scales(layer);
+  }
+  /// The same numbers on the host; null without.
+  const float* host_scales(int32_t layer) const {
+    const FoundScales* found = found_scales(layer);
+    return found != nullptr ? found->numbers().data() : cache.host_scales(layer);
+  }
+  /// Whether a layer's pages stay FP16 until it has scales.
+  bool waits(int32_t layer) const {
+    if (calibration == nullptr || storage->layer_at(layer).stays_float16()) return false;
+    const Calibration::Layer& of_layer = calibration->layer(layer);
+    return of_layer.scales == nullptr && !of_layer.given_up;
+  }
+  /// Whether pages that would have been sealed earlier are still FP16.
+  bool has_backlog(int32_t layer) const { return calibration != nullptr && calibration->layer(layer).backlog; }
+
   /// Position of a layer's newest token, −1 if it is empty.
   int32_t last_position(int32_t layer) const { return layers[static_cast<size_t>(layer)].last_position; }
   LayerMirror* mirror(int32_t layer) const {
@@ -144,6 +168,7 @@ class Sequence {
   Vector<Owned<LayerMirror>> mirrors;  // [n_layers], or empty if the backend keeps none
   Vector<Owned<Reserve>> reserves;     // [n_layers], or empty
   Owned<Observations> observations;    // null without eviction
+  Owned<Calibration> calibration;      // null unless the sequence finds its scales
   CompressRoom compress_room;
   /// Appends have been recorded: only the backend knows what their replays appended.
   bool recorded = false;

@@ -25,8 +25,12 @@ struct Storage {
     bool spans_heads() const { return std::ranges::any_of(formats, &PageFormat::spans_heads); }
   };
 
-  Storage(Allocator& allocator, int32_t sink_, int32_t recent_)
-      : sink(sink_), recent(recent_), sealed(allocator), layers(allocator) {}
+  Storage(Allocator& allocator, const Policy& policy)
+      : sink(policy.sink_pages()),
+        recent(policy.recent),
+        calibrates(policy.calibrates),
+        sealed(allocator),
+        layers(allocator) {}
 
   const Layer& layer_at(int32_t index) const { return layers[static_cast<size_t>(index)]; }
   /// Runs of a list, one for each format of sealed pages.
@@ -50,11 +54,13 @@ struct Storage {
 
   /// Whether sequences of both have the same pages.
   bool equals(const Storage& other) const {
-    return sink == other.sink && recent == other.recent && std::ranges::equal(sealed, other.sealed);
+    return sink == other.sink && recent == other.recent && calibrates == other.calibrates &&
+           std::ranges::equal(sealed, other.sealed);
   }
 
   int32_t sink;
   int32_t recent;
+  bool calibrates;
   Vector<const PageFormat*> sealed;  // [n_layers], or the router's experts
   Vector<Layer> layers;
 };

@@ -35,6 +35,7 @@ kvq_usage usage(const Sequence& sequence) {
                           sequence.reserves.capacity() * sizeof(Owned<Reserve>) + sequence.append_memory.bytes() +
                           sequence.seal_memory.bytes();
   if (sequence.observations != nullptr) result.metadata_bytes += sequence.observations->bytes();
+  if (sequence.calibration != nullptr) result.metadata_bytes += sequence.calibration->bytes();
   for (const Owned<LayerMirror>& mirror : sequence.mirrors) result.metadata_bytes += mirror->bytes();
   for (size_t i = 0; i < sequence.lists.size(); ++i) {
     const Sequence::PageList& pages = sequence.lists[i];
@@ -173,7 +174,7 @@ uint64_t transient_bytes(const Cache& cache, const ExpectedBatch& batch) {
 uint64_t sequence_bytes(const Cache& cache, const Storage& storage) {
   const uint64_t mirror = cache.backend.pages().mirror_bytes(cache.kv_heads, 0, 0);
   return Sequence::record_bytes(cache, storage, mirror > 0) + static_cast<uint64_t>(cache.n_layers) * mirror +
-         Observations::bytes_of(cache, 0, 0) +
+         Observations::bytes_of(cache, 0, 0) + Calibration::bytes_of(cache, storage, 0) +
          AppendMemory::bytes_of(cache.kv_heads, storage.runs_of_list(), kPagesOfOneAppend, kPageSlots) +
          AppendMemory::bytes_of(cache.kv_heads, storage.runs_of_list(), kPagesOfOneAppend, 0);
 }
@@ -188,6 +189,7 @@ kvq_usage predict_usage(const Cache& cache, int32_t sequences, int32_t tokens, i
   kvq_usage result = {};
   result.metadata_bytes =
       n * (Sequence::record_bytes(cache, storage, mirror > 0) + Observations::bytes_of(cache, tokens, queries) +
+           Calibration::bytes_of(cache, storage, tokens) +
            AppendMemory::bytes_of(cache.kv_heads, storage.runs_of_list(), kPagesOfOneAppend, kPageSlots) +
            AppendMemory::bytes_of(cache.kv_heads, storage.runs_of_list(), kPagesOfOneAppend, 0) +
            static_cast<uint64_t>(cache.n_layers) * mirror);

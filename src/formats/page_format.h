@@ -78,6 +78,7 @@ struct CacheShape {
   kvq_rope rope;
   int32_t rotary_dim;  // 0: all channels
   uint64_t model_id;   // 0: unknown
+  uint64_t scales;     // their checksum; 0: none
 };
 
 /// The positions of a page's slots.

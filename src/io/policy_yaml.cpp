@@ -167,6 +167,11 @@ constexpr auto kOverrideMembers =
                                              {"keys", kReadFormat<&Policy::Override::keys>},
                                              {"values", kReadFormat<&Policy::Override::values>}});
 
+void read_calibrate(const YamlNode& node, const char* key, Policy& policy) {
+  constexpr std::array<std::string_view, 2> kChoices = {"none", "first"};  // by whether it calibrates
+  read_choice(node, key, kChoices, list_of(kChoices, " or "), policy.calibrates);
+}
+
 void read_layers(const YamlNode& node, const char*, Policy& policy) {
   if (node.kind != Kind::kSequence) fail_at(node, "layers must be a list");
   policy.overrides.reserve(node.items.size());
@@ -243,6 +248,7 @@ std::vector<Member<Policy>> members_of_policy() {
        {"centres", [](const YamlNode&, const char*, Policy&) {}},  // once all formats are known
        {"sink", kReadPages<&Policy::sink, 0>},
        {"recent", kReadPages<&Policy::recent, 1>},
+       {"calibrate", read_calibrate},
        {"layers", read_layers}});
   for (const Codec* codec : all_codecs()) {
     if (!codec->options.empty()) members.push_back({codec->name, read_options});

@@ -112,6 +112,7 @@ std::string write_policy(const Policy& policy) {
     text += "sink: " + std::to_string(policy.sink_pages()) + "\n";
   }
   if (policy.recent != kDefaultRecent) text += "recent: " + std::to_string(policy.recent) + "\n";
+  if (policy.calibrates) text += "calibrate: first\n";
   text += layers_text(policy, ranges);
   for (const Codec* codec : all_codecs()) text += options_text(*codec, policy.options.of(*codec));
   if (policy.eviction.budget > 0) text += "eviction: " + write_eviction(policy.eviction) + "\n";

@@ -16,12 +16,17 @@ static_assert(std::endian::native == std::endian::little, "snapshots are written
 inline constexpr uint64_t kSnapshotMagic = 0x31504E5351564BULL;  // "KVQSNP1"
 inline constexpr uint32_t kSnapshotVersion = 1;
 inline constexpr uint32_t kSeveralSequences = 2;  // version of a snapshot of several sequences
-inline constexpr uint32_t kScaled = 0x100;        // flag of the version: all pages hold scaled numbers
+// Flags of the version.
+inline constexpr uint32_t kScaled = 0x100;     // all pages hold numbers scaled as the cache does
+inline constexpr uint32_t kOwnScales = 0x200;  // sequences have scales of their own
+inline constexpr uint32_t kVersionFlags = kScaled | kOwnScales;
 
 /// A snapshot is this header, with kScaled a uint64 checksum of the scales, in version 2 an int64 number of sequences,
-/// then the sequences, and the checksum of all that at the end. A sequence is one LayerRecord a layer, then for every
-/// layer and KV head an int64 page count and its pages (PageRecord, positions `[32]` int32 if it has them, data; the
-/// record alone, without formats, if an earlier sequence has the page).
+/// then the sequences, and the checksum of all that at the end. A sequence is one LayerRecord a layer, with
+/// kOwnScales one ScalesRecord a layer, each followed by float32 scales of keys, scales and offsets of values
+/// [kv_heads][head_dim] if it has them, then for every layer and KV head an int64 page count and its pages (PageRecord,
+/// positions `[32]` int32 if it has them, data; the record alone, without formats, if an earlier sequence has the
+/// page).
 struct SnapshotHeader {
   uint64_t magic;
   uint32_t version;
@@ -41,6 +46,12 @@ static_assert(sizeof(SnapshotHeader) == 64);
 struct LayerRecord {
   int32_t length;
   int32_t last_position;
+};
+
+/// Scales that a sequence found by its first tokens.
+struct ScalesRecord {
+  uint32_t has_scales;
+  int32_t tokens;  // that gave them
 };
 
 /// Bits of SideRecord::flags.
@@ -92,11 +103,6 @@ inline SnapshotHeader snapshot_header(const Cache& cache) {
           .rotary_dim = cache.rope.rotary_dim,
           .trained_checksum = 0,
           .rope_checksum = checksum(frequencies)};
-}
-
-/// Checksum of a cache's scales, 0 without.
-inline uint64_t scales_checksum(const Cache& cache) {
-  return cache.training.scales != nullptr ? cache.training.scales->checksum() : 0;
 }
 
 inline uint32_t trained_checksum(const Cache& cache) {

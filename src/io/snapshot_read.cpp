@@ -51,7 +51,7 @@ SnapshotHeader check_header(std::span<const std::byte> bytes, const Cache& cache
   if (reader.left() < least) fail(KVQ_E_FORMAT, "snapshot ends after its header");
   const SnapshotHeader expected = snapshot_header(cache);
   if (!is_snapshot(bytes)) fail(KVQ_E_FORMAT, "snapshot does not begin with the mark of a kvq snapshot");
-  const uint32_t version = found.version & ~kScaled;
+  const uint32_t version = found.version & ~kVersionFlags;
   if (version != kSeveralSequences) check_match("version", version, kSnapshotVersion);
   if (found.checksum_bytes != expected.checksum_bytes) {
     fail(KVQ_E_FORMAT, "snapshot has a checksum of %u bytes where %u belong", found.checksum_bytes,
@@ -74,7 +74,7 @@ SnapshotHeader check_header(std::span<const std::byte> bytes, const Cache& cache
   check_match("rotary_dim", static_cast<uint32_t>(found.rotary_dim), static_cast<uint32_t>(expected.rotary_dim));
   check_match("rope frequencies (checksum)", found.rope_checksum, expected.rope_checksum);
   const uint64_t scales = (found.version & kScaled) != 0 ? reader.get<uint64_t>() : 0;
-  check_match("scales of channels (checksum, 0 for none)", scales, scales_checksum(cache));
+  check_match("scales of channels (checksum, 0 for none)", scales, cache.scales_checksum());
   if (found.trained_checksum != 0) {
     check_match("codebook or centres (checksum)", found.trained_checksum, trained_checksum(cache));
   }
@@ -178,7 +178,7 @@ int64_t read_page_count(Reader& reader) {
 }
 
 int32_t read_sequence_count(Reader& reader, const SnapshotHeader& header) {
-  if ((header.version & ~kScaled) == kSnapshotVersion) return 1;
+  if ((header.version & ~kVersionFlags) == kSnapshotVersion) return 1;
   const auto n = reader.get<int64_t>();
   const auto layers = static_cast<uint64_t>(header.n_layers);
   const auto least = layers * (sizeof(LayerRecord) + static_cast<uint64_t>(header.kv_heads) * sizeof(int64_t));
@@ -189,15 +189,56 @@ int32_t read_sequence_count(Reader& reader, const SnapshotHeader& header) {
   return static_cast<int32_t>(n);
 }
 
+/// Read the scales that a layer's record announces, as LayerScales::numbers; empty if it has none.
+Vector<float> read_own_scales(Reader& reader, const Cache& cache, Allocator& allocator, int32_t& tokens) {
+  const auto record = reader.get<ScalesRecord>();
+  const auto dim = static_cast<size_t>(cache.head_dim);
+  const size_t n = static_cast<size_t>(cache.kv_heads) * dim;
+  Vector<float> numbers(allocator);
+  tokens = record.tokens;
+  if (record.has_scales > 1 || tokens < 0 || tokens > kMostCalibrationTokens) {
+    fail(KVQ_E_FORMAT, "snapshot has scales of %d tokens, marked %u", tokens, record.has_scales);
+  }
+  if (record.has_scales == 0) return numbers;
+  const auto bytes = reader.take(3 * n * sizeof(float));
+  Vector<float> saved(3 * n, 0.0F, allocator);
+  std::memcpy(saved.data(), bytes.data(), bytes.size());
+  for (size_t i = 0; i < saved.size(); ++i) {
+    const bool is_scale = i < 2 * n;
+    const float low = is_scale ? kLeastScale : -kMaxValueOffset;
+    const float high = is_scale ? 1.0F : kMaxValueOffset;
+    if (saved[i] >= low && saved[i] <= high) continue;
+    fail(KVQ_E_FORMAT, "snapshot has %g as %s of a channel", static_cast<double>(saved[i]),
+         is_scale ? "scale" : "offset");
+  }
+  numbers.assign(LayerScales::kHeader, 0.0F);
+  numbers.front() = 1.0F;
+  for (size_t first = 0; first < n; first += dim) {
+    const auto put = [&](size_t array, bool inverse) {
+      for (size_t i = 0; i < dim; ++i) {
+        const float number = saved[array * n + first + i];
+        numbers.push_back(inverse ? 1.0F / number : number);
+      }
+    };
+    put(0, false);
+    put(0, true);
+    put(1, false);
+    put(1, true);
+    put(2, false);
+  }
+  return numbers;
+}
+
 class SequenceReader {
  public:
   /// `earlier`: sequences of the same snapshot that have been read.
-  SequenceReader(Reader& reader, Sequence& sequence, std::span<Sequence* const> earlier, bool recode)
+  SequenceReader(Reader& reader, Sequence& sequence, std::span<Sequence* const> earlier, bool recode, bool own_scales)
       : reader_(reader),
         sequence_(sequence),
         cache_(sequence.cache),
         earlier_(earlier),
         recode_(recode),
+        own_scales_(own_scales),
         aligned_(cache_.allocator) {}
 
   void read() {
@@ -205,6 +246,7 @@ class SequenceReader {
       const LayerRecord record = read_layer(reader_);
       layer = {record.length, record.last_position};
     }
+    if (own_scales_) read_scales();
     for (size_t layer = 0; layer < sequence_.layers.size(); ++layer) {
       bool spans_heads = sequence_.storage->layers[layer].spans_heads();
       for (int32_t head = 0; head < cache_.kv_heads; ++head) {
@@ -214,6 +256,7 @@ class SequenceReader {
             spans_heads || std::ranges::any_of(list, [](const Page* page) { return page->format()->spans_heads(); });
       }
       if (spans_heads) check_heads_agree(static_cast<int32_t>(layer));
+      end_waiting(static_cast<int32_t>(layer));
       if (recode_) recode_layer(sequence_, static_cast<int32_t>(layer));
     }
   }
@@ -221,6 +264,30 @@ class SequenceReader {
   bool found_trained() const { return found_trained_; }
 
  private:
+  void read_scales() {
+    if (sequence_.calibration == nullptr) {
+      sequence_.calibration = make_owned<Calibration>(cache_.allocator, cache_);
+    }
+    for (int32_t layer = 0; layer < cache_.n_layers; ++layer) {
+      int32_t tokens = 0;
+      Vector<float> numbers = read_own_scales(reader_, cache_, cache_.allocator, tokens);
+      if (numbers.empty()) continue;
+      sequence_.calibration->layer(layer).scales = std::allocate_shared<const FoundScales>(
+          StlAllocator<FoundScales>(cache_.allocator), cache_, std::move(numbers), tokens);
+    }
+  }
+
+  /// A layer with sealed pages, or of a policy that finds no scales, waits for none.
+  void end_waiting(int32_t layer) {
+    if (!sequence_.waits(layer)) return;
+    const auto is_sealed = [](const Page* page) { return !page->is_float16(); };
+    const bool any_sealed = std::ranges::any_of(sequence_.lists_of(layer), [&](const Sequence::PageList& list) {
+      return std::ranges::any_of(list, is_sealed);
+    });
+    Calibration::Layer& of_layer = sequence_.calibration->layer(layer);
+    of_layer.given_up = any_sealed || !sequence_.storage->calibrates;
+  }
+
   void read_list(size_t layer, size_t index) {
     Sequence::PageList& list = sequence_.lists[index];
     const int64_t pages = read_page_count(reader_);
@@ -402,6 +469,7 @@ class SequenceReader {
   Cache& cache_;
   std::span<Sequence* const> earlier_;
   bool recode_;
+  const bool own_scales_;
   bool found_trained_ = false;
   AlignedBytes aligned_;  // a page's data, which the records around it leave unaligned
 };
@@ -429,8 +497,8 @@ void check_end(const Reader& reader) {
 /// Walks over the pages of a snapshot without loading them.
 class Survey {
  public:
-  Survey(const Reader& reader, Cache& cache, const Storage& storage, bool recode)
-      : reader_(reader), cache_(cache), storage_(storage), recode_(recode) {}
+  Survey(const Reader& reader, Cache& cache, const Storage& storage, bool recode, bool own_scales)
+      : reader_(reader), cache_(cache), storage_(storage), recode_(recode), own_scales_(own_scales) {}
 
   void add_sequence() {
     Vector<LayerRecord> layers(cache_.allocator);
@@ -440,6 +508,12 @@ class Survey {
       found_.tokens = std::max(found_.tokens, layers.back().length);
     }
     found_.bytes += sequence_bytes(cache_, storage_);
+    for (int32_t layer = 0; own_scales_ && layer < cache_.n_layers; ++layer) {
+      int32_t tokens = 0;
+      const Vector<float> numbers = read_own_scales(reader_, cache_, cache_.allocator, tokens);
+      found_.bytes += numbers.empty() ? 0 : sizeof(FoundScales) + 2 * numbers.size() * sizeof(float);
+    }
+    if (own_scales_ && !storage_.calibrates) found_.bytes += Calibration::table_bytes(cache_);
     for (int32_t layer = 0; layer < cache_.n_layers; ++layer) {
       other_bytes_ = 0;
       longest_ = 0;
@@ -498,6 +572,7 @@ class Survey {
   Cache& cache_;
   const Storage& storage_;
   const bool recode_;
+  const bool own_scales_;
   SnapshotContents found_{};
   uint64_t other_bytes_ = 0;  // of a layer's pages in formats that they lose
   uint64_t most_other_bytes_ = 0;
@@ -522,7 +597,7 @@ void read_snapshot(std::span<const std::byte> bytes, std::span<Sequence* const> 
   }
   bool trained = false;
   for (size_t i = 0; i < sequences.size(); ++i) {
-    SequenceReader one(reader, *sequences[i], sequences.first(i), recode);
+    SequenceReader one(reader, *sequences[i], sequences.first(i), recode, (header.version & kOwnScales) != 0);
     one.read();
     trained = trained || one.found_trained();
   }
@@ -537,7 +612,7 @@ SnapshotContents describe_snapshot(std::span<const std::byte> bytes, Cache& cach
   const SnapshotHeader header = check_header(bytes, cache);
   Reader reader = body_of(bytes, header);
   const int32_t n = read_sequence_count(reader, header);
-  Survey survey(reader, cache, storage, recode);
+  Survey survey(reader, cache, storage, recode, (header.version & kOwnScales) != 0);
   for (int32_t i = 0; i < n; ++i) survey.add_sequence();
   return survey.result(header, n);
 }

@@ -3,6 +3,7 @@
 #include "io/snapshot_layout.h"
 
 #include <algorithm>
+#include <array>
 
 namespace kvq::io {
 namespace {
@@ -45,6 +46,43 @@ bool needs_training(const Sequence* sequence) {
   });
 }
 
+bool has_own_scales(const Sequence* sequence) {
+  for (int32_t layer = 0; layer < sequence->cache.n_layers; ++layer) {
+    if (sequence->found_scales(layer) != nullptr) return true;
+  }
+  return false;
+}
+
+/// Arrays that a snapshot has of a layer's scales; the others are their inverses.
+constexpr std::array<ScaleArray, 3> kSavedScales = {ScaleArray::kKeys, ScaleArray::kValues, ScaleArray::kOffsets};
+
+size_t own_scales_bytes(const Sequence& sequence) {
+  const Cache& cache = sequence.cache;
+  const size_t numbers =
+      kSavedScales.size() * static_cast<size_t>(cache.kv_heads) * static_cast<size_t>(cache.head_dim);
+  size_t bytes = 0;
+  for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
+    bytes += sizeof(ScalesRecord) + (sequence.found_scales(layer) != nullptr ? numbers * sizeof(float) : 0);
+  }
+  return bytes;
+}
+
+void put_own_scales(const Sequence& sequence, Writer& writer) {
+  const Cache& cache = sequence.cache;
+  for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
+    const FoundScales* found = sequence.found_scales(layer);
+    writer.put(ScalesRecord{found != nullptr ? 1U : 0U, found != nullptr ? found->tokens() : 0});
+    if (found == nullptr) continue;
+    const LayerScales scales{found->numbers().data()};
+    for (const ScaleArray array : kSavedScales) {
+      for (int32_t head = 0; head < cache.kv_heads; ++head) {
+        const size_t bytes = static_cast<size_t>(cache.head_dim) * sizeof(float);
+        std::memcpy(writer.reserve(bytes), scales.of(array, head, cache.head_dim), bytes);
+      }
+    }
+  }
+}
+
 void put_page(const Cache& cache, const Page& page, uint32_t shared, Writer& writer) {
   if (shared != 0) {
     writer.put(PageRecord{.keys = {},
@@ -83,11 +121,13 @@ void clear_unused(const PageFormat& format, int32_t count, std::byte* data) {
 }
 
 size_t snapshot_size(std::span<const Sequence* const> sequences) {
-  const bool scaled = scales_checksum(sequences.front()->cache) != 0;
+  const bool own = std::ranges::any_of(sequences, has_own_scales);
+  const bool scaled = sequences.front()->cache.scales_checksum() != 0;
   size_t bytes = sizeof(SnapshotHeader) + (scaled ? sizeof(uint64_t) : 0) +
                  (sequences.size() > 1 ? sizeof(int64_t) : 0) + sizeof(uint64_t);
   for (size_t n = 0; n < sequences.size(); ++n) {
     bytes += sequences[n]->layers.size() * sizeof(LayerRecord);
+    if (own) bytes += own_scales_bytes(*sequences[n]);
     for (size_t list = 0; list < sequences[n]->lists.size(); ++list) {
       const Sequence::PageList& pages = sequences[n]->lists[list];
       bytes += sizeof(int64_t);
@@ -105,8 +145,10 @@ void write_snapshot(std::span<const Sequence* const> sequences, std::span<std::b
   const Cache& cache = sequences.front()->cache;
   Writer writer(out);
   SnapshotHeader header = snapshot_header(cache);
-  const uint64_t scales = scales_checksum(cache);
-  header.version = (sequences.size() > 1 ? kSeveralSequences : kSnapshotVersion) | (scales != 0 ? kScaled : 0);
+  const uint64_t scales = cache.scales_checksum();
+  const bool own = std::ranges::any_of(sequences, has_own_scales);
+  header.version = (sequences.size() > 1 ? kSeveralSequences : kSnapshotVersion) | (scales != 0 ? kScaled : 0) |
+                   (own ? kOwnScales : 0);
   header.total_bytes = out.size();
   if (std::ranges::any_of(sequences, needs_training)) header.trained_checksum = trained_checksum(cache);
   writer.put(header);
@@ -116,6 +158,7 @@ void write_snapshot(std::span<const Sequence* const> sequences, std::span<std::b
     for (const Sequence::Layer& layer : sequences[n]->layers) {
       writer.put(LayerRecord{layer.length, layer.last_position});
     }
+    if (own) put_own_scales(*sequences[n], writer);
     for (size_t list = 0; list < sequences[n]->lists.size(); ++list) {
       const Sequence::PageList& pages = sequences[n]->lists[list];
       writer.put(static_cast<int64_t>(pages.size()));

@@ -175,6 +175,7 @@ struct CodebookFile {
     if (fields.has("value_proposal", has_network())) {  // files of linear proposals omit it
       fields.choice("value_proposal", shape.values.proposal, kProposalNames, "linear or network");
     }
+    if (fields.has("scales", codebook.scales != 0)) fields.number("scales", codebook.scales, kHexadecimal);
     if (has_network() || fields.has("value_hidden", false)) fields.number("value_hidden", shape.values.hidden);
     if constexpr (reads) check_codebook_shape(shape, KVQ_E_FORMAT, "codebook: metadata ");
     each_layer(fields, codebook,

@@ -5,6 +5,7 @@
 #include "core/float16.h"
 #include "core/memory.h"
 #include "core/tensor.h"
+#include "formats/gain_shape/model_centres.h"
 #include "formats/side_format.h"
 #include "kvq.h"
 
@@ -49,7 +50,8 @@ class KeptTokens {
   KeptTokens(Allocator& allocator, size_t width) : allocator_(&allocator), width_(width), blocks_(allocator) {}
 
   /// Keep a copy of n tokens; null: that side is not kept. Throws KVQ_E_ARGUMENT for numbers beyond FP16.
-  void add(int32_t n, const void* keys, const void* values, kvq_dtype dtype);
+  /// `scales`: what the copy is scaled by, or null.
+  void add(int32_t n, const void* keys, const void* values, kvq_dtype dtype, const LayerCentres* scales = nullptr);
 
   int64_t tokens() const { return tokens_; }
   std::span<const Block> blocks() const { return blocks_; }
@@ -57,7 +59,13 @@ class KeptTokens {
   Vector<float> gather(Side side) const;
 
  private:
-  Vector<uint16_t> copy(const void* numbers, kvq_dtype dtype, int32_t n, const char* argument) const;
+  /// Numbers of channels; empty: those that change nothing.
+  struct ChannelScales {
+    std::span<const float> offsets;
+    std::span<const float> factors;
+  };
+  Vector<uint16_t> copy(const void* numbers, kvq_dtype dtype, int32_t n, const char* argument,
+                        const ChannelScales& scales) const;
 
   Allocator* allocator_;
   size_t width_;

@@ -7,10 +7,12 @@
 #include "core/parallel.h"
 #include "core/splitmix.h"
 #include "core/training_progress.h"
+#include "formats/gain_shape/model_centres.h"
 #include "kvq.h"
 #include "training/kept_tokens.h"
 
 #include <cstdint>
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -32,8 +34,10 @@ class LayeredTrainer {
   /// Keep a copy of n tokens' keys and values, [n, kv_heads, head_dim]. A side that is not trained is not read.
   void add(int32_t layer, int32_t n, const void* keys, const void* values, kvq_dtype dtype) {
     require_unfinished(layer);
+    const LayerCentres* scales =
+        scales_ != nullptr ? scales_->layers[static_cast<size_t>(layer)].numbers.get() : nullptr;
     tokens_[static_cast<size_t>(layer)].add(n, trains(Side::kKeys) ? keys : nullptr,
-                                            trains(Side::kValues) ? values : nullptr, dtype);
+                                            trains(Side::kValues) ? values : nullptr, dtype, scales);
   }
   bool trains(Side side) const { return side == Side::kKeys ? trains_keys_ : trains_values_; }
   /// Result with the finished layers.
@@ -90,6 +94,7 @@ class LayeredTrainer {
   Parallel& parallel_;
   Training& backend_;
   Model result_;
+  std::shared_ptr<const ModelCentres> scales_;  // of added tokens; null: as they are
 
  private:
   KeptTokens no_tokens() {

@@ -249,6 +249,19 @@ static void changing_calls(const char* policy) {
   fail_each("kvq_extend of few tokens", policy, extend_few, 0, 0);
 }
 
+/* Sequences that wait for scales; the one of 70 tokens finds them while it is extended by 70. */
+static void calls_while_waiting(void) {
+  static const char policy[] = "{version: 1, keys: gs2, values: gs2, calibrate: first}";
+  fail_each("kvq_sequence_create", policy, create_sequence, 1, 0);
+  fail_each("kvq_sequence_fork", policy, fork_sequence, 1, 0);
+  fail_each("kvq_sequence_load", policy, load_sequence, 1, 0);
+  fail_each("kvq_append of ten pages", policy, append_pages, 0, 0);
+  fail_each("kvq_append to a shared page", policy, append_to_shared, 0, 0);
+  fail_each("kvq_attend", policy, attend_many, 0, 0);
+  fail_each("kvq_extend of many tokens", policy, extend_many, 0, 0);
+  fail_each("kvq_extend of few tokens", policy, extend_few, 0, 0);
+}
+
 void test_allocation_failures(void) {
   context_create();
   policy_and_cache_create();
@@ -258,5 +271,6 @@ void test_allocation_failures(void) {
   changing_calls("gs2+centres/gt2+centres");
   changing_calls("version: 1\nkeys: int8+hadamard\nvalues: int2\nrecent: 2\n");
   changing_calls("{version: 1, keys: gs2, values: gs2, eviction: {method: h2o, budget: 40}}");
+  calls_while_waiting();
   fail_each("kvq_sequence_truncate of a shared page", "fp16", truncate_shared, 0, 1);
 }

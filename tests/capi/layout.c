@@ -63,7 +63,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_policy_info, eviction_window, 8);
   OFFSET(kvq_policy_info, reserved, 12);
 
-  CHECK(sizeof(kvq_codebook_info) == 120);
+  CHECK(sizeof(kvq_codebook_info) == 128);
   OFFSET(kvq_codebook_info, struct_size, 0);
   OFFSET(kvq_codebook_info, n_layers, 4);
   OFFSET(kvq_codebook_info, layers_present, 8);
@@ -85,6 +85,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_codebook_info, model_id, 96);
   OFFSET(kvq_codebook_info, bytes, 104);
   OFFSET(kvq_codebook_info, note, 112);
+  OFFSET(kvq_codebook_info, scales, 120);
 
   CHECK(sizeof(kvq_codebook_layer_info) == 544);
   OFFSET(kvq_codebook_layer_info, struct_size, 0);
@@ -94,7 +95,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_codebook_layer_info, value_error, 24);
   OFFSET(kvq_codebook_layer_info, key_stage_errors, 32);
 
-  CHECK(sizeof(kvq_centres_info) == 96);
+  CHECK(sizeof(kvq_centres_info) == 104);
   OFFSET(kvq_centres_info, struct_size, 0);
   OFFSET(kvq_centres_info, n_layers, 4);
   OFFSET(kvq_centres_info, layers_present, 8);
@@ -112,6 +113,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_centres_info, note, 80);
   OFFSET(kvq_centres_info, key_scales, 88);
   OFFSET(kvq_centres_info, value_scales, 92);
+  OFFSET(kvq_centres_info, checksum, 96);
 
   CHECK(sizeof(kvq_centres_layer_info) == 88);
   OFFSET(kvq_centres_layer_info, struct_size, 0);
@@ -333,7 +335,7 @@ static void lp64_offsets(void) {
   OFFSET(qp_matrix_info, proxy_error, 48);
   OFFSET(qp_matrix_info, scheme, 56);
 
-  CHECK(sizeof(kvq_codebook_trainer_options) == 88);
+  CHECK(sizeof(kvq_codebook_trainer_options) == 96);
   OFFSET(kvq_codebook_trainer_options, struct_size, 0);
   OFFSET(kvq_codebook_trainer_options, n_layers, 4);
   OFFSET(kvq_codebook_trainer_options, kv_heads, 8);
@@ -352,6 +354,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_codebook_trainer_options, model_id, 64);
   OFFSET(kvq_codebook_trainer_options, max_bytes, 72);
   OFFSET(kvq_codebook_trainer_options, note, 80);
+  OFFSET(kvq_codebook_trainer_options, scales, 88);
 
   CHECK(sizeof(kvq_centres_trainer_options) == 96);
   OFFSET(kvq_centres_trainer_options, struct_size, 0);

@@ -10,7 +10,7 @@ static int unused_place;
 
 /* Grow one or many tokens at a time until the limit of the context or of the cache is hit. */
 static void append_until_limit(const char* policy, int of_context, int32_t step) {
-  const uint64_t limit = 60000;
+  const uint64_t limit = 64000;
   fixture f;
   kvq_sequence* sequence;
   saved_state before;
@@ -28,7 +28,7 @@ static void append_until_limit(const char* policy, int of_context, int32_t step)
   }
   CHECK(status == KVQ_E_LIMIT);
   CHECK(n > 0);
-  REFUSED(KVQ_E_LIMIT, "60000", append_tokens(f.cache, sequence, 0, step));
+  REFUSED(KVQ_E_LIMIT, "64000", append_tokens(f.cache, sequence, 0, step));
   CHECK(state_is(f.cache, sequence, &before));
   CHECK(length_of(sequence, 0) == n);
   /* It still works, and freed memory can be used again. */
@@ -115,7 +115,7 @@ static void append_of_many_pages(void) {
   saved_state before;
   blob a;
   blob b;
-  fixture_open(&f, "int4", 0, 60000);
+  fixture_open(&f, "int4", 0, 64000);
   fixture_open(&unlimited, "int4", 0, 0);
   sequence = new_sequence(f.cache);
   grow(f.cache, sequence, 45);
@@ -185,7 +185,7 @@ static void attend_at_the_limit(void) {
   kvq_status status;
   float one[kQHeads * kHeadDim];
   int i;
-  fixture_open(&f, "int4", 0, 60000);
+  fixture_open(&f, "int4", 0, 64000);
   sequence = new_sequence(f.cache);
   ACCEPTED(append_tokens(f.cache, sequence, 0, 100));
   ACCEPTED(attend_last(f.cache, sequence, one));
@@ -207,7 +207,7 @@ static void attend_at_the_limit(void) {
   status = kvq_attend(f.cache, 0, &batch, err);
   ACCEPTED(kvq_cache_usage(f.cache, NULL, &after, err));
   CHECK(status == KVQ_OK || status == KVQ_E_LIMIT); /* it may need little workspace */
-  CHECK(after.total_bytes <= 60000);
+  CHECK(after.total_bytes <= 64000);
   if (status == KVQ_E_LIMIT) CHECK(after.total_bytes == before.total_bytes);
   {
     float again[kQHeads * kHeadDim];

@@ -26,6 +26,7 @@ static const suite kSuites[] = {
     {"codebook_trainer_memory", test_codebook_trainer_memory},
     {"centres", test_centres},
     {"centres_trainer", test_centres_trainer},
+    {"scales", test_scales},
     {"router_trainer", test_router_trainer},
     {"router_trainer_memory", test_router_trainer_memory},
     {"matrix", test_matrix},

@@ -300,6 +300,8 @@ static void long_forms(void) {
   accept("version: 1\nkeys: {format: int4, hadamard: true}\nvalues: {format: int4, group: 64}\n");
   accept("version: 1\nvalues: {format: int4, group: 128}\n");
   accept("version: 1\nsink: 0\nrecent: 4\n");
+  accept("version: 1\nkeys: gs2\ncalibrate: first\n");
+  accept("version: 1\ncalibrate: none\n");
   accept("version: 1 # a comment\nkeys: \"int8\" # another\n");
   accept("{version: 1, keys: int8, values: int8}");
   accept("version: 1\nlayers: []\n");
@@ -338,6 +340,8 @@ static void wrong_contents(void) {
   refuse("version: 1\nsink: [1]\n", "sink");
   refuse("version: 1\nsink: 99999999999999999999\n", "sink");
   refuse("version: 1\nrecent: -2\n", "recent");
+  refuse("version: 1\ncalibrate: last\n", "calibrate");
+  refuse("version: 1\ncalibrate: [first]\n", "calibrate");
   refuse("version: 1\nrecent: {}\n", "recent");
   refuse("version: one\n", "version");
   refuse("version: 1\nkeys: int4\nkeys: int2\n", "keys");

@@ -16,6 +16,7 @@ void test_codebook_trainer(void);
 void test_codebook_trainer_memory(void);
 void test_centres(void);
 void test_centres_trainer(void);
+void test_scales(void);
 void test_router_trainer(void);
 void test_router_trainer_memory(void);
 void test_matrix(void);

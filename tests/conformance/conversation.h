@@ -163,8 +163,14 @@ inline kvq_test::Cache make_cache(kvq_context* context, kvq_cache_options option
   if (policy.find("commvq") == std::string::npos) return kvq_test::make_cache(context, options, policy);
   const bool of_heads = policy.rfind("# codes of each head", 0) == 0;
   const kvq_scope scope = of_heads ? KVQ_SCOPE_HEAD : KVQ_SCOPE_LAYER;
+  uint64_t scales = 0;
+  if (options.centres != nullptr) {
+    auto info = kvq_test::initialised<kvq_centres_info>();
+    kvq_test::api::checked(kvq_centres_describe, options.centres, &info);
+    if (info.key_scales != 0) scales = info.checksum;
+  }
   return kvq_test::make_cache(context, options, policy,
-                              {.stages = 2, .codes = 8, .bits = 1, .scope = scope, .norms = scope});
+                              {.stages = 2, .codes = 8, .bits = 1, .scope = scope, .norms = scope, .scales = scales});
 }
 
 }  // namespace conformance

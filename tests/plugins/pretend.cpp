@@ -61,6 +61,10 @@ class PretendBackend final : public Backend, private Pages, private Attention {
   std::byte* allocate(Allocator& /*allocator*/, size_t /*bytes*/) override { refuse(); }
   void release(Allocator& /*allocator*/, std::byte* /*data*/, size_t /*bytes*/) noexcept override {}
   void read(const PageFormat& /*format*/, const std::byte* /*data*/, std::byte* /*host*/) override { refuse(); }
+  const std::byte* read_tensor(const std::byte* /*tensor*/, size_t /*bytes*/,
+                               kvq::Vector<std::byte>& /*room*/) override {
+    refuse();
+  }
   void upload(const void* /*host*/, size_t /*bytes*/, std::byte* /*data*/) override { refuse(); }
   void write(const PageFormat& /*format*/, const std::byte* /*host*/, std::byte* /*data*/) override { refuse(); }
   bool knows(const PageFormat& format) const override { return !format.needs_training(); }

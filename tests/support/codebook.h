@@ -25,6 +25,7 @@ struct Codes {
   kvq_scope scope = KVQ_SCOPE_LAYER;
   kvq_scope norms = KVQ_SCOPE_LAYER;
   uint64_t seed = 1;
+  uint64_t scales = 0;  // checksum of those that it was trained with
 
   std::string name() const {
     std::string text = scope == KVQ_SCOPE_LAYER ? "layer" : "head";
@@ -111,6 +112,7 @@ class TestCodebook {
     add("value_scope", name(codes.scope));
     add("model_id", hexadecimal(model_id));
     add("seed", "0");
+    if (codes.scales != 0) add("scales", hexadecimal(codes.scales));
     add("note", "random");
     for (int32_t i = 0; i < n_present; ++i) {
       const std::string layer = "layers." + std::to_string(i) + ".";

@@ -41,6 +41,7 @@ void check_same(const Policy& a, const Policy& b) {
   CHECK(last_layer(a) == last_layer(b));
   CHECK(a.sink_pages() == b.sink_pages());
   CHECK(a.recent == b.recent);
+  CHECK(a.calibrates == b.calibrates);
   CHECK((a.eviction == b.eviction));
   for (const kvq::Codec* codec : kvq::all_codecs()) CHECK(a.options.of(*codec) == b.options.of(*codec));
   CHECK(std::equal(a.experts.begin(), a.experts.end(), b.experts.begin(), b.experts.end()));
@@ -75,6 +76,7 @@ class Author {
     }
     if (one_of(3)) text += "sink: " + number(0, 4) + "\n";
     if (one_of(3)) text += "recent: " + number(1, 5) + "\n";
+    if (one_of(3)) text += one_of(2) ? "calibrate: first\n" : "calibrate: none\n";
     if (one_of(4)) text += "centres: " + pick({"none", "page", "trained"}) + "\n";
     if (one_of(4)) {
       text += "commvq: {beam: " + number(1, 16) + ", flips: " + number(0, 200) +

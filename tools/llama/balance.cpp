@@ -133,6 +133,29 @@ std::vector<std::byte> multiplied(const TensorView& tensor, const Factors& facto
 
 }  // namespace
 
+bool has_attention_weights(const Checkpoint& checkpoint, const ModelConfig& config) {
+  return checkpoint.find(linear_layers(config, 0).front().name + ".weight") != nullptr;
+}
+
+Outliers outliers_of(const kvq::Centres& scales) {
+  const int32_t layers = scales.describe().n_layers;
+  double logarithms[2][2] = {};
+  for (int32_t i = 0; i < layers; ++i) {
+    const kvq_centres_layer_info layer = scales.describe_layer(i);
+    logarithms[0][0] += std::log(layer.key_noise) / layers;
+    logarithms[0][1] += std::log(layer.scaled_key_noise) / layers;
+    logarithms[1][0] += std::log(layer.value_noise) / layers;
+    logarithms[1][1] += std::log(layer.scaled_value_noise) / layers;
+  }
+  const auto& worst = logarithms[logarithms[0][0] > logarithms[1][0] ? 0 : 1];
+  return {std::exp(worst[0]), std::exp(worst[1])};
+}
+
+void add_weights(kvq::CentresTrainer& trainer, const Checkpoint& checkpoint, const ModelConfig& config, int32_t layer) {
+  if (!has_attention_weights(checkpoint, config)) return;
+  trainer.add_weights(layer, AttentionWeights(checkpoint, config, layer));
+}
+
 kvq::Centres find_scales(kvq_context* context, const Checkpoint& checkpoint, const ModelConfig& config,
                          const ScaleOptions& options, const std::function<void()>& done) {
   auto trainer_options = kvq::initialised<kvq_centres_trainer_options>();

@@ -135,6 +135,7 @@ namespace Kvq
             ModelId = raw->model_id;
             Bytes = raw->bytes;
             Note = Text.Read(raw->note);
+            Scales = raw->scales;
         }
 
         /// <summary>NLayers.</summary>
@@ -199,6 +200,10 @@ namespace Kvq
         /// <summary>Provenance, as given to the trainer.</summary>
         public string Note { get; }
 
+        /// <summary><see cref="Kvq.CentresInfo.Checksum"/> of the scales that keys and values had in training, and
+        /// that a cache needs; 0: none.</summary>
+        public ulong Scales { get; }
+
         /// <summary>Lists the properties, for logs.</summary>
         public override string ToString() => Text.Shown("CodebookInfo",
             "NLayers", NLayers,
@@ -220,7 +225,8 @@ namespace Kvq
             "Seed", Seed,
             "ModelId", ModelId,
             "Bytes", Bytes,
-            "Note", Note);
+            "Note", Note,
+            "Scales", Scales);
     }
 
     /// <summary>Description of one layer of codebooks; see <see cref="Kvq.CodebookInfo"/>.</summary>
@@ -289,6 +295,7 @@ namespace Kvq
             Note = Text.Read(raw->note);
             KeyScales = raw->key_scales;
             ValueScales = raw->value_scales;
+            Checksum = raw->checksum;
         }
 
         /// <summary>NLayers.</summary>
@@ -339,6 +346,10 @@ namespace Kvq
         /// <summary>1: there are scales and offsets of values; 0: none.</summary>
         public int ValueScales { get; }
 
+        /// <summary>Tells whether pages and codebooks were made with the same numbers; 0 while layers are
+        /// missing.</summary>
+        public ulong Checksum { get; }
+
         /// <summary>Lists the properties, for logs.</summary>
         public override string ToString() => Text.Shown("CentresInfo",
             "NLayers", NLayers,
@@ -356,7 +367,8 @@ namespace Kvq
             "Bytes", Bytes,
             "Note", Note,
             "KeyScales", KeyScales,
-            "ValueScales", ValueScales);
+            "ValueScales", ValueScales,
+            "Checksum", Checksum);
     }
 
     /// <summary>Description of one layer; see <see cref="Kvq.CentresInfo"/>. Noise is the expected squared error of

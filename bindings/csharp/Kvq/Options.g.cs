@@ -165,8 +165,9 @@ namespace Kvq
         /// <summary>Scales for every format, and centres for gain-shape formats with trained centres: from this
         /// context, complete, with this number of layers and KV heads, this <c>HeadDim</c>, for keys this <c>Rope</c>
         /// (scales also suit <see cref="Kvq.Rope.None"/>), and this <c>ModelId</c> unless either is 0. Caches may
-        /// share it. Scales are used whatever the policy. A policy may need <c>Codebook</c> or centres, not both; if
-        /// it needs neither, those given serve other policies of sequences. null (default): none.</summary>
+        /// share it. Scales are used whatever the policy; a codebook must have been trained with the same. A policy
+        /// may need <c>Codebook</c> or centres, not both; if it needs neither, those given serve other policies of
+        /// sequences. null (default): none.</summary>
         public Centres Centres { get; set; }
     }
 

@@ -81,7 +81,7 @@ namespace Kvq.Tests
             {
                 var it = default(kvq_codebook_info);
                 byte* start = (byte*)&it;
-                Test.Equal(120, sizeof(kvq_codebook_info), "sizeof kvq_codebook_info");
+                Test.Equal(128, sizeof(kvq_codebook_info), "sizeof kvq_codebook_info");
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_codebook_info.struct_size");
                 Test.Equal(4, (byte*)&it.n_layers - start, "kvq_codebook_info.n_layers");
                 Test.Equal(8, (byte*)&it.layers_present - start, "kvq_codebook_info.layers_present");
@@ -103,6 +103,7 @@ namespace Kvq.Tests
                 Test.Equal(96, (byte*)&it.model_id - start, "kvq_codebook_info.model_id");
                 Test.Equal(104, (byte*)&it.bytes - start, "kvq_codebook_info.bytes");
                 Test.Equal(112, (byte*)&it.note - start, "kvq_codebook_info.note");
+                Test.Equal(120, (byte*)&it.scales - start, "kvq_codebook_info.scales");
             }
             {
                 var it = default(kvq_codebook_layer_info);
@@ -118,7 +119,7 @@ namespace Kvq.Tests
             {
                 var it = default(kvq_centres_info);
                 byte* start = (byte*)&it;
-                Test.Equal(96, sizeof(kvq_centres_info), "sizeof kvq_centres_info");
+                Test.Equal(104, sizeof(kvq_centres_info), "sizeof kvq_centres_info");
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_centres_info.struct_size");
                 Test.Equal(4, (byte*)&it.n_layers - start, "kvq_centres_info.n_layers");
                 Test.Equal(8, (byte*)&it.layers_present - start, "kvq_centres_info.layers_present");
@@ -136,6 +137,7 @@ namespace Kvq.Tests
                 Test.Equal(80, (byte*)&it.note - start, "kvq_centres_info.note");
                 Test.Equal(88, (byte*)&it.key_scales - start, "kvq_centres_info.key_scales");
                 Test.Equal(92, (byte*)&it.value_scales - start, "kvq_centres_info.value_scales");
+                Test.Equal(96, (byte*)&it.checksum - start, "kvq_centres_info.checksum");
             }
             {
                 var it = default(kvq_centres_layer_info);
@@ -411,7 +413,7 @@ namespace Kvq.Tests
             {
                 var it = default(kvq_codebook_trainer_options);
                 byte* start = (byte*)&it;
-                Test.Equal(88, sizeof(kvq_codebook_trainer_options), "sizeof kvq_codebook_trainer_options");
+                Test.Equal(96, sizeof(kvq_codebook_trainer_options), "sizeof kvq_codebook_trainer_options");
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_codebook_trainer_options.struct_size");
                 Test.Equal(4, (byte*)&it.n_layers - start, "kvq_codebook_trainer_options.n_layers");
                 Test.Equal(8, (byte*)&it.kv_heads - start, "kvq_codebook_trainer_options.kv_heads");
@@ -430,6 +432,7 @@ namespace Kvq.Tests
                 Test.Equal(64, (byte*)&it.model_id - start, "kvq_codebook_trainer_options.model_id");
                 Test.Equal(72, (byte*)&it.max_bytes - start, "kvq_codebook_trainer_options.max_bytes");
                 Test.Equal(80, (byte*)&it.note - start, "kvq_codebook_trainer_options.note");
+                Test.Equal(88, (byte*)&it.scales - start, "kvq_codebook_trainer_options.scales");
             }
             {
                 var it = default(kvq_centres_trainer_options);

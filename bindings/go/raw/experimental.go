@@ -197,6 +197,10 @@ type CodebookTrainerOptions struct {
 
 	// At most 4096 bytes, for example the provenance of the codebooks. nil (default): "".
 	Note *byte
+
+	// Scales, complete, of a cache that will use the codebooks: added keys and values are scaled by them. nil
+	// (default): as they are.
+	Scales *Centres
 }
 
 // CentresTrainerOptions: shape of the model, number of centres, and training settings.
@@ -547,7 +551,7 @@ type PlanMatrixInfo struct {
 
 // Struct layouts match C field by field; shims.h asserts the C side.
 
-var _ [88]byte = [unsafe.Sizeof(CodebookTrainerOptions{})]byte{}
+var _ [96]byte = [unsafe.Sizeof(CodebookTrainerOptions{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(CodebookTrainerOptions{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(CodebookTrainerOptions{}.NLayers)]byte{}
 var _ [8]byte = [unsafe.Offsetof(CodebookTrainerOptions{}.KVHeads)]byte{}
@@ -566,6 +570,7 @@ var _ [56]byte = [unsafe.Offsetof(CodebookTrainerOptions{}.Seed)]byte{}
 var _ [64]byte = [unsafe.Offsetof(CodebookTrainerOptions{}.ModelID)]byte{}
 var _ [72]byte = [unsafe.Offsetof(CodebookTrainerOptions{}.MaxBytes)]byte{}
 var _ [80]byte = [unsafe.Offsetof(CodebookTrainerOptions{}.Note)]byte{}
+var _ [88]byte = [unsafe.Offsetof(CodebookTrainerOptions{}.Scales)]byte{}
 
 var _ [96]byte = [unsafe.Sizeof(CentresTrainerOptions{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(CentresTrainerOptions{}.StructSize)]byte{}
@@ -780,7 +785,7 @@ func CodebookTrainerCreate(context *Context, options *CodebookTrainerOptions, re
 	} else {
 		optionsGiven = 1
 	}
-	return Status(C.kvq_go_kvq_codebook_trainer_create((*C.uint8_t)(unsafe.Pointer(context)), optionsGiven, C.int32_t(options.NLayers), C.int32_t(options.KVHeads), C.int32_t(options.HeadDim), C.kvq_rope(options.Rope), C.int32_t(options.KeyStages), C.int32_t(options.KeyCodes), C.int32_t(options.KeyGroup), C.kvq_scope(options.KeyNorms), C.int32_t(options.ValueBits), C.kvq_scope(options.ValueScope), C.int32_t(options.KeyRounds), C.int32_t(options.ValueRounds), C.kvq_value_method(options.ValueMethod), C.uint64_t(options.Seed), C.uint64_t(options.ModelID), C.uint64_t(options.MaxBytes), (*C.char)(unsafe.Pointer(options.Note)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_codebook_trainer_create((*C.uint8_t)(unsafe.Pointer(context)), optionsGiven, C.int32_t(options.NLayers), C.int32_t(options.KVHeads), C.int32_t(options.HeadDim), C.kvq_rope(options.Rope), C.int32_t(options.KeyStages), C.int32_t(options.KeyCodes), C.int32_t(options.KeyGroup), C.kvq_scope(options.KeyNorms), C.int32_t(options.ValueBits), C.kvq_scope(options.ValueScope), C.int32_t(options.KeyRounds), C.int32_t(options.ValueRounds), C.kvq_value_method(options.ValueMethod), C.uint64_t(options.Seed), C.uint64_t(options.ModelID), C.uint64_t(options.MaxBytes), (*C.char)(unsafe.Pointer(options.Note)), (*C.uint8_t)(unsafe.Pointer(options.Scales)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // CodebookTrainerResume: take over the finished layers of an earlier, unfinished result. Drops the tokens

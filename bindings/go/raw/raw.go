@@ -634,6 +634,10 @@ type CodebookInfo struct {
 
 	// Provenance, as given to the trainer.
 	Note *byte
+
+	// [CentresInfo.Checksum] of the scales that keys and values had in training, and that a cache needs; 0:
+	// none.
+	Scales uint64
 }
 
 // CodebookLayerInfo: description of one layer of codebooks; see [CodebookInfo].
@@ -701,6 +705,9 @@ type CentresInfo struct {
 
 	// 1: there are scales and offsets of values; 0: none.
 	ValueScales int32
+
+	// Tells whether pages and codebooks were made with the same numbers; 0 while layers are missing.
+	Checksum uint64
 }
 
 // CentresLayerInfo: description of one layer; see [CentresInfo]. Noise is the expected squared error of scores
@@ -875,8 +882,8 @@ type CacheOptions struct {
 	// Scales for every format, and centres for gain-shape formats with trained centres: from this context,
 	// complete, with this number of layers and KV heads, this HeadDim, for keys this Rope (scales also suit
 	// [RopeNone]), and this ModelID unless either is 0. Caches may share it. Scales are used whatever the
-	// policy. A policy may need Codebook or centres, not both; if it needs neither, those given serve other
-	// policies of sequences. nil (default): none.
+	// policy; a codebook must have been trained with the same. A policy may need Codebook or centres, not both;
+	// if it needs neither, those given serve other policies of sequences. nil (default): none.
 	Centres *Centres
 }
 
@@ -1363,7 +1370,7 @@ var _ [4]byte = [unsafe.Offsetof(PolicyInfo{}.EvictionBudget)]byte{}
 var _ [8]byte = [unsafe.Offsetof(PolicyInfo{}.EvictionWindow)]byte{}
 var _ [12]byte = [unsafe.Offsetof(PolicyInfo{}.Reserved)]byte{}
 
-var _ [120]byte = [unsafe.Sizeof(CodebookInfo{})]byte{}
+var _ [128]byte = [unsafe.Sizeof(CodebookInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(CodebookInfo{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(CodebookInfo{}.NLayers)]byte{}
 var _ [8]byte = [unsafe.Offsetof(CodebookInfo{}.LayersPresent)]byte{}
@@ -1385,6 +1392,7 @@ var _ [88]byte = [unsafe.Offsetof(CodebookInfo{}.Seed)]byte{}
 var _ [96]byte = [unsafe.Offsetof(CodebookInfo{}.ModelID)]byte{}
 var _ [104]byte = [unsafe.Offsetof(CodebookInfo{}.Bytes)]byte{}
 var _ [112]byte = [unsafe.Offsetof(CodebookInfo{}.Note)]byte{}
+var _ [120]byte = [unsafe.Offsetof(CodebookInfo{}.Scales)]byte{}
 
 var _ [544]byte = [unsafe.Sizeof(CodebookLayerInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(CodebookLayerInfo{}.StructSize)]byte{}
@@ -1394,7 +1402,7 @@ var _ [16]byte = [unsafe.Offsetof(CodebookLayerInfo{}.KeyError)]byte{}
 var _ [24]byte = [unsafe.Offsetof(CodebookLayerInfo{}.ValueError)]byte{}
 var _ [32]byte = [unsafe.Offsetof(CodebookLayerInfo{}.KeyStageErrors)]byte{}
 
-var _ [96]byte = [unsafe.Sizeof(CentresInfo{})]byte{}
+var _ [104]byte = [unsafe.Sizeof(CentresInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(CentresInfo{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(CentresInfo{}.NLayers)]byte{}
 var _ [8]byte = [unsafe.Offsetof(CentresInfo{}.LayersPresent)]byte{}
@@ -1412,6 +1420,7 @@ var _ [72]byte = [unsafe.Offsetof(CentresInfo{}.Bytes)]byte{}
 var _ [80]byte = [unsafe.Offsetof(CentresInfo{}.Note)]byte{}
 var _ [88]byte = [unsafe.Offsetof(CentresInfo{}.KeyScales)]byte{}
 var _ [92]byte = [unsafe.Offsetof(CentresInfo{}.ValueScales)]byte{}
+var _ [96]byte = [unsafe.Offsetof(CentresInfo{}.Checksum)]byte{}
 
 var _ [88]byte = [unsafe.Sizeof(CentresLayerInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(CentresLayerInfo{}.StructSize)]byte{}
@@ -1795,6 +1804,7 @@ func CPUISAName(index int32) *byte {
 //	values: {format: int2, hadamard: false, group: 32}
 //	sink: 1                        # first pages that stay FP16
 //	recent: 1                      # newest pages that stay FP16, including the open one
+//	calibrate: none                # or first: see below
 //	layers:                        # later entries win
 //	  - {range: [0, 1], keys: fp16, values: int8}
 //	  - {range: [2, 3], keys: {format: gs2, centres: none}}   # or page, trained: +nocentre, nothing, +centres
@@ -1813,8 +1823,18 @@ func CPUISAName(index int32) *byte {
 //	  votes: layer                 # tokens of all heads choose together; or head
 //
 // `group` is the number of channels that share a scale in an integer value page (32, 64 or 128). Defaults:
-// fp16, recent 1, centres page, beam 1, unlimited flips, attention auto; sink 1 if any page gets gain-shape
-// codes of three bits or fewer, else 0, because models attend strongly to their first tokens.
+// fp16, recent 1, calibrate none, centres page, beam 1, unlimited flips, attention auto; sink 1 if any page
+// gets gain-shape codes of three bits or fewer, else 0, because models attend strongly to their first tokens.
+//
+// `calibrate: first` lets each sequence find scales of channels (see [Centres]) by its own first 128 tokens,
+// for models with outlier channels that come without scales. These tokens stay FP16 until they have been
+// attended to and the next one is appended; they need not be like the rest, but if fewer than 16 of them
+// differ, the sequence waits for 256, 512 … 2048 and then goes without. With [Extend] or [Attend], queries
+// count; a host that appends more than 128 tokens without attending gets scales from keys and values alone. The
+// same pages result for every way of cutting a prompt. Scales stay while any token does, belong to forks too,
+// are saved in snapshots, and take 0.01 bits a scalar at 32768 tokens. Until there are scales, a sequence
+// cannot be recoded, or have preallocated pages, steps or CUDA graphs. Scales of the cache go before. Not with
+// `router`, `commvq` and trained centres.
 //
 // `attention` selects how the CPU attends to CommVQ keys; results differ only by rounding. `tables` multiplies
 // each query with all codes and sums the products for each token; `rebuild` sums keys from their codes once for

@@ -46,8 +46,7 @@ _Static_assert(offsetof(kvq_context_options, plugin) == 96, "kvq_context_options
 _Static_assert(offsetof(kvq_context_options, stream) == 104, "kvq_context_options.stream");
 _Static_assert(offsetof(kvq_context_options, device_allocate) == 112, "kvq_context_options.device_allocate");
 _Static_assert(offsetof(kvq_context_options, device_free) == 120, "kvq_context_options.device_free");
-_Static_assert(offsetof(kvq_context_options, device_allocator_user) == 128,
-               "kvq_context_options.device_allocator_user");
+_Static_assert(offsetof(kvq_context_options, device_allocator_user) == 128, "kvq_context_options.device_allocator_user");
 _Static_assert(offsetof(kvq_context_options, released) == 136, "kvq_context_options.released");
 _Static_assert(offsetof(kvq_context_options, released_user) == 144, "kvq_context_options.released_user");
 
@@ -76,7 +75,7 @@ _Static_assert(offsetof(kvq_policy_info, eviction_budget) == 4, "kvq_policy_info
 _Static_assert(offsetof(kvq_policy_info, eviction_window) == 8, "kvq_policy_info.eviction_window");
 _Static_assert(offsetof(kvq_policy_info, reserved) == 12, "kvq_policy_info.reserved");
 
-_Static_assert(sizeof(kvq_codebook_info) == 120, "kvq_codebook_info");
+_Static_assert(sizeof(kvq_codebook_info) == 128, "kvq_codebook_info");
 _Static_assert(offsetof(kvq_codebook_info, struct_size) == 0, "kvq_codebook_info.struct_size");
 _Static_assert(offsetof(kvq_codebook_info, n_layers) == 4, "kvq_codebook_info.n_layers");
 _Static_assert(offsetof(kvq_codebook_info, layers_present) == 8, "kvq_codebook_info.layers_present");
@@ -98,6 +97,7 @@ _Static_assert(offsetof(kvq_codebook_info, seed) == 88, "kvq_codebook_info.seed"
 _Static_assert(offsetof(kvq_codebook_info, model_id) == 96, "kvq_codebook_info.model_id");
 _Static_assert(offsetof(kvq_codebook_info, bytes) == 104, "kvq_codebook_info.bytes");
 _Static_assert(offsetof(kvq_codebook_info, note) == 112, "kvq_codebook_info.note");
+_Static_assert(offsetof(kvq_codebook_info, scales) == 120, "kvq_codebook_info.scales");
 
 _Static_assert(sizeof(kvq_codebook_layer_info) == 544, "kvq_codebook_layer_info");
 _Static_assert(offsetof(kvq_codebook_layer_info, struct_size) == 0, "kvq_codebook_layer_info.struct_size");
@@ -107,7 +107,7 @@ _Static_assert(offsetof(kvq_codebook_layer_info, key_error) == 16, "kvq_codebook
 _Static_assert(offsetof(kvq_codebook_layer_info, value_error) == 24, "kvq_codebook_layer_info.value_error");
 _Static_assert(offsetof(kvq_codebook_layer_info, key_stage_errors) == 32, "kvq_codebook_layer_info.key_stage_errors");
 
-_Static_assert(sizeof(kvq_centres_info) == 96, "kvq_centres_info");
+_Static_assert(sizeof(kvq_centres_info) == 104, "kvq_centres_info");
 _Static_assert(offsetof(kvq_centres_info, struct_size) == 0, "kvq_centres_info.struct_size");
 _Static_assert(offsetof(kvq_centres_info, n_layers) == 4, "kvq_centres_info.n_layers");
 _Static_assert(offsetof(kvq_centres_info, layers_present) == 8, "kvq_centres_info.layers_present");
@@ -125,6 +125,7 @@ _Static_assert(offsetof(kvq_centres_info, bytes) == 72, "kvq_centres_info.bytes"
 _Static_assert(offsetof(kvq_centres_info, note) == 80, "kvq_centres_info.note");
 _Static_assert(offsetof(kvq_centres_info, key_scales) == 88, "kvq_centres_info.key_scales");
 _Static_assert(offsetof(kvq_centres_info, value_scales) == 92, "kvq_centres_info.value_scales");
+_Static_assert(offsetof(kvq_centres_info, checksum) == 96, "kvq_centres_info.checksum");
 
 _Static_assert(sizeof(kvq_centres_layer_info) == 88, "kvq_centres_layer_info");
 _Static_assert(offsetof(kvq_centres_layer_info, struct_size) == 0, "kvq_centres_layer_info.struct_size");
@@ -348,27 +349,27 @@ _Static_assert(offsetof(qp_matrix_info, scheme) == 56, "qp_matrix_info.scheme");
 
 #endif
 
-static inline void kvq_go_kvq_error_init(uint8_t* it) { kvq_error_init((kvq_error*)it, sizeof(kvq_error)); }
+static inline void kvq_go_kvq_error_init(uint8_t* it) {
+  kvq_error_init((kvq_error*)it, sizeof(kvq_error));
+}
 
-static inline const char* kvq_go_kvq_status_name(kvq_status status) { return kvq_status_name(status); }
+static inline const char* kvq_go_kvq_status_name(kvq_status status) {
+  return kvq_status_name(status);
+}
 
-static inline int32_t kvq_go_kvq_api_version(void) { return kvq_api_version(); }
+static inline int32_t kvq_go_kvq_api_version(void) {
+  return kvq_api_version();
+}
 
-static inline const char* kvq_go_kvq_version_string(void) { return kvq_version_string(); }
+static inline const char* kvq_go_kvq_version_string(void) {
+  return kvq_version_string();
+}
 
 static inline void kvq_go_kvq_context_options_init(uint8_t* it) {
   kvq_context_options_init((kvq_context_options*)it, sizeof(kvq_context_options));
 }
 
-static inline kvq_status kvq_go_kvq_context_create(
-    int32_t options_given, kvq_device options_device, int32_t options_n_threads, int32_t options_reserved,
-    uint64_t options_max_bytes, const char* options_cpu_isa, kvq_allocate_hook options_allocate,
-    kvq_free_hook options_free, uintptr_t options_allocator_user, kvq_log_hook options_log, uintptr_t options_log_user,
-    kvq_parallel_for_hook options_parallel_for, uintptr_t options_parallel_for_user, int32_t options_device_index,
-    int32_t options_reserved2, const char* options_plugin, uintptr_t options_stream,
-    kvq_device_allocate_hook options_device_allocate, kvq_device_free_hook options_device_free,
-    uintptr_t options_device_allocator_user, kvq_released_hook options_released, uintptr_t options_released_user,
-    uint8_t* result, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_context_create(int32_t options_given, kvq_device options_device, int32_t options_n_threads, int32_t options_reserved, uint64_t options_max_bytes, const char* options_cpu_isa, kvq_allocate_hook options_allocate, kvq_free_hook options_free, uintptr_t options_allocator_user, kvq_log_hook options_log, uintptr_t options_log_user, kvq_parallel_for_hook options_parallel_for, uintptr_t options_parallel_for_user, int32_t options_device_index, int32_t options_reserved2, const char* options_plugin, uintptr_t options_stream, kvq_device_allocate_hook options_device_allocate, kvq_device_free_hook options_device_free, uintptr_t options_device_allocator_user, kvq_released_hook options_released, uintptr_t options_released_user, uint8_t* result, kvq_error* error) {
   kvq_context_options options = {0};
   options.struct_size = sizeof(kvq_context_options);
   options.device = options_device;
@@ -395,7 +396,9 @@ static inline kvq_status kvq_go_kvq_context_create(
   return kvq_context_create(options_given ? &options : NULL, (kvq_context**)result, error);
 }
 
-static inline void kvq_go_kvq_context_destroy(uint8_t* context) { kvq_context_destroy((kvq_context*)context); }
+static inline void kvq_go_kvq_context_destroy(uint8_t* context) {
+  kvq_context_destroy((kvq_context*)context);
+}
 
 static inline kvq_status kvq_go_kvq_context_describe(uint8_t* context, uint8_t* info, kvq_error* error) {
   return kvq_context_describe((const kvq_context*)context, (kvq_context_info*)info, error);
@@ -405,35 +408,31 @@ static inline kvq_status kvq_go_kvq_context_set_stream(uint8_t* context, uintptr
   return kvq_context_set_stream((kvq_context*)context, (void*)stream, error);
 }
 
-static inline kvq_status kvq_go_kvq_device_describe(kvq_device device, int32_t index, const char* plugin,
-                                                    kvq_device_info* info, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_device_describe(kvq_device device, int32_t index, const char* plugin, kvq_device_info* info, kvq_error* error) {
   return kvq_device_describe(device, index, plugin, info, error);
 }
 
-static inline int32_t kvq_go_kvq_cpu_isa_count(void) { return kvq_cpu_isa_count(); }
+static inline int32_t kvq_go_kvq_cpu_isa_count(void) {
+  return kvq_cpu_isa_count();
+}
 
-static inline const char* kvq_go_kvq_cpu_isa_name(int32_t index) { return kvq_cpu_isa_name(index); }
+static inline const char* kvq_go_kvq_cpu_isa_name(int32_t index) {
+  return kvq_cpu_isa_name(index);
+}
 
-static inline kvq_status kvq_go_kvq_policy_load(uint8_t* context, const char* yaml, size_t length, uint8_t* result,
-                                                kvq_error* error) {
+static inline kvq_status kvq_go_kvq_policy_load(uint8_t* context, const char* yaml, size_t length, uint8_t* result, kvq_error* error) {
   return kvq_policy_load((kvq_context*)context, yaml, length, (kvq_policy**)result, error);
 }
 
-static inline kvq_status kvq_go_kvq_policy_with_eviction(uint8_t* context, uint8_t* policy, const char* method,
-                                                         int32_t budget, uint8_t* result, kvq_error* error) {
-  return kvq_policy_with_eviction((kvq_context*)context, (const kvq_policy*)policy, method, budget,
-                                  (kvq_policy**)result, error);
+static inline kvq_status kvq_go_kvq_policy_with_eviction(uint8_t* context, uint8_t* policy, const char* method, int32_t budget, uint8_t* result, kvq_error* error) {
+  return kvq_policy_with_eviction((kvq_context*)context, (const kvq_policy*)policy, method, budget, (kvq_policy**)result, error);
 }
 
-static inline kvq_status kvq_go_kvq_policy_with_layer(uint8_t* context, uint8_t* policy, int32_t first_layer,
-                                                      int32_t last_layer, const char* keys, const char* values,
-                                                      uint8_t* result, kvq_error* error) {
-  return kvq_policy_with_layer((kvq_context*)context, (const kvq_policy*)policy, first_layer, last_layer, keys, values,
-                               (kvq_policy**)result, error);
+static inline kvq_status kvq_go_kvq_policy_with_layer(uint8_t* context, uint8_t* policy, int32_t first_layer, int32_t last_layer, const char* keys, const char* values, uint8_t* result, kvq_error* error) {
+  return kvq_policy_with_layer((kvq_context*)context, (const kvq_policy*)policy, first_layer, last_layer, keys, values, (kvq_policy**)result, error);
 }
 
-static inline kvq_status kvq_go_kvq_policy_save(uint8_t* policy, char* buffer, size_t capacity, size_t* size,
-                                                kvq_error* error) {
+static inline kvq_status kvq_go_kvq_policy_save(uint8_t* policy, char* buffer, size_t capacity, size_t* size, kvq_error* error) {
   return kvq_policy_save((const kvq_policy*)policy, buffer, capacity, size, error);
 }
 
@@ -441,15 +440,15 @@ static inline kvq_status kvq_go_kvq_policy_describe(uint8_t* policy, kvq_policy_
   return kvq_policy_describe((const kvq_policy*)policy, info, error);
 }
 
-static inline void kvq_go_kvq_policy_destroy(uint8_t* policy) { kvq_policy_destroy((kvq_policy*)policy); }
+static inline void kvq_go_kvq_policy_destroy(uint8_t* policy) {
+  kvq_policy_destroy((kvq_policy*)policy);
+}
 
-static inline kvq_status kvq_go_kvq_codebook_load(uint8_t* context, uint8_t* buffer, size_t size, uint8_t* result,
-                                                  kvq_error* error) {
+static inline kvq_status kvq_go_kvq_codebook_load(uint8_t* context, uint8_t* buffer, size_t size, uint8_t* result, kvq_error* error) {
   return kvq_codebook_load((kvq_context*)context, (const void*)buffer, size, (kvq_codebook**)result, error);
 }
 
-static inline kvq_status kvq_go_kvq_codebook_save(uint8_t* codebook, uint8_t* buffer, size_t capacity, size_t* size,
-                                                  kvq_error* error) {
+static inline kvq_status kvq_go_kvq_codebook_save(uint8_t* codebook, uint8_t* buffer, size_t capacity, size_t* size, kvq_error* error) {
   return kvq_codebook_save((const kvq_codebook*)codebook, (void*)buffer, capacity, size, error);
 }
 
@@ -457,20 +456,19 @@ static inline kvq_status kvq_go_kvq_codebook_describe(uint8_t* codebook, uint8_t
   return kvq_codebook_describe((const kvq_codebook*)codebook, (kvq_codebook_info*)info, error);
 }
 
-static inline kvq_status kvq_go_kvq_codebook_describe_layer(uint8_t* codebook, int32_t layer,
-                                                            kvq_codebook_layer_info* info, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_codebook_describe_layer(uint8_t* codebook, int32_t layer, kvq_codebook_layer_info* info, kvq_error* error) {
   return kvq_codebook_describe_layer((const kvq_codebook*)codebook, layer, info, error);
 }
 
-static inline void kvq_go_kvq_codebook_destroy(uint8_t* codebook) { kvq_codebook_destroy((kvq_codebook*)codebook); }
+static inline void kvq_go_kvq_codebook_destroy(uint8_t* codebook) {
+  kvq_codebook_destroy((kvq_codebook*)codebook);
+}
 
-static inline kvq_status kvq_go_kvq_centres_load(uint8_t* context, uint8_t* buffer, size_t size, uint8_t* result,
-                                                 kvq_error* error) {
+static inline kvq_status kvq_go_kvq_centres_load(uint8_t* context, uint8_t* buffer, size_t size, uint8_t* result, kvq_error* error) {
   return kvq_centres_load((kvq_context*)context, (const void*)buffer, size, (kvq_centres**)result, error);
 }
 
-static inline kvq_status kvq_go_kvq_centres_save(uint8_t* centres, uint8_t* buffer, size_t capacity, size_t* size,
-                                                 kvq_error* error) {
+static inline kvq_status kvq_go_kvq_centres_save(uint8_t* centres, uint8_t* buffer, size_t capacity, size_t* size, kvq_error* error) {
   return kvq_centres_save((const kvq_centres*)centres, (void*)buffer, capacity, size, error);
 }
 
@@ -478,25 +476,23 @@ static inline kvq_status kvq_go_kvq_centres_describe(uint8_t* centres, uint8_t* 
   return kvq_centres_describe((const kvq_centres*)centres, (kvq_centres_info*)info, error);
 }
 
-static inline kvq_status kvq_go_kvq_centres_describe_layer(uint8_t* centres, int32_t layer,
-                                                           kvq_centres_layer_info* info, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_centres_describe_layer(uint8_t* centres, int32_t layer, kvq_centres_layer_info* info, kvq_error* error) {
   return kvq_centres_describe_layer((const kvq_centres*)centres, layer, info, error);
 }
 
-static inline kvq_status kvq_go_kvq_centres_read_scales(uint8_t* centres, int32_t layer, float* key_scales,
-                                                        float* value_scales, float* value_offsets, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_centres_read_scales(uint8_t* centres, int32_t layer, float* key_scales, float* value_scales, float* value_offsets, kvq_error* error) {
   return kvq_centres_read_scales((const kvq_centres*)centres, layer, key_scales, value_scales, value_offsets, error);
 }
 
-static inline void kvq_go_kvq_centres_destroy(uint8_t* centres) { kvq_centres_destroy((kvq_centres*)centres); }
+static inline void kvq_go_kvq_centres_destroy(uint8_t* centres) {
+  kvq_centres_destroy((kvq_centres*)centres);
+}
 
-static inline kvq_status kvq_go_kvq_router_load(uint8_t* context, uint8_t* buffer, size_t size, uint8_t* result,
-                                                kvq_error* error) {
+static inline kvq_status kvq_go_kvq_router_load(uint8_t* context, uint8_t* buffer, size_t size, uint8_t* result, kvq_error* error) {
   return kvq_router_load((kvq_context*)context, (const void*)buffer, size, (kvq_router**)result, error);
 }
 
-static inline kvq_status kvq_go_kvq_router_save(uint8_t* router, uint8_t* buffer, size_t capacity, size_t* size,
-                                                kvq_error* error) {
+static inline kvq_status kvq_go_kvq_router_save(uint8_t* router, uint8_t* buffer, size_t capacity, size_t* size, kvq_error* error) {
   return kvq_router_save((const kvq_router*)router, (void*)buffer, capacity, size, error);
 }
 
@@ -504,23 +500,19 @@ static inline kvq_status kvq_go_kvq_router_describe(uint8_t* router, uint8_t* in
   return kvq_router_describe((const kvq_router*)router, (kvq_router_info*)info, error);
 }
 
-static inline kvq_status kvq_go_kvq_router_describe_group(uint8_t* router, int32_t group, kvq_router_group_info* info,
-                                                          kvq_error* error) {
+static inline kvq_status kvq_go_kvq_router_describe_group(uint8_t* router, int32_t group, kvq_router_group_info* info, kvq_error* error) {
   return kvq_router_describe_group((const kvq_router*)router, group, info, error);
 }
 
-static inline void kvq_go_kvq_router_destroy(uint8_t* router) { kvq_router_destroy((kvq_router*)router); }
+static inline void kvq_go_kvq_router_destroy(uint8_t* router) {
+  kvq_router_destroy((kvq_router*)router);
+}
 
 static inline void kvq_go_kvq_cache_options_init(uint8_t* it) {
   kvq_cache_options_init((kvq_cache_options*)it, sizeof(kvq_cache_options));
 }
 
-static inline kvq_status kvq_go_kvq_cache_create(
-    uint8_t* context, int32_t options_given, int32_t options_n_layers, int32_t options_q_heads,
-    int32_t options_kv_heads, int32_t options_head_dim, kvq_rope options_rope, int32_t options_rotary_dim,
-    float options_rope_base, const float* options_inv_freq, float options_scale, int32_t options_reserved,
-    uint64_t options_max_bytes, uint64_t options_model_id, uint8_t* options_codebook, uint8_t* options_router,
-    uint8_t* options_centres, uint8_t* policy, uint8_t* result, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_cache_create(uint8_t* context, int32_t options_given, int32_t options_n_layers, int32_t options_q_heads, int32_t options_kv_heads, int32_t options_head_dim, kvq_rope options_rope, int32_t options_rotary_dim, float options_rope_base, const float* options_inv_freq, float options_scale, int32_t options_reserved, uint64_t options_max_bytes, uint64_t options_model_id, uint8_t* options_codebook, uint8_t* options_router, uint8_t* options_centres, uint8_t* policy, uint8_t* result, kvq_error* error) {
   kvq_cache_options options = {0};
   options.struct_size = sizeof(kvq_cache_options);
   options.n_layers = options_n_layers;
@@ -538,18 +530,18 @@ static inline kvq_status kvq_go_kvq_cache_create(
   options.codebook = (const kvq_codebook*)options_codebook;
   options.router = (const kvq_router*)options_router;
   options.centres = (const kvq_centres*)options_centres;
-  return kvq_cache_create((kvq_context*)context, options_given ? &options : NULL, (const kvq_policy*)policy,
-                          (kvq_cache**)result, error);
+  return kvq_cache_create((kvq_context*)context, options_given ? &options : NULL, (const kvq_policy*)policy, (kvq_cache**)result, error);
 }
 
-static inline void kvq_go_kvq_cache_destroy(uint8_t* cache) { kvq_cache_destroy((kvq_cache*)cache); }
+static inline void kvq_go_kvq_cache_destroy(uint8_t* cache) {
+  kvq_cache_destroy((kvq_cache*)cache);
+}
 
 static inline kvq_status kvq_go_kvq_cache_describe(uint8_t* cache, kvq_cache_info* info, kvq_error* error) {
   return kvq_cache_describe((const kvq_cache*)cache, info, error);
 }
 
-static inline kvq_status kvq_go_kvq_cache_describe_layer(uint8_t* cache, int32_t layer, kvq_layer_info* info,
-                                                         kvq_error* error) {
+static inline kvq_status kvq_go_kvq_cache_describe_layer(uint8_t* cache, int32_t layer, kvq_layer_info* info, kvq_error* error) {
   return kvq_cache_describe_layer((const kvq_cache*)cache, layer, info, error);
 }
 
@@ -565,19 +557,19 @@ static inline kvq_status kvq_go_kvq_sequence_fork(uint8_t* cache, uint8_t* paren
   return kvq_sequence_fork((kvq_cache*)cache, (const kvq_sequence*)parent, (kvq_sequence**)result, error);
 }
 
-static inline kvq_status kvq_go_kvq_sequence_truncate(uint8_t* cache, uint8_t* sequence, int32_t length,
-                                                      kvq_error* error) {
+static inline kvq_status kvq_go_kvq_sequence_truncate(uint8_t* cache, uint8_t* sequence, int32_t length, kvq_error* error) {
   return kvq_sequence_truncate((kvq_cache*)cache, (kvq_sequence*)sequence, length, error);
 }
 
-static inline void kvq_go_kvq_sequence_destroy(uint8_t* sequence) { kvq_sequence_destroy((kvq_sequence*)sequence); }
+static inline void kvq_go_kvq_sequence_destroy(uint8_t* sequence) {
+  kvq_sequence_destroy((kvq_sequence*)sequence);
+}
 
 static inline kvq_cache* kvq_go_kvq_sequence_cache(uint8_t* sequence) {
   return kvq_sequence_cache((const kvq_sequence*)sequence);
 }
 
-static inline kvq_status kvq_go_kvq_sequence_reserve(uint8_t* cache, uint8_t* sequence, int32_t tokens,
-                                                     kvq_error* error) {
+static inline kvq_status kvq_go_kvq_sequence_reserve(uint8_t* cache, uint8_t* sequence, int32_t tokens, kvq_error* error) {
   return kvq_sequence_reserve((kvq_cache*)cache, (kvq_sequence*)sequence, tokens, error);
 }
 
@@ -585,92 +577,67 @@ static inline kvq_status kvq_go_kvq_sequence_room(uint8_t* sequence, int32_t lay
   return kvq_sequence_room((const kvq_sequence*)sequence, layer, room, error);
 }
 
-static inline kvq_status kvq_go_kvq_sequence_length(uint8_t* sequence, int32_t layer, int32_t* length,
-                                                    kvq_error* error) {
+static inline kvq_status kvq_go_kvq_sequence_length(uint8_t* sequence, int32_t layer, int32_t* length, kvq_error* error) {
   return kvq_sequence_length((const kvq_sequence*)sequence, layer, length, error);
 }
 
-static inline kvq_status kvq_go_kvq_sequence_slots(uint8_t* sequence, int32_t layer, int32_t kv_head, int32_t* slots,
-                                                   kvq_error* error) {
+static inline kvq_status kvq_go_kvq_sequence_slots(uint8_t* sequence, int32_t layer, int32_t kv_head, int32_t* slots, kvq_error* error) {
   return kvq_sequence_slots((const kvq_sequence*)sequence, layer, kv_head, slots, error);
 }
 
-static inline kvq_status kvq_go_kvq_sequence_save(uint8_t* cache, uint8_t* sequence, uint8_t* buffer, size_t capacity,
-                                                  size_t* size, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_sequence_save(uint8_t* cache, uint8_t* sequence, uint8_t* buffer, size_t capacity, size_t* size, kvq_error* error) {
   return kvq_sequence_save((kvq_cache*)cache, (const kvq_sequence*)sequence, (void*)buffer, capacity, size, error);
 }
 
-static inline kvq_status kvq_go_kvq_sequence_load(uint8_t* cache, uint8_t* buffer, size_t size, uint8_t* result,
-                                                  kvq_error* error) {
+static inline kvq_status kvq_go_kvq_sequence_load(uint8_t* cache, uint8_t* buffer, size_t size, uint8_t* result, kvq_error* error) {
   return kvq_sequence_load((kvq_cache*)cache, (const void*)buffer, size, (kvq_sequence**)result, error);
 }
 
-static inline kvq_status kvq_go_kvq_sequence_recode(uint8_t* cache, uint8_t* sequence, uint8_t* policy,
-                                                    kvq_error* error) {
+static inline kvq_status kvq_go_kvq_sequence_recode(uint8_t* cache, uint8_t* sequence, uint8_t* policy, kvq_error* error) {
   return kvq_sequence_recode((kvq_cache*)cache, (kvq_sequence*)sequence, (const kvq_policy*)policy, error);
 }
 
-static inline kvq_status kvq_go_kvq_sequence_predict_recode(uint8_t* cache, uint8_t* sequence, uint8_t* policy,
-                                                            kvq_recode_info* info, kvq_error* error) {
-  return kvq_sequence_predict_recode((kvq_cache*)cache, (kvq_sequence*)sequence, (const kvq_policy*)policy, info,
-                                     error);
+static inline kvq_status kvq_go_kvq_sequence_predict_recode(uint8_t* cache, uint8_t* sequence, uint8_t* policy, kvq_recode_info* info, kvq_error* error) {
+  return kvq_sequence_predict_recode((kvq_cache*)cache, (kvq_sequence*)sequence, (const kvq_policy*)policy, info, error);
 }
 
-static inline kvq_status kvq_go_kvq_sequence_describe_layer(uint8_t* sequence, int32_t layer, kvq_layer_info* info,
-                                                            kvq_error* error) {
+static inline kvq_status kvq_go_kvq_sequence_describe_layer(uint8_t* sequence, int32_t layer, kvq_layer_info* info, kvq_error* error) {
   return kvq_sequence_describe_layer((const kvq_sequence*)sequence, layer, info, error);
 }
 
-static inline kvq_status kvq_go_kvq_cache_save(uint8_t* cache, uint8_t* sequences, int32_t n_sequences, uint8_t* buffer,
-                                               size_t capacity, size_t* size, kvq_error* error) {
-  return kvq_cache_save((kvq_cache*)cache, (const kvq_sequence* const*)sequences, n_sequences, (void*)buffer, capacity,
-                        size, error);
+static inline kvq_status kvq_go_kvq_cache_save(uint8_t* cache, uint8_t* sequences, int32_t n_sequences, uint8_t* buffer, size_t capacity, size_t* size, kvq_error* error) {
+  return kvq_cache_save((kvq_cache*)cache, (const kvq_sequence* const*)sequences, n_sequences, (void*)buffer, capacity, size, error);
 }
 
 static inline void kvq_go_kvq_load_options_init(uint8_t* it) {
   kvq_load_options_init((kvq_load_options*)it, sizeof(kvq_load_options));
 }
 
-static inline kvq_status kvq_go_kvq_cache_load(uint8_t* cache, uint8_t* buffer, size_t size, uint8_t* sequences,
-                                               int32_t n_sequences, int32_t options_given, int32_t options_recode,
-                                               uint8_t* options_policy, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_cache_load(uint8_t* cache, uint8_t* buffer, size_t size, uint8_t* sequences, int32_t n_sequences, int32_t options_given, int32_t options_recode, uint8_t* options_policy, kvq_error* error) {
   kvq_load_options options = {0};
   options.struct_size = sizeof(kvq_load_options);
   options.recode = options_recode;
   options.policy = (const kvq_policy*)options_policy;
-  return kvq_cache_load((kvq_cache*)cache, (const void*)buffer, size, (kvq_sequence**)sequences, n_sequences,
-                        options_given ? &options : NULL, error);
+  return kvq_cache_load((kvq_cache*)cache, (const void*)buffer, size, (kvq_sequence**)sequences, n_sequences, options_given ? &options : NULL, error);
 }
 
-static inline kvq_status kvq_go_kvq_snapshot_describe(uint8_t* cache, uint8_t* buffer, size_t size,
-                                                      int32_t options_given, int32_t options_recode,
-                                                      uint8_t* options_policy, kvq_snapshot_info* info,
-                                                      kvq_error* error) {
+static inline kvq_status kvq_go_kvq_snapshot_describe(uint8_t* cache, uint8_t* buffer, size_t size, int32_t options_given, int32_t options_recode, uint8_t* options_policy, kvq_snapshot_info* info, kvq_error* error) {
   kvq_load_options options = {0};
   options.struct_size = sizeof(kvq_load_options);
   options.recode = options_recode;
   options.policy = (const kvq_policy*)options_policy;
-  return kvq_snapshot_describe((kvq_cache*)cache, (const void*)buffer, size, options_given ? &options : NULL, info,
-                               error);
+  return kvq_snapshot_describe((kvq_cache*)cache, (const void*)buffer, size, options_given ? &options : NULL, info, error);
 }
 
-static inline kvq_status kvq_go_kvq_append(uint8_t* cache, uint8_t* sequence, int32_t layer, int32_t n, uint8_t* k,
-                                           uint8_t* v, kvq_dtype dtype, const int32_t* positions, kvq_error* error) {
-  return kvq_append((kvq_cache*)cache, (kvq_sequence*)sequence, layer, n, (const void*)k, (const void*)v, dtype,
-                    positions, error);
+static inline kvq_status kvq_go_kvq_append(uint8_t* cache, uint8_t* sequence, int32_t layer, int32_t n, uint8_t* k, uint8_t* v, kvq_dtype dtype, const int32_t* positions, kvq_error* error) {
+  return kvq_append((kvq_cache*)cache, (kvq_sequence*)sequence, layer, n, (const void*)k, (const void*)v, dtype, positions, error);
 }
 
 static inline void kvq_go_kvq_append_batch_init(uint8_t* it) {
   kvq_append_batch_init((kvq_append_batch*)it, sizeof(kvq_append_batch));
 }
 
-static inline kvq_status kvq_go_kvq_append_sequences(uint8_t* cache, int32_t layer, int32_t batch_given,
-                                                     int32_t batch_n_sequences, uint8_t* batch_sequences,
-                                                     const int32_t* batch_token_counts, const int32_t* batch_positions,
-                                                     uint8_t* batch_k, uint8_t* batch_v, kvq_dtype batch_dtype,
-                                                     int32_t batch_reserved, int64_t batch_k_token_stride,
-                                                     int64_t batch_k_head_stride, int64_t batch_v_token_stride,
-                                                     int64_t batch_v_head_stride, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_append_sequences(uint8_t* cache, int32_t layer, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_token_counts, const int32_t* batch_positions, uint8_t* batch_k, uint8_t* batch_v, kvq_dtype batch_dtype, int32_t batch_reserved, int64_t batch_k_token_stride, int64_t batch_k_head_stride, int64_t batch_v_token_stride, int64_t batch_v_head_stride, kvq_error* error) {
   kvq_append_batch batch = {0};
   batch.struct_size = sizeof(kvq_append_batch);
   batch.n_sequences = batch_n_sequences;
@@ -688,20 +655,15 @@ static inline kvq_status kvq_go_kvq_append_sequences(uint8_t* cache, int32_t lay
   return kvq_append_sequences((kvq_cache*)cache, layer, batch_given ? &batch : NULL, error);
 }
 
-static inline kvq_status kvq_go_kvq_sequence_decode(uint8_t* cache, uint8_t* sequence, int32_t layer, int32_t kv_head,
-                                                    int32_t begin, int32_t n, float* k, float* v, int32_t* positions,
-                                                    kvq_error* error) {
-  return kvq_sequence_decode((const kvq_cache*)cache, (const kvq_sequence*)sequence, layer, kv_head, begin, n, k, v,
-                             positions, error);
+static inline kvq_status kvq_go_kvq_sequence_decode(uint8_t* cache, uint8_t* sequence, int32_t layer, int32_t kv_head, int32_t begin, int32_t n, float* k, float* v, int32_t* positions, kvq_error* error) {
+  return kvq_sequence_decode((const kvq_cache*)cache, (const kvq_sequence*)sequence, layer, kv_head, begin, n, k, v, positions, error);
 }
 
 static inline void kvq_go_kvq_compress_options_init(uint8_t* it) {
   kvq_compress_options_init((kvq_compress_options*)it, sizeof(kvq_compress_options));
 }
 
-static inline kvq_status kvq_go_kvq_compress(uint8_t* cache, uint8_t* sequence, int32_t options_given,
-                                             int32_t options_budget, int32_t* options_kept,
-                                             uint64_t* options_bytes_freed, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_compress(uint8_t* cache, uint8_t* sequence, int32_t options_given, int32_t options_budget, int32_t* options_kept, uint64_t* options_bytes_freed, kvq_error* error) {
   kvq_compress_options options = {0};
   options.struct_size = sizeof(kvq_compress_options);
   options.budget = options_budget;
@@ -714,12 +676,7 @@ static inline void kvq_go_kvq_attend_batch_init(uint8_t* it) {
   kvq_attend_batch_init((kvq_attend_batch*)it, sizeof(kvq_attend_batch));
 }
 
-static inline kvq_status kvq_go_kvq_attend(
-    uint8_t* cache, int32_t layer, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences,
-    const int32_t* batch_query_counts, const int32_t* batch_query_positions, uint8_t* batch_q, kvq_dtype batch_q_dtype,
-    kvq_dtype batch_output_dtype, uint8_t* batch_output, int32_t batch_sliding_window, float batch_logit_softcap,
-    int64_t batch_q_token_stride, int64_t batch_q_head_stride, int64_t batch_output_token_stride,
-    int64_t batch_output_head_stride, float* batch_lse, const float* batch_sinks, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_attend(uint8_t* cache, int32_t layer, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_query_counts, const int32_t* batch_query_positions, uint8_t* batch_q, kvq_dtype batch_q_dtype, kvq_dtype batch_output_dtype, uint8_t* batch_output, int32_t batch_sliding_window, float batch_logit_softcap, int64_t batch_q_token_stride, int64_t batch_q_head_stride, int64_t batch_output_token_stride, int64_t batch_output_head_stride, float* batch_lse, const float* batch_sinks, kvq_error* error) {
   kvq_attend_batch batch = {0};
   batch.struct_size = sizeof(kvq_attend_batch);
   batch.n_sequences = batch_n_sequences;
@@ -745,15 +702,7 @@ static inline void kvq_go_kvq_extend_batch_init(uint8_t* it) {
   kvq_extend_batch_init((kvq_extend_batch*)it, sizeof(kvq_extend_batch));
 }
 
-static inline kvq_status kvq_go_kvq_extend(
-    uint8_t* cache, int32_t layer, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences,
-    const int32_t* batch_token_counts, const int32_t* batch_positions, uint8_t* batch_k, uint8_t* batch_v,
-    uint8_t* batch_q, uint8_t* batch_output, kvq_dtype batch_dtype, kvq_dtype batch_q_dtype,
-    kvq_dtype batch_output_dtype, int32_t batch_sliding_window, float batch_logit_softcap, int32_t batch_reserved,
-    int64_t batch_k_token_stride, int64_t batch_k_head_stride, int64_t batch_v_token_stride,
-    int64_t batch_v_head_stride, int64_t batch_q_token_stride, int64_t batch_q_head_stride,
-    int64_t batch_output_token_stride, int64_t batch_output_head_stride, float* batch_lse, const float* batch_sinks,
-    kvq_error* error) {
+static inline kvq_status kvq_go_kvq_extend(uint8_t* cache, int32_t layer, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_token_counts, const int32_t* batch_positions, uint8_t* batch_k, uint8_t* batch_v, uint8_t* batch_q, uint8_t* batch_output, kvq_dtype batch_dtype, kvq_dtype batch_q_dtype, kvq_dtype batch_output_dtype, int32_t batch_sliding_window, float batch_logit_softcap, int32_t batch_reserved, int64_t batch_k_token_stride, int64_t batch_k_head_stride, int64_t batch_v_token_stride, int64_t batch_v_head_stride, int64_t batch_q_token_stride, int64_t batch_q_head_stride, int64_t batch_output_token_stride, int64_t batch_output_head_stride, float* batch_lse, const float* batch_sinks, kvq_error* error) {
   kvq_extend_batch batch = {0};
   batch.struct_size = sizeof(kvq_extend_batch);
   batch.n_sequences = batch_n_sequences;
@@ -787,9 +736,7 @@ static inline void kvq_go_kvq_step_batch_init(uint8_t* it) {
   kvq_step_batch_init((kvq_step_batch*)it, sizeof(kvq_step_batch));
 }
 
-static inline kvq_status kvq_go_kvq_step_begin(uint8_t* cache, int32_t batch_given, int32_t batch_n_sequences,
-                                               uint8_t* batch_sequences, const int32_t* batch_token_counts,
-                                               kvq_error* error) {
+static inline kvq_status kvq_go_kvq_step_begin(uint8_t* cache, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_token_counts, kvq_error* error) {
   kvq_step_batch batch = {0};
   batch.struct_size = sizeof(kvq_step_batch);
   batch.n_sequences = batch_n_sequences;
@@ -798,9 +745,7 @@ static inline kvq_status kvq_go_kvq_step_begin(uint8_t* cache, int32_t batch_giv
   return kvq_step_begin((kvq_cache*)cache, batch_given ? &batch : NULL, error);
 }
 
-static inline kvq_status kvq_go_kvq_step_commit(uint8_t* cache, int32_t batch_given, int32_t batch_n_sequences,
-                                                uint8_t* batch_sequences, const int32_t* batch_token_counts,
-                                                kvq_error* error) {
+static inline kvq_status kvq_go_kvq_step_commit(uint8_t* cache, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_token_counts, kvq_error* error) {
   kvq_step_batch batch = {0};
   batch.struct_size = sizeof(kvq_step_batch);
   batch.n_sequences = batch_n_sequences;
@@ -809,9 +754,7 @@ static inline kvq_status kvq_go_kvq_step_commit(uint8_t* cache, int32_t batch_gi
   return kvq_step_commit((kvq_cache*)cache, batch_given ? &batch : NULL, error);
 }
 
-static inline kvq_status kvq_go_kvq_step_abort(uint8_t* cache, int32_t batch_given, int32_t batch_n_sequences,
-                                               uint8_t* batch_sequences, const int32_t* batch_token_counts,
-                                               kvq_error* error) {
+static inline kvq_status kvq_go_kvq_step_abort(uint8_t* cache, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_token_counts, kvq_error* error) {
   kvq_step_batch batch = {0};
   batch.struct_size = sizeof(kvq_step_batch);
   batch.n_sequences = batch_n_sequences;
@@ -824,28 +767,27 @@ static inline kvq_status kvq_go_kvq_cache_usage(uint8_t* cache, uint8_t* sequenc
   return kvq_cache_usage((const kvq_cache*)cache, (const kvq_sequence*)sequence, usage, error);
 }
 
-static inline kvq_status kvq_go_kvq_cache_predict_usage(uint8_t* cache, int32_t sequences, int32_t tokens,
-                                                        int32_t queries, kvq_usage* usage, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_cache_predict_usage(uint8_t* cache, int32_t sequences, int32_t tokens, int32_t queries, kvq_usage* usage, kvq_error* error) {
   return kvq_cache_predict_usage((const kvq_cache*)cache, sequences, tokens, queries, usage, error);
 }
 
-static inline int32_t kvq_go_qp_scheme_count(void) { return qp_scheme_count(); }
+static inline int32_t kvq_go_qp_scheme_count(void) {
+  return qp_scheme_count();
+}
 
-static inline const char* kvq_go_qp_scheme_name(int32_t index) { return qp_scheme_name(index); }
+static inline const char* kvq_go_qp_scheme_name(int32_t index) {
+  return qp_scheme_name(index);
+}
 
-static inline double kvq_go_qp_scheme_bits(const char* name) { return qp_scheme_bits(name); }
+static inline double kvq_go_qp_scheme_bits(const char* name) {
+  return qp_scheme_bits(name);
+}
 
 static inline void kvq_go_qp_quantize_options_init(uint8_t* it) {
   qp_quantize_options_init((qp_quantize_options*)it, sizeof(qp_quantize_options));
 }
 
-static inline kvq_status kvq_go_qp_quantize(uint8_t* context, int32_t options_given, kvq_dtype options_dtype,
-                                            const char* options_scheme, uint64_t options_seed,
-                                            const float* options_hessian, qp_rounding options_rounding,
-                                            int32_t options_reserved, double options_damping, const float* options_bias,
-                                            kvq_progress_hook options_progress, uintptr_t options_progress_user,
-                                            uint8_t* w, int64_t rows, int64_t columns, uint8_t* result,
-                                            kvq_error* error) {
+static inline kvq_status kvq_go_qp_quantize(uint8_t* context, int32_t options_given, kvq_dtype options_dtype, const char* options_scheme, uint64_t options_seed, const float* options_hessian, qp_rounding options_rounding, int32_t options_reserved, double options_damping, const float* options_bias, kvq_progress_hook options_progress, uintptr_t options_progress_user, uint8_t* w, int64_t rows, int64_t columns, uint8_t* result, kvq_error* error) {
   qp_quantize_options options = {0};
   options.struct_size = sizeof(qp_quantize_options);
   options.dtype = options_dtype;
@@ -858,30 +800,25 @@ static inline kvq_status kvq_go_qp_quantize(uint8_t* context, int32_t options_gi
   options.bias = options_bias;
   options.progress = options_progress;
   options.progress_user = (void*)options_progress_user;
-  return qp_quantize((kvq_context*)context, options_given ? &options : NULL, (const void*)w, rows, columns,
-                     (qp_matrix**)result, error);
+  return qp_quantize((kvq_context*)context, options_given ? &options : NULL, (const void*)w, rows, columns, (qp_matrix**)result, error);
 }
 
-static inline kvq_status kvq_go_qp_matrix_dequantize(uint8_t* matrix, int64_t first_row, int64_t rows, float* w,
-                                                     kvq_error* error) {
+static inline kvq_status kvq_go_qp_matrix_dequantize(uint8_t* matrix, int64_t first_row, int64_t rows, float* w, kvq_error* error) {
   return qp_matrix_dequantize((const qp_matrix*)matrix, first_row, rows, w, error);
 }
 
-static inline kvq_status kvq_go_qp_linear(uint8_t* matrix, uint8_t* x, int32_t batch, uint8_t* y, kvq_dtype dtype,
-                                          kvq_error* error) {
+static inline kvq_status kvq_go_qp_linear(uint8_t* matrix, uint8_t* x, int32_t batch, uint8_t* y, kvq_dtype dtype, kvq_error* error) {
   return qp_linear((const qp_matrix*)matrix, (const void*)x, batch, (void*)y, dtype, error);
 }
 
-static inline kvq_status kvq_go_qp_linear_shared(uint8_t* matrices, int32_t n, uint8_t* x, int32_t batch, uint8_t* y,
-                                                 const int64_t* y_offsets, kvq_dtype dtype, kvq_error* error) {
+static inline kvq_status kvq_go_qp_linear_shared(uint8_t* matrices, int32_t n, uint8_t* x, int32_t batch, uint8_t* y, const int64_t* y_offsets, kvq_dtype dtype, kvq_error* error) {
   void** y_list = NULL;
   if (y_offsets != NULL && n > 0) {
     y_list = (void**)malloc((size_t)n * sizeof(void*));
     if (y_list == NULL) return kvq_go_no_memory("y", error);
     for (int32_t i = 0; i < n; ++i) y_list[i] = (void*)((uintptr_t)y + (uintptr_t)y_offsets[i]);
   }
-  kvq_status answer =
-      qp_linear_shared((const qp_matrix* const*)matrices, n, (const void*)x, batch, y_list, dtype, error);
+  kvq_status answer = qp_linear_shared((const qp_matrix* const*)matrices, n, (const void*)x, batch, y_list, dtype, error);
   free((void*)y_list);
   return answer;
 }
@@ -890,51 +827,43 @@ static inline kvq_status kvq_go_qp_matrix_describe(uint8_t* matrix, uint8_t* inf
   return qp_matrix_describe((const qp_matrix*)matrix, (qp_matrix_info*)info, error);
 }
 
-static inline kvq_status kvq_go_qp_matrix_save(uint8_t* matrices, uint8_t* names, const int64_t* names_offsets,
-                                               int32_t n, uint8_t* buffer, size_t capacity, size_t* size,
-                                               kvq_error* error) {
+static inline kvq_status kvq_go_qp_matrix_save(uint8_t* matrices, uint8_t* names, const int64_t* names_offsets, int32_t n, uint8_t* buffer, size_t capacity, size_t* size, kvq_error* error) {
   const char** names_list = NULL;
   if (names_offsets != NULL && n > 0) {
     names_list = (const char**)malloc((size_t)n * sizeof(const char*));
     if (names_list == NULL) return kvq_go_no_memory("names", error);
     for (int32_t i = 0; i < n; ++i) names_list[i] = (const char*)((uintptr_t)names + (uintptr_t)names_offsets[i]);
   }
-  kvq_status answer =
-      qp_matrix_save((const qp_matrix* const*)matrices, names_list, n, (void*)buffer, capacity, size, error);
+  kvq_status answer = qp_matrix_save((const qp_matrix* const*)matrices, names_list, n, (void*)buffer, capacity, size, error);
   free((void*)names_list);
   return answer;
 }
 
-static inline kvq_status kvq_go_qp_matrix_load(uint8_t* context, uint8_t* buffer, size_t size, const char* name,
-                                               uint8_t* result, kvq_error* error) {
+static inline kvq_status kvq_go_qp_matrix_load(uint8_t* context, uint8_t* buffer, size_t size, const char* name, uint8_t* result, kvq_error* error) {
   return qp_matrix_load((kvq_context*)context, (const void*)buffer, size, name, (qp_matrix**)result, error);
 }
 
-static inline void kvq_go_qp_matrix_destroy(uint8_t* matrix) { qp_matrix_destroy((qp_matrix*)matrix); }
+static inline void kvq_go_qp_matrix_destroy(uint8_t* matrix) {
+  qp_matrix_destroy((qp_matrix*)matrix);
+}
 
-static inline kvq_status kvq_go_qp_matrix_predict_bytes(const char* scheme, int64_t rows, int64_t columns,
-                                                        int32_t has_bias, uint64_t* bytes, uint64_t* allocated,
-                                                        kvq_error* error) {
+static inline kvq_status kvq_go_qp_matrix_predict_bytes(const char* scheme, int64_t rows, int64_t columns, int32_t has_bias, uint64_t* bytes, uint64_t* allocated, kvq_error* error) {
   return qp_matrix_predict_bytes(scheme, rows, columns, has_bias, bytes, allocated, error);
 }
 
-static inline kvq_status kvq_go_kvq_file_type(uint8_t* context, uint8_t* data, size_t size, kvq_file_kind* kind,
-                                              kvq_error* error) {
+static inline kvq_status kvq_go_kvq_file_type(uint8_t* context, uint8_t* data, size_t size, kvq_file_kind* kind, kvq_error* error) {
   return kvq_file_type((kvq_context*)context, (const void*)data, size, kind, error);
 }
 
-static inline void* kvq_go_call_kvq_allocate_hook(kvq_allocate_hook hook, uintptr_t user, size_t bytes,
-                                                  size_t alignment) {
+static inline void* kvq_go_call_kvq_allocate_hook(kvq_allocate_hook hook, uintptr_t user, size_t bytes, size_t alignment) {
   return hook((void*)user, bytes, alignment);
 }
 
-static inline void kvq_go_call_kvq_free_hook(kvq_free_hook hook, uintptr_t user, uintptr_t pointer, size_t bytes,
-                                             size_t alignment) {
+static inline void kvq_go_call_kvq_free_hook(kvq_free_hook hook, uintptr_t user, uintptr_t pointer, size_t bytes, size_t alignment) {
   hook((void*)user, (void*)pointer, bytes, alignment);
 }
 
-static inline void kvq_go_call_kvq_log_hook(kvq_log_hook hook, uintptr_t user, kvq_log_level level,
-                                            const char* message) {
+static inline void kvq_go_call_kvq_log_hook(kvq_log_hook hook, uintptr_t user, kvq_log_level level, const char* message) {
   hook((void*)user, level, message);
 }
 
@@ -942,20 +871,19 @@ static inline void kvq_go_call_kvq_parallel_body(kvq_parallel_body hook, uintptr
   hook((void*)argument, index);
 }
 
-static inline int32_t kvq_go_call_kvq_parallel_for_hook(kvq_parallel_for_hook hook, uintptr_t user, int32_t n,
-                                                        kvq_parallel_body body, uintptr_t argument) {
+static inline int32_t kvq_go_call_kvq_parallel_for_hook(kvq_parallel_for_hook hook, uintptr_t user, int32_t n, kvq_parallel_body body, uintptr_t argument) {
   return hook((void*)user, n, body, (void*)argument);
 }
 
-static inline void kvq_go_call_kvq_released_hook(kvq_released_hook hook, uintptr_t user) { hook((void*)user); }
+static inline void kvq_go_call_kvq_released_hook(kvq_released_hook hook, uintptr_t user) {
+  hook((void*)user);
+}
 
-static inline void* kvq_go_call_kvq_device_allocate_hook(kvq_device_allocate_hook hook, uintptr_t user, size_t bytes,
-                                                         uintptr_t stream) {
+static inline void* kvq_go_call_kvq_device_allocate_hook(kvq_device_allocate_hook hook, uintptr_t user, size_t bytes, uintptr_t stream) {
   return hook((void*)user, bytes, (void*)stream);
 }
 
-static inline void kvq_go_call_kvq_device_free_hook(kvq_device_free_hook hook, uintptr_t user, uintptr_t pointer,
-                                                    size_t bytes, uintptr_t stream) {
+static inline void kvq_go_call_kvq_device_free_hook(kvq_device_free_hook hook, uintptr_t user, uintptr_t pointer, size_t bytes, uintptr_t stream) {
   hook((void*)user, (void*)pointer, bytes, (void*)stream);
 }
 

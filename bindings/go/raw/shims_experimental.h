@@ -6,7 +6,7 @@
 #include "shims.h"
 
 #if UINTPTR_MAX == 0xffffffffffffffffu
-_Static_assert(sizeof(kvq_codebook_trainer_options) == 88, "kvq_codebook_trainer_options");
+_Static_assert(sizeof(kvq_codebook_trainer_options) == 96, "kvq_codebook_trainer_options");
 _Static_assert(offsetof(kvq_codebook_trainer_options, struct_size) == 0, "kvq_codebook_trainer_options.struct_size");
 _Static_assert(offsetof(kvq_codebook_trainer_options, n_layers) == 4, "kvq_codebook_trainer_options.n_layers");
 _Static_assert(offsetof(kvq_codebook_trainer_options, kv_heads) == 8, "kvq_codebook_trainer_options.kv_heads");
@@ -25,6 +25,7 @@ _Static_assert(offsetof(kvq_codebook_trainer_options, seed) == 56, "kvq_codebook
 _Static_assert(offsetof(kvq_codebook_trainer_options, model_id) == 64, "kvq_codebook_trainer_options.model_id");
 _Static_assert(offsetof(kvq_codebook_trainer_options, max_bytes) == 72, "kvq_codebook_trainer_options.max_bytes");
 _Static_assert(offsetof(kvq_codebook_trainer_options, note) == 80, "kvq_codebook_trainer_options.note");
+_Static_assert(offsetof(kvq_codebook_trainer_options, scales) == 88, "kvq_codebook_trainer_options.scales");
 
 _Static_assert(sizeof(kvq_centres_trainer_options) == 96, "kvq_centres_trainer_options");
 _Static_assert(offsetof(kvq_centres_trainer_options, struct_size) == 0, "kvq_centres_trainer_options.struct_size");
@@ -155,8 +156,7 @@ static inline kvq_status kvq_go_qp_tune(uint8_t* matrices, int32_t n, int32_t ba
   return qp_tune((const qp_matrix* const*)matrices, n, batch, error);
 }
 
-static inline kvq_status kvq_go_qp_tuning_save(uint8_t* context, char* buffer, size_t capacity, size_t* size,
-                                               kvq_error* error) {
+static inline kvq_status kvq_go_qp_tuning_save(uint8_t* context, char* buffer, size_t capacity, size_t* size, kvq_error* error) {
   return qp_tuning_save((kvq_context*)context, buffer, capacity, size, error);
 }
 
@@ -168,13 +168,7 @@ static inline void kvq_go_kvq_codebook_trainer_options_init(uint8_t* it) {
   kvq_codebook_trainer_options_init((kvq_codebook_trainer_options*)it, sizeof(kvq_codebook_trainer_options));
 }
 
-static inline kvq_status kvq_go_kvq_codebook_trainer_create(
-    uint8_t* context, int32_t options_given, int32_t options_n_layers, int32_t options_kv_heads,
-    int32_t options_head_dim, kvq_rope options_rope, int32_t options_key_stages, int32_t options_key_codes,
-    int32_t options_key_group, kvq_scope options_key_norms, int32_t options_value_bits, kvq_scope options_value_scope,
-    int32_t options_key_rounds, int32_t options_value_rounds, kvq_value_method options_value_method,
-    uint64_t options_seed, uint64_t options_model_id, uint64_t options_max_bytes, const char* options_note,
-    uint8_t* result, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_codebook_trainer_create(uint8_t* context, int32_t options_given, int32_t options_n_layers, int32_t options_kv_heads, int32_t options_head_dim, kvq_rope options_rope, int32_t options_key_stages, int32_t options_key_codes, int32_t options_key_group, kvq_scope options_key_norms, int32_t options_value_bits, kvq_scope options_value_scope, int32_t options_key_rounds, int32_t options_value_rounds, kvq_value_method options_value_method, uint64_t options_seed, uint64_t options_model_id, uint64_t options_max_bytes, const char* options_note, uint8_t* options_scales, uint8_t* result, kvq_error* error) {
   kvq_codebook_trainer_options options = {0};
   options.struct_size = sizeof(kvq_codebook_trainer_options);
   options.n_layers = options_n_layers;
@@ -194,22 +188,19 @@ static inline kvq_status kvq_go_kvq_codebook_trainer_create(
   options.model_id = options_model_id;
   options.max_bytes = options_max_bytes;
   options.note = options_note;
-  return kvq_codebook_trainer_create((kvq_context*)context, options_given ? &options : NULL,
-                                     (kvq_codebook_trainer**)result, error);
+  options.scales = (const kvq_centres*)options_scales;
+  return kvq_codebook_trainer_create((kvq_context*)context, options_given ? &options : NULL, (kvq_codebook_trainer**)result, error);
 }
 
 static inline kvq_status kvq_go_kvq_codebook_trainer_resume(uint8_t* trainer, uint8_t* codebook, kvq_error* error) {
   return kvq_codebook_trainer_resume((kvq_codebook_trainer*)trainer, (const kvq_codebook*)codebook, error);
 }
 
-static inline kvq_status kvq_go_kvq_codebook_trainer_add(uint8_t* trainer, int32_t layer, int32_t n, uint8_t* k,
-                                                         uint8_t* v, kvq_dtype dtype, kvq_error* error) {
-  return kvq_codebook_trainer_add((kvq_codebook_trainer*)trainer, layer, n, (const void*)k, (const void*)v, dtype,
-                                  error);
+static inline kvq_status kvq_go_kvq_codebook_trainer_add(uint8_t* trainer, int32_t layer, int32_t n, uint8_t* k, uint8_t* v, kvq_dtype dtype, kvq_error* error) {
+  return kvq_codebook_trainer_add((kvq_codebook_trainer*)trainer, layer, n, (const void*)k, (const void*)v, dtype, error);
 }
 
-static inline kvq_status kvq_go_kvq_codebook_trainer_run(uint8_t* trainer, int32_t layer, kvq_progress_hook progress,
-                                                         uintptr_t user, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_codebook_trainer_run(uint8_t* trainer, int32_t layer, kvq_progress_hook progress, uintptr_t user, kvq_error* error) {
   return kvq_codebook_trainer_run((kvq_codebook_trainer*)trainer, layer, progress, (void*)user, error);
 }
 
@@ -225,13 +216,7 @@ static inline void kvq_go_kvq_centres_trainer_options_init(uint8_t* it) {
   kvq_centres_trainer_options_init((kvq_centres_trainer_options*)it, sizeof(kvq_centres_trainer_options));
 }
 
-static inline kvq_status kvq_go_kvq_centres_trainer_create(
-    uint8_t* context, int32_t options_given, int32_t options_n_layers, int32_t options_kv_heads,
-    int32_t options_head_dim, kvq_rope options_rope, int32_t options_key_centres, int32_t options_value_centres,
-    int32_t options_rounds, uint64_t options_seed, uint64_t options_model_id, uint64_t options_max_bytes,
-    const char* options_note, int32_t options_key_scales, int32_t options_value_scales, int32_t options_fold,
-    int32_t options_powers_of_two, int32_t options_rotary_dim, float options_rope_base, const float* options_inv_freq,
-    uint8_t* result, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_centres_trainer_create(uint8_t* context, int32_t options_given, int32_t options_n_layers, int32_t options_kv_heads, int32_t options_head_dim, kvq_rope options_rope, int32_t options_key_centres, int32_t options_value_centres, int32_t options_rounds, uint64_t options_seed, uint64_t options_model_id, uint64_t options_max_bytes, const char* options_note, int32_t options_key_scales, int32_t options_value_scales, int32_t options_fold, int32_t options_powers_of_two, int32_t options_rotary_dim, float options_rope_base, const float* options_inv_freq, uint8_t* result, kvq_error* error) {
   kvq_centres_trainer_options options = {0};
   options.struct_size = sizeof(kvq_centres_trainer_options);
   options.n_layers = options_n_layers;
@@ -252,31 +237,22 @@ static inline kvq_status kvq_go_kvq_centres_trainer_create(
   options.rotary_dim = options_rotary_dim;
   options.rope_base = options_rope_base;
   options.inv_freq = options_inv_freq;
-  return kvq_centres_trainer_create((kvq_context*)context, options_given ? &options : NULL,
-                                    (kvq_centres_trainer**)result, error);
+  return kvq_centres_trainer_create((kvq_context*)context, options_given ? &options : NULL, (kvq_centres_trainer**)result, error);
 }
 
-static inline kvq_status kvq_go_kvq_centres_trainer_add(uint8_t* trainer, int32_t layer, int32_t n, uint8_t* k,
-                                                        uint8_t* v, kvq_dtype dtype, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_centres_trainer_add(uint8_t* trainer, int32_t layer, int32_t n, uint8_t* k, uint8_t* v, kvq_dtype dtype, kvq_error* error) {
   return kvq_centres_trainer_add((kvq_centres_trainer*)trainer, layer, n, (const void*)k, (const void*)v, dtype, error);
 }
 
-static inline kvq_status kvq_go_kvq_centres_trainer_add_queries(uint8_t* trainer, int32_t layer, int32_t n,
-                                                                int32_t q_heads, uint8_t* q, kvq_dtype dtype,
-                                                                kvq_error* error) {
-  return kvq_centres_trainer_add_queries((kvq_centres_trainer*)trainer, layer, n, q_heads, (const void*)q, dtype,
-                                         error);
+static inline kvq_status kvq_go_kvq_centres_trainer_add_queries(uint8_t* trainer, int32_t layer, int32_t n, int32_t q_heads, uint8_t* q, kvq_dtype dtype, kvq_error* error) {
+  return kvq_centres_trainer_add_queries((kvq_centres_trainer*)trainer, layer, n, q_heads, (const void*)q, dtype, error);
 }
 
 static inline void kvq_go_kvq_attention_weights_init(uint8_t* it) {
   kvq_attention_weights_init((kvq_attention_weights*)it, sizeof(kvq_attention_weights));
 }
 
-static inline kvq_status kvq_go_kvq_centres_trainer_add_weights(
-    uint8_t* trainer, int32_t layer, int32_t weights_given, int32_t weights_q_heads, int32_t weights_hidden_size,
-    kvq_dtype weights_dtype, uint8_t* weights_q_proj, uint8_t* weights_k_proj, uint8_t* weights_v_proj,
-    uint8_t* weights_o_proj, uint8_t* weights_q_bias, uint8_t* weights_k_bias, uint8_t* weights_v_bias,
-    uint8_t* weights_input_norm, uint8_t* weights_q_norm, uint8_t* weights_k_norm, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_centres_trainer_add_weights(uint8_t* trainer, int32_t layer, int32_t weights_given, int32_t weights_q_heads, int32_t weights_hidden_size, kvq_dtype weights_dtype, uint8_t* weights_q_proj, uint8_t* weights_k_proj, uint8_t* weights_v_proj, uint8_t* weights_o_proj, uint8_t* weights_q_bias, uint8_t* weights_k_bias, uint8_t* weights_v_bias, uint8_t* weights_input_norm, uint8_t* weights_q_norm, uint8_t* weights_k_norm, kvq_error* error) {
   kvq_attention_weights weights = {0};
   weights.struct_size = sizeof(kvq_attention_weights);
   weights.q_heads = weights_q_heads;
@@ -295,8 +271,7 @@ static inline kvq_status kvq_go_kvq_centres_trainer_add_weights(
   return kvq_centres_trainer_add_weights((kvq_centres_trainer*)trainer, layer, weights_given ? &weights : NULL, error);
 }
 
-static inline kvq_status kvq_go_kvq_centres_trainer_run(uint8_t* trainer, int32_t layer, kvq_progress_hook progress,
-                                                        uintptr_t user, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_centres_trainer_run(uint8_t* trainer, int32_t layer, kvq_progress_hook progress, uintptr_t user, kvq_error* error) {
   return kvq_centres_trainer_run((kvq_centres_trainer*)trainer, layer, progress, (void*)user, error);
 }
 
@@ -312,14 +287,7 @@ static inline void kvq_go_kvq_router_trainer_options_init(uint8_t* it) {
   kvq_router_trainer_options_init((kvq_router_trainer_options*)it, sizeof(kvq_router_trainer_options));
 }
 
-static inline kvq_status kvq_go_kvq_router_trainer_create(
-    uint8_t* context, int32_t cache_given, int32_t cache_n_layers, int32_t cache_q_heads, int32_t cache_kv_heads,
-    int32_t cache_head_dim, kvq_rope cache_rope, int32_t cache_rotary_dim, float cache_rope_base,
-    const float* cache_inv_freq, float cache_scale, int32_t cache_reserved, uint64_t cache_max_bytes,
-    uint64_t cache_model_id, uint8_t* cache_codebook, uint8_t* cache_router, uint8_t* cache_centres, uint8_t* policy,
-    int32_t options_given, kvq_router_method options_method, int32_t options_sharing, int32_t options_epochs,
-    double options_mean_bits, double options_loss_weight, double options_learning_rate, uint64_t options_seed,
-    uint64_t options_max_bytes, const char* options_note, uint8_t* result, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_router_trainer_create(uint8_t* context, int32_t cache_given, int32_t cache_n_layers, int32_t cache_q_heads, int32_t cache_kv_heads, int32_t cache_head_dim, kvq_rope cache_rope, int32_t cache_rotary_dim, float cache_rope_base, const float* cache_inv_freq, float cache_scale, int32_t cache_reserved, uint64_t cache_max_bytes, uint64_t cache_model_id, uint8_t* cache_codebook, uint8_t* cache_router, uint8_t* cache_centres, uint8_t* policy, int32_t options_given, kvq_router_method options_method, int32_t options_sharing, int32_t options_epochs, double options_mean_bits, double options_loss_weight, double options_learning_rate, uint64_t options_seed, uint64_t options_max_bytes, const char* options_note, uint8_t* result, kvq_error* error) {
   kvq_cache_options cache = {0};
   cache.struct_size = sizeof(kvq_cache_options);
   cache.n_layers = cache_n_layers;
@@ -348,18 +316,14 @@ static inline kvq_status kvq_go_kvq_router_trainer_create(
   options.seed = options_seed;
   options.max_bytes = options_max_bytes;
   options.note = options_note;
-  return kvq_router_trainer_create((kvq_context*)context, cache_given ? &cache : NULL, (const kvq_policy*)policy,
-                                   options_given ? &options : NULL, (kvq_router_trainer**)result, error);
+  return kvq_router_trainer_create((kvq_context*)context, cache_given ? &cache : NULL, (const kvq_policy*)policy, options_given ? &options : NULL, (kvq_router_trainer**)result, error);
 }
 
-static inline kvq_status kvq_go_kvq_router_trainer_add(uint8_t* trainer, int32_t layer, int32_t n, uint8_t* q,
-                                                       uint8_t* k, uint8_t* v, kvq_dtype dtype, kvq_error* error) {
-  return kvq_router_trainer_add((kvq_router_trainer*)trainer, layer, n, (const void*)q, (const void*)k, (const void*)v,
-                                dtype, error);
+static inline kvq_status kvq_go_kvq_router_trainer_add(uint8_t* trainer, int32_t layer, int32_t n, uint8_t* q, uint8_t* k, uint8_t* v, kvq_dtype dtype, kvq_error* error) {
+  return kvq_router_trainer_add((kvq_router_trainer*)trainer, layer, n, (const void*)q, (const void*)k, (const void*)v, dtype, error);
 }
 
-static inline kvq_status kvq_go_kvq_router_trainer_run(uint8_t* trainer, double loss, kvq_progress_hook progress,
-                                                       uintptr_t user, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_router_trainer_run(uint8_t* trainer, double loss, kvq_progress_hook progress, uintptr_t user, kvq_error* error) {
   return kvq_router_trainer_run((kvq_router_trainer*)trainer, loss, progress, (void*)user, error);
 }
 
@@ -375,13 +339,7 @@ static inline void kvq_go_kvq_plan_problem_init(uint8_t* it) {
   kvq_plan_problem_init((kvq_plan_problem*)it, sizeof(kvq_plan_problem));
 }
 
-static inline kvq_status kvq_go_kvq_plan_solve(uint8_t* context, int32_t problem_given, kvq_plan_goal problem_goal,
-                                               int32_t problem_n_choices, int32_t problem_reserved,
-                                               const int32_t* problem_option_counts, const double* problem_bytes,
-                                               const double* problem_seconds, const double* problem_loss,
-                                               double problem_max_bytes, double problem_max_seconds,
-                                               double problem_max_loss, double problem_tolerance, int32_t* chosen,
-                                               int32_t n, kvq_plan_costs* costs, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_plan_solve(uint8_t* context, int32_t problem_given, kvq_plan_goal problem_goal, int32_t problem_n_choices, int32_t problem_reserved, const int32_t* problem_option_counts, const double* problem_bytes, const double* problem_seconds, const double* problem_loss, double problem_max_bytes, double problem_max_seconds, double problem_max_loss, double problem_tolerance, int32_t* chosen, int32_t n, kvq_plan_costs* costs, kvq_error* error) {
   kvq_plan_problem problem = {0};
   problem.struct_size = sizeof(kvq_plan_problem);
   problem.goal = problem_goal;
@@ -402,12 +360,7 @@ static inline void kvq_go_kvq_plan_fusion_options_init(uint8_t* it) {
   kvq_plan_fusion_options_init((kvq_plan_fusion_options*)it, sizeof(kvq_plan_fusion_options));
 }
 
-static inline kvq_status kvq_go_kvq_plan_fusion_create(uint8_t* context, int32_t options_given,
-                                                       int32_t options_n_members, int32_t options_n_schemes,
-                                                       int32_t options_n_groups, const int32_t* options_groups,
-                                                       const double* options_bytes, const double* options_loss,
-                                                       const double* options_seconds, uint8_t* result,
-                                                       kvq_error* error) {
+static inline kvq_status kvq_go_kvq_plan_fusion_create(uint8_t* context, int32_t options_given, int32_t options_n_members, int32_t options_n_schemes, int32_t options_n_groups, const int32_t* options_groups, const double* options_bytes, const double* options_loss, const double* options_seconds, uint8_t* result, kvq_error* error) {
   kvq_plan_fusion_options options = {0};
   options.struct_size = sizeof(kvq_plan_fusion_options);
   options.n_members = options_n_members;
@@ -417,17 +370,14 @@ static inline kvq_status kvq_go_kvq_plan_fusion_create(uint8_t* context, int32_t
   options.bytes = options_bytes;
   options.loss = options_loss;
   options.seconds = options_seconds;
-  return kvq_plan_fusion_create((kvq_context*)context, options_given ? &options : NULL, (kvq_plan_fusion**)result,
-                                error);
+  return kvq_plan_fusion_create((kvq_context*)context, options_given ? &options : NULL, (kvq_plan_fusion**)result, error);
 }
 
-static inline kvq_status kvq_go_kvq_plan_fusion_describe(uint8_t* fusion, kvq_plan_fusion_info* info,
-                                                         kvq_error* error) {
+static inline kvq_status kvq_go_kvq_plan_fusion_describe(uint8_t* fusion, kvq_plan_fusion_info* info, kvq_error* error) {
   return kvq_plan_fusion_describe((const kvq_plan_fusion*)fusion, info, error);
 }
 
-static inline kvq_status kvq_go_kvq_plan_fusion_describe_grouping(uint8_t* fusion, int32_t index,
-                                                                  kvq_plan_grouping_info* info, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_plan_fusion_describe_grouping(uint8_t* fusion, int32_t index, kvq_plan_grouping_info* info, kvq_error* error) {
   return kvq_plan_fusion_describe_grouping((const kvq_plan_fusion*)fusion, index, info, error);
 }
 
@@ -435,9 +385,7 @@ static inline void kvq_go_kvq_plan_fusion_destroy(uint8_t* fusion) {
   kvq_plan_fusion_destroy((kvq_plan_fusion*)fusion);
 }
 
-static inline kvq_status kvq_go_kvq_plan_rates(int32_t n, const double* weights, const double* sensitivities,
-                                               double least_bits, double total_bits, double* bits, double* loss,
-                                               kvq_error* error) {
+static inline kvq_status kvq_go_kvq_plan_rates(int32_t n, const double* weights, const double* sensitivities, double least_bits, double total_bits, double* bits, double* loss, kvq_error* error) {
   return kvq_plan_rates(n, weights, sensitivities, least_bits, total_bits, bits, loss, error);
 }
 
@@ -445,11 +393,7 @@ static inline void kvq_go_kvq_plan_content_init(uint8_t* it) {
   kvq_plan_content_init((kvq_plan_content*)it, sizeof(kvq_plan_content));
 }
 
-static inline kvq_status kvq_go_kvq_plan_create(uint8_t* context, int32_t content_given, int32_t content_n_matrices,
-                                                uint8_t* content_names, uint8_t* content_schemes,
-                                                uint8_t* content_policy, double content_bytes, double content_seconds,
-                                                double content_loss, const char* content_note, uint8_t* result,
-                                                kvq_error* error) {
+static inline kvq_status kvq_go_kvq_plan_create(uint8_t* context, int32_t content_given, int32_t content_n_matrices, uint8_t* content_names, uint8_t* content_schemes, uint8_t* content_policy, double content_bytes, double content_seconds, double content_loss, const char* content_note, uint8_t* result, kvq_error* error) {
   kvq_plan_content content = {0};
   content.struct_size = sizeof(kvq_plan_content);
   content.n_matrices = content_n_matrices;
@@ -463,13 +407,11 @@ static inline kvq_status kvq_go_kvq_plan_create(uint8_t* context, int32_t conten
   return kvq_plan_create((kvq_context*)context, content_given ? &content : NULL, (kvq_plan**)result, error);
 }
 
-static inline kvq_status kvq_go_kvq_plan_load(uint8_t* context, const char* yaml, size_t length, uint8_t* result,
-                                              kvq_error* error) {
+static inline kvq_status kvq_go_kvq_plan_load(uint8_t* context, const char* yaml, size_t length, uint8_t* result, kvq_error* error) {
   return kvq_plan_load((kvq_context*)context, yaml, length, (kvq_plan**)result, error);
 }
 
-static inline kvq_status kvq_go_kvq_plan_save(uint8_t* plan, char* buffer, size_t capacity, size_t* size,
-                                              kvq_error* error) {
+static inline kvq_status kvq_go_kvq_plan_save(uint8_t* plan, char* buffer, size_t capacity, size_t* size, kvq_error* error) {
   return kvq_plan_save((const kvq_plan*)plan, buffer, capacity, size, error);
 }
 
@@ -477,8 +419,7 @@ static inline kvq_status kvq_go_kvq_plan_describe(uint8_t* plan, uint8_t* info, 
   return kvq_plan_describe((const kvq_plan*)plan, (kvq_plan_info*)info, error);
 }
 
-static inline kvq_status kvq_go_kvq_plan_describe_matrix(uint8_t* plan, int32_t index, uint8_t* info,
-                                                         kvq_error* error) {
+static inline kvq_status kvq_go_kvq_plan_describe_matrix(uint8_t* plan, int32_t index, uint8_t* info, kvq_error* error) {
   return kvq_plan_describe_matrix((const kvq_plan*)plan, index, (kvq_plan_matrix_info*)info, error);
 }
 
@@ -490,6 +431,8 @@ static inline kvq_status kvq_go_kvq_plan_policy(uint8_t* plan, uint8_t* result, 
   return kvq_plan_policy((const kvq_plan*)plan, (kvq_policy**)result, error);
 }
 
-static inline void kvq_go_kvq_plan_destroy(uint8_t* plan) { kvq_plan_destroy((kvq_plan*)plan); }
+static inline void kvq_go_kvq_plan_destroy(uint8_t* plan) {
+  kvq_plan_destroy((kvq_plan*)plan);
+}
 
 #endif

@@ -145,6 +145,10 @@ class CodebookInfo:
     """Bytes of the numbers in memory."""
     note: str
     """Provenance, as given to the trainer."""
+    scales: int
+    """``kvq_centres_info.checksum`` of the scales that keys and values had in training, and that a cache needs; 0:
+    none.
+    """
 
     @classmethod
     def _of(cls, it: _native.kvq_codebook_info) -> CodebookInfo:
@@ -169,6 +173,7 @@ class CodebookInfo:
             model_id=it.model_id,
             bytes=it.bytes,
             note=text(it.note),
+            scales=it.scales,
         )
 
 
@@ -230,6 +235,8 @@ class CentresInfo:
     """1: there are scales of keys; 0: none."""
     value_scales: int
     """1: there are scales and offsets of values; 0: none."""
+    checksum: int
+    """Tells whether pages and codebooks were made with the same numbers; 0 while layers are missing."""
 
     @classmethod
     def _of(cls, it: _native.kvq_centres_info) -> CentresInfo:
@@ -250,6 +257,7 @@ class CentresInfo:
             note=text(it.note),
             key_scales=it.key_scales,
             value_scales=it.value_scales,
+            checksum=it.checksum,
         )
 
 

@@ -715,6 +715,10 @@ class kvq_codebook_info(Structure):
     """Bytes of the numbers in memory."""
     note: Optional[Text]
     """Provenance, as given to the trainer."""
+    scales: int
+    """``kvq_centres_info.checksum`` of the scales that keys and values had in training, and that a cache needs; 0:
+    none.
+    """
 
     _fields_ = [
         ("struct_size", c_uint32),
@@ -738,6 +742,7 @@ class kvq_codebook_info(Structure):
         ("model_id", c_uint64),
         ("bytes", c_uint64),
         ("note", c_char_p),
+        ("scales", c_uint64),
     ]
 
 
@@ -798,6 +803,8 @@ class kvq_centres_info(Structure):
     """1: there are scales of keys; 0: none."""
     value_scales: int
     """1: there are scales and offsets of values; 0: none."""
+    checksum: int
+    """Tells whether pages and codebooks were made with the same numbers; 0 while layers are missing."""
 
     _fields_ = [
         ("struct_size", c_uint32),
@@ -817,6 +824,7 @@ class kvq_centres_info(Structure):
         ("note", c_char_p),
         ("key_scales", c_int32),
         ("value_scales", c_int32),
+        ("checksum", c_uint64),
     ]
 
 
@@ -999,8 +1007,8 @@ class kvq_cache_options(Structure):
     """Scales for every format, and centres for gain-shape formats with trained centres: from this context, complete,
     with this number of layers and KV heads, this ``head_dim``, for keys this ``rope`` (scales also suit
     ``KVQ_ROPE_NONE``), and this ``model_id`` unless either is 0. Caches may share it. Scales are used whatever the
-    policy. A policy may need ``codebook`` or centres, not both; if it needs neither, those given serve other
-    policies of sequences. NULL (default): none.
+    policy; a codebook must have been trained with the same. A policy may need ``codebook`` or centres, not both; if
+    it needs neither, those given serve other policies of sequences. NULL (default): none.
     """
 
     _fields_ = [
@@ -1563,6 +1571,10 @@ class kvq_codebook_trainer_options(Structure):
     """Limit on kept tokens and workspace; 0 (default): only the context's limit."""
     note: Optional[Text]
     """At most 4096 bytes, for example the provenance of the codebooks. NULL (default): ""."""
+    scales: Any
+    """Scales, complete, of a cache that will use the codebooks: added keys and values are scaled by them. NULL
+    (default): as they are.
+    """
 
     _fields_ = [
         ("struct_size", c_uint32),
@@ -1583,6 +1595,7 @@ class kvq_codebook_trainer_options(Structure):
         ("model_id", c_uint64),
         ("max_bytes", c_uint64),
         ("note", c_char_p),
+        ("scales", kvq_centres),
     ]
 
 
@@ -2180,6 +2193,7 @@ The long form:
     values: {format: int2, hadamard: false, group: 32}
     sink: 1                        # first pages that stay FP16
     recent: 1                      # newest pages that stay FP16, including the open one
+    calibrate: none                # or first: see below
     layers:                        # later entries win
       - {range: [0, 1], keys: fp16, values: int8}
       - {range: [2, 3], keys: {format: gs2, centres: none}}   # or page, trained: +nocentre, nothing, +centres
@@ -2198,8 +2212,18 @@ To choose a format for each page, ``router`` replaces ``keys``, ``values`` and `
       votes: layer                 # tokens of all heads choose together; or head
 
 ``group`` is the number of channels that share a scale in an integer value page (32, 64 or 128). Defaults: fp16,
-recent 1, centres page, beam 1, unlimited flips, attention auto; sink 1 if any page gets gain-shape codes of
-three bits or fewer, else 0, because models attend strongly to their first tokens.
+recent 1, calibrate none, centres page, beam 1, unlimited flips, attention auto; sink 1 if any page gets
+gain-shape codes of three bits or fewer, else 0, because models attend strongly to their first tokens.
+
+``calibrate: first`` lets each sequence find scales of channels (see ``kvq_centres``) by its own first 128
+tokens, for models with outlier channels that come without scales. These tokens stay FP16 until they have been
+attended to and the next one is appended; they need not be like the rest, but if fewer than 16 of them differ,
+the sequence waits for 256, 512 … 2048 and then goes without. With ``kvq_extend`` or ``kvq_attend``, queries
+count; a host that appends more than 128 tokens without attending gets scales from keys and values alone. The
+same pages result for every way of cutting a prompt. Scales stay while any token does, belong to forks too, are
+saved in snapshots, and take 0.01 bits a scalar at 32768 tokens. Until there are scales, a sequence cannot be
+recoded, or have preallocated pages, steps or CUDA graphs. Scales of the cache go before. Not with ``router``,
+``commvq`` and trained centres.
 
 ``attention`` selects how the CPU attends to CommVQ keys; results differ only by rounding. ``tables`` multiplies
 each query with all codes and sums the products for each token; ``rebuild`` sums keys from their codes once for

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/append/layout.cuh"
+#include "kernels/append/scales.cuh"
 #include "kernels/device/head_rotation.cuh"
 #include "kernels/device/rope.cuh"
 #include "kernels/device/tensor.cuh"

@@ -1,6 +1,7 @@
 // New tokens before encoding. A thread holds 16 channels of a token, in two runs of eight that RoPE pairs.
 #pragma once
 
+#include "kernels/append/scales.cuh"
 #include "kernels/append/tile.cuh"
 
 namespace kvq::cuda {
@@ -113,19 +114,6 @@ class Angles {
   double* inv_freq_;  // [pairs]
   const SlotRotations table_;
 };
-
-/// Scales channels [channel, channel + 8) of a token's keys after RoPE, or of its values.
-template <bool kKeys>
-__device__ inline void scale_eight(const LayerScales& scales, int32_t head, int32_t head_dim, int32_t channel,
-                                   float (&x)[8]) {
-  const float* factors = scales.of(kKeys ? ScaleArray::kKeys : ScaleArray::kValues, head, head_dim) + channel;
-  const float* offsets = scales.of(ScaleArray::kOffsets, head, head_dim) + channel;
-#pragma unroll
-  for (int32_t i = 0; i < 8; ++i) {
-    if (!kKeys) x[i] -= __ldg(offsets + i);
-    x[i] *= __ldg(factors + i);
-  }
-}
 
 __device__ inline void to_halves(const float (&x)[2][8], __half2 (&halves)[2][4]) {
 #pragma unroll

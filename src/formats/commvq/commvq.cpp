@@ -132,6 +132,12 @@ void check(const Trained& trained, const CacheShape& cache, const PageFormat& fo
   const auto& codebook = static_cast<const ModelCodebook&>(trained);
   const CodebookShape& shape = codebook.shape;
   codebook.check_for(cache, "codebook");
+  if (codebook.scales != cache.scales) {
+    fail(KVQ_E_MISMATCH,
+         "options->codebook was trained with scales %llx (0: none), but those of options->centres are %llx: train it "
+         "with the scales of the cache",
+         static_cast<unsigned long long>(codebook.scales), static_cast<unsigned long long>(cache.scales));
+  }
   if (format.keys.code.is_commvq()) {
     if (shape.keys.stages == 0)
       fail(KVQ_E_ARGUMENT, "policy stores keys as commvq, but options->codebook has no codes for keys");

@@ -25,6 +25,8 @@ struct CodebookLayer {
 struct ModelCodebook final : LayeredModel<CodebookShape, CodebookLayer> {
   using LayeredModel::LayeredModel;
 
+  uint64_t scales = 0;  // checksum of those that keys and values had in training; 0: none
+
   /// Error after all stages; 0 without codes.
   double key_error(const Layer& layer) const {
     return shape.keys.stages > 0 ? layer.key_errors[static_cast<size_t>(shape.keys.stages - 1)] : 0.0;

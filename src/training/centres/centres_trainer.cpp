@@ -148,13 +148,13 @@ void CentresTrainer::run(int32_t layer, const TrainingProgress& progress) {
 }
 
 /// What is known of a head's channels; `offsets`: receives their offsets.
-centres::ChannelEnergies CentresTrainer::energies_of(int32_t layer, Side side, const KeptTokens& tokens, int32_t head,
-                                                     std::span<double> offsets) {
+ChannelEnergies CentresTrainer::energies_of(int32_t layer, Side side, const KeptTokens& tokens, int32_t head,
+                                            std::span<double> offsets) {
   const auto dim = static_cast<size_t>(result_.shape.head_dim);
   const size_t first = static_cast<size_t>(head) * dim;
   const bool keys = side == Side::kKeys;
   const Sources& sources = sources_[static_cast<size_t>(layer)];
-  centres::ChannelEnergies energies(work_, dim);
+  ChannelEnergies energies(work_, dim);
   const auto copy = [first](const Vector<double>& from, std::span<double> to) {
     std::copy_n(from.begin() + static_cast<ptrdiff_t>(first), to.size(), to.begin());
   };
@@ -182,7 +182,7 @@ centres::ChannelEnergies CentresTrainer::energies_of(int32_t layer, Side side, c
     return energies;
   }
   for (int32_t pair = 0; pair < rope_.pairs(); ++pair) {
-    const double left = centres::left_by_page_mean(double{rope_.inv_freq[static_cast<size_t>(pair)]});
+    const double left = left_by_page_mean(double{rope_.inv_freq[static_cast<size_t>(pair)]});
     const int32_t channels[] = {rope_.first_channel(pair), rope_.second_channel(pair)};
     for (const int32_t channel : channels) {
       const double offset = offsets[static_cast<size_t>(channel)];
@@ -199,7 +199,7 @@ ChannelSpread CentresTrainer::find_scales(int32_t layer, Side side, const KeptTo
   const auto dim = static_cast<size_t>(shape.head_dim);
   const bool keys = side == Side::kKeys;
   ChannelSpread spread;
-  Vector<centres::ChannelEnergies> energies(work_);
+  Vector<ChannelEnergies> energies(work_);
   energies.reserve(heads);
   Vector<double> offsets(dim, 0.0, work_);
   for (int32_t head = 0; head < shape.kv_heads; ++head) {
@@ -214,17 +214,17 @@ ChannelSpread CentresTrainer::find_scales(int32_t layer, Side side, const KeptTo
     }
   }
   Vector<float>& scales = keys ? numbers.key_scales : numbers.value_scales;
-  centres::ChannelEnergies all(energies.front());
+  ChannelEnergies all(energies.front());
   for (size_t head = 1; head < heads; ++head) all.add(energies[head]);
   spread.noise = spread.scaled_noise = 0.0;
   for (size_t head = 0; head < heads; ++head) {
     const bool shared = keys && fold_ && sources_[static_cast<size_t>(layer)].weights.normed;
-    const Vector<float> of_head = centres::find_scales(work_, shared ? all : energies[head], powers_of_two_);
+    const Vector<float> of_head = kvq::find_scales(work_, shared ? all : energies[head], powers_of_two_);
     scales.insert(scales.end(), of_head.begin(), of_head.end());
     const auto [least, largest] = std::ranges::minmax(of_head);
     spread.imbalance = std::max(spread.imbalance, double{largest} / double{least});
-    spread.noise += centres::noise_of(energies[head], {}) / static_cast<double>(heads);
-    spread.scaled_noise += centres::noise_of(energies[head], of_head) / static_cast<double>(heads);
+    spread.noise += noise_of(energies[head], {}) / static_cast<double>(heads);
+    spread.scaled_noise += noise_of(energies[head], of_head) / static_cast<double>(heads);
   }
   return spread;
 }

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "core/rope.h"
+#include "formats/channel_scales.h"
 #include "formats/gain_shape/model_centres.h"
-#include "training/centres/channel_scales.h"
 #include "training/centres/weight_energies.h"
 #include "training/layered_trainer.h"
 
@@ -44,8 +44,8 @@ class CentresTrainer : public LayeredTrainer<ModelCentres> {
 
   void require_scales() const;
   bool scales(Side side) const;
-  centres::ChannelEnergies energies_of(int32_t layer, Side side, const KeptTokens& tokens, int32_t head,
-                                       std::span<double> offsets);
+  ChannelEnergies energies_of(int32_t layer, Side side, const KeptTokens& tokens, int32_t head,
+                              std::span<double> offsets);
   ChannelSpread find_scales(int32_t layer, Side side, const KeptTokens& tokens, LayerCentres& numbers);
   double train_side(const KeptTokens& tokens, Side side, uint64_t seed, const TrainingProgress& progress,
                     LayerCentres& numbers);

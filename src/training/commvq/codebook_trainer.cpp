@@ -127,7 +127,10 @@ CodebookTrainer::CodebookTrainer(Allocator& allocator, Parallel& parallel, Train
                                  const CodebookTrainerOptions& options)
     : LayeredTrainer(allocator, parallel, backend, options, options.shape.keys.stages > 0,
                      options.shape.values.bits > 0),
-      rounds_(options.rounds) {}
+      rounds_(options.rounds) {
+  scales_ = options.scales;
+  result_.scales = scales_ != nullptr ? scales_->checksum() : 0;
+}
 
 void CodebookTrainer::resume(const ModelCodebook& earlier) {
   if (!(earlier.shape == result_.shape)) fail(KVQ_E_MISMATCH, "codebook has another shape than the trainer");
@@ -142,6 +145,10 @@ void CodebookTrainer::resume(const ModelCodebook& earlier) {
   if (earlier.note != result_.note) {
     fail(KVQ_E_MISMATCH, "codebook->note is \"%s\", the trainer's is \"%s\"", Quoted(earlier.note).c_str(),
          Quoted(result_.note).c_str());
+  }
+  if (earlier.scales != result_.scales) {
+    fail(KVQ_E_MISMATCH, "codebook->scales is %llx, the trainer's is %llx",
+         static_cast<unsigned long long>(earlier.scales), static_cast<unsigned long long>(result_.scales));
   }
   for (size_t i = 0; i < result_.layers.size(); ++i) {
     if (result_.layers[i].numbers != nullptr || earlier.layers[i].numbers == nullptr) continue;

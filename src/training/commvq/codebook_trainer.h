@@ -11,7 +11,9 @@ struct TrainingRounds {
   int32_t values = 0;
 };
 
-using CodebookTrainerOptions = LayeredTrainerOptions<CodebookShape, TrainingRounds>;
+struct CodebookTrainerOptions : LayeredTrainerOptions<CodebookShape, TrainingRounds> {
+  std::shared_ptr<const ModelCentres> scales;  // or null
+};
 
 class CodebookTrainer : public LayeredTrainer<ModelCodebook> {
  public:

@@ -58,7 +58,8 @@ void add_bench_options(Command command, BenchOptions& options) {
                   spec_help() +
                       ", commvq-1 or commvq-2, both optionally with ,head and "
                       ",attention=tables or rebuild, gain-shape formats with a number of centres (gs2-256), or "
-                      "moqae or moqae-BITS, all trained on random numbers; may be repeated")
+                      "moqae or moqae-BITS, all trained on random numbers, and others with @scales for scales of "
+                      "channels; may be repeated")
       .repeatable()
       .show_default();
   add_layer_options(command, options.layer);

@@ -33,6 +33,7 @@ uint16_t cut_to_bfloat16(float value) { return static_cast<uint16_t>(std::bit_ca
 constexpr int32_t kTokens = 1024;
 constexpr uint64_t kSpecQuerySeed = 10;
 constexpr double kRouterBits = 4.25;
+constexpr const char* kRandomScales = "scales";
 constexpr uint64_t kSpecKeySeed = 11;
 constexpr uint64_t kSpecValueSeed = 12;
 
@@ -100,6 +101,18 @@ kvq::Centres random_centres(kvq_context* context, const SpecParts& parts, const 
   auto options = options_of_layer<kvq_centres_trainer_options>(shape);
   options.key_centres = *centres;
   options.value_centres = *centres;
+  kvq::CentresTrainer trainer(context, options);
+  const size_t scalars = kTokens * shape.token_width();
+  trainer.add(0, kTokens, normal_numbers(scalars, kSpecKeySeed), normal_numbers(scalars, kSpecValueSeed));
+  trainer.run(0);
+  return trainer.result();
+}
+
+/// Of keys and values, which are as even as random numbers are.
+kvq::Centres random_scales(kvq_context* context, const LayerShape& shape) {
+  auto options = options_of_layer<kvq_centres_trainer_options>(shape);
+  options.key_centres = options.value_centres = 0;
+  options.key_scales = options.value_scales = 1;
   kvq::CentresTrainer trainer(context, options);
   const size_t scalars = kTokens * shape.token_width();
   trainer.add(0, kTokens, normal_numbers(scalars, kSpecKeySeed), normal_numbers(scalars, kSpecValueSeed));
@@ -286,11 +299,15 @@ void attend_random(TimedDevice& device, kvq::Cache& cache, kvq::Sequence& sequen
 }
 
 Spec load_layer_spec(kvq_context* context, const std::string& text, const LayerShape& shape) {
-  const SpecParts parts = parse_spec("--kv", text);
+  SpecParts parts = parse_spec("--kv", text);
+  const bool scales = std::erase(parts.files, kRandomScales) > 0;
   const bool is_lone_router = parts.base == kMoqae && parts.files.empty();
-  if (parts.variant.empty() && !is_lone_router) return load_spec(context, parts);
-  Spec spec = random_spec(context, parts, shape);
-  add_eviction(context, parts, spec);
+  const bool is_random = !parts.variant.empty() || is_lone_router;
+  Spec spec = is_random ? random_spec(context, parts, shape) : load_spec(context, parts);
+  if (is_random) add_eviction(context, parts, spec);
+  if (!scales) return spec;
+  if (spec.centres != nullptr) throw UsageError(parts.given + ": @" + kRandomScales + " goes without centres");
+  spec.centres = random_scales(context, shape);
   return spec;
 }
 

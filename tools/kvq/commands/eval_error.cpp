@@ -143,7 +143,7 @@ void run(const EvalErrorOptions& options) {
   check_context(options.context, config);
   const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(options.text));
   const std::vector<llama::Tokens> windows = first_windows(tokens, options.context, options.windows);
-  const Spec format = load_spec(engine, options.kv);
+  const Spec format = load_judged_spec(engine, options.kv);
   Progress progress("error", static_cast<int64_t>(windows.size()) * options.context * (1 + config.n_layers));
   const std::vector<LayerError> errors = measure_storage_error(engine, format, windows, progress);
   print_result(options, errors, windows.size());

@@ -175,7 +175,7 @@ void check(const EvalEvictionOptions& options, const llama::ModelConfig& config)
 
 std::vector<Spec> load_formats(const Engine& engine, const EvalEvictionOptions& options) {
   std::vector<Spec> formats;
-  formats.push_back(load_spec(engine, options.kv));
+  formats.push_back(load_judged_spec(engine, options.kv));
   if (formats.front().evicts()) {
     throw UsageError("--kv " + options.kv + " evicts already: name a format alone, --methods and --budgets evict");
   }

@@ -106,7 +106,7 @@ void check_positions(const ContinuationOptions& measured, const llama::ModelConf
 }
 
 ContinuationResult measure(Engine& engine, llama::Tokens tokens, const EvalGenerateOptions& options) {
-  const Spec format = load_spec(engine, options.kv);
+  const Spec format = load_judged_spec(engine, options.kv);
   const std::optional<Spec> reference = options.load_reference(engine);
   Progress progress("text", continuation_steps(options.measured) * (reference ? 2 : 1));
   return measure_continuations(engine, format, reference ? &*reference : nullptr, tokens, options.measured, progress);

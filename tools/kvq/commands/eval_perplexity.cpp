@@ -170,7 +170,7 @@ EvalPerplexityMeasurement measure(Engine& engine, llama::Tokens tokens, const Ev
   EvalPerplexityMeasurement measurement;
   std::vector<Spec> formats;
   for (const std::string& kv : options.formats) {
-    formats.push_back(load_spec(engine, kv));
+    formats.push_back(load_judged_spec(engine, kv));
     measurement.evicts.push_back(formats.back().evicts());
     if (measured.context == 2 && (measured.second_half || recoded || formats.back().evicts())) {
       throw UsageError("--context 2 leaves no token of the second half to score");

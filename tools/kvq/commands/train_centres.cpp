@@ -2,6 +2,7 @@
 
 #include "bench/timing.h"
 #include "commands/commands.h"
+#include "llama/balance.h"
 #include "terminal/files.h"
 #include "terminal/progress.h"
 #include "train/training.h"
@@ -19,6 +20,7 @@ struct TrainCentresOptions : TrainingOptions {
 
   int32_t key_centres = 256;
   int32_t value_centres = 256;
+  bool no_scales = false;
 };
 
 void print_result(const TrainCentresOptions& options, const TrainedCentres& result, uint64_t file_bytes) {
@@ -31,6 +33,12 @@ void print_result(const TrainCentresOptions& options, const TrainedCentres& resu
     layers.add("layer", "layer", i, std::to_string(i));
     layers.add("left of keys", "key_residual", layer.key_residual, 4);
     layers.add("left of values", "value_residual", layer.value_residual, 4);
+    if (info.key_scales != 0) {
+      layers.add("noise of\nkeys", "key_noise", layer.key_noise, 2);
+      layers.add("\nscaled", "scaled_key_noise", layer.scaled_key_noise, 2);
+      layers.add("noise of\nvalues", "value_noise", layer.value_noise, 2);
+      layers.add("\nscaled", "scaled_value_noise", layer.scaled_value_noise, 2);
+    }
     layers.add("seconds", "seconds", result.layer_seconds[static_cast<size_t>(i)], 1);
   }
   if (options.json) {
@@ -51,8 +59,19 @@ void print_result(const TrainCentresOptions& options, const TrainedCentres& resu
   layers.add("left of values", "", info.value_residual, 4);
   print_text(layers.table() + "\nshares of squared norms; " + std::to_string(info.key_centres) +
              " centres for the keys and " + std::to_string(info.value_centres) + " for the values of a head, " +
-             bytes_text(info.bytes) + " in memory\ntrained on " + info.note + " in " + number_text(seconds, 0) +
-             " s\n" + written_text(options.out, file_bytes));
+             (info.key_scales != 0 ? "and scales of channels, " : "") + bytes_text(info.bytes) +
+             " in memory\ntrained on " + info.note + " in " + number_text(seconds, 0) + " s\n" +
+             written_text(options.out, file_bytes));
+}
+
+/// Say what the output projections read values with. Those of packed weights are not known.
+void add_output_projections(const TrainCentresOptions& options, const TrainingInputs& inputs,
+                            kvq::CentresTrainer& trainer) {
+  const llama::Checkpoint checkpoint(options.model);
+  const llama::ModelConfig& config = inputs.engine.model.config();
+  for (int32_t layer = 0; layer < config.n_layers; ++layer) {
+    llama::add_weights(trainer, checkpoint, config, layer);
+  }
 }
 
 /// Run the model over the windows, collect its keys and values, and train the layers one by one.
@@ -62,13 +81,19 @@ TrainedCentres train(const TrainCentresOptions& options, TrainingInputs& inputs)
   trainer_options.key_centres = options.key_centres;
   trainer_options.value_centres = options.value_centres;
   trainer_options.seed = options.seed;
+  trainer_options.key_scales = trainer_options.value_scales = options.no_scales ? 0 : 1;
+  trainer_options.inv_freq = inputs.engine.model.config().inv_freq.data();
   set_model(trainer_options, inputs.engine, inputs.texts.note);
   TrainedCentres result{.centres = nullptr, .layer_seconds = {}};
   try {
     kvq::CentresTrainer trainer(inputs.engine.context, trainer_options);
-    collect_tokens(
-        inputs.engine, inputs.texts.windows,
-        [&trainer](int32_t layer, int32_t n, const float* k, const float* v) { trainer.add(layer, n, k, v, KVQ_F32); });
+    if (!options.no_scales) add_output_projections(options, inputs, trainer);
+    const int32_t q_heads = inputs.engine.model.config().q_heads;
+    collect_tokens(inputs.engine, inputs.texts.windows,
+                   [&](int32_t layer, int32_t n, const float* q, const float* k, const float* v) {
+                     trainer.add(layer, n, k, v, KVQ_F32);
+                     if (!options.no_scales) trainer.add_queries(layer, n, q_heads, q, KVQ_F32);
+                   });
     Progress bar("training", trainer_options.n_layers * kLayerSteps);
     for (int32_t layer = 0; layer < trainer_options.n_layers; ++layer) {
       result.layer_seconds.push_back(train_layer(trainer, layer, bar));
@@ -94,11 +119,12 @@ void run(const TrainCentresOptions& options) {
 
 void add_train_centres(Command train) {
   Command command = train.add_command(
-      "centres", "Centres of the keys and values of a model, around which gain-shape formats (gs, gt) store them");
+      "centres", "Scales of channels for every format, and centres of keys and values for gain-shape formats (gs, gt)");
   auto options = std::make_shared<TrainCentresOptions>();
   add_training_inputs(command, *options);
   command.add_number("--key-centres", options->key_centres, 0, 256, "For the keys of a head; 1: their mean, 0: none");
   command.add_number("--value-centres", options->value_centres, 0, 256, "The same for values");
+  command.add_flag("--no-scales", options->no_scales, "Find centres of keys and values as they are");
   add_training_options(command, *options, "File to write");
   command.on_run([options] { run(*options); });
 }

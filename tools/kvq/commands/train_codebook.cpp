@@ -18,6 +18,7 @@ struct TrainCodebookOptions : TrainingOptions {
   int32_t key_stages = 0;    // 0: those of `bits`
   int32_t key_codes = 64;
   int32_t key_group = 0;  // 0: one group a head
+  std::string scales;     // a file, "weights", or empty: none
 };
 
 struct TrainedCodebook {
@@ -27,7 +28,8 @@ struct TrainedCodebook {
 
 std::filesystem::path partial_of(const TrainCodebookOptions& options) { return options.out + ".partial"; }
 
-kvq_codebook_trainer_options trainer_options_of(const TrainCodebookOptions& options, const TrainingInputs& inputs) {
+kvq_codebook_trainer_options trainer_options_of(const TrainCodebookOptions& options, const TrainingInputs& inputs,
+                                                const kvq_centres* scales) {
   const int32_t head_dim = inputs.engine.model.config().head_dim;
   auto result = kvq::initialised<kvq_codebook_trainer_options>();
   result.key_stages = options.key_stages > 0 ? options.key_stages : key_stages(options.bits, head_dim);
@@ -39,6 +41,7 @@ kvq_codebook_trainer_options trainer_options_of(const TrainCodebookOptions& opti
   result.value_rounds = options.value_rounds;
   result.key_norms = result.value_scope;
   result.seed = options.seed;
+  result.scales = scales;
   set_model(result, inputs.engine, inputs.texts.note);
   return result;
 }
@@ -69,16 +72,19 @@ std::vector<bool> finished_layers(const kvq::CodebookTrainer& trainer, int32_t n
 TrainedCodebook train_layers(const TrainCodebookOptions& options, TrainingInputs& inputs) {
   Engine& engine = inputs.engine;
   const std::filesystem::path partial = partial_of(options);
-  const kvq_codebook_trainer_options trainer_options = trainer_options_of(options, inputs);
+  const kvq::Centres scales =
+      options.scales.empty() ? kvq::Centres(nullptr) : load_spec(engine, "fp16@" + options.scales, "--scales").centres;
+  const kvq_codebook_trainer_options trainer_options = trainer_options_of(options, inputs, scales);
   const int32_t n_layers = trainer_options.n_layers;
   kvq::CodebookTrainer trainer(engine.context, trainer_options);
   resume(engine.context, trainer, partial);
   const std::vector<bool> finished = finished_layers(trainer, n_layers);
   TrainedCodebook result{.codebook = nullptr, .layer_seconds = std::vector<double>(finished.size(), -1.0)};
   if (std::ranges::find(finished, false) != finished.end()) {
-    collect_tokens(engine, inputs.texts.windows, [&](int32_t layer, int32_t n, const float* k, const float* v) {
-      if (!finished[static_cast<size_t>(layer)]) trainer.add(layer, n, k, v, KVQ_F32);
-    });
+    collect_tokens(engine, inputs.texts.windows,
+                   [&](int32_t layer, int32_t n, const float* /*q*/, const float* k, const float* v) {
+                     if (!finished[static_cast<size_t>(layer)]) trainer.add(layer, n, k, v, KVQ_F32);
+                   });
   }
   Progress bar("training", n_layers * kLayerSteps);
   for (int32_t layer = 0; layer < n_layers; ++layer) {
@@ -194,6 +200,10 @@ void add_train_codebook(Command train) {
       .show_default();
   command.add_option("--key-group", options->key_group, "Pairs of channels that share indices (default: a head's)")
       .range(1, 128);
+  command.add_option(
+      "--scales", options->scales,
+      "Scales of a cache that will use the codebooks: a file of `kvq balance`, or \"weights\" for those by "
+      "the model's weights (default: none)");
   add_training_options(
       command, *options,
       "File to write; finished layers are kept in FILE.partial meanwhile, and taken up by the next run");

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
+#include <utility>
 
+#include "llama/balance.h"
 #include "llama/error.h"
 #include "options/command.h"
 #include "options/model_options.h"
@@ -66,6 +69,8 @@ bool may_have_file(const std::string& name) {
   return name == kCommvq || name == kMoqae || !around_centres(name).empty();
 }
 
+constexpr const char* kByWeights = "weights";
+constexpr const char* kByFirstTokens = "first";
 constexpr size_t kMaxTrainedBytes = size_t{4} << 30;
 constexpr size_t kMaxPlanBytes = size_t{64} << 20;  // a policy has less
 constexpr int32_t kBudgetOfShare = 1 << 20;         // in policies, where every compression names a budget of its own
@@ -228,6 +233,8 @@ std::string spec_help() {
          "commvq;\n"
          "commvq-1bit, commvq-2bit, gs2-256 and the like and moqae for files of these names beside the model;\n"
          "a policy file (YAML) or plan, followed by @FILE for what was trained for it;\n"
+         "each with @weights for scales of channels by the model's weights, @first for those by the first 128 tokens, or "
+         "@FILE of `kvq balance` or `kvq train centres`: for models with outlier channels;\n"
          "each with +METHOD:BUDGET to evict tokens after the prompt (" +
          joined(eviction_methods()) +
          ") down to so many a head or to a share of it, as in int4+adasnap:256 or int4+adasnap:25%.\n"
@@ -255,7 +262,9 @@ void add_eviction(kvq_context* context, const SpecParts& parts, Spec& spec) {
   if (share) spec.kept_share = parts.budget.percent / 100.0;
 }
 
-Spec load_spec(kvq_context* context, const SpecParts& parts) {
+Spec load_spec(kvq_context* context, const SpecParts& given) {
+  SpecParts parts = given;
+  const bool calibrates = std::erase(parts.files, kByFirstTokens) > 0;
   Spec loaded;
   for (const std::string& path : parts.files) load_trained(context, parts, path, loaded);
   if (parts.base == kCommvq && parts.files.empty()) {
@@ -265,6 +274,10 @@ Spec load_spec(kvq_context* context, const SpecParts& parts) {
   try {
     loaded.policy =
         parts.base == kMoqae ? routed_policy(context, parts.given, loaded.router) : load_policy(context, parts.base);
+    if (calibrates) {
+      const std::string text = loaded.policy.save();
+      loaded.policy = kvq::Policy::load(context, text + "calibrate: first\n");
+    }
     add_eviction(context, parts, loaded);
   } catch (const kvq::Error& error) {
     if (names_file(parts.base)) throw;
@@ -279,8 +292,38 @@ Spec load_spec(kvq_context* context, const std::string& spec, const std::string&
 
 Spec load_spec(const Engine& engine, const std::string& spec, const std::string& option) {
   SpecParts parts = parse_spec(option, spec);
+  const bool by_weights = std::erase(parts.files, kByWeights) > 0;
   find_beside(engine.directory, parts);
-  return load_spec(engine.context, parts);
+  Spec loaded = load_spec(engine.context, parts);
+  if (!by_weights) return loaded;
+  if (loaded.centres != nullptr) throw UsageError(parts.given + ": @" + kByWeights + " goes without a file of centres");
+  const llama::Checkpoint checkpoint(engine.directory);
+  loaded.centres = llama::find_scales(engine.context, checkpoint, engine.model.config(),
+                                      {.model_id = engine.model.weights().fingerprint});
+  return loaded;
+}
+
+Spec load_judged_spec(const Engine& engine, const std::string& spec) {
+  Spec loaded = load_spec(engine, spec);
+  const bool scaled = (loaded.centres != nullptr && loaded.centres.describe().key_scales != 0) ||
+                      loaded.policy.save().find("calibrate: first") != std::string::npos;
+  if (!scaled && spec != "fp16") warn_of_outliers(engine);
+  return loaded;
+}
+
+void warn_of_outliers(const Engine& engine) {
+  static bool warned = false;
+  if (std::exchange(warned, true)) return;
+  const llama::ModelConfig& config = engine.model.config();
+  const llama::Checkpoint checkpoint(engine.directory);
+  if (!llama::has_attention_weights(checkpoint, config)) return;
+  const llama::Outliers outliers =
+      llama::outliers_of(llama::find_scales(engine.context, checkpoint, config, {.model_id = 0}));
+  if (outliers.noise < llama::kNoisyChannels) return;
+  std::fprintf(stderr,
+               "kvq: this model has outlier channels, from which formats without scales lose %.1f times what they need "
+               "to (%.1f with scales): add @%s to the format, or use the model that `kvq balance --out` writes\n",
+               outliers.noise, outliers.scaled_noise, kByWeights);
 }
 
 int32_t key_stages(int32_t bits, int32_t head_dim) {

@@ -20,7 +20,8 @@ Budget parse_budget(const std::string& given, const std::string& text);
 
 /// A SPEC taken apart. SPECs name the format of a cache and the files that were trained for it:
 ///
-///     SPEC    = BASE {"@" FILE} ["+" METHOD ":" BUDGET]
+///     SPEC    = BASE {"@" FILE} ["+" METHOD ":" BUDGET]; FILE "weights": scales of channels by the model's weights,
+///             "first": by the first tokens
 ///     BASE    = FORMATS              a short form of the library: KEYS "/" VALUES, or one format for both
 ///             | SHAPED ":" FILE      gain-shape FORMATS around the trained centres of FILE
 ///             | TRAINED [":" FILE]   TRAINED: "commvq" or "moqae"
@@ -90,6 +91,11 @@ struct Spec {
 Spec load_spec(kvq_context* context, const std::string& spec, const std::string& option = "--kv");
 /// The same with the files beside the model that names stand for: "commvq-1bit", "gs2-256", "moqae".
 Spec load_spec(const Engine& engine, const std::string& spec, const std::string& option = "--kv");
+
+/// As load_spec(); warns once if the model has outlier channels and the SPEC no scales.
+Spec load_judged_spec(const Engine& engine, const std::string& spec);
+/// The warning for any format, once.
+void warn_of_outliers(const Engine& engine);
 
 /// What the parts of a SPEC stand for, but for a VARIANT.
 Spec load_spec(kvq_context* context, const SpecParts& parts);

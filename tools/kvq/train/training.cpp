@@ -127,12 +127,15 @@ void run_windows(llama::Session& session, std::span<const llama::Tokens> windows
 void collect_tokens(Engine& engine, std::span<const llama::Tokens> windows, const TakeTokens& take) {
   const llama::ModelConfig& config = engine.model.config();
   llama::Session session(engine.model, engine.context, nullptr);
+  llama::Array q_copy;
   llama::Array k_copy;
   llama::Array v_copy;
   session.observe([&](int32_t layer, const llama::ObservedAttention& seen) {
+    const auto queries = static_cast<size_t>(int64_t{seen.n} * config.q_heads * config.head_dim);
     const auto n = static_cast<size_t>(int64_t{seen.n} * config.kv_heads * config.head_dim);
     llama::Device& device = engine.model.device();
-    take(layer, seen.n, device.read({seen.k, n}, k_copy).data(), device.read({seen.v, n}, v_copy).data());
+    take(layer, seen.n, device.read({seen.q, queries}, q_copy).data(), device.read({seen.k, n}, k_copy).data(),
+         device.read({seen.v, n}, v_copy).data());
   });
   run_windows(session, windows, "keys and values");
 }

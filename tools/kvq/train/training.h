@@ -55,9 +55,10 @@ struct TrainingInputs {
 /// interruption. \param label  of the progress bar.
 void run_windows(llama::Session& session, std::span<const llama::Tokens> windows, const std::string& label);
 
-/// Run the model over windows and hand on the keys and values of every layer, `[n, kv_heads, head_dim]`, in host
-/// memory.
-using TakeTokens = std::function<void(int32_t layer, int32_t n, const float* k, const float* v)>;
+/// Run the model over windows and hand on the queries, `[n, q_heads, head_dim]`, and the keys and values of every
+/// layer,
+/// `[n, kv_heads, head_dim]`, in host memory.
+using TakeTokens = std::function<void(int32_t layer, int32_t n, const float* q, const float* k, const float* v)>;
 void collect_tokens(Engine& engine, std::span<const llama::Tokens> windows, const TakeTokens& take);
 
 /// Say in a trainer's options which model it is for. Refers to `note`.

@@ -231,6 +231,9 @@ namespace Kvq.Raw
         public ulong bytes;
         /// <summary>Provenance, as given to the trainer.</summary>
         public byte* note;
+        /// <summary><see cref="Kvq.Raw.kvq_centres_info.checksum"/> of the scales that keys and values had in
+        /// training, and that a cache needs; 0: none.</summary>
+        public ulong scales;
     }
 
     /// <summary>Description of one layer of codebooks; see <see cref="Kvq.Raw.kvq_codebook_info"/>.</summary>
@@ -291,6 +294,9 @@ namespace Kvq.Raw
         public int key_scales;
         /// <summary>1: there are scales and offsets of values; 0: none.</summary>
         public int value_scales;
+        /// <summary>Tells whether pages and codebooks were made with the same numbers; 0 while layers are
+        /// missing.</summary>
+        public ulong checksum;
     }
 
     /// <summary>Description of one layer; see <see cref="Kvq.Raw.kvq_centres_info"/>. Noise is the expected squared
@@ -435,9 +441,9 @@ namespace Kvq.Raw
         /// <summary>Scales for every format, and centres for gain-shape formats with trained centres: from this
         /// context, complete, with this number of layers and KV heads, this <c>head_dim</c>, for keys this
         /// <c>rope</c> (scales also suit <see cref="Kvq.Rope.None"/>), and this <c>model_id</c> unless either is 0.
-        /// Caches may share it. Scales are used whatever the policy. A policy may need <c>codebook</c> or centres,
-        /// not both; if it needs neither, those given serve other policies of sequences. null (default):
-        /// none.</summary>
+        /// Caches may share it. Scales are used whatever the policy; a codebook must have been trained with the same.
+        /// A policy may need <c>codebook</c> or centres, not both; if it needs neither, those given serve other
+        /// policies of sequences. null (default): none.</summary>
         public IntPtr centres;
     }
 
@@ -855,6 +861,9 @@ namespace Kvq.Raw
         public ulong max_bytes;
         /// <summary>At most 4096 bytes, for example the provenance of the codebooks. null (default): "".</summary>
         public byte* note;
+        /// <summary>Scales, complete, of a cache that will use the codebooks: added keys and values are scaled by
+        /// them. null (default): as they are.</summary>
+        public IntPtr scales;
     }
 
     /// <summary>Shape of the model, number of centres, and training settings.</summary>

@@ -653,6 +653,9 @@ pub struct kvq_codebook_info {
     pub bytes: u64,
     /// Provenance, as given to the trainer. (ends with a NUL; used as long as the handle lives)
     pub note: *const c_char,
+    /// [`kvq_centres_info::checksum`] of the scales that keys and values had in training, and that a cache needs;
+    /// 0: none.
+    pub scales: u64,
 }
 
 /// Description of one layer of codebooks; see [`kvq_codebook_info`].
@@ -703,6 +706,8 @@ pub struct kvq_centres_info {
     pub key_scales: i32,
     /// 1: there are scales and offsets of values; 0: none.
     pub value_scales: i32,
+    /// Tells whether pages and codebooks were made with the same numbers; 0 while layers are missing.
+    pub checksum: u64,
 }
 
 /// Description of one layer; see [`kvq_centres_info`]. Noise is the expected squared error of scores (keys) and
@@ -838,8 +843,9 @@ pub struct kvq_cache_options {
     /// Scales for every format, and centres for gain-shape formats with trained centres: from this context,
     /// complete, with this number of layers and KV heads, this `head_dim`, for keys this `rope` (scales also suit
     /// [`KVQ_ROPE_NONE`]), and this `model_id` unless either is 0. Caches may share it. Scales are used whatever
-    /// the policy. A policy may need `codebook` or centres, not both; if it needs neither, those given serve other
-    /// policies of sequences. NULL (default): none. (may be NULL)
+    /// the policy; a codebook must have been trained with the same. A policy may need `codebook` or centres, not
+    /// both; if it needs neither, those given serve other policies of sequences. NULL (default): none. (may be
+    /// NULL)
     pub centres: *const kvq_centres,
 }
 
@@ -1249,6 +1255,9 @@ pub struct kvq_codebook_trainer_options {
     /// At most 4096 bytes, for example the provenance of the codebooks. NULL (default): "". (may be NULL; ends with
     /// a NUL)
     pub note: *const c_char,
+    /// Scales, complete, of a cache that will use the codebooks: added keys and values are scaled by them. NULL
+    /// (default): as they are. (may be NULL)
+    pub scales: *const kvq_centres,
 }
 
 /// Shape of the model, number of centres, and training settings.
@@ -1702,6 +1711,7 @@ extern "C" {
     /// values: {format: int2, hadamard: false, group: 32}
     /// sink: 1                        # first pages that stay FP16
     /// recent: 1                      # newest pages that stay FP16, including the open one
+    /// calibrate: none                # or first: see below
     /// layers:                        # later entries win
     ///   - {range: [0, 1], keys: fp16, values: int8}
     ///   - {range: [2, 3], keys: {format: gs2, centres: none}}   # or page, trained: +nocentre, nothing, +centres
@@ -1723,8 +1733,18 @@ extern "C" {
     /// ```
     ///
     /// `group` is the number of channels that share a scale in an integer value page (32, 64 or 128). Defaults:
-    /// fp16, recent 1, centres page, beam 1, unlimited flips, attention auto; sink 1 if any page gets gain-shape
-    /// codes of three bits or fewer, else 0, because models attend strongly to their first tokens.
+    /// fp16, recent 1, calibrate none, centres page, beam 1, unlimited flips, attention auto; sink 1 if any page
+    /// gets gain-shape codes of three bits or fewer, else 0, because models attend strongly to their first tokens.
+    ///
+    /// `calibrate: first` lets each sequence find scales of channels (see [`kvq_centres`]) by its own first 128
+    /// tokens, for models with outlier channels that come without scales. These tokens stay FP16 until they have
+    /// been attended to and the next one is appended; they need not be like the rest, but if fewer than 16 of them
+    /// differ, the sequence waits for 256, 512 … 2048 and then goes without. With [`kvq_extend`] or [`kvq_attend`],
+    /// queries count; a host that appends more than 128 tokens without attending gets scales from keys and values
+    /// alone. The same pages result for every way of cutting a prompt. Scales stay while any token does, belong to
+    /// forks too, are saved in snapshots, and take 0.01 bits a scalar at 32768 tokens. Until there are scales, a
+    /// sequence cannot be recoded, or have preallocated pages, steps or CUDA graphs. Scales of the cache go before.
+    /// Not with `router`, `commvq` and trained centres.
     ///
     /// `attention` selects how the CPU attends to CommVQ keys; results differ only by rounding. `tables` multiplies
     /// each query with all codes and sums the products for each token; `rebuild` sums keys from their codes once
@@ -3919,11 +3939,11 @@ const _: () = {
     assert!(align_of::<kvq_device_info>() == 8);
     assert!(size_of::<kvq_policy_info>() == 16);
     assert!(align_of::<kvq_policy_info>() == 4);
-    assert!(size_of::<kvq_codebook_info>() == 120);
+    assert!(size_of::<kvq_codebook_info>() == 128);
     assert!(align_of::<kvq_codebook_info>() == 8);
     assert!(size_of::<kvq_codebook_layer_info>() == 544);
     assert!(align_of::<kvq_codebook_layer_info>() == 8);
-    assert!(size_of::<kvq_centres_info>() == 96);
+    assert!(size_of::<kvq_centres_info>() == 104);
     assert!(align_of::<kvq_centres_info>() == 8);
     assert!(size_of::<kvq_centres_layer_info>() == 88);
     assert!(align_of::<kvq_centres_layer_info>() == 8);
@@ -3960,7 +3980,7 @@ const _: () = {
     assert!(size_of::<qp_matrix_info>() == 64);
     assert!(align_of::<qp_matrix_info>() == 8);
     #[cfg(feature = "experimental")]
-    assert!(size_of::<kvq_codebook_trainer_options>() == 88);
+    assert!(size_of::<kvq_codebook_trainer_options>() == 96);
     #[cfg(feature = "experimental")]
     assert!(align_of::<kvq_codebook_trainer_options>() == 8);
     #[cfg(feature = "experimental")]

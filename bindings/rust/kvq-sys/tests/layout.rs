@@ -102,6 +102,7 @@ fn offsets_of_kvq_codebook_info() {
     assert_eq!(offset!(kvq_codebook_info, model_id), 96);
     assert_eq!(offset!(kvq_codebook_info, bytes), 104);
     assert_eq!(offset!(kvq_codebook_info, note), 112);
+    assert_eq!(offset!(kvq_codebook_info, scales), 120);
 }
 
 #[test]
@@ -133,6 +134,7 @@ fn offsets_of_kvq_centres_info() {
     assert_eq!(offset!(kvq_centres_info, note), 80);
     assert_eq!(offset!(kvq_centres_info, key_scales), 88);
     assert_eq!(offset!(kvq_centres_info, value_scales), 92);
+    assert_eq!(offset!(kvq_centres_info, checksum), 96);
 }
 
 #[test]
@@ -410,6 +412,7 @@ fn offsets_of_kvq_codebook_trainer_options() {
     assert_eq!(offset!(kvq_codebook_trainer_options, model_id), 64);
     assert_eq!(offset!(kvq_codebook_trainer_options, max_bytes), 72);
     assert_eq!(offset!(kvq_codebook_trainer_options, note), 80);
+    assert_eq!(offset!(kvq_codebook_trainer_options, scales), 88);
 }
 
 #[cfg(feature = "experimental")]

@@ -182,7 +182,8 @@ class AppendCall {
             .count = write.token_count,
             .head_dim = tokens_.head_dim,
             .offsets = keys ? nullptr : write.scales.find(ScaleArray::kOffsets, write.head, tokens_.head_dim),
-            .factors = write.scales.find(keys ? ScaleArray::kKeys : ScaleArray::kValues, write.head, tokens_.head_dim)};
+            .factors = write.scales.find(keys ? ScaleArray::kKeys : ScaleArray::kValues, write.head, tokens_.head_dim),
+            .rounds_first = write.scales.rounds_first()};
   }
 
   const HeadStrides& strides(Side side) const { return side == Side::kKeys ? tokens_.k_strides : tokens_.v_strides; }

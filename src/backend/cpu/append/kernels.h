@@ -28,6 +28,7 @@ struct HeadRows {
   int32_t head_dim;
   const float* offsets = nullptr;  // [head_dim] subtracted before scaling; null: none
   const float* factors = nullptr;  // [head_dim] scales; null: none
+  bool rounds_first = false;       // to FP16, before offsets and scales
 };
 
 /// Rows of a Rope table as products e^{i·base·θ} · e^{i·offset·θ}; arguments are `[2][pairs]`, cosines before sines.

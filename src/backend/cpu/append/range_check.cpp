@@ -47,6 +47,8 @@ bool RangeCheck::head_fits(Side side, size_t index, const LayerScales& scales, H
   read_floats(keys ? tokens_.k : tokens_.v, tokens_.dtype, strides.at(index / heads_of_token, index % heads_of_token),
               tokens_.head_dim, head.data());
   const auto of_token = static_cast<int32_t>(index % heads_of_token);
+  // What waits in FP16 must fit before it is scaled.
+  if (scales.rounds_first() && !fits_float16(head)) return false;
   if (scales && !keys) {
     const float* offsets = scales.of(ScaleArray::kOffsets, of_token, tokens_.head_dim);
     const float* factors = scales.of(ScaleArray::kValues, of_token, tokens_.head_dim);

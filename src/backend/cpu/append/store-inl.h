@@ -127,6 +127,10 @@ HWY_INLINE void store_four_slots(const uint32_t* rows, size_t stride, uint32_t* 
 /// Channels from `channel` on, moved by the rows' offsets and scaled.
 template <class D>
 HWY_INLINE hn::Vec<D> scaled(D d, const HeadRows& rows, int32_t channel, hn::Vec<D> x) {
+  if (rows.rounds_first) {
+    const hn::Rebind<hwy::float16_t, D> d16;
+    x = hn::PromoteTo(d, hn::BitCast(d16, to_half(d, x)));
+  }
   if (rows.offsets != nullptr) x = hn::Sub(x, hn::LoadU(d, rows.offsets + channel));
   if (rows.factors != nullptr) x = hn::Mul(x, hn::LoadU(d, rows.factors + channel));
   return x;

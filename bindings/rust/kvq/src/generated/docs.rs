@@ -165,8 +165,8 @@ and this `model_id` unless either is 0. Caches may share it. NULL (default): non
         r#"Scales for every format, and centres for gain-shape formats with trained centres: from this context,
 complete, with this number of layers and KV heads, this `head_dim`, for keys this `rope` (scales also suit
 [`Rope::None`](crate::Rope::None)), and this `model_id` unless either is 0. Caches may share it. Scales are
-used whatever the policy. A policy may need `codebook` or centres, not both; if it needs neither, those
-given serve other policies of sequences. NULL (default): none."#
+used whatever the policy; a codebook must have been trained with the same. A policy may need `codebook` or
+centres, not both; if it needs neither, those given serve other policies of sequences. NULL (default): none."#
     };
     (kvq_load_options) => {
         r#"How to load a snapshot."#
@@ -372,6 +372,7 @@ keys: int4+hadamard            # a format name, or a map:
 values: {format: int2, hadamard: false, group: 32}
 sink: 1                        # first pages that stay FP16
 recent: 1                      # newest pages that stay FP16, including the open one
+calibrate: none                # or first: see below
 layers:                        # later entries win
   - {range: [0, 1], keys: fp16, values: int8}
   - {range: [2, 3], keys: {format: gs2, centres: none}}   # or page, trained: +nocentre, nothing, +centres
@@ -393,8 +394,19 @@ router:                        # needs a router trained for these experts
 ```
 
 `group` is the number of channels that share a scale in an integer value page (32, 64 or 128). Defaults:
-fp16, recent 1, centres page, beam 1, unlimited flips, attention auto; sink 1 if any page gets gain-shape
-codes of three bits or fewer, else 0, because models attend strongly to their first tokens.
+fp16, recent 1, calibrate none, centres page, beam 1, unlimited flips, attention auto; sink 1 if any page
+gets gain-shape codes of three bits or fewer, else 0, because models attend strongly to their first tokens.
+
+`calibrate: first` lets each sequence find scales of channels (see [`Centres`](crate::Centres)) by its own
+first 128 tokens, for models with outlier channels that come without scales. These tokens stay FP16 until
+they have been attended to and the next one is appended; they need not be like the rest, but if fewer than
+16 of them differ, the sequence waits for 256, 512 … 2048 and then goes without. With
+[`Cache::extend`](crate::Cache::extend) or [`Cache::attend`](crate::Cache::attend), queries count; a host
+that appends more than 128 tokens without attending gets scales from keys and values alone. The same pages
+result for every way of cutting a prompt. Scales stay while any token does, belong to forks too, are saved
+in snapshots, and take 0.01 bits a scalar at 32768 tokens. Until there are scales, a sequence cannot be
+recoded, or have preallocated pages, steps or CUDA graphs. Scales of the cache go before. Not with `router`,
+`commvq` and trained centres.
 
 `attention` selects how the CPU attends to CommVQ keys; results differ only by rounding. `tables` multiplies
 each query with all codes and sums the products for each token; `rebuild` sums keys from their codes once

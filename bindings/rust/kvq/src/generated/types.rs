@@ -500,6 +500,9 @@ pub struct CodebookInfo {
     pub bytes: u64,
     /// Provenance, as given to the trainer.
     pub note: String,
+    /// [`CentresInfo::checksum`](crate::CentresInfo::checksum) of the scales that keys and values had in training,
+    /// and that a cache needs; 0: none.
+    pub scales: u64,
 }
 
 impl CodebookInfo {
@@ -528,6 +531,7 @@ impl CodebookInfo {
             model_id: raw.model_id,
             bytes: raw.bytes,
             note: unsafe { text_at(raw.note) },
+            scales: raw.scales,
         }
     }
 }
@@ -590,6 +594,8 @@ pub struct CentresInfo {
     pub key_scales: usize,
     /// 1: there are scales and offsets of values; 0: none.
     pub value_scales: usize,
+    /// Tells whether pages and codebooks were made with the same numbers; 0 while layers are missing.
+    pub checksum: u64,
 }
 
 impl CentresInfo {
@@ -614,6 +620,7 @@ impl CentresInfo {
             note: unsafe { text_at(raw.note) },
             key_scales: count(raw.key_scales),
             value_scales: count(raw.value_scales),
+            checksum: raw.checksum,
         }
     }
 }

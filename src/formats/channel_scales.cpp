@@ -1,4 +1,4 @@
-#include "training/centres/channel_scales.h"
+#include "formats/channel_scales.h"
 
 #include "backend/layer_scales.h"
 #include "core/float16.h"
@@ -8,7 +8,7 @@
 #include <cmath>
 #include <numeric>
 
-namespace kvq::centres {
+namespace kvq {
 namespace {
 
 constexpr double kSmallestShare = 1e-6;  // of the mean energy: a channel that does nothing has any scale
@@ -98,4 +98,4 @@ double left_by_page_mean(double angle) {
   return std::max(0.0, 1.0 - mean * mean);
 }
 
-}  // namespace kvq::centres
+}  // namespace kvq

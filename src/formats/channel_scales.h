@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-namespace kvq::centres {
+namespace kvq {
 
 /// Mean squares of a head's channels.
 struct ChannelEnergies {
@@ -34,4 +34,4 @@ double noise_of(const ChannelEnergies& energies, std::span<const float> scales);
 /// Share of the energy of an offset that turns by `angle` a token, after the mean of a page has been subtracted.
 double left_by_page_mean(double angle);
 
-}  // namespace kvq::centres
+}  // namespace kvq

@@ -1,0 +1,441 @@
+#include "cache/calibration.h"
+
+#include "cache/sequence.h"
+#include "core/error.h"
+#include "core/float16.h"
+#include "core/tensor.h"
+#include "formats/channel_scales.h"
+#include "formats/float16/layout.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace kvq {
+namespace {
+
+// Keys count as different from this distance on, in units of what unrelated ones have.
+constexpr double kDifferent = 0.3;
+constexpr double kMeanShare = 0.2;  // of a channel's mean, beside its spread: all but equal tokens have no spread
+constexpr double kLeastDifferent = 16.0;
+constexpr int32_t kMostCompared = 256;
+
+/// The first tokens of one head's list, [tokens][head_dim], on the host.
+struct HeadTokens {
+  HeadTokens(Allocator& allocator, size_t numbers) : keys(numbers, 0.0F, allocator), values(numbers, 0.0F, allocator) {}
+
+  Vector<float> keys;  // after RoPE
+  Vector<float> values;
+};
+
+/// Both sides of an FP16 page on the host.
+class HostPage {
+ public:
+  explicit HostPage(Cache& cache) : cache_(cache), bytes_(cache.float16.bytes(), std::byte{}, cache.allocator) {}
+
+  void read(const Page& page) { cache_.backend.pages().read(cache_.float16, page.data, bytes_.data()); }
+  void write(const Page& page) const { cache_.backend.pages().write(cache_.float16, bytes_.data(), page.data); }
+  uint16_t& at(Side side, int32_t slot, int32_t channel) {
+    auto* numbers = reinterpret_cast<uint16_t*>(bytes_.data() + cache_.float16.offset(side));
+    return numbers[float16::index(side, cache_.head_dim, slot, channel)];
+  }
+
+ private:
+  Cache& cache_;
+  Vector<std::byte> bytes_;
+};
+
+HeadTokens first_tokens(const Sequence& sequence, int32_t layer, int32_t head, int32_t tokens) {
+  Cache& cache = sequence.cache;
+  const auto dim = static_cast<size_t>(cache.head_dim);
+  HeadTokens found(cache.allocator, static_cast<size_t>(tokens) * dim);
+  HostPage host(cache);
+  for (int32_t page = 0; page < tokens / kPageSlots; ++page) {
+    host.read(*sequence.list(layer, head)[static_cast<size_t>(page)]);
+    for (int32_t slot = 0; slot < kPageSlots; ++slot) {
+      const size_t row = static_cast<size_t>(page * kPageSlots + slot) * dim;
+      for (size_t i = 0; i < dim; ++i) {
+        found.keys[row + i] = from_float16(host.at(Side::kKeys, slot, static_cast<int32_t>(i)));
+        found.values[row + i] = from_float16(host.at(Side::kValues, slot, static_cast<int32_t>(i)));
+      }
+    }
+  }
+  return found;
+}
+
+/// Means and variances of channels over `rows` rows.
+void add_moments(std::span<const float> numbers, size_t rows, std::span<double> means, std::span<double> variances) {
+  const size_t dim = means.size();
+  const auto n = static_cast<double>(rows);
+  std::ranges::fill(means, 0.0);
+  for (size_t i = 0; i < rows * dim; ++i) means[i % dim] += double{numbers[i]} / n;
+  for (size_t i = 0; i < rows * dim; ++i) {
+    const double difference = double{numbers[i]} - means[i % dim];
+    variances[i % dim] += difference * difference / n;
+  }
+}
+
+/// Effective number of different keys before RoPE among some of a head's first tokens: Σ 1 / (keys near one).
+double different_keys(const Sequence& sequence, int32_t layer, int32_t head, int32_t tokens) {
+  Cache& cache = sequence.cache;
+  const auto dim = static_cast<size_t>(cache.head_dim);
+  HeadTokens found = first_tokens(sequence, layer, head, tokens);
+  const int32_t step = std::max(tokens / kMostCompared, 1);
+  const auto n = static_cast<size_t>(tokens / step);
+  std::array<float, kMaxHeadDim> rotation;
+  Vector<float> keys(n * dim, 0.0F, cache.allocator);
+  for (size_t i = 0; i < n; ++i) {
+    const auto token = static_cast<int32_t>(i) * step;
+    float* key = keys.data() + i * dim;
+    std::copy_n(found.keys.begin() + static_cast<ptrdiff_t>(token) * cache.head_dim, dim, key);
+    const Page& page = *sequence.list(layer, head)[static_cast<size_t>(token / kPageSlots)];
+    const int32_t position = page.position(token % kPageSlots);
+    cache.rope.fill_table({&position, 1}, rotation.data());
+    undo_rope(cache.rope, rotation.data(), key);
+  }
+  Vector<double> means(dim, 0.0, cache.allocator);
+  Vector<double> variances(dim, 0.0, cache.allocator);
+  add_moments(keys, n, means, variances);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const double mean = kMeanShare * means[i % dim];
+    const double spread = std::sqrt(variances[i % dim] + mean * mean);
+    keys[i] = spread > 0.0 ? static_cast<float>(keys[i] / spread) : 0.0F;
+  }
+  const auto near = static_cast<float>(kDifferent * kDifferent * 2.0 * cache.head_dim);
+  double different = 0.0;
+  for (size_t i = 0; i < n; ++i) {
+    int32_t alike = 0;
+    for (size_t j = 0; j < n; ++j) {
+      float distance = 0.0F;
+      for (size_t c = 0; c < dim && distance < near; ++c) {
+        const float difference = keys[i * dim + c] - keys[j * dim + c];
+        distance += difference * difference;
+      }
+      alike += distance < near ? 1 : 0;
+    }
+    different += 1.0 / std::max(alike, 1);
+  }
+  return different;
+}
+
+bool is_varied(const Sequence& sequence, int32_t layer, int32_t tokens) {
+  for (int32_t head = 0; head < sequence.cache.kv_heads; ++head) {
+    if (different_keys(sequence, layer, head, tokens) < kLeastDifferent) return false;
+  }
+  return true;
+}
+
+/// Whether a layer has its first tokens as they were given.
+bool has_first_tokens(const Sequence& sequence, int32_t layer, int32_t tokens) {
+  if (!sequence.waits(layer)) return false;
+  for (int32_t head = 0; head < sequence.cache.kv_heads; ++head) {
+    if (sequence.slots(layer, head) < tokens) return false;
+  }
+  return true;
+}
+
+/// Tokens whose channels give the scales; 0: not yet, −1: none ever will. The first layer decides where it can: there,
+/// a key is that of its token, while later ones make equal tokens differ a little.
+int32_t tokens_to_use(const Sequence& sequence, int32_t layer) {
+  const Calibration::Layer& first = sequence.calibration->layer(0);
+  int32_t begin = kCalibrationTokens;
+  if (layer > 0 && first.scales != nullptr) {
+    begin = first.scales->tokens();
+    return has_first_tokens(sequence, layer, begin) ? begin : 0;
+  }
+  if (layer > 0 && first.given_up) return has_first_tokens(sequence, layer, kMostCalibrationTokens) ? -1 : 0;
+  for (int32_t tokens = begin; tokens <= kMostCalibrationTokens; tokens *= 2) {
+    if (!has_first_tokens(sequence, layer, tokens)) return 0;
+    if (is_varied(sequence, has_first_tokens(sequence, 0, tokens) ? 0 : layer, tokens)) return tokens;
+  }
+  return -1;
+}
+
+/// Scales of one head, appended to `numbers` in the order of ScaleArray.
+void find_head(const Sequence& sequence, int32_t layer, int32_t head, int32_t tokens, std::span<const double> queries,
+               Vector<float>& numbers) {
+  const Cache& cache = sequence.cache;
+  Allocator& allocator = sequence.cache.allocator;
+  const auto dim = static_cast<size_t>(cache.head_dim);
+  const HeadTokens found = first_tokens(sequence, layer, head, tokens);
+  ChannelEnergies keys(allocator, dim);
+  ChannelEnergies values(allocator, dim);
+  Vector<double> means(dim, 0.0, allocator);
+  // What pages leave: keys are stored relative to their page's mean.
+  for (int32_t page = 0; page < tokens / kPageSlots; ++page) {
+    const std::span<const float> of_page(found.keys.data() + static_cast<ptrdiff_t>(page * kPageSlots) * cache.head_dim,
+                                         kPageSlots * dim);
+    add_moments(of_page, kPageSlots, means, keys.stored);
+  }
+  add_moments(found.values, static_cast<size_t>(tokens), means, values.stored);
+  keys.read.assign(queries.begin(), queries.end());
+  values.read.clear();
+  for (int32_t pair = 0; pair < cache.rope.pairs(); ++pair) {
+    keys.join(cache.rope.first_channel(pair), cache.rope.second_channel(pair));
+  }
+  const Vector<float> of_keys = find_scales(allocator, keys, false);
+  const Vector<float> of_values = find_scales(allocator, values, false);
+  const auto put = [&numbers](std::span<const float> scales, bool inverse) {
+    for (const float scale : scales) numbers.push_back(inverse ? 1.0F / scale : scale);
+  };
+  put(of_keys, false);
+  put(of_keys, true);
+  put(of_values, false);
+  put(of_values, true);
+  for (const double mean : means) {
+    const double offset = std::clamp(mean, -double{kMaxValueOffset}, double{kMaxValueOffset});
+    numbers.push_back(from_float16(to_float16(static_cast<float>(offset))));
+  }
+}
+
+Vector<float> find_numbers(const Sequence& sequence, int32_t layer, int32_t tokens) {
+  const Cache& cache = sequence.cache;
+  const auto dim = static_cast<size_t>(cache.head_dim);
+  const Vector<double> queries = sequence.calibration->layer(layer).queries.sums(tokens, sequence.cache.allocator);
+  Vector<float> numbers(sequence.cache.allocator);
+  numbers.reserve(LayerScales::floats(cache.kv_heads, cache.head_dim));
+  numbers.assign(LayerScales::kHeader, 0.0F);
+  numbers.front() = 1.0F;  // of FP16 numbers
+  for (int32_t head = 0; head < cache.kv_heads; ++head) {
+    const std::span<const double> of_head =
+        queries.empty() ? std::span<const double>() : std::span(queries).subspan(static_cast<size_t>(head) * dim, dim);
+    find_head(sequence, layer, head, tokens, of_head, numbers);
+  }
+  return numbers;
+}
+
+}  // namespace
+
+FoundScales::FoundScales(Cache& cache, Vector<float> numbers, int32_t tokens)
+    : numbers_(std::move(numbers)), memory_(cache.backend, cache.allocator), tokens_(tokens) {
+  memory_.make(numbers_.size() * sizeof(float));
+  cache.backend.pages().upload(numbers_.data(), memory_.bytes(), memory_.data());
+}
+
+size_t QueryEnergies::part_of(int32_t position) {
+  size_t part = 0;
+  for (int32_t end = kCalibrationTokens; position >= end; end *= 2) ++part;
+  return part;
+}
+
+void QueryEnergies::add(const AttendBatch& batch, const AttendSequence& sequence, Pages& pages, Allocator& scratch) {
+  const auto positions = batch.query_positions.subspan(static_cast<size_t>(sequence.query_begin),
+                                                       static_cast<size_t>(sequence.query_count));
+  const auto counts = [this](int32_t position) { return position >= next_ && position < kMostCalibrationTokens; };
+  const auto last = std::find_if(positions.rbegin(), positions.rend(), counts);
+  if (last == positions.rend()) return;
+  const auto n = static_cast<size_t>(positions.rend() - last);
+  const auto dim = static_cast<size_t>(batch.head_dim);
+  const auto heads = static_cast<size_t>(batch.q_heads);
+  const size_t of_kv_head = heads / static_cast<size_t>(batch.kv_heads);
+  const auto first = static_cast<size_t>(sequence.query_begin);
+  const size_t begin = batch.q_strides.at(first, 0);
+  const size_t end = batch.q_strides.at(first + n - 1, heads - 1) + dim;
+  Vector<std::byte> room(scratch);
+  const std::byte* q = pages.read_tensor(static_cast<const std::byte*>(batch.q) + begin * dtype_bytes(batch.q_dtype),
+                                         (end - begin) * dtype_bytes(batch.q_dtype), room);
+  if (sums_.empty()) sums_.assign(kParts * static_cast<size_t>(batch.kv_heads) * dim, 0.0);
+  const size_t width = static_cast<size_t>(batch.kv_heads) * dim;
+  std::array<float, kMaxHeadDim> row;
+  for (size_t i = 0; i < n; ++i) {
+    if (!counts(positions[i])) continue;
+    double* sums = sums_.data() + part_of(positions[i]) * width;
+    for (size_t head = 0; head < heads; ++head) {
+      read_floats(q, batch.q_dtype, batch.q_strides.at(first + i, head) - begin, dim, row.data());
+      double* of_head = sums + head / of_kv_head * dim;
+      for (size_t c = 0; c < dim; ++c) of_head[c] += double{row[c]} * double{row[c]};
+    }
+    next_ = positions[i] + 1;
+  }
+}
+
+Vector<double> QueryEnergies::sums(int32_t tokens, Allocator& allocator) const {
+  Vector<double> sums(allocator);
+  if (sums_.empty()) return sums;
+  const size_t width = sums_.size() / kParts;
+  sums.assign(width, 0.0);
+  for (size_t part = 0; part <= part_of(tokens - 1); ++part) {
+    for (size_t i = 0; i < width; ++i) sums[i] += sums_[part * width + i];
+  }
+  return sums;
+}
+
+Calibration::Calibration(Cache& cache) : layers_(cache.allocator) {
+  layers_.reserve(static_cast<size_t>(cache.n_layers));
+  for (int32_t i = 0; i < cache.n_layers; ++i) layers_.emplace_back(cache.allocator);
+}
+
+Calibration::Calibration(Cache& cache, const Calibration& parent) : layers_(cache.allocator) {
+  const std::lock_guard lock(parent.mutex);
+  layers_ = parent.layers_;
+}
+
+void QueryEnergies::drop() noexcept {
+  Vector<double>(sums_.get_allocator()).swap(sums_);
+  next_ = 0;
+}
+
+void QueryEnergies::truncate(int32_t length) noexcept {
+  if (next_ <= length) return;
+  std::ranges::fill(sums_, 0.0);
+  next_ = 0;
+}
+
+void Calibration::truncate(int32_t length, bool found_anew) noexcept {
+  for (Layer& layer : layers_) {
+    layer.queries.truncate(length);
+    if (length > 0 || !found_anew) continue;  // sealed pages keep their scales
+    layer.scales = nullptr;
+    layer.given_up = false;
+  }
+}
+
+uint64_t Calibration::bytes() const {
+  uint64_t bytes = sizeof(*this) + layers_.capacity() * sizeof(Layer);
+  for (const Layer& layer : layers_) {
+    bytes += layer.queries.bytes();
+    if (layer.scales != nullptr) bytes += layer.scales->bytes();
+  }
+  return bytes;
+}
+
+uint64_t Calibration::table_bytes(const Cache& cache) {
+  return sizeof(Calibration) + static_cast<uint64_t>(cache.n_layers) * sizeof(Layer);
+}
+
+uint64_t Calibration::bytes_of(const Cache& cache, const Storage& storage, int32_t tokens) {
+  if (!storage.calibrates || cache.training.scales != nullptr) return 0;
+  const auto layers = static_cast<uint64_t>(cache.n_layers);
+  const uint64_t found = sizeof(FoundScales) + 2 * LayerScales::floats(cache.kv_heads, cache.head_dim) * sizeof(float);
+  return table_bytes(cache) + (tokens >= kCalibrationTokens ? layers * found : 0);
+}
+
+void observe_queries(const Sequence& sequence, int32_t layer, const AttendBatch& batch, const AttendSequence& entry) {
+  if (batch.recorded || !sequence.waits(layer)) return;
+  const std::lock_guard lock(sequence.calibration->mutex);
+  Cache& cache = sequence.cache;
+  sequence.calibration->layer(layer).queries.add(batch, entry, cache.backend.pages(), cache.allocator);
+}
+
+Calibrator::Calibrator(Sequence& sequence, int32_t layer)
+    : sequence_(&sequence), layer_(layer), other_pages_(sequence.cache.allocator) {}
+
+Calibrator::Calibrator(Calibrator&& other) noexcept
+    : sequence_(other.sequence_),
+      layer_(other.layer_),
+      other_scales_(std::move(other.other_scales_)),
+      other_given_up_(other.other_given_up_),
+      other_backlog_(other.other_backlog_),
+      other_pages_(std::move(other.other_pages_)) {
+  other.other_pages_.clear();
+}
+
+Calibrator::~Calibrator() {
+  for (Page* page : other_pages_) sequence_->cache.release(page);
+}
+
+std::optional<Calibrator> Calibrator::prepare(Sequence& sequence, int32_t layer) {
+  if (!has_first_tokens(sequence, layer, kCalibrationTokens)) return std::nullopt;
+  const int32_t tokens = tokens_to_use(sequence, layer);
+  if (tokens == 0) return std::nullopt;
+  std::optional<Calibrator> result{Calibrator(sequence, layer)};
+  if (tokens < 0) {
+    result->other_given_up_ = true;
+    return result;
+  }
+  Cache& cache = sequence.cache;
+  result->other_scales_ = std::allocate_shared<const FoundScales>(StlAllocator<FoundScales>(cache.allocator), cache,
+                                                                  find_numbers(sequence, layer, tokens), tokens);
+  result->scale_pages();
+  return result;
+}
+
+void Calibrator::scale_pages() {
+  Cache& cache = sequence_->cache;
+  const LayerScales scales{other_scales_->numbers().data()};
+  HostPage host(cache);
+  const auto round = [](float number) { return to_float16(number); };
+  for (int32_t head = 0; head < cache.kv_heads; ++head) {
+    const float* of_keys = scales.of(ScaleArray::kKeys, head, cache.head_dim);
+    const float* of_values = scales.of(ScaleArray::kValues, head, cache.head_dim);
+    const float* offsets = scales.of(ScaleArray::kOffsets, head, cache.head_dim);
+    for (const Page* page : sequence_->list(layer_, head)) {
+      host.read(*page);
+      for (int32_t slot = 0; slot < page->count; ++slot) {
+        for (int32_t i = 0; i < cache.head_dim; ++i) {
+          uint16_t& key = host.at(Side::kKeys, slot, i);
+          uint16_t& value = host.at(Side::kValues, slot, i);
+          key = round(from_float16(key) * of_keys[i]);
+          value = round((from_float16(value) - offsets[i]) * of_values[i]);
+        }
+      }
+      other_pages_.reserve(other_pages_.size() + 1);
+      Page* scaled = cache.make_page(&cache.float16, page->positions != nullptr);
+      other_pages_.push_back(scaled);
+      scaled->first_position = page->first_position;
+      if (page->positions != nullptr) std::copy_n(page->positions, kPageSlots, scaled->positions);
+      cache.set_count(scaled, page->count);
+      host.write(*scaled);
+    }
+  }
+}
+
+void Calibrator::exchange() noexcept {
+  Calibration::Layer& layer = sequence_->calibration->layer(layer_);
+  std::swap(layer.scales, other_scales_);
+  std::swap(layer.given_up, other_given_up_);
+  std::swap(layer.backlog, other_backlog_);
+  auto other = other_pages_.begin();
+  for (int32_t head = 0; head < sequence_->cache.kv_heads; ++head) {
+    for (Page*& page : sequence_->list(layer_, head)) {
+      if (other == other_pages_.end()) break;
+      std::swap(page, *other++);
+    }
+    if (LayerMirror* mirror = sequence_->mirror(layer_)) mirror->invalidate(head, 0);
+  }
+}
+
+void Calibrator::forget_queries() noexcept {
+  const std::lock_guard lock(sequence_->calibration->mutex);
+  sequence_->calibration->layer(layer_).queries.drop();
+}
+
+Calibrators::~Calibrators() {
+  for (auto each = made_.rbegin(); each != made_.rend(); ++each) each->undo();
+}
+
+void Calibrators::add(Sequence& sequence, int32_t layer) {
+  made_.reserve(made_.size() + 1);
+  std::optional<Calibrator> calibrator = Calibrator::prepare(sequence, layer);
+  if (!calibrator) return;
+  made_.push_back(std::move(*calibrator));
+  made_.back().commit();
+}
+
+void Calibrators::keep() noexcept {
+  for (Calibrator& each : made_) each.forget_queries();
+  made_.clear();
+}
+
+void calibrate_now(Sequence& sequence) {
+  Calibrators calibrators(sequence.cache.allocator);
+  for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) calibrators.add(sequence, layer);
+  calibrators.keep();
+  for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) {
+    if (!sequence.waits(layer)) continue;
+    Calibration::Layer& waiting = sequence.calibration->layer(layer);
+    waiting.given_up = waiting.backlog = true;
+  }
+}
+
+void require_calibrated(const Sequence& sequence, const char* what) {
+  for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) {
+    if (!sequence.waits(layer)) continue;
+    fail(KVQ_E_STATE,
+         "%s: layer %d has %d tokens and waits for at least %d, by which it finds its scales, and for one more; append "
+         "and attend to them first, or use a policy without calibrate: first",
+         what, layer, sequence.length(layer), kCalibrationTokens);
+  }
+}
+
+}  // namespace kvq

@@ -1,0 +1,387 @@
+// Sequences that find scales of channels by their own first tokens.
+#include "conversation.h"
+#include "support/reference.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+namespace conformance::calibration_test {
+namespace {
+
+using kvq_test::Cache;
+using kvq_test::Context;
+using kvq_test::Decoded;
+using kvq_test::Sequence;
+using kvq_test::Snapshot;
+
+constexpr int32_t kWaits = 128;
+
+std::string policy_of(const std::string& keys, const std::string& values, const std::string& more = "") {
+  return "version: 1\nkeys: " + keys + "\nvalues: " + values + "\ncalibrate: first\n" + more;
+}
+const std::string kGs2 = policy_of("gs2", "gs2");
+
+std::vector<std::string> policies() {
+  return {kGs2, policy_of("gs4", "gt2", "sink: 0\nrecent: 2\n"), policy_of("int4+hadamard", "int2"),
+          policy_of("int3", "fp16", "layers:\n  - {range: [1, 1], keys: fp16, values: fp16}\n")};
+}
+
+// A text whose keys and values have a few large channels and offsets; queries are small where keys are large.
+struct Text {
+  Text(const Shape& shape_, int32_t n_, uint64_t seed) : shape(shape_), n(n_) {
+    for (int32_t layer = 0; layer < shape.n_layers; ++layer) {
+      const uint64_t own = 100 * seed + 3 * static_cast<uint64_t>(layer);
+      k.push_back(kvq_test::normal_tensor(static_cast<size_t>(n) * shape.token_scalars(), own));
+      v.push_back(kvq_test::normal_tensor(static_cast<size_t>(n) * shape.token_scalars(), own + 1));
+      q.push_back(kvq_test::normal_tensor(static_cast<size_t>(n) * shape.query_scalars(), own + 2));
+      for (size_t i = 0; i < k.back().size(); ++i) {
+        const size_t channel = i % static_cast<size_t>(shape.head_dim);
+        k.back()[i] = size(channel) * (k.back()[i] + (channel % 16 == 5 ? 3.0F : 0.0F));
+        v.back()[i] = size(channel + 7) * v.back()[i] + (channel % 16 == 9 ? 2.0F : 0.0F);
+      }
+      for (size_t i = 0; i < q.back().size(); ++i) q.back()[i] /= size(i % static_cast<size_t>(shape.head_dim));
+    }
+  }
+  // Pairs of channels alike, of both pairings.
+  float size(size_t channel) const {
+    const size_t half = static_cast<size_t>(shape.head_dim) / 2;
+    return channel % half % 11 == 3 ? 12.0F : channel % half % 5 == 1 ? 0.5F : 1.0F;
+  }
+  // Token t becomes token t % period.
+  void repeat(int32_t period, int32_t until) {
+    for (auto* tensors : {&k, &v, &q}) {
+      for (std::vector<float>& of_layer : *tensors) {
+        const size_t width = of_layer.size() / static_cast<size_t>(n);
+        for (size_t t = 0; t < static_cast<size_t>(until); ++t) {
+          std::copy_n(of_layer.begin() + static_cast<ptrdiff_t>(t % static_cast<size_t>(period) * width), width,
+                      of_layer.begin() + static_cast<ptrdiff_t>(t * width));
+        }
+      }
+    }
+  }
+
+  const float* keys(int32_t layer, int32_t t) const { return at(k, layer, t, shape.token_scalars()); }
+  const float* values(int32_t layer, int32_t t) const { return at(v, layer, t, shape.token_scalars()); }
+  const float* queries(int32_t layer, int32_t t) const { return at(q, layer, t, shape.query_scalars()); }
+
+  Shape shape;
+  int32_t n;
+  std::vector<std::vector<float>> k, v, q;
+
+ private:
+  static const float* at(const std::vector<std::vector<float>>& of, int32_t layer, int32_t t, size_t width) {
+    return of[static_cast<size_t>(layer)].data() + static_cast<size_t>(t) * width;
+  }
+};
+
+std::vector<float> extend(const Cache& cache, Sequence& sequence, const Text& text, int32_t layer, int32_t begin,
+                          int32_t n) {
+  kvq_sequence* pointer = sequence.get();
+  std::vector<float> out(static_cast<size_t>(n) * text.shape.query_scalars());
+  auto batch = kvq_test::initialised<kvq_extend_batch>();
+  batch.n_sequences = 1;
+  batch.sequences = &pointer;
+  batch.token_counts = &n;
+  batch.k = text.keys(layer, begin);
+  batch.v = text.values(layer, begin);
+  batch.q = text.queries(layer, begin);
+  batch.output = out.data();
+  kvq_test::extend(cache, layer, batch);
+  return out;
+}
+
+enum class Way { kExtend, kAttend, kAppend };
+
+// Tokens [begin, end), `chunk` at a time.
+void feed(const Cache& cache, Sequence& sequence, const Text& text, Way way, int32_t chunk, int32_t begin,
+          int32_t end) {
+  for (int32_t at = begin; at < end; at += chunk) {
+    const int32_t n = std::min(chunk, end - at);
+    for (int32_t layer = 0; layer < text.shape.n_layers; ++layer) {
+      if (way == Way::kExtend) {
+        extend(cache, sequence, text, layer, at, n);
+        continue;
+      }
+      kvq_test::append(sequence, layer, n, text.keys(layer, at), text.values(layer, at));
+      if (way == Way::kAppend) continue;
+      const std::vector<float> q(text.queries(layer, at),
+                                 text.queries(layer, at) + static_cast<size_t>(n) * text.shape.query_scalars());
+      attend_last(text.shape, cache, {sequence.get()}, n, q, layer);
+    }
+  }
+}
+
+struct Conversation {
+  Conversation(const std::string& backend, const std::string& policy, const Shape& shape = {})
+      : context(kvq_test::make_context(backend.c_str(), 2)),
+        cache(make_cache(context, shape.options(), policy)),
+        sequence(cache) {}
+
+  uint64_t sealed_pages() const { return sequence.usage().sealed_pages; }
+
+  Context context;
+  Cache cache;
+  Sequence sequence;
+};
+
+Snapshot saved(const std::string& backend, const std::string& policy, const Text& text, Way way, int32_t chunk) {
+  Conversation conversation(backend, policy);
+  feed(conversation.cache, conversation.sequence, text, way, chunk, 0, text.n - 1);
+  feed(conversation.cache, conversation.sequence, text, way, 1, text.n - 1, text.n);
+  return conversation.sequence.save();
+}
+
+// Root mean square error of all that is stored in the first layer, in units of scores: keys times the channel's query
+// size.
+double error_of(const Sequence& sequence, const Text& text) {
+  double sum = 0.0;
+  double all = 0.0;
+  for (int32_t head = 0; head < text.shape.kv_heads; ++head) {
+    const Decoded tokens = kvq_test::decode(sequence, 0, head, 0, text.n, text.shape.head_dim);
+    const kvq_test::Rotation rotation = kvq_test::Rotation::from(text.shape.options());
+    const auto dim = static_cast<size_t>(text.shape.head_dim);
+    for (size_t t = 0; t < static_cast<size_t>(text.n); ++t) {
+      const float* given = text.keys(0, static_cast<int32_t>(t)) + static_cast<size_t>(head) * dim;
+      std::vector<double> key(given, given + dim);
+      rotation.apply(key, static_cast<int32_t>(t));
+      for (size_t c = 0; c < dim; ++c) {
+        sum += std::pow((double{tokens.k[t * dim + c]} - key[c]) / text.size(c), 2.0);
+        all += std::pow(key[c] / text.size(c), 2.0);
+      }
+    }
+  }
+  return std::sqrt(sum / all);
+}
+
+}  // namespace
+
+TEST_CASE("the same pages result for every way of cutting a prompt, on every device") {
+  const Text text(Shape{}, 401, 1);
+  for (const std::string& policy : policies()) {
+    CAPTURE(policy);
+    const Snapshot expected = saved(kvq_test::cpu_isa_names().front(), policy, text, Way::kExtend, 32);
+    for (const std::string& backend : kvq_test::backends()) {
+      CAPTURE(backend);
+      for (const int32_t chunk : {1, 32, 100, 400}) {
+        CAPTURE(chunk);
+        CHECK(saved(backend, policy, text, Way::kExtend, chunk) == expected);
+        CHECK(saved(backend, policy, text, Way::kAttend, chunk) == expected);
+      }
+      // Without queries, other scales.
+      const Snapshot alone = saved(backend, policy, text, Way::kAppend, 32);
+      CHECK(alone != expected);
+      CHECK(saved(backend, policy, text, Way::kAppend, 400) == alone);
+    }
+  }
+}
+
+TEST_CASE("pages wait in FP16 for 128 tokens, then all are sealed but those that the policy leaves") {
+  const Text text(Shape{}, 300, 2);
+  for (const std::string& backend : kvq_test::backends()) {
+    CAPTURE(backend);
+    Conversation waiting(backend, kGs2);
+    Conversation plain(backend, "gs2");
+    feed(waiting.cache, waiting.sequence, text, Way::kAttend, 32, 0, kWaits);
+    CHECK(waiting.sealed_pages() == 0);
+    feed(waiting.cache, waiting.sequence, text, Way::kAttend, 1, kWaits, kWaits + 1);
+    feed(plain.cache, plain.sequence, text, Way::kAttend, 1, 0, kWaits + 1);
+    CHECK(waiting.sealed_pages() == plain.sealed_pages());
+    // An extension seals at once.
+    Conversation extended(backend, kGs2);
+    feed(extended.cache, extended.sequence, text, Way::kExtend, 64, 0, kWaits);
+    CHECK(extended.sealed_pages() > 0);
+    feed(waiting.cache, waiting.sequence, text, Way::kExtend, 7, kWaits + 1, 300);
+    feed(plain.cache, plain.sequence, text, Way::kExtend, 7, kWaits + 1, 300);
+    CHECK(waiting.sealed_pages() == plain.sealed_pages());
+    CHECK(error_of(waiting.sequence, text) < 0.5 * error_of(plain.sequence, text));
+    const kvq_usage usage = waiting.sequence.usage();
+    const kvq_usage without = plain.sequence.usage();
+    const auto numbers = static_cast<uint64_t>(10 * text.shape.kv_heads * text.shape.head_dim * text.shape.n_layers);
+    CHECK(usage.total_bytes - without.total_bytes > numbers * sizeof(float));
+    CHECK(usage.total_bytes - without.total_bytes < numbers * sizeof(float) + 2000);
+  }
+}
+
+TEST_CASE("queries see scaled pages as they are decoded") {
+  const Text text(Shape{}, 260, 3);
+  for (const std::string& backend : kvq_test::backends()) {
+    for (const std::string& policy : policies()) {
+      CAPTURE(backend);
+      CAPTURE(policy);
+      Conversation conversation(backend, policy);
+      feed(conversation.cache, conversation.sequence, text, Way::kExtend, 50, 0, 250);
+      for (int32_t layer = 0; layer < text.shape.n_layers; ++layer) {
+        kvq_test::append(conversation.sequence, layer, 10, text.keys(layer, 250), text.values(layer, 250));
+        const std::vector<float> q(text.queries(layer, 250),
+                                   text.queries(layer, 250) + 10 * text.shape.query_scalars());
+        const std::vector<float> out =
+            attend_last(text.shape, conversation.cache, {conversation.sequence.get()}, 10, q, layer);
+        const kvq_test::Rotation rotation = kvq_test::Rotation::from(text.shape.options());
+        const auto dim = static_cast<size_t>(text.shape.head_dim);
+        double worst = 0.0;
+        for (int32_t row = 0; row < 10 * text.shape.q_heads; ++row) {
+          const int32_t head = row % text.shape.q_heads;
+          const Decoded tokens =
+              kvq_test::decode(conversation.sequence, layer, head * text.shape.kv_heads / text.shape.q_heads, 0, 260,
+                               text.shape.head_dim);
+          const int32_t position = 250 + row / text.shape.q_heads;
+          std::vector<double> query(q.begin() + row * text.shape.head_dim, q.begin() + (row + 1) * text.shape.head_dim);
+          rotation.apply(query, position);
+          const std::vector<double> expected =
+              kvq_test::attention<float>({.scale = 1.0 / std::sqrt(static_cast<double>(text.shape.head_dim))}, query,
+                                         position, tokens.k, tokens.v, tokens.positions);
+          for (size_t c = 0; c < dim; ++c) {
+            worst = std::max(
+                worst, std::abs(double{out[static_cast<size_t>(row) * dim + c]} - expected[c]) / text.size(c + 7));
+          }
+        }
+        CHECK(worst < 0.06);
+      }
+    }
+  }
+}
+
+TEST_CASE("tokens that are too alike are waited out, or end in pages without scales") {
+  for (const std::string& backend : kvq_test::backends()) {
+    CAPTURE(backend);
+    for (const int32_t period : {1, 2, 4, 10}) {
+      CAPTURE(period);
+      Text text(Shape{}, 600, 4);
+      text.repeat(period, 200);
+      Conversation conversation(backend, kGs2);
+      feed(conversation.cache, conversation.sequence, text, Way::kExtend, 50, 0, 200);
+      CHECK(conversation.sealed_pages() == 0);
+      feed(conversation.cache, conversation.sequence, text, Way::kExtend, 50, 200, 600);
+      CHECK(conversation.sealed_pages() > 0);
+      CHECK(error_of(conversation.sequence, text) < 0.5);
+    }
+    Text text(Shape{}, 2100, 5);
+    text.repeat(3, 2100);
+    Conversation conversation(backend, kGs2);
+    feed(conversation.cache, conversation.sequence, text, Way::kExtend, 500, 0, 2000);
+    CHECK(conversation.sealed_pages() == 0);
+    feed(conversation.cache, conversation.sequence, text, Way::kExtend, 50, 2000, 2100);
+    CHECK(conversation.sealed_pages() > 0);
+    // Pages as they are without calibration.
+    Conversation plain(backend, "gs2");
+    feed(plain.cache, plain.sequence, text, Way::kExtend, 50, 0, 2100);
+    CHECK(conversation.sequence.save() == plain.sequence.save());
+  }
+}
+
+TEST_CASE("forks share scales, or find their own") {
+  const Text text(Shape{}, 400, 6);
+  const Text other(Shape{}, 400, 7);
+  for (const std::string& backend : kvq_test::backends()) {
+    CAPTURE(backend);
+    Conversation parent(backend, kGs2);
+    feed(parent.cache, parent.sequence, text, Way::kExtend, 50, 0, 100);
+    Sequence early = parent.sequence.fork();
+    feed(parent.cache, parent.sequence, text, Way::kExtend, 50, 100, 200);
+    Sequence late = parent.sequence.fork();
+    feed(parent.cache, parent.sequence, text, Way::kExtend, 50, 200, 400);
+    const Snapshot before = parent.sequence.save();
+    feed(parent.cache, early, other, Way::kExtend, 50, 100, 400);
+    feed(parent.cache, late, text, Way::kExtend, 50, 200, 400);
+    CHECK(parent.sequence.save() == before);
+    CHECK(late.save() == before);
+    Conversation alone(backend, kGs2);
+    feed(alone.cache, alone.sequence, text, Way::kExtend, 50, 0, 100);
+    feed(alone.cache, alone.sequence, other, Way::kExtend, 50, 100, 400);
+    CHECK(early.save() == alone.sequence.save());
+  }
+}
+
+TEST_CASE("snapshots keep scales, in caches of every policy but one with scales of its own") {
+  const Text text(Shape{}, 400, 8);
+  for (const std::string& backend : kvq_test::backends()) {
+    for (const std::string& policy : policies()) {
+      CAPTURE(backend);
+      CAPTURE(policy);
+      Conversation conversation(backend, policy);
+      feed(conversation.cache, conversation.sequence, text, Way::kExtend, 50, 0, 250);
+      const Snapshot saved = conversation.sequence.save();
+      Sequence loaded = Sequence::load(conversation.cache, saved);
+      CHECK(loaded.save() == saved);
+      feed(conversation.cache, conversation.sequence, text, Way::kExtend, 50, 250, 400);
+      feed(conversation.cache, loaded, text, Way::kExtend, 50, 250, 400);
+      CHECK(loaded.save() == conversation.sequence.save());
+      // Pages of a plain policy with the same formats continue without.
+      const std::string plain = std::string(policy).erase(policy.find("calibrate: first\n"), 17);
+      const Cache other = make_cache(conversation.context, text.shape.options(), plain);
+      Sequence elsewhere = Sequence::load(other, saved);
+      feed(other, elsewhere, text, Way::kExtend, 50, 250, 400);
+      CHECK(elsewhere.save() == conversation.sequence.save());
+    }
+    Conversation conversation(backend, kGs2);
+    feed(conversation.cache, conversation.sequence, text, Way::kExtend, 50, 0, 250);
+    kvq_cache_options options = text.shape.options();
+    const kvq_test::Centres centres = kvq_test::Centres::load(
+        conversation.context.get(), kvq_test::test_centres(options, {.keys = 0, .values = 0, .scales = true}));
+    options.centres = centres.get();
+    const Cache scaled = make_cache(conversation.context, options, std::string("gs2"));
+    CHECK_THROWS_WITH_AS(Sequence::load(scaled, conversation.sequence.save()), doctest::Contains("scales of channels"),
+                         kvq_test::api::Error);
+    // A policy that calibrates uses the scales of the cache.
+    const Cache both = make_cache(conversation.context, options, kGs2);
+    Sequence of_model(both);
+    feed(both, of_model, text, Way::kExtend, 50, 0, 100);
+    CHECK(of_model.usage().sealed_pages > 0);
+  }
+}
+
+TEST_CASE("truncation keeps scales while any token stays") {
+  const Text text(Shape{}, 300, 9);
+  const Text other(Shape{}, 300, 10);
+  for (const std::string& backend : kvq_test::backends()) {
+    CAPTURE(backend);
+    Conversation conversation(backend, kGs2);
+    feed(conversation.cache, conversation.sequence, text, Way::kExtend, 50, 0, 200);
+    const Snapshot before = conversation.sequence.save();
+    feed(conversation.cache, conversation.sequence, text, Way::kExtend, 50, 200, 300);
+    conversation.sequence.truncate(192);
+    feed(conversation.cache, conversation.sequence, text, Way::kExtend, 8, 192, 200);
+    CHECK(conversation.sequence.save() == before);
+    conversation.sequence.truncate(0);
+    feed(conversation.cache, conversation.sequence, other, Way::kExtend, 50, 0, 300);
+    Conversation fresh(backend, kGs2);
+    feed(fresh.cache, fresh.sequence, other, Way::kExtend, 50, 0, 300);
+    CHECK(conversation.sequence.save() == fresh.sequence.save());
+    // While waiting.
+    Conversation short_one(backend, kGs2);
+    feed(short_one.cache, short_one.sequence, text, Way::kExtend, 50, 0, 100);
+    short_one.sequence.truncate(0);
+    feed(short_one.cache, short_one.sequence, other, Way::kExtend, 50, 0, 300);
+    CHECK(short_one.sequence.save() == fresh.sequence.save());
+  }
+}
+
+TEST_CASE("eviction after a prompt, preallocated pages and steps work once there are scales") {
+  const Text text(Shape{}, 400, 11);
+  for (const std::string& backend : kvq_test::backends()) {
+    CAPTURE(backend);
+    Conversation evicting(backend, policy_of("gs2", "gs2", "eviction: {method: adasnap, budget: 64, window: 16}\n"));
+    feed(evicting.cache, evicting.sequence, text, Way::kAttend, 300, 0, 300);
+    CHECK(evicting.sealed_pages() == 0);
+    evicting.sequence.compress();
+    CHECK(evicting.sealed_pages() > 0);
+    CHECK(evicting.sequence.slots(0, 0) < 300);
+    feed(evicting.cache, evicting.sequence, text, Way::kExtend, 50, 300, 400);
+
+    Conversation conversation(backend, kGs2);
+    CHECK_THROWS_WITH_AS(conversation.sequence.reserve(100), doctest::Contains("waits for at least 128"),
+                         kvq_test::api::Error);
+    feed(conversation.cache, conversation.sequence, text, Way::kExtend, 50, 0, 200);
+    conversation.sequence.reserve(200);
+    feed(conversation.cache, conversation.sequence, text, Way::kExtend, 50, 200, 400);
+    Conversation plain(backend, kGs2);
+    feed(plain.cache, plain.sequence, text, Way::kExtend, 50, 0, 400);
+    CHECK(conversation.sequence.save() == plain.sequence.save());
+  }
+}
+
+}  // namespace conformance::calibration_test
