@@ -19,6 +19,12 @@ size_t stand_in_bytes(const PageFormat& format) {
   return static_cast<size_t>(page_places(without_codes(format), format.head_dim).bytes + 127) / 128 * 128;
 }
 
+/// Scales of the heads from `head` on; the numbers before those of heads are read only where tokens are appended.
+LayerScales scales_from(const LayerScales& scales, int32_t head, int32_t head_dim) {
+  if (!scales) return scales;
+  return {scales.numbers + static_cast<ptrdiff_t>(head) * kScaleArrays * head_dim};
+}
+
 }  // namespace
 
 size_t DecodedLists::bytes_of_head(const AttendBatch& batch, const AttendSequence& sequence) {
@@ -89,7 +95,7 @@ DecodedLists::DecodedLists(Device& device, const Call& call, AttendWorkspace& sp
                                .heads = view.heads + first_head,
                                .positions = view.positions != nullptr ? view.positions + first_row : nullptr,
                                .capacity = view.capacity,
-                               .scales = {sequence.scales.find(ScaleArray::kKeys, first_head, format.head_dim)}};
+                               .scales = scales_from(sequence.scales, first_head, format.head_dim)};
     routed_.push_back({&sequences_[i], decoded, route_by_rows(device, batch_, sequences_[i])});
   }
 }

@@ -2,10 +2,10 @@
 #pragma once
 
 #include "backend/append_kind.h"
-#include "backend/layer_scales.h"
 #include "core/rope.h"
 #include "core/tensor.h"
 #include "formats/codec.h"
+#include "formats/layer_scales.h"
 #include "formats/page.h"
 #include "kvq.h"
 

@@ -36,10 +36,19 @@ void attend(Cache& cache, int32_t layer, const kvq_attend_batch& batch, CallSpac
   for (int32_t i = 0; i < batch.n_sequences; ++i) request.add(i, sequence_at(i));
   for (int32_t i = 0; i < batch.n_sequences; ++i) request.place(i, sequence_at(i));
   const AttendBatch attended = request.run();
+  Vector<ObservedQueries> counted(space.scratch);
   for (int32_t i = 0; i < batch.n_sequences; ++i) {
-    observe_queries(sequence_at(i), layer, attended, attended.sequences[static_cast<size_t>(i)]);
+    if (!sequence_at(i).waits(layer)) continue;
+    counted.reserve(counted.size() + 1);
+    counted.emplace_back(sequence_at(i), layer, attended, attended.sequences[static_cast<size_t>(i)]);
   }
-  if (!cache.eviction.observes()) return complete();
+  const auto keep_counted = [&counted] {
+    for (ObservedQueries& each : counted) each.keep();
+  };
+  if (!cache.eviction.observes()) {
+    complete();
+    return keep_counted();
+  }
   // Queries count for the whole batch; a failure counts none.
   const auto for_first = [&](size_t n, const auto& use) {
     for (size_t i = 0; i < n; ++i) {
@@ -62,6 +71,7 @@ void attend(Cache& cache, int32_t layer, const kvq_attend_batch& batch, CallSpac
     });
     throw;
   }
+  keep_counted();
   auto next = staged.begin();
   for_first(n, [&](Observations& of, const Sequence& sequence, const AttendSequence& entry) {
     of.commit(sequence, layer, attended, entry, *next++);

@@ -310,11 +310,28 @@ uint64_t Calibration::bytes_of(const Cache& cache, const Storage& storage, int32
   return table_bytes(cache) + (tokens >= kCalibrationTokens ? layers * found : 0);
 }
 
-void observe_queries(const Sequence& sequence, int32_t layer, const AttendBatch& batch, const AttendSequence& entry) {
+ObservedQueries::ObservedQueries(const Sequence& sequence, int32_t layer, const AttendBatch& batch,
+                                 const AttendSequence& entry)
+    : calibration_(sequence.calibration.get()), queries_(nullptr), before_(sequence.cache.allocator) {
   if (batch.recorded || !sequence.waits(layer)) return;
-  const std::lock_guard lock(sequence.calibration->mutex);
   Cache& cache = sequence.cache;
-  sequence.calibration->layer(layer).queries.add(batch, entry, cache.backend.pages(), cache.allocator);
+  const std::lock_guard lock(calibration_->mutex);
+  QueryEnergies& queries = calibration_->layer(layer).queries;
+  before_ = queries;
+  before_.add(batch, entry, cache.backend.pages(), cache.allocator);
+  std::swap(before_, queries);
+  queries_ = &queries;
+}
+
+ObservedQueries::ObservedQueries(ObservedQueries&& other) noexcept
+    : calibration_(other.calibration_),
+      queries_(std::exchange(other.queries_, nullptr)),
+      before_(std::move(other.before_)) {}
+
+ObservedQueries::~ObservedQueries() {
+  if (queries_ == nullptr) return;
+  const std::lock_guard lock(calibration_->mutex);
+  std::swap(*queries_, before_);
 }
 
 Calibrator::Calibrator(Sequence& sequence, int32_t layer)

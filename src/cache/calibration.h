@@ -92,8 +92,21 @@ class Calibration {
   Vector<Layer> layers_;
 };
 
-/// Count the queries of a batch for its sequences that wait for scales.
-void observe_queries(const Sequence& sequence, int32_t layer, const AttendBatch& batch, const AttendSequence& entry);
+/// Queries of a batch, counted for a sequence that waits for scales; not counted unless kept.
+class ObservedQueries {
+ public:
+  ObservedQueries(const Sequence& sequence, int32_t layer, const AttendBatch& batch, const AttendSequence& entry);
+  ObservedQueries(ObservedQueries&& other) noexcept;
+  ObservedQueries& operator=(ObservedQueries&&) = delete;
+  ~ObservedQueries();
+
+  void keep() noexcept { queries_ = nullptr; }
+
+ private:
+  Calibration* calibration_;
+  QueryEnergies* queries_;  // of the sequence; null: nothing to take back
+  QueryEnergies before_;
+};
 
 /// A layer's step from waiting to scaled pages, if it has waited long enough: its FP16 pages written anew, prepared
 /// before anything changes.

@@ -1,8 +1,8 @@
 #include "formats/channel_scales.h"
 
-#include "backend/layer_scales.h"
 #include "core/float16.h"
 #include "core/limits.h"
+#include "formats/layer_scales.h"
 
 #include <algorithm>
 #include <cmath>

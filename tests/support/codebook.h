@@ -157,7 +157,8 @@ inline const TestCodebook& test_codebook(const kvq_cache_options& options, const
   static std::map<std::string, TestCodebook> made;
   const std::string key = codes.name() + " " + std::to_string(options.n_layers) + " " +
                           std::to_string(options.kv_heads) + " " + std::to_string(options.head_dim) + " " +
-                          std::to_string(options.rope) + " " + std::to_string(options.model_id);
+                          std::to_string(options.rope) + " " + std::to_string(options.model_id) + " " +
+                          std::to_string(codes.scales);
   const auto found = made.find(key);
   return found != made.end() ? found->second : made.emplace(key, TestCodebook(options, codes)).first->second;
 }

@@ -146,7 +146,9 @@ inline void extend(kvq_cache* cache, int32_t layer, const kvq_extend_batch& batc
     const DeviceCopy device_v(batch.v, v.extent() * dtype_bytes(batch.dtype));
     const DeviceCopy device_q(batch.q, q.extent() * dtype_bytes(batch.q_dtype));
     const DeviceCopy device_out(batch.output, out.extent() * dtype_bytes(batch.output_dtype));
+    const DeviceCopy sinks(batch.sinks, batch.sinks != nullptr ? shape->q_heads * sizeof(float) : 0);
     kvq_extend_batch on_device = batch;
+    on_device.sinks = static_cast<const float*>(sinks.data());
     on_device.k = device_k.data();
     on_device.v = device_v.data();
     on_device.q = device_q.data();

@@ -245,8 +245,13 @@ TEST_CASE(
 TEST_CASE("centres serve a cache of the model that they were trained for") {
   ModelCentres centres = random_centres(kShape);
   centres.model_id = 5;
-  const kvq::CacheShape cache{
-      .n_layers = 3, .kv_heads = 2, .head_dim = 8, .rope = KVQ_ROPE_INTERLEAVED, .rotary_dim = 4, .model_id = 5};
+  const kvq::CacheShape cache{.n_layers = 3,
+                              .kv_heads = 2,
+                              .head_dim = 8,
+                              .rope = KVQ_ROPE_INTERLEAVED,
+                              .rotary_dim = 4,
+                              .model_id = 5,
+                              .scales = 0};
   const auto check = [&](const kvq::CacheShape& shape, bool keys, bool values, std::string* message) {
     return kvq_test::status_of([&](const Bytes&) { kvq::check_centres(centres, shape, keys, values); }, {}, message);
   };

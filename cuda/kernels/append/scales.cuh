@@ -1,7 +1,7 @@
 // Scales of new tokens' channels.
 #pragma once
 
-#include "backend/layer_scales.h"
+#include "formats/layer_scales.h"
 
 #include <cuda_fp16.h>
 

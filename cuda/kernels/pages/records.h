@@ -1,7 +1,7 @@
 // Page tables in device memory.
 #pragma once
 
-#include "backend/layer_scales.h"
+#include "formats/layer_scales.h"
 #include "kernels/pages/order.h"
 
 #include <cstdint>

@@ -17,10 +17,16 @@ __device__ __forceinline__ void load_query_rows(const AttendArguments& arguments
   uint8_t* plane = shared.queries[first_row / kGroupRows];
   const LayerScales scales = scales_of(arguments, unit);
   float inv_freq[kPairs];
+  float unscale[kPairs][2];
 #pragma unroll
   for (int32_t i = 0; i < kPairs; ++i) {
     const int32_t pair = lane + 32 * i;
     inv_freq[i] = 2 * pair < arguments.rotary_dim ? __ldg(arguments.inv_freq + pair) : 0.0F;
+#pragma unroll
+    for (int32_t c = 0; c < 2; ++c) {
+      const float* factors = scales.find(ScaleArray::kQueries, unit.head, D);
+      unscale[i][c] = factors != nullptr ? __ldg(factors + pair_channel(arguments, pair, c)) : 1.0F;
+    }
   }
 #pragma unroll 4
   for (int32_t of_warp = 0; of_warp < 16; ++of_warp) {
@@ -43,10 +49,7 @@ __device__ __forceinline__ void load_query_rows(const AttendArguments& arguments
       }
       const float2 turn = cos_sin_fast(static_cast<double>(position) * static_cast<double>(inv_freq[i]));
       x[i] = {fmaf(of_pair[0], turn.x, -(of_pair[1] * turn.y)), fmaf(of_pair[0], turn.y, of_pair[1] * turn.x)};
-      if (scales) {
-        x[i] = unscale_query(scales, unit.head, D, x[i], pair_channel(arguments, pair, 0),
-                             pair_channel(arguments, pair, 1));
-      }
+      x[i] = {x[i].x * unscale[i][0], x[i].y * unscale[i][1]};
       largest = fmaxf(largest, fmaxf(fabsf(x[i].x), fabsf(x[i].y)));
     }
     largest = __uint_as_float(__reduce_max_sync(kAll, __float_as_uint(largest)));
@@ -148,6 +151,12 @@ __device__ __forceinline__ void scale_rows(const float (&factors)[2], float (&ou
   for (int32_t i = 0; i < N; ++i) outputs[i] *= factors[i / 2 % 2];
 }
 
+/// Scales of channels `channel`, which is even, and `channel` + 1.
+__device__ __forceinline__ float2 pair_of_scales(const LayerScales& scales, ScaleArray array, int32_t head,
+                                                 int32_t head_dim, int32_t channel) {
+  return __ldg(reinterpret_cast<const float2*>(scales.of(array, head, head_dim) + channel));
+}
+
 /// Writes the lane's columns of its rows to the caller, or to a partial: maximum and sum [kBlockRows][2], outputs
 /// [kBlockRows][D].
 template <int D>
@@ -178,16 +187,21 @@ __device__ __forceinline__ void write_rows(const AttendArguments& arguments, con
     if (arguments.lse != nullptr || arguments.sinks != nullptr) {
       factor = finish_row(arguments, place, {maximum, sum}, t == 0);
     }
+    if (scales) {  // before the first store: loads do not pass stores
+      const float of_tokens = factor * sum;
+#pragma unroll
+      for (int32_t j = 0; j < D / 8; ++j) {
+        const float2 factors = pair_of_scales(scales, ScaleArray::kOutputs, unit.head, D, 8 * j + 2 * t);
+        const float2 offsets = pair_of_scales(scales, ScaleArray::kOffsets, unit.head, D, 8 * j + 2 * t);
+        outputs[4 * j + 2 * h] = fmaf(outputs[4 * j + 2 * h] * factor, factors.x, of_tokens * offsets.x);
+        outputs[4 * j + 2 * h + 1] = fmaf(outputs[4 * j + 2 * h + 1] * factor, factors.y, of_tokens * offsets.y);
+      }
+      factor = 1.0F;
+    }
     const int64_t at = row_offset(arguments.out_strides, place) + 2 * t;
 #pragma unroll
     for (int32_t j = 0; j < D / 8; ++j) {
-      float two[2] = {outputs[4 * j + 2 * h] * factor, outputs[4 * j + 2 * h + 1] * factor};
-      if (scales) {
-#pragma unroll
-        for (int32_t i = 0; i < 2; ++i) {
-          two[i] = unscale_output(scales, unit.head, D, 8 * j + 2 * t + i, two[i], factor * sum);
-        }
-      }
+      const float two[2] = {outputs[4 * j + 2 * h] * factor, outputs[4 * j + 2 * h + 1] * factor};
       write_float(arguments.out, arguments.out_dtype, at + 8 * j, two[0]);
       write_float(arguments.out, arguments.out_dtype, at + 8 * j + 1, two[1]);
     }

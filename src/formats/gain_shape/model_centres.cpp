@@ -1,7 +1,7 @@
 #include "formats/gain_shape/model_centres.h"
 
-#include "backend/layer_scales.h"
 #include "core/checks.h"
+#include "formats/layer_scales.h"
 
 #include <algorithm>
 

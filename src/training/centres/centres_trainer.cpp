@@ -1,8 +1,8 @@
 #include "training/centres/centres_trainer.h"
 
-#include "backend/layer_scales.h"
 #include "core/float16.h"
 #include "core/splitmix.h"
+#include "formats/layer_scales.h"
 #include "training/centres/k_means.h"
 
 #include <algorithm>

@@ -233,7 +233,8 @@ std::string spec_help() {
          "commvq;\n"
          "commvq-1bit, commvq-2bit, gs2-256 and the like and moqae for files of these names beside the model;\n"
          "a policy file (YAML) or plan, followed by @FILE for what was trained for it;\n"
-         "each with @weights for scales of channels by the model's weights, @first for those by the first 128 tokens, or "
+         "each with @weights for scales of channels by the model's weights, @first for those by the first 128 tokens, "
+         "or "
          "@FILE of `kvq balance` or `kvq train centres`: for models with outlier channels;\n"
          "each with +METHOD:BUDGET to evict tokens after the prompt (" +
          joined(eviction_methods()) +

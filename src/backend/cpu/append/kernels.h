@@ -1,10 +1,10 @@
 #pragma once
 
-#include "backend/layer_scales.h"
 #include "core/float16.h"
 #include "core/rope.h"
 #include "formats/codec.h"
 #include "formats/gain_shape/centre_search.h"
+#include "formats/layer_scales.h"
 
 #include <cstddef>
 #include <cstdint>
