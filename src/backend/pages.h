@@ -85,7 +85,7 @@ struct TokenBatch {
   bool hadamard_keys = false;            // pages of the layer are sealed after a Hadamard rotation
   bool hadamard_values = false;
   const LayerContext* context = nullptr;  // the layer's; null if its formats need none
-  LayerScales scales{};                   // of every sequence of the cache
+  LayerScales scales{};                   // of tokens that are recorded: PageWrite has those of others
 
   /// Tokens [begin, begin + count).
   TokenBatch part(int32_t begin, int32_t count) const {

@@ -86,7 +86,9 @@ void check_recordable(int32_t layer, const AppendRequest& request) {
 void record(int32_t layer, const AppendRequest& request, AppendKind kind) {
   for_each_arrival(request, [&](const Arrival& arrival) {
     Sequence& sequence = *arrival.of.sequence;
-    sequence.mirror(layer)->record_append(request.tokens.part(arrival.first, arrival.of.count), kind);
+    TokenBatch tokens = request.tokens.part(arrival.first, arrival.of.count);
+    tokens.scales = sequence.scales(layer);
+    sequence.mirror(layer)->record_append(tokens, kind);
     sequence.recorded = true;
   });
 }
@@ -302,7 +304,18 @@ void append(Cache& cache, int32_t layer, const AppendRequest& request) {
     // These would never be whole in FP16, as taking others back may need them.
     return append_and_seal(cache, layer, request, [](const auto& seal) { seal(); });
   }
+  const auto waits_too_long = [layer](const SequenceTokens& each) {
+    return each.count > kMostCalibrationTokens && each.sequence->waits(layer);
+  };
   Calibrators calibrators(request.scratch);
+  if (std::ranges::any_of(request.sequences, waits_too_long)) {
+    // Their queries are not waited for: pages are sealed now.
+    return append_and_seal(cache, layer, request, [&](const auto& seal) {
+      calibrate(calibrators, request, layer);
+      seal();
+      keep(calibrators, request, layer);
+    });
+  }
   calibrate(calibrators, request, layer);
   JointAppend joint(cache, layer, request, AppendKind::kAppend);
   joint.write();

@@ -156,8 +156,7 @@ TokenBatch Cache::no_tokens(int32_t layer) const {
           .rope = &rope,
           .hadamard_keys = needs(layer, kHadamardKeys),
           .hadamard_values = needs(layer, kHadamardValues),
-          .context = context(layer),
-          .scales = scales(layer)};
+          .context = context(layer)};
 }
 
 AttendBatch Cache::attend_batch(int32_t layer) const {

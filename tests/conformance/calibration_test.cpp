@@ -273,6 +273,19 @@ TEST_CASE("tokens that are too alike are waited out, or end in pages without sca
   }
 }
 
+TEST_CASE("a prompt of more than 2048 tokens without queries is sealed at once") {
+  const Text text(Shape{}, 2200, 12);
+  for (const std::string& backend : kvq_test::backends()) {
+    CAPTURE(backend);
+    Conversation whole(backend, kGs2);
+    feed(whole.cache, whole.sequence, text, Way::kAppend, 2200, 0, 2200);
+    CHECK(whole.sealed_pages() > 0);
+    Conversation chunks(backend, kGs2);
+    feed(chunks.cache, chunks.sequence, text, Way::kAppend, 200, 0, 2200);
+    CHECK(whole.sequence.save() == chunks.sequence.save());
+  }
+}
+
 TEST_CASE("forks share scales, or find their own") {
   const Text text(Shape{}, 400, 6);
   const Text other(Shape{}, 400, 7);

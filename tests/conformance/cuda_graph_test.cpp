@@ -29,12 +29,13 @@ std::string failure(kvq_status status, kvq_status expected, const kvq_error& err
 class Decoder {
  public:
   // `extends`: appends and attends in one call.
-  Decoder(const Shape& shape, const std::string& policy, int32_t step, bool extends = false)
+  Decoder(const Shape& shape, const std::string& policy, int32_t step, bool extends = false,
+          const kvq_test::CentreCounts& centres = {})
       : shape_(shape),
         step_(step),
         extends_(extends),
         context(kvq_test::make_context("cuda")),
-        cache(kvq_test::make_cache(context, shape.options(), policy)),
+        cache(kvq_test::make_cache(context, shape.options(), policy, centres)),
         sequence(cache),
         q(queries(shape, static_cast<size_t>(kTokens))) {
     for (int32_t layer = 0; layer < shape.n_layers; ++layer) {
@@ -250,6 +251,30 @@ TEST_CASE("a CUDA graph appends and attends as calls do, from the first token ov
 
 TEST_CASE("a CUDA graph extends as calls do, from the first token over many pages") {
   if (!skips()) check_replays(true);
+}
+
+TEST_CASE("a CUDA graph scales the tokens that it appends, its queries and its outputs") {
+  if (skips()) return;
+  const Shape shape;
+  for (const char* policy : {"gs2+centres", "{version: 1, keys: gs2, values: int4, calibrate: first}"}) {
+    for (const bool extends : {false, true}) {
+      CAPTURE(policy);
+      CAPTURE(extends);
+      Decoder replayed(shape, policy, 1, extends, {.scales = true});
+      Decoder called(shape, policy, 1, extends, {.scales = true});
+      for (Decoder* each : {&replayed, &called}) {
+        each->append(0, 130);
+        each->append(130, 200);
+        each->step(200);
+      }
+      replayed.reserve(300);
+      replayed.capture();
+      for (int32_t at = 201; at < 400; ++at) {
+        REQUIRE(largest_difference(replayed.replay(at), called.step(at)) < 2e-3);
+      }
+      CHECK(replayed.save() == called.save());
+    }
+  }
 }
 
 // Launches of single tokens, and of several that keep the FP16 originals of the pages that they seal.

@@ -194,14 +194,14 @@ namespace Kvq.Raw
         /// first tokens.</para>
         /// <para><c>calibrate: first</c> lets each sequence find scales of channels (see <see cref="Kvq.Centres"/>)
         /// by its own first 128 tokens, for models with outlier channels that come without scales. These tokens stay
-        /// FP16 until they have been attended to and the next one is appended; they need not be like the rest, but if
+        /// FP16 until they have been attended to and the next one is appended. They need not be like the rest, but if
         /// fewer than 16 of them differ, the sequence waits for 256, 512 … 2048 and then goes without. With
         /// <see cref="Kvq.Raw.Native.kvq_extend"/> or <see cref="Kvq.Raw.Native.kvq_attend"/>, queries count; a host
-        /// that appends more than 128 tokens without attending gets scales from keys and values alone. The same pages
-        /// result for every way of cutting a prompt. Scales stay while any token does, belong to forks too, are saved
-        /// in snapshots, and take 0.01 bits a scalar at 32768 tokens. Until there are scales, a sequence cannot be
-        /// recoded, or have preallocated pages, steps or CUDA graphs. Scales of the cache go before. Not with
-        /// <c>router</c>, <c>commvq</c> and trained centres.</para>
+        /// that appends more tokens before it attends, or more than 2048 at once, gets scales from keys and values
+        /// alone. The same pages result for every way of cutting a prompt. Scales stay while any token does, belong
+        /// to forks too, are saved in snapshots, and take 0.01 bits a scalar at 32768 tokens. Until there are scales,
+        /// a sequence cannot be recoded, or have preallocated pages, steps or CUDA graphs. Scales of the cache go
+        /// before. Not with <c>router</c>, <c>commvq</c> and trained centres.</para>
         /// <para><c>attention</c> selects how the CPU attends to CommVQ keys; results differ only by rounding.
         /// <c>tables</c> multiplies each query with all codes and sums the products for each token; <c>rebuild</c>
         /// sums keys from their codes once for all queries of a KV head; <c>auto</c> takes the faster one.</para>
