@@ -391,12 +391,12 @@ typedef struct kvq_policy kvq_policy;
  *  `calibrate: first` lets each sequence find scales of channels (see ::kvq_centres) by its own first 128 tokens, for
  *  models with outlier channels that come without scales. These tokens stay FP16 until they have been attended to and
  *  the next one is appended. They need not be like the rest, but if fewer than 16 of them differ, the sequence waits
- * for 256, 512 … 2048 and then goes without. With ::kvq_extend or ::kvq_attend, queries count; a host that appends more
- *  tokens before it attends, or more than 2048 at once, gets scales from keys and values alone. The same pages result
- *  for every way of cutting a prompt. Scales stay while any token does, belong to forks too, are saved in snapshots,
- * and take 0.01 bits a scalar at 32768 tokens. Until there are scales, a sequence cannot be recoded, or have
- * preallocated pages, steps or CUDA graphs. Scales of the cache go before. Not with `router`, `commvq` and trained
- * centres.
+ *  for 256, 512 … 2048 and then goes without. With ::kvq_extend or ::kvq_attend, queries count; a host that appends
+ *  more tokens before it attends, or more than 2048 at once, gets scales from keys and values alone. The same pages
+ *  result for every way of cutting a prompt. Scales stay while any token does, belong to forks too, are saved in
+ *  snapshots, and take 0.01 bits a scalar at 32768 tokens. Until there are scales, a sequence cannot be recoded, or
+ *  have preallocated pages, steps or CUDA graphs. Scales of the cache go before. Not with `router`, `commvq` and
+ *  trained centres.
  *
  *  `attention` selects how the CPU attends to CommVQ keys; results differ only by rounding. `tables` multiplies each
  *  query with all codes and sums the products for each token; `rebuild` sums keys from their codes once for all
