@@ -385,8 +385,8 @@ typedef struct kvq_policy kvq_policy;
  *        votes: layer                 # tokens of all heads choose together; or head
  *
  *  `group` is the number of channels that share a scale in an integer value page (32, 64 or 128). Defaults: fp16,
- *  recent 1, calibrate none, centres page, beam 1, unlimited flips, attention auto; sink 1 if any page gets gain-shape
- * codes of three bits or fewer, else 0, because models attend strongly to their first tokens.
+ *  recent 1, calibrate none, centres page, beam 1, unlimited flips, attention auto; sink 1 if any page gets
+ *  gain-shape codes of three bits or fewer, else 0, because models attend strongly to their first tokens.
  *
  *  `calibrate: first` lets each sequence find scales of channels (see ::kvq_centres) by its own first 128 tokens, for
  *  models with outlier channels that come without scales. These tokens stay FP16 until they have been attended to and
@@ -584,9 +584,9 @@ KVQ_API void kvq_codebook_destroy(kvq_codebook* codebook);
  *  Scales serve every format. Models have outlier channels: keys with large offsets, channels several times as large as
  *  their neighbours, which codes of 2 to 4 bits lose others to. A cache with scales multiplies each channel of keys and
  *  values by its scale before storing it (values less an offset), divides queries by the scales of keys and outputs by
- *  those of values, and adds the offset to outputs: results are the same but for what codes lose. It costs no bit, and
- * no time but once a token and query. All pages of the cache hold scaled numbers; ::kvq_sequence_decode undoes the
- * scales.
+ *  those of values, and adds the offset to outputs: results are the same but for what codes lose. It costs no bit,
+ *  and no time but once a token and query. All pages of the cache hold scaled numbers; ::kvq_sequence_decode undoes
+ *  the scales.
  *
  *  Centres are for the gain-shape formats with `+centres`: a vector, scaled if there are scales, is stored relative to
  *  the nearest centre of its head. \destroy kvq_centres_destroy */
@@ -617,8 +617,8 @@ KVQ_API kvq_status kvq_centres_load(kvq_context* context, const void* buffer, si
 KVQ_API kvq_status kvq_centres_save(const kvq_centres* centres, void* buffer, size_t capacity, size_t* size,
                                     kvq_error* error);
 
-/** Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, where c is the nearest centre,
- * averaged over the layers that are present; 0 for a side without centres. */
+/** Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, c being the nearest centre,
+ *  averaged over the layers that are present; 0 for a side without centres. */
 typedef struct kvq_centres_info {
   uint32_t struct_size;
   int32_t n_layers;
@@ -674,12 +674,15 @@ KVQ_API kvq_status kvq_centres_describe_layer(const kvq_centres* centres, int32_
 /** Read the scales of one layer, for example to fold them into weights. Scales are in (0, 1]: only their ratios within
  *  a head mean anything.
  *
- *  \param key_scales     receives the scales of keys; those of both channels of a RoPE pair are equal. NULL: not
- * wanted. \nullable \length centres.kv_heads * centres.head_dim \memory host \keeps call \param value_scales   receives
- * the scales of values. NULL: not wanted. \nullable \length centres.kv_heads * centres.head_dim \memory host \keeps
- * call \param value_offsets  receives what is subtracted from values before scaling. NULL: not wanted. \nullable
- * \length centres.kv_heads * centres.head_dim \memory host \keeps call \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE
- * (the layer is missing, or has no scales of a wanted side). \threads read-only. \since 1.0 */
+ *  \param key_scales     receives the scales of keys; both channels of a RoPE pair have the same. NULL: not wanted.
+ *                        \nullable \length centres.kv_heads * centres.head_dim \memory host \keeps call
+ *  \param value_scales   receives the scales of values. NULL: not wanted.
+ *                        \nullable \length centres.kv_heads * centres.head_dim \memory host \keeps call
+ *  \param value_offsets  receives what is subtracted from values before scaling. NULL: not wanted.
+ *                        \nullable \length centres.kv_heads * centres.head_dim \memory host \keeps call
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (the layer is missing, or has no scales of a wanted side).
+ *  \threads read-only.
+ *  \since 1.0 */
 KVQ_API kvq_status kvq_centres_read_scales(const kvq_centres* centres, int32_t layer, float* key_scales,
                                            float* value_scales, float* value_offsets, kvq_error* error);
 
@@ -1929,9 +1932,9 @@ KVQ_API void kvq_codebook_trainer_destroy(kvq_codebook_trainer* trainer);
  *  see and use a few hundred tokens for each centre of a head; 128 tokens suffice for scales.
  *
  *  Scales are the fourth root of what reads a channel over what it stores: of keys, squares of queries over the
- * variance of keys; of values, squares of the output projection's columns over the variance of values. Tokens that were
- * added count more than weights. Where neither queries nor their projection are given (for values, no output
- * projection), uneven channels are made even. \destroy kvq_centres_trainer_destroy */
+ *  variance of keys; of values, squares of the output projection's columns over the variance of values. Tokens that
+ *  were added count more than weights. Where neither queries nor their projection are given (for values, no output
+ *  projection), uneven channels are made even. \destroy kvq_centres_trainer_destroy */
 typedef struct kvq_centres_trainer kvq_centres_trainer;
 
 /** Shape of the model, number of centres, and training settings. */

@@ -1463,7 +1463,7 @@ class Centres : public detail::Owned<kvq_centres, kvq_centres_destroy, const kvq
 
   /// Read the scales of one layer, for example to fold them into weights. Scales are in (0, 1]: only their ratios
   /// within a head mean anything.
-  /// \param key_scales receives the scales of keys; those of both channels of a RoPE pair are equal. empty: not wanted.
+  /// \param key_scales receives the scales of keys; both channels of a RoPE pair have the same. empty: not wanted.
   /// \param value_scales receives the scales of values. empty: not wanted.
   /// \param value_offsets receives what is subtracted from values before scaling. empty: not wanted.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_STATE (the layer is missing, or has no scales of a wanted side).

@@ -198,8 +198,8 @@ func codebookLayerInfoFrom(it *raw.CodebookLayerInfo) CodebookLayerInfo {
 	}
 }
 
-// CentresInfo: shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, where c is
-// the nearest centre, averaged over the layers that are present; 0 for a side without centres.
+// CentresInfo: shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, c being the
+// nearest centre, averaged over the layers that are present; 0 for a side without centres.
 type CentresInfo struct {
 	Layers int
 

@@ -273,7 +273,7 @@ namespace Kvq
         }
     }
 
-    /// <summary>Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, where c is the
+    /// <summary>Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, c being the
     /// nearest centre, averaged over the layers that are present; 0 for a side without centres.</summary>
     public sealed class CentresInfo
     {

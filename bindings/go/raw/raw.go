@@ -658,8 +658,8 @@ type CodebookLayerInfo struct {
 	KeyStageErrors [64]float64
 }
 
-// CentresInfo: shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, where c is
-// the nearest centre, averaged over the layers that are present; 0 for a side without centres.
+// CentresInfo: shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, c being the
+// nearest centre, averaged over the layers that are present; 0 for a side without centres.
 type CentresInfo struct {
 	StructSize uint32
 
@@ -2029,7 +2029,7 @@ func CentresDescribeLayer(centres *Centres, layer int32, info *CentresLayerInfo,
 // CentresReadScales: read the scales of one layer, for example to fold them into weights. Scales are in (0, 1]:
 // only their ratios within a head mean anything.
 //
-//   - keyScales: receives the scales of keys; those of both channels of a RoPE pair are equal. nil: not wanted.
+//   - keyScales: receives the scales of keys; both channels of a RoPE pair have the same. nil: not wanted.
 //     Elements: centres.kv_heads * centres.head_dim.
 //   - valueScales: receives the scales of values. nil: not wanted. Elements: centres.kv_heads *
 //     centres.head_dim.

@@ -204,8 +204,8 @@ class CodebookLayerInfo:
 
 @dataclass(frozen=True)
 class CentresInfo:
-    """Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, where c is the nearest
-    centre, averaged over the layers that are present; 0 for a side without centres.
+    """Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, c being the nearest centre,
+    averaged over the layers that are present; 0 for a side without centres.
     """
 
     n_layers: int

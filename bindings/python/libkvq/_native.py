@@ -771,8 +771,8 @@ class kvq_codebook_layer_info(Structure):
 
 
 class kvq_centres_info(Structure):
-    """Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, where c is the nearest
-    centre, averaged over the layers that are present; 0 for a side without centres.
+    """Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, c being the nearest centre,
+    averaged over the layers that are present; 0 for a side without centres.
     """
 
     struct_size: int
@@ -2517,7 +2517,7 @@ value_offsets: float*, error: kvq_error*) -> kvq_status
 Read the scales of one layer, for example to fold them into weights. Scales are in (0, 1]: only their ratios
 within a head mean anything.
 
-- key_scales: receives the scales of keys; those of both channels of a RoPE pair are equal. NULL: not wanted.
+- key_scales: receives the scales of keys; both channels of a RoPE pair have the same. NULL: not wanted.
 - value_scales: receives the scales of values. NULL: not wanted.
 - value_offsets: receives what is subtracted from values before scaling. NULL: not wanted.
 

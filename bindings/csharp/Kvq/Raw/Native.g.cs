@@ -428,8 +428,8 @@ namespace Kvq.Raw
         /// </remarks>
         /// <param name="centres">The centres.</param>
         /// <param name="layer">The layer.</param>
-        /// <param name="key_scales">receives the scales of keys; those of both channels of a RoPE pair are equal.
-        /// null: not wanted.</param>
+        /// <param name="key_scales">receives the scales of keys; both channels of a RoPE pair have the same. null:
+        /// not wanted.</param>
         /// <param name="value_scales">receives the scales of values. null: not wanted.</param>
         /// <param name="value_offsets">receives what is subtracted from values before scaling. null: not
         /// wanted.</param>

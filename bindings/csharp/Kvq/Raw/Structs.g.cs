@@ -255,7 +255,7 @@ namespace Kvq.Raw
         public fixed double key_stage_errors[64];
     }
 
-    /// <summary>Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, where c is the
+    /// <summary>Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, c being the
     /// nearest centre, averaged over the layers that are present; 0 for a side without centres.</summary>
     [StructLayout(LayoutKind.Sequential)]
     public unsafe struct kvq_centres_info

@@ -673,7 +673,7 @@ pub struct kvq_codebook_layer_info {
     pub key_stage_errors: [f64; 64],
 }
 
-/// Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, where c is the nearest
+/// Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, c being the nearest
 /// centre, averaged over the layers that are present; 0 for a side without centres.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -2020,8 +2020,8 @@ extern "C" {
     /// Read the scales of one layer, for example to fold them into weights. Scales are in (0, 1\]: only their
     /// ratios within a head mean anything.
     ///
-    /// - `key_scales`: receives the scales of keys; those of both channels of a RoPE pair are equal. NULL: not
-    ///   wanted. (may be NULL; length `centres.kv_heads * centres.head_dim`)
+    /// - `key_scales`: receives the scales of keys; both channels of a RoPE pair have the same. NULL: not wanted.
+    ///   (may be NULL; length `centres.kv_heads * centres.head_dim`)
     /// - `value_scales`: receives the scales of values. NULL: not wanted. (may be NULL; length `centres.kv_heads *
     ///   centres.head_dim`)
     /// - `value_offsets`: receives what is subtracted from values before scaling. NULL: not wanted. (may be NULL;

@@ -531,8 +531,7 @@ written); [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::St
         r#"Read the scales of one layer, for example to fold them into weights. Scales are in (0, 1\]: only their
 ratios within a head mean anything.
 
-- `key_scales`: receives the scales of keys; those of both channels of a RoPE pair are equal. NULL: not
-  wanted.
+- `key_scales`: receives the scales of keys; both channels of a RoPE pair have the same. NULL: not wanted.
 - `value_scales`: receives the scales of values. NULL: not wanted.
 - `value_offsets`: receives what is subtracted from values before scaling. NULL: not wanted.
 

@@ -562,7 +562,7 @@ impl CodebookLayerInfo {
     }
 }
 
-/// Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, where c is the nearest
+/// Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, c being the nearest
 /// centre, averaged over the layers that are present; 0 for a side without centres.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
