@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <stdexcept>
 
 #include "model.h"
@@ -99,6 +100,50 @@ TEST_CASE("centres are trained, written, read, and given to caches") {
   cache_options.centres = centres;
   const kvq::Cache cache(context, cache_options, kvq::Policy::load(context, "int4"));
   CHECK(cache.describe().n_layers == 2);
+}
+
+TEST_CASE("scales are found by weights or queries, read, and given to caches") {
+  constexpr int32_t kHidden = 8;
+  const kvq::Context context;
+  const auto numbers = [](int32_t rows, uint64_t seed) {
+    std::vector<float> all = tokens(rows * kHidden, seed);
+    all.resize(static_cast<size_t>(rows) * kHidden);
+    return all;
+  };
+  const std::vector<float> q = numbers(kQueryHeads * kHeadDim, 1), k = numbers(kKvHeads * kHeadDim, 2);
+  auto options = kvq::initialised<kvq_centres_trainer_options>();
+  options.n_layers = 1;
+  options.kv_heads = kKvHeads;
+  options.head_dim = kHeadDim;
+  options.key_centres = options.value_centres = 0;
+  options.key_scales = options.value_scales = 1;
+  kvq::CentresTrainer trainer(context, options);
+  auto weights = kvq::initialised<kvq_attention_weights>();
+  weights.q_heads = kQueryHeads;
+  weights.hidden_size = kHidden;
+  weights.q_proj = weights.o_proj = q.data();
+  weights.k_proj = weights.v_proj = k.data();
+  CHECK_FAILS(KVQ_E_STATE, "k_proj", trainer.run(0));
+  trainer.add_weights(0, weights);
+  const std::vector<float> rows = queries(2, 3);
+  trainer.add_queries(0, 2, kQueryHeads, rows);
+  CHECK_FAILS(KVQ_E_ARGUMENT, "q has", trainer.add_queries(0, 3, kQueryHeads, rows));
+  trainer.add_queries(0, 2, kQueryHeads, rows.data(), KVQ_F32);
+  trainer.run(0);
+  const kvq::Centres centres = trainer.result();
+  CHECK(centres.describe().key_scales == 1);
+  std::vector<float> keys(kKvHeads * kHeadDim), values(keys.size()), offsets(keys.size(), 1.0F);
+  centres.read_scales(0, keys, values, offsets);
+  CHECK(*std::max_element(keys.begin(), keys.end()) == 1.0F);
+  CHECK(*std::min_element(values.begin(), values.end()) > 0.0F);
+  CHECK(offsets == std::vector<float>(offsets.size(), 0.0F));
+  CHECK_FAILS(KVQ_E_ARGUMENT, "key_scales has", centres.read_scales(0, std::span(keys).first(3)));
+  kvq_cache_options cache_options = small_options(1);
+  cache_options.centres = centres;
+  const kvq::Cache cache(context, cache_options, kvq::Policy::load(context, "gs2"));
+  kvq::Sequence sequence(cache);
+  fill(sequence, 70);
+  CHECK(sequence.length(0) == 70);
 }
 
 TEST_CASE("routers are trained and used") {

@@ -72,6 +72,9 @@ TEST_CASE("centres are trained, written, and loaded with what the command report
   CHECK(result["tokens"] == 400);
   CHECK(result["memory_bytes"] == info.bytes);
   CHECK(info.key_residual == doctest::Approx(result["key_residual"].get<double>()));
+  CHECK(info.key_scales == 1);
+  CHECK(info.value_scales == 1);
+  CHECK(result["layers"][0]["key_noise"].get<double>() >= result["layers"][0]["scaled_key_noise"].get<double>());
   CHECK(info.model_id == llama::Model(place.model(), 1).weights().fingerprint);
   CHECK(std::string(info.note).find("text.txt") != std::string::npos);
 
@@ -86,7 +89,7 @@ TEST_CASE("centres are trained, written, and loaded with what the command report
 TEST_CASE("with one centre a value loses the mean of its head") {
   const Workplace place;
   const std::string out = place.path("mean.safetensors");
-  const json result = run_json(place.train(out, {"--key-centres", "0", "--value-centres", "1"}, "64"));
+  const json result = run_json(place.train(out, {"--key-centres", "0", "--value-centres", "1", "--no-scales"}, "64"));
   const Seen seen(place);
   double left = 0.0;
   double all = 0.0;
@@ -127,7 +130,7 @@ TEST_CASE("training of centres that cannot be done is refused before it begins")
   check_failure({"train", "centres", "--model", model, "--text", text}, 2, "--out");
   check_failure(place.train(out, {"--key-centres", "257"}), 2, "--key-centres");
   check_failure(place.train(out, {"--value-centres", "-1"}), 2, "--value-centres");
-  check_failure(place.train(out, {"--key-centres", "0", "--value-centres", "0"}), 1, "both 0");
+  check_failure(place.train(out, {"--key-centres", "0", "--value-centres", "0", "--no-scales"}), 1, "all 0");
   check_failure(place.train(place.path("absent/centres")), 1, "cannot write");
   check_failure(place.train(out, {}, "200"), 1, "layer 0 has 200 tokens, too few for 256 centres");
 }
