@@ -3,6 +3,7 @@ package kvq_test
 import (
 	"bytes"
 	"os"
+	"reflect"
 	"testing"
 
 	"kvq"
@@ -32,6 +33,9 @@ func TestTrainedFilesAreLoadedDescribedUsedAndSaved(t *testing.T) {
 			it := must(x.LoadCentres(file))(t)
 			if info, layer := must(it.Describe())(t), must(it.DescribeLayer(5))(t); info.Layers != 6 || layer.KeyResidual <= 0 {
 				t.Fatalf("the centres say %+v, a layer %+v", info, layer)
+			}
+			if none := must(it.ReadScales(5))(t); none.KeyScales != nil || none.ValueScales != nil || none.ValueOffsets != nil {
+				t.Fatalf("centres without scales have %+v", none)
 			}
 			options.Centres = it
 			return it.Save, it.Close
@@ -68,4 +72,28 @@ func TestTrainedFilesAreLoadedDescribedUsedAndSaved(t *testing.T) {
 		t.Fatalf("an empty file is of kind %d", kind)
 	}
 	requireError(t, errorOf(x.LoadCentres([]byte("no centres"))), kvq.ErrFormat)
+}
+
+func TestScalesOfChannels(t *testing.T) {
+	file, err := os.ReadFile("../../models/demo/scales.safetensors")
+	if err != nil {
+		t.Skip("this copy of the module has no ../../models/demo")
+	}
+	x := must(kvq.NewContext(nil))(t)
+	it := must(x.LoadCentres(file))(t)
+	fifth, sixth := must(it.ReadScales(4))(t), must(it.ReadScales(5))(t)
+	if len(sixth.ValueScales) != 256 || len(sixth.ValueOffsets) != 256 || reflect.DeepEqual(fifth, sixth) {
+		t.Fatalf("layers 4 and 5 have the scales %+v and %+v", fifth, sixth)
+	}
+	if !reflect.DeepEqual(sixth.KeyScales[:64], sixth.KeyScales[64:128]) {
+		t.Fatalf("channels of a pair of RoPE have other scales: %v", sixth.KeyScales[:128])
+	}
+	for i, one := range append(sixth.KeyScales, sixth.ValueScales...) {
+		if one <= 0 || one > 1 {
+			t.Fatalf("scale %d is %v", i, one)
+		}
+	}
+	requireError(t, errorOf(it.ReadScales(6)), kvq.ErrArgument, "layer is 6")
+	require(t, it.Close())
+	requireError(t, errorOf(it.ReadScales(5)), kvq.ErrClosed)
 }

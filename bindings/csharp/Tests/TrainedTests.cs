@@ -55,7 +55,27 @@ namespace Kvq.Tests
             {
                 Test.Equal(6, it.Describe().NLayers, "layers");
                 Test.True(it.DescribeLayer(5).Present && it.DescribeLayer(5).KeyResidual > 0, "residual of keys");
+                LayerScales none = it.ReadScales(5);
+                Test.True(none.KeyScales == null && none.ValueScales == null && none.ValueOffsets == null, "no scales");
             });
+
+        public static void Scales_of_channels()
+        {
+            using (var context = new Context())
+            using (Centres it = Centres.Load(context, Demo("scales")))
+            {
+                LayerScales fifth = it.ReadScales(4), sixth = it.ReadScales(5);
+                Test.Equal("256 256 256", string.Join(" ", sixth.KeyScales.Length, sixth.ValueScales.Length,
+                    sixth.ValueOffsets.Length), "lengths");
+                for (int i = 0; i < 256; ++i)
+                    Test.True(sixth.KeyScales[i] > 0 && sixth.KeyScales[i] <= 1 && sixth.ValueScales[i] > 0 &&
+                        sixth.ValueScales[i] <= 1, "scales of channel " + i);
+                for (int i = 0; i < 64; ++i)
+                    Test.Equal(sixth.KeyScales[i], sixth.KeyScales[64 + i], "scale of a pair");
+                Test.True(string.Join(" ", fifth.KeyScales) != string.Join(" ", sixth.KeyScales), "another layer");
+                Test.Refused(Status.Argument, "layer is 6", () => it.ReadScales(6));
+            }
+        }
 
         public static void Routers() => LoadedSavedAndUsed(FileKind.Router, "moqae",
             "{version: 1, router: {experts: [fp16, int4, int2]}}", Router.Load, it => it.Save(),

@@ -18,13 +18,14 @@ from . import _native as raw
 from . import experimental
 from ._arrays import DevicePointer
 from ._cache import Cache
+from ._centres import Centres, LayerScales
 from ._context import Context, cpu_isas, device_describe, version
 from ._errors import *  # noqa: F403
 from ._errors import __all__ as _errors_all
 from ._infos import *  # noqa: F403
 from ._infos import __all__ as _infos
 from ._matrix import Matrix, MatrixSize, Scheme, linear_shared, predict_bytes, save_matrices, schemes
-from ._objects import Centres, Codebook, Router
+from ._objects import Codebook, Router
 from ._policy import Policy
 from ._sequence import Compressed, Decoded, Sequence
 from ._step import Step
@@ -38,6 +39,7 @@ __all__ = [
     "Context",
     "Decoded",
     "DevicePointer",
+    "LayerScales",
     "Matrix",
     "MatrixSize",
     "Policy",

@@ -13,11 +13,12 @@ from weakref import WeakSet
 from . import _native
 from ._arrays import HOST, Rows, address_of, bytes_of, dense_of, empty_like, integers, refuse_gradient, rows_of
 from ._batches import Calls, Prepared, Queries
+from ._centres import Centres
 from ._context import Context
 from ._errors import KvqArgumentError, failure, initialised, require_fit
 from ._handle import Data, enter_alone, enter_shared, leave_alone, leave_shared, reading
 from ._infos import CacheInfo, SnapshotInfo, Usage
-from ._objects import CacheMethods, Centres, Codebook, Router
+from ._objects import CacheMethods, Codebook, Router
 from ._policy import PolicyOrText, policy_of
 from ._sequence import Sequence
 from ._step import Step

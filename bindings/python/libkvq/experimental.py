@@ -11,12 +11,13 @@ from typing import Any, ClassVar, Dict, Generic, Optional, TypeVar, Union
 from . import _native
 from ._arrays import HOST, dense_of, dtype_code
 from ._cache import cache_options
+from ._centres import Centres
 from ._context import Context
 from ._errors import KvqArgumentError, assign, initialised
 from ._handle import Handle, Trained, reading
 from ._hooks import Progress, ProgressHook
 from ._library import Function
-from ._objects import Centres, Codebook, Router
+from ._objects import Codebook, Router
 from ._planning import Fusion, Plan, Solution, rates, solve
 from ._policy import Policy
 from ._text import encoded, value_of
@@ -163,16 +164,22 @@ class CodebookTrainer(_LayerTrainer[Codebook]):
 
 
 class CentresTrainer(_LayerTrainer[Centres]):
-    """Trains centres from keys and values that an engine computed on some texts.
+    """Finds scales of channels and centres, from keys and values that an engine computed on some texts.
 
     For every text, for every layer: ``add``; for every layer: ``run``; then ``result``. Layers are independent: where
-    memory is short, add and run a few at a time. It works on the context's device.
+    memory is short, add and run a few at a time. It works on the context's device. Scales without centres need no text:
+    ``add_weights`` in place of ``add``.
 
     :param key_centres: of a head, 0 … 256; 1: the mean, 0: none for keys.
     :param value_centres: the same for values.
     :param rounds: of k-means over all tokens, at most; 0: the library's choice.
     :param max_bytes: limit on tokens kept and work space; 0: only the context's.
     :param note: where the centres come from, for example.
+    :param key_scales: find scales of keys.
+    :param value_scales: find scales and offsets of values.
+    :param fold: scales to fold into weights, see ``Centres.read_scales``, rather than for caches.
+    :param powers_of_two: scales that round nothing.
+    :param rotary_dim: as in ``Cache``, for scales of keys; so are `rope_base` and `inv_freq`.
     """
 
     _new = _native.kvq_centres_trainer
@@ -196,14 +203,97 @@ class CentresTrainer(_LayerTrainer[Centres]):
         model_id: int = 0,
         max_bytes: int = 0,
         note: str = "",
+        key_scales: bool = False,
+        value_scales: bool = False,
+        fold: bool = False,
+        powers_of_two: bool = False,
+        rotary_dim: int = 0,
+        rope_base: float = 10000.0,
+        inv_freq: Any = None,
     ) -> None:
         options = initialised(_native.kvq_centres_trainer_options, n_layers=n_layers, kv_heads=kv_heads)
         assign(options, head_dim=head_dim, key_centres=key_centres, value_centres=value_centres, rounds=rounds)
         assign(options, seed=seed, model_id=model_id, max_bytes=max_bytes, note=encoded("note", note))
-        options.rope = value_of(_native.kvq_rope, "rope", rope)
+        assign(options, key_scales=int(key_scales), value_scales=int(value_scales), fold=int(fold))
+        assign(options, powers_of_two=int(powers_of_two), rotary_dim=rotary_dim)
+        options.rope, options.rope_base = value_of(_native.kvq_rope, "rope", rope), rope_base
+        if inv_freq is not None:
+            frequencies = dense_of("inv_freq", inv_freq, [(rotary_dim or head_dim) // 2], "f32", HOST)
+            options.inv_freq = frequencies.address
         self._heads, self._head_dim = {"k": kv_heads, "v": kv_heads}, head_dim
         with Context._given("context", context)._shared() as pointer:
             self._create(context._hooks, _native.kvq_centres_trainer_create, pointer, byref(options))
+
+    def add_queries(self, layer: int, q: Any, dtype: Optional[str] = None) -> None:
+        """Count queries for a layer's scales of keys; only sums are kept.
+
+        :param q: queries before RoPE ``[tokens, q_heads, head_dim]``, contiguous, in host memory.
+        :param dtype: "bf16" where an array of uint16 holds bfloat16.
+        """
+        view = dense_of("q", q, (None, None, self._head_dim), None, HOST)
+        tokens, q_heads = view.shape[:2]
+        code = dtype_code("q", view, dtype)
+        with self._alone() as trainer:
+            self._call(_native.kvq_centres_trainer_add_queries, trainer, layer, tokens, q_heads, view.address, code)
+
+    def add_weights(
+        self,
+        layer: int,
+        q_heads: int,
+        q_proj: Any = None,
+        k_proj: Any = None,
+        v_proj: Any = None,
+        o_proj: Any = None,
+        q_bias: Any = None,
+        k_bias: Any = None,
+        v_bias: Any = None,
+        input_norm: Any = None,
+        q_norm: Any = None,
+        k_norm: Any = None,
+        dtype: Optional[str] = None,
+    ) -> None:
+        """Take what a layer's weights say about its channels; replaces what earlier ones said.
+
+        Arrays are contiguous, of one element type, in host memory; None where there is none.
+
+        :param q_proj: as checkpoints have it, ``[q_heads * head_dim, hidden_size]``.
+        :param k_proj: ``[kv_heads * head_dim, hidden_size]``; needed unless tokens are added. So is `v_proj`.
+        :param o_proj: ``[hidden_size, q_heads * head_dim]``.
+        :param q_bias: ``[q_heads * head_dim]``; `k_bias` and `v_bias`: ``[kv_heads * head_dim]``.
+        :param input_norm: weights of the norm before the projections, ``[hidden_size]``.
+        :param q_norm: weights of a norm of each head's queries, ``[head_dim]``; `k_norm`: of its keys.
+        :param dtype: "bf16" where arrays of uint16 hold bfloat16.
+        """
+        queries, keys = q_heads * self._head_dim, self._heads["k"] * self._head_dim
+        hidden: Optional[int] = None  # what the first array says
+        weights = initialised(_native.kvq_attention_weights, q_heads=q_heads)
+        codes, views = set(), []
+        for name, x, rows in (("q_proj", q_proj, queries), ("k_proj", k_proj, keys), ("v_proj", v_proj, keys)):
+            if x is not None:
+                views.append((name, dense_of(name, x, (rows, hidden), None, HOST)))
+                hidden = views[-1][1].shape[1]
+        if o_proj is not None:
+            views.append(("o_proj", dense_of("o_proj", o_proj, (hidden, queries), None, HOST)))
+            hidden = views[-1][1].shape[0]
+        for name, x, length in (
+            ("q_bias", q_bias, queries),
+            ("k_bias", k_bias, keys),
+            ("v_bias", v_bias, keys),
+            ("input_norm", input_norm, hidden),
+            ("q_norm", q_norm, self._head_dim),
+            ("k_norm", k_norm, self._head_dim),
+        ):
+            if x is not None:
+                views.append((name, dense_of(name, x, (length,), None, HOST)))
+        for name, view in views:
+            codes.add(dtype_code(name, view, dtype))
+            setattr(weights, name, view.address)
+        if hidden is None or len(codes) != 1:
+            raise KvqArgumentError("projections must be given, and all arrays must be of one element type")
+        assign(weights, hidden_size=hidden)
+        weights.dtype = codes.pop()
+        with self._alone() as trainer:
+            self._call(_native.kvq_centres_trainer_add_weights, trainer, layer, byref(weights))
 
 
 class RouterTrainer(_Trainer[Router]):

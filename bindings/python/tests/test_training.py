@@ -106,6 +106,7 @@ def test_centres_are_trained_saved_and_used(context, tokens):
     assert (info.key_centres, info.value_centres, info.tokens, info.bytes) == (4, 1, 600, 2 * 5 * 16 * 4)
     layer = centres.describe_layer(1)
     assert layer.present is True and 0 < layer.key_residual < 1
+    assert centres.read_scales(1) == (None, None, None)
     data = centres.save()
     assert libkvq.Centres.load(context, data).save() == data
     libkvq.Cache(context, 2, 2, 1, 16, centres=centres, policy="int4").close()  # which does not need them
@@ -113,6 +114,68 @@ def test_centres_are_trained_saved_and_used(context, tokens):
         libkvq.Centres.load(context, data[:-1])
     with pytest.raises(libkvq.KvqArgumentError, match="key_centres is 257"):
         experimental.CentresTrainer(context, n_layers=2, kv_heads=1, head_dim=16, key_centres=257)
+
+
+def test_scales_of_tokens_and_queries(context, random):
+    numbers = random.standard_normal((2, 600, 1, 16)).astype("f4")
+    numbers[:, :, :, 3] *= 50  # an outlier channel
+    k, v = numbers
+    q = random.standard_normal((600, 2, 16)).astype("f4")
+    trainer = experimental.CentresTrainer(context, 1, 1, 16, "none", 0, 0, key_scales=True, value_scales=True)
+    trainer.add(0, k, v)
+    trainer.add_queries(0, q)
+    with pytest.raises(libkvq.KvqArgumentError, match=r"q has the shape \[600, 16\], must be \[n, n, 16\]"):
+        trainer.add_queries(0, q[:, 0])
+    with pytest.raises(libkvq.KvqStateError):
+        trainer.result().read_scales(0)
+    trainer.run(0)
+    centres = trainer.result()
+    assert (centres.describe().key_scales, centres.describe().value_scales) == (1, 1)
+    scales = [numpy.asarray(one) for one in centres.read_scales(0)]
+    assert [one.shape for one in scales] == [(1, 16)] * 3
+    energy = (q.astype("f8") ** 2).mean((0, 1)) / k[:, 0].astype("f8").var(0)
+    wanted = energy**0.25 / (energy**0.25).max()
+    numpy.testing.assert_allclose(scales[0][0], wanted, rtol=0.02)
+    assert scales[1].argmin() == 3
+    numpy.testing.assert_allclose(scales[2][0], v[:, 0].mean(0), atol=0.05)
+    with pytest.raises(libkvq.KvqArgumentError, match="layer is 1"):
+        centres.read_scales(1)
+    libkvq.Cache(context, 1, 2, 1, 16, rope="none", centres=centres, policy="int2").close()
+
+
+def test_scales_of_weights(context, random):
+    def weights(*shape):
+        return random.standard_normal(shape).astype("f4")
+
+    projections = {"q_proj": weights(32, 24), "k_proj": weights(16, 24), "v_proj": weights(16, 24)}
+    projections["v_proj"][5] *= 30
+    others = {"o_proj": weights(24, 32), "k_bias": weights(16), "input_norm": numpy.ones(24, "f4")}
+
+    def scales(**options):
+        given = {**projections, **others, **options}
+        trainer = experimental.CentresTrainer(
+            context, 1, 1, 16, "half", 0, 0, key_scales=True, value_scales=True, powers_of_two=True, rope_base=500.0
+        )
+        trainer.add_weights(0, 2, **given)
+        trainer.run(0)
+        return [numpy.asarray(one) for one in trainer.result().read_scales(0)]
+
+    keys, values, _ = scales()
+    assert (keys[0, :8] == keys[0, 8:]).all() and values[0].argmin() == 5
+    assert (numpy.log2(numpy.concatenate([keys, values])) % 1 == 0).all()
+    halves = {name: one.astype("f2") for name, one in {**projections, **others}.items()}
+    assert (scales(**halves)[0] == keys).mean() > 0.9
+    for wrong, message in (
+        ({"q_proj": weights(16, 24)}, r"q_proj has the shape \[16, 24\], must be \[32, n\]"),
+        ({"k_proj": weights(16, 25)}, r"k_proj has the shape \[16, 25\], must be \[16, 24\]"),
+        ({"o_proj": weights(24, 16)}, r"o_proj has the shape \[24, 16\], must be \[24, 32\]"),
+        ({"k_bias": weights(16).astype("f2")}, "one element type"),
+        ({"q_norm": weights(8)}, r"q_norm has the shape \[8\]"),
+    ):
+        with pytest.raises(libkvq.KvqArgumentError, match=message):
+            scales(**wrong)
+    with pytest.raises(libkvq.KvqArgumentError, match="projections must be given"):
+        experimental.CentresTrainer(context, 1, 1, 16, key_scales=True).add_weights(0, 2)
 
 
 def test_a_router_is_trained_saved_and_used(context, random):

@@ -34,6 +34,7 @@ pub use kvq_sys as sys;
 mod batches;
 mod cache;
 mod call;
+mod centres;
 mod context;
 mod convert;
 mod element;
@@ -49,6 +50,7 @@ mod step;
 
 pub use batches::{Append, Attend, DeviceAppend, DeviceAttend, DeviceExtend, Extend};
 pub use cache::{Cache, CacheOptions, LoadOptions};
+pub use centres::LayerScales;
 pub use context::{cpu_isas, device_describe, device_describe_by, Context, ContextOptions};
 pub use element::{Bf16, Element, F16};
 pub use error::{api_version, version, Error, Result};

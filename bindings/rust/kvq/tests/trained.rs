@@ -45,8 +45,32 @@ fn centres_are_read_described_used_and_written_again() {
         let centres = Centres::load(context, bytes)?;
         let layer = centres.describe_layer(5)?;
         assert!(centres.describe()?.n_layers == 6 && layer.present && layer.key_residual > 0.0);
+        let none = centres.read_scales(5)?;
+        assert_eq!((none.key_scales, none.value_scales, none.value_offsets), (None, None, None));
         Ok((centres.save()?, shape().centres(&centres)))
     });
+}
+
+#[test]
+fn scales_are_read_and_used() {
+    let context = context();
+    let bytes = fs::read(repository().join("models/demo/scales.safetensors")).unwrap();
+    let centres = Centres::load(&context, &bytes).unwrap();
+    let scales = centres.read_scales(5).unwrap();
+    let (keys, values) = (scales.key_scales.unwrap(), scales.value_scales.unwrap());
+    assert_eq!((keys.len(), values.len(), scales.value_offsets.unwrap().len()), (256, 256, 256));
+    assert!(keys.iter().chain(&values).all(|one| *one > 0.0 && *one <= 1.0));
+    assert_eq!(keys[..64], keys[64..128]); // pairs of RoPE, of the first head
+    assert_ne!(keys, centres.read_scales(4).unwrap().key_scales.unwrap());
+    assert_fails(centres.read_scales(6), Status::Argument, &["layer is 6"]);
+    let policy = Policy::load(&context, "int2").unwrap();
+    let output = |options| {
+        let cache = Cache::new(&context, options, &policy).unwrap();
+        let mut out = vec![0.0; 512];
+        cache.attend(0, &[&filled(&cache, 70, 1)], kvq::Attend::new(&[0.5; 512], &mut out)).unwrap();
+        out
+    };
+    assert_ne!(output(shape()), output(shape().centres(&centres)));
 }
 
 #[test]
