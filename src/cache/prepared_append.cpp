@@ -204,7 +204,8 @@ void PreparedAppend::write_page(int32_t head, const Step& step, BriefRun& brief)
       const size_t first_run = static_cast<size_t>(head) * sequence_.storage->runs_of_list();
       run = &memory_.runs[first_run + sequence_.storage->run_number(layer_, format)].staged;
     } else if (const int32_t more = brief.pages - sequence_.storage->recent - index;
-               kind_ == AppendKind::kOpen && more > 0 && !sequence_.ends_float16(layer_, index)) {
+               kind_ == AppendKind::kOpen && more > 0 && !sequence_.ends_float16(layer_, index) &&
+               !sequence_.waits(layer_)) {  // pages that wait for scales may outlive this call
       run = &brief.run;
       capacity = std::min(more, kMaxRunPages);
     }
