@@ -58,6 +58,13 @@ inline void require_range(int64_t value, int64_t low, int64_t high, const char* 
        static_cast<long long>(low), static_cast<long long>(high));
 }
 
+/// Throws KVQ_E_ARGUMENT unless every KV head has as many query heads.
+inline void require_query_heads(int32_t q_heads, int32_t kv_heads, const char* argument) {
+  require_range(q_heads, 1, 65536, argument);
+  if (q_heads % kv_heads == 0) return;
+  fail(KVQ_E_ARGUMENT, "%s is %d, must be a multiple of kv_heads, %d", argument, q_heads, kv_heads);
+}
+
 inline void require_within(double value, double low, double high, const char* argument) {
   if (value >= low && value <= high) return;
   fail(KVQ_E_ARGUMENT, "%s is %g, must be in [%g, %g]", argument, value, low, high);

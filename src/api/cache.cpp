@@ -19,11 +19,7 @@ namespace {
 
 void check_options(const kvq_cache_options& options) {
   check_model_shape(options.n_layers, options.kv_heads, options.head_dim, KVQ_E_ARGUMENT, "options->");
-  require_range(options.q_heads, 1, 65536, "options->q_heads");
-  if (options.q_heads % options.kv_heads != 0) {
-    fail(KVQ_E_ARGUMENT, "options->q_heads is %d, must be a multiple of kv_heads, %d", options.q_heads,
-         options.kv_heads);
-  }
+  require_query_heads(options.q_heads, options.kv_heads, "options->q_heads");
   require_range(options.reserved, 0, 0, "options->reserved");
   check_rope(options);
   if (!std::isfinite(options.scale)) {
@@ -217,7 +213,7 @@ CacheShape shape_of(const kvq_cache_options& options) {
 void add_scales(const kvq_context& context, const kvq_cache_options& options, CacheTraining& training) {
   if (!has_scales(options.centres)) return;
   require_context(context, *options.centres, "options->centres");
-  check_scales(*options.centres->shared, shape_of(options));
+  check_scales(*options.centres->shared, shape_of(options), "centres");
   training.scales = options.centres->shared;
 }
 

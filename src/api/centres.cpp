@@ -56,14 +56,6 @@ kvq_attention_weights default_weights() {
 }
 
 constexpr int32_t kMostInputs = 1 << 20;
-constexpr int32_t kMostHeads = 65536;
-
-void require_query_heads(int32_t q_heads, int32_t kv_heads, const char* argument) {
-  require_range(q_heads, 1, kMostHeads, argument);
-  if (q_heads % kv_heads != 0) {
-    fail(KVQ_E_ARGUMENT, "%s is %d, must be a multiple of kv_heads, %d", argument, q_heads, kv_heads);
-  }
-}
 
 /// Copy an array of scales for the caller, if wanted.
 void copy_scales(const Vector<float>& from, const char* argument, int32_t layer, float* to) {
@@ -84,7 +76,8 @@ kvq_centres_trainer_options default_centres_trainer_options() {
   return options;
 }
 
-CentresTrainerOptions checked_centres_options(const kvq_centres_trainer_options& options) {
+CentresTrainerOptions checked_centres_options(const kvq_context& /*context*/,
+                                              const kvq_centres_trainer_options& options) {
   CentresTrainerOptions result;
   result.shape = {.n_layers = options.n_layers,
                   .kv_heads = options.kv_heads,

@@ -58,7 +58,8 @@ kvq_codebook_trainer_options default_codebook_trainer_options() {
   return options;
 }
 
-CodebookTrainerOptions checked_codebook_options(const kvq_codebook_trainer_options& options) {
+CodebookTrainerOptions checked_codebook_options(const kvq_context& context,
+                                                const kvq_codebook_trainer_options& options) {
   CodebookTrainerOptions result;
   CodebookShape& shape = result.shape;
   shape.n_layers = options.n_layers;
@@ -82,18 +83,18 @@ CodebookTrainerOptions checked_codebook_options(const kvq_codebook_trainer_optio
   result.rounds = {options.key_rounds, options.value_rounds};
   result.model_id = options.model_id;
   if (options.scales != nullptr) {
+    require_context(context, *options.scales, "options->scales");
     const ModelCentres& scales = *options.scales->shared;
-    if (!scales.shape.has_scales() || !scales.complete()) {
-      fail(KVQ_E_ARGUMENT, "options->scales has %s", scales.complete() ? "no scales" : "layers missing");
-    }
-    const auto check = [&](const char* what, int64_t its, int64_t wanted) {
-      if (its == wanted) return;
-      fail(KVQ_E_MISMATCH, "options->scales has %s %lld, but options->%s is %lld", what, static_cast<long long>(its),
-           what, static_cast<long long>(wanted));
-    };
-    check("n_layers", scales.shape.n_layers, options.n_layers);
-    check("kv_heads", scales.shape.kv_heads, options.kv_heads);
-    check("head_dim", scales.shape.head_dim, options.head_dim);
+    if (!scales.shape.has_scales()) fail(KVQ_E_ARGUMENT, "options->scales has no scales");
+    check_scales(scales,
+                 {.n_layers = options.n_layers,
+                  .kv_heads = options.kv_heads,
+                  .head_dim = options.head_dim,
+                  .rope = options.rope,
+                  .rotary_dim = 0,
+                  .model_id = options.model_id,
+                  .scales = 0},
+                 "scales");
     result.scales = options.scales->shared;
   }
   take_common(options, kMaxCodebookNote, result);

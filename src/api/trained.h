@@ -101,12 +101,12 @@ void take_common(const Given& given, size_t most_note, Options& options) {
 /// Create a trainer; `check` turns the caller's options into the trainer's.
 template <typename Handle, typename Given, typename Options>
 kvq_status create_trainer(kvq_context* context, const Given* options, const Given& defaults, Handle** result,
-                          kvq_error* error, Options (*check)(const Given&)) {
+                          kvq_error* error, Options (*check)(const kvq_context&, const Given&)) {
   return created(result, error, [&] {
     require(context, "context");
     const Given given = read_struct(options, defaults, "options");
     require(result, "result");
-    return make_owned<Handle>(context->allocator, *context, check(given));
+    return make_owned<Handle>(context->allocator, *context, check(*context, given));
   });
 }
 

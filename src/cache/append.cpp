@@ -5,6 +5,7 @@
 #include "core/error.h"
 
 #include <climits>
+#include <functional>
 #include <optional>
 
 namespace kvq {
@@ -271,8 +272,11 @@ void append_and_seal(Cache& cache, int32_t layer, const AppendRequest& request, 
 }
 
 /// Let sequences that have waited long enough find their scales; their pages are then sealed by the append.
-void calibrate(Calibrators& calibrators, const AppendRequest& request, int32_t layer) {
-  for (const SequenceTokens& each : request.sequences) calibrators.add(*each.sequence, layer);
+template <typename Filter>
+void calibrate(Calibrators& calibrators, const AppendRequest& request, int32_t layer, const Filter& filter) {
+  for (const SequenceTokens& each : request.sequences) {
+    if (filter(each)) calibrators.add(*each.sequence, layer);
+  }
 }
 
 /// After the append has sealed them.
@@ -308,18 +312,20 @@ void append(Cache& cache, int32_t layer, const AppendRequest& request) {
     return each.count > kMostCalibrationTokens && each.sequence->waits(layer);
   };
   Calibrators calibrators(request.scratch);
+  calibrate(calibrators, request, layer, std::not_fn(waits_too_long));
   if (std::ranges::any_of(request.sequences, waits_too_long)) {
     // Their queries are not waited for: pages are sealed now.
-    return append_and_seal(cache, layer, request, [&](const auto& seal) {
-      calibrate(calibrators, request, layer);
+    append_and_seal(cache, layer, request, [&](const auto& seal) {
+      Calibrators of_long_ones(request.scratch);  // undone before the tokens' pages are
+      calibrate(of_long_ones, request, layer, waits_too_long);
       seal();
-      keep(calibrators, request, layer);
+      of_long_ones.keep();
     });
+  } else {
+    JointAppend joint(cache, layer, request, AppendKind::kAppend);
+    joint.write();
+    joint.commit();
   }
-  calibrate(calibrators, request, layer);
-  JointAppend joint(cache, layer, request, AppendKind::kAppend);
-  joint.write();
-  joint.commit();
   keep(calibrators, request, layer);
 }
 
@@ -332,7 +338,8 @@ void extend(Cache& cache, int32_t layer, const AppendRequest& request, const kvq
     // Undone before the tokens' pages are.
     Calibrators calibrators(request.scratch);
     attend(cache, layer, batch, space, sequence_at, [&] {
-      if (!cache.backend.recording()) calibrate(calibrators, request, layer);
+      if (!cache.backend.recording())
+        calibrate(calibrators, request, layer, [](const SequenceTokens&) { return true; });
       seal();
     });
     keep(calibrators, request, layer);

@@ -1,5 +1,7 @@
 #include "cache/cache.h"
 
+#include "formats/channel_scales.h"
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -53,21 +55,14 @@ void Cache::upload_scales() {
   const auto dim = static_cast<size_t>(head_dim);
   Vector<float>& numbers = host_scales_;
   numbers.reserve(needs_.size() * LayerScales::floats(kv_heads, head_dim));
-  // Without scales of a side, its factors are 1.
-  const auto put = [&](const Vector<float>& from, size_t head, float absent, bool inverse) {
-    for (size_t i = head * dim; i < (head + 1) * dim; ++i) {
-      const float number = from.empty() ? absent : from[i];
-      numbers.push_back(inverse ? 1.0F / number : number);
-    }
+  const auto of_head = [dim](const Vector<float>& all, size_t head) {
+    return all.empty() ? std::span<const float>() : std::span<const float>(all).subspan(head * dim, dim);
   };
   for (const ModelCentres::Layer& layer : training.scales->layers) {
-    numbers.resize(numbers.size() + LayerScales::kHeader, 0.0F);
+    append_scales_header(numbers, false);
     for (size_t head = 0; head < static_cast<size_t>(kv_heads); ++head) {
-      put(layer.numbers->key_scales, head, 1.0F, false);
-      put(layer.numbers->key_scales, head, 1.0F, true);
-      put(layer.numbers->value_scales, head, 1.0F, false);
-      put(layer.numbers->value_scales, head, 1.0F, true);
-      put(layer.numbers->value_offsets, head, 0.0F, false);
+      append_head_scales(numbers, of_head(layer.numbers->key_scales, head), of_head(layer.numbers->value_scales, head),
+                         of_head(layer.numbers->value_offsets, head), dim);
     }
   }
   scales_.make(numbers.size() * sizeof(float));

@@ -22,43 +22,23 @@ constexpr int32_t kMostCompared = 256;
 
 /// The first tokens of one head's list, [tokens][head_dim], on the host.
 struct HeadTokens {
-  HeadTokens(Allocator& allocator, size_t numbers) : keys(numbers, 0.0F, allocator), values(numbers, 0.0F, allocator) {}
+  HeadTokens(Allocator& allocator, size_t tokens, size_t dim)
+      : keys(tokens * dim, 0.0F, allocator), values(tokens * dim, 0.0F, allocator), positions(tokens, 0, allocator) {}
 
   Vector<float> keys;  // after RoPE
   Vector<float> values;
-};
-
-/// Both sides of an FP16 page on the host.
-class HostPage {
- public:
-  explicit HostPage(Cache& cache) : cache_(cache), bytes_(cache.float16.bytes(), std::byte{}, cache.allocator) {}
-
-  void read(const Page& page) { cache_.backend.pages().read(cache_.float16, page.data, bytes_.data()); }
-  void write(const Page& page) const { cache_.backend.pages().write(cache_.float16, bytes_.data(), page.data); }
-  uint16_t& at(Side side, int32_t slot, int32_t channel) {
-    auto* numbers = reinterpret_cast<uint16_t*>(bytes_.data() + cache_.float16.offset(side));
-    return numbers[float16::index(side, cache_.head_dim, slot, channel)];
-  }
-
- private:
-  Cache& cache_;
-  Vector<std::byte> bytes_;
+  Vector<int32_t> positions;
 };
 
 HeadTokens first_tokens(const Sequence& sequence, int32_t layer, int32_t head, int32_t tokens) {
-  Cache& cache = sequence.cache;
-  const auto dim = static_cast<size_t>(cache.head_dim);
-  HeadTokens found(cache.allocator, static_cast<size_t>(tokens) * dim);
-  HostPage host(cache);
-  for (int32_t page = 0; page < tokens / kPageSlots; ++page) {
-    host.read(*sequence.list(layer, head)[static_cast<size_t>(page)]);
-    for (int32_t slot = 0; slot < kPageSlots; ++slot) {
-      const size_t row = static_cast<size_t>(page * kPageSlots + slot) * dim;
-      for (size_t i = 0; i < dim; ++i) {
-        found.keys[row + i] = from_float16(host.at(Side::kKeys, slot, static_cast<int32_t>(i)));
-        found.values[row + i] = from_float16(host.at(Side::kValues, slot, static_cast<int32_t>(i)));
-      }
-    }
+  Allocator& allocator = sequence.cache.allocator;
+  const auto dim = static_cast<size_t>(sequence.cache.head_dim);
+  HeadTokens found(allocator, static_cast<size_t>(tokens), dim);
+  for (size_t page = 0; page < static_cast<size_t>(tokens / kPageSlots); ++page) {
+    const size_t first = page * kPageSlots;
+    decode_page(sequence, layer, head, page, 0, kPageSlots,
+                {found.keys.data() + first * dim, found.values.data() + first * dim, found.positions.data() + first},
+                allocator);
   }
   return found;
 }
@@ -88,9 +68,7 @@ double different_keys(const Sequence& sequence, int32_t layer, int32_t head, int
     const auto token = static_cast<int32_t>(i) * step;
     float* key = keys.data() + i * dim;
     std::copy_n(found.keys.begin() + static_cast<ptrdiff_t>(token) * cache.head_dim, dim, key);
-    const Page& page = *sequence.list(layer, head)[static_cast<size_t>(token / kPageSlots)];
-    const int32_t position = page.position(token % kPageSlots);
-    cache.rope.fill_table({&position, 1}, rotation.data());
+    cache.rope.fill_table({&found.positions[static_cast<size_t>(token)], 1}, rotation.data());
     undo_rope(cache.rope, rotation.data(), key);
   }
   Vector<double> means(dim, 0.0, cache.allocator);
@@ -134,24 +112,27 @@ bool has_first_tokens(const Sequence& sequence, int32_t layer, int32_t tokens) {
   return true;
 }
 
-/// Tokens whose channels give the scales; 0: not yet, −1: none ever will. The first layer decides where it can: there,
-/// a key is that of its token, while later ones make equal tokens differ a little.
-int32_t tokens_to_use(const Sequence& sequence, int32_t layer) {
+/// Tokens whose channels give the scales; 0: not yet, −1: none ever will. `alike` is how many have been found too
+/// alike, before and after. The first layer decides where it can: there, a key is that of its token, while later ones
+/// make equal tokens differ a little.
+int32_t tokens_to_use(const Sequence& sequence, int32_t layer, int32_t& alike) {
   const Calibration::Layer& first = sequence.calibration->layer(0);
-  int32_t begin = kCalibrationTokens;
   if (layer > 0 && first.scales != nullptr) {
-    begin = first.scales->tokens();
-    return has_first_tokens(sequence, layer, begin) ? begin : 0;
+    const int32_t tokens = first.scales->tokens();
+    return has_first_tokens(sequence, layer, tokens) ? tokens : 0;
   }
   if (layer > 0 && first.given_up) return has_first_tokens(sequence, layer, kMostCalibrationTokens) ? -1 : 0;
-  for (int32_t tokens = begin; tokens <= kMostCalibrationTokens; tokens *= 2) {
+  alike = std::max(alike, first.alike);
+  while (alike < kMostCalibrationTokens) {
+    const int32_t tokens = std::max(2 * alike, kCalibrationTokens);
     if (!has_first_tokens(sequence, layer, tokens)) return 0;
     if (is_varied(sequence, has_first_tokens(sequence, 0, tokens) ? 0 : layer, tokens)) return tokens;
+    alike = tokens;
   }
   return -1;
 }
 
-/// Scales of one head, appended to `numbers` in the order of ScaleArray.
+/// Append the scales of one head.
 void find_head(const Sequence& sequence, int32_t layer, int32_t head, int32_t tokens, std::span<const double> queries,
                Vector<float>& numbers) {
   const Cache& cache = sequence.cache;
@@ -175,17 +156,13 @@ void find_head(const Sequence& sequence, int32_t layer, int32_t head, int32_t to
   }
   const Vector<float> of_keys = find_scales(allocator, keys, false);
   const Vector<float> of_values = find_scales(allocator, values, false);
-  const auto put = [&numbers](std::span<const float> scales, bool inverse) {
-    for (const float scale : scales) numbers.push_back(inverse ? 1.0F / scale : scale);
-  };
-  put(of_keys, false);
-  put(of_keys, true);
-  put(of_values, false);
-  put(of_values, true);
+  Vector<float> offsets(allocator);
+  offsets.reserve(dim);
   for (const double mean : means) {
     const double offset = std::clamp(mean, -double{kMaxValueOffset}, double{kMaxValueOffset});
-    numbers.push_back(from_float16(to_float16(static_cast<float>(offset))));
+    offsets.push_back(from_float16(to_float16(static_cast<float>(offset))));
   }
+  append_head_scales(numbers, of_keys, of_values, offsets, dim);
 }
 
 Vector<float> find_numbers(const Sequence& sequence, int32_t layer, int32_t tokens) {
@@ -194,8 +171,7 @@ Vector<float> find_numbers(const Sequence& sequence, int32_t layer, int32_t toke
   const Vector<double> queries = sequence.calibration->layer(layer).queries.sums(tokens, sequence.cache.allocator);
   Vector<float> numbers(sequence.cache.allocator);
   numbers.reserve(LayerScales::floats(cache.kv_heads, cache.head_dim));
-  numbers.assign(LayerScales::kHeader, 0.0F);
-  numbers.front() = 1.0F;  // of FP16 numbers
+  append_scales_header(numbers, true);
   for (int32_t head = 0; head < cache.kv_heads; ++head) {
     const std::span<const double> of_head =
         queries.empty() ? std::span<const double>() : std::span(queries).subspan(static_cast<size_t>(head) * dim, dim);
@@ -284,6 +260,7 @@ void QueryEnergies::truncate(int32_t length) noexcept {
 void Calibration::truncate(int32_t length, bool found_anew) noexcept {
   for (Layer& layer : layers_) {
     layer.queries.truncate(length);
+    if (length < layer.alike) layer.alike = 0;
     if (length > 0 || !found_anew) continue;  // sealed pages keep their scales
     layer.scales = nullptr;
     layer.given_up = false;
@@ -305,7 +282,8 @@ uint64_t Calibration::table_bytes(const Cache& cache) {
 
 uint64_t Calibration::bytes_of(const Cache& cache, const Storage& storage, int32_t tokens) {
   if (!storage.calibrates || cache.training.scales != nullptr) return 0;
-  const auto layers = static_cast<uint64_t>(cache.n_layers);
+  const auto finds_scales = [](const Storage::Layer& layer) { return !layer.stays_float16(); };
+  const auto layers = static_cast<uint64_t>(std::ranges::count_if(storage.layers, finds_scales));
   const uint64_t found = sizeof(FoundScales) + 2 * LayerScales::floats(cache.kv_heads, cache.head_dim) * sizeof(float);
   return table_bytes(cache) + (tokens >= kCalibrationTokens ? layers * found : 0);
 }
@@ -335,14 +313,15 @@ ObservedQueries::~ObservedQueries() {
 }
 
 Calibrator::Calibrator(Sequence& sequence, int32_t layer)
-    : sequence_(&sequence), layer_(layer), other_pages_(sequence.cache.allocator) {}
+    : sequence_(&sequence),
+      layer_(layer),
+      other_(sequence.calibration->layer(layer).decision()),
+      other_pages_(sequence.cache.allocator) {}
 
 Calibrator::Calibrator(Calibrator&& other) noexcept
     : sequence_(other.sequence_),
       layer_(other.layer_),
-      other_scales_(std::move(other.other_scales_)),
-      other_given_up_(other.other_given_up_),
-      other_backlog_(other.other_backlog_),
+      other_(std::move(other.other_)),
       other_pages_(std::move(other.other_pages_)) {
   other.other_pages_.clear();
 }
@@ -353,55 +332,67 @@ Calibrator::~Calibrator() {
 
 std::optional<Calibrator> Calibrator::prepare(Sequence& sequence, int32_t layer) {
   if (!has_first_tokens(sequence, layer, kCalibrationTokens)) return std::nullopt;
-  const int32_t tokens = tokens_to_use(sequence, layer);
-  if (tokens == 0) return std::nullopt;
   std::optional<Calibrator> result{Calibrator(sequence, layer)};
+  const int32_t tokens = tokens_to_use(sequence, layer, result->other_.alike);
+  if (tokens == 0) return result;
+  result->other_.backlog = true;
   if (tokens < 0) {
-    result->other_given_up_ = true;
+    result->other_.given_up = true;
     return result;
   }
   Cache& cache = sequence.cache;
-  result->other_scales_ = std::allocate_shared<const FoundScales>(StlAllocator<FoundScales>(cache.allocator), cache,
+  result->other_.scales = std::allocate_shared<const FoundScales>(StlAllocator<FoundScales>(cache.allocator), cache,
                                                                   find_numbers(sequence, layer, tokens), tokens);
   result->scale_pages();
   return result;
 }
 
+Calibrator Calibrator::give_up(Sequence& sequence, int32_t layer) {
+  Calibrator result(sequence, layer);
+  result.other_.given_up = result.other_.backlog = true;
+  return result;
+}
+
 void Calibrator::scale_pages() {
   Cache& cache = sequence_->cache;
-  const LayerScales scales{other_scales_->numbers().data()};
-  HostPage host(cache);
-  const auto round = [](float number) { return to_float16(number); };
+  const LayerScales scales{other_.scales->numbers().data()};
+  Vector<std::byte> bytes(cache.float16.bytes(), std::byte{}, cache.allocator);
+  const auto at = [&](Side side, int32_t slot, int32_t channel) -> uint16_t& {
+    auto* numbers = reinterpret_cast<uint16_t*>(bytes.data() + cache.float16.offset(side));
+    return numbers[float16::index(side, cache.head_dim, slot, channel)];
+  };
+  size_t pages = 0;
+  for (const Sequence::PageList& list : sequence_->lists_of(layer_)) pages += list.size();
+  other_pages_.reserve(pages);
   for (int32_t head = 0; head < cache.kv_heads; ++head) {
     const float* of_keys = scales.of(ScaleArray::kKeys, head, cache.head_dim);
     const float* of_values = scales.of(ScaleArray::kValues, head, cache.head_dim);
     const float* offsets = scales.of(ScaleArray::kOffsets, head, cache.head_dim);
     for (const Page* page : sequence_->list(layer_, head)) {
-      host.read(*page);
+      cache.backend.pages().read(cache.float16, page->data, bytes.data());
       for (int32_t slot = 0; slot < page->count; ++slot) {
         for (int32_t i = 0; i < cache.head_dim; ++i) {
-          uint16_t& key = host.at(Side::kKeys, slot, i);
-          uint16_t& value = host.at(Side::kValues, slot, i);
-          key = round(from_float16(key) * of_keys[i]);
-          value = round((from_float16(value) - offsets[i]) * of_values[i]);
+          uint16_t& key = at(Side::kKeys, slot, i);
+          uint16_t& value = at(Side::kValues, slot, i);
+          key = to_finite_float16(from_float16(key) * of_keys[i]);
+          value = to_finite_float16((from_float16(value) - offsets[i]) * of_values[i]);
         }
       }
-      other_pages_.reserve(other_pages_.size() + 1);
       Page* scaled = cache.make_page(&cache.float16, page->positions != nullptr);
       other_pages_.push_back(scaled);
       scaled->first_position = page->first_position;
       if (page->positions != nullptr) std::copy_n(page->positions, kPageSlots, scaled->positions);
       cache.set_count(scaled, page->count);
-      host.write(*scaled);
+      cache.backend.pages().write(cache.float16, bytes.data(), scaled->data);
     }
   }
 }
 
 void Calibrator::exchange() noexcept {
-  Calibration::Layer& layer = sequence_->calibration->layer(layer_);
-  std::swap(layer.scales, other_scales_);
-  std::swap(layer.given_up, other_given_up_);
-  std::swap(layer.backlog, other_backlog_);
+  Calibration::Decision& decision = sequence_->calibration->layer(layer_).decision();
+  const bool waits_on = decision.backlog == other_.backlog;
+  std::swap(decision, other_);
+  if (waits_on) return;
   auto other = other_pages_.begin();
   for (int32_t head = 0; head < sequence_->cache.kv_heads; ++head) {
     for (Page*& page : sequence_->list(layer_, head)) {
@@ -413,6 +404,7 @@ void Calibrator::exchange() noexcept {
 }
 
 void Calibrator::forget_queries() noexcept {
+  if (sequence_->waits(layer_)) return;
   const std::lock_guard lock(sequence_->calibration->mutex);
   sequence_->calibration->layer(layer_).queries.drop();
 }
@@ -429,19 +421,26 @@ void Calibrators::add(Sequence& sequence, int32_t layer) {
   made_.back().commit();
 }
 
+void Calibrators::end_waiting(Sequence& sequence, int32_t layer) {
+  add(sequence, layer);
+  if (!sequence.waits(layer)) return;
+  made_.reserve(made_.size() + 1);
+  made_.push_back(Calibrator::give_up(sequence, layer));
+  made_.back().commit();
+}
+
 void Calibrators::keep() noexcept {
   for (Calibrator& each : made_) each.forget_queries();
   made_.clear();
 }
 
-void calibrate_now(Sequence& sequence) {
-  Calibrators calibrators(sequence.cache.allocator);
-  for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) calibrators.add(sequence, layer);
-  calibrators.keep();
+void end_waiting_with_sealed_pages(Sequence& sequence) noexcept {
+  const auto has_sealed = [](const Sequence::PageList& list) {
+    return std::ranges::any_of(list, [](const Page* page) { return !page->is_float16(); });
+  };
   for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) {
-    if (!sequence.waits(layer)) continue;
-    Calibration::Layer& waiting = sequence.calibration->layer(layer);
-    waiting.given_up = waiting.backlog = true;
+    if (!sequence.waits(layer) || std::ranges::none_of(sequence.lists_of(layer), has_sealed)) continue;
+    sequence.calibration->layer(layer).given_up = true;
   }
 }
 

@@ -6,6 +6,7 @@
 #include "core/memory.h"
 
 #include <array>
+#include <bit>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -21,6 +22,12 @@ struct Page;
 /// Tokens that a layer waits for in FP16, more until there are different ones among them, and then at most.
 inline constexpr int32_t kCalibrationTokens = 128;
 inline constexpr int32_t kMostCalibrationTokens = 2048;
+
+/// Whether scales may have been found by so many tokens.
+constexpr bool are_calibration_tokens(int32_t tokens) {
+  return tokens >= kCalibrationTokens && tokens <= kMostCalibrationTokens &&
+         std::has_single_bit(static_cast<uint32_t>(tokens / kCalibrationTokens)) && tokens % kCalibrationTokens == 0;
+}
 
 /// Scales of one layer. Forks share them.
 class FoundScales {
@@ -63,12 +70,17 @@ class QueryEnergies {
 /// What a sequence knows of the scales of its layers.
 class Calibration {
  public:
-  struct Layer {
+  struct Decision {
+    std::shared_ptr<const FoundScales> scales;  // null: none yet, or none at all
+    bool given_up = false;                      // tokens are too alike, or pages have been sealed without
+    bool backlog = false;                       // pages in FP16 that are to be sealed now
+    int32_t alike = 0;                          // first tokens that have been found too alike
+  };
+  struct Layer : Decision {
     explicit Layer(Allocator& allocator) : queries(allocator) {}
 
-    std::shared_ptr<const FoundScales> scales;  // null: none yet, or none at all
-    bool given_up = false;                      // its tokens are too alike
-    bool backlog = false;                       // pages in FP16 that are to be sealed now
+    Decision& decision() { return *this; }
+
     QueryEnergies queries;
   };
 
@@ -112,15 +124,17 @@ class ObservedQueries {
 /// before anything changes.
 class Calibrator {
  public:
-  /// Null if there is nothing to do.
+  /// Null if the layer has too few tokens, or does not wait.
   static std::optional<Calibrator> prepare(Sequence& sequence, int32_t layer);
+  /// The step to pages without scales, of any number of tokens.
+  static Calibrator give_up(Sequence& sequence, int32_t layer);
   Calibrator(Calibrator&& other) noexcept;
   Calibrator& operator=(Calibrator&&) = delete;
   ~Calibrator();
 
   void commit() noexcept { exchange(); }
   void undo() noexcept { exchange(); }
-  /// When it will not be undone.
+  /// When it will not be undone; a layer that waits on keeps them.
   void forget_queries() noexcept;
 
  private:
@@ -130,9 +144,7 @@ class Calibrator {
 
   Sequence* sequence_;
   int32_t layer_;
-  std::shared_ptr<const FoundScales> other_scales_;
-  bool other_given_up_ = false;
-  bool other_backlog_ = true;
+  Calibration::Decision other_;
   Vector<Page*> other_pages_;  // of all lists of the layer, one after the other; empty if they stay
 };
 
@@ -145,14 +157,16 @@ class Calibrators {
   ~Calibrators();
 
   void add(Sequence& sequence, int32_t layer);
+  /// As add(), but a layer that would wait on gives up: its pages will be sealed whatever tokens come.
+  void end_waiting(Sequence& sequence, int32_t layer);
   void keep() noexcept;
 
  private:
   Vector<Calibrator> made_;
 };
 
-/// Let all layers that wait find their scales, or give up: their pages will be sealed whatever tokens come.
-void calibrate_now(Sequence& sequence);
+/// Layers whose pages have been sealed without scales, as recoding does, wait for none.
+void end_waiting_with_sealed_pages(Sequence& sequence) noexcept;
 
 /// Throws KVQ_E_STATE if some layer still waits for scales.
 void require_calibrated(const Sequence& sequence, const char* what);

@@ -166,7 +166,7 @@ void keep_compress_room(Sequence& sequence, int32_t tokens) {
 void compress(Sequence& sequence, int32_t budget, std::span<int32_t> kept) {
   Cache& cache = sequence.cache;
   check(sequence, cache.eviction, budget);
-  calibrate_now(sequence);
+  Calibrators calibrators(cache.allocator);  // undone if anything fails before keep()
   const RoomInUse room(sequence);
   Eviction eviction = cache.eviction;
   const int32_t longest = std::ranges::max(sequence.layers, {}, &Sequence::Layer::length).length;
@@ -186,6 +186,7 @@ void compress(Sequence& sequence, int32_t budget, std::span<int32_t> kept) {
     int64_t held = 0;
     for (int32_t head = 0; head < cache.kv_heads; ++head) held += sequence.slots(layer, head);
     if (budgets[static_cast<size_t>(layer)] >= held) continue;
+    calibrators.end_waiting(sequence, layer);
     select_layer(sequence, eviction, layer, budgets[static_cast<size_t>(layer)], of_layer);
     for (Vector<int32_t>& of_head : of_layer) of_head.shrink_to_fit();
     if (routed) {
@@ -203,6 +204,7 @@ void compress(Sequence& sequence, int32_t budget, std::span<int32_t> kept) {
     staging.make(EvictedLayer::staging_bytes(cache, *sequence.storage, most));
     scratch.keep_block(EvictedLayer::scratch_bytes(cache, *sequence.storage, most));
   }
+  calibrators.keep();
   if (routed) pages->commit();
   for (const Owned<EvictedLayer>& layer : layers) layer->commit(staging, scratch);
   sequence.observations->keep(masses);

@@ -159,6 +159,7 @@ class SequenceCheck {
       const bool lies_alone = page->is_float16() && !sequence_.ends_float16(layer, static_cast<int32_t>(place.page)) &&
                               !is_one_of(&cache_.float16, layer_of(place));
       if (lies_alone) place.equal("pages in the run of an FP16 page to be sealed", page->run->capacity, 1);
+      if (sequence_.waits(layer)) place.equal("pages in FP16 while the layer waits for scales", page->is_float16(), 1);
       check_positions(place, *page, previous);
       previous = page->last_position();
       slots += page->count;

@@ -361,6 +361,7 @@ class Recoding {
     for (const Owned<RecodedLayer>& layer : layers_) layer->commit(staging_, scratch);
     take_runs();
     sequence_.storage = &to_;
+    end_waiting_with_sealed_pages(sequence_);
     for (int32_t layer = 0; layer < cache_.n_layers; ++layer) {
       LayerMirror* mirror = sequence_.mirror(layer);
       for (int32_t head = 0; mirror != nullptr && head < cache_.kv_heads; ++head) mirror->invalidate(head, 0);

@@ -98,7 +98,7 @@ class Sequence {
   }
   /// Whether a layer's pages stay FP16 until it has scales.
   bool waits(int32_t layer) const {
-    if (calibration == nullptr || storage->layer_at(layer).stays_float16()) return false;
+    if (calibration == nullptr || !storage->calibrates || storage->layer_at(layer).stays_float16()) return false;
     const Calibration::Layer& of_layer = calibration->layer(layer);
     return of_layer.scales == nullptr && !of_layer.given_up;
   }

@@ -77,6 +77,27 @@ Vector<float> find_scales(Allocator& allocator, const ChannelEnergies& energies,
   return scales;
 }
 
+void append_scales_header(Vector<float>& numbers, bool rounds_first) {
+  numbers.resize(numbers.size() + LayerScales::kHeader, 0.0F);
+  numbers[numbers.size() - LayerScales::kHeader] = rounds_first ? 1.0F : 0.0F;
+}
+
+void append_head_scales(Vector<float>& numbers, std::span<const float> key_scales, std::span<const float> value_scales,
+                        std::span<const float> value_offsets, size_t head_dim) {
+  const auto put = [&](std::span<const float> from, float absent) {
+    if (from.empty()) return numbers.resize(numbers.size() + head_dim, absent);
+    for (const float number : from) numbers.push_back(number);
+  };
+  const auto put_with_inverses = [&](std::span<const float> scales) {
+    put(scales, 1.0F);
+    put(scales, 1.0F);
+    for (size_t i = numbers.size() - head_dim; i < numbers.size(); ++i) numbers[i] = 1.0F / numbers[i];
+  };
+  put_with_inverses(key_scales);
+  put_with_inverses(value_scales);
+  put(value_offsets, 0.0F);
+}
+
 double noise_of(const ChannelEnergies& energies, std::span<const float> scales) {
   double of_reading = 0.0;
   double of_storing = 0.0;

@@ -3,6 +3,7 @@
 
 #include "core/memory.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -26,6 +27,12 @@ struct ChannelEnergies {
 /// The scales with the least noise, the largest 1. Where `read` is not known, uneven channels are made even and even
 /// ones are left as they are. `powers_of_two`: rounded to such.
 Vector<float> find_scales(Allocator& allocator, const ChannelEnergies& energies, bool powers_of_two);
+
+/// Append to `numbers` what LayerScales::numbers begins with. `rounds_first`: as LayerScales::rounds_first().
+void append_scales_header(Vector<float>& numbers, bool rounds_first);
+/// Append one head's arrays in the order of ScaleArray. Without scales or offsets of a side, empty ones do nothing.
+void append_head_scales(Vector<float>& numbers, std::span<const float> key_scales, std::span<const float> value_scales,
+                        std::span<const float> value_offsets, size_t head_dim);
 
 /// Squared error of products with codes that spread it evenly over all channels, in proportion to all that is stored;
 /// relative to the least that scales could reach without offsets. Empty `scales`: all 1.

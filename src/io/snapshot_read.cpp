@@ -1,5 +1,6 @@
 #include "cache/recode.h"
 #include "core/error.h"
+#include "formats/channel_scales.h"
 #include "formats/format_name.h"
 #include "io/snapshot.h"
 #include "io/snapshot_layout.h"
@@ -74,6 +75,9 @@ SnapshotHeader check_header(std::span<const std::byte> bytes, const Cache& cache
   check_match("rotary_dim", static_cast<uint32_t>(found.rotary_dim), static_cast<uint32_t>(expected.rotary_dim));
   check_match("rope frequencies (checksum)", found.rope_checksum, expected.rope_checksum);
   const uint64_t scales = (found.version & kScaled) != 0 ? reader.get<uint64_t>() : 0;
+  if (scales != 0 && (found.version & kOwnScales) != 0) {
+    fail(KVQ_E_FORMAT, "snapshot says that its sequences have scales of their own and the cache's");
+  }
   check_match("scales of channels (checksum, 0 for none)", scales, cache.scales_checksum());
   if (found.trained_checksum != 0) {
     check_match("codebook or centres (checksum)", found.trained_checksum, trained_checksum(cache));
@@ -196,7 +200,7 @@ Vector<float> read_own_scales(Reader& reader, const Cache& cache, Allocator& all
   const size_t n = static_cast<size_t>(cache.kv_heads) * dim;
   Vector<float> numbers(allocator);
   tokens = record.tokens;
-  if (record.has_scales > 1 || tokens < 0 || tokens > kMostCalibrationTokens) {
+  if (record.has_scales > 1 || (record.has_scales != 0 ? !are_calibration_tokens(tokens) : tokens != 0)) {
     fail(KVQ_E_FORMAT, "snapshot has scales of %d tokens, marked %u", tokens, record.has_scales);
   }
   if (record.has_scales == 0) return numbers;
@@ -211,20 +215,12 @@ Vector<float> read_own_scales(Reader& reader, const Cache& cache, Allocator& all
     fail(KVQ_E_FORMAT, "snapshot has %g as %s of a channel", static_cast<double>(saved[i]),
          is_scale ? "scale" : "offset");
   }
-  numbers.assign(LayerScales::kHeader, 0.0F);
-  numbers.front() = 1.0F;
+  numbers.reserve(LayerScales::floats(cache.kv_heads, cache.head_dim));
+  append_scales_header(numbers, true);
+  const std::span<const float> all(saved);
   for (size_t first = 0; first < n; first += dim) {
-    const auto put = [&](size_t array, bool inverse) {
-      for (size_t i = 0; i < dim; ++i) {
-        const float number = saved[array * n + first + i];
-        numbers.push_back(inverse ? 1.0F / number : number);
-      }
-    };
-    put(0, false);
-    put(0, true);
-    put(1, false);
-    put(1, true);
-    put(2, false);
+    append_head_scales(numbers, all.subspan(first, dim), all.subspan(n + first, dim), all.subspan(2 * n + first, dim),
+                       dim);
   }
   return numbers;
 }
@@ -256,9 +252,9 @@ class SequenceReader {
             spans_heads || std::ranges::any_of(list, [](const Page* page) { return page->format()->spans_heads(); });
       }
       if (spans_heads) check_heads_agree(static_cast<int32_t>(layer));
-      end_waiting(static_cast<int32_t>(layer));
       if (recode_) recode_layer(sequence_, static_cast<int32_t>(layer));
     }
+    end_waiting_with_sealed_pages(sequence_);
   }
   /// Whether a page in the file needs trained data.
   bool found_trained() const { return found_trained_; }
@@ -275,17 +271,6 @@ class SequenceReader {
       sequence_.calibration->layer(layer).scales = std::allocate_shared<const FoundScales>(
           StlAllocator<FoundScales>(cache_.allocator), cache_, std::move(numbers), tokens);
     }
-  }
-
-  /// A layer with sealed pages, or of a policy that finds no scales, waits for none.
-  void end_waiting(int32_t layer) {
-    if (!sequence_.waits(layer)) return;
-    const auto is_sealed = [](const Page* page) { return !page->is_float16(); };
-    const bool any_sealed = std::ranges::any_of(sequence_.lists_of(layer), [&](const Sequence::PageList& list) {
-      return std::ranges::any_of(list, is_sealed);
-    });
-    Calibration::Layer& of_layer = sequence_.calibration->layer(layer);
-    of_layer.given_up = any_sealed || !sequence_.storage->calibrates;
   }
 
   void read_list(size_t layer, size_t index) {

@@ -175,7 +175,10 @@ struct CodebookFile {
     if (fields.has("value_proposal", has_network())) {  // files of linear proposals omit it
       fields.choice("value_proposal", shape.values.proposal, kProposalNames, "linear or network");
     }
-    if (fields.has("scales", codebook.scales != 0)) fields.number("scales", codebook.scales, kHexadecimal);
+    if (fields.has("scales", codebook.scales != 0)) {
+      fields.number("scales", codebook.scales, kHexadecimal);
+      if constexpr (reads) fields.check(codebook.scales != 0, "scales", "the checksum of scales, if it is there");
+    }
     if (has_network() || fields.has("value_hidden", false)) fields.number("value_hidden", shape.values.hidden);
     if constexpr (reads) check_codebook_shape(shape, KVQ_E_FORMAT, "codebook: metadata ");
     each_layer(fields, codebook,
@@ -210,6 +213,7 @@ struct CentresFile {
     if (fields.has("key_scales", shape.has_scales())) {  // files without scales omit them
       fields.number("key_scales", shape.key_scales);
       fields.number("value_scales", shape.value_scales);
+      if constexpr (reads) fields.check(shape.has_scales(), "key_scales", "1, or value_scales, if they are there");
     }
     if constexpr (reads) check_centres_shape(shape, KVQ_E_FORMAT, "centres: metadata ");
     each_layer(fields, centres,

@@ -34,7 +34,7 @@ Vector<uint16_t> KeptTokens::copy(const void* numbers, kvq_dtype dtype, int32_t 
   for_each_finite(numbers, dtype, halves.size(), true, argument, [&](size_t i, float number) {
     if (!scales.offsets.empty()) number -= scales.offsets[i % width_];
     if (!scales.factors.empty()) number *= scales.factors[i % width_];
-    halves[i] = to_float16(number);
+    halves[i] = to_finite_float16(number);
   });
   return halves;
 }

@@ -90,6 +90,7 @@ static kvq_status load_sequence(scene* s) {
 }
 static kvq_status append_one(scene* s) { return append_tokens(s->f.cache, s->plain, 0, 1); }
 static kvq_status append_pages(scene* s) { return append_tokens(s->f.cache, s->plain, 0, 300); }
+static kvq_status append_long(scene* s) { return append_tokens(s->f.cache, s->plain, 0, 2100); }
 static kvq_status append_to_shared(scene* s) { return append_tokens(s->f.cache, s->child, 1, 20); }
 static kvq_status truncate_shared(scene* s) { return kvq_sequence_truncate(s->f.cache, s->child, 40, err); }
 static kvq_status truncate_to_border(scene* s) { return kvq_sequence_truncate(s->f.cache, s->child, 32, err); }
@@ -249,13 +250,14 @@ static void changing_calls(const char* policy) {
   fail_each("kvq_extend of few tokens", policy, extend_few, 0, 0);
 }
 
-/* Sequences that wait for scales; the one of 70 tokens finds them while it is extended by 70. */
+/* Sequences that wait for scales; the one of 70 tokens finds them while it is extended by 70, or given 2100 more. */
 static void calls_while_waiting(void) {
   static const char policy[] = "{version: 1, keys: gs2, values: gs2, calibrate: first}";
   fail_each("kvq_sequence_create", policy, create_sequence, 1, 0);
   fail_each("kvq_sequence_fork", policy, fork_sequence, 1, 0);
   fail_each("kvq_sequence_load", policy, load_sequence, 1, 0);
   fail_each("kvq_append of ten pages", policy, append_pages, 0, 0);
+  fail_each("kvq_append of more tokens than are waited for", policy, append_long, 0, 0);
   fail_each("kvq_append to a shared page", policy, append_to_shared, 0, 0);
   fail_each("kvq_attend", policy, attend_many, 0, 0);
   fail_each("kvq_extend of many tokens", policy, extend_many, 0, 0);

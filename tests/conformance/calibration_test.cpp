@@ -286,6 +286,107 @@ TEST_CASE("a prompt of more than 2048 tokens without queries is sealed at once")
   }
 }
 
+TEST_CASE("a long prompt beside a short one in a batch does not hurry the short one") {
+  const Text text(Shape{}, 400, 13);
+  const Text other(Shape{}, 2200, 14);
+  const int32_t counts[] = {50, 2200};
+  for (const std::string& backend : kvq_test::backends()) {
+    CAPTURE(backend);
+    Conversation alone(backend, kGs2);
+    feed(alone.cache, alone.sequence, text, Way::kExtend, 50, 0, 400);
+    Conversation together(backend, kGs2);
+    Sequence long_one(together.cache);
+    feed(together.cache, together.sequence, text, Way::kExtend, 50, 0, 100);
+    for (int32_t layer = 0; layer < text.shape.n_layers; ++layer) {
+      kvq_sequence* sequences[] = {together.sequence.get(), long_one.get()};
+      std::vector<float> k;
+      std::vector<float> v;
+      const auto add = [&](const Text& from, int32_t begin, int32_t n) {
+        k.insert(k.end(), from.keys(layer, begin), from.keys(layer, begin) + n * text.shape.token_scalars());
+        v.insert(v.end(), from.values(layer, begin), from.values(layer, begin) + n * text.shape.token_scalars());
+      };
+      add(text, 100, counts[0]);
+      add(other, 0, counts[1]);
+      auto batch = kvq_test::initialised<kvq_append_batch>();
+      batch.n_sequences = 2;
+      batch.sequences = sequences;
+      batch.token_counts = counts;
+      batch.k = k.data();
+      batch.v = v.data();
+      kvq_test::api::checked(kvq_append_sequences, together.cache.get(), layer, &batch);
+      const std::vector<float> q(text.queries(layer, 100), text.queries(layer, 150));
+      attend_last(text.shape, together.cache, {together.sequence.get()}, counts[0], q, layer);
+    }
+    CHECK(together.sealed_pages() == 0);
+    CHECK(long_one.usage().sealed_pages > 0);
+    feed(together.cache, together.sequence, text, Way::kExtend, 50, 150, 400);
+    CHECK(together.sequence.save() == alone.sequence.save());
+  }
+}
+
+TEST_CASE("pages that were sealed without scales end the wait: recoded, or loaded in other formats") {
+  const Text text(Shape{}, 400, 15);
+  const std::string first_in_float16 = "layers:\n  - {range: [0, 0], keys: fp16, values: fp16}\n";
+  for (const std::string& backend : kvq_test::backends()) {
+    CAPTURE(backend);
+    // What a policy without calibration makes of the first layer.
+    Conversation plain(backend, "version: 1\nkeys: gs2\nvalues: gs2\n" + first_in_float16);
+    const kvq_test::api::Policy gs2 = kvq_test::api::Policy::load(plain.context, "gs2");
+    feed(plain.cache, plain.sequence, text, Way::kExtend, 50, 0, 250);
+    plain.sequence.recode(gs2);
+    feed(plain.cache, plain.sequence, text, Way::kExtend, 50, 250, 400);
+    for (const std::string& to : {kGs2, std::string("gs2")}) {
+      CAPTURE(to);
+      Conversation recoded(backend, policy_of("gs2", "gs2", first_in_float16));
+      const kvq_test::api::Policy policy = kvq_test::api::Policy::load(recoded.context, to);
+      feed(recoded.cache, recoded.sequence, text, Way::kExtend, 50, 0, 100);
+      CHECK_THROWS_WITH_AS(recoded.sequence.recode(policy), doctest::Contains("layer 1 has 100 tokens and waits"),
+                           kvq_test::api::Error);
+      feed(recoded.cache, recoded.sequence, text, Way::kExtend, 50, 100, 250);
+      recoded.sequence.recode(policy);
+      feed(recoded.cache, recoded.sequence, text, Way::kExtend, 50, 250, 400);
+      for (int32_t head = 0; head < text.shape.kv_heads; ++head) {
+        const Decoded found = kvq_test::decode(recoded.sequence, 0, head, 0, text.n, text.shape.head_dim);
+        const Decoded wanted = kvq_test::decode(plain.sequence, 0, head, 0, text.n, text.shape.head_dim);
+        CHECK(found.k == wanted.k);
+        CHECK(found.v == wanted.v);
+      }
+    }
+    Conversation as_given(backend, "fp16");
+    feed(as_given.cache, as_given.sequence, text, Way::kExtend, 50, 0, 250);
+    Conversation loading(backend, kGs2);
+    auto options = kvq_test::initialised<kvq_load_options>();
+    options.recode = 1;
+    Sequence loaded = std::move(loading.cache.load(as_given.sequence.save(), options).front());
+    feed(loading.cache, loaded, text, Way::kExtend, 50, 250, 400);
+    as_given.sequence.recode(kvq_test::api::Policy::load(as_given.context, "gs2"));
+    feed(as_given.cache, as_given.sequence, text, Way::kExtend, 50, 250, 400);
+    CHECK(loaded.save() == as_given.sequence.save());
+  }
+}
+
+TEST_CASE("an eviction that fails ends no wait, nor does one that leaves all tokens") {
+  const Text text(Shape{}, 400, 16);
+  const auto policy = [](const char* budget) {
+    return policy_of("gs2", "gs2", std::string("eviction: {method: adasnap, budget: ") + budget + ", window: 16}\n");
+  };
+  for (const std::string& backend : kvq_test::backends()) {
+    CAPTURE(backend);
+    Conversation unseen(backend, policy("64"));
+    feed(unseen.cache, unseen.sequence, text, Way::kAppend, 100, 0, 300);
+    const Snapshot before = unseen.sequence.save();
+    CHECK_THROWS_AS(unseen.sequence.compress(), kvq_test::api::Error);
+    CHECK(unseen.sequence.save() == before);
+    Conversation roomy(backend, policy("256"));
+    feed(roomy.cache, roomy.sequence, text, Way::kAttend, 50, 0, 100);
+    roomy.sequence.compress();
+    feed(roomy.cache, roomy.sequence, text, Way::kAttend, 50, 100, 400);
+    Conversation never(backend, policy("256"));
+    feed(never.cache, never.sequence, text, Way::kAttend, 50, 0, 400);
+    CHECK(roomy.sequence.save() == never.sequence.save());
+  }
+}
+
 TEST_CASE("forks share scales, or find their own") {
   const Text text(Shape{}, 400, 6);
   const Text other(Shape{}, 400, 7);

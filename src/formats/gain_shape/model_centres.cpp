@@ -45,11 +45,11 @@ void check_layer_centres(const CentresShape& shape, const LayerCentres& layer, i
   check_range_of_numbers(layer.value_offsets, -kMaxValueOffset, kMaxValueOffset, "values.offsets", index, status);
 }
 
-void check_scales(const ModelCentres& centres, const CacheShape& cache) {
-  centres.check_for(cache, "centres");
+void check_scales(const ModelCentres& centres, const CacheShape& cache, const char* option) {
+  centres.check_for(cache, option);
   // Those of RoPE pairs suit keys that arrive rotated as well.
   const bool any_rope = centres.shape.key_scales == 0 || cache.rope == KVQ_ROPE_NONE;
-  if (!any_rope) check_trained_for("centres", "rope", centres.shape.rope, cache.rope);
+  if (!any_rope) check_trained_for(option, "rope", centres.shape.rope, cache.rope);
 }
 
 void check_centres(const ModelCentres& centres, const CacheShape& cache, bool keys, bool values) {

@@ -113,8 +113,8 @@ void check_centres_shape(const CentresShape& shape, kvq_status status, const cha
 /// [kLeastScale, 1], or an offset exceeds kMaxValueOffset.
 void check_layer_centres(const CentresShape& shape, const LayerCentres& layer, int32_t index, kvq_status status);
 
-/// Throws unless a cache of this shape can scale keys and values.
-void check_scales(const ModelCentres& centres, const CacheShape& cache);
+/// Throws unless a cache of this shape can scale keys and values. `option` names the centres.
+void check_scales(const ModelCentres& centres, const CacheShape& cache, const char* option);
 
 /// Throws unless a cache of this shape can store keys, values or both relative to the centres.
 void check_centres(const ModelCentres& centres, const CacheShape& cache, bool keys, bool values);
