@@ -302,8 +302,10 @@ TEST_CASE("a long prompt beside a short one in a batch does not hurry the short 
       std::vector<float> k;
       std::vector<float> v;
       const auto add = [&](const Text& from, int32_t begin, int32_t n) {
-        k.insert(k.end(), from.keys(layer, begin), from.keys(layer, begin) + n * text.shape.token_scalars());
-        v.insert(v.end(), from.values(layer, begin), from.values(layer, begin) + n * text.shape.token_scalars());
+        k.insert(k.end(), from.keys(layer, begin),
+                 from.keys(layer, begin) + static_cast<size_t>(n) * text.shape.token_scalars());
+        v.insert(v.end(), from.values(layer, begin),
+                 from.values(layer, begin) + static_cast<size_t>(n) * text.shape.token_scalars());
       };
       add(text, 100, counts[0]);
       add(other, 0, counts[1]);
