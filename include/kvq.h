@@ -366,7 +366,7 @@ typedef struct kvq_policy kvq_policy;
  *      values: {format: int2, hadamard: false, group: 32}
  *      sink: 1                        # first pages that stay FP16
  *      recent: 1                      # newest pages that stay FP16, including the open one
- *      calibrate: none                # or first: see below
+ *      calibrate: first               # or none: see below
  *      layers:                        # later entries win
  *        - {range: [0, 1], keys: fp16, values: int8}
  *        - {range: [2, 3], keys: {format: gs2, centres: none}}   # or page, trained: +nocentre, nothing, +centres
@@ -385,18 +385,20 @@ typedef struct kvq_policy kvq_policy;
  *        votes: layer                 # tokens of all heads choose together; or head
  *
  *  `group` is the number of channels that share a scale in an integer value page (32, 64 or 128). Defaults: fp16,
- *  recent 1, calibrate none, centres page, beam 1, unlimited flips, attention auto; sink 1 if any page gets
- *  gain-shape codes of three bits or fewer, else 0, because models attend strongly to their first tokens.
+ *  recent 1, centres page, beam 1, unlimited flips, attention auto; sink 1 if any page gets gain-shape codes of three
+ *  bits or fewer, else 0, because models attend strongly to their first tokens; calibrate first if any page gets
+ *  gain-shape codes and nothing needs trained data, else none.
  *
- *  `calibrate: first` lets each sequence find scales of channels (see ::kvq_centres) by its own first 128 tokens, for
- *  models with outlier channels that come without scales. These tokens stay FP16 until they have been attended to and
- *  the next one is appended. They need not be like the rest, but if fewer than 16 of them differ, the sequence waits
+ *  `calibrate: first` lets each sequence find scales of channels (see ::kvq_centres) by its own first 128 tokens, which
+ *  models with outlier channels need and others do not mind; it goes with all formats but those that need trained data
+ *  (`router`, `commvq`, trained centres). The tokens stay FP16 until they have been attended to and the next one is
+ *  appended, or a step begins. They need not be like the rest, but if fewer than 16 of them differ, the sequence waits
  *  for 256, 512 … 2048 and then goes without. With ::kvq_extend or ::kvq_attend, queries count; a host that appends
  *  more tokens before it attends, or more than 2048 at once, gets scales from keys and values alone. The same pages
  *  result for every way of cutting a prompt. Scales stay while any token does, belong to forks too, are saved in
- *  snapshots, and take 0.01 bits a scalar at 32768 tokens. Until there are scales, a sequence cannot be recoded, or
- *  have preallocated pages, steps or CUDA graphs. Scales of the cache go before. Not with `router`, `commvq` and
- *  trained centres.
+ *  snapshots, and take 0.005 bits a scalar at 32768 tokens. A layer whose pages are sealed earlier goes without: by
+ *  ::kvq_compress, or because a sequence or snapshot in FP16 gets such a policy later. Scales of the cache go before: no
+ *  sequence then looks for its own.
  *
  *  `attention` selects how the CPU attends to CommVQ keys; results differ only by rounding. `tables` multiplies each
  *  query with all codes and sums the products for each token; `rebuild` sums keys from their codes once for all
@@ -456,13 +458,13 @@ KVQ_API kvq_status kvq_policy_with_layer(kvq_context* context, const kvq_policy*
 KVQ_API kvq_status kvq_policy_save(const kvq_policy* policy, char* buffer, size_t capacity, size_t* size,
                                    kvq_error* error);
 
-/** Eviction settings of a policy, for hosts that call ::kvq_compress. */
+/** What a host has to know of a policy. */
 typedef struct kvq_policy_info {
   uint32_t struct_size;
   int32_t eviction_budget; /**< Tokens that ::kvq_compress keeps of a KV head; INT32_MAX: the budget is a share; 0: no
                                 eviction. */
   int32_t eviction_window; /**< Newest tokens that it always keeps, in every head. */
-  int32_t reserved;        /**< 0. */
+  int32_t calibrates;      /**< 1: sequences find scales by their first tokens (`calibrate: first`), 0: they do not. */
 } kvq_policy_info;
 
 /** Describe a policy.
@@ -939,8 +941,9 @@ KVQ_API kvq_cache* kvq_sequence_cache(const kvq_sequence* sequence);
  *  sequence, and ::kvq_attend with one query of each, do not call the allocate hook: what they need while they run is
  *  part of the reservation. Longer calls free what they take when they return, and find it reserved inside a step (see
  *  ::kvq_step_begin). Exceptions are positions with gaps (128 bytes for a page of a head), sinks that an evicting
- * policy keeps, calls of several threads at once, and on a GPU memory of the device for attention. On a CPU the pages
- * of a head are contiguous from the start. On a GPU a CUDA graph needs them:
+ *  policy keeps, a sequence's search for its scales (`calibrate: first`, see ::kvq_policy_load) and FP16 pages that wait
+ *  for it beyond `sink` and `recent`, calls of several threads at once, and on a GPU memory of the device for attention.
+ *  On a CPU the pages of a head are contiguous from the start. On a GPU a CUDA graph needs them:
  *
  *      kvq_context_set_stream(context, stream);
  *      kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
@@ -956,7 +959,8 @@ KVQ_API kvq_cache* kvq_sequence_cache(const kvq_sequence* sequence);
  *  or make it wait for them. A launch without room appends nothing, and a later call on the context returns
  *  KVQ_E_LIMIT. A graph stays valid until kvq_sequence_reserve is called again or an object that it refers to is
  *  destroyed. A fork of a sequence with preallocated pages copies its open pages. Layers with CommVQ codes cannot be
- *  captured, nor can attention if the policy's eviction observes queries: these calls return KVQ_E_UNSUPPORTED.
+ *  captured, nor can attention if the policy's eviction observes queries: these calls return KVQ_E_UNSUPPORTED. Nor can
+ *  a sequence that still waits for scales (`calibrate: first`): capturing returns KVQ_E_STATE until 128 tokens are in.
  *
  *  \param tokens  per layer, ≥ 0; 0 frees the preallocated pages that are left.
  *  \returns KVQ_OK; KVQ_E_ARGUMENT (NULL; a sequence of another cache; negative, or more than a layer can hold);
@@ -1001,10 +1005,13 @@ KVQ_API kvq_status kvq_sequence_save(kvq_cache* cache, const kvq_sequence* seque
 /** Create a sequence from a snapshot. Every byte is checked; saving the result again gives the same bytes.
  *
  *  \param buffer  a snapshot written by ::kvq_sequence_save, or by ::kvq_cache_save of one sequence. \length size
- * \memory host \keeps call \param size    bytes at `buffer`. \param result  receives the handle. \parent cache \returns
- * KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_FORMAT (damaged or truncated); KVQ_E_MISMATCH (another model, shape, policy format or
- * version; tokens were evicted but the cache's policy never evicts; several sequences); KVQ_E_MEMORY; KVQ_E_LIMIT;
- * KVQ_E_BACKEND. ::kvq_cache_load takes other formats and several sequences. \threads see ::kvq_sequence_create.
+ *                 \memory host \keeps call
+ *  \param size    bytes at `buffer`.
+ *  \param result  receives the handle. \parent cache
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_FORMAT (damaged or truncated); KVQ_E_MISMATCH (another model, shape, policy
+ *           format or version; tokens were evicted but the cache's policy never evicts; several sequences);
+ *           KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND. ::kvq_cache_load takes other formats and several sequences.
+ *  \threads see ::kvq_sequence_create.
  *  \since 1.0 */
 KVQ_API kvq_status kvq_sequence_load(kvq_cache* cache, const void* buffer, size_t size, kvq_sequence** result,
                                      kvq_error* error);
@@ -1250,8 +1257,8 @@ KVQ_API void kvq_compress_options_init(kvq_compress_options* options, size_t siz
  *                         # h2o: most attention from all queries (H2O)
  *                         # snapkv: most attention from the newest queries (SnapKV)
  *                         # pyramid: snapkv, with more tokens in early layers and fewer in late ones (PyramidKV)
- *                         # adasnap, adapyramid: snapkv and pyramid, a layer's budget split among heads by need
- * (Ada-KV) budget: 128      # including the window; or a share of the appended tokens, like 25%
+ *                         # adasnap, adapyramid: snapkv and pyramid, a layer's budget split by need (Ada-KV)
+ *        budget: 128      # including the window; or a share of the appended tokens, like 25%
  *
  *  or the components of a method: `score` (window, streaming, mass), `layers` (uniform, pyramid) and `heads` (uniform,
  *  adaptive, reserved, together: the same tokens for all heads, which CommVQ values of scope layer need). Further
@@ -1348,7 +1355,7 @@ KVQ_API void kvq_attend_batch_init(kvq_attend_batch* batch, size_t size);
 KVQ_API kvq_status kvq_attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch* batch, kvq_error* error);
 
 /** New tokens of one or more sequences, their queries, and where results go. Rows of `k`, `v`, `q` and `output` (one
- * per token) are ordered by sequence. */
+    per token) are ordered by sequence. */
 typedef struct kvq_extend_batch {
   uint32_t struct_size;
   int32_t n_sequences;            /**< ≥ 1. */
@@ -1401,9 +1408,8 @@ KVQ_API void kvq_extend_batch_init(kvq_extend_batch* batch, size_t size);
  *  A query sees older tokens as they are stored (for up to ::KVQ_PAGE_SLOTS tokens of a sequence when the first new one
  *  arrives, for more when the call begins), and the new tokens up to its own as they are given, rounded to FP16: pages
  *  of these are sealed after attention. So a prompt loses no more in long chunks than token by token; after
- * ::kvq_append,
- *  ::kvq_attend shows a chunk's queries its own tokens in the formats of sealed pages. The stored pages are those of
- * ::kvq_append, the results those of ::kvq_attend.
+ *  ::kvq_append, ::kvq_attend shows a chunk's queries its own tokens in the formats of sealed pages. The stored pages
+ *  are those of ::kvq_append, the results those of ::kvq_attend.
  *
  *  During the call, pages of the new tokens take the memory of FP16. While a stream is captured (see
  *  ::kvq_sequence_reserve), it takes at most ::KVQ_PAGE_SLOTS tokens per sequence and no positions.
@@ -1444,7 +1450,8 @@ KVQ_API void kvq_step_batch_init(kvq_step_batch* batch, size_t size);
  *  Inside, these sequences take appends, extensions and attention of at most so many tokens of a layer, and calls that
  *  only read; others return KVQ_E_STATE: ::kvq_sequence_truncate, ::kvq_sequence_fork, ::kvq_sequence_save,
  *  ::kvq_sequence_reserve, ::kvq_sequence_recode, ::kvq_cache_save, ::kvq_compress and another begin. A sequence may be
- * destroyed. If a call fails inside, the step goes on: try again, or abort.
+ *  destroyed. If a call fails inside, the step goes on: try again, or abort. A sequence that has waited long enough for
+ *  scales (`calibrate: first`) finds them when the step begins, also if the call then fails, and none inside a step.
  *
  *  A step may surround launches of a CUDA graph. The graph stays valid if the sequence had room for the tokens (see
  *  ::kvq_sequence_room) and they are at most ::KVQ_PAGE_SLOTS; otherwise begin the first step before the capture.
@@ -1509,7 +1516,7 @@ KVQ_API kvq_status kvq_cache_usage(const kvq_cache* cache, const kvq_sequence* s
 
 /** Predict, to the byte, what ::kvq_cache_usage would report for the whole cache if it held only new sequences.
  *  Computed from sizes: nothing is allocated, and what the cache holds now does not matter. A cache whose `max_bytes`
- * is the predicted `total_bytes` runs to the last token.
+ *  is the predicted `total_bytes` runs to the last token.
  *
  *  The prediction assumes that ::kvq_sequence_reserve preallocated `tokens` tokens for each sequence before they were
  *  appended to every layer at consecutive positions, that no call has more than the larger of ::KVQ_PAGE_SLOTS and
@@ -1845,8 +1852,8 @@ typedef struct kvq_codebook_trainer_options {
   uint64_t max_bytes;            /**< Limit on kept tokens and workspace; 0 (default): only the context's limit. */
   const char* note;          /**< At most 4096 bytes, for example the provenance of the codebooks. NULL (default): "".
                                   \nullable \length string \memory host \keeps call */
-  const kvq_centres* scales; /**< Scales, complete, of a cache that will use the codebooks: added keys and values are
-                                  scaled by them. NULL (default): as they are. \nullable \keeps call */
+  const kvq_centres* scales; /**< Scales of this context, complete, that the cache of the codebooks will have: added keys
+                                  and values are scaled by them. NULL (default): as they are. \nullable \keeps call */
 } kvq_codebook_trainer_options;
 
 /** Fill with defaults. The three sizes (`n_layers`, `kv_heads`, `head_dim`) stay 0 and must be set.

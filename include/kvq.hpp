@@ -662,7 +662,7 @@ static_assert(sizeof(void*) != 8 || sizeof(kvq_policy_info) == 16);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_policy_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_policy_info, eviction_budget) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_policy_info, eviction_window) == 8);
-static_assert(sizeof(void*) != 8 || offsetof(kvq_policy_info, reserved) == 12);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_policy_info, calibrates) == 12);
 static_assert(sizeof(void*) != 8 || sizeof(kvq_codebook_info) == 128);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_info, n_layers) == 4);
@@ -1321,7 +1321,7 @@ class Policy : public detail::Owned<kvq_policy, kvq_policy_destroy, const kvq_po
   ///     values: {format: int2, hadamard: false, group: 32}
   ///     sink: 1                        # first pages that stay FP16
   ///     recent: 1                      # newest pages that stay FP16, including the open one
-  ///     calibrate: none                # or first: see below
+  ///     calibrate: first               # or none: see below
   ///     layers:                        # later entries win
   ///       - {range: [0, 1], keys: fp16, values: int8}
   ///       - {range: [2, 3], keys: {format: gs2, centres: none}}   # or page, trained: +nocentre, nothing, +centres
@@ -1340,18 +1340,20 @@ class Policy : public detail::Owned<kvq_policy, kvq_policy_destroy, const kvq_po
   ///       votes: layer                 # tokens of all heads choose together; or head
   ///
   /// `group` is the number of channels that share a scale in an integer value page (32, 64 or 128). Defaults: fp16,
-  /// recent 1, calibrate none, centres page, beam 1, unlimited flips, attention auto; sink 1 if any page gets
-  /// gain-shape codes of three bits or fewer, else 0, because models attend strongly to their first tokens.
+  /// recent 1, centres page, beam 1, unlimited flips, attention auto; sink 1 if any page gets gain-shape codes of three
+  /// bits or fewer, else 0, because models attend strongly to their first tokens; calibrate first if any page gets
+  /// gain-shape codes and nothing needs trained data, else none.
   ///
-  /// `calibrate: first` lets each sequence find scales of channels (see ::kvq_centres) by its own first 128 tokens, for
-  /// models with outlier channels that come without scales. These tokens stay FP16 until they have been attended to and
-  /// the next one is appended. They need not be like the rest, but if fewer than 16 of them differ, the sequence waits
-  /// for 256, 512 … 2048 and then goes without. With ::kvq_extend or ::kvq_attend, queries count; a host that appends
-  /// more tokens before it attends, or more than 2048 at once, gets scales from keys and values alone. The same pages
-  /// result for every way of cutting a prompt. Scales stay while any token does, belong to forks too, are saved in
-  /// snapshots, and take 0.01 bits a scalar at 32768 tokens. Until there are scales, a sequence cannot be recoded, or
-  /// have preallocated pages, steps or CUDA graphs. Scales of the cache go before. Not with `router`, `commvq` and
-  /// trained centres.
+  /// `calibrate: first` lets each sequence find scales of channels (see ::kvq_centres) by its own first 128 tokens,
+  /// which models with outlier channels need and others do not mind; it goes with all formats but those that need
+  /// trained data (`router`, `commvq`, trained centres). The tokens stay FP16 until they have been attended to and the
+  /// next one is appended, or a step begins. They need not be like the rest, but if fewer than 16 of them differ, the
+  /// sequence waits for 256, 512 … 2048 and then goes without. With ::kvq_extend or ::kvq_attend, queries count; a host
+  /// that appends more tokens before it attends, or more than 2048 at once, gets scales from keys and values alone. The
+  /// same pages result for every way of cutting a prompt. Scales stay while any token does, belong to forks too, are
+  /// saved in snapshots, and take 0.005 bits a scalar at 32768 tokens. A layer whose pages are sealed earlier goes
+  /// without: by ::kvq_compress, or because a sequence or snapshot in FP16 gets such a policy later. Scales of the
+  /// cache go before: no sequence then looks for its own.
   ///
   /// `attention` selects how the CPU attends to CommVQ keys; results differ only by rounding. `tables` multiplies each
   /// query with all codes and sums the products for each token; `rebuild` sums keys from their codes once for all
@@ -1955,7 +1957,9 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
   /// Inside, these sequences take appends, extensions and attention of at most so many tokens of a layer, and calls
   /// that only read; others return KVQ_E_STATE: ::kvq_sequence_truncate, ::kvq_sequence_fork, ::kvq_sequence_save,
   /// ::kvq_sequence_reserve, ::kvq_sequence_recode, ::kvq_cache_save, ::kvq_compress and another begin. A sequence may
-  /// be destroyed. If a call fails inside, the step goes on: try again, or abort.
+  /// be destroyed. If a call fails inside, the step goes on: try again, or abort. A sequence that has waited long
+  /// enough for scales (`calibrate: first`) finds them when the step begins, also if the call then fails, and none
+  /// inside a step.
   ///
   /// A step may surround launches of a CUDA graph. The graph stays valid if the sequence had room for the tokens (see
   /// ::kvq_sequence_room) and they are at most ::KVQ_PAGE_SLOTS; otherwise begin the first step before the capture.
@@ -2045,8 +2049,10 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// each sequence, and ::kvq_attend with one query of each, do not call the allocate hook: what they need while they
   /// run is part of the reservation. Longer calls free what they take when they return, and find it reserved inside a
   /// step (see ::kvq_step_begin). Exceptions are positions with gaps (128 bytes for a page of a head), sinks that an
-  /// evicting policy keeps, calls of several threads at once, and on a GPU memory of the device for attention. On a CPU
-  /// the pages of a head are contiguous from the start. On a GPU a CUDA graph needs them:
+  /// evicting policy keeps, a sequence's search for its scales (`calibrate: first`, see ::kvq_policy_load) and FP16
+  /// pages that wait for it beyond `sink` and `recent`, calls of several threads at once, and on a GPU memory of the
+  /// device for attention. On a CPU the pages of a head are contiguous from the start. On a GPU a CUDA graph needs
+  /// them:
   ///
   ///     kvq_context_set_stream(context, stream);
   ///     kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
@@ -2062,7 +2068,9 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// stream or make it wait for them. A launch without room appends nothing, and a later call on the context returns
   /// KVQ_E_LIMIT. A graph stays valid until kvq_sequence_reserve is called again or an object that it refers to is
   /// destroyed. A fork of a sequence with preallocated pages copies its open pages. Layers with CommVQ codes cannot be
-  /// captured, nor can attention if the policy's eviction observes queries: these calls return KVQ_E_UNSUPPORTED.
+  /// captured, nor can attention if the policy's eviction observes queries: these calls return KVQ_E_UNSUPPORTED. Nor
+  /// can a sequence that still waits for scales (`calibrate: first`): capturing returns KVQ_E_STATE until 128 tokens
+  /// are in.
   /// \param tokens per layer, ≥ 0; 0 frees the preallocated pages that are left.
   /// \throws Error: KVQ_E_ARGUMENT (NULL; a sequence of another cache; negative, or more than a layer can hold);
   /// KVQ_E_STATE (a stream is being captured); KVQ_E_UNSUPPORTED (above 0 if a router chooses the formats);
@@ -2207,9 +2215,8 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   ///                        # h2o: most attention from all queries (H2O)
   ///                        # snapkv: most attention from the newest queries (SnapKV)
   ///                        # pyramid: snapkv, with more tokens in early layers and fewer in late ones (PyramidKV)
-  ///                        # adasnap, adapyramid: snapkv and pyramid, a layer's budget split among heads by need
-  ///
-  /// (Ada-KV) budget: 128 # including the window; or a share of the appended tokens, like 25%
+  ///                        # adasnap, adapyramid: snapkv and pyramid, a layer's budget split by need (Ada-KV)
+  ///       budget: 128      # including the window; or a share of the appended tokens, like 25%
   ///
   /// or the components of a method: `score` (window, streaming, mass), `layers` (uniform, pyramid) and `heads`
   /// (uniform, adaptive, reserved, together: the same tokens for all heads, which CommVQ values of scope layer need).

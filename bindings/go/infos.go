@@ -67,19 +67,23 @@ func deviceInfoFrom(it *raw.DeviceInfo) DeviceInfo {
 	}
 }
 
-// PolicyInfo: eviction settings of a policy, for hosts that call [raw.Compress].
+// PolicyInfo: what a host has to know of a policy.
 type PolicyInfo struct {
 	// Tokens that [raw.Compress] keeps of a KV head; INT32_MAX: the budget is a share; 0: no eviction.
 	EvictionBudget int
 
 	// Newest tokens that it always keeps, in every head.
 	EvictionWindow int
+
+	// 1: sequences find scales by their first tokens (`calibrate: first`), 0: they do not.
+	Calibrates int
 }
 
 func policyInfoFrom(it *raw.PolicyInfo) PolicyInfo {
 	return PolicyInfo{
 		EvictionBudget: int(it.EvictionBudget),
 		EvictionWindow: int(it.EvictionWindow),
+		Calibrates:     int(it.Calibrates),
 	}
 }
 

@@ -115,7 +115,7 @@ void check_eviction(const kvq_context& context, const kvq_cache_options& options
 
 /// Check that sequences can find their scales.
 void check_calibration(const Policy* policy, int32_t n_layers) {
-  if (policy == nullptr || !policy->calibrates) return;
+  if (policy == nullptr || !policy->calibrates()) return;
   if (!policy->experts.empty()) fail(KVQ_E_UNSUPPORTED, "policy has calibrate: first, which routers do not go with");
   if (const Codec* codec = trained_codec(policy, n_layers)) {
     fail(KVQ_E_UNSUPPORTED,

@@ -82,6 +82,7 @@ kvq_status kvq_policy_describe(const kvq_policy* policy, kvq_policy_info* info, 
     kvq_policy_info found{};
     found.eviction_budget = eviction.budget;
     found.eviction_window = eviction.budget > 0 ? eviction.window : 0;
+    found.calibrates = of.calibrates() ? 1 : 0;
     return found;
   });
 }

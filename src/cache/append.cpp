@@ -80,6 +80,7 @@ void check_recordable(int32_t layer, const AppendRequest& request) {
            "sequence %d has no preallocated pages: call kvq_sequence_reserve before capturing a CUDA graph",
            arrival.index);
     }
+    require_calibrated(*arrival.of.sequence, layer, "a CUDA graph cannot append to the sequence");
     arrival.of.sequence->mirror(layer)->require_recordable();
   });
 }
@@ -271,11 +272,12 @@ void append_and_seal(Cache& cache, int32_t layer, const AppendRequest& request, 
   }
 }
 
-/// Let sequences that have waited long enough find their scales; their pages are then sealed by the append.
+/// Let sequences that have waited long enough find their scales; their pages are then sealed by the append. None does
+/// inside a step, which could not be taken back.
 template <typename Filter>
 void calibrate(Calibrators& calibrators, const AppendRequest& request, int32_t layer, const Filter& filter) {
   for (const SequenceTokens& each : request.sequences) {
-    if (filter(each)) calibrators.add(*each.sequence, layer);
+    if (each.sequence->step.tokens == 0 && filter(each)) calibrators.add(*each.sequence, layer);
   }
 }
 
@@ -309,7 +311,7 @@ void append(Cache& cache, int32_t layer, const AppendRequest& request) {
     return append_and_seal(cache, layer, request, [](const auto& seal) { seal(); });
   }
   const auto waits_too_long = [layer](const SequenceTokens& each) {
-    return each.count > kMostCalibrationTokens && each.sequence->waits(layer);
+    return each.count > kMostCalibrationTokens && each.sequence->waits(layer) && each.sequence->step.tokens == 0;
   };
   Calibrators calibrators(request.scratch);
   calibrate(calibrators, request, layer, std::not_fn(waits_too_long));
@@ -354,6 +356,27 @@ void extend(Cache& cache, int32_t layer, const AppendRequest& request, const kvq
     keep_compress_room(*arrival.of.sequence, layer, arrival.of.count);
   });
   append_and_seal(cache, layer, request, attend_and);
+}
+
+void find_scales(Sequence& sequence, Allocator& scratch) {
+  Cache& cache = sequence.cache;
+  for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
+    if (!sequence.waits(layer)) continue;
+    Calibrators calibrators(scratch);
+    calibrators.add(sequence, layer);
+    if (sequence.has_backlog(layer)) {
+      PreparedAppend sealed(sequence, layer, 0, scratch);
+      const AppendedLayer after = sealed.appended();
+      sealed.prepare();
+      const auto writes = sealed.writes();
+      if (!writes.empty()) {
+        cache.backend.pages().append(cache.no_tokens(layer), cache.page_writes(layer, writes), {&after, 1}, scratch);
+      }
+      sealed.commit();
+      sequence.calibration->layer(layer).backlog = false;
+    }
+    calibrators.keep();
+  }
 }
 
 void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq_dtype dtype, int32_t n,

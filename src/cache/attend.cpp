@@ -29,6 +29,7 @@ void AttendRequest::add(int32_t index, const Sequence& sequence) {
       fail(KVQ_E_STATE, "batch->sequences[%d] has no preallocated pages: call kvq_sequence_reserve before capturing",
            index);
     }
+    require_calibrated(sequence, layer_, "a CUDA graph cannot attend to the sequence");
   } else {
     follow_replays(sequence);
   }

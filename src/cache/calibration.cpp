@@ -183,9 +183,18 @@ Vector<float> find_numbers(const Sequence& sequence, int32_t layer, int32_t toke
 }  // namespace
 
 FoundScales::FoundScales(Cache& cache, Vector<float> numbers, int32_t tokens)
-    : numbers_(std::move(numbers)), memory_(cache.backend, cache.allocator), tokens_(tokens) {
+    : numbers_(std::move(numbers)), memory_(cache.backend, cache.allocator), tokens_(tokens), bytes_(bytes_of(cache)) {
   memory_.make(numbers_.size() * sizeof(float));
   cache.backend.pages().upload(numbers_.data(), memory_.bytes(), memory_.data());
+}
+
+uint64_t FoundScales::bytes_of(const Cache& cache) {
+  static const size_t shared = shared_bytes<FoundScales>();
+  return shared + 2 * LayerScales::floats(cache.kv_heads, cache.head_dim) * sizeof(float);
+}
+
+uint64_t QueryEnergies::bytes_of(const Cache& cache) {
+  return kParts * static_cast<uint64_t>(cache.kv_heads) * static_cast<uint64_t>(cache.head_dim) * sizeof(double);
 }
 
 size_t QueryEnergies::part_of(int32_t position) {
@@ -267,10 +276,31 @@ void Calibration::truncate(int32_t length, bool found_anew) noexcept {
   }
 }
 
+Vector<QueryEnergies> Calibration::counted(Allocator& allocator) const {
+  Vector<QueryEnergies> counted(allocator);
+  counted.reserve(layers_.size());
+  for (const Layer& layer : layers_) counted.push_back(layer.queries);
+  return counted;
+}
+
+void Calibration::begin_step(Vector<QueryEnergies>& counted) noexcept {
+  for (size_t i = 0; i < layers_.size(); ++i) layers_[i].before_step = std::move(counted[i]);
+}
+
+void Calibration::end_step(const Sequence& sequence, bool keeps_any) noexcept {
+  for (int32_t i = 0; i < static_cast<int32_t>(layers_.size()); ++i) {
+    Layer& of_layer = layer(i);
+    if (!keeps_any && of_layer.before_step) std::swap(of_layer.queries, *of_layer.before_step);
+    of_layer.before_step.reset();
+    of_layer.queries.count_again(sequence.last_position(i) + 1);
+  }
+}
+
 uint64_t Calibration::bytes() const {
   uint64_t bytes = sizeof(*this) + layers_.capacity() * sizeof(Layer);
   for (const Layer& layer : layers_) {
     bytes += layer.queries.bytes();
+    if (layer.before_step) bytes += layer.before_step->bytes();
     if (layer.scales != nullptr) bytes += layer.scales->bytes();
   }
   return bytes;
@@ -280,12 +310,18 @@ uint64_t Calibration::table_bytes(const Cache& cache) {
   return sizeof(Calibration) + static_cast<uint64_t>(cache.n_layers) * sizeof(Layer);
 }
 
-uint64_t Calibration::bytes_of(const Cache& cache, const Storage& storage, int32_t tokens) {
+uint64_t Calibration::bytes_of(const Cache& cache, const Storage& storage, int32_t tokens, int32_t queries) {
   if (!storage.calibrates || cache.training.scales != nullptr) return 0;
   const auto finds_scales = [](const Storage::Layer& layer) { return !layer.stays_float16(); };
   const auto layers = static_cast<uint64_t>(std::ranges::count_if(storage.layers, finds_scales));
-  const uint64_t found = sizeof(FoundScales) + 2 * LayerScales::floats(cache.kv_heads, cache.head_dim) * sizeof(float);
-  return table_bytes(cache) + (tokens >= kCalibrationTokens ? layers * found : 0);
+  // With the first tokens alone a layer waits, and has counted their queries.
+  const uint64_t counted = tokens > 0 && queries > 0 ? QueryEnergies::bytes_of(cache) : 0;
+  return table_bytes(cache) + layers * (tokens > kCalibrationTokens ? FoundScales::bytes_of(cache) : counted);
+}
+
+Owned<Calibration> make_calibration(Cache& cache, const Storage& storage) {
+  if (storage.calibrates && cache.training.scales == nullptr) return make_owned<Calibration>(cache.allocator, cache);
+  return {nullptr, Deleter<Calibration>(cache.allocator, 0, 0)};
 }
 
 ObservedQueries::ObservedQueries(const Sequence& sequence, int32_t layer, const AttendBatch& batch,
@@ -345,6 +381,20 @@ std::optional<Calibrator> Calibrator::prepare(Sequence& sequence, int32_t layer)
                                                                   find_numbers(sequence, layer, tokens), tokens);
   result->scale_pages();
   return result;
+}
+
+uint64_t Calibrator::bytes_of(const Cache& cache, int64_t pages_of_list) {
+  const auto pages = static_cast<uint64_t>(pages_of_list);
+  const auto heads = static_cast<uint64_t>(cache.kv_heads);
+  const auto dim = static_cast<uint64_t>(cache.head_dim);
+  const uint64_t tokens = std::min<uint64_t>(pages * kPageSlots, kMostCalibrationTokens);
+  const uint64_t copies = heads * pages * (cache.float16.bytes() + PageRun::bytes_for(1) + sizeof(Page*));
+  // Tokens of one head, as they are and without RoPE, and a page of them as it is read.
+  const uint64_t of_head = tokens * (2 * dim * sizeof(float) + sizeof(int32_t)) +
+                           std::min<uint64_t>(tokens, kMostCompared) * dim * sizeof(float) + 2 * cache.float16.bytes();
+  const uint64_t changes = heads * pages * 256;  // of the append that seals them
+  const uint64_t sums = (heads + 16) * dim * sizeof(double);
+  return copies + changes + of_head + sums + FoundScales::bytes_of(cache) + sizeof(Calibrator);
 }
 
 Calibrator Calibrator::give_up(Sequence& sequence, int32_t layer) {
@@ -444,14 +494,12 @@ void end_waiting_with_sealed_pages(Sequence& sequence) noexcept {
   }
 }
 
-void require_calibrated(const Sequence& sequence, const char* what) {
-  for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) {
-    if (!sequence.waits(layer)) continue;
-    fail(KVQ_E_STATE,
-         "%s: layer %d has %d tokens and waits for at least %d, by which it finds its scales, and for one more; append "
-         "and attend to them first, or use a policy without calibrate: first",
-         what, layer, sequence.length(layer), kCalibrationTokens);
-  }
+void require_calibrated(const Sequence& sequence, int32_t layer, const char* what) {
+  if (!sequence.waits(layer)) return;
+  fail(KVQ_E_STATE,
+       "%s: layer %d has %d tokens and waits for at least %d, by which it finds its scales; append these first and "
+       "reserve again, or use a policy with calibrate: none",
+       what, layer, sequence.length(layer), kCalibrationTokens);
 }
 
 }  // namespace kvq

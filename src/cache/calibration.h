@@ -5,6 +5,7 @@
 #include "cache/backend_memory.h"
 #include "core/memory.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <memory>
@@ -38,12 +39,15 @@ class FoundScales {
   LayerScales view() const { return {reinterpret_cast<const float*>(memory_.data())}; }
   std::span<const float> numbers() const { return numbers_; }
   int32_t tokens() const { return tokens_; }
-  uint64_t bytes() const { return sizeof(*this) + 2 * numbers_.size() * sizeof(float); }
+  /// With the count of those that share it.
+  static uint64_t bytes_of(const Cache& cache);
+  uint64_t bytes() const { return bytes_; }
 
  private:
   Vector<float> numbers_;
   BackendMemory memory_;
   int32_t tokens_;
+  uint64_t bytes_;
 };
 
 /// Squares of the queries of a layer's first tokens, for every number of tokens that may be waited for.
@@ -56,7 +60,10 @@ class QueryEnergies {
   /// [kv_heads][head_dim] sums over the first `tokens` tokens; empty without queries.
   Vector<double> sums(int32_t tokens, Allocator& allocator) const;
   uint64_t bytes() const { return sums_.capacity() * sizeof(double); }
+  static uint64_t bytes_of(const Cache& cache);
   void truncate(int32_t length) noexcept;
+  /// Queries from this position on will be counted, again if they have been.
+  void count_again(int32_t position) noexcept { next_ = std::min(next_, position); }
   void drop() noexcept;
 
  private:
@@ -82,6 +89,7 @@ class Calibration {
     Decision& decision() { return *this; }
 
     QueryEnergies queries;
+    std::optional<QueryEnergies> before_step;
   };
 
   explicit Calibration(Cache& cache);
@@ -92,10 +100,16 @@ class Calibration {
   const Layer& layer(int32_t index) const { return layers_[static_cast<size_t>(index)]; }
   /// The first `length` tokens of every layer stay. `found_anew`: without tokens, there are new scales to be found.
   void truncate(int32_t length, bool found_anew) noexcept;
+  /// Copies of what has been counted, [n_layers], for begin_step().
+  Vector<QueryEnergies> counted(Allocator& allocator) const;
+  void begin_step(Vector<QueryEnergies>& counted) noexcept;
+  /// After the layers have been rolled back. Without kept tokens, what has been counted is as before; what the queries
+  /// of dropped tokens beside kept ones added stays.
+  void end_step(const Sequence& sequence, bool keeps_any) noexcept;
   uint64_t bytes() const;
   /// The same of a sequence of so many tokens.
   static uint64_t table_bytes(const Cache& cache);
-  static uint64_t bytes_of(const Cache& cache, const Storage& storage, int32_t tokens);
+  static uint64_t bytes_of(const Cache& cache, const Storage& storage, int32_t tokens, int32_t queries);
 
   /// Held while queries are counted: several threads may attend.
   mutable std::mutex mutex;
@@ -103,6 +117,9 @@ class Calibration {
  private:
   Vector<Layer> layers_;
 };
+
+/// Null if sequences of this storage find no scales.
+Owned<Calibration> make_calibration(Cache& cache, const Storage& storage);
 
 /// Queries of a batch, counted for a sequence that waits for scales; not counted unless kept.
 class ObservedQueries {
@@ -131,6 +148,9 @@ class Calibrator {
   Calibrator(Calibrator&& other) noexcept;
   Calibrator& operator=(Calibrator&&) = delete;
   ~Calibrator();
+
+  /// What a search by the first tokens of a layer takes while lists hold so many pages, found scales included.
+  static uint64_t bytes_of(const Cache& cache, int64_t pages_of_list);
 
   void commit() noexcept { exchange(); }
   void undo() noexcept { exchange(); }
@@ -165,10 +185,13 @@ class Calibrators {
   Vector<Calibrator> made_;
 };
 
+/// Layers that have waited long enough find their scales, and their pages are sealed, as by the next append.
+void find_scales(Sequence& sequence, Allocator& scratch);
+
 /// Layers whose pages have been sealed without scales, as recoding does, wait for none.
 void end_waiting_with_sealed_pages(Sequence& sequence) noexcept;
 
-/// Throws KVQ_E_STATE if some layer still waits for scales.
-void require_calibrated(const Sequence& sequence, const char* what);
+/// Throws KVQ_E_STATE if a layer still waits for scales.
+void require_calibrated(const Sequence& sequence, int32_t layer, const char* what);
 
 }  // namespace kvq

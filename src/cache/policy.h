@@ -15,6 +15,27 @@ enum class Votes : uint8_t { kLayer, kHead };
 
 inline constexpr int32_t kDefaultRecent = 1;
 
+/// What a policy leaves to its formats.
+struct FormatDefaults {
+  void add(const SideFormat& format) {
+    // Models attend strongly to their first tokens.
+    sink = std::max(sink, describe(format.code).sink);
+    has_gains = has_gains || format.code.has_gains();
+    is_trained = is_trained || codec_of(format.code).needs_training(format);
+  }
+  void add_expert(const FormatPair& formats) {
+    add(formats.keys);
+    add(formats.values);
+    is_trained = true;  // the router
+  }
+  /// Trained data is made for one scale.
+  bool calibrates() const { return has_gains && !is_trained; }
+
+  int32_t sink = 0;
+  bool has_gains = false;
+  bool is_trained = false;
+};
+
 /// Storage of pages, as a policy document specifies it.
 struct Policy {
   explicit Policy(Allocator& allocator) : overrides(allocator), experts(allocator) {}
@@ -29,33 +50,30 @@ struct Policy {
 
   SideFormat keys;
   SideFormat values;
-  std::optional<int32_t> sink;      // first pages that stay FP16; unset: the formats' default
+  std::optional<int32_t> sink;      // first pages of every list that stay FP16; unset: the formats' default
   int32_t recent = kDefaultRecent;  // newest pages that stay FP16, the open one included
-  bool calibrates = false;          // sequences find scales by their first tokens
+  std::optional<bool> calibrate;    // sequences find scales by their first tokens; unset: the formats' default
   Eviction eviction;
   CodecOptions options;  // of formats with options
   Vector<Override> overrides;
   Vector<FormatPair> experts;  // a router's formats, those with more bits first; empty: no router
   Votes votes = Votes::kLayer;
 
-  /// First pages of every list that stay FP16: models attend strongly to their first tokens.
-  int32_t sink_pages() const {
-    int32_t most = 0;
-    const auto add = [&most](const SideFormat& format) { most = std::max(most, describe(format.code).sink); };
+  FormatDefaults defaults() const {
+    FormatDefaults found;
     if (experts.empty()) {
-      add(keys);
-      add(values);
+      found.add(keys);
+      found.add(values);
     }
     for (const Override& each : overrides) {
-      if (each.keys.has_value()) add(*each.keys);
-      if (each.values.has_value()) add(*each.values);
+      if (each.keys.has_value()) found.add(*each.keys);
+      if (each.values.has_value()) found.add(*each.values);
     }
-    for (const FormatPair& each : experts) {
-      add(each.keys);
-      add(each.values);
-    }
-    return sink.value_or(most);
+    for (const FormatPair& each : experts) found.add_expert(each);
+    return found;
   }
+  int32_t sink_pages() const { return sink.value_or(defaults().sink); }
+  bool calibrates() const { return calibrate.value_or(defaults().calibrates()); }
 
   FormatPair formats(int32_t layer) const {
     SideFormat of_keys = keys;

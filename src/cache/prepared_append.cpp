@@ -4,10 +4,19 @@
 #include <utility>
 
 namespace kvq {
+namespace {
+
+/// Whether an append changes no more pages than sequences keep memory for.
+bool fits_kept_memory(const Sequence& sequence, int32_t layer, int32_t tokens) {
+  return tokens <= kPageSlots && !sequence.has_backlog(layer);
+}
+
+}  // namespace
 
 PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, int32_t n, const int32_t* positions,
                                Allocator& scratch, AppendKind kind)
-    : PreparedAppend(sequence, layer, kind, scratch, n <= kPageSlots ? &sequence.append_memory : nullptr) {
+    : PreparedAppend(sequence, layer, kind, scratch,
+                     fits_kept_memory(sequence, layer, n) ? &sequence.append_memory : nullptr) {
   if (&memory_ == &own_) reserve_memory(n, positions == nullptr ? n : 0);
   if (positions == nullptr) {
     memory_.positions.resize(static_cast<size_t>(n));
@@ -23,7 +32,7 @@ PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, int32_t n, con
 
 PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, int32_t opened, Allocator& scratch)
     : PreparedAppend(sequence, layer, AppendKind::kSeal, scratch,
-                     opened <= kPageSlots ? &sequence.seal_memory : nullptr) {
+                     fits_kept_memory(sequence, layer, opened) ? &sequence.seal_memory : nullptr) {
   if (&memory_ == &own_) reserve_memory(opened, 0);
   opened_ = opened;
   other_state_ = sequence.layers[static_cast<size_t>(layer)];

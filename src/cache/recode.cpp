@@ -5,6 +5,7 @@
 #include "core/error.h"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 namespace kvq {
@@ -25,11 +26,12 @@ uint32_t first_slots(int32_t count) { return ~uint32_t{0} >> static_cast<uint32_
 
 }  // namespace
 
-RecodedLayer::RecodedLayer(Sequence& sequence, int32_t layer, const Storage& to, Allocator& memory)
+RecodedLayer::RecodedLayer(Sequence& sequence, int32_t layer, const Storage& to, bool waits, Allocator& memory)
     : sequence_(sequence),
       cache_(sequence.cache),
       to_(to),
       layer_(layer),
+      waits_(waits),
       runs_(memory),
       first_runs_(memory),
       to_make_(memory),
@@ -62,6 +64,7 @@ RecodedLayer::~RecodedLayer() {
 
 const PageFormat* RecodedLayer::wanted(int32_t head, int32_t index) const {
   const auto pages = static_cast<int32_t>(sequence_.list(layer_, head).size());
+  if (waits_) return &cache_.float16;
   return to_.stays_float16(layer_, index, pages) ? &cache_.float16 : to_.layer_at(layer_).formats.front();
 }
 
@@ -321,7 +324,9 @@ namespace {
 /// Everything that recoding a sequence does, layer by layer.
 class Recoding {
  public:
-  Recoding(Sequence& sequence, const Storage& to)
+  /// `waits(layer)`: the layer waits for scales, also afterwards.
+  template <typename Waits>
+  Recoding(Sequence& sequence, const Storage& to, const Waits& waits)
       : sequence_(sequence),
         cache_(sequence.cache),
         to_(to),
@@ -331,7 +336,7 @@ class Recoding {
         staging_(cache_.backend, cache_.allocator) {
     layers_.reserve(static_cast<size_t>(cache_.n_layers));
     for (int32_t layer = 0; layer < cache_.n_layers; ++layer) {
-      layers_.push_back(make_owned<RecodedLayer>(memory_, sequence, layer, to, memory_));
+      layers_.push_back(make_owned<RecodedLayer>(memory_, sequence, layer, to, waits(layer), memory_));
       const RecodedLayer& made = *layers_.back();
       needs_.layers += made.changed_pages() > 0 ? 1 : 0;
       needs_.pages += made.changed_pages();
@@ -412,7 +417,6 @@ void check_recode(const Sequence& sequence) {
   if (sequence.cache.backend.recording())
     fail(KVQ_E_STATE, "the sequence cannot be recoded while a CUDA graph is captured");
   require_no_step(sequence);
-  require_calibrated(sequence, "the sequence cannot be recoded");
   if (!sequence.reserves.empty() && !sequence.reserved_by_step)
     fail(KVQ_E_STATE, "the sequence has preallocated pages: free them with kvq_sequence_reserve and 0 tokens first");
   static_cast<void>(sequence.cache.backend.weighing().require());
@@ -420,7 +424,7 @@ void check_recode(const Sequence& sequence) {
 
 void recode_layer(Sequence& sequence, int32_t layer) {
   Cache& cache = sequence.cache;
-  RecodedLayer recoded(sequence, layer, *sequence.storage, cache.allocator);
+  RecodedLayer recoded(sequence, layer, *sequence.storage, false, cache.allocator);
   if (recoded.changed_pages() == 0) return;
   static_cast<void>(cache.backend.weighing().require());
   recoded.prepare();
@@ -438,13 +442,38 @@ uint64_t recode_layer_bytes(const Cache& cache, const Storage& to, size_t longes
          static_cast<uint64_t>(cache.kv_heads + 1) * 4 * sizeof(size_t);
 }
 
-RecodeNeeds recode_needs(Sequence& sequence, const Storage& to) { return Recoding(sequence, to).needs(); }
+RecodeNeeds recode_needs(Sequence& sequence, const Storage& to) {
+  const auto finds_scales = [&](int32_t layer) {
+    return sequence.waits(layer) && sequence.length(layer) >= kCalibrationTokens;
+  };
+  RecodeNeeds needs = Recoding(sequence, to, [&](int32_t layer) {
+                        return to.calibrates && sequence.waits(layer) && !finds_scales(layer);
+                      }).needs();
+  const auto layers = std::views::iota(0, sequence.cache.n_layers);
+  for (const int32_t layer : layers | std::views::filter(finds_scales)) {
+    size_t pages = 0;
+    for (const Sequence::PageList& list : sequence.lists_of(layer)) pages = std::max(pages, list.size());
+    needs.bytes += Calibrator::bytes_of(sequence.cache, static_cast<int64_t>(pages));
+    needs.growth += static_cast<int64_t>(FoundScales::bytes_of(sequence.cache));
+    needs.growth -= static_cast<int64_t>(sequence.calibration->layer(layer).queries.bytes());
+  }
+  return needs;
+}
 
 void recode(Sequence& sequence, const Storage& to) {
   check_recode(sequence);
   if (sequence.reserved_by_step) reserve(sequence, 0);
-  Recoding recoding(sequence, to);
-  recoding.run();
+  Cache& cache = sequence.cache;
+  const bool is_empty = std::ranges::all_of(sequence.layers, [](const auto& layer) { return layer.length == 0; });
+  Owned<Calibration> calibration = make_calibration(cache, to);
+  Calibrators calibrators(cache.allocator);
+  for (int32_t layer = 0; layer < cache.n_layers; ++layer) calibrators.add(sequence, layer);
+  Recoding(sequence, to, [&](int32_t layer) { return to.calibrates && sequence.waits(layer); }).run();
+  calibrators.keep();
+  for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
+    if (sequence.has_backlog(layer)) sequence.calibration->layer(layer).backlog = false;
+  }
+  if (is_empty && sequence.calibration == nullptr) sequence.calibration = std::move(calibration);
 }
 
 }  // namespace kvq

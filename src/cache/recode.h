@@ -15,7 +15,8 @@ namespace kvq {
 /// new size, or, if nobody gives one, stays in its old block. Other pages are made anew.
 class RecodedLayer {
  public:
-  RecodedLayer(Sequence& sequence, int32_t layer, const Storage& to, Allocator& memory);
+  /// `waits`: the layer waits for scales, so that none of its FP16 pages is sealed.
+  RecodedLayer(Sequence& sequence, int32_t layer, const Storage& to, bool waits, Allocator& memory);
   RecodedLayer(const RecodedLayer&) = delete;
   RecodedLayer& operator=(const RecodedLayer&) = delete;
   ~RecodedLayer();
@@ -79,6 +80,7 @@ class RecodedLayer {
   Cache& cache_;
   const Storage& to_;
   int32_t layer_;
+  bool waits_;
   Vector<RunChange> runs_;     // head by head, in the order of pages
   Vector<size_t> first_runs_;  // [kv_heads + 1]
   Vector<int32_t> to_make_;    // [kv_heads] pages

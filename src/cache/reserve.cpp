@@ -348,7 +348,6 @@ void check_reserve(const Sequence& sequence, int32_t tokens, const char* argumen
     fail(KVQ_E_ARGUMENT, "%s is %d: layer %d holds %d and can hold at most %d", argument, tokens, layer,
          sequence.length(layer), INT32_MAX);
   }
-  if (tokens != 0) require_calibrated(sequence, "pages cannot be preallocated");
   if (tokens != 0 && sequence.storage->layer_at(0).is_routed()) {
     fail(KVQ_E_UNSUPPORTED, "%s is %d: pages whose formats a router chooses cannot be preallocated", argument, tokens);
   }
@@ -358,6 +357,8 @@ void reserve(Sequence& sequence, int32_t tokens) {
   Cache& cache = sequence.cache;
   require_no_step(sequence);
   check_reserve(sequence, tokens, "tokens");
+  const CallSpaces::Lease space(cache.call_spaces);
+  find_scales(sequence, space->scratch);
   if (tokens == 0) {
     if (!sequence.reserves.empty()) cache.reserved_sequences.fetch_sub(1);
     sequence.reserves.clear();
@@ -366,7 +367,6 @@ void reserve(Sequence& sequence, int32_t tokens) {
     return;
   }
   CountedReserve counted(sequence);
-  const CallSpaces::Lease space(cache.call_spaces);
   make_call_room(cache, *space, ExpectedBatch::of_pages(counted.now(), longest_after(sequence, tokens)));
   PreparedReserve prepared(sequence, tokens, 1, space->scratch);
   counted.keep();

@@ -21,8 +21,6 @@ Vector<Owned<LayerMirror>> make_mirrors(Cache& cache) {
   return mirrors;
 }
 
-Owned<Calibration> no_calibration(Cache& cache) { return {nullptr, Deleter<Calibration>(cache.allocator, 0, 0)}; }
-
 }  // namespace
 
 Sequence::Sequence(Cache& cache_, const Storage& storage_)
@@ -37,9 +35,7 @@ Sequence::Sequence(Cache& cache_, const Storage& storage_)
       observations(cache.eviction.budget > 0
                        ? make_owned<Observations>(cache.allocator, cache, cache.allocator)
                        : Owned<Observations>(nullptr, Deleter<Observations>(cache.allocator, 0, 0))),
-      calibration(storage->calibrates && cache.training.scales == nullptr
-                      ? make_owned<Calibration>(cache.allocator, cache)
-                      : no_calibration(cache)),
+      calibration(make_calibration(cache, *storage)),
       compress_room(cache.allocator),
       step(cache.allocator),
       published_lists(mirrors.empty() ? 0 : static_cast<size_t>(cache.kv_heads), nullptr, cache.allocator),

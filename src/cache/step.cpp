@@ -29,6 +29,8 @@ class PreparedStep {
  public:
   PreparedStep(Sequence& sequence, int32_t tokens, Allocator& scratch) : sequence_(sequence), tokens_(tokens) {
     if (!holds(sequence, tokens)) reserve(scratch);
+    if (sequence.calibration != nullptr)
+      counted_queries_.emplace(sequence.calibration->counted(sequence.cache.allocator));
     if (sequence.observations == nullptr) return;
     const int32_t slots = prepared_ ? prepared_->observed_slots() : sequence.observations->reserved_slots();
     observed_ = sequence.observations->prepare_step(sequence, slots, scratch);
@@ -41,6 +43,7 @@ class PreparedStep {
       prepared_->commit();
     }
     if (observed_) sequence_.observations->begin_step(*observed_);
+    if (counted_queries_) sequence_.calibration->begin_step(*counted_queries_);
     std::ranges::copy(sequence_.layers, sequence_.step.begin.begin());
     sequence_.step.tokens = tokens_;
   }
@@ -58,6 +61,7 @@ class PreparedStep {
   std::optional<CountedReserve> counted_;
   std::optional<PreparedReserve> prepared_;
   std::optional<Observations::StepRoom> observed_;
+  std::optional<Vector<QueryEnergies>> counted_queries_;
 };
 
 void require_step(const Sequence& sequence, size_t index) {
@@ -192,8 +196,9 @@ void check_rollback(Sequence& sequence, int32_t kept) {
   });
 }
 
-void end_step(Sequence& sequence) noexcept {
+void end_step(Sequence& sequence, bool keeps_any) noexcept {
   sequence.step.tokens = 0;
+  if (sequence.calibration != nullptr) sequence.calibration->end_step(sequence, keeps_any);
   if (sequence.observations != nullptr) sequence.observations->end_step();
 }
 
@@ -209,7 +214,7 @@ void roll_back(Sequence& sequence, int32_t kept) {
     if (kept > 0 && observations != nullptr) observations->undo(layer, rollback.last_position(), rollback.length());
     rollback.run();
   });
-  end_step(sequence);
+  end_step(sequence, kept > 0);
   if (any) publish(sequence);
 }
 
@@ -253,6 +258,7 @@ ExpectedBatch check_step(const Cache& cache, std::span<const SequenceTokens> seq
 }
 
 void begin_step(std::span<const SequenceTokens> sequences, Allocator& scratch) {
+  for (const SequenceTokens& each : sequences) find_scales(*each.sequence, scratch);
   Vector<Owned<PreparedStep>> prepared(scratch);
   prepared.reserve(sequences.size());
   for (const auto [sequence, count] : sequences) {

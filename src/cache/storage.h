@@ -28,7 +28,7 @@ struct Storage {
   Storage(Allocator& allocator, const Policy& policy)
       : sink(policy.sink_pages()),
         recent(policy.recent),
-        calibrates(policy.calibrates),
+        calibrates(policy.calibrates()),
         sealed(allocator),
         layers(allocator) {}
 

@@ -138,6 +138,28 @@ void add_layer(kvq_usage& usage, const Cache& cache, int32_t layer, int32_t page
       sequences * (sizeof(Owned<Reserve>) + record) + lists * static_cast<uint64_t>(pages) * sizeof(Page*);
 }
 
+/// FP16 pages that wait for scales beyond the places of a reserve: those of sequences with so many tokens.
+struct WaitingPages {
+  uint64_t pages = 0;
+  uint64_t bytes = 0;
+  uint64_t metadata = 0;
+};
+
+WaitingPages waiting_pages(const Cache& cache, int32_t pages, int32_t waiting, uint64_t sequences) {
+  const Storage& storage = *cache.storage;
+  WaitingPages result;
+  if (!storage.calibrates || cache.training.scales != nullptr) return result;
+  for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
+    if (storage.layer_at(layer).stays_float16()) continue;
+    const ReservePlaces places(storage, layer, pages, ReservePlaces::ring_of(storage, pages));
+    const int32_t beyond = std::max(std::min(waiting, pages) - places.sinks - places.open, 0);
+    result.pages += sequences * static_cast<uint64_t>(cache.kv_heads) * static_cast<uint64_t>(beyond);
+  }
+  result.bytes = result.pages * cache.float16.bytes();
+  result.metadata = result.pages * PageRun::bytes_for(1);
+  return result;
+}
+
 /// Work space of calls, one at a time.
 uint64_t workspace_bytes(const Cache& cache, int32_t sequences, int32_t queries, int32_t pages) {
   Attention& attention = cache.backend.attention();
@@ -174,7 +196,7 @@ uint64_t transient_bytes(const Cache& cache, const ExpectedBatch& batch) {
 uint64_t sequence_bytes(const Cache& cache, const Storage& storage) {
   const uint64_t mirror = cache.backend.pages().mirror_bytes(cache.kv_heads, 0, 0);
   return Sequence::record_bytes(cache, storage, mirror > 0) + static_cast<uint64_t>(cache.n_layers) * mirror +
-         Observations::bytes_of(cache, 0, 0) + Calibration::bytes_of(cache, storage, 0) +
+         Observations::bytes_of(cache, 0, 0) + Calibration::bytes_of(cache, storage, 0, 0) +
          AppendMemory::bytes_of(cache.kv_heads, storage.runs_of_list(), kPagesOfOneAppend, kPageSlots) +
          AppendMemory::bytes_of(cache.kv_heads, storage.runs_of_list(), kPagesOfOneAppend, 0);
 }
@@ -189,7 +211,7 @@ kvq_usage predict_usage(const Cache& cache, int32_t sequences, int32_t tokens, i
   kvq_usage result = {};
   result.metadata_bytes =
       n * (Sequence::record_bytes(cache, storage, mirror > 0) + Observations::bytes_of(cache, tokens, queries) +
-           Calibration::bytes_of(cache, storage, tokens) +
+           Calibration::bytes_of(cache, storage, tokens, queries) +
            AppendMemory::bytes_of(cache.kv_heads, storage.runs_of_list(), kPagesOfOneAppend, kPageSlots) +
            AppendMemory::bytes_of(cache.kv_heads, storage.runs_of_list(), kPagesOfOneAppend, 0) +
            static_cast<uint64_t>(cache.n_layers) * mirror);
@@ -198,6 +220,18 @@ kvq_usage predict_usage(const Cache& cache, int32_t sequences, int32_t tokens, i
   if (queries > kPageSlots) {
     result.transient_bytes =
         transient_bytes(cache, {sequences, int64_t{sequences} * queries, queries, std::max(pages, 1)});
+  }
+  if (tokens <= kCalibrationTokens) {
+    const WaitingPages waiting = waiting_pages(cache, pages, pages, n);
+    result.fp16_pages += waiting.pages;
+    result.fp16_bytes += waiting.bytes;
+    result.metadata_bytes += waiting.metadata;
+  } else if (storage.calibrates && cache.training.scales == nullptr) {
+    // All wait for as many tokens as lack the last one and a call more, then find their scales layer by layer.
+    const int64_t most = int64_t{kCalibrationTokens} - 1 + std::max(queries, kPageSlots);
+    const auto waiting_of_list = static_cast<int32_t>(std::min<int64_t>((most + kPageSlots - 1) / kPageSlots, pages));
+    const WaitingPages waiting = waiting_pages(cache, pages, waiting_of_list, n);
+    result.transient_bytes += waiting.bytes + waiting.metadata + Calibrator::bytes_of(cache, waiting_of_list);
   }
   result.transient_bytes += n * kept_compress_room(cache, tokens);
   finish(result, cache.head_dim, static_cast<int64_t>(product({sequences, cache.n_layers, cache.kv_heads, tokens})));

@@ -178,6 +178,35 @@ class AlignedBytes {
   Vector<std::byte> bytes_;
 };
 
+/// Tells how much it is asked for.
+template <typename T>
+struct MeasuringAllocator {
+  using value_type = T;
+
+  explicit MeasuringAllocator(size_t& bytes_) : bytes(&bytes_) {}
+  template <typename U>
+  explicit MeasuringAllocator(const MeasuringAllocator<U>& other) : bytes(other.bytes) {}
+  T* allocate(size_t n) {
+    *bytes = n * sizeof(T);
+    return std::allocator<T>().allocate(n);
+  }
+  void deallocate(T* pointer, size_t n) { std::allocator<T>().deallocate(pointer, n); }
+
+  size_t* bytes;
+};
+
+/// Bytes that std::allocate_shared() takes for a T with a StlAllocator: the object and its count.
+template <typename T>
+size_t shared_bytes() {
+  struct alignas(T) Alike {
+    std::byte bytes[sizeof(T)];
+  };
+  static_assert(sizeof(MeasuringAllocator<T>) == sizeof(StlAllocator<T>));
+  size_t bytes = 0;
+  std::allocate_shared<Alike>(MeasuringAllocator<Alike>(bytes));
+  return bytes;
+}
+
 /// Destroys an object and returns its memory; an Owned<Derived> converts to an Owned<Base> with a virtual destructor.
 template <typename T>
 struct Deleter {

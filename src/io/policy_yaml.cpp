@@ -169,7 +169,9 @@ constexpr auto kOverrideMembers =
 
 void read_calibrate(const YamlNode& node, const char* key, Policy& policy) {
   constexpr std::array<std::string_view, 2> kChoices = {"none", "first"};  // by whether it calibrates
-  read_choice(node, key, kChoices, list_of(kChoices, " or "), policy.calibrates);
+  bool first = false;
+  read_choice(node, key, kChoices, list_of(kChoices, " or "), first);
+  policy.calibrate = first;
 }
 
 void read_layers(const YamlNode& node, const char*, Policy& policy) {

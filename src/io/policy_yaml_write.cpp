@@ -87,32 +87,37 @@ std::string options_text(const Codec& codec, const OptionValues& values) {
   return members.empty() ? "" : std::string(codec.name) + ": {" + members + "}\n";
 }
 
-/// Default of `sink`: from the written formats alone, as a reader computes it.
-int32_t default_sink(const Policy& policy, const std::vector<Range>& ranges) {
-  const auto sink_of = [](const FormatPair& pair) {
-    return std::max(describe(pair.keys.code).sink, describe(pair.values.code).sink);
+/// From the written formats alone, as a reader finds them.
+FormatDefaults written_defaults(const Policy& policy, const std::vector<Range>& ranges) {
+  FormatDefaults defaults;
+  const auto add = [&defaults](const FormatPair& pair) {
+    defaults.add(pair.keys);
+    defaults.add(pair.values);
   };
-  int32_t most = policy.experts.empty() ? sink_of({policy.keys, policy.values}) : 0;
-  for (const Range& range : ranges) most = std::max(most, sink_of(range.formats));
-  for (const FormatPair& expert : policy.experts) most = std::max(most, sink_of(expert));
-  return most;
+  if (policy.experts.empty()) add({policy.keys, policy.values});
+  for (const Range& range : ranges) add(range.formats);
+  for (const FormatPair& expert : policy.experts) defaults.add_expert(expert);
+  return defaults;
 }
 
 }  // namespace
 
 std::string write_policy(const Policy& policy) {
   const std::vector<Range> ranges = ranges_of(policy);
+  const FormatDefaults defaults = written_defaults(policy, ranges);
   std::string text = "version: 1\n";
   if (policy.experts.empty()) {
     text += "keys: " + format_text(policy.keys) + "\nvalues: " + format_text(policy.values) + "\n";
   } else {
     text += router_text(policy);
   }
-  if (policy.sink.has_value() || policy.sink_pages() != default_sink(policy, ranges)) {
+  if (policy.sink.has_value() || policy.sink_pages() != defaults.sink) {
     text += "sink: " + std::to_string(policy.sink_pages()) + "\n";
   }
   if (policy.recent != kDefaultRecent) text += "recent: " + std::to_string(policy.recent) + "\n";
-  if (policy.calibrates) text += "calibrate: first\n";
+  if (policy.calibrates() != defaults.calibrates()) {
+    text.append("calibrate: ").append(policy.calibrates() ? "first" : "none").append("\n");
+  }
   text += layers_text(policy, ranges);
   for (const Codec* codec : all_codecs()) text += options_text(*codec, policy.options.of(*codec));
   if (policy.eviction.budget > 0) text += "eviction: " + write_eviction(policy.eviction) + "\n";

@@ -496,7 +496,7 @@ class Survey {
     for (int32_t layer = 0; own_scales_ && layer < cache_.n_layers; ++layer) {
       int32_t tokens = 0;
       const Vector<float> numbers = read_own_scales(reader_, cache_, cache_.allocator, tokens);
-      found_.bytes += numbers.empty() ? 0 : sizeof(FoundScales) + 2 * numbers.size() * sizeof(float);
+      found_.bytes += numbers.empty() ? 0 : FoundScales::bytes_of(cache_);
     }
     if (own_scales_ && !storage_.calibrates) found_.bytes += Calibration::table_bytes(cache_);
     for (int32_t layer = 0; layer < cache_.n_layers; ++layer) {

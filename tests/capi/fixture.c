@@ -75,9 +75,27 @@ kvq_codebook_trainer_options small_trainer_options(void) {
   return options;
 }
 
-kvq_policy* load_policy(kvq_context* context, const char* text) {
+kvq_policy* load_calibrating_policy(kvq_context* context, const char* text) {
   kvq_policy* policy = NULL;
   ACCEPTED(kvq_policy_load(context, text, strlen(text), &policy, err));
+  return policy;
+}
+
+kvq_policy* load_policy(kvq_context* context, const char* text) {
+  static const char kNone[] = "calibrate: none\n";
+  kvq_policy* policy = load_calibrating_policy(context, text);
+  kvq_policy_info info = {.struct_size = sizeof info};
+  char* written;
+  size_t size = 0;
+  ACCEPTED(kvq_policy_describe(policy, &info, err));
+  if (!info.calibrates || strstr(text, "calibrate:") != NULL) return policy;
+  ACCEPTED(kvq_policy_save(policy, NULL, 0, &size, err));
+  written = malloc(size + sizeof kNone);
+  ACCEPTED(kvq_policy_save(policy, written, size, &size, err));
+  memcpy(written + size, kNone, sizeof kNone);
+  kvq_policy_destroy(policy);
+  policy = load_calibrating_policy(context, written);
+  free(written);
   return policy;
 }
 

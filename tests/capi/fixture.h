@@ -36,7 +36,10 @@ void fixture_close(fixture* f);
 kvq_cache_options small_cache_options(void);
 /* Options of codebooks for such a cache, trained quickly. */
 kvq_codebook_trainer_options small_trainer_options(void);
+/* Without scales of channels unless the text has `calibrate:`, so that what pages take depends on formats alone. */
 kvq_policy* load_policy(kvq_context* context, const char* text);
+/* As the library reads it. */
+kvq_policy* load_calibrating_policy(kvq_context* context, const char* text);
 kvq_sequence* new_sequence(kvq_cache* cache);
 
 /* Fill with roughly normal numbers; the same seed gives the same numbers. */

@@ -61,7 +61,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_policy_info, struct_size, 0);
   OFFSET(kvq_policy_info, eviction_budget, 4);
   OFFSET(kvq_policy_info, eviction_window, 8);
-  OFFSET(kvq_policy_info, reserved, 12);
+  OFFSET(kvq_policy_info, calibrates, 12);
 
   CHECK(sizeof(kvq_codebook_info) == 128);
   OFFSET(kvq_codebook_info, struct_size, 0);

@@ -333,17 +333,15 @@ TEST_CASE("pages that were sealed without scales end the wait: recoded, or loade
     CAPTURE(backend);
     // What a policy without calibration makes of the first layer.
     Conversation plain(backend, "version: 1\nkeys: gs2\nvalues: gs2\n" + first_in_float16);
-    const kvq_test::api::Policy gs2 = kvq_test::api::Policy::load(plain.context, "gs2");
+    const kvq_test::api::Policy gs2 = kvq_test::load_plain_policy(plain.context, "gs2");
     feed(plain.cache, plain.sequence, text, Way::kExtend, 50, 0, 250);
     plain.sequence.recode(gs2);
     feed(plain.cache, plain.sequence, text, Way::kExtend, 50, 250, 400);
     for (const std::string& to : {kGs2, std::string("gs2")}) {
       CAPTURE(to);
       Conversation recoded(backend, policy_of("gs2", "gs2", first_in_float16));
-      const kvq_test::api::Policy policy = kvq_test::api::Policy::load(recoded.context, to);
+      const kvq_test::api::Policy policy = kvq_test::load_plain_policy(recoded.context, to);
       feed(recoded.cache, recoded.sequence, text, Way::kExtend, 50, 0, 100);
-      CHECK_THROWS_WITH_AS(recoded.sequence.recode(policy), doctest::Contains("layer 1 has 100 tokens and waits"),
-                           kvq_test::api::Error);
       feed(recoded.cache, recoded.sequence, text, Way::kExtend, 50, 100, 250);
       recoded.sequence.recode(policy);
       feed(recoded.cache, recoded.sequence, text, Way::kExtend, 50, 250, 400);
@@ -409,6 +407,21 @@ TEST_CASE("forks share scales, or find their own") {
     feed(alone.cache, alone.sequence, text, Way::kExtend, 50, 0, 100);
     feed(alone.cache, alone.sequence, other, Way::kExtend, 50, 100, 400);
     CHECK(early.save() == alone.sequence.save());
+    // A parent that could find its scales shares pages after it has.
+    for (const bool settled : {false, true}) {
+      CAPTURE(settled);
+      Conversation prompt(backend, kGs2);
+      feed(prompt.cache, prompt.sequence, text, Way::kAttend, 200, 0, 200);
+      CHECK(prompt.sealed_pages() == 0);
+      if (settled) prompt.sequence.reserve(0);
+      CHECK((prompt.sealed_pages() > 0) == settled);
+      Sequence child = prompt.sequence.fork();
+      feed(prompt.cache, prompt.sequence, text, Way::kExtend, 50, 200, 400);
+      feed(prompt.cache, child, text, Way::kExtend, 50, 200, 400);
+      CHECK(prompt.sequence.save() == before);
+      CHECK(child.save() == before);
+      CHECK((child.usage().shared_pages > 0) == settled);
+    }
   }
 }
 
@@ -476,7 +489,7 @@ TEST_CASE("truncation keeps scales while any token stays") {
   }
 }
 
-TEST_CASE("eviction after a prompt, preallocated pages and steps work once there are scales") {
+TEST_CASE("eviction after a prompt seals pages") {
   const Text text(Shape{}, 400, 11);
   for (const std::string& backend : kvq_test::backends()) {
     CAPTURE(backend);
@@ -487,17 +500,144 @@ TEST_CASE("eviction after a prompt, preallocated pages and steps work once there
     CHECK(evicting.sealed_pages() > 0);
     CHECK(evicting.sequence.slots(0, 0) < 300);
     feed(evicting.cache, evicting.sequence, text, Way::kExtend, 50, 300, 400);
-
-    Conversation conversation(backend, kGs2);
-    CHECK_THROWS_WITH_AS(conversation.sequence.reserve(100), doctest::Contains("waits for at least 128"),
-                         kvq_test::api::Error);
-    feed(conversation.cache, conversation.sequence, text, Way::kExtend, 50, 0, 200);
-    conversation.sequence.reserve(200);
-    feed(conversation.cache, conversation.sequence, text, Way::kExtend, 50, 200, 400);
-    Conversation plain(backend, kGs2);
-    feed(plain.cache, plain.sequence, text, Way::kExtend, 50, 0, 400);
-    CHECK(conversation.sequence.save() == plain.sequence.save());
   }
+}
+
+TEST_CASE("pages can be preallocated before there are scales, and take as much as without") {
+  const Text text(Shape{}, 400, 11);
+  for (const std::string& backend : kvq_test::backends()) {
+    for (const std::string& policy : policies()) {
+      CAPTURE(backend);
+      CAPTURE(policy);
+      Conversation plain(backend, policy);
+      feed(plain.cache, plain.sequence, text, Way::kAttend, 30, 0, 399);
+      feed(plain.cache, plain.sequence, text, Way::kAttend, 1, 399, 400);
+      for (const int32_t before : {0, 50, 128, 150}) {
+        for (const Way way : {Way::kExtend, Way::kAttend}) {
+          CAPTURE(before);
+          CAPTURE(way == Way::kExtend);
+          Conversation conversation(backend, policy);
+          feed(conversation.cache, conversation.sequence, text, way, 50, 0, before);
+          conversation.sequence.reserve(400 - before);
+          for (int32_t layer = 0; layer < text.shape.n_layers; ++layer) {
+            CHECK(conversation.sequence.room(layer) >= 400 - before);
+          }
+          const uint64_t bytes = conversation.sequence.usage().total_bytes;
+          feed(conversation.cache, conversation.sequence, text, way, 30, before, 399);
+          feed(conversation.cache, conversation.sequence, text, way, 1, 399, 400);
+          CHECK(conversation.sequence.save() == plain.sequence.save());
+          CHECK(conversation.sequence.usage().total_bytes < bytes + 40000);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("steps keep queries that count, and find scales between them") {
+  const Text text(Shape{}, 400, 17);
+  const Text draft(Shape{}, 400, 18);
+  for (const std::string& backend : kvq_test::backends()) {
+    for (const std::string& policy : policies()) {
+      for (const Way way : {Way::kExtend, Way::kAttend}) {
+        CAPTURE(backend);
+        CAPTURE(policy);
+        CAPTURE(way == Way::kExtend);
+        Conversation plain(backend, policy);
+        feed(plain.cache, plain.sequence, text, way, 40, 0, 399);
+        feed(plain.cache, plain.sequence, text, way, 1, 399, 400);
+        for (const int32_t chunk : {1, 7, 100, 300}) {
+          CAPTURE(chunk);
+          Conversation stepped(backend, policy);
+          for (int32_t at = 0; at < 400; at += chunk) {
+            const int32_t n = std::min(chunk, 400 - at);
+            // What is taken back leaves nothing behind.
+            begin_step(stepped.cache, stepped.sequence, n);
+            feed(stepped.cache, stepped.sequence, draft, way, n, at, at + n);
+            end_step(stepped.cache, stepped.sequence, 0);
+            begin_step(stepped.cache, stepped.sequence, n);
+            feed(stepped.cache, stepped.sequence, text, way, n, at, at + n);
+            CHECK_THROWS_WITH_AS(stepped.sequence.reserve(10), doctest::Contains("step"), kvq_test::api::Error);
+            end_step(stepped.cache, stepped.sequence, n);
+          }
+          CHECK(stepped.sequence.save() == plain.sequence.save());
+        }
+      }
+      // Draft tokens of which some are kept: their queries change the scales a little.
+      Conversation drafted(backend, policy);
+      for (int32_t at = 0; at < 400; at += 2) {
+        begin_step(drafted.cache, drafted.sequence, 4);
+        for (const auto& [from, begin] : {std::pair(&text, at), std::pair(&draft, at + 2)}) {
+          feed(drafted.cache, drafted.sequence, *from, Way::kExtend, 2, begin, std::min(begin + 2, 400));
+        }
+        end_step(drafted.cache, drafted.sequence, 2);
+      }
+      Conversation plain(backend, policy);
+      feed(plain.cache, plain.sequence, text, Way::kExtend, 40, 0, 400);
+      CHECK(drafted.sealed_pages() == plain.sealed_pages());
+      CHECK(error_of(drafted.sequence, text) < 1.1 * error_of(plain.sequence, text));
+    }
+  }
+}
+
+TEST_CASE("a policy that is given while tokens wait, or to an empty sequence, finds scales for its formats") {
+  const Text text(Shape{}, 400, 19);
+  for (const std::string& backend : kvq_test::backends()) {
+    CAPTURE(backend);
+    for (const std::string& policy : policies()) {
+      CAPTURE(policy);
+      Conversation plain(backend, policy);
+      feed(plain.cache, plain.sequence, text, Way::kAttend, 50, 0, 399);
+      feed(plain.cache, plain.sequence, text, Way::kAttend, 1, 399, 400);
+      for (const int32_t before : {0, 50, 128, 200}) {
+        CAPTURE(before);
+        // gs3 pages are sealed in nothing else yet.
+        Conversation recoded(backend, policy_of("gs3", "gs3"));
+        const kvq_test::api::Policy to = kvq_test::api::Policy::load(recoded.context, policy);
+        feed(recoded.cache, recoded.sequence, text, Way::kAttend, before, 0, before);
+        CHECK(recoded.sealed_pages() == 0);
+        auto needs = recoded.sequence.predict_recode(to);
+        recoded.sequence.recode(to);
+        CHECK(needs.bytes_after == recoded.sequence.usage().total_bytes);
+        feed(recoded.cache, recoded.sequence, text, Way::kAttend, 50, before, 399);
+        feed(recoded.cache, recoded.sequence, text, Way::kAttend, 1, 399, 400);
+        // A layer in FP16 has scales where it waited with others.
+        if (policy.find("fp16, values: fp16") == std::string::npos) {
+          CHECK(recoded.sequence.save() == plain.sequence.save());
+        }
+      }
+      Conversation given(backend, "fp16");
+      given.sequence.recode(kvq_test::api::Policy::load(given.context, policy));
+      feed(given.cache, given.sequence, text, Way::kAttend, 50, 0, 399);
+      feed(given.cache, given.sequence, text, Way::kAttend, 1, 399, 400);
+      CHECK(given.sequence.save() == plain.sequence.save());
+    }
+    // Without calibration, what waits is sealed as it is.
+    Conversation waiting(backend, kGs2);
+    feed(waiting.cache, waiting.sequence, text, Way::kExtend, 50, 0, 100);
+    waiting.sequence.recode(kvq_test::load_plain_policy(waiting.context, "int4"));
+    CHECK(waiting.sealed_pages() > 0);
+    Conversation plain(backend, "int4");
+    feed(plain.cache, plain.sequence, text, Way::kExtend, 50, 0, 100);
+    CHECK(waiting.sequence.save() == plain.sequence.save());
+  }
+}
+
+TEST_CASE("gain-shape pages calibrate themselves, and others do when asked") {
+  const Context context = kvq_test::make_context();
+  const auto calibrates = [&](const std::string& text) {
+    return kvq_test::api::Policy::load(context, text).describe().calibrates == 1;
+  };
+  for (const char* text : {"gs4", "gs2", "gt2", "int4/gs2", "gs2+adasnap:64"}) CHECK(calibrates(text));
+  for (const char* text : {"fp16", "int4", "int2+hadamard", "gs2+centres", "commvq/gs2", "gs2+nocentre/commvq"}) {
+    CHECK_FALSE(calibrates(text));
+  }
+  CHECK(calibrates("{version: 1, keys: int4, values: int4, calibrate: first}"));
+  CHECK_FALSE(calibrates("{version: 1, keys: gs2, values: gs2, calibrate: none}"));
+  CHECK_FALSE(calibrates("{version: 1, router: {experts: [fp16, gs4, gs2]}}"));
+  CHECK(calibrates("{version: 1, keys: int4, layers: [{range: [0, 0], keys: gs4}]}"));
+  const kvq_test::api::Policy layers =
+      kvq_test::api::Policy::load(context, "int4").with_layer(context, 1, 2, "gs4", {});
+  CHECK(layers.describe().calibrates == 1);
 }
 
 }  // namespace conformance::calibration_test

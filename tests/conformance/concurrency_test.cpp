@@ -260,7 +260,7 @@ TEST_CASE("forks get policies of their own while other threads attend to what th
   const std::vector<float> q = queries(shape, 1);
   const std::vector<std::string> formats{"int4", "gs2", "gt2", "int2+hadamard"};
   std::vector<kvq_test::Policy> policies;
-  for (const std::string& format : formats) policies.push_back(kvq_test::Policy::load(context, format));
+  for (const std::string& format : formats) policies.push_back(kvq_test::load_plain_policy(context, format));
   for (int round = 0; round < kvq_test::full_or_small(20, 3); ++round) {
     const Cache cache = kvq_test::make_cache(context, shape.options(), "gs4");  // which knows none of them yet
     Sequence parent(cache);

@@ -173,4 +173,23 @@ inline kvq_test::Cache make_cache(kvq_context* context, kvq_cache_options option
                               {.stages = 2, .codes = 8, .bits = 1, .scope = scope, .norms = scope, .scales = scales});
 }
 
+// A step's call for one sequence.
+inline void call_step(kvq_status (*function)(kvq_cache*, const kvq_step_batch*, kvq_error*),
+                      const kvq_test::Cache& cache, kvq_test::Sequence& sequence, int32_t count) {
+  kvq_sequence* pointer = sequence.get();
+  auto batch = kvq_test::initialised<kvq_step_batch>();
+  batch.n_sequences = 1;
+  batch.sequences = &pointer;
+  batch.token_counts = &count;
+  kvq_test::api::checked(function, cache.get(), &batch);
+}
+
+inline void begin_step(const kvq_test::Cache& cache, kvq_test::Sequence& sequence, int32_t count) {
+  call_step(kvq_step_begin, cache, sequence, count);
+}
+
+inline void end_step(const kvq_test::Cache& cache, kvq_test::Sequence& sequence, int32_t kept) {
+  call_step(kept == 0 ? kvq_step_abort : kvq_step_commit, cache, sequence, kept);
+}
+
 }  // namespace conformance

@@ -435,6 +435,22 @@ TEST_CASE("what cannot be captured is refused, and the sequence is as before") {
   CHECK(decoder.save() == before);
   CHECK(append(1, nullptr).first == KVQ_OK);  // captured, not executed
   CHECK(decoder.save() == before);
+  // Scales are not found by replays.
+  Decoder waiting(shape, "{version: 1, keys: gs2, values: gs2, calibrate: first}", 1);
+  waiting.append(0, 50);
+  waiting.reserve(200);
+  const auto append_to_waiting = [&] {
+    return captured([&](kvq_error* error) {
+      return kvq_append(waiting.cache, waiting.sequence, 0, 1, waiting.key(0), waiting.value(0), KVQ_F32, nullptr,
+                        error);
+    });
+  };
+  const auto [early, waits] = append_to_waiting();
+  CHECK(early == KVQ_E_STATE);
+  CHECK(waits.find("layer 0 has 50 tokens and waits for at least 128") != std::string::npos);
+  waiting.append(50, 100);
+  waiting.reserve(200);
+  CHECK(append_to_waiting().first == KVQ_OK);
   // Memory that the graph refers to may not move.
   auto error = kvq_test::initialised<kvq_error>();
   const std::vector<float> tokens(2000 * shape.token_scalars());

@@ -26,12 +26,10 @@ std::vector<std::vector<std::string>> policy_sets() {
 }
 
 void recode(const Cache& cache, Sequence& sequence, const Context& context, const std::string& policy) {
-  kvq_policy* loaded = nullptr;
-  kvq_test::api::checked(kvq_policy_load, context.get(), policy.data(), policy.size(), &loaded);
+  const kvq_test::Policy loaded = kvq_test::load_plain_policy(context, policy);
   kvq_error error;
   kvq_error_init(&error, sizeof(error));
   const kvq_status status = kvq_sequence_recode(cache.get(), sequence.get(), loaded, &error);
-  kvq_policy_destroy(loaded);
   INFO(error.message);
   REQUIRE(status == KVQ_OK);
 }

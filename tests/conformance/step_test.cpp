@@ -18,23 +18,6 @@ using kvq_test::Sequence;
 constexpr Shape kShape{};
 constexpr int32_t kTokens = 4000;
 
-// A step's call for one sequence.
-void call(kvq_status (*function)(kvq_cache*, const kvq_step_batch*, kvq_error*), const Cache& cache, Sequence& sequence,
-          int32_t count) {
-  kvq_sequence* pointer = sequence.get();
-  auto batch = kvq_test::initialised<kvq_step_batch>();
-  batch.n_sequences = 1;
-  batch.sequences = &pointer;
-  batch.token_counts = &count;
-  kvq_test::api::checked(function, cache.get(), &batch);
-}
-
-void begin_step(const Cache& cache, Sequence& sequence, int32_t count) { call(kvq_step_begin, cache, sequence, count); }
-
-void end_step(const Cache& cache, Sequence& sequence, int32_t kept) {
-  call(kept == 0 ? kvq_step_abort : kvq_step_commit, cache, sequence, kept);
-}
-
 // The tokens of a text with their queries.
 class Conversation {
  public:

@@ -41,6 +41,7 @@ struct Conversations {
 
   Conversations() {
     fill_all(parent, 300, 1);
+    parent.reserve(0);  // finds its scales, so that both share scaled pages
     child = parent.fork();
     fill_all(child, 40, 5);
   }

@@ -43,6 +43,13 @@ inline Context make_context(const char* isa = nullptr, int32_t n_threads = 1) {
   return Context(options);
 }
 
+// Loads a policy whose pages have no scales unless it says so: stored bytes then depend on formats alone.
+inline Policy load_plain_policy(kvq_context* context, std::string_view text) {
+  Policy policy = Policy::load(context, text);
+  if (policy.describe().calibrates == 0 || text.find("calibrate:") != std::string_view::npos) return policy;
+  return Policy::load(context, policy.save() + "calibrate: none\n");
+}
+
 // Creates a cache; a policy that needs centres gets random ones, which the cache keeps.
 inline Cache make_cache(kvq_context* context, kvq_cache_options options, std::string_view policy,
                         const CentreCounts& counts = {}) {
@@ -51,7 +58,7 @@ inline Cache make_cache(kvq_context* context, kvq_cache_options options, std::st
     centres = Centres::load(context, test_centres(options, counts));
     options.centres = centres;
   }
-  Cache cache(context, options, Policy::load(context, policy));
+  Cache cache(context, options, load_plain_policy(context, policy));
   note_cache(context, cache, options);
   return cache;
 }

@@ -41,7 +41,7 @@ void check_same(const Policy& a, const Policy& b) {
   CHECK(last_layer(a) == last_layer(b));
   CHECK(a.sink_pages() == b.sink_pages());
   CHECK(a.recent == b.recent);
-  CHECK(a.calibrates == b.calibrates);
+  CHECK(a.calibrates() == b.calibrates());
   CHECK((a.eviction == b.eviction));
   for (const kvq::Codec* codec : kvq::all_codecs()) CHECK(a.options.of(*codec) == b.options.of(*codec));
   CHECK(std::equal(a.experts.begin(), a.experts.end(), b.experts.begin(), b.experts.end()));
@@ -219,7 +219,7 @@ TEST_CASE("a last layer is named even if it is as the others, since caches with 
 
 TEST_CASE("the first pages stay FP16 if only a format that no layer has any more wanted it") {
   CHECK(write("version: 1\nlayers: [{range: [0, 1], keys: gs2}, {range: [0, 1], keys: int8}]\n") ==
-        "version: 1\nkeys: fp16\nvalues: fp16\nsink: 1\nlayers:\n  - {range: [0, 1], keys: int8}\n");
+        "version: 1\nkeys: fp16\nvalues: fp16\nsink: 1\ncalibrate: first\nlayers:\n  - {range: [0, 1], keys: int8}\n");
 }
 
 TEST_CASE("a policy that would be too long to be read is not written") {

@@ -86,14 +86,14 @@ namespace Kvq
             "MemoryBytes", MemoryBytes);
     }
 
-    /// <summary>Eviction settings of a policy, for hosts that call
-    /// <see cref="Kvq.Raw.Native.kvq_compress"/>.</summary>
+    /// <summary>What a host has to know of a policy.</summary>
     public sealed class PolicyInfo
     {
         internal unsafe PolicyInfo(kvq_policy_info* raw)
         {
             EvictionBudget = raw->eviction_budget;
             EvictionWindow = raw->eviction_window;
+            Calibrates = raw->calibrates;
         }
 
         /// <summary>Tokens that <see cref="Kvq.Raw.Native.kvq_compress"/> keeps of a KV head; INT32_MAX: the budget
@@ -103,10 +103,15 @@ namespace Kvq
         /// <summary>Newest tokens that it always keeps, in every head.</summary>
         public int EvictionWindow { get; }
 
+        /// <summary>1: sequences find scales by their first tokens (<c>calibrate: first</c>), 0: they do
+        /// not.</summary>
+        public int Calibrates { get; }
+
         /// <summary>Lists the properties, for logs.</summary>
         public override string ToString() => Text.Shown("PolicyInfo",
             "EvictionBudget", EvictionBudget,
-            "EvictionWindow", EvictionWindow);
+            "EvictionWindow", EvictionWindow,
+            "Calibrates", Calibrates);
     }
 
     /// <summary>Shape and quality of codebooks. Errors are ‖x̂ − x‖² / ‖x‖² in training, averaged over the layers

@@ -561,7 +561,7 @@ type DeviceInfo struct {
 	MemoryBytes uint64
 }
 
-// PolicyInfo: eviction settings of a policy, for hosts that call [Compress].
+// PolicyInfo: what a host has to know of a policy.
 type PolicyInfo struct {
 	StructSize uint32
 
@@ -571,8 +571,8 @@ type PolicyInfo struct {
 	// Newest tokens that it always keeps, in every head.
 	EvictionWindow int32
 
-	// 0.
-	Reserved int32
+	// 1: sequences find scales by their first tokens (`calibrate: first`), 0: they do not.
+	Calibrates int32
 }
 
 // CodebookInfo: shape and quality of codebooks. Errors are ‖x̂ − x‖² / ‖x‖² in training, averaged over the
@@ -1368,7 +1368,7 @@ var _ [16]byte = [unsafe.Sizeof(PolicyInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(PolicyInfo{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(PolicyInfo{}.EvictionBudget)]byte{}
 var _ [8]byte = [unsafe.Offsetof(PolicyInfo{}.EvictionWindow)]byte{}
-var _ [12]byte = [unsafe.Offsetof(PolicyInfo{}.Reserved)]byte{}
+var _ [12]byte = [unsafe.Offsetof(PolicyInfo{}.Calibrates)]byte{}
 
 var _ [128]byte = [unsafe.Sizeof(CodebookInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(CodebookInfo{}.StructSize)]byte{}
@@ -1804,7 +1804,7 @@ func CPUISAName(index int32) *byte {
 //	values: {format: int2, hadamard: false, group: 32}
 //	sink: 1                        # first pages that stay FP16
 //	recent: 1                      # newest pages that stay FP16, including the open one
-//	calibrate: none                # or first: see below
+//	calibrate: first               # or none: see below
 //	layers:                        # later entries win
 //	  - {range: [0, 1], keys: fp16, values: int8}
 //	  - {range: [2, 3], keys: {format: gs2, centres: none}}   # or page, trained: +nocentre, nothing, +centres
@@ -1823,18 +1823,20 @@ func CPUISAName(index int32) *byte {
 //	  votes: layer                 # tokens of all heads choose together; or head
 //
 // `group` is the number of channels that share a scale in an integer value page (32, 64 or 128). Defaults:
-// fp16, recent 1, calibrate none, centres page, beam 1, unlimited flips, attention auto; sink 1 if any page
-// gets gain-shape codes of three bits or fewer, else 0, because models attend strongly to their first tokens.
+// fp16, recent 1, centres page, beam 1, unlimited flips, attention auto; sink 1 if any page gets gain-shape
+// codes of three bits or fewer, else 0, because models attend strongly to their first tokens; calibrate first
+// if any page gets gain-shape codes and nothing needs trained data, else none.
 //
 // `calibrate: first` lets each sequence find scales of channels (see [Centres]) by its own first 128 tokens,
-// for models with outlier channels that come without scales. These tokens stay FP16 until they have been
-// attended to and the next one is appended. They need not be like the rest, but if fewer than 16 of them
+// which models with outlier channels need and others do not mind; it goes with all formats but those that need
+// trained data (`router`, `commvq`, trained centres). The tokens stay FP16 until they have been attended to and
+// the next one is appended, or a step begins. They need not be like the rest, but if fewer than 16 of them
 // differ, the sequence waits for 256, 512 … 2048 and then goes without. With [Extend] or [Attend], queries
 // count; a host that appends more tokens before it attends, or more than 2048 at once, gets scales from keys
 // and values alone. The same pages result for every way of cutting a prompt. Scales stay while any token does,
-// belong to forks too, are saved in snapshots, and take 0.01 bits a scalar at 32768 tokens. Until there are
-// scales, a sequence cannot be recoded, or have preallocated pages, steps or CUDA graphs. Scales of the cache
-// go before. Not with `router`, `commvq` and trained centres.
+// belong to forks too, are saved in snapshots, and take 0.005 bits a scalar at 32768 tokens. A layer whose
+// pages are sealed earlier goes without: by [Compress], or because a sequence or snapshot in FP16 gets such a
+// policy later. Scales of the cache go before: no sequence then looks for its own.
 //
 // `attention` selects how the CPU attends to CommVQ keys; results differ only by rounding. `tables` multiplies
 // each query with all codes and sums the products for each token; `rebuild` sums keys from their codes once for
@@ -2252,8 +2254,9 @@ func SequenceCache(sequence *Sequence) *Cache {
 // and [Attend] with one query of each, do not call the allocate hook: what they need while they run is part of
 // the reservation. Longer calls free what they take when they return, and find it reserved inside a step (see
 // [StepBegin]). Exceptions are positions with gaps (128 bytes for a page of a head), sinks that an evicting
-// policy keeps, calls of several threads at once, and on a GPU memory of the device for attention. On a CPU the
-// pages of a head are contiguous from the start. On a GPU a CUDA graph needs them:
+// policy keeps, a sequence's search for its scales (`calibrate: first`, see [PolicyLoad]) and FP16 pages that
+// wait for it beyond `sink` and `recent`, calls of several threads at once, and on a GPU memory of the device
+// for attention. On a CPU the pages of a head are contiguous from the start. On a GPU a CUDA graph needs them:
 //
 //	kvq_context_set_stream(context, stream);
 //	kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
@@ -2270,7 +2273,8 @@ func SequenceCache(sequence *Sequence) *Cache {
 // call on the context returns [ELimit]. A graph stays valid until [SequenceReserve] is called again or an
 // object that it refers to is destroyed. A fork of a sequence with preallocated pages copies its open pages.
 // Layers with CommVQ codes cannot be captured, nor can attention if the policy's eviction observes queries:
-// these calls return [EUnsupported].
+// these calls return [EUnsupported]. Nor can a sequence that still waits for scales (`calibrate: first`):
+// capturing returns [EState] until 128 tokens are in.
 //
 //   - tokens: per layer, ≥ 0; 0 frees the preallocated pages that are left.
 //
@@ -2575,9 +2579,8 @@ func CompressOptionsInit(options *CompressOptions) {
 //	                   # h2o: most attention from all queries (H2O)
 //	                   # snapkv: most attention from the newest queries (SnapKV)
 //	                   # pyramid: snapkv, with more tokens in early layers and fewer in late ones (PyramidKV)
-//	                   # adasnap, adapyramid: snapkv and pyramid, a layer's budget split among heads by need
-//
-// (Ada-KV) budget: 128 # including the window; or a share of the appended tokens, like 25%
+//	                   # adasnap, adapyramid: snapkv and pyramid, a layer's budget split by need (Ada-KV)
+//	  budget: 128      # including the window; or a share of the appended tokens, like 25%
 //
 // or the components of a method: `score` (window, streaming, mass), `layers` (uniform, pyramid) and `heads`
 // (uniform, adaptive, reserved, together: the same tokens for all heads, which CommVQ values of scope layer
@@ -2722,7 +2725,9 @@ func StepBatchInit(batch *StepBatch) {
 // Inside, these sequences take appends, extensions and attention of at most so many tokens of a layer, and
 // calls that only read; others return [EState]: [SequenceTruncate], [SequenceFork], [SequenceSave],
 // [SequenceReserve], [SequenceRecode], [CacheSave], [Compress] and another begin. A sequence may be destroyed.
-// If a call fails inside, the step goes on: try again, or abort.
+// If a call fails inside, the step goes on: try again, or abort. A sequence that has waited long enough for
+// scales (`calibrate: first`) finds them when the step begins, also if the call then fails, and none inside a
+// step.
 //
 // A step may surround launches of a CUDA graph. The graph stays valid if the sequence had room for the tokens
 // (see [SequenceRoom]) and they are at most [PageSlots]; otherwise begin the first step before the capture.

@@ -89,18 +89,21 @@ class DeviceInfo:
 
 @dataclass(frozen=True)
 class PolicyInfo:
-    """Eviction settings of a policy, for hosts that call ``kvq_compress``."""
+    """What a host has to know of a policy."""
 
     eviction_budget: int
     """Tokens that ``kvq_compress`` keeps of a KV head; INT32_MAX: the budget is a share; 0: no eviction."""
     eviction_window: int
     """Newest tokens that it always keeps, in every head."""
+    calibrates: int
+    """1: sequences find scales by their first tokens (``calibrate: first``), 0: they do not."""
 
     @classmethod
     def _of(cls, it: _native.kvq_policy_info) -> PolicyInfo:
         return cls(
             eviction_budget=it.eviction_budget,
             eviction_window=it.eviction_window,
+            calibrates=it.calibrates,
         )
 
 

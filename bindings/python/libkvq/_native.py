@@ -656,21 +656,21 @@ class kvq_device_info(Structure):
 
 
 class kvq_policy_info(Structure):
-    """Eviction settings of a policy, for hosts that call ``kvq_compress``."""
+    """What a host has to know of a policy."""
 
     struct_size: int
     eviction_budget: int
     """Tokens that ``kvq_compress`` keeps of a KV head; INT32_MAX: the budget is a share; 0: no eviction."""
     eviction_window: int
     """Newest tokens that it always keeps, in every head."""
-    reserved: int
-    """0."""
+    calibrates: int
+    """1: sequences find scales by their first tokens (``calibrate: first``), 0: they do not."""
 
     _fields_ = [
         ("struct_size", c_uint32),
         ("eviction_budget", c_int32),
         ("eviction_window", c_int32),
-        ("reserved", c_int32),
+        ("calibrates", c_int32),
     ]
 
 
@@ -1572,8 +1572,8 @@ class kvq_codebook_trainer_options(Structure):
     note: Optional[Text]
     """At most 4096 bytes, for example the provenance of the codebooks. NULL (default): ""."""
     scales: Any
-    """Scales, complete, of a cache that will use the codebooks: added keys and values are scaled by them. NULL
-    (default): as they are.
+    """Scales of this context, complete, that the cache of the codebooks will have: added keys and values are scaled by
+    them. NULL (default): as they are.
     """
 
     _fields_ = [
@@ -2193,7 +2193,7 @@ The long form:
     values: {format: int2, hadamard: false, group: 32}
     sink: 1                        # first pages that stay FP16
     recent: 1                      # newest pages that stay FP16, including the open one
-    calibrate: none                # or first: see below
+    calibrate: first               # or none: see below
     layers:                        # later entries win
       - {range: [0, 1], keys: fp16, values: int8}
       - {range: [2, 3], keys: {format: gs2, centres: none}}   # or page, trained: +nocentre, nothing, +centres
@@ -2212,18 +2212,20 @@ To choose a format for each page, ``router`` replaces ``keys``, ``values`` and `
       votes: layer                 # tokens of all heads choose together; or head
 
 ``group`` is the number of channels that share a scale in an integer value page (32, 64 or 128). Defaults: fp16,
-recent 1, calibrate none, centres page, beam 1, unlimited flips, attention auto; sink 1 if any page gets
-gain-shape codes of three bits or fewer, else 0, because models attend strongly to their first tokens.
+recent 1, centres page, beam 1, unlimited flips, attention auto; sink 1 if any page gets gain-shape codes of
+three bits or fewer, else 0, because models attend strongly to their first tokens; calibrate first if any page
+gets gain-shape codes and nothing needs trained data, else none.
 
 ``calibrate: first`` lets each sequence find scales of channels (see ``kvq_centres``) by its own first 128
-tokens, for models with outlier channels that come without scales. These tokens stay FP16 until they have been
-attended to and the next one is appended. They need not be like the rest, but if fewer than 16 of them differ,
-the sequence waits for 256, 512 … 2048 and then goes without. With ``kvq_extend`` or ``kvq_attend``, queries
-count; a host that appends more tokens before it attends, or more than 2048 at once, gets scales from keys and
-values alone. The same pages result for every way of cutting a prompt. Scales stay while any token does, belong
-to forks too, are saved in snapshots, and take 0.01 bits a scalar at 32768 tokens. Until there are scales, a
-sequence cannot be recoded, or have preallocated pages, steps or CUDA graphs. Scales of the cache go before. Not
-with ``router``, ``commvq`` and trained centres.
+tokens, which models with outlier channels need and others do not mind; it goes with all formats but those that
+need trained data (``router``, ``commvq``, trained centres). The tokens stay FP16 until they have been attended
+to and the next one is appended, or a step begins. They need not be like the rest, but if fewer than 16 of them
+differ, the sequence waits for 256, 512 … 2048 and then goes without. With ``kvq_extend`` or ``kvq_attend``,
+queries count; a host that appends more tokens before it attends, or more than 2048 at once, gets scales from
+keys and values alone. The same pages result for every way of cutting a prompt. Scales stay while any token does,
+belong to forks too, are saved in snapshots, and take 0.005 bits a scalar at 32768 tokens. A layer whose pages
+are sealed earlier goes without: by ``kvq_compress``, or because a sequence or snapshot in FP16 gets such a
+policy later. Scales of the cache go before: no sequence then looks for its own.
 
 ``attention`` selects how the CPU attends to CommVQ keys; results differ only by rounding. ``tables`` multiplies
 each query with all codes and sums the products for each token; ``rebuild`` sums keys from their codes once for
@@ -2808,8 +2810,10 @@ While there is room, ``kvq_append``, ``kvq_append_sequences`` and ``kvq_extend``
 tokens of each sequence, and ``kvq_attend`` with one query of each, do not call the allocate hook: what they need
 while they run is part of the reservation. Longer calls free what they take when they return, and find it
 reserved inside a step (see ``kvq_step_begin``). Exceptions are positions with gaps (128 bytes for a page of a
-head), sinks that an evicting policy keeps, calls of several threads at once, and on a GPU memory of the device
-for attention. On a CPU the pages of a head are contiguous from the start. On a GPU a CUDA graph needs them:
+head), sinks that an evicting policy keeps, a sequence's search for its scales (``calibrate: first``, see
+``kvq_policy_load``) and FP16 pages that wait for it beyond ``sink`` and ``recent``, calls of several threads at
+once, and on a GPU memory of the device for attention. On a CPU the pages of a head are contiguous from the
+start. On a GPU a CUDA graph needs them:
 
     kvq_context_set_stream(context, stream);
     kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
@@ -2826,7 +2830,8 @@ on that stream or make it wait for them. A launch without room appends nothing, 
 returns KVQ_E_LIMIT. A graph stays valid until kvq_sequence_reserve is called again or an object that it refers
 to is destroyed. A fork of a sequence with preallocated pages copies its open pages. Layers with CommVQ codes
 cannot be captured, nor can attention if the policy's eviction observes queries: these calls return
-KVQ_E_UNSUPPORTED.
+KVQ_E_UNSUPPORTED. Nor can a sequence that still waits for scales (``calibrate: first``): capturing returns
+KVQ_E_STATE until 128 tokens are in.
 
 - tokens: per layer, ≥ 0; 0 frees the preallocated pages that are left.
 
@@ -3251,9 +3256,8 @@ keeps on average:
                        # h2o: most attention from all queries (H2O)
                        # snapkv: most attention from the newest queries (SnapKV)
                        # pyramid: snapkv, with more tokens in early layers and fewer in late ones (PyramidKV)
-                       # adasnap, adapyramid: snapkv and pyramid, a layer's budget split among heads by need
-
-(Ada-KV) budget: 128 # including the window; or a share of the appended tokens, like 25%
+                       # adasnap, adapyramid: snapkv and pyramid, a layer's budget split by need (Ada-KV)
+      budget: 128      # including the window; or a share of the appended tokens, like 25%
 
 or the components of a method: ``score`` (window, streaming, mass), ``layers`` (uniform, pyramid) and ``heads``
 (uniform, adaptive, reserved, together: the same tokens for all heads, which CommVQ values of scope layer need).
@@ -3391,7 +3395,9 @@ memory of so many more FP16 pages where a count is above ``KVQ_PAGE_SLOTS``.
 Inside, these sequences take appends, extensions and attention of at most so many tokens of a layer, and calls
 that only read; others return KVQ_E_STATE: ``kvq_sequence_truncate``, ``kvq_sequence_fork``,
 ``kvq_sequence_save``, ``kvq_sequence_reserve``, ``kvq_sequence_recode``, ``kvq_cache_save``, ``kvq_compress``
-and another begin. A sequence may be destroyed. If a call fails inside, the step goes on: try again, or abort.
+and another begin. A sequence may be destroyed. If a call fails inside, the step goes on: try again, or abort. A
+sequence that has waited long enough for scales (``calibrate: first``) finds them when the step begins, also if
+the call then fails, and none inside a step.
 
 A step may surround launches of a CUDA graph. The graph stays valid if the sequence had room for the tokens (see
 ``kvq_sequence_room``) and they are at most ``KVQ_PAGE_SLOTS``; otherwise begin the first step before the

@@ -1,7 +1,6 @@
 // New tokens before encoding. A thread holds 16 channels of a token, in two runs of eight that RoPE pairs.
 #pragma once
 
-#include "kernels/append/scales.cuh"
 #include "kernels/append/tile.cuh"
 
 namespace kvq::cuda {

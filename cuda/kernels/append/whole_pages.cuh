@@ -6,6 +6,7 @@
 
 #include "kernels/append/centre_search.cuh"
 #include "kernels/append/gain_tile.cuh"
+#include "kernels/append/scales.cuh"
 #include "kernels/append/tokens.cuh"
 
 #include <type_traits>

@@ -169,7 +169,7 @@ namespace Kvq.Raw
         /// values: {format: int2, hadamard: false, group: 32}
         /// sink: 1                        # first pages that stay FP16
         /// recent: 1                      # newest pages that stay FP16, including the open one
-        /// calibrate: none                # or first: see below
+        /// calibrate: first               # or none: see below
         /// layers:                        # later entries win
         ///   - {range: [0, 1], keys: fp16, values: int8}
         ///   - {range: [2, 3], keys: {format: gs2, centres: none}}   # or page, trained: +nocentre, nothing, +centres
@@ -189,19 +189,21 @@ namespace Kvq.Raw
         ///   votes: layer                 # tokens of all heads choose together; or head
         /// </code>
         /// <para><c>group</c> is the number of channels that share a scale in an integer value page (32, 64 or 128).
-        /// Defaults: fp16, recent 1, calibrate none, centres page, beam 1, unlimited flips, attention auto; sink 1 if
-        /// any page gets gain-shape codes of three bits or fewer, else 0, because models attend strongly to their
-        /// first tokens.</para>
+        /// Defaults: fp16, recent 1, centres page, beam 1, unlimited flips, attention auto; sink 1 if any page gets
+        /// gain-shape codes of three bits or fewer, else 0, because models attend strongly to their first tokens;
+        /// calibrate first if any page gets gain-shape codes and nothing needs trained data, else none.</para>
         /// <para><c>calibrate: first</c> lets each sequence find scales of channels (see <see cref="Kvq.Centres"/>)
-        /// by its own first 128 tokens, for models with outlier channels that come without scales. These tokens stay
-        /// FP16 until they have been attended to and the next one is appended. They need not be like the rest, but if
-        /// fewer than 16 of them differ, the sequence waits for 256, 512 … 2048 and then goes without. With
-        /// <see cref="Kvq.Raw.Native.kvq_extend"/> or <see cref="Kvq.Raw.Native.kvq_attend"/>, queries count; a host
-        /// that appends more tokens before it attends, or more than 2048 at once, gets scales from keys and values
-        /// alone. The same pages result for every way of cutting a prompt. Scales stay while any token does, belong
-        /// to forks too, are saved in snapshots, and take 0.01 bits a scalar at 32768 tokens. Until there are scales,
-        /// a sequence cannot be recoded, or have preallocated pages, steps or CUDA graphs. Scales of the cache go
-        /// before. Not with <c>router</c>, <c>commvq</c> and trained centres.</para>
+        /// by its own first 128 tokens, which models with outlier channels need and others do not mind; it goes with
+        /// all formats but those that need trained data (<c>router</c>, <c>commvq</c>, trained centres). The tokens
+        /// stay FP16 until they have been attended to and the next one is appended, or a step begins. They need not
+        /// be like the rest, but if fewer than 16 of them differ, the sequence waits for 256, 512 … 2048 and then
+        /// goes without. With <see cref="Kvq.Raw.Native.kvq_extend"/> or <see cref="Kvq.Raw.Native.kvq_attend"/>,
+        /// queries count; a host that appends more tokens before it attends, or more than 2048 at once, gets scales
+        /// from keys and values alone. The same pages result for every way of cutting a prompt. Scales stay while any
+        /// token does, belong to forks too, are saved in snapshots, and take 0.005 bits a scalar at 32768 tokens. A
+        /// layer whose pages are sealed earlier goes without: by <see cref="Kvq.Raw.Native.kvq_compress"/>, or
+        /// because a sequence or snapshot in FP16 gets such a policy later. Scales of the cache go before: no
+        /// sequence then looks for its own.</para>
         /// <para><c>attention</c> selects how the CPU attends to CommVQ keys; results differ only by rounding.
         /// <c>tables</c> multiplies each query with all codes and sums the products for each token; <c>rebuild</c>
         /// sums keys from their codes once for all queries of a KV head; <c>auto</c> takes the faster one.</para>
@@ -665,9 +667,10 @@ namespace Kvq.Raw
         /// with one query of each, do not call the allocate hook: what they need while they run is part of the
         /// reservation. Longer calls free what they take when they return, and find it reserved inside a step (see
         /// <see cref="Kvq.Raw.Native.kvq_step_begin"/>). Exceptions are positions with gaps (128 bytes for a page of
-        /// a head), sinks that an evicting policy keeps, calls of several threads at once, and on a GPU memory of the
-        /// device for attention. On a CPU the pages of a head are contiguous from the start. On a GPU a CUDA graph
-        /// needs them:</para>
+        /// a head), sinks that an evicting policy keeps, a sequence's search for its scales (<c>calibrate: first</c>,
+        /// see <see cref="Kvq.Raw.Native.kvq_policy_load"/>) and FP16 pages that wait for it beyond <c>sink</c> and
+        /// <c>recent</c>, calls of several threads at once, and on a GPU memory of the device for attention. On a CPU
+        /// the pages of a head are contiguous from the start. On a GPU a CUDA graph needs them:</para>
         /// <code>
         /// kvq_context_set_stream(context, stream);
         /// kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
@@ -686,7 +689,8 @@ namespace Kvq.Raw
         /// <see cref="Kvq.Raw.Native.kvq_sequence_reserve"/> is called again or an object that it refers to is
         /// destroyed. A fork of a sequence with preallocated pages copies its open pages. Layers with CommVQ codes
         /// cannot be captured, nor can attention if the policy's eviction observes queries: these calls return
-        /// <see cref="Kvq.Status.Unsupported"/>.</para>
+        /// <see cref="Kvq.Status.Unsupported"/>. Nor can a sequence that still waits for scales (<c>calibrate:
+        /// first</c>): capturing returns <see cref="Kvq.Status.State"/> until 128 tokens are in.</para>
         /// <para>Threads: exclusive use of <c>sequence</c>.</para>
         /// <para>Since 1.0.</para>
         /// </remarks>
@@ -1017,9 +1021,9 @@ namespace Kvq.Raw
         ///                    # h2o: most attention from all queries (H2O)
         ///                    # snapkv: most attention from the newest queries (SnapKV)
         ///                    # pyramid: snapkv, with more tokens in early layers and fewer in late ones (PyramidKV)
-        ///                    # adasnap, adapyramid: snapkv and pyramid, a layer's budget split among heads by need
+        ///                    # adasnap, adapyramid: snapkv and pyramid, a layer's budget split by need (Ada-KV)
+        ///   budget: 128      # including the window; or a share of the appended tokens, like 25%
         /// </code>
-        /// <para>(Ada-KV) budget: 128 # including the window; or a share of the appended tokens, like 25%</para>
         /// <para>or the components of a method: <c>score</c> (window, streaming, mass), <c>layers</c> (uniform,
         /// pyramid) and <c>heads</c> (uniform, adaptive, reserved, together: the same tokens for all heads, which
         /// CommVQ values of scope layer need). Further options: <c>window</c> (32), the newest tokens that are always
@@ -1155,7 +1159,9 @@ namespace Kvq.Raw
         /// <see cref="Kvq.Raw.Native.kvq_sequence_save"/>, <see cref="Kvq.Raw.Native.kvq_sequence_reserve"/>,
         /// <see cref="Kvq.Raw.Native.kvq_sequence_recode"/>, <see cref="Kvq.Raw.Native.kvq_cache_save"/>,
         /// <see cref="Kvq.Raw.Native.kvq_compress"/> and another begin. A sequence may be destroyed. If a call fails
-        /// inside, the step goes on: try again, or abort.</para>
+        /// inside, the step goes on: try again, or abort. A sequence that has waited long enough for scales
+        /// (<c>calibrate: first</c>) finds them when the step begins, also if the call then fails, and none inside a
+        /// step.</para>
         /// <para>A step may surround launches of a CUDA graph. The graph stays valid if the sequence had room for the
         /// tokens (see <see cref="Kvq.Raw.Native.kvq_sequence_room"/>) and they are at most
         /// <see cref="Kvq.Constants.PageSlots"/>; otherwise begin the first step before the capture.</para>

@@ -166,8 +166,7 @@ namespace Kvq.Raw
         public ulong memory_bytes;
     }
 
-    /// <summary>Eviction settings of a policy, for hosts that call
-    /// <see cref="Kvq.Raw.Native.kvq_compress"/>.</summary>
+    /// <summary>What a host has to know of a policy.</summary>
     [StructLayout(LayoutKind.Sequential)]
     public unsafe struct kvq_policy_info
     {
@@ -178,8 +177,9 @@ namespace Kvq.Raw
         public int eviction_budget;
         /// <summary>Newest tokens that it always keeps, in every head.</summary>
         public int eviction_window;
-        /// <summary>0.</summary>
-        public int reserved;
+        /// <summary>1: sequences find scales by their first tokens (<c>calibrate: first</c>), 0: they do
+        /// not.</summary>
+        public int calibrates;
     }
 
     /// <summary>Shape and quality of codebooks. Errors are ‖x̂ − x‖² / ‖x‖² in training, averaged over the layers
@@ -861,8 +861,8 @@ namespace Kvq.Raw
         public ulong max_bytes;
         /// <summary>At most 4096 bytes, for example the provenance of the codebooks. null (default): "".</summary>
         public byte* note;
-        /// <summary>Scales, complete, of a cache that will use the codebooks: added keys and values are scaled by
-        /// them. null (default): as they are.</summary>
+        /// <summary>Scales of this context, complete, that the cache of the codebooks will have: added keys and
+        /// values are scaled by them. null (default): as they are.</summary>
         public IntPtr scales;
     }
 

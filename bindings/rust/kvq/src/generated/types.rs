@@ -442,7 +442,7 @@ impl DeviceInfo {
     }
 }
 
-/// Eviction settings of a policy, for hosts that call [`Sequence::compress`](crate::Sequence::compress).
+/// What a host has to know of a policy.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct PolicyInfo {
@@ -451,11 +451,17 @@ pub struct PolicyInfo {
     pub eviction_budget: usize,
     /// Newest tokens that it always keeps, in every head.
     pub eviction_window: usize,
+    /// 1: sequences find scales by their first tokens (`calibrate: first`), 0: they do not.
+    pub calibrates: usize,
 }
 
 impl PolicyInfo {
     pub(crate) fn from_raw(raw: &sys::kvq_policy_info) -> Self {
-        Self { eviction_budget: count(raw.eviction_budget), eviction_window: count(raw.eviction_window) }
+        Self {
+            eviction_budget: count(raw.eviction_budget),
+            eviction_window: count(raw.eviction_window),
+            calibrates: count(raw.calibrates),
+        }
     }
 }
 
