@@ -65,11 +65,7 @@ class Reader {
 
  private:
   const TensorView& find(const std::string& name, const std::vector<int64_t>& shape) {
-    const TensorView& tensor = checkpoint_->at(name);
-    if (tensor.shape != shape) {
-      throw Error("tensor " + name + " has shape " + shape_text(tensor.shape) + ", config.json asks for " +
-                  shape_text(shape));
-    }
+    const TensorView& tensor = checkpoint_->at(name, shape);
     bytes_ += tensor.data.size();
     elements_ += tensor.elements();
     return tensor;
@@ -180,6 +176,13 @@ const TensorView& Checkpoint::at(std::string_view name) const {
   const TensorView* tensor = find(name);
   if (tensor == nullptr) throw Error(place_.string() + ": tensor " + in_quotes(name) + " is missing");
   return *tensor;
+}
+
+const TensorView& Checkpoint::at(const std::string& name, const std::vector<int64_t>& shape) const {
+  const TensorView& tensor = at(name);
+  if (tensor.shape == shape) return tensor;
+  throw Error("tensor " + name + " has shape " + shape_text(tensor.shape) + ", config.json asks for " +
+              shape_text(shape));
 }
 
 std::span<const std::byte> Checkpoint::file_of_matrix(const std::string& name) const {

@@ -23,6 +23,8 @@ class Checkpoint {
   /// nullptr if there is no such tensor. Views live as long as the checkpoint.
   const TensorView* find(std::string_view name) const;
   const TensorView& at(std::string_view name) const;
+  /// The same of the shape that config.json asks for; an Error if it is another.
+  const TensorView& at(const std::string& name, const std::vector<int64_t>& shape) const;
   /// All of them, in ascending order of name.
   const std::map<std::string, const TensorView*, std::less<>>& tensors() const { return tensors_; }
   /// The bytes of the file that holds a packed matrix; empty if there is none of this name.

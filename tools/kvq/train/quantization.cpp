@@ -97,13 +97,6 @@ Schemes schemes_of(const Quantization& quantization, const std::vector<llama::Li
   return schemes;
 }
 
-std::vector<float> read_tensor(const llama::Checkpoint& checkpoint, const std::string& name,
-                               const std::vector<int64_t>& shape) {
-  const llama::TensorView& tensor = checkpoint.at(name);
-  if (tensor.shape != shape) throw llama::Error("tensor " + name + " has another shape than config.json asks for");
-  return llama::to_float(tensor);
-}
-
 double sum_of_squares(std::span<const float> numbers) {
   double sum = 0.0;
   for (const float number : numbers) sum += double{number} * number;
@@ -113,7 +106,7 @@ double sum_of_squares(std::span<const float> numbers) {
 kvq::Matrix quantize_layer(kvq_context* context, const llama::Checkpoint& checkpoint, const llama::LinearLayer& layer,
                            std::span<const float> weights, qp_quantize_options options, TrainingBar& bar) {
   std::vector<float> bias;
-  if (layer.bias) bias = read_tensor(checkpoint, layer.name + ".bias", {layer.out});
+  if (layer.bias) bias = llama::to_float(checkpoint.at(layer.name + ".bias", {layer.out}));
   options.bias = layer.bias ? bias.data() : nullptr;
   options.progress = TrainingBar::hook;
   options.progress_user = &bar;
@@ -136,7 +129,7 @@ class Quantizer {
         context_(make_context(quantization.compute)) {}
 
   QuantizedLayer run(const llama::LinearLayer& layer, Progress& progress) const {
-    const std::vector<float> weights = read_tensor(checkpoint_, layer.name + ".weight", {layer.out, layer.in});
+    const std::vector<float> weights = llama::to_float(checkpoint_.at(layer.name + ".weight", {layer.out, layer.in}));
     TrainingBar bar(progress, layer.out * layer.in);
     const std::string& scheme = schemes_.at(layer.name);
     QuantizedLayer result{.layer = layer, .scheme = scheme, .squares = sum_of_squares(weights)};
