@@ -13,45 +13,46 @@
 namespace llama {
 namespace {
 
-std::vector<float> read(const Checkpoint& checkpoint, const std::string& name, size_t size) {
-  std::vector<float> numbers = to_float(checkpoint.at(name));
-  if (numbers.size() != size) {
-    throw Error("tensor " + name + " has " + std::to_string(numbers.size()) + " numbers, config.json asks for " +
-                std::to_string(size));
-  }
+std::vector<float> read_finite(const Checkpoint& checkpoint, const std::string& name,
+                               const std::vector<int64_t>& shape) {
+  std::vector<float> numbers = to_float(checkpoint.at(name, shape));
   if (!std::ranges::all_of(numbers, [](float number) { return std::isfinite(number); })) {
     throw Error("tensor " + name + " has numbers that are not finite");
   }
   return numbers;
 }
 
-/// The weights of one layer's attention as floats.
+/// The weights of one layer's attention as floats: the output projection, and with take_inputs() all others.
 class AttentionWeights {
  public:
   AttentionWeights(const Checkpoint& checkpoint, const ModelConfig& config, int32_t layer)
       : checkpoint_(checkpoint), weights_(kvq::initialised<kvq_attention_weights>()) {
-    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
-    const auto [q, k, v, o, gate, up, down] = linear_layers(config, layer);
     weights_.q_heads = config.q_heads;
     weights_.hidden_size = config.hidden_size;
-    weights_.q_proj = take(q.name + ".weight", q.weights());
-    weights_.k_proj = take(k.name + ".weight", k.weights());
-    weights_.v_proj = take(v.name + ".weight", v.weights());
-    weights_.o_proj = take(o.name + ".weight", o.weights());
-    if (q.bias) weights_.q_bias = take(q.name + ".bias", q.out);
-    if (k.bias) weights_.k_bias = take(k.name + ".bias", k.out);
-    if (v.bias) weights_.v_bias = take(v.name + ".bias", v.out);
-    weights_.input_norm = take(prefix + "input_layernorm.weight", config.hidden_size);
+    const auto [q, k, v, o, gate, up, down] = linear_layers(config, layer);
+    weights_.o_proj = take(o.name + ".weight", {o.out, o.in});
+  }
+
+  void take_inputs(const ModelConfig& config, int32_t layer) {
+    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+    const auto [q, k, v, o, gate, up, down] = linear_layers(config, layer);
+    weights_.q_proj = take(q.name + ".weight", {q.out, q.in});
+    weights_.k_proj = take(k.name + ".weight", {k.out, k.in});
+    weights_.v_proj = take(v.name + ".weight", {v.out, v.in});
+    if (q.bias) weights_.q_bias = take(q.name + ".bias", {q.out});
+    if (k.bias) weights_.k_bias = take(k.name + ".bias", {k.out});
+    if (v.bias) weights_.v_bias = take(v.name + ".bias", {v.out});
+    weights_.input_norm = take(prefix + "input_layernorm.weight", {config.hidden_size});
     if (!config.qk_norm) return;
-    weights_.q_norm = take(prefix + "self_attn.q_norm.weight", config.head_dim);
-    weights_.k_norm = take(prefix + "self_attn.k_norm.weight", config.head_dim);
+    weights_.q_norm = take(prefix + "self_attn.q_norm.weight", {config.head_dim});
+    weights_.k_norm = take(prefix + "self_attn.k_norm.weight", {config.head_dim});
   }
 
   operator const kvq_attention_weights&() const { return weights_; }
 
  private:
-  const float* take(const std::string& name, int64_t size) {
-    return arrays_.emplace_back(read(checkpoint_, name, static_cast<size_t>(size))).data();
+  const float* take(const std::string& name, const std::vector<int64_t>& shape) {
+    return arrays_.emplace_back(read_finite(checkpoint_, name, shape)).data();
   }
 
   const Checkpoint& checkpoint_;
@@ -139,19 +140,19 @@ bool has_attention_weights(const Checkpoint& checkpoint, const ModelConfig& conf
 
 Outliers outliers_of(const kvq::Centres& scales) {
   const int32_t layers = scales.describe().n_layers;
-  double logarithms[2][2] = {};
-  for (int32_t i = 0; i < layers; ++i) {
-    const kvq_centres_layer_info layer = scales.describe_layer(i);
-    logarithms[0][0] += std::log(layer.key_noise) / layers;
-    logarithms[0][1] += std::log(layer.scaled_key_noise) / layers;
-    logarithms[1][0] += std::log(layer.value_noise) / layers;
-    logarithms[1][1] += std::log(layer.scaled_value_noise) / layers;
-  }
-  const auto& worst = logarithms[logarithms[0][0] > logarithms[1][0] ? 0 : 1];
-  return {std::exp(worst[0]), std::exp(worst[1])};
+  const auto mean_of = [&](double kvq_centres_layer_info::*figure) {
+    double logarithm = 0.0;
+    for (int32_t i = 0; i < layers; ++i) logarithm += std::log(scales.describe_layer(i).*figure);
+    return std::exp(logarithm / layers);
+  };
+  return {.key_noise = mean_of(&kvq_centres_layer_info::key_noise),
+          .scaled_key_noise = mean_of(&kvq_centres_layer_info::scaled_key_noise),
+          .value_noise = mean_of(&kvq_centres_layer_info::value_noise),
+          .scaled_value_noise = mean_of(&kvq_centres_layer_info::scaled_value_noise)};
 }
 
-void add_weights(kvq::CentresTrainer& trainer, const Checkpoint& checkpoint, const ModelConfig& config, int32_t layer) {
+void add_output_projection(kvq::CentresTrainer& trainer, const Checkpoint& checkpoint, const ModelConfig& config,
+                           int32_t layer) {
   if (!has_attention_weights(checkpoint, config)) return;
   trainer.add_weights(layer, AttentionWeights(checkpoint, config, layer));
 }
@@ -171,7 +172,9 @@ kvq::Centres find_scales(kvq_context* context, const Checkpoint& checkpoint, con
   trainer_options.note = "weights alone";
   kvq::CentresTrainer trainer(context, trainer_options);
   for (int32_t layer = 0; layer < config.n_layers; ++layer) {
-    trainer.add_weights(layer, AttentionWeights(checkpoint, config, layer));
+    AttentionWeights weights(checkpoint, config, layer);
+    weights.take_inputs(config, layer);
+    trainer.add_weights(layer, weights);
     trainer.run(layer);
     done();
   }

@@ -22,11 +22,18 @@ kvq::Centres find_scales(
     kvq_context* context, const Checkpoint& checkpoint, const ModelConfig& config, const ScaleOptions& options,
     const std::function<void()>& done = [] {});
 
-/// Errors of scores and outputs that gain-shape codes make, over the least that scales can reach: means over layers, of
-/// keys or values, whichever is larger.
+/// Errors of scores (by keys) and outputs (by values) that gain-shape codes make, over the least that scales can reach:
+/// geometric means over layers.
 struct Outliers {
-  double noise;
-  double scaled_noise;
+  double key_noise;
+  double scaled_key_noise;
+  double value_noise;
+  double scaled_value_noise;
+
+  bool is_of_keys() const { return key_noise > value_noise; }
+  /// Of keys or values, whichever is larger; and what scales make of it.
+  double noise() const { return is_of_keys() ? key_noise : value_noise; }
+  double scaled_noise() const { return is_of_keys() ? scaled_key_noise : scaled_value_noise; }
 };
 Outliers outliers_of(const kvq::Centres& scales);
 /// From this noise on, a model has outlier channels: with even ones it is 1.0 to 1.1.
@@ -35,8 +42,9 @@ inline constexpr double kNoisyChannels = 1.5;
 /// Whether the checkpoint has the weights of attention as numbers, not packed.
 bool has_attention_weights(const Checkpoint& checkpoint, const ModelConfig& config);
 
-/// Add the weights of one layer's attention to a trainer of scales; of packed weights nothing.
-void add_weights(kvq::CentresTrainer& trainer, const Checkpoint& checkpoint, const ModelConfig& config, int32_t layer);
+/// Tell a trainer of scales what a layer's output projection reads values with; nothing of packed weights.
+void add_output_projection(kvq::CentresTrainer& trainer, const Checkpoint& checkpoint, const ModelConfig& config,
+                           int32_t layer);
 
 /// Scales of one layer's channels, [kv_heads, head_dim]. Only their ratios within a head mean anything.
 struct LayerScales {

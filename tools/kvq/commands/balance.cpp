@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <optional>
 
 #include "commands/commands.h"
 #include "terminal/files.h"
@@ -20,14 +20,15 @@ struct BalanceOptions {
   bool json = false;
 };
 
-using LayerInfos = std::vector<kvq_centres_layer_info>;
+/// What scales make of a model's noise.
+struct Report {
+  explicit Report(const kvq::Centres& scales) : mean(llama::outliers_of(scales)) {
+    for (int32_t i = 0; i < scales.describe().n_layers; ++i) layers.push_back(scales.describe_layer(i));
+  }
 
-/// Geometric mean over layers of one of their figures.
-double mean_of(const LayerInfos& layers, double kvq_centres_layer_info::*figure) {
-  double logarithm = 0.0;
-  for (const kvq_centres_layer_info& layer : layers) logarithm += std::log(layer.*figure);
-  return std::exp(logarithm / static_cast<double>(layers.size()));
-}
+  std::vector<kvq_centres_layer_info> layers;
+  llama::Outliers mean;
+};
 
 /// An Error unless the directory can be made, or is empty.
 void make_directory(const std::filesystem::path& directory) {
@@ -84,10 +85,10 @@ struct Written {
   uint64_t bytes;
 };
 
-void print_result(const BalanceOptions& options, const LayerInfos& layers, const std::vector<Written>& written) {
+void print_result(const BalanceOptions& options, const Report& report, const std::vector<Written>& written) {
   Figures rows;
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const kvq_centres_layer_info& layer = layers[i];
+  for (size_t i = 0; i < report.layers.size(); ++i) {
+    const kvq_centres_layer_info& layer = report.layers[i];
     rows.begin_row();
     rows.add("layer", "layer", i, std::to_string(i));
     rows.add("largest offset\nover spread", "largest_offset", layer.key_offset, 1);
@@ -98,10 +99,7 @@ void print_result(const BalanceOptions& options, const LayerInfos& layers, const
     rows.add("noise of\nvalues", "value_noise", layer.value_noise, 2);
     rows.add("\nbalanced", "balanced_value_noise", layer.scaled_value_noise, 2);
   }
-  const double keys = mean_of(layers, &kvq_centres_layer_info::key_noise);
-  const double balanced_keys = mean_of(layers, &kvq_centres_layer_info::scaled_key_noise);
-  const double values = mean_of(layers, &kvq_centres_layer_info::value_noise);
-  const double balanced_values = mean_of(layers, &kvq_centres_layer_info::scaled_value_noise);
+  const auto& [keys, balanced_keys, values, balanced_values] = report.mean;
   if (options.json) {
     Json object = {{"key_noise", keys},
                    {"balanced_key_noise", balanced_keys},
@@ -123,18 +121,15 @@ void print_result(const BalanceOptions& options, const LayerInfos& layers, const
   print_text(text);
 }
 
-LayerInfos infos_of(const kvq::Centres& scales) {
-  LayerInfos layers;
-  for (int32_t i = 0; i < scales.describe().n_layers; ++i) layers.push_back(scales.describe_layer(i));
-  return layers;
-}
-
 void run(const BalanceOptions& options) {
   if (!options.scales.empty()) check_writable(options.scales);
   const llama::ModelConfig config = llama::load_config(options.model);
   const llama::Checkpoint checkpoint(options.model);
   const kvq::Context context = make_context(options.compute);
-  Progress progress("balancing", config.n_layers);
+  // Scales of a cache and those to fold are found one after the other.
+  const bool for_cache = !options.scales.empty() || options.out.empty();
+  const bool to_fold = !options.out.empty();
+  Progress progress("balancing", int64_t{config.n_layers} * (for_cache && to_fold ? 2 : 1));
   const auto find = [&](bool fold) {
     return llama::find_scales(
         context.get(), checkpoint, config,
@@ -145,24 +140,24 @@ void run(const BalanceOptions& options) {
         });
   };
   std::vector<Written> written;
-  LayerInfos layers;
-  if (!options.scales.empty() || options.out.empty()) {
+  std::optional<Report> report;
+  if (for_cache) {
     const kvq::Centres scales = find(false);
-    layers = infos_of(scales);
+    report.emplace(scales);
     if (!options.scales.empty()) {
       const std::vector<std::byte> file = scales.save();
       write_file(options.scales, file);
       written.push_back({options.scales, file.size()});
     }
   }
-  if (!options.out.empty()) {
+  if (to_fold) {
     const kvq::Centres scales = find(true);
-    layers = infos_of(scales);
+    report.emplace(scales);
     std::vector<llama::LayerScales> of_layers;
     for (int32_t i = 0; i < config.n_layers; ++i) of_layers.push_back(llama::scales_of(scales, i));
     written.push_back({options.out.string(), write_checkpoint(options, checkpoint, config, of_layers)});
   }
-  print_result(options, layers, written);
+  print_result(options, *report, written);
 }
 
 }  // namespace

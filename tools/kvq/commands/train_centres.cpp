@@ -64,13 +64,12 @@ void print_result(const TrainCentresOptions& options, const TrainedCentres& resu
              written_text(options.out, file_bytes));
 }
 
-/// Say what the output projections read values with. Those of packed weights are not known.
 void add_output_projections(const TrainCentresOptions& options, const TrainingInputs& inputs,
                             kvq::CentresTrainer& trainer) {
   const llama::Checkpoint checkpoint(options.model);
   const llama::ModelConfig& config = inputs.engine.model.config();
   for (int32_t layer = 0; layer < config.n_layers; ++layer) {
-    llama::add_weights(trainer, checkpoint, config, layer);
+    llama::add_output_projection(trainer, checkpoint, config, layer);
   }
 }
 
@@ -89,10 +88,10 @@ TrainedCentres train(const TrainCentresOptions& options, TrainingInputs& inputs)
     kvq::CentresTrainer trainer(inputs.engine.context, trainer_options);
     if (!options.no_scales) add_output_projections(options, inputs, trainer);
     const int32_t q_heads = inputs.engine.model.config().q_heads;
-    collect_tokens(inputs.engine, inputs.texts.windows,
+    collect_tokens(inputs.engine, inputs.texts.windows, !options.no_scales,
                    [&](int32_t layer, int32_t n, const float* q, const float* k, const float* v) {
                      trainer.add(layer, n, k, v, KVQ_F32);
-                     if (!options.no_scales) trainer.add_queries(layer, n, q_heads, q, KVQ_F32);
+                     if (q != nullptr) trainer.add_queries(layer, n, q_heads, q, KVQ_F32);
                    });
     Progress bar("training", trainer_options.n_layers * kLayerSteps);
     for (int32_t layer = 0; layer < trainer_options.n_layers; ++layer) {

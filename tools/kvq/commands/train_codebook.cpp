@@ -67,13 +67,20 @@ std::vector<bool> finished_layers(const kvq::CodebookTrainer& trainer, int32_t n
   return finished;
 }
 
+/// Of a cache that will use the codebooks; nullptr: none.
+kvq::Centres load_scales(const Engine& engine, const std::string& scales) {
+  if (scales.empty()) return nullptr;
+  kvq::Centres centres = load_spec(engine, "fp16@" + scales, "--scales").centres;
+  if (centres == nullptr) throw UsageError("--scales " + scales + ": must be \"weights\" or a file of scales");
+  return centres;
+}
+
 /// Run the model over the windows, collect the keys and values of the layers that are not in `partial` yet, and train
 /// them one by one. After an interruption and every other failure `partial` holds the layers finished so far.
 TrainedCodebook train_layers(const TrainCodebookOptions& options, TrainingInputs& inputs) {
   Engine& engine = inputs.engine;
   const std::filesystem::path partial = partial_of(options);
-  const kvq::Centres scales =
-      options.scales.empty() ? kvq::Centres(nullptr) : load_spec(engine, "fp16@" + options.scales, "--scales").centres;
+  const kvq::Centres scales = load_scales(engine, options.scales);
   const kvq_codebook_trainer_options trainer_options = trainer_options_of(options, inputs, scales);
   const int32_t n_layers = trainer_options.n_layers;
   kvq::CodebookTrainer trainer(engine.context, trainer_options);
@@ -81,7 +88,7 @@ TrainedCodebook train_layers(const TrainCodebookOptions& options, TrainingInputs
   const std::vector<bool> finished = finished_layers(trainer, n_layers);
   TrainedCodebook result{.codebook = nullptr, .layer_seconds = std::vector<double>(finished.size(), -1.0)};
   if (std::ranges::find(finished, false) != finished.end()) {
-    collect_tokens(engine, inputs.texts.windows,
+    collect_tokens(engine, inputs.texts.windows, false,
                    [&](int32_t layer, int32_t n, const float* /*q*/, const float* k, const float* v) {
                      if (!finished[static_cast<size_t>(layer)]) trainer.add(layer, n, k, v, KVQ_F32);
                    });

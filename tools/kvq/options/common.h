@@ -13,8 +13,7 @@ struct ComputeOptions {
 };
 
 /// Each adds options whose targets' values are the defaults: `--threads`, this and `--isa`, `--device` and
-/// `--device-index`,
-/// `--json`, all of these, `--seed`.
+/// `--device-index`, `--json`, all of these, `--seed`.
 void add_threads_option(Command command, ComputeOptions& options);
 void add_compute_options(Command command, ComputeOptions& options);
 void add_device_options(Command command, ComputeOptions& options);

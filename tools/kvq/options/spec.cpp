@@ -320,11 +320,11 @@ void warn_of_outliers(const Engine& engine) {
   if (!llama::has_attention_weights(checkpoint, config)) return;
   const llama::Outliers outliers =
       llama::outliers_of(llama::find_scales(engine.context, checkpoint, config, {.model_id = 0}));
-  if (outliers.noise < llama::kNoisyChannels) return;
+  if (outliers.noise() < llama::kNoisyChannels) return;
   std::fprintf(stderr,
                "kvq: this model has outlier channels, from which formats without scales lose %.1f times what they need "
                "to (%.1f with scales): add @%s to the format, or use the model that `kvq balance --out` writes\n",
-               outliers.noise, outliers.scaled_noise, kByWeights);
+               outliers.noise(), outliers.scaled_noise(), kByWeights);
 }
 
 int32_t key_stages(int32_t bits, int32_t head_dim) {

@@ -124,18 +124,19 @@ void run_windows(llama::Session& session, std::span<const llama::Tokens> windows
   }
 }
 
-void collect_tokens(Engine& engine, std::span<const llama::Tokens> windows, const TakeTokens& take) {
+void collect_tokens(Engine& engine, std::span<const llama::Tokens> windows, bool queries, const TakeTokens& take) {
   const llama::ModelConfig& config = engine.model.config();
   llama::Session session(engine.model, engine.context, nullptr);
   llama::Array q_copy;
   llama::Array k_copy;
   llama::Array v_copy;
   session.observe([&](int32_t layer, const llama::ObservedAttention& seen) {
-    const auto queries = static_cast<size_t>(int64_t{seen.n} * config.q_heads * config.head_dim);
-    const auto n = static_cast<size_t>(int64_t{seen.n} * config.kv_heads * config.head_dim);
-    llama::Device& device = engine.model.device();
-    take(layer, seen.n, device.read({seen.q, queries}, q_copy).data(), device.read({seen.k, n}, k_copy).data(),
-         device.read({seen.v, n}, v_copy).data());
+    const auto read = [&](const float* numbers, int32_t heads, llama::Array& copy) {
+      const auto n = static_cast<size_t>(int64_t{seen.n} * heads * config.head_dim);
+      return engine.model.device().read({numbers, n}, copy).data();
+    };
+    take(layer, seen.n, queries ? read(seen.q, config.q_heads, q_copy) : nullptr, read(seen.k, config.kv_heads, k_copy),
+         read(seen.v, config.kv_heads, v_copy));
   });
   run_windows(session, windows, "keys and values");
 }

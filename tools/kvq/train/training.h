@@ -56,10 +56,9 @@ struct TrainingInputs {
 void run_windows(llama::Session& session, std::span<const llama::Tokens> windows, const std::string& label);
 
 /// Run the model over windows and hand on the queries, `[n, q_heads, head_dim]`, and the keys and values of every
-/// layer,
-/// `[n, kv_heads, head_dim]`, in host memory.
+/// layer, `[n, kv_heads, head_dim]`, in host memory; without `queries`, which take time to copy, q is nullptr.
 using TakeTokens = std::function<void(int32_t layer, int32_t n, const float* q, const float* k, const float* v)>;
-void collect_tokens(Engine& engine, std::span<const llama::Tokens> windows, const TakeTokens& take);
+void collect_tokens(Engine& engine, std::span<const llama::Tokens> windows, bool queries, const TakeTokens& take);
 
 /// Say in a trainer's options which model it is for. Refers to `note`.
 template <class TrainerOptions>
