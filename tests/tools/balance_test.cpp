@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <random>
 
 #include "eval_commands.h"
@@ -94,7 +93,6 @@ class Folded {
   }
 
   const std::filesystem::path& path() const { return directory_.path(); }
-  const ScratchDirectory& directory() const { return directory_; }
   std::string name() const { return path().string(); }
 
  private:
@@ -222,19 +220,27 @@ TEST_CASE("a rescaled model loses much, and balanced as little as before") {
   CHECK(run_text({"balance", "--model", rescaled.name(), "--scales", scales}).find("written to " + scales) !=
         std::string::npos);
 
-  const double plain = kl(kModel, "gs2");
-  const Outcome warned = run({"eval", "perplexity", "--model", rescaled.name(), "--text", kText, "--context", "512",
-                              "--windows", "2", "--kv", "gs2", "--json"});
+  const auto evaluate = [&rescaled](const char* format) {
+    return run({"eval", "perplexity", "--model", rescaled.name(), "--text", kText, "--context", "512", "--windows", "2",
+                "--kv", format, "--json"});
+  };
+  const double plain = kl(kModel, "gs2@none");
+  const Outcome warned = evaluate("gs2@none");
   CHECK(json::parse(warned.out)["kl_mean"].get<double>() > 4.0 * plain);
   CHECK(warned.err.find("outlier channels") != std::string::npos);
+  CHECK(warned.err.find("write @weights or @first behind the format") != std::string::npos);
+  CHECK(evaluate("int4").err.find("outlier channels") != std::string::npos);
+  CHECK(evaluate(("gs2:" + kModel + "/centres.safetensors").c_str()).err.find("@weights") == std::string::npos);
+  CHECK(evaluate("fp16+adasnap:128").err.empty());
+  CHECK(kl(rescaled.name(), "gs2") == doctest::Approx(kl(kModel, "gs2")).epsilon(0.2));  // finds scales, and is silent
   CHECK(kl(rescaled.name(), "gs2@weights") == doctest::Approx(plain).epsilon(0.2));
-  CHECK(kl(rescaled.name(), "gs2@first") == doctest::Approx(plain).epsilon(0.2));
-  CHECK(kl(exact, "gs2") == doctest::Approx(plain).epsilon(0.2));
-  CHECK(kl(rounded, "gs2") == doctest::Approx(plain).epsilon(0.2));
+  CHECK(kl(exact, "gs2@none") == doctest::Approx(plain).epsilon(0.2));
+  CHECK(kl(rounded, "gs2@none") == doctest::Approx(plain).epsilon(0.2));
   // A cache with the scales does as well as the model that they are folded into, in every format.
   for (const char* format : {"gs2", "gt2", "gs4", "int4+hadamard", "int4"}) {
     CAPTURE(format);
-    CHECK(kl(rescaled.name(), std::string(format) + "@" + scales) == doctest::Approx(kl(kModel, format)).epsilon(0.2));
+    const double unscaled = kl(kModel, std::string(format) + "@none");
+    CHECK(kl(rescaled.name(), std::string(format) + "@" + scales) == doctest::Approx(unscaled).epsilon(0.2));
   }
 
   const auto perplexity_of = [](const std::string& model) {
@@ -264,6 +270,10 @@ TEST_CASE("balance writes only to new directories, and without one only reports"
   CHECK(run_json(with(arguments, {"--json"}))["directory"] == out.string());  // links to nothing are left out
   check_failure(arguments, 1, "is not empty");
   CHECK(std::filesystem::exists(out / "model.safetensors"));
+  const json both = run_json({"balance", "--model", model.path().string(), "--out", (scratch.path() / "both").string(),
+                              "--scales", (scratch.path() / "scales").string(), "--json"});
+  CHECK(both["bytes"].get<uint64_t>() == std::filesystem::file_size(scratch.path() / "both" / "model.safetensors") +
+                                             std::filesystem::file_size(scratch.path() / "scales"));
 }
 
 }  // namespace balance_test

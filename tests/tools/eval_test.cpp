@@ -70,11 +70,11 @@ TEST_CASE("a format that evicts does so once, after the prompt, and what follows
 TEST_CASE("a prompt's half is recoded to a smaller format, and what follows is scored") {
   const Arguments common{"--context", "256", "--windows", "2", "--kv"};
   const auto measure = [&common](const Arguments& more) { return run_json(perplexity(with(common, more))); };
-  const json gs2 = measure({"gs2", "--second-half"});
-  const json same = measure({"gs2", "--recode-from", "gs2"});
-  const json recoded = measure({"gs2", "--recode-from", "gs4"});
+  const json gs2 = measure({"gs2@none", "--second-half"});
+  const json same = measure({"gs2@none", "--recode-from", "gs2@none"});
+  const json recoded = measure({"gs2@none", "--recode-from", "gs4@none"});
   CHECK(same["perplexity"] == gs2["perplexity"]);
-  CHECK(recoded["recode_from"] == "gs4");
+  CHECK(recoded["recode_from"] == "gs4@none");
   CHECK(recoded["tokens"] == 2 * 127);
   CHECK(recoded["kv_bytes"] == gs2["kv_bytes"]);
   CHECK(recoded["perplexity"] != gs2["perplexity"]);

@@ -126,6 +126,47 @@ TEST_CASE("a name of the demo's tables stands for the file beside the model") {
                 "commvq-3bit.safetensors, which there is not: `kvq train codebook`");
 }
 
+TEST_CASE("gain-shape formats find scales of channels by themselves, others if a SPEC says so") {
+  const ScratchDirectory scratch;
+  const auto policy = [&scratch](const std::string& format, const std::string& calibrate) {
+    const std::string formats = "keys: " + format + "\nvalues: " + format + "\n";
+    return scratch.write(format + calibrate + ".yaml", "version: 1\n" + formats + "calibrate: " + calibrate + "\n")
+        .string();
+  };
+  const json with_scales = evaluate("gs2")["perplexity"];
+  const json without = evaluate("gs2@none")["perplexity"];
+  CHECK(with_scales != without);
+  CHECK(evaluate("gs2@first")["perplexity"] == with_scales);
+  CHECK(evaluate(policy("gs2", "none") + "@first")["perplexity"] == with_scales);
+  CHECK(evaluate(policy("gs2", "first") + "@none")["perplexity"] == without);
+  CHECK(evaluate(policy("int4", "first"))["perplexity"] == evaluate("int4@first")["perplexity"]);
+  CHECK(evaluate(policy("int4", "first") + "@none")["perplexity"] == evaluate("int4")["perplexity"]);
+  CHECK(evaluate("int4@first")["perplexity"] != evaluate("int4")["perplexity"]);
+  CHECK(evaluate("gs2@none+snapkv:64")["kv_bytes"] < evaluate("gs2+snapkv:64")["kv_bytes"]);  // by the scales
+}
+
+TEST_CASE("scales of channels come from one place, which goes with the SPEC") {
+  const ScratchDirectory scratch;
+  const std::string scales = (scratch.path() / "scales").string();
+  run_text({"balance", "--model", kModel, "--scales", scales});
+  CHECK(evaluate("gs2@" + scales)["perplexity"] == evaluate("gs2@weights")["perplexity"]);
+  check_failure(perplexity({"--kv", "gs2@first@none"}), 2, "--kv gs2@first@none: says twice where scales come from");
+  check_failure(perplexity({"--kv", "gs2@weights@weights"}), 2, "says twice");
+  for (const char* from : {"weights", "first", "none"}) {
+    const std::string spec = "gs2@" + std::string(from) + "@" + scales;
+    check_failure(perplexity({"--kv", spec}), 2, "--kv " + spec + ": @" + from + " goes without a file of");
+  }
+  check_failure(perplexity({"--kv", "gs2@./none"}), 1, "./none");
+  // The files beside the model are found, and the library says why they do not go with scales of a sequence.
+  check_failure(perplexity({"--kv", "moqae@first"}), 1, "which routers do not go with");
+  check_failure(perplexity({"--kv", "gs2-256@first"}), 1, "trained for one scale");
+  check_failure(perplexity({"--kv", "gs2-256@weights"}), 2, "@weights goes without a file of centres");
+  CHECK(evaluate("gs2-256@none")["perplexity"] == evaluate("gs2-256")["perplexity"]);
+  check_failure({"train", "codebook", "--model", kModel, "--text", kText, "--bits", "1", "--tokens", "64", "--scales",
+                 "first", "--out", (scratch.path() / "codes").string()},
+                2, "--scales first: must be \"weights\" or a file of scales");
+}
+
 TEST_CASE("what other programs call a format, and what lacks something, is answered with what to write") {
   check_failure(perplexity({"--kv", "q4_0"}), 2, "write int4, which is nearest");
   check_failure(perplexity({"--kv", "Q8_0"}), 2, "write int8, which is nearest");

@@ -296,7 +296,9 @@ void choose_plan(const PlanOptions& options) {
   const AllocationRequest request = request_of(options);
   for (const std::string& format : request.formats) load_spec(engine.context, format, "--format");
   const auto is_float16 = [](const std::string& format) { return format == "fp16"; };
-  if (!std::ranges::all_of(request.formats, is_float16)) warn_of_outliers(engine);
+  if (!std::ranges::all_of(request.formats, is_float16)) {
+    warn_of_outliers(engine, "use the model that `kvq balance --out` writes");
+  }
   if (!request.eviction.empty()) load_spec(engine.context, "fp16+" + request.eviction + ":64", "--evict");
   const ProbeWindows windows(engine, {.file = options.text, .tokens = options.tokens});
   Measurements known(measurements_path(options), engine.model.weights().fingerprint, windows.note());

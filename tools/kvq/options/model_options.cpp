@@ -1,5 +1,6 @@
 #include "options/model_options.h"
 
+#include "llama/balance.h"
 #include "llama/config.h"
 #include "llama/cuda_module.h"
 #include "llama/error.h"
@@ -76,6 +77,20 @@ Engine::Engine(const std::filesystem::path& model_directory, const ComputeOption
       context(make_model_context(options, *threads)),
       model(load_model(model_directory, threads, make_device(options), weights_file(weights, context))),
       tokenizer(model_directory / "tokenizer.json") {}
+
+bool Engine::has_scales_by_weights() const {
+  return llama::Checkpoint::is_in(directory) &&
+         llama::has_attention_weights(llama::Checkpoint(directory), model.config());
+}
+
+kvq::Centres Engine::scales_by_weights() const {
+  if (scales_.empty()) {
+    scales_ = llama::find_scales(context.get(), llama::Checkpoint(directory), model.config(),
+                                 {.model_id = model.weights().fingerprint})
+                  .save();
+  }
+  return kvq::Centres::load(context.get(), scales_);
+}
 
 Engine ModelOptions::load() const {
   Engine engine(model, compute, weights);

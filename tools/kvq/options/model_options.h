@@ -15,11 +15,19 @@ struct Engine {
   /// \param weights  a file of `kvq quantize` to take the weights from; empty: those of the model.
   Engine(const std::filesystem::path& model_directory, const ComputeOptions& options, const std::string& weights = {});
 
+  /// Whether the directory has the weights that scales of channels are found by: numbers, not packed.
+  bool has_scales_by_weights() const;
+  /// Scales of channels by the model's weights, which are found once.
+  kvq::Centres scales_by_weights() const;
+
   std::filesystem::path directory;  // of the model
   std::shared_ptr<llama::ThreadPool> threads;
   kvq::Context context;
   llama::Model model;
   llama::Tokenizer tokenizer;
+
+ private:
+  mutable std::vector<std::byte> scales_;  // by weights, as a file; empty: not found yet
 };
 
 /// What every command that runs a model on a cache can be told.

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <sstream>
 #include <utility>
 
 #include "llama/balance.h"
@@ -56,11 +57,28 @@ void take_eviction(SpecParts& parts) {
   spec.resize(plus);
 }
 
+constexpr std::pair<const char*, SpecParts::Scales> kScales[] = {{"weights", SpecParts::Scales::kByWeights},
+                                                                 {"first", SpecParts::Scales::kByFirstTokens},
+                                                                 {"none", SpecParts::Scales::kNone}};
+
+/// Whether `name` says where scales come from, which only one may.
+bool take_scales(SpecParts& parts, const std::string& name) {
+  const auto* const found =
+      std::ranges::find(kScales, name, [](const auto& each) { return std::string_view(each.first); });
+  if (found == std::end(kScales)) return false;
+  if (parts.scales != SpecParts::Scales::kDefault) {
+    throw UsageError(parts.given + ": says twice where scales come from: write one of @weights, @first and @none");
+  }
+  parts.scales = found->second;
+  return true;
+}
+
 void take_files(SpecParts& parts) {
   std::string& spec = parts.base;
   for (size_t at = spec.rfind('@'); at != std::string::npos; at = spec.rfind('@')) {
     if (at + 1 == spec.size()) throw UsageError(parts.given + ": there is no FILE behind the @");
-    parts.files.insert(parts.files.begin(), spec.substr(at + 1));
+    const std::string name = spec.substr(at + 1);
+    if (!take_scales(parts, name)) parts.files.insert(parts.files.begin(), name);
     spec.resize(at);
   }
 }
@@ -69,8 +87,6 @@ bool may_have_file(const std::string& name) {
   return name == kCommvq || name == kMoqae || !around_centres(name).empty();
 }
 
-constexpr const char* kByWeights = "weights";
-constexpr const char* kByFirstTokens = "first";
 constexpr size_t kMaxTrainedBytes = size_t{4} << 30;
 constexpr size_t kMaxPlanBytes = size_t{64} << 20;  // a policy has less
 constexpr int32_t kBudgetOfShare = 1 << 20;         // in policies, where every compression names a budget of its own
@@ -125,6 +141,23 @@ kvq::Policy load_policy(kvq_context* context, const std::string& base) {
   } catch (const kvq::Error& error) {
     throw llama::Error("policy file " + base + ": " + error.what());
   }
+}
+
+bool has_scales(const kvq::Centres& centres) {
+  return centres != nullptr && (centres.describe().key_scales != 0 || centres.describe().value_scales != 0);
+}
+
+/// Have sequences find scales, or not, if the SPEC says so. Scales of a file would go before those.
+void apply_scales(kvq_context* context, const SpecParts& parts, Spec& spec) {
+  if (parts.scales == SpecParts::Scales::kDefault) return;
+  const bool calibrates = parts.scales == SpecParts::Scales::kByFirstTokens;
+  try {
+    spec.policy = with_calibration(context, spec.policy, calibrates);
+  } catch (const kvq::Error& error) {
+    throw UsageError(parts.given + ": " + error.what());
+  }
+  if (!has_scales(spec.centres)) return;
+  throw UsageError(parts.given + ": @" + (calibrates ? "first" : "none") + " goes without a file of scales");
 }
 
 }  // namespace
@@ -233,9 +266,9 @@ std::string spec_help() {
          "commvq;\n"
          "commvq-1bit, commvq-2bit, gs2-256 and the like and moqae for files of these names beside the model;\n"
          "a policy file (YAML) or plan, followed by @FILE for what was trained for it;\n"
-         "each with @weights for scales of channels by the model's weights, @first for those by the first 128 tokens, "
-         "or "
-         "@FILE of `kvq balance` or `kvq train centres`: for models with outlier channels;\n"
+         "each with scales of channels, for models with outlier channels: @weights by the model's weights, @first by "
+         "each sequence's first 128 tokens, as gs and gt do unless told otherwise, @none for none, or @FILE of `kvq "
+         "balance` or `kvq train centres`;\n"
          "each with +METHOD:BUDGET to evict tokens after the prompt (" +
          joined(eviction_methods()) +
          ") down to so many a head or to a share of it, as in int4+adasnap:256 or int4+adasnap:25%.\n"
@@ -263,9 +296,20 @@ void add_eviction(kvq_context* context, const SpecParts& parts, Spec& spec) {
   if (share) spec.kept_share = parts.budget.percent / 100.0;
 }
 
-Spec load_spec(kvq_context* context, const SpecParts& given) {
-  SpecParts parts = given;
-  const bool calibrates = std::erase(parts.files, kByFirstTokens) > 0;
+kvq::Policy with_calibration(kvq_context* context, const kvq::Policy& policy, bool calibrates) {
+  // A policy that says so itself may not say it twice.
+  std::istringstream lines(policy.save());
+  std::string text;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("calibrate:")) text += line + "\n";
+  }
+  return kvq::Policy::load(context, text + "calibrate: " + (calibrates ? "first" : "none") + "\n");
+}
+
+Spec load_spec(kvq_context* context, const SpecParts& parts) {
+  if (parts.scales == SpecParts::Scales::kByWeights) {
+    throw UsageError(parts.given + ": @weights needs a model, whose weights scales are found by");
+  }
   Spec loaded;
   for (const std::string& path : parts.files) load_trained(context, parts, path, loaded);
   if (parts.base == kCommvq && parts.files.empty()) {
@@ -275,10 +319,7 @@ Spec load_spec(kvq_context* context, const SpecParts& given) {
   try {
     loaded.policy =
         parts.base == kMoqae ? routed_policy(context, parts.given, loaded.router) : load_policy(context, parts.base);
-    if (calibrates) {
-      const std::string text = loaded.policy.save();
-      loaded.policy = kvq::Policy::load(context, text + "calibrate: first\n");
-    }
+    apply_scales(context, parts, loaded);
     add_eviction(context, parts, loaded);
   } catch (const kvq::Error& error) {
     if (names_file(parts.base)) throw;
@@ -293,38 +334,36 @@ Spec load_spec(kvq_context* context, const std::string& spec, const std::string&
 
 Spec load_spec(const Engine& engine, const std::string& spec, const std::string& option) {
   SpecParts parts = parse_spec(option, spec);
-  const bool by_weights = std::erase(parts.files, kByWeights) > 0;
   find_beside(engine.directory, parts);
+  const bool by_weights = parts.scales == SpecParts::Scales::kByWeights;
+  if (by_weights) parts.scales = SpecParts::Scales::kDefault;
   Spec loaded = load_spec(engine.context, parts);
   if (!by_weights) return loaded;
-  if (loaded.centres != nullptr) throw UsageError(parts.given + ": @" + kByWeights + " goes without a file of centres");
-  const llama::Checkpoint checkpoint(engine.directory);
-  loaded.centres = llama::find_scales(engine.context, checkpoint, engine.model.config(),
-                                      {.model_id = engine.model.weights().fingerprint});
+  if (loaded.centres != nullptr) throw UsageError(parts.given + ": @weights goes without a file of centres");
+  loaded.centres = engine.scales_by_weights();
   return loaded;
 }
 
 Spec load_judged_spec(const Engine& engine, const std::string& spec) {
   Spec loaded = load_spec(engine, spec);
-  const bool scaled = (loaded.centres != nullptr && loaded.centres.describe().key_scales != 0) ||
-                      loaded.policy.save().find("calibrate: first") != std::string::npos;
-  if (!scaled && spec != "fp16") warn_of_outliers(engine);
+  const bool scaled = has_scales(loaded.centres) || loaded.policy.describe().calibrates != 0;
+  if (scaled || parse_spec("--kv", spec).base == "fp16") return loaded;
+  const bool trained = loaded.codebook != nullptr || loaded.router != nullptr || loaded.centres != nullptr;
+  warn_of_outliers(engine, trained ? "use the model that `kvq balance --out` writes, and train for it"
+                                   : "write @weights or @first behind the format, or use the model that `kvq balance "
+                                     "--out` writes");
   return loaded;
 }
 
-void warn_of_outliers(const Engine& engine) {
+void warn_of_outliers(const Engine& engine, const std::string& advice) {
   static bool warned = false;
-  if (std::exchange(warned, true)) return;
-  const llama::ModelConfig& config = engine.model.config();
-  const llama::Checkpoint checkpoint(engine.directory);
-  if (!llama::has_attention_weights(checkpoint, config)) return;
-  const llama::Outliers outliers =
-      llama::outliers_of(llama::find_scales(engine.context, checkpoint, config, {.model_id = 0}));
+  if (std::exchange(warned, true) || !engine.has_scales_by_weights()) return;
+  const llama::Outliers outliers = llama::outliers_of(engine.scales_by_weights());
   if (outliers.noise() < llama::kNoisyChannels) return;
   std::fprintf(stderr,
                "kvq: this model has outlier channels, from which formats without scales lose %.1f times what they need "
-               "to (%.1f with scales): add @%s to the format, or use the model that `kvq balance --out` writes\n",
-               outliers.noise(), outliers.scaled_noise(), kByWeights);
+               "to (%.1f with scales): %s\n",
+               outliers.noise(), outliers.scaled_noise(), advice.c_str());
 }
 
 int32_t key_stages(int32_t bits, int32_t head_dim) {

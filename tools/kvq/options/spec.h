@@ -20,8 +20,10 @@ Budget parse_budget(const std::string& given, const std::string& text);
 
 /// A SPEC taken apart. SPECs name the format of a cache and the files that were trained for it:
 ///
-///     SPEC    = BASE {"@" FILE} ["+" METHOD ":" BUDGET]; FILE "weights": scales of channels by the model's weights,
-///             "first": by the first tokens
+///     SPEC    = BASE {"@" FILE} ["@" SCALES] ["+" METHOD ":" BUDGET]
+///     SCALES  = "weights"            scales of channels by the model's weights
+///             | "first"              each sequence finds scales by its first tokens
+///             | "none"               none, also where sequences would find them; a file of such a name is "./none"
 ///     BASE    = FORMATS              a short form of the library: KEYS "/" VALUES, or one format for both
 ///             | SHAPED ":" FILE      gain-shape FORMATS around the trained centres of FILE
 ///             | TRAINED [":" FILE]   TRAINED: "commvq" or "moqae"
@@ -30,12 +32,16 @@ Budget parse_budget(const std::string& given, const std::string& text);
 ///             | PATH                 a policy (YAML) or a plan
 ///     BUDGET  = TOKENS | SHARE "%"
 struct SpecParts {
+  /// Where scales of channels come from. kDefault: from FILES, or what the library does by itself.
+  enum class Scales { kDefault, kByWeights, kByFirstTokens, kNone };
+
   std::string given;               // option and SPEC, with which messages begin
   std::string base;                // a short form or a path; gain-shape formats with a FILE are "+centres" already
   std::string name;                // the base without its VARIANT
   std::string variant;             // empty: none
   std::vector<std::string> files;  // in the order of the SPEC
-  std::string method;              // empty: no eviction
+  Scales scales = Scales::kDefault;
+  std::string method;  // empty: no eviction
   Budget budget;
 
   /// Take `file` in the place of the VARIANT.
@@ -94,11 +100,13 @@ Spec load_spec(const Engine& engine, const std::string& spec, const std::string&
 
 /// As load_spec(); warns once if the model has outlier channels and the SPEC no scales.
 Spec load_judged_spec(const Engine& engine, const std::string& spec);
-/// The warning for any format, once.
-void warn_of_outliers(const Engine& engine);
+/// Warn once, if the model has outlier channels, that formats without scales lose by them; `advice` says what to do.
+void warn_of_outliers(const Engine& engine, const std::string& advice);
 
-/// What the parts of a SPEC stand for, but for a VARIANT.
+/// What the parts of a SPEC stand for, but for a VARIANT. A UsageError if scales are to be found by a model's weights.
 Spec load_spec(kvq_context* context, const SpecParts& parts);
+/// The policy whose sequences find scales by their first tokens, or do not.
+kvq::Policy with_calibration(kvq_context* context, const kvq::Policy& policy, bool calibrates);
 /// Add the eviction of a SPEC to a policy.
 void add_eviction(kvq_context* context, const SpecParts& parts, Spec& spec);
 
