@@ -428,6 +428,30 @@ TEST_CASE("bench attend measures a format and FP16 in the same run") {
   check_failure(with(common, {"--queries", "101"}), 2, "--queries 101: there are only 100 tokens");
 }
 
+TEST_CASE("bench measures pages without scales of channels, or with random ones") {
+  const Arguments layer{"--length", "400", "--heads", "4", "--kv-heads", "2", "--head-dim", "64"};
+  const json rows = run_json(
+      with(with({"bench", "attend"}, layer), {"--kv", "gs2", "--kv", "gs2@none", "--kv", "gs2@scales"}))["rows"];
+  REQUIRE(rows.size() == 3);
+  for (const json& row : rows) {
+    CHECK(row["bytes"] == rows[0]["bytes"]);
+    CHECK(row["bytes"].get<double>() < 0.5 * row["fp16_bytes"].get<double>());  // none waits in FP16
+  }
+  for (const char* spec : {"gs2@first", "gs2@weights", "int4@first", "gs2-16@first", "moqae@weights"}) {
+    CAPTURE(spec);
+    const std::string reason = std::string("--kv ") + spec + ": @first and @weights find nothing in random numbers";
+    for (const char* command : {"attend", "append"}) {
+      check_failure(with(with({"bench", command}, layer), {"--kv", spec}), 2, reason);
+    }
+  }
+  check_failure(with(with({"bench", "attend"}, layer), {"--kv", "gs2@scales@none"}), 2, "says twice");
+  const json decoded = run_json(tiny_decode({"--kv", "gs2", "--kv", "gs2@none", "--length", "400"}))["rows"];
+  CHECK(decoded[0]["cache_bytes"] == decoded[1]["cache_bytes"]);
+  for (const char* spec : {"gs2@first", "gs2@weights"}) {
+    check_failure(tiny_decode({"--kv", spec, "--length", "100"}), 2, "find nothing in random numbers");
+  }
+}
+
 TEST_CASE("bench attend measures several lengths in one run") {
   const json rows = run_json({"bench", "attend", "--length", "64,256", "--heads", "4", "--kv-heads", "2", "--head-dim",
                               "64", "--kv", "int8", "--kv", "int4"})["rows"];

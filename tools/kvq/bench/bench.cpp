@@ -59,7 +59,7 @@ void add_bench_options(Command command, BenchOptions& options) {
                       ", commvq-1 or commvq-2, both optionally with ,head and "
                       ",attention=tables or rebuild, gain-shape formats with a number of centres (gs2-256), or "
                       "moqae or moqae-BITS, all trained on random numbers, and others with @scales for scales of "
-                      "channels; may be repeated")
+                      "channels, which none has here without; may be repeated")
       .repeatable()
       .show_default();
   add_layer_options(command, options.layer);

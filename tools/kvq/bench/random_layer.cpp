@@ -178,6 +178,13 @@ Spec random_spec(kvq_context* context, const SpecParts& parts, const LayerShape&
   return spec;
 }
 
+/// Keys and values are random, and there is no model.
+void refuse_scales(const SpecParts& parts) {
+  using enum SpecParts::Scales;
+  if (parts.scales == kDefault || parts.scales == kNone) return;
+  throw UsageError(parts.given + ": @first and @weights find nothing in random numbers: leave them out");
+}
+
 constexpr int32_t kKeyCodes = 64;
 constexpr uint64_t kCodeSeed = 20;
 
@@ -298,12 +305,24 @@ void attend_random(TimedDevice& device, kvq::Cache& cache, kvq::Sequence& sequen
   for (int32_t layer = 0; layer < n_layers; ++layer) cache.attend(layer, batch);
 }
 
+Spec load_random_spec(kvq_context* context, const SpecParts& parts) {
+  refuse_scales(parts);
+  Spec spec = load_spec(context, parts);
+  if (spec.policy.describe().calibrates != 0) spec.policy = with_calibration(context, spec.policy, false);
+  return spec;
+}
+
 Spec load_layer_spec(kvq_context* context, const std::string& text, const LayerShape& shape) {
   SpecParts parts = parse_spec("--kv", text);
   const bool scales = std::erase(parts.files, kRandomScales) > 0;
   const bool is_lone_router = parts.base == kMoqae && parts.files.empty();
   const bool is_random = !parts.variant.empty() || is_lone_router;
-  Spec spec = is_random ? random_spec(context, parts, shape) : load_spec(context, parts);
+  refuse_scales(parts);
+  if (scales && parts.scales == SpecParts::Scales::kNone) {
+    throw UsageError(parts.given + ": says twice where scales come from: write one of @" + kRandomScales +
+                     " and @none");
+  }
+  Spec spec = is_random ? random_spec(context, parts, shape) : load_random_spec(context, parts);
   if (is_random) add_eviction(context, parts, spec);
   if (!scales) return spec;
   if (spec.centres != nullptr) throw UsageError(parts.given + ": @" + kRandomScales + " goes without centres");

@@ -42,7 +42,11 @@ void append_random(TimedDevice& device, std::span<kvq::Sequence> sequences, cons
 void attend_random(TimedDevice& device, kvq::Cache& cache, kvq::Sequence& sequence, const LayerShape& shape,
                    int32_t queries, int32_t n_layers = 1);
 
-/// As load_spec, but also `commvq-1` and `commvq-2`, with `,head` after them for codes of each head, and
+/// As load_spec, for sequences of random numbers: they find no scales, which would take time and which pages would wait
+/// for. A UsageError if the SPEC asks for such scales.
+Spec load_random_spec(kvq_context* context, const SpecParts& parts);
+
+/// The same, but also `commvq-1` and `commvq-2`, with `,head` after them for codes of each head, and
 /// `,attention=WAY` for the way of attention of a policy, gain-shape formats with a number of centres, like `gs2-256`,
 /// `moqae`, or `moqae-BITS` for so many bits in the mean, and `@scales` behind others: codebooks, centres, routers and
 /// scales that were trained on random numbers, of little use but as fast as others.

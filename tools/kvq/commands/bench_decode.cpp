@@ -250,7 +250,7 @@ void check(const BenchDecodeOptions& options) {
 }
 
 Spec load_format(kvq_context* context, const std::string& kv) {
-  Spec format = load_spec(context, kv);
+  Spec format = load_random_spec(context, parse_spec("--kv", kv));
   if (format.evicts()) throw UsageError("--kv " + kv + ": give the tokens that eviction leaves as --context instead");
   return format;
 }
@@ -376,7 +376,10 @@ void add_bench_decode(Command bench) {
   add_layer_options(command, options->layer);
   command.add_number(kContextNames, options->length, 0, 1 << 24,
                      "Tokens in the cache at first, to which each step adds one; 0: linear layers alone");
-  command.add_option("--kv", options->kv, spec_help() + "; may be repeated (default: fp16)").repeatable();
+  command
+      .add_option("--kv", options->kv,
+                  spec_help() + ", and no cache finds scales here; may be repeated (default: fp16)")
+      .repeatable();
   command.add_number("--batch", options->batch, 1, 1 << 12, "Sequences, each of --context tokens");
   add_dtype_option(command, options->dtype_option);
   add_tuning_option(command, options->tuning);
