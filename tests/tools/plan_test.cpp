@@ -33,9 +33,9 @@ class Workplace : public LetterModel {
   std::string measurements() const { return path("measurements.json"); }
   std::string plan_file() const { return path("plan.yaml"); }
 
-  Arguments plan(const Arguments& more) const {
+  Arguments plan(const Arguments& more, const char* tokens = "256") const {
     return with(
-        {"plan", "--model", model(), "--text", path("text.txt"), "--tokens", "256", "--measurements", measurements()},
+        {"plan", "--model", model(), "--text", path("text.txt"), "--tokens", tokens, "--measurements", measurements()},
         with(with(kFewSchemes, kFewFormats), more));
   }
 
@@ -68,8 +68,8 @@ double divergence(std::span<const float> p, std::span<const float> q, size_t voc
 /// Logits of a text whose windows are what the program measures on.
 class Runner {
  public:
-  explicit Runner(const Workplace& place)
-      : context_(make_context()), model_(place.model(), 1), tokens_(random_tokens(256, 26)) {
+  explicit Runner(const Workplace& place, size_t tokens = 256)
+      : context_(make_context()), model_(place.model(), 1), tokens_(random_tokens(tokens, 26)) {
     for (int32_t& token : tokens_) ++token;  // letters begin at 1
   }
 
@@ -80,6 +80,13 @@ class Runner {
     llama::Session session(model_, context_, {loaded});
     const auto all = session.forward(tokens_, true);
     return {all.begin(), all.end()};
+  }
+
+  /// As a plan's measurements let them enter.
+  std::vector<float> logits_of_chunks(const std::string& policy) {
+    const auto loaded = kvq::Policy::load(context_, policy);
+    llama::Session session(model_, context_, {loaded});
+    return run_in_chunks(session, tokens_, 32);
   }
 
   double divergence_of(std::span<const float> logits_now, std::span<const float> logits_before) const {
@@ -222,6 +229,64 @@ TEST_CASE("what is known of caches is what a run with one side compressed loses"
       }
     }
   }
+}
+
+TEST_CASE("caches are measured and planned with the scales that sequences find, if the text is long enough") {
+  const Workplace place;
+  const Arguments cache = {"--cache-only", "--target-bits", "7", "--context", "640", "--out", place.plan_file()};
+  const kvq::Context context = make_context();
+  const auto calibrates = [&] { return load_plan(context, place.plan_file()).policy().describe().calibrates; };
+  run_json(place.plan(cache));
+  CHECK(calibrates() == 0);
+  std::filesystem::remove(place.measurements());
+  const json plan = run_json(place.plan(cache, "512"));
+  CHECK(calibrates() == 1);
+  CHECK(plan["cache_loss"] > 0.0);
+
+  const json known = place.known();
+  Runner runner(place, 512);
+  const std::vector<float> before = runner.logits_of_chunks("fp16");
+  for (const char* format : {"int4", "gs2"}) {
+    CAPTURE(format);
+    const auto loss = [&](const std::string& calibrate) {
+      const std::string policy =
+          "version: 1\nsink: 1\ncalibrate: " + calibrate + "\nlayers: [{range: [1, 1], keys: " + format + "}]\n";
+      return runner.divergence_of(runner.logits_of_chunks(policy), before);
+    };
+    CHECK(known["cache"]["1.keys with scales"][format] == doctest::Approx(loss("first")).epsilon(0.01).scale(1e-6));
+    CHECK(loss("first") > 0.0);
+    CHECK(loss("first") != loss("none"));
+  }
+}
+
+TEST_CASE("sequences with scales take about the bytes of their plan, too") {
+  const Workplace place;
+  const json plan = run_json(place.plan(
+      {"--cache-only", "--target-bits", "8", "--context", "640", "--out", place.plan_file(), "--format", "gs1"},
+      "512"));
+  const kvq::Context context = make_context();
+  const llama::Model model(place.model(), 1);
+  const llama::ModelConfig& config = model.config();
+  const kvq::Cache cache(context, llama::cache_options(model), load_plan(context, place.plan_file()).policy());
+  kvq::Sequence sequence(cache);
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  std::vector<float> numbers(320 * static_cast<size_t>(config.kv_heads * config.head_dim));
+  for (float& number : numbers) number = normal(random);
+  const auto append = [&](int32_t n) {
+    for (int32_t layer = 0; layer < config.n_layers; ++layer) {
+      sequence.append(layer, n, numbers.data(), numbers.data(), KVQ_F32);
+    }
+  };
+  append(320);
+  append(32);  // finds scales by those
+  sequence.reserve(288);
+  append(288);
+  const kvq_usage usage = cache.usage();
+  CHECK(usage.sealed_pages > 0);
+  // Pages that waited for scales have records of their own, other than those that were reserved.
+  const auto bytes = static_cast<double>(usage.sealed_bytes + usage.fp16_bytes + usage.metadata_bytes);
+  CHECK(bytes == doctest::Approx(plan["cache_bytes"].get<double>()).epsilon(0.05));
 }
 
 TEST_CASE("a plan of caches takes the bytes that it says") {
@@ -370,6 +435,12 @@ TEST_CASE("a step of decoding can be limited") {
   const json fused = run_json(place.plan({"--target-latency", "1000", "--weights-only", "--fusion"}));
   CHECK(fused["weights"].size() == 14);
 
+  // Where sequences find scales, pages have some when they are timed.
+  const Workplace other;
+  run_json(other.plan({"--target-latency", "1000", "--cache-only", "--context", "640"}, "512"));
+  const json of_machines = other.known()["machines"];
+  CHECK(of_machines.begin().value()["cache"].contains("gs2/fp16@scales 640 tokens batch 1"));
+
   // What is not planned takes its time, too.
   const json cache = run_json(place.plan({"--target-latency", "1000", "--cache-only"}));
   CHECK(cache["seconds"] > 0.0);
@@ -478,6 +549,12 @@ TEST_CASE("with no more than a configuration, kvq plan says what fits") {
   CHECK(chosen["cache_bytes"].contains("gt2"));
   check_failure({"plan", "--model", config, "--scheme", "nuq-7"}, 2, "nuq-7");
   check_failure({"plan", "--model", config, "--format", "int5"}, 2, "int5");
+  CHECK(run_json({"plan", "--model", config, "--format", "gs2/gs1"})["cache_bytes"].contains("gs2/gs1"));
+  for (const char* format : {"gs2@weights", "gs2@first", "gs2@none", "gs2:centres", "gs2-256", "gs2+centres", "moqae",
+                             "commvq", "int4+snapkv:64", "plan.yaml"}) {
+    check_failure({"plan", "--model", config, "--format", format}, 2,
+                  "--format " + std::string(format) + ": must be a format alone");
+  }
 }
 
 TEST_CASE("plans that say too little or too much are refused") {
@@ -489,6 +566,10 @@ TEST_CASE("plans that say too little or too much are refused") {
   check_failure(place.plan({"--target-bits", "0.5", "--weights-only"}), 1, "the smallest plan takes");
   check_failure(place.plan({"--target-bits", "3", "--weights-only", "--scheme", "nuq-7"}), 2, "nuq-7");
   check_failure(place.plan({"--target-bits", "8", "--cache-only", "--format", "int5"}), 2, "int5");
+  const Arguments format = {"--target-bits", "8", "--cache-only", "--format"};
+  check_failure(place.plan(with(format, {"gs2@weights"})), 2, "--format gs2@weights: must be a format alone");
+  check_failure(place.plan(with(format, {"gs2-256"})), 2, "--format gs2-256: must be a format alone");
+  check_failure(place.plan(with(format, {"gs2/gs1"})), 2, "--format gs2/gs1: name one format");
   check_failure(place.plan({"--target-bits", "8", "--cache-only", "--context", "1000000"}), 2, "positions");
   check_failure({"quantize", "--model", place.model(), "--out", place.path("x.safetensors")}, 2, "--plan");
   const std::string other = place.write("other.yaml", "version: 1\nweights: {model.layers.9.mlp.up_proj: nuq-2}\n");

@@ -19,9 +19,9 @@ double at(const std::map<std::string, double>& numbers, const std::string& key, 
   throw llama::Error("the measurements lack " + what + " of " + key);
 }
 
-double loss_of_side(const Measurements& known, int32_t layer, Side side, const std::string& format) {
+double loss_of_side(const Measurements& known, int32_t layer, Side side, const std::string& format, bool calibrates) {
   if (format == "fp16") return 0.0;
-  const std::string key = cache_key(layer, side);
+  const std::string key = cache_key(layer, side, calibrates);
   const auto found = known.cache.find(key);
   if (found == known.cache.end()) throw llama::Error("the measurements lack layer " + key);
   return at(found->second, format, "what " + key + " lose in format");
@@ -45,7 +45,8 @@ int32_t AllocationRequest::kept() const {
 std::string eviction_key(const std::string& method, double share) { return method + ":" + number_text(share, 4); }
 
 std::string policy_text(const ModelPlan& plan) {
-  std::string text = "version: 1\nsink: 1\nlayers:\n";
+  std::string text =
+      std::string("version: 1\nsink: 1\ncalibrate: ") + (plan.calibrates ? "first" : "none") + "\nlayers:\n";
   for (size_t i = 0; i < plan.cache.size(); ++i) {
     const std::string number = std::to_string(i);
     text += "  - {range: [" + number + ", " + number + "], keys: " + plan.cache[i].keys +
@@ -150,7 +151,7 @@ void BitAllocator::add_layers() {
       const std::string& of_keys = request_.formats[static_cast<size_t>(keys)];
       const std::string& of_values = request_.formats[static_cast<size_t>(values)];
       const double microseconds = times_ != nullptr ? cache_microseconds(*times_, of_keys, of_values, request_) : 0.0;
-      pairs.push_back({.bytes = layer_bytes(context_, shape, of_keys, of_values),
+      pairs.push_back({.bytes = layer_bytes(context_, shape, of_keys, of_values, request_.calibrates),
                        .seconds = 1e-6 * microseconds,
                        .loss = 0.0,
                        .picks = {keys, values}});
@@ -161,7 +162,7 @@ void BitAllocator::add_layers() {
     for (Option& option : choice.options) {
       for (const Side side : {Side::kKeys, Side::kValues}) {
         const auto format = static_cast<size_t>(option.picks[static_cast<size_t>(side)]);
-        option.loss += loss_of_side(known_, layer, side, request_.formats[format]);
+        option.loss += loss_of_side(known_, layer, side, request_.formats[format], request_.calibrates);
       }
     }
   }
@@ -174,6 +175,7 @@ double BitAllocator::eviction_loss() const {
 
 ModelPlan BitAllocator::plan_of(std::span<const int32_t> chosen) const {
   ModelPlan plan;
+  plan.calibrates = request_.calibrates;
   for (size_t i = 0; i < chosen.size(); ++i) {
     const Choice& choice = choices_[i];
     const Option& option = choice.options[static_cast<size_t>(chosen[i])];
@@ -276,10 +278,11 @@ double BitAllocator::fixed_bytes() const {
   if (!request_.cache) return 0.0;
   const CacheShape shape{config_, request_.kept(), request_.batch};
   ModelPlan plain;
+  plain.calibrates = request_.calibrates;
   plain.cache.assign(static_cast<size_t>(config_.n_layers), {"fp16", "fp16", 0.0});
   if (request_.share < 1.0) plain.eviction = request_.eviction + ":" + std::to_string(request_.kept());
   return static_cast<double>(kv_bytes(cache_usage(context_, shape, policy_text(plain)))) -
-         config_.n_layers * layer_bytes(context_, shape, "fp16", "fp16");
+         config_.n_layers * layer_bytes(context_, shape, "fp16", "fp16", request_.calibrates);
 }
 
 ModelPlan BitAllocator::uniform(const std::string& scheme, const std::string& keys, const std::string& values) const {

@@ -23,6 +23,8 @@ struct AllocationRequest {
   int32_t kept() const;
 
   bool fusion = false;  // matrices that share inputs go into one kernel only if they have one scheme
+  /// Sequences find scales of channels, in all formats: a cache that has scales in some layers has them in all.
+  bool calibrates = false;
 };
 
 /// Limits on linear layers and caches together.
@@ -57,7 +59,8 @@ struct ModelPlan {
   double cache_bits = 0.0;               // of a scalar
   double weight_loss = 0.0;              // expected divergence in nats
   double cache_loss = 0.0;
-  std::string eviction;  // METHOD:BUDGET; empty: none
+  bool calibrates = false;  // sequences of the cache find scales
+  std::string eviction;     // METHOD:BUDGET; empty: none
   double eviction_loss = 0.0;
   double seconds = 0.0;  // of a step of decoding, all of it; 0: not known
   kvq_plan_goal goal = KVQ_PLAN_LOSS;

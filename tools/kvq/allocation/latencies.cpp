@@ -100,9 +100,13 @@ void measure_linear(Measurements& known, Latencies& times, Engine& engine, Timed
   }
 }
 
-std::string pair_text(const std::string& keys, const std::string& values) { return keys + "/" + values; }
+const std::string kPlainCache = "fp16/fp16";
 
-const std::string kPlainCache = pair_text("fp16", "fp16");
+/// A SPEC, with random scales where sequences have scales: none is to find them while it is timed.
+std::string pair_text(const std::string& keys, const std::string& values, bool calibrates) {
+  const std::string pair = keys + "/" + values;
+  return calibrates && pair != kPlainCache ? pair + "@scales" : pair;
+}
 
 /// Mean microseconds of appending a token of each of `batch` sequences to a layer: pages are sealed now and then.
 double time_append(Engine& engine, TimedDevice& device, const Spec& format, const LayerShape& layer, int32_t batch) {
@@ -121,7 +125,7 @@ double time_cache(Engine& engine, TimedDevice& device, const std::string& pair, 
   AttentionShape shape{.layer = {config.q_heads, config.kv_heads, config.head_dim}, .length = length, .batch = batch};
   const uint64_t fp16 = shape.layer.fp16_token_bytes() * static_cast<uint64_t>(length) * static_cast<uint64_t>(batch);
   shape.most_bytes = fp16 * static_cast<uint64_t>(config.n_layers);
-  const Spec format = load_spec(engine, pair);
+  const Spec format = load_layer_spec(engine.context, pair, shape.layer);
   TimedAttention subject(device, engine.context, format, shape);
   const double attending = median_of_runs([&subject] { return subject.run(); });
   return attending + time_append(engine, device, format, shape.layer, batch);
@@ -132,8 +136,8 @@ void measure_cache(Measurements& known, Latencies& times, Engine& engine, TimedD
   std::vector<std::string> pairs = {kPlainCache};
   for (const std::string& format : request.formats) {
     if (!request.cache) break;
-    pairs.push_back(pair_text(format, "fp16"));
-    pairs.push_back(pair_text("fp16", format));
+    pairs.push_back(pair_text(format, "fp16", request.calibrates));
+    pairs.push_back(pair_text("fp16", format, request.calibrates));
   }
   Progress progress("timing caches", static_cast<int64_t>(pairs.size()));
   for (const std::string& pair : pairs) {
@@ -232,7 +236,7 @@ double group_microseconds(const Latencies& times, const std::vector<llama::Linea
 double cache_microseconds(const Latencies& times, const std::string& keys, const std::string& values,
                           const AllocationRequest& request) {
   const auto of = [&](const std::string& k, const std::string& v) {
-    return at(times.cache, cache_time_key(pair_text(k, v), request.kept(), request.batch));
+    return at(times.cache, cache_time_key(pair_text(k, v, request.calibrates), request.kept(), request.batch));
   };
   return std::max(of(keys, "fp16") + of("fp16", values) - of("fp16", "fp16"), 0.0);
 }

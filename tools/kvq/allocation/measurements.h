@@ -43,8 +43,9 @@ struct Measurements {
   void read(const llama::JsonObject& file);
 };
 
-inline std::string cache_key(int32_t layer, Side side) {
-  return std::to_string(layer) + (side == Side::kKeys ? ".keys" : ".values");
+/// \param calibrates  whether caches find scales of channels, with which they lose something else.
+inline std::string cache_key(int32_t layer, Side side, bool calibrates) {
+  return std::to_string(layer) + (side == Side::kKeys ? ".keys" : ".values") + (calibrates ? " with scales" : "");
 }
 /// Of matrices `[out, in]` that read the same inputs.
 std::string linear_key(const std::string& scheme, const std::vector<int64_t>& outs, int64_t in, int32_t batch);

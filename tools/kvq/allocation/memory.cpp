@@ -21,8 +21,10 @@ kvq_usage cache_usage(kvq_context* context, const CacheShape& shape, const std::
   return usage_of_layers(context, shape, policy, shape.config.n_layers);
 }
 
-double layer_bytes(kvq_context* context, const CacheShape& shape, const std::string& keys, const std::string& values) {
-  const std::string policy = "{version: 1, sink: 1, keys: " + keys + ", values: " + values + "}";
+double layer_bytes(kvq_context* context, const CacheShape& shape, const std::string& keys, const std::string& values,
+                   bool calibrates) {
+  const std::string policy = std::string("{version: 1, sink: 1, calibrate: ") + (calibrates ? "first" : "none") +
+                             ", keys: " + keys + ", values: " + values + "}";
   return static_cast<double>(kv_bytes(usage_of_layers(context, shape, policy, 2))) -
          static_cast<double>(kv_bytes(usage_of_layers(context, shape, policy, 1)));
 }

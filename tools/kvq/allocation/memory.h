@@ -16,7 +16,8 @@ struct CacheShape {
 kvq_usage cache_usage(kvq_context* context, const CacheShape& shape, const std::string& policy);
 
 /// What one layer more adds to the bytes of keys and values, if pages have these formats.
-double layer_bytes(kvq_context* context, const CacheShape& shape, const std::string& keys, const std::string& values);
+double layer_bytes(kvq_context* context, const CacheShape& shape, const std::string& keys, const std::string& values,
+                   bool calibrates);
 uint64_t packed_bytes(const std::string& scheme, const llama::LinearLayer& layer);
 
 /// Bytes of what is never packed: embeddings, an output projection of its own, norms.

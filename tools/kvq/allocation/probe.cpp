@@ -84,10 +84,10 @@ std::vector<std::string> missing(const Measurements& known, const std::string& k
 }
 
 /// A policy in which one side of one layer alone is not FP16.
-std::string lone_policy(int32_t layer, Side side, const std::string& format) {
+std::string lone_policy(int32_t layer, Side side, const std::string& format, bool calibrates) {
   const std::string number = std::to_string(layer);
-  return std::string("{version: 1, sink: 1, layers: [{range: [") + number + ", " + number + "], " +
-         (side == Side::kKeys ? "keys: " : "values: ") + format + "}]}";
+  return std::string("{version: 1, sink: 1, calibrate: ") + (calibrates ? "first" : "none") + ", layers: [{range: [" +
+         number + ", " + number + "], " + (side == Side::kKeys ? "keys: " : "values: ") + format + "}]}";
 }
 
 /// Steps over a window, one for each layer that a run passes, that weights or caches have not been measured with yet.
@@ -99,11 +99,12 @@ int64_t missing_steps(const Measurements& known, const llama::ModelConfig& confi
   }
   return steps;
 }
-int64_t missing_steps(const Measurements& known, int32_t n_layers, std::span<const std::string> formats) {
+int64_t missing_steps(const Measurements& known, int32_t n_layers, const AllocationRequest& request) {
   int64_t steps = 0;
   for (int32_t layer = 0; layer < n_layers; ++layer) {
     for (const Side side : {Side::kKeys, Side::kValues}) {
-      steps += static_cast<int64_t>(missing(known, cache_key(layer, side), formats).size()) * (n_layers - layer);
+      const std::string key = cache_key(layer, side, request.calibrates);
+      steps += static_cast<int64_t>(missing(known, key, request.formats).size()) * (n_layers - layer);
     }
   }
   return steps;
@@ -138,14 +139,14 @@ void measure_weights(Measurements& known, const Probe& probe, llama::Model& mode
 
 /// Measure what each layer's keys and values lose in each format, with that side of that layer alone compressed. Saves
 /// after every side.
-void measure_cache(Measurements& known, const Probe& probe, Engine& engine, std::span<const std::string> formats,
+void measure_cache(Measurements& known, const Probe& probe, Engine& engine, const AllocationRequest& request,
                    Progress& progress) {
   for (int32_t layer = 0; layer < engine.model.config().n_layers; ++layer) {
     for (const Side side : {Side::kKeys, Side::kValues}) {
-      const std::string key = cache_key(layer, side);
-      const std::vector<std::string> left = missing(known, key, formats);
+      const std::string key = cache_key(layer, side, request.calibrates);
+      const std::vector<std::string> left = missing(known, key, request.formats);
       for (const std::string& format : left) {
-        const auto policy = kvq::Policy::load(engine.context, lone_policy(layer, side, format));
+        const auto policy = kvq::Policy::load(engine.context, lone_policy(layer, side, format, request.calibrates));
         known.cache[key][format] = std::max(probe.divergence({policy}, layer, progress), 0.0);
       }
       if (!left.empty()) known.save();
@@ -275,6 +276,12 @@ ProbeWindows::ProbeWindows(const Engine& engine, ProbeText text)
   for (const auto each : texts.windows) read_.emplace_back(each.begin(), each.end());
 }
 
+bool ProbeWindows::show_scales() const {
+  if (read_.empty()) return length_ >= kTokensForScales;
+  return std::ranges::all_of(read_,
+                             [](const std::vector<int32_t>& window) { return std::ssize(window) >= kTokensForScales; });
+}
+
 std::vector<std::vector<int32_t>> ProbeWindows::tokens(Engine& engine) const {
   if (!read_.empty()) return read_;
   std::vector<std::vector<int32_t>> windows;
@@ -303,7 +310,7 @@ double measure_losses(Measurements& known, Engine& engine, const ProbeWindows& w
   const Interrupt interrupt;
   if (request.weights) measure_schemes(known, engine.context, request.schemes);
   const int64_t of_weights = request.weights ? missing_steps(known, config) : 0;
-  const int64_t of_caches = request.cache ? missing_steps(known, config.n_layers, request.formats) : 0;
+  const int64_t of_caches = request.cache ? missing_steps(known, config.n_layers, request) : 0;
   const bool evicts = request.cache && !request.eviction.empty();
   const std::vector<double> shares = evicts ? missing_shares(known, request.eviction) : std::vector<double>();
   if (of_weights + of_caches == 0 && shares.empty()) return 0.0;
@@ -316,7 +323,7 @@ double measure_losses(Measurements& known, Engine& engine, const ProbeWindows& w
   }
   if (of_caches > 0) {
     Progress progress("measuring caches", of_caches * n_windows);
-    measure_cache(known, probe, engine, request.formats, progress);
+    measure_cache(known, probe, engine, request, progress);
   }
   if (!shares.empty()) measure_eviction(known, engine, probe.windows(), request.eviction, shares, chunk);
   return watch.seconds();

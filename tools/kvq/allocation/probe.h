@@ -48,6 +48,9 @@ class ProbeWindows {
  public:
   ProbeWindows(const Engine& engine, ProbeText text);
 
+  /// Whether windows are so long that most of their tokens see what caches store with scales. Pages stay FP16 until
+  /// 128 tokens have told the scales, so that short windows would say that nothing is lost.
+  bool show_scales() const;
   /// In words; the same only for the same tokens in the same windows.
   const std::string& note() const { return note_; }
   /// What the model writes takes as long as it takes to generate it.
@@ -79,6 +82,7 @@ class ExchangedLayers {
   Layers layers_;  // with the model's own weights, once exchanged
 };
 
+inline constexpr int64_t kTokensForScales = 512;  // of a window that is measured with scales of channels
 /// Formats that bit allocation chooses among for keys and values.
 inline const std::vector<double> kKeptShares = {0.5, 0.25, 0.125};  // of tokens that eviction may keep
 inline const std::vector<std::string> kFormatChoices = {"fp16", "int8", "int4+hadamard", "gs4", "gt3",

@@ -31,6 +31,14 @@ void check(const PlanOptions& options) {
   }
 }
 
+bool is_plain(const SpecParts& parts) {
+  const bool needs_file = parts.name == kCommvq || parts.name == kMoqae || !parts.variant.empty() ||
+                          parts.base.find("+centres") != std::string::npos;
+  const bool is_file = parts.base.ends_with(".yaml") || parts.base.ends_with(".yml");
+  return !needs_file && !is_file && parts.files.empty() && parts.method.empty() &&
+         parts.scales == SpecParts::Scales::kDefault;
+}
+
 /// PlanOptions that say how to choose, which takes measurements on the weights.
 void refuse_choices(const PlanOptions& options) {
   const std::pair<const char*, bool> given[] = {{"--out", !options.out.empty()},
@@ -71,6 +79,19 @@ kvq_plan_goal goal_of(const PlanOptions& options) {
   return options.goal == "seconds" ? KVQ_PLAN_SECONDS : KVQ_PLAN_LOSS;
 }
 
+void check_formats(kvq_context* context, const std::vector<std::string>& formats, bool pairs) {
+  for (const std::string& format : formats) {
+    const SpecParts parts = parse_spec("--format", format);
+    if (!is_plain(parts)) {
+      throw UsageError(parts.given + ": must be a format alone, such as gs2, without a file, scales or eviction");
+    }
+    if (!pairs && format.find('/') != std::string::npos) {
+      throw UsageError(parts.given + ": name one format; a plan chooses which keys and which values have it");
+    }
+    load_spec(context, parts);
+  }
+}
+
 void add_plan(Command app) {
   Command command =
       app.add_command("plan", "Find the schemes of matrices and the formats of caches that lose least in given memory");
@@ -83,7 +104,9 @@ void add_plan(Command app) {
       "--batch, --scheme, --format and --json matter");
   command.add_option("--text", options->text,
                      "Text file that the model reads to be measured (default: a text that it writes itself)");
-  command.add_number("--tokens", options->tokens, int64_t{64}, int64_t{1} << 30, "Tokens of the text, about");
+  command.add_number("--tokens", options->tokens, int64_t{64}, int64_t{1} << 30,
+                     "Tokens of the text, about; with fewer than " + std::to_string(kTokensForScales) +
+                         " caches are planned without scales of channels");
   command
       .add_option("--target-bits", options->target_bits,
                   "Mean bits of a weight of the linear layers, or of a scalar of the cache, everything counted")

@@ -35,6 +35,9 @@ struct PlanOptions {
 
 kvq_plan_goal goal_of(const PlanOptions& options);
 
+/// A UsageError unless the formats need nothing but their names. \param pairs  whether KEYS/VALUES will do.
+void check_formats(kvq_context* context, const std::vector<std::string>& formats, bool pairs);
+
 /// Measure the model as far as that has not been done, choose what loses least, and report it.
 void choose_plan(const PlanOptions& options);
 

@@ -164,6 +164,11 @@ AllocationLimits limits_of(const PlanOptions& options, const llama::ModelConfig&
   return limits;
 }
 
+bool loses_by_outliers(const AllocationRequest& request) {
+  const auto is_float16 = [](const std::string& format) { return format == "fp16"; };
+  return request.cache && !request.calibrates && !std::ranges::all_of(request.formats, is_float16);
+}
+
 std::filesystem::path measurements_path(const PlanOptions& options) {
   if (!options.measurements.empty()) return options.measurements;
   const std::filesystem::path model = std::filesystem::weakly_canonical(options.model);
@@ -293,14 +298,16 @@ void print_plan(const PlanOptions& options, const BitAllocator& allocator, const
 void choose_plan(const PlanOptions& options) {
   Engine engine(options.model, options.compute);
   check_context(options.context, engine.model.config());
-  const AllocationRequest request = request_of(options);
-  for (const std::string& format : request.formats) load_spec(engine.context, format, "--format");
-  const auto is_float16 = [](const std::string& format) { return format == "fp16"; };
-  if (!std::ranges::all_of(request.formats, is_float16)) {
-    warn_of_outliers(engine, "use the model that `kvq balance --out` writes");
-  }
-  if (!request.eviction.empty()) load_spec(engine.context, "fp16+" + request.eviction + ":64", "--evict");
+  check_formats(engine.context, options.formats, false);
+  if (!options.eviction.empty()) load_spec(engine.context, "fp16+" + options.eviction + ":64", "--evict");
   const ProbeWindows windows(engine, {.file = options.text, .tokens = options.tokens});
+  AllocationRequest request = request_of(options);
+  request.calibrates = windows.show_scales();
+  if (loses_by_outliers(request)) {
+    warn_of_outliers(engine, "measure with a text and --tokens of " + std::to_string(kTokensForScales) +
+                                 " or more, so that caches find scales, or use the model that `kvq balance --out` "
+                                 "writes");
+  }
   Measurements known(measurements_path(options), engine.model.weights().fingerprint, windows.note());
   const double seconds = measure_losses(known, engine, windows, request, options.chunk);
   if (options.check > 0) {

@@ -57,7 +57,7 @@ Fits what_fits(const PlanOptions& options) {
   const kvq::Context context = make_context(options.compute);
   check_context(options.context, fits.config);
   for (const std::string& scheme : options.schemes) check_scheme(scheme);
-  for (const std::string& format : options.formats) load_spec(context, format, "--format");
+  check_formats(context, options.formats, true);
   fits.contexts = contexts_of(options, fits.config);
   fits.other = other_tensor_bytes(fits.config);
   for (const std::string& scheme : fits.schemes) fits.weights.push_back(packed_bytes(scheme, fits.config) + fits.other);
