@@ -114,6 +114,8 @@ class CodebookTrainer(_LayerTrainer[Codebook]):
     :param value_method: "least_squares" or "network".
     :param max_bytes: limit on tokens kept and work space; 0: only the context's.
     :param note: where the codebooks come from, for example.
+    :param scales: scales of channels, complete, that the cache of the codebooks will have as its `centres`: added keys
+        and values are scaled by them. None: as they are.
     """
 
     _new = _native.kvq_codebook_trainer
@@ -143,6 +145,7 @@ class CodebookTrainer(_LayerTrainer[Codebook]):
         model_id: int = 0,
         max_bytes: int = 0,
         note: str = "",
+        scales: Optional[Centres] = None,
     ) -> None:
         options = initialised(_native.kvq_codebook_trainer_options, n_layers=n_layers, kv_heads=kv_heads)
         assign(options, head_dim=head_dim, value_bits=value_bits, note=encoded("note", note))
@@ -154,7 +157,8 @@ class CodebookTrainer(_LayerTrainer[Codebook]):
         options.value_scope = value_of(_native.kvq_scope, "value_scope", value_scope)
         options.value_method = value_of(_native.kvq_value_method, "value_method", value_method)
         self._heads, self._head_dim = {"k": kv_heads, "v": kv_heads}, head_dim
-        with Context._given("context", context)._shared() as pointer:
+        Context._given("context", context)
+        with reading(context, Centres._given_or_none("scales", scales)) as (pointer, options.scales):
             self._create(context._hooks, _native.kvq_codebook_trainer_create, pointer, byref(options))
 
     def resume(self, codebook: Codebook) -> None:

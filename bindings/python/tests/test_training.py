@@ -68,6 +68,29 @@ def test_training_resumes_from_an_unfinished_result(context, tokens):
         trained(context, tokens, seed=2).resume(first.result())
 
 
+def test_codebooks_are_trained_for_scales(context, tokens):
+    """Which the cache must have, too."""
+    numbers = tokens.copy()
+    numbers[:, :, 3] *= 50  # an outlier channel
+    finder = experimental.CentresTrainer(
+        context, 2, 1, 16, "half", 0, 0, model_id=9, key_scales=True, value_scales=True
+    )
+    for layer in range(2):
+        finder.add(layer, numbers, numbers)
+        finder.run(layer)
+    scales = finder.result()
+    trainer = trained(context, numbers, scales=scales)
+    for layer in range(2):
+        trainer.run(layer)
+    codebook = trainer.result()
+    assert codebook.describe().scales == scales.describe().checksum != 0
+    libkvq.Cache(context, 2, 2, 1, 16, model_id=9, codebook=codebook, centres=scales, policy="commvq").close()
+    with pytest.raises(libkvq.KvqMismatchError):
+        libkvq.Cache(context, 2, 2, 1, 16, model_id=9, codebook=codebook, policy="commvq")
+    with pytest.raises(TypeError, match="scales"):
+        trained(context, tokens, scales=codebook)
+
+
 def test_wrong_texts_are_refused_by_name(context, tokens):
     trainer = trained(context, tokens)
     for k, v, message in (
