@@ -210,10 +210,13 @@ CacheShape shape_of(const kvq_cache_options& options) {
                         : 0};
 }
 
-void add_scales(const kvq_context& context, const kvq_cache_options& options, CacheTraining& training) {
+void add_scales(kvq_context& context, const kvq_cache_options& options, CacheTraining& training) {
   if (!has_scales(options.centres)) return;
   require_context(context, *options.centres, "options->centres");
   check_scales(*options.centres->shared, shape_of(options), "centres");
+  Rope rope(context.allocator);
+  rope.set(options.rope, options.head_dim, options.rotary_dim, options.rope_base, options.inv_freq);
+  check_scaled_pairs(*options.centres->shared, rope, "centres");
   training.scales = options.centres->shared;
 }
 

@@ -312,8 +312,11 @@ static void taken_by_caches(void) {
     REFUSED(KVQ_E_ARGUMENT, "none for keys", kvq_cache_create(f.context, &options, policy, &cache, err));
     options.model_id = 8;
     REFUSED(KVQ_E_MISMATCH, "model_id", kvq_cache_create(f.context, &options, NULL, &cache, err));
-    options.kv_heads = kKvHeads / 2;
     options.model_id = 7;
+    options.rotary_dim = kHeadDim / 2; /* other pairs than the scales are for */
+    REFUSED(KVQ_E_MISMATCH, "rotary_dim, ", kvq_cache_create(f.context, &options, NULL, &cache, err));
+    options.rotary_dim = 0;
+    options.kv_heads = kKvHeads / 2;
     REFUSED(KVQ_E_MISMATCH, "kv_heads", kvq_cache_create(f.context, &options, NULL, &cache, err));
     kvq_policy_destroy(policy);
   }

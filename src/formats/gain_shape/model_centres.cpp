@@ -52,6 +52,26 @@ void check_scales(const ModelCentres& centres, const CacheShape& cache, const ch
   if (!any_rope) check_trained_for(option, "rope", centres.shape.rope, cache.rope);
 }
 
+void check_scaled_pairs(const ModelCentres& centres, const Rope& rope, const char* option) {
+  if (centres.shape.key_scales == 0) return;
+  for (int32_t layer = 0; layer < centres.shape.n_layers; ++layer) {
+    const Vector<float>& scales = centres.layers[static_cast<size_t>(layer)].numbers->key_scales;
+    for (int32_t head = 0; head < centres.shape.kv_heads; ++head) {
+      const float* of_head = scales.data() + static_cast<ptrdiff_t>(head) * centres.shape.head_dim;
+      for (int32_t pair = 0; pair < rope.pairs(); ++pair) {
+        const int32_t first = rope.first_channel(pair);
+        const int32_t second = rope.second_channel(pair);
+        if (of_head[first] == of_head[second]) continue;
+        fail(KVQ_E_MISMATCH,
+             "options->%s scales channels %d and %d of head %d in layer %d by %g and %g, but the cache rotates them as "
+             "a pair: find scales with its rotary_dim, %d",
+             option, first, second, head, layer, static_cast<double>(of_head[first]),
+             static_cast<double>(of_head[second]), rope.rotary_dim);
+      }
+    }
+  }
+}
+
 void check_centres(const ModelCentres& centres, const CacheShape& cache, bool keys, bool values) {
   const CentresShape& shape = centres.shape;
   centres.check_for(cache, "centres");

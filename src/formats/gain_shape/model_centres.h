@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/memory.h"
+#include "core/rope.h"
 #include "core/tensor_shape.h"
 #include "formats/layered_model.h"
 #include "kvq.h"
@@ -115,6 +116,9 @@ void check_layer_centres(const CentresShape& shape, const LayerCentres& layer, i
 
 /// Throws unless a cache of this shape can scale keys and values. `option` names the centres.
 void check_scales(const ModelCentres& centres, const CacheShape& cache, const char* option);
+
+/// Throws unless both channels of every pair that a cache rotates have the same scale of keys.
+void check_scaled_pairs(const ModelCentres& centres, const Rope& rope, const char* option);
 
 /// Throws unless a cache of this shape can store keys, values or both relative to the centres.
 void check_centres(const ModelCentres& centres, const CacheShape& cache, bool keys, bool values);
