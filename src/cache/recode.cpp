@@ -371,7 +371,7 @@ class Recoding {
       LayerMirror* mirror = sequence_.mirror(layer);
       for (int32_t head = 0; mirror != nullptr && head < cache_.kv_heads; ++head) mirror->invalidate(head, 0);
     }
-    publish(sequence_);
+    if (longest_ > 0) publish(sequence_);  // what is empty has not been published, which takes memory
   }
 
  private:

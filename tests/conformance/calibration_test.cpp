@@ -315,7 +315,7 @@ TEST_CASE("a long prompt beside a short one in a batch does not hurry the short 
       batch.token_counts = counts;
       batch.k = k.data();
       batch.v = v.data();
-      kvq_test::api::checked(kvq_append_sequences, together.cache.get(), layer, &batch);
+      kvq_test::append_sequences(together.cache.get(), layer, batch);
       const std::vector<float> q(text.queries(layer, 100), text.queries(layer, 150));
       attend_last(text.shape, together.cache, {together.sequence.get()}, counts[0], q, layer);
     }

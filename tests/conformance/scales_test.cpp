@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -88,14 +87,13 @@ struct Conversation {
   Sequence sequence;
 };
 
-// Outputs of the plain cache as the cache with scales gives them; `of_tokens`: share of attention that tokens get.
-void unscale(const Shape& shape, int32_t layer, std::vector<float>& out, const std::vector<float>& of_tokens = {}) {
+// Outputs of the plain cache as the cache with scales gives them.
+void unscale(const Shape& shape, int32_t layer, std::vector<float>& out) {
   for (size_t i = 0; i < out.size(); ++i) {
     const auto channel = static_cast<int32_t>(i) % shape.head_dim;
     const int32_t head = static_cast<int32_t>(i) / shape.head_dim % shape.q_heads * shape.kv_heads / shape.q_heads;
-    const float share = of_tokens.empty() ? 1.0F : of_tokens[i / static_cast<size_t>(shape.head_dim)];
-    out[i] = out[i] / kvq_test::test_value_scale(layer, head, channel) +
-             share * kvq_test::test_value_offset(layer, head, channel);
+    out[i] =
+        out[i] / kvq_test::test_value_scale(layer, head, channel) + kvq_test::test_value_offset(layer, head, channel);
   }
 }
 
@@ -272,6 +270,25 @@ TEST_CASE("eviction, forks, truncation, recoding and snapshots keep scaled pages
                          kvq_test::api::Error);
     CHECK_THROWS_WITH_AS(Sequence::load(scaled.cache, plain.sequence.save()), doctest::Contains("scales of channels"),
                          kvq_test::api::Error);
+
+    Conversation whole(shape, make_scaled(context, shape.options(), "gs4"));
+    Conversation expected(shape, make_cache(context, shape.options(), "gs4"));
+    for (int32_t layer = 0; layer < shape.n_layers; ++layer) {
+      const Tensors tensors(shape, 230, static_cast<uint64_t>(layer) + 7);
+      whole.append_and_attend(layer, 230, tensors);
+      expected.append_and_attend(layer, 230, tensors.scaled(shape, layer));
+    }
+    for (const int32_t length : {225, 192}) {
+      whole.sequence.truncate(length);
+      expected.sequence.truncate(length);
+      check_same_tokens(shape, whole.sequence, expected.sequence);
+    }
+    for (const char* policy : {"gs2", "int4+hadamard/int8"}) {
+      const kvq_test::Policy to = kvq_test::load_plain_policy(context, policy);
+      whole.sequence.recode(to);
+      expected.sequence.recode(to);
+      check_same_tokens(shape, whole.sequence, expected.sequence);
+    }
   }
 }
 
