@@ -903,7 +903,10 @@ typedef struct kvq_sequence kvq_sequence;
  *  \since 1.0 */
 KVQ_API kvq_status kvq_sequence_create(kvq_cache* cache, kvq_sequence** result, kvq_error* error);
 
-/** Create a sequence that starts with all tokens of `parent`. Pages are shared until either sequence changes them.
+/** Create a sequence that starts with all tokens of `parent`. Pages are shared until either sequence changes them, which
+ *  finding scales does (`calibrate: first`, see ::kvq_policy_load): ::kvq_sequence_reserve with 0 tokens finds those of
+ *  a prompt that has been appended and attended to, so that forks share them and the sealed pages; an extension has.
+ *
  *  \param result  receives the handle. \parent cache
  *  \returns KVQ_OK; KVQ_E_ARGUMENT (NULL, or `parent` belongs to another cache); KVQ_E_MEMORY; KVQ_E_LIMIT.
  *  \threads `parent` may be read at the same time.
@@ -935,7 +938,8 @@ KVQ_API void kvq_sequence_destroy(kvq_sequence* sequence);
  *  \threads any.  \since 1.0 */
 KVQ_API kvq_cache* kvq_sequence_cache(const kvq_sequence* sequence);
 
-/** Preallocate pages, so that every layer has room for `tokens` more tokens.
+/** Preallocate pages, so that every layer has room for `tokens` more tokens. A sequence that has its first 128 tokens
+ *  finds its scales before (`calibrate: first`, see ::kvq_policy_load).
  *
  *  While there is room, ::kvq_append, ::kvq_append_sequences and ::kvq_extend of up to ::KVQ_PAGE_SLOTS tokens of each
  *  sequence, and ::kvq_attend with one query of each, do not call the allocate hook: what they need while they run is
@@ -1038,7 +1042,8 @@ typedef struct kvq_recode_info {
  *  copied. Tokens, positions and observations stay; errors of both formats add up. Sequences of all policies of a cache
  *  may be in the same batch. Forks have their parent's policy.
  *
- *  Of the policy, the formats, `sink` and `recent` count. Eviction is that of the cache: the policy has the same or
+ *  Of the policy, the formats, `sink`, `recent` and `calibrate` count: a sequence that still waits for its scales finds
+ *  them for the new formats, one that has scales keeps them, and one without tokens follows the policy. Eviction is that of the cache: the policy has the same or
  *  none. Formats that need a codebook or centres use those of the cache. A cache remembers each policy that it has been
  *  given: some hundred bytes, also if the call then fails.
  *

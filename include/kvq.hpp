@@ -2022,7 +2022,10 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// \par Threads: any number of sequences of one cache may be created, used and destroyed at once.
   explicit Sequence(detail::Borrowed<kvq_cache> cache) : Owned(detail::made<Owned>(kvq_sequence_create, cache)) {}
 
-  /// Create a sequence that starts with all tokens of `parent`. Pages are shared until either sequence changes them.
+  /// Create a sequence that starts with all tokens of `parent`. Pages are shared until either sequence changes them,
+  /// which finding scales does (`calibrate: first`, see ::kvq_policy_load): ::kvq_sequence_reserve with 0 tokens finds
+  /// those of a prompt that has been appended and attended to, so that forks share them and the sealed pages; an
+  /// extension has.
   /// \throws Error: KVQ_E_ARGUMENT (NULL, or `parent` belongs to another cache); KVQ_E_MEMORY; KVQ_E_LIMIT.
   /// \par Threads: `parent` may be read at the same time.
   Sequence fork() const { return detail::made<Sequence>(kvq_sequence_fork, cache(), get()); }
@@ -2043,7 +2046,8 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// \returns NULL for NULL.
   kvq_cache* cache() const { return kvq_sequence_cache(get()); }
 
-  /// Preallocate pages, so that every layer has room for `tokens` more tokens.
+  /// Preallocate pages, so that every layer has room for `tokens` more tokens. A sequence that has its first 128 tokens
+  /// finds its scales before (`calibrate: first`, see ::kvq_policy_load).
   ///
   /// While there is room, ::kvq_append, ::kvq_append_sequences and ::kvq_extend of up to ::KVQ_PAGE_SLOTS tokens of
   /// each sequence, and ::kvq_attend with one query of each, do not call the allocate hook: what they need while they
@@ -2122,9 +2126,11 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// are copied. Tokens, positions and observations stay; errors of both formats add up. Sequences of all policies of a
   /// cache may be in the same batch. Forks have their parent's policy.
   ///
-  /// Of the policy, the formats, `sink` and `recent` count. Eviction is that of the cache: the policy has the same or
-  /// none. Formats that need a codebook or centres use those of the cache. A cache remembers each policy that it has
-  /// been given: some hundred bytes, also if the call then fails.
+  /// Of the policy, the formats, `sink`, `recent` and `calibrate` count: a sequence that still waits for its scales
+  /// finds them for the new formats, one that has scales keeps them, and one without tokens follows the policy.
+  /// Eviction is that of the cache: the policy has the same or none. Formats that need a codebook or centres use those
+  /// of the cache. A cache remembers each policy that it has been given: some hundred bytes, also if the call then
+  /// fails.
   /// \param policy a policy of this or another context; NULL: the cache's.
   /// \throws Error: KVQ_E_ARGUMENT (also: layers that the cache does not have; another eviction); KVQ_E_STATE (in a
   /// step; pages are preallocated; a CUDA graph is captured); KVQ_E_UNSUPPORTED (the policy has a router; the device

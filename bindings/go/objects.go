@@ -135,7 +135,8 @@ func (it *Sequence) Truncate(length int) error {
 	})
 }
 
-// Reserve: preallocate pages, so that every layer has room for tokens more tokens.
+// Reserve: preallocate pages, so that every layer has room for tokens more tokens. A sequence that has its
+// first 128 tokens finds its scales before (`calibrate: first`, see [raw.PolicyLoad]).
 //
 // While there is room, [raw.Append], [raw.AppendSequences] and [raw.Extend] of up to [PageSlots] tokens of each
 // sequence, and [raw.Attend] with one query of each, do not call the allocate hook: what they need while they

@@ -14,11 +14,11 @@
 namespace kvq {
 namespace {
 
-// Keys count as different from this distance on, in units of what unrelated ones have.
+// Tokens count as different from this distance of their values on, in units of what unrelated ones have.
 constexpr double kDifferent = 0.3;
 constexpr double kMeanShare = 0.2;  // of a channel's mean, beside its spread: all but equal tokens have no spread
 constexpr double kLeastDifferent = 16.0;
-constexpr int32_t kMostCompared = 256;
+constexpr size_t kMostCompared = 256;
 
 /// The first tokens of one head's list, [tokens][head_dim], on the host.
 struct HeadTokens {
@@ -55,29 +55,25 @@ void add_moments(std::span<const float> numbers, size_t rows, std::span<double> 
   }
 }
 
-/// Effective number of different keys before RoPE among some of a head's first tokens: Σ 1 / (keys near one).
-double different_keys(const Sequence& sequence, int32_t layer, int32_t head, int32_t tokens) {
+/// Effective number of different tokens among the first ones: Σ 1 / (tokens near one). By values, which RoPE does not
+/// turn: in the first layer, equal tokens have equal ones.
+double different_tokens(const Sequence& sequence, int32_t layer, int32_t head, int32_t tokens) {
   Cache& cache = sequence.cache;
   const auto dim = static_cast<size_t>(cache.head_dim);
-  HeadTokens found = first_tokens(sequence, layer, head, tokens);
-  const int32_t step = std::max(tokens / kMostCompared, 1);
-  const auto n = static_cast<size_t>(tokens / step);
-  std::array<float, kMaxHeadDim> rotation;
-  Vector<float> keys(n * dim, 0.0F, cache.allocator);
+  const HeadTokens found = first_tokens(sequence, layer, head, tokens);
+  const size_t step = std::max<size_t>(static_cast<size_t>(tokens) / kMostCompared, 1);
+  const size_t n = static_cast<size_t>(tokens) / step;
+  Vector<float> values(n * dim, 0.0F, cache.allocator);
   for (size_t i = 0; i < n; ++i) {
-    const auto token = static_cast<int32_t>(i) * step;
-    float* key = keys.data() + i * dim;
-    std::copy_n(found.keys.begin() + static_cast<ptrdiff_t>(token) * cache.head_dim, dim, key);
-    cache.rope.fill_table({&found.positions[static_cast<size_t>(token)], 1}, rotation.data());
-    undo_rope(cache.rope, rotation.data(), key);
+    std::copy_n(found.values.data() + i * step * dim, dim, values.data() + i * dim);
   }
   Vector<double> means(dim, 0.0, cache.allocator);
   Vector<double> variances(dim, 0.0, cache.allocator);
-  add_moments(keys, n, means, variances);
-  for (size_t i = 0; i < keys.size(); ++i) {
+  add_moments(values, n, means, variances);
+  for (size_t i = 0; i < values.size(); ++i) {
     const double mean = kMeanShare * means[i % dim];
     const double spread = std::sqrt(variances[i % dim] + mean * mean);
-    keys[i] = spread > 0.0 ? static_cast<float>(keys[i] / spread) : 0.0F;
+    values[i] = spread > 0.0 ? static_cast<float>(values[i] / spread) : 0.0F;
   }
   const auto near = static_cast<float>(kDifferent * kDifferent * 2.0 * cache.head_dim);
   double different = 0.0;
@@ -86,7 +82,7 @@ double different_keys(const Sequence& sequence, int32_t layer, int32_t head, int
     for (size_t j = 0; j < n; ++j) {
       float distance = 0.0F;
       for (size_t c = 0; c < dim && distance < near; ++c) {
-        const float difference = keys[i * dim + c] - keys[j * dim + c];
+        const float difference = values[i * dim + c] - values[j * dim + c];
         distance += difference * difference;
       }
       alike += distance < near ? 1 : 0;
@@ -98,7 +94,7 @@ double different_keys(const Sequence& sequence, int32_t layer, int32_t head, int
 
 bool is_varied(const Sequence& sequence, int32_t layer, int32_t tokens) {
   for (int32_t head = 0; head < sequence.cache.kv_heads; ++head) {
-    if (different_keys(sequence, layer, head, tokens) < kLeastDifferent) return false;
+    if (different_tokens(sequence, layer, head, tokens) < kLeastDifferent) return false;
   }
   return true;
 }
@@ -113,7 +109,7 @@ bool has_first_tokens(const Sequence& sequence, int32_t layer, int32_t tokens) {
 }
 
 /// Tokens whose channels give the scales; 0: not yet, −1: none ever will. `alike` is how many have been found too
-/// alike, before and after. The first layer decides where it can: there, a key is that of its token, while later ones
+/// alike, before and after. The first layer decides where it can: there, a value is that of its token, while later ones
 /// make equal tokens differ a little.
 int32_t tokens_to_use(const Sequence& sequence, int32_t layer, int32_t& alike) {
   const Calibration::Layer& first = sequence.calibration->layer(0);
@@ -228,7 +224,9 @@ void QueryEnergies::add(const AttendBatch& batch, const AttendSequence& sequence
     for (size_t head = 0; head < heads; ++head) {
       read_floats(q, batch.q_dtype, batch.q_strides.at(first + i, head) - begin, dim, row.data());
       double* of_head = sums + head / of_kv_head * dim;
-      for (size_t c = 0; c < dim; ++c) of_head[c] += double{row[c]} * double{row[c]};
+      for (size_t c = 0; c < dim; ++c) {
+        if (std::isfinite(row[c])) of_head[c] += double{row[c]} * double{row[c]};
+      }
     }
     next_ = positions[i] + 1;
   }

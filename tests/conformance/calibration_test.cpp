@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -619,6 +620,92 @@ TEST_CASE("a policy that is given while tokens wait, or to an empty sequence, fi
     Conversation plain(backend, "int4");
     feed(plain.cache, plain.sequence, text, Way::kExtend, 50, 0, 100);
     CHECK(waiting.sequence.save() == plain.sequence.save());
+  }
+}
+
+TEST_CASE("channels and queries of every kind give finite scales") {
+  struct Kind {
+    std::string name;
+    float factor;  // of the channel
+    float offset;
+    float query;
+  };
+  const Kind kinds[] = {{"zero", 0.0F, 0.0F, 1.0F},    {"constant", 0.0F, 5.0F, 1.0F},
+                        {"huge", 500.0F, 0.0F, 1.0F},  {"tiny", 1e-7F, 0.0F, 1.0F},
+                        {"unread", 1.0F, 0.0F, 0.0F},  {"read hugely", 1.0F, 0.0F, 1e30F},
+                        {"as it is", 1.0F, 0.0F, 1.0F}};
+  const float strange[] = {0.0F, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()};
+  const Shape shape{};
+  for (const std::string& backend : kvq_test::backends()) {
+    for (const Kind& kind : kinds) {
+      for (const bool all : {false, true}) {
+        CAPTURE(backend);
+        CAPTURE(kind.name);
+        CAPTURE(all);
+        const bool differ = !all || kind.factor > 0.0F;  // tokens; else the sequence waits on
+        std::vector<double> errors;
+        for (const float query : strange) {
+          CAPTURE(query);
+          Text text(shape, 300, 20);
+          const auto change = [&](std::vector<float>& tensor, float factor, float offset) {
+            for (size_t i = 0; i < tensor.size(); ++i) {
+              const size_t channel = i % static_cast<size_t>(shape.head_dim);
+              if (all || channel % 32 == 7) tensor[i] = tensor[i] * factor + offset;
+            }
+          };
+          for (size_t layer = 0; layer < text.k.size(); ++layer) {
+            change(text.k[layer], kind.factor, kind.offset);
+            change(text.v[layer], kind.factor, kind.offset);
+            change(text.q[layer], kind.query, 0.0F);
+            // One token's queries.
+            std::fill_n(text.q[layer].begin() + 40 * static_cast<ptrdiff_t>(shape.query_scalars()),
+                        shape.query_scalars(), query);
+          }
+          Conversation found(backend, kGs2);
+          feed(found.cache, found.sequence, text, Way::kExtend, 50, 0, 300);
+          CHECK((found.sealed_pages() > 0) == differ);
+          for (int32_t layer = 0; layer < shape.n_layers; ++layer) {
+            for (int32_t head = 0; head < shape.kv_heads; ++head) {
+              const Decoded tokens = kvq_test::decode(found.sequence, layer, head, 0, 300, shape.head_dim);
+              const auto is_finite = [](float number) { return std::isfinite(number); };
+              CHECK(std::ranges::all_of(tokens.k, is_finite));
+              CHECK(std::ranges::all_of(tokens.v, is_finite));
+            }
+          }
+          errors.push_back(error_of(found.sequence, text));
+        }
+        // What is not finite does not count.
+        if (!differ) continue;
+        CHECK(errors[1] == errors[0]);
+        CHECK(errors[2] == errors[0]);
+      }
+    }
+  }
+}
+
+TEST_CASE("equal tokens are told by their values where keys arrive rotated") {
+  Text text(Shape{}, 300, 21);
+  text.repeat(2, 200);
+  const kvq_test::Rotation rotation = kvq_test::Rotation::from(text.shape.options());
+  for (std::vector<float>& of_layer : text.k) {
+    for (size_t row = 0; row * static_cast<size_t>(text.shape.head_dim) < of_layer.size(); ++row) {
+      float* key = of_layer.data() + row * static_cast<size_t>(text.shape.head_dim);
+      std::vector<double> turned(key, key + text.shape.head_dim);
+      rotation.apply(turned, static_cast<int32_t>(row) / text.shape.kv_heads);
+      std::ranges::transform(turned, key, [](double number) { return static_cast<float>(number); });
+    }
+  }
+  kvq_cache_options options = text.shape.options();
+  options.rope = KVQ_ROPE_NONE;
+  for (const std::string& backend : kvq_test::backends()) {
+    CAPTURE(backend);
+    const Context context = kvq_test::make_context(backend.c_str());
+    const Cache cache = make_cache(context, options, kGs2);
+    Sequence sequence(cache);
+    feed(cache, sequence, text, Way::kExtend, 50, 0, 200);
+    CHECK(sequence.usage().sealed_pages == 0);
+    feed(cache, sequence, text, Way::kExtend, 50, 200, 300);
+    CHECK(sequence.usage().sealed_pages > 0);
   }
 }
 

@@ -224,7 +224,9 @@ namespace Kvq
                 Call.Check(Native.kvq_sequence_truncate(cachePointer, it, length, &error), &error, Hooks);
         }
 
-        /// <summary>Preallocate pages, so that every layer has room for <c>tokens</c> more tokens.</summary>
+        /// <summary>Preallocate pages, so that every layer has room for <c>tokens</c> more tokens. A sequence that
+        /// has its first 128 tokens finds its scales before (<c>calibrate: first</c>, see
+        /// <see cref="Kvq.Raw.Native.kvq_policy_load"/>).</summary>
         /// <remarks>
         /// <para>While there is room, <see cref="Kvq.Raw.Native.kvq_append"/>,
         /// <see cref="Kvq.Raw.Native.kvq_append_sequences"/> and <see cref="Kvq.Raw.Native.kvq_extend"/> of up to

@@ -2202,7 +2202,9 @@ func SequenceCreate(cache *Cache, result **Sequence, err *Error) Status {
 }
 
 // SequenceFork: create a sequence that starts with all tokens of parent. Pages are shared until either sequence
-// changes them.
+// changes them, which finding scales does (`calibrate: first`, see [PolicyLoad]): [SequenceReserve] with 0
+// tokens finds those of a prompt that has been appended and attended to, so that forks share them and the
+// sealed pages; an extension has.
 //
 //   - result: receives the handle.
 //
@@ -2248,7 +2250,8 @@ func SequenceCache(sequence *Sequence) *Cache {
 	return (*Cache)(unsafe.Pointer(C.kvq_go_kvq_sequence_cache((*C.uint8_t)(unsafe.Pointer(sequence)))))
 }
 
-// SequenceReserve: preallocate pages, so that every layer has room for tokens more tokens.
+// SequenceReserve: preallocate pages, so that every layer has room for tokens more tokens. A sequence that has
+// its first 128 tokens finds its scales before (`calibrate: first`, see [PolicyLoad]).
 //
 // While there is room, [Append], [AppendSequences] and [Extend] of up to [PageSlots] tokens of each sequence,
 // and [Attend] with one query of each, do not call the allocate hook: what they need while they run is part of
@@ -2364,9 +2367,11 @@ func SequenceLoad(cache *Cache, buffer unsafe.Pointer, size uintptr, result **Se
 // copied. Tokens, positions and observations stay; errors of both formats add up. Sequences of all policies of
 // a cache may be in the same batch. Forks have their parent's policy.
 //
-// Of the policy, the formats, `sink` and `recent` count. Eviction is that of the cache: the policy has the same
-// or none. Formats that need a codebook or centres use those of the cache. A cache remembers each policy that
-// it has been given: some hundred bytes, also if the call then fails.
+// Of the policy, the formats, `sink`, `recent` and `calibrate` count: a sequence that still waits for its
+// scales finds them for the new formats, one that has scales keeps them, and one without tokens follows the
+// policy. Eviction is that of the cache: the policy has the same or none. Formats that need a codebook or
+// centres use those of the cache. A cache remembers each policy that it has been given: some hundred bytes,
+// also if the call then fails.
 //
 //   - policy: a policy of this or another context; nil: the cache's.
 //

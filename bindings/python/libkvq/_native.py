@@ -2742,7 +2742,10 @@ kvq_sequence_fork = library.function(
     """kvq_sequence_fork(cache: kvq_cache*, parent: const kvq_sequence*, result: kvq_sequence**, error: kvq_error*) ->
 kvq_status
 
-Create a sequence that starts with all tokens of ``parent``. Pages are shared until either sequence changes them.
+Create a sequence that starts with all tokens of ``parent``. Pages are shared until either sequence changes them,
+which finding scales does (``calibrate: first``, see ``kvq_policy_load``): ``kvq_sequence_reserve`` with 0 tokens
+finds those of a prompt that has been appended and attended to, so that forks share them and the sealed pages; an
+extension has.
 
 - result: receives the handle.
 
@@ -2804,7 +2807,8 @@ kvq_sequence_reserve = library.function(
     """kvq_sequence_reserve(cache: kvq_cache*, sequence: kvq_sequence*, tokens: int32_t, error: kvq_error*) ->
 kvq_status
 
-Preallocate pages, so that every layer has room for ``tokens`` more tokens.
+Preallocate pages, so that every layer has room for ``tokens`` more tokens. A sequence that has its first 128
+tokens finds its scales before (``calibrate: first``, see ``kvq_policy_load``).
 
 While there is room, ``kvq_append``, ``kvq_append_sequences`` and ``kvq_extend`` of up to ``KVQ_PAGE_SLOTS``
 tokens of each sequence, and ``kvq_attend`` with one query of each, do not call the allocate hook: what they need
@@ -2962,9 +2966,11 @@ Pages are decoded and encoded again, one after the other, and their memory is fr
 are copied. Tokens, positions and observations stay; errors of both formats add up. Sequences of all policies of
 a cache may be in the same batch. Forks have their parent's policy.
 
-Of the policy, the formats, ``sink`` and ``recent`` count. Eviction is that of the cache: the policy has the same
-or none. Formats that need a codebook or centres use those of the cache. A cache remembers each policy that it
-has been given: some hundred bytes, also if the call then fails.
+Of the policy, the formats, ``sink``, ``recent`` and ``calibrate`` count: a sequence that still waits for its
+scales finds them for the new formats, one that has scales keeps them, and one without tokens follows the policy.
+Eviction is that of the cache: the policy has the same or none. Formats that need a codebook or centres use those
+of the cache. A cache remembers each policy that it has been given: some hundred bytes, also if the call then
+fails.
 
 - policy: a policy of this or another context; NULL: the cache's.
 

@@ -150,7 +150,8 @@ class SequenceMethods(Handle):
             self._call(_native.kvq_sequence_truncate, cache, it, length)
 
     def reserve(self, tokens: int) -> None:
-        """Preallocate pages, so that every layer has room for ``tokens`` more tokens.
+        """Preallocate pages, so that every layer has room for ``tokens`` more tokens. A sequence that has its first 128
+        tokens finds its scales before (``calibrate: first``, see ``kvq_policy_load``).
 
         While there is room, ``kvq_append``, ``kvq_append_sequences`` and ``kvq_extend`` of up to ``KVQ_PAGE_SLOTS``
         tokens of each sequence, and ``kvq_attend`` with one query of each, do not call the allocate hook: what they

@@ -605,7 +605,10 @@ namespace Kvq.Raw
         public static extern Status kvq_sequence_create(IntPtr cache, IntPtr* result, kvq_error* error);
 
         /// <summary>Create a sequence that starts with all tokens of <c>parent</c>. Pages are shared until either
-        /// sequence changes them.</summary>
+        /// sequence changes them, which finding scales does (<c>calibrate: first</c>, see
+        /// <see cref="Kvq.Raw.Native.kvq_policy_load"/>): <see cref="Kvq.Raw.Native.kvq_sequence_reserve"/> with 0
+        /// tokens finds those of a prompt that has been appended and attended to, so that forks share them and the
+        /// sealed pages; an extension has.</summary>
         /// <remarks>
         /// <para>Threads: <c>parent</c> may be read at the same time.</para>
         /// <para>Since 1.0.</para>
@@ -659,7 +662,9 @@ namespace Kvq.Raw
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern IntPtr kvq_sequence_cache(IntPtr sequence);
 
-        /// <summary>Preallocate pages, so that every layer has room for <c>tokens</c> more tokens.</summary>
+        /// <summary>Preallocate pages, so that every layer has room for <c>tokens</c> more tokens. A sequence that
+        /// has its first 128 tokens finds its scales before (<c>calibrate: first</c>, see
+        /// <see cref="Kvq.Raw.Native.kvq_policy_load"/>).</summary>
         /// <remarks>
         /// <para>While there is room, <see cref="Kvq.Raw.Native.kvq_append"/>,
         /// <see cref="Kvq.Raw.Native.kvq_append_sequences"/> and <see cref="Kvq.Raw.Native.kvq_extend"/> of up to
@@ -803,9 +808,11 @@ namespace Kvq.Raw
         /// fork shares stay with the fork and are copied. Tokens, positions and observations stay; errors of both
         /// formats add up. Sequences of all policies of a cache may be in the same batch. Forks have their parent's
         /// policy.</para>
-        /// <para>Of the policy, the formats, <c>sink</c> and <c>recent</c> count. Eviction is that of the cache: the
-        /// policy has the same or none. Formats that need a codebook or centres use those of the cache. A cache
-        /// remembers each policy that it has been given: some hundred bytes, also if the call then fails.</para>
+        /// <para>Of the policy, the formats, <c>sink</c>, <c>recent</c> and <c>calibrate</c> count: a sequence that
+        /// still waits for its scales finds them for the new formats, one that has scales keeps them, and one without
+        /// tokens follows the policy. Eviction is that of the cache: the policy has the same or none. Formats that
+        /// need a codebook or centres use those of the cache. A cache remembers each policy that it has been given:
+        /// some hundred bytes, also if the call then fails.</para>
         /// <para>Threads: exclusive use of <c>sequence</c>.</para>
         /// <para>Since 1.0.</para>
         /// </remarks>

@@ -617,7 +617,9 @@ the context's device has no kernels for; formats of which some need a codebook a
     };
     (kvq_sequence_fork) => {
         r#"Create a sequence that starts with all tokens of `parent`. Pages are shared until either sequence changes
-them.
+them, which finding scales does (`calibrate: first`, see [`Policy::load`](crate::Policy::load)):
+[`Sequence::reserve`](crate::Sequence::reserve) with 0 tokens finds those of a prompt that has been appended
+and attended to, so that forks share them and the sealed pages; an extension has.
 
 # Errors
 
@@ -642,7 +644,8 @@ work; or eviction left gaps in the positions); [`Status::Memory`](crate::Status:
         r#"Return the cache that a sequence belongs to. It lives as long as the sequence."#
     };
     (kvq_sequence_reserve) => {
-        r#"Preallocate pages, so that every layer has room for `tokens` more tokens.
+        r#"Preallocate pages, so that every layer has room for `tokens` more tokens. A sequence that has its first 128
+tokens finds its scales before (`calibrate: first`, see [`Policy::load`](crate::Policy::load)).
 
 While there is room, [`Sequence::append`](crate::Sequence::append), [`Cache::append`](crate::Cache::append)
 and [`Cache::extend`](crate::Cache::extend) of up to [`PAGE_SLOTS`](crate::PAGE_SLOTS) tokens of each
@@ -750,9 +753,11 @@ fork shares stay with the fork and are copied. Tokens, positions and observation
 formats add up. Sequences of all policies of a cache may be in the same batch. Forks have their parent's
 policy.
 
-Of the policy, the formats, `sink` and `recent` count. Eviction is that of the cache: the policy has the
-same or none. Formats that need a codebook or centres use those of the cache. A cache remembers each policy
-that it has been given: some hundred bytes, also if the call then fails.
+Of the policy, the formats, `sink`, `recent` and `calibrate` count: a sequence that still waits for its
+scales finds them for the new formats, one that has scales keeps them, and one without tokens follows the
+policy. Eviction is that of the cache: the policy has the same or none. Formats that need a codebook or
+centres use those of the cache. A cache remembers each policy that it has been given: some hundred bytes,
+also if the call then fails.
 
 - `policy`: a policy of this or another context; NULL: the cache's.
 
