@@ -395,10 +395,10 @@ typedef struct kvq_policy kvq_policy;
  *  appended, or a step begins. They need not be like the rest, but if fewer than 16 of them differ, the sequence waits
  *  for 256, 512 … 2048 and then goes without. With ::kvq_extend or ::kvq_attend, queries count; a host that appends
  *  more tokens before it attends, or more than 2048 at once, gets scales from keys and values alone. The same pages
- *  result for every way of cutting a prompt. Scales stay while any token does, belong to forks too, are saved in
- *  snapshots, and take 0.005 bits a scalar at 32768 tokens. A layer whose pages are sealed earlier goes without: by
- *  ::kvq_compress, or because a sequence or snapshot in FP16 gets such a policy later. Scales of the cache go before: no
- *  sequence then looks for its own.
+ *  result for every way of cutting a prompt. Scales stay while any token or preallocated page does, belong to forks,
+ *  are saved in snapshots, and take 0.005 bits a scalar at 32768 tokens. A layer whose pages are sealed earlier goes
+ *  without: by ::kvq_compress, or because a sequence in FP16 gets such a policy later or a snapshot is recoded. Scales
+ *  of the cache go before: no sequence then looks for its own.
  *
  *  `attention` selects how the CPU attends to CommVQ keys; results differ only by rounding. `tables` multiplies each
  *  query with all codes and sums the products for each token; `rebuild` sums keys from their codes once for all
@@ -464,6 +464,7 @@ typedef struct kvq_policy_info {
   int32_t eviction_budget; /**< Tokens that ::kvq_compress keeps of a KV head; INT32_MAX: the budget is a share; 0: no
                                 eviction. */
   int32_t eviction_window; /**< Newest tokens that it always keeps, in every head. */
+  int32_t reserved;        /**< 0. */
   int32_t calibrates;      /**< 1: sequences find scales by their first tokens (`calibrate: first`), 0: they do not. */
 } kvq_policy_info;
 
@@ -903,7 +904,7 @@ typedef struct kvq_sequence kvq_sequence;
  *  \since 1.0 */
 KVQ_API kvq_status kvq_sequence_create(kvq_cache* cache, kvq_sequence** result, kvq_error* error);
 
-/** Create a sequence that starts with all tokens of `parent`. Pages are shared until either sequence changes them, which
+/** Create a sequence that starts with all tokens of `parent`. Pages are shared until either sequence changes them, as
  *  finding scales does (`calibrate: first`, see ::kvq_policy_load): ::kvq_sequence_reserve with 0 tokens finds those of
  *  a prompt that has been appended and attended to, so that forks share them and the sealed pages; an extension has.
  *
@@ -945,9 +946,10 @@ KVQ_API kvq_cache* kvq_sequence_cache(const kvq_sequence* sequence);
  *  sequence, and ::kvq_attend with one query of each, do not call the allocate hook: what they need while they run is
  *  part of the reservation. Longer calls free what they take when they return, and find it reserved inside a step (see
  *  ::kvq_step_begin). Exceptions are positions with gaps (128 bytes for a page of a head), sinks that an evicting
- *  policy keeps, a sequence's search for its scales (`calibrate: first`, see ::kvq_policy_load) and FP16 pages that wait
- *  for it beyond `sink` and `recent`, calls of several threads at once, and on a GPU memory of the device for attention.
- *  On a CPU the pages of a head are contiguous from the start. On a GPU a CUDA graph needs them:
+ *  policy keeps, a sequence's search for its scales (`calibrate: first`, see ::kvq_policy_load), counting queries
+ *  for it and FP16 pages that wait for it beyond `sink` and `recent`, calls of several threads at once, and on a GPU
+ *  memory of the device for attention. On a CPU the pages of a head are contiguous from the start. On a GPU a CUDA
+ *  graph needs them:
  *
  *      kvq_context_set_stream(context, stream);
  *      kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
@@ -964,7 +966,8 @@ KVQ_API kvq_cache* kvq_sequence_cache(const kvq_sequence* sequence);
  *  KVQ_E_LIMIT. A graph stays valid until kvq_sequence_reserve is called again or an object that it refers to is
  *  destroyed. A fork of a sequence with preallocated pages copies its open pages. Layers with CommVQ codes cannot be
  *  captured, nor can attention if the policy's eviction observes queries: these calls return KVQ_E_UNSUPPORTED. Nor can
- *  a sequence that still waits for scales (`calibrate: first`): capturing returns KVQ_E_STATE until 128 tokens are in.
+ *  a sequence that still waits for scales (`calibrate: first`): capturing returns KVQ_E_STATE until it has found them,
+ *  by the append after its 128 tokens or by reserving then.
  *
  *  \param tokens  per layer, ≥ 0; 0 frees the preallocated pages that are left.
  *  \returns KVQ_OK; KVQ_E_ARGUMENT (NULL; a sequence of another cache; negative, or more than a layer can hold);
@@ -1043,9 +1046,9 @@ typedef struct kvq_recode_info {
  *  may be in the same batch. Forks have their parent's policy.
  *
  *  Of the policy, the formats, `sink`, `recent` and `calibrate` count: a sequence that still waits for its scales finds
- *  them for the new formats, one that has scales keeps them, and one without tokens follows the policy. Eviction is that of the cache: the policy has the same or
- *  none. Formats that need a codebook or centres use those of the cache. A cache remembers each policy that it has been
- *  given: some hundred bytes, also if the call then fails.
+ *  them for the new formats, one that has scales keeps them, and one without tokens follows the policy. Eviction is
+ *  that of the cache: the policy has the same or none. Formats that need a codebook or centres use those of the cache.
+ *  A cache remembers each policy that it has been given: some hundred bytes, also if the call then fails.
  *
  *  \param policy  a policy of this or another context; NULL: the cache's. \nullable
  *  \returns KVQ_OK; KVQ_E_ARGUMENT (also: layers that the cache does not have; another eviction); KVQ_E_STATE (in a
@@ -1523,6 +1526,8 @@ KVQ_API kvq_status kvq_cache_usage(const kvq_cache* cache, const kvq_sequence* s
  *  Computed from sizes: nothing is allocated, and what the cache holds now does not matter. A cache whose `max_bytes`
  *  is the predicted `total_bytes` runs to the last token.
  *
+ *  Sequences that find scales (`calibrate: first`) are predicted with tokens that differ, so that 128 suffice.
+ *
  *  The prediction assumes that ::kvq_sequence_reserve preallocated `tokens` tokens for each sequence before they were
  *  appended to every layer at consecutive positions, that no call has more than the larger of ::KVQ_PAGE_SLOTS and
  *  `queries` tokens of a sequence, and, if `queries` is not 0, that each layer attended with so many queries of each
@@ -1857,8 +1862,8 @@ typedef struct kvq_codebook_trainer_options {
   uint64_t max_bytes;            /**< Limit on kept tokens and workspace; 0 (default): only the context's limit. */
   const char* note;          /**< At most 4096 bytes, for example the provenance of the codebooks. NULL (default): "".
                                   \nullable \length string \memory host \keeps call */
-  const kvq_centres* scales; /**< Scales of this context, complete, that the cache of the codebooks will have: added keys
-                                  and values are scaled by them. NULL (default): as they are. \nullable \keeps call */
+  const kvq_centres* scales; /**< Scales of this context, complete, that the cache of the codebooks will have: keys and
+                                  values are scaled by them. NULL (default): as they are. \nullable \keeps call */
 } kvq_codebook_trainer_options;
 
 /** Fill with defaults. The three sizes (`n_layers`, `kv_heads`, `head_dim`) stay 0 and must be set.

@@ -658,11 +658,12 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_device_info, name) == 8);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_device_info, compute_capability) == 136);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_device_info, driver_version) == 140);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_device_info, memory_bytes) == 144);
-static_assert(sizeof(void*) != 8 || sizeof(kvq_policy_info) == 16);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_policy_info) == 20);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_policy_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_policy_info, eviction_budget) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_policy_info, eviction_window) == 8);
-static_assert(sizeof(void*) != 8 || offsetof(kvq_policy_info, calibrates) == 12);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_policy_info, reserved) == 12);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_policy_info, calibrates) == 16);
 static_assert(sizeof(void*) != 8 || sizeof(kvq_codebook_info) == 128);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_codebook_info, n_layers) == 4);
@@ -1350,10 +1351,10 @@ class Policy : public detail::Owned<kvq_policy, kvq_policy_destroy, const kvq_po
   /// next one is appended, or a step begins. They need not be like the rest, but if fewer than 16 of them differ, the
   /// sequence waits for 256, 512 … 2048 and then goes without. With ::kvq_extend or ::kvq_attend, queries count; a host
   /// that appends more tokens before it attends, or more than 2048 at once, gets scales from keys and values alone. The
-  /// same pages result for every way of cutting a prompt. Scales stay while any token does, belong to forks too, are
-  /// saved in snapshots, and take 0.005 bits a scalar at 32768 tokens. A layer whose pages are sealed earlier goes
-  /// without: by ::kvq_compress, or because a sequence or snapshot in FP16 gets such a policy later. Scales of the
-  /// cache go before: no sequence then looks for its own.
+  /// same pages result for every way of cutting a prompt. Scales stay while any token or preallocated page does, belong
+  /// to forks, are saved in snapshots, and take 0.005 bits a scalar at 32768 tokens. A layer whose pages are sealed
+  /// earlier goes without: by ::kvq_compress, or because a sequence in FP16 gets such a policy later or a snapshot is
+  /// recoded. Scales of the cache go before: no sequence then looks for its own.
   ///
   /// `attention` selects how the CPU attends to CommVQ keys; results differ only by rounding. `tables` multiplies each
   /// query with all codes and sums the products for each token; `rebuild` sums keys from their codes once for all
@@ -1996,6 +1997,8 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
   /// Computed from sizes: nothing is allocated, and what the cache holds now does not matter. A cache whose `max_bytes`
   /// is the predicted `total_bytes` runs to the last token.
   ///
+  /// Sequences that find scales (`calibrate: first`) are predicted with tokens that differ, so that 128 suffice.
+  ///
   /// The prediction assumes that ::kvq_sequence_reserve preallocated `tokens` tokens for each sequence before they were
   /// appended to every layer at consecutive positions, that no call has more than the larger of ::KVQ_PAGE_SLOTS and
   /// `queries` tokens of a sequence, and, if `queries` is not 0, that each layer attended with so many queries of each
@@ -2022,10 +2025,10 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// \par Threads: any number of sequences of one cache may be created, used and destroyed at once.
   explicit Sequence(detail::Borrowed<kvq_cache> cache) : Owned(detail::made<Owned>(kvq_sequence_create, cache)) {}
 
-  /// Create a sequence that starts with all tokens of `parent`. Pages are shared until either sequence changes them,
-  /// which finding scales does (`calibrate: first`, see ::kvq_policy_load): ::kvq_sequence_reserve with 0 tokens finds
-  /// those of a prompt that has been appended and attended to, so that forks share them and the sealed pages; an
-  /// extension has.
+  /// Create a sequence that starts with all tokens of `parent`. Pages are shared until either sequence changes them, as
+  /// finding scales does (`calibrate: first`, see ::kvq_policy_load): ::kvq_sequence_reserve with 0 tokens finds those
+  /// of a prompt that has been appended and attended to, so that forks share them and the sealed pages; an extension
+  /// has.
   /// \throws Error: KVQ_E_ARGUMENT (NULL, or `parent` belongs to another cache); KVQ_E_MEMORY; KVQ_E_LIMIT.
   /// \par Threads: `parent` may be read at the same time.
   Sequence fork() const { return detail::made<Sequence>(kvq_sequence_fork, cache(), get()); }
@@ -2053,10 +2056,10 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// each sequence, and ::kvq_attend with one query of each, do not call the allocate hook: what they need while they
   /// run is part of the reservation. Longer calls free what they take when they return, and find it reserved inside a
   /// step (see ::kvq_step_begin). Exceptions are positions with gaps (128 bytes for a page of a head), sinks that an
-  /// evicting policy keeps, a sequence's search for its scales (`calibrate: first`, see ::kvq_policy_load) and FP16
-  /// pages that wait for it beyond `sink` and `recent`, calls of several threads at once, and on a GPU memory of the
-  /// device for attention. On a CPU the pages of a head are contiguous from the start. On a GPU a CUDA graph needs
-  /// them:
+  /// evicting policy keeps, a sequence's search for its scales (`calibrate: first`, see ::kvq_policy_load), counting
+  /// queries for it and FP16 pages that wait for it beyond `sink` and `recent`, calls of several threads at once, and
+  /// on a GPU memory of the device for attention. On a CPU the pages of a head are contiguous from the start. On a GPU
+  /// a CUDA graph needs them:
   ///
   ///     kvq_context_set_stream(context, stream);
   ///     kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
@@ -2073,8 +2076,8 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// KVQ_E_LIMIT. A graph stays valid until kvq_sequence_reserve is called again or an object that it refers to is
   /// destroyed. A fork of a sequence with preallocated pages copies its open pages. Layers with CommVQ codes cannot be
   /// captured, nor can attention if the policy's eviction observes queries: these calls return KVQ_E_UNSUPPORTED. Nor
-  /// can a sequence that still waits for scales (`calibrate: first`): capturing returns KVQ_E_STATE until 128 tokens
-  /// are in.
+  /// can a sequence that still waits for scales (`calibrate: first`): capturing returns KVQ_E_STATE until it has found
+  /// them, by the append after its 128 tokens or by reserving then.
   /// \param tokens per layer, ≥ 0; 0 frees the preallocated pages that are left.
   /// \throws Error: KVQ_E_ARGUMENT (NULL; a sequence of another cache; negative, or more than a layer can hold);
   /// KVQ_E_STATE (a stream is being captured); KVQ_E_UNSUPPORTED (above 0 if a router chooses the formats);

@@ -143,9 +143,9 @@ func (it *Sequence) Truncate(length int) error {
 // run is part of the reservation. Longer calls free what they take when they return, and find it reserved
 // inside a step (see [raw.StepBegin]). Exceptions are positions with gaps (128 bytes for a page of a head),
 // sinks that an evicting policy keeps, a sequence's search for its scales (`calibrate: first`, see
-// [raw.PolicyLoad]) and FP16 pages that wait for it beyond `sink` and `recent`, calls of several threads at
-// once, and on a GPU memory of the device for attention. On a CPU the pages of a head are contiguous from the
-// start. On a GPU a CUDA graph needs them:
+// [raw.PolicyLoad]), counting queries for it and FP16 pages that wait for it beyond `sink` and `recent`, calls
+// of several threads at once, and on a GPU memory of the device for attention. On a CPU the pages of a head are
+// contiguous from the start. On a GPU a CUDA graph needs them:
 //
 //	kvq_context_set_stream(context, stream);
 //	kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
@@ -163,7 +163,8 @@ func (it *Sequence) Truncate(length int) error {
 // an object that it refers to is destroyed. A fork of a sequence with preallocated pages copies its open pages.
 // Layers with CommVQ codes cannot be captured, nor can attention if the policy's eviction observes queries:
 // these calls return [raw.EUnsupported]. Nor can a sequence that still waits for scales (`calibrate: first`):
-// capturing returns [raw.EState] until 128 tokens are in.
+// capturing returns [raw.EState] until it has found them, by the append after its 128 tokens or by reserving
+// then.
 func (it *Sequence) Reserve(tokens int) error {
 	var n [1]int32
 	if err := firstOf(narrow("tokens", tokens, &n[0])); err != nil {

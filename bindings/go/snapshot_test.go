@@ -17,6 +17,7 @@ func saved(t *testing.T) (m model, both []*kvq.Sequence, other *kvq.Cache) {
 	for layer := 0; layer < 2; layer++ {
 		m.append(t, m.sequence, layer, 300, &r)
 	}
+	require(t, m.sequence.Reserve(0)) // finds its scales, so that both share sealed pages
 	fork := must(m.sequence.Fork())(t)
 	for layer := 0; layer < 2; layer++ {
 		m.append(t, fork, layer, 40, &r)

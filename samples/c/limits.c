@@ -112,7 +112,7 @@ int main(void) {
   uint64_t predicted = 0;
   kvq_error_init(&error, sizeof error);
   kvq_context* context = create_context(&memory);
-  kvq_cache* cache = create_cache(context, "gs2");
+  kvq_cache* cache = create_cache(context, "int4");
   const int n = sequences_that_fit(context, cache, &predicted);
   printf("%d sequences of %d tokens fit into %d bytes\n", n, TOKENS, LIMIT);
 

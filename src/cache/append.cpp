@@ -281,12 +281,17 @@ void calibrate(Calibrators& calibrators, const AppendRequest& request, int32_t l
   }
 }
 
+/// After its pages have been sealed. A device that appends by itself learns that they are others.
+void end_backlog(Sequence& sequence, int32_t layer) {
+  if (!sequence.has_backlog(layer)) return;
+  sequence.calibration->layer(layer).backlog = false;
+  if (!sequence.reserves.empty()) publish(sequence, layer);
+}
+
 /// After the append has sealed them.
-void keep(Calibrators& calibrators, const AppendRequest& request, int32_t layer) noexcept {
+void keep(Calibrators& calibrators, const AppendRequest& request, int32_t layer) {
   calibrators.keep();
-  for (const SequenceTokens& each : request.sequences) {
-    if (each.sequence->has_backlog(layer)) each.sequence->calibration->layer(layer).backlog = false;
-  }
+  for (const SequenceTokens& each : request.sequences) end_backlog(*each.sequence, layer);
 }
 
 }  // namespace
@@ -373,9 +378,9 @@ void find_scales(Sequence& sequence, Allocator& scratch) {
         cache.backend.pages().append(cache.no_tokens(layer), cache.page_writes(layer, writes), {&after, 1}, scratch);
       }
       sealed.commit();
-      sequence.calibration->layer(layer).backlog = false;
     }
     calibrators.keep();
+    end_backlog(sequence, layer);
   }
 }
 

@@ -178,6 +178,12 @@ Vector<float> find_numbers(const Sequence& sequence, int32_t layer, int32_t toke
 
 }  // namespace
 
+int32_t calibration_tokens(const Sequence& sequence, int32_t layer) {
+  if (!has_first_tokens(sequence, layer, kCalibrationTokens)) return 0;
+  int32_t alike = sequence.calibration->layer(layer).alike;
+  return tokens_to_use(sequence, layer, alike);
+}
+
 FoundScales::FoundScales(Cache& cache, Vector<float> numbers, int32_t tokens)
     : numbers_(std::move(numbers)), memory_(cache.backend, cache.allocator), tokens_(tokens), bytes_(bytes_of(cache)) {
   memory_.make(numbers_.size() * sizeof(float));
@@ -259,9 +265,8 @@ void QueryEnergies::drop() noexcept {
 }
 
 void QueryEnergies::truncate(int32_t length) noexcept {
-  if (next_ <= length) return;
-  std::ranges::fill(sums_, 0.0);
-  next_ = 0;
+  if (length == 0) drop();
+  count_again(length);
 }
 
 void Calibration::truncate(int32_t length, bool found_anew) noexcept {
@@ -295,6 +300,7 @@ void Calibration::end_step(const Sequence& sequence, bool keeps_any) noexcept {
 }
 
 uint64_t Calibration::bytes() const {
+  const std::lock_guard lock(mutex);  // others may attend
   uint64_t bytes = sizeof(*this) + layers_.capacity() * sizeof(Layer);
   for (const Layer& layer : layers_) {
     bytes += layer.queries.bytes();

@@ -185,6 +185,9 @@ class Calibrators {
   Vector<Calibrator> made_;
 };
 
+/// First tokens by which a layer that waits would find its scales now; 0: it waits on, −1: it goes without from now on.
+int32_t calibration_tokens(const Sequence& sequence, int32_t layer);
+
 /// Layers that have waited long enough find their scales, and their pages are sealed, as by the next append.
 void find_scales(Sequence& sequence, Allocator& scratch);
 

@@ -209,7 +209,7 @@ void compress(Sequence& sequence, int32_t budget, std::span<int32_t> kept) {
   for (const Owned<EvictedLayer>& layer : layers) layer->commit(staging, scratch);
   sequence.observations->keep(masses);
   for (const Owned<EvictedLayer>& layer : layers) layer->trim();
-  if (sequence.reserved_by_step) reserve(sequence, 0);
+  if (sequence.reserved_by_step) release_reserve(sequence);
   for (size_t list = 0; list < kept.size(); ++list) {
     kept[list] = sequence.slots(sequence.layer_of(list), sequence.head_of(list));
   }

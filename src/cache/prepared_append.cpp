@@ -6,9 +6,9 @@
 namespace kvq {
 namespace {
 
-/// Whether an append changes no more pages than sequences keep memory for.
-bool fits_kept_memory(const Sequence& sequence, int32_t layer, int32_t tokens) {
-  return tokens <= kPageSlots && !sequence.has_backlog(layer);
+/// Whether an append changes no more pages than sequences keep memory for. `may_find_scales`: it may yet get a backlog.
+bool fits_kept_memory(const Sequence& sequence, int32_t layer, int32_t tokens, bool may_find_scales) {
+  return tokens <= kPageSlots && !sequence.has_backlog(layer) && !(may_find_scales && sequence.waits(layer));
 }
 
 }  // namespace
@@ -16,7 +16,7 @@ bool fits_kept_memory(const Sequence& sequence, int32_t layer, int32_t tokens) {
 PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, int32_t n, const int32_t* positions,
                                Allocator& scratch, AppendKind kind)
     : PreparedAppend(sequence, layer, kind, scratch,
-                     fits_kept_memory(sequence, layer, n) ? &sequence.append_memory : nullptr) {
+                     fits_kept_memory(sequence, layer, n, false) ? &sequence.append_memory : nullptr) {
   if (&memory_ == &own_) reserve_memory(n, positions == nullptr ? n : 0);
   if (positions == nullptr) {
     memory_.positions.resize(static_cast<size_t>(n));
@@ -32,7 +32,7 @@ PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, int32_t n, con
 
 PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, int32_t opened, Allocator& scratch)
     : PreparedAppend(sequence, layer, AppendKind::kSeal, scratch,
-                     fits_kept_memory(sequence, layer, opened) ? &sequence.seal_memory : nullptr) {
+                     fits_kept_memory(sequence, layer, opened, true) ? &sequence.seal_memory : nullptr) {
   if (&memory_ == &own_) reserve_memory(opened, 0);
   opened_ = opened;
   other_state_ = sequence.layers[static_cast<size_t>(layer)];
@@ -198,7 +198,7 @@ void PreparedAppend::write_page(int32_t head, const Step& step, BriefRun& brief)
   const bool in_place = old != nullptr && format->is_float16() && !old->is_shared();
   int32_t* stored = nullptr;
   // The ring of open pages has places for the newest ones of those that are open at once.
-  const bool has_place = !format->is_float16() || sequence_.ends_float16(layer_, index) || kind_ != AppendKind::kOpen ||
+  const bool has_place = !format->is_float16() || sequence_.ends_float16(layer_, index) ||
                          (reserve_ != nullptr && index >= brief.pages - reserve_->ring());
   Page* reserved = !in_place && has_place && reserve_ != nullptr ? reserve_->find(head, index, format) : nullptr;
   if (reserved != nullptr) {

@@ -443,29 +443,37 @@ uint64_t recode_layer_bytes(const Cache& cache, const Storage& to, size_t longes
 }
 
 RecodeNeeds recode_needs(Sequence& sequence, const Storage& to) {
-  const auto finds_scales = [&](int32_t layer) {
-    return sequence.waits(layer) && sequence.length(layer) >= kCalibrationTokens;
-  };
+  Vector<int32_t> tokens(sequence.cache.allocator);  // by which layers find scales
+  tokens.reserve(static_cast<size_t>(sequence.cache.n_layers));
+  for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) {
+    tokens.push_back(calibration_tokens(sequence, layer));
+  }
   RecodeNeeds needs = Recoding(sequence, to, [&](int32_t layer) {
-                        return to.calibrates && sequence.waits(layer) && !finds_scales(layer);
+                        return to.calibrates && sequence.waits(layer) && tokens[static_cast<size_t>(layer)] == 0;
                       }).needs();
-  const auto layers = std::views::iota(0, sequence.cache.n_layers);
-  for (const int32_t layer : layers | std::views::filter(finds_scales)) {
+  if (sequence.calibration == nullptr) {
+    needs.growth += static_cast<int64_t>(Calibration::bytes_of(sequence.cache, to, 0, 0));
+    needs.bytes += Calibration::bytes_of(sequence.cache, to, 0, 0);
+  }
+  for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) {
+    if (tokens[static_cast<size_t>(layer)] == 0) continue;
+    needs.growth -= static_cast<int64_t>(sequence.calibration->layer(layer).queries.bytes());
+    if (tokens[static_cast<size_t>(layer)] < 0) continue;
     size_t pages = 0;
     for (const Sequence::PageList& list : sequence.lists_of(layer)) pages = std::max(pages, list.size());
     needs.bytes += Calibrator::bytes_of(sequence.cache, static_cast<int64_t>(pages));
     needs.growth += static_cast<int64_t>(FoundScales::bytes_of(sequence.cache));
-    needs.growth -= static_cast<int64_t>(sequence.calibration->layer(layer).queries.bytes());
   }
   return needs;
 }
 
 void recode(Sequence& sequence, const Storage& to) {
   check_recode(sequence);
-  if (sequence.reserved_by_step) reserve(sequence, 0);
+  if (sequence.reserved_by_step) release_reserve(sequence);
   Cache& cache = sequence.cache;
-  const bool is_empty = std::ranges::all_of(sequence.layers, [](const auto& layer) { return layer.length == 0; });
+  // Of a sequence that has looked for none yet; also if it is emptied later.
   Owned<Calibration> calibration = make_calibration(cache, to);
+  if (sequence.calibration != nullptr) calibration.reset();
   Calibrators calibrators(cache.allocator);
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) calibrators.add(sequence, layer);
   Recoding(sequence, to, [&](int32_t layer) { return to.calibrates && sequence.waits(layer); }).run();
@@ -473,7 +481,9 @@ void recode(Sequence& sequence, const Storage& to) {
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
     if (sequence.has_backlog(layer)) sequence.calibration->layer(layer).backlog = false;
   }
-  if (is_empty && sequence.calibration == nullptr) sequence.calibration = std::move(calibration);
+  if (calibration == nullptr) return;
+  sequence.calibration = std::move(calibration);
+  end_waiting_with_sealed_pages(sequence);
 }
 
 }  // namespace kvq

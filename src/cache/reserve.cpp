@@ -193,11 +193,22 @@ void Reserve::took(int32_t head, int32_t index, const PageFormat* format) noexce
 bool Reserve::keep(int32_t head, int32_t index, Page* page) noexcept {
   Page** free = place(head, index, page->format());
   if (free == nullptr || *free != nullptr || page->is_shared()) return false;
+  if (is_open(head, free) && is_place_of_newer(head, index)) return false;
   cache_.set_count(page, 0);
   cache_.release_positions(page);
   *free = page;
   if (is_open(head, free)) original_at(head, index) = -1;
   return true;
+}
+
+bool Reserve::is_place_of_newer(int32_t head, int32_t index) const {
+  const Sequence::PageList& list = sequence_.list(layer_, head);
+  const auto pages = static_cast<int32_t>(list.size());
+  for (int32_t i = std::max(index + 1, pages - sequence_.storage->recent); i < pages; ++i) {
+    const bool is_open = list[static_cast<size_t>(i)]->is_float16() && !ends_float16(i);
+    if (is_open && i % ring_ == index % ring_) return true;
+  }
+  return false;
 }
 
 bool Reserve::keep_original(int32_t head, int32_t index, Page* page) noexcept {
@@ -353,19 +364,27 @@ void check_reserve(const Sequence& sequence, int32_t tokens, const char* argumen
   }
 }
 
+void release_reserve(Sequence& sequence) {
+  if (!sequence.reserves.empty()) sequence.cache.reserved_sequences.fetch_sub(1);
+  sequence.reserves.clear();
+  sequence.reserved_by_step = false;
+  publish(sequence);
+}
+
 void reserve(Sequence& sequence, int32_t tokens) {
   Cache& cache = sequence.cache;
   require_no_step(sequence);
   check_reserve(sequence, tokens, "tokens");
+  if (tokens == 0) release_reserve(sequence);
   const CallSpaces::Lease space(cache.call_spaces);
-  find_scales(sequence, space->scratch);
-  if (tokens == 0) {
-    if (!sequence.reserves.empty()) cache.reserved_sequences.fetch_sub(1);
-    sequence.reserves.clear();
-    sequence.reserved_by_step = false;
-    publish(sequence);
-    return;
+  try {
+    find_scales(sequence, space->scratch);
+  } catch (const Error& error) {
+    // Pages are released to get memory: without any for a search, the next append makes it.
+    const bool lacks_memory = error.status() == KVQ_E_MEMORY || error.status() == KVQ_E_LIMIT;
+    if (tokens > 0 || !lacks_memory) throw;
   }
+  if (tokens == 0) return;
   CountedReserve counted(sequence);
   make_call_room(cache, *space, ExpectedBatch::of_pages(counted.now(), longest_after(sequence, tokens)));
   PreparedReserve prepared(sequence, tokens, 1, space->scratch);

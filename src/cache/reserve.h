@@ -99,6 +99,8 @@ class Reserve {
   void fill(int32_t head, int32_t pages, Reserve* old, Allocator& scratch);
   void borrow(Page** from, Page** to);
   void give_back() noexcept;
+  /// Whether a newer open page of the list returns to the place in the ring that page `index` has, too.
+  bool is_place_of_newer(int32_t head, int32_t index) const;
   /// Number of pages that a list can reach with this reserve.
   int32_t limit(int32_t head) const;
 
@@ -171,7 +173,10 @@ class PreparedReserve {
 /// Longest list of any layer with `tokens` more tokens, in pages.
 int32_t longest_after(const Sequence& sequence, int32_t tokens);
 
-/// Preallocate pages for `tokens` more tokens in every layer; 0 releases the rest.
+/// Release the preallocated pages that are left.
+void release_reserve(Sequence& sequence);
+
+/// Preallocate pages for `tokens` more tokens in every layer; 0 releases the rest. Finds scales, too.
 void reserve(Sequence& sequence, int32_t tokens);
 
 }  // namespace kvq

@@ -149,17 +149,20 @@ void follow_replays(const Sequence& sequence) {
   }
 }
 
-void publish(Sequence& sequence) {
-  for (int32_t layer = 0; layer < static_cast<int32_t>(sequence.mirrors.size()); ++layer) {
-    const Reserve* reserve = sequence.reserve(layer);
-    for (int32_t head = 0; head < sequence.cache.kv_heads; ++head) {
-      sequence.published_lists[static_cast<size_t>(head)] = sequence.list(layer, head).data();
-    }
-    const ReservedPages pages = reserve != nullptr ? reserve->view() : ReservedPages{};
-    sequence.mirror(layer)->publish(sequence.published_lists.data(), sequence.counts(layer),
-                                    sequence.state(layer, 0, sequence.last_position(layer)),
-                                    reserve != nullptr ? &pages : nullptr);
+void publish(Sequence& sequence, int32_t layer) {
+  LayerMirror* mirror = sequence.mirror(layer);
+  if (mirror == nullptr) return;
+  const Reserve* reserve = sequence.reserve(layer);
+  for (int32_t head = 0; head < sequence.cache.kv_heads; ++head) {
+    sequence.published_lists[static_cast<size_t>(head)] = sequence.list(layer, head).data();
   }
+  const ReservedPages pages = reserve != nullptr ? reserve->view() : ReservedPages{};
+  mirror->publish(sequence.published_lists.data(), sequence.counts(layer),
+                  sequence.state(layer, 0, sequence.last_position(layer)), reserve != nullptr ? &pages : nullptr);
+}
+
+void publish(Sequence& sequence) {
+  for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) publish(sequence, layer);
 }
 
 }  // namespace kvq

@@ -211,6 +211,8 @@ void repeat_append(Sequence& sequence, int32_t layer, int32_t tokens);
 
 /// Give the backend the state from which it appends by itself.
 void publish(Sequence& sequence);
+/// The same of one layer.
+void publish(Sequence& sequence, int32_t layer);
 
 /// Tokens of a batch that arrive at one sequence.
 struct SequenceTokens {

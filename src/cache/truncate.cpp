@@ -105,7 +105,7 @@ void truncate(Sequence& sequence, int32_t length) {
     sequence.layers[static_cast<size_t>(layer)] = {length, last};
   }
   if (sequence.observations != nullptr) sequence.observations->truncate(sequence);
-  if (sequence.calibration != nullptr) sequence.calibration->truncate(length, !sequence.recorded);
+  if (sequence.calibration != nullptr) sequence.calibration->truncate(length, sequence.reserves.empty());
   for (const Owned<Reserve>& reserve : sequence.reserves) reserve->forget();
   if (!sequence.reserves.empty()) publish(sequence);
 }

@@ -221,17 +221,24 @@ kvq_usage predict_usage(const Cache& cache, int32_t sequences, int32_t tokens, i
     result.transient_bytes =
         transient_bytes(cache, {sequences, int64_t{sequences} * queries, queries, std::max(pages, 1)});
   }
+  const bool searches = storage.calibrates && cache.training.scales == nullptr;
+  const uint64_t energies = searches && queries > 0 && tokens > 0 ? QueryEnergies::bytes_of(cache) : 0;
+  // A call that counts queries keeps what was counted before.
+  result.transient_bytes += n * energies;
   if (tokens <= kCalibrationTokens) {
+    // An extension to all of these finds scales.
+    if (searches && tokens == kCalibrationTokens) result.transient_bytes += n * Calibrator::bytes_of(cache, pages);
     const WaitingPages waiting = waiting_pages(cache, pages, pages, n);
     result.fp16_pages += waiting.pages;
     result.fp16_bytes += waiting.bytes;
     result.metadata_bytes += waiting.metadata;
-  } else if (storage.calibrates && cache.training.scales == nullptr) {
+  } else if (searches) {
     // All wait for as many tokens as lack the last one and a call more, then find their scales layer by layer.
+    result.transient_bytes += n * static_cast<uint64_t>(cache.n_layers) * energies;
     const int64_t most = int64_t{kCalibrationTokens} - 1 + std::max(queries, kPageSlots);
     const auto waiting_of_list = static_cast<int32_t>(std::min<int64_t>((most + kPageSlots - 1) / kPageSlots, pages));
     const WaitingPages waiting = waiting_pages(cache, pages, waiting_of_list, n);
-    result.transient_bytes += waiting.bytes + waiting.metadata + Calibrator::bytes_of(cache, waiting_of_list);
+    result.transient_bytes += waiting.bytes + waiting.metadata + n * Calibrator::bytes_of(cache, waiting_of_list);
   }
   result.transient_bytes += n * kept_compress_room(cache, tokens);
   finish(result, cache.head_dim, static_cast<int64_t>(product({sequences, cache.n_layers, cache.kv_heads, tokens})));

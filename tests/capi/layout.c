@@ -57,11 +57,12 @@ static void lp64_offsets(void) {
   OFFSET(kvq_device_info, driver_version, 140);
   OFFSET(kvq_device_info, memory_bytes, 144);
 
-  CHECK(sizeof(kvq_policy_info) == 16);
+  CHECK(sizeof(kvq_policy_info) == 20);
   OFFSET(kvq_policy_info, struct_size, 0);
   OFFSET(kvq_policy_info, eviction_budget, 4);
   OFFSET(kvq_policy_info, eviction_window, 8);
-  OFFSET(kvq_policy_info, calibrates, 12);
+  OFFSET(kvq_policy_info, reserved, 12);
+  OFFSET(kvq_policy_info, calibrates, 16);
 
   CHECK(sizeof(kvq_codebook_info) == 128);
   OFFSET(kvq_codebook_info, struct_size, 0);

@@ -487,6 +487,14 @@ TEST_CASE("truncation keeps scales while any token stays") {
     short_one.sequence.truncate(0);
     feed(short_one.cache, short_one.sequence, other, Way::kExtend, 50, 0, 300);
     CHECK(short_one.sequence.save() == fresh.sequence.save());
+    // Queries of what stays count on.
+    Conversation cut(backend, kGs2);
+    feed(cut.cache, cut.sequence, text, Way::kAttend, 50, 0, 100);
+    cut.sequence.truncate(99);
+    feed(cut.cache, cut.sequence, text, Way::kAppend, 1, 99, 300);
+    Conversation whole(backend, kGs2);
+    feed(whole.cache, whole.sequence, text, Way::kAttend, 50, 0, 300);
+    CHECK(error_of(cut.sequence, text) < 1.05 * error_of(whole.sequence, text));
   }
 }
 
@@ -513,9 +521,11 @@ TEST_CASE("pages can be preallocated before there are scales, and take as much a
       Conversation plain(backend, policy);
       feed(plain.cache, plain.sequence, text, Way::kAttend, 30, 0, 399);
       feed(plain.cache, plain.sequence, text, Way::kAttend, 1, 399, 400);
-      for (const int32_t before : {0, 50, 128, 150}) {
+      for (const auto& [before, chunk] :
+           {std::pair(0, 30), {0, 120}, {0, 300}, {50, 30}, {50, 66}, {50, 120}, {128, 30}, {150, 100}}) {
         for (const Way way : {Way::kExtend, Way::kAttend}) {
           CAPTURE(before);
+          CAPTURE(chunk);
           CAPTURE(way == Way::kExtend);
           Conversation conversation(backend, policy);
           feed(conversation.cache, conversation.sequence, text, way, 50, 0, before);
@@ -524,10 +534,55 @@ TEST_CASE("pages can be preallocated before there are scales, and take as much a
             CHECK(conversation.sequence.room(layer) >= 400 - before);
           }
           const uint64_t bytes = conversation.sequence.usage().total_bytes;
-          feed(conversation.cache, conversation.sequence, text, way, 30, before, 399);
+          feed(conversation.cache, conversation.sequence, text, way, chunk, before, 399);
           feed(conversation.cache, conversation.sequence, text, way, 1, 399, 400);
           CHECK(conversation.sequence.save() == plain.sequence.save());
           CHECK(conversation.sequence.usage().total_bytes < bytes + 40000);
+          // The reserve goes on to keep the originals of what steps seal.
+          const Snapshot before_step = conversation.sequence.save();
+          for (const int32_t n : {1, 20, 32, 90}) {
+            CAPTURE(n);
+            begin_step(conversation.cache, conversation.sequence, n);
+            for (int32_t layer = 0; layer < text.shape.n_layers; ++layer) {
+              for (int32_t i = 0; i < n; ++i) {
+                kvq_test::append(conversation.sequence, layer, 1, text.keys(layer, i), text.values(layer, i));
+              }
+            }
+            end_step(conversation.cache, conversation.sequence, 0);
+            CHECK(conversation.sequence.save() == before_step);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a step after a search takes back what it sealed") {
+  const Text text(Shape{}, 300, 22);
+  for (const std::string& backend : kvq_test::backends()) {
+    for (const std::string& policy : policies()) {
+      for (const int32_t prompt : {127, 128, 129, 140, 160}) {
+        for (const int32_t chunk : {20, 30, 100, 160}) {
+          for (const Way way : {Way::kExtend, Way::kAttend}) {
+            CAPTURE(backend);
+            CAPTURE(policy);
+            CAPTURE(prompt);
+            CAPTURE(chunk);
+            CAPTURE(way == Way::kExtend);
+            Conversation stepped(backend, policy);
+            stepped.sequence.reserve(300);
+            feed(stepped.cache, stepped.sequence, text, way, chunk, 0, prompt);
+            begin_step(stepped.cache, stepped.sequence, 1);  // which may find scales
+            end_step(stepped.cache, stepped.sequence, 0);
+            const Snapshot before = stepped.sequence.save();
+            for (const int32_t n : {20, 32}) {
+              CAPTURE(n);
+              begin_step(stepped.cache, stepped.sequence, 32);
+              feed(stepped.cache, stepped.sequence, text, Way::kAppend, 1, prompt, prompt + n);
+              end_step(stepped.cache, stepped.sequence, 0);
+              CHECK(stepped.sequence.save() == before);
+            }
+          }
         }
       }
     }
@@ -612,6 +667,40 @@ TEST_CASE("a policy that is given while tokens wait, or to an empty sequence, fi
       feed(given.cache, given.sequence, text, Way::kAttend, 1, 399, 400);
       CHECK(given.sequence.save() == plain.sequence.save());
     }
+    // A step's pages are in nobody's way; tokens that are too alike wait on.
+    for (const int32_t period : {400, 2}) {
+      CAPTURE(period);
+      Text other = text;
+      other.repeat(period, 400);
+      Conversation stepped(backend, policy_of("gs1", "gs1"));
+      Conversation direct(backend, kGs2);
+      begin_step(stepped.cache, stepped.sequence, 200);
+      feed(stepped.cache, stepped.sequence, other, Way::kAttend, 200, 0, 200);
+      end_step(stepped.cache, stepped.sequence, 200);
+      const kvq_test::api::Policy gs2 = kvq_test::api::Policy::load(stepped.context, "gs2");
+      const uint64_t predicted = stepped.sequence.predict_recode(gs2).bytes_after;
+      stepped.sequence.recode(gs2);
+      // The step's own pages go, too.
+      CHECK(stepped.sequence.usage().total_bytes <= predicted);
+      CHECK((stepped.sealed_pages() > 0) == (period > 16));
+      feed(stepped.cache, stepped.sequence, other, Way::kAttend, 1, 200, 201);
+      feed(direct.cache, direct.sequence, other, Way::kAttend, 200, 0, 200);
+      feed(direct.cache, direct.sequence, other, Way::kAttend, 1, 200, 201);
+      CHECK(stepped.sequence.save() == direct.sequence.save());
+    }
+    // A sequence in FP16 gets no scales for the tokens that it has, but is like any other once it is empty.
+    Conversation float16(backend, "fp16");
+    feed(float16.cache, float16.sequence, text, Way::kAttend, 50, 0, 200);
+    const kvq_test::api::Policy gs2 = kvq_test::api::Policy::load(float16.context, "gs2");
+    const uint64_t predicted = float16.sequence.predict_recode(gs2).bytes_after;
+    float16.sequence.recode(gs2);
+    CHECK(float16.sequence.usage().total_bytes == predicted);
+    CHECK(float16.sealed_pages() > 0);
+    float16.sequence.truncate(0);
+    feed(float16.cache, float16.sequence, text, Way::kExtend, 50, 0, 400);
+    Conversation fresh(backend, kGs2);
+    feed(fresh.cache, fresh.sequence, text, Way::kExtend, 50, 0, 400);
+    CHECK(float16.sequence.save() == fresh.sequence.save());
     // Without calibration, what waits is sealed as it is.
     Conversation waiting(backend, kGs2);
     feed(waiting.cache, waiting.sequence, text, Way::kExtend, 50, 0, 100);

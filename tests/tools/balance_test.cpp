@@ -228,7 +228,7 @@ TEST_CASE("a rescaled model loses much, and balanced as little as before") {
   const Outcome warned = evaluate("gs2@none");
   CHECK(json::parse(warned.out)["kl_mean"].get<double>() > 4.0 * plain);
   CHECK(warned.err.find("outlier channels") != std::string::npos);
-  CHECK(warned.err.find("write @weights or @first behind the format") != std::string::npos);
+  CHECK(warned.err.find("write @weights or @first in place of @none, or use the model") != std::string::npos);
   CHECK(evaluate("int4").err.find("outlier channels") != std::string::npos);
   CHECK(evaluate(("gs2:" + kModel + "/centres.safetensors").c_str()).err.find("@weights") == std::string::npos);
   CHECK(evaluate("fp16+adasnap:128").err.empty());

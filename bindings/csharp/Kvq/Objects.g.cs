@@ -235,9 +235,10 @@ namespace Kvq
         /// reservation. Longer calls free what they take when they return, and find it reserved inside a step (see
         /// <see cref="Kvq.Raw.Native.kvq_step_begin"/>). Exceptions are positions with gaps (128 bytes for a page of
         /// a head), sinks that an evicting policy keeps, a sequence's search for its scales (<c>calibrate: first</c>,
-        /// see <see cref="Kvq.Raw.Native.kvq_policy_load"/>) and FP16 pages that wait for it beyond <c>sink</c> and
-        /// <c>recent</c>, calls of several threads at once, and on a GPU memory of the device for attention. On a CPU
-        /// the pages of a head are contiguous from the start. On a GPU a CUDA graph needs them:</para>
+        /// see <see cref="Kvq.Raw.Native.kvq_policy_load"/>), counting queries for it and FP16 pages that wait for it
+        /// beyond <c>sink</c> and <c>recent</c>, calls of several threads at once, and on a GPU memory of the device
+        /// for attention. On a CPU the pages of a head are contiguous from the start. On a GPU a CUDA graph needs
+        /// them:</para>
         /// <code>
         /// kvq_context_set_stream(context, stream);
         /// kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
@@ -257,7 +258,8 @@ namespace Kvq
         /// destroyed. A fork of a sequence with preallocated pages copies its open pages. Layers with CommVQ codes
         /// cannot be captured, nor can attention if the policy's eviction observes queries: these calls return
         /// <see cref="Kvq.Status.Unsupported"/>. Nor can a sequence that still waits for scales (<c>calibrate:
-        /// first</c>): capturing returns <see cref="Kvq.Status.State"/> until 128 tokens are in.</para>
+        /// first</c>): capturing returns <see cref="Kvq.Status.State"/> until it has found them, by the append after
+        /// its 128 tokens or by reserving then.</para>
         /// </remarks>
         /// <param name="tokens">per layer, ≥ 0; 0 frees the preallocated pages that are left.</param>
         public void Reserve(int tokens)

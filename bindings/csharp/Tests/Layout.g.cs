@@ -72,11 +72,12 @@ namespace Kvq.Tests
             {
                 var it = default(kvq_policy_info);
                 byte* start = (byte*)&it;
-                Test.Equal(16, sizeof(kvq_policy_info), "sizeof kvq_policy_info");
+                Test.Equal(20, sizeof(kvq_policy_info), "sizeof kvq_policy_info");
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_policy_info.struct_size");
                 Test.Equal(4, (byte*)&it.eviction_budget - start, "kvq_policy_info.eviction_budget");
                 Test.Equal(8, (byte*)&it.eviction_window - start, "kvq_policy_info.eviction_window");
-                Test.Equal(12, (byte*)&it.calibrates - start, "kvq_policy_info.calibrates");
+                Test.Equal(12, (byte*)&it.reserved - start, "kvq_policy_info.reserved");
+                Test.Equal(16, (byte*)&it.calibrates - start, "kvq_policy_info.calibrates");
             }
             {
                 var it = default(kvq_codebook_info);

@@ -19,6 +19,7 @@ namespace Kvq.Tests
             {
                 Parent = Model.Sequence;
                 Model.Fill(Parent, 300, 1);
+                Parent.Reserve(0); // finds its scales, so that both share sealed pages
                 Fork = Parent.Fork();
                 Model.Fill(Fork, 40, 5);
                 using (Policy same = Policy.Load(Model.Context, "gs4"))

@@ -198,8 +198,8 @@ type CodebookTrainerOptions struct {
 	// At most 4096 bytes, for example the provenance of the codebooks. nil (default): "".
 	Note *byte
 
-	// Scales of this context, complete, that the cache of the codebooks will have: added keys and values are
-	// scaled by them. nil (default): as they are.
+	// Scales of this context, complete, that the cache of the codebooks will have: keys and values are scaled
+	// by them. nil (default): as they are.
 	Scales *Centres
 }
 

@@ -571,6 +571,9 @@ type PolicyInfo struct {
 	// Newest tokens that it always keeps, in every head.
 	EvictionWindow int32
 
+	// 0.
+	Reserved int32
+
 	// 1: sequences find scales by their first tokens (`calibrate: first`), 0: they do not.
 	Calibrates int32
 }
@@ -1364,11 +1367,12 @@ var _ [136]byte = [unsafe.Offsetof(DeviceInfo{}.ComputeCapability)]byte{}
 var _ [140]byte = [unsafe.Offsetof(DeviceInfo{}.DriverVersion)]byte{}
 var _ [144]byte = [unsafe.Offsetof(DeviceInfo{}.MemoryBytes)]byte{}
 
-var _ [16]byte = [unsafe.Sizeof(PolicyInfo{})]byte{}
+var _ [20]byte = [unsafe.Sizeof(PolicyInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(PolicyInfo{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(PolicyInfo{}.EvictionBudget)]byte{}
 var _ [8]byte = [unsafe.Offsetof(PolicyInfo{}.EvictionWindow)]byte{}
-var _ [12]byte = [unsafe.Offsetof(PolicyInfo{}.Calibrates)]byte{}
+var _ [12]byte = [unsafe.Offsetof(PolicyInfo{}.Reserved)]byte{}
+var _ [16]byte = [unsafe.Offsetof(PolicyInfo{}.Calibrates)]byte{}
 
 var _ [128]byte = [unsafe.Sizeof(CodebookInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(CodebookInfo{}.StructSize)]byte{}
@@ -1833,10 +1837,11 @@ func CPUISAName(index int32) *byte {
 // the next one is appended, or a step begins. They need not be like the rest, but if fewer than 16 of them
 // differ, the sequence waits for 256, 512 … 2048 and then goes without. With [Extend] or [Attend], queries
 // count; a host that appends more tokens before it attends, or more than 2048 at once, gets scales from keys
-// and values alone. The same pages result for every way of cutting a prompt. Scales stay while any token does,
-// belong to forks too, are saved in snapshots, and take 0.005 bits a scalar at 32768 tokens. A layer whose
-// pages are sealed earlier goes without: by [Compress], or because a sequence or snapshot in FP16 gets such a
-// policy later. Scales of the cache go before: no sequence then looks for its own.
+// and values alone. The same pages result for every way of cutting a prompt. Scales stay while any token or
+// preallocated page does, belong to forks, are saved in snapshots, and take 0.005 bits a scalar at 32768
+// tokens. A layer whose pages are sealed earlier goes without: by [Compress], or because a sequence in FP16
+// gets such a policy later or a snapshot is recoded. Scales of the cache go before: no sequence then looks for
+// its own.
 //
 // `attention` selects how the CPU attends to CommVQ keys; results differ only by rounding. `tables` multiplies
 // each query with all codes and sums the products for each token; `rebuild` sums keys from their codes once for
@@ -2202,9 +2207,9 @@ func SequenceCreate(cache *Cache, result **Sequence, err *Error) Status {
 }
 
 // SequenceFork: create a sequence that starts with all tokens of parent. Pages are shared until either sequence
-// changes them, which finding scales does (`calibrate: first`, see [PolicyLoad]): [SequenceReserve] with 0
-// tokens finds those of a prompt that has been appended and attended to, so that forks share them and the
-// sealed pages; an extension has.
+// changes them, as finding scales does (`calibrate: first`, see [PolicyLoad]): [SequenceReserve] with 0 tokens
+// finds those of a prompt that has been appended and attended to, so that forks share them and the sealed
+// pages; an extension has.
 //
 //   - result: receives the handle.
 //
@@ -2257,9 +2262,10 @@ func SequenceCache(sequence *Sequence) *Cache {
 // and [Attend] with one query of each, do not call the allocate hook: what they need while they run is part of
 // the reservation. Longer calls free what they take when they return, and find it reserved inside a step (see
 // [StepBegin]). Exceptions are positions with gaps (128 bytes for a page of a head), sinks that an evicting
-// policy keeps, a sequence's search for its scales (`calibrate: first`, see [PolicyLoad]) and FP16 pages that
-// wait for it beyond `sink` and `recent`, calls of several threads at once, and on a GPU memory of the device
-// for attention. On a CPU the pages of a head are contiguous from the start. On a GPU a CUDA graph needs them:
+// policy keeps, a sequence's search for its scales (`calibrate: first`, see [PolicyLoad]), counting queries for
+// it and FP16 pages that wait for it beyond `sink` and `recent`, calls of several threads at once, and on a GPU
+// memory of the device for attention. On a CPU the pages of a head are contiguous from the start. On a GPU a
+// CUDA graph needs them:
 //
 //	kvq_context_set_stream(context, stream);
 //	kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
@@ -2277,7 +2283,7 @@ func SequenceCache(sequence *Sequence) *Cache {
 // object that it refers to is destroyed. A fork of a sequence with preallocated pages copies its open pages.
 // Layers with CommVQ codes cannot be captured, nor can attention if the policy's eviction observes queries:
 // these calls return [EUnsupported]. Nor can a sequence that still waits for scales (`calibrate: first`):
-// capturing returns [EState] until 128 tokens are in.
+// capturing returns [EState] until it has found them, by the append after its 128 tokens or by reserving then.
 //
 //   - tokens: per layer, ≥ 0; 0 frees the preallocated pages that are left.
 //
@@ -2806,6 +2812,8 @@ func CacheUsage(cache *Cache, sequence *Sequence, usage *Usage, err *Error) Stat
 // CachePredictUsage: predict, to the byte, what [CacheUsage] would report for the whole cache if it held only
 // new sequences. Computed from sizes: nothing is allocated, and what the cache holds now does not matter. A
 // cache whose MaxBytes is the predicted TotalBytes runs to the last token.
+//
+// Sequences that find scales (`calibrate: first`) are predicted with tokens that differ, so that 128 suffice.
 //
 // The prediction assumes that [SequenceReserve] preallocated tokens tokens for each sequence before they were
 // appended to every layer at consecutive positions, that no call has more than the larger of [PageSlots] and

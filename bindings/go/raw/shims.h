@@ -69,11 +69,12 @@ _Static_assert(offsetof(kvq_device_info, compute_capability) == 136, "kvq_device
 _Static_assert(offsetof(kvq_device_info, driver_version) == 140, "kvq_device_info.driver_version");
 _Static_assert(offsetof(kvq_device_info, memory_bytes) == 144, "kvq_device_info.memory_bytes");
 
-_Static_assert(sizeof(kvq_policy_info) == 16, "kvq_policy_info");
+_Static_assert(sizeof(kvq_policy_info) == 20, "kvq_policy_info");
 _Static_assert(offsetof(kvq_policy_info, struct_size) == 0, "kvq_policy_info.struct_size");
 _Static_assert(offsetof(kvq_policy_info, eviction_budget) == 4, "kvq_policy_info.eviction_budget");
 _Static_assert(offsetof(kvq_policy_info, eviction_window) == 8, "kvq_policy_info.eviction_window");
-_Static_assert(offsetof(kvq_policy_info, calibrates) == 12, "kvq_policy_info.calibrates");
+_Static_assert(offsetof(kvq_policy_info, reserved) == 12, "kvq_policy_info.reserved");
+_Static_assert(offsetof(kvq_policy_info, calibrates) == 16, "kvq_policy_info.calibrates");
 
 _Static_assert(sizeof(kvq_codebook_info) == 128, "kvq_codebook_info");
 _Static_assert(offsetof(kvq_codebook_info, struct_size) == 0, "kvq_codebook_info.struct_size");

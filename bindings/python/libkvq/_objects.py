@@ -158,9 +158,9 @@ class SequenceMethods(Handle):
         need while they run is part of the reservation. Longer calls free what they take when they return, and find
         it reserved inside a step (see ``kvq_step_begin``). Exceptions are positions with gaps (128 bytes for a page
         of a head), sinks that an evicting policy keeps, a sequence's search for its scales (``calibrate: first``,
-        see ``kvq_policy_load``) and FP16 pages that wait for it beyond ``sink`` and ``recent``, calls of several
-        threads at once, and on a GPU memory of the device for attention. On a CPU the pages of a head are contiguous
-        from the start. On a GPU a CUDA graph needs them:
+        see ``kvq_policy_load``), counting queries for it and FP16 pages that wait for it beyond ``sink`` and
+        ``recent``, calls of several threads at once, and on a GPU memory of the device for attention. On a CPU the
+        pages of a head are contiguous from the start. On a GPU a CUDA graph needs them:
 
             kvq_context_set_stream(context, stream);
             kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
@@ -178,7 +178,8 @@ class SequenceMethods(Handle):
         object that it refers to is destroyed. A fork of a sequence with preallocated pages copies its open pages.
         Layers with CommVQ codes cannot be captured, nor can attention if the policy's eviction observes queries:
         these calls return KVQ_E_UNSUPPORTED. Nor can a sequence that still waits for scales (``calibrate: first``):
-        capturing returns KVQ_E_STATE until 128 tokens are in.
+        capturing returns KVQ_E_STATE until it has found them, by the append after its 128 tokens or by reserving
+        then.
 
         :param tokens: per layer, ≥ 0; 0 frees the preallocated pages that are left.
         """

@@ -27,7 +27,9 @@ def grow(sequence, n, random):
 
 @pytest.fixture
 def parent(cache, random):
-    return grow(cache.sequence(), 300, random)
+    sequence = grow(cache.sequence(), 300, random)
+    sequence.reserve(0)  # finds its scales, so that forks share sealed pages
+    return sequence
 
 
 @pytest.fixture

@@ -34,8 +34,7 @@ void check(const PlanOptions& options) {
 bool is_plain(const SpecParts& parts) {
   const bool needs_file = parts.name == kCommvq || parts.name == kMoqae || !parts.variant.empty() ||
                           parts.base.find("+centres") != std::string::npos;
-  const bool is_file = parts.base.ends_with(".yaml") || parts.base.ends_with(".yml");
-  return !needs_file && !is_file && parts.files.empty() && parts.method.empty() &&
+  return !needs_file && !names_file(parts.base) && parts.files.empty() && parts.method.empty() &&
          parts.scales == SpecParts::Scales::kDefault;
 }
 

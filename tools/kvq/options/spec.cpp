@@ -347,11 +347,13 @@ Spec load_spec(const Engine& engine, const std::string& spec, const std::string&
 Spec load_judged_spec(const Engine& engine, const std::string& spec) {
   Spec loaded = load_spec(engine, spec);
   const bool scaled = has_scales(loaded.centres) || loaded.policy.describe().calibrates != 0;
-  if (scaled || parse_spec("--kv", spec).base == "fp16") return loaded;
+  const SpecParts parts = parse_spec("--kv", spec);
+  if (scaled || parts.base == "fp16") return loaded;
   const bool trained = loaded.codebook != nullptr || loaded.router != nullptr || loaded.centres != nullptr;
-  warn_of_outliers(engine, trained ? "use the model that `kvq balance --out` writes, and train for it"
-                                   : "write @weights or @first behind the format, or use the model that `kvq balance "
-                                     "--out` writes");
+  const std::string balanced = "use the model that `kvq balance --out` writes";
+  const std::string written = parts.scales == SpecParts::Scales::kNone ? "@weights or @first in place of @none"
+                                                                       : "@weights or @first behind the format";
+  warn_of_outliers(engine, trained ? balanced + ", and train for it" : "write " + written + ", or " + balanced);
   return loaded;
 }
 

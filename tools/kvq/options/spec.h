@@ -54,6 +54,9 @@ inline constexpr const char* kMoqae = "moqae";
 /// A UsageError with advice begins with the option and the SPEC.
 SpecParts parse_spec(const std::string& option, const std::string& spec);
 
+/// Whether a base is the path of a policy or a plan.
+bool names_file(const std::string& base);
+
 /// Keys and values of FORMATS.
 std::pair<std::string, std::string> split_formats(const std::string& formats);
 

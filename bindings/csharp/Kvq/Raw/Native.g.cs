@@ -200,10 +200,10 @@ namespace Kvq.Raw
         /// goes without. With <see cref="Kvq.Raw.Native.kvq_extend"/> or <see cref="Kvq.Raw.Native.kvq_attend"/>,
         /// queries count; a host that appends more tokens before it attends, or more than 2048 at once, gets scales
         /// from keys and values alone. The same pages result for every way of cutting a prompt. Scales stay while any
-        /// token does, belong to forks too, are saved in snapshots, and take 0.005 bits a scalar at 32768 tokens. A
-        /// layer whose pages are sealed earlier goes without: by <see cref="Kvq.Raw.Native.kvq_compress"/>, or
-        /// because a sequence or snapshot in FP16 gets such a policy later. Scales of the cache go before: no
-        /// sequence then looks for its own.</para>
+        /// token or preallocated page does, belong to forks, are saved in snapshots, and take 0.005 bits a scalar at
+        /// 32768 tokens. A layer whose pages are sealed earlier goes without: by
+        /// <see cref="Kvq.Raw.Native.kvq_compress"/>, or because a sequence in FP16 gets such a policy later or a
+        /// snapshot is recoded. Scales of the cache go before: no sequence then looks for its own.</para>
         /// <para><c>attention</c> selects how the CPU attends to CommVQ keys; results differ only by rounding.
         /// <c>tables</c> multiplies each query with all codes and sums the products for each token; <c>rebuild</c>
         /// sums keys from their codes once for all queries of a KV head; <c>auto</c> takes the faster one.</para>
@@ -605,7 +605,7 @@ namespace Kvq.Raw
         public static extern Status kvq_sequence_create(IntPtr cache, IntPtr* result, kvq_error* error);
 
         /// <summary>Create a sequence that starts with all tokens of <c>parent</c>. Pages are shared until either
-        /// sequence changes them, which finding scales does (<c>calibrate: first</c>, see
+        /// sequence changes them, as finding scales does (<c>calibrate: first</c>, see
         /// <see cref="Kvq.Raw.Native.kvq_policy_load"/>): <see cref="Kvq.Raw.Native.kvq_sequence_reserve"/> with 0
         /// tokens finds those of a prompt that has been appended and attended to, so that forks share them and the
         /// sealed pages; an extension has.</summary>
@@ -673,9 +673,10 @@ namespace Kvq.Raw
         /// reservation. Longer calls free what they take when they return, and find it reserved inside a step (see
         /// <see cref="Kvq.Raw.Native.kvq_step_begin"/>). Exceptions are positions with gaps (128 bytes for a page of
         /// a head), sinks that an evicting policy keeps, a sequence's search for its scales (<c>calibrate: first</c>,
-        /// see <see cref="Kvq.Raw.Native.kvq_policy_load"/>) and FP16 pages that wait for it beyond <c>sink</c> and
-        /// <c>recent</c>, calls of several threads at once, and on a GPU memory of the device for attention. On a CPU
-        /// the pages of a head are contiguous from the start. On a GPU a CUDA graph needs them:</para>
+        /// see <see cref="Kvq.Raw.Native.kvq_policy_load"/>), counting queries for it and FP16 pages that wait for it
+        /// beyond <c>sink</c> and <c>recent</c>, calls of several threads at once, and on a GPU memory of the device
+        /// for attention. On a CPU the pages of a head are contiguous from the start. On a GPU a CUDA graph needs
+        /// them:</para>
         /// <code>
         /// kvq_context_set_stream(context, stream);
         /// kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
@@ -695,7 +696,8 @@ namespace Kvq.Raw
         /// destroyed. A fork of a sequence with preallocated pages copies its open pages. Layers with CommVQ codes
         /// cannot be captured, nor can attention if the policy's eviction observes queries: these calls return
         /// <see cref="Kvq.Status.Unsupported"/>. Nor can a sequence that still waits for scales (<c>calibrate:
-        /// first</c>): capturing returns <see cref="Kvq.Status.State"/> until 128 tokens are in.</para>
+        /// first</c>): capturing returns <see cref="Kvq.Status.State"/> until it has found them, by the append after
+        /// its 128 tokens or by reserving then.</para>
         /// <para>Threads: exclusive use of <c>sequence</c>.</para>
         /// <para>Since 1.0.</para>
         /// </remarks>
@@ -1241,6 +1243,8 @@ namespace Kvq.Raw
         /// holds now does not matter. A cache whose <c>max_bytes</c> is the predicted <c>total_bytes</c> runs to the
         /// last token.</summary>
         /// <remarks>
+        /// <para>Sequences that find scales (<c>calibrate: first</c>) are predicted with tokens that differ, so that
+        /// 128 suffice.</para>
         /// <para>The prediction assumes that <see cref="Kvq.Raw.Native.kvq_sequence_reserve"/> preallocated
         /// <c>tokens</c> tokens for each sequence before they were appended to every layer at consecutive positions,
         /// that no call has more than the larger of <see cref="Kvq.Constants.PageSlots"/> and <c>queries</c> tokens

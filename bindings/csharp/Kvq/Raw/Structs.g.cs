@@ -177,6 +177,8 @@ namespace Kvq.Raw
         public int eviction_budget;
         /// <summary>Newest tokens that it always keeps, in every head.</summary>
         public int eviction_window;
+        /// <summary>0.</summary>
+        public int reserved;
         /// <summary>1: sequences find scales by their first tokens (<c>calibrate: first</c>), 0: they do
         /// not.</summary>
         public int calibrates;
@@ -861,8 +863,8 @@ namespace Kvq.Raw
         public ulong max_bytes;
         /// <summary>At most 4096 bytes, for example the provenance of the codebooks. null (default): "".</summary>
         public byte* note;
-        /// <summary>Scales of this context, complete, that the cache of the codebooks will have: added keys and
-        /// values are scaled by them. null (default): as they are.</summary>
+        /// <summary>Scales of this context, complete, that the cache of the codebooks will have: keys and values are
+        /// scaled by them. null (default): as they are.</summary>
         public IntPtr scales;
     }
 

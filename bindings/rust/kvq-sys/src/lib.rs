@@ -608,6 +608,8 @@ pub struct kvq_policy_info {
     pub eviction_budget: i32,
     /// Newest tokens that it always keeps, in every head.
     pub eviction_window: i32,
+    /// 0.
+    pub reserved: i32,
     /// 1: sequences find scales by their first tokens (`calibrate: first`), 0: they do not.
     pub calibrates: i32,
 }
@@ -1255,8 +1257,8 @@ pub struct kvq_codebook_trainer_options {
     /// At most 4096 bytes, for example the provenance of the codebooks. NULL (default): "". (may be NULL; ends with
     /// a NUL)
     pub note: *const c_char,
-    /// Scales of this context, complete, that the cache of the codebooks will have: added keys and values are
-    /// scaled by them. NULL (default): as they are. (may be NULL)
+    /// Scales of this context, complete, that the cache of the codebooks will have: keys and values are scaled by
+    /// them. NULL (default): as they are. (may be NULL)
     pub scales: *const kvq_centres,
 }
 
@@ -1744,10 +1746,10 @@ extern "C" {
     /// than 16 of them differ, the sequence waits for 256, 512 … 2048 and then goes without. With [`kvq_extend`] or
     /// [`kvq_attend`], queries count; a host that appends more tokens before it attends, or more than 2048 at once,
     /// gets scales from keys and values alone. The same pages result for every way of cutting a prompt. Scales stay
-    /// while any token does, belong to forks too, are saved in snapshots, and take 0.005 bits a scalar at 32768
-    /// tokens. A layer whose pages are sealed earlier goes without: by [`kvq_compress`], or because a sequence or
-    /// snapshot in FP16 gets such a policy later. Scales of the cache go before: no sequence then looks for its
-    /// own.
+    /// while any token or preallocated page does, belong to forks, are saved in snapshots, and take 0.005 bits a
+    /// scalar at 32768 tokens. A layer whose pages are sealed earlier goes without: by [`kvq_compress`], or because
+    /// a sequence in FP16 gets such a policy later or a snapshot is recoded. Scales of the cache go before: no
+    /// sequence then looks for its own.
     ///
     /// `attention` selects how the CPU attends to CommVQ keys; results differ only by rounding. `tables` multiplies
     /// each query with all codes and sums the products for each token; `rebuild` sums keys from their codes once
@@ -2228,8 +2230,8 @@ extern "C" {
     ) -> kvq_status;
 
     /// Create a sequence that starts with all tokens of `parent`. Pages are shared until either sequence changes
-    /// them, which finding scales does (`calibrate: first`, see [`kvq_policy_load`]): [`kvq_sequence_reserve`] with
-    /// 0 tokens finds those of a prompt that has been appended and attended to, so that forks share them and the
+    /// them, as finding scales does (`calibrate: first`, see [`kvq_policy_load`]): [`kvq_sequence_reserve`] with 0
+    /// tokens finds those of a prompt that has been appended and attended to, so that forks share them and the
     /// sealed pages; an extension has.
     ///
     /// - `result`: receives the handle. (keeps `cache` alive)
@@ -2295,9 +2297,9 @@ extern "C" {
     /// need while they run is part of the reservation. Longer calls free what they take when they return, and find
     /// it reserved inside a step (see [`kvq_step_begin`]). Exceptions are positions with gaps (128 bytes for a page
     /// of a head), sinks that an evicting policy keeps, a sequence's search for its scales (`calibrate: first`, see
-    /// [`kvq_policy_load`]) and FP16 pages that wait for it beyond `sink` and `recent`, calls of several threads at
-    /// once, and on a GPU memory of the device for attention. On a CPU the pages of a head are contiguous from the
-    /// start. On a GPU a CUDA graph needs them:
+    /// [`kvq_policy_load`]), counting queries for it and FP16 pages that wait for it beyond `sink` and `recent`,
+    /// calls of several threads at once, and on a GPU memory of the device for attention. On a CPU the pages of a
+    /// head are contiguous from the start. On a GPU a CUDA graph needs them:
     ///
     /// ```text
     /// kvq_context_set_stream(context, stream);
@@ -2317,8 +2319,8 @@ extern "C" {
     /// [`kvq_sequence_reserve`] is called again or an object that it refers to is destroyed. A fork of a sequence
     /// with preallocated pages copies its open pages. Layers with CommVQ codes cannot be captured, nor can
     /// attention if the policy's eviction observes queries: these calls return [`KVQ_E_UNSUPPORTED`]. Nor can a
-    /// sequence that still waits for scales (`calibrate: first`): capturing returns [`KVQ_E_STATE`] until 128
-    /// tokens are in.
+    /// sequence that still waits for scales (`calibrate: first`): capturing returns [`KVQ_E_STATE`] until it has
+    /// found them, by the append after its 128 tokens or by reserving then.
     ///
     /// - `tokens`: per layer, ≥ 0; 0 frees the preallocated pages that are left.
     ///
@@ -2904,6 +2906,8 @@ extern "C" {
     /// Predict, to the byte, what [`kvq_cache_usage`] would report for the whole cache if it held only new
     /// sequences. Computed from sizes: nothing is allocated, and what the cache holds now does not matter. A cache
     /// whose `max_bytes` is the predicted `total_bytes` runs to the last token.
+    ///
+    /// Sequences that find scales (`calibrate: first`) are predicted with tokens that differ, so that 128 suffice.
     ///
     /// The prediction assumes that [`kvq_sequence_reserve`] preallocated `tokens` tokens for each sequence before
     /// they were appended to every layer at consecutive positions, that no call has more than the larger of
@@ -3948,7 +3952,7 @@ const _: () = {
     assert!(align_of::<kvq_context_info>() == 8);
     assert!(size_of::<kvq_device_info>() == 152);
     assert!(align_of::<kvq_device_info>() == 8);
-    assert!(size_of::<kvq_policy_info>() == 16);
+    assert!(size_of::<kvq_policy_info>() == 20);
     assert!(align_of::<kvq_policy_info>() == 4);
     assert!(size_of::<kvq_codebook_info>() == 128);
     assert!(align_of::<kvq_codebook_info>() == 8);

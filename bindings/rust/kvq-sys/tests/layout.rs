@@ -76,7 +76,8 @@ fn offsets_of_kvq_policy_info() {
     assert_eq!(offset!(kvq_policy_info, struct_size), 0);
     assert_eq!(offset!(kvq_policy_info, eviction_budget), 4);
     assert_eq!(offset!(kvq_policy_info, eviction_window), 8);
-    assert_eq!(offset!(kvq_policy_info, calibrates), 12);
+    assert_eq!(offset!(kvq_policy_info, reserved), 12);
+    assert_eq!(offset!(kvq_policy_info, calibrates), 16);
 }
 
 #[test]

@@ -18,7 +18,8 @@ fn policy(cache: &Cache, text: &str) -> Policy {
 
 /// A sequence of 300 tokens, and a fork of it with 40 more.
 fn conversations(cache: &Cache) -> (Sequence, Sequence) {
-    let parent = filled(cache, 300, 1);
+    let mut parent = filled(cache, 300, 1);
+    parent.reserve(0).unwrap(); // finds its scales, so that both share sealed pages
     let mut fork = parent.fork().unwrap();
     extend(&mut fork, 40, 9);
     (parent, fork)
@@ -37,6 +38,7 @@ fn recoding_takes_the_memory_that_was_predicted() {
     let cache = small("gs4");
     let gs2 = policy(&cache, "gs2");
     let mut sequence = filled(&cache, 300, 1);
+    sequence.reserve(0).unwrap(); // finds its scales
     let before = sequence.usage().unwrap();
     let formats = cache.describe_layer(1).unwrap().formats;
     let predicted = sequence.predict_recode(&gs2).unwrap();

@@ -405,11 +405,11 @@ been attended to and the next one is appended, or a step begins. They need not b
 fewer than 16 of them differ, the sequence waits for 256, 512 … 2048 and then goes without. With
 [`Cache::extend`](crate::Cache::extend) or [`Cache::attend`](crate::Cache::attend), queries count; a host
 that appends more tokens before it attends, or more than 2048 at once, gets scales from keys and values
-alone. The same pages result for every way of cutting a prompt. Scales stay while any token does, belong to
-forks too, are saved in snapshots, and take 0.005 bits a scalar at 32768 tokens. A layer whose pages are
-sealed earlier goes without: by [`Sequence::compress`](crate::Sequence::compress), or because a sequence or
-snapshot in FP16 gets such a policy later. Scales of the cache go before: no sequence then looks for its
-own.
+alone. The same pages result for every way of cutting a prompt. Scales stay while any token or preallocated
+page does, belong to forks, are saved in snapshots, and take 0.005 bits a scalar at 32768 tokens. A layer
+whose pages are sealed earlier goes without: by [`Sequence::compress`](crate::Sequence::compress), or
+because a sequence in FP16 gets such a policy later or a snapshot is recoded. Scales of the cache go before:
+no sequence then looks for its own.
 
 `attention` selects how the CPU attends to CommVQ keys; results differ only by rounding. `tables` multiplies
 each query with all codes and sums the products for each token; `rebuild` sums keys from their codes once
@@ -617,7 +617,7 @@ the context's device has no kernels for; formats of which some need a codebook a
     };
     (kvq_sequence_fork) => {
         r#"Create a sequence that starts with all tokens of `parent`. Pages are shared until either sequence changes
-them, which finding scales does (`calibrate: first`, see [`Policy::load`](crate::Policy::load)):
+them, as finding scales does (`calibrate: first`, see [`Policy::load`](crate::Policy::load)):
 [`Sequence::reserve`](crate::Sequence::reserve) with 0 tokens finds those of a prompt that has been appended
 and attended to, so that forks share them and the sealed pages; an extension has.
 
@@ -653,9 +653,10 @@ sequence, and [`Cache::attend`](crate::Cache::attend) with one query of each, do
 what they need while they run is part of the reservation. Longer calls free what they take when they return,
 and find it reserved inside a step (see [`Cache::step`](crate::Cache::step)). Exceptions are positions with
 gaps (128 bytes for a page of a head), sinks that an evicting policy keeps, a sequence's search for its
-scales (`calibrate: first`, see [`Policy::load`](crate::Policy::load)) and FP16 pages that wait for it
-beyond `sink` and `recent`, calls of several threads at once, and on a GPU memory of the device for
-attention. On a CPU the pages of a head are contiguous from the start. On a GPU a CUDA graph needs them:
+scales (`calibrate: first`, see [`Policy::load`](crate::Policy::load)), counting queries for it and FP16
+pages that wait for it beyond `sink` and `recent`, calls of several threads at once, and on a GPU memory of
+the device for attention. On a CPU the pages of a head are contiguous from the start. On a GPU a CUDA graph
+needs them:
 
 ```text
 kvq_context_set_stream(context, stream);
@@ -677,7 +678,8 @@ returns [`Status::Limit`](crate::Status::Limit). A graph stays valid until
 A fork of a sequence with preallocated pages copies its open pages. Layers with CommVQ codes cannot be
 captured, nor can attention if the policy's eviction observes queries: these calls return
 [`Status::Unsupported`](crate::Status::Unsupported). Nor can a sequence that still waits for scales
-(`calibrate: first`): capturing returns [`Status::State`](crate::Status::State) until 128 tokens are in.
+(`calibrate: first`): capturing returns [`Status::State`](crate::Status::State) until it has found them, by
+the append after its 128 tokens or by reserving then.
 
 - `tokens`: per layer, ≥ 0; 0 frees the preallocated pages that are left.
 
@@ -1034,6 +1036,8 @@ launches of a graph appended tokens that cannot be taken back, see [`Step::commi
         r#"Predict, to the byte, what [`Cache::usage`](crate::Cache::usage) would report for the whole cache if it held
 only new sequences. Computed from sizes: nothing is allocated, and what the cache holds now does not matter.
 A cache whose `max_bytes` is the predicted `total_bytes` runs to the last token.
+
+Sequences that find scales (`calibrate: first`) are predicted with tokens that differ, so that 128 suffice.
 
 The prediction assumes that [`Sequence::reserve`](crate::Sequence::reserve) preallocated `tokens` tokens for
 each sequence before they were appended to every layer at consecutive positions, that no call has more than
