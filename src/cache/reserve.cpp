@@ -193,7 +193,8 @@ void Reserve::took(int32_t head, int32_t index, const PageFormat* format) noexce
 bool Reserve::keep(int32_t head, int32_t index, Page* page) noexcept {
   Page** free = place(head, index, page->format());
   if (free == nullptr || *free != nullptr || page->is_shared()) return false;
-  if (is_open(head, free) && is_place_of_newer(head, index)) return false;
+  // Pages that a long call made together would keep the memory of all of them.
+  if (is_open(head, free) && (page->run->capacity > 1 || is_place_of_newer(head, index))) return false;
   cache_.set_count(page, 0);
   cache_.release_positions(page);
   *free = page;

@@ -537,7 +537,7 @@ TEST_CASE("pages can be preallocated before there are scales, and take as much a
           feed(conversation.cache, conversation.sequence, text, way, chunk, before, 399);
           feed(conversation.cache, conversation.sequence, text, way, 1, 399, 400);
           CHECK(conversation.sequence.save() == plain.sequence.save());
-          CHECK(conversation.sequence.usage().total_bytes < bytes + 40000);
+          CHECK(conversation.sequence.usage().total_bytes < bytes + 12000);
           // The reserve goes on to keep the originals of what steps seal.
           const Snapshot before_step = conversation.sequence.save();
           for (const int32_t n : {1, 20, 32, 90}) {

@@ -452,7 +452,7 @@ TEST_CASE("what cannot be captured is refused, and the sequence is as before") {
   const auto [early, waits] = append_to_waiting();
   CHECK(early == KVQ_E_STATE);
   CHECK(waits.find("layer 0 has 50 tokens and waits for at least 128") != std::string::npos);
-  waiting.append(50, 100);
+  waiting.append(50, 140);
   waiting.reserve(200);
   CHECK(append_to_waiting().first == KVQ_OK);
   // Memory that the graph refers to may not move.

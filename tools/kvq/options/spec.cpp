@@ -126,11 +126,6 @@ kvq::Policy routed_policy(kvq_context* context, const std::string& given, const 
       context, "version: 1\nsink: 1\nrouter: {experts: [" + std::string(router.describe().experts) + "]}\n");
 }
 
-bool names_file(const std::string& base) {
-  std::error_code ignored;
-  return base.ends_with(".yaml") || base.ends_with(".yml") || std::filesystem::exists(base, ignored);
-}
-
 kvq::Policy load_policy(kvq_context* context, const std::string& base) {
   if (!names_file(base)) return kvq::Policy::load(context, base);
   const std::string text = read_text(base, kMaxPlanBytes);
@@ -178,6 +173,11 @@ Budget parse_budget(const std::string& given, const std::string& text) {
     throw UsageError(given + ": the budget must be a number of tokens, or a percentage of the prompt such as 5%");
   }
   return budget;
+}
+
+bool names_file(const std::string& base) {
+  std::error_code ignored;
+  return base.ends_with(".yaml") || base.ends_with(".yml") || std::filesystem::exists(base, ignored);
 }
 
 std::pair<std::string, std::string> split_formats(const std::string& formats) {
