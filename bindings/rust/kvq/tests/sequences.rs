@@ -39,7 +39,8 @@ fn policies_are_written_with_their_layers_and_sizes_predicted() {
     let text = policy.save().unwrap();
     assert_eq!(text, "version: 1\nkeys: int4\nvalues: int4\nlayers:\n  - {range: [1, 1], keys: gs2}\n");
     assert_eq!(Policy::load(&context, &text).unwrap().save().unwrap(), text);
-    let cache = Cache::new(&context, CacheOptions::new(2, 4, 2, 16), &policy).unwrap();
+    // Whose sequences wait for no scales: all tokens come at once.
+    let cache = Cache::new(&context, CacheOptions::new(2, 4, 2, 16), &plain).unwrap();
     let predicted = cache.predict_usage(1, 200, 0).unwrap();
     let mut sequence = Sequence::new(&cache).unwrap();
     sequence.reserve(200).unwrap();
