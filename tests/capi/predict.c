@@ -242,8 +242,7 @@ static const char* const kPolicies[] = {
     "fp16+adapyramid:128",
     "version: 1\nkeys: gs2\nvalues: gs2\ncalibrate: first\n",
     "version: 1\nkeys: gs2\nvalues: gt1\nsink: 0\nrecent: 3\ncalibrate: first\n",
-    "version: 1\nkeys: int4\nvalues: gs2\nlayers: [{range: [0, 0], keys: fp16, values: fp16}]\n"
-    "eviction: {method: streaming, budget: 64}\ncalibrate: first\n",
+    "{version: 1, keys: int4, values: gs2, calibrate: first, eviction: {method: streaming, budget: 64}}",
 };
 
 static void policies(void) {
