@@ -521,8 +521,11 @@ TEST_CASE("pages can be preallocated before there are scales, and take as much a
       Conversation plain(backend, policy);
       feed(plain.cache, plain.sequence, text, Way::kAttend, 30, 0, 399);
       feed(plain.cache, plain.sequence, text, Way::kAttend, 1, 399, 400);
-      for (const auto& [before, chunk] :
-           {std::pair(0, 30), {0, 120}, {0, 300}, {50, 30}, {50, 66}, {50, 120}, {128, 30}, {150, 100}}) {
+      const std::pair<int32_t, int32_t> parts[] = {{0, 30},  {0, 120},  {0, 300},  {50, 30},
+                                                   {50, 66}, {50, 120}, {128, 30}, {150, 100}};
+      for (const auto& part : parts) {
+        const int32_t before = part.first;
+        const int32_t chunk = part.second;
         for (const Way way : {Way::kExtend, Way::kAttend}) {
           CAPTURE(before);
           CAPTURE(chunk);
