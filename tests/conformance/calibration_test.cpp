@@ -521,8 +521,7 @@ TEST_CASE("pages can be preallocated before there are scales, and take as much a
       Conversation plain(backend, policy);
       feed(plain.cache, plain.sequence, text, Way::kAttend, 30, 0, 399);
       feed(plain.cache, plain.sequence, text, Way::kAttend, 1, 399, 400);
-      const std::pair<int32_t, int32_t> parts[] = {{0, 30},  {0, 120},  {0, 300},  {50, 30},
-                                                   {50, 66}, {50, 120}, {128, 30}, {150, 100}};
+      const std::pair<int32_t, int32_t> parts[] = {{0, 30}, {0, 300}, {50, 66}, {50, 120}, {128, 30}};
       for (const auto& part : parts) {
         const int32_t before = part.first;
         const int32_t chunk = part.second;
@@ -543,7 +542,7 @@ TEST_CASE("pages can be preallocated before there are scales, and take as much a
           CHECK(conversation.sequence.usage().total_bytes < bytes + 12000);
           // The reserve goes on to keep the originals of what steps seal.
           const Snapshot before_step = conversation.sequence.save();
-          for (const int32_t n : {1, 20, 32, 90}) {
+          for (const int32_t n : {20, 90}) {
             CAPTURE(n);
             begin_step(conversation.cache, conversation.sequence, n);
             for (int32_t layer = 0; layer < text.shape.n_layers; ++layer) {
@@ -564,8 +563,8 @@ TEST_CASE("a step after a search takes back what it sealed") {
   const Text text(Shape{}, 300, 22);
   for (const std::string& backend : kvq_test::backends()) {
     for (const std::string& policy : policies()) {
-      for (const int32_t prompt : {127, 128, 129, 140, 160}) {
-        for (const int32_t chunk : {20, 30, 100, 160}) {
+      for (const int32_t prompt : {127, 128, 140}) {
+        for (const int32_t chunk : {30, 140}) {
           for (const Way way : {Way::kExtend, Way::kAttend}) {
             CAPTURE(backend);
             CAPTURE(policy);
@@ -604,7 +603,7 @@ TEST_CASE("steps keep queries that count, and find scales between them") {
         Conversation plain(backend, policy);
         feed(plain.cache, plain.sequence, text, way, 40, 0, 399);
         feed(plain.cache, plain.sequence, text, way, 1, 399, 400);
-        for (const int32_t chunk : {1, 7, 100, 300}) {
+        for (const int32_t chunk : {9, 100, 300}) {
           CAPTURE(chunk);
           Conversation stepped(backend, policy);
           for (int32_t at = 0; at < 400; at += chunk) {
