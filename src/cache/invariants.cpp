@@ -273,7 +273,9 @@ class SequenceCheck {
     const Sequence::PageList& list = sequence_.list(layer, head);
     const Vector<Page*>& open = reserve.open(head);
     const int64_t pages = Sequence::pages_after(list, reserve.room());
-    const int64_t newest = std::max<int64_t>(std::ssize(list) - sequence_.storage->recent, 0);
+    // All pages of a list that waits for scales are open, and keep what they have taken of the ring.
+    const bool waits = sequence_.waits(layer);
+    const int64_t newest = waits ? 0 : std::max<int64_t>(std::ssize(list) - sequence_.storage->recent, 0);
     const auto ends_float16 = [&](int64_t index) { return sequence_.ends_float16(layer, static_cast<int32_t>(index)); };
     Place place{layer, head, pages - 1, "page within the room"};
     place.at_least("pages that the list has memory for", static_cast<int64_t>(list.capacity()), pages);
