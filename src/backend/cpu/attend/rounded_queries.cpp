@@ -39,11 +39,13 @@ void round_query(const float* q, int32_t head_dim, int32_t* out) {
 
   round(q, head_dim, kTopByte * inverse, integers.data());
   int32_t* bytes = out + RoundedQueries::kHead;
+  uint32_t sum = 0;  // of queries that are not finite it may overflow
   for (int32_t i = 0; i < head_dim; i += 4) {
     const int32_t* four = integers.data() + i;
     bytes[i / 4] = packed<8>(four[0], four[1]) | packed<8>(four[2], four[3]) << 16;
-    out[2] += four[0] + four[1] + four[2] + four[3];
+    for (int32_t j = 0; j < 4; ++j) sum += static_cast<uint32_t>(four[j]);
   }
+  out[2] = static_cast<int32_t>(sum);
   round(q, head_dim, kTopWord * inverse, integers.data());
   for (int32_t i = 0; i < head_dim; i += 2) {
     const int32_t* two = integers.data() + i;
