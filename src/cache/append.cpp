@@ -288,9 +288,8 @@ void end_backlog(Sequence& sequence, int32_t layer) {
   if (!sequence.reserves.empty()) publish(sequence, layer);
 }
 
-/// After the append has sealed them.
-void keep(Calibrators& calibrators, const AppendRequest& request, int32_t layer) {
-  calibrators.keep();
+/// The same of all sequences, when the lists have the sealed pages.
+void end_backlogs(const AppendRequest& request, int32_t layer) {
   for (const SequenceTokens& each : request.sequences) end_backlog(*each.sequence, layer);
 }
 
@@ -333,7 +332,8 @@ void append(Cache& cache, int32_t layer, const AppendRequest& request) {
     joint.write();
     joint.commit();
   }
-  keep(calibrators, request, layer);
+  calibrators.keep();
+  end_backlogs(request, layer);
 }
 
 void extend(Cache& cache, int32_t layer, const AppendRequest& request, const kvq_attend_batch& batch,
@@ -349,7 +349,7 @@ void extend(Cache& cache, int32_t layer, const AppendRequest& request, const kvq
         calibrate(calibrators, request, layer, [](const SequenceTokens&) { return true; });
       seal();
     });
-    keep(calibrators, request, layer);
+    calibrators.keep();
   };
   if (cache.backend.recording()) {
     check_recordable(layer, request);
@@ -361,6 +361,7 @@ void extend(Cache& cache, int32_t layer, const AppendRequest& request, const kvq
     keep_compress_room(*arrival.of.sequence, layer, arrival.of.count);
   });
   append_and_seal(cache, layer, request, attend_and);
+  end_backlogs(request, layer);
 }
 
 void find_scales(Sequence& sequence, Allocator& scratch) {

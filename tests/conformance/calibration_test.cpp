@@ -539,6 +539,16 @@ TEST_CASE("pages can be preallocated before there are scales, and take as much a
           feed(conversation.cache, conversation.sequence, text, way, chunk, before, 399);
           feed(conversation.cache, conversation.sequence, text, way, 1, 399, 400);
           CHECK(conversation.sequence.save() == plain.sequence.save());
+          // A device that keeps tables of pages reads the same ones.
+          for (int32_t layer = 0; layer < text.shape.n_layers; ++layer) {
+            const std::vector<float> q(text.queries(layer, 399), text.queries(layer, 399) + text.shape.query_scalars());
+            const auto out = attend_last(text.shape, conversation.cache, {conversation.sequence.get()}, 1, q, layer);
+            const auto expected = attend_last(text.shape, plain.cache, {plain.sequence.get()}, 1, q, layer);
+            const auto differs = [](float a, float b) { return !(std::abs(a - b) <= 1e-3F * (1.0F + std::abs(b))); };
+            int32_t different = 0;
+            for (size_t i = 0; i < out.size(); ++i) different += differs(out[i], expected[i]) ? 1 : 0;
+            CHECK(different == 0);
+          }
           CHECK(conversation.sequence.usage().total_bytes < bytes + 12000);
           // The reserve goes on to keep the originals of what steps seal.
           const Snapshot before_step = conversation.sequence.save();
