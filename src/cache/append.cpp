@@ -364,7 +364,7 @@ void extend(Cache& cache, int32_t layer, const AppendRequest& request, const kvq
   end_backlogs(request, layer);
 }
 
-void find_scales(Sequence& sequence, Allocator& scratch) {
+void find_own_scales(Sequence& sequence, Allocator& scratch) {
   Cache& cache = sequence.cache;
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
     if (!sequence.waits(layer)) continue;

@@ -315,7 +315,7 @@ uint64_t Calibration::table_bytes(const Cache& cache) {
 }
 
 uint64_t Calibration::bytes_of(const Cache& cache, const Storage& storage, int32_t tokens, int32_t queries) {
-  if (!storage.calibrates || cache.training.scales != nullptr) return 0;
+  if (!finds_own_scales(cache, storage)) return 0;
   const auto finds_scales = [](const Storage::Layer& layer) { return !layer.stays_float16(); };
   const auto layers = static_cast<uint64_t>(std::ranges::count_if(storage.layers, finds_scales));
   // With the first tokens alone a layer waits, and has counted their queries.
@@ -323,8 +323,12 @@ uint64_t Calibration::bytes_of(const Cache& cache, const Storage& storage, int32
   return table_bytes(cache) + layers * (tokens > kCalibrationTokens ? FoundScales::bytes_of(cache) : counted);
 }
 
+bool finds_own_scales(const Cache& cache, const Storage& storage) {
+  return storage.calibrates && cache.training.scales == nullptr;
+}
+
 Owned<Calibration> make_calibration(Cache& cache, const Storage& storage) {
-  if (storage.calibrates && cache.training.scales == nullptr) return make_owned<Calibration>(cache.allocator, cache);
+  if (finds_own_scales(cache, storage)) return make_owned<Calibration>(cache.allocator, cache);
   return {nullptr, Deleter<Calibration>(cache.allocator, 0, 0)};
 }
 

@@ -118,7 +118,10 @@ class Calibration {
   Vector<Layer> layers_;
 };
 
-/// Null if sequences of this storage find no scales.
+/// Whether sequences of this storage find scales of their own: those of the cache go before.
+bool finds_own_scales(const Cache& cache, const Storage& storage);
+
+/// Null if they do not.
 Owned<Calibration> make_calibration(Cache& cache, const Storage& storage);
 
 /// Queries of a batch, counted for a sequence that waits for scales; not counted unless kept.
@@ -189,7 +192,7 @@ class Calibrators {
 int32_t calibration_tokens(const Sequence& sequence, int32_t layer);
 
 /// Layers that have waited long enough find their scales, and their pages are sealed, as by the next append.
-void find_scales(Sequence& sequence, Allocator& scratch);
+void find_own_scales(Sequence& sequence, Allocator& scratch);
 
 /// Layers whose pages have been sealed without scales, as recoding does, wait for none.
 void end_waiting_with_sealed_pages(Sequence& sequence) noexcept;

@@ -379,7 +379,7 @@ void reserve(Sequence& sequence, int32_t tokens) {
   if (tokens == 0) release_reserve(sequence);
   const CallSpaces::Lease space(cache.call_spaces);
   try {
-    find_scales(sequence, space->scratch);
+    find_own_scales(sequence, space->scratch);
   } catch (const Error& error) {
     // Pages are released to get memory: without any for a search, the next append makes it.
     const bool lacks_memory = error.status() == KVQ_E_MEMORY || error.status() == KVQ_E_LIMIT;

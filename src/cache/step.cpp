@@ -258,7 +258,7 @@ ExpectedBatch check_step(const Cache& cache, std::span<const SequenceTokens> seq
 }
 
 void begin_step(std::span<const SequenceTokens> sequences, Allocator& scratch) {
-  for (const SequenceTokens& each : sequences) find_scales(*each.sequence, scratch);
+  for (const SequenceTokens& each : sequences) find_own_scales(*each.sequence, scratch);
   Vector<Owned<PreparedStep>> prepared(scratch);
   prepared.reserve(sequences.size());
   for (const auto [sequence, count] : sequences) {

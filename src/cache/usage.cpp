@@ -148,7 +148,7 @@ struct WaitingPages {
 WaitingPages waiting_pages(const Cache& cache, int32_t pages, int32_t waiting, uint64_t sequences) {
   const Storage& storage = *cache.storage;
   WaitingPages result;
-  if (!storage.calibrates || cache.training.scales != nullptr) return result;
+  if (!finds_own_scales(cache, storage)) return result;
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
     if (storage.layer_at(layer).stays_float16()) continue;
     const ReservePlaces places(storage, layer, pages, ReservePlaces::ring_of(storage, pages));
@@ -221,7 +221,7 @@ kvq_usage predict_usage(const Cache& cache, int32_t sequences, int32_t tokens, i
     result.transient_bytes =
         transient_bytes(cache, {sequences, int64_t{sequences} * queries, queries, std::max(pages, 1)});
   }
-  const bool searches = storage.calibrates && cache.training.scales == nullptr;
+  const bool searches = finds_own_scales(cache, storage);
   const uint64_t energies = searches && queries > 0 && tokens > 0 ? QueryEnergies::bytes_of(cache) : 0;
   // A call that counts queries keeps what was counted before.
   result.transient_bytes += n * energies;
