@@ -253,6 +253,30 @@ TEST_CASE("a rescaled model loses much, and balanced as little as before") {
   CHECK(std::abs(perplexity_of(rounded) / perplexity_of(kModel) - 1.0) > 1e-6);
 }
 
+TEST_CASE("a rescaled model is quantized as well as the original if it is balanced first") {
+  const Folded rescaled(kModel, outliers(llama::load_config(kModel)));
+  const ScratchDirectory scratch;
+  const auto path = [&scratch](const char* name) { return (scratch.path() / name).string(); };
+  const auto quantize = [&](const std::string& model, const char* out, const Arguments& more) {
+    return run_json(with({"quantize", "--model", model, "--scheme", "vq-3", "--out", path(out), "--json"}, more));
+  };
+  const auto loss = [&](const std::string& model, const char* weights) {
+    return run_json({"eval", "perplexity", "--model", model, "--weights", path(weights), "--against-original", "--text",
+                     kText, "--context", "512", "--windows", "2", "--kv", "fp16"})["kl_mean"]
+        .get<double>();
+  };
+  quantize(kModel, "original", {});
+  quantize(rescaled.name(), "rescaled", {});
+  CHECK(quantize(rescaled.name(), "balanced", {"--balance", path("model")})["balanced"] == path("model"));
+  const double original = loss(kModel, "original");
+  CHECK(loss(rescaled.name(), "rescaled") > 1.1 * original);
+  CHECK(loss(path("model"), "balanced") == doctest::Approx(original).epsilon(0.08));
+  check_failure(
+      {"quantize", "--model", rescaled.name(), "--scheme", "vq-3", "--out", path("again"), "--balance", path("model")},
+      1, path("model") + " is not empty: name a new directory");
+  CHECK(!std::filesystem::exists(path("again")));
+}
+
 TEST_CASE("balance writes only to new directories, and without one only reports") {
   const ScratchDirectory scratch;
   scratch.write("mine", "x");

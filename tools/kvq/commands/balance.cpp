@@ -1,12 +1,11 @@
 #include "llama/balance.h"
 
-#include <algorithm>
-#include <array>
 #include <optional>
 
 #include "commands/commands.h"
 #include "terminal/files.h"
 #include "terminal/progress.h"
+#include "train/balancing.h"
 
 namespace cli {
 namespace {
@@ -29,55 +28,6 @@ struct Report {
   std::vector<kvq_centres_layer_info> layers;
   llama::Outliers mean;
 };
-
-/// An Error unless the directory can be made, or is empty.
-void make_directory(const std::filesystem::path& directory) {
-  std::error_code failure;
-  std::filesystem::create_directories(directory, failure);
-  if (failure) throw llama::Error("cannot make " + directory.string() + ": " + failure.message());
-  if (!std::filesystem::is_empty(directory, failure) || failure) {
-    throw llama::Error("--out " + directory.string() + " is not empty: name a new directory");
-  }
-}
-
-/// What a checkpoint has beside its weights: its configuration, tokenizer, index and texts.
-void copy_the_rest(const std::filesystem::path& from, const std::filesystem::path& to) {
-  constexpr std::array<std::string_view, 6> kKinds = {"", ".json", ".jinja", ".md", ".model", ".txt"};
-  for (const auto& entry : std::filesystem::directory_iterator(from)) {
-    const std::string kind = entry.path().extension().string();
-    if (!entry.is_regular_file() || std::ranges::find(kKinds, kind) == kKinds.end()) continue;
-    std::filesystem::copy_file(entry.path(), to / entry.path().filename());
-  }
-}
-
-uint64_t write_files(const BalanceOptions& options, const llama::Checkpoint& checkpoint,
-                     const llama::ModelConfig& config, const std::vector<llama::LayerScales>& layers) {
-  copy_the_rest(options.model, options.out);
-  uint64_t bytes = 0;
-  llama::fold(checkpoint, config, layers, [&](const std::string& name, const llama::SafetensorsContent& content) {
-    Interrupt::check();
-    OutputFile file(options.out / name);
-    llama::write_safetensors(content, [&](std::span<const std::byte> piece) {
-      file.write(piece);
-      bytes += piece.size();
-    });
-    file.finish();
-  });
-  return bytes;
-}
-
-/// A failure leaves no directory behind.
-uint64_t write_checkpoint(const BalanceOptions& options, const llama::Checkpoint& checkpoint,
-                          const llama::ModelConfig& config, const std::vector<llama::LayerScales>& layers) {
-  make_directory(options.out);
-  try {
-    return write_files(options, checkpoint, config, layers);
-  } catch (...) {
-    std::error_code ignored;
-    std::filesystem::remove_all(options.out, ignored);
-    throw;
-  }
-}
 
 /// What was written where, and how many bytes.
 struct Written {
@@ -131,13 +81,7 @@ void run(const BalanceOptions& options) {
   const bool to_fold = !options.out.empty();
   Progress progress("balancing", int64_t{config.n_layers} * (for_cache && to_fold ? 2 : 1));
   const auto find = [&](bool fold) {
-    return llama::find_scales(
-        context.get(), checkpoint, config,
-        {.fold = fold, .powers_of_two = options.powers_of_two, .model_id = fold ? 0 : checkpoint.fingerprint()},
-        [&progress] {
-          Interrupt::check();
-          progress.advance(1);
-        });
+    return find_scales(context, checkpoint, config, {.fold = fold, .powers_of_two = options.powers_of_two}, progress);
   };
   std::vector<Written> written;
   std::optional<Report> report;
@@ -153,9 +97,7 @@ void run(const BalanceOptions& options) {
   if (to_fold) {
     const kvq::Centres scales = find(true);
     report.emplace(scales);
-    std::vector<llama::LayerScales> of_layers;
-    for (int32_t i = 0; i < config.n_layers; ++i) of_layers.push_back(llama::scales_of(scales, i));
-    written.push_back({options.out.string(), write_checkpoint(options, checkpoint, config, of_layers)});
+    written.push_back({options.out.string(), write_balanced(options.out, options.model, checkpoint, config, scales)});
   }
   print_result(options, *report, written);
 }

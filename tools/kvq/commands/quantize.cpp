@@ -3,16 +3,19 @@
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
+#include <utility>
 
 #include "commands/commands.h"
 #include "terminal/files.h"
 #include "terminal/progress.h"
+#include "train/balancing.h"
 #include "train/quantization.h"
 
 namespace cli {
 namespace {
 
 struct QuantizeOptions : Quantization {
+  std::filesystem::path balanced;  // directory; empty: the model is quantized as it is
   bool force = false;
   bool json = false;
 };
@@ -39,6 +42,7 @@ void print_result(const QuantizeOptions& options, const QuantizedModel& result) 
     Json object = {{"file", options.out.string()}, {"bytes", result.bytes}};
     if (!options.scheme.empty()) object["scheme"] = options.scheme;
     if (!options.plan.empty()) object["plan"] = options.plan;
+    if (!options.balanced.empty()) object["balanced"] = options.balanced.string();
     object["bits"] = result.bits();
     object["error"] = result.error();
     if (has_hessians) object["proxy_error"] = result.proxy_error();
@@ -87,11 +91,23 @@ QuantizedModel quantize(const QuantizeOptions& options) {
   }
 }
 
-void run(const QuantizeOptions& options) {
+/// Write a balanced checkpoint of the model, which is then the one to quantize.
+void balance(QuantizeOptions& options) {
+  const std::string model = std::exchange(options.model, options.balanced.string());
+  if (std::filesystem::exists(options.partial())) return;  // an earlier run did
+  const llama::ModelConfig config = llama::load_config(model);
+  const llama::Checkpoint checkpoint(model);
+  Progress progress("balancing", config.n_layers);
+  const kvq::Centres scales = find_scales(make_context(options.compute), checkpoint, config, {.fold = true}, progress);
+  write_balanced(options.balanced, model, checkpoint, config, scales);
+}
+
+void run(QuantizeOptions options) {
   if (options.scheme.empty() && options.plan.empty()) throw UsageError("give --scheme or --plan");
   if (!options.scheme.empty()) check_scheme(options.scheme);
   check_writable(options.out);
   if (!options.force) ask_to_replace(options.out);
+  if (!options.balanced.empty()) balance(options);
   print_result(options, quantize(options));
 }
 
@@ -111,6 +127,12 @@ void add_quantize(Command app) {
                   "File to write; finished layers are kept in FILE.partial meanwhile, and taken up by the next run")
       .not_empty()
       .required();
+  command
+      .add_option(
+          "--balance", options->balanced,
+          "New directory for a copy of the model without outlier channels (kvq balance), which is quantized in its "
+          "place and runs with FILE")
+      .not_empty();
   command.add_flag("--force,-f", options->force, "Replace the file if it is there, without asking");
   command
       .add_option("--hessian", options->hessian_texts,
