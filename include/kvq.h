@@ -54,7 +54,8 @@
  *      \nullable         may be NULL; pointers without it may not
  *      \length EXPR      number of elements behind the pointer; for `void`, of the tensor's elements or of bytes. EXPR
  *                        has numbers, fields of the struct and parameters of the call; `cache.q_heads` is a field of
- *                        the cache's info, `trainer.head_dim` of the trainer's options; sum(a) adds up an array or, if
+ *                        the cache's info, `layer.key_dim` of the info of the call's layer, `trainer.head_dim` of the
+ *                        trainer's options; sum(a) adds up an array or, if
  *                        that is NULL, is its length; strided(tokens, heads, channels) is the extent that the strides
  *                        reach; `string`: UTF-8 up to a NUL
  *      \memory M         `host`; `context`: host memory, or device memory for a CUDA context; `device`
@@ -793,13 +794,41 @@ KVQ_API void kvq_router_destroy(kvq_router* router);
  *  \destroy kvq_cache_destroy */
 typedef struct kvq_cache kvq_cache;
 
+/** Shape of a range of layers that differ from the cache's others, such as those with larger heads or without RoPE. */
+typedef struct kvq_layer_shape {
+  uint32_t struct_size;
+  int32_t first_layer;   /**< First layer of the range. Ranges may not overlap. */
+  int32_t n_layers;      /**< Layers of the range; 1 by default. */
+  int32_t q_heads;       /**< Query heads, a multiple of the KV heads; 0 (default): the cache's. */
+  int32_t kv_heads;      /**< Key/value heads; 0 (default): the cache's. */
+  int32_t key_dim;       /**< Channels of a key and of a query, a multiple of 8, 8 … 576; 0 (default): the cache's
+                              `head_dim`. */
+  int32_t value_dim;     /**< Channels of a value and of an output, a multiple of 8, 8 … 512; 0 (default): the cache's
+                              `head_dim`. */
+  kvq_rope rope;         /**< -1 (default): the cache's. */
+  int32_t rotary_begin;  /**< First channel that is rotated, an even number; 0 by default. */
+  int32_t rotary_dim;    /**< Channels that are rotated, an even number; 0 (default): the cache's, if it has
+                              one, else all from `rotary_begin` on. */
+  float rope_base;       /**< 0 (default): the cache's, with its `inv_freq`. Ignored if `inv_freq` is given. */
+  const float* inv_freq; /**< Radians per position of each pair. NULL (default): those of `rope_base`.
+                              \nullable \length rotary_dim / 2 \memory host \keeps call */
+  float scale;           /**< Factor applied to q·k; 0 (default): the cache's, or 1 / sqrt(key_dim) if that is 0. */
+  float logit_softcap;   /**< Of calls whose own is 0; 0 (default): none. */
+} kvq_layer_shape;
+
+/** Fill with defaults: a layer like the cache's others.
+ *  \param shape  \nullable
+ *  \param size   sizeof(kvq_layer_shape).
+ *  \threads any.  \since 1.0 */
+KVQ_API void kvq_layer_shape_init(kvq_layer_shape* shape, size_t size);
+
 /** Shape of a model's attention layers, and the trained objects that its page formats need. */
 typedef struct kvq_cache_options {
   uint32_t struct_size;
   int32_t n_layers;      /**< 1 … 65536. */
   int32_t q_heads;       /**< Query heads, 1 … 65536; a multiple of `kv_heads`. */
   int32_t kv_heads;      /**< Key/value heads, 1 … 4096. */
-  int32_t head_dim;      /**< A multiple of 8, 8 … 256. */
+  int32_t head_dim;      /**< Channels of keys and of values, a multiple of 8, 8 … 512. */
   kvq_rope rope;         /**< ::KVQ_ROPE_HALF by default. */
   int32_t rotary_dim;    /**< Leading channels that are rotated, an even number; 0 (default): `head_dim`. */
   float rope_base;       /**< 10000 by default; frequencies must be finite. Ignored if `inv_freq` is given. */
@@ -811,20 +840,25 @@ typedef struct kvq_cache_options {
   uint64_t max_bytes;    /**< Limit on the memory that this cache allocates, including its own object; 0 (default): only
                               the context's limit. */
   uint64_t model_id;     /**< Any number that identifies the model's weights; snapshots with another one are refused. */
-  const kvq_codebook* codebook; /**< Codebook for the format `commvq`: from this context, complete, with this number of
-                                     layers and KV heads, this `head_dim` and `rope`, and this `model_id` unless either
-                                     is 0. Caches may share it. NULL (default): none. \nullable \keeps call */
-  const kvq_router* router;     /**< Router for a policy with `router`: from this context, trained for this shape,
-                                     `rope`, the policy's experts, and this `model_id` unless either is 0. Caches may
-                                     share it. NULL (default): none. \nullable \keeps call */
-  const kvq_centres* centres;   /**< Scales for every format, and centres for gain-shape formats with trained centres:
-                                     from this context, complete, with this number of layers and KV heads, this
-                                     `head_dim`, for keys this `rope` (scales also suit ::KVQ_ROPE_NONE), and this
-                                     `model_id` unless either is 0. Caches may share it. Scales are used whatever the
-                                     policy; a codebook must have been trained with the same. A policy may need
-                                     `codebook` or centres, not both; if it needs neither, those given serve other
-                                     policies of sequences. NULL (default): none.
-                                     \nullable \keeps call */
+  const kvq_codebook* codebook;  /**< Codebook for the format `commvq`: from this context, complete, with this number of
+                                      layers and KV heads, this `head_dim` and `rope`, and this `model_id` unless either
+                                      is 0. Caches may share it. NULL (default): none. \nullable \keeps call */
+  const kvq_router* router;      /**< Router for a policy with `router`: from this context, trained for this shape,
+                                      `rope`, the policy's experts, and this `model_id` unless either is 0. Caches may
+                                      share it. NULL (default): none. \nullable \keeps call */
+  const kvq_centres* centres;    /**< Scales for every format, and centres for gain-shape formats with trained centres:
+                                      from this context, complete, with this number of layers and KV heads, this
+                                      `head_dim`, for keys this `rope` (scales also suit ::KVQ_ROPE_NONE), and this
+                                      `model_id` unless either is 0. Caches may share it. Scales are used whatever the
+                                      policy; a codebook must have been trained with the same. A policy may need
+                                      `codebook` or centres, not both; if it needs neither, those given serve other
+                                      policies of sequences. NULL (default): none.
+                                      \nullable \keeps call */
+  const kvq_layer_shape* shapes; /**< Layers that differ. NULL (default): none. Caches with such layers take no
+                                      trained objects but scales, and these where only frequencies, scale and soft cap
+                                      differ; those with other heads do not evict.
+                                      \nullable \length n_shapes \memory host \keeps call */
+  int32_t n_shapes;              /**< 0 by default. */
 } kvq_cache_options;
 
 /** Fill with defaults. The four sizes (`n_layers`, `q_heads`, `kv_heads`, `head_dim`) stay 0 and must be set.
@@ -874,11 +908,20 @@ typedef struct kvq_cache_info {
  *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads any.  \since 1.0 */
 KVQ_API kvq_status kvq_cache_describe(const kvq_cache* cache, kvq_cache_info* info, kvq_error* error);
 
-/** Formats that a layer seals pages in. */
+/** Shape of a layer, and the formats that it seals pages in. */
 typedef struct kvq_layer_info {
   uint32_t struct_size;
   int32_t n_formats;              /**< 1, or the number that a router chooses among. */
   char formats[KVQ_FORMATS_SIZE]; /**< Names of the formats, keys/values where they differ, separated by ", ". */
+  int32_t q_heads;
+  int32_t kv_heads;
+  int32_t key_dim;   /**< Channels of keys and queries. */
+  int32_t value_dim; /**< Channels of values and outputs. */
+  kvq_rope rope;
+  int32_t rotary_begin;
+  int32_t rotary_dim; /**< 0 without RoPE. */
+  float scale;
+  float logit_softcap;
 } kvq_layer_info;
 
 /** Describe a layer of a cache.
@@ -1153,12 +1196,12 @@ KVQ_API kvq_status kvq_snapshot_describe(kvq_cache* cache, const void* buffer, s
  *  pages, which happens when the next token arrives. Either all `n` tokens are appended or none.
  *
  *  \param n          number of tokens, ≥ 1.
- *  \param k          keys `[n, kv_heads, head_dim]`, before RoPE unless the cache was created with ::KVQ_ROPE_NONE; a
+ *  \param k          keys `[n, kv_heads, key_dim]`, before RoPE unless the cache was created with ::KVQ_ROPE_NONE; a
  *                    CUDA context reads them in stream order. They must be finite with magnitude at most 65504 (FP16)
  *                    after RoPE and, in layers with `+hadamard` or gain-shape formats, after the Hadamard rotation,
- *                    too. \length n * cache.kv_heads * cache.head_dim \memory context \keeps call
- *  \param v          values, same shape and rules.
- *                    \length n * cache.kv_heads * cache.head_dim \memory context \keeps call
+ *                    too. \length n * layer.kv_heads * layer.key_dim \memory context \keeps call
+ *  \param v          values `[n, kv_heads, value_dim]`, same rules.
+ *                    \length n * layer.kv_heads * layer.value_dim \memory context \keeps call
  *  \param dtype      element type of `k` and `v`.
  *  \param positions  original positions, ≥ 0, strictly increasing and beyond the layer's last one; NULL: consecutive.
  *                    \nullable \length n \memory host \keeps call
@@ -1183,17 +1226,17 @@ typedef struct kvq_append_batch {
   const int32_t* positions;       /**< As for ::kvq_append; NULL (default): consecutive in each sequence.
                                        \nullable \length sum(token_counts) \memory host \keeps call */
   const void* k;                  /**< As for ::kvq_append.
-                                       \length strided(sum(token_counts), cache.kv_heads, cache.head_dim)
+                                       \length strided(sum(token_counts), layer.kv_heads, layer.key_dim)
                                        \memory context \keeps call */
   const void* v;                  /**< As for ::kvq_append.
-                                       \length strided(sum(token_counts), cache.kv_heads, cache.head_dim)
+                                       \length strided(sum(token_counts), layer.kv_heads, layer.value_dim)
                                        \memory context \keeps call */
   kvq_dtype dtype;                /**< Element type of `k` and `v`; ::KVQ_F32 by default. */
   int32_t reserved;               /**< 0. */
   int64_t k_token_stride; /**< Elements from one token's keys to the next token's, not negative; 0 (default): dense. The
                                channels of a head are always contiguous; rows need only the alignment of their
                                elements. */
-  int64_t k_head_stride;  /**< Elements from one head to the next, not negative; 0 (default): dense, head_dim. */
+  int64_t k_head_stride;  /**< Elements from one head to the next, not negative; 0 (default): dense. */
   int64_t v_token_stride; /**< As for keys. */
   int64_t v_head_stride;  /**< As for keys. */
 } kvq_append_batch;
@@ -1223,10 +1266,10 @@ KVQ_API kvq_status kvq_append_sequences(kvq_cache* cache, int32_t layer, const k
  *  \param kv_head    0 … kv_heads − 1.
  *  \param begin      first slot in the head's list.
  *  \param n          number of slots, ≥ 1.
- *  \param k          receives `[n, head_dim]` keys as attention reads them (after RoPE); NULL: skip.
- *                    \nullable \length n * cache.head_dim \memory host \keeps call
- *  \param v          receives `[n, head_dim]` values; NULL: skip.
- *                    \nullable \length n * cache.head_dim \memory host \keeps call
+ *  \param k          receives `[n, key_dim]` keys as attention reads them (after RoPE); NULL: skip.
+ *                    \nullable \length n * layer.key_dim \memory host \keeps call
+ *  \param v          receives `[n, value_dim]` values; NULL: skip.
+ *                    \nullable \length n * layer.value_dim \memory host \keeps call
  *  \param positions  receives original positions; NULL: skip. \nullable \length n \memory host \keeps call
  *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
  *  \threads `sequence` may be read at the same time.
@@ -1305,20 +1348,20 @@ typedef struct kvq_attend_batch {
   const int32_t* query_positions;       /**< Positions ≥ 0; NULL (default): the last `query_counts[i]` tokens of each
                                              sequence, so append before attending.
                                              \nullable \length sum(query_counts) \memory host \keeps call */
-  const void* q;          /**< `[total queries, q_heads, head_dim]`, before RoPE unless the cache was created with
+  const void* q;          /**< `[total queries, q_heads, key_dim]`, before RoPE unless the cache was created with
                                ::KVQ_ROPE_NONE. Queries and their logits must be finite, or the results are meaningless.
-                               \length strided(sum(query_counts), cache.q_heads, cache.head_dim) \memory context
+                               \length strided(sum(query_counts), layer.q_heads, layer.key_dim) \memory context
                                \keeps call */
   kvq_dtype q_dtype;      /**< ::KVQ_F32 by default. */
   kvq_dtype output_dtype; /**< ::KVQ_F32 by default. */
-  void* output; /**< `[total queries, q_heads, head_dim]`; its memory, from the first row to the last, may not overlap
+  void* output; /**< `[total queries, q_heads, value_dim]`; its memory, from the first row to the last, may not overlap
                      that of `q` or `sinks`.
-                     \length strided(sum(query_counts), cache.q_heads, cache.head_dim) \memory context \keeps call */
+                     \length strided(sum(query_counts), layer.q_heads, layer.value_dim) \memory context \keeps call */
   int32_t sliding_window; /**< A query at position p sees positions > p − window; 0 (default): all. */
   float logit_softcap;    /**< cap·tanh(logit / cap); 0 (default): none. */
   int64_t q_token_stride; /**< Elements from one query to the next, not negative; 0 (default): dense. The channels of a
                                head are always contiguous; rows need only the alignment of their elements. */
-  int64_t q_head_stride;  /**< Elements from one head to the next, not negative; 0 (default): dense, head_dim. */
+  int64_t q_head_stride;  /**< Elements from one head to the next, not negative; 0 (default): dense. */
   int64_t output_token_stride; /**< As for queries. Rows may not overlap: either all heads of a query come before the
                                     next query's (token stride ≥ (q_heads − 1) · head stride + head_dim), or all queries
                                     of a head before the next head's. Memory between rows is not written. */
@@ -1328,11 +1371,11 @@ typedef struct kvq_attend_batch {
                            results over parts of a context, only one of which has the sinks: Σᵢ exp(lseᵢ − lse) ·
                            outputᵢ with lse = log Σᵢ exp lseᵢ. It may not overlap `q`, `output` or `sinks`. NULL
                            (default): skip.
-                           \nullable \length sum(query_counts) * cache.q_heads \memory context \keeps call */
+                           \nullable \length sum(query_counts) * layer.q_heads \memory context \keeps call */
   const float* sinks; /**< `[q_heads]` learned logits, neither scaled nor capped: each adds exp(sink) to the softmax
                            denominator of its head and nothing to the sum of values. -infinity means no sink; a CPU
                            refuses NaN and +infinity. NULL (default): none.
-                           \nullable \length cache.q_heads \memory context \keeps call */
+                           \nullable \length layer.q_heads \memory context \keeps call */
 } kvq_attend_batch;
 
 /** Fill with defaults (one dense F32 query per sequence).
@@ -1374,16 +1417,16 @@ typedef struct kvq_extend_batch {
   const int32_t* positions;       /**< As for ::kvq_append; NULL (default): consecutive in each sequence.
                                        \nullable \length sum(token_counts) \memory host \keeps call */
   const void* k;                  /**< As for ::kvq_append.
-                                       \length strided(sum(token_counts), cache.kv_heads, cache.head_dim)
+                                       \length strided(sum(token_counts), layer.kv_heads, layer.key_dim)
                                        \memory context \keeps call */
   const void* v;                  /**< As for ::kvq_append.
-                                       \length strided(sum(token_counts), cache.kv_heads, cache.head_dim)
+                                       \length strided(sum(token_counts), layer.kv_heads, layer.value_dim)
                                        \memory context \keeps call */
   const void* q;                  /**< As in kvq_attend_batch.
-                                       \length strided(sum(token_counts), cache.q_heads, cache.head_dim)
+                                       \length strided(sum(token_counts), layer.q_heads, layer.key_dim)
                                        \memory context \keeps call */
   void* output;                   /**< As in kvq_attend_batch.
-                                       \length strided(sum(token_counts), cache.q_heads, cache.head_dim)
+                                       \length strided(sum(token_counts), layer.q_heads, layer.value_dim)
                                        \memory context \keeps call */
   kvq_dtype dtype;                /**< Element type of `k` and `v`; ::KVQ_F32 by default. */
   kvq_dtype q_dtype;              /**< ::KVQ_F32 by default. */
@@ -1400,9 +1443,10 @@ typedef struct kvq_extend_batch {
   int64_t output_token_stride;    /**< As in kvq_attend_batch. */
   int64_t output_head_stride;     /**< As in kvq_attend_batch. */
   float* lse;                     /**< As in kvq_attend_batch.
-                                       \nullable \length sum(token_counts) * cache.q_heads \memory context \keeps call */
+                                       \nullable \length sum(token_counts) * layer.q_heads \memory context
+                                       \keeps call */
   const float* sinks;             /**< As in kvq_attend_batch.
-                                       \nullable \length cache.q_heads \memory context \keeps call */
+                                       \nullable \length layer.q_heads \memory context \keeps call */
 } kvq_extend_batch;
 
 /** Fill with defaults (one dense F32 token and its query per sequence).
@@ -1498,7 +1542,7 @@ KVQ_API kvq_status kvq_step_abort(kvq_cache* cache, const kvq_step_batch* batch,
 typedef struct kvq_usage {
   uint32_t struct_size;
   int32_t reserved;          /**< 0. */
-  int64_t scalars;           /**< Key and value scalars held: 2 · head_dim · slots, over all layers and KV heads. */
+  int64_t scalars;           /**< Key and value scalars held: (key_dim + value_dim) · slots of all heads. */
   uint64_t sealed_bytes;     /**< Pages in their final compressed format. */
   uint64_t fp16_bytes;       /**< FP16 pages: open, recent, sink, or under an fp16 policy. */
   uint64_t metadata_bytes;   /**< Page records, positions, page lists and sequence objects. */

@@ -134,6 +134,13 @@ inline kvq_context_options initialised() {
 }
 
 template <>
+inline kvq_layer_shape initialised() {
+  kvq_layer_shape it;
+  kvq_layer_shape_init(&it, sizeof(it));
+  return it;
+}
+
+template <>
 inline kvq_cache_options initialised() {
   kvq_cache_options it;
   kvq_cache_options_init(&it, sizeof(it));
@@ -755,7 +762,22 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_router_group_info, reserved) ==
 static_assert(sizeof(void*) != 8 || offsetof(kvq_router_group_info, mean_bits) == 16);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_router_group_info, accuracy) == 24);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_router_group_info, shares) == 32);
-static_assert(sizeof(void*) != 8 || sizeof(kvq_cache_options) == 88);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_layer_shape) == 64);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, struct_size) == 0);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, first_layer) == 4);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, n_layers) == 8);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, q_heads) == 12);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, kv_heads) == 16);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, key_dim) == 20);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, value_dim) == 24);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, rope) == 28);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, rotary_begin) == 32);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, rotary_dim) == 36);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, rope_base) == 40);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, inv_freq) == 48);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, scale) == 56);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, logit_softcap) == 60);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_cache_options) == 104);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, n_layers) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, q_heads) == 8);
@@ -772,6 +794,8 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, model_id) == 56)
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, codebook) == 64);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, router) == 72);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, centres) == 80);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, shapes) == 88);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, n_shapes) == 96);
 static_assert(sizeof(void*) != 8 || sizeof(kvq_cache_info) == 64);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, n_layers) == 4);
@@ -787,10 +811,19 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, eviction_budget) ==
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, eviction_window) == 44);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, max_bytes) == 48);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, model_id) == 56);
-static_assert(sizeof(void*) != 8 || sizeof(kvq_layer_info) == 264);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_layer_info) == 300);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, n_formats) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, formats) == 8);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, q_heads) == 264);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, kv_heads) == 268);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, key_dim) == 272);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, value_dim) == 276);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, rope) == 280);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, rotary_begin) == 284);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, rotary_dim) == 288);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, scale) == 292);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, logit_softcap) == 296);
 static_assert(sizeof(void*) != 8 || sizeof(kvq_recode_info) == 40);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_recode_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_recode_info, layers) == 4);
@@ -1617,7 +1650,7 @@ struct AppendBatch {
   /// Elements from one token's keys to the next token's, not negative; 0 (default): dense. The channels of a head are
   /// always contiguous; rows need only the alignment of their elements.
   int64_t k_token_stride = 0;
-  /// Elements from one head to the next, not negative; 0 (default): dense, head_dim.
+  /// Elements from one head to the next, not negative; 0 (default): dense.
   int64_t k_head_stride = 0;
   /// As for keys.
   int64_t v_token_stride = 0;
@@ -1626,16 +1659,16 @@ struct AppendBatch {
 };
 
 namespace detail {
-inline kvq_append_batch c_struct(const AppendBatch& batch, const kvq_cache_info& cache) {
+inline kvq_append_batch c_struct(const AppendBatch& batch, const kvq_layer_info& layer) {
   const int32_t n = detail::count("sequences", batch.sequences.size());
   if (n == 0) throw Error(KVQ_E_ARGUMENT, "sequences is empty");
   const int64_t total = detail::sum(batch.token_counts, n);
   detail::require_size_or_none("token_counts", batch.token_counts.size(), n, "as many as sequences");
   detail::require_size_or_none("positions", batch.positions.size(), total, "sum(token_counts)");
-  detail::require_rows("k", batch.k.size(), {total, cache.kv_heads, cache.head_dim}, batch.k_token_stride,
-                       batch.k_head_stride, "sum(token_counts) * cache.kv_heads * cache.head_dim");
-  detail::require_rows("v", batch.v.size(), {total, cache.kv_heads, cache.head_dim}, batch.v_token_stride,
-                       batch.v_head_stride, "sum(token_counts) * cache.kv_heads * cache.head_dim");
+  detail::require_rows("k", batch.k.size(), {total, layer.kv_heads, layer.key_dim}, batch.k_token_stride,
+                       batch.k_head_stride, "sum(token_counts) * layer.kv_heads * layer.key_dim");
+  detail::require_rows("v", batch.v.size(), {total, layer.kv_heads, layer.value_dim}, batch.v_token_stride,
+                       batch.v_head_stride, "sum(token_counts) * layer.kv_heads * layer.value_dim");
   kvq_append_batch it = initialised<kvq_append_batch>();
   it.n_sequences = n;
   it.sequences = batch.sequences.data();
@@ -1660,10 +1693,10 @@ struct AttendBatch {
   std::span<const int32_t> query_counts = {};
   /// Positions ≥ 0; empty (default): the last `query_counts[i]` tokens of each sequence, so append before attending.
   std::span<const int32_t> query_positions = {};
-  /// `[total queries, q_heads, head_dim]`, before RoPE unless the cache was created with ::KVQ_ROPE_NONE. Queries and
+  /// `[total queries, q_heads, key_dim]`, before RoPE unless the cache was created with ::KVQ_ROPE_NONE. Queries and
   /// their logits must be finite, or the results are meaningless.
   std::span<const float> q = {};
-  /// `[total queries, q_heads, head_dim]`; its memory, from the first row to the last, may not overlap that of `q` or
+  /// `[total queries, q_heads, value_dim]`; its memory, from the first row to the last, may not overlap that of `q` or
   /// `sinks`.
   std::span<float> output = {};
   /// A query at position p sees positions > p − window; 0 (default): all.
@@ -1673,7 +1706,7 @@ struct AttendBatch {
   /// Elements from one query to the next, not negative; 0 (default): dense. The channels of a head are always
   /// contiguous; rows need only the alignment of their elements.
   int64_t q_token_stride = 0;
-  /// Elements from one head to the next, not negative; 0 (default): dense, head_dim.
+  /// Elements from one head to the next, not negative; 0 (default): dense.
   int64_t q_head_stride = 0;
   /// As for queries. Rows may not overlap: either all heads of a query come before the next query's (token stride ≥
   /// (q_heads − 1) · head stride + head_dim), or all queries of a head before the next head's. Memory between rows is
@@ -1692,19 +1725,20 @@ struct AttendBatch {
 };
 
 namespace detail {
-inline kvq_attend_batch c_struct(const AttendBatch& batch, const kvq_cache_info& cache) {
+inline kvq_attend_batch c_struct(const AttendBatch& batch, const kvq_layer_info& layer) {
   const int32_t n = detail::count("sequences", batch.sequences.size());
   if (n == 0) throw Error(KVQ_E_ARGUMENT, "sequences is empty");
   const int64_t total = detail::sum(batch.query_counts, n);
   detail::require_size_or_none("query_counts", batch.query_counts.size(), n, "as many as sequences");
   detail::require_size_or_none("query_positions", batch.query_positions.size(), total, "sum(query_counts)");
-  detail::require_rows("q", batch.q.size(), {total, cache.q_heads, cache.head_dim}, batch.q_token_stride,
-                       batch.q_head_stride, "sum(query_counts) * cache.q_heads * cache.head_dim");
-  detail::require_rows("output", batch.output.size(), {total, cache.q_heads, cache.head_dim}, batch.output_token_stride,
-                       batch.output_head_stride, "sum(query_counts) * cache.q_heads * cache.head_dim");
-  detail::require_size_or_none("lse", batch.lse.size(), detail::product({total, cache.q_heads}),
-                               "sum(query_counts) * cache.q_heads");
-  detail::require_size_or_none("sinks", batch.sinks.size(), cache.q_heads, "cache.q_heads");
+  detail::require_rows("q", batch.q.size(), {total, layer.q_heads, layer.key_dim}, batch.q_token_stride,
+                       batch.q_head_stride, "sum(query_counts) * layer.q_heads * layer.key_dim");
+  detail::require_rows("output", batch.output.size(), {total, layer.q_heads, layer.value_dim},
+                       batch.output_token_stride, batch.output_head_stride,
+                       "sum(query_counts) * layer.q_heads * layer.value_dim");
+  detail::require_size_or_none("lse", batch.lse.size(), detail::product({total, layer.q_heads}),
+                               "sum(query_counts) * layer.q_heads");
+  detail::require_size_or_none("sinks", batch.sinks.size(), layer.q_heads, "layer.q_heads");
   kvq_attend_batch it = initialised<kvq_attend_batch>();
   it.n_sequences = n;
   it.sequences = batch.sequences.data();
@@ -1768,23 +1802,24 @@ struct ExtendBatch {
 };
 
 namespace detail {
-inline kvq_extend_batch c_struct(const ExtendBatch& batch, const kvq_cache_info& cache) {
+inline kvq_extend_batch c_struct(const ExtendBatch& batch, const kvq_layer_info& layer) {
   const int32_t n = detail::count("sequences", batch.sequences.size());
   if (n == 0) throw Error(KVQ_E_ARGUMENT, "sequences is empty");
   const int64_t total = detail::sum(batch.token_counts, n);
   detail::require_size_or_none("token_counts", batch.token_counts.size(), n, "as many as sequences");
   detail::require_size_or_none("positions", batch.positions.size(), total, "sum(token_counts)");
-  detail::require_rows("k", batch.k.size(), {total, cache.kv_heads, cache.head_dim}, batch.k_token_stride,
-                       batch.k_head_stride, "sum(token_counts) * cache.kv_heads * cache.head_dim");
-  detail::require_rows("v", batch.v.size(), {total, cache.kv_heads, cache.head_dim}, batch.v_token_stride,
-                       batch.v_head_stride, "sum(token_counts) * cache.kv_heads * cache.head_dim");
-  detail::require_rows("q", batch.q.size(), {total, cache.q_heads, cache.head_dim}, batch.q_token_stride,
-                       batch.q_head_stride, "sum(token_counts) * cache.q_heads * cache.head_dim");
-  detail::require_rows("output", batch.output.size(), {total, cache.q_heads, cache.head_dim}, batch.output_token_stride,
-                       batch.output_head_stride, "sum(token_counts) * cache.q_heads * cache.head_dim");
-  detail::require_size_or_none("lse", batch.lse.size(), detail::product({total, cache.q_heads}),
-                               "sum(token_counts) * cache.q_heads");
-  detail::require_size_or_none("sinks", batch.sinks.size(), cache.q_heads, "cache.q_heads");
+  detail::require_rows("k", batch.k.size(), {total, layer.kv_heads, layer.key_dim}, batch.k_token_stride,
+                       batch.k_head_stride, "sum(token_counts) * layer.kv_heads * layer.key_dim");
+  detail::require_rows("v", batch.v.size(), {total, layer.kv_heads, layer.value_dim}, batch.v_token_stride,
+                       batch.v_head_stride, "sum(token_counts) * layer.kv_heads * layer.value_dim");
+  detail::require_rows("q", batch.q.size(), {total, layer.q_heads, layer.key_dim}, batch.q_token_stride,
+                       batch.q_head_stride, "sum(token_counts) * layer.q_heads * layer.key_dim");
+  detail::require_rows("output", batch.output.size(), {total, layer.q_heads, layer.value_dim},
+                       batch.output_token_stride, batch.output_head_stride,
+                       "sum(token_counts) * layer.q_heads * layer.value_dim");
+  detail::require_size_or_none("lse", batch.lse.size(), detail::product({total, layer.q_heads}),
+                               "sum(token_counts) * layer.q_heads");
+  detail::require_size_or_none("sinks", batch.sinks.size(), layer.q_heads, "layer.q_heads");
   kvq_extend_batch it = initialised<kvq_extend_batch>();
   it.n_sequences = n;
   it.sequences = batch.sequences.data();
@@ -1885,7 +1920,7 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
 
   /// Overload with spans.
   void append(int32_t layer, const AppendBatch& batch) const {
-    const kvq_append_batch c_batch = detail::c_struct(batch, describe());
+    const kvq_append_batch c_batch = detail::c_struct(batch, describe_layer(layer));
     checked(kvq_append_sequences, get(), layer, &c_batch);
   }
 
@@ -1910,7 +1945,7 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
 
   /// Overload with spans.
   void attend(int32_t layer, const AttendBatch& batch) const {
-    const kvq_attend_batch c_batch = detail::c_struct(batch, describe());
+    const kvq_attend_batch c_batch = detail::c_struct(batch, describe_layer(layer));
     checked(kvq_attend, get(), layer, &c_batch);
   }
 
@@ -1930,7 +1965,7 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
 
   /// Overload with spans.
   void extend(int32_t layer, const ExtendBatch& batch) const {
-    const kvq_extend_batch c_batch = detail::c_struct(batch, describe());
+    const kvq_extend_batch c_batch = detail::c_struct(batch, describe_layer(layer));
     checked(kvq_extend, get(), layer, &c_batch);
   }
 
@@ -2164,10 +2199,10 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// Fills the layer's open page. A full page is sealed (encoded in its final format) when it leaves the newest
   /// `recent` pages, which happens when the next token arrives. Either all `n` tokens are appended or none.
   /// \param n number of tokens, ≥ 1.
-  /// \param k keys `[n, kv_heads, head_dim]`, before RoPE unless the cache was created with ::KVQ_ROPE_NONE; a CUDA
+  /// \param k keys `[n, kv_heads, key_dim]`, before RoPE unless the cache was created with ::KVQ_ROPE_NONE; a CUDA
   /// context reads them in stream order. They must be finite with magnitude at most 65504 (FP16) after RoPE and, in
   /// layers with `+hadamard` or gain-shape formats, after the Hadamard rotation, too.
-  /// \param v values, same shape and rules.
+  /// \param v values `[n, kv_heads, value_dim]`, same rules.
   /// \param positions original positions, ≥ 0, strictly increasing and beyond the layer's last one; empty: consecutive.
   /// \throws Error: KVQ_E_ARGUMENT (NULL, shape, dtype, position, a number that FP16 cannot represent: a CUDA context
   /// stores the nearest one, 0 for NaN, and a later call reports it); KVQ_E_STATE (a CUDA graph is captured or lives,
@@ -2177,11 +2212,11 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// so on at the same time.
   void append(int32_t layer, int32_t n, std::span<const float> k, std::span<const float> v,
               std::span<const int32_t> positions = {}) {
-    const kvq_cache_info cache_info = detail::described<kvq_cache_info>(kvq_cache_describe, cache());
-    detail::require_size("k", k.size(), detail::product({n, cache_info.kv_heads, cache_info.head_dim}),
-                         "n * cache.kv_heads * cache.head_dim");
-    detail::require_size("v", v.size(), detail::product({n, cache_info.kv_heads, cache_info.head_dim}),
-                         "n * cache.kv_heads * cache.head_dim");
+    const kvq_layer_info layer_info = detail::described<kvq_layer_info>(kvq_cache_describe_layer, cache(), layer);
+    detail::require_size("k", k.size(), detail::product({n, layer_info.kv_heads, layer_info.key_dim}),
+                         "n * layer.kv_heads * layer.key_dim");
+    detail::require_size("v", v.size(), detail::product({n, layer_info.kv_heads, layer_info.value_dim}),
+                         "n * layer.kv_heads * layer.value_dim");
     detail::require_size_or_none("positions", positions.size(), n, "n");
     checked(kvq_append, cache(), get(), layer, n, k.data(), v.data(), KVQ_F32, detail::optional(positions));
   }
@@ -2197,16 +2232,16 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// \param kv_head 0 … kv_heads − 1.
   /// \param begin first slot in the head's list.
   /// \param n number of slots, ≥ 1.
-  /// \param k receives `[n, head_dim]` keys as attention reads them (after RoPE); empty: skip.
-  /// \param v receives `[n, head_dim]` values; empty: skip.
+  /// \param k receives `[n, key_dim]` keys as attention reads them (after RoPE); empty: skip.
+  /// \param v receives `[n, value_dim]` values; empty: skip.
   /// \param positions receives original positions; empty: skip.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
   /// \par Threads: `sequence` may be read at the same time.
   void decode(int32_t layer, int32_t kv_head, int32_t begin, int32_t n, std::span<float> k = {},
               std::span<float> v = {}, std::span<int32_t> positions = {}) const {
-    const kvq_cache_info cache_info = detail::described<kvq_cache_info>(kvq_cache_describe, cache());
-    detail::require_size_or_none("k", k.size(), detail::product({n, cache_info.head_dim}), "n * cache.head_dim");
-    detail::require_size_or_none("v", v.size(), detail::product({n, cache_info.head_dim}), "n * cache.head_dim");
+    const kvq_layer_info layer_info = detail::described<kvq_layer_info>(kvq_cache_describe_layer, cache(), layer);
+    detail::require_size_or_none("k", k.size(), detail::product({n, layer_info.key_dim}), "n * layer.key_dim");
+    detail::require_size_or_none("v", v.size(), detail::product({n, layer_info.value_dim}), "n * layer.value_dim");
     detail::require_size_or_none("positions", positions.size(), n, "n");
     checked(kvq_sequence_decode, cache(), get(), layer, kv_head, begin, n, detail::optional(k), detail::optional(v),
             detail::optional(positions));

@@ -11,7 +11,7 @@ type AppendBatch struct {
 	Sequences   []*Sequence // sequences of one cache, all different
 	TokenCounts []int32     // tokens per sequence, at least 1; nil: one each
 	Positions   []int32     // positions of all tokens; nil: consecutive in each sequence
-	K, V        Tensor      // `[tokens, KVHeads, HeadDim]` of the same type, dense or strided
+	K, V        Tensor      // `[tokens, KVHeads, KeyDim]` and `[tokens, KVHeads, ValueDim]`, of the same type, dense or strided
 }
 
 // DeviceAppendBatch is an [AppendBatch] whose keys and values are in device memory.
@@ -26,7 +26,8 @@ type AttendBatch struct {
 	Sequences      []*Sequence // sequences of one cache; one may occur repeatedly
 	QueryCounts    []int32     // queries per sequence, at least 1; nil: one each
 	QueryPositions []int32     // positions of all queries; nil: the last tokens of each sequence
-	Q, Output      Tensor      // `[queries, QHeads, HeadDim]` before RoPE, of any types, dense or strided; may not overlap
+	Q              Tensor      // `[queries, QHeads, KeyDim]` before RoPE, of any type, dense or strided
+	Output         Tensor      // `[queries, QHeads, ValueDim]`, of any type, dense or strided; may not overlap Q
 	SlidingWindow  int         // a query at position p sees positions > p - SlidingWindow; 0: all
 	LogitSoftcap   float32     // cap·tanh(logit / cap); 0: none
 	LSE            []float32   // receives `[queries, QHeads]` log-sum-exps of the logits; nil: skip
@@ -94,16 +95,14 @@ func (c *Cache) total(onDevice bool, method string, sequences []*Sequence, name 
 }
 
 // holdTokens checks the keys and values of n tokens.
-func (c *Cache) holdTokens(n int, k, v Tensor) error {
-	heads, channels := c.info.KVHeads, c.info.HeadDim
-	return firstOf(k.holds("K", n, heads, channels), v.holds("V", n, heads, channels), v.like("V", k, "K"))
+func (l *LayerInfo) holdTokens(n int, k, v Tensor) error {
+	return firstOf(k.holds("K", n, l.KVHeads, l.KeyDim), v.holds("V", n, l.KVHeads, l.ValueDim), v.like("V", k, "K"))
 }
 
 // holdQueries checks n queries and where their results go.
-func (c *Cache) holdQueries(n int, q, output Tensor, lse, sinks []float32) error {
-	heads, channels := c.info.QHeads, c.info.HeadDim
-	return firstOf(q.holds("Q", n, heads, channels), output.holds("Output", n, heads, channels),
-		optionalSlice("LSE", lse, n*heads), optionalSlice("Sinks", sinks, heads))
+func (l *LayerInfo) holdQueries(n int, q, output Tensor, lse, sinks []float32) error {
+	return firstOf(q.holds("Q", n, l.QHeads, l.KeyDim), output.holds("Output", n, l.QHeads, l.ValueDim),
+		optionalSlice("LSE", lse, n*l.QHeads), optionalSlice("Sinks", sinks, l.QHeads))
 }
 
 // take collects the sequences of a batch without locking them.
@@ -144,9 +143,13 @@ func (c *Cache) append(layer int, batch AppendBatch, onDevice bool) error {
 	if err != nil {
 		return err
 	}
+	shape, err := c.layer(layer, c)
+	if err != nil {
+		return err
+	}
 	k, v := batch.K, batch.V
 	var index int32
-	if err := firstOf(c.holdTokens(n, k, v), narrow("layer", layer, &index),
+	if err := firstOf(shape.holdTokens(n, k, v), narrow("layer", layer, &index),
 		optionalSlice("Positions", batch.Positions, n)); err != nil {
 		return err
 	}
@@ -183,9 +186,13 @@ func (c *Cache) attend(layer int, batch AttendBatch, lse, sinks *float32, onDevi
 	if err != nil {
 		return err
 	}
+	shape, err := c.layer(layer, c)
+	if err != nil {
+		return err
+	}
 	q, output := batch.Q, batch.Output
 	var index, window int32
-	if err := firstOf(c.holdQueries(n, q, output, batch.LSE, batch.Sinks),
+	if err := firstOf(shape.holdQueries(n, q, output, batch.LSE, batch.Sinks),
 		optionalSlice("QueryPositions", batch.QueryPositions, n), narrow("layer", layer, &index),
 		narrow("SlidingWindow", batch.SlidingWindow, &window)); err != nil {
 		return err
@@ -227,9 +234,13 @@ func (c *Cache) extend(layer int, batch ExtendBatch, lse, sinks *float32, onDevi
 	if err != nil {
 		return err
 	}
+	shape, err := c.layer(layer, c)
+	if err != nil {
+		return err
+	}
 	k, v, q, output := batch.K, batch.V, batch.Q, batch.Output
 	var index, window int32
-	if err := firstOf(c.holdTokens(n, k, v), c.holdQueries(n, q, output, batch.LSE, batch.Sinks),
+	if err := firstOf(shape.holdTokens(n, k, v), shape.holdQueries(n, q, output, batch.LSE, batch.Sinks),
 		optionalSlice("Positions", batch.Positions, n), narrow("layer", layer, &index),
 		narrow("SlidingWindow", batch.SlidingWindow, &window)); err != nil {
 		return err
@@ -273,23 +284,28 @@ func (c *Cache) locked(call *call, exclusive bool, n int32, run func(sequences *
 	return run(&call.sequences.raw[0], n, &call.err)
 }
 
-// Attend attends to the sequence with the queries of its last tokens, dense `[n, QHeads, HeadDim]` before RoPE, so
-// append before attending; output has the same shape. It allocates nothing in Go. [Cache.Attend] has more options.
+// Attend attends to the sequence with the queries of its last tokens, dense `[n, QHeads, KeyDim]` before RoPE, so
+// append before attending; output is dense `[n, QHeads, ValueDim]`. It allocates nothing in Go. [Cache.Attend] has more
+// options.
 func (s *Sequence) Attend(layer int, q, output Tensor) error {
 	if err := s.requireMemory(false, "Attend"); err != nil {
 		return err
 	}
-	n, err := q.rows("q", s.cache.info.QHeads, s.cache.info.HeadDim, "QHeads x HeadDim")
+	shape, err := s.cache.layer(layer, s)
 	if err != nil {
 		return err
 	}
-	if output.isStrided() || output.length != q.length {
-		return argument("output has %d elements, must be dense and have as many as q: %d", output.length, q.length)
+	n, err := q.rows("q", shape.QHeads, shape.KeyDim, "QHeads x KeyDim")
+	if err != nil {
+		return err
+	}
+	if err := output.dense("output", n, shape.QHeads, shape.ValueDim, "rows of q x QHeads x ValueDim"); err != nil {
+		return err
 	}
 	return s.attend(layer, n, q, output)
 }
 
-// AttendDevice attends with n queries in device memory, `[n, QHeads, HeadDim]` like the output.
+// AttendDevice attends with n queries in device memory, `[n, QHeads, KeyDim]`; the output is `[n, QHeads, ValueDim]`.
 func (s *Sequence) AttendDevice(layer, n int, q, output DevicePointer, qDtype, outputDtype Dtype) error {
 	if err := s.requireMemory(true, "Attend"); err != nil {
 		return err

@@ -11,6 +11,7 @@ type Cache struct {
 	handle[raw.Cache]
 	context *Context
 	info    CacheInfo
+	layers  []LayerInfo
 	gate    sync.RWMutex // read-locked by calls on sequences, after their own locks
 }
 
@@ -30,6 +31,8 @@ type CacheOptions struct {
 	Codebook *Codebook // for policies with commvq
 	Centres  *Centres  // for policies with trained centres
 	Router   *Router   // for policies with a router
+
+	Shapes []LayerShape // layers that differ; nil: none
 }
 
 // NewCacheOptions returns the defaults for a shape.
@@ -40,7 +43,8 @@ func NewCacheOptions(layers, qHeads, kvHeads, headDim int) *CacheOptions {
 		RotaryDim: int(it.RotaryDim), RopeBase: it.RopeBase, Scale: it.Scale}
 }
 
-// fill sets the options of C, except the codebook, the centres and the router, which must be locked first.
+// fill sets the options of C, except the shapes, and the codebook, the centres and the router, which must be locked
+// first.
 func (o *CacheOptions) fill(to *raw.CacheOptions) error {
 	raw.CacheOptionsInit(to)
 	if err := firstOf(narrow("Layers", o.Layers, &to.NLayers), narrow("QHeads", o.QHeads, &to.QHeads),
@@ -71,6 +75,11 @@ func (x *Context) NewCache(options *CacheOptions, policy *Policy) (*Cache, error
 	if err := options.fill(&to); err != nil {
 		return nil, err
 	}
+	shapes, err := options.place(&to)
+	if err != nil {
+		return nil, err
+	}
+	defer raw.Free(shapes)
 	var uses []locker
 	var fill []func() // when all are locked
 	use := func(isGiven bool, it locker, set func()) {
@@ -84,7 +93,7 @@ func (x *Context) NewCache(options *CacheOptions, policy *Policy) (*Cache, error
 	use(options.Centres != nil, options.Centres, func() { to.Centres = options.Centres.raw })
 	use(options.Router != nil, options.Router, func() { to.Router = options.Router.raw })
 	cache := &Cache{context: x}
-	_, err := create(x, cache, &cache.handle, raw.CacheDestroy, func(made **raw.Cache, err *raw.Error) raw.Status {
+	_, err = create(x, cache, &cache.handle, raw.CacheDestroy, func(made **raw.Cache, err *raw.Error) raw.Status {
 		for _, set := range fill {
 			set()
 		}
@@ -97,7 +106,24 @@ func (x *Context) NewCache(options *CacheOptions, policy *Policy) (*Cache, error
 	if err != nil {
 		return nil, err
 	}
+	cache.layers = make([]LayerInfo, cache.info.Layers)
+	for i := range cache.layers {
+		if cache.layers[i], err = cache.DescribeLayer(i); err != nil {
+			return nil, err
+		}
+	}
 	return cache, nil
+}
+
+// layer returns the shape of a layer, or the library's refusal of its number from an object that has layers.
+func (c *Cache) layer(layer int, of interface {
+	DescribeLayer(layer int) (LayerInfo, error)
+}) (*LayerInfo, error) {
+	if layer >= 0 && layer < len(c.layers) {
+		return &c.layers[layer], nil
+	}
+	info, err := of.DescribeLayer(layer)
+	return &info, err
 }
 
 // Context returns the context of the cache.

@@ -284,7 +284,10 @@ func described[T, S, I any](h *handle[T], tell func(*T, *S, *raw.Error) raw.Stat
 func describedPart[T, S, I any](h *handle[T], name string, part int, tell func(*T, int32, *S, *raw.Error) raw.Status,
 	from func(*S) I) (none I, err error) {
 	var n int32
-	if err := firstOf(narrow(name, part, &n), h.lock(shared)); err != nil {
+	if err := narrow(name, part, &n); err != nil {
+		return none, err
+	}
+	if err := h.lock(shared); err != nil {
 		return none, err
 	}
 	defer h.unlock(shared)

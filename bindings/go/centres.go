@@ -22,7 +22,10 @@ func (it *Centres) ReadScales(layer int) (*LayerScales, error) {
 		return nil, err
 	}
 	var n int32
-	if err := firstOf(narrow("layer", layer, &n), it.lock(shared)); err != nil {
+	if err := narrow("layer", layer, &n); err != nil {
+		return nil, err
+	}
+	if err := it.lock(shared); err != nil {
 		return nil, err
 	}
 	defer it.unlock(shared)

@@ -482,19 +482,49 @@ func cacheInfoFrom(it *raw.CacheInfo) CacheInfo {
 	}
 }
 
-// LayerInfo: formats that a layer seals pages in.
+// LayerInfo: shape of a layer, and the formats that it seals pages in.
 type LayerInfo struct {
 	// 1, or the number that a router chooses among.
 	NFormats int
 
 	// Names of the formats, keys/values where they differ, separated by ", ".
 	Formats string
+
+	QHeads int
+
+	KVHeads int
+
+	// Channels of keys and queries.
+	KeyDim int
+
+	// Channels of values and outputs.
+	ValueDim int
+
+	Rope Rope
+
+	RotaryBegin int
+
+	// 0 without RoPE.
+	RotaryDim int
+
+	Scale float32
+
+	LogitSoftcap float32
 }
 
 func layerInfoFrom(it *raw.LayerInfo) LayerInfo {
 	return LayerInfo{
-		NFormats: int(it.NFormats),
-		Formats:  text(&it.Formats[0]),
+		NFormats:     int(it.NFormats),
+		Formats:      text(&it.Formats[0]),
+		QHeads:       int(it.QHeads),
+		KVHeads:      int(it.KVHeads),
+		KeyDim:       int(it.KeyDim),
+		ValueDim:     int(it.ValueDim),
+		Rope:         it.Rope,
+		RotaryBegin:  int(it.RotaryBegin),
+		RotaryDim:    int(it.RotaryDim),
+		Scale:        it.Scale,
+		LogitSoftcap: it.LogitSoftcap,
 	}
 }
 
@@ -564,7 +594,7 @@ func snapshotInfoFrom(it *raw.SnapshotInfo) SnapshotInfo {
 
 // Usage: memory in use, by purpose. All sizes are bytes as allocated, including padding and bookkeeping.
 type Usage struct {
-	// Key and value scalars held: 2 · head_dim · slots, over all layers and KV heads.
+	// Key and value scalars held: (key_dim + value_dim) · slots of all heads.
 	Scalars int64
 
 	// Pages in their final compressed format.

@@ -92,8 +92,8 @@ func (s *Sequence) Fork() (*Sequence, error) {
 	})
 }
 
-// Append appends tokens to a layer: keys before RoPE and values, both dense `[n, KVHeads, HeadDim]`, at consecutive
-// positions. All tokens are appended or none. It allocates nothing in Go.
+// Append appends tokens to a layer: keys before RoPE, dense `[n, KVHeads, KeyDim]`, and values, dense
+// `[n, KVHeads, ValueDim]`, at consecutive positions. All tokens are appended or none. It allocates nothing in Go.
 func (s *Sequence) Append(layer int, k, v Tensor) error { return s.AppendAt(layer, k, v, nil) }
 
 // AppendAt appends tokens at strictly increasing positions beyond the layer's last one.
@@ -101,21 +101,22 @@ func (s *Sequence) AppendAt(layer int, k, v Tensor, positions []int32) error {
 	if err := s.requireMemory(false, "Append"); err != nil {
 		return err
 	}
-	n, err := k.rows("k", s.cache.info.KVHeads, s.cache.info.HeadDim, "KVHeads x HeadDim")
+	shape, err := s.cache.layer(layer, s)
 	if err != nil {
 		return err
 	}
-	if v.isStrided() || v.length != k.length {
-		return argument("v has %d elements, must be dense and have as many as k: %d", v.length, k.length)
+	n, err := k.rows("k", shape.KVHeads, shape.KeyDim, "KVHeads x KeyDim")
+	if err != nil {
+		return err
 	}
-	if err := v.like("v", k, "k"); err != nil {
+	if err := firstOf(v.dense("v", n, shape.KVHeads, shape.ValueDim, "rows of k x KVHeads x ValueDim"), v.like("v", k, "k")); err != nil {
 		return err
 	}
 	return s.append(layer, n, k, v, positions)
 }
 
-// AppendDevice appends n tokens whose keys and values, `[n, KVHeads, HeadDim]` each, are in device memory; positions
-// may be nil.
+// AppendDevice appends n tokens whose keys, `[n, KVHeads, KeyDim]`, and values, `[n, KVHeads, ValueDim]`, are in device
+// memory; positions may be nil.
 func (s *Sequence) AppendDevice(layer, n int, k, v DevicePointer, dtype Dtype, positions []int32) error {
 	if err := s.requireMemory(true, "Append"); err != nil {
 		return err
@@ -168,8 +169,8 @@ func (s *Sequence) Save() ([]byte, error) {
 	})
 }
 
-// Decoded holds stored tokens of one KV head: keys as attention reads them, after RoPE, and values, `[n, HeadDim]`
-// each.
+// Decoded holds stored tokens of one KV head: keys `[n, KeyDim]` as attention reads them, after RoPE, and values
+// `[n, ValueDim]`.
 type Decoded struct {
 	K, V      []float32
 	Positions []int32
@@ -184,8 +185,11 @@ func (s *Sequence) Decode(layer, kvHead, begin, n int) (Decoded, error) {
 	if n < 1 || begin < 0 || begin > held-n {
 		return Decoded{}, argument("slots %d to %d of head %d are asked for, which holds %d", begin, begin+n-1, kvHead, held)
 	}
-	size := n * s.cache.info.HeadDim
-	it := Decoded{make([]float32, size), make([]float32, size), make([]int32, n)}
+	shape, err := s.cache.layer(layer, s)
+	if err != nil {
+		return Decoded{}, err
+	}
+	it := Decoded{make([]float32, n*shape.KeyDim), make([]float32, n*shape.ValueDim), make([]int32, n)}
 	return it, s.call(shared, func(err *raw.Error) raw.Status {
 		return raw.SequenceDecode(s.owner, s.raw, int32(layer), int32(kvHead), int32(begin), int32(n), &it.K[0], &it.V[0],
 			&it.Positions[0], err)

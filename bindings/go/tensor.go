@@ -63,6 +63,14 @@ func (t Tensor) rows(name string, heads, channels int, shape string) (int, error
 	return t.length / row, nil
 }
 
+// dense checks that a tensor is dense and has exactly as many rows.
+func (t Tensor) dense(name string, rows, heads, channels int, shape string) error {
+	if needed := rows * heads * channels; t.isStrided() || t.length != needed {
+		return argument("%s has %d elements, must be dense and have %d (%s)", name, t.length, needed, shape)
+	}
+	return nil
+}
+
 // holds checks that a tensor has the elements that a call reads: exactly as many if it is dense.
 func (t Tensor) holds(name string, rows, heads, channels int) error {
 	if t.onDevice {

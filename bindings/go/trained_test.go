@@ -94,6 +94,7 @@ func TestScalesOfChannels(t *testing.T) {
 		}
 	}
 	requireError(t, errorOf(it.ReadScales(6)), kvq.ErrArgument, "layer is 6")
+	requireError(t, errorOf(it.ReadScales(1<<40)), kvq.ErrArgument, "layer is 1099511627776") // and unlocks
 	require(t, it.Close())
 	requireError(t, errorOf(it.ReadScales(5)), kvq.ErrClosed)
 }

@@ -144,7 +144,7 @@ AppendArguments append_arguments(const Device& device, const TokenBatch& tokens)
                        takes_vectors(tokens.v, tokens.v_strides, tokens.dtype);
   arguments.vectors = vectors ? 1 : 0;
   arguments.kv_heads = tokens.kv_heads;
-  arguments.head_dim = tokens.head_dim;
+  arguments.head_dim = tokens.head.keys;
   arguments.hadamard = tokens.hadamard_keys || tokens.hadamard_values ? 1 : 0;
   arguments.status = device.status();
   arguments.rope = rope_arguments(*tokens.rope);
@@ -204,7 +204,7 @@ void append_plain(Device& device, const Call& call, const TokenBatch& tokens, st
   if (position_bytes > 0) arguments.positions = positions;
   std::copy_n(tokens.positions.begin(), token_positions, positions);
   arguments.n_slow = static_cast<int32_t>(order_writes(tokens, writes, device_writes, {positions, token_positions}));
-  arguments.pages = pages_written(writes, tokens.head_dim, device.shared_limit());
+  arguments.pages = pages_written(writes, tokens.head.keys, device.shared_limit());
   if (target_bytes > 0) {
     auto* targets = reinterpret_cast<AppendTarget*>(memory + write_bytes);
     std::transform(layers.begin(), layers.end(), targets, target_of);
@@ -238,7 +238,7 @@ void record_append(Device& device, const TokenBatch& tokens, AppendKind kind, Pa
   const FormatCode sealed{static_cast<uint32_t>(table.reserve_view().sealed)};
   PagesWritten pages;
   pages.add(sealed);
-  arguments.pages = fit(pages, tokens.head_dim, device.shared_limit());
+  arguments.pages = fit(pages, tokens.head.keys, device.shared_limit());
   call.require(launch_append_next(arguments, table.reserve_view(), tokens.n, kind, call.stream()), "append kernel");
 }
 

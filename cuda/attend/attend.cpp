@@ -42,7 +42,7 @@ Route route_of(const Device& device, const AttendBatch& batch, const AttendSeque
 
 Route route_by_rows(const Device& device, const AttendBatch& batch, const AttendSequence& sequence) {
   const bool many_rows = !batch.recorded && has_prefill(device.compute_capability()) &&
-                         has_prefill_of(batch.head_dim) &&
+                         has_prefill_of(batch.head.keys) &&
                          int64_t{sequence.query_count} * batch.q_heads >= int64_t{kManyRows} * batch.kv_heads &&
                          !table_of(sequence).any_centres();
   return many_rows ? Route::kPrefill : Route::kPages;
@@ -52,7 +52,7 @@ AttendCall::AttendCall(Device& device, const Call& call, const AttendBatch& batc
     : device_(device), call_(call), batch_(batch), space_(space) {
   arguments_.q_heads = batch_.q_heads;
   arguments_.kv_heads = batch_.kv_heads;
-  arguments_.head_dim = batch_.head_dim;
+  arguments_.head_dim = batch_.head.keys;
   arguments_.q = batch_.q;
   arguments_.q_strides = batch_.q_strides;
   arguments_.out = batch_.out;
@@ -88,7 +88,7 @@ void AttendCall::launch(std::span<const RoutedSequence> sequences, Route route,
   for (const RoutedSequence& each : sequences) {
     if (each.route != route) continue;
     const size_t more =
-        route == Route::kPrefill ? bytes_of_tiles(tiles_of(*each.sequence, batch_.kv_heads), batch_.head_dim) : 0;
+        route == Route::kPrefill ? bytes_of_tiles(tiles_of(*each.sequence, batch_.kv_heads), batch_.head.keys) : 0;
     if (n == kMaxLaunchSequences || (n > 0 && bytes + more > kTileMemory)) {
       (this->*attend)({chosen, n});
       n = bytes = 0;

@@ -41,17 +41,17 @@ void AttendCall::attend_prefill(LaunchSequences sequences) {
     longest = std::max(longest, tiles.counts[i]);
     tiles.row_blocks += (sequence.query_count * static_cast<int32_t>(group) + kBlockRows - 1) / kBlockRows;
   }
-  const size_t bytes_of_head = std::max(bytes_of_tiles(of_a_head, batch_.head_dim), size_t{1});
+  const size_t bytes_of_head = std::max(bytes_of_tiles(of_a_head, batch_.head.keys), size_t{1});
   const auto heads_together =
       static_cast<int32_t>(std::clamp<size_t>(kTileMemory / bytes_of_head, 1, static_cast<size_t>(batch_.kv_heads)));
   tiles.heads = heads_together;
   tiles.parts = parts_of(tiles, longest, device_.multiprocessors());
   const int32_t most = of_a_head * heads_together;
-  const size_t side = static_cast<size_t>(most) * tile_bytes(batch_.head_dim);
+  const size_t side = static_cast<size_t>(most) * tile_bytes(batch_.head.keys);
   const size_t units = static_cast<size_t>(tiles.row_blocks) * static_cast<size_t>(tiles.heads);
   const size_t partials = tiles.parts > 1 ? units * static_cast<size_t>(tiles.parts) : 0;
-  const size_t partial_bytes = partials * prefill_partial_floats(batch_.head_dim) * sizeof(float);
-  const size_t all_tiles = bytes_of_tiles(most, batch_.head_dim);
+  const size_t partial_bytes = partials * prefill_partial_floats(batch_.head.keys) * sizeof(float);
+  const size_t all_tiles = bytes_of_tiles(most, batch_.head.keys);
   const DeviceBlock memory(device_, space_.allocator(), std::max(all_tiles + partial_bytes, size_t{1}));
   tiles.keys = memory.memory();
   tiles.values = memory.memory() + side;

@@ -13,19 +13,23 @@ namespace kvq::cuda {
 class AttendWorkspace final : public Workspace {
  public:
   AttendWorkspace(Device& device, Allocator& allocator)
-      : growth_(device, allocator, "kvq_attend"), routed_(allocator) {}
+      : growth_(device, allocator, "kvq_attend"), frequencies_(allocator), routed_(allocator) {}
 
-  /// The cache's frequencies, which never change, in device memory. Throws if `recorded` and they are not there.
+  /// Frequencies of a layer of the cache, which never change, in device memory. Throws if `recorded` and they are not
+  /// there.
   const float* inv_freq(const Rope& rope, bool recorded) {
-    if (rope.rotary_dim != 0 && inv_freq_.memory() == nullptr) {
+    if (rope.rotary_dim == 0) return nullptr;
+    auto found = std::ranges::find(frequencies_, &rope, &Frequencies::rope);
+    if (found == frequencies_.end()) {
       DeviceBlock block;
       growth_.grow(block, kMaxHeadDim / 2 * sizeof(float), false, recorded);
       check(cudaMemcpyAsync(block.memory(), rope.inv_freq.data(), rope.inv_freq.size() * sizeof(float),
                             cudaMemcpyHostToDevice, growth_.device().stream()),
             "cudaMemcpyAsync");
-      inv_freq_ = std::move(block);
+      frequencies_.push_back({&rope, std::move(block)});
+      found = std::prev(frequencies_.end());
     }
-    return reinterpret_cast<const float*>(inv_freq_.memory());
+    return reinterpret_cast<const float*>(found->numbers.memory());
   }
   /// Throws if `recorded` and memory would be needed.
   void reserve(const AttendLaunch& launch, bool recorded) {
@@ -45,8 +49,13 @@ class AttendWorkspace final : public Workspace {
   Vector<RoutedSequence>& routed() { return routed_; }
 
  private:
+  struct Frequencies {
+    const Rope* rope;
+    DeviceBlock numbers;
+  };
+
   BlockGrowth growth_;
-  DeviceBlock inv_freq_;
+  Vector<Frequencies> frequencies_;  // of layers that differ
   DeviceBlock partials_;
   DeviceBlock tickets_;
   Vector<RoutedSequence> routed_;

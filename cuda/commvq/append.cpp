@@ -33,7 +33,7 @@ class Cutter {
 
 /// Bytes of a page with FP16 where its codes will be.
 size_t float16_bytes(const PageFormat& format) {
-  return static_cast<size_t>(page_places(without_codes(format), format.head_dim).bytes + 127) / 128 * 128;
+  return static_cast<size_t>(page_places(without_codes(format), format.head.keys).bytes + 127) / 128 * 128;
 }
 
 /// Memory to encode some groups of pages. Values take the memory of keys when these are done.
@@ -166,7 +166,7 @@ class CommvqAppend {
     device_.staging().done(stream);
     append_plain(device_, call_, tokens_, to_float16, {});
 
-    const PagePlaces plain = cuda::page_places(without_codes(format), format.head_dim);
+    const PagePlaces plain = cuda::page_places(without_codes(format), format.head.keys);
     CommvqPages coded{.tables = tables,
                       .pages = work.pages,
                       .positions = work.positions,

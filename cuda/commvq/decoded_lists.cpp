@@ -16,7 +16,7 @@ int32_t longest_list(const AttendSequence& sequence, int32_t kv_heads) {
 
 /// Bytes of an FP16 page in place of one with codes.
 size_t stand_in_bytes(const PageFormat& format) {
-  return static_cast<size_t>(page_places(without_codes(format), format.head_dim).bytes + 127) / 128 * 128;
+  return static_cast<size_t>(page_places(without_codes(format), format.head.keys).bytes + 127) / 128 * 128;
 }
 
 /// Scales of the heads from `head` on; the numbers before those of heads are read only where tokens are appended.
@@ -63,7 +63,7 @@ DecodedLists::DecodedLists(Device& device, const Call& call, AttendWorkspace& sp
     const PageTable& table = table_of(sequence);
     const PageFormat& format = *table.commvq_format();
     const FormatCode plain = without_codes(format);
-    const PagePlaces plain_bytes = page_places(plain, format.head_dim);
+    const PagePlaces plain_bytes = page_places(plain, format.head.keys);
     const SequenceView view = table.view();
     const bool codes_keys = format.keys.code.is_commvq();
     const bool codes_values = format.values.code.is_commvq();
@@ -95,7 +95,7 @@ DecodedLists::DecodedLists(Device& device, const Call& call, AttendWorkspace& sp
                                .heads = view.heads + first_head,
                                .positions = view.positions != nullptr ? view.positions + first_row : nullptr,
                                .capacity = view.capacity,
-                               .scales = scales_from(sequence.scales, first_head, format.head_dim)};
+                               .scales = scales_from(sequence.scales, first_head, format.head.keys)};
     routed_.push_back({&sequences_[i], decoded, route_by_rows(device, batch_, sequences_[i])});
   }
 }

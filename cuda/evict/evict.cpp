@@ -52,7 +52,7 @@ void CudaWeighing::keep_queries(const QueriesToKeep& queries) noexcept {
                                 .first = queries.first,
                                 .count = queries.count,
                                 .q_heads = batch.q_heads,
-                                .head_dim = batch.head_dim,
+                                .head_dim = batch.head.keys,
                                 .rows = queries.rows};
   device_.issue([&] { return launch_keep(arguments, device_.stream()); });
 }
@@ -91,7 +91,7 @@ void CudaWeighing::weigh_lists(const Call& call, const AttendBatch& batch, const
   const size_t target_bytes = (masses.size_bytes() + 255) / 256 * 256;
   const DeviceBlock scratch(
       device_, space.allocator(),
-      target_bytes + lse_bytes + scalars * static_cast<size_t>(batch.head_dim) * sizeof(uint16_t));
+      target_bytes + lse_bytes + scalars * static_cast<size_t>(batch.head.keys) * sizeof(uint16_t));
   auto* staged = static_cast<float**>(device_.staging().take(masses.size_bytes()));
   std::copy(masses.begin(), masses.end(), staged);
   call.require(cudaMemcpyAsync(scratch.memory(), staged, masses.size_bytes(), cudaMemcpyHostToDevice, call.stream()),
@@ -112,7 +112,7 @@ void CudaWeighing::weigh_lists(const Call& call, const AttendBatch& batch, const
     part.lse = reinterpret_cast<float*>(scratch.memory() + target_bytes);
     part.out = scratch.memory() + target_bytes + lse_bytes;
     part.out_dtype = KVQ_F16;
-    part.out_strides = {int64_t{batch.q_heads} * batch.head_dim, batch.head_dim};
+    part.out_strides = {int64_t{batch.q_heads} * batch.head.keys, batch.head.keys};
     const RoutedSequence routed{&some, view, route_by_rows(device_, part, some)};
     AttendCall attention(device_, call, part, space);
     attention.run({&routed, 1});
@@ -326,7 +326,7 @@ void CudaWeighing::move(const SlotMoves& moves) {
                       .padding = 0};
   });
   const MoveArguments arguments{
-      .moves = staged, .n = static_cast<int32_t>(moves.moves.size()), .head_dim = moves.head_dim};
+      .moves = staged, .n = static_cast<int32_t>(moves.moves.size()), .head_dim = moves.head.keys};
   call.require(launch_move(arguments, device_.multiprocessors(), call.stream()), "moving kernel");
   device_.staging().done(call.stream());
 }

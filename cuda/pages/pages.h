@@ -11,6 +11,7 @@ class CudaPages final : public Pages {
   explicit CudaPages(Device& device);
 
   bool knows(const PageFormat& format) const override;
+  bool knows_heads(const HeadShape& head, int32_t rotary_begin) const override;
   std::shared_ptr<const Resident> make_resident(Allocator& allocator, const Codec& codec,
                                                 std::shared_ptr<const Trained> trained) override;
   Owned<LayerContext> make_context(Allocator& allocator, const Codec& codec, const Resident& resident, int32_t layer,

@@ -50,8 +50,9 @@ TokenBatch tokens_of(const kvq_cache& cache, int32_t layer, const kvq_append_bat
   if (n > INT32_MAX) {
     fail(KVQ_E_ARGUMENT, "batch->token_counts add up to %lld, more than %d", static_cast<long long>(n), INT32_MAX);
   }
-  const CallerTensor k{"batch->k", n, cache.kv_heads, cache.head_dim, batch.dtype};
-  const CallerTensor v{"batch->v", n, cache.kv_heads, cache.head_dim, batch.dtype};
+  const LayerShape& shape = cache.layer(layer);
+  const CallerTensor k{"batch->k", n, shape.kv_heads, shape.head.keys, batch.dtype};
+  const CallerTensor v{"batch->v", n, shape.kv_heads, shape.head.values, batch.dtype};
   TokenBatch tokens = cache.no_tokens(layer);
   tokens.k = batch.k;
   tokens.v = batch.v;
@@ -62,7 +63,7 @@ TokenBatch tokens_of(const kvq_cache& cache, int32_t layer, const kvq_append_bat
   return tokens;
 }
 
-kvq_attend_batch checked_batch(const kvq_cache& cache, const kvq_attend_batch& given) {
+kvq_attend_batch checked_batch(const LayerShape& shape, const kvq_attend_batch& given) {
   require(given.q, "batch->q");
   require(given.output, "batch->output");
   require_range(given.q_dtype, KVQ_F32, KVQ_BF16, "batch->q_dtype");
@@ -77,12 +78,12 @@ kvq_attend_batch checked_batch(const kvq_cache& cache, const kvq_attend_batch& g
   for (int32_t i = 0; i < batch.n_sequences; ++i) {
     queries += batch.query_counts != nullptr ? std::max(batch.query_counts[i], 0) : 1;
   }
-  const CallerTensor q{"batch->q", queries, cache.q_heads, cache.head_dim, batch.q_dtype};
-  const CallerTensor out{"batch->output", queries, cache.q_heads, cache.head_dim, batch.output_dtype};
+  const CallerTensor q{"batch->q", queries, shape.q_heads, shape.head.keys, batch.q_dtype};
+  const CallerTensor out{"batch->output", queries, shape.q_heads, shape.head.values, batch.output_dtype};
   const HeadStrides q_strides = checked_strides(q, batch.q_token_stride, batch.q_head_stride);
   const HeadStrides out_strides = checked_strides(out, batch.output_token_stride, batch.output_head_stride);
   require_rows_apart(out, out_strides);
-  const auto heads = static_cast<size_t>(cache.q_heads);
+  const auto heads = static_cast<size_t>(shape.q_heads);
   const Extent of_q{"batch->q", batch.q, extent_bytes(q, q_strides)};
   const Extent of_out{"batch->output", batch.output, extent_bytes(out, out_strides)};
   const Extent of_lse{"batch->lse", batch.lse, static_cast<size_t>(queries) * heads * sizeof(float)};

@@ -25,6 +25,6 @@ TokenBatch tokens_of(const kvq_cache& cache, int32_t layer, const kvq_append_bat
                      std::span<const SequenceTokens> sequences);
 
 /// Check what a batch has beside its sequences, and complete its strides.
-kvq_attend_batch checked_batch(const kvq_cache& cache, const kvq_attend_batch& given);
+kvq_attend_batch checked_batch(const LayerShape& shape, const kvq_attend_batch& given);
 
 }  // namespace kvq::api

@@ -1,5 +1,6 @@
 #include "api/boundary.h"
 #include "api/handles.h"
+#include "api/layer_shapes.h"
 #include "api/rope_options.h"
 #include "cache/reserve.h"
 #include "core/checks.h"
@@ -7,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,7 +20,7 @@ using namespace kvq::api;
 namespace {
 
 void check_options(const kvq_cache_options& options) {
-  check_model_shape(options.n_layers, options.kv_heads, options.head_dim, KVQ_E_ARGUMENT, "options->");
+  check_model_shape(options.n_layers, options.kv_heads, options.head_dim, KVQ_E_ARGUMENT, "options->", kMaxValueDim);
   require_query_heads(options.q_heads, options.kv_heads, "options->q_heads");
   require_range(options.reserved, 0, 0, "options->reserved");
   check_rope(options);
@@ -93,11 +95,11 @@ const Trained* trained_of(const kvq_cache_options& options, const kvq_policy* po
 }
 
 /// Check that tokens can be evicted from pages of a policy.
-void check_evicted_formats(const Eviction& eviction, const Policy& policy, int32_t n_layers, int32_t head_dim,
-                           const Trained* trained) {
+void check_evicted_formats(const Eviction& eviction, const Policy& policy, int32_t n_layers, const Trained* trained,
+                           const std::function<HeadShape(int32_t)>& head) {
   if (eviction.budget == 0 || eviction.heads == HeadSplit::kTogether) return;
   for_each_format(&policy, n_layers, [&](int32_t layer, const FormatPair& format) {
-    if (!PageFormat(format.keys, format.values, head_dim, trained).spans_heads()) return;
+    if (!PageFormat(format.keys, format.values, head(layer), trained).spans_heads()) return;
     fail(KVQ_E_ARGUMENT,
          "policy evicts tokens of each head of layer %d, but options->%s codes all heads together: train it with scope "
          "head, or evict with heads: together",
@@ -110,7 +112,12 @@ void check_eviction(const kvq_context& context, const kvq_cache_options& options
   if (const auto weighing = context.backend->weighing(); !weighing) {
     fail(KVQ_E_UNSUPPORTED, "policy evicts tokens, but %s", weighing.reason());
   }
-  check_evicted_formats(policy->eviction, *policy, options.n_layers, options.head_dim, trained_of(options, policy));
+  if (const int32_t layer = layer_with_other_heads(options); layer >= 0) {
+    fail(KVQ_E_UNSUPPORTED,
+         "policy evicts tokens, but options->shapes make the heads of layer %d unlike those of others", layer);
+  }
+  check_evicted_formats(policy->eviction, *policy, options.n_layers, trained_of(options, policy),
+                        [&](int32_t layer) { return head_of(options, layer); });
 }
 
 /// Check that sequences can find their scales.
@@ -210,6 +217,25 @@ CacheShape shape_of(const kvq_cache_options& options) {
                         : 0};
 }
 
+/// Check that layers fit what was trained for a model whose layers are alike: all in their heads, and in RoPE unless
+/// there are only scales.
+void check_trained_shapes(const kvq_cache_options& options) {
+  const char* trained = options.codebook != nullptr       ? "codebook"
+                        : options.router != nullptr       ? "router"
+                        : has_pages_data(options.centres) ? "centres"
+                                                          : nullptr;
+  if (trained != nullptr && options.n_shapes > 0) {
+    fail(KVQ_E_UNSUPPORTED, "options->%s is for a model whose layers are alike, but options->n_shapes is %d", trained,
+         options.n_shapes);
+  }
+  if (!has_scales(options.centres)) return;
+  const int32_t layer = uneven_layer(options);
+  if (layer < 0) return;
+  fail(KVQ_E_UNSUPPORTED,
+       "options->centres has scales of a model whose layers are alike, but options->shapes make layer %d otherwise",
+       layer);
+}
+
 void add_scales(kvq_context& context, const kvq_cache_options& options, CacheTraining& training) {
   if (!has_scales(options.centres)) return;
   require_context(context, *options.centres, "options->centres");
@@ -228,7 +254,7 @@ void add_formats(kvq_context& context, const kvq_cache_options& options, const k
   const Trained* trained = trained_of(options, policy);
   Pages& pages = context.backend->pages();
   for_each_format(policy, options.n_layers, [&](int32_t layer, const FormatPair& pair) {
-    const PageFormat format(pair.keys, pair.values, options.head_dim, trained);
+    const PageFormat format(pair.keys, pair.values, head_of(options, layer), trained);
     if (const Codec* codec = trained_codec(pair)) {
       if (trained == nullptr) {
         fail(KVQ_E_ARGUMENT, "policy stores layer %d as %s, but options->%s is NULL", layer,
@@ -241,6 +267,14 @@ void add_formats(kvq_context& context, const kvq_cache_options& options, const k
            format_pair_name(pair).c_str(), context.backend->name());
     }
   });
+  for (int32_t layer = 0; layer < options.n_layers; ++layer) {
+    const HeadShape head = head_of(options, layer);
+    const int32_t begin = rotary_begin_of(options, layer);
+    if (pages.knows_heads(head, begin)) continue;
+    fail(KVQ_E_UNSUPPORTED,
+         "layer %d has keys of %d channels, rotated from %d on, and values of %d, which %s does not compute with yet",
+         layer, head.keys, begin, head.values, context.backend->name());
+  }
   if (needed == nullptr) needed = codec_of_given(options);
   if (needed == nullptr) return;
   with_trained(options, *needed, [&](const auto* handle) {
@@ -268,7 +302,7 @@ const Storage& kvq::api::storage_for(kvq_cache& cache, const kvq_policy* policy)
   check_calibration(policy, cache.n_layers);
   const Trained* trained = cache.training.pages.get();
   for_each_format(policy, cache.n_layers, [&](int32_t layer, const FormatPair& pair) {
-    const PageFormat format(pair.keys, pair.values, cache.head_dim, trained);
+    const PageFormat format(pair.keys, pair.values, cache.layer(layer).head, trained);
     const Codec* codec = trained_codec(pair);
     const Codec* given = cache.training.codec;
     if (codec != nullptr && (given == nullptr || std::string_view(codec->trained_as) != given->trained_as)) {
@@ -287,13 +321,14 @@ const Storage& kvq::api::storage_for(kvq_cache& cache, const kvq_policy* policy)
            format_pair_name(pair).c_str(), cache.backend.name());
     }
   });
-  check_evicted_formats(cache.eviction, *policy, cache.n_layers, cache.head_dim, trained);
+  check_evicted_formats(cache.eviction, *policy, cache.n_layers, trained,
+                        [&](int32_t layer) { return cache.layer(layer).head; });
   const auto [storage, is_new] = cache.storage_of(*policy);
   if (is_new) make_call_rooms_again(cache);  // for sequences that have preallocated pages
   return storage;
 }
 
-void kvq::api::write_layer(const Storage& storage, int32_t layer, kvq_layer_info* info) {
+void kvq::api::write_layer(const Cache& cache, const Storage& storage, int32_t layer, kvq_layer_info* info) {
   std::vector<FormatPair> pairs;
   for (const PageFormat* format : storage.layer_at(layer).formats) {
     pairs.push_back({format->side(Side::kKeys), format->side(Side::kValues)});
@@ -302,6 +337,16 @@ void kvq::api::write_layer(const Storage& storage, int32_t layer, kvq_layer_info
   found.n_formats = static_cast<int32_t>(pairs.size());
   const std::string names = names_of(pairs);
   std::copy_n(names.begin(), std::min(names.size(), sizeof(found.formats) - 1), found.formats);
+  const LayerShape& shape = cache.layer(layer);
+  found.q_heads = shape.q_heads;
+  found.kv_heads = shape.kv_heads;
+  found.key_dim = shape.head.keys;
+  found.value_dim = shape.head.values;
+  found.rope = shape.rope->pairing;
+  found.rotary_begin = shape.rope->begin;
+  found.rotary_dim = shape.rope->rotary_dim;
+  found.scale = shape.scale;
+  found.logit_softcap = shape.softcap;
   write_struct(info, found, "info");
 }
 
@@ -324,9 +369,12 @@ kvq_status kvq_cache_create(kvq_context* context, const kvq_cache_options* optio
                             kvq_cache** result, kvq_error* error) {
   return created(result, error, [&] {
     require(context, "context");
-    const kvq_cache_options chosen = read_struct(options, default_cache_options(), "options");
+    kvq_cache_options chosen = read_struct(options, default_cache_options(), "options");
     require(result, "result");
     check_options(chosen);
+    const std::vector<kvq_layer_shape> shapes = read_shapes(chosen);
+    chosen.shapes = shapes.data();
+    check_trained_shapes(chosen);
     check_policy(policy, chosen.n_layers);
     CacheTraining training;
     check_calibration(policy, chosen.n_layers);
@@ -347,12 +395,13 @@ kvq_status kvq_cache_describe(const kvq_cache* cache, kvq_cache_info* info, kvq_
     require(cache, "cache");
     kvq_cache_info found{};
     found.n_layers = cache->n_layers;
-    found.q_heads = cache->q_heads;
-    found.kv_heads = cache->kv_heads;
-    found.head_dim = cache->head_dim;
-    found.rope = cache->rope.pairing;
-    found.rotary_dim = cache->rope.rotary_dim;
-    found.scale = cache->scale;
+    const LayerShape& usual = cache->usual();
+    found.q_heads = usual.q_heads;
+    found.kv_heads = usual.kv_heads;
+    found.head_dim = usual.head.keys;
+    found.rope = usual.rope->pairing;
+    found.rotary_dim = usual.rope->rotary_dim;
+    found.scale = usual.scale;
     found.sink = cache->storage->sink;
     found.recent = cache->storage->recent;
     found.eviction_budget = cache->eviction.budget;
@@ -367,7 +416,7 @@ kvq_status kvq_cache_describe_layer(const kvq_cache* cache, int32_t layer, kvq_l
   return guarded(error, [&] {
     require(cache, "cache");
     require_range(layer, 0, cache->n_layers - 1, "layer");
-    write_layer(*cache->storage, layer, info);
+    write_layer(*cache, *cache->storage, layer, info);
   });
 }
 

@@ -56,7 +56,7 @@ kvq_status kvq_extend(kvq_cache* cache, int32_t layer, const kvq_extend_batch* b
     const CallSpaces::Lease space(cache->call_spaces);
     const Vector<SequenceTokens> sequences = checked_sequences(*cache, given, space->scratch);
     const TokenBatch tokens = tokens_of(*cache, layer, given, sequences);
-    const kvq_attend_batch queries = checked_batch(*cache, queries_in(chosen));
+    const kvq_attend_batch queries = checked_batch(cache->layer(layer), queries_in(chosen));
     for (const SequenceTokens& each : sequences) follow_replays(*each.sequence);
     checked(sequences, [&] {
       extend(*cache, layer, {sequences, tokens, chosen.positions, true, space->scratch}, queries, *space);

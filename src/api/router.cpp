@@ -140,6 +140,7 @@ kvq_status kvq_router_trainer_create(kvq_context* context, const kvq_cache_optio
   return created(result, error, [&] {
     require(context, "context");
     const kvq_cache_options shape = read_struct(cache, default_cache_options(), "cache");
+    require_range(shape.n_shapes, 0, 0, "cache->n_shapes");
     require(policy, "policy");
     const RouterTrainerOptions how = checked(read_struct(options, default_router_trainer_options(), "options"));
     require(result, "result");

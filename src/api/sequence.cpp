@@ -93,7 +93,7 @@ kvq_status kvq_sequence_slots(const kvq_sequence* sequence, int32_t layer, int32
   return guarded(error, [&] {
     require(sequence, "sequence");
     require_range(layer, 0, sequence->cache.n_layers - 1, "layer");
-    require_range(kv_head, 0, sequence->cache.kv_heads - 1, "kv_head");
+    require_range(kv_head, 0, sequence->cache.layer(layer).kv_heads - 1, "kv_head");
     require(slots, "slots");
     follow_replays(*sequence);
     *slots = sequence->slots(layer, kv_head);
@@ -252,7 +252,7 @@ kvq_status kvq_sequence_describe_layer(const kvq_sequence* sequence, int32_t lay
   return guarded(error, [&] {
     require(sequence, "sequence");
     require_range(layer, 0, sequence->cache.n_layers - 1, "layer");
-    write_layer(*sequence->storage, layer, info);
+    write_layer(sequence->cache, *sequence->storage, layer, info);
   });
 }
 
@@ -279,7 +279,7 @@ kvq_status kvq_sequence_decode(const kvq_cache* cache, const kvq_sequence* seque
   return guarded(error, [&] {
     require_current(cache, sequence);
     require_range(layer, 0, cache->n_layers - 1, "layer");
-    require_range(kv_head, 0, cache->kv_heads - 1, "kv_head");
+    require_range(kv_head, 0, cache->layer(layer).kv_heads - 1, "kv_head");
     decode(*sequence, {layer, kv_head, begin, n}, {k, v, positions});
   });
 }

@@ -25,17 +25,17 @@ struct AttendBatch {
   std::span<const int32_t> query_positions{};  // [total queries]; empty if recorded
   bool newest_queries = false;                 // the queries are their sequence's last tokens, in order
   bool recorded = false;                       // replayed while sequences grow, so only the device knows their lengths
-  const void* q = nullptr;                     // [total queries, q_heads, head_dim]
+  const void* q = nullptr;                     // [total queries, q_heads, channels of keys]
   kvq_dtype q_dtype = KVQ_F32;
   HeadStrides q_strides{};
-  void* out = nullptr;
+  void* out = nullptr;  // [total queries, q_heads, channels of values]
   kvq_dtype out_dtype = KVQ_F32;
   HeadStrides out_strides{};
   float* lse = nullptr;          // [total queries, q_heads]; null: not wanted
   const float* sinks = nullptr;  // [q_heads]; null: none
   int32_t q_heads = 0;
   int32_t kv_heads = 0;
-  int32_t head_dim = 0;
+  HeadShape head{};
   const Rope* rope = nullptr;
   float scale = 0.0F;
   float softcap = 0.0F;            // 0: none

@@ -71,7 +71,7 @@ struct LayerState {
 
 /// Tokens to append to one layer of some sequences, sequence by sequence.
 struct TokenBatch {
-  const void* k = nullptr;  // [n, kv_heads, head_dim]
+  const void* k = nullptr;  // [n, kv_heads, channels of keys]
   const void* v = nullptr;
   HeadStrides k_strides{};
   HeadStrides v_strides{};
@@ -79,7 +79,7 @@ struct TokenBatch {
   int32_t first = 0;  // index of the first token in the caller's tensors
   int32_t n = 0;
   int32_t kv_heads = 0;
-  int32_t head_dim = 0;
+  HeadShape head{};
   const Rope* rope = nullptr;
   std::span<const int32_t> positions{};  // [n]
   bool hadamard_keys = false;            // pages of the layer are sealed after a Hadamard rotation
@@ -166,6 +166,8 @@ class Pages {
 
   /// The backend's table of codecs has the formats of both sides.
   virtual bool knows(const PageFormat& format) const = 0;
+  /// The backend computes with such heads, whose channels from `rotary_begin` on are rotated.
+  virtual bool knows_heads(const HeadShape& head, int32_t rotary_begin) const = 0;
   /// Trained data of a known codec, shared by all caches on this backend.
   virtual std::shared_ptr<const Resident> make_resident(Allocator& allocator, const Codec& codec,
                                                         std::shared_ptr<const Trained> trained) = 0;

@@ -47,7 +47,7 @@ struct SlotMoves {
   std::span<const SlotMove> moves;
   const Page* const* const* lists;      // [kv_heads] page lists
   std::span<std::byte* const> targets;  // [kv_heads], FP16 pages whose bytes are zeros; null: nothing moves
-  int32_t head_dim;
+  HeadShape head;
 };
 
 class Weighing {

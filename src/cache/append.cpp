@@ -103,13 +103,13 @@ struct Part {
 };
 
 /// Join the writes head by head, as within one sequence, so that pages written together stay groups.
-Vector<PageWrite> join_writes(Cache& cache, Allocator& scratch, std::span<const Part> parts) {
+Vector<PageWrite> join_writes(int32_t kv_heads, Allocator& scratch, std::span<const Part> parts) {
   size_t total = 0;
   for (const Part& part : parts) total += part.prepared->writes().size();
   Vector<PageWrite> writes(scratch);
   writes.reserve(total);
   Vector<size_t> next(parts.size(), 0, scratch);
-  for (int32_t head = 0; head < cache.kv_heads; ++head) {
+  for (int32_t head = 0; head < kv_heads; ++head) {
     for (size_t i = 0; i < parts.size(); ++i) {
       const std::span<const PageWrite> own = parts[i].prepared->writes();
       for (; next[i] < own.size() && own[next[i]].head == head; ++next[i]) {
@@ -170,7 +170,7 @@ class JointAppend {
     layers.reserve(parts_.size());
     for (const Part& part : parts_) layers.push_back(part.prepared->appended());
     for (const Part& part : parts_) prepare(*part.prepared, tokens_.part(part.first, part.count));
-    const Vector<PageWrite> writes = join_writes(cache_, scratch_, parts_);
+    const Vector<PageWrite> writes = join_writes(tokens_.kv_heads, scratch_, parts_);
     if (!is_idle(writes)) write(writes, layers);
   }
 
@@ -237,7 +237,7 @@ class JointAppend {
 void forget(const AppendRequest& request, int32_t layer) {
   for (const SequenceTokens& each : request.sequences) {
     LayerMirror* mirror = each.sequence->mirror(layer);
-    for (int32_t head = 0; mirror != nullptr && head < each.sequence->cache.kv_heads; ++head) {
+    for (int32_t head = 0; mirror != nullptr && head < each.sequence->cache.layer(layer).kv_heads; ++head) {
       // Of pages that it had, the append may have changed the newest `recent`: filled the last, sealed the first.
       const auto pages = static_cast<int32_t>(each.sequence->list(layer, head).size());
       mirror->invalidate(head, std::max(pages - each.sequence->storage->recent, 0));
@@ -406,22 +406,22 @@ size_t scratch_bytes(const Cache& cache, const ExpectedBatch& expected) {
   size_t runs = 0;
   cache.for_each_storage([&](const Storage& storage) {
     recent = std::max(recent, static_cast<size_t>(storage.recent));
-    runs = std::max(runs, static_cast<size_t>(cache.kv_heads) * storage.runs_of_list());
+    runs = std::max(runs, static_cast<size_t>(cache.most_kv_heads()) * storage.runs_of_list());
     for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
       TokenBatch tokens = cache.no_tokens(layer);
       tokens.n = static_cast<int32_t>(std::min<int64_t>(expected.tokens, INT32_MAX));
       const ExpectedAppend append{tokens, storage.layer_at(layer).formats, expected.sequences,
                                   cache.page_writes(layer, {}).heads_together()};
       of_backend = std::max(of_backend, cache.backend.pages().append_bytes(append));
-      pages = append.pages();
+      pages = std::max(pages, append.pages());
     }
   });
   const size_t lists =
       piece(n, sizeof(SequenceTokens)) + piece(n, sizeof(const Sequence*)) + piece(n, sizeof(SlotMasses));
-  const size_t masses = piece(static_cast<size_t>(cache.kv_heads), sizeof(float*) + sizeof(int32_t)) + piece(0, 0);
+  const size_t masses =
+      piece(static_cast<size_t>(cache.most_kv_heads()), sizeof(float*) + sizeof(int32_t)) + piece(0, 0);
   const size_t reserving =
-      piece(static_cast<size_t>(cache.n_layers) * static_cast<size_t>(cache.kv_heads), sizeof(Sequence::PageList)) +
-      piece(recent + 1, 1) + Observations::scratch_bytes(cache);
+      piece(cache.n_lists(), sizeof(Sequence::PageList)) + piece(recent + 1, 1) + Observations::scratch_bytes(cache);
   // Appends of a page have memory of their own.
   const size_t of_long = expected.queries <= kPageSlots
                              ? 0

@@ -15,7 +15,7 @@ AttendRequest::AttendRequest(Cache& cache, int32_t layer, const kvq_attend_batch
   space_.counts.clear();
   space_.positions.clear();
   // Entries of `sequences` point into lists and counts: reserved in full, never reallocated.
-  space_.reserve(static_cast<size_t>(batch.n_sequences), 0, cache.kv_heads);
+  space_.reserve(static_cast<size_t>(batch.n_sequences), 0, cache.layer(layer).kv_heads);
 }
 
 void AttendRequest::add(int32_t index, const Sequence& sequence) {
@@ -40,7 +40,7 @@ void AttendRequest::add(int32_t index, const Sequence& sequence) {
   }
   if (count > INT32_MAX - queries_) fail(KVQ_E_ARGUMENT, "batch->query_counts add up to more than %d", INT32_MAX);
   const size_t first_list = space_.lists.size();
-  for (int32_t head = 0; head < cache_.kv_heads; ++head) {
+  for (int32_t head = 0; head < cache_.layer(layer_).kv_heads; ++head) {
     const Sequence::PageList& list = sequence.list(layer_, head);
     space_.lists.push_back(list.data());
     space_.counts.push_back(static_cast<int32_t>(list.size()));
@@ -83,7 +83,7 @@ AttendBatch AttendRequest::run() {
   batch.out_strides = {batch_.output_token_stride, batch_.output_head_stride};
   batch.lse = batch_.lse;
   batch.sinks = batch_.sinks;
-  batch.softcap = batch_.logit_softcap;
+  if (batch_.logit_softcap != 0.0F) batch.softcap = batch_.logit_softcap;
   batch.window = batch_.sliding_window;
   cache_.backend.attention().attend(batch, *space_.workspace);
   return batch;

@@ -16,10 +16,6 @@ constexpr size_t kPositionBytes = sizeof(int32_t) * kPageSlots;
 Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& options, const Policy* policy,
              CacheTraining training_, size_t object_bytes)
     : n_layers(options.n_layers),
-      q_heads(options.q_heads),
-      kv_heads(options.kv_heads),
-      head_dim(options.head_dim),
-      scale(options.scale != 0.0F ? options.scale : 1.0F / std::sqrt(static_cast<float>(options.head_dim))),
       model_id(options.model_id),
       eviction(policy != nullptr ? policy->eviction : Eviction{}),
       votes(policy != nullptr ? policy->votes : Votes::kLayer),
@@ -28,17 +24,17 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       allocator(context, options.max_bytes, "cache", object_bytes),
       page_allocator(allocator, 0, "cache"),
       work_allocator(allocator, 0, "cache"),
-      rope(allocator),
-      float16{SideFormat{}, SideFormat{}, options.head_dim},
       contexts(allocator),
       call_spaces(work_allocator, backend.attention()),
+      ropes_(allocator),
+      layers_(allocator),
       host_scales_(allocator),
       scales_(backend, allocator),
       formats_(allocator),
       storages_(allocator),
       needs_(static_cast<size_t>(n_layers), allocator) {
-  rope.set(options.rope, head_dim, options.rotary_dim, options.rope_base, options.inv_freq);
-  if (training.pages != nullptr || training.router != nullptr) rotations.emplace(allocator, rope);
+  make_layers(options);
+  if (training.pages != nullptr || training.router != nullptr) rotations.emplace(allocator, *layer(0).rope);
   if (policy != nullptr) codec_options = policy->options;
   if (training.pages != nullptr) {
     contexts.reserve(needs_.size());
@@ -51,18 +47,70 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
   table_bytes_ = allocator.bytes() - work_allocator.bytes();
 }
 
+void Cache::make_layers(const kvq_cache_options& options) {
+  const auto of = [](int32_t given, int32_t otherwise) { return given != 0 ? given : otherwise; };
+  const auto scale_of = [&](float given, int32_t key_dim) {
+    if (given == 0.0F) given = options.scale;
+    return given != 0.0F ? given : 1.0F / std::sqrt(static_cast<float>(key_dim));
+  };
+  const LayerShape plain{.q_heads = options.q_heads,
+                         .kv_heads = options.kv_heads,
+                         .head = options.head_dim,
+                         .scale = scale_of(0.0F, options.head_dim),
+                         .softcap = 0.0F,
+                         .rope = make_rope(options, nullptr, options.head_dim),
+                         .float16 = intern({SideFormat{}, SideFormat{}, options.head_dim}),
+                         .first_list = 0};
+  usual_ = plain;
+  layers_.assign(needs_.size(), plain);
+  for (int32_t i = 0; i < options.n_shapes; ++i) {
+    const kvq_layer_shape& shape = options.shapes[i];
+    LayerShape layer = plain;
+    layer.q_heads = of(shape.q_heads, plain.q_heads);
+    layer.kv_heads = of(shape.kv_heads, plain.kv_heads);
+    layer.head = {of(shape.key_dim, plain.head.keys), of(shape.value_dim, plain.head.values)};
+    layer.scale = scale_of(shape.scale, layer.head.keys);
+    layer.softcap = shape.logit_softcap;
+    layer.rope = make_rope(options, &shape, layer.head.keys);
+    layer.float16 = intern({SideFormat{}, SideFormat{}, layer.head});
+    std::fill_n(layers_.begin() + shape.first_layer, shape.n_layers, layer);
+  }
+  size_t lists = 0;
+  for (LayerShape& layer : layers_) {
+    layer.first_list = lists;
+    lists += static_cast<size_t>(layer.kv_heads);
+  }
+}
+
+/// `shape`: whose fields may differ from the options; null: none.
+const Rope* Cache::make_rope(const kvq_cache_options& options, const kvq_layer_shape* shape, int32_t key_dim) {
+  auto rope = make_owned<Rope>(allocator, allocator);
+  if (shape == nullptr) {
+    rope->set(options.rope, key_dim, options.rotary_dim, options.rope_base, options.inv_freq);
+  } else {
+    rope->begin = shape->rotary_begin;
+    const int32_t given = shape->rotary_dim != 0 ? shape->rotary_dim : options.rotary_dim;
+    const bool own = shape->inv_freq != nullptr || shape->rope_base != 0.0F;
+    rope->set(shape->rope >= 0 ? shape->rope : options.rope, key_dim - rope->begin, given,
+              own ? shape->rope_base : options.rope_base, own ? shape->inv_freq : options.inv_freq);
+  }
+  ropes_.push_back(std::move(rope));
+  return ropes_.back().get();
+}
+
 void Cache::upload_scales() {
-  const auto dim = static_cast<size_t>(head_dim);
+  const LayerShape& shape = layer(0);  // all are alike
+  const auto dim = static_cast<size_t>(shape.head.keys);
   Vector<float>& numbers = host_scales_;
-  numbers.reserve(needs_.size() * LayerScales::floats(kv_heads, head_dim));
+  numbers.reserve(needs_.size() * LayerScales::floats(shape.kv_heads, shape.head));
   const auto of_head = [dim](const Vector<float>& all, size_t head) {
     return all.empty() ? std::span<const float>() : std::span<const float>(all).subspan(head * dim, dim);
   };
   for (const ModelCentres::Layer& layer : training.scales->layers) {
     append_scales_header(numbers, false);
-    for (size_t head = 0; head < static_cast<size_t>(kv_heads); ++head) {
-      append_head_scales(numbers, of_head(layer.numbers->key_scales, head), of_head(layer.numbers->value_scales, head),
-                         of_head(layer.numbers->value_offsets, head), dim);
+    for (size_t i = 0; i < static_cast<size_t>(shape.kv_heads); ++i) {
+      append_head_scales(numbers, of_head(layer.numbers->key_scales, i), of_head(layer.numbers->value_scales, i),
+                         of_head(layer.numbers->value_offsets, i), shape.head);
     }
   }
   scales_.make(numbers.size() * sizeof(float));
@@ -77,7 +125,7 @@ Owned<Storage> Cache::make_storage(const Policy& policy) {
     bool hadamard_values = false;
     made->sealed.reserve(policy.experts.size());
     for (const FormatPair& expert : policy.experts) {
-      made->sealed.push_back(intern({expert.keys, expert.values, head_dim, training.pages.get()}));
+      made->sealed.push_back(intern({expert.keys, expert.values, layer(0).head, training.pages.get()}));
       hadamard_keys = hadamard_keys || expert.keys.is_rotated();
       hadamard_values = hadamard_values || expert.values.is_rotated();
     }
@@ -87,7 +135,7 @@ Owned<Storage> Cache::make_storage(const Policy& policy) {
   made->sealed.reserve(static_cast<size_t>(n_layers));  // layers point into it
   for (int32_t layer = 0; layer < n_layers; ++layer) {
     const auto [keys, values] = policy.formats(layer);
-    made->sealed.push_back(intern({keys, values, head_dim, training.pages.get()}));
+    made->sealed.push_back(intern({keys, values, this->layer(layer).head, training.pages.get()}));
     const PageFormat& format = *made->sealed.back();
     made->layers.push_back({{&made->sealed.back(), 1}, format.keys.is_rotated(), format.values.is_rotated()});
   }
@@ -136,32 +184,40 @@ Owned<LayerContext> Cache::make_context(const Storage& of, int32_t layer) {
 }
 
 const PageFormat* Cache::intern(const PageFormat& format) {
-  if (format == float16) return &float16;
   const auto found = std::ranges::find_if(formats_, [&](const auto& each) { return *each == format; });
   if (found != formats_.end()) return found->get();
   formats_.push_back(make_owned<PageFormat>(allocator, format));
   return formats_.back().get();
 }
 
+size_t Cache::most_float16_bytes() const {
+  size_t most = 0;
+  for (const LayerShape& layer : layers_) most = std::max(most, layer.float16->bytes());
+  return most;
+}
+
 TokenBatch Cache::no_tokens(int32_t layer) const {
-  return {.k_strides = HeadStrides::dense(kv_heads, head_dim),
-          .v_strides = HeadStrides::dense(kv_heads, head_dim),
-          .kv_heads = kv_heads,
-          .head_dim = head_dim,
-          .rope = &rope,
+  const LayerShape& shape = this->layer(layer);
+  return {.k_strides = HeadStrides::dense(shape.kv_heads, shape.head.keys),
+          .v_strides = HeadStrides::dense(shape.kv_heads, shape.head.values),
+          .kv_heads = shape.kv_heads,
+          .head = shape.head,
+          .rope = shape.rope,
           .hadamard_keys = needs(layer, kHadamardKeys),
           .hadamard_values = needs(layer, kHadamardValues),
           .context = context(layer)};
 }
 
 AttendBatch Cache::attend_batch(int32_t layer) const {
-  return {.q_strides = HeadStrides::dense(q_heads, head_dim),
-          .out_strides = HeadStrides::dense(q_heads, head_dim),
-          .q_heads = q_heads,
-          .kv_heads = kv_heads,
-          .head_dim = head_dim,
-          .rope = &rope,
-          .scale = scale,
+  const LayerShape& shape = this->layer(layer);
+  return {.q_strides = HeadStrides::dense(shape.q_heads, shape.head.keys),
+          .out_strides = HeadStrides::dense(shape.q_heads, shape.head.values),
+          .q_heads = shape.q_heads,
+          .kv_heads = shape.kv_heads,
+          .head = shape.head,
+          .rope = shape.rope,
+          .scale = shape.scale,
+          .softcap = shape.softcap,
           .any_hadamard_keys = needs(layer, kHadamardKeys),
           .any_hadamard_values = needs(layer, kHadamardValues),
           .any_gain_shape_keys = needs(layer, kGainShapeKeys),
@@ -237,7 +293,7 @@ void Cache::release(Page* page) noexcept {
   if (before == 2) account.shared_pages -= 1;
   if (before != 1) return;
   (page->is_float16() ? account.float16_pages : account.sealed_pages) -= 1;
-  account.slots -= page->count;
+  account.scalars -= int64_t{page->count} * page->format()->head.sum();
   release_positions(page);
   release(page->run);
 }
@@ -251,7 +307,7 @@ void Cache::release_positions(int32_t* positions) noexcept {
 }
 
 void Cache::set_count(Page* page, int32_t count) noexcept {
-  account.slots += count - page->count;
+  account.scalars += int64_t{count - page->count} * page->format()->head.sum();
   page->count = count;
 }
 

@@ -11,6 +11,7 @@
 #include "formats/gain_shape/model_centres.h"
 #include "formats/router/router.h"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -30,6 +31,18 @@ struct CacheTraining {
   std::shared_ptr<const Resident> resident_router;
 };
 
+/// What the heads of a layer are like.
+struct LayerShape {
+  int32_t q_heads;
+  int32_t kv_heads;
+  HeadShape head;
+  float scale;
+  float softcap;  // of calls without one; 0: none
+  const Rope* rope;
+  const PageFormat* float16;  // of open, recent and sink pages
+  size_t first_list;          // of its page lists in a sequence
+};
+
 /// Everything that sequences of a cache share: shapes, page formats, memory accounts and work space.
 class Cache {
  public:
@@ -37,12 +50,31 @@ class Cache {
   Cache(Allocator& context, Backend& backend, const kvq_cache_options& options, const Policy* policy,
         CacheTraining training, size_t object_bytes = sizeof(Cache));
 
+  const LayerShape& layer(int32_t index) const { return layers_[static_cast<size_t>(index)]; }
+  std::span<const LayerShape> layers() const { return layers_; }
+  /// What the options say of layers without a shape of their own.
+  const LayerShape& usual() const { return usual_; }
+  /// Page lists of a sequence: of all layers and KV heads.
+  size_t n_lists() const { return layers_.back().first_list + static_cast<size_t>(layers_.back().kv_heads); }
+  /// Layer of a list.
+  int32_t layer_of(size_t list) const {
+    const auto after = std::ranges::upper_bound(layers_, list, {}, &LayerShape::first_list);
+    return static_cast<int32_t>(after - layers_.begin()) - 1;
+  }
+  /// Of the layer with the most.
+  int32_t most_kv_heads() const { return std::ranges::max(layers_, {}, &LayerShape::kv_heads).kv_heads; }
+  int32_t most_q_heads() const { return std::ranges::max(layers_, {}, &LayerShape::q_heads).q_heads; }
+  /// Bytes of an FP16 page of the layer with the largest.
+  size_t most_float16_bytes() const;
+
+  /// Of a cache with trained data.
   CacheShape shape() const {
+    const LayerShape& any = layer(0);
     return {.n_layers = n_layers,
-            .kv_heads = kv_heads,
-            .head_dim = head_dim,
-            .rope = rope.pairing,
-            .rotary_dim = rope.rotary_dim,
+            .kv_heads = any.kv_heads,
+            .head_dim = any.head.keys,
+            .rope = any.rope->pairing,
+            .rotary_dim = any.rope->rotary_dim,
             .model_id = model_id,
             .scales = scales_checksum()};
   }
@@ -60,7 +92,7 @@ class Cache {
   }
   /// Page writes of a layer as a backend takes them.
   PageWrites page_writes(int32_t layer, std::span<const PageWrite> list) const {
-    return {list, needs(layer, kSpansHeads) ? kv_heads : 1};
+    return {list, needs(layer, kSpansHeads) ? this->layer(layer).kv_heads : 1};
   }
 
   /// The storage of a policy that equals this one, made if there is none yet.
@@ -80,7 +112,7 @@ class Cache {
     const std::lock_guard lock(storages_mutex_);
     for (const Owned<Storage>& each : storages_) use(*each);
   }
-  /// The same for every sealed format.
+  /// The same for every format of pages.
   template <typename Use>
   void for_each_format(const Use& use) const {
     const std::lock_guard lock(storages_mutex_);
@@ -116,10 +148,6 @@ class Cache {
   uint64_t total_bytes() const noexcept { return allocator.bytes(); }
 
   int32_t n_layers;
-  int32_t q_heads;
-  int32_t kv_heads;
-  int32_t head_dim;
-  float scale;
   uint64_t model_id;
   Eviction eviction;
   Votes votes;
@@ -127,12 +155,10 @@ class Cache {
   CodecOptions codec_options;
 
   Backend& backend;
-  Allocator allocator;       // everything of this cache
-  Allocator page_allocator;  // page data, a child of `allocator`
-  Allocator work_allocator;  // work space of calls, a child of `allocator`
-  Rope rope;
+  Allocator allocator;                     // everything of this cache
+  Allocator page_allocator;                // page data, a child of `allocator`
+  Allocator work_allocator;                // work space of calls, a child of `allocator`
   std::optional<RotationTable> rotations;  // with trained data
-  PageFormat float16;                      // format of open, recent and sink pages
   Vector<Owned<LayerContext>> contexts;    // [n_layers], or empty without training; null for a layer that needs none
   const Storage* storage = nullptr;        // of sequences without a policy of their own
   CallSpaces call_spaces;
@@ -144,7 +170,7 @@ class Cache {
     std::atomic<uint64_t> sealed_pages{0};
     std::atomic<uint64_t> float16_pages{0};
     std::atomic<uint64_t> shared_pages{0};
-    std::atomic<int64_t> slots{0};
+    std::atomic<int64_t> scalars{0};
   };
   Account account;
 
@@ -165,18 +191,24 @@ class Cache {
   const Storage& add(Owned<Storage> storage);
   Owned<LayerContext> make_context(const Storage& of, int32_t layer);
 
+  void make_layers(const kvq_cache_options& options);
+  const Rope* make_rope(const kvq_cache_options& options, const kvq_layer_shape* shape, int32_t key_dim);
   void upload_scales();
   /// A layer's part of the scales of all layers; null of none.
   const float* of_layer(const float* numbers, int32_t layer) const {
-    return numbers != nullptr ? numbers + static_cast<size_t>(layer) * LayerScales::floats(kv_heads, head_dim)
+    const LayerShape& any = this->layer(0);  // all are alike
+    return numbers != nullptr ? numbers + static_cast<size_t>(layer) * LayerScales::floats(any.kv_heads, any.head)
                               : nullptr;
   }
 
+  Vector<Owned<Rope>> ropes_;
+  LayerShape usual_{};
+  Vector<LayerShape> layers_;
   Vector<float> host_scales_;  // [n_layers] LayerScales::numbers, or empty
   BackendMemory scales_;       // the same
   uint64_t table_bytes_ = 0;   // of this object and its first tables
   mutable std::mutex storages_mutex_;
-  Vector<Owned<PageFormat>> formats_;  // distinct sealed formats
+  Vector<Owned<PageFormat>> formats_;  // distinct ones
   Vector<Owned<Storage>> storages_;    // distinct ones
   Vector<LayerNeeds> needs_;           // [n_layers]
 };

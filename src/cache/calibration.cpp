@@ -20,10 +20,12 @@ constexpr double kMeanShare = 0.2;  // of a channel's mean, beside its spread: a
 constexpr double kLeastDifferent = 16.0;
 constexpr size_t kMostCompared = 256;
 
-/// The first tokens of one head's list, [tokens][head_dim], on the host.
+/// The first tokens of one head's list, [tokens][channels], on the host.
 struct HeadTokens {
-  HeadTokens(Allocator& allocator, size_t tokens, size_t dim)
-      : keys(tokens * dim, 0.0F, allocator), values(tokens * dim, 0.0F, allocator), positions(tokens, 0, allocator) {}
+  HeadTokens(Allocator& allocator, size_t tokens, const HeadShape& head)
+      : keys(tokens * static_cast<size_t>(head.keys), 0.0F, allocator),
+        values(tokens * static_cast<size_t>(head.values), 0.0F, allocator),
+        positions(tokens, 0, allocator) {}
 
   Vector<float> keys;  // after RoPE
   Vector<float> values;
@@ -32,12 +34,13 @@ struct HeadTokens {
 
 HeadTokens first_tokens(const Sequence& sequence, int32_t layer, int32_t head, int32_t tokens) {
   Allocator& allocator = sequence.cache.allocator;
-  const auto dim = static_cast<size_t>(sequence.cache.head_dim);
-  HeadTokens found(allocator, static_cast<size_t>(tokens), dim);
+  const auto [key_dim, value_dim] = sequence.cache.layer(layer).head;
+  HeadTokens found(allocator, static_cast<size_t>(tokens), sequence.cache.layer(layer).head);
   for (size_t page = 0; page < static_cast<size_t>(tokens / kPageSlots); ++page) {
     const size_t first = page * kPageSlots;
     decode_page(sequence, layer, head, page, 0, kPageSlots,
-                {found.keys.data() + first * dim, found.values.data() + first * dim, found.positions.data() + first},
+                {found.keys.data() + first * static_cast<size_t>(key_dim),
+                 found.values.data() + first * static_cast<size_t>(value_dim), found.positions.data() + first},
                 allocator);
   }
   return found;
@@ -59,7 +62,7 @@ void add_moments(std::span<const float> numbers, size_t rows, std::span<double> 
 /// turn: in the first layer, equal tokens have equal ones.
 double different_tokens(const Sequence& sequence, int32_t layer, int32_t head, int32_t tokens) {
   Cache& cache = sequence.cache;
-  const auto dim = static_cast<size_t>(cache.head_dim);
+  const auto dim = static_cast<size_t>(cache.layer(layer).head.values);
   const HeadTokens found = first_tokens(sequence, layer, head, tokens);
   const size_t step = std::max<size_t>(static_cast<size_t>(tokens) / kMostCompared, 1);
   const size_t n = static_cast<size_t>(tokens) / step;
@@ -75,7 +78,7 @@ double different_tokens(const Sequence& sequence, int32_t layer, int32_t head, i
     const double spread = std::sqrt(variances[i % dim] + mean * mean);
     values[i] = spread > 0.0 ? static_cast<float>(values[i] / spread) : 0.0F;
   }
-  const auto near = static_cast<float>(kDifferent * kDifferent * 2.0 * cache.head_dim);
+  const auto near = static_cast<float>(kDifferent * kDifferent * 2.0 * static_cast<double>(dim));
   double different = 0.0;
   for (size_t i = 0; i < n; ++i) {
     int32_t alike = 0;
@@ -93,7 +96,7 @@ double different_tokens(const Sequence& sequence, int32_t layer, int32_t head, i
 }
 
 bool is_varied(const Sequence& sequence, int32_t layer, int32_t tokens) {
-  for (int32_t head = 0; head < sequence.cache.kv_heads; ++head) {
+  for (int32_t head = 0; head < sequence.cache.layer(layer).kv_heads; ++head) {
     if (different_tokens(sequence, layer, head, tokens) < kLeastDifferent) return false;
   }
   return true;
@@ -102,7 +105,7 @@ bool is_varied(const Sequence& sequence, int32_t layer, int32_t tokens) {
 /// Whether a layer has its first tokens as they were given.
 bool has_first_tokens(const Sequence& sequence, int32_t layer, int32_t tokens) {
   if (!sequence.waits(layer)) return false;
-  for (int32_t head = 0; head < sequence.cache.kv_heads; ++head) {
+  for (int32_t head = 0; head < sequence.cache.layer(layer).kv_heads; ++head) {
     if (sequence.slots(layer, head) < tokens) return false;
   }
   return true;
@@ -133,42 +136,45 @@ void find_head(const Sequence& sequence, int32_t layer, int32_t head, int32_t to
                Vector<float>& numbers) {
   const Cache& cache = sequence.cache;
   Allocator& allocator = sequence.cache.allocator;
-  const auto dim = static_cast<size_t>(cache.head_dim);
+  const LayerShape& shape = cache.layer(layer);
+  const auto key_dim = static_cast<size_t>(shape.head.keys);
+  const auto value_dim = static_cast<size_t>(shape.head.values);
   const HeadTokens found = first_tokens(sequence, layer, head, tokens);
-  ChannelEnergies keys(allocator, dim);
-  ChannelEnergies values(allocator, dim);
-  Vector<double> means(dim, 0.0, allocator);
+  ChannelEnergies keys(allocator, key_dim);
+  ChannelEnergies values(allocator, value_dim);
+  Vector<double> key_means(key_dim, 0.0, allocator);
+  Vector<double> means(value_dim, 0.0, allocator);
   // What pages leave: keys are stored relative to their page's mean.
-  for (int32_t page = 0; page < tokens / kPageSlots; ++page) {
-    const std::span<const float> of_page(found.keys.data() + static_cast<ptrdiff_t>(page * kPageSlots) * cache.head_dim,
-                                         kPageSlots * dim);
-    add_moments(of_page, kPageSlots, means, keys.stored);
+  for (size_t page = 0; page < static_cast<size_t>(tokens / kPageSlots); ++page) {
+    const std::span<const float> of_page(found.keys.data() + page * kPageSlots * key_dim, kPageSlots * key_dim);
+    add_moments(of_page, kPageSlots, key_means, keys.stored);
   }
   add_moments(found.values, static_cast<size_t>(tokens), means, values.stored);
   keys.read.assign(queries.begin(), queries.end());
   values.read.clear();
-  for (int32_t pair = 0; pair < cache.rope.pairs(); ++pair) {
-    keys.join(cache.rope.first_channel(pair), cache.rope.second_channel(pair));
+  for (int32_t pair = 0; pair < shape.rope->pairs(); ++pair) {
+    keys.join(shape.rope->first_channel(pair), shape.rope->second_channel(pair));
   }
   const Vector<float> of_keys = find_scales(allocator, keys, false);
   const Vector<float> of_values = find_scales(allocator, values, false);
   Vector<float> offsets(allocator);
-  offsets.reserve(dim);
+  offsets.reserve(value_dim);
   for (const double mean : means) {
     const double offset = std::clamp(mean, -double{kMaxValueOffset}, double{kMaxValueOffset});
     offsets.push_back(from_float16(to_float16(static_cast<float>(offset))));
   }
-  append_head_scales(numbers, of_keys, of_values, offsets, dim);
+  append_head_scales(numbers, of_keys, of_values, offsets, shape.head);
 }
 
 Vector<float> find_numbers(const Sequence& sequence, int32_t layer, int32_t tokens) {
   const Cache& cache = sequence.cache;
-  const auto dim = static_cast<size_t>(cache.head_dim);
+  const LayerShape& shape = cache.layer(layer);
+  const auto dim = static_cast<size_t>(shape.head.keys);
   const Vector<double> queries = sequence.calibration->layer(layer).queries.sums(tokens, sequence.cache.allocator);
   Vector<float> numbers(sequence.cache.allocator);
-  numbers.reserve(LayerScales::floats(cache.kv_heads, cache.head_dim));
+  numbers.reserve(LayerScales::floats(shape.kv_heads, shape.head));
   append_scales_header(numbers, true);
-  for (int32_t head = 0; head < cache.kv_heads; ++head) {
+  for (int32_t head = 0; head < shape.kv_heads; ++head) {
     const std::span<const double> of_head =
         queries.empty() ? std::span<const double>() : std::span(queries).subspan(static_cast<size_t>(head) * dim, dim);
     find_head(sequence, layer, head, tokens, of_head, numbers);
@@ -184,19 +190,19 @@ int32_t calibration_tokens(const Sequence& sequence, int32_t layer) {
   return tokens_to_use(sequence, layer, alike);
 }
 
-FoundScales::FoundScales(Cache& cache, Vector<float> numbers, int32_t tokens)
-    : numbers_(std::move(numbers)), memory_(cache.backend, cache.allocator), tokens_(tokens), bytes_(bytes_of(cache)) {
+FoundScales::FoundScales(Cache& cache, const LayerShape& layer, Vector<float> numbers, int32_t tokens)
+    : numbers_(std::move(numbers)), memory_(cache.backend, cache.allocator), tokens_(tokens), bytes_(bytes_of(layer)) {
   memory_.make(numbers_.size() * sizeof(float));
   cache.backend.pages().upload(numbers_.data(), memory_.bytes(), memory_.data());
 }
 
-uint64_t FoundScales::bytes_of(const Cache& cache) {
+uint64_t FoundScales::bytes_of(const LayerShape& layer) {
   static const size_t shared = shared_bytes<FoundScales>();
-  return shared + 2 * LayerScales::floats(cache.kv_heads, cache.head_dim) * sizeof(float);
+  return shared + 2 * LayerScales::floats(layer.kv_heads, layer.head) * sizeof(float);
 }
 
-uint64_t QueryEnergies::bytes_of(const Cache& cache) {
-  return kParts * static_cast<uint64_t>(cache.kv_heads) * static_cast<uint64_t>(cache.head_dim) * sizeof(double);
+uint64_t QueryEnergies::bytes_of(const LayerShape& layer) {
+  return kParts * static_cast<uint64_t>(layer.kv_heads) * static_cast<uint64_t>(layer.head.keys) * sizeof(double);
 }
 
 size_t QueryEnergies::part_of(int32_t position) {
@@ -212,7 +218,7 @@ void QueryEnergies::add(const AttendBatch& batch, const AttendSequence& sequence
   const auto last = std::find_if(positions.rbegin(), positions.rend(), counts);
   if (last == positions.rend()) return;
   const auto n = static_cast<size_t>(positions.rend() - last);
-  const auto dim = static_cast<size_t>(batch.head_dim);
+  const auto dim = static_cast<size_t>(batch.head.keys);
   const auto heads = static_cast<size_t>(batch.q_heads);
   const size_t of_kv_head = heads / static_cast<size_t>(batch.kv_heads);
   const auto first = static_cast<size_t>(sequence.query_begin);
@@ -316,11 +322,14 @@ uint64_t Calibration::table_bytes(const Cache& cache) {
 
 uint64_t Calibration::bytes_of(const Cache& cache, const Storage& storage, int32_t tokens, int32_t queries) {
   if (!finds_own_scales(cache, storage)) return 0;
-  const auto finds_scales = [](const Storage::Layer& layer) { return !layer.stays_float16(); };
-  const auto layers = static_cast<uint64_t>(std::ranges::count_if(storage.layers, finds_scales));
-  // With the first tokens alone a layer waits, and has counted their queries.
-  const uint64_t counted = tokens > 0 && queries > 0 ? QueryEnergies::bytes_of(cache) : 0;
-  return table_bytes(cache) + layers * (tokens > kCalibrationTokens ? FoundScales::bytes_of(cache) : counted);
+  uint64_t bytes = table_bytes(cache);
+  for (int32_t i = 0; i < cache.n_layers; ++i) {
+    if (storage.layer_at(i).stays_float16()) continue;
+    // With the first tokens alone a layer waits, and has counted their queries.
+    if (tokens > kCalibrationTokens) bytes += FoundScales::bytes_of(cache.layer(i));
+    if (tokens <= kCalibrationTokens && tokens > 0 && queries > 0) bytes += QueryEnergies::bytes_of(cache.layer(i));
+  }
+  return bytes;
 }
 
 bool finds_own_scales(const Cache& cache, const Storage& storage) {
@@ -385,24 +394,25 @@ std::optional<Calibrator> Calibrator::prepare(Sequence& sequence, int32_t layer)
     return result;
   }
   Cache& cache = sequence.cache;
-  result->other_.scales = std::allocate_shared<const FoundScales>(StlAllocator<FoundScales>(cache.allocator), cache,
-                                                                  find_numbers(sequence, layer, tokens), tokens);
+  result->other_.scales =
+      std::allocate_shared<const FoundScales>(StlAllocator<FoundScales>(cache.allocator), cache, cache.layer(layer),
+                                              find_numbers(sequence, layer, tokens), tokens);
   result->scale_pages();
   return result;
 }
 
-uint64_t Calibrator::bytes_of(const Cache& cache, int64_t pages_of_list) {
+uint64_t Calibrator::bytes_of(const LayerShape& layer, int64_t pages_of_list) {
   const auto pages = static_cast<uint64_t>(pages_of_list);
-  const auto heads = static_cast<uint64_t>(cache.kv_heads);
-  const auto dim = static_cast<uint64_t>(cache.head_dim);
+  const auto heads = static_cast<uint64_t>(layer.kv_heads);
+  const auto dim = static_cast<uint64_t>(layer.head.largest());
   const uint64_t tokens = std::min<uint64_t>(pages * kPageSlots, kMostCalibrationTokens);
-  const uint64_t copies = heads * pages * (cache.float16.bytes() + PageRun::bytes_for(1) + sizeof(Page*));
+  const uint64_t copies = heads * pages * (layer.float16->bytes() + PageRun::bytes_for(1) + sizeof(Page*));
   // Tokens of one head, as they are and without RoPE, and a page of them as it is read.
   const uint64_t of_head = tokens * (2 * dim * sizeof(float) + sizeof(int32_t)) +
-                           std::min<uint64_t>(tokens, kMostCompared) * dim * sizeof(float) + 2 * cache.float16.bytes();
+                           std::min<uint64_t>(tokens, kMostCompared) * dim * sizeof(float) + 2 * layer.float16->bytes();
   const uint64_t changes = heads * pages * 256;  // of the append that seals them
   const uint64_t sums = (heads + 16) * dim * sizeof(double);
-  return copies + changes + of_head + sums + FoundScales::bytes_of(cache) + sizeof(Calibrator);
+  return copies + changes + of_head + sums + FoundScales::bytes_of(layer) + sizeof(Calibrator);
 }
 
 Calibrator Calibrator::give_up(Sequence& sequence, int32_t layer) {
@@ -413,35 +423,38 @@ Calibrator Calibrator::give_up(Sequence& sequence, int32_t layer) {
 
 void Calibrator::scale_pages() {
   Cache& cache = sequence_->cache;
+  const LayerShape& shape = cache.layer(layer_);
   const LayerScales scales{other_.scales->numbers().data()};
-  Vector<std::byte> bytes(cache.float16.bytes(), std::byte{}, cache.allocator);
+  Vector<std::byte> bytes(shape.float16->bytes(), std::byte{}, cache.allocator);
   const auto at = [&](Side side, int32_t slot, int32_t channel) -> uint16_t& {
-    auto* numbers = reinterpret_cast<uint16_t*>(bytes.data() + cache.float16.offset(side));
-    return numbers[float16::index(side, cache.head_dim, slot, channel)];
+    auto* numbers = reinterpret_cast<uint16_t*>(bytes.data() + shape.float16->offset(side));
+    return numbers[float16::index(side, shape.head.of(side), slot, channel)];
   };
   size_t pages = 0;
   for (const Sequence::PageList& list : sequence_->lists_of(layer_)) pages += list.size();
   other_pages_.reserve(pages);
-  for (int32_t head = 0; head < cache.kv_heads; ++head) {
-    const float* of_keys = scales.of(ScaleArray::kKeys, head, cache.head_dim);
-    const float* of_values = scales.of(ScaleArray::kValues, head, cache.head_dim);
-    const float* offsets = scales.of(ScaleArray::kOffsets, head, cache.head_dim);
+  for (int32_t head = 0; head < shape.kv_heads; ++head) {
+    const float* of_keys = scales.of(ScaleArray::kKeys, head, shape.head);
+    const float* of_values = scales.of(ScaleArray::kValues, head, shape.head);
+    const float* offsets = scales.of(ScaleArray::kOffsets, head, shape.head);
     for (const Page* page : sequence_->list(layer_, head)) {
-      cache.backend.pages().read(cache.float16, page->data, bytes.data());
+      cache.backend.pages().read(*shape.float16, page->data, bytes.data());
       for (int32_t slot = 0; slot < page->count; ++slot) {
-        for (int32_t i = 0; i < cache.head_dim; ++i) {
+        for (int32_t i = 0; i < shape.head.keys; ++i) {
           uint16_t& key = at(Side::kKeys, slot, i);
-          uint16_t& value = at(Side::kValues, slot, i);
           key = to_finite_float16(from_float16(key) * of_keys[i]);
+        }
+        for (int32_t i = 0; i < shape.head.values; ++i) {
+          uint16_t& value = at(Side::kValues, slot, i);
           value = to_finite_float16((from_float16(value) - offsets[i]) * of_values[i]);
         }
       }
-      Page* scaled = cache.make_page(&cache.float16, page->positions != nullptr);
+      Page* scaled = cache.make_page(shape.float16, page->positions != nullptr);
       other_pages_.push_back(scaled);
       scaled->first_position = page->first_position;
       if (page->positions != nullptr) std::copy_n(page->positions, kPageSlots, scaled->positions);
       cache.set_count(scaled, page->count);
-      cache.backend.pages().write(cache.float16, bytes.data(), scaled->data);
+      cache.backend.pages().write(*shape.float16, bytes.data(), scaled->data);
     }
   }
 }
@@ -452,7 +465,7 @@ void Calibrator::exchange() noexcept {
   std::swap(decision, other_);
   if (waits_on) return;
   auto other = other_pages_.begin();
-  for (int32_t head = 0; head < sequence_->cache.kv_heads; ++head) {
+  for (int32_t head = 0; head < sequence_->cache.layer(layer_).kv_heads; ++head) {
     for (Page*& page : sequence_->list(layer_, head)) {
       if (other == other_pages_.end()) break;
       std::swap(page, *other++);

@@ -17,6 +17,7 @@ namespace kvq {
 
 class Cache;
 class Sequence;
+struct LayerShape;
 struct Storage;
 struct Page;
 
@@ -34,13 +35,13 @@ constexpr bool are_calibration_tokens(int32_t tokens) {
 class FoundScales {
  public:
   /// `numbers`: as LayerScales::numbers; `tokens`: first ones by which they were found.
-  FoundScales(Cache& cache, Vector<float> numbers, int32_t tokens);
+  FoundScales(Cache& cache, const LayerShape& layer, Vector<float> numbers, int32_t tokens);
 
   LayerScales view() const { return {reinterpret_cast<const float*>(memory_.data())}; }
   std::span<const float> numbers() const { return numbers_; }
   int32_t tokens() const { return tokens_; }
   /// With the count of those that share it.
-  static uint64_t bytes_of(const Cache& cache);
+  static uint64_t bytes_of(const LayerShape& layer);
   uint64_t bytes() const { return bytes_; }
 
  private:
@@ -57,10 +58,10 @@ class QueryEnergies {
 
   /// Count the queries of one sequence of the batch, by ascending positions, that have not been counted.
   void add(const AttendBatch& batch, const AttendSequence& sequence, Pages& pages, Allocator& scratch);
-  /// [kv_heads][head_dim] sums over the first `tokens` tokens; empty without queries.
+  /// [kv_heads][channels of keys] sums over the first `tokens` tokens; empty without queries.
   Vector<double> sums(int32_t tokens, Allocator& allocator) const;
   uint64_t bytes() const { return sums_.capacity() * sizeof(double); }
-  static uint64_t bytes_of(const Cache& cache);
+  static uint64_t bytes_of(const LayerShape& layer);
   void truncate(int32_t length) noexcept;
   /// Queries from this position on will be counted, again if they have been.
   void count_again(int32_t position) noexcept { next_ = std::min(next_, position); }
@@ -70,7 +71,7 @@ class QueryEnergies {
   static constexpr size_t kParts = 5;
   static size_t part_of(int32_t position);
 
-  Vector<double> sums_;  // [kParts][kv_heads * head_dim]
+  Vector<double> sums_;  // [kParts][kv_heads * channels of keys]
   int32_t next_ = 0;     // position after the last query that was counted
 };
 
@@ -153,7 +154,7 @@ class Calibrator {
   ~Calibrator();
 
   /// What a search by the first tokens of a layer takes while lists hold so many pages, found scales included.
-  static uint64_t bytes_of(const Cache& cache, int64_t pages_of_list);
+  static uint64_t bytes_of(const LayerShape& layer, int64_t pages_of_list);
 
   void commit() noexcept { exchange(); }
   void undo() noexcept { exchange(); }

@@ -39,7 +39,7 @@ Vector<int32_t> layer_budgets(const Sequence& sequence, const Eviction& eviction
   Vector<LayerTokens> held(cache.allocator);
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
     LayerTokens tokens{0, 0};
-    for (int32_t head = 0; head < cache.kv_heads; ++head) {
+    for (int32_t head = 0; head < cache.layer(layer).kv_heads; ++head) {
       const int32_t slots = sequence.slots(layer, head);
       if (slots > INT32_MAX - tokens.tokens) {
         fail(KVQ_E_ARGUMENT, "layer %d holds more than %d tokens, all heads together", layer, INT32_MAX);
@@ -50,7 +50,7 @@ Vector<int32_t> layer_budgets(const Sequence& sequence, const Eviction& eviction
     held.push_back(tokens);
   }
   Vector<int32_t> budgets(held.size(), 0, cache.allocator);
-  split_layers(cache.allocator, eviction, cache.kv_heads, held, budgets);
+  split_layers(cache.allocator, eviction, cache.layer(0).kv_heads, held, budgets);
   return budgets;
 }
 
@@ -103,7 +103,7 @@ uint64_t compress_bytes(const Cache& cache, const Storage& storage, int32_t toke
   const Eviction& eviction = cache.eviction;
   if (eviction.budget == 0 || storage.layer_at(0).is_routed() || tokens == 0) return 0;
   const auto layers = static_cast<uint64_t>(cache.n_layers);
-  const auto heads = static_cast<uint64_t>(cache.kv_heads);
+  const auto heads = static_cast<uint64_t>(cache.layer(0).kv_heads);
   const auto held = static_cast<uint64_t>(tokens);
   const auto budget = static_cast<uint64_t>(
       eviction.percent > 0.0F ? tokens : std::min(std::max(eviction.budget, eviction.window), tokens));
@@ -119,8 +119,8 @@ uint64_t compress_bytes(const Cache& cache, const Storage& storage, int32_t toke
     bytes += layers * (SlotMasses::bytes_of(heads, longest) + sizeof(SlotMasses));
   }
   if (eviction.score == TokenScore::kWindow) {
-    bytes += static_cast<uint64_t>(eviction.window) * static_cast<uint64_t>(cache.q_heads) *
-             static_cast<uint64_t>(cache.head_dim) * sizeof(float);
+    bytes += static_cast<uint64_t>(eviction.window) * static_cast<uint64_t>(cache.layer(0).q_heads) *
+             static_cast<uint64_t>(cache.layer(0).head.keys) * sizeof(float);
     const Vector<AttendBatch> batches = cache.attend_batches(cache.allocator.parent());
     const ExpectedCall call{.layers = batches,
                             .sequences = 1,
@@ -172,7 +172,7 @@ void compress(Sequence& sequence, int32_t budget, std::span<int32_t> kept) {
   const int32_t longest = std::ranges::max(sequence.layers, {}, &Sequence::Layer::length).length;
   eviction.budget = budget != 0 ? budget : eviction.budget_of(longest);
   const Vector<int32_t> budgets = layer_budgets(sequence, eviction);
-  const auto heads = static_cast<size_t>(cache.kv_heads);
+  const auto heads = static_cast<size_t>(cache.layer(0).kv_heads);
   const Vector<int32_t> none(cache.allocator);
   Vector<Vector<int32_t>> slots(sequence.lists.size(), none, cache.allocator);
   // Pages whose formats a router chooses are made anew, all at once; others are written over.
@@ -184,7 +184,7 @@ void compress(Sequence& sequence, int32_t budget, std::span<int32_t> kept) {
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
     const auto of_layer = std::span(slots).subspan(static_cast<size_t>(layer) * heads, heads);
     int64_t held = 0;
-    for (int32_t head = 0; head < cache.kv_heads; ++head) held += sequence.slots(layer, head);
+    for (int32_t head = 0; head < cache.layer(layer).kv_heads; ++head) held += sequence.slots(layer, head);
     if (budgets[static_cast<size_t>(layer)] >= held) continue;
     calibrators.end_waiting(sequence, layer);
     select_layer(sequence, eviction, layer, budgets[static_cast<size_t>(layer)], of_layer);

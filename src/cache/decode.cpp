@@ -16,7 +16,7 @@ class PageReader {
         layer_(layer),
         head_(head),
         bytes_(scratch),
-        pages_(static_cast<size_t>(sequence.cache.kv_heads), nullptr, scratch),
+        pages_(static_cast<size_t>(sequence.cache.layer(layer).kv_heads), nullptr, scratch),
         sides_(pages_) {}
 
   void read(size_t index) {
@@ -57,7 +57,7 @@ class PageReader {
             .layer = layer_,
             .head = head_,
             .sides = sides_.data(),
-            .rope = &sequence_.cache.rope,
+            .rope = sequence_.cache.layer(layer_).rope,
             .positions = positions_.data()};
   }
 
@@ -86,13 +86,16 @@ namespace {
 void unscale(const Sequence& sequence, const SlotSelection& selection, const DecodedSlots& out) {
   const LayerScales scales{sequence.host_scales(selection.layer)};
   if (!scales) return;
-  const auto dim = static_cast<size_t>(sequence.cache.head_dim);
-  const float* of_keys = scales.of(ScaleArray::kKeys, selection.head, sequence.cache.head_dim);
-  const float* of_values = scales.of(ScaleArray::kValues, selection.head, sequence.cache.head_dim);
-  const float* offsets = scales.of(ScaleArray::kOffsets, selection.head, sequence.cache.head_dim);
-  for (size_t i = 0; i < static_cast<size_t>(selection.n) * dim; ++i) {
-    if (out.k != nullptr) out.k[i] /= of_keys[i % dim];
-    if (out.v != nullptr) out.v[i] = out.v[i] / of_values[i % dim] + offsets[i % dim];
+  const HeadShape& head = sequence.cache.layer(selection.layer).head;
+  const float* of_keys = scales.of(ScaleArray::kKeys, selection.head, head);
+  const float* of_values = scales.of(ScaleArray::kValues, selection.head, head);
+  const float* offsets = scales.of(ScaleArray::kOffsets, selection.head, head);
+  const auto n = static_cast<size_t>(selection.n);
+  const auto key_dim = static_cast<size_t>(head.keys);
+  const auto value_dim = static_cast<size_t>(head.values);
+  for (size_t i = 0; out.k != nullptr && i < n * key_dim; ++i) out.k[i] /= of_keys[i % key_dim];
+  for (size_t i = 0; out.v != nullptr && i < n * value_dim; ++i) {
+    out.v[i] = out.v[i] / of_values[i % value_dim] + offsets[i % value_dim];
   }
 }
 
@@ -106,7 +109,7 @@ void decode(const Sequence& sequence, const SlotSelection& selection, const Deco
   if (selection.begin < 0 || static_cast<int64_t>(selection.begin) + selection.n > held) {
     fail(KVQ_E_ARGUMENT, "begin is %d and n is %d, but the head holds %d slots", selection.begin, selection.n, held);
   }
-  const auto dim = static_cast<size_t>(cache.head_dim);
+  const auto [key_dim, value_dim] = cache.layer(selection.layer).head;
   PageReader reader(sequence, selection.layer, selection.head, cache.allocator);
   int32_t first_slot = 0;
   size_t done = 0;
@@ -118,7 +121,8 @@ void decode(const Sequence& sequence, const SlotSelection& selection, const Deco
     if (begin >= end) continue;
     reader.read(index);
     reader.decode(begin, end,
-                  {out.k != nullptr ? out.k + done * dim : nullptr, out.v != nullptr ? out.v + done * dim : nullptr,
+                  {out.k != nullptr ? out.k + done * static_cast<size_t>(key_dim) : nullptr,
+                   out.v != nullptr ? out.v + done * static_cast<size_t>(value_dim) : nullptr,
                    out.positions != nullptr ? out.positions + done : nullptr});
     done += static_cast<size_t>(end - begin);
   }

@@ -45,7 +45,7 @@ DensePages::~DensePages() {
 }
 
 void DensePages::add_layer(int32_t layer, std::span<const Vector<int32_t>> slots) {
-  const size_t page_bytes = cache_.float16.bytes();
+  const size_t page_bytes = cache_.layer(layer).float16->bytes();
   size_t pages = 0;
   for (const auto& of_head : slots) pages += pages_for(of_head.size());
   BackendMemory memory(cache_.backend, cache_.allocator);
@@ -54,7 +54,7 @@ void DensePages::add_layer(int32_t layer, std::span<const Vector<int32_t>> slots
   std::byte* staging = memory.data();
   Vector<Filled> filled(cache_.allocator);
   filled.reserve(pages);
-  for (int32_t head = 0; head < cache_.kv_heads; ++head) {
+  for (int32_t head = 0; head < cache_.layer(layer).kv_heads; ++head) {
     const Vector<int32_t>& of_head = slots[static_cast<size_t>(head)];
     if (static_cast<int32_t>(of_head.size()) == sequence_.slots(layer, head)) continue;
     targets[static_cast<size_t>(head)] = staging;
@@ -83,13 +83,15 @@ void DensePages::assign_slots(int32_t layer, int32_t head, std::span<const int32
   SlotWalk walk(list);
   const Storage::Layer& of_layer = sequence_.storage->layer_at(layer);
   const auto n = static_cast<int32_t>(pages_for(slots.size()));
-  for (int32_t index = 0; index < n; ++index, staging += cache_.float16.bytes()) {
+  for (int32_t index = 0; index < n; ++index, staging += cache_.layer(layer).float16->bytes()) {
     const auto of_page = slots.first(std::min<size_t>(kPageSlots, slots.size()));
     slots = slots.subspan(of_page.size());
     const bool stays = sequence_.storage->stays_float16(layer, index, n);
     const PageFormat* sealed = of_layer.is_routed() ? nullptr : of_layer.formats.front();
-    pages.push_back(
-        {{head, index, {staging, {}}}, static_cast<int32_t>(of_page.size()), stays ? &cache_.float16 : sealed, stays});
+    pages.push_back({{head, index, {staging, {}}},
+                     static_cast<int32_t>(of_page.size()),
+                     stays ? cache_.layer(layer).float16 : sealed,
+                     stays});
     for (size_t i = 0; i < of_page.size(); ++i) {
       const Page* page = list[walk.page_of(of_page[i])];
       pages.back().full.page.positions[i] = page->position(walk.within(of_page[i]));
@@ -100,7 +102,7 @@ void DensePages::assign_slots(int32_t layer, int32_t head, std::span<const int32
 /// Copy the remaining slots to their FP16 pages.
 void DensePages::fill(int32_t layer, std::span<const Vector<int32_t>> slots, std::span<std::byte* const> targets) {
   Vector<SlotMove> list(cache_.allocator);
-  for (int32_t head = 0; head < cache_.kv_heads; ++head) {
+  for (int32_t head = 0; head < cache_.layer(layer).kv_heads; ++head) {
     const auto h = static_cast<size_t>(head);
     if (targets[h] == nullptr) continue;
     SlotWalk walk(sequence_.list(layer, head));
@@ -128,7 +130,7 @@ void DensePages::choose(int32_t layer, std::span<Filled> pages) const {
   if (routed.empty()) return;
   const int32_t decider = cache_.training.router->shape.deciding_layer(layer);
   Vector<const Sequence::PageList*> deciding(cache_.allocator);
-  for (int32_t head = 0; head < cache_.kv_heads; ++head) {  // lists after commit()
+  for (int32_t head = 0; head < cache_.layer(layer).kv_heads; ++head) {  // lists after commit()
     const size_t index = sequence_.list_index(decider, head);
     const auto changed = std::ranges::find(lists_, index, &List::index);
     deciding.push_back(changed != lists_.end() ? &changed->pages : &sequence_.lists[index]);

@@ -23,7 +23,7 @@ EvictedLayer::EvictedLayer(Sequence& sequence, int32_t layer, std::span<const Ve
   for (const Sequence::PageList& list : sequence.lists_of(layer)) longest = std::max(longest, list.size());
   step_ = step_of(cache_, storage_, longest);
   try {
-    for (int32_t head = 0; head < cache_.kv_heads; ++head) {
+    for (int32_t head = 0; head < cache_.layer(layer_).kv_heads; ++head) {
       const Vector<int32_t>& of_head = slots[static_cast<size_t>(head)];
       if (static_cast<int32_t>(of_head.size()) == sequence.slots(layer, head)) continue;
       lists_.push_back({.head = head, .slots = of_head, .pages = Vector<NewPage>(cache_.allocator)});
@@ -66,7 +66,7 @@ void EvictedLayer::plan(List& list) {
     for (int32_t index = 0; index < pages; ++index) {
       const bool newest = index >= pages - storage_.recent;
       const bool stays = storage_.stays_float16(layer_, index, pages);
-      const PageFormat* format = stays ? &cache_.float16 : sealed;
+      const PageFormat* format = stays ? cache_.layer(layer_).float16 : sealed;
       const bool alone = format->is_float16() && !storage_.ends_float16(layer_, index);
       Page* page = nullptr;
       if (is_free(*old[static_cast<size_t>(index)], format, alone)) page = old[static_cast<size_t>(index)];
@@ -96,14 +96,14 @@ void EvictedLayer::plan(List& list) {
 }
 
 void EvictedLayer::commit(BackendMemory& staging, Allocator& scratch) {
-  const auto page_bytes = cache_.float16.bytes();
+  const auto page_bytes = cache_.layer(layer_).float16->bytes();
   const auto step = static_cast<size_t>(step_);
   Weighing& weighing = cache_.backend.weighing().require();
   Vector<Write> writes(scratch);
   Vector<SlotMove> moves(scratch);
-  Vector<std::byte*> targets(sequence_.heads(), nullptr, scratch);
-  writes.reserve(step * sequence_.heads());
-  moves.reserve(step * sequence_.heads() * kPageSlots);
+  Vector<std::byte*> targets(sequence_.heads(layer_), nullptr, scratch);
+  writes.reserve(step * sequence_.heads(layer_));
+  moves.reserve(step * sequence_.heads(layer_) * kPageSlots);
   for (;;) {
     writes.clear();
     moves.clear();
@@ -114,7 +114,7 @@ void EvictedLayer::commit(BackendMemory& staging, Allocator& scratch) {
       read(list, targets[h], moves, writes);
     }
     if (writes.empty()) break;
-    weighing.clear(staging.data(), step * sequence_.heads() * page_bytes);
+    weighing.clear(staging.data(), step * sequence_.heads(layer_) * page_bytes);
     move_slots(sequence_, layer_, moves, targets, scratch);
     write(writes, scratch);
   }
@@ -133,11 +133,12 @@ void EvictedLayer::read(List& list, std::byte* target, Vector<SlotMove>& moves, 
   for (int32_t index = list.written; index < end; ++index) {
     const size_t begin = static_cast<size_t>(index) * kPageSlots;
     const auto of_page = list.slots.subspan(begin, std::min<size_t>(kPageSlots, list.slots.size() - begin));
-    writes.push_back({.list = &list,
-                      .index = index,
-                      .count = static_cast<int32_t>(of_page.size()),
-                      .source = target + static_cast<size_t>(index - list.written) * cache_.float16.bytes(),
-                      .positions = {}});
+    writes.push_back(
+        {.list = &list,
+         .index = index,
+         .count = static_cast<int32_t>(of_page.size()),
+         .source = target + static_cast<size_t>(index - list.written) * cache_.layer(layer_).float16->bytes(),
+         .positions = {}});
     for (size_t i = 0; i < of_page.size(); ++i, ++rank) {
       while (of_page[i] >= list.first_slot + old[list.page]->count) list.first_slot += old[list.page++]->count;
       const int32_t within = of_page[i] - list.first_slot;
@@ -263,12 +264,12 @@ void EvictedLayer::trim_run(int32_t head, PageRun& run) noexcept {
 }
 
 size_t EvictedLayer::scratch_bytes(const Cache& cache, const Storage& storage, size_t longest) {
-  const auto heads = static_cast<size_t>(cache.kv_heads);
+  const auto heads = static_cast<size_t>(cache.most_kv_heads());
   const int32_t at_once = step_of(cache, storage, longest);
   const size_t pages = heads * static_cast<size_t>(at_once);
   const auto piece = [](size_t count, size_t bytes) { return Allocator::bytes_in_block(count * bytes); };
   size_t of_backend = 0;
-  size_t largest = cache.float16.bytes();
+  size_t largest = cache.most_float16_bytes();
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
     TokenBatch tokens = cache.no_tokens(layer);
     tokens.n = at_once * kPageSlots;
@@ -282,8 +283,9 @@ size_t EvictedLayer::scratch_bytes(const Cache& cache, const Storage& storage, s
 }
 
 uint64_t EvictedLayer::plan_bytes(const Cache& cache, int64_t remaining_slots) {
-  const uint64_t pages = static_cast<uint64_t>(remaining_slots) / kPageSlots + static_cast<uint64_t>(cache.kv_heads);
-  return sizeof(EvictedLayer) + static_cast<uint64_t>(cache.kv_heads) * sizeof(List) +
+  const uint64_t pages =
+      static_cast<uint64_t>(remaining_slots) / kPageSlots + static_cast<uint64_t>(cache.most_kv_heads());
+  return sizeof(EvictedLayer) + static_cast<uint64_t>(cache.most_kv_heads()) * sizeof(List) +
          pages * (sizeof(NewPage) + sizeof(int32_t) * kPageSlots);
 }
 

@@ -29,8 +29,8 @@ class EvictedLayer {
 
   /// For lists of up to `longest` pages.
   static size_t staging_bytes(const Cache& cache, const Storage& storage, size_t longest) {
-    return static_cast<size_t>(step_of(cache, storage, longest)) * static_cast<size_t>(cache.kv_heads) *
-           cache.float16.bytes();
+    return static_cast<size_t>(step_of(cache, storage, longest)) * static_cast<size_t>(cache.most_kv_heads()) *
+           cache.most_float16_bytes();
   }
   static size_t scratch_bytes(const Cache& cache, const Storage& storage, size_t longest);
   /// Most bytes that a plan for such a layer takes, with the positions of its pages, if no page is shared.

@@ -86,7 +86,7 @@ std::optional<Place> find_missealed(const Sequence& sequence) {
     const Sequence::PageList& list = sequence.lists[index];
     const int32_t layer = sequence.layer_of(index);
     if (sequence.waits(layer) || sequence.has_backlog(layer)) continue;
-    const bool seals_as_float16 = is_one_of(&cache.float16, sequence.storage->layer_at(layer));
+    const bool seals_as_float16 = is_one_of(cache.layer(layer).float16, sequence.storage->layer_at(layer));
     for (int64_t page = 0; page < std::ssize(list); ++page) {
       const bool may_be_float16 =
           page < sequence.storage->sink || page >= std::ssize(list) - sequence.storage->recent || seals_as_float16;
@@ -113,10 +113,10 @@ class SequenceCheck {
   void run(std::chrono::milliseconds patience) {
     check_sizes();
     for (int32_t layer = 0; layer < cache_.n_layers; ++layer) {
-      for (int32_t head = 0; head < cache_.kv_heads; ++head) check_list(layer, head);
+      for (int32_t head = 0; head < cache_.layer(layer).kv_heads; ++head) check_list(layer, head);
       if (sequence_.storage->layer_at(layer).spans_heads()) check_heads_agree(layer);
       const Reserve* reserve = sequence_.reserve(layer);
-      for (int32_t head = 0; reserve != nullptr && head < cache_.kv_heads; ++head) {
+      for (int32_t head = 0; reserve != nullptr && head < cache_.layer(layer).kv_heads; ++head) {
         check_waiting(layer, head, *reserve);
         check_room(layer, head, *reserve);
       }
@@ -130,12 +130,12 @@ class SequenceCheck {
 
   void check_sizes() const {
     const auto layers = static_cast<size_t>(cache_.n_layers);
-    const auto heads = static_cast<size_t>(cache_.kv_heads);
+    const auto heads = static_cast<size_t>(cache_.most_kv_heads());
     const size_t mirrors = sequence_.mirrors.empty() ? 0 : layers;
     const AppendMemory& memory = sequence_.append_memory;
     check_size("layers", sequence_.layers.size(), layers);
-    check_size("lists", sequence_.lists.size(), layers * heads);
-    check_size("runs that lists fill", sequence_.runs.size(), layers * heads * sequence_.storage->runs_of_list());
+    check_size("lists", sequence_.lists.size(), cache_.n_lists());
+    check_size("runs that lists fill", sequence_.runs.size(), cache_.n_lists() * sequence_.storage->runs_of_list());
     check_size("mirrors", sequence_.mirrors.size(), mirrors);
     check_size("published lists", sequence_.published_lists.size(), mirrors == 0 ? 0 : heads);
     check_size("published counts", sequence_.published_counts.size(), mirrors == 0 ? 0 : heads);
@@ -157,7 +157,7 @@ class SequenceCheck {
       const bool may_be_open = page == list.back() && page->is_float16();
       place.between("slots", page->count, may_be_open ? 1 : kPageSlots, kPageSlots);
       const bool lies_alone = page->is_float16() && !sequence_.ends_float16(layer, static_cast<int32_t>(place.page)) &&
-                              !is_one_of(&cache_.float16, layer_of(place));
+                              !is_one_of(cache_.layer(place.layer).float16, layer_of(place));
       if (lies_alone) place.equal("pages in the run of an FP16 page to be sealed", page->run->capacity, 1);
       if (sequence_.waits(layer)) place.equal("pages in FP16 while the layer waits for scales", page->is_float16(), 1);
       check_positions(place, *page, previous);
@@ -178,7 +178,8 @@ class SequenceCheck {
     place.at_least("address", address(page), 1);
     const PageRun* run = page->run;
     place.at_least("address of the run", address(run), 1);
-    const bool is_known = is_one_of(page->format(), layer_of(place)) || page->format() == &cache_.float16;
+    const bool is_known =
+        is_one_of(page->format(), layer_of(place)) || page->format() == cache_.layer(place.layer).float16;
     place.equal("number of the layer's formats that it has", is_known ? 1 : 0, 1);
     const int64_t offset = address(page) - address(run + 1);
     constexpr auto kRecord = static_cast<int64_t>(sizeof(Page));
@@ -217,7 +218,7 @@ class SequenceCheck {
   /// Pages that span heads must be at the same place of the other heads' lists.
   void check_heads_agree(int32_t layer) const {
     const Sequence::PageList& first = sequence_.list(layer, 0);
-    for (int32_t head = 1; head < cache_.kv_heads; ++head) {
+    for (int32_t head = 1; head < cache_.layer(layer).kv_heads; ++head) {
       const Sequence::PageList& list = sequence_.list(layer, head);
       Place place{layer, head, std::ssize(list) - 1, "spanning page"};
       place.equal("number of pages", std::ssize(list), std::ssize(first));
@@ -235,7 +236,7 @@ class SequenceCheck {
 
   const PageFormat* final_format(int32_t layer, int64_t index) const {
     const bool float16 = sequence_.ends_float16(layer, static_cast<int32_t>(index));
-    return float16 ? &cache_.float16 : sequence_.storage->layer_at(layer).formats.front();
+    return float16 ? cache_.layer(layer).float16 : sequence_.storage->layer_at(layer).formats.front();
   }
   /// Whether a list has its page of a place in its final format.
   bool has_final(int32_t layer, int32_t head, int64_t index) const {
@@ -263,7 +264,7 @@ class SequenceCheck {
     }
     place = {layer, head, 0, "page of the ring"};
     for (const Page* page : reserve.open(head)) {
-      if (page != nullptr) check(place, page, &cache_.float16);
+      if (page != nullptr) check(place, page, cache_.layer(layer).float16);
       ++place.page;
     }
   }
@@ -329,19 +330,19 @@ class SequenceCheck {
 
   /// A sequence's usage is part of its cache's usage.
   void check_account(std::chrono::milliseconds patience) const {
-    int64_t slots = 0;
+    int64_t scalars = 0;
     int64_t float16_pages = 0;
     int64_t sealed_pages = 0;
     for (const Held& each : held_) {
       if (each.page == nullptr) continue;
-      slots += each.page->count;
+      scalars += int64_t{each.page->count} * each.page->format()->head.sum();
       (each.page->is_float16() ? float16_pages : sealed_pages) += 1;
     }
     check_limits("sequence", patience, [&] {
       const Cache::Account& account = cache_.account;
       const auto is_shared = [](const Held& each) { return each.page != nullptr && each.page->is_shared(); };
       const auto shared = std::ranges::count_if(held_, is_shared);
-      return std::array{Limit("number of slots", slots, account.slots),
+      return std::array{Limit("number of scalars", scalars, account.scalars),
                         Limit("number of FP16 pages", float16_pages, account.float16_pages),
                         Limit("number of sealed pages", sealed_pages, account.sealed_pages),
                         Limit("bytes of FP16 pages", float16_bytes_, account.float16_bytes),
@@ -376,7 +377,12 @@ void check_invariants(const Sequence& sequence, Sealing sealing, std::chrono::mi
 void check_invariants(const Cache& cache, std::chrono::milliseconds patience) {
   size_t smallest = SIZE_MAX;
   cache.for_each_format([&smallest](const PageFormat& format) { smallest = std::min(smallest, format.bytes()); });
-  if (smallest == SIZE_MAX) smallest = 0;
+  size_t smallest16 = SIZE_MAX;
+  uint64_t most = 0;
+  for (const LayerShape& layer : cache.layers()) {
+    smallest16 = std::min(smallest16, layer.float16->bytes());
+    most = std::max(most, static_cast<uint64_t>(layer.head.sum()));
+  }
   check_limits("cache", patience, [&] {
     const Cache::Account& account = cache.account;
     const uint64_t float16_pages = account.float16_pages;
@@ -388,11 +394,11 @@ void check_invariants(const Cache& cache, std::chrono::milliseconds patience) {
         Limit("bytes of pages", bytes, allocated),
         Limit("bytes allocated for pages", allocated, bytes),
         Limit("bytes for pages and work space", allocated + cache.work_allocator.bytes(), cache.allocator.bytes()),
-        Limit("bytes of FP16 pages in use", float16_pages * cache.float16.bytes(), account.float16_bytes),
+        Limit("bytes of FP16 pages in use", float16_pages * smallest16, account.float16_bytes),
         Limit("bytes of sealed pages in use", sealed_pages * smallest, account.sealed_bytes),
         Limit("number of shared pages", account.shared_pages, pages),
-        Limit("number of slots", account.slots, pages * kPageSlots),
-        Limit("number of slots too many given back", -account.slots, 0)};
+        Limit("number of scalars", account.scalars, pages * kPageSlots * most),
+        Limit("number of scalars too many given back", -account.scalars, 0)};
   });
 }
 

@@ -25,7 +25,7 @@ void weigh_window(const Sequence& sequence, int32_t layer, const QueryWindow& wi
   Cache& cache = sequence.cache;
   Vector<const Page* const*> lists(cache.allocator);
   Vector<int32_t> counts(cache.allocator);
-  for (int32_t head = 0; head < cache.kv_heads; ++head) {
+  for (int32_t head = 0; head < cache.layer(layer).kv_heads; ++head) {
     lists.push_back(sequence.list(layer, head).data());
     counts.push_back(static_cast<int32_t>(sequence.list(layer, head).size()));
   }
@@ -35,11 +35,12 @@ void weigh_window(const Sequence& sequence, int32_t layer, const QueryWindow& wi
                              .query_begin = 0,
                              .query_count = window.size(),
                              .scales = sequence.scales(layer)};
-  const size_t rows = window.positions().size() * static_cast<size_t>(cache.q_heads);
+  const size_t rows = window.positions().size() * static_cast<size_t>(cache.layer(layer).q_heads);
+  const int32_t dim = cache.layer(layer).head.keys;
   BackendMemory numbers(cache.backend, cache.allocator);
-  numbers.make(rows * static_cast<size_t>(cache.head_dim) * sizeof(float));
+  numbers.make(rows * static_cast<size_t>(dim) * sizeof(float));
   auto* q = reinterpret_cast<float*>(numbers.data());
-  weighing_of(cache.backend).read_queries({window.rows(), rows, cache.head_dim, q});
+  weighing_of(cache.backend).read_queries({window.rows(), rows, dim, q});
   AttendBatch batch = cache.attend_batch(layer);
   batch.sequences = {&entry, 1};
   batch.query_positions = window.positions();
@@ -54,8 +55,9 @@ void weigh_window(const Sequence& sequence, int32_t layer, const QueryWindow& wi
 
 Vector<int32_t> slots_of(const Sequence& sequence, int32_t layer, Allocator& scratch) {
   Vector<int32_t> slots(scratch);
-  slots.reserve(sequence.heads());
-  for (int32_t head = 0; head < sequence.cache.kv_heads; ++head) slots.push_back(sequence.slots(layer, head));
+  slots.reserve(sequence.heads(layer));
+  for (int32_t head = 0; head < sequence.cache.layer(layer).kv_heads; ++head)
+    slots.push_back(sequence.slots(layer, head));
   return slots;
 }
 
@@ -155,7 +157,7 @@ QueryWindow::QueryWindow(const QueryWindow& other)
 }
 
 void QueryWindow::stage(const AttendBatch& batch, size_t queries, int32_t window) {
-  const size_t width = width_of(batch.q_heads, batch.head_dim);
+  const size_t width = width_of(batch.q_heads, batch.head.keys);
   // At most the queries there are: the window after a prompt, more as a conversation continues.
   const size_t wanted = std::min(static_cast<size_t>(window), held_.positions.size() + staged_ + queries);
   Queries larger(held_.rows.backend(), held_.rows.allocator());
@@ -226,7 +228,7 @@ void QueryWindow::settle() noexcept {
 
 QueryWindow::Queries QueryWindow::whole(Cache& cache) {
   Queries memory(cache.backend, cache.allocator);
-  memory.make(static_cast<size_t>(cache.eviction.window), width_of(cache.q_heads, cache.head_dim));
+  memory.make(static_cast<size_t>(cache.eviction.window), width_of(cache.layer(0).q_heads, cache.layer(0).head.keys));
   return memory;
 }
 
@@ -412,7 +414,8 @@ Observations::StepRoom Observations::prepare_step(const Sequence& sequence, int3
   if (is_enough) return room;
   room.before.reserve(masses_.size());
   for (size_t layer = 0; layer < masses_.size(); ++layer) {
-    room.before.emplace_back(cache.backend, cache.allocator).reserve(sequence.heads(), slots);
+    room.before.emplace_back(cache.backend, cache.allocator)
+        .reserve(sequence.heads(static_cast<int32_t>(layer)), slots);
   }
   return room;
 }
@@ -487,19 +490,19 @@ Observations::Room Observations::prepare(const Sequence& sequence, int32_t token
   }
   if (masses_.empty()) return room;
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
-    for (int32_t head = 0; head < cache.kv_heads; ++head)
+    for (int32_t head = 0; head < cache.layer(layer).kv_heads; ++head)
       room.slots = std::max(room.slots, sequence.slots(layer, head));
   }
   room.slots = std::max(room.slots + tokens, reserved_slots_);
   if (room.slots == reserved_slots_) return room;
   room.masses.reserve(masses_.size());
   for (const SlotMasses& masses : masses_) {
-    room.masses.emplace_back(cache.backend, cache.allocator).reserve(sequence.heads(), room.slots);
+    room.masses.emplace_back(cache.backend, cache.allocator).reserve(sequence.heads(0), room.slots);
     room.masses.back().clear(masses.counts);
     room.masses.back().add(masses);
   }
   room.spare.reserve(1);
-  room.spare.emplace_back(cache.backend, cache.allocator).reserve(sequence.heads(), room.slots);
+  room.spare.emplace_back(cache.backend, cache.allocator).reserve(sequence.heads(0), room.slots);
   return room;
 }
 
@@ -557,7 +560,7 @@ uint64_t Observations::bytes() const noexcept {
 uint64_t Observations::bytes_of(const Cache& cache, int32_t tokens, int32_t queries) {
   if (cache.eviction.budget == 0) return 0;
   const auto layers = static_cast<size_t>(cache.n_layers);
-  const auto heads = static_cast<size_t>(cache.kv_heads);
+  const auto heads = static_cast<size_t>(cache.layer(0).kv_heads);
   switch (cache.eviction.score) {
     case TokenScore::kWindow:
       return bytes_of(layers, layers, 0) +

@@ -24,8 +24,15 @@ void PageCopies::add(const Page& original, int32_t slots) {
 
 void PageCopies::run() {
   if (writes_.empty()) return;
-  const TokenBatch none{.kv_heads = cache_.kv_heads, .head_dim = cache_.head_dim, .rope = &cache_.rope};
-  cache_.backend.pages().append(none, {writes_, 1}, {}, cache_.allocator);
+  // Pages of layers that are alike together.
+  for (auto first = writes_.begin(); first != writes_.end();) {
+    const HeadShape head = first->format->head;
+    const auto last =
+        std::find_if(first, writes_.end(), [&](const PageWrite& each) { return each.format->head != head; });
+    const TokenBatch none{.kv_heads = cache_.most_kv_heads(), .head = head, .rope = cache_.layer(0).rope};
+    cache_.backend.pages().append(none, {{first, last}, 1}, {}, cache_.allocator);
+    first = last;
+  }
   writes_.clear();
 }
 

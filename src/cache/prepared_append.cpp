@@ -51,8 +51,8 @@ PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, AppendKind kin
       grown_(cache_.allocator) {}
 
 void PreparedAppend::reserve_memory(int32_t tokens, int32_t positions) {
-  memory_.reserve(cache_.kv_heads, sequence_.storage->runs_of_list(), tokens / kPageSlots + kPagesOfOneAppend,
-                  positions);
+  memory_.reserve(cache_.layer(layer_).kv_heads, sequence_.storage->runs_of_list(),
+                  tokens / kPageSlots + kPagesOfOneAppend, positions);
 }
 
 PreparedAppend::~PreparedAppend() {
@@ -117,7 +117,7 @@ void PreparedAppend::for_each_page(int32_t head, const Use& use) {
 
 void PreparedAppend::route(const TokenBatch& tokens) {
   if (!sequence_.storage->layer_at(layer_).is_routed()) return;
-  for (int32_t head = 0; head < cache_.kv_heads; ++head) {
+  for (int32_t head = 0; head < cache_.layer(layer_).kv_heads; ++head) {
     for_each_page(head, [this, head](const Step& step) {
       if (stays_float16(step.index, step.pages)) return;
       routed_.add(head, step.index, step.old, step.token,
@@ -128,7 +128,7 @@ void PreparedAppend::route(const TokenBatch& tokens) {
 }
 
 void PreparedAppend::prepare() {
-  for (int32_t head = 0; head < cache_.kv_heads; ++head) {
+  for (int32_t head = 0; head < cache_.layer(layer_).kv_heads; ++head) {
     for (PageRun* run : sequence_.runs_of(sequence_.list_index(layer_, head))) {
       if (run != nullptr) run->references.fetch_add(1, std::memory_order_relaxed);
       memory_.runs.push_back({run, run, run != nullptr ? run->used : 0});
@@ -181,7 +181,7 @@ RoutedPages::Choice PreparedAppend::choose(const Step& step) {
   const bool stays = stays_float16(step.index, step.pages);
   if (!stays && layer.is_routed()) return routed_.next();
   // Sealed pages of this append fill a run exactly; the newest `recent` stay FP16.
-  return {stays ? &cache_.float16 : layer.formats.front(), nullptr,
+  return {stays ? cache_.layer(layer_).float16 : layer.formats.front(), nullptr,
           step.pages - sequence_.storage->recent - step.index};
 }
 

@@ -37,9 +37,9 @@ RecodedLayer::RecodedLayer(Sequence& sequence, int32_t layer, const Storage& to,
       to_make_(memory),
       made_(memory),
       next_made_(memory) {
-  first_runs_.reserve(sequence.heads() + 1);
-  to_make_.reserve(sequence.heads());
-  for (int32_t head = 0; head < cache_.kv_heads; ++head) plan(head);
+  first_runs_.reserve(sequence.heads(layer) + 1);
+  to_make_.reserve(sequence.heads(layer));
+  for (int32_t head = 0; head < cache_.layer(layer).kv_heads; ++head) plan(head);
   first_runs_.push_back(runs_.size());
   for (const Sequence::PageList& list : sequence.lists_of(layer)) longest_ = std::max(longest_, list.size());
   const auto step = static_cast<size_t>(pages_at_once(cache_, longest_));
@@ -64,8 +64,8 @@ RecodedLayer::~RecodedLayer() {
 
 const PageFormat* RecodedLayer::wanted(int32_t head, int32_t index) const {
   const auto pages = static_cast<int32_t>(sequence_.list(layer_, head).size());
-  if (waits_) return &cache_.float16;
-  return to_.stays_float16(layer_, index, pages) ? &cache_.float16 : to_.layer_at(layer_).formats.front();
+  if (waits_) return cache_.layer(layer_).float16;
+  return to_.stays_float16(layer_, index, pages) ? cache_.layer(layer_).float16 : to_.layer_at(layer_).formats.front();
 }
 
 bool RecodedLayer::is_changed(int32_t head, int32_t index) const {
@@ -153,7 +153,7 @@ void RecodedLayer::prepare() {
   for (const int32_t each : to_make_) total += static_cast<size_t>(each);
   made_.reserve(total);
   next_made_.reserve(to_make_.size());
-  for (int32_t head = 0; head < cache_.kv_heads; ++head) {
+  for (int32_t head = 0; head < cache_.layer(layer_).kv_heads; ++head) {
     next_made_.push_back(made_.size());
     make_pages(head);
   }
@@ -229,10 +229,10 @@ void RecodedLayer::commit(BackendMemory& staging, Allocator& scratch) {
   if (changed_ == 0) return;
   const int32_t step = pages_at_once(cache_, longest_);
   Vector<Write> writes(scratch);
-  writes.reserve(static_cast<size_t>(step) * sequence_.heads());
+  writes.reserve(static_cast<size_t>(step) * sequence_.heads(layer_));
   for (int32_t first = 0; first < static_cast<int32_t>(longest_); first += step) {
     writes.clear();
-    for (int32_t head = 0; head < cache_.kv_heads; ++head) {
+    for (int32_t head = 0; head < cache_.layer(layer_).kv_heads; ++head) {
       for_each_change(head, first, first + step, [&](const Write& each) {
         if (each.change != nullptr) begin(*each.change);
         writes.push_back(each);
@@ -254,8 +254,8 @@ void RecodedLayer::commit(BackendMemory& staging, Allocator& scratch) {
 }
 
 void RecodedLayer::write(std::span<const Write> writes, BackendMemory& staging, Allocator& scratch) {
-  const auto heads = sequence_.heads();
-  const size_t of_head = static_cast<size_t>(pages_at_once(cache_, longest_)) * cache_.float16.bytes();
+  const auto heads = sequence_.heads(layer_);
+  const size_t of_head = static_cast<size_t>(pages_at_once(cache_, longest_)) * cache_.layer(layer_).float16->bytes();
   // In place, a page may be written where another one is still read.
   const bool any_in_place = std::ranges::any_of(
       writes, [](const Write& each) { return each.change != nullptr && each.change->is_in_place(); });
@@ -274,7 +274,7 @@ void RecodedLayer::write(std::span<const Write> writes, BackendMemory& staging, 
       const bool follows = !moves.empty() && moves.back().head == each.head;
       const int32_t rank = follows ? moves.back().rank + kPageSlots : 0;
       moves.push_back({.head = each.head, .index = each.index, .slots = first_slots(old.count), .rank = rank});
-      source = targets[h] + static_cast<size_t>(rank / kPageSlots) * cache_.float16.bytes();
+      source = targets[h] + static_cast<size_t>(rank / kPageSlots) * cache_.layer(layer_).float16->bytes();
     }
     const Page* page = each.change == nullptr ? made_[made[h]++] : nullptr;
     const PageFormat* format = page != nullptr ? page->format() : each.change->format;
@@ -303,7 +303,7 @@ void RecodedLayer::write(std::span<const Write> writes, BackendMemory& staging, 
 }
 
 size_t RecodedLayer::scratch_bytes(const Cache& cache, const Storage& to, size_t longest, size_t largest_page) {
-  const auto heads = static_cast<size_t>(cache.kv_heads);
+  const auto heads = static_cast<size_t>(cache.most_kv_heads());
   const int32_t step = pages_at_once(cache, longest);
   const size_t writes = heads * static_cast<size_t>(step);
   const auto piece = [](size_t count, size_t bytes) { return Allocator::bytes_in_block(count * bytes); };
@@ -348,7 +348,8 @@ class Recoding {
     }
     const size_t lists = sequence.lists.size() * to.runs_of_list() * sizeof(PageRun*);
     needs_.bytes += memory_.peak_bytes() + at_once_ + lists + staging_bytes() + scratch_bytes() +
-                    static_cast<uint64_t>(needs_.pages) * sizeof(Page*) + sequence.heads() * 2 * sizeof(size_t);
+                    static_cast<uint64_t>(needs_.pages) * sizeof(Page*) +
+                    static_cast<uint64_t>(cache_.most_kv_heads()) * 2 * sizeof(size_t);
   }
 
   const RecodeNeeds& needs() const { return needs_; }
@@ -369,7 +370,8 @@ class Recoding {
     end_waiting_with_sealed_pages(sequence_);
     for (int32_t layer = 0; layer < cache_.n_layers; ++layer) {
       LayerMirror* mirror = sequence_.mirror(layer);
-      for (int32_t head = 0; mirror != nullptr && head < cache_.kv_heads; ++head) mirror->invalidate(head, 0);
+      for (int32_t head = 0; mirror != nullptr && head < cache_.layer(layer).kv_heads; ++head)
+        mirror->invalidate(head, 0);
     }
     if (longest_ > 0) publish(sequence_);  // what is empty has not been published, which takes memory
   }
@@ -439,7 +441,7 @@ uint64_t recode_layer_bytes(const Cache& cache, const Storage& to, size_t longes
   // Plans have a record for each run, with room to grow, and count open runs for each step.
   return RecodedLayer::staging_bytes(cache, longest) + RecodedLayer::scratch_bytes(cache, to, longest, largest_page) +
          static_cast<uint64_t>(pages) * RecodedLayer::kPlanBytesOfPage +
-         static_cast<uint64_t>(cache.kv_heads + 1) * 4 * sizeof(size_t);
+         static_cast<uint64_t>(cache.most_kv_heads() + 1) * 4 * sizeof(size_t);
 }
 
 RecodeNeeds recode_needs(Sequence& sequence, const Storage& to) {
@@ -461,8 +463,8 @@ RecodeNeeds recode_needs(Sequence& sequence, const Storage& to) {
     if (tokens[static_cast<size_t>(layer)] < 0) continue;
     size_t pages = 0;
     for (const Sequence::PageList& list : sequence.lists_of(layer)) pages = std::max(pages, list.size());
-    needs.bytes += Calibrator::bytes_of(sequence.cache, static_cast<int64_t>(pages));
-    needs.growth += static_cast<int64_t>(FoundScales::bytes_of(sequence.cache));
+    needs.bytes += Calibrator::bytes_of(sequence.cache.layer(layer), static_cast<int64_t>(pages));
+    needs.growth += static_cast<int64_t>(FoundScales::bytes_of(sequence.cache.layer(layer)));
   }
   return needs;
 }

@@ -41,7 +41,7 @@ class RecodedLayer {
 
   /// Memory for the pages that are written in one go, of lists of up to `longest` pages.
   static size_t staging_bytes(const Cache& cache, size_t longest) {
-    return static_cast<size_t>(pages_at_once(cache, longest) * cache.kv_heads) * cache.float16.bytes();
+    return static_cast<size_t>(pages_at_once(cache, longest) * cache.most_kv_heads()) * cache.most_float16_bytes();
   }
   static size_t scratch_bytes(const Cache& cache, const Storage& to, size_t longest, size_t largest_page);
 

@@ -13,7 +13,7 @@ namespace {
 
 int32_t longest_after(const Sequence& sequence, int32_t layer, int32_t tokens) {
   int32_t pages = 1;
-  for (int32_t head = 0; head < sequence.cache.kv_heads; ++head) {
+  for (int32_t head = 0; head < sequence.cache.layer(layer).kv_heads; ++head) {
     pages = std::max(pages, Sequence::pages_after(sequence.list(layer, head), tokens));
   }
   return pages;
@@ -151,7 +151,7 @@ void Reserve::fill(int32_t head, int32_t pages, Reserve* old, Allocator& scratch
     if (next < old_ring) {
       borrow(&old->open_[static_cast<size_t>(head)][next], &open[slot]);
     } else {
-      open[slot] = cache_.make_page(&cache_.float16, false);
+      open[slot] = cache_.make_page(cache_.layer(layer_).float16, false);
     }
   }
 }
@@ -219,7 +219,7 @@ bool Reserve::keep_original(int32_t head, int32_t index, Page* page) noexcept {
 }
 
 Page* Reserve::original(int32_t head, int32_t index) {
-  return original_at(head, index) == index ? find(head, index, &cache_.float16) : nullptr;
+  return original_at(head, index) == index ? find(head, index, cache_.layer(layer_).float16) : nullptr;
 }
 
 void Reserve::forget() noexcept {
@@ -286,7 +286,7 @@ size_t Reserve::record_bytes(int32_t kv_heads, size_t finals, int32_t ring) {
 
 void make_call_room(Cache& cache, CallSpace& space, const ExpectedBatch& batch) {
   if (space.holds(batch)) return;
-  space.reserve(static_cast<size_t>(batch.sequences), static_cast<size_t>(batch.all_queries()), cache.kv_heads);
+  space.reserve(static_cast<size_t>(batch.sequences), static_cast<size_t>(batch.all_queries()), cache.most_kv_heads());
   const Vector<AttendBatch> layers = cache.attend_batches(cache.allocator.parent());
   cache.backend.attention().reserve(expected_call(cache, layers, batch), *space.workspace);
   const size_t wanted = scratch_bytes(cache, batch);
@@ -330,7 +330,7 @@ PreparedReserve::PreparedReserve(Sequence& sequence, int32_t tokens, int32_t ope
     made_.push_back(
         make_owned<Reserve>(cache.allocator, sequence, layer, tokens, opened, sequence.reserve(layer), scratch));
     const auto pages = static_cast<size_t>(longest_after(sequence, layer, tokens));
-    for (int32_t head = 0; head < cache.kv_heads; ++head) {
+    for (int32_t head = 0; head < cache.layer(layer).kv_heads; ++head) {
       lists_.emplace_back(cache.allocator);
       lists_.back().reserve(std::max(pages, sequence.list(layer, head).size()));
     }

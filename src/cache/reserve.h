@@ -83,10 +83,12 @@ class Reserve {
     int32_t index;
   };
 
-  int32_t kv_heads() const { return cache_.kv_heads; }
+  int32_t kv_heads() const { return cache_.layer(layer_).kv_heads; }
   const PageFormat* sealed() const { return sequence_.storage->layer_at(layer_).formats.front(); }
   bool ends_float16(int32_t index) const { return sequence_.ends_float16(layer_, index); }
-  const PageFormat* final_format(int32_t index) const { return ends_float16(index) ? &cache_.float16 : sealed(); }
+  const PageFormat* final_format(int32_t index) const {
+    return ends_float16(index) ? cache_.layer(layer_).float16 : sealed();
+  }
   /// Place of a page of this format at `index`, or null.
   Page** place(int32_t head, int32_t index, const PageFormat* format);
   bool is_open(int32_t head, Page* const* place) const {

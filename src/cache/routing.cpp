@@ -48,13 +48,13 @@ void choose_formats(const Sequence& sequence, int32_t layer, std::span<const Ful
   Vector<PageToRoute> asked(cache.allocator);
   for (const FullPage& each : pages) {
     asked.push_back(each.page);
-    asked.back().key_factors = sequence.scales(layer).find(ScaleArray::kQueries, each.head, cache.head_dim);
+    asked.back().key_factors = sequence.scales(layer).find(ScaleArray::kQueries, each.head, cache.layer(layer).head);
   }
   Vector<int32_t> votes(pages.size() * experts.size(), 0, cache.allocator);
   cache.backend.voting().require().vote(asked, *cache.rotations, *cache.training.resident_router, shape.group_of(layer),
                                         votes);
 
-  const auto heads = static_cast<size_t>(cache.kv_heads);
+  const auto heads = static_cast<size_t>(cache.layer(layer).kv_heads);
   const bool together = cache.votes == Votes::kLayer && is_same_for_all_heads(pages, heads);
   const size_t period = together ? pages.size() / heads : pages.size();
   for (size_t i = period * experts.size(); i < votes.size(); ++i) votes[i % (period * experts.size())] += votes[i];
@@ -85,7 +85,7 @@ void RoutedPages::add(int32_t head, int32_t index, const Page* old, int32_t toke
                        .head = head,
                        .token_begin = token,
                        .token_count = static_cast<int32_t>(positions.size()),
-                       .format = &cache_.float16,
+                       .format = cache_.layer(layer_).float16,
                        .index = index,
                        .first_position = full.page.positions.front(),
                        .scales = sequence_.scales(layer_)});  // its target once all are known
@@ -109,14 +109,15 @@ void RoutedPages::choose(const TokenBatch& tokens, int32_t length) {
     staged_.clear();  // the pages' positions suffice
   }
   Vector<const Sequence::PageList*> deciding(cache_.allocator);
-  for (int32_t head = 0; head < cache_.kv_heads; ++head) deciding.push_back(&sequence_.list(decider, head));
+  for (int32_t head = 0; head < cache_.layer(layer_).kv_heads; ++head)
+    deciding.push_back(&sequence_.list(decider, head));
   formats_.resize(pages_.size());
   choose_formats(sequence_, layer_, pages_, deciding, formats_);
 }
 
 /// Assemble the pages in FP16, from which sealing encodes.
 void RoutedPages::stage(const TokenBatch& tokens) {
-  const size_t page_bytes = cache_.float16.bytes();
+  const size_t page_bytes = cache_.layer(layer_).float16->bytes();
   memory_.make(staged_.size() * page_bytes);
   std::byte* next = memory_.data();
   size_t staged = 0;

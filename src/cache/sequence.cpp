@@ -13,7 +13,7 @@ namespace {
 Vector<Owned<LayerMirror>> make_mirrors(Cache& cache) {
   Vector<Owned<LayerMirror>> mirrors(cache.allocator);
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
-    Owned<LayerMirror> mirror = cache.backend.pages().make_mirror(cache.allocator, cache.kv_heads);
+    Owned<LayerMirror> mirror = cache.backend.pages().make_mirror(cache.allocator, cache.layer(layer).kv_heads);
     if (mirror == nullptr) break;
     mirrors.reserve(static_cast<size_t>(cache.n_layers));
     mirrors.push_back(std::move(mirror));
@@ -26,8 +26,7 @@ Vector<Owned<LayerMirror>> make_mirrors(Cache& cache) {
 Sequence::Sequence(Cache& cache_, const Storage& storage_)
     : cache(cache_),
       storage(&storage_),
-      lists(static_cast<size_t>(cache.n_layers) * static_cast<size_t>(cache.kv_heads), PageList(cache.allocator),
-            cache.allocator),
+      lists(cache.n_lists(), PageList(cache.allocator), cache.allocator),
       runs(lists.size() * storage->runs_of_list(), nullptr, cache.allocator),
       layers(static_cast<size_t>(cache.n_layers), Layer{}, cache.allocator),
       mirrors(make_mirrors(cache)),
@@ -38,22 +37,22 @@ Sequence::Sequence(Cache& cache_, const Storage& storage_)
       calibration(make_calibration(cache, *storage)),
       compress_room(cache.allocator),
       step(cache.allocator),
-      published_lists(mirrors.empty() ? 0 : static_cast<size_t>(cache.kv_heads), nullptr, cache.allocator),
+      published_lists(mirrors.empty() ? 0 : static_cast<size_t>(cache.most_kv_heads()), nullptr, cache.allocator),
       published_counts(published_lists.size(), 0, cache.allocator),
       replayed_lengths(mirrors.size(), 0, cache.allocator),
       append_memory(cache.allocator),
       seal_memory(cache.allocator) {
   step.begin.assign(layers.size(), Layer{});
-  append_memory.reserve(cache.kv_heads, storage->runs_of_list(), kPagesOfOneAppend, kPageSlots);
-  seal_memory.reserve(cache.kv_heads, storage->runs_of_list(), kPagesOfOneAppend, 0);
+  append_memory.reserve(cache.most_kv_heads(), storage->runs_of_list(), kPagesOfOneAppend, kPageSlots);
+  seal_memory.reserve(cache.most_kv_heads(), storage->runs_of_list(), kPagesOfOneAppend, 0);
 }
 
 uint64_t Sequence::record_bytes(const Cache& cache, const Storage& storage, bool mirrored) {
   const auto layers = static_cast<uint64_t>(cache.n_layers);
-  const auto heads = static_cast<uint64_t>(cache.kv_heads);
+  const auto heads = static_cast<uint64_t>(cache.most_kv_heads());
   const uint64_t of_mirrors =
       layers * (sizeof(Owned<LayerMirror>) + sizeof(int32_t)) + heads * (sizeof(const Page* const*) + sizeof(int32_t));
-  return sizeof(Sequence) + layers * heads * (sizeof(PageList) + storage.runs_of_list() * sizeof(PageRun*)) +
+  return sizeof(Sequence) + cache.n_lists() * (sizeof(PageList) + storage.runs_of_list() * sizeof(PageRun*)) +
          2 * layers * sizeof(Layer) + (mirrored ? of_mirrors : 0);
 }
 
@@ -125,7 +124,7 @@ LayerState Sequence::state(int32_t layer, int32_t tokens, int32_t last_position)
 }
 
 const int32_t* Sequence::counts(int32_t layer) {
-  for (int32_t head = 0; head < cache.kv_heads; ++head) {
+  for (int32_t head = 0; head < cache.layer(layer).kv_heads; ++head) {
     published_counts[static_cast<size_t>(head)] = static_cast<int32_t>(list(layer, head).size());
   }
   return published_counts.data();
@@ -153,7 +152,7 @@ void publish(Sequence& sequence, int32_t layer) {
   LayerMirror* mirror = sequence.mirror(layer);
   if (mirror == nullptr) return;
   const Reserve* reserve = sequence.reserve(layer);
-  for (int32_t head = 0; head < sequence.cache.kv_heads; ++head) {
+  for (int32_t head = 0; head < sequence.cache.layer(layer).kv_heads; ++head) {
     sequence.published_lists[static_cast<size_t>(head)] = sequence.list(layer, head).data();
   }
   const ReservedPages pages = reserve != nullptr ? reserve->view() : ReservedPages{};

@@ -54,9 +54,9 @@ class Sequence {
   const PageList& list(int32_t layer, int32_t head) const { return lists[list_index(layer, head)]; }
 
   /// The lists of a layer, [kv_heads].
-  std::span<PageList> lists_of(int32_t layer) { return std::span(lists).subspan(list_index(layer, 0), heads()); }
+  std::span<PageList> lists_of(int32_t layer) { return std::span(lists).subspan(list_index(layer, 0), heads(layer)); }
   std::span<const PageList> lists_of(int32_t layer) const {
-    return std::span(lists).subspan(list_index(layer, 0), heads());
+    return std::span(lists).subspan(list_index(layer, 0), heads(layer));
   }
 
   /// Free slots of a list's open page, 0 without one.
@@ -161,8 +161,8 @@ class Sequence {
 
   Cache& cache;
   const Storage* storage;
-  Vector<PageList> lists;  // [n_layers, kv_heads]
-  /// [n_layers, kv_heads, storage->runs_of_list()] run of each list's next page of a format, or null.
+  Vector<PageList> lists;  // of all layers and KV heads
+  /// [lists, storage->runs_of_list()] run of each list's next page of a format, or null.
   Vector<PageRun*> runs;
   Vector<Layer> layers;
   Vector<Owned<LayerMirror>> mirrors;  // [n_layers], or empty if the backend keeps none
@@ -177,7 +177,7 @@ class Sequence {
   bool reserved_by_step = false;  // and not by the caller
   Step step;
   std::mutex replayed_mutex;
-  Vector<const Page* const*> published_lists;  // [kv_heads], used by publish()
+  Vector<const Page* const*> published_lists;  // [most KV heads], used by publish()
   Vector<int32_t> published_counts;
   Vector<int32_t> replayed_lengths;  // [n_layers], used by follow_replays()
   AppendMemory append_memory;
@@ -194,11 +194,11 @@ class Sequence {
     return std::span(runs).subspan(list * storage->runs_of_list(), storage->runs_of_list());
   }
 
-  size_t heads() const { return static_cast<size_t>(cache.kv_heads); }
-  int32_t layer_of(size_t list) const { return static_cast<int32_t>(list / heads()); }
-  int32_t head_of(size_t list) const { return static_cast<int32_t>(list % heads()); }
+  size_t heads(int32_t layer) const { return static_cast<size_t>(cache.layer(layer).kv_heads); }
+  int32_t layer_of(size_t list) const { return cache.layer_of(list); }
+  int32_t head_of(size_t list) const { return static_cast<int32_t>(list - cache.layer(layer_of(list)).first_list); }
   size_t list_index(int32_t layer, int32_t head) const {
-    return static_cast<size_t>(layer) * heads() + static_cast<size_t>(head);
+    return cache.layer(layer).first_list + static_cast<size_t>(head);
   }
 };
 

@@ -11,17 +11,18 @@ namespace {
 void move_by_host(const Sequence& sequence, int32_t layer, std::span<const SlotMove> moves,
                   std::span<std::byte* const> targets, Allocator& scratch) {
   const Cache& cache = sequence.cache;
-  const auto dim = static_cast<size_t>(cache.head_dim);
-  const size_t page_bytes = cache.float16.bytes();
-  Vector<float> keys(kPageSlots * dim, 0.0F, scratch);
-  Vector<float> values(kPageSlots * dim, 0.0F, scratch);
+  const PageFormat& plain = *cache.layer(layer).float16;
+  const auto [key_dim, value_dim] = plain.head;
+  const size_t page_bytes = plain.bytes();
+  Vector<float> keys(static_cast<size_t>(kPageSlots * key_dim), 0.0F, scratch);
+  Vector<float> values(static_cast<size_t>(kPageSlots * value_dim), 0.0F, scratch);
   Vector<std::byte> page(page_bytes, std::byte{0}, scratch);
   const SlotMove* last = nullptr;
   int32_t filled = -1;  // page of `last`'s head that `page` holds
   const auto flush = [&] {
     if (filled < 0) return;
     std::byte* target = targets[static_cast<size_t>(last->head)] + static_cast<size_t>(filled) * page_bytes;
-    cache.backend.pages().write(cache.float16, page.data(), target);
+    cache.backend.pages().write(plain, page.data(), target);
     std::fill(page.begin(), page.end(), std::byte{0});
     filled = -1;
   };
@@ -35,11 +36,11 @@ void move_by_host(const Sequence& sequence, int32_t layer, std::span<const SlotM
       if (filled >= 0 && filled != rank / kPageSlots) flush();
       last = &move;
       filled = rank / kPageSlots;
-      const size_t row = static_cast<size_t>(std::countr_zero(left)) * dim;
+      const int32_t row = std::countr_zero(left);
       const int32_t slot = rank % kPageSlots;
-      float16::write_slot(Side::kKeys, cache.head_dim, slot, keys.data() + row, page.data());
-      float16::write_slot(Side::kValues, cache.head_dim, slot, values.data() + row,
-                          page.data() + cache.float16.key_bytes());
+      float16::write_slot(Side::kKeys, key_dim, slot, keys.data() + row * key_dim, page.data());
+      float16::write_slot(Side::kValues, value_dim, slot, values.data() + row * value_dim,
+                          page.data() + plain.key_bytes());
     }
   }
   flush();
@@ -55,15 +56,17 @@ void move_slots(const Sequence& sequence, int32_t layer, std::span<const SlotMov
   };
   if (!std::ranges::all_of(moves, on_device)) return move_by_host(sequence, layer, moves, targets, scratch);
   Vector<const Page* const*> lists(scratch);
-  lists.reserve(sequence.heads());
+  lists.reserve(sequence.heads(layer));
   for (const Sequence::PageList& list : sequence.lists_of(layer)) lists.push_back(list.data());
-  weighing.move({.moves = moves, .lists = lists.data(), .targets = targets, .head_dim = sequence.cache.head_dim});
+  weighing.move({.moves = moves, .lists = lists.data(), .targets = targets, .head = sequence.cache.layer(layer).head});
 }
 
 size_t move_bytes(const Cache& cache, size_t largest_page) {
-  const auto heads = static_cast<size_t>(cache.kv_heads);
-  const size_t decoded = sizeof(float) * kPageSlots * static_cast<size_t>(cache.head_dim);
-  return 2 * Allocator::bytes_in_block(decoded) + Allocator::bytes_in_block(cache.float16.bytes()) +
+  const auto heads = static_cast<size_t>(cache.most_kv_heads());
+  int32_t dim = 0;
+  for (const LayerShape& layer : cache.layers()) dim = std::max(dim, layer.head.largest());
+  const size_t decoded = sizeof(float) * kPageSlots * static_cast<size_t>(dim);
+  return 2 * Allocator::bytes_in_block(decoded) + Allocator::bytes_in_block(cache.most_float16_bytes()) +
          Allocator::bytes_in_block(heads * largest_page) + 3 * Allocator::bytes_in_block(heads * sizeof(void*));
 }
 

@@ -19,7 +19,7 @@ size_t move_bytes(const Cache& cache, size_t largest_page);
 /// FP16 pages of each head to stage at once, where lists of up to `longest` pages are written anew: enough to share
 /// among threads, and few beside the lists.
 inline int32_t pages_at_once(const Cache& cache, size_t longest) {
-  return std::max(std::min(64 / cache.kv_heads, static_cast<int32_t>(longest / 32)), 1);
+  return std::max(std::min(64 / cache.most_kv_heads(), static_cast<int32_t>(longest / 32)), 1);
 }
 
 }  // namespace kvq

@@ -82,7 +82,7 @@ class LayerRollback {
 
   /// Throws if originals are gone.
   void check() const {
-    for (int32_t head = 0; head < cache_.kv_heads; ++head) {
+    for (int32_t head = 0; head < cache_.layer(layer_).kv_heads; ++head) {
       const Cut cut = find_cut(head);
       const Sequence::PageList& list = sequence_.list(layer_, head);
       for (int32_t i = first_open(cut.pages); i < cut.pages; ++i) {
@@ -99,7 +99,7 @@ class LayerRollback {
 
   void run() noexcept {
     int32_t last = sequence_.step.begin[static_cast<size_t>(layer_)].last_position;
-    for (int32_t head = 0; head < cache_.kv_heads; ++head) {
+    for (int32_t head = 0; head < cache_.layer(layer_).kv_heads; ++head) {
       const Cut cut = find_cut(head);
       const int32_t first_changed = std::min(shorten(head, cut), open_again(head, cut));
       Sequence::PageList& list = sequence_.list(layer_, head);

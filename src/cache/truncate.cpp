@@ -42,7 +42,7 @@ void check_cut(const Sequence& sequence, int32_t layer, int32_t length) {
     fail(KVQ_E_ARGUMENT, "length is %d, but layer %d holds %d tokens", length, layer, sequence.length(layer));
   }
   if (length == sequence.length(layer)) return;
-  for (int32_t head = 0; head < sequence.cache.kv_heads; ++head) {
+  for (int32_t head = 0; head < sequence.cache.layer(layer).kv_heads; ++head) {
     const Sequence::PageList& list = sequence.list(layer, head);
     const bool evicted = sequence.evicted(layer, head);
     if (evicted && sequence.last_position(layer) != sequence.length(layer) - 1) {
@@ -94,7 +94,7 @@ void truncate(Sequence& sequence, int32_t length) {
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
     const bool by_position = sequence.last_position(layer) == sequence.length(layer) - 1;
     int32_t last = by_position ? length - 1 : -1;
-    for (int32_t head = 0; head < cache.kv_heads; ++head) {
+    for (int32_t head = 0; head < cache.layer(layer).kv_heads; ++head) {
       const Sequence::PageList& list = sequence.list(layer, head);
       apply_cut(sequence, layer, head, length, copies);
       if (LayerMirror* mirror = sequence.mirror(layer)) {

@@ -12,8 +12,8 @@
 namespace kvq {
 namespace {
 
-void finish(kvq_usage& usage, int32_t head_dim, int64_t slots) {
-  usage.scalars = 2 * static_cast<int64_t>(head_dim) * slots;
+void finish(kvq_usage& usage, int64_t scalars) {
+  usage.scalars = scalars;
   usage.plain_fp16_bytes = 2 * static_cast<uint64_t>(usage.scalars);
   const uint64_t held = usage.sealed_bytes + usage.fp16_bytes + usage.metadata_bytes;
   usage.total_bytes = held + usage.workspace_bytes + usage.transient_bytes;
@@ -30,7 +30,7 @@ void add_run(kvq_usage& usage, const PageRun* run) {
 
 kvq_usage usage(const Sequence& sequence) {
   kvq_usage result = {};
-  int64_t slots = 0;
+  int64_t scalars = 0;
   result.metadata_bytes = Sequence::record_bytes(sequence.cache, *sequence.storage, !sequence.mirrors.empty()) +
                           sequence.reserves.capacity() * sizeof(Owned<Reserve>) + sequence.append_memory.bytes() +
                           sequence.seal_memory.bytes();
@@ -46,7 +46,7 @@ kvq_usage usage(const Sequence& sequence) {
       (page->is_float16() ? result.fp16_pages : result.sealed_pages) += 1;
       result.shared_pages += page->is_shared() ? 1 : 0;
       result.metadata_bytes += page->positions != nullptr ? sizeof(int32_t) * kPageSlots : 0;
-      slots += page->count;
+      scalars += int64_t{page->count} * page->format()->head.sum();
       const PageRun*& long_run = long_runs[sequence.storage->run_number(sequence.layer_of(i), page->format())];
       if (page->run == long_run) return;
       add_run(result, page->run);
@@ -60,7 +60,7 @@ kvq_usage usage(const Sequence& sequence) {
     }
     const Reserve* reserve = sequence.reserve(sequence.layer_of(i));
     if (reserve == nullptr) continue;
-    const auto head = static_cast<int32_t>(i % static_cast<size_t>(sequence.cache.kv_heads));
+    const int32_t head = sequence.head_of(i);
     for (const auto* made : {&reserve->finals(head), &reserve->open(head)}) {
       for (const Page* page : *made) {
         if (page != nullptr) count_page(page);
@@ -68,7 +68,7 @@ kvq_usage usage(const Sequence& sequence) {
     }
   }
   for (const Owned<Reserve>& reserve : sequence.reserves) result.metadata_bytes += reserve->record_bytes();
-  finish(result, sequence.cache.head_dim, slots);
+  finish(result, scalars);
   return result;
 }
 
@@ -81,7 +81,7 @@ kvq_usage usage(const Cache& cache) {
   result.shared_pages = cache.account.shared_pages;
   result.workspace_bytes = cache.fixed_bytes();
   result.metadata_bytes = cache.total_bytes() - result.sealed_bytes - result.fp16_bytes - result.workspace_bytes;
-  finish(result, cache.head_dim, cache.account.slots);
+  finish(result, cache.account.scalars);
   return result;
 }
 
@@ -106,13 +106,13 @@ void check_numbers(const Cache& cache, int32_t sequences, int32_t tokens, int32_
          tokens);
   }
   const int32_t pages = tokens / kPageSlots + 1;
-  if (product({sequences, cache.n_layers, cache.kv_heads, pages}) > kMostPages) {
+  if (product({sequences, cache.n_layers, cache.most_kv_heads(), pages}) > kMostPages) {
     fail(KVQ_E_ARGUMENT, "sequences is %d and tokens %d: %d layers of %d heads would have more than 2^36 pages",
-         sequences, tokens, cache.n_layers, cache.kv_heads);
+         sequences, tokens, cache.n_layers, cache.most_kv_heads());
   }
-  if (product({sequences, queries, cache.q_heads}) > kMostRows) {
+  if (product({sequences, queries, cache.most_q_heads()}) > kMostRows) {
     fail(KVQ_E_ARGUMENT, "sequences is %d and queries %d: with %d heads these are more than 2^31 rows", sequences,
-         queries, cache.q_heads);
+         queries, cache.most_q_heads());
   }
 }
 
@@ -120,7 +120,8 @@ void check_numbers(const Cache& cache, int32_t sequences, int32_t tokens, int32_
 void add_layer(kvq_usage& usage, const Cache& cache, int32_t layer, int32_t pages, uint64_t sequences) {
   const Storage& storage = *cache.storage;
   const ReservePlaces places(storage, layer, pages, ReservePlaces::ring_of(storage, pages));
-  const uint64_t lists = sequences * static_cast<uint64_t>(cache.kv_heads);
+  const LayerShape& shape = cache.layer(layer);
+  const uint64_t lists = sequences * static_cast<uint64_t>(shape.kv_heads);
   const auto add_pages = [&](const PageFormat& format, int32_t n, int32_t runs) {
     const uint64_t n_pages = lists * static_cast<uint64_t>(n);
     (format.is_float16() ? usage.fp16_pages : usage.sealed_pages) += n_pages;
@@ -129,11 +130,11 @@ void add_layer(kvq_usage& usage, const Cache& cache, int32_t layer, int32_t page
   };
   const auto runs_of = [](int32_t n) { return (n + kMaxRunPages - 1) / kMaxRunPages; };
   const int32_t rest = places.finals - places.sinks;
-  add_pages(cache.float16, places.sinks, runs_of(places.sinks));
+  add_pages(*shape.float16, places.sinks, runs_of(places.sinks));
   add_pages(*storage.layer_at(layer).formats.front(), rest, runs_of(rest));
-  add_pages(cache.float16, places.open, places.open);
-  const size_t finals = static_cast<size_t>(cache.kv_heads) * static_cast<size_t>(places.finals);
-  const size_t record = Reserve::record_bytes(cache.kv_heads, finals, places.ring);
+  add_pages(*shape.float16, places.open, places.open);
+  const size_t finals = static_cast<size_t>(shape.kv_heads) * static_cast<size_t>(places.finals);
+  const size_t record = Reserve::record_bytes(shape.kv_heads, finals, places.ring);
   usage.metadata_bytes +=
       sequences * (sizeof(Owned<Reserve>) + record) + lists * static_cast<uint64_t>(pages) * sizeof(Page*);
 }
@@ -153,9 +154,11 @@ WaitingPages waiting_pages(const Cache& cache, int32_t pages, int32_t waiting, u
     if (storage.layer_at(layer).stays_float16()) continue;
     const ReservePlaces places(storage, layer, pages, ReservePlaces::ring_of(storage, pages));
     const int32_t beyond = std::max(std::min(waiting, pages) - places.sinks - places.open, 0);
-    result.pages += sequences * static_cast<uint64_t>(cache.kv_heads) * static_cast<uint64_t>(beyond);
+    const LayerShape& shape = cache.layer(layer);
+    const uint64_t pages_of_layer = sequences * static_cast<uint64_t>(shape.kv_heads) * static_cast<uint64_t>(beyond);
+    result.pages += pages_of_layer;
+    result.bytes += pages_of_layer * shape.float16->bytes();
   }
-  result.bytes = result.pages * cache.float16.bytes();
   result.metadata = result.pages * PageRun::bytes_for(1);
   return result;
 }
@@ -177,28 +180,52 @@ uint64_t workspace_bytes(const Cache& cache, int32_t sequences, int32_t queries,
   if (queries > 0) calls.push_back(expected_call(cache, layers, expected));
   const size_t most = calls.empty() ? 0 : static_cast<size_t>(sequences);
   const size_t rows = most * static_cast<size_t>(std::max(queries, 1));
-  return sizeof(CallSpace) + attention.workspace_bytes(calls) + CallSpace::bytes_of(most, rows, cache.kv_heads) +
+  return sizeof(CallSpace) + attention.workspace_bytes(calls) + CallSpace::bytes_of(most, rows, cache.most_kv_heads()) +
          scratch;
+}
+
+template <typename Bytes>
+uint64_t most_of_layers(const Cache& cache, const Bytes& bytes) {
+  uint64_t most = 0;
+  for (const LayerShape& layer : cache.layers()) most = std::max(most, bytes(layer));
+  return most;
 }
 
 /// What an extension by more than a page takes while it runs: FP16 pages of the new tokens, and the call's own memory.
 uint64_t transient_bytes(const Cache& cache, const ExpectedBatch& batch) {
   const int32_t pages = batch.queries / kPageSlots + 1;
-  const auto lists = static_cast<uint64_t>(batch.sequences) * static_cast<uint64_t>(cache.kv_heads);
+  const auto sequences = static_cast<uint64_t>(batch.sequences);
   const auto runs = static_cast<uint64_t>(pages / kMaxRunPages + 1);
-  const uint64_t of_list =
-      static_cast<uint64_t>(pages) * cache.float16.bytes() + runs * PageRun::bytes_for(std::min(pages, kMaxRunPages));
-  return lists * of_list + scratch_bytes(cache, batch);
+  const uint64_t most = most_of_layers(cache, [&](const LayerShape& layer) {
+    const uint64_t of_list = static_cast<uint64_t>(pages) * layer.float16->bytes() +
+                             runs * PageRun::bytes_for(std::min(pages, kMaxRunPages));
+    return static_cast<uint64_t>(layer.kv_heads) * of_list;
+  });
+  return sequences * most + scratch_bytes(cache, batch);
+}
+
+/// A search for scales in one layer, while lists hold so many pages.
+uint64_t search_bytes(const Cache& cache, int32_t pages) {
+  return most_of_layers(cache, [pages](const LayerShape& layer) { return Calibrator::bytes_of(layer, pages); });
+}
+
+/// Mirrors of all layers of a sequence; 0 if the backend has none.
+uint64_t mirrors_bytes(const Cache& cache, int32_t pages, int32_t ring) {
+  uint64_t bytes = 0;
+  for (const LayerShape& layer : cache.layers()) {
+    bytes += cache.backend.pages().mirror_bytes(layer.kv_heads, pages, ring);
+  }
+  return bytes;
 }
 
 }  // namespace
 
 uint64_t sequence_bytes(const Cache& cache, const Storage& storage) {
-  const uint64_t mirror = cache.backend.pages().mirror_bytes(cache.kv_heads, 0, 0);
-  return Sequence::record_bytes(cache, storage, mirror > 0) + static_cast<uint64_t>(cache.n_layers) * mirror +
-         Observations::bytes_of(cache, 0, 0) + Calibration::bytes_of(cache, storage, 0, 0) +
-         AppendMemory::bytes_of(cache.kv_heads, storage.runs_of_list(), kPagesOfOneAppend, kPageSlots) +
-         AppendMemory::bytes_of(cache.kv_heads, storage.runs_of_list(), kPagesOfOneAppend, 0);
+  const uint64_t mirrors = mirrors_bytes(cache, 0, 0);
+  return Sequence::record_bytes(cache, storage, mirrors > 0) + mirrors + Observations::bytes_of(cache, 0, 0) +
+         Calibration::bytes_of(cache, storage, 0, 0) +
+         AppendMemory::bytes_of(cache.most_kv_heads(), storage.runs_of_list(), kPagesOfOneAppend, kPageSlots) +
+         AppendMemory::bytes_of(cache.most_kv_heads(), storage.runs_of_list(), kPagesOfOneAppend, 0);
 }
 
 kvq_usage predict_usage(const Cache& cache, int32_t sequences, int32_t tokens, int32_t queries) {
@@ -207,14 +234,13 @@ kvq_usage predict_usage(const Cache& cache, int32_t sequences, int32_t tokens, i
   const Storage& storage = *cache.storage;
   const int32_t ring = ReservePlaces::ring_of(storage, pages);
   const auto n = static_cast<uint64_t>(sequences);
-  const uint64_t mirror = cache.backend.pages().mirror_bytes(cache.kv_heads, pages, ring);
+  const uint64_t mirrors = mirrors_bytes(cache, pages, ring);
   kvq_usage result = {};
   result.metadata_bytes =
-      n * (Sequence::record_bytes(cache, storage, mirror > 0) + Observations::bytes_of(cache, tokens, queries) +
+      n * (Sequence::record_bytes(cache, storage, mirrors > 0) + Observations::bytes_of(cache, tokens, queries) +
            Calibration::bytes_of(cache, storage, tokens, queries) +
-           AppendMemory::bytes_of(cache.kv_heads, storage.runs_of_list(), kPagesOfOneAppend, kPageSlots) +
-           AppendMemory::bytes_of(cache.kv_heads, storage.runs_of_list(), kPagesOfOneAppend, 0) +
-           static_cast<uint64_t>(cache.n_layers) * mirror);
+           AppendMemory::bytes_of(cache.most_kv_heads(), storage.runs_of_list(), kPagesOfOneAppend, kPageSlots) +
+           AppendMemory::bytes_of(cache.most_kv_heads(), storage.runs_of_list(), kPagesOfOneAppend, 0) + mirrors);
   for (int32_t layer = 0; layer < cache.n_layers && pages > 0; ++layer) add_layer(result, cache, layer, pages, n);
   result.workspace_bytes = cache.table_bytes() + workspace_bytes(cache, sequences, queries, pages);
   if (queries > kPageSlots) {
@@ -222,26 +248,30 @@ kvq_usage predict_usage(const Cache& cache, int32_t sequences, int32_t tokens, i
         transient_bytes(cache, {sequences, int64_t{sequences} * queries, queries, std::max(pages, 1)});
   }
   const bool searches = finds_own_scales(cache, storage);
-  const uint64_t energies = searches && queries > 0 && tokens > 0 ? QueryEnergies::bytes_of(cache) : 0;
+  const bool counts = searches && queries > 0 && tokens > 0;
   // A call that counts queries keeps what was counted before.
-  result.transient_bytes += n * energies;
+  if (counts) result.transient_bytes += n * most_of_layers(cache, &QueryEnergies::bytes_of);
   if (tokens <= kCalibrationTokens) {
     // An extension to all of these finds scales.
-    if (searches && tokens == kCalibrationTokens) result.transient_bytes += n * Calibrator::bytes_of(cache, pages);
+    if (searches && tokens == kCalibrationTokens) result.transient_bytes += n * search_bytes(cache, pages);
     const WaitingPages waiting = waiting_pages(cache, pages, pages, n);
     result.fp16_pages += waiting.pages;
     result.fp16_bytes += waiting.bytes;
     result.metadata_bytes += waiting.metadata;
   } else if (searches) {
     // All wait for as many tokens as lack the last one and a call more, then find their scales layer by layer.
-    result.transient_bytes += n * static_cast<uint64_t>(cache.n_layers) * energies;
+    for (const LayerShape& layer : cache.layers()) {
+      if (counts) result.transient_bytes += n * QueryEnergies::bytes_of(layer);
+    }
     const int64_t most = int64_t{kCalibrationTokens} - 1 + std::max(queries, kPageSlots);
     const auto waiting_of_list = static_cast<int32_t>(std::min<int64_t>((most + kPageSlots - 1) / kPageSlots, pages));
     const WaitingPages waiting = waiting_pages(cache, pages, waiting_of_list, n);
-    result.transient_bytes += waiting.bytes + waiting.metadata + n * Calibrator::bytes_of(cache, waiting_of_list);
+    result.transient_bytes += waiting.bytes + waiting.metadata + n * search_bytes(cache, waiting_of_list);
   }
   result.transient_bytes += n * kept_compress_room(cache, tokens);
-  finish(result, cache.head_dim, static_cast<int64_t>(product({sequences, cache.n_layers, cache.kv_heads, tokens})));
+  int64_t scalars_of_token = 0;
+  for (const LayerShape& layer : cache.layers()) scalars_of_token += int64_t{layer.kv_heads} * layer.head.sum();
+  finish(result, static_cast<int64_t>(product({sequences, tokens})) * scalars_of_token);
   return result;
 }
 

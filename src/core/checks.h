@@ -24,12 +24,12 @@ inline void check_range(int32_t value, int32_t low, int32_t high, kvq_status sta
   fail(status, "%s%s is %d, must be in [%d, %d]", prefix, field, value, low, high);
 }
 
-/// Throws `status` unless the shape is within the limits of models.
+/// Throws `status` unless the shape is within the limits of models. `most`: channels.
 inline void check_model_shape(int32_t n_layers, int32_t kv_heads, int32_t head_dim, kvq_status status,
-                              const char* prefix) {
+                              const char* prefix, int32_t most = kMaxTrainedDim) {
   check_range(n_layers, 1, kMaxLayers, status, prefix, "n_layers");
   check_range(kv_heads, 1, kMaxKvHeads, status, prefix, "kv_heads");
-  check_range(head_dim, 8, kMaxHeadDim, status, prefix, "head_dim");
+  check_range(head_dim, 8, most, status, prefix, "head_dim");
   if (head_dim % 8 != 0) fail(status, "%shead_dim is %d, must be a multiple of 8", prefix, head_dim);
 }
 

@@ -12,12 +12,15 @@ struct Rope {
   explicit Rope(Allocator& allocator) : inv_freq(allocator) {}
 
   kvq_rope pairing = KVQ_ROPE_NONE;
-  int32_t rotary_dim = 0;  // leading channels that are rotated; 0 with KVQ_ROPE_NONE
+  int32_t begin = 0;       // first channel that is rotated
+  int32_t rotary_dim = 0;  // channels that are rotated; 0 with KVQ_ROPE_NONE
   Vector<float> inv_freq;  // [rotary_dim / 2]
 
   int32_t pairs() const { return rotary_dim / 2; }
-  int32_t first_channel(int32_t pair) const { return pairing == KVQ_ROPE_HALF ? pair : 2 * pair; }
-  int32_t second_channel(int32_t pair) const { return pairing == KVQ_ROPE_HALF ? pair + rotary_dim / 2 : 2 * pair + 1; }
+  int32_t first_channel(int32_t pair) const { return begin + (pairing == KVQ_ROPE_HALF ? pair : 2 * pair); }
+  int32_t second_channel(int32_t pair) const {
+    return begin + (pairing == KVQ_ROPE_HALF ? pair + rotary_dim / 2 : 2 * pair + 1);
+  }
 
   /// Frequency of pair j: base^(−2j / rotary_dim).
   static float frequency(float base, int32_t rotary_dim, int32_t pair);

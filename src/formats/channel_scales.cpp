@@ -83,19 +83,21 @@ void append_scales_header(Vector<float>& numbers, bool rounds_first) {
 }
 
 void append_head_scales(Vector<float>& numbers, std::span<const float> key_scales, std::span<const float> value_scales,
-                        std::span<const float> value_offsets, size_t head_dim) {
-  const auto put = [&](std::span<const float> from, float absent) {
-    if (from.empty()) return numbers.resize(numbers.size() + head_dim, absent);
+                        std::span<const float> value_offsets, const HeadShape& head) {
+  const auto put = [&](std::span<const float> from, int32_t channels, float absent) {
+    if (from.empty()) return numbers.resize(numbers.size() + static_cast<size_t>(channels), absent);
     for (const float number : from) numbers.push_back(number);
   };
-  const auto put_with_inverses = [&](std::span<const float> scales) {
-    put(scales, 1.0F);
-    put(scales, 1.0F);
-    for (size_t i = numbers.size() - head_dim; i < numbers.size(); ++i) numbers[i] = 1.0F / numbers[i];
+  const auto put_with_inverses = [&](std::span<const float> scales, int32_t channels) {
+    put(scales, channels, 1.0F);
+    put(scales, channels, 1.0F);
+    for (size_t i = numbers.size() - static_cast<size_t>(channels); i < numbers.size(); ++i) {
+      numbers[i] = 1.0F / numbers[i];
+    }
   };
-  put_with_inverses(key_scales);
-  put_with_inverses(value_scales);
-  put(value_offsets, 0.0F);
+  put_with_inverses(key_scales, head.keys);
+  put_with_inverses(value_scales, head.values);
+  put(value_offsets, head.values, 0.0F);
 }
 
 double noise_of(const ChannelEnergies& energies, std::span<const float> scales) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/memory.h"
+#include "formats/head_shape.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -32,7 +33,7 @@ Vector<float> find_scales(Allocator& allocator, const ChannelEnergies& energies,
 void append_scales_header(Vector<float>& numbers, bool rounds_first);
 /// Append one head's arrays in the order of ScaleArray. Without scales or offsets of a side, empty ones do nothing.
 void append_head_scales(Vector<float>& numbers, std::span<const float> key_scales, std::span<const float> value_scales,
-                        std::span<const float> value_offsets, size_t head_dim);
+                        std::span<const float> value_offsets, const HeadShape& head);
 
 /// Squared error of products with codes that spread it evenly over all channels, in proportion to all that is stored;
 /// relative to the least that scales could reach without offsets. Empty `scales`: all 1.

@@ -70,10 +70,11 @@ CodecOptions::CodecOptions() {
 }
 
 // Pages are contiguous, so a page's end is aligned as well.
-PageFormat::PageFormat(const SideFormat& keys_, const SideFormat& values_, int32_t head_dim_, const Trained* trained_)
+PageFormat::PageFormat(const SideFormat& keys_, const SideFormat& values_, const HeadShape& head_,
+                       const Trained* trained_)
     : keys(completed(keys_)),
       values(completed(values_)),
-      head_dim(head_dim_),
+      head(head_),
       trained(training_needed(keys, values) ? trained_ : nullptr),
       needs_training_(training_needed(keys, values)),
       spans_heads_(codec_of(keys.code).spans_heads(Side::kKeys, *this) ||
@@ -91,7 +92,7 @@ void decode_side(const EncodedSide& encoded, int32_t begin, int32_t n, float* ou
   const SideFormat& format = encoded.format.side(encoded.side);
   codec_of(format.code).decode(encoded, begin, n, out);
   if (!format.is_rotated()) return;
-  const int32_t head_dim = encoded.format.head_dim;
+  const int32_t head_dim = encoded.format.head.of(encoded.side);
   for (int32_t i = 0; i < n; ++i) rotate_head(out + static_cast<size_t>(i) * static_cast<size_t>(head_dim), head_dim);
 }
 

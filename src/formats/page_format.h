@@ -2,6 +2,7 @@
 
 #include "core/limits.h"
 #include "core/rope.h"
+#include "formats/head_shape.h"
 #include "formats/side_format.h"
 #include "kvq.h"
 
@@ -36,12 +37,12 @@ class Trained {
   mutable std::atomic<uint32_t> known_checksum_{0};
 };
 
-/// Everything that a page's bytes depend on: formats of both sides, the head size, and trained data if one of them
-/// needs it.
+/// Everything that a page's bytes depend on: formats of both sides, the head's channels, and trained data if one of
+/// them needs it.
 class PageFormat {
  public:
   /// `trained`: outlives this; ignored unless a side needs it.
-  PageFormat(const SideFormat& keys, const SideFormat& values, int32_t head_dim, const Trained* trained = nullptr);
+  PageFormat(const SideFormat& keys, const SideFormat& values, const HeadShape& head, const Trained* trained = nullptr);
 
   bool operator==(const PageFormat&) const = default;
 
@@ -60,7 +61,7 @@ class PageFormat {
   // Fixed, because the sizes follow from them.
   const SideFormat keys;
   const SideFormat values;
-  const int32_t head_dim;
+  const HeadShape head;
   const Trained* const trained;  // null: neither side needs it, or it is not known yet
 
  private:
@@ -70,7 +71,7 @@ class PageFormat {
   size_t value_bytes_;
 };
 
-/// Shape of a cache that would store pages in a format.
+/// Shape of a cache that would store pages in a format with trained data: all of its layers are alike.
 struct CacheShape {
   int32_t n_layers;
   int32_t kv_heads;
@@ -105,8 +106,8 @@ struct EncodedSide {
 /// Bytes of one side before padding.
 size_t side_bytes(Side side, const PageFormat& format);
 
-/// Decode `n` slots from `begin` to `[n, head_dim]` floats, keys rotated to their positions: the reference for every
-/// kernel.
+/// Decode `n` slots from `begin` to `[n, channels of the side]` floats, keys rotated to their positions: the reference
+/// for every kernel.
 void decode_side(const EncodedSide& encoded, int32_t begin, int32_t n, float* out);
 
 /// False if the bytes of one side hold a number that no encoder writes (infinite or NaN).

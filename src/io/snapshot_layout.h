@@ -19,12 +19,14 @@ inline constexpr uint32_t kSeveralSequences = 2;  // version of a snapshot of se
 // Flags of the version.
 inline constexpr uint32_t kScaled = 0x100;     // all pages hold numbers scaled as the cache does
 inline constexpr uint32_t kOwnScales = 0x200;  // sequences have scales of their own
-inline constexpr uint32_t kVersionFlags = kScaled | kOwnScales;
+inline constexpr uint32_t kShapes = 0x400;     // layers are not alike
+inline constexpr uint32_t kVersionFlags = kScaled | kOwnScales | kShapes;
 
-/// A snapshot is this header, with kScaled a uint64 checksum of the scales, in version 2 an int64 number of sequences,
+/// A snapshot is this header, with kScaled a uint64 checksum of the scales, with kShapes one
+/// ShapeRecord a layer, in version 2 an int64 number of sequences,
 /// then the sequences, and the checksum of all that at the end. A sequence is one LayerRecord a layer, with
 /// kOwnScales one ScalesRecord a layer, each followed by float32 scales of keys, scales and offsets of values
-/// [kv_heads][head_dim] if it has them, then for every layer and KV head an int64 page count and its pages (PageRecord,
+/// [kv_heads][channels] if it has them, then for every layer and KV head an int64 page count and its pages (PageRecord,
 /// positions `[32]` int32 if it has them, data; the record alone, without formats, if an earlier sequence has the
 /// page).
 struct SnapshotHeader {
@@ -34,14 +36,25 @@ struct SnapshotHeader {
   uint64_t total_bytes;
   uint64_t model_id;
   int32_t n_layers;
-  int32_t kv_heads;
-  int32_t head_dim;
+  int32_t kv_heads;  // from here on those of the first layer
+  int32_t head_dim;  // channels of keys
   int32_t rope_pairing;
   int32_t rotary_dim;
   uint32_t trained_checksum;  // of what some pages were made with, a codebook or centres; 0: no page was
   uint64_t rope_checksum;     // of inv_freq
 };
 static_assert(sizeof(SnapshotHeader) == 64);
+
+struct ShapeRecord {
+  int32_t kv_heads;
+  int32_t key_dim;
+  int32_t value_dim;
+  int32_t rope_pairing;
+  int32_t rotary_begin;
+  int32_t rotary_dim;
+  uint64_t rope_checksum;
+};
+static_assert(sizeof(ShapeRecord) == 32);
 
 struct LayerRecord {
   int32_t length;
@@ -76,33 +89,57 @@ struct PageRecord {
 };
 static_assert(sizeof(PageRecord) == 24);
 
-inline SideRecord side_record(Side side, const SideFormat& format, int32_t head_dim) {
+inline SideRecord side_record(Side side, const SideFormat& format, int32_t channels) {
   const Codec& codec = codec_of(format.code);
   const bool mean = side == Side::kKeys && format.centre == Centre::kPageMean;
-  const uint8_t rotation = hadamard_block(head_dim) == head_dim ? kRotated : kMixedBlocks;
+  const uint8_t rotation = hadamard_block(channels) == channels ? kRotated : kMixedBlocks;
   return {format.has_trained_centres() ? codec.trained_number : codec.number, describe(format.code).file_bits,
           static_cast<uint8_t>((format.is_rotated() ? rotation : 0) | (mean ? kPageMean : 0)), format.group};
+}
+
+inline SideRecord side_record(Side side, const PageFormat& format) {
+  return side_record(side, format.side(side), format.head.of(side));
 }
 
 /// Zero the bytes of a page that hold no number: padding of its sides, and slots from `count` on, which may contain
 /// truncated tokens. A snapshot has zeros there.
 void clear_unused(const PageFormat& format, int32_t count, std::byte* data);
 
+inline ShapeRecord shape_record(const LayerShape& layer) {
+  return {.kv_heads = layer.kv_heads,
+          .key_dim = layer.head.keys,
+          .value_dim = layer.head.values,
+          .rope_pairing = layer.rope->pairing,
+          .rotary_begin = layer.rope->begin,
+          .rotary_dim = layer.rope->rotary_dim,
+          .rope_checksum = checksum(std::as_bytes(std::span<const float>(layer.rope->inv_freq)))};
+}
+
+/// Whether a snapshot has a ShapeRecord for every layer: the header does not say all.
+inline bool has_shapes(const Cache& cache) {
+  const ShapeRecord first = shape_record(cache.layer(0));
+  return first.value_dim != first.key_dim || first.rotary_begin != 0 ||
+         std::ranges::any_of(cache.layers(), [&first](const LayerShape& layer) {
+           const ShapeRecord record = shape_record(layer);
+           return std::memcmp(&record, &first, sizeof(record)) != 0;
+         });
+}
+
 /// `version` and trained data are left to the caller.
 inline SnapshotHeader snapshot_header(const Cache& cache) {
-  const auto frequencies = std::as_bytes(std::span<const float>(cache.rope.inv_freq));
+  const ShapeRecord first = shape_record(cache.layer(0));
   return {.magic = kSnapshotMagic,
           .version = kSnapshotVersion,
           .checksum_bytes = sizeof(uint64_t),
           .total_bytes = 0,
           .model_id = cache.model_id,
           .n_layers = cache.n_layers,
-          .kv_heads = cache.kv_heads,
-          .head_dim = cache.head_dim,
-          .rope_pairing = cache.rope.pairing,
-          .rotary_dim = cache.rope.rotary_dim,
+          .kv_heads = first.kv_heads,
+          .head_dim = first.key_dim,
+          .rope_pairing = first.rope_pairing,
+          .rotary_dim = first.rotary_dim,
           .trained_checksum = 0,
-          .rope_checksum = checksum(frequencies)};
+          .rope_checksum = first.rope_checksum};
 }
 
 inline uint32_t trained_checksum(const Cache& cache) {

@@ -44,6 +44,24 @@ void check_match(const char* what, uint64_t found, uint64_t expected) {
        static_cast<unsigned long long>(expected));
 }
 
+void check_shape(const ShapeRecord& found, const ShapeRecord& expected, int32_t layer) {
+  const auto check = [layer](const char* what, uint64_t theirs, uint64_t ours) {
+    if (theirs == ours) return;
+    fail(KVQ_E_MISMATCH, "snapshot has %s %llu in layer %d, this cache %llu", what,
+         static_cast<unsigned long long>(theirs), layer, static_cast<unsigned long long>(ours));
+  };
+  const auto check_number = [&check](const char* what, int32_t theirs, int32_t ours) {
+    check(what, static_cast<uint32_t>(theirs), static_cast<uint32_t>(ours));
+  };
+  check_number("kv_heads", found.kv_heads, expected.kv_heads);
+  check_number("key_dim", found.key_dim, expected.key_dim);
+  check_number("value_dim", found.value_dim, expected.value_dim);
+  check_number("rope pairing", found.rope_pairing, expected.rope_pairing);
+  check_number("rotary_begin", found.rotary_begin, expected.rotary_begin);
+  check_number("rotary_dim", found.rotary_dim, expected.rotary_dim);
+  check("rope frequencies (checksum)", found.rope_checksum, expected.rope_checksum);
+}
+
 /// Check everything that is known before pages are read.
 SnapshotHeader check_header(std::span<const std::byte> bytes, const Cache& cache) {
   Reader reader(bytes);
@@ -79,6 +97,11 @@ SnapshotHeader check_header(std::span<const std::byte> bytes, const Cache& cache
     fail(KVQ_E_FORMAT, "snapshot says that its sequences have scales of their own and the cache's");
   }
   check_match("scales of channels (checksum, 0 for none)", scales, cache.scales_checksum());
+  check_match("layers of different shapes (0: all alike)", (found.version & kShapes) != 0 ? 1 : 0,
+              has_shapes(cache) ? 1 : 0);
+  for (int32_t layer = 0; has_shapes(cache) && layer < cache.n_layers; ++layer) {
+    check_shape(reader.get<ShapeRecord>(), shape_record(cache.layer(layer)), layer);
+  }
   if (found.trained_checksum != 0) {
     check_match("codebook or centres (checksum)", found.trained_checksum, trained_checksum(cache));
   }
@@ -90,7 +113,7 @@ bool same(const SideRecord& a, const SideRecord& b) {
 }
 
 /// The format that a record describes, or none.
-std::optional<SideFormat> side_format(Side side, const SideRecord& record, const Cache& cache) {
+std::optional<SideFormat> side_format(Side side, const SideRecord& record, const HeadShape& head) {
   const bool has_group = record.group == 32 || ((record.group == 64 || record.group == 128) && side == Side::kValues);
   if (!has_group) return std::nullopt;
   for (const Codec* codec : all_codecs()) {
@@ -102,7 +125,7 @@ std::optional<SideFormat> side_format(Side side, const SideRecord& record, const
           const bool takes_rotation =
               rotation == Rotation::kNone ? !codec->always_hadamard : codec->takes_hadamard || codec->always_hadamard;
           const SideFormat format{code.code, rotation, centre, group};
-          if (takes_centre && takes_rotation && same(record, side_record(side, format, cache.head_dim))) {
+          if (takes_centre && takes_rotation && same(record, side_record(side, format, head.of(side)))) {
             return format;
           }
         }
@@ -113,12 +136,13 @@ std::optional<SideFormat> side_format(Side side, const SideRecord& record, const
 }
 
 /// The same for both sides of a page that this cache can decode.
-std::optional<PageFormat> page_format(const PageRecord& record, const Cache& cache) {
-  const auto keys = side_format(Side::kKeys, record.keys, cache);
-  const auto values = side_format(Side::kValues, record.values, cache);
+std::optional<PageFormat> page_format(const PageRecord& record, const Cache& cache, size_t layer) {
+  const HeadShape& head = cache.layer(static_cast<int32_t>(layer)).head;
+  const auto keys = side_format(Side::kKeys, record.keys, head);
+  const auto values = side_format(Side::kValues, record.values, head);
   if (!keys || !values) return std::nullopt;
   const Trained* trained = cache.training.pages.get();
-  PageFormat format(*keys, *values, cache.head_dim, trained);
+  PageFormat format(*keys, *values, head, trained);
   for (const SideFormat& side : {*keys, *values}) {
     const Codec& codec = codec_of(side.code);
     if (!codec.needs_training(side)) continue;
@@ -133,15 +157,17 @@ std::optional<PageFormat> page_format(const PageRecord& record, const Cache& cac
 
 [[noreturn]] void refuse_format(const PageRecord& record, const Cache& cache, const Storage& storage, size_t layer,
                                 bool recode) {
-  const int32_t block = hadamard_block(cache.head_dim);
-  if (block < cache.head_dim && ((record.keys.flags | record.values.flags) & kRotated) != 0) {
+  const HeadShape& head = cache.layer(static_cast<int32_t>(layer)).head;
+  for (const auto& [channels, flags] : {std::pair(head.keys, record.keys.flags), {head.values, record.values.flags}}) {
+    const int32_t block = hadamard_block(channels);
+    if (block == channels || (flags & kRotated) == 0) continue;
     fail(KVQ_E_MISMATCH,
          "snapshot has pages in layer %zu that were rotated in blocks of %d channels, as kvq no longer does for "
-         "head_dim %d: append the tokens again",
-         layer, block, cache.head_dim);
+         "heads of %d: append the tokens again",
+         layer, block, channels);
   }
-  const auto keys = side_format(Side::kKeys, record.keys, cache);
-  const auto values = side_format(Side::kValues, record.values, cache);
+  const auto keys = side_format(Side::kKeys, record.keys, head);
+  const auto values = side_format(Side::kValues, record.values, head);
   const std::string found = keys && values ? format_pair_name({*keys, *values}) : "unknown formats";
   if (recode) {
     fail(KVQ_E_MISMATCH, "snapshot has pages of %s in layer %zu, which this cache cannot decode", found.c_str(), layer);
@@ -153,11 +179,12 @@ std::optional<PageFormat> page_format(const PageRecord& record, const Cache& cac
 
 /// Format of a storage that a record names, or null.
 const PageFormat* find_format(const PageRecord& record, const Cache& cache, const Storage& storage, size_t layer) {
-  const auto fits = [&record, &cache](const PageFormat* format) {
-    return same(record.keys, side_record(Side::kKeys, format->keys, cache.head_dim)) &&
-           same(record.values, side_record(Side::kValues, format->values, cache.head_dim));
+  const auto fits = [&record](const PageFormat* format) {
+    return same(record.keys, side_record(Side::kKeys, *format)) &&
+           same(record.values, side_record(Side::kValues, *format));
   };
-  if (fits(&cache.float16)) return &cache.float16;
+  const PageFormat* float16 = cache.layer(static_cast<int32_t>(layer)).float16;
+  if (fits(float16)) return float16;
   const auto& formats = storage.layers[layer].formats;
   const auto found = std::find_if(formats.begin(), formats.end(), fits);
   return found != formats.end() ? *found : nullptr;
@@ -181,11 +208,11 @@ int64_t read_page_count(Reader& reader) {
   return pages;
 }
 
-int32_t read_sequence_count(Reader& reader, const SnapshotHeader& header) {
+int32_t read_sequence_count(Reader& reader, const SnapshotHeader& header, const Cache& cache) {
   if ((header.version & ~kVersionFlags) == kSnapshotVersion) return 1;
   const auto n = reader.get<int64_t>();
   const auto layers = static_cast<uint64_t>(header.n_layers);
-  const auto least = layers * (sizeof(LayerRecord) + static_cast<uint64_t>(header.kv_heads) * sizeof(int64_t));
+  const auto least = layers * sizeof(LayerRecord) + cache.n_lists() * sizeof(int64_t);
   if (n < 2 || static_cast<uint64_t>(n) > std::min<uint64_t>(reader.left() / least, INT32_MAX)) {
     fail(KVQ_E_FORMAT, "snapshot says that it has %lld sequences, with %zu bytes left", static_cast<long long>(n),
          reader.left());
@@ -194,33 +221,37 @@ int32_t read_sequence_count(Reader& reader, const SnapshotHeader& header) {
 }
 
 /// Read the scales that a layer's record announces, as LayerScales::numbers; empty if it has none.
-Vector<float> read_own_scales(Reader& reader, const Cache& cache, Allocator& allocator, int32_t& tokens) {
+Vector<float> read_own_scales(Reader& reader, const LayerShape& layer, Allocator& allocator, int32_t& tokens) {
   const auto record = reader.get<ScalesRecord>();
-  const auto dim = static_cast<size_t>(cache.head_dim);
-  const size_t n = static_cast<size_t>(cache.kv_heads) * dim;
+  const auto heads = static_cast<size_t>(layer.kv_heads);
+  const auto key_dim = static_cast<size_t>(layer.head.keys);
+  const auto value_dim = static_cast<size_t>(layer.head.values);
+  const size_t scales = heads * (key_dim + value_dim);
   Vector<float> numbers(allocator);
   tokens = record.tokens;
   if (record.has_scales > 1 || (record.has_scales != 0 ? !are_calibration_tokens(tokens) : tokens != 0)) {
     fail(KVQ_E_FORMAT, "snapshot has scales of %d tokens, marked %u", tokens, record.has_scales);
   }
   if (record.has_scales == 0) return numbers;
-  const auto bytes = reader.take(3 * n * sizeof(float));
-  Vector<float> saved(3 * n, 0.0F, allocator);
+  const size_t n = scales + heads * value_dim;
+  const auto bytes = reader.take(n * sizeof(float));
+  Vector<float> saved(n, 0.0F, allocator);
   std::memcpy(saved.data(), bytes.data(), bytes.size());
   for (size_t i = 0; i < saved.size(); ++i) {
-    const bool is_scale = i < 2 * n;
+    const bool is_scale = i < scales;
     const float low = is_scale ? kLeastScale : -kMaxValueOffset;
     const float high = is_scale ? 1.0F : kMaxValueOffset;
     if (saved[i] >= low && saved[i] <= high) continue;
     fail(KVQ_E_FORMAT, "snapshot has %g as %s of a channel", static_cast<double>(saved[i]),
          is_scale ? "scale" : "offset");
   }
-  numbers.reserve(LayerScales::floats(cache.kv_heads, cache.head_dim));
+  numbers.reserve(LayerScales::floats(layer.kv_heads, layer.head));
   append_scales_header(numbers, true);
   const std::span<const float> all(saved);
-  for (size_t first = 0; first < n; first += dim) {
-    append_head_scales(numbers, all.subspan(first, dim), all.subspan(n + first, dim), all.subspan(2 * n + first, dim),
-                       dim);
+  for (size_t head = 0; head < heads; ++head) {
+    append_head_scales(numbers, all.subspan(head * key_dim, key_dim),
+                       all.subspan(heads * key_dim + head * value_dim, value_dim),
+                       all.subspan(scales + head * value_dim, value_dim), layer.head);
   }
   return numbers;
 }
@@ -245,7 +276,7 @@ class SequenceReader {
     if (own_scales_) read_scales();
     for (size_t layer = 0; layer < sequence_.layers.size(); ++layer) {
       bool spans_heads = sequence_.storage->layers[layer].spans_heads();
-      for (int32_t head = 0; head < cache_.kv_heads; ++head) {
+      for (int32_t head = 0; head < cache_.layer(static_cast<int32_t>(layer)).kv_heads; ++head) {
         read_list(layer, sequence_.list_index(static_cast<int32_t>(layer), head));
         const auto& list = sequence_.list(static_cast<int32_t>(layer), head);
         spans_heads =
@@ -266,10 +297,10 @@ class SequenceReader {
     }
     for (int32_t layer = 0; layer < cache_.n_layers; ++layer) {
       int32_t tokens = 0;
-      Vector<float> numbers = read_own_scales(reader_, cache_, cache_.allocator, tokens);
+      Vector<float> numbers = read_own_scales(reader_, cache_.layer(layer), cache_.allocator, tokens);
       if (numbers.empty()) continue;
       sequence_.calibration->layer(layer).scales = std::allocate_shared<const FoundScales>(
-          StlAllocator<FoundScales>(cache_.allocator), cache_, std::move(numbers), tokens);
+          StlAllocator<FoundScales>(cache_.allocator), cache_, cache_.layer(layer), std::move(numbers), tokens);
     }
   }
 
@@ -304,7 +335,7 @@ class SequenceReader {
   /// Pages that span heads must be at the same place of the other heads' lists.
   void check_heads_agree(int32_t layer) const {
     const Sequence::PageList& first = sequence_.list(layer, 0);
-    for (int32_t head = 1; head < cache_.kv_heads; ++head) {
+    for (int32_t head = 1; head < cache_.layer(layer).kv_heads; ++head) {
       const Sequence::PageList& list = sequence_.list(layer, head);
       if (std::equal(list.begin(), list.end(), first.begin(), first.end(), holds_same_tokens)) continue;
       fail(KVQ_E_FORMAT, "snapshot has other pages of head %d than of head 0 in layer %d, where pages span heads", head,
@@ -337,7 +368,8 @@ class SequenceReader {
     if (record.shared != 0) return share_page(record, index, previous, left);
     const PageFormat* format = find_format(record, cache_, *sequence_.storage, static_cast<size_t>(layer));
     if (format == nullptr) {
-      const std::optional<PageFormat> found = recode_ ? page_format(record, cache_) : std::nullopt;
+      const std::optional<PageFormat> found =
+          recode_ ? page_format(record, cache_, static_cast<size_t>(layer)) : std::nullopt;
       if (!found) refuse_format(record, cache_, *sequence_.storage, static_cast<size_t>(layer), recode_);
       format = cache_.format_of(*found);
     }
@@ -471,7 +503,10 @@ bool is_snapshot(std::span<const std::byte> bytes) {
 namespace {
 
 Reader body_of(std::span<const std::byte> bytes, const SnapshotHeader& header) {
-  const size_t begin = sizeof(SnapshotHeader) + ((header.version & kScaled) != 0 ? sizeof(uint64_t) : 0);
+  const size_t of_scales = (header.version & kScaled) != 0 ? sizeof(uint64_t) : 0;
+  const size_t of_shapes =
+      (header.version & kShapes) != 0 ? static_cast<size_t>(header.n_layers) * sizeof(ShapeRecord) : 0;
+  const size_t begin = sizeof(SnapshotHeader) + of_scales + of_shapes;
   return Reader(bytes.subspan(begin, bytes.size() - begin - sizeof(uint64_t)));
 }
 
@@ -495,15 +530,15 @@ class Survey {
     found_.bytes += sequence_bytes(cache_, storage_);
     for (int32_t layer = 0; own_scales_ && layer < cache_.n_layers; ++layer) {
       int32_t tokens = 0;
-      const Vector<float> numbers = read_own_scales(reader_, cache_, cache_.allocator, tokens);
-      found_.bytes += numbers.empty() ? 0 : FoundScales::bytes_of(cache_);
+      const Vector<float> numbers = read_own_scales(reader_, cache_.layer(layer), cache_.allocator, tokens);
+      found_.bytes += numbers.empty() ? 0 : FoundScales::bytes_of(cache_.layer(layer));
     }
     if (own_scales_ && !storage_.calibrates) found_.bytes += Calibration::table_bytes(cache_);
     for (int32_t layer = 0; layer < cache_.n_layers; ++layer) {
       other_bytes_ = 0;
       longest_ = 0;
       int64_t other_pages = found_.recoded_pages;
-      for (int32_t head = 0; head < cache_.kv_heads; ++head) add_list(static_cast<size_t>(layer));
+      for (int32_t head = 0; head < cache_.layer(layer).kv_heads; ++head) add_list(static_cast<size_t>(layer));
       if (found_.recoded_pages > other_pages) {
         other_bytes_ += recode_layer_bytes(cache_, storage_, longest_, largest_, found_.recoded_pages - other_pages);
       }
@@ -534,14 +569,15 @@ class Survey {
 
   void add_page(size_t layer, const PageRecord& record, int64_t index, int64_t pages) {
     const PageFormat* known = find_format(record, cache_, storage_, layer);
-    const std::optional<PageFormat> other = known == nullptr && recode_ ? page_format(record, cache_) : std::nullopt;
+    const std::optional<PageFormat> other =
+        known == nullptr && recode_ ? page_format(record, cache_, layer) : std::nullopt;
     if (known == nullptr && !other) refuse_format(record, cache_, storage_, layer, recode_);
     const PageFormat& format = known != nullptr ? *known : *other;
     reader_.take((record.has_positions != 0 ? sizeof(int32_t) * kPageSlots : 0) + format.bytes());
     const auto of_layer = static_cast<int32_t>(layer);
     const PageFormat* sealed = storage_.layer_at(of_layer).formats.front();
     const bool stays = storage_.stays_float16(of_layer, static_cast<int32_t>(index), static_cast<int32_t>(pages));
-    const PageFormat* wanted = stays ? &cache_.float16 : sealed;
+    const PageFormat* wanted = stays ? cache_.layer(of_layer).float16 : sealed;
     const bool is_recoded = recode_ && known != wanted && (known == nullptr || known->is_float16());
     const uint64_t records =
         sizeof(Page) + sizeof(PageRun) + (record.has_positions != 0 ? sizeof(int32_t) * kPageSlots : 0);
@@ -570,13 +606,14 @@ class Survey {
 int32_t snapshot_sequences(std::span<const std::byte> bytes, const Cache& cache) {
   const SnapshotHeader header = check_header(bytes, cache);
   Reader reader = body_of(bytes, header);
-  return read_sequence_count(reader, header);
+  return read_sequence_count(reader, header, cache);
 }
 
 void read_snapshot(std::span<const std::byte> bytes, std::span<Sequence* const> sequences, bool recode) {
-  const SnapshotHeader header = check_header(bytes, sequences.front()->cache);
+  const Cache& cache = sequences.front()->cache;
+  const SnapshotHeader header = check_header(bytes, cache);
   Reader reader = body_of(bytes, header);
-  const int32_t n = read_sequence_count(reader, header);
+  const int32_t n = read_sequence_count(reader, header, cache);
   if (static_cast<size_t>(n) != sequences.size()) {
     fail(KVQ_E_MISMATCH, "snapshot has %d sequences, not %zu", n, sequences.size());
   }
@@ -596,7 +633,7 @@ SnapshotContents describe_snapshot(std::span<const std::byte> bytes, Cache& cach
                                    bool recode) {
   const SnapshotHeader header = check_header(bytes, cache);
   Reader reader = body_of(bytes, header);
-  const int32_t n = read_sequence_count(reader, header);
+  const int32_t n = read_sequence_count(reader, header, cache);
   Survey survey(reader, cache, storage, recode, (header.version & kOwnScales) != 0);
   for (int32_t i = 0; i < n; ++i) survey.add_sequence();
   return survey.result(header, n);

@@ -55,13 +55,18 @@ bool has_own_scales(const Sequence* sequence) {
 
 /// Arrays that a snapshot has of a layer's scales; the others are their inverses.
 constexpr std::array<ScaleArray, 3> kSavedScales = {ScaleArray::kKeys, ScaleArray::kValues, ScaleArray::kOffsets};
+constexpr int32_t saved_channels(ScaleArray array, const HeadShape& head) {
+  return array == ScaleArray::kKeys ? head.keys : head.values;
+}
+/// Numbers of a KV head.
+constexpr int32_t saved_scales(const HeadShape& head) { return head.keys + 2 * head.values; }
 
 size_t own_scales_bytes(const Sequence& sequence) {
   const Cache& cache = sequence.cache;
-  const size_t numbers =
-      kSavedScales.size() * static_cast<size_t>(cache.kv_heads) * static_cast<size_t>(cache.head_dim);
   size_t bytes = 0;
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
+    const LayerShape& shape = cache.layer(layer);
+    const auto numbers = static_cast<size_t>(shape.kv_heads) * static_cast<size_t>(saved_scales(shape.head));
     bytes += sizeof(ScalesRecord) + (sequence.found_scales(layer) != nullptr ? numbers * sizeof(float) : 0);
   }
   return bytes;
@@ -74,10 +79,11 @@ void put_own_scales(const Sequence& sequence, Writer& writer) {
     writer.put(ScalesRecord{found != nullptr ? 1U : 0U, found != nullptr ? found->tokens() : 0});
     if (found == nullptr) continue;
     const LayerScales scales{found->numbers().data()};
+    const LayerShape& shape = cache.layer(layer);
     for (const ScaleArray array : kSavedScales) {
-      for (int32_t head = 0; head < cache.kv_heads; ++head) {
-        const size_t bytes = static_cast<size_t>(cache.head_dim) * sizeof(float);
-        std::memcpy(writer.reserve(bytes), scales.of(array, head, cache.head_dim), bytes);
+      for (int32_t head = 0; head < shape.kv_heads; ++head) {
+        const size_t bytes = static_cast<size_t>(saved_channels(array, shape.head)) * sizeof(float);
+        std::memcpy(writer.reserve(bytes), scales.of(array, head, shape.head), bytes);
       }
     }
   }
@@ -93,8 +99,8 @@ void put_page(const Cache& cache, const Page& page, uint32_t shared, Writer& wri
                           .shared = shared});
     return;
   }
-  writer.put(PageRecord{.keys = side_record(Side::kKeys, page.format()->keys, cache.head_dim),
-                        .values = side_record(Side::kValues, page.format()->values, cache.head_dim),
+  writer.put(PageRecord{.keys = side_record(Side::kKeys, *page.format()),
+                        .values = side_record(Side::kValues, *page.format()),
                         .count = page.count,
                         .first_position = page.first_position,
                         .has_positions = page.has_gaps() ? 1U : 0U,
@@ -116,14 +122,16 @@ void clear_unused(const PageFormat& format, int32_t count, std::byte* data) {
     std::byte* begin = data + format.offset(side);
     const size_t used = side_bytes(side, format);
     std::memset(begin + used, 0, format.bytes(side) - used);
-    if (count < kPageSlots) float16::clear_slots(side, format.head_dim, count, kPageSlots, begin);  // an open page
+    if (count < kPageSlots) float16::clear_slots(side, format.head.of(side), count, kPageSlots, begin);  // an open page
   }
 }
 
 size_t snapshot_size(std::span<const Sequence* const> sequences) {
   const bool own = std::ranges::any_of(sequences, has_own_scales);
   const bool scaled = sequences.front()->cache.scales_checksum() != 0;
-  size_t bytes = sizeof(SnapshotHeader) + (scaled ? sizeof(uint64_t) : 0) +
+  const Cache& cache = sequences.front()->cache;
+  const size_t of_shapes = has_shapes(cache) ? cache.layers().size() * sizeof(ShapeRecord) : 0;
+  size_t bytes = sizeof(SnapshotHeader) + (scaled ? sizeof(uint64_t) : 0) + of_shapes +
                  (sequences.size() > 1 ? sizeof(int64_t) : 0) + sizeof(uint64_t);
   for (size_t n = 0; n < sequences.size(); ++n) {
     bytes += sequences[n]->layers.size() * sizeof(LayerRecord);
@@ -148,11 +156,14 @@ void write_snapshot(std::span<const Sequence* const> sequences, std::span<std::b
   const uint64_t scales = cache.scales_checksum();
   const bool own = std::ranges::any_of(sequences, has_own_scales);
   header.version = (sequences.size() > 1 ? kSeveralSequences : kSnapshotVersion) | (scales != 0 ? kScaled : 0) |
-                   (own ? kOwnScales : 0);
+                   (own ? kOwnScales : 0) | (has_shapes(cache) ? kShapes : 0);
   header.total_bytes = out.size();
   if (std::ranges::any_of(sequences, needs_training)) header.trained_checksum = trained_checksum(cache);
   writer.put(header);
   if (scales != 0) writer.put(scales);
+  for (const LayerShape& layer : cache.layers()) {
+    if (has_shapes(cache)) writer.put(shape_record(layer));
+  }
   if (sequences.size() > 1) writer.put(static_cast<int64_t>(sequences.size()));
   for (size_t n = 0; n < sequences.size(); ++n) {
     for (const Sequence::Layer& layer : sequences[n]->layers) {

@@ -52,7 +52,7 @@ static void bad_pointers_and_sizes_of_structs(void) {
   refuse(&options, "struct_size");
   options.struct_size = sizeof options - 8;
   refuse(&options, "struct_size");
-  ALSO_MENTIONS("80");
+  ALSO_MENTIONS("96");
   options.struct_size = UINT32_MAX;
   refuse(&options, "struct_size");
 }
@@ -87,7 +87,7 @@ static void bad_shapes(void) {
       {offsetof(kvq_cache_options, head_dim), "head_dim", -8, "-8"},
       {offsetof(kvq_cache_options, head_dim), "head_dim", 4, "4"},
       {offsetof(kvq_cache_options, head_dim), "head_dim", 12, "12"},
-      {offsetof(kvq_cache_options, head_dim), "head_dim", 264, "264"},
+      {offsetof(kvq_cache_options, head_dim), "head_dim", 520, "520"},
       {offsetof(kvq_cache_options, head_dim), "head_dim", INT32_MAX, "2147483647"},
       {offsetof(kvq_cache_options, reserved), "reserved", 1, NULL},
   };
@@ -102,7 +102,7 @@ static void bad_shapes(void) {
 static void good_shapes(void) {
   kvq_cache_options options;
   int32_t head_dim;
-  for (head_dim = 8; head_dim <= 256; head_dim += 8) {
+  for (head_dim = 8; head_dim <= 512; head_dim += 8) {
     options = with_size(offsetof(kvq_cache_options, head_dim), head_dim);
     accept(&options);
   }

@@ -161,7 +161,23 @@ static void lp64_offsets(void) {
   OFFSET(kvq_router_group_info, accuracy, 24);
   OFFSET(kvq_router_group_info, shares, 32);
 
-  CHECK(sizeof(kvq_cache_options) == 88);
+  CHECK(sizeof(kvq_layer_shape) == 64);
+  OFFSET(kvq_layer_shape, struct_size, 0);
+  OFFSET(kvq_layer_shape, first_layer, 4);
+  OFFSET(kvq_layer_shape, n_layers, 8);
+  OFFSET(kvq_layer_shape, q_heads, 12);
+  OFFSET(kvq_layer_shape, kv_heads, 16);
+  OFFSET(kvq_layer_shape, key_dim, 20);
+  OFFSET(kvq_layer_shape, value_dim, 24);
+  OFFSET(kvq_layer_shape, rope, 28);
+  OFFSET(kvq_layer_shape, rotary_begin, 32);
+  OFFSET(kvq_layer_shape, rotary_dim, 36);
+  OFFSET(kvq_layer_shape, rope_base, 40);
+  OFFSET(kvq_layer_shape, inv_freq, 48);
+  OFFSET(kvq_layer_shape, scale, 56);
+  OFFSET(kvq_layer_shape, logit_softcap, 60);
+
+  CHECK(sizeof(kvq_cache_options) == 104);
   OFFSET(kvq_cache_options, struct_size, 0);
   OFFSET(kvq_cache_options, n_layers, 4);
   OFFSET(kvq_cache_options, q_heads, 8);
@@ -178,6 +194,8 @@ static void lp64_offsets(void) {
   OFFSET(kvq_cache_options, codebook, 64);
   OFFSET(kvq_cache_options, router, 72);
   OFFSET(kvq_cache_options, centres, 80);
+  OFFSET(kvq_cache_options, shapes, 88);
+  OFFSET(kvq_cache_options, n_shapes, 96);
 
   CHECK(sizeof(kvq_cache_info) == 64);
   OFFSET(kvq_cache_info, struct_size, 0);
@@ -195,10 +213,19 @@ static void lp64_offsets(void) {
   OFFSET(kvq_cache_info, max_bytes, 48);
   OFFSET(kvq_cache_info, model_id, 56);
 
-  CHECK(sizeof(kvq_layer_info) == 264);
+  CHECK(sizeof(kvq_layer_info) == 300);
   OFFSET(kvq_layer_info, struct_size, 0);
   OFFSET(kvq_layer_info, n_formats, 4);
   OFFSET(kvq_layer_info, formats, 8);
+  OFFSET(kvq_layer_info, q_heads, 264);
+  OFFSET(kvq_layer_info, kv_heads, 268);
+  OFFSET(kvq_layer_info, key_dim, 272);
+  OFFSET(kvq_layer_info, value_dim, 276);
+  OFFSET(kvq_layer_info, rope, 280);
+  OFFSET(kvq_layer_info, rotary_begin, 284);
+  OFFSET(kvq_layer_info, rotary_dim, 288);
+  OFFSET(kvq_layer_info, scale, 292);
+  OFFSET(kvq_layer_info, logit_softcap, 296);
 
   CHECK(sizeof(kvq_recode_info) == 40);
   OFFSET(kvq_recode_info, struct_size, 0);

@@ -62,6 +62,13 @@ def ragged_batch(output):
         expect_same([together, alone], "outputs in the batch and alone")
 
 
+def layer_shapes(output):
+    layers = [tuple(map(int, one)) for one in output.all(r"layer (\d+): (\d+) query heads on (\d+) KV heads of (\d+)")]
+    expect(layers == [(i, 8, 2, 64) for i in range(4)] + [(5, 8, 1, 128)], "the sixth layer is global")
+    (bits,) = output.one(r"12 layers of 1000 tokens: ([\d.]+) bits a scalar")
+    expect(4 < float(bits) < 6, "GS4 takes about five bits with its FP16 pages")
+
+
 def share_prefix(output):
     answers, together, pages = map(int, output.one(r"(\d+) answers: (\d+) bytes together, (\d+) pages shared"))
     alone = int(output.one(r"one answer by itself: (\d+) bytes")[0])

@@ -68,6 +68,7 @@ class PretendBackend final : public Backend, private Pages, private Attention {
   void upload(const void* /*host*/, size_t /*bytes*/, std::byte* /*data*/) override { refuse(); }
   void write(const PageFormat& /*format*/, const std::byte* /*host*/, std::byte* /*data*/) override { refuse(); }
   bool knows(const PageFormat& format) const override { return !format.needs_training(); }
+  bool knows_heads(const kvq::HeadShape& /*head*/, int32_t /*rotary_begin*/) const override { return true; }
   std::shared_ptr<const Resident> make_resident(Allocator& /*allocator*/, const Codec& /*codec*/,
                                                 std::shared_ptr<const Trained> /*trained*/) override {
     refuse();

@@ -5,8 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -20,10 +19,12 @@ namespace kvq_test {
 // Name of the GPU in the tests' list of instruction sets.
 inline constexpr const char* kCuda = "cuda";
 
+// Of a layer.
 struct Shape {
   size_t q_heads;
   size_t kv_heads;
-  size_t head_dim;
+  size_t key_dim;
+  size_t value_dim;
 };
 
 // A tensor [tokens, heads, head_dim] with the API's strides; 0 is dense.
@@ -44,33 +45,15 @@ struct Rows {
   size_t extent() const { return at(tokens - 1, heads - 1) + head_dim; }
 };
 
-// Existing and former caches of CUDA contexts: a new cache replaces an old one at the same address.
-struct DeviceCaches {
-  std::mutex mutex;
-  std::map<const kvq_cache*, Shape> shapes;
-};
-
-inline DeviceCaches& device_caches() {
-  static DeviceCaches caches;
-  return caches;
-}
-
-inline void note_cache(const kvq_context* context, const kvq_cache* cache, const kvq_cache_options& options) {
-  auto info = KVQ_NAMESPACE::initialised<kvq_context_info>();
-  KVQ_NAMESPACE::checked(kvq_context_describe, context, &info);
-  DeviceCaches& caches = device_caches();
-  const std::lock_guard lock(caches.mutex);
-  caches.shapes.erase(cache);
-  if (info.device != KVQ_DEVICE_CUDA) return;
-  caches.shapes[cache] = {static_cast<size_t>(options.q_heads), static_cast<size_t>(options.kv_heads),
-                          static_cast<size_t>(options.head_dim)};
-}
-
-inline const Shape* device_shape(const kvq_cache* cache) {
-  DeviceCaches& caches = device_caches();
-  const std::lock_guard lock(caches.mutex);
-  const auto found = caches.shapes.find(cache);
-  return found == caches.shapes.end() ? nullptr : &found->second;
+// Shape of a layer of a cache on a GPU; none on a CPU.
+inline std::optional<Shape> device_shape(const kvq_cache* cache, int32_t layer) {
+  auto context = KVQ_NAMESPACE::initialised<kvq_context_info>();
+  KVQ_NAMESPACE::checked(kvq_context_describe, kvq_cache_context(cache), &context);
+  if (context.device != KVQ_DEVICE_CUDA) return std::nullopt;
+  auto info = KVQ_NAMESPACE::initialised<kvq_layer_info>();
+  KVQ_NAMESPACE::checked(kvq_cache_describe_layer, cache, layer, &info);
+  return Shape{static_cast<size_t>(info.q_heads), static_cast<size_t>(info.kv_heads), static_cast<size_t>(info.key_dim),
+               static_cast<size_t>(info.value_dim)};
 }
 
 inline size_t dtype_bytes(kvq_dtype dtype) { return dtype == KVQ_F32 ? 4 : 2; }

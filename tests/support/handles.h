@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -59,7 +60,6 @@ inline Cache make_cache(kvq_context* context, kvq_cache_options options, std::st
     options.centres = centres;
   }
   Cache cache(context, options, load_plain_policy(context, policy));
-  note_cache(context, cache, options);
   return cache;
 }
 
@@ -84,10 +84,10 @@ inline void append(kvq_sequence* sequence, int32_t layer, int32_t n, const void*
                    kvq_dtype dtype = KVQ_F32, std::span<const int32_t> positions = {}) {
   kvq_cache* const cache = kvq_sequence_cache(sequence);
   const int32_t* const given = positions.empty() ? nullptr : positions.data();
-  if (const Shape* shape = device_shape(cache)) {
-    const size_t bytes = static_cast<size_t>(n) * shape->kv_heads * shape->head_dim * dtype_bytes(dtype);
-    const DeviceCopy keys(k, bytes);
-    const DeviceCopy values(v, bytes);
+  if (const std::optional<Shape> shape = device_shape(cache, layer)) {
+    const size_t rows = static_cast<size_t>(n) * shape->kv_heads;
+    const DeviceCopy keys(k, rows * shape->key_dim * dtype_bytes(dtype));
+    const DeviceCopy values(v, rows * shape->value_dim * dtype_bytes(dtype));
     checked(kvq_append, cache, sequence, layer, n, keys.data(), values.data(), dtype, given);
     return;
   }
@@ -95,13 +95,13 @@ inline void append(kvq_sequence* sequence, int32_t layer, int32_t n, const void*
 }
 
 inline void append_sequences(kvq_cache* cache, int32_t layer, const kvq_append_batch& batch) {
-  if (const Shape* shape = device_shape(cache)) {
+  if (const std::optional<Shape> shape = device_shape(cache, layer)) {
     size_t tokens = 0;
     for (int32_t i = 0; i < batch.n_sequences; ++i) {
       tokens += batch.token_counts != nullptr ? static_cast<size_t>(batch.token_counts[i]) : 1;
     }
-    const Rows k{tokens, shape->kv_heads, shape->head_dim, batch.k_token_stride, batch.k_head_stride};
-    const Rows v{tokens, shape->kv_heads, shape->head_dim, batch.v_token_stride, batch.v_head_stride};
+    const Rows k{tokens, shape->kv_heads, shape->key_dim, batch.k_token_stride, batch.k_head_stride};
+    const Rows v{tokens, shape->kv_heads, shape->value_dim, batch.v_token_stride, batch.v_head_stride};
     const DeviceCopy keys(batch.k, k.extent() * dtype_bytes(batch.dtype));
     const DeviceCopy values(batch.v, v.extent() * dtype_bytes(batch.dtype));
     kvq_append_batch on_device = batch;
@@ -114,13 +114,13 @@ inline void append_sequences(kvq_cache* cache, int32_t layer, const kvq_append_b
 }
 
 inline void attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch& batch) {
-  if (const Shape* shape = device_shape(cache)) {
+  if (const std::optional<Shape> shape = device_shape(cache, layer)) {
     size_t queries = 0;
     for (int32_t i = 0; i < batch.n_sequences; ++i) {
       queries += batch.query_counts != nullptr ? static_cast<size_t>(batch.query_counts[i]) : 1;
     }
-    const Rows q{queries, shape->q_heads, shape->head_dim, batch.q_token_stride, batch.q_head_stride};
-    const Rows out{queries, shape->q_heads, shape->head_dim, batch.output_token_stride, batch.output_head_stride};
+    const Rows q{queries, shape->q_heads, shape->key_dim, batch.q_token_stride, batch.q_head_stride};
+    const Rows out{queries, shape->q_heads, shape->value_dim, batch.output_token_stride, batch.output_head_stride};
     const size_t sums = queries * shape->q_heads;
     const DeviceCopy device_q(batch.q, q.extent() * dtype_bytes(batch.q_dtype));
     const DeviceCopy device_out(batch.output, out.extent() * dtype_bytes(batch.output_dtype));
@@ -140,15 +140,15 @@ inline void attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch& batc
 }
 
 inline void extend(kvq_cache* cache, int32_t layer, const kvq_extend_batch& batch) {
-  if (const Shape* shape = device_shape(cache)) {
+  if (const std::optional<Shape> shape = device_shape(cache, layer)) {
     size_t tokens = 0;
     for (int32_t i = 0; i < batch.n_sequences; ++i) {
       tokens += batch.token_counts != nullptr ? static_cast<size_t>(batch.token_counts[i]) : 1;
     }
-    const Rows k{tokens, shape->kv_heads, shape->head_dim, batch.k_token_stride, batch.k_head_stride};
-    const Rows v{tokens, shape->kv_heads, shape->head_dim, batch.v_token_stride, batch.v_head_stride};
-    const Rows q{tokens, shape->q_heads, shape->head_dim, batch.q_token_stride, batch.q_head_stride};
-    const Rows out{tokens, shape->q_heads, shape->head_dim, batch.output_token_stride, batch.output_head_stride};
+    const Rows k{tokens, shape->kv_heads, shape->key_dim, batch.k_token_stride, batch.k_head_stride};
+    const Rows v{tokens, shape->kv_heads, shape->value_dim, batch.v_token_stride, batch.v_head_stride};
+    const Rows q{tokens, shape->q_heads, shape->key_dim, batch.q_token_stride, batch.q_head_stride};
+    const Rows out{tokens, shape->q_heads, shape->value_dim, batch.output_token_stride, batch.output_head_stride};
     const DeviceCopy device_k(batch.k, k.extent() * dtype_bytes(batch.dtype));
     const DeviceCopy device_v(batch.v, v.extent() * dtype_bytes(batch.dtype));
     const DeviceCopy device_q(batch.q, q.extent() * dtype_bytes(batch.q_dtype));
@@ -169,8 +169,8 @@ inline void extend(kvq_cache* cache, int32_t layer, const kvq_extend_batch& batc
 
 // Stored tokens of one KV head as attention reads them.
 struct Decoded {
-  std::vector<float> k;  // [n, head_dim]
-  std::vector<float> v;  // [n, head_dim]
+  std::vector<float> k;  // [n, channels]
+  std::vector<float> v;  // [n, channels]
   std::vector<int32_t> positions;
 };
 

@@ -17,9 +17,10 @@ namespace kvq_test {
 struct Rotation {
   kvq_rope pairing = KVQ_ROPE_NONE;
   std::vector<double> inv_freq;
+  size_t begin = 0;  // first channel
 
   static Rotation from(const kvq_cache_options& options) {
-    Rotation rotation{options.rope, {}};
+    Rotation rotation{options.rope, {}, 0};
     if (options.rope == KVQ_ROPE_NONE) return rotation;
     const int32_t dim = options.rotary_dim == 0 ? options.head_dim : options.rotary_dim;
     for (int32_t j = 0; j < dim / 2; ++j) {
@@ -29,8 +30,10 @@ struct Rotation {
     return rotation;
   }
 
-  size_t first_channel(size_t pair) const { return pairing == KVQ_ROPE_HALF ? pair : 2 * pair; }
-  size_t second_channel(size_t pair) const { return pairing == KVQ_ROPE_HALF ? pair + inv_freq.size() : 2 * pair + 1; }
+  size_t first_channel(size_t pair) const { return begin + (pairing == KVQ_ROPE_HALF ? pair : 2 * pair); }
+  size_t second_channel(size_t pair) const {
+    return begin + (pairing == KVQ_ROPE_HALF ? pair + inv_freq.size() : 2 * pair + 1);
+  }
 
   // Pair j, read as x + iy, is multiplied by exp(i · position · inv_freq[j]).
   void apply(std::span<double> head, int32_t position) const {
@@ -97,16 +100,17 @@ inline bool sees(const AttentionRule& rule, int32_t query_position, int32_t toke
 }
 
 struct Attended {
-  std::vector<double> out;  // [head_dim]
+  std::vector<double> out;  // [channels of values]
   double lse;               // log Σ exp(logit), including the sink
 };
 
-// softmax(scale · q·kᵀ) v for one query head; k and v are [n, head_dim], q is already rotated. Zeros if it sees no
+// softmax(scale · q·kᵀ) v for one query head; k and v are [n, channels], q is already rotated. Zeros if it sees no
 // token.
 template <typename T>
 Attended attend_to(const AttentionRule& rule, std::span<const double> q, int32_t position, std::span<const T> k,
                    std::span<const T> v, std::span<const int32_t> positions) {
   const size_t dim = q.size();
+  const size_t value_dim = positions.empty() ? dim : v.size() / positions.size();
   std::vector<double> logits(positions.size(), -std::numeric_limits<double>::infinity());
   double largest = rule.sink;
   for (size_t t = 0; t < positions.size(); ++t) {
@@ -117,14 +121,14 @@ Attended attend_to(const AttentionRule& rule, std::span<const double> q, int32_t
     if (rule.logit_softcap > 0.0) logits[t] = rule.logit_softcap * std::tanh(logits[t] / rule.logit_softcap);
     largest = std::max(largest, logits[t]);
   }
-  std::vector<double> out(dim, 0.0);
+  std::vector<double> out(value_dim, 0.0);
   if (std::isinf(largest)) return {out, largest};
   double sum = std::exp(rule.sink - largest);
   for (size_t t = 0; t < positions.size(); ++t) {
     const double weight = std::exp(logits[t] - largest);
     if (weight == 0.0) continue;
     sum += weight;
-    for (size_t c = 0; c < dim; ++c) out[c] += weight * static_cast<double>(v[t * dim + c]);
+    for (size_t c = 0; c < value_dim; ++c) out[c] += weight * static_cast<double>(v[t * value_dim + c]);
   }
   for (double& x : out) x /= sum;
   return {out, largest + std::log(sum)};

@@ -246,12 +246,12 @@ TEST_CASE("only tokens whose numbers all are of ordinary size are stored without
   std::vector<uint16_t> plane(size_t{kPageSlots} * 24);
   for (const KernelTable* table : kvq::cpu::available_tables()) {
     for (const kvq_dtype dtype : {KVQ_F32, KVQ_F16, KVQ_BF16}) {
-      for (const float x : {2048.0F, -2048.0F, 2064.0F, -2064.0F, HUGE_VALF, -HUGE_VALF, std::nanf("")}) {
+      for (const float x : {1024.0F, -1024.0F, 1032.0F, -1032.0F, HUGE_VALF, -HUGE_VALF, std::nanf("")}) {
         Tokens tokens(dtype, 3, 24, Numbers::kNormal);
         kvq::write_floats(&x, 1, tokens.bytes.data() + 1, dtype, static_cast<size_t>(8 * 24 - 1));
         CAPTURE(x);
-        CHECK_EQ(table->append->store_keys(tokens.rows(), rope, nullptr, 4, plane.data()), std::fabs(x) <= 2048.0F);
-        CHECK_EQ(table->append->store_values(tokens.rows(), 4, plane.data()), std::fabs(x) <= 2048.0F);
+        CHECK_EQ(table->append->store_keys(tokens.rows(), rope, nullptr, 4, plane.data()), std::fabs(x) <= 1024.0F);
+        CHECK_EQ(table->append->store_values(tokens.rows(), 4, plane.data()), std::fabs(x) <= 1024.0F);
       }
     }
   }

@@ -79,8 +79,8 @@ const kvq::Sequence& internal(kvq_sequence* sequence) { return *sequence; }
 /// A key's centre by definition, in float64; null `first`: rotated by the position itself.
 std::vector<double> turned_centre(const kvq::Cache& cache, const float* centre, int32_t position,
                                   const int32_t* first) {
-  std::vector<double> out(centre, centre + cache.head_dim);
-  const kvq::Rope& rope = cache.rope;
+  std::vector<double> out(centre, centre + cache.layer(0).head.keys);
+  const kvq::Rope& rope = *cache.layer(0).rope;
   for (int32_t pair = 0; pair < rope.pairs(); ++pair) {
     const auto frequency = double{rope.inv_freq[static_cast<size_t>(pair)]};
     double angle = frequency * position;
@@ -113,7 +113,7 @@ double product(const double* a, const double* b, int32_t n) {
 /// All slots of a head of a sequence, decoded by the reference.
 std::vector<double> decoded(kvq_sequence* sequence, int32_t head, Side side) {
   kvq_cache* cache = kvq_sequence_cache(sequence);
-  std::vector<float> rows(static_cast<size_t>(kTokens * cache->head_dim));
+  std::vector<float> rows(static_cast<size_t>(kTokens * cache->layer(0).head.keys));
   kvq_test::checked(kvq_sequence_decode, cache, sequence, 0, head, 0, kTokens,
                     side == Side::kKeys ? rows.data() : nullptr, side == Side::kValues ? rows.data() : nullptr,
                     nullptr);

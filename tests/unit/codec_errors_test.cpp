@@ -58,7 +58,7 @@ std::vector<double> rotated(const std::vector<double>& rows, int32_t head_dim) {
 double excess_of_integers(const SealedPages& pages, Side side, std::vector<double> numbers,
                           std::vector<double> decoded) {
   const SideFormat& format = pages.format().side(side);
-  const int32_t dim = pages.cache().head_dim;
+  const int32_t dim = pages.cache().layer(0).head.keys;
   if (format.is_rotated()) {
     numbers = rotated(numbers, dim);
     decoded = rotated(decoded, dim);
@@ -242,7 +242,7 @@ std::vector<double> mean_in_steps(const std::vector<double>& rows, int32_t dim) 
 double excess_of_gains(const SealedPages& pages, Side side, const std::vector<double>& numbers,
                        const std::vector<double>& decoded) {
   const SideFormat& format = pages.format().side(side);
-  const int32_t dim = pages.cache().head_dim;
+  const int32_t dim = pages.cache().layer(0).head.keys;
   const int32_t bits = kvq::describe(format.code).name.back() - '0';
   std::vector<double> rows = rotated(numbers, dim);
   std::vector<double> found = rotated(decoded, dim);

@@ -96,7 +96,7 @@ std::vector<std::byte> random_page(const PageFormat& format) {
 
 TEST_CASE("a page around trained centres comes back from a GPU's order of bytes as it was") {
   for_each_format([](const PageFormat& format, const kvq::ModelCentres& /*centres*/) {
-    CAPTURE(format.head_dim);
+    CAPTURE(format.head.keys);
     REQUIRE(kvq::cuda::knows(format));
     const std::vector<std::byte> page = random_page(format);
     std::vector<std::byte> device(format.bytes(), std::byte{0xA5});
@@ -104,16 +104,16 @@ TEST_CASE("a page around trained centres comes back from a GPU's order of bytes 
     kvq::cuda::to_device_order(format, page.data(), device.data());
     kvq::cuda::to_host_order(format, device.data(), back.data());
     CHECK(back == page);
-    const kvq::PagePlaces places = kvq::cuda::page_places(kvq::cuda::format_code(format), format.head_dim);
+    const kvq::PagePlaces places = kvq::cuda::page_places(kvq::cuda::format_code(format), format.head.keys);
     CHECK(static_cast<size_t>(places.bytes) == format.bytes());
   });
 }
 
 TEST_CASE("the centres of the four tokens that a GPU's lane takes are one aligned word") {
   for_each_format([](const PageFormat& format, const kvq::ModelCentres& centres) {
-    CAPTURE(format.head_dim);
+    CAPTURE(format.head.keys);
     const kvq::cuda::FormatCode code = kvq::cuda::format_code(format);
-    const kvq::PagePlaces places = kvq::cuda::page_places(code, format.head_dim);
+    const kvq::PagePlaces places = kvq::cuda::page_places(code, format.head.keys);
     const std::vector<std::byte> page = random_page(format);
     std::vector<std::byte> device(format.bytes());
     kvq::cuda::to_device_order(format, page.data(), device.data());
@@ -126,7 +126,7 @@ TEST_CASE("the centres of the four tokens that a GPU's lane takes are one aligne
       CHECK((keys ? code.centred_keys() : code.centred_values()) == centred);
       CHECK((keys ? code.key_indices() : code.value_indices()) == (centred && count > 1));
       if (!centred) continue;
-      const kvq::SideLayout layout = kvq::side_layout(side, of_side, format.head_dim, count);
+      const kvq::SideLayout layout = kvq::side_layout(side, of_side, format.head.keys, count);
       const std::byte* host = page.data() + format.offset(side);
       const std::byte* of_device = device.data() + (keys ? 0 : places.values_at);
       if (keys) {

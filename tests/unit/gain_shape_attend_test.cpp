@@ -70,7 +70,7 @@ struct AnySide {
 
   uint16_t& half(size_t offset) { return *reinterpret_cast<uint16_t*>(data.data() + offset); }
   double number(int32_t slot, int32_t channel) const {
-    return decoded[static_cast<size_t>(slot * page.head_dim + channel)];
+    return decoded[static_cast<size_t>(slot * page.head.keys + channel)];
   }
   double gain(int32_t slot) {
     const auto layout = kvq::gain_shape::layout(side, page);
@@ -88,7 +88,7 @@ struct AnySide {
 
 /// Scores of a page from a table's kernel.
 std::vector<float> scores_of(const KernelTable& table, const AnySide& keys, int32_t rows, const std::vector<float>& q) {
-  const int32_t dim = keys.page.head_dim;
+  const int32_t dim = keys.page.head.keys;
   const int32_t words = RoundedQueries::words_of(dim);
   const int32_t stride = RoundedQueries::stride_of(words);
   std::vector<int32_t> rounded(static_cast<size_t>(rows * stride), 0x55555555);

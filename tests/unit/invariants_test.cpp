@@ -235,7 +235,7 @@ TEST_CASE("a page lies in a run of a format that its layer has") {
     std::byte gap[8];
     Page page;
   } shifted;
-  shifted.run.format = &bench.cache().float16;
+  shifted.run.format = bench.cache().layer(0).float16;
   shifted.run.capacity = 2;
   shifted.page.run = &shifted.run;
   CHECK(bench.with(bench.list()[0], &shifted.page) ==
@@ -278,7 +278,7 @@ TEST_CASE("the run that a list fills has its format and knows how far it is fill
         "layer 0, head 0, run before page 0: capacity of the run is 257, must be at most 256");
   CHECK(bench.with(bench.run().used, 0) ==
         "layer 0, head 0, run before page 0: pages of the run in use is 0, must be at least 1");
-  CHECK(bench.with(bench.run().format, &std::as_const(bench.cache()).float16) ==
+  CHECK(bench.with(bench.run().format, std::as_const(bench.cache()).layer(0).float16) ==
         "layer 0, head 0, run before page 0: format of the run is 1, must be 0");
 }
 
@@ -294,7 +294,7 @@ TEST_CASE("heads agree where pages span them") {
   CHECK(complaint(dense.sequence()) == "layer 0, head 1, spanning page 3: number of pages is 4, must be 5");
   dense.list(0, 1).push_back(last);
 
-  Page* page = dense.cache().make_page(&dense.cache().float16, false);
+  Page* page = dense.cache().make_page(dense.cache().layer(0).float16, false);
   dense.cache().set_count(page, kvq::kPageSlots);
   std::swap(page, dense.list(0, 1)[0]);
   // With the codebook a sealed page has 2 · 24 + 64 bytes and 2 · 32 of numbers.
@@ -375,7 +375,8 @@ TEST_CASE("a sequence has one of everything for each layer, list and run, and no
 TEST_CASE("what a sequence holds is part of what its cache says") {
   const Bench bench;
   kvq::Cache::Account& account = bench.cache().account;
-  CHECK(bench.with(account.slots, int64_t{599}) == "sequence: number of slots is 600, must be at most 599");
+  CHECK(bench.with(account.scalars, int64_t{600} * 32 - 1) ==
+        "sequence: number of scalars is 19200, must be at most 19199");
   CHECK(bench.with(account.float16_pages, uint64_t{11}) == "sequence: number of FP16 pages is 12, must be at most 11");
   CHECK(bench.with(account.sealed_pages, uint64_t{7}) == "sequence: number of sealed pages is 8, must be at most 7");
   CHECK(bench.with(account.float16_bytes, uint64_t{100}) ==
@@ -400,15 +401,15 @@ TEST_CASE("a cache's numbers fit each other and the memory that was taken") {
         "cache: bytes of sealed pages in use is 6336, must be at most 5632");
   CHECK(complaint_with(bench.cache(), account.shared_pages, uint64_t{21}) ==
         "cache: number of shared pages is 21, must be at most 20");
-  CHECK(complaint_with(bench.cache(), account.slots, int64_t{641}) ==
-        "cache: number of slots is 641, must be at most 640");
+  CHECK(complaint_with(bench.cache(), account.scalars, int64_t{640} * 32 + 1) ==
+        "cache: number of scalars is 20481, must be at most 20480");
   kvq::Allocator& allocator = bench.cache().allocator;
   const uint64_t beside_pages = allocator.bytes() - bench.cache().page_allocator.bytes();
   allocator.unreserve(beside_pages + 1);
   CHECK(complaint(bench.cache()).find("cache: bytes for pages and work space is ") == 0);
   allocator.reserve(beside_pages + 1);
-  CHECK(complaint_with(bench.cache(), account.slots, int64_t{-1}) ==
-        "cache: number of slots too many given back is 1, must be at most 0");
+  CHECK(complaint_with(bench.cache(), account.scalars, int64_t{-1}) ==
+        "cache: number of scalars too many given back is 1, must be at most 0");
 }
 
 TEST_CASE("functions of the C API report what is broken, in builds that look") {

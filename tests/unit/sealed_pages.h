@@ -65,7 +65,7 @@ class SealedPages {
         pages_(tokens / kvq::kPageSlots) {}
 
   const kvq::Cache& cache() const { return *cache_; }
-  int32_t heads() const { return cache().kv_heads; }
+  int32_t heads() const { return cache().layer(0).kv_heads; }
   int32_t count() const { return pages_; }
   const kvq::Page& page(int32_t head, int32_t index) const { return page_of(*sequence_, head, index); }
   const kvq::PageFormat& format() const { return *page(0, 0).format(); }
@@ -108,13 +108,13 @@ class SealedPages {
     for (int32_t slot = 0; slot < kvq::kPageSlots; ++slot) {
       positions[static_cast<size_t>(slot)] = page(head, index).position(slot);
     }
-    std::vector<float> rows(static_cast<size_t>(kvq::kPageSlots * cache().head_dim));
+    std::vector<float> rows(static_cast<size_t>(kvq::kPageSlots * cache().layer(0).head.keys));
     kvq::decode_side({.side = side,
                       .format = format(),
                       .layer = 0,
                       .head = head,
                       .sides = of_heads.data(),
-                      .rope = &cache().rope,
+                      .rope = cache().layer(0).rope,
                       .positions = positions.data()},
                      0, kvq::kPageSlots, rows.data());
     return {rows.begin(), rows.end()};
@@ -126,8 +126,8 @@ class SealedPages {
     const auto* halves = reinterpret_cast<const uint16_t*>(plain.data + plain.format()->offset(side));
     std::vector<double> rows;
     for (int32_t slot = 0; slot < kvq::kPageSlots; ++slot) {
-      for (int32_t channel = 0; channel < cache().head_dim; ++channel) {
-        const uint16_t half = halves[kvq::float16::index(side, cache().head_dim, slot, channel)];
+      for (int32_t channel = 0; channel < cache().layer(0).head.keys; ++channel) {
+        const uint16_t half = halves[kvq::float16::index(side, cache().layer(0).head.keys, slot, channel)];
         rows.push_back(decode_bits(half, kHalf));
       }
     }

@@ -145,7 +145,7 @@ TEST_CASE("pages rotated in blocks of channels are refused as such where kvq rot
     std::string message;
     CHECK(bench.load(bytes, &message) == KVQ_E_MISMATCH);
     CHECK(message.find("rotated in blocks of 8 channels") != std::string::npos);
-    CHECK(message.find("head_dim 24") != std::string::npos);
+    CHECK(message.find("heads of 24") != std::string::npos);
   }
 }
 

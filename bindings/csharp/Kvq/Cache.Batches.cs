@@ -15,7 +15,8 @@ namespace Kvq
             if (batch == null) throw new ArgumentNullException(nameof(batch));
             Shape.Host(Context.Device, nameof(Append));
             long tokens = batch.CheckTokens();
-            CheckKeysAndValues(tokens, batch.K, batch.KTokenStride, batch.KHeadStride, batch.V,
+            LayerInfo shape = Layer(layer);
+            CheckKeysAndValues(shape, tokens, batch.K, batch.KTokenStride, batch.KHeadStride, batch.V,
                 batch.VTokenStride, batch.VHeadStride);
             kvq_append_batch raw = batch.raw;
             raw.dtype = batch.K.Dtype;
@@ -63,22 +64,24 @@ namespace Kvq
         /// <see cref="Native.kvq_attend"/>.</summary>
         /// <param name="layer">The layer.</param>
         /// <param name="sequence">A sequence of this cache.</param>
-        /// <param name="q">Queries before RoPE, [queries, q_heads, head_dim], for the last tokens.</param>
-        /// <param name="output">Receives the result, of the same shape.</param>
+        /// <param name="q">Queries before RoPE, [queries, q_heads, key_dim], for the last tokens.</param>
+        /// <param name="output">Receives the result, [queries, q_heads, value_dim].</param>
         public void Attend(int layer, Sequence sequence, float[] q, float[] output) =>
             Attend(layer, sequence, (Tensor)q, (Tensor)output);
 
         /// <summary>Like <see cref="Attend(int, Sequence, float[], float[])"/>, of any type.</summary>
         /// <param name="layer">The layer.</param>
         /// <param name="sequence">A sequence of this cache.</param>
-        /// <param name="q">Queries before RoPE, [queries, q_heads, head_dim], for the last tokens.</param>
-        /// <param name="output">Receives the result, of the same shape.</param>
+        /// <param name="q">Queries before RoPE, [queries, q_heads, key_dim], for the last tokens.</param>
+        /// <param name="output">Receives the result, [queries, q_heads, value_dim].</param>
         public void Attend(int layer, Sequence sequence, Tensor q, Tensor output)
         {
             if (sequence == null) throw new ArgumentNullException(nameof(sequence));
             Shape.Host(Context.Device, nameof(Attend));
-            int queries = Shape.Rows(q, (long)info.QHeads * info.HeadDim, "q", "[queries, q_heads, head_dim]");
-            Shape.Exactly(output, q.Length, "output", "[queries, q_heads, head_dim]");
+            LayerInfo shape = Layer(layer);
+            int queries = Shape.Rows(q, (long)shape.QHeads * shape.KeyDim, "q", "[queries, q_heads, key_dim]");
+            Shape.Exactly(output, (long)queries * shape.QHeads * shape.ValueDim, "output",
+                "[queries, q_heads, value_dim]");
             kvq_attend_batch batch = attendDefaults;
             batch.n_sequences = 1;
             batch.query_counts = &queries;
@@ -108,9 +111,10 @@ namespace Kvq
             if (batch == null) throw new ArgumentNullException(nameof(batch));
             Shape.Host(Context.Device, nameof(Attend));
             long queries = batch.CheckQueries();
-            CheckQueriesAndOutput(queries, batch.Q, batch.QTokenStride, batch.QHeadStride, batch.Output,
+            LayerInfo shape = Layer(layer);
+            CheckQueriesAndOutput(shape, queries, batch.Q, batch.QTokenStride, batch.QHeadStride, batch.Output,
                 batch.OutputTokenStride, batch.OutputHeadStride);
-            CheckSums(queries, batch.Lse, batch.Sinks);
+            CheckSums(shape, queries, batch.Lse, batch.Sinks);
             kvq_attend_batch raw = batch.raw;
             raw.q_dtype = batch.Q.Dtype;
             raw.output_dtype = batch.Output.Dtype;
@@ -168,11 +172,12 @@ namespace Kvq
             if (batch == null) throw new ArgumentNullException(nameof(batch));
             Shape.Host(Context.Device, nameof(Extend));
             long tokens = batch.CheckTokens();
-            CheckKeysAndValues(tokens, batch.K, batch.KTokenStride, batch.KHeadStride, batch.V,
+            LayerInfo shape = Layer(layer);
+            CheckKeysAndValues(shape, tokens, batch.K, batch.KTokenStride, batch.KHeadStride, batch.V,
                 batch.VTokenStride, batch.VHeadStride);
-            CheckQueriesAndOutput(tokens, batch.Q, batch.QTokenStride, batch.QHeadStride, batch.Output,
+            CheckQueriesAndOutput(shape, tokens, batch.Q, batch.QTokenStride, batch.QHeadStride, batch.Output,
                 batch.OutputTokenStride, batch.OutputHeadStride);
-            CheckSums(tokens, batch.Lse, batch.Sinks);
+            CheckSums(shape, tokens, batch.Lse, batch.Sinks);
             kvq_extend_batch raw = batch.raw;
             raw.dtype = batch.K.Dtype;
             raw.q_dtype = batch.Q.Dtype;
@@ -227,25 +232,25 @@ namespace Kvq
             }
         }
 
-        void CheckKeysAndValues(long tokens, in Tensor k, long kTokenStride, long kHeadStride, in Tensor v,
-            long vTokenStride, long vHeadStride)
+        static void CheckKeysAndValues(LayerInfo shape, long tokens, in Tensor k, long kTokenStride, long kHeadStride,
+            in Tensor v, long vTokenStride, long vHeadStride)
         {
-            Shape.Strided(k, tokens, info.KvHeads, info.HeadDim, kTokenStride, kHeadStride, "K");
-            Shape.Strided(v, tokens, info.KvHeads, info.HeadDim, vTokenStride, vHeadStride, "V");
+            Shape.Strided(k, tokens, shape.KvHeads, shape.KeyDim, kTokenStride, kHeadStride, "K");
+            Shape.Strided(v, tokens, shape.KvHeads, shape.ValueDim, vTokenStride, vHeadStride, "V");
             Shape.Same(k.Dtype, v.Dtype, "V", "K");
         }
 
-        void CheckQueriesAndOutput(long queries, in Tensor q, long qTokenStride, long qHeadStride, in Tensor output,
-            long outputTokenStride, long outputHeadStride)
+        static void CheckQueriesAndOutput(LayerInfo shape, long queries, in Tensor q, long qTokenStride,
+            long qHeadStride, in Tensor output, long outputTokenStride, long outputHeadStride)
         {
-            Shape.Strided(q, queries, info.QHeads, info.HeadDim, qTokenStride, qHeadStride, "Q");
-            Shape.Strided(output, queries, info.QHeads, info.HeadDim, outputTokenStride, outputHeadStride, "Output");
+            Shape.Strided(q, queries, shape.QHeads, shape.KeyDim, qTokenStride, qHeadStride, "Q");
+            Shape.Strided(output, queries, shape.QHeads, shape.ValueDim, outputTokenStride, outputHeadStride, "Output");
         }
 
-        void CheckSums(long queries, float[] lse, float[] sinks)
+        static void CheckSums(LayerInfo shape, long queries, float[] lse, float[] sinks)
         {
-            if (lse != null) Shape.Exactly(lse, queries * info.QHeads, "Lse", "[queries, q_heads]");
-            if (sinks != null) Shape.Exactly(sinks, info.QHeads, "Sinks", "[q_heads]");
+            if (lse != null) Shape.Exactly(lse, queries * shape.QHeads, "Lse", "[queries, q_heads]");
+            if (sinks != null) Shape.Exactly(sinks, shape.QHeads, "Sinks", "[q_heads]");
         }
     }
 

@@ -9,6 +9,7 @@ namespace Kvq
     {
         readonly kvq_attend_batch attendDefaults;
         readonly CacheInfo info;
+        readonly LayerInfo[] layers;
 
         /// <summary>See <see cref="Native.kvq_cache_create"/>.</summary>
         /// <param name="context">Context of the cache.</param>
@@ -27,6 +28,8 @@ namespace Kvq
             var error = Call.Error();
             Call.Check(Native.kvq_cache_describe(handle.DangerousGetHandle(), &raw, &error), &error, Hooks);
             info = new CacheInfo(&raw);
+            layers = new LayerInfo[info.NLayers];
+            for (int i = 0; i < layers.Length; ++i) layers[i] = DescribeLayer(i);
         }
 
         static Hooks Create(Context context, CacheHandle handle, CacheOptions options, Policy policy)
@@ -35,10 +38,13 @@ namespace Kvq
             if (options == null) throw new ArgumentNullException(nameof(options));
             var error = Call.Error();
             IntPtr result;
+            var shapes = new RawShapes(options);
             using (new UseMany(options.Used(context, policy), alone: false))
-            fixed (float* frequencies = options.InvFreq)
+            fixed (float* frequencies = options.InvFreq, ofShapes = shapes.Frequencies)
+            fixed (kvq_layer_shape* structs = shapes.Structs)
             {
                 kvq_cache_options raw = options.With(frequencies);
+                shapes.Set(ref raw, structs, ofShapes);
                 Call.Check(Native.kvq_cache_create(context.Handle.DangerousGetHandle(), &raw, Policy.Pointer(policy),
                     &result, &error), &error, context.Hooks, handle, result);
             }
@@ -52,6 +58,12 @@ namespace Kvq
         /// <see cref="Native.kvq_cache_describe"/>.</summary>
         /// <returns>The same object every time.</returns>
         public CacheInfo Describe() => info;
+
+        /// The shape of a layer; null if there is no such layer.
+        internal LayerInfo Known(int layer) => layer >= 0 && layer < layers.Length ? layers[layer] : null;
+
+        /// The shape of a layer; another one is refused by the library.
+        LayerInfo Layer(int layer) => Known(layer) ?? DescribeLayer(layer);
 
         /// <summary>Get the bytes used by the whole cache, with shared pages counted once; see
         /// <see cref="Native.kvq_cache_usage"/>. Waits for all calls on its sequences.</summary>

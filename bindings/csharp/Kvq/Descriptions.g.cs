@@ -665,13 +665,22 @@ namespace Kvq
             "ModelId", ModelId);
     }
 
-    /// <summary>Formats that a layer seals pages in.</summary>
+    /// <summary>Shape of a layer, and the formats that it seals pages in.</summary>
     public sealed class LayerInfo
     {
         internal unsafe LayerInfo(kvq_layer_info* raw)
         {
             NFormats = raw->n_formats;
             Formats = Text.Read(raw->formats, 256);
+            QHeads = raw->q_heads;
+            KvHeads = raw->kv_heads;
+            KeyDim = raw->key_dim;
+            ValueDim = raw->value_dim;
+            Rope = raw->rope;
+            RotaryBegin = raw->rotary_begin;
+            RotaryDim = raw->rotary_dim;
+            Scale = raw->scale;
+            LogitSoftcap = raw->logit_softcap;
         }
 
         /// <summary>1, or the number that a router chooses among.</summary>
@@ -680,10 +689,46 @@ namespace Kvq
         /// <summary>Names of the formats, keys/values where they differ, separated by ", ".</summary>
         public string Formats { get; }
 
+        /// <summary>QHeads.</summary>
+        public int QHeads { get; }
+
+        /// <summary>KvHeads.</summary>
+        public int KvHeads { get; }
+
+        /// <summary>Channels of keys and queries.</summary>
+        public int KeyDim { get; }
+
+        /// <summary>Channels of values and outputs.</summary>
+        public int ValueDim { get; }
+
+        /// <summary>Rope.</summary>
+        public Rope Rope { get; }
+
+        /// <summary>RotaryBegin.</summary>
+        public int RotaryBegin { get; }
+
+        /// <summary>0 without RoPE.</summary>
+        public int RotaryDim { get; }
+
+        /// <summary>Scale.</summary>
+        public float Scale { get; }
+
+        /// <summary>LogitSoftcap.</summary>
+        public float LogitSoftcap { get; }
+
         /// <summary>Lists the properties, for logs.</summary>
         public override string ToString() => Text.Shown("LayerInfo",
             "NFormats", NFormats,
-            "Formats", Formats);
+            "Formats", Formats,
+            "QHeads", QHeads,
+            "KvHeads", KvHeads,
+            "KeyDim", KeyDim,
+            "ValueDim", ValueDim,
+            "Rope", Rope,
+            "RotaryBegin", RotaryBegin,
+            "RotaryDim", RotaryDim,
+            "Scale", Scale,
+            "LogitSoftcap", LogitSoftcap);
     }
 
     /// <summary>What recoding a sequence takes; see
@@ -789,7 +834,7 @@ namespace Kvq
             TransientBytes = raw->transient_bytes;
         }
 
-        /// <summary>Key and value scalars held: 2 · head_dim · slots, over all layers and KV heads.</summary>
+        /// <summary>Key and value scalars held: (key_dim + value_dim) · slots of all heads.</summary>
         public long Scalars { get; }
 
         /// <summary>Pages in their final compressed format.</summary>

@@ -64,6 +64,111 @@ namespace Kvq
         }
     }
 
+    /// <summary>Shape of a range of layers that differ from the cache's others, such as those with larger heads or
+    /// without RoPE.</summary>
+    public sealed partial class LayerShape
+    {
+        internal kvq_layer_shape raw = Defaults();
+
+        static unsafe kvq_layer_shape Defaults()
+        {
+            Library.Require();
+            var it = default(kvq_layer_shape);
+            Native.kvq_layer_shape_init(&it, (UIntPtr)sizeof(kvq_layer_shape));
+            return it;
+        }
+
+        /// <summary>First layer of the range. Ranges may not overlap.</summary>
+        public int FirstLayer
+        {
+            get => raw.first_layer;
+            set => raw.first_layer = value;
+        }
+
+        /// <summary>Layers of the range; 1 by default.</summary>
+        public int NLayers
+        {
+            get => raw.n_layers;
+            set => raw.n_layers = value;
+        }
+
+        /// <summary>Query heads, a multiple of the KV heads; 0 (default): the cache's.</summary>
+        public int QHeads
+        {
+            get => raw.q_heads;
+            set => raw.q_heads = value;
+        }
+
+        /// <summary>Key/value heads; 0 (default): the cache's.</summary>
+        public int KvHeads
+        {
+            get => raw.kv_heads;
+            set => raw.kv_heads = value;
+        }
+
+        /// <summary>Channels of a key and of a query, a multiple of 8, 8 … 576; 0 (default): the cache's
+        /// <c>head_dim</c>.</summary>
+        public int KeyDim
+        {
+            get => raw.key_dim;
+            set => raw.key_dim = value;
+        }
+
+        /// <summary>Channels of a value and of an output, a multiple of 8, 8 … 512; 0 (default): the cache's
+        /// <c>head_dim</c>.</summary>
+        public int ValueDim
+        {
+            get => raw.value_dim;
+            set => raw.value_dim = value;
+        }
+
+        /// <summary>-1 (default): the cache's.</summary>
+        public Rope Rope
+        {
+            get => raw.rope;
+            set => raw.rope = value;
+        }
+
+        /// <summary>First channel that is rotated, an even number; 0 by default.</summary>
+        public int RotaryBegin
+        {
+            get => raw.rotary_begin;
+            set => raw.rotary_begin = value;
+        }
+
+        /// <summary>Channels that are rotated, an even number; 0 (default): the cache's, if it has one, else all from
+        /// <c>RotaryBegin</c> on.</summary>
+        public int RotaryDim
+        {
+            get => raw.rotary_dim;
+            set => raw.rotary_dim = value;
+        }
+
+        /// <summary>0 (default): the cache's, with its <c>InvFreq</c>. Ignored if <c>InvFreq</c> is given.</summary>
+        public float RopeBase
+        {
+            get => raw.rope_base;
+            set => raw.rope_base = value;
+        }
+
+        /// <summary>Radians per position of each pair. null (default): those of <c>RopeBase</c>.</summary>
+        public float[] InvFreq { get; set; }
+
+        /// <summary>Factor applied to q·k; 0 (default): the cache's, or 1 / sqrt(key_dim) if that is 0.</summary>
+        public float Scale
+        {
+            get => raw.scale;
+            set => raw.scale = value;
+        }
+
+        /// <summary>Of calls whose own is 0; 0 (default): none.</summary>
+        public float LogitSoftcap
+        {
+            get => raw.logit_softcap;
+            set => raw.logit_softcap = value;
+        }
+    }
+
     /// <summary>Shape of a model's attention layers, and the trained objects that its page formats need.</summary>
     public sealed partial class CacheOptions
     {
@@ -98,7 +203,7 @@ namespace Kvq
             set => raw.kv_heads = value;
         }
 
-        /// <summary>A multiple of 8, 8 … 256.</summary>
+        /// <summary>Channels of keys and of values, a multiple of 8, 8 … 512.</summary>
         public int HeadDim
         {
             get => raw.head_dim;
@@ -169,6 +274,11 @@ namespace Kvq
         /// may need <c>Codebook</c> or centres, not both; if it needs neither, those given serve other policies of
         /// sequences. null (default): none.</summary>
         public Centres Centres { get; set; }
+
+        /// <summary>Layers that differ. null (default): none. Caches with such layers take no trained objects but
+        /// scales, and these where only frequencies, scale and soft cap differ; those with other heads do not
+        /// evict.</summary>
+        public LayerShape[] Shapes { get; set; }
     }
 
     /// <summary>Tokens for one layer of several sequences. Rows of <c>K</c> and <c>V</c> (one per token) are ordered
@@ -200,7 +310,7 @@ namespace Kvq
             set => raw.k_token_stride = value;
         }
 
-        /// <summary>Elements from one head to the next, not negative; 0 (default): dense, head_dim.</summary>
+        /// <summary>Elements from one head to the next, not negative; 0 (default): dense.</summary>
         public long KHeadStride
         {
             get => raw.k_head_stride;
@@ -293,7 +403,7 @@ namespace Kvq
             set => raw.q_token_stride = value;
         }
 
-        /// <summary>Elements from one head to the next, not negative; 0 (default): dense, head_dim.</summary>
+        /// <summary>Elements from one head to the next, not negative; 0 (default): dense.</summary>
         public long QHeadStride
         {
             get => raw.q_head_stride;
@@ -320,12 +430,12 @@ namespace Kvq
     /// <summary>Queries of one or more sequences, and where their results go. In host memory.</summary>
     public sealed class AttendBatch : AttendBatchBase
     {
-        /// <summary><c>[total queries, q_heads, head_dim]</c>, before RoPE unless the cache was created with
+        /// <summary><c>[total queries, q_heads, key_dim]</c>, before RoPE unless the cache was created with
         /// <see cref="Kvq.Rope.None"/>. Queries and their logits must be finite, or the results are
         /// meaningless.</summary>
         public Tensor Q { get; set; }
 
-        /// <summary><c>[total queries, q_heads, head_dim]</c>; its memory, from the first row to the last, may not
+        /// <summary><c>[total queries, q_heads, value_dim]</c>; its memory, from the first row to the last, may not
         /// overlap that of <c>Q</c> or <c>Sinks</c>.</summary>
         public Tensor Output { get; set; }
 
@@ -345,12 +455,12 @@ namespace Kvq
     /// checked.</summary>
     public sealed class DeviceAttendBatch : AttendBatchBase
     {
-        /// <summary><c>[total queries, q_heads, head_dim]</c>, before RoPE unless the cache was created with
+        /// <summary><c>[total queries, q_heads, key_dim]</c>, before RoPE unless the cache was created with
         /// <see cref="Kvq.Rope.None"/>. Queries and their logits must be finite, or the results are
         /// meaningless.</summary>
         public IntPtr Q { get; set; }
 
-        /// <summary><c>[total queries, q_heads, head_dim]</c>; its memory, from the first row to the last, may not
+        /// <summary><c>[total queries, q_heads, value_dim]</c>; its memory, from the first row to the last, may not
         /// overlap that of <c>Q</c> or <c>Sinks</c>.</summary>
         public IntPtr Output { get; set; }
 

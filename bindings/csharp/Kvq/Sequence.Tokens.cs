@@ -7,22 +7,23 @@ namespace Kvq
     {
         /// <summary>Append tokens to one layer; see <see cref="Native.kvq_append"/>.</summary>
         /// <param name="layer">The layer.</param>
-        /// <param name="k">Keys before RoPE, [tokens, kv_heads, head_dim].</param>
-        /// <param name="v">Values, of the same shape.</param>
+        /// <param name="k">Keys before RoPE, [tokens, kv_heads, key_dim].</param>
+        /// <param name="v">Values, [tokens, kv_heads, value_dim].</param>
         /// <param name="positions">Original positions; null: consecutive.</param>
         public void Append(int layer, float[] k, float[] v, int[] positions = null) =>
             Append(layer, (Tensor)k, (Tensor)v, positions);
 
         /// <summary>Append tokens of any type.</summary>
         /// <param name="layer">The layer.</param>
-        /// <param name="k">Keys before RoPE, [tokens, kv_heads, head_dim].</param>
-        /// <param name="v">Values, of the same shape and type.</param>
+        /// <param name="k">Keys before RoPE, [tokens, kv_heads, key_dim].</param>
+        /// <param name="v">Values of the same type, [tokens, kv_heads, value_dim].</param>
         /// <param name="positions">Original positions; null: consecutive.</param>
         public void Append(int layer, Tensor k, Tensor v, int[] positions = null)
         {
             Shape.Host(Cache.Context.Device, nameof(Append));
-            int tokens = Shape.Rows(k, row, "k", "[tokens, kv_heads, head_dim]");
-            Shape.Exactly(v, k.Length, "v", "[tokens, kv_heads, head_dim]");
+            LayerInfo shape = Layer(layer);
+            int tokens = Shape.Rows(k, (long)shape.KvHeads * shape.KeyDim, "k", "[tokens, kv_heads, key_dim]");
+            Shape.Exactly(v, (long)tokens * shape.KvHeads * shape.ValueDim, "v", "[tokens, kv_heads, value_dim]");
             Shape.Same(k.Dtype, v.Dtype, "v", "k");
             fixed (float* kFloats = k.Floats, vFloats = v.Floats)
             fixed (ushort* kBits = k.Bits, vBits = v.Bits)
@@ -33,8 +34,8 @@ namespace Kvq
         /// stream has done so.</summary>
         /// <param name="layer">The layer.</param>
         /// <param name="tokens">Number of tokens.</param>
-        /// <param name="k">Device memory: keys before RoPE, [tokens, kv_heads, head_dim].</param>
-        /// <param name="v">Device memory: values, of the same shape and type.</param>
+        /// <param name="k">Device memory: keys before RoPE, [tokens, kv_heads, key_dim].</param>
+        /// <param name="v">Device memory: values of the same type, [tokens, kv_heads, value_dim].</param>
         /// <param name="dtype">Type of keys and values.</param>
         /// <param name="positions">Original positions, in host memory; null: consecutive.</param>
         public void AppendDevice(int layer, int tokens, IntPtr k, IntPtr v, Dtype dtype, int[] positions = null)
@@ -42,6 +43,9 @@ namespace Kvq
             Shape.OnDevice(Cache.Context.Device, nameof(AppendDevice));
             Append(layer, tokens, (void*)k, (void*)v, dtype, positions);
         }
+
+        /// The shape of a layer; another one is refused by the library, even if the cache has been disposed of.
+        LayerInfo Layer(int layer) => Cache.Known(layer) ?? DescribeLayer(layer);
 
         void Append(int layer, int tokens, void* k, void* v, Dtype dtype, int[] positions)
         {
@@ -59,14 +63,14 @@ namespace Kvq
         /// <param name="kvHead">The KV head.</param>
         /// <param name="begin">First slot in the head's list.</param>
         /// <param name="slots">Number of slots.</param>
-        /// <param name="k">Receives [slots, head_dim] keys after RoPE; null: skip.</param>
-        /// <param name="v">Receives [slots, head_dim] values; null: skip.</param>
+        /// <param name="k">Receives [slots, key_dim] keys after RoPE; null: skip.</param>
+        /// <param name="v">Receives [slots, value_dim] values; null: skip.</param>
         /// <param name="positions">Receives original positions; null: skip.</param>
         public void Decode(int layer, int kvHead, int begin, int slots, float[] k, float[] v, int[] positions = null)
         {
-            long needed = (long)slots * Cache.Describe().HeadDim;
-            if (k != null) Shape.AtLeast(k.Length, needed, "k", "[slots, head_dim]");
-            if (v != null) Shape.AtLeast(v.Length, needed, "v", "[slots, head_dim]");
+            LayerInfo shape = Layer(layer);
+            if (k != null) Shape.AtLeast(k.Length, (long)slots * shape.KeyDim, "k", "[slots, key_dim]");
+            if (v != null) Shape.AtLeast(v.Length, (long)slots * shape.ValueDim, "v", "[slots, value_dim]");
             if (positions != null) Shape.AtLeast(positions.Length, slots, "positions", "[slots]");
             var error = Call.Error();
             using (Use it = Use())

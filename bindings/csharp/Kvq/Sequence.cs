@@ -8,7 +8,6 @@ namespace Kvq
     public sealed unsafe partial class Sequence : NativeObject
     {
         readonly IntPtr cachePointer; // borrowed; lives as long as the sequence
-        readonly long row;
 
         /// <summary>Create an empty sequence; see <see cref="Native.kvq_sequence_create"/>.</summary>
         /// <param name="cache">Cache of the sequence.</param>
@@ -18,7 +17,6 @@ namespace Kvq
         {
             Cache = cache;
             cachePointer = Native.kvq_sequence_cache(handle.DangerousGetHandle());
-            row = (long)cache.Describe().KvHeads * cache.Describe().HeadDim;
         }
 
         static SequenceHandle Create(Cache cache)

@@ -8,8 +8,8 @@ namespace Kvq
     {
         /// <summary>Like <see cref="Append(int, float[], float[], int[])"/>, with spans.</summary>
         /// <param name="layer">The layer.</param>
-        /// <param name="k">Keys before RoPE, [tokens, kv_heads, head_dim].</param>
-        /// <param name="v">Values, of the same shape.</param>
+        /// <param name="k">Keys before RoPE, [tokens, kv_heads, key_dim].</param>
+        /// <param name="v">Values, [tokens, kv_heads, value_dim].</param>
         public void Append(int layer, ReadOnlySpan<float> k, ReadOnlySpan<float> v)
         {
             fixed (float* keys = &MemoryMarshal.GetReference(k), values = &MemoryMarshal.GetReference(v))
@@ -22,8 +22,8 @@ namespace Kvq
         /// <summary>Like <see cref="Attend(int, Sequence, float[], float[])"/>, with spans.</summary>
         /// <param name="layer">The layer.</param>
         /// <param name="sequence">A sequence of this cache.</param>
-        /// <param name="q">Queries before RoPE, [queries, q_heads, head_dim], for the last tokens.</param>
-        /// <param name="output">Receives the result, of the same shape.</param>
+        /// <param name="q">Queries before RoPE, [queries, q_heads, key_dim], for the last tokens.</param>
+        /// <param name="output">Receives the result, [queries, q_heads, value_dim].</param>
         public void Attend(int layer, Sequence sequence, ReadOnlySpan<float> q, Span<float> output)
         {
             fixed (float* queries = &MemoryMarshal.GetReference(q), to = &MemoryMarshal.GetReference(output))

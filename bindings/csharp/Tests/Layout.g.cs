@@ -195,9 +195,28 @@ namespace Kvq.Tests
                 Test.Equal(32, (byte*)it.shares - start, "kvq_router_group_info.shares");
             }
             {
+                var it = default(kvq_layer_shape);
+                byte* start = (byte*)&it;
+                Test.Equal(64, sizeof(kvq_layer_shape), "sizeof kvq_layer_shape");
+                Test.Equal(0, (byte*)&it.struct_size - start, "kvq_layer_shape.struct_size");
+                Test.Equal(4, (byte*)&it.first_layer - start, "kvq_layer_shape.first_layer");
+                Test.Equal(8, (byte*)&it.n_layers - start, "kvq_layer_shape.n_layers");
+                Test.Equal(12, (byte*)&it.q_heads - start, "kvq_layer_shape.q_heads");
+                Test.Equal(16, (byte*)&it.kv_heads - start, "kvq_layer_shape.kv_heads");
+                Test.Equal(20, (byte*)&it.key_dim - start, "kvq_layer_shape.key_dim");
+                Test.Equal(24, (byte*)&it.value_dim - start, "kvq_layer_shape.value_dim");
+                Test.Equal(28, (byte*)&it.rope - start, "kvq_layer_shape.rope");
+                Test.Equal(32, (byte*)&it.rotary_begin - start, "kvq_layer_shape.rotary_begin");
+                Test.Equal(36, (byte*)&it.rotary_dim - start, "kvq_layer_shape.rotary_dim");
+                Test.Equal(40, (byte*)&it.rope_base - start, "kvq_layer_shape.rope_base");
+                Test.Equal(48, (byte*)&it.inv_freq - start, "kvq_layer_shape.inv_freq");
+                Test.Equal(56, (byte*)&it.scale - start, "kvq_layer_shape.scale");
+                Test.Equal(60, (byte*)&it.logit_softcap - start, "kvq_layer_shape.logit_softcap");
+            }
+            {
                 var it = default(kvq_cache_options);
                 byte* start = (byte*)&it;
-                Test.Equal(88, sizeof(kvq_cache_options), "sizeof kvq_cache_options");
+                Test.Equal(104, sizeof(kvq_cache_options), "sizeof kvq_cache_options");
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_cache_options.struct_size");
                 Test.Equal(4, (byte*)&it.n_layers - start, "kvq_cache_options.n_layers");
                 Test.Equal(8, (byte*)&it.q_heads - start, "kvq_cache_options.q_heads");
@@ -214,6 +233,8 @@ namespace Kvq.Tests
                 Test.Equal(64, (byte*)&it.codebook - start, "kvq_cache_options.codebook");
                 Test.Equal(72, (byte*)&it.router - start, "kvq_cache_options.router");
                 Test.Equal(80, (byte*)&it.centres - start, "kvq_cache_options.centres");
+                Test.Equal(88, (byte*)&it.shapes - start, "kvq_cache_options.shapes");
+                Test.Equal(96, (byte*)&it.n_shapes - start, "kvq_cache_options.n_shapes");
             }
             {
                 var it = default(kvq_cache_info);
@@ -237,10 +258,19 @@ namespace Kvq.Tests
             {
                 var it = default(kvq_layer_info);
                 byte* start = (byte*)&it;
-                Test.Equal(264, sizeof(kvq_layer_info), "sizeof kvq_layer_info");
+                Test.Equal(300, sizeof(kvq_layer_info), "sizeof kvq_layer_info");
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_layer_info.struct_size");
                 Test.Equal(4, (byte*)&it.n_formats - start, "kvq_layer_info.n_formats");
                 Test.Equal(8, (byte*)it.formats - start, "kvq_layer_info.formats");
+                Test.Equal(264, (byte*)&it.q_heads - start, "kvq_layer_info.q_heads");
+                Test.Equal(268, (byte*)&it.kv_heads - start, "kvq_layer_info.kv_heads");
+                Test.Equal(272, (byte*)&it.key_dim - start, "kvq_layer_info.key_dim");
+                Test.Equal(276, (byte*)&it.value_dim - start, "kvq_layer_info.value_dim");
+                Test.Equal(280, (byte*)&it.rope - start, "kvq_layer_info.rope");
+                Test.Equal(284, (byte*)&it.rotary_begin - start, "kvq_layer_info.rotary_begin");
+                Test.Equal(288, (byte*)&it.rotary_dim - start, "kvq_layer_info.rotary_dim");
+                Test.Equal(292, (byte*)&it.scale - start, "kvq_layer_info.scale");
+                Test.Equal(296, (byte*)&it.logit_softcap - start, "kvq_layer_info.logit_softcap");
             }
             {
                 var it = default(kvq_recode_info);

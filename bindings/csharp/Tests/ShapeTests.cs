@@ -12,9 +12,9 @@ namespace Kvq.Tests
                 var good = new float[2 * Model.Row];
                 Action<string, Tensor, Tensor> refused = (part, k, v) =>
                     Test.Wrong(part, () => model.Sequence.Append(0, k, v));
-                refused("k has 31 elements; [tokens, kv_heads, head_dim] takes a multiple of 32", new float[31], good);
+                refused("k has 31 elements; [tokens, kv_heads, key_dim] takes a multiple of 32", new float[31], good);
                 refused("k has 0 elements", new float[0], new float[0]);
-                refused("v has 32 elements; [tokens, kv_heads, head_dim] takes 64", good, new float[32]);
+                refused("v has 32 elements; [tokens, kv_heads, value_dim] takes 64", good, new float[32]);
                 refused("v is F16 but k is F32", good, Tensor.F16(new ushort[64]));
                 refused("k", default(Tensor), good);
                 Test.Wrong("positions has 3 elements; there are 2 rows",
@@ -33,8 +33,8 @@ namespace Kvq.Tests
                 var good = new float[Model.QueryRow];
                 Action<string, float[], float[]> refused = (part, q, output) =>
                     Test.Wrong(part, () => model.Cache.Attend(0, model.Sequence, q, output));
-                refused("q has 65 elements; [queries, q_heads, head_dim] takes a multiple of 64", new float[65], good);
-                refused("output has 63 elements; [queries, q_heads, head_dim] takes 64", good, new float[63]);
+                refused("q has 65 elements; [queries, q_heads, key_dim] takes a multiple of 64", new float[65], good);
+                refused("output has 63 elements; [queries, q_heads, value_dim] takes 64", good, new float[63]);
                 refused("q", null, good);
                 Test.Throws<ArgumentNullException>("sequence", () => model.Cache.Attend(0, null, good, good));
                 Test.Refused(Status.Argument, "layer", () => model.Cache.Attend(-1, model.Sequence, good,
@@ -99,7 +99,7 @@ namespace Kvq.Tests
             using (var model = new Model())
             {
                 model.Fill(model.Sequence, 4, 1);
-                Test.Wrong("k has 63 elements; [slots, head_dim] takes 64",
+                Test.Wrong("k has 63 elements; [slots, key_dim] takes 64",
                                                () => model.Sequence.Decode(0, 0, 0, 4, new float[63], null));
                 Test.Wrong("positions has 1 elements", () => model.Sequence.Decode(0, 0, 0, 4, null, null, new int[1]));
                 Test.Refused(Status.Argument, "n is 0", () => model.Sequence.Decode(0, 0, 0, 0, new float[0], null));

@@ -37,7 +37,7 @@ def declaration(struct):
 
 
 def number_of(word):
-    """A part of a length: sum(token_counts), cache.kv_heads."""
+    """A part of a length: sum(token_counts), layer.kv_heads."""
     return "total" if word.startswith("sum(") else word
 
 
@@ -77,12 +77,12 @@ def checked(struct):
             body.append("it.%s = %s;" % (field["name"], value_of(field)))
     body.append("return it;")
     return function("inline %s c_struct" % struct["name"],
-                    ["const %s& batch" % class_of(struct["name"]), "const kvq_cache_info& cache"], "", body, "")
+                    ["const %s& batch" % class_of(struct["name"]), "const kvq_layer_info& layer"], "", body, "")
 
 
 def method(struct, call):
     """The overload that takes it; `call` takes the C struct."""
     parameters = [one.replace("const %s&" % struct["name"], "const %s&" % class_of(struct["name"])) for one in call.parameters]
     return function("void " + call.name, parameters, " const", [
-        "const %s c_batch = detail::c_struct(batch, describe());" % struct["name"],
+        "const %s c_batch = detail::c_struct(batch, describe_layer(layer));" % struct["name"],
         "checked(%s, %s);" % (call.function["name"], ", ".join(one.replace("&batch", "&c_batch") for one in call.arguments))])

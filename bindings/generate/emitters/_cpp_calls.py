@@ -233,10 +233,14 @@ class Call:
         return factors[0] if len(factors) == 1 else "detail::product({%s})" % ", ".join(factors)
 
     def factor(self, word):
-        """`n`, or `cache.kv_heads`, a field of the cache's info."""
+        """`n`, or a field of an info: `cache.n_layers`, `layer.kv_heads`."""
         noun, _, field = word.partition(".")
         if not field:
             return noun
+        if noun == "layer":
+            self.described[noun] = "const kvq_layer_info layer_info = detail::described<kvq_layer_info>(%s, %s, layer);" % (
+                "kvq_cache_describe_layer", "cache()" if self.cache_of_sequence else "get()")
+            return "layer_info." + field
         if noun == "trainer":
             self.described[noun] = 'detail::require_object(get(), "trainer");'
             return field + "_"

@@ -4,12 +4,12 @@ import re
 
 from emitters import _rust, _rust_objects
 from emitters._rust import commented
-from emitters._text import NOTICE, choice_text, depth_of, flag_text, is_choice, is_flag, target_of
+from emitters._text import NOTICE, choice_text, counts_of, depth_of, flag_text, is_choice, is_flag, target_of
 
 OUT = "bindings/rust/kvq/src/generated/"
 FILLED = ("_info", "_usage")
 # Fields that Rust's types imply, or that are not set as numbers.
-TAKEN_OTHERWISE = ("struct_size", "n_sequences", "dtype", "q_dtype", "output_dtype")
+TAKEN_OTHERWISE = ("struct_size", "dtype", "q_dtype", "output_dtype")
 # Parameters that methods do not have.
 LEFT_OUT = ("error", "result", "user", "progress", "dtype", "buffer", "capacity", "size", "length", "n", "n_sequences",
             "batch", "info")
@@ -116,7 +116,8 @@ def setter(field, docs, paths):
     given = {"int64_t": "usize", "int32_t": "usize"}.get(kind.get("name")) or \
         ("$crate::" + paths[kind["name"]] if kind["kind"] == "enumeration" else _rust.raw_type(kind))
     given = "bool" if is_choice(field) else given
-    return [*commented(docs.markdown(choice_text(field)), "        "), "        #[must_use]",
+    text = re.sub(r"^-1 \(default\): ", "Unless set: ", choice_text(field))
+    return [*commented(docs.markdown(text), "        "), "        #[must_use]",
             "        pub fn %s(mut self, %s: %s) -> Self {" % (name, name, given),
             "            self.raw.%s = %s;" % (name, value), "            self", "        }"]
 
@@ -130,7 +131,7 @@ def options(api, docs, paths):
         if not one["init"] or one["name"] == "kvq_error":
             continue
         numbers = [field for field in one["fields"] if field["type"]["kind"] in ("integer", "float", "enumeration") and
-                   field["documentation"] != "0." and field["name"] not in TAKEN_OTHERWISE]
+                   field["documentation"] != "0." and field["name"] not in counts_of(one).union(TAKEN_OTHERWISE)]
         if not numbers:
             continue
         lines.append("    (%s) => {" % one["name"])

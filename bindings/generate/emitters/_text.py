@@ -15,6 +15,11 @@ def depth_of(kind):
     return 1 + depth_of(kind["to"]) if kind["kind"] == "pointer" else 0
 
 
+def counts_of(struct):
+    """Fields that count the elements of one of the struct's arrays, which have lengths in other languages."""
+    return {field["name"] for field in struct["fields"]} & {field.get("length") for field in struct["fields"]}
+
+
 def is_flag(field):
     """Whether a field of a struct that the library fills is 1 or 0: a Boolean in other languages."""
     return field["type"].get("name") == "int32_t" and re.match(r"1(;| or) 0", field["documentation"]) is not None

@@ -1,13 +1,13 @@
 """C#: the raw layer, enumerations, options, descriptions, simple methods and the layout test."""
 from emitters import _csharp_objects
 from emitters._csharp import IDIOMATIC, RAW, Names, file, has_class, pascal, property_name, raw_type, type_name
-from emitters._text import flag_text, is_flag
+from emitters._text import counts_of, flag_text, is_flag
 
 FOLDER = "bindings/csharp/"
 # Fields that the hand-written half of a class computes.
-BY_HAND = {"kvq_append_batch": {"n_sequences", "dtype"},
-           "kvq_attend_batch": {"n_sequences", "q_dtype", "output_dtype"},
-           "kvq_extend_batch": {"n_sequences", "dtype", "q_dtype", "output_dtype"}}
+BY_HAND = {"kvq_append_batch": {"dtype"},
+           "kvq_attend_batch": {"q_dtype", "output_dtype"},
+           "kvq_extend_batch": {"dtype", "q_dtype", "output_dtype"}}
 
 
 def summary(field):
@@ -116,6 +116,8 @@ def managed_type(field):
     to = field["type"].get("to", {})
     if is_text(field) or to.get("kind") == "handle":
         return "string" if is_text(field) else type_name(to["name"])
+    if to.get("kind") == "struct":
+        return type_name(to["name"]) + "[]"
     return raw_type({"type": to}) + "[]" if to.get("kind") in ("float", "integer") and field["memory"] == "host" else None
 
 
@@ -146,7 +148,8 @@ def scalar(names, one, field):
 def shown(one):
     """Fields that callers see."""
     return [field for field in one["fields"] if field["name"] != "struct_size" and
-            not field["name"].startswith("reserved") and field["name"] not in BY_HAND.get(one["name"], ())]
+            not field["name"].startswith("reserved") and field["name"] not in BY_HAND.get(one["name"], ()) and
+            field["name"] not in counts_of(one)]
 
 
 def options(names, one):
@@ -239,7 +242,7 @@ def emit(api):
         kvq + "Raw/Structs.g.cs": file(RAW, structs(raw)),
         kvq + "Raw/Handles.g.cs": file(RAW, handles(raw), ("System",)),
         kvq + "Enumerations.g.cs": file(IDIOMATIC, enumerations(names, False) + [""] + constants(names), ()),
-        kvq + "Options.g.cs": file(IDIOMATIC, classes(names, options, ("_options", "_batch")), ("System", RAW)),
+        kvq + "Options.g.cs": file(IDIOMATIC, classes(names, options, ("_options", "_batch", "_shape")), ("System", RAW)),
         kvq + "Descriptions.g.cs": file(IDIOMATIC, classes(names, description, ("_info", "_usage")), ("System", RAW)),
         kvq + "Objects.g.cs": file(IDIOMATIC, _csharp_objects.objects(names), ("System", RAW)),
         kvq + "AssemblyInfo.g.cs": "\n".join(assembly),

@@ -191,6 +191,9 @@ def struct(names, one):
         go = pascal(field["name"])
         comment = names.comment(described(field), indent="\t", fields=fields) if described(field) else ""
         lines.append(comment + "\t%s %s\n" % (go, names.type(field["type"], field["name"])))
+    padding = one["size"] - one["fields"][-1]["offset"] - one["fields"][-1]["size"]
+    if padding:  # which go vet does not count before Go 1.21
+        lines.append("\t_ [%d]byte\n" % padding)
     lines[-1] = lines[-1].rstrip("\n")
     return "\n".join(lines + ["}", ""])
 
@@ -261,9 +264,9 @@ static inline kvq_status kvq_go_no_memory(const char* name, kvq_error* error) {
 PACKAGE = """// Package raw declares all of include/kvq.h under its C names; programs use package kvq instead.
 //
 // Pointers behind unsafe.Pointer and in structs may point to Go memory for the duration of a call: structs are passed
-// field by field. C keeps hooks and their user longer, so these may not point to Go memory: a user is a
-// [runtime/cgo.Handle] as a number. Strings end with a zero byte. Nothing is checked here; the caller must meet the
-// header's requirements.
+// field by field. Lists of structs with pointers, and what these point to, are in memory of [Allocate]. C keeps hooks
+// and their user longer, so these may not point to Go memory: a user is a [runtime/cgo.Handle] as a number. Strings end
+// with a zero byte. Nothing is checked here; the caller must meet the header's requirements.
 //
 """
 

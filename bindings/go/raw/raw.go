@@ -3,9 +3,9 @@
 // Package raw declares all of include/kvq.h under its C names; programs use package kvq instead.
 //
 // Pointers behind unsafe.Pointer and in structs may point to Go memory for the duration of a call: structs are passed
-// field by field. C keeps hooks and their user longer, so these may not point to Go memory: a user is a
-// [runtime/cgo.Handle] as a number. Strings end with a zero byte. Nothing is checked here; the caller must meet the
-// header's requirements.
+// field by field. Lists of structs with pointers, and what these point to, are in memory of [Allocate]. C keeps hooks
+// and their user longer, so these may not point to Go memory: a user is a [runtime/cgo.Handle] as a number. Strings end
+// with a zero byte. Nothing is checked here; the caller must meet the header's requirements.
 //
 // kvq: a compressed key/value cache for language models, with attention computed on the compressed form.
 //
@@ -832,6 +832,52 @@ type RouterGroupInfo struct {
 	Shares [8]float64
 }
 
+// LayerShape: shape of a range of layers that differ from the cache's others, such as those with larger heads
+// or without RoPE.
+type LayerShape struct {
+	StructSize uint32
+
+	// First layer of the range. Ranges may not overlap.
+	FirstLayer int32
+
+	// Layers of the range; 1 by default.
+	NLayers int32
+
+	// Query heads, a multiple of the KV heads; 0 (default): the cache's.
+	QHeads int32
+
+	// Key/value heads; 0 (default): the cache's.
+	KVHeads int32
+
+	// Channels of a key and of a query, a multiple of 8, 8 … 576; 0 (default): the cache's HeadDim.
+	KeyDim int32
+
+	// Channels of a value and of an output, a multiple of 8, 8 … 512; 0 (default): the cache's HeadDim.
+	ValueDim int32
+
+	// -1 (default): the cache's.
+	Rope Rope
+
+	// First channel that is rotated, an even number; 0 by default.
+	RotaryBegin int32
+
+	// Channels that are rotated, an even number; 0 (default): the cache's, if it has one, else all from
+	// RotaryBegin on.
+	RotaryDim int32
+
+	// 0 (default): the cache's, with its InvFreq. Ignored if InvFreq is given.
+	RopeBase float32
+
+	// Radians per position of each pair. nil (default): those of RopeBase. Elements: rotary_dim / 2.
+	InvFreq *float32
+
+	// Factor applied to q·k; 0 (default): the cache's, or 1 / sqrt(key_dim) if that is 0.
+	Scale float32
+
+	// Of calls whose own is 0; 0 (default): none.
+	LogitSoftcap float32
+}
+
 // CacheOptions: shape of a model's attention layers, and the trained objects that its page formats need.
 type CacheOptions struct {
 	StructSize uint32
@@ -845,7 +891,7 @@ type CacheOptions struct {
 	// Key/value heads, 1 … 4096.
 	KVHeads int32
 
-	// A multiple of 8, 8 … 256.
+	// Channels of keys and of values, a multiple of 8, 8 … 512.
 	HeadDim int32
 
 	// [RopeHalf] by default.
@@ -888,6 +934,16 @@ type CacheOptions struct {
 	// policy; a codebook must have been trained with the same. A policy may need Codebook or centres, not both;
 	// if it needs neither, those given serve other policies of sequences. nil (default): none.
 	Centres *Centres
+
+	// Layers that differ. nil (default): none. Caches with such layers take no trained objects but scales, and
+	// these where only frequencies, scale and soft cap differ; those with other heads do not evict. Elements:
+	// n_shapes.
+	Shapes *LayerShape
+
+	// 0 by default.
+	NShapes int32
+
+	_ [4]byte
 }
 
 // CacheInfo: options that a cache was created with, defaults filled in.
@@ -926,7 +982,7 @@ type CacheInfo struct {
 	ModelID uint64
 }
 
-// LayerInfo: formats that a layer seals pages in.
+// LayerInfo: shape of a layer, and the formats that it seals pages in.
 type LayerInfo struct {
 	StructSize uint32
 
@@ -935,6 +991,27 @@ type LayerInfo struct {
 
 	// Names of the formats, keys/values where they differ, separated by ", ".
 	Formats [256]byte
+
+	QHeads int32
+
+	KVHeads int32
+
+	// Channels of keys and queries.
+	KeyDim int32
+
+	// Channels of values and outputs.
+	ValueDim int32
+
+	Rope Rope
+
+	RotaryBegin int32
+
+	// 0 without RoPE.
+	RotaryDim int32
+
+	Scale float32
+
+	LogitSoftcap float32
 }
 
 // RecodeInfo: what recoding a sequence takes; see [SequencePredictRecode].
@@ -1012,10 +1089,10 @@ type AppendBatch struct {
 	// As for [Append]; nil (default): consecutive in each sequence. Elements: sum(token_counts).
 	Positions *int32
 
-	// As for [Append]. Elements: strided(sum(token_counts), cache.kv_heads, cache.head_dim).
+	// As for [Append]. Elements: strided(sum(token_counts), layer.kv_heads, layer.key_dim).
 	K unsafe.Pointer
 
-	// As for [Append]. Elements: strided(sum(token_counts), cache.kv_heads, cache.head_dim).
+	// As for [Append]. Elements: strided(sum(token_counts), layer.kv_heads, layer.value_dim).
 	V unsafe.Pointer
 
 	// Element type of K and V; [F32] by default.
@@ -1028,7 +1105,7 @@ type AppendBatch struct {
 	// head are always contiguous; rows need only the alignment of their elements.
 	KTokenStride int64
 
-	// Elements from one head to the next, not negative; 0 (default): dense, head_dim.
+	// Elements from one head to the next, not negative; 0 (default): dense.
 	KHeadStride int64
 
 	// As for keys.
@@ -1070,9 +1147,9 @@ type AttendBatch struct {
 	// attending. Elements: sum(query_counts).
 	QueryPositions *int32
 
-	// `[total queries, q_heads, head_dim]`, before RoPE unless the cache was created with [RopeNone]. Queries
+	// `[total queries, q_heads, key_dim]`, before RoPE unless the cache was created with [RopeNone]. Queries
 	// and their logits must be finite, or the results are meaningless. Elements: strided(sum(query_counts),
-	// cache.q_heads, cache.head_dim).
+	// layer.q_heads, layer.key_dim).
 	Q unsafe.Pointer
 
 	// [F32] by default.
@@ -1081,8 +1158,8 @@ type AttendBatch struct {
 	// [F32] by default.
 	OutputDtype Dtype
 
-	// `[total queries, q_heads, head_dim]`; its memory, from the first row to the last, may not overlap that of
-	// Q or Sinks. Elements: strided(sum(query_counts), cache.q_heads, cache.head_dim).
+	// `[total queries, q_heads, value_dim]`; its memory, from the first row to the last, may not overlap that
+	// of Q or Sinks. Elements: strided(sum(query_counts), layer.q_heads, layer.value_dim).
 	Output unsafe.Pointer
 
 	// A query at position p sees positions > p − window; 0 (default): all.
@@ -1095,7 +1172,7 @@ type AttendBatch struct {
 	// contiguous; rows need only the alignment of their elements.
 	QTokenStride int64
 
-	// Elements from one head to the next, not negative; 0 (default): dense, head_dim.
+	// Elements from one head to the next, not negative; 0 (default): dense.
 	QHeadStride int64
 
 	// As for queries. Rows may not overlap: either all heads of a query come before the next query's (token
@@ -1109,12 +1186,12 @@ type AttendBatch struct {
 	// `[total queries, q_heads]` receives the natural log-sum-exp of the logits, after scale and cap, including
 	// sinks; -infinity for a query that sees no token and has no sink. It merges results over parts of a
 	// context, only one of which has the sinks: Σᵢ exp(lseᵢ − lse) · outputᵢ with lse = log Σᵢ exp lseᵢ. It may
-	// not overlap Q, Output or Sinks. nil (default): skip. Elements: sum(query_counts) * cache.q_heads.
+	// not overlap Q, Output or Sinks. nil (default): skip. Elements: sum(query_counts) * layer.q_heads.
 	LSE *float32
 
 	// `[q_heads]` learned logits, neither scaled nor capped: each adds exp(sink) to the softmax denominator of
 	// its head and nothing to the sum of values. -infinity means no sink; a CPU refuses NaN and +infinity. nil
-	// (default): none. Elements: cache.q_heads.
+	// (default): none. Elements: layer.q_heads.
 	Sinks *float32
 }
 
@@ -1135,16 +1212,16 @@ type ExtendBatch struct {
 	// As for [Append]; nil (default): consecutive in each sequence. Elements: sum(token_counts).
 	Positions *int32
 
-	// As for [Append]. Elements: strided(sum(token_counts), cache.kv_heads, cache.head_dim).
+	// As for [Append]. Elements: strided(sum(token_counts), layer.kv_heads, layer.key_dim).
 	K unsafe.Pointer
 
-	// As for [Append]. Elements: strided(sum(token_counts), cache.kv_heads, cache.head_dim).
+	// As for [Append]. Elements: strided(sum(token_counts), layer.kv_heads, layer.value_dim).
 	V unsafe.Pointer
 
-	// As in [AttendBatch]. Elements: strided(sum(token_counts), cache.q_heads, cache.head_dim).
+	// As in [AttendBatch]. Elements: strided(sum(token_counts), layer.q_heads, layer.key_dim).
 	Q unsafe.Pointer
 
-	// As in [AttendBatch]. Elements: strided(sum(token_counts), cache.q_heads, cache.head_dim).
+	// As in [AttendBatch]. Elements: strided(sum(token_counts), layer.q_heads, layer.value_dim).
 	Output unsafe.Pointer
 
 	// Element type of K and V; [F32] by default.
@@ -1189,10 +1266,10 @@ type ExtendBatch struct {
 	// As in [AttendBatch].
 	OutputHeadStride int64
 
-	// As in [AttendBatch]. May be nil. Elements: sum(token_counts) * cache.q_heads.
+	// As in [AttendBatch]. May be nil. Elements: sum(token_counts) * layer.q_heads.
 	LSE *float32
 
-	// As in [AttendBatch]. May be nil. Elements: cache.q_heads.
+	// As in [AttendBatch]. May be nil. Elements: layer.q_heads.
 	Sinks *float32
 }
 
@@ -1217,7 +1294,7 @@ type Usage struct {
 	// 0.
 	Reserved int32
 
-	// Key and value scalars held: 2 · head_dim · slots, over all layers and KV heads.
+	// Key and value scalars held: (key_dim + value_dim) · slots of all heads.
 	Scalars int64
 
 	// Pages in their final compressed format.
@@ -1471,7 +1548,23 @@ var _ [16]byte = [unsafe.Offsetof(RouterGroupInfo{}.MeanBits)]byte{}
 var _ [24]byte = [unsafe.Offsetof(RouterGroupInfo{}.Accuracy)]byte{}
 var _ [32]byte = [unsafe.Offsetof(RouterGroupInfo{}.Shares)]byte{}
 
-var _ [88]byte = [unsafe.Sizeof(CacheOptions{})]byte{}
+var _ [64]byte = [unsafe.Sizeof(LayerShape{})]byte{}
+var _ [0]byte = [unsafe.Offsetof(LayerShape{}.StructSize)]byte{}
+var _ [4]byte = [unsafe.Offsetof(LayerShape{}.FirstLayer)]byte{}
+var _ [8]byte = [unsafe.Offsetof(LayerShape{}.NLayers)]byte{}
+var _ [12]byte = [unsafe.Offsetof(LayerShape{}.QHeads)]byte{}
+var _ [16]byte = [unsafe.Offsetof(LayerShape{}.KVHeads)]byte{}
+var _ [20]byte = [unsafe.Offsetof(LayerShape{}.KeyDim)]byte{}
+var _ [24]byte = [unsafe.Offsetof(LayerShape{}.ValueDim)]byte{}
+var _ [28]byte = [unsafe.Offsetof(LayerShape{}.Rope)]byte{}
+var _ [32]byte = [unsafe.Offsetof(LayerShape{}.RotaryBegin)]byte{}
+var _ [36]byte = [unsafe.Offsetof(LayerShape{}.RotaryDim)]byte{}
+var _ [40]byte = [unsafe.Offsetof(LayerShape{}.RopeBase)]byte{}
+var _ [48]byte = [unsafe.Offsetof(LayerShape{}.InvFreq)]byte{}
+var _ [56]byte = [unsafe.Offsetof(LayerShape{}.Scale)]byte{}
+var _ [60]byte = [unsafe.Offsetof(LayerShape{}.LogitSoftcap)]byte{}
+
+var _ [104]byte = [unsafe.Sizeof(CacheOptions{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(CacheOptions{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(CacheOptions{}.NLayers)]byte{}
 var _ [8]byte = [unsafe.Offsetof(CacheOptions{}.QHeads)]byte{}
@@ -1488,6 +1581,8 @@ var _ [56]byte = [unsafe.Offsetof(CacheOptions{}.ModelID)]byte{}
 var _ [64]byte = [unsafe.Offsetof(CacheOptions{}.Codebook)]byte{}
 var _ [72]byte = [unsafe.Offsetof(CacheOptions{}.Router)]byte{}
 var _ [80]byte = [unsafe.Offsetof(CacheOptions{}.Centres)]byte{}
+var _ [88]byte = [unsafe.Offsetof(CacheOptions{}.Shapes)]byte{}
+var _ [96]byte = [unsafe.Offsetof(CacheOptions{}.NShapes)]byte{}
 
 var _ [64]byte = [unsafe.Sizeof(CacheInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(CacheInfo{}.StructSize)]byte{}
@@ -1505,10 +1600,19 @@ var _ [44]byte = [unsafe.Offsetof(CacheInfo{}.EvictionWindow)]byte{}
 var _ [48]byte = [unsafe.Offsetof(CacheInfo{}.MaxBytes)]byte{}
 var _ [56]byte = [unsafe.Offsetof(CacheInfo{}.ModelID)]byte{}
 
-var _ [264]byte = [unsafe.Sizeof(LayerInfo{})]byte{}
+var _ [300]byte = [unsafe.Sizeof(LayerInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(LayerInfo{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(LayerInfo{}.NFormats)]byte{}
 var _ [8]byte = [unsafe.Offsetof(LayerInfo{}.Formats)]byte{}
+var _ [264]byte = [unsafe.Offsetof(LayerInfo{}.QHeads)]byte{}
+var _ [268]byte = [unsafe.Offsetof(LayerInfo{}.KVHeads)]byte{}
+var _ [272]byte = [unsafe.Offsetof(LayerInfo{}.KeyDim)]byte{}
+var _ [276]byte = [unsafe.Offsetof(LayerInfo{}.ValueDim)]byte{}
+var _ [280]byte = [unsafe.Offsetof(LayerInfo{}.Rope)]byte{}
+var _ [284]byte = [unsafe.Offsetof(LayerInfo{}.RotaryBegin)]byte{}
+var _ [288]byte = [unsafe.Offsetof(LayerInfo{}.RotaryDim)]byte{}
+var _ [292]byte = [unsafe.Offsetof(LayerInfo{}.Scale)]byte{}
+var _ [296]byte = [unsafe.Offsetof(LayerInfo{}.LogitSoftcap)]byte{}
 
 var _ [40]byte = [unsafe.Sizeof(RecodeInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(RecodeInfo{}.StructSize)]byte{}
@@ -2119,6 +2223,19 @@ func RouterDestroy(router *Router) {
 	C.kvq_go_kvq_router_destroy((*C.uint8_t)(unsafe.Pointer(router)))
 }
 
+// LayerShapeInit: fill with defaults: a layer like the cache's others.
+//
+//   - shape: May be nil.
+//
+// Threads: any. Since 1.0. In C: kvq_layer_shape_init.
+func LayerShapeInit(shape *LayerShape) {
+	if shape != nil {
+		var it LayerShape
+		C.kvq_go_kvq_layer_shape_init((*C.uint8_t)(unsafe.Pointer(&it)))
+		*shape = it
+	}
+}
+
 // CacheOptionsInit: fill with defaults. The four sizes (NLayers, QHeads, KVHeads, HeadDim) stay 0 and must be
 // set.
 //
@@ -2151,7 +2268,7 @@ func CacheCreate(context *Context, options *CacheOptions, policy *Policy, result
 	} else {
 		optionsGiven = 1
 	}
-	return Status(C.kvq_go_kvq_cache_create((*C.uint8_t)(unsafe.Pointer(context)), optionsGiven, C.int32_t(options.NLayers), C.int32_t(options.QHeads), C.int32_t(options.KVHeads), C.int32_t(options.HeadDim), C.kvq_rope(options.Rope), C.int32_t(options.RotaryDim), C.float(options.RopeBase), (*C.float)(unsafe.Pointer(options.InvFreq)), C.float(options.Scale), C.int32_t(options.Reserved), C.uint64_t(options.MaxBytes), C.uint64_t(options.ModelID), (*C.uint8_t)(unsafe.Pointer(options.Codebook)), (*C.uint8_t)(unsafe.Pointer(options.Router)), (*C.uint8_t)(unsafe.Pointer(options.Centres)), (*C.uint8_t)(unsafe.Pointer(policy)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_cache_create((*C.uint8_t)(unsafe.Pointer(context)), optionsGiven, C.int32_t(options.NLayers), C.int32_t(options.QHeads), C.int32_t(options.KVHeads), C.int32_t(options.HeadDim), C.kvq_rope(options.Rope), C.int32_t(options.RotaryDim), C.float(options.RopeBase), (*C.float)(unsafe.Pointer(options.InvFreq)), C.float(options.Scale), C.int32_t(options.Reserved), C.uint64_t(options.MaxBytes), C.uint64_t(options.ModelID), (*C.uint8_t)(unsafe.Pointer(options.Codebook)), (*C.uint8_t)(unsafe.Pointer(options.Router)), (*C.uint8_t)(unsafe.Pointer(options.Centres)), (*C.uint8_t)(unsafe.Pointer(options.Shapes)), C.int32_t(options.NShapes), (*C.uint8_t)(unsafe.Pointer(policy)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // CacheDestroy: destroy a cache handle. Sequences of the cache keep it alive.
@@ -2493,11 +2610,11 @@ func SnapshotDescribe(cache *Cache, buffer unsafe.Pointer, size uintptr, options
 // `recent` pages, which happens when the next token arrives. Either all n tokens are appended or none.
 //
 //   - n: number of tokens, ≥ 1.
-//   - k: keys `[n, kv_heads, head_dim]`, before RoPE unless the cache was created with [RopeNone]; a CUDA
+//   - k: keys `[n, kv_heads, key_dim]`, before RoPE unless the cache was created with [RopeNone]; a CUDA
 //     context reads them in stream order. They must be finite with magnitude at most 65504 (FP16) after RoPE
 //     and, in layers with `+hadamard` or gain-shape formats, after the Hadamard rotation, too. Elements: n *
-//     cache.kv_heads * cache.head_dim.
-//   - v: values, same shape and rules. Elements: n * cache.kv_heads * cache.head_dim.
+//     layer.kv_heads * layer.key_dim.
+//   - v: values `[n, kv_heads, value_dim]`, same rules. Elements: n * layer.kv_heads * layer.value_dim.
 //   - dtype: element type of k and v.
 //   - positions: original positions, ≥ 0, strictly increasing and beyond the layer's last one; nil:
 //     consecutive. Elements: n.
@@ -2553,9 +2670,9 @@ func AppendSequences(cache *Cache, layer int32, batch *AppendBatch, err *Error) 
 //   - kvHead: 0 … kv_heads − 1.
 //   - begin: first slot in the head's list.
 //   - n: number of slots, ≥ 1.
-//   - k: receives `[n, head_dim]` keys as attention reads them (after RoPE); nil: skip. Elements: n *
-//     cache.head_dim.
-//   - v: receives `[n, head_dim]` values; nil: skip. Elements: n * cache.head_dim.
+//   - k: receives `[n, key_dim]` keys as attention reads them (after RoPE); nil: skip. Elements: n *
+//     layer.key_dim.
+//   - v: receives `[n, value_dim]` values; nil: skip. Elements: n * layer.value_dim.
 //   - positions: receives original positions; nil: skip. Elements: n.
 //
 // Returns [OK]; [EArgument]; [EMemory]; [ELimit]; [EBackend].

@@ -173,7 +173,23 @@ _Static_assert(offsetof(kvq_router_group_info, mean_bits) == 16, "kvq_router_gro
 _Static_assert(offsetof(kvq_router_group_info, accuracy) == 24, "kvq_router_group_info.accuracy");
 _Static_assert(offsetof(kvq_router_group_info, shares) == 32, "kvq_router_group_info.shares");
 
-_Static_assert(sizeof(kvq_cache_options) == 88, "kvq_cache_options");
+_Static_assert(sizeof(kvq_layer_shape) == 64, "kvq_layer_shape");
+_Static_assert(offsetof(kvq_layer_shape, struct_size) == 0, "kvq_layer_shape.struct_size");
+_Static_assert(offsetof(kvq_layer_shape, first_layer) == 4, "kvq_layer_shape.first_layer");
+_Static_assert(offsetof(kvq_layer_shape, n_layers) == 8, "kvq_layer_shape.n_layers");
+_Static_assert(offsetof(kvq_layer_shape, q_heads) == 12, "kvq_layer_shape.q_heads");
+_Static_assert(offsetof(kvq_layer_shape, kv_heads) == 16, "kvq_layer_shape.kv_heads");
+_Static_assert(offsetof(kvq_layer_shape, key_dim) == 20, "kvq_layer_shape.key_dim");
+_Static_assert(offsetof(kvq_layer_shape, value_dim) == 24, "kvq_layer_shape.value_dim");
+_Static_assert(offsetof(kvq_layer_shape, rope) == 28, "kvq_layer_shape.rope");
+_Static_assert(offsetof(kvq_layer_shape, rotary_begin) == 32, "kvq_layer_shape.rotary_begin");
+_Static_assert(offsetof(kvq_layer_shape, rotary_dim) == 36, "kvq_layer_shape.rotary_dim");
+_Static_assert(offsetof(kvq_layer_shape, rope_base) == 40, "kvq_layer_shape.rope_base");
+_Static_assert(offsetof(kvq_layer_shape, inv_freq) == 48, "kvq_layer_shape.inv_freq");
+_Static_assert(offsetof(kvq_layer_shape, scale) == 56, "kvq_layer_shape.scale");
+_Static_assert(offsetof(kvq_layer_shape, logit_softcap) == 60, "kvq_layer_shape.logit_softcap");
+
+_Static_assert(sizeof(kvq_cache_options) == 104, "kvq_cache_options");
 _Static_assert(offsetof(kvq_cache_options, struct_size) == 0, "kvq_cache_options.struct_size");
 _Static_assert(offsetof(kvq_cache_options, n_layers) == 4, "kvq_cache_options.n_layers");
 _Static_assert(offsetof(kvq_cache_options, q_heads) == 8, "kvq_cache_options.q_heads");
@@ -190,6 +206,8 @@ _Static_assert(offsetof(kvq_cache_options, model_id) == 56, "kvq_cache_options.m
 _Static_assert(offsetof(kvq_cache_options, codebook) == 64, "kvq_cache_options.codebook");
 _Static_assert(offsetof(kvq_cache_options, router) == 72, "kvq_cache_options.router");
 _Static_assert(offsetof(kvq_cache_options, centres) == 80, "kvq_cache_options.centres");
+_Static_assert(offsetof(kvq_cache_options, shapes) == 88, "kvq_cache_options.shapes");
+_Static_assert(offsetof(kvq_cache_options, n_shapes) == 96, "kvq_cache_options.n_shapes");
 
 _Static_assert(sizeof(kvq_cache_info) == 64, "kvq_cache_info");
 _Static_assert(offsetof(kvq_cache_info, struct_size) == 0, "kvq_cache_info.struct_size");
@@ -207,10 +225,19 @@ _Static_assert(offsetof(kvq_cache_info, eviction_window) == 44, "kvq_cache_info.
 _Static_assert(offsetof(kvq_cache_info, max_bytes) == 48, "kvq_cache_info.max_bytes");
 _Static_assert(offsetof(kvq_cache_info, model_id) == 56, "kvq_cache_info.model_id");
 
-_Static_assert(sizeof(kvq_layer_info) == 264, "kvq_layer_info");
+_Static_assert(sizeof(kvq_layer_info) == 300, "kvq_layer_info");
 _Static_assert(offsetof(kvq_layer_info, struct_size) == 0, "kvq_layer_info.struct_size");
 _Static_assert(offsetof(kvq_layer_info, n_formats) == 4, "kvq_layer_info.n_formats");
 _Static_assert(offsetof(kvq_layer_info, formats) == 8, "kvq_layer_info.formats");
+_Static_assert(offsetof(kvq_layer_info, q_heads) == 264, "kvq_layer_info.q_heads");
+_Static_assert(offsetof(kvq_layer_info, kv_heads) == 268, "kvq_layer_info.kv_heads");
+_Static_assert(offsetof(kvq_layer_info, key_dim) == 272, "kvq_layer_info.key_dim");
+_Static_assert(offsetof(kvq_layer_info, value_dim) == 276, "kvq_layer_info.value_dim");
+_Static_assert(offsetof(kvq_layer_info, rope) == 280, "kvq_layer_info.rope");
+_Static_assert(offsetof(kvq_layer_info, rotary_begin) == 284, "kvq_layer_info.rotary_begin");
+_Static_assert(offsetof(kvq_layer_info, rotary_dim) == 288, "kvq_layer_info.rotary_dim");
+_Static_assert(offsetof(kvq_layer_info, scale) == 292, "kvq_layer_info.scale");
+_Static_assert(offsetof(kvq_layer_info, logit_softcap) == 296, "kvq_layer_info.logit_softcap");
 
 _Static_assert(sizeof(kvq_recode_info) == 40, "kvq_recode_info");
 _Static_assert(offsetof(kvq_recode_info, struct_size) == 0, "kvq_recode_info.struct_size");
@@ -509,11 +536,15 @@ static inline void kvq_go_kvq_router_destroy(uint8_t* router) {
   kvq_router_destroy((kvq_router*)router);
 }
 
+static inline void kvq_go_kvq_layer_shape_init(uint8_t* it) {
+  kvq_layer_shape_init((kvq_layer_shape*)it, sizeof(kvq_layer_shape));
+}
+
 static inline void kvq_go_kvq_cache_options_init(uint8_t* it) {
   kvq_cache_options_init((kvq_cache_options*)it, sizeof(kvq_cache_options));
 }
 
-static inline kvq_status kvq_go_kvq_cache_create(uint8_t* context, int32_t options_given, int32_t options_n_layers, int32_t options_q_heads, int32_t options_kv_heads, int32_t options_head_dim, kvq_rope options_rope, int32_t options_rotary_dim, float options_rope_base, const float* options_inv_freq, float options_scale, int32_t options_reserved, uint64_t options_max_bytes, uint64_t options_model_id, uint8_t* options_codebook, uint8_t* options_router, uint8_t* options_centres, uint8_t* policy, uint8_t* result, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_cache_create(uint8_t* context, int32_t options_given, int32_t options_n_layers, int32_t options_q_heads, int32_t options_kv_heads, int32_t options_head_dim, kvq_rope options_rope, int32_t options_rotary_dim, float options_rope_base, const float* options_inv_freq, float options_scale, int32_t options_reserved, uint64_t options_max_bytes, uint64_t options_model_id, uint8_t* options_codebook, uint8_t* options_router, uint8_t* options_centres, uint8_t* options_shapes, int32_t options_n_shapes, uint8_t* policy, uint8_t* result, kvq_error* error) {
   kvq_cache_options options = {0};
   options.struct_size = sizeof(kvq_cache_options);
   options.n_layers = options_n_layers;
@@ -531,6 +562,8 @@ static inline kvq_status kvq_go_kvq_cache_create(uint8_t* context, int32_t optio
   options.codebook = (const kvq_codebook*)options_codebook;
   options.router = (const kvq_router*)options_router;
   options.centres = (const kvq_centres*)options_centres;
+  options.shapes = (const kvq_layer_shape*)options_shapes;
+  options.n_shapes = options_n_shapes;
   return kvq_cache_create((kvq_context*)context, options_given ? &options : NULL, (const kvq_policy*)policy, (kvq_cache**)result, error);
 }
 

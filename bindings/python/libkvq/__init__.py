@@ -28,6 +28,7 @@ from ._matrix import Matrix, MatrixSize, Scheme, linear_shared, predict_bytes, s
 from ._objects import Codebook, Router
 from ._policy import Policy
 from ._sequence import Compressed, Decoded, Sequence
+from ._shapes import LayerShape
 from ._step import Step
 
 __version__ = "%d.%d.%d" % (raw.KVQ_VERSION_MAJOR, raw.KVQ_VERSION_MINOR, raw.KVQ_VERSION_PATCH)
@@ -40,6 +41,7 @@ __all__ = [
     "Decoded",
     "DevicePointer",
     "LayerScales",
+    "LayerShape",
     "Matrix",
     "MatrixSize",
     "Policy",

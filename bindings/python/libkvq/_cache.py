@@ -6,7 +6,7 @@ from array import array
 from contextlib import contextmanager
 from ctypes import byref, sizeof
 from threading import Lock
-from typing import Any, Iterator, List, Optional, Tuple, Union
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 from typing import Sequence as Many
 from weakref import WeakSet
 
@@ -17,10 +17,11 @@ from ._centres import Centres
 from ._context import Context
 from ._errors import KvqArgumentError, failure, initialised, require_fit
 from ._handle import Data, enter_alone, enter_shared, leave_alone, leave_shared, reading
-from ._infos import CacheInfo, SnapshotInfo, Usage
+from ._infos import CacheInfo, LayerInfo, SnapshotInfo, Usage
 from ._objects import CacheMethods, Codebook, Router
 from ._policy import PolicyOrText, policy_of
 from ._sequence import Sequence
+from ._shapes import LayerShape, set_shapes
 from ._step import Step
 from ._text import value_of
 
@@ -41,7 +42,7 @@ class Cache(CacheMethods):
     """The attention layers of one model; owns the page formats and the workspace of ``attend``.
 
     :param q_heads: query heads, a multiple of `kv_heads`.
-    :param head_dim: a multiple of 8, 8 … 256.
+    :param head_dim: channels of keys and of values, a multiple of 8, 8 … 512.
     :param rope: rotary embedding that the library applies to queries and keys: "half", "interleaved" or "none".
     :param rotary_dim: leading channels that are rotated; 0: all.
     :param inv_freq: radians per position, float32 in host memory; None: ``rope_base ** (-2 * j / rotary_dim)``.
@@ -52,6 +53,7 @@ class Cache(CacheMethods):
     :param router: router for a policy with `router`.
     :param policy: a ``Policy``, or its text; None: fp16.
     :param centres: centres for formats with trained centres.
+    :param shapes: layers that differ from the others: Gemma's global ones, layers without RoPE.
     """
 
     _new = _native.kvq_cache
@@ -75,10 +77,12 @@ class Cache(CacheMethods):
         router: Optional[Router] = None,
         policy: PolicyOrText = None,
         centres: Optional[Centres] = None,
+        shapes: Many[LayerShape] = (),
     ) -> None:
         shape = {"n_layers": n_layers, "q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": scale}
         rotary = {"rotary_dim": rotary_dim, "rope_base": rope_base, "max_bytes": max_bytes, "model_id": model_id}
         options = cache_options(rope, inv_freq, **shape, **rotary)
+        of_shapes = set_shapes(options, shapes)
         Context._given("context", context)
         used = policy_of(context, policy)
         given = (
@@ -89,12 +93,13 @@ class Cache(CacheMethods):
         with reading(context, *given, used) as (pointer, *trained, formats):
             options.codebook, options.centres, options.router = trained
             self._create(context._hooks, _native.kvq_cache_create, pointer, byref(options), formats)
+        del of_shapes  # until here the options point to it
         self.context = context
         self._device = context._device
         self._sequences: WeakSet[Sequence] = WeakSet()
         self._sequences_lock = Lock()
         info = self._info = self.describe()
-        self._q_heads, self._kv_heads, self._head_dim = info.q_heads, info.kv_heads, info.head_dim
+        self._layers: Dict[int, LayerInfo] = {}
         self._evicts = info.eviction_budget > 0
         self._appending = Calls(_native.kvq_append_batch, _native.kvq_append_sequences)
         self._attending = Calls(_native.kvq_attend_batch, _native.kvq_attend)
@@ -197,7 +202,7 @@ class Cache(CacheMethods):
 
         ``extend`` also attends, and loses less for chunks of a prompt.
 
-        :param k: keys ``[tokens, kv_heads, head_dim]``, ordered by sequence, before RoPE unless the cache was created
+        :param k: keys ``[tokens, kv_heads, key_dim]``, ordered by sequence, before RoPE unless the cache was created
             with rope "none". Tokens and heads may be strided, as in a view of fused queries, keys and values; the
             channels of a head must be contiguous. A CUDA context takes device memory and reads it in stream order.
         :param v: values, same shape and element type.
@@ -222,7 +227,7 @@ class Cache(CacheMethods):
     ) -> None:
         """Like ``append``; with None as the number of tokens, one sequence gets all of them."""
         require_fit("layer", layer)
-        keys, values = self._checked_tokens(k, v, tokens, dtype)
+        keys, values = self._checked_tokens(layer, k, v, tokens, dtype)
         if tokens is None:
             counts = array("i", (keys.tokens,))
         places = integers("positions", positions, keys.tokens)
@@ -248,10 +253,10 @@ class Cache(CacheMethods):
     ) -> Any:
         """Compute attention of a batch of queries over one layer.
 
-        :param q: queries ``[queries, q_heads, head_dim]``, ordered by sequence, strided like `k` of ``append``.
+        :param q: queries ``[queries, q_heads, key_dim]``, ordered by sequence, strided like `k` of ``append``.
         :param query_counts: queries per sequence; None: one each.
         :param query_positions: None: the last tokens of each sequence, so append before attending.
-        :param output: array ``[queries, q_heads, head_dim]`` to write to; its element type may differ from that of `q`.
+        :param output: array ``[queries, q_heads, value_dim]`` to write to; its element type may differ from that of `q`.
             None: a new array like `q`.
         :param sliding_window: a query at position p sees positions > p − window; 0: all.
         :param logit_softcap: cap·tanh(logit / cap); 0: none.
@@ -267,7 +272,7 @@ class Cache(CacheMethods):
         places = integers("query_positions", query_positions, queries)
         require_fit("layer", layer)
         require_fit("sliding_window", sliding_window)
-        checked = self._checked_queries(q, queries, output, lse, sinks, dtype)
+        checked = self._checked_queries(layer, q, queries, output, lse, sinks, dtype)
         prepared = self._attending.take()
         prepared.batch.query_counts = address_of(counts)
         prepared.batch.query_positions = address_of(places)
@@ -297,7 +302,7 @@ class Cache(CacheMethods):
         stored. So a prompt loses no more in long chunks than token by token.
 
         :param k: keys, as for ``append``, like `v`, `token_counts` and `positions`.
-        :param q: queries ``[tokens, q_heads, head_dim]``, as for ``attend``, like the other parameters.
+        :param q: queries ``[tokens, q_heads, key_dim]``, as for ``attend``, like the other parameters.
         :returns: the output, or (output, lse) if `lse` was given.
         """
         many = self._given_sequences(sequences)
@@ -306,8 +311,8 @@ class Cache(CacheMethods):
         places = integers("positions", positions, tokens)
         require_fit("layer", layer)
         require_fit("sliding_window", sliding_window)
-        keys, values = self._checked_tokens(k, v, tokens, dtype)
-        checked = self._checked_queries(q, tokens, output, lse, sinks, dtype)
+        keys, values = self._checked_tokens(layer, k, v, tokens, dtype)
+        checked = self._checked_queries(layer, q, tokens, output, lse, sinks, dtype)
         prepared = self._extending.take()
         prepared.batch.token_counts = address_of(counts)
         prepared.batch.positions = address_of(places)
@@ -339,23 +344,34 @@ class Cache(CacheMethods):
             raise KvqArgumentError("sequences is empty")
         return many
 
-    def _checked_tokens(self, k: Any, v: Any, tokens: Optional[int], dtype: Optional[str]) -> Tuple[Rows, Rows]:
+    def _layer(self, layer: int) -> LayerInfo:
+        """Shape of a layer, which never changes."""
+        info = self._layers.get(layer)
+        if info is None:
+            info = self._layers[layer] = self.describe_layer(layer)
+        return info
+
+    def _checked_tokens(
+        self, layer: int, k: Any, v: Any, tokens: Optional[int], dtype: Optional[str]
+    ) -> Tuple[Rows, Rows]:
         """Keys and values; None accepts any number of tokens."""
-        keys = rows_of("k", k, dtype, self._device, tokens, self._kv_heads, self._head_dim)
-        values = rows_of("v", v, dtype, self._device, keys.tokens, self._kv_heads, self._head_dim)
+        shape = self._layer(layer)
+        keys = rows_of("k", k, dtype, self._device, tokens, shape.kv_heads, shape.key_dim)
+        values = rows_of("v", v, dtype, self._device, keys.tokens, shape.kv_heads, shape.value_dim)
         if keys.dtype != values.dtype:
             raise KvqArgumentError("k and v have different element types")
         return keys, values
 
     def _checked_queries(
-        self, q: Any, queries: int, output: Any, lse: Any, sinks: Any, dtype: Optional[str]
+        self, layer: int, q: Any, queries: int, output: Any, lse: Any, sinks: Any, dtype: Optional[str]
     ) -> Queries:
         """Queries, and where their results go: new arrays where none are given."""
-        heads, device = self._q_heads, self._device
-        rows = rows_of("q", q, dtype, device, queries, heads, self._head_dim)
+        shape, device = self._layer(layer), self._device
+        heads = shape.q_heads
+        rows = rows_of("q", q, dtype, device, queries, heads, shape.key_dim)
         if output is None:
-            output = empty_like(q, (queries, heads, self._head_dim))
-        out = rows_of("output", output, dtype, device, queries, heads, self._head_dim, True)
+            output = empty_like(q, (queries, heads, shape.value_dim))
+        out = rows_of("output", output, dtype, device, queries, heads, shape.value_dim, True)
         lse_view = sinks_view = None
         if lse is not None and lse is not False:
             if lse is True:

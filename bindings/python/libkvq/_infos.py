@@ -440,18 +440,39 @@ class CacheInfo:
 
 @dataclass(frozen=True)
 class LayerInfo:
-    """Formats that a layer seals pages in."""
+    """Shape of a layer, and the formats that it seals pages in."""
 
     n_formats: int
     """1, or the number that a router chooses among."""
     formats: str
     """Names of the formats, keys/values where they differ, separated by ", "."""
+    q_heads: int
+    kv_heads: int
+    key_dim: int
+    """Channels of keys and queries."""
+    value_dim: int
+    """Channels of values and outputs."""
+    rope: str
+    rotary_begin: int
+    rotary_dim: int
+    """0 without RoPE."""
+    scale: float
+    logit_softcap: float
 
     @classmethod
     def _of(cls, it: _native.kvq_layer_info) -> LayerInfo:
         return cls(
             n_formats=it.n_formats,
             formats=text(it.formats),
+            q_heads=it.q_heads,
+            kv_heads=it.kv_heads,
+            key_dim=it.key_dim,
+            value_dim=it.value_dim,
+            rope=name_of(_native.kvq_rope, it.rope),
+            rotary_begin=it.rotary_begin,
+            rotary_dim=it.rotary_dim,
+            scale=it.scale,
+            logit_softcap=it.logit_softcap,
         )
 
 
@@ -518,7 +539,7 @@ class Usage:
     """Memory in use, by purpose. All sizes are bytes as allocated, including padding and bookkeeping."""
 
     scalars: int
-    """Key and value scalars held: 2 · head_dim · slots, over all layers and KV heads."""
+    """Key and value scalars held: (key_dim + value_dim) · slots of all heads."""
     sealed_bytes: int
     """Pages in their final compressed format."""
     fp16_bytes: int

@@ -966,6 +966,59 @@ class kvq_router_group_info(Structure):
     ]
 
 
+class kvq_layer_shape(Structure):
+    """Shape of a range of layers that differ from the cache's others, such as those with larger heads or without
+    RoPE.
+    """
+
+    struct_size: int
+    first_layer: int
+    """First layer of the range. Ranges may not overlap."""
+    n_layers: int
+    """Layers of the range; 1 by default."""
+    q_heads: int
+    """Query heads, a multiple of the KV heads; 0 (default): the cache's."""
+    kv_heads: int
+    """Key/value heads; 0 (default): the cache's."""
+    key_dim: int
+    """Channels of a key and of a query, a multiple of 8, 8 … 576; 0 (default): the cache's ``head_dim``."""
+    value_dim: int
+    """Channels of a value and of an output, a multiple of 8, 8 … 512; 0 (default): the cache's ``head_dim``."""
+    rope: int
+    """-1 (default): the cache's."""
+    rotary_begin: int
+    """First channel that is rotated, an even number; 0 by default."""
+    rotary_dim: int
+    """Channels that are rotated, an even number; 0 (default): the cache's, if it has one, else all from
+    ``rotary_begin`` on.
+    """
+    rope_base: float
+    """0 (default): the cache's, with its ``inv_freq``. Ignored if ``inv_freq`` is given."""
+    inv_freq: Any
+    """Radians per position of each pair. NULL (default): those of ``rope_base``."""
+    scale: float
+    """Factor applied to q·k; 0 (default): the cache's, or 1 / sqrt(key_dim) if that is 0."""
+    logit_softcap: float
+    """Of calls whose own is 0; 0 (default): none."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("first_layer", c_int32),
+        ("n_layers", c_int32),
+        ("q_heads", c_int32),
+        ("kv_heads", c_int32),
+        ("key_dim", c_int32),
+        ("value_dim", c_int32),
+        ("rope", c_int32),
+        ("rotary_begin", c_int32),
+        ("rotary_dim", c_int32),
+        ("rope_base", c_float),
+        ("inv_freq", c_void_p),
+        ("scale", c_float),
+        ("logit_softcap", c_float),
+    ]
+
+
 class kvq_cache_options(Structure):
     """Shape of a model's attention layers, and the trained objects that its page formats need."""
 
@@ -977,7 +1030,7 @@ class kvq_cache_options(Structure):
     kv_heads: int
     """Key/value heads, 1 … 4096."""
     head_dim: int
-    """A multiple of 8, 8 … 256."""
+    """Channels of keys and of values, a multiple of 8, 8 … 512."""
     rope: int
     """``KVQ_ROPE_HALF`` by default."""
     rotary_dim: int
@@ -1013,6 +1066,12 @@ class kvq_cache_options(Structure):
     policy; a codebook must have been trained with the same. A policy may need ``codebook`` or centres, not both; if
     it needs neither, those given serve other policies of sequences. NULL (default): none.
     """
+    shapes: Any
+    """Layers that differ. NULL (default): none. Caches with such layers take no trained objects but scales, and these
+    where only frequencies, scale and soft cap differ; those with other heads do not evict.
+    """
+    n_shapes: int
+    """0 by default."""
 
     _fields_ = [
         ("struct_size", c_uint32),
@@ -1031,6 +1090,8 @@ class kvq_cache_options(Structure):
         ("codebook", kvq_codebook),
         ("router", kvq_router),
         ("centres", kvq_centres),
+        ("shapes", POINTER(kvq_layer_shape)),
+        ("n_shapes", c_int32),
     ]
 
 
@@ -1076,18 +1137,39 @@ class kvq_cache_info(Structure):
 
 
 class kvq_layer_info(Structure):
-    """Formats that a layer seals pages in."""
+    """Shape of a layer, and the formats that it seals pages in."""
 
     struct_size: int
     n_formats: int
     """1, or the number that a router chooses among."""
     formats: Text
     """Names of the formats, keys/values where they differ, separated by ", "."""
+    q_heads: int
+    kv_heads: int
+    key_dim: int
+    """Channels of keys and queries."""
+    value_dim: int
+    """Channels of values and outputs."""
+    rope: int
+    rotary_begin: int
+    rotary_dim: int
+    """0 without RoPE."""
+    scale: float
+    logit_softcap: float
 
     _fields_ = [
         ("struct_size", c_uint32),
         ("n_formats", c_int32),
         ("formats", c_char * 256),
+        ("q_heads", c_int32),
+        ("kv_heads", c_int32),
+        ("key_dim", c_int32),
+        ("value_dim", c_int32),
+        ("rope", c_int32),
+        ("rotary_begin", c_int32),
+        ("rotary_dim", c_int32),
+        ("scale", c_float),
+        ("logit_softcap", c_float),
     ]
 
 
@@ -1190,7 +1272,7 @@ class kvq_append_batch(Structure):
     always contiguous; rows need only the alignment of their elements.
     """
     k_head_stride: int
-    """Elements from one head to the next, not negative; 0 (default): dense, head_dim."""
+    """Elements from one head to the next, not negative; 0 (default): dense."""
     v_token_stride: int
     """As for keys."""
     v_head_stride: int
@@ -1247,7 +1329,7 @@ class kvq_attend_batch(Structure):
     attending.
     """
     q: Any
-    """``[total queries, q_heads, head_dim]``, before RoPE unless the cache was created with ``KVQ_ROPE_NONE``. Queries
+    """``[total queries, q_heads, key_dim]``, before RoPE unless the cache was created with ``KVQ_ROPE_NONE``. Queries
     and their logits must be finite, or the results are meaningless.
     """
     q_dtype: int
@@ -1255,8 +1337,8 @@ class kvq_attend_batch(Structure):
     output_dtype: int
     """``KVQ_F32`` by default."""
     output: Any
-    """``[total queries, q_heads, head_dim]``; its memory, from the first row to the last, may not overlap that of ``q``
-    or ``sinks``.
+    """``[total queries, q_heads, value_dim]``; its memory, from the first row to the last, may not overlap that of
+    ``q`` or ``sinks``.
     """
     sliding_window: int
     """A query at position p sees positions > p − window; 0 (default): all."""
@@ -1267,7 +1349,7 @@ class kvq_attend_batch(Structure):
     contiguous; rows need only the alignment of their elements.
     """
     q_head_stride: int
-    """Elements from one head to the next, not negative; 0 (default): dense, head_dim."""
+    """Elements from one head to the next, not negative; 0 (default): dense."""
     output_token_stride: int
     """As for queries. Rows may not overlap: either all heads of a query come before the next query's (token stride ≥
     (q_heads − 1) · head stride + head_dim), or all queries of a head before the next head's. Memory between rows is
@@ -1418,7 +1500,7 @@ class kvq_usage(Structure):
     reserved: int
     """0."""
     scalars: int
-    """Key and value scalars held: 2 · head_dim · slots, over all layers and KV heads."""
+    """Key and value scalars held: (key_dim + value_dim) · slots of all heads."""
     sealed_bytes: int
     """Pages in their final compressed format."""
     fp16_bytes: int
@@ -2628,6 +2710,19 @@ Destroy a router handle.
 Threads: exclusive use of the handle.
 """,
 )
+kvq_layer_shape_init = library.function(
+    "kvq_layer_shape_init",
+    None,
+    {"shape": POINTER(kvq_layer_shape), "size": c_size_t},
+    """kvq_layer_shape_init(shape: kvq_layer_shape*, size: size_t) -> void
+
+Fill with defaults: a layer like the cache's others.
+
+- size: sizeof(kvq_layer_shape).
+
+Threads: any.
+""",
+)
 kvq_cache_options_init = library.function(
     "kvq_cache_options_init",
     None,
@@ -3147,10 +3242,10 @@ Fills the layer's open page. A full page is sealed (encoded in its final format)
 ``recent`` pages, which happens when the next token arrives. Either all ``n`` tokens are appended or none.
 
 - n: number of tokens, ≥ 1.
-- k: keys ``[n, kv_heads, head_dim]``, before RoPE unless the cache was created with ``KVQ_ROPE_NONE``; a CUDA
+- k: keys ``[n, kv_heads, key_dim]``, before RoPE unless the cache was created with ``KVQ_ROPE_NONE``; a CUDA
   context reads them in stream order. They must be finite with magnitude at most 65504 (FP16) after RoPE and, in
   layers with ``+hadamard`` or gain-shape formats, after the Hadamard rotation, too.
-- v: values, same shape and rules.
+- v: values ``[n, kv_heads, value_dim]``, same rules.
 - dtype: element type of ``k`` and ``v``.
 - positions: original positions, ≥ 0, strictly increasing and beyond the layer's last one; NULL: consecutive.
 
@@ -3219,8 +3314,8 @@ Decode stored keys and values, for inspection and tests. Not optimised.
 - kv_head: 0 … kv_heads − 1.
 - begin: first slot in the head's list.
 - n: number of slots, ≥ 1.
-- k: receives ``[n, head_dim]`` keys as attention reads them (after RoPE); NULL: skip.
-- v: receives ``[n, head_dim]`` values; NULL: skip.
+- k: receives ``[n, key_dim]`` keys as attention reads them (after RoPE); NULL: skip.
+- v: receives ``[n, value_dim]`` values; NULL: skip.
 - positions: receives original positions; NULL: skip.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.

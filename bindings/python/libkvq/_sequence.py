@@ -22,9 +22,9 @@ class Decoded(NamedTuple):
     """Decoded slots of one KV head."""
 
     k: Any
-    """Keys ``[slots, head_dim]`` as attention reads them, after RoPE; float32."""
+    """Keys ``[slots, key_dim]`` as attention reads them, after RoPE; float32."""
     v: Any
-    """Values ``[slots, head_dim]``, float32."""
+    """Values ``[slots, value_dim]``, float32."""
     positions: Any
     """Original positions ``[slots]``, int32."""
 
@@ -122,10 +122,12 @@ class Sequence(SequenceMethods):
         """Decode `n` slots from `begin` on (None: all), for inspection and tests. Not optimised."""
         with self.cache._shared() as cache, self._shared() as sequence:
             count = self.slots(layer, kv_head) - begin if n is None else n
-            dim = self.cache._head_dim
-            shape = max(count, 0)
+            info = self.cache._layer(layer)
+            rows = max(count, 0)
             result = Decoded(
-                empty_host((shape, dim), "f32"), empty_host((shape, dim), "f32"), empty_host((shape,), "i32")
+                empty_host((rows, info.key_dim), "f32"),
+                empty_host((rows, info.value_dim), "f32"),
+                empty_host((rows,), "i32"),
             )
             addresses = [view_of(name, one).address for name, one in result._asdict().items()]
             self._call(_native.kvq_sequence_decode, cache, sequence, layer, kv_head, begin, count, *addresses)

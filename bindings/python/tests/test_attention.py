@@ -78,3 +78,53 @@ def test_shape_options_of_a_cache_reach_the_library(context, random):
     numpy.testing.assert_allclose(decoded.k[:, :4], first, rtol=2**-10, atol=1e-3)
     numpy.testing.assert_array_equal(decoded.k[:, 8:], k[:, 0, 8:].astype("f2"))
     assert cache.describe_layer(0).formats == "fp16"
+
+
+SHAPES = [
+    libkvq.LayerShape(1, q_heads=6, kv_heads=3, key_dim=192, value_dim=128, rope_base=1e6),
+    libkvq.LayerShape(2, key_dim=256, value_dim=256, rope="none", scale=0.5, logit_softcap=20.0),
+]
+
+
+def test_layers_may_differ(context, random):
+    cache = libkvq.Cache(context, 3, 4, 2, 64, shapes=SHAPES)
+    sequence = cache.sequence()
+    heads = [(4, 2, 64, 64), (6, 3, 192, 128), (4, 2, 256, 256)]
+    for layer, (q_heads, kv_heads, key_dim, value_dim) in enumerate(heads):
+        info = cache.describe_layer(layer)
+        assert (info.q_heads, info.kv_heads, info.key_dim, info.value_dim) == heads[layer]
+        k = random.standard_normal((1, kv_heads, key_dim), dtype="f4")
+        v = random.integers(-9, 9, (1, kv_heads, value_dim)).astype("f4")
+        q = random.standard_normal((1, q_heads, key_dim), dtype="f4")
+        sequence.append(layer, k, v)
+        output = cache.attend(layer, sequence, q)
+        numpy.testing.assert_allclose(output, numpy.repeat(v, q_heads // kv_heads, axis=1), rtol=1e-6)
+        stored = sequence.decode(layer, kv_heads - 1)
+        assert stored.k.shape == (1, key_dim) and stored.v.shape == (1, value_dim)
+        output, lse = cache.extend(layer, sequence, k, v, q, lse=True)
+        assert output.shape == (1, q_heads, value_dim) and lse.shape == (1, q_heads)
+        with pytest.raises(libkvq.KvqArgumentError, match=str(key_dim)):
+            cache.attend(layer, sequence, q[..., :-8])
+        with pytest.raises(libkvq.KvqArgumentError, match=str(value_dim)):
+            sequence.append(layer, k, v[..., :-8])
+    assert cache.load(sequence.save())[0].save() == sequence.save()
+    with pytest.raises(libkvq.KvqMismatchError, match="layers of different shapes"):
+        libkvq.Cache(context, 3, 4, 2, 64).load(sequence.save())
+    with pytest.raises(libkvq.KvqArgumentError, match=r"options->shapes\[0\].key_dim is 12"):
+        libkvq.Cache(context, 3, 4, 2, 64, shapes=[libkvq.LayerShape(1, key_dim=12)])
+    with pytest.raises(libkvq.KvqArgumentError, match=r"shapes\[0\] is a int"):
+        libkvq.Cache(context, 3, 4, 2, 64, shapes=[7])
+
+
+def test_frequencies_of_a_layer_are_checked_and_used(context, random):
+    k, v, q = (random.standard_normal((1, 2, 64), dtype="f4") for _ in range(3))
+    plain = libkvq.Cache(context, 1, 2, 2, 64, rope="none")
+    still = libkvq.Cache(context, 1, 2, 2, 64, shapes=[libkvq.LayerShape(0, inv_freq=numpy.zeros(32, "f4"))])
+    stored = []
+    for cache in (plain, still):
+        sequence = cache.sequence()
+        sequence.append(0, k, v, positions=[9])
+        stored.append(sequence.decode(0, 0).k)
+    numpy.testing.assert_array_equal(*stored)
+    with pytest.raises(libkvq.KvqArgumentError, match="inv_freq"):
+        libkvq.Cache(context, 1, 2, 2, 64, shapes=[libkvq.LayerShape(0, inv_freq=numpy.zeros(16, "f4"))])

@@ -8,7 +8,7 @@
 namespace kvq::cuda {
 
 inline constexpr int32_t kSlots = kPageSlots;
-inline constexpr int32_t kMaxHeadDim = kvq::kMaxHeadDim;
+inline constexpr int32_t kMaxHeadDim = 256;  // that kernels are compiled for
 
 /// Code types, rotations and centres of both sides and log2(group / 32) of values, in kBits bits. 0: FP16.
 struct FormatCode {

@@ -39,12 +39,12 @@ struct ContextItem {
   const Page* const* const* lists;  // all KV heads' lists, `end` pages each
   int32_t head;
   ptrdiff_t end;
-  const float* queries;            // [rows, head_dim]
+  const float* queries;            // [rows, channels of keys]
   const float* rotated_queries;    // `queries` after a Hadamard rotation; null: no keys are rotated
   const int32_t* rounded_queries;  // `rotated_queries` as RoundedQueries; null: no keys are in gain–shape codes
   int32_t rows;
   float* sums;     // [rows, sum_floats()]
-  float* plain;    // outputs of decoded values, [rows, padded_dim(head_dim)]
+  float* plain;    // outputs of decoded values, [rows, padded_dim(channels of values)]
   float* rotated;  // outputs of rotated values
 
   const Page& page(ptrdiff_t place) const { return *lists[head][place]; }
@@ -53,11 +53,11 @@ struct ContextItem {
     const bool exists = end - place > kTilePages && page(place + kTilePages).format() == page(place).format();
     return page(exists ? place + kTilePages : place);
   }
-  const float* query(int32_t row) const { return queries + static_cast<ptrdiff_t>(row) * batch.head_dim; }
+  const float* query(int32_t row) const { return queries + static_cast<ptrdiff_t>(row) * batch.head.keys; }
   /// Rows for Hadamard-rotated keys in gain–shape codes.
   QueryRows rotated_rows(int32_t row) const {
-    const int32_t words = RoundedQueries::words_of(batch.head_dim);
-    return {rotated_queries + static_cast<ptrdiff_t>(row) * batch.head_dim,
+    const int32_t words = RoundedQueries::words_of(batch.head.keys);
+    return {rotated_queries + static_cast<ptrdiff_t>(row) * batch.head.keys,
             {rounded_queries + static_cast<ptrdiff_t>(row) * RoundedQueries::stride_of(words), words}};
   }
 };
@@ -108,7 +108,7 @@ class ContextCodec {
   virtual bool reads_other_heads(const LayerContext& context) const = 0;
   /// Constructed in `work`, of work_bytes. `item` must outlive it.
   virtual ContextAttentionPointer attend(const ContextItem& item, int32_t path, std::byte* work) const = 0;
-  /// out[r][head_dim] += the decoded sums of up to four queries of KV head `head`; out: rows of kMaxHeadDim.
+  /// out[r] += the decoded sums of up to four queries of KV head `head`; out: rows of kMaxHeadDim.
   virtual void add_sums(const LayerContext& context, const KernelTable& kernels, int32_t head, int32_t rows,
                         const float* sums, float* out) const = 0;
 };

@@ -121,12 +121,12 @@ void CpuBackend::add(float* to, const float* from, size_t n) noexcept {
 void CpuBackend::keep_queries(const QueriesToKeep& queries) noexcept {
   const AttendBatch& batch = queries.batch;
   std::array<float, kMaxHeadDim> channels;
-  const std::span<const float> numbers(channels.data(), static_cast<size_t>(batch.head_dim));
+  const std::span<const float> numbers(channels.data(), static_cast<size_t>(batch.head.keys));
   uint16_t* row = queries.rows;
   for (int32_t i = 0; i < queries.count; ++i) {
-    for (int32_t head = 0; head < batch.q_heads; ++head, row += scaled_row_words(batch.head_dim)) {
+    for (int32_t head = 0; head < batch.q_heads; ++head, row += scaled_row_words(batch.head.keys)) {
       const size_t at = batch.q_strides.at(static_cast<size_t>(queries.first + i), static_cast<size_t>(head));
-      read_floats(batch.q, batch.q_dtype, at, batch.head_dim, channels.data());
+      read_floats(batch.q, batch.q_dtype, at, batch.head.keys, channels.data());
       float largest = 0.0F;
       for (const float x : numbers) largest = std::max(largest, std::abs(x));
       const uint32_t exponent = row_exponent(std::bit_cast<uint32_t>(largest));
@@ -170,7 +170,8 @@ void move_side(const SlotMove& move, const Page& page, Side side, std::byte* tar
     positions[static_cast<size_t>(slot)] = page.position(std::min(slot, page.count - 1));
   }
   const PageFormat& format = *page.format();
-  const PageFormat plain(SideFormat{}, SideFormat{}, format.head_dim);
+  const PageFormat plain(SideFormat{}, SideFormat{}, format.head);
+  const int32_t dim = format.head.of(side);
   const std::byte* data = page.data + format.offset(side);
   const EncodedSide encoded{.side = side,
                             .format = format,
@@ -185,9 +186,9 @@ void move_side(const SlotMove& move, const Page& page, Side side, std::byte* tar
     if (left == 0) continue;
     decode_side(encoded, first, std::min(kSlots, page.count - first), decoded.data());
     for (; left != 0; left &= left - 1, ++rank) {
-      const float* from = decoded.data() + std::countr_zero(left) * format.head_dim;
+      const float* from = decoded.data() + std::countr_zero(left) * dim;
       std::byte* plane = target + static_cast<size_t>(rank / kPageSlots) * plain.bytes() + plain.offset(side);
-      float16::write_slot(side, format.head_dim, rank % kPageSlots, from, plane);
+      float16::write_slot(side, dim, rank % kPageSlots, from, plane);
     }
   }
 }

@@ -40,6 +40,7 @@ class CpuBackend final : public Backend,
 
  private:
   bool knows(const PageFormat& format) const override;
+  bool knows_heads(const HeadShape& /*head*/, int32_t /*rotary_begin*/) const override { return true; }
   std::shared_ptr<const Resident> make_resident(Allocator& allocator, const Codec& codec,
                                                 std::shared_ptr<const Trained> trained) override;
   Owned<LayerContext> make_context(Allocator& allocator, const Codec& codec, const Resident& resident, int32_t layer,

@@ -16,7 +16,7 @@ namespace {
 /// A page with codes must fit in buffers sized for one without.
 void check_side_bytes(Side side, const PageFormat& format) {
   const size_t bytes = side_bytes(side, format);
-  const size_t plain = side_bytes(side, {SideFormat{}, SideFormat{}, format.head_dim});
+  const size_t plain = side_bytes(side, {SideFormat{}, SideFormat{}, format.head});
   if (bytes <= plain) return;
   fail(KVQ_E_ARGUMENT, "options->codebook needs %zu bytes for the %s of a page, more than the %zu that FP16 needs",
        bytes, side == Side::kKeys ? "keys" : "values", plain);

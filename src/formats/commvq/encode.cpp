@@ -28,7 +28,7 @@ void read_side(const Context& context, Side side, const std::byte* float16, int3
                const SlotPositions& positions, float* numbers) noexcept {
   const int32_t dim = context.shape().head_dim;
   const auto* stored = reinterpret_cast<const uint16_t*>(float16);
-  std::array<float, kMaxHeadDim> rotation;
+  std::array<float, kMaxTrainedDim> rotation;
   float* row = numbers + static_cast<ptrdiff_t>(head) * dim;
   for (int32_t slot = 0; slot < kPageSlots; ++slot, row += static_cast<ptrdiff_t>(heads) * dim) {
     for (int32_t channel = 0; channel < dim; ++channel) {

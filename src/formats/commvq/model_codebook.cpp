@@ -14,7 +14,7 @@ namespace {
 
 constexpr int32_t kMaxCodes = 256;
 constexpr int32_t kMaxValueBits = 2;
-constexpr int32_t kMaxHidden = kMaxKvHeads * kMaxHeadDim;
+constexpr int32_t kMaxHidden = kMaxKvHeads * kMaxTrainedDim;
 constexpr double kScalarBits = 16.0;  // FP16 norm or scale
 
 }  // namespace

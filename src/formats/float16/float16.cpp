@@ -20,12 +20,12 @@ void clear_slots(Side side, int32_t head_dim, int32_t begin, int32_t end, std::b
 }
 
 void read_row(const SideToEncode& side, int32_t slot, float* row) {
-  const int32_t dim = side.format.head_dim;
+  const int32_t dim = side.format.head.of(side.side);
   const auto* numbers = reinterpret_cast<const uint16_t*>(side.float16.front());
   for (int32_t i = 0; i < dim; ++i) row[i] = from_float16(numbers[index(side.side, dim, slot, i)]);
 }
 
-size_t bytes(Side side, const PageFormat& format) { return plane(side, format.head_dim).bytes(); }
+size_t bytes(Side side, const PageFormat& format) { return plane(side, format.head.of(side)).bytes(); }
 
 void encode(const SideToEncode& side) {
   std::memcpy(side.out.front(), side.float16.front(), bytes(side.side, side.format));
@@ -33,7 +33,7 @@ void encode(const SideToEncode& side) {
 
 void decode(const EncodedSide& encoded, int32_t begin, int32_t n, float* out) {
   const auto* numbers = reinterpret_cast<const uint16_t*>(encoded.sides[encoded.head]);
-  const int32_t head_dim = encoded.format.head_dim;
+  const int32_t head_dim = encoded.format.head.of(encoded.side);
   for (int32_t slot = begin; slot < begin + n; ++slot) {
     for (int32_t channel = 0; channel < head_dim; ++channel) {
       *out++ = from_float16(numbers[index(encoded.side, head_dim, slot, channel)]);

@@ -70,7 +70,7 @@ float CentreSearch::round(const float* x, int8_t* out) const {
 }
 
 uint8_t CentreSearch::nearest(const float* x, const float* biases) const {
-  std::array<int8_t, kMaxHeadDim + kQuad> own;
+  std::array<int8_t, kMaxTrainedDim + kQuad> own;
   const float unit = round(x, own.data());
   int32_t best = 0;
   float highest = -std::numeric_limits<float>::infinity();

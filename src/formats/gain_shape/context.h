@@ -46,7 +46,7 @@ struct Context final : LayerContext {
   const CentresShape& shape() const { return searches.centres().shape; }
   const CentreSearch& search(Side side, int32_t head) const { return searches.of(layer, side, head); }
   SideLayout layout(Side side, const PageFormat& format) const {
-    return side_layout(side, format.side(side), format.head_dim, shape().centres(side));
+    return side_layout(side, format.side(side), format.head.of(side), shape().centres(side));
   }
   /// A centre, [head_dim].
   const float* centre(Side side, int32_t head, int32_t index) const {

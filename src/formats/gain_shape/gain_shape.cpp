@@ -22,7 +22,7 @@ const ModelCentres& centres_of(const PageFormat& format) { return static_cast<co
 
 void read_rotated_row(const SideToEncode& side, int32_t slot, float* row) {
   float16::read_row(side, slot, row);
-  rotate_head(row, side.format.head_dim);
+  rotate_head(row, side.format.head.of(side.side));
 }
 
 /// Write the mean of the used slots; `mean`: its decoded value.
@@ -66,7 +66,7 @@ void encode_plain(const SideToEncode& side) {
 }
 
 void decode_plain(const EncodedSide& encoded, int32_t begin, int32_t n, float* out) {
-  const int32_t dim = encoded.format.head_dim;
+  const int32_t dim = encoded.format.head.of(encoded.side);
   const std::byte* data = encoded.sides[encoded.head];
   const SideLayout where = layout(encoded.side, encoded.format);
   const float scale = where.has_mean() ? from_float16(number_at(data, where.mean_scale_offset())) : 0.0F;
@@ -87,7 +87,7 @@ uint8_t take_centre(const SideToEncode& side, const float* biases, const float* 
   const centred::Context& context = centred::context_of(*side.context);
   const Rope& rope = context.rotations.rope();
   const bool keys = side.side == Side::kKeys;
-  const int32_t dim = side.format.head_dim;
+  const int32_t dim = side.format.head.of(side.side);
   std::array<float, kMaxHeadDim> x;
   std::copy_n(row, dim, x.begin());
   if (keys) undo_rope(rope, rotation, x.data());
@@ -102,7 +102,7 @@ void encode_around_centres(const SideToEncode& side) {
   const centred::Context& context = centred::context_of(*side.context);
   const Rope& rope = context.rotations.rope();
   const bool keys = side.side == Side::kKeys;
-  const int32_t dim = side.format.head_dim;
+  const int32_t dim = side.format.head.of(side.side);
   const SideLayout where = layout(side.side, side.format);
   std::byte* out = side.out.front();
   const bool by_page = keys && side.positions[side.used - 1] - side.positions[0] == side.used - 1;
@@ -128,7 +128,7 @@ void encode_around_centres(const SideToEncode& side) {
 
 void decode_around_centres(const EncodedSide& encoded, int32_t begin, int32_t n, float* out) {
   const ModelCentres& centres = centres_of(encoded.format);
-  const int32_t dim = encoded.format.head_dim;
+  const int32_t dim = encoded.format.head.of(encoded.side);
   const std::byte* data = encoded.sides[encoded.head];
   const SideLayout where = layout(encoded.side, encoded.format);
   const auto count = static_cast<size_t>(centres.shape.centres(encoded.side));
@@ -157,7 +157,7 @@ void decode_around_centres(const EncodedSide& encoded, int32_t begin, int32_t n,
 SideLayout layout(Side side, const PageFormat& format) {
   const SideFormat& of_side = format.side(side);
   const int32_t centres = of_side.has_trained_centres() ? centres_of(format).shape.centres(side) : 0;
-  return side_layout(side, of_side, format.head_dim, centres);
+  return side_layout(side, of_side, format.head.of(side), centres);
 }
 
 // Without centres, which an application may have forgotten, pages have no bytes.

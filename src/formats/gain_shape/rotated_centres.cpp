@@ -71,9 +71,9 @@ RotatedCentres::RotatedCentres(Allocator& allocator, const Rope& rope, const Rot
 void RotatedCentres::fill_rows(const Rope& rope, std::span<const CentreSearch> searches,
                                std::span<const float> page_rotations) {
   constexpr int32_t kLanes = RotationOrder::kLanes;
-  std::array<float, 2 * kMaxHeadDim> numbers;
-  std::array<float, kMaxHeadDim> centre;
-  std::array<float, kMaxHeadDim> slow;  // row of a rotation
+  std::array<float, 2 * kMaxTrainedDim> numbers;
+  std::array<float, kMaxTrainedDim> centre;
+  std::array<float, kMaxTrainedDim> slow;  // row of a rotation
   for (int32_t pair = 0; pair < order.pairs; ++pair) {
     const bool later = pair >= order.slot_blocks() * kLanes;
     slow[static_cast<size_t>(pair)] = later ? page_rotations[static_cast<size_t>(pair)] : 1.0F;

@@ -47,12 +47,13 @@ class Pass {
     for (size_t i = 0; i < targets_.size(); ++i) {
       const auto subsets = subset_costs(bits_, targets_[step(i)]);
       Costs next;
+      oldest_[i] = 0;
       for (uint32_t state = 0; state < kStates; ++state) {
         const auto cost = [&](uint32_t oldest) {
           const uint32_t before = state >> 1U | oldest << (kMemory - 1);
           return costs[before] + subsets[static_cast<size_t>(parities(state | oldest << kMemory))];
         };
-        oldest_[i][state] = cost(1) < cost(0);
+        oldest_[i] |= uint64_t{cost(1) < cost(0) ? 1U : 0U} << state;
         next[state] = std::min(cost(0), cost(1));
       }
       costs = next;
@@ -65,7 +66,9 @@ class Pass {
 
   uint32_t best() const { return best_; }
   /// The register after walk step i with all seven bits, the newest at the bottom, if its last six are `state`.
-  uint32_t window(size_t i, uint32_t state) const { return state | (oldest_[i][state] ? 1U : 0U) << kMemory; }
+  uint32_t window(size_t i, uint32_t state) const {
+    return state | static_cast<uint32_t>(oldest_[i] >> state & 1U) << kMemory;
+  }
 
  private:
   size_t step(size_t i) const { return (first_ + i) % targets_.size(); }
@@ -74,7 +77,7 @@ class Pass {
   std::span<const int16_t> targets_;
   size_t first_ = 0;
   uint32_t best_ = 0;
-  std::array<std::array<bool, kStates>, kMaxChain> oldest_{};  // oldest bit of the best path to a state
+  std::array<uint64_t, kMaxChain> oldest_{};  // oldest bit of the best path to each state
 };
 
 }  // namespace

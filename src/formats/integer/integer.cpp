@@ -71,7 +71,7 @@ class Writer {
 
 void read_row(const SideToEncode& side, int32_t slot, float* row) {
   float16::read_row(side, slot, row);
-  if (side.format.side(side.side).is_rotated()) rotate_head(row, side.format.head_dim);
+  if (side.format.side(side.side).is_rotated()) rotate_head(row, side.format.head.of(side.side));
 }
 
 /// Chunks of channels: a whole page is too large for some stacks.
@@ -133,7 +133,7 @@ void encode(const SideToEncode& side) {
 
 void decode(const EncodedSide& encoded, int32_t begin, int32_t n, float* out) {
   const Side side = encoded.side;
-  const int32_t head_dim = encoded.format.head_dim;
+  const int32_t head_dim = encoded.format.head.of(side);
   const std::byte* data = encoded.sides[encoded.head];
   const SideLayout where = layout(side, encoded.format);
   const auto* low = reinterpret_cast<const uint32_t*>(data);

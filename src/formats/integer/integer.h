@@ -11,7 +11,7 @@
 namespace kvq::integer {
 
 inline SideLayout layout(Side side, const PageFormat& format) {
-  return side_layout(side, format.side(side), format.head_dim);
+  return side_layout(side, format.side(side), format.head.of(side));
 }
 
 size_t bytes(Side side, const PageFormat& format);

@@ -174,7 +174,7 @@ class StoredText {
   std::span<const Stored> stored() const { return stored_; }
 
   void decode_head(Parallel& parallel, int32_t head) {
-    const auto dim = static_cast<size_t>(sequences_.front()->cache.head_dim);
+    const auto dim = static_cast<size_t>(sequences_.front()->cache.layer(layer_).head.keys);
     for (size_t i = 0; i < stored_.size(); ++i) {
       if (!sequences_[i].has_value()) continue;
       stored_[i].k.resize(static_cast<size_t>(slots(i)) * dim);
@@ -209,18 +209,19 @@ class StoredText {
 /// The queries of one KV head, [queries, query heads, head_dim], rotated and scaled.
 void read_queries(const Cache& cache, const RouterText& text, std::span<const Query> queries, int32_t head,
                   std::span<float> out) {
-  const auto dim = static_cast<size_t>(cache.head_dim);
-  const int32_t rows = cache.q_heads / cache.kv_heads;
-  Vector<float> rotation(cache.rope.table_stride(), cache.rope.inv_freq.get_allocator());
+  const LayerShape& shape = cache.layer(0);  // all are alike
+  const auto dim = static_cast<size_t>(shape.head.keys);
+  const int32_t rows = shape.q_heads / shape.kv_heads;
+  Vector<float> rotation(shape.rope->table_stride(), shape.rope->inv_freq.get_allocator());
   float* to = out.data();
   for (const Query& query : queries) {
-    cache.rope.fill_table({&query.position, 1}, rotation.data());
+    shape.rope->fill_table({&query.position, 1}, rotation.data());
     for (int32_t row = 0; row < rows; ++row, to += dim) {
-      const size_t from = static_cast<size_t>(query.position) * static_cast<size_t>(cache.q_heads) +
+      const size_t from = static_cast<size_t>(query.position) * static_cast<size_t>(shape.q_heads) +
                           static_cast<size_t>(head * rows + row);
-      read_floats(text.q, text.dtype, from * dim, cache.head_dim, to);
-      cache.rope.rotate(rotation.data(), to);
-      for (size_t d = 0; d < dim; ++d) to[d] *= cache.scale;
+      read_floats(text.q, text.dtype, from * dim, shape.head.keys, to);
+      shape.rope->rotate(rotation.data(), to);
+      for (size_t d = 0; d < dim; ++d) to[d] *= shape.scale;
     }
   }
 }
@@ -257,7 +258,7 @@ PageErrors::PageErrors(Allocator& allocator, Parallel& parallel, Backend& backen
 
 Vector<float> PageErrors::measure(int32_t layer, const RouterText& text) {
   const Cache& exact = *caches_.front();
-  const auto dim = static_cast<size_t>(exact.head_dim);
+  const auto dim = static_cast<size_t>(exact.layer(layer).head.keys);
   const auto pages = static_cast<size_t>(routed_pages(text.n));
   const auto units = static_cast<size_t>(units_);
   Vector<float> result(pages * units * experts_, 0.0F, allocator_);
@@ -265,7 +266,7 @@ Vector<float> PageErrors::measure(int32_t layer, const RouterText& text) {
 
   const Vector<Query> queries = choose_queries(allocator_, text.n, experts_);
   const size_t results = queries.back().result + static_cast<size_t>(queries.back().pages) * experts_;
-  const auto rows = static_cast<size_t>(exact.q_heads / exact.kv_heads);
+  const auto rows = static_cast<size_t>(exact.layer(layer).q_heads / exact.layer(layer).kv_heads);
   Vector<float> q(queries.size() * rows * dim, allocator_);
   const StlAllocator<double> memory(allocator_);
   Vector<double> errors(results, memory);
@@ -274,7 +275,7 @@ Vector<float> PageErrors::measure(int32_t layer, const RouterText& text) {
   Vector<double> energy_sums(pages * units, 0.0, memory);
   StoredText stored(allocator_, std::span(caches_).first(experts_ + 1), layer, text);
   const Judge judge(stored.stored(), dim, text.n);
-  for (int32_t head = 0; head < exact.kv_heads; ++head) {
+  for (int32_t head = 0; head < exact.layer(layer).kv_heads; ++head) {
     stored.decode_head(parallel_, head);
     read_queries(exact, text, queries, head, q);
     std::fill(errors.begin(), errors.end(), 0.0);

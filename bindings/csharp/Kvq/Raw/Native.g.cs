@@ -518,6 +518,16 @@ namespace Kvq.Raw
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern void kvq_router_destroy(IntPtr router);
 
+        /// <summary>Fill with defaults: a layer like the cache's others.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="shape">The shape.</param>
+        /// <param name="size">sizeof(<see cref="Kvq.Raw.kvq_layer_shape"/>).</param>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern void kvq_layer_shape_init(kvq_layer_shape* shape, UIntPtr size);
+
         /// <summary>Fill with defaults. The four sizes (<c>n_layers</c>, <c>q_heads</c>, <c>kv_heads</c>,
         /// <c>head_dim</c>) stay 0 and must be set.</summary>
         /// <remarks>
@@ -940,11 +950,11 @@ namespace Kvq.Raw
         /// <param name="sequence">The sequence.</param>
         /// <param name="layer">The layer.</param>
         /// <param name="n">number of tokens, ≥ 1.</param>
-        /// <param name="k">keys <c>[n, kv_heads, head_dim]</c>, before RoPE unless the cache was created with
+        /// <param name="k">keys <c>[n, kv_heads, key_dim]</c>, before RoPE unless the cache was created with
         /// <see cref="Kvq.Rope.None"/>; a CUDA context reads them in stream order. They must be finite with magnitude
         /// at most 65504 (FP16) after RoPE and, in layers with <c>+hadamard</c> or gain-shape formats, after the
         /// Hadamard rotation, too.</param>
-        /// <param name="v">values, same shape and rules.</param>
+        /// <param name="v">values <c>[n, kv_heads, value_dim]</c>, same rules.</param>
         /// <param name="dtype">element type of <c>k</c> and <c>v</c>.</param>
         /// <param name="positions">original positions, ≥ 0, strictly increasing and beyond the layer's last one;
         /// null: consecutive.</param>
@@ -998,9 +1008,9 @@ namespace Kvq.Raw
         /// <param name="kv_head">0 … kv_heads − 1.</param>
         /// <param name="begin">first slot in the head's list.</param>
         /// <param name="n">number of slots, ≥ 1.</param>
-        /// <param name="k">receives <c>[n, head_dim]</c> keys as attention reads them (after RoPE); null:
+        /// <param name="k">receives <c>[n, key_dim]</c> keys as attention reads them (after RoPE); null:
         /// skip.</param>
-        /// <param name="v">receives <c>[n, head_dim]</c> values; null: skip.</param>
+        /// <param name="v">receives <c>[n, value_dim]</c> values; null: skip.</param>
         /// <param name="positions">receives original positions; null: skip.</param>
         /// <param name="error">The error.</param>
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.Memory"/>;

@@ -400,6 +400,45 @@ namespace Kvq.Raw
         public fixed double shares[8];
     }
 
+    /// <summary>Shape of a range of layers that differ from the cache's others, such as those with larger heads or
+    /// without RoPE.</summary>
+    [StructLayout(LayoutKind.Sequential)]
+    public unsafe struct kvq_layer_shape
+    {
+        /// <summary>StructSize.</summary>
+        public uint struct_size;
+        /// <summary>First layer of the range. Ranges may not overlap.</summary>
+        public int first_layer;
+        /// <summary>Layers of the range; 1 by default.</summary>
+        public int n_layers;
+        /// <summary>Query heads, a multiple of the KV heads; 0 (default): the cache's.</summary>
+        public int q_heads;
+        /// <summary>Key/value heads; 0 (default): the cache's.</summary>
+        public int kv_heads;
+        /// <summary>Channels of a key and of a query, a multiple of 8, 8 … 576; 0 (default): the cache's
+        /// <c>head_dim</c>.</summary>
+        public int key_dim;
+        /// <summary>Channels of a value and of an output, a multiple of 8, 8 … 512; 0 (default): the cache's
+        /// <c>head_dim</c>.</summary>
+        public int value_dim;
+        /// <summary>-1 (default): the cache's.</summary>
+        public Rope rope;
+        /// <summary>First channel that is rotated, an even number; 0 by default.</summary>
+        public int rotary_begin;
+        /// <summary>Channels that are rotated, an even number; 0 (default): the cache's, if it has one, else all from
+        /// <c>rotary_begin</c> on.</summary>
+        public int rotary_dim;
+        /// <summary>0 (default): the cache's, with its <c>inv_freq</c>. Ignored if <c>inv_freq</c> is
+        /// given.</summary>
+        public float rope_base;
+        /// <summary>Radians per position of each pair. null (default): those of <c>rope_base</c>.</summary>
+        public float* inv_freq;
+        /// <summary>Factor applied to q·k; 0 (default): the cache's, or 1 / sqrt(key_dim) if that is 0.</summary>
+        public float scale;
+        /// <summary>Of calls whose own is 0; 0 (default): none.</summary>
+        public float logit_softcap;
+    }
+
     /// <summary>Shape of a model's attention layers, and the trained objects that its page formats need.</summary>
     [StructLayout(LayoutKind.Sequential)]
     public unsafe struct kvq_cache_options
@@ -412,7 +451,7 @@ namespace Kvq.Raw
         public int q_heads;
         /// <summary>Key/value heads, 1 … 4096.</summary>
         public int kv_heads;
-        /// <summary>A multiple of 8, 8 … 256.</summary>
+        /// <summary>Channels of keys and of values, a multiple of 8, 8 … 512.</summary>
         public int head_dim;
         /// <summary><see cref="Kvq.Rope.Half"/> by default.</summary>
         public Rope rope;
@@ -447,6 +486,12 @@ namespace Kvq.Raw
         /// A policy may need <c>codebook</c> or centres, not both; if it needs neither, those given serve other
         /// policies of sequences. null (default): none.</summary>
         public IntPtr centres;
+        /// <summary>Layers that differ. null (default): none. Caches with such layers take no trained objects but
+        /// scales, and these where only frequencies, scale and soft cap differ; those with other heads do not
+        /// evict.</summary>
+        public kvq_layer_shape* shapes;
+        /// <summary>0 by default.</summary>
+        public int n_shapes;
     }
 
     /// <summary>Options that a cache was created with, defaults filled in.</summary>
@@ -483,7 +528,7 @@ namespace Kvq.Raw
         public ulong model_id;
     }
 
-    /// <summary>Formats that a layer seals pages in.</summary>
+    /// <summary>Shape of a layer, and the formats that it seals pages in.</summary>
     [StructLayout(LayoutKind.Sequential)]
     public unsafe struct kvq_layer_info
     {
@@ -493,6 +538,24 @@ namespace Kvq.Raw
         public int n_formats;
         /// <summary>Names of the formats, keys/values where they differ, separated by ", ".</summary>
         public fixed byte formats[256];
+        /// <summary>QHeads.</summary>
+        public int q_heads;
+        /// <summary>KvHeads.</summary>
+        public int kv_heads;
+        /// <summary>Channels of keys and queries.</summary>
+        public int key_dim;
+        /// <summary>Channels of values and outputs.</summary>
+        public int value_dim;
+        /// <summary>Rope.</summary>
+        public Rope rope;
+        /// <summary>RotaryBegin.</summary>
+        public int rotary_begin;
+        /// <summary>0 without RoPE.</summary>
+        public int rotary_dim;
+        /// <summary>Scale.</summary>
+        public float scale;
+        /// <summary>LogitSoftcap.</summary>
+        public float logit_softcap;
     }
 
     /// <summary>What recoding a sequence takes; see
@@ -578,7 +641,7 @@ namespace Kvq.Raw
         /// <summary>Elements from one token's keys to the next token's, not negative; 0 (default): dense. The
         /// channels of a head are always contiguous; rows need only the alignment of their elements.</summary>
         public long k_token_stride;
-        /// <summary>Elements from one head to the next, not negative; 0 (default): dense, head_dim.</summary>
+        /// <summary>Elements from one head to the next, not negative; 0 (default): dense.</summary>
         public long k_head_stride;
         /// <summary>As for keys.</summary>
         public long v_token_stride;
@@ -616,7 +679,7 @@ namespace Kvq.Raw
         /// <summary>Positions ≥ 0; null (default): the last <c>query_counts[i]</c> tokens of each sequence, so append
         /// before attending.</summary>
         public int* query_positions;
-        /// <summary><c>[total queries, q_heads, head_dim]</c>, before RoPE unless the cache was created with
+        /// <summary><c>[total queries, q_heads, key_dim]</c>, before RoPE unless the cache was created with
         /// <see cref="Kvq.Rope.None"/>. Queries and their logits must be finite, or the results are
         /// meaningless.</summary>
         public void* q;
@@ -624,7 +687,7 @@ namespace Kvq.Raw
         public Dtype q_dtype;
         /// <summary><see cref="Kvq.Dtype.F32"/> by default.</summary>
         public Dtype output_dtype;
-        /// <summary><c>[total queries, q_heads, head_dim]</c>; its memory, from the first row to the last, may not
+        /// <summary><c>[total queries, q_heads, value_dim]</c>; its memory, from the first row to the last, may not
         /// overlap that of <c>q</c> or <c>sinks</c>.</summary>
         public void* output;
         /// <summary>A query at position p sees positions &gt; p − window; 0 (default): all.</summary>
@@ -634,7 +697,7 @@ namespace Kvq.Raw
         /// <summary>Elements from one query to the next, not negative; 0 (default): dense. The channels of a head are
         /// always contiguous; rows need only the alignment of their elements.</summary>
         public long q_token_stride;
-        /// <summary>Elements from one head to the next, not negative; 0 (default): dense, head_dim.</summary>
+        /// <summary>Elements from one head to the next, not negative; 0 (default): dense.</summary>
         public long q_head_stride;
         /// <summary>As for queries. Rows may not overlap: either all heads of a query come before the next query's
         /// (token stride ≥ (q_heads − 1) · head stride + head_dim), or all queries of a head before the next head's.
@@ -735,7 +798,7 @@ namespace Kvq.Raw
         public uint struct_size;
         /// <summary>0.</summary>
         public int reserved;
-        /// <summary>Key and value scalars held: 2 · head_dim · slots, over all layers and KV heads.</summary>
+        /// <summary>Key and value scalars held: (key_dim + value_dim) · slots of all heads.</summary>
         public long scalars;
         /// <summary>Pages in their final compressed format.</summary>
         public ulong sealed_bytes;

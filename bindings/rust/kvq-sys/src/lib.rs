@@ -802,6 +802,44 @@ pub struct kvq_router_group_info {
     pub shares: [f64; 8],
 }
 
+/// Shape of a range of layers that differ from the cache's others, such as those with larger heads or without
+/// RoPE.
+///
+/// Filled with defaults by [`kvq_layer_shape_init`].
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvq_layer_shape {
+    pub struct_size: u32,
+    /// First layer of the range. Ranges may not overlap.
+    pub first_layer: i32,
+    /// Layers of the range; 1 by default.
+    pub n_layers: i32,
+    /// Query heads, a multiple of the KV heads; 0 (default): the cache's.
+    pub q_heads: i32,
+    /// Key/value heads; 0 (default): the cache's.
+    pub kv_heads: i32,
+    /// Channels of a key and of a query, a multiple of 8, 8 … 576; 0 (default): the cache's `head_dim`.
+    pub key_dim: i32,
+    /// Channels of a value and of an output, a multiple of 8, 8 … 512; 0 (default): the cache's `head_dim`.
+    pub value_dim: i32,
+    /// -1 (default): the cache's.
+    pub rope: kvq_rope,
+    /// First channel that is rotated, an even number; 0 by default.
+    pub rotary_begin: i32,
+    /// Channels that are rotated, an even number; 0 (default): the cache's, if it has one, else all from
+    /// `rotary_begin` on.
+    pub rotary_dim: i32,
+    /// 0 (default): the cache's, with its `inv_freq`. Ignored if `inv_freq` is given.
+    pub rope_base: f32,
+    /// Radians per position of each pair. NULL (default): those of `rope_base`. (may be NULL; length `rotary_dim /
+    /// 2`)
+    pub inv_freq: *const f32,
+    /// Factor applied to q·k; 0 (default): the cache's, or 1 / sqrt(key_dim) if that is 0.
+    pub scale: f32,
+    /// Of calls whose own is 0; 0 (default): none.
+    pub logit_softcap: f32,
+}
+
 /// Shape of a model's attention layers, and the trained objects that its page formats need.
 ///
 /// Filled with defaults by [`kvq_cache_options_init`].
@@ -815,7 +853,7 @@ pub struct kvq_cache_options {
     pub q_heads: i32,
     /// Key/value heads, 1 … 4096.
     pub kv_heads: i32,
-    /// A multiple of 8, 8 … 256.
+    /// Channels of keys and of values, a multiple of 8, 8 … 512.
     pub head_dim: i32,
     /// [`KVQ_ROPE_HALF`] by default.
     pub rope: kvq_rope,
@@ -849,6 +887,12 @@ pub struct kvq_cache_options {
     /// both; if it needs neither, those given serve other policies of sequences. NULL (default): none. (may be
     /// NULL)
     pub centres: *const kvq_centres,
+    /// Layers that differ. NULL (default): none. Caches with such layers take no trained objects but scales, and
+    /// these where only frequencies, scale and soft cap differ; those with other heads do not evict. (may be NULL;
+    /// length `n_shapes`)
+    pub shapes: *const kvq_layer_shape,
+    /// 0 by default.
+    pub n_shapes: i32,
 }
 
 /// Options that a cache was created with, defaults filled in.
@@ -876,7 +920,7 @@ pub struct kvq_cache_info {
     pub model_id: u64,
 }
 
-/// Formats that a layer seals pages in.
+/// Shape of a layer, and the formats that it seals pages in.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kvq_layer_info {
@@ -885,6 +929,18 @@ pub struct kvq_layer_info {
     pub n_formats: i32,
     /// Names of the formats, keys/values where they differ, separated by ", ".
     pub formats: [c_char; 256],
+    pub q_heads: i32,
+    pub kv_heads: i32,
+    /// Channels of keys and queries.
+    pub key_dim: i32,
+    /// Channels of values and outputs.
+    pub value_dim: i32,
+    pub rope: kvq_rope,
+    pub rotary_begin: i32,
+    /// 0 without RoPE.
+    pub rotary_dim: i32,
+    pub scale: f32,
+    pub logit_softcap: f32,
 }
 
 /// What recoding a sequence takes; see [`kvq_sequence_predict_recode`].
@@ -956,10 +1012,10 @@ pub struct kvq_append_batch {
     /// As for [`kvq_append`]; NULL (default): consecutive in each sequence. (may be NULL; length
     /// `sum(token_counts)`)
     pub positions: *const i32,
-    /// As for [`kvq_append`]. (length `strided(sum(token_counts), cache.kv_heads, cache.head_dim)`; in the memory
-    /// of the context)
+    /// As for [`kvq_append`]. (length `strided(sum(token_counts), layer.kv_heads, layer.key_dim)`; in the memory of
+    /// the context)
     pub k: *const c_void,
-    /// As for [`kvq_append`]. (length `strided(sum(token_counts), cache.kv_heads, cache.head_dim)`; in the memory
+    /// As for [`kvq_append`]. (length `strided(sum(token_counts), layer.kv_heads, layer.value_dim)`; in the memory
     /// of the context)
     pub v: *const c_void,
     /// Element type of `k` and `v`; [`KVQ_F32`] by default.
@@ -969,7 +1025,7 @@ pub struct kvq_append_batch {
     /// Elements from one token's keys to the next token's, not negative; 0 (default): dense. The channels of a head
     /// are always contiguous; rows need only the alignment of their elements.
     pub k_token_stride: i64,
-    /// Elements from one head to the next, not negative; 0 (default): dense, head_dim.
+    /// Elements from one head to the next, not negative; 0 (default): dense.
     pub k_head_stride: i64,
     /// As for keys.
     pub v_token_stride: i64,
@@ -1009,16 +1065,16 @@ pub struct kvq_attend_batch {
     /// Positions ≥ 0; NULL (default): the last `query_counts[i]` tokens of each sequence, so append before
     /// attending. (may be NULL; length `sum(query_counts)`)
     pub query_positions: *const i32,
-    /// `[total queries, q_heads, head_dim]`, before RoPE unless the cache was created with [`KVQ_ROPE_NONE`].
+    /// `[total queries, q_heads, key_dim]`, before RoPE unless the cache was created with [`KVQ_ROPE_NONE`].
     /// Queries and their logits must be finite, or the results are meaningless. (length `strided(sum(query_counts),
-    /// cache.q_heads, cache.head_dim)`; in the memory of the context)
+    /// layer.q_heads, layer.key_dim)`; in the memory of the context)
     pub q: *const c_void,
     /// [`KVQ_F32`] by default.
     pub q_dtype: kvq_dtype,
     /// [`KVQ_F32`] by default.
     pub output_dtype: kvq_dtype,
-    /// `[total queries, q_heads, head_dim]`; its memory, from the first row to the last, may not overlap that of
-    /// `q` or `sinks`. (length `strided(sum(query_counts), cache.q_heads, cache.head_dim)`; in the memory of the
+    /// `[total queries, q_heads, value_dim]`; its memory, from the first row to the last, may not overlap that of
+    /// `q` or `sinks`. (length `strided(sum(query_counts), layer.q_heads, layer.value_dim)`; in the memory of the
     /// context)
     pub output: *mut c_void,
     /// A query at position p sees positions \> p − window; 0 (default): all.
@@ -1028,7 +1084,7 @@ pub struct kvq_attend_batch {
     /// Elements from one query to the next, not negative; 0 (default): dense. The channels of a head are always
     /// contiguous; rows need only the alignment of their elements.
     pub q_token_stride: i64,
-    /// Elements from one head to the next, not negative; 0 (default): dense, head_dim.
+    /// Elements from one head to the next, not negative; 0 (default): dense.
     pub q_head_stride: i64,
     /// As for queries. Rows may not overlap: either all heads of a query come before the next query's (token stride
     /// ≥ (q_heads − 1) · head stride + head_dim), or all queries of a head before the next head's. Memory between
@@ -1039,12 +1095,12 @@ pub struct kvq_attend_batch {
     /// `[total queries, q_heads]` receives the natural log-sum-exp of the logits, after scale and cap, including
     /// sinks; -infinity for a query that sees no token and has no sink. It merges results over parts of a context,
     /// only one of which has the sinks: Σᵢ exp(lseᵢ − lse) · outputᵢ with lse = log Σᵢ exp lseᵢ. It may not overlap
-    /// `q`, `output` or `sinks`. NULL (default): skip. (may be NULL; length `sum(query_counts) * cache.q_heads`; in
+    /// `q`, `output` or `sinks`. NULL (default): skip. (may be NULL; length `sum(query_counts) * layer.q_heads`; in
     /// the memory of the context)
     pub lse: *mut f32,
     /// `[q_heads]` learned logits, neither scaled nor capped: each adds exp(sink) to the softmax denominator of its
     /// head and nothing to the sum of values. -infinity means no sink; a CPU refuses NaN and +infinity. NULL
-    /// (default): none. (may be NULL; length `cache.q_heads`; in the memory of the context)
+    /// (default): none. (may be NULL; length `layer.q_heads`; in the memory of the context)
     pub sinks: *const f32,
 }
 
@@ -1065,16 +1121,16 @@ pub struct kvq_extend_batch {
     /// As for [`kvq_append`]; NULL (default): consecutive in each sequence. (may be NULL; length
     /// `sum(token_counts)`)
     pub positions: *const i32,
-    /// As for [`kvq_append`]. (length `strided(sum(token_counts), cache.kv_heads, cache.head_dim)`; in the memory
-    /// of the context)
+    /// As for [`kvq_append`]. (length `strided(sum(token_counts), layer.kv_heads, layer.key_dim)`; in the memory of
+    /// the context)
     pub k: *const c_void,
-    /// As for [`kvq_append`]. (length `strided(sum(token_counts), cache.kv_heads, cache.head_dim)`; in the memory
+    /// As for [`kvq_append`]. (length `strided(sum(token_counts), layer.kv_heads, layer.value_dim)`; in the memory
     /// of the context)
     pub v: *const c_void,
-    /// As in [`kvq_attend_batch`]. (length `strided(sum(token_counts), cache.q_heads, cache.head_dim)`; in the
+    /// As in [`kvq_attend_batch`]. (length `strided(sum(token_counts), layer.q_heads, layer.key_dim)`; in the
     /// memory of the context)
     pub q: *const c_void,
-    /// As in [`kvq_attend_batch`]. (length `strided(sum(token_counts), cache.q_heads, cache.head_dim)`; in the
+    /// As in [`kvq_attend_batch`]. (length `strided(sum(token_counts), layer.q_heads, layer.value_dim)`; in the
     /// memory of the context)
     pub output: *mut c_void,
     /// Element type of `k` and `v`; [`KVQ_F32`] by default.
@@ -1105,10 +1161,10 @@ pub struct kvq_extend_batch {
     pub output_token_stride: i64,
     /// As in [`kvq_attend_batch`].
     pub output_head_stride: i64,
-    /// As in [`kvq_attend_batch`]. (may be NULL; length `sum(token_counts) * cache.q_heads`; in the memory of the
+    /// As in [`kvq_attend_batch`]. (may be NULL; length `sum(token_counts) * layer.q_heads`; in the memory of the
     /// context)
     pub lse: *mut f32,
-    /// As in [`kvq_attend_batch`]. (may be NULL; length `cache.q_heads`; in the memory of the context)
+    /// As in [`kvq_attend_batch`]. (may be NULL; length `layer.q_heads`; in the memory of the context)
     pub sinks: *const f32,
 }
 
@@ -1134,7 +1190,7 @@ pub struct kvq_usage {
     pub struct_size: u32,
     /// 0.
     pub reserved: i32,
-    /// Key and value scalars held: 2 · head_dim · slots, over all layers and KV heads.
+    /// Key and value scalars held: (key_dim + value_dim) · slots of all heads.
     pub scalars: i64,
     /// Pages in their final compressed format.
     pub sealed_bytes: u64,
@@ -2138,6 +2194,16 @@ extern "C" {
     /// Since 1.0.
     pub fn kvq_router_destroy(router: *mut kvq_router);
 
+    /// Fill with defaults: a layer like the cache's others.
+    ///
+    /// - `shape`: (may be NULL)
+    /// - `size`: sizeof([`kvq_layer_shape`]).
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    pub fn kvq_layer_shape_init(shape: *mut kvq_layer_shape, size: usize);
+
     /// Fill with defaults. The four sizes (`n_layers`, `q_heads`, `kv_heads`, `head_dim`) stay 0 and must be set.
     ///
     /// - `options`: (may be NULL)
@@ -2592,12 +2658,12 @@ extern "C" {
     /// `recent` pages, which happens when the next token arrives. Either all `n` tokens are appended or none.
     ///
     /// - `n`: number of tokens, ≥ 1.
-    /// - `k`: keys `[n, kv_heads, head_dim]`, before RoPE unless the cache was created with [`KVQ_ROPE_NONE`]; a
+    /// - `k`: keys `[n, kv_heads, key_dim]`, before RoPE unless the cache was created with [`KVQ_ROPE_NONE`]; a
     ///   CUDA context reads them in stream order. They must be finite with magnitude at most 65504 (FP16) after
     ///   RoPE and, in layers with `+hadamard` or gain-shape formats, after the Hadamard rotation, too. (length `n *
-    ///   cache.kv_heads * cache.head_dim`; in the memory of the context)
-    /// - `v`: values, same shape and rules. (length `n * cache.kv_heads * cache.head_dim`; in the memory of the
-    ///   context)
+    ///   layer.kv_heads * layer.key_dim`; in the memory of the context)
+    /// - `v`: values `[n, kv_heads, value_dim]`, same rules. (length `n * layer.kv_heads * layer.value_dim`; in the
+    ///   memory of the context)
     /// - `dtype`: element type of `k` and `v`.
     /// - `positions`: original positions, ≥ 0, strictly increasing and beyond the layer's last one; NULL:
     ///   consecutive. (may be NULL; length `n`)
@@ -2659,9 +2725,9 @@ extern "C" {
     /// - `kv_head`: 0 … kv_heads − 1.
     /// - `begin`: first slot in the head's list.
     /// - `n`: number of slots, ≥ 1.
-    /// - `k`: receives `[n, head_dim]` keys as attention reads them (after RoPE); NULL: skip. (may be NULL; length
-    ///   `n * cache.head_dim`)
-    /// - `v`: receives `[n, head_dim]` values; NULL: skip. (may be NULL; length `n * cache.head_dim`)
+    /// - `k`: receives `[n, key_dim]` keys as attention reads them (after RoPE); NULL: skip. (may be NULL; length
+    ///   `n * layer.key_dim`)
+    /// - `v`: receives `[n, value_dim]` values; NULL: skip. (may be NULL; length `n * layer.value_dim`)
     /// - `positions`: receives original positions; NULL: skip. (may be NULL; length `n`)
     ///
     /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`]; [`KVQ_E_BACKEND`].
@@ -3966,11 +4032,13 @@ const _: () = {
     assert!(align_of::<kvq_router_info>() == 8);
     assert!(size_of::<kvq_router_group_info>() == 96);
     assert!(align_of::<kvq_router_group_info>() == 8);
-    assert!(size_of::<kvq_cache_options>() == 88);
+    assert!(size_of::<kvq_layer_shape>() == 64);
+    assert!(align_of::<kvq_layer_shape>() == 8);
+    assert!(size_of::<kvq_cache_options>() == 104);
     assert!(align_of::<kvq_cache_options>() == 8);
     assert!(size_of::<kvq_cache_info>() == 64);
     assert!(align_of::<kvq_cache_info>() == 8);
-    assert!(size_of::<kvq_layer_info>() == 264);
+    assert!(size_of::<kvq_layer_info>() == 300);
     assert!(align_of::<kvq_layer_info>() == 4);
     assert!(size_of::<kvq_recode_info>() == 40);
     assert!(align_of::<kvq_recode_info>() == 8);

@@ -190,6 +190,24 @@ fn offsets_of_kvq_router_group_info() {
 }
 
 #[test]
+fn offsets_of_kvq_layer_shape() {
+    assert_eq!(offset!(kvq_layer_shape, struct_size), 0);
+    assert_eq!(offset!(kvq_layer_shape, first_layer), 4);
+    assert_eq!(offset!(kvq_layer_shape, n_layers), 8);
+    assert_eq!(offset!(kvq_layer_shape, q_heads), 12);
+    assert_eq!(offset!(kvq_layer_shape, kv_heads), 16);
+    assert_eq!(offset!(kvq_layer_shape, key_dim), 20);
+    assert_eq!(offset!(kvq_layer_shape, value_dim), 24);
+    assert_eq!(offset!(kvq_layer_shape, rope), 28);
+    assert_eq!(offset!(kvq_layer_shape, rotary_begin), 32);
+    assert_eq!(offset!(kvq_layer_shape, rotary_dim), 36);
+    assert_eq!(offset!(kvq_layer_shape, rope_base), 40);
+    assert_eq!(offset!(kvq_layer_shape, inv_freq), 48);
+    assert_eq!(offset!(kvq_layer_shape, scale), 56);
+    assert_eq!(offset!(kvq_layer_shape, logit_softcap), 60);
+}
+
+#[test]
 fn offsets_of_kvq_cache_options() {
     assert_eq!(offset!(kvq_cache_options, struct_size), 0);
     assert_eq!(offset!(kvq_cache_options, n_layers), 4);
@@ -207,6 +225,8 @@ fn offsets_of_kvq_cache_options() {
     assert_eq!(offset!(kvq_cache_options, codebook), 64);
     assert_eq!(offset!(kvq_cache_options, router), 72);
     assert_eq!(offset!(kvq_cache_options, centres), 80);
+    assert_eq!(offset!(kvq_cache_options, shapes), 88);
+    assert_eq!(offset!(kvq_cache_options, n_shapes), 96);
 }
 
 #[test]
@@ -232,6 +252,15 @@ fn offsets_of_kvq_layer_info() {
     assert_eq!(offset!(kvq_layer_info, struct_size), 0);
     assert_eq!(offset!(kvq_layer_info, n_formats), 4);
     assert_eq!(offset!(kvq_layer_info, formats), 8);
+    assert_eq!(offset!(kvq_layer_info, q_heads), 264);
+    assert_eq!(offset!(kvq_layer_info, kv_heads), 268);
+    assert_eq!(offset!(kvq_layer_info, key_dim), 272);
+    assert_eq!(offset!(kvq_layer_info, value_dim), 276);
+    assert_eq!(offset!(kvq_layer_info, rope), 280);
+    assert_eq!(offset!(kvq_layer_info, rotary_begin), 284);
+    assert_eq!(offset!(kvq_layer_info, rotary_dim), 288);
+    assert_eq!(offset!(kvq_layer_info, scale), 292);
+    assert_eq!(offset!(kvq_layer_info, logit_softcap), 296);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::generated::docs::header;
 use crate::generated::options::setters;
 use crate::object::{optional, Raw};
 use crate::shape::{self, pointer_of, require_rows, Extent};
-use crate::{CacheInfo, Dtype, Element, Result};
+use crate::{Dtype, Element, LayerInfo, Result};
 use kvq_sys as sys;
 use std::os::raw::c_void;
 
@@ -86,28 +86,29 @@ struct Queries {
 
 /// Checks a batch's `Tokens` of this many rows by the strides of its C struct, and sets them there.
 macro_rules! set_tokens {
-    ($raw:ident, $info:ident, $rows:ident, $tokens:ident) => {
+    ($raw:ident, $layer:ident, $rows:ident, $tokens:ident) => {
         let Tokens { k, v } = $tokens;
-        let shape = [$rows, $info.kv_heads, $info.head_dim];
-        require_rows("k", k.length, shape, [$raw.k_token_stride, $raw.k_head_stride])?;
-        require_rows("v", v.length, shape, [$raw.v_token_stride, $raw.v_head_stride])?;
+        let shape = |channels| [$rows, $layer.kv_heads, channels];
+        require_rows("k", k.length, shape($layer.key_dim), [$raw.k_token_stride, $raw.k_head_stride])?;
+        require_rows("v", v.length, shape($layer.value_dim), [$raw.v_token_stride, $raw.v_head_stride])?;
         ($raw.k, $raw.v) = (k.pointer, v.pointer);
     };
 }
 
 /// The same for `Queries`.
 macro_rules! set_queries {
-    ($raw:ident, $info:ident, $rows:ident, $queries:ident) => {
+    ($raw:ident, $layer:ident, $rows:ident, $queries:ident) => {
         let Queries { q, output, lse, sinks } = $queries;
-        let shape = [$rows, $info.q_heads, $info.head_dim];
-        require_rows("q", q.length, shape, [$raw.q_token_stride, $raw.q_head_stride])?;
-        require_rows("output", output.length, shape, [$raw.output_token_stride, $raw.output_head_stride])?;
+        let shape = |channels| [$rows, $layer.q_heads, channels];
+        let output_strides = [$raw.output_token_stride, $raw.output_head_stride];
+        require_rows("q", q.length, shape($layer.key_dim), [$raw.q_token_stride, $raw.q_head_stride])?;
+        require_rows("output", output.length, shape($layer.value_dim), output_strides)?;
         if let Some(lse) = lse {
-            shape::require("lse", lse.length, $rows as u128 * $info.q_heads as u128, "[queries, q_heads]")?;
+            shape::require("lse", lse.length, $rows as u128 * $layer.q_heads as u128, "[queries, q_heads]")?;
             $raw.lse = lse.pointer as *mut f32;
         }
         if let Some(sinks) = sinks {
-            shape::require("sinks", sinks.length, $info.q_heads as u128, "[q_heads]")?;
+            shape::require("sinks", sinks.length, $layer.q_heads as u128, "[q_heads]")?;
             $raw.sinks = sinks.pointer.cast();
         }
         ($raw.q, $raw.output) = (q.pointer, output.pointer as *mut c_void);
@@ -142,11 +143,11 @@ impl<'a> Append<'a> {
         batch
     }
 
-    /// Returns the C struct for this many sequences, with all lengths checked.
-    pub(crate) fn checked(self, info: &CacheInfo, sequences: usize) -> Result<sys::kvq_append_batch> {
+    /// Returns the C struct for this layer and many sequences, with all lengths checked.
+    pub(crate) fn checked(self, layer: &LayerInfo, sequences: usize) -> Result<sys::kvq_append_batch> {
         let given = Tokens { k: self.k, v: self.v };
         let (mut raw, tokens) = self.counted(sequences)?;
-        set_tokens!(raw, info, tokens, given);
+        set_tokens!(raw, layer, tokens, given);
         Ok(raw)
     }
 }
@@ -171,11 +172,11 @@ impl<'a> Attend<'a> {
         batch
     }
 
-    /// Returns the C struct for this many sequences, with all lengths checked.
-    pub(crate) fn checked(self, info: &CacheInfo, sequences: usize) -> Result<sys::kvq_attend_batch> {
+    /// Returns the C struct for this layer and many sequences, with all lengths checked.
+    pub(crate) fn checked(self, layer: &LayerInfo, sequences: usize) -> Result<sys::kvq_attend_batch> {
         let given = Queries { q: self.q, output: self.output, lse: self.lse, sinks: self.sinks };
         let (mut raw, queries) = self.counted(sequences)?;
-        set_queries!(raw, info, queries, given);
+        set_queries!(raw, layer, queries, given);
         Ok(raw)
     }
 }
@@ -204,13 +205,13 @@ impl<'a> Extend<'a> {
         batch
     }
 
-    /// Returns the C struct for this many sequences, with all lengths checked.
-    pub(crate) fn checked(self, info: &CacheInfo, sequences: usize) -> Result<sys::kvq_extend_batch> {
+    /// Returns the C struct for this layer and many sequences, with all lengths checked.
+    pub(crate) fn checked(self, layer: &LayerInfo, sequences: usize) -> Result<sys::kvq_extend_batch> {
         let new = Tokens { k: self.k, v: self.v };
         let given = Queries { q: self.q, output: self.output, lse: self.lse, sinks: self.sinks };
         let (mut raw, tokens) = self.counted(sequences)?;
-        set_tokens!(raw, info, tokens, new);
-        set_queries!(raw, info, tokens, given);
+        set_tokens!(raw, layer, tokens, new);
+        set_queries!(raw, layer, tokens, given);
         Ok(raw)
     }
 }

@@ -8,7 +8,8 @@ use crate::policy::pointer_to;
 use crate::shape::with_pointers;
 use crate::{call, Append, Attend, DeviceAppend, DeviceAttend, DeviceExtend, Extend};
 use crate::{
-    CacheInfo, Centres, Codebook, Context, Error, Policy, Result, Router, Sequence, SnapshotInfo, Step, Usage,
+    CacheInfo, Centres, Codebook, Context, Error, LayerInfo, LayerShape, Policy, Result, Router, Sequence,
+    SnapshotInfo, Step, Usage,
 };
 use kvq_sys as sys;
 use std::fmt;
@@ -23,6 +24,7 @@ pub struct CacheOptions {
     codebook: Option<Codebook>,
     centres: Option<Centres>,
     router: Option<Router>,
+    shapes: Option<Vec<LayerShape>>,
 }
 
 impl CacheOptions {
@@ -32,12 +34,13 @@ impl CacheOptions {
     pub fn new(n_layers: usize, q_heads: usize, kv_heads: usize, head_dim: usize) -> Self {
         // SAFETY: the function belongs to the struct.
         let raw = Raw(unsafe { defaults(sys::kvq_cache_options_init) });
-        let options = CacheOptions { raw, inv_freq: None, codebook: None, centres: None, router: None };
+        let options = CacheOptions { raw, inv_freq: None, codebook: None, centres: None, router: None, shapes: None };
         options.n_layers(n_layers).q_heads(q_heads).kv_heads(kv_heads).head_dim(head_dim)
     }
 
     optional!(kvq_cache_options, inv_freq: impl Into<Vec<f32>> = inv_freq.into(),
-        codebook: &Codebook = codebook.clone(), centres: &Centres = centres.clone(), router: &Router = router.clone());
+        codebook: &Codebook = codebook.clone(), centres: &Centres = centres.clone(), router: &Router = router.clone(),
+        shapes: impl Into<Vec<LayerShape>> = shapes.into());
 
     /// Calls `function` with the struct in C, which is valid until it returns.
     pub(crate) fn with_raw<R>(&self, function: impl FnOnce(&sys::kvq_cache_options) -> Result<R>) -> Result<R> {
@@ -50,6 +53,9 @@ impl CacheOptions {
         raw.codebook = self.codebook.as_ref().map_or(ptr::null(), |one| one.raw());
         raw.centres = self.centres.as_ref().map_or(ptr::null(), |one| one.raw());
         raw.router = self.router.as_ref().map_or(ptr::null(), |one| one.raw());
+        let shapes: Vec<_> =
+            self.shapes.iter().flatten().enumerate().map(|(at, one)| one.filled(at, &raw)).collect::<Result<_>>()?;
+        (raw.shapes, raw.n_shapes) = (shapes.as_ptr(), int(shapes.len()));
         function(&raw)
     }
 }
@@ -103,6 +109,7 @@ struct Inner {
     handle: Handle<sys::kvq_cache>,
     context: Context,
     info: CacheInfo,
+    layers: Vec<LayerInfo>,
     /// Shared by calls on sequences; exclusive for counting the bytes of all of them.
     sequences: RwLock<()>,
 }
@@ -118,12 +125,29 @@ impl Cache {
         // SAFETY: kvq_cache_describe fills this struct.
         let raw = unsafe { fill(context.panics(), |info, error| sys::kvq_cache_describe(handle.get(), info, error))? };
         let info = CacheInfo::from_raw(&raw);
-        Ok(Cache(Arc::new(Inner { handle, context: context.clone(), info, sequences: RwLock::new(()) })))
+        let describe = |layer| {
+            // SAFETY: kvq_cache_describe_layer fills this struct.
+            let raw = unsafe {
+                fill(context.panics(), |info, error| {
+                    sys::kvq_cache_describe_layer(handle.get(), int(layer), info, error)
+                })?
+            };
+            Ok(LayerInfo::from_raw(&raw))
+        };
+        let layers = (0..info.n_layers).map(describe).collect::<Result<_>>()?;
+        Ok(Cache(Arc::new(Inner { handle, context: context.clone(), info, layers, sequences: RwLock::new(()) })))
     }
 
     #[doc = header!(kvq_cache_describe)]
     pub fn describe(&self) -> &CacheInfo {
         &self.0.info
+    }
+
+    /// Returns the shape of a layer, or the library's refusal of its number.
+    pub(crate) fn layer(&self, layer: usize) -> Result<&LayerInfo> {
+        let refused =
+            || self.describe_layer(layer).err().unwrap_or_else(|| Error::argument(format!("layer is {layer}")));
+        self.0.layers.get(layer).ok_or_else(refused)
     }
 
     #[doc = header!(kvq_cache_context)]
@@ -208,7 +232,7 @@ impl Cache {
     /// [`extend`](Self::extend) also attends, and loses less for chunks of a prompt.
     pub fn append(&self, layer: usize, sequences: &mut [&mut Sequence], batch: Append<'_>) -> Result<()> {
         self.context().require_host("append")?;
-        let raw = batch.checked(self.describe(), sequences.len())?;
+        let raw = batch.checked(self.layer(layer)?, sequences.len())?;
         // SAFETY: the slices live until the call returns, and their lengths have been checked.
         unsafe { self.append_raw(layer, sequences, raw) }
     }
@@ -248,7 +272,7 @@ impl Cache {
     /// Calls on several threads run at once. If the policy evicts, calls on the same sequence wait for each other.
     pub fn attend(&self, layer: usize, sequences: &[&Sequence], batch: Attend<'_>) -> Result<()> {
         self.context().require_host("attend")?;
-        let raw = batch.checked(self.describe(), sequences.len())?;
+        let raw = batch.checked(self.layer(layer)?, sequences.len())?;
         // SAFETY: the slices live until the call returns, and their lengths have been checked.
         unsafe { self.attend_raw(layer, sequences, raw) }
     }
@@ -277,7 +301,7 @@ impl Cache {
     #[doc = header!(kvq_extend)]
     pub fn extend(&self, layer: usize, sequences: &mut [&mut Sequence], batch: Extend<'_>) -> Result<()> {
         self.context().require_host("extend")?;
-        let raw = batch.checked(self.describe(), sequences.len())?;
+        let raw = batch.checked(self.layer(layer)?, sequences.len())?;
         // SAFETY: the slices live until the call returns, and their lengths have been checked.
         unsafe { self.extend_raw(layer, sequences, raw) }
     }

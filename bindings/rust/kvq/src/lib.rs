@@ -46,6 +46,7 @@ mod object;
 mod policy;
 mod sequence;
 mod shape;
+mod shapes;
 mod step;
 
 pub use batches::{Append, Attend, DeviceAppend, DeviceAttend, DeviceExtend, Extend};
@@ -60,6 +61,7 @@ pub use hooks::{DeviceAllocator, HostAllocator};
 pub use matrix::{scheme_bits, schemes, Matrix, QuantizeOptions};
 pub use policy::Policy;
 pub use sequence::{CompressOptions, Compressed, Decoded, Sequence};
+pub use shapes::LayerShape;
 pub use step::Step;
 
 /// Runs the first example of the README with the tests.

@@ -56,9 +56,9 @@ pub struct Compressed {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Decoded {
-    /// `[n, head_dim]`, as attention reads them.
+    /// `[n, key_dim]`, as attention reads them.
     pub k: Vec<f32>,
-    /// `[n, head_dim]`.
+    /// `[n, value_dim]`.
     pub v: Vec<f32>,
     /// Original positions.
     pub positions: Vec<i32>,
@@ -146,9 +146,10 @@ impl Sequence {
 
     fn append_slices<T: Element>(&mut self, layer: usize, k: &[T], v: &[T], positions: Option<&[i32]>) -> Result<()> {
         self.cache.context().require_host("append")?;
-        let info = self.cache.describe();
-        let n = rows_of("k", k.len(), info.kv_heads * info.head_dim, "[n, kv_heads, head_dim]")?;
-        shape::require("v", v.len(), k.len() as u128, "as many as k")?;
+        let info = self.cache.layer(layer)?;
+        let n = rows_of("k", k.len(), info.kv_heads * info.key_dim, "[n, kv_heads, key_dim]")?;
+        let numbers = n as u128 * info.kv_heads as u128 * info.value_dim as u128;
+        shape::require("v", v.len(), numbers, "[n, kv_heads, value_dim]")?;
         // SAFETY: the slices live until the call returns, and their lengths have been checked.
         unsafe { self.append_device(layer, n, k.as_ptr().cast(), v.as_ptr().cast(), T::DTYPE, positions) }
     }
@@ -159,9 +160,9 @@ impl Sequence {
         if slots.start >= slots.end || slots.end > held {
             return Err(Error::argument(format!("slots is {slots:?}, must lie in 0..{held} and not be empty")));
         }
-        let (n, head_dim) = (slots.len(), self.cache.describe().head_dim);
-        let numbers = shape::product("slots", n, head_dim)?;
-        let mut decoded = Decoded { k: vec![0.0; numbers], v: vec![0.0; numbers], positions: vec![0; n] };
+        let (n, info) = (slots.len(), self.cache.layer(layer)?);
+        let numbers = |channels| Ok(vec![0.0; shape::product("slots", n, channels)?]);
+        let mut decoded = Decoded { k: numbers(info.key_dim)?, v: numbers(info.value_dim)?, positions: vec![0; n] };
         let Decoded { k, v, positions } = &mut decoded;
         self.decode_into(layer, kv_head, slots, Some(k), Some(v), Some(positions))?;
         Ok(decoded)
@@ -177,12 +178,13 @@ impl Sequence {
         v: Option<&mut [f32]>,
         positions: Option<&mut [i32]>,
     ) -> Result<()> {
-        let numbers = slots.len() as u128 * self.cache.describe().head_dim as u128;
+        let info = self.cache.layer(layer)?;
+        let numbers = |channels: usize| slots.len() as u128 * channels as u128;
         let check = |name, length: Option<usize>, needed, shape| {
             length.map_or(Ok(()), |length| shape::require(name, length, needed, shape))
         };
-        check("k", k.as_ref().map(|k| k.len()), numbers, "[slots, head_dim]")?;
-        check("v", v.as_ref().map(|v| v.len()), numbers, "[slots, head_dim]")?;
+        check("k", k.as_ref().map(|k| k.len()), numbers(info.key_dim), "[slots, key_dim]")?;
+        check("v", v.as_ref().map(|v| v.len()), numbers(info.value_dim), "[slots, value_dim]")?;
         check("positions", positions.as_ref().map(|one| one.len()), slots.len() as u128, "[slots]")?;
         let k = k.map_or(ptr::null_mut(), <[f32]>::as_mut_ptr);
         let v = v.map_or(ptr::null_mut(), <[f32]>::as_mut_ptr);

@@ -26,11 +26,11 @@ constexpr double scalars_sealed_per_microsecond(CodeType code) {
 }
 
 /// Work space of a page's encoders.
-size_t encode_bytes(const KernelTable& kernels, const PageFormat& format, int32_t head_dim) {
+size_t encode_bytes(const KernelTable& kernels, const PageFormat& format) {
   size_t bytes = 0;
   for (const Side side : {Side::kKeys, Side::kValues}) {
     const RoomKernel room_bytes = kernels.side(format.side(side)).room_bytes;
-    if (room_bytes != nullptr) bytes = std::max(bytes, room_bytes(head_dim));
+    if (room_bytes != nullptr) bytes = std::max(bytes, room_bytes(format.head.of(side)));
   }
   return bytes;
 }
@@ -58,7 +58,7 @@ class AppendCall {
       : tokens_(tokens),
         writes_(writes),
         kernels_(kernels),
-        plain_(SideFormat{}, SideFormat{}, tokens.head_dim),
+        plain_(SideFormat{}, SideFormat{}, tokens.head),
         check_(tokens, writes),
         filled_(tokens, writes, kernels, plain_.bytes(), scratch),
         order_(writes.groups(), 0, scratch),
@@ -104,7 +104,7 @@ class AppendCall {
     for (const PageWrite& write : writes_.list()) {
       if (write.format->is_float16()) continue;
       ++sealed;
-      encode_bytes_ = std::max(encode_bytes_, encode_bytes(kernels_, *write.format, tokens_.head_dim));
+      encode_bytes_ = std::max(encode_bytes_, encode_bytes(kernels_, *write.format));
     }
     if (sealed > 0) rooms_.prepare(std::min(sealed, rooms_at_once(parallel)), room_bytes(plain_, encode_bytes_));
   }
@@ -119,10 +119,10 @@ class AppendCall {
     double sum = 0.0;
     for (size_t i = 0; i < groups.size() * writes_.group_size(); ++i) {
       const PageWrite& write = page(groups, i);
-      sum += 2.0 * tokens_.head_dim * write.token_count / kScalarsStoredPerMicrosecond;
+      sum += 1.0 * tokens_.head.sum() * write.token_count / kScalarsStoredPerMicrosecond;
       if (write.format->is_float16()) continue;
       for (const Side side : {Side::kKeys, Side::kValues}) {
-        sum += tokens_.head_dim * kPageSlots / scalars_sealed_per_microsecond(write.format->side(side).code);
+        sum += tokens_.head.of(side) * kPageSlots / scalars_sealed_per_microsecond(write.format->side(side).code);
       }
     }
     return sum;
@@ -155,7 +155,7 @@ class AppendCall {
 
   /// Write kept slots and new tokens to an FP16 page.
   void fill_page(const PageWrite& write, const PageWrite& next, const float* angles, std::byte* page) noexcept {
-    const bool covered = write.token_count == kPageSlots && padded_dim(tokens_.head_dim) == tokens_.head_dim;
+    const bool covered = write.token_count == kPageSlots && padded_dim(tokens_.head.values) == tokens_.head.values;
     if (write.kept == 0) {
       if (!covered) std::memset(page, 0, plain_.bytes());
     } else if (write.source != page) {
@@ -180,9 +180,9 @@ class AppendCall {
             .later_stride = row_stride(keys ? Side::kValues : Side::kKeys),
             .dtype = tokens_.dtype,
             .count = write.token_count,
-            .head_dim = tokens_.head_dim,
-            .offsets = keys ? nullptr : write.scales.find(ScaleArray::kOffsets, write.head, tokens_.head_dim),
-            .factors = write.scales.find(keys ? ScaleArray::kKeys : ScaleArray::kValues, write.head, tokens_.head_dim),
+            .head_dim = tokens_.head.of(side),
+            .offsets = keys ? nullptr : write.scales.find(ScaleArray::kOffsets, write.head, tokens_.head),
+            .factors = write.scales.find(keys ? ScaleArray::kKeys : ScaleArray::kValues, write.head, tokens_.head),
             .rounds_first = write.scales.rounds_first()};
   }
 
@@ -200,7 +200,7 @@ class AppendCall {
     const SideFormat& of_side = format.side(side);
     const EncodeKernel encode = kernels_.side(of_side).encode;
     const size_t bytes = encode != nullptr ? side_bytes(side, format) : 0;
-    if (encode != nullptr) encode(side, of_side, tokens_.head_dim, float16, used, out.data(), room);
+    if (encode != nullptr) encode(side, of_side, tokens_.head.of(side), float16, used, out.data(), room);
     std::memset(out.data() + bytes, 0, out.size() - bytes);
   }
 
@@ -208,8 +208,8 @@ class AppendCall {
   void clear_new_slots(const PageWrite& write) noexcept {
     if (write.source != write.target) return;
     const int32_t end = write.kept + write.token_count;
-    float16::clear_slots(Side::kKeys, tokens_.head_dim, write.kept, end, write.target);
-    float16::clear_slots(Side::kValues, tokens_.head_dim, write.kept, end, write.target + plain_.key_bytes());
+    float16::clear_slots(Side::kKeys, tokens_.head.keys, write.kept, end, write.target);
+    float16::clear_slots(Side::kValues, tokens_.head.values, write.kept, end, write.target + plain_.key_bytes());
   }
 
   const TokenBatch& tokens_;
@@ -239,13 +239,13 @@ void append(const TokenBatch& tokens, const PageWrites& writes, const KernelTabl
 
 size_t append_bytes(const ExpectedAppend& expected, const KernelTable& kernels, const Parallel& parallel) {
   const TokenBatch& tokens = expected.layer;
-  const PageFormat plain(SideFormat{}, SideFormat{}, tokens.head_dim);
+  const PageFormat plain(SideFormat{}, SideFormat{}, tokens.head);
   const size_t groups = expected.pages() / static_cast<size_t>(expected.heads_together);
   size_t encode = 0;
   size_t filled = 0;
   for (const PageFormat* format : expected.formats) {
     if (format->is_float16()) continue;
-    encode = std::max(encode, encode_bytes(kernels, *format, tokens.head_dim));
+    encode = std::max(encode, encode_bytes(kernels, *format));
     if (format->needs_training()) filled = FilledPages::bytes_of(expected, kernels, parallel, plain.bytes());
   }
   const size_t rooms = std::min(expected.pages(), rooms_at_once(parallel));

@@ -34,7 +34,7 @@ class GroupsToEncode {
   }
 
  private:
-  size_t side_floats() const { return members_ * kPageSlots * static_cast<size_t>(tokens_.head_dim); }
+  size_t side_floats() const { return members_ * kPageSlots * static_cast<size_t>(tokens_.head.keys); }
   const PageWrite& write(size_t page) const { return groups_[page / members_].write(page % members_); }
   int32_t member(size_t page) const { return static_cast<int32_t>(page % members_); }
   float* numbers(size_t group, Side side) {
@@ -45,7 +45,7 @@ class GroupsToEncode {
   }
 
   void load(size_t page) noexcept {
-    const PageFormat plain(SideFormat{}, SideFormat{}, tokens_.head_dim);
+    const PageFormat plain(SideFormat{}, SideFormat{}, tokens_.head);
     const size_t group = page / members_;
     const std::byte* float16 = groups_[group].float16[page % members_];
     for (const Side side : {Side::kKeys, Side::kValues}) {
@@ -96,7 +96,7 @@ void encode_commvq(const TokenBatch& tokens, std::span<const FilledGroup> groups
 size_t encode_commvq_bytes(const TokenBatch& tokens, size_t groups, size_t members, const Parallel& parallel) {
   const commvq::Context& context = commvq::context_of(*tokens.context);
   const size_t pages = groups * members;
-  const size_t floats = 2 * pages * kPageSlots * static_cast<size_t>(tokens.head_dim);
+  const size_t floats = 2 * pages * kPageSlots * static_cast<size_t>(tokens.head.keys);
   return Allocator::bytes_in_block(floats * sizeof(float)) +
          Allocator::bytes_in_block(pages * sizeof(commvq::KeyFits)) +
          std::max(bytes_of_blocks(parallel, pages, commvq::key_work_floats(context)),

@@ -11,11 +11,11 @@
 
 namespace kvq::cpu {
 
-/// No value up to this overflows FP16: rotations keep the norm of a head, which is at most 16 times the value.
-inline constexpr float kCertainlyFits = 2048.0F;
-static_assert(kMaxHeadDim <= 16 * 16);
+/// No value up to this overflows FP16: rotations keep the norm of a head, which is at most 24 times the value.
+inline constexpr float kCertainlyFits = 1024.0F;
+static_assert(kMaxHeadDim <= 24 * 24);
 // Scales are at most 1.
-static_assert(16 * (kCertainlyFits + kMaxValueOffset) <= kMaxFloat16);
+static_assert(24 * (kCertainlyFits + kMaxValueOffset) <= kMaxFloat16);
 
 /// One head's rows among the tokens of an append.
 struct HeadRows {

@@ -41,17 +41,18 @@ void RangeCheck::inspect(Side side, const PageWrite& write) noexcept {
 /// Leaves a head that does not fit in `storage`.
 bool RangeCheck::head_fits(Side side, size_t index, const LayerScales& scales, Head& storage) const noexcept {
   const bool keys = side == Side::kKeys;
-  const std::span<float> head(storage.data(), static_cast<size_t>(tokens_.head_dim));
+  const int32_t dim = tokens_.head.of(side);
+  const std::span<float> head(storage.data(), static_cast<size_t>(dim));
   const auto heads_of_token = static_cast<size_t>(tokens_.kv_heads);
   const HeadStrides& strides = keys ? tokens_.k_strides : tokens_.v_strides;
   read_floats(keys ? tokens_.k : tokens_.v, tokens_.dtype, strides.at(index / heads_of_token, index % heads_of_token),
-              tokens_.head_dim, head.data());
+              dim, head.data());
   const auto of_token = static_cast<int32_t>(index % heads_of_token);
   // What waits in FP16 must fit before it is scaled.
   if (scales.rounds_first() && !fits_float16(head)) return false;
   if (scales && !keys) {
-    const float* offsets = scales.of(ScaleArray::kOffsets, of_token, tokens_.head_dim);
-    const float* factors = scales.of(ScaleArray::kValues, of_token, tokens_.head_dim);
+    const float* offsets = scales.of(ScaleArray::kOffsets, of_token, tokens_.head);
+    const float* factors = scales.of(ScaleArray::kValues, of_token, tokens_.head);
     for (size_t i = 0; i < head.size(); ++i) head[i] = (head[i] - offsets[i]) * factors[i];
   }
   if (norm_fits_float16(head)) return true;
@@ -60,11 +61,11 @@ bool RangeCheck::head_fits(Side side, size_t index, const LayerScales& scales, H
     Head table;
     tokens_.rope->fill_table(tokens_.positions.subspan(index / heads_of_token, 1), table.data());
     tokens_.rope->rotate(table.data(), head.data());
-    const float* factors = scales.find(ScaleArray::kKeys, of_token, tokens_.head_dim);
+    const float* factors = scales.find(ScaleArray::kKeys, of_token, tokens_.head);
     for (size_t i = 0; factors != nullptr && i < head.size(); ++i) head[i] *= factors[i];
   }
   if (!fits_float16(head)) return false;
-  if (keys ? tokens_.hadamard_keys : tokens_.hadamard_values) rotate_head(head.data(), tokens_.head_dim);
+  if (keys ? tokens_.hadamard_keys : tokens_.hadamard_values) rotate_head(head.data(), dim);
   return fits_float16(head);
 }
 

@@ -86,6 +86,7 @@ HWY_INLINE void rotate_pairs(D d, const Rope& rope, const float* angles, int32_t
   hn::Vec<D> y;
   const float* cos = angles + pair;
   const float* sin = cos + rope.pairs();
+  head += rope.begin;
   if (rope.pairing == KVQ_ROPE_HALF) {
     x = hn::LoadU(d, head + pair);
     y = hn::LoadU(d, head + rope.pairs() + pair);
@@ -139,33 +140,37 @@ HWY_INLINE hn::Vec<D> scaled(D d, const HeadRows& rows, int32_t channel, hn::Vec
 template <kvq_dtype kType>
 bool store_keys_of(const HeadRows& rows, const Rope& rope, const float* angles, int32_t slot, uint16_t* plane) {
   constexpr size_t kStride = kMaxHeadDim / 2;
+  constexpr int32_t kTogether = 16;  // rows: host threads may have small stacks
   const RowTag d;
   const hn::Rebind<uint16_t, RowTag> d16;
   const auto lanes = static_cast<int32_t>(hn::Lanes(d));
   HWY_ALIGN_MAX float head[kMaxHeadDim];
-  HWY_ALIGN_MAX uint32_t staged[kPageSlots * kStride];  // [count][channels / 2]
+  HWY_ALIGN_MAX uint32_t staged[kTogether * kStride];  // [rows][channels / 2]
   Scalars<kType> scalars;
-  for (int32_t i = 0; i < rows.count; ++i) {
-    prefetch_later(rows, i);
-    const std::byte* row = rows.first + static_cast<size_t>(i) * rows.stride;
-    auto* numbers = reinterpret_cast<uint16_t*>(staged + static_cast<size_t>(i) * kStride);
-    for (int32_t c = 0; c < rows.head_dim; c += lanes) hn::Store(scalars.load(row, c), d, head + c);
-    rotate_head(rope, angles + static_cast<size_t>(i) * rope.table_stride(), head);
-    for (int32_t c = 0; c < rows.head_dim; c += lanes) {
-      hn::Store(to_half(d, scaled(d, rows, c, hn::Load(d, head + c))), d16, numbers + c);
+  for (int32_t begin = 0; begin < rows.count; begin += kTogether) {
+    const int32_t count = rows.count - begin < kTogether ? rows.count - begin : kTogether;
+    for (int32_t i = 0; i < count; ++i) {
+      prefetch_later(rows, begin + i);
+      const std::byte* row = rows.first + static_cast<size_t>(begin + i) * rows.stride;
+      auto* numbers = reinterpret_cast<uint16_t*>(staged + static_cast<size_t>(i) * kStride);
+      for (int32_t c = 0; c < rows.head_dim; c += lanes) hn::Store(scalars.load(row, c), d, head + c);
+      rotate_head(rope, angles + static_cast<size_t>(begin + i) * rope.table_stride(), head);
+      for (int32_t c = 0; c < rows.head_dim; c += lanes) {
+        hn::Store(to_half(d, scaled(d, rows, c, hn::Load(d, head + c))), d16, numbers + c);
+      }
     }
-  }
-  auto* words = reinterpret_cast<uint32_t*>(plane) + slot;
-  const int32_t whole = rows.count / 4 * 4;
-  for (int32_t w = 0; w < rows.head_dim / 2; w += 4) {
-    uint32_t* target = words + w * kPageSlots;
-    for (int32_t i = 0; i < whole; i += 4) {
-      store_four_slots(staged + static_cast<size_t>(i) * kStride + w, kStride, target + i);
+    auto* words = reinterpret_cast<uint32_t*>(plane) + slot + begin;
+    const int32_t whole = count / 4 * 4;
+    for (int32_t w = 0; w < rows.head_dim / 2; w += 4) {
+      uint32_t* target = words + w * kPageSlots;
+      for (int32_t i = 0; i < whole; i += 4) {
+        store_four_slots(staged + static_cast<size_t>(i) * kStride + w, kStride, target + i);
+      }
     }
-  }
-  for (int32_t i = whole; i < rows.count; ++i) {
-    const uint32_t* from = staged + static_cast<size_t>(i) * kStride;
-    for (int32_t w = 0; w < rows.head_dim / 2; ++w) words[w * kPageSlots + i] = from[w];
+    for (int32_t i = whole; i < count; ++i) {
+      const uint32_t* from = staged + static_cast<size_t>(i) * kStride;
+      for (int32_t w = 0; w < rows.head_dim / 2; ++w) words[w * kPageSlots + i] = from[w];
+    }
   }
   return scalars.certainly_fit();
 }

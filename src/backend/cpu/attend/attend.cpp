@@ -199,9 +199,9 @@ class AttendCall {
   }
 
   void prepare_queries(const AttendSequence& sequence, int32_t head) noexcept {
-    const int32_t dim = batch_.head_dim;
+    const int32_t dim = batch_.head.keys;
     const float factor = batch_.scale * kLog2E;
-    const float* unscale = sequence.scales.find(ScaleArray::kQueries, head, dim);
+    const float* unscale = sequence.scales.find(ScaleArray::kQueries, head, batch_.head);
     size_t row = first_query(sequence, head);
     for (int32_t token = 0; token < sequence.query_count; ++token) {
       const auto query = static_cast<size_t>(sequence.query_begin + token);
@@ -225,11 +225,11 @@ class AttendCall {
   ItemQueries queries_of(const AttendItem& item) const {
     const AttendSequence& sequence = batch_.sequences[static_cast<size_t>(item.sequence)];
     const size_t row = first_query(sequence, item.head) + static_cast<size_t>(item.row_begin);
-    const size_t first = row * static_cast<size_t>(batch_.head_dim);
+    const size_t first = row * static_cast<size_t>(batch_.head.keys);
     return {.plain = workspace_.queries.data() + first,
             .rotated = batch_.any_hadamard_keys ? workspace_.rotated_queries.data() + first : nullptr,
             .rounded = batch_.any_gain_shape_keys
-                           ? workspace_.rounded_queries.data() + row * rounded_stride(batch_.head_dim)
+                           ? workspace_.rounded_queries.data() + row * rounded_stride(batch_.head.keys)
                            : nullptr,
             .positions = batch_.query_positions.data() + sequence.query_begin,
             .first_row = item.row_begin,
@@ -267,7 +267,7 @@ class AttendCall {
       const SoftmaxState whole = with_sink(state, first, row + i);
       const float normaliser = whole.sum > 0.0F ? std::exp2(state.maximum - whole.maximum) / whole.sum : 0.0F;
       float* output = outputs.data() + static_cast<ptrdiff_t>(i) * kMaxHeadDim;
-      for (int32_t channel = 0; channel < batch_.head_dim; ++channel) output[channel] *= normaliser;
+      for (int32_t channel = 0; channel < batch_.head.values; ++channel) output[channel] *= normaliser;
       unscale(first, normaliser * state.sum, output);
       write_row(first, row + i, whole, output);
     }
@@ -277,9 +277,9 @@ class AttendCall {
   void unscale(const AttendItem& item, float of_tokens, float* output) const noexcept {
     const LayerScales& scales = batch_.sequences[static_cast<size_t>(item.sequence)].scales;
     if (!scales) return;
-    const float* factors = scales.of(ScaleArray::kOutputs, item.head, batch_.head_dim);
-    const float* offsets = scales.of(ScaleArray::kOffsets, item.head, batch_.head_dim);
-    for (int32_t i = 0; i < batch_.head_dim; ++i) output[i] = output[i] * factors[i] + of_tokens * offsets[i];
+    const float* factors = scales.of(ScaleArray::kOutputs, item.head, batch_.head);
+    const float* offsets = scales.of(ScaleArray::kOffsets, item.head, batch_.head);
+    for (int32_t i = 0; i < batch_.head.values; ++i) output[i] = output[i] * factors[i] + of_tokens * offsets[i];
   }
 
   /// m = max mᵢ; l = Σ lᵢ 2^{mᵢ−m}; o = Σ oᵢ 2^{mᵢ−m}, not yet divided by l.
@@ -302,7 +302,7 @@ class AttendCall {
       kernels_.blend(rotated.data(), 1.0F, layout_.rotated_output(partial, rows) + row * width, weight, width);
     }
     if (layout_.rotated) {
-      rotate_head(rotated.data(), batch_.head_dim);
+      rotate_head(rotated.data(), batch_.head.values);
       kernels_.blend(output, 1.0F, rotated.data(), 1.0F, width);
     }
     return whole;
@@ -322,7 +322,7 @@ class AttendCall {
 
   void write_row(const AttendItem& item, int32_t row, const SoftmaxState& state, const float* output) noexcept {
     const auto [query, head] = query_head(item, row);
-    write_floats(output, batch_.head_dim, batch_.out, batch_.out_dtype, batch_.out_strides.at(query, head));
+    write_floats(output, batch_.head.values, batch_.out, batch_.out_dtype, batch_.out_strides.at(query, head));
     if (batch_.lse == nullptr) return;
     const double log2_sum = state.sum > 0.0F ? double{state.maximum} + std::log2(double{state.sum})
                                              : -std::numeric_limits<double>::infinity();

@@ -72,7 +72,7 @@ class AttendWorkspace : public Workspace {
   void make_room(const AttendSizes& sizes);
 
   Vector<float> rope_table;         // [total queries, rotary_dim]
-  Vector<float> queries;            // [total queries · q_heads, head_dim], grouped by sequence, then KV head
+  Vector<float> queries;            // [total queries · q_heads, channels of keys], grouped by sequence, then KV head
   Vector<float> rotated_queries;    // `queries` after a Hadamard rotation; empty if no page needs it
   Vector<int32_t> rounded_queries;  // `rotated_queries` as RoundedQueries; empty if no page needs it
   Vector<float> partials;

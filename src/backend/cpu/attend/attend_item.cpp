@@ -197,7 +197,7 @@ class ItemRun {
       while (length < count && at[length]->format()->keys == format) ++length;
       context_->score(place(at), length, row, rows, scores);
     } else {
-      kernel({batch_.head_dim, format.group, format.centre == Centre::kPageMean}, {at[0]->data, later(at).data}, rows,
+      kernel({batch_.head.keys, format.group, format.centre == Centre::kPageMean}, {at[0]->data, later(at).data}, rows,
              query_rows(format, row), scores);
     }
     for (int32_t page = 0; page < length; ++page) {
@@ -208,9 +208,9 @@ class ItemRun {
   }
 
   QueryRows query_rows(const SideFormat& format, int32_t row) const {
-    const int32_t words = RoundedQueries::words_of(batch_.head_dim);
+    const int32_t words = RoundedQueries::words_of(batch_.head.keys);
     const bool rounded = queries_.rounded != nullptr;
-    return {(format.is_rotated() ? queries_.rotated : queries_.plain) + row * batch_.head_dim,
+    return {(format.is_rotated() ? queries_.rotated : queries_.plain) + row * batch_.head.keys,
             {rounded ? queries_.rounded + row * RoundedQueries::stride_of(words) : nullptr, words}};
   }
 
@@ -282,7 +282,7 @@ class ItemRun {
       sides[static_cast<size_t>(length)] = {pages[length]->data + offset, later(pages + length).data + offset};
     }
     float* output = (format.is_rotated() ? rotated_ : plain_) + row * static_cast<int32_t>(layout_.width);
-    kernel({batch_.head_dim, format.group, false}, sides.data(), length, rows, scores_.data() + first * kPageSlots,
+    kernel({batch_.head.values, format.group, false}, sides.data(), length, rows, scores_.data() + first * kPageSlots,
            output);
     return length;
   }

@@ -12,7 +12,7 @@ inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 /// Position of one row's partial result, in floats: {maximum, sum}, padding, then outputs.
 struct PartialLayout {
   PartialLayout(const AttendBatch& batch, const KernelTable& kernels)
-      : width(static_cast<size_t>(padded_dim(batch.head_dim))),
+      : width(static_cast<size_t>(padded_dim(batch.head.values))),
         rotated(batch.any_hadamard_values),
         sums(kernels.codec(batch.context) != nullptr ? kernels.codec(batch.context)->sum_floats(*batch.context) : 0) {}
 
@@ -41,7 +41,7 @@ struct PartialLayout {
 
 /// Rows of a work item and their positions.
 struct ItemQueries {
-  const float* plain;        // [row_count, head_dim]
+  const float* plain;        // [row_count, channels of keys]
   const float* rotated;      // `plain` after a Hadamard rotation, or null
   const int32_t* rounded;    // `rotated` as RoundedQueries, or null
   const int32_t* positions;  // positions of the sequence's query tokens

@@ -62,12 +62,12 @@ class CallSizes {
   /// Sizes of everything added, `queries` tokens in total.
   AttendSizes sum(size_t queries, int32_t n_threads) const {
     const size_t rows = queries * static_cast<size_t>(batch_.q_heads) + kBlockRows;
-    const size_t floats = rows * static_cast<size_t>(batch_.head_dim);
+    const size_t floats = rows * static_cast<size_t>(batch_.head.keys);
     AttendSizes sizes;
     sizes.rope_table = queries * batch_.rope->table_stride();
     sizes.queries = floats;
     if (batch_.any_hadamard_keys) sizes.rotated_queries = floats;
-    if (batch_.any_gain_shape_keys) sizes.rounded_queries = rows * rounded_stride(batch_.head_dim);
+    if (batch_.any_gain_shape_keys) sizes.rounded_queries = rows * rounded_stride(batch_.head.keys);
     sizes.partials = partials_;
     sizes.items = items_;
     sizes.merges = merges_;

@@ -12,6 +12,7 @@ namespace {
 
 constexpr float kTopByte = 127.0F;
 constexpr float kTopWord = 32512.0F;
+constexpr int32_t kTopChannels = 512;  // whose products with bytes and trellis levels add up to less than 2^31
 
 /// The nearest integers, for magnitudes up to 2^22: those end up in the low bits of a float.
 void round(const float* x, int32_t n, float factor, int32_t* out) {
@@ -46,13 +47,15 @@ void round_query(const float* q, int32_t head_dim, int32_t* out) {
     for (int32_t j = 0; j < 4; ++j) sum += static_cast<uint32_t>(four[j]);
   }
   out[2] = static_cast<int32_t>(sum);
-  round(q, head_dim, kTopWord * inverse, integers.data());
+  const float top =
+      head_dim <= kTopChannels ? kTopWord : kTopWord * static_cast<float>(kTopChannels) / static_cast<float>(head_dim);
+  round(q, head_dim, top * inverse, integers.data());
   for (int32_t i = 0; i < head_dim; i += 2) {
     const int32_t* two = integers.data() + i;
     bytes[words + i / 2] = packed<16>(two[0], two[1]);
   }
   out[0] = std::bit_cast<int32_t>(largest / kTopByte);
-  out[1] = std::bit_cast<int32_t>(largest / kTopWord);
+  out[1] = std::bit_cast<int32_t>(largest / top);
 }
 
 }  // namespace kvq::cpu

@@ -146,6 +146,13 @@ live until then. NULL (default): not called."#
     (kvq_context_options, released_user) => {
         r#"Passed to `released`."#
     };
+    (kvq_layer_shape) => {
+        r#"Shape of a range of layers that differ from the cache's others, such as those with larger heads or without
+RoPE."#
+    };
+    (kvq_layer_shape, inv_freq) => {
+        r#"Radians per position of each pair. NULL (default): those of `rope_base`."#
+    };
     (kvq_cache_options) => {
         r#"Shape of a model's attention layers, and the trained objects that its page formats need."#
     };
@@ -167,6 +174,10 @@ complete, with this number of layers and KV heads, this `head_dim`, for keys thi
 [`Rope::None`](crate::Rope::None)), and this `model_id` unless either is 0. Caches may share it. Scales are
 used whatever the policy; a codebook must have been trained with the same. A policy may need `codebook` or
 centres, not both; if it needs neither, those given serve other policies of sequences. NULL (default): none."#
+    };
+    (kvq_cache_options, shapes) => {
+        r#"Layers that differ. NULL (default): none. Caches with such layers take no trained objects but scales, and
+these where only frequencies, scale and soft cap differ; those with other heads do not evict."#
     };
     (kvq_load_options) => {
         r#"How to load a snapshot."#
@@ -210,11 +221,11 @@ centres, not both; if it needs neither, those given serve other policies of sequ
 attending."#
     };
     (kvq_attend_batch, q) => {
-        r#"`[total queries, q_heads, head_dim]`, before RoPE unless the cache was created with
+        r#"`[total queries, q_heads, key_dim]`, before RoPE unless the cache was created with
 [`Rope::None`](crate::Rope::None). Queries and their logits must be finite, or the results are meaningless."#
     };
     (kvq_attend_batch, output) => {
-        r#"`[total queries, q_heads, head_dim]`; its memory, from the first row to the last, may not overlap that of
+        r#"`[total queries, q_heads, value_dim]`; its memory, from the first row to the last, may not overlap that of
 `q` or `sinks`."#
     };
     (kvq_attend_batch, lse) => {
@@ -828,11 +839,11 @@ As [`Cache::load`](crate::Cache::load)."#
 Fills the layer's open page. A full page is sealed (encoded in its final format) when it leaves the newest
 `recent` pages, which happens when the next token arrives. Either all `n` tokens are appended or none.
 
-- `k`: keys `[n, kv_heads, head_dim]`, before RoPE unless the cache was created with
+- `k`: keys `[n, kv_heads, key_dim]`, before RoPE unless the cache was created with
   [`Rope::None`](crate::Rope::None); a CUDA context reads them in stream order. They must be finite with
   magnitude at most 65504 (FP16) after RoPE and, in layers with `+hadamard` or gain-shape formats, after the
   Hadamard rotation, too.
-- `v`: values, same shape and rules.
+- `v`: values `[n, kv_heads, value_dim]`, same rules.
 - `positions`: original positions, ≥ 0, strictly increasing and beyond the layer's last one; NULL:
   consecutive.
 
@@ -864,8 +875,8 @@ sequences."#
 
 - `kv_head`: 0 … kv_heads − 1.
 - `begin`: first slot in the head's list.
-- `k`: receives `[n, head_dim]` keys as attention reads them (after RoPE); NULL: skip.
-- `v`: receives `[n, head_dim]` values; NULL: skip.
+- `k`: receives `[n, key_dim]` keys as attention reads them (after RoPE); NULL: skip.
+- `v`: receives `[n, value_dim]` values; NULL: skip.
 - `positions`: receives original positions; NULL: skip.
 
 # Errors

@@ -33,6 +33,92 @@ macro_rules! setters {
             self
         }
     };
+    (kvq_layer_shape) => {
+        /// First layer of the range. Ranges may not overlap.
+        #[must_use]
+        pub fn first_layer(mut self, first_layer: usize) -> Self {
+            self.raw.first_layer = $crate::convert::int(first_layer);
+            self
+        }
+
+        /// Layers of the range; 1 by default.
+        #[must_use]
+        pub fn n_layers(mut self, n_layers: usize) -> Self {
+            self.raw.n_layers = $crate::convert::int(n_layers);
+            self
+        }
+
+        /// Query heads, a multiple of the KV heads; 0 (default): the cache's.
+        #[must_use]
+        pub fn q_heads(mut self, q_heads: usize) -> Self {
+            self.raw.q_heads = $crate::convert::int(q_heads);
+            self
+        }
+
+        /// Key/value heads; 0 (default): the cache's.
+        #[must_use]
+        pub fn kv_heads(mut self, kv_heads: usize) -> Self {
+            self.raw.kv_heads = $crate::convert::int(kv_heads);
+            self
+        }
+
+        /// Channels of a key and of a query, a multiple of 8, 8 … 576; 0 (default): the cache's `head_dim`.
+        #[must_use]
+        pub fn key_dim(mut self, key_dim: usize) -> Self {
+            self.raw.key_dim = $crate::convert::int(key_dim);
+            self
+        }
+
+        /// Channels of a value and of an output, a multiple of 8, 8 … 512; 0 (default): the cache's `head_dim`.
+        #[must_use]
+        pub fn value_dim(mut self, value_dim: usize) -> Self {
+            self.raw.value_dim = $crate::convert::int(value_dim);
+            self
+        }
+
+        /// Unless set: the cache's.
+        #[must_use]
+        pub fn rope(mut self, rope: $crate::Rope) -> Self {
+            self.raw.rope = rope.code();
+            self
+        }
+
+        /// First channel that is rotated, an even number; 0 by default.
+        #[must_use]
+        pub fn rotary_begin(mut self, rotary_begin: usize) -> Self {
+            self.raw.rotary_begin = $crate::convert::int(rotary_begin);
+            self
+        }
+
+        /// Channels that are rotated, an even number; 0 (default): the cache's, if it has one, else all from
+        /// `rotary_begin` on.
+        #[must_use]
+        pub fn rotary_dim(mut self, rotary_dim: usize) -> Self {
+            self.raw.rotary_dim = $crate::convert::int(rotary_dim);
+            self
+        }
+
+        /// 0 (default): the cache's, with its `inv_freq`. Ignored if `inv_freq` is given.
+        #[must_use]
+        pub fn rope_base(mut self, rope_base: f32) -> Self {
+            self.raw.rope_base = rope_base;
+            self
+        }
+
+        /// Factor applied to q·k; 0 (default): the cache's, or 1 / sqrt(key_dim) if that is 0.
+        #[must_use]
+        pub fn scale(mut self, scale: f32) -> Self {
+            self.raw.scale = scale;
+            self
+        }
+
+        /// Of calls whose own is 0; 0 (default): none.
+        #[must_use]
+        pub fn logit_softcap(mut self, logit_softcap: f32) -> Self {
+            self.raw.logit_softcap = logit_softcap;
+            self
+        }
+    };
     (kvq_cache_options) => {
         /// 1 … 65536.
         #[must_use]
@@ -55,7 +141,7 @@ macro_rules! setters {
             self
         }
 
-        /// A multiple of 8, 8 … 256.
+        /// Channels of keys and of values, a multiple of 8, 8 … 512.
         #[must_use]
         pub fn head_dim(mut self, head_dim: usize) -> Self {
             self.raw.head_dim = $crate::convert::int(head_dim);
@@ -123,7 +209,7 @@ macro_rules! setters {
             self
         }
 
-        /// Elements from one head to the next, not negative; 0 (default): dense, head_dim.
+        /// Elements from one head to the next, not negative; 0 (default): dense.
         #[must_use]
         pub fn k_head_stride(mut self, k_head_stride: usize) -> Self {
             self.raw.k_head_stride = $crate::convert::long(k_head_stride);
@@ -175,7 +261,7 @@ macro_rules! setters {
             self
         }
 
-        /// Elements from one head to the next, not negative; 0 (default): dense, head_dim.
+        /// Elements from one head to the next, not negative; 0 (default): dense.
         #[must_use]
         pub fn q_head_stride(mut self, q_head_stride: usize) -> Self {
             self.raw.q_head_stride = $crate::convert::long(q_head_stride);

@@ -815,7 +815,7 @@ impl CacheInfo {
     }
 }
 
-/// Formats that a layer seals pages in.
+/// Shape of a layer, and the formats that it seals pages in.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LayerInfo {
@@ -823,11 +823,35 @@ pub struct LayerInfo {
     pub n_formats: usize,
     /// Names of the formats, keys/values where they differ, separated by ", ".
     pub formats: String,
+    pub q_heads: usize,
+    pub kv_heads: usize,
+    /// Channels of keys and queries.
+    pub key_dim: usize,
+    /// Channels of values and outputs.
+    pub value_dim: usize,
+    pub rope: Rope,
+    pub rotary_begin: usize,
+    /// 0 without RoPE.
+    pub rotary_dim: usize,
+    pub scale: f32,
+    pub logit_softcap: f32,
 }
 
 impl LayerInfo {
     pub(crate) fn from_raw(raw: &sys::kvq_layer_info) -> Self {
-        Self { n_formats: count(raw.n_formats), formats: text_of(&raw.formats) }
+        Self {
+            n_formats: count(raw.n_formats),
+            formats: text_of(&raw.formats),
+            q_heads: count(raw.q_heads),
+            kv_heads: count(raw.kv_heads),
+            key_dim: count(raw.key_dim),
+            value_dim: count(raw.value_dim),
+            rope: Rope::from_code(raw.rope),
+            rotary_begin: count(raw.rotary_begin),
+            rotary_dim: count(raw.rotary_dim),
+            scale: raw.scale,
+            logit_softcap: raw.logit_softcap,
+        }
     }
 }
 
@@ -897,7 +921,7 @@ impl SnapshotInfo {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Usage {
-    /// Key and value scalars held: 2 · head_dim · slots, over all layers and KV heads.
+    /// Key and value scalars held: (key_dim + value_dim) · slots of all heads.
     pub scalars: usize,
     /// Pages in their final compressed format.
     pub sealed_bytes: u64,

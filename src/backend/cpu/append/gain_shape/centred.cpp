@@ -8,8 +8,8 @@ namespace kvq::cpu {
 
 void encode_centred(const TokenBatch& tokens, std::span<const FilledGroup> groups, const KernelTable& kernels,
                     Parallel& parallel, Allocator& scratch) {
-  const PageFormat plain(SideFormat{}, SideFormat{}, tokens.head_dim);
-  const size_t room = kernels.centres.room_bytes(tokens.head_dim);
+  const PageFormat plain(SideFormat{}, SideFormat{}, tokens.head);
+  const size_t room = kernels.centres.room_bytes(tokens.head.largest());
   for_each_block<std::byte>(parallel, scratch, 2 * groups.size(), room, [&](size_t i, std::byte* work) noexcept {
     const Side side = i % 2 == 0 ? Side::kKeys : Side::kValues;
     const PageWrite& write = groups[i / 2].write(0);

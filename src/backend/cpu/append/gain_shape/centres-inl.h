@@ -34,7 +34,7 @@ inline void nearest_centres(const centred::CentreSearch& search, const float* bi
   const auto lanes = static_cast<int32_t>(hn::Lanes(d));
   const int32_t padded = search.padded_count();
   const auto* centres = reinterpret_cast<const int32_t*>(search.rounded.data());
-  HWY_ALIGN_MAX float numbers[kMaxHeadDim + kQuad][kSlots];
+  HWY_ALIGN_MAX float numbers[kMaxTrainedDim + kQuad][kSlots];
   for (int32_t first = 0; first < used; first += kSlots) {
     for (int32_t channel = 0; channel < search.quads() * kQuad; ++channel) {
       for (int32_t i = 0; i < kSlots; ++i) {
@@ -109,8 +109,8 @@ class CentreTaker {
         context_(centred::context_of(*side.context)),
         search_(context_.search(side.side, side.first_head)),
         rope_(context_.rotations.rope()),
-        dim_(side.format.head_dim),
-        room_(side.format.head_dim, room) {}
+        dim_(side.format.head.of(side.side)),
+        room_(side.format.head.of(side.side), room) {}
 
   /// Subtracts the nearest centres from `[channels][32]`; free slots stay as they are.
   void take(NearestKernel nearest, float* x) {
@@ -142,7 +142,7 @@ class CentreTaker {
     const D d;
     const int32_t pairs = rope_.pairs();
     const SlotPositions& positions = side_.positions;
-    std::array<float, kMaxHeadDim> row;
+    std::array<float, kMaxTrainedDim> row;
     if (positions[side_.used - 1] - positions[0] != side_.used - 1) {
       for (int32_t slot = 0; slot < kPageSlots; ++slot) {
         context_.rotations.fill(positions[std::min(slot, side_.used - 1)], row.data());
@@ -273,7 +273,7 @@ inline size_t centred_room_bytes(int32_t head_dim) {
 inline void encode_centred(const SideToEncode& side, NearestKernel nearest, std::byte* room) {
   const SideLayout where = centred::context_of(*side.context).layout(side.side, side.format);
   MemoryCutter memory(room);
-  auto* of_encoder = memory.take<std::byte>(GainShapeEncoder::trellis_room_bytes(side.format.head_dim));
+  auto* of_encoder = memory.take<std::byte>(GainShapeEncoder::trellis_room_bytes(side.format.head.of(side.side)));
   CentreTaker taker(side, memory);
   GainShapeEncoder(where, side.used, of_encoder, side.out.front()).encode(side.float16.front(), [&](float* x) {
     taker.take(nearest, x);

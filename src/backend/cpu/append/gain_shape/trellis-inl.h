@@ -46,7 +46,7 @@ class TrellisSearch {
  public:
   TrellisSearch(const gain_shape::Chain& chain, int32_t head_dim, MemoryCutter& room)
       : length_(chain.length()), dim_(head_dim) {
-    for (int32_t i = 0; i < length_; ++i) channels_[i] = static_cast<uint8_t>(chain.channel(i));
+    for (int32_t i = 0; i < length_; ++i) channels_[i] = static_cast<uint16_t>(chain.channel(i));
     targets_ = room.take<int16_t>(static_cast<size_t>(length_ * kPageSlots));
     decisions_ = room.take<uint32_t>(static_cast<size_t>(length_ * kStates));
     const D d;
@@ -256,7 +256,7 @@ class TrellisSearch {
   uint32_t* decisions_;  // [steps][states]
   const int32_t length_;
   const int32_t dim_;
-  uint8_t channels_[gain_shape::kMaxChain];  // channel of each step
+  uint16_t channels_[gain_shape::kMaxChain];  // channel of each step
   uint32_t path_[gain_shape::kMaxChain + kMemory + kBeyond];
 };
 

@@ -11,7 +11,7 @@ HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,av
 namespace kvq::cpu {
 namespace {
 
-constexpr int32_t kMaxPairs = kMaxHeadDim / 2;
+constexpr int32_t kMaxPairs = kMaxTrainedDim / 2;
 constexpr int32_t kPairWords = kPageSlots;  // words of a plane: {re, im} of the slots
 
 /// Unpacks the indices of 32 slots to bytes: a, then b + 64, which selects the second of two tables.

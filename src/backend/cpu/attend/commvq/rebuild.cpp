@@ -12,7 +12,7 @@ namespace kvq::cpu {
 
 RebuildAttention::Work::Work(const AttendBatch& batch, MemoryCutter& memory) {
   const CodebookShape& shape = commvq::context_of(*batch.context).coder.shape;
-  const auto dim = static_cast<size_t>(batch.head_dim);
+  const auto dim = static_cast<size_t>(batch.head.keys);
   planes = memory.take<int16_t>(kTileSlots * dim);
   rotations = memory.take<float>(kTilePages * dim);
   norms = memory.take<uint16_t>(kTileSlots);
@@ -107,7 +107,7 @@ void RebuildAttention::rebuild(ptrdiff_t place) {
 
 void RebuildAttention::score(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, float* scores) {
   if (lookup() != nullptr) return score_by_lookup(first, count, row, rows, scores);
-  const auto dim = static_cast<size_t>(item_.batch.head_dim);
+  const auto dim = static_cast<size_t>(item_.batch.head.keys);
   for (ptrdiff_t place = first; place < first + count; ++place, scores += kPageSlots) {
     std::copy_n(item_.query(row), static_cast<size_t>(rows) * dim, work_.unrotated);
     for (int32_t r = 0; r < rows; ++r) {
@@ -115,7 +115,7 @@ void RebuildAttention::score(ptrdiff_t first, int32_t count, int32_t row, int32_
     }
     const auto* data = reinterpret_cast<const std::byte*>(plane(place));
     item_.kernels.plain(CodeType::float16())
-        .keys({item_.batch.head_dim, SideFormat{}.group, false}, {data, data}, rows, {work_.unrotated, {}}, scores);
+        .keys({item_.batch.head.keys, SideFormat{}.group, false}, {data, data}, rows, {work_.unrotated, {}}, scores);
     for (int32_t r = 0; r < rows; ++r) {
       for (int32_t slot = 0; slot < kPageSlots; ++slot) {
         scores[r * kTileSlots + slot] *= from_float16(norms(place)[slot]);

@@ -40,8 +40,8 @@ class RebuildAttention final : public ContextAttention {
 
  private:
   const KeyLookup* lookup() const;
-  size_t plane_size() const { return static_cast<size_t>(kPageSlots * item_.batch.head_dim); }
-  float* rotation(ptrdiff_t place) const { return work_.rotations + (place - prepared_) * item_.batch.head_dim; }
+  size_t plane_size() const { return static_cast<size_t>(kPageSlots * item_.batch.head.keys); }
+  float* rotation(ptrdiff_t place) const { return work_.rotations + (place - prepared_) * item_.batch.head.keys; }
   uint16_t* norms(ptrdiff_t place) const { return work_.norms + (place - prepared_) * kPageSlots; }
   int16_t* plane(ptrdiff_t place) const { return work_.planes + static_cast<size_t>(place - prepared_) * plane_size(); }
 

@@ -34,7 +34,7 @@ bool TableAttention::is_faster(const AttendBatch& batch, const KernelTable& kern
 TableAttention::Work::Work(const AttendBatch& batch, MemoryCutter& memory) {
   const CodebookShape& shape = commvq::context_of(*batch.context).coder.shape;
   const auto groups = static_cast<size_t>(shape.groups());
-  const auto dim = static_cast<size_t>(batch.head_dim);
+  const auto dim = static_cast<size_t>(batch.head.keys);
   const size_t plane = plane_of(shape);
   products = memory.take<int16_t>(kRows * groups * products_of(shape));
   units = memory.take<float>(kRows * groups * plane);
@@ -113,7 +113,7 @@ void TableAttention::prepare(ptrdiff_t first, int32_t count) {
                            work_.indices + static_cast<size_t>(i) * page_indices +
                                static_cast<size_t>(group) * page_indices / static_cast<size_t>(groups_));
     }
-    item_.context.rotations.fill(page.first_position, work_.page_rotations + i * item_.batch.head_dim);
+    item_.context.rotations.fill(page.first_position, work_.page_rotations + i * item_.batch.head.keys);
     item_.read_norms(first + i, work_.norms + i * kPageSlots);
   }
 }
@@ -134,7 +134,7 @@ void TableAttention::score_page(ptrdiff_t place, int32_t row, const float* rotat
   const CodebookShape& shape = item_.shape();
   const ptrdiff_t page = place - prepared_;
   const auto stages = static_cast<size_t>(shape.keys.stages);
-  const float* cosines = work_.page_rotations + page * item_.batch.head_dim;
+  const float* cosines = work_.page_rotations + page * item_.batch.head.keys;
   const float* sines = cosines + shape.pairs();
   std::fill_n(scores, kPageSlots, 0.0F);
   for (int32_t group = 0; group < groups_; ++group) {

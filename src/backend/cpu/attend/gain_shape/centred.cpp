@@ -18,13 +18,13 @@ const centred::Context& context_of(const AttendBatch& batch) { return centred::c
 
 /// Bytes of a plane of FP16 keys, or of the instruction set's own layout.
 size_t plane_bytes(const AttendBatch& batch) {
-  const size_t float16 = static_cast<size_t>(kPageSlots * batch.head_dim) * sizeof(uint16_t);
+  const size_t float16 = static_cast<size_t>(kPageSlots * batch.head.keys) * sizeof(uint16_t);
   if (!context_of(batch).rotated_centres.has_value()) return float16;
   return std::max(float16, centre_plane_numbers(context_of(batch).rotated_centres->order) * sizeof(int16_t));
 }
 
 size_t rotation_floats(const AttendBatch& batch) {
-  const auto dim = static_cast<size_t>(batch.head_dim);
+  const auto dim = static_cast<size_t>(batch.head.keys);
   return context_of(batch).rotated_centres.has_value()
              ? std::max(dim, context_of(batch).rotated_centres->order.rotation_floats())
              : dim;
@@ -42,7 +42,7 @@ float sum_of(const float* numbers, int32_t n) {
 }  // namespace
 
 CentredAttention::Work::Work(const AttendBatch& batch, MemoryCutter& memory) {
-  const auto dim = static_cast<size_t>(batch.head_dim);
+  const auto dim = static_cast<size_t>(batch.head.keys);
   const bool keys = context_of(batch).rotated_centres.has_value();
   const size_t numbers = keys ? context_of(batch).rotated_centres->order.numbers() : 0;
   planes = memory.take<std::byte>((kTilePages + 1) * plane_bytes(batch));
@@ -90,7 +90,7 @@ bool CentredAttention::is_fast(ptrdiff_t place) const {
 
 /// Arranges the queries for add_scores.
 void CentredAttention::order_queries() {
-  const int32_t dim = item_.batch.head_dim;
+  const int32_t dim = item_.batch.head.keys;
   for (int32_t r = 0; r < item_.rows; ++r) {
     float* to = work_.queries + static_cast<size_t>(r) * order().numbers();
     const float* q = item_.query(r);
@@ -106,9 +106,9 @@ void CentredAttention::order_queries() {
 void CentredAttention::multiply_queries() {
   constexpr float kRotationUnit = 32767.0F;
   const Rope& rope = *item_.batch.rope;
-  const int32_t dim = item_.batch.head_dim;
+  const int32_t dim = item_.batch.head.keys;
   const float* centre = context_.centre(Side::kKeys, item_.head, 0);
-  std::array<float, kMaxHeadDim> products;  // a row of a Rope table
+  std::array<float, kMaxTrainedDim> products;  // a row of a Rope table
   for (int32_t r = 0; r < item_.rows; ++r) {
     const float* q = item_.query(r);
     float size = 0.0F;
@@ -172,7 +172,7 @@ void CentredAttention::put_centres(ptrdiff_t place) {
 void CentredAttention::put_float16(ptrdiff_t place) {
   const Page& page = item_.page(place);
   const SideLayout where = context_.layout(Side::kKeys, *page.format());
-  const auto dim = static_cast<size_t>(item_.batch.head_dim);
+  const auto dim = static_cast<size_t>(item_.batch.head.keys);
   const auto* indices = reinterpret_cast<const uint8_t*>(page.data + where.index_offset());
   for (size_t slot = 0; slot < kPageSlots; ++slot) {
     const int32_t index = where.has_indices ? indices[slot] : 0;
@@ -189,12 +189,12 @@ void CentredAttention::put_float16(ptrdiff_t place) {
   }
   const auto* rows = reinterpret_cast<const std::byte*>(work_.centres);
   const size_t stride = dim * sizeof(float);
-  item_.kernels.append->store_keys({rows, rows, stride, stride, KVQ_F32, kPageSlots, item_.batch.head_dim},
+  item_.kernels.append->store_keys({rows, rows, stride, stride, KVQ_F32, kPageSlots, item_.batch.head.keys},
                                    *item_.batch.rope, rotations, 0, reinterpret_cast<uint16_t*>(plane(place)));
 }
 
 void CentredAttention::score(ptrdiff_t first, int32_t count, int32_t row, int32_t rows, float* scores) {
-  const int32_t dim = item_.batch.head_dim;
+  const int32_t dim = item_.batch.head.keys;
   for (ptrdiff_t place = first; place < first + count; ++place, scores += kPageSlots) {
     const Page& page = item_.page(place);
     const SideFormat& format = page.format()->keys;
@@ -213,14 +213,14 @@ void CentredAttention::add_centre_scores(ptrdiff_t place, int32_t row, int32_t r
 }
 
 void CentredAttention::add_float16_scores(ptrdiff_t place, int32_t row, int32_t rows, float* scores) {
-  const auto dim = static_cast<size_t>(item_.batch.head_dim);
+  const auto dim = static_cast<size_t>(item_.batch.head.keys);
   std::copy_n(item_.query(row), static_cast<size_t>(rows) * dim, work_.unrotated);
   for (int32_t r = 0; r < rows; ++r) {
     undo_rope(*item_.batch.rope, rotation(place), work_.unrotated + static_cast<size_t>(r) * dim);
   }
   const SideData data{plane(place), plane(place)};
   item_.kernels.plain(CodeType::float16())
-      .keys({item_.batch.head_dim, SideFormat{}.group, false}, data, rows, {work_.unrotated, {}}, work_.scores);
+      .keys({item_.batch.head.keys, SideFormat{}.group, false}, data, rows, {work_.unrotated, {}}, work_.scores);
   for (int32_t r = 0; r < rows; ++r) {
     for (int32_t slot = 0; slot < kPageSlots; ++slot) {
       scores[r * kTileSlots + slot] += work_.scores[r * kTileSlots + slot];
@@ -235,7 +235,7 @@ void CentredAttention::add_values(ptrdiff_t first, int32_t count, int32_t row, i
     const size_t offset = format.offset(Side::kValues);
     sides[static_cast<size_t>(i)] = {item_.page(first + i).data + offset, item_.later(first + i).data + offset};
   }
-  const int32_t dim = item_.batch.head_dim;
+  const int32_t dim = item_.batch.head.keys;
   item_.kernels.plain(format.values.code)
       .values({dim, format.values.group, false}, sides.data(), count, rows, p, item_.rotated + row * padded_dim(dim));
   add_masses(first, count, row, rows, p);

@@ -17,7 +17,7 @@ using centred::RotationOrder;
 constexpr int32_t kLanes = RotationOrder::kLanes;
 constexpr int32_t kWords = 16;    // words in a vector
 constexpr int32_t kTogether = 4;  // slots in a vector of a plane
-constexpr int32_t kMaxVectors = 2 * kMaxHeadDim / kLanes;
+constexpr int32_t kMaxVectors = 2 * kMaxTrainedDim / kLanes;
 
 constexpr int32_t kSlotsAtOnce = 4;
 
@@ -266,7 +266,7 @@ inline float rotate_weights(const RotationOrder& order, const float* rotation, c
 template <int kRows>
 void add_one_centre_rows(const RotatedCentres& centres, const float* rotation, const OneCentreRow* q, float* scores) {
   const RotationOrder& order = centres.order;
-  alignas(64) int32_t words[kRows][kMaxHeadDim / 2 + 2 * kWords];
+  alignas(64) int32_t words[kRows][kMaxTrainedDim / 2 + 2 * kWords];
   __m512 rest[kRows];
   __m512i even[kRows];
   __m512i odd[kRows];

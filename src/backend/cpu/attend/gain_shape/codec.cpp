@@ -22,7 +22,7 @@ class CentredCodec final : public ContextCodec {
 
   size_t encode_bytes(const TokenBatch& tokens, size_t groups, size_t members, const KernelTable& kernels,
                       const Parallel& parallel) const override {
-    return encode_centred_bytes(tokens.head_dim, groups * members, kernels, parallel);
+    return encode_centred_bytes(tokens.head.largest(), groups * members, kernels, parallel);
   }
 
   ContextPath choose_path(const AttendBatch& batch, const KernelTable& /*kernels*/, int32_t /*rows*/) const override {

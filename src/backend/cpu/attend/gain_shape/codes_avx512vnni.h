@@ -33,9 +33,11 @@ inline __m512i shift(__m512i words) {
 
 /// The highest code bits of values: vectors of 16 channels, preceded by the kMemory vectors before them.
 struct Chained {
-  __m512i words[gain_shape::kMemory + kMaxHeadDim / 16];
+  __m512i* words;  // [vectors_of(channels)]
 
-  inline void load(const std::byte* plane, const std::byte* later, int32_t vectors) {
+  static constexpr int32_t vectors_of(int32_t channels) { return gain_shape::kMemory + channels / 16; }
+
+  inline void load(const std::byte* plane, const std::byte* later, int32_t vectors) const {
     for (int32_t i = 0; i < vectors; ++i) {
       _mm512_store_si512(&words[gain_shape::kMemory + i], _mm512_loadu_si512(plane + 64 * i));
       prefetch(later + 64 * i);

@@ -3,6 +3,8 @@
 #include "backend/cpu/attend/gain_shape/codes_avx512vnni.h"
 #include "backend/cpu/dispatch/avx512vnni.h"
 
+#include <algorithm>
+
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,avx512vbmi2,avx2,fma,f16c")
 
 namespace kvq::cpu {
@@ -96,13 +98,20 @@ inline void values_channels(const SideLayout& layout, const SideData* values, in
   }
 }
 
+template <typename Codes>
+inline constexpr int32_t kChainedBlocks = kPageSlots / (4 * Codes::kFields);  // of a page
+/// Vectors for a tile of heads of 256; of larger heads fewer pages are added at a time.
+template <typename Codes>
+inline constexpr int32_t kChainedVectors = kTilePages * kChainedBlocks<Codes> * Chained::vectors_of(256);
+
 template <typename Codes, int kRows>
 inline void values_rows(const SideShape& shape, const SideData* values, int32_t pages, const float* p, float* out) {
   const SideLayout layout = shape.layout(Side::kValues, CodeType::gain_scalar(Codes::kBits));
   const int32_t width = layout.low_plane().lanes;
   const int32_t blocks = Codes::blocks(layout);
   Weights weights[kTilePages];
-  Chained chained[Codes::kTrellis ? kTilePages * kPageSlots / (4 * Codes::kFields) : 1];
+  __m512i chained_words[Codes::kTrellis ? kChainedVectors<Codes> : 1];
+  Chained chained[Codes::kTrellis ? kTilePages * kChainedBlocks<Codes> : 1];
   __m256 sums[kRows];
   HWY_UNROLL(8)
   for (auto& each : sums) each = _mm256_setzero_ps();
@@ -112,6 +121,7 @@ inline void values_rows(const SideShape& shape, const SideData* values, int32_t 
     if constexpr (Codes::kTrellis) {
       for (int32_t block = 0; block < blocks; ++block) {
         const size_t offset = Codes::plane_offset(layout) + sizeof(uint32_t) * static_cast<size_t>(block * width);
+        chained[page * blocks + block].words = chained_words + (page * blocks + block) * Chained::vectors_of(width);
         chained[page * blocks + block].load(values[page].data + offset, values[page].later + offset, width / 16);
       }
     }
@@ -133,12 +143,20 @@ inline void values_rows(const SideShape& shape, const SideData* values, int32_t 
 template <typename Codes>
 void vnni_values(const SideShape& shape, const SideData* values, int32_t pages, int32_t rows, const float* p,
                  float* out) {
-  if (rows == 1) {
-    values_rows<Codes, 1>(shape, values, pages, p, out);
-  } else if (rows == 2) {
-    values_rows<Codes, 2>(shape, values, pages, p, out);
-  } else {
-    values_rows<Codes, 4>(shape, values, pages, p, out);
+  int32_t at_once = kTilePages;
+  if constexpr (Codes::kTrellis) {
+    const int32_t of_page = kChainedBlocks<Codes> * Chained::vectors_of(padded_dim(shape.head_dim));
+    at_once = std::min(at_once, kChainedVectors<Codes> / of_page);
+  }
+  for (; pages > 0; pages -= at_once, values += at_once, p += at_once * kPageSlots) {
+    const int32_t some = std::min(pages, at_once);
+    if (rows == 1) {
+      values_rows<Codes, 1>(shape, values, some, p, out);
+    } else if (rows == 2) {
+      values_rows<Codes, 2>(shape, values, some, p, out);
+    } else {
+      values_rows<Codes, 4>(shape, values, some, p, out);
+    }
   }
 }
 

@@ -1,5 +1,3 @@
-//go:build kvq_experimental
-
 package raw
 
 // #include <stdlib.h>
@@ -7,7 +5,8 @@ import "C"
 
 import "unsafe"
 
-// Allocate memory of C's, all zeros, for lists of strings; nil if there is none. Ended by [Free].
+// Allocate memory of C's, all zeros, for lists of strings and for structs that point to others; nil if there is none.
+// Ended by [Free].
 //
 // Not by malloc: Go's collector reads what a pointer replaces, and aborts if that looks like a stale pointer of its own;
 // and cgo's C.malloc aborts where there is no memory.

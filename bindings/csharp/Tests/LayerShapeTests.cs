@@ -1,0 +1,185 @@
+using System;
+
+namespace Kvq.Tests
+{
+    /// Layers that differ from their cache's others.
+    static class LayerShapeTests
+    {
+        /// Query heads, KV heads, channels of keys and channels of values.
+        static readonly int[][] Heads = { new[] { 4, 2, 64, 64 }, new[] { 6, 3, 192, 128 }, new[] { 4, 2, 256, 256 } };
+
+        static CacheOptions Usual(int layers, params LayerShape[] shapes) =>
+            new CacheOptions { NLayers = layers, QHeads = 4, KvHeads = 2, HeadDim = 64, Shapes = shapes };
+
+        static CacheOptions Mixed() => Usual(3,
+            new LayerShape { FirstLayer = 1, QHeads = 6, KvHeads = 3, KeyDim = 192, ValueDim = 128, RopeBase = 1e6f },
+            new LayerShape { FirstLayer = 2, KeyDim = 256, ValueDim = 256, Rope = Rope.None, Scale = 0.5f,
+                LogitSoftcap = 20 });
+
+        /// Integers, which FP16 has all of.
+        static float[] Integers(int n, uint seed) => Array.ConvertAll(Model.Numbers(n, seed), x => (float)(int)(9 * x));
+
+        /// Values [tokens, kv_heads, value_dim] as outputs have them where every query sees its token alone.
+        static float[] Repeated(float[] v, int[] heads)
+        {
+            int group = heads[0] / heads[1], channels = heads[3];
+            var output = new float[v.Length * group];
+            for (int i = 0; i < output.Length; ++i) output[i] = v[i / channels / group * channels + i % channels];
+            return output;
+        }
+
+        static float[] Part(float[] x, int begin, int length)
+        {
+            var part = new float[length];
+            Array.Copy(x, begin, part, 0, length);
+            return part;
+        }
+
+        public static void Layers_have_shapes_of_their_own()
+        {
+            using (var context = new Context())
+            using (var cache = new Cache(context, Mixed()))
+            using (Sequence a = new Sequence(cache), b = new Sequence(cache), c = new Sequence(cache),
+                d = new Sequence(cache))
+                for (int layer = 0; layer < 3; ++layer)
+                {
+                    int[] heads = Heads[layer];
+                    LayerInfo info = cache.DescribeLayer(layer);
+                    Test.Equal(string.Join(" ", heads), info.QHeads + " " + info.KvHeads + " " + info.KeyDim + " " +
+                        info.ValueDim, "the layer");
+                    int key = heads[1] * heads[2], value = heads[1] * heads[3], query = heads[0] * heads[2];
+                    float[] k = Integers(2 * key, 1), v = Integers(2 * value, 2), q = Model.Numbers(2 * query, 3);
+                    float[] expected = Repeated(v, heads), output = new float[heads[0] * heads[3]];
+
+                    a.Append(layer, Part(k, 0, key), Part(v, 0, value));
+                    cache.Attend(layer, a, Part(q, 0, query), output);
+                    Test.Same(Part(expected, 0, output.Length), output, "output");
+                    float[] keys = new float[heads[2]], values = new float[heads[3]];
+                    a.Decode(layer, heads[1] - 1, 0, 1, keys, values);
+                    Test.Same(Part(v, value - heads[3], heads[3]), values, "decoded value");
+
+                    cache.Append(layer, new AppendBatch { Sequences = new[] { b, c }, K = k, V = v });
+                    var both = new float[expected.Length];
+                    cache.Attend(layer, new AttendBatch { Sequences = new[] { b, c }, Q = q, Output = both,
+                        Lse = new float[2 * heads[0]] });
+                    Test.Same(expected, both, "output of a batch");
+                    output = new float[output.Length];
+                    cache.Extend(layer, new ExtendBatch { Sequences = new[] { d }, K = Part(k, 0, key),
+                        V = Part(v, 0, value), Q = Part(q, 0, query), Output = output, Lse = new float[heads[0]] });
+                    Test.Same(Part(expected, 0, output.Length), output, "output of extend");
+                }
+        }
+
+        public static void Lengths_of_other_layers_are_refused()
+        {
+            using (var context = new Context())
+            using (var cache = new Cache(context, Mixed()))
+            using (var one = new Sequence(cache))
+            {
+                Func<int, float[]> f = n => new float[n];
+                var all = new[] { one };
+                one.Append(1, f(576), f(384));
+                Test.Wrong("k has 128 elements; [tokens, kv_heads, key_dim] takes a multiple of 576",
+                    () => one.Append(1, f(128), f(128)));
+                Test.Wrong("v has 576 elements; [tokens, kv_heads, value_dim] takes 384",
+                    () => one.Append(1, f(576), f(576)));
+                Test.Wrong("q has 768 elements; [queries, q_heads, key_dim] takes a multiple of 1152",
+                    () => cache.Attend(1, one, f(768), f(768)));
+                Test.Wrong("output has 1152 elements; [queries, q_heads, value_dim] takes 768",
+                    () => cache.Attend(1, one, f(1152), f(1152)));
+                Test.Wrong("V has 383 elements; 1 rows of 3 heads of 128 reach to 384",
+                    () => cache.Append(1, new AppendBatch { Sequences = all, K = f(576), V = f(383) }));
+                Test.Wrong("Q has 768 elements; 1 rows of 6 heads of 192 reach to 1152",
+                    () => cache.Attend(1, new AttendBatch { Sequences = all, Q = f(768), Output = f(768) }));
+                Test.Wrong("Output has 512 elements; 1 rows of 6 heads of 128 reach to 768",
+                    () => cache.Extend(1, new ExtendBatch { Sequences = all, K = f(576), V = f(384), Q = f(1152),
+                        Output = f(512) }));
+                Test.Wrong("Sinks has 4 elements; [q_heads] takes 6",
+                    () => cache.Attend(1, new AttendBatch { Sequences = all, Q = f(1152), Output = f(768),
+                        Sinks = f(4) }));
+                Test.Wrong("k has 128 elements; [slots, key_dim] takes 192",
+                    () => one.Decode(1, 0, 0, 1, f(128), null));
+                Test.Wrong("v has 64 elements; [slots, value_dim] takes 128",
+                    () => one.Decode(1, 0, 0, 1, null, f(64)));
+                Test.Refused(Status.Argument, "layer is 3", () => cache.Attend(3, one, f(256), f(256)));
+                Test.Refused(Status.Argument, "layer is 3",
+                    () => cache.Append(3, new AppendBatch { Sequences = all, K = f(128), V = f(128) }));
+                cache.Dispose();
+                Test.Refused(Status.Argument, "layer is -1", () => one.Append(-1, f(128), f(128)));
+                Test.Refused(Status.Argument, "layer is 3", () => one.Decode(3, 0, 0, 1, f(64), f(64)));
+                one.Append(1, f(576), f(384));
+                Test.Equal(2, one.Length(1), "length");
+            }
+        }
+
+        public static void Snapshots_load_into_the_same_shapes_alone()
+        {
+            CacheOptions fewer = Mixed();
+            fewer.Shapes = new[] { fewer.Shapes[0] };
+            using (var context = new Context())
+            using (Cache cache = new Cache(context, Mixed()), same = new Cache(context, Mixed()))
+            using (Cache usual = new Cache(context, Usual(3)), other = new Cache(context, fewer))
+            using (var sequence = new Sequence(cache))
+            {
+                for (int layer = 0; layer < 3; ++layer)
+                {
+                    int rows = 40 * Heads[layer][1];
+                    sequence.Append(layer, Model.Numbers(rows * Heads[layer][2], 1),
+                        Model.Numbers(rows * Heads[layer][3], 2));
+                }
+                byte[] snapshot = sequence.Save();
+                using (Sequence loaded = same.LoadSequence(snapshot))
+                    Test.Equal(Convert.ToBase64String(snapshot), Convert.ToBase64String(loaded.Save()), "snapshot");
+                Test.Refused(Status.Mismatch, "layers of different shapes", () => usual.LoadSequence(snapshot));
+                Test.Refused(Status.Mismatch, "", () => other.LoadSequence(snapshot));
+            }
+        }
+
+        static string[] Keys(Context context, CacheOptions options)
+        {
+            using (var cache = new Cache(context, options))
+            using (var sequence = new Sequence(cache))
+            {
+                var found = new string[2];
+                float[] x = Model.Numbers(128, 1), k = new float[64];
+                for (int layer = 0; layer < 2; ++layer)
+                {
+                    sequence.Append(layer, x, x, new[] { 9 });
+                    sequence.Decode(layer, 1, 0, 1, k, null);
+                    found[layer] = string.Join(" ", k);
+                }
+                return found;
+            }
+        }
+
+        public static void Frequencies_of_a_layer_are_checked_and_used()
+        {
+            using (var context = new Context())
+            {
+                CacheOptions plain = Usual(2);
+                plain.Rope = Rope.None;
+                string still = Keys(context, plain)[0], usual = Keys(context, Usual(2))[0];
+                var frequencies = new float[32]; // of the second layer, after those of the first
+                for (int i = 0; i < 32; ++i) frequencies[i] = (float)Math.Pow(10000, -i / 32.0);
+                string[] given = Keys(context, Usual(2, new LayerShape { InvFreq = new float[32] },
+                    new LayerShape { FirstLayer = 1, InvFreq = frequencies }));
+                Test.Equal(still, given[0], "keys of the first layer");
+                Test.Equal(usual, given[1], "keys of the second layer");
+                Test.True(still != usual, "one is rotated");
+
+                Action<string, LayerShape> wrong = (part, shape) =>
+                    Test.Wrong(part, () => new Cache(context, Usual(2, shape)));
+                wrong("Shapes[0].InvFreq has 16 elements; [rotated channels / 2] takes 32",
+                    new LayerShape { InvFreq = new float[16] });
+                wrong("takes 8", new LayerShape { RotaryBegin = 48, InvFreq = new float[16] });
+                wrong("takes 8", new LayerShape { KeyDim = 32, RotaryDim = 16, InvFreq = new float[16] });
+                wrong("Shapes[0] is null", null);
+                Action<string, LayerShape> refused = (part, shape) =>
+                    Test.Refused(Status.Argument, part, () => new Cache(context, Usual(2, shape)));
+                refused("options->shapes[0].rotary_begin is 100", new LayerShape { RotaryBegin = 100 });
+                refused("options->shapes[0].key_dim is 12", new LayerShape { KeyDim = 12 });
+                refused("options->shapes[0].n_layers is 3", new LayerShape { NLayers = 3 });
+            }
+        }
+    }
+}

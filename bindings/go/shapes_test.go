@@ -1,0 +1,193 @@
+package kvq_test
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"testing"
+
+	"kvq"
+)
+
+// heads are those of a layer: numbers of heads, and channels.
+type heads struct{ q, kv, key, value int }
+
+// mixed has an ordinary layer, one with wide keys and other heads, and one without RoPE.
+var mixed = []heads{{4, 2, 64, 64}, {6, 3, 192, 128}, {4, 2, 256, 256}}
+
+func mixedOptions() *kvq.CacheOptions {
+	options, none := kvq.NewCacheOptions(3, 4, 2, 64), kvq.RopeNone
+	options.Shapes = []kvq.LayerShape{
+		{FirstLayer: 1, QHeads: 6, KVHeads: 3, KeyDim: 192, ValueDim: 128, RopeBase: 1e6},
+		{FirstLayer: 2, KeyDim: 256, ValueDim: 256, Rope: &none, Scale: 0.5, LogitSoftcap: 20},
+	}
+	return options
+}
+
+// integers are numbers that FP16 has.
+func (r *random) integers(n int) []float32 {
+	x := r.floats(n)
+	for i := range x {
+		x[i] = float32(int(10 * x[i]))
+	}
+	return x
+}
+
+// repeated returns values `[tokens, kv, value]` as outputs have them where every query sees its token alone.
+func (h heads) repeated(v []float32) (output []float32) {
+	for ; len(v) > 0; v = v[h.value:] {
+		for i := 0; i < h.q/h.kv; i++ {
+			output = append(output, v[:h.value]...)
+		}
+	}
+	return output
+}
+
+func requireSame(t *testing.T, what string, got, expected []float32) {
+	t.Helper()
+	if fmt.Sprint(got) != fmt.Sprint(expected) {
+		t.Fatalf("%s is %v, expected %v", what, got, expected)
+	}
+}
+
+func TestLayersHaveShapesOfTheirOwn(t *testing.T) {
+	m := newModel(t, "fp16", nil, mixedOptions())
+	r := random(3)
+	for layer, h := range mixed {
+		i := must(m.cache.DescribeLayer(layer))(t)
+		if (heads{i.QHeads, i.KVHeads, i.KeyDim, i.ValueDim}) != h {
+			t.Fatalf("layer %d is %+v", layer, i)
+		}
+		k, v, q := r.integers(2*h.kv*h.key), r.integers(2*h.kv*h.value), r.floats(2*h.q*h.key)
+		first := h.kv * h.value
+		expected := h.repeated(v)
+		output := make([]float32, h.q*h.value)
+		require(t, m.sequence.Append(layer, kvq.Of(k[:len(k)/2]), kvq.Of(v[:first])))
+		require(t, m.sequence.Attend(layer, kvq.Of(q[:len(q)/2]), kvq.Of(output)))
+		requireSame(t, "output", output, expected[:len(output)])
+		decoded := must(m.sequence.Decode(layer, h.kv-1, 0, 1))(t)
+		requireSame(t, "decoded value", decoded.V, v[first-h.value:first])
+		if len(decoded.K) != h.key {
+			t.Fatalf("a key has %d channels", len(decoded.K))
+		}
+
+		var some [4]*kvq.Sequence
+		for i := range some {
+			some[i] = must(m.cache.NewSequence())(t)
+			defer some[i].Close()
+		}
+		both, lse := make([]float32, len(expected)), make([]float32, 2*h.q)
+		require(t, m.cache.Append(layer, &kvq.AppendBatch{Sequences: some[:2], K: kvq.Of(k), V: kvq.Of(v)}))
+		require(t, m.cache.Attend(layer, &kvq.AttendBatch{Sequences: some[:2], Q: kvq.Of(q), Output: kvq.Of(both), LSE: lse}))
+		requireSame(t, "output of a batch", both, expected)
+		both = make([]float32, len(expected))
+		require(t, m.cache.Extend(layer, &kvq.ExtendBatch{Sequences: some[2:], K: kvq.Of(k), V: kvq.Of(v), Q: kvq.Of(q),
+			Output: kvq.Of(both), LSE: lse}))
+		requireSame(t, "output of extend", both, expected)
+	}
+}
+
+func TestLengthsOfOtherLayersAreRefused(t *testing.T) {
+	m := newModel(t, "fp16", nil, mixedOptions())
+	f := func(n int) kvq.Tensor { return kvq.Of(make([]float32, n)) }
+	s, one := m.sequence, []*kvq.Sequence{m.sequence}
+	require(t, s.Append(1, f(576), f(384)))
+	for _, it := range []struct {
+		err  error
+		part string
+	}{
+		{s.Append(1, f(128), f(128)), "k has 128 elements, must be a multiple of 576 (KVHeads x KeyDim)"},
+		{s.Append(1, f(576), f(576)), "v has 576 elements, must be dense and have 384 (rows of k x KVHeads x ValueDim)"},
+		{s.Append(3, f(128), f(128)), "layer is 3"},
+		{s.Append(-1, f(128), f(128)), "layer is -1"},
+		{s.Attend(1, f(768), f(768)), "q has 768 elements, must be a multiple of 1152 (QHeads x KeyDim)"},
+		{s.Attend(1, f(1152), f(1152)), "output has 1152 elements, must be dense and have 768 (rows of q x QHeads x ValueDim)"},
+		{s.Attend(3, f(256), f(256)), "layer is 3"},
+		{m.cache.Append(1, &kvq.AppendBatch{Sequences: one, K: f(576), V: f(576)}), "V has 576 elements, must have 384: 1 x 3 x 128"},
+		{m.cache.Append(3, &kvq.AppendBatch{Sequences: one, K: f(128), V: f(128)}), "layer is 3"},
+		{m.cache.Attend(1, &kvq.AttendBatch{Sequences: one, Q: f(768), Output: f(768)}), "Q has 768 elements, must have 1152: 1 x 6 x 192"},
+		{m.cache.Attend(1, &kvq.AttendBatch{Sequences: one, Q: f(1152), Output: f(1152)}), "Output has 1152 elements, must have 768: 1 x 6 x 128"},
+		{m.cache.Attend(1, &kvq.AttendBatch{Sequences: one, Q: f(1152), Output: f(768), LSE: make([]float32, 4)}), "LSE has 4 elements, must have 6"},
+		{m.cache.Extend(1, &kvq.ExtendBatch{Sequences: one, K: f(576), V: f(384), Q: f(1152), Output: f(512)}), "Output has 512 elements, must have 768"},
+		{m.cache.Extend(1, &kvq.ExtendBatch{Sequences: one, K: f(384), V: f(384), Q: f(1152), Output: f(768)}), "K has 384 elements, must have 576"},
+		{errorOf(m.cache.DescribeLayer(1 << 40)), "layer is 1099511627776"},
+		{errorOf(s.DescribeLayer(1 << 40)), "layer is 1099511627776"},
+	} {
+		requireError(t, it.err, kvq.ErrArgument, it.part)
+	}
+	require(t, m.cache.Close()) // sequences go on
+	requireError(t, s.Append(3, f(128), f(128)), kvq.ErrArgument, "layer is 3")
+	require(t, s.Append(1, f(576), f(384)))
+	if n := must(s.Length(1))(t); n != 2 {
+		t.Fatalf("the layer has %d tokens", n)
+	}
+}
+
+func TestSnapshotsLoadIntoTheSameShapesAlone(t *testing.T) {
+	m := newModel(t, "fp16", nil, mixedOptions())
+	r := random(5)
+	for layer, h := range mixed {
+		require(t, m.sequence.Append(layer, kvq.Of(r.floats(40*h.kv*h.key)), kvq.Of(r.floats(40*h.kv*h.value))))
+	}
+	snapshot := must(m.sequence.Save())(t)
+	same := newModel(t, "fp16", nil, mixedOptions())
+	loaded := must(same.cache.LoadSequence(snapshot))(t)
+	defer loaded.Close()
+	if !bytes.Equal(must(loaded.Save())(t), snapshot) {
+		t.Fatal("the sequence is saved otherwise")
+	}
+	usual := newModel(t, "fp16", nil, kvq.NewCacheOptions(3, 4, 2, 64))
+	requireError(t, errorOf(usual.cache.LoadSequence(snapshot)), kvq.ErrMismatch, "layers of different shapes")
+	options := mixedOptions()
+	options.Shapes = options.Shapes[:1]
+	other := newModel(t, "fp16", nil, options)
+	requireError(t, errorOf(other.cache.LoadSequence(snapshot)), kvq.ErrMismatch)
+}
+
+func TestFrequenciesOfALayerAreCheckedAndUsed(t *testing.T) {
+	options := func(shapes ...kvq.LayerShape) *kvq.CacheOptions {
+		it := kvq.NewCacheOptions(2, 2, 2, 64)
+		it.Shapes = shapes
+		return it
+	}
+	x := make([]float32, 128)
+	for i := range x {
+		x[i] = float32(i)
+	}
+	decoded := func(options *kvq.CacheOptions) (k [2]string) {
+		m := newModel(t, "fp16", nil, options)
+		for layer := range k {
+			require(t, m.sequence.AppendAt(layer, kvq.Of(x), kvq.Of(x), []int32{9}))
+			k[layer] = fmt.Sprint(must(m.sequence.Decode(layer, 1, 0, 1))(t).K)
+		}
+		return k
+	}
+	plain := options()
+	plain.Rope = kvq.RopeNone
+	still, usual := decoded(plain)[0], decoded(options())[0]
+	half := make([]float32, 32) // frequencies of the second layer, after those of the first
+	for i := range half {
+		half[i] = float32(math.Pow(10000, -float64(i)/32))
+	}
+	given := decoded(options(kvq.LayerShape{InvFreq: make([]float32, 32)}, kvq.LayerShape{FirstLayer: 1, InvFreq: half}))
+	if given[0] != still || given[1] != usual || still == usual {
+		t.Fatalf("keys are %s, expected %s and %s", given, still, usual)
+	}
+
+	context := must(kvq.NewContext(nil))(t)
+	defer context.Close()
+	for _, it := range []struct {
+		shape kvq.LayerShape
+		part  string
+	}{
+		{kvq.LayerShape{InvFreq: make([]float32, 16)}, "Shapes[0]: kvq: KVQ_E_ARGUMENT: InvFreq has 16 elements, must have 32"},
+		{kvq.LayerShape{RotaryBegin: 48, InvFreq: make([]float32, 16)}, "InvFreq has 16 elements, must have 8"},
+		{kvq.LayerShape{KeyDim: 32, RotaryDim: 16, InvFreq: make([]float32, 16)}, "InvFreq has 16 elements, must have 8"},
+		{kvq.LayerShape{RotaryBegin: 100, InvFreq: []float32{}}, "options->shapes[0].rotary_begin is 100"},
+		{kvq.LayerShape{KeyDim: 12}, "options->shapes[0].key_dim is 12"},
+		{kvq.LayerShape{FirstLayer: 1, Layers: 2}, "options->shapes[0].n_layers is 2"},
+		{kvq.LayerShape{QHeads: 1 << 40}, "Shapes[0]: kvq: KVQ_E_ARGUMENT: QHeads is 1099511627776"},
+	} {
+		requireError(t, errorOf(context.NewCache(options(it.shape), nil)), kvq.ErrArgument, it.part)
+	}
+}

@@ -1,0 +1,80 @@
+"""Layers of a cache that differ from its others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, List, Optional, Union
+from typing import Sequence as Many
+
+from . import _native
+from ._arrays import HOST, dense_of
+from ._errors import KvqArgumentError, initialised
+from ._text import value_of
+
+
+@dataclass
+class LayerShape:
+    """Shape of a range of layers that differ from the cache's others, such as those with larger heads or without RoPE."""
+
+    first_layer: int
+    n_layers: int = 1
+    q_heads: int = 0
+    """0, here and below: the cache's."""
+    kv_heads: int = 0
+    key_dim: int = 0
+    """Channels of a key and of a query, a multiple of 8, 8 … 576."""
+    value_dim: int = 0
+    """Channels of a value and of an output, a multiple of 8, 8 … 512."""
+    rope: Optional[Union[str, int]] = None
+    """As for ``Cache``; None: the cache's."""
+    rotary_begin: int = 0
+    """First channel that is rotated."""
+    rotary_dim: int = 0
+    """Channels that are rotated; 0: the cache's, if it has one, else all from `rotary_begin` on."""
+    rope_base: float = 0.0
+    """0: the cache's, with its `inv_freq`."""
+    inv_freq: Any = None
+    """Radians per position, float32 in host memory; None: those of `rope_base`."""
+    scale: float = 0.0
+    """Factor on q·k; 0: the cache's, or ``1 / sqrt(key_dim)`` if that is 0."""
+    logit_softcap: float = 0.0
+    """Of calls whose own is 0."""
+
+
+_NUMBERS = (
+    "first_layer",
+    "n_layers",
+    "q_heads",
+    "kv_heads",
+    "key_dim",
+    "value_dim",
+    "rotary_begin",
+    "rotary_dim",
+    "rope_base",
+    "scale",
+    "logit_softcap",
+)
+
+
+def set_shapes(options: _native.kvq_cache_options, shapes: Many[LayerShape]) -> List[Any]:
+    """Set the options' shapes; returns what they point to."""
+    kind: Any = _native.kvq_layer_shape * len(shapes)
+    structs = kind()
+    kept: List[Any] = [structs]
+    for i, shape in enumerate(shapes):
+        if not isinstance(shape, LayerShape):
+            raise KvqArgumentError("shapes[%d] is a %s, not a LayerShape" % (i, type(shape).__name__))
+        struct = initialised(_native.kvq_layer_shape, **{name: getattr(shape, name) for name in _NUMBERS})
+        if shape.rope is not None:
+            struct.rope = value_of(_native.kvq_rope, "rope", shape.rope)
+        if shape.inv_freq is not None:
+            key_dim = shape.key_dim or options.head_dim
+            rotated = shape.rotary_dim or options.rotary_dim or key_dim - shape.rotary_begin
+            view = dense_of("shapes[%d].inv_freq" % i, shape.inv_freq, [rotated // 2], "f32", HOST)
+            struct.inv_freq = view.address
+            kept.append(view)
+        structs[i] = struct
+    options.n_shapes = len(shapes)
+    if shapes:
+        options.shapes = structs
+    return kept

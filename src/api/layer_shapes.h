@@ -1,0 +1,26 @@
+// Layers of a cache whose shapes differ from its options'.
+#pragma once
+
+#include "formats/head_shape.h"
+#include "kvq.h"
+
+#include <vector>
+
+namespace kvq::api {
+
+/// The caller's shapes as structs of this library. Throws KVQ_E_ARGUMENT unless every one is a layer's and fits the
+/// other options, which have been checked.
+std::vector<kvq_layer_shape> read_shapes(const kvq_cache_options& options);
+
+/// Channels of a layer's heads.
+HeadShape head_of(const kvq_cache_options& options, int32_t layer);
+
+/// First channel of a layer's keys that is rotated.
+int32_t rotary_begin_of(const kvq_cache_options& options, int32_t layer);
+
+/// The first layer whose heads, or pairs of channels that are rotated, are not as the options say; −1 without one.
+int32_t uneven_layer(const kvq_cache_options& options);
+/// The same for heads alone.
+int32_t layer_with_other_heads(const kvq_cache_options& options);
+
+}  // namespace kvq::api

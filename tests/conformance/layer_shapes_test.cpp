@@ -1,0 +1,387 @@
+// Caches whose layers differ: sizes of keys and values, heads, RoPE, scale and soft cap.
+#include "page_format.h"
+#include "support/failure.h"
+#include "support/handles.h"
+#include "support/random.h"
+#include "support/reference.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace conformance::layer_shapes_test {
+namespace {
+
+using kvq_test::Cache;
+using kvq_test::Context;
+using kvq_test::Sequence;
+
+constexpr int32_t kTokens = 300;
+
+kvq_layer_shape shape(int32_t layer, int32_t q_heads, int32_t kv_heads, int32_t key_dim, int32_t value_dim) {
+  auto shape = kvq_test::initialised<kvq_layer_shape>();
+  shape.first_layer = layer;
+  shape.q_heads = q_heads;
+  shape.kv_heads = kv_heads;
+  shape.key_dim = key_dim;
+  shape.value_dim = value_dim;
+  return shape;
+}
+
+// A model's cache; the first layer is as the options say.
+struct Model {
+  explicit Model(std::vector<kvq_layer_shape> shapes_) : shapes(std::move(shapes_)) {}
+
+  std::vector<kvq_layer_shape> shapes;
+
+  kvq_cache_options options() const {
+    kvq_cache_options options = kvq_test::cache_options(4, 2, 64, static_cast<int32_t>(shapes.size()) + 1);
+    options.shapes = shapes.data();
+    options.n_shapes = static_cast<int32_t>(shapes.size());
+    return options;
+  }
+};
+
+// Of every kind that the CPU has.
+Model any_layers() {
+  Model model({shape(1, 4, 4, 192, 128), shape(2, 6, 1, 512, 512), shape(3, 2, 1, 576, 512), shape(4, 8, 2, 80, 96),
+               shape(5, 2, 2, 8, 256)});
+  model.shapes[0].rope_base = 1e6F;
+  model.shapes[1].rope = KVQ_ROPE_NONE;
+  model.shapes[1].logit_softcap = 30.0F;
+  model.shapes[2].rotary_begin = 512;
+  model.shapes[2].scale = 0.06F;
+  model.shapes[3].rope = KVQ_ROPE_INTERLEAVED;
+  model.shapes[3].rotary_begin = 10;
+  model.shapes[3].rotary_dim = 20;
+  return model;
+}
+
+// Of kinds that every device has.
+Model equal_layers() {
+  Model model({shape(1, 8, 1, 128, 128), shape(2, 6, 3, 256, 256), shape(3, 4, 2, 80, 80), shape(4, 4, 2, 0, 0)});
+  model.shapes[0].rope_base = 1e6F;
+  model.shapes[0].logit_softcap = 20.0F;
+  model.shapes[1].rope = KVQ_ROPE_NONE;
+  model.shapes[2].rotary_dim = 32;
+  model.shapes[3].scale = 0.3F;
+  return model;
+}
+
+kvq_layer_info layer_of(const Cache& cache, int32_t layer) { return cache.describe_layer(layer); }
+
+// RoPE of a layer in float64.
+kvq_test::Rotation rotation_of(const kvq_layer_info& info, const kvq_layer_shape* shape) {
+  kvq_test::Rotation rotation{info.rope, {}, static_cast<size_t>(info.rotary_begin)};
+  const double base = shape != nullptr && shape->rope_base != 0.0F ? double{shape->rope_base} : 10000.0;
+  for (int32_t j = 0; j < info.rotary_dim / 2; ++j) {
+    rotation.inv_freq.push_back(std::pow(base, -2.0 * j / info.rotary_dim));
+  }
+  return rotation;
+}
+
+std::vector<float> tensor(int32_t tokens, int32_t heads, int32_t dim, uint64_t seed) {
+  return kvq_test::normal_tensor(static_cast<size_t>(tokens) * static_cast<size_t>(heads * dim), seed);
+}
+
+struct LayerTokens {
+  LayerTokens(const kvq_layer_info& info, int32_t layer)
+      : k(tensor(kTokens, info.kv_heads, info.key_dim, 10 + static_cast<uint64_t>(layer))),
+        v(tensor(kTokens, info.kv_heads, info.value_dim, 50 + static_cast<uint64_t>(layer))) {}
+
+  std::vector<float> k;
+  std::vector<float> v;
+};
+
+// Tokens [begin, end) of every layer, `chunk` at a time.
+void append(const Cache& cache, Sequence& sequence, int32_t begin, int32_t end, int32_t chunk) {
+  for (int32_t layer = 0; layer < cache.describe().n_layers; ++layer) {
+    const kvq_layer_info info = layer_of(cache, layer);
+    const LayerTokens tokens(info, layer);
+    for (int32_t at = begin; at < end; at += chunk) {
+      const auto first = static_cast<size_t>(at * info.kv_heads);
+      kvq_test::append(sequence.get(), layer, std::min(chunk, end - at),
+                       tokens.k.data() + first * static_cast<size_t>(info.key_dim),
+                       tokens.v.data() + first * static_cast<size_t>(info.value_dim));
+    }
+  }
+}
+
+double relative(std::span<const double> expected, std::span<const float> found) {
+  double error = 0.0;
+  double size = 0.0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    error += std::pow(double{found[i]} - expected[i], 2);
+    size += std::pow(expected[i], 2);
+  }
+  return std::sqrt(error / size);
+}
+
+// Error of a format's stored numbers on normal ones, for any head size.
+double stored_limit(const std::string& format) {
+  if (format == "fp16") return 1e-3;
+  if (format == "int8") return 0.012;
+  if (format.starts_with("int4") || format == "gs4") return 0.14;
+  if (format == "gs3" || format == "gt3" || format == "int3") return 0.26;
+  if (format == "gt2" || format == "gs2") return 0.42;
+  return 0.8;
+}
+
+// Attention of the newest queries over what is stored, in float64.
+void check_layer(const Model& model, const Cache& cache, const Sequence& sequence, int32_t layer,
+                 const std::string& format) {
+  constexpr int32_t kQueries = 3;
+  const kvq_layer_info info = layer_of(cache, layer);
+  const kvq_layer_shape* given = layer > 0 ? &model.shapes[static_cast<size_t>(layer) - 1] : nullptr;
+  const kvq_test::Rotation rotation = rotation_of(info, given);
+  const std::vector<float> q = tensor(kQueries, info.q_heads, info.key_dim, 90 + static_cast<uint64_t>(layer));
+  std::vector<float> out(static_cast<size_t>(kQueries * info.q_heads * info.value_dim), -7.0F);
+  std::vector<float> lse(static_cast<size_t>(kQueries * info.q_heads));
+  const kvq_sequence* pointer = sequence.get();
+  const int32_t count = kQueries;
+  auto batch = kvq_test::initialised<kvq_attend_batch>();
+  batch.n_sequences = 1;
+  batch.sequences = &pointer;
+  batch.query_counts = &count;
+  batch.q = q.data();
+  batch.output = out.data();
+  batch.lse = lse.data();
+  kvq_test::attend(cache.get(), layer, batch);
+
+  const LayerTokens tokens(info, layer);
+  std::vector<int32_t> positions(kTokens);
+  for (int32_t i = 0; i < kTokens; ++i) positions[static_cast<size_t>(i)] = i;
+  const auto key_dim = static_cast<size_t>(info.key_dim);
+  const auto value_dim = static_cast<size_t>(info.value_dim);
+  const int32_t group = info.q_heads / info.kv_heads;
+  for (int32_t head = 0; head < info.kv_heads; ++head) {
+    std::vector<float> k(kTokens * key_dim);
+    std::vector<float> v(kTokens * value_dim);
+    sequence.decode(layer, head, 0, kTokens, k, v, {});
+    std::vector<double> exact_k;
+    std::vector<double> exact_v;
+    for (int32_t token = 0; token < kTokens; ++token) {
+      const auto row = static_cast<size_t>(token * info.kv_heads + head);
+      std::vector<double> key(tokens.k.begin() + static_cast<ptrdiff_t>(row * key_dim),
+                              tokens.k.begin() + static_cast<ptrdiff_t>((row + 1) * key_dim));
+      rotation.apply(key, token);
+      exact_k.insert(exact_k.end(), key.begin(), key.end());
+      exact_v.insert(exact_v.end(), tokens.v.begin() + static_cast<ptrdiff_t>(row * value_dim),
+                     tokens.v.begin() + static_cast<ptrdiff_t>((row + 1) * value_dim));
+    }
+    CHECK(relative(exact_k, k) < stored_limit(format));
+    CHECK(relative(exact_v, v) < stored_limit(format));
+    for (int32_t query = 0; query < kQueries; ++query) {
+      for (int32_t i = 0; i < group; ++i) {
+        const auto row = static_cast<size_t>(query * info.q_heads + head * group + i);
+        std::vector<double> of_query(q.begin() + static_cast<ptrdiff_t>(row * key_dim),
+                                     q.begin() + static_cast<ptrdiff_t>((row + 1) * key_dim));
+        const int32_t position = kTokens - kQueries + query;
+        rotation.apply(of_query, position);
+        const kvq_test::Attended expected =
+            kvq_test::attend_to<float>({.scale = double{info.scale}, .logit_softcap = double{info.logit_softcap}},
+                                       of_query, position, k, v, positions);
+        CHECK(relative(expected.out, std::span(out).subspan(row * value_dim, value_dim)) < 0.03);
+        CHECK(lse[row] == doctest::Approx(expected.lse).epsilon(0.01));
+      }
+    }
+  }
+}
+
+const std::vector<std::string>& formats() {
+  static const std::vector<std::string> all = {"fp16", "int8", "int4", "int4+hadamard", "int3", "int2", "gs4",
+                                               "gs3",  "gs2",  "gs1",  "gt3",           "gt2",  "gt1"};
+  return all;
+}
+
+bool is_on_gpu(const std::string& backend) { return backend == kvq_test::kCuda; }
+
+std::string message_of(const Context& context, const kvq_cache_options& options, kvq_status expected,
+                       const char* policy = "fp16") {
+  const kvq_test::Policy loaded = kvq_test::load_plain_policy(context, policy);
+  kvq_cache* cache = nullptr;
+  kvq_error error;
+  kvq_error_init(&error, sizeof(error));
+  CHECK(kvq_cache_create(context, &options, loaded, &cache, &error) == expected);
+  CHECK(cache == nullptr);
+  return error.message;
+}
+
+}  // namespace
+
+TEST_CASE("layers of every shape are stored and attended to as in float64, on every instruction set and device") {
+  for (const std::string& backend : kvq_test::backends()) {
+    const Context context = kvq_test::make_context(backend.c_str());
+    for (const Model& model : {any_layers(), equal_layers()}) {
+      if (is_on_gpu(backend) && model.shapes.size() == any_layers().shapes.size()) continue;  // refused, see below
+      for (const std::string& format : formats()) {
+        CAPTURE(backend);
+        CAPTURE(format);
+        const Cache cache = kvq_test::make_cache(context, model.options(), format);
+        Sequence sequence(cache);
+        append(cache, sequence, 0, kTokens, 70);
+        for (int32_t layer = 0; layer < cache.describe().n_layers; ++layer) {
+          CAPTURE(layer);
+          check_layer(model, cache, sequence, layer, format);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("sequences of uneven layers fork, truncate, are saved, reserved, extended and predicted like others") {
+  for (const char* device : kvq_test::devices()) {
+    const bool on_gpu = device != nullptr;
+    const Model model = on_gpu ? equal_layers() : any_layers();
+    const Context context = kvq_test::make_context(device);
+    for (const std::string policy : {"gs2", "int4+hadamard", "gt2/gs4"}) {
+      for (const bool calibrated : {false, true}) {
+        CAPTURE(policy);
+        CAPTURE(calibrated);
+        const std::string text = "version: 1\nkeys: " + policy.substr(0, policy.find('/')) +
+                                 "\nvalues: " + policy.substr(policy.find('/') + 1) +
+                                 (calibrated ? "\ncalibrate: first\n" : "\ncalibrate: none\n");
+        const Cache cache = kvq_test::make_cache(context, model.options(), text);
+        Sequence whole(cache);
+        append(cache, whole, 0, kTokens, kTokens);
+        Sequence pieces(cache);
+        append(cache, pieces, 0, 40, 40);
+        append(cache, pieces, 40, 45, 1);
+        append(cache, pieces, 45, kTokens, 33);
+        const auto find_scales = [&](Sequence& sequence) { sequence.reserve(0); };
+        for (Sequence* each : {&whole, &pieces}) find_scales(*each);
+        CHECK((whole.save() == pieces.save()));
+        CHECK((Sequence::load(cache, whole.save()).save() == whole.save()));
+        Sequence fork = pieces.fork();
+        fork.truncate(kTokens - 10);
+        append(cache, fork, kTokens - 10, kTokens, 10);
+        find_scales(fork);
+        CHECK((fork.save() == whole.save()));
+        Sequence reserved(cache);
+        reserved.reserve(kTokens);
+        append(cache, reserved, 0, kTokens, 64);
+        find_scales(reserved);
+        CHECK((reserved.save() == whole.save()));
+        // Shapes tell snapshots apart.
+        kvq_cache_options other = model.options();
+        Model changed = model;
+        changed.shapes[1].key_dim = 240;
+        changed.shapes[1].value_dim = 240;
+        other.shapes = changed.shapes.data();
+        const Cache refusing = kvq_test::make_cache(context, other, text);
+        CHECK_THROWS_WITH_AS(Sequence::load(refusing, whole.save()), doctest::Contains("in layer 2, this cache 240"),
+                             kvq_test::Error);
+        const Cache plain = kvq_test::make_cache(context, kvq_test::cache_options(4, 2, 64, other.n_layers), text);
+        CHECK_THROWS_WITH_AS(Sequence::load(plain, whole.save()), doctest::Contains("layers of different shapes"),
+                             kvq_test::Error);
+      }
+    }
+    const Cache cache = kvq_test::make_cache(context, model.options(), "gs4");
+    const kvq_usage predicted = cache.predict_usage(2, kTokens, 0);
+    std::vector<Sequence> sequences;
+    for (int32_t i = 0; i < 2; ++i) {
+      sequences.emplace_back(cache);
+      sequences.back().reserve(kTokens);
+      append(cache, sequences.back(), 0, kTokens, kTokens);
+    }
+    const kvq_usage usage = cache.usage();
+    CHECK(usage.sealed_bytes == predicted.sealed_bytes);
+    CHECK(usage.fp16_bytes == predicted.fp16_bytes);
+    CHECK(usage.scalars == predicted.scalars);
+    if (!on_gpu) CHECK(usage.metadata_bytes == predicted.metadata_bytes);
+  }
+}
+
+TEST_CASE("a layer's extension equals appending and attending, whatever its shape") {
+  const Model model = any_layers();
+  const Context context = kvq_test::make_context();
+  const Cache cache = kvq_test::make_cache(context, model.options(), "gs4");
+  Sequence extended(cache);
+  Sequence appended(cache);
+  append(cache, appended, 0, 20, 20);
+  for (int32_t layer = 0; layer < cache.describe().n_layers; ++layer) {
+    CAPTURE(layer);
+    const kvq_layer_info info = layer_of(cache, layer);
+    const LayerTokens tokens(info, layer);
+    const std::vector<float> q = tensor(20, info.q_heads, info.key_dim, 5);
+    std::vector<float> out(static_cast<size_t>(20 * info.q_heads * info.value_dim));
+    std::vector<float> expected(out.size());
+    kvq_sequence* pointer = extended.get();
+    const int32_t count = 20;
+    auto batch = kvq_test::initialised<kvq_extend_batch>();
+    batch.n_sequences = 1;
+    batch.sequences = &pointer;
+    batch.token_counts = &count;
+    batch.k = tokens.k.data();
+    batch.v = tokens.v.data();
+    batch.q = q.data();
+    batch.output = out.data();
+    kvq_test::extend(cache.get(), layer, batch);
+    const kvq_sequence* of_appended = appended.get();
+    auto attend = kvq_test::initialised<kvq_attend_batch>();
+    attend.n_sequences = 1;
+    attend.sequences = &of_appended;
+    attend.query_counts = &count;
+    attend.q = q.data();
+    attend.output = expected.data();
+    kvq_test::attend(cache.get(), layer, attend);
+    CHECK((out == expected));
+  }
+  CHECK((extended.save() == appended.save()));
+}
+
+TEST_CASE("shapes that make no sense are refused by name") {
+  const Context context = kvq_test::make_context();
+  const auto refused = [&](auto change) {
+    Model model({shape(1, 0, 0, 0, 0), shape(2, 0, 0, 0, 0)});
+    change(model.shapes);
+    return message_of(context, model.options(), KVQ_E_ARGUMENT);
+  };
+  using Shapes = std::vector<kvq_layer_shape>;
+  CHECK(refused([](Shapes& s) { s[0].first_layer = 3; }) == "options->shapes[0].first_layer is 3, must be in [0, 2]");
+  CHECK(refused([](Shapes& s) { s[1].n_layers = 2; }) == "options->shapes[1].n_layers is 2, must be 1");
+  CHECK(refused([](Shapes& s) { s[1].first_layer = 1; }) == "options->shapes[1] has layers of options->shapes[0]");
+  CHECK(refused([](Shapes& s) { s[0].q_heads = 3; }) ==
+        "options->shapes[0].q_heads is 3, must be a multiple of kv_heads, 2");
+  CHECK(refused([](Shapes& s) { s[0].key_dim = 584; }) == "options->shapes[0].key_dim is 584, must be in [8, 576]");
+  CHECK(refused([](Shapes& s) { s[0].value_dim = 520; }) == "options->shapes[0].value_dim is 520, must be in [8, 512]");
+  CHECK(refused([](Shapes& s) { s[0].value_dim = 12; }) ==
+        "options->shapes[0].value_dim is 12, must be a multiple of 8");
+  CHECK(refused([](Shapes& s) { s[0].rotary_begin = 63; }) ==
+        "options->shapes[0].rotary_begin is 63, must be in [0, 62]");
+  CHECK(refused([](Shapes& s) { s[0].rotary_begin = 3; }) == "options->shapes[0].rotary_begin is 3, must be even");
+  CHECK(refused([](Shapes& s) {
+          s[0].rotary_begin = 32;
+          s[0].rotary_dim = 34;
+        }) == "options->shapes[0].rotary_dim is 34, must be in [0, 32]");
+  CHECK(refused([](Shapes& s) { s[0].rope = 7; }).find("options->shapes[0].rope is 7") == 0);
+  CHECK(refused([](Shapes& s) { s[0].rope_base = -1.0F; }).find("options->shapes[0].rope_base is -1") == 0);
+  CHECK(refused([](Shapes& s) { s[0].scale = std::nanf(""); }).find("options->shapes[0].scale is") == 0);
+  CHECK(refused([](Shapes& s) { s[0].logit_softcap = -1.0F; }).find("options->shapes[0].logit_softcap is -1") == 0);
+  CHECK(refused([](Shapes& s) { s[1].struct_size = 4; }).find("options->shapes[1]->struct_size is 4") == 0);
+  const std::vector<float> frequencies(32, 0.1F);
+  Model narrow({shape(1, 0, 0, 32, 32)});
+  kvq_cache_options options = narrow.options();
+  options.inv_freq = frequencies.data();
+  CHECK(message_of(context, options, KVQ_E_ARGUMENT) ==
+        "options->shapes[0].inv_freq is NULL, but options->inv_freq has the frequencies of 64 channels, not of 32");
+  CHECK(message_of(context, Model({shape(1, 4, 1, 64, 64)}).options(), KVQ_E_UNSUPPORTED,
+                   "version: 1\nkeys: int4\nvalues: int4\neviction: {method: snapkv, budget: 128}\n")
+            .find("heads of layer 1 unlike those of others") != std::string::npos);
+}
+
+TEST_CASE("devices without kernels for a shape say so when the cache is created") {
+  for (const char* device : kvq_test::devices()) {
+    if (device == nullptr) continue;
+    const Context context = kvq_test::make_context(device);
+    CHECK(
+        message_of(context, any_layers().options(), KVQ_E_UNSUPPORTED) ==
+        "layer 1 has keys of 192 channels, rotated from 0 on, and values of 128, which cuda does not compute with yet");
+  }
+}
+
+}  // namespace conformance::layer_shapes_test
