@@ -98,11 +98,12 @@ inline void values_channels(const SideLayout& layout, const SideData* values, in
   }
 }
 
+/// Vectors of trellis bits that a tile takes with heads of 256; of larger heads fewer pages are added at a time.
 template <typename Codes>
-inline constexpr int32_t kChainedBlocks = kPageSlots / (4 * Codes::kFields);  // of a page
-/// Vectors for a tile of heads of 256; of larger heads fewer pages are added at a time.
-template <typename Codes>
-inline constexpr int32_t kChainedVectors = kTilePages * kChainedBlocks<Codes> * Chained::vectors_of(256);
+struct ChainedTile {
+  static constexpr int32_t kBlocks = kPageSlots / (4 * Codes::kFields);  // of a page
+  static constexpr int32_t kVectors = kTilePages * kBlocks * Chained::vectors_of(256);
+};
 
 template <typename Codes, int kRows>
 inline void values_rows(const SideShape& shape, const SideData* values, int32_t pages, const float* p, float* out) {
@@ -110,8 +111,8 @@ inline void values_rows(const SideShape& shape, const SideData* values, int32_t 
   const int32_t width = layout.low_plane().lanes;
   const int32_t blocks = Codes::blocks(layout);
   Weights weights[kTilePages];
-  __m512i chained_words[Codes::kTrellis ? kChainedVectors<Codes> : 1];
-  Chained chained[Codes::kTrellis ? kTilePages * kChainedBlocks<Codes> : 1];
+  __m512i chained_words[Codes::kTrellis ? ChainedTile<Codes>::kVectors : 1];
+  Chained chained[Codes::kTrellis ? kTilePages * ChainedTile<Codes>::kBlocks : 1];
   __m256 sums[kRows];
   HWY_UNROLL(8)
   for (auto& each : sums) each = _mm256_setzero_ps();
@@ -145,8 +146,8 @@ void vnni_values(const SideShape& shape, const SideData* values, int32_t pages, 
                  float* out) {
   int32_t at_once = kTilePages;
   if constexpr (Codes::kTrellis) {
-    const int32_t of_page = kChainedBlocks<Codes> * Chained::vectors_of(padded_dim(shape.head_dim));
-    at_once = std::min(at_once, kChainedVectors<Codes> / of_page);
+    const int32_t of_page = ChainedTile<Codes>::kBlocks * Chained::vectors_of(padded_dim(shape.head_dim));
+    at_once = std::min(at_once, ChainedTile<Codes>::kVectors / of_page);
   }
   for (; pages > 0; pages -= at_once, values += at_once, p += at_once * kPageSlots) {
     const int32_t some = std::min(pages, at_once);
