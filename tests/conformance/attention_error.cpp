@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <optional>
 
 namespace conformance {
 
@@ -101,6 +103,45 @@ double attention_limit(const Scenario& s, const Storage& storage, const std::str
   return logit_limit(s, storage, isa) + rounding_of(s.output_dtype);
 }
 
+namespace {
+
+// A GPU's contexts use the kernels of an older one while this exists.
+class OlderGpu {
+ public:
+  explicit OlderGpu(const char* isa) { setenv(kVariable, isa, 1); }
+  ~OlderGpu() { unsetenv(kVariable); }
+  OlderGpu(const OlderGpu&) = delete;
+  OlderGpu& operator=(const OlderGpu&) = delete;
+
+ private:
+  static constexpr const char* kVariable = "KVQ_CUDA_ISA";
+};
+
+struct Device {
+  std::string isa;
+  const char* older = nullptr;  // of a GPU whose kernels run
+};
+
+std::vector<Device> devices_of(const Scenario& scenario) {
+  constexpr int32_t kLargeHead = 192;  // needs more shared memory than some GPUs have
+  std::vector<Device> devices;
+  for (const std::string& isa : kvq_test::backends()) {
+    devices.push_back({isa});
+    if (isa != kvq_test::kCuda || !scenario.older_gpus) continue;
+    devices.push_back({isa, "sm_80"});
+    if (scenario.head_dim > kLargeHead) devices.push_back({isa, "sm_86"});
+  }
+  return devices;
+}
+
+Run run_on(const Device& device, const Scenario& scenario, const Inputs& inputs, const Storage& storage) {
+  std::optional<OlderGpu> older;
+  if (device.older != nullptr) older.emplace(device.older);
+  return {scenario, inputs, storage, device.isa};
+}
+
+}  // namespace
+
 void check_attention(const Scenario& scenario, const std::vector<Storage>& storages) {
   CAPTURE(scenario.name);
   const Inputs inputs = make_inputs(scenario);
@@ -108,9 +149,12 @@ void check_attention(const Scenario& scenario, const std::vector<Storage>& stora
   for (const Storage& storage : storages) {
     Expected expected;  // from the first instruction set; the others store the same
     std::vector<kvq_test::Snapshot> snapshots;
-    for (const std::string& isa : kvq_test::backends()) {
+    for (const Device& device : devices_of(scenario)) {
+      const std::string& isa = device.isa;
       CAPTURE(isa);
-      const Run run(scenario, inputs, storage, isa);
+      CAPTURE(std::string(device.older != nullptr ? device.older : ""));
+      CAPTURE(storage.name());
+      const Run run = run_on(device, scenario, inputs, storage);
       if (expected.out.empty()) expected = attention_over_decoded(scenario, inputs, run);
       for (size_t i = 0; i < run.sequences().size(); ++i) {
         const kvq_test::Snapshot snapshot = run.sequences()[i].save();
