@@ -225,7 +225,8 @@ typedef struct kvq_context_options {
   uint64_t max_bytes;         /**< Limit on all memory allocated through the context, host and device together,
                                    including the context itself; 0 (default): none. */
   const char* cpu_isa;        /**< Name from ::kvq_cpu_isa_name; NULL (default): the best that this machine supports.
-                                   \nullable \length string \memory host \keeps call */
+                                   A CUDA context takes `sm_80` or `sm_86`, to run the kernels of such GPUs on a newer
+                                   one, for tests. \nullable \length string \memory host \keeps call */
   kvq_allocate_hook allocate; /**< NULL (default): the C++ runtime's aligned operator new. \nullable \keeps released */
   kvq_free_hook free;         /**< NULL if and only if `allocate` is NULL. \nullable \keeps released */
   void* allocator_user;       /**< Passed to `allocate` and `free`. \nullable \keeps released */
@@ -859,6 +860,7 @@ typedef struct kvq_cache_options {
                                       differ; those with other heads do not evict.
                                       \nullable \length n_shapes \memory host \keeps call */
   int32_t n_shapes;              /**< 0 by default. */
+  int32_t reserved_end;          /**< 0. */
 } kvq_cache_options;
 
 /** Fill with defaults. The four sizes (`n_layers`, `q_heads`, `kv_heads`, `head_dim`) stay 0 and must be set.

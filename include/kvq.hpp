@@ -796,6 +796,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, router) == 72);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, centres) == 80);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, shapes) == 88);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, n_shapes) == 96);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, reserved_end) == 100);
 static_assert(sizeof(void*) != 8 || sizeof(kvq_cache_info) == 64);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, n_layers) == 4);

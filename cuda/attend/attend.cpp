@@ -41,15 +41,15 @@ Route route_of(const Device& device, const AttendBatch& batch, const AttendSeque
 }
 
 Route route_by_rows(const Device& device, const AttendBatch& batch, const AttendSequence& sequence) {
-  const bool many_rows = !batch.recorded && has_prefill(device.compute_capability()) &&
-                         has_prefill_of(batch.head.keys) &&
-                         int64_t{sequence.query_count} * batch.q_heads >= int64_t{kManyRows} * batch.kv_heads &&
+  const int64_t least_rows = prefill_of(device, batch.head.keys).least_rows;
+  const bool many_rows = !batch.recorded &&
+                         int64_t{sequence.query_count} * batch.q_heads >= least_rows * batch.kv_heads &&
                          !table_of(sequence).any_centres();
   return many_rows ? Route::kPrefill : Route::kPages;
 }
 
 AttendCall::AttendCall(Device& device, const Call& call, const AttendBatch& batch, AttendWorkspace& space)
-    : device_(device), call_(call), batch_(batch), space_(space) {
+    : device_(device), call_(call), batch_(batch), space_(space), prefill_(prefill_of(device, batch.head.keys)) {
   arguments_.q_heads = batch_.q_heads;
   arguments_.kv_heads = batch_.kv_heads;
   arguments_.head_dim = batch_.head.keys;
@@ -88,7 +88,7 @@ void AttendCall::launch(std::span<const RoutedSequence> sequences, Route route,
   for (const RoutedSequence& each : sequences) {
     if (each.route != route) continue;
     const size_t more =
-        route == Route::kPrefill ? bytes_of_tiles(tiles_of(*each.sequence, batch_.kv_heads), batch_.head.keys) : 0;
+        route == Route::kPrefill ? prefill_.bytes_of_tiles(tiles_of(*each.sequence, batch_.kv_heads)) : 0;
     if (n == kMaxLaunchSequences || (n > 0 && bytes + more > kTileMemory)) {
       (this->*attend)({chosen, n});
       n = bytes = 0;
@@ -125,10 +125,6 @@ void AttendCall::done() {
 CudaAttention::CudaAttention(Device& device) : device_(device) {
   const Call call(device_);
   check(prepare_attend(device_.shared_limit()), "cudaFuncSetAttribute");
-  if (has_prefill(device_.compute_capability())) {
-    check(prepare_unpack(), "cudaFuncSetAttribute");
-    check(prepare_prefill(), "cudaFuncSetAttribute");
-  }
   check(prepare_commvq_attention(device_.shared_limit()), "cudaFuncSetAttribute");
   check(prepare_decode_lists(device_.shared_limit()), "cudaFuncSetAttribute");
 }

@@ -7,14 +7,18 @@
 namespace kvq::cuda {
 namespace {
 
-/// Blocks that share each unit's tiles, where units are too few for the device.
-int32_t parts_of(const Tiles& tiles, int32_t longest, int32_t multiprocessors) {
+/// Blocks that share each unit's tiles, where units are too few for the `blocks` that run at once.
+int32_t parts_of(const Tiles& tiles, int32_t longest, int32_t blocks) {
   constexpr int32_t kLeastTiles = 4;
   const int32_t units = std::max(tiles.row_blocks * tiles.heads, 1);
-  return std::clamp(longest / kLeastTiles, 1, std::max(multiprocessors / units, 1));
+  return std::clamp(longest / kLeastTiles, 1, std::max(blocks / units, 1));
 }
 
 }  // namespace
+
+PrefillKernel prefill_of(const Device& device, int32_t head_dim) {
+  return choose_prefill(head_dim, device.compute_capability(), device.shared_limit());
+}
 
 int32_t tiles_of(const AttendSequence& sequence, int32_t kv_heads) {
   const int32_t pages = *std::max_element(sequence.page_counts, sequence.page_counts + kv_heads);
@@ -32,30 +36,40 @@ void AttendCall::attend_prefill(LaunchSequences sequences) {
   arguments_.one_row_block = 0;
   arguments_.uniform_pages = -1;
   Tiles tiles{};
+  tiles.key_width = prefill_.key_width;
+  tiles.value_width = prefill_.value_width;
   int32_t of_a_head = 0;
   int32_t longest = 0;
+  int64_t queries = 0;
   for (size_t i = 0; i < sequences.size(); ++i) {
     const AttendSequence& sequence = *sequences[i]->sequence;
     tiles.counts[i] = tiles_of(sequence, batch_.kv_heads);
     of_a_head += tiles.counts[i];
     longest = std::max(longest, tiles.counts[i]);
-    tiles.row_blocks += (sequence.query_count * static_cast<int32_t>(group) + kBlockRows - 1) / kBlockRows;
+    queries += sequence.query_count;
+    tiles.row_blocks +=
+        (sequence.query_count * static_cast<int32_t>(group) + prefill_.block_rows - 1) / prefill_.block_rows;
   }
-  const size_t bytes_of_head = std::max(bytes_of_tiles(of_a_head, batch_.head.keys), size_t{1});
+  // Tiles of tokens are rotated back, or queries and outputs are rotated, whichever are fewer.
+  const bool more_tokens = int64_t{of_a_head} * kTileTokens * batch_.kv_heads > queries * batch_.q_heads;
+  tiles.rotated_keys = batch_.any_hadamard_keys && more_tokens ? 1 : 0;
+  tiles.rotated_values = batch_.any_hadamard_values && more_tokens ? 1 : 0;
+  const size_t bytes_of_head = std::max(prefill_.bytes_of_tiles(of_a_head), size_t{1});
   const auto heads_together =
       static_cast<int32_t>(std::clamp<size_t>(kTileMemory / bytes_of_head, 1, static_cast<size_t>(batch_.kv_heads)));
   tiles.heads = heads_together;
-  tiles.parts = parts_of(tiles, longest, device_.multiprocessors());
+  tiles.parts = parts_of(tiles, longest, prefill_.blocks * device_.multiprocessors());
   const int32_t most = of_a_head * heads_together;
-  const size_t side = static_cast<size_t>(most) * tile_bytes(batch_.head.keys);
+  const size_t keys = static_cast<size_t>(most) * tile_bytes(tiles.key_width);
+  const size_t values = static_cast<size_t>(most) * tile_bytes(tiles.value_width);
   const size_t units = static_cast<size_t>(tiles.row_blocks) * static_cast<size_t>(tiles.heads);
-  const size_t partials = tiles.parts > 1 ? units * static_cast<size_t>(tiles.parts) : 0;
-  const size_t partial_bytes = partials * prefill_partial_floats(batch_.head.keys) * sizeof(float);
-  const size_t all_tiles = bytes_of_tiles(most, batch_.head.keys);
+  const size_t partials = tiles.merges() ? units * static_cast<size_t>(tiles.parts) : 0;
+  const size_t partial_bytes = partials * partial_floats(prefill_.block_rows, tiles.value_width) * sizeof(float);
+  const size_t all_tiles = prefill_.bytes_of_tiles(most);
   const DeviceBlock memory(device_, space_.allocator(), std::max(all_tiles + partial_bytes, size_t{1}));
   tiles.keys = memory.memory();
-  tiles.values = memory.memory() + side;
-  tiles.tokens = reinterpret_cast<TileTokens*>(memory.memory() + 2 * side);
+  tiles.values = memory.memory() + keys;
+  tiles.tokens = reinterpret_cast<TileTokens*>(memory.memory() + keys + values);
   tiles.partials = reinterpret_cast<float*>(memory.memory() + all_tiles);
   for (tiles.first_head = 0; tiles.first_head < batch_.kv_heads; tiles.first_head += heads_together) {
     tiles.heads = std::min(heads_together, batch_.kv_heads - tiles.first_head);
@@ -65,9 +79,10 @@ void AttendCall::attend_prefill(LaunchSequences sequences) {
       tiles.total += tiles.counts[i] * tiles.heads;
     }
     if (tiles.total > 0) {
-      call_.require(launch_unpack(arguments_, tiles, device_.multiprocessors(), call_.stream()), "unpacking kernel");
+      call_.require(launch_unpack(arguments_, tiles, device_.multiprocessors(), device_.shared_limit(), call_.stream()),
+                    "unpacking kernel");
     }
-    call_.require(launch_prefill(arguments_, tiles, call_.stream()), "attention kernel");
+    call_.require(prefill_.launch(arguments_, tiles, call_.stream()), "attention kernel");
   }
 }
 

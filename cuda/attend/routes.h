@@ -59,6 +59,7 @@ class AttendCall {
   const Call& call_;
   const AttendBatch& batch_;
   AttendWorkspace& space_;
+  const PrefillKernel prefill_;
   AttendArguments arguments_{};
   int32_t* positions_ = nullptr;
 };
@@ -67,10 +68,8 @@ class AttendCall {
 void attend_decoded(Device& device, const Call& call, const AttendBatch& batch, AttendWorkspace& space,
                     std::span<const RoutedSequence> sequences);
 
-/// Bytes of `tiles` tiles of the prefill route.
-inline size_t bytes_of_tiles(int32_t tiles, int32_t head_dim) {
-  return static_cast<size_t>(tiles) * (2 * tile_bytes(head_dim) + sizeof(TileTokens));
-}
+/// The prefill route's kernel for heads of a size.
+PrefillKernel prefill_of(const Device& device, int32_t head_dim);
 /// Tiles of the longest of a sequence's lists.
 int32_t tiles_of(const AttendSequence& sequence, int32_t kv_heads);
 

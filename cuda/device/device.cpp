@@ -2,9 +2,23 @@
 
 #include "core/error.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 
 namespace kvq::cuda {
+namespace {
+
+/// Compute capability of the devices whose kernels run: "sm_80" stands for older ones, with sm_86 in the shared memory
+/// of those.
+int32_t most_capability(const char* isa) {
+  constexpr int32_t kOldest = 80;
+  int32_t capability = 0;
+  const bool is_given = isa != nullptr && std::sscanf(isa, "sm_%d", &capability) == 1;
+  return is_given ? std::max(capability, kOldest) : INT32_MAX;
+}
+
+}  // namespace
 
 DeviceGuard::DeviceGuard(int device) noexcept : device_(device), previous_(device), status_(cudaGetDevice(&previous_)) {
   if (previous_ != device_) status_ = cudaSetDevice(device_);
@@ -25,10 +39,13 @@ Device::Device(const DeviceOptions& options)
   };
   const int32_t major = attribute(cudaDevAttrComputeCapabilityMajor);
   const int32_t minor = attribute(cudaDevAttrComputeCapabilityMinor);
-  std::snprintf(isa_, sizeof(isa_), "sm_%d%d", major, minor);
-  compute_capability_ = 10 * major + minor;
+  compute_capability_ = std::min(10 * major + minor, most_capability(options.isa));
+  std::snprintf(isa_, sizeof(isa_), "sm_%d", compute_capability_);
   multiprocessors_ = attribute(cudaDevAttrMultiProcessorCount);
   shared_limit_ = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  if (compute_capability_ < 10 * major + minor) {
+    shared_limit_ = std::min(shared_limit_, (compute_capability_ == 80 ? 163 : 99) << 10);
+  }
   memory_.emplace(options);
   staging_.emplace();
   check(cudaHostAlloc(reinterpret_cast<void**>(&status_), 2 * sizeof(int32_t), cudaHostAllocDefault), "cudaHostAlloc");

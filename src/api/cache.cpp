@@ -23,6 +23,7 @@ void check_options(const kvq_cache_options& options) {
   check_model_shape(options.n_layers, options.kv_heads, options.head_dim, KVQ_E_ARGUMENT, "options->", kMaxValueDim);
   require_query_heads(options.q_heads, options.kv_heads, "options->q_heads");
   require_range(options.reserved, 0, 0, "options->reserved");
+  require_range(options.reserved_end, 0, 0, "options->reserved_end");
   check_rope(options);
   if (!std::isfinite(options.scale)) {
     fail(KVQ_E_ARGUMENT, "options->scale is %g, must be finite", static_cast<double>(options.scale));

@@ -70,7 +70,8 @@ Owned<Backend> make_backend(const kvq_context_options& options, Allocator& alloc
                              .stream = options.stream,
                              .allocate = hooked ? device_allocate : nullptr,
                              .free = hooked ? device_free : nullptr,
-                             .user = &hooks};
+                             .user = &hooks,
+                             .isa = options.cpu_isa};
   return load_cuda_plugin(options.plugin).make_backend(allocator, device);
 }
 

@@ -7,7 +7,7 @@ namespace kvq {
 
 /// Bump after any change that both sides must agree on: backend.h and its includes. A new code type needs no bump: a
 /// plug-in that does not know it refuses it.
-#define KVQ_PLUGIN_ABI "kvq " KVQ_VERSION_STRING " plug-in 13"
+#define KVQ_PLUGIN_ABI "kvq " KVQ_VERSION_STRING " plug-in 14"
 
 /// A context's device options.
 struct DeviceOptions {
@@ -16,6 +16,7 @@ struct DeviceOptions {
   kvq_device_allocate_hook allocate = nullptr;
   kvq_device_free_hook free = nullptr;
   void* user = nullptr;
+  const char* isa = nullptr;  // of GPUs whose kernels run, like "sm_80"; others and null: the device's
 };
 
 /// Entry points of a plug-in. The first two members never change, so that a library recognises plug-ins of other

@@ -196,6 +196,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_cache_options, centres, 80);
   OFFSET(kvq_cache_options, shapes, 88);
   OFFSET(kvq_cache_options, n_shapes, 96);
+  OFFSET(kvq_cache_options, reserved_end, 100);
 
   CHECK(sizeof(kvq_cache_info) == 64);
   OFFSET(kvq_cache_info, struct_size, 0);

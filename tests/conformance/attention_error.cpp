@@ -101,6 +101,30 @@ double attention_limit(const Scenario& s, const Storage& storage, const std::str
   return logit_limit(s, storage, isa) + rounding_of(s.output_dtype);
 }
 
+namespace {
+
+struct Device {
+  std::string isa;
+  const char* older = nullptr;  // of a GPU whose kernels run
+
+  // For make_context.
+  std::string name() const { return older != nullptr ? isa + "/" + older : isa; }
+};
+
+std::vector<Device> devices_of(const Scenario& scenario) {
+  constexpr int32_t kLargeHead = 192;  // needs more shared memory than some GPUs have
+  std::vector<Device> devices;
+  for (const std::string& isa : kvq_test::backends()) {
+    devices.push_back({isa});
+    if (isa != kvq_test::kCuda || !scenario.older_gpus) continue;
+    devices.push_back({isa, "sm_80"});
+    if (scenario.head_dim > kLargeHead) devices.push_back({isa, "sm_86"});
+  }
+  return devices;
+}
+
+}  // namespace
+
 void check_attention(const Scenario& scenario, const std::vector<Storage>& storages) {
   CAPTURE(scenario.name);
   const Inputs inputs = make_inputs(scenario);
@@ -108,9 +132,12 @@ void check_attention(const Scenario& scenario, const std::vector<Storage>& stora
   for (const Storage& storage : storages) {
     Expected expected;  // from the first instruction set; the others store the same
     std::vector<kvq_test::Snapshot> snapshots;
-    for (const std::string& isa : kvq_test::backends()) {
+    for (const Device& device : devices_of(scenario)) {
+      const std::string& isa = device.isa;
       CAPTURE(isa);
-      const Run run(scenario, inputs, storage, isa);
+      CAPTURE(std::string(device.older != nullptr ? device.older : ""));
+      CAPTURE(storage.name());
+      const Run run(scenario, inputs, storage, device.name());
       if (expected.out.empty()) expected = attention_over_decoded(scenario, inputs, run);
       for (size_t i = 0; i < run.sequences().size(); ++i) {
         const kvq_test::Snapshot snapshot = run.sequences()[i].save();

@@ -37,6 +37,7 @@ struct Scenario {
   kvq_dtype output_dtype = KVQ_F32;
   bool outlier_channels = false;  // a few key channels eight times as large as the others
   std::vector<float> sinks = {};  // [q_heads], or empty
+  bool older_gpus = false;        // a GPU also runs the kernels that older ones run
 };
 
 // The inputs of a scenario, already rounded to the element types.

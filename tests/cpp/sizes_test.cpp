@@ -21,7 +21,7 @@ struct Bench {
 TEST_CASE("appends name the span that does not fit") {
   Bench bench;
   const auto two = std::span<const float>(bench.x).first(2 * kTokenScalars);
-  CHECK_FAILS(KVQ_E_ARGUMENT, "k has 96 elements instead of 64 (n * cache.kv_heads * cache.head_dim)",
+  CHECK_FAILS(KVQ_E_ARGUMENT, "k has 96 elements instead of 64 (n * layer.kv_heads * layer.key_dim)",
               bench.sequence.append(0, 2, bench.x, two));
   CHECK_FAILS(KVQ_E_ARGUMENT, "v has 64 elements instead of 96", bench.sequence.append(0, 3, bench.x, two));
   CHECK_FAILS(KVQ_E_ARGUMENT, "positions has 1 elements instead of 2 (n)",
@@ -41,7 +41,7 @@ TEST_CASE("batches name the span that does not fit") {
   const auto one = std::span<const float>(bench.q).first(kQueryScalars);
   const auto out = std::span(bench.out).first(kQueryScalars);
   CHECK_FAILS(KVQ_E_ARGUMENT, "sequences is empty", attend({.q = one, .output = out}));
-  CHECK_FAILS(KVQ_E_ARGUMENT, "q has 192 elements instead of 64 (sum(query_counts) * cache.q_heads * cache.head_dim)",
+  CHECK_FAILS(KVQ_E_ARGUMENT, "q has 192 elements instead of 64 (sum(query_counts) * layer.q_heads * layer.key_dim)",
               attend({.sequences = list, .q = bench.q, .output = out}));
   CHECK_FAILS(KVQ_E_ARGUMENT, "output has 192 elements instead of 64",
               attend({.sequences = list, .q = one, .output = bench.out}));
@@ -51,7 +51,7 @@ TEST_CASE("batches name the span that does not fit") {
               attend({.sequences = list, .query_positions = std::array{1, 1}, .q = one, .output = out}));
   CHECK_FAILS(KVQ_E_ARGUMENT, "lse has 192 elements instead of 4",
               attend({.sequences = list, .q = one, .output = out, .lse = bench.out}));
-  CHECK_FAILS(KVQ_E_ARGUMENT, "sinks has 192 elements instead of 4 (cache.q_heads)",
+  CHECK_FAILS(KVQ_E_ARGUMENT, "sinks has 192 elements instead of 4 (layer.q_heads)",
               attend({.sequences = list, .q = one, .output = out, .sinks = bench.q}));
   CHECK_FAILS(KVQ_E_ARGUMENT, "q has 64 elements instead of at least 67",
               attend({.sequences = list, .q = one, .output = out, .q_head_stride = kHeadDim + 1}));
@@ -70,7 +70,7 @@ TEST_CASE("decoding and matrices name the span that does not fit") {
   Bench bench;
   bench.sequence.append(0, 3, bench.x, bench.x);
   std::vector<float> k(2 * kHeadDim), v(3 * kHeadDim);
-  CHECK_FAILS(KVQ_E_ARGUMENT, "k has 32 elements instead of 48 (n * cache.head_dim)",
+  CHECK_FAILS(KVQ_E_ARGUMENT, "k has 32 elements instead of 48 (n * layer.key_dim)",
               bench.sequence.decode(0, 0, 0, 3, k, v));
   CHECK_FAILS(KVQ_E_ARGUMENT, "slot", bench.sequence.decode(0, 0, 1, 3, v, v));  // refused by the library
 

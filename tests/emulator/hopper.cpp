@@ -4,15 +4,7 @@
 
 namespace kvq::cuda {
 
-cudaError_t prepare_unpack() { return cudaErrorNotSupported; }
-cudaError_t prepare_prefill() { return cudaErrorNotSupported; }
-cudaError_t launch_unpack(const AttendArguments& /*arguments*/, const Tiles& /*tiles*/, int32_t /*multiprocessors*/,
-                          cudaStream_t /*stream*/) {
-  return cudaErrorNotSupported;
-}
-cudaError_t launch_prefill(const AttendArguments& /*arguments*/, const Tiles& /*tiles*/, cudaStream_t /*stream*/) {
-  return cudaErrorNotSupported;
-}
+PrefillKernel hopper_prefill(int32_t /*head_dim*/) { return {}; }
 
 void count_clusters(LinearDevice& /*device*/) {}
 cudaError_t prepare_linear_many(const weights::Scheme& /*scheme*/, const LinearDevice& /*device*/) {

@@ -50,7 +50,7 @@ PARAMETERS = {
     "evict/move.cu": "MoveArguments",
     "evict/weigh.cu": "AttendArguments, WeighArguments",
 }
-SKIPPED = re.compile(r"_hopper|/prefill/|/warpgroup")
+SKIPPED = re.compile(r"_hopper|/warpgroup")
 
 
 def end_of_string(text, at):

@@ -35,8 +35,10 @@ using Snapshot = std::vector<std::byte>;
 // Creates a context on a CPU with an instruction set, or on the GPU.
 inline Context make_context(const char* isa = nullptr, int32_t n_threads = 1) {
   auto options = initialised<kvq_context_options>();
-  if (isa != nullptr && std::string_view(isa) == kCuda) {
+  const std::string_view name = isa != nullptr ? isa : "";
+  if (name.starts_with(kCuda)) {  // with /sm_80 behind it: kernels of such GPUs
     options.device = KVQ_DEVICE_CUDA;
+    if (const size_t slash = name.find('/'); slash != name.npos) options.cpu_isa = isa + slash + 1;
   } else {
     options.cpu_isa = isa;
   }

@@ -41,7 +41,8 @@ namespace Kvq
         }
 
         /// <summary>Name from <see cref="Kvq.Raw.Native.kvq_cpu_isa_name"/>; null (default): the best that this
-        /// machine supports.</summary>
+        /// machine supports. A CUDA context takes <c>sm_80</c> or <c>sm_86</c>, to run the kernels of such GPUs on a
+        /// newer one, for tests.</summary>
         public string CpuIsa { get; set; }
 
         /// <summary>Ordinal of the GPU; 0 by default.</summary>

@@ -235,6 +235,7 @@ namespace Kvq.Tests
                 Test.Equal(80, (byte*)&it.centres - start, "kvq_cache_options.centres");
                 Test.Equal(88, (byte*)&it.shapes - start, "kvq_cache_options.shapes");
                 Test.Equal(96, (byte*)&it.n_shapes - start, "kvq_cache_options.n_shapes");
+                Test.Equal(100, (byte*)&it.reserved_end - start, "kvq_cache_options.reserved_end");
             }
             {
                 var it = default(kvq_cache_info);

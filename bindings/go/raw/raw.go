@@ -458,7 +458,8 @@ type ContextOptions struct {
 	// itself; 0 (default): none.
 	MaxBytes uint64
 
-	// Name from [CPUISAName]; nil (default): the best that this machine supports.
+	// Name from [CPUISAName]; nil (default): the best that this machine supports. A CUDA context takes `sm_80`
+	// or `sm_86`, to run the kernels of such GPUs on a newer one, for tests.
 	CPUISA *byte
 
 	// nil (default): the C++ runtime's aligned operator new. Used until the context is released.
@@ -943,7 +944,8 @@ type CacheOptions struct {
 	// 0 by default.
 	NShapes int32
 
-	_ [4]byte
+	// 0.
+	ReservedEnd int32
 }
 
 // CacheInfo: options that a cache was created with, defaults filled in.
@@ -1583,6 +1585,7 @@ var _ [72]byte = [unsafe.Offsetof(CacheOptions{}.Router)]byte{}
 var _ [80]byte = [unsafe.Offsetof(CacheOptions{}.Centres)]byte{}
 var _ [88]byte = [unsafe.Offsetof(CacheOptions{}.Shapes)]byte{}
 var _ [96]byte = [unsafe.Offsetof(CacheOptions{}.NShapes)]byte{}
+var _ [100]byte = [unsafe.Offsetof(CacheOptions{}.ReservedEnd)]byte{}
 
 var _ [64]byte = [unsafe.Sizeof(CacheInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(CacheInfo{}.StructSize)]byte{}
@@ -2268,7 +2271,7 @@ func CacheCreate(context *Context, options *CacheOptions, policy *Policy, result
 	} else {
 		optionsGiven = 1
 	}
-	return Status(C.kvq_go_kvq_cache_create((*C.uint8_t)(unsafe.Pointer(context)), optionsGiven, C.int32_t(options.NLayers), C.int32_t(options.QHeads), C.int32_t(options.KVHeads), C.int32_t(options.HeadDim), C.kvq_rope(options.Rope), C.int32_t(options.RotaryDim), C.float(options.RopeBase), (*C.float)(unsafe.Pointer(options.InvFreq)), C.float(options.Scale), C.int32_t(options.Reserved), C.uint64_t(options.MaxBytes), C.uint64_t(options.ModelID), (*C.uint8_t)(unsafe.Pointer(options.Codebook)), (*C.uint8_t)(unsafe.Pointer(options.Router)), (*C.uint8_t)(unsafe.Pointer(options.Centres)), (*C.uint8_t)(unsafe.Pointer(options.Shapes)), C.int32_t(options.NShapes), (*C.uint8_t)(unsafe.Pointer(policy)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_cache_create((*C.uint8_t)(unsafe.Pointer(context)), optionsGiven, C.int32_t(options.NLayers), C.int32_t(options.QHeads), C.int32_t(options.KVHeads), C.int32_t(options.HeadDim), C.kvq_rope(options.Rope), C.int32_t(options.RotaryDim), C.float(options.RopeBase), (*C.float)(unsafe.Pointer(options.InvFreq)), C.float(options.Scale), C.int32_t(options.Reserved), C.uint64_t(options.MaxBytes), C.uint64_t(options.ModelID), (*C.uint8_t)(unsafe.Pointer(options.Codebook)), (*C.uint8_t)(unsafe.Pointer(options.Router)), (*C.uint8_t)(unsafe.Pointer(options.Centres)), (*C.uint8_t)(unsafe.Pointer(options.Shapes)), C.int32_t(options.NShapes), C.int32_t(options.ReservedEnd), (*C.uint8_t)(unsafe.Pointer(policy)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // CacheDestroy: destroy a cache handle. Sequences of the cache keep it alive.

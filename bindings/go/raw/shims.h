@@ -208,6 +208,7 @@ _Static_assert(offsetof(kvq_cache_options, router) == 72, "kvq_cache_options.rou
 _Static_assert(offsetof(kvq_cache_options, centres) == 80, "kvq_cache_options.centres");
 _Static_assert(offsetof(kvq_cache_options, shapes) == 88, "kvq_cache_options.shapes");
 _Static_assert(offsetof(kvq_cache_options, n_shapes) == 96, "kvq_cache_options.n_shapes");
+_Static_assert(offsetof(kvq_cache_options, reserved_end) == 100, "kvq_cache_options.reserved_end");
 
 _Static_assert(sizeof(kvq_cache_info) == 64, "kvq_cache_info");
 _Static_assert(offsetof(kvq_cache_info, struct_size) == 0, "kvq_cache_info.struct_size");
@@ -544,7 +545,7 @@ static inline void kvq_go_kvq_cache_options_init(uint8_t* it) {
   kvq_cache_options_init((kvq_cache_options*)it, sizeof(kvq_cache_options));
 }
 
-static inline kvq_status kvq_go_kvq_cache_create(uint8_t* context, int32_t options_given, int32_t options_n_layers, int32_t options_q_heads, int32_t options_kv_heads, int32_t options_head_dim, kvq_rope options_rope, int32_t options_rotary_dim, float options_rope_base, const float* options_inv_freq, float options_scale, int32_t options_reserved, uint64_t options_max_bytes, uint64_t options_model_id, uint8_t* options_codebook, uint8_t* options_router, uint8_t* options_centres, uint8_t* options_shapes, int32_t options_n_shapes, uint8_t* policy, uint8_t* result, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_cache_create(uint8_t* context, int32_t options_given, int32_t options_n_layers, int32_t options_q_heads, int32_t options_kv_heads, int32_t options_head_dim, kvq_rope options_rope, int32_t options_rotary_dim, float options_rope_base, const float* options_inv_freq, float options_scale, int32_t options_reserved, uint64_t options_max_bytes, uint64_t options_model_id, uint8_t* options_codebook, uint8_t* options_router, uint8_t* options_centres, uint8_t* options_shapes, int32_t options_n_shapes, int32_t options_reserved_end, uint8_t* policy, uint8_t* result, kvq_error* error) {
   kvq_cache_options options = {0};
   options.struct_size = sizeof(kvq_cache_options);
   options.n_layers = options_n_layers;
@@ -564,6 +565,7 @@ static inline kvq_status kvq_go_kvq_cache_create(uint8_t* context, int32_t optio
   options.centres = (const kvq_centres*)options_centres;
   options.shapes = (const kvq_layer_shape*)options_shapes;
   options.n_shapes = options_n_shapes;
+  options.reserved_end = options_reserved_end;
   return kvq_cache_create((kvq_context*)context, options_given ? &options : NULL, (const kvq_policy*)policy, (kvq_cache**)result, error);
 }
 

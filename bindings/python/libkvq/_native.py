@@ -531,7 +531,9 @@ class kvq_context_options(Structure):
     (default): none.
     """
     cpu_isa: Optional[Text]
-    """Name from ``kvq_cpu_isa_name``; NULL (default): the best that this machine supports."""
+    """Name from ``kvq_cpu_isa_name``; NULL (default): the best that this machine supports. A CUDA context takes
+    ``sm_80`` or ``sm_86``, to run the kernels of such GPUs on a newer one, for tests.
+    """
     allocate: Any
     """NULL (default): the C++ runtime's aligned operator new."""
     free: Any
@@ -1072,6 +1074,8 @@ class kvq_cache_options(Structure):
     """
     n_shapes: int
     """0 by default."""
+    reserved_end: int
+    """0."""
 
     _fields_ = [
         ("struct_size", c_uint32),
@@ -1092,6 +1096,7 @@ class kvq_cache_options(Structure):
         ("centres", kvq_centres),
         ("shapes", POINTER(kvq_layer_shape)),
         ("n_shapes", c_int32),
+        ("reserved_end", c_int32),
     ]
 
 

@@ -62,6 +62,15 @@ __device__ __forceinline__ void multiply_planes(float (&c)[64], uint64_t a, uint
       : "l"(a), "l"(b), "r"(add ? 1 : 0));
 }
 
+/// The same with 64 columns.
+__device__ __forceinline__ void multiply_planes(float (&c)[32], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " KVQ_REGISTERS_32 ", %32, %33, p, 1, 1, 0, 0;\n}\n"
+      : KVQ_F32(c, 0)
+      : "l"(a), "l"(b), "r"(add ? 1 : 0));
+}
+
 /// c += a · bᵀ with `a` in registers: FP16 values of the columns of two groups of eight of an accumulator c.
 __device__ __forceinline__ void multiply_registers(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 " KVQ_REGISTERS_64

@@ -1,5 +1,5 @@
-// Attention of many queries on Hopper: pages are decoded once to FP16 tiles in device memory, and warpgroups multiply
-// them by all rows that see them.
+// Attention of many queries: pages are decoded once to FP16 tiles in device memory, and tensor cores multiply them by
+// all rows that see them.
 #pragma once
 
 #include "kernels/attend/attend.h"
@@ -10,10 +10,6 @@ namespace kvq::cuda {
 
 inline constexpr int32_t kTilePages = 4;
 inline constexpr int32_t kTileTokens = kTilePages * kSlots;
-/// Rows of a block, shared by two warpgroups.
-inline constexpr int32_t kBlockRows = 128;
-/// Rows per KV head from which on decoding to tiles pays off.
-inline constexpr int32_t kManyRows = 320;
 /// Memory for tiles; it limits the KV heads that are decoded at a time, at least one.
 inline constexpr size_t kTileMemory = size_t{132} << 20U;
 
@@ -25,15 +21,27 @@ struct TileTokens {
   int32_t padding[2];
 };
 
-/// Bytes of a tile's keys, or of its values.
-inline constexpr size_t tile_bytes(int32_t head_dim) { return size_t{2} * kTileTokens * static_cast<size_t>(head_dim); }
+/// Bytes of a tile's keys, or of its values. `width`: channels of a row, zeros behind those of the head.
+inline constexpr size_t tile_bytes(int32_t width) { return size_t{2} * kTileTokens * static_cast<size_t>(width); }
 
-/// Pages of some KV heads of the launch's sequences as tiles, in the shared-memory layout of warpgroup products: keys
-/// as [channels / 64] planes with a row of 128 bytes per token, values as one plane per page with a row of 64 bytes per
-/// channel. The 16-byte chunks of rows are permuted by the row's number.
+/// Floats in a partial of one unit and part.
+KVQ_HOST_DEVICE constexpr size_t partial_floats(int32_t rows, int32_t value_width) {
+  return static_cast<size_t>(rows) * static_cast<size_t>(value_width + 2);
+}
+
+/// Channels of a plane of keys.
+KVQ_HOST_DEVICE constexpr int32_t plane_channels(int32_t width) { return width % 64 == 0 ? 64 : 32; }
+
+/// Pages of some KV heads of the launch's sequences as tiles, in a shared-memory layout that suits warpgroup products
+/// and ldmatrix: keys as planes of 64 channels (32 if the width is no multiple of 64) with a row per token, values as
+/// one plane per page with a row of 64 bytes per channel. The 16-byte chunks of rows are permuted by the row's number.
 struct Tiles {
   int32_t first_head;
   int32_t heads;
+  int32_t key_width;
+  int32_t value_width;
+  int32_t rotated_keys;  // all of them are, and none otherwise
+  int32_t rotated_values;
   std::byte* keys;     // [tiles]
   std::byte* values;   // [tiles]
   TileTokens* tokens;  // [tiles]
@@ -43,25 +51,41 @@ struct Tiles {
   int32_t begins[kMaxLaunchSequences];  // tile 0 of the sequence's first head
   int32_t counts[kMaxLaunchSequences];  // tiles per head of the sequence
   int32_t total;                        // tiles of all sequences and heads
+
+  /// Whether blocks leave partials, which another kernel merges and rotates back.
+  KVQ_HOST_DEVICE bool merges() const { return parts > 1 || rotated_values != 0; }
 };
 
-/// Whether a device, and a head size, supports tiles.
-inline bool has_prefill(int32_t compute_capability) { return compute_capability == 90; }
-inline bool has_prefill_of(int32_t head_dim) { return head_dim == 64 || head_dim == 128; }
+/// A kernel that multiplies tiles by queries.
+struct PrefillKernel {
+  int32_t key_width;  // of tiles
+  int32_t value_width;
+  int32_t block_rows;
+  int32_t blocks;      // per multiprocessor
+  int32_t least_rows;  // per KV head, from which on decoding to tiles pays off
+  cudaError_t (*launch)(const AttendArguments& arguments, const Tiles& tiles, cudaStream_t stream);
 
-/// Raise the shared-memory limits, once per supported device.
-cudaError_t prepare_unpack();
-cudaError_t prepare_prefill();
+  size_t bytes_of_tiles(int32_t tiles) const {
+    return static_cast<size_t>(tiles) * (tile_bytes(key_width) + tile_bytes(value_width) + sizeof(TileTokens));
+  }
+};
+
+/// Products by mma.sync, for any device and head size.
+PrefillKernel general_prefill(int32_t head_dim, int32_t shared_limit);
+/// Products by wgmma, for compute capability 9.0; without a launch function if the general kernel is faster.
+PrefillKernel hopper_prefill(int32_t head_dim);
+inline PrefillKernel choose_prefill(int32_t head_dim, int32_t compute_capability, int32_t shared_limit) {
+  const PrefillKernel hopper = compute_capability == 90 ? hopper_prefill(head_dim) : PrefillKernel{};
+  return hopper.launch != nullptr ? hopper : general_prefill(head_dim, shared_limit);
+}
 
 /// Decodes the pages of all sequences to `tiles`.
 cudaError_t launch_unpack(const AttendArguments& arguments, const Tiles& tiles, int32_t multiprocessors,
-                          cudaStream_t stream);
-/// Runs attention over the tiles.
-cudaError_t launch_prefill(const AttendArguments& arguments, const Tiles& tiles, cudaStream_t stream);
-
-/// Floats in a partial of one unit and part.
-inline constexpr size_t prefill_partial_floats(int32_t head_dim) {
-  return static_cast<size_t>(kBlockRows) * static_cast<size_t>(head_dim + 2);
-}
+                          int32_t shared_limit, cudaStream_t stream);
+/// The same for heads of more than 128 channels.
+cudaError_t launch_unpack_wide(const AttendArguments& arguments, const Tiles& tiles, int32_t multiprocessors,
+                               int32_t shared_limit, cudaStream_t stream);
+/// Merges the partials of all parts of each unit into outputs, which it rotates back if values are rotated.
+cudaError_t launch_merge(const AttendArguments& arguments, const Tiles& tiles, int32_t block_rows, cudaStream_t stream);
 
 }  // namespace kvq::cuda

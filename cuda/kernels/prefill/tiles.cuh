@@ -1,32 +1,21 @@
-// Tiles in shared memory, and the range of tiles that a block's rows see.
+// Layout of tiles, and the range of tiles that a block's rows see.
 #pragma once
 
 #include "kernels/attend/units.cuh"
-#include "kernels/device/bulk_copies.cuh"
-#include "kernels/device/warpgroup.cuh"
+#include "kernels/attend/visibility.cuh"
 #include "kernels/prefill/prefill.h"
 
 namespace kvq::cuda {
 
-constexpr int32_t kConsumers = 2;  // warpgroups
-constexpr int32_t kGroupRows = kBlockRows / kConsumers;
-constexpr int32_t kTileStages = 2;
-
-/// Shared memory of a block.
-template <int D>
-struct PrefillShared {
-  alignas(1024) uint8_t queries[kConsumers][kGroupRows * D * 2];  // [D / 64] planes with one row per query
-  alignas(1024) uint8_t keys[kTileStages][tile_bytes(D)];
-  alignas(1024) uint8_t values[kTileStages][tile_bytes(D)];
-  float row_scale[kBlockRows];
-  int32_t row_position[kBlockRows];
-  uint64_t keys_arrived[kTileStages];
-  uint64_t values_arrived[kTileStages];
-  uint64_t keys_free[kTileStages];
-  uint64_t values_free[kTileStages];
-};
-
-using TileState = PipelineState<kTileStages>;
+/// Offset of the chunk with eight channels of a row in planes of `plane` channels and `rows` rows.
+__device__ __forceinline__ int32_t plane_chunk_at(int32_t plane, int32_t rows, int32_t row, int32_t channel) {
+  const int32_t swizzle = plane == 64 ? row & 7 : row >> 1 & 3;
+  return (channel / plane * rows + row) * plane * 2 + ((channel / 8 % (plane / 8)) ^ swizzle) * 16;
+}
+/// Offset of the chunk with a channel's values of eight tokens of a page, with one row per channel.
+__device__ __forceinline__ int32_t value_chunk_at(int32_t slot, int32_t channel) {
+  return channel * 64 + ((slot / 8) ^ (channel / 2 & 3)) * 16;
+}
 
 /// Returns the first of n indices for which `holds` is false; `holds` must be monotonic. A warp searches with 32 probes
 /// per round.
@@ -68,6 +57,47 @@ __device__ __forceinline__ TileRun visible_tiles(const TileTokens* tokens, int32
     run.end = min(run.begin + share, run.end);
   }
   return run;
+}
+
+/// Work of a block: a unit of kRows rows and a part of its tiles.
+struct Work {
+  Unit unit;
+  int32_t rows;
+  int32_t first_tile;
+  int32_t tiles;
+  int32_t part;
+};
+
+/// Work of block `index`. Later rows see more tokens, so they run first. Blocks of a head are adjacent to keep its
+/// tiles in the L2 cache.
+template <int kRows>
+__device__ __forceinline__ Work work_of(const AttendArguments& arguments, const Tiles& tiles, int32_t index) {
+  Work work{};
+  work.part = index % tiles.parts;
+  index /= tiles.parts;
+  const int32_t row_block = tiles.row_blocks - 1 - index % tiles.row_blocks;
+  const int32_t head = index / tiles.row_blocks;
+  work.unit = unit_of<kRows>(arguments, row_block, tiles.first_head + head);
+  work.rows = row_count<kRows>(arguments, work.unit);
+  work.tiles = tiles.counts[work.unit.sequence];
+  work.first_tile = tiles.begins[work.unit.sequence] + head * work.tiles;
+  return work;
+}
+
+/// Position of a row; those behind the last one repeat it.
+__device__ __forceinline__ int32_t row_position(const AttendArguments& arguments, const Work& work, int32_t row) {
+  const auto of_unit = static_cast<uint32_t>(work.unit.first_row + min(row, work.rows - 1));
+  return query_position(arguments, work.unit, static_cast<int32_t>(divide(of_unit, arguments.group)));
+}
+
+/// Lowest and highest position of some rows.
+__device__ __forceinline__ QueryRange positions_of(const int32_t* positions, int32_t first, int32_t end) {
+  QueryRange range{INT32_MAX, INT32_MIN};
+  for (int32_t row = first + static_cast<int32_t>(threadIdx.x % 32); row < end; row += 32) {
+    range.first = min(range.first, positions[row]);
+    range.last = max(range.last, positions[row]);
+  }
+  return {__reduce_min_sync(kAll, range.first), __reduce_max_sync(kAll, range.last)};
 }
 
 }  // namespace kvq::cuda

@@ -2,143 +2,190 @@
 #pragma once
 
 #include "kernels/attend/ring.cuh"
-#include "kernels/pages/decode.cuh"
-#include "kernels/prefill/prefill.h"
+#include "kernels/pages/stored_values.cuh"
+#include "kernels/prefill/rotation.cuh"
+#include "kernels/prefill/tiles.cuh"
 
 #include <algorithm>
 
 namespace kvq::cuda {
 
-constexpr int32_t kUnpackWarps = 8;
+constexpr int32_t kUnpackWarps = 12;
 
-/// All kinds of pages, 16 rows per pass.
-template <int D>
-using UnpackGeometry = Geometry<D, true, 2, Lists::kGains>;
+/// All kinds of pages.
+template <int DP, bool kFull>
+using UnpackGeometry = Geometry<DP, kFull, 1, Lists::kGains>;
 
 /// Bytes of the largest side in codes, and of the largest page whose sides' bytes are mixed.
-template <int D>
+template <int DP>
 inline constexpr int32_t kLargestCodes = std::max(
-    {full_places(Side::kKeys, CodeType::integer(8), D).bytes, full_places(Side::kValues, CodeType::integer(8), D).bytes,
-     page_places(FormatCode{FormatCode::both(CodeType::gain_scalar(4)).bits | 1U << FormatCode::kPageMeanBit}, D)
+    {full_places(Side::kKeys, CodeType::integer(8), DP).bytes,
+     full_places(Side::kValues, CodeType::integer(8), DP).bytes,
+     page_places(FormatCode{FormatCode::both(CodeType::gain_scalar(4)).bits | 1U << FormatCode::kPageMeanBit}, DP)
          .bytes});
 
-template <int D>
-struct UnpackShared {
-  using Rows = __half[16][D + 8];
-
-  alignas(16) Rows plain[D / 16];    // unit matrix
-  alignas(16) Rows rotated[D / 16];  // signs of a Hadamard matrix
-  alignas(128) uint8_t sides[kUnpackWarps][(kLargestCodes<D> + kOverrun + 127) / 128 * 128];
-  alignas(128) std::byte made[kUnpackWarps][2 * kSlots * D];  // a decoded side of a page in tile layout
-  uint64_t arrived[kUnpackWarps];
+/// Shared memory of a warp.
+template <int DP>
+struct UnpackMemory {
+  alignas(128) uint8_t side[(kLargestCodes<DP> + kOverrun + 127) / 128 * 128];
+  alignas(128) std::byte made[2 * kSlots * DP];  // a decoded side of a page in tile layout
+  uint64_t arrived;
 };
 
-/// Offset of the chunk with eight channels of a token's key, in planes of 64 channels with one row per token.
-__device__ __forceinline__ int32_t key_chunk_at(int32_t slot, int32_t channel) {
-  return (channel / 64 * kSlots + slot) * 128 + ((channel / 8 % 8) ^ (slot & 7)) * 16;
-}
-/// Offset of the chunk with a channel's values of eight tokens, with one row per channel.
-__device__ __forceinline__ int32_t value_chunk_at(int32_t slot, int32_t channel) {
-  return channel * 64 + ((slot / 8) ^ (channel / 2 & 3)) * 16;
-}
-
-__device__ __forceinline__ void store_keys(const Scores<2>& scores, int32_t first_channel, const Lane& lane,
-                                           std::byte* to) {
+/// Rotates a decoded side of a page, or rotates it back. `plane`: channels of a plane of keys; `scratch`:
+/// [kRotatedRows][G::kWidth] in shared memory, of this warp.
+template <Side kSide, typename G>
+__device__ __forceinline__ void rotate_side(const G& geometry, int32_t plane, float* scratch, std::byte* memory) {
+  constexpr int32_t kWidth = G::kWidth;
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  const RowRotation<kWidth> rotation(geometry.head_dim());
+  const auto number = [&](int32_t slot, int32_t channel) {
+    const int32_t at = kSide == Side::kKeys ? plane_chunk_at(plane, kSlots, slot, channel) + channel % 8 * 2
+                                            : value_chunk_at(slot, channel) + slot % 8 * 2;
+    return reinterpret_cast<__half*>(memory + at);
+  };
+  __syncwarp();
+#pragma unroll 1
+  for (int32_t slot = 0; slot < kSlots; slot += kRotatedRows) {
+    RowShares<kWidth> x;
 #pragma unroll
-  for (int32_t tile = 0; tile < 4; ++tile) {
-    const int32_t slot = token_of(lane.g, tile);
+    for (int32_t r = 0; r < kRotatedRows; ++r) {
 #pragma unroll
-    for (int32_t n = 0; n < 2; ++n) {
-      const float(&two)[4] = scores[n][tile / 2];
-      const int32_t at = key_chunk_at(slot, first_channel + 8 * n) + 4 * lane.t;
-      *reinterpret_cast<uint32_t*>(to + at) = pack_finite(two[2 * (tile % 2)], two[2 * (tile % 2) + 1]);
+      for (int32_t i = 0; i < kWidth / 32; ++i) {
+        const int32_t channel = lane + 32 * i;
+        x[r][i] = geometry.has_channel(channel) ? __half2float(*number(slot + r, channel)) : 0.0F;
+      }
     }
-  }
-}
-
-template <int D>
-__device__ __forceinline__ void store_values(const Outputs<UnpackGeometry<D>>& outputs, int32_t first_token,
-                                             const Lane& lane, std::byte* to) {
+    rotation.apply(scratch, x);
 #pragma unroll
-  for (int32_t n = 0; n < 2; ++n) {
+    for (int32_t r = 0; r < kRotatedRows; ++r) {
 #pragma unroll
-    for (int32_t m = 0; m < D / 32; ++m) {
-#pragma unroll
-      for (int32_t i = 0; i < 4; ++i) {
-        const float(&four)[4] = outputs.channels[n][m][i / 2];
-        const int32_t at = value_chunk_at(first_token + 8 * n, 32 * m + 4 * lane.g + i) + 4 * lane.t;
-        *reinterpret_cast<uint32_t*>(to + at) = pack_finite(four[2 * (i % 2)], four[2 * (i % 2) + 1]);
+      for (int32_t i = 0; i < kWidth / 32; ++i) {
+        const int32_t channel = lane + 32 * i;
+        if (geometry.has_channel(channel)) *number(slot + r, channel) = __float2half_rn(saturated(x[r][i]));
       }
     }
   }
 }
 
-/// Copies FP16 keys from device memory, one token per lane.
-template <int D>
-__device__ __forceinline__ void copy_keys(const std::byte* keys, const Lane& lane, std::byte* to) {
-#pragma unroll 8
-  for (int32_t chunk = 0; chunk < D / 8; ++chunk) {
-    uint32_t words[4];
-#pragma unroll
-    for (int32_t i = 0; i < 4; ++i) {
-      const int32_t at = key_chunk(CodeType::float16(), (4 * chunk + i) * 8 + lane.index / 4);
-      words[i] = __ldg(reinterpret_cast<const uint32_t*>(keys + at * 16) + lane.index % 4);
-    }
-    *reinterpret_cast<uint4*>(to + key_chunk_at(lane.index, 8 * chunk)) = {words[0], words[1], words[2], words[3]};
-  }
-}
+/// A decoded side of a page in shared memory: `width` channels, of which those from the geometry's head size on are
+/// zeros.
+template <typename G>
+struct MadeSide {
+  const G& geometry;
+  int32_t width;
+  Lane lane;
+  std::byte* memory;
 
-/// Copies FP16 values from device memory, one channel per lane.
-template <int D>
-__device__ __forceinline__ void copy_values(const std::byte* values, const Lane& lane, std::byte* to) {
-#pragma unroll
-  for (int32_t channel = lane.index; channel < D; channel += 32) {
-#pragma unroll
-    for (int32_t chunk = 0; chunk < kSlots / 8; ++chunk) {
+  __device__ __forceinline__ int32_t plane() const {
+    return G::kExact ? plane_channels(G::kWidth) : plane_channels(width);
+  }
+  __device__ __forceinline__ int32_t key_at(int32_t slot, int32_t channel) const {
+    return plane_chunk_at(plane(), kSlots, slot, channel);
+  }
+  __device__ __forceinline__ void clear_chunk(int32_t at) const {
+    *reinterpret_cast<uint4*>(memory + at) = {0, 0, 0, 0};
+  }
+  /// Zeros, because products with weight 0 still read the side.
+  __device__ __forceinline__ void clear() const {
+    for (int32_t i = 16 * lane.index; i < 2 * kSlots * width; i += 16 * 32) clear_chunk(i);
+  }
+  __device__ __forceinline__ void pad_keys() const {
+    for (int32_t channel = geometry.head_dim(); channel < width; channel += 8) clear_chunk(key_at(lane.index, channel));
+  }
+  __device__ __forceinline__ void pad_values() const {
+    for (int32_t i = 64 * geometry.head_dim() + 16 * lane.index; i < 64 * width; i += 16 * 32) clear_chunk(i);
+  }
+
+  /// Decodes codes as they are stored.
+  __device__ __forceinline__ void decode_keys(const PageSide<G>& keys) const {
+    decode_stored_keys(keys, [this](int32_t tile, int32_t channel, const uint2& four) {
+      const int32_t at = key_at(token_of(lane.g, tile), channel) + channel % 8 * 2;
+      *reinterpret_cast<uint2*>(memory + at) = four;
+    });
+  }
+  __device__ __forceinline__ void decode_values(const PageSide<G>& values) const {
+    decode_stored_values(values, [this](int32_t channel, const uint4& eight) {
+      *reinterpret_cast<uint4*>(memory + value_chunk_at(8 * lane.t, channel)) = eight;
+    });
+  }
+
+  /// Copies FP16 keys from device memory, one token per lane.
+  __device__ __forceinline__ void copy_keys(const std::byte* keys) const {
+#pragma unroll 8
+    for (int32_t chunk = 0; chunk < geometry.head_dim() / 8; ++chunk) {
       uint32_t words[4];
 #pragma unroll
       for (int32_t i = 0; i < 4; ++i) {
-        const int32_t at = value_chunk(CodeType::float16(), D, (4 * chunk + i) * (D / 4) + channel / 4);
-        words[i] = __ldg(reinterpret_cast<const uint32_t*>(values + at * 16) + channel % 4);
+        const int32_t at = key_chunk(CodeType::float16(), (4 * chunk + i) * 8 + lane.index / 4);
+        words[i] = __ldg(reinterpret_cast<const uint32_t*>(keys + at * 16) + lane.index % 4);
       }
-      *reinterpret_cast<uint4*>(to + value_chunk_at(8 * chunk, channel)) = {words[0], words[1], words[2], words[3]};
+      *reinterpret_cast<uint4*>(memory + key_at(lane.index, 8 * chunk)) = {words[0], words[1], words[2], words[3]};
     }
   }
-}
 
-/// Starts a warp's copy to device memory, after all lanes have written their part.
-__device__ __forceinline__ void start_store(std::byte* to, const std::byte* from, int32_t bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(__cvta_generic_to_global(to)),
-               "r"(shared_address(from)), "r"(bytes)
-               : "memory");
+  /// Copies FP16 values from device memory, one channel per lane.
+  __device__ __forceinline__ void copy_values(const std::byte* values) const {
+    const int32_t head_dim = geometry.head_dim();
+#pragma unroll
+    for (int32_t channel = lane.index; channel < head_dim; channel += 32) {
+#pragma unroll
+      for (int32_t chunk = 0; chunk < kSlots / 8; ++chunk) {
+        uint32_t words[4];
+#pragma unroll
+        for (int32_t i = 0; i < 4; ++i) {
+          const int32_t at =
+              value_chunk(CodeType::float16(), head_dim, (4 * chunk + i) * (value_lanes(head_dim) / 4) + channel / 4);
+          words[i] = __ldg(reinterpret_cast<const uint32_t*>(values + at * 16) + channel % 4);
+        }
+        *reinterpret_cast<uint4*>(memory + value_chunk_at(8 * chunk, channel)) = {words[0], words[1], words[2],
+                                                                                  words[3]};
+      }
+    }
+  }
+};
+
+/// Starts a warp's copy from shared to device memory, which all lanes have written their part of.
+__device__ __forceinline__ void start_store(std::byte* to, const std::byte* from, int32_t bytes, const Lane& lane) {
+#if __CUDA_ARCH__ >= 900
+  if (lane.index == 0) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(__cvta_generic_to_global(to)),
+                 "r"(shared_address(from)), "r"(bytes)
+                 : "memory");
+  }
+#else
+  for (int32_t i = 16 * lane.index; i < bytes; i += 16 * 32) {
+    *reinterpret_cast<uint4*>(to + i) = *reinterpret_cast<const uint4*>(from + i);
+  }
+#endif
 }
-__device__ __forceinline__ void commit_stores() { asm volatile("cp.async.bulk.commit_group;\n" ::: "memory"); }
+__device__ __forceinline__ void commit_stores() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
+#endif
+}
 /// Wait until the copies have read shared memory, or have completed.
-__device__ __forceinline__ void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory"); }
-__device__ __forceinline__ void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory"); }
+__device__ __forceinline__ void wait_stores_read() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_stores() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
+#endif
+}
 
-template <int D>
+template <int DP, bool kFull>
 struct Unpacker {
-  using G = UnpackGeometry<D>;
+  using G = UnpackGeometry<DP, kFull>;
 
   const AttendArguments& arguments;
   const Tiles& tiles;
-  UnpackShared<D>& shared;
+  UnpackMemory<DP>& memory;
   G geometry;
   Lane lane;
   uint32_t parity = 0;
-
-  __device__ __forceinline__ void make_tables() {
-    for (auto i = static_cast<int32_t>(threadIdx.x); i < D * D; i += static_cast<int32_t>(blockDim.x)) {
-      const int32_t row = i / D;
-      const int32_t channel = i % D;
-      shared.plain[row / 16][row % 16][channel] = __float2half_rn(row == channel ? 1.0F : 0.0F);
-      shared.rotated[row / 16][row % 16][channel] = __float2half_rn((__popc(row & channel) & 1) != 0 ? -1.0F : 1.0F);
-    }
-    if (lane.index == 0) make_copy_barrier(shared_address(&shared.arrived[lane.warp]));
-    order_before_copies();
-    __syncthreads();
-  }
 
   /// Decodes one side of page `item / 2`, counted over the tiles of all sequences and heads; even items are keys.
   __device__ __forceinline__ void run(int32_t item) {
@@ -155,7 +202,7 @@ struct Unpacker {
     const DevicePage* records = pages_of(arguments, unit);
     const DevicePage page = index < pages ? records[index] : DevicePage{};
     const int32_t slot = item % kTilePages * kSlots;  // the page's first slot in the tile
-    std::byte* made = shared.made[lane.warp];
+    const MadeSide<G> made{geometry, side == Side::kKeys ? tiles.key_width : tiles.value_width, lane, memory.made};
     if (lane.index == 0) wait_stores_read();
     __syncwarp();
     if (side == Side::kKeys) {
@@ -165,10 +212,7 @@ struct Unpacker {
       if (slot == 0) write_range(unit, index, pages, tokens);
     }
     if (page.count() == 0 || is_out_of_sight(unit, index, pages)) {
-      // Zeros, because products with weight 0 still read the page.
-      for (int32_t i = 16 * lane.index; i < 2 * kSlots * D; i += 16 * 32) {
-        *reinterpret_cast<uint4*>(made + i) = {0, 0, 0, 0};
-      }
+      made.clear();
     } else if (side == Side::kKeys) {
       unpack_keys(page, made);
     } else {
@@ -176,17 +220,18 @@ struct Unpacker {
     }
     order_before_copies();
     __syncwarp();
-    if (lane.index != 0) return;
-    const size_t at = tile_bytes(D) * static_cast<size_t>(tile);
     if (side == Side::kKeys) {
-#pragma unroll
-      for (int32_t plane = 0; plane < D / 64; ++plane) {
-        start_store(tiles.keys + at + (plane * kTileTokens + slot) * 128, made + plane * kSlots * 128, kSlots * 128);
+      const int32_t plane = made.plane();
+      std::byte* to = tiles.keys + tile_bytes(tiles.key_width) * static_cast<size_t>(tile) + slot * 2 * plane;
+      for (int32_t i = 0; i < tiles.key_width / plane; ++i) {
+        start_store(to + i * kTileTokens * 2 * plane, memory.made + i * kSlots * 2 * plane, kSlots * 2 * plane, lane);
       }
     } else {
-      start_store(tiles.values + at + slot * D * 2, made, 2 * kSlots * D);
+      const int32_t bytes = 2 * kSlots * tiles.value_width;
+      start_store(tiles.values + tile_bytes(tiles.value_width) * static_cast<size_t>(tile) + item % kTilePages * bytes,
+                  memory.made, bytes, lane);
     }
-    commit_stores();
+    if (lane.index == 0) commit_stores();
   }
 
  private:
@@ -216,52 +261,81 @@ struct Unpacker {
   __device__ __forceinline__ uint32_t load_side(const DevicePage& page, const PageLayout& layout, int32_t at,
                                                 int32_t bytes) {
     const bool mixed = layout.format.both_have_gains();
-    const uint32_t memory = shared_address(shared.sides[lane.warp]);
-    const uint32_t arrived = shared_address(&shared.arrived[lane.warp]);
+    const uint32_t to = shared_address(memory.side);
+    const uint32_t arrived = shared_address(&memory.arrived);
     __syncwarp();
-    start_copy(memory, page.data + static_cast<uint64_t>(mixed ? 0 : at), mixed ? layout.bytes : bytes, arrived,
-               lane.index, 0);
+    start_copy(to, page.data + static_cast<uint64_t>(mixed ? 0 : at), mixed ? layout.bytes : bytes, arrived, lane.index,
+               0);
     wait_copy(arrived, parity);
     parity ^= 1U;
-    return memory + static_cast<uint32_t>(mixed ? at : 0);
+    return to + static_cast<uint32_t>(mixed ? at : 0);
   }
 
-  __device__ __forceinline__ void unpack_keys(const DevicePage& page, std::byte* made) {
+  __device__ __forceinline__ void unpack_keys(const DevicePage& page, const MadeSide<G>& to) {
     const PageLayout layout = layout_of(geometry, FormatCode{page.format()});
+    to.pad_keys();
     if (layout.format.keys().is_float16()) {
-      return copy_keys<D>(reinterpret_cast<const std::byte*>(page.data), lane, made);
+      to.copy_keys(reinterpret_cast<const std::byte*>(page.data));
+    } else {
+      to.decode_keys(page_side(geometry, layout, lane, load_side(page, layout, 0, layout.keys.bytes)));
     }
-    const auto& tables = layout.format.hadamard_keys() ? shared.rotated : shared.plain;
-    decode_keys(
-        page_side(geometry, layout, lane, load_side(page, layout, 0, layout.keys.bytes)),
-        [&](int32_t pass) -> const auto& { return tables[pass]; },
-        [&](const auto& scores, int32_t first_channel) { store_keys(scores, first_channel, lane, made); });
+    if ((tiles.rotated_keys != 0) != layout.format.hadamard_keys()) {
+      rotate_side<Side::kKeys>(geometry, to.plane(), scratch(), memory.made);
+    }
   }
 
-  __device__ __forceinline__ void unpack_values(const DevicePage& page, std::byte* made) {
+  __device__ __forceinline__ void unpack_values(const DevicePage& page, const MadeSide<G>& to) {
     const PageLayout layout = layout_of(geometry, FormatCode{page.format()});
+    to.pad_values();
     if (layout.format.values().is_float16()) {
-      return copy_values<D>(reinterpret_cast<const std::byte*>(page.data) + layout.values_at, lane, made);
+      to.copy_values(reinterpret_cast<const std::byte*>(page.data) + layout.values_at);
+    } else {
+      to.decode_values(
+          page_side(geometry, layout, lane, load_side(page, layout, layout.values_at, layout.values.bytes)));
     }
-    decode_values(page_side(geometry, layout, lane, load_side(page, layout, layout.values_at, layout.values.bytes)),
-                  [&](const auto& outputs, int32_t first_token) { store_values<D>(outputs, first_token, lane, made); });
+    if ((tiles.rotated_values != 0) != layout.format.hadamard_values()) {
+      rotate_side<Side::kValues>(geometry, to.plane(), scratch(), memory.made);
+    }
+  }
+
+  /// In place of the side in codes.
+  __device__ __forceinline__ float* scratch() const {
+    static_assert(sizeof(memory.side) >= kRotatedRows * DP * sizeof(float));
+    return reinterpret_cast<float*>(memory.side);
   }
 };
 
-template <int D>
+template <int DP, bool kFull>
 __global__ void __launch_bounds__(32 * kUnpackWarps, 1)
     unpack_kernel(const __grid_constant__ AttendArguments arguments, const __grid_constant__ Tiles tiles) {
-  extern __shared__ __align__(128) uint8_t memory[];
-  Unpacker<D> unpacker{
-      arguments, tiles, *reinterpret_cast<UnpackShared<D>*>(memory), {arguments.head_dim}, this_lane()};
-  unpacker.make_tables();
+  extern __shared__ __align__(128) uint8_t shared[];
+  const Lane lane = this_lane();
+  auto& memory = reinterpret_cast<UnpackMemory<DP>*>(shared)[lane.warp];
+  Unpacker<DP, kFull> unpacker{arguments, tiles, memory, {arguments.head_dim}, lane};
+  if (lane.index == 0) make_copy_barrier(shared_address(&memory.arrived));
+  order_before_copies();
+  __syncwarp();
   const int32_t items = 2 * kTilePages * tiles.total;
-  const auto warps = static_cast<int32_t>(gridDim.x) * kUnpackWarps;
+  const auto warps = static_cast<int32_t>(gridDim.x) * lane.warps;
 #pragma unroll 1
-  for (auto item = static_cast<int32_t>(blockIdx.x) * kUnpackWarps + unpacker.lane.warp; item < items; item += warps) {
+  for (auto item = static_cast<int32_t>(blockIdx.x) * lane.warps + lane.warp; item < items; item += warps) {
     unpacker.run(item);
   }
-  if (unpacker.lane.index == 0) wait_stores();
+  if (lane.index == 0) wait_stores();
+}
+
+template <int DP, bool kFull>
+cudaError_t launch_instance(const AttendArguments& arguments, const Tiles& tiles, int32_t multiprocessors,
+                            int32_t shared_limit, cudaStream_t stream) {
+  constexpr auto kBytes = static_cast<int32_t>(sizeof(UnpackMemory<DP>));
+  const int32_t warps = std::min(kUnpackWarps, shared_limit / kBytes);
+  const int32_t needed = (2 * kTilePages * tiles.total + warps - 1) / warps;
+  const cudaError_t status =
+      cudaFuncSetAttribute(unpack_kernel<DP, kFull>, cudaFuncAttributeMaxDynamicSharedMemorySize, warps * kBytes);
+  if (status != cudaSuccess) return status;
+  const auto blocks = static_cast<uint32_t>(std::min(needed, multiprocessors));
+  unpack_kernel<DP, kFull><<<blocks, 32 * warps, warps * kBytes, stream>>>(arguments, tiles);
+  return cudaGetLastError();
 }
 
 }  // namespace kvq::cuda

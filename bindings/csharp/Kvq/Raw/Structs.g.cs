@@ -85,7 +85,8 @@ namespace Kvq.Raw
         /// context itself; 0 (default): none.</summary>
         public ulong max_bytes;
         /// <summary>Name from <see cref="Kvq.Raw.Native.kvq_cpu_isa_name"/>; null (default): the best that this
-        /// machine supports.</summary>
+        /// machine supports. A CUDA context takes <c>sm_80</c> or <c>sm_86</c>, to run the kernels of such GPUs on a
+        /// newer one, for tests.</summary>
         public byte* cpu_isa;
         /// <summary>null (default): the C++ runtime's aligned operator new.</summary>
         public IntPtr allocate;
@@ -492,6 +493,8 @@ namespace Kvq.Raw
         public kvq_layer_shape* shapes;
         /// <summary>0 by default.</summary>
         public int n_shapes;
+        /// <summary>0.</summary>
+        public int reserved_end;
     }
 
     /// <summary>Options that a cache was created with, defaults filled in.</summary>

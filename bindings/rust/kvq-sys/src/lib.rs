@@ -518,8 +518,9 @@ pub struct kvq_context_options {
     /// Limit on all memory allocated through the context, host and device together, including the context itself; 0
     /// (default): none.
     pub max_bytes: u64,
-    /// Name from [`kvq_cpu_isa_name`]; NULL (default): the best that this machine supports. (may be NULL; ends with
-    /// a NUL)
+    /// Name from [`kvq_cpu_isa_name`]; NULL (default): the best that this machine supports. A CUDA context takes
+    /// `sm_80` or `sm_86`, to run the kernels of such GPUs on a newer one, for tests. (may be NULL; ends with a
+    /// NUL)
     pub cpu_isa: *const c_char,
     /// NULL (default): the C++ runtime's aligned operator new. (may be NULL; used until `released` has been called)
     pub allocate: kvq_allocate_hook,
@@ -893,6 +894,8 @@ pub struct kvq_cache_options {
     pub shapes: *const kvq_layer_shape,
     /// 0 by default.
     pub n_shapes: i32,
+    /// 0.
+    pub reserved_end: i32,
 }
 
 /// Options that a cache was created with, defaults filled in.

@@ -227,6 +227,7 @@ fn offsets_of_kvq_cache_options() {
     assert_eq!(offset!(kvq_cache_options, centres), 80);
     assert_eq!(offset!(kvq_cache_options, shapes), 88);
     assert_eq!(offset!(kvq_cache_options, n_shapes), 96);
+    assert_eq!(offset!(kvq_cache_options, reserved_end), 100);
 }
 
 #[test]

@@ -99,7 +99,8 @@ use."#
         r#"Options of a context: device, threads, limits and hooks."#
     };
     (kvq_context_options, cpu_isa) => {
-        r#"Name from [`cpu_isas`](crate::cpu_isas); NULL (default): the best that this machine supports."#
+        r#"Name from [`cpu_isas`](crate::cpu_isas); NULL (default): the best that this machine supports. A CUDA context
+takes `sm_80` or `sm_86`, to run the kernels of such GPUs on a newer one, for tests."#
     };
     (kvq_context_options, allocate) => {
         r#"NULL (default): the C++ runtime's aligned operator new."#
