@@ -256,7 +256,7 @@ class Cache(CacheMethods):
         :param q: queries ``[queries, q_heads, key_dim]``, ordered by sequence, strided like `k` of ``append``.
         :param query_counts: queries per sequence; None: one each.
         :param query_positions: None: the last tokens of each sequence, so append before attending.
-        :param output: array ``[queries, q_heads, value_dim]`` to write to; its element type may differ from that of `q`.
+        :param output: array ``[queries, q_heads, value_dim]`` to write to; its element type may differ from `q`'s.
             None: a new array like `q`.
         :param sliding_window: a query at position p sees positions > p − window; 0: all.
         :param logit_softcap: cap·tanh(logit / cap); 0: none.

@@ -14,7 +14,7 @@ from ._text import value_of
 
 @dataclass
 class LayerShape:
-    """Shape of a range of layers that differ from the cache's others, such as those with larger heads or without RoPE."""
+    """Shape of layers that differ from the cache's others, such as those with larger heads or without RoPE."""
 
     first_layer: int
     n_layers: int = 1

@@ -346,6 +346,40 @@ def test_a_saved_cache_continues_as_if_it_had_not_been_saved(demo_model):
         KvqCache.load(data, policy="int2", model_id=5)
 
 
+UNLIKE = [kind for kind in KINDS if kind.startswith(("gemma4", "mimo"))]
+"""Kinds whose layers have heads of several shapes; the oldest transformers has none."""
+
+
+@pytest.mark.parametrize("kind", UNLIKE)
+def test_layers_of_several_shapes_generate_beside_padding_and_are_saved(kind):
+    model, reference = small(kind), small(kind, "eager")
+    tokens, mask = small_tokens(2, 90), torch.ones((2, 90), dtype=torch.long)
+    tokens[0, :50], mask[0, :50] = 0, 0
+    cache = KvqCache("fp16")
+    together = generated(model, tokens, 20, cache, attention_mask=mask)
+    for row, begin in ((0, 50), (1, 0)):
+        alone = tokens[row : row + 1, begin:]
+        assert torch.equal(generated(reference, alone, 20, HalfCache(model.config)), together[row : row + 1])
+    loaded = KvqCache.load(cache.save(), policy="fp16")
+    more, all_of_it = small_tokens(2, 1), torch.cat([mask, torch.ones((2, 20), dtype=torch.long)], dim=1)
+    with torch.no_grad():
+        a, b = (model(more, attention_mask=all_of_it, **using(one)).logits for one in (cache, loaded))
+    assert torch.equal(a, b)
+    assert cache.save() == loaded.save()
+
+
+@pytest.mark.parametrize("kind", UNLIKE)
+def test_layers_of_several_shapes_are_compressed(kind):
+    model = small(kind)
+    tokens = small_tokens(1, 400)
+    losses = {}
+    exact = logits_in_pieces(model, tokens, KvqCache("fp16"), [300] + [1] * 100)[:, 300:]
+    for policy in ("int4+hadamard", "int8"):
+        ours = logits_in_pieces(model, tokens, KvqCache(policy), [300] + [1] * 100)[:, 300:]
+        losses[policy] = divergence(exact, ours)
+    assert 0 < losses["int8"] < 0.1 * losses["int4+hadamard"] < 0.1
+
+
 @torch.no_grad()
 def test_what_a_failed_first_pass_left_is_forgotten():
     model = small("llama")

@@ -83,9 +83,39 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         "Gemma3Text",
         {"sliding_window": 24, "query_pre_attn_scalar": 20, "layer_types": _MIXED},
     ),
+    "gemma4 with larger heads in global layers, and layers that share pages": (
+        "Gemma4Text",
+        {
+            "sliding_window": 24,
+            "num_hidden_layers": 6,
+            "num_kv_shared_layers": 2,
+            "layer_types": [*_MIXED, "sliding_attention", *_MIXED[:2]],
+            "global_head_dim": 64,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "vocab_size_per_layer_input": 101,
+            "hidden_size_per_layer_input": 16,
+        },
+    ),
+    "mimo with smaller values, and more KV heads in windows": (
+        "MiMoV2Flash",
+        {
+            "sliding_window": 24,
+            "head_dim": 48,
+            "v_head_dim": 32,
+            "layer_types": _MIXED[1:] + _MIXED[:1],
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "n_group": 1,
+            "topk_group": 1,
+            "moe_intermediate_size": 32,
+        },
+    ),
     "phi3 with fused projections": ("Phi3", {}),
     "gpt-oss with sinks": ("GptOss", {"sliding_window": 24, "num_local_experts": 2, "num_experts_per_tok": 2}),
 }
+# The oldest transformers that kvq works with has not all of them.
+KINDS = {kind: model for kind, model in KINDS.items() if hasattr(transformers, model[0] + "Config")}
 
 
 def small(kind: str, attention: str = "kvq", **options: Any) -> Any:
@@ -97,6 +127,8 @@ def small(kind: str, attention: str = "kvq", **options: Any) -> Any:
     for parameter_name, parameter in model.named_parameters():
         if "bias" in parameter_name or "sinks" in parameter_name:  # Which start as zeros.
             torch.nn.init.normal_(parameter, std=0.5)
+        if name.startswith("Gemma4") and "q_norm" in parameter_name:  # In place of a scale, which it has not.
+            torch.nn.init.constant_(parameter, 0.2)
     return model
 
 

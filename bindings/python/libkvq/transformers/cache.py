@@ -225,8 +225,9 @@ class KvqCache(Cache):
     ) -> torch.Tensor:
         """Append a layer's new tokens and attend to all of them; the attention function calls this."""
         if not self._layout.created or step.start != self._begun:
-            self._begin(step, module, query, key, scaling, arguments.get("position_ids"))
-        if self._seen[layer] != step.start:
+            self._begin(step, module, query, key, value, scaling, arguments.get("position_ids"))
+        shared = self._seen[layer] == step.end and getattr(module, "layer_idx", layer) > layer
+        if self._seen[layer] != step.start and not shared:
             raise RuntimeError(
                 f"layer {layer} has seen {self._seen[layer]} columns, the others {step.start}: reset the cache"
             )
@@ -241,17 +242,20 @@ class KvqCache(Cache):
         elif counts is None and step.columns > 1:
             counts = [step.columns] * len(rows)
         if not rows:
-            self._seen[layer] += step.columns
-            return query.new_zeros((query.shape[0], query.shape[2], query.shape[1], query.shape[3]))
-        k, v = step.tokens(k), step.tokens(v)
-        if attends_exactly(step, self._evicts, softcap, sinks):
-            self._layout.cache().append(layer, rows, k, v, token_counts=counts)
-            self._seen[layer] += step.columns
-            return exact_attention(step, module, query, key, value, scaling)
-        q = step.tokens(q)
-        output = self._layout.extend(layer, rows, k, v, q, counts, step.window, softcap, sinks, scaling)
-        self._seen[layer] += step.columns
-        return step.columns_of(output, query)
+            self._seen[layer] = step.end
+            return query.new_zeros((query.shape[0], query.shape[2], query.shape[1], value.shape[3]))
+        # The pages of a shared layer have these tokens already.
+        new = None if shared else (step.tokens(k), step.tokens(v))
+        exactly = attends_exactly(step, self._evicts, softcap, sinks)
+        if exactly and new is not None:
+            self._layout.cache().append(layer, rows, *new, token_counts=counts)
+        if exactly:
+            output = exact_attention(step, module, query, key, value, scaling)
+        else:
+            output = self._layout.attend(layer, rows, new, step.tokens(q), counts, step.window, softcap, sinks, scaling)
+            output = step.columns_of(output, query)
+        self._seen[layer] = step.end
+        return output
 
     def _begin(
         self,
@@ -259,11 +263,12 @@ class KvqCache(Cache):
         module: torch.nn.Module,
         query: torch.Tensor,
         key: torch.Tensor,
+        value: torch.Tensor,
         scaling: float | None,
         positions: Any,
     ) -> None:
         """Prepare a forward pass, once before its first layer."""
-        self._layout.prepare(module, query, key, scaling)
+        self._layout.prepare(module, query, key, value, scaling)
         batch = key.shape[0]
         if step.start and len(self._rows) != batch:
             raise ValueError(f"the cache holds {len(self._rows)} rows, the input has {batch}")

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 import libkvq
+from libkvq import LayerShape
 
 from .rotary import Rotary
 
@@ -35,6 +36,27 @@ def read_bytes(source: str | os.PathLike[str] | bytes | None) -> bytes | None:
         return source
     with open(source, "rb") as file:
         return file.read()
+
+
+def _shapes(module: torch.nn.Module, n_layers: int, kv_heads: int, key_dim: int, value_dim: int) -> list[LayerShape]:
+    """Layers that differ from the first one, whose heads these are.
+
+    An attention module knows its own layer only, so that one of each of the config's kinds is made, without memory.
+    """
+    kinds: list[str] = list(getattr(module.config, "layer_types", None) or [])[:n_layers] or [""] * n_layers
+    groups = getattr(module, "num_key_value_groups", 1)
+    sizes = {kinds[0]: (kv_heads, key_dim, value_dim)}
+    for kind in set(kinds[1:]) - {kinds[0]}:
+        with torch.device("meta"):
+            other: Any = type(module)(module.config, layer_idx=kinds.index(kind))
+        keys = getattr(other, "head_dim", key_dim)
+        values = getattr(other, "v_head_dim", keys)
+        sizes[kind] = (kv_heads * groups // getattr(other, "num_key_value_groups", groups), keys, values)
+    return [
+        LayerShape(layer, kv_heads=sizes[kind][0], key_dim=sizes[kind][1], value_dim=sizes[kind][2])
+        for layer, kind in enumerate(kinds)
+        if sizes[kind] != (kv_heads, key_dim, key_dim)
+    ]
 
 
 @dataclass
@@ -63,7 +85,14 @@ class Layout:
             raise RuntimeError("the cache is empty: its shape comes with the first tokens")
         return self._cache
 
-    def prepare(self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, scaling: float | None) -> None:
+    def prepare(
+        self,
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scaling: float | None,
+    ) -> None:
         """Create the objects for a model's first tokens; later, check that tokens still match them."""
         if query.shape[0] != key.shape[0] or query.shape[1] % key.shape[1] or query.shape[3] != key.shape[3]:
             raise ValueError(f"queries {list(query.shape)} and keys {list(key.shape)} do not fit together")
@@ -72,10 +101,12 @@ class Layout:
             layers = getattr(getattr(module, "config", None), "num_hidden_layers", None)
             if not isinstance(layers, int):
                 raise ValueError(f"the config of {type(module).__name__} has no num_hidden_layers")
+            layers -= getattr(module.config, "num_kv_shared_layers", 0)  # The last ones, which store nothing.
             if self.codebook is not None or self.router is not None:
                 self.rotary = Rotary(module, key)
             scale = scaling if scaling is not None else key.shape[3] ** -0.5
-            self.create({"n_layers": layers, **shape, "scale": scale}, key.device)
+            shapes = _shapes(module, layers, key.shape[1], key.shape[3], value.shape[3])
+            self.create({"n_layers": layers, **shape, "scale": scale, "shapes": shapes}, key.device)
         elif any(self.shape[name] != size for name, size in shape.items()):
             made_for = {name: self.shape[name] for name in shape}
             raise ValueError(f"the cache was made for {made_for}, this model has {shape}")
@@ -121,12 +152,11 @@ class Layout:
         self._device, self._stream = device, stream
         self.n_layers, self.shape = shape["n_layers"], shape
 
-    def extend(
+    def attend(
         self,
         layer: int,
         rows: Many[libkvq.Sequence],
-        k: torch.Tensor,
-        v: torch.Tensor,
+        new: tuple[torch.Tensor, torch.Tensor] | None,
         q: torch.Tensor,
         counts: list[int] | None,
         window: int,
@@ -134,22 +164,22 @@ class Layout:
         sinks: torch.Tensor | None,
         scaling: float | None,
     ) -> torch.Tensor:
-        """Append tokens and attend with their queries.
+        """Append tokens, unless the layer's pages have them already, and attend with their queries.
 
-        :param k: `[tokens, kv_heads, head_dim]`, like `v`.
-        :param q: `[tokens, q_heads, head_dim]`, like the result.
+        :param new: keys `[tokens, kv_heads, key_dim]` and values `[tokens, kv_heads, value_dim]`.
+        :param q: `[tokens, q_heads, key_dim]`.
+        :returns: `[tokens, q_heads, value_dim]`.
         """
         if scaling is not None and scaling != self.shape["scale"]:
             q = q * (scaling / self.shape["scale"])
-        output: torch.Tensor = self.cache().extend(
-            layer,
-            rows,
-            k,
-            v,
-            q,
-            token_counts=counts,
-            sliding_window=window,
-            logit_softcap=softcap or 0.0,
-            sinks=None if sinks is None else sinks.detach().float(),
-        )
+        how: dict[str, Any] = {
+            "sliding_window": window,
+            "logit_softcap": softcap or 0.0,
+            "sinks": None if sinks is None else sinks.detach().float(),
+        }
+        output: torch.Tensor
+        if new is None:
+            output = self.cache().attend(layer, rows, q, query_counts=counts, **how)
+        else:
+            output = self.cache().extend(layer, rows, *new, q, token_counts=counts, **how)
         return output

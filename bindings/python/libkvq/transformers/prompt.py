@@ -14,7 +14,7 @@ def attends_exactly(step: Step, evicts: bool, softcap: float | None, sinks: torc
     Policies that evict score tokens by the queries that kvq has observed, so it must see those of the prompt.
     """
     window_cuts = 0 < step.window < step.columns
-    return step.start == 0 and step.columns > 1 and not (evicts or window_cuts or softcap or sinks is not None)
+    return step.columns == step.end > 1 and not (evicts or window_cuts or softcap or sinks is not None)
 
 
 def exact_attention(
@@ -25,11 +25,11 @@ def exact_attention(
     value: torch.Tensor,
     scaling: float | None,
 ) -> torch.Tensor:
-    """`[rows, columns, q_heads, head_dim]`. Rows with padding are computed one by one, without the padding."""
+    """`[rows, columns, q_heads, value_dim]`. Rows with padding are computed one by one, without the padding."""
     if step.device_present is None:
         return sdpa_attention_forward(module, query, key, value, None, scaling=scaling, is_causal=True)[0]
-    rows, heads, columns, head_dim = query.shape
-    output = query.new_zeros((rows, columns, heads, head_dim))
+    rows, heads, columns, _ = query.shape
+    output = query.new_zeros((rows, columns, heads, value.shape[3]))
     for row in range(rows):
         here = step.device_present[row]
         if step.counts is not None and step.counts[row]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Sequence as Many
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ import libkvq
 from .layout import Layout
 
 _VERSION = 1
-_SHAPE = {"n_layers", "q_heads", "kv_heads", "head_dim", "scale", "rope", "rotary_dim", "inv_freq"}
+_SHAPE = {"n_layers", "q_heads", "kv_heads", "head_dim", "scale", "rope", "rotary_dim", "inv_freq", "shapes"}
 
 
 def save(layout: Layout, rows: Many[libkvq.Sequence], seen: list[int], present: torch.Tensor | None) -> bytes:
@@ -29,6 +30,7 @@ def save(layout: Layout, rows: Many[libkvq.Sequence], seen: list[int], present: 
         tensors["present"] = present.to(torch.uint8)
     columns = seen[0] if seen else 0
     shape = {name: list(one) if name == "inv_freq" else one for name, one in layout.shape.items()}
+    shape["shapes"] = [asdict(one) for one in layout.shape["shapes"]]
     header = {"version": _VERSION, "rows": len(rows), "columns": columns, "shape": shape}
     return save_tensors(tensors, metadata={"kvq_cache": json.dumps(header)})
 
@@ -59,6 +61,7 @@ def load(
             raise ValueError(f"present is {list(present.shape)}, not {[n, columns]}")
         if "inv_freq" in shape:
             shape["inv_freq"] = array("f", shape["inv_freq"])
+        shape["shapes"] = [libkvq.LayerShape(**one) for one in shape.get("shapes", [])]
         layout.create(shape, device)
         rows = [layout.cache().load_sequence(snapshot.numpy().tobytes()) for snapshot in snapshots]
         tokens = [columns] * n if present is None else present.sum(dim=1).tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,7 +32,8 @@ class Step:
     def __init__(self, cache: KvqCache, columns: int, mask: torch.Tensor | None, window: int | None) -> None:
         self.cache = cache
         self.start = cache.get_seq_length()
-        self.columns = columns
+        self.columns = columns  # Of queries: the last ones before `end`.
+        self.end = self.start + columns
         self.window = window or 0
         self.masked = mask is not None
         # Host and device copies of the mask's new columns; None if all of them hold tokens.
@@ -44,11 +46,20 @@ class Step:
             self._read(mask)
         cache.announce(self.start)
 
+    def __getitem__(self, index: tuple[slice, ...]) -> Step:
+        """Part of the queries, which transformers takes from a mask where the last layers compute nothing else."""
+        part = copy(self)
+        part.columns = len(range(self.columns)[index[2]])
+        if self.present is not None and self.device_present is not None:
+            part.present = self.present[:, index[2]]
+            part.device_present = self.device_present[:, index[2]]
+            part.counts = part.present.sum(dim=1).tolist()
+        return part
+
     def _read(self, mask: torch.Tensor) -> None:
-        end = self.start + self.columns
-        if mask.shape[1] != end:
+        if mask.shape[1] != self.end:
             raise ValueError(
-                f"attention_mask has {mask.shape[1]} columns; it needs {end}: {self.start} of what the cache has "
+                f"attention_mask has {mask.shape[1]} columns; it needs {self.end}: {self.start} of what the cache has "
                 f"seen, padding included, and {self.columns} new ones"
             )
         host = mask.cpu()
@@ -112,13 +123,13 @@ class Step:
         return x.squeeze(1) if self.columns == 1 else x.reshape(-1, x.shape[2], x.shape[3])
 
     def columns_of(self, tokens: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """`[tokens, heads, head_dim]` to `[rows, columns, heads, head_dim]`, with zeros for padding.
+        """`[tokens, heads, value_dim]` to `[rows, columns, heads, value_dim]`, with zeros for padding.
 
-        :param like: queries, `[rows, heads, columns, head_dim]`.
+        :param like: queries, `[rows, heads, columns, key_dim]`.
         """
-        rows, heads, columns, head_dim = like.shape
+        rows, heads, columns, _ = like.shape
         if self.device_present is None:
-            return tokens.view(rows, columns, heads, head_dim)
-        output = tokens.new_zeros((rows, columns, heads, head_dim))
+            return tokens.view(rows, columns, heads, -1)
+        output = tokens.new_zeros((rows, columns, heads, tokens.shape[2]))
         output[self.device_present] = tokens
         return output
