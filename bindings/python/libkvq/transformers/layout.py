@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -41,17 +42,23 @@ def read_bytes(source: str | os.PathLike[str] | bytes | None) -> bytes | None:
 def _shapes(module: torch.nn.Module, n_layers: int, kv_heads: int, key_dim: int, value_dim: int) -> list[LayerShape]:
     """Layers that differ from the first one, whose heads these are.
 
-    An attention module knows its own layer only, so that one of each of the config's kinds is made, without memory.
+    An attention module knows its own layer only, so one of each of the config's kinds is made, without memory.
     """
     kinds: list[str] = list(getattr(module.config, "layer_types", None) or [])[:n_layers] or [""] * n_layers
-    groups = getattr(module, "num_key_value_groups", 1)
-    sizes = {kinds[0]: (kv_heads, key_dim, value_dim)}
-    for kind in set(kinds[1:]) - {kinds[0]}:
-        with torch.device("meta"):
-            other: Any = type(module)(module.config, layer_idx=kinds.index(kind))
-        keys = getattr(other, "head_dim", key_dim)
-        values = getattr(other, "v_head_dim", keys)
-        sizes[kind] = (kv_heads * groups // getattr(other, "num_key_value_groups", groups), keys, values)
+
+    def stated(one: Any) -> tuple[int, int, int]:
+        keys = getattr(one, "head_dim", key_dim)
+        return getattr(one, "num_key_value_groups", 1), keys, getattr(one, "v_head_dim", keys)
+
+    first = (kv_heads, key_dim, value_dim)
+    sizes = dict.fromkeys(kinds, first)
+    for kind in set(kinds) - {kinds[0]}:
+        other: Any = module
+        with contextlib.suppress(TypeError), torch.device("meta"):  # Of constructors that need more.
+            other = type(module)(module.config, layer_idx=kinds.index(kind))
+        if stated(other) != stated(module):
+            groups, *channels = stated(other)
+            sizes[kind] = (kv_heads * stated(module)[0] // groups, channels[0], channels[1])
     return [
         LayerShape(layer, kv_heads=sizes[kind][0], key_dim=sizes[kind][1], value_dim=sizes[kind][2])
         for layer, kind in enumerate(kinds)
@@ -101,7 +108,7 @@ class Layout:
             layers = getattr(getattr(module, "config", None), "num_hidden_layers", None)
             if not isinstance(layers, int):
                 raise ValueError(f"the config of {type(module).__name__} has no num_hidden_layers")
-            layers -= getattr(module.config, "num_kv_shared_layers", 0)  # The last ones, which store nothing.
+            layers -= getattr(module.config, "num_kv_shared_layers", None) or 0  # The last ones, which store nothing.
             if self.codebook is not None or self.router is not None:
                 self.rotary = Rotary(module, key)
             scale = scaling if scaling is not None else key.shape[3] ** -0.5
