@@ -265,14 +265,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 
 template <typename S>
 cudaError_t launch(const AttendArguments& arguments, const Tiles& tiles, cudaStream_t stream) {
-  const auto blocks = static_cast<uint32_t>(tiles.row_blocks * tiles.heads * tiles.parts);
   const auto kernel = tiles.rotated_keys != 0 ? prefill_kernel<S, true> : prefill_kernel<S, false>;
-  const cudaError_t status =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(BlockMemory<S>));
-  if (status != cudaSuccess) return status;
-  kernel<<<blocks, S::kThreads, sizeof(BlockMemory<S>), stream>>>(arguments, tiles);
-  if (tiles.merges()) return launch_merge(arguments, tiles, S::kRows, stream);
-  return cudaGetLastError();
+  return launch_blocks(kernel, S::kThreads, sizeof(BlockMemory<S>), S::kRows, arguments, tiles, stream);
 }
 
 template <typename S>

@@ -245,14 +245,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 template <int D>
 cudaError_t launch(const AttendArguments& arguments, const Tiles& tiles, cudaStream_t stream) {
-  const auto blocks = static_cast<uint32_t>(tiles.row_blocks * tiles.heads * tiles.parts);
   const auto kernel = tiles.rotated_keys != 0 ? prefill_kernel<D, true> : prefill_kernel<D, false>;
-  const cudaError_t status =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(PrefillShared<D>));
-  if (status != cudaSuccess) return status;
-  kernel<<<blocks, kThreads, sizeof(PrefillShared<D>), stream>>>(arguments, tiles);
-  if (tiles.merges()) return launch_merge(arguments, tiles, kBlockRows, stream);
-  return cudaGetLastError();
+  return launch_blocks(kernel, kThreads, sizeof(PrefillShared<D>), kBlockRows, arguments, tiles, stream);
 }
 
 template <int D>

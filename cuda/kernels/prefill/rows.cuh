@@ -335,4 +335,17 @@ __device__ __forceinline__ void write_shares(const AttendArguments& arguments, c
   }
 }
 
+/// Launches blocks of `threads` over all tiles, each with `shared` bytes of memory and `rows` rows, and merges their
+/// parts.
+inline cudaError_t launch_blocks(void (*kernel)(AttendArguments, Tiles), uint32_t threads, size_t shared, int32_t rows,
+                                 const AttendArguments& arguments, const Tiles& tiles, cudaStream_t stream) {
+  const auto blocks = static_cast<uint32_t>(tiles.row_blocks * tiles.heads * tiles.parts);
+  const cudaError_t status =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
+  if (status != cudaSuccess) return status;
+  kernel<<<blocks, threads, shared, stream>>>(arguments, tiles);
+  if (tiles.merges()) return launch_merge(arguments, tiles, rows, stream);
+  return cudaGetLastError();
+}
+
 }  // namespace kvq::cuda
