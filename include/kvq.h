@@ -798,23 +798,28 @@ typedef struct kvq_cache kvq_cache;
 /** Shape of a range of layers that differ from the cache's others, such as those with larger heads or without RoPE. */
 typedef struct kvq_layer_shape {
   uint32_t struct_size;
-  int32_t first_layer;   /**< First layer of the range. Ranges may not overlap. */
-  int32_t n_layers;      /**< Layers of the range; 1 by default. */
-  int32_t q_heads;       /**< Query heads, a multiple of the KV heads; 0 (default): the cache's. */
-  int32_t kv_heads;      /**< Key/value heads; 0 (default): the cache's. */
-  int32_t key_dim;       /**< Channels of a key and of a query, a multiple of 8, 8 … 576; 0 (default): the cache's
-                              `head_dim`. */
-  int32_t value_dim;     /**< Channels of a value and of an output, a multiple of 8, 8 … 512; 0 (default): the cache's
-                              `head_dim`. */
-  kvq_rope rope;         /**< -1 (default): the cache's. */
-  int32_t rotary_begin;  /**< First channel that is rotated, an even number; 0 by default. */
-  int32_t rotary_dim;    /**< Channels that are rotated, an even number; 0 (default): the cache's, if it has
-                              one, else all from `rotary_begin` on. */
-  float rope_base;       /**< 0 (default): the cache's, with its `inv_freq`. Ignored if `inv_freq` is given. */
-  const float* inv_freq; /**< Radians per position of each pair. NULL (default): those of `rope_base`.
-                              \nullable \length rotary_dim / 2 \memory host \keeps call */
-  float scale;           /**< Factor applied to q·k; 0 (default): the cache's, or 1 / sqrt(key_dim) if that is 0. */
-  float logit_softcap;   /**< Of calls whose own is 0; 0 (default): none. */
+  int32_t first_layer; /**< First layer of the range. Ranges may not overlap. */
+  int32_t n_layers;    /**< Layers of the range; 1 by default. */
+  int32_t q_heads;     /**< Query heads, a multiple of the KV heads; 0 (default): the cache's. */
+  int32_t kv_heads;    /**< Key/value heads; 0 (default): the cache's. */
+  int32_t key_dim;     /**< Channels of a key and of a query, a multiple of 8, 8 … 576; 0 (default): the cache's
+                            `head_dim`. */
+  int32_t value_dim;   /**< Channels of a value and of an output, a multiple of 8, 8 … 512; 0 (default): the cache's
+                            `head_dim`. */
+  int32_t values_are_key_prefix; /**< 1: values are the first `value_dim` channels of the keys, as in latent attention
+                                      (MLA), and are stored once; there must be more key channels, and only these may
+                                      be rotated. Appending takes no `v`. Policies' formats of values are those of the
+                                      common channels, formats of keys those of the channels behind. 0 by default. */
+  kvq_rope rope;                 /**< -1 (default): the cache's. */
+  int32_t rotary_begin;          /**< First channel that is rotated, an even number; 0 (default): the first one, or
+                                      `value_dim` with `values_are_key_prefix`. */
+  int32_t rotary_dim;            /**< Channels that are rotated, an even number; 0 (default): the cache's, if it has
+                                      one, else all from `rotary_begin` on. */
+  float rope_base;               /**< 0 (default): the cache's, with its `inv_freq`. Ignored if `inv_freq` is given. */
+  const float* inv_freq;         /**< Radians per position of each pair. NULL (default): those of `rope_base`.
+                                      \nullable \length rotary_dim / 2 \memory host \keeps call */
+  float scale;         /**< Factor applied to q·k; 0 (default): the cache's, or 1 / sqrt(key_dim) if that is 0. */
+  float logit_softcap; /**< Of calls whose own is 0; 0 (default): none. */
 } kvq_layer_shape;
 
 /** Fill with defaults: a layer like the cache's others.
@@ -924,6 +929,7 @@ typedef struct kvq_layer_info {
   int32_t rotary_dim; /**< 0 without RoPE. */
   float scale;
   float logit_softcap;
+  int32_t values_are_key_prefix; /**< 1: appending takes no values. */
 } kvq_layer_info;
 
 /** Describe a layer of a cache.
@@ -1202,8 +1208,8 @@ KVQ_API kvq_status kvq_snapshot_describe(kvq_cache* cache, const void* buffer, s
  *                    CUDA context reads them in stream order. They must be finite with magnitude at most 65504 (FP16)
  *                    after RoPE and, in layers with `+hadamard` or gain-shape formats, after the Hadamard rotation,
  *                    too. \length n * layer.kv_heads * layer.key_dim \memory context \keeps call
- *  \param v          values `[n, kv_heads, value_dim]`, same rules.
- *                    \length n * layer.kv_heads * layer.value_dim \memory context \keeps call
+ *  \param v          values `[n, kv_heads, value_dim]`, same rules; NULL exactly if the layer's values are a prefix of
+ *                    its keys. \nullable \length n * layer.kv_heads * layer.value_dim \memory context \keeps call
  *  \param dtype      element type of `k` and `v`.
  *  \param positions  original positions, ≥ 0, strictly increasing and beyond the layer's last one; NULL: consecutive.
  *                    \nullable \length n \memory host \keeps call
@@ -1230,7 +1236,7 @@ typedef struct kvq_append_batch {
   const void* k;                  /**< As for ::kvq_append.
                                        \length strided(sum(token_counts), layer.kv_heads, layer.key_dim)
                                        \memory context \keeps call */
-  const void* v;                  /**< As for ::kvq_append.
+  const void* v;                  /**< As for ::kvq_append. \nullable
                                        \length strided(sum(token_counts), layer.kv_heads, layer.value_dim)
                                        \memory context \keeps call */
   kvq_dtype dtype;                /**< Element type of `k` and `v`; ::KVQ_F32 by default. */
@@ -1421,7 +1427,7 @@ typedef struct kvq_extend_batch {
   const void* k;                  /**< As for ::kvq_append.
                                        \length strided(sum(token_counts), layer.kv_heads, layer.key_dim)
                                        \memory context \keeps call */
-  const void* v;                  /**< As for ::kvq_append.
+  const void* v;                  /**< As for ::kvq_append. \nullable
                                        \length strided(sum(token_counts), layer.kv_heads, layer.value_dim)
                                        \memory context \keeps call */
   const void* q;                  /**< As in kvq_attend_batch.

@@ -421,6 +421,11 @@ inline void require_rows(const char* name, size_t size, std::initializer_list<in
               size_text(name, size, "at least " + std::to_string(reach) + " (" + meaning + " with the strides)"));
 }
 
+inline void require_rows_or_none(const char* name, size_t size, std::initializer_list<int64_t> shape,
+                                 int64_t token_stride, int64_t head_stride, const char* meaning) {
+  if (size != 0) require_rows(name, size, shape, token_stride, head_stride, meaning);
+}
+
 /// Return the size of a list as an int32_t, which the C functions take.
 inline int32_t count(const char* name, size_t size) {
   if (size <= static_cast<size_t>(std::numeric_limits<int32_t>::max())) return static_cast<int32_t>(size);
@@ -770,10 +775,11 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, q_heads) == 12);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, kv_heads) == 16);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, key_dim) == 20);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, value_dim) == 24);
-static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, rope) == 28);
-static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, rotary_begin) == 32);
-static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, rotary_dim) == 36);
-static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, rope_base) == 40);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, values_are_key_prefix) == 28);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, rope) == 32);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, rotary_begin) == 36);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, rotary_dim) == 40);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, rope_base) == 44);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, inv_freq) == 48);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, scale) == 56);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, logit_softcap) == 60);
@@ -812,7 +818,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, eviction_budget) ==
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, eviction_window) == 44);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, max_bytes) == 48);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, model_id) == 56);
-static_assert(sizeof(void*) != 8 || sizeof(kvq_layer_info) == 300);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_layer_info) == 304);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, n_formats) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, formats) == 8);
@@ -825,6 +831,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, rotary_begin) == 28
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, rotary_dim) == 288);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, scale) == 292);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, logit_softcap) == 296);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, values_are_key_prefix) == 300);
 static_assert(sizeof(void*) != 8 || sizeof(kvq_recode_info) == 40);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_recode_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_recode_info, layers) == 4);
@@ -1668,15 +1675,15 @@ inline kvq_append_batch c_struct(const AppendBatch& batch, const kvq_layer_info&
   detail::require_size_or_none("positions", batch.positions.size(), total, "sum(token_counts)");
   detail::require_rows("k", batch.k.size(), {total, layer.kv_heads, layer.key_dim}, batch.k_token_stride,
                        batch.k_head_stride, "sum(token_counts) * layer.kv_heads * layer.key_dim");
-  detail::require_rows("v", batch.v.size(), {total, layer.kv_heads, layer.value_dim}, batch.v_token_stride,
-                       batch.v_head_stride, "sum(token_counts) * layer.kv_heads * layer.value_dim");
+  detail::require_rows_or_none("v", batch.v.size(), {total, layer.kv_heads, layer.value_dim}, batch.v_token_stride,
+                               batch.v_head_stride, "sum(token_counts) * layer.kv_heads * layer.value_dim");
   kvq_append_batch it = initialised<kvq_append_batch>();
   it.n_sequences = n;
   it.sequences = batch.sequences.data();
   it.token_counts = detail::optional(batch.token_counts);
   it.positions = detail::optional(batch.positions);
   it.k = batch.k.data();
-  it.v = batch.v.data();
+  it.v = detail::optional(batch.v);
   it.k_token_stride = batch.k_token_stride;
   it.k_head_stride = batch.k_head_stride;
   it.v_token_stride = batch.v_token_stride;
@@ -1811,8 +1818,8 @@ inline kvq_extend_batch c_struct(const ExtendBatch& batch, const kvq_layer_info&
   detail::require_size_or_none("positions", batch.positions.size(), total, "sum(token_counts)");
   detail::require_rows("k", batch.k.size(), {total, layer.kv_heads, layer.key_dim}, batch.k_token_stride,
                        batch.k_head_stride, "sum(token_counts) * layer.kv_heads * layer.key_dim");
-  detail::require_rows("v", batch.v.size(), {total, layer.kv_heads, layer.value_dim}, batch.v_token_stride,
-                       batch.v_head_stride, "sum(token_counts) * layer.kv_heads * layer.value_dim");
+  detail::require_rows_or_none("v", batch.v.size(), {total, layer.kv_heads, layer.value_dim}, batch.v_token_stride,
+                               batch.v_head_stride, "sum(token_counts) * layer.kv_heads * layer.value_dim");
   detail::require_rows("q", batch.q.size(), {total, layer.q_heads, layer.key_dim}, batch.q_token_stride,
                        batch.q_head_stride, "sum(token_counts) * layer.q_heads * layer.key_dim");
   detail::require_rows("output", batch.output.size(), {total, layer.q_heads, layer.value_dim},
@@ -1827,7 +1834,7 @@ inline kvq_extend_batch c_struct(const ExtendBatch& batch, const kvq_layer_info&
   it.token_counts = detail::optional(batch.token_counts);
   it.positions = detail::optional(batch.positions);
   it.k = batch.k.data();
-  it.v = batch.v.data();
+  it.v = detail::optional(batch.v);
   it.q = batch.q.data();
   it.output = batch.output.data();
   it.sliding_window = batch.sliding_window;
@@ -2203,7 +2210,8 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// \param k keys `[n, kv_heads, key_dim]`, before RoPE unless the cache was created with ::KVQ_ROPE_NONE; a CUDA
   /// context reads them in stream order. They must be finite with magnitude at most 65504 (FP16) after RoPE and, in
   /// layers with `+hadamard` or gain-shape formats, after the Hadamard rotation, too.
-  /// \param v values `[n, kv_heads, value_dim]`, same rules.
+  /// \param v values `[n, kv_heads, value_dim]`, same rules; empty exactly if the layer's values are a prefix of its
+  /// keys.
   /// \param positions original positions, ≥ 0, strictly increasing and beyond the layer's last one; empty: consecutive.
   /// \throws Error: KVQ_E_ARGUMENT (NULL, shape, dtype, position, a number that FP16 cannot represent: a CUDA context
   /// stores the nearest one, 0 for NaN, and a later call reports it); KVQ_E_STATE (a CUDA graph is captured or lives,
@@ -2211,15 +2219,15 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// append to layers in their order); KVQ_E_LIMIT; KVQ_E_MEMORY; KVQ_E_BACKEND.
   /// \par Threads: exclusive use of `sequence`; other sequences of the cache may be appended to, attended to, saved and
   /// so on at the same time.
-  void append(int32_t layer, int32_t n, std::span<const float> k, std::span<const float> v,
+  void append(int32_t layer, int32_t n, std::span<const float> k, std::span<const float> v = {},
               std::span<const int32_t> positions = {}) {
     const kvq_layer_info layer_info = detail::described<kvq_layer_info>(kvq_cache_describe_layer, cache(), layer);
     detail::require_size("k", k.size(), detail::product({n, layer_info.kv_heads, layer_info.key_dim}),
                          "n * layer.kv_heads * layer.key_dim");
-    detail::require_size("v", v.size(), detail::product({n, layer_info.kv_heads, layer_info.value_dim}),
-                         "n * layer.kv_heads * layer.value_dim");
+    detail::require_size_or_none("v", v.size(), detail::product({n, layer_info.kv_heads, layer_info.value_dim}),
+                                 "n * layer.kv_heads * layer.value_dim");
     detail::require_size_or_none("positions", positions.size(), n, "n");
-    checked(kvq_append, cache(), get(), layer, n, k.data(), v.data(), KVQ_F32, detail::optional(positions));
+    checked(kvq_append, cache(), get(), layer, n, k.data(), detail::optional(v), KVQ_F32, detail::optional(positions));
   }
 
   /// Overload for tensors of other element types; their sizes are not checked.

@@ -7,6 +7,7 @@ import (
 )
 
 // AppendBatch holds tokens for one layer of several sequences. Rows of K and V (one per token) are ordered by sequence.
+// There is no V exactly where [LayerInfo].ValuesAreKeyPrefix.
 type AppendBatch struct {
 	Sequences   []*Sequence // sequences of one cache, all different
 	TokenCounts []int32     // tokens per sequence, at least 1; nil: one each
@@ -96,6 +97,9 @@ func (c *Cache) total(onDevice bool, method string, sequences []*Sequence, name 
 
 // holdTokens checks the keys and values of n tokens.
 func (l *LayerInfo) holdTokens(n int, k, v Tensor) error {
+	if l.ValuesAreKeyPrefix {
+		return firstOf(k.holds("K", n, l.KVHeads, l.KeyDim), v.absent("V"))
+	}
 	return firstOf(k.holds("K", n, l.KVHeads, l.KeyDim), v.holds("V", n, l.KVHeads, l.ValueDim), v.like("V", k, "K"))
 }
 

@@ -510,21 +510,25 @@ type LayerInfo struct {
 	Scale float32
 
 	LogitSoftcap float32
+
+	// If so, appending takes no values.
+	ValuesAreKeyPrefix bool
 }
 
 func layerInfoFrom(it *raw.LayerInfo) LayerInfo {
 	return LayerInfo{
-		NFormats:     int(it.NFormats),
-		Formats:      text(&it.Formats[0]),
-		QHeads:       int(it.QHeads),
-		KVHeads:      int(it.KVHeads),
-		KeyDim:       int(it.KeyDim),
-		ValueDim:     int(it.ValueDim),
-		Rope:         it.Rope,
-		RotaryBegin:  int(it.RotaryBegin),
-		RotaryDim:    int(it.RotaryDim),
-		Scale:        it.Scale,
-		LogitSoftcap: it.LogitSoftcap,
+		NFormats:           int(it.NFormats),
+		Formats:            text(&it.Formats[0]),
+		QHeads:             int(it.QHeads),
+		KVHeads:            int(it.KVHeads),
+		KeyDim:             int(it.KeyDim),
+		ValueDim:           int(it.ValueDim),
+		Rope:               it.Rope,
+		RotaryBegin:        int(it.RotaryBegin),
+		RotaryDim:          int(it.RotaryDim),
+		Scale:              it.Scale,
+		LogitSoftcap:       it.LogitSoftcap,
+		ValuesAreKeyPrefix: it.ValuesAreKeyPrefix != 0,
 	}
 }
 

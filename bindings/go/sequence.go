@@ -93,7 +93,8 @@ func (s *Sequence) Fork() (*Sequence, error) {
 }
 
 // Append appends tokens to a layer: keys before RoPE, dense `[n, KVHeads, KeyDim]`, and values, dense
-// `[n, KVHeads, ValueDim]`, at consecutive positions. All tokens are appended or none. It allocates nothing in Go.
+// `[n, KVHeads, ValueDim]`, at consecutive positions; where they are a prefix of the keys, v is Tensor{}. All tokens are
+// appended or none. It allocates nothing in Go.
 func (s *Sequence) Append(layer int, k, v Tensor) error { return s.AppendAt(layer, k, v, nil) }
 
 // AppendAt appends tokens at strictly increasing positions beyond the layer's last one.
@@ -109,14 +110,19 @@ func (s *Sequence) AppendAt(layer int, k, v Tensor, positions []int32) error {
 	if err != nil {
 		return err
 	}
-	if err := firstOf(v.dense("v", n, shape.KVHeads, shape.ValueDim, "rows of k x KVHeads x ValueDim"), v.like("v", k, "k")); err != nil {
+	if shape.ValuesAreKeyPrefix {
+		err = v.absent("v")
+	} else {
+		err = firstOf(v.dense("v", n, shape.KVHeads, shape.ValueDim, "rows of k x KVHeads x ValueDim"), v.like("v", k, "k"))
+	}
+	if err != nil {
 		return err
 	}
 	return s.append(layer, n, k, v, positions)
 }
 
 // AppendDevice appends n tokens whose keys, `[n, KVHeads, KeyDim]`, and values, `[n, KVHeads, ValueDim]`, are in device
-// memory; positions may be nil.
+// memory; positions may be nil, and v is 0 where values are a prefix of the keys.
 func (s *Sequence) AppendDevice(layer, n int, k, v DevicePointer, dtype Dtype, positions []int32) error {
 	if err := s.requireMemory(true, "Append"); err != nil {
 		return err

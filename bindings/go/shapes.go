@@ -18,8 +18,12 @@ type LayerShape struct {
 	KeyDim          int // channels of a key and of a query, a multiple of 8, 8 to 576
 	ValueDim        int // channels of a value and of an output, a multiple of 8, 8 to 512
 
+	// Values are the first ValueDim channels of the keys, of which there are more, as in latent attention (MLA), and are
+	// stored once. Appending takes no values; of the keys, only the channels behind them may be rotated.
+	ValuesAreKeyPrefix bool
+
 	Rope        *Rope     // nil: the cache's
-	RotaryBegin int       // first channel that is rotated
+	RotaryBegin int       // first channel that is rotated; 0: the first one, or ValueDim with ValuesAreKeyPrefix
 	RotaryDim   int       // channels that are rotated; 0: the cache's, if it has one, else all from RotaryBegin on
 	RopeBase    float32   // 0: the cache's, with its InvFreq; ignored if InvFreq is given
 	InvFreq     []float32 // radians per position of each pair of channels; nil: those of RopeBase
@@ -35,6 +39,9 @@ func (s *LayerShape) fill(to *raw.LayerShape) error {
 		to.Rope = *s.Rope
 	}
 	to.RopeBase, to.Scale, to.LogitSoftcap = s.RopeBase, s.Scale, s.LogitSoftcap
+	if s.ValuesAreKeyPrefix {
+		to.ValuesAreKeyPrefix = 1
+	}
 	layers := s.Layers
 	if layers == 0 {
 		layers = 1
@@ -47,21 +54,23 @@ func (s *LayerShape) fill(to *raw.LayerShape) error {
 
 // pairs returns the number of frequencies that the shape's layers have.
 func (s *LayerShape) pairs(o *CacheOptions) int {
-	rotated := s.RotaryDim
-	if rotated == 0 {
-		rotated = o.RotaryDim
+	begin := s.RotaryBegin
+	if s.ValuesAreKeyPrefix {
+		begin = either(begin, either(s.ValueDim, o.HeadDim))
 	}
-	if rotated == 0 {
-		rotated = s.KeyDim
-		if rotated == 0 {
-			rotated = o.HeadDim
-		}
-		rotated -= s.RotaryBegin
-	}
+	rotated := either(either(s.RotaryDim, o.RotaryDim), either(s.KeyDim, o.HeadDim)-begin)
 	if rotated < 0 { // which the library refuses
 		return 0
 	}
 	return rotated / 2
+}
+
+// either returns a number that is given, or else the usual one.
+func either(given, usual int) int {
+	if given != 0 {
+		return given
+	}
+	return usual
 }
 
 // place sets the shapes of C in memory of C's, which the caller frees: they point to frequencies, and cgo passes no

@@ -123,6 +123,149 @@ func TestLengthsOfOtherLayersAreRefused(t *testing.T) {
 	}
 }
 
+// latentOptions have an ordinary layer, and a latent one: 64 channels of values, and 32 behind them that are rotated.
+func latentOptions() *kvq.CacheOptions {
+	options := kvq.NewCacheOptions(2, 4, 2, 64)
+	options.Shapes = []kvq.LayerShape{{FirstLayer: 1, KVHeads: 1, KeyDim: 96, ValueDim: 64, ValuesAreKeyPrefix: true, Scale: 0.1}}
+	return options
+}
+
+// attended returns attention of four heads of the last queries to rows of 96 channels, of which the first 64 are the values.
+func attended(k, q []float32) (output []float64) {
+	rotated := func(x []float32, position int) (row [96]float64) {
+		for i := range row {
+			row[i] = float64(x[i])
+		}
+		for pair := 0; pair < 16; pair++ {
+			sin, cos := math.Sincos(float64(position) * math.Pow(10000, -float64(pair)/16))
+			a, b := row[64+pair], row[80+pair]
+			row[64+pair], row[80+pair] = a*cos-b*sin, b*cos+a*sin
+		}
+		return row
+	}
+	n := len(k) / 96
+	for i := 0; i < len(q)/96; i++ {
+		position := n - len(q)/(4*96) + i/4
+		query, total, sum := rotated(q[i*96:], position), 0.0, make([]float64, 64)
+		for at := 0; at <= position; at++ {
+			key, logit := rotated(k[at*96:], at), 0.0
+			for c := range key {
+				logit += 0.1 * key[c] * query[c]
+			}
+			total += math.Exp(logit)
+			for c := range sum {
+				sum[c] += math.Exp(logit) * key[c]
+			}
+		}
+		for _, x := range sum {
+			output = append(output, x/total)
+		}
+	}
+	return output
+}
+
+func TestValuesMayBeAPrefixOfKeys(t *testing.T) {
+	m := newModel(t, "fp16", nil, latentOptions())
+	i := must(m.cache.DescribeLayer(1))(t)
+	if !i.ValuesAreKeyPrefix || i.RotaryBegin != 64 || i.RotaryDim != 32 || must(m.cache.DescribeLayer(0))(t).ValuesAreKeyPrefix {
+		t.Fatalf("layer 1 is %+v", i)
+	}
+	r := random(8)
+	k, q := r.floats(50*96), r.floats(3*4*96)
+	before, last := k[:47*96], k[47*96:]
+	expected := attended(k, q)
+	var some [3]*kvq.Sequence
+	for i := range some {
+		some[i] = must(m.cache.NewSequence())(t)
+		defer some[i].Close()
+	}
+	require(t, m.sequence.Append(1, kvq.Of(before), kvq.Tensor{}))
+	require(t, m.sequence.AppendAt(1, kvq.Of(last), kvq.Of[float32](nil), []int32{47, 48, 49}))
+	twice := append(append([]float32{}, before...), before...)
+	require(t, m.cache.Append(1, &kvq.AppendBatch{Sequences: some[:2], TokenCounts: []int32{47, 47}, K: kvq.Of(twice)}))
+	require(t, m.cache.Append(1, &kvq.AppendBatch{Sequences: some[:1], TokenCounts: []int32{3}, K: kvq.Of(last)}))
+	for _, s := range []*kvq.Sequence{m.sequence, some[0]} {
+		output := make([]float32, 3*4*64)
+		require(t, s.Attend(1, kvq.Of(q), kvq.Of(output)))
+		requireClose(t, "output", output, expected, 1e-3)
+	}
+	output := make([]float32, 3*4*64)
+	require(t, m.cache.Extend(1, &kvq.ExtendBatch{Sequences: some[1:2], TokenCounts: []int32{3}, K: kvq.Of(last), Q: kvq.Of(q),
+		Output: kvq.Of(output)}))
+	requireClose(t, "output of extend", output, expected, 1e-3)
+	decoded := must(some[1].Decode(1, 0, 0, 50))(t)
+	for token := 0; token < 50; token++ {
+		requireSame(t, "decoded value", decoded.V[token*64:][:64], decoded.K[token*96:][:64])
+	}
+
+	// Of another type than that of no values, and between other numbers.
+	halves, floats, wide := make([]kvq.BFloat16, 50*96), make([]float32, 50*96), make([]kvq.BFloat16, 50*100)
+	for i := range halves {
+		halves[i] = kvq.BFloat16(math.Float32bits(k[i]) >> 16)
+		floats[i], wide[i/96*100+i%96] = math.Float32frombits(uint32(halves[i])<<16), halves[i]
+	}
+	require(t, some[2].Append(1, kvq.Of(halves), kvq.Tensor{}))
+	same, strided := must(m.cache.NewSequence())(t), must(m.cache.NewSequence())(t)
+	defer same.Close()
+	defer strided.Close()
+	require(t, same.Append(1, kvq.Of(floats), kvq.Tensor{}))
+	require(t, m.cache.Append(1, &kvq.AppendBatch{Sequences: []*kvq.Sequence{strided}, TokenCounts: []int32{50},
+		K: kvq.Of(wide).Strided(100, 0)}))
+	pairs := [][2]*kvq.Sequence{{m.sequence, some[0]}, {m.sequence, some[1]}, {same, some[2]}, {same, strided}}
+	for i, pair := range pairs {
+		if !bytes.Equal(must(pair[0].Save())(t), must(pair[1].Save())(t)) {
+			t.Fatalf("the sequences of pair %d are saved differently", i)
+		}
+	}
+	loaded := must(m.cache.LoadSequence(must(same.Save())(t)))(t)
+	require(t, loaded.Close())
+}
+
+func TestValuesAreGivenExactlyWhereKeysDoNotContainThem(t *testing.T) {
+	m := newModel(t, "fp16", nil, latentOptions())
+	f := func(n int) kvq.Tensor { return kvq.Of(make([]float32, n)) }
+	s, one := m.sequence, []*kvq.Sequence{m.sequence}
+	for _, it := range []struct {
+		err  error
+		part string
+	}{
+		{s.Append(1, f(96), f(64)), "v is given, must be absent: the layer's values are a prefix of its keys"},
+		{s.AppendAt(1, f(96), f(64), []int32{3}), "v is given, must be absent"},
+		{m.cache.Append(1, &kvq.AppendBatch{Sequences: one, K: f(96), V: f(64)}), "V is given, must be absent"},
+		{m.cache.Extend(1, &kvq.ExtendBatch{Sequences: one, K: f(96), V: f(64), Q: f(384), Output: f(256)}), "V is given, must be absent"},
+		{s.Append(1, f(64), kvq.Tensor{}), "k has 64 elements, must be a multiple of 96"},
+		{s.Append(0, f(128), kvq.Tensor{}), "v has 0 elements, must be dense and have 128"},
+		{m.cache.Append(0, &kvq.AppendBatch{Sequences: one, K: f(128)}), "V has 0 elements, must have 128"},
+		{m.cache.Extend(0, &kvq.ExtendBatch{Sequences: one, K: f(128), Q: f(256), Output: f(256)}), "V has 0 elements, must have 128"},
+	} {
+		requireError(t, it.err, kvq.ErrArgument, it.part)
+	}
+	if must(s.Length(0))(t)+must(s.Length(1))(t) != 0 {
+		t.Fatal("refused calls appended tokens")
+	}
+	for _, it := range []struct {
+		shape kvq.LayerShape
+		part  string
+	}{
+		{kvq.LayerShape{KeyDim: 96, InvFreq: make([]float32, 16)}, ""},
+		{kvq.LayerShape{KeyDim: 96, RotaryBegin: 80, InvFreq: make([]float32, 8)}, ""},
+		{kvq.LayerShape{KeyDim: 96, ValueDim: 80, InvFreq: make([]float32, 16)}, "InvFreq has 16 elements, must have 8"},
+		{kvq.LayerShape{KeyDim: 96, RotaryBegin: 32}, "options->shapes[0].rotary_begin is 32, must be at least the 64"},
+		{kvq.LayerShape{}, "options->shapes[0].values_are_key_prefix is 1, but keys have 64 channels"},
+	} {
+		it.shape.ValuesAreKeyPrefix = true
+		options := kvq.NewCacheOptions(1, 4, 2, 64)
+		options.Shapes = []kvq.LayerShape{it.shape}
+		cache, err := m.context.NewCache(options, nil)
+		if it.part != "" {
+			requireError(t, err, kvq.ErrArgument, it.part)
+			continue
+		}
+		require(t, err)
+		require(t, cache.Close())
+	}
+}
+
 func TestSnapshotsLoadIntoTheSameShapesAlone(t *testing.T) {
 	m := newModel(t, "fp16", nil, mixedOptions())
 	r := random(5)

@@ -74,6 +74,9 @@ func (t Tensor) dense(name string, rows, heads, channels int, shape string) erro
 // holds checks that a tensor has the elements that a call reads: exactly as many if it is dense.
 func (t Tensor) holds(name string, rows, heads, channels int) error {
 	if t.onDevice {
+		if t.data == nil {
+			return argument("%s is 0, must be an address in device memory", name)
+		}
 		return nil
 	}
 	if !t.isStrided() {
@@ -104,6 +107,14 @@ func (t Tensor) holds(name string, rows, heads, channels int) error {
 	if left < 0 || heads > 1 && head > left/(heads-1) {
 		return argument("%s has %d elements, too few for %d rows of %d heads of %d by strides (%d, %d)", name, t.length,
 			rows, heads, channels, token, head)
+	}
+	return nil
+}
+
+// absent checks that no tensor is given.
+func (t Tensor) absent(name string) error {
+	if t.data != nil {
+		return argument("%s is given, must be absent: the layer's values are a prefix of its keys", name)
 	}
 	return nil
 }

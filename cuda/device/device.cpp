@@ -1,10 +1,11 @@
 #include "device/device.h"
 
 #include "core/error.h"
+#include "core/text.h"
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
+#include <string_view>
 
 namespace kvq::cuda {
 namespace {
@@ -13,9 +14,11 @@ namespace {
 /// of those.
 int32_t most_capability(const char* isa) {
   constexpr int32_t kOldest = 80;
+  constexpr std::string_view kPrefix = "sm_";
+  const std::string_view name = isa != nullptr ? isa : "";
   int32_t capability = 0;
-  const bool is_given = isa != nullptr && std::sscanf(isa, "sm_%d", &capability) == 1;
-  return is_given ? std::max(capability, kOldest) : INT32_MAX;
+  if (!name.starts_with(kPrefix) || !parse_number(name.substr(kPrefix.size()), capability)) return INT32_MAX;
+  return std::max(capability, kOldest);
 }
 
 }  // namespace

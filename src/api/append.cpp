@@ -14,7 +14,7 @@ kvq_status kvq_append(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, i
     require_range(layer, 0, cache->n_layers - 1, "layer");
     require_range(n, 1, INT32_MAX, "n");
     require(k, "k");
-    require(v, "v");
+    check_values(*cache, layer, v, "v");
     require_range(dtype, KVQ_F32, KVQ_BF16, "dtype");
     checked(*sequence, [&] { append(*sequence, layer, k, v, dtype, n, positions); });
   });

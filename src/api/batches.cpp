@@ -38,9 +38,14 @@ Vector<SequenceTokens> checked_sequences(kvq_cache& cache, const kvq_append_batc
   require_range(batch.n_sequences, 1, INT32_MAX, "batch->n_sequences");
   require(batch.sequences, "batch->sequences");
   require(batch.k, "batch->k");
-  require(batch.v, "batch->v");
   require_range(batch.dtype, KVQ_F32, KVQ_BF16, "batch->dtype");
   return checked_sequences(cache, {batch.n_sequences, batch.sequences, batch.token_counts, 1}, scratch);
+}
+
+void check_values(const kvq_cache& cache, int32_t layer, const void* v, const char* argument) {
+  if (!cache.layer(layer).head.is_latent) return require(v, argument);
+  if (v == nullptr) return;
+  fail(KVQ_E_ARGUMENT, "%s is given, must be NULL: values of layer %d are a prefix of its keys", argument, layer);
 }
 
 TokenBatch tokens_of(const kvq_cache& cache, int32_t layer, const kvq_append_batch& batch,
@@ -51,14 +56,14 @@ TokenBatch tokens_of(const kvq_cache& cache, int32_t layer, const kvq_append_bat
     fail(KVQ_E_ARGUMENT, "batch->token_counts add up to %lld, more than %d", static_cast<long long>(n), INT32_MAX);
   }
   const LayerShape& shape = cache.layer(layer);
-  const CallerTensor k{"batch->k", n, shape.kv_heads, shape.head.keys, batch.dtype};
+  const CallerTensor k{"batch->k", n, shape.kv_heads, shape.head.whole_key(), batch.dtype};
   const CallerTensor v{"batch->v", n, shape.kv_heads, shape.head.values, batch.dtype};
+  check_values(cache, layer, batch.v, "batch->v");
   TokenBatch tokens = cache.no_tokens(layer);
-  tokens.k = batch.k;
-  tokens.v = batch.v;
-  tokens.k_strides = checked_strides(k, batch.k_token_stride, batch.k_head_stride);
-  tokens.v_strides = checked_strides(v, batch.v_token_stride, batch.v_head_stride);
   tokens.dtype = batch.dtype;
+  tokens.k_strides = checked_strides(k, batch.k_token_stride, batch.k_head_stride);
+  if (!shape.head.is_latent) tokens.v_strides = checked_strides(v, batch.v_token_stride, batch.v_head_stride);
+  tokens.set_tensors(batch.k, batch.v);
   tokens.n = static_cast<int32_t>(n);
   return tokens;
 }
@@ -78,7 +83,7 @@ kvq_attend_batch checked_batch(const LayerShape& shape, const kvq_attend_batch& 
   for (int32_t i = 0; i < batch.n_sequences; ++i) {
     queries += batch.query_counts != nullptr ? std::max(batch.query_counts[i], 0) : 1;
   }
-  const CallerTensor q{"batch->q", queries, shape.q_heads, shape.head.keys, batch.q_dtype};
+  const CallerTensor q{"batch->q", queries, shape.q_heads, shape.head.whole_key(), batch.q_dtype};
   const CallerTensor out{"batch->output", queries, shape.q_heads, shape.head.values, batch.output_dtype};
   const HeadStrides q_strides = checked_strides(q, batch.q_token_stride, batch.q_head_stride);
   const HeadStrides out_strides = checked_strides(out, batch.output_token_stride, batch.output_head_stride);

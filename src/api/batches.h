@@ -20,6 +20,9 @@ Vector<SequenceTokens> checked_sequences(kvq_cache& cache, const GivenSequences&
 /// The same of an append, with what that has beside strides.
 Vector<SequenceTokens> checked_sequences(kvq_cache& cache, const kvq_append_batch& batch, Allocator& scratch);
 
+/// Throws unless there are values exactly if the layer's are no part of its keys.
+void check_values(const kvq_cache& cache, int32_t layer, const void* v, const char* argument);
+
 /// Keys and values of a batch, their strides completed.
 TokenBatch tokens_of(const kvq_cache& cache, int32_t layer, const kvq_append_batch& batch,
                      std::span<const SequenceTokens> sequences);

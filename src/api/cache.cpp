@@ -273,8 +273,8 @@ void add_formats(kvq_context& context, const kvq_cache_options& options, const k
     const int32_t begin = rotary_begin_of(options, layer);
     if (pages.knows_heads(head, begin)) continue;
     fail(KVQ_E_UNSUPPORTED,
-         "layer %d has keys of %d channels, rotated from %d on, and values of %d, which %s does not compute with yet",
-         layer, head.keys, begin, head.values, context.backend->name());
+         "layer %d has keys of %d channels, rotated from %d on, and values of %d%s, which %s does not compute with yet",
+         layer, head.whole_key(), begin, head.values, head.is_latent ? " among them" : "", context.backend->name());
   }
   if (needed == nullptr) needed = codec_of_given(options);
   if (needed == nullptr) return;
@@ -341,13 +341,14 @@ void kvq::api::write_layer(const Cache& cache, const Storage& storage, int32_t l
   const LayerShape& shape = cache.layer(layer);
   found.q_heads = shape.q_heads;
   found.kv_heads = shape.kv_heads;
-  found.key_dim = shape.head.keys;
+  found.key_dim = shape.head.whole_key();
   found.value_dim = shape.head.values;
   found.rope = shape.rope->pairing;
-  found.rotary_begin = shape.rope->begin;
+  found.rotary_begin = shape.rope->begin + shape.head.before_keys();
   found.rotary_dim = shape.rope->rotary_dim;
   found.scale = shape.scale;
   found.logit_softcap = shape.softcap;
+  found.values_are_key_prefix = shape.head.is_latent ? 1 : 0;
   write_struct(info, found, "info");
 }
 

@@ -44,11 +44,9 @@ const kvq_layer_shape* shape_of(const kvq_cache_options& options, int32_t layer)
   return nullptr;
 }
 
-bool differs(int32_t given, int32_t usual) { return given != 0 && given != usual; }
-
 bool has_other_heads(const kvq_layer_shape& shape, const kvq_cache_options& options) {
-  return differs(shape.q_heads, options.q_heads) || differs(shape.kv_heads, options.kv_heads) ||
-         differs(shape.key_dim, options.head_dim) || differs(shape.value_dim, options.head_dim);
+  return shape.q_heads != options.q_heads || shape.kv_heads != options.kv_heads || shape.key_dim != options.head_dim ||
+         shape.value_dim != options.head_dim || shape.values_are_key_prefix != 0;
 }
 
 /// The first layer of the first such shape; −1 without one.
@@ -66,21 +64,46 @@ void check_dim(int32_t dim, int32_t largest, const char* field) {
   if (dim % 8 != 0) fail(KVQ_E_ARGUMENT, "%s is %d, must be a multiple of 8", field, dim);
 }
 
+/// Fill in what the options say.
+void resolve_heads(const kvq_cache_options& options, kvq_layer_shape& shape) {
+  const auto resolve = [](int32_t& given, int32_t usual) {
+    if (given == 0) given = usual;
+  };
+  resolve(shape.q_heads, options.q_heads);
+  resolve(shape.kv_heads, options.kv_heads);
+  resolve(shape.key_dim, options.head_dim);
+  resolve(shape.value_dim, options.head_dim);
+}
+
+/// Values that are stored with the keys cannot be rotated.
+void check_prefix(kvq_layer_shape& shape, int32_t index) {
+  require_range(shape.values_are_key_prefix, 0, 1, Entry(index, "values_are_key_prefix"));
+  if (shape.values_are_key_prefix == 0) return;
+  if (shape.key_dim <= shape.value_dim) {
+    fail(KVQ_E_ARGUMENT, "%s is 1, but keys have %d channels, which must be more than the %d of values",
+         static_cast<const char*>(Entry(index, "values_are_key_prefix")), shape.key_dim, shape.value_dim);
+  }
+  if (shape.rotary_begin == 0) shape.rotary_begin = shape.value_dim;
+  if (shape.rotary_begin >= shape.value_dim) return;
+  fail(KVQ_E_ARGUMENT, "%s is %d, must be at least the %d channels of values, which are stored with the keys",
+       static_cast<const char*>(Entry(index, "rotary_begin")), shape.rotary_begin, shape.value_dim);
+}
+
 void check_rope_of(const kvq_cache_options& options, const kvq_layer_shape& shape, int32_t index) {
   require_range(shape.rope, -1, KVQ_ROPE_INTERLEAVED, Entry(index, "rope"));
-  const int32_t key_dim = shape.key_dim != 0 ? shape.key_dim : options.head_dim;
-  require_range(shape.rotary_begin, 0, key_dim - 2, Entry(index, "rotary_begin"));
+  require_range(shape.rotary_begin, 0, shape.key_dim - 2, Entry(index, "rotary_begin"));
   if (shape.rotary_begin % 2 != 0) {
     fail(KVQ_E_ARGUMENT, "%s is %d, must be even", static_cast<const char*>(Entry(index, "rotary_begin")),
          shape.rotary_begin);
   }
   if ((shape.rope >= 0 ? shape.rope : options.rope) == KVQ_ROPE_NONE) return;
   const int32_t given = shape.rotary_dim != 0 ? shape.rotary_dim : options.rotary_dim;
-  require_range(given, 0, key_dim - shape.rotary_begin, Entry(index, "rotary_dim"));
+  const int32_t left = shape.key_dim - shape.rotary_begin;
+  require_range(given, 0, left, Entry(index, "rotary_dim"));
   if (given % 2 != 0) {
     fail(KVQ_E_ARGUMENT, "%s is %d, must be even", static_cast<const char*>(Entry(index, "rotary_dim")), given);
   }
-  const int32_t rotary_dim = given != 0 ? given : key_dim - shape.rotary_begin;
+  const int32_t rotary_dim = given != 0 ? given : left;
   if (!std::isfinite(shape.rope_base) || shape.rope_base < 0.0F) {
     fail(KVQ_E_ARGUMENT, "%s is %g, must be positive and finite, or 0",
          static_cast<const char*>(Entry(index, "rope_base")), static_cast<double>(shape.rope_base));
@@ -102,10 +125,10 @@ void check_rope_of(const kvq_cache_options& options, const kvq_layer_shape& shap
   }
 }
 
-/// Check the last of some shapes.
-void check_shape(const kvq_cache_options& options, const std::vector<kvq_layer_shape>& shapes) {
+/// Check the last of some shapes, and fill in its heads.
+void check_shape(const kvq_cache_options& options, std::vector<kvq_layer_shape>& shapes) {
   const auto index = static_cast<int32_t>(shapes.size()) - 1;
-  const kvq_layer_shape& shape = shapes.back();
+  kvq_layer_shape& shape = shapes.back();
   require_range(shape.first_layer, 0, options.n_layers - 1, Entry(index, "first_layer"));
   require_range(shape.n_layers, 1, options.n_layers - shape.first_layer, Entry(index, "n_layers"));
   for (int32_t i = 0; i < index; ++i) {
@@ -118,6 +141,8 @@ void check_shape(const kvq_cache_options& options, const std::vector<kvq_layer_s
                       shape.kv_heads != 0 ? shape.kv_heads : options.kv_heads, Entry(index, "q_heads"));
   check_dim(shape.key_dim, kMaxHeadDim, Entry(index, "key_dim"));
   check_dim(shape.value_dim, kMaxValueDim, Entry(index, "value_dim"));
+  resolve_heads(options, shape);
+  check_prefix(shape, index);
   check_rope_of(options, shape, index);
   if (!std::isfinite(shape.scale)) {
     fail(KVQ_E_ARGUMENT, "%s is %g, must be finite", static_cast<const char*>(Entry(index, "scale")),
@@ -146,11 +171,14 @@ std::vector<kvq_layer_shape> read_shapes(const kvq_cache_options& options) {
   return shapes;
 }
 
+HeadShape head_of(const kvq_layer_shape& shape) {
+  return shape.values_are_key_prefix != 0 ? HeadShape::latent(shape.key_dim, shape.value_dim)
+                                          : HeadShape(shape.key_dim, shape.value_dim);
+}
+
 HeadShape head_of(const kvq_cache_options& options, int32_t layer) {
   const kvq_layer_shape* shape = shape_of(options, layer);
-  if (shape == nullptr) return options.head_dim;
-  return {shape->key_dim != 0 ? shape->key_dim : options.head_dim,
-          shape->value_dim != 0 ? shape->value_dim : options.head_dim};
+  return shape != nullptr ? head_of(*shape) : HeadShape(options.head_dim);
 }
 
 int32_t rotary_begin_of(const kvq_cache_options& options, int32_t layer) {
@@ -161,8 +189,8 @@ int32_t rotary_begin_of(const kvq_cache_options& options, int32_t layer) {
 int32_t uneven_layer(const kvq_cache_options& options) {
   const int32_t usual_rotary_dim = options.rotary_dim != 0 ? options.rotary_dim : options.head_dim;
   return find_layer(options, [&](const kvq_layer_shape& shape) {
-    return has_other_heads(shape, options) || differs(shape.rotary_dim, usual_rotary_dim) || shape.rotary_begin != 0 ||
-           (shape.rope >= 0 && shape.rope != options.rope);
+    return has_other_heads(shape, options) || (shape.rotary_dim != 0 && shape.rotary_dim != usual_rotary_dim) ||
+           shape.rotary_begin != 0 || (shape.rope >= 0 && shape.rope != options.rope);
   });
 }
 

@@ -25,7 +25,7 @@ struct AttendBatch {
   std::span<const int32_t> query_positions{};  // [total queries]; empty if recorded
   bool newest_queries = false;                 // the queries are their sequence's last tokens, in order
   bool recorded = false;                       // replayed while sequences grow, so only the device knows their lengths
-  const void* q = nullptr;                     // [total queries, q_heads, channels of keys]
+  const void* q = nullptr;                     // [total queries, q_heads, whole_key()]
   kvq_dtype q_dtype = KVQ_F32;
   HeadStrides q_strides{};
   void* out = nullptr;  // [total queries, q_heads, channels of values]
@@ -43,6 +43,7 @@ struct AttendBatch {
   bool any_hadamard_keys = false;  // some page format of the layer stores Hadamard-rotated keys
   bool any_hadamard_values = false;
   bool any_gain_shape_keys = false;
+  bool any_gain_shape_values = false;
   bool routed = false;                    // neighbouring pages may differ in format
   const LayerContext* context = nullptr;  // the layer's; null if its formats need none
 };

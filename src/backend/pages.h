@@ -71,7 +71,7 @@ struct LayerState {
 
 /// Tokens to append to one layer of some sequences, sequence by sequence.
 struct TokenBatch {
-  const void* k = nullptr;  // [n, kv_heads, channels of keys]
+  const void* k = nullptr;  // [n, kv_heads] rows of the key side's channels
   const void* v = nullptr;
   HeadStrides k_strides{};
   HeadStrides v_strides{};
@@ -86,6 +86,16 @@ struct TokenBatch {
   bool hadamard_values = false;
   const LayerContext* context = nullptr;  // the layer's; null if its formats need none
   LayerScales scales{};                   // of tokens that are recorded: PageWrite has those of others
+
+  /// The caller's tensors, once type and strides are set. Of a latent, both sides are parts of its keys.
+  void set_tensors(const void* keys, const void* values) {
+    k = keys;
+    v = values;
+    if (!head.is_latent) return;
+    v = keys;
+    v_strides = k_strides;
+    k = static_cast<const std::byte*>(keys) + static_cast<size_t>(head.before_keys()) * dtype_bytes(dtype);
+  }
 
   /// Tokens [begin, begin + count).
   TokenBatch part(int32_t begin, int32_t count) const {

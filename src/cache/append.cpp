@@ -389,9 +389,8 @@ void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq
             const int32_t* positions) {
   const SequenceTokens only{&sequence, n};
   TokenBatch tokens = sequence.cache.no_tokens(layer);
-  tokens.k = k;
-  tokens.v = v;
   tokens.dtype = dtype;
+  tokens.set_tensors(k, v);
   tokens.n = n;
   const CallSpaces::Lease space(sequence.cache.call_spaces);
   append(sequence.cache, layer, {{&only, 1}, tokens, positions, false, space->scratch});

@@ -48,7 +48,6 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
 }
 
 void Cache::make_layers(const kvq_cache_options& options) {
-  const auto of = [](int32_t given, int32_t otherwise) { return given != 0 ? given : otherwise; };
   const auto scale_of = [&](float given, int32_t key_dim) {
     if (given == 0.0F) given = options.scale;
     return given != 0.0F ? given : 1.0F / std::sqrt(static_cast<float>(key_dim));
@@ -66,12 +65,13 @@ void Cache::make_layers(const kvq_cache_options& options) {
   for (int32_t i = 0; i < options.n_shapes; ++i) {
     const kvq_layer_shape& shape = options.shapes[i];
     LayerShape layer = plain;
-    layer.q_heads = of(shape.q_heads, plain.q_heads);
-    layer.kv_heads = of(shape.kv_heads, plain.kv_heads);
-    layer.head = {of(shape.key_dim, plain.head.keys), of(shape.value_dim, plain.head.values)};
-    layer.scale = scale_of(shape.scale, layer.head.keys);
+    layer.q_heads = shape.q_heads;
+    layer.kv_heads = shape.kv_heads;
+    layer.head = shape.values_are_key_prefix != 0 ? HeadShape::latent(shape.key_dim, shape.value_dim)
+                                                  : HeadShape(shape.key_dim, shape.value_dim);
+    layer.scale = scale_of(shape.scale, shape.key_dim);
     layer.softcap = shape.logit_softcap;
-    layer.rope = make_rope(options, &shape, layer.head.keys);
+    layer.rope = make_rope(options, &shape, layer.head);
     layer.float16 = intern({SideFormat{}, SideFormat{}, layer.head});
     std::fill_n(layers_.begin() + shape.first_layer, shape.n_layers, layer);
   }
@@ -82,16 +82,16 @@ void Cache::make_layers(const kvq_cache_options& options) {
   }
 }
 
-/// `shape`: whose fields may differ from the options; null: none.
-const Rope* Cache::make_rope(const kvq_cache_options& options, const kvq_layer_shape* shape, int32_t key_dim) {
+/// Of the channels of the key side. `shape`: whose fields may differ from the options; null: none.
+const Rope* Cache::make_rope(const kvq_cache_options& options, const kvq_layer_shape* shape, const HeadShape& head) {
   auto rope = make_owned<Rope>(allocator, allocator);
   if (shape == nullptr) {
-    rope->set(options.rope, key_dim, options.rotary_dim, options.rope_base, options.inv_freq);
+    rope->set(options.rope, head.keys, options.rotary_dim, options.rope_base, options.inv_freq);
   } else {
-    rope->begin = shape->rotary_begin;
+    rope->begin = shape->rotary_begin - head.before_keys();
     const int32_t given = shape->rotary_dim != 0 ? shape->rotary_dim : options.rotary_dim;
     const bool own = shape->inv_freq != nullptr || shape->rope_base != 0.0F;
-    rope->set(shape->rope >= 0 ? shape->rope : options.rope, key_dim - rope->begin, given,
+    rope->set(shape->rope >= 0 ? shape->rope : options.rope, head.keys - rope->begin, given,
               own ? shape->rope_base : options.rope_base, own ? shape->inv_freq : options.inv_freq);
   }
   ropes_.push_back(std::move(rope));
@@ -163,7 +163,8 @@ const Storage& Cache::add(Owned<Storage> made) {
     if (!contexts.empty()) needs.context.store(contexts[static_cast<size_t>(layer)].get(), std::memory_order_release);
     needs.bits |= static_cast<uint8_t>(
         (of_layer.hadamard_keys ? kHadamardKeys : 0) | (of_layer.hadamard_values ? kHadamardValues : 0) |
-        (of_layer.has_gain_shape_keys() ? kGainShapeKeys : 0) | (of_layer.is_routed() ? kRouted : 0) |
+        (of_layer.has_gain_shape(Side::kKeys) ? kGainShapeKeys : 0) |
+        (of_layer.has_gain_shape(Side::kValues) ? kGainShapeValues : 0) | (of_layer.is_routed() ? kRouted : 0) |
         (of_layer.spans_heads() ? kSpansHeads : 0));
   }
   storages_.push_back(std::move(made));
@@ -198,7 +199,7 @@ size_t Cache::most_float16_bytes() const {
 
 TokenBatch Cache::no_tokens(int32_t layer) const {
   const LayerShape& shape = this->layer(layer);
-  return {.k_strides = HeadStrides::dense(shape.kv_heads, shape.head.keys),
+  return {.k_strides = HeadStrides::dense(shape.kv_heads, shape.head.whole_key()),
           .v_strides = HeadStrides::dense(shape.kv_heads, shape.head.values),
           .kv_heads = shape.kv_heads,
           .head = shape.head,
@@ -210,7 +211,7 @@ TokenBatch Cache::no_tokens(int32_t layer) const {
 
 AttendBatch Cache::attend_batch(int32_t layer) const {
   const LayerShape& shape = this->layer(layer);
-  return {.q_strides = HeadStrides::dense(shape.q_heads, shape.head.keys),
+  return {.q_strides = HeadStrides::dense(shape.q_heads, shape.head.whole_key()),
           .out_strides = HeadStrides::dense(shape.q_heads, shape.head.values),
           .q_heads = shape.q_heads,
           .kv_heads = shape.kv_heads,
@@ -221,6 +222,7 @@ AttendBatch Cache::attend_batch(int32_t layer) const {
           .any_hadamard_keys = needs(layer, kHadamardKeys),
           .any_hadamard_values = needs(layer, kHadamardValues),
           .any_gain_shape_keys = needs(layer, kGainShapeKeys),
+          .any_gain_shape_values = needs(layer, kGainShapeValues),
           .routed = needs(layer, kRouted),
           .context = context(layer)};
 }

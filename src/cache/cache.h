@@ -176,7 +176,14 @@ class Cache {
 
  private:
   /// What a layer's pages of all storages need, one bit each.
-  enum Need : uint8_t { kHadamardKeys = 1, kHadamardValues = 2, kGainShapeKeys = 4, kRouted = 8, kSpansHeads = 16 };
+  enum Need : uint8_t {
+    kHadamardKeys = 1,
+    kHadamardValues = 2,
+    kGainShapeKeys = 4,
+    kGainShapeValues = 8,
+    kRouted = 16,
+    kSpansHeads = 32
+  };
   struct LayerNeeds {
     std::atomic<uint8_t> bits{0};
     std::atomic<const LayerContext*> context{nullptr};
@@ -192,7 +199,7 @@ class Cache {
   Owned<LayerContext> make_context(const Storage& of, int32_t layer);
 
   void make_layers(const kvq_cache_options& options);
-  const Rope* make_rope(const kvq_cache_options& options, const kvq_layer_shape* shape, int32_t key_dim);
+  const Rope* make_rope(const kvq_cache_options& options, const kvq_layer_shape* shape, const HeadShape& head);
   void upload_scales();
   /// A layer's part of the scales of all layers; null of none.
   const float* of_layer(const float* numbers, int32_t layer) const {

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 namespace kvq {
@@ -34,7 +35,8 @@ struct HeadTokens {
 
 HeadTokens first_tokens(const Sequence& sequence, int32_t layer, int32_t head, int32_t tokens) {
   Allocator& allocator = sequence.cache.allocator;
-  const auto [key_dim, value_dim] = sequence.cache.layer(layer).head;
+  const int32_t key_dim = sequence.cache.layer(layer).head.keys;
+  const int32_t value_dim = sequence.cache.layer(layer).head.values;
   HeadTokens found(allocator, static_cast<size_t>(tokens), sequence.cache.layer(layer).head);
   for (size_t page = 0; page < static_cast<size_t>(tokens / kPageSlots); ++page) {
     const size_t first = page * kPageSlots;
@@ -131,6 +133,13 @@ int32_t tokens_to_use(const Sequence& sequence, int32_t layer, int32_t& alike) {
   return -1;
 }
 
+/// What reads the values of a latent: queries, of these energies, and as much again the outputs, evenly.
+void add_outputs(std::span<const double> queries, Vector<double>& read) {
+  const double mean = std::accumulate(queries.begin(), queries.end(), 0.0) / static_cast<double>(queries.size());
+  read.reserve(queries.size());
+  for (const double energy : queries) read.push_back(energy + mean);
+}
+
 /// Append the scales of one head.
 void find_head(const Sequence& sequence, int32_t layer, int32_t head, int32_t tokens, std::span<const double> queries,
                Vector<float>& numbers) {
@@ -150,8 +159,10 @@ void find_head(const Sequence& sequence, int32_t layer, int32_t head, int32_t to
     add_moments(of_page, kPageSlots, key_means, keys.stored);
   }
   add_moments(found.values, static_cast<size_t>(tokens), means, values.stored);
-  keys.read.assign(queries.begin(), queries.end());
+  const auto before = std::min(queries.size(), static_cast<size_t>(shape.head.before_keys()));
+  keys.read.assign(queries.begin() + static_cast<ptrdiff_t>(before), queries.end());
   values.read.clear();
+  if (before > 0) add_outputs(queries.first(before), values.read);
   for (int32_t pair = 0; pair < shape.rope->pairs(); ++pair) {
     keys.join(shape.rope->first_channel(pair), shape.rope->second_channel(pair));
   }
@@ -169,7 +180,7 @@ void find_head(const Sequence& sequence, int32_t layer, int32_t head, int32_t to
 Vector<float> find_numbers(const Sequence& sequence, int32_t layer, int32_t tokens) {
   const Cache& cache = sequence.cache;
   const LayerShape& shape = cache.layer(layer);
-  const auto dim = static_cast<size_t>(shape.head.keys);
+  const auto dim = static_cast<size_t>(shape.head.whole_key());
   const Vector<double> queries = sequence.calibration->layer(layer).queries.sums(tokens, sequence.cache.allocator);
   Vector<float> numbers(sequence.cache.allocator);
   numbers.reserve(LayerScales::floats(shape.kv_heads, shape.head));
@@ -202,7 +213,8 @@ uint64_t FoundScales::bytes_of(const LayerShape& layer) {
 }
 
 uint64_t QueryEnergies::bytes_of(const LayerShape& layer) {
-  return kParts * static_cast<uint64_t>(layer.kv_heads) * static_cast<uint64_t>(layer.head.keys) * sizeof(double);
+  return kParts * static_cast<uint64_t>(layer.kv_heads) * static_cast<uint64_t>(layer.head.whole_key()) *
+         sizeof(double);
 }
 
 size_t QueryEnergies::part_of(int32_t position) {
@@ -218,7 +230,7 @@ void QueryEnergies::add(const AttendBatch& batch, const AttendSequence& sequence
   const auto last = std::find_if(positions.rbegin(), positions.rend(), counts);
   if (last == positions.rend()) return;
   const auto n = static_cast<size_t>(positions.rend() - last);
-  const auto dim = static_cast<size_t>(batch.head.keys);
+  const auto dim = static_cast<size_t>(batch.head.whole_key());
   const auto heads = static_cast<size_t>(batch.q_heads);
   const size_t of_kv_head = heads / static_cast<size_t>(batch.kv_heads);
   const auto first = static_cast<size_t>(sequence.query_begin);

@@ -58,7 +58,7 @@ class QueryEnergies {
 
   /// Count the queries of one sequence of the batch, by ascending positions, that have not been counted.
   void add(const AttendBatch& batch, const AttendSequence& sequence, Pages& pages, Allocator& scratch);
-  /// [kv_heads][channels of keys] sums over the first `tokens` tokens; empty without queries.
+  /// [kv_heads][whole_key()] sums over the first `tokens` tokens; empty without queries.
   Vector<double> sums(int32_t tokens, Allocator& allocator) const;
   uint64_t bytes() const { return sums_.capacity() * sizeof(double); }
   static uint64_t bytes_of(const LayerShape& layer);
@@ -71,7 +71,7 @@ class QueryEnergies {
   static constexpr size_t kParts = 5;
   static size_t part_of(int32_t position);
 
-  Vector<double> sums_;  // [kParts][kv_heads * channels of keys]
+  Vector<double> sums_;  // [kParts][kv_heads * whole_key()]
   int32_t next_ = 0;     // position after the last query that was counted
 };
 

@@ -120,7 +120,7 @@ uint64_t compress_bytes(const Cache& cache, const Storage& storage, int32_t toke
   }
   if (eviction.score == TokenScore::kWindow) {
     bytes += static_cast<uint64_t>(eviction.window) * static_cast<uint64_t>(cache.layer(0).q_heads) *
-             static_cast<uint64_t>(cache.layer(0).head.keys) * sizeof(float);
+             static_cast<uint64_t>(cache.layer(0).head.whole_key()) * sizeof(float);
     const Vector<AttendBatch> batches = cache.attend_batches(cache.allocator.parent());
     const ExpectedCall call{.layers = batches,
                             .sequences = 1,

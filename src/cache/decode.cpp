@@ -101,15 +101,13 @@ void unscale(const Sequence& sequence, const SlotSelection& selection, const Dec
 
 }  // namespace
 
-void decode(const Sequence& sequence, const SlotSelection& selection, const DecodedSlots& out) {
+namespace {
+
+/// As decode(), of the sides that pages have.
+void decode_sides(const Sequence& sequence, const SlotSelection& selection, const DecodedSlots& out) {
   Cache& cache = sequence.cache;
   const Sequence::PageList& list = sequence.list(selection.layer, selection.head);
-  const int32_t held = sequence.slots(selection.layer, selection.head);
-  if (selection.n < 1) fail(KVQ_E_ARGUMENT, "n is %d, must be at least 1", selection.n);
-  if (selection.begin < 0 || static_cast<int64_t>(selection.begin) + selection.n > held) {
-    fail(KVQ_E_ARGUMENT, "begin is %d and n is %d, but the head holds %d slots", selection.begin, selection.n, held);
-  }
-  const auto [key_dim, value_dim] = cache.layer(selection.layer).head;
+  const HeadShape& head = cache.layer(selection.layer).head;
   PageReader reader(sequence, selection.layer, selection.head, cache.allocator);
   int32_t first_slot = 0;
   size_t done = 0;
@@ -121,12 +119,42 @@ void decode(const Sequence& sequence, const SlotSelection& selection, const Deco
     if (begin >= end) continue;
     reader.read(index);
     reader.decode(begin, end,
-                  {out.k != nullptr ? out.k + done * static_cast<size_t>(key_dim) : nullptr,
-                   out.v != nullptr ? out.v + done * static_cast<size_t>(value_dim) : nullptr,
+                  {out.k != nullptr ? out.k + done * static_cast<size_t>(head.keys) : nullptr,
+                   out.v != nullptr ? out.v + done * static_cast<size_t>(head.values) : nullptr,
                    out.positions != nullptr ? out.positions + done : nullptr});
     done += static_cast<size_t>(end - begin);
   }
   unscale(sequence, selection, out);
+}
+
+/// Keys of a latent: its values, and the channels behind them.
+void decode_latent(const Sequence& sequence, const SlotSelection& selection, const DecodedSlots& out) {
+  const HeadShape& head = sequence.cache.layer(selection.layer).head;
+  const auto n = static_cast<size_t>(selection.n);
+  const auto key_dim = static_cast<size_t>(head.keys);
+  const auto value_dim = static_cast<size_t>(head.values);
+  Vector<float> keys(n * key_dim, 0.0F, sequence.cache.allocator);
+  Vector<float> values(n * value_dim, 0.0F, sequence.cache.allocator);
+  decode_sides(sequence, selection, {keys.data(), values.data(), out.positions});
+  for (size_t i = 0; i < n; ++i) {
+    float* key = std::copy_n(values.data() + i * value_dim, value_dim, out.k + i * (value_dim + key_dim));
+    std::copy_n(keys.data() + i * key_dim, key_dim, key);
+  }
+  if (out.v != nullptr) std::ranges::copy(values, out.v);
+}
+
+}  // namespace
+
+void decode(const Sequence& sequence, const SlotSelection& selection, const DecodedSlots& out) {
+  const int32_t held = sequence.slots(selection.layer, selection.head);
+  if (selection.n < 1) fail(KVQ_E_ARGUMENT, "n is %d, must be at least 1", selection.n);
+  if (selection.begin < 0 || static_cast<int64_t>(selection.begin) + selection.n > held) {
+    fail(KVQ_E_ARGUMENT, "begin is %d and n is %d, but the head holds %d slots", selection.begin, selection.n, held);
+  }
+  if (sequence.cache.layer(selection.layer).head.is_latent && out.k != nullptr) {
+    return decode_latent(sequence, selection, out);
+  }
+  decode_sides(sequence, selection, out);
 }
 
 }  // namespace kvq

@@ -36,7 +36,7 @@ void weigh_window(const Sequence& sequence, int32_t layer, const QueryWindow& wi
                              .query_count = window.size(),
                              .scales = sequence.scales(layer)};
   const size_t rows = window.positions().size() * static_cast<size_t>(cache.layer(layer).q_heads);
-  const int32_t dim = cache.layer(layer).head.keys;
+  const int32_t dim = cache.layer(layer).head.whole_key();
   BackendMemory numbers(cache.backend, cache.allocator);
   numbers.make(rows * static_cast<size_t>(dim) * sizeof(float));
   auto* q = reinterpret_cast<float*>(numbers.data());
@@ -157,7 +157,7 @@ QueryWindow::QueryWindow(const QueryWindow& other)
 }
 
 void QueryWindow::stage(const AttendBatch& batch, size_t queries, int32_t window) {
-  const size_t width = width_of(batch.q_heads, batch.head.keys);
+  const size_t width = width_of(batch.q_heads, batch.head.whole_key());
   // At most the queries there are: the window after a prompt, more as a conversation continues.
   const size_t wanted = std::min(static_cast<size_t>(window), held_.positions.size() + staged_ + queries);
   Queries larger(held_.rows.backend(), held_.rows.allocator());
@@ -228,7 +228,8 @@ void QueryWindow::settle() noexcept {
 
 QueryWindow::Queries QueryWindow::whole(Cache& cache) {
   Queries memory(cache.backend, cache.allocator);
-  memory.make(static_cast<size_t>(cache.eviction.window), width_of(cache.layer(0).q_heads, cache.layer(0).head.keys));
+  memory.make(static_cast<size_t>(cache.eviction.window),
+              width_of(cache.layer(0).q_heads, cache.layer(0).head.whole_key()));
   return memory;
 }
 

@@ -122,7 +122,8 @@ class QueryWindow {
   /// Bytes after `queries` queries at once, without sinks.
   static uint64_t bytes_of(const Cache& cache, int32_t queries) {
     const auto kept = static_cast<uint64_t>(std::min(queries, cache.eviction.window));
-    return kept * (width_of(cache.layer(0).q_heads, cache.layer(0).head.keys) * sizeof(uint16_t) + sizeof(int32_t));
+    return kept *
+           (width_of(cache.layer(0).q_heads, cache.layer(0).head.whole_key()) * sizeof(uint16_t) + sizeof(int32_t));
   }
 
  private:

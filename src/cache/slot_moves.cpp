@@ -12,7 +12,8 @@ void move_by_host(const Sequence& sequence, int32_t layer, std::span<const SlotM
                   std::span<std::byte* const> targets, Allocator& scratch) {
   const Cache& cache = sequence.cache;
   const PageFormat& plain = *cache.layer(layer).float16;
-  const auto [key_dim, value_dim] = plain.head;
+  const int32_t key_dim = plain.head.keys;
+  const int32_t value_dim = plain.head.values;
   const size_t page_bytes = plain.bytes();
   Vector<float> keys(static_cast<size_t>(kPageSlots * key_dim), 0.0F, scratch);
   Vector<float> values(static_cast<size_t>(kPageSlots * value_dim), 0.0F, scratch);

@@ -19,8 +19,8 @@ struct Storage {
     bool is_routed() const { return formats.size() > 1; }
     /// Whether sealing changes nothing.
     bool stays_float16() const { return !is_routed() && formats.front()->is_float16(); }
-    bool has_gain_shape_keys() const {
-      return std::ranges::any_of(formats, [](const PageFormat* each) { return each->keys.code.has_gains(); });
+    bool has_gain_shape(Side side) const {
+      return std::ranges::any_of(formats, [side](const PageFormat* each) { return each->side(side).code.has_gains(); });
     }
     bool spans_heads() const { return std::ranges::any_of(formats, &PageFormat::spans_heads); }
   };

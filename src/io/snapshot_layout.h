@@ -52,9 +52,11 @@ struct ShapeRecord {
   int32_t rope_pairing;
   int32_t rotary_begin;
   int32_t rotary_dim;
+  int32_t values_are_key_prefix;
+  int32_t reserved;
   uint64_t rope_checksum;
 };
-static_assert(sizeof(ShapeRecord) == 32);
+static_assert(sizeof(ShapeRecord) == 40);
 
 struct LayerRecord {
   int32_t length;
@@ -107,11 +109,13 @@ void clear_unused(const PageFormat& format, int32_t count, std::byte* data);
 
 inline ShapeRecord shape_record(const LayerShape& layer) {
   return {.kv_heads = layer.kv_heads,
-          .key_dim = layer.head.keys,
+          .key_dim = layer.head.whole_key(),
           .value_dim = layer.head.values,
           .rope_pairing = layer.rope->pairing,
-          .rotary_begin = layer.rope->begin,
+          .rotary_begin = layer.rope->begin + layer.head.before_keys(),
           .rotary_dim = layer.rope->rotary_dim,
+          .values_are_key_prefix = layer.head.is_latent ? 1 : 0,
+          .reserved = 0,
           .rope_checksum = checksum(std::as_bytes(std::span<const float>(layer.rope->inv_freq)))};
 }
 

@@ -59,6 +59,7 @@ void check_shape(const ShapeRecord& found, const ShapeRecord& expected, int32_t 
   check_number("rope pairing", found.rope_pairing, expected.rope_pairing);
   check_number("rotary_begin", found.rotary_begin, expected.rotary_begin);
   check_number("rotary_dim", found.rotary_dim, expected.rotary_dim);
+  check_number("values_are_key_prefix", found.values_are_key_prefix, expected.values_are_key_prefix);
   check("rope frequencies (checksum)", found.rope_checksum, expected.rope_checksum);
 }
 

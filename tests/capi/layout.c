@@ -169,10 +169,11 @@ static void lp64_offsets(void) {
   OFFSET(kvq_layer_shape, kv_heads, 16);
   OFFSET(kvq_layer_shape, key_dim, 20);
   OFFSET(kvq_layer_shape, value_dim, 24);
-  OFFSET(kvq_layer_shape, rope, 28);
-  OFFSET(kvq_layer_shape, rotary_begin, 32);
-  OFFSET(kvq_layer_shape, rotary_dim, 36);
-  OFFSET(kvq_layer_shape, rope_base, 40);
+  OFFSET(kvq_layer_shape, values_are_key_prefix, 28);
+  OFFSET(kvq_layer_shape, rope, 32);
+  OFFSET(kvq_layer_shape, rotary_begin, 36);
+  OFFSET(kvq_layer_shape, rotary_dim, 40);
+  OFFSET(kvq_layer_shape, rope_base, 44);
   OFFSET(kvq_layer_shape, inv_freq, 48);
   OFFSET(kvq_layer_shape, scale, 56);
   OFFSET(kvq_layer_shape, logit_softcap, 60);
@@ -214,7 +215,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_cache_info, max_bytes, 48);
   OFFSET(kvq_cache_info, model_id, 56);
 
-  CHECK(sizeof(kvq_layer_info) == 300);
+  CHECK(sizeof(kvq_layer_info) == 304);
   OFFSET(kvq_layer_info, struct_size, 0);
   OFFSET(kvq_layer_info, n_formats, 4);
   OFFSET(kvq_layer_info, formats, 8);
@@ -227,6 +228,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_layer_info, rotary_dim, 288);
   OFFSET(kvq_layer_info, scale, 292);
   OFFSET(kvq_layer_info, logit_softcap, 296);
+  OFFSET(kvq_layer_info, values_are_key_prefix, 300);
 
   CHECK(sizeof(kvq_recode_info) == 40);
   OFFSET(kvq_recode_info, struct_size, 0);

@@ -69,6 +69,12 @@ def layer_shapes(output):
     expect(4 < float(bits) < 6, "GS4 takes about five bits with its FP16 pages")
 
 
+def latents(output):
+    sizes = [int(size) for size, in output.all(r".*: (\d+) bytes a token")]
+    expect(len(sizes) == 3, "FP16 and two formats")
+    expect(1152 < sizes[0] < 1200 and 329 < sizes[1] < 400 and 201 < sizes[2] < 300, "values are stored once")
+
+
 def share_prefix(output):
     answers, together, pages = map(int, output.one(r"(\d+) answers: (\d+) bytes together, (\d+) pages shared"))
     alone = int(output.one(r"one answer by itself: (\d+) bytes")[0])

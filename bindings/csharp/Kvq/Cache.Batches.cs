@@ -16,15 +16,15 @@ namespace Kvq
             Shape.Host(Context.Device, nameof(Append));
             long tokens = batch.CheckTokens();
             LayerInfo shape = Layer(layer);
-            CheckKeysAndValues(shape, tokens, batch.K, batch.KTokenStride, batch.KHeadStride, batch.V,
+            Tensor v = CheckKeysAndValues(shape, tokens, batch.K, batch.KTokenStride, batch.KHeadStride, batch.V,
                 batch.VTokenStride, batch.VHeadStride);
             kvq_append_batch raw = batch.raw;
             raw.dtype = batch.K.Dtype;
-            fixed (float* kFloats = batch.K.Floats, vFloats = batch.V.Floats)
-            fixed (ushort* kBits = batch.K.Bits, vBits = batch.V.Bits)
+            fixed (float* kFloats = batch.K.Floats, vFloats = v.Floats)
+            fixed (ushort* kBits = batch.K.Bits, vBits = v.Bits)
             {
                 raw.k = batch.K.Start(kFloats, kBits);
-                raw.v = batch.V.Start(vFloats, vBits);
+                raw.v = v.Start(vFloats, vBits);
                 Append(layer, batch, raw);
             }
         }
@@ -173,7 +173,7 @@ namespace Kvq
             Shape.Host(Context.Device, nameof(Extend));
             long tokens = batch.CheckTokens();
             LayerInfo shape = Layer(layer);
-            CheckKeysAndValues(shape, tokens, batch.K, batch.KTokenStride, batch.KHeadStride, batch.V,
+            Tensor v = CheckKeysAndValues(shape, tokens, batch.K, batch.KTokenStride, batch.KHeadStride, batch.V,
                 batch.VTokenStride, batch.VHeadStride);
             CheckQueriesAndOutput(shape, tokens, batch.Q, batch.QTokenStride, batch.QHeadStride, batch.Output,
                 batch.OutputTokenStride, batch.OutputHeadStride);
@@ -182,13 +182,13 @@ namespace Kvq
             raw.dtype = batch.K.Dtype;
             raw.q_dtype = batch.Q.Dtype;
             raw.output_dtype = batch.Output.Dtype;
-            fixed (float* kFloats = batch.K.Floats, vFloats = batch.V.Floats, qFloats = batch.Q.Floats,
+            fixed (float* kFloats = batch.K.Floats, vFloats = v.Floats, qFloats = batch.Q.Floats,
                 outputFloats = batch.Output.Floats, lse = batch.Lse, sinks = batch.Sinks)
-            fixed (ushort* kBits = batch.K.Bits, vBits = batch.V.Bits, qBits = batch.Q.Bits,
+            fixed (ushort* kBits = batch.K.Bits, vBits = v.Bits, qBits = batch.Q.Bits,
                 outputBits = batch.Output.Bits)
             {
                 raw.k = batch.K.Start(kFloats, kBits);
-                raw.v = batch.V.Start(vFloats, vBits);
+                raw.v = v.Start(vFloats, vBits);
                 raw.q = batch.Q.Start(qFloats, qBits);
                 raw.output = batch.Output.Start(outputFloats, outputBits);
                 raw.lse = lse;
@@ -232,12 +232,15 @@ namespace Kvq
             }
         }
 
-        static void CheckKeysAndValues(LayerInfo shape, long tokens, in Tensor k, long kTokenStride, long kHeadStride,
+        /// Returns the values that the library takes: none where they are a prefix of the keys.
+        static Tensor CheckKeysAndValues(LayerInfo shape, long tokens, in Tensor k, long kTokenStride, long kHeadStride,
             in Tensor v, long vTokenStride, long vHeadStride)
         {
             Shape.Strided(k, tokens, shape.KvHeads, shape.KeyDim, kTokenStride, kHeadStride, "K");
+            if (shape.ValuesAreKeyPrefix) return Shape.Absent(v, "V");
             Shape.Strided(v, tokens, shape.KvHeads, shape.ValueDim, vTokenStride, vHeadStride, "V");
             Shape.Same(k.Dtype, v.Dtype, "V", "K");
+            return v;
         }
 
         static void CheckQueriesAndOutput(LayerInfo shape, long queries, in Tensor q, long qTokenStride,

@@ -681,6 +681,7 @@ namespace Kvq
             RotaryDim = raw->rotary_dim;
             Scale = raw->scale;
             LogitSoftcap = raw->logit_softcap;
+            ValuesAreKeyPrefix = raw->values_are_key_prefix != 0;
         }
 
         /// <summary>1, or the number that a router chooses among.</summary>
@@ -716,6 +717,9 @@ namespace Kvq
         /// <summary>LogitSoftcap.</summary>
         public float LogitSoftcap { get; }
 
+        /// <summary>If so, appending takes no values.</summary>
+        public bool ValuesAreKeyPrefix { get; }
+
         /// <summary>Lists the properties, for logs.</summary>
         public override string ToString() => Text.Shown("LayerInfo",
             "NFormats", NFormats,
@@ -728,7 +732,8 @@ namespace Kvq
             "RotaryBegin", RotaryBegin,
             "RotaryDim", RotaryDim,
             "Scale", Scale,
-            "LogitSoftcap", LogitSoftcap);
+            "LogitSoftcap", LogitSoftcap,
+            "ValuesAreKeyPrefix", ValuesAreKeyPrefix);
     }
 
     /// <summary>What recoding a sequence takes; see

@@ -11,7 +11,9 @@ namespace Kvq
         {
             if (InvFreq == null) return 0;
             int rotated = RotaryDim != 0 ? RotaryDim : options.RotaryDim;
-            if (rotated == 0) rotated = (KeyDim != 0 ? KeyDim : options.HeadDim) - RotaryBegin;
+            int begin = RotaryBegin;
+            if (begin == 0 && ValuesAreKeyPrefix) begin = ValueDim != 0 ? ValueDim : options.HeadDim;
+            if (rotated == 0) rotated = (KeyDim != 0 ? KeyDim : options.HeadDim) - begin;
             // The library refuses negative numbers.
             Shape.Exactly(InvFreq, Math.Max(rotated, 0) / 2, name + ".InvFreq", "[rotated channels / 2]");
             return InvFreq.Length;

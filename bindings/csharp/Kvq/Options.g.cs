@@ -123,6 +123,16 @@ namespace Kvq
             set => raw.value_dim = value;
         }
 
+        /// <summary>If set, values are the first <c>ValueDim</c> channels of the keys, as in latent attention (MLA),
+        /// and are stored once; there must be more key channels, and only these may be rotated. Appending takes no
+        /// <c>v</c>. Policies' formats of values are those of the common channels, formats of keys those of the
+        /// channels behind.</summary>
+        public bool ValuesAreKeyPrefix
+        {
+            get => raw.values_are_key_prefix != 0;
+            set => raw.values_are_key_prefix = value ? 1 : 0;
+        }
+
         /// <summary>-1 (default): the cache's.</summary>
         public Rope Rope
         {
@@ -130,7 +140,8 @@ namespace Kvq
             set => raw.rope = value;
         }
 
-        /// <summary>First channel that is rotated, an even number; 0 by default.</summary>
+        /// <summary>First channel that is rotated, an even number; 0 (default): the first one, or <c>ValueDim</c>
+        /// with <c>ValuesAreKeyPrefix</c>.</summary>
         public int RotaryBegin
         {
             get => raw.rotary_begin;

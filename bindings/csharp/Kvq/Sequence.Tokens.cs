@@ -8,23 +8,32 @@ namespace Kvq
         /// <summary>Append tokens to one layer; see <see cref="Native.kvq_append"/>.</summary>
         /// <param name="layer">The layer.</param>
         /// <param name="k">Keys before RoPE, [tokens, kv_heads, key_dim].</param>
-        /// <param name="v">Values, [tokens, kv_heads, value_dim].</param>
+        /// <param name="v">Values, [tokens, kv_heads, value_dim]; null exactly where they are a prefix of the
+        /// keys.</param>
         /// <param name="positions">Original positions; null: consecutive.</param>
-        public void Append(int layer, float[] k, float[] v, int[] positions = null) =>
+        public void Append(int layer, float[] k, float[] v = null, int[] positions = null) =>
             Append(layer, (Tensor)k, (Tensor)v, positions);
 
         /// <summary>Append tokens of any type.</summary>
         /// <param name="layer">The layer.</param>
         /// <param name="k">Keys before RoPE, [tokens, kv_heads, key_dim].</param>
-        /// <param name="v">Values of the same type, [tokens, kv_heads, value_dim].</param>
+        /// <param name="v">Values of the same type, [tokens, kv_heads, value_dim]; none exactly where they are a prefix
+        /// of the keys.</param>
         /// <param name="positions">Original positions; null: consecutive.</param>
-        public void Append(int layer, Tensor k, Tensor v, int[] positions = null)
+        public void Append(int layer, Tensor k, Tensor v = default(Tensor), int[] positions = null)
         {
             Shape.Host(Cache.Context.Device, nameof(Append));
             LayerInfo shape = Layer(layer);
             int tokens = Shape.Rows(k, (long)shape.KvHeads * shape.KeyDim, "k", "[tokens, kv_heads, key_dim]");
-            Shape.Exactly(v, (long)tokens * shape.KvHeads * shape.ValueDim, "v", "[tokens, kv_heads, value_dim]");
-            Shape.Same(k.Dtype, v.Dtype, "v", "k");
+            if (shape.ValuesAreKeyPrefix)
+            {
+                v = Shape.Absent(v, "v");
+            }
+            else
+            {
+                Shape.Exactly(v, (long)tokens * shape.KvHeads * shape.ValueDim, "v", "[tokens, kv_heads, value_dim]");
+                Shape.Same(k.Dtype, v.Dtype, "v", "k");
+            }
             fixed (float* kFloats = k.Floats, vFloats = v.Floats)
             fixed (ushort* kBits = k.Bits, vBits = v.Bits)
                 Append(layer, tokens, k.Start(kFloats, kBits), v.Start(vFloats, vBits), k.Dtype, positions);
@@ -35,7 +44,8 @@ namespace Kvq
         /// <param name="layer">The layer.</param>
         /// <param name="tokens">Number of tokens.</param>
         /// <param name="k">Device memory: keys before RoPE, [tokens, kv_heads, key_dim].</param>
-        /// <param name="v">Device memory: values of the same type, [tokens, kv_heads, value_dim].</param>
+        /// <param name="v">Device memory: values of the same type, [tokens, kv_heads, value_dim]; zero exactly where
+        /// they are a prefix of the keys.</param>
         /// <param name="dtype">Type of keys and values.</param>
         /// <param name="positions">Original positions, in host memory; null: consecutive.</param>
         public void AppendDevice(int layer, int tokens, IntPtr k, IntPtr v, Dtype dtype, int[] positions = null)

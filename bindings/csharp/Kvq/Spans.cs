@@ -9,8 +9,9 @@ namespace Kvq
         /// <summary>Like <see cref="Append(int, float[], float[], int[])"/>, with spans.</summary>
         /// <param name="layer">The layer.</param>
         /// <param name="k">Keys before RoPE, [tokens, kv_heads, key_dim].</param>
-        /// <param name="v">Values, [tokens, kv_heads, value_dim].</param>
-        public void Append(int layer, ReadOnlySpan<float> k, ReadOnlySpan<float> v)
+        /// <param name="v">Values, [tokens, kv_heads, value_dim]; empty exactly where they are a prefix of the
+        /// keys.</param>
+        public void Append(int layer, ReadOnlySpan<float> k, ReadOnlySpan<float> v = default(ReadOnlySpan<float>))
         {
             fixed (float* keys = &MemoryMarshal.GetReference(k), values = &MemoryMarshal.GetReference(v))
                 Append(layer, Tensor.Pinned(keys, k.Length), Tensor.Pinned(values, v.Length));

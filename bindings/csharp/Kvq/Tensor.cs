@@ -140,6 +140,15 @@ namespace Kvq
             if (tensor.IsNull) throw new ArgumentNullException(name);
         }
 
+        /// Refuses values of a layer whose keys contain them; an array without elements is none, too.
+        internal static Tensor Absent(in Tensor tensor, string name)
+        {
+            if (tensor.Length > 0)
+                throw new ArgumentException(name + " has " + tensor.Length + " elements; there must be none: the " +
+                    "layer's values are a prefix of its keys", name);
+            return default(Tensor);
+        }
+
         internal static void Same(Dtype expected, Dtype given, string name, string other)
         {
             if (expected != given)

@@ -112,6 +112,134 @@ namespace Kvq.Tests
             }
         }
 
+        /// An ordinary layer, and a latent one: 64 channels of values, and 32 behind them that are rotated.
+        static CacheOptions Latent() => Usual(2, new LayerShape { FirstLayer = 1, KvHeads = 1, KeyDim = 96,
+            ValueDim = 64, ValuesAreKeyPrefix = true, Scale = 0.1f });
+
+        /// A row of 96 channels at a position, the last 32 rotated.
+        static double[] Rotated(float[] x, int row, int position)
+        {
+            double[] rotated = Array.ConvertAll(Part(x, row * 96, 96), it => (double)it);
+            for (int pair = 0; pair < 16; ++pair)
+            {
+                double angle = position * Math.Pow(10000, -pair / 16.0), a = rotated[64 + pair], b = rotated[80 + pair];
+                rotated[64 + pair] = a * Math.Cos(angle) - b * Math.Sin(angle);
+                rotated[80 + pair] = b * Math.Cos(angle) + a * Math.Sin(angle);
+            }
+            return rotated;
+        }
+
+        /// Attention of four heads of the last queries to keys whose first 64 channels are the values.
+        static double[] Attended(float[] k, float[] q)
+        {
+            int n = k.Length / 96, rows = q.Length / 96;
+            var output = new double[rows * 64];
+            for (int row = 0; row < rows; ++row)
+            {
+                int position = n - rows / 4 + row / 4;
+                double total = 0;
+                double[] query = Rotated(q, row, position);
+                for (int at = 0; at <= position; ++at)
+                {
+                    double logit = 0;
+                    double[] key = Rotated(k, at, at);
+                    for (int c = 0; c < 96; ++c) logit += 0.1 * key[c] * query[c];
+                    total += Math.Exp(logit);
+                    for (int c = 0; c < 64; ++c) output[row * 64 + c] += Math.Exp(logit) * key[c];
+                }
+                for (int c = 0; c < 64; ++c) output[row * 64 + c] /= total;
+            }
+            return output;
+        }
+
+        static void Close(double[] expected, float[] found, string what)
+        {
+            Test.Equal(expected.Length, found.Length, what + "'s length");
+            for (int i = 0; i < found.Length; ++i) Test.Near(expected[i], found[i], 1e-3, what + "[" + i + "]");
+        }
+
+        public static void Values_may_be_a_prefix_of_keys()
+        {
+            using (var context = new Context())
+            using (var cache = new Cache(context, Latent()))
+            using (Sequence a = new Sequence(cache), b = new Sequence(cache), c = new Sequence(cache))
+            {
+                LayerInfo info = cache.DescribeLayer(1);
+                Test.True(info.ValuesAreKeyPrefix && !cache.DescribeLayer(0).ValuesAreKeyPrefix, "descriptions");
+                Test.Equal("64 32", info.RotaryBegin + " " + info.RotaryDim, "rotated channels");
+                float[] k = Model.Numbers(50 * 96, 1), q = Model.Numbers(3 * 4 * 96, 2);
+                float[] before = Part(k, 0, 47 * 96), last = Part(k, 47 * 96, 3 * 96), twice = new float[94 * 96];
+                before.CopyTo(twice, 0);
+                before.CopyTo(twice, before.Length);
+                double[] expected = Attended(k, q);
+
+                a.Append(1, before);
+                a.Append(1, (Tensor)last, positions: new[] { 47, 48, 49 });
+                cache.Append(1, new AppendBatch { Sequences = new[] { b, c }, TokenCounts = new[] { 47, 47 },
+                    K = twice });
+                cache.Append(1, new AppendBatch { Sequences = new[] { b }, TokenCounts = new[] { 3 }, K = last,
+                    V = new float[0] });
+                foreach (Sequence sequence in new[] { a, b })
+                {
+                    var attended = new float[expected.Length];
+                    cache.Attend(1, sequence, q, attended);
+                    Close(expected, attended, "output");
+                }
+                var output = new float[expected.Length];
+                cache.Extend(1, new ExtendBatch { Sequences = new[] { c }, TokenCounts = new[] { 3 }, K = last, Q = q,
+                    Output = output });
+                Close(expected, output, "output of extend");
+                float[] keys = new float[50 * 96], values = new float[50 * 64];
+                c.Decode(1, 0, 0, 50, keys, values);
+                for (int i = 0; i < 50; ++i) Test.Same(Part(keys, i * 96, 64), Part(values, i * 64, 64), "value " + i);
+                string saved = Convert.ToBase64String(a.Save());
+                Test.Equal(saved, Convert.ToBase64String(b.Save()), "the second snapshot");
+                Test.Equal(saved, Convert.ToBase64String(c.Save()), "the third snapshot");
+                using (Sequence loaded = cache.LoadSequence(a.Save()))
+                    Test.Equal(saved, Convert.ToBase64String(loaded.Save()), "the loaded sequence");
+            }
+        }
+
+        public static void Values_are_given_exactly_where_keys_do_not_contain_them()
+        {
+            using (var context = new Context())
+            using (var cache = new Cache(context, Latent()))
+            using (var one = new Sequence(cache))
+            {
+                Func<int, float[]> f = n => new float[n];
+                var all = new[] { one };
+                const string given = " has 64 elements; there must be none: the layer's values are a prefix of its " +
+                    "keys";
+                Test.Wrong("v" + given, () => one.Append(1, f(96), f(64)));
+                Test.Wrong("v" + given, () => one.Append(1, Tensor.F16(new ushort[96]), f(64)));
+                Test.Wrong("V" + given, () => cache.Append(1, new AppendBatch { Sequences = all, K = f(96),
+                    V = f(64) }));
+                Test.Wrong("V" + given, () => cache.Extend(1, new ExtendBatch { Sequences = all, K = f(96), V = f(64),
+                    Q = f(384), Output = f(256) }));
+                Test.Throws<ArgumentNullException>("v", () => one.Append(0, f(128)));
+                Test.Throws<ArgumentNullException>("V", () => cache.Append(0, new AppendBatch { Sequences = all,
+                    K = f(128) }));
+                Test.Throws<ArgumentNullException>("V", () => cache.Extend(0, new ExtendBatch { Sequences = all,
+                    K = f(128), Q = f(256), Output = f(256) }));
+                Test.Wrong("v has 0 elements; [tokens, kv_heads, value_dim] takes 128",
+                    () => one.Append(0, f(128), f(0)));
+                Test.Equal(0, one.Length(0) + one.Length(1), "length");
+                one.Append(1, Tensor.F16(new ushort[96]));
+                Test.Equal(1, one.Length(1), "length");
+
+                Action<string, LayerShape> wrong = (part, shape) =>
+                    Test.Wrong(part, () => new Cache(context, Usual(1, shape)));
+                wrong("Shapes[0].InvFreq has 48 elements; [rotated channels / 2] takes 16",
+                    new LayerShape { KeyDim = 96, ValuesAreKeyPrefix = true, InvFreq = new float[48] });
+                wrong("takes 8", new LayerShape { KeyDim = 96, ValueDim = 80, ValuesAreKeyPrefix = true,
+                    InvFreq = new float[16] });
+                new Cache(context, Usual(1, new LayerShape { KeyDim = 96, ValuesAreKeyPrefix = true, RotaryBegin = 80,
+                    InvFreq = new float[8] })).Dispose();
+                Test.Refused(Status.Argument, "options->shapes[0].values_are_key_prefix is 1, but keys have 64",
+                    () => new Cache(context, Usual(1, new LayerShape { ValuesAreKeyPrefix = true })));
+            }
+        }
+
         public static void Snapshots_load_into_the_same_shapes_alone()
         {
             CacheOptions fewer = Mixed();

@@ -205,10 +205,11 @@ namespace Kvq.Tests
                 Test.Equal(16, (byte*)&it.kv_heads - start, "kvq_layer_shape.kv_heads");
                 Test.Equal(20, (byte*)&it.key_dim - start, "kvq_layer_shape.key_dim");
                 Test.Equal(24, (byte*)&it.value_dim - start, "kvq_layer_shape.value_dim");
-                Test.Equal(28, (byte*)&it.rope - start, "kvq_layer_shape.rope");
-                Test.Equal(32, (byte*)&it.rotary_begin - start, "kvq_layer_shape.rotary_begin");
-                Test.Equal(36, (byte*)&it.rotary_dim - start, "kvq_layer_shape.rotary_dim");
-                Test.Equal(40, (byte*)&it.rope_base - start, "kvq_layer_shape.rope_base");
+                Test.Equal(28, (byte*)&it.values_are_key_prefix - start, "kvq_layer_shape.values_are_key_prefix");
+                Test.Equal(32, (byte*)&it.rope - start, "kvq_layer_shape.rope");
+                Test.Equal(36, (byte*)&it.rotary_begin - start, "kvq_layer_shape.rotary_begin");
+                Test.Equal(40, (byte*)&it.rotary_dim - start, "kvq_layer_shape.rotary_dim");
+                Test.Equal(44, (byte*)&it.rope_base - start, "kvq_layer_shape.rope_base");
                 Test.Equal(48, (byte*)&it.inv_freq - start, "kvq_layer_shape.inv_freq");
                 Test.Equal(56, (byte*)&it.scale - start, "kvq_layer_shape.scale");
                 Test.Equal(60, (byte*)&it.logit_softcap - start, "kvq_layer_shape.logit_softcap");
@@ -259,7 +260,7 @@ namespace Kvq.Tests
             {
                 var it = default(kvq_layer_info);
                 byte* start = (byte*)&it;
-                Test.Equal(300, sizeof(kvq_layer_info), "sizeof kvq_layer_info");
+                Test.Equal(304, sizeof(kvq_layer_info), "sizeof kvq_layer_info");
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_layer_info.struct_size");
                 Test.Equal(4, (byte*)&it.n_formats - start, "kvq_layer_info.n_formats");
                 Test.Equal(8, (byte*)it.formats - start, "kvq_layer_info.formats");
@@ -272,6 +273,7 @@ namespace Kvq.Tests
                 Test.Equal(288, (byte*)&it.rotary_dim - start, "kvq_layer_info.rotary_dim");
                 Test.Equal(292, (byte*)&it.scale - start, "kvq_layer_info.scale");
                 Test.Equal(296, (byte*)&it.logit_softcap - start, "kvq_layer_info.logit_softcap");
+                Test.Equal(300, (byte*)&it.values_are_key_prefix - start, "kvq_layer_info.values_are_key_prefix");
             }
             {
                 var it = default(kvq_recode_info);

@@ -31,6 +31,16 @@ namespace Kvq.Tests
                 Test.Refused(Status.Format, "", () => model.Cache.Load(new ReadOnlySpan<byte>()));
             }
             using (var context = new Context())
+            using (var cache = new Cache(context, new CacheOptions { NLayers = 1, QHeads = 1, KvHeads = 1, HeadDim = 16,
+                Shapes = new[] { new LayerShape { KeyDim = 32, ValuesAreKeyPrefix = true } } }))
+            using (var latent = new Sequence(cache))
+            {
+                latent.Append(0, new ReadOnlySpan<float>(new float[32]));
+                latent.Append(0, new ReadOnlySpan<float>(new float[32]), new ReadOnlySpan<float>(new float[4], 2, 0));
+                latent.Append(0, new float[32]); // an array still means an array
+                Test.Equal(3, latent.Length(0), "length without values");
+            }
+            using (var context = new Context())
             using (Matrix matrix = Matrix.Quantize(context, Model.Numbers(8 * 64, 1), 8, 64))
             {
                 float[] x = Model.Numbers(64, 2), one = new float[8], two = new float[8];

@@ -234,6 +234,11 @@ inline void require_rows(const char* name, size_t size, std::initializer_list<in
               size_text(name, size, "at least " + std::to_string(reach) + " (" + meaning + " with the strides)"));
 }
 
+inline void require_rows_or_none(const char* name, size_t size, std::initializer_list<int64_t> shape,
+                                 int64_t token_stride, int64_t head_stride, const char* meaning) {
+  if (size != 0) require_rows(name, size, shape, token_stride, head_stride, meaning);
+}
+
 /// Return the size of a list as an int32_t, which the C functions take.
 inline int32_t count(const char* name, size_t size) {
   if (size <= static_cast<size_t>(std::numeric_limits<int32_t>::max())) return static_cast<int32_t>(size);

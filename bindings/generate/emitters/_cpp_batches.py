@@ -47,8 +47,8 @@ def check(struct, field, first):
     rows = re.fullmatch(r"strided\((.*)\)", length)
     if rows:
         meaning = " * ".join(rows[1].split(", "))
-        return "detail::require_rows(%s, {%s}, batch.%s_token_stride, batch.%s_head_stride, \"%s\");" % (
-            subject, ", ".join(number_of(word) for word in rows[1].split(", ")), name, name, meaning)
+        return "detail::require_rows%s(%s, {%s}, batch.%s_token_stride, batch.%s_head_stride, \"%s\");" % (
+            "_or_none" if "nullable" in field else "", subject, ", ".join(number_of(word) for word in rows[1].split(", ")), name, name, meaning)
     if length == first["length"]:
         return 'detail::require_size_or_none(%s, n, "as many as %s");' % (subject, first["name"])
     factors = [number_of(word) for word in length.split(" * ")]

@@ -54,7 +54,7 @@ def statement(text, indent):
     """A statement in lines; one that is too long is broken at the commas of its last call, as clang-format does."""
     if len(indent + text) <= WIDTH:
         return [indent + text]
-    begin = max(text.find("require_size("), text.find("require_size_or_none("), text.find("require_rows("))
+    begin = max(text.find("require_%s%s(" % (what, end)) for what in ("size", "rows") for end in ("", "_or_none"))
     begin = text.index("(", begin) + 1 if begin >= 0 else text.rindex("(", 0, text.index(",")) + 1
     depth, arguments, last = 0, [], begin
     for at in range(begin, len(text)):

@@ -22,24 +22,30 @@ def counts_of(struct):
 
 def is_flag(field):
     """Whether a field of a struct that the library fills is 1 or 0: a Boolean in other languages."""
-    return field["type"].get("name") == "int32_t" and re.match(r"1(;| or) 0", field["documentation"]) is not None
+    return field["type"].get("name") == "int32_t" and \
+        re.match(r"1(;| or) 0|1: (?!.*\b0:)", field["documentation"]) is not None
 
 
 def flag_text(field):
     """A field's documentation, without the numbers 1 and 0 if it is a flag."""
-    text = field["documentation"]
-    return re.sub(r"^1; 0: ", "If not, ", re.sub(r"^1 or 0\.\s*", "", text)) if is_flag(field) else text
+    if not is_flag(field):
+        return field["documentation"]
+    text = re.sub(r"^1 or 0\.\s*", "", field["documentation"])
+    return re.sub(r"^1: ", "If so, ", re.sub(r"^1; 0: ", "If not, ", text))
 
 
 def is_choice(field):
     """Whether a field of options is 1 or 0, the default: a Boolean in other languages."""
-    return field["type"].get("name") == "int32_t" and re.match(r"(?s)1: .*; 0 \(default\):", field["documentation"]) is not None
+    return field["type"].get("name") == "int32_t" and \
+        re.match(r"(?s)1: .*(; 0 \(default\):| 0 by default\.$)", field["documentation"]) is not None
 
 
 def choice_text(field):
     """A field's documentation, without the numbers 1 and 0 if it is a choice."""
-    text = field["documentation"]
-    return re.sub(r"^1: ", "If set, ", re.sub(r"; 0 \(default\):", "; otherwise (default)", text)) if is_choice(field) else text
+    if not is_choice(field):
+        return field["documentation"]
+    text = re.sub(r" 0 by default\.$", "", re.sub(r"; 0 \(default\):", "; otherwise (default)", field["documentation"]))
+    return re.sub(r"^1: ", "If set, ", text)
 
 
 def indexed(api):

@@ -1,7 +1,7 @@
 """C#: the raw layer, enumerations, options, descriptions, simple methods and the layout test."""
 from emitters import _csharp_objects
 from emitters._csharp import IDIOMATIC, RAW, Names, file, has_class, pascal, property_name, raw_type, type_name
-from emitters._text import counts_of, flag_text, is_flag
+from emitters._text import choice_text, counts_of, flag_text, is_choice, is_flag
 
 FOLDER = "bindings/csharp/"
 # Fields that the hand-written half of a class computes.
@@ -140,9 +140,12 @@ def tensors(names, one):
 
 def scalar(names, one, field):
     """A property of a number in the raw struct."""
-    return names.documentation(summary(field), "        ") + [
-        "        public %s %s" % (raw_type(field), property_name(one, field)), "        {",
-        "            get => raw.%s;" % field["name"], "            set => raw.%s = value;" % field["name"], "        }"]
+    given, get, value = raw_type(field), "raw." + field["name"], "value"
+    if is_choice(field):
+        given, get, value = "bool", get + " != 0", "value ? 1 : 0"
+    return names.documentation(summary(dict(field, documentation=choice_text(field))), "        ") + [
+        "        public %s %s" % (given, property_name(one, field)), "        {",
+        "            get => %s;" % get, "            set => raw.%s = %s;" % (field["name"], value), "        }"]
 
 
 def shown(one):

@@ -856,10 +856,16 @@ type LayerShape struct {
 	// Channels of a value and of an output, a multiple of 8, 8 … 512; 0 (default): the cache's HeadDim.
 	ValueDim int32
 
+	// 1: values are the first ValueDim channels of the keys, as in latent attention (MLA), and are stored once;
+	// there must be more key channels, and only these may be rotated. Appending takes no `v`. Policies' formats
+	// of values are those of the common channels, formats of keys those of the channels behind. 0 by default.
+	ValuesAreKeyPrefix int32
+
 	// -1 (default): the cache's.
 	Rope Rope
 
-	// First channel that is rotated, an even number; 0 by default.
+	// First channel that is rotated, an even number; 0 (default): the first one, or ValueDim with
+	// ValuesAreKeyPrefix.
 	RotaryBegin int32
 
 	// Channels that are rotated, an even number; 0 (default): the cache's, if it has one, else all from
@@ -1014,6 +1020,9 @@ type LayerInfo struct {
 	Scale float32
 
 	LogitSoftcap float32
+
+	// 1: appending takes no values.
+	ValuesAreKeyPrefix int32
 }
 
 // RecodeInfo: what recoding a sequence takes; see [SequencePredictRecode].
@@ -1094,7 +1103,7 @@ type AppendBatch struct {
 	// As for [Append]. Elements: strided(sum(token_counts), layer.kv_heads, layer.key_dim).
 	K unsafe.Pointer
 
-	// As for [Append]. Elements: strided(sum(token_counts), layer.kv_heads, layer.value_dim).
+	// As for [Append]. May be nil. Elements: strided(sum(token_counts), layer.kv_heads, layer.value_dim).
 	V unsafe.Pointer
 
 	// Element type of K and V; [F32] by default.
@@ -1217,7 +1226,7 @@ type ExtendBatch struct {
 	// As for [Append]. Elements: strided(sum(token_counts), layer.kv_heads, layer.key_dim).
 	K unsafe.Pointer
 
-	// As for [Append]. Elements: strided(sum(token_counts), layer.kv_heads, layer.value_dim).
+	// As for [Append]. May be nil. Elements: strided(sum(token_counts), layer.kv_heads, layer.value_dim).
 	V unsafe.Pointer
 
 	// As in [AttendBatch]. Elements: strided(sum(token_counts), layer.q_heads, layer.key_dim).
@@ -1558,10 +1567,11 @@ var _ [12]byte = [unsafe.Offsetof(LayerShape{}.QHeads)]byte{}
 var _ [16]byte = [unsafe.Offsetof(LayerShape{}.KVHeads)]byte{}
 var _ [20]byte = [unsafe.Offsetof(LayerShape{}.KeyDim)]byte{}
 var _ [24]byte = [unsafe.Offsetof(LayerShape{}.ValueDim)]byte{}
-var _ [28]byte = [unsafe.Offsetof(LayerShape{}.Rope)]byte{}
-var _ [32]byte = [unsafe.Offsetof(LayerShape{}.RotaryBegin)]byte{}
-var _ [36]byte = [unsafe.Offsetof(LayerShape{}.RotaryDim)]byte{}
-var _ [40]byte = [unsafe.Offsetof(LayerShape{}.RopeBase)]byte{}
+var _ [28]byte = [unsafe.Offsetof(LayerShape{}.ValuesAreKeyPrefix)]byte{}
+var _ [32]byte = [unsafe.Offsetof(LayerShape{}.Rope)]byte{}
+var _ [36]byte = [unsafe.Offsetof(LayerShape{}.RotaryBegin)]byte{}
+var _ [40]byte = [unsafe.Offsetof(LayerShape{}.RotaryDim)]byte{}
+var _ [44]byte = [unsafe.Offsetof(LayerShape{}.RopeBase)]byte{}
 var _ [48]byte = [unsafe.Offsetof(LayerShape{}.InvFreq)]byte{}
 var _ [56]byte = [unsafe.Offsetof(LayerShape{}.Scale)]byte{}
 var _ [60]byte = [unsafe.Offsetof(LayerShape{}.LogitSoftcap)]byte{}
@@ -1603,7 +1613,7 @@ var _ [44]byte = [unsafe.Offsetof(CacheInfo{}.EvictionWindow)]byte{}
 var _ [48]byte = [unsafe.Offsetof(CacheInfo{}.MaxBytes)]byte{}
 var _ [56]byte = [unsafe.Offsetof(CacheInfo{}.ModelID)]byte{}
 
-var _ [300]byte = [unsafe.Sizeof(LayerInfo{})]byte{}
+var _ [304]byte = [unsafe.Sizeof(LayerInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(LayerInfo{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(LayerInfo{}.NFormats)]byte{}
 var _ [8]byte = [unsafe.Offsetof(LayerInfo{}.Formats)]byte{}
@@ -1616,6 +1626,7 @@ var _ [284]byte = [unsafe.Offsetof(LayerInfo{}.RotaryBegin)]byte{}
 var _ [288]byte = [unsafe.Offsetof(LayerInfo{}.RotaryDim)]byte{}
 var _ [292]byte = [unsafe.Offsetof(LayerInfo{}.Scale)]byte{}
 var _ [296]byte = [unsafe.Offsetof(LayerInfo{}.LogitSoftcap)]byte{}
+var _ [300]byte = [unsafe.Offsetof(LayerInfo{}.ValuesAreKeyPrefix)]byte{}
 
 var _ [40]byte = [unsafe.Sizeof(RecodeInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(RecodeInfo{}.StructSize)]byte{}
@@ -2617,7 +2628,8 @@ func SnapshotDescribe(cache *Cache, buffer unsafe.Pointer, size uintptr, options
 //     context reads them in stream order. They must be finite with magnitude at most 65504 (FP16) after RoPE
 //     and, in layers with `+hadamard` or gain-shape formats, after the Hadamard rotation, too. Elements: n *
 //     layer.kv_heads * layer.key_dim.
-//   - v: values `[n, kv_heads, value_dim]`, same rules. Elements: n * layer.kv_heads * layer.value_dim.
+//   - v: values `[n, kv_heads, value_dim]`, same rules; nil exactly if the layer's values are a prefix of its
+//     keys. Elements: n * layer.kv_heads * layer.value_dim.
 //   - dtype: element type of k and v.
 //   - positions: original positions, ≥ 0, strictly increasing and beyond the layer's last one; nil:
 //     consecutive. Elements: n.

@@ -181,10 +181,11 @@ _Static_assert(offsetof(kvq_layer_shape, q_heads) == 12, "kvq_layer_shape.q_head
 _Static_assert(offsetof(kvq_layer_shape, kv_heads) == 16, "kvq_layer_shape.kv_heads");
 _Static_assert(offsetof(kvq_layer_shape, key_dim) == 20, "kvq_layer_shape.key_dim");
 _Static_assert(offsetof(kvq_layer_shape, value_dim) == 24, "kvq_layer_shape.value_dim");
-_Static_assert(offsetof(kvq_layer_shape, rope) == 28, "kvq_layer_shape.rope");
-_Static_assert(offsetof(kvq_layer_shape, rotary_begin) == 32, "kvq_layer_shape.rotary_begin");
-_Static_assert(offsetof(kvq_layer_shape, rotary_dim) == 36, "kvq_layer_shape.rotary_dim");
-_Static_assert(offsetof(kvq_layer_shape, rope_base) == 40, "kvq_layer_shape.rope_base");
+_Static_assert(offsetof(kvq_layer_shape, values_are_key_prefix) == 28, "kvq_layer_shape.values_are_key_prefix");
+_Static_assert(offsetof(kvq_layer_shape, rope) == 32, "kvq_layer_shape.rope");
+_Static_assert(offsetof(kvq_layer_shape, rotary_begin) == 36, "kvq_layer_shape.rotary_begin");
+_Static_assert(offsetof(kvq_layer_shape, rotary_dim) == 40, "kvq_layer_shape.rotary_dim");
+_Static_assert(offsetof(kvq_layer_shape, rope_base) == 44, "kvq_layer_shape.rope_base");
 _Static_assert(offsetof(kvq_layer_shape, inv_freq) == 48, "kvq_layer_shape.inv_freq");
 _Static_assert(offsetof(kvq_layer_shape, scale) == 56, "kvq_layer_shape.scale");
 _Static_assert(offsetof(kvq_layer_shape, logit_softcap) == 60, "kvq_layer_shape.logit_softcap");
@@ -226,7 +227,7 @@ _Static_assert(offsetof(kvq_cache_info, eviction_window) == 44, "kvq_cache_info.
 _Static_assert(offsetof(kvq_cache_info, max_bytes) == 48, "kvq_cache_info.max_bytes");
 _Static_assert(offsetof(kvq_cache_info, model_id) == 56, "kvq_cache_info.model_id");
 
-_Static_assert(sizeof(kvq_layer_info) == 300, "kvq_layer_info");
+_Static_assert(sizeof(kvq_layer_info) == 304, "kvq_layer_info");
 _Static_assert(offsetof(kvq_layer_info, struct_size) == 0, "kvq_layer_info.struct_size");
 _Static_assert(offsetof(kvq_layer_info, n_formats) == 4, "kvq_layer_info.n_formats");
 _Static_assert(offsetof(kvq_layer_info, formats) == 8, "kvq_layer_info.formats");
@@ -239,6 +240,7 @@ _Static_assert(offsetof(kvq_layer_info, rotary_begin) == 284, "kvq_layer_info.ro
 _Static_assert(offsetof(kvq_layer_info, rotary_dim) == 288, "kvq_layer_info.rotary_dim");
 _Static_assert(offsetof(kvq_layer_info, scale) == 292, "kvq_layer_info.scale");
 _Static_assert(offsetof(kvq_layer_info, logit_softcap) == 296, "kvq_layer_info.logit_softcap");
+_Static_assert(offsetof(kvq_layer_info, values_are_key_prefix) == 300, "kvq_layer_info.values_are_key_prefix");
 
 _Static_assert(sizeof(kvq_recode_info) == 40, "kvq_recode_info");
 _Static_assert(offsetof(kvq_recode_info, struct_size) == 0, "kvq_recode_info.struct_size");

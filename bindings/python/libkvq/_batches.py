@@ -48,10 +48,13 @@ class Prepared:
             pointers[i] = sequences[i]._pointer
         self.batch.n_sequences = n
 
-    def set_tokens(self, keys: Rows, values: Rows) -> None:
+    def set_tokens(self, keys: Rows, values: Optional[Rows]) -> None:
         batch = self.batch
         batch.k, batch.k_token_stride, batch.k_head_stride, batch.dtype, _, _ = keys
-        batch.v, batch.v_token_stride, batch.v_head_stride, _, _, _ = values
+        if values is None:
+            batch.v = None  # not those of the call before
+        else:
+            batch.v, batch.v_token_stride, batch.v_head_stride, _, _, _ = values
 
     def set_queries(self, queries: Queries, sliding_window: int, logit_softcap: float) -> None:
         q, output, lse, sinks, _ = queries

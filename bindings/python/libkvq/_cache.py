@@ -193,7 +193,7 @@ class Cache(CacheMethods):
         layer: int,
         sequences: Sequences,
         k: Any,
-        v: Any,
+        v: Any = None,
         token_counts: Any = None,
         positions: Any = None,
         dtype: Optional[str] = None,
@@ -205,7 +205,8 @@ class Cache(CacheMethods):
         :param k: keys ``[tokens, kv_heads, key_dim]``, ordered by sequence, before RoPE unless the cache was created
             with rope "none". Tokens and heads may be strided, as in a view of fused queries, keys and values; the
             channels of a head must be contiguous. A CUDA context takes device memory and reads it in stream order.
-        :param v: values, same shape and element type.
+        :param v: values ``[tokens, kv_heads, value_dim]`` of the same element type; None exactly if the layer's values
+            are a prefix of its keys.
         :param token_counts: tokens per sequence; None: one each.
         :param positions: original positions, increasing; None: consecutive.
         :param dtype: "bf16" if arrays of uint16 hold bfloat16.
@@ -353,10 +354,16 @@ class Cache(CacheMethods):
 
     def _checked_tokens(
         self, layer: int, k: Any, v: Any, tokens: Optional[int], dtype: Optional[str]
-    ) -> Tuple[Rows, Rows]:
-        """Keys and values; None accepts any number of tokens."""
+    ) -> Tuple[Rows, Optional[Rows]]:
+        """Keys and, unless they contain them, values; None accepts any number of tokens."""
         shape = self._layer(layer)
         keys = rows_of("k", k, dtype, self._device, tokens, shape.kv_heads, shape.key_dim)
+        if shape.values_are_key_prefix:
+            if v is not None:
+                raise KvqArgumentError("v is given, must be None: values of layer %d are a prefix of its keys" % layer)
+            return keys, None
+        if v is None:
+            raise KvqArgumentError("v is None, must be given: values of layer %d are no prefix of its keys" % layer)
         values = rows_of("v", v, dtype, self._device, keys.tokens, shape.kv_heads, shape.value_dim)
         if keys.dtype != values.dtype:
             raise KvqArgumentError("k and v have different element types")

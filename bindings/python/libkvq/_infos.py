@@ -458,6 +458,8 @@ class LayerInfo:
     """0 without RoPE."""
     scale: float
     logit_softcap: float
+    values_are_key_prefix: bool
+    """If so, appending takes no values."""
 
     @classmethod
     def _of(cls, it: _native.kvq_layer_info) -> LayerInfo:
@@ -473,6 +475,7 @@ class LayerInfo:
             rotary_dim=it.rotary_dim,
             scale=it.scale,
             logit_softcap=it.logit_softcap,
+            values_are_key_prefix=it.values_are_key_prefix != 0,
         )
 
 

@@ -986,10 +986,17 @@ class kvq_layer_shape(Structure):
     """Channels of a key and of a query, a multiple of 8, 8 … 576; 0 (default): the cache's ``head_dim``."""
     value_dim: int
     """Channels of a value and of an output, a multiple of 8, 8 … 512; 0 (default): the cache's ``head_dim``."""
+    values_are_key_prefix: int
+    """1: values are the first ``value_dim`` channels of the keys, as in latent attention (MLA), and are stored once;
+    there must be more key channels, and only these may be rotated. Appending takes no ``v``. Policies' formats of
+    values are those of the common channels, formats of keys those of the channels behind. 0 by default.
+    """
     rope: int
     """-1 (default): the cache's."""
     rotary_begin: int
-    """First channel that is rotated, an even number; 0 by default."""
+    """First channel that is rotated, an even number; 0 (default): the first one, or ``value_dim`` with
+    ``values_are_key_prefix``.
+    """
     rotary_dim: int
     """Channels that are rotated, an even number; 0 (default): the cache's, if it has one, else all from
     ``rotary_begin`` on.
@@ -1011,6 +1018,7 @@ class kvq_layer_shape(Structure):
         ("kv_heads", c_int32),
         ("key_dim", c_int32),
         ("value_dim", c_int32),
+        ("values_are_key_prefix", c_int32),
         ("rope", c_int32),
         ("rotary_begin", c_int32),
         ("rotary_dim", c_int32),
@@ -1161,6 +1169,8 @@ class kvq_layer_info(Structure):
     """0 without RoPE."""
     scale: float
     logit_softcap: float
+    values_are_key_prefix: int
+    """1: appending takes no values."""
 
     _fields_ = [
         ("struct_size", c_uint32),
@@ -1175,6 +1185,7 @@ class kvq_layer_info(Structure):
         ("rotary_dim", c_int32),
         ("scale", c_float),
         ("logit_softcap", c_float),
+        ("values_are_key_prefix", c_int32),
     ]
 
 
@@ -3250,7 +3261,8 @@ Fills the layer's open page. A full page is sealed (encoded in its final format)
 - k: keys ``[n, kv_heads, key_dim]``, before RoPE unless the cache was created with ``KVQ_ROPE_NONE``; a CUDA
   context reads them in stream order. They must be finite with magnitude at most 65504 (FP16) after RoPE and, in
   layers with ``+hadamard`` or gain-shape formats, after the Hadamard rotation, too.
-- v: values ``[n, kv_heads, value_dim]``, same rules.
+- v: values ``[n, kv_heads, value_dim]``, same rules; NULL exactly if the layer's values are a prefix of its
+  keys.
 - dtype: element type of ``k`` and ``v``.
 - positions: original positions, ≥ 0, strictly increasing and beyond the layer's last one; NULL: consecutive.
 

@@ -88,7 +88,7 @@ class Sequence(SequenceMethods):
             cache._sequences.update(made)
         return made
 
-    def append(self, layer: int, k: Any, v: Any, positions: Any = None, dtype: Optional[str] = None) -> None:
+    def append(self, layer: int, k: Any, v: Any = None, positions: Any = None, dtype: Optional[str] = None) -> None:
         """Append tokens to one layer: all of them or none. See ``Cache.append``."""
         self.cache._append(layer, (self,), None, None, k, v, positions, dtype)
 

@@ -25,10 +25,13 @@ class LayerShape:
     """Channels of a key and of a query, a multiple of 8, 8 … 576."""
     value_dim: int = 0
     """Channels of a value and of an output, a multiple of 8, 8 … 512."""
+    values_are_key_prefix: bool = False
+    """Values are the first `value_dim` channels of the keys, of which there are more, as in latent attention (MLA), and
+    are stored once. Appending takes no values; of the keys, only the channels behind them may be rotated."""
     rope: Optional[Union[str, int]] = None
     """As for ``Cache``; None: the cache's."""
     rotary_begin: int = 0
-    """First channel that is rotated."""
+    """First channel that is rotated; 0: the first one, or `value_dim` with `values_are_key_prefix`."""
     rotary_dim: int = 0
     """Channels that are rotated; 0: the cache's, if it has one, else all from `rotary_begin` on."""
     rope_base: float = 0.0
@@ -48,6 +51,7 @@ _NUMBERS = (
     "kv_heads",
     "key_dim",
     "value_dim",
+    "values_are_key_prefix",
     "rotary_begin",
     "rotary_dim",
     "rope_base",
@@ -68,8 +72,9 @@ def set_shapes(options: _native.kvq_cache_options, shapes: Many[LayerShape]) -> 
         if shape.rope is not None:
             struct.rope = value_of(_native.kvq_rope, "rope", shape.rope)
         if shape.inv_freq is not None:
-            key_dim = shape.key_dim or options.head_dim
-            rotated = shape.rotary_dim or options.rotary_dim or key_dim - shape.rotary_begin
+            key_dim, value_dim = shape.key_dim or options.head_dim, shape.value_dim or options.head_dim
+            begin = shape.rotary_begin or (value_dim if shape.values_are_key_prefix else 0)
+            rotated = shape.rotary_dim or options.rotary_dim or key_dim - begin
             view = dense_of("shapes[%d].inv_freq" % i, shape.inv_freq, [rotated // 2], "f32", HOST)
             struct.inv_freq = view.address
             kept.append(view)

@@ -128,3 +128,82 @@ def test_frequencies_of_a_layer_are_checked_and_used(context, random):
     numpy.testing.assert_array_equal(*stored)
     with pytest.raises(libkvq.KvqArgumentError, match="inv_freq"):
         libkvq.Cache(context, 1, 2, 2, 64, shapes=[libkvq.LayerShape(0, inv_freq=numpy.zeros(16, "f4"))])
+
+
+LATENT = libkvq.LayerShape(1, kv_heads=1, key_dim=96, value_dim=64, values_are_key_prefix=True, scale=0.1)
+
+
+def latent_attention(k, q):
+    """The second half of 32 channels behind the values rotates with the first; queries are those of the last tokens."""
+    angles = numpy.multiply.outer(numpy.arange(len(k)), 10000.0 ** (-numpy.arange(16) / 16))[:, None]
+
+    def rotated(x, angles):
+        a, b = x[..., 64:80], x[..., 80:]
+        turned = a * numpy.cos(angles) - b * numpy.sin(angles), b * numpy.cos(angles) + a * numpy.sin(angles)
+        return numpy.concatenate([x[..., :64], *turned], axis=-1)
+
+    keys, queries = rotated(k.astype("f8"), angles)[:, 0], rotated(q.astype("f8"), angles[-len(q) :])
+    logits = 0.1 * queries @ keys.T
+    hidden = numpy.arange(len(k)) > numpy.arange(len(k) - len(q), len(k))[:, None, None]
+    weights = numpy.exp(numpy.where(hidden, -numpy.inf, logits))
+    return keys, weights @ keys[:, :64] / weights.sum(axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f2"])
+def test_values_may_be_a_prefix_of_keys(context, random, dtype):
+    cache = libkvq.Cache(context, 2, 4, 2, 64, shapes=[LATENT])
+    assert [cache.describe_layer(layer).values_are_key_prefix for layer in range(2)] == [False, True]
+    assert cache.describe_layer(1).rotary_begin == 64
+    k = random.standard_normal((50, 1, 96), dtype="f4").astype(dtype)
+    q = random.standard_normal((3, 4, 96), dtype="f4").astype(dtype)
+    keys, expected = latent_attention(k, q)
+    appended, batched, extended = (cache.sequence() for _ in range(3))
+    appended.append(1, k[:40])
+    appended.append(1, k[40:], positions=range(40, 50))
+    plain = numpy.zeros((1, 2, 64), dtype)
+    appended.append(0, plain, plain)
+    cache.append(1, [batched, extended], numpy.concatenate([k[:47], k[:47]]), token_counts=[47, 47])
+    cache.append(1, batched, k[47:], None, [3])
+    for sequence in appended, batched:
+        output = cache.attend(1, sequence, q, query_counts=[3])
+        assert output.shape == (3, 4, 64) and output.dtype == dtype
+        numpy.testing.assert_allclose(output, expected, atol=2e-3)
+    output = cache.extend(1, extended, k[47:], None, q, token_counts=[3])
+    numpy.testing.assert_allclose(output, expected, atol=2e-3)
+    stored = extended.decode(1, 0)
+    numpy.testing.assert_allclose(stored.k, keys, rtol=2**-10, atol=1e-3)
+    numpy.testing.assert_array_equal(stored.v, stored.k[:, :64])
+    assert cache.load(batched.save())[0].save() == extended.save()
+
+
+def test_values_are_given_exactly_where_keys_do_not_contain_them(context):
+    cache = libkvq.Cache(context, 2, 4, 2, 64, shapes=[LATENT])
+    sequence = cache.sequence()
+    k, v, q = (numpy.zeros((1, heads, dim), "f4") for heads, dim in ((1, 96), (1, 64), (4, 96)))
+    plain, plain_q = numpy.zeros((1, 2, 64), "f4"), numpy.zeros((1, 4, 64), "f4")
+    given = "v is given, must be None: values of layer 1 are a prefix of its keys"
+    missing = "v is None, must be given: values of layer 0 are no prefix of its keys"
+    for message, call in [
+        (given, lambda: sequence.append(1, k, v)),
+        (given, lambda: cache.append(1, sequence, k, v)),
+        (given, lambda: cache.extend(1, sequence, k, v, q)),
+        (missing, lambda: sequence.append(0, plain)),
+        (missing, lambda: cache.append(0, sequence, plain)),
+        (missing, lambda: cache.extend(0, sequence, plain, None, plain_q)),
+        (r"k has the shape \[1, 1, 64\], must be \[n, 1, 96\]", lambda: sequence.append(1, v)),
+    ]:
+        with pytest.raises(libkvq.KvqArgumentError, match=message):
+            call()
+    assert sequence.length(0) == sequence.length(1) == 0
+    other = libkvq.LayerShape(1, kv_heads=1, key_dim=96, value_dim=64)  # values of its own
+    with pytest.raises(libkvq.KvqMismatchError):
+        libkvq.Cache(context, 2, 4, 2, 64, shapes=[other]).load(sequence.save())
+    for begin, rotated in ((0, 32), (80, 16)):
+        shape = libkvq.LayerShape(1, key_dim=96, values_are_key_prefix=True, rotary_begin=begin)
+        shape.inv_freq = numpy.zeros(rotated // 2, "f4")
+        assert libkvq.Cache(context, 2, 4, 2, 64, shapes=[shape]).describe_layer(1).rotary_dim == rotated
+        shape.inv_freq = numpy.zeros(rotated // 2 + 1, "f4")
+        with pytest.raises(libkvq.KvqArgumentError, match=r"shapes\[0\].inv_freq"):
+            libkvq.Cache(context, 2, 4, 2, 64, shapes=[shape])
+    with pytest.raises(libkvq.KvqArgumentError, match=r"options->shapes\[0\].values_are_key_prefix is 1"):
+        libkvq.Cache(context, 2, 4, 2, 64, shapes=[libkvq.LayerShape(1, values_are_key_prefix=True)])

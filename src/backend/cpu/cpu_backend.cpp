@@ -121,12 +121,13 @@ void CpuBackend::add(float* to, const float* from, size_t n) noexcept {
 void CpuBackend::keep_queries(const QueriesToKeep& queries) noexcept {
   const AttendBatch& batch = queries.batch;
   std::array<float, kMaxHeadDim> channels;
-  const std::span<const float> numbers(channels.data(), static_cast<size_t>(batch.head.keys));
+  const int32_t dim = batch.head.whole_key();
+  const std::span<const float> numbers(channels.data(), static_cast<size_t>(dim));
   uint16_t* row = queries.rows;
   for (int32_t i = 0; i < queries.count; ++i) {
-    for (int32_t head = 0; head < batch.q_heads; ++head, row += scaled_row_words(batch.head.keys)) {
+    for (int32_t head = 0; head < batch.q_heads; ++head, row += scaled_row_words(dim)) {
       const size_t at = batch.q_strides.at(static_cast<size_t>(queries.first + i), static_cast<size_t>(head));
-      read_floats(batch.q, batch.q_dtype, at, batch.head.keys, channels.data());
+      read_floats(batch.q, batch.q_dtype, at, dim, channels.data());
       float largest = 0.0F;
       for (const float x : numbers) largest = std::max(largest, std::abs(x));
       const uint32_t exponent = row_exponent(std::bit_cast<uint32_t>(largest));

@@ -28,13 +28,22 @@ Json BenchOptions::with_layer(Json parameters) const {
   parameters["heads"] = layer.q_heads;
   parameters["kv_heads"] = layer.kv_heads;
   parameters["head_dim"] = layer.head_dim;
+  if (layer.value_dim != 0) parameters["value_dim"] = layer.value_dim;
+  if (layer.latent) parameters["latent"] = true;
   return parameters;
 }
 
 void add_layer_options(Command command, LayerShape& layer) {
   command.add_number("--heads", layer.q_heads, 1, 1 << 14, "Query heads");
   command.add_number("--kv-heads", layer.kv_heads, 1, 1 << 12, "KV heads");
-  command.add_number("--head-dim", layer.head_dim, 8, 512, "Channels of a head; on a GPU at most 256");
+  command.add_number("--head-dim", layer.head_dim, 8, 576, "Channels of a head; on a GPU at most 256");
+}
+
+void add_value_options(Command command, LayerShape& layer) {
+  command.add_number("--value-dim", layer.value_dim, 0, 512,
+                     "Channels of values; 0: --head-dim, which may be up to 512");
+  command.add_flag("--latent", layer.latent,
+                   "Values are the first --value-dim channels of keys and stored once, as in latent attention (MLA)");
 }
 
 std::string DtypeOption::name(const ComputeOptions& compute) const {

@@ -116,6 +116,8 @@ struct DtypeOption {
 /// Each adds options whose targets' values are the defaults: `--heads`, `--kv-heads` and `--head-dim`; `--dtype`;
 /// `--kv`, those of the layer and of add_run_options().
 void add_layer_options(Command command, LayerShape& layer);
+/// Of commands that serve values unlike keys.
+void add_value_options(Command command, LayerShape& layer);
 void add_dtype_option(Command command, DtypeOption& dtype);
 void add_bench_options(Command command, BenchOptions& options);
 

@@ -256,7 +256,15 @@ std::vector<uint16_t> normal_float16(size_t n, uint64_t seed, double size) {
 
 kvq::Cache cache_of_layers(kvq_context* context, const llama::CacheFormat& format, const LayerShape& shape,
                            int32_t n_layers) {
-  auto options = llama::cache_options(n_layers, shape.q_heads, shape.kv_heads, shape.head_dim);
+  auto options =
+      llama::cache_options(n_layers, shape.q_heads, shape.kv_heads, std::min(shape.head_dim, shape.values()));
+  auto differing = kvq::initialised<kvq_layer_shape>();
+  differing.n_layers = n_layers;
+  differing.key_dim = shape.head_dim;
+  differing.value_dim = shape.values();
+  differing.values_are_key_prefix = shape.latent ? 1 : 0;
+  options.shapes = &differing;
+  options.n_shapes = shape.value_dim != 0 ? 1 : 0;
   if (format.codebook != nullptr) {
     auto codebook = kvq::initialised<kvq_codebook_info>();
     kvq::checked(kvq_codebook_describe, format.codebook, &codebook);
@@ -278,13 +286,16 @@ DeviceBuffer random_scalars(TimedDevice& device, size_t n, uint64_t seed, kvq_dt
 void append_random(TimedDevice& device, std::span<kvq::Sequence> sequences, const LayerShape& shape, int32_t length,
                    int32_t n_layers) {
   if (length == 0) return;
-  const size_t scalars = static_cast<size_t>(std::min(kAppendChunk, length)) * shape.token_width();
-  const DeviceBuffer keys = random_scalars(device, scalars, kLayerKeySeed);
-  const DeviceBuffer values = random_scalars(device, scalars, kLayerValueSeed);
+  const auto tokens = static_cast<size_t>(std::min(kAppendChunk, length));
+  const DeviceBuffer keys = random_scalars(device, tokens * shape.token_width(), kLayerKeySeed);
+  const DeviceBuffer values = random_scalars(device, tokens * shape.value_width(), kLayerValueSeed);
+  const void* given_values = shape.latent ? nullptr : values.get();
   for (kvq::Sequence& sequence : sequences) {
     for (int32_t begin = 0; begin < length; begin += kAppendChunk) {
       const int32_t n = std::min(kAppendChunk, length - begin);
-      for (int32_t layer = 0; layer < n_layers; ++layer) sequence.append(layer, n, keys.get(), values.get(), KVQ_F32);
+      for (int32_t layer = 0; layer < n_layers; ++layer) {
+        sequence.append(layer, n, keys.get(), given_values, KVQ_F32);
+      }
     }
   }
 }

@@ -10,17 +10,23 @@ namespace cli {
 struct LayerShape {
   int32_t q_heads = 32;
   int32_t kv_heads = 8;
-  int32_t head_dim = 128;
+  int32_t head_dim = 128;  // channels of keys
+  int32_t value_dim = 0;   // 0: as many
+  bool latent = false;     // values are the first channels of keys
 
+  int32_t values() const { return value_dim != 0 ? value_dim : head_dim; }
   /// "32 query and 8 KV heads of 128".
   std::string text() const {
-    return std::to_string(q_heads) + " query and " + std::to_string(kv_heads) + " KV heads of " +
-           std::to_string(head_dim);
+    const std::string dims =
+        value_dim != 0 ? std::to_string(head_dim) + "/" + std::to_string(value_dim) : std::to_string(head_dim);
+    return std::to_string(q_heads) + " query and " + std::to_string(kv_heads) + " KV heads of " + dims +
+           (latent ? ", values a part of the keys" : "");
   }
-  /// Scalars of the keys, or of the values, of a token.
+  /// Scalars of the keys of a token.
   size_t token_width() const { return static_cast<size_t>(kv_heads) * static_cast<size_t>(head_dim); }
+  size_t value_width() const { return static_cast<size_t>(kv_heads) * static_cast<size_t>(values()); }
   /// Bytes of the keys and values of a token in FP16.
-  uint64_t fp16_token_bytes() const { return uint64_t{4} * token_width(); }
+  uint64_t fp16_token_bytes() const { return uint64_t{2} * (token_width() + (latent ? 0 : value_width())); }
 };
 
 /// A cache of so many such layers, or of as many as the format's codebook is for.

@@ -34,8 +34,12 @@ size_t query_scalars(const AttentionShape& shape) {
          static_cast<size_t>(shape.layer.q_heads) * static_cast<size_t>(shape.layer.head_dim);
 }
 
-size_t key_scalars(const AttentionShape& shape) {
-  return static_cast<size_t>(shape.batch) * static_cast<size_t>(shape.queries) * shape.layer.token_width();
+size_t output_scalars(const AttentionShape& shape) {
+  return query_scalars(shape) / static_cast<size_t>(shape.layer.head_dim) * static_cast<size_t>(shape.layer.values());
+}
+
+size_t new_tokens(const AttentionShape& shape) {
+  return static_cast<size_t>(shape.batch) * static_cast<size_t>(shape.queries);
 }
 
 constexpr const char* kName = "w";
@@ -183,7 +187,7 @@ TimedAttention::TimedAttention(TimedDevice& device, kvq_context* context, const 
                                const AttentionShape& shape)
     : device_(&device),
       cache_(cache_of_layers(context, format, shape.layer)),
-      out_(device.upload(std::vector<std::byte>(query_scalars(shape) * sizeof(float)))),
+      out_(device.upload(std::vector<std::byte>(output_scalars(shape) * sizeof(float)))),
       n_queries_(shape.queries) {
   const size_t scalars = query_scalars(shape);
   for (size_t i = 0; i < std::clamp<size_t>(kQueryScalars / scalars, 1, kMostQueries); ++i) {
@@ -253,10 +257,10 @@ TimedExtend::TimedExtend(TimedDevice& device, kvq_context* context, const Spec& 
       shape_(shape),
       cache_(cache_of_layers(context, format, shape.layer)),
       reserves_(format.router.get() == nullptr),
-      keys_(random_scalars(device, key_scalars(shape), kAppendKeySeed)),
-      values_(random_scalars(device, key_scalars(shape), kAppendValueSeed)),
+      keys_(random_scalars(device, new_tokens(shape) * shape.layer.token_width(), kAppendKeySeed)),
+      values_(random_scalars(device, new_tokens(shape) * shape.layer.value_width(), kAppendValueSeed)),
       queries_(random_scalars(device, query_scalars(shape), kAttentionQuerySeed)),
-      out_(device.upload(std::vector<std::byte>(query_scalars(shape) * sizeof(float)))) {
+      out_(device.upload(std::vector<std::byte>(output_scalars(shape) * sizeof(float)))) {
   for (int32_t i = 0; i < shape.batch; ++i) start_.emplace_back(cache_);
   append_random(device, start_, shape.layer, shape.length - shape.queries);
   std::vector<kvq::Sequence> sequences = forks();
@@ -284,7 +288,7 @@ void TimedExtend::extend(std::span<kvq::Sequence> sequences) {
   batch.sequences = pointers.data();
   batch.token_counts = counts.data();
   batch.k = keys_.get();
-  batch.v = values_.get();
+  batch.v = shape_.layer.latent ? nullptr : values_.get();
   batch.q = queries_.get();
   batch.output = out_.get();
   cache_.extend(0, batch);

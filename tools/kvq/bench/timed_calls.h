@@ -126,8 +126,8 @@ class TimedExtend {
   kvq::Cache cache_;
   bool reserves_;  // pages whose formats a router chooses cannot be
   std::vector<kvq::Sequence> start_;
-  DeviceBuffer keys_;  // [batch, queries, kv_heads, head_dim]
-  DeviceBuffer values_;
+  DeviceBuffer keys_;     // [batch, queries, kv_heads, head_dim]
+  DeviceBuffer values_;   // [batch, queries, kv_heads, channels of values]
   DeviceBuffer queries_;  // [batch, queries, q_heads, head_dim]
   DeviceBuffer out_;
   uint64_t bytes_ = 0;

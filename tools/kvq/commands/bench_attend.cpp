@@ -61,7 +61,13 @@ void check_queries(const BenchAttendOptions& options) {
                    " tokens, the newest of which ask");
 }
 
+void check_values(const LayerShape& layer) {
+  if (!layer.latent || (layer.value_dim != 0 && layer.value_dim < layer.head_dim)) return;
+  throw UsageError("--latent takes --value-dim, less than the " + std::to_string(layer.head_dim) + " of --head-dim");
+}
+
 void run(const BenchAttendOptions& options) {
+  check_values(options.layer);
   check_queries(options);
   const std::unique_ptr<TimedDevice> device = make_bench_device(options.layer, options.compute);
   const AttentionShape longest = options.shape(std::ranges::max(options.lengths));
@@ -98,6 +104,7 @@ void add_bench_attend(Command bench) {
                      "Queries of a sequence: 1 as in decoding, --context as for a prompt");
   command.add_flag("--extend", options->extends, "Append the queries' tokens in the same call (kvq_extend)");
   add_bench_options(command, *options);
+  add_value_options(command, options->layer);
   command.on_run([options] { run(*options); });
 }
 

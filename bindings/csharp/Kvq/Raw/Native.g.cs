@@ -954,7 +954,8 @@ namespace Kvq.Raw
         /// <see cref="Kvq.Rope.None"/>; a CUDA context reads them in stream order. They must be finite with magnitude
         /// at most 65504 (FP16) after RoPE and, in layers with <c>+hadamard</c> or gain-shape formats, after the
         /// Hadamard rotation, too.</param>
-        /// <param name="v">values <c>[n, kv_heads, value_dim]</c>, same rules.</param>
+        /// <param name="v">values <c>[n, kv_heads, value_dim]</c>, same rules; null exactly if the layer's values are
+        /// a prefix of its keys.</param>
         /// <param name="dtype">element type of <c>k</c> and <c>v</c>.</param>
         /// <param name="positions">original positions, ≥ 0, strictly increasing and beyond the layer's last one;
         /// null: consecutive.</param>

@@ -422,9 +422,15 @@ namespace Kvq.Raw
         /// <summary>Channels of a value and of an output, a multiple of 8, 8 … 512; 0 (default): the cache's
         /// <c>head_dim</c>.</summary>
         public int value_dim;
+        /// <summary>1: values are the first <c>value_dim</c> channels of the keys, as in latent attention (MLA), and
+        /// are stored once; there must be more key channels, and only these may be rotated. Appending takes no
+        /// <c>v</c>. Policies' formats of values are those of the common channels, formats of keys those of the
+        /// channels behind. 0 by default.</summary>
+        public int values_are_key_prefix;
         /// <summary>-1 (default): the cache's.</summary>
         public Rope rope;
-        /// <summary>First channel that is rotated, an even number; 0 by default.</summary>
+        /// <summary>First channel that is rotated, an even number; 0 (default): the first one, or <c>value_dim</c>
+        /// with <c>values_are_key_prefix</c>.</summary>
         public int rotary_begin;
         /// <summary>Channels that are rotated, an even number; 0 (default): the cache's, if it has one, else all from
         /// <c>rotary_begin</c> on.</summary>
@@ -559,6 +565,8 @@ namespace Kvq.Raw
         public float scale;
         /// <summary>LogitSoftcap.</summary>
         public float logit_softcap;
+        /// <summary>1: appending takes no values.</summary>
+        public int values_are_key_prefix;
     }
 
     /// <summary>What recoding a sequence takes; see

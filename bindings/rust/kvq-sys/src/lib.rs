@@ -823,9 +823,14 @@ pub struct kvq_layer_shape {
     pub key_dim: i32,
     /// Channels of a value and of an output, a multiple of 8, 8 … 512; 0 (default): the cache's `head_dim`.
     pub value_dim: i32,
+    /// 1: values are the first `value_dim` channels of the keys, as in latent attention (MLA), and are stored once;
+    /// there must be more key channels, and only these may be rotated. Appending takes no `v`. Policies' formats of
+    /// values are those of the common channels, formats of keys those of the channels behind. 0 by default.
+    pub values_are_key_prefix: i32,
     /// -1 (default): the cache's.
     pub rope: kvq_rope,
-    /// First channel that is rotated, an even number; 0 by default.
+    /// First channel that is rotated, an even number; 0 (default): the first one, or `value_dim` with
+    /// `values_are_key_prefix`.
     pub rotary_begin: i32,
     /// Channels that are rotated, an even number; 0 (default): the cache's, if it has one, else all from
     /// `rotary_begin` on.
@@ -944,6 +949,8 @@ pub struct kvq_layer_info {
     pub rotary_dim: i32,
     pub scale: f32,
     pub logit_softcap: f32,
+    /// 1: appending takes no values.
+    pub values_are_key_prefix: i32,
 }
 
 /// What recoding a sequence takes; see [`kvq_sequence_predict_recode`].
@@ -1018,8 +1025,8 @@ pub struct kvq_append_batch {
     /// As for [`kvq_append`]. (length `strided(sum(token_counts), layer.kv_heads, layer.key_dim)`; in the memory of
     /// the context)
     pub k: *const c_void,
-    /// As for [`kvq_append`]. (length `strided(sum(token_counts), layer.kv_heads, layer.value_dim)`; in the memory
-    /// of the context)
+    /// As for [`kvq_append`]. (may be NULL; length `strided(sum(token_counts), layer.kv_heads, layer.value_dim)`;
+    /// in the memory of the context)
     pub v: *const c_void,
     /// Element type of `k` and `v`; [`KVQ_F32`] by default.
     pub dtype: kvq_dtype,
@@ -1127,8 +1134,8 @@ pub struct kvq_extend_batch {
     /// As for [`kvq_append`]. (length `strided(sum(token_counts), layer.kv_heads, layer.key_dim)`; in the memory of
     /// the context)
     pub k: *const c_void,
-    /// As for [`kvq_append`]. (length `strided(sum(token_counts), layer.kv_heads, layer.value_dim)`; in the memory
-    /// of the context)
+    /// As for [`kvq_append`]. (may be NULL; length `strided(sum(token_counts), layer.kv_heads, layer.value_dim)`;
+    /// in the memory of the context)
     pub v: *const c_void,
     /// As in [`kvq_attend_batch`]. (length `strided(sum(token_counts), layer.q_heads, layer.key_dim)`; in the
     /// memory of the context)
@@ -2665,8 +2672,8 @@ extern "C" {
     ///   CUDA context reads them in stream order. They must be finite with magnitude at most 65504 (FP16) after
     ///   RoPE and, in layers with `+hadamard` or gain-shape formats, after the Hadamard rotation, too. (length `n *
     ///   layer.kv_heads * layer.key_dim`; in the memory of the context)
-    /// - `v`: values `[n, kv_heads, value_dim]`, same rules. (length `n * layer.kv_heads * layer.value_dim`; in the
-    ///   memory of the context)
+    /// - `v`: values `[n, kv_heads, value_dim]`, same rules; NULL exactly if the layer's values are a prefix of its
+    ///   keys. (may be NULL; length `n * layer.kv_heads * layer.value_dim`; in the memory of the context)
     /// - `dtype`: element type of `k` and `v`.
     /// - `positions`: original positions, ≥ 0, strictly increasing and beyond the layer's last one; NULL:
     ///   consecutive. (may be NULL; length `n`)
@@ -4041,7 +4048,7 @@ const _: () = {
     assert!(align_of::<kvq_cache_options>() == 8);
     assert!(size_of::<kvq_cache_info>() == 64);
     assert!(align_of::<kvq_cache_info>() == 8);
-    assert!(size_of::<kvq_layer_info>() == 300);
+    assert!(size_of::<kvq_layer_info>() == 304);
     assert!(align_of::<kvq_layer_info>() == 4);
     assert!(size_of::<kvq_recode_info>() == 40);
     assert!(align_of::<kvq_recode_info>() == 8);

@@ -198,10 +198,11 @@ fn offsets_of_kvq_layer_shape() {
     assert_eq!(offset!(kvq_layer_shape, kv_heads), 16);
     assert_eq!(offset!(kvq_layer_shape, key_dim), 20);
     assert_eq!(offset!(kvq_layer_shape, value_dim), 24);
-    assert_eq!(offset!(kvq_layer_shape, rope), 28);
-    assert_eq!(offset!(kvq_layer_shape, rotary_begin), 32);
-    assert_eq!(offset!(kvq_layer_shape, rotary_dim), 36);
-    assert_eq!(offset!(kvq_layer_shape, rope_base), 40);
+    assert_eq!(offset!(kvq_layer_shape, values_are_key_prefix), 28);
+    assert_eq!(offset!(kvq_layer_shape, rope), 32);
+    assert_eq!(offset!(kvq_layer_shape, rotary_begin), 36);
+    assert_eq!(offset!(kvq_layer_shape, rotary_dim), 40);
+    assert_eq!(offset!(kvq_layer_shape, rope_base), 44);
     assert_eq!(offset!(kvq_layer_shape, inv_freq), 48);
     assert_eq!(offset!(kvq_layer_shape, scale), 56);
     assert_eq!(offset!(kvq_layer_shape, logit_softcap), 60);
@@ -262,6 +263,7 @@ fn offsets_of_kvq_layer_info() {
     assert_eq!(offset!(kvq_layer_info, rotary_dim), 288);
     assert_eq!(offset!(kvq_layer_info, scale), 292);
     assert_eq!(offset!(kvq_layer_info, logit_softcap), 296);
+    assert_eq!(offset!(kvq_layer_info, values_are_key_prefix), 300);
 }
 
 #[test]

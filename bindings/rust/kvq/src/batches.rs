@@ -90,8 +90,10 @@ macro_rules! set_tokens {
         let Tokens { k, v } = $tokens;
         let shape = |channels| [$rows, $layer.kv_heads, channels];
         require_rows("k", k.length, shape($layer.key_dim), [$raw.k_token_stride, $raw.k_head_stride])?;
-        require_rows("v", v.length, shape($layer.value_dim), [$raw.v_token_stride, $raw.v_head_stride])?;
-        ($raw.k, $raw.v) = (k.pointer, v.pointer);
+        let values = shape::values_of(v, $layer.values_are_key_prefix, |length| {
+            require_rows("v", length, shape($layer.value_dim), [$raw.v_token_stride, $raw.v_head_stride])
+        })?;
+        ($raw.k, $raw.v) = (k.pointer, values);
     };
 }
 
@@ -135,7 +137,7 @@ macro_rules! device_addresses {
 }
 
 impl<'a> Append<'a> {
-    /// Keys and values.
+    /// Keys and values; no values, `&[]`, exactly where they are a prefix of the layer's keys.
     #[inline]
     pub fn new<T: Element>(k: &'a [T], v: &'a [T]) -> Self {
         let mut batch = Append::of(Extent::of(k), Extent::of(v));
@@ -153,7 +155,7 @@ impl<'a> Append<'a> {
 }
 
 impl DeviceAppend<'_> {
-    /// Keys and values.
+    /// Keys and values; `v` is null exactly where they are a prefix of the layer's keys.
     pub fn new(k: *const c_void, v: *const c_void, dtype: Dtype) -> Self {
         let mut batch = Self::of();
         (batch.raw.k, batch.raw.v, batch.raw.dtype) = (k, v, dtype.code());
@@ -196,7 +198,7 @@ impl DeviceAttend<'_> {
 impl<'a> Extend<'a> {
     optional!(kvq_extend_batch, lse: &'a mut [f32] = Extent::of_mut(lse), sinks: &'a [f32] = Extent::of(sinks));
 
-    /// Keys and values, their queries, and where results go.
+    /// Keys and values, as in [`Append::new`], their queries, and where results go.
     #[inline]
     pub fn new<T: Element, Q: Element, O: Element>(k: &'a [T], v: &'a [T], q: &'a [Q], output: &'a mut [O]) -> Self {
         let mut batch = Extend::of(Extent::of(k), Extent::of(v), Extent::of(q), Extent::of_mut(output), None, None);
@@ -217,7 +219,7 @@ impl<'a> Extend<'a> {
 }
 
 impl DeviceExtend<'_> {
-    /// Keys and values, their queries, and where results go.
+    /// Keys and values, as in [`DeviceAppend::new`], their queries, and where results go.
     pub fn new(
         k: *const c_void,
         v: *const c_void,

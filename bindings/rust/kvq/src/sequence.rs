@@ -5,7 +5,7 @@ use crate::generated::docs::header;
 use crate::generated::options::setters;
 use crate::object::{debug, default_is_new, Raw};
 use crate::policy::pointer_to;
-use crate::shape::{self, pointer_of, rows_of};
+use crate::shape::{self, pointer_of, rows_of, Extent};
 use crate::{Cache, Context, Dtype, Element, Error, Policy, RecodeInfo, Result, Usage};
 use kvq_sys as sys;
 use std::ops::Range;
@@ -113,7 +113,8 @@ impl Sequence {
 
     #[doc = header!(kvq_append)]
     ///
-    /// The number of tokens is the number of rows in `k`; positions are consecutive.
+    /// The number of tokens is the number of rows in `k`; positions are consecutive. Where values are a prefix of keys,
+    /// `v` is empty.
     pub fn append<T: Element>(&mut self, layer: usize, k: &[T], v: &[T]) -> Result<()> {
         self.append_slices(layer, k, v, None)
     }
@@ -126,7 +127,7 @@ impl Sequence {
     /// Like [`append`](Self::append) and [`append_at`](Self::append_at), from the context's memory.
     ///
     /// # Safety
-    /// `k` and `v` must hold `n` tokens until the context's stream has read them.
+    /// `k` and, unless it is null, `v` must hold `n` tokens until the context's stream has read them.
     pub unsafe fn append_device(
         &mut self,
         layer: usize,
@@ -149,9 +150,11 @@ impl Sequence {
         let info = self.cache.layer(layer)?;
         let n = rows_of("k", k.len(), info.kv_heads * info.key_dim, "[n, kv_heads, key_dim]")?;
         let numbers = n as u128 * info.kv_heads as u128 * info.value_dim as u128;
-        shape::require("v", v.len(), numbers, "[n, kv_heads, value_dim]")?;
+        let v = shape::values_of(Extent::of(v), info.values_are_key_prefix, |length| {
+            shape::require("v", length, numbers, "[n, kv_heads, value_dim]")
+        })?;
         // SAFETY: the slices live until the call returns, and their lengths have been checked.
-        unsafe { self.append_device(layer, n, k.as_ptr().cast(), v.as_ptr().cast(), T::DTYPE, positions) }
+        unsafe { self.append_device(layer, n, k.as_ptr().cast(), v, T::DTYPE, positions) }
     }
 
     #[doc = header!(kvq_sequence_decode)]

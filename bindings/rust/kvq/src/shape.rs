@@ -25,6 +25,23 @@ impl Extent {
     }
 }
 
+/// Returns the address of a layer's values after checking their number by `require`; NULL where keys contain them, for
+/// which the slice must be empty.
+pub(crate) fn values_of(
+    v: Extent,
+    are_key_prefix: bool,
+    require: impl FnOnce(usize) -> Result<()>,
+) -> Result<*const c_void> {
+    if !are_key_prefix {
+        return require(v.length).map(|()| v.pointer);
+    }
+    if v.length == 0 {
+        return Ok(ptr::null()); // the address of an empty slice is another
+    }
+    let given = v.length;
+    Err(Error::argument(format!("v has {given} elements, must be empty: the layer's values are a prefix of its keys")))
+}
+
 pub(crate) fn require(name: &str, given: usize, expected: u128, shape: &str) -> Result<()> {
     if given as u128 == expected {
         return Ok(());

@@ -30,10 +30,12 @@ impl LayerShape {
     pub(crate) fn filled(&self, at: usize, options: &sys::kvq_cache_options) -> Result<sys::kvq_layer_shape> {
         let mut raw = *self.raw;
         if let Some(inv_freq) = &self.inv_freq {
-            let key_dim = if raw.key_dim != 0 { raw.key_dim } else { options.head_dim };
-            let given = if raw.rotary_dim != 0 { raw.rotary_dim } else { options.rotary_dim };
+            let or = |given: i32, usual: i32| if given != 0 { given } else { usual };
+            let dim = |given: i32| or(given, options.head_dim);
+            let first = if raw.values_are_key_prefix != 0 { dim(raw.value_dim) } else { 0 };
             // As in the library, 0 means all channels; it refuses numbers that leave none.
-            let rotated = if given != 0 { given } else { key_dim.saturating_sub(raw.rotary_begin) };
+            let left = dim(raw.key_dim).saturating_sub(or(raw.rotary_begin, first));
+            let rotated = or(or(raw.rotary_dim, options.rotary_dim), left);
             let (name, pairs) = (format!("shapes[{at}].inv_freq"), rotated.max(0) as u128 / 2);
             shape::require(&name, inv_freq.len(), pairs, "[rotary_dim / 2]")?;
             raw.inv_freq = inv_freq.as_ptr();
@@ -48,6 +50,7 @@ impl fmt::Debug for LayerShape {
         let shape = [raw.first_layer, raw.n_layers, raw.q_heads, raw.kv_heads, raw.key_dim, raw.value_dim];
         out.debug_struct("LayerShape")
             .field("first_layer, layers, q_heads, kv_heads, key_dim, value_dim", &shape)
+            .field("values_are_key_prefix", &(raw.values_are_key_prefix != 0))
             .finish()
     }
 }

@@ -1,7 +1,8 @@
 //! Layers that differ from their cache's others.
 mod common;
 use common::*;
-use kvq::{Append, Attend, Cache, CacheOptions, Extend, LayerShape, Rope, Sequence, Status};
+use kvq::{Append, Attend, Cache, CacheOptions, DeviceAppend, DeviceExtend, Dtype, Extend};
+use kvq::{LayerShape, Rope, Sequence, Status};
 
 /// Query heads, KV heads, channels of keys and channels of values.
 const HEADS: [[usize; 4]; 3] = [[4, 2, 64, 64], [6, 3, 192, 128], [4, 2, 256, 256]];
@@ -99,6 +100,121 @@ fn lengths_of_other_layers_are_refused() {
     let result = sequence.decode_into(1, 0, 0..1, Some(&mut y[..128]), None, None);
     assert_fails(result, argument, &["k has 128 elements, expected 192: [slots, key_dim]"]);
     assert_eq!(sequence.length(1).unwrap(), 1);
+}
+
+/// An ordinary layer, and a latent one: 64 channels of values, and 32 behind them that are rotated.
+fn latent() -> Cache {
+    let shape = LayerShape::new(1).kv_heads(1).key_dim(96).value_dim(64).values_are_key_prefix(true).scale(0.1);
+    cache(&context(), "fp16", CacheOptions::new(2, 4, 2, 64).shapes([shape]))
+}
+
+/// Attention of four heads of the last queries to rows of 96 channels, of which the first 64 are the values.
+fn attended(k: &[f32], q: &[f32]) -> Vec<f64> {
+    let rotated = |row: &[f32], position: usize| -> Vec<f64> {
+        let mut row: Vec<f64> = row.iter().map(|&x| f64::from(x)).collect();
+        for pair in 0..16 {
+            let (sin, cos) = (position as f64 * 10000f64.powf(-(pair as f64) / 16.0)).sin_cos();
+            let (a, b) = (row[64 + pair], row[80 + pair]);
+            (row[64 + pair], row[80 + pair]) = (a * cos - b * sin, b * cos + a * sin);
+        }
+        row
+    };
+    let keys: Vec<_> = k.chunks(96).enumerate().map(|(position, row)| rotated(row, position)).collect();
+    let first = keys.len() - q.len() / (4 * 96);
+    let of_row = |(at, row): (usize, &[f32])| {
+        let (position, mut total, mut output) = (first + at / 4, 0.0, vec![0.0; 64]);
+        let query = rotated(row, position);
+        for key in &keys[..=position] {
+            let weight = (0.1 * key.iter().zip(&query).map(|(a, b)| a * b).sum::<f64>()).exp();
+            total += weight;
+            output.iter_mut().zip(key).for_each(|(sum, x)| *sum += weight * x);
+        }
+        output.into_iter().map(move |x| x / total)
+    };
+    q.chunks(96).enumerate().flat_map(of_row).collect()
+}
+
+#[test]
+fn values_may_be_a_prefix_of_keys() {
+    let cache = latent();
+    let info = cache.describe_layer(1).unwrap();
+    assert!(info.values_are_key_prefix && !cache.describe_layer(0).unwrap().values_are_key_prefix);
+    assert_eq!((info.rotary_begin, info.rotary_dim), (64, 32));
+    let (k, q) = (numbers(50 * 96, 1), numbers(3 * 4 * 96, 2));
+    let expected = attended(&k, &q);
+    let (before, last) = k.split_at(47 * 96);
+    let [mut a, mut b, mut c, mut d] = [(); 4].map(|()| Sequence::new(&cache).unwrap());
+    a.append(1, before, &[]).unwrap();
+    a.append_at(1, last, &[], &[47, 48, 49]).unwrap();
+    let twice = [before, before].concat();
+    cache.append(1, &mut [&mut b, &mut c], Append::new(&twice, &[]).token_counts(&[47, 47])).unwrap();
+    cache.append(1, &mut [&mut b], Append::new(last, &[]).token_counts(&[3])).unwrap();
+    for sequence in [&a, &b] {
+        let mut output = vec![0.0f32; 3 * 4 * 64];
+        cache.attend(1, &[sequence], Attend::new(&q, &mut output).query_counts(&[3])).unwrap();
+        assert_close(&output, &expected, 1e-3);
+    }
+    let mut output = vec![0.0f32; 3 * 4 * 64];
+    cache.extend(1, &mut [&mut c], Extend::new(last, &[], &q, &mut output).token_counts(&[3])).unwrap();
+    assert_close(&output, &expected, 1e-3);
+    let decoded = c.decode(1, 0, 0..50).unwrap();
+    let prefix: Vec<f32> = decoded.k.chunks(96).flat_map(|row| row[..64].to_vec()).collect();
+    assert_eq!((decoded.k.len(), decoded.v), (50 * 96, prefix));
+
+    // On a CPU the context's memory is the program's.
+    let (k, none, q) = (k.as_ptr().cast(), std::ptr::null(), q.as_ptr().cast());
+    let mut output = vec![0.0f32; 3 * 4 * 64];
+    let (mut e, mut f) = (d.fork().unwrap(), d.fork().unwrap());
+    // SAFETY: the vectors have these sizes.
+    unsafe {
+        d.append_device(1, 50, k, none, Dtype::F32, None).unwrap();
+        let batch = DeviceAppend::new(k, none, Dtype::F32).token_counts(&[50]);
+        cache.append_device(1, &mut [&mut e], batch).unwrap();
+        cache.append_device(1, &mut [&mut f], DeviceAppend::new(k, none, Dtype::F32).token_counts(&[47])).unwrap();
+        let (last, output) = (last.as_ptr().cast(), output.as_mut_ptr().cast());
+        let batch = DeviceExtend::new(last, none, Dtype::F32, q, Dtype::F32, output, Dtype::F32).token_counts(&[3]);
+        cache.extend_device(1, &mut [&mut f], batch).unwrap();
+    }
+    assert_close(&output, &expected, 1e-3);
+    let saved = a.save().unwrap();
+    for sequence in [b, c, d, e, f, cache.load_sequence(&saved).unwrap()] {
+        assert_eq!(sequence.save().unwrap(), saved);
+    }
+}
+
+#[test]
+fn values_are_given_exactly_where_keys_do_not_contain_them() {
+    let cache = latent();
+    let (x, mut y, mut sequence) = (numbers(512, 1), vec![0.0f32; 256], Sequence::new(&cache).unwrap());
+    let (k, v, q) = (&x[..96], &x[..64], &x[..384]);
+    let argument = Status::Argument;
+    let given = ["v has 64 elements, must be empty: the layer's values are a prefix of its keys"];
+    assert_fails(sequence.append(1, k, v), argument, &given);
+    assert_fails(sequence.append_at(1, k, v, &[3]), argument, &given);
+    assert_fails(cache.append(1, &mut [&mut sequence], Append::new(k, v)), argument, &given);
+    assert_fails(cache.extend(1, &mut [&mut sequence], Extend::new(k, v, q, &mut y)), argument, &given);
+    let (k, q) = (&x[..128], &x[..256]);
+    let missing = ["v has 0 elements, expected 128: [n, kv_heads, value_dim]"];
+    assert_fails(sequence.append(0, k, &[]), argument, &missing);
+    let missing = ["v has 0 elements, expected 128: [1, 2, 64]"];
+    assert_fails(cache.append(0, &mut [&mut sequence], Append::new(k, &[])), argument, &missing);
+    assert_fails(cache.extend(0, &mut [&mut sequence], Extend::new(k, &[], q, &mut y)), argument, &missing);
+    // SAFETY: the slice is longer; what is refused is not read.
+    unsafe {
+        let (k, none) = (x.as_ptr().cast(), std::ptr::null());
+        assert_fails(sequence.append_device(1, 1, k, k, Dtype::F32, None), argument, &["v is given, must be NULL"]);
+        assert_fails(sequence.append_device(0, 1, k, none, Dtype::F32, None), argument, &["v is NULL"]);
+    }
+    assert_eq!((sequence.length(0).unwrap(), sequence.length(1).unwrap()), (0, 0));
+
+    let with = |shape: LayerShape| cache_of(CacheOptions::new(2, 4, 2, 64).shapes([shape]));
+    let prefix = || LayerShape::new(1).key_dim(96).values_are_key_prefix(true);
+    assert_eq!(with(prefix().inv_freq([0.0; 16])).unwrap().describe_layer(1).unwrap().rotary_dim, 32);
+    assert_eq!(with(prefix().rotary_begin(80).inv_freq([0.0; 8])).unwrap().describe_layer(1).unwrap().rotary_dim, 16);
+    let message = "shapes[0].inv_freq has 48 elements, expected 16: [rotary_dim / 2]";
+    assert_fails(with(prefix().inv_freq([0.0; 48])), argument, &[message]);
+    let message = "options->shapes[0].values_are_key_prefix is 1, but keys have 64 channels";
+    assert_fails(with(prefix().key_dim(0)), argument, &[message]);
 }
 
 #[test]

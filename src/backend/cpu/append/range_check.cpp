@@ -84,12 +84,14 @@ void RangeCheck::report() const {
   head_fits(side, index, scales_of(static_cast<int32_t>(index / static_cast<size_t>(tokens_.kv_heads))), head);
   size_t channel = 0;
   while (std::fabs(head[channel]) <= kMaxFloat16) ++channel;
+  // Of a latent, both sides are parts of k.
+  const bool is_key = side == Side::kKeys || tokens_.head.is_latent;
+  const int32_t before = side == Side::kKeys ? tokens_.head.before_keys() : 0;
   fail(KVQ_E_ARGUMENT,
        "%s of token %zu, head %zu, channel %zu is %g when it is stored, but pages hold finite numbers up to %g",
-       side == Side::kKeys ? "k" : "v",
-       static_cast<size_t>(tokens_.first) + index / static_cast<size_t>(tokens_.kv_heads),
-       index % static_cast<size_t>(tokens_.kv_heads), channel, static_cast<double>(head[channel]),
-       static_cast<double>(kMaxFloat16));
+       is_key ? "k" : "v", static_cast<size_t>(tokens_.first) + index / static_cast<size_t>(tokens_.kv_heads),
+       index % static_cast<size_t>(tokens_.kv_heads), channel + static_cast<size_t>(before),
+       static_cast<double>(head[channel]), static_cast<double>(kMaxFloat16));
 }
 
 }  // namespace kvq::cpu

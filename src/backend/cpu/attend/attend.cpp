@@ -48,6 +48,7 @@ class AttendCall {
         sizes_(batch, kernels),
         codec_(sizes_.codec()),
         layout_(sizes_.layout()),
+        room_(batch, batch.query_positions.size()),
         group_(sizes_.group()) {}
 
   /// Makes every allocation of the call. `largest`: extra floats for weigh().
@@ -199,38 +200,72 @@ class AttendCall {
   }
 
   void prepare_queries(const AttendSequence& sequence, int32_t head) noexcept {
-    const int32_t dim = batch_.head.keys;
-    const float factor = batch_.scale * kLog2E;
-    const float* unscale = sequence.scales.find(ScaleArray::kQueries, head, batch_.head);
+    const float* of_keys = sequence.scales.find(ScaleArray::kQueries, head, batch_.head);
+    const float* of_values = sequence.scales.find(ScaleArray::kOutputs, head, batch_.head);
+    const float* offsets = sequence.scales.find(ScaleArray::kOffsets, head, batch_.head);
     size_t row = first_query(sequence, head);
     for (int32_t token = 0; token < sequence.query_count; ++token) {
       const auto query = static_cast<size_t>(sequence.query_begin + token);
+      const float* angles = workspace_.rope_table.data() + query * batch_.rope->table_stride();
       for (int32_t g = 0; g < group_; ++g, ++row) {
-        float* q = workspace_.queries.data() + row * static_cast<size_t>(dim);
         const size_t source = batch_.q_strides.at(query, static_cast<size_t>(head * group_ + g));
-        read_floats(batch_.q, batch_.q_dtype, source, dim, q);
-        batch_.rope->rotate(workspace_.rope_table.data() + query * batch_.rope->table_stride(), q);
-        for (int32_t i = 0; i < dim; ++i) q[i] *= factor;
-        for (int32_t i = 0; unscale != nullptr && i < dim; ++i) q[i] *= unscale[i];
-        if (!batch_.any_hadamard_keys) continue;
-        float* rotated = workspace_.rotated_queries.data() + row * static_cast<size_t>(dim);
-        std::copy_n(q, dim, rotated);
-        rotate_head(rotated, dim);
-        if (!batch_.any_gain_shape_keys) continue;
-        round_query(rotated, dim, workspace_.rounded_queries.data() + row * rounded_stride(dim));
+        float* q = read_row(room_.keys, row, source);
+        batch_.rope->rotate(angles, q);
+        scale_row(room_.keys, row, of_keys);
+        if (!batch_.head.is_latent) continue;
+        q = read_row(room_.latent, row, source);
+        workspace_.biases[row] = offsets != nullptr ? product(q, offsets, room_.latent.dim) : 0.0F;
+        scale_row(room_.latent, row, of_values);
       }
     }
+  }
+
+  float* plain_row(const QueryPart& part, size_t row) const {
+    return workspace_.queries.data() + part.plain + row * static_cast<size_t>(part.dim);
+  }
+
+  float* read_row(const QueryPart& part, size_t row, size_t source) const noexcept {
+    float* q = plain_row(part, row);
+    read_floats(batch_.q, batch_.q_dtype, source + static_cast<size_t>(part.channel), part.dim, q);
+    return q;
+  }
+
+  /// Of a query and the offsets of its latent, as a logit.
+  float product(const float* q, const float* offsets, int32_t dim) const noexcept {
+    return batch_.scale * kLog2E * std::inner_product(q, q + dim, offsets, 0.0F);
+  }
+
+  /// Scales a row of queries, and rotates and rounds it as pages need.
+  void scale_row(const QueryPart& part, size_t row, const float* unscale) const noexcept {
+    const int32_t dim = part.dim;
+    const float factor = batch_.scale * kLog2E;
+    float* q = plain_row(part, row);
+    for (int32_t i = 0; i < dim; ++i) q[i] *= factor;
+    for (int32_t i = 0; unscale != nullptr && i < dim; ++i) q[i] *= unscale[i];
+    if (!part.is_rotated) return;
+    float* rotated = workspace_.rotated_queries.data() + part.rotated + row * static_cast<size_t>(dim);
+    std::copy_n(q, dim, rotated);
+    rotate_head(rotated, dim);
+    if (!part.is_rounded) return;
+    round_query(rotated, dim, workspace_.rounded_queries.data() + part.rounded + row * rounded_stride(dim));
+  }
+
+  ItemRows rows_of(const QueryPart& part, size_t row) const {
+    const size_t first = row * static_cast<size_t>(part.dim);
+    return {.plain = workspace_.queries.data() + part.plain + first,
+            .rotated = part.is_rotated ? workspace_.rotated_queries.data() + part.rotated + first : nullptr,
+            .rounded = part.is_rounded
+                           ? workspace_.rounded_queries.data() + part.rounded + row * rounded_stride(part.dim)
+                           : nullptr,
+            .dim = part.dim};
   }
 
   ItemQueries queries_of(const AttendItem& item) const {
     const AttendSequence& sequence = batch_.sequences[static_cast<size_t>(item.sequence)];
     const size_t row = first_query(sequence, item.head) + static_cast<size_t>(item.row_begin);
-    const size_t first = row * static_cast<size_t>(batch_.head.keys);
-    return {.plain = workspace_.queries.data() + first,
-            .rotated = batch_.any_hadamard_keys ? workspace_.rotated_queries.data() + first : nullptr,
-            .rounded = batch_.any_gain_shape_keys
-                           ? workspace_.rounded_queries.data() + row * rounded_stride(batch_.head.keys)
-                           : nullptr,
+    return {.keys = rows_of(room_.keys, row),
+            .latent = rows_of(room_.latent, row),
+            .biases = batch_.head.is_latent ? workspace_.biases.data() + row : nullptr,
             .positions = batch_.query_positions.data() + sequence.query_begin,
             .first_row = item.row_begin,
             .group = group_};
@@ -339,6 +374,7 @@ class AttendCall {
   CallSizes sizes_;
   const ContextCodec* codec_;
   const PartialLayout& layout_;
+  const QueryRoom room_;
   int32_t group_;
 };
 

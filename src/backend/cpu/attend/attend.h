@@ -40,6 +40,7 @@ struct AttendSizes {
   size_t queries = 0;
   size_t rotated_queries = 0;
   size_t rounded_queries = 0;
+  size_t biases = 0;
   size_t partials = 0;
   size_t items = 0;
   size_t merges = 0;
@@ -61,6 +62,7 @@ class AttendWorkspace : public Workspace {
         queries(allocator),
         rotated_queries(allocator),
         rounded_queries(allocator),
+        biases(allocator),
         partials(allocator),
         items(allocator),
         order(allocator),
@@ -72,15 +74,16 @@ class AttendWorkspace : public Workspace {
   void make_room(const AttendSizes& sizes);
 
   Vector<float> rope_table;         // [total queries, rotary_dim]
-  Vector<float> queries;            // [total queries · q_heads, channels of keys], grouped by sequence, then KV head
+  Vector<float> queries;            // QueryRoom; rows are grouped by sequence, then KV head
   Vector<float> rotated_queries;    // `queries` after a Hadamard rotation; empty if no page needs it
   Vector<int32_t> rounded_queries;  // `rotated_queries` as RoundedQueries; empty if no page needs it
+  Vector<float> biases;             // [rows] of latents: what their offset adds to scores
   Vector<float> partials;
   Vector<AttendItem> items;
   Vector<int32_t> order;  // execution order of the items
   Vector<AttendMerge> merges;
   Vector<float> largest;  // for weigh(): [slots of all heads]
-  ScratchPool scratch;    // for items whose pages need their layer's context
+  ScratchPool scratch;    // for items whose pages need their layer's context, or are latents
 };
 
 void attend(const AttendBatch& batch, const KernelTable& kernels, Parallel& parallel, AttendWorkspace& workspace);

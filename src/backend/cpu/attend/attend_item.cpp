@@ -27,6 +27,9 @@ SlotRange visible_slots(const Page& page, int32_t position, int32_t window) {
   return range;
 }
 
+/// A page of a latent's values in FP16: no format takes more.
+size_t latent_bytes(const HeadShape& head) { return side_plane(Side::kValues, 16, head.values).bytes(); }
+
 /// Execution of one item: tiles of pages, blocks of rows.
 class ItemRun {
  public:
@@ -46,13 +49,14 @@ class ItemRun {
                       .lists = batch.sequences[static_cast<size_t>(item.sequence)].pages,
                       .head = item.head,
                       .end = batch.sequences[static_cast<size_t>(item.sequence)].page_counts[item.head],
-                      .queries = queries.plain,
-                      .rotated_queries = queries.rotated,
-                      .rounded_queries = queries.rounded,
+                      .queries = queries.keys.plain,
+                      .rotated_queries = queries.keys.rotated,
+                      .rounded_queries = queries.keys.rounded,
                       .rows = item.row_count,
                       .sums = sums_,
                       .plain = plain_,
-                      .rotated = rotated_} {
+                      .rotated = rotated_},
+        latents_(work) {
     if (const ContextCodec* codec = kernels.codec(batch.context)) {
       context_ = codec->attend(context_item_, item.path, work);
     }
@@ -143,9 +147,38 @@ class ItemRun {
 
   /// Work done once for all rows of the item.
   void prepare(const Page* const* pages, int32_t count) {
-    if (context_ == nullptr) return;
+    if (context_ == nullptr && !batch_.head.is_latent) return;
+    tile_ = pages;
     narrow(pages, count, 0, item_.row_count);
-    context_->prepare(place(pages), count);
+    if (context_ != nullptr) return context_->prepare(place(pages), count);
+    for (int32_t i = 0; i < count; ++i) write_as_keys(pages + i);
+  }
+
+  /// Values of a page of the tile as keys.
+  std::byte* latent(const Page* const* page) const {
+    return latents_ + static_cast<size_t>(page - tile_) * latent_bytes(batch_.head);
+  }
+
+  SideShape value_shape(const SideFormat& format) const { return {batch_.head.values, format.group, false}; }
+
+  void write_as_keys(const Page* const* page) const {
+    const PageFormat& format = *(*page)->format();
+    kernels_.side(format.values)
+        .as_keys(value_shape(format.values), (*page)->data + format.key_bytes(), latent(page),
+                 latents_ + kTilePages * latent_bytes(batch_.head));
+  }
+
+  /// Adds what the first channels of keys contribute to the scores of a page.
+  void add_latent(const Page* const* page, int32_t row, int32_t rows, float* scores) {
+    const SideFormat& format = (*page)->format()->values;
+    const std::byte* keys = latent(page);
+    kernels_.plain(kernels_.side(format).keys_code)
+        .keys(value_shape(format), {keys, keys}, rows, query_rows(queries_.latent, format, row), latent_scores_.data());
+    for (int32_t i = 0; i < rows; ++i) {
+      float* of_row = scores + i * kTileSlots;
+      const float bias = queries_.biases[row + i];
+      for (int32_t slot = 0; slot < kPageSlots; ++slot) of_row[slot] += latent_scores_[i * kTileSlots + slot] + bias;
+    }
   }
 
   bool any_visible(const Page& page, int32_t row, int32_t rows) const {
@@ -198,7 +231,8 @@ class ItemRun {
       context_->score(place(at), length, row, rows, scores);
     } else {
       kernel({batch_.head.keys, format.group, format.centre == Centre::kPageMean}, {at[0]->data, later(at).data}, rows,
-             query_rows(format, row), scores);
+             query_rows(queries_.keys, format, row), scores);
+      if (batch_.head.is_latent) add_latent(at, row, rows, scores);
     }
     for (int32_t page = 0; page < length; ++page) {
       prefetch_record(at + page, 2 * kTilePages);
@@ -207,11 +241,11 @@ class ItemRun {
     return length;
   }
 
-  QueryRows query_rows(const SideFormat& format, int32_t row) const {
-    const int32_t words = RoundedQueries::words_of(batch_.head.keys);
-    const bool rounded = queries_.rounded != nullptr;
-    return {(format.is_rotated() ? queries_.rotated : queries_.plain) + row * batch_.head.keys,
-            {rounded ? queries_.rounded + row * RoundedQueries::stride_of(words) : nullptr, words}};
+  static QueryRows query_rows(const ItemRows& queries, const SideFormat& format, int32_t row) {
+    const int32_t words = RoundedQueries::words_of(queries.dim);
+    const bool rounded = queries.rounded != nullptr;
+    return {(format.is_rotated() ? queries.rotated : queries.plain) + row * queries.dim,
+            {rounded ? queries.rounded + row * RoundedQueries::stride_of(words) : nullptr, words}};
   }
 
   void mask(const Page& page, float* scores, int32_t row, int32_t rows) const {
@@ -282,8 +316,7 @@ class ItemRun {
       sides[static_cast<size_t>(length)] = {pages[length]->data + offset, later(pages + length).data + offset};
     }
     float* output = (format.is_rotated() ? rotated_ : plain_) + row * static_cast<int32_t>(layout_.width);
-    kernel({batch_.head.values, format.group, false}, sides.data(), length, rows, scores_.data() + first * kPageSlots,
-           output);
+    kernel(value_shape(format), sides.data(), length, rows, scores_.data() + first * kPageSlots, output);
     return length;
   }
 
@@ -302,10 +335,15 @@ class ItemRun {
   const Page* const* list_end_;  // end of the whole list: prefetching runs ahead into the next item
   ContextItem context_item_;
   ContextAttentionPointer context_;  // null: no page needs its layer's context
+  std::byte* latents_;               // [kTilePages] values as keys, and room to write them
+  const Page* const* tile_ = nullptr;
   alignas(kDataAlignment) std::array<float, static_cast<size_t>(kBlockRows* kTileSlots)> scores_{};
+  alignas(kDataAlignment) std::array<float, static_cast<size_t>(kBlockRows* kTileSlots)> latent_scores_;
 };
 
 }  // namespace
+
+size_t latent_work_bytes(const HeadShape& head) { return head.is_latent ? (kTilePages + 1) * latent_bytes(head) : 0; }
 
 void run_item(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries, const KernelTable& kernels,
               float* partial, std::byte* work) {

@@ -39,15 +39,26 @@ struct PartialLayout {
   }
 };
 
+/// Rows of a work item, of the channels that meet one side of pages.
+struct ItemRows {
+  const float* plain;      // [row_count, dim]
+  const float* rotated;    // `plain` after a Hadamard rotation, or null
+  const int32_t* rounded;  // `rotated` as RoundedQueries, or null
+  int32_t dim;
+};
+
 /// Rows of a work item and their positions.
 struct ItemQueries {
-  const float* plain;        // [row_count, channels of keys]
-  const float* rotated;      // `plain` after a Hadamard rotation, or null
-  const int32_t* rounded;    // `rotated` as RoundedQueries, or null
+  ItemRows keys;
+  ItemRows latent;           // that meet the value side, if values are the first channels of the keys
+  const float* biases;       // [row_count] added to scores of latents
   const int32_t* positions;  // positions of the sequence's query tokens
   int32_t first_row;         // row i has the position of query token (first_row + i) / group
   int32_t group;
 };
+
+/// `work` of an item, without pages that need their layer's context.
+size_t latent_work_bytes(const HeadShape& head);
 
 /// Attention of an item's rows over its pages, written to its partial. work: bytes required by the plan of its path.
 void run_item(const AttendBatch& batch, const AttendItem& item, const ItemQueries& queries, const KernelTable& kernels,

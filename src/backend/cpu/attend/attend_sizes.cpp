@@ -34,14 +34,14 @@ void CallSizes::add_cut(size_t heads, const HeadCut& head, int32_t pages) {
 void AttendSizes::join(const AttendSizes& other) {
   for (const auto member :
        {&AttendSizes::rope_table, &AttendSizes::queries, &AttendSizes::rotated_queries, &AttendSizes::rounded_queries,
-        &AttendSizes::partials, &AttendSizes::items, &AttendSizes::merges, &AttendSizes::largest, &AttendSizes::pieces,
-        &AttendSizes::piece_bytes}) {
+        &AttendSizes::biases, &AttendSizes::partials, &AttendSizes::items, &AttendSizes::merges, &AttendSizes::largest,
+        &AttendSizes::pieces, &AttendSizes::piece_bytes}) {
     this->*member = std::max(this->*member, other.*member);
   }
 }
 
 uint64_t AttendSizes::bytes() const {
-  return (rope_table + queries + rotated_queries + partials + largest) * sizeof(float) +
+  return (rope_table + queries + rotated_queries + biases + partials + largest) * sizeof(float) +
          rounded_queries * sizeof(int32_t) + items * (sizeof(AttendItem) + sizeof(int32_t)) +
          merges * sizeof(AttendMerge) + ScratchPool::bytes_of(pieces, piece_bytes);
 }
@@ -51,6 +51,7 @@ void AttendWorkspace::make_room(const AttendSizes& sizes) {
   grow(queries, sizes.queries);
   grow(rotated_queries, sizes.rotated_queries);
   grow(rounded_queries, sizes.rounded_queries);
+  grow(biases, sizes.biases);
   grow(partials, sizes.partials);
   items.clear();
   items.reserve(sizes.items);

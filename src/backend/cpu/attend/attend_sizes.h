@@ -22,6 +22,43 @@ inline size_t rounded_stride(int32_t head_dim) {
   return static_cast<size_t>(RoundedQueries::stride_of(RoundedQueries::words_of(head_dim)));
 }
 
+/// Channels of queries that meet one side of pages, and the places of their first rows in the work space.
+struct QueryPart {
+  int32_t channel;  // the first one, in queries as they are given
+  int32_t dim;      // 0: queries do not meet the side
+  bool is_rotated;  // Hadamard-rotated rows are needed, too
+  bool is_rounded;
+  size_t plain;
+  size_t rotated;
+  size_t rounded;
+};
+
+/// Prepared queries of a call: those of the key side, and of the value side if values are the first channels of the
+/// keys.
+struct QueryRoom {
+  QueryRoom(const AttendBatch& batch, size_t queries)
+      : rows(queries * static_cast<size_t>(batch.q_heads) + kBlockRows),
+        keys(part(batch.head.before_keys(), batch.head.keys, batch.any_hadamard_keys, batch.any_gain_shape_keys)),
+        latent(part(0, batch.head.before_keys(), batch.any_hadamard_values, batch.any_gain_shape_values)) {}
+
+  size_t rows;
+  size_t plain = 0;
+  size_t rotated = 0;
+  size_t rounded = 0;
+  QueryPart keys;
+  QueryPart latent;
+
+ private:
+  QueryPart part(int32_t channel, int32_t dim, bool is_rotated, bool is_rounded) {
+    const QueryPart made{channel, dim, is_rotated, is_rounded, plain, rotated, rounded};
+    const size_t floats = rows * static_cast<size_t>(dim);
+    plain += floats;
+    if (is_rotated) rotated += floats;
+    if (is_rounded) rounded += rows * rounded_stride(dim);
+    return made;
+  }
+};
+
 /// Adds up the sizes of a call without making it.
 class CallSizes {
  public:
@@ -40,8 +77,8 @@ class CallSizes {
 
   HeadCut cut(int32_t queries, int32_t pages) const {
     const int32_t rows = queries * group_;
-    const ContextPath chosen =
-        codec_ != nullptr ? codec_->choose_path(batch_, kernels_, rows) : ContextPath{0, kItemRows, 0};
+    const ContextPath chosen = codec_ != nullptr ? codec_->choose_path(batch_, kernels_, rows)
+                                                 : ContextPath{0, kItemRows, latent_work_bytes(batch_.head)};
     // Many rows are enough parallel work without splitting pages, and their partials would be large.
     const int32_t item_pages = rows <= kItemRows ? kSplitPages : std::max(pages, 1);
     return {.rows = rows,
@@ -61,13 +98,13 @@ class CallSizes {
   }
   /// Sizes of everything added, `queries` tokens in total.
   AttendSizes sum(size_t queries, int32_t n_threads) const {
-    const size_t rows = queries * static_cast<size_t>(batch_.q_heads) + kBlockRows;
-    const size_t floats = rows * static_cast<size_t>(batch_.head.keys);
+    const QueryRoom room(batch_, queries);
     AttendSizes sizes;
     sizes.rope_table = queries * batch_.rope->table_stride();
-    sizes.queries = floats;
-    if (batch_.any_hadamard_keys) sizes.rotated_queries = floats;
-    if (batch_.any_gain_shape_keys) sizes.rounded_queries = rows * rounded_stride(batch_.head.keys);
+    sizes.queries = room.plain;
+    sizes.rotated_queries = room.rotated;
+    sizes.rounded_queries = room.rounded;
+    if (batch_.head.is_latent) sizes.biases = room.rows;
     sizes.partials = partials_;
     sizes.items = items_;
     sizes.merges = merges_;

@@ -7,6 +7,8 @@
 #endif
 
 #include "backend/cpu/attend/kernels.h"
+#include "backend/cpu/attend/latent-inl.h"
+#include "core/float16.h"
 #include "core/memory.h"
 #include "formats/page_fields.h"
 
@@ -216,6 +218,51 @@ void integer_values(const SideShape& shape, const SideData* values, int32_t page
   } else {
     integer_values_rows<kBits, 4>(shape, values, pages, p, out);
   }
+}
+
+/// Slots of a block from kElement on as FP16 numbers. `scales`, `minima`: of the block's slots.
+template <int kElement, int kBits>
+HWY_INLINE void store_numbers(const Words<kBits>& words, const float* scales, const float* minima, int32_t width,
+                              uint16_t* out) {
+  constexpr int kBlock = 32 / (kBits == 3 ? 2 : kBits);
+  if constexpr (kElement < kBlock) {
+    const CodeTag d;
+    const auto number = [&](CodeVector code, int element) HWY_ATTR {
+      return hn::MulAdd(code, hn::Set(d, scales[element]), hn::Set(d, minima[element]));
+    };
+    store_pair(d, number(words.template code<kElement>(), kElement),
+               number(words.template code<kElement + 1>(), kElement + 1),
+               out + static_cast<ptrdiff_t>(kElement) * width);
+    store_numbers<kElement + 2, kBits>(words, scales, minima, width, out);
+  }
+}
+
+template <int kBits>
+void integer_as_keys(const SideShape& shape, const std::byte* values, std::byte* keys, std::byte* room) {
+  constexpr int32_t kBlock = 32 / (kBits == 3 ? 2 : kBits);
+  const SideLayout layout = shape.layout(Side::kValues, CodeType::integer(kBits));
+  const int32_t width = layout.low_plane().lanes;
+  const auto lanes = static_cast<int32_t>(hn::Lanes(CodeTag()));
+  auto* numbers = reinterpret_cast<uint16_t*>(room);
+  float scales[kPageSlots];
+  float minima[kPageSlots];
+  for (int32_t channel = 0; channel < width; channel += lanes) {
+    // Lanes beyond the head are padding.
+    for (int32_t slot = 0; channel % shape.group == 0 && channel < shape.head_dim && slot < kPageSlots; ++slot) {
+      const size_t at = sizeof(uint16_t) * static_cast<size_t>(layout.scale_index(slot, channel));
+      scales[slot] = from_float16(*reinterpret_cast<const uint16_t*>(values + layout.scale_offset() + at));
+      minima[slot] = from_float16(*reinterpret_cast<const uint16_t*>(values + layout.minimum_offset() + at));
+    }
+    for (int32_t block = 0; block < layout.low_plane().blocks(); ++block) {
+      Words<kBits> words;
+      words.load(layout, {values, values}, block, channel);
+      const int32_t slot = block * kBlock;
+      // A word of the plane has the numbers of two slots.
+      store_numbers<0, kBits>(words, scales + slot, minima + slot, width,
+                              numbers + static_cast<ptrdiff_t>(slot) * width + ptrdiff_t{2} * channel);
+    }
+  }
+  transpose_float16(shape.head_dim, room, keys);
 }
 
 }  // namespace kvq::cpu::HWY_NAMESPACE

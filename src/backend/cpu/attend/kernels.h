@@ -64,6 +64,10 @@ using KeyKernel = void (*)(const SideShape& shape, const SideData& keys, int32_t
 using ValueKernel = void (*)(const SideShape& shape, const SideData* values, int32_t pages, int32_t rows,
                              const float* p, float* out);
 
+/// Writes a value side as a key side, for values that are the first channels of the keys. Keys hold the numbers of the
+/// values, rotated if these are; `room`: a plane of FP16 values.
+using AsKeysKernel = void (*)(const SideShape& shape, const std::byte* values, std::byte* keys, std::byte* room);
+
 /// Running state of one row's softmax, in base-2 logarithms.
 struct SoftmaxState {
   float maximum;  // −infinity initially

@@ -9,13 +9,15 @@
 #include <hwy/highway.h>
 
 #include "backend/cpu/attend/float16-inl.h"
+#include "backend/cpu/attend/latent-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvq::cpu::HWY_NAMESPACE {
 
 const CodecKernels& float16_kernels() {
   static constexpr CodeKernels kCodes[] = {
-      {CodeType::float16(), {.encode = copy_float16, .keys = float16_keys, .values = float16_values}}};
+      {CodeType::float16(),
+       {.encode = copy_float16, .keys = float16_keys, .values = float16_values, .as_keys = float16_as_keys}}};
   static constexpr CodecKernels kKernels = {.codes = kCodes};
   return kKernels;
 }

@@ -15,21 +15,24 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvq::cpu::HWY_NAMESPACE {
 
-template <typename Words>
-constexpr CodeKernels gain_shape_page(CodeType code, RoomKernel room_bytes) {
-  return {code,
-          {.encode = encode_gain_shape,
-           .room_bytes = room_bytes,
-           .keys = gain_shape_keys<Words>,
-           .values = gain_shape_values<Words>}};
-}
 template <int kBits>
 constexpr CodeKernels scalar_page() {
-  return gain_shape_page<ScalarWords<kBits>>(CodeType::gain_scalar(kBits), GainShapeEncoder::scalar_room_bytes);
+  return {CodeType::gain_scalar(kBits),
+          {.encode = encode_gain_shape,
+           .room_bytes = GainShapeEncoder::scalar_room_bytes,
+           .keys = gain_shape_keys<ScalarWords<kBits>>,
+           .values = gain_shape_values<ScalarWords<kBits>>,
+           .as_keys = scalar_as_keys<kBits>,
+           .keys_code = CodeType::gain_scalar(kBits)}};
 }
 template <int kBits>
 constexpr CodeKernels trellis_page() {
-  return gain_shape_page<TrellisWords<kBits>>(CodeType::gain_trellis(kBits), GainShapeEncoder::trellis_room_bytes);
+  return {CodeType::gain_trellis(kBits),
+          {.encode = encode_gain_shape,
+           .room_bytes = GainShapeEncoder::trellis_room_bytes,
+           .keys = gain_shape_keys<TrellisWords<kBits>>,
+           .values = gain_shape_values<TrellisWords<kBits>>,
+           .as_keys = trellis_as_keys<TrellisWords<kBits>>}};
 }
 
 const CodecKernels& gain_shape_kernels() {

@@ -20,7 +20,8 @@ constexpr CodeKernels integer_page() {
           {.encode = encode_integer,
            .room_bytes = SideEncoder::room_bytes,
            .keys = integer_keys<kBits>,
-           .values = integer_values<kBits>}};
+           .values = integer_values<kBits>,
+           .as_keys = integer_as_keys<kBits>}};
 }
 
 const CodecKernels& integer_kernels() {

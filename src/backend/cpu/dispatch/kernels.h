@@ -19,6 +19,8 @@ struct SideKernels {
   RoomKernel room_bytes = nullptr;  // for `encode`; null: it needs no room
   KeyKernel keys = nullptr;
   ValueKernel values = nullptr;
+  AsKeysKernel as_keys = nullptr;
+  CodeType keys_code{};  // that `as_keys` writes
 };
 
 struct CodeKernels {

@@ -844,7 +844,8 @@ Fills the layer's open page. A full page is sealed (encoded in its final format)
   [`Rope::None`](crate::Rope::None); a CUDA context reads them in stream order. They must be finite with
   magnitude at most 65504 (FP16) after RoPE and, in layers with `+hadamard` or gain-shape formats, after the
   Hadamard rotation, too.
-- `v`: values `[n, kv_heads, value_dim]`, same rules.
+- `v`: values `[n, kv_heads, value_dim]`, same rules; NULL exactly if the layer's values are a prefix of its
+  keys.
 - `positions`: original positions, ≥ 0, strictly increasing and beyond the layer's last one; NULL:
   consecutive.
 

@@ -76,6 +76,15 @@ macro_rules! setters {
             self
         }
 
+        /// If set, values are the first `value_dim` channels of the keys, as in latent attention (MLA), and are stored
+        /// once; there must be more key channels, and only these may be rotated. Appending takes no `v`. Policies'
+        /// formats of values are those of the common channels, formats of keys those of the channels behind.
+        #[must_use]
+        pub fn values_are_key_prefix(mut self, values_are_key_prefix: bool) -> Self {
+            self.raw.values_are_key_prefix = i32::from(values_are_key_prefix);
+            self
+        }
+
         /// Unless set: the cache's.
         #[must_use]
         pub fn rope(mut self, rope: $crate::Rope) -> Self {
@@ -83,7 +92,8 @@ macro_rules! setters {
             self
         }
 
-        /// First channel that is rotated, an even number; 0 by default.
+        /// First channel that is rotated, an even number; 0 (default): the first one, or `value_dim` with
+        /// `values_are_key_prefix`.
         #[must_use]
         pub fn rotary_begin(mut self, rotary_begin: usize) -> Self {
             self.raw.rotary_begin = $crate::convert::int(rotary_begin);

@@ -835,6 +835,8 @@ pub struct LayerInfo {
     pub rotary_dim: usize,
     pub scale: f32,
     pub logit_softcap: f32,
+    /// If so, appending takes no values.
+    pub values_are_key_prefix: bool,
 }
 
 impl LayerInfo {
@@ -851,6 +853,7 @@ impl LayerInfo {
             rotary_dim: count(raw.rotary_dim),
             scale: raw.scale,
             logit_softcap: raw.logit_softcap,
+            values_are_key_prefix: raw.values_are_key_prefix != 0,
         }
     }
 }

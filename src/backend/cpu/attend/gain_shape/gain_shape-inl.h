@@ -12,12 +12,14 @@
 
 #include "backend/cpu/attend/gain_shape/words-inl.h"
 #include "backend/cpu/attend/kernels.h"
+#include "backend/cpu/attend/latent-inl.h"
 #include "core/float16.h"
 #include "formats/gain_shape/gains.h"
 
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <cstring>
 
 HWY_BEFORE_NAMESPACE();
 namespace kvq::cpu::HWY_NAMESPACE {
@@ -247,6 +249,53 @@ void gain_shape_values(const SideShape& shape, const SideData* values, int32_t p
       gain_shape_values_page<Words, 4>(layout, values[page], p, out);
     }
   }
+}
+
+/// Levels times gains as FP16 numbers: the order of a trellis's channels differs between values and keys.
+template <typename Words>
+void trellis_as_keys(const SideShape& shape, const std::byte* values, std::byte* keys, std::byte* room) {
+  const hn::RebindToFloat<SumTag> df;
+  const SumTag d;
+  const SideLayout layout = shape.layout(Side::kValues, CodeType::gain_scalar(Words::kBits));
+  const int32_t width = layout.low_plane().lanes;
+  const auto lanes = static_cast<int32_t>(hn::Lanes(df));
+  const SideData side{values, values};
+  float gains[kPageSlots];
+  read_gains(layout, values, gains);
+  auto* numbers = reinterpret_cast<uint16_t*>(room);
+  typename Words::Before before;
+  before.load(layout, side);
+  for (int32_t channel = 0; channel < width; channel += lanes) {
+    for (int32_t block = 0; block < Words::blocks(layout); ++block) {
+      Words words;
+      words.load_values(layout, side, before, block, channel);
+      words.for_each_field([&](int field, hn::Vec<ByteTag> bytes) HWY_ATTR {
+        const int32_t slot = 4 * (block * Words::kFields + field);
+        const auto quads = hn::BitCast(d, bytes);
+        const auto number = [&](hn::Vec<SumTag> level, int32_t of_slot) HWY_ATTR {
+          return hn::Mul(hn::ConvertTo(df, hn::ShiftRight<24>(level)), hn::Set(df, gains[of_slot]));
+        };
+        uint16_t* at = numbers + static_cast<ptrdiff_t>(slot) * width + ptrdiff_t{2} * channel;
+        // The second and third of four bytes trade places.
+        store_pair(df, number(hn::ShiftLeft<24>(quads), slot), number(hn::ShiftLeft<8>(quads), slot + 1), at);
+        store_pair(df, number(hn::ShiftLeft<16>(quads), slot + 2), number(quads, slot + 3), at + ptrdiff_t{2} * width);
+      });
+    }
+  }
+  transpose_float16(shape.head_dim, room, keys);
+}
+
+/// Codes keep their meaning on the other side.
+template <int kBits>
+void scalar_as_keys(const SideShape& shape, const std::byte* values, std::byte* keys, std::byte* /*room*/) {
+  const SideLayout from = shape.layout(Side::kValues, CodeType::gain_scalar(kBits));
+  const SideLayout to = shape.layout(Side::kKeys, CodeType::gain_scalar(kBits));
+  transpose_plane<kBits == 3 ? 2 : kBits>(shape.head_dim, values, keys);
+  if constexpr (kBits == 3) {
+    transpose_plane<1>(shape.head_dim, values + from.high_offset(), keys + to.high_offset());
+  }
+  std::memcpy(keys + to.gain_offset(), values + from.gain_offset(), kPageSlots);
+  std::memcpy(keys + to.largest_offset(), values + from.largest_offset(), sizeof(uint16_t));
 }
 
 }  // namespace kvq::cpu::HWY_NAMESPACE
