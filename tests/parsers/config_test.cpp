@@ -169,6 +169,55 @@ TEST_CASE("each layout brings its own biases, norms and defaults") {
   }
 }
 
+TEST_CASE("windows, RoPE and scales of Gemma are read from files of every age") {
+  const json gemma = with(of("Gemma3ForCausalLM"), {{"hidden_act", nullptr},
+                                                    {"hidden_activation", "gelu_pytorch_tanh"},
+                                                    {"num_hidden_layers", 7},
+                                                    {"sliding_window", 512},
+                                                    {"query_pre_attn_scalar", 64},
+                                                    {"rope_theta", 1000000.0},
+                                                    {"tie_word_embeddings", nullptr}});
+  const auto check = [](const json& changed, float local, float global) {
+    CAPTURE(changed.dump());
+    const llama::ModelConfig config = load(changed);
+    CHECK(config.activation == llama::Activation::kGelu);
+    CHECK(config.offset_norms);
+    CHECK(config.output_norms);
+    CHECK(config.qk_norm);
+    CHECK(config.tied_embeddings);
+    CHECK(config.embedding_scale == 64.0F);
+    CHECK(config.attention_scale == 0.125F);
+    for (int layer = 0; layer < 7; ++layer) CHECK(config.window_of(layer) == (layer == 5 ? 0 : 512));
+    CHECK(config.window_inv_freq.at(1) == doctest::Approx(std::pow(local, -2.0 / 128)));
+    CHECK(config.inv_freq.at(1) == doctest::Approx(global));
+  };
+  const auto global = static_cast<float>(std::pow(1e6, -2.0 / 128));
+  check(gemma, 10000.0F, global);
+  check(with(gemma, {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}, {"sliding_window_pattern", 6}}),
+        10000.0F, global / 8.0F);
+  check(with(gemma, {{"rope_parameters",
+                      {{"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 1000000.0}}},
+                       {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 500.0}}}}},
+                     {"layer_types",
+                      json::array({"sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention",
+                                   "sliding_attention", "full_attention", "sliding_attention"})}}),
+        500.0F, global / 8.0F);
+  const llama::ModelConfig second = load(with(
+      gemma,
+      {{"architectures", {"Gemma2ForCausalLM"}}, {"attn_logit_softcapping", 50.0}, {"final_logit_softcapping", 30.0}}));
+  CHECK_FALSE(second.qk_norm);
+  CHECK(second.attention_softcap == 50.0F);
+  CHECK(second.logit_softcap == 30.0F);
+  CHECK(second.window_inv_freq.empty());
+  for (int layer = 0; layer < 7; ++layer) CHECK(second.window_of(layer) == (layer % 2 == 0 ? 512 : 0));
+  CHECK_THROWS_WITH_AS(load(with(gemma, {{"hidden_activation", "silu"}})), Contains("expected \"gelu_pytorch_tanh\""),
+                       llama::Error);
+  CHECK_THROWS_WITH_AS(load(with(gemma, {{"layer_types", json::array({"full_attention"})}})),
+                       Contains("expected a list of 7 layers"), llama::Error);
+  CHECK_THROWS_WITH_AS(load(with(gemma, {{"layer_types", json::array({1, 2, 3, 4, 5, 6, 7})}})),
+                       Contains("expected sliding_attention or full_attention"), llama::Error);
+}
+
 TEST_CASE("a configuration that cannot be run is refused with the field and its value") {
   const auto refuses = [](const json& changes, const char* reason) {
     CAPTURE(changes.dump());

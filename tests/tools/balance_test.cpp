@@ -128,7 +128,8 @@ TEST_CASE("a model of every layout computes the same with scales folded in") {
     for (const auto& [name, tensor] : checkpoint.tensors()) {
       tiny.replace(name, llama::to_float(*tensor));
     }
-    CHECK(largest_difference(tiny.logits(tokens), expected) < 1e-9);  // powers of two, in float64
+    // Powers of two, in float64; but Gemma's norms of queries and keys are stored less 1, in float32.
+    CHECK(largest_difference(tiny.logits(tokens), expected) < (layout.gemma == 3 ? 1e-5 : 1e-9));
     // The scales reach the weights.
     CHECK(read_file(copy.path() / "model.safetensors") != read_file(directory.path() / "model.safetensors"));
   }

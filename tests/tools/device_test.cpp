@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <memory>
+#include <numbers>
 #include <random>
 #include <string>
 #include <utility>
@@ -122,7 +123,7 @@ TEST_CASE("embedding copies the rows of its tokens") {
       // The second list is the longer one.
       for (const std::vector<int32_t>& tokens : {std::vector<int32_t>{89}, std::vector<int32_t>{0, 89, 5, 5, 17}}) {
         const llama::Array x = device.allocate(tokens.size() * width);
-        device.embed(embedding, tokens, x.first(x.size));
+        device.embed(embedding, tokens, 1.0F, x.first(x.size));
         const Numbers result = read(device, x);
         for (size_t i = 0; i < result.size(); ++i) {
           REQUIRE(result[i] == numbers[static_cast<size_t>(tokens[i / width]) * width + i % width]);
@@ -226,7 +227,7 @@ TEST_CASE("matrices as files hold them are embedded, multiplied with and read as
         CHECK(device.read(linear.weight) == weight);
         const auto last = static_cast<int32_t>(shape.out) - 1;
         const llama::Array row = device.allocate(shape.in);
-        device.embed(linear.weight, std::array{last}, row.first(shape.in));
+        device.embed(linear.weight, std::array{last}, 1.0F, row.first(shape.in));
         CHECK(read(device, row) == Numbers(weight.end() - static_cast<ptrdiff_t>(shape.in), weight.end()));
       }
     }
@@ -274,22 +275,55 @@ TEST_CASE("products of inputs of any magnitude scale with them") {
   }
 }
 
-TEST_CASE("SwiGLU is that of float64") {
+TEST_CASE("gates are those of float64") {
+  const auto silu = [](double x) { return x / (1.0 + std::exp(-x)); };
+  const auto gelu = [](double x) {
+    // 1 + tanh(y) without cancellation.
+    return x / (1.0 + std::exp(-2.0 * std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+  };
   const Devices devices;
   for (const NamedDevice& named : devices) {
     CAPTURE(named.name);
     llama::Device& device = *named.device;
     constexpr size_t kWidth = 333;
-    const Numbers gate = random_numbers(3 * kWidth, 9, 60.0f);
-    const Numbers up = random_numbers(3 * kWidth, 10);
-    const llama::Array gates = device.upload(gate);
-    const llama::Array ups = device.upload(up);
-    device.swiglu(3, gates.first(gates.size), ups.all());
-    const Numbers result = read(device, gates);
-    for (size_t i = 0; i < gate.size(); ++i) {
-      const double x = gate[i];
-      const double expected = x / (1.0 + std::exp(-x)) * double{up[i]};
-      REQUIRE(std::abs(double{result[i]} - expected) <= 2e-6 * std::abs(expected) + 1e-30);
+    for (const bool is_gelu : {false, true}) {
+      CAPTURE(is_gelu);
+      const Numbers gate = random_numbers(3 * kWidth, 9, is_gelu ? 4.0f : 60.0f);
+      const Numbers up = random_numbers(3 * kWidth, 10);
+      const llama::Array gates = device.upload(gate);
+      const llama::Array ups = device.upload(up);
+      device.gate(is_gelu ? llama::Activation::kGelu : llama::Activation::kSilu, 3, gates.first(gates.size), ups.all());
+      const Numbers result = read(device, gates);
+      for (size_t i = 0; i < gate.size(); ++i) {
+        const double expected = (is_gelu ? gelu(gate[i]) : silu(gate[i])) * double{up[i]};
+        // 1 + tanh loses digits where it is nearly 0.
+        const double rounding = is_gelu ? 1e-6 : 1e-30;
+        REQUIRE(std::abs(double{result[i]} - expected) <= 2e-6 * std::abs(expected) + rounding);
+      }
+    }
+  }
+}
+
+TEST_CASE("sums, soft caps and scaled embeddings are those of float64") {
+  const Devices devices;
+  for (const NamedDevice& named : devices) {
+    CAPTURE(named.name);
+    llama::Device& device = *named.device;
+    const Numbers numbers = random_numbers(700, 11, 90.0f);
+    const Numbers more = random_numbers(700, 12);
+    const llama::Array sums = device.upload(numbers);
+    device.add(device.upload(more).all(), sums.first(sums.size));
+    const Numbers summed = read(device, sums);
+    device.softcap(30.0f, sums.first(sums.size));
+    const Numbers capped = read(device, sums);
+    const llama::Matrix embedding{7, 100, llama::numbers_of(device.upload(numbers))};
+    const llama::Array row = device.allocate(100);
+    device.embed(embedding, std::array{5}, 2.5F, row.first(row.size));
+    const Numbers scaled = read(device, row);
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      REQUIRE(summed[i] == numbers[i] + more[i]);
+      REQUIRE(capped[i] == doctest::Approx(30.0 * std::tanh(double{summed[i]} / 30.0)).epsilon(1e-6));
+      if (i < scaled.size()) REQUIRE(scaled[i] == 2.5F * numbers[500 + i]);
     }
   }
 }

@@ -267,7 +267,8 @@ TEST_CASE("sequences with scales take about the bytes of their plan, too") {
   const kvq::Context context = make_context();
   const llama::Model model(place.model(), 1);
   const llama::ModelConfig& config = model.config();
-  const kvq::Cache cache(context, llama::cache_options(model), load_plan(context, place.plan_file()).policy());
+  const kvq::Cache cache(context, llama::ModelCacheOptions(model).options(),
+                         load_plan(context, place.plan_file()).policy());
   kvq::Sequence sequence(cache);
   std::mt19937 random(5);
   std::normal_distribution<float> normal;
@@ -300,7 +301,7 @@ TEST_CASE("a plan of caches takes the bytes that it says") {
   const llama::Model model(place.model(), 1);
   const llama::ModelConfig& config = model.config();
   const kvq::Policy policy = load_plan(context, place.plan_file()).policy();
-  const kvq::Cache cache(context, llama::cache_options(model), policy);
+  const kvq::Cache cache(context, llama::ModelCacheOptions(model).options(), policy);
   std::vector<float> numbers(640 * static_cast<size_t>(config.kv_heads * config.head_dim));
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i % 7) - 3.0F;
   std::vector<kvq::Sequence> sequences;
@@ -528,7 +529,7 @@ TEST_CASE("with no more than a configuration, kvq plan says what fits") {
   CHECK(fits["weight_bytes"]["fp16"] == fp16 + fits["other_bytes"].get<uint64_t>());
 
   const auto policy = kvq::Policy::load(context, "{version: 1, sink: 1, keys: gs2, values: gs2}");
-  const kvq::Cache cache(context, llama::cache_options(model), policy);
+  const kvq::Cache cache(context, llama::ModelCacheOptions(model).options(), policy);
   for (size_t i = 0; i < contexts.size(); ++i) {
     CHECK(fits["cache_bytes"]["gs2"][i] == cache.predict_usage(2, contexts[i], 1).total_bytes);
   }

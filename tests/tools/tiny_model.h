@@ -18,6 +18,7 @@ struct TinyLayout {
   bool qk_norm = false;
   bool tied = false;
   int sliding_window = 0;
+  int gemma = 0;  // 2 or 3; its first layer has the window
   int hidden = 24;
   int intermediate = 40;
 };
@@ -53,14 +54,15 @@ class TinyModel {
 
   void add(const std::string& name, std::vector<int64_t> shape, double center, double spread);
   void add_linear(const std::string& name, int out, int in, bool bias);
+  void add_norm(const std::string& name, int size, double spread);
   void add_layer(int index);
+  int window_of(int layer) const { return layout_.gemma > 0 && layer > 0 ? 0 : layout_.sliding_window; }
   Vector linear(const std::string& name, const Vector& x) const;
   Vector rms_norm(const std::string& name, const Vector& x) const;
   /// Optional norm of each head, then rotation to `position`.
-  Vector heads(const std::string& norm, Vector x, int position) const;
-  Vector attend(const Vector& q, const std::vector<Vector>& keys, const std::vector<Vector>& values) const;
-  Vector attention(const std::string& layer, const Vector& x, std::vector<Vector>& keys,
-                   std::vector<Vector>& values) const;
+  Vector heads(const std::string& norm, Vector x, int position, double theta) const;
+  Vector attend(const Vector& q, const std::vector<Vector>& keys, const std::vector<Vector>& values, int window) const;
+  Vector attention(int index, const Vector& x, std::vector<Vector>& keys, std::vector<Vector>& values) const;
   Vector mlp(const std::string& layer, const Vector& x) const;
 
   TinyLayout layout_;

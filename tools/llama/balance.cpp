@@ -42,17 +42,20 @@ class AttentionWeights {
     if (q.bias) weights_.q_bias = take(q.name + ".bias", {q.out});
     if (k.bias) weights_.k_bias = take(k.name + ".bias", {k.out});
     if (v.bias) weights_.v_bias = take(v.name + ".bias", {v.out});
-    weights_.input_norm = take(prefix + "input_layernorm.weight", {config.hidden_size});
+    const float offset = norm_offset(config);
+    weights_.input_norm = take(prefix + "input_layernorm.weight", {config.hidden_size}, offset);
     if (!config.qk_norm) return;
-    weights_.q_norm = take(prefix + "self_attn.q_norm.weight", {config.head_dim});
-    weights_.k_norm = take(prefix + "self_attn.k_norm.weight", {config.head_dim});
+    weights_.q_norm = take(prefix + "self_attn.q_norm.weight", {config.head_dim}, offset);
+    weights_.k_norm = take(prefix + "self_attn.k_norm.weight", {config.head_dim}, offset);
   }
 
   operator const kvq_attention_weights&() const { return weights_; }
 
  private:
-  const float* take(const std::string& name, const std::vector<int64_t>& shape) {
-    return arrays_.emplace_back(read_finite(checkpoint_, name, shape)).data();
+  const float* take(const std::string& name, const std::vector<int64_t>& shape, float offset = 0.0F) {
+    std::vector<float>& numbers = arrays_.emplace_back(read_finite(checkpoint_, name, shape));
+    for (float& number : numbers) number += offset;
+    return numbers.data();
   }
 
   const Checkpoint& checkpoint_;
@@ -64,6 +67,7 @@ class AttentionWeights {
 struct Factors {
   bool by_column;
   std::vector<float> factors;
+  float offset = 0.0F;  // numbers are stored less this
 };
 
 std::vector<float> inverse(std::vector<float> scales) {
@@ -104,8 +108,8 @@ void add_factors(AllFactors& all, const ModelConfig& config, int32_t layer, cons
   if (config.qk_norm) {
     const std::string prefix = "model.layers." + std::to_string(layer) + ".self_attn.";
     const std::vector<float> of_all_heads(balance.keys.begin(), balance.keys.begin() + config.head_dim);
-    all[prefix + "q_norm.weight"] = {false, inverse(of_all_heads)};
-    all[prefix + "k_norm.weight"] = {false, of_all_heads};
+    all[prefix + "q_norm.weight"] = {false, inverse(of_all_heads), norm_offset(config)};
+    all[prefix + "k_norm.weight"] = {false, of_all_heads, norm_offset(config)};
   } else {
     rows(q, inverse(of_query_heads(balance.keys, config)));
     rows(k, balance.keys);
@@ -121,7 +125,10 @@ std::vector<std::byte> multiplied(const TensorView& tensor, const Factors& facto
   if (numbers.empty() || (factors.by_column ? columns : numbers.size() / columns) != n) {
     throw Error("tensor " + tensor.name + " has another shape than config.json asks for");
   }
-  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] *= factors.factors[factors.by_column ? i % n : i / columns];
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const float factor = factors.factors[factors.by_column ? i % n : i / columns];
+    numbers[i] = (numbers[i] + factors.offset) * factor - factors.offset;
+  }
   const kvq_dtype dtype = float_dtype(tensor);
   const auto fits = [dtype](float number) {
     return dtype != KVQ_F16 || kvq::is_finite_float16(kvq::to_float16(number));

@@ -27,7 +27,11 @@ struct Layout {
 constexpr auto kLayouts = std::to_array<Layout>({{"LlamaForCausalLM", "llama"},
                                                  {"MistralForCausalLM", "mistral"},
                                                  {"Qwen2ForCausalLM", "qwen2"},
-                                                 {"Qwen3ForCausalLM", "qwen3"}});
+                                                 {"Qwen3ForCausalLM", "qwen3"},
+                                                 {"Gemma2ForCausalLM", "gemma2"},
+                                                 {"Gemma3ForCausalLM", "gemma3_text"}});
+
+bool is_gemma(const ModelConfig& config) { return config.architecture.starts_with("gemma"); }
 
 /// `architectures` says which code reads the weights; `model_type` stands in where it is absent.
 std::string read_architecture(const JsonObject& root) {
@@ -40,7 +44,8 @@ std::string read_architecture(const JsonObject& root) {
   for (const Layout& layout : kLayouts) {
     if (name == (by_class ? layout.class_name : layout.model_type)) return std::string(layout.model_type);
   }
-  root.refuse(by_class ? "architectures" : "model_type", "expected a Llama, Mistral, Qwen2 or Qwen3 model");
+  root.refuse(by_class ? "architectures" : "model_type",
+              "expected a Llama, Mistral, Qwen2, Qwen3, Gemma 2 or Gemma 3 text model");
 }
 
 int read_int(const JsonObject& root, const char* key, int64_t high) {
@@ -78,8 +83,47 @@ void read_projections(const JsonObject& root, ModelConfig& config) {
     config.o_bias = attention_bias;
   }
   config.mlp_bias = config.architecture == "llama" && root.boolean("mlp_bias", false);
-  config.qk_norm = config.architecture == "qwen3";
-  config.tied_embeddings = root.boolean("tie_word_embeddings", false);
+  config.qk_norm = config.architecture == "qwen3" || config.architecture == "gemma3_text";
+  config.tied_embeddings = root.boolean("tie_word_embeddings", is_gemma(config));
+}
+
+void read_activation(const JsonObject& root, ModelConfig& config) {
+  const bool gemma = is_gemma(config);
+  const char* key = gemma && root.has("hidden_activation") ? "hidden_activation" : "hidden_act";
+  const std::string expected = gemma ? "gelu_pytorch_tanh" : "silu";
+  if (root.string(key, expected) != expected) root.refuse(key, "expected \"" + expected + "\"");
+  if (gemma) config.activation = Activation::kGelu;
+}
+
+void read_gemma(const JsonObject& root, ModelConfig& config) {
+  config.offset_norms = config.output_norms = true;
+  config.embedding_scale = std::sqrt(static_cast<float>(config.hidden_size));
+  const double scalar = root.number("query_pre_attn_scalar", 1e-6, 1e6, 256.0);
+  config.attention_scale = static_cast<float>(1.0 / std::sqrt(scalar));
+  config.attention_softcap = static_cast<float>(root.number("attn_logit_softcapping", 1e-3, 1e6, 0.0));
+  config.logit_softcap = static_cast<float>(root.number("final_logit_softcapping", 1e-3, 1e6, 0.0));
+}
+
+/// Which of Gemma's layers have a window: as a list says, or all but every sixth (Gemma 2: every second).
+void read_windowed_layers(const JsonObject& root, ModelConfig& config) {
+  const bool second = config.architecture == "gemma2";
+  config.sliding_window = static_cast<int>(root.integer("sliding_window", 1, std::numeric_limits<int>::max(), 4096));
+  const nlohmann::json* types = root.find("layer_types");
+  const int64_t pattern = second ? 2 : root.integer("sliding_window_pattern", 1, kMaxLayers, 6);
+  if (types != nullptr && (!types->is_array() || types->size() != static_cast<size_t>(config.n_layers))) {
+    root.refuse("layer_types", "expected a list of " + std::to_string(config.n_layers) + " layers");
+  }
+  for (int i = 0; i < config.n_layers; ++i) {
+    if (types == nullptr) {
+      config.windowed.push_back((i + 1) % pattern != 0);
+      continue;
+    }
+    const nlohmann::json& type = types->at(static_cast<size_t>(i));
+    if (type != "sliding_attention" && type != "full_attention") {
+      root.refuse("layer_types", "expected sliding_attention or full_attention for every layer");
+    }
+    config.windowed.push_back(type == "sliding_attention");
+  }
 }
 
 /// One window for all layers or none: a mixture of both is refused.
@@ -141,19 +185,39 @@ void apply_rope_scaling(const JsonObject& scaling, std::vector<double>& inv_freq
   }
 }
 
+std::vector<double> frequencies(double theta, int head_dim) {
+  std::vector<double> inv_freq;
+  for (int i = 0; i < head_dim; i += 2) inv_freq.push_back(std::pow(theta, -static_cast<double>(i) / head_dim));
+  return inv_freq;
+}
+
+/// Of the layers with a window, if they have their own. `parameters`: rope_parameters, or the root.
+void read_window_rope(const JsonObject& parameters, ModelConfig& config) {
+  if (config.architecture != "gemma3_text") return;
+  constexpr double kLocalTheta = 10000.0;
+  std::vector<double> inv_freq;
+  if (parameters.has("sliding_attention")) {
+    const JsonObject local = parameters.object("sliding_attention");
+    inv_freq = frequencies(local.number("rope_theta", 1.0, 1e12, kLocalTheta), config.head_dim);
+    apply_rope_scaling(local, inv_freq);
+  } else {
+    inv_freq = frequencies(parameters.number("rope_local_base_freq", 1.0, 1e12, kLocalTheta), config.head_dim);
+  }
+  config.window_inv_freq.assign(inv_freq.begin(), inv_freq.end());
+}
+
 void read_rope(const JsonObject& root, ModelConfig& config) {
-  // Newer files keep base and scaling together in rope_parameters.
+  // Newer files keep base and scaling together in rope_parameters, some by kind of layer.
   const bool together = root.has("rope_parameters");
-  const JsonObject parameters = together ? root.object("rope_parameters") : root;
-  const double theta = parameters.number("rope_theta", 1.0, 1e12, 10000.0);
+  const JsonObject all = together ? root.object("rope_parameters") : root;
+  const JsonObject parameters = together && all.has("full_attention") ? all.object("full_attention") : all;
+  const double theta = parameters.number("rope_theta", 1.0, 1e12, config.architecture == "gemma3_text" ? 1e6 : 10000.0);
   for (const JsonObject& place : {root, parameters}) {
     if (place.number("partial_rotary_factor", 0.0, 1.0, 1.0) != 1.0) {
       place.refuse("partial_rotary_factor", "but rotating a part of the head only is not supported");
     }
   }
-  std::vector<double> inv_freq;
-  for (int i = 0; i < config.head_dim; i += 2)
-    inv_freq.push_back(std::pow(theta, -static_cast<double>(i) / config.head_dim));
+  std::vector<double> inv_freq = frequencies(theta, config.head_dim);
   if (together) {
     apply_rope_scaling(parameters, inv_freq);
   } else if (root.has("rope_scaling")) {
@@ -161,6 +225,7 @@ void read_rope(const JsonObject& root, ModelConfig& config) {
   }
   config.rope_theta = static_cast<float>(theta);
   config.inv_freq.assign(inv_freq.begin(), inv_freq.end());
+  read_window_rope(all, config);
 }
 
 void read_tokens(const JsonObject& root, ModelConfig& config) {
@@ -216,12 +281,17 @@ ModelConfig load_config(const std::filesystem::path& directory_or_file) {
   if (root.has("quantization_config")) {
     root.refuse("quantization_config", "but only F32, F16 and BF16 weights are supported");
   }
-  if (root.string("hidden_act", "silu") != "silu") root.refuse("hidden_act", "expected \"silu\"");
+  read_activation(root, config);
   read_dimensions(root, config);
   config.rms_norm_eps = static_cast<float>(root.number("rms_norm_eps", 1e-12, 1.0));
   read_projections(root, config);
-  config.sliding_window = read_sliding_window(root, config);
-  check_layer_types(root, config);
+  if (is_gemma(config)) {
+    read_gemma(root, config);
+    read_windowed_layers(root, config);
+  } else {
+    config.sliding_window = read_sliding_window(root, config);
+    check_layer_types(root, config);
+  }
   read_rope(root, config);
   read_tokens(root, config);
   return config;

@@ -176,13 +176,14 @@ class CpuDevice final : public Device {
   StoredNumbers place(const StoredNumbers& numbers, size_t /*n*/) override { return numbers; }
   std::span<const float> read(std::span<const float> numbers, Array& /*host*/) override { return numbers; }
 
-  void embed(const Matrix& embedding, std::span<const int32_t> tokens, std::span<float> x) override {
+  void embed(const Matrix& embedding, std::span<const int32_t> tokens, float scale, std::span<float> x) override {
     const StoredNumbers& numbers = embedding.numbers;
     const int64_t stride = embedding.columns * bytes_of(numbers.dtype);
     float* out = x.data();
     for (const int32_t token : tokens) {
       weight_kernels().front().widen(numbers.dtype, numbers.data.get() + token * stride,
                                      static_cast<size_t>(embedding.columns), out);
+      for (int64_t i = 0; i < embedding.columns; ++i) out[i] *= scale;
       out += embedding.columns;
     }
   }
@@ -191,12 +192,21 @@ class CpuDevice final : public Device {
     llama::rms_norm(x, weight.all(), epsilon, y);
   }
 
-  void swiglu(int32_t rows, std::span<float> gate, std::span<const float> up) override {
+  void gate(Activation activation, int32_t rows, std::span<float> gate, std::span<const float> up) override {
+    const auto apply = activation == Activation::kSilu ? swiglu : geglu;
     const size_t width = gate.size() / static_cast<size_t>(rows);
     threads_.run(rows, [&](int32_t row) {
       const size_t begin = static_cast<size_t>(row) * width;
-      llama::swiglu(gate.subspan(begin, width), up.subspan(begin, width));
+      apply(gate.subspan(begin, width), up.subspan(begin, width));
     });
+  }
+
+  void add(std::span<const float> x, std::span<float> y) override {
+    for (size_t i = 0; i < y.size(); ++i) y[i] += x[i];
+  }
+
+  void softcap(float cap, std::span<float> x) override {
+    for (float& each : x) each = cap * std::tanh(each / cap);
   }
 
   void add_gram(std::span<const float> x, int64_t in, float beta, std::span<float> sums) override {
@@ -208,10 +218,6 @@ class CpuDevice final : public Device {
 
   void multiply(const Linear& linear, std::span<const float> x, float beta, std::span<float> y) override {
     llama::multiply(threads_, linear, x, beta, y);
-  }
-
-  void add(std::span<const float> x, std::span<float> y) override {
-    for (size_t i = 0; i < y.size(); ++i) y[i] += x[i];
   }
 
   ThreadPool& threads_;
@@ -235,6 +241,17 @@ void swiglu(std::span<float> gate, std::span<const float> up) {
   const float* u = up.data();
   const size_t n = gate.size();
   for (size_t i = 0; i < n; ++i) g[i] = g[i] / (1.0f + exponential(-g[i])) * u[i];
+}
+
+void geglu(std::span<float> gate, std::span<const float> up) {
+  constexpr float kFactor = 1.5957691216f;  // 2·sqrt(2/π): (1 + tanh(y)) / 2 = 1 / (1 + e^(−2y))
+  constexpr float kCubic = 0.044715f;
+  float* g = gate.data();
+  const float* u = up.data();
+  const size_t n = gate.size();
+  for (size_t i = 0; i < n; ++i) {
+    g[i] = g[i] / (1.0f + exponential(-kFactor * (g[i] + kCubic * g[i] * g[i] * g[i]))) * u[i];
+  }
 }
 
 double negative_log_likelihood(std::span<const float> logits, int32_t token) {

@@ -10,6 +10,8 @@ void rms_norm(std::span<const float> x, std::span<const float> weight, float eps
 
 /// gate = silu(gate) · up.
 void swiglu(std::span<float> gate, std::span<const float> up);
+/// gate = gelu(gate) · up, approximated by tanh.
+void geglu(std::span<float> gate, std::span<const float> up);
 
 /// −log softmax(logits)[token].
 double negative_log_likelihood(std::span<const float> logits, int32_t token);

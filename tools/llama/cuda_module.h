@@ -7,7 +7,7 @@
 namespace llama {
 
 /// Changes with anything that both sides of the module must agree on: device.h and what it includes.
-#define KVQ_LLAMA_MODULE_ABI "kvq " KVQ_VERSION_STRING " model runner 4"
+#define KVQ_LLAMA_MODULE_ABI "kvq " KVQ_VERSION_STRING " model runner 5"
 
 /// What libkvq_llama_cuda.so, the runner's GPU half, provides. It is a library of its own, opened on request, because
 /// it needs cuBLAS: without it everything else has to run as well. The first member never changes.

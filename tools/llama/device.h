@@ -1,5 +1,6 @@
 #pragma once
 
+#include "config.h"
 #include "kvq.h"
 #include "kvq.hpp"
 
@@ -79,8 +80,8 @@ class Device {
   /// The numbers of a matrix, as floats.
   std::vector<float> read(const Matrix& matrix);
 
-  /// x = the rows of `embedding` that the tokens, which must be among them, number.
-  virtual void embed(const Matrix& embedding, std::span<const int32_t> tokens, std::span<float> x) = 0;
+  /// x = scale · the rows of `embedding` that the tokens, which must be among them, number.
+  virtual void embed(const Matrix& embedding, std::span<const int32_t> tokens, float scale, std::span<float> x) = 0;
   /// y = x / rms(x) · weight for each row of `weight.size` numbers; `x` and `y` may be the same.
   virtual void rms_norm(std::span<const float> x, const Array& weight, float epsilon, std::span<float> y) = 0;
   /// y = x·Wᵀ + b.
@@ -89,8 +90,12 @@ class Device {
   void apply_shared(std::span<const Product> products, std::span<const float> x);
   /// y += x·Wᵀ + b.
   void apply_and_add(const Linear& linear, std::span<const float> x, std::span<float> y);
-  /// gate = silu(gate) · up.
-  virtual void swiglu(int32_t rows, std::span<float> gate, std::span<const float> up) = 0;
+  /// gate = activation(gate) · up.
+  virtual void gate(Activation activation, int32_t rows, std::span<float> gate, std::span<const float> up) = 0;
+  /// y += x.
+  virtual void add(std::span<const float> x, std::span<float> y) = 0;
+  /// x = cap · tanh(x / cap).
+  virtual void softcap(float cap, std::span<float> x) = 0;
   /// sums = xᵀ·x + beta·sums with x `[n, in]` and sums `[in, in]`, of which the upper triangle is what counts. With a
   /// beta of 0, sums is not read.
   virtual void add_gram(std::span<const float> x, int64_t in, float beta, std::span<float> sums) = 0;
@@ -100,8 +105,6 @@ class Device {
   virtual StoredNumbers on_host(const StoredNumbers& numbers, size_t n) = 0;
   /// y = x·Wᵀ + b + beta·y of a layer whose weights are numbers.
   virtual void multiply(const Linear& linear, std::span<const float> x, float beta, std::span<float> y) = 0;
-  /// y += x.
-  virtual void add(std::span<const float> x, std::span<float> y) = 0;
 
   std::vector<Product> packed_;  // of the call under way
   Array product_;                // what is about to be added, for the largest call so far

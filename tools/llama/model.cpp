@@ -36,18 +36,27 @@ std::span<float> rows_of(const Array& buffer, int32_t n, int64_t width) {
 
 }  // namespace
 
-kvq_cache_options cache_options(const Model& model) {
+ModelCacheOptions::ModelCacheOptions(const Model& model) {
   const ModelConfig& config = model.config();
-  kvq_cache_options options = cache_options(config.n_layers, config.q_heads, config.kv_heads, config.head_dim);
-  options.rope = KVQ_ROPE_HALF;
-  options.inv_freq = config.inv_freq.data();
-  options.model_id = model.weights().fingerprint;
-  return options;
+  options_ = cache_options(config.n_layers, config.q_heads, config.kv_heads, config.head_dim);
+  options_.rope = KVQ_ROPE_HALF;
+  options_.inv_freq = config.inv_freq.data();
+  options_.scale = config.attention_scale;
+  options_.model_id = model.weights().fingerprint;
+  for (int32_t layer = 0; layer < config.n_layers && !config.window_inv_freq.empty(); ++layer) {
+    if (!config.is_windowed(layer)) continue;
+    auto shape = kvq::initialised<kvq_layer_shape>();
+    shape.first_layer = layer;
+    shape.inv_freq = config.window_inv_freq.data();
+    shapes_.push_back(shape);
+  }
+  options_.shapes = shapes_.data();
+  options_.n_shapes = static_cast<int32_t>(shapes_.size());
 }
 
 kvq::Cache make_model_cache(Model& model, const kvq::Context& context, const CacheFormat& format) {
   check_device(model.device(), context);
-  return make_cache(context, cache_options(model), format);
+  return make_cache(context, ModelCacheOptions(model).options(), format);
 }
 
 Model::Model(const std::filesystem::path& directory, int32_t threads, std::unique_ptr<Device> device)
@@ -139,6 +148,7 @@ std::span<const float> Session::run_layers(int32_t first_layer, int32_t n, int32
   const std::span<float> logits = rows_of(logits_, n - first_logits, config.vocab_size);
   device.rms_norm(x, weights.final_norm, config.rms_norm_eps, normed);
   device.apply(weights.output, normed, logits);
+  if (config.logit_softcap > 0.0f) device.softcap(config.logit_softcap, logits);
   return device.read(logits, host_logits_);
 }
 
@@ -171,7 +181,8 @@ void Session::embed(Tokens tokens) {
                   std::to_string(embedding.rows));
     }
   }
-  model_->device().embed(embedding, tokens, rows_of(x_, static_cast<int32_t>(tokens.size()), embedding.columns));
+  const std::span<float> x = rows_of(x_, static_cast<int32_t>(tokens.size()), embedding.columns);
+  model_->device().embed(embedding, tokens, model_->config().embedding_scale, x);
 }
 
 void Session::attention_block(const LayerWeights& layer, int32_t index, int32_t n) {
@@ -195,7 +206,17 @@ void Session::attention_block(const LayerWeights& layer, int32_t index, int32_t 
   if (observer_) observer_(index, {n, q.data(), k.data(), v.data(), attended_.data.get()});
   const std::span<const float> attended = rows_of(attended_, n, layer.q.weight.rows);
   observe_input(index, LinearInput::kOutput, attended);
-  device.apply_and_add(layer.o, attended, x);
+  add_output(layer.o, attended, layer.attention_output_norm, x);
+}
+
+/// x += norm(in·Wᵀ + b), without a norm if that is empty.
+void Session::add_output(const Linear& linear, std::span<const float> in, const Array& norm, std::span<float> x) {
+  Device& device = model_->device();
+  if (norm.empty()) return device.apply_and_add(linear, in, x);
+  const std::span<float> out = normed_.first(x.size());
+  device.apply(linear, in, out);
+  device.rms_norm(out, norm, model_->config().rms_norm_eps, out);
+  device.add(out, x);
 }
 
 void Session::attend(int32_t layer, int32_t n, const float* q, const float* k, const float* v, float* out) {
@@ -208,7 +229,8 @@ void Session::attend(int32_t layer, int32_t n, const float* q, const float* k, c
   batch.v = v;
   batch.q = q;
   batch.output = out;
-  batch.sliding_window = model_->config().sliding_window;
+  batch.sliding_window = model_->config().window_of(layer);
+  batch.logit_softcap = model_->config().attention_softcap;
   cache_->extend(layer, batch);
 }
 
@@ -220,12 +242,12 @@ void Session::mlp_block(const LayerWeights& layer, int32_t index, int32_t n) {
   const std::span<float> gate = rows_of(gate_, n, config.intermediate_size);
   const std::span<float> up = rows_of(up_, n, config.intermediate_size);
 
-  device.rms_norm(x, layer.post_attention_norm, config.rms_norm_eps, normed);
+  device.rms_norm(x, layer.mlp_norm, config.rms_norm_eps, normed);
   observe_input(index, LinearInput::kMlp, normed);
   device.apply_shared(std::array{Product{&layer.gate, gate}, Product{&layer.up, up}}, normed);
-  device.swiglu(n, gate, up);
+  device.gate(config.activation, n, gate, up);
   observe_input(index, LinearInput::kDown, gate);
-  device.apply_and_add(layer.down, gate, x);
+  add_output(layer.down, gate, layer.mlp_output_norm, x);
 }
 
 }  // namespace llama

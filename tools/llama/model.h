@@ -47,7 +47,7 @@ struct WeightsFile {
   kvq_context* context;  // of the model's device, on a CPU preferably on the model's threads; must outlive the model
 };
 
-/// The weights of a Llama, Mistral, Qwen2 or Qwen3 checkpoint, as its files have them or packed.
+/// The weights of a Llama, Mistral, Qwen2, Qwen3, Gemma 2 or Gemma 3 checkpoint, as its files have them or packed.
 class Model {
  public:
   /// \param device  where to compute; nullptr: on `threads` threads of the CPU.
@@ -90,7 +90,19 @@ inline kvq_cache_options cache_options(int32_t n_layers, int32_t q_heads, int32_
   return options;
 }
 /// What a cache of the model's shape is made with. Refers to the model's config.
-kvq_cache_options cache_options(const Model& model);
+class ModelCacheOptions {
+ public:
+  explicit ModelCacheOptions(const Model& model);
+  ModelCacheOptions(const ModelCacheOptions&) = delete;
+  ModelCacheOptions& operator=(const ModelCacheOptions&) = delete;
+
+  /// Lives as long as this.
+  const kvq_cache_options& options() const { return options_; }
+
+ private:
+  kvq_cache_options options_;
+  std::vector<kvq_layer_shape> shapes_;  // of layers with RoPE of their own
+};
 
 /// What one layer's attention took and gave, in the memory of the model's device: `n` tokens, before RoPE.
 struct ObservedAttention {
@@ -153,6 +165,7 @@ class Session {
   std::span<const float> run_layers(int32_t first_layer, int32_t n, int32_t first_logits);
   void attention_block(const LayerWeights& layer, int32_t index, int32_t n);
   void mlp_block(const LayerWeights& layer, int32_t index, int32_t n);
+  void add_output(const Linear& linear, std::span<const float> in, const Array& norm, std::span<float> x);
   void observe_input(int32_t layer, LinearInput which, std::span<const float> x);
   void reserve(int32_t rows, int32_t logit_rows);
 

@@ -44,7 +44,11 @@ class Reader {
   Reader(std::shared_ptr<const Checkpoint> checkpoint, Device& device, kvq_context* context)
       : checkpoint_(std::move(checkpoint)), device_(device), context_(context) {}
 
-  Array vector(const std::string& name, int64_t size) { return device_.upload(to_float(find(name, {size}))); }
+  Array vector(const std::string& name, int64_t size, float offset = 0.0f) {
+    std::vector<float> numbers = to_float(find(name, {size}));
+    for (float& number : numbers) number += offset;
+    return device_.upload(std::move(numbers));
+  }
 
   Matrix matrix(const std::string& name, int64_t rows, int64_t columns) {
     const TensorView& tensor = find(name, {rows, columns});
@@ -103,17 +107,26 @@ class Reader {
 LayerWeights load_layer(Reader& reader, const ModelConfig& config, int32_t index) {
   const std::string prefix = "model.layers." + std::to_string(index) + ".";
   const auto [q, k, v, o, gate, up, down] = linear_layers(config, index);
+  const auto norm = [&](const std::string& name, int64_t size) {
+    return reader.vector(prefix + name + ".weight", size, norm_offset(config));
+  };
   LayerWeights weights;
-  weights.input_norm = reader.vector(prefix + "input_layernorm.weight", config.hidden_size);
+  weights.input_norm = norm("input_layernorm", config.hidden_size);
   weights.q = reader.linear(q);
   weights.k = reader.linear(k);
   weights.v = reader.linear(v);
   weights.o = reader.linear(o);
   if (config.qk_norm) {
-    weights.q_norm = reader.vector(prefix + "self_attn.q_norm.weight", config.head_dim);
-    weights.k_norm = reader.vector(prefix + "self_attn.k_norm.weight", config.head_dim);
+    weights.q_norm = norm("self_attn.q_norm", config.head_dim);
+    weights.k_norm = norm("self_attn.k_norm", config.head_dim);
   }
-  weights.post_attention_norm = reader.vector(prefix + "post_attention_layernorm.weight", config.hidden_size);
+  if (config.output_norms) {
+    weights.attention_output_norm = norm("post_attention_layernorm", config.hidden_size);
+    weights.mlp_norm = norm("pre_feedforward_layernorm", config.hidden_size);
+    weights.mlp_output_norm = norm("post_feedforward_layernorm", config.hidden_size);
+  } else {
+    weights.mlp_norm = norm("post_attention_layernorm", config.hidden_size);
+  }
   weights.gate = reader.linear(gate);
   weights.up = reader.linear(up);
   weights.down = reader.linear(down);
@@ -233,7 +246,7 @@ Weights load_weights(const std::shared_ptr<const Checkpoint>& checkpoint, const 
   weights.output.weight = config.tied_embeddings
                               ? weights.embedding
                               : reader.matrix("lm_head.weight", config.vocab_size, config.hidden_size);
-  weights.final_norm = reader.vector("model.norm.weight", config.hidden_size);
+  weights.final_norm = reader.vector("model.norm.weight", config.hidden_size, norm_offset(config));
   for (int32_t i = 0; i < config.n_layers; ++i) weights.layers.push_back(load_layer(reader, config, i));
   weights.bits = reader.bits();
   weights.linear_bits = reader.linear_bits();

@@ -51,11 +51,12 @@ class Checkpoint {
 };
 
 struct LayerWeights {
-  Array input_norm;           // [hidden]
-  Linear q, k, v, o;          // [heads·head_dim, hidden], o: [hidden, heads·head_dim]
-  Array q_norm, k_norm;       // [head_dim], or empty
-  Array post_attention_norm;  // [hidden]
-  Linear gate, up, down;      // [intermediate, hidden], down: [hidden, intermediate]
+  Array input_norm;                              // [hidden]
+  Linear q, k, v, o;                             // [heads·head_dim, hidden], o: [hidden, heads·head_dim]
+  Array q_norm, k_norm;                          // [head_dim], or empty
+  Array attention_output_norm, mlp_output_norm;  // [hidden], or empty
+  Array mlp_norm;                                // [hidden]
+  Linear gate, up, down;                         // [intermediate, hidden], down: [hidden, intermediate]
 };
 
 /// The weights of a model, in the memory of a device; on the CPU matrices are where their files are mapped.

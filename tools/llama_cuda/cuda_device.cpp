@@ -61,7 +61,7 @@ class CudaDevice final : public Device {
     return host.first(numbers.size());
   }
 
-  void embed(const Matrix& embedding, std::span<const int32_t> tokens, std::span<float> x) override {
+  void embed(const Matrix& embedding, std::span<const int32_t> tokens, float scale, std::span<float> x) override {
     select(index_);
     if (token_count_ < tokens.size()) {
       token_count_ = 0;
@@ -73,7 +73,7 @@ class CudaDevice final : public Device {
     check(cudaMemcpyAsync(device_tokens, tokens.data(), tokens.size_bytes(), cudaMemcpyHostToDevice, kStream),
           "cudaMemcpyAsync");
     check(launch_embed(embedding.numbers.data.get(), embedding.numbers.dtype, device_tokens,
-                       static_cast<int64_t>(tokens.size()), embedding.columns, x.data(), kStream),
+                       static_cast<int64_t>(tokens.size()), embedding.columns, scale, x.data(), kStream),
           "embedding kernel");
   }
 
@@ -84,9 +84,20 @@ class CudaDevice final : public Device {
           "RMSNorm kernel");
   }
 
-  void swiglu(int32_t /*rows*/, std::span<float> gate, std::span<const float> up) override {
+  void gate(Activation activation, int32_t /*rows*/, std::span<float> gate, std::span<const float> up) override {
     select(index_);
-    check(launch_swiglu(gate.data(), up.data(), static_cast<int64_t>(gate.size()), kStream), "SwiGLU kernel");
+    const auto launch = activation == Activation::kSilu ? launch_swiglu : launch_geglu;
+    check(launch(gate.data(), up.data(), static_cast<int64_t>(gate.size()), kStream), "kernel of gates");
+  }
+
+  void add(std::span<const float> x, std::span<float> y) override {
+    select(index_);
+    check(launch_add(x.data(), static_cast<int64_t>(y.size()), y.data(), kStream), "kernel of sums");
+  }
+
+  void softcap(float cap, std::span<float> x) override {
+    select(index_);
+    check(launch_softcap(cap, static_cast<int64_t>(x.size()), x.data(), kStream), "kernel of soft caps");
   }
 
   void add_gram(std::span<const float> x, int64_t in, float beta, std::span<float> sums) override {
@@ -111,11 +122,6 @@ class CudaDevice final : public Device {
     products_.run(weight, x.data(), rows, beta, y.data(), kStream);
     if (linear.bias.empty()) return;
     check(launch_add_bias(linear.bias.data.get(), rows, weight.rows, y.data(), kStream), "bias kernel");
-  }
-
-  void add(std::span<const float> x, std::span<float> y) override {
-    select(index_);
-    check(launch_add(x.data(), static_cast<int64_t>(y.size()), y.data(), kStream), "kernel of sums");
   }
 
   int32_t index_;

@@ -60,10 +60,11 @@ struct BFloat16 {
 };
 
 template <typename Format>
-__global__ void embed_kernel(const typename Format::Bits* embedding, const int32_t* tokens, int64_t width, float* x) {
+__global__ void embed_kernel(const typename Format::Bits* embedding, const int32_t* tokens, int64_t width, float scale,
+                             float* x) {
   const typename Format::Bits* row = embedding + tokens[blockIdx.x] * width;
   float* out = x + blockIdx.x * width;
-  for (int64_t i = threadIdx.x; i < width; i += blockDim.x) out[i] = Format::widen(row[i]);
+  for (int64_t i = threadIdx.x; i < width; i += blockDim.x) out[i] = scale * Format::widen(row[i]);
 }
 
 constexpr int kChunk = 8;     // numbers of 16 bits that a thread reads at once
@@ -197,6 +198,19 @@ __global__ void swiglu_kernel(float* gate, const float* up, int64_t n) {
   if (i < n) gate[i] = gate[i] / (1.0F + expf(-gate[i])) * up[i];
 }
 
+__global__ void geglu_kernel(float* gate, const float* up, int64_t n) {
+  constexpr float kFactor = 0.7978845608F;  // sqrt(2 / pi)
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  const float x = gate[i];
+  gate[i] = 0.5F * x * (1.0F + tanhf(kFactor * (x + 0.044715F * x * x * x))) * up[i];
+}
+
+__global__ void softcap_kernel(float cap, int64_t n, float* x) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < n) x[i] = cap * tanhf(x[i] / cap);
+}
+
 __global__ void add_kernel(const float* x, int64_t n, float* y) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i < n) y[i] += x[i];
@@ -228,10 +242,10 @@ cudaError_t with_format(kvq_dtype dtype, Body body) {
 }  // namespace
 
 cudaError_t launch_embed(const void* embedding, kvq_dtype dtype, const int32_t* tokens, int64_t n, int64_t width,
-                         float* x, cudaStream_t stream) {
+                         float scale, float* x, cudaStream_t stream) {
   return with_format(dtype, [=]<typename Format>(Format) {
     const auto* numbers = static_cast<const typename Format::Bits*>(embedding);
-    embed_kernel<Format><<<static_cast<unsigned>(n), threads_for(width), 0, stream>>>(numbers, tokens, width, x);
+    embed_kernel<Format><<<static_cast<unsigned>(n), threads_for(width), 0, stream>>>(numbers, tokens, width, scale, x);
   });
 }
 
@@ -273,6 +287,16 @@ cudaError_t launch_rms_norm(const float* x, const float* weight, float epsilon, 
 
 cudaError_t launch_swiglu(float* gate, const float* up, int64_t n, cudaStream_t stream) {
   swiglu_kernel<<<blocks_for(n), kThreads, 0, stream>>>(gate, up, n);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_geglu(float* gate, const float* up, int64_t n, cudaStream_t stream) {
+  geglu_kernel<<<blocks_for(n), kThreads, 0, stream>>>(gate, up, n);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_softcap(float cap, int64_t n, float* x, cudaStream_t stream) {
+  softcap_kernel<<<blocks_for(n), kThreads, 0, stream>>>(cap, n, x);
   return cudaGetLastError();
 }
 

@@ -8,9 +8,9 @@
 
 namespace llama::cuda {
 
-/// x `[n, width]` = rows `tokens[n]` of `embedding`, whose numbers are of `dtype`.
+/// x `[n, width]` = scale · rows `tokens[n]` of `embedding`, whose numbers are of `dtype`.
 cudaError_t launch_embed(const void* embedding, kvq_dtype dtype, const int32_t* tokens, int64_t n, int64_t width,
-                         float* x, cudaStream_t stream);
+                         float scale, float* x, cudaStream_t stream);
 
 /// Whether launch_multiply_few_rows() takes such weights, FP16 or BF16 with columns in multiples of 8, and so many
 /// rows.
@@ -39,6 +39,12 @@ cudaError_t launch_rms_norm(const float* x, const float* weight, float epsilon, 
 
 /// gate = silu(gate) · up, over `n` numbers.
 cudaError_t launch_swiglu(float* gate, const float* up, int64_t n, cudaStream_t stream);
+
+/// gate = gelu(gate) · up, approximated by tanh.
+cudaError_t launch_geglu(float* gate, const float* up, int64_t n, cudaStream_t stream);
+
+/// x = cap · tanh(x / cap), over `n` numbers.
+cudaError_t launch_softcap(float cap, int64_t n, float* x, cudaStream_t stream);
 
 /// y += x, over `n` numbers.
 cudaError_t launch_add(const float* x, int64_t n, float* y, cudaStream_t stream);

@@ -111,8 +111,9 @@ void add_balance(Command app) {
   add_model_option(command, options->model);
   command.add_option("--out", options->out, "Directory to write, for any engine (default: only report)").not_empty();
   command.add_option("--scales", options->scales, "File to write, for caches of this model: --kv gs2@FILE").not_empty();
-  command.add_flag("--powers-of-two", options->powers_of_two,
-                   "Round scales to powers of two, so that no weight is rounded");
+  command.add_flag(
+      "--powers-of-two", options->powers_of_two,
+      "Round scales to powers of two, so that no weight is rounded but norms that are stored less 1 (Gemma 3)");
   add_threads_option(command, options->compute);
   add_json_flag(command, options->json);
   command.on_run([options] { run(*options); });

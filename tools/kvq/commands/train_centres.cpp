@@ -75,6 +75,11 @@ void add_output_projections(const TrainCentresOptions& options, const TrainingIn
 
 /// Run the model over the windows, collect its keys and values, and train the layers one by one.
 TrainedCentres train(const TrainCentresOptions& options, TrainingInputs& inputs) {
+  if (!inputs.engine.model.config().window_inv_freq.empty()) {
+    throw llama::Error(
+        "layers of this model differ in RoPE, and centres are trained for one; caches find scales by "
+        "themselves (@first) or by the weights (@weights)");
+  }
   const Interrupt interrupt;
   auto trainer_options = kvq::initialised<kvq_centres_trainer_options>();
   trainer_options.key_centres = options.key_centres;

@@ -174,7 +174,8 @@ kvq::RouterTrainer make_trainer(const TrainRouterOptions& options, TrainingInput
   if (options.lambda >= 0.0) trainer_options.loss_weight = options.lambda;
   trainer_options.seed = options.seed;
   trainer_options.note = inputs.texts.note.c_str();
-  kvq_cache_options cache = llama::cache_options(inputs.engine.model);
+  const llama::ModelCacheOptions of_model(inputs.engine.model);
+  kvq_cache_options cache = of_model.options();
   cache.codebook = codebook;
   const kvq::Context& context = inputs.engine.context;
   return {context, cache, kvq::Policy::load(context, policy_text(options)), trainer_options};

@@ -176,8 +176,9 @@ class ItemRun {
         .keys(value_shape(format), {keys, keys}, rows, query_rows(queries_.latent, format, row), latent_scores_.data());
     for (int32_t i = 0; i < rows; ++i) {
       float* of_row = scores + i * kTileSlots;
+      const float* more = latent_scores_.data() + i * kTileSlots;
       const float bias = queries_.biases[row + i];
-      for (int32_t slot = 0; slot < kPageSlots; ++slot) of_row[slot] += latent_scores_[i * kTileSlots + slot] + bias;
+      for (int32_t slot = 0; slot < kPageSlots; ++slot) of_row[slot] += more[slot] + bias;
     }
   }
 
