@@ -1,14 +1,11 @@
 #!/usr/bin/env python3
-"""Bytes of caches for the shapes of some models, as docs/guide.md has them: `kvq plan` says them for a config.json of
-the layers that have a KV cache.
+"""Bytes of caches for the shapes of some models, as docs/guide.md has them: of the layers that have a KV cache.
 
     cache_bytes.py KVQ_PROGRAM
 """
 import json
-import pathlib
 import subprocess
 import sys
-import tempfile
 
 FORMATS = ["fp16", "int8", "int4+hadamard", "gs4", "gs3", "gs2", "gs1"]
 NEAR, FAR = 32768, 131072  # between which a token's bytes are taken: work space and the pages in FP16 are in both
@@ -25,16 +22,8 @@ SHAPES = {
 
 def plan(program, shape):
     layers, heads, kv_heads, head_dim = shape
-    config = {
-        "architectures": ["LlamaForCausalLM"], "num_hidden_layers": layers, "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads, "head_dim": head_dim, "max_position_embeddings": FAR,
-        "rms_norm_eps": 1e-6, "vocab_size": 64, "hidden_size": 64, "intermediate_size": 64,
-    }
-    # the sizes of all else change nothing of the cache
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder, "config.json")
-        path.write_text(json.dumps(config))
-        answer = subprocess.run([program, "plan", "--model", path, "--json"], check=True, stdout=subprocess.PIPE, text=True)
+    given = f"layers={layers},q_heads={heads},kv_heads={kv_heads},head_dim={head_dim},context={FAR}"
+    answer = subprocess.run([program, "plan", "--shape", given, "--json"], check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(answer.stdout)
 
 

@@ -15,6 +15,7 @@
 
 #include "llama/config.h"
 #include "llama/error.h"
+#include "llama/model_shape.h"
 #include "llama/safetensors.h"
 #include "llama/tokenizer.h"
 #include "llama/weights.h"
@@ -198,6 +199,34 @@ TEST_CASE("a damaged config.json is read within its bounds or refused") {
   }
   CHECK(loaded > 100);
   CHECK(loaded < 9000);
+}
+
+TEST_CASE("a damaged config.json of any decoder is counted within its bounds or refused") {
+  const std::filesystem::path fixtures = std::filesystem::path(source_tree()) / "tests" / "data" / "configs";
+  const ScratchDirectory scratch;
+  Vandal vandal(5);
+  for (const char* name : {"deepseek-v3.json", "gemma-4-e2b.json", "kimi-linear-48b.json", "nemotron-h-8b.json"}) {
+    CAPTURE(name);
+    const json intact = json::parse(read_file(fixtures / name));
+    int loaded = 0;
+    for (int round = 0; round < 2000; ++round) {
+      const bool by_value = round % 2 == 0;
+      scratch.write("config.json", by_value ? vandal.change_value(intact).dump() : vandal.change_bytes(intact.dump()));
+      loaded += survives([&] {
+        const llama::ModelShape shape = llama::load_model_shape(scratch.path());
+        CHECK(shape.parameters() > 0.0);
+        CHECK(shape.parameters() <= 1e15);
+        CHECK(shape.active_parameters() <= shape.parameters());
+        for (size_t i = 0; i < shape.layers.size(); ++i) {
+          const llama::LayerShape& layer = shape.layers[i];
+          CHECK(layer.reads_layer < static_cast<int>(i));
+          if (layer.attends()) CHECK(layer.q_heads % layer.kv_heads == 0);
+        }
+      });
+    }
+    CHECK(loaded > 20);
+    CHECK(loaded < 1900);
+  }
 }
 
 TEST_CASE("a damaged tokenizer.json is used or refused") {

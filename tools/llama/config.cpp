@@ -6,18 +6,12 @@
 #include <nlohmann/json.hpp>
 #include <numbers>
 
+#include "config_limits.h"
 #include "error.h"
 #include "json_document.h"
 
 namespace llama {
 namespace {
-
-constexpr int64_t kMaxVocabulary = 1 << 24;
-constexpr int64_t kMaxWidth = 1 << 20;
-constexpr int64_t kMaxLayers = 1 << 12;
-constexpr int64_t kMaxHeads = 1 << 12;
-constexpr int64_t kMaxHeadDim = 1 << 12;
-constexpr int64_t kMaxPositions = 1 << 30;
 
 struct Layout {
   std::string_view class_name;
@@ -250,6 +244,8 @@ bool is_gguf(const std::filesystem::path& path) {
   return std::any_of(begin(files), end(files), [](const auto& each) { return each.path().extension() == ".gguf"; });
 }
 
+}  // namespace
+
 std::filesystem::path config_file(const std::filesystem::path& place) {
   constexpr const char* kLayout = "Hugging Face's layout with config.json, tokenizer.json and *.safetensors";
   std::error_code ignored;
@@ -269,8 +265,6 @@ std::filesystem::path config_file(const std::filesystem::path& place) {
   }
   throw Error(message + ": a model is a directory in " + kLayout);
 }
-
-}  // namespace
 
 ModelConfig load_config(const std::filesystem::path& directory_or_file) {
   const std::filesystem::path path = config_file(directory_or_file);

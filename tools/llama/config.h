@@ -51,6 +51,10 @@ struct ModelConfig {
   std::vector<int> eos_tokens;  ///< any of them ends a text; may be empty
 };
 
+/// The `config.json` in a directory, or the file itself if it is one of that kind. An Error that says what there is
+/// instead if there is none.
+std::filesystem::path config_file(const std::filesystem::path& directory_or_file);
+
 /// Read and check `config.json` in a directory, or a file of that kind. Layouts other than Llama, Mistral, Qwen2,
 /// Qwen3, Gemma 2 and Gemma 3 (text) are refused by name.
 ModelConfig load_config(const std::filesystem::path& directory_or_file);

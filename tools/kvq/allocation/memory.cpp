@@ -49,19 +49,4 @@ uint64_t packed_bytes(const std::string& scheme, const llama::ModelConfig& confi
   return bytes * static_cast<uint64_t>(config.n_layers);
 }
 
-int32_t most_tokens(kvq_context* context, const llama::ModelConfig& config, int32_t sequences,
-                    const std::string& formats, uint64_t bytes, int32_t most) {
-  const auto fits = [&](int32_t pages) {
-    const CacheShape shape{config, pages * KVQ_PAGE_SLOTS, sequences};
-    return cache_usage(context, shape, formats).total_bytes <= bytes;
-  };
-  int32_t low = 0;
-  int32_t high = most / KVQ_PAGE_SLOTS + 1;  // does not count
-  while (high - low > 1) {
-    const int32_t middle = low + (high - low) / 2;
-    (fits(middle) ? low : high) = middle;
-  }
-  return low * KVQ_PAGE_SLOTS;
-}
-
 }  // namespace cli

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "commands/commands.h"
+#include "options/cache_shape.h"
 #include "terminal/files.h"
 
 namespace cli {
@@ -52,13 +53,14 @@ void refuse_choices(const PlanOptions& options) {
                                                 {"--evict", !options.eviction.empty()}};
   for (const auto& [name, is_given] : given) {
     if (!is_given) continue;
-    throw UsageError(std::string(name) + " needs the model's weights to measure; " + options.model +
-                     " is its configuration alone, of which kvq plan says what fits");
+    const std::string known = options.shape.empty() ? options.model + " is its configuration" : "--shape is its caches";
+    throw UsageError(std::string(name) + " needs the model's weights to measure; " + known +
+                     " alone, of which kvq plan says what fits");
   }
 }
 
 void run(const PlanOptions& options) {
-  if (!llama::Checkpoint::is_in(options.model)) {
+  if (!options.shape.empty() || !llama::Checkpoint::is_in(options.model)) {
     refuse_choices(options);
     return print_what_fits(options);
   }
@@ -95,12 +97,19 @@ void add_plan(Command app) {
   Command command =
       app.add_command("plan", "Find the schemes of matrices and the formats of caches that lose least in given memory");
   auto options = std::make_shared<PlanOptions>();
-  add_model_option(
-      command, options->model,
-      "Model directory. A config.json, or a directory with nothing else, is enough to learn what fits: "
-      "bytes of weights and caches in each format and, with --memory, the longest context. What is lost "
-      "takes the weights to measure: without them there is no plan, and no options but --memory, --context, "
-      "--batch, --scheme, --format and --json matter");
+  Command model = command.add_alternatives("Model");
+  model
+      .add_option("--model", options->model,
+                  "Model directory. A config.json of any decoder, or a directory with nothing else, is enough to learn "
+                  "what fits: bytes of weights and caches in each format and, with --memory, the longest context. What "
+                  "is lost takes the weights to measure: without them there is no plan, and no options but --memory, "
+                  "--context, --batch, --scheme, --format and --json matter")
+      .not_empty();
+  model
+      .add_option(
+          "--shape", options->shape,
+          std::string("Attention layers that are all alike, of which caches alone are counted: ") + kCacheShapeForm)
+      .not_empty();
   command.add_option("--text", options->text,
                      "Text file that the model reads to be measured (default: a text that it writes itself)");
   command.add_number("--tokens", options->tokens, int64_t{64}, int64_t{1} << 30,

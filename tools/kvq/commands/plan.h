@@ -8,6 +8,7 @@ namespace cli {
 
 struct PlanOptions {
   std::string model;
+  std::string shape;  // of layers alone, instead of a model
   std::string text;
   int64_t tokens = ProbeText{}.tokens;
   double target_bits = 0.0;
@@ -42,7 +43,7 @@ void check_formats(kvq_context* context, const std::vector<std::string>& formats
 void choose_plan(const PlanOptions& options);
 
 /// Print how many bytes weights and caches take in each scheme and format, and what fits, of a model that is known by
-/// its configuration alone.
+/// its configuration alone, or of layers whose shape is given.
 void print_what_fits(const PlanOptions& options);
 
 /// Carry out random plans, and print what they were expected to lose and what they lose.

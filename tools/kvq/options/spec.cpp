@@ -31,11 +31,6 @@ std::string family(const std::string& begin) {
   return joined(names);
 }
 
-bool is_gain_shape(std::string_view format) {
-  return format.size() == 3 && (format.starts_with("gs") || format.starts_with("gt")) && format[2] >= '0' &&
-         format[2] <= '9';
-}
-
 /// Take "+METHOD:BUDGET" off the end, if it is there.
 void take_eviction(SpecParts& parts) {
   std::string& spec = parts.base;
@@ -183,6 +178,11 @@ bool names_file(const std::string& base) {
 std::pair<std::string, std::string> split_formats(const std::string& formats) {
   const size_t slash = formats.find('/');
   return {formats.substr(0, slash), slash == std::string::npos ? formats : formats.substr(slash + 1)};
+}
+
+bool is_gain_shape(std::string_view format) {
+  return format.size() == 3 && (format.starts_with("gs") || format.starts_with("gt")) && format[2] >= '0' &&
+         format[2] <= '9';
 }
 
 std::string around_centres(const std::string& formats) {

@@ -60,6 +60,9 @@ bool names_file(const std::string& base);
 /// Keys and values of FORMATS.
 std::pair<std::string, std::string> split_formats(const std::string& formats);
 
+/// Whether a format of keys or values alone is one of the gain-shape formats.
+bool is_gain_shape(std::string_view format);
+
 /// Gain-shape FORMATS as policies name them around trained centres; empty if they are others.
 std::string around_centres(const std::string& formats);
 
