@@ -53,14 +53,15 @@ std::vector<llama::Mixer> mixers_of(const llama::ModelShape& shape) {
 }  // namespace
 
 TEST_CASE("the parameters of public models are counted to the last one") {
-  // Oracle: what PyTorch counts of the checkpoints, without encoders and layers that draft tokens.
+  // Oracle: the totals that are published with the checkpoints, without encoders and layers that draft tokens.
   const std::pair<const char*, uint64_t> exact[] = {
       {"deepseek-v3", 671'026'404'352},  {"deepseek-v2-lite", 15'706'484'224},   {"gemma-2-9b", 9'241'705'984},
       {"gpt-oss-20b", 20'914'757'184},   {"mixtral-8x7b", 46'702'792'704},       {"phi-3-mini", 3'821'079'552},
       {"qwen3-30b-a3b", 30'532'122'624}, {"qwen3-next-80b-a3b", 79'674'391'296},
   };
-  for (const auto& [model, parameters] : exact) {
-    CAPTURE(model);
+  for (const auto& each : exact) {
+    const auto [model, parameters] = each;
+    CAPTURE(each.first);
     CHECK(static_cast<uint64_t>(llama::load_model_shape(config_of(model)).parameters()) == parameters);
   }
 }
@@ -72,8 +73,9 @@ TEST_CASE("the parameters of public models are those of their names") {
       {"mimo-v2-flash", 309},  {"kimi-k2", 1027},     {"kimi-linear-48b", 49.1}, {"glm-4.5", 355},
       {"nemotron-h-8b", 8.10}, {"qwen3.5-27b", 27.0},
   };
-  for (const auto& [model, billions] : cards) {
-    CAPTURE(model);
+  for (const auto& each : cards) {
+    const auto [model, billions] = each;
+    CAPTURE(each.first);
     CHECK(llama::load_model_shape(config_of(model)).parameters() / 1e9 == doctest::Approx(billions).epsilon(0.01));
   }
 }
@@ -97,7 +99,7 @@ TEST_CASE("a token needs the parameters of the experts that it is sent to") {
 }
 
 TEST_CASE("a token takes the keys and values of the layers that cache it") {
-  // Oracle: numbers of a token in a cache, layer by layer from the models' reports.
+  // Oracle: numbers of a token in a cache, by hand from what is known of the layers.
   const std::pair<const char*, double> numbers[] = {
       {"deepseek-v3", 61 * 576},                              // one latent for all heads
       {"kimi-linear-48b", 7 * 576},                           // the other 20 layers have states
@@ -113,8 +115,9 @@ TEST_CASE("a token takes the keys and values of the layers that cache it") {
       {"glm-4.5", 92 * 8 * (128 + 128)},
   };
   const kvq::Context context = make_context();
-  for (const auto& [model, of_token] : numbers) {
-    CAPTURE(model);
+  for (const auto& each : numbers) {
+    const auto [model, of_token] = each;
+    CAPTURE(each.first);
     const cli::LayerCaches caches(context, llama::load_model_shape(config_of(model)).layers);
     const auto kv_bytes = [&](int32_t tokens) {
       return static_cast<double>(caches.usage("fp16", {.tokens = tokens, .sequences = 1}).fp16_bytes);
@@ -175,12 +178,13 @@ TEST_CASE("a cache is predicted as one that is made with the shapes of its layer
   options.shapes = shapes;
   options.n_shapes = 2;
   const auto kv_bytes = [](const kvq_usage& usage) { return usage.sealed_bytes + usage.fp16_bytes; };
-  for (const auto& [formats, policy] : std::initializer_list<std::pair<const char*, const char*>>{
-           {"gs2/gs1", "{version: 1, sink: 1, keys: gs2, values: gs1, layers: [{range: [0, 1], keys: int8}]}"},
-           {"int4", "{version: 1, sink: 1, keys: int4, values: int4}"}}) {
-    CAPTURE(formats);
-    const kvq::Cache cache(context, options, kvq::Policy::load(context, policy));
-    CHECK(kv_bytes(caches.usage(formats, {.tokens = 1000, .sequences = 3, .queries = 1})) ==
+  const std::pair<const char*, const char*> policies[] = {
+      {"gs2/gs1", "{version: 1, sink: 1, keys: gs2, values: gs1, layers: [{range: [0, 1], keys: int8}]}"},
+      {"int4", "{version: 1, sink: 1, keys: int4, values: int4}"}};
+  for (const auto& each : policies) {
+    CAPTURE(each.first);
+    const kvq::Cache cache(context, options, kvq::Policy::load(context, each.second));
+    CHECK(kv_bytes(caches.usage(each.first, {.tokens = 1000, .sequences = 3, .queries = 1})) ==
           kv_bytes(cache.predict_usage(3, 1000, 1)));
   }
 }

@@ -29,6 +29,7 @@ class WeightCounter {
   int64_t width(ConfigFields::Names names) const { return fields_.integer(names, 1, kMaxWidth); }
   int64_t heads(ConfigFields::Names names) const { return fields_.integer(names, 1, kMaxHeads); }
   int64_t width_of_layer(ConfigFields::Names names) const;
+  int64_t dense_width() const;
   bool is_gated() const;
 
   void add(const WeightMatrix& matrix) { shape_.matrices.push_back(matrix); }
@@ -186,15 +187,17 @@ int64_t WeightCounter::width_of_layer(ConfigFields::Names names) const {
   return widths.front();
 }
 
-void WeightCounter::add_mlp(bool twice_as_wide) {
-  const bool shared_alone = !fields_.has({"intermediate_size_mlp"}) && fields_.has({"shared_intermediate_size"}) &&
-                            fields_.integer(kExpertCounts, 0, kMaxExperts, 0) == 0;  // Granite 4 without experts
-  const int64_t inner = shared_alone ? width({"shared_intermediate_size"})
-                        : fields_.has({"intermediate_size_mlp"})
-                            ? width({"intermediate_size_mlp"})  // Llama 4, whose other width is that of experts
-                            : width_of_layer({"intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim"});
-  add_mlps(twice_as_wide ? 2 * inner : inner, 1, -1);
+/// Of an MLP without experts.
+int64_t WeightCounter::dense_width() const {
+  const ConfigFields::Names of_llama_4 = {"intermediate_size_mlp"};  // beside a width of experts
+  if (fields_.has(of_llama_4)) return width(of_llama_4);
+  const bool has_experts = fields_.integer(kExpertCounts, 0, kMaxExperts, 0) > 0;
+  const ConfigFields::Names of_granite = {"shared_intermediate_size"};  // the same, even where there are none
+  if (!has_experts && fields_.has(of_granite)) return width(of_granite);
+  return width_of_layer({"intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim"});
 }
+
+void WeightCounter::add_mlp(bool twice_as_wide) { add_mlps(twice_as_wide ? 2 * dense_width() : dense_width(), 1, -1); }
 
 void WeightCounter::add_experts() {
   const int64_t experts = fields_.integer(kExpertCounts, 1, kMaxExperts);
@@ -245,8 +248,8 @@ void add_mixer(WeightCounter& counter, const LayerShape& layer) {
   }
 }
 
-/// The library packs matrices whose inputs are a multiple of 64. Others stay as they are, and so do those of all layers
-/// that are equal are counted together.
+/// Count matrices of one shape together, and those that the library cannot pack, whose inputs are no multiple of 64,
+/// with the other tensors.
 void tidy(ModelShape& shape) {
   std::vector<WeightMatrix> tidied;
   for (const WeightMatrix& each : shape.matrices) {
