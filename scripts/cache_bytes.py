@@ -10,19 +10,18 @@ import sys
 FORMATS = ["fp16", "int8", "int4+hadamard", "gs4", "gs3", "gs2", "gs1"]
 NEAR, FAR = 32768, 131072  # between which a token's bytes are taken: work space and the pages in FP16 are in both
 
-# layers with a KV cache, query heads, KV heads, head size
+# layers with a KV cache, and their heads
 SHAPES = {
-    "8B, Llama 3.1: 32 layers": (32, 32, 8, 128),
-    "27B, Qwen 3.5: 16 of 64 layers": (16, 24, 4, 256),
-    "27B, Gemma 3: all 62 layers in full": (62, 32, 16, 128),
-    "27B, Gemma 3: its 10 full layers": (10, 32, 16, 128),
-    "671B, DeepSeek V3, expanded: 61 layers": (61, 128, 128, 192),
+    "8B, Llama 3.1: 32 layers": "layers=32,q_heads=32,kv_heads=8,head_dim=128",
+    "27B, Qwen 3.5: 16 of 64 layers": "layers=16,q_heads=24,kv_heads=4,head_dim=256",
+    "27B, Gemma 3: all 62 layers in full": "layers=62,q_heads=32,kv_heads=16,head_dim=128",
+    "27B, Gemma 3: its 10 full layers": "layers=10,q_heads=32,kv_heads=16,head_dim=128",
+    "671B, DeepSeek V3: 61 latents": "layers=61,q_heads=128,kv_heads=1,head_dim=576,value_dim=512,latent=1",
 }
 
 
 def plan(program, shape):
-    layers, heads, kv_heads, head_dim = shape
-    given = f"layers={layers},q_heads={heads},kv_heads={kv_heads},head_dim={head_dim},context={FAR}"
+    given = f"{shape},context={FAR}"
     answer = subprocess.run([program, "plan", "--shape", given, "--json"], check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(answer.stdout)
 

@@ -83,6 +83,31 @@ Model equal_layers() {
   return model;
 }
 
+// Heads as models have them, with channels of every kind that a device has.
+Model grid(bool on_gpu) {
+  struct Channels {
+    int32_t keys;
+    int32_t values;
+    bool is_latent;
+  };
+  std::vector<Channels> channels = {
+      {64, 64, false}, {80, 80, false}, {96, 96, false}, {128, 128, false}, {256, 256, false}};
+  if (!on_gpu) {
+    const Channels more[] = {{192, 128, false}, {512, 512, false}, {576, 512, false}, {576, 512, true}};
+    channels.insert(channels.end(), std::begin(more), std::end(more));
+  }
+  const std::pair<int32_t, int32_t> heads[] = {{1, 1}, {32, 1}, {24, 2}, {128, 1}, {16, 2}};
+  Model model({});
+  for (const auto& [q_heads, kv_heads] : heads) {
+    for (const Channels& each : channels) {
+      const auto layer = static_cast<int32_t>(model.shapes.size()) + 1;
+      model.shapes.push_back((each.is_latent ? latent : shape)(layer, q_heads, kv_heads, each.keys, each.values));
+      model.shapes.back().scale = 0.06F;
+    }
+  }
+  return model;
+}
+
 kvq_layer_info layer_of(const Cache& cache, int32_t layer) { return cache.describe_layer(layer); }
 
 // RoPE of a layer in float64.
@@ -155,16 +180,15 @@ double stored_limit(const std::string& format) {
 
 // Attention of the newest queries over what is stored, in float64.
 void check_layer(const Model& model, const Cache& cache, const Sequence& sequence, int32_t layer,
-                 const std::string& format) {
-  constexpr int32_t kQueries = 3;
+                 const std::string& format, int32_t queries = 3) {
   const kvq_layer_info info = layer_of(cache, layer);
   const kvq_layer_shape* given = layer > 0 ? &model.shapes[static_cast<size_t>(layer) - 1] : nullptr;
   const kvq_test::Rotation rotation = rotation_of(info, given);
-  const std::vector<float> q = tensor(kQueries, info.q_heads, info.key_dim, 90 + static_cast<uint64_t>(layer));
-  std::vector<float> out(static_cast<size_t>(kQueries * info.q_heads * info.value_dim), -7.0F);
-  std::vector<float> lse(static_cast<size_t>(kQueries * info.q_heads));
+  const std::vector<float> q = tensor(queries, info.q_heads, info.key_dim, 90 + static_cast<uint64_t>(layer));
+  std::vector<float> out(static_cast<size_t>(queries * info.q_heads * info.value_dim), -7.0F);
+  std::vector<float> lse(static_cast<size_t>(queries * info.q_heads));
   const kvq_sequence* pointer = sequence.get();
-  const int32_t count = kQueries;
+  const int32_t count = queries;
   auto batch = kvq_test::initialised<kvq_attend_batch>();
   batch.n_sequences = 1;
   batch.sequences = &pointer;
@@ -197,12 +221,12 @@ void check_layer(const Model& model, const Cache& cache, const Sequence& sequenc
     }
     CHECK(relative(exact_k, k) < stored_limit(format));
     CHECK(relative(exact_v, v) < stored_limit(format));
-    for (int32_t query = 0; query < kQueries; ++query) {
+    for (int32_t query = 0; query < queries; ++query) {
       for (int32_t i = 0; i < group; ++i) {
         const auto row = static_cast<size_t>(query * info.q_heads + head * group + i);
         std::vector<double> of_query(q.begin() + static_cast<ptrdiff_t>(row * key_dim),
                                      q.begin() + static_cast<ptrdiff_t>((row + 1) * key_dim));
-        const int32_t position = kTokens - kQueries + query;
+        const int32_t position = kTokens - queries + query;
         rotation.apply(of_query, position);
         const kvq_test::Attended expected =
             kvq_test::attend_to<float>({.scale = double{info.scale}, .logit_softcap = double{info.logit_softcap}},
@@ -257,6 +281,24 @@ TEST_CASE("layers of every shape are stored and attended to as in float64, on ev
             check_layer(model, cache, sequence, layer, format);
           }
         }
+      }
+    }
+  }
+}
+
+TEST_CASE("any number of query heads attends to KV heads of any size as in float64") {
+  for (const std::string& backend : kvq_test::backends()) {
+    const Context context = kvq_test::make_context(backend.c_str());
+    const Model model = grid(is_on_gpu(backend));
+    for (const std::string format : {"fp16", "int4+hadamard", "gs4", "gt2"}) {
+      CAPTURE(backend);
+      CAPTURE(format);
+      const Cache cache = kvq_test::make_cache(context, model.options(), policy_text(format, format, format == "gs4"));
+      Sequence sequence(cache);
+      append(cache, sequence, 0, kTokens, kTokens);
+      for (int32_t layer = 1; layer < cache.describe().n_layers; ++layer) {
+        CAPTURE(layer);
+        check_layer(model, cache, sequence, layer, format, 1);
       }
     }
   }

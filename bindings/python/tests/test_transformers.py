@@ -346,7 +346,7 @@ def test_a_saved_cache_continues_as_if_it_had_not_been_saved(demo_model):
         KvqCache.load(data, policy="int2", model_id=5)
 
 
-UNLIKE = [kind for kind in KINDS if kind.startswith(("gemma4", "mimo"))]
+UNLIKE = [kind for kind in KINDS if kind.startswith(("gemma4", "mimo", "deepseek"))]
 """Kinds whose layers have heads of several shapes; the oldest transformers has none."""
 
 
@@ -366,6 +366,17 @@ def test_layers_of_several_shapes_generate_beside_padding_and_are_saved(kind):
         a, b = (model(more, attention_mask=all_of_it, **using(one)).logits for one in (cache, loaded))
     assert torch.equal(a, b)
     assert cache.save() == loaded.save()
+
+
+def test_latents_are_stored_once():
+    model = small("deepseek with latents") if "deepseek with latents" in KINDS else None
+    if model is None or not hasattr(model.model.layers[0].self_attn, "expand_kv"):
+        pytest.skip("this transformers expands latents before it caches them")
+    cache = KvqCache("fp16")
+    logits_in_pieces(model, small_tokens(1, 64), cache, [60] + [1] * 4)
+    layer = cache.sequences[0].cache.describe_layer(0)
+    assert (layer.values_are_key_prefix, layer.kv_heads, layer.key_dim, layer.value_dim) == (True, 1, 56, 40)
+    assert cache.usage().scalars == 3 * 64 * 56
 
 
 @pytest.mark.parametrize("kind", UNLIKE)

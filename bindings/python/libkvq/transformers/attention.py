@@ -91,6 +91,12 @@ def attention(
     if kwargs.get("output_attentions"):
         raise ValueError('output_attentions needs attn_implementation="eager": kvq computes no matrix of weights')
     origin = getattr(key, "kvq_origin", None)
+    latents = None
+    if origin is None and isinstance(attention_mask, Step):
+        found = attention_mask.cache.latents(module)
+        if found is not None:
+            layer, latents = found
+            origin = attention_mask.cache, layer
     if origin is None:
         plain = _plain_mask(module, attention_mask, softcap, s_aux)
         return sdpa_attention_forward(
@@ -113,7 +119,8 @@ def attention(
         raise RuntimeError("a KvqCache has no gradients: call the model in eval mode under torch.no_grad()")
     if position_bias is not None or is_causal is False:
         raise ValueError("kvq attends causally and without position biases, which this model needs")
-    return cache.attend(attention_mask, layer, module, query, key, value, scaling, softcap, s_aux, kwargs), None
+    output = cache.attend(attention_mask, layer, module, query, key, value, scaling, softcap, s_aux, kwargs, latents)
+    return output, None
 
 
 def _plain_mask(

@@ -13,6 +13,7 @@ from transformers import Cache
 import libkvq
 
 from . import snapshot
+from .latent import Latents
 from .layout import Layout, read_bytes, read_policy
 from .prompt import attends_exactly, exact_attention
 from .step import CacheOffset, Step
@@ -64,6 +65,7 @@ class KvqCache(Cache):
         self._announced = -1  # Columns before the forward pass that kvq has created masks for,
         self._begun = -1  # and before the current one.
         self._prompt_waits = False  # Several tokens have arrived since the last eviction.
+        self._given: tuple[int, torch.Tensor, torch.Tensor] | None = None  # To update, until they are attended to.
 
     # ------------------------------------------------------------------------------------- interface of transformers
 
@@ -77,7 +79,15 @@ class KvqCache(Cache):
                 "pass masks of tokens and padding, [rows, columns], or none; four-dimensional ones cannot be expressed"
             )
         key_states.kvq_origin = (self, layer_idx)  # type: ignore[attr-defined]
+        self._given = layer_idx, key_states, value_states
         return key_states, value_states
+
+    def latents(self, module: torch.nn.Module) -> tuple[int, Latents] | None:
+        """What the module's layer has put here last, if it then expanded that to keys and values; and the layer."""
+        if self._given is None or getattr(module, "layer_idx", None) != self._given[0]:
+            return None
+        layer, latent, rotary = self._given
+        return (layer, Latents(module, latent, rotary)) if Latents.expanded_by(module, latent, rotary) else None
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Columns that all layers have seen, including padding and evicted tokens."""
@@ -222,16 +232,24 @@ class KvqCache(Cache):
         softcap: float | None,
         sinks: torch.Tensor | None,
         arguments: dict[str, Any],
+        latents: Latents | None = None,
     ) -> torch.Tensor:
-        """Append a layer's new tokens and attend to all of them; the attention function calls this."""
+        """Append a layer's new tokens and attend to all of them; the attention function calls this.
+
+        :param latents: of which `key` and `value` are expansions.
+        """
+        self._given = None
+        k, v, q = key, value, query
+        if latents is not None:
+            k, q = latents.keys, latents.queries(query)
         if not self._layout.created or step.start != self._begun:
-            self._begin(step, module, query, key, value, scaling, arguments.get("position_ids"))
+            values = value.shape[3] if latents is None else latents.values
+            self._begin(step, module, q, k, values, latents is not None, scaling, arguments.get("position_ids"))
         shared = self._seen[layer] == step.end and getattr(module, "layer_idx", layer) > layer
         if self._seen[layer] != step.start and not shared:
             raise RuntimeError(
                 f"layer {layer} has seen {self._seen[layer]} columns, the others {step.start}: reset the cache"
             )
-        k, v, q = key, value, query
         if self._layout.rotary is not None:
             q, k = self._layout.rotary.undo(step, self._rows, layer, query, key, arguments.get("position_ids"))
         rows = self._rows
@@ -245,7 +263,7 @@ class KvqCache(Cache):
             self._seen[layer] = step.end
             return query.new_zeros((query.shape[0], query.shape[2], query.shape[1], value.shape[3]))
         # The pages of a shared layer have these tokens already.
-        new = None if shared else (step.tokens(k), step.tokens(v))
+        new = None if shared else (step.tokens(k), step.tokens(v) if latents is None else None)
         exactly = attends_exactly(step, self._evicts, softcap, sinks)
         if exactly and new is not None:
             self._layout.cache().append(layer, rows, *new, token_counts=counts)
@@ -254,6 +272,7 @@ class KvqCache(Cache):
         else:
             output = self._layout.attend(layer, rows, new, step.tokens(q), counts, step.window, softcap, sinks, scaling)
             output = step.columns_of(output, query)
+            output = output if latents is None else latents.outputs(output)
         self._seen[layer] = step.end
         return output
 
@@ -263,12 +282,13 @@ class KvqCache(Cache):
         module: torch.nn.Module,
         query: torch.Tensor,
         key: torch.Tensor,
-        value: torch.Tensor,
+        value_dim: int,
+        latent: bool,
         scaling: float | None,
         positions: Any,
     ) -> None:
         """Prepare a forward pass, once before its first layer."""
-        self._layout.prepare(module, query, key, value, scaling)
+        self._layout.prepare(module, query, key, value_dim, latent, scaling)
         batch = key.shape[0]
         if step.start and len(self._rows) != batch:
             raise ValueError(f"the cache holds {len(self._rows)} rows, the input has {batch}")

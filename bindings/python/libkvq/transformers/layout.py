@@ -97,13 +97,18 @@ class Layout:
         module: torch.nn.Module,
         query: torch.Tensor,
         key: torch.Tensor,
-        value: torch.Tensor,
+        value_dim: int,
+        latent: bool,
         scaling: float | None,
     ) -> None:
-        """Create the objects for a model's first tokens; later, check that tokens still match them."""
+        """Create the objects for a model's first tokens; later, check that tokens still match them.
+
+        :param latent: values are the first `value_dim` channels of the keys.
+        """
         if query.shape[0] != key.shape[0] or query.shape[1] % key.shape[1] or query.shape[3] != key.shape[3]:
             raise ValueError(f"queries {list(query.shape)} and keys {list(key.shape)} do not fit together")
-        shape = {"q_heads": query.shape[1], "kv_heads": key.shape[1], "head_dim": key.shape[3]}
+        head_dim = value_dim if latent else key.shape[3]
+        shape = {"q_heads": query.shape[1], "kv_heads": key.shape[1], "head_dim": head_dim}
         if self._cache is None:
             layers = getattr(getattr(module, "config", None), "num_hidden_layers", None)
             if not isinstance(layers, int):
@@ -112,7 +117,11 @@ class Layout:
             if self.codebook is not None or self.router is not None:
                 self.rotary = Rotary(module, key)
             scale = scaling if scaling is not None else key.shape[3] ** -0.5
-            shapes = _shapes(module, layers, key.shape[1], key.shape[3], value.shape[3])
+            if latent:
+                of_all = LayerShape(0, layers, key_dim=key.shape[3], value_dim=value_dim, values_are_key_prefix=True)
+                shapes = [of_all]
+            else:
+                shapes = _shapes(module, layers, key.shape[1], key.shape[3], value_dim)
             self.create({"n_layers": layers, **shape, "scale": scale, "shapes": shapes}, key.device)
         elif any(self.shape[name] != size for name, size in shape.items()):
             made_for = {name: self.shape[name] for name in shape}
@@ -163,7 +172,7 @@ class Layout:
         self,
         layer: int,
         rows: Many[libkvq.Sequence],
-        new: tuple[torch.Tensor, torch.Tensor] | None,
+        new: tuple[torch.Tensor, torch.Tensor | None] | None,
         q: torch.Tensor,
         counts: list[int] | None,
         window: int,
@@ -173,7 +182,7 @@ class Layout:
     ) -> torch.Tensor:
         """Append tokens, unless the layer's pages have them already, and attend with their queries.
 
-        :param new: keys `[tokens, kv_heads, key_dim]` and values `[tokens, kv_heads, value_dim]`.
+        :param new: keys `[tokens, kv_heads, key_dim]` and values `[tokens, kv_heads, value_dim]`, none of latents.
         :param q: `[tokens, q_heads, key_dim]`.
         :returns: `[tokens, q_heads, value_dim]`.
         """
