@@ -44,9 +44,26 @@ const kvq_layer_shape* shape_of(const kvq_cache_options& options, int32_t layer)
   return nullptr;
 }
 
+/// Fill in what the options say.
+void resolve_heads(const kvq_cache_options& options, kvq_layer_shape& shape) {
+  const auto resolve = [](int32_t& given, int32_t usual) {
+    if (given == 0) given = usual;
+  };
+  resolve(shape.q_heads, options.q_heads);
+  resolve(shape.kv_heads, options.kv_heads);
+  resolve(shape.key_dim, options.head_dim);
+  resolve(shape.value_dim, options.head_dim);
+}
+
+bool has_other_heads(const kvq_layer_shape& shape, const kvq_layer_shape& usual) {
+  return shape.q_heads != usual.q_heads || shape.kv_heads != usual.kv_heads || shape.key_dim != usual.key_dim ||
+         shape.value_dim != usual.value_dim || shape.values_are_key_prefix != usual.values_are_key_prefix;
+}
+
 bool has_other_heads(const kvq_layer_shape& shape, const kvq_cache_options& options) {
-  return shape.q_heads != options.q_heads || shape.kv_heads != options.kv_heads || shape.key_dim != options.head_dim ||
-         shape.value_dim != options.head_dim || shape.values_are_key_prefix != 0;
+  kvq_layer_shape usual{};
+  resolve_heads(options, usual);
+  return has_other_heads(shape, usual);
 }
 
 /// The first layer of the first such shape; −1 without one.
@@ -62,17 +79,6 @@ void check_dim(int32_t dim, int32_t largest, const char* field) {
   if (dim == 0) return;
   require_range(dim, 8, largest, field);
   if (dim % 8 != 0) fail(KVQ_E_ARGUMENT, "%s is %d, must be a multiple of 8", field, dim);
-}
-
-/// Fill in what the options say.
-void resolve_heads(const kvq_cache_options& options, kvq_layer_shape& shape) {
-  const auto resolve = [](int32_t& given, int32_t usual) {
-    if (given == 0) given = usual;
-  };
-  resolve(shape.q_heads, options.q_heads);
-  resolve(shape.kv_heads, options.kv_heads);
-  resolve(shape.key_dim, options.head_dim);
-  resolve(shape.value_dim, options.head_dim);
 }
 
 /// Values that are stored with the keys cannot be rotated.
@@ -195,7 +201,12 @@ int32_t uneven_layer(const kvq_cache_options& options) {
 }
 
 int32_t layer_with_other_heads(const kvq_cache_options& options) {
-  return find_layer(options, [&](const kvq_layer_shape& shape) { return has_other_heads(shape, options); });
+  int64_t layers = 0;
+  for (int32_t i = 0; i < options.n_shapes; ++i) layers += options.shapes[i].n_layers;
+  if (layers < options.n_layers) {
+    return find_layer(options, [&](const kvq_layer_shape& shape) { return has_other_heads(shape, options); });
+  }
+  return find_layer(options, [&](const kvq_layer_shape& shape) { return has_other_heads(shape, options.shapes[0]); });
 }
 
 }  // namespace kvq::api
