@@ -862,7 +862,8 @@ typedef struct kvq_cache_options {
                                       \nullable \keeps call */
   const kvq_layer_shape* shapes; /**< Layers that differ. NULL (default): none. Caches with such layers take no
                                       trained objects but scales, and these where only frequencies, scale and soft cap
-                                      differ; those with other heads do not evict.
+                                      differ; they evict only if the heads of all layers are
+                                      alike.
                                       \nullable \length n_shapes \memory host \keeps call */
   int32_t n_shapes;              /**< 0 by default. */
   int32_t reserved_end;          /**< 0. */
@@ -993,9 +994,10 @@ KVQ_API kvq_cache* kvq_sequence_cache(const kvq_sequence* sequence);
 /** Preallocate pages, so that every layer has room for `tokens` more tokens. A sequence that has its first 128 tokens
  *  finds its scales before (`calibrate: first`, see ::kvq_policy_load).
  *
- *  While there is room, ::kvq_append, ::kvq_append_sequences and ::kvq_extend of up to ::KVQ_PAGE_SLOTS tokens of each
- *  sequence, and ::kvq_attend with one query of each, do not call the allocate hook: what they need while they run is
- *  part of the reservation. Longer calls free what they take when they return, and find it reserved inside a step (see
+ *  While there is room, ::kvq_append and ::kvq_append_sequences of up to ::KVQ_PAGE_SLOTS tokens of each sequence, and
+ *  ::kvq_attend and ::kvq_extend with one query of each, do not call the allocate hook: what they need while they run
+ *  is part of the reservation. Longer calls free what they take when they return, and find it reserved inside a step
+ * (see
  *  ::kvq_step_begin). Exceptions are positions with gaps (128 bytes for a page of a head), sinks that an evicting
  *  policy keeps, a sequence's search for its scales (`calibrate: first`, see ::kvq_policy_load), counting queries
  *  for it and FP16 pages that wait for it beyond `sink` and `recent`, calls of several threads at once, and on a GPU
@@ -1097,9 +1099,10 @@ typedef struct kvq_recode_info {
  *  may be in the same batch. Forks have their parent's policy.
  *
  *  Of the policy, the formats, `sink`, `recent` and `calibrate` count: a sequence that still waits for its scales finds
- *  them for the new formats, one that has scales keeps them, and one without tokens follows the policy. Eviction is
- *  that of the cache: the policy has the same or none. Formats that need a codebook or centres use those of the cache.
- *  A cache remembers each policy that it has been given: some hundred bytes, also if the call then fails.
+ *  them for the new formats, one that has scales keeps them, and one without tokens follows the policy. Pages that are
+ *  in a new format already stay as they are, also where `sink` or `recent` would now leave FP16. Eviction is that of
+ *  the cache: the policy has the same or none. Formats that need a codebook or centres use those of the cache. A cache
+ *  remembers each policy that it has been given: some hundred bytes, also if the call then fails.
  *
  *  \param policy  a policy of this or another context; NULL: the cache's. \nullable
  *  \returns KVQ_OK; KVQ_E_ARGUMENT (also: layers that the cache does not have; another eviction); KVQ_E_STATE (in a
@@ -1550,7 +1553,8 @@ KVQ_API kvq_status kvq_step_abort(kvq_cache* cache, const kvq_step_batch* batch,
 typedef struct kvq_usage {
   uint32_t struct_size;
   int32_t reserved;          /**< 0. */
-  int64_t scalars;           /**< Key and value scalars held: (key_dim + value_dim) · slots of all heads. */
+  int64_t scalars;           /**< Key and value scalars held: (key_dim + value_dim) · slots of all heads, or key_dim ·
+                                  slots where values are a prefix of keys. */
   uint64_t sealed_bytes;     /**< Pages in their final compressed format. */
   uint64_t fp16_bytes;       /**< FP16 pages: open, recent, sink, or under an fp16 policy. */
   uint64_t metadata_bytes;   /**< Page records, positions, page lists and sequence objects. */

@@ -2095,8 +2095,8 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// Preallocate pages, so that every layer has room for `tokens` more tokens. A sequence that has its first 128 tokens
   /// finds its scales before (`calibrate: first`, see ::kvq_policy_load).
   ///
-  /// While there is room, ::kvq_append, ::kvq_append_sequences and ::kvq_extend of up to ::KVQ_PAGE_SLOTS tokens of
-  /// each sequence, and ::kvq_attend with one query of each, do not call the allocate hook: what they need while they
+  /// While there is room, ::kvq_append and ::kvq_append_sequences of up to ::KVQ_PAGE_SLOTS tokens of each sequence,
+  /// and ::kvq_attend and ::kvq_extend with one query of each, do not call the allocate hook: what they need while they
   /// run is part of the reservation. Longer calls free what they take when they return, and find it reserved inside a
   /// step (see ::kvq_step_begin). Exceptions are positions with gaps (128 bytes for a page of a head), sinks that an
   /// evicting policy keeps, a sequence's search for its scales (`calibrate: first`, see ::kvq_policy_load), counting
@@ -2173,10 +2173,10 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// cache may be in the same batch. Forks have their parent's policy.
   ///
   /// Of the policy, the formats, `sink`, `recent` and `calibrate` count: a sequence that still waits for its scales
-  /// finds them for the new formats, one that has scales keeps them, and one without tokens follows the policy.
-  /// Eviction is that of the cache: the policy has the same or none. Formats that need a codebook or centres use those
-  /// of the cache. A cache remembers each policy that it has been given: some hundred bytes, also if the call then
-  /// fails.
+  /// finds them for the new formats, one that has scales keeps them, and one without tokens follows the policy. Pages
+  /// that are in a new format already stay as they are, also where `sink` or `recent` would now leave FP16. Eviction is
+  /// that of the cache: the policy has the same or none. Formats that need a codebook or centres use those of the
+  /// cache. A cache remembers each policy that it has been given: some hundred bytes, also if the call then fails.
   /// \param policy a policy of this or another context; NULL: the cache's.
   /// \throws Error: KVQ_E_ARGUMENT (also: layers that the cache does not have; another eviction); KVQ_E_STATE (in a
   /// step; pages are preallocated; a CUDA graph is captured); KVQ_E_UNSUPPORTED (the policy has a router; the device

@@ -598,7 +598,8 @@ func snapshotInfoFrom(it *raw.SnapshotInfo) SnapshotInfo {
 
 // Usage: memory in use, by purpose. All sizes are bytes as allocated, including padding and bookkeeping.
 type Usage struct {
-	// Key and value scalars held: (key_dim + value_dim) · slots of all heads.
+	// Key and value scalars held: (key_dim + value_dim) · slots of all heads, or key_dim · slots where values
+	// are a prefix of keys.
 	Scalars int64
 
 	// Pages in their final compressed format.

@@ -138,9 +138,9 @@ func (it *Sequence) Truncate(length int) error {
 // Reserve: preallocate pages, so that every layer has room for tokens more tokens. A sequence that has its
 // first 128 tokens finds its scales before (`calibrate: first`, see [raw.PolicyLoad]).
 //
-// While there is room, [raw.Append], [raw.AppendSequences] and [raw.Extend] of up to [PageSlots] tokens of each
-// sequence, and [raw.Attend] with one query of each, do not call the allocate hook: what they need while they
-// run is part of the reservation. Longer calls free what they take when they return, and find it reserved
+// While there is room, [raw.Append] and [raw.AppendSequences] of up to [PageSlots] tokens of each sequence, and
+// [raw.Attend] and [raw.Extend] with one query of each, do not call the allocate hook: what they need while
+// they run is part of the reservation. Longer calls free what they take when they return, and find it reserved
 // inside a step (see [raw.StepBegin]). Exceptions are positions with gaps (128 bytes for a page of a head),
 // sinks that an evicting policy keeps, a sequence's search for its scales (`calibrate: first`, see
 // [raw.PolicyLoad]), counting queries for it and FP16 pages that wait for it beyond `sink` and `recent`, calls

@@ -117,6 +117,11 @@ void check_eviction(const kvq_context& context, const kvq_cache_options& options
     fail(KVQ_E_UNSUPPORTED,
          "policy evicts tokens, but options->shapes make the heads of layer %d unlike those of others", layer);
   }
+  // Results have as many entries a layer as the cache tells KV heads.
+  if (options.n_shapes > 0 && options.shapes[0].kv_heads != options.kv_heads) {
+    fail(KVQ_E_UNSUPPORTED, "policy evicts tokens, but options->kv_heads is %d, and that of options->shapes[0] is %d",
+         options.kv_heads, options.shapes[0].kv_heads);
+  }
   check_evicted_formats(policy->eviction, *policy, options.n_layers, trained_of(options, policy),
                         [&](int32_t layer) { return head_of(options, layer); });
 }

@@ -127,20 +127,29 @@ void decode_sides(const Sequence& sequence, const SlotSelection& selection, cons
   unscale(sequence, selection, out);
 }
 
-/// Keys of a latent: its values, and the channels behind them.
+/// Keys of a latent: its values, and the channels behind them; some slots at a time.
 void decode_latent(const Sequence& sequence, const SlotSelection& selection, const DecodedSlots& out) {
+  constexpr int32_t kSlots = 64;
   const HeadShape& head = sequence.cache.layer(selection.layer).head;
-  const auto n = static_cast<size_t>(selection.n);
   const auto key_dim = static_cast<size_t>(head.keys);
   const auto value_dim = static_cast<size_t>(head.values);
-  Vector<float> keys(n * key_dim, 0.0F, sequence.cache.allocator);
-  Vector<float> values(n * value_dim, 0.0F, sequence.cache.allocator);
-  decode_sides(sequence, selection, {keys.data(), values.data(), out.positions});
-  for (size_t i = 0; i < n; ++i) {
-    float* key = std::copy_n(values.data() + i * value_dim, value_dim, out.k + i * (value_dim + key_dim));
-    std::copy_n(keys.data() + i * key_dim, key_dim, key);
+  Vector<float> keys(kSlots * key_dim, 0.0F, sequence.cache.allocator);
+  Vector<float> values(kSlots * value_dim, 0.0F, sequence.cache.allocator);
+  for (int32_t done = 0; done < selection.n; done += kSlots) {
+    SlotSelection part = selection;
+    part.begin += done;
+    part.n = std::min(kSlots, selection.n - done);
+    const auto first = static_cast<size_t>(done);
+    decode_sides(sequence, part,
+                 {keys.data(), values.data(), out.positions != nullptr ? out.positions + first : nullptr});
+    for (size_t i = 0; i < static_cast<size_t>(part.n); ++i) {
+      float* key = std::copy_n(values.data() + i * value_dim, value_dim, out.k + (first + i) * (value_dim + key_dim));
+      std::copy_n(keys.data() + i * key_dim, key_dim, key);
+    }
+    if (out.v != nullptr) {
+      std::copy_n(values.data(), static_cast<size_t>(part.n) * value_dim, out.v + first * value_dim);
+    }
   }
-  if (out.v != nullptr) std::ranges::copy(values, out.v);
 }
 
 }  // namespace

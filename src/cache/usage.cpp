@@ -40,17 +40,17 @@ kvq_usage usage(const Sequence& sequence) {
   for (size_t i = 0; i < sequence.lists.size(); ++i) {
     const Sequence::PageList& pages = sequence.lists[i];
     result.metadata_bytes += pages.capacity() * sizeof(Page*);
-    // The last counted ones by format: pages of a format are consecutive. FP16 may follow the sealed formats.
-    std::array<const PageRun*, kMaxExperts + 1> long_runs{};
+    // The last counted ones: a router alternates between runs, and so does a recoded list around pages of a fork.
+    std::array<const PageRun*, 2 * (kMaxExperts + 1)> long_runs{};
+    size_t counted_runs = 0;
     const auto count_page = [&](const Page* page) {
       (page->is_float16() ? result.fp16_pages : result.sealed_pages) += 1;
       result.shared_pages += page->is_shared() ? 1 : 0;
       result.metadata_bytes += page->positions != nullptr ? sizeof(int32_t) * kPageSlots : 0;
       scalars += int64_t{page->count} * page->format()->head.sum();
-      const PageRun*& long_run = long_runs[sequence.storage->run_number(sequence.layer_of(i), page->format())];
-      if (page->run == long_run) return;
+      if (std::ranges::find(long_runs, page->run) != long_runs.end()) return;
       add_run(result, page->run);
-      if (page->run->capacity > 1) long_run = page->run;
+      if (page->run->capacity > 1) long_runs[counted_runs++ % long_runs.size()] = page->run;
     };
     for (const Page* page : pages) count_page(page);
     for (const PageRun* current : sequence.runs_of(i)) {

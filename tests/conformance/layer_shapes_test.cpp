@@ -416,8 +416,10 @@ TEST_CASE("the same tokens are evicted from latents as from keys and values apar
       model.shapes[0].n_layers = 2;
       model.shapes[0].rotary_begin = 64;
       model.shapes[0].scale = 0.2F;
+      kvq_cache_options options = model.options();
+      options.kv_heads = 1;
       const Cache cache = kvq_test::make_cache(
-          context, model.options(),
+          context, options,
           "version: 1\nkeys: " + format + "\nvalues: " + format +
               "\ncalibrate: none\neviction: {method: snapkv, budget: " + std::to_string(kBudget) + "}\n");
       Sequence sequence(cache);
@@ -523,6 +525,12 @@ TEST_CASE("shapes that make no sense are refused by name") {
   CHECK(message_of(context, Model({shape(1, 4, 1, 64, 64)}).options(), KVQ_E_UNSUPPORTED,
                    "version: 1\nkeys: int4\nvalues: int4\neviction: {method: snapkv, budget: 128}\n")
             .find("heads of layer 1 unlike those of others") != std::string::npos);
+  // The arrays that results of compressing fill have the options' number of KV heads.
+  Model even({shape(0, 4, 4, 64, 64)});
+  even.shapes[0].n_layers = 2;
+  CHECK(message_of(context, even.options(), KVQ_E_UNSUPPORTED,
+                   "version: 1\nkeys: int4\nvalues: int4\neviction: {method: snapkv, budget: 128}\n")
+            .find("options->kv_heads is 2, and that of options->shapes[0] is 4") != std::string::npos);
 }
 
 TEST_CASE("devices without kernels for a shape say so when the cache is created") {

@@ -212,6 +212,9 @@ TEST_CASE("windows, RoPE and scales of Gemma are read from files of every age") 
   for (int layer = 0; layer < 7; ++layer) CHECK(second.window_of(layer) == (layer % 2 == 0 ? 512 : 0));
   CHECK_THROWS_WITH_AS(load(with(gemma, {{"hidden_activation", "silu"}})), Contains("expected \"gelu_pytorch_tanh\""),
                        llama::Error);
+  CHECK(load(with(gemma, {{"attn_logit_softcapping", 50.0}})).attention_softcap == 0.0F);  // which Gemma 3 ignores
+  CHECK_THROWS_WITH_AS(load(with(gemma, {{"use_bidirectional_attention", true}})), Contains("only causal attention"),
+                       llama::Error);
   CHECK_THROWS_WITH_AS(load(with(gemma, {{"layer_types", json::array({"full_attention"})}})),
                        Contains("expected a list of 7 layers"), llama::Error);
   CHECK_THROWS_WITH_AS(load(with(gemma, {{"layer_types", json::array({1, 2, 3, 4, 5, 6, 7})}})),

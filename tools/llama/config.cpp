@@ -94,7 +94,12 @@ void read_gemma(const JsonObject& root, ModelConfig& config) {
   config.embedding_scale = std::sqrt(static_cast<float>(config.hidden_size));
   const double scalar = root.number("query_pre_attn_scalar", 1e-6, 1e6, 256.0);
   config.attention_scale = static_cast<float>(1.0 / std::sqrt(scalar));
-  config.attention_softcap = static_cast<float>(root.number("attn_logit_softcapping", 1e-3, 1e6, 0.0));
+  if (root.boolean("use_bidirectional_attention", false)) {
+    root.refuse("use_bidirectional_attention", "but only causal attention is supported");
+  }
+  if (config.architecture == "gemma2") {  // Gemma 3 has norms instead, whatever its file says
+    config.attention_softcap = static_cast<float>(root.number("attn_logit_softcapping", 1e-3, 1e6, 0.0));
+  }
   config.logit_softcap = static_cast<float>(root.number("final_logit_softcapping", 1e-3, 1e6, 0.0));
 }
 

@@ -839,7 +839,8 @@ namespace Kvq
             TransientBytes = raw->transient_bytes;
         }
 
-        /// <summary>Key and value scalars held: (key_dim + value_dim) · slots of all heads.</summary>
+        /// <summary>Key and value scalars held: (key_dim + value_dim) · slots of all heads, or key_dim · slots where
+        /// values are a prefix of keys.</summary>
         public long Scalars { get; }
 
         /// <summary>Pages in their final compressed format.</summary>

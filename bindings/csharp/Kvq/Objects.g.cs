@@ -228,9 +228,9 @@ namespace Kvq
         /// has its first 128 tokens finds its scales before (<c>calibrate: first</c>, see
         /// <see cref="Kvq.Raw.Native.kvq_policy_load"/>).</summary>
         /// <remarks>
-        /// <para>While there is room, <see cref="Kvq.Raw.Native.kvq_append"/>,
-        /// <see cref="Kvq.Raw.Native.kvq_append_sequences"/> and <see cref="Kvq.Raw.Native.kvq_extend"/> of up to
-        /// <see cref="Kvq.Constants.PageSlots"/> tokens of each sequence, and <see cref="Kvq.Raw.Native.kvq_attend"/>
+        /// <para>While there is room, <see cref="Kvq.Raw.Native.kvq_append"/> and
+        /// <see cref="Kvq.Raw.Native.kvq_append_sequences"/> of up to <see cref="Kvq.Constants.PageSlots"/> tokens of
+        /// each sequence, and <see cref="Kvq.Raw.Native.kvq_attend"/> and <see cref="Kvq.Raw.Native.kvq_extend"/>
         /// with one query of each, do not call the allocate hook: what they need while they run is part of the
         /// reservation. Longer calls free what they take when they return, and find it reserved inside a step (see
         /// <see cref="Kvq.Raw.Native.kvq_step_begin"/>). Exceptions are positions with gaps (128 bytes for a page of

@@ -288,8 +288,8 @@ namespace Kvq
         public Centres Centres { get; set; }
 
         /// <summary>Layers that differ. null (default): none. Caches with such layers take no trained objects but
-        /// scales, and these where only frequencies, scale and soft cap differ; those with other heads do not
-        /// evict.</summary>
+        /// scales, and these where only frequencies, scale and soft cap differ; they evict only if the heads of all
+        /// layers are alike.</summary>
         public LayerShape[] Shapes { get; set; }
     }
 

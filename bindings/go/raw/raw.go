@@ -943,8 +943,8 @@ type CacheOptions struct {
 	Centres *Centres
 
 	// Layers that differ. nil (default): none. Caches with such layers take no trained objects but scales, and
-	// these where only frequencies, scale and soft cap differ; those with other heads do not evict. Elements:
-	// n_shapes.
+	// these where only frequencies, scale and soft cap differ; they evict only if the heads of all layers are
+	// alike. Elements: n_shapes.
 	Shapes *LayerShape
 
 	// 0 by default.
@@ -1305,7 +1305,8 @@ type Usage struct {
 	// 0.
 	Reserved int32
 
-	// Key and value scalars held: (key_dim + value_dim) · slots of all heads.
+	// Key and value scalars held: (key_dim + value_dim) · slots of all heads, or key_dim · slots where values
+	// are a prefix of keys.
 	Scalars int64
 
 	// Pages in their final compressed format.
@@ -2389,14 +2390,14 @@ func SequenceCache(sequence *Sequence) *Cache {
 // SequenceReserve: preallocate pages, so that every layer has room for tokens more tokens. A sequence that has
 // its first 128 tokens finds its scales before (`calibrate: first`, see [PolicyLoad]).
 //
-// While there is room, [Append], [AppendSequences] and [Extend] of up to [PageSlots] tokens of each sequence,
-// and [Attend] with one query of each, do not call the allocate hook: what they need while they run is part of
-// the reservation. Longer calls free what they take when they return, and find it reserved inside a step (see
-// [StepBegin]). Exceptions are positions with gaps (128 bytes for a page of a head), sinks that an evicting
-// policy keeps, a sequence's search for its scales (`calibrate: first`, see [PolicyLoad]), counting queries for
-// it and FP16 pages that wait for it beyond `sink` and `recent`, calls of several threads at once, and on a GPU
-// memory of the device for attention. On a CPU the pages of a head are contiguous from the start. On a GPU a
-// CUDA graph needs them:
+// While there is room, [Append] and [AppendSequences] of up to [PageSlots] tokens of each sequence, and
+// [Attend] and [Extend] with one query of each, do not call the allocate hook: what they need while they run is
+// part of the reservation. Longer calls free what they take when they return, and find it reserved inside a
+// step (see [StepBegin]). Exceptions are positions with gaps (128 bytes for a page of a head), sinks that an
+// evicting policy keeps, a sequence's search for its scales (`calibrate: first`, see [PolicyLoad]), counting
+// queries for it and FP16 pages that wait for it beyond `sink` and `recent`, calls of several threads at once,
+// and on a GPU memory of the device for attention. On a CPU the pages of a head are contiguous from the start.
+// On a GPU a CUDA graph needs them:
 //
 //	kvq_context_set_stream(context, stream);
 //	kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
@@ -2506,7 +2507,8 @@ func SequenceLoad(cache *Cache, buffer unsafe.Pointer, size uintptr, result **Se
 //
 // Of the policy, the formats, `sink`, `recent` and `calibrate` count: a sequence that still waits for its
 // scales finds them for the new formats, one that has scales keeps them, and one without tokens follows the
-// policy. Eviction is that of the cache: the policy has the same or none. Formats that need a codebook or
+// policy. Pages that are in a new format already stay as they are, also where `sink` or `recent` would now
+// leave FP16. Eviction is that of the cache: the policy has the same or none. Formats that need a codebook or
 // centres use those of the cache. A cache remembers each policy that it has been given: some hundred bytes,
 // also if the call then fails.
 //

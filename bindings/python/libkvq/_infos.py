@@ -542,7 +542,9 @@ class Usage:
     """Memory in use, by purpose. All sizes are bytes as allocated, including padding and bookkeeping."""
 
     scalars: int
-    """Key and value scalars held: (key_dim + value_dim) · slots of all heads."""
+    """Key and value scalars held: (key_dim + value_dim) · slots of all heads, or key_dim · slots where values are a
+    prefix of keys.
+    """
     sealed_bytes: int
     """Pages in their final compressed format."""
     fp16_bytes: int

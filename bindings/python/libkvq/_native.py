@@ -1078,7 +1078,7 @@ class kvq_cache_options(Structure):
     """
     shapes: Any
     """Layers that differ. NULL (default): none. Caches with such layers take no trained objects but scales, and these
-    where only frequencies, scale and soft cap differ; those with other heads do not evict.
+    where only frequencies, scale and soft cap differ; they evict only if the heads of all layers are alike.
     """
     n_shapes: int
     """0 by default."""
@@ -1516,7 +1516,9 @@ class kvq_usage(Structure):
     reserved: int
     """0."""
     scalars: int
-    """Key and value scalars held: (key_dim + value_dim) · slots of all heads."""
+    """Key and value scalars held: (key_dim + value_dim) · slots of all heads, or key_dim · slots where values are a
+    prefix of keys.
+    """
     sealed_bytes: int
     """Pages in their final compressed format."""
     fp16_bytes: int
@@ -2924,9 +2926,9 @@ kvq_status
 Preallocate pages, so that every layer has room for ``tokens`` more tokens. A sequence that has its first 128
 tokens finds its scales before (``calibrate: first``, see ``kvq_policy_load``).
 
-While there is room, ``kvq_append``, ``kvq_append_sequences`` and ``kvq_extend`` of up to ``KVQ_PAGE_SLOTS``
-tokens of each sequence, and ``kvq_attend`` with one query of each, do not call the allocate hook: what they need
-while they run is part of the reservation. Longer calls free what they take when they return, and find it
+While there is room, ``kvq_append`` and ``kvq_append_sequences`` of up to ``KVQ_PAGE_SLOTS`` tokens of each
+sequence, and ``kvq_attend`` and ``kvq_extend`` with one query of each, do not call the allocate hook: what they
+need while they run is part of the reservation. Longer calls free what they take when they return, and find it
 reserved inside a step (see ``kvq_step_begin``). Exceptions are positions with gaps (128 bytes for a page of a
 head), sinks that an evicting policy keeps, a sequence's search for its scales (``calibrate: first``, see
 ``kvq_policy_load``), counting queries for it and FP16 pages that wait for it beyond ``sink`` and ``recent``,
@@ -3082,6 +3084,7 @@ a cache may be in the same batch. Forks have their parent's policy.
 
 Of the policy, the formats, ``sink``, ``recent`` and ``calibrate`` count: a sequence that still waits for its
 scales finds them for the new formats, one that has scales keeps them, and one without tokens follows the policy.
+Pages that are in a new format already stay as they are, also where ``sink`` or ``recent`` would now leave FP16.
 Eviction is that of the cache: the policy has the same or none. Formats that need a codebook or centres use those
 of the cache. A cache remembers each policy that it has been given: some hundred bytes, also if the call then
 fails.

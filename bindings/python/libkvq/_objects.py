@@ -153,14 +153,14 @@ class SequenceMethods(Handle):
         """Preallocate pages, so that every layer has room for ``tokens`` more tokens. A sequence that has its first 128
         tokens finds its scales before (``calibrate: first``, see ``kvq_policy_load``).
 
-        While there is room, ``kvq_append``, ``kvq_append_sequences`` and ``kvq_extend`` of up to ``KVQ_PAGE_SLOTS``
-        tokens of each sequence, and ``kvq_attend`` with one query of each, do not call the allocate hook: what they
-        need while they run is part of the reservation. Longer calls free what they take when they return, and find
-        it reserved inside a step (see ``kvq_step_begin``). Exceptions are positions with gaps (128 bytes for a page
-        of a head), sinks that an evicting policy keeps, a sequence's search for its scales (``calibrate: first``,
-        see ``kvq_policy_load``), counting queries for it and FP16 pages that wait for it beyond ``sink`` and
-        ``recent``, calls of several threads at once, and on a GPU memory of the device for attention. On a CPU the
-        pages of a head are contiguous from the start. On a GPU a CUDA graph needs them:
+        While there is room, ``kvq_append`` and ``kvq_append_sequences`` of up to ``KVQ_PAGE_SLOTS`` tokens of each
+        sequence, and ``kvq_attend`` and ``kvq_extend`` with one query of each, do not call the allocate hook: what
+        they need while they run is part of the reservation. Longer calls free what they take when they return, and
+        find it reserved inside a step (see ``kvq_step_begin``). Exceptions are positions with gaps (128 bytes for a
+        page of a head), sinks that an evicting policy keeps, a sequence's search for its scales (``calibrate:
+        first``, see ``kvq_policy_load``), counting queries for it and FP16 pages that wait for it beyond ``sink``
+        and ``recent``, calls of several threads at once, and on a GPU memory of the device for attention. On a CPU
+        the pages of a head are contiguous from the start. On a GPU a CUDA graph needs them:
 
             kvq_context_set_stream(context, stream);
             kvq_attend(…)                                  // once with the graph's batch: allocates its workspace

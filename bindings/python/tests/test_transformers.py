@@ -377,6 +377,12 @@ def test_latents_are_stored_once():
     layer = cache.sequences[0].cache.describe_layer(0)
     assert (layer.values_are_key_prefix, layer.kv_heads, layer.key_dim, layer.value_dim) == (True, 1, 56, 40)
     assert cache.usage().scalars == 3 * 64 * 56
+    layer = model.model.layers[1].self_attn
+    layer.kv_b_proj.register_forward_hook(lambda module, args, output: output)
+    with pytest.raises(ValueError, match="kv_b_proj of DeepseekV3Attention is a Linear, must be"):
+        logits_in_pieces(model, small_tokens(1, 64), KvqCache("fp16"), [60] + [1] * 4)
+    with pytest.raises(ValueError, match="indexer"):
+        cache.update_indexer(torch.zeros(1, 1, 8), 0)
 
 
 @pytest.mark.parametrize("kind", UNLIKE)

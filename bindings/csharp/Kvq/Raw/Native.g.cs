@@ -676,9 +676,9 @@ namespace Kvq.Raw
         /// has its first 128 tokens finds its scales before (<c>calibrate: first</c>, see
         /// <see cref="Kvq.Raw.Native.kvq_policy_load"/>).</summary>
         /// <remarks>
-        /// <para>While there is room, <see cref="Kvq.Raw.Native.kvq_append"/>,
-        /// <see cref="Kvq.Raw.Native.kvq_append_sequences"/> and <see cref="Kvq.Raw.Native.kvq_extend"/> of up to
-        /// <see cref="Kvq.Constants.PageSlots"/> tokens of each sequence, and <see cref="Kvq.Raw.Native.kvq_attend"/>
+        /// <para>While there is room, <see cref="Kvq.Raw.Native.kvq_append"/> and
+        /// <see cref="Kvq.Raw.Native.kvq_append_sequences"/> of up to <see cref="Kvq.Constants.PageSlots"/> tokens of
+        /// each sequence, and <see cref="Kvq.Raw.Native.kvq_attend"/> and <see cref="Kvq.Raw.Native.kvq_extend"/>
         /// with one query of each, do not call the allocate hook: what they need while they run is part of the
         /// reservation. Longer calls free what they take when they return, and find it reserved inside a step (see
         /// <see cref="Kvq.Raw.Native.kvq_step_begin"/>). Exceptions are positions with gaps (128 bytes for a page of
@@ -822,9 +822,10 @@ namespace Kvq.Raw
         /// policy.</para>
         /// <para>Of the policy, the formats, <c>sink</c>, <c>recent</c> and <c>calibrate</c> count: a sequence that
         /// still waits for its scales finds them for the new formats, one that has scales keeps them, and one without
-        /// tokens follows the policy. Eviction is that of the cache: the policy has the same or none. Formats that
-        /// need a codebook or centres use those of the cache. A cache remembers each policy that it has been given:
-        /// some hundred bytes, also if the call then fails.</para>
+        /// tokens follows the policy. Pages that are in a new format already stay as they are, also where <c>sink</c>
+        /// or <c>recent</c> would now leave FP16. Eviction is that of the cache: the policy has the same or none.
+        /// Formats that need a codebook or centres use those of the cache. A cache remembers each policy that it has
+        /// been given: some hundred bytes, also if the call then fails.</para>
         /// <para>Threads: exclusive use of <c>sequence</c>.</para>
         /// <para>Since 1.0.</para>
         /// </remarks>

@@ -494,8 +494,8 @@ namespace Kvq.Raw
         /// policies of sequences. null (default): none.</summary>
         public IntPtr centres;
         /// <summary>Layers that differ. null (default): none. Caches with such layers take no trained objects but
-        /// scales, and these where only frequencies, scale and soft cap differ; those with other heads do not
-        /// evict.</summary>
+        /// scales, and these where only frequencies, scale and soft cap differ; they evict only if the heads of all
+        /// layers are alike.</summary>
         public kvq_layer_shape* shapes;
         /// <summary>0 by default.</summary>
         public int n_shapes;
@@ -809,7 +809,8 @@ namespace Kvq.Raw
         public uint struct_size;
         /// <summary>0.</summary>
         public int reserved;
-        /// <summary>Key and value scalars held: (key_dim + value_dim) · slots of all heads.</summary>
+        /// <summary>Key and value scalars held: (key_dim + value_dim) · slots of all heads, or key_dim · slots where
+        /// values are a prefix of keys.</summary>
         public long scalars;
         /// <summary>Pages in their final compressed format.</summary>
         public ulong sealed_bytes;

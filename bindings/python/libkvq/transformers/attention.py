@@ -90,6 +90,8 @@ def attention(
     """
     if kwargs.get("output_attentions"):
         raise ValueError('output_attentions needs attn_implementation="eager": kvq computes no matrix of weights')
+    if kwargs.get("indices") is not None:
+        raise ValueError("kvq attends to all tokens; this model selects some of them (sparse attention)")
     origin = getattr(key, "kvq_origin", None)
     latents = None
     if origin is None and isinstance(attention_mask, Step):

@@ -89,6 +89,14 @@ class KvqCache(Cache):
         layer, latent, rotary = self._given
         return (layer, Latents(module, latent, rotary)) if Latents.expanded_by(module, latent, rotary) else None
 
+    def _refuse_states(self, *args: Any, **kwargs: Any) -> Any:
+        raise ValueError(
+            "a KvqCache holds keys and values alone; this model also caches states of linear attention or keys of an "
+            "indexer (sparse attention), which kvq does not support"
+        )
+
+    update_indexer = update_conv_state = update_recurrent_state = _refuse_states
+
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Columns that all layers have seen, including padding and evicted tokens."""
         return self._seen[-1] if self._seen else 0

@@ -15,6 +15,14 @@ class Latents:
         :param latent: `[rows, 1, columns, kv_lora_rank]`, from which the module expands keys and values.
         :param rotary: `[rows, 1, columns, qk_rope_head_dim]`, rotated, which all keys have in common.
         """
+        projection = module.kv_b_proj
+        plain = type(projection) is torch.nn.Linear and projection.bias is None
+        hooks = plain and (projection._forward_hooks or projection._forward_pre_hooks)
+        if not plain or hooks or not projection.weight.is_floating_point():
+            raise ValueError(
+                f"kv_b_proj of {type(module).__name__} is a {type(projection).__name__}, must be a torch.nn.Linear without "
+                "bias and hooks: queries and outputs are multiplied by its weights (merge adapters, dequantize it)"
+            )
         self.values: int = latent.shape[3]
         self.keys = torch.cat([latent, rotary], dim=3)
         rows_of_head = module.qk_nope_head_dim + module.v_head_dim

@@ -894,8 +894,8 @@ pub struct kvq_cache_options {
     /// NULL)
     pub centres: *const kvq_centres,
     /// Layers that differ. NULL (default): none. Caches with such layers take no trained objects but scales, and
-    /// these where only frequencies, scale and soft cap differ; those with other heads do not evict. (may be NULL;
-    /// length `n_shapes`)
+    /// these where only frequencies, scale and soft cap differ; they evict only if the heads of all layers are
+    /// alike. (may be NULL; length `n_shapes`)
     pub shapes: *const kvq_layer_shape,
     /// 0 by default.
     pub n_shapes: i32,
@@ -1200,7 +1200,8 @@ pub struct kvq_usage {
     pub struct_size: u32,
     /// 0.
     pub reserved: i32,
-    /// Key and value scalars held: (key_dim + value_dim) · slots of all heads.
+    /// Key and value scalars held: (key_dim + value_dim) · slots of all heads, or key_dim · slots where values are
+    /// a prefix of keys.
     pub scalars: i64,
     /// Pages in their final compressed format.
     pub sealed_bytes: u64,
@@ -2368,14 +2369,14 @@ extern "C" {
     /// Preallocate pages, so that every layer has room for `tokens` more tokens. A sequence that has its first 128
     /// tokens finds its scales before (`calibrate: first`, see [`kvq_policy_load`]).
     ///
-    /// While there is room, [`kvq_append`], [`kvq_append_sequences`] and [`kvq_extend`] of up to [`KVQ_PAGE_SLOTS`]
-    /// tokens of each sequence, and [`kvq_attend`] with one query of each, do not call the allocate hook: what they
-    /// need while they run is part of the reservation. Longer calls free what they take when they return, and find
-    /// it reserved inside a step (see [`kvq_step_begin`]). Exceptions are positions with gaps (128 bytes for a page
-    /// of a head), sinks that an evicting policy keeps, a sequence's search for its scales (`calibrate: first`, see
-    /// [`kvq_policy_load`]), counting queries for it and FP16 pages that wait for it beyond `sink` and `recent`,
-    /// calls of several threads at once, and on a GPU memory of the device for attention. On a CPU the pages of a
-    /// head are contiguous from the start. On a GPU a CUDA graph needs them:
+    /// While there is room, [`kvq_append`] and [`kvq_append_sequences`] of up to [`KVQ_PAGE_SLOTS`] tokens of each
+    /// sequence, and [`kvq_attend`] and [`kvq_extend`] with one query of each, do not call the allocate hook: what
+    /// they need while they run is part of the reservation. Longer calls free what they take when they return, and
+    /// find it reserved inside a step (see [`kvq_step_begin`]). Exceptions are positions with gaps (128 bytes for a
+    /// page of a head), sinks that an evicting policy keeps, a sequence's search for its scales (`calibrate:
+    /// first`, see [`kvq_policy_load`]), counting queries for it and FP16 pages that wait for it beyond `sink` and
+    /// `recent`, calls of several threads at once, and on a GPU memory of the device for attention. On a CPU the
+    /// pages of a head are contiguous from the start. On a GPU a CUDA graph needs them:
     ///
     /// ```text
     /// kvq_context_set_stream(context, stream);
@@ -2525,7 +2526,8 @@ extern "C" {
     ///
     /// Of the policy, the formats, `sink`, `recent` and `calibrate` count: a sequence that still waits for its
     /// scales finds them for the new formats, one that has scales keeps them, and one without tokens follows the
-    /// policy. Eviction is that of the cache: the policy has the same or none. Formats that need a codebook or
+    /// policy. Pages that are in a new format already stay as they are, also where `sink` or `recent` would now
+    /// leave FP16. Eviction is that of the cache: the policy has the same or none. Formats that need a codebook or
     /// centres use those of the cache. A cache remembers each policy that it has been given: some hundred bytes,
     /// also if the call then fails.
     ///

@@ -178,7 +178,8 @@ centres, not both; if it needs neither, those given serve other policies of sequ
     };
     (kvq_cache_options, shapes) => {
         r#"Layers that differ. NULL (default): none. Caches with such layers take no trained objects but scales, and
-these where only frequencies, scale and soft cap differ; those with other heads do not evict."#
+these where only frequencies, scale and soft cap differ; they evict only if the heads of all layers are
+alike."#
     };
     (kvq_load_options) => {
         r#"How to load a snapshot."#
@@ -659,16 +660,16 @@ work; or eviction left gaps in the positions); [`Status::Memory`](crate::Status:
         r#"Preallocate pages, so that every layer has room for `tokens` more tokens. A sequence that has its first 128
 tokens finds its scales before (`calibrate: first`, see [`Policy::load`](crate::Policy::load)).
 
-While there is room, [`Sequence::append`](crate::Sequence::append), [`Cache::append`](crate::Cache::append)
-and [`Cache::extend`](crate::Cache::extend) of up to [`PAGE_SLOTS`](crate::PAGE_SLOTS) tokens of each
-sequence, and [`Cache::attend`](crate::Cache::attend) with one query of each, do not call the allocate hook:
-what they need while they run is part of the reservation. Longer calls free what they take when they return,
-and find it reserved inside a step (see [`Cache::step`](crate::Cache::step)). Exceptions are positions with
-gaps (128 bytes for a page of a head), sinks that an evicting policy keeps, a sequence's search for its
-scales (`calibrate: first`, see [`Policy::load`](crate::Policy::load)), counting queries for it and FP16
-pages that wait for it beyond `sink` and `recent`, calls of several threads at once, and on a GPU memory of
-the device for attention. On a CPU the pages of a head are contiguous from the start. On a GPU a CUDA graph
-needs them:
+While there is room, [`Sequence::append`](crate::Sequence::append) and
+[`Cache::append`](crate::Cache::append) of up to [`PAGE_SLOTS`](crate::PAGE_SLOTS) tokens of each sequence,
+and [`Cache::attend`](crate::Cache::attend) and [`Cache::extend`](crate::Cache::extend) with one query of
+each, do not call the allocate hook: what they need while they run is part of the reservation. Longer calls
+free what they take when they return, and find it reserved inside a step (see
+[`Cache::step`](crate::Cache::step)). Exceptions are positions with gaps (128 bytes for a page of a head),
+sinks that an evicting policy keeps, a sequence's search for its scales (`calibrate: first`, see
+[`Policy::load`](crate::Policy::load)), counting queries for it and FP16 pages that wait for it beyond
+`sink` and `recent`, calls of several threads at once, and on a GPU memory of the device for attention. On a
+CPU the pages of a head are contiguous from the start. On a GPU a CUDA graph needs them:
 
 ```text
 kvq_context_set_stream(context, stream);
@@ -769,7 +770,8 @@ policy.
 
 Of the policy, the formats, `sink`, `recent` and `calibrate` count: a sequence that still waits for its
 scales finds them for the new formats, one that has scales keeps them, and one without tokens follows the
-policy. Eviction is that of the cache: the policy has the same or none. Formats that need a codebook or
+policy. Pages that are in a new format already stay as they are, also where `sink` or `recent` would now
+leave FP16. Eviction is that of the cache: the policy has the same or none. Formats that need a codebook or
 centres use those of the cache. A cache remembers each policy that it has been given: some hundred bytes,
 also if the call then fails.
 

@@ -924,7 +924,8 @@ impl SnapshotInfo {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Usage {
-    /// Key and value scalars held: (key_dim + value_dim) · slots of all heads.
+    /// Key and value scalars held: (key_dim + value_dim) · slots of all heads, or key_dim · slots where values are
+    /// a prefix of keys.
     pub scalars: usize,
     /// Pages in their final compressed format.
     pub sealed_bytes: u64,
