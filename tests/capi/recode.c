@@ -109,6 +109,27 @@ static void from_each_to_each(void) {
   }
 }
 
+/* Pages that a policy newly seals lie in a run of their own, before and behind those that stay with a fork. */
+static void runs_beside_those_of_a_fork_count_once(void) {
+  fixture f;
+  kvq_policy* policy;
+  kvq_sequence* sequence;
+  kvq_sequence* fork = NULL;
+  kvq_recode_info info;
+  fixture_open(&f, "version: 1\nkeys: gs4\nvalues: gs4\nsink: 2\nrecent: 3\ncalibrate: none\n", 0, 0);
+  policy = load_policy(f.context, "version: 1\nkeys: gs4\nvalues: gs4\nsink: 0\ncalibrate: none\n");
+  sequence = new_sequence(f.cache);
+  grow(f.cache, sequence, 500);
+  ACCEPTED(kvq_sequence_fork(f.cache, sequence, &fork, err));
+  info = predicted(f.cache, sequence, policy);
+  ACCEPTED(kvq_sequence_recode(f.cache, sequence, policy, err));
+  CHECK(usage_of(f.cache, sequence).total_bytes == info.bytes_after);
+  kvq_policy_destroy(policy);
+  kvq_sequence_destroy(fork);
+  kvq_sequence_destroy(sequence);
+  fixture_close(&f);
+}
+
 /* A fork keeps its pages, whichever of the two is recoded. */
 static void forks_keep_theirs(void) {
   fixture f;
@@ -479,6 +500,7 @@ static void reserved_before(void) {
 void test_recode(void) {
   reserved_before();
   from_each_to_each();
+  runs_beside_those_of_a_fork_count_once();
   forks_keep_theirs();
   failing_allocations("gs4", "gs2");
   failing_allocations("fp16", "int4");

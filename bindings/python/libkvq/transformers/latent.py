@@ -20,8 +20,8 @@ class Latents:
         hooks = plain and (projection._forward_hooks or projection._forward_pre_hooks)
         if not plain or hooks or not projection.weight.is_floating_point():
             raise ValueError(
-                f"kv_b_proj of {type(module).__name__} is a {type(projection).__name__}, must be a torch.nn.Linear without "
-                "bias and hooks: queries and outputs are multiplied by its weights (merge adapters, dequantize it)"
+                f"kv_b_proj of {type(module).__name__} is a {type(projection).__name__}, must be a torch.nn.Linear "
+                "without bias and hooks: queries and outputs meet its weights (merge adapters, dequantize it)"
             )
         self.values: int = latent.shape[3]
         self.keys = torch.cat([latent, rotary], dim=3)
