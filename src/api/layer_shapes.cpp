@@ -177,14 +177,11 @@ std::vector<kvq_layer_shape> read_shapes(const kvq_cache_options& options) {
   return shapes;
 }
 
-HeadShape head_of(const kvq_layer_shape& shape) {
-  return shape.values_are_key_prefix != 0 ? HeadShape::latent(shape.key_dim, shape.value_dim)
-                                          : HeadShape(shape.key_dim, shape.value_dim);
-}
-
 HeadShape head_of(const kvq_cache_options& options, int32_t layer) {
   const kvq_layer_shape* shape = shape_of(options, layer);
-  return shape != nullptr ? head_of(*shape) : HeadShape(options.head_dim);
+  if (shape == nullptr) return options.head_dim;
+  return shape->values_are_key_prefix != 0 ? HeadShape::latent(shape->key_dim, shape->value_dim)
+                                           : HeadShape(shape->key_dim, shape->value_dim);
 }
 
 int32_t rotary_begin_of(const kvq_cache_options& options, int32_t layer) {

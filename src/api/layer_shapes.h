@@ -12,8 +12,7 @@ namespace kvq::api {
 /// KVQ_E_ARGUMENT unless every one is a layer's and fits the other options, which have been checked.
 std::vector<kvq_layer_shape> read_shapes(const kvq_cache_options& options);
 
-/// Channels of the heads of such a shape, or of a layer of options with such shapes.
-HeadShape head_of(const kvq_layer_shape& shape);
+/// Channels of the heads of a layer.
 HeadShape head_of(const kvq_cache_options& options, int32_t layer);
 
 /// First channel of a layer's keys that is rotated.

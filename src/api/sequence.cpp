@@ -227,8 +227,8 @@ kvq_status kvq_sequence_recode(kvq_cache* cache, kvq_sequence* sequence, const k
     check_recode(*sequence);
     const Storage& to = storage_for(*cache, policy);
     // Pages of a format that stays are sealed where the new policy may not seal them.
-    recode(*sequence, to);
-    if (kChecksInvariants) check_invariants(*sequence, Sealing::kAny);
+    checked(
+        *sequence, [&] { recode(*sequence, to); }, Sealing::kAny);
   });
 }
 

@@ -4,6 +4,7 @@
 #include "cache/sequence.h"
 
 #include <chrono>
+#include <optional>
 #include <vector>
 
 namespace kvq {
@@ -31,9 +32,10 @@ void check_invariants(const Sequence& sequence, Sealing sealing = Sealing::kByPo
 /// The same for a cache's totals over all its pages.
 void check_invariants(const Cache& cache, std::chrono::milliseconds patience = std::chrono::seconds(5));
 
-/// Change a sequence. Checking builds verify its invariants afterwards, even if `change` fails.
+/// Change a sequence. Checking builds verify its invariants afterwards, even if `change` fails. `after`: how pages are
+/// sealed if it succeeds; empty: as before.
 template <typename Change>
-void checked(const Sequence& sequence, const Change& change) {
+void checked(const Sequence& sequence, const Change& change, std::optional<Sealing> after = std::nullopt) {
   // While a backend records, lists do not change.
   if (!kChecksInvariants || sequence.cache.backend.recording()) return change();
   const Sealing sealing = sealing_of(sequence);
@@ -43,7 +45,7 @@ void checked(const Sequence& sequence, const Change& change) {
     check_invariants(sequence, sealing);
     throw;
   }
-  check_invariants(sequence, sealing);
+  check_invariants(sequence, after.value_or(sealing));
 }
 
 /// The same for several sequences, members `sequence` of a list's entries.
