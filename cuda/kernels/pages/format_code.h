@@ -1,6 +1,7 @@
 // A page's format as a word for kernels.
 #pragma once
 
+#include "formats/head_shape.h"
 #include "formats/page_fields.h"
 
 #include <cstdint>
@@ -80,8 +81,8 @@ struct FormatCode {
   KVQ_HOST_DEVICE constexpr bool has(uint32_t bit) const { return (bits >> bit & 1U) != 0; }
 };
 
-KVQ_HOST_DEVICE constexpr PagePlaces page_places(FormatCode format, int32_t head_dim) {
-  return page_places(format.key_layout(head_dim), format.value_layout(head_dim));
+KVQ_HOST_DEVICE constexpr PagePlaces page_places(FormatCode format, HeadShape head) {
+  return page_places(format.key_layout(head.keys), format.value_layout(head.values));
 }
 
 /// Places of a side with codes and scales of 32 channels only.
