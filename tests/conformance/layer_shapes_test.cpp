@@ -286,6 +286,34 @@ TEST_CASE("layers of every shape are stored and attended to as in float64, on ev
   }
 }
 
+TEST_CASE("TEMP wide") {
+  const Context host = kvq_test::make_context();
+  const Context context = kvq_test::make_context("cuda");
+  const char* only = std::getenv("ONLY");
+  const char* at = std::getenv("LAYER");
+  for (const Model& model : {any_layers()}) {
+    for (const std::string& format : formats()) {
+      if (only != nullptr && format != only) continue;
+      for (const bool calibrated : {false, true}) {
+        CAPTURE(format);
+        CAPTURE(calibrated);
+        const std::string text = policy_text(format, format, calibrated);
+        const Cache of_host = kvq_test::make_cache(host, model.options(), text);
+        const Cache cache = kvq_test::make_cache(context, model.options(), text);
+        Sequence made(of_host);
+        append(of_host, made, 0, kTokens, 70);
+        made.reserve(0);
+        Sequence sequence = Sequence::load(cache, made.save());
+        for (int32_t layer = 1; layer < cache.describe().n_layers; ++layer) {
+          if (at != nullptr && layer != std::atoi(at)) continue;
+          CAPTURE(layer);
+          check_layer(model, cache, sequence, layer, format);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("any number of query heads attends to KV heads of any size as in float64") {
   for (const std::string& backend : kvq_test::backends()) {
     const Context context = kvq_test::make_context(backend.c_str());

@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(32 * kWeighWarps, 1)
   const Block<G> block{arguments,
                        *reinterpret_cast<SharedOf<G>*>(memory),
                        {memory + rings_at<G>(arguments.centres), weighing.ring_bytes},
-                       {arguments.head_dim},
+                       {arguments.head.keys},
                        this_lane()};
   auto& shared = *reinterpret_cast<WeighShared<G>*>(memory + weigh_shared_at<G>(arguments.centres));
   Weigher<G>(block, weighing, shared).run();
@@ -285,7 +285,7 @@ cudaError_t prepare_weigh(int32_t shared_limit) {
 
 cudaError_t launch_weigh(const AttendArguments& arguments, WeighArguments weighing, int32_t pages, int32_t shared_limit,
                          cudaStream_t stream) {
-  const WeighKernel kernel = choose(arguments.head_dim, arguments.any_centres != 0);
+  const WeighKernel kernel = choose(arguments.head.keys, arguments.any_centres != 0);
   // Keys in FP16, or both sides in gain–shape codes.
   weighing.ring_bytes = whole_lines(static_cast<size_t>(2 * kSlots * kernel.width + kOverrun));
   const int32_t header = kernel.rings_at(arguments.centres);
