@@ -72,7 +72,7 @@ void move_field(const SideLayout& side, const FieldPlace& field, const Move& mov
 template <typename Move>
 void move_page(const PageFormat& format, const Move& move) {
   const FormatCode code = without_codes(format);
-  const SideLayout sides[] = {code.key_layout(format.head.keys), code.value_layout(format.head.keys)};
+  const SideLayout sides[] = {code.key_layout(format.head.keys), code.value_layout(format.head.values)};
   const PagePlaces page = page_places(sides[0], sides[1]);
   const int32_t values_at = has_codes(format) ? coded_values_at(format) : page.values_at;
   for (const SideLayout& side : sides) {
