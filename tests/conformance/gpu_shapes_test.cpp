@@ -1,5 +1,5 @@
-// Pages of heads of every shape, written on a GPU, against those written on a CPU from the same tokens. Angles may
-// differ in a float's last bit, so a byte of a rotated key differs now and then.
+// Pages of heads of every shape on a GPU, against those on a CPU from the same tokens. Angles may differ in a float's
+// last bit, so a byte of a rotated key differs now and then.
 #include "gpu.h"
 #include "support/handles.h"
 #include "support/tensor.h"
@@ -7,10 +7,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
-namespace conformance::append_shapes_test {
+namespace conformance::gpu_shapes_test {
 namespace {
 
 using kvq_test::Cache;
@@ -146,6 +147,23 @@ void check(const std::string& device, const Case& c) {
   }
 }
 
+// What pages hold of a head.
+struct Numbers {
+  Numbers(const Sequence& sequence, const Head& head, int32_t of_kv)
+      : k(static_cast<size_t>(kTokens * head.keys)), v(static_cast<size_t>(kTokens * head.values)) {
+    sequence.decode(0, of_kv, 0, kTokens, k, v, {});
+  }
+
+  std::vector<float> k;
+  std::vector<float> v;
+};
+
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double largest = 0.0;
+  for (size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(double{a[i]} - b[i]));
+  return largest;
+}
+
 }  // namespace
 
 TEST_CASE("a GPU stores heads of every shape in the bytes of a CPU, however tokens come") {
@@ -187,4 +205,32 @@ TEST_CASE("a snapshot of heads of any shape moves from a CPU to a GPU and back")
   }
 }
 
-}  // namespace conformance::append_shapes_test
+// Recoding moves what other formats hold to FP16 pages first.
+TEST_CASE("a GPU recodes heads of every shape to what a CPU's pages hold") {
+  if (skips()) return;
+  for (const Head& head : kShapes) {
+    for (const std::string& format : kFormats) {
+      const Case c{head, format};
+      CAPTURE(head.keys);
+      CAPTURE(head.values);
+      CAPTURE(head.is_latent);
+      CAPTURE(format);
+      const Context cpu = kvq_test::make_context();
+      const Context gpu = kvq_test::make_context(kvq_test::kCuda);
+      const Cache expected_cache = c.cache(cpu);
+      const Cache cache = c.cache(gpu);
+      const Snapshot snapshot = stored(nullptr, c).front();
+      const Sequence expected = Sequence::load(expected_cache, snapshot);
+      Sequence sequence = Sequence::load(cache, snapshot);
+      sequence.recode(kvq_test::load_plain_policy(gpu, "fp16"));
+      for (int32_t of_kv = 0; of_kv < kHeads; ++of_kv) {
+        const Numbers before(expected, head, of_kv);
+        const Numbers after(sequence, head, of_kv);
+        CHECK(largest_difference(before.k, after.k) < 3e-3);
+        CHECK(largest_difference(before.v, after.v) < 3e-3);
+      }
+    }
+  }
+}
+
+}  // namespace conformance::gpu_shapes_test
