@@ -2,6 +2,7 @@
 #include "append/append.h"
 
 #include "core/tensor.h"
+#include "device/device_arrays.h"
 #include "kernels/append/append.h"
 #include "kernels/commvq/codebook.h"
 #include "pages/codecs.h"
@@ -116,10 +117,10 @@ size_t order_writes(const TokenBatch& tokens, std::span<const PageWrite> writes,
   return slow;
 }
 
-PagesWritten pages_written(std::span<const PageWrite> writes, int32_t head_dim, int32_t shared_limit) {
+PagesWritten pages_written(std::span<const PageWrite> writes, HeadShape head, int32_t shared_limit) {
   PagesWritten pages;
   for (const PageWrite& write : writes) pages.add(without_codes(*write.format));
-  return fit(pages, head_dim, shared_limit);
+  return fit(pages, head, shared_limit);
 }
 
 /// Reserve room in the tables for all pages that are written.
@@ -144,7 +145,7 @@ AppendArguments append_arguments(const Device& device, const TokenBatch& tokens)
                        takes_vectors(tokens.v, tokens.v_strides, tokens.dtype);
   arguments.vectors = vectors ? 1 : 0;
   arguments.kv_heads = tokens.kv_heads;
-  arguments.head_dim = tokens.head.keys;
+  arguments.head = tokens.head;
   arguments.hadamard = tokens.hadamard_keys || tokens.hadamard_values ? 1 : 0;
   arguments.status = device.status();
   arguments.rope = rope_arguments(*tokens.rope);
@@ -163,6 +164,7 @@ void prepare_appending(const Device& device) {
 RopeArguments rope_arguments(const Rope& rope) {
   RopeArguments result{};
   result.pairing = rope.pairing;
+  result.begin = rope.begin;
   result.rotary_dim = rope.rotary_dim;
   std::copy(rope.inv_freq.begin(), rope.inv_freq.end(), result.inv_freq);
   return result;
@@ -178,13 +180,13 @@ void append_pages(Device& device, const Call& call, const TokenBatch& tokens, co
   if (any_commvq) {
     append_commvq(device, call, tokens, grouped, layers, scratch);
   } else {
-    append_plain(device, call, tokens, writes, layers);
+    append_plain(device, call, tokens, writes, layers, scratch);
   }
   for (const AppendedLayer& layer : layers) table_of(layer)->set_state(layer.after);
 }
 
 void append_plain(Device& device, const Call& call, const TokenBatch& tokens, std::span<const PageWrite> writes,
-                  std::span<const AppendedLayer> layers) {
+                  std::span<const AppendedLayer> layers, Allocator& scratch) {
   if (writes.empty()) return;
   AppendArguments arguments = append_arguments(device, tokens);
   arguments.n_writes = static_cast<int32_t>(writes.size());
@@ -204,7 +206,14 @@ void append_plain(Device& device, const Call& call, const TokenBatch& tokens, st
   if (position_bytes > 0) arguments.positions = positions;
   std::copy_n(tokens.positions.begin(), token_positions, positions);
   arguments.n_slow = static_cast<int32_t>(order_writes(tokens, writes, device_writes, {positions, token_positions}));
-  arguments.pages = pages_written(writes, tokens.head.keys, device.shared_limit());
+  arguments.pages = pages_written(writes, tokens.head, device.shared_limit());
+  DeviceBlock block_scratch;
+  if (arguments.pages.scratch_apart != 0) {
+    arguments.scratch_blocks = std::min(arguments.n_writes, device.multiprocessors());
+    const size_t floats = static_cast<size_t>(arguments.scratch_blocks) * scratch_floats(tokens.head);
+    block_scratch = DeviceBlock(device, scratch, floats * sizeof(float));
+    arguments.scratch = reinterpret_cast<float*>(block_scratch.memory());
+  }
   if (target_bytes > 0) {
     auto* targets = reinterpret_cast<AppendTarget*>(memory + write_bytes);
     std::transform(layers.begin(), layers.end(), targets, target_of);
@@ -238,7 +247,13 @@ void record_append(Device& device, const TokenBatch& tokens, AppendKind kind, Pa
   const FormatCode sealed{static_cast<uint32_t>(table.reserve_view().sealed)};
   PagesWritten pages;
   pages.add(sealed);
-  arguments.pages = fit(pages, tokens.head.keys, device.shared_limit());
+  arguments.pages = fit(pages, tokens.head, device.shared_limit());
+  if (arguments.pages.scratch_apart != 0) {
+    fail(KVQ_E_UNSUPPORTED,
+         "a CUDA graph cannot append to heads of %d and %d channels on this GPU, whose blocks have %d bytes of shared "
+         "memory: append outside of graphs",
+         tokens.head.keys, tokens.head.values, device.shared_limit());
+  }
   call.require(launch_append_next(arguments, table.reserve_view(), tokens.n, kind, call.stream()), "append kernel");
 }
 

@@ -16,7 +16,7 @@ void append_pages(Device& device, const Call& call, const TokenBatch& tokens, co
 
 /// Writes pages without CommVQ codes, or FP16 pages in place of pages with them. Tables have room.
 void append_plain(Device& device, const Call& call, const TokenBatch& tokens, std::span<const PageWrite> writes,
-                  std::span<const AppendedLayer> layers);
+                  std::span<const AppendedLayer> layers, Allocator& scratch);
 
 /// Writes pages of a batch that has some with CommVQ codes. Tables have room.
 void append_commvq(Device& device, const Call& call, const TokenBatch& tokens, const PageWrites& writes,

@@ -33,7 +33,7 @@ class Cutter {
 
 /// Bytes of a page with FP16 where its codes will be.
 size_t float16_bytes(const PageFormat& format) {
-  return static_cast<size_t>(page_places(without_codes(format), format.head.keys).bytes + 127) / 128 * 128;
+  return static_cast<size_t>(page_places(without_codes(format), format.head).bytes + 127) / 128 * 128;
 }
 
 /// Memory to encode some groups of pages. Values take the memory of keys when these are done.
@@ -94,7 +94,7 @@ class CommvqAppend {
     for (const PageWrite& write : writes.list()) {
       if (!has_codes(*write.format)) plain.push_back(write);
     }
-    append_plain(device_, call_, tokens_, plain, layers);
+    append_plain(device_, call_, tokens_, plain, layers, scratch_);
 
     Vector<size_t> groups(scratch_);
     for (size_t group = 0; group < writes.groups(); ++group) {
@@ -164,9 +164,9 @@ class CommvqAppend {
     copy(work.pages, pages, page_bytes);
     copy(work.positions, positions, static_cast<size_t>(n_positions) * sizeof(int32_t));
     device_.staging().done(stream);
-    append_plain(device_, call_, tokens_, to_float16, {});
+    append_plain(device_, call_, tokens_, to_float16, {}, scratch_);
 
-    const PagePlaces plain = cuda::page_places(without_codes(format), format.head.keys);
+    const PagePlaces plain = cuda::page_places(without_codes(format), format.head);
     CommvqPages coded{.tables = tables,
                       .pages = work.pages,
                       .positions = work.positions,

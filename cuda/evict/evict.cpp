@@ -325,8 +325,7 @@ void CudaWeighing::move(const SlotMoves& moves) {
                       .format = format_code(*page.format()).bits,
                       .padding = 0};
   });
-  const MoveArguments arguments{
-      .moves = staged, .n = static_cast<int32_t>(moves.moves.size()), .head_dim = moves.head.keys};
+  const MoveArguments arguments{.moves = staged, .n = static_cast<int32_t>(moves.moves.size()), .head = moves.head};
   call.require(launch_move(arguments, device_.multiprocessors(), call.stream()), "moving kernel");
   device_.staging().done(call.stream());
 }

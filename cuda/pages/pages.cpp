@@ -26,8 +26,8 @@ CudaPages::CudaPages(Device& device) : device_(device) {
 
 bool CudaPages::knows(const PageFormat& format) const { return cuda::knows(format); }
 
-bool CudaPages::knows_heads(const HeadShape& /*head*/, int32_t /*rotary_begin*/) const {
-  return true;
+bool CudaPages::knows_heads(const HeadShape& head, int32_t /*rotary_begin*/) const {
+  return head.largest() <= kMaxChannels;
 }
 
 std::shared_ptr<const Resident> CudaPages::make_resident(Allocator& allocator, const Codec& codec,

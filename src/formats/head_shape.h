@@ -26,7 +26,7 @@ struct HeadShape {
   /// Channels of these before those of the key side.
   constexpr int32_t before_keys() const { return is_latent ? values : 0; }
   constexpr bool is_equal() const { return keys == values && !is_latent; }
-  constexpr int32_t largest() const { return keys > values ? keys : values; }
+  KVQ_HOST_DEVICE constexpr int32_t largest() const { return keys > values ? keys : values; }
   constexpr int32_t sum() const { return keys + values; }
 
   constexpr bool operator==(const HeadShape&) const = default;

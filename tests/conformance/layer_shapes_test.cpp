@@ -561,18 +561,4 @@ TEST_CASE("shapes that make no sense are refused by name") {
             .find("options->kv_heads is 2, and that of options->shapes[0] is 4") != std::string::npos);
 }
 
-TEST_CASE("devices without kernels for a shape say so when the cache is created") {
-  for (const char* device : kvq_test::devices()) {
-    if (device == nullptr) continue;
-    const Context context = kvq_test::make_context(device);
-    CHECK(
-        message_of(context, any_layers().options(), KVQ_E_UNSUPPORTED) ==
-        "layer 1 has keys of 192 channels, rotated from 0 on, and values of 128, which cuda does not compute with yet");
-    CHECK(message_of(context, Model({latent(1, 4, 1, 128, 64)}).options(), KVQ_E_UNSUPPORTED) ==
-          "layer 1 has keys of 128 channels, rotated from 64 on, and values of 64 among them, which cuda does not "
-          "compute "
-          "with yet");
-  }
-}
-
 }  // namespace conformance::layer_shapes_test

@@ -89,7 +89,7 @@ inline void append(kvq_sequence* sequence, int32_t layer, int32_t n, const void*
   if (const std::optional<Shape> shape = device_shape(cache, layer)) {
     const size_t rows = static_cast<size_t>(n) * shape->kv_heads;
     const DeviceCopy keys(k, rows * shape->key_dim * dtype_bytes(dtype));
-    const DeviceCopy values(v, rows * shape->value_dim * dtype_bytes(dtype));
+    const DeviceCopy values(v, v != nullptr ? rows * shape->value_dim * dtype_bytes(dtype) : 0);
     checked(kvq_append, cache, sequence, layer, n, keys.data(), values.data(), dtype, given);
     return;
   }

@@ -11,6 +11,7 @@
 #include "core/float16.h"
 #include "formats/codec.h"
 #include "formats/gain_shape/model_centres.h"
+#include "kernels/pages/known_codes.h"
 #include "pages/centre_arrays.h"
 #include "pages/codecs.h"
 #include "support/random.h"
@@ -107,6 +108,30 @@ TEST_CASE("a page around trained centres comes back from a GPU's order of bytes 
     const kvq::PagePlaces places = kvq::cuda::page_places(kvq::cuda::format_code(format), format.head.keys);
     CHECK(static_cast<size_t>(places.bytes) == format.bytes());
   });
+}
+
+TEST_CASE("a page of any head comes back from a GPU's order of bytes as it was") {
+  std::vector<CodeType> codes(std::begin(kvq::cuda::kPlainCodes), std::end(kvq::cuda::kPlainCodes));
+  codes.insert(codes.end(), std::begin(kvq::cuda::kGainCodes), std::end(kvq::cuda::kGainCodes));
+  for (const kvq::HeadShape head : {kvq::HeadShape(192, 128), kvq::HeadShape(64, 256), kvq::HeadShape(8, 40),
+                                    kvq::HeadShape(512), kvq::HeadShape(576, 512), kvq::HeadShape::latent(576, 512)}) {
+    CAPTURE(head.keys);
+    CAPTURE(head.values);
+    for (const CodeType code : codes) {
+      const SideFormat keys{.code = code, .centre = code.has_gains() ? Centre::kPageMean : Centre::kNone};
+      for (const CodeType of_values : {code, CodeType::integer(2), CodeType::gain_trellis(3)}) {
+        const PageFormat format(keys, {of_values}, head);
+        const std::vector<std::byte> page = random_page(format);
+        std::vector<std::byte> device(format.bytes(), std::byte{0xA5});
+        std::vector<std::byte> back(format.bytes(), std::byte{0x5A});
+        kvq::cuda::to_device_order(format, page.data(), device.data());
+        kvq::cuda::to_host_order(format, device.data(), back.data());
+        CHECK(back == page);
+        const kvq::PagePlaces places = kvq::cuda::page_places(kvq::cuda::format_code(format), head);
+        CHECK(static_cast<size_t>(places.bytes) == format.bytes());
+      }
+    }
+  }
 }
 
 TEST_CASE("the centres of the four tokens that a GPU's lane takes are one aligned word") {

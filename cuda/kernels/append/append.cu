@@ -14,6 +14,16 @@ __global__ void __launch_bounds__(kAppendThreads) append_kernel(const __grid_con
   PageWriter<kCodes>(arguments, write, shared).run();
 }
 
+/// The same for heads of any shape. Blocks without scratch memory of their own take several pages.
+__global__ void __launch_bounds__(kAppendThreads) append_any_kernel(const __grid_constant__ AppendArguments arguments) {
+  extern __shared__ __align__(16) uint32_t shared[];
+  for (auto i = static_cast<int32_t>(blockIdx.x); i < arguments.n_writes; i += static_cast<int32_t>(gridDim.x)) {
+    const DeviceWrite write = arguments.writes != nullptr ? arguments.writes[i] : arguments.inline_writes[i];
+    PageWriter<PageCodes::kGains, Heads::kAny>(arguments, write, shared).run();
+    __syncthreads();
+  }
+}
+
 /// Writes the first `n_slow` pages one per block; the other blocks share the whole pages evenly.
 template <int32_t kHeadDim, WholePages kPages>
 __global__ void __maxnreg__(kPages == WholePages::kPlain ? 64 : 128)
@@ -29,7 +39,7 @@ __global__ void __maxnreg__(kPages == WholePages::kPlain ? 64 : 128)
   WholePageWriter<kHeadDim, kPages>(arguments, bytes).run(begin, share(blockIdx.x + 1) - begin);
 }
 
-const void* any_kernel(const PagesWritten& pages) {
+const void* page_kernel(const PagesWritten& pages) {
   const auto kernel = pages.centres != 0 ? append_kernel<PageCodes::kCentred>
                       : pages.gains != 0 ? append_kernel<PageCodes::kGains>
                                          : append_kernel<PageCodes::kPlain>;
@@ -66,8 +76,8 @@ Launch whole(const AppendArguments& arguments) {
   using Writer = WholePageWriter<kHeadDim, kPages>;
   Launch launch{.kernel = reinterpret_cast<const void*>(append_whole_kernel<kHeadDim, kPages>),
                 .blocks = 0,
-                .threads = Writer::threads(arguments.head_dim),
-                .shared_bytes = Writer::bytes(arguments.head_dim, arguments.dtype, arguments.pages)};
+                .threads = Writer::threads(arguments.head.keys),
+                .shared_bytes = Writer::bytes(arguments.head.keys, arguments.dtype, arguments.pages)};
   const int32_t blocks =
       whole_blocks(launch, arguments.n_writes - arguments.n_slow, arguments.n_slow, arguments.kv_heads);
   if (blocks > 0) launch.blocks = arguments.n_slow + blocks;
@@ -76,7 +86,7 @@ Launch whole(const AppendArguments& arguments) {
 
 template <WholePages kPages>
 Launch whole_of(const AppendArguments& arguments) {
-  return arguments.head_dim == 128 ? whole<128, kPages>(arguments) : whole<0, kPages>(arguments);
+  return arguments.head.keys == 128 ? whole<128, kPages>(arguments) : whole<0, kPages>(arguments);
 }
 
 Launch choose_whole(const AppendArguments& arguments) {
@@ -90,15 +100,18 @@ Launch choose(const AppendArguments& arguments) {
   const bool many_pages =
       arguments.pages.search_lanes == 0 && arguments.n_writes - arguments.n_slow > 2 * arguments.kv_heads;
   const bool rotates_eighths = arguments.rope.rotary_dim % (arguments.rope.half() ? 16 : 8) == 0;
-  if (many_pages && rotates_eighths && arguments.vectors != 0 && arguments.head_dim % kTileChannels == 0) {
+  if (many_pages && rotates_eighths && arguments.vectors != 0 && arguments.has_equal_sides() &&
+      arguments.head.keys % kTileChannels == 0) {
     const Launch launch = choose_whole(arguments);
     if (launch.blocks > 0) return launch;
   }
   // One warp of a block searches trellis paths while the others wait: smaller blocks leave registers for more of them.
-  return {.kernel = any_kernel(arguments.pages),
-          .blocks = arguments.n_writes,
+  const bool equal = arguments.has_equal_sides();
+  const bool apart = arguments.pages.scratch_apart != 0;
+  return {.kernel = equal ? page_kernel(arguments.pages) : reinterpret_cast<const void*>(append_any_kernel),
+          .blocks = apart ? std::min(arguments.n_writes, arguments.scratch_blocks) : arguments.n_writes,
           .threads = arguments.pages.search_lanes > 0 ? kAppendThreads / 2 : kAppendThreads,
-          .shared_bytes = Layout{arguments.head_dim, arguments.pages}.bytes()};
+          .shared_bytes = Layout{arguments.head, arguments.pages}.bytes()};
 }
 
 cudaError_t allow_shared(const void* kernel, int32_t bytes) {
@@ -129,8 +142,9 @@ cudaError_t prepare_append() {
     status = cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   }
   for (const PagesWritten& pages : {PagesWritten{}, PagesWritten{.gains = 1}, PagesWritten{.gains = 1, .centres = 1}}) {
-    if (status == cudaSuccess) status = allow_shared(any_kernel(pages), limit);
+    if (status == cudaSuccess) status = allow_shared(page_kernel(pages), limit);
   }
+  if (status == cudaSuccess) status = allow_shared(reinterpret_cast<const void*>(append_any_kernel), limit);
   if (status == cudaSuccess) status = allow_all_whole<128>(limit);
   if (status == cudaSuccess) status = allow_all_whole<0>(limit);
   return status;
@@ -144,10 +158,21 @@ void PagesWritten::add(FormatCode format) {
   if (format.centred()) centres = 1;
 }
 
-PagesWritten fit(PagesWritten pages, int32_t head_dim, int32_t shared_limit) {
-  while (pages.search_lanes > 1 && Layout{head_dim, pages}.bytes() > shared_limit) pages.search_lanes /= 2;
-  return pages;
+PagesWritten fit(PagesWritten pages, HeadShape head, int32_t shared_limit) {
+  PagesWritten fitting = pages;
+  const auto fits = [&] { return Layout{head, fitting}.bytes() <= shared_limit; };
+  const auto search_fewer = [&] {
+    while (fitting.search_lanes > 1 && !fits()) fitting.search_lanes /= 2;
+  };
+  search_fewer();
+  if (fits()) return fitting;
+  fitting = pages;
+  fitting.scratch_apart = 1;
+  search_fewer();
+  return fitting;
 }
+
+size_t scratch_floats(HeadShape head) { return static_cast<size_t>(Layout{head, {}}.scratch_words()); }
 
 cudaError_t launch_append(const AppendArguments& arguments, cudaStream_t stream) {
   const Launch launch = choose(arguments);

@@ -38,24 +38,25 @@ struct AppendTarget {
   HeadState after;    // new state of every head except `pages`
 };
 
-/// Kinds of pages in a launch; they determine the shared memory of a block.
+/// Kinds of pages in a launch and how they are written; they determine the shared memory of a block.
 struct PagesWritten {
-  int32_t gains = 0;         // some page has gain–shape codes
-  int32_t centres = 0;       // some of these pages are relative to trained centres
-  int32_t search_lanes = 0;  // trellis paths that a block searches at once; 0: no trellis codes
+  int32_t gains = 0;          // some page has gain–shape codes
+  int32_t centres = 0;        // some of these pages are relative to trained centres
+  int32_t search_lanes = 0;   // trellis paths that a block searches at once; 0: no trellis codes
+  int32_t scratch_apart = 0;  // AppendArguments::scratch is needed: shared memory has no room for it
 
   void add(FormatCode format);
 };
 
 struct AppendArguments {
-  const void* k;  // [n, kv_heads, head_dim]
+  const void* k;  // [n, kv_heads] rows of a side's channels
   const void* v;
   HeadStrides k_strides;
   HeadStrides v_strides;
   int32_t dtype;
   int32_t vectors;  // all rows of k and v are 16-byte aligned
   int32_t kv_heads;
-  int32_t head_dim;
+  HeadShape head;
   int32_t hadamard;  // some page may be Hadamard-rotated; otherwise rotated pages go to the slow path
   PagesWritten pages;
   // Positions of a page's new tokens start at ~DeviceWrite::token_position, preceded by those of its kept slots if the
@@ -69,8 +70,12 @@ struct AppendArguments {
   int32_t n_slow;  // leading writes that take a block each
   RopeArguments rope;
   CentreTables centres;
+  float* scratch;          // [scratch_blocks][scratch_floats(head)], with PagesWritten::scratch_apart
+  int32_t scratch_blocks;  // that are launched at most
   DeviceWrite inline_writes[kInlineWrites];
 
+  /// Whether both sides have equally many channels, which most kernels assume.
+  bool has_equal_sides() const { return head.keys == head.values && head.keys <= kMaxHeadDim && rope.begin == 0; }
   KVQ_HOST_DEVICE bool enters_pages() const { return targets != nullptr || target.view.pages != nullptr; }
   KVQ_HOST_DEVICE const AppendTarget& target_of(const DeviceWrite& write) const {
     return targets != nullptr ? targets[write.sequence] : target;
@@ -78,8 +83,10 @@ struct AppendArguments {
 };
 
 cudaError_t prepare_append();
-/// Reduces `pages` to the kinds for which a device's blocks have enough shared memory.
-PagesWritten fit(PagesWritten pages, int32_t head_dim, int32_t shared_limit);
+/// Adapts `pages` to the shared memory of a device's blocks: fewer trellis paths at once, then scratch memory apart.
+PagesWritten fit(PagesWritten pages, HeadShape head, int32_t shared_limit);
+/// Scratch memory of a block.
+size_t scratch_floats(HeadShape head);
 cudaError_t launch_append(const AppendArguments& arguments, cudaStream_t stream);
 
 /// Maximum tokens per launch_append_next: no list grows by more than one page.

@@ -96,7 +96,7 @@ class NextWrites {
 };
 
 /// One head per block; no other block reads or writes its list.
-template <PageCodes kCodes>
+template <PageCodes kCodes, Heads kHeads>
 __global__ void __launch_bounds__(kAppendThreads)
     append_next_kernel(const __grid_constant__ AppendArguments arguments, const __grid_constant__ ReserveView reserve,
                        int32_t n, AppendKind kind) {
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kAppendThreads)
 #pragma unroll 1
   for (int32_t i = 0; i < n_writes; ++i) {
     const DeviceWrite& write = writes[i];
-    PageWriter<kCodes>(arguments, write, shared).run();
+    PageWriter<kCodes, kHeads>(arguments, write, shared).run();
     // Pages with gaps keep the positions of all their slots.
     if (write.has_positions != 0 && static_cast<int32_t>(threadIdx.x) < write.token_count) {
       const int64_t page = static_cast<int64_t>(head) * arguments.target.view.capacity + write.index;
@@ -136,17 +136,18 @@ __global__ void __launch_bounds__(kAppendThreads)
   }
 }
 
-const void* next_kernel(bool centres) {
-  return reinterpret_cast<const void*>(centres ? append_next_kernel<PageCodes::kCentred>
-                                               : append_next_kernel<PageCodes::kGains>);
+const void* next_kernel(bool equal_sides, bool centres) {
+  const auto kernel = !equal_sides ? append_next_kernel<PageCodes::kGains, Heads::kAny>
+                      : centres    ? append_next_kernel<PageCodes::kCentred, Heads::kEqual>
+                                   : append_next_kernel<PageCodes::kGains, Heads::kEqual>;
+  return reinterpret_cast<const void*>(kernel);
 }
 
 }  // namespace
 
 cudaError_t prepare_append_next(int32_t shared_limit) {
-  for (const bool centres : {false, true}) {
-    const cudaError_t status =
-        cudaFuncSetAttribute(next_kernel(centres), cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit);
+  for (const void* kernel : {next_kernel(true, false), next_kernel(true, true), next_kernel(false, false)}) {
+    const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit);
     if (status != cudaSuccess) return status;
   }
   return cudaSuccess;
@@ -155,9 +156,9 @@ cudaError_t prepare_append_next(int32_t shared_limit) {
 cudaError_t launch_append_next(const AppendArguments& arguments, const ReserveView& reserve, int32_t n, AppendKind kind,
                                cudaStream_t stream) {
   void* parameters[] = {const_cast<AppendArguments*>(&arguments), const_cast<ReserveView*>(&reserve), &n, &kind};
-  return cudaLaunchKernel(next_kernel(arguments.pages.centres != 0), dim3(static_cast<uint32_t>(arguments.kv_heads)),
-                          dim3(kAppendThreads), parameters,
-                          static_cast<size_t>(Layout{arguments.head_dim, arguments.pages}.bytes()), stream);
+  return cudaLaunchKernel(next_kernel(arguments.has_equal_sides(), arguments.pages.centres != 0),
+                          dim3(static_cast<uint32_t>(arguments.kv_heads)), dim3(kAppendThreads), parameters,
+                          static_cast<size_t>(Layout{arguments.head, arguments.pages}.bytes()), stream);
 }
 
 }  // namespace kvq::cuda

@@ -69,9 +69,9 @@ struct SideCentres {
     const CentreSearchTables& search = keys ? tables.key_search : tables.value_search;
     count = keys ? tables.key_centres : tables.value_centres;
     padded = search.padded;
-    floats = (keys ? tables.keys_float : tables.values_float) + static_cast<int64_t>(head) * count * a.head_dim;
-    rounded = search.rounded + static_cast<int64_t>(head) * ((a.head_dim + 3) / 4) * padded;
-    mean = search.means + head * a.head_dim;
+    floats = (keys ? tables.keys_float : tables.values_float) + static_cast<int64_t>(head) * count * a.head.keys;
+    rounded = search.rounded + static_cast<int64_t>(head) * ((a.head.keys + 3) / 4) * padded;
+    mean = search.means + head * a.head.keys;
     biases = (own_positions ? search.own_biases : search.biases) + head * padded;
     scale = count > 0 ? search.scales[head] : 0.0F;  // search.scales is null without centres
   }
@@ -97,7 +97,7 @@ class CentreTaker {
         rows_(rows),
         first_(reinterpret_cast<float2*>(memory)),
         words_(memory + kMaxHeadDim),
-        indices_(reinterpret_cast<uint8_t*>(words_ + kSlots * quads(arguments.head_dim))) {}
+        indices_(reinterpret_cast<uint8_t*>(words_ + kSlots * quads(arguments.head.keys))) {}
 
   /// Subtracts centres from the first `used` rows; ends with a barrier.
   __device__ void take(int32_t used) {
@@ -131,7 +131,7 @@ class CentreTaker {
   __host__ __device__ static constexpr int32_t quads(int32_t head_dim) { return (head_dim + 3) / 4; }
 
   __device__ double theta(int32_t pair) const { return static_cast<double>(a_.rope.inv_freq[pair]); }
-  __device__ float* row(int32_t slot) const { return rows_ + slot * (a_.head_dim + 1); }
+  __device__ float* row(int32_t slot) const { return rows_ + slot * (a_.head.keys + 1); }
 
   __device__ float2 rotation(int32_t slot, int32_t pair) const {
     if (own_) return position_rotation(slot_position(a_, w_, slot), theta(pair));
@@ -150,7 +150,7 @@ class CentreTaker {
       use(first, x[first] * by.x + x[second] * by.y - centres_.mean[first]);
       use(second, x[second] * by.x - x[first] * by.y - centres_.mean[second]);
     }
-    for (int32_t channel = 2 * pairs_ + lane_; channel < a_.head_dim; channel += 32) {
+    for (int32_t channel = 2 * pairs_ + lane_; channel < a_.head.keys; channel += 32) {
       use(channel, x[channel] - centres_.mean[channel]);
     }
   }
@@ -164,7 +164,7 @@ class CentreTaker {
       for_each_number(first + i, [&](int32_t, float x) { largest = fmaxf(largest, fabsf(x)); });
       largest = __uint_as_float(__reduce_max_sync(0xFFFFFFFFU, __float_as_uint(largest)));
       const float inverse = largest > 0.0F ? kTopByte / largest : 0.0F;
-      auto* bytes = reinterpret_cast<int8_t*>(words_ + (first + i) * quads(a_.head_dim));
+      auto* bytes = reinterpret_cast<int8_t*>(words_ + (first + i) * quads(a_.head.keys));
       for_each_number(first + i, [&](int32_t channel, float x) { bytes[channel] = round_to_byte(x * inverse); });
       const float unit = largest / kTopByte * centres_.scale;
 #pragma unroll
@@ -172,15 +172,15 @@ class CentreTaker {
     }
     __syncwarp();
     BestCentre best[kTogether];
-    const uint32_t* words = words_ + first * quads(a_.head_dim);
+    const uint32_t* words = words_ + first * quads(a_.head.keys);
     for (int32_t centre = lane_; centre < centres_.padded; centre += 32) {
       int32_t products[kTogether] = {};
-      for (int32_t quad = 0; quad < quads(a_.head_dim); ++quad) {
+      for (int32_t quad = 0; quad < quads(a_.head.keys); ++quad) {
         const auto of_centre = static_cast<int32_t>(centres_.rounded[quad * centres_.padded + centre]);
 #pragma unroll
         for (int32_t i = 0; i < kTogether; ++i) {
           if (i >= n) break;
-          const auto of_slot = static_cast<int32_t>(words[i * quads(a_.head_dim) + quad]);
+          const auto of_slot = static_cast<int32_t>(words[i * quads(a_.head.keys) + quad]);
           products[i] = __dp4a(of_slot, of_centre, products[i]);
         }
       }
@@ -199,7 +199,7 @@ class CentreTaker {
 
   /// Subtracts the slot's centre after rotating it to the key's position.
   __device__ void subtract(int32_t slot) const {
-    const float* centre = centres_.floats + static_cast<int32_t>(indices_[slot]) * a_.head_dim;
+    const float* centre = centres_.floats + static_cast<int32_t>(indices_[slot]) * a_.head.keys;
     float* x = row(slot);
     for (int32_t pair = lane_; pair < pairs_; pair += 32) {
       const int32_t first = a_.rope.first_channel(pair);
@@ -210,7 +210,7 @@ class CentreTaker {
       x[first] -= a * by.x - b * by.y;
       x[second] -= a * by.y + b * by.x;
     }
-    for (int32_t channel = 2 * pairs_ + lane_; channel < a_.head_dim; channel += 32) x[channel] -= centre[channel];
+    for (int32_t channel = 2 * pairs_ + lane_; channel < a_.head.keys; channel += 32) x[channel] -= centre[channel];
   }
 
   __device__ static int8_t round_to_byte(float x) { return static_cast<int8_t>(__float2int_rn(x)); }

@@ -41,22 +41,33 @@ struct Quantizer {
 /// Codes that an instance supports; each one that it lacks saves registers.
 enum class PageCodes { kPlain, kGains, kCentred };
 
-template <PageCodes kCodes>
+/// Heads that an instance supports. kEqual: at most kMaxHeadDim channels, equally many of keys and of values, rotated
+/// from the first one on.
+enum class Heads { kEqual, kAny };
+
+template <PageCodes kCodes, Heads kHeads = Heads::kEqual>
 class PageWriter {
+  static constexpr bool kEqual = kHeads == Heads::kEqual;
+  static constexpr int32_t kShare = (kEqual ? kMaxHeadDim : kMaxChannels) / 32;  // a lane's channels of a row
+
  public:
   __device__ PageWriter(const AppendArguments& arguments, const DeviceWrite& write, uint32_t* shared)
       : a_(arguments),
         w_(write),
-        layout_{arguments.head_dim, arguments.pages},
+        layout_(layout_of(arguments)),
         thread_(static_cast<int32_t>(threadIdx.x)),
         threads_(static_cast<int32_t>(blockDim.x)),
         shared_(shared),
         key_words_(shared),
         value_words_(key_words_ + layout_.key_words()),
         scratch_(reinterpret_cast<float*>(value_words_ + layout_.value_words())),
-        minima_(scratch_ + layout_.scratch_words()),
+        minima_(scratch_ + layout_.shared_scratch_words()),
         inverse_scales_(minima_ + layout_.groups()),
-        inv_freq_(inverse_scales_ + layout_.groups()) {}
+        inv_freq_(inverse_scales_ + layout_.groups()) {
+    if (layout_.pages.scratch_apart != 0) {
+      scratch_ = arguments.scratch + static_cast<int64_t>(blockIdx.x) * layout_.scratch_words();
+    }
+  }
 
   __device__ void run() {
     const FormatCode format{w_.format};
@@ -69,7 +80,7 @@ class PageWriter {
     __syncthreads();
     auto* target = reinterpret_cast<uint8_t*>(w_.target);
     if (!in_place) {
-      const PagePlaces page = page_places(format, a_.head_dim);
+      const PagePlaces page = page_places(format, layout_.head);
       write_side<true>(format, page, page.keys, target);
       __syncthreads();
       write_side<false>(format, page, page.values, target + page.values_at);
@@ -88,6 +99,29 @@ class PageWriter {
   }
 
  private:
+  __device__ static Layout layout_of(const AppendArguments& arguments) {
+    Layout layout{arguments.head, arguments.pages};
+    if constexpr (kEqual) {
+      layout.head.values = layout.head.keys;
+      layout.pages.scratch_apart = 0;
+    }
+    return layout;
+  }
+  template <bool kKeys>
+  __device__ int32_t channels() const {
+    return kKeys ? layout_.head.keys : layout_.head.values;
+  }
+  template <bool kKeys>
+  __device__ bool has_channel(int32_t channel) const {
+    return kEqual || channel < channels<kKeys>();
+  }
+  template <bool kKeys>
+  __device__ int32_t row_floats() const {
+    return Layout::row_floats(channels<kKeys>());
+  }
+  // Channels of keys that RoPE rotates count from this one.
+  __device__ int32_t rotary_begin() const { return kEqual ? 0 : a_.rope.begin; }
+
   // Indices of FP16 values in the shared-memory planes and in a page.
   __device__ static int32_t key_half(int32_t slot, int32_t channel) {
     return 2 * (channel / 2 * (kSlots + 1) + slot) + channel % 2;
@@ -96,7 +130,8 @@ class PageWriter {
     return 2 * page_word<true>(CodeType::float16(), 0, channel / 2 * kSlots + slot) + channel % 2;
   }
   __device__ int32_t page_value_half(int32_t slot, int32_t channel) const {
-    return 2 * page_word<false>(CodeType::float16(), a_.head_dim, slot / 2 * layout_.lanes() + channel) + slot % 2;
+    return 2 * page_word<false>(CodeType::float16(), channels<false>(), slot / 2 * layout_.lanes() + channel) +
+           slot % 2;
   }
   /// Index in device memory of word `i` of a side's codes.
   template <bool kKeys>
@@ -128,7 +163,7 @@ class PageWriter {
   __device__ void load_kept() {
     const auto* source = reinterpret_cast<const uint32_t*>(w_.source);
     const int32_t filled = w_.kept + w_.token_count;
-    for (int32_t i = thread_; i < a_.head_dim / 2 * kSlots; i += threads_) {
+    for (int32_t i = thread_; i < channels<true>() / 2 * kSlots; i += threads_) {
       const int32_t slot = i % kSlots;
       if (slot < w_.kept) {
         key_words_[i / kSlots * (kSlots + 1) + slot] = source[page_word<true>(CodeType::float16(), 0, i)];
@@ -136,10 +171,10 @@ class PageWriter {
         key_words_[i / kSlots * (kSlots + 1) + slot] = 0;
       }
     }
-    const auto* values = source + side_places(Side::kKeys, CodeType::float16(), a_.head_dim).bytes / 4;
+    const auto* values = source + side_places(Side::kKeys, CodeType::float16(), channels<true>()).bytes / 4;
     for (int32_t i = thread_; i < layout_.value_words(); i += threads_) {
       const int32_t slot = i / layout_.lanes() * 2;
-      uint32_t word = slot < w_.kept ? values[page_word<false>(CodeType::float16(), a_.head_dim, i)] : 0;
+      uint32_t word = slot < w_.kept ? values[page_word<false>(CodeType::float16(), channels<false>(), i)] : 0;
       if (slot + 1 >= w_.kept) word &= 0xFFFFU;
       value_words_[i] = word;
     }
@@ -157,60 +192,73 @@ class PageWriter {
   __device__ void write_tokens(bool in_place) {
     auto* keys = in_place ? reinterpret_cast<uint32_t*>(w_.target) : key_words_;
     auto* values = in_place ? reinterpret_cast<__half*>(w_.target) +
-                                  side_places(Side::kKeys, CodeType::float16(), a_.head_dim).bytes / 2
+                                  side_places(Side::kKeys, CodeType::float16(), channels<true>()).bytes / 2
                             : reinterpret_cast<__half*>(value_words_);
-    const int32_t eighths = a_.head_dim / 8;
+    const int32_t eighths = layout_.head.largest() / 8;
     for (int32_t i = thread_; i < w_.token_count * eighths; i += threads_) {
       const int32_t token = i / eighths;
       const int32_t channel = i % eighths * 8;
       const int32_t slot = w_.kept + token;
+      const bool has_key = has_channel<true>(channel);
+      const bool has_value = has_channel<false>(channel);
       const int64_t key_row = row_of(a_.k_strides, token);
       float key[8];
       float value[8];
-      read_eight(a_.k, a_.dtype, a_.vectors != 0, key_row + channel, key);
-      read_eight(a_.v, a_.dtype, a_.vectors != 0, row_of(a_.v_strides, token) + channel, value);
-      if (channel < a_.rope.rotary_dim) rotate_eight(key_row, token, channel, key);
+      if (has_key) read_eight(a_.k, a_.dtype, a_.vectors != 0, key_row + channel, key);
+      if (has_value) read_eight(a_.v, a_.dtype, a_.vectors != 0, row_of(a_.v_strides, token) + channel, value);
+      if (has_key && rotates_of_eight(channel)) rotate_eight(key_row, token, channel, key);
       if (const LayerScales scales = a_.target_of(w_).view.scales) {
-        scale_eight<true>(scales, w_.head, a_.head_dim, channel, key);
-        scale_eight<false>(scales, w_.head, a_.head_dim, channel, value);
+        if (has_key) scale_eight<true>(scales, w_.head, layout_.head, channel, key);
+        if (has_value) scale_eight<false>(scales, w_.head, layout_.head, channel, value);
       }
+      if (has_key) {
 #pragma unroll
-      for (int32_t e = 0; e < 8; e += 2) {
-        const __half2 pair{convert(key[e]), convert(key[e + 1])};
-        const int32_t word = in_place ? page_key_half(slot, channel + e) / 2 : key_half(slot, channel + e) / 2;
-        keys[word] = *reinterpret_cast<const uint32_t*>(&pair);
+        for (int32_t e = 0; e < 8; e += 2) {
+          const __half2 pair{convert(key[e]), convert(key[e + 1])};
+          const int32_t word = in_place ? page_key_half(slot, channel + e) / 2 : key_half(slot, channel + e) / 2;
+          keys[word] = *reinterpret_cast<const uint32_t*>(&pair);
+        }
       }
+      if (has_value) {
 #pragma unroll
-      for (int32_t e = 0; e < 8; ++e) {
-        values[in_place ? page_value_half(slot, channel + e) : value_half(slot, channel + e)] = convert(value[e]);
+        for (int32_t e = 0; e < 8; ++e) {
+          values[in_place ? page_value_half(slot, channel + e) : value_half(slot, channel + e)] = convert(value[e]);
+        }
       }
     }
     // Zero the lanes that pad a value row.
-    if (in_place || layout_.lanes() == a_.head_dim) return;
-    const int32_t padding = layout_.lanes() - a_.head_dim;
+    if (in_place || layout_.lanes() == channels<false>()) return;
+    const int32_t padding = layout_.lanes() - channels<false>();
     for (int32_t i = thread_; i < kSlots / 2 * padding; i += threads_) {
-      value_words_[i / padding * layout_.lanes() + a_.head_dim + i % padding] = 0;
+      value_words_[i / padding * layout_.lanes() + channels<false>() + i % padding] = 0;
     }
+  }
+
+  /// Whether RoPE covers some of channels [channel, channel + 8).
+  __device__ bool rotates_of_eight(int32_t channel) const {
+    return channel < rotary_begin() + a_.rope.rotary_dim && (kEqual || channel + 8 > rotary_begin());
   }
 
   /// Rotates those channels of [channel, channel + 8) of a token that RoPE covers.
   __device__ void rotate_eight(int64_t row, int32_t token, int32_t channel, float (&key)[8]) const {
     const auto* angles = reinterpret_cast<const float2*>(scratch_) + token * (a_.rope.rotary_dim / 2);
     const int32_t half = a_.rope.rotary_dim / 2;
+    row += rotary_begin();
+    channel -= rotary_begin();
+    const auto is_rotated = [&](int32_t at) { return at < a_.rope.rotary_dim && (kEqual || at >= 0); };
     float other[8];
-    if (a_.rope.half() && half % 8 == 0) {
+    if (a_.rope.half() && half % 8 == 0 && (kEqual || channel % 8 == 0)) {
       read_eight(a_.k, a_.dtype, a_.vectors != 0, row + a_.rope.partner_of(channel), other);
     } else {
 #pragma unroll
       for (int32_t e = 0; e < 8; ++e) {
-        const bool rotated = channel + e < a_.rope.rotary_dim;
-        other[e] = rotated ? read_float(a_.k, a_.dtype, row + a_.rope.partner_of(channel + e)) : 0.0F;
+        other[e] = is_rotated(channel + e) ? read_float(a_.k, a_.dtype, row + a_.rope.partner_of(channel + e)) : 0.0F;
       }
     }
 #pragma unroll
     for (int32_t e = 0; e < 8; ++e) {
       const int32_t at = channel + e;
-      if (at >= a_.rope.rotary_dim) break;
+      if (!is_rotated(at)) continue;
       const int32_t pair = a_.rope.half() ? (at < half ? at : at - half) : at / 2;
       const float2 rotation = angles[pair];
       const bool first = a_.rope.half() ? at < half : at % 2 == 0;
@@ -230,7 +278,7 @@ class PageWriter {
       auto* words = reinterpret_cast<uint32_t*>(target);
       const int32_t n = bytes.codes / 4;
       for (int32_t i = thread_; i < n; i += threads_) {
-        words[page_word<kKeys>(kind, a_.head_dim, i)] =
+        words[page_word<kKeys>(kind, channels<kKeys>(), i)] =
             kKeys ? key_words_[i / kSlots * (kSlots + 1) + i % kSlots] : value_words_[i];
       }
       for (int32_t i = n + thread_; i < bytes.bytes / 4; i += threads_) words[i] = 0;
@@ -244,7 +292,7 @@ class PageWriter {
     auto* words = reinterpret_cast<uint32_t*>(target);
     if (bits == 3) {
       write_codes<kKeys>(words, kind, 0, 2, 3, 0, group_shift);
-      const int32_t low_rows = ((kKeys ? a_.head_dim : kSlots) + 15) / 16;
+      const int32_t low_rows = ((kKeys ? channels<true>() : kSlots) + 15) / 16;
       write_codes<kKeys>(words, kind, low_rows * (kKeys ? kSlots : layout_.lanes()), 1, 3, 2, group_shift);
     } else {
       write_codes<kKeys>(words, kind, 0, bits, bits, 0, group_shift);
@@ -268,13 +316,13 @@ class PageWriter {
     CentreTaker<kKeys> centres(a_, w_, scratch_, shared_ + layout_.centre_begin());
     if (centred) {
       centres.take(used);
-      rotate_floats();
+      rotate_floats<kKeys>();
       __syncthreads();
     }
     // Codes replace the side in FP16, which is no longer needed.
     auto* codes = reinterpret_cast<uint16_t*>(kKeys ? key_words_ : value_words_);
-    GainWriter<kKeys>(kKeys ? format.keys() : format.values(), page, layout_.gains(), used, scratch_, codes,
-                      shared_ + layout_.gain_begin(), target)
+    GainWriter<kKeys>(kKeys ? format.keys() : format.values(), page, layout_.gains(channels<kKeys>()), used, scratch_,
+                      codes, shared_ + layout_.gain_begin(), target)
         .run(format);
     if (centred) centres.write(page, target);
   }
@@ -285,19 +333,20 @@ class PageWriter {
     const auto* halves = reinterpret_cast<const __half*>(kKeys ? key_words_ : value_words_);
     const int32_t lane = thread_ % 32;
     for (int32_t slot = thread_ / 32; slot < kSlots; slot += threads_ / 32) {
-      float* row = scratch_ + slot * layout_.row_floats();
-      float x[kMaxHeadDim / 32];
+      float* row = scratch_ + slot * row_floats<kKeys>();
+      float x[kShare];
 #pragma unroll
-      for (int32_t k = 0; k < kMaxHeadDim / 32; ++k) {
+      for (int32_t k = 0; k < kShare; ++k) {
         const int32_t channel = 32 * k + lane;
-        x[k] = channel < a_.head_dim ? __half2float(halves[kKeys ? key_half(slot, channel) : value_half(slot, channel)])
-                                     : 0.0F;
+        x[k] = channel < channels<kKeys>()
+                   ? __half2float(halves[kKeys ? key_half(slot, channel) : value_half(slot, channel)])
+                   : 0.0F;
       }
-      if (hadamard) rotate(x, lane, row);
+      if (hadamard) rotate<kKeys>(x, lane, row);
 #pragma unroll
-      for (int32_t k = 0; k < kMaxHeadDim / 32; ++k) {
+      for (int32_t k = 0; k < kShare; ++k) {
         const int32_t channel = 32 * k + lane;
-        if (channel >= a_.head_dim) continue;
+        if (channel >= channels<kKeys>()) continue;
         row[channel] = x[k];
         if (hadamard && fabsf(x[k]) > kMaxHalf) *a_.status = 1;
       }
@@ -305,26 +354,30 @@ class PageWriter {
   }
 
   /// Rotates the floats in place.
+  template <bool kKeys>
   __device__ void rotate_floats() {
     const int32_t lane = thread_ % 32;
     for (int32_t slot = thread_ / 32; slot < kSlots; slot += threads_ / 32) {
-      float* row = scratch_ + slot * layout_.row_floats();
-      float x[kMaxHeadDim / 32];
+      float* row = scratch_ + slot * row_floats<kKeys>();
+      float x[kShare];
 #pragma unroll
-      for (int32_t k = 0; k < kMaxHeadDim / 32; ++k) x[k] = 32 * k + lane < a_.head_dim ? row[32 * k + lane] : 0.0F;
-      rotate(x, lane, row);
+      for (int32_t k = 0; k < kShare; ++k) {
+        x[k] = 32 * k + lane < channels<kKeys>() ? row[32 * k + lane] : 0.0F;
+      }
+      rotate<kKeys>(x, lane, row);
 #pragma unroll
-      for (int32_t k = 0; k < kMaxHeadDim / 32; ++k) {
-        if (32 * k + lane >= a_.head_dim) continue;
+      for (int32_t k = 0; k < kShare; ++k) {
+        if (32 * k + lane >= channels<kKeys>()) continue;
         row[32 * k + lane] = x[k];
         if (fabsf(x[k]) > kMaxHalf) *a_.status = 1;
       }
     }
   }
 
-  /// Rotates a row of which lanes hold every 32nd channel; `row`: its shared memory.
-  __device__ void rotate(float (&x)[kMaxHeadDim / 32], int32_t lane, float* row) const {
-    const BlockMix mix(a_.head_dim);
+  /// Rotates a row of which lanes hold every 32nd channel; `row`: its memory.
+  template <bool kKeys>
+  __device__ void rotate(float (&x)[kShare], int32_t lane, float* row) const {
+    const BlockMix mix(channels<kKeys>());
     const int32_t block = mix.width();
     const float norm = 1.0F / sqrtf(static_cast<float>(block));
     for (int32_t d = 1; d < min(block, 32); d *= 2) {
@@ -335,11 +388,11 @@ class PageWriter {
       }
     }
 #pragma unroll
-    for (int32_t d = 1; d < kMaxHeadDim / 32; d *= 2) {
+    for (int32_t d = 1; d < kShare; d *= 2) {
       if (32 * d >= block) break;
 #pragma unroll
-      for (int32_t k = 0; k < kMaxHeadDim / 32; ++k) {
-        if ((k & d) != 0) continue;
+      for (int32_t k = 0; k < kShare; ++k) {
+        if ((k & d) != 0 || k + d >= kShare) continue;
         const float sum = x[k] + x[k + d];
         x[k + d] = x[k] - x[k + d];
         x[k] = sum;
@@ -349,13 +402,13 @@ class PageWriter {
     for (float& each : x) each *= norm;
     if (!mix.mixes()) return;
 #pragma unroll
-    for (int32_t k = 0; k < kMaxHeadDim / 32; ++k) {
-      if (32 * k + lane < a_.head_dim) row[32 * k + lane] = x[k];
+    for (int32_t k = 0; k < kShare; ++k) {
+      if (32 * k + lane < channels<kKeys>()) row[32 * k + lane] = x[k];
     }
     __syncwarp();
 #pragma unroll
-    for (int32_t k = 0; k < kMaxHeadDim / 32; ++k) {
-      if (32 * k + lane < a_.head_dim) x[k] = mix.channel(row, 32 * k + lane);
+    for (int32_t k = 0; k < kShare; ++k) {
+      if (32 * k + lane < channels<kKeys>()) x[k] = mix.channel(row, 32 * k + lane);
     }
     __syncwarp();
   }
@@ -367,9 +420,9 @@ class PageWriter {
     auto* minima = reinterpret_cast<__half*>(target + bytes.minima());
     const int32_t group = 32 << group_shift;
     for (int32_t i = thread_; i < bytes.scales / 2; i += threads_) {
-      const int32_t begin = kKeys ? i : i % kSlots * layout_.row_floats() + i / kSlots * group;
-      const int32_t step = kKeys ? layout_.row_floats() : 1;
-      const int32_t n = kKeys ? kSlots : min(group, a_.head_dim - i / kSlots * group);
+      const int32_t begin = kKeys ? i : i % kSlots * row_floats<kKeys>() + i / kSlots * group;
+      const int32_t step = kKeys ? row_floats<kKeys>() : 1;
+      const int32_t n = kKeys ? kSlots : min(group, channels<kKeys>() - i / kSlots * group);
       float low = scratch_[begin];
       float high = low;
       for (int32_t j = 1; j < n; ++j) {
@@ -391,7 +444,7 @@ class PageWriter {
   __device__ void write_codes(uint32_t* words, CodeType kind, int32_t first_word, int32_t field_bits, int32_t bits,
                               int32_t first_bit, int32_t group_shift) const {
     const int32_t lanes = kKeys ? kSlots : layout_.lanes();
-    const int32_t reduction = kKeys ? a_.head_dim : kSlots;
+    const int32_t reduction = kKeys ? channels<true>() : kSlots;
     const int32_t per_word = 32 / field_bits;
     const auto top = static_cast<float>((1 << bits) - 1);
     const int32_t n = (reduction + per_word - 1) / per_word * lanes;
@@ -402,14 +455,14 @@ class PageWriter {
       for (int32_t e = 0; e < per_word; ++e) {
         const int32_t slot = kKeys ? lane : first + e;
         const int32_t channel = kKeys ? first + e : lane;
-        if (channel >= a_.head_dim) break;
+        if (channel >= channels<kKeys>()) break;
         const int32_t scale = kKeys ? channel : (channel >> (5 + group_shift)) * kSlots + slot;
-        const float value = scratch_[slot * layout_.row_floats() + channel];
+        const float value = scratch_[slot * row_floats<kKeys>() + channel];
         const float steps = fminf(fmaxf((value - minima_[scale]) * inverse_scales_[scale], 0.0F), top);
         const auto code = static_cast<uint32_t>(steps + 0.5F);
         word |= ((code >> first_bit) & ((1U << field_bits) - 1U)) << (8 * (e % 4) + field_bits * (e / 4));
       }
-      words[page_word<kKeys>(kind, a_.head_dim, first_word + i)] = word;
+      words[page_word<kKeys>(kind, channels<kKeys>(), first_word + i)] = word;
     }
   }
 

@@ -9,10 +9,10 @@ namespace kvq::cuda {
 
 /// Scales channels [channel, channel + 8) of a token's keys after RoPE, or of its values.
 template <bool kKeys>
-__device__ inline void scale_eight(const LayerScales& scales, int32_t head, int32_t head_dim, int32_t channel,
+__device__ inline void scale_eight(const LayerScales& scales, int32_t head, const HeadShape& shape, int32_t channel,
                                    float (&x)[8]) {
-  const float* factors = scales.of(kKeys ? ScaleArray::kKeys : ScaleArray::kValues, head, head_dim) + channel;
-  const float* offsets = scales.of(ScaleArray::kOffsets, head, head_dim) + channel;
+  const float* factors = scales.of(kKeys ? ScaleArray::kKeys : ScaleArray::kValues, head, shape) + channel;
+  const float* offsets = scales.of(ScaleArray::kOffsets, head, shape) + channel;
   const bool rounds_first = scales.rounds_first();
 #pragma unroll
   for (int32_t i = 0; i < 8; ++i) {

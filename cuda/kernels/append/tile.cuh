@@ -189,7 +189,7 @@ class TileWriter {
  public:
   __device__ TileWriter(const AppendArguments& arguments, const LanePart& part, int32_t tile, uint8_t* target)
       : status_(arguments.status),
-        head_dim_(kHeadDim > 0 ? kHeadDim : arguments.head_dim),
+        head_dim_(kHeadDim > 0 ? kHeadDim : arguments.head.keys),
         lane_(part.lane),
         eighth_(part.eighth),
         four_(part.four),

@@ -115,7 +115,7 @@ class WholePageWriter {
   __host__ __device__ static constexpr int32_t plane_bytes(int32_t head_dim) {
     return kHadamard ? RotatedPlane::bytes(head_dim) : HalfPlane::bytes(head_dim);
   }
-  __device__ int32_t head_dim() const { return kHeadDim > 0 ? kHeadDim : a_.head_dim; }
+  __device__ int32_t head_dim() const { return kHeadDim > 0 ? kHeadDim : a_.head.keys; }
   __device__ int32_t units() const { return head_dim() / 16; }  // threads per token
   __device__ uint8_t* plane(bool keys) const { return planes_ + (keys ? 0 : plane_bytes(head_dim())); }
 

@@ -1,6 +1,6 @@
 // Moves the slots that stay after eviction to FP16 pages, one source page per warp.
 #include "kernels/attend/ring.cuh"
-#include "kernels/evict/weigh.h"
+#include "kernels/evict/moved_slots.cuh"
 #include "kernels/pages/decode.cuh"
 
 #include <algorithm>
@@ -20,27 +20,18 @@ struct MoveShared {
   uint64_t arrived[kMoveWarps];
 };
 
-/// Place of a slot in an FP16 page.
-struct Target {
-  std::byte* page;
-  int32_t slot;
-};
-
 template <typename G>
 class Mover {
  public:
   __device__ Mover(const MoveArguments& arguments, MoveShared<G>& shared)
-      : geometry_{arguments.head_dim},
-        shared_(shared),
-        lane_(this_lane()),
-        float16_(page_places({0}, arguments.head_dim)) {
+      : geometry_{arguments.head.keys}, shared_(shared), lane_(this_lane()) {
     if (lane_.index == 0) make_copy_barrier(shared_address(&shared_.arrived[lane_.warp]));
     order_before_copies();
     __syncwarp();
   }
 
   __device__ __forceinline__ void run(const DeviceMove& move) {
-    move_ = move;
+    const MovedSlots slots(geometry_.head_dim(), move);
     const PageLayout layout = layout_of(geometry_, FormatCode{move.format});
     const bool key_codes = !layout.format.keys().is_float16();
     const bool value_codes = !layout.format.values().is_float16();
@@ -55,42 +46,20 @@ class Mover {
       parity_ ^= 1U;
     }
     if (key_codes) {
-      decode(page_side(geometry_, layout, lane_, memory));
+      decode(page_side(geometry_, layout, lane_, memory), slots);
     } else {
-      copy_keys(data);
+      slots.copy_keys(data, lane_.index);
     }
     if (value_codes) {
       decode_values(page_side(geometry_, layout, lane_, memory + static_cast<uint32_t>(layout.values_at)),
-                    [this](const Outputs<G>& outputs, int32_t first) { store(outputs, first); });
+                    [&](const Outputs<G>& outputs, int32_t first) { store(outputs, first, slots); });
     } else {
-      copy_values(data + layout.values_at);
+      slots.copy_values(data + layout.values_at, lane_.index);
     }
   }
 
  private:
-  __device__ bool moves(int32_t slot) const { return (move_.slots >> slot & 1U) != 0; }
-
-  __device__ Target target_of(int32_t slot) const {
-    const int32_t rank = move_.rank + __popc(move_.slots & ((1U << slot) - 1U));
-    return {reinterpret_cast<std::byte*>(move_.target) + static_cast<int64_t>(rank / kSlots) * float16_.bytes,
-            rank % kSlots};
-  }
-  /// Word of two neighbours from an even channel on.
-  __device__ uint32_t* key_word(const Target& target, int32_t channel) const {
-    const int32_t chunk = key_chunk(CodeType::float16(), channel / 2 * (kSlots / 4) + target.slot / 4);
-    return reinterpret_cast<uint32_t*>(target.page + chunk * 16) + target.slot % 4;
-  }
-  __device__ int32_t value_at(int32_t slot, int32_t channel) const {
-    const int32_t head_dim = geometry_.head_dim();
-    const int32_t chunk =
-        value_chunk(CodeType::float16(), head_dim, slot / 2 * (value_lanes(head_dim) / 4) + channel / 4);
-    return chunk * 16 + channel % 4 * 4 + slot % 2 * 2;
-  }
-  __device__ __half* value_half(const Target& target, int32_t channel) const {
-    return reinterpret_cast<__half*>(target.page + float16_.values_at + value_at(target.slot, channel));
-  }
-
-  __device__ __forceinline__ void decode(const PageSide<G>& keys) {
+  __device__ __forceinline__ void decode(const PageSide<G>& keys, const MovedSlots& slots) {
     auto& rows = shared_.rows[lane_.warp];
     const bool rotated = keys.layout.format.hadamard_keys();
     const BlockMix mix(geometry_.head_dim());
@@ -102,58 +71,41 @@ class Mover {
       __syncwarp();
       return rows;
     };
-    decode_keys(keys, make_rows, [this](const Scores<G::kTiles>& scores, int32_t first) { store(scores, first); });
+    decode_keys(keys, make_rows, [&](const Scores<G::kTiles>& scores, int32_t first) { store(scores, first, slots); });
   }
 
-  __device__ __forceinline__ void store(const Scores<G::kTiles>& scores, int32_t first_channel) const {
+  __device__ __forceinline__ void store(const Scores<G::kTiles>& scores, int32_t first_channel,
+                                        const MovedSlots& slots) const {
 #pragma unroll
     for (int32_t tile = 0; tile < 4; ++tile) {
       const int32_t slot = token_of(lane_.g, tile);
-      if (!moves(slot)) continue;
-      const Target target = target_of(slot);
+      if (!slots.has(slot)) continue;
+      const MovedSlots::Target target = slots.target_of(slot);
 #pragma unroll
       for (int32_t n = 0; n < G::kTiles; ++n) {
         const int32_t channel = first_channel + 8 * n + 2 * lane_.t;
         if (!geometry_.has_channel(channel)) continue;
         const float(&two)[4] = scores[n][tile / 2];
-        *key_word(target, channel) = pack_finite(two[2 * (tile % 2)], two[2 * (tile % 2) + 1]);
+        *slots.key_word(target, channel) = pack_finite(two[2 * (tile % 2)], two[2 * (tile % 2) + 1]);
       }
     }
   }
 
-  __device__ __forceinline__ void store(const Outputs<G>& outputs, int32_t first_token) const {
+  __device__ __forceinline__ void store(const Outputs<G>& outputs, int32_t first_token, const MovedSlots& slots) const {
 #pragma unroll
     for (int32_t n = 0; n < G::kTiles; ++n) {
 #pragma unroll
       for (int32_t c = 0; c < 2; ++c) {
         const int32_t slot = first_token + 8 * n + 2 * lane_.t + c;
-        if (!moves(slot)) continue;
-        const Target target = target_of(slot);
+        if (!slots.has(slot)) continue;
+        const MovedSlots::Target target = slots.target_of(slot);
 #pragma unroll
         for (int32_t i = 0; i < 4 * G::kChannels; ++i) {
           const int32_t channel = 32 * (i / 4) + 4 * lane_.g + i % 4;
           if (!geometry_.has_channel(channel)) continue;
           const float x = outputs.channels[n][i / 4][i / 2 % 2][2 * (i % 2) + c];
-          *value_half(target, channel) = __float2half_rn(fminf(fmaxf(x, -65504.0F), 65504.0F));
+          *slots.value_half(target, channel) = __float2half_rn(fminf(fmaxf(x, -65504.0F), 65504.0F));
         }
-      }
-    }
-  }
-
-  __device__ __forceinline__ void copy_keys(const std::byte* keys) const {
-    if (!moves(lane_.index)) return;
-    const Target target = target_of(lane_.index);
-    const Target source{const_cast<std::byte*>(keys), lane_.index};
-    for (int32_t channel = 0; channel < geometry_.head_dim(); channel += 2) {
-      *key_word(target, channel) = *key_word(source, channel);
-    }
-  }
-  __device__ __forceinline__ void copy_values(const std::byte* values) const {
-    for (uint32_t left = move_.slots; left != 0; left &= left - 1) {
-      const int32_t slot = __ffs(static_cast<int>(left)) - 1;
-      const Target target = target_of(slot);
-      for (int32_t channel = lane_.index; channel < geometry_.head_dim(); channel += 32) {
-        *value_half(target, channel) = *reinterpret_cast<const __half*>(values + value_at(slot, channel));
       }
     }
   }
@@ -161,8 +113,6 @@ class Mover {
   const G geometry_;
   MoveShared<G>& shared_;
   const Lane lane_;
-  const PagePlaces float16_;
-  DeviceMove move_{};
   uint32_t parity_ = 0;
 };
 
@@ -205,11 +155,13 @@ cudaError_t prepare_move() {
                                                     static_cast<int>(kernel.shared_bytes));
     if (status != cudaSuccess) return status;
   }
-  return cudaSuccess;
+  return prepare_move_any();
 }
 
 cudaError_t launch_move(const MoveArguments& arguments, int32_t multiprocessors, cudaStream_t stream) {
-  const MoveKernel kernel = choose(arguments.head_dim);
+  const HeadShape& head = arguments.head;
+  if (head.keys != head.values || head.keys > kMaxHeadDim) return launch_move_any(arguments, multiprocessors, stream);
+  const MoveKernel kernel = choose(head.keys);
   const auto blocks = static_cast<uint32_t>(std::min((arguments.n + kMoveWarps - 1) / kMoveWarps, 4 * multiprocessors));
   MoveArguments copy = arguments;
   void* parameters[] = {&copy};

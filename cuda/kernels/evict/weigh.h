@@ -59,9 +59,13 @@ static_assert(sizeof(DeviceMove) == 32);
 struct MoveArguments {
   const DeviceMove* moves;  // [n], read by the device
   int32_t n;
-  int32_t head_dim;
+  HeadShape head;
 };
 cudaError_t prepare_move();
 cudaError_t launch_move(const MoveArguments& arguments, int32_t multiprocessors, cudaStream_t stream);
+
+// The same for heads of any shape.
+cudaError_t prepare_move_any();
+cudaError_t launch_move_any(const MoveArguments& arguments, int32_t multiprocessors, cudaStream_t stream);
 
 }  // namespace kvq::cuda

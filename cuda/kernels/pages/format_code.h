@@ -9,7 +9,9 @@
 namespace kvq::cuda {
 
 inline constexpr int32_t kSlots = kPageSlots;
-inline constexpr int32_t kMaxHeadDim = 256;  // that kernels are compiled for
+// Channels that kernels are compiled for.
+inline constexpr int32_t kMaxHeadDim = 256;   // of heads whose keys and values have equally many
+inline constexpr int32_t kMaxChannels = 576;  // of either side of any head
 
 /// Code types, rotations and centres of both sides and log2(group / 32) of values, in kBits bits. 0: FP16.
 struct FormatCode {

@@ -48,9 +48,9 @@ KVQ_HOST_DEVICE constexpr int32_t slot_place(int32_t slot) {
 /// Flips the highest bit of a mean's bytes, which makes them unsigned.
 inline constexpr uint8_t kMeanFlip = 0x80;
 
-/// Whether a code's layout satisfies the kernels' assumptions at every head size.
+/// Whether a code's layout satisfies the kernels' assumptions with any number of channels.
 constexpr bool fits_kernels(CodeType code) {
-  for (int32_t head_dim = 8; head_dim <= kMaxHeadDim; head_dim += 8) {
+  for (int32_t head_dim = 8; head_dim <= kMaxChannels; head_dim += 8) {
     const SidePlaces keys = side_places(Side::kKeys, code, head_dim);
     const SidePlaces values = side_places(Side::kValues, code, head_dim);
     if (keys.codes % (4 * kSlots) != 0 || values.codes % (4 * value_lanes(head_dim)) != 0) return false;  // whole rows
