@@ -52,7 +52,7 @@ kvq_layer_shape latent(int32_t layer, int32_t q_heads, int32_t kv_heads, int32_t
   return made;
 }
 
-// Of every kind that the CPU has.
+// Of every kind.
 Model any_layers() {
   Model model({shape(1, 4, 4, 192, 128), shape(2, 6, 1, 512, 512), shape(3, 2, 1, 576, 512), shape(4, 8, 2, 80, 96),
                shape(5, 2, 2, 8, 256), latent(6, 16, 1, 576, 512), latent(7, 6, 2, 72, 24), latent(8, 2, 2, 88, 80)});
@@ -72,7 +72,7 @@ Model any_layers() {
   return model;
 }
 
-// Of kinds that every device has.
+// Equal on both sides.
 Model equal_layers() {
   Model model({shape(1, 8, 1, 128, 128), shape(2, 6, 3, 256, 256), shape(3, 4, 2, 80, 80), shape(4, 4, 2, 0, 0)});
   model.shapes[0].rope_base = 1e6F;
@@ -83,19 +83,16 @@ Model equal_layers() {
   return model;
 }
 
-// Heads as models have them, with channels of every kind that a device has.
-Model grid(bool on_gpu) {
+// Heads as models have them.
+Model grid() {
   struct Channels {
     int32_t keys;
     int32_t values;
     bool is_latent;
   };
-  std::vector<Channels> channels = {
-      {64, 64, false}, {80, 80, false}, {96, 96, false}, {128, 128, false}, {256, 256, false}};
-  if (!on_gpu) {
-    const Channels more[] = {{192, 128, false}, {512, 512, false}, {576, 512, false}, {576, 512, true}};
-    channels.insert(channels.end(), std::begin(more), std::end(more));
-  }
+  const Channels channels[] = {{64, 64, false},   {80, 80, false},   {96, 96, false},
+                               {128, 128, false}, {256, 256, false}, {192, 128, false},
+                               {512, 512, false}, {576, 512, false}, {576, 512, true}};
   const std::pair<int32_t, int32_t> heads[] = {{1, 1}, {32, 1}, {24, 2}, {128, 1}, {16, 2}};
   Model model({});
   for (const auto& [q_heads, kv_heads] : heads) {
@@ -248,8 +245,6 @@ std::string policy_text(const std::string& keys, const std::string& values, bool
   return "version: 1\nkeys: " + keys + "\nvalues: " + values + "\ncalibrate: " + (calibrated ? "first" : "none") + "\n";
 }
 
-bool is_on_gpu(const std::string& backend) { return backend == kvq_test::kCuda; }
-
 std::string message_of(const Context& context, const kvq_cache_options& options, kvq_status expected,
                        const char* policy = "fp16") {
   const kvq_test::Policy loaded = kvq_test::load_plain_policy(context, policy);
@@ -267,7 +262,6 @@ TEST_CASE("layers of every shape are stored and attended to as in float64, on ev
   for (const std::string& backend : kvq_test::backends()) {
     const Context context = kvq_test::make_context(backend.c_str());
     for (const Model& model : {any_layers(), equal_layers()}) {
-      if (is_on_gpu(backend) && model.shapes.size() == any_layers().shapes.size()) continue;  // refused, see below
       for (const std::string& format : formats()) {
         for (const bool calibrated : {false, true}) {
           CAPTURE(backend);
@@ -286,38 +280,10 @@ TEST_CASE("layers of every shape are stored and attended to as in float64, on ev
   }
 }
 
-TEST_CASE("TEMP wide") {
-  const Context host = kvq_test::make_context();
-  const Context context = kvq_test::make_context("cuda");
-  const char* only = std::getenv("ONLY");
-  const char* at = std::getenv("LAYER");
-  for (const Model& model : {any_layers()}) {
-    for (const std::string& format : formats()) {
-      if (only != nullptr && format != only) continue;
-      for (const bool calibrated : {false, true}) {
-        CAPTURE(format);
-        CAPTURE(calibrated);
-        const std::string text = policy_text(format, format, calibrated);
-        const Cache of_host = kvq_test::make_cache(host, model.options(), text);
-        const Cache cache = kvq_test::make_cache(context, model.options(), text);
-        Sequence made(of_host);
-        append(of_host, made, 0, kTokens, 70);
-        made.reserve(0);
-        Sequence sequence = Sequence::load(cache, made.save());
-        for (int32_t layer = 1; layer < cache.describe().n_layers; ++layer) {
-          if (at != nullptr && layer != std::atoi(at)) continue;
-          CAPTURE(layer);
-          check_layer(model, cache, sequence, layer, format);
-        }
-      }
-    }
-  }
-}
-
 TEST_CASE("any number of query heads attends to KV heads of any size as in float64") {
+  const Model model = grid();
   for (const std::string& backend : kvq_test::backends()) {
     const Context context = kvq_test::make_context(backend.c_str());
-    const Model model = grid(is_on_gpu(backend));
     for (const std::string format : {"fp16", "int4+hadamard", "gs4", "gt2"}) {
       CAPTURE(backend);
       CAPTURE(format);
@@ -334,8 +300,7 @@ TEST_CASE("any number of query heads attends to KV heads of any size as in float
 
 TEST_CASE("sequences of uneven layers fork, truncate, are saved, reserved, extended and predicted like others") {
   for (const char* device : kvq_test::devices()) {
-    const bool on_gpu = device != nullptr;
-    const Model model = on_gpu ? equal_layers() : any_layers();
+    const Model model = any_layers();
     const Context context = kvq_test::make_context(device);
     for (const std::string policy : {"gs2", "int4+hadamard", "gt2/gs4"}) {
       for (const bool calibrated : {false, true}) {
@@ -390,7 +355,7 @@ TEST_CASE("sequences of uneven layers fork, truncate, are saved, reserved, exten
     CHECK(usage.sealed_bytes == predicted.sealed_bytes);
     CHECK(usage.fp16_bytes == predicted.fp16_bytes);
     CHECK(usage.scalars == predicted.scalars);
-    if (!on_gpu) CHECK(usage.metadata_bytes == predicted.metadata_bytes);
+    if (device == nullptr) CHECK(usage.metadata_bytes == predicted.metadata_bytes);
   }
 }
 

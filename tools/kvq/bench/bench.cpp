@@ -36,7 +36,7 @@ Json BenchOptions::with_layer(Json parameters) const {
 void add_layer_options(Command command, LayerShape& layer) {
   command.add_number("--heads", layer.q_heads, 1, 1 << 14, "Query heads");
   command.add_number("--kv-heads", layer.kv_heads, 1, 1 << 12, "KV heads");
-  command.add_number("--head-dim", layer.head_dim, 8, 576, "Channels of a head; on a GPU at most 256");
+  command.add_number("--head-dim", layer.head_dim, 8, 576, "Channels of a head");
 }
 
 void add_value_options(Command command, LayerShape& layer) {
