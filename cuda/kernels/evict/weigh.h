@@ -16,6 +16,8 @@ struct WeighArguments {
   float* const* masses;  // [kv_heads][slots], accumulated
   int32_t largest;       // 1: largest weight of a query over the query heads of a KV head; 0: their mean
   int32_t rows;          // per KV head
+  HeadShape head;
+  int32_t rotary_begin;
   int32_t ring_bytes;
 };
 
@@ -23,6 +25,11 @@ cudaError_t prepare_weigh(int32_t shared_limit);
 /// `pages`: of the longest list.
 cudaError_t launch_weigh(const AttendArguments& arguments, WeighArguments weighing, int32_t pages, int32_t shared_limit,
                          cudaStream_t stream);
+
+// The same for heads of any shape.
+cudaError_t prepare_weigh_any();
+cudaError_t launch_weigh_any(const AttendArguments& arguments, const WeighArguments& weighing, int32_t pages,
+                             cudaStream_t stream);
 
 /// Queries to keep.
 struct KeepArguments {
