@@ -41,6 +41,7 @@ Route route_of(const Device& device, const AttendBatch& batch, const AttendSeque
 }
 
 Route route_by_rows(const Device& device, const AttendBatch& batch, const AttendSequence& sequence) {
+  if (needs_wide(batch.head, *batch.rope)) return Route::kWide;
   const int64_t least_rows = prefill_of(device, batch.head.keys).least_rows;
   const bool many_rows = !batch.recorded &&
                          int64_t{sequence.query_count} * batch.q_heads >= least_rows * batch.kv_heads &&
@@ -52,7 +53,7 @@ AttendCall::AttendCall(Device& device, const Call& call, const AttendBatch& batc
     : device_(device), call_(call), batch_(batch), space_(space), prefill_(prefill_of(device, batch.head.keys)) {
   arguments_.q_heads = batch_.q_heads;
   arguments_.kv_heads = batch_.kv_heads;
-  arguments_.head_dim = batch_.head.keys;
+  arguments_.head = batch_.head;
   arguments_.q = batch_.q;
   arguments_.q_strides = batch_.q_strides;
   arguments_.out = batch_.out;
@@ -65,6 +66,7 @@ AttendCall::AttendCall(Device& device, const Call& call, const AttendBatch& batc
   arguments_.softcap = batch_.softcap * kLog2E;
   arguments_.window = batch_.window;
   arguments_.rope_pairing = batch_.rope->pairing;
+  arguments_.rotary_begin = batch_.rope->begin;
   arguments_.rotary_dim = batch_.rope->rotary_dim;
   arguments_.inv_freq = space_.inv_freq(*batch_.rope, batch_.recorded);
   arguments_.hadamard_keys = batch_.any_hadamard_keys ? 1 : 0;
@@ -75,6 +77,7 @@ AttendCall::AttendCall(Device& device, const Call& call, const AttendBatch& batc
 void AttendCall::run(std::span<const RoutedSequence> sequences) {
   launch(sequences, Route::kPages, &AttendCall::attend_pages);
   launch(sequences, Route::kPrefill, &AttendCall::attend_prefill);
+  launch(sequences, Route::kWide, &AttendCall::attend_wide);
   launch(sequences, Route::kCommvq, &AttendCall::attend_commvq);
 }
 

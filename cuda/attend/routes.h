@@ -1,4 +1,4 @@
-// How the sequences of a batch are attended to: each by one of four routes.
+// How the sequences of a batch are attended to: each by one of five routes.
 #pragma once
 
 #include "backend/attention.h"
@@ -15,6 +15,7 @@ class AttendWorkspace;
 enum class Route {
   kPages,    // read pages as they are
   kPrefill,  // unpack pages to FP16 tiles, once for many query rows
+  kWide,     // decode pages in shared memory: heads that the first two do not know
   kCommvq,   // read CommVQ codes as they are
   kDecoded,  // decode CommVQ codes to FP16 pages first, which then take one of the first two routes
 };
@@ -49,6 +50,7 @@ class AttendCall {
   void launch(std::span<const RoutedSequence> sequences, Route route, void (AttendCall::*attend)(LaunchSequences));
   void attend_pages(LaunchSequences sequences);
   void attend_prefill(LaunchSequences sequences);
+  void attend_wide(LaunchSequences sequences);
   void attend_commvq(LaunchSequences sequences);
   /// Sets the arguments that all routes share.
   void set_sequences(LaunchSequences sequences);
@@ -68,6 +70,8 @@ class AttendCall {
 void attend_decoded(Device& device, const Call& call, const AttendBatch& batch, AttendWorkspace& space,
                     std::span<const RoutedSequence> sequences);
 
+/// Whether only the wide route knows such heads.
+bool needs_wide(const HeadShape& head, const Rope& rope);
 /// The prefill route's kernel for heads of a size.
 PrefillKernel prefill_of(const Device& device, int32_t head_dim);
 /// Tiles of the longest of a sequence's lists.

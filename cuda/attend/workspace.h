@@ -22,7 +22,7 @@ class AttendWorkspace final : public Workspace {
     auto found = std::ranges::find(frequencies_, &rope, &Frequencies::rope);
     if (found == frequencies_.end()) {
       DeviceBlock block;
-      growth_.grow(block, kMaxHeadDim / 2 * sizeof(float), false, recorded);
+      growth_.grow(block, std::max<size_t>(rope.inv_freq.size(), kMaxHeadDim / 2) * sizeof(float), false, recorded);
       check(cudaMemcpyAsync(block.memory(), rope.inv_freq.data(), rope.inv_freq.size() * sizeof(float),
                             cudaMemcpyHostToDevice, growth_.device().stream()),
             "cudaMemcpyAsync");

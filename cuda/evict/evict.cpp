@@ -120,8 +120,6 @@ void CudaWeighing::weigh_lists(const Call& call, const AttendBatch& batch, const
                                   .masses = reinterpret_cast<float**>(scratch.memory()),
                                   .largest = group == Pooling::kMax ? 1 : 0,
                                   .rows = some.query_count * (batch.q_heads / batch.kv_heads),
-                                  .head = batch.head,
-                                  .rotary_begin = batch.rope->begin,
                                   .ring_bytes = 0};
     call.require(launch_weigh(attention.arguments(), weighing, pages, device_.shared_limit(), call.stream()),
                  "weighing kernel");

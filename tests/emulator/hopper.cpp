@@ -1,10 +1,12 @@
 // Stubs of kernels for newer devices, which are never launched.
 #include "kernels/linear/linear.h"
 #include "kernels/prefill/prefill.h"
+#include "kernels/wide/wide.h"
 
 namespace kvq::cuda {
 
 PrefillKernel hopper_prefill(int32_t /*head_dim*/) { return {}; }
+WideKernel hopper_wide(const HeadShape& /*head*/, int32_t /*shared_limit*/) { return {}; }
 
 void count_clusters(LinearDevice& /*device*/) {}
 cudaError_t prepare_linear_many(const weights::Scheme& /*scheme*/, const LinearDevice& /*device*/) {

@@ -61,20 +61,20 @@ AttendLaunch choose_launch(const AttendArguments& arguments, int32_t even_pages,
   }
   // A ring holds at least one side of an FP16 page, and a warp's outputs after the walk.
   const auto least_ring = [&arguments](const AttendKernel& kernel) {
-    const int32_t side = std::max(side_places(Side::kKeys, CodeType::float16(), arguments.head_dim).bytes,
-                                  side_places(Side::kValues, CodeType::float16(), arguments.head_dim).bytes);
+    const int32_t side = std::max(side_places(Side::kKeys, CodeType::float16(), arguments.head.keys).bytes,
+                                  side_places(Side::kValues, CodeType::float16(), arguments.head.keys).bytes);
     return std::max((side + 127) / 128 * 128, kernel.rows * kernel.width * 4);
   };
   const auto room = [&arguments, shared_limit](const AttendKernel& kernel) {
     return shared_limit - kernel.header - kernel.centre_bytes(arguments.centres) - kOverrun;
   };
   AttendKernel chosen =
-      arguments.any_gains != 0 ? choose_gains(arguments.head_dim, rows) : choose_plain(arguments.head_dim, rows);
+      arguments.any_gains != 0 ? choose_gains(arguments.head.keys, rows) : choose_plain(arguments.head.keys, rows);
   if (arguments.any_centres != 0) {
     const bool several = arguments.centres.key_centres > 1 || arguments.centres.value_centres > 1;
-    chosen = several ? choose_centres(arguments.head_dim, rows) : choose_centre(arguments.head_dim, rows);
+    chosen = several ? choose_centres(arguments.head.keys, rows) : choose_centre(arguments.head.keys, rows);
     if (several && room(chosen) < chosen.warps * least_ring(chosen))
-      chosen = choose_far_centres(arguments.head_dim, rows);
+      chosen = choose_far_centres(arguments.head.keys, rows);
   }
   const int32_t least = least_ring(chosen);
   const int32_t available = room(chosen);

@@ -36,7 +36,7 @@ struct AttendArguments {
   int32_t n_sequences;
   int32_t q_heads;
   int32_t kv_heads;
-  int32_t head_dim;
+  HeadShape head;
   Divisor group;  // query heads per KV head; launch_attend sets all fields from here to ring_bytes
   int32_t units;
   int32_t parts;          // parts per unit, one block each; 0: blocks take equal shares of all units' pages in sequence
@@ -59,6 +59,7 @@ struct AttendArguments {
   int32_t any_gains;               // some page has gain–shape codes
   int32_t any_centres;             // some page is relative to trained centres
   int32_t rope_pairing;            // kvq_rope
+  int32_t rotary_begin;            // among the channels of the key side
   int32_t rotary_dim;
   const float* inv_freq;  // [rotary_dim / 2], device memory
   float* partials;

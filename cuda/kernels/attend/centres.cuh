@@ -256,10 +256,10 @@ __device__ __forceinline__ void add_own_centres(const Block<G>& block, const Uni
     number = word >> (8 * (place & 3U)) & 0xFFU;
   }
   const float* centre = arguments.centres.own_keys +
-                        (unit.head * arguments.centres.key_centres + static_cast<int32_t>(number)) * arguments.head_dim;
+                        (unit.head * arguments.centres.key_centres + static_cast<int32_t>(number)) * arguments.head.keys;
   float of_row[G::kRows] = {};
 #pragma unroll 1
-  for (int32_t pair = 0; 2 * pair < arguments.head_dim; ++pair) {
+  for (int32_t pair = 0; 2 * pair < arguments.head.keys; ++pair) {
     const float2 rotation = rotation_at(shared.frequencies[pair], position);
     const float x = __ldg(centre + pair_channel(arguments, pair, 0));
     const float y = __ldg(centre + pair_channel(arguments, pair, 1));

@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1) attend_kernel(const __grid_
   extern __shared__ __align__(128) uint8_t memory[];
   auto& shared = *reinterpret_cast<SharedOf<G>*>(memory);
   const Rings rings{memory + kCentreRowsAt<G> + centre_row_bytes<G>(arguments.centres), arguments.ring_bytes};
-  run_block(Block<G>{arguments, shared, rings, {arguments.head_dim}, this_lane()});
+  run_block(Block<G>{arguments, shared, rings, {arguments.head.keys}, this_lane()});
 }
 
 template <int DP, bool kFull, int NT, Lists kLists>

@@ -266,7 +266,7 @@ __device__ __forceinline__ void write_row(const Block<G>& block, const Unit& uni
 #pragma unroll
         for (int32_t i = 0; i < 4; ++i) {
           const int32_t channel = row.column + 128 * v + i;
-          x[i] = unscale_output(scales, unit.head, arguments.head_dim, channel, x[i], factor * row.sum);
+          x[i] = unscale_output(scales, unit.head, arguments.head, channel, x[i], factor * row.sum);
         }
       }
       write_four(arguments.out, arguments.out_dtype, at + 128 * v, x);

@@ -111,7 +111,7 @@ __device__ __forceinline__ void load_queries(const Block<G>& block, const Unit& 
           cos_sin_fast(static_cast<double>(loaded.position) * static_cast<double>(loaded.inv_freq[i]));
       x[i] = {fmaf(pair.x, rotation.x, -(pair.y * rotation.y)), fmaf(pair.x, rotation.y, pair.y * rotation.x)};
       if (const int32_t at = lane.index + 32 * i; scales && block.geometry.has_channel(2 * at)) {
-        x[i] = unscale_query(scales, unit.head, arguments.head_dim, x[i], pair_channel(arguments, at, 0),
+        x[i] = unscale_query(scales, unit.head, arguments.head, x[i], pair_channel(arguments, at, 0),
                              pair_channel(arguments, at, 1));
       }
       largest = fmaxf(largest, fmaxf(fabsf(x[i].x), fabsf(x[i].y)));

@@ -102,23 +102,23 @@ __device__ __forceinline__ LayerScales scales_of(const AttendArguments& argument
 }
 
 /// A rotated pair of a query's channels, divided by the scales of keys.
-__device__ __forceinline__ float2 unscale_query(const LayerScales& scales, int32_t head, int32_t head_dim,
+__device__ __forceinline__ float2 unscale_query(const LayerScales& scales, int32_t head, const HeadShape& shape,
                                                 const float2& pair, int32_t first, int32_t second) {
-  const float* factors = scales.of(ScaleArray::kQueries, head, head_dim);
+  const float* factors = scales.of(ScaleArray::kQueries, head, shape);
   return {pair.x * __ldg(factors + first), pair.y * __ldg(factors + second)};
 }
 
 /// An output in the scale of given values. `of_tokens`: share of attention that tokens get, the rest goes to a sink.
-__device__ __forceinline__ float unscale_output(const LayerScales& scales, int32_t head, int32_t head_dim,
+__device__ __forceinline__ float unscale_output(const LayerScales& scales, int32_t head, const HeadShape& shape,
                                                 int32_t channel, float output, float of_tokens) {
-  const float factor = __ldg(scales.of(ScaleArray::kOutputs, head, head_dim) + channel);
-  return fmaf(output, factor, of_tokens * __ldg(scales.of(ScaleArray::kOffsets, head, head_dim) + channel));
+  const float factor = __ldg(scales.of(ScaleArray::kOutputs, head, shape) + channel);
+  return fmaf(output, factor, of_tokens * __ldg(scales.of(ScaleArray::kOffsets, head, shape) + channel));
 }
 
 /// Writes the outputs of a unit without pages. All threads of a block take part.
 template <int kRows>
 __device__ __forceinline__ void write_zeros(const AttendArguments& arguments, const Unit& unit) {
-  const int32_t head_dim = arguments.head_dim;
+  const int32_t head_dim = arguments.head.values;
   const int32_t rows = row_count<kRows>(arguments, unit);
   for (auto i = static_cast<int32_t>(threadIdx.x); i < rows * head_dim; i += static_cast<int32_t>(blockDim.x)) {
     const RowPlace row = row_place(arguments, unit, i / head_dim);

@@ -15,6 +15,14 @@ __device__ __forceinline__ uint64_t describe_plane(uint32_t address) {
   return kSwizzle | kEightRows | kUnused | (address & 0x3FFFFU) >> 4U;
 }
 
+/// Swizzled plane in shared memory with rows of 64 bytes across the reduction: a row per value, one of 32 columns of
+/// the operand after the other.
+__device__ __forceinline__ uint64_t describe_transposed(uint32_t address) {
+  constexpr uint64_t kSwizzle = uint64_t{2} << 62U;
+  constexpr uint64_t kEightRows = uint64_t{8 * 64 / 16};
+  return kSwizzle | kEightRows << 32U | kEightRows << 16U | (address & 0x3FFFFU) >> 4U;
+}
+
 /// Orders this thread's register and shared-memory writes before products started later.
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
 __device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
@@ -35,6 +43,8 @@ __device__ __forceinline__ void hold(float (&x)[N]) {
   "+f"(x[i]), "+f"(x[i + 1]), "+f"(x[i + 2]), "+f"(x[i + 3]), "+f"(x[i + 4]), "+f"(x[i + 5]), "+f"(x[i + 6]), \
       "+f"(x[i + 7])
 #define KVQ_F32(x, i) KVQ_F8(x, i), KVQ_F8(x, i + 8), KVQ_F8(x, i + 16), KVQ_F8(x, i + 24)
+#define KVQ_F16(x) KVQ_F8(x, 0), KVQ_F8(x, 8)
+#define KVQ_REGISTERS_16 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}"
 #define KVQ_REGISTERS_32                                                                            \
   "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25," \
   "%26,%27,%28,%29,%30,%31}"
@@ -71,6 +81,26 @@ __device__ __forceinline__ void multiply_planes(float (&c)[32], uint64_t a, uint
       : "l"(a), "l"(b), "r"(add ? 1 : 0));
 }
 
+/// The same with 256 columns, always added.
+__device__ __forceinline__ void multiply_planes(float (&c)[128], uint64_t a, uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 " KVQ_REGISTERS_128 ", %128, %129, 1, 1, 1, 0, 0;\n"
+               : KVQ_F32(c, 0), KVQ_F32(c, 32), KVQ_F32(c, 64), KVQ_F32(c, 96)
+               : "l"(a), "l"(b));
+}
+__device__ __forceinline__ void multiply_planes(float (&c)[64], uint64_t a, uint64_t b) {
+  multiply_planes(c, a, b, true);
+}
+
+/// The same with 32 columns; kTransposed: of an operand with rows across the reduction.
+template <bool kTransposed>
+__device__ __forceinline__ void multiply_planes(float (&c)[16], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 " KVQ_REGISTERS_16 ", %16, %17, p, 1, 1, 0, %19;\n}\n"
+      : KVQ_F16(c)
+      : "l"(a), "l"(b), "r"(add ? 1 : 0), "n"(kTransposed ? 1 : 0));
+}
+
 /// c += a · bᵀ with `a` in registers: FP16 values of the columns of two groups of eight of an accumulator c.
 __device__ __forceinline__ void multiply_registers(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 " KVQ_REGISTERS_64
@@ -94,6 +124,8 @@ __device__ __forceinline__ void multiply_registers(float (&c)[128], const uint32
 
 #undef KVQ_F8
 #undef KVQ_F32
+#undef KVQ_F16
+#undef KVQ_REGISTERS_16
 #undef KVQ_REGISTERS_32
 #undef KVQ_REGISTERS_64
 #undef KVQ_REGISTERS_128

@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(32 * kWeighWarps, 1)
   const Block<G> block{arguments,
                        *reinterpret_cast<SharedOf<G>*>(memory),
                        {memory + rings_at<G>(arguments.centres), weighing.ring_bytes},
-                       {arguments.head_dim},
+                       {arguments.head.keys},
                        this_lane()};
   auto& shared = *reinterpret_cast<WeighShared<G>*>(memory + weigh_shared_at<G>(arguments.centres));
   Weigher<G>(block, weighing, shared).run();
@@ -266,11 +266,11 @@ cudaError_t prepare_weigh(int32_t shared_limit) {
 
 cudaError_t launch_weigh(const AttendArguments& arguments, WeighArguments weighing, int32_t pages, int32_t shared_limit,
                          cudaStream_t stream) {
-  const HeadShape& head = weighing.head;
-  if (!head.is_equal() || head.keys > kMaxHeadDim || weighing.rotary_begin != 0) {
+  const HeadShape& head = arguments.head;
+  if (!head.is_equal() || head.keys > kMaxHeadDim || arguments.rotary_begin != 0) {
     return launch_weigh_any(arguments, weighing, pages, stream);
   }
-  const WeighKernel kernel = choose(arguments.head_dim, arguments.any_centres != 0);
+  const WeighKernel kernel = choose(head.keys, arguments.any_centres != 0);
   // Keys in FP16, or both sides in gain–shape codes.
   weighing.ring_bytes = whole_lines(static_cast<size_t>(2 * kSlots * kernel.width + kOverrun));
   const int32_t header = kernel.rings_at(arguments.centres);

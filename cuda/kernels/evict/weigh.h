@@ -16,8 +16,6 @@ struct WeighArguments {
   float* const* masses;  // [kv_heads][slots], accumulated
   int32_t largest;       // 1: largest weight of a query over the query heads of a KV head; 0: their mean
   int32_t rows;          // per KV head
-  HeadShape head;
-  int32_t rotary_begin;
   int32_t ring_bytes;
 };
 

@@ -26,7 +26,7 @@ class AnyWeigher {
   __device__ AnyWeigher(const AttendArguments& arguments, const WeighArguments& weighing, AnyShared& shared)
       : arguments_(arguments),
         weighing_(weighing),
-        head_(weighing.head),
+        head_(arguments.head),
         shared_(shared),
         lane_(this_lane()),
         group_(static_cast<int32_t>(arguments.group.number)),
@@ -94,7 +94,7 @@ class AnyWeigher {
 
   /// A channel of the key side of a query after RoPE. `row`: of the first one in the caller's tensor.
   __device__ float rotated(int64_t row, int32_t channel, int32_t position, float x) const {
-    const int32_t at = channel - weighing_.rotary_begin;
+    const int32_t at = channel - arguments_.rotary_begin;
     if (at < 0 || at >= arguments_.rotary_dim) return x;
     const int32_t half = arguments_.rotary_dim / 2;
     const bool halves = arguments_.rope_pairing == 1;

@@ -9,6 +9,12 @@
 
 namespace kvq::cuda {
 
+/// The parts of a side, every `step`-th from `first` on, that a warp decodes.
+struct SideShare {
+  int32_t first = 0;
+  int32_t step = 1;
+};
+
 /// The nearest number that is finite in FP16.
 __device__ __forceinline__ float saturated(float x) {
   constexpr float kMost = 65504.0F;
@@ -87,7 +93,7 @@ __device__ __forceinline__ void decode_key_fields(const PageSide<G>& keys, int32
 
 /// Calls `store` with each four channels of a token: its tile (see token_of), the first channel, and FP16 numbers.
 template <typename G, typename Store>
-__device__ __forceinline__ void decode_stored_keys(const PageSide<G>& keys, const Store& store) {
+__device__ __forceinline__ void decode_stored_keys(const PageSide<G>& keys, const Store& store, SideShare share = {}) {
   PageKinds<G>::visit(keys.layout.format.keys(), [&](auto kind) {
     using K = decltype(kind);
     if constexpr (K::kOrder.codes) {
@@ -95,7 +101,8 @@ __device__ __forceinline__ void decode_stored_keys(const PageSide<G>& keys, cons
       if constexpr (K::kCode.has_gains()) gains = load_key_gains(keys);
       const int32_t words = (keys.geometry.head_dim() + 16 * kKeyFields<K> - 1) / (16 * kKeyFields<K>);
 #pragma unroll 1
-      for (int32_t i = 0; i < words; ++i) decode_key_fields<K, 0>(keys, i, K::load_keys(keys, i), gains, store);
+      for (int32_t i = share.first; i < words; i += share.step)
+        decode_key_fields<K, 0>(keys, i, K::load_keys(keys, i), gains, store);
     }
   });
 }
@@ -118,7 +125,8 @@ __device__ __forceinline__ void decode_value_step(const Codes& codes, int32_t i,
 
 /// Calls `store` with each eight tokens of a channel: the channel and FP16 numbers of the tokens from 8t on.
 template <typename G, typename Store>
-__device__ __forceinline__ void decode_stored_values(const PageSide<G>& values, const Store& store) {
+__device__ __forceinline__ void decode_stored_values(const PageSide<G>& values, const Store& store,
+                                                     SideShare share = {}) {
   PageKinds<G>::visit(values.layout.format.values(), [&](auto kind) {
     using K = decltype(kind);
     if constexpr (K::kOrder.codes) {
@@ -170,14 +178,19 @@ __device__ __forceinline__ void decode_stored_values(const PageSide<G>& values, 
       const int32_t blocks = (values.geometry.head_dim() + 31) / 32;
       if constexpr (K::kCode.has_gains()) {
         const typename K::template ValueCodes<G> page(values);
-        // Some kinds keep words in registers, which loops that are not unrolled cannot index.
+        if constexpr (G::kWidth <= kMaxHeadDim) {
+          // Some kinds keep words in registers, which loops that are not unrolled cannot index.
 #pragma unroll
-        for (int32_t m = 0; m < G::kChannels; ++m) {
-          if (m < blocks) decode_block(m, page.codes(m));
+          for (int32_t m = 0; m < G::kChannels; ++m) {
+            if (m < blocks) decode_block(m, page.codes(m));
+          }
+        } else {
+#pragma unroll 1
+          for (int32_t m = share.first; m < blocks; m += share.step) decode_block(m, page.codes(m));
         }
       } else {
 #pragma unroll 1
-        for (int32_t m = 0; m < blocks; ++m) decode_block(m, K::load_values(values, m));
+        for (int32_t m = share.first; m < blocks; m += share.step) decode_block(m, K::load_values(values, m));
       }
     }
   });

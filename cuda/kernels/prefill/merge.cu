@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(32 * kWarps)
     }
   }
   __shared__ float scratch[kWarps][kRotatedRows * kWidth];
-  if (tiles.rotated_values != 0) RowRotation<kWidth>(arguments.head_dim).apply(scratch[warp], x);
+  if (tiles.rotated_values != 0) RowRotation<kWidth>(arguments.head.values).apply(scratch[warp], x);
   write_shares<kWidth>(arguments, unit, rows, first_row, seen, x);
 }
 

@@ -25,8 +25,8 @@ struct QueryPairs {
 
   __device__ __forceinline__ QueryPairs(const AttendArguments& arguments, const Unit& unit) {
     const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-    const int32_t head_dim = arguments.head_dim;
-    const float* factors = scales_of(arguments, unit).find(ScaleArray::kQueries, unit.head, head_dim);
+    const int32_t head_dim = arguments.head.keys;
+    const float* factors = scales_of(arguments, unit).find(ScaleArray::kQueries, unit.head, arguments.head);
 #pragma unroll
     for (int32_t i = 0; i < kPairs; ++i) {
       const int32_t pair = lane + 32 * i;
@@ -54,7 +54,7 @@ struct QueryPairs {
 #pragma unroll
       for (int32_t c = 0; c < 2; ++c) {
         of_pair[c] = to_float(read_bits(elements + (pair_channel(arguments, pair, c) << shift), arguments.q_dtype,
-                                        exists && 2 * pair < arguments.head_dim),
+                                        exists && 2 * pair < arguments.head.keys),
                               arguments.q_dtype);
       }
       const float2 turn = cos_sin_fast(static_cast<double>(position) * static_cast<double>(inv_freq[i]));
@@ -116,7 +116,7 @@ __device__ __forceinline__ void load_rotated_rows(const AttendArguments& argumen
   constexpr int32_t kPairs = QueryPairs<kWidth>::kPairs;
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   const QueryPairs<kWidth> pairs(arguments, unit);
-  const RowRotation<kWidth> rotation(arguments.head_dim);
+  const RowRotation<kWidth> rotation(arguments.head.keys);
 #pragma unroll 1
   for (int32_t row = first_row; row < first_row + 16; row += kRotatedRows) {
     __syncwarp();
@@ -251,8 +251,8 @@ __device__ __forceinline__ void scale_rows(const float (&factors)[2], float (&ou
 
 /// Scales of channels `channel`, which is even, and `channel` + 1.
 __device__ __forceinline__ float2 pair_of_scales(const LayerScales& scales, ScaleArray array, int32_t head,
-                                                 int32_t head_dim, int32_t channel) {
-  return __ldg(reinterpret_cast<const float2*>(scales.of(array, head, head_dim) + channel));
+                                                 const HeadShape& shape, int32_t channel) {
+  return __ldg(reinterpret_cast<const float2*>(scales.of(array, head, shape) + channel));
 }
 
 /// Writes the lane's columns of its rows to the caller, or to a partial: maximum and sum [kBlockRows][2], outputs
@@ -262,7 +262,7 @@ __device__ __forceinline__ void write_rows(const AttendArguments& arguments, con
                                            int32_t first_row, RowPair& pair, float (&outputs)[kWidth / 2],
                                            float* partial) {
   const auto t = static_cast<int32_t>(threadIdx.x % 4);
-  const int32_t head_dim = arguments.head_dim;
+  const int32_t head_dim = arguments.head.values;
   const LayerScales scales = scales_of(arguments, unit);
 #pragma unroll
   for (int32_t h = 0; h < 2; ++h) {
@@ -292,8 +292,8 @@ __device__ __forceinline__ void write_rows(const AttendArguments& arguments, con
 #pragma unroll
       for (int32_t j = 0; j < kWidth / 8; ++j) {
         if (8 * j >= head_dim) break;
-        const float2 factors = pair_of_scales(scales, ScaleArray::kOutputs, unit.head, head_dim, 8 * j + 2 * t);
-        const float2 offsets = pair_of_scales(scales, ScaleArray::kOffsets, unit.head, head_dim, 8 * j + 2 * t);
+        const float2 factors = pair_of_scales(scales, ScaleArray::kOutputs, unit.head, arguments.head, 8 * j + 2 * t);
+        const float2 offsets = pair_of_scales(scales, ScaleArray::kOffsets, unit.head, arguments.head, 8 * j + 2 * t);
         outputs[4 * j + 2 * h] = fmaf(outputs[4 * j + 2 * h] * factor, factors.x, of_tokens * offsets.x);
         outputs[4 * j + 2 * h + 1] = fmaf(outputs[4 * j + 2 * h + 1] * factor, factors.y, of_tokens * offsets.y);
       }
@@ -325,10 +325,10 @@ __device__ __forceinline__ void write_shares(const AttendArguments& arguments, c
     const int64_t at = row_offset(arguments.out_strides, place) + lane;
 #pragma unroll
     for (int32_t i = 0; i < kWidth / 32; ++i) {
-      if (lane + 32 * i >= arguments.head_dim) break;
+      if (lane + 32 * i >= arguments.head.values) break;
       float output = x[r][i] * factor;
       if (scales) {
-        output = unscale_output(scales, unit.head, arguments.head_dim, lane + 32 * i, output, factor * seen[r].sum);
+        output = unscale_output(scales, unit.head, arguments.head, lane + 32 * i, output, factor * seen[r].sum);
       }
       write_float(arguments.out, arguments.out_dtype, at + 32 * i, output);
     }

@@ -2,9 +2,8 @@
 #pragma once
 
 #include "kernels/attend/ring.cuh"
-#include "kernels/pages/stored_values.cuh"
+#include "kernels/prefill/made_side.cuh"
 #include "kernels/prefill/rotation.cuh"
-#include "kernels/prefill/tiles.cuh"
 
 #include <algorithm>
 
@@ -67,83 +66,6 @@ __device__ __forceinline__ void rotate_side(const G& geometry, int32_t plane, fl
     }
   }
 }
-
-/// A decoded side of a page in shared memory: `width` channels, of which those from the geometry's head size on are
-/// zeros.
-template <typename G>
-struct MadeSide {
-  const G& geometry;
-  int32_t width;
-  Lane lane;
-  std::byte* memory;
-
-  __device__ __forceinline__ int32_t plane() const {
-    return G::kExact ? plane_channels(G::kWidth) : plane_channels(width);
-  }
-  __device__ __forceinline__ int32_t key_at(int32_t slot, int32_t channel) const {
-    return plane_chunk_at(plane(), kSlots, slot, channel);
-  }
-  __device__ __forceinline__ void clear_chunk(int32_t at) const {
-    *reinterpret_cast<uint4*>(memory + at) = {0, 0, 0, 0};
-  }
-  /// Zeros, because products with weight 0 still read the side.
-  __device__ __forceinline__ void clear() const {
-    for (int32_t i = 16 * lane.index; i < 2 * kSlots * width; i += 16 * 32) clear_chunk(i);
-  }
-  __device__ __forceinline__ void pad_keys() const {
-    for (int32_t channel = geometry.head_dim(); channel < width; channel += 8) clear_chunk(key_at(lane.index, channel));
-  }
-  __device__ __forceinline__ void pad_values() const {
-    for (int32_t i = 64 * geometry.head_dim() + 16 * lane.index; i < 64 * width; i += 16 * 32) clear_chunk(i);
-  }
-
-  /// Decodes codes as they are stored.
-  __device__ __forceinline__ void decode_keys(const PageSide<G>& keys) const {
-    decode_stored_keys(keys, [this](int32_t tile, int32_t channel, const uint2& four) {
-      const int32_t at = key_at(token_of(lane.g, tile), channel) + channel % 8 * 2;
-      *reinterpret_cast<uint2*>(memory + at) = four;
-    });
-  }
-  __device__ __forceinline__ void decode_values(const PageSide<G>& values) const {
-    decode_stored_values(values, [this](int32_t channel, const uint4& eight) {
-      *reinterpret_cast<uint4*>(memory + value_chunk_at(8 * lane.t, channel)) = eight;
-    });
-  }
-
-  /// Copies FP16 keys from device memory, one token per lane.
-  __device__ __forceinline__ void copy_keys(const std::byte* keys) const {
-#pragma unroll 8
-    for (int32_t chunk = 0; chunk < geometry.head_dim() / 8; ++chunk) {
-      uint32_t words[4];
-#pragma unroll
-      for (int32_t i = 0; i < 4; ++i) {
-        const int32_t at = key_chunk(CodeType::float16(), (4 * chunk + i) * 8 + lane.index / 4);
-        words[i] = __ldg(reinterpret_cast<const uint32_t*>(keys + at * 16) + lane.index % 4);
-      }
-      *reinterpret_cast<uint4*>(memory + key_at(lane.index, 8 * chunk)) = {words[0], words[1], words[2], words[3]};
-    }
-  }
-
-  /// Copies FP16 values from device memory, one channel per lane.
-  __device__ __forceinline__ void copy_values(const std::byte* values) const {
-    const int32_t head_dim = geometry.head_dim();
-#pragma unroll
-    for (int32_t channel = lane.index; channel < head_dim; channel += 32) {
-#pragma unroll
-      for (int32_t chunk = 0; chunk < kSlots / 8; ++chunk) {
-        uint32_t words[4];
-#pragma unroll
-        for (int32_t i = 0; i < 4; ++i) {
-          const int32_t at =
-              value_chunk(CodeType::float16(), head_dim, (4 * chunk + i) * (value_lanes(head_dim) / 4) + channel / 4);
-          words[i] = __ldg(reinterpret_cast<const uint32_t*>(values + at * 16) + channel % 4);
-        }
-        *reinterpret_cast<uint4*>(memory + value_chunk_at(8 * chunk, channel)) = {words[0], words[1], words[2],
-                                                                                  words[3]};
-      }
-    }
-  }
-};
 
 /// Starts a warp's copy from shared to device memory, which all lanes have written their part of.
 __device__ __forceinline__ void start_store(std::byte* to, const std::byte* from, int32_t bytes, const Lane& lane) {
@@ -271,11 +193,18 @@ struct Unpacker {
     return to + static_cast<uint32_t>(mixed ? at : 0);
   }
 
+  /// Reads words of device memory.
+  __device__ __forceinline__ static auto words_at(uint64_t address) {
+    return [from = reinterpret_cast<const std::byte*>(address)](int32_t at) {
+      return __ldg(reinterpret_cast<const uint32_t*>(from + at));
+    };
+  }
+
   __device__ __forceinline__ void unpack_keys(const DevicePage& page, const MadeSide<G>& to) {
     const PageLayout layout = layout_of(geometry, FormatCode{page.format()});
     to.pad_keys();
     if (layout.format.keys().is_float16()) {
-      to.copy_keys(reinterpret_cast<const std::byte*>(page.data));
+      to.copy_keys(words_at(page.data));
     } else {
       to.decode_keys(page_side(geometry, layout, lane, load_side(page, layout, 0, layout.keys.bytes)));
     }
@@ -288,7 +217,7 @@ struct Unpacker {
     const PageLayout layout = layout_of(geometry, FormatCode{page.format()});
     to.pad_values();
     if (layout.format.values().is_float16()) {
-      to.copy_values(reinterpret_cast<const std::byte*>(page.data) + layout.values_at);
+      to.copy_values(words_at(page.data + static_cast<uint64_t>(layout.values_at)));
     } else {
       to.decode_values(
           page_side(geometry, layout, lane, load_side(page, layout, layout.values_at, layout.values.bytes)));
@@ -311,7 +240,7 @@ __global__ void __launch_bounds__(32 * kUnpackWarps, 1)
   extern __shared__ __align__(128) uint8_t shared[];
   const Lane lane = this_lane();
   auto& memory = reinterpret_cast<UnpackMemory<DP>*>(shared)[lane.warp];
-  Unpacker<DP, kFull> unpacker{arguments, tiles, memory, {arguments.head_dim}, lane};
+  Unpacker<DP, kFull> unpacker{arguments, tiles, memory, {arguments.head.keys}, lane};
   if (lane.index == 0) make_copy_barrier(shared_address(&memory.arrived));
   order_before_copies();
   __syncwarp();

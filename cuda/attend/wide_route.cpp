@@ -1,0 +1,64 @@
+// Attention with heads of any shape.
+#include "attend/routes.h"
+#include "attend/workspace.h"
+#include "kernels/wide/wide.h"
+
+#include <algorithm>
+
+namespace kvq::cuda {
+namespace {
+
+/// Blocks that share the pages of a block of rows, where these are too few for the `blocks` that run at once.
+int32_t parts_of(int32_t row_blocks, int32_t longest, int32_t blocks) {
+  constexpr int32_t kLeastPages = 4;
+  return std::clamp(longest / kLeastPages, 1, std::max(blocks / std::max(row_blocks, 1), 1));
+}
+
+}  // namespace
+
+bool needs_wide(const HeadShape& head, const Rope& rope) {
+  return !head.is_equal() || head.keys > kMaxHeadDim || rope.begin > 0;
+}
+
+void AttendCall::attend_wide(LaunchSequences sequences) {
+  set_sequences(sequences);
+  const auto launched = std::span(arguments_.sequences).first(sequences.size());
+  if (!batch_.recorded &&
+      std::any_of(launched.begin(), launched.end(), [](const auto& each) { return each.last_position < 0; })) {
+    arguments_.query_positions = positions();  // otherwise every query would walk the tables
+  }
+  const int32_t group = batch_.q_heads / batch_.kv_heads;
+  arguments_.group = divisor(static_cast<uint32_t>(group));
+  arguments_.one_row_block = 0;
+  arguments_.uniform_pages = -1;
+  int32_t rows = 0;
+  int32_t longest = 0;
+  for (const RoutedSequence* each : sequences) {
+    const AttendSequence& sequence = *each->sequence;
+    rows = std::max(rows, sequence.query_count * group);
+    longest = std::max(longest, *std::max_element(sequence.page_counts, sequence.page_counts + batch_.kv_heads));
+  }
+  const WideKernel kernel = choose_wide(batch_.head, rows, device_.compute_capability(), device_.shared_limit());
+  if (kernel.launch == nullptr) {
+    fail(KVQ_E_UNSUPPORTED,
+         "keys of %d channels and values of %d need more shared memory than the %d bytes of this GPU",
+         batch_.head.whole_key(), batch_.head.values, device_.shared_limit());
+  }
+  WideLaunch launch = wide_widths(batch_.head);
+  launch.ring_bytes = kernel.ring_bytes;
+  for (const RoutedSequence* each : sequences) {
+    launch.row_blocks += (each->sequence->query_count * group + kernel.rows - 1) / kernel.rows;
+  }
+  const int32_t blocks = launch.row_blocks * batch_.kv_heads;
+  launch.parts = parts_of(blocks, longest, kernel.blocks * device_.multiprocessors());
+  AttendLaunch memory{};
+  if (launch.parts > 1) {
+    memory.partial_floats =
+        static_cast<size_t>(blocks) * static_cast<size_t>(launch.parts) * static_cast<size_t>(kernel.partial_floats);
+  }
+  space_.reserve(memory, batch_.recorded);
+  launch.partials = space_.partials();
+  call_.require(kernel.launch(arguments_, launch, kernel.shared_bytes, call_.stream()), "attention kernel");
+}
+
+}  // namespace kvq::cuda

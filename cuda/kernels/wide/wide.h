@@ -1,0 +1,53 @@
+// Attention with heads of any shape: more than 256 channels, keys and values of different sizes, latents, keys that are
+// rotated from a later channel on. Pages are decoded in shared memory, once for a block of rows.
+#pragma once
+
+#include "kernels/attend/attend.h"
+
+namespace kvq::cuda {
+
+/// Blocks of a launch: a KV head, a block of rows, and a part of the pages that these see.
+struct WideLaunch {
+  int32_t row_blocks;    // of all sequences
+  int32_t parts;         // per block of rows
+  int32_t key_width;     // channels in shared memory: multiples of 64, zeros behind those of the key side
+  int32_t common_width;  // the same of a latent's common channels, which are both keys and values; 0: no latent
+  int32_t value_width;
+  int32_t ring_bytes;
+  float* partials;  // [KV heads][row blocks][parts]; unused with one part
+};
+
+/// A kernel for blocks of `rows` rows.
+struct WideKernel {
+  int32_t rows = 0;
+  int32_t threads = 0;
+  int32_t blocks = 0;          // per multiprocessor
+  int32_t partial_floats = 0;  // of a block
+  int32_t shared_bytes = 0;    // with this ring:
+  int32_t ring_bytes = 0;
+  cudaError_t (*launch)(const AttendArguments& arguments, const WideLaunch& launch, int32_t shared_bytes,
+                        cudaStream_t stream) = nullptr;
+};
+
+/// The widths of a head's sides in shared memory.
+WideLaunch wide_widths(const HeadShape& head);
+
+/// Kernels for blocks of few, some and many rows. `shared_limit`: of a block; without a launch function if that is too
+/// little.
+WideKernel small_wide(const HeadShape& head, int32_t shared_limit);
+WideKernel medium_wide(const HeadShape& head, int32_t shared_limit);
+WideKernel large_wide(const HeadShape& head, int32_t shared_limit);
+/// The last by wgmma, for compute capability 9.0 and 256 or 512 channels of values.
+WideKernel hopper_wide(const HeadShape& head, int32_t shared_limit);
+/// The kernel for heads of a shape with `rows` query rows per KV head.
+WideKernel choose_wide(const HeadShape& head, int32_t rows, int32_t compute_capability, int32_t shared_limit);
+
+/// Bytes of the largest copy of a page, or of a side where sides are copied alone.
+int32_t largest_copy(const HeadShape& head);
+
+/// Merges the partials of each row, from blocks of `rows` rows and `values` channels of outputs, into the caller's
+/// outputs.
+cudaError_t launch_wide_merge(const AttendArguments& arguments, const WideLaunch& launch, int32_t rows, int32_t values,
+                              cudaStream_t stream);
+
+}  // namespace kvq::cuda
