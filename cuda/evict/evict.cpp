@@ -52,7 +52,7 @@ void CudaWeighing::keep_queries(const QueriesToKeep& queries) noexcept {
                                 .first = queries.first,
                                 .count = queries.count,
                                 .q_heads = batch.q_heads,
-                                .head_dim = batch.head.keys,
+                                .head_dim = batch.head.whole_key(),
                                 .rows = queries.rows};
   device_.issue([&] { return launch_keep(arguments, device_.stream()); });
 }
@@ -72,7 +72,7 @@ void CudaWeighing::weigh(const AttendBatch& batch, Pooling group, Workspace& wor
   SequenceView view = table_of(whole).view();
   view.scales = whole.scales;
   const Route route = route_of(device_, batch, whole);
-  if (route == Route::kPages || route == Route::kPrefill) return weigh_lists(call, batch, view, group, space, masses);
+  if (route != Route::kCommvq && route != Route::kDecoded) return weigh_lists(call, batch, view, group, space, masses);
   const RoutedSequence decoded{&whole, view, Route::kDecoded};  // the weighing kernel reads no CommVQ codes
   for_decoded_lists(device_, call, space, batch, {&decoded, 1}, [&](const DecodedLists& lists, int32_t first_head) {
     const auto heads = static_cast<size_t>(lists.batch().kv_heads);
@@ -91,7 +91,7 @@ void CudaWeighing::weigh_lists(const Call& call, const AttendBatch& batch, const
   const size_t target_bytes = (masses.size_bytes() + 255) / 256 * 256;
   const DeviceBlock scratch(
       device_, space.allocator(),
-      target_bytes + lse_bytes + scalars * static_cast<size_t>(batch.head.keys) * sizeof(uint16_t));
+      target_bytes + lse_bytes + scalars * static_cast<size_t>(batch.head.values) * sizeof(uint16_t));
   auto* staged = static_cast<float**>(device_.staging().take(masses.size_bytes()));
   std::copy(masses.begin(), masses.end(), staged);
   call.require(cudaMemcpyAsync(scratch.memory(), staged, masses.size_bytes(), cudaMemcpyHostToDevice, call.stream()),
@@ -112,7 +112,7 @@ void CudaWeighing::weigh_lists(const Call& call, const AttendBatch& batch, const
     part.lse = reinterpret_cast<float*>(scratch.memory() + target_bytes);
     part.out = scratch.memory() + target_bytes + lse_bytes;
     part.out_dtype = KVQ_F16;
-    part.out_strides = {int64_t{batch.q_heads} * batch.head.keys, batch.head.keys};
+    part.out_strides = {int64_t{batch.q_heads} * batch.head.values, batch.head.values};
     const RoutedSequence routed{&some, view, route_by_rows(device_, part, some)};
     AttendCall attention(device_, call, part, space);
     attention.run({&routed, 1});

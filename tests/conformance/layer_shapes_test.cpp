@@ -399,72 +399,75 @@ TEST_CASE("a layer's extension equals appending and attending, whatever its shap
 
 TEST_CASE("the same tokens are evicted from latents as from keys and values apart, and the rest is attended to") {
   constexpr int32_t kBudget = 120;
-  const Context context = kvq_test::make_context();
-  for (const std::string format : {"fp16", "gs4"}) {
-    CAPTURE(format);
-    std::vector<std::vector<int32_t>> kept;
-    for (const bool is_latent : {true, false}) {
-      CAPTURE(is_latent);
-      Model model({(is_latent ? latent : shape)(0, 4, 1, 96, 64)});
-      model.shapes[0].n_layers = 2;
-      model.shapes[0].rotary_begin = 64;
-      model.shapes[0].scale = 0.2F;
-      kvq_cache_options options = model.options();
-      options.kv_heads = 1;
-      const Cache cache = kvq_test::make_cache(
-          context, options,
-          "version: 1\nkeys: " + format + "\nvalues: " + format +
-              "\ncalibrate: none\neviction: {method: snapkv, budget: " + std::to_string(kBudget) + "}\n");
-      Sequence sequence(cache);
-      kvq_sequence* pointer = sequence.get();
-      std::vector<float> out(static_cast<size_t>(kTokens) * 4 * 64);
-      for (int32_t layer = 0; layer < 2; ++layer) {
-        const std::vector<float> k = tensor(kTokens, 1, 96, 7 + static_cast<uint64_t>(layer));
-        std::vector<float> v;
-        for (size_t i = 0; i < k.size(); i += 96) {
-          v.insert(v.end(), k.begin() + static_cast<ptrdiff_t>(i), k.begin() + static_cast<ptrdiff_t>(i + 64));
+  for (const std::string& backend : kvq_test::backends()) {
+    const Context context = kvq_test::make_context(backend.c_str());
+    for (const std::string format : {"fp16", "gs4"}) {
+      CAPTURE(backend);
+      CAPTURE(format);
+      std::vector<std::vector<int32_t>> kept;
+      for (const bool is_latent : {true, false}) {
+        CAPTURE(is_latent);
+        Model model({(is_latent ? latent : shape)(0, 4, 1, 96, 64)});
+        model.shapes[0].n_layers = 2;
+        model.shapes[0].rotary_begin = 64;
+        model.shapes[0].scale = 0.2F;
+        kvq_cache_options options = model.options();
+        options.kv_heads = 1;
+        const Cache cache = kvq_test::make_cache(
+            context, options,
+            "version: 1\nkeys: " + format + "\nvalues: " + format +
+                "\ncalibrate: none\neviction: {method: snapkv, budget: " + std::to_string(kBudget) + "}\n");
+        Sequence sequence(cache);
+        kvq_sequence* pointer = sequence.get();
+        std::vector<float> out(static_cast<size_t>(kTokens) * 4 * 64);
+        for (int32_t layer = 0; layer < 2; ++layer) {
+          const std::vector<float> k = tensor(kTokens, 1, 96, 7 + static_cast<uint64_t>(layer));
+          std::vector<float> v;
+          for (size_t i = 0; i < k.size(); i += 96) {
+            v.insert(v.end(), k.begin() + static_cast<ptrdiff_t>(i), k.begin() + static_cast<ptrdiff_t>(i + 64));
+          }
+          const std::vector<float> q = tensor(kTokens, 4, 96, 17 + static_cast<uint64_t>(layer));
+          auto batch = kvq_test::initialised<kvq_extend_batch>();
+          batch.n_sequences = 1;
+          batch.sequences = &pointer;
+          batch.token_counts = &kTokens;
+          batch.k = k.data();
+          batch.v = is_latent ? nullptr : v.data();
+          batch.q = q.data();
+          batch.output = out.data();
+          kvq_test::extend(cache.get(), layer, batch);
         }
-        const std::vector<float> q = tensor(kTokens, 4, 96, 17 + static_cast<uint64_t>(layer));
-        auto batch = kvq_test::initialised<kvq_extend_batch>();
-        batch.n_sequences = 1;
-        batch.sequences = &pointer;
-        batch.token_counts = &kTokens;
-        batch.k = k.data();
-        batch.v = is_latent ? nullptr : v.data();
-        batch.q = q.data();
-        batch.output = out.data();
-        kvq_test::extend(cache.get(), layer, batch);
-      }
-      sequence.compress();
-      for (int32_t layer = 0; layer < 2; ++layer) {
-        std::vector<float> k(static_cast<size_t>(kBudget) * 96);
-        std::vector<float> v(static_cast<size_t>(kBudget) * 64);
-        std::vector<int32_t> positions(static_cast<size_t>(kBudget));
-        sequence.decode(layer, 0, 0, kBudget, k, v, positions);
-        const std::vector<float> q = tensor(1, 4, 96, 27);
-        std::vector<float> found(4 * 64);
-        const kvq_sequence* reader = sequence.get();
-        auto batch = kvq_test::initialised<kvq_attend_batch>();
-        batch.n_sequences = 1;
-        batch.sequences = &reader;
-        batch.q = q.data();
-        batch.output = found.data();
-        kvq_test::attend(cache.get(), layer, batch);
-        for (size_t head = 0; head < 4; ++head) {
-          std::vector<double> of_query(q.begin() + static_cast<ptrdiff_t>(head * 96),
-                                       q.begin() + static_cast<ptrdiff_t>((head + 1) * 96));
-          rotation_of(layer_of(cache, layer), &model.shapes[0]).apply(of_query, kTokens - 1);
-          const kvq_test::Attended expected =
-              kvq_test::attend_to<float>({.scale = 0.2F}, of_query, kTokens - 1, k, v, positions);
-          CHECK(relative(expected.out, std::span(found).subspan(head * 64, 64)) < 0.03);
+        sequence.compress();
+        for (int32_t layer = 0; layer < 2; ++layer) {
+          std::vector<float> k(static_cast<size_t>(kBudget) * 96);
+          std::vector<float> v(static_cast<size_t>(kBudget) * 64);
+          std::vector<int32_t> positions(static_cast<size_t>(kBudget));
+          sequence.decode(layer, 0, 0, kBudget, k, v, positions);
+          const std::vector<float> q = tensor(1, 4, 96, 27);
+          std::vector<float> found(4 * 64);
+          const kvq_sequence* reader = sequence.get();
+          auto batch = kvq_test::initialised<kvq_attend_batch>();
+          batch.n_sequences = 1;
+          batch.sequences = &reader;
+          batch.q = q.data();
+          batch.output = found.data();
+          kvq_test::attend(cache.get(), layer, batch);
+          for (size_t head = 0; head < 4; ++head) {
+            std::vector<double> of_query(q.begin() + static_cast<ptrdiff_t>(head * 96),
+                                         q.begin() + static_cast<ptrdiff_t>((head + 1) * 96));
+            rotation_of(layer_of(cache, layer), &model.shapes[0]).apply(of_query, kTokens - 1);
+            const kvq_test::Attended expected =
+                kvq_test::attend_to<float>({.scale = 0.2F}, of_query, kTokens - 1, k, v, positions);
+            CHECK(relative(expected.out, std::span(found).subspan(head * 64, 64)) < 0.03);
+          }
+          kept.push_back(std::move(positions));
         }
-        kept.push_back(std::move(positions));
       }
+      if (format != "fp16") continue;  // elsewhere, the same numbers are stored in two ways
+      CHECK(kept[0] == kept[2]);
+      CHECK(kept[1] == kept[3]);
+      CHECK(kept[0] != kept[1]);
     }
-    if (format != "fp16") continue;  // elsewhere, the same numbers are stored in two ways
-    CHECK(kept[0] == kept[2]);
-    CHECK(kept[1] == kept[3]);
-    CHECK(kept[0] != kept[1]);
   }
 }
 

@@ -58,12 +58,12 @@ inline std::optional<Shape> device_shape(const kvq_cache* cache, int32_t layer) 
 
 inline size_t dtype_bytes(kvq_dtype dtype) { return dtype == KVQ_F32 ? 4 : 2; }
 
-// Device copy of a host tensor with the same alignment; no memory for no bytes.
+// Device copy of a host tensor with the same alignment; no memory for none.
 class DeviceCopy {
  public:
-  DeviceCopy(const void* host, size_t bytes) : bytes_(bytes) {
+  DeviceCopy(const void* host, size_t bytes) : bytes_(host != nullptr ? bytes : 0) {
 #if defined(KVQ_TEST_CUDA)
-    if (bytes == 0) return;
+    if (bytes_ == 0) return;
     const size_t shift = reinterpret_cast<uintptr_t>(host) % 16;
     check(cudaMalloc(&memory_, bytes + shift));
     data_ = static_cast<std::byte*>(memory_) + shift;

@@ -89,7 +89,7 @@ inline void append(kvq_sequence* sequence, int32_t layer, int32_t n, const void*
   if (const std::optional<Shape> shape = device_shape(cache, layer)) {
     const size_t rows = static_cast<size_t>(n) * shape->kv_heads;
     const DeviceCopy keys(k, rows * shape->key_dim * dtype_bytes(dtype));
-    const DeviceCopy values(v, v != nullptr ? rows * shape->value_dim * dtype_bytes(dtype) : 0);
+    const DeviceCopy values(v, rows * shape->value_dim * dtype_bytes(dtype));
     checked(kvq_append, cache, sequence, layer, n, keys.data(), values.data(), dtype, given);
     return;
   }
@@ -126,8 +126,8 @@ inline void attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch& batc
     const size_t sums = queries * shape->q_heads;
     const DeviceCopy device_q(batch.q, q.extent() * dtype_bytes(batch.q_dtype));
     const DeviceCopy device_out(batch.output, out.extent() * dtype_bytes(batch.output_dtype));
-    const DeviceCopy lse(batch.lse, batch.lse != nullptr ? sums * sizeof(float) : 0);
-    const DeviceCopy sinks(batch.sinks, batch.sinks != nullptr ? shape->q_heads * sizeof(float) : 0);
+    const DeviceCopy lse(batch.lse, sums * sizeof(float));
+    const DeviceCopy sinks(batch.sinks, shape->q_heads * sizeof(float));
     kvq_attend_batch on_device = batch;
     on_device.q = device_q.data();
     on_device.output = device_out.data();
@@ -155,7 +155,7 @@ inline void extend(kvq_cache* cache, int32_t layer, const kvq_extend_batch& batc
     const DeviceCopy device_v(batch.v, v.extent() * dtype_bytes(batch.dtype));
     const DeviceCopy device_q(batch.q, q.extent() * dtype_bytes(batch.q_dtype));
     const DeviceCopy device_out(batch.output, out.extent() * dtype_bytes(batch.output_dtype));
-    const DeviceCopy sinks(batch.sinks, batch.sinks != nullptr ? shape->q_heads * sizeof(float) : 0);
+    const DeviceCopy sinks(batch.sinks, shape->q_heads * sizeof(float));
     kvq_extend_batch on_device = batch;
     on_device.sinks = static_cast<const float*>(sinks.data());
     on_device.k = device_k.data();

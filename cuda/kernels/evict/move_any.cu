@@ -1,95 +1,39 @@
-// Moves slots of heads of any shape: a warp decodes a side of a page to shared memory as for tiles, rotates it back,
-// and copies slots.
+// Moves slots of heads of any shape.
+#include "kernels/evict/any_sides.cuh"
 #include "kernels/evict/moved_slots.cuh"
-#include "kernels/prefill/unpack.cuh"
 
 #include <algorithm>
 
 namespace kvq::cuda {
 namespace {
 
-using AnySide = UnpackGeometry<kMaxChannels, false>;
-using AnyMemory = UnpackMemory<kMaxChannels>;
-
+/// A block of one warp takes a page.
 class AnyMover {
  public:
-  __device__ AnyMover(const HeadShape& head, AnyMemory& memory)
-      : head_(head), keys_{head_.keys}, values_{head_.values}, memory_(memory), lane_(this_lane()) {
-    if (lane_.index == 0) make_copy_barrier(shared_address(&memory_.arrived));
-    order_before_copies();
-    __syncwarp();
-  }
+  __device__ AnyMover(const HeadShape& head, AnyMemory& memory) : head_(head), sides_(head, memory) {}
 
   __device__ void run(const DeviceMove& move) {
-    const FormatCode format{move.format};
-    const PageLayout layout{page_places(format, head_), format, format.group_shift()};
     const MovedSlots slots(head_, move);
-    const auto* page = reinterpret_cast<const std::byte*>(move.page);
-    if (format.keys().is_float16()) {
-      slots.copy_keys(page, lane_.index);
-    } else {
-      const MadeSide<AnySide> made = made_side(keys_);
-      made.decode_keys(page_side(keys_, layout, lane_, load(page, layout, 0, layout.keys.bytes)));
-      store<Side::kKeys>(made, format.hadamard_keys(), slots);
-    }
-    if (format.values().is_float16()) {
-      slots.copy_values(page + layout.values_at, lane_.index);
-    } else {
-      const MadeSide<AnySide> made = made_side(values_);
-      made.decode_values(page_side(values_, layout, lane_, load(page, layout, layout.values_at, layout.values.bytes)));
-      store<Side::kValues>(made, format.hadamard_values(), slots);
-    }
+    move_side<Side::kKeys>(move, slots);
+    move_side<Side::kValues>(move, slots);
   }
 
  private:
-  __device__ MadeSide<AnySide> made_side(const AnySide& geometry) const {
-    return {geometry, kMaxChannels, lane_, memory_.made};
-  }
-
-  /// Copies a side that begins `at` bytes into a page to shared memory, and returns its shared address.
-  __device__ uint32_t load(const std::byte* page, const PageLayout& layout, int32_t at, int32_t bytes) {
-    const bool mixed = layout.format.both_have_gains();
-    const uint32_t to = shared_address(memory_.side);
-    const uint32_t arrived = shared_address(&memory_.arrived);
-    order_before_copies();
-    __syncwarp();
-    start_copy(to, reinterpret_cast<uint64_t>(page + (mixed ? 0 : at)), mixed ? layout.bytes : bytes, arrived,
-               lane_.index, 0);
-    wait_copy(arrived, parity_);
-    parity_ ^= 1U;
-    return to + static_cast<uint32_t>(mixed ? at : 0);
-  }
-
   template <Side kSide>
-  __device__ void store(const MadeSide<AnySide>& made, bool rotated, const MovedSlots& slots) {
-    static_assert(sizeof(memory_.side) >= kRotatedRows * kMaxChannels * sizeof(float));
-    auto* scratch = reinterpret_cast<float*>(memory_.side);  // codes are no longer needed
-    if (rotated) rotate_side<kSide>(made.geometry, made.plane(), scratch, made.memory);
-    __syncwarp();
+  __device__ void move_side(const DeviceMove& move, const MovedSlots& slots) {
+    sides_.read<kSide>(move.page, FormatCode{move.format});
     for (int32_t slot = 0; slot < kSlots; ++slot) {
       if (!slots.has(slot)) continue;
       const MovedSlots::Target target = slots.target_of(slot);
-      for (int32_t channel = 2 * lane_.index; channel < made.geometry.head_dim(); channel += 64) {
-        if constexpr (kSide == Side::kKeys) {
-          const std::byte* two = made.memory + made.key_at(slot, channel) + channel % 8 * 2;
-          *slots.key_word(target, channel) = *reinterpret_cast<const uint32_t*>(two);
-        } else {
-          for (int32_t i = channel; i < channel + 2; ++i) {
-            const std::byte* one = made.memory + value_chunk_at(slot, i) + slot % 8 * 2;
-            *slots.value_half(target, i) = *reinterpret_cast<const __half*>(one);
-          }
-        }
+      for (auto channel = static_cast<int32_t>(threadIdx.x); channel < head_.of(kSide); channel += 32) {
+        *slots.half_at<kSide>(target, channel) = *sides_.number<kSide>(slot, channel);
       }
     }
     __syncwarp();
   }
 
   const HeadShape head_;
-  const AnySide keys_;
-  const AnySide values_;
-  AnyMemory& memory_;
-  const Lane lane_;
-  uint32_t parity_ = 0;
+  AnySides sides_;
 };
 
 __global__ void __launch_bounds__(32) move_any_kernel(const __grid_constant__ MoveArguments arguments) {

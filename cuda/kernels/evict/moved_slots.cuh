@@ -33,6 +33,13 @@ class MovedSlots {
     return reinterpret_cast<__half*>(target.page + float16_.values_at + value_at(target.slot, channel));
   }
 
+  /// A channel of keys, or of values.
+  template <Side kSide>
+  __device__ __forceinline__ __half* half_at(const Target& target, int32_t channel) const {
+    if constexpr (kSide == Side::kValues) return value_half(target, channel);
+    return reinterpret_cast<__half*>(key_word(target, channel - channel % 2)) + channel % 2;
+  }
+
   /// Copies a side in FP16.
   __device__ __forceinline__ void copy_keys(const std::byte* keys, int32_t lane) const {
     if (!has(lane)) return;

@@ -1,13 +1,12 @@
 // A block weighs some pages of one head, one page per warp, 16 query rows at a time. Weights follow from the rows'
 // log-sum-exps, which attention has computed. Each slot is summed by one warp in row order, so results are
 // deterministic.
-#include "kernels/evict/weigh.h"
-
 #include "core/scaled_row.h"
 #include "kernels/attend/centres.cuh"
 #include "kernels/attend/queries.cuh"
 #include "kernels/attend/ring.cuh"
 #include "kernels/device/warp.cuh"
+#include "kernels/evict/row_weights.cuh"
 #include "kernels/pages/kinds.cuh"
 
 #include <algorithm>
@@ -59,7 +58,7 @@ class Weigher {
     }
 #pragma unroll 1
     for (int32_t first = 0; first < weighing_.rows; first += rows_) {
-      rows_ = rows_from(first);
+      rows_ = rows_together(weighing_, group(), first, G::kRows);
       first_row_ = first;
       unit.first_row = first;
       __syncthreads();  // all threads have finished with the previous rows
@@ -83,15 +82,6 @@ class Weigher {
   }
 
  private:
-  /// Number of rows taken together: for largest weights, whole queries or a part of one query.
-  __device__ int32_t rows_from(int32_t first) const {
-    const auto group = static_cast<int32_t>(block_.arguments.group.number);
-    int32_t most = G::kRows;
-    if (weighing_.largest != 0)
-      most = group <= G::kRows ? G::kRows / group * group : min(G::kRows, group - first % group);
-    return min(most, weighing_.rows - first);
-  }
-
   __device__ void load_log_sums(const Unit& unit) {
     constexpr float kLog2E = 1.4426950408889634F;
     const auto row = static_cast<int32_t>(threadIdx.x);
@@ -136,7 +126,7 @@ class Weigher {
       mask(arguments, unit, page, index, block_.shared.queries.row_position, lane, scores);
     }
     store_weights(scores);
-    add_weights(of_block);
+    add_weights_of(of_block);
   }
 
   __device__ void store_weights(const Scores<G::kTiles>& scores) {
@@ -158,29 +148,20 @@ class Weigher {
   }
 
   /// One slot per lane.
-  __device__ void add_weights(int32_t of_block) {
+  __device__ void add_weights_of(int32_t of_block) {
     const Lane& lane = block_.lane;
     const auto& weights = shared_.weights[lane.warp];
-    const auto group = static_cast<int32_t>(block_.arguments.group.number);
     const int32_t slot = of_block * kSlots + lane.index;
     float mass = shared_.masses[slot];
-    if (weighing_.largest == 0) {
-      float sum = 0.0F;
-      for (int32_t row = 0; row < rows_; ++row) sum += weights[row][lane.index];
-      mass += sum / static_cast<float>(group);
-    } else {
-      float largest = shared_.largest[slot];
-      for (int32_t row = 0; row < rows_; ++row) {
-        largest = fmaxf(largest, weights[row][lane.index]);
-        if ((first_row_ + row + 1) % group != 0) continue;
-        mass += largest;
-        largest = 0.0F;
-      }
-      shared_.largest[slot] = largest;
-    }
+    float largest = shared_.largest[slot];
+    add_weights(
+        weighing_, group(), first_row_, rows_, [&](int32_t row) { return weights[row][lane.index]; }, mass, largest);
+    shared_.largest[slot] = largest;
     shared_.masses[slot] = mass;
     __syncwarp();  // the next page's weights reuse the memory
   }
+
+  __device__ int32_t group() const { return static_cast<int32_t>(block_.arguments.group.number); }
 
   const Block<G>& block_;
   const WeighArguments& weighing_;
@@ -280,12 +261,16 @@ cudaError_t prepare_weigh(int32_t shared_limit) {
       if (status != cudaSuccess) return status;
     }
   }
-  return cudaSuccess;
+  return prepare_weigh_any();
 }
 
 cudaError_t launch_weigh(const AttendArguments& arguments, WeighArguments weighing, int32_t pages, int32_t shared_limit,
                          cudaStream_t stream) {
-  const WeighKernel kernel = choose(arguments.head.keys, arguments.any_centres != 0);
+  const HeadShape& head = arguments.head;
+  if (!head.is_equal() || head.keys > kMaxHeadDim || arguments.rotary_begin != 0) {
+    return launch_weigh_any(arguments, weighing, pages, stream);
+  }
+  const WeighKernel kernel = choose(head.keys, arguments.any_centres != 0);
   // Keys in FP16, or both sides in gain–shape codes.
   weighing.ring_bytes = whole_lines(static_cast<size_t>(2 * kSlots * kernel.width + kOverrun));
   const int32_t header = kernel.rings_at(arguments.centres);

@@ -24,6 +24,11 @@ cudaError_t prepare_weigh(int32_t shared_limit);
 cudaError_t launch_weigh(const AttendArguments& arguments, WeighArguments weighing, int32_t pages, int32_t shared_limit,
                          cudaStream_t stream);
 
+// The same for heads of any shape.
+cudaError_t prepare_weigh_any();
+cudaError_t launch_weigh_any(const AttendArguments& arguments, const WeighArguments& weighing, int32_t pages,
+                             cudaStream_t stream);
+
 /// Queries to keep.
 struct KeepArguments {
   const void* q;
