@@ -21,7 +21,10 @@ __device__ __forceinline__ float saturated(float x) {
   return fminf(fmaxf(x, -kMost), kMost);
 }
 __device__ __forceinline__ uint32_t pack_saturated(float low, float high) {
-  return pack(saturated(low), saturated(high));
+  const __half2 most = __float2half2_rn(65504.0F);
+  const uint32_t pair = pack(low, high);  // may round to infinities
+  const __half2 finite = __hmax2(__hmin2(*reinterpret_cast<const __half2*>(&pair), most), __hneg2(most));
+  return *reinterpret_cast<const uint32_t*>(&finite);
 }
 
 __device__ __forceinline__ float2 to_floats(uint32_t pair) {

@@ -17,6 +17,7 @@ struct MadeSide {
   SideShare share{};  // of the side, that this warp makes
 
   __device__ __forceinline__ int32_t plane() const {
+    if constexpr (G::kWidth > kMaxHeadDim) return 64;  // of whole planes
     return G::kExact ? plane_channels(G::kWidth) : plane_channels(width);
   }
   __device__ __forceinline__ int32_t key_at(int32_t slot, int32_t channel) const {
@@ -70,23 +71,24 @@ struct MadeSide {
     }
   }
 
-  /// Copies FP16 values, one channel per lane.
+  /// Copies FP16 values, eight tokens of four channels per lane. `read`: returns the chunk at an offset of the side.
   template <typename Read>
   __device__ __forceinline__ void copy_values(const Read& read) const {
     const int32_t head_dim = geometry.head_dim();
+    const int32_t row_chunks = value_lanes(head_dim) / 4;
+    const bool swizzles = swizzles_values(head_dim);
+#pragma unroll 2
+    for (int32_t item = 32 * share.first + lane.index; item < head_dim; item += 32 * share.step) {
+      const int32_t fours = item / 4;
+      const int32_t chunk = item % 4;
+      const int32_t column = fours ^ (swizzles ? value_swizzle(CodeType::float16(), head_dim, 4 * chunk) : 0);
+      uint32_t words[4][4];
 #pragma unroll
-    for (int32_t channel = 32 * share.first + lane.index; channel < head_dim; channel += 32 * share.step) {
+      for (int32_t i = 0; i < 4; ++i) to_array(read(((4 * chunk + i) * row_chunks + column) * 16), words[i]);
 #pragma unroll
-      for (int32_t chunk = 0; chunk < kSlots / 8; ++chunk) {
-        uint32_t words[4];
-#pragma unroll
-        for (int32_t i = 0; i < 4; ++i) {
-          const int32_t at =
-              value_chunk(CodeType::float16(), head_dim, (4 * chunk + i) * (value_lanes(head_dim) / 4) + channel / 4);
-          words[i] = read(at * 16 + channel % 4 * 4);
-        }
-        *reinterpret_cast<uint4*>(memory + value_chunk_at(8 * chunk, channel)) = {words[0], words[1], words[2],
-                                                                                  words[3]};
+      for (int32_t c = 0; c < 4; ++c) {
+        *reinterpret_cast<uint4*>(memory + value_chunk_at(8 * chunk, 4 * fours + c)) = {words[0][c], words[1][c],
+                                                                                        words[2][c], words[3][c]};
       }
     }
   }

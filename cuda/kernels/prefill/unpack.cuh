@@ -193,10 +193,11 @@ struct Unpacker {
     return to + static_cast<uint32_t>(mixed ? at : 0);
   }
 
-  /// Reads words of device memory.
-  __device__ __forceinline__ static auto words_at(uint64_t address) {
+  /// Reads numbers of device memory.
+  template <typename T>
+  __device__ __forceinline__ static auto numbers_at(uint64_t address) {
     return [from = reinterpret_cast<const std::byte*>(address)](int32_t at) {
-      return __ldg(reinterpret_cast<const uint32_t*>(from + at));
+      return __ldg(reinterpret_cast<const T*>(from + at));
     };
   }
 
@@ -204,7 +205,7 @@ struct Unpacker {
     const PageLayout layout = layout_of(geometry, FormatCode{page.format()});
     to.pad_keys();
     if (layout.format.keys().is_float16()) {
-      to.copy_keys(words_at(page.data));
+      to.copy_keys(numbers_at<uint32_t>(page.data));
     } else {
       to.decode_keys(page_side(geometry, layout, lane, load_side(page, layout, 0, layout.keys.bytes)));
     }
@@ -217,7 +218,7 @@ struct Unpacker {
     const PageLayout layout = layout_of(geometry, FormatCode{page.format()});
     to.pad_values();
     if (layout.format.values().is_float16()) {
-      to.copy_values(words_at(page.data + static_cast<uint64_t>(layout.values_at)));
+      to.copy_values(numbers_at<uint4>(page.data + static_cast<uint64_t>(layout.values_at)));
     } else {
       to.decode_values(
           page_side(geometry, layout, lane, load_side(page, layout, layout.values_at, layout.values.bytes)));

@@ -33,9 +33,6 @@ using WideScores = float[S::kRowTiles][S::kTokenTiles][4];
 template <typename S>
 using WideOutputs = float[S::kRowTiles][8 * S::kChannelTiles];
 
-/// Channels of the widest side, in whole rows of a warp.
-inline constexpr int32_t kMostChannels = 576;
-
 /// What a block's warps tell each other, in shared memory.
 template <typename S>
 struct WideHeader {
@@ -70,7 +67,7 @@ struct WidePlaces {
     at.ring = at.tiles + S::kPages * at.tile_bytes;
     // Rows of outputs, or of queries on their way there.
     const int32_t rows = 4 * S::kRows * S::kValues;
-    const int32_t scratch = 4 * S::kWarps * kRotatedRows * kMostChannels;
+    const int32_t scratch = 4 * S::kWarps * kRotatedRows * kMaxChannels;
     const int32_t floats = at.tiles + (rows > scratch ? rows : scratch);
     at.header = at.ring + launch.ring_bytes;
     if (at.header < floats) at.header = floats;

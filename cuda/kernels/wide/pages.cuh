@@ -7,7 +7,7 @@
 namespace kvq::cuda {
 
 /// Decodes a side of pages; its head size is the side's.
-using WideSide = Geometry<kMostChannels, false, 1, Lists::kGains>;
+using WideSide = Geometry<kMaxChannels, false, 1, Lists::kGains>;
 
 /// A run of pages [first, end) of a list, in steps of S::kPages. Copies are of pages, or of one side of large pages: of
 /// a step first all keys, then all values.
@@ -51,7 +51,8 @@ class PageRun {
       }
       const DevicePage* records = kvq::cuda::pages_of(block_.arguments, block_.unit);
       const uint64_t from = __ldg(reinterpret_cast<const unsigned long long*>(&records[first_ + page].data));
-      const int32_t stage = started_ % stages_;
+      const int32_t stage = started_stage_;
+      started_stage_ = behind(stage, 1);
       start_copy(stage_at(stage), from + static_cast<uint64_t>(values ? layout_.values_at : 0),
                  by_side_ ? (values ? layout_.values.bytes : layout_.keys.bytes) : layout_.bytes, barrier_of(stage),
                  block_.lane.index, 0);
@@ -62,16 +63,24 @@ class PageRun {
   __device__ __forceinline__ void make_keys(int32_t step, uint32_t& parity) {
     wait_for(pages_of(step), parity);
     make<Side::kKeys>(step, keys_, block_.launch.key_width, 0, 0);
-    if (by_side_) done_ += pages_of(step);
+    if (by_side_) leave(pages_of(step));
   }
   /// The same for values, to place `at` of the tile.
   __device__ __forceinline__ void make_values(int32_t step, int32_t at, uint32_t& parity) {
     if (by_side_) wait_for(pages_of(step), parity);
     make<Side::kValues>(step, values_, block_.launch.value_width, at, by_side_ ? 0 : layout_.values_at);
-    done_ += pages_of(step);
+    leave(pages_of(step));
   }
 
  private:
+  /// The stage `n` behind another, at most as many as there are.
+  __device__ __forceinline__ int32_t behind(int32_t stage, int32_t n) const {
+    return stage + n >= stages_ ? stage + n - stages_ : stage + n;
+  }
+  __device__ __forceinline__ void leave(int32_t copies) {
+    done_ += copies;
+    stage_ = behind(stage_, copies);
+  }
   __device__ __forceinline__ int32_t warp_page() const { return block_.lane.warp / S::kPageWarps; }
   __device__ __forceinline__ uint32_t stage_at(int32_t stage) const {
     return shared_address(block_.memory + block_.at.ring) + static_cast<uint32_t>(stage * stage_bytes_);
@@ -81,7 +90,7 @@ class PageRun {
   }
   __device__ __forceinline__ void wait_for(int32_t pages, uint32_t& parity) const {
     for (int32_t i = 0; i < pages; ++i) {
-      const int32_t stage = (done_ + i) % stages_;
+      const int32_t stage = behind(stage_, i);
       wait_copy(barrier_of(stage), parity >> stage & 1U);
       parity ^= 1U << stage;
     }
@@ -98,20 +107,19 @@ class PageRun {
                                        int32_t from) {
     const MadeSide<WideSide> to{geometry, width, block_.lane, tile() + at, share()};
     if (warp_page() >= pages_of(step)) return clear(to);
-    const uint32_t address = stage_at((done_ + warp_page()) % stages_) + static_cast<uint32_t>(from);
-    const auto read = [address](int32_t i) { return load_shared<uint32_t>(address + static_cast<uint32_t>(i)); };
+    const uint32_t address = stage_at(behind(stage_, warp_page())) + static_cast<uint32_t>(from);
     const PageSide<WideSide> side = page_side(geometry, layout_, block_.lane, address);
     if constexpr (kSide == Side::kKeys) {
       if (to.share.first == 0) to.pad_keys();
       if (layout_.format.keys().is_float16()) {
-        to.copy_keys(read);
+        to.copy_keys([address](int32_t i) { return load_shared<uint32_t>(address + static_cast<uint32_t>(i)); });
       } else {
         to.decode_keys(side);
       }
     } else {
       if (to.share.first == 0) to.pad_values();
       if (layout_.format.values().is_float16()) {
-        to.copy_values(read);
+        to.copy_values([address](int32_t i) { return load_shared<uint4>(address + static_cast<uint32_t>(i)); });
       } else {
         to.decode_values(side);
       }
@@ -137,7 +145,9 @@ class PageRun {
   int32_t stages_;
   int32_t copies_;
   int32_t started_ = 0;
-  int32_t done_ = 0;  // copies whose stages all threads have left
+  int32_t started_stage_ = 0;  // of the next copy
+  int32_t done_ = 0;           // copies whose stages all threads have left
+  int32_t stage_ = 0;          // of the first that is not done
 };
 
 }  // namespace kvq::cuda
