@@ -255,8 +255,9 @@ __device__ __forceinline__ void add_own_centres(const Block<G>& block, const Uni
         load_shared<uint32_t>(keys.address + static_cast<uint32_t>(keys.layout.keys.centres) + (place & ~3U));
     number = word >> (8 * (place & 3U)) & 0xFFU;
   }
-  const float* centre = arguments.centres.own_keys +
-                        (unit.head * arguments.centres.key_centres + static_cast<int32_t>(number)) * arguments.head.keys;
+  const float* centre =
+      arguments.centres.own_keys +
+      (unit.head * arguments.centres.key_centres + static_cast<int32_t>(number)) * arguments.head.keys;
   float of_row[G::kRows] = {};
 #pragma unroll 1
   for (int32_t pair = 0; 2 * pair < arguments.head.keys; ++pair) {
