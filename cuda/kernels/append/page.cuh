@@ -151,7 +151,8 @@ class PageWriter {
   }
 
   __device__ void fill_angles() {
-    const int32_t pairs = a_.rope.rotary_dim / 2;
+    // Copies of pages have no tokens, and RoPE of any layer.
+    const int32_t pairs = w_.token_count > 0 ? a_.rope.rotary_dim / 2 : 0;
     for (int32_t i = thread_; i < pairs; i += threads_) inv_freq_[i] = a_.rope.inv_freq[i];
     __syncthreads();
     auto* angles = reinterpret_cast<float2*>(scratch_);
