@@ -13,7 +13,7 @@ template <typename S>
 class WideWalk {
  public:
   __device__ __forceinline__ explicit WideWalk(const WideBlock<S>& block)
-      : block_(block), column_(warp_place<S>(block.lane).column), first_row_(warp_place<S>(block.lane).first_row) {
+      : block_(block), place_(warp_place<S>(block.lane)) {
     clear_outputs();
 #pragma unroll
     for (int32_t i = 0; i < 2 * S::kRowTiles; ++i) {
@@ -44,8 +44,8 @@ class WideWalk {
     for (int32_t i = 0; i < 2 * S::kRowTiles; ++i) {
       sum_[i] += __shfl_xor_sync(kAll, sum_[i], 1);
       sum_[i] += __shfl_xor_sync(kAll, sum_[i], 2);
-      if (block_.lane.t == 0) header.maxima[column_][row_of(i)] = sum_[i];
-      if (block_.lane.t == 0 && column_ == 0) {
+      if (block_.lane.t == 0) header.maxima[place_.column][row_of(i)] = sum_[i];
+      if (block_.lane.t == 0 && place_.column == 0) {
         const bool none = maximum_[i] == minus_infinity();
         header.highest[row_of(i)] = none ? minus_infinity() : logit(i, maximum_[i]);
       }
@@ -87,7 +87,7 @@ class WideWalk {
 
   __device__ __forceinline__ const DevicePage* records() const { return pages_of(block_.arguments, block_.unit); }
   /// Row i / 2, eight further for odd i, of the lane's fragments.
-  __device__ __forceinline__ int32_t row_of(int32_t i) const { return first_row_ + 8 * i + block_.lane.g; }
+  __device__ __forceinline__ int32_t row_of(int32_t i) const { return place_.first_row + 8 * i + block_.lane.g; }
   __device__ __forceinline__ bool capped() const { return block_.arguments.softcap > 0.0F; }
   /// A score as a logit; those with a soft cap are logits already.
   __device__ __forceinline__ float logit(int32_t i, float score) const {
@@ -147,7 +147,7 @@ class WideWalk {
     for (int32_t m = 0; m < S::kRowTiles; ++m) {
 #pragma unroll
       for (int32_t i = 0; i < 4 * S::kChannelTiles; ++i) {
-        const int32_t channel = 16 * (tiles * column_ + i / 4) + i / 2 % 2 * 8 + 2 * block_.lane.t;
+        const int32_t channel = 16 * (tiles * place_.column + i / 4) + i / 2 % 2 * 8 + 2 * block_.lane.t;
         if (i / 4 >= tiles) break;
         act(*reinterpret_cast<float2*>(output_row(row_of(2 * m + i % 2)) + channel), outputs_[m][2 * i],
             outputs_[m][2 * i + 1]);
@@ -194,7 +194,7 @@ class WideWalk {
   __device__ __forceinline__ void walk(FormatCode format, int32_t first, int32_t end) {
     const bool latent = block_.launch.common_width > 0;
     PageRun<S> run(block_, format, first, end);
-    const WideProducts<S> products(block_, warp_place<S>(block_.lane));
+    const WideProducts<S> products(block_, place_);
     run.start_copies();
     float factors[2 * S::kRowTiles];
     // A step is two halves, products with keys and those with values, in one loop: the instructions that decode a side
@@ -219,10 +219,6 @@ class WideWalk {
       }
     }
   }
-
-  /// First slot of this warp's tokens, and their page of the step.
-  __device__ __forceinline__ int32_t page_of_step() const { return column_ * S::kPages / S::kColumnWarps; }
-  __device__ __forceinline__ int32_t first_slot() const { return column_ * 8 * S::kTokenTiles % kSlots; }
 
   /// Turns scores into weights in shared memory; `factors`: rescaling of earlier outputs. A barrier within makes all
   /// warps leave the keys.
@@ -253,7 +249,7 @@ class WideWalk {
       }
       highest = fmaxf(highest, __shfl_xor_sync(kAll, highest, 1));
       highest = fmaxf(highest, __shfl_xor_sync(kAll, highest, 2));
-      if (lane.t == 0) header.maxima[column_][row_of(i)] = highest;
+      if (lane.t == 0) header.maxima[place_.column][row_of(i)] = highest;
     }
     __syncthreads();
 #pragma unroll
@@ -267,13 +263,13 @@ class WideWalk {
       factors[i] = exp2_fast(fmaf(maximum_[i], scale, -reference));
       maximum_[i] = highest;
       float sum = sum_[i] * factors[i];
-      uint8_t* weights = block_.memory + block_.at.weights + (page_of_step() * S::kRows + row) * 2 * kSlots;
+      uint8_t* weights = block_.memory + block_.at.weights + (place_.page * S::kRows + row) * 2 * kSlots;
 #pragma unroll
       for (int32_t n = 0; n < kTokenTiles; ++n) {
         const float two[2] = {exp2_fast(fmaf(scores[i / 2][n][2 * (i % 2)], scale, -reference)),
                               exp2_fast(fmaf(scores[i / 2][n][2 * (i % 2) + 1], scale, -reference))};
         sum += two[0] + two[1];
-        const int32_t chunk = (first_slot() / 8 + n) ^ (row / 2 & 3);
+        const int32_t chunk = (place_.slot / 8 + n) ^ (row / 2 & 3);
         *reinterpret_cast<uint32_t*>(weights + chunk * 16 + 4 * lane.t) = pack(two[0], two[1]);
       }
       sum_[i] = sum;
@@ -283,8 +279,8 @@ class WideWalk {
   /// Masks the tokens that a row does not see.
   __device__ __forceinline__ void mask(const PageRun<S>& run, int32_t step, Scores& scores) const {
     const AttendArguments& arguments = block_.arguments;
-    const bool exists = page_of_step() < run.pages_of(step);
-    const int32_t index = run.page_of(step, page_of_step());
+    const bool exists = place_.page < run.pages_of(step);
+    const int32_t index = run.page_of(step, place_.page);
     const uint4 record = exists ? __ldg(reinterpret_cast<const uint4*>(records()) + index) : uint4{0, 0, 0, 0};
     if (exists && !needs_mask(record, range_, arguments.window)) return;
     const DevicePage page = page_of(record.z, record.w);
@@ -292,7 +288,7 @@ class WideWalk {
     for (int32_t n = 0; n < kTokenTiles; ++n) {
 #pragma unroll
       for (int32_t c = 0; c < 2; ++c) {
-        const int32_t slot = first_slot() + 8 * n + 2 * block_.lane.t + c;
+        const int32_t slot = place_.slot + 8 * n + 2 * block_.lane.t + c;
         const bool held = slot < page.count();
         const int32_t position = held ? position_in_page(arguments, block_.unit, page, index, slot) : 0;
 #pragma unroll
@@ -307,8 +303,7 @@ class WideWalk {
   }
 
   const WideBlock<S>& block_;
-  const int32_t column_;
-  const int32_t first_row_;
+  const WarpPlace place_;
   QueryRange range_{};
   bool entered_ = false;
   bool rotated_keys_ = false;

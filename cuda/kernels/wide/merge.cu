@@ -1,8 +1,6 @@
 // Merges partial outputs of blocks that shared a row's pages.
 #include "kernels/wide/memory.cuh"
 
-#include <algorithm>
-
 namespace kvq::cuda {
 namespace {
 
@@ -88,8 +86,6 @@ cudaError_t launch(const AttendArguments& arguments, const WideLaunch& launch, i
   return cudaGetLastError();
 }
 
-constexpr int32_t whole_planes(int32_t channels) { return (channels + 63) / 64 * 64; }
-
 }  // namespace
 
 cudaError_t launch_wide_merge(const AttendArguments& arguments, const WideLaunch& of_blocks, int32_t rows,
@@ -102,33 +98,6 @@ cudaError_t launch_wide_merge(const AttendArguments& arguments, const WideLaunch
     default:
       return launch<64>(arguments, of_blocks, values, stream);
   }
-}
-
-WideLaunch wide_widths(const HeadShape& head) {
-  WideLaunch launch{};
-  launch.key_width = whole_planes(head.keys);
-  launch.value_width = whole_planes(head.values);
-  launch.common_width = head.is_latent ? launch.value_width : 0;
-  return launch;
-}
-
-int32_t largest_copy(const HeadShape& head) {
-  const PagePlaces float16 = page_places(FormatCode{}, head);
-  const PagePlaces gains =
-      page_places(FormatCode{FormatCode::both(CodeType::gain_scalar(4)).bits | 1U << FormatCode::kPageMeanBit}, head);
-  const PagePlaces integers = page_places(FormatCode::both(CodeType::integer(8)), head);
-  const int32_t pages = std::max({float16.bytes, integers.bytes, gains.bytes});
-  const int32_t sides =
-      std::max({float16.keys.bytes, float16.values.bytes, integers.keys.bytes, integers.values.bytes, gains.bytes});
-  return head.is_latent ? pages : sides;
-}
-
-WideKernel choose_wide(const HeadShape& head, int32_t rows, int32_t compute_capability, int32_t shared_limit) {
-  WideKernel kernel{};
-  if (rows > 32 && compute_capability == 90) kernel = hopper_wide(head, shared_limit);
-  if (kernel.launch == nullptr && rows > 32) kernel = large_wide(head, shared_limit);
-  if (kernel.launch == nullptr && rows > 16) kernel = medium_wide(head, shared_limit);
-  return kernel.launch != nullptr ? kernel : small_wide(head, shared_limit);
 }
 
 }  // namespace kvq::cuda

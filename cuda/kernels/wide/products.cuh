@@ -9,11 +9,16 @@ namespace kvq::cuda {
 struct WarpPlace {
   int32_t column;
   int32_t first_row;
+  // Of its tokens: their page of the step, and the first slot.
+  int32_t page;
+  int32_t slot;
 };
 
 template <typename S>
 __device__ __forceinline__ WarpPlace warp_place(const Lane& lane) {
-  return {lane.warp / S::kRowWarps, lane.warp % S::kRowWarps * 16 * S::kRowTiles};
+  const int32_t column = lane.warp / S::kRowWarps;
+  const int32_t token = column * 8 * S::kTokenTiles;
+  return {column, lane.warp % S::kRowWarps * 16 * S::kRowTiles, token / kSlots, token % kSlots};
 }
 
 template <typename S>
@@ -27,9 +32,8 @@ class WideProducts {
   /// Scores of this warp's rows and tokens.
   __device__ __forceinline__ void multiply_keys(Scores& scores) const {
     const int32_t lane = block_.lane.index;
-    const int32_t page = place_.column * S::kPages / S::kColumnWarps;
-    const int32_t slot = place_.column * 8 * S::kTokenTiles % kSlots;
-    const uint32_t tile = shared_address(block_.memory + block_.at.tiles + page * block_.at.tile_bytes);
+    const int32_t slot = place_.slot;
+    const uint32_t tile = shared_address(block_.memory + block_.at.tiles + place_.page * block_.at.tile_bytes);
     Scores sums[kChains];
 #pragma unroll
     for (int32_t i = 0; i < kChains * kScores; ++i) of(sums[i / kScores], i % kScores) = 0.0F;

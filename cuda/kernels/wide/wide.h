@@ -20,7 +20,6 @@ struct WideLaunch {
 /// A kernel for blocks of `rows` rows.
 struct WideKernel {
   int32_t rows = 0;
-  int32_t threads = 0;
   int32_t blocks = 0;          // per multiprocessor
   int32_t partial_floats = 0;  // of a block
   int32_t shared_bytes = 0;    // with this ring:
