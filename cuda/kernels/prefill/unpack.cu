@@ -8,7 +8,7 @@ cudaError_t launch_unpack(const AttendArguments& arguments, const Tiles& tiles, 
   const auto launch = arguments.head.keys > 128    ? launch_unpack_wide
                       : arguments.head.keys == 128 ? launch_instance<128, true>
                       : arguments.head.keys == 64  ? launch_instance<64, true>
-                                                  : launch_instance<128, false>;
+                                                   : launch_instance<128, false>;
   return launch(arguments, tiles, multiprocessors, shared_limit, stream);
 }
 
