@@ -86,6 +86,12 @@ __device__ __forceinline__ void load_channels(const G& geometry, uint32_t plane,
 template <typename K>
 inline constexpr int32_t kKeyFields = K::kOrder.fields;
 
+/// Key word, of those that a lane loads at once, with a warp's first channels.
+template <typename K, typename G>
+__device__ __forceinline__ int32_t first_word(const PageSide<G>& keys) {
+  return keys.geometry.begin() / (16 * kKeyFields<K>);
+}
+
 /// Σ q · min of a page, transposed: rows are queries, all columns are equal. Rows 8 to 15 belong to the second query
 /// tile; with one tile, to the next product, so only every second product counts there. Fields have separate sums,
 /// because queries lack a power of two that depends on the field; even and odd products have separate sums, too.
@@ -169,8 +175,8 @@ __device__ __forceinline__ void score_codes(const PageSide<G>& keys, const Query
   const uint32_t minima = keys.address + static_cast<uint32_t>(bytes.minima());
 #pragma unroll
   for (int32_t i = 0; i < G::kSteps / kFields; ++i) {
-    const auto codes = K::load_keys(keys, i);
-    const int32_t channel = 16 * kFields * i + 4 * kFields * keys.lane.t;
+    const auto codes = K::load_keys(keys, first_word<K>(keys) + i);
+    const int32_t channel = keys.geometry.begin() + 16 * kFields * i + 4 * kFields * keys.lane.t;
     uint32_t scale[2 * kFields];
     uint32_t minimum[2 * kFields];
     load_channels<kFields>(keys.geometry, scales, channel, scale);
@@ -225,9 +231,10 @@ __device__ __forceinline__ void add_codes(const PageSide<G>& values, const Weigh
   const PageLayout& layout = values.layout;
   const uint32_t planes = values.address + static_cast<uint32_t>(16 * values.lane.t);
   {
-    // Σ p · min of every group of channels: row g is group g.
+    // Σ p · min of every group of channels: row g is the warp's group g.
+    const int32_t group = ((values.geometry.begin() / 32) >> layout.group_shift) + values.lane.g;
     uint32_t minima[4];
-    load_eight(planes + static_cast<uint32_t>(layout.values.minima() + 64 * values.lane.g), minima);
+    load_eight(planes + static_cast<uint32_t>(layout.values.minima() + 64 * group), minima);
 #pragma unroll
     for (int32_t n = 0; n < G::kTiles; ++n) {
       mma(outputs.bias[n], minima[0], 0, minima[1], 0, p[n][0], p[n][1]);
@@ -238,9 +245,10 @@ __device__ __forceinline__ void add_codes(const PageSide<G>& values, const Weigh
   lower_second<K>(p, lowered);
 #pragma unroll
   for (int32_t m = 0; m < G::kChannels; ++m) {
-    if (!values.geometry.has_channel(32 * m)) break;
+    const int32_t block = values.geometry.begin() / 32 + m;
+    if (!values.geometry.has_channel(32 * block)) break;
     uint32_t scales[4];
-    const int32_t group = m >> layout.group_shift;
+    const int32_t group = block >> layout.group_shift;
     load_eight(planes + static_cast<uint32_t>(value_codes_of<K, G>(layout) + 64 * group), scales);
     uint32_t scaled[G::kTiles][4];
 #pragma unroll
@@ -248,7 +256,7 @@ __device__ __forceinline__ void add_codes(const PageSide<G>& values, const Weigh
 #pragma unroll
       for (int32_t i = 0; i < 4; ++i) scaled[n][i] = multiply(lowered[n][i], scales[i]);
     }
-    const auto codes = K::load_values(values, m);
+    const auto codes = K::load_values(values, block);
     add_products<0>(codes, scaled, m, outputs);
     add_products<1>(codes, scaled, m, outputs);
   }

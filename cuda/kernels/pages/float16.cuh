@@ -20,7 +20,7 @@ struct Float16Page {
     const int32_t swizzle = key_swizzle(keys.lane.t);
 #pragma unroll
     for (int32_t step = 0; step < G::kSteps; ++step) {
-      const int32_t row = 8 * step + 2 * keys.lane.t;
+      const int32_t row = keys.geometry.begin() / 2 + 8 * step + 2 * keys.lane.t;
       const bool inside = keys.geometry.has_channel(2 * row);
       uint32_t first[4];
       uint32_t second[4];
@@ -49,11 +49,12 @@ struct Float16Page {
     const int32_t t = values.lane.t;
 #pragma unroll
     for (int32_t m = 0; m < G::kChannels; ++m) {
-      if (!values.geometry.has_channel(32 * m)) break;
+      const int32_t block = values.geometry.begin() / 32 + m;
+      if (!values.geometry.has_channel(32 * block)) break;
 #pragma unroll
       for (int32_t step = 0; step < 2; ++step) {
-        const uint4 a = load_value_words(values, 4 * t + 2 * step, 2 * t, m);
-        const uint4 b = load_value_words(values, 4 * t + 2 * step + 1, 2 * t, m);
+        const uint4 a = load_value_words(values, 4 * t + 2 * step, 2 * t, block);
+        const uint4 b = load_value_words(values, 4 * t + 2 * step + 1, 2 * t, block);
 #pragma unroll
         for (int32_t n = 0; n < G::kTiles; ++n) {
           float(&out)[2][4] = outputs.channels[n][m];

@@ -104,7 +104,8 @@ __device__ __forceinline__ void score_mean(const PageSide<G>& keys, const QueryF
 #pragma unroll
     for (int32_t i = 0; i < 4 * kFields; ++i) sums[n][i / 4][i % 4] = 0.0F;
   }
-  const uint32_t mean = keys.address + static_cast<uint32_t>(keys.layout.keys.mean + 4 * kFields * keys.lane.t);
+  const uint32_t mean =
+      keys.address + static_cast<uint32_t>(keys.layout.keys.mean + keys.geometry.begin() + 4 * kFields * keys.lane.t);
 #pragma unroll
   for (int32_t i = 0; i < G::kSteps / kFields; ++i) {
 #pragma unroll
@@ -151,7 +152,7 @@ __device__ __forceinline__ void score_gains(const PageSide<G>& keys, const Query
   KeySums<G> sums;
 #pragma unroll
   for (int32_t i = 0; i < G::kSteps / kFields; ++i) {
-    multiply_fields<K, 0>(i, K::load_keys(keys, i), queries, sums);
+    multiply_fields<K, 0>(i, K::load_keys(keys, first_word<K>(keys) + i), queries, sums);
   }
   MeanScores<G::kTiles> mean = {};
   if (keys.layout.format.page_mean()) score_mean<K>(keys, queries, mean);
@@ -192,8 +193,9 @@ __device__ __forceinline__ void add_gains(const PageSide<G>& values, const Weigh
   typename K::template ValueCodes<G> page(values);
 #pragma unroll
   for (int32_t m = 0; m < G::kChannels; ++m) {
-    if (!values.geometry.has_channel(32 * m)) break;
-    const auto codes = page.codes(m);
+    const int32_t block = values.geometry.begin() / 32 + m;
+    if (!values.geometry.has_channel(32 * block)) break;
+    const auto codes = page.codes(block);
     if constexpr (G::kCentres) {
       PageSums<G::kTiles> sums;
       add_products<0>(codes, lowered, 0, sums);

@@ -37,8 +37,35 @@ struct Geometry {
 
   __device__ __forceinline__ bool has_channel(int32_t channel) const { return kFull || channel < dim; }
   __device__ __forceinline__ int32_t head_dim() const { return kFull ? DP : dim; }
+  /// First channel of those that a warp multiplies; see ChannelSlice.
+  __device__ __forceinline__ static constexpr int32_t begin() { return 0; }
   /// Channels of a block of the rotation (core/head_rotation.h).
   __device__ __forceinline__ int32_t hadamard_block() const { return kFull ? DP : dim & -dim; }
+};
+
+/// A part of the channels of one side of a head, for kernels whose warps divide a head: at most DP channels from
+/// `first` on, up to `end`. Row tiles as above.
+template <int DP, int NT>
+struct ChannelSlice {
+  static constexpr bool kGains = true;
+  static constexpr bool kCentre = false;
+  static constexpr bool kCentres = false;
+  static constexpr bool kFarCentres = false;
+  static constexpr int32_t kWidth = DP;
+  static constexpr bool kExact = false;
+  static constexpr int32_t kTiles = NT;
+  static constexpr int32_t kRows = 8 * NT;
+  static constexpr int32_t kSteps = DP / 16;
+  static constexpr int32_t kChannels = DP / 32;
+
+  int32_t dim;  // channels of the side
+  int32_t first;
+  int32_t end;
+
+  __device__ __forceinline__ bool is_empty() const { return first >= end; }
+  __device__ __forceinline__ bool has_channel(int32_t channel) const { return channel < end; }
+  __device__ __forceinline__ int32_t head_dim() const { return dim; }
+  __device__ __forceinline__ int32_t begin() const { return first; }
 };
 
 /// A thread's place in its block and in tensor-core fragments, (g, t).

@@ -64,15 +64,17 @@ __device__ __forceinline__ float output_scale(CodeType values) {
   return G::kCentres && values.has_gains() ? 1.0F : code_scale(values);
 }
 
-/// Completes outputs after pages of codes: applies the missing factor and adds the minima's contribution.
+/// Completes outputs after pages of codes: applies the missing factor and adds the minima's contribution. `first`: of
+/// the outputs' channels.
 template <typename G>
 __device__ __forceinline__ void finish_codes(Outputs<G>& outputs, float code_scale, int32_t group_shift,
-                                             const Lane& lane) {
+                                             const Lane& lane, int32_t first = 0) {
 #pragma unroll
   for (int32_t n = 0; n < G::kTiles; ++n) {
 #pragma unroll
     for (int32_t m = 0; m < G::kChannels; ++m) {
-      const int32_t source = 4 * (m >> group_shift) + lane.t;
+      const int32_t group = ((first / 32 + m) >> group_shift) - ((first / 32) >> group_shift);
+      const int32_t source = 4 * group + lane.t;
 #pragma unroll
       for (int32_t c = 0; c < 2; ++c) {
         const float each = __shfl_sync(kAll, outputs.bias[n][c], source & 31);

@@ -51,9 +51,9 @@ __device__ __forceinline__ uint2 load_four(const __half* row, const KeyOrder& or
   return {multiply(low_halves(four.x, four.y), down), multiply(high_halves(four.x, four.y), down)};
 }
 
-/// `rows`: the unit's queries in shared memory, Hadamard-rotated if keys are.
+/// `rows`: queries in shared memory, `stride` apart, Hadamard-rotated if keys are.
 template <typename G>
-__device__ __forceinline__ void load_fragments(const __half (&rows)[G::kRows][G::kWidth + 8], const KeyOrder& order,
+__device__ __forceinline__ void load_fragments(const __half* rows, int32_t stride, const KeyOrder& order,
                                                const Lane& lane, QueryFragments<G>& to) {
 #pragma unroll
   for (int32_t i = 0; i < QueryFragments<G>::kQuads; ++i) {
@@ -61,13 +61,19 @@ __device__ __forceinline__ void load_fragments(const __half (&rows)[G::kRows][G:
 #pragma unroll
     for (int32_t j = 0; j < 2; ++j) {
       const int32_t n = G::kTiles == 2 ? j : 0;
-      four[j] = load_four(rows[8 * n + lane.g], order, lane.t, G::kTiles == 2 ? i : 2 * i + j);
+      four[j] = load_four(rows + (8 * n + lane.g) * stride, order, lane.t, G::kTiles == 2 ? i : 2 * i + j);
     }
     to.quads[i][0] = four[0].x;
     to.quads[i][1] = order.codes ? four[1].x : four[0].y;
     to.quads[i][2] = order.codes ? four[0].y : four[1].x;
     to.quads[i][3] = four[1].y;
   }
+}
+
+template <typename G>
+__device__ __forceinline__ void load_fragments(const __half (&rows)[G::kRows][G::kWidth + 8], const KeyOrder& order,
+                                               const Lane& lane, QueryFragments<G>& to) {
+  load_fragments(rows[0], G::kWidth + 8, order, lane, to);
 }
 
 /// Sums queries over channels with the rounding that products with codes see.

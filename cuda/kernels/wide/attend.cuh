@@ -6,6 +6,7 @@
 #include "kernels/wide/pages.cuh"
 #include "kernels/wide/products.cuh"
 #include "kernels/wide/queries.cuh"
+#include "kernels/wide/visible.cuh"
 
 namespace kvq::cuda {
 
@@ -28,7 +29,7 @@ class WideWalk {
 #pragma unroll 1
     while (begin < end) {
       const FormatCode format{__ldg(&records()[begin].state) & FormatCode::kMask};
-      const int32_t next = end_of_run(format, begin, end);
+      const int32_t next = end_of_run(records(), block_.lane, format, begin, end);
       enter(format);
       walk(format, begin, next);
       begin = next;
@@ -101,18 +102,6 @@ class WideWalk {
 #pragma unroll
       for (int32_t i = 0; i < 8 * S::kChannelTiles; ++i) outputs_[m][i] = 0.0F;
     }
-  }
-
-  /// The first page from `begin` on whose format differs, or `end`.
-  __device__ __forceinline__ int32_t end_of_run(FormatCode format, int32_t begin, int32_t end) const {
-#pragma unroll 1
-    for (; begin < end; begin += 32) {
-      const int32_t mine = begin + block_.lane.index;
-      const bool differs = mine < end && (__ldg(&records()[mine].state) & FormatCode::kMask) != format.bits;
-      const uint32_t others = __ballot_sync(kAll, differs);
-      if (others != 0) return begin + first_page(others);
-    }
-    return end;
   }
 
   __device__ __forceinline__ void rescale(const float (&factors)[2 * S::kRowTiles]) {
@@ -315,53 +304,17 @@ class WideWalk {
   WideOutputs<S> outputs_;
 };
 
-/// Pages of a list that rows at positions of `range` see.
-__device__ __forceinline__ TileRun visible_pages(const AttendArguments& arguments, const Unit& unit,
-                                                 const QueryRange& range) {
-  const DevicePage* pages = pages_of(arguments, unit);
-  const int32_t count = page_count(arguments, unit);
-  TileRun run{};
-  run.end = count_while(
-      count, [&](int32_t i) { return __ldg(&pages[i].state) != 0 && __ldg(&pages[i].first_position) <= range.last; });
-  if (arguments.window > 0) {
-    const int64_t before = static_cast<int64_t>(range.first) - arguments.window;
-    run.begin = count_while(run.end, [&](int32_t i) {
-      const DevicePage page = page_of(static_cast<uint32_t>(__ldg(&pages[i].first_position)), __ldg(&pages[i].state));
-      return position_in_page(arguments, unit, page, i, page.count() - 1) <= before;
-    });
-  }
-  return run;
-}
-
 template <typename S>
 __global__ void __launch_bounds__(S::kThreads, S::kRows == 16 ? 2 : 1)
     wide_kernel(const __grid_constant__ AttendArguments arguments, const __grid_constant__ WideLaunch launch) {
   extern __shared__ __align__(1024) uint8_t memory[];
-  const int32_t part = static_cast<int32_t>(blockIdx.x) % launch.parts;
-  const int32_t index = static_cast<int32_t>(blockIdx.x) / launch.parts;
-  // Later rows see more tokens, so they run first.
-  const int32_t row_block = launch.row_blocks - 1 - index % launch.row_blocks;
-  const Unit unit = unit_of<S::kRows>(arguments, row_block, index / launch.row_blocks);
-  const WideBlock<S> block{
-      arguments, launch, WidePlaces::of<S>(launch), memory, unit, row_count<S::kRows>(arguments, unit), this_lane()};
+  const WideWork work = wide_work<S::kRows>(arguments, launch);
+  const WideBlock<S> block{arguments, launch, WidePlaces::of<S>(launch), memory, work.unit, work.rows, this_lane()};
   WideHeader<S>& header = block.header();
-  for (auto row = static_cast<int32_t>(threadIdx.x); row < S::kRows; row += S::kThreads) {
-    // Rows behind the last one repeat it.
-    const auto of_unit = static_cast<uint32_t>(unit.first_row + min(row, block.rows - 1));
-    header.row_position[row] = query_position(arguments, unit, static_cast<int32_t>(divide(of_unit, arguments.group)));
-  }
-  if (threadIdx.x == 0) {
-    for (uint64_t& each : header.arrived) make_copy_barrier(shared_address(&each));
-  }
-  order_before_copies();
-  __syncthreads();
+  put_row_positions<S::kRows>(arguments, work, header.row_position);
+  make_stage_barriers(header.arrived);
   const QueryRange range = positions_of(header.row_position, 0, block.rows);
-  TileRun run = visible_pages(arguments, unit, range);
-  if (launch.parts > 1) {
-    const int32_t share = (run.end - run.begin + launch.parts - 1) / launch.parts;
-    run.begin = min(run.begin + part * share, run.end);
-    run.end = min(run.begin + share, run.end);
-  }
+  const TileRun run = visible_part(arguments, launch, work.unit, range);
   WideWalk<S> walk(block);
   walk.run(run.begin, run.end, range);
   walk.finish();

@@ -91,6 +91,8 @@ cudaError_t launch(const AttendArguments& arguments, const WideLaunch& launch, i
 cudaError_t launch_wide_merge(const AttendArguments& arguments, const WideLaunch& of_blocks, int32_t rows,
                               int32_t values, cudaStream_t stream) {
   switch (rows) {
+    case 8:
+      return launch<8>(arguments, of_blocks, values, stream);
     case 16:
       return launch<16>(arguments, of_blocks, values, stream);
     case 32:

@@ -31,6 +31,8 @@ int32_t largest_copy(const HeadShape& head) {
 
 WideKernel choose_wide(const HeadShape& head, int32_t rows, int32_t compute_capability, int32_t shared_limit) {
   WideKernel kernel{};
+  if (rows <= 16) kernel = rows <= 8 ? sliced_wide_8(head, shared_limit) : sliced_wide_16(head, shared_limit);
+  if (kernel.launch != nullptr) return kernel;
   if (rows > 32 && compute_capability == 90) kernel = hopper_wide(head, shared_limit);
   if (kernel.launch == nullptr && rows > 32) kernel = large_wide(head, shared_limit);
   if (kernel.launch == nullptr && rows > 16) kernel = medium_wide(head, shared_limit);

@@ -36,7 +36,10 @@ WideLaunch wide_widths(const HeadShape& head);
 WideKernel small_wide(const HeadShape& head, int32_t shared_limit);
 WideKernel medium_wide(const HeadShape& head, int32_t shared_limit);
 WideKernel large_wide(const HeadShape& head, int32_t shared_limit);
-/// The last by wgmma, for compute capability 9.0 and 256 or 512 channels of values.
+/// Blocks of at most 8 and 16 rows whose warps divide channels; without a launch function for other shapes.
+WideKernel sliced_wide_8(const HeadShape& head, int32_t shared_limit);
+WideKernel sliced_wide_16(const HeadShape& head, int32_t shared_limit);
+/// The last but one by wgmma, for compute capability 9.0 and 256 or 512 channels of values.
 WideKernel hopper_wide(const HeadShape& head, int32_t shared_limit);
 /// The kernel for heads of a shape with `rows` query rows per KV head.
 WideKernel choose_wide(const HeadShape& head, int32_t rows, int32_t compute_capability, int32_t shared_limit);

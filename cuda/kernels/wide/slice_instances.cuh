@@ -1,0 +1,52 @@
+// Launches of blocks whose warps divide channels.
+#pragma once
+
+#include "kernels/wide/slice_walk.cuh"
+
+#include <algorithm>
+
+namespace kvq::cuda {
+
+template <typename S>
+cudaError_t launch_slices(const AttendArguments& arguments, const WideLaunch& launch, int32_t shared_bytes,
+                          cudaStream_t stream) {
+  const cudaError_t status =
+      cudaFuncSetAttribute(slice_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  if (status != cudaSuccess) return status;
+  const auto blocks = static_cast<uint32_t>(launch.row_blocks * arguments.kv_heads * launch.parts);
+  slice_kernel<S><<<blocks, S::kThreads, static_cast<size_t>(shared_bytes), stream>>>(arguments, launch);
+  if (launch.parts > 1) return launch_wide_merge(arguments, launch, S::kRows, S::kValues, stream);
+  return cudaGetLastError();
+}
+
+/// The kernel with the largest ring that leaves room for two blocks on a multiprocessor of `shared_limit` bytes, or for
+/// one; without a launch function if there is no room for that.
+template <typename S>
+WideKernel slice_kernel_of(const HeadShape& head, int32_t shared_limit) {
+  constexpr int32_t kReserved = 1024;  // by the driver, per block
+  if (!S::serves(head)) return {};
+  WideKernel kernel{.rows = S::kRows,
+                    .blocks = 2,
+                    .partial_floats = static_cast<int32_t>(partial_floats(S::kRows, S::kValues)),
+                    .launch = launch_slices<S>};
+  const int32_t outputs = FloatRows::bytes(S::kRows, head.values) + 4 * S::kWarps * kMaxChannels;
+  const int32_t least = std::max({2 * largest_copy(head), SliceQueries::of<S>(head).bytes, outputs});
+  for (; kernel.blocks > 0; --kernel.blocks) {
+    const int32_t limit = (shared_limit + kReserved) / kernel.blocks - kReserved;
+    kernel.ring_bytes = (limit - SlicePlaces::of<S>(head, 0).bytes) / 128 * 128;
+    kernel.shared_bytes = SlicePlaces::of<S>(head, kernel.ring_bytes).bytes;
+    if (kernel.ring_bytes >= least) return kernel;
+  }
+  return {};
+}
+
+/// Kernels for some rows, by the channels of their heads.
+template <int kTiles>
+WideKernel sliced_wide_of(const HeadShape& head, int32_t shared_limit) {
+  WideKernel kernel = slice_kernel_of<SliceShape<kTiles, 64, 128, true>>(head, shared_limit);
+  if (kernel.launch == nullptr) kernel = slice_kernel_of<SliceShape<kTiles, 64, 64, false>>(head, shared_limit);
+  if (kernel.launch == nullptr) kernel = slice_kernel_of<SliceShape<kTiles, 128, 128, false>>(head, shared_limit);
+  return kernel;
+}
+
+}  // namespace kvq::cuda

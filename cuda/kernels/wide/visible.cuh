@@ -1,0 +1,81 @@
+// Work of a block: its rows, and the pages that they see.
+#pragma once
+
+#include "kernels/device/copies.cuh"
+#include "kernels/prefill/tiles.cuh"
+#include "kernels/wide/wide.h"
+
+namespace kvq::cuda {
+
+struct WideWork {
+  Unit unit;
+  int32_t rows;
+};
+
+/// Work of this block, of kRows rows at most.
+template <int kRows>
+__device__ __forceinline__ WideWork wide_work(const AttendArguments& arguments, const WideLaunch& launch) {
+  const int32_t index = static_cast<int32_t>(blockIdx.x) / launch.parts;
+  // Later rows see more tokens, so they run first.
+  const int32_t row_block = launch.row_blocks - 1 - index % launch.row_blocks;
+  const Unit unit = unit_of<kRows>(arguments, row_block, index / launch.row_blocks);
+  return {unit, row_count<kRows>(arguments, unit)};
+}
+
+/// Stores the rows' positions; rows behind the last one repeat it.
+template <int kRows>
+__device__ __forceinline__ void put_row_positions(const AttendArguments& arguments, const WideWork& work,
+                                                  int32_t (&positions)[kRows]) {
+  for (auto row = static_cast<int32_t>(threadIdx.x); row < kRows; row += static_cast<int32_t>(blockDim.x)) {
+    const auto of_unit = static_cast<uint32_t>(work.unit.first_row + min(row, work.rows - 1));
+    positions[row] = query_position(arguments, work.unit, static_cast<int32_t>(divide(of_unit, arguments.group)));
+  }
+}
+
+/// Initializes the barriers of stages; ends with a barrier of all threads.
+__device__ __forceinline__ void make_stage_barriers(uint64_t (&barriers)[kMaxStages]) {
+  if (threadIdx.x == 0) {
+    for (uint64_t& each : barriers) make_copy_barrier(shared_address(&each));
+  }
+  order_before_copies();
+  __syncthreads();
+}
+
+/// This block's part of the pages that rows at positions of `range` see.
+__device__ __forceinline__ TileRun visible_part(const AttendArguments& arguments, const WideLaunch& launch,
+                                                const Unit& unit, const QueryRange& range) {
+  const DevicePage* pages = pages_of(arguments, unit);
+  const int32_t count = page_count(arguments, unit);
+  TileRun run{};
+  run.end = count_while(
+      count, [&](int32_t i) { return __ldg(&pages[i].state) != 0 && __ldg(&pages[i].first_position) <= range.last; });
+  if (arguments.window > 0) {
+    const int64_t before = static_cast<int64_t>(range.first) - arguments.window;
+    run.begin = count_while(run.end, [&](int32_t i) {
+      const DevicePage page = page_of(static_cast<uint32_t>(__ldg(&pages[i].first_position)), __ldg(&pages[i].state));
+      return position_in_page(arguments, unit, page, i, page.count() - 1) <= before;
+    });
+  }
+  if (launch.parts > 1) {
+    const int32_t part = static_cast<int32_t>(blockIdx.x) % launch.parts;
+    const int32_t share = (run.end - run.begin + launch.parts - 1) / launch.parts;
+    run.begin = min(run.begin + part * share, run.end);
+    run.end = min(run.begin + share, run.end);
+  }
+  return run;
+}
+
+/// The first of a warp's pages from `begin` on whose format differs, or `end`.
+__device__ __forceinline__ int32_t end_of_run(const DevicePage* records, const Lane& lane, FormatCode format,
+                                              int32_t begin, int32_t end) {
+#pragma unroll 1
+  for (; begin < end; begin += 32) {
+    const int32_t mine = begin + lane.index;
+    const bool differs = mine < end && (__ldg(&records[mine].state) & FormatCode::kMask) != format.bits;
+    const uint32_t others = __ballot_sync(kAll, differs);
+    if (others != 0) return begin + first_page(others);
+  }
+  return end;
+}
+
+}  // namespace kvq::cuda
