@@ -41,16 +41,19 @@ Route route_of(const Device& device, const AttendBatch& batch, const AttendSeque
 }
 
 Route route_by_rows(const Device& device, const AttendBatch& batch, const AttendSequence& sequence) {
-  if (needs_wide(batch.head, *batch.rope)) return Route::kWide;
-  const int64_t least_rows = prefill_of(device, batch.head.keys).least_rows;
-  const bool many_rows = !batch.recorded &&
+  constexpr int64_t kLeastWideRows = 128;  // the wide route decodes pages for each 64 rows anew
+  const bool wide = needs_wide(batch.head, *batch.rope);
+  const PrefillKernel prefill = prefill_of(device, batch.head);
+  const int64_t least_rows = wide ? kLeastWideRows : prefill.least_rows;
+  const bool many_rows = !batch.recorded && prefill.launch != nullptr &&
                          int64_t{sequence.query_count} * batch.q_heads >= least_rows * batch.kv_heads &&
                          !table_of(sequence).any_centres();
-  return many_rows ? Route::kPrefill : Route::kPages;
+  if (many_rows) return Route::kPrefill;
+  return wide ? Route::kWide : Route::kPages;
 }
 
 AttendCall::AttendCall(Device& device, const Call& call, const AttendBatch& batch, AttendWorkspace& space)
-    : device_(device), call_(call), batch_(batch), space_(space), prefill_(prefill_of(device, batch.head.keys)) {
+    : device_(device), call_(call), batch_(batch), space_(space), prefill_(prefill_of(device, batch.head)) {
   arguments_.q_heads = batch_.q_heads;
   arguments_.kv_heads = batch_.kv_heads;
   arguments_.head = batch_.head;

@@ -16,8 +16,9 @@ int32_t parts_of(const Tiles& tiles, int32_t longest, int32_t blocks) {
 
 }  // namespace
 
-PrefillKernel prefill_of(const Device& device, int32_t head_dim) {
-  return choose_prefill(head_dim, device.compute_capability(), device.shared_limit());
+PrefillKernel prefill_of(const Device& device, const HeadShape& head) {
+  if (head.is_latent || head.largest() > kMaxHeadDim) return {};
+  return choose_prefill(head, device.compute_capability(), device.shared_limit());
 }
 
 int32_t tiles_of(const AttendSequence& sequence, int32_t kv_heads) {

@@ -70,10 +70,10 @@ class AttendCall {
 void attend_decoded(Device& device, const Call& call, const AttendBatch& batch, AttendWorkspace& space,
                     std::span<const RoutedSequence> sequences);
 
-/// Whether only the wide route knows such heads.
+/// Whether kernels that read pages as they are do not know such heads, but for those of the wide route.
 bool needs_wide(const HeadShape& head, const Rope& rope);
-/// The prefill route's kernel for heads of a size.
-PrefillKernel prefill_of(const Device& device, int32_t head_dim);
+/// The prefill route's kernel for heads of a shape; without a launch function for those that it does not know.
+PrefillKernel prefill_of(const Device& device, const HeadShape& head);
 /// Tiles of the longest of a sequence's lists.
 int32_t tiles_of(const AttendSequence& sequence, int32_t kv_heads);
 

@@ -298,6 +298,33 @@ TEST_CASE("any number of query heads attends to KV heads of any size as in float
   }
 }
 
+TEST_CASE("many queries attend to heads of any shape as in float64") {
+  Model model({shape(1, 16, 2, 192, 128), shape(2, 16, 1, 80, 128), shape(3, 16, 2, 128, 256), shape(4, 8, 1, 320, 64),
+               latent(5, 16, 1, 192, 128)});
+  model.shapes[0].rope_base = 1e6F;
+  model.shapes[0].rotary_begin = 128;
+  model.shapes[1].rope = KVQ_ROPE_INTERLEAVED;
+  model.shapes[1].rotary_begin = 10;
+  model.shapes[1].rotary_dim = 20;
+  model.shapes[2].rotary_begin = 32;
+  model.shapes[2].rotary_dim = 64;
+  model.shapes[2].logit_softcap = 30.0F;
+  for (const std::string& backend : kvq_test::backends()) {
+    const Context context = kvq_test::make_context(backend.c_str());
+    for (const std::string format : {"fp16", "int4+hadamard", "gs4", "gt2"}) {
+      CAPTURE(backend);
+      CAPTURE(format);
+      const Cache cache = kvq_test::make_cache(context, model.options(), policy_text(format, format, format == "gs4"));
+      Sequence sequence(cache);
+      append(cache, sequence, 0, kTokens, kTokens);
+      for (int32_t layer = 1; layer < cache.describe().n_layers; ++layer) {
+        CAPTURE(layer);
+        check_layer(model, cache, sequence, layer, format, 40);
+      }
+    }
+  }
+}
+
 TEST_CASE("sequences of uneven layers fork, truncate, are saved, reserved, extended and predicted like others") {
   for (const char* device : kvq_test::devices()) {
     const Model model = any_layers();

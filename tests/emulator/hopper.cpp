@@ -5,7 +5,7 @@
 
 namespace kvq::cuda {
 
-PrefillKernel hopper_prefill(int32_t /*head_dim*/) { return {}; }
+PrefillKernel hopper_prefill(const HeadShape& /*head*/) { return {}; }
 WideKernel hopper_wide(const HeadShape& /*head*/, int32_t /*shared_limit*/) { return {}; }
 
 void count_clusters(LinearDevice& /*device*/) {}

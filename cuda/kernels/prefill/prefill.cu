@@ -2,6 +2,8 @@
 #include "kernels/device/copies.cuh"
 #include "kernels/prefill/rows.cuh"
 
+#include <algorithm>
+
 namespace kvq::cuda {
 namespace {
 
@@ -22,13 +24,16 @@ struct Shape {
   static constexpr int32_t kPlane = plane_channels(kKeys);
   static constexpr int32_t kKeyBytes = 2 * kStepTokens * kKeys;  // of a step
   static constexpr int32_t kValueBytes = 2 * kStepTokens * kValues;
+  static constexpr int32_t kScratchBytes = 4 * kWarps * kRotatedRows * kKeys;  // while queries are loaded
 };
 
 template <typename S>
 struct BlockMemory {
   alignas(128) uint8_t queries[2 * S::kRows * S::kKeyWidth];
   alignas(128) uint8_t keys[S::kStages][S::kKeyBytes];
+  // Scratch is in the last stage of values and behind it: no values arrive there before the first barrier of Rows::run.
   alignas(128) uint8_t values[S::kStages][S::kValueBytes];
+  uint8_t behind_values[std::max(S::kScratchBytes - S::kValueBytes, 16)];
   float row_scale[S::kRows];
   int32_t row_position[S::kRows];
 };
@@ -237,8 +242,6 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   while (end > begin && __ldg(rows.tokens_of(end - 1).positions + (end - 1) % kSteps * kStepTokens) > all.last) --end;
   if (end > begin) rows.start_keys(end - 1, 0);
   commit_chunks();
-  // No values arrive there before the first barrier of run().
-  static_assert(S::kValueBytes >= sizeof(float) * S::kWarps * kRotatedRows * S::kKeyWidth);
   float* scratch = reinterpret_cast<float*>(memory.values[S::kStages - 1]) + thread / 32 * kRotatedRows * S::kKeyWidth;
 #pragma unroll
   for (int32_t m = 0; m < S::kRowTiles; ++m) {
@@ -281,7 +284,9 @@ PrefillKernel kernel() {
 
 }  // namespace
 
-PrefillKernel general_prefill(int32_t head_dim, int32_t shared_limit) {
+PrefillKernel general_prefill(const HeadShape& head, int32_t shared_limit) {
+  const int32_t head_dim = head.largest();
+  if (head_dim > 128 && head.keys <= 192 && head.values <= 128) return kernel<Shape<192, 128, 8, 1, 1, 1>>();
   if (head_dim <= 64) return kernel<Shape<64, 64, 4, 2, 2, 3>>();
   if (head_dim <= 96) return kernel<Shape<96, 96, 4, 2, 1, 2>>();
   if (head_dim <= 128) return kernel<Shape<128, 128, 4, 2, 2, 2>>();

@@ -62,7 +62,7 @@ struct PrefillKernel {
   int32_t value_width;
   int32_t block_rows;
   int32_t blocks;      // per multiprocessor
-  int32_t least_rows;  // per KV head, from which on decoding to tiles pays off
+  int32_t least_rows;  // per KV head, from which on tiles are faster than reading pages as they are
   cudaError_t (*launch)(const AttendArguments& arguments, const Tiles& tiles, cudaStream_t stream);
 
   size_t bytes_of_tiles(int32_t tiles) const {
@@ -70,13 +70,13 @@ struct PrefillKernel {
   }
 };
 
-/// Products by mma.sync, for any device and head size.
-PrefillKernel general_prefill(int32_t head_dim, int32_t shared_limit);
+/// Products by mma.sync, for any device and heads of at most kMaxHeadDim channels of keys and of values.
+PrefillKernel general_prefill(const HeadShape& head, int32_t shared_limit);
 /// Products by wgmma, for compute capability 9.0; without a launch function if the general kernel is faster.
-PrefillKernel hopper_prefill(int32_t head_dim);
-inline PrefillKernel choose_prefill(int32_t head_dim, int32_t compute_capability, int32_t shared_limit) {
-  const PrefillKernel hopper = compute_capability == 90 ? hopper_prefill(head_dim) : PrefillKernel{};
-  return hopper.launch != nullptr ? hopper : general_prefill(head_dim, shared_limit);
+PrefillKernel hopper_prefill(const HeadShape& head);
+inline PrefillKernel choose_prefill(const HeadShape& head, int32_t compute_capability, int32_t shared_limit) {
+  const PrefillKernel hopper = compute_capability == 90 ? hopper_prefill(head) : PrefillKernel{};
+  return hopper.launch != nullptr ? hopper : general_prefill(head, shared_limit);
 }
 
 /// Decodes the pages of all sequences to `tiles`.

@@ -15,6 +15,14 @@ struct QueryRows {
   float* scratch;           // of the warp: [kRotatedRows][channels of a row]
 };
 
+/// Channel `which` of pair `pair`, RoPE pairs first, wherever they begin.
+__device__ __forceinline__ int32_t turned_channel(const AttendArguments& arguments, int32_t pair, int32_t which) {
+  const int32_t channel = pair_channel(arguments, pair, which);
+  const int32_t begin = arguments.rotary_begin;
+  if (channel < arguments.rotary_dim) return channel + begin;
+  return channel < arguments.rotary_dim + begin ? channel - arguments.rotary_dim : channel;
+}
+
 /// A lane's share of the data that all query rows of a warp need: of the pairs of channels lane + 32 · i.
 template <int kWidth>
 struct QueryPairs {
@@ -34,7 +42,7 @@ struct QueryPairs {
 #pragma unroll
       for (int32_t c = 0; c < 2; ++c) {
         const bool scaled = factors != nullptr && 2 * pair < head_dim;
-        unscale[i][c] = scaled ? __ldg(factors + pair_channel(arguments, pair, c)) : 1.0F;
+        unscale[i][c] = scaled ? __ldg(factors + turned_channel(arguments, pair, c)) : 1.0F;
       }
     }
   }
@@ -53,7 +61,7 @@ struct QueryPairs {
       float of_pair[2];
 #pragma unroll
       for (int32_t c = 0; c < 2; ++c) {
-        of_pair[c] = to_float(read_bits(elements + (pair_channel(arguments, pair, c) << shift), arguments.q_dtype,
+        of_pair[c] = to_float(read_bits(elements + (turned_channel(arguments, pair, c) << shift), arguments.q_dtype,
                                         exists && 2 * pair < arguments.head.keys),
                               arguments.q_dtype);
       }
@@ -103,8 +111,8 @@ __device__ __forceinline__ void load_plain_rows(const AttendArguments& arguments
     for (int32_t i = 0; i < kPairs; ++i) {
       const int32_t pair = static_cast<int32_t>(threadIdx.x % 32) + 32 * i;
       if (kWidth % 64 != 0 && 2 * pair >= kWidth) break;
-      store_query<kWidth, kPlaneRows>(to, row, pair_channel(arguments, pair, 0), x[i].x * range.down);
-      store_query<kWidth, kPlaneRows>(to, row, pair_channel(arguments, pair, 1), x[i].y * range.down);
+      store_query<kWidth, kPlaneRows>(to, row, turned_channel(arguments, pair, 0), x[i].x * range.down);
+      store_query<kWidth, kPlaneRows>(to, row, turned_channel(arguments, pair, 1), x[i].y * range.down);
     }
   }
 }
@@ -128,8 +136,8 @@ __device__ __forceinline__ void load_rotated_rows(const AttendArguments& argumen
       for (int32_t i = 0; i < kPairs; ++i) {
         const int32_t pair = lane + 32 * i;
         if (kWidth % 64 != 0 && 2 * pair >= kWidth) break;
-        to.scratch[r * kWidth + pair_channel(arguments, pair, 0)] = x[i].x;
-        to.scratch[r * kWidth + pair_channel(arguments, pair, 1)] = x[i].y;
+        to.scratch[r * kWidth + turned_channel(arguments, pair, 0)] = x[i].x;
+        to.scratch[r * kWidth + turned_channel(arguments, pair, 1)] = x[i].y;
       }
     }
     __syncwarp();

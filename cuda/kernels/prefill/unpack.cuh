@@ -105,7 +105,8 @@ struct Unpacker {
   const AttendArguments& arguments;
   const Tiles& tiles;
   UnpackMemory<DP>& memory;
-  G geometry;
+  G key_side;
+  G value_side;
   Lane lane;
   uint32_t parity = 0;
 
@@ -124,7 +125,8 @@ struct Unpacker {
     const DevicePage* records = pages_of(arguments, unit);
     const DevicePage page = index < pages ? records[index] : DevicePage{};
     const int32_t slot = item % kTilePages * kSlots;  // the page's first slot in the tile
-    const MadeSide<G> made{geometry, side == Side::kKeys ? tiles.key_width : tiles.value_width, lane, memory.made};
+    const MadeSide<G> made = side == Side::kKeys ? MadeSide<G>{key_side, tiles.key_width, lane, memory.made}
+                                                 : MadeSide<G>{value_side, tiles.value_width, lane, memory.made};
     if (lane.index == 0) wait_stores_read();
     __syncwarp();
     if (side == Side::kKeys) {
@@ -201,30 +203,36 @@ struct Unpacker {
     };
   }
 
+  __device__ __forceinline__ PageLayout layout_of_page(const DevicePage& page) const {
+    const FormatCode format{page.format()};
+    if constexpr (kFull) return layout_of(key_side, format);
+    return {page_places(format, arguments.head), format, format.group_shift()};
+  }
+
   __device__ __forceinline__ void unpack_keys(const DevicePage& page, const MadeSide<G>& to) {
-    const PageLayout layout = layout_of(geometry, FormatCode{page.format()});
+    const PageLayout layout = layout_of_page(page);
     to.pad_keys();
     if (layout.format.keys().is_float16()) {
       to.copy_keys(numbers_at<uint32_t>(page.data));
     } else {
-      to.decode_keys(page_side(geometry, layout, lane, load_side(page, layout, 0, layout.keys.bytes)));
+      to.decode_keys(page_side(key_side, layout, lane, load_side(page, layout, 0, layout.keys.bytes)));
     }
     if ((tiles.rotated_keys != 0) != layout.format.hadamard_keys()) {
-      rotate_side<Side::kKeys>(geometry, to.plane(), scratch(), memory.made);
+      rotate_side<Side::kKeys>(key_side, to.plane(), scratch(), memory.made);
     }
   }
 
   __device__ __forceinline__ void unpack_values(const DevicePage& page, const MadeSide<G>& to) {
-    const PageLayout layout = layout_of(geometry, FormatCode{page.format()});
+    const PageLayout layout = layout_of_page(page);
     to.pad_values();
     if (layout.format.values().is_float16()) {
       to.copy_values(numbers_at<uint4>(page.data + static_cast<uint64_t>(layout.values_at)));
     } else {
       to.decode_values(
-          page_side(geometry, layout, lane, load_side(page, layout, layout.values_at, layout.values.bytes)));
+          page_side(value_side, layout, lane, load_side(page, layout, layout.values_at, layout.values.bytes)));
     }
     if ((tiles.rotated_values != 0) != layout.format.hadamard_values()) {
-      rotate_side<Side::kValues>(geometry, to.plane(), scratch(), memory.made);
+      rotate_side<Side::kValues>(value_side, to.plane(), scratch(), memory.made);
     }
   }
 
@@ -241,7 +249,7 @@ __global__ void __launch_bounds__(32 * kUnpackWarps, 1)
   extern __shared__ __align__(128) uint8_t shared[];
   const Lane lane = this_lane();
   auto& memory = reinterpret_cast<UnpackMemory<DP>*>(shared)[lane.warp];
-  Unpacker<DP, kFull> unpacker{arguments, tiles, memory, {arguments.head.keys}, lane};
+  Unpacker<DP, kFull> unpacker{arguments, tiles, memory, {arguments.head.keys}, {arguments.head.values}, lane};
   if (lane.index == 0) make_copy_barrier(shared_address(&memory.arrived));
   order_before_copies();
   __syncwarp();
