@@ -125,32 +125,36 @@ struct Unpacker {
     const DevicePage* records = pages_of(arguments, unit);
     const DevicePage page = index < pages ? records[index] : DevicePage{};
     const int32_t slot = item % kTilePages * kSlots;  // the page's first slot in the tile
-    const MadeSide<G> made = side == Side::kKeys ? MadeSide<G>{key_side, tiles.key_width, lane, memory.made}
-                                                 : MadeSide<G>{value_side, tiles.value_width, lane, memory.made};
     if (lane.index == 0) wait_stores_read();
     __syncwarp();
+    const bool empty = page.count() == 0 || is_out_of_sight(unit, index, pages);
     if (side == Side::kKeys) {
       TileTokens& tokens = tiles.tokens[tile];
       tokens.positions[slot + lane.index] =
           lane.index < page.count() ? position_in_page(arguments, unit, page, index, lane.index) : INT32_MAX;
       if (slot == 0) write_range(unit, index, pages, tokens);
-    }
-    if (page.count() == 0 || is_out_of_sight(unit, index, pages)) {
-      made.clear();
-    } else if (side == Side::kKeys) {
-      unpack_keys(page, made);
-    } else {
-      unpack_values(page, made);
-    }
-    order_before_copies();
-    __syncwarp();
-    if (side == Side::kKeys) {
+      const MadeSide<G> made{key_side, tiles.key_width, lane, memory.made};
+      if (empty) {
+        made.clear();
+      } else {
+        unpack_keys(page, made);
+      }
+      order_before_copies();
+      __syncwarp();
       const int32_t plane = made.plane();
       std::byte* to = tiles.keys + tile_bytes(tiles.key_width) * static_cast<size_t>(tile) + slot * 2 * plane;
       for (int32_t i = 0; i < tiles.key_width / plane; ++i) {
         start_store(to + i * kTileTokens * 2 * plane, memory.made + i * kSlots * 2 * plane, kSlots * 2 * plane, lane);
       }
     } else {
+      const MadeSide<G> made{value_side, tiles.value_width, lane, memory.made};
+      if (empty) {
+        made.clear();
+      } else {
+        unpack_values(page, made);
+      }
+      order_before_copies();
+      __syncwarp();
       const int32_t bytes = 2 * kSlots * tiles.value_width;
       start_store(tiles.values + tile_bytes(tiles.value_width) * static_cast<size_t>(tile) + item % kTilePages * bytes,
                   memory.made, bytes, lane);
