@@ -795,7 +795,8 @@ KVQ_API void kvq_router_destroy(kvq_router* router);
  *  \destroy kvq_cache_destroy */
 typedef struct kvq_cache kvq_cache;
 
-/** Shape of a range of layers that differ from the cache's others, such as those with larger heads or without RoPE. */
+/** Shape of a range of layers that differ from the cache's others, such as those with larger heads, without RoPE, or
+ *  without keys and values of their own. */
 typedef struct kvq_layer_shape {
   uint32_t struct_size;
   int32_t first_layer; /**< First layer of the range. Ranges may not overlap. */
@@ -818,8 +819,15 @@ typedef struct kvq_layer_shape {
   float rope_base;               /**< 0 (default): the cache's, with its `inv_freq`. Ignored if `inv_freq` is given. */
   const float* inv_freq;         /**< Radians per position of each pair. NULL (default): those of `rope_base`.
                                       \nullable \length rotary_dim / 2 \memory host \keeps call */
-  float scale;         /**< Factor applied to q·k; 0 (default): the cache's, or 1 / sqrt(key_dim) if that is 0. */
-  float logit_softcap; /**< Of calls whose own is 0; 0 (default): none. */
+  float scale;            /**< Factor applied to q·k; 0 (default): the cache's, or 1 / sqrt(key_dim) if that is 0. */
+  float logit_softcap;    /**< Of calls whose own is 0; 0 (default): none. */
+  int32_t pages_of_layer; /**< The earlier layer whose pages these layers read, as models with shared KV layers do
+                               (Gemma 3n, Gemma 4); −1 (default): their own. They hold no tokens: append to the named
+                               layer, then ::kvq_attend to these; only queries of the named layer are observed. It must
+                               have pages of its own. KV heads, channels and RoPE are the named layer's: their fields
+                               may stay at their defaults (`inv_freq` must), other values are refused. `q_heads`,
+                               `scale` and `logit_softcap` are the layers' own. */
+  int32_t reserved;       /**< 0. */
 } kvq_layer_shape;
 
 /** Fill with defaults: a layer like the cache's others.
@@ -862,8 +870,8 @@ typedef struct kvq_cache_options {
                                       \nullable \keeps call */
   const kvq_layer_shape* shapes; /**< Layers that differ. NULL (default): none. Caches with such layers take no
                                       trained objects but scales, and these where only frequencies, scale and soft cap
-                                      differ; they evict only if the heads of all layers are
-                                      alike.
+                                      differ; they evict only if the heads of all layers with pages are alike. Formats
+                                      that a policy gives to layers that read others' pages have no effect.
                                       \nullable \length n_shapes \memory host \keeps call */
   int32_t n_shapes;              /**< 0 by default. */
   int32_t reserved_end;          /**< 0. */
@@ -931,6 +939,7 @@ typedef struct kvq_layer_info {
   float scale;
   float logit_softcap;
   int32_t values_are_key_prefix; /**< 1: appending takes no values. */
+  int32_t pages_of_layer;        /**< The layer whose pages it reads: this one, or an earlier one. */
 } kvq_layer_info;
 
 /** Describe a layer of a cache.
@@ -1036,7 +1045,7 @@ KVQ_API kvq_status kvq_sequence_reserve(kvq_cache* cache, kvq_sequence* sequence
  *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_BACKEND.  \threads read-only.  \since 1.0 */
 KVQ_API kvq_status kvq_sequence_room(const kvq_sequence* sequence, int32_t layer, int32_t* room, kvq_error* error);
 
-/** Get the number of tokens appended to `layer`, including evicted ones.
+/** Get the number of tokens appended to `layer`, or to the layer whose pages it reads, including evicted ones.
  *  \param length  receives the number; unchanged on failure. \length 1 \memory host \keeps call
  *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_BACKEND.  \threads read-only.  \since 1.0 */
 KVQ_API kvq_status kvq_sequence_length(const kvq_sequence* sequence, int32_t layer, int32_t* length, kvq_error* error);
@@ -1202,6 +1211,7 @@ KVQ_API kvq_status kvq_snapshot_describe(kvq_cache* cache, const void* buffer, s
                                          const kvq_load_options* options, kvq_snapshot_info* info, kvq_error* error);
 
 /** Append tokens to one layer of a sequence, from dense tensors. To attend with their queries too, use ::kvq_extend.
+ *  Layers that read the pages of another one take no tokens.
  *
  *  Fills the layer's open page. A full page is sealed (encoded in its final format) when it leaves the newest `recent`
  *  pages, which happens when the next token arrives. Either all `n` tokens are appended or none.
@@ -1295,8 +1305,9 @@ KVQ_API kvq_status kvq_sequence_decode(const kvq_cache* cache, const kvq_sequenc
 typedef struct kvq_compress_options {
   uint32_t struct_size;
   int32_t budget;        /**< Tokens that a KV head keeps on average; 0 (default): the policy's budget. */
-  int32_t* kept;         /**< `[n_layers, kv_heads]` receives the number of tokens that each head then holds; NULL:
-                              skip. \nullable \length cache.n_layers * cache.kv_heads \memory host \keeps call */
+  int32_t* kept;         /**< `[n_layers, kv_heads]` receives the number of tokens that each head then holds, or those
+                              of the layer whose pages it reads; NULL: skip.
+                              \nullable \length cache.n_layers * cache.kv_heads \memory host \keeps call */
   uint64_t* bytes_freed; /**< Receives the decrease in the bytes of the sequence; NULL: skip.
                               \nullable \length 1 \memory host \keeps call */
 } kvq_compress_options;
@@ -1395,7 +1406,8 @@ typedef struct kvq_attend_batch {
  *  \threads any.  \since 1.0 */
 KVQ_API void kvq_attend_batch_init(kvq_attend_batch* batch, size_t size);
 
-/** Compute attention of a batch of queries over one layer.
+/** Compute attention of a batch of queries over one layer, or over the layer whose pages it reads (`pages_of_layer` of
+ *  its kvq_layer_shape), which has received their tokens before.
  *
  *  `output = softmax(scale · q·kᵀ) v` for every query head. Query head h reads KV head h / (q_heads / kv_heads), and a
  *  query at position p sees the tokens at positions ≤ p. A query that sees no token gives zeros, also with a sink.
@@ -1473,6 +1485,9 @@ KVQ_API void kvq_extend_batch_init(kvq_extend_batch* batch, size_t size);
  *  of these are sealed after attention. So a prompt loses no more in long chunks than token by token; after
  *  ::kvq_append, ::kvq_attend shows a chunk's queries its own tokens in the formats of sealed pages. The stored pages
  *  are those of ::kvq_append, the results those of ::kvq_attend.
+ *
+ *  Layers that read the pages of another one have no keys to give: extend that one, then call ::kvq_attend for these.
+ *  They see the pages as they are then, sealed ones of the new tokens too.
  *
  *  During the call, pages of the new tokens take the memory of FP16. While a stream is captured (see
  *  ::kvq_sequence_reserve), it takes at most ::KVQ_PAGE_SLOTS tokens per sequence and no positions.

@@ -767,7 +767,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_router_group_info, reserved) ==
 static_assert(sizeof(void*) != 8 || offsetof(kvq_router_group_info, mean_bits) == 16);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_router_group_info, accuracy) == 24);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_router_group_info, shares) == 32);
-static_assert(sizeof(void*) != 8 || sizeof(kvq_layer_shape) == 64);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_layer_shape) == 72);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, first_layer) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, n_layers) == 8);
@@ -783,6 +783,8 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, rope_base) == 44);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, inv_freq) == 48);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, scale) == 56);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, logit_softcap) == 60);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, pages_of_layer) == 64);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, reserved) == 68);
 static_assert(sizeof(void*) != 8 || sizeof(kvq_cache_options) == 104);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, n_layers) == 4);
@@ -818,7 +820,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, eviction_budget) ==
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, eviction_window) == 44);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, max_bytes) == 48);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, model_id) == 56);
-static_assert(sizeof(void*) != 8 || sizeof(kvq_layer_info) == 304);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_layer_info) == 308);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, n_formats) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, formats) == 8);
@@ -832,6 +834,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, rotary_dim) == 288)
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, scale) == 292);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, logit_softcap) == 296);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, values_are_key_prefix) == 300);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, pages_of_layer) == 304);
 static_assert(sizeof(void*) != 8 || sizeof(kvq_recode_info) == 40);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_recode_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_recode_info, layers) == 4);
@@ -1932,7 +1935,8 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
     checked(kvq_append_sequences, get(), layer, &c_batch);
   }
 
-  /// Compute attention of a batch of queries over one layer.
+  /// Compute attention of a batch of queries over one layer, or over the layer whose pages it reads (`pages_of_layer`
+  /// of its kvq_layer_shape), which has received their tokens before.
   ///
   /// `output = softmax(scale · q·kᵀ) v` for every query head. Query head h reads KV head h / (q_heads / kv_heads), and
   /// a query at position p sees the tokens at positions ≤ p. A query that sees no token gives zeros, also with a sink.
@@ -1964,6 +1968,9 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
   /// pages of these are sealed after attention. So a prompt loses no more in long chunks than token by token; after
   /// ::kvq_append, ::kvq_attend shows a chunk's queries its own tokens in the formats of sealed pages. The stored pages
   /// are those of ::kvq_append, the results those of ::kvq_attend.
+  ///
+  /// Layers that read the pages of another one have no keys to give: extend that one, then call ::kvq_attend for these.
+  /// They see the pages as they are then, sealed ones of the new tokens too.
   ///
   /// During the call, pages of the new tokens take the memory of FP16. While a stream is captured (see
   /// ::kvq_sequence_reserve), it takes at most ::KVQ_PAGE_SLOTS tokens per sequence and no positions.
@@ -2133,7 +2140,7 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_BACKEND.
   int32_t room(int32_t layer) const { return detail::counted<int32_t>(kvq_sequence_room, get(), layer); }
 
-  /// Get the number of tokens appended to `layer`, including evicted ones.
+  /// Get the number of tokens appended to `layer`, or to the layer whose pages it reads, including evicted ones.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_BACKEND.
   int32_t length(int32_t layer) const { return detail::counted<int32_t>(kvq_sequence_length, get(), layer); }
 
@@ -2203,6 +2210,7 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   }
 
   /// Append tokens to one layer of a sequence, from dense tensors. To attend with their queries too, use ::kvq_extend.
+  /// Layers that read the pages of another one take no tokens.
   ///
   /// Fills the layer's open page. A full page is sealed (encoded in its final format) when it leaves the newest
   /// `recent` pages, which happens when the next token arrives. Either all `n` tokens are appended or none.

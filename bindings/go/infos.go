@@ -513,6 +513,9 @@ type LayerInfo struct {
 
 	// If so, appending takes no values.
 	ValuesAreKeyPrefix bool
+
+	// The layer whose pages it reads: this one, or an earlier one.
+	PagesOfLayer int
 }
 
 func layerInfoFrom(it *raw.LayerInfo) LayerInfo {
@@ -529,6 +532,7 @@ func layerInfoFrom(it *raw.LayerInfo) LayerInfo {
 		Scale:              it.Scale,
 		LogitSoftcap:       it.LogitSoftcap,
 		ValuesAreKeyPrefix: it.ValuesAreKeyPrefix != 0,
+		PagesOfLayer:       int(it.PagesOfLayer),
 	}
 }
 

@@ -187,7 +187,8 @@ func (it *Sequence) Room(layer int) (int, error) {
 	})
 }
 
-// Length: get the number of tokens appended to layer, including evicted ones.
+// Length: get the number of tokens appended to layer, or to the layer whose pages it reads, including evicted
+// ones.
 func (it *Sequence) Length(layer int) (int, error) {
 	var n [1]int32
 	if err := firstOf(narrow("layer", layer, &n[0])); err != nil {

@@ -8,8 +8,8 @@ import (
 )
 
 // LayerShape is the shape of a range of layers that differ from the cache's others, such as those with larger heads or
-// without RoPE. Caches with such layers take no trained objects but scales, and these where only frequencies, scale and
-// soft cap differ; those with other heads do not evict.
+// without RoPE, or without keys and values of their own. Caches with such layers take no trained objects but scales, and
+// these where only frequencies, scale and soft cap differ; those with other heads do not evict.
 type LayerShape struct {
 	FirstLayer int // ranges may not overlap
 	Layers     int // layers of the range; 0: 1
@@ -30,6 +30,11 @@ type LayerShape struct {
 
 	Scale        float32 // factor applied to q·k; 0: the cache's, or 1 / sqrt(KeyDim) if that is 0
 	LogitSoftcap float32 // of calls whose own is 0
+
+	// The earlier layer whose pages these layers read, as models with shared KV layers do (Gemma 3n, Gemma 4); nil: their
+	// own. They hold no tokens: append to that layer, then attend to these. Their KV heads, channels and RoPE are that
+	// layer's, their query heads, scale and soft cap their own.
+	PagesOfLayer *int
 }
 
 // fill sets the shape of C, except the frequencies.
@@ -45,6 +50,11 @@ func (s *LayerShape) fill(to *raw.LayerShape) error {
 	layers := s.Layers
 	if layers == 0 {
 		layers = 1
+	}
+	if s.PagesOfLayer != nil {
+		if err := narrow("PagesOfLayer", *s.PagesOfLayer, &to.PagesOfLayer); err != nil {
+			return err
+		}
 	}
 	return firstOf(narrow("FirstLayer", s.FirstLayer, &to.FirstLayer), narrow("Layers", layers, &to.NLayers),
 		narrow("QHeads", s.QHeads, &to.QHeads), narrow("KVHeads", s.KVHeads, &to.KVHeads),

@@ -287,6 +287,34 @@ func TestSnapshotsLoadIntoTheSameShapesAlone(t *testing.T) {
 	requireError(t, errorOf(other.cache.LoadSequence(snapshot)), kvq.ErrMismatch)
 }
 
+func TestLayersMayReadThePagesOfAnotherOne(t *testing.T) {
+	options, first := mixedOptions(), 1
+	options.Shapes[1] = kvq.LayerShape{FirstLayer: 2, QHeads: 6, PagesOfLayer: &first}
+	m := newModel(t, "fp16", nil, options)
+	r := random(5)
+	k, v, q := r.floats(40*3*192), r.floats(40*3*128), r.floats(6*192)
+	require(t, m.sequence.Append(1, kvq.Of(k), kvq.Of(v)))
+	outputs := [2][]float32{make([]float32, 6*128), make([]float32, 6*128)}
+	for i, output := range outputs {
+		if info := must(m.cache.DescribeLayer(i + 1))(t); info.PagesOfLayer != 1 {
+			t.Fatalf("layer %d reads the pages of layer %d", i+1, info.PagesOfLayer)
+		}
+		if length := must(m.sequence.Length(i + 1))(t); length != 40 {
+			t.Fatalf("layer %d has %d tokens", i+1, length)
+		}
+		require(t, m.sequence.Attend(i+1, kvq.Of(q), kvq.Of(output)))
+	}
+	if fmt.Sprint(outputs[0]) != fmt.Sprint(outputs[1]) {
+		t.Fatal("both layers read the same pages, but give other outputs")
+	}
+	requireError(t, m.sequence.Append(2, kvq.Of(k), kvq.Of(v)), kvq.ErrArgument, "layer is 2, which reads the pages of layer 1")
+	context := must(kvq.NewContext(nil))(t)
+	defer context.Close()
+	self := 2
+	options.Shapes[1].PagesOfLayer = &self
+	requireError(t, errorOf(context.NewCache(options, nil)), kvq.ErrArgument, "options->shapes[1].pages_of_layer is 2")
+}
+
 func TestFrequenciesOfALayerAreCheckedAndUsed(t *testing.T) {
 	options := func(shapes ...kvq.LayerShape) *kvq.CacheOptions {
 		it := kvq.NewCacheOptions(2, 2, 2, 64)

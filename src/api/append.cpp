@@ -11,12 +11,12 @@ kvq_status kvq_append(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, i
                       kvq_dtype dtype, const int32_t* positions, kvq_error* error) {
   return guarded(error, [&] {
     require_current(cache, sequence);
-    require_range(layer, 0, cache->n_layers - 1, "layer");
+    const int32_t index = appended_layer(*cache, layer);
     require_range(n, 1, INT32_MAX, "n");
     require(k, "k");
-    check_values(*cache, layer, v, "v");
+    check_values(cache->layer(index), v, "v");
     require_range(dtype, KVQ_F32, KVQ_BF16, "dtype");
-    checked(*sequence, [&] { append(*sequence, layer, k, v, dtype, n, positions); });
+    checked(*sequence, [&] { append(*sequence, index, k, v, dtype, n, positions); });
   });
 }
 
@@ -26,12 +26,12 @@ kvq_status kvq_append_sequences(kvq_cache* cache, int32_t layer, const kvq_appen
   return guarded(error, [&] {
     require(cache, "cache");
     const kvq_append_batch chosen = read_struct(batch, kvq_append_batch{}, "batch");
-    require_range(layer, 0, cache->n_layers - 1, "layer");
+    const int32_t index = appended_layer(*cache, layer);
     require_range(chosen.reserved, 0, 0, "batch->reserved");
     const CallSpaces::Lease space(cache->call_spaces);
     const Vector<SequenceTokens> sequences = checked_sequences(*cache, chosen, space->scratch);
-    const TokenBatch tokens = tokens_of(*cache, layer, chosen, sequences);
+    const TokenBatch tokens = tokens_of(*cache, index, chosen, sequences);
     for (const SequenceTokens& each : sequences) follow_replays(*each.sequence);
-    checked(sequences, [&] { append(*cache, layer, {sequences, tokens, chosen.positions, true, space->scratch}); });
+    checked(sequences, [&] { append(*cache, index, {sequences, tokens, chosen.positions, true, space->scratch}); });
   });
 }

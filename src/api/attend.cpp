@@ -11,14 +11,14 @@ kvq_status kvq_attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch* b
   return guarded(error, [&] {
     require(cache, "cache");
     const kvq_attend_batch chosen = read_struct(batch, kvq_attend_batch{}, "batch");
-    require_range(layer, 0, cache->n_layers - 1, "layer");
+    const LayerShape& shape = layer_of(*cache, layer);
     require_range(chosen.n_sequences, 1, INT32_MAX, "batch->n_sequences");
     require(chosen.sequences, "batch->sequences");
-    const kvq_attend_batch complete = checked_batch(cache->layer(layer), chosen);
+    const kvq_attend_batch complete = checked_batch(shape, chosen);
     for (int32_t i = 0; i < chosen.n_sequences; ++i) require_owner_of_entry(*cache, chosen.sequences[i], i);
     const CallSpaces::Lease space(cache->call_spaces);
     attend(
-        *cache, layer, complete, *space, [&chosen](int32_t i) -> const Sequence& { return *chosen.sequences[i]; },
+        *cache, shape, complete, *space, [&chosen](int32_t i) -> const Sequence& { return *chosen.sequences[i]; },
         [] {});
   });
 }

@@ -42,10 +42,11 @@ Vector<SequenceTokens> checked_sequences(kvq_cache& cache, const kvq_append_batc
   return checked_sequences(cache, {batch.n_sequences, batch.sequences, batch.token_counts, 1}, scratch);
 }
 
-void check_values(const kvq_cache& cache, int32_t layer, const void* v, const char* argument) {
-  if (!cache.layer(layer).head.is_latent) return require(v, argument);
+void check_values(const LayerShape& shape, const void* v, const char* argument) {
+  if (!shape.head.is_latent) return require(v, argument);
   if (v == nullptr) return;
-  fail(KVQ_E_ARGUMENT, "%s is given, must be NULL: values of layer %d are a prefix of its keys", argument, layer);
+  fail(KVQ_E_ARGUMENT, "%s is given, must be NULL: values of layer %d are a prefix of its keys", argument,
+       shape.number);
 }
 
 TokenBatch tokens_of(const kvq_cache& cache, int32_t layer, const kvq_append_batch& batch,
@@ -58,7 +59,7 @@ TokenBatch tokens_of(const kvq_cache& cache, int32_t layer, const kvq_append_bat
   const LayerShape& shape = cache.layer(layer);
   const CallerTensor k{"batch->k", n, shape.kv_heads, shape.head.whole_key(), batch.dtype};
   const CallerTensor v{"batch->v", n, shape.kv_heads, shape.head.values, batch.dtype};
-  check_values(cache, layer, batch.v, "batch->v");
+  check_values(shape, batch.v, "batch->v");
   TokenBatch tokens = cache.no_tokens(layer);
   tokens.dtype = batch.dtype;
   tokens.k_strides = checked_strides(k, batch.k_token_stride, batch.k_head_stride);

@@ -21,7 +21,7 @@ Vector<SequenceTokens> checked_sequences(kvq_cache& cache, const GivenSequences&
 Vector<SequenceTokens> checked_sequences(kvq_cache& cache, const kvq_append_batch& batch, Allocator& scratch);
 
 /// Throws unless there are values exactly if the layer's are no part of its keys.
-void check_values(const kvq_cache& cache, int32_t layer, const void* v, const char* argument);
+void check_values(const LayerShape& shape, const void* v, const char* argument);
 
 /// Keys and values of a batch, their strides completed.
 TokenBatch tokens_of(const kvq_cache& cache, int32_t layer, const kvq_append_batch& batch,

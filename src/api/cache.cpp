@@ -298,17 +298,18 @@ void add_formats(kvq_context& context, const kvq_cache_options& options, const k
 
 const Storage& kvq::api::storage_for(kvq_cache& cache, const kvq_policy* policy) {
   if (policy == nullptr) return *cache.storage;
-  check_policy(policy, cache.n_layers, "the cache's ");
+  const auto n_layers = static_cast<int32_t>(cache.model_layers().size());
+  check_policy(policy, n_layers, "the cache's ");
   if (!policy->experts.empty()) {
     fail(KVQ_E_UNSUPPORTED, "policy lets a router choose formats, which only the cache's own policy can");
   }
   if (policy->eviction.budget != 0 && policy->eviction != cache.eviction) {
     fail(KVQ_E_ARGUMENT, "policy evicts otherwise than the cache's policy, which all of its sequences share");
   }
-  check_calibration(policy, cache.n_layers);
+  check_calibration(policy, n_layers);
   const Trained* trained = cache.training.pages.get();
-  for_each_format(policy, cache.n_layers, [&](int32_t layer, const FormatPair& pair) {
-    const PageFormat format(pair.keys, pair.values, cache.layer(layer).head, trained);
+  for_each_format(policy, n_layers, [&](int32_t layer, const FormatPair& pair) {
+    const PageFormat format(pair.keys, pair.values, cache.model_layer(layer).head, trained);
     const Codec* codec = trained_codec(pair);
     const Codec* given = cache.training.codec;
     if (codec != nullptr && (given == nullptr || std::string_view(codec->trained_as) != given->trained_as)) {
@@ -327,23 +328,34 @@ const Storage& kvq::api::storage_for(kvq_cache& cache, const kvq_policy* policy)
            format_pair_name(pair).c_str(), cache.backend.name());
     }
   });
-  check_evicted_formats(cache.eviction, *policy, cache.n_layers, trained,
-                        [&](int32_t layer) { return cache.layer(layer).head; });
+  check_evicted_formats(cache.eviction, *policy, n_layers, trained,
+                        [&](int32_t layer) { return cache.model_layer(layer).head; });
   const auto [storage, is_new] = cache.storage_of(*policy);
   if (is_new) make_call_rooms_again(cache);  // for sequences that have preallocated pages
   return storage;
 }
 
-void kvq::api::write_layer(const Cache& cache, const Storage& storage, int32_t layer, kvq_layer_info* info) {
+const LayerShape& kvq::api::layer_of(const Cache& cache, int32_t layer) {
+  require_range(layer, 0, static_cast<int64_t>(cache.model_layers().size()) - 1, "layer");
+  return cache.model_layer(layer);
+}
+
+int32_t kvq::api::appended_layer(const Cache& cache, int32_t layer) {
+  const LayerShape& shape = layer_of(cache, layer);
+  if (shape.has_own_pages()) return shape.pages_index;
+  fail(KVQ_E_ARGUMENT, "layer is %d, which reads the pages of layer %d: append to that, and call kvq_attend for this",
+       layer, shape.pages_layer);
+}
+
+void kvq::api::write_layer(const Storage& storage, const LayerShape& shape, kvq_layer_info* info) {
   std::vector<FormatPair> pairs;
-  for (const PageFormat* format : storage.layer_at(layer).formats) {
+  for (const PageFormat* format : storage.layer_at(shape.pages_index).formats) {
     pairs.push_back({format->side(Side::kKeys), format->side(Side::kValues)});
   }
   kvq_layer_info found{};
   found.n_formats = static_cast<int32_t>(pairs.size());
   const std::string names = names_of(pairs);
   std::copy_n(names.begin(), std::min(names.size(), sizeof(found.formats) - 1), found.formats);
-  const LayerShape& shape = cache.layer(layer);
   found.q_heads = shape.q_heads;
   found.kv_heads = shape.kv_heads;
   found.key_dim = shape.head.whole_key();
@@ -354,6 +366,7 @@ void kvq::api::write_layer(const Cache& cache, const Storage& storage, int32_t l
   found.scale = shape.scale;
   found.logit_softcap = shape.softcap;
   found.values_are_key_prefix = shape.head.is_latent ? 1 : 0;
+  found.pages_of_layer = shape.pages_layer;
   write_struct(info, found, "info");
 }
 
@@ -401,7 +414,7 @@ kvq_status kvq_cache_describe(const kvq_cache* cache, kvq_cache_info* info, kvq_
   return guarded(error, [&] {
     require(cache, "cache");
     kvq_cache_info found{};
-    found.n_layers = cache->n_layers;
+    found.n_layers = static_cast<int32_t>(cache->model_layers().size());
     const LayerShape& usual = cache->usual();
     found.q_heads = usual.q_heads;
     found.kv_heads = usual.kv_heads;
@@ -422,8 +435,7 @@ kvq_status kvq_cache_describe(const kvq_cache* cache, kvq_cache_info* info, kvq_
 kvq_status kvq_cache_describe_layer(const kvq_cache* cache, int32_t layer, kvq_layer_info* info, kvq_error* error) {
   return guarded(error, [&] {
     require(cache, "cache");
-    require_range(layer, 0, cache->n_layers - 1, "layer");
-    write_layer(*cache, *cache->storage, layer, info);
+    write_layer(*cache->storage, layer_of(*cache, layer), info);
   });
 }
 

@@ -50,16 +50,16 @@ kvq_status kvq_extend(kvq_cache* cache, int32_t layer, const kvq_extend_batch* b
   return guarded(error, [&] {
     require(cache, "cache");
     const kvq_extend_batch chosen = read_struct(batch, kvq_extend_batch{}, "batch");
-    require_range(layer, 0, cache->n_layers - 1, "layer");
+    const int32_t index = appended_layer(*cache, layer);
     require_range(chosen.reserved, 0, 0, "batch->reserved");
     const kvq_append_batch given = tokens_in(chosen);
     const CallSpaces::Lease space(cache->call_spaces);
     const Vector<SequenceTokens> sequences = checked_sequences(*cache, given, space->scratch);
-    const TokenBatch tokens = tokens_of(*cache, layer, given, sequences);
-    const kvq_attend_batch queries = checked_batch(cache->layer(layer), queries_in(chosen));
+    const TokenBatch tokens = tokens_of(*cache, index, given, sequences);
+    const kvq_attend_batch queries = checked_batch(cache->layer(index), queries_in(chosen));
     for (const SequenceTokens& each : sequences) follow_replays(*each.sequence);
     checked(sequences, [&] {
-      extend(*cache, layer, {sequences, tokens, chosen.positions, true, space->scratch}, queries, *space);
+      extend(*cache, index, {sequences, tokens, chosen.positions, true, space->scratch}, queries, *space);
     });
   });
 }

@@ -138,7 +138,12 @@ void require_current(const kvq_cache* cache, const kvq_sequence* sequence, const
 void require_owner_of_entry(const kvq_cache& cache, const kvq_sequence* sequence, int32_t index);
 /// The storage of a policy for sequences of a cache; null: the cache's. Throws unless the cache can hold it.
 const Storage& storage_for(kvq_cache& cache, const kvq_policy* policy);
-void write_layer(const Cache& cache, const Storage& storage, int32_t layer, kvq_layer_info* info);
+void write_layer(const Storage& storage, const LayerShape& shape, kvq_layer_info* info);
+
+/// Layer of the model. Throws unless the cache has it.
+const LayerShape& layer_of(const Cache& cache, int32_t layer);
+/// Index among Cache::layers() of the layer that tokens are appended to. Throws if `layer` reads another one's pages.
+int32_t appended_layer(const Cache& cache, int32_t layer);
 
 }  // namespace kvq::api
 

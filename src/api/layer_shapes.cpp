@@ -5,9 +5,11 @@
 #include "core/error.h"
 #include "core/rope.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <span>
 
 namespace kvq::api {
 namespace {
@@ -29,19 +31,23 @@ kvq_layer_shape default_shape() {
   kvq_layer_shape shape{};
   shape.n_layers = 1;
   shape.rope = -1;
+  shape.pages_of_layer = -1;
   return shape;
 }
+
+bool reads_pages(const kvq_layer_shape& shape) { return shape.pages_of_layer >= 0; }
 
 bool has_layer(const kvq_layer_shape& shape, int32_t layer) {
   return layer >= shape.first_layer && layer - shape.first_layer < shape.n_layers;
 }
 
 /// The shape of a layer, or null.
+const kvq_layer_shape* shape_of(std::span<const kvq_layer_shape> shapes, int32_t layer) {
+  const auto found = std::ranges::find_if(shapes, [layer](const auto& shape) { return has_layer(shape, layer); });
+  return found != shapes.end() ? &*found : nullptr;
+}
 const kvq_layer_shape* shape_of(const kvq_cache_options& options, int32_t layer) {
-  for (int32_t i = 0; i < options.n_shapes; ++i) {
-    if (has_layer(options.shapes[i], layer)) return &options.shapes[i];
-  }
-  return nullptr;
+  return shape_of({options.shapes, static_cast<size_t>(options.n_shapes)}, layer);
 }
 
 /// Fill in what the options say.
@@ -66,11 +72,11 @@ bool has_other_heads(const kvq_layer_shape& shape, const kvq_cache_options& opti
   return has_other_heads(shape, usual);
 }
 
-/// The first layer of the first such shape; −1 without one.
+/// The first layer of the first such shape of layers with pages of their own; −1 without one.
 template <typename Is>
 int32_t find_layer(const kvq_cache_options& options, const Is& is) {
   for (int32_t i = 0; i < options.n_shapes; ++i) {
-    if (is(options.shapes[i])) return options.shapes[i].first_layer;
+    if (!reads_pages(options.shapes[i]) && is(options.shapes[i])) return options.shapes[i].first_layer;
   }
   return -1;
 }
@@ -95,6 +101,16 @@ void check_prefix(kvq_layer_shape& shape, int32_t index) {
        static_cast<const char*>(Entry(index, "rotary_begin")), shape.rotary_begin, shape.value_dim);
 }
 
+kvq_rope pairing_of(const kvq_cache_options& options, const kvq_layer_shape& shape) {
+  return shape.rope >= 0 ? shape.rope : options.rope;
+}
+
+/// Channels that RoPE rotates, if any.
+int32_t rotary_dim_of(const kvq_cache_options& options, const kvq_layer_shape& shape) {
+  const int32_t given = shape.rotary_dim != 0 ? shape.rotary_dim : options.rotary_dim;
+  return given != 0 ? given : shape.key_dim - shape.rotary_begin;
+}
+
 void check_rope_of(const kvq_cache_options& options, const kvq_layer_shape& shape, int32_t index) {
   require_range(shape.rope, -1, KVQ_ROPE_INTERLEAVED, Entry(index, "rope"));
   require_range(shape.rotary_begin, 0, shape.key_dim - 2, Entry(index, "rotary_begin"));
@@ -102,14 +118,14 @@ void check_rope_of(const kvq_cache_options& options, const kvq_layer_shape& shap
     fail(KVQ_E_ARGUMENT, "%s is %d, must be even", static_cast<const char*>(Entry(index, "rotary_begin")),
          shape.rotary_begin);
   }
-  if ((shape.rope >= 0 ? shape.rope : options.rope) == KVQ_ROPE_NONE) return;
+  if (pairing_of(options, shape) == KVQ_ROPE_NONE) return;
   const int32_t given = shape.rotary_dim != 0 ? shape.rotary_dim : options.rotary_dim;
   const int32_t left = shape.key_dim - shape.rotary_begin;
   require_range(given, 0, left, Entry(index, "rotary_dim"));
   if (given % 2 != 0) {
     fail(KVQ_E_ARGUMENT, "%s is %d, must be even", static_cast<const char*>(Entry(index, "rotary_dim")), given);
   }
-  const int32_t rotary_dim = given != 0 ? given : left;
+  const int32_t rotary_dim = rotary_dim_of(options, shape);
   if (!std::isfinite(shape.rope_base) || shape.rope_base < 0.0F) {
     fail(KVQ_E_ARGUMENT, "%s is %g, must be positive and finite, or 0",
          static_cast<const char*>(Entry(index, "rope_base")), static_cast<double>(shape.rope_base));
@@ -131,10 +147,10 @@ void check_rope_of(const kvq_cache_options& options, const kvq_layer_shape& shap
   }
 }
 
-/// Check the last of some shapes, and fill in its heads.
-void check_shape(const kvq_cache_options& options, std::vector<kvq_layer_shape>& shapes) {
+/// Check which layers the last of some shapes is of.
+void check_layers(const kvq_cache_options& options, std::span<const kvq_layer_shape> shapes) {
   const auto index = static_cast<int32_t>(shapes.size()) - 1;
-  kvq_layer_shape& shape = shapes.back();
+  const kvq_layer_shape& shape = shapes.back();
   require_range(shape.first_layer, 0, options.n_layers - 1, Entry(index, "first_layer"));
   require_range(shape.n_layers, 1, options.n_layers - shape.first_layer, Entry(index, "n_layers"));
   for (int32_t i = 0; i < index; ++i) {
@@ -142,14 +158,16 @@ void check_shape(const kvq_cache_options& options, std::vector<kvq_layer_shape>&
     if (!has_layer(other, shape.first_layer) && !has_layer(shape, other.first_layer)) continue;
     fail(KVQ_E_ARGUMENT, "options->shapes[%d] has layers of options->shapes[%d]", index, i);
   }
-  if (shape.kv_heads != 0) require_range(shape.kv_heads, 1, kMaxKvHeads, Entry(index, "kv_heads"));
-  require_query_heads(shape.q_heads != 0 ? shape.q_heads : options.q_heads,
-                      shape.kv_heads != 0 ? shape.kv_heads : options.kv_heads, Entry(index, "q_heads"));
-  check_dim(shape.key_dim, kMaxHeadDim, Entry(index, "key_dim"));
-  check_dim(shape.value_dim, kMaxValueDim, Entry(index, "value_dim"));
-  resolve_heads(options, shape);
-  check_prefix(shape, index);
-  check_rope_of(options, shape, index);
+  if (shape.pages_of_layer < -1 || shape.pages_of_layer >= shape.first_layer) {
+    fail(KVQ_E_ARGUMENT, "%s is %d, must be a layer before first_layer, %d, or -1",
+         static_cast<const char*>(Entry(index, "pages_of_layer")), shape.pages_of_layer, shape.first_layer);
+  }
+  require_range(shape.reserved, 0, 0, Entry(index, "reserved"));
+}
+
+/// Check what each layer has of its own, whichever pages it reads.
+void check_queries(const kvq_layer_shape& shape, int32_t index) {
+  require_query_heads(shape.q_heads, shape.kv_heads, Entry(index, "q_heads"));
   if (!std::isfinite(shape.scale)) {
     fail(KVQ_E_ARGUMENT, "%s is %g, must be finite", static_cast<const char*>(Entry(index, "scale")),
          static_cast<double>(shape.scale));
@@ -158,6 +176,59 @@ void check_shape(const kvq_cache_options& options, std::vector<kvq_layer_shape>&
     fail(KVQ_E_ARGUMENT, "%s is %g, must be 0 or positive and finite",
          static_cast<const char*>(Entry(index, "logit_softcap")), static_cast<double>(shape.logit_softcap));
   }
+}
+
+/// Check a shape of layers with pages of their own, and fill in its heads.
+void check_shape(const kvq_cache_options& options, kvq_layer_shape& shape, int32_t index) {
+  if (shape.kv_heads != 0) require_range(shape.kv_heads, 1, kMaxKvHeads, Entry(index, "kv_heads"));
+  check_dim(shape.key_dim, kMaxHeadDim, Entry(index, "key_dim"));
+  check_dim(shape.value_dim, kMaxValueDim, Entry(index, "value_dim"));
+  resolve_heads(options, shape);
+  check_queries(shape, index);
+  check_prefix(shape, index);
+  check_rope_of(options, shape, index);
+}
+
+/// Complete a shape of layers that read another one's pages: all but what queries have of their own is that layer's.
+void take_shape(const kvq_cache_options& options, std::span<kvq_layer_shape> shapes, int32_t index) {
+  kvq_layer_shape& shape = shapes[static_cast<size_t>(index)];
+  const kvq_layer_shape given = shape;
+  const kvq_layer_shape* of_pages = shape_of(shapes, given.pages_of_layer);
+  shape = of_pages != nullptr ? *of_pages : default_shape();
+  if (reads_pages(shape)) {
+    fail(KVQ_E_ARGUMENT, "%s is %d, which reads the pages of layer %d: name that one",
+         static_cast<const char*>(Entry(index, "pages_of_layer")), given.pages_of_layer, shape.pages_of_layer);
+  }
+  resolve_heads(options, shape);
+  const auto check = [&](int32_t value, int32_t unset, int32_t expected, const char* field) {
+    if (value == unset || value == expected) return;
+    fail(KVQ_E_ARGUMENT, "%s is %d, but layer %d, whose pages are read, has %d",
+         static_cast<const char*>(Entry(index, field)), value, given.pages_of_layer, expected);
+  };
+  check(given.kv_heads, 0, shape.kv_heads, "kv_heads");
+  check(given.key_dim, 0, shape.key_dim, "key_dim");
+  check(given.value_dim, 0, shape.value_dim, "value_dim");
+  check(given.values_are_key_prefix, 0, shape.values_are_key_prefix, "values_are_key_prefix");
+  check(given.rope, -1, pairing_of(options, shape), "rope");
+  check(given.rotary_begin, 0, shape.rotary_begin, "rotary_begin");
+  check(given.rotary_dim, 0, rotary_dim_of(options, shape), "rotary_dim");
+  const float base = shape.rope_base != 0.0F ? shape.rope_base : options.rope_base;
+  if (given.rope_base != 0.0F && given.rope_base != base) {
+    fail(KVQ_E_ARGUMENT, "%s is %g, but layer %d, whose pages are read, has %g",
+         static_cast<const char*>(Entry(index, "rope_base")), static_cast<double>(given.rope_base),
+         given.pages_of_layer, static_cast<double>(base));
+  }
+  if (given.inv_freq != nullptr) {
+    fail(KVQ_E_ARGUMENT, "%s is given, must be NULL: layers that read the pages of layer %d have its frequencies",
+         static_cast<const char*>(Entry(index, "inv_freq")), given.pages_of_layer);
+  }
+  shape.first_layer = given.first_layer;
+  shape.n_layers = given.n_layers;
+  shape.q_heads = given.q_heads != 0 ? given.q_heads : options.q_heads;
+  shape.scale = given.scale;
+  shape.logit_softcap = given.logit_softcap;
+  shape.pages_of_layer = given.pages_of_layer;
+  check_queries(shape, index);
 }
 
 }  // namespace
@@ -172,7 +243,11 @@ std::vector<kvq_layer_shape> read_shapes(const kvq_cache_options& options) {
   for (int32_t i = 0; i < options.n_shapes; ++i) {
     const auto* at = reinterpret_cast<const std::byte*>(options.shapes) + static_cast<size_t>(i) * size;
     shapes.push_back(read_struct(reinterpret_cast<const kvq_layer_shape*>(at), default_shape(), Entry(i)));
-    check_shape(options, shapes);
+    check_layers(options, shapes);
+    if (!reads_pages(shapes.back())) check_shape(options, shapes.back(), i);
+  }
+  for (int32_t i = 0; i < options.n_shapes; ++i) {
+    if (reads_pages(shapes[static_cast<size_t>(i)])) take_shape(options, shapes, i);
   }
   return shapes;
 }
@@ -190,6 +265,9 @@ int32_t rotary_begin_of(const kvq_cache_options& options, int32_t layer) {
 }
 
 int32_t uneven_layer(const kvq_cache_options& options) {
+  for (int32_t i = 0; i < options.n_shapes; ++i) {
+    if (reads_pages(options.shapes[i])) return options.shapes[i].first_layer;
+  }
   const int32_t usual_rotary_dim = options.rotary_dim != 0 ? options.rotary_dim : options.head_dim;
   return find_layer(options, [&](const kvq_layer_shape& shape) {
     return has_other_heads(shape, options) || (shape.rotary_dim != 0 && shape.rotary_dim != usual_rotary_dim) ||
@@ -203,7 +281,8 @@ int32_t layer_with_other_heads(const kvq_cache_options& options) {
   if (layers < options.n_layers) {
     return find_layer(options, [&](const kvq_layer_shape& shape) { return has_other_heads(shape, options); });
   }
-  return find_layer(options, [&](const kvq_layer_shape& shape) { return has_other_heads(shape, options.shapes[0]); });
+  const kvq_layer_shape& first = *shape_of(options, 0);  // which no layer is before
+  return find_layer(options, [&](const kvq_layer_shape& shape) { return has_other_heads(shape, first); });
 }
 
 }  // namespace kvq::api

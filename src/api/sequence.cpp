@@ -64,9 +64,9 @@ kvq_status kvq_sequence_length(const kvq_sequence* sequence, int32_t layer, int3
   return guarded(error, [&] {
     require(sequence, "sequence");
     require(length, "length");
-    require_range(layer, 0, sequence->cache.n_layers - 1, "layer");
+    const LayerShape& shape = layer_of(sequence->cache, layer);
     follow_replays(*sequence);
-    *length = sequence->length(layer);
+    *length = sequence->length(shape.pages_index);
   });
 }
 
@@ -82,9 +82,9 @@ kvq_status kvq_sequence_room(const kvq_sequence* sequence, int32_t layer, int32_
   return guarded(error, [&] {
     require(sequence, "sequence");
     require(room, "room");
-    require_range(layer, 0, sequence->cache.n_layers - 1, "layer");
+    const LayerShape& shape = layer_of(sequence->cache, layer);
     follow_replays(*sequence);
-    *room = sequence->state(layer, 0, 0).room;
+    *room = sequence->state(shape.pages_index, 0, 0).room;
   });
 }
 
@@ -92,11 +92,11 @@ kvq_status kvq_sequence_slots(const kvq_sequence* sequence, int32_t layer, int32
                               kvq_error* error) {
   return guarded(error, [&] {
     require(sequence, "sequence");
-    require_range(layer, 0, sequence->cache.n_layers - 1, "layer");
-    require_range(kv_head, 0, sequence->cache.layer(layer).kv_heads - 1, "kv_head");
+    const LayerShape& shape = layer_of(sequence->cache, layer);
+    require_range(kv_head, 0, shape.kv_heads - 1, "kv_head");
     require(slots, "slots");
     follow_replays(*sequence);
-    *slots = sequence->slots(layer, kv_head);
+    *slots = sequence->slots(shape.pages_index, kv_head);
   });
 }
 
@@ -253,14 +253,24 @@ kvq_status kvq_sequence_describe_layer(const kvq_sequence* sequence, int32_t lay
                                        kvq_error* error) {
   return guarded(error, [&] {
     require(sequence, "sequence");
-    require_range(layer, 0, sequence->cache.n_layers - 1, "layer");
-    write_layer(sequence->cache, *sequence->storage, layer, info);
+    write_layer(*sequence->storage, layer_of(sequence->cache, layer), info);
   });
 }
 
 void kvq_compress_options_init(kvq_compress_options* options, size_t size) {
   init_struct(options, size, kvq_compress_options{});
 }
+
+namespace {
+
+/// Tokens that each KV head of each layer of the model holds.
+void write_slots(const Sequence& sequence, int32_t* slots) {
+  for (const LayerShape& shape : sequence.cache.model_layers()) {
+    for (int32_t head = 0; head < shape.kv_heads; ++head) *slots++ = sequence.slots(shape.pages_index, head);
+  }
+}
+
+}  // namespace
 
 kvq_status kvq_compress(kvq_cache* cache, kvq_sequence* sequence, const kvq_compress_options* options,
                         kvq_error* error) {
@@ -269,8 +279,8 @@ kvq_status kvq_compress(kvq_cache* cache, kvq_sequence* sequence, const kvq_comp
     const kvq_compress_options chosen = read_optional_struct(options, kvq_compress_options{}, "options");
     if (chosen.budget < 0) fail(KVQ_E_ARGUMENT, "options->budget is %d, must not be negative", chosen.budget);
     const uint64_t before = usage(*sequence).total_bytes;
-    const std::span kept{chosen.kept, chosen.kept != nullptr ? sequence->lists.size() : size_t{0}};
-    checked(*sequence, [&] { compress(*sequence, chosen.budget, kept); });
+    checked(*sequence, [&] { compress(*sequence, chosen.budget); });
+    if (chosen.kept != nullptr) write_slots(*sequence, chosen.kept);
     const uint64_t after = usage(*sequence).total_bytes;
     if (chosen.bytes_freed != nullptr) *chosen.bytes_freed = before > after ? before - after : 0;
   });
@@ -280,8 +290,8 @@ kvq_status kvq_sequence_decode(const kvq_cache* cache, const kvq_sequence* seque
                                int32_t begin, int32_t n, float* k, float* v, int32_t* positions, kvq_error* error) {
   return guarded(error, [&] {
     require_current(cache, sequence);
-    require_range(layer, 0, cache->n_layers - 1, "layer");
-    require_range(kv_head, 0, cache->layer(layer).kv_heads - 1, "kv_head");
-    decode(*sequence, {layer, kv_head, begin, n}, {k, v, positions});
+    const LayerShape& shape = layer_of(*cache, layer);
+    require_range(kv_head, 0, shape.kv_heads - 1, "kv_head");
+    decode(*sequence, {shape.pages_index, kv_head, begin, n}, {k, v, positions});
   });
 }

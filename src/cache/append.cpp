@@ -44,7 +44,7 @@ void check_positions(const Arrival& arrival, int32_t layer, const int32_t* all) 
   const int32_t n = arrival.of.count;
   if (sequence.step.tokens > 0 && n > sequence.step.tokens - sequence.step_tokens(layer)) {
     arrival.refuse_count("the step began with %d tokens, of which layer %d has received %d", sequence.step.tokens,
-                         layer, sequence.step_tokens(layer));
+                         sequence.cache.number(layer), sequence.step_tokens(layer));
   }
   int32_t previous = sequence.last_position(layer);
   if (n > INT32_MAX - sequence.length(layer)) {
@@ -344,7 +344,7 @@ void extend(Cache& cache, int32_t layer, const AppendRequest& request, const kvq
   const auto attend_and = [&](const auto& seal) {
     // Undone before the tokens' pages are.
     Calibrators calibrators(request.scratch);
-    attend(cache, layer, batch, space, sequence_at, [&] {
+    attend(cache, cache.layer(layer), batch, space, sequence_at, [&] {
       if (!cache.backend.recording())
         calibrate(calibrators, request, layer, [](const SequenceTokens&) { return true; });
       seal();

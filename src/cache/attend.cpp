@@ -2,8 +2,13 @@
 
 namespace kvq {
 
-AttendRequest::AttendRequest(Cache& cache, int32_t layer, const kvq_attend_batch& batch, CallSpace& space)
-    : cache_(cache), layer_(layer), batch_(batch), recorded_(cache.backend.recording()), space_(space) {
+AttendRequest::AttendRequest(Cache& cache, const LayerShape& shape, const kvq_attend_batch& batch, CallSpace& space)
+    : cache_(cache),
+      shape_(shape),
+      layer_(shape.pages_index),
+      batch_(batch),
+      recorded_(cache.backend.recording()),
+      space_(space) {
   if (recorded_ && cache.eviction.observes()) {
     fail(
         KVQ_E_UNSUPPORTED,
@@ -15,7 +20,7 @@ AttendRequest::AttendRequest(Cache& cache, int32_t layer, const kvq_attend_batch
   space_.counts.clear();
   space_.positions.clear();
   // Entries of `sequences` point into lists and counts: reserved in full, never reallocated.
-  space_.reserve(static_cast<size_t>(batch.n_sequences), 0, cache.layer(layer).kv_heads);
+  space_.reserve(static_cast<size_t>(batch.n_sequences), 0, shape.kv_heads);
 }
 
 void AttendRequest::add(int32_t index, const Sequence& sequence) {
@@ -36,11 +41,11 @@ void AttendRequest::add(int32_t index, const Sequence& sequence) {
   const int32_t length = sequence.length(layer_);
   if (!recorded_ && batch_.query_positions == nullptr && count > length) {
     fail(KVQ_E_ARGUMENT, "batch->query_counts[%d] is %d, but layer %d of the sequence holds %d tokens: append first",
-         index, count, layer_, length);
+         index, count, shape_.pages_layer, length);
   }
   if (count > INT32_MAX - queries_) fail(KVQ_E_ARGUMENT, "batch->query_counts add up to more than %d", INT32_MAX);
   const size_t first_list = space_.lists.size();
-  for (int32_t head = 0; head < cache_.layer(layer_).kv_heads; ++head) {
+  for (int32_t head = 0; head < shape_.kv_heads; ++head) {
     const Sequence::PageList& list = sequence.list(layer_, head);
     space_.lists.push_back(list.data());
     space_.counts.push_back(static_cast<int32_t>(list.size()));
@@ -70,7 +75,7 @@ void AttendRequest::place(int32_t index, const Sequence& sequence) {
 }
 
 AttendBatch AttendRequest::run() {
-  AttendBatch batch = cache_.attend_batch(layer_);
+  AttendBatch batch = cache_.attend_batch(shape_);
   batch.sequences = space_.sequences;
   batch.query_positions = space_.positions;
   batch.newest_queries = batch_.query_positions == nullptr;

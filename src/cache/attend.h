@@ -11,7 +11,7 @@ namespace kvq {
 /// Collects the page lists of a batch and hands it to the backend.
 class AttendRequest {
  public:
-  AttendRequest(Cache& cache, int32_t layer, const kvq_attend_batch& batch, CallSpace& space);
+  AttendRequest(Cache& cache, const LayerShape& shape, const kvq_attend_batch& batch, CallSpace& space);
   void add(int32_t index, const Sequence& sequence);
   /// Find the queries of each sequence, after the last one was added.
   void place(int32_t index, const Sequence& sequence);
@@ -20,22 +20,26 @@ class AttendRequest {
 
  private:
   Cache& cache_;
-  int32_t layer_;
+  const LayerShape& shape_;
+  int32_t layer_;  // with the pages
   const kvq_attend_batch& batch_;
   bool recorded_;
   CallSpace& space_;
   int32_t queries_ = 0;
 };
 
+/// Attend in a layer of the model. Only queries of the layer that holds the pages are observed.
 /// `sequence_at(i)` is sequence i of the batch; the other arguments of `batch` have been checked, and all strides are
 /// given. `complete()` does what else may fail before the queries count as observed. `space` is the call's alone.
 template <typename SequenceAt, typename Complete>
-void attend(Cache& cache, int32_t layer, const kvq_attend_batch& batch, CallSpace& space, const SequenceAt& sequence_at,
-            const Complete& complete) {
-  AttendRequest request(cache, layer, batch, space);
+void attend(Cache& cache, const LayerShape& shape, const kvq_attend_batch& batch, CallSpace& space,
+            const SequenceAt& sequence_at, const Complete& complete) {
+  AttendRequest request(cache, shape, batch, space);
   for (int32_t i = 0; i < batch.n_sequences; ++i) request.add(i, sequence_at(i));
   for (int32_t i = 0; i < batch.n_sequences; ++i) request.place(i, sequence_at(i));
   const AttendBatch attended = request.run();
+  if (!shape.has_own_pages()) return complete();
+  const int32_t layer = shape.pages_index;
   Vector<ObservedQueries> counted(space.scratch);
   for (int32_t i = 0; i < batch.n_sequences; ++i) {
     if (!sequence_at(i).waits(layer)) continue;

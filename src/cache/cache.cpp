@@ -11,11 +11,19 @@ namespace {
 
 constexpr size_t kPositionBytes = sizeof(int32_t) * kPageSlots;
 
+int32_t layers_with_pages(const kvq_cache_options& options) {
+  int32_t n = options.n_layers;
+  for (int32_t i = 0; i < options.n_shapes; ++i) {
+    if (options.shapes[i].pages_of_layer >= 0) n -= options.shapes[i].n_layers;
+  }
+  return n;
+}
+
 }  // namespace
 
 Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& options, const Policy* policy,
              CacheTraining training_, size_t object_bytes)
-    : n_layers(options.n_layers),
+    : n_layers(layers_with_pages(options)),
       model_id(options.model_id),
       eviction(policy != nullptr ? policy->eviction : Eviction{}),
       votes(policy != nullptr ? policy->votes : Votes::kLayer),
@@ -27,6 +35,7 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       contexts(allocator),
       call_spaces(work_allocator, backend.attention()),
       ropes_(allocator),
+      model_layers_(allocator),
       layers_(allocator),
       host_scales_(allocator),
       scales_(backend, allocator),
@@ -52,7 +61,10 @@ void Cache::make_layers(const kvq_cache_options& options) {
     if (given == 0.0F) given = options.scale;
     return given != 0.0F ? given : 1.0F / std::sqrt(static_cast<float>(key_dim));
   };
-  const LayerShape plain{.q_heads = options.q_heads,
+  const LayerShape plain{.number = 0,
+                         .pages_layer = 0,
+                         .pages_index = 0,
+                         .q_heads = options.q_heads,
                          .kv_heads = options.kv_heads,
                          .head = options.head_dim,
                          .scale = scale_of(0.0F, options.head_dim),
@@ -61,9 +73,11 @@ void Cache::make_layers(const kvq_cache_options& options) {
                          .float16 = intern({SideFormat{}, SideFormat{}, options.head_dim}),
                          .first_list = 0};
   usual_ = plain;
-  layers_.assign(needs_.size(), plain);
-  for (int32_t i = 0; i < options.n_shapes; ++i) {
-    const kvq_layer_shape& shape = options.shapes[i];
+  Vector<LayerShape>& all = model_layers_;
+  all.assign(static_cast<size_t>(options.n_layers), plain);
+  for (size_t i = 0; i < all.size(); ++i) all[i].pages_layer = static_cast<int32_t>(i);
+  const std::span shapes(options.shapes, static_cast<size_t>(options.n_shapes));
+  for (const kvq_layer_shape& shape : shapes) {
     LayerShape layer = plain;
     layer.q_heads = shape.q_heads;
     layer.kv_heads = shape.kv_heads;
@@ -73,12 +87,22 @@ void Cache::make_layers(const kvq_cache_options& options) {
     layer.softcap = shape.logit_softcap;
     layer.rope = make_rope(options, &shape, layer.head);
     layer.float16 = intern({SideFormat{}, SideFormat{}, layer.head});
-    std::fill_n(layers_.begin() + shape.first_layer, shape.n_layers, layer);
+    for (int32_t number = shape.first_layer; number < shape.first_layer + shape.n_layers; ++number) {
+      layer.pages_layer = shape.pages_of_layer >= 0 ? shape.pages_of_layer : number;
+      all[static_cast<size_t>(number)] = layer;
+    }
   }
+  layers_.reserve(needs_.size());
   size_t lists = 0;
-  for (LayerShape& layer : layers_) {
-    layer.first_list = lists;
+  for (size_t i = 0; i < all.size(); ++i) {
+    LayerShape& layer = all[i];
+    layer.number = static_cast<int32_t>(i);
+    const LayerShape& pages = all[static_cast<size_t>(layer.pages_layer)];  // itself, or an earlier one
+    layer.pages_index = layer.has_own_pages() ? static_cast<int32_t>(layers_.size()) : pages.pages_index;
+    layer.first_list = layer.has_own_pages() ? lists : pages.first_list;
+    if (!layer.has_own_pages()) continue;
     lists += static_cast<size_t>(layer.kv_heads);
+    layers_.push_back(layer);
   }
 }
 
@@ -134,7 +158,7 @@ Owned<Storage> Cache::make_storage(const Policy& policy) {
   }
   made->sealed.reserve(static_cast<size_t>(n_layers));  // layers point into it
   for (int32_t layer = 0; layer < n_layers; ++layer) {
-    const auto [keys, values] = policy.formats(layer);
+    const auto [keys, values] = policy.formats(number(layer));
     made->sealed.push_back(intern({keys, values, this->layer(layer).head, training.pages.get()}));
     const PageFormat& format = *made->sealed.back();
     made->layers.push_back({{&made->sealed.back(), 1}, format.keys.is_rotated(), format.values.is_rotated()});
@@ -209,8 +233,8 @@ TokenBatch Cache::no_tokens(int32_t layer) const {
           .context = context(layer)};
 }
 
-AttendBatch Cache::attend_batch(int32_t layer) const {
-  const LayerShape& shape = this->layer(layer);
+AttendBatch Cache::attend_batch(const LayerShape& shape) const {
+  const int32_t layer = shape.pages_index;
   return {.q_strides = HeadStrides::dense(shape.q_heads, shape.head.whole_key()),
           .out_strides = HeadStrides::dense(shape.q_heads, shape.head.values),
           .q_heads = shape.q_heads,
@@ -229,8 +253,8 @@ AttendBatch Cache::attend_batch(int32_t layer) const {
 
 Vector<AttendBatch> Cache::attend_batches(Allocator& memory) const {
   Vector<AttendBatch> batches(memory);
-  batches.reserve(static_cast<size_t>(n_layers));
-  for (int32_t layer = 0; layer < n_layers; ++layer) batches.push_back(attend_batch(layer));
+  batches.reserve(model_layers_.size());
+  for (const LayerShape& layer : model_layers_) batches.push_back(attend_batch(layer));
   return batches;
 }
 

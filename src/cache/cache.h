@@ -33,6 +33,9 @@ struct CacheTraining {
 
 /// What the heads of a layer are like.
 struct LayerShape {
+  int32_t number;       // of the layer in the model
+  int32_t pages_layer;  // number of the layer whose pages it reads, its own or another's
+  int32_t pages_index;  // of that layer among Cache::layers()
   int32_t q_heads;
   int32_t kv_heads;
   HeadShape head;
@@ -41,6 +44,8 @@ struct LayerShape {
   const Rope* rope;
   const PageFormat* float16;  // of open, recent and sink pages
   size_t first_list;          // of its page lists in a sequence
+
+  bool has_own_pages() const { return pages_layer == number; }
 };
 
 /// Everything that sequences of a cache share: shapes, page formats, memory accounts and work space.
@@ -50,8 +55,14 @@ class Cache {
   Cache(Allocator& context, Backend& backend, const kvq_cache_options& options, const Policy* policy,
         CacheTraining training, size_t object_bytes = sizeof(Cache));
 
+  /// Layers with pages of their own. Everything that holds tokens counts these alone.
   const LayerShape& layer(int32_t index) const { return layers_[static_cast<size_t>(index)]; }
   std::span<const LayerShape> layers() const { return layers_; }
+  /// All layers of the model, as callers number them.
+  std::span<const LayerShape> model_layers() const { return model_layers_; }
+  const LayerShape& model_layer(int32_t number) const { return model_layers_[static_cast<size_t>(number)]; }
+  /// Number in the model of a layer with pages.
+  int32_t number(int32_t layer) const { return this->layer(layer).number; }
   /// What the options say of layers without a shape of their own.
   const LayerShape& usual() const { return usual_; }
   /// Page lists of a sequence: of all layers and KV heads.
@@ -63,7 +74,7 @@ class Cache {
   }
   /// Of the layer with the most.
   int32_t most_kv_heads() const { return std::ranges::max(layers_, {}, &LayerShape::kv_heads).kv_heads; }
-  int32_t most_q_heads() const { return std::ranges::max(layers_, {}, &LayerShape::q_heads).q_heads; }
+  int32_t most_q_heads() const { return std::ranges::max(model_layers_, {}, &LayerShape::q_heads).q_heads; }
   /// Bytes of an FP16 page of the layer with the largest.
   size_t most_float16_bytes() const;
 
@@ -122,8 +133,8 @@ class Cache {
   /// Batch without tokens, for writing pages of a layer.
   TokenBatch no_tokens(int32_t layer) const;
   /// Batch without sequences and queries, for a layer.
-  AttendBatch attend_batch(int32_t layer) const;
-  /// The same for every layer.
+  AttendBatch attend_batch(const LayerShape& shape) const;
+  /// The same for every layer of the model.
   Vector<AttendBatch> attend_batches(Allocator& memory) const;
 
   /// Make a page with one reference and zeroed data, from `*run` while that has room, else from a new run of `capacity`
@@ -147,7 +158,7 @@ class Cache {
   /// All bytes, this object included.
   uint64_t total_bytes() const noexcept { return allocator.bytes(); }
 
-  int32_t n_layers;
+  int32_t n_layers;  // with pages of their own
   uint64_t model_id;
   Eviction eviction;
   Votes votes;
@@ -210,7 +221,8 @@ class Cache {
 
   Vector<Owned<Rope>> ropes_;
   LayerShape usual_{};
-  Vector<LayerShape> layers_;
+  Vector<LayerShape> model_layers_;
+  Vector<LayerShape> layers_;  // those of model_layers_ with pages of their own
   Vector<float> host_scales_;  // [n_layers] LayerScales::numbers, or empty
   BackendMemory scales_;       // the same
   uint64_t table_bytes_ = 0;   // of this object and its first tables

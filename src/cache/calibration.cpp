@@ -532,7 +532,7 @@ void require_calibrated(const Sequence& sequence, int32_t layer, const char* wha
   fail(KVQ_E_STATE,
        "%s: layer %d has %d tokens and waits for at least %d, by which it finds its scales; append these first and "
        "reserve again, or use a policy with calibrate: none",
-       what, layer, sequence.length(layer), kCalibrationTokens);
+       what, sequence.cache.number(layer), sequence.length(layer), kCalibrationTokens);
 }
 
 }  // namespace kvq

@@ -26,7 +26,7 @@ void select_layer(Sequence& sequence, const Eviction& eviction, int32_t layer, i
       fail(KVQ_E_STATE,
            "the policy evicts the same tokens from all heads, but in layer %d head 0 holds %d tokens and head %d holds "
            "%d",
-           layer, masses.counts.front(), static_cast<int32_t>(other - masses.counts.begin()), *other);
+           cache.number(layer), masses.counts.front(), static_cast<int32_t>(other - masses.counts.begin()), *other);
     }
   }
   const Vector<const float*> numbers = masses.heads();
@@ -42,7 +42,7 @@ Vector<int32_t> layer_budgets(const Sequence& sequence, const Eviction& eviction
     for (int32_t head = 0; head < cache.layer(layer).kv_heads; ++head) {
       const int32_t slots = sequence.slots(layer, head);
       if (slots > INT32_MAX - tokens.tokens) {
-        fail(KVQ_E_ARGUMENT, "layer %d holds more than %d tokens, all heads together", layer, INT32_MAX);
+        fail(KVQ_E_ARGUMENT, "layer %d holds more than %d tokens, all heads together", cache.number(layer), INT32_MAX);
       }
       tokens.tokens += slots;
       tokens.window += std::min(slots, eviction.window);
@@ -66,7 +66,8 @@ void check(const Sequence& sequence, const Eviction& eviction, int32_t budget) {
   if (!sequence.reserves.empty() && !sequence.reserved_by_step)
     fail(KVQ_E_STATE, "the sequence has preallocated pages: free them with kvq_sequence_reserve and 0 tokens first");
   for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) {
-    if (sequence.length(layer) == 0) fail(KVQ_E_STATE, "layer %d of the sequence is empty", layer);
+    if (sequence.length(layer) == 0)
+      fail(KVQ_E_STATE, "layer %d of the sequence is empty", sequence.cache.number(layer));
   }
 }
 
@@ -163,7 +164,7 @@ void keep_compress_room(Sequence& sequence, int32_t tokens) {
   for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) keep_compress_room(sequence, layer, tokens);
 }
 
-void compress(Sequence& sequence, int32_t budget, std::span<int32_t> kept) {
+void compress(Sequence& sequence, int32_t budget) {
   Cache& cache = sequence.cache;
   check(sequence, cache.eviction, budget);
   Calibrators calibrators(cache.allocator);  // undone if anything fails before keep()
@@ -210,9 +211,6 @@ void compress(Sequence& sequence, int32_t budget, std::span<int32_t> kept) {
   sequence.observations->keep(masses);
   for (const Owned<EvictedLayer>& layer : layers) layer->trim();
   if (sequence.reserved_by_step) release_reserve(sequence);
-  for (size_t list = 0; list < kept.size(); ++list) {
-    kept[list] = sequence.slots(sequence.layer_of(list), sequence.head_of(list));
-  }
 }
 
 }  // namespace kvq

@@ -41,7 +41,7 @@ void weigh_window(const Sequence& sequence, int32_t layer, const QueryWindow& wi
   numbers.make(rows * static_cast<size_t>(dim) * sizeof(float));
   auto* q = reinterpret_cast<float*>(numbers.data());
   weighing_of(cache.backend).read_queries({window.rows(), rows, dim, q});
-  AttendBatch batch = cache.attend_batch(layer);
+  AttendBatch batch = cache.attend_batch(cache.layer(layer));
   batch.sequences = {&entry, 1};
   batch.query_positions = window.positions();
   batch.q = q;
@@ -326,14 +326,14 @@ void Observations::check_seen(const Sequence& sequence, int32_t layer) const {
   const int32_t seen = seen_[static_cast<size_t>(layer)];
   if (seen == 0) {
     fail(KVQ_E_STATE, "no query of layer %d has attended since the sequence was created, loaded or last compressed",
-         layer);
+         sequence.cache.number(layer));
   }
   const int32_t window = sequence.cache.eviction.window;
   const int32_t unseen = sequence.length(layer) - seen;
   if (unseen <= window) return;
   fail(KVQ_E_STATE,
-       "layer %d has received %d tokens since a query last attended, more than the window of %d: attend first", layer,
-       unseen, window);
+       "layer %d has received %d tokens since a query last attended, more than the window of %d: attend first",
+       sequence.cache.number(layer), unseen, window);
 }
 
 SlotMasses Observations::masses(const Sequence& sequence, int32_t layer) const {
@@ -433,7 +433,7 @@ void Observations::begin_step(StepRoom& room) noexcept {
   in_step_ = true;
 }
 
-void Observations::check_undo(int32_t layer, int32_t last_position) const {
+void Observations::check_undo(const Cache& cache, int32_t layer, int32_t last_position) const {
   const auto l = static_cast<size_t>(layer);
   if (!masses_.empty() && has_before_[l] != 0) {
     fail(KVQ_E_UNSUPPORTED,
@@ -443,7 +443,7 @@ void Observations::check_undo(int32_t layer, int32_t last_position) const {
   fail(KVQ_E_UNSUPPORTED,
        "the policy evicts by its newest queries, and layer %d has attended with more than its window holds: keep all "
        "tokens of the step, or abort it",
-       layer);
+       cache.number(layer));
 }
 
 void Observations::undo(int32_t layer, int32_t last_position, int32_t length) noexcept {

@@ -212,7 +212,7 @@ class Observations {
   int32_t reserved_slots() const { return reserved_slots_; }
   void begin_step(StepRoom& room) noexcept;
   /// Throw KVQ_E_UNSUPPORTED unless observations of a layer's tokens after `last_position` can be taken back.
-  void check_undo(int32_t layer, int32_t last_position) const;
+  void check_undo(const Cache& cache, int32_t layer, int32_t last_position) const;
   /// Take back those. `length`: of the layer without them.
   void undo(int32_t layer, int32_t last_position, int32_t length) noexcept;
   /// Take back all of the step.

@@ -357,7 +357,7 @@ void check_reserve(const Sequence& sequence, int32_t tokens, const char* argumen
     fail(KVQ_E_STATE, "pages cannot be allocated while a CUDA graph is captured: call kvq_sequence_reserve before");
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
     if (tokens <= INT32_MAX - kPageSlots - std::max(sequence.length(layer), sequence.last_position(layer))) continue;
-    fail(KVQ_E_ARGUMENT, "%s is %d: layer %d holds %d and can hold at most %d", argument, tokens, layer,
+    fail(KVQ_E_ARGUMENT, "%s is %d: layer %d holds %d and can hold at most %d", argument, tokens, cache.number(layer),
          sequence.length(layer), INT32_MAX);
   }
   if (tokens != 0 && sequence.storage->layer_at(0).is_routed()) {

@@ -100,7 +100,7 @@ void RoutedPages::choose(const TokenBatch& tokens, int32_t length) {
     fail(KVQ_E_STATE,
          "layer is %d, whose pages have the formats of layer %d: append to that first, it holds %d tokens where %d are "
          "needed",
-         layer_, decider, sequence_.length(decider), length);
+         cache_.number(layer_), cache_.number(decider), sequence_.length(decider), length);
   }
   if (pages_.empty()) return;
   if (decider == layer_) {

@@ -114,7 +114,7 @@ int32_t Sequence::position_from_end(int32_t layer, int32_t back) const {
     if (back <= pages[i]->count) return pages[i]->position(pages[i]->count - back);
   }
   fail(KVQ_E_STATE, "layer %d holds only the newest %d tokens, and their positions have gaps: give query_positions",
-       layer, slots(layer, 0));
+       cache.number(layer), slots(layer, 0));
 }
 
 LayerState Sequence::state(int32_t layer, int32_t tokens, int32_t last_position) const {

@@ -267,9 +267,7 @@ void keep_compress_room(Sequence& sequence, int32_t tokens);
 
 /// Evict tokens by the cache's policy, with `budget` instead of the policy's if it is not 0: all layers or none. The
 /// remaining tokens are written to new pages; forks keep theirs.
-///
-/// \param kept  [n_layers, kv_heads] receives how many tokens each head holds afterwards, or empty
-void compress(Sequence& sequence, int32_t budget, std::span<int32_t> kept);
+void compress(Sequence& sequence, int32_t budget);
 
 /// Slots [begin, begin + n) of one head's list.
 struct SlotSelection {

@@ -92,7 +92,7 @@ class LayerRollback {
         fail(KVQ_E_STATE,
              "launches of a CUDA graph have appended more to layer %d than the step's %d tokens, or several at once by "
              "kvq_append, which keeps no originals of the pages that it seals: commit all tokens",
-             layer_, sequence_.step.tokens);
+             cache_.number(layer_), sequence_.step.tokens);
       }
     }
   }
@@ -191,7 +191,7 @@ void check_rollback(Sequence& sequence, int32_t kept) {
   for_each_rollback(sequence, kept, [&](const LayerRollback& rollback, int32_t layer) {
     rollback.check();
     if (kept > 0 && sequence.observations != nullptr) {
-      sequence.observations->check_undo(layer, rollback.last_position());
+      sequence.observations->check_undo(sequence.cache, layer, rollback.last_position());
     }
   });
 }
@@ -226,7 +226,7 @@ int32_t all_tokens(const Sequence& sequence, size_t index) {
     fail(KVQ_E_STATE,
          "batch->sequences[%zu] cannot keep all tokens: layer %d has received %d in the step, layer 0 %d; give "
          "token_counts or abort",
-         index, layer, sequence.step_tokens(layer), n);
+         index, sequence.cache.number(layer), sequence.step_tokens(layer), n);
   }
   return n;
 }
@@ -276,7 +276,7 @@ void commit_step(std::span<const SequenceTokens> sequences, bool keeps_all) {
     for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) {
       if (kept >= 0 && kept <= sequence.step_tokens(layer)) continue;
       fail(KVQ_E_ARGUMENT, "batch->token_counts[%zu] is %d, but layer %d has received %d tokens in the step", i, kept,
-           layer, sequence.step_tokens(layer));
+           sequence.cache.number(layer), sequence.step_tokens(layer));
     }
     check_rollback(sequence, kept);
   }

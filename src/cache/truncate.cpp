@@ -38,8 +38,9 @@ Cut find_cut(const Sequence::PageList& list, int32_t slots) {
 }
 
 void check_cut(const Sequence& sequence, int32_t layer, int32_t length) {
+  const int32_t number = sequence.cache.number(layer);
   if (length > sequence.length(layer)) {
-    fail(KVQ_E_ARGUMENT, "length is %d, but layer %d holds %d tokens", length, layer, sequence.length(layer));
+    fail(KVQ_E_ARGUMENT, "length is %d, but layer %d holds %d tokens", length, number, sequence.length(layer));
   }
   if (length == sequence.length(layer)) return;
   for (int32_t head = 0; head < sequence.cache.layer(layer).kv_heads; ++head) {
@@ -47,7 +48,7 @@ void check_cut(const Sequence& sequence, int32_t layer, int32_t length) {
     const bool evicted = sequence.evicted(layer, head);
     if (evicted && sequence.last_position(layer) != sequence.length(layer) - 1) {
       fail(KVQ_E_STATE, "length is %d, but tokens of layer %d have been evicted and their positions have gaps", length,
-           layer);
+           number);
     }
     const Cut cut = find_cut(list, kept_slots(sequence, layer, head, length));
     if (cut.slots == 0 || list[cut.whole_pages]->is_float16()) continue;
@@ -55,7 +56,7 @@ void check_cut(const Sequence& sequence, int32_t layer, int32_t length) {
     const int32_t before = evicted ? page.first_position : length - cut.slots;
     const int32_t after = evicted ? page.last_position() + 1 : before + page.count;
     fail(KVQ_E_STATE, "length is %d, inside a sealed page of layer %d: the nearest lengths that work are %d and %d",
-         length, layer, before, after);
+         length, number, before, after);
   }
 }
 

@@ -35,7 +35,7 @@ struct SnapshotHeader {
   uint32_t checksum_bytes;
   uint64_t total_bytes;
   uint64_t model_id;
-  int32_t n_layers;
+  int32_t n_layers;  // with pages of their own: records below are of these alone
   int32_t kv_heads;  // from here on those of the first layer
   int32_t head_dim;  // channels of keys
   int32_t rope_pairing;

@@ -101,7 +101,7 @@ SnapshotHeader check_header(std::span<const std::byte> bytes, const Cache& cache
   check_match("layers of different shapes (0: all alike)", (found.version & kShapes) != 0 ? 1 : 0,
               has_shapes(cache) ? 1 : 0);
   for (int32_t layer = 0; has_shapes(cache) && layer < cache.n_layers; ++layer) {
-    check_shape(reader.get<ShapeRecord>(), shape_record(cache.layer(layer)), layer);
+    check_shape(reader.get<ShapeRecord>(), shape_record(cache.layer(layer)), cache.number(layer));
   }
   if (found.trained_checksum != 0) {
     check_match("codebook or centres (checksum)", found.trained_checksum, trained_checksum(cache));
@@ -159,23 +159,24 @@ std::optional<PageFormat> page_format(const PageRecord& record, const Cache& cac
 [[noreturn]] void refuse_format(const PageRecord& record, const Cache& cache, const Storage& storage, size_t layer,
                                 bool recode) {
   const HeadShape& head = cache.layer(static_cast<int32_t>(layer)).head;
+  const int32_t number = cache.number(static_cast<int32_t>(layer));
   for (const auto& [channels, flags] : {std::pair(head.keys, record.keys.flags), {head.values, record.values.flags}}) {
     const int32_t block = hadamard_block(channels);
     if (block == channels || (flags & kRotated) == 0) continue;
     fail(KVQ_E_MISMATCH,
-         "snapshot has pages in layer %zu that were rotated in blocks of %d channels, as kvq no longer does for "
+         "snapshot has pages in layer %d that were rotated in blocks of %d channels, as kvq no longer does for "
          "heads of %d: append the tokens again",
-         layer, block, channels);
+         number, block, channels);
   }
   const auto keys = side_format(Side::kKeys, record.keys, head);
   const auto values = side_format(Side::kValues, record.values, head);
   const std::string found = keys && values ? format_pair_name({*keys, *values}) : "unknown formats";
   if (recode) {
-    fail(KVQ_E_MISMATCH, "snapshot has pages of %s in layer %zu, which this cache cannot decode", found.c_str(), layer);
+    fail(KVQ_E_MISMATCH, "snapshot has pages of %s in layer %d, which this cache cannot decode", found.c_str(), number);
   }
   const PageFormat& own = *storage.layers[layer].formats.front();
-  fail(KVQ_E_MISMATCH, "snapshot has pages of %s in layer %zu, where the policy has %s: kvq_cache_load can recode them",
-       found.c_str(), layer, format_pair_name({own.keys, own.values}).c_str());
+  fail(KVQ_E_MISMATCH, "snapshot has pages of %s in layer %d, where the policy has %s: kvq_cache_load can recode them",
+       found.c_str(), number, format_pair_name({own.keys, own.values}).c_str());
 }
 
 /// Format of a storage that a record names, or null.
@@ -323,9 +324,9 @@ class SequenceReader {
     const auto [least_slots, least_last] = sequence_.least_of_list(static_cast<int32_t>(layer), slots);
     if (cache_.eviction.budget == 0 && slots < expected.length) {
       fail(KVQ_E_MISMATCH,
-           "snapshot has %lld of %d tokens in a list of layer %zu, as eviction leaves them, and this cache's policy "
+           "snapshot has %lld of %d tokens in a list of layer %d, as eviction leaves them, and this cache's policy "
            "evicts none: load it into a cache whose policy has eviction",
-           static_cast<long long>(slots), expected.length, layer);
+           static_cast<long long>(slots), expected.length, cache_.number(static_cast<int32_t>(layer)));
     }
     if (slots < least_slots || slots > expected.length || previous < least_last || previous > expected.last_position) {
       fail(KVQ_E_FORMAT, "snapshot has a list of %lld slots that ends at position %d in a layer of %d tokens",
@@ -340,7 +341,7 @@ class SequenceReader {
       const Sequence::PageList& list = sequence_.list(layer, head);
       if (std::equal(list.begin(), list.end(), first.begin(), first.end(), holds_same_tokens)) continue;
       fail(KVQ_E_FORMAT, "snapshot has other pages of head %d than of head 0 in layer %d, where pages span heads", head,
-           layer);
+           cache_.number(layer));
     }
   }
 

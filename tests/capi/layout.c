@@ -161,7 +161,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_router_group_info, accuracy, 24);
   OFFSET(kvq_router_group_info, shares, 32);
 
-  CHECK(sizeof(kvq_layer_shape) == 64);
+  CHECK(sizeof(kvq_layer_shape) == 72);
   OFFSET(kvq_layer_shape, struct_size, 0);
   OFFSET(kvq_layer_shape, first_layer, 4);
   OFFSET(kvq_layer_shape, n_layers, 8);
@@ -177,6 +177,8 @@ static void lp64_offsets(void) {
   OFFSET(kvq_layer_shape, inv_freq, 48);
   OFFSET(kvq_layer_shape, scale, 56);
   OFFSET(kvq_layer_shape, logit_softcap, 60);
+  OFFSET(kvq_layer_shape, pages_of_layer, 64);
+  OFFSET(kvq_layer_shape, reserved, 68);
 
   CHECK(sizeof(kvq_cache_options) == 104);
   OFFSET(kvq_cache_options, struct_size, 0);
@@ -215,7 +217,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_cache_info, max_bytes, 48);
   OFFSET(kvq_cache_info, model_id, 56);
 
-  CHECK(sizeof(kvq_layer_info) == 304);
+  CHECK(sizeof(kvq_layer_info) == 308);
   OFFSET(kvq_layer_info, struct_size, 0);
   OFFSET(kvq_layer_info, n_formats, 4);
   OFFSET(kvq_layer_info, formats, 8);
@@ -229,6 +231,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_layer_info, scale, 292);
   OFFSET(kvq_layer_info, logit_softcap, 296);
   OFFSET(kvq_layer_info, values_are_key_prefix, 300);
+  OFFSET(kvq_layer_info, pages_of_layer, 304);
 
   CHECK(sizeof(kvq_recode_info) == 40);
   OFFSET(kvq_recode_info, struct_size, 0);

@@ -25,17 +25,41 @@ std::string failure(kvq_status status, kvq_status expected, const kvq_error& err
   return error.message;
 }
 
+// How a Decoder calls the library.
+struct Calls {
+  bool extends = false;  // appends and attends in one call
+  bool shares = false;   // one more layer reads the pages of the first
+};
+
+// A layer behind those of a shape that reads the pages of the first.
+kvq_layer_shape sharing_layer(const Shape& shape) {
+  auto layer = kvq_test::initialised<kvq_layer_shape>();
+  layer.first_layer = shape.n_layers;
+  layer.scale = 0.2F;
+  layer.pages_of_layer = 0;
+  return layer;
+}
+
+kvq_cache_options options_of(const Shape& shape, const kvq_layer_shape& sharing, bool shares) {
+  kvq_cache_options options = shape.options();
+  if (!shares) return options;
+  ++options.n_layers;
+  options.shapes = &sharing;
+  options.n_shapes = 1;
+  return options;
+}
+
 // Decodes `step` tokens at a time; its tensors have fixed addresses, which a graph needs.
 class Decoder {
  public:
-  // `extends`: appends and attends in one call.
-  Decoder(const Shape& shape, const std::string& policy, int32_t step, bool extends = false,
+  Decoder(const Shape& shape, const std::string& policy, int32_t step, const Calls& calls = {},
           const kvq_test::CentreCounts& centres = {})
       : shape_(shape),
         step_(step),
-        extends_(extends),
+        calls_(calls),
+        layers_(shape.n_layers + (calls.shares ? 1 : 0)),
         context(kvq_test::make_context("cuda")),
-        cache(kvq_test::make_cache(context, shape.options(), policy, centres)),
+        cache(kvq_test::make_cache(context, options_of(shape, sharing_layer(shape), calls.shares), policy, centres)),
         sequence(cache),
         q(queries(shape, static_cast<size_t>(kTokens))) {
     for (int32_t layer = 0; layer < shape.n_layers; ++layer) {
@@ -47,7 +71,7 @@ class Decoder {
     check_cuda(cudaMalloc(&k_, tokens * token_bytes() * static_cast<size_t>(shape.n_layers)));
     check_cuda(cudaMalloc(&v_, tokens * token_bytes() * static_cast<size_t>(shape.n_layers)));
     check_cuda(cudaMalloc(&q_, tokens * query_bytes()));
-    check_cuda(cudaMalloc(&out_, tokens * query_bytes() * static_cast<size_t>(shape.n_layers)));
+    check_cuda(cudaMalloc(&out_, tokens * query_bytes() * static_cast<size_t>(layers_)));
     check_cuda(cudaStreamCreate(&stream_));
     kvq_test::checked(kvq_context_set_stream, context, stream_);
   }
@@ -75,7 +99,7 @@ class Decoder {
   void capture() {
     cudaGraph_t graph = nullptr;
     check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
-    for (int32_t layer = 0; layer < shape_.n_layers; ++layer) issue(layer);
+    issue();
     check_cuda(cudaStreamEndCapture(stream_, &graph));
     if (graph_ != nullptr) check_cuda(cudaGraphExecDestroy(graph_));
     check_cuda(cudaGraphInstantiate(&graph_, graph, 0));
@@ -92,7 +116,7 @@ class Decoder {
   // The same without a graph.
   std::vector<float> step(int32_t begin) {
     upload(begin);
-    for (int32_t layer = 0; layer < shape_.n_layers; ++layer) issue(layer);
+    issue();
     return outputs();
   }
 
@@ -123,8 +147,13 @@ class Decoder {
         cudaMemcpyAsync(q_, query(begin), static_cast<size_t>(step_) * query_bytes(), cudaMemcpyHostToDevice, stream_));
   }
 
+  void issue() {
+    for (int32_t layer = 0; layer < shape_.n_layers; ++layer) issue(layer);
+    if (calls_.shares) issue_attend(shape_.n_layers);
+  }
+
   void issue(int32_t layer) {
-    if (!extends_) {
+    if (!calls_.extends) {
       kvq_test::checked(kvq_append, cache, sequence.get(), layer, step_, key(layer), value(layer), KVQ_F32, nullptr);
       return issue_attend(layer);
     }
@@ -152,7 +181,7 @@ class Decoder {
   }
 
   std::vector<float> outputs() const {
-    std::vector<float> out(static_cast<size_t>(shape_.n_layers * step_) * shape_.query_scalars());
+    std::vector<float> out(static_cast<size_t>(layers_ * step_) * shape_.query_scalars());
     check_cuda(cudaMemcpyAsync(out.data(), out_, out.size() * sizeof(float), cudaMemcpyDeviceToHost, stream_));
     check_cuda(cudaStreamSynchronize(stream_));
     return out;
@@ -160,7 +189,8 @@ class Decoder {
 
   Shape shape_;
   int32_t step_;
-  bool extends_;
+  Calls calls_;
+  int32_t layers_;
   void* k_ = nullptr;
   void* v_ = nullptr;
   void* q_ = nullptr;
@@ -193,14 +223,15 @@ std::vector<std::string> policies() {
   return policies;
 }
 
-void check_replays(bool extends) {
+void check_replays(const Calls& calls) {
   for (const std::string& policy : policies()) {
+    if (calls.shares && kvq_test::wants_centres(policy)) continue;  // for layers that are alike
     for (const int32_t step : {1, 3, 32}) {
       CAPTURE(policy);
       CAPTURE(step);
       const Shape shape;
-      Decoder replayed(shape, policy, step, extends);
-      Decoder called(shape, policy, step, extends);
+      Decoder replayed(shape, policy, step, calls);
+      Decoder called(shape, policy, step, calls);
       const int32_t prompt = step == 1 ? 0 : 45;
       int32_t at = prompt;
       if (prompt > 0) {
@@ -246,11 +277,15 @@ void check_replays(bool extends) {
 }  // namespace
 
 TEST_CASE("a CUDA graph appends and attends as calls do, from the first token over many pages") {
-  if (!skips()) check_replays(false);
+  if (!skips()) check_replays({});
 }
 
 TEST_CASE("a CUDA graph extends as calls do, from the first token over many pages") {
-  if (!skips()) check_replays(true);
+  if (!skips()) check_replays({.extends = true});
+}
+
+TEST_CASE("a CUDA graph attends as calls do in a layer that reads the pages of another one") {
+  if (!skips()) check_replays({.shares = true});
 }
 
 TEST_CASE("a CUDA graph scales the tokens that it appends, its queries and its outputs") {
@@ -263,8 +298,8 @@ TEST_CASE("a CUDA graph scales the tokens that it appends, its queries and its o
     for (const bool extends : {false, true}) {
       CAPTURE(policy);
       CAPTURE(extends);
-      Decoder replayed(shape, policy, 1, extends, {.scales = of_cache});
-      Decoder called(shape, policy, 1, extends, {.scales = of_cache});
+      Decoder replayed(shape, policy, 1, {.extends = extends}, {.scales = of_cache});
+      Decoder called(shape, policy, 1, {.extends = extends}, {.scales = of_cache});
       for (Decoder* each : {&replayed, &called}) {
         each->append(0, 130);
         each->append(130, 200);
@@ -288,8 +323,8 @@ TEST_CASE("a step takes back launches of a graph, which goes on afterwards") {
     for (const int32_t n : {1, 5}) {
       CAPTURE(policy);
       CAPTURE(n);
-      Decoder stepped(shape, policy, n, n > 1);
-      Decoder plain(shape, policy, n, n > 1);
+      Decoder stepped(shape, policy, n, {.extends = n > 1});
+      Decoder plain(shape, policy, n, {.extends = n > 1});
       for (Decoder* each : {&stepped, &plain}) {
         each->append(0, 20);
         each->step(20);

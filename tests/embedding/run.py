@@ -69,6 +69,11 @@ def layer_shapes(output):
     expect(4 < float(bits) < 6, "GS4 takes about five bits with its FP16 pages")
 
 
+def shared_pages(output):
+    alone, sharing = map(int, output.one(r"6 layers of 1000 tokens: (\d+) bytes, (\d+) if the last 2 read the pages of layer 3"))
+    expect(0.6 < sharing / alone < 0.7, "two of six layers take nothing")
+
+
 def latents(output):
     sizes = [int(size) for size, in output.all(r".*: (\d+) bytes a token")]
     expect(len(sizes) == 3, "FP16 and two formats")

@@ -106,6 +106,7 @@ TEST_CASE("a token takes the keys and values of the layers that cache it") {
       {"gemma-3-27b", 62 * 16 * (128 + 128)},                 // heads of 128, not of 5376 / 32
       {"gemma-4-31b", 50 * 16 * 2 * 256 + 10 * 4 * 2 * 512},  // few and large heads where attention is global
       {"gemma-4-e2b", 12 * 2 * 256 + 3 * 2 * 512},            // 20 of 35 layers have no keys of their own
+      {"gemma-3n-e4b", 20 * 2 * 2 * 256},                     // 15 of 35
       {"mimo-v2-flash", 9 * 4 * (192 + 128) + 39 * 8 * (192 + 128)},
       {"qwen3-next-80b-a3b", 12 * 2 * (256 + 256)},
       {"qwen3.5-27b", 16 * 4 * (256 + 256)},

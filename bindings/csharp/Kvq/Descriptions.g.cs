@@ -682,6 +682,7 @@ namespace Kvq
             Scale = raw->scale;
             LogitSoftcap = raw->logit_softcap;
             ValuesAreKeyPrefix = raw->values_are_key_prefix != 0;
+            PagesOfLayer = raw->pages_of_layer;
         }
 
         /// <summary>1, or the number that a router chooses among.</summary>
@@ -720,6 +721,9 @@ namespace Kvq
         /// <summary>If so, appending takes no values.</summary>
         public bool ValuesAreKeyPrefix { get; }
 
+        /// <summary>The layer whose pages it reads: this one, or an earlier one.</summary>
+        public int PagesOfLayer { get; }
+
         /// <summary>Lists the properties, for logs.</summary>
         public override string ToString() => Text.Shown("LayerInfo",
             "NFormats", NFormats,
@@ -733,7 +737,8 @@ namespace Kvq
             "RotaryDim", RotaryDim,
             "Scale", Scale,
             "LogitSoftcap", LogitSoftcap,
-            "ValuesAreKeyPrefix", ValuesAreKeyPrefix);
+            "ValuesAreKeyPrefix", ValuesAreKeyPrefix,
+            "PagesOfLayer", PagesOfLayer);
     }
 
     /// <summary>What recoding a sequence takes; see

@@ -283,7 +283,8 @@ namespace Kvq
             return found;
         }
 
-        /// <summary>Get the number of tokens appended to <c>layer</c>, including evicted ones.</summary>
+        /// <summary>Get the number of tokens appended to <c>layer</c>, or to the layer whose pages it reads,
+        /// including evicted ones.</summary>
         /// <param name="layer">The layer.</param>
         /// <returns>The number.</returns>
         public int Length(int layer)

@@ -65,8 +65,8 @@ namespace Kvq
         }
     }
 
-    /// <summary>Shape of a range of layers that differ from the cache's others, such as those with larger heads or
-    /// without RoPE.</summary>
+    /// <summary>Shape of a range of layers that differ from the cache's others, such as those with larger heads,
+    /// without RoPE, or without keys and values of their own.</summary>
     public sealed partial class LayerShape
     {
         internal kvq_layer_shape raw = Defaults();
@@ -179,6 +179,18 @@ namespace Kvq
             get => raw.logit_softcap;
             set => raw.logit_softcap = value;
         }
+
+        /// <summary>The earlier layer whose pages these layers read, as models with shared KV layers do (Gemma 3n,
+        /// Gemma 4); −1 (default): their own. They hold no tokens: append to the named layer, then
+        /// <see cref="Kvq.Raw.Native.kvq_attend"/> to these; only queries of the named layer are observed. It must
+        /// have pages of its own. KV heads, channels and RoPE are the named layer's: their fields may stay at their
+        /// defaults (<c>InvFreq</c> must), other values are refused. <c>QHeads</c>, <c>Scale</c> and
+        /// <c>LogitSoftcap</c> are the layers' own.</summary>
+        public int PagesOfLayer
+        {
+            get => raw.pages_of_layer;
+            set => raw.pages_of_layer = value;
+        }
     }
 
     /// <summary>Shape of a model's attention layers, and the trained objects that its page formats need.</summary>
@@ -289,7 +301,8 @@ namespace Kvq
 
         /// <summary>Layers that differ. null (default): none. Caches with such layers take no trained objects but
         /// scales, and these where only frequencies, scale and soft cap differ; they evict only if the heads of all
-        /// layers are alike.</summary>
+        /// layers with pages are alike. Formats that a policy gives to layers that read others' pages have no
+        /// effect.</summary>
         public LayerShape[] Shapes { get; set; }
     }
 

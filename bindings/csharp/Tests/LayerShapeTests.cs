@@ -263,6 +263,31 @@ namespace Kvq.Tests
             }
         }
 
+        public static void Layers_may_read_the_pages_of_another_one()
+        {
+            CacheOptions options = Mixed();
+            options.Shapes[1] = new LayerShape { FirstLayer = 2, QHeads = 6, PagesOfLayer = 1 };
+            float[] k = Model.Numbers(40 * 3 * 192, 1), v = Model.Numbers(40 * 3 * 128, 2);
+            using (var context = new Context())
+            using (var cache = new Cache(context, options))
+            using (var sequence = new Sequence(cache))
+            {
+                sequence.Append(1, k, v);
+                var outputs = new[] { new float[6 * 128], new float[6 * 128] };
+                for (int i = 0; i < 2; ++i)
+                {
+                    Test.Equal(1, cache.DescribeLayer(i + 1).PagesOfLayer, "the layer with the pages");
+                    Test.Equal(40, sequence.Length(i + 1), "length");
+                    cache.Attend(i + 1, sequence, Model.Numbers(6 * 192, 3), outputs[i]);
+                }
+                Test.Same(outputs[0], outputs[1], "output");
+                Test.Refused(Status.Argument, "layer is 2, which reads the pages of layer 1",
+                    () => sequence.Append(2, k, v));
+                options.Shapes[1].PagesOfLayer = 2;
+                Test.Refused(Status.Argument, "options->shapes[1].pages_of_layer is 2", () => new Cache(context, options));
+            }
+        }
+
         static string[] Keys(Context context, CacheOptions options)
         {
             using (var cache = new Cache(context, options))

@@ -197,7 +197,7 @@ namespace Kvq.Tests
             {
                 var it = default(kvq_layer_shape);
                 byte* start = (byte*)&it;
-                Test.Equal(64, sizeof(kvq_layer_shape), "sizeof kvq_layer_shape");
+                Test.Equal(72, sizeof(kvq_layer_shape), "sizeof kvq_layer_shape");
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_layer_shape.struct_size");
                 Test.Equal(4, (byte*)&it.first_layer - start, "kvq_layer_shape.first_layer");
                 Test.Equal(8, (byte*)&it.n_layers - start, "kvq_layer_shape.n_layers");
@@ -213,6 +213,8 @@ namespace Kvq.Tests
                 Test.Equal(48, (byte*)&it.inv_freq - start, "kvq_layer_shape.inv_freq");
                 Test.Equal(56, (byte*)&it.scale - start, "kvq_layer_shape.scale");
                 Test.Equal(60, (byte*)&it.logit_softcap - start, "kvq_layer_shape.logit_softcap");
+                Test.Equal(64, (byte*)&it.pages_of_layer - start, "kvq_layer_shape.pages_of_layer");
+                Test.Equal(68, (byte*)&it.reserved - start, "kvq_layer_shape.reserved");
             }
             {
                 var it = default(kvq_cache_options);
@@ -260,7 +262,7 @@ namespace Kvq.Tests
             {
                 var it = default(kvq_layer_info);
                 byte* start = (byte*)&it;
-                Test.Equal(304, sizeof(kvq_layer_info), "sizeof kvq_layer_info");
+                Test.Equal(308, sizeof(kvq_layer_info), "sizeof kvq_layer_info");
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_layer_info.struct_size");
                 Test.Equal(4, (byte*)&it.n_formats - start, "kvq_layer_info.n_formats");
                 Test.Equal(8, (byte*)it.formats - start, "kvq_layer_info.formats");
@@ -274,6 +276,7 @@ namespace Kvq.Tests
                 Test.Equal(292, (byte*)&it.scale - start, "kvq_layer_info.scale");
                 Test.Equal(296, (byte*)&it.logit_softcap - start, "kvq_layer_info.logit_softcap");
                 Test.Equal(300, (byte*)&it.values_are_key_prefix - start, "kvq_layer_info.values_are_key_prefix");
+                Test.Equal(304, (byte*)&it.pages_of_layer - start, "kvq_layer_info.pages_of_layer");
             }
             {
                 var it = default(kvq_recode_info);

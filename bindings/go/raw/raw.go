@@ -833,8 +833,8 @@ type RouterGroupInfo struct {
 	Shares [8]float64
 }
 
-// LayerShape: shape of a range of layers that differ from the cache's others, such as those with larger heads
-// or without RoPE.
+// LayerShape: shape of a range of layers that differ from the cache's others, such as those with larger heads,
+// without RoPE, or without keys and values of their own.
 type LayerShape struct {
 	StructSize uint32
 
@@ -883,6 +883,16 @@ type LayerShape struct {
 
 	// Of calls whose own is 0; 0 (default): none.
 	LogitSoftcap float32
+
+	// The earlier layer whose pages these layers read, as models with shared KV layers do (Gemma 3n, Gemma 4);
+	// −1 (default): their own. They hold no tokens: append to the named layer, then [Attend] to these; only
+	// queries of the named layer are observed. It must have pages of its own. KV heads, channels and RoPE are
+	// the named layer's: their fields may stay at their defaults (InvFreq must), other values are refused.
+	// QHeads, Scale and LogitSoftcap are the layers' own.
+	PagesOfLayer int32
+
+	// 0.
+	Reserved int32
 }
 
 // CacheOptions: shape of a model's attention layers, and the trained objects that its page formats need.
@@ -943,8 +953,9 @@ type CacheOptions struct {
 	Centres *Centres
 
 	// Layers that differ. nil (default): none. Caches with such layers take no trained objects but scales, and
-	// these where only frequencies, scale and soft cap differ; they evict only if the heads of all layers are
-	// alike. Elements: n_shapes.
+	// these where only frequencies, scale and soft cap differ; they evict only if the heads of all layers with
+	// pages are alike. Formats that a policy gives to layers that read others' pages have no effect. Elements:
+	// n_shapes.
 	Shapes *LayerShape
 
 	// 0 by default.
@@ -1023,6 +1034,9 @@ type LayerInfo struct {
 
 	// 1: appending takes no values.
 	ValuesAreKeyPrefix int32
+
+	// The layer whose pages it reads: this one, or an earlier one.
+	PagesOfLayer int32
 }
 
 // RecodeInfo: what recoding a sequence takes; see [SequencePredictRecode].
@@ -1133,8 +1147,8 @@ type CompressOptions struct {
 	// Tokens that a KV head keeps on average; 0 (default): the policy's budget.
 	Budget int32
 
-	// `[n_layers, kv_heads]` receives the number of tokens that each head then holds; nil: skip. Elements:
-	// cache.n_layers * cache.kv_heads.
+	// `[n_layers, kv_heads]` receives the number of tokens that each head then holds, or those of the layer
+	// whose pages it reads; nil: skip. Elements: cache.n_layers * cache.kv_heads.
 	Kept *int32
 
 	// Receives the decrease in the bytes of the sequence; nil: skip.
@@ -1560,7 +1574,7 @@ var _ [16]byte = [unsafe.Offsetof(RouterGroupInfo{}.MeanBits)]byte{}
 var _ [24]byte = [unsafe.Offsetof(RouterGroupInfo{}.Accuracy)]byte{}
 var _ [32]byte = [unsafe.Offsetof(RouterGroupInfo{}.Shares)]byte{}
 
-var _ [64]byte = [unsafe.Sizeof(LayerShape{})]byte{}
+var _ [72]byte = [unsafe.Sizeof(LayerShape{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(LayerShape{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(LayerShape{}.FirstLayer)]byte{}
 var _ [8]byte = [unsafe.Offsetof(LayerShape{}.NLayers)]byte{}
@@ -1576,6 +1590,8 @@ var _ [44]byte = [unsafe.Offsetof(LayerShape{}.RopeBase)]byte{}
 var _ [48]byte = [unsafe.Offsetof(LayerShape{}.InvFreq)]byte{}
 var _ [56]byte = [unsafe.Offsetof(LayerShape{}.Scale)]byte{}
 var _ [60]byte = [unsafe.Offsetof(LayerShape{}.LogitSoftcap)]byte{}
+var _ [64]byte = [unsafe.Offsetof(LayerShape{}.PagesOfLayer)]byte{}
+var _ [68]byte = [unsafe.Offsetof(LayerShape{}.Reserved)]byte{}
 
 var _ [104]byte = [unsafe.Sizeof(CacheOptions{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(CacheOptions{}.StructSize)]byte{}
@@ -1614,7 +1630,7 @@ var _ [44]byte = [unsafe.Offsetof(CacheInfo{}.EvictionWindow)]byte{}
 var _ [48]byte = [unsafe.Offsetof(CacheInfo{}.MaxBytes)]byte{}
 var _ [56]byte = [unsafe.Offsetof(CacheInfo{}.ModelID)]byte{}
 
-var _ [304]byte = [unsafe.Sizeof(LayerInfo{})]byte{}
+var _ [308]byte = [unsafe.Sizeof(LayerInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(LayerInfo{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(LayerInfo{}.NFormats)]byte{}
 var _ [8]byte = [unsafe.Offsetof(LayerInfo{}.Formats)]byte{}
@@ -1628,6 +1644,7 @@ var _ [288]byte = [unsafe.Offsetof(LayerInfo{}.RotaryDim)]byte{}
 var _ [292]byte = [unsafe.Offsetof(LayerInfo{}.Scale)]byte{}
 var _ [296]byte = [unsafe.Offsetof(LayerInfo{}.LogitSoftcap)]byte{}
 var _ [300]byte = [unsafe.Offsetof(LayerInfo{}.ValuesAreKeyPrefix)]byte{}
+var _ [304]byte = [unsafe.Offsetof(LayerInfo{}.PagesOfLayer)]byte{}
 
 var _ [40]byte = [unsafe.Sizeof(RecodeInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(RecodeInfo{}.StructSize)]byte{}
@@ -2440,7 +2457,8 @@ func SequenceRoom(sequence *Sequence, layer int32, room *int32, err *Error) Stat
 	return Status(C.kvq_go_kvq_sequence_room((*C.uint8_t)(unsafe.Pointer(sequence)), C.int32_t(layer), (*C.int32_t)(unsafe.Pointer(room)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
-// SequenceLength: get the number of tokens appended to layer, including evicted ones.
+// SequenceLength: get the number of tokens appended to layer, or to the layer whose pages it reads, including
+// evicted ones.
 //
 //   - length: receives the number; unchanged on failure.
 //
@@ -2620,7 +2638,7 @@ func SnapshotDescribe(cache *Cache, buffer unsafe.Pointer, size uintptr, options
 }
 
 // Append: append tokens to one layer of a sequence, from dense tensors. To attend with their queries too, use
-// [Extend].
+// [Extend]. Layers that read the pages of another one take no tokens.
 //
 // Fills the layer's open page. A full page is sealed (encoded in its final format) when it leaves the newest
 // `recent` pages, which happens when the next token arrives. Either all n tokens are appended or none.
@@ -2774,7 +2792,8 @@ func AttendBatchInit(batch *AttendBatch) {
 	}
 }
 
-// Attend: compute attention of a batch of queries over one layer.
+// Attend: compute attention of a batch of queries over one layer, or over the layer whose pages it reads
+// (PagesOfLayer of its [LayerShape]), which has received their tokens before.
 //
 // `output = softmax(scale · q·kᵀ) v` for every query head. Query head h reads KV head h / (q_heads / kv_heads),
 // and a query at position p sees the tokens at positions ≤ p. A query that sees no token gives zeros, also with
@@ -2823,6 +2842,9 @@ func ExtendBatchInit(batch *ExtendBatch) {
 // FP16: pages of these are sealed after attention. So a prompt loses no more in long chunks than token by
 // token; after [Append], [Attend] shows a chunk's queries its own tokens in the formats of sealed pages. The
 // stored pages are those of [Append], the results those of [Attend].
+//
+// Layers that read the pages of another one have no keys to give: extend that one, then call [Attend] for
+// these. They see the pages as they are then, sealed ones of the new tokens too.
 //
 // During the call, pages of the new tokens take the memory of FP16. While a stream is captured (see
 // [SequenceReserve]), it takes at most [PageSlots] tokens per sequence and no positions.

@@ -173,7 +173,7 @@ _Static_assert(offsetof(kvq_router_group_info, mean_bits) == 16, "kvq_router_gro
 _Static_assert(offsetof(kvq_router_group_info, accuracy) == 24, "kvq_router_group_info.accuracy");
 _Static_assert(offsetof(kvq_router_group_info, shares) == 32, "kvq_router_group_info.shares");
 
-_Static_assert(sizeof(kvq_layer_shape) == 64, "kvq_layer_shape");
+_Static_assert(sizeof(kvq_layer_shape) == 72, "kvq_layer_shape");
 _Static_assert(offsetof(kvq_layer_shape, struct_size) == 0, "kvq_layer_shape.struct_size");
 _Static_assert(offsetof(kvq_layer_shape, first_layer) == 4, "kvq_layer_shape.first_layer");
 _Static_assert(offsetof(kvq_layer_shape, n_layers) == 8, "kvq_layer_shape.n_layers");
@@ -189,6 +189,8 @@ _Static_assert(offsetof(kvq_layer_shape, rope_base) == 44, "kvq_layer_shape.rope
 _Static_assert(offsetof(kvq_layer_shape, inv_freq) == 48, "kvq_layer_shape.inv_freq");
 _Static_assert(offsetof(kvq_layer_shape, scale) == 56, "kvq_layer_shape.scale");
 _Static_assert(offsetof(kvq_layer_shape, logit_softcap) == 60, "kvq_layer_shape.logit_softcap");
+_Static_assert(offsetof(kvq_layer_shape, pages_of_layer) == 64, "kvq_layer_shape.pages_of_layer");
+_Static_assert(offsetof(kvq_layer_shape, reserved) == 68, "kvq_layer_shape.reserved");
 
 _Static_assert(sizeof(kvq_cache_options) == 104, "kvq_cache_options");
 _Static_assert(offsetof(kvq_cache_options, struct_size) == 0, "kvq_cache_options.struct_size");
@@ -227,7 +229,7 @@ _Static_assert(offsetof(kvq_cache_info, eviction_window) == 44, "kvq_cache_info.
 _Static_assert(offsetof(kvq_cache_info, max_bytes) == 48, "kvq_cache_info.max_bytes");
 _Static_assert(offsetof(kvq_cache_info, model_id) == 56, "kvq_cache_info.model_id");
 
-_Static_assert(sizeof(kvq_layer_info) == 304, "kvq_layer_info");
+_Static_assert(sizeof(kvq_layer_info) == 308, "kvq_layer_info");
 _Static_assert(offsetof(kvq_layer_info, struct_size) == 0, "kvq_layer_info.struct_size");
 _Static_assert(offsetof(kvq_layer_info, n_formats) == 4, "kvq_layer_info.n_formats");
 _Static_assert(offsetof(kvq_layer_info, formats) == 8, "kvq_layer_info.formats");
@@ -241,6 +243,7 @@ _Static_assert(offsetof(kvq_layer_info, rotary_dim) == 288, "kvq_layer_info.rota
 _Static_assert(offsetof(kvq_layer_info, scale) == 292, "kvq_layer_info.scale");
 _Static_assert(offsetof(kvq_layer_info, logit_softcap) == 296, "kvq_layer_info.logit_softcap");
 _Static_assert(offsetof(kvq_layer_info, values_are_key_prefix) == 300, "kvq_layer_info.values_are_key_prefix");
+_Static_assert(offsetof(kvq_layer_info, pages_of_layer) == 304, "kvq_layer_info.pages_of_layer");
 
 _Static_assert(sizeof(kvq_recode_info) == 40, "kvq_recode_info");
 _Static_assert(offsetof(kvq_recode_info, struct_size) == 0, "kvq_recode_info.struct_size");

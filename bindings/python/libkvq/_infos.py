@@ -460,6 +460,8 @@ class LayerInfo:
     logit_softcap: float
     values_are_key_prefix: bool
     """If so, appending takes no values."""
+    pages_of_layer: int
+    """The layer whose pages it reads: this one, or an earlier one."""
 
     @classmethod
     def _of(cls, it: _native.kvq_layer_info) -> LayerInfo:
@@ -476,6 +478,7 @@ class LayerInfo:
             scale=it.scale,
             logit_softcap=it.logit_softcap,
             values_are_key_prefix=it.values_are_key_prefix != 0,
+            pages_of_layer=it.pages_of_layer,
         )
 
 

@@ -969,8 +969,8 @@ class kvq_router_group_info(Structure):
 
 
 class kvq_layer_shape(Structure):
-    """Shape of a range of layers that differ from the cache's others, such as those with larger heads or without
-    RoPE.
+    """Shape of a range of layers that differ from the cache's others, such as those with larger heads, without RoPE, or
+    without keys and values of their own.
     """
 
     struct_size: int
@@ -1009,6 +1009,15 @@ class kvq_layer_shape(Structure):
     """Factor applied to q·k; 0 (default): the cache's, or 1 / sqrt(key_dim) if that is 0."""
     logit_softcap: float
     """Of calls whose own is 0; 0 (default): none."""
+    pages_of_layer: int
+    """The earlier layer whose pages these layers read, as models with shared KV layers do (Gemma 3n, Gemma 4); −1
+    (default): their own. They hold no tokens: append to the named layer, then ``kvq_attend`` to these; only queries
+    of the named layer are observed. It must have pages of its own. KV heads, channels and RoPE are the named
+    layer's: their fields may stay at their defaults (``inv_freq`` must), other values are refused. ``q_heads``,
+    ``scale`` and ``logit_softcap`` are the layers' own.
+    """
+    reserved: int
+    """0."""
 
     _fields_ = [
         ("struct_size", c_uint32),
@@ -1026,6 +1035,8 @@ class kvq_layer_shape(Structure):
         ("inv_freq", c_void_p),
         ("scale", c_float),
         ("logit_softcap", c_float),
+        ("pages_of_layer", c_int32),
+        ("reserved", c_int32),
     ]
 
 
@@ -1078,7 +1089,8 @@ class kvq_cache_options(Structure):
     """
     shapes: Any
     """Layers that differ. NULL (default): none. Caches with such layers take no trained objects but scales, and these
-    where only frequencies, scale and soft cap differ; they evict only if the heads of all layers are alike.
+    where only frequencies, scale and soft cap differ; they evict only if the heads of all layers with pages are
+    alike. Formats that a policy gives to layers that read others' pages have no effect.
     """
     n_shapes: int
     """0 by default."""
@@ -1171,6 +1183,8 @@ class kvq_layer_info(Structure):
     logit_softcap: float
     values_are_key_prefix: int
     """1: appending takes no values."""
+    pages_of_layer: int
+    """The layer whose pages it reads: this one, or an earlier one."""
 
     _fields_ = [
         ("struct_size", c_uint32),
@@ -1186,6 +1200,7 @@ class kvq_layer_info(Structure):
         ("scale", c_float),
         ("logit_softcap", c_float),
         ("values_are_key_prefix", c_int32),
+        ("pages_of_layer", c_int32),
     ]
 
 
@@ -1318,7 +1333,9 @@ class kvq_compress_options(Structure):
     budget: int
     """Tokens that a KV head keeps on average; 0 (default): the policy's budget."""
     kept: Any
-    """``[n_layers, kv_heads]`` receives the number of tokens that each head then holds; NULL: skip."""
+    """``[n_layers, kv_heads]`` receives the number of tokens that each head then holds, or those of the layer whose
+    pages it reads; NULL: skip.
+    """
     bytes_freed: Any
     """Receives the decrease in the bytes of the sequence; NULL: skip."""
 
@@ -2985,7 +3002,7 @@ kvq_sequence_length = library.function(
     """kvq_sequence_length(sequence: const kvq_sequence*, layer: int32_t, length: int32_t*, error: kvq_error*) ->
 kvq_status
 
-Get the number of tokens appended to ``layer``, including evicted ones.
+Get the number of tokens appended to ``layer``, or to the layer whose pages it reads, including evicted ones.
 
 - length: receives the number; unchanged on failure.
 
@@ -3255,7 +3272,7 @@ kvq_append = library.function(
 void*, dtype: kvq_dtype, positions: const int32_t*, error: kvq_error*) -> kvq_status
 
 Append tokens to one layer of a sequence, from dense tensors. To attend with their queries too, use
-``kvq_extend``.
+``kvq_extend``. Layers that read the pages of another one take no tokens.
 
 Fills the layer's open page. A full page is sealed (encoded in its final format) when it leaves the newest
 ``recent`` pages, which happens when the next token arrives. Either all ``n`` tokens are appended or none.
@@ -3428,7 +3445,8 @@ kvq_attend = library.function(
     {"cache": kvq_cache, "layer": c_int32, "batch": POINTER(kvq_attend_batch), "error": POINTER(kvq_error)},
     """kvq_attend(cache: kvq_cache*, layer: int32_t, batch: const kvq_attend_batch*, error: kvq_error*) -> kvq_status
 
-Compute attention of a batch of queries over one layer.
+Compute attention of a batch of queries over one layer, or over the layer whose pages it reads
+(``pages_of_layer`` of its kvq_layer_shape), which has received their tokens before.
 
 ``output = softmax(scale · q·kᵀ) v`` for every query head. Query head h reads KV head h / (q_heads / kv_heads),
 and a query at position p sees the tokens at positions ≤ p. A query that sees no token gives zeros, also with a
@@ -3475,6 +3493,9 @@ new one arrives, for more when the call begins), and the new tokens up to its ow
 FP16: pages of these are sealed after attention. So a prompt loses no more in long chunks than token by token;
 after ``kvq_append``, ``kvq_attend`` shows a chunk's queries its own tokens in the formats of sealed pages. The
 stored pages are those of ``kvq_append``, the results those of ``kvq_attend``.
+
+Layers that read the pages of another one have no keys to give: extend that one, then call ``kvq_attend`` for
+these. They see the pages as they are then, sealed ones of the new tokens too.
 
 During the call, pages of the new tokens take the memory of FP16. While a stream is captured (see
 ``kvq_sequence_reserve``), it takes at most ``KVQ_PAGE_SLOTS`` tokens per sequence and no positions.

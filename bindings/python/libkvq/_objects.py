@@ -195,7 +195,9 @@ class SequenceMethods(Handle):
         return number.value
 
     def length(self, layer: int) -> int:
-        """Get the number of tokens appended to ``layer``, including evicted ones."""
+        """Get the number of tokens appended to ``layer``, or to the layer whose pages it reads, including evicted
+        ones.
+        """
         number = c_int32()
         self._read(_native.kvq_sequence_length, layer, byref(number))
         return number.value

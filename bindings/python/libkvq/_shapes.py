@@ -14,7 +14,8 @@ from ._text import value_of
 
 @dataclass
 class LayerShape:
-    """Shape of layers that differ from the cache's others, such as those with larger heads or without RoPE."""
+    """Shape of layers that differ from the cache's others, such as those with larger heads, without RoPE, or without
+    keys and values of their own."""
 
     first_layer: int
     n_layers: int = 1
@@ -42,6 +43,10 @@ class LayerShape:
     """Factor on q·k; 0: the cache's, or ``1 / sqrt(key_dim)`` if that is 0."""
     logit_softcap: float = 0.0
     """Of calls whose own is 0."""
+    pages_of_layer: Optional[int] = None
+    """The earlier layer whose pages these layers read, as models with shared KV layers do (Gemma 3n, Gemma 4); None:
+    their own. They hold no tokens: append to that layer, then attend to these. Their KV heads, channels and RoPE are
+    that layer's, their query heads, scale and soft cap their own."""
 
 
 _NUMBERS = (
@@ -69,6 +74,8 @@ def set_shapes(options: _native.kvq_cache_options, shapes: Many[LayerShape]) -> 
         if not isinstance(shape, LayerShape):
             raise KvqArgumentError("shapes[%d] is a %s, not a LayerShape" % (i, type(shape).__name__))
         struct = initialised(_native.kvq_layer_shape, **{name: getattr(shape, name) for name in _NUMBERS})
+        if shape.pages_of_layer is not None:
+            struct.pages_of_layer = shape.pages_of_layer
         if shape.rope is not None:
             struct.rope = value_of(_native.kvq_rope, "rope", shape.rope)
         if shape.inv_freq is not None:

@@ -116,6 +116,25 @@ def test_layers_may_differ(context, random):
         libkvq.Cache(context, 3, 4, 2, 64, shapes=[7])
 
 
+def test_layers_may_read_the_pages_of_another_one(context, random):
+    shared = libkvq.LayerShape(2, n_layers=2, q_heads=6, scale=0.5, pages_of_layer=1)
+    cache = libkvq.Cache(context, 4, 4, 2, 64, shapes=[SHAPES[0], shared])
+    assert [cache.describe_layer(layer).pages_of_layer for layer in range(4)] == [0, 1, 1, 1]
+    sequence = cache.sequence()
+    k = random.standard_normal((40, 3, 192), dtype="f4")
+    v = random.standard_normal((40, 3, 128), dtype="f4")
+    q = random.standard_normal((2, 6, 192), dtype="f4")
+    sequence.append(1, k, v)
+    assert [sequence.length(layer) for layer in range(4)] == [0, 40, 40, 40]
+    output = cache.attend(3, sequence, q, query_counts=[2])
+    scaled = cache.attend(1, sequence, q * numpy.float32(0.5 * 192**0.5), query_counts=[2])
+    numpy.testing.assert_allclose(output, scaled, atol=1e-5)
+    with pytest.raises(libkvq.KvqArgumentError, match="layer is 3, which reads the pages of layer 1"):
+        sequence.append(3, k, v)
+    with pytest.raises(libkvq.KvqArgumentError, match=r"pages_of_layer is 2, must be a layer before first_layer, 2"):
+        libkvq.Cache(context, 3, 4, 2, 64, shapes=[libkvq.LayerShape(2, pages_of_layer=2)])
+
+
 def test_frequencies_of_a_layer_are_checked_and_used(context, random):
     k, v, q = (random.standard_normal((1, 2, 64), dtype="f4") for _ in range(3))
     plain = libkvq.Cache(context, 1, 2, 2, 64, rope="none")

@@ -346,12 +346,12 @@ def test_a_saved_cache_continues_as_if_it_had_not_been_saved(demo_model):
         KvqCache.load(data, policy="int2", model_id=5)
 
 
-UNLIKE = [kind for kind in KINDS if kind.startswith(("gemma4", "mimo", "deepseek"))]
-"""Kinds whose layers have heads of several shapes; the oldest transformers has none."""
+UNLIKE = [kind for kind in KINDS if kind.startswith(("gemma3n", "gemma4", "mimo", "deepseek"))]
+"""Kinds whose layers have heads of several shapes, or share pages; the oldest transformers has none of the former."""
 
 
 @pytest.mark.parametrize("kind", UNLIKE)
-def test_layers_of_several_shapes_generate_beside_padding_and_are_saved(kind):
+def test_unlike_layers_generate_beside_padding_and_are_saved(kind):
     model, reference = small(kind), small(kind, "eager")
     tokens, mask = small_tokens(2, 90), torch.ones((2, 90), dtype=torch.long)
     tokens[0, :50], mask[0, :50] = 0, 0
@@ -366,6 +366,20 @@ def test_layers_of_several_shapes_generate_beside_padding_and_are_saved(kind):
         a, b = (model(more, attention_mask=all_of_it, **using(one)).logits for one in (cache, loaded))
     assert torch.equal(a, b)
     assert cache.save() == loaded.save()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "share pages" in kind])
+def test_layers_that_share_pages_store_keys_and_values_once(kind):
+    model = small(kind)
+    config = model.config
+    cache = KvqCache("fp16")
+    logits_in_pieces(model, small_tokens(1, 64), cache, [60] + [1] * 4)
+    scalars = 0
+    for layer in range(config.num_hidden_layers - config.num_kv_shared_layers):
+        info = cache.sequences[0].cache.describe_layer(layer)
+        scalars += 64 * info.kv_heads * (info.key_dim + info.value_dim)
+    assert len(cache) == config.num_hidden_layers - config.num_kv_shared_layers
+    assert cache.usage().scalars == scalars
 
 
 def test_latents_are_stored_once():

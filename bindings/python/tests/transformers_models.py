@@ -83,6 +83,21 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         "Gemma3Text",
         {"sliding_window": 24, "query_pre_attn_scalar": 20, "layer_types": _MIXED},
     ),
+    "gemma3n with layers that share pages": (
+        "Gemma3nText",
+        {
+            "sliding_window": 24,
+            "num_hidden_layers": 6,
+            "num_kv_shared_layers": 3,
+            "layer_types": [*_MIXED, *_MIXED],
+            "intermediate_size": [64] * 6,
+            "activation_sparsity_pattern": [0.5, 0.0, 0.0, 0.0, 0.0, 0.0],
+            "vocab_size_per_layer_input": 101,
+            "hidden_size_per_layer_input": 16,
+            "altup_num_inputs": 2,
+            "laurel_rank": 8,
+        },
+    ),
     "gemma4 with larger heads in global layers, and layers that share pages": (
         "Gemma4Text",
         {

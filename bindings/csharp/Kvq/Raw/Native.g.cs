@@ -739,7 +739,8 @@ namespace Kvq.Raw
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern Status kvq_sequence_room(IntPtr sequence, int layer, int* room, kvq_error* error);
 
-        /// <summary>Get the number of tokens appended to <c>layer</c>, including evicted ones.</summary>
+        /// <summary>Get the number of tokens appended to <c>layer</c>, or to the layer whose pages it reads,
+        /// including evicted ones.</summary>
         /// <remarks>
         /// <para>Threads: read-only.</para>
         /// <para>Since 1.0.</para>
@@ -938,7 +939,8 @@ namespace Kvq.Raw
         public static extern Status kvq_snapshot_describe(IntPtr cache, void* buffer, UIntPtr size, kvq_load_options* options, kvq_snapshot_info* info, kvq_error* error);
 
         /// <summary>Append tokens to one layer of a sequence, from dense tensors. To attend with their queries too,
-        /// use <see cref="Kvq.Raw.Native.kvq_extend"/>.</summary>
+        /// use <see cref="Kvq.Raw.Native.kvq_extend"/>. Layers that read the pages of another one take no
+        /// tokens.</summary>
         /// <remarks>
         /// <para>Fills the layer's open page. A full page is sealed (encoded in its final format) when it leaves the
         /// newest <c>recent</c> pages, which happens when the next token arrives. Either all <c>n</c> tokens are
@@ -1086,7 +1088,9 @@ namespace Kvq.Raw
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern void kvq_attend_batch_init(kvq_attend_batch* batch, UIntPtr size);
 
-        /// <summary>Compute attention of a batch of queries over one layer.</summary>
+        /// <summary>Compute attention of a batch of queries over one layer, or over the layer whose pages it reads
+        /// (<c>pages_of_layer</c> of its <see cref="Kvq.Raw.kvq_layer_shape"/>), which has received their tokens
+        /// before.</summary>
         /// <remarks>
         /// <para><c>output = softmax(scale · q·kᵀ) v</c> for every query head. Query head h reads KV head h /
         /// (q_heads / kv_heads), and a query at position p sees the tokens at positions ≤ p. A query that sees no
@@ -1134,6 +1138,9 @@ namespace Kvq.Raw
         /// <see cref="Kvq.Raw.Native.kvq_attend"/> shows a chunk's queries its own tokens in the formats of sealed
         /// pages. The stored pages are those of <see cref="Kvq.Raw.Native.kvq_append"/>, the results those of
         /// <see cref="Kvq.Raw.Native.kvq_attend"/>.</para>
+        /// <para>Layers that read the pages of another one have no keys to give: extend that one, then call
+        /// <see cref="Kvq.Raw.Native.kvq_attend"/> for these. They see the pages as they are then, sealed ones of the
+        /// new tokens too.</para>
         /// <para>During the call, pages of the new tokens take the memory of FP16. While a stream is captured (see
         /// <see cref="Kvq.Raw.Native.kvq_sequence_reserve"/>), it takes at most <see cref="Kvq.Constants.PageSlots"/>
         /// tokens per sequence and no positions.</para>

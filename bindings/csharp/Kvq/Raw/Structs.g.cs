@@ -401,8 +401,8 @@ namespace Kvq.Raw
         public fixed double shares[8];
     }
 
-    /// <summary>Shape of a range of layers that differ from the cache's others, such as those with larger heads or
-    /// without RoPE.</summary>
+    /// <summary>Shape of a range of layers that differ from the cache's others, such as those with larger heads,
+    /// without RoPE, or without keys and values of their own.</summary>
     [StructLayout(LayoutKind.Sequential)]
     public unsafe struct kvq_layer_shape
     {
@@ -444,6 +444,15 @@ namespace Kvq.Raw
         public float scale;
         /// <summary>Of calls whose own is 0; 0 (default): none.</summary>
         public float logit_softcap;
+        /// <summary>The earlier layer whose pages these layers read, as models with shared KV layers do (Gemma 3n,
+        /// Gemma 4); −1 (default): their own. They hold no tokens: append to the named layer, then
+        /// <see cref="Kvq.Raw.Native.kvq_attend"/> to these; only queries of the named layer are observed. It must
+        /// have pages of its own. KV heads, channels and RoPE are the named layer's: their fields may stay at their
+        /// defaults (<c>inv_freq</c> must), other values are refused. <c>q_heads</c>, <c>scale</c> and
+        /// <c>logit_softcap</c> are the layers' own.</summary>
+        public int pages_of_layer;
+        /// <summary>0.</summary>
+        public int reserved;
     }
 
     /// <summary>Shape of a model's attention layers, and the trained objects that its page formats need.</summary>
@@ -495,7 +504,8 @@ namespace Kvq.Raw
         public IntPtr centres;
         /// <summary>Layers that differ. null (default): none. Caches with such layers take no trained objects but
         /// scales, and these where only frequencies, scale and soft cap differ; they evict only if the heads of all
-        /// layers are alike.</summary>
+        /// layers with pages are alike. Formats that a policy gives to layers that read others' pages have no
+        /// effect.</summary>
         public kvq_layer_shape* shapes;
         /// <summary>0 by default.</summary>
         public int n_shapes;
@@ -567,6 +577,8 @@ namespace Kvq.Raw
         public float logit_softcap;
         /// <summary>1: appending takes no values.</summary>
         public int values_are_key_prefix;
+        /// <summary>The layer whose pages it reads: this one, or an earlier one.</summary>
+        public int pages_of_layer;
     }
 
     /// <summary>What recoding a sequence takes; see
@@ -668,8 +680,8 @@ namespace Kvq.Raw
         public uint struct_size;
         /// <summary>Tokens that a KV head keeps on average; 0 (default): the policy's budget.</summary>
         public int budget;
-        /// <summary><c>[n_layers, kv_heads]</c> receives the number of tokens that each head then holds; null:
-        /// skip.</summary>
+        /// <summary><c>[n_layers, kv_heads]</c> receives the number of tokens that each head then holds, or those of
+        /// the layer whose pages it reads; null: skip.</summary>
         public int* kept;
         /// <summary>Receives the decrease in the bytes of the sequence; null: skip.</summary>
         public ulong* bytes_freed;

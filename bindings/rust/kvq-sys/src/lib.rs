@@ -803,8 +803,8 @@ pub struct kvq_router_group_info {
     pub shares: [f64; 8],
 }
 
-/// Shape of a range of layers that differ from the cache's others, such as those with larger heads or without
-/// RoPE.
+/// Shape of a range of layers that differ from the cache's others, such as those with larger heads, without
+/// RoPE, or without keys and values of their own.
 ///
 /// Filled with defaults by [`kvq_layer_shape_init`].
 #[repr(C)]
@@ -844,6 +844,14 @@ pub struct kvq_layer_shape {
     pub scale: f32,
     /// Of calls whose own is 0; 0 (default): none.
     pub logit_softcap: f32,
+    /// The earlier layer whose pages these layers read, as models with shared KV layers do (Gemma 3n, Gemma 4); −1
+    /// (default): their own. They hold no tokens: append to the named layer, then [`kvq_attend`] to these; only
+    /// queries of the named layer are observed. It must have pages of its own. KV heads, channels and RoPE are the
+    /// named layer's: their fields may stay at their defaults (`inv_freq` must), other values are refused.
+    /// `q_heads`, `scale` and `logit_softcap` are the layers' own.
+    pub pages_of_layer: i32,
+    /// 0.
+    pub reserved: i32,
 }
 
 /// Shape of a model's attention layers, and the trained objects that its page formats need.
@@ -894,8 +902,9 @@ pub struct kvq_cache_options {
     /// NULL)
     pub centres: *const kvq_centres,
     /// Layers that differ. NULL (default): none. Caches with such layers take no trained objects but scales, and
-    /// these where only frequencies, scale and soft cap differ; they evict only if the heads of all layers are
-    /// alike. (may be NULL; length `n_shapes`)
+    /// these where only frequencies, scale and soft cap differ; they evict only if the heads of all layers with
+    /// pages are alike. Formats that a policy gives to layers that read others' pages have no effect. (may be NULL;
+    /// length `n_shapes`)
     pub shapes: *const kvq_layer_shape,
     /// 0 by default.
     pub n_shapes: i32,
@@ -951,6 +960,8 @@ pub struct kvq_layer_info {
     pub logit_softcap: f32,
     /// 1: appending takes no values.
     pub values_are_key_prefix: i32,
+    /// The layer whose pages it reads: this one, or an earlier one.
+    pub pages_of_layer: i32,
 }
 
 /// What recoding a sequence takes; see [`kvq_sequence_predict_recode`].
@@ -1052,8 +1063,8 @@ pub struct kvq_compress_options {
     pub struct_size: u32,
     /// Tokens that a KV head keeps on average; 0 (default): the policy's budget.
     pub budget: i32,
-    /// `[n_layers, kv_heads]` receives the number of tokens that each head then holds; NULL: skip. (may be NULL;
-    /// length `cache.n_layers * cache.kv_heads`)
+    /// `[n_layers, kv_heads]` receives the number of tokens that each head then holds, or those of the layer whose
+    /// pages it reads; NULL: skip. (may be NULL; length `cache.n_layers * cache.kv_heads`)
     pub kept: *mut i32,
     /// Receives the decrease in the bytes of the sequence; NULL: skip. (may be NULL; length `1`)
     pub bytes_freed: *mut u64,
@@ -2432,7 +2443,7 @@ extern "C" {
         error: *mut kvq_error,
     ) -> kvq_status;
 
-    /// Get the number of tokens appended to `layer`, including evicted ones.
+    /// Get the number of tokens appended to `layer`, or to the layer whose pages it reads, including evicted ones.
     ///
     /// - `length`: receives the number; unchanged on failure. (length `1`)
     ///
@@ -2664,7 +2675,7 @@ extern "C" {
     ) -> kvq_status;
 
     /// Append tokens to one layer of a sequence, from dense tensors. To attend with their queries too, use
-    /// [`kvq_extend`].
+    /// [`kvq_extend`]. Layers that read the pages of another one take no tokens.
     ///
     /// Fills the layer's open page. A full page is sealed (encoded in its final format) when it leaves the newest
     /// `recent` pages, which happens when the next token arrives. Either all `n` tokens are appended or none.
@@ -2830,7 +2841,8 @@ extern "C" {
     /// Since 1.0.
     pub fn kvq_attend_batch_init(batch: *mut kvq_attend_batch, size: usize);
 
-    /// Compute attention of a batch of queries over one layer.
+    /// Compute attention of a batch of queries over one layer, or over the layer whose pages it reads
+    /// (`pages_of_layer` of its [`kvq_layer_shape`]), which has received their tokens before.
     ///
     /// `output = softmax(scale · q·kᵀ) v` for every query head. Query head h reads KV head h / (q_heads /
     /// kv_heads), and a query at position p sees the tokens at positions ≤ p. A query that sees no token gives
@@ -2876,6 +2888,9 @@ extern "C" {
     /// rounded to FP16: pages of these are sealed after attention. So a prompt loses no more in long chunks than
     /// token by token; after [`kvq_append`], [`kvq_attend`] shows a chunk's queries its own tokens in the formats
     /// of sealed pages. The stored pages are those of [`kvq_append`], the results those of [`kvq_attend`].
+    ///
+    /// Layers that read the pages of another one have no keys to give: extend that one, then call [`kvq_attend`]
+    /// for these. They see the pages as they are then, sealed ones of the new tokens too.
     ///
     /// During the call, pages of the new tokens take the memory of FP16. While a stream is captured (see
     /// [`kvq_sequence_reserve`]), it takes at most [`KVQ_PAGE_SLOTS`] tokens per sequence and no positions.
@@ -4044,13 +4059,13 @@ const _: () = {
     assert!(align_of::<kvq_router_info>() == 8);
     assert!(size_of::<kvq_router_group_info>() == 96);
     assert!(align_of::<kvq_router_group_info>() == 8);
-    assert!(size_of::<kvq_layer_shape>() == 64);
+    assert!(size_of::<kvq_layer_shape>() == 72);
     assert!(align_of::<kvq_layer_shape>() == 8);
     assert!(size_of::<kvq_cache_options>() == 104);
     assert!(align_of::<kvq_cache_options>() == 8);
     assert!(size_of::<kvq_cache_info>() == 64);
     assert!(align_of::<kvq_cache_info>() == 8);
-    assert!(size_of::<kvq_layer_info>() == 304);
+    assert!(size_of::<kvq_layer_info>() == 308);
     assert!(align_of::<kvq_layer_info>() == 4);
     assert!(size_of::<kvq_recode_info>() == 40);
     assert!(align_of::<kvq_recode_info>() == 8);

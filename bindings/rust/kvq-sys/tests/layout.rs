@@ -206,6 +206,8 @@ fn offsets_of_kvq_layer_shape() {
     assert_eq!(offset!(kvq_layer_shape, inv_freq), 48);
     assert_eq!(offset!(kvq_layer_shape, scale), 56);
     assert_eq!(offset!(kvq_layer_shape, logit_softcap), 60);
+    assert_eq!(offset!(kvq_layer_shape, pages_of_layer), 64);
+    assert_eq!(offset!(kvq_layer_shape, reserved), 68);
 }
 
 #[test]
@@ -264,6 +266,7 @@ fn offsets_of_kvq_layer_info() {
     assert_eq!(offset!(kvq_layer_info, scale), 292);
     assert_eq!(offset!(kvq_layer_info, logit_softcap), 296);
     assert_eq!(offset!(kvq_layer_info, values_are_key_prefix), 300);
+    assert_eq!(offset!(kvq_layer_info, pages_of_layer), 304);
 }
 
 #[test]

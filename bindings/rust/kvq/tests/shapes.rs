@@ -235,6 +235,28 @@ fn snapshots_load_into_the_same_shapes_alone() {
 }
 
 #[test]
+fn layers_may_read_the_pages_of_another_one() {
+    let shared = || LayerShape::new(2).q_heads(6).pages_of_layer(1);
+    let with = |shape: LayerShape| cache_of(CacheOptions::new(3, 4, 2, 64).shapes([shapes()[0].clone(), shape]));
+    let cache = with(shared()).unwrap();
+    assert_eq!([0, 1, 2].map(|layer| cache.describe_layer(layer).unwrap().pages_of_layer), [0, 1, 1]);
+    let mut sequence = Sequence::new(&cache).unwrap();
+    let (k, v, q) = (numbers(40 * 3 * 192, 1), numbers(40 * 3 * 128, 2), numbers(6 * 192, 3));
+    sequence.append(1, &k, &v).unwrap();
+    assert_eq!([0, 1, 2].map(|layer| sequence.length(layer).unwrap()), [0, 40, 40]);
+    let outputs = [1, 2].map(|layer| {
+        let mut output = vec![0.0f32; 6 * 128];
+        cache.attend(layer, &[&sequence], Attend::new(&q, &mut output)).unwrap();
+        output
+    });
+    assert_eq!(outputs[0], outputs[1]);
+    let message = "layer is 2, which reads the pages of layer 1";
+    assert_fails(sequence.append(2, &k, &v), Status::Argument, &[message]);
+    let message = "options->shapes[1].kv_heads is 2, but layer 1, whose pages are read, has 3";
+    assert_fails(with(shared().kv_heads(2)), Status::Argument, &[message]);
+}
+
+#[test]
 fn frequencies_of_a_layer_are_checked_and_used() {
     let decoded = |options: CacheOptions| {
         let (k, cache) = (numbers(128, 1), cache_of(options).unwrap());

@@ -148,8 +148,8 @@ live until then. NULL (default): not called."#
         r#"Passed to `released`."#
     };
     (kvq_layer_shape) => {
-        r#"Shape of a range of layers that differ from the cache's others, such as those with larger heads or without
-RoPE."#
+        r#"Shape of a range of layers that differ from the cache's others, such as those with larger heads, without
+RoPE, or without keys and values of their own."#
     };
     (kvq_layer_shape, inv_freq) => {
         r#"Radians per position of each pair. NULL (default): those of `rope_base`."#
@@ -178,8 +178,8 @@ centres, not both; if it needs neither, those given serve other policies of sequ
     };
     (kvq_cache_options, shapes) => {
         r#"Layers that differ. NULL (default): none. Caches with such layers take no trained objects but scales, and
-these where only frequencies, scale and soft cap differ; they evict only if the heads of all layers are
-alike."#
+these where only frequencies, scale and soft cap differ; they evict only if the heads of all layers with
+pages are alike. Formats that a policy gives to layers that read others' pages have no effect."#
     };
     (kvq_load_options) => {
         r#"How to load a snapshot."#
@@ -207,7 +207,8 @@ alike."#
         r#"Budget of an eviction, and where to report its result."#
     };
     (kvq_compress_options, kept) => {
-        r#"`[n_layers, kv_heads]` receives the number of tokens that each head then holds; NULL: skip."#
+        r#"`[n_layers, kv_heads]` receives the number of tokens that each head then holds, or those of the layer whose
+pages it reads; NULL: skip."#
     };
     (kvq_compress_options, bytes_freed) => {
         r#"Receives the decrease in the bytes of the sequence; NULL: skip."#
@@ -715,7 +716,7 @@ preallocated for `layer`. Truncating makes room again, except for pages that a f
 [`Status::Argument`](crate::Status::Argument); [`Status::Backend`](crate::Status::Backend)."#
     };
     (kvq_sequence_length) => {
-        r#"Get the number of tokens appended to `layer`, including evicted ones.
+        r#"Get the number of tokens appended to `layer`, or to the layer whose pages it reads, including evicted ones.
 
 # Errors
 
@@ -837,7 +838,7 @@ As [`Cache::load`](crate::Cache::load)."#
     };
     (kvq_append) => {
         r#"Append tokens to one layer of a sequence, from dense tensors. To attend with their queries too, use
-[`Cache::extend`](crate::Cache::extend).
+[`Cache::extend`](crate::Cache::extend). Layers that read the pages of another one take no tokens.
 
 Fills the layer's open page. A full page is sealed (encoded in its final format) when it leaves the newest
 `recent` pages, which happens when the next token arrives. Either all `n` tokens are appended or none.
@@ -934,7 +935,8 @@ observed or more than `window` tokens have come since, pages are preallocated);
 [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit)."#
     };
     (kvq_attend) => {
-        r#"Compute attention of a batch of queries over one layer.
+        r#"Compute attention of a batch of queries over one layer, or over the layer whose pages it reads
+(`pages_of_layer` of its [`LayerShape`](crate::LayerShape)), which has received their tokens before.
 
 `output = softmax(scale · q·kᵀ) v` for every query head. Query head h reads KV head h / (q_heads /
 kv_heads), and a query at position p sees the tokens at positions ≤ p. A query that sees no token gives
@@ -965,6 +967,10 @@ long chunks than token by token; after [`Sequence::append`](crate::Sequence::app
 [`Cache::attend`](crate::Cache::attend) shows a chunk's queries its own tokens in the formats of sealed
 pages. The stored pages are those of [`Sequence::append`](crate::Sequence::append), the results those of
 [`Cache::attend`](crate::Cache::attend).
+
+Layers that read the pages of another one have no keys to give: extend that one, then call
+[`Cache::attend`](crate::Cache::attend) for these. They see the pages as they are then, sealed ones of the
+new tokens too.
 
 During the call, pages of the new tokens take the memory of FP16. While a stream is captured (see
 [`Sequence::reserve`](crate::Sequence::reserve)), it takes at most [`PAGE_SLOTS`](crate::PAGE_SLOTS) tokens

@@ -128,6 +128,17 @@ macro_rules! setters {
             self.raw.logit_softcap = logit_softcap;
             self
         }
+
+        /// The earlier layer whose pages these layers read, as models with shared KV layers do (Gemma 3n, Gemma 4); −1
+        /// (default): their own. They hold no tokens: append to the named layer, then
+        /// [`Cache::attend`](crate::Cache::attend) to these; only queries of the named layer are observed. It must have
+        /// pages of its own. KV heads, channels and RoPE are the named layer's: their fields may stay at their defaults
+        /// (`inv_freq` must), other values are refused. `q_heads`, `scale` and `logit_softcap` are the layers' own.
+        #[must_use]
+        pub fn pages_of_layer(mut self, pages_of_layer: usize) -> Self {
+            self.raw.pages_of_layer = $crate::convert::int(pages_of_layer);
+            self
+        }
     };
     (kvq_cache_options) => {
         /// 1 … 65536.

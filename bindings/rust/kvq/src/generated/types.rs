@@ -837,6 +837,8 @@ pub struct LayerInfo {
     pub logit_softcap: f32,
     /// If so, appending takes no values.
     pub values_are_key_prefix: bool,
+    /// The layer whose pages it reads: this one, or an earlier one.
+    pub pages_of_layer: usize,
 }
 
 impl LayerInfo {
@@ -854,6 +856,7 @@ impl LayerInfo {
             scale: raw.scale,
             logit_softcap: raw.logit_softcap,
             values_are_key_prefix: raw.values_are_key_prefix != 0,
+            pages_of_layer: count(raw.pages_of_layer),
         }
     }
 }
