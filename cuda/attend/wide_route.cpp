@@ -10,7 +10,7 @@ namespace {
 
 /// Blocks that share the pages of a block of rows, where these are too few for the `blocks` that run at once.
 int32_t parts_of(int32_t row_blocks, int32_t longest, int32_t blocks) {
-  constexpr int32_t kLeastPages = 4;
+  constexpr int32_t kLeastPages = 3;
   return std::clamp(longest / kLeastPages, 1, std::max(blocks / std::max(row_blocks, 1), 1));
 }
 

@@ -305,7 +305,7 @@ class WideWalk {
 };
 
 template <typename S>
-__global__ void __launch_bounds__(S::kThreads, S::kRows == 16 ? 2 : 1)
+__global__ void __launch_bounds__(S::kThreads, 1)
     wide_kernel(const __grid_constant__ AttendArguments arguments, const __grid_constant__ WideLaunch launch) {
   extern __shared__ __align__(1024) uint8_t memory[];
   const WideWork work = wide_work<S::kRows>(arguments, launch);

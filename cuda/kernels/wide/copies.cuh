@@ -12,28 +12,31 @@ struct CopyRing {
   uint32_t barriers;  // [kMaxStages], one per stage
 };
 
-/// Copies of pages [first, end) of a unit's list, which have one format, in steps of some pages. A copy is a page, or
+__device__ __forceinline__ PageLayout layout_of_pages(const AttendArguments& arguments, FormatCode format) {
+  return {page_places(format, arguments.head), format, format.group_shift()};
+}
+
+/// Copies of pages [first, end) of a unit's list, which have one layout, in steps of some pages. A copy is a page, or
 /// one side of a large page: of a step first all keys, then all values. `done` copies are those whose stages all
 /// threads have left.
 class RunCopies {
  public:
   __device__ __forceinline__ RunCopies(const AttendArguments& arguments, const Unit& unit, const Lane& lane,
-                                       const CopyRing& ring, FormatCode format, int32_t first, int32_t end,
+                                       const CopyRing& ring, const PageLayout& layout, int32_t first, int32_t end,
                                        int32_t pages_per_step)
-      : layout_{page_places(format, arguments.head), format, format.group_shift()},
+      : layout_(layout),
         lane_(lane),
         ring_(ring),
         records_(pages_of(arguments, unit) + first),
         pages_(end - first),
         pages_per_step_(pages_per_step) {
-    by_side_ =
-        !arguments.head.is_latent && !format.both_have_gains() && 2 * pages_per_step * layout_.bytes > ring.bytes;
+    by_side_ = !arguments.head.is_latent && !layout.format.both_have_gains() &&
+               2 * pages_per_step * layout_.bytes > ring.bytes;
     stage_bytes_ = by_side_ ? max(layout_.keys.bytes, layout_.values.bytes) : layout_.bytes;
     stages_ = min(kMaxStages, ring.bytes / stage_bytes_);
     copies_ = by_side_ ? 2 * pages_ : pages_;
   }
 
-  __device__ __forceinline__ const PageLayout& layout() const { return layout_; }
   __device__ __forceinline__ int32_t pages() const { return pages_; }
   __device__ __forceinline__ bool by_side() const { return by_side_; }
 
@@ -91,7 +94,7 @@ class RunCopies {
     return ring_.barriers + static_cast<uint32_t>(8 * stage);
   }
 
-  const PageLayout layout_;
+  const PageLayout& layout_;
   const Lane lane_;
   const CopyRing ring_;
   const DevicePage* records_;

@@ -17,35 +17,20 @@ cudaError_t launch_wide(const AttendArguments& arguments, const WideLaunch& laun
   return cudaGetLastError();
 }
 
-/// The kernel with the largest ring that leaves room for `blocks` blocks on a multiprocessor of `shared_limit` bytes,
-/// or for one; without a launch function if there is no room for `least_ring` bytes.
+/// The kernel with the largest ring; without a launch function if there is no room for the pages of a step.
 template <typename S>
-WideKernel wide_kernel_of(const HeadShape& head, int32_t blocks, int32_t least_ring, int32_t shared_limit) {
-  constexpr int32_t kReserved = 1024;  // by the driver, per block
+WideKernel wide_kernel_of(const HeadShape& head, int32_t shared_limit) {
   WideKernel kernel{.rows = S::kRows,
-                    .blocks = blocks,
+                    .blocks = 1,
                     .partial_floats = static_cast<int32_t>(partial_floats(S::kRows, S::kValues)),
                     .launch = launch_wide<S>};
   WideLaunch launch = wide_widths(head);
-  for (; kernel.blocks > 0; --kernel.blocks) {
-    const int32_t limit = (shared_limit + kReserved) / kernel.blocks - kReserved;
-    const int32_t before = WidePlaces::of<S>(launch).ring + static_cast<int32_t>(sizeof(WideHeader<S>));
-    launch.ring_bytes = (limit - before) / 128 * 128;
-    kernel.ring_bytes = launch.ring_bytes;
-    kernel.shared_bytes = WidePlaces::of<S>(launch).bytes;
-    if (launch.ring_bytes >= least_ring && kernel.shared_bytes <= limit) return kernel;
-  }
-  return {};
-}
-
-/// The same for blocks of a size, by the channels of values.
-template <int kRowTiles, int kRowWarps, int kColumnWarps, int kPages>
-WideKernel wide_kernel_by_values(const HeadShape& head, int32_t blocks, int32_t shared_limit) {
-  const int32_t ring = kPages * largest_copy(head);
-  return head.values <= 256 ? wide_kernel_of<WideShape<kRowTiles, kRowWarps, kColumnWarps, kPages, 256>>(
-                                  head, blocks, ring, shared_limit)
-                            : wide_kernel_of<WideShape<kRowTiles, kRowWarps, kColumnWarps, kPages, 512>>(
-                                  head, blocks, ring, shared_limit);
+  const int32_t before = WidePlaces::of<S>(launch).ring + static_cast<int32_t>(sizeof(WideHeader<S>));
+  launch.ring_bytes = (shared_limit - before) / 128 * 128;
+  kernel.ring_bytes = launch.ring_bytes;
+  kernel.shared_bytes = WidePlaces::of<S>(launch).bytes;
+  const bool fits = launch.ring_bytes >= S::kPages * largest_copy(head) && kernel.shared_bytes <= shared_limit;
+  return fits ? kernel : WideKernel{};
 }
 
 }  // namespace kvq::cuda

@@ -5,12 +5,11 @@
 namespace kvq::cuda {
 
 WideKernel hopper_wide(const HeadShape& head, int32_t shared_limit) {
-  const int32_t ring = 2 * largest_copy(head);
   switch (wide_widths(head).value_width) {
     case 256:
-      return wide_kernel_of<WarpgroupShape<256>>(head, 1, ring, shared_limit);
+      return wide_kernel_of<WarpgroupShape<256>>(head, shared_limit);
     case 512:
-      return wide_kernel_of<WarpgroupShape<512>>(head, 1, ring, shared_limit);
+      return wide_kernel_of<WarpgroupShape<512>>(head, shared_limit);
     default:
       return {};
   }

@@ -95,8 +95,6 @@ cudaError_t launch_wide_merge(const AttendArguments& arguments, const WideLaunch
       return launch<8>(arguments, of_blocks, values, stream);
     case 16:
       return launch<16>(arguments, of_blocks, values, stream);
-    case 32:
-      return launch<32>(arguments, of_blocks, values, stream);
     default:
       return launch<64>(arguments, of_blocks, values, stream);
   }

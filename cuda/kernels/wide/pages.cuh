@@ -17,10 +17,11 @@ class PageRun {
       : block_(block),
         keys_{block.arguments.head.keys},
         values_{block.arguments.head.values},
+        layout_(layout_of_pages(block.arguments, format)),
         copies_(block.arguments, block.unit, block.lane,
                 {shared_address(block.memory + block.at.ring), block.launch.ring_bytes,
                  shared_address(block.header().arrived)},
-                format, first, end, S::kPages),
+                layout_, first, end, S::kPages),
         first_(first) {}
 
   __device__ __forceinline__ int32_t steps() const { return (copies_.pages() + S::kPages - 1) / S::kPages; }
@@ -43,8 +44,7 @@ class PageRun {
   /// The same for values, to place `at` of the tile.
   __device__ __forceinline__ void make_values(int32_t step, int32_t at, uint32_t& parity) {
     if (copies_.by_side()) copies_.wait(0, pages_of(step), parity);
-    make<Side::kValues>(step, values_, block_.launch.value_width, at,
-                        copies_.by_side() ? 0 : copies_.layout().values_at);
+    make<Side::kValues>(step, values_, block_.launch.value_width, at, copies_.by_side() ? 0 : layout_.values_at);
     copies_.leave(pages_of(step));
   }
 
@@ -61,19 +61,18 @@ class PageRun {
                                        int32_t from) {
     const MadeSide<WideSide> to{geometry, width, block_.lane, tile() + at, share()};
     if (warp_page() >= pages_of(step)) return clear(to);
-    const PageLayout& layout = copies_.layout();
     const uint32_t address = copies_.address(warp_page()) + static_cast<uint32_t>(from);
-    const PageSide<WideSide> side = page_side(geometry, layout, block_.lane, address);
+    const PageSide<WideSide> side = page_side(geometry, layout_, block_.lane, address);
     if constexpr (kSide == Side::kKeys) {
       if (to.share.first == 0) to.pad_keys();
-      if (layout.format.keys().is_float16()) {
+      if (layout_.format.keys().is_float16()) {
         to.copy_keys([address](int32_t i) { return load_shared<uint32_t>(address + static_cast<uint32_t>(i)); });
       } else {
         to.decode_keys(side);
       }
     } else {
       if (to.share.first == 0) to.pad_values();
-      if (layout.format.values().is_float16()) {
+      if (layout_.format.values().is_float16()) {
         to.copy_values([address](int32_t i) { return load_shared<uint4>(address + static_cast<uint32_t>(i)); });
       } else {
         to.decode_values(side);
@@ -92,6 +91,7 @@ class PageRun {
   const WideBlock<S>& block_;
   const WideSide keys_;
   const WideSide values_;
+  const PageLayout layout_;
   RunCopies copies_;
   int32_t first_;
 };

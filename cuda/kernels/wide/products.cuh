@@ -34,14 +34,12 @@ class WideProducts {
     const int32_t lane = block_.lane.index;
     const int32_t slot = place_.slot;
     const uint32_t tile = shared_address(block_.memory + block_.at.tiles + place_.page * block_.at.tile_bytes);
-    Scores sums[kChains];
 #pragma unroll
-    for (int32_t i = 0; i < kChains * kScores; ++i) of(sums[i / kScores], i % kScores) = 0.0F;
+    for (int32_t i = 0; i < 8 * S::kRowTiles; ++i) scores[i / 8][i / 4 % 2][i % 4] = 0.0F;
     // A latent's common channels are stored as values, a row per channel.
     const int32_t planes_of_common = block_.launch.common_width / 64;
     const uint32_t common =
-        tile + static_cast<uint32_t>(block_.at.common + (kOneTile ? value_chunk_at(slot, lane)
-                                                                  : value_chunk_at(slot + lane / 16 * 8, lane % 16)));
+        tile + static_cast<uint32_t>(block_.at.common + value_chunk_at(slot + lane / 16 * 8, lane % 16));
 #pragma unroll 1
     for (int32_t plane = 0; plane < planes_of_common; ++plane) {
       multiply_plane(
@@ -49,12 +47,10 @@ class WideProducts {
           [&](int32_t i, uint32_t(&b)[4]) {
             load_transposed(common + static_cast<uint32_t>((plane * 64 + 16 * i) * 64), b);
           },
-          sums);
+          scores);
     }
     const uint32_t keys =
-        tile +
-        static_cast<uint32_t>(kOneTile ? plane_chunk_at(64, kSlots, slot + lane % 8, lane / 8 * 8)
-                                       : plane_chunk_at(64, kSlots, slot + lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8));
+        tile + static_cast<uint32_t>(plane_chunk_at(64, kSlots, slot + lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8));
 #pragma unroll 1
     for (int32_t plane = 0; plane < block_.launch.key_width / 64; ++plane) {
       multiply_plane(
@@ -62,13 +58,7 @@ class WideProducts {
           [&](int32_t i, uint32_t(&b)[4]) {
             load_blocks((keys ^ static_cast<uint32_t>(32 * i)) + static_cast<uint32_t>(plane * kSlots * 128), b);
           },
-          sums);
-    }
-#pragma unroll
-    for (int32_t j = 0; j < kScores; ++j) {
-      of(scores, j) = 0.0F;
-#pragma unroll
-      for (int32_t i = 0; i < kChains; ++i) of(scores, j) += of(sums[i], j);
+          scores);
     }
   }
 
@@ -109,43 +99,26 @@ class WideProducts {
   }
 
  private:
-  static_assert(S::kTokenTiles <= 2);
-  static constexpr bool kOneTile = S::kTokenTiles == 1;  // of tokens
-  static constexpr int32_t kScores = S::kRowTiles * S::kTokenTiles * 4;
-  static constexpr int32_t kChains = kOneTile ? 4 / S::kRowTiles : 1;  // sums that do not wait for each other
+  static_assert(S::kTokenTiles == 2);
 
-  __device__ __forceinline__ static float& of(Scores& scores, int32_t i) {
-    return scores[i / 4 / S::kTokenTiles][i / 4 % S::kTokenTiles][i % 4];
-  }
-
-  /// Adds products with 64 channels of queries. `keys`: returns the operands of channels from 16 · i on, for one tile
-  /// of tokens those of 32 channels.
+  /// Adds products with 64 channels of queries. `keys`: returns the operands of channels from 16 · i on.
   template <typename Keys>
-  __device__ __forceinline__ void multiply_plane(int32_t plane, const Keys& keys, Scores (&sums)[kChains]) const {
+  __device__ __forceinline__ void multiply_plane(int32_t plane, const Keys& keys, Scores& sums) const {
     const int32_t lane = block_.lane.index;
     const uint32_t queries =
         shared_address(block_.memory) +
         static_cast<uint32_t>(plane_chunk_at(64, S::kRows, place_.first_row + lane % 16, lane / 16 * 8) +
                               plane * S::kRows * 128);
-    constexpr int32_t kSteps = kOneTile ? 2 : 1;  // of 16 channels, per load of keys
 #pragma unroll
-    for (int32_t i = 0; i < 4; i += kSteps) {
+    for (int32_t i = 0; i < 4; ++i) {
       uint32_t b[4];
       keys(i, b);
 #pragma unroll
-      for (int32_t s = 0; s < kSteps; ++s) {
-        Scores& to = sums[(i + s) % kChains];
-#pragma unroll
-        for (int32_t m = 0; m < S::kRowTiles; ++m) {
-          uint32_t a[4];
-          load_blocks((queries ^ static_cast<uint32_t>(32 * (i + s))) + static_cast<uint32_t>(16 * m * 128), a);
-          if constexpr (kOneTile) {
-            mma(to[m][0], a, b[2 * s], b[2 * s + 1]);
-          } else {
-            mma(to[m][0], a, b[0], b[1]);
-            mma(to[m][1], a, b[2], b[3]);
-          }
-        }
+      for (int32_t m = 0; m < S::kRowTiles; ++m) {
+        uint32_t a[4];
+        load_blocks((queries ^ static_cast<uint32_t>(32 * i)) + static_cast<uint32_t>(16 * m * 128), a);
+        mma(sums[m][0], a, b[0], b[1]);
+        mma(sums[m][1], a, b[2], b[3]);
       }
     }
   }

@@ -46,6 +46,11 @@ WideKernel sliced_wide_of(const HeadShape& head, int32_t shared_limit) {
   WideKernel kernel = slice_kernel_of<SliceShape<kTiles, 64, 128, true>>(head, shared_limit);
   if (kernel.launch == nullptr) kernel = slice_kernel_of<SliceShape<kTiles, 64, 64, false>>(head, shared_limit);
   if (kernel.launch == nullptr) kernel = slice_kernel_of<SliceShape<kTiles, 128, 128, false>>(head, shared_limit);
+  if constexpr (kTiles == 1) {
+    // More keys leave no registers for more rows.
+    if (kernel.launch == nullptr) kernel = slice_kernel_of<SliceShape<kTiles, 192, 128, true>>(head, shared_limit);
+    if (kernel.launch == nullptr) kernel = slice_kernel_of<SliceShape<kTiles, 192, 128, false>>(head, shared_limit);
+  }
   return kernel;
 }
 

@@ -41,7 +41,7 @@ __device__ __forceinline__ void read_slice_rows(const SliceBlock<S>& block, cons
         static_cast<const uint8_t*>(arguments.q) + ((row_offset(arguments.q_strides, place) + before) << shift);
   }
 #pragma unroll 1
-  for (int32_t first = block.lane.index; first < rows.dim; first += 32 * kAtOnce) {
+  for (int32_t first = block.lane.index; first < rows.dim(); first += 32 * kAtOnce) {
     uint32_t bits[kAtOnce][kMine];
     uint32_t others[kAtOnce][kMine];
 #pragma unroll
@@ -50,7 +50,7 @@ __device__ __forceinline__ void read_slice_rows(const SliceBlock<S>& block, cons
       const Turn turn = kCommon ? Turn{} : turn_of(arguments, channel);
 #pragma unroll
       for (int32_t r = 0; r < kMine; ++r) {
-        const bool exists = first_row + r < block.rows && channel < rows.dim;
+        const bool exists = first_row + r < block.rows && channel < rows.dim();
         bits[i][r] = read_bits(elements[r] + (channel << shift), dtype, exists);
         if (!kCommon) others[i][r] = read_bits(elements[r] + (turn.partner << shift), dtype, turn.turns && exists);
       }
@@ -58,7 +58,7 @@ __device__ __forceinline__ void read_slice_rows(const SliceBlock<S>& block, cons
 #pragma unroll
     for (int32_t i = 0; i < kAtOnce; ++i) {
       const int32_t channel = first + 32 * i;
-      if (channel >= rows.dim) break;
+      if (channel >= rows.dim()) break;
       const Turn turn = kCommon ? Turn{} : turn_of(arguments, channel);
       const float inv_freq = turn.turns ? __ldg(arguments.inv_freq + turn.pair) : 0.0F;
       const float factor = factors != nullptr ? __ldg(factors + channel) : 1.0F;
@@ -100,61 +100,65 @@ __device__ __forceinline__ void scale_slice_rows(const SliceBlock<S>& block, con
   }
 }
 
-/// Rounds rows to FP16, zeros behind their channels.
+/// Rounds rows to FP16, `turned` or not, zeros behind their channels. `stride`: of FP16 rows.
 template <typename S>
-__device__ __forceinline__ void round_keys(const SliceBlock<S>& block, const SliceQueries& at, const FloatRows& rows) {
-  auto* halves = reinterpret_cast<__half*>(block.memory + (S::kLatent ? block.at.key_rows : at.key_halves));
+__device__ __forceinline__ void round_rows(const SliceBlock<S>& block, const FloatRows& rows, bool turned,
+                                           __half* halves, int32_t stride) {
 #pragma unroll 1
-  for (int32_t row = block.lane.warp; row < S::kRows; row += S::kWarps) {
-    const float down = block.header().row_down[row];
-#pragma unroll 1
-    for (int32_t channel = block.lane.index; channel < at.key_stride - 8; channel += 32) {
-      halves[row * at.key_stride + channel] =
-          __float2half_rn(channel < rows.dim ? rows.row(row)[transform_place(channel)] * down : 0.0F);
+  for (int32_t i = block.lane.warp; i < S::kRows; i += S::kWarps) {
+    const float down = block.header().row_down[i];
+    __half* row = halves + i * stride;
+    deliver_row(rows.row(i), rows.mix, turned, block.lane,
+                [row, down](int32_t channel, float x) { row[channel] = __float2half_rn(x * down); });
+    for (int32_t channel = rows.dim() + block.lane.index; channel < stride - 8; channel += 32) {
+      row[channel] = __float2half_rn(0.0F);
     }
   }
 }
 
-/// The same for a latent's common channels. Sums them over blocks, with the rounding that products see.
+/// Sums rows of common channels over blocks, with the rounding that products see.
 template <typename S>
-__device__ __forceinline__ void round_common(const SliceBlock<S>& block, const SliceQueries& at,
-                                             const FloatRows& rows) {
-  SliceHeader<S>& header = block.header();
-  auto* halves = reinterpret_cast<__half*>(block.memory + at.halves);
+__device__ __forceinline__ void sum_common(const SliceBlock<S>& block, const __half* halves, int32_t stride) {
+  const int32_t sums = S::kRows * (stride / 32);
 #pragma unroll 1
-  for (int32_t row = block.lane.warp; row < S::kRows; row += S::kWarps) {
-    const float down = header.row_down[row];
-#pragma unroll 1
-    for (int32_t channel = block.lane.index; channel < at.common_stride - 8; channel += 32) {
-      const __half rounded =
-          __float2half_rn(channel < rows.dim ? rows.row(row)[transform_place(channel)] * down : 0.0F);
-      halves[row * at.common_stride + channel] = rounded;
-      const float sum = sum_of_lanes(__half2float(rounded));
-      if (block.lane.index == 0) header.common_sums[channel / 32][row] = sum;
+  for (auto i = static_cast<int32_t>(threadIdx.x); i < sums; i += S::kThreads) {
+    const auto* chunks = reinterpret_cast<const uint4*>(halves + i % S::kRows * stride + i / S::kRows * 32);
+    float sum = 0.0F;
+#pragma unroll
+    for (int32_t j = 0; j < 4; ++j) {
+      uint32_t pairs[4];
+      to_array(chunks[j], pairs);
+#pragma unroll
+      for (const uint32_t pair : pairs) {
+        const float2 two = __half22float2(*reinterpret_cast<const __half2*>(&pair));
+        sum += two.x + two.y;
+      }
     }
+    block.header().common_sums[i / S::kRows][i % S::kRows] = sum;
   }
 }
 
-/// Loads the block's queries to rows of FP16, with the rotations that pages have. The ring is empty. Ends with a
-/// barrier.
+/// Loads the block's queries to rows of FP16, with the rotations that pages have. `sums`: of common channels as well.
+/// The ring is empty. Ends with a barrier.
 template <typename S>
-__device__ __forceinline__ void load_slice_queries(const SliceBlock<S>& block, bool turned_keys, bool turned_common) {
+__device__ __forceinline__ void load_slice_queries(const SliceBlock<S>& block, bool turned_keys, bool turned_common,
+                                                   bool sums) {
   const HeadShape head = block.arguments.head;
   const SliceQueries at = SliceQueries::of<S>(head);
   const FloatRows common(block.memory, head.values);
   const FloatRows keys(block.memory + at.keys, head.keys);
-  float* other = reinterpret_cast<float*>(block.memory + at.other) + block.lane.warp * kMaxChannels;
-  ReadSums<S> sums;
-  if constexpr (S::kLatent) read_slice_rows<true>(block, common, sums);
-  read_slice_rows<false>(block, keys, sums);
-  scale_slice_rows(block, sums);
+  ReadSums<S> of_rows;
+  if constexpr (S::kLatent) read_slice_rows<true>(block, common, of_rows);
+  read_slice_rows<false>(block, keys, of_rows);
+  scale_slice_rows(block, of_rows);
   __syncthreads();
-  if constexpr (S::kLatent) {
-    if (turned_common) turn_rows<S>(common, other, block.lane);
-    round_common(block, at, common);
-  }
-  if (turned_keys) turn_rows<S>(keys, other, block.lane);
-  round_keys(block, at, keys);
+  auto* common_halves = reinterpret_cast<__half*>(block.memory + at.halves);
+  auto* key_halves = reinterpret_cast<__half*>(block.memory + (S::kLatent ? block.at.key_rows : at.key_halves));
+  if constexpr (S::kLatent) round_rows(block, common, turned_common, common_halves, at.common_stride);
+  round_rows(block, keys, turned_keys, key_halves, at.key_stride);
+  __syncthreads();
+  if (!S::kLatent || !sums) return;
+  sum_common(block, common_halves, at.common_stride);
   __syncthreads();
 }
 

@@ -23,17 +23,18 @@ class SliceWalk {
     values_ = slice_of<typename S::Values>(head.values, of_values);
     clear(outputs_);
 #pragma unroll
-    for (int32_t i = 0; i < 2 * kTiles; ++i) maximum_[i / 2][i % 2] = minus_infinity();
+    for (int32_t i = 0; i < 2 * kTiles; ++i) reference_[i / 2][i % 2] = minus_infinity();
   }
 
   /// Attends to pages [begin, end) of the list, run by run.
-  __device__ __forceinline__ void run(int32_t begin, int32_t end) {
+  __device__ __forceinline__ void run(const TileRun& pages) {
+    int32_t begin = pages.begin;
 #pragma unroll 1
-    while (begin < end) {
+    while (begin < pages.end) {
       const FormatCode format{__ldg(&records()[begin].state) & FormatCode::kMask};
-      const int32_t next = end_of_run(records(), block_.lane, format, begin, end);
+      const int32_t next = end_of_run(records(), block_.lane, format, begin, pages.end);
       enter(format);
-      walk(format, begin, next);
+      walk(begin, next);
       begin = next;
     }
   }
@@ -52,12 +53,11 @@ class SliceWalk {
       header.sums[block_.lane.warp][2 * block_.lane.t + c] = sum;
 #pragma unroll
       for (int32_t n = 0; n < kTiles; ++n) {
-        if (block_.lane.warp == 0) header.row_maximum[8 * n + 2 * block_.lane.t + c] = maximum_[n][c];
+        if (block_.lane.warp == 0) header.row_maximum[8 * n + 2 * block_.lane.t + c] = reference_[n][c];
       }
     }
-    const FloatRows rows = put_outputs(turned_values_);
+    const FloatRows rows = put_outputs();
     const bool partial = block_.launch.parts > 1;
-    const int32_t dim = arguments.head.values;
     const LayerScales scales = scales_of(arguments, block_.unit);
     float* to = partial
                     ? block_.launch.partials + static_cast<size_t>(blockIdx.x) * partial_floats(S::kRows, S::kValues)
@@ -67,25 +67,26 @@ class SliceWalk {
       RowSum seen{header.row_maximum[row], 0.0F};
 #pragma unroll
       for (int32_t w = 0; w < kTileWarps; ++w) seen.sum += header.sums[row / 8 * kTileWarps + w][row % 8];
-      if (partial) {
-        if (block_.lane.index == 0) reinterpret_cast<float2*>(to)[row] = {seen.maximum, seen.sum};
-        float* outputs = to + 2 * S::kRows + row * S::kValues;
-#pragma unroll 4
-        for (int32_t channel = block_.lane.index; channel < dim; channel += 32)
-          outputs[channel] = rows.row(row)[transform_place(channel)];
-        continue;
-      }
       const RowPlace place = row_place(arguments, block_.unit, row);
-      const float factor = finish_row(arguments, place, seen, block_.lane.index == 0);
       const int64_t at = row_offset(arguments.out_strides, place);
-#pragma unroll 4
-      for (int32_t channel = block_.lane.index; channel < dim; channel += 32) {
-        float output = rows.row(row)[transform_place(channel)] * factor;
+      float* outputs = to + 2 * S::kRows + row * S::kValues;
+      float factor = 1.0F;
+      if (!partial) {
+        factor = finish_row(arguments, place, seen, block_.lane.index == 0);
+      } else if (block_.lane.index == 0) {
+        reinterpret_cast<float2*>(to)[row] = {seen.maximum, seen.sum};
+      }
+      deliver_row(rows.row(row), rows.mix, turned_values(), block_.lane, [&](int32_t channel, float x) {
+        if (partial) {
+          outputs[channel] = x;
+          return;
+        }
+        float output = x * factor;
         if (scales) {
           output = unscale_output(scales, block_.unit.head, arguments.head, channel, output, factor * seen.sum);
         }
         write_float(arguments.out, arguments.out_dtype, at + channel, output);
-      }
+      });
     }
   }
 
@@ -106,15 +107,18 @@ class SliceWalk {
     return {dim, first, min(first + width, dim)};
   }
 
+  __device__ __forceinline__ bool turned_values() const { return format_.hadamard_values(); }
+
   /// Makes queries and outputs agree with the rotations and words of pages.
   __device__ __forceinline__ void enter(FormatCode format) {
     const HeadShape& head = block_.arguments.head;
-    const bool turned_values = format.hadamard_values();
     __syncthreads();  // the ring is free
-    if (entered_ && turned_values != turned_values_) turn_outputs();
-    turned_values_ = turned_values;
+    if (entered_ && format.bits == format_.bits) return;
+    if (entered_ && format.hadamard_values() != turned_values()) turn_outputs();
+    format_ = format;
     entered_ = true;
-    load_slice_queries(block_, format.hadamard_keys(), turned_values);
+    if (threadIdx.x == 0) block_.header().layout = layout_of_pages(block_.arguments, format);
+    load_slice_queries(block_, format.hadamard_keys(), turned_values(), !format.values().is_float16());
     const SliceQueries at = SliceQueries::of<S>(head);
     const KeyOrder order = PageKinds<Keys>::order(format.keys());
     few_keys_ = S::kLatent && order.fields == 1 && head.keys <= S::kWarps * FewKeys::kWidth;
@@ -127,7 +131,7 @@ class SliceWalk {
       key_stride_ = at.key_stride;
       load_common_queries(values_, rows + values_.first, at.common_stride, block_.lane, common_queries_);
 #pragma unroll
-      for (int32_t i = 0; i < 2 * kTiles; ++i) {
+      for (int32_t i = 0; i < 2 * kTiles && !format.values().is_float16(); ++i) {
         const int32_t row = 8 * (i / 2) + 2 * block_.lane.t + i % 2;
         float sum = 0.0F;
         for (int32_t m = values_.first / 32; 32 * m < values_.end; ++m) sum += block_.header().common_sums[m][row];
@@ -167,20 +171,29 @@ class SliceWalk {
       }
     }
   }
-  /// `turn`: rotated, or rotated back. Ends with a barrier.
-  __device__ __forceinline__ FloatRows put_outputs(bool turn) {
+  /// Ends with a barrier.
+  __device__ __forceinline__ FloatRows put_outputs() {
     const FloatRows rows(block_.memory, block_.arguments.head.values);
     __syncthreads();
     for_outputs(rows, [](float4& to, float a, float b, float c, float d) { to = {a, b, c, d}; });
     __syncthreads();
-    if (!turn) return rows;
-    auto* other = reinterpret_cast<float*>(block_.memory + FloatRows::bytes(S::kRows, rows.dim));
-    turn_rows<S>(rows, other + block_.lane.warp * kMaxChannels, block_.lane);
-    __syncthreads();
     return rows;
   }
+  /// Rotates outputs, or rotates them back.
   __device__ __forceinline__ void turn_outputs() {
-    const FloatRows rows = put_outputs(true);
+    const FloatRows rows = put_outputs();
+    auto* other = reinterpret_cast<float*>(block_.memory + FloatRows::bytes(S::kRows, rows.dim())) +
+                  block_.lane.warp * kMaxChannels;
+#pragma unroll 1
+    for (int32_t i = block_.lane.warp; i < S::kRows; i += S::kWarps) {
+      float* row = rows.row(i);
+      deliver_row(row, rows.mix, true, block_.lane, [other](int32_t channel, float x) { other[channel] = x; });
+      __syncwarp();
+      for (int32_t channel = block_.lane.index; channel < rows.dim(); channel += 32) {
+        row[transform_place(channel)] = other[channel];
+      }
+    }
+    __syncthreads();
     for_outputs(rows, [](const float4& from, float& a, float& b, float& c, float& d) {
       a = from.x;
       b = from.y;
@@ -198,23 +211,37 @@ class SliceWalk {
     return side;
   }
 
+  /// Calls `act` with the kind of values of a loop over pages.
+  template <typename V, typename Do>
+  __device__ __forceinline__ void visit_values(const Do& act) const {
+    if constexpr (PageKind<V>) {
+      act(V{});
+    } else {
+      PageKinds<Values>::visit(format_.values(), act);
+    }
+  }
+
   /// Scores of this warp's slice of the key side.
+  template <typename V>
   __device__ __forceinline__ void score_keys(const PageLayout& layout, uint32_t at, Scores<kTiles>& scores) const {
-    const CodeType code = layout.format.keys();
     if constexpr (!S::kLatent) {
       const auto side = side_of(keys_, layout, at);
-      PageKinds<Keys>::visit(code, [&](auto kind) { kind.score(side, queries_, scores); });
-    } else if (few_keys_) {
+      if constexpr (PageKind<V>) {
+        V::score(side, queries_, scores);
+      } else {
+        PageKinds<Keys>::visit(format_.keys(), [&](auto kind) { kind.score(side, queries_, scores); });
+      }
+    } else if constexpr (PageKind<V>) {
       const FewKeys few{keys_.dim, keys_.first, keys_.end};
       const auto side = side_of(few, layout, at);
-      if (code.is_float16()) {
+      if (format_.keys().is_float16()) {
         score_few<Float16Page>(side, scores);
       } else {
         score_few<Int8Page>(side, scores);
       }
     } else {
       const auto side = side_of(keys_, layout, at);
-      PageKinds<Keys>::visit(code, [&](auto kind) { score_few<decltype(kind)>(side, scores); });
+      PageKinds<Keys>::visit(format_.keys(), [&](auto kind) { score_few<decltype(kind)>(side, scores); });
     }
   }
   /// With queries from shared memory, since those that meet common channels fill the registers.
@@ -228,11 +255,12 @@ class SliceWalk {
   }
 
   /// Scores of this warp's channels of a page.
+  template <typename V>
   __device__ __forceinline__ void score(const PageLayout& layout, uint32_t keys_at, uint32_t values_at,
                                         const TokenGains& gains, Scores<kTiles>& scores) const {
     const Lane& lane = block_.lane;
     clear(scores);
-    if (!keys_.is_empty()) score_keys(layout, keys_at, scores);
+    if (!keys_.is_empty()) score_keys<V>(layout, keys_at, scores);
     if constexpr (S::kLatent) {
       if (values_.is_empty()) return;
       float row_scale[kTiles][2];
@@ -241,7 +269,7 @@ class SliceWalk {
         row_scale[i / 2][i % 2] = block_.header().row_scale[8 * (i / 2) + 2 * lane.t + i % 2];
       }
       const auto side = side_of(values_, layout, values_at);
-      PageKinds<Values>::visit(layout.format.values(), [&](auto kind) {
+      visit_values<V>([&](auto kind) {
         score_common<decltype(kind)>(side, gains, common_queries_, row_scale, &block_.header().common_sums[0][0],
                                      scores);
       });
@@ -253,15 +281,21 @@ class SliceWalk {
     }
   }
 
+  /// Computed anew, so that addresses are not kept in registers for a page.
+  __device__ __forceinline__ Lane lane() const {
+    const int32_t index = opaque(block_.lane.index);
+    return {block_.lane.warps, block_.lane.warp, index, index / 4, index % 4};
+  }
+
   // Of a page's scores, a warp weighs those of one tile of rows and of some tiles of tokens: [tile][row of two].
   using Part = float[kPart][2];
 
-  __device__ __forceinline__ int32_t row_tile() const { return block_.lane.warp / kTileWarps; }
-  __device__ __forceinline__ int32_t first_tile() const { return block_.lane.warp % kTileWarps * kPart; }
+  __device__ __forceinline__ int32_t row_tile() const { return lane().warp / kTileWarps; }
+  __device__ __forceinline__ int32_t first_tile() const { return lane().warp % kTileWarps * kPart; }
 
   __device__ __forceinline__ void put_scores(const Scores<kTiles>& scores) const {
-    auto* to = reinterpret_cast<float4*>(block_.memory + block_.at.exchange) + block_.lane.warp * 2 * kTiles * 32 +
-               block_.lane.index;
+    auto* to =
+        reinterpret_cast<float4*>(block_.memory + block_.at.exchange) + lane().warp * 2 * kTiles * 32 + lane().index;
 #pragma unroll
     for (int32_t i = 0; i < 2 * kTiles; ++i) {
       const float(&four)[4] = scores[i / 2][i % 2];
@@ -270,7 +304,7 @@ class SliceWalk {
   }
   /// Sums this warp's part over all warps.
   __device__ __forceinline__ void get_scores(Part& part) const {
-    const int32_t at = (2 * row_tile() + first_tile() / 2) * 32 + block_.lane.index;
+    const int32_t at = (2 * row_tile() + first_tile() / 2) * 32 + lane().index;
     const float* from =
         reinterpret_cast<const float*>(block_.memory + block_.at.exchange) + 4 * at + 2 * (first_tile() % 2);
 #pragma unroll
@@ -291,7 +325,7 @@ class SliceWalk {
 
   /// Which of the pages [index, min(index + 32, end)) have tokens that some row may not see, a bit each.
   __device__ __forceinline__ uint32_t masked_pages(int32_t index, int32_t end) const {
-    const int32_t mine = index + block_.lane.index;
+    const int32_t mine = index + lane().index;
     bool masked = false;
     if (mine < end) {
       const uint4 record = __ldg(reinterpret_cast<const uint4*>(records()) + mine);
@@ -315,12 +349,12 @@ class SliceWalk {
     const DevicePage page = page_of(record.z, record.w);
 #pragma unroll
     for (int32_t i = 0; i < kPart; ++i) {
-      const int32_t slot = token_of(block_.lane.g, first_tile() + i);
+      const int32_t slot = token_of(lane().g, first_tile() + i);
       const bool held = slot < page.count();
       const int32_t position = held ? position_in_page(arguments, block_.unit, page, index, slot) : 0;
 #pragma unroll
       for (int32_t c = 0; c < 2; ++c) {
-        const int32_t of_row = block_.header().row_position[8 * row_tile() + 2 * block_.lane.t + c];
+        const int32_t of_row = block_.header().row_position[8 * row_tile() + 2 * lane().t + c];
         const bool seen = held && position <= of_row &&
                           (arguments.window == 0 || position > static_cast<int64_t>(of_row) - arguments.window);
         if (!seen) part[i][c] = minus_infinity();
@@ -328,19 +362,19 @@ class SliceWalk {
     }
   }
 
-  /// The highest score so far of this warp's rows.
-  __device__ __forceinline__ float own_maximum(int32_t c) const {
-    return kTiles == 2 && row_tile() == 1 ? maximum_[kTiles - 1][c] : maximum_[0][c];
+  /// What weights of this warp's rows are relative to.
+  __device__ __forceinline__ float own_reference(int32_t c) const {
+    return kTiles == 2 && row_tile() == 1 ? reference_[kTiles - 1][c] : reference_[0][c];
   }
 
   __device__ __forceinline__ uint8_t* weights() const { return block_.memory + block_.at.weights; }
   /// Stores weights, times the gains of values, and sums them without gains.
   __device__ __forceinline__ void put_weights(const Part& part, const float (&gains)[kPart], float (&sums)[2]) const {
-    const Lane& lane = block_.lane;
+    const Lane lane = this->lane();
     float reference[2];
 #pragma unroll
     for (int32_t c = 0; c < 2; ++c) {
-      reference[c] = own_maximum(c) == minus_infinity() ? 0.0F : own_maximum(c);
+      reference[c] = own_reference(c) == minus_infinity() ? 0.0F : own_reference(c);
       sums[c] = 0.0F;
     }
 #pragma unroll
@@ -356,7 +390,7 @@ class SliceWalk {
     }
   }
 
-  /// Raises maxima to a page's highest scores. Rarely called: most pages of a long list hold none.
+  /// Raises references above a page's highest scores, with some room, so that most pages of a long list do not.
   __device__ __forceinline__ void raise(const Part& part) {
     SliceHeader<S>& header = block_.header();
 #pragma unroll
@@ -366,19 +400,21 @@ class SliceWalk {
       highest = fmaxf(highest, __shfl_xor_sync(kAll, highest, 4));
       highest = fmaxf(highest, __shfl_xor_sync(kAll, highest, 8));
       highest = fmaxf(highest, __shfl_xor_sync(kAll, highest, 16));
-      if (block_.lane.g == 0) header.maxima[block_.lane.warp][2 * block_.lane.t + c] = highest;
+      if (lane().g == 0) header.maxima[lane().warp][2 * lane().t + c] = highest;
     }
     __syncthreads();
 #pragma unroll
     for (int32_t i = 0; i < 2 * kTiles; ++i) {
-      float& maximum = maximum_[i / 2][i % 2];
-      float raised = maximum;
+      constexpr float kRoom = 2.0F;
+      float& reference = reference_[i / 2][i % 2];
+      float highest = minus_infinity();
 #pragma unroll
       for (int32_t w = 0; w < kTileWarps; ++w) {
-        raised = fmaxf(raised, header.maxima[i / 2 * kTileWarps + w][2 * block_.lane.t + i % 2]);
+        highest = fmaxf(highest, header.maxima[i / 2 * kTileWarps + w][2 * lane().t + i % 2]);
       }
-      const float factor = raised == minus_infinity() ? 1.0F : exp2_fast(maximum - raised);
-      maximum = raised;
+      const float raised = highest > reference ? highest + kRoom : reference;
+      const float factor = raised == minus_infinity() ? 1.0F : exp2_fast(reference - raised);
+      reference = raised;
       rescale(outputs_, i / 2, i % 2, factor);
       if (i / 2 == row_tile()) sum_[i % 2] *= factor;
     }
@@ -395,7 +431,7 @@ class SliceWalk {
       for (int32_t tile = 0; tile < 4; ++tile) {
         if (first_tile() + i == tile) gains[i] = of_tiles.of[tile];
       }
-      rises = rises || part[i][0] > own_maximum(0) || part[i][1] > own_maximum(1);
+      rises = rises || part[i][0] > own_reference(0) || part[i][1] > own_reference(1);
     }
     float sums[2];
     put_weights(part, gains, sums);
@@ -408,33 +444,50 @@ class SliceWalk {
     sum_[1] += sums[1];
   }
 
+  template <typename V>
   __device__ __forceinline__ void add_values(const PageLayout& layout, uint32_t address) {
     if (values_.is_empty()) return;
     Weights<kTiles> p;
 #pragma unroll
     for (int32_t n = 0; n < kTiles; ++n) {
-      load_transposed(shared_address(weights()) + static_cast<uint32_t>(512 * n + 16 * block_.lane.index), p[n]);
+      load_transposed(shared_address(weights()) + static_cast<uint32_t>(512 * n + 16 * lane().index), p[n]);
     }
     const auto side = side_of(values_, layout, address);
-    PageKinds<Values>::visit(layout.format.values(), [&](auto kind) { kind.add_values(side, p, outputs_); });
+    visit_values<V>([&](auto kind) { kind.add_values(side, p, outputs_); });
   }
 
-  __device__ __forceinline__ TokenGains gains_of(const PageLayout& layout, uint32_t values_at) const {
-    const CodeType code = layout.format.values();
+  __device__ __forceinline__ TokenGains gains_of(const PageLayout& layout, CodeType code, uint32_t values_at) const {
     if (!code.has_gains()) return {{1.0F, 1.0F, 1.0F, 1.0F}};
     return load_value_gains(side_of(values_, layout, values_at), code);
   }
 
-  /// Pages [first, end), which have one format.
-  __device__ __forceinline__ void walk(FormatCode format, int32_t first, int32_t end) {
+  /// Kinds with a loop of their own, without choices inside.
+  using LoopKinds = KindList<PageTypeOf<CodeType::gain_scalar(4)>::Type, PageTypeOf<CodeType::gain_scalar(2)>::Type,
+                             Int4Page, Float16Page>;
+  struct AnyKind {};
+
+  /// Pages [first, end), which have the format entered.
+  __device__ __forceinline__ void walk(int32_t first, int32_t end) {
+    const bool special = S::kLatent ? !few_keys_ : format_.keys() != format_.values();
+    if (special || !LoopKinds::has(format_.values())) {
+      walk_pages<AnyKind>(first, end);
+    } else {
+      LoopKinds::visit(format_.values(), [&](auto kind) { walk_pages<decltype(kind)>(first, end); });
+    }
+  }
+
+  /// `V`: the kind of values, and of keys but of a latent.
+  template <typename V>
+  __device__ __forceinline__ void walk_pages(int32_t first, int32_t end) {
     const CopyRing ring{shared_address(block_.memory), block_.launch.ring_bytes,
                         shared_address(block_.header().arrived)};
-    RunCopies copies(block_.arguments, block_.unit, block_.lane, ring, format, first, end, 1);
-    const PageLayout& layout = copies.layout();
+    const PageLayout& layout = block_.header().layout;
+    RunCopies copies(block_.arguments, block_.unit, block_.lane, ring, layout, first, end, 1);
     const bool by_side = copies.by_side();
-    const bool codes = !layout.format.values().is_float16();
+    CodeType code = format_.values();
+    if constexpr (PageKind<V>) code = V::kCode;
     copies.start();
-    if (codes) scale(outputs_, 1.0F / code_scale(layout.format.values()));
+    if (!code.is_float16()) scale(outputs_, 1.0F / code_scale(code));
     uint32_t masked = 0;
     int32_t before = 0;  // copies that are not done, before this page's: the previous page or its values
 #pragma unroll 1
@@ -445,9 +498,9 @@ class SliceWalk {
       const uint32_t keys_at = copies.address(before);
       uint32_t values_at = keys_at + static_cast<uint32_t>(layout.values_at);
       TokenGains gains{};
-      if constexpr (S::kLatent) gains = gains_of(layout, values_at);
+      if constexpr (S::kLatent) gains = gains_of(layout, code, values_at);
       Scores<kTiles> scores;
-      score(layout, keys_at, values_at, gains, scores);
+      score<V>(layout, keys_at, values_at, gains, scores);
       put_scores(scores);
       __syncthreads();  // scores are there; all warps have left the page before and, by side, these keys
       copies.leave(before + (by_side ? 1 : 0));
@@ -460,27 +513,26 @@ class SliceWalk {
         copies.wait(0, 1, parity_);
         values_at = copies.address(0);
       }
-      if constexpr (!S::kLatent) gains = gains_of(layout, values_at);
+      if constexpr (!S::kLatent) gains = gains_of(layout, code, values_at);
       weigh(part, gains);
-      add_values(layout, values_at);
+      add_values<V>(layout, values_at);
     }
-    if (codes)
-      finish_codes(outputs_, code_scale(layout.format.values()), layout.group_shift, block_.lane, values_.first);
+    if (!code.is_float16()) finish_codes(outputs_, code_scale(code), layout.group_shift, block_.lane, values_.first);
   }
 
   const SliceBlock<S>& block_;
   const QueryRange range_;
   Keys keys_{};
   Values values_{};
+  FormatCode format_{};  // entered
   bool entered_ = false;
   bool few_keys_ = false;
-  bool turned_values_ = false;
   uint32_t parity_ = 0;
   int32_t key_stride_ = 0;
   QueryFragments<Keys> queries_;  // but of latents
   CommonQueries<Values> common_queries_;
-  float maximum_[kTiles][2];  // of rows 8n + 2t + c, the same in all warps
-  float sum_[2] = {};         // of this warp's part
+  float reference_[kTiles][2];  // of rows 8n + 2t + c, the same in all warps; no score so far is above it
+  float sum_[2] = {};           // of this warp's part
   Outputs<Values> outputs_;
 };
 
@@ -496,9 +548,10 @@ __global__ void __launch_bounds__(S::kThreads, 2)
   put_row_positions<S::kRows>(arguments, work, header.row_position);
   make_stage_barriers(header.arrived);
   const QueryRange range = positions_of(header.row_position, 0, work.rows);
-  const TileRun run = visible_part(arguments, launch, work.unit, range);
+  const PageParts parts = page_parts(arguments, launch, work.unit, lane, range);
   SliceWalk<S> walk(block, range);
-  walk.run(run.begin, run.end);
+#pragma unroll 1
+  for (int32_t i = 0; i < 2; ++i) walk.run(i == 0 ? parts.first : parts.second);
   walk.finish();
 }
 

@@ -3,6 +3,7 @@
 
 #include "kernels/attend/queries.cuh"
 #include "kernels/device/hadamard.cuh"
+#include "kernels/pages/layout.cuh"
 #include "kernels/wide/wide.h"
 
 namespace kvq::cuda {
@@ -31,15 +32,16 @@ struct SliceShape {
 /// Rows of floats in shared memory, to be rotated. Gaps as in transform_place.
 struct FloatRows {
   float* numbers;
-  int32_t dim;
+  BlockMix mix;
   int32_t stride;
 
-  __device__ __forceinline__ FloatRows(void* memory, int32_t dim_of_rows)
-      : numbers(static_cast<float*>(memory)), dim(dim_of_rows), stride(stride_of(dim_of_rows)) {}
+  __device__ __forceinline__ FloatRows(void* memory, int32_t dim)
+      : numbers(static_cast<float*>(memory)), mix(dim), stride(stride_of(dim)) {}
 
   KVQ_HOST_DEVICE static constexpr int32_t stride_of(int32_t dim) { return transform_place((dim + 63) / 64 * 64); }
   KVQ_HOST_DEVICE static constexpr int32_t bytes(int32_t rows, int32_t dim) { return 4 * rows * stride_of(dim); }
 
+  __device__ __forceinline__ int32_t dim() const { return mix.head_dim(); }
   __device__ __forceinline__ float* row(int32_t i) const { return numbers + i * stride; }
 };
 
@@ -60,46 +62,43 @@ __device__ __forceinline__ void turn_step(float* row, int32_t dim, int32_t half,
   __syncwarp();
 }
 
-/// A warp rotates rows [first, rows) of a block, every S::kWarps-th, or rotates them back, which is the same. `other`:
-/// memory for a row of this warp. The code is short rather than fast: it runs once or twice.
-template <typename S>
-__device__ __forceinline__ void turn_rows(const FloatRows& rows, float* other, const Lane& lane) {
-  const BlockMix mix(rows.dim);
-  const float norm = rsqrtf(static_cast<float>(mix.width()));
-#pragma unroll 1
-  for (int32_t r = lane.warp; r < S::kRows; r += S::kWarps) {
-    float* row = rows.row(r);
-    __syncwarp();
+/// A warp hands over the numbers of a row, rotated or, which is the same, rotated back if `turned`: calls `store` with
+/// each channel and its number. Overwrites the row. The code is short rather than fast, since it runs once or twice.
+template <typename Store>
+__device__ __forceinline__ void deliver_row(float* row, const BlockMix& mix, bool turned, const Lane& lane,
+                                            const Store& store) {
+  const int32_t dim = mix.head_dim();
+  float norm = 1.0F;
+  __syncwarp();
+  if (turned) {
     int32_t done = 1;
 #pragma unroll 1
-    for (; 8 * done <= mix.width(); done *= 8) turn_step<8>(row, rows.dim, done, lane);
+    for (; 8 * done <= mix.width(); done *= 8) turn_step<8>(row, dim, done, lane);
 #pragma unroll 1
-    for (; 2 * done <= mix.width(); done *= 2) turn_step<2>(row, rows.dim, done, lane);
-#pragma unroll 1
-    for (int32_t channel = lane.index; channel < rows.dim; channel += 32) {
-      float x = row[transform_place(channel)];
-      if (mix.mixes()) {
-        const int32_t to = channel / mix.width();
-        x = 0.0F;
-#pragma unroll 1
-        for (int32_t from = 0; from < rows.dim / mix.width(); ++from) {
-          const int32_t place = transform_place(from * mix.width() + channel % mix.width());
-          x = fmaf(mix.factor(to, from), row[place], x);
-        }
-      }
-      other[channel] = x * norm;
-    }
-    __syncwarp();
-#pragma unroll 1
-    for (int32_t channel = lane.index; channel < rows.dim; channel += 32)
-      row[transform_place(channel)] = other[channel];
+    for (; 2 * done <= mix.width(); done *= 2) turn_step<2>(row, dim, done, lane);
+    norm = rsqrtf(static_cast<float>(mix.width()));
   }
+  if (turned && mix.mixes()) {
+#pragma unroll 1
+    for (int32_t channel = lane.index; channel < dim; channel += 32) {
+      const int32_t to = channel / mix.width();
+      float x = 0.0F;
+#pragma unroll 1
+      for (int32_t from = 0; from < dim / mix.width(); ++from) {
+        const int32_t place = transform_place(from * mix.width() + channel % mix.width());
+        x = fmaf(mix.factor(to, from), row[place], x);
+      }
+      store(channel, x * norm);
+    }
+    return;
+  }
+#pragma unroll 4
+  for (int32_t channel = lane.index; channel < dim; channel += 32) store(channel, row[transform_place(channel)] * norm);
 }
 
 /// Queries in shared memory while they are loaded: rows of floats for rotations, then rows of FP16.
 struct SliceQueries {
   int32_t keys;    // floats of the key side; those of a latent's common channels come first
-  int32_t other;   // a row of floats per warp
   int32_t halves;  // FP16 rows of common channels
   int32_t common_stride;
   int32_t key_halves;  // FP16 rows of the key side, but of latents in SlicePlaces::key_rows
@@ -111,8 +110,7 @@ struct SliceQueries {
     SliceQueries at{};
     const int32_t common = head.is_latent ? head.values : 0;
     at.keys = FloatRows::bytes(S::kRows, common);
-    at.other = at.keys + FloatRows::bytes(S::kRows, head.keys);
-    at.halves = at.other + 4 * S::kWarps * kMaxChannels;
+    at.halves = at.keys + FloatRows::bytes(S::kRows, head.keys);
     // Rows in different banks.
     at.common_stride = (common + 31) / 32 * 32 + 8;
     at.key_stride = (head.keys + S::kKeySlice - 1) / S::kKeySlice * S::kKeySlice + 8;
@@ -134,6 +132,7 @@ struct SliceHeader {
   float sums[S::kWarps][8];                 // at the end, of each warp's parts
   float common_sums[S::kBlocks][S::kRows];  // of queries, over 32 common channels of a latent
   uint64_t arrived[kMaxStages];
+  PageLayout layout;  // of the pages entered: too much for registers
 };
 
 /// Places in shared memory, the ring first. Lanes of missing channels read behind it, in the header.

@@ -41,9 +41,9 @@ __device__ __forceinline__ void make_stage_barriers(uint64_t (&barriers)[kMaxSta
   __syncthreads();
 }
 
-/// This block's part of the pages that rows at positions of `range` see.
-__device__ __forceinline__ TileRun visible_part(const AttendArguments& arguments, const WideLaunch& launch,
-                                                const Unit& unit, const QueryRange& range) {
+/// Pages that rows at positions of `range` see.
+__device__ __forceinline__ TileRun visible_pages(const AttendArguments& arguments, const Unit& unit,
+                                                 const QueryRange& range) {
   const DevicePage* pages = pages_of(arguments, unit);
   const int32_t count = page_count(arguments, unit);
   TileRun run{};
@@ -56,13 +56,48 @@ __device__ __forceinline__ TileRun visible_part(const AttendArguments& arguments
       return position_in_page(arguments, unit, page, i, page.count() - 1) <= before;
     });
   }
-  if (launch.parts > 1) {
-    const int32_t part = static_cast<int32_t>(blockIdx.x) % launch.parts;
-    const int32_t share = (run.end - run.begin + launch.parts - 1) / launch.parts;
-    run.begin = min(run.begin + part * share, run.end);
-    run.end = min(run.begin + share, run.end);
-  }
   return run;
+}
+
+/// Part `part` of `parts`.
+__device__ __forceinline__ TileRun part_of(const TileRun& run, int32_t part, int32_t parts) {
+  const int32_t share = (run.end - run.begin + parts - 1) / parts;
+  const int32_t begin = min(run.begin + part * share, run.end);
+  return {begin, min(begin + share, run.end)};
+}
+
+/// This block's part of the pages that rows at positions of `range` see.
+__device__ __forceinline__ TileRun visible_part(const AttendArguments& arguments, const WideLaunch& launch,
+                                                const Unit& unit, const QueryRange& range) {
+  return part_of(visible_pages(arguments, unit, range), static_cast<int32_t>(blockIdx.x) % launch.parts, launch.parts);
+}
+
+struct PageParts {
+  TileRun first;
+  TileRun second;
+};
+
+/// The same for blocks that take long to go from one format to another: pages in FP16 at either end of a list are the
+/// last block's, which have few others between them.
+__device__ __forceinline__ PageParts page_parts(const AttendArguments& arguments, const WideLaunch& launch,
+                                                const Unit& unit, const Lane& lane, const QueryRange& range) {
+  const TileRun all = visible_pages(arguments, unit, range);
+  const int32_t part = static_cast<int32_t>(blockIdx.x) % launch.parts;
+  const DevicePage* records = pages_of(arguments, unit);
+  const auto is_sealed = [&](int32_t i) {
+    if (i < all.begin || i >= all.end) return false;
+    return !FormatCode{__ldg(&records[i].state) & FormatCode::kMask}.is_float16();
+  };
+  const uint32_t ahead = __ballot_sync(kAll, is_sealed(all.begin + lane.index));
+  const uint32_t behind = __ballot_sync(kAll, is_sealed(all.end - 1 - lane.index));
+  const TileRun sealed{all.begin + first_page(ahead), all.end - first_page(behind)};
+  const int32_t others = all.end - all.begin - (sealed.end - sealed.begin);
+  const int32_t share = (all.end - all.begin) / launch.parts;
+  if (launch.parts < 3 || ahead == 0 || behind == 0 || others == 0 || others > 2 * share + 2) {
+    return {part_of(all, part, launch.parts), {}};
+  }
+  if (part < launch.parts - 1) return {part_of(sealed, part, launch.parts - 1), {}};
+  return {{all.begin, sealed.begin}, {sealed.end, all.end}};
 }
 
 /// The first of a warp's pages from `begin` on whose format differs, or `end`.

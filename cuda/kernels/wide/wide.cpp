@@ -30,13 +30,12 @@ int32_t largest_copy(const HeadShape& head) {
 }
 
 WideKernel choose_wide(const HeadShape& head, int32_t rows, int32_t compute_capability, int32_t shared_limit) {
+  constexpr int32_t kFewRows = 32;  // two blocks that do not decode pages are faster than one that does
   WideKernel kernel{};
-  if (rows <= 16) kernel = rows <= 8 ? sliced_wide_8(head, shared_limit) : sliced_wide_16(head, shared_limit);
-  if (kernel.launch != nullptr) return kernel;
-  if (rows > 32 && compute_capability == 90) kernel = hopper_wide(head, shared_limit);
-  if (kernel.launch == nullptr && rows > 32) kernel = large_wide(head, shared_limit);
-  if (kernel.launch == nullptr && rows > 16) kernel = medium_wide(head, shared_limit);
-  return kernel.launch != nullptr ? kernel : small_wide(head, shared_limit);
+  if (rows > kFewRows && compute_capability == 90) kernel = hopper_wide(head, shared_limit);
+  if (kernel.launch == nullptr && rows > kFewRows) kernel = large_wide(head, shared_limit);
+  if (kernel.launch == nullptr && rows > 8) kernel = sliced_wide_16(head, shared_limit);
+  return kernel.launch != nullptr ? kernel : sliced_wide_8(head, shared_limit);
 }
 
 }  // namespace kvq::cuda

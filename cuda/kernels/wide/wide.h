@@ -1,5 +1,5 @@
 // Attention with heads of any shape: more than 256 channels, keys and values of different sizes, latents, keys that are
-// rotated from a later channel on. Pages are decoded in shared memory, once for a block of rows.
+// rotated from a later channel on.
 #pragma once
 
 #include "kernels/attend/attend.h"
@@ -31,15 +31,13 @@ struct WideKernel {
 /// The widths of a head's sides in shared memory.
 WideLaunch wide_widths(const HeadShape& head);
 
-/// Kernels for blocks of few, some and many rows. `shared_limit`: of a block; without a launch function if that is too
-/// little.
-WideKernel small_wide(const HeadShape& head, int32_t shared_limit);
-WideKernel medium_wide(const HeadShape& head, int32_t shared_limit);
-WideKernel large_wide(const HeadShape& head, int32_t shared_limit);
-/// Blocks of at most 8 and 16 rows whose warps divide channels; without a launch function for other shapes.
+/// Kernels for blocks of at most 8 and 16 rows, whose warps divide channels and multiply codes as they are stored.
+/// `shared_limit`: of a block; without a launch function if that is too little, or the shape is another kernel's.
 WideKernel sliced_wide_8(const HeadShape& head, int32_t shared_limit);
 WideKernel sliced_wide_16(const HeadShape& head, int32_t shared_limit);
-/// The last but one by wgmma, for compute capability 9.0 and 256 or 512 channels of values.
+/// Kernels for blocks of many rows, for which pages are decoded in shared memory.
+WideKernel large_wide(const HeadShape& head, int32_t shared_limit);
+/// The last by wgmma, for compute capability 9.0 and 256 or 512 channels of values.
 WideKernel hopper_wide(const HeadShape& head, int32_t shared_limit);
 /// The kernel for heads of a shape with `rows` query rows per KV head.
 WideKernel choose_wide(const HeadShape& head, int32_t rows, int32_t compute_capability, int32_t shared_limit);
