@@ -15,7 +15,7 @@ class AttendWorkspace;
 enum class Route {
   kPages,    // read pages as they are
   kPrefill,  // unpack pages to FP16 tiles, once for many query rows
-  kWide,     // decode pages in shared memory: heads that the first two do not know
+  kWide,     // heads of shapes that the first two do not know
   kCommvq,   // read CommVQ codes as they are
   kDecoded,  // decode CommVQ codes to FP16 pages first, which then take one of the first two routes
 };

@@ -31,14 +31,16 @@ void AttendCall::attend_wide(LaunchSequences sequences) {
   arguments_.group = divisor(static_cast<uint32_t>(group));
   arguments_.one_row_block = 0;
   arguments_.uniform_pages = -1;
-  int32_t rows = 0;
-  int32_t longest = 0;
+  WideWork work{.most_rows = 0, .rows = 0, .longest = 0, .multiprocessors = device_.multiprocessors()};
   for (const RoutedSequence* each : sequences) {
     const AttendSequence& sequence = *each->sequence;
-    rows = std::max(rows, sequence.query_count * group);
-    longest = std::max(longest, *std::max_element(sequence.page_counts, sequence.page_counts + batch_.kv_heads));
+    const int32_t rows = sequence.query_count * group;
+    work.most_rows = std::max(work.most_rows, rows);
+    work.rows += rows * batch_.kv_heads;
+    work.longest =
+        std::max(work.longest, *std::max_element(sequence.page_counts, sequence.page_counts + batch_.kv_heads));
   }
-  const WideKernel kernel = choose_wide(batch_.head, rows, device_.compute_capability(), device_.shared_limit());
+  const WideKernel kernel = choose_wide(batch_.head, work, device_.compute_capability(), device_.shared_limit());
   if (kernel.launch == nullptr) {
     fail(KVQ_E_UNSUPPORTED,
          "keys of %d channels and values of %d need more shared memory than the %d bytes of this GPU",
@@ -50,7 +52,7 @@ void AttendCall::attend_wide(LaunchSequences sequences) {
     launch.row_blocks += (each->sequence->query_count * group + kernel.rows - 1) / kernel.rows;
   }
   const int32_t blocks = launch.row_blocks * batch_.kv_heads;
-  launch.parts = parts_of(blocks, longest, kernel.blocks * device_.multiprocessors());
+  launch.parts = parts_of(blocks, work.longest, kernel.blocks * device_.multiprocessors());
   AttendLaunch memory{};
   if (launch.parts > 1) {
     memory.partial_floats =

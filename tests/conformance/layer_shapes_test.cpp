@@ -319,7 +319,7 @@ TEST_CASE("many queries attend to heads of any shape as in float64") {
       append(cache, sequence, 0, kTokens, kTokens);
       for (int32_t layer = 1; layer < cache.describe().n_layers; ++layer) {
         CAPTURE(layer);
-        check_layer(model, cache, sequence, layer, format, 40);
+        check_layer(model, cache, sequence, layer, format, 48);
       }
     }
   }

@@ -57,6 +57,7 @@ struct WidePlaces {
   template <typename S>
   KVQ_HOST_DEVICE static WidePlaces of(const WideLaunch& launch) {
     static_assert(sizeof(WideHeader<S>) >= kOverrun);
+    static_assert(S::kRows == kManyRows);
     WidePlaces at{};
     at.weights = 2 * S::kRows * (launch.key_width + launch.common_width);
     at.tiles = at.weights + 2 * S::kRows * kSlots * S::kPages;

@@ -541,7 +541,7 @@ __global__ void __launch_bounds__(S::kThreads, 2)
     slice_kernel(const __grid_constant__ AttendArguments arguments, const __grid_constant__ WideLaunch launch) {
   extern __shared__ __align__(1024) uint8_t memory[];
   const Lane lane = this_lane();
-  const WideWork work = wide_work<S::kRows>(arguments, launch);
+  const BlockWork work = block_work<S::kRows>(arguments, launch);
   const SliceBlock<S> block{arguments, launch,    memory, SlicePlaces::of<S>(arguments.head, launch.ring_bytes),
                             work.unit, work.rows, lane};
   SliceHeader<S>& header = block.header();

@@ -7,14 +7,14 @@
 
 namespace kvq::cuda {
 
-struct WideWork {
+struct BlockWork {
   Unit unit;
   int32_t rows;
 };
 
 /// Work of this block, of kRows rows at most.
 template <int kRows>
-__device__ __forceinline__ WideWork wide_work(const AttendArguments& arguments, const WideLaunch& launch) {
+__device__ __forceinline__ BlockWork block_work(const AttendArguments& arguments, const WideLaunch& launch) {
   const int32_t index = static_cast<int32_t>(blockIdx.x) / launch.parts;
   // Later rows see more tokens, so they run first.
   const int32_t row_block = launch.row_blocks - 1 - index % launch.row_blocks;
@@ -24,7 +24,7 @@ __device__ __forceinline__ WideWork wide_work(const AttendArguments& arguments, 
 
 /// Stores the rows' positions; rows behind the last one repeat it.
 template <int kRows>
-__device__ __forceinline__ void put_row_positions(const AttendArguments& arguments, const WideWork& work,
+__device__ __forceinline__ void put_row_positions(const AttendArguments& arguments, const BlockWork& work,
                                                   int32_t (&positions)[kRows]) {
   for (auto row = static_cast<int32_t>(threadIdx.x); row < kRows; row += static_cast<int32_t>(blockDim.x)) {
     const auto of_unit = static_cast<uint32_t>(work.unit.first_row + min(row, work.rows - 1));

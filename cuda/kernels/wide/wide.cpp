@@ -29,12 +29,17 @@ int32_t largest_copy(const HeadShape& head) {
   return head.is_latent ? pages : sides;
 }
 
-WideKernel choose_wide(const HeadShape& head, int32_t rows, int32_t compute_capability, int32_t shared_limit) {
-  constexpr int32_t kFewRows = 32;  // two blocks that do not decode pages are faster than one that does
+WideKernel choose_wide(const HeadShape& head, const WideWork& work, int32_t compute_capability, int32_t shared_limit) {
+  // Two blocks that do not decode pages are faster than one that does.
+  constexpr int32_t kFewRows = 32;
+  // With fewer, blocks of many rows mostly wait for their queries, and there are too few of them.
+  constexpr int64_t kLeastPages = 24;
+  const int64_t blocks = (int64_t{work.rows} + kManyRows - 1) / kManyRows;
+  const bool many = work.most_rows > kFewRows && blocks * work.longest >= kLeastPages * work.multiprocessors;
   WideKernel kernel{};
-  if (rows > kFewRows && compute_capability == 90) kernel = hopper_wide(head, shared_limit);
-  if (kernel.launch == nullptr && rows > kFewRows) kernel = large_wide(head, shared_limit);
-  if (kernel.launch == nullptr && rows > 8) kernel = sliced_wide_16(head, shared_limit);
+  if (many && compute_capability == 90) kernel = hopper_wide(head, shared_limit);
+  if (many && kernel.launch == nullptr) kernel = large_wide(head, shared_limit);
+  if (kernel.launch == nullptr && work.most_rows > 8) kernel = sliced_wide_16(head, shared_limit);
   return kernel.launch != nullptr ? kernel : sliced_wide_8(head, shared_limit);
 }
 

@@ -39,8 +39,17 @@ WideKernel sliced_wide_16(const HeadShape& head, int32_t shared_limit);
 WideKernel large_wide(const HeadShape& head, int32_t shared_limit);
 /// The last by wgmma, for compute capability 9.0 and 256 or 512 channels of values.
 WideKernel hopper_wide(const HeadShape& head, int32_t shared_limit);
-/// The kernel for heads of a shape with `rows` query rows per KV head.
-WideKernel choose_wide(const HeadShape& head, int32_t rows, int32_t compute_capability, int32_t shared_limit);
+/// What a call asks for.
+struct WideWork {
+  int32_t most_rows;  // query rows per KV head, of the sequence with the most
+  int32_t rows;       // of all sequences and KV heads
+  int32_t longest;    // pages
+  int32_t multiprocessors;
+};
+/// Rows of a block of many.
+constexpr int32_t kManyRows = 64;
+/// The kernel for heads of a shape.
+WideKernel choose_wide(const HeadShape& head, const WideWork& work, int32_t compute_capability, int32_t shared_limit);
 
 /// Bytes of the largest copy of a page, or of a side where sides are copied alone.
 int32_t largest_copy(const HeadShape& head);
