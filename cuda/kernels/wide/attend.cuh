@@ -2,7 +2,6 @@
 // tokens, those with values by channels, so that outputs of 512 channels stay in registers.
 #pragma once
 
-#include "kernels/prefill/rows.cuh"
 #include "kernels/wide/pages.cuh"
 #include "kernels/wide/products.cuh"
 #include "kernels/wide/queries.cuh"
@@ -52,33 +51,18 @@ class WideWalk {
       }
     }
     __syncthreads();
-    const bool partial = block_.launch.parts > 1;
-    float* to = partial
-                    ? block_.launch.partials + static_cast<size_t>(blockIdx.x) * partial_floats(S::kRows, S::kValues)
-                    : nullptr;
+    float* partials = nullptr;
+    if (block_.launch.parts > 1) {
+      partials = block_.launch.partials + static_cast<size_t>(blockIdx.x) * partial_floats(S::kRows, S::kValues);
+    }
+    const BlockMix mix(block_.arguments.head.values);
 #pragma unroll 1
-    for (int32_t row = kRotatedRows * block_.lane.warp; row < block_.rows; row += kRotatedRows * S::kWarps) {
-      RowShares<S::kValues> x;
-      load_shares(row, x);
-      RowSum seen[kRotatedRows];
+    for (int32_t row = block_.lane.warp; row < block_.rows; row += S::kWarps) {
+      RowSum seen{header.highest[row], 0.0F};
 #pragma unroll
-      for (int32_t r = 0; r < kRotatedRows; ++r) {
-        seen[r] = {header.highest[row + r], 0.0F};
-#pragma unroll
-        for (int32_t c = 0; c < S::kColumnWarps; ++c) seen[r].sum += header.maxima[c][row + r];
-      }
-      if (rotated_values_) turn(row, x);
-      if (!partial) {
-        write_shares<S::kValues>(block_.arguments, block_.unit, block_.rows, row, seen, x);
-        continue;
-      }
-#pragma unroll
-      for (int32_t r = 0; r < kRotatedRows; ++r) {
-        if (block_.lane.index == 0) reinterpret_cast<float2*>(to)[row + r] = {seen[r].maximum, seen[r].sum};
-        float* outputs = to + 2 * S::kRows + (row + r) * S::kValues + block_.lane.index;
-#pragma unroll
-        for (int32_t i = 0; i < S::kValues / 32; ++i) outputs[32 * i] = x[r][i];
-      }
+      for (int32_t c = 0; c < S::kColumnWarps; ++c) seen.sum += header.maxima[c][row];
+      write_output_row<S::kRows, S::kValues>(block_.arguments, block_.unit, block_.lane, row, seen, output_row(row),
+                                             mix, rotated_values_, partials);
     }
   }
 
@@ -119,7 +103,7 @@ class WideWalk {
     if (entered_ && keys == rotated_keys_ && values == rotated_values_) return;
     __syncthreads();
     if (entered_ && values != rotated_values_) turn_outputs();
-    load_wide_queries(block_, keys, values);
+    load_queries(keys, values);
     order_before_copies();
     __syncthreads();
     entered_ = true;
@@ -146,30 +130,15 @@ class WideWalk {
   __device__ __forceinline__ void store_outputs() {
     for_output_pairs([](float2& place, float first, float second) { place = {first, second}; });
   }
-  __device__ __forceinline__ void load_shares(int32_t row, RowShares<S::kValues>& x) const {
-#pragma unroll
-    for (int32_t r = 0; r < kRotatedRows; ++r) {
-#pragma unroll
-      for (int32_t i = 0; i < S::kValues / 32; ++i) x[r][i] = output_row(row + r)[block_.lane.index + 32 * i];
-    }
-  }
-  /// Rotates rows of outputs, or rotates them back, which is the same.
-  __device__ __forceinline__ void turn(int32_t row, RowShares<S::kValues>& x) const {
-    RowRotation<S::kValues>(block_.arguments.head.values).apply(output_row(row), x);
-  }
   __device__ __forceinline__ void turn_outputs() {
     store_outputs();
     __syncthreads();
+    const BlockMix mix(block_.arguments.head.values);
+    // Queries are loaded anew.
+    float* other = reinterpret_cast<float*>(block_.memory) + block_.lane.warp * S::kValues;
 #pragma unroll 1
-    for (int32_t row = kRotatedRows * block_.lane.warp; row < S::kRows; row += kRotatedRows * S::kWarps) {
-      RowShares<S::kValues> x;
-      load_shares(row, x);
-      turn(row, x);
-#pragma unroll
-      for (int32_t r = 0; r < kRotatedRows; ++r) {
-#pragma unroll
-        for (int32_t i = 0; i < S::kValues / 32; ++i) output_row(row + r)[block_.lane.index + 32 * i] = x[r][i];
-      }
+    for (int32_t row = block_.lane.warp; row < S::kRows; row += S::kWarps) {
+      turn_row(output_row(row), other, mix, block_.lane);
     }
     __syncthreads();
     for_output_pairs([](const float2& place, float& first, float& second) {
@@ -179,10 +148,34 @@ class WideWalk {
     __syncthreads();
   }
 
+  /// Loads the block's queries, with the rotations that pages have: in the order of decoded keys, those channels that
+  /// meet a latent's common ones first. The memory of tiles and pages is free.
+  __device__ __forceinline__ void load_queries(bool rotated_keys, bool rotated_common) {
+    constexpr int32_t kMine = S::kReadRows;
+    WideHeader<S>& header = block_.header();
+    const QueryBlock queries{block_.arguments,    block_.unit,      block_.rows,    block_.lane,
+                             header.row_position, header.row_scale, header.row_bias};
+    float* mine = block_.row_memory() + block_.lane.warp * query_floats<kMine>(block_.arguments.head);
+    const int32_t common_width = block_.launch.common_width;
+    uint8_t* planes = block_.memory;
+#pragma unroll 1
+    for (int32_t row = kMine * block_.lane.warp; row < S::kRows; row += kMine * S::kWarps) {
+      load_query_rows_of<kMine>(queries, row, rotated_keys, rotated_common, {common_width, block_.launch.key_width},
+                                mine, [=](bool is_common, int32_t of_row, int32_t channel, float x) {
+                                  const int32_t at = is_common ? channel : common_width + channel;
+                                  uint8_t* chunk = planes + plane_chunk_at(64, S::kRows, of_row, at);
+                                  reinterpret_cast<__half*>(chunk)[channel % 8] = __float2half_rn(x);
+                                });
+    }
+  }
+
   /// Pages [first, end), which have one format.
   __device__ __forceinline__ void walk(FormatCode format, int32_t first, int32_t end) {
     const bool latent = block_.launch.common_width > 0;
-    PageRun<S> run(block_, format, first, end);
+    PageLayout& layout = block_.header().layout;
+    if (threadIdx.x == 0) layout = layout_of_pages(block_.arguments, format);
+    __syncthreads();
+    PageRun<S> run(block_, layout, first, end);
     const WideProducts<S> products(block_, place_);
     run.start_copies();
     float factors[2 * S::kRowTiles];

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "kernels/attend/queries.cuh"
+#include "kernels/pages/layout.cuh"
 #include "kernels/prefill/made_side.cuh"
-#include "kernels/prefill/rotation.cuh"
 #include "kernels/wide/wide.h"
 
 namespace kvq::cuda {
@@ -21,6 +21,7 @@ struct WideShape {
   static constexpr int32_t kRows = 16 * kRowTiles * kRowWarps;
   static constexpr int32_t kWarps = kColumnWarps * kRowWarps;
   static constexpr int32_t kThreads = 32 * kWarps;
+  static constexpr int32_t kReadRows = 2;                                     // queries that a warp reads at a time
   static constexpr int32_t kPageWarps = kWarps / kPages;                      // decode a page together
   static constexpr int32_t kTokenTiles = kSlots / 8 * kPages / kColumnWarps;  // of eight tokens, per warp
   static constexpr int32_t kChannelTiles = kValues / 16 / kColumnWarps;       // of 16 channels, per warp
@@ -42,6 +43,7 @@ struct WideHeader {
   float maxima[S::kColumnWarps][S::kRows];  // of a step; at the end, sums
   float highest[S::kRows];                  // at the end, logits
   uint64_t arrived[kMaxStages];
+  PageLayout layout;  // of a run of pages: too much for registers
 };
 
 /// Places in shared memory. Queries come first, since swizzled planes are aligned to 1024 bytes.
@@ -68,8 +70,8 @@ struct WidePlaces {
     at.ring = at.tiles + S::kPages * at.tile_bytes;
     // Rows of outputs, or of queries on their way there.
     const int32_t rows = 4 * S::kRows * S::kValues;
-    const int32_t scratch = 4 * S::kWarps * kRotatedRows * kMaxChannels;
-    const int32_t floats = at.tiles + (rows > scratch ? rows : scratch);
+    const int32_t queries = 4 * S::kWarps * S::kReadRows * (launch.key_width + launch.common_width);
+    const int32_t floats = at.tiles + (rows > queries ? rows : queries);
     at.header = at.ring + launch.ring_bytes;
     if (at.header < floats) at.header = floats;
     at.bytes = at.header + static_cast<int32_t>(sizeof(WideHeader<S>));

@@ -9,19 +9,19 @@ namespace kvq::cuda {
 /// Decodes a side of pages; its head size is the side's.
 using WideSide = Geometry<kMaxChannels, false, 1, Lists::kGains>;
 
-/// A run of pages [first, end) of a list, in steps of S::kPages.
+/// A run of pages [first, end) of a list, which have one layout, in steps of S::kPages.
 template <typename S>
 class PageRun {
  public:
-  __device__ __forceinline__ PageRun(const WideBlock<S>& block, FormatCode format, int32_t first, int32_t end)
+  __device__ __forceinline__ PageRun(const WideBlock<S>& block, const PageLayout& layout, int32_t first, int32_t end)
       : block_(block),
         keys_{block.arguments.head.keys},
         values_{block.arguments.head.values},
-        layout_(layout_of_pages(block.arguments, format)),
+        layout_(layout),
         copies_(block.arguments, block.unit, block.lane,
                 {shared_address(block.memory + block.at.ring), block.launch.ring_bytes,
                  shared_address(block.header().arrived)},
-                layout_, first, end, S::kPages),
+                layout, first, end, S::kPages),
         first_(first) {}
 
   __device__ __forceinline__ int32_t steps() const { return (copies_.pages() + S::kPages - 1) / S::kPages; }
@@ -91,7 +91,7 @@ class PageRun {
   const WideBlock<S>& block_;
   const WideSide keys_;
   const WideSide values_;
-  const PageLayout layout_;
+  const PageLayout& layout_;
   RunCopies copies_;
   int32_t first_;
 };

@@ -29,7 +29,7 @@ WideKernel slice_kernel_of(const HeadShape& head, int32_t shared_limit) {
                     .blocks = 2,
                     .partial_floats = static_cast<int32_t>(partial_floats(S::kRows, S::kValues)),
                     .launch = launch_slices<S>};
-  const int32_t outputs = FloatRows::bytes(S::kRows, head.values) + 4 * S::kWarps * kMaxChannels;
+  const int32_t outputs = 4 * (S::kRows + S::kWarps) * output_stride(head.values);
   const int32_t least = std::max({2 * largest_copy(head), SliceQueries::of<S>(head).bytes, outputs});
   for (; kernel.blocks > 0; --kernel.blocks) {
     const int32_t limit = (shared_limit + kReserved) / kernel.blocks - kReserved;

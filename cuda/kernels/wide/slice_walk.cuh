@@ -42,7 +42,6 @@ class SliceWalk {
   /// Writes outputs, or a partial if there are several parts.
   __device__ __forceinline__ void finish() {
     SliceHeader<S>& header = block_.header();
-    const AttendArguments& arguments = block_.arguments;
 #pragma unroll
     for (int32_t c = 0; c < 2; ++c) {
       float sum = sum_[c];
@@ -57,36 +56,17 @@ class SliceWalk {
       }
     }
     const FloatRows rows = put_outputs();
-    const bool partial = block_.launch.parts > 1;
-    const LayerScales scales = scales_of(arguments, block_.unit);
-    float* to = partial
-                    ? block_.launch.partials + static_cast<size_t>(blockIdx.x) * partial_floats(S::kRows, S::kValues)
-                    : nullptr;
+    float* partials = nullptr;
+    if (block_.launch.parts > 1) {
+      partials = block_.launch.partials + static_cast<size_t>(blockIdx.x) * partial_floats(S::kRows, S::kValues);
+    }
 #pragma unroll 1
     for (int32_t row = block_.lane.warp; row < block_.rows; row += S::kWarps) {
       RowSum seen{header.row_maximum[row], 0.0F};
 #pragma unroll
       for (int32_t w = 0; w < kTileWarps; ++w) seen.sum += header.sums[row / 8 * kTileWarps + w][row % 8];
-      const RowPlace place = row_place(arguments, block_.unit, row);
-      const int64_t at = row_offset(arguments.out_strides, place);
-      float* outputs = to + 2 * S::kRows + row * S::kValues;
-      float factor = 1.0F;
-      if (!partial) {
-        factor = finish_row(arguments, place, seen, block_.lane.index == 0);
-      } else if (block_.lane.index == 0) {
-        reinterpret_cast<float2*>(to)[row] = {seen.maximum, seen.sum};
-      }
-      deliver_row(rows.row(row), rows.mix, turned_values(), block_.lane, [&](int32_t channel, float x) {
-        if (partial) {
-          outputs[channel] = x;
-          return;
-        }
-        float output = x * factor;
-        if (scales) {
-          output = unscale_output(scales, block_.unit.head, arguments.head, channel, output, factor * seen.sum);
-        }
-        write_float(arguments.out, arguments.out_dtype, at + channel, output);
-      });
+      write_output_row<S::kRows, S::kValues>(block_.arguments, block_.unit, block_.lane, row, seen, rows.row(row),
+                                             rows.mix, turned_values(), partials);
     }
   }
 
@@ -124,10 +104,10 @@ class SliceWalk {
     few_keys_ = S::kLatent && order.fields == 1 && head.keys <= S::kWarps * FewKeys::kWidth;
     keys_ = slice_of<Keys>(head.keys, few_keys_ ? FewKeys::kWidth : Keys::kWidth);
     if constexpr (!S::kLatent) {
-      const auto* rows = reinterpret_cast<const __half*>(block_.memory + at.key_halves);
+      const auto* rows = reinterpret_cast<const __half*>(block_.memory + at.keys);
       if (!keys_.is_empty()) load_key_queries<Keys>(rows, at.key_stride, order, format.keys().has_gains(), queries_);
     } else {
-      const auto* rows = reinterpret_cast<const __half*>(block_.memory + at.halves);
+      const auto* rows = reinterpret_cast<const __half*>(block_.memory + at.common);
       key_stride_ = at.key_stride;
       load_common_queries(values_, rows + values_.first, at.common_stride, block_.lane, common_queries_);
 #pragma unroll
@@ -159,7 +139,7 @@ class SliceWalk {
     for (int32_t m = 0; m < Values::kChannels; ++m) {
       const int32_t channel = values_.first + 32 * m;
       if (!values_.has_channel(channel + 4 * block_.lane.g)) break;
-      float* of_block = mine + transform_place(channel);
+      float* of_block = mine + channel;
 #pragma unroll
       for (int32_t n = 0; n < kTiles; ++n) {
 #pragma unroll
@@ -173,7 +153,8 @@ class SliceWalk {
   }
   /// Ends with a barrier.
   __device__ __forceinline__ FloatRows put_outputs() {
-    const FloatRows rows(block_.memory, block_.arguments.head.values);
+    const int32_t dim = block_.arguments.head.values;
+    const FloatRows rows(block_.memory, dim, output_stride(dim));
     __syncthreads();
     for_outputs(rows, [](float4& to, float a, float b, float c, float d) { to = {a, b, c, d}; });
     __syncthreads();
@@ -182,16 +163,10 @@ class SliceWalk {
   /// Rotates outputs, or rotates them back.
   __device__ __forceinline__ void turn_outputs() {
     const FloatRows rows = put_outputs();
-    auto* other = reinterpret_cast<float*>(block_.memory + FloatRows::bytes(S::kRows, rows.dim())) +
-                  block_.lane.warp * kMaxChannels;
+    float* other = rows.row(S::kRows) + block_.lane.warp * rows.stride;
 #pragma unroll 1
     for (int32_t i = block_.lane.warp; i < S::kRows; i += S::kWarps) {
-      float* row = rows.row(i);
-      deliver_row(row, rows.mix, true, block_.lane, [other](int32_t channel, float x) { other[channel] = x; });
-      __syncwarp();
-      for (int32_t channel = block_.lane.index; channel < rows.dim(); channel += 32) {
-        row[transform_place(channel)] = other[channel];
-      }
+      turn_row(rows.row(i), other, rows.mix, block_.lane);
     }
     __syncthreads();
     for_outputs(rows, [](const float4& from, float& a, float& b, float& c, float& d) {

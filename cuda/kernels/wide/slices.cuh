@@ -2,7 +2,6 @@
 #pragma once
 
 #include "kernels/attend/queries.cuh"
-#include "kernels/device/hadamard.cuh"
 #include "kernels/pages/layout.cuh"
 #include "kernels/wide/wide.h"
 
@@ -15,6 +14,7 @@ struct SliceShape {
   static constexpr int32_t kRows = 8 * kTiles;
   static constexpr int32_t kWarps = 4;
   static constexpr int32_t kThreads = 32 * kWarps;
+  static constexpr int32_t kReadRows = kRows / kWarps;  // queries that a warp reads
   static constexpr int32_t kKeySlice = kMostKeys;
   static constexpr int32_t kValues = kWarps * kMostValues;
   static constexpr int32_t kBlocks = kValues / 32;  // of channels
@@ -29,103 +29,35 @@ struct SliceShape {
   }
 };
 
-/// Rows of floats in shared memory, to be rotated. Gaps as in transform_place.
-struct FloatRows {
-  float* numbers;
-  BlockMix mix;
-  int32_t stride;
-
-  __device__ __forceinline__ FloatRows(void* memory, int32_t dim)
-      : numbers(static_cast<float*>(memory)), mix(dim), stride(stride_of(dim)) {}
-
-  KVQ_HOST_DEVICE static constexpr int32_t stride_of(int32_t dim) { return transform_place((dim + 63) / 64 * 64); }
-  KVQ_HOST_DEVICE static constexpr int32_t bytes(int32_t rows, int32_t dim) { return 4 * rows * stride_of(dim); }
-
-  __device__ __forceinline__ int32_t dim() const { return mix.head_dim(); }
-  __device__ __forceinline__ float* row(int32_t i) const { return numbers + i * stride; }
-};
-
-template <int32_t kRadix>
-__device__ __forceinline__ void turn_step(float* row, int32_t dim, int32_t half, const Lane& lane) {
-  const int32_t shift = __ffs(half) - 1;
-  const int32_t apart = half < 64 ? half : transform_place(half);
-#pragma unroll 1
-  for (int32_t i = lane.index; i < dim / kRadix; i += 32) {
-    float* place = row + transform_place((i >> shift) * (kRadix << shift) + (i & (half - 1)));
-    float x[kRadix];
-#pragma unroll
-    for (int32_t k = 0; k < kRadix; ++k) x[k] = place[k * apart];
-    add_and_subtract(x);
-#pragma unroll
-    for (int32_t k = 0; k < kRadix; ++k) place[k * apart] = x[k];
-  }
-  __syncwarp();
-}
-
-/// A warp hands over the numbers of a row, rotated or, which is the same, rotated back if `turned`: calls `store` with
-/// each channel and its number. Overwrites the row. The code is short rather than fast, since it runs once or twice.
-template <typename Store>
-__device__ __forceinline__ void deliver_row(float* row, const BlockMix& mix, bool turned, const Lane& lane,
-                                            const Store& store) {
-  const int32_t dim = mix.head_dim();
-  float norm = 1.0F;
-  __syncwarp();
-  if (turned) {
-    int32_t done = 1;
-#pragma unroll 1
-    for (; 8 * done <= mix.width(); done *= 8) turn_step<8>(row, dim, done, lane);
-#pragma unroll 1
-    for (; 2 * done <= mix.width(); done *= 2) turn_step<2>(row, dim, done, lane);
-    norm = rsqrtf(static_cast<float>(mix.width()));
-  }
-  if (turned && mix.mixes()) {
-#pragma unroll 1
-    for (int32_t channel = lane.index; channel < dim; channel += 32) {
-      const int32_t to = channel / mix.width();
-      float x = 0.0F;
-#pragma unroll 1
-      for (int32_t from = 0; from < dim / mix.width(); ++from) {
-        const int32_t place = transform_place(from * mix.width() + channel % mix.width());
-        x = fmaf(mix.factor(to, from), row[place], x);
-      }
-      store(channel, x * norm);
-    }
-    return;
-  }
-#pragma unroll 4
-  for (int32_t channel = lane.index; channel < dim; channel += 32) store(channel, row[transform_place(channel)] * norm);
-}
-
-/// Queries in shared memory while they are loaded: rows of floats for rotations, then rows of FP16.
+/// Queries in shared memory while they are loaded: floats of all warps, then rows of FP16.
 struct SliceQueries {
-  int32_t keys;    // floats of the key side; those of a latent's common channels come first
-  int32_t halves;  // FP16 rows of common channels
+  int32_t common;  // FP16 rows of a latent's common channels
   int32_t common_stride;
-  int32_t key_halves;  // FP16 rows of the key side, but of latents in SlicePlaces::key_rows
+  int32_t keys;  // FP16 rows of the key side, but of latents in SlicePlaces::key_rows
   int32_t key_stride;
   int32_t bytes;
 
   template <typename S>
   KVQ_HOST_DEVICE static SliceQueries of(const HeadShape& head) {
     SliceQueries at{};
-    const int32_t common = head.is_latent ? head.values : 0;
-    at.keys = FloatRows::bytes(S::kRows, common);
-    at.halves = at.keys + FloatRows::bytes(S::kRows, head.keys);
     // Rows in different banks.
-    at.common_stride = (common + 31) / 32 * 32 + 8;
+    at.common_stride = ((head.is_latent ? head.values : 0) + 31) / 32 * 32 + 8;
     at.key_stride = (head.keys + S::kKeySlice - 1) / S::kKeySlice * S::kKeySlice + 8;
-    at.key_halves = at.halves + (head.is_latent ? 2 * S::kRows * at.common_stride : 0);
-    at.bytes = at.key_halves + 2 * S::kRows * at.key_stride;
+    at.common = 4 * S::kRows * (head.keys + (head.is_latent ? head.values : 0));
+    at.keys = at.common + (head.is_latent ? 2 * S::kRows * at.common_stride : 0);
+    at.bytes = at.keys + 2 * S::kRows * at.key_stride;
     return at;
   }
 };
 
+/// Floats from one row of outputs to the next, in shared memory: rows in different banks.
+KVQ_HOST_DEVICE constexpr int32_t output_stride(int32_t values) { return values + 4; }
+
 /// What a block's warps share.
 template <typename S>
 struct SliceHeader {
-  float row_scale[S::kRows];  // inverse of the row's scaling, times the scale of logits
-  float row_down[S::kRows];
-  float row_bias[S::kRows];  // added to the scores of latents, from offsets of their scales
+  float row_scale[S::kRows];
+  float row_bias[S::kRows];
   int32_t row_position[S::kRows];
   float maxima[S::kWarps][8];               // of a page, of each warp's part of scores
   float row_maximum[S::kRows];              // at the end
