@@ -284,7 +284,8 @@ namespace Kvq.Tests
                 Test.Refused(Status.Argument, "layer is 2, which reads the pages of layer 1",
                     () => sequence.Append(2, k, v));
                 options.Shapes[1].PagesOfLayer = 2;
-                Test.Refused(Status.Argument, "options->shapes[1].pages_of_layer is 2", () => new Cache(context, options));
+                Test.Refused(Status.Argument, "options->shapes[1].pages_of_layer is 2",
+                    () => new Cache(context, options));
             }
         }
 
