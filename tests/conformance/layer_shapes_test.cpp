@@ -245,15 +245,22 @@ std::string policy_text(const std::string& keys, const std::string& values, bool
   return "version: 1\nkeys: " + keys + "\nvalues: " + values + "\ncalibrate: " + (calibrated ? "first" : "none") + "\n";
 }
 
-std::string message_of(const Context& context, const kvq_cache_options& options, kvq_status expected,
-                       const char* policy = "fp16") {
-  const kvq_test::Policy loaded = kvq_test::load_plain_policy(context, policy);
-  kvq_cache* cache = nullptr;
-  kvq_error error;
-  kvq_error_init(&error, sizeof(error));
-  CHECK(kvq_cache_create(context, &options, loaded, &cache, &error) == expected);
-  CHECK(cache == nullptr);
-  return error.message;
+// All layers but the first, attended to by the newest queries, on every backend.
+void check_layers(const Model& model, int32_t queries) {
+  for (const std::string& backend : kvq_test::backends()) {
+    const Context context = kvq_test::make_context(backend.c_str());
+    for (const std::string format : {"fp16", "int4+hadamard", "gs4", "gt2"}) {
+      CAPTURE(backend);
+      CAPTURE(format);
+      const Cache cache = kvq_test::make_cache(context, model.options(), policy_text(format, format, format == "gs4"));
+      Sequence sequence(cache);
+      append(cache, sequence, 0, kTokens, kTokens);
+      for (int32_t layer = 1; layer < cache.describe().n_layers; ++layer) {
+        CAPTURE(layer);
+        check_layer(model, cache, sequence, layer, format, queries);
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -280,23 +287,7 @@ TEST_CASE("layers of every shape are stored and attended to as in float64, on ev
   }
 }
 
-TEST_CASE("any number of query heads attends to KV heads of any size as in float64") {
-  const Model model = grid();
-  for (const std::string& backend : kvq_test::backends()) {
-    const Context context = kvq_test::make_context(backend.c_str());
-    for (const std::string format : {"fp16", "int4+hadamard", "gs4", "gt2"}) {
-      CAPTURE(backend);
-      CAPTURE(format);
-      const Cache cache = kvq_test::make_cache(context, model.options(), policy_text(format, format, format == "gs4"));
-      Sequence sequence(cache);
-      append(cache, sequence, 0, kTokens, kTokens);
-      for (int32_t layer = 1; layer < cache.describe().n_layers; ++layer) {
-        CAPTURE(layer);
-        check_layer(model, cache, sequence, layer, format, 1);
-      }
-    }
-  }
-}
+TEST_CASE("any number of query heads attends to KV heads of any size as in float64") { check_layers(grid(), 1); }
 
 TEST_CASE("many queries attend to heads of any shape as in float64") {
   Model model({shape(1, 16, 2, 192, 128), shape(2, 16, 1, 80, 128), shape(3, 16, 2, 128, 256), shape(4, 8, 1, 320, 64),
@@ -309,20 +300,7 @@ TEST_CASE("many queries attend to heads of any shape as in float64") {
   model.shapes[2].rotary_begin = 32;
   model.shapes[2].rotary_dim = 64;
   model.shapes[2].logit_softcap = 30.0F;
-  for (const std::string& backend : kvq_test::backends()) {
-    const Context context = kvq_test::make_context(backend.c_str());
-    for (const std::string format : {"fp16", "int4+hadamard", "gs4", "gt2"}) {
-      CAPTURE(backend);
-      CAPTURE(format);
-      const Cache cache = kvq_test::make_cache(context, model.options(), policy_text(format, format, format == "gs4"));
-      Sequence sequence(cache);
-      append(cache, sequence, 0, kTokens, kTokens);
-      for (int32_t layer = 1; layer < cache.describe().n_layers; ++layer) {
-        CAPTURE(layer);
-        check_layer(model, cache, sequence, layer, format, 48);
-      }
-    }
-  }
+  check_layers(model, 48);
 }
 
 TEST_CASE("sequences of uneven layers fork, truncate, are saved, reserved, extended and predicted like others") {
@@ -503,7 +481,7 @@ TEST_CASE("shapes that make no sense are refused by name") {
   const auto refused = [&](auto change) {
     Model model({shape(1, 0, 0, 0, 0), shape(2, 0, 0, 0, 0)});
     change(model.shapes);
-    return message_of(context, model.options(), KVQ_E_ARGUMENT);
+    return kvq_test::creation_message(context, model.options(), KVQ_E_ARGUMENT);
   };
   using Shapes = std::vector<kvq_layer_shape>;
   CHECK(refused([](Shapes& s) { s[0].first_layer = 3; }) == "options->shapes[0].first_layer is 3, must be in [0, 2]");
@@ -543,16 +521,16 @@ TEST_CASE("shapes that make no sense are refused by name") {
   Model narrow({shape(1, 0, 0, 32, 32)});
   kvq_cache_options options = narrow.options();
   options.inv_freq = frequencies.data();
-  CHECK(message_of(context, options, KVQ_E_ARGUMENT) ==
+  CHECK(kvq_test::creation_message(context, options, KVQ_E_ARGUMENT) ==
         "options->shapes[0].inv_freq is NULL, but options->inv_freq has the frequencies of 64 channels, not of 32");
-  CHECK(message_of(context, Model({shape(1, 4, 1, 64, 64)}).options(), KVQ_E_UNSUPPORTED,
-                   "version: 1\nkeys: int4\nvalues: int4\neviction: {method: snapkv, budget: 128}\n")
+  CHECK(kvq_test::creation_message(context, Model({shape(1, 4, 1, 64, 64)}).options(), KVQ_E_UNSUPPORTED,
+                                   "version: 1\nkeys: int4\nvalues: int4\neviction: {method: snapkv, budget: 128}\n")
             .find("heads of layer 1 unlike those of others") != std::string::npos);
   // The arrays that results of compressing fill have the options' number of KV heads.
   Model even({shape(0, 4, 4, 64, 64)});
   even.shapes[0].n_layers = 2;
-  CHECK(message_of(context, even.options(), KVQ_E_UNSUPPORTED,
-                   "version: 1\nkeys: int4\nvalues: int4\neviction: {method: snapkv, budget: 128}\n")
+  CHECK(kvq_test::creation_message(context, even.options(), KVQ_E_UNSUPPORTED,
+                                   "version: 1\nkeys: int4\nvalues: int4\neviction: {method: snapkv, budget: 128}\n")
             .find("options->kv_heads is 2, and that of options->shapes[0] is 4") != std::string::npos);
 }
 

@@ -150,17 +150,6 @@ Attended attend(const Cache& cache, const Sequence& sequence, int32_t layer, int
   return attended;
 }
 
-std::string message_of(const Context& context, const kvq_cache_options& options, kvq_status expected,
-                       const char* policy = "fp16") {
-  const kvq_test::Policy loaded = kvq_test::load_plain_policy(context, policy);
-  kvq_cache* cache = nullptr;
-  kvq_error error;
-  kvq_error_init(&error, sizeof(error));
-  CHECK(kvq_cache_create(context, &options, loaded, &cache, &error) == expected);
-  CHECK(cache == nullptr);
-  return error.message;
-}
-
 }  // namespace
 
 TEST_CASE("a layer that reads another one's pages attends as if it had the same pages of its own") {
@@ -408,7 +397,7 @@ TEST_CASE("shapes that cannot read the pages they name are refused by name") {
   const auto refused = [&](auto change, kvq_status status = KVQ_E_ARGUMENT, const char* policy = "fp16") {
     Model model = sharing();
     change(model.shapes);
-    return message_of(context, model.options(), status, policy);
+    return kvq_test::creation_message(context, model.options(), status, policy);
   };
   using Shapes = std::vector<kvq_layer_shape>;
   const auto with = [&](auto change) { return refused([&](Shapes& shapes) { change(shapes[1]); }); };
@@ -462,7 +451,7 @@ TEST_CASE("shapes that cannot read the pages they name are refused by name") {
   kvq_cache_options options = even.options();
   const kvq_test::Centres scales = kvq_test::Centres::load(context, kvq_test::test_centres(options, {0, 0, 31, true}));
   options.centres = scales;
-  CHECK(message_of(context, options, KVQ_E_UNSUPPORTED) ==
+  CHECK(kvq_test::creation_message(context, options, KVQ_E_UNSUPPORTED) ==
         "options->centres has scales of a model whose layers are alike, but options->shapes make layer 1 otherwise");
 }
 

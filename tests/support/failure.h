@@ -21,4 +21,16 @@ std::string failure(kvq_status status, Call&& call) {
   return "";
 }
 
+// Why a cache is not created.
+inline std::string creation_message(kvq_context* context, const kvq_cache_options& options, kvq_status expected,
+                                    const char* policy = "fp16") {
+  const Policy loaded = load_plain_policy(context, policy);
+  kvq_cache* cache = nullptr;
+  kvq_error error;
+  kvq_error_init(&error, sizeof(error));
+  CHECK(kvq_cache_create(context, &options, loaded, &cache, &error) == expected);
+  CHECK(cache == nullptr);
+  return error.message;
+}
+
 }  // namespace kvq_test

@@ -26,6 +26,17 @@ __device__ __forceinline__ void add_and_subtract(float (&x)[kRadix]) {
   }
 }
 
+/// The same of values in memory, `apart` from each other.
+template <int32_t kRadix>
+__device__ __forceinline__ void transform_values(float* first, int32_t apart) {
+  float x[kRadix];
+#pragma unroll
+  for (int32_t k = 0; k < kRadix; ++k) x[k] = first[k * apart];
+  add_and_subtract(x);
+#pragma unroll
+  for (int32_t k = 0; k < kRadix; ++k) first[k * apart] = x[k];
+}
+
 /// Butterflies of `n` values at distances `half`, 2 · half, …, where `half` is 8 or a multiple of 64. All threads of a
 /// block take part; ends with a barrier.
 template <int32_t kRadix, int32_t kThreads>
@@ -35,12 +46,7 @@ __device__ __forceinline__ void transform_step(float* numbers, int32_t n, int32_
 #pragma unroll 1
   for (auto i = static_cast<int32_t>(threadIdx.x); i < n / kRadix; i += kThreads) {
     float* place = numbers + transform_place((i >> shift) * (kRadix << shift) + (i & (half - 1)));
-    float x[kRadix];
-#pragma unroll
-    for (int32_t k = 0; k < kRadix; ++k) x[k] = place[k * apart];
-    add_and_subtract(x);
-#pragma unroll
-    for (int32_t k = 0; k < kRadix; ++k) place[k * apart] = x[k];
+    transform_values<kRadix>(place, apart);
   }
   __syncthreads();
 }

@@ -28,12 +28,7 @@ __device__ __forceinline__ void turn_step(float* row, int32_t dim, int32_t half,
 #pragma unroll 1
   for (int32_t i = lane.index; i < dim / kRadix; i += 32) {
     float* place = row + (i >> shift) * (kRadix << shift) + (i & (half - 1));
-    float x[kRadix];
-#pragma unroll
-    for (int32_t k = 0; k < kRadix; ++k) x[k] = place[k * half];
-    add_and_subtract(x);
-#pragma unroll
-    for (int32_t k = 0; k < kRadix; ++k) place[k * half] = x[k];
+    transform_values<kRadix>(place, half);
   }
   __syncwarp();
 }

@@ -1,23 +1,12 @@
-// Launches of blocks whose warps divide channels.
+// Kernels for blocks whose warps divide channels.
 #pragma once
 
+#include "kernels/wide/launch.cuh"
 #include "kernels/wide/slice_walk.cuh"
 
 #include <algorithm>
 
 namespace kvq::cuda {
-
-template <typename S>
-cudaError_t launch_slices(const AttendArguments& arguments, const WideLaunch& launch, int32_t shared_bytes,
-                          cudaStream_t stream) {
-  const cudaError_t status =
-      cudaFuncSetAttribute(slice_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  if (status != cudaSuccess) return status;
-  const auto blocks = static_cast<uint32_t>(launch.row_blocks * arguments.kv_heads * launch.parts);
-  slice_kernel<S><<<blocks, S::kThreads, static_cast<size_t>(shared_bytes), stream>>>(arguments, launch);
-  if (launch.parts > 1) return launch_wide_merge(arguments, launch, S::kRows, S::kValues, stream);
-  return cudaGetLastError();
-}
 
 /// The kernel with the largest ring that leaves room for two blocks on a multiprocessor of `shared_limit` bytes, or for
 /// one; without a launch function if there is no room for that.
@@ -25,10 +14,7 @@ template <typename S>
 WideKernel slice_kernel_of(const HeadShape& head, int32_t shared_limit) {
   constexpr int32_t kReserved = 1024;  // by the driver, per block
   if (!S::serves(head)) return {};
-  WideKernel kernel{.rows = S::kRows,
-                    .blocks = 2,
-                    .partial_floats = static_cast<int32_t>(partial_floats(S::kRows, S::kValues)),
-                    .launch = launch_slices<S>};
+  WideKernel kernel = wide_kernel_with<S, slice_kernel<S>>(2);
   const int32_t outputs = 4 * (S::kRows + S::kWarps) * output_stride(head.values);
   const int32_t least = std::max({2 * largest_copy(head), SliceQueries::of<S>(head).bytes, outputs});
   for (; kernel.blocks > 0; --kernel.blocks) {
