@@ -5,6 +5,7 @@
 #include "attend/workspace.h"
 #include "commvq/device_codebook.h"
 #include "kernels/commvq/attend.h"
+#include "kernels/wide/wide.h"
 #include "pages/device_centres.h"
 #include "pages/page_table.h"
 
@@ -49,7 +50,10 @@ Route route_by_rows(const Device& device, const AttendBatch& batch, const Attend
                          int64_t{sequence.query_count} * batch.q_heads >= least_rows * batch.kv_heads &&
                          !table_of(sequence).any_centres();
   if (many_rows) return Route::kPrefill;
-  return wide ? Route::kWide : Route::kPages;
+  if (!wide) return Route::kPages;
+  const bool tiles = !batch.recorded && device.compute_capability() == 90 &&
+                     sequence.query_count * (batch.q_heads / batch.kv_heads) >= kLeastTiledRows;
+  return tiles ? Route::kWideTiles : Route::kWide;
 }
 
 AttendCall::AttendCall(Device& device, const Call& call, const AttendBatch& batch, AttendWorkspace& space)
@@ -81,6 +85,7 @@ void AttendCall::run(std::span<const RoutedSequence> sequences) {
   launch(sequences, Route::kPages, &AttendCall::attend_pages);
   launch(sequences, Route::kPrefill, &AttendCall::attend_prefill);
   launch(sequences, Route::kWide, &AttendCall::attend_wide);
+  launch(sequences, Route::kWideTiles, &AttendCall::attend_wide_tiles);
   launch(sequences, Route::kCommvq, &AttendCall::attend_commvq);
 }
 
@@ -93,8 +98,9 @@ void AttendCall::launch(std::span<const RoutedSequence> sequences, Route route,
   size_t bytes = 0;
   for (const RoutedSequence& each : sequences) {
     if (each.route != route) continue;
-    const size_t more =
-        route == Route::kPrefill ? prefill_.bytes_of_tiles(tiles_of(*each.sequence, batch_.kv_heads)) : 0;
+    size_t more = 0;
+    if (route == Route::kPrefill) more = prefill_.bytes_of_tiles(tiles_of(*each.sequence, batch_.kv_heads));
+    if (route == Route::kWideTiles) more = wide_tile_bytes(batch_.head, *each.sequence, batch_.kv_heads);
     if (n == kMaxLaunchSequences || (n > 0 && bytes + more > kTileMemory)) {
       (this->*attend)({chosen, n});
       n = bytes = 0;

@@ -21,9 +21,11 @@ PrefillKernel prefill_of(const Device& device, const HeadShape& head) {
   return choose_prefill(head, device.compute_capability(), device.shared_limit());
 }
 
+int32_t longest_list(const AttendSequence& sequence, int32_t kv_heads) {
+  return *std::max_element(sequence.page_counts, sequence.page_counts + kv_heads);
+}
 int32_t tiles_of(const AttendSequence& sequence, int32_t kv_heads) {
-  const int32_t pages = *std::max_element(sequence.page_counts, sequence.page_counts + kv_heads);
-  return (pages + kTilePages - 1) / kTilePages;
+  return (longest_list(sequence, kv_heads) + kTilePages - 1) / kTilePages;
 }
 
 void AttendCall::attend_prefill(LaunchSequences sequences) {

@@ -1,4 +1,4 @@
-// How the sequences of a batch are attended to: each by one of five routes.
+// How the sequences of a batch are attended to: each by one of six routes.
 #pragma once
 
 #include "backend/attention.h"
@@ -13,11 +13,12 @@ namespace kvq::cuda {
 class AttendWorkspace;
 
 enum class Route {
-  kPages,    // read pages as they are
-  kPrefill,  // unpack pages to FP16 tiles, once for many query rows
-  kWide,     // heads of shapes that the first two do not know
-  kCommvq,   // read CommVQ codes as they are
-  kDecoded,  // decode CommVQ codes to FP16 pages first, which then take one of the first two routes
+  kPages,      // read pages as they are
+  kPrefill,    // unpack pages to FP16 tiles, once for many query rows
+  kWide,       // heads of shapes that the first two do not know
+  kWideTiles,  // the same, decoded to FP16 tiles before
+  kCommvq,     // read CommVQ codes as they are
+  kDecoded,    // decode CommVQ codes to FP16 pages first, which then take one of the first two routes
 };
 
 /// The one choice of a sequence's route. Its page table has caught up.
@@ -50,7 +51,9 @@ class AttendCall {
   void launch(std::span<const RoutedSequence> sequences, Route route, void (AttendCall::*attend)(LaunchSequences));
   void attend_pages(LaunchSequences sequences);
   void attend_prefill(LaunchSequences sequences);
-  void attend_wide(LaunchSequences sequences);
+  void attend_wide(LaunchSequences sequences) { attend_wide(sequences, false); }
+  void attend_wide_tiles(LaunchSequences sequences) { attend_wide(sequences, true); }
+  void attend_wide(LaunchSequences sequences, bool tiles);
   void attend_commvq(LaunchSequences sequences);
   /// Sets the arguments that all routes share.
   void set_sequences(LaunchSequences sequences);
@@ -70,11 +73,15 @@ class AttendCall {
 void attend_decoded(Device& device, const Call& call, const AttendBatch& batch, AttendWorkspace& space,
                     std::span<const RoutedSequence> sequences);
 
-/// Whether kernels that read pages as they are do not know such heads, but for those of the wide route.
+/// Whether kernels that read pages as they are do not know such heads, but for those of the wide routes.
 bool needs_wide(const HeadShape& head, const Rope& rope);
+/// Bytes of the tiles of one head of a sequence in the wide route.
+size_t wide_tile_bytes(const HeadShape& head, const AttendSequence& sequence, int32_t kv_heads);
 /// The prefill route's kernel for heads of a shape; without a launch function for those that it does not know.
 PrefillKernel prefill_of(const Device& device, const HeadShape& head);
-/// Tiles of the longest of a sequence's lists.
+/// Pages of the longest of a sequence's lists.
+int32_t longest_list(const AttendSequence& sequence, int32_t kv_heads);
+/// Tiles of the prefill route for these.
 int32_t tiles_of(const AttendSequence& sequence, int32_t kv_heads);
 
 }  // namespace kvq::cuda

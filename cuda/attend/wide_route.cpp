@@ -16,11 +16,17 @@ int32_t parts_of(int32_t row_blocks, int32_t longest, int32_t blocks) {
 
 }  // namespace
 
+size_t wide_tile_bytes(const HeadShape& head, const AttendSequence& sequence, int32_t kv_heads) {
+  const WideLaunch widths = wide_widths(head);
+  return size_t{2} * kSlots * static_cast<size_t>(widths.key_width + widths.value_width) *
+         static_cast<size_t>(longest_list(sequence, kv_heads));
+}
+
 bool needs_wide(const HeadShape& head, const Rope& rope) {
   return !head.is_equal() || head.keys > kMaxHeadDim || rope.begin > 0;
 }
 
-void AttendCall::attend_wide(LaunchSequences sequences) {
+void AttendCall::attend_wide(LaunchSequences sequences, bool tiles) {
   set_sequences(sequences);
   const auto launched = std::span(arguments_.sequences).first(sequences.size());
   if (!batch_.recorded &&
@@ -31,14 +37,18 @@ void AttendCall::attend_wide(LaunchSequences sequences) {
   arguments_.group = divisor(static_cast<uint32_t>(group));
   arguments_.one_row_block = 0;
   arguments_.uniform_pages = -1;
-  WideWork work{.most_rows = 0, .rows = 0, .longest = 0, .multiprocessors = device_.multiprocessors()};
-  for (const RoutedSequence* each : sequences) {
-    const AttendSequence& sequence = *each->sequence;
+  WideWork work{.most_rows = 0, .rows = 0, .longest = 0, .multiprocessors = device_.multiprocessors(), .tiles = tiles};
+  WideLaunch launch = wide_widths(batch_.head);
+  size_t bytes_of_head = 0;  // of tiles of all sequences
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const AttendSequence& sequence = *sequences[i]->sequence;
     const int32_t rows = sequence.query_count * group;
+    const int32_t count = longest_list(sequence, batch_.kv_heads);
     work.most_rows = std::max(work.most_rows, rows);
     work.rows += rows * batch_.kv_heads;
-    work.longest =
-        std::max(work.longest, *std::max_element(sequence.page_counts, sequence.page_counts + batch_.kv_heads));
+    work.longest = std::max(work.longest, count);
+    launch.of_tiles.counts[i] = count;
+    bytes_of_head += wide_tile_bytes(batch_.head, sequence, batch_.kv_heads);
   }
   const WideKernel kernel = choose_wide(batch_.head, work, device_.compute_capability(), device_.shared_limit());
   if (kernel.launch == nullptr) {
@@ -46,12 +56,16 @@ void AttendCall::attend_wide(LaunchSequences sequences) {
          "keys of %d channels and values of %d need more shared memory than the %d bytes of this GPU",
          batch_.head.whole_key(), batch_.head.values, device_.shared_limit());
   }
-  WideLaunch launch = wide_widths(batch_.head);
   launch.ring_bytes = kernel.ring_bytes;
   for (const RoutedSequence* each : sequences) {
     launch.row_blocks += (each->sequence->query_count * group + kernel.rows - 1) / kernel.rows;
   }
-  const int32_t blocks = launch.row_blocks * batch_.kv_heads;
+  int32_t heads_together = batch_.kv_heads;
+  if (kernel.reads_tiles && bytes_of_head > 0) {
+    heads_together =
+        static_cast<int32_t>(std::clamp<size_t>(kTileMemory / bytes_of_head, 1, static_cast<size_t>(batch_.kv_heads)));
+  }
+  const int32_t blocks = launch.row_blocks * heads_together;
   launch.parts = parts_of(blocks, work.longest, kernel.blocks * device_.multiprocessors());
   AttendLaunch memory{};
   if (launch.parts > 1) {
@@ -60,7 +74,26 @@ void AttendCall::attend_wide(LaunchSequences sequences) {
   }
   space_.reserve(memory, batch_.recorded);
   launch.partials = space_.partials();
-  call_.require(kernel.launch(arguments_, launch, kernel.shared_bytes, call_.stream()), "attention kernel");
+  DeviceBlock decoded;
+  if (kernel.reads_tiles) {
+    decoded = DeviceBlock(device_, space_.allocator(),
+                          std::max(bytes_of_head * static_cast<size_t>(heads_together), size_t{1}));
+    launch.tiles = reinterpret_cast<const uint8_t*>(decoded.memory());
+  }
+  for (; launch.first_head < batch_.kv_heads; launch.first_head += heads_together) {
+    launch.heads = std::min(heads_together, batch_.kv_heads - launch.first_head);
+    if (kernel.reads_tiles) {
+      launch.of_tiles.total = 0;
+      for (size_t i = 0; i < sequences.size(); ++i) {
+        launch.of_tiles.begins[i] = launch.of_tiles.total;
+        launch.of_tiles.total += launch.of_tiles.counts[i] * launch.heads;
+      }
+      call_.require(launch_wide_tiles(arguments_, launch, reinterpret_cast<uint8_t*>(decoded.memory()),
+                                      device_.multiprocessors(), device_.shared_limit(), call_.stream()),
+                    "unpacking kernel");
+    }
+    call_.require(kernel.launch(arguments_, launch, kernel.shared_bytes, call_.stream()), "attention kernel");
+  }
 }
 
 }  // namespace kvq::cuda

@@ -1,5 +1,6 @@
 #include "commvq/decoded_lists.h"
 
+#include "attend/routes.h"
 #include "commvq/device_codebook.h"
 #include "core/tensor.h"
 #include "pages/codecs.h"
@@ -9,10 +10,6 @@
 
 namespace kvq::cuda {
 namespace {
-
-int32_t longest_list(const AttendSequence& sequence, int32_t kv_heads) {
-  return *std::max_element(sequence.page_counts, sequence.page_counts + kv_heads);
-}
 
 /// Bytes of an FP16 page in place of one with codes.
 size_t stand_in_bytes(const PageFormat& format) {

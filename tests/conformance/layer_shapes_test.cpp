@@ -263,6 +263,53 @@ void check_layers(const Model& model, int32_t queries) {
   }
 }
 
+// Some of the rows of so many that a GPU takes them in blocks: the newest queries of a sequence, several times over.
+void check_some_rows(const Model& model, const Cache& cache, const Sequence& sequence, int32_t layer, int32_t queries,
+                     int32_t copies, int32_t window) {
+  const kvq_layer_info info = layer_of(cache, layer);
+  const kvq_test::Rotation rotation = rotation_of(info, &model.shapes[static_cast<size_t>(layer) - 1]);
+  const int32_t all = queries * copies;
+  const std::vector<float> q = tensor(all, info.q_heads, info.key_dim, 90 + static_cast<uint64_t>(layer));
+  std::vector<float> out(static_cast<size_t>(all * info.q_heads * info.value_dim), -7.0F);
+  std::vector<float> lse(static_cast<size_t>(all * info.q_heads));
+  const std::vector<const kvq_sequence*> sequences(static_cast<size_t>(copies), sequence.get());
+  const std::vector<int32_t> counts(static_cast<size_t>(copies), queries);
+  auto batch = kvq_test::initialised<kvq_attend_batch>();
+  batch.n_sequences = copies;
+  batch.sequences = sequences.data();
+  batch.query_counts = counts.data();
+  batch.q = q.data();
+  batch.output = out.data();
+  batch.lse = lse.data();
+  batch.sliding_window = window;
+  kvq_test::attend(cache.get(), layer, batch);
+  const auto key_dim = static_cast<size_t>(info.key_dim);
+  const auto value_dim = static_cast<size_t>(info.value_dim);
+  for (int32_t head = 0; head < info.kv_heads; ++head) {
+    const int32_t group = info.q_heads / info.kv_heads;
+    std::vector<float> k(kTokens * key_dim);
+    std::vector<float> v(kTokens * value_dim);
+    std::vector<int32_t> positions(kTokens);
+    sequence.decode(layer, head, 0, kTokens, k, v, positions);
+    const int32_t rows = all * group;
+    for (int32_t i = 0; i < 24; ++i) {
+      const int32_t row = i == 0 ? rows - 1 : static_cast<int32_t>(int64_t{i} * 7919 % rows);
+      CAPTURE(row);
+      const int32_t query = row / group;
+      const auto at = static_cast<size_t>(query * info.q_heads + head * group + row % group);
+      std::vector<double> of_query(q.begin() + static_cast<ptrdiff_t>(at * key_dim),
+                                   q.begin() + static_cast<ptrdiff_t>((at + 1) * key_dim));
+      const int32_t position = kTokens - queries + query % queries;
+      rotation.apply(of_query, position);
+      const kvq_test::Attended expected = kvq_test::attend_to<float>(
+          {.scale = double{info.scale}, .sliding_window = window, .logit_softcap = double{info.logit_softcap}},
+          of_query, position, k, v, positions);
+      CHECK(relative(expected.out, std::span(out).subspan(at * value_dim, value_dim)) < 0.035);
+      CHECK(lse[at] == doctest::Approx(expected.lse).epsilon(0.01));
+    }
+  }
+}
+
 }  // namespace
 
 TEST_CASE("layers of every shape are stored and attended to as in float64, on every instruction set and device") {
@@ -301,6 +348,43 @@ TEST_CASE("many queries attend to heads of any shape as in float64") {
   model.shapes[2].rotary_dim = 64;
   model.shapes[2].logit_softcap = 30.0F;
   check_layers(model, 48);
+}
+
+TEST_CASE("blocks of many rows attend to large heads and latents as in float64") {
+  if (const std::string reason = kvq_test::why_no_cuda(); !reason.empty()) {
+    MESSAGE("skipped: ", reason);
+    return;
+  }
+  auto device = kvq_test::initialised<kvq_device_info>();
+  REQUIRE(kvq_device_describe(KVQ_DEVICE_CUDA, 0, nullptr, &device, nullptr) == KVQ_OK);
+  const bool emulated = std::string(device.name) == "emulated";
+  Model model({shape(1, 128, 2, 512, 512), latent(2, 128, 1, 576, 512), latent(3, 128, 1, 288, 256),
+               shape(4, 128, 2, 320, 512), latent(5, 128, 1, 544, 512)});
+  model.shapes[0].logit_softcap = 30.0F;
+  model.shapes[1].scale = 0.06F;
+  model.shapes[2].rope = KVQ_ROPE_INTERLEAVED;
+  model.shapes[3].rotary_begin = 32;
+  model.shapes[3].rotary_dim = 64;
+  for (const std::string backend : {"cuda", "cuda/sm_80"}) {
+    const Context context = kvq_test::make_context(backend.c_str());
+    const bool brief = emulated || backend != "cuda";
+    for (const std::string format : {"fp16", "gs4", "int8", "int4+hadamard", "int3", "gs2", "gs1", "gt2"}) {
+      if (brief && format == "int8") break;
+      CAPTURE(backend);
+      CAPTURE(format);
+      const Cache cache = kvq_test::make_cache(context, model.options(), policy_text(format, format, format == "gs4"));
+      Sequence sequence(cache);
+      append(cache, sequence, 0, kTokens, kTokens);
+      for (int32_t layer = 1; layer < cache.describe().n_layers; ++layer) {
+        CAPTURE(layer);
+        const int32_t window = layer == 2 ? 90 : 0;
+        // Blocks that share decoded pages, and blocks that decode them.
+        check_some_rows(model, cache, sequence, layer, emulated ? 5 : 192, 1, window);
+        check_some_rows(model, cache, sequence, layer, emulated ? 1 : 3, emulated ? 5 : 56, window);
+      }
+    }
+    if (emulated) break;
+  }
 }
 
 TEST_CASE("sequences of uneven layers fork, truncate, are saved, reserved, extended and predicted like others") {

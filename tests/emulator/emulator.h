@@ -383,6 +383,17 @@ inline int __dp4a(int a, int b, int sum) {
   for (int i = 0; i < 32; i += 8) sum += int{static_cast<int8_t>(a >> i)} * static_cast<int8_t>(b >> i);
   return sum;
 }
+inline __half2 __hfma2(const __half2& a, const __half2& b, const __half2& c) {
+  uint32_t pairs[3];
+  std::memcpy(&pairs[0], &a, 4);
+  std::memcpy(&pairs[1], &b, 4);
+  std::memcpy(&pairs[2], &c, 4);
+  uint32_t bits = 0;
+  emulator::multiply_add_halves(bits, pairs[0], pairs[1], pairs[2]);
+  __half2 out;
+  std::memcpy(&out, &bits, 4);
+  return out;
+}
 inline unsigned __viaddmin_u16x2(unsigned a, unsigned b, unsigned c) {
   const auto half = [=](unsigned i) { return std::min(((a >> i) + (b >> i)) & 0xFFFFU, c >> i & 0xFFFFU); };
   return half(0) | half(16) << 16U;

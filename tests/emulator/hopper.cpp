@@ -7,6 +7,11 @@ namespace kvq::cuda {
 
 PrefillKernel hopper_prefill(const HeadShape& /*head*/) { return {}; }
 WideKernel hopper_wide(const HeadShape& /*head*/, int32_t /*shared_limit*/) { return {}; }
+WideKernel hopper_tiled_wide(const HeadShape& /*head*/, int32_t /*shared_limit*/) { return {}; }
+cudaError_t launch_wide_tiles(const AttendArguments& /*arguments*/, const WideLaunch& /*launch*/, uint8_t* /*tiles*/,
+                              int32_t /*multiprocessors*/, int32_t /*shared_limit*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
 
 void count_clusters(LinearDevice& /*device*/) {}
 cudaError_t prepare_linear_many(const weights::Scheme& /*scheme*/, const LinearDevice& /*device*/) {

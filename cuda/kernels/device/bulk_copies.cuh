@@ -27,6 +27,11 @@ __device__ __forceinline__ void copy_bytes(void* to, const void* from, size_t by
                : "memory");
 }
 
+/// Asks for bytes of device memory, a multiple of 16, to be in the L2 cache.
+__device__ __forceinline__ void prefetch_bytes(uint64_t from, int32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;\n" ::"l"(from), "r"(bytes) : "memory");
+}
+
 /// Stage of a step, and how often its memory has been reused.
 template <int32_t kStages>
 struct PipelineState {

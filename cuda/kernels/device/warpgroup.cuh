@@ -23,6 +23,14 @@ __device__ __forceinline__ uint64_t describe_transposed(uint32_t address) {
   return kSwizzle | kEightRows << 32U | kEightRows << 16U | (address & 0x3FFFFU) >> 4U;
 }
 
+/// The plane `bytes` further on. The address is the lower half of a description, and has no carry.
+__device__ __forceinline__ uint64_t further(uint64_t plane, int32_t bytes) {
+  const uint32_t address = static_cast<uint32_t>(plane) + static_cast<uint32_t>(bytes >> 4);
+  return (plane & 0xFFFFFFFF00000000U) | address;
+}
+/// An address that is equal in all lanes, as the compiler then knows.
+__device__ __forceinline__ uint32_t same_in_lanes(uint32_t address) { return __reduce_or_sync(0xFFFFFFFFU, address); }
+
 /// Orders this thread's register and shared-memory writes before products started later.
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
 __device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }

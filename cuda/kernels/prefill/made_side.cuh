@@ -56,40 +56,73 @@ struct MadeSide {
         share);
   }
 
-  /// Copies FP16 keys, one token per lane. `read`: returns the word at an offset of the side.
+  /// Loads eight channels of FP16 keys of the lane's token. `read`: returns the word at an offset of the side.
+  template <typename Read>
+  __device__ __forceinline__ void load_key_words(const Read& read, int32_t chunk, uint32_t (&words)[4]) const {
+    // key_chunk of (4 · chunk + i) · 8 + lane / 4, whose permutation depends on the chunk's parity and on i.
+    const int32_t column = lane.index / 4 ^ (chunk & 1) << 2;
+    const int32_t at[2] = {16 * column + lane.index % 4 * 4, 16 * (column ^ 1) + lane.index % 4 * 4};
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) words[i] = read(at[i / 2] + 128 * i + 512 * chunk);
+  }
+  __device__ __forceinline__ void store_key_words(int32_t chunk, const uint32_t (&words)[4]) const {
+    *reinterpret_cast<uint4*>(memory + key_at(lane.index, 8 * chunk)) = {words[0], words[1], words[2], words[3]};
+  }
   template <typename Read>
   __device__ __forceinline__ void copy_keys(const Read& read) const {
 #pragma unroll 8
     for (int32_t chunk = share.first; chunk < geometry.head_dim() / 8; chunk += share.step) {
       uint32_t words[4];
-#pragma unroll
-      for (int32_t i = 0; i < 4; ++i) {
-        const int32_t at = key_chunk(CodeType::float16(), (4 * chunk + i) * 8 + lane.index / 4);
-        words[i] = read(at * 16 + lane.index % 4 * 4);
-      }
-      *reinterpret_cast<uint4*>(memory + key_at(lane.index, 8 * chunk)) = {words[0], words[1], words[2], words[3]};
+      load_key_words(read, chunk, words);
+      store_key_words(chunk, words);
     }
   }
 
-  /// Copies FP16 values, eight tokens of four channels per lane. `read`: returns the chunk at an offset of the side.
+  /// Where a lane's FP16 values are, eight tokens of four channels in each block of 32, and where they go. Swizzles
+  /// depend on lower bits of channels, so blocks are a constant distance apart.
+  struct ValuePlaces {
+    int32_t from;
+    int32_t row_bytes;
+    int32_t to[2];  // of the first two channels, and of the other two
+  };
+  __device__ __forceinline__ ValuePlaces value_places() const {
+    const int32_t head_dim = geometry.head_dim();
+    const int32_t chunk = lane.index % 4;
+    const int32_t fours = lane.index / 4;
+    const int32_t swizzle = swizzles_values(head_dim) ? value_swizzle(CodeType::float16(), head_dim, 4 * chunk) : 0;
+    const int32_t row_bytes = value_lanes(head_dim) * 4;
+    return {4 * chunk * row_bytes + 16 * (fours ^ swizzle),
+            row_bytes,
+            {value_chunk_at(8 * chunk, 4 * fours), value_chunk_at(8 * chunk, 4 * fours + 2)}};
+  }
+  /// Loads a block's words, of four pairs of tokens and four channels. `read`: returns the chunk at an offset of the
+  /// side.
+  template <typename Read>
+  __device__ __forceinline__ void load_value_words(const Read& read, const ValuePlaces& at, int32_t block,
+                                                   uint32_t (&words)[4][4]) const {
+#pragma unroll
+    for (int32_t i = 0; i < 4; ++i) to_array(read(at.from + 128 * block + i * at.row_bytes), words[i]);
+  }
+  __device__ __forceinline__ void store_value_words(const ValuePlaces& at, int32_t block,
+                                                    const uint32_t (&words)[4][4]) const {
+#pragma unroll
+    for (int32_t c = 0; c < 4; ++c) {
+      std::byte* to = memory + at.to[c / 2] + 64 * (32 * block + c % 2);
+      *reinterpret_cast<uint4*>(to) = {words[0][c], words[1][c], words[2][c], words[3][c]};
+    }
+  }
+  /// Whether a block has the lane's channels.
+  __device__ __forceinline__ bool has_values(int32_t block) const {
+    return 32 * block + 4 * (lane.index / 4) < geometry.head_dim();
+  }
   template <typename Read>
   __device__ __forceinline__ void copy_values(const Read& read) const {
-    const int32_t head_dim = geometry.head_dim();
-    const int32_t row_chunks = value_lanes(head_dim) / 4;
-    const bool swizzles = swizzles_values(head_dim);
+    const ValuePlaces at = value_places();
 #pragma unroll 2
-    for (int32_t item = 32 * share.first + lane.index; item < head_dim; item += 32 * share.step) {
-      const int32_t fours = item / 4;
-      const int32_t chunk = item % 4;
-      const int32_t column = fours ^ (swizzles ? value_swizzle(CodeType::float16(), head_dim, 4 * chunk) : 0);
+    for (int32_t block = share.first; has_values(block); block += share.step) {
       uint32_t words[4][4];
-#pragma unroll
-      for (int32_t i = 0; i < 4; ++i) to_array(read(((4 * chunk + i) * row_chunks + column) * 16), words[i]);
-#pragma unroll
-      for (int32_t c = 0; c < 4; ++c) {
-        *reinterpret_cast<uint4*>(memory + value_chunk_at(8 * chunk, 4 * fours + c)) = {words[0][c], words[1][c],
-                                                                                        words[2][c], words[3][c]};
-      }
+      load_value_words(read, at, block, words);
+      store_value_words(at, block, words);
     }
   }
 };

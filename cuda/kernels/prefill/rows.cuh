@@ -30,6 +30,7 @@ struct QueryPairs {
 
   float inv_freq[kPairs];
   float unscale[kPairs][2];
+  int32_t channels[kPairs][2];  // kept, or each load would wait for the one before
 
   __device__ __forceinline__ QueryPairs(const AttendArguments& arguments, const Unit& unit) {
     const auto lane = static_cast<int32_t>(threadIdx.x % 32);
@@ -42,7 +43,8 @@ struct QueryPairs {
 #pragma unroll
       for (int32_t c = 0; c < 2; ++c) {
         const bool scaled = factors != nullptr && 2 * pair < head_dim;
-        unscale[i][c] = scaled ? __ldg(factors + turned_channel(arguments, pair, c)) : 1.0F;
+        channels[i][c] = turned_channel(arguments, pair, c);
+        unscale[i][c] = scaled ? __ldg(factors + channels[i][c]) : 1.0F;
       }
     }
   }
@@ -61,7 +63,7 @@ struct QueryPairs {
       float of_pair[2];
 #pragma unroll
       for (int32_t c = 0; c < 2; ++c) {
-        of_pair[c] = to_float(read_bits(elements + (turned_channel(arguments, pair, c) << shift), arguments.q_dtype,
+        of_pair[c] = to_float(read_bits(elements + (channels[i][c] << shift), arguments.q_dtype,
                                         exists && 2 * pair < arguments.head.keys),
                               arguments.q_dtype);
       }
@@ -111,8 +113,8 @@ __device__ __forceinline__ void load_plain_rows(const AttendArguments& arguments
     for (int32_t i = 0; i < kPairs; ++i) {
       const int32_t pair = static_cast<int32_t>(threadIdx.x % 32) + 32 * i;
       if (kWidth % 64 != 0 && 2 * pair >= kWidth) break;
-      store_query<kWidth, kPlaneRows>(to, row, turned_channel(arguments, pair, 0), x[i].x * range.down);
-      store_query<kWidth, kPlaneRows>(to, row, turned_channel(arguments, pair, 1), x[i].y * range.down);
+      store_query<kWidth, kPlaneRows>(to, row, pairs.channels[i][0], x[i].x * range.down);
+      store_query<kWidth, kPlaneRows>(to, row, pairs.channels[i][1], x[i].y * range.down);
     }
   }
 }
@@ -136,8 +138,8 @@ __device__ __forceinline__ void load_rotated_rows(const AttendArguments& argumen
       for (int32_t i = 0; i < kPairs; ++i) {
         const int32_t pair = lane + 32 * i;
         if (kWidth % 64 != 0 && 2 * pair >= kWidth) break;
-        to.scratch[r * kWidth + turned_channel(arguments, pair, 0)] = x[i].x;
-        to.scratch[r * kWidth + turned_channel(arguments, pair, 1)] = x[i].y;
+        to.scratch[r * kWidth + pairs.channels[i][0]] = x[i].x;
+        to.scratch[r * kWidth + pairs.channels[i][1]] = x[i].y;
       }
     }
     __syncwarp();

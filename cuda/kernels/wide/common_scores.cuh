@@ -62,7 +62,9 @@ struct ValueBlocks<Float16Page, G> {
   __device__ __forceinline__ explicit ValueBlocks(const PageSide<G>& values) : side(values) {}
   __device__ __forceinline__ HalfWords codes(int32_t m) const {
     const int32_t t = side.lane.t;
-    HalfWords words;
+    HalfWords words{};
+    // Behind the last channel may be NaN, of which queries of 0 make no 0.
+    if (!side.geometry.has_channel(32 * m + 4 * side.lane.g)) return words;
 #pragma unroll
     for (int32_t step = 0; step < 2; ++step) {
       to_array(load_value_words(side, 4 * t + 2 * step, 2 * t, m), words.first[step]);

@@ -16,22 +16,44 @@ __device__ __forceinline__ PageLayout layout_of_pages(const AttendArguments& arg
   return {page_places(format, arguments.head), format, format.group_shift()};
 }
 
-/// Copies of pages [first, end) of a unit's list, which have one layout, in steps of some pages. A copy is a page, or
-/// one side of a large page: of a step first all keys, then all values. `done` copies are those whose stages all
-/// threads have left.
+/// A side of a page of a run.
+struct RunSide {
+  int32_t page;
+  bool values;
+};
+
+/// Sides in steps of some pages: of each step first all keys, then all values.
+struct SteppedSides {
+  int32_t pages_per_step;
+
+  __device__ __forceinline__ RunSide operator()(int32_t i, int32_t pages) const {
+    const int32_t step = i / (2 * pages_per_step);
+    const int32_t of_step = i - step * 2 * pages_per_step;
+    const int32_t of_this = min(pages_per_step, pages - step * pages_per_step);
+    const bool values = of_step >= of_this;
+    return {step * pages_per_step + (values ? of_step - of_this : of_step), values};
+  }
+};
+
+/// The keys of each page before the values of the page before it.
+struct KeysAhead {
+  __device__ __forceinline__ RunSide operator()(int32_t i, int32_t pages) const {
+    const int32_t keys = (i + 1) / 2;
+    if (i == 0 || (i % 2 != 0 && keys < pages)) return {keys, false};
+    return {i % 2 != 0 ? pages - 1 : i / 2 - 1, true};
+  }
+};
+
+/// Copies of a run of pages, which have one layout. A copy is a page, or one side of a large page, in the order
+/// `Sides`. `done` copies are those whose stages all threads have left.
+template <typename Sides>
 class RunCopies {
  public:
-  __device__ __forceinline__ RunCopies(const AttendArguments& arguments, const Unit& unit, const Lane& lane,
-                                       const CopyRing& ring, const PageLayout& layout, int32_t first, int32_t end,
-                                       int32_t pages_per_step)
-      : layout_(layout),
-        lane_(lane),
-        ring_(ring),
-        records_(pages_of(arguments, unit) + first),
-        pages_(end - first),
-        pages_per_step_(pages_per_step) {
-    by_side_ = !arguments.head.is_latent && !layout.format.both_have_gains() &&
-               2 * pages_per_step * layout_.bytes > ring.bytes;
+  __device__ __forceinline__ RunCopies(const HeadShape& head, const DevicePage* records, const Lane& lane,
+                                       const CopyRing& ring, const PageLayout& layout, int32_t pages,
+                                       const Sides& sides, int32_t least_pages)
+      : layout_(layout), lane_(lane), ring_(ring), records_(records), pages_(pages), sides_(sides) {
+    by_side_ = !head.is_latent && !layout.format.both_have_gains() && least_pages * layout_.bytes > ring.bytes;
     stage_bytes_ = by_side_ ? max(layout_.keys.bytes, layout_.values.bytes) : layout_.bytes;
     stages_ = min(kMaxStages, ring.bytes / stage_bytes_);
     copies_ = by_side_ ? 2 * pages_ : pages_;
@@ -45,15 +67,7 @@ class RunCopies {
     if (lane_.warp != 0) return;
 #pragma unroll 1
     for (; started_ < min(copies_, done_ + stages_); ++started_) {
-      int32_t page = started_;
-      bool values = false;
-      if (by_side_) {
-        const int32_t step = started_ / (2 * pages_per_step_);
-        const int32_t of_step = started_ - step * 2 * pages_per_step_;
-        const int32_t pages = min(pages_per_step_, pages_ - step * pages_per_step_);
-        values = of_step >= pages;
-        page = step * pages_per_step_ + (values ? of_step - pages : of_step);
-      }
+      const auto [page, values] = by_side_ ? sides_(started_, pages_) : RunSide{started_, false};
       if (page / 32 != batch_) {
         batch_ = page / 32;
         const int32_t mine = min(32 * batch_ + lane_.index, pages_ - 1);
@@ -99,7 +113,7 @@ class RunCopies {
   const CopyRing ring_;
   const DevicePage* records_;
   int32_t pages_;
-  int32_t pages_per_step_;
+  const Sides sides_;
   bool by_side_;
   int32_t stage_bytes_;
   int32_t stages_;

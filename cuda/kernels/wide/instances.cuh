@@ -1,21 +1,21 @@
 // Kernels for blocks of many rows.
 #pragma once
 
-#include "kernels/wide/attend.cuh"
 #include "kernels/wide/launch.cuh"
+#include "kernels/wide/memory.cuh"
 
 namespace kvq::cuda {
 
 /// The kernel with the largest ring; without a launch function if there is no room for the pages of a step.
-template <typename S>
+template <typename S, auto kKernel>
 WideKernel wide_kernel_of(const HeadShape& head, int32_t shared_limit) {
-  WideKernel kernel = wide_kernel_with<S, wide_kernel<S>>(1);
+  WideKernel kernel = wide_kernel_with<S, kKernel>(1);
   WideLaunch launch = wide_widths(head);
   const int32_t before = WidePlaces::of<S>(launch).ring + static_cast<int32_t>(sizeof(WideHeader<S>));
   launch.ring_bytes = (shared_limit - before) / 128 * 128;
   kernel.ring_bytes = launch.ring_bytes;
   kernel.shared_bytes = WidePlaces::of<S>(launch).bytes;
-  const bool fits = launch.ring_bytes >= S::kPages * largest_copy(head) && kernel.shared_bytes <= shared_limit;
+  const bool fits = launch.ring_bytes >= S::kLeastCopies * largest_copy(head) && kernel.shared_bytes <= shared_limit;
   return fits ? kernel : WideKernel{};
 }
 

@@ -12,7 +12,7 @@ cudaError_t launch_wide(const AttendArguments& arguments, const WideLaunch& laun
                         cudaStream_t stream) {
   const cudaError_t status = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (status != cudaSuccess) return status;
-  const auto blocks = static_cast<uint32_t>(launch.row_blocks * arguments.kv_heads * launch.parts);
+  const auto blocks = static_cast<uint32_t>(launch.row_blocks * launch.heads * launch.parts);
   kKernel<<<blocks, S::kThreads, static_cast<size_t>(shared_bytes), stream>>>(arguments, launch);
   if (launch.parts > 1) return launch_wide_merge(arguments, launch, S::kRows, S::kValues, stream);
   return cudaGetLastError();

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kLanes* kGroups)
   const auto index = static_cast<int32_t>(blockIdx.x) / kRows;
   const auto row = static_cast<int32_t>(blockIdx.x) % kRows;
   const int32_t row_block = launch.row_blocks - 1 - index % launch.row_blocks;
-  const Unit unit = unit_of<kRows>(arguments, row_block, index / launch.row_blocks);
+  const Unit unit = unit_of<kRows>(arguments, row_block, launch.first_head + index / launch.row_blocks);
   if (row >= row_count<kRows>(arguments, unit)) return;
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const size_t stride = partial_floats(kRows, values);
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kLanes* kGroups)
 
 template <int kRows>
 cudaError_t launch(const AttendArguments& arguments, const WideLaunch& launch, int32_t values, cudaStream_t stream) {
-  const auto rows = static_cast<uint32_t>(launch.row_blocks * arguments.kv_heads * kRows);
+  const auto rows = static_cast<uint32_t>(launch.row_blocks * launch.heads * kRows);
   wide_merge_kernel<kRows><<<rows, kLanes * kGroups, 0, stream>>>(arguments, launch, values);
   return cudaGetLastError();
 }

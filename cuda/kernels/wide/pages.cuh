@@ -9,6 +9,43 @@ namespace kvq::cuda {
 /// Decodes a side of pages; its head size is the side's.
 using WideSide = Geometry<kMaxChannels, false, 1, Lists::kGains>;
 
+/// Decodes sides of pages of one layout to tiles; `share`: of each side, this warp's.
+struct PageMaker {
+  const PageLayout& layout;
+  Lane lane;
+  SideShare share;
+
+  /// Decodes the side at `address` to `memory`, with zeros behind its channels up to `width`.
+  template <Side kSide>
+  __device__ __forceinline__ void make(const WideSide& geometry, int32_t width, uint32_t address,
+                                       uint8_t* memory) const {
+    const MadeSide<WideSide> to{geometry, width, lane, reinterpret_cast<std::byte*>(memory), share};
+    const PageSide<WideSide> side = page_side(geometry, layout, lane, address);
+    if constexpr (kSide == Side::kKeys) {
+      if (share.first == 0) to.pad_keys();
+      if (layout.format.keys().is_float16()) {
+        to.copy_keys([address](int32_t i) { return load_shared<uint32_t>(address + static_cast<uint32_t>(i)); });
+      } else {
+        to.decode_keys(side);
+      }
+    } else {
+      if (share.first == 0) to.pad_values();
+      if (layout.format.values().is_float16()) {
+        to.copy_values([address](int32_t i) { return load_shared<uint4>(address + static_cast<uint32_t>(i)); });
+      } else {
+        to.decode_values(side);
+      }
+    }
+  }
+
+  /// Zeros, because products with weight 0 still read the side.
+  __device__ __forceinline__ void clear(int32_t width, uint8_t* memory) const {
+    for (int32_t i = 16 * (lane.index + 32 * share.first); i < 2 * kSlots * width; i += 16 * 32 * share.step) {
+      *reinterpret_cast<uint4*>(memory + i) = {0, 0, 0, 0};
+    }
+  }
+};
+
 /// A run of pages [first, end) of a list, which have one layout, in steps of S::kPages.
 template <typename S>
 class PageRun {
@@ -18,10 +55,10 @@ class PageRun {
         keys_{block.arguments.head.keys},
         values_{block.arguments.head.values},
         layout_(layout),
-        copies_(block.arguments, block.unit, block.lane,
+        copies_(block.arguments.head, kvq::cuda::pages_of(block.arguments, block.unit) + first, block.lane,
                 {shared_address(block.memory + block.at.ring), block.launch.ring_bytes,
                  shared_address(block.header().arrived)},
-                layout, first, end, S::kPages),
+                layout, end - first, SteppedSides{S::kPages}, 2 * S::kPages),
         first_(first) {}
 
   __device__ __forceinline__ int32_t steps() const { return (copies_.pages() + S::kPages - 1) / S::kPages; }
@@ -50,49 +87,24 @@ class PageRun {
 
  private:
   __device__ __forceinline__ int32_t warp_page() const { return block_.lane.warp / S::kPageWarps; }
-  __device__ __forceinline__ std::byte* tile() const {
-    return reinterpret_cast<std::byte*>(block_.memory + block_.at.tiles + warp_page() * block_.at.tile_bytes);
+  __device__ __forceinline__ uint8_t* tile() const {
+    return block_.memory + block_.at.tiles + warp_page() * block_.at.tile_bytes;
   }
-  __device__ __forceinline__ SideShare share() const { return {block_.lane.warp % S::kPageWarps, S::kPageWarps}; }
 
   /// Decodes this warp's share of a side, `from` bytes into its copy, to place `at` of its page's tile.
   template <Side kSide>
   __device__ __forceinline__ void make(int32_t step, const WideSide& geometry, int32_t width, int32_t at,
                                        int32_t from) {
-    const MadeSide<WideSide> to{geometry, width, block_.lane, tile() + at, share()};
-    if (warp_page() >= pages_of(step)) return clear(to);
-    const uint32_t address = copies_.address(warp_page()) + static_cast<uint32_t>(from);
-    const PageSide<WideSide> side = page_side(geometry, layout_, block_.lane, address);
-    if constexpr (kSide == Side::kKeys) {
-      if (to.share.first == 0) to.pad_keys();
-      if (layout_.format.keys().is_float16()) {
-        to.copy_keys([address](int32_t i) { return load_shared<uint32_t>(address + static_cast<uint32_t>(i)); });
-      } else {
-        to.decode_keys(side);
-      }
-    } else {
-      if (to.share.first == 0) to.pad_values();
-      if (layout_.format.values().is_float16()) {
-        to.copy_values([address](int32_t i) { return load_shared<uint4>(address + static_cast<uint32_t>(i)); });
-      } else {
-        to.decode_values(side);
-      }
-    }
-  }
-
-  /// Zeros, because products with weight 0 still read the side.
-  __device__ __forceinline__ static void clear(const MadeSide<WideSide>& side) {
-    const int32_t step = 16 * 32 * side.share.step;
-    for (int32_t i = 16 * (side.lane.index + 32 * side.share.first); i < 2 * kSlots * side.width; i += step) {
-      side.clear_chunk(i);
-    }
+    const PageMaker maker{layout_, block_.lane, {block_.lane.warp % S::kPageWarps, S::kPageWarps}};
+    if (warp_page() >= pages_of(step)) return maker.clear(width, tile() + at);
+    maker.make<kSide>(geometry, width, copies_.address(warp_page()) + static_cast<uint32_t>(from), tile() + at);
   }
 
   const WideBlock<S>& block_;
   const WideSide keys_;
   const WideSide values_;
   const PageLayout& layout_;
-  RunCopies copies_;
+  RunCopies<SteppedSides> copies_;
   int32_t first_;
 };
 

@@ -5,22 +5,6 @@
 
 namespace kvq::cuda {
 
-/// A warp's place among a block's rows and columns.
-struct WarpPlace {
-  int32_t column;
-  int32_t first_row;
-  // Of its tokens: their page of the step, and the first slot.
-  int32_t page;
-  int32_t slot;
-};
-
-template <typename S>
-__device__ __forceinline__ WarpPlace warp_place(const Lane& lane) {
-  const int32_t column = lane.warp / S::kRowWarps;
-  const int32_t token = column * 8 * S::kTokenTiles;
-  return {column, lane.warp % S::kRowWarps * 16 * S::kRowTiles, token / kSlots, token % kSlots};
-}
-
 template <typename S>
 class WideProducts {
  public:

@@ -131,22 +131,24 @@ class SliceWalk {
     load_row_scales<G>(block_.header().row_scale, block_.lane, to);
   }
 
-  // Outputs as rows of floats, in place of pages.
+  // Outputs as rows of floats, in place of pages. Volatile, because the compiler would keep what it stores as vectors
+  // in neighbouring registers, and move them for every page.
   template <typename Do>
   __device__ __forceinline__ void for_outputs(const FloatRows& rows, const Do& act) {
-    float* mine = rows.row(2 * block_.lane.t) + 4 * block_.lane.g;
+    volatile float* mine = rows.row(2 * block_.lane.t) + 4 * block_.lane.g;
 #pragma unroll
     for (int32_t m = 0; m < Values::kChannels; ++m) {
       const int32_t channel = values_.first + 32 * m;
       if (!values_.has_channel(channel + 4 * block_.lane.g)) break;
-      float* of_block = mine + channel;
+      volatile float* of_block = mine + channel;
 #pragma unroll
       for (int32_t n = 0; n < kTiles; ++n) {
 #pragma unroll
         for (int32_t c = 0; c < 2; ++c) {
-          float* four = of_block + (8 * n + c) * rows.stride;
+          volatile float* four = of_block + (8 * n + c) * rows.stride;
           float(&of_tile)[2][4] = outputs_.channels[n][m];
-          act(*reinterpret_cast<float4*>(four), of_tile[0][c], of_tile[0][c + 2], of_tile[1][c], of_tile[1][c + 2]);
+#pragma unroll
+          for (int32_t i = 0; i < 4; ++i) act(four[i], of_tile[i / 2][c + 2 * (i % 2)]);
         }
       }
     }
@@ -156,7 +158,7 @@ class SliceWalk {
     const int32_t dim = block_.arguments.head.values;
     const FloatRows rows(block_.memory, dim, output_stride(dim));
     __syncthreads();
-    for_outputs(rows, [](float4& to, float a, float b, float c, float d) { to = {a, b, c, d}; });
+    for_outputs(rows, [](volatile float& to, float from) { to = from; });
     __syncthreads();
     return rows;
   }
@@ -169,12 +171,7 @@ class SliceWalk {
       turn_row(rows.row(i), other, rows.mix, block_.lane);
     }
     __syncthreads();
-    for_outputs(rows, [](const float4& from, float& a, float& b, float& c, float& d) {
-      a = from.x;
-      b = from.y;
-      c = from.z;
-      d = from.w;
-    });
+    for_outputs(rows, [](const volatile float& from, float& to) { to = from; });
     __syncthreads();
   }
 
@@ -298,17 +295,6 @@ class SliceWalk {
     }
   }
 
-  /// Which of the pages [index, min(index + 32, end)) have tokens that some row may not see, a bit each.
-  __device__ __forceinline__ uint32_t masked_pages(int32_t index, int32_t end) const {
-    const int32_t mine = index + lane().index;
-    bool masked = false;
-    if (mine < end) {
-      const uint4 record = __ldg(reinterpret_cast<const uint4*>(records()) + mine);
-      masked = needs_mask(record, range_, block_.arguments.window);
-    }
-    return __ballot_sync(kAll, masked);
-  }
-
   /// Caps scores, and masks those of tokens that a row does not see.
   __device__ __forceinline__ void limit(int32_t index, bool masked, Part& part) const {
     const AttendArguments& arguments = block_.arguments;
@@ -395,17 +381,20 @@ class SliceWalk {
     }
   }
 
+  /// The gain of one tile, chosen so that gains stay in registers.
+  __device__ __forceinline__ static float of_tile(const TokenGains& gains, int32_t tile) {
+    const float low = tile % 2 != 0 ? gains.of[1] : gains.of[0];
+    const float high = tile % 2 != 0 ? gains.of[3] : gains.of[2];
+    return tile >= 2 ? high : low;
+  }
+
   /// Makes the weights of a page's values from this warp's part of scores. Ends with a barrier.
   __device__ __forceinline__ void weigh(const Part& part, const TokenGains& of_tiles) {
     float gains[kPart];
     bool rises = false;
 #pragma unroll
     for (int32_t i = 0; i < kPart; ++i) {
-      gains[i] = of_tiles.of[i];
-#pragma unroll
-      for (int32_t tile = 0; tile < 4; ++tile) {
-        if (first_tile() + i == tile) gains[i] = of_tiles.of[tile];
-      }
+      gains[i] = of_tile(of_tiles, first_tile() + i);
       rises = rises || part[i][0] > own_reference(0) || part[i][1] > own_reference(1);
     }
     float sums[2];
@@ -457,7 +446,8 @@ class SliceWalk {
     const CopyRing ring{shared_address(block_.memory), block_.launch.ring_bytes,
                         shared_address(block_.header().arrived)};
     const PageLayout& layout = block_.header().layout;
-    RunCopies copies(block_.arguments, block_.unit, block_.lane, ring, layout, first, end, 1);
+    RunCopies copies(block_.arguments.head, records() + first, block_.lane, ring, layout, end - first, SteppedSides{1},
+                     2);
     const bool by_side = copies.by_side();
     CodeType code = format_.values();
     if constexpr (PageKind<V>) code = V::kCode;
@@ -468,7 +458,7 @@ class SliceWalk {
 #pragma unroll 1
     for (int32_t index = first; index < end; ++index) {
       const int32_t of_batch = (index - first) % 32;
-      if (of_batch == 0) masked = masked_pages(index, end);
+      if (of_batch == 0) masked = masked_pages(block_.arguments, records(), lane(), range_, index, end);
       copies.wait(before, 1, parity_);
       const uint32_t keys_at = copies.address(before);
       uint32_t values_at = keys_at + static_cast<uint32_t>(layout.values_at);

@@ -18,8 +18,15 @@ __device__ __forceinline__ BlockWork block_work(const AttendArguments& arguments
   const int32_t index = static_cast<int32_t>(blockIdx.x) / launch.parts;
   // Later rows see more tokens, so they run first.
   const int32_t row_block = launch.row_blocks - 1 - index % launch.row_blocks;
-  const Unit unit = unit_of<kRows>(arguments, row_block, index / launch.row_blocks);
+  const Unit unit = unit_of<kRows>(arguments, row_block, launch.first_head + index / launch.row_blocks);
   return {unit, row_count<kRows>(arguments, unit)};
+}
+
+/// The tile of a page of a unit's list.
+__device__ __forceinline__ size_t tile_of_page(const WideLaunch& launch, const Unit& unit, int32_t page) {
+  const WideTiles& tiles = launch.of_tiles;
+  const int32_t of_head = (unit.head - launch.first_head) * tiles.counts[unit.sequence];
+  return static_cast<size_t>(tiles.begins[unit.sequence] + of_head + page);
 }
 
 /// Stores the rows' positions; rows behind the last one repeat it.
@@ -98,6 +105,20 @@ __device__ __forceinline__ PageParts page_parts(const AttendArguments& arguments
   }
   if (part < launch.parts - 1) return {part_of(sealed, part, launch.parts - 1), {}};
   return {{all.begin, sealed.begin}, {sealed.end, all.end}};
+}
+
+/// Which of the pages [begin, min(begin + 32, end)) have tokens that rows at positions of `range` may not see, a bit
+/// each.
+__device__ __forceinline__ uint32_t masked_pages(const AttendArguments& arguments, const DevicePage* records,
+                                                 const Lane& lane, const QueryRange& range, int32_t begin,
+                                                 int32_t end) {
+  const int32_t mine = begin + lane.index;
+  bool masked = false;
+  if (mine < end) {
+    const uint4 record = __ldg(reinterpret_cast<const uint4*>(records) + mine);
+    masked = needs_mask(record, range, arguments.window);
+  }
+  return __ballot_sync(kAll, masked);
 }
 
 /// The first of a warp's pages from `begin` on whose format differs, or `end`.

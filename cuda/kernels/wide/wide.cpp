@@ -18,15 +18,19 @@ WideLaunch wide_widths(const HeadShape& head) {
   return launch;
 }
 
+int32_t largest_page(const HeadShape& head) {
+  const FormatCode gains{FormatCode::both(CodeType::gain_scalar(4)).bits | 1U << FormatCode::kPageMeanBit};
+  return std::max({page_places(FormatCode{}, head).bytes,
+                   page_places(FormatCode::both(CodeType::integer(8)), head).bytes, page_places(gains, head).bytes});
+}
+
 int32_t largest_copy(const HeadShape& head) {
+  if (head.is_latent) return largest_page(head);
+  const FormatCode gains{FormatCode::both(CodeType::gain_scalar(4)).bits | 1U << FormatCode::kPageMeanBit};
   const PagePlaces float16 = page_places(FormatCode{}, head);
-  const PagePlaces gains =
-      page_places(FormatCode{FormatCode::both(CodeType::gain_scalar(4)).bits | 1U << FormatCode::kPageMeanBit}, head);
   const PagePlaces integers = page_places(FormatCode::both(CodeType::integer(8)), head);
-  const int32_t pages = std::max({float16.bytes, integers.bytes, gains.bytes});
-  const int32_t sides =
-      std::max({float16.keys.bytes, float16.values.bytes, integers.keys.bytes, integers.values.bytes, gains.bytes});
-  return head.is_latent ? pages : sides;
+  return std::max({float16.keys.bytes, float16.values.bytes, integers.keys.bytes, integers.values.bytes,
+                   page_places(gains, head).bytes});
 }
 
 WideKernel choose_wide(const HeadShape& head, const WideWork& work, int32_t compute_capability, int32_t shared_limit) {
@@ -37,7 +41,10 @@ WideKernel choose_wide(const HeadShape& head, const WideWork& work, int32_t comp
   const int64_t blocks = (int64_t{work.rows} + kManyRows - 1) / kManyRows;
   const bool many = work.most_rows > kFewRows && blocks * work.longest >= kLeastPages * work.multiprocessors;
   WideKernel kernel{};
-  if (many && compute_capability == 90) kernel = hopper_wide(head, shared_limit);
+  if (many && compute_capability == 90) {
+    if (work.tiles) kernel = hopper_tiled_wide(head, shared_limit);
+    if (kernel.launch == nullptr) kernel = hopper_wide(head, shared_limit);
+  }
   if (many && kernel.launch == nullptr) kernel = large_wide(head, shared_limit);
   if (kernel.launch == nullptr && work.most_rows > 8) kernel = sliced_wide_16(head, shared_limit);
   return kernel.launch != nullptr ? kernel : sliced_wide_8(head, shared_limit);

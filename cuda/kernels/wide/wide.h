@@ -6,15 +6,27 @@
 
 namespace kvq::cuda {
 
+/// Decoded pages in device memory, as they are in shared memory: of each page its keys, then its values or, of a
+/// latent, the common channels. [sequences][heads][pages].
+struct WideTiles {
+  int32_t begins[kMaxLaunchSequences];  // page 0 of the sequence's first head
+  int32_t counts[kMaxLaunchSequences];  // pages per head of the sequence
+  int32_t total;
+};
+
 /// Blocks of a launch: a KV head, a block of rows, and a part of the pages that these see.
 struct WideLaunch {
+  int32_t first_head;
+  int32_t heads;
   int32_t row_blocks;    // of all sequences
   int32_t parts;         // per block of rows
   int32_t key_width;     // channels in shared memory: multiples of 64, zeros behind those of the key side
   int32_t common_width;  // the same of a latent's common channels, which are both keys and values; 0: no latent
   int32_t value_width;
   int32_t ring_bytes;
-  float* partials;  // [KV heads][row blocks][parts]; unused with one part
+  float* partials;       // [heads][row blocks][parts]; unused with one part
+  const uint8_t* tiles;  // decoded pages, see WideTiles; null: blocks decode them
+  WideTiles of_tiles;
 };
 
 /// A kernel for blocks of `rows` rows.
@@ -24,6 +36,7 @@ struct WideKernel {
   int32_t partial_floats = 0;  // of a block
   int32_t shared_bytes = 0;    // with this ring:
   int32_t ring_bytes = 0;
+  bool reads_tiles = false;
   cudaError_t (*launch)(const AttendArguments& arguments, const WideLaunch& launch, int32_t shared_bytes,
                         cudaStream_t stream) = nullptr;
 };
@@ -39,18 +52,28 @@ WideKernel sliced_wide_16(const HeadShape& head, int32_t shared_limit);
 WideKernel large_wide(const HeadShape& head, int32_t shared_limit);
 /// The last by wgmma, for compute capability 9.0 and 256 or 512 channels of values.
 WideKernel hopper_wide(const HeadShape& head, int32_t shared_limit);
+/// The same for pages that have been decoded.
+WideKernel hopper_tiled_wide(const HeadShape& head, int32_t shared_limit);
+/// Decodes all pages of the launch's sequences and heads to its tiles, for compute capability 9.0.
+cudaError_t launch_wide_tiles(const AttendArguments& arguments, const WideLaunch& launch, uint8_t* tiles,
+                              int32_t multiprocessors, int32_t shared_limit, cudaStream_t stream);
 /// What a call asks for.
 struct WideWork {
   int32_t most_rows;  // query rows per KV head, of the sequence with the most
   int32_t rows;       // of all sequences and KV heads
   int32_t longest;    // pages
   int32_t multiprocessors;
+  bool tiles;  // whether pages may be decoded to device memory before
 };
+/// Rows per KV head from which on blocks that decode pages on their own take longer than to decode all before.
+constexpr int32_t kLeastTiledRows = 512;
 /// Rows of a block of many.
 constexpr int32_t kManyRows = 64;
 /// The kernel for heads of a shape.
 WideKernel choose_wide(const HeadShape& head, const WideWork& work, int32_t compute_capability, int32_t shared_limit);
 
+/// Bytes of the largest page.
+int32_t largest_page(const HeadShape& head);
 /// Bytes of the largest copy of a page, or of a side where sides are copied alone.
 int32_t largest_copy(const HeadShape& head);
 
