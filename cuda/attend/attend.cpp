@@ -52,7 +52,7 @@ Route route_by_rows(const Device& device, const AttendBatch& batch, const Attend
   if (many_rows) return Route::kPrefill;
   if (!wide) return Route::kPages;
   const bool tiles = !batch.recorded && device.compute_capability() == 90 &&
-                     sequence.query_count * (batch.q_heads / batch.kv_heads) >= kLeastTiledRows;
+                     int64_t{sequence.query_count} * (batch.q_heads / batch.kv_heads) >= kLeastTiledRows;
   return tiles ? Route::kWideTiles : Route::kWide;
 }
 
