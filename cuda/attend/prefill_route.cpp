@@ -21,6 +21,10 @@ PrefillKernel prefill_of(const Device& device, const HeadShape& head) {
   return choose_prefill(head, device.compute_capability(), device.shared_limit());
 }
 
+int32_t heads_together(size_t bytes_of_head, int32_t kv_heads) {
+  const size_t fit = kTileMemory / std::max(bytes_of_head, size_t{1});
+  return static_cast<int32_t>(std::clamp<size_t>(fit, 1, static_cast<size_t>(kv_heads)));
+}
 int32_t longest_list(const AttendSequence& sequence, int32_t kv_heads) {
   return *std::max_element(sequence.page_counts, sequence.page_counts + kv_heads);
 }
@@ -57,12 +61,10 @@ void AttendCall::attend_prefill(LaunchSequences sequences) {
   const bool more_tokens = int64_t{of_a_head} * kTileTokens * batch_.kv_heads > queries * batch_.q_heads;
   tiles.rotated_keys = batch_.any_hadamard_keys && more_tokens ? 1 : 0;
   tiles.rotated_values = batch_.any_hadamard_values && more_tokens ? 1 : 0;
-  const size_t bytes_of_head = std::max(prefill_.bytes_of_tiles(of_a_head), size_t{1});
-  const auto heads_together =
-      static_cast<int32_t>(std::clamp<size_t>(kTileMemory / bytes_of_head, 1, static_cast<size_t>(batch_.kv_heads)));
-  tiles.heads = heads_together;
+  const int32_t together = heads_together(prefill_.bytes_of_tiles(of_a_head), batch_.kv_heads);
+  tiles.heads = together;
   tiles.parts = parts_of(tiles, longest, prefill_.blocks * device_.multiprocessors());
-  const int32_t most = of_a_head * heads_together;
+  const int32_t most = of_a_head * together;
   const size_t keys = static_cast<size_t>(most) * tile_bytes(tiles.key_width);
   const size_t values = static_cast<size_t>(most) * tile_bytes(tiles.value_width);
   const size_t units = static_cast<size_t>(tiles.row_blocks) * static_cast<size_t>(tiles.heads);
@@ -74,8 +76,8 @@ void AttendCall::attend_prefill(LaunchSequences sequences) {
   tiles.values = memory.memory() + keys;
   tiles.tokens = reinterpret_cast<TileTokens*>(memory.memory() + keys + values);
   tiles.partials = reinterpret_cast<float*>(memory.memory() + all_tiles);
-  for (tiles.first_head = 0; tiles.first_head < batch_.kv_heads; tiles.first_head += heads_together) {
-    tiles.heads = std::min(heads_together, batch_.kv_heads - tiles.first_head);
+  for (tiles.first_head = 0; tiles.first_head < batch_.kv_heads; tiles.first_head += together) {
+    tiles.heads = std::min(together, batch_.kv_heads - tiles.first_head);
     tiles.total = 0;
     for (size_t i = 0; i < sequences.size(); ++i) {
       tiles.begins[i] = tiles.total;

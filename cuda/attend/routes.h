@@ -79,6 +79,8 @@ bool needs_wide(const HeadShape& head, const Rope& rope);
 size_t wide_tile_bytes(const HeadShape& head, const AttendSequence& sequence, int32_t kv_heads);
 /// The prefill route's kernel for heads of a shape; without a launch function for those that it does not know.
 PrefillKernel prefill_of(const Device& device, const HeadShape& head);
+/// KV heads whose tiles, of that many bytes each, memory is taken for at a time.
+int32_t heads_together(size_t bytes_of_head, int32_t kv_heads);
 /// Pages of the longest of a sequence's lists.
 int32_t longest_list(const AttendSequence& sequence, int32_t kv_heads);
 /// Tiles of the prefill route for these.

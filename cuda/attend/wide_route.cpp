@@ -60,12 +60,8 @@ void AttendCall::attend_wide(LaunchSequences sequences, bool tiles) {
   for (const RoutedSequence* each : sequences) {
     launch.row_blocks += (each->sequence->query_count * group + kernel.rows - 1) / kernel.rows;
   }
-  int32_t heads_together = batch_.kv_heads;
-  if (kernel.reads_tiles && bytes_of_head > 0) {
-    heads_together =
-        static_cast<int32_t>(std::clamp<size_t>(kTileMemory / bytes_of_head, 1, static_cast<size_t>(batch_.kv_heads)));
-  }
-  const int32_t blocks = launch.row_blocks * heads_together;
+  const int32_t together = kernel.reads_tiles ? heads_together(bytes_of_head, batch_.kv_heads) : batch_.kv_heads;
+  const int32_t blocks = launch.row_blocks * together;
   launch.parts = parts_of(blocks, work.longest, kernel.blocks * device_.multiprocessors());
   AttendLaunch memory{};
   if (launch.parts > 1) {
@@ -76,20 +72,20 @@ void AttendCall::attend_wide(LaunchSequences sequences, bool tiles) {
   launch.partials = space_.partials();
   DeviceBlock decoded;
   if (kernel.reads_tiles) {
-    decoded = DeviceBlock(device_, space_.allocator(),
-                          std::max(bytes_of_head * static_cast<size_t>(heads_together), size_t{1}));
-    launch.tiles = reinterpret_cast<const uint8_t*>(decoded.memory());
+    decoded =
+        DeviceBlock(device_, space_.allocator(), std::max(bytes_of_head * static_cast<size_t>(together), size_t{1}));
+    launch.tiles = decoded.memory();
   }
-  for (; launch.first_head < batch_.kv_heads; launch.first_head += heads_together) {
-    launch.heads = std::min(heads_together, batch_.kv_heads - launch.first_head);
+  for (; launch.first_head < batch_.kv_heads; launch.first_head += together) {
+    launch.heads = std::min(together, batch_.kv_heads - launch.first_head);
     if (kernel.reads_tiles) {
       launch.of_tiles.total = 0;
       for (size_t i = 0; i < sequences.size(); ++i) {
         launch.of_tiles.begins[i] = launch.of_tiles.total;
         launch.of_tiles.total += launch.of_tiles.counts[i] * launch.heads;
       }
-      call_.require(launch_wide_tiles(arguments_, launch, reinterpret_cast<uint8_t*>(decoded.memory()),
-                                      device_.multiprocessors(), device_.shared_limit(), call_.stream()),
+      call_.require(launch_wide_tiles(arguments_, launch, decoded.memory(), device_.multiprocessors(),
+                                      device_.shared_limit(), call_.stream()),
                     "unpacking kernel");
     }
     call_.require(kernel.launch(arguments_, launch, kernel.shared_bytes, call_.stream()), "attention kernel");

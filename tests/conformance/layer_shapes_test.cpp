@@ -175,26 +175,64 @@ double stored_limit(const std::string& format) {
   return 0.8;
 }
 
-// Attention of the newest queries over what is stored, in float64.
+// Attention of the newest queries of a sequence, several times over.
+class NewestQueries {
+ public:
+  NewestQueries(const Model& model, const Cache& cache, const Sequence& sequence, int32_t layer, int32_t queries,
+                int32_t copies = 1, int32_t window = 0)
+      : info(layer_of(cache, layer)),
+        rotation(rotation_of(info, layer > 0 ? &model.shapes[static_cast<size_t>(layer) - 1] : nullptr)),
+        queries_(queries),
+        window_(window) {
+    const int32_t all = queries * copies;
+    q_ = tensor(all, info.q_heads, info.key_dim, 90 + static_cast<uint64_t>(layer));
+    out_.assign(static_cast<size_t>(all * info.q_heads * info.value_dim), -7.0F);
+    lse_.resize(static_cast<size_t>(all * info.q_heads));
+    const std::vector<const kvq_sequence*> sequences(static_cast<size_t>(copies), sequence.get());
+    const std::vector<int32_t> counts(static_cast<size_t>(copies), queries);
+    auto batch = kvq_test::initialised<kvq_attend_batch>();
+    batch.n_sequences = copies;
+    batch.sequences = sequences.data();
+    batch.query_counts = counts.data();
+    batch.q = q_.data();
+    batch.output = out_.data();
+    batch.lse = lse_.data();
+    batch.sliding_window = window;
+    kvq_test::attend(cache.get(), layer, batch);
+  }
+
+  // Row i of query `query` on a KV head, over what is stored, in float64.
+  void check(int32_t query, int32_t head, int32_t i, std::span<const float> k, std::span<const float> v,
+             std::span<const int32_t> positions) const {
+    const auto key_dim = static_cast<size_t>(info.key_dim);
+    const auto value_dim = static_cast<size_t>(info.value_dim);
+    const auto row = static_cast<size_t>(query * info.q_heads + head * (info.q_heads / info.kv_heads) + i);
+    std::vector<double> of_query(q_.begin() + static_cast<ptrdiff_t>(row * key_dim),
+                                 q_.begin() + static_cast<ptrdiff_t>((row + 1) * key_dim));
+    const int32_t position = kTokens - queries_ + query % queries_;
+    rotation.apply(of_query, position);
+    const kvq_test::Attended expected = kvq_test::attend_to<float>(
+        {.scale = double{info.scale}, .sliding_window = window_, .logit_softcap = double{info.logit_softcap}}, of_query,
+        position, k, v, positions);
+    CHECK(relative(expected.out, std::span(out_).subspan(row * value_dim, value_dim)) < 0.035);
+    CHECK(lse_[row] == doctest::Approx(expected.lse).epsilon(0.01));
+  }
+
+  const kvq_layer_info info;
+  const kvq_test::Rotation rotation;
+
+ private:
+  int32_t queries_;
+  int32_t window_;
+  std::vector<float> q_;
+  std::vector<float> out_;
+  std::vector<float> lse_;
+};
+
 void check_layer(const Model& model, const Cache& cache, const Sequence& sequence, int32_t layer,
                  const std::string& format, int32_t queries = 3) {
-  const kvq_layer_info info = layer_of(cache, layer);
-  const kvq_layer_shape* given = layer > 0 ? &model.shapes[static_cast<size_t>(layer) - 1] : nullptr;
-  const kvq_test::Rotation rotation = rotation_of(info, given);
-  const std::vector<float> q = tensor(queries, info.q_heads, info.key_dim, 90 + static_cast<uint64_t>(layer));
-  std::vector<float> out(static_cast<size_t>(queries * info.q_heads * info.value_dim), -7.0F);
-  std::vector<float> lse(static_cast<size_t>(queries * info.q_heads));
-  const kvq_sequence* pointer = sequence.get();
-  const int32_t count = queries;
-  auto batch = kvq_test::initialised<kvq_attend_batch>();
-  batch.n_sequences = 1;
-  batch.sequences = &pointer;
-  batch.query_counts = &count;
-  batch.q = q.data();
-  batch.output = out.data();
-  batch.lse = lse.data();
-  kvq_test::attend(cache.get(), layer, batch);
-
+  const NewestQueries newest(model, cache, sequence, layer, queries);
+  const kvq_layer_info& info = newest.info;
   const LayerTokens tokens(info, layer);
   std::vector<int32_t> positions(kTokens);
   for (int32_t i = 0; i < kTokens; ++i) positions[static_cast<size_t>(i)] = i;
@@ -211,7 +249,7 @@ void check_layer(const Model& model, const Cache& cache, const Sequence& sequenc
       const auto row = static_cast<size_t>(token * info.kv_heads + head);
       std::vector<double> key(tokens.k.begin() + static_cast<ptrdiff_t>(row * key_dim),
                               tokens.k.begin() + static_cast<ptrdiff_t>((row + 1) * key_dim));
-      rotation.apply(key, token);
+      newest.rotation.apply(key, token);
       exact_k.insert(exact_k.end(), key.begin(), key.end());
       exact_v.insert(exact_v.end(), tokens.v.begin() + static_cast<ptrdiff_t>(row * value_dim),
                      tokens.v.begin() + static_cast<ptrdiff_t>((row + 1) * value_dim));
@@ -219,18 +257,7 @@ void check_layer(const Model& model, const Cache& cache, const Sequence& sequenc
     CHECK(relative(exact_k, k) < stored_limit(format));
     CHECK(relative(exact_v, v) < stored_limit(format));
     for (int32_t query = 0; query < queries; ++query) {
-      for (int32_t i = 0; i < group; ++i) {
-        const auto row = static_cast<size_t>(query * info.q_heads + head * group + i);
-        std::vector<double> of_query(q.begin() + static_cast<ptrdiff_t>(row * key_dim),
-                                     q.begin() + static_cast<ptrdiff_t>((row + 1) * key_dim));
-        const int32_t position = kTokens - queries + query;
-        rotation.apply(of_query, position);
-        const kvq_test::Attended expected =
-            kvq_test::attend_to<float>({.scale = double{info.scale}, .logit_softcap = double{info.logit_softcap}},
-                                       of_query, position, k, v, positions);
-        CHECK(relative(expected.out, std::span(out).subspan(row * value_dim, value_dim)) < 0.035);
-        CHECK(lse[row] == doctest::Approx(expected.lse).epsilon(0.01));
-      }
+      for (int32_t i = 0; i < group; ++i) newest.check(query, head, i, k, v, positions);
     }
   }
 }
@@ -263,49 +290,21 @@ void check_layers(const Model& model, int32_t queries) {
   }
 }
 
-// Some of the rows of so many that a GPU takes them in blocks: the newest queries of a sequence, several times over.
+// Some of the rows of so many that a GPU takes them in blocks.
 void check_some_rows(const Model& model, const Cache& cache, const Sequence& sequence, int32_t layer, int32_t queries,
                      int32_t copies, int32_t window) {
-  const kvq_layer_info info = layer_of(cache, layer);
-  const kvq_test::Rotation rotation = rotation_of(info, &model.shapes[static_cast<size_t>(layer) - 1]);
-  const int32_t all = queries * copies;
-  const std::vector<float> q = tensor(all, info.q_heads, info.key_dim, 90 + static_cast<uint64_t>(layer));
-  std::vector<float> out(static_cast<size_t>(all * info.q_heads * info.value_dim), -7.0F);
-  std::vector<float> lse(static_cast<size_t>(all * info.q_heads));
-  const std::vector<const kvq_sequence*> sequences(static_cast<size_t>(copies), sequence.get());
-  const std::vector<int32_t> counts(static_cast<size_t>(copies), queries);
-  auto batch = kvq_test::initialised<kvq_attend_batch>();
-  batch.n_sequences = copies;
-  batch.sequences = sequences.data();
-  batch.query_counts = counts.data();
-  batch.q = q.data();
-  batch.output = out.data();
-  batch.lse = lse.data();
-  batch.sliding_window = window;
-  kvq_test::attend(cache.get(), layer, batch);
-  const auto key_dim = static_cast<size_t>(info.key_dim);
-  const auto value_dim = static_cast<size_t>(info.value_dim);
-  for (int32_t head = 0; head < info.kv_heads; ++head) {
-    const int32_t group = info.q_heads / info.kv_heads;
-    std::vector<float> k(kTokens * key_dim);
-    std::vector<float> v(kTokens * value_dim);
+  const NewestQueries newest(model, cache, sequence, layer, queries, copies, window);
+  const int32_t group = newest.info.q_heads / newest.info.kv_heads;
+  for (int32_t head = 0; head < newest.info.kv_heads; ++head) {
+    std::vector<float> k(static_cast<size_t>(kTokens * newest.info.key_dim));
+    std::vector<float> v(static_cast<size_t>(kTokens * newest.info.value_dim));
     std::vector<int32_t> positions(kTokens);
     sequence.decode(layer, head, 0, kTokens, k, v, positions);
-    const int32_t rows = all * group;
+    const int32_t rows = queries * copies * group;
     for (int32_t i = 0; i < 24; ++i) {
       const int32_t row = i == 0 ? rows - 1 : static_cast<int32_t>(int64_t{i} * 7919 % rows);
       CAPTURE(row);
-      const int32_t query = row / group;
-      const auto at = static_cast<size_t>(query * info.q_heads + head * group + row % group);
-      std::vector<double> of_query(q.begin() + static_cast<ptrdiff_t>(at * key_dim),
-                                   q.begin() + static_cast<ptrdiff_t>((at + 1) * key_dim));
-      const int32_t position = kTokens - queries + query % queries;
-      rotation.apply(of_query, position);
-      const kvq_test::Attended expected = kvq_test::attend_to<float>(
-          {.scale = double{info.scale}, .sliding_window = window, .logit_softcap = double{info.logit_softcap}},
-          of_query, position, k, v, positions);
-      CHECK(relative(expected.out, std::span(out).subspan(at * value_dim, value_dim)) < 0.035);
-      CHECK(lse[at] == doctest::Approx(expected.lse).epsilon(0.01));
+      newest.check(row / group, head, row % group, k, v, positions);
     }
   }
 }

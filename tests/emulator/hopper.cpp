@@ -8,7 +8,7 @@ namespace kvq::cuda {
 PrefillKernel hopper_prefill(const HeadShape& /*head*/) { return {}; }
 WideKernel hopper_wide(const HeadShape& /*head*/, int32_t /*shared_limit*/) { return {}; }
 WideKernel hopper_tiled_wide(const HeadShape& /*head*/, int32_t /*shared_limit*/) { return {}; }
-cudaError_t launch_wide_tiles(const AttendArguments& /*arguments*/, const WideLaunch& /*launch*/, uint8_t* /*tiles*/,
+cudaError_t launch_wide_tiles(const AttendArguments& /*arguments*/, const WideLaunch& /*launch*/, std::byte* /*tiles*/,
                               int32_t /*multiprocessors*/, int32_t /*shared_limit*/, cudaStream_t /*stream*/) {
   return cudaErrorNotSupported;
 }

@@ -18,6 +18,11 @@ __device__ __forceinline__ DevicePage page_of(uint32_t first_position, uint32_t 
   return {0, static_cast<int32_t>(first_position), state};
 }
 
+/// Whether a row at a position sees a token at another.
+__device__ __forceinline__ bool sees(int32_t row, int32_t token, int32_t window) {
+  return token <= row && (window == 0 || token > static_cast<int64_t>(row) - window);
+}
+
 /// Whether a page has fewer than 32 slots.
 __device__ __forceinline__ bool is_short(const uint4& record) { return page_of(record.z, record.w).count() < kSlots; }
 
@@ -58,8 +63,7 @@ __device__ __forceinline__ void mask(const AttendArguments& arguments, const Uni
 #pragma unroll
       for (int32_t c = 0; c < 2; ++c) {
         const int32_t of_row = row_position[8 * n + 2 * lane.t + c];
-        const bool seen = held && position <= of_row &&
-                          (arguments.window == 0 || position > static_cast<int64_t>(of_row) - arguments.window);
+        const bool seen = held && sees(of_row, position, arguments.window);
         if (!seen) scores[n][tile / 2][2 * (tile % 2) + c] = minus_infinity();
       }
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/attend/ring.cuh"
+#include "kernels/device/stores.cuh"
 #include "kernels/prefill/made_side.cuh"
 #include "kernels/prefill/rotation.cuh"
 
@@ -67,37 +68,6 @@ __device__ __forceinline__ void rotate_side(const G& geometry, int32_t plane, fl
   }
 }
 
-/// Starts a warp's copy from shared to device memory, which all lanes have written their part of.
-__device__ __forceinline__ void start_store(std::byte* to, const std::byte* from, int32_t bytes, const Lane& lane) {
-#if __CUDA_ARCH__ >= 900
-  if (lane.index == 0) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(__cvta_generic_to_global(to)),
-                 "r"(shared_address(from)), "r"(bytes)
-                 : "memory");
-  }
-#else
-  for (int32_t i = 16 * lane.index; i < bytes; i += 16 * 32) {
-    *reinterpret_cast<uint4*>(to + i) = *reinterpret_cast<const uint4*>(from + i);
-  }
-#endif
-}
-__device__ __forceinline__ void commit_stores() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
-#endif
-}
-/// Wait until the copies have read shared memory, or have completed.
-__device__ __forceinline__ void wait_stores_read() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void wait_stores() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
-#endif
-}
-
 template <int DP, bool kFull>
 struct Unpacker {
   using G = UnpackGeometry<DP, kFull>;
@@ -144,7 +114,8 @@ struct Unpacker {
       const int32_t plane = made.plane();
       std::byte* to = tiles.keys + tile_bytes(tiles.key_width) * static_cast<size_t>(tile) + slot * 2 * plane;
       for (int32_t i = 0; i < tiles.key_width / plane; ++i) {
-        start_store(to + i * kTileTokens * 2 * plane, memory.made + i * kSlots * 2 * plane, kSlots * 2 * plane, lane);
+        start_store(to + i * kTileTokens * 2 * plane, memory.made + i * kSlots * 2 * plane, kSlots * 2 * plane,
+                    lane.index);
       }
     } else {
       const MadeSide<G> made{value_side, tiles.value_width, lane, memory.made};
@@ -157,7 +128,7 @@ struct Unpacker {
       __syncwarp();
       const int32_t bytes = 2 * kSlots * tiles.value_width;
       start_store(tiles.values + tile_bytes(tiles.value_width) * static_cast<size_t>(tile) + item % kTilePages * bytes,
-                  memory.made, bytes, lane);
+                  memory.made, bytes, lane.index);
     }
     if (lane.index == 0) commit_stores();
   }

@@ -19,11 +19,10 @@ class WideWalk : public BlockRows<S> {
     range_ = range;
 #pragma unroll 1
     while (begin < end) {
-      const FormatCode format{__ldg(&records()[begin].state) & FormatCode::kMask};
-      const int32_t next = end_of_run(records(), block_.lane, format, begin, end);
-      this->enter(format);
-      walk(format, begin, next);
-      begin = next;
+      const FormatRun run = run_from(records(), block_.lane, begin, end);
+      this->enter(run.format);
+      walk(run);
+      begin = run.end;
     }
   }
 
@@ -39,13 +38,12 @@ class WideWalk : public BlockRows<S> {
   using BlockRows<S>::row_of;
   using BlockRows<S>::capped;
 
-  /// Pages [first, end), which have one format.
-  __device__ __forceinline__ void walk(FormatCode format, int32_t first, int32_t end) {
+  __device__ __forceinline__ void walk(const FormatRun& of_format) {
     const bool latent = block_.launch.common_width > 0;
     PageLayout& layout = block_.header().layout;
-    if (threadIdx.x == 0) layout = layout_of_pages(block_.arguments, format);
+    if (threadIdx.x == 0) layout = layout_of_pages(block_.arguments, of_format.format);
     __syncthreads();
-    PageRun<S> run(block_, layout, first, end);
+    PageRun<S> run(block_, layout, of_format.first, of_format.end);
     const WideProducts<S> products(block_, place_);
     run.start_copies();
     float factors[2 * S::kRowTiles];
@@ -145,8 +143,7 @@ class WideWalk : public BlockRows<S> {
 #pragma unroll
         for (int32_t i = 0; i < 2 * S::kRowTiles; ++i) {
           const int32_t of_row = block_.header().row_position[row_of(i)];
-          const bool seen = held && position <= of_row &&
-                            (arguments.window == 0 || position > static_cast<int64_t>(of_row) - arguments.window);
+          const bool seen = held && sees(of_row, position, arguments.window);
           if (!seen) scores[i / 2][n][2 * (i % 2) + c] = minus_infinity();
         }
       }

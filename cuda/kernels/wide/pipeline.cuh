@@ -8,7 +8,7 @@
 
 namespace kvq::cuda {
 
-/// Tiles as the warps that make them see them.
+/// What warps that make tiles have in common: runs of pages, and barriers of tiles.
 template <typename S>
 class TileMakers {
  public:
@@ -16,21 +16,20 @@ class TileMakers {
       : block_(block),
         lane_{S::kMakerWarps, block.lane.warp - S::kWarps, block.lane.index, block.lane.g, block.lane.t} {}
 
-  /// Pages [begin, end) of the list, run by run. `make`: makes the tiles of pages of one format.
+  /// Pages [begin, end) of the list, run by run. `make`: makes the tiles of one.
   template <typename Make>
   __device__ __forceinline__ void run(int32_t begin, int32_t end, const Make& make) {
     const DevicePage* records = pages_of(block_.arguments, block_.unit);
 #pragma unroll 1
     while (begin < end) {
-      const FormatCode format{__ldg(&records[begin].state) & FormatCode::kMask};
-      const int32_t next = end_of_run(records, lane_, format, begin, end);
-      if (lane_.warp == 0 && lane_.index == 0) block_.header().layout = layout_of_pages(block_.arguments, format);
+      const FormatRun run = run_from(records, lane_, begin, end);
+      if (lane_.warp == 0 && lane_.index == 0) block_.header().layout = layout_of_pages(block_.arguments, run.format);
       wait_at(kRunBarrier, S::kThreads);
-      const TileOrder order{S::kLatent, made_, next - begin};
-      make(format, records + begin, order);
+      const TileOrder order{S::kLatent, made_, run.end - run.first};
+      make(run, order);
       made_ += order.count();
       wait_makers();  // the layout is no longer needed
-      begin = next;
+      begin = run.end;
     }
   }
 
@@ -64,10 +63,8 @@ class TileCopies : public TileMakers<S> {
   using TileMakers<S>::TileMakers;
 
   __device__ __forceinline__ void run(int32_t begin, int32_t end) {
-    const DevicePage* all = pages_of(block_.arguments, block_.unit);
-    TileMakers<S>::run(begin, end, [&](FormatCode, const DevicePage* records, const TileOrder& order) {
-      copy_run(static_cast<int32_t>(records - all), order);
-    });
+    TileMakers<S>::run(begin, end,
+                       [this](const FormatRun& run, const TileOrder& order) { copy_run(run.first, order); });
   }
 
  private:
@@ -78,7 +75,7 @@ class TileCopies : public TileMakers<S> {
     if (lane_.warp != 0 || lane_.index != 0) return;
     const int32_t key_bytes = 2 * kSlots * block_.launch.key_width;
     const int32_t page_bytes = key_bytes + 2 * kSlots * block_.launch.value_width;
-    const uint8_t* tiles = block_.launch.tiles + page_bytes * tile_of_page(block_.launch, block_.unit, first);
+    const std::byte* tiles = block_.launch.tiles + page_bytes * tile_of_page(block_.launch, block_.unit, first);
 #pragma unroll 1
     for (int32_t i = 0; i < order.count(); ++i) {
       const TilePlace<S> place(order.first + i);
@@ -102,8 +99,9 @@ class PageMakers : public TileMakers<S> {
       : TileMakers<S>(block), keys_{block.arguments.head.keys}, values_{block.arguments.head.values} {}
 
   __device__ __forceinline__ void run(int32_t begin, int32_t end) {
-    TileMakers<S>::run(begin, end, [this](FormatCode format, const DevicePage* records, const TileOrder& order) {
-      if (format.is_float16()) {
+    TileMakers<S>::run(begin, end, [this](const FormatRun& run, const TileOrder& order) {
+      const DevicePage* records = pages_of(block_.arguments, block_.unit) + run.first;
+      if (run.format.is_float16()) {
         copy_run(records, order);
       } else {
         make_run(records, order);
@@ -238,12 +236,11 @@ class WarpgroupWalk : public BlockRows<S> {
     range_ = range;
 #pragma unroll 1
     while (begin < end) {
-      const FormatCode format{__ldg(&records()[begin].state) & FormatCode::kMask};
-      const int32_t next = end_of_run(records(), block_.lane, format, begin, end);
-      this->enter(format);
+      const FormatRun run = run_from(records(), block_.lane, begin, end);
+      this->enter(run.format);
       wait_at(kRunBarrier, S::kThreads);
-      walk(begin, next);
-      begin = next;
+      walk(run.first, run.end);
+      begin = run.end;
     }
   }
 
@@ -450,8 +447,7 @@ class WarpgroupWalk : public BlockRows<S> {
 #pragma unroll
       for (int32_t h = 0; h < 2; ++h) {
         const int32_t of_row = block_.header().row_position[row_of(h)];
-        const bool seen = held && position <= of_row &&
-                          (arguments.window == 0 || position > static_cast<int64_t>(of_row) - arguments.window);
+        const bool seen = held && sees(of_row, position, arguments.window);
         if (!seen) scores[i / 2 * 4 + 2 * h + i % 2] = minus_infinity();
       }
     }

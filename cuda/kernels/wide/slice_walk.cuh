@@ -31,11 +31,10 @@ class SliceWalk {
     int32_t begin = pages.begin;
 #pragma unroll 1
     while (begin < pages.end) {
-      const FormatCode format{__ldg(&records()[begin].state) & FormatCode::kMask};
-      const int32_t next = end_of_run(records(), block_.lane, format, begin, pages.end);
-      enter(format);
-      walk(begin, next);
-      begin = next;
+      const FormatRun run = run_from(records(), block_.lane, begin, pages.end);
+      enter(run.format);
+      walk(run.first, run.end);
+      begin = run.end;
     }
   }
 
@@ -316,8 +315,7 @@ class SliceWalk {
 #pragma unroll
       for (int32_t c = 0; c < 2; ++c) {
         const int32_t of_row = block_.header().row_position[8 * row_tile() + 2 * lane().t + c];
-        const bool seen = held && position <= of_row &&
-                          (arguments.window == 0 || position > static_cast<int64_t>(of_row) - arguments.window);
+        const bool seen = held && sees(of_row, position, arguments.window);
         if (!seen) part[i][c] = minus_infinity();
       }
     }

@@ -1,7 +1,10 @@
 // Decodes pages to tiles in device memory, for kernels whose blocks of rows are many.
 #include "kernels/device/bulk_copies.cuh"
+#include "kernels/device/stores.cuh"
 #include "kernels/wide/pages.cuh"
 #include "kernels/wide/visible.cuh"
+
+#include <algorithm>
 
 namespace kvq::cuda {
 namespace {
@@ -16,7 +19,7 @@ struct TileHeader {
 /// A block makes a tile at a time: [tile][page][header].
 __global__ void __launch_bounds__(32 * kTileWarps)
     tile_kernel(const __grid_constant__ AttendArguments arguments, const __grid_constant__ WideLaunch launch,
-                uint8_t* tiles, int32_t page_bytes) {
+                std::byte* tiles, int32_t page_bytes) {
   extern __shared__ __align__(1024) uint8_t memory[];
   const Lane lane = this_lane();
   const int32_t key_bytes = 2 * kSlots * launch.key_width;
@@ -40,7 +43,7 @@ __global__ void __launch_bounds__(32 * kTileWarps)
     const FormatCode format{record.format()};
     if (threadIdx.x == 0) {
       header.layout = layout_of_pages(arguments, format);
-      asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");  // the tile before has been written
+      wait_stores_read();  // of the tile before
       order_before_copies();
       expect_bytes(header.arrived, static_cast<size_t>(header.layout.bytes));
       copy_bytes(page, reinterpret_cast<const void*>(record.data), static_cast<size_t>(header.layout.bytes),
@@ -56,20 +59,18 @@ __global__ void __launch_bounds__(32 * kTileWarps)
                               address + static_cast<uint32_t>(header.layout.values_at), memory + key_bytes);
     order_before_copies();
     __syncthreads();
-    if (threadIdx.x == 0) {
-      asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(
-                       __cvta_generic_to_global(tiles + static_cast<size_t>(item) * static_cast<size_t>(tile_bytes))),
-                   "r"(shared_address(memory)), "r"(tile_bytes)
-                   : "memory");
-      asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
+    if (lane.warp == 0) {
+      start_store(tiles + static_cast<size_t>(item) * static_cast<size_t>(tile_bytes),
+                  reinterpret_cast<const std::byte*>(memory), tile_bytes, lane.index);
+      if (lane.index == 0) commit_stores();
     }
   }
-  if (threadIdx.x == 0) asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
+  if (threadIdx.x == 0) wait_stores();
 }
 
 }  // namespace
 
-cudaError_t launch_wide_tiles(const AttendArguments& arguments, const WideLaunch& launch, uint8_t* tiles,
+cudaError_t launch_wide_tiles(const AttendArguments& arguments, const WideLaunch& launch, std::byte* tiles,
                               int32_t multiprocessors, int32_t shared_limit, cudaStream_t stream) {
   constexpr int32_t kReserved = 1024;  // by the driver, per block
   const int32_t page = (largest_page(arguments.head) + kOverrun + 127) / 128 * 128;
@@ -78,7 +79,7 @@ cudaError_t launch_wide_tiles(const AttendArguments& arguments, const WideLaunch
   const cudaError_t status = cudaFuncSetAttribute(tile_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (status != cudaSuccess) return status;
   const int32_t blocks = (shared_limit + kReserved) / (bytes + kReserved) * multiprocessors;
-  const int32_t all = blocks < launch.of_tiles.total ? blocks : launch.of_tiles.total;
+  const int32_t all = std::min(blocks, launch.of_tiles.total);
   tile_kernel<<<static_cast<uint32_t>(all), 32 * kTileWarps, static_cast<size_t>(bytes), stream>>>(arguments, launch,
                                                                                                    tiles, page);
   return cudaGetLastError();

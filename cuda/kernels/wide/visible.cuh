@@ -134,4 +134,16 @@ __device__ __forceinline__ int32_t end_of_run(const DevicePage* records, const L
   return end;
 }
 
+struct FormatRun {
+  FormatCode format;
+  int32_t first;
+  int32_t end;
+};
+
+/// The run of pages of one format that begins with page `begin`, which must be before `end`.
+__device__ __forceinline__ FormatRun run_from(const DevicePage* records, const Lane& lane, int32_t begin, int32_t end) {
+  const FormatCode format{__ldg(&records[begin].state) & FormatCode::kMask};
+  return {format, begin, end_of_run(records, lane, format, begin, end)};
+}
+
 }  // namespace kvq::cuda

@@ -8,6 +8,9 @@ namespace {
 
 constexpr int32_t whole_planes(int32_t channels) { return (channels + 63) / 64 * 64; }
 
+/// The largest pages of gain–shape codes.
+constexpr FormatCode kLargestGains{FormatCode::both(CodeType::gain_scalar(4)).bits | 1U << FormatCode::kPageMeanBit};
+
 }  // namespace
 
 WideLaunch wide_widths(const HeadShape& head) {
@@ -19,18 +22,17 @@ WideLaunch wide_widths(const HeadShape& head) {
 }
 
 int32_t largest_page(const HeadShape& head) {
-  const FormatCode gains{FormatCode::both(CodeType::gain_scalar(4)).bits | 1U << FormatCode::kPageMeanBit};
   return std::max({page_places(FormatCode{}, head).bytes,
-                   page_places(FormatCode::both(CodeType::integer(8)), head).bytes, page_places(gains, head).bytes});
+                   page_places(FormatCode::both(CodeType::integer(8)), head).bytes,
+                   page_places(kLargestGains, head).bytes});
 }
 
 int32_t largest_copy(const HeadShape& head) {
   if (head.is_latent) return largest_page(head);
-  const FormatCode gains{FormatCode::both(CodeType::gain_scalar(4)).bits | 1U << FormatCode::kPageMeanBit};
   const PagePlaces float16 = page_places(FormatCode{}, head);
   const PagePlaces integers = page_places(FormatCode::both(CodeType::integer(8)), head);
   return std::max({float16.keys.bytes, float16.values.bytes, integers.keys.bytes, integers.values.bytes,
-                   page_places(gains, head).bytes});
+                   page_places(kLargestGains, head).bytes});
 }
 
 WideKernel choose_wide(const HeadShape& head, const WideWork& work, int32_t compute_capability, int32_t shared_limit) {

@@ -4,6 +4,8 @@
 
 #include "kernels/attend/attend.h"
 
+#include <cstddef>
+
 namespace kvq::cuda {
 
 /// Decoded pages in device memory, as they are in shared memory: of each page its keys, then its values or, of a
@@ -24,8 +26,8 @@ struct WideLaunch {
   int32_t common_width;  // the same of a latent's common channels, which are both keys and values; 0: no latent
   int32_t value_width;
   int32_t ring_bytes;
-  float* partials;       // [heads][row blocks][parts]; unused with one part
-  const uint8_t* tiles;  // decoded pages, see WideTiles; null: blocks decode them
+  float* partials;         // [heads][row blocks][parts]; unused with one part
+  const std::byte* tiles;  // decoded pages, see WideTiles; null: blocks decode them
   WideTiles of_tiles;
 };
 
@@ -55,7 +57,7 @@ WideKernel hopper_wide(const HeadShape& head, int32_t shared_limit);
 /// The same for pages that have been decoded.
 WideKernel hopper_tiled_wide(const HeadShape& head, int32_t shared_limit);
 /// Decodes all pages of the launch's sequences and heads to its tiles, for compute capability 9.0.
-cudaError_t launch_wide_tiles(const AttendArguments& arguments, const WideLaunch& launch, uint8_t* tiles,
+cudaError_t launch_wide_tiles(const AttendArguments& arguments, const WideLaunch& launch, std::byte* tiles,
                               int32_t multiprocessors, int32_t shared_limit, cudaStream_t stream);
 /// What a call asks for.
 struct WideWork {
