@@ -268,7 +268,8 @@ packages() {
 # The conformance tests that take less than a minute or two there. They must not pass for want of the emulated device.
 emulator() {
   has_nvcc || { echo "emulator: skipped, no nvcc"; return; }
-  local sources="*/append_test.cpp,*attend_inputs*,*attend_masks*,*attend_sinks*,*attend_strides*,*bounds_test*,*centred_attend*"
+  local sources="*/append_test.cpp,*attend_inputs*,*attend_masks*,*attend_sinks*,*attend_strides*,*bounds_test*"
+  sources+=",*centred_attend*,*layer_shapes*"
   build cuda kvq_emulated_conformance -DKVQ_EMULATED_GPU=ON || return
   check "emulator: test" timeout 1200 build/cuda/emulated/bin/kvq_conformance --source-file="$sources" --no-intro || return
   grep -q ' cuda ' "$logs/emulator--test.log" || fail "emulator: no test ran on the emulated device"

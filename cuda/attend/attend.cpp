@@ -94,13 +94,14 @@ void AttendCall::run(std::span<const RoutedSequence> sequences) {
 void AttendCall::launch(std::span<const RoutedSequence> sequences, Route route,
                         void (AttendCall::*attend)(LaunchSequences)) {
   const RoutedSequence* chosen[kMaxLaunchSequences];
+  const WideWidths widths = hopper_tiled_wide(batch_.head, device_.shared_limit()).widths;
   size_t n = 0;
   size_t bytes = 0;
   for (const RoutedSequence& each : sequences) {
     if (each.route != route) continue;
     size_t more = 0;
     if (route == Route::kPrefill) more = prefill_.bytes_of_tiles(tiles_of(*each.sequence, batch_.kv_heads));
-    if (route == Route::kWideTiles) more = wide_tile_bytes(batch_.head, *each.sequence, batch_.kv_heads);
+    if (route == Route::kWideTiles) more = wide_tile_bytes(widths, *each.sequence, batch_.kv_heads);
     if (n == kMaxLaunchSequences || (n > 0 && bytes + more > kTileMemory)) {
       (this->*attend)({chosen, n});
       n = bytes = 0;

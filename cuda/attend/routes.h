@@ -5,6 +5,7 @@
 #include "device/device.h"
 #include "kernels/attend/attend.h"
 #include "kernels/prefill/prefill.h"
+#include "kernels/wide/wide.h"
 
 #include <span>
 
@@ -76,7 +77,7 @@ void attend_decoded(Device& device, const Call& call, const AttendBatch& batch, 
 /// Whether kernels that read pages as they are do not know such heads, but for those of the wide routes.
 bool needs_wide(const HeadShape& head, const Rope& rope);
 /// Bytes of the tiles of one head of a sequence in the wide route.
-size_t wide_tile_bytes(const HeadShape& head, const AttendSequence& sequence, int32_t kv_heads);
+size_t wide_tile_bytes(const WideWidths& widths, const AttendSequence& sequence, int32_t kv_heads);
 /// The prefill route's kernel for heads of a shape; without a launch function for those that it does not know.
 PrefillKernel prefill_of(const Device& device, const HeadShape& head);
 /// KV heads whose tiles, of that many bytes each, memory is taken for at a time.

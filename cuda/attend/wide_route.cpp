@@ -16,8 +16,7 @@ int32_t parts_of(int32_t row_blocks, int32_t longest, int32_t blocks) {
 
 }  // namespace
 
-size_t wide_tile_bytes(const HeadShape& head, const AttendSequence& sequence, int32_t kv_heads) {
-  const WideLaunch widths = wide_widths(head);
+size_t wide_tile_bytes(const WideWidths& widths, const AttendSequence& sequence, int32_t kv_heads) {
   return size_t{2} * kSlots * static_cast<size_t>(widths.key_width + widths.value_width) *
          static_cast<size_t>(longest_list(sequence, kv_heads));
 }
@@ -38,8 +37,7 @@ void AttendCall::attend_wide(LaunchSequences sequences, bool tiles) {
   arguments_.one_row_block = 0;
   arguments_.uniform_pages = -1;
   WideWork work{.most_rows = 0, .rows = 0, .longest = 0, .multiprocessors = device_.multiprocessors(), .tiles = tiles};
-  WideLaunch launch = wide_widths(batch_.head);
-  size_t bytes_of_head = 0;  // of tiles of all sequences
+  WideLaunch launch{};
   for (size_t i = 0; i < sequences.size(); ++i) {
     const AttendSequence& sequence = *sequences[i]->sequence;
     const int32_t rows = sequence.query_count * group;
@@ -48,7 +46,6 @@ void AttendCall::attend_wide(LaunchSequences sequences, bool tiles) {
     work.rows += rows * batch_.kv_heads;
     work.longest = std::max(work.longest, count);
     launch.of_tiles.counts[i] = count;
-    bytes_of_head += wide_tile_bytes(batch_.head, sequence, batch_.kv_heads);
   }
   const WideKernel kernel = choose_wide(batch_.head, work, device_.compute_capability(), device_.shared_limit());
   if (kernel.launch == nullptr) {
@@ -56,9 +53,12 @@ void AttendCall::attend_wide(LaunchSequences sequences, bool tiles) {
          "keys of %d channels and values of %d need more shared memory than the %d bytes of this GPU",
          batch_.head.whole_key(), batch_.head.values, device_.shared_limit());
   }
+  static_cast<WideWidths&>(launch) = kernel.widths;
   launch.ring_bytes = kernel.ring_bytes;
+  size_t bytes_of_head = 0;  // of tiles of all sequences
   for (const RoutedSequence* each : sequences) {
     launch.row_blocks += (each->sequence->query_count * group + kernel.rows - 1) / kernel.rows;
+    bytes_of_head += wide_tile_bytes(kernel.widths, *each->sequence, batch_.kv_heads);
   }
   const int32_t together = kernel.reads_tiles ? heads_together(bytes_of_head, batch_.kv_heads) : batch_.kv_heads;
   const int32_t blocks = launch.row_blocks * together;

@@ -358,7 +358,8 @@ TEST_CASE("blocks of many rows attend to large heads and latents as in float64")
   REQUIRE(kvq_device_describe(KVQ_DEVICE_CUDA, 0, nullptr, &device, nullptr) == KVQ_OK);
   const bool emulated = std::string(device.name) == "emulated";
   Model model({shape(1, 128, 2, 512, 512), latent(2, 128, 1, 576, 512), latent(3, 128, 1, 288, 256),
-               shape(4, 128, 2, 320, 512), latent(5, 128, 1, 544, 512)});
+               shape(4, 128, 2, 320, 512), latent(5, 128, 1, 544, 512), shape(6, 128, 2, 384, 264),
+               latent(7, 128, 1, 440, 400)});
   model.shapes[0].logit_softcap = 30.0F;
   model.shapes[1].scale = 0.06F;
   model.shapes[2].rope = KVQ_ROPE_INTERLEAVED;

@@ -19,9 +19,13 @@ namespace {
 
 constexpr size_t kStackBytes = 256 << 10;
 constexpr size_t kDynamicBytes = 256 << 10;
+constexpr size_t kGuardBytes = 4096;  // a page of memory
+constexpr size_t kDynamicAlignment = 128;
 constexpr unsigned long kPatience = 100'000'000;  // turns of other threads; a longer wait is a deadlock
 
-alignas(1024) unsigned char dynamic[kDynamicBytes];
+// Static, near to variables in shared memory, whose addresses are 32 bits. A block's memory ends at the guard, which
+// nobody may touch.
+alignas(kGuardBytes) unsigned char dynamic[kDynamicBytes + kGuardBytes];
 
 struct Fiber {
   void* stack_pointer;
@@ -141,7 +145,7 @@ void run_block() {
 
 }  // namespace
 
-unsigned char* dynamic_memory = dynamic;
+unsigned char* dynamic_memory = dynamic + kDynamicBytes;
 
 unsigned lane() { return current % kLanes; }
 unsigned char* warp_memory() { return warps[current / kLanes].memory; }
@@ -180,6 +184,8 @@ void sync_warp(unsigned lanes) {
 
 void run(dim3 grid, dim3 block_size, size_t shared_bytes, const std::function<void()>& kernel) {
   if (shared_bytes > kDynamicBytes) std::abort();
+  if (mprotect(dynamic + kDynamicBytes, kGuardBytes, PROT_NONE) != 0) std::abort();
+  dynamic_memory = dynamic + (kDynamicBytes - shared_bytes) / kDynamicAlignment * kDynamicAlignment;
   grid_dim = grid;
   block_dim = block_size;
   work = &kernel;
@@ -192,7 +198,7 @@ void run(dim3 grid, dim3 block_size, size_t shared_bytes, const std::function<vo
     for (unsigned y = 0; y < grid.y; ++y) {
       for (unsigned x = 0; x < grid.x; ++x) {
         block_index = {x, y, z};
-        std::memset(dynamic, 0x5B, shared_bytes);  // uninitialized memory
+        std::memset(dynamic_memory, 0x5B, shared_bytes);  // uninitialized memory
         run_block();
       }
     }

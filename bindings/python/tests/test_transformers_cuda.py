@@ -57,11 +57,7 @@ def tokens_of_demo(n, begin=0):
     return demo_tokens(n, begin).cuda()
 
 
-EQUAL = [kind for kind in KINDS if "smaller values" not in kind and "latents" not in kind]
-"""CUDA refuses others."""
-
-
-@pytest.mark.parametrize("kind", EQUAL)
+@pytest.mark.parametrize("kind", KINDS)
 def test_logits_are_those_of_eager_attention_over_rounded_keys_and_values(kind):
     model, reference = small(kind).cuda(), small(kind, "eager").cuda()
     tokens = small_tokens(2, 150).cuda()

@@ -4,13 +4,17 @@
 namespace kvq::cuda {
 namespace {
 
-/// Channels are those of the shape, except that a latent may have fewer of the key side.
+/// Whether so many channels take at least half of a width; the rest is multiplied as zeros.
+constexpr bool fills(int32_t channels, int32_t width) { return channels <= width && 2 * channels > width; }
+
 template <typename S>
 WideKernel kernel(const HeadShape& head, int32_t shared_limit) {
-  const WideLaunch widths = wide_widths(head);
-  if (widths.common_width != 64 * S::kCommonPlanes || widths.key_width != 64 * S::kKeyPlanes) return {};
-  if (head.values != S::kValues) return {};
-  WideKernel kernel = wide_kernel_of<S, pipeline_kernel<S>>(head, shared_limit);
+  constexpr WideWidths kWidths{
+      .key_width = 64 * S::kKeyPlanes, .common_width = 64 * S::kCommonPlanes, .value_width = S::kValues};
+  if (head.is_latent != S::kLatent || !fills(head.values, kWidths.value_width)) return {};
+  const bool keys = S::kLatent ? head.keys > 0 && head.keys <= kWidths.key_width : fills(head.keys, kWidths.key_width);
+  if (!keys) return {};
+  WideKernel kernel = wide_kernel_of<S, pipeline_kernel<S>>(head, kWidths, shared_limit);
   kernel.reads_tiles = !S::kDecodes;
   return kernel;
 }

@@ -101,7 +101,7 @@ class PageMakers : public TileMakers<S> {
   __device__ __forceinline__ void run(int32_t begin, int32_t end) {
     TileMakers<S>::run(begin, end, [this](const FormatRun& run, const TileOrder& order) {
       const DevicePage* records = pages_of(block_.arguments, block_.unit) + run.first;
-      if (run.format.is_float16()) {
+      if (run.format.is_float16() && values_.head_dim() == S::kValues) {
         copy_run(records, order);
       } else {
         make_run(records, order);
@@ -151,8 +151,8 @@ class PageMakers : public TileMakers<S> {
     }
   }
 
-  /// Pages in FP16, which need no decoding: from device memory through registers, since shared memory has no room for
-  /// more than one.
+  /// Pages in FP16 of heads that fill the width, which need no decoding: from device memory through registers, since
+  /// shared memory has no room for more than one.
   __device__ __forceinline__ void copy_run(const DevicePage* records, const TileOrder& order) const {
     constexpr int32_t kAhead = 3;  // pages on their way to the L2 cache
     const int32_t values_at = block_.header().layout.values_at;

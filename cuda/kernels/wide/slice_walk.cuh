@@ -202,7 +202,14 @@ class SliceWalk {
       } else {
         PageKinds<Keys>::visit(format_.keys(), [&](auto kind) { kind.score(side, queries_, scores); });
       }
-    } else if constexpr (PageKind<V>) {
+    } else {
+      if constexpr (!PageKind<V>) {
+        if (!few_keys_) {
+          const auto side = side_of(keys_, layout, at);
+          PageKinds<Keys>::visit(format_.keys(), [&](auto kind) { score_few<decltype(kind)>(side, scores); });
+          return;
+        }
+      }
       const FewKeys few{keys_.dim, keys_.first, keys_.end};
       const auto side = side_of(few, layout, at);
       if (format_.keys().is_float16()) {
@@ -210,9 +217,6 @@ class SliceWalk {
       } else {
         score_few<Int8Page>(side, scores);
       }
-    } else {
-      const auto side = side_of(keys_, layout, at);
-      PageKinds<Keys>::visit(format_.keys(), [&](auto kind) { score_few<decltype(kind)>(side, scores); });
     }
   }
   /// With queries from shared memory, since those that meet common channels fill the registers.

@@ -13,12 +13,9 @@ constexpr FormatCode kLargestGains{FormatCode::both(CodeType::gain_scalar(4)).bi
 
 }  // namespace
 
-WideLaunch wide_widths(const HeadShape& head) {
-  WideLaunch launch{};
-  launch.key_width = whole_planes(head.keys);
-  launch.value_width = whole_planes(head.values);
-  launch.common_width = head.is_latent ? launch.value_width : 0;
-  return launch;
+WideWidths least_widths(const HeadShape& head) {
+  const int32_t values = whole_planes(head.values);
+  return {.key_width = whole_planes(head.keys), .common_width = head.is_latent ? values : 0, .value_width = values};
 }
 
 int32_t largest_page(const HeadShape& head) {

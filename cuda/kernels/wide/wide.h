@@ -16,15 +16,19 @@ struct WideTiles {
   int32_t total;
 };
 
+/// Channels in shared memory: multiples of 64, zeros behind those of a side.
+struct WideWidths {
+  int32_t key_width;
+  int32_t common_width;  // of a latent's common channels, which are both keys and values; 0: no latent
+  int32_t value_width;
+};
+
 /// Blocks of a launch: a KV head, a block of rows, and a part of the pages that these see.
-struct WideLaunch {
+struct WideLaunch : WideWidths {
   int32_t first_head;
   int32_t heads;
-  int32_t row_blocks;    // of all sequences
-  int32_t parts;         // per block of rows
-  int32_t key_width;     // channels in shared memory: multiples of 64, zeros behind those of the key side
-  int32_t common_width;  // the same of a latent's common channels, which are both keys and values; 0: no latent
-  int32_t value_width;
+  int32_t row_blocks;  // of all sequences
+  int32_t parts;       // per block of rows
   int32_t ring_bytes;
   float* partials;         // [heads][row blocks][parts]; unused with one part
   const std::byte* tiles;  // decoded pages, see WideTiles; null: blocks decode them
@@ -34,6 +38,7 @@ struct WideLaunch {
 /// A kernel for blocks of `rows` rows.
 struct WideKernel {
   int32_t rows = 0;
+  WideWidths widths{};
   int32_t blocks = 0;          // per multiprocessor
   int32_t partial_floats = 0;  // of a block
   int32_t shared_bytes = 0;    // with this ring:
@@ -43,8 +48,8 @@ struct WideKernel {
                         cudaStream_t stream) = nullptr;
 };
 
-/// The widths of a head's sides in shared memory.
-WideLaunch wide_widths(const HeadShape& head);
+/// The least widths of a head's sides.
+WideWidths least_widths(const HeadShape& head);
 
 /// Kernels for blocks of at most 8 and 16 rows, whose warps divide channels and multiply codes as they are stored.
 /// `shared_limit`: of a block; without a launch function if that is too little, or the shape is another kernel's.
@@ -52,7 +57,8 @@ WideKernel sliced_wide_8(const HeadShape& head, int32_t shared_limit);
 WideKernel sliced_wide_16(const HeadShape& head, int32_t shared_limit);
 /// Kernels for blocks of many rows, for which pages are decoded in shared memory.
 WideKernel large_wide(const HeadShape& head, int32_t shared_limit);
-/// The last by wgmma, for compute capability 9.0 and 256 or 512 channels of values.
+/// The last by wgmma, for compute capability 9.0 and heads or latents of more than 256 channels, latents of more than
+/// 128.
 WideKernel hopper_wide(const HeadShape& head, int32_t shared_limit);
 /// The same for pages that have been decoded.
 WideKernel hopper_tiled_wide(const HeadShape& head, int32_t shared_limit);
