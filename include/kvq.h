@@ -827,7 +827,10 @@ typedef struct kvq_layer_shape {
                                have pages of its own. KV heads, channels and RoPE are the named layer's: their fields
                                may stay at their defaults (`inv_freq` must), other values are refused. `q_heads`,
                                `scale` and `logit_softcap` are the layers' own. */
-  int32_t reserved;       /**< 0. */
+  int32_t recurrent;      /**< 1: the layers keep no keys and values, as recurrent and linear-attention layers of hybrid
+                               models (Qwen 3.5, Mamba): they take no memory and no tokens, and sequences may carry
+                               their states (::kvq_sequence_put_state). All other fields but `first_layer` and
+                               `n_layers` must be at their defaults; some layer must not be recurrent. 0 by default. */
 } kvq_layer_shape;
 
 /** Fill with defaults: a layer like the cache's others.
@@ -927,7 +930,7 @@ KVQ_API kvq_status kvq_cache_describe(const kvq_cache* cache, kvq_cache_info* in
 /** Shape of a layer, and the formats that it seals pages in. */
 typedef struct kvq_layer_info {
   uint32_t struct_size;
-  int32_t n_formats;              /**< 1, or the number that a router chooses among. */
+  int32_t n_formats;              /**< 1, or the number that a router chooses among; 0: the layer is recurrent. */
   char formats[KVQ_FORMATS_SIZE]; /**< Names of the formats, keys/values where they differ, separated by ", ". */
   int32_t q_heads;
   int32_t kv_heads;
@@ -940,6 +943,7 @@ typedef struct kvq_layer_info {
   float logit_softcap;
   int32_t values_are_key_prefix; /**< 1: appending takes no values. */
   int32_t pages_of_layer;        /**< The layer whose pages it reads: this one, or an earlier one. */
+  int32_t recurrent;             /**< 1: it keeps no keys and values; `n_formats`, heads and channels are 0. */
 } kvq_layer_info;
 
 /** Describe a layer of a cache.
@@ -983,9 +987,9 @@ KVQ_API kvq_status kvq_sequence_fork(kvq_cache* cache, const kvq_sequence* paren
  *  a page boundary, sealed pages stay sealed.
  *
  *  \param length  0 … the length of the shortest layer.
- *  \returns KVQ_OK; KVQ_E_ARGUMENT (negative or beyond the length); KVQ_E_STATE (inside a sealed page, the message has
- *           the nearest lengths that work; or eviction left gaps in the positions); KVQ_E_MEMORY, KVQ_E_LIMIT (a
- *           shared page had to be copied).
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (negative or beyond the length); KVQ_E_STATE (inside a sealed page, or a layer has
+ *           states but none after `length` tokens, see ::kvq_sequence_put_state: the message has lengths that work; or
+ *           eviction left gaps in the positions); KVQ_E_MEMORY, KVQ_E_LIMIT (a shared page had to be copied).
  *  \threads exclusive use of `sequence`.
  *  \since 1.0 */
 KVQ_API kvq_status kvq_sequence_truncate(kvq_cache* cache, kvq_sequence* sequence, int32_t length, kvq_error* error);
@@ -1038,6 +1042,76 @@ KVQ_API kvq_cache* kvq_sequence_cache(const kvq_sequence* sequence);
  *  \threads exclusive use of `sequence`.
  *  \since 1.0 */
 KVQ_API kvq_status kvq_sequence_reserve(kvq_cache* cache, kvq_sequence* sequence, int32_t tokens, kvq_error* error);
+
+/** Keep a copy of bytes of the host with a sequence: the state of a layer after the sequence's first `tokens` tokens.
+ *
+ *  Recurrent and linear-attention layers of hybrid models have no pages, but a state that only processing all tokens
+ *  again would bring back. With copies of it after some tokens (at the end of a shared prompt, every 4 096 tokens) the
+ *  whole sequence can be forked, truncated, saved and loaded:
+ *
+ *  - ::kvq_sequence_fork shares states, ::kvq_sequence_save and ::kvq_cache_save write them with the pages.
+ *  - ::kvq_sequence_truncate drops those after more than `length` tokens. Where tokens are dropped, every layer that has
+ *    states needs one after `length` tokens, or the call is refused with the nearest length that works, which
+ *    ::kvq_sequence_find_states finds. Length 0 always works.
+ *  - ::kvq_step_commit and ::kvq_step_abort drop those after more tokens than remain. They need none: hosts that draft
+ *    tokens keep the newest states themselves.
+ *
+ *  States are in host memory, whatever the context's device, and count as `state_bytes` in kvq_usage.
+ *
+ *  \param layer   any layer of the model, recurrent or not.
+ *  \param tokens  ≥ 1. It need not be the sequence's length: layers of a model run one after the other. A state of the
+ *                 same layer after as many tokens is replaced.
+ *  \param data    the state. \length size \memory host \keeps call
+ *  \param size    bytes at `data`, ≥ 1.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads exclusive use of `sequence`.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_sequence_put_state(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, int32_t tokens,
+                                          const void* data, size_t size, kvq_error* error);
+
+/** Copy a state that ::kvq_sequence_put_state has kept.
+ *
+ *  \param layer     as given there.
+ *  \param tokens    as given there.
+ *  \param buffer    receives the state. NULL: only the size is returned.
+ *                   \nullable \length capacity \memory host \keeps call
+ *  \param capacity  bytes available at `buffer`.
+ *  \param size      receives the size of the state in bytes; also if `capacity` is too small.
+ *                   \length 1 \memory host \keeps call
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (also: there is no such state); KVQ_E_BUFFER_SIZE (nothing is written).
+ *  \threads read-only.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_sequence_get_state(const kvq_sequence* sequence, int32_t layer, int32_t tokens, void* buffer,
+                                          size_t capacity, size_t* size, kvq_error* error);
+
+/** Find the newest state of a layer.
+ *
+ *  \param layer   a layer of the model.
+ *  \param most    look for states after at most so many tokens, ≥ 0.
+ *  \param tokens  receives the number of tokens after which it is; 0: there is none; unchanged on failure.
+ *                 \length 1 \memory host \keeps call
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 1.0 */
+KVQ_API kvq_status kvq_sequence_find_state(const kvq_sequence* sequence, int32_t layer, int32_t most, int32_t* tokens,
+                                           kvq_error* error);
+
+/** Find the most tokens after which every layer that has states has one, to which the sequence can be truncated.
+ *
+ *  \param most    look for states after at most so many tokens, ≥ 0.
+ *  \param tokens  receives the number of tokens; 0: there is none; unchanged on failure.
+ *                 \length 1 \memory host \keeps call
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 1.0 */
+KVQ_API kvq_status kvq_sequence_find_states(const kvq_sequence* sequence, int32_t most, int32_t* tokens,
+                                            kvq_error* error);
+
+/** Drop states of all layers after `begin` … `end` − 1 tokens. Copies that a fork shares stay there.
+ *
+ *  \param begin  ≥ 0.
+ *  \param end    ≥ `begin`.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT.
+ *  \threads exclusive use of `sequence`.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_sequence_drop_states(kvq_cache* cache, kvq_sequence* sequence, int32_t begin, int32_t end,
+                                            kvq_error* error);
 
 /** Get the number of tokens that fit into the pages that ::kvq_sequence_reserve preallocated for `layer`. Truncating
  *  makes room again, except for pages that a fork still holds.
@@ -1574,7 +1648,7 @@ typedef struct kvq_usage {
   uint64_t fp16_bytes;       /**< FP16 pages: open, recent, sink, or under an fp16 policy. */
   uint64_t metadata_bytes;   /**< Page records, positions, page lists and sequence objects. */
   uint64_t workspace_bytes;  /**< Workspace of kvq_attend and the cache object; 0 for one sequence. */
-  uint64_t total_bytes;      /**< Sum of the four above, and of `transient_bytes`. */
+  uint64_t total_bytes;      /**< Sum of the four above, of `transient_bytes` and of `state_bytes`. */
   uint64_t plain_fp16_bytes; /**< 2 · scalars: the size of an uncompressed FP16 cache. */
   uint64_t sealed_pages;
   uint64_t fp16_pages;
@@ -1582,6 +1656,8 @@ typedef struct kvq_usage {
   double bits_per_scalar;   /**< 8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty. */
   uint64_t transient_bytes; /**< Predicted only: the most that a call takes beside and frees when it returns; with a
                                  policy that evicts, also what each sequence keeps free for ::kvq_compress. */
+  uint64_t state_bytes;     /**< Copies that ::kvq_sequence_put_state keeps; counted in full for one sequence, even if
+                                 forks share them. Not predicted. */
 } kvq_usage;
 
 /** Get the bytes used by one sequence, or by the whole cache with shared pages counted once.

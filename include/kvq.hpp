@@ -784,7 +784,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, inv_freq) == 48);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, scale) == 56);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, logit_softcap) == 60);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, pages_of_layer) == 64);
-static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, reserved) == 68);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, recurrent) == 68);
 static_assert(sizeof(void*) != 8 || sizeof(kvq_cache_options) == 104);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, n_layers) == 4);
@@ -820,7 +820,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, eviction_budget) ==
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, eviction_window) == 44);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, max_bytes) == 48);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, model_id) == 56);
-static_assert(sizeof(void*) != 8 || sizeof(kvq_layer_info) == 308);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_layer_info) == 312);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, n_formats) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, formats) == 8);
@@ -835,6 +835,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, scale) == 292);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, logit_softcap) == 296);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, values_are_key_prefix) == 300);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, pages_of_layer) == 304);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, recurrent) == 308);
 static_assert(sizeof(void*) != 8 || sizeof(kvq_recode_info) == 40);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_recode_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_recode_info, layers) == 4);
@@ -923,7 +924,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_step_batch, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_step_batch, n_sequences) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_step_batch, sequences) == 8);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_step_batch, token_counts) == 16);
-static_assert(sizeof(void*) != 8 || sizeof(kvq_usage) == 104);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_usage) == 112);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_usage, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_usage, reserved) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_usage, scalars) == 8);
@@ -938,6 +939,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_usage, fp16_pages) == 72);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_usage, shared_pages) == 80);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_usage, bits_per_scalar) == 88);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_usage, transient_bytes) == 96);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_usage, state_bytes) == 104);
 static_assert(sizeof(void*) != 8 || sizeof(qp_quantize_options) == 72);
 static_assert(sizeof(void*) != 8 || offsetof(qp_quantize_options, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(qp_quantize_options, dtype) == 4);
@@ -2089,9 +2091,9 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// sealed page is refused: keep `recent: 2` or more pages in FP16 to be able to roll back at least 32 tokens. After a
   /// cut on a page boundary, sealed pages stay sealed.
   /// \param length 0 … the length of the shortest layer.
-  /// \throws Error: KVQ_E_ARGUMENT (negative or beyond the length); KVQ_E_STATE (inside a sealed page, the message has
-  /// the nearest lengths that work; or eviction left gaps in the positions); KVQ_E_MEMORY, KVQ_E_LIMIT (a shared page
-  /// had to be copied).
+  /// \throws Error: KVQ_E_ARGUMENT (negative or beyond the length); KVQ_E_STATE (inside a sealed page, or a layer has
+  /// states but none after `length` tokens, see ::kvq_sequence_put_state: the message has lengths that work; or
+  /// eviction left gaps in the positions); KVQ_E_MEMORY, KVQ_E_LIMIT (a shared page had to be copied).
   /// \par Threads: exclusive use of `sequence`.
   void truncate(int32_t length) { checked(kvq_sequence_truncate, cache(), get(), length); }
 
@@ -2134,6 +2136,58 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
   /// \par Threads: exclusive use of `sequence`.
   void reserve(int32_t tokens) { checked(kvq_sequence_reserve, cache(), get(), tokens); }
+
+  /// Keep a copy of bytes of the host with a sequence: the state of a layer after the sequence's first `tokens` tokens.
+  ///
+  /// Recurrent and linear-attention layers of hybrid models have no pages, but a state that only processing all tokens
+  /// again would bring back. With copies of it after some tokens (at the end of a shared prompt, every 4 096 tokens)
+  /// the whole sequence can be forked, truncated, saved and loaded:
+  ///
+  /// - ::kvq_sequence_fork shares states, ::kvq_sequence_save and ::kvq_cache_save write them with the pages.
+  /// - ::kvq_sequence_truncate drops those after more than `length` tokens. Where tokens are dropped, every layer that
+  ///   has states needs one after `length` tokens, or the call is refused with the nearest length that works, which
+  ///   ::kvq_sequence_find_states finds. Length 0 always works.
+  /// - ::kvq_step_commit and ::kvq_step_abort drop those after more tokens than remain. They need none: hosts that
+  ///   draft tokens keep the newest states themselves.
+  ///
+  /// States are in host memory, whatever the context's device, and count as `state_bytes` in kvq_usage.
+  /// \param layer any layer of the model, recurrent or not.
+  /// \param tokens ≥ 1. It need not be the sequence's length: layers of a model run one after the other. A state of the
+  /// same layer after as many tokens is replaced.
+  /// \param data the state.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
+  /// \par Threads: exclusive use of `sequence`.
+  void put_state(int32_t layer, int32_t tokens, std::span<const std::byte> data) {
+    checked(kvq_sequence_put_state, cache(), get(), layer, tokens, data.data(), data.size());
+  }
+
+  /// Copy a state that ::kvq_sequence_put_state has kept.
+  /// \param layer as given there.
+  /// \param tokens as given there.
+  /// \throws Error: KVQ_E_ARGUMENT (also: there is no such state); KVQ_E_BUFFER_SIZE (nothing is written).
+  std::vector<std::byte> get_state(int32_t layer, int32_t tokens) const {
+    return detail::saved(kvq_sequence_get_state, get(), layer, tokens);
+  }
+
+  /// Find the newest state of a layer.
+  /// \param layer a layer of the model.
+  /// \param most look for states after at most so many tokens, ≥ 0.
+  /// \throws Error: KVQ_E_ARGUMENT.
+  int32_t find_state(int32_t layer, int32_t most) const {
+    return detail::counted<int32_t>(kvq_sequence_find_state, get(), layer, most);
+  }
+
+  /// Find the most tokens after which every layer that has states has one, to which the sequence can be truncated.
+  /// \param most look for states after at most so many tokens, ≥ 0.
+  /// \throws Error: KVQ_E_ARGUMENT.
+  int32_t find_states(int32_t most) const { return detail::counted<int32_t>(kvq_sequence_find_states, get(), most); }
+
+  /// Drop states of all layers after `begin` … `end` − 1 tokens. Copies that a fork shares stay there.
+  /// \param begin ≥ 0.
+  /// \param end ≥ `begin`.
+  /// \throws Error: KVQ_E_ARGUMENT.
+  /// \par Threads: exclusive use of `sequence`.
+  void drop_states(int32_t begin, int32_t end) { checked(kvq_sequence_drop_states, cache(), get(), begin, end); }
 
   /// Get the number of tokens that fit into the pages that ::kvq_sequence_reserve preallocated for `layer`. Truncating
   /// makes room again, except for pages that a fork still holds.

@@ -115,11 +115,14 @@ func (x *Context) NewCache(options *CacheOptions, policy *Policy) (*Cache, error
 	return cache, nil
 }
 
-// layer returns the shape of a layer, or the library's refusal of its number from an object that has layers.
+// layer returns the shape of a layer with tokens, or the library's refusal of its number from an object that has layers.
 func (c *Cache) layer(layer int, of interface {
 	DescribeLayer(layer int) (LayerInfo, error)
 }) (*LayerInfo, error) {
 	if layer >= 0 && layer < len(c.layers) {
+		if c.layers[layer].Recurrent {
+			return nil, argument("layer is %d, which is recurrent and holds no tokens", layer)
+		}
 		return &c.layers[layer], nil
 	}
 	info, err := of.DescribeLayer(layer)

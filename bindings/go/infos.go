@@ -484,7 +484,7 @@ func cacheInfoFrom(it *raw.CacheInfo) CacheInfo {
 
 // LayerInfo: shape of a layer, and the formats that it seals pages in.
 type LayerInfo struct {
-	// 1, or the number that a router chooses among.
+	// 1, or the number that a router chooses among; 0: the layer is recurrent.
 	NFormats int
 
 	// Names of the formats, keys/values where they differ, separated by ", ".
@@ -516,6 +516,9 @@ type LayerInfo struct {
 
 	// The layer whose pages it reads: this one, or an earlier one.
 	PagesOfLayer int
+
+	// If so, it keeps no keys and values; NFormats, heads and channels are 0.
+	Recurrent bool
 }
 
 func layerInfoFrom(it *raw.LayerInfo) LayerInfo {
@@ -533,6 +536,7 @@ func layerInfoFrom(it *raw.LayerInfo) LayerInfo {
 		LogitSoftcap:       it.LogitSoftcap,
 		ValuesAreKeyPrefix: it.ValuesAreKeyPrefix != 0,
 		PagesOfLayer:       int(it.PagesOfLayer),
+		Recurrent:          it.Recurrent != 0,
 	}
 }
 
@@ -618,7 +622,7 @@ type Usage struct {
 	// Workspace of [raw.Attend] and the cache object; 0 for one sequence.
 	WorkspaceBytes uint64
 
-	// Sum of the four above, and of TransientBytes.
+	// Sum of the four above, of TransientBytes and of StateBytes.
 	TotalBytes uint64
 
 	// 2 · scalars: the size of an uncompressed FP16 cache.
@@ -637,6 +641,10 @@ type Usage struct {
 	// Predicted only: the most that a call takes beside and frees when it returns; with a policy that evicts,
 	// also what each sequence keeps free for [raw.Compress].
 	TransientBytes uint64
+
+	// Copies that [raw.SequencePutState] keeps; counted in full for one sequence, even if forks share them. Not
+	// predicted.
+	StateBytes uint64
 }
 
 func usageFrom(it *raw.Usage) Usage {
@@ -653,6 +661,7 @@ func usageFrom(it *raw.Usage) Usage {
 		SharedPages:    it.SharedPages,
 		BitsPerScalar:  it.BitsPerScalar,
 		TransientBytes: it.TransientBytes,
+		StateBytes:     it.StateBytes,
 	}
 }
 

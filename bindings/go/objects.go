@@ -175,6 +175,51 @@ func (it *Sequence) Reserve(tokens int) error {
 	})
 }
 
+// GetState: copy a state that [raw.SequencePutState] has kept.
+func (it *Sequence) GetState(layer, tokens int) ([]byte, error) {
+	var n [2]int32
+	if err := firstOf(narrow("layer", layer, &n[0]), narrow("tokens", tokens, &n[1])); err != nil {
+		return nil, err
+	}
+	return it.save(func(it *raw.Sequence, buffer unsafe.Pointer, capacity uintptr, size *uintptr, err *raw.Error) raw.Status {
+		return raw.SequenceGetState(it, n[0], n[1], buffer, capacity, size, err)
+	})
+}
+
+// FindState: find the newest state of a layer.
+func (it *Sequence) FindState(layer, most int) (int, error) {
+	var n [2]int32
+	if err := firstOf(narrow("layer", layer, &n[0]), narrow("most", most, &n[1])); err != nil {
+		return 0, err
+	}
+	return it.count(func(to *int32, err *raw.Error) raw.Status {
+		return raw.SequenceFindState(it.raw, n[0], n[1], to, err)
+	})
+}
+
+// FindStates: find the most tokens after which every layer that has states has one, to which the sequence can
+// be truncated.
+func (it *Sequence) FindStates(most int) (int, error) {
+	var n [1]int32
+	if err := firstOf(narrow("most", most, &n[0])); err != nil {
+		return 0, err
+	}
+	return it.count(func(to *int32, err *raw.Error) raw.Status {
+		return raw.SequenceFindStates(it.raw, n[0], to, err)
+	})
+}
+
+// DropStates: drop states of all layers after begin … end − 1 tokens. Copies that a fork shares stay there.
+func (it *Sequence) DropStates(begin, end int) error {
+	var n [2]int32
+	if err := firstOf(narrow("begin", begin, &n[0]), narrow("end", end, &n[1])); err != nil {
+		return err
+	}
+	return it.call(exclusive, func(err *raw.Error) raw.Status {
+		return raw.SequenceDropStates(it.owner, it.raw, n[0], n[1], err)
+	})
+}
+
 // Room: get the number of tokens that fit into the pages that [raw.SequenceReserve] preallocated for layer.
 // Truncating makes room again, except for pages that a fork still holds.
 func (it *Sequence) Room(layer int) (int, error) {

@@ -35,6 +35,10 @@ type LayerShape struct {
 	// own. They hold no tokens: append to that layer, then attend to these. Their KV heads, channels and RoPE are that
 	// layer's, their query heads, scale and soft cap their own.
 	PagesOfLayer *int
+
+	// The layers keep no keys and values, as recurrent and linear-attention layers of hybrid models: they take no memory
+	// and no tokens, and sequences may carry their states, see [Sequence.PutState]. They have no other fields.
+	Recurrent bool
 }
 
 // fill sets the shape of C, except the frequencies.
@@ -46,6 +50,9 @@ func (s *LayerShape) fill(to *raw.LayerShape) error {
 	to.RopeBase, to.Scale, to.LogitSoftcap = s.RopeBase, s.Scale, s.LogitSoftcap
 	if s.ValuesAreKeyPrefix {
 		to.ValuesAreKeyPrefix = 1
+	}
+	if s.Recurrent {
+		to.Recurrent = 1
 	}
 	layers := s.Layers
 	if layers == 0 {

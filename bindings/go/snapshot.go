@@ -16,6 +16,23 @@ func (s *Sequence) Recode(policy *Policy) error {
 	})
 }
 
+// PutState keeps a copy of the state of a layer after the first tokens tokens, for recurrent layers of hybrid models. Forks
+// share it, [Sequence.Save] writes it with the pages, and [Sequence.Truncate] drops those after more tokens: where it drops
+// tokens, each layer that has states needs one there, which [Sequence.FindStates] finds. A state of the same layer after as
+// many tokens is replaced.
+func (s *Sequence) PutState(layer, tokens int, data []byte) error {
+	if len(data) == 0 {
+		return argument("data is empty")
+	}
+	var n [2]int32
+	if err := firstOf(narrow("layer", layer, &n[0]), narrow("tokens", tokens, &n[1])); err != nil {
+		return err
+	}
+	return s.call(exclusive, func(err *raw.Error) raw.Status {
+		return raw.SequencePutState(s.owner, s.raw, n[0], n[1], bytesOf(data), uintptr(len(data)), err)
+	})
+}
+
 // PredictRecode tells what [Sequence.Recode] takes. With NeededBytes free it succeeds if the host's hooks find the memory.
 func (s *Sequence) PredictRecode(policy *Policy) (RecodeInfo, error) {
 	it := raw.RecodeInfo{StructSize: uint32(unsafe.Sizeof(raw.RecodeInfo{}))}

@@ -207,3 +207,32 @@ func TestAnAllocatorThatPanicsAtAnyTimeLeavesNoSequences(t *testing.T) {
 		t.Fatalf("only %d allocations", failures)
 	}
 }
+
+func TestStatesOfRecurrentLayersGoWithASequence(t *testing.T) {
+	options := kvq.NewCacheOptions(4, 4, 2, 16)
+	options.Shapes = []kvq.LayerShape{{FirstLayer: 1, Recurrent: true}, {FirstLayer: 3, Recurrent: true}}
+	m := newModel(t, "int4", nil, options)
+	r := random(7)
+	for _, layer := range []int{0, 2} {
+		m.append(t, m.sequence, layer, 70, &r)
+	}
+	if info := must(m.cache.DescribeLayer(1))(t); !info.Recurrent {
+		t.Fatal("layer 1 is not recurrent")
+	}
+	require(t, m.sequence.PutState(1, 64, []byte("state")))
+	require(t, m.sequence.PutState(3, 64, []byte("other")))
+	require(t, m.sequence.PutState(1, 70, []byte("newer")))
+	requireError(t, m.sequence.PutState(1, 70, nil), kvq.ErrArgument, "data is empty")
+	if one, all := must(m.sequence.FindState(1, 100))(t), must(m.sequence.FindStates(100))(t); one != 70 || all != 64 {
+		t.Fatalf("found states after %d and %d tokens", one, all)
+	}
+	requireError(t, m.sequence.Truncate(32), kvq.ErrState, "length is 32, but layer 1 has no state")
+	loaded := must(m.cache.LoadSequence(must(m.sequence.Save())(t)))(t)
+	defer loaded.Close()
+	require(t, loaded.Truncate(64))
+	if state := must(loaded.GetState(1, 64))(t); string(state) != "state" {
+		t.Fatalf("the state is %q", state)
+	}
+	require(t, m.sequence.DropStates(0, 70))
+	requireError(t, errorOf(m.sequence.GetState(3, 64)), kvq.ErrArgument, "layer 3 has no state")
+}

@@ -335,9 +335,15 @@ const Storage& kvq::api::storage_for(kvq_cache& cache, const kvq_policy* policy)
   return storage;
 }
 
-const LayerShape& kvq::api::layer_of(const Cache& cache, int32_t layer) {
+const LayerShape& kvq::api::any_layer_of(const Cache& cache, int32_t layer) {
   require_range(layer, 0, static_cast<int64_t>(cache.model_layers().size()) - 1, "layer");
   return cache.model_layer(layer);
+}
+
+const LayerShape& kvq::api::layer_of(const Cache& cache, int32_t layer) {
+  const LayerShape& shape = any_layer_of(cache, layer);
+  if (shape.is_recurrent()) fail(KVQ_E_ARGUMENT, "layer is %d, which is recurrent and holds no tokens", layer);
+  return shape;
 }
 
 int32_t kvq::api::appended_layer(const Cache& cache, int32_t layer) {
@@ -348,11 +354,16 @@ int32_t kvq::api::appended_layer(const Cache& cache, int32_t layer) {
 }
 
 void kvq::api::write_layer(const Storage& storage, const LayerShape& shape, kvq_layer_info* info) {
+  kvq_layer_info found{};
+  if (shape.is_recurrent()) {
+    found.recurrent = 1;
+    found.pages_of_layer = shape.number;
+    return write_struct(info, found, "info");
+  }
   std::vector<FormatPair> pairs;
   for (const PageFormat* format : storage.layer_at(shape.pages_index).formats) {
     pairs.push_back({format->side(Side::kKeys), format->side(Side::kValues)});
   }
-  kvq_layer_info found{};
   found.n_formats = static_cast<int32_t>(pairs.size());
   const std::string names = names_of(pairs);
   std::copy_n(names.begin(), std::min(names.size(), sizeof(found.formats) - 1), found.formats);
@@ -435,7 +446,7 @@ kvq_status kvq_cache_describe(const kvq_cache* cache, kvq_cache_info* info, kvq_
 kvq_status kvq_cache_describe_layer(const kvq_cache* cache, int32_t layer, kvq_layer_info* info, kvq_error* error) {
   return guarded(error, [&] {
     require(cache, "cache");
-    write_layer(*cache->storage, layer_of(*cache, layer), info);
+    write_layer(*cache->storage, any_layer_of(*cache, layer), info);
   });
 }
 

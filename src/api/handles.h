@@ -141,6 +141,8 @@ const Storage& storage_for(kvq_cache& cache, const kvq_policy* policy);
 void write_layer(const Storage& storage, const LayerShape& shape, kvq_layer_info* info);
 
 /// Layer of the model. Throws unless the cache has it.
+const LayerShape& any_layer_of(const Cache& cache, int32_t layer);
+/// The same of layers that hold tokens or read others' pages. Throws for a recurrent one.
 const LayerShape& layer_of(const Cache& cache, int32_t layer);
 /// Index among Cache::layers() of the layer that tokens are appended to. Throws if `layer` reads another one's pages.
 int32_t appended_layer(const Cache& cache, int32_t layer);

@@ -9,6 +9,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <span>
 
 namespace kvq::api {
@@ -36,6 +37,8 @@ kvq_layer_shape default_shape() {
 }
 
 bool reads_pages(const kvq_layer_shape& shape) { return shape.pages_of_layer >= 0; }
+bool is_recurrent(const kvq_layer_shape& shape) { return shape.recurrent != 0; }
+bool has_pages(const kvq_layer_shape& shape) { return !reads_pages(shape) && !is_recurrent(shape); }
 
 bool has_layer(const kvq_layer_shape& shape, int32_t layer) {
   return layer >= shape.first_layer && layer - shape.first_layer < shape.n_layers;
@@ -76,7 +79,7 @@ bool has_other_heads(const kvq_layer_shape& shape, const kvq_cache_options& opti
 template <typename Is>
 int32_t find_layer(const kvq_cache_options& options, const Is& is) {
   for (int32_t i = 0; i < options.n_shapes; ++i) {
-    if (!reads_pages(options.shapes[i]) && is(options.shapes[i])) return options.shapes[i].first_layer;
+    if (has_pages(options.shapes[i]) && is(options.shapes[i])) return options.shapes[i].first_layer;
   }
   return -1;
 }
@@ -162,7 +165,29 @@ void check_layers(const kvq_cache_options& options, std::span<const kvq_layer_sh
     fail(KVQ_E_ARGUMENT, "%s is %d, must be a layer before first_layer, %d, or -1",
          static_cast<const char*>(Entry(index, "pages_of_layer")), shape.pages_of_layer, shape.first_layer);
   }
-  require_range(shape.reserved, 0, 0, Entry(index, "reserved"));
+  require_range(shape.recurrent, 0, 1, Entry(index, "recurrent"));
+}
+
+/// Layers without pages have nothing else that a shape could say.
+void check_recurrent(const kvq_layer_shape& shape, int32_t index) {
+  const kvq_layer_shape unset = default_shape();
+  const auto check = [index](const char* field, auto value, auto expected) {
+    if (value == expected) return;
+    fail(KVQ_E_ARGUMENT, "%s is given, but recurrent layers have none", static_cast<const char*>(Entry(index, field)));
+  };
+  check("q_heads", shape.q_heads, unset.q_heads);
+  check("kv_heads", shape.kv_heads, unset.kv_heads);
+  check("key_dim", shape.key_dim, unset.key_dim);
+  check("value_dim", shape.value_dim, unset.value_dim);
+  check("values_are_key_prefix", shape.values_are_key_prefix, unset.values_are_key_prefix);
+  check("rope", shape.rope, unset.rope);
+  check("rotary_begin", shape.rotary_begin, unset.rotary_begin);
+  check("rotary_dim", shape.rotary_dim, unset.rotary_dim);
+  check("rope_base", shape.rope_base, unset.rope_base);
+  check("inv_freq", shape.inv_freq, unset.inv_freq);
+  check("scale", shape.scale, unset.scale);
+  check("logit_softcap", shape.logit_softcap, unset.logit_softcap);
+  check("pages_of_layer", shape.pages_of_layer, unset.pages_of_layer);
 }
 
 /// Check what each layer has of its own, whichever pages it reads.
@@ -195,6 +220,10 @@ void take_shape(const kvq_cache_options& options, std::span<kvq_layer_shape> sha
   const kvq_layer_shape given = shape;
   const kvq_layer_shape* of_pages = shape_of(shapes, given.pages_of_layer);
   shape = of_pages != nullptr ? *of_pages : default_shape();
+  if (is_recurrent(shape)) {
+    fail(KVQ_E_ARGUMENT, "%s is %d, which is recurrent and has no pages",
+         static_cast<const char*>(Entry(index, "pages_of_layer")), given.pages_of_layer);
+  }
   if (reads_pages(shape)) {
     fail(KVQ_E_ARGUMENT, "%s is %d, which reads the pages of layer %d: name that one",
          static_cast<const char*>(Entry(index, "pages_of_layer")), given.pages_of_layer, shape.pages_of_layer);
@@ -240,11 +269,21 @@ std::vector<kvq_layer_shape> read_shapes(const kvq_cache_options& options) {
   // The caller's structs may be smaller or larger: they lie as far apart as the first is large.
   const size_t size = require_struct(options.shapes, sizeof(uint32_t), "options->shapes");
   std::vector<kvq_layer_shape> shapes;
+  int32_t recurrent = 0;
   for (int32_t i = 0; i < options.n_shapes; ++i) {
     const auto* at = reinterpret_cast<const std::byte*>(options.shapes) + static_cast<size_t>(i) * size;
     shapes.push_back(read_struct(reinterpret_cast<const kvq_layer_shape*>(at), default_shape(), Entry(i)));
     check_layers(options, shapes);
-    if (!reads_pages(shapes.back())) check_shape(options, shapes.back(), i);
+    if (is_recurrent(shapes.back())) {
+      check_recurrent(shapes.back(), i);
+      recurrent += shapes.back().n_layers;
+    } else if (!reads_pages(shapes.back())) {
+      check_shape(options, shapes.back(), i);
+    }
+  }
+  if (recurrent == options.n_layers) {
+    fail(KVQ_E_ARGUMENT, "options->shapes makes all %d layers recurrent: a cache needs one with pages",
+         options.n_layers);
   }
   for (int32_t i = 0; i < options.n_shapes; ++i) {
     if (reads_pages(shapes[static_cast<size_t>(i)])) take_shape(options, shapes, i);
@@ -266,7 +305,7 @@ int32_t rotary_begin_of(const kvq_cache_options& options, int32_t layer) {
 
 int32_t uneven_layer(const kvq_cache_options& options) {
   for (int32_t i = 0; i < options.n_shapes; ++i) {
-    if (reads_pages(options.shapes[i])) return options.shapes[i].first_layer;
+    if (!has_pages(options.shapes[i])) return options.shapes[i].first_layer;
   }
   const int32_t usual_rotary_dim = options.rotary_dim != 0 ? options.rotary_dim : options.head_dim;
   return find_layer(options, [&](const kvq_layer_shape& shape) {
@@ -281,8 +320,9 @@ int32_t layer_with_other_heads(const kvq_cache_options& options) {
   if (layers < options.n_layers) {
     return find_layer(options, [&](const kvq_layer_shape& shape) { return has_other_heads(shape, options); });
   }
-  const kvq_layer_shape& first = *shape_of(options, 0);  // which no layer is before
-  return find_layer(options, [&](const kvq_layer_shape& shape) { return has_other_heads(shape, first); });
+  const kvq_layer_shape* first = nullptr;  // of the layers with pages
+  for (int32_t layer = 0; first == nullptr || !has_pages(*first); ++layer) first = shape_of(options, layer);
+  return find_layer(options, [&](const kvq_layer_shape& shape) { return has_other_heads(shape, *first); });
 }
 
 }  // namespace kvq::api

@@ -253,7 +253,69 @@ kvq_status kvq_sequence_describe_layer(const kvq_sequence* sequence, int32_t lay
                                        kvq_error* error) {
   return guarded(error, [&] {
     require(sequence, "sequence");
-    write_layer(*sequence->storage, layer_of(sequence->cache, layer), info);
+    write_layer(*sequence->storage, any_layer_of(sequence->cache, layer), info);
+  });
+}
+
+// States of layers, which the host keeps.
+
+kvq_status kvq_sequence_put_state(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, int32_t tokens,
+                                  const void* data, size_t size, kvq_error* error) {
+  return guarded(error, [&] {
+    require_current(cache, sequence);
+    any_layer_of(*cache, layer);
+    require_range(tokens, 1, INT32_MAX, "tokens");
+    require(data, "data");
+    if (size == 0) fail(KVQ_E_ARGUMENT, "size is 0, must be at least 1: kvq_sequence_drop_states drops a state");
+    checked(*sequence, [&] { sequence->states.put(layer, tokens, {static_cast<const std::byte*>(data), size}); });
+  });
+}
+
+kvq_status kvq_sequence_get_state(const kvq_sequence* sequence, int32_t layer, int32_t tokens, void* buffer,
+                                  size_t capacity, size_t* size, kvq_error* error) {
+  return guarded(error, [&] {
+    require(sequence, "sequence");
+    any_layer_of(sequence->cache, layer);
+    require_range(tokens, 1, INT32_MAX, "tokens");
+    require(size, "size");
+    const SavedStates::Shared* found = sequence->states.find(layer, tokens);
+    if (found == nullptr) {
+      fail(KVQ_E_ARGUMENT, "tokens is %d, after which layer %d has no state: the newest before is after %d (0: none)",
+           tokens, layer, sequence->states.newest(layer, tokens));
+    }
+    const Vector<std::byte>& bytes = (*found)->bytes;
+    hand_over(bytes.size(), buffer, capacity, *size,
+              [&](std::span<std::byte> to) { std::ranges::copy(bytes, to.begin()); });
+  });
+}
+
+kvq_status kvq_sequence_find_state(const kvq_sequence* sequence, int32_t layer, int32_t most, int32_t* tokens,
+                                   kvq_error* error) {
+  return guarded(error, [&] {
+    require(sequence, "sequence");
+    any_layer_of(sequence->cache, layer);
+    require_range(most, 0, INT32_MAX, "most");
+    require(tokens, "tokens");
+    *tokens = sequence->states.newest(layer, most);
+  });
+}
+
+kvq_status kvq_sequence_find_states(const kvq_sequence* sequence, int32_t most, int32_t* tokens, kvq_error* error) {
+  return guarded(error, [&] {
+    require(sequence, "sequence");
+    require_range(most, 0, INT32_MAX, "most");
+    require(tokens, "tokens");
+    *tokens = sequence->states.newest_of_all(most);
+  });
+}
+
+kvq_status kvq_sequence_drop_states(kvq_cache* cache, kvq_sequence* sequence, int32_t begin, int32_t end,
+                                    kvq_error* error) {
+  return guarded(error, [&] {
+    require_current(cache, sequence);
+    require_range(begin, 0, INT32_MAX, "begin");
+    require_range(end, begin, INT32_MAX, "end");
+    sequence->states.drop(begin, end);
   });
 }
 

@@ -14,7 +14,7 @@ constexpr size_t kPositionBytes = sizeof(int32_t) * kPageSlots;
 int32_t layers_with_pages(const kvq_cache_options& options) {
   int32_t n = options.n_layers;
   for (int32_t i = 0; i < options.n_shapes; ++i) {
-    if (options.shapes[i].pages_of_layer >= 0) n -= options.shapes[i].n_layers;
+    if (options.shapes[i].pages_of_layer >= 0 || options.shapes[i].recurrent != 0) n -= options.shapes[i].n_layers;
   }
   return n;
 }
@@ -31,6 +31,7 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       backend(backend_),
       allocator(context, options.max_bytes, "cache", object_bytes),
       page_allocator(allocator, 0, "cache"),
+      state_allocator(allocator, 0, "cache"),
       work_allocator(allocator, 0, "cache"),
       contexts(allocator),
       call_spaces(work_allocator, backend.attention()),
@@ -79,6 +80,12 @@ void Cache::make_layers(const kvq_cache_options& options) {
   const std::span shapes(options.shapes, static_cast<size_t>(options.n_shapes));
   for (const kvq_layer_shape& shape : shapes) {
     LayerShape layer = plain;
+    if (shape.recurrent != 0) {
+      layer.q_heads = layer.kv_heads = 0;
+      layer.pages_layer = layer.pages_index = -1;
+      std::fill_n(all.begin() + shape.first_layer, shape.n_layers, layer);
+      continue;
+    }
     layer.q_heads = shape.q_heads;
     layer.kv_heads = shape.kv_heads;
     layer.head = shape.values_are_key_prefix != 0 ? HeadShape::latent(shape.key_dim, shape.value_dim)
@@ -97,6 +104,7 @@ void Cache::make_layers(const kvq_cache_options& options) {
   for (size_t i = 0; i < all.size(); ++i) {
     LayerShape& layer = all[i];
     layer.number = static_cast<int32_t>(i);
+    if (layer.is_recurrent()) continue;
     const LayerShape& pages = all[static_cast<size_t>(layer.pages_layer)];  // itself, or an earlier one
     layer.pages_index = layer.has_own_pages() ? static_cast<int32_t>(layers_.size()) : pages.pages_index;
     layer.first_list = layer.has_own_pages() ? lists : pages.first_list;
@@ -254,7 +262,9 @@ AttendBatch Cache::attend_batch(const LayerShape& shape) const {
 Vector<AttendBatch> Cache::attend_batches(Allocator& memory) const {
   Vector<AttendBatch> batches(memory);
   batches.reserve(model_layers_.size());
-  for (const LayerShape& layer : model_layers_) batches.push_back(attend_batch(layer));
+  for (const LayerShape& layer : model_layers_) {
+    if (!layer.is_recurrent()) batches.push_back(attend_batch(layer));
+  }
   return batches;
 }
 

@@ -34,7 +34,7 @@ struct CacheTraining {
 /// What the heads of a layer are like.
 struct LayerShape {
   int32_t number;       // of the layer in the model
-  int32_t pages_layer;  // number of the layer whose pages it reads, its own or another's
+  int32_t pages_layer;  // number of the layer whose pages it reads, its own or another's; −1: a recurrent layer has none
   int32_t pages_index;  // of that layer among Cache::layers()
   int32_t q_heads;
   int32_t kv_heads;
@@ -46,6 +46,7 @@ struct LayerShape {
   size_t first_list;          // of its page lists in a sequence
 
   bool has_own_pages() const { return pages_layer == number; }
+  bool is_recurrent() const { return pages_layer < 0; }
 };
 
 /// Everything that sequences of a cache share: shapes, page formats, memory accounts and work space.
@@ -168,6 +169,7 @@ class Cache {
   Backend& backend;
   Allocator allocator;                     // everything of this cache
   Allocator page_allocator;                // page data, a child of `allocator`
+  Allocator state_allocator;               // states that the host keeps, the same
   Allocator work_allocator;                // work space of calls, a child of `allocator`
   std::optional<RotationTable> rotations;  // with trained data
   Vector<Owned<LayerContext>> contexts;    // [n_layers], or empty without training; null for a layer that needs none

@@ -35,6 +35,7 @@ Sequence::Sequence(Cache& cache_, const Storage& storage_)
                        ? make_owned<Observations>(cache.allocator, cache, cache.allocator)
                        : Owned<Observations>(nullptr, Deleter<Observations>(cache.allocator, 0, 0))),
       calibration(make_calibration(cache, *storage)),
+      states(cache.state_allocator, cache.allocator),
       compress_room(cache.allocator),
       step(cache.allocator),
       published_lists(mirrors.empty() ? 0 : static_cast<size_t>(cache.most_kv_heads()), nullptr, cache.allocator),
@@ -86,6 +87,7 @@ Sequence::Sequence(Cache& cache_, const Sequence& parent) : Sequence(cache_, *pa
     }
   }
   layers = parent.layers;
+  states = parent.states;
   if (parent.calibration != nullptr) {
     calibration = make_owned<Calibration>(cache.allocator, cache, *parent.calibration);
   }

@@ -3,6 +3,7 @@
 #include "cache/append_memory.h"
 #include "cache/cache.h"
 #include "cache/calibration.h"
+#include "cache/states.h"
 #include "formats/page.h"
 
 #include <algorithm>
@@ -169,6 +170,7 @@ class Sequence {
   Vector<Owned<Reserve>> reserves;     // [n_layers], or empty
   Owned<Observations> observations;    // null without eviction
   Owned<Calibration> calibration;      // null unless the sequence finds its scales
+  SavedStates states;
   CompressRoom compress_room;
   /// Appends have been recorded: only the backend knows what their replays appended.
   bool recorded = false;

@@ -215,7 +215,11 @@ void roll_back(Sequence& sequence, int32_t kept) {
     rollback.run();
   });
   end_step(sequence, kept > 0);
-  if (any) publish(sequence);
+  if (!any) return;
+  int32_t longest = 0;
+  for (const Sequence::Layer& layer : sequence.layers) longest = std::max(longest, layer.length);
+  sequence.states.truncate(longest);
+  publish(sequence);
 }
 
 /// Tokens of the step if all are kept. Throws unless layers agree.

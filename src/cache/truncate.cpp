@@ -83,6 +83,8 @@ void truncate(Sequence& sequence, int32_t length) {
   require_no_step(sequence);
   Cache& cache = sequence.cache;
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) check_cut(sequence, layer, length);
+  const auto is_longer = [length](const Sequence::Layer& layer) { return layer.length > length; };
+  if (std::ranges::any_of(sequence.layers, is_longer)) sequence.states.check_cut(length);
   PageCopies copies(cache);
   for (size_t i = 0; i < sequence.lists.size(); ++i) {
     const Sequence::PageList& list = sequence.lists[i];
@@ -108,6 +110,7 @@ void truncate(Sequence& sequence, int32_t length) {
   if (sequence.observations != nullptr) sequence.observations->truncate(sequence);
   if (sequence.calibration != nullptr) sequence.calibration->truncate(length, sequence.reserves.empty());
   for (const Owned<Reserve>& reserve : sequence.reserves) reserve->forget();
+  sequence.states.truncate(length);
   if (!sequence.reserves.empty()) publish(sequence);
 }
 

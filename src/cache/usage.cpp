@@ -16,7 +16,7 @@ void finish(kvq_usage& usage, int64_t scalars) {
   usage.scalars = scalars;
   usage.plain_fp16_bytes = 2 * static_cast<uint64_t>(usage.scalars);
   const uint64_t held = usage.sealed_bytes + usage.fp16_bytes + usage.metadata_bytes;
-  usage.total_bytes = held + usage.workspace_bytes + usage.transient_bytes;
+  usage.total_bytes = held + usage.workspace_bytes + usage.transient_bytes + usage.state_bytes;
   usage.bits_per_scalar =
       usage.scalars == 0 ? 0.0 : 8.0 * static_cast<double>(held) / static_cast<double>(usage.scalars);
 }
@@ -34,6 +34,8 @@ kvq_usage usage(const Sequence& sequence) {
   result.metadata_bytes = Sequence::record_bytes(sequence.cache, *sequence.storage, !sequence.mirrors.empty()) +
                           sequence.reserves.capacity() * sizeof(Owned<Reserve>) + sequence.append_memory.bytes() +
                           sequence.seal_memory.bytes();
+  result.metadata_bytes += sequence.states.list_bytes();
+  result.state_bytes = sequence.states.bytes();
   if (sequence.observations != nullptr) result.metadata_bytes += sequence.observations->bytes();
   if (sequence.calibration != nullptr) result.metadata_bytes += sequence.calibration->bytes();
   for (const Owned<LayerMirror>& mirror : sequence.mirrors) result.metadata_bytes += mirror->bytes();
@@ -80,7 +82,9 @@ kvq_usage usage(const Cache& cache) {
   result.fp16_pages = cache.account.float16_pages;
   result.shared_pages = cache.account.shared_pages;
   result.workspace_bytes = cache.fixed_bytes();
-  result.metadata_bytes = cache.total_bytes() - result.sealed_bytes - result.fp16_bytes - result.workspace_bytes;
+  result.state_bytes = cache.state_allocator.bytes();
+  result.metadata_bytes = cache.total_bytes() - result.sealed_bytes - result.fp16_bytes - result.workspace_bytes -
+                          result.state_bytes;
   finish(result, cache.account.scalars);
   return result;
 }

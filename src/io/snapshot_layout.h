@@ -20,7 +20,8 @@ inline constexpr uint32_t kSeveralSequences = 2;  // version of a snapshot of se
 inline constexpr uint32_t kScaled = 0x100;     // all pages hold numbers scaled as the cache does
 inline constexpr uint32_t kOwnScales = 0x200;  // sequences have scales of their own
 inline constexpr uint32_t kShapes = 0x400;     // layers are not alike
-inline constexpr uint32_t kVersionFlags = kScaled | kOwnScales | kShapes;
+inline constexpr uint32_t kStates = 0x800;     // sequences have states of layers
+inline constexpr uint32_t kVersionFlags = kScaled | kOwnScales | kShapes | kStates;
 
 /// A snapshot is this header, with kScaled a uint64 checksum of the scales, with kShapes one
 /// ShapeRecord a layer, in version 2 an int64 number of sequences,
@@ -28,7 +29,8 @@ inline constexpr uint32_t kVersionFlags = kScaled | kOwnScales | kShapes;
 /// kOwnScales one ScalesRecord a layer, each followed by float32 scales of keys, scales and offsets of values
 /// [kv_heads][channels] if it has them, then for every layer and KV head an int64 page count and its pages (PageRecord,
 /// positions `[32]` int32 if it has them, data; the record alone, without formats, if an earlier sequence has the
-/// page).
+/// page), and with kStates an int64 number of states and these (StateRecord and bytes; the record alone if an earlier
+/// sequence has the state).
 struct SnapshotHeader {
   uint64_t magic;
   uint32_t version;
@@ -73,6 +75,16 @@ struct ScalesRecord {
 inline constexpr uint8_t kRotated = 1;      // by a Hadamard matrix, of a head size that is a power of two
 inline constexpr uint8_t kPageMean = 2;     // relative to the mean of the page's keys
 inline constexpr uint8_t kMixedBlocks = 4;  // rotated, of another head size (core/head_rotation.h)
+
+/// What the host keeps of a layer after some tokens.
+struct StateRecord {
+  int32_t layer;  // of the model
+  int32_t tokens;
+  uint64_t bytes;
+  uint32_t shared;  // 1 + the number of an earlier sequence that has the state too; 0: none
+  uint32_t reserved;
+};
+static_assert(sizeof(StateRecord) == 24);
 
 struct SideRecord {
   uint8_t codec;

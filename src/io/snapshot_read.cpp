@@ -258,16 +258,42 @@ Vector<float> read_own_scales(Reader& reader, const LayerShape& layer, Allocator
   return numbers;
 }
 
+int64_t read_state_count(Reader& reader) {
+  const auto n = reader.get<int64_t>();
+  if (n < 0 || static_cast<uint64_t>(n) > reader.left() / sizeof(StateRecord)) {
+    fail(KVQ_E_FORMAT, "snapshot has %lld states with %zu bytes left", static_cast<long long>(n), reader.left());
+  }
+  return n;
+}
+
+/// Read a state's record, which must be behind that of `previous`, and its bytes, of which a shared state has none.
+std::pair<StateRecord, std::span<const std::byte>> read_state(Reader& reader, const Cache& cache,
+                                                              const StateRecord& previous) {
+  const auto record = reader.get<StateRecord>();
+  if (record.layer < 0 || static_cast<size_t>(record.layer) >= cache.model_layers().size()) {
+    fail(KVQ_E_MISMATCH, "snapshot has a state of layer %d, this cache %zu layers", record.layer,
+         cache.model_layers().size());
+  }
+  const bool follows = std::pair(record.layer, record.tokens) > std::pair(previous.layer, previous.tokens);
+  if (record.tokens < 1 || record.bytes == 0 || record.reserved != 0 || !follows) {
+    fail(KVQ_E_FORMAT, "snapshot has a state of layer %d after %d tokens, of %llu bytes, in the wrong place",
+         record.layer, record.tokens, static_cast<unsigned long long>(record.bytes));
+  }
+  return {record, record.shared == 0 ? reader.take(record.bytes) : std::span<const std::byte>()};
+}
+
+constexpr StateRecord kNoState{-1, 0, 0, 0, 0};
+
 class SequenceReader {
  public:
-  /// `earlier`: sequences of the same snapshot that have been read.
-  SequenceReader(Reader& reader, Sequence& sequence, std::span<Sequence* const> earlier, bool recode, bool own_scales)
+  /// `earlier`: sequences of the same snapshot that have been read; `flags`: of the version.
+  SequenceReader(Reader& reader, Sequence& sequence, std::span<Sequence* const> earlier, bool recode, uint32_t flags)
       : reader_(reader),
         sequence_(sequence),
         cache_(sequence.cache),
         earlier_(earlier),
         recode_(recode),
-        own_scales_(own_scales),
+        flags_(flags),
         aligned_(cache_.allocator) {}
 
   void read() {
@@ -275,7 +301,7 @@ class SequenceReader {
       const LayerRecord record = read_layer(reader_);
       layer = {record.length, record.last_position};
     }
-    if (own_scales_) read_scales();
+    if ((flags_ & kOwnScales) != 0) read_scales();
     for (size_t layer = 0; layer < sequence_.layers.size(); ++layer) {
       bool spans_heads = sequence_.storage->layers[layer].spans_heads();
       for (int32_t head = 0; head < cache_.layer(static_cast<int32_t>(layer)).kv_heads; ++head) {
@@ -288,6 +314,7 @@ class SequenceReader {
       if (recode_) recode_layer(sequence_, static_cast<int32_t>(layer));
     }
     end_waiting_with_sealed_pages(sequence_);
+    if ((flags_ & kStates) != 0) read_states();
   }
   /// Whether a page in the file needs trained data.
   bool found_trained() const { return found_trained_; }
@@ -303,6 +330,26 @@ class SequenceReader {
       if (numbers.empty()) continue;
       sequence_.calibration->layer(layer).scales = std::allocate_shared<const FoundScales>(
           StlAllocator<FoundScales>(cache_.allocator), cache_, cache_.layer(layer), std::move(numbers), tokens);
+    }
+  }
+
+  void read_states() {
+    const int64_t n = read_state_count(reader_);
+    StateRecord previous = kNoState;
+    for (int64_t i = 0; i < n; ++i) {
+      const auto [record, bytes] = read_state(reader_, cache_, previous);
+      previous = record;
+      if (record.shared == 0) {
+        sequence_.states.put(record.layer, record.tokens, bytes);
+        continue;
+      }
+      const SavedStates::Shared* state = record.shared <= earlier_.size()
+                                             ? earlier_[record.shared - 1]->states.find(record.layer, record.tokens)
+                                             : nullptr;
+      if (state == nullptr || (*state)->bytes.size() != record.bytes) {
+        fail(KVQ_E_FORMAT, "snapshot has a state that it says sequence %u has too, which does not", record.shared - 1);
+      }
+      sequence_.states.share(*state);
     }
   }
 
@@ -488,7 +535,7 @@ class SequenceReader {
   Cache& cache_;
   std::span<Sequence* const> earlier_;
   bool recode_;
-  const bool own_scales_;
+  const uint32_t flags_;
   bool found_trained_ = false;
   AlignedBytes aligned_;  // a page's data, which the records around it leave unaligned
 };
@@ -519,8 +566,8 @@ void check_end(const Reader& reader) {
 /// Walks over the pages of a snapshot without loading them.
 class Survey {
  public:
-  Survey(const Reader& reader, Cache& cache, const Storage& storage, bool recode, bool own_scales)
-      : reader_(reader), cache_(cache), storage_(storage), recode_(recode), own_scales_(own_scales) {}
+  Survey(const Reader& reader, Cache& cache, const Storage& storage, bool recode, uint32_t flags)
+      : reader_(reader), cache_(cache), storage_(storage), recode_(recode), flags_(flags) {}
 
   void add_sequence() {
     Vector<LayerRecord> layers(cache_.allocator);
@@ -530,12 +577,13 @@ class Survey {
       found_.tokens = std::max(found_.tokens, layers.back().length);
     }
     found_.bytes += sequence_bytes(cache_, storage_);
-    for (int32_t layer = 0; own_scales_ && layer < cache_.n_layers; ++layer) {
+    const bool own_scales = (flags_ & kOwnScales) != 0;
+    for (int32_t layer = 0; own_scales && layer < cache_.n_layers; ++layer) {
       int32_t tokens = 0;
       const Vector<float> numbers = read_own_scales(reader_, cache_.layer(layer), cache_.allocator, tokens);
       found_.bytes += numbers.empty() ? 0 : FoundScales::bytes_of(cache_.layer(layer));
     }
-    if (own_scales_ && !storage_.calibrates) found_.bytes += Calibration::table_bytes(cache_);
+    if (own_scales && !storage_.calibrates) found_.bytes += Calibration::table_bytes(cache_);
     for (int32_t layer = 0; layer < cache_.n_layers; ++layer) {
       other_bytes_ = 0;
       longest_ = 0;
@@ -546,6 +594,7 @@ class Survey {
       }
       most_other_bytes_ = std::max(most_other_bytes_, other_bytes_);
     }
+    if ((flags_ & kStates) != 0) add_states();
   }
 
   /// After the last sequence.
@@ -567,6 +616,17 @@ class Survey {
       const auto record = reader_.get<PageRecord>();
       if (record.shared == 0) add_page(layer, record, i, pages);
     }
+  }
+
+  void add_states() {
+    const int64_t n = read_state_count(reader_);
+    StateRecord previous = kNoState;
+    for (int64_t i = 0; i < n; ++i) {
+      previous = read_state(reader_, cache_, previous).first;
+      if (previous.shared == 0) found_.bytes += SavedState::bytes_of(previous.bytes);
+    }
+    // Lists grow by doubling.
+    found_.bytes += 2 * static_cast<uint64_t>(n) * sizeof(SavedStates::Shared);
   }
 
   void add_page(size_t layer, const PageRecord& record, int64_t index, int64_t pages) {
@@ -595,7 +655,7 @@ class Survey {
   Cache& cache_;
   const Storage& storage_;
   const bool recode_;
-  const bool own_scales_;
+  const uint32_t flags_;
   SnapshotContents found_{};
   uint64_t other_bytes_ = 0;  // of a layer's pages in formats that they lose
   uint64_t most_other_bytes_ = 0;
@@ -621,11 +681,15 @@ void read_snapshot(std::span<const std::byte> bytes, std::span<Sequence* const> 
   }
   bool trained = false;
   for (size_t i = 0; i < sequences.size(); ++i) {
-    SequenceReader one(reader, *sequences[i], sequences.first(i), recode, (header.version & kOwnScales) != 0);
+    SequenceReader one(reader, *sequences[i], sequences.first(i), recode, header.version & kVersionFlags);
     one.read();
     trained = trained || one.found_trained();
   }
   check_end(reader);
+  const auto has_states = [](const Sequence* sequence) { return !sequence->states.all().empty(); };
+  if ((header.version & kStates) != 0 && std::ranges::none_of(sequences, has_states)) {
+    fail(KVQ_E_FORMAT, "snapshot says that it has states, but has none");
+  }
   if (trained == (header.trained_checksum != 0)) return;
   fail(KVQ_E_FORMAT, trained ? "snapshot has pages that a codebook or centres made, but no checksum of these"
                              : "snapshot has the checksum of a codebook or centres, but no page that these made");
@@ -636,7 +700,7 @@ SnapshotContents describe_snapshot(std::span<const std::byte> bytes, Cache& cach
   const SnapshotHeader header = check_header(bytes, cache);
   Reader reader = body_of(bytes, header);
   const int32_t n = read_sequence_count(reader, header, cache);
-  Survey survey(reader, cache, storage, recode, (header.version & kOwnScales) != 0);
+  Survey survey(reader, cache, storage, recode, header.version & kVersionFlags);
   for (int32_t i = 0; i < n; ++i) survey.add_sequence();
   return survey.result(header, n);
 }

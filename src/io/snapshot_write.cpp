@@ -40,6 +40,17 @@ uint32_t earlier_holder(std::span<const Sequence* const> sequences, size_t n, si
   return 0;
 }
 
+/// The same for a state.
+uint32_t earlier_holder(std::span<const Sequence* const> sequences, size_t n, const SavedStates::Shared& state) {
+  for (size_t i = 0; i < n; ++i) {
+    const SavedStates::Shared* other = sequences[i]->states.find(state->layer, state->tokens);
+    if (other != nullptr && *other == state) return static_cast<uint32_t>(i) + 1;
+  }
+  return 0;
+}
+
+bool has_states(const Sequence* sequence) { return !sequence->states.all().empty(); }
+
 bool needs_training(const Sequence* sequence) {
   return std::ranges::any_of(sequence->lists, [](const Sequence::PageList& list) {
     return std::ranges::any_of(list, [](const Page* page) { return page->format()->needs_training(); });
@@ -89,6 +100,16 @@ void put_own_scales(const Sequence& sequence, Writer& writer) {
   }
 }
 
+void put_states(std::span<const Sequence* const> sequences, size_t n, Writer& writer) {
+  const std::span<const SavedStates::Shared> states = sequences[n]->states.all();
+  writer.put(static_cast<int64_t>(states.size()));
+  for (const SavedStates::Shared& state : states) {
+    const uint32_t shared = earlier_holder(sequences, n, state);
+    writer.put(StateRecord{state->layer, state->tokens, state->bytes.size(), shared, 0});
+    if (shared == 0) std::ranges::copy(state->bytes, writer.reserve(state->bytes.size()));
+  }
+}
+
 void put_page(const Cache& cache, const Page& page, uint32_t shared, Writer& writer) {
   if (shared != 0) {
     writer.put(PageRecord{.keys = {},
@@ -129,6 +150,7 @@ void clear_unused(const PageFormat& format, int32_t count, std::byte* data) {
 size_t snapshot_size(std::span<const Sequence* const> sequences) {
   const bool own = std::ranges::any_of(sequences, has_own_scales);
   const bool scaled = sequences.front()->cache.scales_checksum() != 0;
+  const bool states = std::ranges::any_of(sequences, has_states);
   const Cache& cache = sequences.front()->cache;
   const size_t of_shapes = has_shapes(cache) ? cache.layers().size() * sizeof(ShapeRecord) : 0;
   size_t bytes = sizeof(SnapshotHeader) + (scaled ? sizeof(uint64_t) : 0) + of_shapes +
@@ -145,6 +167,11 @@ size_t snapshot_size(std::span<const Sequence* const> sequences) {
         bytes += pages[index]->format()->bytes() + (pages[index]->has_gaps() ? sizeof(int32_t) * kPageSlots : 0);
       }
     }
+    if (!states) continue;
+    bytes += sizeof(int64_t);
+    for (const SavedStates::Shared& state : sequences[n]->states.all()) {
+      bytes += sizeof(StateRecord) + (earlier_holder(sequences, n, state) == 0 ? state->bytes.size() : 0);
+    }
   }
   return bytes;
 }
@@ -155,8 +182,9 @@ void write_snapshot(std::span<const Sequence* const> sequences, std::span<std::b
   SnapshotHeader header = snapshot_header(cache);
   const uint64_t scales = cache.scales_checksum();
   const bool own = std::ranges::any_of(sequences, has_own_scales);
+  const bool states = std::ranges::any_of(sequences, has_states);
   header.version = (sequences.size() > 1 ? kSeveralSequences : kSnapshotVersion) | (scales != 0 ? kScaled : 0) |
-                   (own ? kOwnScales : 0) | (has_shapes(cache) ? kShapes : 0);
+                   (own ? kOwnScales : 0) | (has_shapes(cache) ? kShapes : 0) | (states ? kStates : 0);
   header.total_bytes = out.size();
   if (std::ranges::any_of(sequences, needs_training)) header.trained_checksum = trained_checksum(cache);
   writer.put(header);
@@ -177,6 +205,7 @@ void write_snapshot(std::span<const Sequence* const> sequences, std::span<std::b
         put_page(cache, *pages[index], earlier_holder(sequences, n, list, index), writer);
       }
     }
+    if (states) put_states(sequences, n, writer);
   }
   writer.put(checksum(writer.written()));
 }

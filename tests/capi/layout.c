@@ -178,7 +178,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_layer_shape, scale, 56);
   OFFSET(kvq_layer_shape, logit_softcap, 60);
   OFFSET(kvq_layer_shape, pages_of_layer, 64);
-  OFFSET(kvq_layer_shape, reserved, 68);
+  OFFSET(kvq_layer_shape, recurrent, 68);
 
   CHECK(sizeof(kvq_cache_options) == 104);
   OFFSET(kvq_cache_options, struct_size, 0);
@@ -217,7 +217,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_cache_info, max_bytes, 48);
   OFFSET(kvq_cache_info, model_id, 56);
 
-  CHECK(sizeof(kvq_layer_info) == 308);
+  CHECK(sizeof(kvq_layer_info) == 312);
   OFFSET(kvq_layer_info, struct_size, 0);
   OFFSET(kvq_layer_info, n_formats, 4);
   OFFSET(kvq_layer_info, formats, 8);
@@ -232,6 +232,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_layer_info, logit_softcap, 296);
   OFFSET(kvq_layer_info, values_are_key_prefix, 300);
   OFFSET(kvq_layer_info, pages_of_layer, 304);
+  OFFSET(kvq_layer_info, recurrent, 308);
 
   CHECK(sizeof(kvq_recode_info) == 40);
   OFFSET(kvq_recode_info, struct_size, 0);
@@ -329,7 +330,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_step_batch, sequences, 8);
   OFFSET(kvq_step_batch, token_counts, 16);
 
-  CHECK(sizeof(kvq_usage) == 104);
+  CHECK(sizeof(kvq_usage) == 112);
   OFFSET(kvq_usage, struct_size, 0);
   OFFSET(kvq_usage, reserved, 4);
   OFFSET(kvq_usage, scalars, 8);
@@ -344,6 +345,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_usage, shared_pages, 80);
   OFFSET(kvq_usage, bits_per_scalar, 88);
   OFFSET(kvq_usage, transient_bytes, 96);
+  OFFSET(kvq_usage, state_bytes, 104);
 
   CHECK(sizeof(qp_quantize_options) == 72);
   OFFSET(qp_quantize_options, struct_size, 0);

@@ -45,6 +45,7 @@ static const suite kSuites[] = {
     {"usage", test_usage},
     {"predict", test_predict},
     {"snapshot", test_snapshot},
+    {"states", test_states},
     {"file_type", test_file_type},
     {"limits", test_limits},
     {"allocation_failures", test_allocation_failures},

@@ -172,4 +172,30 @@ TEST_CASE("loaded sequences are freed if a hook throws in the call") {
   CHECK(live == before);
 }
 
+TEST_CASE("states of recurrent layers go with a sequence") {
+  const kvq::Context context;
+  kvq_cache_options options = small_options(2);
+  auto shape = kvq::initialised<kvq_layer_shape>();
+  shape.first_layer = 1;
+  shape.recurrent = 1;
+  options.shapes = &shape;
+  options.n_shapes = 1;
+  const kvq::Cache cache(context, options, kvq::Policy::load(context, "int4"));
+  CHECK(cache.describe_layer(1).recurrent == 1);
+  kvq::Sequence sequence(cache);
+  fill(sequence, 70);
+  const std::vector<std::byte> state(100, std::byte{7});
+  sequence.put_state(1, 64, state);
+  sequence.put_state(1, 70, std::span(state).first(3));
+  CHECK(sequence.find_state(1, 69) == 64);
+  CHECK(sequence.find_states(100) == 70);
+  CHECK_FAILS(KVQ_E_STATE, "length is 32, but layer 1 has no state", sequence.truncate(32));
+  kvq::Sequence loaded = kvq::Sequence::load(cache, sequence.save());
+  loaded.truncate(64);
+  CHECK(loaded.get_state(1, 64) == state);
+  CHECK(loaded.find_states(100) == 64);
+  sequence.drop_states(0, 65);
+  CHECK_FAILS(KVQ_E_ARGUMENT, "tokens is 64, after which layer 1 has no state", sequence.get_state(1, 64));
+}
+
 }  // namespace snapshot_test

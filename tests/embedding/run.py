@@ -80,6 +80,16 @@ def latents(output):
     expect(1152 < sizes[0] < 1200 and 329 < sizes[1] < 400 and 201 < sizes[2] < 300, "values are stored once")
 
 
+def hybrid(output):
+    total, states = map(int, output.one(r"1000 tokens: (\d+) bytes, of which (\d+) are states"))
+    expect(4 * 512 <= states < total, "four states of 128 numbers")
+    expect_same([*output.one(r"goes on in memory: output (\w+)"), *output.one(r"goes on from the file: output (\w+)")],
+                "outputs before saving and after loading")
+    kept, forked = output.one(r"(\d+) of 600 shared tokens kept: output (\w+)")
+    expect(kept == "512", "the newest state before the prompts differ")
+    expect_same([forked, *output.one(r"without a fork: output (\w+)")], "outputs with and without a fork")
+
+
 def share_prefix(output):
     answers, together, pages = map(int, output.one(r"(\d+) answers: (\d+) bytes together, (\d+) pages shared"))
     alone = int(output.one(r"one answer by itself: (\d+) bytes")[0])

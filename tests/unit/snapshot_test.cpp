@@ -154,7 +154,10 @@ TEST_CASE("any word of a snapshot of several sequences may be wrong: it is refus
   const std::vector<std::byte> one = bench.snapshot();
   kvq_sequence* saved[2] = {};
   REQUIRE(kvq_sequence_load(bench.cache, one.data(), one.size(), &saved[0], nullptr) == KVQ_OK);
+  const uint32_t state[] = {7, 5, 3};
+  REQUIRE(kvq_sequence_put_state(bench.cache, saved[0], 0, 32, state, 12, nullptr) == KVQ_OK);
   REQUIRE(kvq_sequence_fork(bench.cache, saved[0], &saved[1], nullptr) == KVQ_OK);
+  REQUIRE(kvq_sequence_put_state(bench.cache, saved[1], 0, 33, state, 8, nullptr) == KVQ_OK);
   const std::vector<float> k(size_t{5} * kHeadDim, 0.25F);
   REQUIRE(kvq_append(bench.cache, saved[1], 0, 5, k.data(), k.data(), KVQ_F32, nullptr, nullptr) == KVQ_OK);
   const auto save = [&bench](kvq_sequence* const* sequences) {

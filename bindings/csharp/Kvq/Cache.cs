@@ -59,8 +59,15 @@ namespace Kvq
         /// <returns>The same object every time.</returns>
         public CacheInfo Describe() => info;
 
-        /// The shape of a layer; null if there is no such layer.
-        internal LayerInfo Known(int layer) => layer >= 0 && layer < layers.Length ? layers[layer] : null;
+        /// The shape of a layer with tokens; null if there is no such layer.
+        internal LayerInfo Known(int layer)
+        {
+            LayerInfo found = layer >= 0 && layer < layers.Length ? layers[layer] : null;
+            if (found != null && found.Recurrent)
+                throw new ArgumentException("layer is " + layer + ", which is recurrent and holds no tokens",
+                    nameof(layer));
+            return found;
+        }
 
         /// The shape of a layer; another one is refused by the library.
         LayerInfo Layer(int layer) => Known(layer) ?? DescribeLayer(layer);

@@ -683,9 +683,10 @@ namespace Kvq
             LogitSoftcap = raw->logit_softcap;
             ValuesAreKeyPrefix = raw->values_are_key_prefix != 0;
             PagesOfLayer = raw->pages_of_layer;
+            Recurrent = raw->recurrent != 0;
         }
 
-        /// <summary>1, or the number that a router chooses among.</summary>
+        /// <summary>1, or the number that a router chooses among; 0: the layer is recurrent.</summary>
         public int NFormats { get; }
 
         /// <summary>Names of the formats, keys/values where they differ, separated by ", ".</summary>
@@ -724,6 +725,9 @@ namespace Kvq
         /// <summary>The layer whose pages it reads: this one, or an earlier one.</summary>
         public int PagesOfLayer { get; }
 
+        /// <summary>If so, it keeps no keys and values; <c>NFormats</c>, heads and channels are 0.</summary>
+        public bool Recurrent { get; }
+
         /// <summary>Lists the properties, for logs.</summary>
         public override string ToString() => Text.Shown("LayerInfo",
             "NFormats", NFormats,
@@ -738,7 +742,8 @@ namespace Kvq
             "Scale", Scale,
             "LogitSoftcap", LogitSoftcap,
             "ValuesAreKeyPrefix", ValuesAreKeyPrefix,
-            "PagesOfLayer", PagesOfLayer);
+            "PagesOfLayer", PagesOfLayer,
+            "Recurrent", Recurrent);
     }
 
     /// <summary>What recoding a sequence takes; see
@@ -842,6 +847,7 @@ namespace Kvq
             SharedPages = raw->shared_pages;
             BitsPerScalar = raw->bits_per_scalar;
             TransientBytes = raw->transient_bytes;
+            StateBytes = raw->state_bytes;
         }
 
         /// <summary>Key and value scalars held: (key_dim + value_dim) · slots of all heads, or key_dim · slots where
@@ -861,7 +867,7 @@ namespace Kvq
         /// sequence.</summary>
         public ulong WorkspaceBytes { get; }
 
-        /// <summary>Sum of the four above, and of <c>TransientBytes</c>.</summary>
+        /// <summary>Sum of the four above, of <c>TransientBytes</c> and of <c>StateBytes</c>.</summary>
         public ulong TotalBytes { get; }
 
         /// <summary>2 · scalars: the size of an uncompressed FP16 cache.</summary>
@@ -883,6 +889,10 @@ namespace Kvq
         /// evicts, also what each sequence keeps free for <see cref="Kvq.Raw.Native.kvq_compress"/>.</summary>
         public ulong TransientBytes { get; }
 
+        /// <summary>Copies that <see cref="Kvq.Raw.Native.kvq_sequence_put_state"/> keeps; counted in full for one
+        /// sequence, even if forks share them. Not predicted.</summary>
+        public ulong StateBytes { get; }
+
         /// <summary>Lists the properties, for logs.</summary>
         public override string ToString() => Text.Shown("Usage",
             "Scalars", Scalars,
@@ -896,7 +906,8 @@ namespace Kvq
             "Fp16Pages", Fp16Pages,
             "SharedPages", SharedPages,
             "BitsPerScalar", BitsPerScalar,
-            "TransientBytes", TransientBytes);
+            "TransientBytes", TransientBytes,
+            "StateBytes", StateBytes);
     }
 
     /// <summary>Description of a matrix.</summary>

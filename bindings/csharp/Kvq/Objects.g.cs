@@ -269,6 +269,51 @@ namespace Kvq
                 Call.Check(Native.kvq_sequence_reserve(cachePointer, it, tokens, &error), &error, Hooks);
         }
 
+        /// <summary>Copy a state that <see cref="Kvq.Raw.Native.kvq_sequence_put_state"/> has kept.</summary>
+        /// <param name="layer">as given there.</param>
+        /// <param name="tokens">as given there.</param>
+        /// <returns>The bytes.</returns>
+        public byte[] GetState(int layer, int tokens) =>
+            Files.Save(this, (it, buffer, capacity, size, error) =>
+                Native.kvq_sequence_get_state(it, layer, tokens, buffer, capacity, size, error));
+
+        /// <summary>Find the newest state of a layer.</summary>
+        /// <param name="layer">a layer of the model.</param>
+        /// <param name="most">look for states after at most so many tokens, ≥ 0.</param>
+        /// <returns>The number.</returns>
+        public int FindState(int layer, int most)
+        {
+            var error = Call.Error();
+            int found;
+            using (Use it = Use())
+                Call.Check(Native.kvq_sequence_find_state(it, layer, most, &found, &error), &error, Hooks);
+            return found;
+        }
+
+        /// <summary>Find the most tokens after which every layer that has states has one, to which the sequence can
+        /// be truncated.</summary>
+        /// <param name="most">look for states after at most so many tokens, ≥ 0.</param>
+        /// <returns>The number.</returns>
+        public int FindStates(int most)
+        {
+            var error = Call.Error();
+            int found;
+            using (Use it = Use())
+                Call.Check(Native.kvq_sequence_find_states(it, most, &found, &error), &error, Hooks);
+            return found;
+        }
+
+        /// <summary>Drop states of all layers after <c>begin</c> … <c>end</c> − 1 tokens. Copies that a fork shares
+        /// stay there.</summary>
+        /// <param name="begin">≥ 0.</param>
+        /// <param name="end">≥ <c>begin</c>.</param>
+        public void DropStates(int begin, int end)
+        {
+            var error = Call.Error();
+            using (Use it = Use(alone: true))
+                Call.Check(Native.kvq_sequence_drop_states(cachePointer, it, begin, end, &error), &error, Hooks);
+        }
+
         /// <summary>Get the number of tokens that fit into the pages that
         /// <see cref="Kvq.Raw.Native.kvq_sequence_reserve"/> preallocated for <c>layer</c>. Truncating makes room
         /// again, except for pages that a fork still holds.</summary>

@@ -191,6 +191,16 @@ namespace Kvq
             get => raw.pages_of_layer;
             set => raw.pages_of_layer = value;
         }
+
+        /// <summary>If set, the layers keep no keys and values, as recurrent and linear-attention layers of hybrid
+        /// models (Qwen 3.5, Mamba): they take no memory and no tokens, and sequences may carry their states
+        /// (<see cref="Kvq.Raw.Native.kvq_sequence_put_state"/>). All other fields but <c>FirstLayer</c> and
+        /// <c>NLayers</c> must be at their defaults; some layer must not be recurrent.</summary>
+        public bool Recurrent
+        {
+            get => raw.recurrent != 0;
+            set => raw.recurrent = value ? 1 : 0;
+        }
     }
 
     /// <summary>Shape of a model's attention layers, and the trained objects that its page formats need.</summary>

@@ -55,6 +55,22 @@ namespace Kvq
             return new Sequence(Cache, handle);
         }
 
+        /// <summary>Keep a copy of the state of a layer after the first <paramref name="tokens"/> tokens, for recurrent
+        /// layers of hybrid models; see <see cref="Native.kvq_sequence_put_state"/>.</summary>
+        /// <param name="layer">Any layer of the model.</param>
+        /// <param name="tokens">At least 1. A state of the same layer after as many tokens is replaced.</param>
+        /// <param name="data">The state.</param>
+        public void PutState(int layer, int tokens, byte[] data)
+        {
+            if (data == null) throw new ArgumentNullException(nameof(data));
+            if (data.Length == 0) throw new ArgumentException("data is empty", nameof(data));
+            var error = Call.Error();
+            using (Use it = Use(alone: true))
+            fixed (byte* bytes = data)
+                Call.Check(Native.kvq_sequence_put_state(cachePointer, it, layer, tokens, bytes,
+                    (UIntPtr)data.Length, &error), &error, Hooks);
+        }
+
         /// <summary>See <see cref="Native.kvq_cache_usage"/>.</summary>
         /// <returns>Bytes used by this sequence, with shared pages counted in full.</returns>
         public Usage Usage()

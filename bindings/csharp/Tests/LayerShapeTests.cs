@@ -289,6 +289,36 @@ namespace Kvq.Tests
             }
         }
 
+        public static void States_of_recurrent_layers_go_with_a_sequence()
+        {
+            CacheOptions options = Usual(4,
+                new LayerShape { FirstLayer = 1, Recurrent = true },
+                new LayerShape { FirstLayer = 3, Recurrent = true });
+            float[] tokens = Model.Numbers(70 * 128, 1);
+            using (var context = new Context())
+            using (var cache = new Cache(context, options))
+            using (var sequence = new Sequence(cache))
+            {
+                Test.True(cache.DescribeLayer(1).Recurrent && !cache.DescribeLayer(2).Recurrent, "recurrent layers");
+                sequence.Append(0, tokens, tokens);
+                sequence.Append(2, tokens, tokens);
+                Test.Wrong("layer is 1, which is recurrent", () => sequence.Append(1, tokens, tokens));
+                sequence.PutState(1, 64, new byte[] { 1, 2, 3 });
+                sequence.PutState(3, 64, new byte[] { 4 });
+                sequence.PutState(1, 70, new byte[] { 5 });
+                Test.Equal(70, sequence.FindState(1, 100), "the newest state of a layer");
+                Test.Equal(64, sequence.FindStates(100), "the newest states of all");
+                Test.Refused(Status.State, "length is 32, but layer 1 has no state", () => sequence.Truncate(32));
+                using (Sequence loaded = cache.LoadSequence(sequence.Save()))
+                {
+                    loaded.Truncate(64);
+                    Test.Equal("AQID", Convert.ToBase64String(loaded.GetState(1, 64)), "the state");
+                }
+                sequence.DropStates(0, 70);
+                Test.Refused(Status.Argument, "layer 3 has no state", () => sequence.GetState(3, 64));
+            }
+        }
+
         static string[] Keys(Context context, CacheOptions options)
         {
             using (var cache = new Cache(context, options))

@@ -214,7 +214,7 @@ namespace Kvq.Tests
                 Test.Equal(56, (byte*)&it.scale - start, "kvq_layer_shape.scale");
                 Test.Equal(60, (byte*)&it.logit_softcap - start, "kvq_layer_shape.logit_softcap");
                 Test.Equal(64, (byte*)&it.pages_of_layer - start, "kvq_layer_shape.pages_of_layer");
-                Test.Equal(68, (byte*)&it.reserved - start, "kvq_layer_shape.reserved");
+                Test.Equal(68, (byte*)&it.recurrent - start, "kvq_layer_shape.recurrent");
             }
             {
                 var it = default(kvq_cache_options);
@@ -262,7 +262,7 @@ namespace Kvq.Tests
             {
                 var it = default(kvq_layer_info);
                 byte* start = (byte*)&it;
-                Test.Equal(308, sizeof(kvq_layer_info), "sizeof kvq_layer_info");
+                Test.Equal(312, sizeof(kvq_layer_info), "sizeof kvq_layer_info");
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_layer_info.struct_size");
                 Test.Equal(4, (byte*)&it.n_formats - start, "kvq_layer_info.n_formats");
                 Test.Equal(8, (byte*)it.formats - start, "kvq_layer_info.formats");
@@ -277,6 +277,7 @@ namespace Kvq.Tests
                 Test.Equal(296, (byte*)&it.logit_softcap - start, "kvq_layer_info.logit_softcap");
                 Test.Equal(300, (byte*)&it.values_are_key_prefix - start, "kvq_layer_info.values_are_key_prefix");
                 Test.Equal(304, (byte*)&it.pages_of_layer - start, "kvq_layer_info.pages_of_layer");
+                Test.Equal(308, (byte*)&it.recurrent - start, "kvq_layer_info.recurrent");
             }
             {
                 var it = default(kvq_recode_info);
@@ -401,7 +402,7 @@ namespace Kvq.Tests
             {
                 var it = default(kvq_usage);
                 byte* start = (byte*)&it;
-                Test.Equal(104, sizeof(kvq_usage), "sizeof kvq_usage");
+                Test.Equal(112, sizeof(kvq_usage), "sizeof kvq_usage");
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_usage.struct_size");
                 Test.Equal(4, (byte*)&it.reserved - start, "kvq_usage.reserved");
                 Test.Equal(8, (byte*)&it.scalars - start, "kvq_usage.scalars");
@@ -416,6 +417,7 @@ namespace Kvq.Tests
                 Test.Equal(80, (byte*)&it.shared_pages - start, "kvq_usage.shared_pages");
                 Test.Equal(88, (byte*)&it.bits_per_scalar - start, "kvq_usage.bits_per_scalar");
                 Test.Equal(96, (byte*)&it.transient_bytes - start, "kvq_usage.transient_bytes");
+                Test.Equal(104, (byte*)&it.state_bytes - start, "kvq_usage.state_bytes");
             }
             {
                 var it = default(qp_quantize_options);

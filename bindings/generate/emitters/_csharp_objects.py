@@ -21,7 +21,7 @@ def method(names, it):
     head = "        public %s %s(%s)" % (returns, pascal(it.name), ", ".join("int " + camel(one["name"]) for one in it.inputs))
     if it.gives in ("file", "text"):
         call = "Files.Save(this, (it, buffer, capacity, size, error) =>\n                %s(%s%sbuffer, capacity, size, error))" % (
-            native, given, "(byte*)" if it.gives == "text" else "")
+            native, given + "".join(camel(one["name"]) + ", " for one in it.inputs), "(byte*)" if it.gives == "text" else "")
         return lines + [head + " =>", "            %s;" % (
             call if it.gives == "file" else "System.Text.Encoding.UTF8.GetString(%s)" % call)]
     given += "".join(camel(one["name"]) + ", " for one in it.inputs) + ("&found, " if it.gives != "nothing" else "")

@@ -11,8 +11,15 @@ def method(names, object_name, it):
     returns = {"file": "([]byte, error)", "text": "(string, error)", "number": "(int, error)", "nothing": "error",
                "description": "(%s, error)" % (it.struct and names.go[it.struct])}[it.gives]
     told = names.go[it.struct][:1].lower() + names.go[it.struct][1:] + "From" if it.struct else ""
-    if it.gives == "file":
+    numbers = "".join("n[%d], " % at for at in range(len(inputs)))
+    none = {"file": "nil, err", "number": "0, err"}.get(it.gives, "err")
+    narrow = ["var n [%d]int32" % len(inputs), "if err := firstOf(%s); err != nil {" % ", ".join(
+        "narrow(\"%s\", %s, &n[%d])" % (one, one, at) for at, one in enumerate(inputs)), "\treturn " + none, "}"]
+    if it.gives == "file" and not inputs:
         body = ["return it.save(%s)" % raw]
+    elif it.gives == "file":
+        body = narrow + ["return it.save(func(it *raw.%s, %s" % (object_name, HAND_OVER),
+                         "\treturn %s(it, %sbuffer, capacity, size, err)" % (raw, numbers), "})"]
     elif it.gives == "text":
         body = ["text, err := it.save(func(it *raw.%s, %s" % (object_name, HAND_OVER),
                 "\treturn %s(it, (*byte)(buffer), capacity, size, err)" % raw, "})", "return string(text), err"]
@@ -21,13 +28,11 @@ def method(names, object_name, it):
     elif it.gives == "description":
         body = ["return describedPart(&it.handle, \"%s\", %s, %s, %s)" % (inputs[0], inputs[0], raw, told)]
     else:
-        none = "0, err" if it.gives == "number" else "err"
-        body = ["var n [%d]int32" % len(inputs), "if err := firstOf(%s); err != nil {" % ", ".join(
-            "narrow(\"%s\", %s, &n[%d])" % (one, one, at) for at, one in enumerate(inputs)), "\treturn " + none, "}",
-                "return it.%serr *raw.Error) raw.Status {" % (
-                    "count(func(to *int32, " if it.gives == "number" else "call(exclusive, func("),
-                "\treturn %s(%sit.raw, %s%serr)" % (raw, "it.owner, " if it.of_cache else "", "".join(
-                    "n[%d], " % at for at in range(len(inputs))), "to, " if it.gives == "number" else ""), "})"]
+        body = narrow + [
+            "return it.%serr *raw.Error) raw.Status {" % (
+                "count(func(to *int32, " if it.gives == "number" else "call(exclusive, func("),
+            "\treturn %s(%sit.raw, %s%serr)" % (raw, "it.owner, " if it.of_cache else "", numbers,
+                                               "to, " if it.gives == "number" else ""), "})"]
     parameters = ", ".join(inputs) + (" int" if inputs else "")
     return names.declaration(name, it.function["documentation"], None, {one["name"] for one in it.inputs}, "raw.") + \
         "func (it *%s) %s(%s) %s {\n\t%s\n}\n" % (object_name, name, parameters, returns, "\n\t".join(body))

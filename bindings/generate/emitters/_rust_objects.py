@@ -34,7 +34,7 @@ def method(it, paths):
         returns, said = "Vec<u8>" if it.gives == "file" else "String", "there are `capacity` bytes at `buffer`"
         cache = "self.cache().raw(), " if it.of_cache else ""
         body = ["let bytes = save(self.context().panics(), |buffer, capacity, size, error| unsafe {",
-                "    sys::%s(%sself.raw(), buffer.cast(), capacity, size, error)" % (name, cache), "})?;",
+                "    sys::%s(%sself.raw(), %sbuffer.cast(), capacity, size, error)" % (name, cache, inputs), "})?;",
                 "Ok(bytes)" if it.gives == "file" else "Ok(String::from_utf8_lossy(&bytes).into_owned())"]
         body = (["let _reading = self.reading()?;"] if it.of_cache else []) + body
     elif it.gives == "number":

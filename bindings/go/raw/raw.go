@@ -891,8 +891,11 @@ type LayerShape struct {
 	// QHeads, Scale and LogitSoftcap are the layers' own.
 	PagesOfLayer int32
 
-	// 0.
-	Reserved int32
+	// 1: the layers keep no keys and values, as recurrent and linear-attention layers of hybrid models (Qwen
+	// 3.5, Mamba): they take no memory and no tokens, and sequences may carry their states
+	// ([SequencePutState]). All other fields but FirstLayer and NLayers must be at their defaults; some layer
+	// must not be recurrent. 0 by default.
+	Recurrent int32
 }
 
 // CacheOptions: shape of a model's attention layers, and the trained objects that its page formats need.
@@ -1005,7 +1008,7 @@ type CacheInfo struct {
 type LayerInfo struct {
 	StructSize uint32
 
-	// 1, or the number that a router chooses among.
+	// 1, or the number that a router chooses among; 0: the layer is recurrent.
 	NFormats int32
 
 	// Names of the formats, keys/values where they differ, separated by ", ".
@@ -1037,6 +1040,9 @@ type LayerInfo struct {
 
 	// The layer whose pages it reads: this one, or an earlier one.
 	PagesOfLayer int32
+
+	// 1: it keeps no keys and values; NFormats, heads and channels are 0.
+	Recurrent int32
 }
 
 // RecodeInfo: what recoding a sequence takes; see [SequencePredictRecode].
@@ -1335,7 +1341,7 @@ type Usage struct {
 	// Workspace of [Attend] and the cache object; 0 for one sequence.
 	WorkspaceBytes uint64
 
-	// Sum of the four above, and of TransientBytes.
+	// Sum of the four above, of TransientBytes and of StateBytes.
 	TotalBytes uint64
 
 	// 2 · scalars: the size of an uncompressed FP16 cache.
@@ -1354,6 +1360,10 @@ type Usage struct {
 	// Predicted only: the most that a call takes beside and frees when it returns; with a policy that evicts,
 	// also what each sequence keeps free for [Compress].
 	TransientBytes uint64
+
+	// Copies that [SequencePutState] keeps; counted in full for one sequence, even if forks share them. Not
+	// predicted.
+	StateBytes uint64
 }
 
 // QuantizeOptions: options of [Quantize].
@@ -1591,7 +1601,7 @@ var _ [48]byte = [unsafe.Offsetof(LayerShape{}.InvFreq)]byte{}
 var _ [56]byte = [unsafe.Offsetof(LayerShape{}.Scale)]byte{}
 var _ [60]byte = [unsafe.Offsetof(LayerShape{}.LogitSoftcap)]byte{}
 var _ [64]byte = [unsafe.Offsetof(LayerShape{}.PagesOfLayer)]byte{}
-var _ [68]byte = [unsafe.Offsetof(LayerShape{}.Reserved)]byte{}
+var _ [68]byte = [unsafe.Offsetof(LayerShape{}.Recurrent)]byte{}
 
 var _ [104]byte = [unsafe.Sizeof(CacheOptions{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(CacheOptions{}.StructSize)]byte{}
@@ -1630,7 +1640,7 @@ var _ [44]byte = [unsafe.Offsetof(CacheInfo{}.EvictionWindow)]byte{}
 var _ [48]byte = [unsafe.Offsetof(CacheInfo{}.MaxBytes)]byte{}
 var _ [56]byte = [unsafe.Offsetof(CacheInfo{}.ModelID)]byte{}
 
-var _ [308]byte = [unsafe.Sizeof(LayerInfo{})]byte{}
+var _ [312]byte = [unsafe.Sizeof(LayerInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(LayerInfo{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(LayerInfo{}.NFormats)]byte{}
 var _ [8]byte = [unsafe.Offsetof(LayerInfo{}.Formats)]byte{}
@@ -1645,6 +1655,7 @@ var _ [292]byte = [unsafe.Offsetof(LayerInfo{}.Scale)]byte{}
 var _ [296]byte = [unsafe.Offsetof(LayerInfo{}.LogitSoftcap)]byte{}
 var _ [300]byte = [unsafe.Offsetof(LayerInfo{}.ValuesAreKeyPrefix)]byte{}
 var _ [304]byte = [unsafe.Offsetof(LayerInfo{}.PagesOfLayer)]byte{}
+var _ [308]byte = [unsafe.Offsetof(LayerInfo{}.Recurrent)]byte{}
 
 var _ [40]byte = [unsafe.Sizeof(RecodeInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(RecodeInfo{}.StructSize)]byte{}
@@ -1742,7 +1753,7 @@ var _ [4]byte = [unsafe.Offsetof(StepBatch{}.NSequences)]byte{}
 var _ [8]byte = [unsafe.Offsetof(StepBatch{}.Sequences)]byte{}
 var _ [16]byte = [unsafe.Offsetof(StepBatch{}.TokenCounts)]byte{}
 
-var _ [104]byte = [unsafe.Sizeof(Usage{})]byte{}
+var _ [112]byte = [unsafe.Sizeof(Usage{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(Usage{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(Usage{}.Reserved)]byte{}
 var _ [8]byte = [unsafe.Offsetof(Usage{}.Scalars)]byte{}
@@ -1757,6 +1768,7 @@ var _ [72]byte = [unsafe.Offsetof(Usage{}.FP16Pages)]byte{}
 var _ [80]byte = [unsafe.Offsetof(Usage{}.SharedPages)]byte{}
 var _ [88]byte = [unsafe.Offsetof(Usage{}.BitsPerScalar)]byte{}
 var _ [96]byte = [unsafe.Offsetof(Usage{}.TransientBytes)]byte{}
+var _ [104]byte = [unsafe.Offsetof(Usage{}.StateBytes)]byte{}
 
 var _ [72]byte = [unsafe.Sizeof(QuantizeOptions{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(QuantizeOptions{}.StructSize)]byte{}
@@ -2377,9 +2389,9 @@ func SequenceFork(cache *Cache, parent *Sequence, result **Sequence, err *Error)
 //
 //   - length: 0 … the length of the shortest layer.
 //
-// Returns [OK]; [EArgument] (negative or beyond the length); [EState] (inside a sealed page, the message has
-// the nearest lengths that work; or eviction left gaps in the positions); [EMemory], [ELimit] (a shared page
-// had to be copied).
+// Returns [OK]; [EArgument] (negative or beyond the length); [EState] (inside a sealed page, or a layer has
+// states but none after length tokens, see [SequencePutState]: the message has lengths that work; or eviction
+// left gaps in the positions); [EMemory], [ELimit] (a shared page had to be copied).
 //
 // Threads: exclusive use of sequence. Since 1.0. In C: kvq_sequence_truncate.
 func SequenceTruncate(cache *Cache, sequence *Sequence, length int32, err *Error) Status {
@@ -2443,6 +2455,88 @@ func SequenceCache(sequence *Sequence) *Cache {
 // Threads: exclusive use of sequence. Since 1.0. In C: kvq_sequence_reserve.
 func SequenceReserve(cache *Cache, sequence *Sequence, tokens int32, err *Error) Status {
 	return Status(C.kvq_go_kvq_sequence_reserve((*C.uint8_t)(unsafe.Pointer(cache)), (*C.uint8_t)(unsafe.Pointer(sequence)), C.int32_t(tokens), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// SequencePutState: keep a copy of bytes of the host with a sequence: the state of a layer after the sequence's
+// first tokens tokens.
+//
+// Recurrent and linear-attention layers of hybrid models have no pages, but a state that only processing all
+// tokens again would bring back. With copies of it after some tokens (at the end of a shared prompt, every 4
+// 096 tokens) the whole sequence can be forked, truncated, saved and loaded:
+//   - [SequenceFork] shares states, [SequenceSave] and [CacheSave] write them with the pages.
+//   - [SequenceTruncate] drops those after more than `length` tokens. Where tokens are dropped, every layer
+//     that has states needs one after `length` tokens, or the call is refused with the nearest length that
+//     works, which [SequenceFindStates] finds. Length 0 always works.
+//   - [StepCommit] and [StepAbort] drop those after more tokens than remain. They need none: hosts that draft
+//     tokens keep the newest states themselves.
+//
+// States are in host memory, whatever the context's device, and count as StateBytes in [Usage].
+//
+//   - layer: any layer of the model, recurrent or not.
+//   - tokens: ≥ 1. It need not be the sequence's length: layers of a model run one after the other. A state of
+//     the same layer after as many tokens is replaced.
+//   - data: the state. Elements: size.
+//   - size: bytes at data, ≥ 1.
+//
+// Returns [OK]; [EArgument]; [EMemory]; [ELimit].
+//
+// Threads: exclusive use of sequence. Since 1.0. In C: kvq_sequence_put_state.
+func SequencePutState(cache *Cache, sequence *Sequence, layer int32, tokens int32, data unsafe.Pointer, size uintptr, err *Error) Status {
+	return Status(C.kvq_go_kvq_sequence_put_state((*C.uint8_t)(unsafe.Pointer(cache)), (*C.uint8_t)(unsafe.Pointer(sequence)), C.int32_t(layer), C.int32_t(tokens), (*C.uint8_t)(unsafe.Pointer(data)), C.size_t(size), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// SequenceGetState: copy a state that [SequencePutState] has kept.
+//
+//   - layer: as given there.
+//   - tokens: as given there.
+//   - buffer: receives the state. nil: only the size is returned. Elements: capacity.
+//   - capacity: bytes available at buffer.
+//   - size: receives the size of the state in bytes; also if capacity is too small.
+//
+// Returns [OK]; [EArgument] (also: there is no such state); [EBufferSize] (nothing is written).
+//
+// Threads: read-only. Since 1.0. In C: kvq_sequence_get_state.
+func SequenceGetState(sequence *Sequence, layer int32, tokens int32, buffer unsafe.Pointer, capacity uintptr, size *uintptr, err *Error) Status {
+	return Status(C.kvq_go_kvq_sequence_get_state((*C.uint8_t)(unsafe.Pointer(sequence)), C.int32_t(layer), C.int32_t(tokens), (*C.uint8_t)(unsafe.Pointer(buffer)), C.size_t(capacity), (*C.size_t)(unsafe.Pointer(size)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// SequenceFindState: find the newest state of a layer.
+//
+//   - layer: a layer of the model.
+//   - most: look for states after at most so many tokens, ≥ 0.
+//   - tokens: receives the number of tokens after which it is; 0: there is none; unchanged on failure.
+//
+// Returns [OK]; [EArgument].
+//
+// Threads: read-only. Since 1.0. In C: kvq_sequence_find_state.
+func SequenceFindState(sequence *Sequence, layer int32, most int32, tokens *int32, err *Error) Status {
+	return Status(C.kvq_go_kvq_sequence_find_state((*C.uint8_t)(unsafe.Pointer(sequence)), C.int32_t(layer), C.int32_t(most), (*C.int32_t)(unsafe.Pointer(tokens)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// SequenceFindStates: find the most tokens after which every layer that has states has one, to which the
+// sequence can be truncated.
+//
+//   - most: look for states after at most so many tokens, ≥ 0.
+//   - tokens: receives the number of tokens; 0: there is none; unchanged on failure.
+//
+// Returns [OK]; [EArgument].
+//
+// Threads: read-only. Since 1.0. In C: kvq_sequence_find_states.
+func SequenceFindStates(sequence *Sequence, most int32, tokens *int32, err *Error) Status {
+	return Status(C.kvq_go_kvq_sequence_find_states((*C.uint8_t)(unsafe.Pointer(sequence)), C.int32_t(most), (*C.int32_t)(unsafe.Pointer(tokens)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// SequenceDropStates: drop states of all layers after begin … end − 1 tokens. Copies that a fork shares stay
+// there.
+//
+//   - begin: ≥ 0.
+//   - end: ≥ begin.
+//
+// Returns [OK]; [EArgument].
+//
+// Threads: exclusive use of sequence. Since 1.0. In C: kvq_sequence_drop_states.
+func SequenceDropStates(cache *Cache, sequence *Sequence, begin int32, end int32, err *Error) Status {
+	return Status(C.kvq_go_kvq_sequence_drop_states((*C.uint8_t)(unsafe.Pointer(cache)), (*C.uint8_t)(unsafe.Pointer(sequence)), C.int32_t(begin), C.int32_t(end), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // SequenceRoom: get the number of tokens that fit into the pages that [SequenceReserve] preallocated for layer.

@@ -190,7 +190,7 @@ _Static_assert(offsetof(kvq_layer_shape, inv_freq) == 48, "kvq_layer_shape.inv_f
 _Static_assert(offsetof(kvq_layer_shape, scale) == 56, "kvq_layer_shape.scale");
 _Static_assert(offsetof(kvq_layer_shape, logit_softcap) == 60, "kvq_layer_shape.logit_softcap");
 _Static_assert(offsetof(kvq_layer_shape, pages_of_layer) == 64, "kvq_layer_shape.pages_of_layer");
-_Static_assert(offsetof(kvq_layer_shape, reserved) == 68, "kvq_layer_shape.reserved");
+_Static_assert(offsetof(kvq_layer_shape, recurrent) == 68, "kvq_layer_shape.recurrent");
 
 _Static_assert(sizeof(kvq_cache_options) == 104, "kvq_cache_options");
 _Static_assert(offsetof(kvq_cache_options, struct_size) == 0, "kvq_cache_options.struct_size");
@@ -229,7 +229,7 @@ _Static_assert(offsetof(kvq_cache_info, eviction_window) == 44, "kvq_cache_info.
 _Static_assert(offsetof(kvq_cache_info, max_bytes) == 48, "kvq_cache_info.max_bytes");
 _Static_assert(offsetof(kvq_cache_info, model_id) == 56, "kvq_cache_info.model_id");
 
-_Static_assert(sizeof(kvq_layer_info) == 308, "kvq_layer_info");
+_Static_assert(sizeof(kvq_layer_info) == 312, "kvq_layer_info");
 _Static_assert(offsetof(kvq_layer_info, struct_size) == 0, "kvq_layer_info.struct_size");
 _Static_assert(offsetof(kvq_layer_info, n_formats) == 4, "kvq_layer_info.n_formats");
 _Static_assert(offsetof(kvq_layer_info, formats) == 8, "kvq_layer_info.formats");
@@ -244,6 +244,7 @@ _Static_assert(offsetof(kvq_layer_info, scale) == 292, "kvq_layer_info.scale");
 _Static_assert(offsetof(kvq_layer_info, logit_softcap) == 296, "kvq_layer_info.logit_softcap");
 _Static_assert(offsetof(kvq_layer_info, values_are_key_prefix) == 300, "kvq_layer_info.values_are_key_prefix");
 _Static_assert(offsetof(kvq_layer_info, pages_of_layer) == 304, "kvq_layer_info.pages_of_layer");
+_Static_assert(offsetof(kvq_layer_info, recurrent) == 308, "kvq_layer_info.recurrent");
 
 _Static_assert(sizeof(kvq_recode_info) == 40, "kvq_recode_info");
 _Static_assert(offsetof(kvq_recode_info, struct_size) == 0, "kvq_recode_info.struct_size");
@@ -341,7 +342,7 @@ _Static_assert(offsetof(kvq_step_batch, n_sequences) == 4, "kvq_step_batch.n_seq
 _Static_assert(offsetof(kvq_step_batch, sequences) == 8, "kvq_step_batch.sequences");
 _Static_assert(offsetof(kvq_step_batch, token_counts) == 16, "kvq_step_batch.token_counts");
 
-_Static_assert(sizeof(kvq_usage) == 104, "kvq_usage");
+_Static_assert(sizeof(kvq_usage) == 112, "kvq_usage");
 _Static_assert(offsetof(kvq_usage, struct_size) == 0, "kvq_usage.struct_size");
 _Static_assert(offsetof(kvq_usage, reserved) == 4, "kvq_usage.reserved");
 _Static_assert(offsetof(kvq_usage, scalars) == 8, "kvq_usage.scalars");
@@ -356,6 +357,7 @@ _Static_assert(offsetof(kvq_usage, fp16_pages) == 72, "kvq_usage.fp16_pages");
 _Static_assert(offsetof(kvq_usage, shared_pages) == 80, "kvq_usage.shared_pages");
 _Static_assert(offsetof(kvq_usage, bits_per_scalar) == 88, "kvq_usage.bits_per_scalar");
 _Static_assert(offsetof(kvq_usage, transient_bytes) == 96, "kvq_usage.transient_bytes");
+_Static_assert(offsetof(kvq_usage, state_bytes) == 104, "kvq_usage.state_bytes");
 
 _Static_assert(sizeof(qp_quantize_options) == 72, "qp_quantize_options");
 _Static_assert(offsetof(qp_quantize_options, struct_size) == 0, "qp_quantize_options.struct_size");
@@ -612,6 +614,26 @@ static inline kvq_cache* kvq_go_kvq_sequence_cache(uint8_t* sequence) {
 
 static inline kvq_status kvq_go_kvq_sequence_reserve(uint8_t* cache, uint8_t* sequence, int32_t tokens, kvq_error* error) {
   return kvq_sequence_reserve((kvq_cache*)cache, (kvq_sequence*)sequence, tokens, error);
+}
+
+static inline kvq_status kvq_go_kvq_sequence_put_state(uint8_t* cache, uint8_t* sequence, int32_t layer, int32_t tokens, uint8_t* data, size_t size, kvq_error* error) {
+  return kvq_sequence_put_state((kvq_cache*)cache, (kvq_sequence*)sequence, layer, tokens, (const void*)data, size, error);
+}
+
+static inline kvq_status kvq_go_kvq_sequence_get_state(uint8_t* sequence, int32_t layer, int32_t tokens, uint8_t* buffer, size_t capacity, size_t* size, kvq_error* error) {
+  return kvq_sequence_get_state((const kvq_sequence*)sequence, layer, tokens, (void*)buffer, capacity, size, error);
+}
+
+static inline kvq_status kvq_go_kvq_sequence_find_state(uint8_t* sequence, int32_t layer, int32_t most, int32_t* tokens, kvq_error* error) {
+  return kvq_sequence_find_state((const kvq_sequence*)sequence, layer, most, tokens, error);
+}
+
+static inline kvq_status kvq_go_kvq_sequence_find_states(uint8_t* sequence, int32_t most, int32_t* tokens, kvq_error* error) {
+  return kvq_sequence_find_states((const kvq_sequence*)sequence, most, tokens, error);
+}
+
+static inline kvq_status kvq_go_kvq_sequence_drop_states(uint8_t* cache, uint8_t* sequence, int32_t begin, int32_t end, kvq_error* error) {
+  return kvq_sequence_drop_states((kvq_cache*)cache, (kvq_sequence*)sequence, begin, end, error);
 }
 
 static inline kvq_status kvq_go_kvq_sequence_room(uint8_t* sequence, int32_t layer, int32_t* room, kvq_error* error) {

@@ -346,10 +346,12 @@ class Cache(CacheMethods):
         return many
 
     def _layer(self, layer: int) -> LayerInfo:
-        """Shape of a layer, which never changes."""
+        """Shape of a layer with tokens, which never changes."""
         info = self._layers.get(layer)
         if info is None:
             info = self._layers[layer] = self.describe_layer(layer)
+        if info.recurrent:
+            raise KvqArgumentError("layer is %d, which is recurrent and holds no tokens" % layer)
         return info
 
     def _checked_tokens(

@@ -443,7 +443,7 @@ class LayerInfo:
     """Shape of a layer, and the formats that it seals pages in."""
 
     n_formats: int
-    """1, or the number that a router chooses among."""
+    """1, or the number that a router chooses among; 0: the layer is recurrent."""
     formats: str
     """Names of the formats, keys/values where they differ, separated by ", "."""
     q_heads: int
@@ -462,6 +462,8 @@ class LayerInfo:
     """If so, appending takes no values."""
     pages_of_layer: int
     """The layer whose pages it reads: this one, or an earlier one."""
+    recurrent: bool
+    """If so, it keeps no keys and values; ``n_formats``, heads and channels are 0."""
 
     @classmethod
     def _of(cls, it: _native.kvq_layer_info) -> LayerInfo:
@@ -479,6 +481,7 @@ class LayerInfo:
             logit_softcap=it.logit_softcap,
             values_are_key_prefix=it.values_are_key_prefix != 0,
             pages_of_layer=it.pages_of_layer,
+            recurrent=it.recurrent != 0,
         )
 
 
@@ -557,7 +560,7 @@ class Usage:
     workspace_bytes: int
     """Workspace of kvq_attend and the cache object; 0 for one sequence."""
     total_bytes: int
-    """Sum of the four above, and of ``transient_bytes``."""
+    """Sum of the four above, of ``transient_bytes`` and of ``state_bytes``."""
     plain_fp16_bytes: int
     """2 · scalars: the size of an uncompressed FP16 cache."""
     sealed_pages: int
@@ -569,6 +572,10 @@ class Usage:
     transient_bytes: int
     """Predicted only: the most that a call takes beside and frees when it returns; with a policy that evicts, also what
     each sequence keeps free for ``kvq_compress``.
+    """
+    state_bytes: int
+    """Copies that ``kvq_sequence_put_state`` keeps; counted in full for one sequence, even if forks share them. Not
+    predicted.
     """
 
     @classmethod
@@ -586,6 +593,7 @@ class Usage:
             shared_pages=it.shared_pages,
             bits_per_scalar=it.bits_per_scalar,
             transient_bytes=it.transient_bytes,
+            state_bytes=it.state_bytes,
         )
 
 

@@ -1016,8 +1016,12 @@ class kvq_layer_shape(Structure):
     layer's: their fields may stay at their defaults (``inv_freq`` must), other values are refused. ``q_heads``,
     ``scale`` and ``logit_softcap`` are the layers' own.
     """
-    reserved: int
-    """0."""
+    recurrent: int
+    """1: the layers keep no keys and values, as recurrent and linear-attention layers of hybrid models (Qwen 3.5,
+    Mamba): they take no memory and no tokens, and sequences may carry their states (``kvq_sequence_put_state``). All
+    other fields but ``first_layer`` and ``n_layers`` must be at their defaults; some layer must not be recurrent. 0
+    by default.
+    """
 
     _fields_ = [
         ("struct_size", c_uint32),
@@ -1036,7 +1040,7 @@ class kvq_layer_shape(Structure):
         ("scale", c_float),
         ("logit_softcap", c_float),
         ("pages_of_layer", c_int32),
-        ("reserved", c_int32),
+        ("recurrent", c_int32),
     ]
 
 
@@ -1166,7 +1170,7 @@ class kvq_layer_info(Structure):
 
     struct_size: int
     n_formats: int
-    """1, or the number that a router chooses among."""
+    """1, or the number that a router chooses among; 0: the layer is recurrent."""
     formats: Text
     """Names of the formats, keys/values where they differ, separated by ", "."""
     q_heads: int
@@ -1185,6 +1189,8 @@ class kvq_layer_info(Structure):
     """1: appending takes no values."""
     pages_of_layer: int
     """The layer whose pages it reads: this one, or an earlier one."""
+    recurrent: int
+    """1: it keeps no keys and values; ``n_formats``, heads and channels are 0."""
 
     _fields_ = [
         ("struct_size", c_uint32),
@@ -1201,6 +1207,7 @@ class kvq_layer_info(Structure):
         ("logit_softcap", c_float),
         ("values_are_key_prefix", c_int32),
         ("pages_of_layer", c_int32),
+        ("recurrent", c_int32),
     ]
 
 
@@ -1545,7 +1552,7 @@ class kvq_usage(Structure):
     workspace_bytes: int
     """Workspace of kvq_attend and the cache object; 0 for one sequence."""
     total_bytes: int
-    """Sum of the four above, and of ``transient_bytes``."""
+    """Sum of the four above, of ``transient_bytes`` and of ``state_bytes``."""
     plain_fp16_bytes: int
     """2 · scalars: the size of an uncompressed FP16 cache."""
     sealed_pages: int
@@ -1557,6 +1564,10 @@ class kvq_usage(Structure):
     transient_bytes: int
     """Predicted only: the most that a call takes beside and frees when it returns; with a policy that evicts, also what
     each sequence keeps free for ``kvq_compress``.
+    """
+    state_bytes: int
+    """Copies that ``kvq_sequence_put_state`` keeps; counted in full for one sequence, even if forks share them. Not
+    predicted.
     """
 
     _fields_ = [
@@ -1574,6 +1585,7 @@ class kvq_usage(Structure):
         ("shared_pages", c_uint64),
         ("bits_per_scalar", c_double),
         ("transient_bytes", c_uint64),
+        ("state_bytes", c_uint64),
     ]
 
 
@@ -2902,9 +2914,9 @@ After a cut on a page boundary, sealed pages stay sealed.
 
 - length: 0 … the length of the shortest layer.
 
-Returns KVQ_OK; KVQ_E_ARGUMENT (negative or beyond the length); KVQ_E_STATE (inside a sealed page, the message
-has the nearest lengths that work; or eviction left gaps in the positions); KVQ_E_MEMORY, KVQ_E_LIMIT (a shared
-page had to be copied).
+Returns KVQ_OK; KVQ_E_ARGUMENT (negative or beyond the length); KVQ_E_STATE (inside a sealed page, or a layer has
+states but none after ``length`` tokens, see ``kvq_sequence_put_state``: the message has lengths that work; or
+eviction left gaps in the positions); KVQ_E_MEMORY, KVQ_E_LIMIT (a shared page had to be copied).
 
 Threads: exclusive use of ``sequence``.
 """,
@@ -2975,6 +2987,128 @@ KVQ_E_STATE until it has found them, by the append after its 128 tokens or by re
 Returns KVQ_OK; KVQ_E_ARGUMENT (NULL; a sequence of another cache; negative, or more than a layer can hold);
 KVQ_E_STATE (a stream is being captured); KVQ_E_UNSUPPORTED (above 0 if a router chooses the formats);
 KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
+
+Threads: exclusive use of ``sequence``.
+""",
+)
+kvq_sequence_put_state = library.function(
+    "kvq_sequence_put_state",
+    c_int32,
+    {
+        "cache": kvq_cache,
+        "sequence": kvq_sequence,
+        "layer": c_int32,
+        "tokens": c_int32,
+        "data": c_void_p,
+        "size": c_size_t,
+        "error": POINTER(kvq_error),
+    },
+    """kvq_sequence_put_state(cache: kvq_cache*, sequence: kvq_sequence*, layer: int32_t, tokens: int32_t, data: const
+void*, size: size_t, error: kvq_error*) -> kvq_status
+
+Keep a copy of bytes of the host with a sequence: the state of a layer after the sequence's first ``tokens``
+tokens.
+
+Recurrent and linear-attention layers of hybrid models have no pages, but a state that only processing all tokens
+again would bring back. With copies of it after some tokens (at the end of a shared prompt, every 4 096 tokens)
+the whole sequence can be forked, truncated, saved and loaded:
+
+- ``kvq_sequence_fork`` shares states, ``kvq_sequence_save`` and ``kvq_cache_save`` write them with the pages.
+- ``kvq_sequence_truncate`` drops those after more than ``length`` tokens. Where tokens are dropped, every layer
+  that has states needs one after ``length`` tokens, or the call is refused with the nearest length that works,
+  which ``kvq_sequence_find_states`` finds. Length 0 always works.
+- ``kvq_step_commit`` and ``kvq_step_abort`` drop those after more tokens than remain. They need none: hosts that
+  draft tokens keep the newest states themselves.
+
+States are in host memory, whatever the context's device, and count as ``state_bytes`` in kvq_usage.
+
+- layer: any layer of the model, recurrent or not.
+- tokens: ≥ 1. It need not be the sequence's length: layers of a model run one after the other. A state of the
+  same layer after as many tokens is replaced.
+- data: the state.
+- size: bytes at ``data``, ≥ 1.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
+
+Threads: exclusive use of ``sequence``.
+""",
+)
+kvq_sequence_get_state = library.function(
+    "kvq_sequence_get_state",
+    c_int32,
+    {
+        "sequence": kvq_sequence,
+        "layer": c_int32,
+        "tokens": c_int32,
+        "buffer": c_void_p,
+        "capacity": c_size_t,
+        "size": c_void_p,
+        "error": POINTER(kvq_error),
+    },
+    """kvq_sequence_get_state(sequence: const kvq_sequence*, layer: int32_t, tokens: int32_t, buffer: void*, capacity:
+size_t, size: size_t*, error: kvq_error*) -> kvq_status
+
+Copy a state that ``kvq_sequence_put_state`` has kept.
+
+- layer: as given there.
+- tokens: as given there.
+- buffer: receives the state. NULL: only the size is returned.
+- capacity: bytes available at ``buffer``.
+- size: receives the size of the state in bytes; also if ``capacity`` is too small.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT (also: there is no such state); KVQ_E_BUFFER_SIZE (nothing is written).
+
+Threads: read-only.
+""",
+)
+kvq_sequence_find_state = library.function(
+    "kvq_sequence_find_state",
+    c_int32,
+    {"sequence": kvq_sequence, "layer": c_int32, "most": c_int32, "tokens": c_void_p, "error": POINTER(kvq_error)},
+    """kvq_sequence_find_state(sequence: const kvq_sequence*, layer: int32_t, most: int32_t, tokens: int32_t*, error:
+kvq_error*) -> kvq_status
+
+Find the newest state of a layer.
+
+- layer: a layer of the model.
+- most: look for states after at most so many tokens, ≥ 0.
+- tokens: receives the number of tokens after which it is; 0: there is none; unchanged on failure.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT.
+
+Threads: read-only.
+""",
+)
+kvq_sequence_find_states = library.function(
+    "kvq_sequence_find_states",
+    c_int32,
+    {"sequence": kvq_sequence, "most": c_int32, "tokens": c_void_p, "error": POINTER(kvq_error)},
+    """kvq_sequence_find_states(sequence: const kvq_sequence*, most: int32_t, tokens: int32_t*, error: kvq_error*) ->
+kvq_status
+
+Find the most tokens after which every layer that has states has one, to which the sequence can be truncated.
+
+- most: look for states after at most so many tokens, ≥ 0.
+- tokens: receives the number of tokens; 0: there is none; unchanged on failure.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT.
+
+Threads: read-only.
+""",
+)
+kvq_sequence_drop_states = library.function(
+    "kvq_sequence_drop_states",
+    c_int32,
+    {"cache": kvq_cache, "sequence": kvq_sequence, "begin": c_int32, "end": c_int32, "error": POINTER(kvq_error)},
+    """kvq_sequence_drop_states(cache: kvq_cache*, sequence: kvq_sequence*, begin: int32_t, end: int32_t, error:
+kvq_error*) -> kvq_status
+
+Drop states of all layers after ``begin`` … ``end`` − 1 tokens. Copies that a fork shares stay there.
+
+- begin: ≥ 0.
+- end: ≥ ``begin``.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT.
 
 Threads: exclusive use of ``sequence``.
 """,

@@ -186,6 +186,46 @@ class SequenceMethods(Handle):
         with self.cache._shared() as cache, self._alone() as it:
             self._call(_native.kvq_sequence_reserve, cache, it, tokens)
 
+    def get_state(self, layer: int, tokens: int) -> bytes:
+        """Copy a state that ``kvq_sequence_put_state`` has kept.
+
+        :param layer: as given there.
+
+        :param tokens: as given there.
+        """
+        with self._shared() as it:
+            return self._saved(_native.kvq_sequence_get_state, it, layer, tokens)
+
+    def find_state(self, layer: int, most: int) -> int:
+        """Find the newest state of a layer.
+
+        :param layer: a layer of the model.
+
+        :param most: look for states after at most so many tokens, ≥ 0.
+        """
+        number = c_int32()
+        self._read(_native.kvq_sequence_find_state, layer, most, byref(number))
+        return number.value
+
+    def find_states(self, most: int) -> int:
+        """Find the most tokens after which every layer that has states has one, to which the sequence can be truncated.
+
+        :param most: look for states after at most so many tokens, ≥ 0.
+        """
+        number = c_int32()
+        self._read(_native.kvq_sequence_find_states, most, byref(number))
+        return number.value
+
+    def drop_states(self, begin: int, end: int) -> None:
+        """Drop states of all layers after ``begin`` … ``end`` − 1 tokens. Copies that a fork shares stay there.
+
+        :param begin: ≥ 0.
+
+        :param end: ≥ ``begin``.
+        """
+        with self.cache._shared() as cache, self._alone() as it:
+            self._call(_native.kvq_sequence_drop_states, cache, it, begin, end)
+
     def room(self, layer: int) -> int:
         """Get the number of tokens that fit into the pages that ``kvq_sequence_reserve`` preallocated for ``layer``.
         Truncating makes room again, except for pages that a fork still holds.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ctypes import addressof, byref, c_uint64, sizeof
-from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Union
 
 from . import _native
-from ._arrays import empty_host, view_of
+from ._arrays import bytes_of, empty_host, view_of
 from ._errors import call, initialised
 from ._handle import Handle, reading
 from ._infos import RecodeInfo, Usage
@@ -91,6 +91,20 @@ class Sequence(SequenceMethods):
     def append(self, layer: int, k: Any, v: Any = None, positions: Any = None, dtype: Optional[str] = None) -> None:
         """Append tokens to one layer: all of them or none. See ``Cache.append``."""
         self.cache._append(layer, (self,), None, None, k, v, positions, dtype)
+
+    def put_state(self, layer: int, tokens: int, data: Union[bytes, bytearray, memoryview]) -> None:
+        """Keep a copy of the state of a layer after the first `tokens` tokens, for recurrent layers of hybrid models.
+
+        Forks share it, ``save`` writes it with the pages, and ``truncate`` drops those after more tokens: where it
+        drops tokens, each layer that has states needs one there, which ``find_states`` finds.
+
+        :param layer: any layer of the model.
+        :param tokens: at least 1; a state of the same layer after as many tokens is replaced.
+        :param data: the state, as contiguous bytes in host memory.
+        """
+        address, size, _view = bytes_of("data", data)
+        with self.cache._shared() as cache, self._alone() as sequence:
+            self._call(_native.kvq_sequence_put_state, cache, sequence, layer, tokens, address, size)
 
     def fork(self) -> Sequence:
         """Create a sequence that starts with all tokens of this one. Pages are shared until either changes them."""

@@ -47,6 +47,9 @@ class LayerShape:
     """The earlier layer whose pages these layers read, as models with shared KV layers do (Gemma 3n, Gemma 4); None:
     their own. They hold no tokens: append to that layer, then attend to these. Their KV heads, channels and RoPE are
     that layer's, their query heads, scale and soft cap their own."""
+    recurrent: bool = False
+    """The layers keep no keys and values, as recurrent and linear-attention layers of hybrid models: they take no
+    memory and no tokens, and sequences may carry their states (``Sequence.put_state``). They have no other fields."""
 
 
 _NUMBERS = (
@@ -62,6 +65,7 @@ _NUMBERS = (
     "rope_base",
     "scale",
     "logit_softcap",
+    "recurrent",
 )
 
 

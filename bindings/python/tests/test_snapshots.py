@@ -183,3 +183,32 @@ def test_an_allocator_that_fails_at_any_time_leaves_no_sequences(cache, parent, 
                 failures += 1
         allocator.left = None
         assert failures > 10 and loaded[1].length(1) == 340
+
+
+@pytest.fixture
+def hybrid(context):
+    """Four layers, of which the first and the third have pages."""
+    shapes = [libkvq.LayerShape(layer, recurrent=True) for layer in (1, 3)]
+    return libkvq.Cache(context, **{**SHAPE, "n_layers": 4}, policy="int4", shapes=shapes)
+
+
+def test_states_of_recurrent_layers_go_with_a_sequence(hybrid, random):
+    assert [hybrid.describe_layer(layer).recurrent for layer in range(4)] == [False, True, False, True]
+    sequence = hybrid.sequence()
+    for layer in (0, 2):
+        sequence.append(layer, *random.standard_normal((2, 70, 2, 32), dtype="f4"))
+    with pytest.raises(libkvq.KvqArgumentError, match="layer is 1, which is recurrent"):
+        sequence.append(1, *random.standard_normal((2, 1, 2, 32), dtype="f4"))
+    state = random.standard_normal((3, 5), dtype="f4")
+    for layer in (1, 3):
+        sequence.put_state(layer, 64, memoryview(state))
+    sequence.put_state(1, 70, b"newer")
+    assert sequence.get_state(3, 64) == state.tobytes() and sequence.get_state(1, 70) == b"newer"
+    assert (sequence.find_state(1, 100), sequence.find_state(1, 69), sequence.find_states(100)) == (70, 64, 64)
+    with pytest.raises(libkvq.KvqStateError, match="length is 32, but layer 1 has no state"):
+        sequence.truncate(32)
+    fork = hybrid.load_sequence(sequence.save()).fork()
+    fork.truncate(64)
+    assert fork.get_state(1, 64) == state.tobytes() and fork.find_state(1, 100) == 64 and fork.length(2) == 64
+    sequence.drop_states(0, 70)
+    assert sequence.find_state(3, 100) == 0 and sequence.usage().state_bytes < fork.usage().state_bytes

@@ -647,7 +647,8 @@ namespace Kvq.Raw
         /// <param name="length">0 … the length of the shortest layer.</param>
         /// <param name="error">The error.</param>
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/> (negative or beyond the length);
-        /// <see cref="Kvq.Status.State"/> (inside a sealed page, the message has the nearest lengths that work; or
+        /// <see cref="Kvq.Status.State"/> (inside a sealed page, or a layer has states but none after <c>length</c>
+        /// tokens, see <see cref="Kvq.Raw.Native.kvq_sequence_put_state"/>: the message has lengths that work; or
         /// eviction left gaps in the positions); <see cref="Kvq.Status.Memory"/>, <see cref="Kvq.Status.Limit"/> (a
         /// shared page had to be copied).</returns>
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
@@ -722,6 +723,96 @@ namespace Kvq.Raw
         /// <see cref="Kvq.Status.Backend"/>.</returns>
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern Status kvq_sequence_reserve(IntPtr cache, IntPtr sequence, int tokens, kvq_error* error);
+
+        /// <summary>Keep a copy of bytes of the host with a sequence: the state of a layer after the sequence's first
+        /// <c>tokens</c> tokens.</summary>
+        /// <remarks>
+        /// <para>Recurrent and linear-attention layers of hybrid models have no pages, but a state that only
+        /// processing all tokens again would bring back. With copies of it after some tokens (at the end of a shared
+        /// prompt, every 4 096 tokens) the whole sequence can be forked, truncated, saved and loaded:</para>
+        /// <list type="bullet">
+        /// <item><description><see cref="Kvq.Raw.Native.kvq_sequence_fork"/> shares states, <see cref="Kvq.Raw.Native.kvq_sequence_save"/> and <see cref="Kvq.Raw.Native.kvq_cache_save"/> write them with the pages.</description></item>
+        /// <item><description><see cref="Kvq.Raw.Native.kvq_sequence_truncate"/> drops those after more than <c>length</c> tokens. Where tokens are dropped, every layer that has states needs one after <c>length</c> tokens, or the call is refused with the nearest length that works, which <see cref="Kvq.Raw.Native.kvq_sequence_find_states"/> finds. Length 0 always works.</description></item>
+        /// <item><description><see cref="Kvq.Raw.Native.kvq_step_commit"/> and <see cref="Kvq.Raw.Native.kvq_step_abort"/> drop those after more tokens than remain. They need none: hosts that draft tokens keep the newest states themselves.</description></item>
+        /// </list>
+        /// <para>States are in host memory, whatever the context's device, and count as <c>state_bytes</c> in
+        /// <see cref="Kvq.Raw.kvq_usage"/>.</para>
+        /// <para>Threads: exclusive use of <c>sequence</c>.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="cache">The cache.</param>
+        /// <param name="sequence">The sequence.</param>
+        /// <param name="layer">any layer of the model, recurrent or not.</param>
+        /// <param name="tokens">≥ 1. It need not be the sequence's length: layers of a model run one after the other.
+        /// A state of the same layer after as many tokens is replaced.</param>
+        /// <param name="data">the state.</param>
+        /// <param name="size">bytes at <c>data</c>, ≥ 1.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.Memory"/>;
+        /// <see cref="Kvq.Status.Limit"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_sequence_put_state(IntPtr cache, IntPtr sequence, int layer, int tokens, void* data, UIntPtr size, kvq_error* error);
+
+        /// <summary>Copy a state that <see cref="Kvq.Raw.Native.kvq_sequence_put_state"/> has kept.</summary>
+        /// <remarks>
+        /// <para>Threads: read-only.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="sequence">The sequence.</param>
+        /// <param name="layer">as given there.</param>
+        /// <param name="tokens">as given there.</param>
+        /// <param name="buffer">receives the state. null: only the size is returned.</param>
+        /// <param name="capacity">bytes available at <c>buffer</c>.</param>
+        /// <param name="size">receives the size of the state in bytes; also if <c>capacity</c> is too small.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/> (also: there is no such state);
+        /// <see cref="Kvq.Status.BufferSize"/> (nothing is written).</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_sequence_get_state(IntPtr sequence, int layer, int tokens, void* buffer, UIntPtr capacity, UIntPtr* size, kvq_error* error);
+
+        /// <summary>Find the newest state of a layer.</summary>
+        /// <remarks>
+        /// <para>Threads: read-only.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="sequence">The sequence.</param>
+        /// <param name="layer">a layer of the model.</param>
+        /// <param name="most">look for states after at most so many tokens, ≥ 0.</param>
+        /// <param name="tokens">receives the number of tokens after which it is; 0: there is none; unchanged on
+        /// failure.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_sequence_find_state(IntPtr sequence, int layer, int most, int* tokens, kvq_error* error);
+
+        /// <summary>Find the most tokens after which every layer that has states has one, to which the sequence can
+        /// be truncated.</summary>
+        /// <remarks>
+        /// <para>Threads: read-only.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="sequence">The sequence.</param>
+        /// <param name="most">look for states after at most so many tokens, ≥ 0.</param>
+        /// <param name="tokens">receives the number of tokens; 0: there is none; unchanged on failure.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_sequence_find_states(IntPtr sequence, int most, int* tokens, kvq_error* error);
+
+        /// <summary>Drop states of all layers after <c>begin</c> … <c>end</c> − 1 tokens. Copies that a fork shares
+        /// stay there.</summary>
+        /// <remarks>
+        /// <para>Threads: exclusive use of <c>sequence</c>.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="cache">The cache.</param>
+        /// <param name="sequence">The sequence.</param>
+        /// <param name="begin">≥ 0.</param>
+        /// <param name="end">≥ <c>begin</c>.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_sequence_drop_states(IntPtr cache, IntPtr sequence, int begin, int end, kvq_error* error);
 
         /// <summary>Get the number of tokens that fit into the pages that
         /// <see cref="Kvq.Raw.Native.kvq_sequence_reserve"/> preallocated for <c>layer</c>. Truncating makes room

@@ -451,8 +451,11 @@ namespace Kvq.Raw
         /// defaults (<c>inv_freq</c> must), other values are refused. <c>q_heads</c>, <c>scale</c> and
         /// <c>logit_softcap</c> are the layers' own.</summary>
         public int pages_of_layer;
-        /// <summary>0.</summary>
-        public int reserved;
+        /// <summary>1: the layers keep no keys and values, as recurrent and linear-attention layers of hybrid models
+        /// (Qwen 3.5, Mamba): they take no memory and no tokens, and sequences may carry their states
+        /// (<see cref="Kvq.Raw.Native.kvq_sequence_put_state"/>). All other fields but <c>first_layer</c> and
+        /// <c>n_layers</c> must be at their defaults; some layer must not be recurrent. 0 by default.</summary>
+        public int recurrent;
     }
 
     /// <summary>Shape of a model's attention layers, and the trained objects that its page formats need.</summary>
@@ -553,7 +556,7 @@ namespace Kvq.Raw
     {
         /// <summary>StructSize.</summary>
         public uint struct_size;
-        /// <summary>1, or the number that a router chooses among.</summary>
+        /// <summary>1, or the number that a router chooses among; 0: the layer is recurrent.</summary>
         public int n_formats;
         /// <summary>Names of the formats, keys/values where they differ, separated by ", ".</summary>
         public fixed byte formats[256];
@@ -579,6 +582,8 @@ namespace Kvq.Raw
         public int values_are_key_prefix;
         /// <summary>The layer whose pages it reads: this one, or an earlier one.</summary>
         public int pages_of_layer;
+        /// <summary>1: it keeps no keys and values; <c>n_formats</c>, heads and channels are 0.</summary>
+        public int recurrent;
     }
 
     /// <summary>What recoding a sequence takes; see
@@ -833,7 +838,7 @@ namespace Kvq.Raw
         /// <summary>Workspace of <see cref="Kvq.Raw.Native.kvq_attend"/> and the cache object; 0 for one
         /// sequence.</summary>
         public ulong workspace_bytes;
-        /// <summary>Sum of the four above, and of <c>transient_bytes</c>.</summary>
+        /// <summary>Sum of the four above, of <c>transient_bytes</c> and of <c>state_bytes</c>.</summary>
         public ulong total_bytes;
         /// <summary>2 · scalars: the size of an uncompressed FP16 cache.</summary>
         public ulong plain_fp16_bytes;
@@ -848,6 +853,9 @@ namespace Kvq.Raw
         /// <summary>Predicted only: the most that a call takes beside and frees when it returns; with a policy that
         /// evicts, also what each sequence keeps free for <see cref="Kvq.Raw.Native.kvq_compress"/>.</summary>
         public ulong transient_bytes;
+        /// <summary>Copies that <see cref="Kvq.Raw.Native.kvq_sequence_put_state"/> keeps; counted in full for one
+        /// sequence, even if forks share them. Not predicted.</summary>
+        public ulong state_bytes;
     }
 
     /// <summary>Options of <see cref="Kvq.Raw.Native.qp_quantize"/>.</summary>

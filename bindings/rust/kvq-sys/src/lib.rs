@@ -850,8 +850,11 @@ pub struct kvq_layer_shape {
     /// named layer's: their fields may stay at their defaults (`inv_freq` must), other values are refused.
     /// `q_heads`, `scale` and `logit_softcap` are the layers' own.
     pub pages_of_layer: i32,
-    /// 0.
-    pub reserved: i32,
+    /// 1: the layers keep no keys and values, as recurrent and linear-attention layers of hybrid models (Qwen 3.5,
+    /// Mamba): they take no memory and no tokens, and sequences may carry their states
+    /// ([`kvq_sequence_put_state`]). All other fields but `first_layer` and `n_layers` must be at their defaults;
+    /// some layer must not be recurrent. 0 by default.
+    pub recurrent: i32,
 }
 
 /// Shape of a model's attention layers, and the trained objects that its page formats need.
@@ -942,7 +945,7 @@ pub struct kvq_cache_info {
 #[derive(Clone, Copy)]
 pub struct kvq_layer_info {
     pub struct_size: u32,
-    /// 1, or the number that a router chooses among.
+    /// 1, or the number that a router chooses among; 0: the layer is recurrent.
     pub n_formats: i32,
     /// Names of the formats, keys/values where they differ, separated by ", ".
     pub formats: [c_char; 256],
@@ -962,6 +965,8 @@ pub struct kvq_layer_info {
     pub values_are_key_prefix: i32,
     /// The layer whose pages it reads: this one, or an earlier one.
     pub pages_of_layer: i32,
+    /// 1: it keeps no keys and values; `n_formats`, heads and channels are 0.
+    pub recurrent: i32,
 }
 
 /// What recoding a sequence takes; see [`kvq_sequence_predict_recode`].
@@ -1222,7 +1227,7 @@ pub struct kvq_usage {
     pub metadata_bytes: u64,
     /// Workspace of [`kvq_attend`] and the cache object; 0 for one sequence.
     pub workspace_bytes: u64,
-    /// Sum of the four above, and of `transient_bytes`.
+    /// Sum of the four above, of `transient_bytes` and of `state_bytes`.
     pub total_bytes: u64,
     /// 2 · scalars: the size of an uncompressed FP16 cache.
     pub plain_fp16_bytes: u64,
@@ -1235,6 +1240,9 @@ pub struct kvq_usage {
     /// Predicted only: the most that a call takes beside and frees when it returns; with a policy that evicts, also
     /// what each sequence keeps free for [`kvq_compress`].
     pub transient_bytes: u64,
+    /// Copies that [`kvq_sequence_put_state`] keeps; counted in full for one sequence, even if forks share them.
+    /// Not predicted.
+    pub state_bytes: u64,
 }
 
 /// Options of [`qp_quantize`].
@@ -2346,8 +2354,9 @@ extern "C" {
     /// - `length`: 0 … the length of the shortest layer.
     ///
     /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`] (negative or beyond the length); [`KVQ_E_STATE`] (inside a sealed
-    /// page, the message has the nearest lengths that work; or eviction left gaps in the positions);
-    /// [`KVQ_E_MEMORY`], [`KVQ_E_LIMIT`] (a shared page had to be copied).
+    /// page, or a layer has states but none after `length` tokens, see [`kvq_sequence_put_state`]: the message has
+    /// lengths that work; or eviction left gaps in the positions); [`KVQ_E_MEMORY`], [`KVQ_E_LIMIT`] (a shared page
+    /// had to be copied).
     ///
     /// Threads: exclusive use of `sequence`.
     ///
@@ -2423,6 +2432,124 @@ extern "C" {
         cache: *mut kvq_cache,
         sequence: *mut kvq_sequence,
         tokens: i32,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Keep a copy of bytes of the host with a sequence: the state of a layer after the sequence's first `tokens`
+    /// tokens.
+    ///
+    /// Recurrent and linear-attention layers of hybrid models have no pages, but a state that only processing all
+    /// tokens again would bring back. With copies of it after some tokens (at the end of a shared prompt, every 4
+    /// 096 tokens) the whole sequence can be forked, truncated, saved and loaded:
+    ///
+    /// - [`kvq_sequence_fork`] shares states, [`kvq_sequence_save`] and [`kvq_cache_save`] write them with the
+    ///   pages.
+    /// - [`kvq_sequence_truncate`] drops those after more than `length` tokens. Where tokens are dropped, every
+    ///   layer that has states needs one after `length` tokens, or the call is refused with the nearest length that
+    ///   works, which [`kvq_sequence_find_states`] finds. Length 0 always works.
+    /// - [`kvq_step_commit`] and [`kvq_step_abort`] drop those after more tokens than remain. They need none: hosts
+    ///   that draft tokens keep the newest states themselves.
+    ///
+    /// States are in host memory, whatever the context's device, and count as `state_bytes` in [`kvq_usage`].
+    ///
+    /// - `layer`: any layer of the model, recurrent or not.
+    /// - `tokens`: ≥ 1. It need not be the sequence's length: layers of a model run one after the other. A state of
+    ///   the same layer after as many tokens is replaced.
+    /// - `data`: the state. (length `size`)
+    /// - `size`: bytes at `data`, ≥ 1.
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`].
+    ///
+    /// Threads: exclusive use of `sequence`.
+    ///
+    /// Since 1.0.
+    pub fn kvq_sequence_put_state(
+        cache: *mut kvq_cache,
+        sequence: *mut kvq_sequence,
+        layer: i32,
+        tokens: i32,
+        data: *const c_void,
+        size: usize,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Copy a state that [`kvq_sequence_put_state`] has kept.
+    ///
+    /// - `layer`: as given there.
+    /// - `tokens`: as given there.
+    /// - `buffer`: receives the state. NULL: only the size is returned. (may be NULL; length `capacity`)
+    /// - `capacity`: bytes available at `buffer`.
+    /// - `size`: receives the size of the state in bytes; also if `capacity` is too small. (length `1`)
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`] (also: there is no such state); [`KVQ_E_BUFFER_SIZE`] (nothing is
+    /// written).
+    ///
+    /// Threads: read-only.
+    ///
+    /// Since 1.0.
+    pub fn kvq_sequence_get_state(
+        sequence: *const kvq_sequence,
+        layer: i32,
+        tokens: i32,
+        buffer: *mut c_void,
+        capacity: usize,
+        size: *mut usize,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Find the newest state of a layer.
+    ///
+    /// - `layer`: a layer of the model.
+    /// - `most`: look for states after at most so many tokens, ≥ 0.
+    /// - `tokens`: receives the number of tokens after which it is; 0: there is none; unchanged on failure. (length
+    ///   `1`)
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`].
+    ///
+    /// Threads: read-only.
+    ///
+    /// Since 1.0.
+    pub fn kvq_sequence_find_state(
+        sequence: *const kvq_sequence,
+        layer: i32,
+        most: i32,
+        tokens: *mut i32,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Find the most tokens after which every layer that has states has one, to which the sequence can be
+    /// truncated.
+    ///
+    /// - `most`: look for states after at most so many tokens, ≥ 0.
+    /// - `tokens`: receives the number of tokens; 0: there is none; unchanged on failure. (length `1`)
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`].
+    ///
+    /// Threads: read-only.
+    ///
+    /// Since 1.0.
+    pub fn kvq_sequence_find_states(
+        sequence: *const kvq_sequence,
+        most: i32,
+        tokens: *mut i32,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Drop states of all layers after `begin` … `end` − 1 tokens. Copies that a fork shares stay there.
+    ///
+    /// - `begin`: ≥ 0.
+    /// - `end`: ≥ `begin`.
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`].
+    ///
+    /// Threads: exclusive use of `sequence`.
+    ///
+    /// Since 1.0.
+    pub fn kvq_sequence_drop_states(
+        cache: *mut kvq_cache,
+        sequence: *mut kvq_sequence,
+        begin: i32,
+        end: i32,
         error: *mut kvq_error,
     ) -> kvq_status;
 
@@ -4065,7 +4192,7 @@ const _: () = {
     assert!(align_of::<kvq_cache_options>() == 8);
     assert!(size_of::<kvq_cache_info>() == 64);
     assert!(align_of::<kvq_cache_info>() == 8);
-    assert!(size_of::<kvq_layer_info>() == 308);
+    assert!(size_of::<kvq_layer_info>() == 312);
     assert!(align_of::<kvq_layer_info>() == 4);
     assert!(size_of::<kvq_recode_info>() == 40);
     assert!(align_of::<kvq_recode_info>() == 8);
@@ -4083,7 +4210,7 @@ const _: () = {
     assert!(align_of::<kvq_extend_batch>() == 8);
     assert!(size_of::<kvq_step_batch>() == 24);
     assert!(align_of::<kvq_step_batch>() == 8);
-    assert!(size_of::<kvq_usage>() == 104);
+    assert!(size_of::<kvq_usage>() == 112);
     assert!(align_of::<kvq_usage>() == 8);
     assert!(size_of::<qp_quantize_options>() == 72);
     assert!(align_of::<qp_quantize_options>() == 8);

@@ -207,7 +207,7 @@ fn offsets_of_kvq_layer_shape() {
     assert_eq!(offset!(kvq_layer_shape, scale), 56);
     assert_eq!(offset!(kvq_layer_shape, logit_softcap), 60);
     assert_eq!(offset!(kvq_layer_shape, pages_of_layer), 64);
-    assert_eq!(offset!(kvq_layer_shape, reserved), 68);
+    assert_eq!(offset!(kvq_layer_shape, recurrent), 68);
 }
 
 #[test]
@@ -267,6 +267,7 @@ fn offsets_of_kvq_layer_info() {
     assert_eq!(offset!(kvq_layer_info, logit_softcap), 296);
     assert_eq!(offset!(kvq_layer_info, values_are_key_prefix), 300);
     assert_eq!(offset!(kvq_layer_info, pages_of_layer), 304);
+    assert_eq!(offset!(kvq_layer_info, recurrent), 308);
 }
 
 #[test]
@@ -397,6 +398,7 @@ fn offsets_of_kvq_usage() {
     assert_eq!(offset!(kvq_usage, shared_pages), 80);
     assert_eq!(offset!(kvq_usage, bits_per_scalar), 88);
     assert_eq!(offset!(kvq_usage, transient_bytes), 96);
+    assert_eq!(offset!(kvq_usage, state_bytes), 104);
 }
 
 #[test]

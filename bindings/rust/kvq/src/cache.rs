@@ -143,11 +143,13 @@ impl Cache {
         &self.0.info
     }
 
-    /// Returns the shape of a layer, or the library's refusal of its number.
+    /// Returns the shape of a layer with tokens, or the library's refusal of its number.
     pub(crate) fn layer(&self, layer: usize) -> Result<&LayerInfo> {
         let refused =
             || self.describe_layer(layer).err().unwrap_or_else(|| Error::argument(format!("layer is {layer}")));
-        self.0.layers.get(layer).ok_or_else(refused)
+        let info = self.0.layers.get(layer).ok_or_else(refused)?;
+        let message = || Error::argument(format!("layer is {layer}, which is recurrent and holds no tokens"));
+        (!info.recurrent).then_some(info).ok_or_else(message)
     }
 
     #[doc = header!(kvq_cache_context)]

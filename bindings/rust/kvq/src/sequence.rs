@@ -91,6 +91,15 @@ impl Sequence {
         Ok(Sequence::of(handle, &self.cache))
     }
 
+    #[doc = header!(kvq_sequence_put_state)]
+    pub fn put_state(&mut self, layer: usize, tokens: usize, data: &[u8]) -> Result<()> {
+        // SAFETY: the sequence is borrowed exclusively, and the slice has this length and lives until the call returns.
+        self.change(|cache, sequence, error| unsafe {
+            let (bytes, size) = (data.as_ptr().cast(), data.len());
+            sys::kvq_sequence_put_state(cache, sequence, int(layer), int(tokens), bytes, size, error)
+        })
+    }
+
     #[doc = header!(kvq_sequence_recode)]
     pub fn recode<'a>(&mut self, policy: impl Into<Option<&'a Policy>>) -> Result<()> {
         let policy = pointer_to(policy.into());

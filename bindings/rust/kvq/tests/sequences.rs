@@ -1,7 +1,9 @@
 //! What becomes of a sequence: forks, truncation, snapshots, room, eviction, bytes.
 mod common;
 use common::*;
-use kvq::{Append, Cache, CacheOptions, CompressOptions, Context, ContextOptions, Policy, Rope, Sequence, Status};
+use kvq::{
+    Append, Cache, CacheOptions, CompressOptions, Context, ContextOptions, LayerShape, Policy, Rope, Sequence, Status,
+};
 
 #[test]
 fn forks_are_cut_and_leave_their_parent_as_it_is() {
@@ -111,4 +113,29 @@ fn parts_of_what_is_decoded_can_be_left_out() {
     let x = numbers(32, 1);
     cache.append(0, &mut [&mut sequence], Append::new(&x, &x)).unwrap();
     assert_eq!(sequence.length(0).unwrap(), 11);
+}
+
+#[test]
+fn states_of_recurrent_layers_go_with_a_sequence() {
+    let context = context();
+    let shapes = [1, 3].map(|layer| LayerShape::new(layer).recurrent(true));
+    let policy = Policy::load(&context, "int4").unwrap();
+    let cache = Cache::new(&context, CacheOptions::new(4, 4, 2, 16).shapes(shapes), &policy).unwrap();
+    assert!(cache.describe_layer(3).unwrap().recurrent && !cache.describe_layer(2).unwrap().recurrent);
+    let mut sequence = Sequence::new(&cache).unwrap();
+    for layer in [0, 2] {
+        sequence.append(layer, &vec![0.5; 70 * 32], &vec![0.25; 70 * 32]).unwrap();
+    }
+    assert_fails(sequence.append(1, &[0.5; 32], &[0.5; 32]), Status::Argument, &["layer is 1", "recurrent"]);
+    for layer in [1, 3] {
+        sequence.put_state(layer, 64, b"state").unwrap();
+    }
+    sequence.put_state(1, 70, b"newer").unwrap();
+    assert_eq!((sequence.find_state(1, 100).unwrap(), sequence.find_states(100).unwrap()), (70, 64));
+    assert_fails(sequence.truncate(32), Status::State, &["length is 32", "layer 1 has no state"]);
+    let mut loaded = cache.load_sequence(&sequence.save().unwrap()).unwrap();
+    loaded.truncate(64).unwrap();
+    assert_eq!(loaded.get_state(3, 64).unwrap(), b"state");
+    sequence.drop_states(0, 70).unwrap();
+    assert_fails(sequence.get_state(3, 64), Status::Argument, &["layer 3 has no state"]);
 }

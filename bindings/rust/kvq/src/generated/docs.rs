@@ -650,8 +650,9 @@ FP16 to be able to roll back at least 32 tokens. After a cut on a page boundary,
 # Errors
 
 [`Status::Argument`](crate::Status::Argument) (negative or beyond the length);
-[`Status::State`](crate::Status::State) (inside a sealed page, the message has the nearest lengths that
-work; or eviction left gaps in the positions); [`Status::Memory`](crate::Status::Memory),
+[`Status::State`](crate::Status::State) (inside a sealed page, or a layer has states but none after `length`
+tokens, see [`Sequence::put_state`](crate::Sequence::put_state): the message has lengths that work; or
+eviction left gaps in the positions); [`Status::Memory`](crate::Status::Memory),
 [`Status::Limit`](crate::Status::Limit) (a shared page had to be copied)."#
     };
     (kvq_sequence_cache) => {
@@ -704,6 +705,79 @@ layer can hold); [`Status::State`](crate::Status::State) (a stream is being capt
 [`Status::Unsupported`](crate::Status::Unsupported) (above 0 if a router chooses the formats);
 [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit);
 [`Status::Backend`](crate::Status::Backend)."#
+    };
+    (kvq_sequence_put_state) => {
+        r#"Keep a copy of bytes of the host with a sequence: the state of a layer after the sequence's first `tokens`
+tokens.
+
+Recurrent and linear-attention layers of hybrid models have no pages, but a state that only processing all
+tokens again would bring back. With copies of it after some tokens (at the end of a shared prompt, every 4
+096 tokens) the whole sequence can be forked, truncated, saved and loaded:
+
+- [`Sequence::fork`](crate::Sequence::fork) shares states, [`Sequence::save`](crate::Sequence::save) and
+  [`Cache::save`](crate::Cache::save) write them with the pages.
+- [`Sequence::truncate`](crate::Sequence::truncate) drops those after more than `length` tokens. Where
+  tokens are dropped, every layer that has states needs one after `length` tokens, or the call is refused
+  with the nearest length that works, which [`Sequence::find_states`](crate::Sequence::find_states) finds.
+  Length 0 always works.
+- [`Step::commit`](crate::Step::commit) and [`Step::abort`](crate::Step::abort) drop those after more tokens
+  than remain. They need none: hosts that draft tokens keep the newest states themselves.
+
+States are in host memory, whatever the context's device, and count as `state_bytes` in
+[`Usage`](crate::Usage).
+
+- `layer`: any layer of the model, recurrent or not.
+- `tokens`: ≥ 1. It need not be the sequence's length: layers of a model run one after the other. A state of
+  the same layer after as many tokens is replaced.
+- `data`: the state.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument); [`Status::Memory`](crate::Status::Memory);
+[`Status::Limit`](crate::Status::Limit)."#
+    };
+    (kvq_sequence_get_state) => {
+        r#"Copy a state that [`Sequence::put_state`](crate::Sequence::put_state) has kept.
+
+- `layer`: as given there.
+- `tokens`: as given there.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument) (also: there is no such state);
+[`Status::BufferSize`](crate::Status::BufferSize) (nothing is written)."#
+    };
+    (kvq_sequence_find_state) => {
+        r#"Find the newest state of a layer.
+
+- `layer`: a layer of the model.
+- `most`: look for states after at most so many tokens, ≥ 0.
+- `tokens`: receives the number of tokens after which it is; 0: there is none; unchanged on failure.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument)."#
+    };
+    (kvq_sequence_find_states) => {
+        r#"Find the most tokens after which every layer that has states has one, to which the sequence can be
+truncated.
+
+- `most`: look for states after at most so many tokens, ≥ 0.
+- `tokens`: receives the number of tokens; 0: there is none; unchanged on failure.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument)."#
+    };
+    (kvq_sequence_drop_states) => {
+        r#"Drop states of all layers after `begin` … `end` − 1 tokens. Copies that a fork shares stay there.
+
+- `begin`: ≥ 0.
+- `end`: ≥ `begin`.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument)."#
     };
     (kvq_sequence_room) => {
         r#"Get the number of tokens that fit into the pages that [`Sequence::reserve`](crate::Sequence::reserve)

@@ -172,6 +172,33 @@ impl Sequence {
         self.change(|cache, sequence, error| unsafe { sys::kvq_sequence_reserve(cache, sequence, int(tokens), error) })
     }
 
+    #[doc = header!(kvq_sequence_get_state)]
+    pub fn get_state(&self, layer: usize, tokens: usize) -> Result<Vec<u8>> {
+        // SAFETY: there are `capacity` bytes at `buffer`.
+        let bytes = save(self.context().panics(), |buffer, capacity, size, error| unsafe {
+            sys::kvq_sequence_get_state(self.raw(), int(layer), int(tokens), buffer.cast(), capacity, size, error)
+        })?;
+        Ok(bytes)
+    }
+
+    #[doc = header!(kvq_sequence_find_state)]
+    pub fn find_state(&self, layer: usize, most: usize) -> Result<usize> {
+        // SAFETY: the number lives until the call returns.
+        self.number(|number, error| unsafe { sys::kvq_sequence_find_state(self.raw(), int(layer), int(most), number, error) })
+    }
+
+    #[doc = header!(kvq_sequence_find_states)]
+    pub fn find_states(&self, most: usize) -> Result<usize> {
+        // SAFETY: the number lives until the call returns.
+        self.number(|number, error| unsafe { sys::kvq_sequence_find_states(self.raw(), int(most), number, error) })
+    }
+
+    #[doc = header!(kvq_sequence_drop_states)]
+    pub fn drop_states(&mut self, begin: usize, end: usize) -> Result<()> {
+        // SAFETY: the sequence is borrowed exclusively.
+        self.change(|cache, sequence, error| unsafe { sys::kvq_sequence_drop_states(cache, sequence, int(begin), int(end), error) })
+    }
+
     #[doc = header!(kvq_sequence_room)]
     pub fn room(&self, layer: usize) -> Result<usize> {
         // SAFETY: the number lives until the call returns.

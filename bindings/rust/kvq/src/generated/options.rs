@@ -139,6 +139,16 @@ macro_rules! setters {
             self.raw.pages_of_layer = $crate::convert::int(pages_of_layer);
             self
         }
+
+        /// If set, the layers keep no keys and values, as recurrent and linear-attention layers of hybrid models (Qwen
+        /// 3.5, Mamba): they take no memory and no tokens, and sequences may carry their states
+        /// ([`Sequence::put_state`](crate::Sequence::put_state)). All other fields but `first_layer` and `n_layers`
+        /// must be at their defaults; some layer must not be recurrent.
+        #[must_use]
+        pub fn recurrent(mut self, recurrent: bool) -> Self {
+            self.raw.recurrent = i32::from(recurrent);
+            self
+        }
     };
     (kvq_cache_options) => {
         /// 1 … 65536.

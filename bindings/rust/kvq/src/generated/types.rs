@@ -819,7 +819,7 @@ impl CacheInfo {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LayerInfo {
-    /// 1, or the number that a router chooses among.
+    /// 1, or the number that a router chooses among; 0: the layer is recurrent.
     pub n_formats: usize,
     /// Names of the formats, keys/values where they differ, separated by ", ".
     pub formats: String,
@@ -839,6 +839,8 @@ pub struct LayerInfo {
     pub values_are_key_prefix: bool,
     /// The layer whose pages it reads: this one, or an earlier one.
     pub pages_of_layer: usize,
+    /// If so, it keeps no keys and values; `n_formats`, heads and channels are 0.
+    pub recurrent: bool,
 }
 
 impl LayerInfo {
@@ -857,6 +859,7 @@ impl LayerInfo {
             logit_softcap: raw.logit_softcap,
             values_are_key_prefix: raw.values_are_key_prefix != 0,
             pages_of_layer: count(raw.pages_of_layer),
+            recurrent: raw.recurrent != 0,
         }
     }
 }
@@ -938,7 +941,7 @@ pub struct Usage {
     pub metadata_bytes: u64,
     /// Workspace of [`Cache::attend`](crate::Cache::attend) and the cache object; 0 for one sequence.
     pub workspace_bytes: u64,
-    /// Sum of the four above, and of `transient_bytes`.
+    /// Sum of the four above, of `transient_bytes` and of `state_bytes`.
     pub total_bytes: u64,
     /// 2 · scalars: the size of an uncompressed FP16 cache.
     pub plain_fp16_bytes: u64,
@@ -951,6 +954,9 @@ pub struct Usage {
     /// Predicted only: the most that a call takes beside and frees when it returns; with a policy that evicts, also
     /// what each sequence keeps free for [`Sequence::compress`](crate::Sequence::compress).
     pub transient_bytes: u64,
+    /// Copies that [`Sequence::put_state`](crate::Sequence::put_state) keeps; counted in full for one sequence,
+    /// even if forks share them. Not predicted.
+    pub state_bytes: u64,
 }
 
 impl Usage {
@@ -968,6 +974,7 @@ impl Usage {
             shared_pages: raw.shared_pages,
             bits_per_scalar: raw.bits_per_scalar,
             transient_bytes: raw.transient_bytes,
+            state_bytes: raw.state_bytes,
         }
     }
 }
