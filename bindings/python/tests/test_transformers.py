@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from transformers import DynamicCache, PreTrainedTokenizerFast  # noqa: E402
+from transformers import PreTrainedTokenizerFast  # noqa: E402
 from transformers_models import (  # noqa: E402
     CODEBOOK,
     DEMO,
@@ -26,6 +26,7 @@ from transformers_models import (  # noqa: E402
     divergence,
     generated,
     logits_in_pieces,
+    own_cache,
     small,
     small_tokens,
     using,
@@ -113,7 +114,7 @@ def test_logits_are_those_of_eager_attention_over_rounded_keys_and_values(kind):
     ours = logits_in_pieces(model, tokens, KvqCache("fp16"), pieces)
     scale = float(expected.abs().max())
     assert float((ours - expected).abs().max()) < 2e-4 * scale
-    plain = logits_in_pieces(reference, tokens, DynamicCache(), pieces)
+    plain = logits_in_pieces(reference, tokens, own_cache(model.config), pieces)
     assert float((ours - plain).abs().max()) < 2e-2 * scale
 
 
@@ -346,8 +347,9 @@ def test_a_saved_cache_continues_as_if_it_had_not_been_saved(demo_model):
         KvqCache.load(data, policy="int2", model_id=5)
 
 
-UNLIKE = [kind for kind in KINDS if kind.startswith(("gemma3n", "gemma4", "mimo", "deepseek"))]
-"""Kinds whose layers have heads of several shapes, or share pages; the oldest transformers has none of the former."""
+UNLIKE = [kind for kind in KINDS if kind.startswith(("gemma3n", "gemma4", "mimo", "deepseek", "qwen3.5"))]
+"""Kinds whose layers have heads of several shapes, share pages, or have states in place of keys and values; the oldest
+transformers has none of the first."""
 
 
 @pytest.mark.parametrize("kind", UNLIKE)
@@ -366,6 +368,55 @@ def test_unlike_layers_generate_beside_padding_and_are_saved(kind):
         a, b = (model(more, attention_mask=all_of_it, **using(one)).logits for one in (cache, loaded))
     assert torch.equal(a, b)
     assert cache.save() == loaded.save()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "linear attention" in kind])
+def test_states_of_linear_attention_follow_rows_forks_and_files(kind):
+    model, reference = small(kind), small(kind, "eager")
+    tokens = small_tokens(1, 60)
+    beams = {"num_beams": 3, "min_new_tokens": 0}
+    expected = generated(reference, tokens, 24, HalfCache(model.config), **beams)
+    assert torch.equal(generated(model, tokens, 24, KvqCache("fp16"), **beams), expected)
+
+    cache = KvqCache("int4")
+    logits_in_pieces(model, tokens[:, :50], cache, [50])
+    layers = [cache.sequences[0].cache.describe_layer(layer).recurrent for layer in range(5)]
+    assert layers == [True, True, False, True, False] and len(cache) == 5
+    fork = cache.fork()
+    went_on = logits_in_pieces(model, tokens[:, 50:], cache, [5] * 2)
+    assert torch.equal(logits_in_pieces(model, tokens[:, 50:], fork, [5] * 2), went_on)
+    data = cache.save()
+    assert cache.usage().state_bytes > 3 * 4 * 16 * 16 * 4  # Recurrent states of three layers, in float32.
+    loaded = KvqCache.load(data, policy="int4")
+    assert loaded.sequences[0].find_states(100) == 60 and loaded.save() == data
+    with pytest.raises(ValueError, match="cannot be cropped"):
+        cache.crop(-1)
+    assert not cache.is_croppable
+
+    # A pass that fails cannot be repeated, not even where no keys were stored; the first one can.
+    mlp = model.model.layers[1].mlp
+    mlp.register_forward_pre_hook(stop)
+    for one, words in ((loaded, "reset the cache"), (KvqCache("int4"), None)):
+        stop.armed = True
+        with pytest.raises(InterruptedError):
+            logits_in_pieces(model, tokens[:, :1], one, [1])
+        stop.armed = False
+        if words is None:
+            logits_in_pieces(model, tokens[:, :1], one, [1])
+            assert one.get_seq_length() == 1
+            continue
+        with pytest.raises(RuntimeError, match=words):
+            logits_in_pieces(model, tokens[:, :1], one, [1])
+        one.reset()
+        logits_in_pieces(model, tokens[:, :1], one, [1])
+
+
+def stop(module, args):
+    if stop.armed:
+        raise InterruptedError
+
+
+stop.armed = False
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "share pages" in kind])

@@ -144,6 +144,18 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
             "moe_intermediate_size": 32,
         },
     ),
+    "qwen3.5 with linear attention": (
+        "Qwen3_5Text",
+        {
+            "num_hidden_layers": 5,
+            "layer_types": [*["linear_attention"] * 2, "full_attention", "linear_attention", "full_attention"],
+            "linear_conv_kernel_dim": 4,
+            "linear_key_head_dim": 16,
+            "linear_value_head_dim": 16,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+        },
+    ),
     "phi3 with fused projections": ("Phi3", {}),
     "gpt-oss with sinks": ("GptOss", {"sliding_window": 24, "num_local_experts": 2, "num_experts_per_tok": 2}),
 }
@@ -169,6 +181,12 @@ def small_tokens(rows: int, columns: int, seed: int = 1) -> torch.Tensor:
     return torch.randint(3, 101, (rows, columns), generator=torch.Generator().manual_seed(seed))
 
 
+def own_cache(config: Any) -> DynamicCache:
+    """transformers' own cache, which needs a config only for states of linear attention: windows keep all tokens."""
+    linear = "linear_attention" in (getattr(config, "layer_types", None) or [])
+    return DynamicCache(config=config) if linear else DynamicCache()
+
+
 class HalfCache(DynamicCache):
     """transformers' own cache, but keys and values are rounded to FP16 on their way in.
 
@@ -176,8 +194,8 @@ class HalfCache(DynamicCache):
     """
 
     def __init__(self, config: Any = None) -> None:
-        super().__init__()
         kinds = getattr(config, "layer_types", None) or []
+        super().__init__(config=config if "linear_attention" in kinds else None)
         window = getattr(config, "sliding_window", None) if not kinds else None
         own_logits = getattr(config, "attn_logit_softcapping", None) or "GptOss" in type(config).__name__
         self.rounds_all = bool(window or own_logits)

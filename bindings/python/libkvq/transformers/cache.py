@@ -15,6 +15,7 @@ import libkvq
 from . import snapshot
 from .latent import Latents
 from .layout import Layout, read_bytes, read_policy
+from .linear import LinearStates
 from .prompt import attends_exactly, exact_attention
 from .step import CacheOffset, Step
 
@@ -66,6 +67,7 @@ class KvqCache(Cache):
         self._begun = -1  # and before the current one.
         self._prompt_waits = False  # Several tokens have arrived since the last eviction.
         self._given: tuple[int, torch.Tensor, torch.Tensor] | None = None  # To update, until they are attended to.
+        self._linear = LinearStates()
 
     # ------------------------------------------------------------------------------------- interface of transformers
 
@@ -89,13 +91,45 @@ class KvqCache(Cache):
         layer, latent, rotary = self._given
         return (layer, Latents(module, latent, rotary)) if Latents.expanded_by(module, latent, rotary) else None
 
-    def _refuse_states(self, *args: Any, **kwargs: Any) -> Any:
+    def update_indexer(self, *args: Any, **kwargs: Any) -> Any:
         raise ValueError(
-            "a KvqCache holds keys and values alone; this model also caches states of linear attention or keys of an "
-            "indexer (sparse attention), which kvq does not support"
+            "a KvqCache holds keys, values and states of linear attention; this model also caches keys of an indexer "
+            "(sparse attention), which kvq does not support"
         )
 
-    update_indexer = update_conv_state = update_recurrent_state = _refuse_states
+    # States of linear attention, which transformers computes.
+
+    def update_conv_state(
+        self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any
+    ) -> torch.Tensor:
+        layer = self._linear.updated(layer_idx)
+        updated: torch.Tensor = layer.update_conv_state(conv_states, state_idx, **kwargs)
+        return updated
+
+    def update_recurrent_state(
+        self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any
+    ) -> torch.Tensor:
+        layer = self._linear.updated(layer_idx)
+        updated: torch.Tensor = layer.update_recurrent_state(recurrent_states, state_idx, **kwargs)
+        return updated
+
+    def has_previous_state(self, layer_idx: int | None = None, state_idx: int | None = None) -> bool:
+        layers = self._linear.layers
+        if layer_idx is None:
+            return any(all(layer.has_previous_state.values()) for layer in layers.values())
+        if layer_idx not in layers:
+            return False
+        known = layers[layer_idx].has_previous_state
+        return all(known.values()) if state_idx is None else bool(known[state_idx])
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
+        return self._linear.layer(layer_idx).conv_states[state_idx] if self.has_previous_state(layer_idx) else None
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
+        return self._linear.layer(layer_idx).recurrent_states[state_idx] if self.has_previous_state(layer_idx) else None
+
+    def is_recording_past(self, layer_idx: int) -> bool:
+        return False
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Columns that all layers have seen, including padding and evicted tokens."""
@@ -108,6 +142,9 @@ class KvqCache(Cache):
 
     def announce(self, start: int) -> None:
         """Expect a forward pass that begins after `start` columns, for which kvq has created masks."""
+        if start == 0:
+            self._linear = LinearStates()
+        self._linear.require_whole_passes()
         self._announced = start
         self._begun = -1
 
@@ -142,7 +179,7 @@ class KvqCache(Cache):
 
     @property
     def is_croppable(self) -> bool:
-        return True
+        return not self._linear.layers  # Whose states are those of the newest token alone.
 
     def reset(self) -> None:
         """Drop all tokens."""
@@ -159,6 +196,8 @@ class KvqCache(Cache):
         left = min(tokens_to_remove, columns) if tokens_to_remove > 0 else columns + tokens_to_remove
         if left == columns:
             return
+        if self._linear.layers:
+            raise ValueError("a cache with states of linear attention cannot be cropped: these are of the newest token")
         if len(set(self._seen)) > 1:
             self._undo_part_of_a_pass()
         if left < 0:
@@ -186,6 +225,7 @@ class KvqCache(Cache):
         fork.__dict__.update(self.__dict__)
         fork._rows = [row.fork() for row in self._rows]
         fork._seen = list(self._seen)
+        fork._linear = self._linear.copy()
         return fork
 
     __copy__ = fork
@@ -214,6 +254,8 @@ class KvqCache(Cache):
 
     def save(self) -> bytes:
         """The cache in the safetensors format, for `KvqCache.load`."""
+        for i, row in enumerate(self._rows if self._linear.layers else []):
+            self._linear.put(i, row, self._tokens(row))
         return snapshot.save(self._layout, self._rows, self._seen, self._present)
 
     @classmethod
@@ -224,7 +266,14 @@ class KvqCache(Cache):
         """
         cache = cls(**options)
         cache._rows, cache._seen, cache._present = snapshot.load(data, cache._layout, torch.device(device))
+        tokens = [cache._tokens(row) for row in cache._rows]
+        cache._linear = LinearStates.of(cache._rows, tokens, cache._layout.recurrent, device)
         return cache
+
+    def _tokens(self, row: libkvq.Sequence) -> int:
+        """Tokens of a row, without padding."""
+        recurrent = self._layout.recurrent
+        return row.length(next(layer for layer in range(len(self)) if layer not in recurrent))
 
     # ------------------------------------------------------------------------------------------------------ attention
 
@@ -268,7 +317,7 @@ class KvqCache(Cache):
         elif counts is None and step.columns > 1:
             counts = [step.columns] * len(rows)
         if not rows:
-            self._seen[layer] = step.end
+            self._mark(layer, step.end)
             return query.new_zeros((query.shape[0], query.shape[2], query.shape[1], value.shape[3]))
         # The pages of a shared layer have these tokens already.
         new = None if shared else (step.tokens(k), step.tokens(v) if latents is None else None)
@@ -281,8 +330,17 @@ class KvqCache(Cache):
             output = self._layout.attend(layer, rows, new, step.tokens(q), counts, step.window, softcap, sinks, scaling)
             output = step.columns_of(output, query)
             output = output if latents is None else latents.outputs(output)
-        self._seen[layer] = step.end
+        self._mark(layer, step.end)
         return output
+
+    def _mark(self, layer: int, end: int) -> None:
+        """A layer has seen all columns before `end`, and so have those with states beside it."""
+        self._seen[layer] = end
+        recurrent = self._layout.recurrent
+        for other in recurrent:
+            self._seen[other] = end
+        if recurrent and layer == max(set(range(len(self))) - set(recurrent)):
+            self._linear.end_pass()
 
     def _begin(
         self,
@@ -325,6 +383,7 @@ class KvqCache(Cache):
         return self._present[:, :end]
 
     def _select(self, indices: Many[int]) -> None:
+        self._linear.select(indices)
         rows: list[libkvq.Sequence] = []
         taken: set[int] = set()
         for index in indices:
@@ -349,6 +408,7 @@ class KvqCache(Cache):
 
     def _undo_part_of_a_pass(self) -> None:
         """Drop tokens that an aborted forward pass (an error, an interrupt) left in the first layers."""
+        self._linear.require_whole_passes()
         shortest = min(self._seen)
         layer = self._seen.index(shortest)
         try:

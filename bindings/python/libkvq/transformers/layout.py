@@ -15,6 +15,7 @@ import torch
 import libkvq
 from libkvq import LayerShape
 
+from .linear import recurrent_layers
 from .rotary import Rotary
 
 
@@ -52,7 +53,8 @@ def _shapes(module: torch.nn.Module, n_layers: int, kv_heads: int, key_dim: int,
 
     first = (kv_heads, key_dim, value_dim)
     sizes = dict.fromkeys(kinds, first)
-    for kind in set(kinds) - {kinds[0]}:
+    recurrent = recurrent_layers(module.config)
+    for kind in set(kinds) - {kinds[0]} - {kinds[layer] for layer in recurrent}:
         other: Any = module
         with contextlib.suppress(TypeError), torch.device("meta"):  # Of constructors that need more.
             other = type(module)(module.config, layer_idx=kinds.index(kind))
@@ -62,8 +64,8 @@ def _shapes(module: torch.nn.Module, n_layers: int, kv_heads: int, key_dim: int,
     return [
         LayerShape(layer, kv_heads=sizes[kind][0], key_dim=sizes[kind][1], value_dim=sizes[kind][2])
         for layer, kind in enumerate(kinds)
-        if sizes[kind] != (kv_heads, key_dim, key_dim)
-    ]
+        if sizes[kind] != (kv_heads, key_dim, key_dim) and layer not in recurrent
+    ] + [LayerShape(layer, recurrent=True) for layer in recurrent]
 
 
 @dataclass
@@ -82,6 +84,11 @@ class Layout:
     _cache: libkvq.Cache | None = None
     _device: torch.device | None = None
     _stream: int = 0
+
+    @property
+    def recurrent(self) -> list[int]:
+        """Layers with states in place of keys and values."""
+        return [one.first_layer for one in self.shape.get("shapes", []) if one.recurrent]
 
     @property
     def created(self) -> bool:

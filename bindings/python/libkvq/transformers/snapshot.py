@@ -66,7 +66,8 @@ def load(
         rows = [layout.cache().load_sequence(snapshot.numpy().tobytes()) for snapshot in snapshots]
         tokens = [columns] * n if present is None else present.sum(dim=1).tolist()
         for i, (row, expected) in enumerate(zip(rows, tokens)):
-            if any(row.length(layer) != expected for layer in range(layout.n_layers)):
+            attending = set(range(layout.n_layers)) - set(layout.recurrent)
+            if any(row.length(layer) != expected for layer in attending):
                 raise ValueError(f"row {i} does not have {expected} tokens in every layer")
     except libkvq.KvqError:
         raise
