@@ -108,6 +108,14 @@ def speculate(output):
     output.one(r"still 134 tokens")
 
 
+def draft_tree(output):
+    (difference,) = output.one(r"7 nodes, path of 3: largest difference from running it alone (\S+)")
+    expect(float(difference) < 1e-4, "the path is as if it had been alone")
+    drafted = output.one(r"with the tree: (\d+) tokens, content (\w+)")
+    plain = output.one(r"without: (\d+) tokens, content (\w+)")
+    expect(drafted == plain == ("303", plain[1]), "a sequence holds the accepted path alone")
+
+
 def evict_and_save(output):
     kept, freed, left = output.one(r"kept per head:((?: \d+)+); (\d+) bytes freed, (\d+) left")
     expect(sum(map(int, kept.split())) == 4 * 128, "the budget, on average")
