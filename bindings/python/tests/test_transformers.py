@@ -347,7 +347,7 @@ def test_a_saved_cache_continues_as_if_it_had_not_been_saved(demo_model):
         KvqCache.load(data, policy="int2", model_id=5)
 
 
-UNLIKE = [kind for kind in KINDS if kind.startswith(("gemma3n", "gemma4", "mimo", "deepseek", "qwen3.5"))]
+UNLIKE = [kind for kind in KINDS if kind.startswith(("gemma3n", "gemma4", "mimo", "deepseek", "qwen3.5", "lfm2"))]
 """Kinds whose layers have heads of several shapes, share pages, or have states in place of keys and values; the oldest
 transformers has none of the first."""
 

@@ -11,6 +11,7 @@ import transformers
 from transformers import AutoModelForCausalLM, DynamicCache, GenerationMixin, PreTrainedTokenizerFast
 
 import libkvq.transformers  # noqa: F401  (registers "kvq")
+from libkvq.transformers.linear import recurrent_layers
 
 # Threads of torch and of kvq wait for each other by spinning, which is slow where other programs use the cores too.
 torch.set_num_threads(1)
@@ -156,6 +157,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
             "linear_num_value_heads": 4,
         },
     ),
+    "lfm2 with convolutions": ("Lfm2", {"layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 3}),
     "phi3 with fused projections": ("Phi3", {}),
     "gpt-oss with sinks": ("GptOss", {"sliding_window": 24, "num_local_experts": 2, "num_experts_per_tok": 2}),
 }
@@ -183,8 +185,7 @@ def small_tokens(rows: int, columns: int, seed: int = 1) -> torch.Tensor:
 
 def own_cache(config: Any) -> DynamicCache:
     """transformers' own cache, which needs a config only for states of linear attention: windows keep all tokens."""
-    linear = "linear_attention" in (getattr(config, "layer_types", None) or [])
-    return DynamicCache(config=config) if linear else DynamicCache()
+    return DynamicCache(config=config) if recurrent_layers(config) else DynamicCache()
 
 
 class HalfCache(DynamicCache):
@@ -195,7 +196,7 @@ class HalfCache(DynamicCache):
 
     def __init__(self, config: Any = None) -> None:
         kinds = getattr(config, "layer_types", None) or []
-        super().__init__(config=config if "linear_attention" in kinds else None)
+        super().__init__(config=config if recurrent_layers(config) else None)
         window = getattr(config, "sliding_window", None) if not kinds else None
         own_logits = getattr(config, "attn_logit_softcapping", None) or "GptOss" in type(config).__name__
         self.rounds_all = bool(window or own_logits)

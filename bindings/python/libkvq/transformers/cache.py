@@ -144,7 +144,7 @@ class KvqCache(Cache):
         """Expect a forward pass that begins after `start` columns, for which kvq has created masks."""
         if start == 0:
             self._linear = LinearStates()
-        self._linear.require_whole_passes()
+        self._linear.begin_pass(start)
         self._announced = start
         self._begun = -1
 
@@ -267,7 +267,7 @@ class KvqCache(Cache):
         cache = cls(**options)
         cache._rows, cache._seen, cache._present = snapshot.load(data, cache._layout, torch.device(device))
         tokens = [cache._tokens(row) for row in cache._rows]
-        cache._linear = LinearStates.of(cache._rows, tokens, cache._layout.recurrent, device)
+        cache._linear = LinearStates.of(cache._rows, tokens, range(len(cache)), device)
         return cache
 
     def _tokens(self, row: libkvq.Sequence) -> int:
@@ -336,11 +336,8 @@ class KvqCache(Cache):
     def _mark(self, layer: int, end: int) -> None:
         """A layer has seen all columns before `end`, and so have those with states beside it."""
         self._seen[layer] = end
-        recurrent = self._layout.recurrent
-        for other in recurrent:
+        for other in self._layout.recurrent:
             self._seen[other] = end
-        if recurrent and layer == max(set(range(len(self))) - set(recurrent)):
-            self._linear.end_pass()
 
     def _begin(
         self,
@@ -408,7 +405,7 @@ class KvqCache(Cache):
 
     def _undo_part_of_a_pass(self) -> None:
         """Drop tokens that an aborted forward pass (an error, an interrupt) left in the first layers."""
-        self._linear.require_whole_passes()
+        self._linear.refuse_repetition()
         shortest = min(self._seen)
         layer = self._seen.index(shortest)
         try:

@@ -13,14 +13,14 @@ from safetensors.torch import save as save_tensors
 
 import libkvq
 
-KINDS = ("linear_attention", "conv", "mamba")
+WITHOUT_KEYS = ("linear_attention", "conv", "moe", "mlp")
 """What configs call layers that have no keys and values."""
 
 
 def recurrent_layers(config: Any) -> list[int]:
-    """Layers of a model that have states in place of keys and values."""
+    """Layers of a model without keys and values: most have states."""
     kinds = list(getattr(config, "layer_types", None) or [])
-    return [layer for layer, kind in enumerate(kinds) if kind in KINDS]
+    return [layer for layer, kind in enumerate(kinds) if kind in WITHOUT_KEYS]
 
 
 class LinearStates:
@@ -28,8 +28,8 @@ class LinearStates:
 
     def __init__(self) -> None:
         self.layers: dict[int, Any] = {}
-        self._passes = 0  # Forward passes that have come to their end.
-        self._newest: dict[int, int] = {}  # The pass that updated a layer last, from 1 on.
+        self._pass, self._start = 0, -1  # The current forward pass, and columns before it.
+        self._newest: dict[int, int] = {}  # The pass that updated a layer last.
 
     def layer(self, index: int) -> Any:
         if index not in self.layers:
@@ -40,15 +40,22 @@ class LinearStates:
 
     def updated(self, index: int) -> Any:
         """The layer, whose states the current forward pass updates."""
-        self._newest[index] = self._passes + 1
+        self._newest[index] = self._pass
         return self.layer(index)
 
-    def end_pass(self) -> None:
-        self._passes += 1
+    def begin_pass(self, start: int) -> None:
+        """Expect a forward pass after so many columns; for several masks it is announced several times.
 
-    def require_whole_passes(self) -> None:
-        """Raise RuntimeError if an aborted forward pass left newer states in some layers: they cannot be undone."""
-        if any(newest > self._passes for newest in self._newest.values()):
+        Raise RuntimeError if an aborted one left newer states in some layers: they cannot be undone.
+        """
+        passes = set(self._newest.values())
+        if self._pass in passes if start == self._start else len(passes) > 1:
+            self.refuse_repetition()
+        if start != self._start:
+            self._pass, self._start = self._pass + 1, start
+
+    def refuse_repetition(self) -> None:
+        if self.layers:
             raise RuntimeError("a forward pass ended early, and states of linear attention go one way: reset the cache")
 
     def copy(self) -> LinearStates:
@@ -78,8 +85,8 @@ class LinearStates:
         """Take the states that each sequence has after so many tokens."""
         made = cls()
         for index in layers:
-            if not rows:
-                break
+            if not rows or rows[0].find_state(index, tokens[0]) != tokens[0]:
+                continue
             of_rows = [load_tensors(row.get_state(index, n)) for row, n in zip(rows, tokens)]
             layer = made.layer(index)
             for name in of_rows[0]:
