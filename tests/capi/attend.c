@@ -279,6 +279,36 @@ static void one_visible_token(void) {
 }
 
 /* More tokens of the same sequence in one batch, and the same sequence twice, are separate queries. */
+/* Cross-attention: without RoPE, queries at the last position there is see all tokens, in any order. */
+static void queries_behind_all_tokens(void) {
+  enum { kQueries = 3 };
+  static float expected[kQueryScalars];
+  kvq_cache_options options = small_cache_options();
+  const int32_t count = kQueries;
+  const int32_t positions[kQueries] = {INT32_MAX, INT32_MAX, INT32_MAX};
+  kvq_cache* encoder = NULL;
+  kvq_sequence* tokens = NULL;
+  kvq_attend_batch batch;
+  int i;
+  options.rope = KVQ_ROPE_NONE;
+  ACCEPTED(kvq_cache_create(f.context, &options, NULL, &encoder, err));
+  tokens = new_sequence(encoder);
+  ACCEPTED(append_tokens(encoder, tokens, 0, 70));
+  batch = one_query((const kvq_sequence* const*)&tokens);
+  batch.query_counts = &count;
+  batch.query_positions = positions;
+  for (i = kQueries - 1; i >= 0; --i) memcpy(q + i * kQueryScalars, q, sizeof expected);
+  ACCEPTED(kvq_attend(encoder, 0, &batch, err));
+  for (i = 1; i < kQueries; ++i) CHECK(memcmp(out, out + i * kQueryScalars, sizeof expected) == 0);
+  memcpy(expected, out, sizeof expected);
+  batch.query_counts = NULL;
+  batch.query_positions = NULL; /* the newest token's, which sees as much */
+  ACCEPTED(kvq_attend(encoder, 0, &batch, err));
+  CHECK(memcmp(out, expected, sizeof expected) == 0);
+  kvq_sequence_destroy(tokens);
+  kvq_cache_destroy(encoder);
+}
+
 static void repeated_sequences(void) {
   const kvq_sequence* sequences[2];
   const int32_t counts[2] = {2, 1};
@@ -315,6 +345,7 @@ void test_attend(void) {
   sequence_of_another_cache();
   queries_that_see_nothing();
   one_visible_token();
+  queries_behind_all_tokens();
   repeated_sequences();
   kvq_sequence_destroy(empty);
   kvq_sequence_destroy(sequence);
