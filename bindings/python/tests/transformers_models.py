@@ -163,6 +163,9 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 # The oldest transformers that kvq works with has not all of them.
 KINDS = {kind: model for kind, model in KINDS.items() if hasattr(transformers, model[0] + "Config")}
+HYBRID = ["qwen3.5 with linear attention", "lfm2 with convolutions"]
+if not hasattr(DynamicCache, "get_conv_state"):  # Whose states KvqCache takes from transformers 5.24 on.
+    KINDS = {kind: model for kind, model in KINDS.items() if kind not in HYBRID}
 
 
 def small(kind: str, attention: str = "kvq", **options: Any) -> Any:

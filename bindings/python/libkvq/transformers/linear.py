@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
+from transformers import Cache, cache_utils
 
 import libkvq
 
@@ -32,10 +33,10 @@ class LinearStates:
         self._newest: dict[int, int] = {}  # The pass that updated a layer last.
 
     def layer(self, index: int) -> Any:
+        if not hasattr(Cache, "get_conv_state"):
+            raise ValueError("a KvqCache holds states of linear attention from transformers 5.24 on")
         if index not in self.layers:
-            from transformers.cache_utils import LinearAttentionLayer
-
-            self.layers[index] = LinearAttentionLayer()
+            self.layers[index] = cache_utils.LinearAttentionLayer()
         return self.layers[index]
 
     def updated(self, index: int) -> Any:
