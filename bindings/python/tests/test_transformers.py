@@ -386,7 +386,9 @@ def test_states_of_linear_attention_follow_rows_forks_and_files(kind):
     went_on = logits_in_pieces(model, tokens[:, 50:], cache, [5] * 2)
     assert torch.equal(logits_in_pieces(model, tokens[:, 50:], fork, [5] * 2), went_on)
     data = cache.save()
-    assert cache.usage().state_bytes > 3 * 4 * 16 * 16 * 4  # Recurrent states of three layers, in float32.
+    before = cache.usage().state_bytes
+    assert before > 3 * 4 * 16 * 16 * 4  # Recurrent states of three layers, in float32.
+    assert cache.save() == data and cache.usage().state_bytes == before
     loaded = KvqCache.load(data, policy="int4")
     assert loaded.sequences[0].find_states(100) == 60 and loaded.save() == data
     with pytest.raises(ValueError, match="cannot be cropped"):

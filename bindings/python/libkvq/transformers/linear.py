@@ -70,7 +70,10 @@ class LinearStates:
                     states[i] = None if state is None else state[list(rows)]
 
     def put(self, row: int, sequence: libkvq.Sequence, tokens: int) -> None:
-        """Give copies of a row's states to its sequence."""
+        """Give copies of a row's states to its sequence, in place of older ones."""
+        if tokens == 0:
+            raise RuntimeError(f"row {row} has no tokens: kvq keeps states of linear attention from the first token on")
+        sequence.drop_states(0, 2**31 - 1)
         for index, layer in self.layers.items():
             named = {"conv": layer.conv_states, "recurrent": layer.recurrent_states}
             tensors = {
