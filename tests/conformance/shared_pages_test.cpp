@@ -431,7 +431,7 @@ TEST_CASE("shapes that cannot read the pages they name are refused by name") {
         "options->shapes[1].q_heads is 4, must be a multiple of kv_heads, 3");
   CHECK(with([](kvq_layer_shape& s) { s.logit_softcap = -1.0F; }).find("options->shapes[1].logit_softcap is -1") == 0);
   CHECK(with([](kvq_layer_shape& s) { s.recurrent = 1; }) ==
-        "options->shapes[1].pages_of_layer is given, but recurrent layers have none");
+        "options->shapes[1].q_heads is given, but recurrent layers have none");
 
   // What the named layer has may be said again.
   Model model = sharing();
