@@ -2144,8 +2144,8 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// the whole sequence can be forked, truncated, saved and loaded:
   ///
   /// - ::kvq_sequence_fork shares states, ::kvq_sequence_save and ::kvq_cache_save write them with the pages.
-  /// - ::kvq_sequence_truncate drops those after more than `length` tokens. Where tokens are dropped, every layer that
-  ///   has states needs one after `length` tokens, or the call is refused with the nearest length that works, which
+  /// - ::kvq_sequence_truncate drops those after more than `length` tokens. Where tokens are dropped, a layer that has
+  ///   states needs one after `length` tokens, or the call is refused with the nearest length that works, which
   ///   ::kvq_sequence_find_states finds. Length 0 always works.
   /// - ::kvq_step_commit and ::kvq_step_abort drop those after more tokens than remain. They need none: hosts that
   ///   draft tokens keep the newest states themselves.

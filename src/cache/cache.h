@@ -34,7 +34,7 @@ struct CacheTraining {
 /// What the heads of a layer are like.
 struct LayerShape {
   int32_t number;       // of the layer in the model
-  int32_t pages_layer;  // number of the layer whose pages it reads, its own or another's; −1: a recurrent layer has none
+  int32_t pages_layer;  // number of the layer whose pages it reads, its own or another's; −1: none, it is recurrent
   int32_t pages_index;  // of that layer among Cache::layers()
   int32_t q_heads;
   int32_t kv_heads;

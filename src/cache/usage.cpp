@@ -83,8 +83,8 @@ kvq_usage usage(const Cache& cache) {
   result.shared_pages = cache.account.shared_pages;
   result.workspace_bytes = cache.fixed_bytes();
   result.state_bytes = cache.state_allocator.bytes();
-  result.metadata_bytes = cache.total_bytes() - result.sealed_bytes - result.fp16_bytes - result.workspace_bytes -
-                          result.state_bytes;
+  result.metadata_bytes =
+      cache.total_bytes() - result.sealed_bytes - result.fp16_bytes - result.workspace_bytes - result.state_bytes;
   finish(result, cache.account.scalars);
   return result;
 }

@@ -2464,9 +2464,9 @@ func SequenceReserve(cache *Cache, sequence *Sequence, tokens int32, err *Error)
 // tokens again would bring back. With copies of it after some tokens (at the end of a shared prompt, every 4
 // 096 tokens) the whole sequence can be forked, truncated, saved and loaded:
 //   - [SequenceFork] shares states, [SequenceSave] and [CacheSave] write them with the pages.
-//   - [SequenceTruncate] drops those after more than `length` tokens. Where tokens are dropped, every layer
-//     that has states needs one after `length` tokens, or the call is refused with the nearest length that
-//     works, which [SequenceFindStates] finds. Length 0 always works.
+//   - [SequenceTruncate] drops those after more than `length` tokens. Where tokens are dropped, a layer that
+//     has states needs one after `length` tokens, or the call is refused with the nearest length that works,
+//     which [SequenceFindStates] finds. Length 0 always works.
 //   - [StepCommit] and [StepAbort] drop those after more tokens than remain. They need none: hosts that draft
 //     tokens keep the newest states themselves.
 //

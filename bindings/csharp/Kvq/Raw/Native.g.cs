@@ -732,7 +732,7 @@ namespace Kvq.Raw
         /// prompt, every 4 096 tokens) the whole sequence can be forked, truncated, saved and loaded:</para>
         /// <list type="bullet">
         /// <item><description><see cref="Kvq.Raw.Native.kvq_sequence_fork"/> shares states, <see cref="Kvq.Raw.Native.kvq_sequence_save"/> and <see cref="Kvq.Raw.Native.kvq_cache_save"/> write them with the pages.</description></item>
-        /// <item><description><see cref="Kvq.Raw.Native.kvq_sequence_truncate"/> drops those after more than <c>length</c> tokens. Where tokens are dropped, every layer that has states needs one after <c>length</c> tokens, or the call is refused with the nearest length that works, which <see cref="Kvq.Raw.Native.kvq_sequence_find_states"/> finds. Length 0 always works.</description></item>
+        /// <item><description><see cref="Kvq.Raw.Native.kvq_sequence_truncate"/> drops those after more than <c>length</c> tokens. Where tokens are dropped, a layer that has states needs one after <c>length</c> tokens, or the call is refused with the nearest length that works, which <see cref="Kvq.Raw.Native.kvq_sequence_find_states"/> finds. Length 0 always works.</description></item>
         /// <item><description><see cref="Kvq.Raw.Native.kvq_step_commit"/> and <see cref="Kvq.Raw.Native.kvq_step_abort"/> drop those after more tokens than remain. They need none: hosts that draft tokens keep the newest states themselves.</description></item>
         /// </list>
         /// <para>States are in host memory, whatever the context's device, and count as <c>state_bytes</c> in

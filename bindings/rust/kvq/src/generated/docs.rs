@@ -717,9 +717,9 @@ tokens again would bring back. With copies of it after some tokens (at the end o
 - [`Sequence::fork`](crate::Sequence::fork) shares states, [`Sequence::save`](crate::Sequence::save) and
   [`Cache::save`](crate::Cache::save) write them with the pages.
 - [`Sequence::truncate`](crate::Sequence::truncate) drops those after more than `length` tokens. Where
-  tokens are dropped, every layer that has states needs one after `length` tokens, or the call is refused
-  with the nearest length that works, which [`Sequence::find_states`](crate::Sequence::find_states) finds.
-  Length 0 always works.
+  tokens are dropped, a layer that has states needs one after `length` tokens, or the call is refused with
+  the nearest length that works, which [`Sequence::find_states`](crate::Sequence::find_states) finds. Length
+  0 always works.
 - [`Step::commit`](crate::Step::commit) and [`Step::abort`](crate::Step::abort) drop those after more tokens
   than remain. They need none: hosts that draft tokens keep the newest states themselves.
 
