@@ -33,7 +33,7 @@ from transformers_models import (  # noqa: E402
 )
 
 import libkvq  # noqa: E402
-from libkvq.transformers import KvqCache  # noqa: E402
+from libkvq.transformers import KvqCache, snapshot  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -391,6 +391,10 @@ def test_states_of_linear_attention_follow_rows_forks_and_files(kind):
     assert cache.save() == data and cache.usage().state_bytes == before
     loaded = KvqCache.load(data, policy="int4")
     assert loaded.sequences[0].find_states(100) == 60 and loaded.save() == data
+    loaded.sequences[0].put_state(3, 60, b"no states")
+    with pytest.raises(ValueError, match="not a saved KvqCache"):
+        KvqCache.load(snapshot.save(loaded._layout, loaded._rows, loaded._seen, None), policy="int4")
+    loaded = KvqCache.load(data, policy="int4")
     with pytest.raises(ValueError, match="cannot be cropped"):
         cache.crop(-1)
     assert not cache.is_croppable

@@ -8,6 +8,7 @@ from collections.abc import Sequence as Many
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import Cache
 
 import libkvq
@@ -267,7 +268,10 @@ class KvqCache(Cache):
         cache = cls(**options)
         cache._rows, cache._seen, cache._present = snapshot.load(data, cache._layout, torch.device(device))
         tokens = [cache._tokens(row) for row in cache._rows]
-        cache._linear = LinearStates.of(cache._rows, tokens, range(len(cache)), device)
+        try:
+            cache._linear = LinearStates.of(cache._rows, tokens, range(len(cache)), device)
+        except (SafetensorError, KeyError, IndexError, RuntimeError, ValueError) as error:
+            raise ValueError(f"not a saved KvqCache: its states of linear attention: {error}") from error
         return cache
 
     def _tokens(self, row: libkvq.Sequence) -> int:

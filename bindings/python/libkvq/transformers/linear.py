@@ -89,7 +89,7 @@ class LinearStates:
         """Take the states that each sequence has after so many tokens."""
         made = cls()
         for index in layers:
-            if not rows or rows[0].find_state(index, tokens[0]) != tokens[0]:
+            if not rows or not tokens[0] or rows[0].find_state(index, tokens[0]) != tokens[0]:
                 continue
             of_rows = [load_tensors(row.get_state(index, n)) for row, n in zip(rows, tokens)]
             layer = made.layer(index)
