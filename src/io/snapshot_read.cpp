@@ -258,14 +258,6 @@ Vector<float> read_own_scales(Reader& reader, const LayerShape& layer, Allocator
   return numbers;
 }
 
-int64_t read_state_count(Reader& reader) {
-  const auto n = reader.get<int64_t>();
-  if (n < 0 || static_cast<uint64_t>(n) > reader.left() / sizeof(StateRecord)) {
-    fail(KVQ_E_FORMAT, "snapshot has %lld states with %zu bytes left", static_cast<long long>(n), reader.left());
-  }
-  return n;
-}
-
 /// Read a state's record, which must be behind that of `previous`, and its bytes, of which a shared state has none.
 std::pair<StateRecord, std::span<const std::byte>> read_state(Reader& reader, const Cache& cache,
                                                               const StateRecord& previous) {
@@ -282,7 +274,21 @@ std::pair<StateRecord, std::span<const std::byte>> read_state(Reader& reader, co
   return {record, record.shared == 0 ? reader.take(record.bytes) : std::span<const std::byte>()};
 }
 
-constexpr StateRecord kNoState{-1, 0, 0, 0, 0};
+/// Calls use(record, bytes) for each state of a sequence, and returns their number.
+template <typename Use>
+int64_t for_each_state(Reader& reader, const Cache& cache, const Use& use) {
+  const auto n = reader.get<int64_t>();
+  if (n < 0 || static_cast<uint64_t>(n) > reader.left() / sizeof(StateRecord)) {
+    fail(KVQ_E_FORMAT, "snapshot has %lld states with %zu bytes left", static_cast<long long>(n), reader.left());
+  }
+  StateRecord previous{-1, 0, 0, 0, 0};
+  for (int64_t i = 0; i < n; ++i) {
+    const auto [record, bytes] = read_state(reader, cache, previous);
+    use(record, bytes);
+    previous = record;
+  }
+  return n;
+}
 
 class SequenceReader {
  public:
@@ -334,15 +340,8 @@ class SequenceReader {
   }
 
   void read_states() {
-    const int64_t n = read_state_count(reader_);
-    StateRecord previous = kNoState;
-    for (int64_t i = 0; i < n; ++i) {
-      const auto [record, bytes] = read_state(reader_, cache_, previous);
-      previous = record;
-      if (record.shared == 0) {
-        sequence_.states.put(record.layer, record.tokens, bytes);
-        continue;
-      }
+    for_each_state(reader_, cache_, [this](const StateRecord& record, std::span<const std::byte> bytes) {
+      if (record.shared == 0) return sequence_.states.put(record.layer, record.tokens, bytes);
       const SavedStates::Shared* state = record.shared <= earlier_.size()
                                              ? earlier_[record.shared - 1]->states.find(record.layer, record.tokens)
                                              : nullptr;
@@ -350,7 +349,7 @@ class SequenceReader {
         fail(KVQ_E_FORMAT, "snapshot has a state that it says sequence %u has too, which does not", record.shared - 1);
       }
       sequence_.states.share(*state);
-    }
+    });
   }
 
   void read_list(size_t layer, size_t index) {
@@ -619,12 +618,9 @@ class Survey {
   }
 
   void add_states() {
-    const int64_t n = read_state_count(reader_);
-    StateRecord previous = kNoState;
-    for (int64_t i = 0; i < n; ++i) {
-      previous = read_state(reader_, cache_, previous).first;
-      if (previous.shared == 0) found_.bytes += SavedState::bytes_of(previous.bytes);
-    }
+    const int64_t n = for_each_state(reader_, cache_, [this](const StateRecord& record, std::span<const std::byte>) {
+      if (record.shared == 0) found_.bytes += SavedState::bytes_of(record.bytes);
+    });
     // Lists grow by doubling.
     found_.bytes += 2 * static_cast<uint64_t>(n) * sizeof(SavedStates::Shared);
   }

@@ -147,6 +147,14 @@ void fill_tensor(float* values, size_t n, uint32_t seed) {
   }
 }
 
+kvq_usage usage_of(const kvq_cache* cache, const kvq_sequence* sequence) {
+  kvq_usage usage;
+  memset(&usage, 0x77, sizeof usage);
+  usage.struct_size = sizeof usage;
+  ACCEPTED(kvq_cache_usage(cache, sequence, &usage, err));
+  return usage;
+}
+
 int32_t length_of(const kvq_sequence* sequence, int32_t layer) {
   int32_t length = -1;
   CHECK(kvq_sequence_length(sequence, layer, &length, NULL) == KVQ_OK);

@@ -50,6 +50,8 @@ kvq_status append_tokens(kvq_cache* cache, kvq_sequence* sequence, int32_t layer
 /* The same for every layer, which must succeed. */
 void grow(kvq_cache* cache, kvq_sequence* sequence, int32_t n);
 int32_t length_of(const kvq_sequence* sequence, int32_t layer);
+/* Of one sequence, or with NULL of the whole cache. */
+kvq_usage usage_of(const kvq_cache* cache, const kvq_sequence* sequence);
 
 /* Attend with a fixed query of the newest token of layer 0. */
 kvq_status attend_last(kvq_cache* cache, const kvq_sequence* sequence, float out[kQHeads * kHeadDim]);

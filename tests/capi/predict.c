@@ -90,14 +90,6 @@ static void bench_close(bench* b) {
   CHECK(b->memory.live_bytes == 0 && b->memory.n_violations == 0);
 }
 
-static kvq_usage usage_of(const kvq_cache* cache) {
-  kvq_usage usage;
-  memset(&usage, 0x77, sizeof usage);
-  usage.struct_size = sizeof usage;
-  ACCEPTED(kvq_cache_usage(cache, NULL, &usage, err));
-  return usage;
-}
-
 static kvq_usage predicted(const bench* b, const load* of) {
   kvq_usage usage;
   memset(&usage, 0x77, sizeof usage);
@@ -203,13 +195,13 @@ static void as_predicted(const shape* of, const char* policy, int32_t n_threads,
           (what->queries > KVQ_PAGE_SLOTS || info.eviction_budget > 0 ||
            (calibrates(b.policy) && (what->tokens >= kCalibrationTokens || (what->tokens > 0 && what->queries > 0)))));
   }
-  found = usage_of(b.cache);
+  found = usage_of(b.cache, NULL);
   check_same(&held, &found, policy, what);
   CHECK(held.total_bytes == b.memory.live_bytes - b.base);
   /* Repeating it needs no memory, except for methods that keep the newest queries. */
   if (what->queries > 0 && strstr(policy, "snap") == NULL && strstr(policy, "pyramid") == NULL) {
     attend_all(&b, sequences, what);
-    found = usage_of(b.cache);
+    found = usage_of(b.cache, NULL);
     check_same(&held, &found, policy, what);
   }
   found = predicted(&b, what); /* the current contents do not matter */
@@ -390,7 +382,7 @@ static void reserved_decoding(const shape* of, const char* policy, int32_t n_seq
     sequences[i] = new_sequence(b.cache);
     ACCEPTED(kvq_sequence_reserve(b.cache, sequences[i], what.tokens, err));
   }
-  before = usage_of(b.cache);
+  before = usage_of(b.cache, NULL);
   calls = b.memory.n_allocations;
   for (way = 0; left[0] > 0; way = (way + 1) % 3) {
     /* One query fits wherever it attends; an extension has as many as it has tokens. */
@@ -412,7 +404,7 @@ static void reserved_decoding(const shape* of, const char* policy, int32_t n_seq
     /* Pages that waited beyond their places are gone when three more have been sealed. */
     if (searches && what.tokens - most > kCalibrationTokens + 3 * KVQ_PAGE_SLOTS) {
       searches = 0;
-      before = usage_of(b.cache);
+      before = usage_of(b.cache, NULL);
       calls = b.memory.n_allocations;
       CHECK(before.total_bytes <= expected.total_bytes - expected.transient_bytes);
     }
@@ -422,7 +414,7 @@ static void reserved_decoding(const shape* of, const char* policy, int32_t n_seq
     printf("%s, %d sequences: %zu calls of the allocator\n", policy, (int)n_sequences, b.memory.n_allocations - calls);
   }
   CHECK(b.memory.n_allocations == calls);
-  CHECK(usage_of(b.cache).total_bytes == before.total_bytes);
+  CHECK(usage_of(b.cache, NULL).total_bytes == before.total_bytes);
   for (i = 0; i < n_sequences; ++i) kvq_sequence_destroy(sequences[i]);
   bench_close(&b);
 }

@@ -44,14 +44,6 @@ static kvq_recode_info predicted(kvq_cache* cache, kvq_sequence* sequence, const
   return info;
 }
 
-static kvq_usage usage_of(const kvq_cache* cache, const kvq_sequence* sequence) {
-  kvq_usage usage;
-  memset(&usage, 0, sizeof usage);
-  usage.struct_size = sizeof usage;
-  ACCEPTED(kvq_cache_usage(cache, sequence, &usage, err));
-  return usage;
-}
-
 /* Recode between all pairs of policies: the prediction holds, usage is that of a sequence that always had the policy,
  * numbers are as near as both formats allow, and what follows is stored alike. */
 static void from_each_to_each(void) {

@@ -51,14 +51,6 @@ static int32_t found_states(const kvq_sequence* sequence, int32_t most) {
   return tokens;
 }
 
-static kvq_usage usage_of(const kvq_cache* cache, const kvq_sequence* sequence) {
-  kvq_usage usage;
-  memset(&usage, 0, sizeof usage);
-  usage.struct_size = sizeof usage;
-  ACCEPTED(kvq_cache_usage(cache, sequence, &usage, err));
-  return usage;
-}
-
 static void grow_hybrid(kvq_cache* cache, kvq_sequence* sequence, int32_t n) {
   ACCEPTED(append_tokens(cache, sequence, 0, n));
   ACCEPTED(append_tokens(cache, sequence, 2, n));

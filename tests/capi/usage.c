@@ -7,14 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-static kvq_usage usage_of(const kvq_cache* cache, const kvq_sequence* sequence) {
-  kvq_usage usage;
-  memset(&usage, 0x77, sizeof usage);
-  usage.struct_size = sizeof usage;
-  ACCEPTED(kvq_cache_usage(cache, sequence, &usage, err));
-  return usage;
-}
-
 static void arguments(void) {
   fixture f;
   fixture other;
