@@ -831,6 +831,9 @@ typedef struct kvq_layer_shape {
                                models (Qwen 3.5, Mamba): they take no memory and no tokens, and sequences may carry
                                their states (::kvq_sequence_put_state). All other fields but `first_layer` and
                                `n_layers` must be at their defaults; some layer must not be recurrent. 0 by default. */
+  int32_t sliding_window; /**< See kvq_cache_options; 0 (default): the cache's, -1: none. Layers that read others' pages
+                               see no further than those keep: 0 is that layer's. */
+  int32_t attention_chunk; /**< See kvq_cache_options; 0 (default): the cache's, -1: none. */
 } kvq_layer_shape;
 
 /** Fill with defaults: a layer like the cache's others.
@@ -842,21 +845,24 @@ KVQ_API void kvq_layer_shape_init(kvq_layer_shape* shape, size_t size);
 /** Shape of a model's attention layers, and the trained objects that its page formats need. */
 typedef struct kvq_cache_options {
   uint32_t struct_size;
-  int32_t n_layers;      /**< 1 … 65536. */
-  int32_t q_heads;       /**< Query heads, 1 … 65536; a multiple of `kv_heads`. */
-  int32_t kv_heads;      /**< Key/value heads, 1 … 4096. */
-  int32_t head_dim;      /**< Channels of keys and of values, a multiple of 8, 8 … 512. */
-  kvq_rope rope;         /**< ::KVQ_ROPE_HALF by default. */
-  int32_t rotary_dim;    /**< Leading channels that are rotated, an even number; 0 (default): `head_dim`. */
-  float rope_base;       /**< 10000 by default; frequencies must be finite. Ignored if `inv_freq` is given. */
-  const float* inv_freq; /**< Radians per position of each pair; head_dim / 2 elements if `rotary_dim` is 0. NULL
-                              (default): rope_base^(-2j / rotary_dim).
-                              \nullable \length rotary_dim / 2 \memory host \keeps call */
-  float scale;           /**< Factor applied to q·k; 0 (default): 1 / sqrt(head_dim). */
-  int32_t reserved;      /**< 0. */
-  uint64_t max_bytes;    /**< Limit on the memory that this cache allocates, including its own object; 0 (default): only
-                              the context's limit. */
-  uint64_t model_id;     /**< Any number that identifies the model's weights; snapshots with another one are refused. */
+  int32_t n_layers;       /**< 1 … 65536. */
+  int32_t q_heads;        /**< Query heads, 1 … 65536; a multiple of `kv_heads`. */
+  int32_t kv_heads;       /**< Key/value heads, 1 … 4096. */
+  int32_t head_dim;       /**< Channels of keys and of values, a multiple of 8, 8 … 512. */
+  kvq_rope rope;          /**< ::KVQ_ROPE_HALF by default. */
+  int32_t rotary_dim;     /**< Leading channels that are rotated, an even number; 0 (default): `head_dim`. */
+  float rope_base;        /**< 10000 by default; frequencies must be finite. Ignored if `inv_freq` is given. */
+  const float* inv_freq;  /**< Radians per position of each pair; head_dim / 2 elements if `rotary_dim` is 0. NULL
+                               (default): rope_base^(-2j / rotary_dim).
+                               \nullable \length rotary_dim / 2 \memory host \keeps call */
+  float scale;            /**< Factor applied to q·k; 0 (default): 1 / sqrt(head_dim). */
+  int32_t sliding_window; /**< A query at position p sees positions > p − window, as in Gemma's and Mistral's local
+                               layers; 0 (default): all up to its own. Layers forget: whole pages that no later query
+                               can see are freed, all but the policy's `sink` and `recent` ones, when ::kvq_append has
+                               stored the tokens after them, or ::kvq_extend has attended to them. */
+  uint64_t max_bytes; /**< Limit on the memory that this cache allocates, including its own object; 0 (default): only
+                           the context's limit. */
+  uint64_t model_id;  /**< Any number that identifies the model's weights; snapshots with another one are refused. */
   const kvq_codebook* codebook;  /**< Codebook for the format `commvq`: from this context, complete, with this number of
                                       layers and KV heads, this `head_dim` and `rope`, and this `model_id` unless either
                                       is 0. Caches may share it. NULL (default): none. \nullable \keeps call */
@@ -877,7 +883,9 @@ typedef struct kvq_cache_options {
                                       that a policy gives to layers that read others' pages have no effect.
                                       \nullable \length n_shapes \memory host \keeps call */
   int32_t n_shapes;              /**< 0 by default. */
-  int32_t reserved_end;          /**< 0. */
+  int32_t attention_chunk; /**< A query at position p sees positions from p − p % chunk on, as in Llama 4's local
+                                layers; 0 (default): all up to its own. Pages are freed as for `sliding_window`,
+                                of which a layer may have one or the other. */
 } kvq_cache_options;
 
 /** Fill with defaults. The four sizes (`n_layers`, `q_heads`, `kv_heads`, `head_dim`) stay 0 and must be set.
@@ -944,6 +952,8 @@ typedef struct kvq_layer_info {
   int32_t values_are_key_prefix; /**< 1: appending takes no values. */
   int32_t pages_of_layer;        /**< The layer whose pages it reads: this one, or an earlier one. */
   int32_t recurrent;             /**< 1: it keeps no keys and values; `n_formats`, heads and channels are 0. */
+  int32_t sliding_window;        /**< Of the options or the policy, the shorter one; 0: none. */
+  int32_t attention_chunk;       /**< 0: none. */
 } kvq_layer_info;
 
 /** Describe a layer of a cache.
@@ -1453,7 +1463,8 @@ typedef struct kvq_attend_batch {
   void* output; /**< `[total queries, q_heads, value_dim]`; its memory, from the first row to the last, may not overlap
                      that of `q` or `sinks`.
                      \length strided(sum(query_counts), layer.q_heads, layer.value_dim) \memory context \keeps call */
-  int32_t sliding_window; /**< A query at position p sees positions > p − window; 0 (default): all. */
+  int32_t sliding_window; /**< A query at position p sees positions > p − window; 0 (default): the layer's, or all up to
+                               its own. A layer that frees pages refuses a longer one. */
   float logit_softcap;    /**< cap·tanh(logit / cap); 0 (default): none. */
   int64_t q_token_stride; /**< Elements from one query to the next, not negative; 0 (default): dense. The channels of a
                                head are always contiguous; rows need only the alignment of their elements. */

@@ -767,7 +767,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_router_group_info, reserved) ==
 static_assert(sizeof(void*) != 8 || offsetof(kvq_router_group_info, mean_bits) == 16);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_router_group_info, accuracy) == 24);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_router_group_info, shares) == 32);
-static_assert(sizeof(void*) != 8 || sizeof(kvq_layer_shape) == 72);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_layer_shape) == 80);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, first_layer) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, n_layers) == 8);
@@ -785,6 +785,8 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, scale) == 56);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, logit_softcap) == 60);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, pages_of_layer) == 64);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, recurrent) == 68);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, sliding_window) == 72);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, attention_chunk) == 76);
 static_assert(sizeof(void*) != 8 || sizeof(kvq_cache_options) == 104);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, n_layers) == 4);
@@ -796,7 +798,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, rotary_dim) == 2
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, rope_base) == 28);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, inv_freq) == 32);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, scale) == 40);
-static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, reserved) == 44);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, sliding_window) == 44);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, max_bytes) == 48);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, model_id) == 56);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, codebook) == 64);
@@ -804,7 +806,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, router) == 72);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, centres) == 80);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, shapes) == 88);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, n_shapes) == 96);
-static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, reserved_end) == 100);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, attention_chunk) == 100);
 static_assert(sizeof(void*) != 8 || sizeof(kvq_cache_info) == 64);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, n_layers) == 4);
@@ -820,7 +822,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, eviction_budget) ==
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, eviction_window) == 44);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, max_bytes) == 48);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, model_id) == 56);
-static_assert(sizeof(void*) != 8 || sizeof(kvq_layer_info) == 312);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_layer_info) == 320);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, n_formats) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, formats) == 8);
@@ -836,6 +838,8 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, logit_softcap) == 2
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, values_are_key_prefix) == 300);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, pages_of_layer) == 304);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, recurrent) == 308);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, sliding_window) == 312);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_info, attention_chunk) == 316);
 static_assert(sizeof(void*) != 8 || sizeof(kvq_recode_info) == 40);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_recode_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_recode_info, layers) == 4);
@@ -1712,7 +1716,8 @@ struct AttendBatch {
   /// `[total queries, q_heads, value_dim]`; its memory, from the first row to the last, may not overlap that of `q` or
   /// `sinks`.
   std::span<float> output = {};
-  /// A query at position p sees positions > p − window; 0 (default): all.
+  /// A query at position p sees positions > p − window; 0 (default): the layer's, or all up to its own. A layer that
+  /// frees pages refuses a longer one.
   int32_t sliding_window = 0;
   /// cap·tanh(logit / cap); 0 (default): none.
   float logit_softcap = 0;

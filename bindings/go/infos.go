@@ -519,6 +519,12 @@ type LayerInfo struct {
 
 	// If so, it keeps no keys and values; NFormats, heads and channels are 0.
 	Recurrent bool
+
+	// Of the options or the policy, the shorter one; 0: none.
+	SlidingWindow int
+
+	// 0: none.
+	AttentionChunk int
 }
 
 func layerInfoFrom(it *raw.LayerInfo) LayerInfo {
@@ -537,6 +543,8 @@ func layerInfoFrom(it *raw.LayerInfo) LayerInfo {
 		ValuesAreKeyPrefix: it.ValuesAreKeyPrefix != 0,
 		PagesOfLayer:       int(it.PagesOfLayer),
 		Recurrent:          it.Recurrent != 0,
+		SlidingWindow:      int(it.SlidingWindow),
+		AttentionChunk:     int(it.AttentionChunk),
 	}
 }
 

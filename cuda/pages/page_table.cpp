@@ -24,7 +24,7 @@ size_t position_bytes(size_t heads, int32_t capacity) {
 }
 
 size_t reserve_bytes(size_t heads, int32_t capacity, int32_t ring) {
-  return heads * static_cast<size_t>(capacity + ring) * sizeof(uint64_t);
+  return heads * (static_cast<size_t>(capacity + ring) * sizeof(uint64_t) + sizeof(int32_t));
 }
 
 }  // namespace
@@ -93,9 +93,15 @@ void PageTable::catch_up(const Page* const* const* lists, const int32_t* counts)
   reserve(std::max(*std::max_element(counts, counts + heads), 1));  // empty lists have states, too
   bool states_agree = true;
   for (int32_t head = 0; head < heads; ++head) {
-    Head& of = heads_[static_cast<size_t>(head)];
-    if (of.valid < counts[head]) upload(head, lists[head], counts[head]);
-    states_agree = states_agree && of.count == counts[head];
+    states_agree = states_agree && heads_[static_cast<size_t>(head)].count == counts[head];
+  }
+  // Lists that are alike, as they are without eviction, go in one copy.
+  for (int32_t head = 0; head < heads;) {
+    const int32_t valid = heads_[static_cast<size_t>(head)].valid;
+    int32_t end = head + 1;
+    while (end < heads && heads_[static_cast<size_t>(end)].valid == valid && counts[end] == counts[head]) ++end;
+    if (valid < counts[head]) upload({head, end}, lists, counts[head]);
+    head = end;
   }
   if (!states_agree) upload_states(counts);
 }
@@ -133,17 +139,24 @@ void PageTable::publish(const Page* const* const* pages, const int32_t* counts, 
   const auto heads = static_cast<int32_t>(heads_.size());
   auto* finals = reinterpret_cast<uint64_t*>(reserve_memory_.memory());
   auto* open = finals + heads_.size() * static_cast<size_t>(capacity_);
-  reserve_ = {finals,
-              open,
-              capacity_,
-              reserve->ring,
-              reserve->sink,
-              reserve->recent,
-              static_cast<int32_t>(format_code(*reserve->sealed).bits)};
+  auto* final_counts = reinterpret_cast<int32_t*>(open + heads_.size() * static_cast<size_t>(reserve->ring));
+  reserve_ = {finals,          open,          final_counts,    capacity_,
+              reserve->ring,   reserve->sink, reserve->recent, static_cast<int32_t>(format_code(*reserve->sealed).bits),
+              reserve->window, reserve->step};
+  if (reserve->window != 0) upload_words(reserve->final_counts, final_counts);
   takes(*reserve->sealed);
   upload_finals(*reserve, std::max(*std::min_element(counts, counts + heads) - reserve->recent, 0), finals);
   upload_open(pages, counts, *reserve, open);
   published_ = true;
+}
+
+/// Uploads a number for each head.
+void PageTable::upload_words(const int32_t* numbers, int32_t* to) {
+  const size_t bytes = heads_.size() * sizeof(int32_t);
+  void* staged = device_.staging().take(bytes);
+  std::memcpy(staged, numbers, bytes);
+  check(cudaMemcpyAsync(to, staged, bytes, cudaMemcpyHostToDevice, device_.stream()), "cudaMemcpyAsync");
+  device_.staging().done(device_.stream());
 }
 
 /// Uploads final pages from `first` on, the first that a list may still need.
@@ -216,34 +229,44 @@ void PageTable::require_movable() const {
       "the memory that a CUDA graph uses for the sequence is too small: call kvq_sequence_reserve, then capture again");
 }
 
-void PageTable::upload(int32_t head, const Page* const* list, int32_t count) {
-  Head& of = heads_[static_cast<size_t>(head)];
-  const int32_t first = of.valid;
+/// Uploads the entries that some heads lack, all from the same one on, of lists of `count` pages.
+void PageTable::upload(HeadRange heads, const Page* const* const* lists, int32_t count) {
+  const int32_t first = heads_[static_cast<size_t>(heads.begin)].valid;
   const auto n = static_cast<size_t>(count - first);
-  const bool gaps = std::any_of(list + first, list + count, [](const Page* page) { return page->has_gaps(); });
+  const auto rows = static_cast<size_t>(heads.end - heads.begin);
+  const auto has_gaps = [&](const Page* const* list) {
+    return std::any_of(list + first, list + count, [](const Page* page) { return page->has_gaps(); });
+  };
+  const bool gaps = std::any_of(lists + heads.begin, lists + heads.end, has_gaps);
   if (gaps) make_positions();
-  const size_t gap_bytes = gaps ? n * kSlots * sizeof(int32_t) : 0;
-  auto* staged = static_cast<DevicePage*>(device_.staging().take(n * sizeof(DevicePage) + gap_bytes));
-  auto* staged_positions = reinterpret_cast<int32_t*>(staged + n);
-  for (size_t i = 0; i < n; ++i) {
-    const Page& page = *list[static_cast<size_t>(first) + i];
-    takes(*page.format());
-    staged[i] = {reinterpret_cast<uint64_t>(page.data), page.first_position,
-                 DevicePage::state_of(format_code(*page.format()).bits, page.count, page.has_gaps())};
-    for (int32_t slot = 0; gaps && slot < kSlots; ++slot) {
-      staged_positions[i * kSlots + static_cast<size_t>(slot)] = slot < page.count ? page.position(slot) : 0;
+  const size_t entry_bytes = rows * n * sizeof(DevicePage);
+  const size_t gap_bytes = gaps ? rows * n * kSlots * sizeof(int32_t) : 0;
+  auto* staged = static_cast<DevicePage*>(device_.staging().take(entry_bytes + gap_bytes));
+  auto* staged_positions = reinterpret_cast<int32_t*>(staged + rows * n);
+  for (size_t row = 0; row < rows; ++row) {
+    const Page* const* list = lists[static_cast<size_t>(heads.begin) + row] + first;
+    for (size_t i = 0; i < n; ++i) {
+      const Page& page = *list[i];
+      takes(*page.format());
+      staged[row * n + i] = {reinterpret_cast<uint64_t>(page.data), page.first_position,
+                             DevicePage::state_of(format_code(*page.format()).bits, page.count, page.has_gaps())};
+      for (int32_t slot = 0; gaps && slot < kSlots; ++slot) {
+        staged_positions[(row * n + i) * kSlots + static_cast<size_t>(slot)] =
+            slot < page.count ? page.position(slot) : 0;
+      }
     }
   }
-  const size_t at = static_cast<size_t>(head) * static_cast<size_t>(capacity_) + static_cast<size_t>(first);
+  const auto capacity = static_cast<size_t>(capacity_);
+  const size_t at = static_cast<size_t>(heads.begin) * capacity + static_cast<size_t>(first);
   const cudaStream_t stream = device_.stream();
-  check(cudaMemcpyAsync(entries() + at, staged, n * sizeof(DevicePage), cudaMemcpyHostToDevice, stream),
-        "cudaMemcpyAsync");
-  if (gaps) {
-    check(cudaMemcpyAsync(positions() + at * kSlots, staged_positions, gap_bytes, cudaMemcpyHostToDevice, stream),
-          "cudaMemcpyAsync");
-  }
+  const auto copy = [&](void* to, const void* from, size_t bytes) {
+    check(cudaMemcpy2DAsync(to, capacity * bytes, from, n * bytes, n * bytes, rows, cudaMemcpyHostToDevice, stream),
+          "cudaMemcpy2DAsync");
+  };
+  copy(entries() + at, staged, sizeof(DevicePage));
+  if (gaps) copy(positions() + at * kSlots, staged_positions, kSlots * sizeof(int32_t));
   device_.staging().done(stream);
-  of.valid = count;
+  for (int32_t head = heads.begin; head < heads.end; ++head) heads_[static_cast<size_t>(head)].valid = count;
 }
 
 void PageTable::takes(const PageFormat& format) noexcept {

@@ -67,8 +67,13 @@ class PageTable final : public LayerMirror {
   }
   int32_t* positions() const { return reinterpret_cast<int32_t*>(positions_.memory()); }
 
-  void upload(int32_t head, const Page* const* list, int32_t count);
+  struct HeadRange {
+    int32_t begin;
+    int32_t end;
+  };
+  void upload(HeadRange heads, const Page* const* const* lists, int32_t count);
   void upload_states(const int32_t* counts);
+  void upload_words(const int32_t* numbers, int32_t* to);
   void upload_finals(const ReservedPages& reserve, int32_t first, uint64_t* finals);
   void upload_open(const Page* const* const* pages, const int32_t* counts, const ReservedPages& reserve,
                    uint64_t* open);

@@ -22,8 +22,8 @@ namespace {
 void check_options(const kvq_cache_options& options) {
   check_model_shape(options.n_layers, options.kv_heads, options.head_dim, KVQ_E_ARGUMENT, "options->", kMaxValueDim);
   require_query_heads(options.q_heads, options.kv_heads, "options->q_heads");
-  require_range(options.reserved, 0, 0, "options->reserved");
-  require_range(options.reserved_end, 0, 0, "options->reserved_end");
+  require_window(options.sliding_window, options.attention_chunk, 0, "options->sliding_window",
+                 "options->attention_chunk");
   check_rope(options);
   if (!std::isfinite(options.scale)) {
     fail(KVQ_E_ARGUMENT, "options->scale is %g, must be finite", static_cast<double>(options.scale));
@@ -110,6 +110,14 @@ void check_evicted_formats(const Eviction& eviction, const Policy& policy, int32
 
 void check_eviction(const kvq_context& context, const kvq_cache_options& options, const kvq_policy* policy) {
   if (policy == nullptr || policy->eviction.budget == 0) return;
+  for (int32_t layer = 0; policy->eviction.score == TokenScore::kMass && layer < options.n_layers; ++layer) {
+    const bool forgets =
+        policy->window_of(layer) > 0 || sliding_window_of(options, layer) > 0 || attention_chunk_of(options, layer) > 0;
+    if (!forgets) continue;
+    fail(KVQ_E_UNSUPPORTED,
+         "policy evicts by the attention of all queries (h2o), but layer %d has a window: evict by the newest queries",
+         layer);
+  }
   if (const auto weighing = context.backend->weighing(); !weighing) {
     fail(KVQ_E_UNSUPPORTED, "policy evicts tokens, but %s", weighing.reason());
   }
@@ -124,6 +132,15 @@ void check_eviction(const kvq_context& context, const kvq_cache_options& options
   }
   check_evicted_formats(policy->eviction, *policy, options.n_layers, trained_of(options, policy),
                         [&](int32_t layer) { return head_of(options, layer); });
+}
+
+/// Check the windows of a policy.
+void check_windows(const kvq_cache_options& options, const kvq_policy* policy) {
+  for (int32_t layer = 0; policy != nullptr && layer < options.n_layers; ++layer) {
+    if (policy->window_of(layer) == 0 || attention_chunk_of(options, layer) == 0) continue;
+    fail(KVQ_E_UNSUPPORTED, "policy has a window of %d for layer %d, whose attention_chunk is %d",
+         policy->window_of(layer), layer, attention_chunk_of(options, layer));
+  }
 }
 
 /// Check that sequences can find their scales.
@@ -306,6 +323,13 @@ const Storage& kvq::api::storage_for(kvq_cache& cache, const kvq_policy* policy)
   if (policy->eviction.budget != 0 && policy->eviction != cache.eviction) {
     fail(KVQ_E_ARGUMENT, "policy evicts otherwise than the cache's policy, which all of its sequences share");
   }
+  for (const LayerShape& shape : cache.layers()) {
+    const int32_t window = policy->window_of(shape.number);
+    if (window == 0 || window == shape.window) continue;
+    fail(KVQ_E_ARGUMENT,
+         "policy has a window of %d for layer %d, and the cache one of %d (0: none), which all of its sequences share",
+         window, shape.number, std::max(shape.window, 0));
+  }
   check_calibration(policy, n_layers);
   const Trained* trained = cache.training.pages.get();
   for_each_format(policy, n_layers, [&](int32_t layer, const FormatPair& pair) {
@@ -378,6 +402,8 @@ void kvq::api::write_layer(const Storage& storage, const LayerShape& shape, kvq_
   found.logit_softcap = shape.softcap;
   found.values_are_key_prefix = shape.head.is_latent ? 1 : 0;
   found.pages_of_layer = shape.pages_layer;
+  found.sliding_window = std::max(shape.window, 0);
+  found.attention_chunk = std::max(-shape.window, 0);
   write_struct(info, found, "info");
 }
 
@@ -407,6 +433,7 @@ kvq_status kvq_cache_create(kvq_context* context, const kvq_cache_options* optio
     chosen.shapes = shapes.data();
     check_trained_shapes(chosen);
     check_policy(policy, chosen.n_layers);
+    check_windows(chosen, policy);
     CacheTraining training;
     check_calibration(policy, chosen.n_layers);
     add_scales(*context, chosen, training);

@@ -64,6 +64,16 @@ void resolve_heads(const kvq_cache_options& options, kvq_layer_shape& shape) {
   resolve(shape.value_dim, options.head_dim);
 }
 
+/// Fill in what the options say, and 0 for none.
+void resolve_window(const kvq_cache_options& options, kvq_layer_shape& shape) {
+  if (shape.sliding_window == 0 && shape.attention_chunk == 0) {
+    shape.sliding_window = options.sliding_window;
+    shape.attention_chunk = options.attention_chunk;
+  }
+  shape.sliding_window = std::max(shape.sliding_window, 0);
+  shape.attention_chunk = std::max(shape.attention_chunk, 0);
+}
+
 bool has_other_heads(const kvq_layer_shape& shape, const kvq_layer_shape& usual) {
   return shape.q_heads != usual.q_heads || shape.kv_heads != usual.kv_heads || shape.key_dim != usual.key_dim ||
          shape.value_dim != usual.value_dim || shape.values_are_key_prefix != usual.values_are_key_prefix;
@@ -166,6 +176,8 @@ void check_layers(const kvq_cache_options& options, std::span<const kvq_layer_sh
          static_cast<const char*>(Entry(index, "pages_of_layer")), shape.pages_of_layer, shape.first_layer);
   }
   require_range(shape.recurrent, 0, 1, Entry(index, "recurrent"));
+  require_window(shape.sliding_window, shape.attention_chunk, -1, Entry(index, "sliding_window"),
+                 Entry(index, "attention_chunk"));
 }
 
 /// Layers without pages have nothing else that a shape could say.
@@ -188,6 +200,28 @@ void check_recurrent(const kvq_layer_shape& shape, int32_t index) {
   check("scale", shape.scale, unset.scale);
   check("logit_softcap", shape.logit_softcap, unset.logit_softcap);
   check("pages_of_layer", shape.pages_of_layer, unset.pages_of_layer);
+  check("sliding_window", shape.sliding_window, unset.sliding_window);
+  check("attention_chunk", shape.attention_chunk, unset.attention_chunk);
+}
+
+/// Whether a layer with the window or chunk of `given` sees no further than one with those of `kept`.
+bool sees_less(const kvq_layer_shape& given, const kvq_layer_shape& kept) {
+  if (kept.attention_chunk > 0) return given.attention_chunk == kept.attention_chunk;
+  return kept.sliding_window == 0 || (given.sliding_window > 0 && given.sliding_window <= kept.sliding_window);
+}
+
+/// Fill in the window of layers that read pages; `shape` has that of the pages' layer.
+void take_window(const kvq_layer_shape& given, kvq_layer_shape& shape, int32_t index) {
+  if (given.sliding_window == 0 && given.attention_chunk == 0) return;
+  if (!sees_less(given, shape)) {
+    fail(KVQ_E_ARGUMENT,
+         "%s is %d and attention_chunk %d, but layer %d, whose pages are read, keeps a window of %d or a chunk of %d "
+         "(0: everything)",
+         static_cast<const char*>(Entry(index, "sliding_window")), given.sliding_window, given.attention_chunk,
+         given.pages_of_layer, shape.sliding_window, shape.attention_chunk);
+  }
+  shape.sliding_window = std::max(given.sliding_window, 0);
+  shape.attention_chunk = std::max(given.attention_chunk, 0);
 }
 
 /// Check what each layer has of its own, whichever pages it reads.
@@ -209,6 +243,7 @@ void check_shape(const kvq_cache_options& options, kvq_layer_shape& shape, int32
   check_dim(shape.key_dim, kMaxHeadDim, Entry(index, "key_dim"));
   check_dim(shape.value_dim, kMaxValueDim, Entry(index, "value_dim"));
   resolve_heads(options, shape);
+  resolve_window(options, shape);
   check_queries(shape, index);
   check_prefix(shape, index);
   check_rope_of(options, shape, index);
@@ -229,6 +264,8 @@ void take_shape(const kvq_cache_options& options, std::span<kvq_layer_shape> sha
          static_cast<const char*>(Entry(index, "pages_of_layer")), given.pages_of_layer, shape.pages_of_layer);
   }
   resolve_heads(options, shape);
+  resolve_window(options, shape);
+  take_window(given, shape, index);
   const auto check = [&](int32_t value, int32_t unset, int32_t expected, const char* field) {
     if (value == unset || value == expected) return;
     fail(KVQ_E_ARGUMENT, "%s is %d, but layer %d, whose pages are read, has %d",
@@ -261,6 +298,15 @@ void take_shape(const kvq_cache_options& options, std::span<kvq_layer_shape> sha
 }
 
 }  // namespace
+
+void require_window(int32_t sliding_window, int32_t attention_chunk, int32_t least, const char* window,
+                    const char* chunk) {
+  require_range(sliding_window, least, INT32_MAX, window);
+  require_range(attention_chunk, least, INT32_MAX, chunk);
+  if (sliding_window <= 0 || attention_chunk <= 0) return;
+  fail(KVQ_E_ARGUMENT, "%s is %d and %s is %d: a layer has one of them", window, sliding_window, chunk,
+       attention_chunk);
+}
 
 std::vector<kvq_layer_shape> read_shapes(const kvq_cache_options& options) {
   require_range(options.n_shapes, 0, options.n_layers, "options->n_shapes");
@@ -296,6 +342,16 @@ HeadShape head_of(const kvq_cache_options& options, int32_t layer) {
   if (shape == nullptr) return options.head_dim;
   return shape->values_are_key_prefix != 0 ? HeadShape::latent(shape->key_dim, shape->value_dim)
                                            : HeadShape(shape->key_dim, shape->value_dim);
+}
+
+int32_t sliding_window_of(const kvq_cache_options& options, int32_t layer) {
+  const kvq_layer_shape* shape = shape_of(options, layer);
+  return shape != nullptr ? shape->sliding_window : options.sliding_window;
+}
+
+int32_t attention_chunk_of(const kvq_cache_options& options, int32_t layer) {
+  const kvq_layer_shape* shape = shape_of(options, layer);
+  return shape != nullptr ? shape->attention_chunk : options.attention_chunk;
 }
 
 int32_t rotary_begin_of(const kvq_cache_options& options, int32_t layer) {

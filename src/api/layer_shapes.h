@@ -8,12 +8,20 @@
 
 namespace kvq::api {
 
+/// Check the window and the chunk of a layer, of which one may be given.
+void require_window(int32_t sliding_window, int32_t attention_chunk, int32_t least, const char* window,
+                    const char* chunk);
+
 /// The caller's shapes as structs of this library, with heads, channels and `rotary_begin` filled in. Throws
 /// KVQ_E_ARGUMENT unless every one is a layer's and fits the other options, which have been checked.
 std::vector<kvq_layer_shape> read_shapes(const kvq_cache_options& options);
 
 /// Channels of the heads of a layer.
 HeadShape head_of(const kvq_cache_options& options, int32_t layer);
+
+/// Window and chunk of a layer; 0: none.
+int32_t sliding_window_of(const kvq_cache_options& options, int32_t layer);
+int32_t attention_chunk_of(const kvq_cache_options& options, int32_t layer);
 
 /// First channel of a layer's keys that is rotated.
 int32_t rotary_begin_of(const kvq_cache_options& options, int32_t layer);

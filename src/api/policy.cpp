@@ -57,7 +57,7 @@ kvq_status kvq_policy_with_layer(kvq_context* context, const kvq_policy* policy,
     require_range(last_layer, 0, kMaxLayers - 1, "last_layer");
     require_range(first_layer, 0, last_layer, "first_layer");
     const Policy::Override entry{first_layer, last_layer, optional_format(keys, "keys"),
-                                 optional_format(values, "values")};
+                                 optional_format(values, "values"), std::nullopt};
     if (!policy->experts.empty()) {
       fail(KVQ_E_ARGUMENT, "policy has a router, which chooses the formats of layers %d to %d too", first_layer,
            last_layer);

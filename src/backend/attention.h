@@ -39,7 +39,7 @@ struct AttendBatch {
   const Rope* rope = nullptr;
   float scale = 0.0F;
   float softcap = 0.0F;            // 0: none
-  int32_t window = 0;              // 0: none
+  int32_t window = 0;              // as of newest_hidden()
   bool any_hadamard_keys = false;  // some page format of the layer stores Hadamard-rotated keys
   bool any_hadamard_values = false;
   bool any_gain_shape_keys = false;

@@ -138,6 +138,8 @@ struct ReservedPages {
   int32_t sink;
   int32_t recent;
   const PageFormat* sealed;
+  int32_t window;  // of the layer, as of newest_hidden()
+  int32_t step;    // most tokens of an append or a step
 };
 
 /// A backend's own record of one layer of one sequence beside the host's page lists: a GPU's page table.

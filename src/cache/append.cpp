@@ -1,6 +1,7 @@
 #include "cache/sequence.h"
 
 #include "cache/attend.h"
+#include "cache/forget.h"
 #include "cache/prepared_append.h"
 #include "core/error.h"
 
@@ -293,6 +294,12 @@ void end_backlogs(const AppendRequest& request, int32_t layer) {
   for (const SequenceTokens& each : request.sequences) end_backlog(*each.sequence, layer);
 }
 
+/// Position of the first token that a sequence has received.
+int32_t first_position(const AppendRequest& request, const Arrival& arrival, int32_t layer) {
+  if (request.positions != nullptr) return request.positions[arrival.first];
+  return arrival.of.sequence->last_position(layer) - arrival.of.count + 1;
+}
+
 }  // namespace
 
 void append(Cache& cache, int32_t layer, const AppendRequest& request) {
@@ -312,7 +319,7 @@ void append(Cache& cache, int32_t layer, const AppendRequest& request) {
   };
   if (std::ranges::any_of(request.sequences, seals_own)) {
     // These would never be whole in FP16, as taking others back may need them.
-    return append_and_seal(cache, layer, request, [](const auto& seal) { seal(); });
+    return append_and_seal(cache, layer, request, [](const auto& seal) { seal(); });  // in a step: none is freed
   }
   const auto waits_too_long = [layer](const SequenceTokens& each) {
     return each.count > kMostCalibrationTokens && each.sequence->waits(layer) && each.sequence->step.tokens == 0;
@@ -334,6 +341,10 @@ void append(Cache& cache, int32_t layer, const AppendRequest& request) {
   }
   calibrators.keep();
   end_backlogs(request, layer);
+  // The tokens' queries may be yet to come.
+  for_each_arrival(request, [&](const Arrival& arrival) {
+    forget_hidden(*arrival.of.sequence, layer, first_position(request, arrival, layer));
+  });
 }
 
 void extend(Cache& cache, int32_t layer, const AppendRequest& request, const kvq_attend_batch& batch,
@@ -362,6 +373,13 @@ void extend(Cache& cache, int32_t layer, const AppendRequest& request, const kvq
   });
   append_and_seal(cache, layer, request, attend_and);
   end_backlogs(request, layer);
+  // The newest token may be taken back and extended with again.
+  const bool all_attended = !cache.layer(layer).has_readers;
+  for_each_arrival(request, [&](const Arrival& arrival) {
+    Sequence& sequence = *arrival.of.sequence;
+    forget_hidden(sequence, layer,
+                  all_attended ? sequence.last_position(layer) : first_position(request, arrival, layer));
+  });
 }
 
 void find_own_scales(Sequence& sequence, Allocator& scratch) {
@@ -440,6 +458,14 @@ void repeat_append(Sequence& sequence, int32_t layer, int32_t tokens) {
   // At most a page at a time, so that pages equal those that the backend chose.
   for (int32_t n = 0; tokens > 0; tokens -= n) {
     n = std::min(tokens, kPageSlots);
+    if (sequence.cache.layer(layer).window != 0) {
+      // The device frees pages when it opens one.
+      const int32_t open = Sequence::open_slots(sequence.list(layer, 0));
+      if (open > 0) n = std::min(n, open);
+      if (open == 0) {
+        forget_for_page(sequence, layer, sequence.last_position(layer) + 1, sequence.reserve(layer)->step_tokens());
+      }
+    }
     const AppendKind kind = sequence.seals_at_once ? AppendKind::kAppend : AppendKind::kOpen;
     PreparedAppend prepared(sequence, layer, n, nullptr, scratch, kind);
     prepared.prepare();

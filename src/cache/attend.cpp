@@ -1,6 +1,29 @@
 #include "cache/attend.h"
 
+#include "cache/forget.h"
+#include "core/window.h"
+
+#include "cache/forget.h"
+#include "core/window.h"
+
 namespace kvq {
+namespace {
+
+/// What the queries of a call see in a layer, as of newest_hidden().
+int32_t window_of(const LayerShape& shape, const Cache& cache, int32_t given) {
+  if (given == 0) return shape.window;
+  const int32_t kept = cache.layer(shape.pages_index).window;
+  if (kept < 0) {
+    fail(KVQ_E_ARGUMENT, "batch->sliding_window is %d, must be 0: layer %d has chunks of %d positions", given,
+         shape.number, -kept);
+  }
+  if (kept > 0 && given > kept) {
+    fail(KVQ_E_ARGUMENT, "batch->sliding_window is %d, but layer %d keeps a window of %d", given, shape.number, kept);
+  }
+  return given;
+}
+
+}  // namespace
 
 AttendRequest::AttendRequest(Cache& cache, const LayerShape& shape, const kvq_attend_batch& batch, CallSpace& space)
     : cache_(cache),
@@ -8,6 +31,7 @@ AttendRequest::AttendRequest(Cache& cache, const LayerShape& shape, const kvq_at
       layer_(shape.pages_index),
       batch_(batch),
       recorded_(cache.backend.recording()),
+      window_(window_of(shape, cache, batch.sliding_window)),
       space_(space) {
   if (recorded_ && cache.eviction.observes()) {
     fail(
@@ -65,11 +89,17 @@ void AttendRequest::place(int32_t index, const Sequence& sequence) {
   const AttendSequence& entry = space_.sequences[static_cast<size_t>(index)];
   const int32_t first = entry.query_begin;
   const int32_t count = entry.query_count;
+  const bool checks = batch_.query_positions != nullptr && cache_.eviction.budget == 0;
+  const int32_t forgotten = checks ? newest_forgotten(sequence, layer_, 0) : -1;
   for (int32_t i = 0; i < count; ++i) {
     const int32_t position = batch_.query_positions != nullptr ? batch_.query_positions[first + i]
                                                                : sequence.position_from_end(layer_, count - i);
     if (position < 0)
       fail(KVQ_E_ARGUMENT, "batch->query_positions[%d] is %d, must not be negative", first + i, position);
+    if (forgotten >= 0 && newest_hidden(position, window_) < forgotten) {
+      fail(KVQ_E_STATE, "batch->query_positions[%d] is %d, which sees tokens up to position %d that layer %d has freed",
+           first + i, position, forgotten, shape_.pages_layer);
+    }
     space_.positions.push_back(position);
   }
 }
@@ -89,7 +119,7 @@ AttendBatch AttendRequest::run() {
   batch.lse = batch_.lse;
   batch.sinks = batch_.sinks;
   if (batch_.logit_softcap != 0.0F) batch.softcap = batch_.logit_softcap;
-  batch.window = batch_.sliding_window;
+  batch.window = window_;
   cache_.backend.attention().attend(batch, *space_.workspace);
   return batch;
 }

@@ -24,6 +24,7 @@ class AttendRequest {
   int32_t layer_;  // with the pages
   const kvq_attend_batch& batch_;
   bool recorded_;
+  int32_t window_;
   CallSpace& space_;
   int32_t queries_ = 0;
 };

@@ -19,6 +19,11 @@ int32_t layers_with_pages(const kvq_cache_options& options) {
   return n;
 }
 
+/// As of newest_hidden().
+int32_t window_of(int32_t sliding_window, int32_t attention_chunk) {
+  return attention_chunk > 0 ? -attention_chunk : std::max(sliding_window, 0);
+}
+
 }  // namespace
 
 Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& options, const Policy* policy,
@@ -43,7 +48,7 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       formats_(allocator),
       storages_(allocator),
       needs_(static_cast<size_t>(n_layers), allocator) {
-  make_layers(options);
+  make_layers(options, policy);
   if (training.pages != nullptr || training.router != nullptr) rotations.emplace(allocator, *layer(0).rope);
   if (policy != nullptr) codec_options = policy->options;
   if (training.pages != nullptr) {
@@ -57,7 +62,7 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
   table_bytes_ = allocator.bytes() - work_allocator.bytes();
 }
 
-void Cache::make_layers(const kvq_cache_options& options) {
+void Cache::make_layers(const kvq_cache_options& options, const Policy* policy) {
   const auto scale_of = [&](float given, int32_t key_dim) {
     if (given == 0.0F) given = options.scale;
     return given != 0.0F ? given : 1.0F / std::sqrt(static_cast<float>(key_dim));
@@ -70,6 +75,8 @@ void Cache::make_layers(const kvq_cache_options& options) {
                          .head = options.head_dim,
                          .scale = scale_of(0.0F, options.head_dim),
                          .softcap = 0.0F,
+                         .window = window_of(options.sliding_window, options.attention_chunk),
+                         .has_readers = false,
                          .rope = make_rope(options, nullptr, options.head_dim),
                          .float16 = intern({SideFormat{}, SideFormat{}, options.head_dim}),
                          .first_list = 0};
@@ -92,6 +99,7 @@ void Cache::make_layers(const kvq_cache_options& options) {
                                                   : HeadShape(shape.key_dim, shape.value_dim);
     layer.scale = scale_of(shape.scale, shape.key_dim);
     layer.softcap = shape.logit_softcap;
+    layer.window = window_of(shape.sliding_window, shape.attention_chunk);
     layer.rope = make_rope(options, &shape, layer.head);
     layer.float16 = intern({SideFormat{}, SideFormat{}, layer.head});
     for (int32_t number = shape.first_layer; number < shape.first_layer + shape.n_layers; ++number) {
@@ -106,9 +114,15 @@ void Cache::make_layers(const kvq_cache_options& options) {
     layer.number = static_cast<int32_t>(i);
     if (layer.is_recurrent()) continue;
     const LayerShape& pages = all[static_cast<size_t>(layer.pages_layer)];  // itself, or an earlier one
+    if (const int32_t window = policy != nullptr ? policy->window_of(pages.number) : 0; window > 0) {
+      layer.window = layer.window > 0 ? std::min(layer.window, window) : window;
+    }
     layer.pages_index = layer.has_own_pages() ? static_cast<int32_t>(layers_.size()) : pages.pages_index;
     layer.first_list = layer.has_own_pages() ? lists : pages.first_list;
-    if (!layer.has_own_pages()) continue;
+    if (!layer.has_own_pages()) {
+      layers_[static_cast<size_t>(pages.pages_index)].has_readers = true;
+      continue;
+    }
     lists += static_cast<size_t>(layer.kv_heads);
     layers_.push_back(layer);
   }
@@ -251,6 +265,7 @@ AttendBatch Cache::attend_batch(const LayerShape& shape) const {
           .rope = shape.rope,
           .scale = shape.scale,
           .softcap = shape.softcap,
+          .window = shape.window,
           .any_hadamard_keys = needs(layer, kHadamardKeys),
           .any_hadamard_values = needs(layer, kHadamardValues),
           .any_gain_shape_keys = needs(layer, kGainShapeKeys),

@@ -40,7 +40,9 @@ struct LayerShape {
   int32_t kv_heads;
   HeadShape head;
   float scale;
-  float softcap;  // of calls without one; 0: none
+  float softcap;     // of calls without one; 0: none
+  int32_t window;    // what queries see, as of newest_hidden(): older pages are freed
+  bool has_readers;  // later layers read its pages
   const Rope* rope;
   const PageFormat* float16;  // of open, recent and sink pages
   size_t first_list;          // of its page lists in a sequence
@@ -211,7 +213,7 @@ class Cache {
   const Storage& add(Owned<Storage> storage);
   Owned<LayerContext> make_context(const Storage& of, int32_t layer);
 
-  void make_layers(const kvq_cache_options& options);
+  void make_layers(const kvq_cache_options& options, const Policy* policy);
   const Rope* make_rope(const kvq_cache_options& options, const kvq_layer_shape* shape, const HeadShape& head);
   void upload_scales();
   /// A layer's part of the scales of all layers; null of none.

@@ -273,7 +273,8 @@ class SequenceCheck {
   void check_room(int32_t layer, int32_t head, const Reserve& reserve) const {
     const Sequence::PageList& list = sequence_.list(layer, head);
     const Vector<Page*>& open = reserve.open(head);
-    const int64_t pages = Sequence::pages_after(list, reserve.room());
+    // A list that frees pages needs no more than it was planned to have.
+    const int64_t pages = std::min<int64_t>(Sequence::pages_after(list, reserve.room()), reserve.longest());
     // All pages of a list that waits for scales are open, and keep what they have taken of the ring.
     const bool waits = sequence_.waits(layer);
     const int64_t newest = waits ? 0 : std::max<int64_t>(std::ssize(list) - sequence_.storage->recent, 0);

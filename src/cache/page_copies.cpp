@@ -19,7 +19,14 @@ void PageCopies::add(const Page& original, int32_t slots) {
   originals_.push_back(&original);
   copy->first_position = original.first_position;
   if (copy->positions != nullptr) std::copy_n(original.positions, kPageSlots, copy->positions);
-  writes_.push_back({.source = original.data, .kept = slots, .target = copy->data, .format = original.format()});
+  if (original.is_float16()) {
+    writes_.push_back({.source = original.data, .kept = slots, .target = copy->data, .format = original.format()});
+  } else {
+    AlignedBytes bytes(cache_.allocator);
+    bytes.resize(original.format()->bytes());
+    cache_.backend.pages().read(*original.format(), original.data, bytes.data());
+    cache_.backend.pages().write(*original.format(), bytes.data(), copy->data);
+  }
 }
 
 void PageCopies::run() {

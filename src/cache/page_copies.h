@@ -4,7 +4,7 @@
 
 namespace kvq {
 
-/// Copies of shared FP16 pages, made before anything else changes.
+/// Copies of shared pages, made before anything else changes.
 class PageCopies {
  public:
   explicit PageCopies(Cache& cache);

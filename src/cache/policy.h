@@ -46,12 +46,14 @@ struct Policy {
     int32_t last_layer;  // inclusive
     std::optional<SideFormat> keys;
     std::optional<SideFormat> values;
+    std::optional<int32_t> window;
   };
 
   SideFormat keys;
   SideFormat values;
   std::optional<int32_t> sink;      // first pages of every list that stay FP16; unset: the formats' default
   int32_t recent = kDefaultRecent;  // newest pages that stay FP16, the open one included
+  int32_t window = 0;               // positions that queries see; 0: all
   std::optional<bool> calibrate;    // sequences find scales by their first tokens; unset: the formats' default
   Eviction eviction;
   CodecOptions options;  // of formats with options
@@ -84,6 +86,14 @@ struct Policy {
       of_values = each.values.value_or(of_values);
     }
     return {of_keys, of_values};
+  }
+
+  int32_t window_of(int32_t layer) const {
+    int32_t of_layer = window;
+    for (const Override& each : overrides) {
+      if (layer >= each.first_layer && layer <= each.last_layer) of_layer = each.window.value_or(of_layer);
+    }
+    return of_layer;
   }
 };
 

@@ -1,5 +1,6 @@
 #include "cache/reserve.h"
 
+#include "cache/forget.h"
 #include "cache/observations.h"
 #include "cache/step.h"
 #include "core/error.h"
@@ -11,38 +12,48 @@
 namespace kvq {
 namespace {
 
-int32_t longest_after(const Sequence& sequence, int32_t layer, int32_t tokens) {
+/// Most pages that a list has until it has received `tokens` more tokens in appends and steps of up to `step`.
+int32_t pages_until(const Sequence& sequence, int32_t layer, int32_t head, int32_t tokens, int32_t step) {
+  const Sequence::PageList& list = sequence.list(layer, head);
+  const int32_t most = most_pages(sequence.cache.layer(layer), *sequence.storage, step);
+  // A list that has more yet frees pages with its next append.
+  return std::min(Sequence::pages_after(list, tokens), std::max(most, Sequence::pages_after(list, step)));
+}
+
+int32_t longest_until(const Sequence& sequence, int32_t layer, int32_t tokens, int32_t step) {
   int32_t pages = 1;
   for (int32_t head = 0; head < sequence.cache.layer(layer).kv_heads; ++head) {
-    pages = std::max(pages, Sequence::pages_after(sequence.list(layer, head), tokens));
+    pages = std::max(pages, pages_until(sequence, layer, head, tokens, step));
   }
   return pages;
 }
 
 }  // namespace
 
-int32_t longest_after(const Sequence& sequence, int32_t tokens) {
+int32_t longest_after(const Sequence& sequence, int32_t tokens, int32_t step) {
   int32_t pages = 1;
   for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) {
-    pages = std::max(pages, longest_after(sequence, layer, tokens));
+    pages = std::max(pages, longest_until(sequence, layer, tokens, step));
   }
   return pages;
 }
 
-ReservePlaces::ReservePlaces(const Storage& storage, int32_t layer, int32_t pages, int32_t ring_) : ring(ring_) {
+ReservePlaces::ReservePlaces(const Storage& storage, int32_t layer, bool forgets, int32_t pages, int32_t ring_)
+    : ring(ring_) {
   const bool float16 = storage.layer_at(layer).stays_float16();
   // These tokens never seal the newest pages.
   finals = float16 ? pages : std::max({pages - storage.recent, std::min(storage.sink, pages), 0});
   sinks = float16 ? finals : std::min(storage.sink, finals);
-  open = float16 ? 0 : std::max(pages - std::max(pages - ring, storage.sink), 0);
+  open = float16 ? 0 : forgets ? ring : std::max(pages - std::max(pages - ring, storage.sink), 0);
 }
 
 Reserve::Reserve(Sequence& sequence, int32_t layer, int32_t tokens, int32_t opened, Reserve* old, Allocator& scratch)
     : sequence_(sequence),
       cache_(sequence.cache),
       layer_(layer),
-      ring_(ReservePlaces::ring_of(*sequence.storage, longest_after(sequence, layer, tokens), opened)),
-      longest_(longest_after(sequence, layer, tokens)),
+      opened_(opened),
+      ring_(ReservePlaces::ring_of(*sequence.storage, longest_until(sequence, layer, tokens, step_tokens()), opened)),
+      longest_(longest_until(sequence, layer, tokens, step_tokens())),
       pages_(cache_.allocator),
       finals_(cache_.allocator),
       open_(cache_.allocator),
@@ -58,8 +69,8 @@ Reserve::Reserve(Sequence& sequence, int32_t layer, int32_t tokens, int32_t open
   finals_.reserve(heads);
   open_.reserve(heads);
   for (int32_t head = 0; head < kv_heads(); ++head) {
-    const int32_t pages = Sequence::pages_after(sequence.list(layer, head), tokens);
-    const ReservePlaces places(*sequence_.storage, layer, pages, ring_);
+    const int32_t pages = pages_until(sequence, layer, head, tokens, step_tokens());
+    const ReservePlaces places(*sequence_.storage, layer, forgets(), pages, ring_);
     pages_.push_back(pages);
     finals_.emplace_back(static_cast<size_t>(places.finals), nullptr, cache_.allocator);
     open_.emplace_back(static_cast<size_t>(ring_), nullptr, cache_.allocator);
@@ -108,7 +119,7 @@ void Reserve::fill(int32_t head, int32_t pages, Reserve* old, Allocator& scratch
   const auto existing = static_cast<int32_t>(list.size());
   Vector<Page*>& finals = finals_[static_cast<size_t>(head)];
   Vector<Page*>& open = open_[static_cast<size_t>(head)];
-  const ReservePlaces places(*sequence_.storage, layer_, pages, ring_);
+  const ReservePlaces places(*sequence_.storage, layer_, forgets(), pages, ring_);
 
   PageRun* run = nullptr;
   try {
@@ -131,20 +142,23 @@ void Reserve::fill(int32_t head, int32_t pages, Reserve* old, Allocator& scratch
 
   // A list's open pages return to the ring when sealed.
   Vector<bool> taken(static_cast<size_t>(ring_), false, scratch);
-  for (int32_t i = std::max(existing - sequence_.storage->recent, 0); i < existing; ++i) {
+  const int32_t first_open = std::max(existing - sequence_.storage->recent, 0);
+  for (int32_t i = 0; i < existing; ++i) {
     const Page* page = list[static_cast<size_t>(i)];
-    if (!page->is_float16()) continue;
-    if (!ends_float16(i)) taken[static_cast<size_t>(i % ring_)] = true;
-    const bool is_changed = !ends_float16(i) || (i == existing - 1 && page->count < kPageSlots);
-    if (!is_changed || !page->is_shared()) continue;
+    const bool may_be_open = i >= first_open && page->is_float16();
+    if (may_be_open && !ends_float16(i)) taken[static_cast<size_t>(i % ring_)] = true;
+    const bool is_changed = may_be_open && (!ends_float16(i) || (i == existing - 1 && page->count < kPageSlots));
+    if (!(is_changed || sequence_.device_reuses(layer_, i)) || !page->is_shared()) continue;
     copies_.add(*page, page->count);
     shared_.push_back({head, i});
   }
   // All other places, also of pages that the list has: after a truncation they may be opened again.
   size_t next = 0;
-  for (int32_t i = std::max(pages - ring_, sequence_.storage->sink); i < pages; ++i) {
+  const bool all = forgets() && places.open > 0;
+  const int32_t first = all ? 0 : std::max(pages - ring_, sequence_.storage->sink);
+  for (int32_t i = first; i < (all ? ring_ : pages); ++i) {
     const auto slot = static_cast<size_t>(i % ring_);
-    if (ends_float16(i) || taken[slot]) continue;
+    if ((!all && ends_float16(i)) || taken[slot]) continue;
     taken[slot] = true;
     const auto old_ring = old != nullptr ? static_cast<size_t>(old->ring_) : 0;
     while (next < old_ring && old->open_[static_cast<size_t>(head)][next] == nullptr) ++next;
@@ -222,6 +236,42 @@ Page* Reserve::original(int32_t head, int32_t index) {
   return original_at(head, index) == index ? find(head, index, cache_.layer(layer_).float16) : nullptr;
 }
 
+void Reserve::drop(int32_t head, int32_t first, std::span<Page* const> pages) noexcept {
+  const auto n = static_cast<int32_t>(pages.size());
+  Vector<Page*>& finals = finals_[static_cast<size_t>(head)];
+  const auto move_up = [](auto begin, auto end, int32_t by) {
+    if (begin != end) std::rotate(begin, begin + by % (end - begin), end);
+  };
+  const auto places = static_cast<int32_t>(finals.size());
+  const int32_t moved = std::clamp(places - first, 0, n);
+  if (moved > 0) move_up(finals.begin() + first, finals.end(), moved);
+  const Sequence::PageList& list = sequence_.list(layer_, head);
+  // Of a page that the list has there now, or that waits there.
+  const auto is_taken = [&](int32_t at) {
+    const auto index = static_cast<size_t>(at) + pages.size();
+    const bool is_held = index < list.size() && list[index]->format() == final_format(at);
+    return is_held || finals[static_cast<size_t>(at)] != nullptr;
+  };
+  int32_t place = places - moved;
+  for (Page* page : pages) {
+    while (place < places && is_taken(place)) ++place;
+    if (place == places || page->is_shared() || page->format() != final_format(place)) {
+      cache_.release(page);
+      continue;
+    }
+    cache_.set_count(page, 0);
+    cache_.release_positions(page);
+    finals[static_cast<size_t>(place++)] = page;
+  }
+  Vector<Page*>& open = open_[static_cast<size_t>(head)];
+  move_up(open.begin(), open.end(), n);
+  const auto originals = originals_.begin() + static_cast<ptrdiff_t>(head) * ring_;
+  move_up(originals, originals + ring_, n);
+  std::for_each(originals, originals + ring_, [first, n](int32_t& index) {
+    if (index >= 0) index = index < first + n ? -1 : index - n;
+  });
+}
+
 void Reserve::forget() noexcept {
   std::fill(originals_.begin(), originals_.end(), -1);
   assured_ = 0;
@@ -230,6 +280,11 @@ void Reserve::forget() noexcept {
 bool Reserve::holds(int32_t tokens) {
   const int32_t opened = (tokens + kPageSlots - 1) / kPageSlots;
   if (ring_ < ReservePlaces::ring_of(*sequence_.storage, longest_, opened)) return false;
+  if (tokens > step_tokens()) {
+    for (int32_t head = 0; head < kv_heads(); ++head) {
+      if (is_endless(head) && room_of(head) < tokens) return false;
+    }
+  }
   const int64_t wanted = int64_t{sequence_.length(layer_)} + tokens;
   if (wanted > assured_) assured_ = int64_t{sequence_.length(layer_)} + room();
   return wanted <= assured_;
@@ -248,14 +303,30 @@ int32_t Reserve::limit(int32_t head) const {
   return pages_[static_cast<size_t>(head)];
 }
 
-int32_t Reserve::room() const {
+int64_t Reserve::room_of(int32_t head) const {
+  const Sequence::PageList& list = sequence_.list(layer_, head);
+  const int64_t pages = limit(head) - static_cast<int64_t>(list.size());
+  return pages < 0 ? 0 : pages * kPageSlots + Sequence::open_slots(list);
+}
+
+bool Reserve::is_endless(int32_t head) const {
+  const int32_t most = most_pages(cache_.layer(layer_), *sequence_.storage, step_tokens());
+  return limit(head) >= std::max(most, Sequence::pages_after(sequence_.list(layer_, head), step_tokens()));
+}
+
+int32_t Reserve::room_without_freeing() const {
   int64_t room = INT32_MAX;
-  for (int32_t head = 0; head < kv_heads(); ++head) {
-    const Sequence::PageList& list = sequence_.list(layer_, head);
-    const int64_t pages = limit(head) - static_cast<int64_t>(list.size());
-    room = std::min(room, pages < 0 ? 0 : pages * kPageSlots + Sequence::open_slots(list));
-  }
+  for (int32_t head = 0; head < kv_heads(); ++head) room = std::min(room, room_of(head));
   return static_cast<int32_t>(room);
+}
+
+int32_t Reserve::room() const {
+  // As many tokens as a layer can hold.
+  int64_t room = INT32_MAX - kPageSlots - std::max(sequence_.length(layer_), sequence_.last_position(layer_));
+  for (int32_t head = 0; head < kv_heads(); ++head) {
+    if (!is_endless(head)) room = std::min(room, room_of(head));
+  }
+  return static_cast<int32_t>(std::max<int64_t>(room, 0));
 }
 
 ReservedPages Reserve::view() const {
@@ -265,7 +336,9 @@ ReservedPages Reserve::view() const {
           .ring = ring_,
           .sink = sequence_.storage->sink,
           .recent = sequence_.storage->recent,
-          .sealed = sealed()};
+          .sealed = sealed(),
+          .window = cache_.layer(layer_).window,
+          .step = step_tokens()};
 }
 
 size_t Reserve::record_bytes() const {
@@ -329,7 +402,7 @@ PreparedReserve::PreparedReserve(Sequence& sequence, int32_t tokens, int32_t ope
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
     made_.push_back(
         make_owned<Reserve>(cache.allocator, sequence, layer, tokens, opened, sequence.reserve(layer), scratch));
-    const auto pages = static_cast<size_t>(longest_after(sequence, layer, tokens));
+    const auto pages = static_cast<size_t>(made_.back()->longest());
     for (int32_t head = 0; head < cache.layer(layer).kv_heads; ++head) {
       lists_.emplace_back(cache.allocator);
       lists_.back().reserve(std::max(pages, sequence.list(layer, head).size()));

@@ -8,8 +8,8 @@ namespace kvq {
 
 /// Numbers of preallocated pages for one list of a layer.
 struct ReservePlaces {
-  /// The list will have `pages` pages.
-  ReservePlaces(const Storage& storage, int32_t layer, int32_t pages, int32_t ring);
+  /// The list will have `pages` pages. `forgets`: the layer frees old ones, so that places of others move up.
+  ReservePlaces(const Storage& storage, int32_t layer, bool forgets, int32_t pages, int32_t ring);
   /// Places of open pages, where the longest list of a layer will have `longest` pages and a step opens `opened` pages.
   static int32_t ring_of(const Storage& storage, int32_t longest, int32_t opened = 1) {
     return std::min(storage.recent + opened, longest);
@@ -53,6 +53,8 @@ class Reserve {
   bool keep_original(int32_t head, int32_t index, Page* page) noexcept;
   /// FP16 original of a list's sealed page `index`, or null. Its slots have to be counted anew.
   Page* original(int32_t head, int32_t index);
+  /// Pages from `first` on have left a list, which has not moved the others up yet: places follow, and get the pages.
+  void drop(int32_t head, int32_t first, std::span<Page* const> pages) noexcept;
   /// Forget originals and what holds() knows: lists have changed otherwise than by appends.
   void forget() noexcept;
   /// Whether every list has pages for `tokens` more, and the originals of those that a step of so many seals.
@@ -61,8 +63,11 @@ class Reserve {
   int32_t ring() const { return ring_; }
   /// Pages planned for the longest list.
   int32_t longest() const { return longest_; }
-  /// Tokens with pages in every list.
+  /// Tokens with pages in every list: without bound where a list frees as many pages as it takes.
   int32_t room() const;
+  int32_t room_without_freeing() const;
+  /// Most tokens of a step, or of an append, that this counts on.
+  int32_t step_tokens() const { return opened_ * kPageSlots; }
   /// Valid until the next change.
   ReservedPages view() const;
   /// Pages of one list, null where taken.
@@ -84,6 +89,7 @@ class Reserve {
   };
 
   int32_t kv_heads() const { return cache_.layer(layer_).kv_heads; }
+  bool forgets() const { return cache_.layer(layer_).window != 0; }
   const PageFormat* sealed() const { return sequence_.storage->layer_at(layer_).formats.front(); }
   bool ends_float16(int32_t index) const { return sequence_.ends_float16(layer_, index); }
   const PageFormat* final_format(int32_t index) const {
@@ -105,10 +111,15 @@ class Reserve {
   bool is_place_of_newer(int32_t head, int32_t index) const;
   /// Number of pages that a list can reach with this reserve.
   int32_t limit(int32_t head) const;
+  /// Tokens with pages in a list that frees none.
+  int64_t room_of(int32_t head) const;
+  /// Whether the list frees pages before it needs others.
+  bool is_endless(int32_t head) const;
 
   Sequence& sequence_;
   Cache& cache_;
   int32_t layer_;
+  int32_t opened_;
   int32_t ring_;
   int32_t longest_;               // planned pages of the longest list
   int64_t assured_ = 0;           // length of the layer up to which all lists are known to have pages
@@ -172,8 +183,8 @@ class PreparedReserve {
   Vector<Sequence::PageList> lists_;
 };
 
-/// Longest list of any layer with `tokens` more tokens, in pages.
-int32_t longest_after(const Sequence& sequence, int32_t tokens);
+/// Longest list of any layer with `tokens` more tokens in steps of up to `step`, in pages.
+int32_t longest_after(const Sequence& sequence, int32_t tokens, int32_t step = kPageSlots);
 
 /// Release the preallocated pages that are left.
 void release_reserve(Sequence& sequence);

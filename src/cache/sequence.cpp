@@ -63,7 +63,9 @@ Sequence::Sequence(Cache& cache_, const Sequence& parent) : Sequence(cache_, *pa
   const auto is_changed = [&](size_t list, size_t index) {
     const PageList& pages = parent.lists[list];
     const Page* page = pages[index];
-    if (parent.reserves.empty() || !page->is_float16()) return false;
+    if (parent.reserves.empty()) return false;
+    if (parent.device_reuses(layer_of(list), static_cast<int32_t>(index))) return true;
+    if (!page->is_float16()) return false;
     const bool open = index + 1 == pages.size() && page->count < kPageSlots;
     return open || !ends_float16(layer_of(list), static_cast<int32_t>(index));
   };

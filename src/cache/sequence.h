@@ -76,11 +76,22 @@ class Sequence {
   bool is_final(const PageFormat* format, int32_t layer, bool sealed) const {
     return storage->is_final(format, layer) || (sealed && storage->layer_at(layer).is_routed());
   }
+  /// Whether a device that appends by itself frees page `index` of a list one day and writes others in its place.
+  bool device_reuses(int32_t layer, int32_t index) const {
+    return !mirrors.empty() && cache.layer(layer).window != 0 && index >= storage->sink;
+  }
   /// Whether the final format of page `index` of a list is always FP16.
   bool ends_float16(int32_t layer, int32_t index) const { return storage->ends_float16(layer, index); }
   /// Pages of the next run of a list: the known ones, else a share of the list's length that bounds the slack.
-  static int32_t run_capacity(int32_t list_pages, int32_t pages_wanted) {
-    return std::clamp(std::max(pages_wanted, std::min(list_pages / 16, kMaxSparePages)), 1, kMaxRunPages);
+  static int32_t run_capacity(int32_t list_pages, int32_t pages_wanted, int32_t most = kMaxRunPages) {
+    return std::clamp(std::max(pages_wanted, std::min(list_pages / 16, kMaxSparePages)), 1, most);
+  }
+
+  /// Most pages of a run: few where old pages go, since a run is freed as a whole.
+  int32_t most_run_pages(int32_t layer) const {
+    const int64_t window = std::abs(int64_t{cache.layer(layer).window});
+    return window == 0 ? kMaxRunPages
+                       : static_cast<int32_t>(std::clamp<int64_t>(window / (4 * kPageSlots), 1, kMaxRunPages));
   }
 
   /// Those that the sequence has found for a layer, or null.
@@ -151,8 +162,9 @@ class Sequence {
   };
   ListMinimum least_of_list(int32_t layer, int64_t slots) const {
     const auto [tokens, last] = layers[static_cast<size_t>(layer)];
-    if (cache.eviction.budget == 0 || slots == tokens) return {tokens, last};
-    // A cut among evicted tokens leaves lists that end before it, and needs positions that count the tokens.
+    const bool may_lack = cache.eviction.budget > 0 || cache.layer(layer).window != 0;
+    if (!may_lack || slots == tokens) return {tokens, last};
+    // A cut among tokens that are gone leaves lists that end before it, and needs positions that count the tokens.
     return {0, last == tokens - 1 ? -1 : last};
   }
 

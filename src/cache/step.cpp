@@ -1,5 +1,6 @@
 #include "cache/step.h"
 
+#include "cache/forget.h"
 #include "cache/observations.h"
 #include "cache/reserve.h"
 #include "core/error.h"
@@ -16,11 +17,13 @@ bool holds(Sequence& sequence, int32_t tokens) {
          std::ranges::all_of(sequence.reserves, [tokens](const Owned<Reserve>& each) { return each->holds(tokens); });
 }
 
+int32_t pages_of(int32_t tokens) { return (tokens + kPageSlots - 1) / kPageSlots; }
+
 /// Tokens to preallocate where pages for `tokens` are lacking: a page at least, where the caller reserved nothing, and
 /// what there is.
 int32_t tokens_to_reserve(const Sequence& sequence, int32_t tokens) {
   tokens = std::max(tokens, kPageSlots);
-  for (const Owned<Reserve>& each : sequence.reserves) tokens = std::max(tokens, each->room());
+  for (const Owned<Reserve>& each : sequence.reserves) tokens = std::max(tokens, each->room_without_freeing());
   return tokens;
 }
 
@@ -53,7 +56,7 @@ class PreparedStep {
     const int32_t wanted = tokens_to_reserve(sequence_, tokens_);
     check_reserve(sequence_, wanted, "batch->token_counts, or a page,");
     counted_.emplace(sequence_);
-    prepared_.emplace(sequence_, wanted, (tokens_ + kPageSlots - 1) / kPageSlots, scratch);
+    prepared_.emplace(sequence_, wanted, pages_of(tokens_), scratch);
   }
 
   Sequence& sequence_;
@@ -256,7 +259,8 @@ ExpectedBatch check_step(const Cache& cache, std::span<const SequenceTokens> seq
     calls.queries = std::max(calls.queries, count);
     for (const Owned<Reserve>& each : sequence->reserves) calls.pages = std::max(calls.pages, each->longest());
     if (!holds(*sequence, count))
-      calls.pages = std::max(calls.pages, longest_after(*sequence, tokens_to_reserve(*sequence, count)));
+      calls.pages = std::max(
+          calls.pages, longest_after(*sequence, tokens_to_reserve(*sequence, count), pages_of(count) * kPageSlots));
   }
   return calls;
 }
@@ -284,7 +288,13 @@ void commit_step(std::span<const SequenceTokens> sequences, bool keeps_all) {
     }
     check_rollback(sequence, kept);
   }
-  for (size_t i = 0; i < sequences.size(); ++i) roll_back(*sequences[i].sequence, kept_of(i));
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    Sequence& sequence = *sequences[i].sequence;
+    roll_back(sequence, kept_of(i));
+    for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) {
+      forget_hidden(sequence, layer, sequence.step.begin[static_cast<size_t>(layer)].last_position + 1);
+    }
+  }
 }
 
 void abort_step(std::span<const SequenceTokens> sequences) {

@@ -1,8 +1,10 @@
+#include "cache/forget.h"
 #include "cache/observations.h"
 #include "cache/page_copies.h"
 #include "cache/reserve.h"
 #include "cache/step.h"
 #include "core/error.h"
+#include "core/window.h"
 
 #include <algorithm>
 
@@ -19,6 +21,8 @@ struct Cut {
 int32_t kept_slots(const Sequence& sequence, int32_t layer, int32_t head, int32_t length) {
   if (length == sequence.length(layer)) return sequence.slots(layer, head);
   if (!sequence.evicted(layer, head)) return length;
+  // Without eviction, only pages behind the sink are gone, and check_cut() ensured that the cut is behind them.
+  if (sequence.cache.eviction.budget == 0) return length - (sequence.length(layer) - sequence.slots(layer, head));
   // check_cut() ensured that positions count tokens.
   int32_t slots = 0;
   for (const Page* page : sequence.list(layer, head)) {
@@ -37,24 +41,43 @@ Cut find_cut(const Sequence::PageList& list, int32_t slots) {
   return cut;
 }
 
+/// Whether a layer that frees pages still has all that the queries after its first `length` tokens see.
+void check_window(const Sequence& sequence, int32_t layer, int32_t length) {
+  const int32_t window = sequence.cache.layer(layer).window;
+  const int32_t forgotten = window != 0 ? newest_forgotten(sequence, layer, 0) : -1;
+  if (forgotten < 0) return;
+  const bool counts = sequence.last_position(layer) == sequence.length(layer) - 1;
+  // Where positions have gaps, those of the tokens before the cut are known only from the list.
+  const int32_t dropped = sequence.length(layer) - length;
+  const bool is_held = dropped < sequence.slots(layer, 0) - sequence.storage->sink * kPageSlots;
+  const int32_t next = counts ? length : is_held ? sequence.position_from_end(layer, dropped + 1) + 1 : 0;
+  if (forgotten <= newest_hidden(next, window)) return;
+  fail(KVQ_E_STATE,
+       "length is %d, but layer %d has freed tokens up to position %d, which queries after that would see through its "
+       "%s of %d",
+       length, sequence.cache.number(layer), forgotten, window > 0 ? "window" : "chunk", std::abs(window));
+}
+
 void check_cut(const Sequence& sequence, int32_t layer, int32_t length) {
   const int32_t number = sequence.cache.number(layer);
   if (length > sequence.length(layer)) {
     fail(KVQ_E_ARGUMENT, "length is %d, but layer %d holds %d tokens", length, number, sequence.length(layer));
   }
   if (length == sequence.length(layer)) return;
+  check_window(sequence, layer, length);
+  const bool evicts = sequence.cache.eviction.budget > 0;
   for (int32_t head = 0; head < sequence.cache.layer(layer).kv_heads; ++head) {
     const Sequence::PageList& list = sequence.list(layer, head);
     const bool evicted = sequence.evicted(layer, head);
-    if (evicted && sequence.last_position(layer) != sequence.length(layer) - 1) {
+    if (evicted && evicts && sequence.last_position(layer) != sequence.length(layer) - 1) {
       fail(KVQ_E_STATE, "length is %d, but tokens of layer %d have been evicted and their positions have gaps", length,
            number);
     }
     const Cut cut = find_cut(list, kept_slots(sequence, layer, head, length));
     if (cut.slots == 0 || list[cut.whole_pages]->is_float16()) continue;
     const Page& page = *list[cut.whole_pages];
-    const int32_t before = evicted ? page.first_position : length - cut.slots;
-    const int32_t after = evicted ? page.last_position() + 1 : before + page.count;
+    const int32_t before = evicted && evicts ? page.first_position : length - cut.slots;
+    const int32_t after = evicted && evicts ? page.last_position() + 1 : before + page.count;
     fail(KVQ_E_STATE, "length is %d, inside a sealed page of layer %d: the nearest lengths that work are %d and %d",
          length, number, before, after);
   }

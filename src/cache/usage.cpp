@@ -1,4 +1,5 @@
 // Usage of sequences and caches.
+#include "cache/forget.h"
 #include "cache/observations.h"
 #include "cache/reserve.h"
 #include "cache/sequence.h"
@@ -55,16 +56,18 @@ kvq_usage usage(const Sequence& sequence) {
       if (page->run->capacity > 1) long_runs[counted_runs++ % long_runs.size()] = page->run;
     };
     for (const Page* page : pages) count_page(page);
+    const Reserve* reserve = sequence.reserve(sequence.layer_of(i));
+    const int32_t head = sequence.head_of(i);
+    const auto finals = reserve != nullptr ? std::span<Page* const>(reserve->finals(head)) : std::span<Page* const>();
+    const auto open = reserve != nullptr ? std::span<Page* const>(reserve->open(head)) : std::span<Page* const>();
     for (const PageRun* current : sequence.runs_of(i)) {
-      const auto in_current = [current](const Page* page) { return page->run == current; };
-      const bool counted = current == nullptr || std::any_of(pages.begin(), pages.end(), in_current);
+      const auto in_current = [current](const Page* page) { return page != nullptr && page->run == current; };
+      const bool counted =
+          current == nullptr || std::ranges::any_of(pages, in_current) || std::ranges::any_of(finals, in_current);
       if (!counted) add_run(result, current);
     }
-    const Reserve* reserve = sequence.reserve(sequence.layer_of(i));
-    if (reserve == nullptr) continue;
-    const int32_t head = sequence.head_of(i);
-    for (const auto* made : {&reserve->finals(head), &reserve->open(head)}) {
-      for (const Page* page : *made) {
+    for (const std::span<Page* const> made : {finals, open}) {
+      for (const Page* page : made) {
         if (page != nullptr) count_page(page);
       }
     }
@@ -120,11 +123,26 @@ void check_numbers(const Cache& cache, int32_t sequences, int32_t tokens, int32_
   }
 }
 
+/// Pages of a list that is to receive `pages` pages.
+int32_t pages_of_layer(const Cache& cache, int32_t layer, int32_t pages) {
+  return std::min(pages, most_pages(cache.layer(layer), *cache.storage, kPageSlots));
+}
+
+/// The same of the longest list.
+int32_t longest_list(const Cache& cache, int32_t pages) {
+  int32_t longest = 0;
+  for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
+    longest = std::max(longest, pages_of_layer(cache, layer, pages));
+  }
+  return longest;
+}
+
 /// Layer of one sequence with preallocated pages: all heads are alike.
 void add_layer(kvq_usage& usage, const Cache& cache, int32_t layer, int32_t pages, uint64_t sequences) {
   const Storage& storage = *cache.storage;
-  const ReservePlaces places(storage, layer, pages, ReservePlaces::ring_of(storage, pages));
+  pages = pages_of_layer(cache, layer, pages);
   const LayerShape& shape = cache.layer(layer);
+  const ReservePlaces places(storage, layer, shape.window != 0, pages, ReservePlaces::ring_of(storage, pages));
   const uint64_t lists = sequences * static_cast<uint64_t>(shape.kv_heads);
   const auto add_pages = [&](const PageFormat& format, int32_t n, int32_t runs) {
     const uint64_t n_pages = lists * static_cast<uint64_t>(n);
@@ -156,7 +174,9 @@ WaitingPages waiting_pages(const Cache& cache, int32_t pages, int32_t waiting, u
   if (!finds_own_scales(cache, storage)) return result;
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
     if (storage.layer_at(layer).stays_float16()) continue;
-    const ReservePlaces places(storage, layer, pages, ReservePlaces::ring_of(storage, pages));
+    const int32_t of_list = pages_of_layer(cache, layer, pages);
+    const bool forgets = cache.layer(layer).window != 0;
+    const ReservePlaces places(storage, layer, forgets, of_list, ReservePlaces::ring_of(storage, of_list));
     const int32_t beyond = std::max(std::min(waiting, pages) - places.sinks - places.open, 0);
     const LayerShape& shape = cache.layer(layer);
     const uint64_t pages_of_layer = sequences * static_cast<uint64_t>(shape.kv_heads) * static_cast<uint64_t>(beyond);
@@ -214,10 +234,12 @@ uint64_t search_bytes(const Cache& cache, int32_t pages) {
 }
 
 /// Mirrors of all layers of a sequence; 0 if the backend has none.
-uint64_t mirrors_bytes(const Cache& cache, int32_t pages, int32_t ring) {
+uint64_t mirrors_bytes(const Cache& cache, const Storage& storage, int32_t pages) {
   uint64_t bytes = 0;
-  for (const LayerShape& layer : cache.layers()) {
-    bytes += cache.backend.pages().mirror_bytes(layer.kv_heads, pages, ring);
+  for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
+    const int32_t of_list = pages_of_layer(cache, layer, pages);
+    const int32_t ring = ReservePlaces::ring_of(storage, of_list);
+    bytes += cache.backend.pages().mirror_bytes(cache.layer(layer).kv_heads, of_list, ring);
   }
   return bytes;
 }
@@ -225,7 +247,7 @@ uint64_t mirrors_bytes(const Cache& cache, int32_t pages, int32_t ring) {
 }  // namespace
 
 uint64_t sequence_bytes(const Cache& cache, const Storage& storage) {
-  const uint64_t mirrors = mirrors_bytes(cache, 0, 0);
+  const uint64_t mirrors = mirrors_bytes(cache, storage, 0);
   return Sequence::record_bytes(cache, storage, mirrors > 0) + mirrors + Observations::bytes_of(cache, 0, 0) +
          Calibration::bytes_of(cache, storage, 0, 0) +
          AppendMemory::bytes_of(cache.most_kv_heads(), storage.runs_of_list(), kPagesOfOneAppend, kPageSlots) +
@@ -236,9 +258,8 @@ kvq_usage predict_usage(const Cache& cache, int32_t sequences, int32_t tokens, i
   check_numbers(cache, sequences, tokens, queries);
   const int32_t pages = (tokens + kPageSlots - 1) / kPageSlots;
   const Storage& storage = *cache.storage;
-  const int32_t ring = ReservePlaces::ring_of(storage, pages);
   const auto n = static_cast<uint64_t>(sequences);
-  const uint64_t mirrors = mirrors_bytes(cache, pages, ring);
+  const uint64_t mirrors = mirrors_bytes(cache, storage, pages);
   kvq_usage result = {};
   result.metadata_bytes =
       n * (Sequence::record_bytes(cache, storage, mirrors > 0) + Observations::bytes_of(cache, tokens, queries) +
@@ -246,7 +267,7 @@ kvq_usage predict_usage(const Cache& cache, int32_t sequences, int32_t tokens, i
            AppendMemory::bytes_of(cache.most_kv_heads(), storage.runs_of_list(), kPagesOfOneAppend, kPageSlots) +
            AppendMemory::bytes_of(cache.most_kv_heads(), storage.runs_of_list(), kPagesOfOneAppend, 0) + mirrors);
   for (int32_t layer = 0; layer < cache.n_layers && pages > 0; ++layer) add_layer(result, cache, layer, pages, n);
-  result.workspace_bytes = cache.table_bytes() + workspace_bytes(cache, sequences, queries, pages);
+  result.workspace_bytes = cache.table_bytes() + workspace_bytes(cache, sequences, queries, longest_list(cache, pages));
   if (queries > kPageSlots) {
     result.transient_bytes =
         transient_bytes(cache, {sequences, int64_t{sequences} * queries, queries, std::max(pages, 1)});
@@ -273,9 +294,11 @@ kvq_usage predict_usage(const Cache& cache, int32_t sequences, int32_t tokens, i
     result.transient_bytes += waiting.bytes + waiting.metadata + n * search_bytes(cache, waiting_of_list);
   }
   result.transient_bytes += n * kept_compress_room(cache, tokens);
-  int64_t scalars_of_token = 0;
-  for (const LayerShape& layer : cache.layers()) scalars_of_token += int64_t{layer.kv_heads} * layer.head.sum();
-  finish(result, static_cast<int64_t>(product({sequences, tokens})) * scalars_of_token);
+  int64_t scalars = 0;
+  for (const LayerShape& layer : cache.layers()) {
+    scalars += slots_held(layer, storage, tokens) * int64_t{layer.kv_heads} * layer.head.sum();
+  }
+  finish(result, sequences * scalars);
   return result;
 }
 

@@ -162,10 +162,16 @@ constexpr auto kReadPages = [](const YamlNode& node, const char* key, Policy& po
   policy.*member = read_int(node, key, low, INT_MAX / kPageSlots);
 };
 
+template <typename Target>
+void read_window(const YamlNode& node, const char* key, Target& target) {
+  target.window = read_int(node, key, 0, INT_MAX);
+}
+
 constexpr auto kOverrideMembers =
     std::to_array<Member<Policy::Override>>({{"range", read_range},
                                              {"keys", kReadFormat<&Policy::Override::keys>},
-                                             {"values", kReadFormat<&Policy::Override::values>}});
+                                             {"values", kReadFormat<&Policy::Override::values>},
+                                             {"window", read_window<Policy::Override>}});
 
 void read_calibrate(const YamlNode& node, const char* key, Policy& policy) {
   constexpr std::array<std::string_view, 2> kChoices = {"none", "first"};  // by whether it calibrates
@@ -179,7 +185,7 @@ void read_layers(const YamlNode& node, const char*, Policy& policy) {
   policy.overrides.reserve(node.items.size());
   for (const YamlNode& item : node.items) {
     require_map(item, "an entry of layers");
-    Policy::Override& entry = policy.overrides.emplace_back(Policy::Override{-1, -1, {}, {}});
+    Policy::Override& entry = policy.overrides.emplace_back(Policy::Override{-1, -1, {}, {}, {}});
     read_members(item, kOverrideMembers, entry);
     if (entry.first_layer < 0) fail_at(item, "an entry of layers lacks \"range\"");
   }
@@ -250,6 +256,7 @@ std::vector<Member<Policy>> members_of_policy() {
        {"centres", [](const YamlNode&, const char*, Policy&) {}},  // once all formats are known
        {"sink", kReadPages<&Policy::sink, 0>},
        {"recent", kReadPages<&Policy::recent, 1>},
+       {"window", read_window<Policy>},
        {"calibrate", read_calibrate},
        {"layers", read_layers}});
   for (const Codec* codec : all_codecs()) {

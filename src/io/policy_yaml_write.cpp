@@ -20,11 +20,14 @@ struct Range {
   int32_t first;
   int32_t last;
   FormatPair formats;
+  int32_t window;
+
+  bool says_the_same(const Range& other) const { return formats == other.formats && window == other.window; }
 };
 
-/// Ranges of layers whose formats differ from the policy's defaults, in order.
+/// Ranges of layers that differ from the policy's defaults, in order.
 std::vector<Range> ranges_of(const Policy& policy) {
-  std::vector<int32_t> borders;  // formats change only at these layers
+  std::vector<int32_t> borders;  // only there does anything change
   for (const Policy::Override& each : policy.overrides) {
     borders.push_back(each.first_layer);
     borders.push_back(each.last_layer + 1);
@@ -33,13 +36,12 @@ std::vector<Range> ranges_of(const Policy& policy) {
   borders.erase(std::unique(borders.begin(), borders.end()), borders.end());
   std::vector<Range> ranges;
   for (size_t i = 0; i + 1 < borders.size(); ++i) {
-    const FormatPair formats = policy.formats(borders[i]);
-    const int32_t last = borders[i + 1] - 1;
-    if (formats == FormatPair{policy.keys, policy.values}) continue;
-    if (!ranges.empty() && ranges.back().last + 1 == borders[i] && ranges.back().formats == formats) {
-      ranges.back().last = last;
+    const Range range{borders[i], borders[i + 1] - 1, policy.formats(borders[i]), policy.window_of(borders[i])};
+    if (range.formats == FormatPair{policy.keys, policy.values} && range.window == policy.window) continue;
+    if (!ranges.empty() && ranges.back().last + 1 == borders[i] && ranges.back().says_the_same(range)) {
+      ranges.back().last = range.last;
     } else {
-      ranges.push_back({borders[i], last, formats});
+      ranges.push_back(range);
     }
   }
   return ranges;
@@ -49,6 +51,7 @@ std::string range_text(const Range& range, const Policy& policy) {
   std::string text = "  - {range: [" + std::to_string(range.first) + ", " + std::to_string(range.last) + "]";
   if (range.formats.keys != policy.keys) text += ", keys: " + format_text(range.formats.keys);
   if (range.formats.values != policy.values) text += ", values: " + format_text(range.formats.values);
+  if (range.window != policy.window) text += ", window: " + std::to_string(range.window);
   return text + "}\n";
 }
 
@@ -59,7 +62,7 @@ std::string layers_text(const Policy& policy, const std::vector<Range>& ranges) 
   std::string text = "layers:\n";
   for (const Range& range : ranges) text += range_text(range, policy);
   if (ranges.empty() || ranges.back().last < last) {
-    text += range_text({last, last, {policy.keys, policy.values}}, policy);
+    text += range_text({last, last, {policy.keys, policy.values}, policy.window}, policy);
   }
   return text;
 }
@@ -115,6 +118,7 @@ std::string write_policy(const Policy& policy) {
     text += "sink: " + std::to_string(policy.sink_pages()) + "\n";
   }
   if (policy.recent != kDefaultRecent) text += "recent: " + std::to_string(policy.recent) + "\n";
+  if (policy.window != 0) text += "window: " + std::to_string(policy.window) + "\n";
   if (policy.calibrates() != defaults.calibrates()) {
     text.append("calibrate: ").append(policy.calibrates() ? "first" : "none").append("\n");
   }

@@ -55,7 +55,7 @@ struct ShapeRecord {
   int32_t rotary_begin;
   int32_t rotary_dim;
   int32_t values_are_key_prefix;
-  int32_t reserved;
+  int32_t window;  // beyond which pages have been freed, as of newest_hidden()
   uint64_t rope_checksum;
 };
 static_assert(sizeof(ShapeRecord) == 40);
@@ -127,18 +127,27 @@ inline ShapeRecord shape_record(const LayerShape& layer) {
           .rotary_begin = layer.rope->begin + layer.head.before_keys(),
           .rotary_dim = layer.rope->rotary_dim,
           .values_are_key_prefix = layer.head.is_latent ? 1 : 0,
-          .reserved = 0,
+          .window = layer.window,
           .rope_checksum = checksum(std::as_bytes(std::span<const float>(layer.rope->inv_freq)))};
 }
 
-/// Whether a snapshot has a ShapeRecord for every layer: the header does not say all.
-inline bool has_shapes(const Cache& cache) {
-  const ShapeRecord first = shape_record(cache.layer(0));
+/// Whether the header does not say all of the layers, whatever their windows.
+inline bool needs_shapes(const Cache& cache) {
+  const auto whole = [](const LayerShape& layer) {
+    ShapeRecord record = shape_record(layer);
+    record.window = 0;
+    return record;
+  };
+  const ShapeRecord first = whole(cache.layer(0));
   return first.value_dim != first.key_dim || first.rotary_begin != 0 ||
-         std::ranges::any_of(cache.layers(), [&first](const LayerShape& layer) {
-           const ShapeRecord record = shape_record(layer);
+         std::ranges::any_of(cache.layers(), [&](const LayerShape& layer) {
+           const ShapeRecord record = whole(layer);
            return std::memcmp(&record, &first, sizeof(record)) != 0;
          });
+}
+/// Whether a snapshot of the cache has a ShapeRecord for every layer.
+inline bool has_shapes(const Cache& cache) {
+  return needs_shapes(cache) || std::ranges::any_of(cache.layers(), &LayerShape::window);
 }
 
 /// `version` and trained data are left to the caller.

@@ -61,6 +61,13 @@ void check_shape(const ShapeRecord& found, const ShapeRecord& expected, int32_t 
   check_number("rotary_dim", found.rotary_dim, expected.rotary_dim);
   check_number("values_are_key_prefix", found.values_are_key_prefix, expected.values_are_key_prefix);
   check("rope frequencies (checksum)", found.rope_checksum, expected.rope_checksum);
+  const int32_t theirs = found.window;
+  const int32_t ours = expected.window;
+  if (theirs == 0 || theirs == ours || (ours > 0 && theirs > ours)) return;
+  fail(KVQ_E_MISMATCH,
+       "snapshot has kept a %s of %d in layer %d, this cache sees %s%d (0: everything): load it with windows that see "
+       "no further",
+       theirs > 0 ? "window" : "chunk", std::abs(theirs), layer, ours < 0 ? "a chunk of " : "", std::abs(ours));
 }
 
 /// Check everything that is known before pages are read.
@@ -98,9 +105,9 @@ SnapshotHeader check_header(std::span<const std::byte> bytes, const Cache& cache
     fail(KVQ_E_FORMAT, "snapshot says that its sequences have scales of their own and the cache's");
   }
   check_match("scales of channels (checksum, 0 for none)", scales, cache.scales_checksum());
-  check_match("layers of different shapes (0: all alike)", (found.version & kShapes) != 0 ? 1 : 0,
-              has_shapes(cache) ? 1 : 0);
-  for (int32_t layer = 0; has_shapes(cache) && layer < cache.n_layers; ++layer) {
+  const bool has_records = (found.version & kShapes) != 0;
+  if (!has_records) check_match("layers of different shapes (0: all alike)", 0, needs_shapes(cache) ? 1 : 0);
+  for (int32_t layer = 0; has_records && layer < cache.n_layers; ++layer) {
     check_shape(reader.get<ShapeRecord>(), shape_record(cache.layer(layer)), cache.number(layer));
   }
   if (found.trained_checksum != 0) {
@@ -368,7 +375,8 @@ class SequenceReader {
     }
     const Sequence::Layer& expected = sequence_.layers[layer];
     const auto [least_slots, least_last] = sequence_.least_of_list(static_cast<int32_t>(layer), slots);
-    if (cache_.eviction.budget == 0 && slots < expected.length) {
+    const bool may_lack = cache_.eviction.budget > 0 || cache_.layer(static_cast<int32_t>(layer)).window != 0;
+    if (!may_lack && slots < expected.length) {
       fail(KVQ_E_MISMATCH,
            "snapshot has %lld of %d tokens in a list of layer %d, as eviction leaves them, and this cache's policy "
            "evicts none: load it into a cache whose policy has eviction",
@@ -448,7 +456,8 @@ class SequenceReader {
     const bool fits = run != nullptr && *run != nullptr && (*run)->format == format && (*run)->used < (*run)->capacity;
     const bool ends_open = run == &other.run && format->is_float16();
     const int32_t most = ends_open ? left - sequence_.storage->recent : left;
-    const int32_t capacity = fits ? 1 : Sequence::run_capacity(0, alike(following, record, *format, most));
+    const int32_t capacity =
+        fits ? 1 : Sequence::run_capacity(0, alike(following, record, *format, most), sequence_.most_run_pages(layer));
     Page* page = cache_.make_page(format, record.has_positions == 1, run, capacity);
     page->first_position = record.first_position;
     if (page->positions != nullptr) std::copy(positions.begin(), positions.end(), page->positions);

@@ -33,7 +33,7 @@ static void defaults(void) {
   CHECK(options.rope_base == 10000.0f);
   CHECK(options.inv_freq == NULL);
   CHECK(options.scale == 0.0f);
-  CHECK(options.reserved == 0);
+  CHECK(options.sliding_window == 0 && options.attention_chunk == 0);
   CHECK(options.max_bytes == 0);
   CHECK(options.model_id == 0);
   refuse(&options, NULL); /* the four sizes must be set */
@@ -89,7 +89,7 @@ static void bad_shapes(void) {
       {offsetof(kvq_cache_options, head_dim), "head_dim", 12, "12"},
       {offsetof(kvq_cache_options, head_dim), "head_dim", 520, "520"},
       {offsetof(kvq_cache_options, head_dim), "head_dim", INT32_MAX, "2147483647"},
-      {offsetof(kvq_cache_options, reserved), "reserved", 1, NULL},
+      {offsetof(kvq_cache_options, sliding_window), "sliding_window", -1, "-1"},
   };
   size_t i;
   for (i = 0; i < sizeof cases / sizeof cases[0]; ++i) {

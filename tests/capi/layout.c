@@ -161,7 +161,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_router_group_info, accuracy, 24);
   OFFSET(kvq_router_group_info, shares, 32);
 
-  CHECK(sizeof(kvq_layer_shape) == 72);
+  CHECK(sizeof(kvq_layer_shape) == 80);
   OFFSET(kvq_layer_shape, struct_size, 0);
   OFFSET(kvq_layer_shape, first_layer, 4);
   OFFSET(kvq_layer_shape, n_layers, 8);
@@ -179,6 +179,8 @@ static void lp64_offsets(void) {
   OFFSET(kvq_layer_shape, logit_softcap, 60);
   OFFSET(kvq_layer_shape, pages_of_layer, 64);
   OFFSET(kvq_layer_shape, recurrent, 68);
+  OFFSET(kvq_layer_shape, sliding_window, 72);
+  OFFSET(kvq_layer_shape, attention_chunk, 76);
 
   CHECK(sizeof(kvq_cache_options) == 104);
   OFFSET(kvq_cache_options, struct_size, 0);
@@ -191,7 +193,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_cache_options, rope_base, 28);
   OFFSET(kvq_cache_options, inv_freq, 32);
   OFFSET(kvq_cache_options, scale, 40);
-  OFFSET(kvq_cache_options, reserved, 44);
+  OFFSET(kvq_cache_options, sliding_window, 44);
   OFFSET(kvq_cache_options, max_bytes, 48);
   OFFSET(kvq_cache_options, model_id, 56);
   OFFSET(kvq_cache_options, codebook, 64);
@@ -199,7 +201,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_cache_options, centres, 80);
   OFFSET(kvq_cache_options, shapes, 88);
   OFFSET(kvq_cache_options, n_shapes, 96);
-  OFFSET(kvq_cache_options, reserved_end, 100);
+  OFFSET(kvq_cache_options, attention_chunk, 100);
 
   CHECK(sizeof(kvq_cache_info) == 64);
   OFFSET(kvq_cache_info, struct_size, 0);
@@ -217,7 +219,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_cache_info, max_bytes, 48);
   OFFSET(kvq_cache_info, model_id, 56);
 
-  CHECK(sizeof(kvq_layer_info) == 312);
+  CHECK(sizeof(kvq_layer_info) == 320);
   OFFSET(kvq_layer_info, struct_size, 0);
   OFFSET(kvq_layer_info, n_formats, 4);
   OFFSET(kvq_layer_info, formats, 8);
@@ -233,6 +235,8 @@ static void lp64_offsets(void) {
   OFFSET(kvq_layer_info, values_are_key_prefix, 300);
   OFFSET(kvq_layer_info, pages_of_layer, 304);
   OFFSET(kvq_layer_info, recurrent, 308);
+  OFFSET(kvq_layer_info, sliding_window, 312);
+  OFFSET(kvq_layer_info, attention_chunk, 316);
 
   CHECK(sizeof(kvq_recode_info) == 40);
   OFFSET(kvq_recode_info, struct_size, 0);

@@ -46,6 +46,7 @@ static const suite kSuites[] = {
     {"predict", test_predict},
     {"snapshot", test_snapshot},
     {"states", test_states},
+    {"windows", test_windows},
     {"file_type", test_file_type},
     {"limits", test_limits},
     {"allocation_failures", test_allocation_failures},

@@ -36,6 +36,7 @@ void test_usage(void);
 void test_predict(void);
 void test_snapshot(void);
 void test_states(void);
+void test_windows(void);
 void test_file_type(void);
 void test_limits(void);
 void test_allocation_failures(void);

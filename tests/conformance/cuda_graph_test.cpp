@@ -29,6 +29,7 @@ std::string failure(kvq_status status, kvq_status expected, const kvq_error& err
 struct Calls {
   bool extends = false;  // appends and attends in one call
   bool shares = false;   // one more layer reads the pages of the first
+  int32_t window = 0;    // of all layers
 };
 
 // A layer behind those of a shape that reads the pages of the first.
@@ -40,9 +41,10 @@ kvq_layer_shape sharing_layer(const Shape& shape) {
   return layer;
 }
 
-kvq_cache_options options_of(const Shape& shape, const kvq_layer_shape& sharing, bool shares) {
+kvq_cache_options options_of(const Shape& shape, const kvq_layer_shape& sharing, const Calls& calls) {
   kvq_cache_options options = shape.options();
-  if (!shares) return options;
+  options.sliding_window = calls.window;
+  if (!calls.shares) return options;
   ++options.n_layers;
   options.shapes = &sharing;
   options.n_shapes = 1;
@@ -59,7 +61,7 @@ class Decoder {
         calls_(calls),
         layers_(shape.n_layers + (calls.shares ? 1 : 0)),
         context(kvq_test::make_context("cuda")),
-        cache(kvq_test::make_cache(context, options_of(shape, sharing_layer(shape), calls.shares), policy, centres)),
+        cache(kvq_test::make_cache(context, options_of(shape, sharing_layer(shape), calls), policy, centres)),
         sequence(cache),
         q(queries(shape, static_cast<size_t>(kTokens))) {
     for (int32_t layer = 0; layer < shape.n_layers; ++layer) {
@@ -357,6 +359,56 @@ TEST_CASE("a step takes back launches of a graph, which goes on afterwards") {
         at += n;
       }
       CHECK(stepped.save() == plain.save());
+    }
+  }
+}
+
+// Slots of the first head that the newest query sees, as they are decoded.
+kvq_test::Decoded seen_slots(const Decoder& decoder, const Shape& shape, int32_t window) {
+  const int32_t slots = decoder.sequence.slots(1, 0);
+  return kvq_test::decode(decoder.sequence, 1, 0, slots - window, window, shape.head_dim);
+}
+
+TEST_CASE("a CUDA graph frees pages that no query sees, so that it needs no more than it began with") {
+  if (skips()) return;
+  const Shape shape;
+  constexpr int32_t kWindow = 70;
+  for (const std::string& policy : policies()) {
+    for (const int32_t step : {1, 3, 32}) {
+      for (const bool extends : {false, true}) {
+        CAPTURE(policy);
+        CAPTURE(step);
+        CAPTURE(extends);
+        const Calls calls{.extends = extends, .window = kWindow};
+        Decoder replayed(shape, policy, step, calls);
+        Decoder called(shape, policy, step, calls);
+        for (Decoder* each : {&replayed, &called}) {
+          each->append(0, 45);
+          each->step(45);
+        }
+        int32_t at = 45 + step;
+        replayed.reserve(1000);
+        const uint64_t bytes = replayed.sequence.usage().total_bytes;
+        replayed.capture();
+        std::vector<kvq_test::Sequence> children;
+        std::vector<kvq_test::Snapshot> saved;
+        for (int round = 0; at + step <= 1400; ++round, at += step) {
+          CAPTURE(at);
+          REQUIRE(largest_difference(replayed.replay(at), called.step(at)) < 2e-3);
+          if (round % 29 == 28) REQUIRE(replayed.length() == at + step);
+          if (round % 60 != 19) continue;
+          const auto found = seen_slots(replayed, shape, kWindow);
+          const auto expected = seen_slots(called, shape, kWindow);
+          REQUIRE(found.positions == expected.positions);
+          REQUIRE(found.k == expected.k);
+          REQUIRE(found.v == expected.v);
+          children.push_back(replayed.sequence.fork());
+          saved.push_back(replayed.save());
+        }
+        CHECK(replayed.sequence.slots(0, 0) < 400);
+        CHECK(replayed.sequence.usage().total_bytes <= bytes);
+        for (size_t i = 0; i < children.size(); ++i) CHECK(children[i].save() == saved[i]);  // not changed by replays
+      }
     }
   }
 }

@@ -222,11 +222,19 @@ TEST_CASE("the first pages stay FP16 if only a format that no layer has any more
         "version: 1\nkeys: fp16\nvalues: fp16\nsink: 1\ncalibrate: first\nlayers:\n  - {range: [0, 1], keys: int8}\n");
 }
 
+TEST_CASE("windows are written by ranges of layers") {
+  CHECK(write("version: 1\nwindow: 64\nlayers: [{range: [0, 1], keys: int8}, {range: [1, 3], window: 0}]\n") ==
+        "version: 1\nkeys: fp16\nvalues: fp16\nwindow: 64\nlayers:\n  - {range: [0, 0], keys: int8}\n"
+        "  - {range: [1, 1], keys: int8, window: 0}\n  - {range: [2, 3], window: 0}\n");
+  CHECK(write("version: 1\nwindow: 64\nlayers: [{range: [5, 5], window: 64}]\n") ==
+        "version: 1\nkeys: fp16\nvalues: fp16\nwindow: 64\nlayers:\n  - {range: [5, 5]}\n");
+}
+
 TEST_CASE("a policy that would be too long to be read is not written") {
   Policy policy = read("int4");
   policy.overrides.reserve(32768);
   for (int32_t layer = 0; layer < 65536; layer += 2) {
-    policy.overrides.push_back({layer, layer, kvq::parse_format("int2+hadamard"), {}});
+    policy.overrides.push_back({layer, layer, kvq::parse_format("int2+hadamard"), {}, {}});
   }
   try {
     kvq::io::write_policy(policy);

@@ -684,6 +684,8 @@ namespace Kvq
             ValuesAreKeyPrefix = raw->values_are_key_prefix != 0;
             PagesOfLayer = raw->pages_of_layer;
             Recurrent = raw->recurrent != 0;
+            SlidingWindow = raw->sliding_window;
+            AttentionChunk = raw->attention_chunk;
         }
 
         /// <summary>1, or the number that a router chooses among; 0: the layer is recurrent.</summary>
@@ -728,6 +730,12 @@ namespace Kvq
         /// <summary>If so, it keeps no keys and values; <c>NFormats</c>, heads and channels are 0.</summary>
         public bool Recurrent { get; }
 
+        /// <summary>Of the options or the policy, the shorter one; 0: none.</summary>
+        public int SlidingWindow { get; }
+
+        /// <summary>0: none.</summary>
+        public int AttentionChunk { get; }
+
         /// <summary>Lists the properties, for logs.</summary>
         public override string ToString() => Text.Shown("LayerInfo",
             "NFormats", NFormats,
@@ -743,7 +751,9 @@ namespace Kvq
             "LogitSoftcap", LogitSoftcap,
             "ValuesAreKeyPrefix", ValuesAreKeyPrefix,
             "PagesOfLayer", PagesOfLayer,
-            "Recurrent", Recurrent);
+            "Recurrent", Recurrent,
+            "SlidingWindow", SlidingWindow,
+            "AttentionChunk", AttentionChunk);
     }
 
     /// <summary>What recoding a sequence takes; see

@@ -201,6 +201,21 @@ namespace Kvq
             get => raw.recurrent != 0;
             set => raw.recurrent = value ? 1 : 0;
         }
+
+        /// <summary>See <see cref="Kvq.CacheOptions"/>; 0 (default): the cache's, -1: none. Layers that read others'
+        /// pages see no further than those keep: 0 is that layer's.</summary>
+        public int SlidingWindow
+        {
+            get => raw.sliding_window;
+            set => raw.sliding_window = value;
+        }
+
+        /// <summary>See <see cref="Kvq.CacheOptions"/>; 0 (default): the cache's, -1: none.</summary>
+        public int AttentionChunk
+        {
+            get => raw.attention_chunk;
+            set => raw.attention_chunk = value;
+        }
     }
 
     /// <summary>Shape of a model's attention layers, and the trained objects that its page formats need.</summary>
@@ -276,6 +291,16 @@ namespace Kvq
             set => raw.scale = value;
         }
 
+        /// <summary>A query at position p sees positions &gt; p − window, as in Gemma's and Mistral's local layers; 0
+        /// (default): all up to its own. Layers forget: whole pages that no later query can see are freed, all but
+        /// the policy's <c>sink</c> and <c>recent</c> ones, when <see cref="Kvq.Raw.Native.kvq_append"/> has stored
+        /// the tokens after them, or <see cref="Kvq.Raw.Native.kvq_extend"/> has attended to them.</summary>
+        public int SlidingWindow
+        {
+            get => raw.sliding_window;
+            set => raw.sliding_window = value;
+        }
+
         /// <summary>Limit on the memory that this cache allocates, including its own object; 0 (default): only the
         /// context's limit.</summary>
         public ulong MaxBytes
@@ -314,6 +339,15 @@ namespace Kvq
         /// layers with pages are alike. Formats that a policy gives to layers that read others' pages have no
         /// effect.</summary>
         public LayerShape[] Shapes { get; set; }
+
+        /// <summary>A query at position p sees positions from p − p % chunk on, as in Llama 4's local layers; 0
+        /// (default): all up to its own. Pages are freed as for <c>SlidingWindow</c>, of which a layer may have one
+        /// or the other.</summary>
+        public int AttentionChunk
+        {
+            get => raw.attention_chunk;
+            set => raw.attention_chunk = value;
+        }
     }
 
     /// <summary>Tokens for one layer of several sequences. Rows of <c>K</c> and <c>V</c> (one per token) are ordered
@@ -416,7 +450,8 @@ namespace Kvq
         /// before attending.</summary>
         public int[] QueryPositions { get; set; }
 
-        /// <summary>A query at position p sees positions &gt; p − window; 0 (default): all.</summary>
+        /// <summary>A query at position p sees positions &gt; p − window; 0 (default): the layer's, or all up to its
+        /// own. A layer that frees pages refuses a longer one.</summary>
         public int SlidingWindow
         {
             get => raw.sliding_window;

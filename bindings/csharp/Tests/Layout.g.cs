@@ -197,7 +197,7 @@ namespace Kvq.Tests
             {
                 var it = default(kvq_layer_shape);
                 byte* start = (byte*)&it;
-                Test.Equal(72, sizeof(kvq_layer_shape), "sizeof kvq_layer_shape");
+                Test.Equal(80, sizeof(kvq_layer_shape), "sizeof kvq_layer_shape");
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_layer_shape.struct_size");
                 Test.Equal(4, (byte*)&it.first_layer - start, "kvq_layer_shape.first_layer");
                 Test.Equal(8, (byte*)&it.n_layers - start, "kvq_layer_shape.n_layers");
@@ -215,6 +215,8 @@ namespace Kvq.Tests
                 Test.Equal(60, (byte*)&it.logit_softcap - start, "kvq_layer_shape.logit_softcap");
                 Test.Equal(64, (byte*)&it.pages_of_layer - start, "kvq_layer_shape.pages_of_layer");
                 Test.Equal(68, (byte*)&it.recurrent - start, "kvq_layer_shape.recurrent");
+                Test.Equal(72, (byte*)&it.sliding_window - start, "kvq_layer_shape.sliding_window");
+                Test.Equal(76, (byte*)&it.attention_chunk - start, "kvq_layer_shape.attention_chunk");
             }
             {
                 var it = default(kvq_cache_options);
@@ -230,7 +232,7 @@ namespace Kvq.Tests
                 Test.Equal(28, (byte*)&it.rope_base - start, "kvq_cache_options.rope_base");
                 Test.Equal(32, (byte*)&it.inv_freq - start, "kvq_cache_options.inv_freq");
                 Test.Equal(40, (byte*)&it.scale - start, "kvq_cache_options.scale");
-                Test.Equal(44, (byte*)&it.reserved - start, "kvq_cache_options.reserved");
+                Test.Equal(44, (byte*)&it.sliding_window - start, "kvq_cache_options.sliding_window");
                 Test.Equal(48, (byte*)&it.max_bytes - start, "kvq_cache_options.max_bytes");
                 Test.Equal(56, (byte*)&it.model_id - start, "kvq_cache_options.model_id");
                 Test.Equal(64, (byte*)&it.codebook - start, "kvq_cache_options.codebook");
@@ -238,7 +240,7 @@ namespace Kvq.Tests
                 Test.Equal(80, (byte*)&it.centres - start, "kvq_cache_options.centres");
                 Test.Equal(88, (byte*)&it.shapes - start, "kvq_cache_options.shapes");
                 Test.Equal(96, (byte*)&it.n_shapes - start, "kvq_cache_options.n_shapes");
-                Test.Equal(100, (byte*)&it.reserved_end - start, "kvq_cache_options.reserved_end");
+                Test.Equal(100, (byte*)&it.attention_chunk - start, "kvq_cache_options.attention_chunk");
             }
             {
                 var it = default(kvq_cache_info);
@@ -262,7 +264,7 @@ namespace Kvq.Tests
             {
                 var it = default(kvq_layer_info);
                 byte* start = (byte*)&it;
-                Test.Equal(312, sizeof(kvq_layer_info), "sizeof kvq_layer_info");
+                Test.Equal(320, sizeof(kvq_layer_info), "sizeof kvq_layer_info");
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_layer_info.struct_size");
                 Test.Equal(4, (byte*)&it.n_formats - start, "kvq_layer_info.n_formats");
                 Test.Equal(8, (byte*)it.formats - start, "kvq_layer_info.formats");
@@ -278,6 +280,8 @@ namespace Kvq.Tests
                 Test.Equal(300, (byte*)&it.values_are_key_prefix - start, "kvq_layer_info.values_are_key_prefix");
                 Test.Equal(304, (byte*)&it.pages_of_layer - start, "kvq_layer_info.pages_of_layer");
                 Test.Equal(308, (byte*)&it.recurrent - start, "kvq_layer_info.recurrent");
+                Test.Equal(312, (byte*)&it.sliding_window - start, "kvq_layer_info.sliding_window");
+                Test.Equal(316, (byte*)&it.attention_chunk - start, "kvq_layer_info.attention_chunk");
             }
             {
                 var it = default(kvq_recode_info);

@@ -896,6 +896,13 @@ type LayerShape struct {
 	// ([SequencePutState]). All other fields but FirstLayer and NLayers must be at their defaults; some layer
 	// must not be recurrent. 0 by default.
 	Recurrent int32
+
+	// See [CacheOptions]; 0 (default): the cache's, -1: none. Layers that read others' pages see no further
+	// than those keep: 0 is that layer's.
+	SlidingWindow int32
+
+	// See [CacheOptions]; 0 (default): the cache's, -1: none.
+	AttentionChunk int32
 }
 
 // CacheOptions: shape of a model's attention layers, and the trained objects that its page formats need.
@@ -930,8 +937,11 @@ type CacheOptions struct {
 	// Factor applied to q·k; 0 (default): 1 / sqrt(head_dim).
 	Scale float32
 
-	// 0.
-	Reserved int32
+	// A query at position p sees positions > p − window, as in Gemma's and Mistral's local layers; 0 (default):
+	// all up to its own. Layers forget: whole pages that no later query can see are freed, all but the policy's
+	// `sink` and `recent` ones, when [Append] has stored the tokens after them, or [Extend] has attended to
+	// them.
+	SlidingWindow int32
 
 	// Limit on the memory that this cache allocates, including its own object; 0 (default): only the context's
 	// limit.
@@ -964,8 +974,9 @@ type CacheOptions struct {
 	// 0 by default.
 	NShapes int32
 
-	// 0.
-	ReservedEnd int32
+	// A query at position p sees positions from p − p % chunk on, as in Llama 4's local layers; 0 (default):
+	// all up to its own. Pages are freed as for SlidingWindow, of which a layer may have one or the other.
+	AttentionChunk int32
 }
 
 // CacheInfo: options that a cache was created with, defaults filled in.
@@ -1043,6 +1054,12 @@ type LayerInfo struct {
 
 	// 1: it keeps no keys and values; NFormats, heads and channels are 0.
 	Recurrent int32
+
+	// Of the options or the policy, the shorter one; 0: none.
+	SlidingWindow int32
+
+	// 0: none.
+	AttentionChunk int32
 }
 
 // RecodeInfo: what recoding a sequence takes; see [SequencePredictRecode].
@@ -1193,7 +1210,8 @@ type AttendBatch struct {
 	// of Q or Sinks. Elements: strided(sum(query_counts), layer.q_heads, layer.value_dim).
 	Output unsafe.Pointer
 
-	// A query at position p sees positions > p − window; 0 (default): all.
+	// A query at position p sees positions > p − window; 0 (default): the layer's, or all up to its own. A
+	// layer that frees pages refuses a longer one.
 	SlidingWindow int32
 
 	// cap·tanh(logit / cap); 0 (default): none.
@@ -1584,7 +1602,7 @@ var _ [16]byte = [unsafe.Offsetof(RouterGroupInfo{}.MeanBits)]byte{}
 var _ [24]byte = [unsafe.Offsetof(RouterGroupInfo{}.Accuracy)]byte{}
 var _ [32]byte = [unsafe.Offsetof(RouterGroupInfo{}.Shares)]byte{}
 
-var _ [72]byte = [unsafe.Sizeof(LayerShape{})]byte{}
+var _ [80]byte = [unsafe.Sizeof(LayerShape{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(LayerShape{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(LayerShape{}.FirstLayer)]byte{}
 var _ [8]byte = [unsafe.Offsetof(LayerShape{}.NLayers)]byte{}
@@ -1602,6 +1620,8 @@ var _ [56]byte = [unsafe.Offsetof(LayerShape{}.Scale)]byte{}
 var _ [60]byte = [unsafe.Offsetof(LayerShape{}.LogitSoftcap)]byte{}
 var _ [64]byte = [unsafe.Offsetof(LayerShape{}.PagesOfLayer)]byte{}
 var _ [68]byte = [unsafe.Offsetof(LayerShape{}.Recurrent)]byte{}
+var _ [72]byte = [unsafe.Offsetof(LayerShape{}.SlidingWindow)]byte{}
+var _ [76]byte = [unsafe.Offsetof(LayerShape{}.AttentionChunk)]byte{}
 
 var _ [104]byte = [unsafe.Sizeof(CacheOptions{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(CacheOptions{}.StructSize)]byte{}
@@ -1614,7 +1634,7 @@ var _ [24]byte = [unsafe.Offsetof(CacheOptions{}.RotaryDim)]byte{}
 var _ [28]byte = [unsafe.Offsetof(CacheOptions{}.RopeBase)]byte{}
 var _ [32]byte = [unsafe.Offsetof(CacheOptions{}.InvFreq)]byte{}
 var _ [40]byte = [unsafe.Offsetof(CacheOptions{}.Scale)]byte{}
-var _ [44]byte = [unsafe.Offsetof(CacheOptions{}.Reserved)]byte{}
+var _ [44]byte = [unsafe.Offsetof(CacheOptions{}.SlidingWindow)]byte{}
 var _ [48]byte = [unsafe.Offsetof(CacheOptions{}.MaxBytes)]byte{}
 var _ [56]byte = [unsafe.Offsetof(CacheOptions{}.ModelID)]byte{}
 var _ [64]byte = [unsafe.Offsetof(CacheOptions{}.Codebook)]byte{}
@@ -1622,7 +1642,7 @@ var _ [72]byte = [unsafe.Offsetof(CacheOptions{}.Router)]byte{}
 var _ [80]byte = [unsafe.Offsetof(CacheOptions{}.Centres)]byte{}
 var _ [88]byte = [unsafe.Offsetof(CacheOptions{}.Shapes)]byte{}
 var _ [96]byte = [unsafe.Offsetof(CacheOptions{}.NShapes)]byte{}
-var _ [100]byte = [unsafe.Offsetof(CacheOptions{}.ReservedEnd)]byte{}
+var _ [100]byte = [unsafe.Offsetof(CacheOptions{}.AttentionChunk)]byte{}
 
 var _ [64]byte = [unsafe.Sizeof(CacheInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(CacheInfo{}.StructSize)]byte{}
@@ -1640,7 +1660,7 @@ var _ [44]byte = [unsafe.Offsetof(CacheInfo{}.EvictionWindow)]byte{}
 var _ [48]byte = [unsafe.Offsetof(CacheInfo{}.MaxBytes)]byte{}
 var _ [56]byte = [unsafe.Offsetof(CacheInfo{}.ModelID)]byte{}
 
-var _ [312]byte = [unsafe.Sizeof(LayerInfo{})]byte{}
+var _ [320]byte = [unsafe.Sizeof(LayerInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(LayerInfo{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(LayerInfo{}.NFormats)]byte{}
 var _ [8]byte = [unsafe.Offsetof(LayerInfo{}.Formats)]byte{}
@@ -1656,6 +1676,8 @@ var _ [296]byte = [unsafe.Offsetof(LayerInfo{}.LogitSoftcap)]byte{}
 var _ [300]byte = [unsafe.Offsetof(LayerInfo{}.ValuesAreKeyPrefix)]byte{}
 var _ [304]byte = [unsafe.Offsetof(LayerInfo{}.PagesOfLayer)]byte{}
 var _ [308]byte = [unsafe.Offsetof(LayerInfo{}.Recurrent)]byte{}
+var _ [312]byte = [unsafe.Offsetof(LayerInfo{}.SlidingWindow)]byte{}
+var _ [316]byte = [unsafe.Offsetof(LayerInfo{}.AttentionChunk)]byte{}
 
 var _ [40]byte = [unsafe.Sizeof(RecodeInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(RecodeInfo{}.StructSize)]byte{}
@@ -2312,7 +2334,7 @@ func CacheCreate(context *Context, options *CacheOptions, policy *Policy, result
 	} else {
 		optionsGiven = 1
 	}
-	return Status(C.kvq_go_kvq_cache_create((*C.uint8_t)(unsafe.Pointer(context)), optionsGiven, C.int32_t(options.NLayers), C.int32_t(options.QHeads), C.int32_t(options.KVHeads), C.int32_t(options.HeadDim), C.kvq_rope(options.Rope), C.int32_t(options.RotaryDim), C.float(options.RopeBase), (*C.float)(unsafe.Pointer(options.InvFreq)), C.float(options.Scale), C.int32_t(options.Reserved), C.uint64_t(options.MaxBytes), C.uint64_t(options.ModelID), (*C.uint8_t)(unsafe.Pointer(options.Codebook)), (*C.uint8_t)(unsafe.Pointer(options.Router)), (*C.uint8_t)(unsafe.Pointer(options.Centres)), (*C.uint8_t)(unsafe.Pointer(options.Shapes)), C.int32_t(options.NShapes), C.int32_t(options.ReservedEnd), (*C.uint8_t)(unsafe.Pointer(policy)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_cache_create((*C.uint8_t)(unsafe.Pointer(context)), optionsGiven, C.int32_t(options.NLayers), C.int32_t(options.QHeads), C.int32_t(options.KVHeads), C.int32_t(options.HeadDim), C.kvq_rope(options.Rope), C.int32_t(options.RotaryDim), C.float(options.RopeBase), (*C.float)(unsafe.Pointer(options.InvFreq)), C.float(options.Scale), C.int32_t(options.SlidingWindow), C.uint64_t(options.MaxBytes), C.uint64_t(options.ModelID), (*C.uint8_t)(unsafe.Pointer(options.Codebook)), (*C.uint8_t)(unsafe.Pointer(options.Router)), (*C.uint8_t)(unsafe.Pointer(options.Centres)), (*C.uint8_t)(unsafe.Pointer(options.Shapes)), C.int32_t(options.NShapes), C.int32_t(options.AttentionChunk), (*C.uint8_t)(unsafe.Pointer(policy)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // CacheDestroy: destroy a cache handle. Sequences of the cache keep it alive.

@@ -173,7 +173,7 @@ _Static_assert(offsetof(kvq_router_group_info, mean_bits) == 16, "kvq_router_gro
 _Static_assert(offsetof(kvq_router_group_info, accuracy) == 24, "kvq_router_group_info.accuracy");
 _Static_assert(offsetof(kvq_router_group_info, shares) == 32, "kvq_router_group_info.shares");
 
-_Static_assert(sizeof(kvq_layer_shape) == 72, "kvq_layer_shape");
+_Static_assert(sizeof(kvq_layer_shape) == 80, "kvq_layer_shape");
 _Static_assert(offsetof(kvq_layer_shape, struct_size) == 0, "kvq_layer_shape.struct_size");
 _Static_assert(offsetof(kvq_layer_shape, first_layer) == 4, "kvq_layer_shape.first_layer");
 _Static_assert(offsetof(kvq_layer_shape, n_layers) == 8, "kvq_layer_shape.n_layers");
@@ -191,6 +191,8 @@ _Static_assert(offsetof(kvq_layer_shape, scale) == 56, "kvq_layer_shape.scale");
 _Static_assert(offsetof(kvq_layer_shape, logit_softcap) == 60, "kvq_layer_shape.logit_softcap");
 _Static_assert(offsetof(kvq_layer_shape, pages_of_layer) == 64, "kvq_layer_shape.pages_of_layer");
 _Static_assert(offsetof(kvq_layer_shape, recurrent) == 68, "kvq_layer_shape.recurrent");
+_Static_assert(offsetof(kvq_layer_shape, sliding_window) == 72, "kvq_layer_shape.sliding_window");
+_Static_assert(offsetof(kvq_layer_shape, attention_chunk) == 76, "kvq_layer_shape.attention_chunk");
 
 _Static_assert(sizeof(kvq_cache_options) == 104, "kvq_cache_options");
 _Static_assert(offsetof(kvq_cache_options, struct_size) == 0, "kvq_cache_options.struct_size");
@@ -203,7 +205,7 @@ _Static_assert(offsetof(kvq_cache_options, rotary_dim) == 24, "kvq_cache_options
 _Static_assert(offsetof(kvq_cache_options, rope_base) == 28, "kvq_cache_options.rope_base");
 _Static_assert(offsetof(kvq_cache_options, inv_freq) == 32, "kvq_cache_options.inv_freq");
 _Static_assert(offsetof(kvq_cache_options, scale) == 40, "kvq_cache_options.scale");
-_Static_assert(offsetof(kvq_cache_options, reserved) == 44, "kvq_cache_options.reserved");
+_Static_assert(offsetof(kvq_cache_options, sliding_window) == 44, "kvq_cache_options.sliding_window");
 _Static_assert(offsetof(kvq_cache_options, max_bytes) == 48, "kvq_cache_options.max_bytes");
 _Static_assert(offsetof(kvq_cache_options, model_id) == 56, "kvq_cache_options.model_id");
 _Static_assert(offsetof(kvq_cache_options, codebook) == 64, "kvq_cache_options.codebook");
@@ -211,7 +213,7 @@ _Static_assert(offsetof(kvq_cache_options, router) == 72, "kvq_cache_options.rou
 _Static_assert(offsetof(kvq_cache_options, centres) == 80, "kvq_cache_options.centres");
 _Static_assert(offsetof(kvq_cache_options, shapes) == 88, "kvq_cache_options.shapes");
 _Static_assert(offsetof(kvq_cache_options, n_shapes) == 96, "kvq_cache_options.n_shapes");
-_Static_assert(offsetof(kvq_cache_options, reserved_end) == 100, "kvq_cache_options.reserved_end");
+_Static_assert(offsetof(kvq_cache_options, attention_chunk) == 100, "kvq_cache_options.attention_chunk");
 
 _Static_assert(sizeof(kvq_cache_info) == 64, "kvq_cache_info");
 _Static_assert(offsetof(kvq_cache_info, struct_size) == 0, "kvq_cache_info.struct_size");
@@ -229,7 +231,7 @@ _Static_assert(offsetof(kvq_cache_info, eviction_window) == 44, "kvq_cache_info.
 _Static_assert(offsetof(kvq_cache_info, max_bytes) == 48, "kvq_cache_info.max_bytes");
 _Static_assert(offsetof(kvq_cache_info, model_id) == 56, "kvq_cache_info.model_id");
 
-_Static_assert(sizeof(kvq_layer_info) == 312, "kvq_layer_info");
+_Static_assert(sizeof(kvq_layer_info) == 320, "kvq_layer_info");
 _Static_assert(offsetof(kvq_layer_info, struct_size) == 0, "kvq_layer_info.struct_size");
 _Static_assert(offsetof(kvq_layer_info, n_formats) == 4, "kvq_layer_info.n_formats");
 _Static_assert(offsetof(kvq_layer_info, formats) == 8, "kvq_layer_info.formats");
@@ -245,6 +247,8 @@ _Static_assert(offsetof(kvq_layer_info, logit_softcap) == 296, "kvq_layer_info.l
 _Static_assert(offsetof(kvq_layer_info, values_are_key_prefix) == 300, "kvq_layer_info.values_are_key_prefix");
 _Static_assert(offsetof(kvq_layer_info, pages_of_layer) == 304, "kvq_layer_info.pages_of_layer");
 _Static_assert(offsetof(kvq_layer_info, recurrent) == 308, "kvq_layer_info.recurrent");
+_Static_assert(offsetof(kvq_layer_info, sliding_window) == 312, "kvq_layer_info.sliding_window");
+_Static_assert(offsetof(kvq_layer_info, attention_chunk) == 316, "kvq_layer_info.attention_chunk");
 
 _Static_assert(sizeof(kvq_recode_info) == 40, "kvq_recode_info");
 _Static_assert(offsetof(kvq_recode_info, struct_size) == 0, "kvq_recode_info.struct_size");
@@ -552,7 +556,7 @@ static inline void kvq_go_kvq_cache_options_init(uint8_t* it) {
   kvq_cache_options_init((kvq_cache_options*)it, sizeof(kvq_cache_options));
 }
 
-static inline kvq_status kvq_go_kvq_cache_create(uint8_t* context, int32_t options_given, int32_t options_n_layers, int32_t options_q_heads, int32_t options_kv_heads, int32_t options_head_dim, kvq_rope options_rope, int32_t options_rotary_dim, float options_rope_base, const float* options_inv_freq, float options_scale, int32_t options_reserved, uint64_t options_max_bytes, uint64_t options_model_id, uint8_t* options_codebook, uint8_t* options_router, uint8_t* options_centres, uint8_t* options_shapes, int32_t options_n_shapes, int32_t options_reserved_end, uint8_t* policy, uint8_t* result, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_cache_create(uint8_t* context, int32_t options_given, int32_t options_n_layers, int32_t options_q_heads, int32_t options_kv_heads, int32_t options_head_dim, kvq_rope options_rope, int32_t options_rotary_dim, float options_rope_base, const float* options_inv_freq, float options_scale, int32_t options_sliding_window, uint64_t options_max_bytes, uint64_t options_model_id, uint8_t* options_codebook, uint8_t* options_router, uint8_t* options_centres, uint8_t* options_shapes, int32_t options_n_shapes, int32_t options_attention_chunk, uint8_t* policy, uint8_t* result, kvq_error* error) {
   kvq_cache_options options = {0};
   options.struct_size = sizeof(kvq_cache_options);
   options.n_layers = options_n_layers;
@@ -564,7 +568,7 @@ static inline kvq_status kvq_go_kvq_cache_create(uint8_t* context, int32_t optio
   options.rope_base = options_rope_base;
   options.inv_freq = options_inv_freq;
   options.scale = options_scale;
-  options.reserved = options_reserved;
+  options.sliding_window = options_sliding_window;
   options.max_bytes = options_max_bytes;
   options.model_id = options_model_id;
   options.codebook = (const kvq_codebook*)options_codebook;
@@ -572,7 +576,7 @@ static inline kvq_status kvq_go_kvq_cache_create(uint8_t* context, int32_t optio
   options.centres = (const kvq_centres*)options_centres;
   options.shapes = (const kvq_layer_shape*)options_shapes;
   options.n_shapes = options_n_shapes;
-  options.reserved_end = options_reserved_end;
+  options.attention_chunk = options_attention_chunk;
   return kvq_cache_create((kvq_context*)context, options_given ? &options : NULL, (const kvq_policy*)policy, (kvq_cache**)result, error);
 }
 

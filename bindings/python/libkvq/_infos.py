@@ -464,6 +464,10 @@ class LayerInfo:
     """The layer whose pages it reads: this one, or an earlier one."""
     recurrent: bool
     """If so, it keeps no keys and values; ``n_formats``, heads and channels are 0."""
+    sliding_window: int
+    """Of the options or the policy, the shorter one; 0: none."""
+    attention_chunk: int
+    """0: none."""
 
     @classmethod
     def _of(cls, it: _native.kvq_layer_info) -> LayerInfo:
@@ -482,6 +486,8 @@ class LayerInfo:
             values_are_key_prefix=it.values_are_key_prefix != 0,
             pages_of_layer=it.pages_of_layer,
             recurrent=it.recurrent != 0,
+            sliding_window=it.sliding_window,
+            attention_chunk=it.attention_chunk,
         )
 
 

@@ -1022,6 +1022,12 @@ class kvq_layer_shape(Structure):
     other fields but ``first_layer`` and ``n_layers`` must be at their defaults; some layer must not be recurrent. 0
     by default.
     """
+    sliding_window: int
+    """See kvq_cache_options; 0 (default): the cache's, -1: none. Layers that read others' pages see no further than
+    those keep: 0 is that layer's.
+    """
+    attention_chunk: int
+    """See kvq_cache_options; 0 (default): the cache's, -1: none."""
 
     _fields_ = [
         ("struct_size", c_uint32),
@@ -1041,6 +1047,8 @@ class kvq_layer_shape(Structure):
         ("logit_softcap", c_float),
         ("pages_of_layer", c_int32),
         ("recurrent", c_int32),
+        ("sliding_window", c_int32),
+        ("attention_chunk", c_int32),
     ]
 
 
@@ -1068,8 +1076,11 @@ class kvq_cache_options(Structure):
     """
     scale: float
     """Factor applied to q·k; 0 (default): 1 / sqrt(head_dim)."""
-    reserved: int
-    """0."""
+    sliding_window: int
+    """A query at position p sees positions > p − window, as in Gemma's and Mistral's local layers; 0 (default): all up
+    to its own. Layers forget: whole pages that no later query can see are freed, all but the policy's ``sink`` and
+    ``recent`` ones, when ``kvq_append`` has stored the tokens after them, or ``kvq_extend`` has attended to them.
+    """
     max_bytes: int
     """Limit on the memory that this cache allocates, including its own object; 0 (default): only the context's
     limit.
@@ -1098,8 +1109,10 @@ class kvq_cache_options(Structure):
     """
     n_shapes: int
     """0 by default."""
-    reserved_end: int
-    """0."""
+    attention_chunk: int
+    """A query at position p sees positions from p − p % chunk on, as in Llama 4's local layers; 0 (default): all up to
+    its own. Pages are freed as for ``sliding_window``, of which a layer may have one or the other.
+    """
 
     _fields_ = [
         ("struct_size", c_uint32),
@@ -1112,7 +1125,7 @@ class kvq_cache_options(Structure):
         ("rope_base", c_float),
         ("inv_freq", c_void_p),
         ("scale", c_float),
-        ("reserved", c_int32),
+        ("sliding_window", c_int32),
         ("max_bytes", c_uint64),
         ("model_id", c_uint64),
         ("codebook", kvq_codebook),
@@ -1120,7 +1133,7 @@ class kvq_cache_options(Structure):
         ("centres", kvq_centres),
         ("shapes", POINTER(kvq_layer_shape)),
         ("n_shapes", c_int32),
-        ("reserved_end", c_int32),
+        ("attention_chunk", c_int32),
     ]
 
 
@@ -1191,6 +1204,10 @@ class kvq_layer_info(Structure):
     """The layer whose pages it reads: this one, or an earlier one."""
     recurrent: int
     """1: it keeps no keys and values; ``n_formats``, heads and channels are 0."""
+    sliding_window: int
+    """Of the options or the policy, the shorter one; 0: none."""
+    attention_chunk: int
+    """0: none."""
 
     _fields_ = [
         ("struct_size", c_uint32),
@@ -1208,6 +1225,8 @@ class kvq_layer_info(Structure):
         ("values_are_key_prefix", c_int32),
         ("pages_of_layer", c_int32),
         ("recurrent", c_int32),
+        ("sliding_window", c_int32),
+        ("attention_chunk", c_int32),
     ]
 
 
@@ -1381,7 +1400,9 @@ class kvq_attend_batch(Structure):
     ``q`` or ``sinks``.
     """
     sliding_window: int
-    """A query at position p sees positions > p − window; 0 (default): all."""
+    """A query at position p sees positions > p − window; 0 (default): the layer's, or all up to its own. A layer that
+    frees pages refuses a longer one.
+    """
     logit_softcap: float
     """cap·tanh(logit / cap); 0 (default): none."""
     q_token_stride: int

@@ -1,3 +1,4 @@
+#include "core/window.h"
 #include "kernels/append/page.cuh"
 
 namespace kvq::cuda {
@@ -95,6 +96,63 @@ class NextWrites {
   int32_t pages_counted_;  // that decide which ones stay FP16
 };
 
+/// Moves the elements from `begin` + `by` up to `end` forward by `by`. Called by all threads of a block.
+template <typename T>
+__device__ void move_up(T* array, int32_t begin, int32_t end, int32_t by) {
+  for (int32_t first = begin; first < end - by; first += static_cast<int32_t>(blockDim.x)) {
+    const int32_t i = first + static_cast<int32_t>(threadIdx.x);
+    T moved{};
+    if (i < end - by) moved = array[i + by];
+    __syncthreads();
+    if (i < end - by) array[i] = moved;
+    __syncthreads();
+  }
+}
+
+/// Frees the pages of a head that no later query sees, by the host's rules (cache/forget.cpp), if `n` tokens open a
+/// page. Their memory serves other pages, and places move up. Called by all threads of a block.
+__device__ void forget_hidden(const SequenceView& view, const ReserveView& reserve, int32_t head, int32_t n) {
+  const HeadState state = view.heads[head];
+  DevicePage* list = view.pages + static_cast<int64_t>(head) * view.capacity;
+  const auto last_of = [&](int32_t index) {
+    const DevicePage& page = list[index];
+    if (!page.has_positions()) return page.first_position + page.count() - 1;
+    return view.positions[(static_cast<int64_t>(head) * view.capacity + index) * kSlots + page.count() - 1];
+  };
+  if (state.room < n || state.pages == 0) return;
+  const DevicePage& newest = list[state.pages - 1];
+  const int32_t open = FormatCode{newest.format()}.is_float16() ? kSlots - newest.count() : 0;
+  if (n <= open) return;
+  const int64_t hidden = newest_hidden(max(state.next_position + open - reserve.step + 1, 0), reserve.window);
+  const int32_t first = reserve.sink;
+  int32_t pages = 0;
+  while (first + pages < state.pages - reserve.recent && last_of(first + pages) <= hidden) ++pages;
+  if (pages == 0) return;
+  uint64_t* finals = reserve.finals + static_cast<int64_t>(head) * reserve.capacity;
+  const int32_t places = reserve.final_counts[head];
+  move_up(finals, first, places, pages);
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < pages; i += static_cast<int32_t>(blockDim.x)) {
+    const int32_t place = places - pages + i;
+    if (place >= first) finals[place] = list[first + i].data;
+  }
+  if (threadIdx.x == 0) {
+    uint64_t* ring = reserve.open + static_cast<int64_t>(head) * reserve.ring;
+    for (int32_t times = pages % reserve.ring; times > 0; --times) {
+      const uint64_t begin = ring[0];
+      for (int32_t i = 1; i < reserve.ring; ++i) ring[i - 1] = ring[i];
+      ring[reserve.ring - 1] = begin;
+    }
+  }
+  __syncthreads();
+  move_up(list, first, state.pages, pages);
+  if (view.positions != nullptr) {
+    int32_t* positions = view.positions + static_cast<int64_t>(head) * view.capacity * kSlots;
+    move_up(positions, first * kSlots, state.pages * kSlots, pages * kSlots);
+  }
+  if (threadIdx.x == 0) view.heads[head].pages = state.pages - pages;
+  __syncthreads();
+}
+
 /// One head per block; no other block reads or writes its list.
 template <PageCodes kCodes, Heads kHeads>
 __global__ void __launch_bounds__(kAppendThreads)
@@ -102,6 +160,7 @@ __global__ void __launch_bounds__(kAppendThreads)
                        int32_t n, AppendKind kind) {
   extern __shared__ __align__(16) uint32_t shared[];
   const auto head = static_cast<int32_t>(blockIdx.x);
+  if (reserve.window != 0 && kind != AppendKind::kSeal) forget_hidden(arguments.target.view, reserve, head, n);
   const NextWrites next(arguments, reserve, head, n, kind);
   const HeadState state = next.state();
   const int32_t appended = kind == AppendKind::kSeal ? 0 : n;

@@ -52,13 +52,16 @@ struct SequenceView {
 
 /// Pages reserved for one layer of one sequence.
 struct ReserveView {
-  const uint64_t* finals;  // [kv_heads][capacity] pages for final formats, by place in the list
-  const uint64_t* open;    // [kv_heads][ring] FP16 pages: page i is open in open[i % ring]
+  uint64_t* finals;             // [kv_heads][capacity] pages for final formats, by place in the list
+  uint64_t* open;               // [kv_heads][ring] FP16 pages: page i is open in open[i % ring]
+  const int32_t* final_counts;  // [kv_heads]
   int32_t capacity;
   int32_t ring;
   int32_t sink;    // leading pages that stay FP16
   int32_t recent;  // newest pages that stay FP16
   int32_t sealed;  // FormatCode of the others
+  int32_t window;  // of the layer, as of newest_hidden()
+  int32_t step;    // most tokens of an append or a step
 };
 
 }  // namespace kvq::cuda

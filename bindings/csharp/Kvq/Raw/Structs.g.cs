@@ -456,6 +456,11 @@ namespace Kvq.Raw
         /// (<see cref="Kvq.Raw.Native.kvq_sequence_put_state"/>). All other fields but <c>first_layer</c> and
         /// <c>n_layers</c> must be at their defaults; some layer must not be recurrent. 0 by default.</summary>
         public int recurrent;
+        /// <summary>See <see cref="Kvq.Raw.kvq_cache_options"/>; 0 (default): the cache's, -1: none. Layers that read
+        /// others' pages see no further than those keep: 0 is that layer's.</summary>
+        public int sliding_window;
+        /// <summary>See <see cref="Kvq.Raw.kvq_cache_options"/>; 0 (default): the cache's, -1: none.</summary>
+        public int attention_chunk;
     }
 
     /// <summary>Shape of a model's attention layers, and the trained objects that its page formats need.</summary>
@@ -483,8 +488,11 @@ namespace Kvq.Raw
         public float* inv_freq;
         /// <summary>Factor applied to q·k; 0 (default): 1 / sqrt(head_dim).</summary>
         public float scale;
-        /// <summary>0.</summary>
-        public int reserved;
+        /// <summary>A query at position p sees positions &gt; p − window, as in Gemma's and Mistral's local layers; 0
+        /// (default): all up to its own. Layers forget: whole pages that no later query can see are freed, all but
+        /// the policy's <c>sink</c> and <c>recent</c> ones, when <see cref="Kvq.Raw.Native.kvq_append"/> has stored
+        /// the tokens after them, or <see cref="Kvq.Raw.Native.kvq_extend"/> has attended to them.</summary>
+        public int sliding_window;
         /// <summary>Limit on the memory that this cache allocates, including its own object; 0 (default): only the
         /// context's limit.</summary>
         public ulong max_bytes;
@@ -512,8 +520,10 @@ namespace Kvq.Raw
         public kvq_layer_shape* shapes;
         /// <summary>0 by default.</summary>
         public int n_shapes;
-        /// <summary>0.</summary>
-        public int reserved_end;
+        /// <summary>A query at position p sees positions from p − p % chunk on, as in Llama 4's local layers; 0
+        /// (default): all up to its own. Pages are freed as for <c>sliding_window</c>, of which a layer may have one
+        /// or the other.</summary>
+        public int attention_chunk;
     }
 
     /// <summary>Options that a cache was created with, defaults filled in.</summary>
@@ -584,6 +594,10 @@ namespace Kvq.Raw
         public int pages_of_layer;
         /// <summary>1: it keeps no keys and values; <c>n_formats</c>, heads and channels are 0.</summary>
         public int recurrent;
+        /// <summary>Of the options or the policy, the shorter one; 0: none.</summary>
+        public int sliding_window;
+        /// <summary>0: none.</summary>
+        public int attention_chunk;
     }
 
     /// <summary>What recoding a sequence takes; see
@@ -718,7 +732,8 @@ namespace Kvq.Raw
         /// <summary><c>[total queries, q_heads, value_dim]</c>; its memory, from the first row to the last, may not
         /// overlap that of <c>q</c> or <c>sinks</c>.</summary>
         public void* output;
-        /// <summary>A query at position p sees positions &gt; p − window; 0 (default): all.</summary>
+        /// <summary>A query at position p sees positions &gt; p − window; 0 (default): the layer's, or all up to its
+        /// own. A layer that frees pages refuses a longer one.</summary>
         public int sliding_window;
         /// <summary>cap·tanh(logit / cap); 0 (default): none.</summary>
         public float logit_softcap;

@@ -855,6 +855,11 @@ pub struct kvq_layer_shape {
     /// ([`kvq_sequence_put_state`]). All other fields but `first_layer` and `n_layers` must be at their defaults;
     /// some layer must not be recurrent. 0 by default.
     pub recurrent: i32,
+    /// See [`kvq_cache_options`]; 0 (default): the cache's, -1: none. Layers that read others' pages see no further
+    /// than those keep: 0 is that layer's.
+    pub sliding_window: i32,
+    /// See [`kvq_cache_options`]; 0 (default): the cache's, -1: none.
+    pub attention_chunk: i32,
 }
 
 /// Shape of a model's attention layers, and the trained objects that its page formats need.
@@ -883,8 +888,11 @@ pub struct kvq_cache_options {
     pub inv_freq: *const f32,
     /// Factor applied to q·k; 0 (default): 1 / sqrt(head_dim).
     pub scale: f32,
-    /// 0.
-    pub reserved: i32,
+    /// A query at position p sees positions \> p − window, as in Gemma's and Mistral's local layers; 0 (default):
+    /// all up to its own. Layers forget: whole pages that no later query can see are freed, all but the policy's
+    /// `sink` and `recent` ones, when [`kvq_append`] has stored the tokens after them, or [`kvq_extend`] has
+    /// attended to them.
+    pub sliding_window: i32,
     /// Limit on the memory that this cache allocates, including its own object; 0 (default): only the context's
     /// limit.
     pub max_bytes: u64,
@@ -911,8 +919,9 @@ pub struct kvq_cache_options {
     pub shapes: *const kvq_layer_shape,
     /// 0 by default.
     pub n_shapes: i32,
-    /// 0.
-    pub reserved_end: i32,
+    /// A query at position p sees positions from p − p % chunk on, as in Llama 4's local layers; 0 (default): all
+    /// up to its own. Pages are freed as for `sliding_window`, of which a layer may have one or the other.
+    pub attention_chunk: i32,
 }
 
 /// Options that a cache was created with, defaults filled in.
@@ -967,6 +976,10 @@ pub struct kvq_layer_info {
     pub pages_of_layer: i32,
     /// 1: it keeps no keys and values; `n_formats`, heads and channels are 0.
     pub recurrent: i32,
+    /// Of the options or the policy, the shorter one; 0: none.
+    pub sliding_window: i32,
+    /// 0: none.
+    pub attention_chunk: i32,
 }
 
 /// What recoding a sequence takes; see [`kvq_sequence_predict_recode`].
@@ -1103,7 +1116,8 @@ pub struct kvq_attend_batch {
     /// `q` or `sinks`. (length `strided(sum(query_counts), layer.q_heads, layer.value_dim)`; in the memory of the
     /// context)
     pub output: *mut c_void,
-    /// A query at position p sees positions \> p − window; 0 (default): all.
+    /// A query at position p sees positions \> p − window; 0 (default): the layer's, or all up to its own. A layer
+    /// that frees pages refuses a longer one.
     pub sliding_window: i32,
     /// cap·tanh(logit / cap); 0 (default): none.
     pub logit_softcap: f32,
@@ -4186,13 +4200,13 @@ const _: () = {
     assert!(align_of::<kvq_router_info>() == 8);
     assert!(size_of::<kvq_router_group_info>() == 96);
     assert!(align_of::<kvq_router_group_info>() == 8);
-    assert!(size_of::<kvq_layer_shape>() == 72);
+    assert!(size_of::<kvq_layer_shape>() == 80);
     assert!(align_of::<kvq_layer_shape>() == 8);
     assert!(size_of::<kvq_cache_options>() == 104);
     assert!(align_of::<kvq_cache_options>() == 8);
     assert!(size_of::<kvq_cache_info>() == 64);
     assert!(align_of::<kvq_cache_info>() == 8);
-    assert!(size_of::<kvq_layer_info>() == 312);
+    assert!(size_of::<kvq_layer_info>() == 320);
     assert!(align_of::<kvq_layer_info>() == 4);
     assert!(size_of::<kvq_recode_info>() == 40);
     assert!(align_of::<kvq_recode_info>() == 8);

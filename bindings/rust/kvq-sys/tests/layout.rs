@@ -208,6 +208,8 @@ fn offsets_of_kvq_layer_shape() {
     assert_eq!(offset!(kvq_layer_shape, logit_softcap), 60);
     assert_eq!(offset!(kvq_layer_shape, pages_of_layer), 64);
     assert_eq!(offset!(kvq_layer_shape, recurrent), 68);
+    assert_eq!(offset!(kvq_layer_shape, sliding_window), 72);
+    assert_eq!(offset!(kvq_layer_shape, attention_chunk), 76);
 }
 
 #[test]
@@ -222,7 +224,7 @@ fn offsets_of_kvq_cache_options() {
     assert_eq!(offset!(kvq_cache_options, rope_base), 28);
     assert_eq!(offset!(kvq_cache_options, inv_freq), 32);
     assert_eq!(offset!(kvq_cache_options, scale), 40);
-    assert_eq!(offset!(kvq_cache_options, reserved), 44);
+    assert_eq!(offset!(kvq_cache_options, sliding_window), 44);
     assert_eq!(offset!(kvq_cache_options, max_bytes), 48);
     assert_eq!(offset!(kvq_cache_options, model_id), 56);
     assert_eq!(offset!(kvq_cache_options, codebook), 64);
@@ -230,7 +232,7 @@ fn offsets_of_kvq_cache_options() {
     assert_eq!(offset!(kvq_cache_options, centres), 80);
     assert_eq!(offset!(kvq_cache_options, shapes), 88);
     assert_eq!(offset!(kvq_cache_options, n_shapes), 96);
-    assert_eq!(offset!(kvq_cache_options, reserved_end), 100);
+    assert_eq!(offset!(kvq_cache_options, attention_chunk), 100);
 }
 
 #[test]
@@ -268,6 +270,8 @@ fn offsets_of_kvq_layer_info() {
     assert_eq!(offset!(kvq_layer_info, values_are_key_prefix), 300);
     assert_eq!(offset!(kvq_layer_info, pages_of_layer), 304);
     assert_eq!(offset!(kvq_layer_info, recurrent), 308);
+    assert_eq!(offset!(kvq_layer_info, sliding_window), 312);
+    assert_eq!(offset!(kvq_layer_info, attention_chunk), 316);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 #include "backend/cpu/attend/attend_item.h"
 
+#include "core/window.h"
+
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -14,9 +16,9 @@ struct SlotRange {
   int32_t end;
 };
 
-/// Slots of a page at positions in (position − window, position]; positions ascend within a page.
+/// Slots of a page that a query at `position` sees; positions ascend within a page.
 SlotRange visible_slots(const Page& page, int32_t position, int32_t window) {
-  const int64_t after = window > 0 ? static_cast<int64_t>(position) - window : -1;
+  const int64_t after = newest_hidden(position, window);
   SlotRange range{0, page.count};
   if (page.last_position() > position) {
     while (range.end > 0 && page.position(range.end - 1) > position) --range.end;
@@ -184,7 +186,7 @@ class ItemRun {
 
   bool any_visible(const Page& page, int32_t row, int32_t rows) const {
     for (int32_t i = row; i < row + rows; ++i) {
-      const int64_t after = batch_.window > 0 ? static_cast<int64_t>(position(i)) - batch_.window : -1;
+      const int64_t after = newest_hidden(position(i), batch_.window);
       if (page.first_position <= position(i) && page.last_position() > after) return true;
     }
     return false;
@@ -196,7 +198,7 @@ class ItemRun {
     bool all = page.count == kPageSlots;
     for (int32_t i = row; i < row + rows; ++i) {
       all = all && last <= position(i);
-      all = all && (batch_.window <= 0 || page.first_position > static_cast<int64_t>(position(i)) - batch_.window);
+      all = all && page.first_position > newest_hidden(position(i), batch_.window);
     }
     return all;
   }

@@ -149,6 +149,21 @@ macro_rules! setters {
             self.raw.recurrent = i32::from(recurrent);
             self
         }
+
+        /// See [`CacheOptions`](crate::CacheOptions); 0 (default): the cache's, -1: none. Layers that read others'
+        /// pages see no further than those keep: 0 is that layer's.
+        #[must_use]
+        pub fn sliding_window(mut self, sliding_window: usize) -> Self {
+            self.raw.sliding_window = $crate::convert::int(sliding_window);
+            self
+        }
+
+        /// See [`CacheOptions`](crate::CacheOptions); 0 (default): the cache's, -1: none.
+        #[must_use]
+        pub fn attention_chunk(mut self, attention_chunk: usize) -> Self {
+            self.raw.attention_chunk = $crate::convert::int(attention_chunk);
+            self
+        }
     };
     (kvq_cache_options) => {
         /// 1 … 65536.
@@ -207,6 +222,16 @@ macro_rules! setters {
             self
         }
 
+        /// A query at position p sees positions \> p − window, as in Gemma's and Mistral's local layers; 0 (default):
+        /// all up to its own. Layers forget: whole pages that no later query can see are freed, all but the policy's
+        /// `sink` and `recent` ones, when [`Sequence::append`](crate::Sequence::append) has stored the tokens after
+        /// them, or [`Cache::extend`](crate::Cache::extend) has attended to them.
+        #[must_use]
+        pub fn sliding_window(mut self, sliding_window: usize) -> Self {
+            self.raw.sliding_window = $crate::convert::int(sliding_window);
+            self
+        }
+
         /// Limit on the memory that this cache allocates, including its own object; 0 (default): only the context's
         /// limit.
         #[must_use]
@@ -219,6 +244,14 @@ macro_rules! setters {
         #[must_use]
         pub fn model_id(mut self, model_id: u64) -> Self {
             self.raw.model_id = model_id;
+            self
+        }
+
+        /// A query at position p sees positions from p − p % chunk on, as in Llama 4's local layers; 0 (default): all
+        /// up to its own. Pages are freed as for `sliding_window`, of which a layer may have one or the other.
+        #[must_use]
+        pub fn attention_chunk(mut self, attention_chunk: usize) -> Self {
+            self.raw.attention_chunk = $crate::convert::int(attention_chunk);
             self
         }
     };
@@ -270,7 +303,8 @@ macro_rules! setters {
         }
     };
     (kvq_attend_batch) => {
-        /// A query at position p sees positions \> p − window; 0 (default): all.
+        /// A query at position p sees positions \> p − window; 0 (default): the layer's, or all up to its own. A layer
+        /// that frees pages refuses a longer one.
         #[must_use]
         pub fn sliding_window(mut self, sliding_window: usize) -> Self {
             self.raw.sliding_window = $crate::convert::int(sliding_window);

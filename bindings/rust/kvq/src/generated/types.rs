@@ -841,6 +841,10 @@ pub struct LayerInfo {
     pub pages_of_layer: usize,
     /// If so, it keeps no keys and values; `n_formats`, heads and channels are 0.
     pub recurrent: bool,
+    /// Of the options or the policy, the shorter one; 0: none.
+    pub sliding_window: usize,
+    /// 0: none.
+    pub attention_chunk: usize,
 }
 
 impl LayerInfo {
@@ -860,6 +864,8 @@ impl LayerInfo {
             values_are_key_prefix: raw.values_are_key_prefix != 0,
             pages_of_layer: count(raw.pages_of_layer),
             recurrent: raw.recurrent != 0,
+            sliding_window: count(raw.sliding_window),
+            attention_chunk: count(raw.attention_chunk),
         }
     }
 }
