@@ -131,7 +131,20 @@ class Sequence {
   struct Layer {
     int32_t length = 0;          // tokens appended and not truncated
     int32_t last_position = -1;  // of the newest token
+    /// First token that is not beyond the one before it, −1 if positions ascend: only inside a step.
+    int32_t first_fall = -1;
   };
+
+  /// Whether positions of a layer are the numbers of its tokens, unless tokens were evicted.
+  bool positions_count(int32_t layer) const {
+    const Layer& of_layer = layers[static_cast<size_t>(layer)];
+    return of_layer.last_position == of_layer.length - 1 && of_layer.first_fall < 0;
+  }
+  /// Newest slots of a layer that a mask has to cover.
+  int32_t slots_to_mask(int32_t layer) const {
+    const Layer& of_layer = layers[static_cast<size_t>(layer)];
+    return of_layer.first_fall < 0 ? 0 : of_layer.length - of_layer.first_fall;
+  }
 
   /// An open step.
   struct Step {
@@ -150,7 +163,7 @@ class Sequence {
     int32_t last_position;  // −1: it may be empty
   };
   ListMinimum least_of_list(int32_t layer, int64_t slots) const {
-    const auto [tokens, last] = layers[static_cast<size_t>(layer)];
+    const auto [tokens, last, fall] = layers[static_cast<size_t>(layer)];
     if (cache.eviction.budget == 0 || slots == tokens) return {tokens, last};
     // A cut among evicted tokens leaves lists that end before it, and needs positions that count the tokens.
     return {0, last == tokens - 1 ? -1 : last};
