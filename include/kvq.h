@@ -56,8 +56,9 @@
  *                        has numbers, fields of the struct and parameters of the call; `cache.q_heads` is a field of
  *                        the cache's info, `layer.key_dim` of the info of the call's layer, `trainer.head_dim` of the
  *                        trainer's options; sum(a) adds up an array or, if
- *                        that is NULL, is its length; strided(tokens, heads, channels) is the extent that the strides
- *                        reach; `string`: UTF-8 up to a NUL
+ *                        that is NULL, is its length; words(n) is the number of 32-bit words for n bits;
+ *                        strided(tokens, heads, channels) is the extent that the strides reach; `string`: UTF-8 up to
+ *                        a NUL
  *      \memory M         `host`; `context`: host memory, or device memory for a CUDA context; `device`
  *      \keeps K          how long the library uses the memory, or how long the returned memory lives: `call`: until
  *                        the call returns; `handle`: as long as the handle it belongs to; `released`: until the
@@ -177,7 +178,8 @@ enum {
 
 /** Fixed sizes. */
 enum {
-  KVQ_PAGE_SLOTS = 32 /**< Tokens per page: the unit of encoding, sharing and rollback. */
+  KVQ_PAGE_SLOTS = 32,      /**< Tokens per page: the unit of encoding, sharing and rollback. */
+  KVQ_MAX_MASK_SLOTS = 1024 /**< Newest slots of a sequence that a mask can cover. */
 };
 
 /* --------------------------------------------------------------------------------------------------------- context */
@@ -1308,8 +1310,9 @@ KVQ_API kvq_status kvq_snapshot_describe(kvq_cache* cache, const void* buffer, s
  *  \param v          values `[n, kv_heads, value_dim]`, same rules; NULL exactly if the layer's values are a prefix of
  *                    its keys. \nullable \length n * layer.kv_heads * layer.value_dim \memory context \keeps call
  *  \param dtype      element type of `k` and `v`.
- *  \param positions  original positions, ≥ 0, strictly increasing and beyond the layer's last one; NULL: consecutive.
- *                    \nullable \length n \memory host \keeps call
+ *  \param positions  original positions, ≥ 0, strictly increasing and beyond the layer's last one; inside a step
+ *                    (::kvq_step_begin) of a cache that does not evict, in any order beyond the layer's last one before
+ *                    the step; NULL: consecutive. \nullable \length n \memory host \keeps call
  *  \returns KVQ_OK; KVQ_E_ARGUMENT (NULL, shape, dtype, position, a number that FP16 cannot represent: a CUDA context
  *           stores the nearest one, 0 for NaN, and a later call reports it); KVQ_E_STATE (a CUDA graph is captured or
  *           lives, see ::kvq_sequence_reserve; the layer takes its page formats from another layer that would hold
@@ -1461,7 +1464,7 @@ typedef struct kvq_attend_batch {
   kvq_dtype q_dtype;      /**< ::KVQ_F32 by default. */
   kvq_dtype output_dtype; /**< ::KVQ_F32 by default. */
   void* output; /**< `[total queries, q_heads, value_dim]`; its memory, from the first row to the last, may not overlap
-                     that of `q` or `sinks`.
+                     that of `q`, `sinks` or `mask`.
                      \length strided(sum(query_counts), layer.q_heads, layer.value_dim) \memory context \keeps call */
   int32_t sliding_window; /**< A query at position p sees positions > p − window; 0 (default): the layer's, or all up to
                                its own. A layer that frees pages refuses a longer one. */
@@ -1473,16 +1476,24 @@ typedef struct kvq_attend_batch {
                                     next query's (token stride ≥ (q_heads − 1) · head stride + head_dim), or all queries
                                     of a head before the next head's. Memory between rows is not written. */
   int64_t output_head_stride;  /**< As for queries. */
-  float* lse;         /**< `[total queries, q_heads]` receives the natural log-sum-exp of the logits, after scale and
-                           cap, including sinks; -infinity for a query that sees no token and has no sink. It merges
-                           results over parts of a context, only one of which has the sinks: Σᵢ exp(lseᵢ − lse) ·
-                           outputᵢ with lse = log Σᵢ exp lseᵢ. It may not overlap `q`, `output` or `sinks`. NULL
-                           (default): skip.
-                           \nullable \length sum(query_counts) * layer.q_heads \memory context \keeps call */
-  const float* sinks; /**< `[q_heads]` learned logits, neither scaled nor capped: each adds exp(sink) to the softmax
-                           denominator of its head and nothing to the sum of values. -infinity means no sink; a CPU
-                           refuses NaN and +infinity. NULL (default): none.
-                           \nullable \length layer.q_heads \memory context \keeps call */
+  float* lse;           /**< `[total queries, q_heads]` receives the natural log-sum-exp of the logits, after scale and
+                             cap, including sinks; -infinity for a query that sees no token and has no sink. It merges
+                             results over parts of a context, only one of which has the sinks: Σᵢ exp(lseᵢ − lse) ·
+                             outputᵢ with lse = log Σᵢ exp lseᵢ. It may not overlap `q`, `output`, `sinks` or
+                             `mask`. NULL (default): skip.
+                             \nullable \length sum(query_counts) * layer.q_heads \memory context \keeps call */
+  const float* sinks;   /**< `[q_heads]` learned logits, neither scaled nor capped: each adds exp(sink) to the softmax
+                             denominator of its head and nothing to the sum of values. -infinity means no sink; a CPU
+                             refuses NaN and +infinity. NULL (default): none.
+                             \nullable \length layer.q_heads \memory context \keeps call */
+  const uint32_t* mask; /**< `[total queries, (mask_slots + 31) / 32]`: bit j % 32 of word j / 32 says whether the query
+                             sees slot `length − mask_slots + j` of its sequence, the order of appending. Older slots
+                             are seen by position, and `sliding_window` holds for all. Bits of slots before the first
+                             are ignored. NULL (default): all slots are seen by position.
+                             \nullable \length sum(query_counts) * words(mask_slots) \memory context \keeps call */
+  int32_t mask_slots;   /**< Newest slots of each sequence that `mask` covers, 1 … ::KVQ_MAX_MASK_SLOTS; 0 (default)
+                             without. */
+  int32_t reserved;     /**< 0. */
 } kvq_attend_batch;
 
 /** Fill with defaults (one dense F32 query per sequence).
@@ -1495,7 +1506,10 @@ KVQ_API void kvq_attend_batch_init(kvq_attend_batch* batch, size_t size);
  *  its kvq_layer_shape), which has received their tokens before.
  *
  *  `output = softmax(scale · q·kᵀ) v` for every query head. Query head h reads KV head h / (q_heads / kv_heads), and a
- *  query at position p sees the tokens at positions ≤ p. A query that sees no token gives zeros, also with a sink.
+ *  query at position p sees the tokens at positions ≤ p, except where a mask says what it sees: among the newest
+ *  `mask_slots` slots, for draft trees and parallel samples. While a sequence holds tokens at positions that do not
+ *  ascend (appended inside a step), a mask has to cover the first that is not beyond the one before it, and all later
+ *  ones. A query that sees no token gives zeros, also with a sink.
  *  Accumulation is in FP32. On a CPU the result is bit-identical for any number of threads and any composition of the
  *  batch; on a GPU it is so for the same batch. Allocates only if a batch needs more workspace than any before it, if
  *  more calls run at once than ever before, or if the policy evicts.
@@ -1506,8 +1520,9 @@ KVQ_API void kvq_attend_batch_init(kvq_attend_batch* batch, size_t size);
  *  "avx2" in ::kvq_context_options for FP32 products. On a GPU, queries, probabilities and their products with a
  *  page's scales are rounded to FP16.
  *
- *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (a CUDA graph is captured, see ::kvq_sequence_reserve); KVQ_E_MEMORY;
- *           KVQ_E_LIMIT (workspace); KVQ_E_BACKEND.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (a CUDA graph is captured, see ::kvq_sequence_reserve; positions do not
+ *           ascend beyond the mask); KVQ_E_UNSUPPORTED (a mask, and the policy evicts); KVQ_E_MEMORY; KVQ_E_LIMIT
+ *           (workspace); KVQ_E_BACKEND.
  *  \threads any number of calls on a cache at once, also on the same sequences, which are only read. Where the policy
  *           evicts by queries, those of every call count, in any order.
  *  \since 1.0 */
@@ -1541,7 +1556,7 @@ typedef struct kvq_extend_batch {
   kvq_dtype output_dtype;         /**< ::KVQ_F32 by default. */
   int32_t sliding_window;         /**< As in kvq_attend_batch. */
   float logit_softcap;            /**< As in kvq_attend_batch. */
-  int32_t reserved;               /**< 0. */
+  int32_t mask_slots;             /**< As in kvq_attend_batch. */
   int64_t k_token_stride;         /**< As in kvq_append_batch. */
   int64_t k_head_stride;          /**< As in kvq_append_batch. */
   int64_t v_token_stride;         /**< As in kvq_append_batch. */
@@ -1555,6 +1570,9 @@ typedef struct kvq_extend_batch {
                                        \keeps call */
   const float* sinks;             /**< As in kvq_attend_batch.
                                        \nullable \length layer.q_heads \memory context \keeps call */
+  const uint32_t* mask;           /**< As in kvq_attend_batch; the length of a sequence includes its new tokens.
+                                       \nullable \length sum(token_counts) * words(mask_slots) \memory context
+                                       \keeps call */
 } kvq_extend_batch;
 
 /** Fill with defaults (one dense F32 token and its query per sequence).
@@ -1590,6 +1608,10 @@ typedef struct kvq_step_batch {
                                        \length n_sequences \memory host \keeps call */
   const int32_t* token_counts;    /**< See ::kvq_step_begin and ::kvq_step_commit. NULL by default.
                                        \nullable \length n_sequences \memory host \keeps call */
+  const int32_t* kept_slots;      /**< For ::kvq_step_commit: `token_counts[i]` tokens of the step for sequence i,
+                                       counted from 0 in the order of appending, strictly ascending. NULL (default): the
+                                       first ones.
+                                       \nullable \length sum(token_counts) \memory host \keeps call */
 } kvq_step_batch;
 
 /** Fill with defaults.
@@ -1610,6 +1632,11 @@ KVQ_API void kvq_step_batch_init(kvq_step_batch* batch, size_t size);
  *      kvq_extend(cache, layer, …);                   // for every layer
  *      kvq_step_commit(cache, &batch, …);             // token_counts: accepted tokens
  *
+ *  Draft tokens may form a tree: inside a step of a cache that does not evict, positions may repeat and fall, each
+ *  beyond the last one before the step. A mask says which of the newest slots a query sees, and `kept_slots` of
+ *  ::kvq_step_commit which tokens remain. A page whose positions are not consecutive takes 128 bytes more, which an
+ *  append allocates.
+ *
  *  Inside, these sequences take appends, extensions and attention of at most so many tokens of a layer, and calls that
  *  only read; others return KVQ_E_STATE: ::kvq_sequence_truncate, ::kvq_sequence_fork, ::kvq_sequence_save,
  *  ::kvq_sequence_reserve, ::kvq_sequence_recode, ::kvq_cache_save, ::kvq_compress and another begin. A sequence may be
@@ -1628,19 +1655,23 @@ KVQ_API kvq_status kvq_step_begin(kvq_cache* cache, const kvq_step_batch* batch,
 /** End the step of some sequences: of all that began together, or of any.
  *
  *  Sequence i keeps the first `token_counts[i]` tokens, from 0 on, that each layer received since the step began; NULL:
- *  all. The result is that of appending these alone; of an evicting policy's observations, too. On a GPU this waits for
- *  the stream if a CUDA graph has been captured.
+ *  all. With `kept_slots`, which needs `token_counts`, it keeps `token_counts[i]` tokens from anywhere in the step. The
+ *  result is that of appending these alone, to the bit; of an evicting policy's observations, too. Positions of tokens
+ *  that remain must ascend. Memory is needed only if their positions have gaps that the step's tokens had not. On a GPU
+ *  this waits for the stream if a CUDA graph has been captured.
  *
- *  \returns KVQ_OK; KVQ_E_ARGUMENT (a layer has received fewer tokens); KVQ_E_STATE (not in a step; NULL, and layers
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (a layer has received fewer tokens; kept_slots without token_counts, or not
+ *           ascending; kept tokens whose positions do not ascend); KVQ_E_STATE (not in a step; NULL, and layers
  *           have received different numbers of tokens; fewer are kept than launches of a graph appended, and these
  *           appended more than the step's tokens, or several at once by ::kvq_append, which keeps no originals);
  *           KVQ_E_UNSUPPORTED (fewer tokens than were appended, where the policy evicts by h2o, or by the newest
- *           queries and more than its window attended); KVQ_E_BACKEND. A refused step goes on.
+ *           queries and more than its window attended; others than the first, where it evicts); KVQ_E_MEMORY;
+ *           KVQ_E_LIMIT; KVQ_E_BACKEND. A refused step goes on.
  *  \threads exclusive use of these sequences.
  *  \since 1.0 */
 KVQ_API kvq_status kvq_step_commit(kvq_cache* cache, const kvq_step_batch* batch, kvq_error* error);
 
-/** End the step of some sequences, each as it was before. `token_counts` is not read.
+/** End the step of some sequences, each as it was before. `token_counts` and `kept_slots` are not read.
  *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (not in a step; launches of a graph appended tokens that cannot be
  *           taken back, see ::kvq_step_commit); KVQ_E_BACKEND.
  *  \threads exclusive use of these sequences.

@@ -390,6 +390,9 @@ inline int64_t sum(std::span<const int32_t> numbers, int32_t n) {
   return all;
 }
 
+/// Words of 32 bits for `bits` bits.
+inline int64_t words(int64_t bits) { return bits < 0 ? -1 : (bits + 31) / 32; }
+
 inline std::string size_text(const char* name, size_t size, const std::string& expected) {
   return std::string(name) + " has " + std::to_string(size) + " elements instead of " + expected;
 }
@@ -596,6 +599,7 @@ static_assert(KVQ_LOG_ERROR == 0);
 static_assert(KVQ_LOG_WARNING == 1);
 static_assert(KVQ_LOG_INFO == 2);
 static_assert(KVQ_PAGE_SLOTS == 32);
+static_assert(KVQ_MAX_MASK_SLOTS == 1024);
 static_assert(KVQ_SCOPE_LAYER == 0);
 static_assert(KVQ_SCOPE_HEAD == 1);
 static_assert(KVQ_MAX_KEY_STAGES == 64);
@@ -879,7 +883,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_compress_options, struct_size) 
 static_assert(sizeof(void*) != 8 || offsetof(kvq_compress_options, budget) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_compress_options, kept) == 8);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_compress_options, bytes_freed) == 16);
-static_assert(sizeof(void*) != 8 || sizeof(kvq_attend_batch) == 112);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_attend_batch) == 128);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_attend_batch, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_attend_batch, n_sequences) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_attend_batch, sequences) == 8);
@@ -897,7 +901,10 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_attend_batch, output_token_stri
 static_assert(sizeof(void*) != 8 || offsetof(kvq_attend_batch, output_head_stride) == 88);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_attend_batch, lse) == 96);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_attend_batch, sinks) == 104);
-static_assert(sizeof(void*) != 8 || sizeof(kvq_extend_batch) == 168);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_attend_batch, mask) == 112);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_attend_batch, mask_slots) == 120);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_attend_batch, reserved) == 124);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_extend_batch) == 176);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, n_sequences) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, sequences) == 8);
@@ -912,7 +919,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, q_dtype) == 68);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, output_dtype) == 72);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, sliding_window) == 76);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, logit_softcap) == 80);
-static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, reserved) == 84);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, mask_slots) == 84);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, k_token_stride) == 88);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, k_head_stride) == 96);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, v_token_stride) == 104);
@@ -923,11 +930,13 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, output_token_stri
 static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, output_head_stride) == 144);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, lse) == 152);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, sinks) == 160);
-static_assert(sizeof(void*) != 8 || sizeof(kvq_step_batch) == 24);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, mask) == 168);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_step_batch) == 32);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_step_batch, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_step_batch, n_sequences) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_step_batch, sequences) == 8);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_step_batch, token_counts) == 16);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_step_batch, kept_slots) == 24);
 static_assert(sizeof(void*) != 8 || sizeof(kvq_usage) == 112);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_usage, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_usage, reserved) == 4);
@@ -1713,8 +1722,8 @@ struct AttendBatch {
   /// `[total queries, q_heads, key_dim]`, before RoPE unless the cache was created with ::KVQ_ROPE_NONE. Queries and
   /// their logits must be finite, or the results are meaningless.
   std::span<const float> q = {};
-  /// `[total queries, q_heads, value_dim]`; its memory, from the first row to the last, may not overlap that of `q` or
-  /// `sinks`.
+  /// `[total queries, q_heads, value_dim]`; its memory, from the first row to the last, may not overlap that of `q`,
+  /// `sinks` or `mask`.
   std::span<float> output = {};
   /// A query at position p sees positions > p − window; 0 (default): the layer's, or all up to its own. A layer that
   /// frees pages refuses a longer one.
@@ -1734,12 +1743,18 @@ struct AttendBatch {
   int64_t output_head_stride = 0;
   /// `[total queries, q_heads]` receives the natural log-sum-exp of the logits, after scale and cap, including sinks;
   /// -infinity for a query that sees no token and has no sink. It merges results over parts of a context, only one of
-  /// which has the sinks: Σᵢ exp(lseᵢ − lse) · outputᵢ with lse = log Σᵢ exp lseᵢ. It may not overlap `q`, `output` or
-  /// `sinks`. empty (default): skip.
+  /// which has the sinks: Σᵢ exp(lseᵢ − lse) · outputᵢ with lse = log Σᵢ exp lseᵢ. It may not overlap `q`, `output`,
+  /// `sinks` or `mask`. empty (default): skip.
   std::span<float> lse = {};
   /// `[q_heads]` learned logits, neither scaled nor capped: each adds exp(sink) to the softmax denominator of its head
   /// and nothing to the sum of values. -infinity means no sink; a CPU refuses NaN and +infinity. empty (default): none.
   std::span<const float> sinks = {};
+  /// `[total queries, (mask_slots + 31) / 32]`: bit j % 32 of word j / 32 says whether the query sees slot `length −
+  /// mask_slots + j` of its sequence, the order of appending. Older slots are seen by position, and `sliding_window`
+  /// holds for all. Bits of slots before the first are ignored. empty (default): all slots are seen by position.
+  std::span<const uint32_t> mask = {};
+  /// Newest slots of each sequence that `mask` covers, 1 … ::KVQ_MAX_MASK_SLOTS; 0 (default) without.
+  int32_t mask_slots = 0;
 };
 
 namespace detail {
@@ -1757,6 +1772,8 @@ inline kvq_attend_batch c_struct(const AttendBatch& batch, const kvq_layer_info&
   detail::require_size_or_none("lse", batch.lse.size(), detail::product({total, layer.q_heads}),
                                "sum(query_counts) * layer.q_heads");
   detail::require_size_or_none("sinks", batch.sinks.size(), layer.q_heads, "layer.q_heads");
+  detail::require_size_or_none("mask", batch.mask.size(), detail::product({total, detail::words(batch.mask_slots)}),
+                               "sum(query_counts) * words(mask_slots)");
   kvq_attend_batch it = initialised<kvq_attend_batch>();
   it.n_sequences = n;
   it.sequences = batch.sequences.data();
@@ -1772,6 +1789,8 @@ inline kvq_attend_batch c_struct(const AttendBatch& batch, const kvq_layer_info&
   it.output_head_stride = batch.output_head_stride;
   it.lse = detail::optional(batch.lse);
   it.sinks = detail::optional(batch.sinks);
+  it.mask = detail::optional(batch.mask);
+  it.mask_slots = batch.mask_slots;
   return it;
 }
 }  // namespace detail
@@ -1797,6 +1816,8 @@ struct ExtendBatch {
   int32_t sliding_window = 0;
   /// As in kvq_attend_batch.
   float logit_softcap = 0;
+  /// As in kvq_attend_batch.
+  int32_t mask_slots = 0;
   /// As in kvq_append_batch.
   int64_t k_token_stride = 0;
   /// As in kvq_append_batch.
@@ -1817,6 +1838,8 @@ struct ExtendBatch {
   std::span<float> lse = {};
   /// As in kvq_attend_batch.
   std::span<const float> sinks = {};
+  /// As in kvq_attend_batch; the length of a sequence includes its new tokens.
+  std::span<const uint32_t> mask = {};
 };
 
 namespace detail {
@@ -1838,6 +1861,8 @@ inline kvq_extend_batch c_struct(const ExtendBatch& batch, const kvq_layer_info&
   detail::require_size_or_none("lse", batch.lse.size(), detail::product({total, layer.q_heads}),
                                "sum(token_counts) * layer.q_heads");
   detail::require_size_or_none("sinks", batch.sinks.size(), layer.q_heads, "layer.q_heads");
+  detail::require_size_or_none("mask", batch.mask.size(), detail::product({total, detail::words(batch.mask_slots)}),
+                               "sum(token_counts) * words(mask_slots)");
   kvq_extend_batch it = initialised<kvq_extend_batch>();
   it.n_sequences = n;
   it.sequences = batch.sequences.data();
@@ -1849,6 +1874,7 @@ inline kvq_extend_batch c_struct(const ExtendBatch& batch, const kvq_layer_info&
   it.output = batch.output.data();
   it.sliding_window = batch.sliding_window;
   it.logit_softcap = batch.logit_softcap;
+  it.mask_slots = batch.mask_slots;
   it.k_token_stride = batch.k_token_stride;
   it.k_head_stride = batch.k_head_stride;
   it.v_token_stride = batch.v_token_stride;
@@ -1859,6 +1885,7 @@ inline kvq_extend_batch c_struct(const ExtendBatch& batch, const kvq_layer_info&
   it.output_head_stride = batch.output_head_stride;
   it.lse = detail::optional(batch.lse);
   it.sinks = detail::optional(batch.sinks);
+  it.mask = detail::optional(batch.mask);
   return it;
 }
 }  // namespace detail
@@ -1946,18 +1973,22 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
   /// of its kvq_layer_shape), which has received their tokens before.
   ///
   /// `output = softmax(scale · q·kᵀ) v` for every query head. Query head h reads KV head h / (q_heads / kv_heads), and
-  /// a query at position p sees the tokens at positions ≤ p. A query that sees no token gives zeros, also with a sink.
-  /// Accumulation is in FP32. On a CPU the result is bit-identical for any number of threads and any composition of the
-  /// batch; on a GPU it is so for the same batch. Allocates only if a batch needs more workspace than any before it, if
-  /// more calls run at once than ever before, or if the policy evicts.
+  /// a query at position p sees the tokens at positions ≤ p, except where a mask says what it sees: among the newest
+  /// `mask_slots` slots, for draft trees and parallel samples. While a sequence holds tokens at positions that do not
+  /// ascend (appended inside a step), a mask has to cover the first that is not beyond the one before it, and all later
+  /// ones. A query that sees no token gives zeros, also with a sink. Accumulation is in FP32. On a CPU the result is
+  /// bit-identical for any number of threads and any composition of the batch; on a GPU it is so for the same batch.
+  /// Allocates only if a batch needs more workspace than any before it, if more calls run at once than ever before, or
+  /// if the policy evicts.
   ///
   /// The error relative to exact attention over the decoded pages is FP32 rounding for FP16 pages. On instruction sets
   /// with int8 dot products ("avx512vnni", "amx"), integer pages use fixed-point queries and probabilities of 16 bits
   /// (INT8) or 8 bits (INT4, INT3, INT2); the error stays well below that of the format itself. Select "avx512" or
   /// "avx2" in ::kvq_context_options for FP32 products. On a GPU, queries, probabilities and their products with a
   /// page's scales are rounded to FP16.
-  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_STATE (a CUDA graph is captured, see ::kvq_sequence_reserve); KVQ_E_MEMORY;
-  /// KVQ_E_LIMIT (workspace); KVQ_E_BACKEND.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_STATE (a CUDA graph is captured, see ::kvq_sequence_reserve; positions do not
+  /// ascend beyond the mask); KVQ_E_UNSUPPORTED (a mask, and the policy evicts); KVQ_E_MEMORY; KVQ_E_LIMIT (workspace);
+  /// KVQ_E_BACKEND.
   /// \par Threads: any number of calls on a cache at once, also on the same sequences, which are only read. Where the
   /// policy evicts by queries, those of every call count, in any order.
   void attend(int32_t layer, const kvq_attend_batch& batch) const { checked(kvq_attend, get(), layer, &batch); }
@@ -2012,6 +2043,11 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
   ///     kvq_extend(cache, layer, …);                   // for every layer
   ///     kvq_step_commit(cache, &batch, …);             // token_counts: accepted tokens
   ///
+  /// Draft tokens may form a tree: inside a step of a cache that does not evict, positions may repeat and fall, each
+  /// beyond the last one before the step. A mask says which of the newest slots a query sees, and `kept_slots` of
+  /// ::kvq_step_commit which tokens remain. A page whose positions are not consecutive takes 128 bytes more, which an
+  /// append allocates.
+  ///
   /// Inside, these sequences take appends, extensions and attention of at most so many tokens of a layer, and calls
   /// that only read; others return KVQ_E_STATE: ::kvq_sequence_truncate, ::kvq_sequence_fork, ::kvq_sequence_save,
   /// ::kvq_sequence_reserve, ::kvq_sequence_recode, ::kvq_cache_save, ::kvq_compress and another begin. A sequence may
@@ -2029,17 +2065,20 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
   /// End the step of some sequences: of all that began together, or of any.
   ///
   /// Sequence i keeps the first `token_counts[i]` tokens, from 0 on, that each layer received since the step began;
-  /// NULL: all. The result is that of appending these alone; of an evicting policy's observations, too. On a GPU this
-  /// waits for the stream if a CUDA graph has been captured.
-  /// \throws Error: KVQ_E_ARGUMENT (a layer has received fewer tokens); KVQ_E_STATE (not in a step; NULL, and layers
-  /// have received different numbers of tokens; fewer are kept than launches of a graph appended, and these appended
-  /// more than the step's tokens, or several at once by ::kvq_append, which keeps no originals); KVQ_E_UNSUPPORTED
-  /// (fewer tokens than were appended, where the policy evicts by h2o, or by the newest queries and more than its
-  /// window attended); KVQ_E_BACKEND. A refused step goes on.
+  /// NULL: all. With `kept_slots`, which needs `token_counts`, it keeps `token_counts[i]` tokens from anywhere in the
+  /// step. The result is that of appending these alone, to the bit; of an evicting policy's observations, too.
+  /// Positions of tokens that remain must ascend. Memory is needed only if their positions have gaps that the step's
+  /// tokens had not. On a GPU this waits for the stream if a CUDA graph has been captured.
+  /// \throws Error: KVQ_E_ARGUMENT (a layer has received fewer tokens; kept_slots without token_counts, or not
+  /// ascending; kept tokens whose positions do not ascend); KVQ_E_STATE (not in a step; NULL, and layers have received
+  /// different numbers of tokens; fewer are kept than launches of a graph appended, and these appended more than the
+  /// step's tokens, or several at once by ::kvq_append, which keeps no originals); KVQ_E_UNSUPPORTED (fewer tokens than
+  /// were appended, where the policy evicts by h2o, or by the newest queries and more than its window attended; others
+  /// than the first, where it evicts); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND. A refused step goes on.
   /// \par Threads: exclusive use of these sequences.
   void step_commit(const kvq_step_batch& batch) const { checked(kvq_step_commit, get(), &batch); }
 
-  /// End the step of some sequences, each as it was before. `token_counts` is not read.
+  /// End the step of some sequences, each as it was before. `token_counts` and `kept_slots` are not read.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_STATE (not in a step; launches of a graph appended tokens that cannot be
   /// taken back, see ::kvq_step_commit); KVQ_E_BACKEND.
   /// \par Threads: exclusive use of these sequences.
@@ -2279,7 +2318,9 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// layers with `+hadamard` or gain-shape formats, after the Hadamard rotation, too.
   /// \param v values `[n, kv_heads, value_dim]`, same rules; empty exactly if the layer's values are a prefix of its
   /// keys.
-  /// \param positions original positions, ≥ 0, strictly increasing and beyond the layer's last one; empty: consecutive.
+  /// \param positions original positions, ≥ 0, strictly increasing and beyond the layer's last one; inside a step
+  /// (::kvq_step_begin) of a cache that does not evict, in any order beyond the layer's last one before the step;
+  /// empty: consecutive.
   /// \throws Error: KVQ_E_ARGUMENT (NULL, shape, dtype, position, a number that FP16 cannot represent: a CUDA context
   /// stores the nearest one, 0 for NaN, and a later call reports it); KVQ_E_STATE (a CUDA graph is captured or lives,
   /// see ::kvq_sequence_reserve; the layer takes its page formats from another layer that would hold fewer tokens:

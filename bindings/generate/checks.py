@@ -48,7 +48,7 @@ class Checker:
         if it.get("length", "string") == "string":
             return
         for word in re.findall(r"[a-z]\w*(?:\.\w+)?", it["length"]):
-            if word in ("sum", "strided"):
+            if word in ("sum", "strided", "words"):
                 continue
             first, _, field = word.partition(".")
             known = names if not field else names | {handle.partition("_")[2] for handle in self.handles}

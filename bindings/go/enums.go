@@ -80,6 +80,8 @@ const (
 const (
 	// PageSlots: Tokens per page: the unit of encoding, sharing and rollback.
 	PageSlots = raw.PageSlots
+	// MaxMaskSlots: Newest slots of a sequence that a mask can cover.
+	MaxMaskSlots = raw.MaxMaskSlots
 )
 
 // Scope: scope that a code, or a norm, is shared in.

@@ -161,6 +161,10 @@ void CudaAttention::require_known_sizes(int32_t queries) const {
        queries);
 }
 
+void CudaAttention::require_masks() const {
+  fail(KVQ_E_UNSUPPORTED, "batch->mask is given, must be NULL on a CUDA context");
+}
+
 void CudaAttention::attend(const AttendBatch& batch, Workspace& workspace) {
   const Call call(device_);
   auto& space = static_cast<AttendWorkspace&>(workspace);

@@ -4,12 +4,14 @@
 #include "commvq/device_codebook.h"
 #include "core/rotation_table.h"
 #include "formats/commvq/commvq.h"
+#include "formats/float16/float16.h"
 #include "pages/codecs.h"
 #include "pages/device_centres.h"
 #include "pages/page_table.h"
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 namespace kvq::cuda {
 namespace {
@@ -95,6 +97,19 @@ void CudaPages::write(const PageFormat& format, const std::byte* host, std::byte
   to_device_order(format, host, staged);
   call.require(cudaMemcpyAsync(data, staged, bytes, cudaMemcpyHostToDevice, call.stream()), "cudaMemcpyAsync");
   device_.staging().done(call.stream());
+}
+
+void CudaPages::compact(const SlotCompaction& compaction) {
+  const size_t bytes = compaction.format.bytes();
+  const auto pages = static_cast<size_t>(compaction.pages_of_head);
+  std::vector<std::byte> host(pages * bytes);
+  std::vector<std::byte*> places(pages);
+  for (size_t i = 0; i < pages; ++i) places[i] = host.data() + i * bytes;
+  for (size_t head = 0; head < compaction.pages.size(); head += pages) {
+    for (size_t i = 0; i < pages; ++i) read(compaction.format, compaction.pages[head + i], places[i]);
+    float16::compact(compaction.format, places, compaction.slots, compaction.first);
+    for (size_t i = 0; i < pages; ++i) write(compaction.format, places[i], compaction.pages[head + i]);
+  }
 }
 
 Owned<LayerMirror> CudaPages::make_mirror(Allocator& allocator, int32_t kv_heads) {

@@ -28,6 +28,7 @@ class CudaPages final : public Pages {
   void read_lengths(std::span<const Owned<LayerMirror>> mirrors, std::span<int32_t> lengths) override;
   void append(const TokenBatch& tokens, const PageWrites& writes, std::span<const AppendedLayer> layers,
               Allocator& scratch) override;
+  void compact(const SlotCompaction& compaction) override;
   size_t append_bytes(const ExpectedAppend& /*expected*/) const override { return 0; }
 
  private:

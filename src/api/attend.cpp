@@ -14,6 +14,7 @@ kvq_status kvq_attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch* b
     const LayerShape& shape = layer_of(*cache, layer);
     require_range(chosen.n_sequences, 1, INT32_MAX, "batch->n_sequences");
     require(chosen.sequences, "batch->sequences");
+    require_range(chosen.reserved, 0, 0, "batch->reserved");
     const kvq_attend_batch complete = checked_batch(shape, chosen);
     for (int32_t i = 0; i < chosen.n_sequences; ++i) require_owner_of_entry(*cache, chosen.sequences[i], i);
     const CallSpaces::Lease space(cache->call_spaces);

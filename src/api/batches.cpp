@@ -79,6 +79,11 @@ kvq_attend_batch checked_batch(const LayerShape& shape, const kvq_attend_batch& 
     fail(KVQ_E_ARGUMENT, "batch->logit_softcap is %g, must be 0 or positive and finite",
          static_cast<double>(given.logit_softcap));
   }
+  if (given.mask != nullptr) {
+    require_range(given.mask_slots, 1, KVQ_MAX_MASK_SLOTS, "batch->mask_slots");
+  } else if (given.mask_slots != 0) {
+    fail(KVQ_E_ARGUMENT, "batch->mask_slots is %d, must be 0 without a mask", given.mask_slots);
+  }
   kvq_attend_batch batch = given;
   int64_t queries = 0;
   for (int32_t i = 0; i < batch.n_sequences; ++i) {
@@ -94,9 +99,10 @@ kvq_attend_batch checked_batch(const LayerShape& shape, const kvq_attend_batch& 
   const Extent of_out{"batch->output", batch.output, extent_bytes(out, out_strides)};
   const Extent of_lse{"batch->lse", batch.lse, static_cast<size_t>(queries) * heads * sizeof(float)};
   const Extent of_sinks{"batch->sinks", batch.sinks, heads * sizeof(float)};
-  require_apart(of_out, of_q);
-  require_apart(of_out, of_sinks);
-  for (const Extent& other : {of_q, of_out, of_sinks}) require_apart(of_lse, other);
+  const auto mask_words = (static_cast<size_t>(batch.mask_slots) + 31) / 32;
+  const Extent of_mask{"batch->mask", batch.mask, static_cast<size_t>(queries) * mask_words * sizeof(uint32_t)};
+  for (const Extent& other : {of_q, of_sinks, of_mask}) require_apart(of_out, other);
+  for (const Extent& other : {of_q, of_out, of_sinks, of_mask}) require_apart(of_lse, other);
   batch.q_token_stride = q_strides.token;
   batch.q_head_stride = q_strides.head;
   batch.output_token_stride = out_strides.token;

@@ -39,6 +39,8 @@ kvq_attend_batch queries_in(const kvq_extend_batch& batch) {
   queries.output_head_stride = batch.output_head_stride;
   queries.lse = batch.lse;
   queries.sinks = batch.sinks;
+  queries.mask = batch.mask;
+  queries.mask_slots = batch.mask_slots;
   return queries;
 }
 
@@ -51,7 +53,6 @@ kvq_status kvq_extend(kvq_cache* cache, int32_t layer, const kvq_extend_batch* b
     require(cache, "cache");
     const kvq_extend_batch chosen = read_struct(batch, kvq_extend_batch{}, "batch");
     const int32_t index = appended_layer(*cache, layer);
-    require_range(chosen.reserved, 0, 0, "batch->reserved");
     const kvq_append_batch given = tokens_in(chosen);
     const CallSpaces::Lease space(cache->call_spaces);
     const Vector<SequenceTokens> sequences = checked_sequences(*cache, given, space->scratch);

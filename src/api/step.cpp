@@ -41,7 +41,9 @@ kvq_status kvq_step_commit(kvq_cache* cache, const kvq_step_batch* batch, kvq_er
     const kvq_step_batch chosen = read_struct(batch, kvq_step_batch{}, "batch");
     const CallSpaces::Lease space(cache->call_spaces);
     const Vector<SequenceTokens> sequences = sequences_of(*cache, chosen, space->scratch);
-    checked(sequences, [&] { commit_step(sequences, chosen.token_counts == nullptr); });
+    if (chosen.kept_slots != nullptr) require(chosen.token_counts, "batch->token_counts");
+    checked(sequences,
+            [&] { commit_step(sequences, chosen.token_counts == nullptr, chosen.kept_slots, space->scratch); });
   });
 }
 
@@ -52,6 +54,6 @@ kvq_status kvq_step_abort(kvq_cache* cache, const kvq_step_batch* batch, kvq_err
     chosen.token_counts = nullptr;
     const CallSpaces::Lease space(cache->call_spaces);
     const Vector<SequenceTokens> sequences = sequences_of(*cache, chosen, space->scratch);
-    checked(sequences, [&] { abort_step(sequences); });
+    checked(sequences, [&] { abort_step(sequences, space->scratch); });
   });
 }

@@ -17,6 +17,7 @@ struct AttendSequence {
   int32_t query_begin;              // first row in the batch's q
   int32_t query_count;
   LayerScales scales{};
+  int32_t first_masked = 0;  // slot of the lists of the mask's first bit, may be negative; only with a mask
 };
 
 /// One call of attention over one layer.
@@ -33,6 +34,10 @@ struct AttendBatch {
   HeadStrides out_strides{};
   float* lse = nullptr;          // [total queries, q_heads]; null: not wanted
   const float* sinks = nullptr;  // [q_heads]; null: none
+  // [total queries, mask_words()] slots that a query sees, from AttendSequence::first_masked on; null: all by position.
+  // Where there is none, and before these slots, positions ascend. Lists are dense: slot i is in page i / 32.
+  const uint32_t* mask = nullptr;
+  int32_t mask_slots = 0;
   int32_t q_heads = 0;
   int32_t kv_heads = 0;
   HeadShape head{};
@@ -46,6 +51,8 @@ struct AttendBatch {
   bool any_gain_shape_values = false;
   bool routed = false;                    // neighbouring pages may differ in format
   const LayerContext* context = nullptr;  // the layer's; null if its formats need none
+
+  size_t mask_words() const { return (static_cast<size_t>(mask_slots) + 31) / 32; }
 };
 
 /// Memory that attend reuses from call to call.
@@ -74,6 +81,8 @@ class Attention {
   /// Throws KVQ_E_UNSUPPORTED unless reserve() makes all of it.
   virtual void require_known_sizes(int32_t queries) const = 0;
   virtual void attend(const AttendBatch& batch, Workspace& workspace) = 0;
+  /// Throws KVQ_E_UNSUPPORTED unless attend() takes masks.
+  virtual void require_masks() const = 0;
 };
 
 }  // namespace kvq

@@ -165,6 +165,16 @@ class LayerMirror {
   virtual uint64_t bytes() const noexcept = 0;
 };
 
+/// Slots that move to the front of a layer's FP16 pages, in order: slots[i] to slot first + i, which is not behind it.
+/// Both count from the first page of each head.
+struct SlotCompaction {
+  const PageFormat& format;           // of FP16 pages
+  std::span<std::byte* const> pages;  // [heads, pages_of_head]
+  int32_t pages_of_head;
+  std::span<const int32_t> slots;
+  int32_t first;
+};
+
 /// A layer of a sequence being appended to.
 struct AppendedLayer {
   LayerMirror* mirror;  // null if the backend keeps none
@@ -212,6 +222,7 @@ class Pages {
   /// later call.
   virtual void append(const TokenBatch& tokens, const PageWrites& writes, std::span<const AppendedLayer> layers,
                       Allocator& scratch) = 0;
+  virtual void compact(const SlotCompaction& compaction) = 0;
   /// Most bytes of `scratch` that such an append takes, if that serves them from its block.
   virtual size_t append_bytes(const ExpectedAppend& expected) const = 0;
 };

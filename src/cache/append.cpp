@@ -3,6 +3,7 @@
 #include "cache/attend.h"
 #include "cache/forget.h"
 #include "cache/prepared_append.h"
+#include "cache/step.h"
 #include "core/error.h"
 
 #include <climits>
@@ -47,6 +48,7 @@ void check_positions(const Arrival& arrival, int32_t layer, const int32_t* all) 
     arrival.refuse_count("the step began with %d tokens, of which layer %d has received %d", sequence.step.tokens,
                          sequence.cache.number(layer), sequence.step_tokens(layer));
   }
+  const bool in_step = sequence.step.tokens > 0;
   int32_t previous = sequence.last_position(layer);
   if (n > INT32_MAX - sequence.length(layer)) {
     arrival.refuse_count("the layer holds %d tokens and can hold at most %d", sequence.length(layer), INT32_MAX);
@@ -59,9 +61,18 @@ void check_positions(const Arrival& arrival, int32_t layer, const int32_t* all) 
     if (all[i] < 0) {
       fail(KVQ_E_ARGUMENT, "%spositions[%d] is %d, must not be negative", arrival.prefix(), i, all[i]);
     }
-    if (all[i] <= previous) {
-      fail(KVQ_E_ARGUMENT, "%spositions[%d] is %d, must be greater than the one before it, %d", arrival.prefix(), i,
-           all[i], previous);
+    if (all[i] > previous) {
+      previous = all[i];
+      continue;
+    }
+    if (!in_step || sequence.cache.eviction.budget > 0) {
+      fail(KVQ_E_ARGUMENT, "%spositions[%d] is %d, must be greater than the one before it, %d%s", arrival.prefix(), i,
+           all[i], previous, in_step ? ", as the cache's policy evicts" : "");
+    }
+    const int32_t before_step = sequence.step.begin[static_cast<size_t>(layer)].last_position;
+    if (all[i] <= before_step) {
+      fail(KVQ_E_ARGUMENT, "%spositions[%d] is %d, must be greater than the last one before the step, %d",
+           arrival.prefix(), i, all[i], before_step);
     }
     previous = all[i];
   }
@@ -445,12 +456,13 @@ size_t scratch_bytes(const Cache& cache, const ExpectedBatch& expected) {
                              : piece(pages, sizeof(PageWrite)) + piece(pages, sizeof(PageChange)) +
                                    n * (3 * piece(0, 0) + piece(runs, sizeof(StagedRun))) +
                                    piece(static_cast<size_t>(expected.tokens), sizeof(int32_t));
-  if (n == 1) return std::max(lists + 2 * of_long + std::max(of_backend, masses), reserving);
+  const size_t least = std::max(reserving, lists + of_long + commit_bytes(cache, expected) + of_backend);
+  if (n == 1) return std::max(lists + 2 * of_long + std::max(of_backend, masses), least);
   const size_t joint = piece(n, sizeof(Part)) + n * piece(1, sizeof(PreparedAppend)) +
                        piece(static_cast<size_t>(expected.tokens), sizeof(int32_t));
   const size_t writing = piece(n, sizeof(AppendedLayer)) + piece(pages, sizeof(PageWrite)) + piece(n, sizeof(size_t));
   // Tokens stay prepared while their pages are sealed.
-  return std::max(lists + 2 * (joint + of_long) + std::max(writing + of_backend, masses), reserving);
+  return std::max(lists + 2 * (joint + of_long) + std::max(writing + of_backend, masses), least);
 }
 
 void repeat_append(Sequence& sequence, int32_t layer, int32_t tokens) {

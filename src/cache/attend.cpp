@@ -39,6 +39,13 @@ AttendRequest::AttendRequest(Cache& cache, const LayerShape& shape, const kvq_at
         "the cache's policy evicts by queries, which replays of a CUDA graph do not show: attend outside of the graph, "
         "or evict with method: streaming");
   }
+  if (batch.mask != nullptr) {
+    cache.backend.attention().require_masks();
+    if (cache.eviction.budget > 0) {
+      fail(KVQ_E_UNSUPPORTED,
+           "batch->mask is given, but the cache's policy evicts: slots of its lists have no numbers");
+    }
+  }
   space_.sequences.clear();
   space_.lists.clear();
   space_.counts.clear();
@@ -67,6 +74,13 @@ void AttendRequest::add(int32_t index, const Sequence& sequence) {
     fail(KVQ_E_ARGUMENT, "batch->query_counts[%d] is %d, but layer %d of the sequence holds %d tokens: append first",
          index, count, shape_.pages_layer, length);
   }
+  if (const int32_t least = recorded_ ? 0 : sequence.slots_to_mask(layer_); batch_.mask_slots < least) {
+    fail(KVQ_E_STATE,
+         "batch->mask_slots is %d, must be at least %d: positions of batch->sequences[%d] do not ascend from there on "
+         "in "
+         "layer %d",
+         batch_.mask_slots, least, index, shape_.pages_layer);
+  }
   if (count > INT32_MAX - queries_) fail(KVQ_E_ARGUMENT, "batch->query_counts add up to more than %d", INT32_MAX);
   const size_t first_list = space_.lists.size();
   for (int32_t head = 0; head < shape_.kv_heads; ++head) {
@@ -79,7 +93,8 @@ void AttendRequest::add(int32_t index, const Sequence& sequence) {
                               .page_counts = space_.counts.data() + first_list,
                               .query_begin = queries_,
                               .query_count = count,
-                              .scales = sequence.scales(layer_)});
+                              .scales = sequence.scales(layer_),
+                              .first_masked = length - sequence.forgotten_slots(layer_) - batch_.mask_slots});
   queries_ += count;
 }
 
@@ -118,6 +133,8 @@ AttendBatch AttendRequest::run() {
   batch.out_strides = {batch_.output_token_stride, batch_.output_head_stride};
   batch.lse = batch_.lse;
   batch.sinks = batch_.sinks;
+  batch.mask = batch_.mask;
+  batch.mask_slots = batch_.mask_slots;
   if (batch_.logit_softcap != 0.0F) batch.softcap = batch_.logit_softcap;
   batch.window = window_;
   cache_.backend.attention().attend(batch, *space_.workspace);

@@ -160,7 +160,7 @@ class SequenceCheck {
                               !is_one_of(cache_.layer(place.layer).float16, layer_of(place));
       if (lies_alone) place.equal("pages in the run of an FP16 page to be sealed", page->run->capacity, 1);
       if (sequence_.waits(layer)) place.equal("pages in FP16 while the layer waits for scales", page->is_float16(), 1);
-      check_positions(place, *page, previous);
+      check_positions(place, *page, slots, previous);
       previous = page->last_position();
       slots += page->count;
       held_.push_back({page->run, page, index, place});
@@ -189,23 +189,35 @@ class SequenceCheck {
                 offset / kRecord * static_cast<int64_t>(page->format()->bytes()));
   }
 
-  static void check_positions(const Place& place, const Page& page, int64_t previous) {
-    place.at_least("first position", page.first_position, previous + 1);
+  /// `slots`: of the pages before, which end at position `previous`.
+  void check_positions(const Place& place, const Page& page, int64_t slots, int64_t previous) const {
+    const auto& [length, last_position, first_fall] = sequence_.layers[static_cast<size_t>(place.layer)];
+    const int64_t ascending =
+        first_fall < 0 ? INT_MAX : first_fall - sequence_.forgotten_slots(place.layer);  // slots of the list
+    const int64_t before_step = sequence_.step.begin[static_cast<size_t>(place.layer)].last_position;
+    const auto least = [&](int64_t slot, int64_t before) { return (slot < ascending ? before : before_step) + 1; };
+    place.at_least("first position", page.first_position, least(slots, previous));
     if (page.positions == nullptr) {
       place.at_most("last position", int64_t{page.first_position} + page.count - 1, INT32_MAX);
       return;
     }
     place.equal("position of the first slot", page.positions[0], page.first_position);
     for (int32_t slot = 1; slot < page.count; ++slot) {
-      place.at_least("position of a slot", page.positions[slot], int64_t{page.positions[slot - 1]} + 1);
+      place.at_least("position of a slot", page.positions[slot], least(slots + slot, page.positions[slot - 1]));
     }
   }
 
   /// Compare `slots` that end at position `last` with the layer's record; `place`: the list's last page.
   void check_length(const Place& place, int64_t slots, int64_t last) const {
-    const auto [length, last_position] = sequence_.layers[static_cast<size_t>(place.layer)];
+    const auto [length, last_position, first_fall] = sequence_.layers[static_cast<size_t>(place.layer)];
     place.at_least("length of the layer", length, 0);
-    place.at_least("last position of the layer", last_position, int64_t{length} - 1);
+    if (first_fall < 0) {
+      place.at_least("last position of the layer", last_position, int64_t{length} - 1);
+    } else {
+      const int64_t begin = sequence_.step.begin[static_cast<size_t>(place.layer)].length;
+      place.at_least("tokens of the step", sequence_.step.tokens, 1);
+      place.between("first token that is not beyond the one before", first_fall, begin + 1, int64_t{length} - 1);
+    }
     if (length == 0) place.equal("last position of the empty layer", last_position, -1);
     const auto [least_slots, least_last] = sequence_.least_of_list(place.layer, slots);
     const auto within = [&place](const char* what, int64_t found, int64_t least, int64_t most) {

@@ -11,6 +11,17 @@ bool fits_kept_memory(const Sequence& sequence, int32_t layer, int32_t tokens, b
   return tokens <= kPageSlots && !sequence.has_backlog(layer) && !(may_find_scales && sequence.waits(layer));
 }
 
+/// Sequence::Layer::first_fall with tokens at these positions.
+int32_t first_fall(const Sequence::Layer& before, std::span<const int32_t> positions) {
+  if (before.first_fall >= 0) return before.first_fall;
+  int32_t last = before.last_position;
+  for (size_t i = 0; i < positions.size(); ++i) {
+    if (positions[i] <= last) return before.length + static_cast<int32_t>(i);
+    last = positions[i];
+  }
+  return -1;
+}
+
 }  // namespace
 
 PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, int32_t n, const int32_t* positions,
@@ -27,14 +38,16 @@ PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, int32_t n, con
     positions = memory_.positions.data();
   }
   positions_ = {positions, static_cast<size_t>(n)};
-  other_state_ = {sequence.length(layer) + n, positions[n - 1]};
+  const Sequence::Layer& before = sequence.layers[static_cast<size_t>(layer)];
+  other_state_ = {before.length + n, positions[n - 1], first_fall(before, positions_)};
 }
 
-PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, int32_t opened, Allocator& scratch)
+PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, int32_t opened, Allocator& scratch, bool given)
     : PreparedAppend(sequence, layer, AppendKind::kSeal, scratch,
                      fits_kept_memory(sequence, layer, opened, true) ? &sequence.seal_memory : nullptr) {
   if (&memory_ == &own_) reserve_memory(opened, 0);
   opened_ = opened;
+  given_ = given;
   other_state_ = sequence.layers[static_cast<size_t>(layer)];
 }
 
@@ -73,6 +86,13 @@ PreparedAppend::~PreparedAppend() {
 
 namespace {
 
+bool are_consecutive(std::span<const int32_t> positions, int32_t first) {
+  for (size_t i = 0; i < positions.size(); ++i) {
+    if (positions[i] - first != static_cast<int32_t>(i)) return false;
+  }
+  return true;
+}
+
 /// Pages of a list without its newest `tokens` slots.
 int32_t pages_without(const Sequence::PageList& list, int32_t tokens) {
   size_t pages = list.size();
@@ -101,7 +121,7 @@ void PreparedAppend::for_each_page(int32_t head, const Use& use) {
     const Page* page = list[static_cast<size_t>(full)];
     if (page->is_float16() && !stays_float16(full, pages)) {
       // What waited for scales was rounded before it was scaled.
-      const bool is_given = given >= 0 && page->count == kPageSlots && !backlog;
+      const bool is_given = given_ && given >= 0 && page->count == kPageSlots && !backlog;
       use(Step{
           .index = full, .old = page, .token = 0, .take = 0, .pages = pages, .given_token = is_given ? given : -1});
     }
@@ -191,8 +211,8 @@ void PreparedAppend::write_page(int32_t head, const Step& step, BriefRun& brief)
   const int32_t kept = step.kept();
   const int32_t count = kept + take;
   const int32_t first = kept > 0 ? old->first_position : positions_[static_cast<size_t>(token)];
-  const int32_t last = take > 0 ? positions_[static_cast<size_t>(token + take) - 1] : old->last_position();
-  const bool consecutive = last - first == count - 1;
+  const auto added = positions_.subspan(static_cast<size_t>(token), static_cast<size_t>(take));
+  const bool consecutive = (kept == 0 || !old->has_gaps()) && are_consecutive(added, first + kept);
   memory_.changes.push_back({.head = head, .index = index, .count = count, .is_sealed = take == 0});
   PageChange& change = memory_.changes.back();
   const bool in_place = old != nullptr && format->is_float16() && !old->is_shared();

@@ -13,8 +13,9 @@ class PreparedAppend {
   /// `scratch` serves memory for more tokens than a page has.
   PreparedAppend(Sequence& sequence, int32_t layer, int32_t n, const int32_t* positions, Allocator& scratch,
                  AppendKind kind = AppendKind::kAppend);
-  /// Seal the pages that appending the newest `opened` tokens by AppendKind::kOpen left.
-  PreparedAppend(Sequence& sequence, int32_t layer, int32_t opened, Allocator& scratch);
+  /// Seal the pages that appending the newest `opened` tokens by AppendKind::kOpen left. `given`: the call that seals
+  /// has their tokens.
+  PreparedAppend(Sequence& sequence, int32_t layer, int32_t opened, Allocator& scratch, bool given = true);
   PreparedAppend(const PreparedAppend&) = delete;
   PreparedAppend& operator=(const PreparedAppend&) = delete;
 
@@ -95,7 +96,8 @@ class PreparedAppend {
   int32_t layer_;
   AppendKind kind_;
   int32_t opened_ = 0;  // newest tokens whose pages may be left to seal
-  Reserve* reserve_;    // or null
+  bool given_ = true;
+  Reserve* reserve_;  // or null
   std::span<const int32_t> positions_;
   int32_t heads_pages_ = 0;  // longest list afterwards
   AppendMemory own_;

@@ -112,7 +112,7 @@ int32_t Sequence::slots(int32_t layer, int32_t head) const {
 }
 
 int32_t Sequence::position_from_end(int32_t layer, int32_t back) const {
-  if (last_position(layer) == length(layer) - 1) return length(layer) - back;  // they count the tokens
+  if (positions_count(layer)) return length(layer) - back;
   const PageList& pages = list(layer, 0);
   for (size_t i = pages.size(); i-- > 0; back -= pages[i]->count) {
     if (back <= pages[i]->count) return pages[i]->position(pages[i]->count - back);

@@ -134,6 +134,11 @@ class Sequence {
   int32_t slots(int32_t layer, int32_t head) const;
   bool evicted(int32_t layer, int32_t head) const { return slots(layer, head) < length(layer); }
   int32_t length(int32_t layer) const { return layers[static_cast<size_t>(layer)].length; }
+  /// Slots that have left each list of a layer, whole pages behind the sink, where nothing is evicted.
+  int32_t forgotten_slots(int32_t layer) const {
+    const int32_t pages = (length(layer) + kPageSlots - 1) / kPageSlots;
+    return (pages - static_cast<int32_t>(list(layer, 0).size())) * kPageSlots;
+  }
 
   /// Position of the token `back` places from the end (1: the newest), 1 ≤ back ≤ length. Every head holds the tokens
   /// of the last positions. Throws KVQ_E_STATE for an evicted token.
@@ -142,7 +147,20 @@ class Sequence {
   struct Layer {
     int32_t length = 0;          // tokens appended and not truncated
     int32_t last_position = -1;  // of the newest token
+    /// First token that is not beyond the one before it, −1 if positions ascend: only inside a step.
+    int32_t first_fall = -1;
   };
+
+  /// Whether positions of a layer are the numbers of its tokens, unless tokens were evicted.
+  bool positions_count(int32_t layer) const {
+    const Layer& of_layer = layers[static_cast<size_t>(layer)];
+    return of_layer.last_position == of_layer.length - 1 && of_layer.first_fall < 0;
+  }
+  /// Newest slots of a layer that a mask has to cover.
+  int32_t slots_to_mask(int32_t layer) const {
+    const Layer& of_layer = layers[static_cast<size_t>(layer)];
+    return of_layer.first_fall < 0 ? 0 : of_layer.length - of_layer.first_fall;
+  }
 
   /// An open step.
   struct Step {
@@ -161,7 +179,7 @@ class Sequence {
     int32_t last_position;  // −1: it may be empty
   };
   ListMinimum least_of_list(int32_t layer, int64_t slots) const {
-    const auto [tokens, last] = layers[static_cast<size_t>(layer)];
+    const auto [tokens, last, fall] = layers[static_cast<size_t>(layer)];
     const bool may_lack = cache.eviction.budget > 0 || cache.layer(layer).window != 0;
     if (!may_lack || slots == tokens) return {tokens, last};
     // A cut among tokens that are gone leaves lists that end before it, and needs positions that count the tokens.

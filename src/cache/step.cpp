@@ -1,11 +1,14 @@
 #include "cache/step.h"
 
 #include "cache/forget.h"
+#include "cache/kept_tokens.h"
 #include "cache/observations.h"
 #include "cache/reserve.h"
 #include "core/error.h"
 
 #include <algorithm>
+#include <climits>
+#include <exception>
 #include <optional>
 #include <utility>
 
@@ -205,24 +208,66 @@ void end_step(Sequence& sequence, bool keeps_any) noexcept {
   if (sequence.observations != nullptr) sequence.observations->end_step();
 }
 
-/// End the step with the first `kept` tokens, as checked.
-void roll_back(Sequence& sequence, int32_t kept) {
+/// Calls use(compaction) for the layers whose kept tokens are not the first ones.
+template <typename Use>
+void for_each_compaction(Sequence& sequence, std::span<const int32_t> kept, const Use& use) {
+  for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) {
+    LayerCompaction compaction(sequence, layer, kept);
+    if (!compaction.is_idle()) use(compaction);
+  }
+}
+
+/// Tokens that one sequence keeps.
+struct Kept {
+  int32_t count;
+  std::span<const int32_t> slots;  // their numbers; empty: the first
+
+  /// How many of them are the first ones.
+  int32_t leading() const {
+    int32_t n = 0;
+    while (n < count && (slots.empty() || slots[static_cast<size_t>(n)] == n)) ++n;
+    return n;
+  }
+};
+
+/// Take back all other tokens, as checked. Returns whether lists have changed.
+bool drop_others(Sequence& sequence, const Kept& kept, CompactionRoom& room) {
   bool any = false;
   Observations* observations = sequence.observations.get();
-  for (int32_t layer = 0; layer < sequence.cache.n_layers && kept == 0 && observations != nullptr; ++layer) {
+  for (int32_t layer = 0; layer < sequence.cache.n_layers && kept.count == 0 && observations != nullptr; ++layer) {
     observations->undo_all(layer);
   }
-  for_each_rollback(sequence, kept, [&](LayerRollback rollback, int32_t layer) {
+  for_each_compaction(sequence, kept.slots, [&room](LayerCompaction& compaction) { compaction.run(room); });
+  for_each_rollback(sequence, kept.count, [&](LayerRollback rollback, int32_t layer) {
     any = true;
-    if (kept > 0 && observations != nullptr) observations->undo(layer, rollback.last_position(), rollback.length());
+    if (kept.count > 0 && observations != nullptr) {
+      observations->undo(layer, rollback.last_position(), rollback.length());
+    }
     rollback.run();
   });
-  end_step(sequence, kept > 0);
-  if (!any) return;
+  if (!any) return false;
   int32_t longest = 0;
-  for (const Sequence::Layer& layer : sequence.layers) longest = std::max(longest, layer.length);
+  for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) {
+    const int32_t begin = sequence.step.begin[static_cast<size_t>(layer)].length;
+    longest = std::max(longest, std::min(sequence.length(layer), begin + kept.leading()));
+  }
   sequence.states.truncate(longest);
-  publish(sequence);
+  return true;
+}
+
+/// End the step of a sequence that has kept what it keeps.
+void finish(Sequence& sequence, const Kept& kept, bool changed, Allocator& scratch) {
+  std::exception_ptr failure;
+  for_each_compaction(sequence, kept.slots, [&](const LayerCompaction& compaction) {
+    try {
+      compaction.seal(scratch);
+    } catch (...) {  // pages stay in FP16
+      if (failure == nullptr) failure = std::current_exception();
+    }
+  });
+  end_step(sequence, kept.count > 0);
+  if (changed) publish(sequence);
+  if (failure != nullptr) std::rethrow_exception(failure);
 }
 
 /// Tokens of the step if all are kept. Throws unless layers agree.
@@ -275,34 +320,138 @@ void begin_step(std::span<const SequenceTokens> sequences, Allocator& scratch) {
   for (Owned<PreparedStep>& each : prepared) each->begin();
 }
 
-void commit_step(std::span<const SequenceTokens> sequences, bool keeps_all) {
-  const auto kept_of = [&](size_t i) { return keeps_all ? all_tokens(*sequences[i].sequence, i) : sequences[i].count; };
+namespace {
+
+/// End the steps of all sequences, as checked.
+void end_steps(std::span<const SequenceTokens> sequences, std::span<const Kept> kept, Allocator& scratch) {
+  CompactionRoom room(scratch);
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    for_each_compaction(*sequences[i].sequence, kept[i].slots,
+                        [&room](const LayerCompaction& compaction) { compaction.prepare(room); });
+  }
+  Vector<bool> changed(sequences.size(), false, scratch);
+  for (size_t i = 0; i < sequences.size(); ++i) changed[i] = drop_others(*sequences[i].sequence, kept[i], room);
+  room.release();
+  std::exception_ptr failure;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    try {
+      finish(*sequences[i].sequence, kept[i], changed[i], scratch);
+    } catch (...) {
+      if (failure == nullptr) failure = std::current_exception();
+    }
+  }
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+/// Throws unless positions ascend among the kept tokens of a layer. `first`: of its list in the caller's array.
+void check_kept_positions(const Sequence& sequence, size_t index, int32_t layer, const Kept& kept, size_t first) {
+  const auto [begin, last_before, none] = sequence.step.begin[static_cast<size_t>(layer)];
+  const int32_t fall = sequence.layers[static_cast<size_t>(layer)].first_fall;
+  if (fall < 0) return;
+  if (kept.slots.empty()) {
+    if (kept.count <= fall - begin) return;
+    fail(
+        KVQ_E_ARGUMENT,
+        "batch->sequences[%zu] cannot keep the first %d tokens: token %d of layer %d is not beyond the position of the "
+        "one before it; give kept_slots or abort",
+        index, kept.count, fall - begin, sequence.cache.number(layer));
+  }
+  int32_t previous = last_before;
+  for (size_t i = 0; i < kept.slots.size(); ++i) {
+    const int32_t slot = begin + kept.slots[i] - sequence.forgotten_slots(layer);
+    const int32_t position =
+        sequence.list(layer, 0)[static_cast<size_t>(slot / kPageSlots)]->position(slot % kPageSlots);
+    if (position <= previous) {
+      fail(KVQ_E_ARGUMENT,
+           "batch->kept_slots[%zu] is %d, a token at position %d of layer %d, which must be greater than that of the "
+           "one before it, %d",
+           first + i, kept.slots[i], position, sequence.cache.number(layer), previous);
+    }
+    previous = position;
+  }
+}
+
+/// Throws unless the numbers ascend and every layer has received such tokens.
+void check_kept_slots(const Sequence& sequence, const Kept& kept, size_t first) {
+  int32_t previous = -1;
+  int32_t received = INT32_MAX;
+  int32_t shortest = 0;
+  for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) {
+    if (sequence.step_tokens(layer) < received) {
+      received = sequence.step_tokens(layer);
+      shortest = layer;
+    }
+  }
+  for (size_t i = 0; i < kept.slots.size(); ++i) {
+    const int32_t slot = kept.slots[i];
+    if (slot <= previous) {
+      fail(KVQ_E_ARGUMENT, "batch->kept_slots[%zu] is %d, must be greater than the one before it, %d", first + i, slot,
+           previous);
+    }
+    if (slot >= received) {
+      fail(KVQ_E_ARGUMENT, "batch->kept_slots[%zu] is %d, but layer %d has received %d tokens in the step", first + i,
+           slot, sequence.cache.number(shortest), received);
+    }
+    previous = slot;
+  }
+  if (sequence.cache.eviction.budget > 0 && kept.leading() < kept.count) {
+    const auto at = static_cast<size_t>(kept.leading());
+    fail(KVQ_E_UNSUPPORTED,
+         "batch->kept_slots[%zu] is %d, must be %d: the cache's policy evicts, so a step keeps its first tokens",
+         first + at, kept.slots[at], kept.leading());
+  }
+}
+
+}  // namespace
+
+void commit_step(std::span<const SequenceTokens> sequences, bool keeps_all, const int32_t* kept_slots,
+                 Allocator& scratch) {
+  Vector<Kept> all(scratch);
+  all.reserve(sequences.size());
+  size_t first = 0;
   for (size_t i = 0; i < sequences.size(); ++i) {
     Sequence& sequence = *sequences[i].sequence;
     require_step(sequence, i);
-    const int32_t kept = kept_of(i);
+    Kept kept{keeps_all ? all_tokens(sequence, i) : sequences[i].count, {}};
     for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) {
-      if (kept >= 0 && kept <= sequence.step_tokens(layer)) continue;
-      fail(KVQ_E_ARGUMENT, "batch->token_counts[%zu] is %d, but layer %d has received %d tokens in the step", i, kept,
-           sequence.cache.number(layer), sequence.step_tokens(layer));
+      if (kept.count >= 0 && kept.count <= sequence.step_tokens(layer)) continue;
+      fail(KVQ_E_ARGUMENT, "batch->token_counts[%zu] is %d, but layer %d has received %d tokens in the step", i,
+           kept.count, sequence.cache.number(layer), sequence.step_tokens(layer));
     }
-    check_rollback(sequence, kept);
-  }
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    Sequence& sequence = *sequences[i].sequence;
-    roll_back(sequence, kept_of(i));
+    if (kept_slots != nullptr) {
+      kept.slots = {kept_slots + first, static_cast<size_t>(kept.count)};
+      check_kept_slots(sequence, kept, first);
+    }
     for (int32_t layer = 0; layer < sequence.cache.n_layers; ++layer) {
-      forget_hidden(sequence, layer, sequence.step.begin[static_cast<size_t>(layer)].last_position + 1);
+      check_kept_positions(sequence, i, layer, kept, first);
+    }
+    check_rollback(sequence, kept.count);
+    for_each_compaction(sequence, kept.slots, [](const LayerCompaction& compaction) { compaction.check(); });
+    first += kept.slots.size();
+    all.push_back(kept);
+  }
+  end_steps(sequences, all, scratch);
+  for (const SequenceTokens& each : sequences) {
+    for (int32_t layer = 0; layer < each.sequence->cache.n_layers; ++layer) {
+      const int32_t before = each.sequence->step.begin[static_cast<size_t>(layer)].last_position;
+      forget_hidden(*each.sequence, layer, before + 1);
     }
   }
 }
 
-void abort_step(std::span<const SequenceTokens> sequences) {
+size_t commit_bytes(const Cache& cache, const ExpectedBatch& expected) {
+  const auto n = static_cast<size_t>(expected.sequences);
+  const auto tokens = static_cast<size_t>(expected.queries);
+  return Allocator::bytes_in_block(n * sizeof(Kept)) + Allocator::bytes_in_block(n * sizeof(bool)) +
+         CompactionRoom::bytes_of(static_cast<size_t>(cache.most_kv_heads()), tokens);
+}
+
+void abort_step(std::span<const SequenceTokens> sequences, Allocator& scratch) {
   for (size_t i = 0; i < sequences.size(); ++i) {
     require_step(*sequences[i].sequence, i);
     check_rollback(*sequences[i].sequence, 0);
   }
-  for (const SequenceTokens& each : sequences) roll_back(*each.sequence, 0);
+  end_steps(sequences, Vector<Kept>(sequences.size(), Kept{0, {}}, scratch), scratch);
 }
 
 }  // namespace kvq

@@ -35,6 +35,11 @@ void RotationTable::to_fixed_point(const float* rows, int16_t* fixed) const {
 }
 
 void RotationTable::fill(int32_t position, float* out) const {
+  if (position < 0) {
+    fill(-position, out);
+    for (size_t pair = 0; pair < pairs_; ++pair) out[pairs_ + pair] = -out[pairs_ + pair];
+    return;
+  }
   std::copy_n(row(0, position % kDigits), 2 * pairs_, out);
   position /= kDigits;
   for (int32_t level = 1; position > 0; ++level, position /= kDigits) {

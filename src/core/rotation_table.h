@@ -15,7 +15,7 @@ class RotationTable {
 
   const Rope& rope() const { return rope_; }
 
-  /// Rows are as those of a Rope table: cosines of all pairs, then sines.
+  /// Rows are as those of a Rope table: cosines of all pairs, then sines. The position may be negative.
   void fill(int32_t position, float* row) const;
   /// Rows of all digits, [levels][32]: level after level.
   std::span<const float> digits() const { return rows_; }

@@ -22,7 +22,14 @@ struct Page {
 
   int32_t position(int32_t slot) const { return positions != nullptr ? positions[slot] : first_position + slot; }
   int32_t last_position() const { return position(count - 1); }
-  bool has_gaps() const { return last_position() - first_position != count - 1; }
+  /// Whether the slots are not consecutive positions. Positions of tokens of a step may fall and repeat.
+  bool has_gaps() const {
+    if (positions == nullptr) return false;
+    for (int32_t slot = 1; slot < count; ++slot) {
+      if (positions[slot] != first_position + slot) return true;
+    }
+    return false;
+  }
   inline const PageFormat* format() const;  // owned by the cache
   bool is_float16() const { return format()->is_float16(); }
   bool is_shared() const { return references.load(std::memory_order_acquire) > 1; }

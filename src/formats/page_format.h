@@ -88,6 +88,13 @@ struct SlotPositions {
   int32_t first;
 
   int32_t operator[](int32_t slot) const { return stored != nullptr ? stored[slot] : first + slot; }
+  /// Whether the first `slots` slots are consecutive.
+  bool are_consecutive(int32_t slots) const {
+    for (int32_t slot = 1; stored != nullptr && slot < slots; ++slot) {
+      if (stored[slot] != stored[0] + slot) return false;
+    }
+    return true;
+  }
 };
 
 /// One side of a page to decode, with all data that its format may need.

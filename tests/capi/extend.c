@@ -42,8 +42,9 @@ static void defaults(void) {
   CHECK(batch.struct_size == sizeof batch);
   CHECK(batch.n_sequences == 0 && batch.sequences == NULL && batch.token_counts == NULL && batch.positions == NULL);
   CHECK(batch.k == NULL && batch.v == NULL && batch.q == NULL && batch.output == NULL);
-  CHECK(batch.dtype == KVQ_F32 && batch.q_dtype == KVQ_F32 && batch.output_dtype == KVQ_F32 && batch.reserved == 0);
-  CHECK(batch.sliding_window == 0 && batch.logit_softcap == 0.0F && batch.lse == NULL && batch.sinks == NULL);
+  CHECK(batch.dtype == KVQ_F32 && batch.q_dtype == KVQ_F32 && batch.output_dtype == KVQ_F32 && batch.mask == NULL);
+  CHECK(batch.sliding_window == 0 && batch.logit_softcap == 0.0F && batch.lse == NULL && batch.sinks == NULL &&
+        batch.mask_slots == 0);
   CHECK(batch.k_token_stride == 0 && batch.v_head_stride == 0 && batch.q_token_stride == 0);
   CHECK(batch.output_token_stride == 0 && batch.output_head_stride == 0);
   kvq_extend_batch_init(NULL, 0);
@@ -72,7 +73,7 @@ static void bad_batches(void) {
   BAD(batch.output_dtype = 3, "output_dtype");
   BAD(batch.sliding_window = -1, "sliding_window");
   BAD(batch.logit_softcap = -1.0F, "logit_softcap");
-  BAD(batch.reserved = 1, "reserved");
+  BAD(batch.mask_slots = 1, "mask_slots");
   BAD(batch.token_counts = counts, "token_counts[1]");
   BAD(batch.token_counts = too_many, "token_counts");
   BAD(batch.positions = positions, "positions[1]");

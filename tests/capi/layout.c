@@ -282,7 +282,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_compress_options, kept, 8);
   OFFSET(kvq_compress_options, bytes_freed, 16);
 
-  CHECK(sizeof(kvq_attend_batch) == 112);
+  CHECK(sizeof(kvq_attend_batch) == 128);
   OFFSET(kvq_attend_batch, struct_size, 0);
   OFFSET(kvq_attend_batch, n_sequences, 4);
   OFFSET(kvq_attend_batch, sequences, 8);
@@ -300,8 +300,11 @@ static void lp64_offsets(void) {
   OFFSET(kvq_attend_batch, output_head_stride, 88);
   OFFSET(kvq_attend_batch, lse, 96);
   OFFSET(kvq_attend_batch, sinks, 104);
+  OFFSET(kvq_attend_batch, mask, 112);
+  OFFSET(kvq_attend_batch, mask_slots, 120);
+  OFFSET(kvq_attend_batch, reserved, 124);
 
-  CHECK(sizeof(kvq_extend_batch) == 168);
+  CHECK(sizeof(kvq_extend_batch) == 176);
   OFFSET(kvq_extend_batch, struct_size, 0);
   OFFSET(kvq_extend_batch, n_sequences, 4);
   OFFSET(kvq_extend_batch, sequences, 8);
@@ -316,7 +319,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_extend_batch, output_dtype, 72);
   OFFSET(kvq_extend_batch, sliding_window, 76);
   OFFSET(kvq_extend_batch, logit_softcap, 80);
-  OFFSET(kvq_extend_batch, reserved, 84);
+  OFFSET(kvq_extend_batch, mask_slots, 84);
   OFFSET(kvq_extend_batch, k_token_stride, 88);
   OFFSET(kvq_extend_batch, k_head_stride, 96);
   OFFSET(kvq_extend_batch, v_token_stride, 104);
@@ -327,12 +330,14 @@ static void lp64_offsets(void) {
   OFFSET(kvq_extend_batch, output_head_stride, 144);
   OFFSET(kvq_extend_batch, lse, 152);
   OFFSET(kvq_extend_batch, sinks, 160);
+  OFFSET(kvq_extend_batch, mask, 168);
 
-  CHECK(sizeof(kvq_step_batch) == 24);
+  CHECK(sizeof(kvq_step_batch) == 32);
   OFFSET(kvq_step_batch, struct_size, 0);
   OFFSET(kvq_step_batch, n_sequences, 4);
   OFFSET(kvq_step_batch, sequences, 8);
   OFFSET(kvq_step_batch, token_counts, 16);
+  OFFSET(kvq_step_batch, kept_slots, 24);
 
   CHECK(sizeof(kvq_usage) == 112);
   OFFSET(kvq_usage, struct_size, 0);
@@ -555,6 +560,7 @@ static void numbers(void) {
   CHECK(sizeof(kvq_log_level) == 4);
 
   CHECK(KVQ_PAGE_SLOTS == 32);
+  CHECK(KVQ_MAX_MASK_SLOTS == 1024);
 
   CHECK(KVQ_SCOPE_LAYER == 0);
   CHECK(KVQ_SCOPE_HEAD == 1);

@@ -139,7 +139,8 @@ void check_attention(const Scenario& scenario, const std::vector<Storage>& stora
       CAPTURE(storage.name());
       const Run run(scenario, inputs, storage, device.name());
       if (expected.out.empty()) expected = attention_over_decoded(scenario, inputs, run);
-      for (size_t i = 0; i < run.sequences().size(); ++i) {
+      // Sequences in a step are not saved.
+      for (size_t i = 0; scenario.masks != Masks::kTree && i < run.sequences().size(); ++i) {
         const kvq_test::Snapshot snapshot = run.sequences()[i].save();
         if (snapshots.size() == i) snapshots.push_back(snapshot);
         CHECK_MESSAGE(snapshot == snapshots[i], storage.name() << ": stored differently than on the first");

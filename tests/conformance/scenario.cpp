@@ -1,5 +1,6 @@
 #include "scenario.h"
 
+#include "conversation.h"
 #include "support/build.h"
 #include "support/random.h"
 
@@ -48,6 +49,36 @@ std::vector<int32_t> query_positions(const Scenario& s, int32_t count, const std
   std::vector<int32_t> positions(static_cast<size_t>(count));
   for (int32_t& position : positions) position = random.integer(0, tokens.empty() ? 100 : tokens.back() + 50);
   return positions;
+}
+
+// Makes the newest `count` tokens a tree, and the mask that shows each the way from its root and all older tokens.
+std::vector<uint32_t> plant_tree(const Scenario& s, int32_t count, std::vector<int32_t>& positions, Random& random) {
+  const size_t words = kvq_test::mask_words(s.mask_slots);
+  const auto older = static_cast<int32_t>(positions.size()) - count;
+  const int32_t last = older > 0 ? positions[static_cast<size_t>(older) - 1] : -1;
+  std::vector<uint32_t> mask(static_cast<size_t>(count) * words);
+  for (int32_t i = 0; i < count; ++i) {
+    uint32_t* row = mask.data() + static_cast<size_t>(i) * words;
+    const auto set = [&](int32_t token) {  // of the tree
+      const int32_t bit = s.mask_slots - count + token;
+      if (bit >= 0) row[bit / 32] |= uint32_t{1} << (bit % 32);
+    };
+    const int32_t parent = random.integer(std::max(i - 6, -1), i - 1);
+    if (parent >= 0) std::copy_n(mask.data() + static_cast<size_t>(parent) * words, words, row);
+    for (int32_t bit = 0; parent < 0 && bit < s.mask_slots - count; ++bit) row[bit / 32] |= uint32_t{1} << (bit % 32);
+    set(i);
+    const int32_t before = parent >= 0 ? positions[static_cast<size_t>(older + parent)] : last;
+    positions[static_cast<size_t>(older + i)] = before + (s.positions == Positions::kConsecutive ? 1 : i % 3 + 1);
+  }
+  return mask;
+}
+
+std::vector<uint32_t> any_mask(const Scenario& s, int32_t count, Random& random) {
+  std::vector<uint32_t> mask(static_cast<size_t>(count) * kvq_test::mask_words(s.mask_slots));
+  for (uint32_t& word : mask) {
+    for (uint32_t bit = 0; bit < 32; ++bit) word |= static_cast<uint32_t>(random.integer(0, 1)) << bit;
+  }
+  return mask;
 }
 
 }  // namespace
@@ -111,10 +142,14 @@ Inputs make_inputs(const Scenario& s) {
   for (size_t i = 0; i < s.lengths.size(); ++i) {
     const int32_t n = s.lengths[i];
     std::vector<int32_t> tokens = token_positions(s, n, random);
+    std::vector<uint32_t> mask;
+    if (s.masks == Masks::kTree) mask = plant_tree(s, s.query_counts[i], tokens, random);
+    if (s.masks == Masks::kRandom) mask = any_mask(s, s.query_counts[i], random);
     std::vector<int32_t> queries = query_positions(s, s.query_counts[i], tokens, random);
     const std::vector<float> k = keys(s, n, 100 + 2 * i);
     const std::vector<float> v = kvq_test::normal_tensor(k.size(), 101 + 2 * i);
-    inputs.sequences.push_back({Tensor(k, s.kv_dtype), Tensor(v, s.kv_dtype), std::move(tokens), std::move(queries)});
+    inputs.sequences.push_back(
+        {Tensor(k, s.kv_dtype), Tensor(v, s.kv_dtype), std::move(tokens), std::move(queries), std::move(mask)});
   }
   return inputs;
 }
@@ -145,14 +180,26 @@ Run::Run(const Scenario& s, const Inputs& inputs, const Storage& storage, const 
     sequences_.emplace_back(cache_);
     const auto n = static_cast<int32_t>(tokens.positions.size());
     if (n == 0) continue;
-    const bool consecutive = s.positions == Positions::kConsecutive;
-    kvq_test::append(sequences_.back(), 0, n, tokens.k.data(), tokens.v.data(), s.kv_dtype,
-                     consecutive ? std::span<const int32_t>{} : std::span<const int32_t>(tokens.positions));
+    const auto add = [&](int32_t begin, int32_t end, bool numbered) {
+      const size_t offset = static_cast<size_t>(begin) * token_scalars(s) * kvq_test::dtype_bytes(s.kv_dtype);
+      const auto positions = std::span(tokens.positions).subspan(static_cast<size_t>(begin));
+      if (begin == end) return;
+      kvq_test::append(sequences_.back(), 0, end - begin, static_cast<const std::byte*>(tokens.k.data()) + offset,
+                       static_cast<const std::byte*>(tokens.v.data()) + offset, s.kv_dtype,
+                       numbered ? positions : std::span<const int32_t>{});
+    };
+    const int32_t planted = s.masks == Masks::kTree ? s.query_counts[sequences_.size() - 1] : 0;
+    add(0, n - planted, s.positions != Positions::kConsecutive);
+    if (planted == 0) continue;
+    begin_step(cache_, sequences_.back(), planted);
+    add(n - planted, n, true);
   }
   for (size_t i = 0; i < sequences_.size(); ++i) {
     pointers_.push_back(sequences_[i]);
     const std::vector<int32_t>& own = inputs.sequences[i].query_positions;
     query_positions_.insert(query_positions_.end(), own.begin(), own.end());
+    const std::vector<uint32_t>& mask = inputs.sequences[i].mask;
+    mask_.insert(mask_.end(), mask.begin(), mask.end());
   }
 }
 
@@ -167,6 +214,8 @@ kvq_attend_batch Run::batch() const {
   batch.sliding_window = scenario_.sliding_window;
   batch.logit_softcap = scenario_.logit_softcap;
   batch.sinks = scenario_.sinks.empty() ? nullptr : scenario_.sinks.data();
+  batch.mask = mask_.empty() ? nullptr : mask_.data();
+  batch.mask_slots = scenario_.mask_slots;
   return batch;
 }
 
@@ -232,6 +281,9 @@ Expected attention_by_head(const Scenario& s, const Inputs& inputs, HeadOf&& hea
         std::vector<double> q(head_scalars(s));
         for (size_t c = 0; c < q.size(); ++c) q[c] = inputs.q[at + c];
         rotation.apply(q, tokens.query_positions[query]);
+        const size_t words = kvq_test::mask_words(s.mask_slots);
+        rule.mask_slots = s.mask_slots;
+        if (!tokens.mask.empty()) rule.mask = std::span(tokens.mask).subspan(query * words, words);
         using Scalar = typename std::decay_t<decltype(head.k)>::value_type;
         const kvq_test::Attended result =
             kvq_test::attend_to<Scalar>(rule, q, tokens.query_positions[query], head.k, head.v, tokens.positions);

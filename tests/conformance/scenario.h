@@ -17,6 +17,13 @@ enum class Positions {
   kAnyQueries,   // and queries at explicit positions in any order: before, between and after the tokens
 };
 
+// Masks of the newest slots.
+enum class Masks {
+  kNone,
+  kRandom,  // any bits
+  kTree,    // the queries' tokens are a random tree, appended in a step: each sees the way from its root
+};
+
 struct Scenario {
   std::string name;
   int32_t q_heads = 4;
@@ -37,7 +44,9 @@ struct Scenario {
   kvq_dtype output_dtype = KVQ_F32;
   bool outlier_channels = false;  // a few key channels eight times as large as the others
   std::vector<float> sinks = {};  // [q_heads], or empty
-  bool older_gpus = false;        // a GPU also runs the kernels that older ones run
+  Masks masks = Masks::kNone;
+  int32_t mask_slots = 0;   // not below the tokens of a tree
+  bool older_gpus = false;  // a GPU also runs the kernels that older ones run
 };
 
 // The inputs of a scenario, already rounded to the element types.
@@ -47,6 +56,7 @@ struct Inputs {
     kvq_test::Tensor v;              // [n, kv_heads, head_dim]
     std::vector<int32_t> positions;  // one per token
     std::vector<int32_t> query_positions;
+    std::vector<uint32_t> mask;  // [queries, words], or empty
   };
   std::vector<Tokens> sequences;
   kvq_test::Tensor q;  // [total queries, q_heads, head_dim]
@@ -103,6 +113,7 @@ class Run {
   std::vector<kvq_test::Sequence> sequences_;
   std::vector<const kvq_sequence*> pointers_;
   std::vector<int32_t> query_positions_;
+  std::vector<uint32_t> mask_;
 };
 
 // Float64 attention over the stored tokens.

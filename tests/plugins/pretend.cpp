@@ -88,10 +88,12 @@ class PretendBackend final : public Backend, private Pages, private Attention {
               Allocator& /*scratch*/) override {
     refuse();
   }
+  void compact(const kvq::SlotCompaction& /*compaction*/) override { refuse(); }
   Owned<Workspace> make_workspace(Allocator& /*allocator*/) override { refuse(); }
   uint64_t workspace_bytes(std::span<const ExpectedCall> /*calls*/) override { refuse(); }
   void reserve(const ExpectedCall& /*call*/, Workspace& /*workspace*/) override { refuse(); }
   void require_known_sizes(int32_t /*queries*/) const override { refuse(); }
+  void require_masks() const override { refuse(); }
   void attend(const AttendBatch& /*batch*/, Workspace& /*workspace*/) override { refuse(); }
 
   Allocator& allocator_;

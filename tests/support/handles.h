@@ -115,6 +115,9 @@ inline void append_sequences(kvq_cache* cache, int32_t layer, const kvq_append_b
   checked(kvq_append_sequences, cache, layer, &batch);
 }
 
+// Words of a mask's row.
+inline size_t mask_words(int32_t mask_slots) { return (static_cast<size_t>(mask_slots) + 31) / 32; }
+
 inline void attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch& batch) {
   if (const std::optional<Shape> shape = device_shape(cache, layer)) {
     size_t queries = 0;
@@ -128,7 +131,9 @@ inline void attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch& batc
     const DeviceCopy device_out(batch.output, out.extent() * dtype_bytes(batch.output_dtype));
     const DeviceCopy lse(batch.lse, sums * sizeof(float));
     const DeviceCopy sinks(batch.sinks, shape->q_heads * sizeof(float));
+    const DeviceCopy mask(batch.mask, queries * mask_words(batch.mask_slots) * sizeof(uint32_t));
     kvq_attend_batch on_device = batch;
+    on_device.mask = static_cast<const uint32_t*>(mask.data());
     on_device.q = device_q.data();
     on_device.output = device_out.data();
     on_device.lse = static_cast<float*>(lse.data());
@@ -156,7 +161,9 @@ inline void extend(kvq_cache* cache, int32_t layer, const kvq_extend_batch& batc
     const DeviceCopy device_q(batch.q, q.extent() * dtype_bytes(batch.q_dtype));
     const DeviceCopy device_out(batch.output, out.extent() * dtype_bytes(batch.output_dtype));
     const DeviceCopy sinks(batch.sinks, shape->q_heads * sizeof(float));
+    const DeviceCopy mask(batch.mask, tokens * mask_words(batch.mask_slots) * sizeof(uint32_t));
     kvq_extend_batch on_device = batch;
+    on_device.mask = static_cast<const uint32_t*>(mask.data());
     on_device.sinks = static_cast<const float*>(sinks.data());
     on_device.k = device_k.data();
     on_device.v = device_v.data();

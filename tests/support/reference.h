@@ -92,11 +92,22 @@ struct AttentionRule {
   int32_t sliding_window = 0;                              // 0: all
   double logit_softcap = 0.0;                              // 0: none
   double sink = -std::numeric_limits<double>::infinity();  // a logit that only the denominator includes
+  std::span<const uint32_t> mask = {};                     // which of the newest `mask_slots` tokens the query sees
+  int32_t mask_slots = 0;
 };
 
 inline bool sees(const AttentionRule& rule, int32_t query_position, int32_t token_position) {
   if (token_position > query_position) return false;
   return rule.sliding_window == 0 || int64_t{token_position} > int64_t{query_position} - rule.sliding_window;
+}
+
+// Whether the query sees token `t` of `positions`.
+inline bool sees_token(const AttentionRule& rule, int32_t query_position, std::span<const int32_t> positions,
+                       size_t t) {
+  const int64_t bit = static_cast<int64_t>(t) - (static_cast<int64_t>(positions.size()) - rule.mask_slots);
+  if (rule.mask.empty() || bit < 0) return sees(rule, query_position, positions[t]);
+  const bool is_set = (rule.mask[static_cast<size_t>(bit / 32)] >> (bit % 32) & 1) != 0;
+  return is_set && (rule.sliding_window == 0 || positions[t] > int64_t{query_position} - rule.sliding_window);
 }
 
 struct Attended {
@@ -114,7 +125,7 @@ Attended attend_to(const AttentionRule& rule, std::span<const double> q, int32_t
   std::vector<double> logits(positions.size(), -std::numeric_limits<double>::infinity());
   double largest = rule.sink;
   for (size_t t = 0; t < positions.size(); ++t) {
-    if (!sees(rule, position, positions[t])) continue;
+    if (!sees_token(rule, position, positions, t)) continue;
     double dot = 0.0;
     for (size_t c = 0; c < dim; ++c) dot += q[c] * static_cast<double>(k[t * dim + c]);
     logits[t] = rule.scale * dot;

@@ -140,6 +140,8 @@ namespace Kvq
         public const int ApiVersion = 1;
         /// <summary>Tokens per page: the unit of encoding, sharing and rollback.</summary>
         public const int PageSlots = 32;
+        /// <summary>Newest slots of a sequence that a mask can cover.</summary>
+        public const int MaxMaskSlots = 1024;
         /// <summary>Most residual stages of key codes.</summary>
         public const int MaxKeyStages = 64;
         /// <summary>Most formats that a router chooses among.</summary>

@@ -495,6 +495,14 @@ namespace Kvq
             get => raw.output_head_stride;
             set => raw.output_head_stride = value;
         }
+
+        /// <summary>Newest slots of each sequence that <c>Mask</c> covers, 1 …
+        /// <see cref="Kvq.Constants.MaxMaskSlots"/>; 0 (default) without.</summary>
+        public int MaskSlots
+        {
+            get => raw.mask_slots;
+            set => raw.mask_slots = value;
+        }
     }
 
     /// <summary>Queries of one or more sequences, and where their results go. In host memory.</summary>
@@ -506,19 +514,26 @@ namespace Kvq
         public Tensor Q { get; set; }
 
         /// <summary><c>[total queries, q_heads, value_dim]</c>; its memory, from the first row to the last, may not
-        /// overlap that of <c>Q</c> or <c>Sinks</c>.</summary>
+        /// overlap that of <c>Q</c>, <c>Sinks</c> or <c>Mask</c>.</summary>
         public Tensor Output { get; set; }
 
         /// <summary><c>[total queries, q_heads]</c> receives the natural log-sum-exp of the logits, after scale and
         /// cap, including sinks; -infinity for a query that sees no token and has no sink. It merges results over
         /// parts of a context, only one of which has the sinks: Σᵢ exp(lseᵢ − lse) · outputᵢ with lse = log Σᵢ exp
-        /// lseᵢ. It may not overlap <c>Q</c>, <c>Output</c> or <c>Sinks</c>. null (default): skip.</summary>
+        /// lseᵢ. It may not overlap <c>Q</c>, <c>Output</c>, <c>Sinks</c> or <c>Mask</c>. null (default):
+        /// skip.</summary>
         public float[] Lse { get; set; }
 
         /// <summary><c>[q_heads]</c> learned logits, neither scaled nor capped: each adds exp(sink) to the softmax
         /// denominator of its head and nothing to the sum of values. -infinity means no sink; a CPU refuses NaN and
         /// +infinity. null (default): none.</summary>
         public float[] Sinks { get; set; }
+
+        /// <summary><c>[total queries, (mask_slots + 31) / 32]</c>: bit j % 32 of word j / 32 says whether the query
+        /// sees slot <c>length − mask_slots + j</c> of its sequence, the order of appending. Older slots are seen by
+        /// position, and <c>SlidingWindow</c> holds for all. Bits of slots before the first are ignored. null
+        /// (default): all slots are seen by position.</summary>
+        public float[] Mask { get; set; }
     }
 
     /// <summary>Queries of one or more sequences, and where their results go. In device memory, whose size is not
@@ -531,19 +546,26 @@ namespace Kvq
         public IntPtr Q { get; set; }
 
         /// <summary><c>[total queries, q_heads, value_dim]</c>; its memory, from the first row to the last, may not
-        /// overlap that of <c>Q</c> or <c>Sinks</c>.</summary>
+        /// overlap that of <c>Q</c>, <c>Sinks</c> or <c>Mask</c>.</summary>
         public IntPtr Output { get; set; }
 
         /// <summary><c>[total queries, q_heads]</c> receives the natural log-sum-exp of the logits, after scale and
         /// cap, including sinks; -infinity for a query that sees no token and has no sink. It merges results over
         /// parts of a context, only one of which has the sinks: Σᵢ exp(lseᵢ − lse) · outputᵢ with lse = log Σᵢ exp
-        /// lseᵢ. It may not overlap <c>Q</c>, <c>Output</c> or <c>Sinks</c>. null (default): skip.</summary>
+        /// lseᵢ. It may not overlap <c>Q</c>, <c>Output</c>, <c>Sinks</c> or <c>Mask</c>. null (default):
+        /// skip.</summary>
         public IntPtr Lse { get; set; }
 
         /// <summary><c>[q_heads]</c> learned logits, neither scaled nor capped: each adds exp(sink) to the softmax
         /// denominator of its head and nothing to the sum of values. -infinity means no sink; a CPU refuses NaN and
         /// +infinity. null (default): none.</summary>
         public IntPtr Sinks { get; set; }
+
+        /// <summary><c>[total queries, (mask_slots + 31) / 32]</c>: bit j % 32 of word j / 32 says whether the query
+        /// sees slot <c>length − mask_slots + j</c> of its sequence, the order of appending. Older slots are seen by
+        /// position, and <c>SlidingWindow</c> holds for all. Bits of slots before the first are ignored. null
+        /// (default): all slots are seen by position.</summary>
+        public IntPtr Mask { get; set; }
 
         /// <summary><see cref="Kvq.Dtype.F32"/> by default.</summary>
         public Dtype QDtype
@@ -593,6 +615,13 @@ namespace Kvq
         {
             get => raw.logit_softcap;
             set => raw.logit_softcap = value;
+        }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
+        public int MaskSlots
+        {
+            get => raw.mask_slots;
+            set => raw.mask_slots = value;
         }
 
         /// <summary>As in <see cref="Kvq.AppendBatch"/>.</summary>
@@ -673,6 +702,9 @@ namespace Kvq
 
         /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
         public float[] Sinks { get; set; }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>; the length of a sequence includes its new tokens.</summary>
+        public float[] Mask { get; set; }
     }
 
     /// <summary>New tokens of one or more sequences, their queries, and where results go. Rows of <c>K</c>, <c>V</c>,
@@ -697,6 +729,9 @@ namespace Kvq
 
         /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
         public IntPtr Sinks { get; set; }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>; the length of a sequence includes its new tokens.</summary>
+        public IntPtr Mask { get; set; }
 
         /// <summary>Element type of <c>K</c> and <c>V</c>; <see cref="Kvq.Dtype.F32"/> by default.</summary>
         public Dtype Dtype

@@ -345,7 +345,7 @@ namespace Kvq.Tests
             {
                 var it = default(kvq_attend_batch);
                 byte* start = (byte*)&it;
-                Test.Equal(112, sizeof(kvq_attend_batch), "sizeof kvq_attend_batch");
+                Test.Equal(128, sizeof(kvq_attend_batch), "sizeof kvq_attend_batch");
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_attend_batch.struct_size");
                 Test.Equal(4, (byte*)&it.n_sequences - start, "kvq_attend_batch.n_sequences");
                 Test.Equal(8, (byte*)&it.sequences - start, "kvq_attend_batch.sequences");
@@ -363,11 +363,14 @@ namespace Kvq.Tests
                 Test.Equal(88, (byte*)&it.output_head_stride - start, "kvq_attend_batch.output_head_stride");
                 Test.Equal(96, (byte*)&it.lse - start, "kvq_attend_batch.lse");
                 Test.Equal(104, (byte*)&it.sinks - start, "kvq_attend_batch.sinks");
+                Test.Equal(112, (byte*)&it.mask - start, "kvq_attend_batch.mask");
+                Test.Equal(120, (byte*)&it.mask_slots - start, "kvq_attend_batch.mask_slots");
+                Test.Equal(124, (byte*)&it.reserved - start, "kvq_attend_batch.reserved");
             }
             {
                 var it = default(kvq_extend_batch);
                 byte* start = (byte*)&it;
-                Test.Equal(168, sizeof(kvq_extend_batch), "sizeof kvq_extend_batch");
+                Test.Equal(176, sizeof(kvq_extend_batch), "sizeof kvq_extend_batch");
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_extend_batch.struct_size");
                 Test.Equal(4, (byte*)&it.n_sequences - start, "kvq_extend_batch.n_sequences");
                 Test.Equal(8, (byte*)&it.sequences - start, "kvq_extend_batch.sequences");
@@ -382,7 +385,7 @@ namespace Kvq.Tests
                 Test.Equal(72, (byte*)&it.output_dtype - start, "kvq_extend_batch.output_dtype");
                 Test.Equal(76, (byte*)&it.sliding_window - start, "kvq_extend_batch.sliding_window");
                 Test.Equal(80, (byte*)&it.logit_softcap - start, "kvq_extend_batch.logit_softcap");
-                Test.Equal(84, (byte*)&it.reserved - start, "kvq_extend_batch.reserved");
+                Test.Equal(84, (byte*)&it.mask_slots - start, "kvq_extend_batch.mask_slots");
                 Test.Equal(88, (byte*)&it.k_token_stride - start, "kvq_extend_batch.k_token_stride");
                 Test.Equal(96, (byte*)&it.k_head_stride - start, "kvq_extend_batch.k_head_stride");
                 Test.Equal(104, (byte*)&it.v_token_stride - start, "kvq_extend_batch.v_token_stride");
@@ -393,15 +396,17 @@ namespace Kvq.Tests
                 Test.Equal(144, (byte*)&it.output_head_stride - start, "kvq_extend_batch.output_head_stride");
                 Test.Equal(152, (byte*)&it.lse - start, "kvq_extend_batch.lse");
                 Test.Equal(160, (byte*)&it.sinks - start, "kvq_extend_batch.sinks");
+                Test.Equal(168, (byte*)&it.mask - start, "kvq_extend_batch.mask");
             }
             {
                 var it = default(kvq_step_batch);
                 byte* start = (byte*)&it;
-                Test.Equal(24, sizeof(kvq_step_batch), "sizeof kvq_step_batch");
+                Test.Equal(32, sizeof(kvq_step_batch), "sizeof kvq_step_batch");
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_step_batch.struct_size");
                 Test.Equal(4, (byte*)&it.n_sequences - start, "kvq_step_batch.n_sequences");
                 Test.Equal(8, (byte*)&it.sequences - start, "kvq_step_batch.sequences");
                 Test.Equal(16, (byte*)&it.token_counts - start, "kvq_step_batch.token_counts");
+                Test.Equal(24, (byte*)&it.kept_slots - start, "kvq_step_batch.kept_slots");
             }
             {
                 var it = default(kvq_usage);

@@ -203,6 +203,9 @@ inline int64_t sum(std::span<const int32_t> numbers, int32_t n) {
   return all;
 }
 
+/// Words of 32 bits for `bits` bits.
+inline int64_t words(int64_t bits) { return bits < 0 ? -1 : (bits + 31) / 32; }
+
 inline std::string size_text(const char* name, size_t size, const std::string& expected) {
   return std::string(name) + " has " + std::to_string(size) + " elements instead of " + expected;
 }

@@ -37,7 +37,9 @@ def declaration(struct):
 
 
 def number_of(word):
-    """A part of a length: sum(token_counts), layer.kv_heads."""
+    """A part of a length: sum(token_counts), layer.kv_heads, words(mask_slots)."""
+    if word.startswith("words("):
+        return "detail::words(batch.%s)" % word[len("words("):-1]
     return "total" if word.startswith("sum(") else word
 
 

@@ -241,6 +241,8 @@ func (value LogLevel) String() string {
 const (
 	// PageSlots: Tokens per page: the unit of encoding, sharing and rollback.
 	PageSlots = 32
+	// MaxMaskSlots: Newest slots of a sequence that a mask can cover.
+	MaxMaskSlots = 1024
 )
 
 // Scope: scope that a code, or a norm, is shared in.
@@ -1207,7 +1209,7 @@ type AttendBatch struct {
 	OutputDtype Dtype
 
 	// `[total queries, q_heads, value_dim]`; its memory, from the first row to the last, may not overlap that
-	// of Q or Sinks. Elements: strided(sum(query_counts), layer.q_heads, layer.value_dim).
+	// of Q, Sinks or Mask. Elements: strided(sum(query_counts), layer.q_heads, layer.value_dim).
 	Output unsafe.Pointer
 
 	// A query at position p sees positions > p − window; 0 (default): the layer's, or all up to its own. A
@@ -1235,13 +1237,25 @@ type AttendBatch struct {
 	// `[total queries, q_heads]` receives the natural log-sum-exp of the logits, after scale and cap, including
 	// sinks; -infinity for a query that sees no token and has no sink. It merges results over parts of a
 	// context, only one of which has the sinks: Σᵢ exp(lseᵢ − lse) · outputᵢ with lse = log Σᵢ exp lseᵢ. It may
-	// not overlap Q, Output or Sinks. nil (default): skip. Elements: sum(query_counts) * layer.q_heads.
+	// not overlap Q, Output, Sinks or Mask. nil (default): skip. Elements: sum(query_counts) * layer.q_heads.
 	LSE *float32
 
 	// `[q_heads]` learned logits, neither scaled nor capped: each adds exp(sink) to the softmax denominator of
 	// its head and nothing to the sum of values. -infinity means no sink; a CPU refuses NaN and +infinity. nil
 	// (default): none. Elements: layer.q_heads.
 	Sinks *float32
+
+	// `[total queries, (mask_slots + 31) / 32]`: bit j % 32 of word j / 32 says whether the query sees slot
+	// `length − mask_slots + j` of its sequence, the order of appending. Older slots are seen by position, and
+	// SlidingWindow holds for all. Bits of slots before the first are ignored. nil (default): all slots are
+	// seen by position. Elements: sum(query_counts) * words(mask_slots).
+	Mask *uint32
+
+	// Newest slots of each sequence that Mask covers, 1 … [MaxMaskSlots]; 0 (default) without.
+	MaskSlots int32
+
+	// 0.
+	Reserved int32
 }
 
 // ExtendBatch: new tokens of one or more sequences, their queries, and where results go. Rows of `k`, `v`, `q`
@@ -1288,8 +1302,8 @@ type ExtendBatch struct {
 	// As in [AttendBatch].
 	LogitSoftcap float32
 
-	// 0.
-	Reserved int32
+	// As in [AttendBatch].
+	MaskSlots int32
 
 	// As in [AppendBatch].
 	KTokenStride int64
@@ -1320,6 +1334,10 @@ type ExtendBatch struct {
 
 	// As in [AttendBatch]. May be nil. Elements: layer.q_heads.
 	Sinks *float32
+
+	// As in [AttendBatch]; the length of a sequence includes its new tokens. May be nil. Elements:
+	// sum(token_counts) * words(mask_slots).
+	Mask *uint32
 }
 
 // StepBatch: sequences of a step, and a number of tokens for each.
@@ -1334,6 +1352,10 @@ type StepBatch struct {
 
 	// See [StepBegin] and [StepCommit]. nil by default. Elements: n_sequences.
 	TokenCounts *int32
+
+	// For [StepCommit]: `token_counts[i]` tokens of the step for sequence i, counted from 0 in the order of
+	// appending, strictly ascending. nil (default): the first ones. Elements: sum(token_counts).
+	KeptSlots *int32
 }
 
 // Usage: memory in use, by purpose. All sizes are bytes as allocated, including padding and bookkeeping.
@@ -1723,7 +1745,7 @@ var _ [4]byte = [unsafe.Offsetof(CompressOptions{}.Budget)]byte{}
 var _ [8]byte = [unsafe.Offsetof(CompressOptions{}.Kept)]byte{}
 var _ [16]byte = [unsafe.Offsetof(CompressOptions{}.BytesFreed)]byte{}
 
-var _ [112]byte = [unsafe.Sizeof(AttendBatch{})]byte{}
+var _ [128]byte = [unsafe.Sizeof(AttendBatch{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(AttendBatch{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(AttendBatch{}.NSequences)]byte{}
 var _ [8]byte = [unsafe.Offsetof(AttendBatch{}.Sequences)]byte{}
@@ -1741,8 +1763,11 @@ var _ [80]byte = [unsafe.Offsetof(AttendBatch{}.OutputTokenStride)]byte{}
 var _ [88]byte = [unsafe.Offsetof(AttendBatch{}.OutputHeadStride)]byte{}
 var _ [96]byte = [unsafe.Offsetof(AttendBatch{}.LSE)]byte{}
 var _ [104]byte = [unsafe.Offsetof(AttendBatch{}.Sinks)]byte{}
+var _ [112]byte = [unsafe.Offsetof(AttendBatch{}.Mask)]byte{}
+var _ [120]byte = [unsafe.Offsetof(AttendBatch{}.MaskSlots)]byte{}
+var _ [124]byte = [unsafe.Offsetof(AttendBatch{}.Reserved)]byte{}
 
-var _ [168]byte = [unsafe.Sizeof(ExtendBatch{})]byte{}
+var _ [176]byte = [unsafe.Sizeof(ExtendBatch{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(ExtendBatch{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(ExtendBatch{}.NSequences)]byte{}
 var _ [8]byte = [unsafe.Offsetof(ExtendBatch{}.Sequences)]byte{}
@@ -1757,7 +1782,7 @@ var _ [68]byte = [unsafe.Offsetof(ExtendBatch{}.QDtype)]byte{}
 var _ [72]byte = [unsafe.Offsetof(ExtendBatch{}.OutputDtype)]byte{}
 var _ [76]byte = [unsafe.Offsetof(ExtendBatch{}.SlidingWindow)]byte{}
 var _ [80]byte = [unsafe.Offsetof(ExtendBatch{}.LogitSoftcap)]byte{}
-var _ [84]byte = [unsafe.Offsetof(ExtendBatch{}.Reserved)]byte{}
+var _ [84]byte = [unsafe.Offsetof(ExtendBatch{}.MaskSlots)]byte{}
 var _ [88]byte = [unsafe.Offsetof(ExtendBatch{}.KTokenStride)]byte{}
 var _ [96]byte = [unsafe.Offsetof(ExtendBatch{}.KHeadStride)]byte{}
 var _ [104]byte = [unsafe.Offsetof(ExtendBatch{}.VTokenStride)]byte{}
@@ -1768,12 +1793,14 @@ var _ [136]byte = [unsafe.Offsetof(ExtendBatch{}.OutputTokenStride)]byte{}
 var _ [144]byte = [unsafe.Offsetof(ExtendBatch{}.OutputHeadStride)]byte{}
 var _ [152]byte = [unsafe.Offsetof(ExtendBatch{}.LSE)]byte{}
 var _ [160]byte = [unsafe.Offsetof(ExtendBatch{}.Sinks)]byte{}
+var _ [168]byte = [unsafe.Offsetof(ExtendBatch{}.Mask)]byte{}
 
-var _ [24]byte = [unsafe.Sizeof(StepBatch{})]byte{}
+var _ [32]byte = [unsafe.Sizeof(StepBatch{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(StepBatch{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(StepBatch{}.NSequences)]byte{}
 var _ [8]byte = [unsafe.Offsetof(StepBatch{}.Sequences)]byte{}
 var _ [16]byte = [unsafe.Offsetof(StepBatch{}.TokenCounts)]byte{}
+var _ [24]byte = [unsafe.Offsetof(StepBatch{}.KeptSlots)]byte{}
 
 var _ [112]byte = [unsafe.Sizeof(Usage{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(Usage{}.StructSize)]byte{}
@@ -2767,8 +2794,9 @@ func SnapshotDescribe(cache *Cache, buffer unsafe.Pointer, size uintptr, options
 //   - v: values `[n, kv_heads, value_dim]`, same rules; nil exactly if the layer's values are a prefix of its
 //     keys. Elements: n * layer.kv_heads * layer.value_dim.
 //   - dtype: element type of k and v.
-//   - positions: original positions, ≥ 0, strictly increasing and beyond the layer's last one; nil:
-//     consecutive. Elements: n.
+//   - positions: original positions, ≥ 0, strictly increasing and beyond the layer's last one; inside a step
+//     ([StepBegin]) of a cache that does not evict, in any order beyond the layer's last one before the step;
+//     nil: consecutive. Elements: n.
 //
 // Returns [OK]; [EArgument] (nil, shape, dtype, position, a number that FP16 cannot represent: a CUDA context
 // stores the nearest one, 0 for NaN, and a later call reports it); [EState] (a CUDA graph is captured or lives,
@@ -2912,10 +2940,13 @@ func AttendBatchInit(batch *AttendBatch) {
 // (PagesOfLayer of its [LayerShape]), which has received their tokens before.
 //
 // `output = softmax(scale · q·kᵀ) v` for every query head. Query head h reads KV head h / (q_heads / kv_heads),
-// and a query at position p sees the tokens at positions ≤ p. A query that sees no token gives zeros, also with
-// a sink. Accumulation is in FP32. On a CPU the result is bit-identical for any number of threads and any
-// composition of the batch; on a GPU it is so for the same batch. Allocates only if a batch needs more
-// workspace than any before it, if more calls run at once than ever before, or if the policy evicts.
+// and a query at position p sees the tokens at positions ≤ p, except where a mask says what it sees: among the
+// newest MaskSlots slots, for draft trees and parallel samples. While a sequence holds tokens at positions that
+// do not ascend (appended inside a step), a mask has to cover the first that is not beyond the one before it,
+// and all later ones. A query that sees no token gives zeros, also with a sink. Accumulation is in FP32. On a
+// CPU the result is bit-identical for any number of threads and any composition of the batch; on a GPU it is so
+// for the same batch. Allocates only if a batch needs more workspace than any before it, if more calls run at
+// once than ever before, or if the policy evicts.
 //
 // The error relative to exact attention over the decoded pages is FP32 rounding for FP16 pages. On instruction
 // sets with int8 dot products ("avx512vnni", "amx"), integer pages use fixed-point queries and probabilities of
@@ -2923,8 +2954,9 @@ func AttendBatchInit(batch *AttendBatch) {
 // "avx512" or "avx2" in [ContextOptions] for FP32 products. On a GPU, queries, probabilities and their products
 // with a page's scales are rounded to FP16.
 //
-// Returns [OK]; [EArgument]; [EState] (a CUDA graph is captured, see [SequenceReserve]); [EMemory]; [ELimit]
-// (workspace); [EBackend].
+// Returns [OK]; [EArgument]; [EState] (a CUDA graph is captured, see [SequenceReserve]; positions do not ascend
+// beyond the mask); [EUnsupported] (a mask, and the policy evicts); [EMemory]; [ELimit] (workspace);
+// [EBackend].
 //
 // Threads: any number of calls on a cache at once, also on the same sequences, which are only read. Where the
 // policy evicts by queries, those of every call count, in any order. Since 1.0. In C: kvq_attend.
@@ -2935,7 +2967,7 @@ func Attend(cache *Cache, layer int32, batch *AttendBatch, err *Error) Status {
 	} else {
 		batchGiven = 1
 	}
-	return Status(C.kvq_go_kvq_attend((*C.uint8_t)(unsafe.Pointer(cache)), C.int32_t(layer), batchGiven, C.int32_t(batch.NSequences), (*C.uint8_t)(unsafe.Pointer(batch.Sequences)), (*C.int32_t)(unsafe.Pointer(batch.QueryCounts)), (*C.int32_t)(unsafe.Pointer(batch.QueryPositions)), (*C.uint8_t)(unsafe.Pointer(batch.Q)), C.kvq_dtype(batch.QDtype), C.kvq_dtype(batch.OutputDtype), (*C.uint8_t)(unsafe.Pointer(batch.Output)), C.int32_t(batch.SlidingWindow), C.float(batch.LogitSoftcap), C.int64_t(batch.QTokenStride), C.int64_t(batch.QHeadStride), C.int64_t(batch.OutputTokenStride), C.int64_t(batch.OutputHeadStride), (*C.float)(unsafe.Pointer(batch.LSE)), (*C.float)(unsafe.Pointer(batch.Sinks)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_attend((*C.uint8_t)(unsafe.Pointer(cache)), C.int32_t(layer), batchGiven, C.int32_t(batch.NSequences), (*C.uint8_t)(unsafe.Pointer(batch.Sequences)), (*C.int32_t)(unsafe.Pointer(batch.QueryCounts)), (*C.int32_t)(unsafe.Pointer(batch.QueryPositions)), (*C.uint8_t)(unsafe.Pointer(batch.Q)), C.kvq_dtype(batch.QDtype), C.kvq_dtype(batch.OutputDtype), (*C.uint8_t)(unsafe.Pointer(batch.Output)), C.int32_t(batch.SlidingWindow), C.float(batch.LogitSoftcap), C.int64_t(batch.QTokenStride), C.int64_t(batch.QHeadStride), C.int64_t(batch.OutputTokenStride), C.int64_t(batch.OutputHeadStride), (*C.float)(unsafe.Pointer(batch.LSE)), (*C.float)(unsafe.Pointer(batch.Sinks)), (*C.uint32_t)(unsafe.Pointer(batch.Mask)), C.int32_t(batch.MaskSlots), C.int32_t(batch.Reserved), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // ExtendBatchInit: fill with defaults (one dense F32 token and its query per sequence).
@@ -2976,7 +3008,7 @@ func Extend(cache *Cache, layer int32, batch *ExtendBatch, err *Error) Status {
 	} else {
 		batchGiven = 1
 	}
-	return Status(C.kvq_go_kvq_extend((*C.uint8_t)(unsafe.Pointer(cache)), C.int32_t(layer), batchGiven, C.int32_t(batch.NSequences), (*C.uint8_t)(unsafe.Pointer(batch.Sequences)), (*C.int32_t)(unsafe.Pointer(batch.TokenCounts)), (*C.int32_t)(unsafe.Pointer(batch.Positions)), (*C.uint8_t)(unsafe.Pointer(batch.K)), (*C.uint8_t)(unsafe.Pointer(batch.V)), (*C.uint8_t)(unsafe.Pointer(batch.Q)), (*C.uint8_t)(unsafe.Pointer(batch.Output)), C.kvq_dtype(batch.Dtype), C.kvq_dtype(batch.QDtype), C.kvq_dtype(batch.OutputDtype), C.int32_t(batch.SlidingWindow), C.float(batch.LogitSoftcap), C.int32_t(batch.Reserved), C.int64_t(batch.KTokenStride), C.int64_t(batch.KHeadStride), C.int64_t(batch.VTokenStride), C.int64_t(batch.VHeadStride), C.int64_t(batch.QTokenStride), C.int64_t(batch.QHeadStride), C.int64_t(batch.OutputTokenStride), C.int64_t(batch.OutputHeadStride), (*C.float)(unsafe.Pointer(batch.LSE)), (*C.float)(unsafe.Pointer(batch.Sinks)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_extend((*C.uint8_t)(unsafe.Pointer(cache)), C.int32_t(layer), batchGiven, C.int32_t(batch.NSequences), (*C.uint8_t)(unsafe.Pointer(batch.Sequences)), (*C.int32_t)(unsafe.Pointer(batch.TokenCounts)), (*C.int32_t)(unsafe.Pointer(batch.Positions)), (*C.uint8_t)(unsafe.Pointer(batch.K)), (*C.uint8_t)(unsafe.Pointer(batch.V)), (*C.uint8_t)(unsafe.Pointer(batch.Q)), (*C.uint8_t)(unsafe.Pointer(batch.Output)), C.kvq_dtype(batch.Dtype), C.kvq_dtype(batch.QDtype), C.kvq_dtype(batch.OutputDtype), C.int32_t(batch.SlidingWindow), C.float(batch.LogitSoftcap), C.int32_t(batch.MaskSlots), C.int64_t(batch.KTokenStride), C.int64_t(batch.KHeadStride), C.int64_t(batch.VTokenStride), C.int64_t(batch.VHeadStride), C.int64_t(batch.QTokenStride), C.int64_t(batch.QHeadStride), C.int64_t(batch.OutputTokenStride), C.int64_t(batch.OutputHeadStride), (*C.float)(unsafe.Pointer(batch.LSE)), (*C.float)(unsafe.Pointer(batch.Sinks)), (*C.uint32_t)(unsafe.Pointer(batch.Mask)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // StepBatchInit: fill with defaults.
@@ -3005,6 +3037,11 @@ func StepBatchInit(batch *StepBatch) {
 //	kvq_extend(cache, layer, …);                   // for every layer
 //	kvq_step_commit(cache, &batch, …);             // token_counts: accepted tokens
 //
+// Draft tokens may form a tree: inside a step of a cache that does not evict, positions may repeat and fall,
+// each beyond the last one before the step. A mask says which of the newest slots a query sees, and KeptSlots
+// of [StepCommit] which tokens remain. A page whose positions are not consecutive takes 128 bytes more, which
+// an append allocates.
+//
 // Inside, these sequences take appends, extensions and attention of at most so many tokens of a layer, and
 // calls that only read; others return [EState]: [SequenceTruncate], [SequenceFork], [SequenceSave],
 // [SequenceReserve], [SequenceRecode], [CacheSave], [Compress] and another begin. A sequence may be destroyed.
@@ -3026,20 +3063,23 @@ func StepBegin(cache *Cache, batch *StepBatch, err *Error) Status {
 	} else {
 		batchGiven = 1
 	}
-	return Status(C.kvq_go_kvq_step_begin((*C.uint8_t)(unsafe.Pointer(cache)), batchGiven, C.int32_t(batch.NSequences), (*C.uint8_t)(unsafe.Pointer(batch.Sequences)), (*C.int32_t)(unsafe.Pointer(batch.TokenCounts)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_step_begin((*C.uint8_t)(unsafe.Pointer(cache)), batchGiven, C.int32_t(batch.NSequences), (*C.uint8_t)(unsafe.Pointer(batch.Sequences)), (*C.int32_t)(unsafe.Pointer(batch.TokenCounts)), (*C.int32_t)(unsafe.Pointer(batch.KeptSlots)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // StepCommit: end the step of some sequences: of all that began together, or of any.
 //
 // Sequence i keeps the first `token_counts[i]` tokens, from 0 on, that each layer received since the step
-// began; nil: all. The result is that of appending these alone; of an evicting policy's observations, too. On a
-// GPU this waits for the stream if a CUDA graph has been captured.
+// began; nil: all. With KeptSlots, which needs TokenCounts, it keeps `token_counts[i]` tokens from anywhere in
+// the step. The result is that of appending these alone, to the bit; of an evicting policy's observations, too.
+// Positions of tokens that remain must ascend. Memory is needed only if their positions have gaps that the
+// step's tokens had not. On a GPU this waits for the stream if a CUDA graph has been captured.
 //
-// Returns [OK]; [EArgument] (a layer has received fewer tokens); [EState] (not in a step; nil, and layers have
-// received different numbers of tokens; fewer are kept than launches of a graph appended, and these appended
-// more than the step's tokens, or several at once by [Append], which keeps no originals); [EUnsupported] (fewer
-// tokens than were appended, where the policy evicts by h2o, or by the newest queries and more than its window
-// attended); [EBackend]. A refused step goes on.
+// Returns [OK]; [EArgument] (a layer has received fewer tokens; kept_slots without token_counts, or not
+// ascending; kept tokens whose positions do not ascend); [EState] (not in a step; nil, and layers have received
+// different numbers of tokens; fewer are kept than launches of a graph appended, and these appended more than
+// the step's tokens, or several at once by [Append], which keeps no originals); [EUnsupported] (fewer tokens
+// than were appended, where the policy evicts by h2o, or by the newest queries and more than its window
+// attended; others than the first, where it evicts); [EMemory]; [ELimit]; [EBackend]. A refused step goes on.
 //
 // Threads: exclusive use of these sequences. Since 1.0. In C: kvq_step_commit.
 func StepCommit(cache *Cache, batch *StepBatch, err *Error) Status {
@@ -3049,10 +3089,10 @@ func StepCommit(cache *Cache, batch *StepBatch, err *Error) Status {
 	} else {
 		batchGiven = 1
 	}
-	return Status(C.kvq_go_kvq_step_commit((*C.uint8_t)(unsafe.Pointer(cache)), batchGiven, C.int32_t(batch.NSequences), (*C.uint8_t)(unsafe.Pointer(batch.Sequences)), (*C.int32_t)(unsafe.Pointer(batch.TokenCounts)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_step_commit((*C.uint8_t)(unsafe.Pointer(cache)), batchGiven, C.int32_t(batch.NSequences), (*C.uint8_t)(unsafe.Pointer(batch.Sequences)), (*C.int32_t)(unsafe.Pointer(batch.TokenCounts)), (*C.int32_t)(unsafe.Pointer(batch.KeptSlots)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
-// StepAbort: end the step of some sequences, each as it was before. TokenCounts is not read.
+// StepAbort: end the step of some sequences, each as it was before. TokenCounts and KeptSlots are not read.
 //
 // Returns [OK]; [EArgument]; [EState] (not in a step; launches of a graph appended tokens that cannot be taken
 // back, see [StepCommit]); [EBackend].
@@ -3065,7 +3105,7 @@ func StepAbort(cache *Cache, batch *StepBatch, err *Error) Status {
 	} else {
 		batchGiven = 1
 	}
-	return Status(C.kvq_go_kvq_step_abort((*C.uint8_t)(unsafe.Pointer(cache)), batchGiven, C.int32_t(batch.NSequences), (*C.uint8_t)(unsafe.Pointer(batch.Sequences)), (*C.int32_t)(unsafe.Pointer(batch.TokenCounts)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_step_abort((*C.uint8_t)(unsafe.Pointer(cache)), batchGiven, C.int32_t(batch.NSequences), (*C.uint8_t)(unsafe.Pointer(batch.Sequences)), (*C.int32_t)(unsafe.Pointer(batch.TokenCounts)), (*C.int32_t)(unsafe.Pointer(batch.KeptSlots)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // CacheUsage: get the bytes used by one sequence, or by the whole cache with shared pages counted once.

@@ -294,7 +294,7 @@ _Static_assert(offsetof(kvq_compress_options, budget) == 4, "kvq_compress_option
 _Static_assert(offsetof(kvq_compress_options, kept) == 8, "kvq_compress_options.kept");
 _Static_assert(offsetof(kvq_compress_options, bytes_freed) == 16, "kvq_compress_options.bytes_freed");
 
-_Static_assert(sizeof(kvq_attend_batch) == 112, "kvq_attend_batch");
+_Static_assert(sizeof(kvq_attend_batch) == 128, "kvq_attend_batch");
 _Static_assert(offsetof(kvq_attend_batch, struct_size) == 0, "kvq_attend_batch.struct_size");
 _Static_assert(offsetof(kvq_attend_batch, n_sequences) == 4, "kvq_attend_batch.n_sequences");
 _Static_assert(offsetof(kvq_attend_batch, sequences) == 8, "kvq_attend_batch.sequences");
@@ -312,8 +312,11 @@ _Static_assert(offsetof(kvq_attend_batch, output_token_stride) == 80, "kvq_atten
 _Static_assert(offsetof(kvq_attend_batch, output_head_stride) == 88, "kvq_attend_batch.output_head_stride");
 _Static_assert(offsetof(kvq_attend_batch, lse) == 96, "kvq_attend_batch.lse");
 _Static_assert(offsetof(kvq_attend_batch, sinks) == 104, "kvq_attend_batch.sinks");
+_Static_assert(offsetof(kvq_attend_batch, mask) == 112, "kvq_attend_batch.mask");
+_Static_assert(offsetof(kvq_attend_batch, mask_slots) == 120, "kvq_attend_batch.mask_slots");
+_Static_assert(offsetof(kvq_attend_batch, reserved) == 124, "kvq_attend_batch.reserved");
 
-_Static_assert(sizeof(kvq_extend_batch) == 168, "kvq_extend_batch");
+_Static_assert(sizeof(kvq_extend_batch) == 176, "kvq_extend_batch");
 _Static_assert(offsetof(kvq_extend_batch, struct_size) == 0, "kvq_extend_batch.struct_size");
 _Static_assert(offsetof(kvq_extend_batch, n_sequences) == 4, "kvq_extend_batch.n_sequences");
 _Static_assert(offsetof(kvq_extend_batch, sequences) == 8, "kvq_extend_batch.sequences");
@@ -328,7 +331,7 @@ _Static_assert(offsetof(kvq_extend_batch, q_dtype) == 68, "kvq_extend_batch.q_dt
 _Static_assert(offsetof(kvq_extend_batch, output_dtype) == 72, "kvq_extend_batch.output_dtype");
 _Static_assert(offsetof(kvq_extend_batch, sliding_window) == 76, "kvq_extend_batch.sliding_window");
 _Static_assert(offsetof(kvq_extend_batch, logit_softcap) == 80, "kvq_extend_batch.logit_softcap");
-_Static_assert(offsetof(kvq_extend_batch, reserved) == 84, "kvq_extend_batch.reserved");
+_Static_assert(offsetof(kvq_extend_batch, mask_slots) == 84, "kvq_extend_batch.mask_slots");
 _Static_assert(offsetof(kvq_extend_batch, k_token_stride) == 88, "kvq_extend_batch.k_token_stride");
 _Static_assert(offsetof(kvq_extend_batch, k_head_stride) == 96, "kvq_extend_batch.k_head_stride");
 _Static_assert(offsetof(kvq_extend_batch, v_token_stride) == 104, "kvq_extend_batch.v_token_stride");
@@ -339,12 +342,14 @@ _Static_assert(offsetof(kvq_extend_batch, output_token_stride) == 136, "kvq_exte
 _Static_assert(offsetof(kvq_extend_batch, output_head_stride) == 144, "kvq_extend_batch.output_head_stride");
 _Static_assert(offsetof(kvq_extend_batch, lse) == 152, "kvq_extend_batch.lse");
 _Static_assert(offsetof(kvq_extend_batch, sinks) == 160, "kvq_extend_batch.sinks");
+_Static_assert(offsetof(kvq_extend_batch, mask) == 168, "kvq_extend_batch.mask");
 
-_Static_assert(sizeof(kvq_step_batch) == 24, "kvq_step_batch");
+_Static_assert(sizeof(kvq_step_batch) == 32, "kvq_step_batch");
 _Static_assert(offsetof(kvq_step_batch, struct_size) == 0, "kvq_step_batch.struct_size");
 _Static_assert(offsetof(kvq_step_batch, n_sequences) == 4, "kvq_step_batch.n_sequences");
 _Static_assert(offsetof(kvq_step_batch, sequences) == 8, "kvq_step_batch.sequences");
 _Static_assert(offsetof(kvq_step_batch, token_counts) == 16, "kvq_step_batch.token_counts");
+_Static_assert(offsetof(kvq_step_batch, kept_slots) == 24, "kvq_step_batch.kept_slots");
 
 _Static_assert(sizeof(kvq_usage) == 112, "kvq_usage");
 _Static_assert(offsetof(kvq_usage, struct_size) == 0, "kvq_usage.struct_size");
@@ -743,7 +748,7 @@ static inline void kvq_go_kvq_attend_batch_init(uint8_t* it) {
   kvq_attend_batch_init((kvq_attend_batch*)it, sizeof(kvq_attend_batch));
 }
 
-static inline kvq_status kvq_go_kvq_attend(uint8_t* cache, int32_t layer, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_query_counts, const int32_t* batch_query_positions, uint8_t* batch_q, kvq_dtype batch_q_dtype, kvq_dtype batch_output_dtype, uint8_t* batch_output, int32_t batch_sliding_window, float batch_logit_softcap, int64_t batch_q_token_stride, int64_t batch_q_head_stride, int64_t batch_output_token_stride, int64_t batch_output_head_stride, float* batch_lse, const float* batch_sinks, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_attend(uint8_t* cache, int32_t layer, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_query_counts, const int32_t* batch_query_positions, uint8_t* batch_q, kvq_dtype batch_q_dtype, kvq_dtype batch_output_dtype, uint8_t* batch_output, int32_t batch_sliding_window, float batch_logit_softcap, int64_t batch_q_token_stride, int64_t batch_q_head_stride, int64_t batch_output_token_stride, int64_t batch_output_head_stride, float* batch_lse, const float* batch_sinks, const uint32_t* batch_mask, int32_t batch_mask_slots, int32_t batch_reserved, kvq_error* error) {
   kvq_attend_batch batch = {0};
   batch.struct_size = sizeof(kvq_attend_batch);
   batch.n_sequences = batch_n_sequences;
@@ -762,6 +767,9 @@ static inline kvq_status kvq_go_kvq_attend(uint8_t* cache, int32_t layer, int32_
   batch.output_head_stride = batch_output_head_stride;
   batch.lse = batch_lse;
   batch.sinks = batch_sinks;
+  batch.mask = batch_mask;
+  batch.mask_slots = batch_mask_slots;
+  batch.reserved = batch_reserved;
   return kvq_attend((kvq_cache*)cache, layer, batch_given ? &batch : NULL, error);
 }
 
@@ -769,7 +777,7 @@ static inline void kvq_go_kvq_extend_batch_init(uint8_t* it) {
   kvq_extend_batch_init((kvq_extend_batch*)it, sizeof(kvq_extend_batch));
 }
 
-static inline kvq_status kvq_go_kvq_extend(uint8_t* cache, int32_t layer, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_token_counts, const int32_t* batch_positions, uint8_t* batch_k, uint8_t* batch_v, uint8_t* batch_q, uint8_t* batch_output, kvq_dtype batch_dtype, kvq_dtype batch_q_dtype, kvq_dtype batch_output_dtype, int32_t batch_sliding_window, float batch_logit_softcap, int32_t batch_reserved, int64_t batch_k_token_stride, int64_t batch_k_head_stride, int64_t batch_v_token_stride, int64_t batch_v_head_stride, int64_t batch_q_token_stride, int64_t batch_q_head_stride, int64_t batch_output_token_stride, int64_t batch_output_head_stride, float* batch_lse, const float* batch_sinks, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_extend(uint8_t* cache, int32_t layer, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_token_counts, const int32_t* batch_positions, uint8_t* batch_k, uint8_t* batch_v, uint8_t* batch_q, uint8_t* batch_output, kvq_dtype batch_dtype, kvq_dtype batch_q_dtype, kvq_dtype batch_output_dtype, int32_t batch_sliding_window, float batch_logit_softcap, int32_t batch_mask_slots, int64_t batch_k_token_stride, int64_t batch_k_head_stride, int64_t batch_v_token_stride, int64_t batch_v_head_stride, int64_t batch_q_token_stride, int64_t batch_q_head_stride, int64_t batch_output_token_stride, int64_t batch_output_head_stride, float* batch_lse, const float* batch_sinks, const uint32_t* batch_mask, kvq_error* error) {
   kvq_extend_batch batch = {0};
   batch.struct_size = sizeof(kvq_extend_batch);
   batch.n_sequences = batch_n_sequences;
@@ -785,7 +793,7 @@ static inline kvq_status kvq_go_kvq_extend(uint8_t* cache, int32_t layer, int32_
   batch.output_dtype = batch_output_dtype;
   batch.sliding_window = batch_sliding_window;
   batch.logit_softcap = batch_logit_softcap;
-  batch.reserved = batch_reserved;
+  batch.mask_slots = batch_mask_slots;
   batch.k_token_stride = batch_k_token_stride;
   batch.k_head_stride = batch_k_head_stride;
   batch.v_token_stride = batch_v_token_stride;
@@ -796,6 +804,7 @@ static inline kvq_status kvq_go_kvq_extend(uint8_t* cache, int32_t layer, int32_
   batch.output_head_stride = batch_output_head_stride;
   batch.lse = batch_lse;
   batch.sinks = batch_sinks;
+  batch.mask = batch_mask;
   return kvq_extend((kvq_cache*)cache, layer, batch_given ? &batch : NULL, error);
 }
 
@@ -803,30 +812,33 @@ static inline void kvq_go_kvq_step_batch_init(uint8_t* it) {
   kvq_step_batch_init((kvq_step_batch*)it, sizeof(kvq_step_batch));
 }
 
-static inline kvq_status kvq_go_kvq_step_begin(uint8_t* cache, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_token_counts, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_step_begin(uint8_t* cache, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_token_counts, const int32_t* batch_kept_slots, kvq_error* error) {
   kvq_step_batch batch = {0};
   batch.struct_size = sizeof(kvq_step_batch);
   batch.n_sequences = batch_n_sequences;
   batch.sequences = (kvq_sequence* const*)batch_sequences;
   batch.token_counts = batch_token_counts;
+  batch.kept_slots = batch_kept_slots;
   return kvq_step_begin((kvq_cache*)cache, batch_given ? &batch : NULL, error);
 }
 
-static inline kvq_status kvq_go_kvq_step_commit(uint8_t* cache, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_token_counts, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_step_commit(uint8_t* cache, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_token_counts, const int32_t* batch_kept_slots, kvq_error* error) {
   kvq_step_batch batch = {0};
   batch.struct_size = sizeof(kvq_step_batch);
   batch.n_sequences = batch_n_sequences;
   batch.sequences = (kvq_sequence* const*)batch_sequences;
   batch.token_counts = batch_token_counts;
+  batch.kept_slots = batch_kept_slots;
   return kvq_step_commit((kvq_cache*)cache, batch_given ? &batch : NULL, error);
 }
 
-static inline kvq_status kvq_go_kvq_step_abort(uint8_t* cache, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_token_counts, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_step_abort(uint8_t* cache, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_token_counts, const int32_t* batch_kept_slots, kvq_error* error) {
   kvq_step_batch batch = {0};
   batch.struct_size = sizeof(kvq_step_batch);
   batch.n_sequences = batch_n_sequences;
   batch.sequences = (kvq_sequence* const*)batch_sequences;
   batch.token_counts = batch_token_counts;
+  batch.kept_slots = batch_kept_slots;
   return kvq_step_abort((kvq_cache*)cache, batch_given ? &batch : NULL, error);
 }
 

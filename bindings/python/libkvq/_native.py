@@ -191,6 +191,8 @@ KVQ_LOG_INFO = kvq_log_level.KVQ_LOG_INFO
 
 KVQ_PAGE_SLOTS = 32
 """Tokens per page: the unit of encoding, sharing and rollback."""
+KVQ_MAX_MASK_SLOTS = 1024
+"""Newest slots of a sequence that a mask can cover."""
 
 
 class kvq_scope(IntEnum):
@@ -1397,7 +1399,7 @@ class kvq_attend_batch(Structure):
     """``KVQ_F32`` by default."""
     output: Any
     """``[total queries, q_heads, value_dim]``; its memory, from the first row to the last, may not overlap that of
-    ``q`` or ``sinks``.
+    ``q``, ``sinks`` or ``mask``.
     """
     sliding_window: int
     """A query at position p sees positions > p − window; 0 (default): the layer's, or all up to its own. A layer that
@@ -1422,13 +1424,23 @@ class kvq_attend_batch(Structure):
     """``[total queries, q_heads]`` receives the natural log-sum-exp of the logits, after scale and cap, including
     sinks; -infinity for a query that sees no token and has no sink. It merges results over parts of a context, only
     one of which has the sinks: Σᵢ exp(lseᵢ − lse) · outputᵢ with lse = log Σᵢ exp lseᵢ. It may not overlap ``q``,
-    ``output`` or ``sinks``. NULL (default): skip.
+    ``output``, ``sinks`` or ``mask``. NULL (default): skip.
     """
     sinks: Any
     """``[q_heads]`` learned logits, neither scaled nor capped: each adds exp(sink) to the softmax denominator of its
     head and nothing to the sum of values. -infinity means no sink; a CPU refuses NaN and +infinity. NULL (default):
     none.
     """
+    mask: Any
+    """``[total queries, (mask_slots + 31) / 32]``: bit j % 32 of word j / 32 says whether the query sees slot ``length
+    − mask_slots + j`` of its sequence, the order of appending. Older slots are seen by position, and
+    ``sliding_window`` holds for all. Bits of slots before the first are ignored. NULL (default): all slots are seen
+    by position.
+    """
+    mask_slots: int
+    """Newest slots of each sequence that ``mask`` covers, 1 … ``KVQ_MAX_MASK_SLOTS``; 0 (default) without."""
+    reserved: int
+    """0."""
 
     _fields_ = [
         ("struct_size", c_uint32),
@@ -1448,6 +1460,9 @@ class kvq_attend_batch(Structure):
         ("output_head_stride", c_int64),
         ("lse", c_void_p),
         ("sinks", c_void_p),
+        ("mask", c_void_p),
+        ("mask_slots", c_int32),
+        ("reserved", c_int32),
     ]
 
 
@@ -1483,8 +1498,8 @@ class kvq_extend_batch(Structure):
     """As in kvq_attend_batch."""
     logit_softcap: float
     """As in kvq_attend_batch."""
-    reserved: int
-    """0."""
+    mask_slots: int
+    """As in kvq_attend_batch."""
     k_token_stride: int
     """As in kvq_append_batch."""
     k_head_stride: int
@@ -1505,6 +1520,8 @@ class kvq_extend_batch(Structure):
     """As in kvq_attend_batch."""
     sinks: Any
     """As in kvq_attend_batch."""
+    mask: Any
+    """As in kvq_attend_batch; the length of a sequence includes its new tokens."""
 
     _fields_ = [
         ("struct_size", c_uint32),
@@ -1521,7 +1538,7 @@ class kvq_extend_batch(Structure):
         ("output_dtype", c_int32),
         ("sliding_window", c_int32),
         ("logit_softcap", c_float),
-        ("reserved", c_int32),
+        ("mask_slots", c_int32),
         ("k_token_stride", c_int64),
         ("k_head_stride", c_int64),
         ("v_token_stride", c_int64),
@@ -1532,6 +1549,7 @@ class kvq_extend_batch(Structure):
         ("output_head_stride", c_int64),
         ("lse", c_void_p),
         ("sinks", c_void_p),
+        ("mask", c_void_p),
     ]
 
 
@@ -1545,12 +1563,17 @@ class kvq_step_batch(Structure):
     """Sequences of this cache, all different."""
     token_counts: Any
     """See ``kvq_step_begin`` and ``kvq_step_commit``. NULL by default."""
+    kept_slots: Any
+    """For ``kvq_step_commit``: ``token_counts[i]`` tokens of the step for sequence i, counted from 0 in the order of
+    appending, strictly ascending. NULL (default): the first ones.
+    """
 
     _fields_ = [
         ("struct_size", c_uint32),
         ("n_sequences", c_int32),
         ("sequences", c_void_p),
         ("token_counts", c_void_p),
+        ("kept_slots", c_void_p),
     ]
 
 
@@ -3439,7 +3462,9 @@ Fills the layer's open page. A full page is sealed (encoded in its final format)
 - v: values ``[n, kv_heads, value_dim]``, same rules; NULL exactly if the layer's values are a prefix of its
   keys.
 - dtype: element type of ``k`` and ``v``.
-- positions: original positions, ≥ 0, strictly increasing and beyond the layer's last one; NULL: consecutive.
+- positions: original positions, ≥ 0, strictly increasing and beyond the layer's last one; inside a step
+  (``kvq_step_begin``) of a cache that does not evict, in any order beyond the layer's last one before the step;
+  NULL: consecutive.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT (NULL, shape, dtype, position, a number that FP16 cannot represent: a CUDA context
 stores the nearest one, 0 for NaN, and a later call reports it); KVQ_E_STATE (a CUDA graph is captured or lives,
@@ -3604,10 +3629,13 @@ Compute attention of a batch of queries over one layer, or over the layer whose 
 (``pages_of_layer`` of its kvq_layer_shape), which has received their tokens before.
 
 ``output = softmax(scale · q·kᵀ) v`` for every query head. Query head h reads KV head h / (q_heads / kv_heads),
-and a query at position p sees the tokens at positions ≤ p. A query that sees no token gives zeros, also with a
-sink. Accumulation is in FP32. On a CPU the result is bit-identical for any number of threads and any composition
-of the batch; on a GPU it is so for the same batch. Allocates only if a batch needs more workspace than any
-before it, if more calls run at once than ever before, or if the policy evicts.
+and a query at position p sees the tokens at positions ≤ p, except where a mask says what it sees: among the
+newest ``mask_slots`` slots, for draft trees and parallel samples. While a sequence holds tokens at positions
+that do not ascend (appended inside a step), a mask has to cover the first that is not beyond the one before it,
+and all later ones. A query that sees no token gives zeros, also with a sink. Accumulation is in FP32. On a CPU
+the result is bit-identical for any number of threads and any composition of the batch; on a GPU it is so for the
+same batch. Allocates only if a batch needs more workspace than any before it, if more calls run at once than
+ever before, or if the policy evicts.
 
 The error relative to exact attention over the decoded pages is FP32 rounding for FP16 pages. On instruction sets
 with int8 dot products ("avx512vnni", "amx"), integer pages use fixed-point queries and probabilities of 16 bits
@@ -3615,8 +3643,9 @@ with int8 dot products ("avx512vnni", "amx"), integer pages use fixed-point quer
 "avx2" in ``kvq_context_options`` for FP32 products. On a GPU, queries, probabilities and their products with a
 page's scales are rounded to FP16.
 
-Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (a CUDA graph is captured, see ``kvq_sequence_reserve``);
-KVQ_E_MEMORY; KVQ_E_LIMIT (workspace); KVQ_E_BACKEND.
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (a CUDA graph is captured, see ``kvq_sequence_reserve``; positions do
+not ascend beyond the mask); KVQ_E_UNSUPPORTED (a mask, and the policy evicts); KVQ_E_MEMORY; KVQ_E_LIMIT
+(workspace); KVQ_E_BACKEND.
 
 Threads: any number of calls on a cache at once, also on the same sequences, which are only read. Where the
 policy evicts by queries, those of every call count, in any order.
@@ -3692,6 +3721,11 @@ memory of so many more FP16 pages where a count is above ``KVQ_PAGE_SLOTS``.
     kvq_extend(cache, layer, …);                   // for every layer
     kvq_step_commit(cache, &batch, …);             // token_counts: accepted tokens
 
+Draft tokens may form a tree: inside a step of a cache that does not evict, positions may repeat and fall, each
+beyond the last one before the step. A mask says which of the newest slots a query sees, and ``kept_slots`` of
+``kvq_step_commit`` which tokens remain. A page whose positions are not consecutive takes 128 bytes more, which
+an append allocates.
+
 Inside, these sequences take appends, extensions and attention of at most so many tokens of a layer, and calls
 that only read; others return KVQ_E_STATE: ``kvq_sequence_truncate``, ``kvq_sequence_fork``,
 ``kvq_sequence_save``, ``kvq_sequence_reserve``, ``kvq_sequence_recode``, ``kvq_cache_save``, ``kvq_compress``
@@ -3718,14 +3752,17 @@ kvq_step_commit = library.function(
 End the step of some sequences: of all that began together, or of any.
 
 Sequence i keeps the first ``token_counts[i]`` tokens, from 0 on, that each layer received since the step began;
-NULL: all. The result is that of appending these alone; of an evicting policy's observations, too. On a GPU this
-waits for the stream if a CUDA graph has been captured.
+NULL: all. With ``kept_slots``, which needs ``token_counts``, it keeps ``token_counts[i]`` tokens from anywhere
+in the step. The result is that of appending these alone, to the bit; of an evicting policy's observations, too.
+Positions of tokens that remain must ascend. Memory is needed only if their positions have gaps that the step's
+tokens had not. On a GPU this waits for the stream if a CUDA graph has been captured.
 
-Returns KVQ_OK; KVQ_E_ARGUMENT (a layer has received fewer tokens); KVQ_E_STATE (not in a step; NULL, and layers
-have received different numbers of tokens; fewer are kept than launches of a graph appended, and these appended
-more than the step's tokens, or several at once by ``kvq_append``, which keeps no originals); KVQ_E_UNSUPPORTED
-(fewer tokens than were appended, where the policy evicts by h2o, or by the newest queries and more than its
-window attended); KVQ_E_BACKEND. A refused step goes on.
+Returns KVQ_OK; KVQ_E_ARGUMENT (a layer has received fewer tokens; kept_slots without token_counts, or not
+ascending; kept tokens whose positions do not ascend); KVQ_E_STATE (not in a step; NULL, and layers have received
+different numbers of tokens; fewer are kept than launches of a graph appended, and these appended more than the
+step's tokens, or several at once by ``kvq_append``, which keeps no originals); KVQ_E_UNSUPPORTED (fewer tokens
+than were appended, where the policy evicts by h2o, or by the newest queries and more than its window attended;
+others than the first, where it evicts); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND. A refused step goes on.
 
 Threads: exclusive use of these sequences.
 """,
@@ -3736,7 +3773,7 @@ kvq_step_abort = library.function(
     {"cache": kvq_cache, "batch": POINTER(kvq_step_batch), "error": POINTER(kvq_error)},
     """kvq_step_abort(cache: kvq_cache*, batch: const kvq_step_batch*, error: kvq_error*) -> kvq_status
 
-End the step of some sequences, each as it was before. ``token_counts`` is not read.
+End the step of some sequences, each as it was before. ``token_counts`` and ``kept_slots`` are not read.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (not in a step; launches of a graph appended tokens that cannot be
 taken back, see ``kvq_step_commit``); KVQ_E_BACKEND.

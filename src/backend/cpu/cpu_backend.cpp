@@ -100,6 +100,14 @@ uint64_t CpuBackend::workspace_bytes(std::span<const ExpectedCall> calls) {
   return cpu::workspace_bytes(calls, kernels_, parallel_.n_threads());
 }
 
+void CpuBackend::compact(const SlotCompaction& compaction) {
+  const auto pages = static_cast<size_t>(compaction.pages_of_head);
+  parallel_.run(static_cast<int32_t>(compaction.pages.size() / pages), [&](int32_t head) noexcept {
+    float16::compact(compaction.format, compaction.pages.subspan(static_cast<size_t>(head) * pages, pages),
+                     compaction.slots, compaction.first);
+  });
+}
+
 void CpuBackend::reserve(const ExpectedCall& call, Workspace& workspace) {
   static_cast<AttendWorkspace&>(workspace).make_room(cpu::sizes_of(call, kernels_, parallel_.n_threads()));
 }

@@ -58,11 +58,13 @@ class CpuBackend final : public Backend,
   void append(const TokenBatch& tokens, const PageWrites& writes, std::span<const AppendedLayer> layers,
               Allocator& scratch) override;
   size_t append_bytes(const ExpectedAppend& expected) const override;
+  void compact(const SlotCompaction& compaction) override;
 
   Owned<Workspace> make_workspace(Allocator& allocator) override;
   uint64_t workspace_bytes(std::span<const ExpectedCall> calls) override;
   void reserve(const ExpectedCall& call, Workspace& workspace) override;
   void require_known_sizes(int32_t /*queries*/) const override {}
+  void require_masks() const override {}
   void attend(const AttendBatch& batch, Workspace& workspace) override;
 
   void copy(void* to, const void* from, size_t bytes) noexcept override;

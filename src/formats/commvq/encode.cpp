@@ -41,11 +41,13 @@ void read_side(const Context& context, Side side, const std::byte* float16, int3
 }
 
 size_t key_work_floats(const Context& context) {
+  if (context.coder.keys.empty()) return 0;
   const size_t indices = static_cast<size_t>(kPageSlots * 2 * context.shape().keys.stages);
   return (context.coder.keys.front().work_bytes() + indices) / sizeof(float) + 1;
 }
 
 size_t value_work_floats(const Context& context) {
+  if (context.coder.values.empty()) return 0;
   const ValueEncoder& encoder = context.coder.values.front();
   return encoder.workspace_floats() + kPageSlots * encoder.words();
 }

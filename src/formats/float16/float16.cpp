@@ -19,6 +19,25 @@ void clear_slots(Side side, int32_t head_dim, int32_t begin, int32_t end, std::b
   }
 }
 
+void compact(const PageFormat& format, std::span<std::byte* const> pages, std::span<const int32_t> slots,
+             int32_t first) noexcept {
+  for (const Side side : {Side::kKeys, Side::kValues}) {
+    const int32_t dim = format.head.of(side);
+    const size_t offset = format.offset(side);
+    const auto plane_of = [&](int32_t slot) {
+      return reinterpret_cast<uint16_t*>(pages[static_cast<size_t>(slot / kPageSlots)] + offset);
+    };
+    for (size_t i = 0; i < slots.size(); ++i) {
+      const int32_t to = first + static_cast<int32_t>(i);
+      const uint16_t* source = plane_of(slots[i]);
+      uint16_t* target = plane_of(to);
+      for (int32_t channel = 0; channel < dim; ++channel) {
+        target[index(side, dim, to % kPageSlots, channel)] = source[index(side, dim, slots[i] % kPageSlots, channel)];
+      }
+    }
+  }
+}
+
 void read_row(const SideToEncode& side, int32_t slot, float* row) {
   const int32_t dim = side.format.head.of(side.side);
   const auto* numbers = reinterpret_cast<const uint16_t*>(side.float16.front());

@@ -13,6 +13,11 @@ void clear_slots(Side side, int32_t head_dim, int32_t begin, int32_t end, std::b
 /// along the axes of a Hadamard rotation.
 void write_slot(Side side, int32_t head_dim, int32_t slot, const float* channels, std::byte* plane) noexcept;
 
+/// Move slots of pages in FP16 to the front, in order: slots[i], counted from the first page, to slot first + i, which
+/// is not behind it.
+void compact(const PageFormat& format, std::span<std::byte* const> pages, std::span<const int32_t> slots,
+             int32_t first) noexcept;
+
 /// Read one token of a side that holds a single page: [head_dim].
 void read_row(const SideToEncode& side, int32_t slot, float* row);
 

@@ -105,7 +105,7 @@ void encode_around_centres(const SideToEncode& side) {
   const int32_t dim = side.format.head.of(side.side);
   const SideLayout where = layout(side.side, side.format);
   std::byte* out = side.out.front();
-  const bool by_page = keys && side.positions[side.used - 1] - side.positions[0] == side.used - 1;
+  const bool by_page = keys && side.positions.are_consecutive(side.used);
   if (keys) number_at(out, where.slot_rotation_offset()) = by_page ? 0 : 1;
   const float* biases = context.biases(side.side, side.first_head, by_page);
   std::array<float, kPageSlots> gains{};

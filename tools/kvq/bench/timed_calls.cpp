@@ -3,6 +3,7 @@
 #include "terminal/output.h"
 
 #include <algorithm>
+#include <random>
 
 namespace cli {
 namespace {
@@ -183,11 +184,39 @@ uint64_t timing_memory(const TimedDevice& device, const AppendShape& shape, size
          subjects * (length * token_bytes + sequences_in_turn(device, shape) * (own_tokens * token_bytes + 2 * lists));
 }
 
+namespace {
+
+/// A random draft tree: every query sees the way from its root. [batch, queries, words], or nothing.
+std::vector<std::byte> tree_masks(const AttentionShape& shape) {
+  constexpr uint64_t kSeed = 7;
+  constexpr int32_t kFarthest = 8;  // places to a parent
+  if (!shape.tree) return {};
+  const auto words = (static_cast<size_t>(shape.queries) + 31) / 32;
+  std::mt19937_64 random(kSeed);
+  std::vector<uint32_t> masks;
+  for (int32_t sequence = 0; sequence < shape.batch; ++sequence) {
+    const size_t first = masks.size();
+    masks.resize(first + static_cast<size_t>(shape.queries) * words);
+    for (int32_t i = 0; i < shape.queries; ++i) {
+      uint32_t* row = masks.data() + first + static_cast<size_t>(i) * words;
+      const auto back = static_cast<int32_t>(random() % kFarthest) + 1;
+      if (i >= back) std::copy_n(row - static_cast<size_t>(back) * words, words, row);
+      row[i / 32] |= uint32_t{1} << (i % 32);
+    }
+  }
+  const auto bytes = std::as_bytes(std::span(masks));
+  return {bytes.begin(), bytes.end()};
+}
+
+}  // namespace
+
 TimedAttention::TimedAttention(TimedDevice& device, kvq_context* context, const Spec& format,
                                const AttentionShape& shape)
     : device_(&device),
       cache_(cache_of_layers(context, format, shape.layer)),
       out_(device.upload(std::vector<std::byte>(output_scalars(shape) * sizeof(float)))),
+      mask_(device.upload(tree_masks(shape))),
+      has_mask_(shape.tree),
       n_queries_(shape.queries) {
   const size_t scalars = query_scalars(shape);
   for (size_t i = 0; i < std::clamp<size_t>(kQueryScalars / scalars, 1, kMostQueries); ++i) {
@@ -246,6 +275,10 @@ double TimedAttention::run() {
   batch.query_counts = counts.data();
   batch.q = queries_[runs_ % queries_.size()].get();
   batch.output = out_.get();
+  if (has_mask_) {
+    batch.mask = static_cast<const uint32_t*>(mask_.get());
+    batch.mask_slots = n_queries_;
+  }
   ++runs_;
   const auto attend = [&] { cache_.attend(0, batch); };
   if (device_->forgets_instructions()) attend();

@@ -100,6 +100,7 @@ struct AttentionShape {
   int32_t length = 32768;
   int32_t batch = 1;
   int32_t queries = 1;               // of a sequence: its newest tokens'
+  bool tree = false;                 // which are a random draft tree: a mask says what they see of each other
   uint64_t most_bytes = UINT64_MAX;  // of all caches that calls read in turn: those of a small model stay in caches
 };
 
@@ -160,6 +161,8 @@ class TimedAttention {
   std::vector<SequenceBatch> batches_;  // equal ones, used in turn
   std::vector<DeviceBuffer> queries_;   // [batch, queries, q_heads, head_dim] each, used in turn
   DeviceBuffer out_;
+  DeviceBuffer mask_;  // [batch, queries, words], or none
+  bool has_mask_;
   int32_t n_queries_;  // of a sequence
   size_t runs_ = 0;
   uint64_t bytes_ = 0;

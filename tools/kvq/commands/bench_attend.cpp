@@ -15,10 +15,22 @@ struct BenchAttendOptions : BenchOptions {
   int32_t batch = AttentionShape{}.batch;
   int32_t queries = AttentionShape{}.queries;
   bool extends = false;
+  bool tree = false;
 
   AttentionShape shape(int32_t length) const {
     return {.layer = layer, .length = length, .batch = batch, .queries = queries};
   }
+  /// What is measured: with --tree each format once more.
+  std::vector<std::string> subjects() const {
+    std::vector<std::string> all;
+    for (const std::string& spec : specs()) {
+      all.push_back(spec);
+      if (tree) all.push_back(spec + kTree);
+    }
+    return all;
+  }
+
+  inline static const std::string kTree = " tree";
 };
 
 struct BenchAttendMeasurement {
@@ -29,7 +41,8 @@ struct BenchAttendMeasurement {
 void print_result_json(const BenchAttendOptions& options, const std::vector<BenchAttendMeasurement>& measured,
                        const BenchMachine& machine) {
   const bool several = measured.size() > 1;
-  Json parameters = {{"batch", options.batch}, {"queries", options.queries}, {"extend", options.extends}};
+  Json parameters = {
+      {"batch", options.batch}, {"queries", options.queries}, {"extend", options.extends}, {"tree", options.tree}};
   std::vector<Json> rows;
   for (const BenchAttendMeasurement& each : measured) {
     for (Json& row : bench_rows_json(each.rows, kAttendLabels, machine)) {
@@ -50,11 +63,22 @@ void print_result(const BenchAttendOptions& options, const std::vector<BenchAtte
             (options.queries == 1 ? "" : ", " + std::to_string(options.queries) + " queries") +
             (options.extends ? ", whose tokens are appended in the same call" : "") + ";\n" +
             bench_rows_text(each.rows, kAttendLabels, machine);
+    for (size_t i = 1; options.tree && i < each.rows.size(); i += 2) {
+      const double ratio = each.rows[i].timing.median / each.rows[i - 1].timing.median;
+      text += each.rows[i - 1].name + ": a tree of " + std::to_string(options.queries) + " tokens takes " +
+              number_text(ratio, 2) + " times as long as a chain\n";
+    }
   }
   print_text(text);
 }
 
 void check_queries(const BenchAttendOptions& options) {
+  if (options.tree && (options.extends || options.queries > KVQ_MAX_MASK_SLOTS)) {
+    throw UsageError(options.extends
+                         ? "--tree measures attention alone, without --extend"
+                         : "--tree: a mask covers at most " + std::to_string(KVQ_MAX_MASK_SLOTS) +
+                               " tokens, less than the " + std::to_string(options.queries) + " of --queries");
+  }
   const int32_t shortest = std::ranges::min(options.lengths);
   if (options.queries <= shortest) return;
   throw UsageError("--queries " + std::to_string(options.queries) + ": there are only " + std::to_string(shortest) +
@@ -71,14 +95,17 @@ void run(const BenchAttendOptions& options) {
   check_queries(options);
   const std::unique_ptr<TimedDevice> device = make_bench_device(options.layer, options.compute);
   const AttentionShape longest = options.shape(std::ranges::max(options.lengths));
-  require_memory(*device, timing_memory(*device, longest, options.specs().size()));
+  require_memory(*device, timing_memory(*device, longest, options.subjects().size()));
   const kvq::Context context = make_context(options.compute);
   std::vector<BenchAttendMeasurement> measured;
   for (const int32_t length : options.lengths) {
     const auto measure = [&]<class Subject>(std::type_identity<Subject>) {
       return measure_rows(
-          "attention over " + std::to_string(length) + " tokens", options.specs(), [&](const std::string& spec) {
-            return Subject(*device, context, load_layer_spec(context, spec, options.layer), options.shape(length));
+          "attention over " + std::to_string(length) + " tokens", options.subjects(), [&](const std::string& name) {
+            AttentionShape shape = options.shape(length);
+            shape.tree = name.ends_with(BenchAttendOptions::kTree);
+            const std::string spec = name.substr(0, name.size() - (shape.tree ? BenchAttendOptions::kTree.size() : 0));
+            return Subject(*device, context, load_layer_spec(context, spec, options.layer), shape);
           });
     };
     measured.push_back({length, options.extends ? measure(std::type_identity<TimedExtend>())
@@ -103,6 +130,8 @@ void add_bench_attend(Command bench) {
   command.add_number("--queries", options->queries, 1, 1 << 16,
                      "Queries of a sequence: 1 as in decoding, --context as for a prompt");
   command.add_flag("--extend", options->extends, "Append the queries' tokens in the same call (kvq_extend)");
+  command.add_flag("--tree", options->tree,
+                   "Measure each format also with the queries' tokens as a random draft tree, by a mask");
   add_bench_options(command, *options);
   add_value_options(command, options->layer);
   command.on_run([options] { run(*options); });

@@ -1052,7 +1052,8 @@ namespace Kvq.Raw
         /// a prefix of its keys.</param>
         /// <param name="dtype">element type of <c>k</c> and <c>v</c>.</param>
         /// <param name="positions">original positions, ≥ 0, strictly increasing and beyond the layer's last one;
-        /// null: consecutive.</param>
+        /// inside a step (<see cref="Kvq.Raw.Native.kvq_step_begin"/>) of a cache that does not evict, in any order
+        /// beyond the layer's last one before the step; null: consecutive.</param>
         /// <param name="error">The error.</param>
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/> (null, shape, dtype, position, a
         /// number that FP16 cannot represent: a CUDA context stores the nearest one, 0 for NaN, and a later call
@@ -1184,11 +1185,14 @@ namespace Kvq.Raw
         /// before.</summary>
         /// <remarks>
         /// <para><c>output = softmax(scale · q·kᵀ) v</c> for every query head. Query head h reads KV head h /
-        /// (q_heads / kv_heads), and a query at position p sees the tokens at positions ≤ p. A query that sees no
-        /// token gives zeros, also with a sink. Accumulation is in FP32. On a CPU the result is bit-identical for any
-        /// number of threads and any composition of the batch; on a GPU it is so for the same batch. Allocates only
-        /// if a batch needs more workspace than any before it, if more calls run at once than ever before, or if the
-        /// policy evicts.</para>
+        /// (q_heads / kv_heads), and a query at position p sees the tokens at positions ≤ p, except where a mask says
+        /// what it sees: among the newest <c>mask_slots</c> slots, for draft trees and parallel samples. While a
+        /// sequence holds tokens at positions that do not ascend (appended inside a step), a mask has to cover the
+        /// first that is not beyond the one before it, and all later ones. A query that sees no token gives zeros,
+        /// also with a sink. Accumulation is in FP32. On a CPU the result is bit-identical for any number of threads
+        /// and any composition of the batch; on a GPU it is so for the same batch. Allocates only if a batch needs
+        /// more workspace than any before it, if more calls run at once than ever before, or if the policy
+        /// evicts.</para>
         /// <para>The error relative to exact attention over the decoded pages is FP32 rounding for FP16 pages. On
         /// instruction sets with int8 dot products ("avx512vnni", "amx"), integer pages use fixed-point queries and
         /// probabilities of 16 bits (INT8) or 8 bits (INT4, INT3, INT2); the error stays well below that of the
@@ -1203,7 +1207,8 @@ namespace Kvq.Raw
         /// <param name="batch">The batch.</param>
         /// <param name="error">The error.</param>
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.State"/> (a
-        /// CUDA graph is captured, see <see cref="Kvq.Raw.Native.kvq_sequence_reserve"/>);
+        /// CUDA graph is captured, see <see cref="Kvq.Raw.Native.kvq_sequence_reserve"/>; positions do not ascend
+        /// beyond the mask); <see cref="Kvq.Status.Unsupported"/> (a mask, and the policy evicts);
         /// <see cref="Kvq.Status.Memory"/>; <see cref="Kvq.Status.Limit"/> (workspace);
         /// <see cref="Kvq.Status.Backend"/>.</returns>
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
@@ -1272,6 +1277,10 @@ namespace Kvq.Raw
         /// kvq_extend(cache, layer, …);                   // for every layer
         /// kvq_step_commit(cache, &amp;batch, …);             // token_counts: accepted tokens
         /// </code>
+        /// <para>Draft tokens may form a tree: inside a step of a cache that does not evict, positions may repeat and
+        /// fall, each beyond the last one before the step. A mask says which of the newest slots a query sees, and
+        /// <c>kept_slots</c> of <see cref="Kvq.Raw.Native.kvq_step_commit"/> which tokens remain. A page whose
+        /// positions are not consecutive takes 128 bytes more, which an append allocates.</para>
         /// <para>Inside, these sequences take appends, extensions and attention of at most so many tokens of a layer,
         /// and calls that only read; others return <see cref="Kvq.Status.State"/>:
         /// <see cref="Kvq.Raw.Native.kvq_sequence_truncate"/>, <see cref="Kvq.Raw.Native.kvq_sequence_fork"/>,
@@ -1300,8 +1309,11 @@ namespace Kvq.Raw
         /// <summary>End the step of some sequences: of all that began together, or of any.</summary>
         /// <remarks>
         /// <para>Sequence i keeps the first <c>token_counts[i]</c> tokens, from 0 on, that each layer received since
-        /// the step began; null: all. The result is that of appending these alone; of an evicting policy's
-        /// observations, too. On a GPU this waits for the stream if a CUDA graph has been captured.</para>
+        /// the step began; null: all. With <c>kept_slots</c>, which needs <c>token_counts</c>, it keeps
+        /// <c>token_counts[i]</c> tokens from anywhere in the step. The result is that of appending these alone, to
+        /// the bit; of an evicting policy's observations, too. Positions of tokens that remain must ascend. Memory is
+        /// needed only if their positions have gaps that the step's tokens had not. On a GPU this waits for the
+        /// stream if a CUDA graph has been captured.</para>
         /// <para>Threads: exclusive use of these sequences.</para>
         /// <para>Since 1.0.</para>
         /// </remarks>
@@ -1309,16 +1321,19 @@ namespace Kvq.Raw
         /// <param name="batch">The batch.</param>
         /// <param name="error">The error.</param>
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/> (a layer has received fewer
-        /// tokens); <see cref="Kvq.Status.State"/> (not in a step; null, and layers have received different numbers
-        /// of tokens; fewer are kept than launches of a graph appended, and these appended more than the step's
-        /// tokens, or several at once by <see cref="Kvq.Raw.Native.kvq_append"/>, which keeps no originals);
+        /// tokens; kept_slots without token_counts, or not ascending; kept tokens whose positions do not ascend);
+        /// <see cref="Kvq.Status.State"/> (not in a step; null, and layers have received different numbers of tokens;
+        /// fewer are kept than launches of a graph appended, and these appended more than the step's tokens, or
+        /// several at once by <see cref="Kvq.Raw.Native.kvq_append"/>, which keeps no originals);
         /// <see cref="Kvq.Status.Unsupported"/> (fewer tokens than were appended, where the policy evicts by h2o, or
-        /// by the newest queries and more than its window attended); <see cref="Kvq.Status.Backend"/>. A refused step
-        /// goes on.</returns>
+        /// by the newest queries and more than its window attended; others than the first, where it evicts);
+        /// <see cref="Kvq.Status.Memory"/>; <see cref="Kvq.Status.Limit"/>; <see cref="Kvq.Status.Backend"/>. A
+        /// refused step goes on.</returns>
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern Status kvq_step_commit(IntPtr cache, kvq_step_batch* batch, kvq_error* error);
 
-        /// <summary>End the step of some sequences, each as it was before. <c>token_counts</c> is not read.</summary>
+        /// <summary>End the step of some sequences, each as it was before. <c>token_counts</c> and <c>kept_slots</c>
+        /// are not read.</summary>
         /// <remarks>
         /// <para>Threads: exclusive use of these sequences.</para>
         /// <para>Since 1.0.</para>

@@ -730,7 +730,7 @@ namespace Kvq.Raw
         /// <summary><see cref="Kvq.Dtype.F32"/> by default.</summary>
         public Dtype output_dtype;
         /// <summary><c>[total queries, q_heads, value_dim]</c>; its memory, from the first row to the last, may not
-        /// overlap that of <c>q</c> or <c>sinks</c>.</summary>
+        /// overlap that of <c>q</c>, <c>sinks</c> or <c>mask</c>.</summary>
         public void* output;
         /// <summary>A query at position p sees positions &gt; p − window; 0 (default): the layer's, or all up to its
         /// own. A layer that frees pages refuses a longer one.</summary>
@@ -751,12 +751,23 @@ namespace Kvq.Raw
         /// <summary><c>[total queries, q_heads]</c> receives the natural log-sum-exp of the logits, after scale and
         /// cap, including sinks; -infinity for a query that sees no token and has no sink. It merges results over
         /// parts of a context, only one of which has the sinks: Σᵢ exp(lseᵢ − lse) · outputᵢ with lse = log Σᵢ exp
-        /// lseᵢ. It may not overlap <c>q</c>, <c>output</c> or <c>sinks</c>. null (default): skip.</summary>
+        /// lseᵢ. It may not overlap <c>q</c>, <c>output</c>, <c>sinks</c> or <c>mask</c>. null (default):
+        /// skip.</summary>
         public float* lse;
         /// <summary><c>[q_heads]</c> learned logits, neither scaled nor capped: each adds exp(sink) to the softmax
         /// denominator of its head and nothing to the sum of values. -infinity means no sink; a CPU refuses NaN and
         /// +infinity. null (default): none.</summary>
         public float* sinks;
+        /// <summary><c>[total queries, (mask_slots + 31) / 32]</c>: bit j % 32 of word j / 32 says whether the query
+        /// sees slot <c>length − mask_slots + j</c> of its sequence, the order of appending. Older slots are seen by
+        /// position, and <c>sliding_window</c> holds for all. Bits of slots before the first are ignored. null
+        /// (default): all slots are seen by position.</summary>
+        public uint* mask;
+        /// <summary>Newest slots of each sequence that <c>mask</c> covers, 1 …
+        /// <see cref="Kvq.Constants.MaxMaskSlots"/>; 0 (default) without.</summary>
+        public int mask_slots;
+        /// <summary>0.</summary>
+        public int reserved;
     }
 
     /// <summary>New tokens of one or more sequences, their queries, and where results go. Rows of <c>k</c>, <c>v</c>,
@@ -793,8 +804,8 @@ namespace Kvq.Raw
         public int sliding_window;
         /// <summary>As in <see cref="Kvq.Raw.kvq_attend_batch"/>.</summary>
         public float logit_softcap;
-        /// <summary>0.</summary>
-        public int reserved;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_attend_batch"/>.</summary>
+        public int mask_slots;
         /// <summary>As in <see cref="Kvq.Raw.kvq_append_batch"/>.</summary>
         public long k_token_stride;
         /// <summary>As in <see cref="Kvq.Raw.kvq_append_batch"/>.</summary>
@@ -815,6 +826,9 @@ namespace Kvq.Raw
         public float* lse;
         /// <summary>As in <see cref="Kvq.Raw.kvq_attend_batch"/>.</summary>
         public float* sinks;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_attend_batch"/>; the length of a sequence includes its new
+        /// tokens.</summary>
+        public uint* mask;
     }
 
     /// <summary>Sequences of a step, and a number of tokens for each.</summary>
@@ -830,6 +844,10 @@ namespace Kvq.Raw
         /// <summary>See <see cref="Kvq.Raw.Native.kvq_step_begin"/> and <see cref="Kvq.Raw.Native.kvq_step_commit"/>.
         /// null by default.</summary>
         public int* token_counts;
+        /// <summary>For <see cref="Kvq.Raw.Native.kvq_step_commit"/>: <c>token_counts[i]</c> tokens of the step for
+        /// sequence i, counted from 0 in the order of appending, strictly ascending. null (default): the first
+        /// ones.</summary>
+        public int* kept_slots;
     }
 
     /// <summary>Memory in use, by purpose. All sizes are bytes as allocated, including padding and

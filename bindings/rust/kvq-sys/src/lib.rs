@@ -165,6 +165,9 @@ pub const KVQ_LOG_INFO: kvq_log_level = 2;
 /// Tokens per page: the unit of encoding, sharing and rollback.
 pub const KVQ_PAGE_SLOTS: i32 = 32;
 
+/// Newest slots of a sequence that a mask can cover.
+pub const KVQ_MAX_MASK_SLOTS: i32 = 1024;
+
 /// Scope that a code, or a norm, is shared in.
 pub type kvq_scope = i32;
 
@@ -1113,8 +1116,8 @@ pub struct kvq_attend_batch {
     /// [`KVQ_F32`] by default.
     pub output_dtype: kvq_dtype,
     /// `[total queries, q_heads, value_dim]`; its memory, from the first row to the last, may not overlap that of
-    /// `q` or `sinks`. (length `strided(sum(query_counts), layer.q_heads, layer.value_dim)`; in the memory of the
-    /// context)
+    /// `q`, `sinks` or `mask`. (length `strided(sum(query_counts), layer.q_heads, layer.value_dim)`; in the memory
+    /// of the context)
     pub output: *mut c_void,
     /// A query at position p sees positions \> p − window; 0 (default): the layer's, or all up to its own. A layer
     /// that frees pages refuses a longer one.
@@ -1135,13 +1138,23 @@ pub struct kvq_attend_batch {
     /// `[total queries, q_heads]` receives the natural log-sum-exp of the logits, after scale and cap, including
     /// sinks; -infinity for a query that sees no token and has no sink. It merges results over parts of a context,
     /// only one of which has the sinks: Σᵢ exp(lseᵢ − lse) · outputᵢ with lse = log Σᵢ exp lseᵢ. It may not overlap
-    /// `q`, `output` or `sinks`. NULL (default): skip. (may be NULL; length `sum(query_counts) * layer.q_heads`; in
-    /// the memory of the context)
+    /// `q`, `output`, `sinks` or `mask`. NULL (default): skip. (may be NULL; length `sum(query_counts) *
+    /// layer.q_heads`; in the memory of the context)
     pub lse: *mut f32,
     /// `[q_heads]` learned logits, neither scaled nor capped: each adds exp(sink) to the softmax denominator of its
     /// head and nothing to the sum of values. -infinity means no sink; a CPU refuses NaN and +infinity. NULL
     /// (default): none. (may be NULL; length `layer.q_heads`; in the memory of the context)
     pub sinks: *const f32,
+    /// `[total queries, (mask_slots + 31) / 32]`: bit j % 32 of word j / 32 says whether the query sees slot
+    /// `length − mask_slots + j` of its sequence, the order of appending. Older slots are seen by position, and
+    /// `sliding_window` holds for all. Bits of slots before the first are ignored. NULL (default): all slots are
+    /// seen by position. (may be NULL; length `sum(query_counts) * words(mask_slots)`; in the memory of the
+    /// context)
+    pub mask: *const u32,
+    /// Newest slots of each sequence that `mask` covers, 1 … [`KVQ_MAX_MASK_SLOTS`]; 0 (default) without.
+    pub mask_slots: i32,
+    /// 0.
+    pub reserved: i32,
 }
 
 /// New tokens of one or more sequences, their queries, and where results go. Rows of `k`, `v`, `q` and `output`
@@ -1183,8 +1196,8 @@ pub struct kvq_extend_batch {
     pub sliding_window: i32,
     /// As in [`kvq_attend_batch`].
     pub logit_softcap: f32,
-    /// 0.
-    pub reserved: i32,
+    /// As in [`kvq_attend_batch`].
+    pub mask_slots: i32,
     /// As in [`kvq_append_batch`].
     pub k_token_stride: i64,
     /// As in [`kvq_append_batch`].
@@ -1206,6 +1219,9 @@ pub struct kvq_extend_batch {
     pub lse: *mut f32,
     /// As in [`kvq_attend_batch`]. (may be NULL; length `layer.q_heads`; in the memory of the context)
     pub sinks: *const f32,
+    /// As in [`kvq_attend_batch`]; the length of a sequence includes its new tokens. (may be NULL; length
+    /// `sum(token_counts) * words(mask_slots)`; in the memory of the context)
+    pub mask: *const u32,
 }
 
 /// Sequences of a step, and a number of tokens for each.
@@ -1221,6 +1237,9 @@ pub struct kvq_step_batch {
     pub sequences: *const *mut kvq_sequence,
     /// See [`kvq_step_begin`] and [`kvq_step_commit`]. NULL by default. (may be NULL; length `n_sequences`)
     pub token_counts: *const i32,
+    /// For [`kvq_step_commit`]: `token_counts[i]` tokens of the step for sequence i, counted from 0 in the order of
+    /// appending, strictly ascending. NULL (default): the first ones. (may be NULL; length `sum(token_counts)`)
+    pub kept_slots: *const i32,
 }
 
 /// Memory in use, by purpose. All sizes are bytes as allocated, including padding and bookkeeping.
@@ -2829,8 +2848,9 @@ extern "C" {
     /// - `v`: values `[n, kv_heads, value_dim]`, same rules; NULL exactly if the layer's values are a prefix of its
     ///   keys. (may be NULL; length `n * layer.kv_heads * layer.value_dim`; in the memory of the context)
     /// - `dtype`: element type of `k` and `v`.
-    /// - `positions`: original positions, ≥ 0, strictly increasing and beyond the layer's last one; NULL:
-    ///   consecutive. (may be NULL; length `n`)
+    /// - `positions`: original positions, ≥ 0, strictly increasing and beyond the layer's last one; inside a step
+    ///   ([`kvq_step_begin`]) of a cache that does not evict, in any order beyond the layer's last one before the
+    ///   step; NULL: consecutive. (may be NULL; length `n`)
     ///
     /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`] (NULL, shape, dtype, position, a number that FP16 cannot represent: a
     /// CUDA context stores the nearest one, 0 for NaN, and a later call reports it); [`KVQ_E_STATE`] (a CUDA graph
@@ -2986,11 +3006,13 @@ extern "C" {
     /// (`pages_of_layer` of its [`kvq_layer_shape`]), which has received their tokens before.
     ///
     /// `output = softmax(scale · q·kᵀ) v` for every query head. Query head h reads KV head h / (q_heads /
-    /// kv_heads), and a query at position p sees the tokens at positions ≤ p. A query that sees no token gives
-    /// zeros, also with a sink. Accumulation is in FP32. On a CPU the result is bit-identical for any number of
-    /// threads and any composition of the batch; on a GPU it is so for the same batch. Allocates only if a batch
-    /// needs more workspace than any before it, if more calls run at once than ever before, or if the policy
-    /// evicts.
+    /// kv_heads), and a query at position p sees the tokens at positions ≤ p, except where a mask says what it
+    /// sees: among the newest `mask_slots` slots, for draft trees and parallel samples. While a sequence holds
+    /// tokens at positions that do not ascend (appended inside a step), a mask has to cover the first that is not
+    /// beyond the one before it, and all later ones. A query that sees no token gives zeros, also with a sink.
+    /// Accumulation is in FP32. On a CPU the result is bit-identical for any number of threads and any composition
+    /// of the batch; on a GPU it is so for the same batch. Allocates only if a batch needs more workspace than any
+    /// before it, if more calls run at once than ever before, or if the policy evicts.
     ///
     /// The error relative to exact attention over the decoded pages is FP32 rounding for FP16 pages. On instruction
     /// sets with int8 dot products ("avx512vnni", "amx"), integer pages use fixed-point queries and probabilities
@@ -2999,7 +3021,8 @@ extern "C" {
     /// products with a page's scales are rounded to FP16.
     ///
     /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_STATE`] (a CUDA graph is captured, see
-    /// [`kvq_sequence_reserve`]); [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`] (workspace); [`KVQ_E_BACKEND`].
+    /// [`kvq_sequence_reserve`]; positions do not ascend beyond the mask); [`KVQ_E_UNSUPPORTED`] (a mask, and the
+    /// policy evicts); [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`] (workspace); [`KVQ_E_BACKEND`].
     ///
     /// Threads: any number of calls on a cache at once, also on the same sequences, which are only read. Where the
     /// policy evicts by queries, those of every call count, in any order.
@@ -3073,6 +3096,11 @@ extern "C" {
     /// kvq_step_commit(cache, &batch, …);             // token_counts: accepted tokens
     /// ```
     ///
+    /// Draft tokens may form a tree: inside a step of a cache that does not evict, positions may repeat and fall,
+    /// each beyond the last one before the step. A mask says which of the newest slots a query sees, and
+    /// `kept_slots` of [`kvq_step_commit`] which tokens remain. A page whose positions are not consecutive takes
+    /// 128 bytes more, which an append allocates.
+    ///
     /// Inside, these sequences take appends, extensions and attention of at most so many tokens of a layer, and
     /// calls that only read; others return [`KVQ_E_STATE`]: [`kvq_sequence_truncate`], [`kvq_sequence_fork`],
     /// [`kvq_sequence_save`], [`kvq_sequence_reserve`], [`kvq_sequence_recode`], [`kvq_cache_save`],
@@ -3096,21 +3124,26 @@ extern "C" {
     /// End the step of some sequences: of all that began together, or of any.
     ///
     /// Sequence i keeps the first `token_counts[i]` tokens, from 0 on, that each layer received since the step
-    /// began; NULL: all. The result is that of appending these alone; of an evicting policy's observations, too. On
-    /// a GPU this waits for the stream if a CUDA graph has been captured.
+    /// began; NULL: all. With `kept_slots`, which needs `token_counts`, it keeps `token_counts[i]` tokens from
+    /// anywhere in the step. The result is that of appending these alone, to the bit; of an evicting policy's
+    /// observations, too. Positions of tokens that remain must ascend. Memory is needed only if their positions
+    /// have gaps that the step's tokens had not. On a GPU this waits for the stream if a CUDA graph has been
+    /// captured.
     ///
-    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`] (a layer has received fewer tokens); [`KVQ_E_STATE`] (not in a step;
-    /// NULL, and layers have received different numbers of tokens; fewer are kept than launches of a graph
-    /// appended, and these appended more than the step's tokens, or several at once by [`kvq_append`], which keeps
-    /// no originals); [`KVQ_E_UNSUPPORTED`] (fewer tokens than were appended, where the policy evicts by h2o, or by
-    /// the newest queries and more than its window attended); [`KVQ_E_BACKEND`]. A refused step goes on.
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`] (a layer has received fewer tokens; kept_slots without token_counts,
+    /// or not ascending; kept tokens whose positions do not ascend); [`KVQ_E_STATE`] (not in a step; NULL, and
+    /// layers have received different numbers of tokens; fewer are kept than launches of a graph appended, and
+    /// these appended more than the step's tokens, or several at once by [`kvq_append`], which keeps no originals);
+    /// [`KVQ_E_UNSUPPORTED`] (fewer tokens than were appended, where the policy evicts by h2o, or by the newest
+    /// queries and more than its window attended; others than the first, where it evicts); [`KVQ_E_MEMORY`];
+    /// [`KVQ_E_LIMIT`]; [`KVQ_E_BACKEND`]. A refused step goes on.
     ///
     /// Threads: exclusive use of these sequences.
     ///
     /// Since 1.0.
     pub fn kvq_step_commit(cache: *mut kvq_cache, batch: *const kvq_step_batch, error: *mut kvq_error) -> kvq_status;
 
-    /// End the step of some sequences, each as it was before. `token_counts` is not read.
+    /// End the step of some sequences, each as it was before. `token_counts` and `kept_slots` are not read.
     ///
     /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_STATE`] (not in a step; launches of a graph appended tokens
     /// that cannot be taken back, see [`kvq_step_commit`]); [`KVQ_E_BACKEND`].
@@ -4218,11 +4251,11 @@ const _: () = {
     assert!(align_of::<kvq_append_batch>() == 8);
     assert!(size_of::<kvq_compress_options>() == 24);
     assert!(align_of::<kvq_compress_options>() == 8);
-    assert!(size_of::<kvq_attend_batch>() == 112);
+    assert!(size_of::<kvq_attend_batch>() == 128);
     assert!(align_of::<kvq_attend_batch>() == 8);
-    assert!(size_of::<kvq_extend_batch>() == 168);
+    assert!(size_of::<kvq_extend_batch>() == 176);
     assert!(align_of::<kvq_extend_batch>() == 8);
-    assert!(size_of::<kvq_step_batch>() == 24);
+    assert!(size_of::<kvq_step_batch>() == 32);
     assert!(align_of::<kvq_step_batch>() == 8);
     assert!(size_of::<kvq_usage>() == 112);
     assert!(align_of::<kvq_usage>() == 8);

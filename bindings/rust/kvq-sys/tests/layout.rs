@@ -347,6 +347,9 @@ fn offsets_of_kvq_attend_batch() {
     assert_eq!(offset!(kvq_attend_batch, output_head_stride), 88);
     assert_eq!(offset!(kvq_attend_batch, lse), 96);
     assert_eq!(offset!(kvq_attend_batch, sinks), 104);
+    assert_eq!(offset!(kvq_attend_batch, mask), 112);
+    assert_eq!(offset!(kvq_attend_batch, mask_slots), 120);
+    assert_eq!(offset!(kvq_attend_batch, reserved), 124);
 }
 
 #[test]
@@ -365,7 +368,7 @@ fn offsets_of_kvq_extend_batch() {
     assert_eq!(offset!(kvq_extend_batch, output_dtype), 72);
     assert_eq!(offset!(kvq_extend_batch, sliding_window), 76);
     assert_eq!(offset!(kvq_extend_batch, logit_softcap), 80);
-    assert_eq!(offset!(kvq_extend_batch, reserved), 84);
+    assert_eq!(offset!(kvq_extend_batch, mask_slots), 84);
     assert_eq!(offset!(kvq_extend_batch, k_token_stride), 88);
     assert_eq!(offset!(kvq_extend_batch, k_head_stride), 96);
     assert_eq!(offset!(kvq_extend_batch, v_token_stride), 104);
@@ -376,6 +379,7 @@ fn offsets_of_kvq_extend_batch() {
     assert_eq!(offset!(kvq_extend_batch, output_head_stride), 144);
     assert_eq!(offset!(kvq_extend_batch, lse), 152);
     assert_eq!(offset!(kvq_extend_batch, sinks), 160);
+    assert_eq!(offset!(kvq_extend_batch, mask), 168);
 }
 
 #[test]
@@ -384,6 +388,7 @@ fn offsets_of_kvq_step_batch() {
     assert_eq!(offset!(kvq_step_batch, n_sequences), 4);
     assert_eq!(offset!(kvq_step_batch, sequences), 8);
     assert_eq!(offset!(kvq_step_batch, token_counts), 16);
+    assert_eq!(offset!(kvq_step_batch, kept_slots), 24);
 }
 
 #[test]

@@ -29,6 +29,23 @@ SlotRange visible_slots(const Page& page, int32_t position, int32_t window) {
   return range;
 }
 
+/// Bits [begin, end) of 32.
+uint32_t bits_of(SlotRange range) {
+  const auto below = [](int32_t n) { return static_cast<uint32_t>((uint64_t{1} << static_cast<uint32_t>(n)) - 1); };
+  return below(range.end) & ~below(range.begin);
+}
+
+/// Bits [at, at + 32) of `bits` bits from the first of `words` on; those outside are 0.
+uint32_t bits_at(const uint32_t* words, int32_t bits, int64_t at) {
+  const int64_t first = at >= 0 ? at / 32 : -((31 - at) / 32);
+  const auto shift = static_cast<uint32_t>(at - first * 32);
+  const auto word = [words, bits](int64_t index) {
+    if (index < 0 || index * 32 >= bits) return uint32_t{0};
+    return words[index] & bits_of({0, static_cast<int32_t>(std::min<int64_t>(bits - index * 32, 32))});
+  };
+  return shift == 0 ? word(first) : word(first) >> shift | word(first + 1) << (32 - shift);
+}
+
 /// A page of a latent's values in FP16: no format takes more.
 size_t latent_bytes(const HeadShape& head) { return side_plane(Side::kValues, 16, head.values).bytes(); }
 
@@ -68,10 +85,16 @@ class ItemRun {
     const AttendSequence& sequence = batch.sequences[static_cast<size_t>(item.sequence)];
     pages_ = sequence.pages[item.head] + item.page_begin;
     list_end_ = sequence.pages[item.head] + sequence.page_counts[item.head];
+    if (batch.mask != nullptr) {
+      first_masked_ = sequence.first_masked;
+      mask_ = batch.mask + static_cast<size_t>(sequence.query_begin) * batch.mask_words();
+    }
   }
 
   void attend() {
-    if (batch_.routed && context_ == nullptr && item_.page_count <= kSplitPages) group_by_format();
+    // Masks need the places of pages.
+    const bool may_sort = context_ == nullptr && mask_ == nullptr;
+    if (batch_.routed && may_sort && item_.page_count <= kSplitPages) group_by_format();
     clear();
     for_each_block([this](const Page* const* pages, int32_t count, int32_t row, int32_t rows) {
       for (int32_t i = 0; i < rows; ++i) normalise(row + i, i, count * kPageSlots);
@@ -143,8 +166,8 @@ class ItemRun {
 
   /// Drops pages at both ends that no row sees.
   void narrow(const Page* const*& pages, int32_t& count, int32_t row, int32_t rows) const {
-    for (; count > 0 && !any_visible(*pages[0], row, rows); --count) ++pages;
-    while (count > 0 && !any_visible(*pages[count - 1], row, rows)) --count;
+    for (; count > 0 && !any_visible(pages, row, rows); --count) ++pages;
+    while (count > 0 && !any_visible(pages + count - 1, row, rows)) --count;
   }
 
   /// Work done once for all rows of the item.
@@ -184,7 +207,38 @@ class ItemRun {
     }
   }
 
-  bool any_visible(const Page& page, int32_t row, int32_t rows) const {
+  /// Whether the mask covers slots of a page.
+  bool is_masked(const Page* const* at) const {
+    return mask_ != nullptr && (place(at) + 1) * kPageSlots > first_masked_;
+  }
+
+  /// Slots of a masked page that a row sees, a bit each.
+  uint32_t masked_slots(const Page* const* at, int32_t row) const {
+    const Page& page = **at;
+    const int64_t first = place(at) * kPageSlots;
+    const int32_t query = (queries_.first_row + row) / queries_.group;
+    const uint32_t* mask = mask_ + static_cast<size_t>(query) * batch_.mask_words();
+    uint32_t slots = bits_at(mask, batch_.mask_slots, first - first_masked_) & bits_of({0, page.count});
+    if (first >= first_masked_ && batch_.window == 0) return slots;
+    const int32_t position = this->position(row);
+    const int64_t after = newest_hidden(position, batch_.window);
+    for (int32_t slot = 0; slot < page.count; ++slot) {
+      const bool is_older = first + slot < first_masked_;
+      const bool sees = page.position(slot) > after && (!is_older || page.position(slot) <= position);
+      if (is_older && sees) slots |= 1U << static_cast<uint32_t>(slot);
+      if (!sees) slots &= ~(1U << static_cast<uint32_t>(slot));
+    }
+    return slots;
+  }
+
+  bool any_visible(const Page* const* at, int32_t row, int32_t rows) const {
+    if (is_masked(at)) {
+      for (int32_t i = row; i < row + rows; ++i) {
+        if (masked_slots(at, i) != 0) return true;
+      }
+      return false;
+    }
+    const Page& page = **at;
     for (int32_t i = row; i < row + rows; ++i) {
       const int64_t after = newest_hidden(position(i), batch_.window);
       if (page.first_position <= position(i) && page.last_position() > after) return true;
@@ -239,7 +293,7 @@ class ItemRun {
     }
     for (int32_t page = 0; page < length; ++page) {
       prefetch_record(at + page, 2 * kTilePages);
-      mask(*at[page], scores + page * kPageSlots, row, rows);
+      mask(at + page, scores + page * kPageSlots, row, rows);
     }
     return length;
   }
@@ -251,7 +305,17 @@ class ItemRun {
             {rounded ? queries.rounded + row * RoundedQueries::stride_of(words) : nullptr, words}};
   }
 
-  void mask(const Page& page, float* scores, int32_t row, int32_t rows) const {
+  void mask(const Page* const* at, float* scores, int32_t row, int32_t rows) const {
+    const Page& page = **at;
+    if (is_masked(at)) {
+      for (int32_t i = 0; i < rows; ++i) {
+        const uint32_t slots = masked_slots(at, row + i);
+        for (int32_t slot = 0; slot < kPageSlots; ++slot) {
+          if ((slots >> static_cast<uint32_t>(slot) & 1) == 0) scores[i * kTileSlots + slot] = kMinusInfinity;
+        }
+      }
+      return;
+    }
     if (all_visible(page, row, rows)) return;
     for (int32_t i = 0; i < rows; ++i) {
       const SlotRange range = visible_slots(page, position(row + i), batch_.window);
@@ -335,7 +399,9 @@ class ItemRun {
   std::array<int32_t, kItemRows> row_positions_;
   const Page* const* pages_;
   std::array<const Page*, kSplitPages> grouped_;
-  const Page* const* list_end_;  // end of the whole list: prefetching runs ahead into the next item
+  const uint32_t* mask_ = nullptr;  // of the sequence's first query; null: none
+  int64_t first_masked_ = 0;        // slot
+  const Page* const* list_end_;     // end of the whole list: prefetching runs ahead into the next item
   ContextItem context_item_;
   ContextAttentionPointer context_;  // null: no page needs its layer's context
   std::byte* latents_;               // [kTilePages] values as keys, and room to write them

@@ -229,18 +229,24 @@ attending."#
     };
     (kvq_attend_batch, output) => {
         r#"`[total queries, q_heads, value_dim]`; its memory, from the first row to the last, may not overlap that of
-`q` or `sinks`."#
+`q`, `sinks` or `mask`."#
     };
     (kvq_attend_batch, lse) => {
         r#"`[total queries, q_heads]` receives the natural log-sum-exp of the logits, after scale and cap, including
 sinks; -infinity for a query that sees no token and has no sink. It merges results over parts of a context,
 only one of which has the sinks: Σᵢ exp(lseᵢ − lse) · outputᵢ with lse = log Σᵢ exp lseᵢ. It may not overlap
-`q`, `output` or `sinks`. NULL (default): skip."#
+`q`, `output`, `sinks` or `mask`. NULL (default): skip."#
     };
     (kvq_attend_batch, sinks) => {
         r#"`[q_heads]` learned logits, neither scaled nor capped: each adds exp(sink) to the softmax denominator of its
 head and nothing to the sum of values. -infinity means no sink; a CPU refuses NaN and +infinity. NULL
 (default): none."#
+    };
+    (kvq_attend_batch, mask) => {
+        r#"`[total queries, (mask_slots + 31) / 32]`: bit j % 32 of word j / 32 says whether the query sees slot
+`length − mask_slots + j` of its sequence, the order of appending. Older slots are seen by position, and
+`sliding_window` holds for all. Bits of slots before the first are ignored. NULL (default): all slots are
+seen by position."#
     };
     (kvq_extend_batch) => {
         r#"New tokens of one or more sequences, their queries, and where results go. Rows of `k`, `v`, `q` and `output`
@@ -270,11 +276,18 @@ head and nothing to the sum of values. -infinity means no sink; a CPU refuses Na
     (kvq_extend_batch, sinks) => {
         r#"As in [`Attend`](crate::Attend)."#
     };
+    (kvq_extend_batch, mask) => {
+        r#"As in [`Attend`](crate::Attend); the length of a sequence includes its new tokens."#
+    };
     (kvq_step_batch) => {
         r#"Sequences of a step, and a number of tokens for each."#
     };
     (kvq_step_batch, token_counts) => {
         r#"See [`Cache::step`](crate::Cache::step) and [`Step::commit`](crate::Step::commit). NULL by default."#
+    };
+    (kvq_step_batch, kept_slots) => {
+        r#"For [`Step::commit`](crate::Step::commit): `token_counts[i]` tokens of the step for sequence i, counted from
+0 in the order of appending, strictly ascending. NULL (default): the first ones."#
     };
     (qp_quantize_options) => {
         r#"Options of [`Matrix::quantize`](crate::Matrix::quantize)."#
@@ -923,8 +936,9 @@ Fills the layer's open page. A full page is sealed (encoded in its final format)
   Hadamard rotation, too.
 - `v`: values `[n, kv_heads, value_dim]`, same rules; NULL exactly if the layer's values are a prefix of its
   keys.
-- `positions`: original positions, ≥ 0, strictly increasing and beyond the layer's last one; NULL:
-  consecutive.
+- `positions`: original positions, ≥ 0, strictly increasing and beyond the layer's last one; inside a step
+  ([`Cache::step`](crate::Cache::step)) of a cache that does not evict, in any order beyond the layer's last
+  one before the step; NULL: consecutive.
 
 # Errors
 
@@ -1013,11 +1027,13 @@ observed or more than `window` tokens have come since, pages are preallocated);
 (`pages_of_layer` of its [`LayerShape`](crate::LayerShape)), which has received their tokens before.
 
 `output = softmax(scale · q·kᵀ) v` for every query head. Query head h reads KV head h / (q_heads /
-kv_heads), and a query at position p sees the tokens at positions ≤ p. A query that sees no token gives
-zeros, also with a sink. Accumulation is in FP32. On a CPU the result is bit-identical for any number of
-threads and any composition of the batch; on a GPU it is so for the same batch. Allocates only if a batch
-needs more workspace than any before it, if more calls run at once than ever before, or if the policy
-evicts.
+kv_heads), and a query at position p sees the tokens at positions ≤ p, except where a mask says what it
+sees: among the newest `mask_slots` slots, for draft trees and parallel samples. While a sequence holds
+tokens at positions that do not ascend (appended inside a step), a mask has to cover the first that is not
+beyond the one before it, and all later ones. A query that sees no token gives zeros, also with a sink.
+Accumulation is in FP32. On a CPU the result is bit-identical for any number of threads and any composition
+of the batch; on a GPU it is so for the same batch. Allocates only if a batch needs more workspace than any
+before it, if more calls run at once than ever before, or if the policy evicts.
 
 The error relative to exact attention over the decoded pages is FP32 rounding for FP16 pages. On instruction
 sets with int8 dot products ("avx512vnni", "amx"), integer pages use fixed-point queries and probabilities
@@ -1028,8 +1044,10 @@ probabilities and their products with a page's scales are rounded to FP16.
 # Errors
 
 [`Status::Argument`](crate::Status::Argument); [`Status::State`](crate::Status::State) (a CUDA graph is
-captured, see [`Sequence::reserve`](crate::Sequence::reserve)); [`Status::Memory`](crate::Status::Memory);
-[`Status::Limit`](crate::Status::Limit) (workspace); [`Status::Backend`](crate::Status::Backend)."#
+captured, see [`Sequence::reserve`](crate::Sequence::reserve); positions do not ascend beyond the mask);
+[`Status::Unsupported`](crate::Status::Unsupported) (a mask, and the policy evicts);
+[`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit) (workspace);
+[`Status::Backend`](crate::Status::Backend)."#
     };
     (kvq_extend) => {
         r#"Append tokens to one layer of several sequences and attend with their queries: all of it or nothing.
@@ -1071,6 +1089,11 @@ kvq_extend(cache, layer, …);                   // for every layer
 kvq_step_commit(cache, &batch, …);             // token_counts: accepted tokens
 ```
 
+Draft tokens may form a tree: inside a step of a cache that does not evict, positions may repeat and fall,
+each beyond the last one before the step. A mask says which of the newest slots a query sees, and
+`kept_slots` of [`Step::commit`](crate::Step::commit) which tokens remain. A page whose positions are not
+consecutive takes 128 bytes more, which an append allocates.
+
 Inside, these sequences take appends, extensions and attention of at most so many tokens of a layer, and
 calls that only read; others return [`Status::State`](crate::Status::State):
 [`Sequence::truncate`](crate::Sequence::truncate), [`Sequence::fork`](crate::Sequence::fork),
@@ -1095,21 +1118,26 @@ of pages); [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::S
         r#"End the step of some sequences: of all that began together, or of any.
 
 Sequence i keeps the first `token_counts[i]` tokens, from 0 on, that each layer received since the step
-began; NULL: all. The result is that of appending these alone; of an evicting policy's observations, too. On
-a GPU this waits for the stream if a CUDA graph has been captured.
+began; NULL: all. With `kept_slots`, which needs `token_counts`, it keeps `token_counts[i]` tokens from
+anywhere in the step. The result is that of appending these alone, to the bit; of an evicting policy's
+observations, too. Positions of tokens that remain must ascend. Memory is needed only if their positions
+have gaps that the step's tokens had not. On a GPU this waits for the stream if a CUDA graph has been
+captured.
 
 # Errors
 
-[`Status::Argument`](crate::Status::Argument) (a layer has received fewer tokens);
+[`Status::Argument`](crate::Status::Argument) (a layer has received fewer tokens; kept_slots without
+token_counts, or not ascending; kept tokens whose positions do not ascend);
 [`Status::State`](crate::Status::State) (not in a step; NULL, and layers have received different numbers of
 tokens; fewer are kept than launches of a graph appended, and these appended more than the step's tokens, or
 several at once by [`Sequence::append`](crate::Sequence::append), which keeps no originals);
 [`Status::Unsupported`](crate::Status::Unsupported) (fewer tokens than were appended, where the policy
-evicts by h2o, or by the newest queries and more than its window attended);
+evicts by h2o, or by the newest queries and more than its window attended; others than the first, where it
+evicts); [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit);
 [`Status::Backend`](crate::Status::Backend). A refused step goes on."#
     };
     (kvq_step_abort) => {
-        r#"End the step of some sequences, each as it was before. `token_counts` is not read.
+        r#"End the step of some sequences, each as it was before. `token_counts` and `kept_slots` are not read.
 
 # Errors
 

@@ -348,6 +348,14 @@ macro_rules! setters {
             self.raw.output_head_stride = $crate::convert::long(output_head_stride);
             self
         }
+
+        /// Newest slots of each sequence that `mask` covers, 1 …
+        /// [`KVQ_MAX_MASK_SLOTS`](crate::sys::KVQ_MAX_MASK_SLOTS); 0 (default) without.
+        #[must_use]
+        pub fn mask_slots(mut self, mask_slots: usize) -> Self {
+            self.raw.mask_slots = $crate::convert::int(mask_slots);
+            self
+        }
     };
     (kvq_extend_batch) => {
         /// As in [`Attend`](crate::Attend).
@@ -361,6 +369,13 @@ macro_rules! setters {
         #[must_use]
         pub fn logit_softcap(mut self, logit_softcap: f32) -> Self {
             self.raw.logit_softcap = logit_softcap;
+            self
+        }
+
+        /// As in [`Attend`](crate::Attend).
+        #[must_use]
+        pub fn mask_slots(mut self, mask_slots: usize) -> Self {
+            self.raw.mask_slots = $crate::convert::int(mask_slots);
             self
         }
 

@@ -143,7 +143,7 @@ class CentreTaker {
     const int32_t pairs = rope_.pairs();
     const SlotPositions& positions = side_.positions;
     std::array<float, kMaxTrainedDim> row;
-    if (positions[side_.used - 1] - positions[0] != side_.used - 1) {
+    if (!positions.are_consecutive(side_.used)) {
       for (int32_t slot = 0; slot < kPageSlots; ++slot) {
         context_.rotations.fill(positions[std::min(slot, side_.used - 1)], row.data());
         for (int32_t i = 0; i < 2 * pairs; ++i) room_.rotations[i * kPageSlots + slot] = row[static_cast<size_t>(i)];
