@@ -859,9 +859,10 @@ typedef struct kvq_cache_options {
                                \nullable \length rotary_dim / 2 \memory host \keeps call */
   float scale;            /**< Factor applied to q·k; 0 (default): 1 / sqrt(head_dim). */
   int32_t sliding_window; /**< A query at position p sees positions > p − window, as in Gemma's and Mistral's local
-                               layers; 0 (default): all up to its own. Layers forget: whole pages that no later query
-                               can see are freed, all but the policy's `sink` and `recent` ones, when ::kvq_append has
-                               stored the tokens after them, or ::kvq_extend has attended to them. */
+                               layers; 0 (default): all up to its own. Such layers forget: an append frees the whole
+                               pages that neither its own tokens nor later ones see, but for the policy's `sink` first
+                               ones. With `recent: r`, what the 32 · (r − 1) tokens before these see stays as well. So
+                               the newest append can be taken back, and that many tokens before it. */
   uint64_t max_bytes; /**< Limit on the memory that this cache allocates, including its own object; 0 (default): only
                            the context's limit. */
   uint64_t model_id;  /**< Any number that identifies the model's weights; snapshots with another one are refused. */

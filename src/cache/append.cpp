@@ -305,10 +305,14 @@ void end_backlogs(const AppendRequest& request, int32_t layer) {
   for (const SequenceTokens& each : request.sequences) end_backlog(*each.sequence, layer);
 }
 
-/// Position of the first token that a sequence has received.
-int32_t first_position(const AppendRequest& request, const Arrival& arrival, int32_t layer) {
-  if (request.positions != nullptr) return request.positions[arrival.first];
-  return arrival.of.sequence->last_position(layer) - arrival.of.count + 1;
+/// Free what neither the tokens of a request nor later ones see: they can then be taken back.
+void forget_hidden(const AppendRequest& request, int32_t layer) {
+  for_each_arrival(request, [&](const Arrival& arrival) {
+    Sequence& sequence = *arrival.of.sequence;
+    const int32_t first = request.positions != nullptr ? request.positions[arrival.first]
+                                                       : sequence.last_position(layer) - arrival.of.count + 1;
+    forget_hidden(sequence, layer, first);
+  });
 }
 
 }  // namespace
@@ -352,10 +356,7 @@ void append(Cache& cache, int32_t layer, const AppendRequest& request) {
   }
   calibrators.keep();
   end_backlogs(request, layer);
-  // The tokens' queries may be yet to come.
-  for_each_arrival(request, [&](const Arrival& arrival) {
-    forget_hidden(*arrival.of.sequence, layer, first_position(request, arrival, layer));
-  });
+  forget_hidden(request, layer);
 }
 
 void extend(Cache& cache, int32_t layer, const AppendRequest& request, const kvq_attend_batch& batch,
@@ -384,13 +385,7 @@ void extend(Cache& cache, int32_t layer, const AppendRequest& request, const kvq
   });
   append_and_seal(cache, layer, request, attend_and);
   end_backlogs(request, layer);
-  // The newest token may be taken back and extended with again.
-  const bool all_attended = !cache.layer(layer).has_readers;
-  for_each_arrival(request, [&](const Arrival& arrival) {
-    Sequence& sequence = *arrival.of.sequence;
-    forget_hidden(sequence, layer,
-                  all_attended ? sequence.last_position(layer) : first_position(request, arrival, layer));
-  });
+  forget_hidden(request, layer);
 }
 
 void find_own_scales(Sequence& sequence, Allocator& scratch) {

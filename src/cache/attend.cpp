@@ -104,7 +104,7 @@ void AttendRequest::place(int32_t index, const Sequence& sequence) {
   const AttendSequence& entry = space_.sequences[static_cast<size_t>(index)];
   const int32_t first = entry.query_begin;
   const int32_t count = entry.query_count;
-  const bool checks = batch_.query_positions != nullptr && cache_.eviction.budget == 0;
+  const bool checks = (batch_.query_positions != nullptr || count > 1) && cache_.eviction.budget == 0;
   const int32_t forgotten = checks ? newest_forgotten(sequence, layer_, 0) : -1;
   for (int32_t i = 0; i < count; ++i) {
     const int32_t position = batch_.query_positions != nullptr ? batch_.query_positions[first + i]
@@ -112,7 +112,7 @@ void AttendRequest::place(int32_t index, const Sequence& sequence) {
     if (position < 0)
       fail(KVQ_E_ARGUMENT, "batch->query_positions[%d] is %d, must not be negative", first + i, position);
     if (forgotten >= 0 && newest_hidden(position, window_) < forgotten) {
-      fail(KVQ_E_STATE, "batch->query_positions[%d] is %d, which sees tokens up to position %d that layer %d has freed",
+      fail(KVQ_E_STATE, "query %d is at position %d and sees tokens up to position %d, which layer %d has freed",
            first + i, position, forgotten, shape_.pages_layer);
     }
     space_.positions.push_back(position);

@@ -76,7 +76,6 @@ void Cache::make_layers(const kvq_cache_options& options, const Policy* policy) 
                          .scale = scale_of(0.0F, options.head_dim),
                          .softcap = 0.0F,
                          .window = window_of(options.sliding_window, options.attention_chunk),
-                         .has_readers = false,
                          .rope = make_rope(options, nullptr, options.head_dim),
                          .float16 = intern({SideFormat{}, SideFormat{}, options.head_dim}),
                          .first_list = 0};
@@ -119,10 +118,7 @@ void Cache::make_layers(const kvq_cache_options& options, const Policy* policy) 
     }
     layer.pages_index = layer.has_own_pages() ? static_cast<int32_t>(layers_.size()) : pages.pages_index;
     layer.first_list = layer.has_own_pages() ? lists : pages.first_list;
-    if (!layer.has_own_pages()) {
-      layers_[static_cast<size_t>(pages.pages_index)].has_readers = true;
-      continue;
-    }
+    if (!layer.has_own_pages()) continue;
     lists += static_cast<size_t>(layer.kv_heads);
     layers_.push_back(layer);
   }

@@ -40,9 +40,8 @@ struct LayerShape {
   int32_t kv_heads;
   HeadShape head;
   float scale;
-  float softcap;     // of calls without one; 0: none
-  int32_t window;    // what queries see, as of newest_hidden(): older pages are freed
-  bool has_readers;  // later layers read its pages
+  float softcap;   // of calls without one; 0: none
+  int32_t window;  // what queries see, as of newest_hidden(): older pages are freed
   const Rope* rope;
   const PageFormat* float16;  // of open, recent and sink pages
   size_t first_list;          // of its page lists in a sequence

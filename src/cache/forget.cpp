@@ -43,12 +43,14 @@ bool forget(Sequence& sequence, int32_t layer, int64_t hidden) noexcept {
 void forget_hidden(Sequence& sequence, int32_t layer, int32_t position) noexcept {
   const int32_t window = sequence.cache.layer(layer).window;
   if (window == 0 || sequence.step.tokens > 0 || sequence.waits(layer) || sequence.has_backlog(layer)) return;
-  if (forget(sequence, layer, newest_hidden(position, window)) && !sequence.reserves.empty()) publish(sequence, layer);
+  const int32_t oldest = std::max(position - sequence.storage->kept_for_truncation(), 0);
+  if (forget(sequence, layer, newest_hidden(oldest, window)) && !sequence.reserves.empty()) publish(sequence, layer);
 }
 
 void forget_for_page(Sequence& sequence, int32_t layer, int32_t position, int32_t step) noexcept {
   const int32_t window = sequence.cache.layer(layer).window;
-  if (window != 0) forget(sequence, layer, newest_hidden(std::max(position - step + 1, 0), window));
+  const int32_t kept = sequence.storage->kept_for_truncation();
+  if (window != 0) forget(sequence, layer, newest_hidden(std::max(position - kept - step + 1, 0), window));
 }
 
 int32_t most_pages(const LayerShape& layer, const Storage& storage, int32_t step) {
@@ -56,7 +58,7 @@ int32_t most_pages(const LayerShape& layer, const Storage& storage, int32_t step
   // Positions from the oldest seen when the append before began to the newest of this one, and a page that a device
   // frees later.
   const int64_t seen = layer.window > 0 ? layer.window : -int64_t{layer.window};
-  const int64_t positions = seen + 2 * int64_t{step} + kPageSlots;
+  const int64_t positions = seen + storage.kept_for_truncation() + 2 * int64_t{step} + kPageSlots;
   const int64_t of_window = (positions + 2 * kPageSlots - 2) / kPageSlots;
   const int64_t newest = storage.recent + 2 * int64_t{step} / kPageSlots + 2;
   return static_cast<int32_t>(std::min<int64_t>(storage.sink + std::max(of_window, newest), INT32_MAX));
@@ -66,7 +68,8 @@ int32_t slots_held(const LayerShape& layer, const Storage& storage, int32_t toke
   if (layer.window == 0 || tokens == 0) return tokens;
   const int32_t pages = (tokens + kPageSlots - 1) / kPageSlots;
   // Whole pages whose last position the newest query does not see.
-  const int64_t hidden = (newest_hidden(tokens - 1, layer.window) + 1) / kPageSlots - storage.sink;
+  const int32_t oldest = std::max(tokens - 1 - storage.kept_for_truncation(), 0);
+  const int64_t hidden = (newest_hidden(oldest, layer.window) + 1) / kPageSlots - storage.sink;
   const int64_t most = int64_t{pages} - storage.sink - storage.recent;
   return tokens - static_cast<int32_t>(std::max<int64_t>(std::min(hidden, most), 0)) * kPageSlots;
 }

@@ -5,8 +5,9 @@
 
 namespace kvq {
 
-/// Free the pages of a layer that queries from `position` on do not see: those behind the sink and before the newest
-/// `recent`. None is freed while the layer waits for scales or in a step, which could not be taken back.
+/// Free the pages of a layer, behind the sink, that queries from `position` on do not see, and those before it to which
+/// `recent` pages in FP16 let a truncation return. None is freed while the layer waits for scales or in a step, which
+/// could not be taken back.
 void forget_hidden(Sequence& sequence, int32_t layer, int32_t position) noexcept;
 
 /// The same by the rule of a device that appends by itself: before it opens a page at `position`, with appends of at

@@ -58,6 +58,9 @@ struct Storage {
            std::ranges::equal(sealed, other.sealed);
   }
 
+  /// Tokens before the newest that FP16 pages let a truncation take off anywhere.
+  int32_t kept_for_truncation() const { return (recent - 1) * kPageSlots; }
+
   int32_t sink;
   int32_t recent;
   bool calibrates;

@@ -36,18 +36,20 @@ std::span<float> rows_of(const Array& buffer, int32_t n, int64_t width) {
 
 }  // namespace
 
-ModelCacheOptions::ModelCacheOptions(const Model& model) {
+ModelCacheOptions::ModelCacheOptions(const Model& model, bool frees_hidden) {
   const ModelConfig& config = model.config();
   options_ = cache_options(config.n_layers, config.q_heads, config.kv_heads, config.head_dim);
   options_.rope = KVQ_ROPE_HALF;
   options_.inv_freq = config.inv_freq.data();
   options_.scale = config.attention_scale;
   options_.model_id = model.weights().fingerprint;
+  // Trained objects are for layers that are alike: those of a model with one RoPE keep what windows hide.
   for (int32_t layer = 0; layer < config.n_layers && !config.window_inv_freq.empty(); ++layer) {
     if (!config.is_windowed(layer)) continue;
     auto shape = kvq::initialised<kvq_layer_shape>();
     shape.first_layer = layer;
     shape.inv_freq = config.window_inv_freq.data();
+    if (frees_hidden) shape.sliding_window = config.window_of(layer);
     shapes_.push_back(shape);
   }
   options_.shapes = shapes_.data();
@@ -56,7 +58,10 @@ ModelCacheOptions::ModelCacheOptions(const Model& model) {
 
 kvq::Cache make_model_cache(Model& model, const kvq::Context& context, const CacheFormat& format) {
   check_device(model.device(), context);
-  return make_cache(context, ModelCacheOptions(model).options(), format);
+  kvq_policy_info policy{};
+  policy.struct_size = sizeof policy;
+  if (format.policy != nullptr) kvq::checked(kvq_policy_describe, format.policy, &policy);
+  return make_cache(context, ModelCacheOptions(model, policy.eviction_budget == 0).options(), format);
 }
 
 Model::Model(const std::filesystem::path& directory, int32_t threads, std::unique_ptr<Device> device)

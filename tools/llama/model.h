@@ -92,7 +92,8 @@ inline kvq_cache_options cache_options(int32_t n_layers, int32_t q_heads, int32_
 /// What a cache of the model's shape is made with. Refers to the model's config.
 class ModelCacheOptions {
  public:
-  explicit ModelCacheOptions(const Model& model);
+  /// `frees_hidden`: layers with a window, where these have shapes of their own, keep no more than it.
+  explicit ModelCacheOptions(const Model& model, bool frees_hidden = false);
   ModelCacheOptions(const ModelCacheOptions&) = delete;
   ModelCacheOptions& operator=(const ModelCacheOptions&) = delete;
 

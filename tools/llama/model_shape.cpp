@@ -1,6 +1,7 @@
 #include "model_shape.h"
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -56,12 +57,24 @@ class Heads {
   bool is_windowed_;
 };
 
+/// How far back the tokens of a layer see.
+void read_window(const ConfigFields& fields, LayerShape& layer) {
+  if (layer.mixer != Mixer::kWindowed) return;
+  const auto size = [&](ConfigFields::Names names) {
+    const int64_t given = fields.integer(names, -1, int64_t{1} << 40, 0);
+    return static_cast<int>(std::clamp<int64_t>(given, 0, std::numeric_limits<int>::max()));
+  };
+  layer.chunk = size({"attention_chunk_size"});
+  if (layer.chunk == 0) layer.window = size({"sliding_window", "sliding_window_size"});
+}
+
 /// Latent attention: a token leaves one vector, whose first channels all heads expand to their keys and values.
 LayerShape latent_layer(const ConfigFields& fields, Mixer mixer) {
   LayerShape layer{.mixer = mixer, .kv_heads = 1, .is_latent = true};
   layer.q_heads = Heads(fields, mixer).queries();
   layer.value_dim = static_cast<int>(fields.integer({"kv_lora_rank"}, 1, kMaxHeadDim));
   layer.key_dim = layer.value_dim + static_cast<int>(fields.integer({"qk_rope_head_dim"}, 1, kMaxHeadDim));
+  read_window(fields, layer);
   return layer;
 }
 
@@ -73,6 +86,7 @@ LayerShape attending_layer(const ConfigFields& fields, Mixer mixer) {
   layer.kv_heads = heads.keys_and_values(layer.q_heads);
   layer.key_dim = heads.key_dim(layer.q_heads);
   layer.value_dim = heads.value_dim(layer.key_dim);
+  read_window(fields, layer);
   if (layer.q_heads % layer.kv_heads != 0) {
     fields.refuse("num_key_value_heads", "which does not divide num_attention_heads, " + std::to_string(layer.q_heads));
   }

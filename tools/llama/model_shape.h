@@ -17,13 +17,16 @@ struct LayerShape {
   int key_dim = 0;
   int value_dim = 0;
   bool is_latent = false;  ///< MLA: values are the first `value_dim` channels of the one key
+  int window = 0;          ///< tokens that one sees, with itself; 0: all
+  int chunk = 0;           ///< a token sees those of its chunk of so many; 0: all
   int reads_layer = -1;    ///< whose keys and values it attends to; -1: its own
 
   bool attends() const { return mixer == Mixer::kFull || mixer == Mixer::kWindowed; }
   bool has_cache() const { return attends() && reads_layer < 0; }
   bool has_heads_of(const LayerShape& other) const {
     return q_heads == other.q_heads && kv_heads == other.kv_heads && key_dim == other.key_dim &&
-           value_dim == other.value_dim && is_latent == other.is_latent;
+           value_dim == other.value_dim && is_latent == other.is_latent && window == other.window &&
+           chunk == other.chunk;
   }
 };
 

@@ -940,9 +940,9 @@ type CacheOptions struct {
 	Scale float32
 
 	// A query at position p sees positions > p − window, as in Gemma's and Mistral's local layers; 0 (default):
-	// all up to its own. Layers forget: whole pages that no later query can see are freed, all but the policy's
-	// `sink` and `recent` ones, when [Append] has stored the tokens after them, or [Extend] has attended to
-	// them.
+	// all up to its own. Such layers forget: an append frees the whole pages that neither its own tokens nor
+	// later ones see, but for the policy's `sink` first ones. With `recent: r`, what the 32 · (r − 1) tokens
+	// before these see stays as well. So the newest append can be taken back, and that many tokens before it.
 	SlidingWindow int32
 
 	// Limit on the memory that this cache allocates, including its own object; 0 (default): only the context's

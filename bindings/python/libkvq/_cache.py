@@ -54,6 +54,8 @@ class Cache(CacheMethods):
     :param policy: a ``Policy``, or its text; None: fp16.
     :param centres: centres for formats with trained centres.
     :param shapes: layers that differ from the others: Gemma's global ones, layers without RoPE.
+    :param sliding_window: positions that a query sees, up to its own; pages that no later query sees are freed. 0: all.
+    :param attention_chunk: queries see positions of their chunk of so many, in the same way. 0: all.
     """
 
     _new = _native.kvq_cache
@@ -78,10 +80,13 @@ class Cache(CacheMethods):
         policy: PolicyOrText = None,
         centres: Optional[Centres] = None,
         shapes: Many[LayerShape] = (),
+        sliding_window: int = 0,
+        attention_chunk: int = 0,
     ) -> None:
         shape = {"n_layers": n_layers, "q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": scale}
         rotary = {"rotary_dim": rotary_dim, "rope_base": rope_base, "max_bytes": max_bytes, "model_id": model_id}
-        options = cache_options(rope, inv_freq, **shape, **rotary)
+        windows = {"sliding_window": sliding_window, "attention_chunk": attention_chunk}
+        options = cache_options(rope, inv_freq, **shape, **rotary, **windows)
         of_shapes = set_shapes(options, shapes)
         Context._given("context", context)
         used = policy_of(context, policy)

@@ -1080,8 +1080,9 @@ class kvq_cache_options(Structure):
     """Factor applied to q·k; 0 (default): 1 / sqrt(head_dim)."""
     sliding_window: int
     """A query at position p sees positions > p − window, as in Gemma's and Mistral's local layers; 0 (default): all up
-    to its own. Layers forget: whole pages that no later query can see are freed, all but the policy's ``sink`` and
-    ``recent`` ones, when ``kvq_append`` has stored the tokens after them, or ``kvq_extend`` has attended to them.
+    to its own. Such layers forget: an append frees the whole pages that neither its own tokens nor later ones see,
+    but for the policy's ``sink`` first ones. With ``recent: r``, what the 32 · (r − 1) tokens before these see stays
+    as well. So the newest append can be taken back, and that many tokens before it.
     """
     max_bytes: int
     """Limit on the memory that this cache allocates, including its own object; 0 (default): only the context's

@@ -50,6 +50,10 @@ class LayerShape:
     recurrent: bool = False
     """The layers keep no keys and values, as recurrent and linear-attention layers of hybrid models: they take no
     memory and no tokens, and sequences may carry their states (``Sequence.put_state``). They have no other fields."""
+    sliding_window: int = 0
+    """As for ``Cache``; 0: the cache's, -1: none."""
+    attention_chunk: int = 0
+    """As for ``Cache``; 0: the cache's, -1: none."""
 
 
 _NUMBERS = (
@@ -66,6 +70,8 @@ _NUMBERS = (
     "scale",
     "logit_softcap",
     "recurrent",
+    "sliding_window",
+    "attention_chunk",
 )
 
 

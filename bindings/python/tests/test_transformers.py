@@ -118,6 +118,33 @@ def test_logits_are_those_of_eager_attention_over_rounded_keys_and_values(kind):
     assert float((ours - plain).abs().max()) < 2e-2 * scale
 
 
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if "window" in kind or kind.startswith(("gemma3 with", "gpt-oss"))]
+)
+def test_layers_with_a_window_free_what_no_token_sees(kind):
+    model, reference = small(kind), small(kind, "eager")
+    tokens = small_tokens(2, 500)
+    pieces = [70, 130] + [50] * 5 + [1] * 50
+    policy = {"recent": 3}
+    cache = KvqCache(policy)
+    ours = logits_in_pieces(model, tokens, cache, pieces)
+    expected = logits_in_pieces(reference, tokens, HalfCache(model.config), pieces)
+    assert float((ours - expected).abs().max()) < 2e-4 * float(expected.abs().max())
+    row = cache.sequences[0]
+    windows = [row.cache.describe_layer(layer).sliding_window for layer in range(model.config.num_hidden_layers)]
+    held = [row.slots(layer, 0) for layer in range(len(windows))]
+    assert any(windows)
+    for window, slots in zip(windows, held):
+        assert slots <= window + 64 + 64 if window else slots == 500
+    cache.crop(-40)
+    again = logits_in_pieces(model, tokens[:, 460:], cache, [40])
+    assert float((again - ours[:, 460:]).abs().max()) < 2e-4 * float(expected.abs().max())
+    loaded = KvqCache.load(cache.save(), policy=policy)
+    assert loaded.save() == cache.save()
+    with pytest.raises(RuntimeError, match="has freed tokens"):
+        cache.crop(-200)
+
+
 def test_layers_may_have_scales_of_their_own():
     model, reference = small("llama"), small("llama", "eager")
     for one in (model, reference):

@@ -123,7 +123,8 @@ __device__ void forget_hidden(const SequenceView& view, const ReserveView& reser
   const DevicePage& newest = list[state.pages - 1];
   const int32_t open = FormatCode{newest.format()}.is_float16() ? kSlots - newest.count() : 0;
   if (n <= open) return;
-  const int64_t hidden = newest_hidden(max(state.next_position + open - reserve.step + 1, 0), reserve.window);
+  const int32_t before = (reserve.recent - 1) * kSlots + reserve.step - 1;
+  const int64_t hidden = newest_hidden(max(state.next_position + open - before, 0), reserve.window);
   const int32_t first = reserve.sink;
   int32_t pages = 0;
   while (first + pages < state.pages - reserve.recent && last_of(first + pages) <= hidden) ++pages;

@@ -10,8 +10,8 @@ namespace {
 
 /// Whether the layers of a cache that says no more than these heads are like this.
 bool is_usual(const llama::LayerShape& layer, const kvq_cache_options& options) {
-  return !layer.is_latent && layer.key_dim == layer.value_dim && layer.value_dim == options.head_dim &&
-         layer.q_heads == options.q_heads && layer.kv_heads == options.kv_heads;
+  return !layer.is_latent && layer.window == 0 && layer.chunk == 0 && layer.key_dim == layer.value_dim &&
+         layer.value_dim == options.head_dim && layer.q_heads == options.q_heads && layer.kv_heads == options.kv_heads;
 }
 
 kvq_layer_shape shape_of(const llama::LayerShape& layer, int32_t first, int32_t n) {
@@ -23,6 +23,8 @@ kvq_layer_shape shape_of(const llama::LayerShape& layer, int32_t first, int32_t 
   shape.key_dim = layer.key_dim;
   shape.value_dim = layer.value_dim;
   shape.values_are_key_prefix = layer.is_latent ? 1 : 0;
+  shape.sliding_window = layer.window;
+  shape.attention_chunk = layer.chunk;
   return shape;
 }
 

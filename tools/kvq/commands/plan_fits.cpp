@@ -140,7 +140,7 @@ std::vector<std::string> remarks(const Fits& fits) {
   }
   if (sharing > 0) lines.push_back(of_layers(sharing, fits) + "read the caches of others and have none");
   if (windowed > 0) {
-    lines.push_back(of_layers(windowed, fits) + "attend within a window; their caches keep and count all tokens");
+    lines.push_back(of_layers(windowed, fits) + "attend within a window or chunk, and keep no more");
   }
   if (latent != layers.end()) {
     lines.push_back("latent layers: formats are of the " + std::to_string(latent->value_dim) + " common channels; " +

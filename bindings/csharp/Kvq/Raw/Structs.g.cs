@@ -489,9 +489,10 @@ namespace Kvq.Raw
         /// <summary>Factor applied to q·k; 0 (default): 1 / sqrt(head_dim).</summary>
         public float scale;
         /// <summary>A query at position p sees positions &gt; p − window, as in Gemma's and Mistral's local layers; 0
-        /// (default): all up to its own. Layers forget: whole pages that no later query can see are freed, all but
-        /// the policy's <c>sink</c> and <c>recent</c> ones, when <see cref="Kvq.Raw.Native.kvq_append"/> has stored
-        /// the tokens after them, or <see cref="Kvq.Raw.Native.kvq_extend"/> has attended to them.</summary>
+        /// (default): all up to its own. Such layers forget: an append frees the whole pages that neither its own
+        /// tokens nor later ones see, but for the policy's <c>sink</c> first ones. With <c>recent: r</c>, what the 32
+        /// · (r − 1) tokens before these see stays as well. So the newest append can be taken back, and that many
+        /// tokens before it.</summary>
         public int sliding_window;
         /// <summary>Limit on the memory that this cache allocates, including its own object; 0 (default): only the
         /// context's limit.</summary>

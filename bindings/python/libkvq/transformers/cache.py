@@ -190,7 +190,7 @@ class KvqCache(Cache):
         """Remove columns from the end: `-n` removes n. As in transformers, a positive number is the number to keep.
 
         A policy with `recent: 2` can always remove at least 32 tokens; otherwise the cut must lie in the open page or
-        on a page boundary.
+        on a page boundary. Layers with a sliding window can remove no more than that and the newest forward pass.
         """
         tokens_to_remove = int(tokens_to_remove)  # transformers 5.17 passes a tensor
         columns = self.get_seq_length()
@@ -355,7 +355,7 @@ class KvqCache(Cache):
         positions: Any,
     ) -> None:
         """Prepare a forward pass, once before its first layer."""
-        self._layout.prepare(module, query, key, value_dim, latent, scaling)
+        self._layout.prepare(module, query, key, value_dim, latent, scaling, step.window)
         batch = key.shape[0]
         if step.start and len(self._rows) != batch:
             raise ValueError(f"the cache holds {len(self._rows)} rows, the input has {batch}")

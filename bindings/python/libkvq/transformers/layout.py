@@ -40,10 +40,14 @@ def read_bytes(source: str | os.PathLike[str] | bytes | None) -> bytes | None:
         return file.read()
 
 
-def _shapes(module: torch.nn.Module, n_layers: int, kv_heads: int, key_dim: int, value_dim: int) -> list[LayerShape]:
+def _shapes(
+    module: torch.nn.Module, n_layers: int, kv_heads: int, key_dim: int, value_dim: int, window: int | None
+) -> list[LayerShape]:
     """Layers that differ from the first one, whose heads these are.
 
     An attention module knows its own layer only, so one of each of the config's kinds is made, without memory.
+
+    :param window: the first layer's; 0: none. None: layers keep all tokens, whatever their windows.
     """
     kinds: list[str] = list(getattr(module.config, "layer_types", None) or [])[:n_layers] or [""] * n_layers
 
@@ -53,18 +57,27 @@ def _shapes(module: torch.nn.Module, n_layers: int, kv_heads: int, key_dim: int,
 
     first = (kv_heads, key_dim, value_dim)
     sizes = dict.fromkeys(kinds, first)
+    windows = dict.fromkeys(kinds, window or 0)
     recurrent = recurrent_layers(module.config)
     for kind in set(kinds) - {kinds[0]} - {kinds[layer] for layer in recurrent}:
         other: Any = module
         with contextlib.suppress(TypeError), torch.device("meta"):  # Of constructors that need more.
             other = type(module)(module.config, layer_idx=kinds.index(kind))
+        if window is not None:
+            windows[kind] = getattr(other, "sliding_window", None) or 0 if other is not module else 0
         if stated(other) != stated(module):
             groups, *channels = stated(other)
             sizes[kind] = (kv_heads * stated(module)[0] // groups, channels[0], channels[1])
     return [
-        LayerShape(layer, kv_heads=sizes[kind][0], key_dim=sizes[kind][1], value_dim=sizes[kind][2])
+        LayerShape(
+            layer,
+            kv_heads=sizes[kind][0],
+            key_dim=sizes[kind][1],
+            value_dim=sizes[kind][2],
+            sliding_window=windows[kind],
+        )
         for layer, kind in enumerate(kinds)
-        if sizes[kind] != (kv_heads, key_dim, key_dim) and layer not in recurrent
+        if (sizes[kind] != (kv_heads, key_dim, key_dim) or windows[kind]) and layer not in recurrent
     ] + [LayerShape(layer, recurrent=True) for layer in recurrent]
 
 
@@ -91,6 +104,11 @@ class Layout:
         return [one.first_layer for one in self.shape.get("shapes", []) if one.recurrent]
 
     @property
+    def windows(self) -> dict[int, int]:
+        """Tokens that layers keep, if not all."""
+        return {one.first_layer: one.sliding_window for one in self.shape.get("shapes", []) if one.sliding_window}
+
+    @property
     def created(self) -> bool:
         return self._cache is not None
 
@@ -107,10 +125,12 @@ class Layout:
         value_dim: int,
         latent: bool,
         scaling: float | None,
+        window: int,
     ) -> None:
         """Create the objects for a model's first tokens; later, check that tokens still match them.
 
         :param latent: values are the first `value_dim` channels of the keys.
+        :param window: of the module's layer; 0: none.
         """
         if query.shape[0] != key.shape[0] or query.shape[1] % key.shape[1] or query.shape[3] != key.shape[3]:
             raise ValueError(f"queries {list(query.shape)} and keys {list(key.shape)} do not fit together")
@@ -120,15 +140,19 @@ class Layout:
             layers = getattr(getattr(module, "config", None), "num_hidden_layers", None)
             if not isinstance(layers, int):
                 raise ValueError(f"the config of {type(module).__name__} has no num_hidden_layers")
-            layers -= getattr(module.config, "num_kv_shared_layers", None) or 0  # The last ones, which store nothing.
+            shared = getattr(module.config, "num_kv_shared_layers", None) or 0  # The last ones, which store nothing.
+            layers -= shared
             if self.codebook is not None or self.router is not None:
                 self.rotary = Rotary(module, key)
+            evicts = self.policy.describe().eviction_budget > 0
             scale = scaling if scaling is not None else key.shape[3] ** -0.5
             if latent:
                 of_all = LayerShape(0, layers, key_dim=key.shape[3], value_dim=value_dim, values_are_key_prefix=True)
                 shapes = [of_all]
             else:
-                shapes = _shapes(module, layers, key.shape[1], key.shape[3], value_dim)
+                # Other layers' queries come later, codebooks and routers need layers of one shape.
+                forgets = not (shared or evicts or self.codebook is not None or self.router is not None)
+                shapes = _shapes(module, layers, key.shape[1], key.shape[3], value_dim, window if forgets else None)
             self.create({"n_layers": layers, **shape, "scale": scale, "shapes": shapes}, key.device)
         elif any(self.shape[name] != size for name, size in shape.items()):
             made_for = {name: self.shape[name] for name in shape}
@@ -193,6 +217,8 @@ class Layout:
         :param q: `[tokens, q_heads, key_dim]`.
         :returns: `[tokens, q_heads, value_dim]`.
         """
+        if not window and self.windows.get(layer):
+            raise ValueError(f"layer {layer} attends to all tokens, but keeps a window of {self.windows[layer]}")
         if scaling is not None and scaling != self.shape["scale"]:
             q = q * (scaling / self.shape["scale"])
         how: dict[str, Any] = {

@@ -223,9 +223,9 @@ macro_rules! setters {
         }
 
         /// A query at position p sees positions \> p − window, as in Gemma's and Mistral's local layers; 0 (default):
-        /// all up to its own. Layers forget: whole pages that no later query can see are freed, all but the policy's
-        /// `sink` and `recent` ones, when [`Sequence::append`](crate::Sequence::append) has stored the tokens after
-        /// them, or [`Cache::extend`](crate::Cache::extend) has attended to them.
+        /// all up to its own. Such layers forget: an append frees the whole pages that neither its own tokens nor later
+        /// ones see, but for the policy's `sink` first ones. With `recent: r`, what the 32 · (r − 1) tokens before
+        /// these see stays as well. So the newest append can be taken back, and that many tokens before it.
         #[must_use]
         pub fn sliding_window(mut self, sliding_window: usize) -> Self {
             self.raw.sliding_window = $crate::convert::int(sliding_window);
