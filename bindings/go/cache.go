@@ -33,6 +33,9 @@ type CacheOptions struct {
 	Router   *Router   // for policies with a router
 
 	Shapes []LayerShape // layers that differ; nil: none
+
+	SlidingWindow  int // positions that a query sees, with its own; pages that no later one sees are freed; 0: all
+	AttentionChunk int // queries see positions of their chunk of so many, in the same way; 0: all
 }
 
 // NewCacheOptions returns the defaults for a shape.
@@ -49,7 +52,8 @@ func (o *CacheOptions) fill(to *raw.CacheOptions) error {
 	raw.CacheOptionsInit(to)
 	if err := firstOf(narrow("Layers", o.Layers, &to.NLayers), narrow("QHeads", o.QHeads, &to.QHeads),
 		narrow("KVHeads", o.KVHeads, &to.KVHeads), narrow("HeadDim", o.HeadDim, &to.HeadDim),
-		narrow("RotaryDim", o.RotaryDim, &to.RotaryDim)); err != nil {
+		narrow("RotaryDim", o.RotaryDim, &to.RotaryDim), narrow("SlidingWindow", o.SlidingWindow, &to.SlidingWindow),
+		narrow("AttentionChunk", o.AttentionChunk, &to.AttentionChunk)); err != nil {
 		return err
 	}
 	if o.InvFreq != nil {

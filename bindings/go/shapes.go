@@ -39,6 +39,9 @@ type LayerShape struct {
 	// The layers keep no keys and values, as recurrent and linear-attention layers of hybrid models: they take no memory
 	// and no tokens, and sequences may carry their states, see [Sequence.PutState]. They have no other fields.
 	Recurrent bool
+
+	SlidingWindow  int // as in [CacheOptions]; 0: the cache's, -1: none
+	AttentionChunk int // as in [CacheOptions]; 0: the cache's, -1: none
 }
 
 // fill sets the shape of C, except the frequencies.
@@ -66,7 +69,9 @@ func (s *LayerShape) fill(to *raw.LayerShape) error {
 	return firstOf(narrow("FirstLayer", s.FirstLayer, &to.FirstLayer), narrow("Layers", layers, &to.NLayers),
 		narrow("QHeads", s.QHeads, &to.QHeads), narrow("KVHeads", s.KVHeads, &to.KVHeads),
 		narrow("KeyDim", s.KeyDim, &to.KeyDim), narrow("ValueDim", s.ValueDim, &to.ValueDim),
-		narrow("RotaryBegin", s.RotaryBegin, &to.RotaryBegin), narrow("RotaryDim", s.RotaryDim, &to.RotaryDim))
+		narrow("RotaryBegin", s.RotaryBegin, &to.RotaryBegin), narrow("RotaryDim", s.RotaryDim, &to.RotaryDim),
+		narrow("SlidingWindow", s.SlidingWindow, &to.SlidingWindow),
+		narrow("AttentionChunk", s.AttentionChunk, &to.AttentionChunk))
 }
 
 // pairs returns the number of frequencies that the shape's layers have.

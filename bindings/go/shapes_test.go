@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 
 	"kvq"
@@ -162,6 +163,29 @@ func attended(k, q []float32) (output []float64) {
 		}
 	}
 	return output
+}
+
+func TestLayersWithAWindowFreeWhatNoQuerySees(t *testing.T) {
+	options := kvq.NewCacheOptions(2, 4, 2, 64)
+	options.SlidingWindow = 64
+	options.Shapes = []kvq.LayerShape{{FirstLayer: 1, SlidingWindow: -1}}
+	m := newModel(t, "int4", nil, options)
+	r := random(9)
+	rows := kvq.Of(r.floats(50 * 2 * 64))
+	for i := 0; i < 10; i++ {
+		for layer := 0; layer < 2; layer++ {
+			require(t, m.sequence.Append(layer, rows, rows))
+		}
+	}
+	for layer, expected := range []int{500 - 384, 500} {
+		window := must(m.cache.DescribeLayer(layer))(t).SlidingWindow
+		if slots := must(m.sequence.Slots(layer, 1))(t); slots != expected || (window == 64) != (layer == 0) {
+			t.Errorf("layer %d has %d slots and a window of %d", layer, slots, window)
+		}
+	}
+	if err := m.sequence.Truncate(416); err == nil || !strings.Contains(err.Error(), "has freed tokens up to position 383") {
+		t.Errorf("a cut too far back: %v", err)
+	}
 }
 
 func TestValuesMayBeAPrefixOfKeys(t *testing.T) {

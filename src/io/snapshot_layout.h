@@ -131,19 +131,18 @@ inline ShapeRecord shape_record(const LayerShape& layer) {
           .rope_checksum = checksum(std::as_bytes(std::span<const float>(layer.rope->inv_freq)))};
 }
 
+/// Whether layers are alike but for their windows.
+inline bool are_alike(ShapeRecord a, const ShapeRecord& b) {
+  a.window = b.window;
+  return std::memcmp(&a, &b, sizeof(a)) == 0;
+}
+
 /// Whether the header does not say all of the layers, whatever their windows.
 inline bool needs_shapes(const Cache& cache) {
-  const auto whole = [](const LayerShape& layer) {
-    ShapeRecord record = shape_record(layer);
-    record.window = 0;
-    return record;
-  };
-  const ShapeRecord first = whole(cache.layer(0));
+  const ShapeRecord first = shape_record(cache.layer(0));
   return first.value_dim != first.key_dim || first.rotary_begin != 0 ||
-         std::ranges::any_of(cache.layers(), [&](const LayerShape& layer) {
-           const ShapeRecord record = whole(layer);
-           return std::memcmp(&record, &first, sizeof(record)) != 0;
-         });
+         std::ranges::any_of(cache.layers(),
+                             [&first](const LayerShape& layer) { return !are_alike(shape_record(layer), first); });
 }
 /// Whether a snapshot of the cache has a ShapeRecord for every layer.
 inline bool has_shapes(const Cache& cache) {

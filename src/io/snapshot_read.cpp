@@ -106,9 +106,16 @@ SnapshotHeader check_header(std::span<const std::byte> bytes, const Cache& cache
   }
   check_match("scales of channels (checksum, 0 for none)", scales, cache.scales_checksum());
   const bool has_records = (found.version & kShapes) != 0;
-  if (!has_records) check_match("layers of different shapes (0: all alike)", 0, needs_shapes(cache) ? 1 : 0);
+  const bool differ = needs_shapes(cache);
+  const auto check_alike = [differ](bool theirs) {
+    check_match("layers of different shapes (0: all alike)", theirs ? 1 : 0, differ ? 1 : 0);
+  };
+  if (!has_records) check_alike(false);
   for (int32_t layer = 0; has_records && layer < cache.n_layers; ++layer) {
-    check_shape(reader.get<ShapeRecord>(), shape_record(cache.layer(layer)), cache.number(layer));
+    const auto record = reader.get<ShapeRecord>();
+    const ShapeRecord own = shape_record(cache.layer(layer));
+    if (!differ && !are_alike(record, own)) check_alike(true);
+    check_shape(record, own, cache.number(layer));
   }
   if (found.trained_checksum != 0) {
     check_match("codebook or centres (checksum)", found.trained_checksum, trained_checksum(cache));

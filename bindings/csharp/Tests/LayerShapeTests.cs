@@ -158,6 +158,24 @@ namespace Kvq.Tests
             for (int i = 0; i < found.Length; ++i) Test.Near(expected[i], found[i], 1e-3, what + "[" + i + "]");
         }
 
+        public static void Layers_with_a_window_free_what_no_query_sees()
+        {
+            CacheOptions options = Usual(2, new LayerShape { FirstLayer = 1, SlidingWindow = -1 });
+            options.SlidingWindow = 64;
+            using (var context = new Context())
+            using (var cache = new Cache(context, options))
+            using (var sequence = new Sequence(cache))
+            {
+                float[] rows = Model.Numbers(50 * 2 * 64, 3);
+                for (int i = 0; i < 20; ++i) sequence.Append(i % 2, rows, rows);
+                for (int layer = 0; layer < 2; ++layer)
+                {
+                    Test.Equal(layer == 0 ? 64 : 0, cache.DescribeLayer(layer).SlidingWindow, "window");
+                    Test.Equal(layer == 0 ? 500 - 384 : 500, sequence.Slots(layer, 1), "slots");
+                }
+            }
+        }
+
         public static void Values_may_be_a_prefix_of_keys()
         {
             using (var context = new Context())

@@ -19,6 +19,10 @@ def is_count(kind):
     return kind.get("name") in ("int32_t", "int64_t") and kind["kind"] == "integer"
 
 
+def takes_minus_one(field):
+    return is_count(field["type"]) and "-1: none" in field["documentation"]
+
+
 def is_text(kind):
     return kind["kind"] == "array" and kind["of"]["kind"] == "character" or \
         kind["kind"] == "pointer" and kind["to"]["kind"] == "character"
@@ -111,11 +115,11 @@ def setter(field, docs, paths):
         value = name + ".code()"
     elif is_choice(field):
         value = "i32::from(%s)" % name
-    elif is_count(kind):
+    elif is_count(kind) and not takes_minus_one(field):
         value = "$crate::convert::int(%s)" % name if kind["name"] == "int32_t" else "$crate::convert::long(%s)" % name
     given = {"int64_t": "usize", "int32_t": "usize"}.get(kind.get("name")) or \
         ("$crate::" + paths[kind["name"]] if kind["kind"] == "enumeration" else _rust.raw_type(kind))
-    given = "bool" if is_choice(field) else given
+    given = "bool" if is_choice(field) else "i32" if takes_minus_one(field) else given
     text = re.sub(r"^-1 \(default\): ", "Unless set: ", choice_text(field))
     return [*commented(docs.markdown(text), "        "), "        #[must_use]",
             "        pub fn %s(mut self, %s: %s) -> Self {" % (name, name, given),

@@ -116,6 +116,26 @@ def test_layers_may_differ(context, random):
         libkvq.Cache(context, 3, 4, 2, 64, shapes=[7])
 
 
+def test_layers_with_a_window_free_what_no_query_sees(context, random):
+    local = libkvq.LayerShape(2, attention_chunk=128)
+    cache = libkvq.Cache(
+        context, 3, 4, 2, 64, policy="int4", sliding_window=64, shapes=[libkvq.LayerShape(1, sliding_window=-1), local]
+    )
+    assert [cache.describe_layer(layer).sliding_window for layer in range(3)] == [64, 0, 0]
+    assert cache.describe_layer(2).attention_chunk == 128
+    sequence = cache.sequence()
+    for _ in range(10):
+        rows = random.standard_normal((50, 2, 64), dtype="f4")
+        for layer in range(3):
+            sequence.append(layer, rows, rows)
+    assert [sequence.length(layer) for layer in range(3)] == [500] * 3
+    assert [sequence.slots(layer, 1) for layer in range(3)] == [500 - 384, 500, 500 - 384]
+    with pytest.raises(libkvq.KvqArgumentError, match="keeps a window of 64"):
+        cache.attend(0, sequence, random.standard_normal((1, 4, 64), dtype="f4"), sliding_window=65)
+    with pytest.raises(libkvq.KvqStateError, match="has freed tokens up to position 383"):
+        sequence.truncate(416)
+
+
 def test_layers_may_read_the_pages_of_another_one(context, random):
     shared = libkvq.LayerShape(2, n_layers=2, q_heads=6, scale=0.5, pages_of_layer=1)
     cache = libkvq.Cache(context, 4, 4, 2, 64, shapes=[SHAPES[0], shared])

@@ -135,6 +135,23 @@ fn attended(k: &[f32], q: &[f32]) -> Vec<f64> {
 }
 
 #[test]
+fn layers_with_a_window_free_what_no_query_sees() {
+    let shapes = [LayerShape::new(1).sliding_window(-1)];
+    let cache = cache(&context(), "int4", CacheOptions::new(2, 4, 2, 64).sliding_window(64).shapes(shapes));
+    assert_eq!([0, 1].map(|layer| cache.describe_layer(layer).unwrap().sliding_window), [64, 0]);
+    let mut sequence = Sequence::new(&cache).unwrap();
+    let rows = numbers(50 * 2 * 64, 3);
+    for _ in 0..10 {
+        for layer in 0..2 {
+            sequence.append(layer, &rows[..], &rows[..]).unwrap();
+        }
+    }
+    assert_eq!([0, 1].map(|layer| sequence.slots(layer, 1).unwrap()), [500 - 384, 500]);
+    let error = sequence.truncate(416).unwrap_err().to_string();
+    assert!(error.contains("has freed tokens up to position 383"), "{error}");
+}
+
+#[test]
 fn values_may_be_a_prefix_of_keys() {
     let cache = latent();
     let info = cache.describe_layer(1).unwrap();

@@ -153,15 +153,15 @@ macro_rules! setters {
         /// See [`CacheOptions`](crate::CacheOptions); 0 (default): the cache's, -1: none. Layers that read others'
         /// pages see no further than those keep: 0 is that layer's.
         #[must_use]
-        pub fn sliding_window(mut self, sliding_window: usize) -> Self {
-            self.raw.sliding_window = $crate::convert::int(sliding_window);
+        pub fn sliding_window(mut self, sliding_window: i32) -> Self {
+            self.raw.sliding_window = sliding_window;
             self
         }
 
         /// See [`CacheOptions`](crate::CacheOptions); 0 (default): the cache's, -1: none.
         #[must_use]
-        pub fn attention_chunk(mut self, attention_chunk: usize) -> Self {
-            self.raw.attention_chunk = $crate::convert::int(attention_chunk);
+        pub fn attention_chunk(mut self, attention_chunk: i32) -> Self {
+            self.raw.attention_chunk = attention_chunk;
             self
         }
     };
