@@ -33,6 +33,8 @@ type AttendBatch struct {
 	LogitSoftcap   float32     // cap·tanh(logit / cap); 0: none
 	LSE            []float32   // receives `[queries, QHeads]` log-sum-exps of the logits; nil: skip
 	Sinks          []float32   // `[QHeads]` logits added only to the softmax denominator; nil: none
+	Mask           []uint32    // `[queries, (MaskSlots + 31) / 32]` bits: which of the newest slots a query sees; nil: all by position
+	MaskSlots      int         // slots that Mask covers, at most [MaxMaskSlots]
 }
 
 // DeviceAttendBatch is an [AttendBatch] whose tensors are in device memory.
@@ -43,6 +45,8 @@ type DeviceAttendBatch struct {
 	SlidingWindow               int
 	LogitSoftcap                float32
 	LSE, Sinks                  DevicePointer // float32; 0: none
+	Mask                        DevicePointer // uint32; 0: none
+	MaskSlots                   int
 }
 
 // ExtendBatch holds new tokens of one or more sequences, their queries, and where results go. Rows of K, V, Q and Output
@@ -56,6 +60,8 @@ type ExtendBatch struct {
 	SlidingWindow int         // as in AttendBatch, like the fields below
 	LogitSoftcap  float32
 	LSE, Sinks    []float32
+	Mask          []uint32
+	MaskSlots     int
 }
 
 // DeviceExtendBatch is an [ExtendBatch] whose tensors are in device memory.
@@ -66,6 +72,8 @@ type DeviceExtendBatch struct {
 	SlidingWindow          int
 	LogitSoftcap           float32
 	LSE, Sinks             DevicePointer // float32; 0: none
+	Mask                   DevicePointer // uint32; 0: none
+	MaskSlots              int
 }
 
 // total returns the number of rows of a batch, after checking that the method fits the memory of the device.
@@ -107,6 +115,14 @@ func (l *LayerInfo) holdTokens(n int, k, v Tensor) error {
 func (l *LayerInfo) holdQueries(n int, q, output Tensor, lse, sinks []float32) error {
 	return firstOf(q.holds("Q", n, l.QHeads, l.KeyDim), output.holds("Output", n, l.QHeads, l.ValueDim),
 		optionalSlice("LSE", lse, n*l.QHeads), optionalSlice("Sinks", sinks, l.QHeads))
+}
+
+// holdMask checks the mask of n queries.
+func holdMask(n int, mask []uint32, slots int) error {
+	if slots < 0 {
+		slots = 0 // which the library refuses
+	}
+	return optionalSlice("Mask", mask, n*((slots+31)/32))
 }
 
 // take collects the sequences of a batch without locking them.
@@ -172,7 +188,7 @@ func (c *Cache) Attend(layer int, batch *AttendBatch) error {
 	if batch == nil {
 		return argument("batch is nil")
 	}
-	return c.attend(layer, *batch, first(batch.LSE), first(batch.Sinks), false)
+	return c.attend(layer, *batch, first(batch.LSE), first(batch.Sinks), first(batch.Mask), false)
 }
 
 // AttendDevice attends in device memory; it does not check sizes.
@@ -181,11 +197,13 @@ func (c *Cache) AttendDevice(layer int, batch *DeviceAttendBatch) error {
 		return argument("batch is nil")
 	}
 	b := AttendBatch{Sequences: batch.Sequences, QueryCounts: batch.QueryCounts, QueryPositions: batch.QueryPositions,
-		Q: batch.Q.tensor(), Output: batch.Output.tensor(), SlidingWindow: batch.SlidingWindow, LogitSoftcap: batch.LogitSoftcap}
-	return c.attend(layer, b, (*float32)(foreign(uintptr(batch.LSE))), (*float32)(foreign(uintptr(batch.Sinks))), true)
+		Q: batch.Q.tensor(), Output: batch.Output.tensor(), SlidingWindow: batch.SlidingWindow, LogitSoftcap: batch.LogitSoftcap,
+		MaskSlots: batch.MaskSlots}
+	return c.attend(layer, b, (*float32)(foreign(uintptr(batch.LSE))), (*float32)(foreign(uintptr(batch.Sinks))),
+		(*uint32)(foreign(uintptr(batch.Mask))), true)
 }
 
-func (c *Cache) attend(layer int, batch AttendBatch, lse, sinks *float32, onDevice bool) error {
+func (c *Cache) attend(layer int, batch AttendBatch, lse, sinks *float32, mask *uint32, onDevice bool) error {
 	n, err := c.total(onDevice, "Attend", batch.Sequences, "QueryCounts", batch.QueryCounts)
 	if err != nil {
 		return err
@@ -195,17 +213,19 @@ func (c *Cache) attend(layer int, batch AttendBatch, lse, sinks *float32, onDevi
 		return err
 	}
 	q, output := batch.Q, batch.Output
-	var index, window int32
+	var index, window, slots int32
 	if err := firstOf(shape.holdQueries(n, q, output, batch.LSE, batch.Sinks),
 		optionalSlice("QueryPositions", batch.QueryPositions, n), narrow("layer", layer, &index),
-		narrow("SlidingWindow", batch.SlidingWindow, &window)); err != nil {
+		narrow("SlidingWindow", batch.SlidingWindow, &window), holdMask(n, batch.Mask, batch.MaskSlots),
+		narrow("MaskSlots", batch.MaskSlots, &slots)); err != nil {
 		return err
 	}
 	to := raw.AttendBatch{QueryCounts: first(batch.QueryCounts), QueryPositions: first(batch.QueryPositions),
 		Q: q.data, Output: output.data, QDtype: q.dtype, OutputDtype: output.dtype,
 		QTokenStride: int64(q.tokenStride), QHeadStride: int64(q.headStride),
 		OutputTokenStride: int64(output.tokenStride), OutputHeadStride: int64(output.headStride),
-		SlidingWindow: window, LogitSoftcap: batch.LogitSoftcap, LSE: lse, Sinks: sinks}
+		SlidingWindow: window, LogitSoftcap: batch.LogitSoftcap, LSE: lse, Sinks: sinks,
+		Mask: mask, MaskSlots: slots}
 	evicts := c.info.EvictionBudget > 0 // attention records observations
 	return c.run(batch.Sequences, evicts, func(sequences **raw.Sequence, n int32, err *raw.Error) raw.Status {
 		to.NSequences, to.Sequences = n, sequences
@@ -219,7 +239,7 @@ func (c *Cache) Extend(layer int, batch *ExtendBatch) error {
 	if batch == nil {
 		return argument("batch is nil")
 	}
-	return c.extend(layer, *batch, first(batch.LSE), first(batch.Sinks), false)
+	return c.extend(layer, *batch, first(batch.LSE), first(batch.Sinks), first(batch.Mask), false)
 }
 
 // ExtendDevice extends in device memory; it does not check sizes.
@@ -229,11 +249,12 @@ func (c *Cache) ExtendDevice(layer int, batch *DeviceExtendBatch) error {
 	}
 	b := ExtendBatch{Sequences: batch.Sequences, TokenCounts: batch.TokenCounts, Positions: batch.Positions, K: batch.K.tensor(),
 		V: batch.V.tensor(), Q: batch.Q.tensor(), Output: batch.Output.tensor(), SlidingWindow: batch.SlidingWindow,
-		LogitSoftcap: batch.LogitSoftcap}
-	return c.extend(layer, b, (*float32)(foreign(uintptr(batch.LSE))), (*float32)(foreign(uintptr(batch.Sinks))), true)
+		LogitSoftcap: batch.LogitSoftcap, MaskSlots: batch.MaskSlots}
+	return c.extend(layer, b, (*float32)(foreign(uintptr(batch.LSE))), (*float32)(foreign(uintptr(batch.Sinks))),
+		(*uint32)(foreign(uintptr(batch.Mask))), true)
 }
 
-func (c *Cache) extend(layer int, batch ExtendBatch, lse, sinks *float32, onDevice bool) error {
+func (c *Cache) extend(layer int, batch ExtendBatch, lse, sinks *float32, mask *uint32, onDevice bool) error {
 	n, err := c.total(onDevice, "Extend", batch.Sequences, "TokenCounts", batch.TokenCounts)
 	if err != nil {
 		return err
@@ -243,10 +264,11 @@ func (c *Cache) extend(layer int, batch ExtendBatch, lse, sinks *float32, onDevi
 		return err
 	}
 	k, v, q, output := batch.K, batch.V, batch.Q, batch.Output
-	var index, window int32
+	var index, window, slots int32
 	if err := firstOf(shape.holdTokens(n, k, v), shape.holdQueries(n, q, output, batch.LSE, batch.Sinks),
 		optionalSlice("Positions", batch.Positions, n), narrow("layer", layer, &index),
-		narrow("SlidingWindow", batch.SlidingWindow, &window)); err != nil {
+		narrow("SlidingWindow", batch.SlidingWindow, &window), holdMask(n, batch.Mask, batch.MaskSlots),
+		narrow("MaskSlots", batch.MaskSlots, &slots)); err != nil {
 		return err
 	}
 	to := raw.ExtendBatch{TokenCounts: first(batch.TokenCounts), Positions: first(batch.Positions),
@@ -255,7 +277,8 @@ func (c *Cache) extend(layer int, batch ExtendBatch, lse, sinks *float32, onDevi
 		Q: q.data, Output: output.data, QDtype: q.dtype, OutputDtype: output.dtype,
 		QTokenStride: int64(q.tokenStride), QHeadStride: int64(q.headStride),
 		OutputTokenStride: int64(output.tokenStride), OutputHeadStride: int64(output.headStride),
-		SlidingWindow: window, LogitSoftcap: batch.LogitSoftcap, LSE: lse, Sinks: sinks}
+		SlidingWindow: window, LogitSoftcap: batch.LogitSoftcap, LSE: lse, Sinks: sinks,
+		Mask: mask, MaskSlots: slots}
 	return c.run(batch.Sequences, exclusive, func(sequences **raw.Sequence, n int32, err *raw.Error) raw.Status {
 		to.NSequences, to.Sequences = n, sequences
 		return raw.Extend(c.raw, index, &to, err)

@@ -30,7 +30,7 @@ func (c *Cache) BeginStep(sequences []*Sequence, counts ...int32) (*Step, error)
 			_ = s.Abort()
 		}
 	}()
-	err := s.run(s.sequences, counts, true, raw.StepBegin)
+	err := s.run(s.sequences, counts, nil, true, raw.StepBegin)
 	returned = true
 	if err != nil {
 		return nil, err
@@ -44,7 +44,22 @@ func (s *Step) Commit(counts ...int32) error {
 	if !s.active {
 		return &Error{Status: ErrState, Message: "the step has ended"}
 	}
-	return s.run(s.sequences, counts, false, raw.StepCommit)
+	return s.run(s.sequences, counts, nil, false, raw.StepCommit)
+}
+
+// CommitKept keeps the tokens kept[i] of sequence i, counted from 0 in the order of appending and ascending, such as a path
+// of a draft tree, and ends the step. The sequences are then as if only these had been appended. If it fails, the step
+// goes on.
+func (s *Step) CommitKept(kept ...[]int32) error {
+	if !s.active {
+		return &Error{Status: ErrState, Message: "the step has ended"}
+	}
+	counts, slots := make([]int32, len(kept)), make([]int32, 0, 1)
+	for i, each := range kept {
+		counts[i] = int32(len(each))
+		slots = append(slots, each...)
+	}
+	return s.run(s.sequences, counts, append(slots, 0), false, raw.StepCommit) // an address also if none is kept
 }
 
 // Abort takes all tokens back and ends the step. It does nothing if the step has ended, and passes over sequences that have
@@ -64,18 +79,18 @@ func (s *Step) Abort() error {
 		s.active = false
 		return nil
 	}
-	return s.run(open, nil, false, raw.StepAbort)
+	return s.run(open, nil, nil, false, raw.StepAbort)
 }
 
 // run makes a call on these sequences, after which the step is active or not.
-func (s *Step) run(sequences []*Sequence, counts []int32, active bool,
+func (s *Step) run(sequences []*Sequence, counts, kept []int32, active bool,
 	by func(cache *raw.Cache, batch *raw.StepBatch, err *raw.Error) raw.Status) error {
 	if len(counts) > 0 {
 		if err := slice("counts", len(counts), len(sequences)); err != nil {
 			return err
 		}
 	}
-	batch := raw.StepBatch{TokenCounts: first(counts)}
+	batch := raw.StepBatch{TokenCounts: first(counts), KeptSlots: first(kept)}
 	return s.cache.run(sequences, exclusive, func(pointers **raw.Sequence, n int32, err *raw.Error) raw.Status {
 		batch.NSequences, batch.Sequences = n, pointers
 		status := by(s.cache.raw, &batch, err)

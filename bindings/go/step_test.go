@@ -71,6 +71,37 @@ func TestAStepKeepsCommittedTokensAsIfNoOthersHadBeenAppended(t *testing.T) {
 	requireLengths(t, both[1], 31)
 }
 
+func TestAStepKeepsAPathOfATreeWhoseTokensSeeWhatTheMaskSays(t *testing.T) {
+	m, both := conversations(t)
+	sequence := both[0]
+	expected := must(sequence.Fork())(t)
+	defer expected.Close()
+	step := must(m.cache.BeginStep([]*kvq.Sequence{sequence}, 3))(t)
+	defer step.Abort()
+	r := random(5)
+	tree, path := make([]float32, 3*64), make([]float32, 2*64)
+	for layer := 0; layer < 2; layer++ {
+		k, v, q := r.floats(3*32), r.floats(3*32), r.floats(3*64)
+		batch := kvq.ExtendBatch{Sequences: []*kvq.Sequence{sequence}, TokenCounts: []int32{3}, Positions: []int32{100, 100, 101},
+			K: kvq.Of(k), V: kvq.Of(v), Q: kvq.Of(q), Output: kvq.Of(tree), Mask: []uint32{1, 2, 6}, MaskSlots: 3}
+		require(t, m.cache.Extend(layer, &batch))
+		require(t, m.cache.Extend(layer, &kvq.ExtendBatch{Sequences: []*kvq.Sequence{expected}, TokenCounts: []int32{2},
+			K: kvq.Of(k[32:]), V: kvq.Of(v[32:]), Q: kvq.Of(q[64:]), Output: kvq.Of(path)}))
+		batch.MaskSlots = 40
+		requireError(t, m.cache.Extend(layer, &batch), kvq.ErrArgument, "Mask has 3 elements")
+	}
+	for i, x := range path {
+		if d := x - tree[64+i]; d > 1e-4 || d < -1e-4 {
+			t.Fatalf("output %d is %g in the tree, %g alone", i, tree[64+i], x)
+		}
+	}
+	require(t, step.CommitKept([]int32{1, 2}))
+	if !bytes.Equal(must(sequence.Save())(t), must(expected.Save())(t)) {
+		t.Fatal("a path of a tree is stored in other pages than alone")
+	}
+	requireError(t, step.CommitKept(nil), kvq.ErrState, "the step has ended")
+}
+
 func TestAnAbortedStepTakesItsTokensBack(t *testing.T) {
 	m, both := conversations(t)
 	before := must(both[0].Save())(t)

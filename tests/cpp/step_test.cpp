@@ -36,6 +36,45 @@ struct Conversations {
   }
 };
 
+TEST_CASE("a step keeps a path of a tree, whose tokens see what the mask says") {
+  Conversations it, expected;
+  kvq::Step step = it.cache.begin_step(kvq::pointers(it.a), std::array{3});
+  const std::vector<float> k = tokens(3, 5), v = tokens(3, 6), q = queries(3, 7);
+  std::vector<float> tree(q.size()), path(2 * kQueryScalars);
+  const std::array positions{30, 30, 31};  // two siblings, and a child of the second one
+  const std::array<uint32_t, 3> mask{1, 2, 6};
+  const std::array three{3};
+  const std::array two{2};
+  const std::array kept{1, 2};
+  const auto last = [](const std::vector<float>& x, size_t n) { return std::span(x).last(n); };
+  for (int32_t layer = 0; layer < kLayers; ++layer) {
+    it.cache.extend(layer, {.sequences = kvq::pointers(it.a),
+                            .token_counts = three,
+                            .positions = positions,
+                            .k = k,
+                            .v = v,
+                            .q = q,
+                            .output = tree,
+                            .mask_slots = 3,
+                            .mask = mask});
+    expected.cache.extend(layer, {.sequences = kvq::pointers(expected.a),
+                                  .token_counts = two,
+                                  .k = last(k, 2 * kTokenScalars),
+                                  .v = last(v, 2 * kTokenScalars),
+                                  .q = last(q, 2 * kQueryScalars),
+                                  .output = path});
+  }
+  step.commit(two, kept);
+  CHECK(it.a.save() == expected.a.save());
+  for (size_t i = 0; i < path.size(); ++i) CHECK(tree[kQueryScalars + i] == doctest::Approx(path[i]).epsilon(1e-3));
+  CHECK_THROWS_WITH(it.cache.attend(0, {.sequences = kvq::pointers(it.a),
+                                        .q = std::span(q).first(kQueryScalars),
+                                        .output = std::span(tree).first(kQueryScalars),
+                                        .mask = std::span(mask).first(1),
+                                        .mask_slots = 40}),
+                    "mask has 1 elements instead of 2 (sum(query_counts) * words(mask_slots))");
+}
+
 TEST_CASE("a step keeps the tokens that are committed, as if no others had been appended") {
   Conversations it, expected;
   kvq::Step step = it.begin(std::array{5, 5});

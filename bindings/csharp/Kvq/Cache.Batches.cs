@@ -115,13 +115,16 @@ namespace Kvq
             CheckQueriesAndOutput(shape, queries, batch.Q, batch.QTokenStride, batch.QHeadStride, batch.Output,
                 batch.OutputTokenStride, batch.OutputHeadStride);
             CheckSums(shape, queries, batch.Lse, batch.Sinks);
+            CheckMask(queries, batch.Mask, batch.MaskSlots);
             kvq_attend_batch raw = batch.raw;
             raw.q_dtype = batch.Q.Dtype;
             raw.output_dtype = batch.Output.Dtype;
             fixed (float* qFloats = batch.Q.Floats, outputFloats = batch.Output.Floats, lse = batch.Lse,
                 sinks = batch.Sinks)
             fixed (ushort* qBits = batch.Q.Bits, outputBits = batch.Output.Bits)
+            fixed (uint* mask = batch.Mask)
             {
+                raw.mask = mask;
                 raw.q = batch.Q.Start(qFloats, qBits);
                 raw.output = batch.Output.Start(outputFloats, outputBits);
                 raw.lse = lse;
@@ -144,6 +147,7 @@ namespace Kvq
             raw.output = (void*)batch.Output;
             raw.lse = (float*)batch.Lse;
             raw.sinks = (float*)batch.Sinks;
+            raw.mask = (uint*)batch.Mask;
             Attend(layer, batch, raw);
         }
 
@@ -178,6 +182,7 @@ namespace Kvq
             CheckQueriesAndOutput(shape, tokens, batch.Q, batch.QTokenStride, batch.QHeadStride, batch.Output,
                 batch.OutputTokenStride, batch.OutputHeadStride);
             CheckSums(shape, tokens, batch.Lse, batch.Sinks);
+            CheckMask(tokens, batch.Mask, batch.MaskSlots);
             kvq_extend_batch raw = batch.raw;
             raw.dtype = batch.K.Dtype;
             raw.q_dtype = batch.Q.Dtype;
@@ -186,7 +191,9 @@ namespace Kvq
                 outputFloats = batch.Output.Floats, lse = batch.Lse, sinks = batch.Sinks)
             fixed (ushort* kBits = batch.K.Bits, vBits = v.Bits, qBits = batch.Q.Bits,
                 outputBits = batch.Output.Bits)
+            fixed (uint* mask = batch.Mask)
             {
+                raw.mask = mask;
                 raw.k = batch.K.Start(kFloats, kBits);
                 raw.v = v.Start(vFloats, vBits);
                 raw.q = batch.Q.Start(qFloats, qBits);
@@ -213,6 +220,7 @@ namespace Kvq
             raw.output = (void*)batch.Output;
             raw.lse = (float*)batch.Lse;
             raw.sinks = (float*)batch.Sinks;
+            raw.mask = (uint*)batch.Mask;
             Extend(layer, batch, raw);
         }
 
@@ -254,6 +262,14 @@ namespace Kvq
         {
             if (lse != null) Shape.Exactly(lse, queries * shape.QHeads, "Lse", "[queries, q_heads]");
             if (sinks != null) Shape.Exactly(sinks, shape.QHeads, "Sinks", "[q_heads]");
+        }
+
+        static void CheckMask(long queries, uint[] mask, int maskSlots)
+        {
+            long words = queries * ((Math.Max(maskSlots, 0) + 31L) / 32);
+            if (mask == null || mask.LongLength == words) return;
+            throw new ArgumentException("Mask has " + mask.LongLength + " elements, expected " + words +
+                ": [queries, (MaskSlots + 31) / 32]", nameof(mask));
         }
     }
 

@@ -534,7 +534,7 @@ namespace Kvq
         /// sees slot <c>length − mask_slots + j</c> of its sequence, the order of appending. Older slots are seen by
         /// position, and <c>SlidingWindow</c> holds for all. Bits of slots before the first are ignored. null
         /// (default): all slots are seen by position.</summary>
-        public float[] Mask { get; set; }
+        public uint[] Mask { get; set; }
     }
 
     /// <summary>Queries of one or more sequences, and where their results go. In device memory, whose size is not
@@ -705,7 +705,7 @@ namespace Kvq
         public float[] Sinks { get; set; }
 
         /// <summary>As in <see cref="Kvq.AttendBatch"/>; the length of a sequence includes its new tokens.</summary>
-        public float[] Mask { get; set; }
+        public uint[] Mask { get; set; }
     }
 
     /// <summary>New tokens of one or more sequences, their queries, and where results go. Rows of <c>K</c>, <c>V</c>,

@@ -1,4 +1,5 @@
 using System;
+using System.Collections.Generic;
 using Kvq.Raw;
 
 namespace Kvq
@@ -53,6 +54,21 @@ namespace Kvq
             Run(Native.kvq_step_commit, sequences, tokenCounts, false);
         }
 
+        /// <summary>Keep any tokens of each sequence, such as a path of a draft tree, and end the step. If this throws,
+        /// the step goes on. See <see cref="Native.kvq_step_commit"/>.</summary>
+        /// <param name="keptSlots">For each sequence the tokens to keep, counted from 0 in the order of appending,
+        /// ascending.</param>
+        public void CommitKept(params int[][] keptSlots)
+        {
+            if (keptSlots == null) throw new ArgumentNullException(nameof(keptSlots));
+            if (!IsActive) throw new InvalidOperationException("The step has ended");
+            var all = new List<int>();
+            foreach (int[] each in keptSlots) all.AddRange(each);
+            all.Add(0); // an address also if none is kept
+            Run(Native.kvq_step_commit, sequences, Array.ConvertAll(keptSlots, each => each.Length), false,
+                all.ToArray());
+        }
+
         /// <summary>Take all tokens back, and end the step; does nothing if it has ended. Sequences that have been
         /// disposed of are left out. See <see cref="Native.kvq_step_abort"/>.</summary>
         public void Abort()
@@ -81,7 +97,7 @@ namespace Kvq
         delegate Status StepCall(IntPtr cache, kvq_step_batch* batch, kvq_error* error);
 
         /// After the call, the step is active or not.
-        void Run(StepCall call, Sequence[] some, int[] tokenCounts, bool active)
+        void Run(StepCall call, Sequence[] some, int[] tokenCounts, bool active, int[] keptSlots = null)
         {
             if (tokenCounts == null) tokenCounts = None;
             if (tokenCounts.Length > 0 && tokenCounts.Length != some.Length)
@@ -94,11 +110,12 @@ namespace Kvq
             using (Use it = cache.Use())
             using (new UseMany(sorted, alone: true))
             fixed (IntPtr* pointers = UseMany.Pointers(some))
-            fixed (int* counts = tokenCounts)
+            fixed (int* counts = tokenCounts, kept = keptSlots)
             {
                 raw.n_sequences = some.Length;
                 raw.sequences = pointers;
                 raw.token_counts = counts; // null if there are none
+                raw.kept_slots = kept;
                 Status status = call(it, &raw, &error);
                 if (status == Status.Ok) IsActive = active;
                 Call.Check(status, &error, cache.Hooks);

@@ -82,6 +82,47 @@ namespace Kvq.Tests
             }
         }
 
+        public static void A_path_of_a_tree_stays_whose_tokens_see_what_the_mask_says()
+        {
+            using (var it = new Conversations())
+            using (Sequence expected = it.A.Fork())
+            using (Step step = it.Cache.BeginStep(new[] { it.A }, 3))
+            {
+                float[] k = Model.Numbers(3 * Model.Row, 5), v = Model.Numbers(3 * Model.Row, 6);
+                float[] q = Model.Numbers(3 * Model.QueryRow, 7), tree = new float[3 * Model.QueryRow];
+                var path = new float[2 * Model.QueryRow];
+                var batch = new ExtendBatch
+                {
+                    Sequences = new[] { it.A }, TokenCounts = new[] { 3 }, Positions = new[] { 100, 100, 101 },
+                    K = k, V = v, Q = q, Output = tree, Mask = new uint[] { 1, 2, 6 }, MaskSlots = 3,
+                };
+                var alone = new ExtendBatch
+                {
+                    Sequences = new[] { expected }, TokenCounts = new[] { 2 }, K = Last(k, 2 * Model.Row),
+                    V = Last(v, 2 * Model.Row), Q = Last(q, 2 * Model.QueryRow), Output = path,
+                };
+                for (int layer = 0; layer < Model.Layers; ++layer)
+                {
+                    it.Cache.Extend(layer, batch);
+                    it.Cache.Extend(layer, alone);
+                }
+                batch.MaskSlots = 40;
+                Test.Throws<ArgumentException>("Mask has 3 elements, expected 6", () => it.Cache.Extend(0, batch));
+                step.CommitKept(new[] { 1, 2 });
+                Test.Equal(Saved(expected), Saved(it.A), "A");
+                float[] inTree = Last(tree, path.Length);
+                for (int i = 0; i < path.Length; ++i)
+                    Test.True(Math.Abs(inTree[i] - path[i]) < 1e-4f, "the path's output");
+            }
+        }
+
+        static float[] Last(float[] x, int n)
+        {
+            var last = new float[n];
+            Array.Copy(x, x.Length - n, last, 0, n);
+            return last;
+        }
+
         public static void Disposing_aborting_and_exceptions_take_tokens_back()
         {
             using (var it = new Conversations())

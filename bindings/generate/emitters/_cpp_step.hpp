@@ -44,6 +44,17 @@ class Step {
     }
     end(kvq_step_commit, token_counts);
   }
+  /// Keep `token_counts[i]` tokens of sequence i, and end the step: those with the numbers in `kept_slots`, sequence by
+  /// sequence, counted from 0 in the order of appending, such as a path of a draft tree.
+  void commit(std::span<const int32_t> token_counts, std::span<const int32_t> kept_slots) {
+    if (active()) {
+      const auto n = static_cast<int64_t>(sequences_.size());
+      detail::require_size("token_counts", token_counts.size(), n, "as many as sequences");
+      detail::require_size("kept_slots", kept_slots.size(), detail::sum(token_counts, static_cast<int32_t>(n)),
+                           "sum(token_counts)");
+    }
+    end(kvq_step_commit, token_counts, kept_slots);
+  }
 
   /// Take all tokens back, and end the step. Does nothing if it has ended.
   /// \throws Error: as Cache::step_abort.
@@ -61,9 +72,10 @@ class Step {
   }
 
   void end(kvq_status (*function)(kvq_cache*, const kvq_step_batch*, kvq_error*),
-           std::span<const int32_t> token_counts) {
+           std::span<const int32_t> token_counts, std::span<const int32_t> kept_slots = {}) {
     if (!active()) throw Error(KVQ_E_STATE, "the step has ended");
-    const kvq_step_batch batch = batch_of(sequences_, token_counts);
+    kvq_step_batch batch = batch_of(sequences_, token_counts);
+    batch.kept_slots = detail::optional(kept_slots);
     const detail::Outcome outcome(function, cache_, &batch);
     if (outcome.succeeded()) sequences_.clear();
     outcome.raise();

@@ -129,7 +129,7 @@ def tensors(names, one):
         lines += names.documentation(dict(one, documentation="%s %s" % (one["documentation"], where)))
         lines += ["    public sealed class %s%s : %sBase" % (prefix, name, name), "    {"]
         for field in fields:
-            host = "Tensor" if field["type"]["to"]["kind"] == "void" else "float[]"
+            host = "Tensor" if field["type"]["to"]["kind"] == "void" else raw_type({"type": field["type"]["to"]}) + "[]"
             lines += names.documentation(summary(field), "        ")
             lines += ["        public %s %s { get; set; }" % ("IntPtr" if prefix else host, property_name(one, field)), ""]
         if prefix:

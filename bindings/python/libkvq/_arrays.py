@@ -19,9 +19,18 @@ _TYPESTRS = {
     _NATIVE + "f4": ("f32", 4),
     _NATIVE + "f2": ("f16", 2),
     _NATIVE + "i4": ("i32", 4),
+    _NATIVE + "u4": ("u32", 4),
     _NATIVE + "u2": ("u16", 2),
 }
-_FORMATS = {"f": "f32", "e": "f16", "i": "i32", "H": "u16"}
+_TORCH = {
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "int32": "i32",
+    "uint32": "u32",
+    "uint16": "u16",
+}
+_FORMATS = {"f": "f32", "e": "f16", "i": "i32", "I": "u32", "H": "u16"}
 
 
 class View(NamedTuple):
@@ -30,7 +39,7 @@ class View(NamedTuple):
     address: int
     shape: Sequence[int]
     strides: Sequence[int]  # in elements
-    dtype: str  # "f32", "f16", "bf16", "i32", "u16", or the array's own name for other types
+    dtype: str  # "f32", "f16", "bf16", "i32", "u32", "u16", or the array's own name for other types
     device: int  # HOST, or the ordinal of a CUDA device
     writable: bool
     owner: Any  # keeps the memory alive
@@ -71,7 +80,7 @@ def _torch_view(name: str, x: Any) -> View:
     dtype = _torch_dtypes.get(x.dtype)
     if dtype is None:
         own = str(x.dtype).rpartition(".")[2]
-        dtype = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "uint16": "u16"}.get(own, own)
+        dtype = _TORCH.get(own, own)
         _torch_dtypes[x.dtype] = dtype
     if x.is_cpu:
         device = HOST

@@ -19,6 +19,7 @@ class Queries(NamedTuple):
     output: Rows
     lse: Optional[View]
     sinks: Optional[View]
+    mask: Optional[View]
     result: Any  # what the call returns
 
 
@@ -56,8 +57,8 @@ class Prepared:
         else:
             batch.v, batch.v_token_stride, batch.v_head_stride, _, _, _ = values
 
-    def set_queries(self, queries: Queries, sliding_window: int, logit_softcap: float) -> None:
-        q, output, lse, sinks, _ = queries
+    def set_queries(self, queries: Queries, sliding_window: int, logit_softcap: float, mask_slots: int) -> None:
+        q, output, lse, sinks, mask, _ = queries
         batch = self.batch
         batch.q, batch.q_token_stride, batch.q_head_stride, batch.q_dtype, _, _ = q
         batch.output, batch.output_token_stride, batch.output_head_stride, batch.output_dtype, _, _ = output
@@ -65,6 +66,8 @@ class Prepared:
         batch.logit_softcap = logit_softcap
         batch.lse = None if lse is None else lse.address
         batch.sinks = None if sinks is None else sinks.address
+        batch.mask = None if mask is None else mask.address
+        batch.mask_slots = mask_slots
 
 
 class Calls:

@@ -256,6 +256,8 @@ class Cache(CacheMethods):
         lse: Any = None,
         sinks: Any = None,
         dtype: Optional[str] = None,
+        mask: Any = None,
+        mask_slots: int = 0,
     ) -> Any:
         """Compute attention of a batch of queries over one layer.
 
@@ -270,6 +272,10 @@ class Cache(CacheMethods):
             logits, with which results over parts of a context can be merged.
         :param sinks: contiguous float32 array ``[q_heads]`` of learned logits.
         :param dtype: "bf16" if arrays of uint16 hold bfloat16.
+        :param mask: contiguous array of uint32 or int32 ``[queries, (mask_slots + 31) // 32]``: bit j % 32 of word
+            j // 32 says whether the query sees slot length − mask_slots + j, in the order of appending; older ones are
+            seen by position.
+        :param mask_slots: newest slots of each sequence that `mask` covers, at most 1024.
         :returns: the output, or (output, lse) if `lse` was given.
         """
         many = self._given_sequences(sequences)
@@ -278,11 +284,12 @@ class Cache(CacheMethods):
         places = integers("query_positions", query_positions, queries)
         require_fit("layer", layer)
         require_fit("sliding_window", sliding_window)
-        checked = self._checked_queries(layer, q, queries, output, lse, sinks, dtype)
+        require_fit("mask_slots", mask_slots)
+        checked = self._checked_queries(layer, q, queries, output, lse, sinks, dtype, mask, mask_slots)
         prepared = self._attending.take()
         prepared.batch.query_counts = address_of(counts)
         prepared.batch.query_positions = address_of(places)
-        prepared.set_queries(checked, sliding_window, logit_softcap)
+        prepared.set_queries(checked, sliding_window, logit_softcap, mask_slots)
         self._run(self._attending, prepared, layer, many, self._evicts)
         return checked.result
 
@@ -301,6 +308,8 @@ class Cache(CacheMethods):
         lse: Any = None,
         sinks: Any = None,
         dtype: Optional[str] = None,
+        mask: Any = None,
+        mask_slots: int = 0,
     ) -> Any:
         """Append tokens to one layer of several sequences and attend with their queries: all of it, or nothing.
 
@@ -317,13 +326,14 @@ class Cache(CacheMethods):
         places = integers("positions", positions, tokens)
         require_fit("layer", layer)
         require_fit("sliding_window", sliding_window)
+        require_fit("mask_slots", mask_slots)
         keys, values = self._checked_tokens(layer, k, v, tokens, dtype)
-        checked = self._checked_queries(layer, q, tokens, output, lse, sinks, dtype)
+        checked = self._checked_queries(layer, q, tokens, output, lse, sinks, dtype, mask, mask_slots)
         prepared = self._extending.take()
         prepared.batch.token_counts = address_of(counts)
         prepared.batch.positions = address_of(places)
         prepared.set_tokens(keys, values)
-        prepared.set_queries(checked, sliding_window, logit_softcap)
+        prepared.set_queries(checked, sliding_window, logit_softcap, mask_slots)
         self._run(self._extending, prepared, layer, many, True)
         return checked.result
 
@@ -377,7 +387,16 @@ class Cache(CacheMethods):
         return keys, values
 
     def _checked_queries(
-        self, layer: int, q: Any, queries: int, output: Any, lse: Any, sinks: Any, dtype: Optional[str]
+        self,
+        layer: int,
+        q: Any,
+        queries: int,
+        output: Any,
+        lse: Any,
+        sinks: Any,
+        dtype: Optional[str],
+        mask: Any,
+        mask_slots: int,
     ) -> Queries:
         """Queries, and where their results go: new arrays where none are given."""
         shape, device = self._layer(layer), self._device
@@ -386,7 +405,7 @@ class Cache(CacheMethods):
         if output is None:
             output = empty_like(q, (queries, heads, shape.value_dim))
         out = rows_of("output", output, dtype, device, queries, heads, shape.value_dim, True)
-        lse_view = sinks_view = None
+        lse_view = sinks_view = mask_view = None
         if lse is not None and lse is not False:
             if lse is True:
                 lse = empty_like(q, (queries, heads), "f32")
@@ -394,7 +413,11 @@ class Cache(CacheMethods):
         if sinks is not None:
             sinks_view = dense_of("sinks", sinks, (heads,), "f32", device)
             refuse_gradient("sinks", sinks_view)
-        return Queries(rows, out, lse_view, sinks_view, output if lse_view is None else (output, lse))
+        if mask is not None:
+            mask_view = dense_of("mask", mask, (queries, (max(mask_slots, 0) + 31) // 32), None, device)
+            if mask_view.dtype not in ("u32", "i32"):
+                raise KvqArgumentError("mask has elements of %s, must be uint32 or int32" % mask_view.dtype)
+        return Queries(rows, out, lse_view, sinks_view, mask_view, output if lse_view is None else (output, lse))
 
     def _run(self, calls: Calls, prepared: Prepared, layer: int, sequences: Many[Sequence], alone: bool) -> None:
         """Make a call for which everything but the sequences is set; `alone` says that it changes them."""

@@ -9,7 +9,7 @@ from typing import Sequence as Many
 from . import _native
 from ._arrays import address_of, integers
 from ._batches import Prepared
-from ._errors import KvqError, KvqStateError, failure
+from ._errors import KvqArgumentError, KvqError, KvqStateError, failure
 from ._handle import enter_alone, leave_alone
 from ._library import Function
 from ._sequence import Sequence
@@ -57,15 +57,24 @@ class Step:
     def __repr__(self) -> str:
         return "<libkvq.Step%s>" % ("" if self._active else " (not active)")
 
-    def commit(self, token_counts: Any = None) -> None:
-        """Keep the first tokens of each sequence, and end the step. If this is refused, the step goes on.
+    def commit(self, token_counts: Any = None, kept: Any = None) -> None:
+        """Keep the first tokens of each sequence, or any, and end the step. If this is refused, the step goes on.
 
         :param token_counts: tokens per sequence, from 0 on; None: all, of which layers must have received as many.
+        :param kept: instead, a list for each sequence of the tokens to keep, counted from 0 in the order of appending,
+            ascending: a path of a draft tree.
         """
         if not self._active:
             raise KvqStateError("the step is not active")
+        slots = None
+        if kept is not None:
+            if token_counts is not None:
+                raise KvqArgumentError("token_counts and kept are both given")
+            lists = [list(each) for each in kept]
+            token_counts = [len(each) for each in lists]
+            slots = array("i", [slot for each in lists for slot in each] + [0])  # an address also if none is kept
         counts = integers("token_counts", token_counts, len(self._sequences))
-        self._run(_native.kvq_step_commit, self._sequences, counts, False)
+        self._run(_native.kvq_step_commit, self._sequences, counts, False, slots)
 
     def abort(self) -> None:
         """Take all tokens back, and end the step; does nothing if it has ended."""
@@ -83,13 +92,21 @@ class Step:
         except (KvqError, ValueError):  # ValueError: the cache is closed
             pass
 
-    def _run(self, function: Function, sequences: Many[Sequence], counts: Optional["array[int]"], active: bool) -> None:
+    def _run(
+        self,
+        function: Function,
+        sequences: Many[Sequence],
+        counts: Optional["array[int]"],
+        active: bool,
+        kept: Optional["array[int]"] = None,
+    ) -> None:
         """Make a call on these sequences, after which the step is active or not."""
         cache, prepared = self._cache, self._prepared
         entered = enter_alone(sequences)
         try:
             prepared.set_sequences(sequences)
             prepared.batch.token_counts = address_of(counts)
+            prepared.batch.kept_slots = address_of(kept)
             with cache._shared() as pointer:
                 status = function(pointer, prepared.batch_reference, prepared.error_reference)
             if status != 0:

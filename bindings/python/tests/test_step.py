@@ -48,6 +48,28 @@ def test_accepted_tokens_stay_as_if_no_others_had_been_appended(cache, filled, o
     assert other.save() == before
 
 
+@pytest.mark.parametrize("kind", ["u4", "i4"])
+def test_a_path_of_a_tree_stays_whose_tokens_see_what_the_mask_says(cache, filled, random, kind):
+    expected = filled.fork()
+    mask = numpy.array([[1], [2], [6]], kind)  # two siblings, and a child of the second one
+    with cache.step(filled, [3]) as step:
+        for layer in range(2):
+            k, v = random.standard_normal((2, 3, 2, 32), dtype="f4")
+            q = random.standard_normal((3, 4, 32), dtype="f4")
+            given = dict(token_counts=[3], positions=[100, 100, 101])
+            with pytest.raises(libkvq.KvqArgumentError, match=r"mask has the shape \[3, 1\], must be \[3, 2\]"):
+                cache.extend(layer, filled, k, v, q, mask=mask, mask_slots=40, **given)
+            with pytest.raises(libkvq.KvqArgumentError, match="mask has elements of f32"):
+                cache.extend(layer, filled, k, v, q, mask=mask.astype("f4"), mask_slots=3, **given)
+            tree = cache.extend(layer, filled, k, v, q, mask=mask, mask_slots=3, **given)
+            alone = cache.extend(layer, expected, k[1:], v[1:], q[1:], token_counts=[2])
+            assert numpy.allclose(tree[1:], alone, atol=1e-4)
+        with pytest.raises(libkvq.KvqArgumentError, match="both"):
+            step.commit([2], kept=[[1, 2]])
+        step.commit(kept=[[1, 2]])
+    assert filled.save() == expected.save()
+
+
 def test_the_end_commits_all_tokens(cache, filled):
     with cache.step(filled):  # one token
         extend(cache, [filled], 1)

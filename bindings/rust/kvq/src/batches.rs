@@ -56,7 +56,7 @@ batches! {
 
 batches! {
     kvq_attend_batch(kvq_attend_batch_init) query_counts query_positions "[queries]";
-    Attend { q: Extent, output: Extent, lse: Option<Extent>, sinks: Option<Extent> }
+    Attend { q: Extent, output: Extent, lse: Option<Extent>, sinks: Option<Extent>, mask: Option<&'a [u32]> }
     "Takes slices of host memory; a GPU takes [`DeviceAttend`].";
     DeviceAttend {}
     "Takes addresses in the context's memory (device memory for a CUDA context); see [`Attend`] for slices.";
@@ -64,7 +64,7 @@ batches! {
 
 batches! {
     kvq_extend_batch(kvq_extend_batch_init) token_counts positions "[tokens]";
-    Extend { k: Extent, v: Extent, q: Extent, output: Extent, lse: Option<Extent>, sinks: Option<Extent> }
+    Extend { k: Extent, v: Extent, q: Extent, output: Extent, lse: Option<Extent>, sinks: Option<Extent>, mask: Option<&'a [u32]> }
     "Takes slices of host memory; a GPU takes [`DeviceExtend`].";
     DeviceExtend {}
     "Takes addresses in the context's memory (device memory for a CUDA context); see [`Extend`] for slices.";
@@ -77,11 +77,12 @@ struct Tokens {
 }
 
 /// Queries of a batch, and where their results go.
-struct Queries {
+struct Queries<'a> {
     q: Extent,
     output: Extent,
     lse: Option<Extent>,
     sinks: Option<Extent>,
+    mask: Option<&'a [u32]>,
 }
 
 /// Checks a batch's `Tokens` of this many rows by the strides of its C struct, and sets them there.
@@ -100,7 +101,7 @@ macro_rules! set_tokens {
 /// The same for `Queries`.
 macro_rules! set_queries {
     ($raw:ident, $layer:ident, $rows:ident, $queries:ident) => {
-        let Queries { q, output, lse, sinks } = $queries;
+        let Queries { q, output, lse, sinks, mask } = $queries;
         let shape = |channels| [$rows, $layer.q_heads, channels];
         let output_strides = [$raw.output_token_stride, $raw.output_head_stride];
         require_rows("q", q.length, shape($layer.key_dim), [$raw.q_token_stride, $raw.q_head_stride])?;
@@ -112,6 +113,11 @@ macro_rules! set_queries {
         if let Some(sinks) = sinks {
             shape::require("sinks", sinks.length, $layer.q_heads as u128, "[q_heads]")?;
             $raw.sinks = sinks.pointer.cast();
+        }
+        if let Some(mask) = mask {
+            let words = ($raw.mask_slots.max(0) as u128 + 31) / 32;
+            shape::require("mask", mask.len(), $rows as u128 * words, "[queries, (mask_slots + 31) / 32]")?;
+            $raw.mask = mask.as_ptr();
         }
         ($raw.q, $raw.output) = (q.pointer, output.pointer as *mut c_void);
     };
@@ -131,6 +137,13 @@ macro_rules! device_addresses {
         #[must_use]
         pub fn sinks(mut self, sinks: *const f32) -> Self {
             self.raw.sinks = sinks;
+            self
+        }
+
+        #[doc = header!($struct, mask)]
+        #[must_use]
+        pub fn mask(mut self, mask: *const u32) -> Self {
+            self.raw.mask = mask;
             self
         }
     };
@@ -164,19 +177,21 @@ impl DeviceAppend<'_> {
 }
 
 impl<'a> Attend<'a> {
-    optional!(kvq_attend_batch, lse: &'a mut [f32] = Extent::of_mut(lse), sinks: &'a [f32] = Extent::of(sinks));
+    optional!(kvq_attend_batch,
+        lse: &'a mut [f32] = Extent::of_mut(lse), sinks: &'a [f32] = Extent::of(sinks),
+        mask: &'a [u32] = mask);
 
     /// Queries, and where their results go.
     #[inline]
     pub fn new<Q: Element, O: Element>(q: &'a [Q], output: &'a mut [O]) -> Self {
-        let mut batch = Attend::of(Extent::of(q), Extent::of_mut(output), None, None);
+        let mut batch = Attend::of(Extent::of(q), Extent::of_mut(output), None, None, None);
         (batch.raw.q_dtype, batch.raw.output_dtype) = (Q::DTYPE.code(), O::DTYPE.code());
         batch
     }
 
     /// Returns the C struct for this layer and many sequences, with all lengths checked.
     pub(crate) fn checked(self, layer: &LayerInfo, sequences: usize) -> Result<sys::kvq_attend_batch> {
-        let given = Queries { q: self.q, output: self.output, lse: self.lse, sinks: self.sinks };
+        let given = Queries { q: self.q, output: self.output, lse: self.lse, sinks: self.sinks, mask: self.mask };
         let (mut raw, queries) = self.counted(sequences)?;
         set_queries!(raw, layer, queries, given);
         Ok(raw)
@@ -196,12 +211,15 @@ impl DeviceAttend<'_> {
 }
 
 impl<'a> Extend<'a> {
-    optional!(kvq_extend_batch, lse: &'a mut [f32] = Extent::of_mut(lse), sinks: &'a [f32] = Extent::of(sinks));
+    optional!(kvq_extend_batch,
+        lse: &'a mut [f32] = Extent::of_mut(lse), sinks: &'a [f32] = Extent::of(sinks),
+        mask: &'a [u32] = mask);
 
     /// Keys and values, as in [`Append::new`], their queries, and where results go.
     #[inline]
     pub fn new<T: Element, Q: Element, O: Element>(k: &'a [T], v: &'a [T], q: &'a [Q], output: &'a mut [O]) -> Self {
-        let mut batch = Extend::of(Extent::of(k), Extent::of(v), Extent::of(q), Extent::of_mut(output), None, None);
+        let mut batch =
+            Extend::of(Extent::of(k), Extent::of(v), Extent::of(q), Extent::of_mut(output), None, None, None);
         batch.raw.dtype = T::DTYPE.code();
         (batch.raw.q_dtype, batch.raw.output_dtype) = (Q::DTYPE.code(), O::DTYPE.code());
         batch
@@ -210,7 +228,7 @@ impl<'a> Extend<'a> {
     /// Returns the C struct for this layer and many sequences, with all lengths checked.
     pub(crate) fn checked(self, layer: &LayerInfo, sequences: usize) -> Result<sys::kvq_extend_batch> {
         let new = Tokens { k: self.k, v: self.v };
-        let given = Queries { q: self.q, output: self.output, lse: self.lse, sinks: self.sinks };
+        let given = Queries { q: self.q, output: self.output, lse: self.lse, sinks: self.sinks, mask: self.mask };
         let (mut raw, tokens) = self.counted(sequences)?;
         set_tokens!(raw, layer, tokens, new);
         set_queries!(raw, layer, tokens, given);

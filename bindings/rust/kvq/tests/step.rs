@@ -44,6 +44,32 @@ fn committed_tokens_stay_as_if_no_others_had_been_appended() {
 }
 
 #[test]
+fn a_path_of_a_tree_stays_whose_tokens_see_what_the_mask_says() {
+    let cache = small("int4");
+    let mut sequence = filled(&cache, 100, 1);
+    let mut expected = sequence.fork().unwrap();
+    let (k, v, q) = (numbers(3 * 32, 5), numbers(3 * 32, 6), numbers(3 * 64, 7));
+    let (mut tree, mut path) = (vec![0.0f32; 3 * 64], vec![0.0f32; 2 * 64]);
+    let (positions, mask) = ([100, 100, 101], [1, 2, 6]); // two siblings, and a child of the second one
+    let mut step = cache.step([&mut sequence], &[3]).unwrap();
+    for layer in 0..2 {
+        let batch = Extend::new(&k, &v, &q, &mut tree).token_counts(&[3]).positions(&positions).mask(&mask);
+        cache.extend(layer, step.sequences(), batch.mask_slots(3)).unwrap();
+        let mut unused = [0.0f32; 3 * 64];
+        let batch = Extend::new(&k, &v, &q, &mut unused).token_counts(&[3]).mask(&mask).mask_slots(40);
+        let refused = cache.extend(layer, step.sequences(), batch);
+        assert_fails(refused, Status::Argument, &["mask has 3 elements, expected 6"]);
+        let alone = Extend::new(&k[32..], &v[32..], &q[64..], &mut path).token_counts(&[2]);
+        cache.extend(layer, &mut [&mut expected], alone).unwrap();
+    }
+    step.commit_kept(&[&[1, 2]]).unwrap();
+    assert_eq!(sequence.save().unwrap(), expected.save().unwrap());
+    for (a, b) in tree[64..].iter().zip(&path) {
+        assert!((a - b).abs() < 1e-4, "{a} in the tree, {b} alone");
+    }
+}
+
+#[test]
 fn tokens_are_taken_back_by_abort_drop_and_panic() {
     let cache = small("int4");
     let mut sequence = filled(&cache, 100, 1);
