@@ -90,6 +90,14 @@ def hybrid(output):
     expect_same([forked, *output.one(r"without a fork: output (\w+)")], "outputs with and without a fork")
 
 
+def windows(output):
+    kept, everything, difference = output.one(r"8192 tokens: (\d+) bytes, (\d+) if local layers keep all; largest difference (\S+)")
+    expect(int(kept) < 0.3 * int(everything), "five of six layers keep a window")
+    expect(float(difference) < 1e-3, "the same attention")
+    local, whole = map(int, output.one(r"room for (\d+) tokens in local layers, (\d+) in the global one"))
+    expect(local > 1000000 and 4096 <= whole < 5000, "local layers reuse their pages")
+
+
 def share_prefix(output):
     answers, together, pages = map(int, output.one(r"(\d+) answers: (\d+) bytes together, (\d+) pages shared"))
     alone = int(output.one(r"one answer by itself: (\d+) bytes")[0])
