@@ -1522,8 +1522,8 @@ KVQ_API void kvq_attend_batch_init(kvq_attend_batch* batch, size_t size);
  *  page's scales are rounded to FP16.
  *
  *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (a CUDA graph is captured, see ::kvq_sequence_reserve; positions do not
- *           ascend beyond the mask); KVQ_E_UNSUPPORTED (a mask, and the policy evicts); KVQ_E_MEMORY; KVQ_E_LIMIT
- *           (workspace); KVQ_E_BACKEND.
+ *           ascend beyond the mask); KVQ_E_UNSUPPORTED (a mask, and the policy evicts, or on a GPU pages have trained
+ *           centres or a CUDA graph is captured); KVQ_E_MEMORY; KVQ_E_LIMIT (workspace); KVQ_E_BACKEND.
  *  \threads any number of calls on a cache at once, also on the same sequences, which are only read. Where the policy
  *           evicts by queries, those of every call count, in any order.
  *  \since 1.0 */

@@ -1999,8 +1999,8 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
   /// "avx2" in ::kvq_context_options for FP32 products. On a GPU, queries, probabilities and their products with a
   /// page's scales are rounded to FP16.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_STATE (a CUDA graph is captured, see ::kvq_sequence_reserve; positions do not
-  /// ascend beyond the mask); KVQ_E_UNSUPPORTED (a mask, and the policy evicts); KVQ_E_MEMORY; KVQ_E_LIMIT (workspace);
-  /// KVQ_E_BACKEND.
+  /// ascend beyond the mask); KVQ_E_UNSUPPORTED (a mask, and the policy evicts, or on a GPU pages have trained centres
+  /// or a CUDA graph is captured); KVQ_E_MEMORY; KVQ_E_LIMIT (workspace); KVQ_E_BACKEND.
   /// \par Threads: any number of calls on a cache at once, also on the same sequences, which are only read. Where the
   /// policy evicts by queries, those of every call count, in any order.
   void attend(int32_t layer, const kvq_attend_batch& batch) const { checked(kvq_attend, get(), layer, &batch); }

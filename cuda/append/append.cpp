@@ -28,10 +28,7 @@ int32_t token_begin_of(const PageWrite& write) {
 }
 int32_t token_count_of(const PageWrite& write) { return write.given_token >= 0 ? kSlots : write.token_count; }
 
-bool has_gaps(const PageWrite& write) {
-  const int32_t count = write.kept + write.token_count;
-  return write.positions != nullptr && write.positions[count - 1] - write.positions[0] != count - 1;
-}
+bool has_gaps(const PageWrite& write) { return !write.slot_positions().are_consecutive(write.count()); }
 
 /// Whether a page's encoder must know the positions of all slots.
 bool rotates_by_slots(const PageWrite& write) { return has_gaps(write) && without_codes(*write.format).centred_keys(); }
@@ -45,7 +42,7 @@ int32_t token_position(const TokenBatch& tokens, const PageWrite& write) {
   const int32_t count = token_count_of(write);
   if (count == 0) return 0;
   const auto of_page = tokens.positions.subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
-  return of_page.back() - of_page.front() == count - 1 ? of_page.front() : ~begin;  // they ascend
+  return SlotPositions{of_page.data(), 0}.are_consecutive(count) ? of_page.front() : ~begin;
 }
 
 DeviceWrite device_write(const TokenBatch& tokens, const PageWrite& write, bool ends_list) {

@@ -23,7 +23,7 @@ bool consecutive(std::span<const int32_t> positions) {
 
 /// Position of a sequence's last query if its queries are at consecutive positions, otherwise −1.
 int32_t last_position(const AttendBatch& batch, const AttendSequence& sequence) {
-  if (batch.recorded) return -1;
+  if (batch.recorded || batch.mask != nullptr) return -1;  // positions of tokens that a mask covers may fall
   const auto positions = batch.query_positions.subspan(static_cast<size_t>(sequence.query_begin),
                                                        static_cast<size_t>(sequence.query_count));
   return batch.newest_queries && consecutive(positions) ? positions.back() : -1;
@@ -34,7 +34,7 @@ int32_t last_position(const AttendBatch& batch, const AttendSequence& sequence) 
 Route route_of(const Device& device, const AttendBatch& batch, const AttendSequence& sequence) {
   const PageTable& table = table_of(sequence);
   if (table.commvq_format() == nullptr) return route_by_rows(device, batch, sequence);
-  if (!table.only_commvq()) return Route::kDecoded;
+  if (!table.only_commvq() || batch.mask != nullptr) return Route::kDecoded;
   const CodebookContext& context = codebook_context(batch.context);
   const int32_t rows = sequence.query_count * (batch.q_heads / batch.kv_heads);
   const bool reads_codes = commvq_warps(context.tables(), context.key_bytes(), rows, device.shared_limit()) > 0;
@@ -43,12 +43,12 @@ Route route_of(const Device& device, const AttendBatch& batch, const AttendSeque
 
 Route route_by_rows(const Device& device, const AttendBatch& batch, const AttendSequence& sequence) {
   constexpr int64_t kLeastWideRows = 128;  // the wide route decodes pages for each 64 rows anew
-  const bool wide = needs_wide(batch.head, *batch.rope);
+  const bool wide = needs_wide(batch.head, *batch.rope) || batch.mask != nullptr;  // its kernels know masks
   const PrefillKernel prefill = prefill_of(device, batch.head);
   const int64_t least_rows = wide ? kLeastWideRows : prefill.least_rows;
   const bool many_rows = !batch.recorded && prefill.launch != nullptr &&
                          int64_t{sequence.query_count} * batch.q_heads >= least_rows * batch.kv_heads &&
-                         !table_of(sequence).any_centres();
+                         !table_of(sequence).any_centres() && batch.mask == nullptr;
   if (many_rows) return Route::kPrefill;
   if (!wide) return Route::kPages;
   const bool tiles = !batch.recorded && device.compute_capability() == 90 &&
@@ -161,9 +161,7 @@ void CudaAttention::require_known_sizes(int32_t queries) const {
        queries);
 }
 
-void CudaAttention::require_masks() const {
-  fail(KVQ_E_UNSUPPORTED, "batch->mask is given, must be NULL on a CUDA context");
-}
+void CudaAttention::require_masks() const {}
 
 void CudaAttention::attend(const AttendBatch& batch, Workspace& workspace) {
   const Call call(device_);
@@ -176,6 +174,10 @@ void CudaAttention::attend(const AttendBatch& batch, Workspace& workspace) {
       table->require_published();
     } else {
       table->catch_up(sequence.pages, sequence.page_counts);
+    }
+    if (batch.mask != nullptr && (table->any_centres() || batch.recorded)) {
+      fail(KVQ_E_UNSUPPORTED, batch.recorded ? "batch->mask must be NULL while a CUDA graph is captured"
+                                             : "batch->mask must be NULL on a GPU where pages have trained centres");
     }
     SequenceView view = table->view();
     view.scales = sequence.scales;

@@ -4,14 +4,13 @@
 #include "commvq/device_codebook.h"
 #include "core/rotation_table.h"
 #include "formats/commvq/commvq.h"
-#include "formats/float16/float16.h"
+#include "kernels/append/compact.h"
 #include "pages/codecs.h"
 #include "pages/device_centres.h"
 #include "pages/page_table.h"
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
 
 namespace kvq::cuda {
 namespace {
@@ -100,16 +99,22 @@ void CudaPages::write(const PageFormat& format, const std::byte* host, std::byte
 }
 
 void CudaPages::compact(const SlotCompaction& compaction) {
-  const size_t bytes = compaction.format.bytes();
-  const auto pages = static_cast<size_t>(compaction.pages_of_head);
-  std::vector<std::byte> host(pages * bytes);
-  std::vector<std::byte*> places(pages);
-  for (size_t i = 0; i < pages; ++i) places[i] = host.data() + i * bytes;
-  for (size_t head = 0; head < compaction.pages.size(); head += pages) {
-    for (size_t i = 0; i < pages; ++i) read(compaction.format, compaction.pages[head + i], places[i]);
-    float16::compact(compaction.format, places, compaction.slots, compaction.first);
-    for (size_t i = 0; i < pages; ++i) write(compaction.format, places[i], compaction.pages[head + i]);
-  }
+  const Call call(device_, Call::Reports::kNothing);
+  const size_t pages = compaction.pages.size();
+  const size_t bytes = pages * sizeof(uint64_t) + compaction.slots.size_bytes();
+  auto* staged = static_cast<uint64_t*>(device_.staging().take(bytes));
+  auto* slots = reinterpret_cast<int32_t*>(staged + pages);
+  std::ranges::transform(compaction.pages, staged, [](std::byte* page) { return reinterpret_cast<uint64_t>(page); });
+  std::ranges::copy(compaction.slots, slots);
+  const CompactArguments arguments{.pages = staged,
+                                   .slots = slots,
+                                   .n = static_cast<int32_t>(compaction.slots.size()),
+                                   .pages_of_head = compaction.pages_of_head,
+                                   .first = compaction.first,
+                                   .head = compaction.format.head};
+  const auto heads = static_cast<int32_t>(pages) / compaction.pages_of_head;
+  call.require(launch_compact(arguments, heads, call.stream()), "compaction kernel");
+  device_.staging().done(call.stream());
 }
 
 Owned<LayerMirror> CudaPages::make_mirror(Allocator& allocator, int32_t kv_heads) {

@@ -179,12 +179,17 @@ double stored_limit(const std::string& format) {
 class NewestQueries {
  public:
   NewestQueries(const Model& model, const Cache& cache, const Sequence& sequence, int32_t layer, int32_t queries,
-                int32_t copies = 1, int32_t window = 0)
+                int32_t copies = 1, int32_t window = 0, int32_t mask_slots = 0)
       : info(layer_of(cache, layer)),
         rotation(rotation_of(info, layer > 0 ? &model.shapes[static_cast<size_t>(layer) - 1] : nullptr)),
         queries_(queries),
-        window_(window) {
+        window_(window),
+        mask_slots_(mask_slots) {
     const int32_t all = queries * copies;
+    kvq_test::Random random(static_cast<uint64_t>(layer) + 1);
+    for (size_t i = 0; i < static_cast<size_t>(all) * words(); ++i) {
+      mask_.push_back(static_cast<uint32_t>(random.bits()));
+    }
     q_ = tensor(all, info.q_heads, info.key_dim, 90 + static_cast<uint64_t>(layer));
     out_.assign(static_cast<size_t>(all * info.q_heads * info.value_dim), -7.0F);
     lse_.resize(static_cast<size_t>(all * info.q_heads));
@@ -198,6 +203,8 @@ class NewestQueries {
     batch.output = out_.data();
     batch.lse = lse_.data();
     batch.sliding_window = window;
+    batch.mask = mask_.empty() ? nullptr : mask_.data();
+    batch.mask_slots = mask_slots;
     kvq_test::attend(cache.get(), layer, batch);
   }
 
@@ -211,9 +218,13 @@ class NewestQueries {
                                  q_.begin() + static_cast<ptrdiff_t>((row + 1) * key_dim));
     const int32_t position = kTokens - queries_ + query % queries_;
     rotation.apply(of_query, position);
-    const kvq_test::Attended expected = kvq_test::attend_to<float>(
-        {.scale = double{info.scale}, .sliding_window = window_, .logit_softcap = double{info.logit_softcap}}, of_query,
-        position, k, v, positions);
+    const kvq_test::Attended expected =
+        kvq_test::attend_to<float>({.scale = double{info.scale},
+                                    .sliding_window = window_,
+                                    .logit_softcap = double{info.logit_softcap},
+                                    .mask = std::span(mask_).subspan(static_cast<size_t>(query) * words(), words()),
+                                    .mask_slots = mask_slots_},
+                                   of_query, position, k, v, positions);
     CHECK(relative(expected.out, std::span(out_).subspan(row * value_dim, value_dim)) < 0.035);
     CHECK(lse_[row] == doctest::Approx(expected.lse).epsilon(0.01));
   }
@@ -222,16 +233,20 @@ class NewestQueries {
   const kvq_test::Rotation rotation;
 
  private:
+  size_t words() const { return kvq_test::mask_words(mask_slots_); }
+
   int32_t queries_;
   int32_t window_;
+  int32_t mask_slots_;
+  std::vector<uint32_t> mask_;
   std::vector<float> q_;
   std::vector<float> out_;
   std::vector<float> lse_;
 };
 
 void check_layer(const Model& model, const Cache& cache, const Sequence& sequence, int32_t layer,
-                 const std::string& format, int32_t queries = 3) {
-  const NewestQueries newest(model, cache, sequence, layer, queries);
+                 const std::string& format, int32_t queries = 3, int32_t mask_slots = 0) {
+  const NewestQueries newest(model, cache, sequence, layer, queries, 1, 0, mask_slots);
   const kvq_layer_info& info = newest.info;
   const LayerTokens tokens(info, layer);
   std::vector<int32_t> positions(kTokens);
@@ -273,7 +288,7 @@ std::string policy_text(const std::string& keys, const std::string& values, bool
 }
 
 // All layers but the first, attended to by the newest queries, on every backend.
-void check_layers(const Model& model, int32_t queries) {
+void check_layers(const Model& model, int32_t queries, int32_t mask_slots = 0) {
   for (const std::string& backend : kvq_test::backends()) {
     const Context context = kvq_test::make_context(backend.c_str());
     for (const std::string format : {"fp16", "int4+hadamard", "gs4", "gt2"}) {
@@ -284,7 +299,7 @@ void check_layers(const Model& model, int32_t queries) {
       append(cache, sequence, 0, kTokens, kTokens);
       for (int32_t layer = 1; layer < cache.describe().n_layers; ++layer) {
         CAPTURE(layer);
-        check_layer(model, cache, sequence, layer, format, queries);
+        check_layer(model, cache, sequence, layer, format, queries, mask_slots);
       }
     }
   }
@@ -334,6 +349,11 @@ TEST_CASE("layers of every shape are stored and attended to as in float64, on ev
 }
 
 TEST_CASE("any number of query heads attends to KV heads of any size as in float64") { check_layers(grid(), 1); }
+
+TEST_CASE("a mask hides tokens from queries of heads of any shape") {
+  check_layers(any_layers(), 3, 70);
+  check_layers(equal_layers(), 20, 45);
+}
 
 TEST_CASE("many queries attend to heads of any shape as in float64") {
   Model model({shape(1, 16, 2, 192, 128), shape(2, 16, 1, 80, 128), shape(3, 16, 2, 128, 256), shape(4, 8, 1, 320, 64),

@@ -1,5 +1,6 @@
 // Masks of the newest slots, against float64: any bits, and trees whose positions repeat and fall.
 #include "attention_error.h"
+#include "support/random.h"
 
 #include <doctest/doctest.h>
 
@@ -91,6 +92,39 @@ TEST_CASE("a sliding window, a cap and sinks beside a mask") {
                        .mask_slots = 50},
                       few_storages());
     }
+  }
+}
+
+TEST_CASE("a layer that reads the pages of another one takes masks, too") {
+  auto shape = kvq_test::initialised<kvq_layer_shape>();
+  shape.first_layer = 1;
+  shape.pages_of_layer = 0;
+  kvq_cache_options options = kvq_test::cache_options(4, 2, 64, 2);
+  options.shapes = &shape;
+  options.n_shapes = 1;
+  for (const std::string& backend : kvq_test::backends()) {
+    const kvq_test::Context context = kvq_test::make_context(backend.c_str());
+    const kvq_test::Cache cache = kvq_test::make_cache(context, options, "int4");
+    kvq_test::Sequence sequence(cache);
+    const std::vector<float> k = kvq_test::normal_tensor(100 * 128, 1);
+    const std::vector<float> q = kvq_test::normal_tensor(256, 2);
+    kvq_test::append(sequence.get(), 0, 100, k.data(), k.data());
+    const uint32_t mask[] = {0x5a5a5a5a, 0x1234};
+    const kvq_sequence* pointer = sequence.get();
+    const auto attend = [&](int32_t layer, bool masked) {
+      std::vector<float> out(256);
+      auto batch = kvq_test::initialised<kvq_attend_batch>();
+      batch.n_sequences = 1;
+      batch.sequences = &pointer;
+      batch.q = q.data();
+      batch.output = out.data();
+      batch.mask = masked ? mask : nullptr;
+      batch.mask_slots = masked ? 50 : 0;
+      kvq_test::attend(cache, layer, batch);
+      return out;
+    };
+    CHECK(attend(1, true) == attend(0, true));
+    CHECK(attend(1, true) != attend(1, false));
   }
 }
 

@@ -238,6 +238,7 @@ TEST_CASE("what a step keeps of a tree is stored as if it alone had been appende
       CAPTURE(policy);
       const Context context = kvq_test::make_context(backend.c_str());
       const Cache cache = make_cache(context, kShape.options(), policy);
+      const bool takes_masks = backend != kvq_test::kCuda || !kvq_test::wants_centres(policy);
       kvq_test::Random random(17);
       Twins pair(cache);
       int32_t last = -1;  // position
@@ -260,7 +261,7 @@ TEST_CASE("what a step keeps of a tree is stored as if it alone had been appende
           const auto tokens = std::span(tree.tokens).subspan(begin, static_cast<size_t>(n));
           const auto positions = std::span(tree.positions).subspan(begin, static_cast<size_t>(n));
           const std::vector<uint32_t> all(tokens.size() * kvq_test::mask_words(200), ~uint32_t{0});
-          text.add(cache, pair.stepped, tokens, positions, random.integer(0, 1) == 0, all, 200);
+          text.add(cache, pair.stepped, tokens, positions, random.integer(0, 1) == 0 && takes_masks, all, 200);
           at += n;
         }
         keep(cache, pair.stepped, kept);
@@ -287,6 +288,15 @@ TEST_CASE("each way from a root of a tree to a leaf gives what it gives alone") 
       CAPTURE(policy);
       const Context context = kvq_test::make_context(backend.c_str());
       const Cache cache = make_cache(context, kShape.options(), policy);
+      if (backend == kvq_test::kCuda && kvq_test::wants_centres(policy)) {
+        Sequence sequence(cache);
+        text.add(cache, sequence, 0, 70, false);
+        const std::vector<int32_t> token{70};
+        const uint32_t mask = 1;
+        CHECK_THROWS_WITH(text.add(cache, sequence, token, token, true, {&mask, 1}, 1),
+                          "batch->mask must be NULL on a GPU where pages have trained centres");
+        continue;
+      }
       kvq_test::Random random(23);
       for (const int32_t older : {0, 5, 64, 150}) {
         CAPTURE(older);

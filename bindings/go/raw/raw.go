@@ -2955,8 +2955,8 @@ func AttendBatchInit(batch *AttendBatch) {
 // with a page's scales are rounded to FP16.
 //
 // Returns [OK]; [EArgument]; [EState] (a CUDA graph is captured, see [SequenceReserve]; positions do not ascend
-// beyond the mask); [EUnsupported] (a mask, and the policy evicts); [EMemory]; [ELimit] (workspace);
-// [EBackend].
+// beyond the mask); [EUnsupported] (a mask, and the policy evicts, or on a GPU pages have trained centres or a
+// CUDA graph is captured); [EMemory]; [ELimit] (workspace); [EBackend].
 //
 // Threads: any number of calls on a cache at once, also on the same sequences, which are only read. Where the
 // policy evicts by queries, those of every call count, in any order. Since 1.0. In C: kvq_attend.

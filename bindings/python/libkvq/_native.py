@@ -3645,8 +3645,8 @@ with int8 dot products ("avx512vnni", "amx"), integer pages use fixed-point quer
 page's scales are rounded to FP16.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (a CUDA graph is captured, see ``kvq_sequence_reserve``; positions do
-not ascend beyond the mask); KVQ_E_UNSUPPORTED (a mask, and the policy evicts); KVQ_E_MEMORY; KVQ_E_LIMIT
-(workspace); KVQ_E_BACKEND.
+not ascend beyond the mask); KVQ_E_UNSUPPORTED (a mask, and the policy evicts, or on a GPU pages have trained
+centres or a CUDA graph is captured); KVQ_E_MEMORY; KVQ_E_LIMIT (workspace); KVQ_E_BACKEND.
 
 Threads: any number of calls on a cache at once, also on the same sequences, which are only read. Where the
 policy evicts by queries, those of every call count, in any order.

@@ -16,7 +16,7 @@ namespace kvq::cuda {
 template <typename S>
 class SliceWalk {
  public:
-  __device__ __forceinline__ SliceWalk(const SliceBlock<S>& block, const QueryRange& range)
+  __device__ __forceinline__ SliceWalk(const SliceBlock<S>& block, const WideRange& range)
       : block_(block), range_(range) {
     const HeadShape& head = block.arguments.head;
     const int32_t of_values = ((head.values + 31) / 32 + S::kWarps - 1) / S::kWarps * 32;
@@ -318,8 +318,10 @@ class SliceWalk {
       const int32_t position = held ? position_in_page(arguments, block_.unit, page, index, slot) : 0;
 #pragma unroll
       for (int32_t c = 0; c < 2; ++c) {
-        const int32_t of_row = block_.header().row_position[8 * row_tile() + 2 * lane().t + c];
-        const bool seen = held && sees(of_row, position, arguments.window);
+        const int32_t row = 8 * row_tile() + 2 * lane().t + c;
+        const int32_t of_row = block_.header().row_position[row];
+        const bool seen = held && sees_slot(arguments, block_.launch, block_.unit, range_, of_row, row, block_.rows,
+                                            position, index * kSlots + slot);
         if (!seen) part[i][c] = minus_infinity();
       }
     }
@@ -488,7 +490,7 @@ class SliceWalk {
   }
 
   const SliceBlock<S>& block_;
-  const QueryRange range_;
+  const WideRange range_;
   Keys keys_{};
   Values values_{};
   FormatCode format_{};  // entered
@@ -514,7 +516,7 @@ __global__ void __launch_bounds__(S::kThreads, 2)
   SliceHeader<S>& header = block.header();
   put_row_positions<S::kRows>(arguments, work, header.row_position);
   make_stage_barriers(header.arrived);
-  const QueryRange range = positions_of(header.row_position, 0, work.rows);
+  const WideRange range = wide_range(arguments, launch, work.unit, positions_of(header.row_position, 0, work.rows));
   const PageParts parts = page_parts(arguments, launch, work.unit, lane, range);
   SliceWalk<S> walk(block, range);
 #pragma unroll 1

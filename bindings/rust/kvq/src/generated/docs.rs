@@ -1045,9 +1045,9 @@ probabilities and their products with a page's scales are rounded to FP16.
 
 [`Status::Argument`](crate::Status::Argument); [`Status::State`](crate::Status::State) (a CUDA graph is
 captured, see [`Sequence::reserve`](crate::Sequence::reserve); positions do not ascend beyond the mask);
-[`Status::Unsupported`](crate::Status::Unsupported) (a mask, and the policy evicts);
-[`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit) (workspace);
-[`Status::Backend`](crate::Status::Backend)."#
+[`Status::Unsupported`](crate::Status::Unsupported) (a mask, and the policy evicts, or on a GPU pages have
+trained centres or a CUDA graph is captured); [`Status::Memory`](crate::Status::Memory);
+[`Status::Limit`](crate::Status::Limit) (workspace); [`Status::Backend`](crate::Status::Backend)."#
     };
     (kvq_extend) => {
         r#"Append tokens to one layer of several sequences and attend with their queries: all of it or nothing.
