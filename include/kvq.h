@@ -847,25 +847,21 @@ KVQ_API void kvq_layer_shape_init(kvq_layer_shape* shape, size_t size);
 /** Shape of a model's attention layers, and the trained objects that its page formats need. */
 typedef struct kvq_cache_options {
   uint32_t struct_size;
-  int32_t n_layers;       /**< 1 … 65536. */
-  int32_t q_heads;        /**< Query heads, 1 … 65536; a multiple of `kv_heads`. */
-  int32_t kv_heads;       /**< Key/value heads, 1 … 4096. */
-  int32_t head_dim;       /**< Channels of keys and of values, a multiple of 8, 8 … 512. */
-  kvq_rope rope;          /**< ::KVQ_ROPE_HALF by default. */
-  int32_t rotary_dim;     /**< Leading channels that are rotated, an even number; 0 (default): `head_dim`. */
-  float rope_base;        /**< 10000 by default; frequencies must be finite. Ignored if `inv_freq` is given. */
-  const float* inv_freq;  /**< Radians per position of each pair; head_dim / 2 elements if `rotary_dim` is 0. NULL
-                               (default): rope_base^(-2j / rotary_dim).
-                               \nullable \length rotary_dim / 2 \memory host \keeps call */
-  float scale;            /**< Factor applied to q·k; 0 (default): 1 / sqrt(head_dim). */
-  int32_t sliding_window; /**< A query at position p sees positions > p − window, as in Gemma's and Mistral's local
-                               layers; 0 (default): all up to its own. Such layers forget: an append frees the whole
-                               pages that neither its own tokens nor later ones see, but for the policy's `sink` first
-                               ones. With `recent: r`, what the 32 · (r − 1) tokens before these see stays as well. So
-                               the newest append can be taken back, and that many tokens before it. */
-  uint64_t max_bytes; /**< Limit on the memory that this cache allocates, including its own object; 0 (default): only
-                           the context's limit. */
-  uint64_t model_id;  /**< Any number that identifies the model's weights; snapshots with another one are refused. */
+  int32_t n_layers;      /**< 1 … 65536. */
+  int32_t q_heads;       /**< Query heads, 1 … 65536; a multiple of `kv_heads`. */
+  int32_t kv_heads;      /**< Key/value heads, 1 … 4096. */
+  int32_t head_dim;      /**< Channels of keys and of values, a multiple of 8, 8 … 512. */
+  kvq_rope rope;         /**< ::KVQ_ROPE_HALF by default. */
+  int32_t rotary_dim;    /**< Leading channels that are rotated, an even number; 0 (default): `head_dim`. */
+  float rope_base;       /**< 10000 by default; frequencies must be finite. Ignored if `inv_freq` is given. */
+  const float* inv_freq; /**< Radians per position of each pair; head_dim / 2 elements if `rotary_dim` is 0. NULL
+                              (default): rope_base^(-2j / rotary_dim).
+                              \nullable \length rotary_dim / 2 \memory host \keeps call */
+  float scale;           /**< Factor applied to q·k; 0 (default): 1 / sqrt(head_dim). */
+  int32_t reserved;      /**< 0. */
+  uint64_t max_bytes;    /**< Limit on the memory that this cache allocates, including its own object; 0 (default): only
+                              the context's limit. */
+  uint64_t model_id;     /**< Any number that identifies the model's weights; snapshots with another one are refused. */
   const kvq_codebook* codebook;  /**< Codebook for the format `commvq`: from this context, complete, with this number of
                                       layers and KV heads, this `head_dim` and `rope`, and this `model_id` unless either
                                       is 0. Caches may share it. NULL (default): none. \nullable \keeps call */
@@ -886,9 +882,16 @@ typedef struct kvq_cache_options {
                                       that a policy gives to layers that read others' pages have no effect.
                                       \nullable \length n_shapes \memory host \keeps call */
   int32_t n_shapes;              /**< 0 by default. */
+  int32_t sliding_window;  /**< A query at position p sees positions > p − window, as in Gemma's and Mistral's local
+                                layers; 0 (default): all up to its own. Such layers forget: an append frees the
+                                whole pages that neither its own tokens nor later ones see, but for the policy's
+                                `sink` first ones. With `recent: r`, what the 32 · (r − 1) tokens before these see
+                                stays as well. So the newest append can be taken back, and that many tokens before
+                                it. */
   int32_t attention_chunk; /**< A query at position p sees positions from p − p % chunk on, as in Llama 4's local
                                 layers; 0 (default): all up to its own. Pages are freed as for `sliding_window`,
                                 of which a layer may have one or the other. */
+  int32_t reserved_end;    /**< 0. */
 } kvq_cache_options;
 
 /** Fill with defaults. The four sizes (`n_layers`, `q_heads`, `kv_heads`, `head_dim`) stay 0 and must be set.
@@ -1039,7 +1042,8 @@ KVQ_API kvq_cache* kvq_sequence_cache(const kvq_sequence* sequence);
  *
  *  Each launch of the graph appends one more token and attends to all of them: lengths, positions and page tables live
  *  on the device. While a stream is captured, kvq_append takes at most ::KVQ_PAGE_SLOTS tokens and no positions,
- *  kvq_attend takes no query positions, and other functions of the sequence may not be called. After the capture they
+ *  kvq_attend takes query positions and masks in device memory, which may change between launches, and other functions
+ *  of the sequence may not be called. After the capture they
  *  may; each first waits for the context's stream to learn how far the graph has come, so launch graphs on that stream
  *  or make it wait for them. A launch without room appends nothing, and a later call on the context returns
  *  KVQ_E_LIMIT. A graph stays valid until kvq_sequence_reserve is called again or an object that it refers to is
@@ -1456,7 +1460,8 @@ typedef struct kvq_attend_batch {
   const int32_t* query_counts;          /**< Queries per sequence, each ≥ 1; NULL (default): one each.
                                              \nullable \length n_sequences \memory host \keeps call */
   const int32_t* query_positions;       /**< Positions ≥ 0; NULL (default): the last `query_counts[i]` tokens of each
-                                             sequence, so append before attending.
+                                             sequence, so append before attending. While a CUDA graph is captured, they
+                                             are in device memory instead, which every replay reads.
                                              \nullable \length sum(query_counts) \memory host \keeps call */
   const void* q;          /**< `[total queries, q_heads, key_dim]`, before RoPE unless the cache was created with
                                ::KVQ_ROPE_NONE. Queries and their logits must be finite, or the results are meaningless.
@@ -1523,7 +1528,7 @@ KVQ_API void kvq_attend_batch_init(kvq_attend_batch* batch, size_t size);
  *
  *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (a CUDA graph is captured, see ::kvq_sequence_reserve; positions do not
  *           ascend beyond the mask); KVQ_E_UNSUPPORTED (a mask, and the policy evicts, or on a GPU pages have trained
- *           centres or a CUDA graph is captured); KVQ_E_MEMORY; KVQ_E_LIMIT (workspace); KVQ_E_BACKEND.
+ *           centres); KVQ_E_MEMORY; KVQ_E_LIMIT (workspace); KVQ_E_BACKEND.
  *  \threads any number of calls on a cache at once, also on the same sequences, which are only read. Where the policy
  *           evicts by queries, those of every call count, in any order.
  *  \since 1.0 */

@@ -791,7 +791,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, pages_of_layer) ==
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, recurrent) == 68);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, sliding_window) == 72);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, attention_chunk) == 76);
-static_assert(sizeof(void*) != 8 || sizeof(kvq_cache_options) == 104);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_cache_options) == 112);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, n_layers) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, q_heads) == 8);
@@ -802,7 +802,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, rotary_dim) == 2
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, rope_base) == 28);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, inv_freq) == 32);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, scale) == 40);
-static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, sliding_window) == 44);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, reserved) == 44);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, max_bytes) == 48);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, model_id) == 56);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, codebook) == 64);
@@ -810,7 +810,9 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, router) == 72);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, centres) == 80);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, shapes) == 88);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, n_shapes) == 96);
-static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, attention_chunk) == 100);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, sliding_window) == 100);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, attention_chunk) == 104);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, reserved_end) == 108);
 static_assert(sizeof(void*) != 8 || sizeof(kvq_cache_info) == 64);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, n_layers) == 4);
@@ -1730,6 +1732,7 @@ struct AttendBatch {
   /// Queries per sequence, each ≥ 1; empty (default): one each.
   std::span<const int32_t> query_counts = {};
   /// Positions ≥ 0; empty (default): the last `query_counts[i]` tokens of each sequence, so append before attending.
+  /// While a CUDA graph is captured, they are in device memory instead, which every replay reads.
   std::span<const int32_t> query_positions = {};
   /// `[total queries, q_heads, key_dim]`, before RoPE unless the cache was created with ::KVQ_ROPE_NONE. Queries and
   /// their logits must be finite, or the results are meaningless.
@@ -1999,8 +2002,8 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
   /// "avx2" in ::kvq_context_options for FP32 products. On a GPU, queries, probabilities and their products with a
   /// page's scales are rounded to FP16.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_STATE (a CUDA graph is captured, see ::kvq_sequence_reserve; positions do not
-  /// ascend beyond the mask); KVQ_E_UNSUPPORTED (a mask, and the policy evicts, or on a GPU pages have trained centres
-  /// or a CUDA graph is captured); KVQ_E_MEMORY; KVQ_E_LIMIT (workspace); KVQ_E_BACKEND.
+  /// ascend beyond the mask); KVQ_E_UNSUPPORTED (a mask, and the policy evicts, or on a GPU pages have trained
+  /// centres); KVQ_E_MEMORY; KVQ_E_LIMIT (workspace); KVQ_E_BACKEND.
   /// \par Threads: any number of calls on a cache at once, also on the same sequences, which are only read. Where the
   /// policy evicts by queries, those of every call count, in any order.
   void attend(int32_t layer, const kvq_attend_batch& batch) const { checked(kvq_attend, get(), layer, &batch); }
@@ -2178,14 +2181,15 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   ///
   /// Each launch of the graph appends one more token and attends to all of them: lengths, positions and page tables
   /// live on the device. While a stream is captured, kvq_append takes at most ::KVQ_PAGE_SLOTS tokens and no positions,
-  /// kvq_attend takes no query positions, and other functions of the sequence may not be called. After the capture they
-  /// may; each first waits for the context's stream to learn how far the graph has come, so launch graphs on that
-  /// stream or make it wait for them. A launch without room appends nothing, and a later call on the context returns
-  /// KVQ_E_LIMIT. A graph stays valid until kvq_sequence_reserve is called again or an object that it refers to is
-  /// destroyed. A fork of a sequence with preallocated pages copies its open pages. Layers with CommVQ codes cannot be
-  /// captured, nor can attention if the policy's eviction observes queries: these calls return KVQ_E_UNSUPPORTED. Nor
-  /// can a sequence that still waits for scales (`calibrate: first`): capturing returns KVQ_E_STATE until it has found
-  /// them, by the append after its 128 tokens or by reserving then.
+  /// kvq_attend takes query positions and masks in device memory, which may change between launches, and other
+  /// functions of the sequence may not be called. After the capture they may; each first waits for the context's stream
+  /// to learn how far the graph has come, so launch graphs on that stream or make it wait for them. A launch without
+  /// room appends nothing, and a later call on the context returns KVQ_E_LIMIT. A graph stays valid until
+  /// kvq_sequence_reserve is called again or an object that it refers to is destroyed. A fork of a sequence with
+  /// preallocated pages copies its open pages. Layers with CommVQ codes cannot be captured, nor can attention if the
+  /// policy's eviction observes queries: these calls return KVQ_E_UNSUPPORTED. Nor can a sequence that still waits for
+  /// scales (`calibrate: first`): capturing returns KVQ_E_STATE until it has found them, by the append after its 128
+  /// tokens or by reserving then.
   /// \param tokens per layer, ≥ 0; 0 frees the preallocated pages that are left.
   /// \throws Error: KVQ_E_ARGUMENT (NULL; a sequence of another cache; negative, or more than a layer can hold);
   /// KVQ_E_STATE (a stream is being captured); KVQ_E_UNSUPPORTED (above 0 if a router chooses the formats);

@@ -14,8 +14,8 @@ NEAR, FAR = 32768, 131072  # between which a token's bytes are taken: work space
 SHAPES = {
     "8B, Llama 3.1: 32 layers": "layers=32,q_heads=32,kv_heads=8,head_dim=128",
     "27B, Qwen 3.5: 16 of 64 layers": "layers=16,q_heads=24,kv_heads=4,head_dim=256",
-    "27B, Gemma 3: all 62 layers in full": "layers=62,q_heads=32,kv_heads=16,head_dim=128",
-    "27B, Gemma 3: its 10 full layers": "layers=10,q_heads=32,kv_heads=16,head_dim=128",
+    "27B, Gemma 3: without windows": "layers=62,q_heads=32,kv_heads=16,head_dim=128",
+    "27B, Gemma 3: 52 of 62 layers with windows": "layers=10,q_heads=32,kv_heads=16,head_dim=128",
     "671B, DeepSeek V3: 61 latents": "layers=61,q_heads=128,kv_heads=1,head_dim=576,value_dim=512,latent=1",
 }
 

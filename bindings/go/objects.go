@@ -156,15 +156,15 @@ func (it *Sequence) Truncate(length int) error {
 //
 // Each launch of the graph appends one more token and attends to all of them: lengths, positions and page
 // tables live on the device. While a stream is captured, [raw.Append] takes at most [PageSlots] tokens and no
-// positions, [raw.Attend] takes no query positions, and other functions of the sequence may not be called.
-// After the capture they may; each first waits for the context's stream to learn how far the graph has come, so
-// launch graphs on that stream or make it wait for them. A launch without room appends nothing, and a later
-// call on the context returns [raw.ELimit]. A graph stays valid until [raw.SequenceReserve] is called again or
-// an object that it refers to is destroyed. A fork of a sequence with preallocated pages copies its open pages.
-// Layers with CommVQ codes cannot be captured, nor can attention if the policy's eviction observes queries:
-// these calls return [raw.EUnsupported]. Nor can a sequence that still waits for scales (`calibrate: first`):
-// capturing returns [raw.EState] until it has found them, by the append after its 128 tokens or by reserving
-// then.
+// positions, [raw.Attend] takes query positions and masks in device memory, which may change between launches,
+// and other functions of the sequence may not be called. After the capture they may; each first waits for the
+// context's stream to learn how far the graph has come, so launch graphs on that stream or make it wait for
+// them. A launch without room appends nothing, and a later call on the context returns [raw.ELimit]. A graph
+// stays valid until [raw.SequenceReserve] is called again or an object that it refers to is destroyed. A fork
+// of a sequence with preallocated pages copies its open pages. Layers with CommVQ codes cannot be captured, nor
+// can attention if the policy's eviction observes queries: these calls return [raw.EUnsupported]. Nor can a
+// sequence that still waits for scales (`calibrate: first`): capturing returns [raw.EState] until it has found
+// them, by the append after its 128 tokens or by reserving then.
 func (it *Sequence) Reserve(tokens int) error {
 	var n [1]int32
 	if err := firstOf(narrow("tokens", tokens, &n[0])); err != nil {

@@ -124,6 +124,7 @@ void AttendCall::set_sequences(LaunchSequences sequences) {
 }
 
 const int32_t* AttendCall::positions() {
+  if (batch_.recorded) return batch_.query_positions.data();
   if (positions_ == nullptr) {
     positions_ = static_cast<int32_t*>(device_.staging().take(batch_.query_positions.size_bytes()));
     std::copy(batch_.query_positions.begin(), batch_.query_positions.end(), positions_);
@@ -175,9 +176,8 @@ void CudaAttention::attend(const AttendBatch& batch, Workspace& workspace) {
     } else {
       table->catch_up(sequence.pages, sequence.page_counts);
     }
-    if (batch.mask != nullptr && (table->any_centres() || batch.recorded)) {
-      fail(KVQ_E_UNSUPPORTED, batch.recorded ? "batch->mask must be NULL while a CUDA graph is captured"
-                                             : "batch->mask must be NULL on a GPU where pages have trained centres");
+    if (batch.mask != nullptr && table->any_centres()) {
+      fail(KVQ_E_UNSUPPORTED, "batch->mask must be NULL on a GPU where pages have trained centres");
     }
     SequenceView view = table->view();
     view.scales = sequence.scales;

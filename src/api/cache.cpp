@@ -22,6 +22,8 @@ namespace {
 void check_options(const kvq_cache_options& options) {
   check_model_shape(options.n_layers, options.kv_heads, options.head_dim, KVQ_E_ARGUMENT, "options->", kMaxValueDim);
   require_query_heads(options.q_heads, options.kv_heads, "options->q_heads");
+  require_range(options.reserved, 0, 0, "options->reserved");
+  require_range(options.reserved_end, 0, 0, "options->reserved_end");
   require_window(options.sliding_window, options.attention_chunk, 0, "options->sliding_window",
                  "options->attention_chunk");
   check_rope(options);

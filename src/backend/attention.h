@@ -23,10 +23,11 @@ struct AttendSequence {
 /// One call of attention over one layer.
 struct AttendBatch {
   std::span<const AttendSequence> sequences{};
-  std::span<const int32_t> query_positions{};  // [total queries]; empty if recorded
-  bool newest_queries = false;                 // the queries are their sequence's last tokens, in order
-  bool recorded = false;                       // replayed while sequences grow, so only the device knows their lengths
-  const void* q = nullptr;                     // [total queries, q_heads, whole_key()]
+  // [total queries]; if recorded, in the device's memory, or empty: of the newest tokens.
+  std::span<const int32_t> query_positions{};
+  bool newest_queries = false;  // the queries are their sequence's last tokens, in order
+  bool recorded = false;        // replayed while sequences grow, so only the device knows their lengths
+  const void* q = nullptr;      // [total queries, q_heads, whole_key()]
   kvq_dtype q_dtype = KVQ_F32;
   HeadStrides q_strides{};
   void* out = nullptr;  // [total queries, q_heads, channels of values]

@@ -1,6 +1,5 @@
 #include "cache/attend.h"
 
-#include "cache/forget.h"
 #include "core/window.h"
 
 #include "cache/forget.h"
@@ -58,9 +57,6 @@ void AttendRequest::add(int32_t index, const Sequence& sequence) {
   const int32_t count = batch_.query_counts != nullptr ? batch_.query_counts[index] : 1;
   if (count < 1) fail(KVQ_E_ARGUMENT, "batch->query_counts[%d] is %d, must be at least 1", index, count);
   if (recorded_) {
-    if (batch_.query_positions != nullptr) {
-      fail(KVQ_E_ARGUMENT, "batch->query_positions must be NULL while a CUDA graph is captured");
-    }
     if (sequence.reserve(layer_) == nullptr) {
       fail(KVQ_E_STATE, "batch->sequences[%d] has no preallocated pages: call kvq_sequence_reserve before capturing",
            index);
@@ -104,8 +100,7 @@ void AttendRequest::place(int32_t index, const Sequence& sequence) {
   const AttendSequence& entry = space_.sequences[static_cast<size_t>(index)];
   const int32_t first = entry.query_begin;
   const int32_t count = entry.query_count;
-  const bool checks = (batch_.query_positions != nullptr || count > 1) && cache_.eviction.budget == 0;
-  const int32_t forgotten = checks ? newest_forgotten(sequence, layer_, 0) : -1;
+  const int32_t forgotten = sequence.layers[static_cast<size_t>(layer_)].forgotten;
   for (int32_t i = 0; i < count; ++i) {
     const int32_t position = batch_.query_positions != nullptr ? batch_.query_positions[first + i]
                                                                : sequence.position_from_end(layer_, count - i);
@@ -123,6 +118,9 @@ AttendBatch AttendRequest::run() {
   AttendBatch batch = cache_.attend_batch(shape_);
   batch.sequences = space_.sequences;
   batch.query_positions = space_.positions;
+  if (recorded_ && batch_.query_positions != nullptr) {
+    batch.query_positions = {batch_.query_positions, static_cast<size_t>(queries_)};
+  }
   batch.newest_queries = batch_.query_positions == nullptr;
   batch.recorded = recorded_;
   batch.q = batch_.q;

@@ -25,6 +25,8 @@ bool forget(Sequence& sequence, int32_t layer, int64_t hidden) noexcept {
     const int32_t pages = hidden_pages(sequence, list, hidden);
     if (pages <= 0) continue;
     any = true;
+    int32_t& forgotten = sequence.layers[static_cast<size_t>(layer)].forgotten;
+    forgotten = std::max(forgotten, list[static_cast<size_t>(sequence.storage->sink + pages) - 1]->last_position());
     const auto first = list.begin() + sequence.storage->sink;
     const std::span<Page* const> gone(&*first, static_cast<size_t>(pages));
     if (Reserve* reserve = sequence.reserve(layer)) {
@@ -72,13 +74,6 @@ int32_t slots_held(const LayerShape& layer, const Storage& storage, int32_t toke
   const int64_t hidden = (newest_hidden(oldest, layer.window) + 1) / kPageSlots - storage.sink;
   const int64_t most = int64_t{pages} - storage.sink - storage.recent;
   return tokens - static_cast<int32_t>(std::max<int64_t>(std::min(hidden, most), 0)) * kPageSlots;
-}
-
-int32_t newest_forgotten(const Sequence& sequence, int32_t layer, int32_t head) {
-  const Sequence::PageList& list = sequence.list(layer, head);
-  const auto sink = static_cast<size_t>(sequence.storage->sink);
-  if (sequence.cache.layer(layer).window == 0 || !sequence.evicted(layer, head)) return -1;
-  return list.size() > sink ? list[sink]->first_position - 1 : sequence.last_position(layer);
 }
 
 }  // namespace kvq

@@ -20,8 +20,4 @@ int32_t most_pages(const LayerShape& layer, const Storage& storage, int32_t step
 /// Slots of such a list after `tokens` tokens that came one by one.
 int32_t slots_held(const LayerShape& layer, const Storage& storage, int32_t tokens);
 
-/// The newest position that a list has forgotten, or more than that where positions have gaps; −1: it has forgotten
-/// nothing.
-int32_t newest_forgotten(const Sequence& sequence, int32_t layer, int32_t head);
-
 }  // namespace kvq

@@ -191,7 +191,7 @@ class SequenceCheck {
 
   /// `slots`: of the pages before, which end at position `previous`.
   void check_positions(const Place& place, const Page& page, int64_t slots, int64_t previous) const {
-    const auto& [length, last_position, first_fall] = sequence_.layers[static_cast<size_t>(place.layer)];
+    const auto& [length, last_position, first_fall, forgotten] = sequence_.layers[static_cast<size_t>(place.layer)];
     const int64_t ascending =
         first_fall < 0 ? INT_MAX : first_fall - sequence_.forgotten_slots(place.layer);  // slots of the list
     const int64_t before_step = sequence_.step.begin[static_cast<size_t>(place.layer)].last_position;
@@ -209,7 +209,7 @@ class SequenceCheck {
 
   /// Compare `slots` that end at position `last` with the layer's record; `place`: the list's last page.
   void check_length(const Place& place, int64_t slots, int64_t last) const {
-    const auto [length, last_position, first_fall] = sequence_.layers[static_cast<size_t>(place.layer)];
+    const auto [length, last_position, first_fall, forgotten] = sequence_.layers[static_cast<size_t>(place.layer)];
     place.at_least("length of the layer", length, 0);
     if (first_fall < 0) {
       place.at_least("last position of the layer", last_position, int64_t{length} - 1);
@@ -219,6 +219,7 @@ class SequenceCheck {
       place.between("first token that is not beyond the one before", first_fall, begin + 1, int64_t{length} - 1);
     }
     if (length == 0) place.equal("last position of the empty layer", last_position, -1);
+    place.between("newest position that was freed", forgotten, -1, last_position);
     const auto [least_slots, least_last] = sequence_.least_of_list(place.layer, slots);
     const auto within = [&place](const char* what, int64_t found, int64_t least, int64_t most) {
       least == most ? place.equal(what, found, most) : place.between(what, found, least, most);

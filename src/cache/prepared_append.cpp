@@ -39,7 +39,7 @@ PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, int32_t n, con
   }
   positions_ = {positions, static_cast<size_t>(n)};
   const Sequence::Layer& before = sequence.layers[static_cast<size_t>(layer)];
-  other_state_ = {before.length + n, positions[n - 1], first_fall(before, positions_)};
+  other_state_ = {before.length + n, positions[n - 1], first_fall(before, positions_), before.forgotten};
 }
 
 PreparedAppend::PreparedAppend(Sequence& sequence, int32_t layer, int32_t opened, Allocator& scratch, bool given)

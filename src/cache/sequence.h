@@ -149,6 +149,8 @@ class Sequence {
     int32_t last_position = -1;  // of the newest token
     /// First token that is not beyond the one before it, −1 if positions ascend: only inside a step.
     int32_t first_fall = -1;
+    /// The newest position that a layer with a window has freed, -1 without one.
+    int32_t forgotten = -1;
   };
 
   /// Whether positions of a layer are the numbers of its tokens, unless tokens were evicted.
@@ -179,7 +181,7 @@ class Sequence {
     int32_t last_position;  // −1: it may be empty
   };
   ListMinimum least_of_list(int32_t layer, int64_t slots) const {
-    const auto [tokens, last, fall] = layers[static_cast<size_t>(layer)];
+    const auto& [tokens, last, fall, forgotten] = layers[static_cast<size_t>(layer)];
     const bool may_lack = cache.eviction.budget > 0 || cache.layer(layer).window != 0;
     if (!may_lack || slots == tokens) return {tokens, last};
     // A cut among tokens that are gone leaves lists that end before it, and needs positions that count the tokens.

@@ -117,7 +117,8 @@ class LayerRollback {
       }
       if (LayerMirror* mirror = sequence_.mirror(layer_)) mirror->invalidate(head, first_changed);
     }
-    sequence_.layers[static_cast<size_t>(layer_)] = {sequence_.length(layer_) - dropped_, last};
+    Sequence::Layer& state = sequence_.layers[static_cast<size_t>(layer_)];
+    state = {state.length - dropped_, last, -1, state.forgotten};
   }
 
   int32_t last_position() const {
@@ -345,7 +346,7 @@ void end_steps(std::span<const SequenceTokens> sequences, std::span<const Kept> 
 
 /// Throws unless positions ascend among the kept tokens of a layer. `first`: of its list in the caller's array.
 void check_kept_positions(const Sequence& sequence, size_t index, int32_t layer, const Kept& kept, size_t first) {
-  const auto [begin, last_before, none] = sequence.step.begin[static_cast<size_t>(layer)];
+  const auto& [begin, last_before, none, forgotten] = sequence.step.begin[static_cast<size_t>(layer)];
   const int32_t fall = sequence.layers[static_cast<size_t>(layer)].first_fall;
   if (fall < 0) return;
   if (kept.slots.empty()) {

@@ -44,7 +44,7 @@ Cut find_cut(const Sequence::PageList& list, int32_t slots) {
 /// Whether a layer that frees pages still has all that the queries after its first `length` tokens see.
 void check_window(const Sequence& sequence, int32_t layer, int32_t length) {
   const int32_t window = sequence.cache.layer(layer).window;
-  const int32_t forgotten = window != 0 ? newest_forgotten(sequence, layer, 0) : -1;
+  const int32_t forgotten = sequence.layers[static_cast<size_t>(layer)].forgotten;
   if (forgotten < 0) return;
   const bool counts = sequence.last_position(layer) == sequence.length(layer) - 1;
   // Where positions have gaps, those of the tokens before the cut are known only from the list.
@@ -128,7 +128,8 @@ void truncate(Sequence& sequence, int32_t length) {
       }
       if (!list.empty()) last = std::max(last, list.back()->last_position());
     }
-    sequence.layers[static_cast<size_t>(layer)] = {length, last};
+    Sequence::Layer& state = sequence.layers[static_cast<size_t>(layer)];
+    state = {length, last, -1, length > 0 ? state.forgotten : -1};
   }
   if (sequence.observations != nullptr) sequence.observations->truncate(sequence);
   if (sequence.calibration != nullptr) sequence.calibration->truncate(length, sequence.reserves.empty());

@@ -1,5 +1,6 @@
 #include "cache/recode.h"
 #include "core/error.h"
+#include "core/window.h"
 #include "formats/channel_scales.h"
 #include "formats/format_name.h"
 #include "io/snapshot.h"
@@ -331,6 +332,7 @@ class SequenceReader {
             spans_heads || std::ranges::any_of(list, [](const Page* page) { return page->format()->spans_heads(); });
       }
       if (spans_heads) check_heads_agree(static_cast<int32_t>(layer));
+      find_forgotten(static_cast<int32_t>(layer));
       if (recode_) recode_layer(sequence_, static_cast<int32_t>(layer));
     }
     end_waiting_with_sealed_pages(sequence_);
@@ -351,6 +353,20 @@ class SequenceReader {
       sequence_.calibration->layer(layer).scales = std::allocate_shared<const FoundScales>(
           StlAllocator<FoundScales>(cache_.allocator), cache_, cache_.layer(layer), std::move(numbers), tokens);
     }
+  }
+
+  /// Where the first list lacks tokens, those before its first gap, behind the pages of a sink, if windows hide them.
+  void find_forgotten(int32_t layer) {
+    const Sequence::PageList& list = sequence_.list(layer, 0);
+    Sequence::Layer& state = sequence_.layers[static_cast<size_t>(layer)];
+    if (cache_.layer(layer).window == 0 || !sequence_.evicted(layer, 0)) return;
+    int32_t next = 0;
+    size_t i = 0;
+    while (i < list.size() && list[i]->first_position == next) next = list[i++]->last_position() + 1;
+    const int32_t gone = i < list.size() ? list[i]->first_position - 1 : state.last_position;
+    const int32_t next_query = std::min(state.last_position, INT32_MAX - 1) + 1;
+    const int64_t hidden = newest_hidden(next_query, cache_.layer(layer).window);
+    state.forgotten = static_cast<int32_t>(std::clamp<int64_t>(hidden, -1, gone));
   }
 
   void read_states() {

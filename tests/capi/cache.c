@@ -33,7 +33,8 @@ static void defaults(void) {
   CHECK(options.rope_base == 10000.0f);
   CHECK(options.inv_freq == NULL);
   CHECK(options.scale == 0.0f);
-  CHECK(options.sliding_window == 0 && options.attention_chunk == 0);
+  CHECK(options.reserved == 0);
+  CHECK(options.sliding_window == 0 && options.attention_chunk == 0 && options.reserved_end == 0);
   CHECK(options.max_bytes == 0);
   CHECK(options.model_id == 0);
   refuse(&options, NULL); /* the four sizes must be set */
@@ -52,7 +53,7 @@ static void bad_pointers_and_sizes_of_structs(void) {
   refuse(&options, "struct_size");
   options.struct_size = sizeof options - 8;
   refuse(&options, "struct_size");
-  ALSO_MENTIONS("96");
+  ALSO_MENTIONS("104");
   options.struct_size = UINT32_MAX;
   refuse(&options, "struct_size");
 }
@@ -89,6 +90,8 @@ static void bad_shapes(void) {
       {offsetof(kvq_cache_options, head_dim), "head_dim", 12, "12"},
       {offsetof(kvq_cache_options, head_dim), "head_dim", 520, "520"},
       {offsetof(kvq_cache_options, head_dim), "head_dim", INT32_MAX, "2147483647"},
+      {offsetof(kvq_cache_options, reserved), "reserved", 1, NULL},
+      {offsetof(kvq_cache_options, reserved_end), "reserved_end", 1, NULL},
       {offsetof(kvq_cache_options, sliding_window), "sliding_window", -1, "-1"},
   };
   size_t i;

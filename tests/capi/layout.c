@@ -182,7 +182,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_layer_shape, sliding_window, 72);
   OFFSET(kvq_layer_shape, attention_chunk, 76);
 
-  CHECK(sizeof(kvq_cache_options) == 104);
+  CHECK(sizeof(kvq_cache_options) == 112);
   OFFSET(kvq_cache_options, struct_size, 0);
   OFFSET(kvq_cache_options, n_layers, 4);
   OFFSET(kvq_cache_options, q_heads, 8);
@@ -193,7 +193,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_cache_options, rope_base, 28);
   OFFSET(kvq_cache_options, inv_freq, 32);
   OFFSET(kvq_cache_options, scale, 40);
-  OFFSET(kvq_cache_options, sliding_window, 44);
+  OFFSET(kvq_cache_options, reserved, 44);
   OFFSET(kvq_cache_options, max_bytes, 48);
   OFFSET(kvq_cache_options, model_id, 56);
   OFFSET(kvq_cache_options, codebook, 64);
@@ -201,7 +201,9 @@ static void lp64_offsets(void) {
   OFFSET(kvq_cache_options, centres, 80);
   OFFSET(kvq_cache_options, shapes, 88);
   OFFSET(kvq_cache_options, n_shapes, 96);
-  OFFSET(kvq_cache_options, attention_chunk, 100);
+  OFFSET(kvq_cache_options, sliding_window, 100);
+  OFFSET(kvq_cache_options, attention_chunk, 104);
+  OFFSET(kvq_cache_options, reserved_end, 108);
 
   CHECK(sizeof(kvq_cache_info) == 64);
   OFFSET(kvq_cache_info, struct_size, 0);

@@ -413,6 +413,86 @@ TEST_CASE("a CUDA graph frees pages that no query sees, so that it needs no more
   }
 }
 
+// Masks and positions of queries are in device memory, where they change between launches.
+TEST_CASE("captured attention reads the masks and positions that a launch finds") {
+  if (skips()) return;
+  const Shape shape;
+  constexpr int32_t kQueries = 6;
+  constexpr int32_t kSlots = 45;
+  constexpr size_t kWords = (kSlots + 31) / 32;
+  for (const std::string policy : {"fp16", "int4+hadamard", "gs2"}) {
+    for (const bool masked : {false, true}) {
+      CAPTURE(policy);
+      CAPTURE(masked);
+      Decoder decoder(shape, policy, kQueries);
+      decoder.append(0, 230);
+      decoder.reserve(40);
+      uint32_t* mask = nullptr;
+      int32_t* positions = nullptr;
+      float* q = nullptr;
+      float* out = nullptr;
+      const size_t rows = kQueries * shape.query_scalars();
+      check_cuda(cudaMalloc(&mask, kQueries * kWords * sizeof(uint32_t)));
+      check_cuda(cudaMalloc(&positions, kQueries * sizeof(int32_t)));
+      check_cuda(cudaMalloc(&q, rows * sizeof(float)));
+      check_cuda(cudaMalloc(&out, rows * sizeof(float)));
+      check_cuda(cudaMemcpy(q, decoder.q.data(), rows * sizeof(float), cudaMemcpyHostToDevice));
+      const kvq_sequence* sequences[] = {decoder.sequence};
+      auto batch = kvq_test::initialised<kvq_attend_batch>();
+      batch.n_sequences = 1;
+      batch.sequences = sequences;
+      batch.query_counts = &kQueries;
+      batch.query_positions = positions;
+      batch.q = q;
+      batch.output = out;
+      if (masked) {
+        batch.mask = mask;
+        batch.mask_slots = kSlots;
+      }
+      cudaGraph_t graph = nullptr;
+      cudaGraphExec_t launched = nullptr;
+      const auto attended = [&] {
+        std::vector<float> result(rows);
+        check_cuda(cudaStreamSynchronize(decoder.stream()));
+        check_cuda(cudaMemcpy(result.data(), out, rows * sizeof(float), cudaMemcpyDeviceToHost));
+        check_cuda(cudaMemset(out, 0, rows * sizeof(float)));
+        return result;
+      };
+      // Without a graph, positions are on the host; the first call allocates.
+      std::vector<int32_t> now(kQueries, 0);
+      batch.query_positions = now.data();
+      kvq_test::checked(kvq_attend, decoder.cache, 0, &batch);
+      attended();
+      batch.query_positions = positions;
+      check_cuda(cudaStreamBeginCapture(decoder.stream(), cudaStreamCaptureModeGlobal));
+      kvq_test::checked(kvq_attend, decoder.cache, 0, &batch);
+      check_cuda(cudaStreamEndCapture(decoder.stream(), &graph));
+      check_cuda(cudaGraphInstantiate(&launched, graph, 0));
+      for (uint64_t round = 0; round < 4; ++round) {
+        CAPTURE(round);
+        kvq_test::Random random(round + 3);
+        std::vector<uint32_t> bits;
+        for (size_t i = 0; i < kQueries * kWords; ++i)
+          bits.push_back(static_cast<uint32_t>(random.integer(0, 1 << 30)) * 5);
+        for (int32_t& position : now) position = round == 3 ? INT32_MAX : random.integer(150, 260);
+        check_cuda(cudaMemcpy(mask, bits.data(), bits.size() * sizeof(uint32_t), cudaMemcpyHostToDevice));
+        check_cuda(cudaMemcpy(positions, now.data(), now.size() * sizeof(int32_t), cudaMemcpyHostToDevice));
+        check_cuda(cudaGraphLaunch(launched, decoder.stream()));
+        const std::vector<float> replayed = attended();
+        batch.query_positions = now.data();
+        kvq_test::checked(kvq_attend, decoder.cache, 0, &batch);
+        CHECK(largest_difference(replayed, attended()) < 2e-3);
+      }
+      check_cuda(cudaGraphExecDestroy(launched));
+      check_cuda(cudaGraphDestroy(graph));
+      for (void* memory :
+           {static_cast<void*>(mask), static_cast<void*>(positions), static_cast<void*>(q), static_cast<void*>(out)}) {
+        check_cuda(cudaFree(memory));
+      }
+    }
+  }
+}
+
 TEST_CASE("replays are the same bit for bit") {
   if (skips()) return;
   const Shape shape;

@@ -291,17 +291,6 @@ namespace Kvq
             set => raw.scale = value;
         }
 
-        /// <summary>A query at position p sees positions &gt; p − window, as in Gemma's and Mistral's local layers; 0
-        /// (default): all up to its own. Such layers forget: an append frees the whole pages that neither its own
-        /// tokens nor later ones see, but for the policy's <c>sink</c> first ones. With <c>recent: r</c>, what the 32
-        /// · (r − 1) tokens before these see stays as well. So the newest append can be taken back, and that many
-        /// tokens before it.</summary>
-        public int SlidingWindow
-        {
-            get => raw.sliding_window;
-            set => raw.sliding_window = value;
-        }
-
         /// <summary>Limit on the memory that this cache allocates, including its own object; 0 (default): only the
         /// context's limit.</summary>
         public ulong MaxBytes
@@ -340,6 +329,17 @@ namespace Kvq
         /// layers with pages are alike. Formats that a policy gives to layers that read others' pages have no
         /// effect.</summary>
         public LayerShape[] Shapes { get; set; }
+
+        /// <summary>A query at position p sees positions &gt; p − window, as in Gemma's and Mistral's local layers; 0
+        /// (default): all up to its own. Such layers forget: an append frees the whole pages that neither its own
+        /// tokens nor later ones see, but for the policy's <c>sink</c> first ones. With <c>recent: r</c>, what the 32
+        /// · (r − 1) tokens before these see stays as well. So the newest append can be taken back, and that many
+        /// tokens before it.</summary>
+        public int SlidingWindow
+        {
+            get => raw.sliding_window;
+            set => raw.sliding_window = value;
+        }
 
         /// <summary>A query at position p sees positions from p − p % chunk on, as in Llama 4's local layers; 0
         /// (default): all up to its own. Pages are freed as for <c>SlidingWindow</c>, of which a layer may have one
@@ -448,7 +448,8 @@ namespace Kvq
         public int[] QueryCounts { get; set; }
 
         /// <summary>Positions ≥ 0; null (default): the last <c>query_counts[i]</c> tokens of each sequence, so append
-        /// before attending.</summary>
+        /// before attending. While a CUDA graph is captured, they are in device memory instead, which every replay
+        /// reads.</summary>
         public int[] QueryPositions { get; set; }
 
         /// <summary>A query at position p sees positions &gt; p − window; 0 (default): the layer's, or all up to its

@@ -221,7 +221,7 @@ namespace Kvq.Tests
             {
                 var it = default(kvq_cache_options);
                 byte* start = (byte*)&it;
-                Test.Equal(104, sizeof(kvq_cache_options), "sizeof kvq_cache_options");
+                Test.Equal(112, sizeof(kvq_cache_options), "sizeof kvq_cache_options");
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_cache_options.struct_size");
                 Test.Equal(4, (byte*)&it.n_layers - start, "kvq_cache_options.n_layers");
                 Test.Equal(8, (byte*)&it.q_heads - start, "kvq_cache_options.q_heads");
@@ -232,7 +232,7 @@ namespace Kvq.Tests
                 Test.Equal(28, (byte*)&it.rope_base - start, "kvq_cache_options.rope_base");
                 Test.Equal(32, (byte*)&it.inv_freq - start, "kvq_cache_options.inv_freq");
                 Test.Equal(40, (byte*)&it.scale - start, "kvq_cache_options.scale");
-                Test.Equal(44, (byte*)&it.sliding_window - start, "kvq_cache_options.sliding_window");
+                Test.Equal(44, (byte*)&it.reserved - start, "kvq_cache_options.reserved");
                 Test.Equal(48, (byte*)&it.max_bytes - start, "kvq_cache_options.max_bytes");
                 Test.Equal(56, (byte*)&it.model_id - start, "kvq_cache_options.model_id");
                 Test.Equal(64, (byte*)&it.codebook - start, "kvq_cache_options.codebook");
@@ -240,7 +240,9 @@ namespace Kvq.Tests
                 Test.Equal(80, (byte*)&it.centres - start, "kvq_cache_options.centres");
                 Test.Equal(88, (byte*)&it.shapes - start, "kvq_cache_options.shapes");
                 Test.Equal(96, (byte*)&it.n_shapes - start, "kvq_cache_options.n_shapes");
-                Test.Equal(100, (byte*)&it.attention_chunk - start, "kvq_cache_options.attention_chunk");
+                Test.Equal(100, (byte*)&it.sliding_window - start, "kvq_cache_options.sliding_window");
+                Test.Equal(104, (byte*)&it.attention_chunk - start, "kvq_cache_options.attention_chunk");
+                Test.Equal(108, (byte*)&it.reserved_end - start, "kvq_cache_options.reserved_end");
             }
             {
                 var it = default(kvq_cache_info);

@@ -939,11 +939,8 @@ type CacheOptions struct {
 	// Factor applied to q·k; 0 (default): 1 / sqrt(head_dim).
 	Scale float32
 
-	// A query at position p sees positions > p − window, as in Gemma's and Mistral's local layers; 0 (default):
-	// all up to its own. Such layers forget: an append frees the whole pages that neither its own tokens nor
-	// later ones see, but for the policy's `sink` first ones. With `recent: r`, what the 32 · (r − 1) tokens
-	// before these see stays as well. So the newest append can be taken back, and that many tokens before it.
-	SlidingWindow int32
+	// 0.
+	Reserved int32
 
 	// Limit on the memory that this cache allocates, including its own object; 0 (default): only the context's
 	// limit.
@@ -976,9 +973,18 @@ type CacheOptions struct {
 	// 0 by default.
 	NShapes int32
 
+	// A query at position p sees positions > p − window, as in Gemma's and Mistral's local layers; 0 (default):
+	// all up to its own. Such layers forget: an append frees the whole pages that neither its own tokens nor
+	// later ones see, but for the policy's `sink` first ones. With `recent: r`, what the 32 · (r − 1) tokens
+	// before these see stays as well. So the newest append can be taken back, and that many tokens before it.
+	SlidingWindow int32
+
 	// A query at position p sees positions from p − p % chunk on, as in Llama 4's local layers; 0 (default):
 	// all up to its own. Pages are freed as for SlidingWindow, of which a layer may have one or the other.
 	AttentionChunk int32
+
+	// 0.
+	ReservedEnd int32
 }
 
 // CacheInfo: options that a cache was created with, defaults filled in.
@@ -1194,7 +1200,8 @@ type AttendBatch struct {
 	QueryCounts *int32
 
 	// Positions ≥ 0; nil (default): the last `query_counts[i]` tokens of each sequence, so append before
-	// attending. Elements: sum(query_counts).
+	// attending. While a CUDA graph is captured, they are in device memory instead, which every replay reads.
+	// Elements: sum(query_counts).
 	QueryPositions *int32
 
 	// `[total queries, q_heads, key_dim]`, before RoPE unless the cache was created with [RopeNone]. Queries
@@ -1645,7 +1652,7 @@ var _ [68]byte = [unsafe.Offsetof(LayerShape{}.Recurrent)]byte{}
 var _ [72]byte = [unsafe.Offsetof(LayerShape{}.SlidingWindow)]byte{}
 var _ [76]byte = [unsafe.Offsetof(LayerShape{}.AttentionChunk)]byte{}
 
-var _ [104]byte = [unsafe.Sizeof(CacheOptions{})]byte{}
+var _ [112]byte = [unsafe.Sizeof(CacheOptions{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(CacheOptions{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(CacheOptions{}.NLayers)]byte{}
 var _ [8]byte = [unsafe.Offsetof(CacheOptions{}.QHeads)]byte{}
@@ -1656,7 +1663,7 @@ var _ [24]byte = [unsafe.Offsetof(CacheOptions{}.RotaryDim)]byte{}
 var _ [28]byte = [unsafe.Offsetof(CacheOptions{}.RopeBase)]byte{}
 var _ [32]byte = [unsafe.Offsetof(CacheOptions{}.InvFreq)]byte{}
 var _ [40]byte = [unsafe.Offsetof(CacheOptions{}.Scale)]byte{}
-var _ [44]byte = [unsafe.Offsetof(CacheOptions{}.SlidingWindow)]byte{}
+var _ [44]byte = [unsafe.Offsetof(CacheOptions{}.Reserved)]byte{}
 var _ [48]byte = [unsafe.Offsetof(CacheOptions{}.MaxBytes)]byte{}
 var _ [56]byte = [unsafe.Offsetof(CacheOptions{}.ModelID)]byte{}
 var _ [64]byte = [unsafe.Offsetof(CacheOptions{}.Codebook)]byte{}
@@ -1664,7 +1671,9 @@ var _ [72]byte = [unsafe.Offsetof(CacheOptions{}.Router)]byte{}
 var _ [80]byte = [unsafe.Offsetof(CacheOptions{}.Centres)]byte{}
 var _ [88]byte = [unsafe.Offsetof(CacheOptions{}.Shapes)]byte{}
 var _ [96]byte = [unsafe.Offsetof(CacheOptions{}.NShapes)]byte{}
-var _ [100]byte = [unsafe.Offsetof(CacheOptions{}.AttentionChunk)]byte{}
+var _ [100]byte = [unsafe.Offsetof(CacheOptions{}.SlidingWindow)]byte{}
+var _ [104]byte = [unsafe.Offsetof(CacheOptions{}.AttentionChunk)]byte{}
+var _ [108]byte = [unsafe.Offsetof(CacheOptions{}.ReservedEnd)]byte{}
 
 var _ [64]byte = [unsafe.Sizeof(CacheInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(CacheInfo{}.StructSize)]byte{}
@@ -2361,7 +2370,7 @@ func CacheCreate(context *Context, options *CacheOptions, policy *Policy, result
 	} else {
 		optionsGiven = 1
 	}
-	return Status(C.kvq_go_kvq_cache_create((*C.uint8_t)(unsafe.Pointer(context)), optionsGiven, C.int32_t(options.NLayers), C.int32_t(options.QHeads), C.int32_t(options.KVHeads), C.int32_t(options.HeadDim), C.kvq_rope(options.Rope), C.int32_t(options.RotaryDim), C.float(options.RopeBase), (*C.float)(unsafe.Pointer(options.InvFreq)), C.float(options.Scale), C.int32_t(options.SlidingWindow), C.uint64_t(options.MaxBytes), C.uint64_t(options.ModelID), (*C.uint8_t)(unsafe.Pointer(options.Codebook)), (*C.uint8_t)(unsafe.Pointer(options.Router)), (*C.uint8_t)(unsafe.Pointer(options.Centres)), (*C.uint8_t)(unsafe.Pointer(options.Shapes)), C.int32_t(options.NShapes), C.int32_t(options.AttentionChunk), (*C.uint8_t)(unsafe.Pointer(policy)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_cache_create((*C.uint8_t)(unsafe.Pointer(context)), optionsGiven, C.int32_t(options.NLayers), C.int32_t(options.QHeads), C.int32_t(options.KVHeads), C.int32_t(options.HeadDim), C.kvq_rope(options.Rope), C.int32_t(options.RotaryDim), C.float(options.RopeBase), (*C.float)(unsafe.Pointer(options.InvFreq)), C.float(options.Scale), C.int32_t(options.Reserved), C.uint64_t(options.MaxBytes), C.uint64_t(options.ModelID), (*C.uint8_t)(unsafe.Pointer(options.Codebook)), (*C.uint8_t)(unsafe.Pointer(options.Router)), (*C.uint8_t)(unsafe.Pointer(options.Centres)), (*C.uint8_t)(unsafe.Pointer(options.Shapes)), C.int32_t(options.NShapes), C.int32_t(options.SlidingWindow), C.int32_t(options.AttentionChunk), C.int32_t(options.ReservedEnd), (*C.uint8_t)(unsafe.Pointer(policy)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // CacheDestroy: destroy a cache handle. Sequences of the cache keep it alive.
@@ -2486,14 +2495,15 @@ func SequenceCache(sequence *Sequence) *Cache {
 //
 // Each launch of the graph appends one more token and attends to all of them: lengths, positions and page
 // tables live on the device. While a stream is captured, [Append] takes at most [PageSlots] tokens and no
-// positions, [Attend] takes no query positions, and other functions of the sequence may not be called. After
-// the capture they may; each first waits for the context's stream to learn how far the graph has come, so
-// launch graphs on that stream or make it wait for them. A launch without room appends nothing, and a later
-// call on the context returns [ELimit]. A graph stays valid until [SequenceReserve] is called again or an
-// object that it refers to is destroyed. A fork of a sequence with preallocated pages copies its open pages.
-// Layers with CommVQ codes cannot be captured, nor can attention if the policy's eviction observes queries:
-// these calls return [EUnsupported]. Nor can a sequence that still waits for scales (`calibrate: first`):
-// capturing returns [EState] until it has found them, by the append after its 128 tokens or by reserving then.
+// positions, [Attend] takes query positions and masks in device memory, which may change between launches, and
+// other functions of the sequence may not be called. After the capture they may; each first waits for the
+// context's stream to learn how far the graph has come, so launch graphs on that stream or make it wait for
+// them. A launch without room appends nothing, and a later call on the context returns [ELimit]. A graph stays
+// valid until [SequenceReserve] is called again or an object that it refers to is destroyed. A fork of a
+// sequence with preallocated pages copies its open pages. Layers with CommVQ codes cannot be captured, nor can
+// attention if the policy's eviction observes queries: these calls return [EUnsupported]. Nor can a sequence
+// that still waits for scales (`calibrate: first`): capturing returns [EState] until it has found them, by the
+// append after its 128 tokens or by reserving then.
 //
 //   - tokens: per layer, ≥ 0; 0 frees the preallocated pages that are left.
 //
@@ -2955,8 +2965,8 @@ func AttendBatchInit(batch *AttendBatch) {
 // with a page's scales are rounded to FP16.
 //
 // Returns [OK]; [EArgument]; [EState] (a CUDA graph is captured, see [SequenceReserve]; positions do not ascend
-// beyond the mask); [EUnsupported] (a mask, and the policy evicts, or on a GPU pages have trained centres or a
-// CUDA graph is captured); [EMemory]; [ELimit] (workspace); [EBackend].
+// beyond the mask); [EUnsupported] (a mask, and the policy evicts, or on a GPU pages have trained centres);
+// [EMemory]; [ELimit] (workspace); [EBackend].
 //
 // Threads: any number of calls on a cache at once, also on the same sequences, which are only read. Where the
 // policy evicts by queries, those of every call count, in any order. Since 1.0. In C: kvq_attend.

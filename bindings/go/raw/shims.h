@@ -194,7 +194,7 @@ _Static_assert(offsetof(kvq_layer_shape, recurrent) == 68, "kvq_layer_shape.recu
 _Static_assert(offsetof(kvq_layer_shape, sliding_window) == 72, "kvq_layer_shape.sliding_window");
 _Static_assert(offsetof(kvq_layer_shape, attention_chunk) == 76, "kvq_layer_shape.attention_chunk");
 
-_Static_assert(sizeof(kvq_cache_options) == 104, "kvq_cache_options");
+_Static_assert(sizeof(kvq_cache_options) == 112, "kvq_cache_options");
 _Static_assert(offsetof(kvq_cache_options, struct_size) == 0, "kvq_cache_options.struct_size");
 _Static_assert(offsetof(kvq_cache_options, n_layers) == 4, "kvq_cache_options.n_layers");
 _Static_assert(offsetof(kvq_cache_options, q_heads) == 8, "kvq_cache_options.q_heads");
@@ -205,7 +205,7 @@ _Static_assert(offsetof(kvq_cache_options, rotary_dim) == 24, "kvq_cache_options
 _Static_assert(offsetof(kvq_cache_options, rope_base) == 28, "kvq_cache_options.rope_base");
 _Static_assert(offsetof(kvq_cache_options, inv_freq) == 32, "kvq_cache_options.inv_freq");
 _Static_assert(offsetof(kvq_cache_options, scale) == 40, "kvq_cache_options.scale");
-_Static_assert(offsetof(kvq_cache_options, sliding_window) == 44, "kvq_cache_options.sliding_window");
+_Static_assert(offsetof(kvq_cache_options, reserved) == 44, "kvq_cache_options.reserved");
 _Static_assert(offsetof(kvq_cache_options, max_bytes) == 48, "kvq_cache_options.max_bytes");
 _Static_assert(offsetof(kvq_cache_options, model_id) == 56, "kvq_cache_options.model_id");
 _Static_assert(offsetof(kvq_cache_options, codebook) == 64, "kvq_cache_options.codebook");
@@ -213,7 +213,9 @@ _Static_assert(offsetof(kvq_cache_options, router) == 72, "kvq_cache_options.rou
 _Static_assert(offsetof(kvq_cache_options, centres) == 80, "kvq_cache_options.centres");
 _Static_assert(offsetof(kvq_cache_options, shapes) == 88, "kvq_cache_options.shapes");
 _Static_assert(offsetof(kvq_cache_options, n_shapes) == 96, "kvq_cache_options.n_shapes");
-_Static_assert(offsetof(kvq_cache_options, attention_chunk) == 100, "kvq_cache_options.attention_chunk");
+_Static_assert(offsetof(kvq_cache_options, sliding_window) == 100, "kvq_cache_options.sliding_window");
+_Static_assert(offsetof(kvq_cache_options, attention_chunk) == 104, "kvq_cache_options.attention_chunk");
+_Static_assert(offsetof(kvq_cache_options, reserved_end) == 108, "kvq_cache_options.reserved_end");
 
 _Static_assert(sizeof(kvq_cache_info) == 64, "kvq_cache_info");
 _Static_assert(offsetof(kvq_cache_info, struct_size) == 0, "kvq_cache_info.struct_size");
@@ -561,7 +563,7 @@ static inline void kvq_go_kvq_cache_options_init(uint8_t* it) {
   kvq_cache_options_init((kvq_cache_options*)it, sizeof(kvq_cache_options));
 }
 
-static inline kvq_status kvq_go_kvq_cache_create(uint8_t* context, int32_t options_given, int32_t options_n_layers, int32_t options_q_heads, int32_t options_kv_heads, int32_t options_head_dim, kvq_rope options_rope, int32_t options_rotary_dim, float options_rope_base, const float* options_inv_freq, float options_scale, int32_t options_sliding_window, uint64_t options_max_bytes, uint64_t options_model_id, uint8_t* options_codebook, uint8_t* options_router, uint8_t* options_centres, uint8_t* options_shapes, int32_t options_n_shapes, int32_t options_attention_chunk, uint8_t* policy, uint8_t* result, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_cache_create(uint8_t* context, int32_t options_given, int32_t options_n_layers, int32_t options_q_heads, int32_t options_kv_heads, int32_t options_head_dim, kvq_rope options_rope, int32_t options_rotary_dim, float options_rope_base, const float* options_inv_freq, float options_scale, int32_t options_reserved, uint64_t options_max_bytes, uint64_t options_model_id, uint8_t* options_codebook, uint8_t* options_router, uint8_t* options_centres, uint8_t* options_shapes, int32_t options_n_shapes, int32_t options_sliding_window, int32_t options_attention_chunk, int32_t options_reserved_end, uint8_t* policy, uint8_t* result, kvq_error* error) {
   kvq_cache_options options = {0};
   options.struct_size = sizeof(kvq_cache_options);
   options.n_layers = options_n_layers;
@@ -573,7 +575,7 @@ static inline kvq_status kvq_go_kvq_cache_create(uint8_t* context, int32_t optio
   options.rope_base = options_rope_base;
   options.inv_freq = options_inv_freq;
   options.scale = options_scale;
-  options.sliding_window = options_sliding_window;
+  options.reserved = options_reserved;
   options.max_bytes = options_max_bytes;
   options.model_id = options_model_id;
   options.codebook = (const kvq_codebook*)options_codebook;
@@ -581,7 +583,9 @@ static inline kvq_status kvq_go_kvq_cache_create(uint8_t* context, int32_t optio
   options.centres = (const kvq_centres*)options_centres;
   options.shapes = (const kvq_layer_shape*)options_shapes;
   options.n_shapes = options_n_shapes;
+  options.sliding_window = options_sliding_window;
   options.attention_chunk = options_attention_chunk;
+  options.reserved_end = options_reserved_end;
   return kvq_cache_create((kvq_context*)context, options_given ? &options : NULL, (const kvq_policy*)policy, (kvq_cache**)result, error);
 }
 

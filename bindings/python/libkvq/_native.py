@@ -1078,12 +1078,8 @@ class kvq_cache_options(Structure):
     """
     scale: float
     """Factor applied to q·k; 0 (default): 1 / sqrt(head_dim)."""
-    sliding_window: int
-    """A query at position p sees positions > p − window, as in Gemma's and Mistral's local layers; 0 (default): all up
-    to its own. Such layers forget: an append frees the whole pages that neither its own tokens nor later ones see,
-    but for the policy's ``sink`` first ones. With ``recent: r``, what the 32 · (r − 1) tokens before these see stays
-    as well. So the newest append can be taken back, and that many tokens before it.
-    """
+    reserved: int
+    """0."""
     max_bytes: int
     """Limit on the memory that this cache allocates, including its own object; 0 (default): only the context's
     limit.
@@ -1112,10 +1108,18 @@ class kvq_cache_options(Structure):
     """
     n_shapes: int
     """0 by default."""
+    sliding_window: int
+    """A query at position p sees positions > p − window, as in Gemma's and Mistral's local layers; 0 (default): all up
+    to its own. Such layers forget: an append frees the whole pages that neither its own tokens nor later ones see,
+    but for the policy's ``sink`` first ones. With ``recent: r``, what the 32 · (r − 1) tokens before these see stays
+    as well. So the newest append can be taken back, and that many tokens before it.
+    """
     attention_chunk: int
     """A query at position p sees positions from p − p % chunk on, as in Llama 4's local layers; 0 (default): all up to
     its own. Pages are freed as for ``sliding_window``, of which a layer may have one or the other.
     """
+    reserved_end: int
+    """0."""
 
     _fields_ = [
         ("struct_size", c_uint32),
@@ -1128,7 +1132,7 @@ class kvq_cache_options(Structure):
         ("rope_base", c_float),
         ("inv_freq", c_void_p),
         ("scale", c_float),
-        ("sliding_window", c_int32),
+        ("reserved", c_int32),
         ("max_bytes", c_uint64),
         ("model_id", c_uint64),
         ("codebook", kvq_codebook),
@@ -1136,7 +1140,9 @@ class kvq_cache_options(Structure):
         ("centres", kvq_centres),
         ("shapes", POINTER(kvq_layer_shape)),
         ("n_shapes", c_int32),
+        ("sliding_window", c_int32),
         ("attention_chunk", c_int32),
+        ("reserved_end", c_int32),
     ]
 
 
@@ -1387,8 +1393,8 @@ class kvq_attend_batch(Structure):
     query_counts: Any
     """Queries per sequence, each ≥ 1; NULL (default): one each."""
     query_positions: Any
-    """Positions ≥ 0; NULL (default): the last ``query_counts[i]`` tokens of each sequence, so append before
-    attending.
+    """Positions ≥ 0; NULL (default): the last ``query_counts[i]`` tokens of each sequence, so append before attending.
+    While a CUDA graph is captured, they are in device memory instead, which every replay reads.
     """
     q: Any
     """``[total queries, q_heads, key_dim]``, before RoPE unless the cache was created with ``KVQ_ROPE_NONE``. Queries
@@ -3018,14 +3024,15 @@ are contiguous from the start. On a GPU a CUDA graph needs them:
 
 Each launch of the graph appends one more token and attends to all of them: lengths, positions and page tables
 live on the device. While a stream is captured, kvq_append takes at most ``KVQ_PAGE_SLOTS`` tokens and no
-positions, kvq_attend takes no query positions, and other functions of the sequence may not be called. After the
-capture they may; each first waits for the context's stream to learn how far the graph has come, so launch graphs
-on that stream or make it wait for them. A launch without room appends nothing, and a later call on the context
-returns KVQ_E_LIMIT. A graph stays valid until kvq_sequence_reserve is called again or an object that it refers
-to is destroyed. A fork of a sequence with preallocated pages copies its open pages. Layers with CommVQ codes
-cannot be captured, nor can attention if the policy's eviction observes queries: these calls return
-KVQ_E_UNSUPPORTED. Nor can a sequence that still waits for scales (``calibrate: first``): capturing returns
-KVQ_E_STATE until it has found them, by the append after its 128 tokens or by reserving then.
+positions, kvq_attend takes query positions and masks in device memory, which may change between launches, and
+other functions of the sequence may not be called. After the capture they may; each first waits for the context's
+stream to learn how far the graph has come, so launch graphs on that stream or make it wait for them. A launch
+without room appends nothing, and a later call on the context returns KVQ_E_LIMIT. A graph stays valid until
+kvq_sequence_reserve is called again or an object that it refers to is destroyed. A fork of a sequence with
+preallocated pages copies its open pages. Layers with CommVQ codes cannot be captured, nor can attention if the
+policy's eviction observes queries: these calls return KVQ_E_UNSUPPORTED. Nor can a sequence that still waits for
+scales (``calibrate: first``): capturing returns KVQ_E_STATE until it has found them, by the append after its 128
+tokens or by reserving then.
 
 - tokens: per layer, ≥ 0; 0 frees the preallocated pages that are left.
 
@@ -3646,7 +3653,7 @@ page's scales are rounded to FP16.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (a CUDA graph is captured, see ``kvq_sequence_reserve``; positions do
 not ascend beyond the mask); KVQ_E_UNSUPPORTED (a mask, and the policy evicts, or on a GPU pages have trained
-centres or a CUDA graph is captured); KVQ_E_MEMORY; KVQ_E_LIMIT (workspace); KVQ_E_BACKEND.
+centres); KVQ_E_MEMORY; KVQ_E_LIMIT (workspace); KVQ_E_BACKEND.
 
 Threads: any number of calls on a cache at once, also on the same sequences, which are only read. Where the
 policy evicts by queries, those of every call count, in any order.

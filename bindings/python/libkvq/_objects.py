@@ -171,15 +171,15 @@ class SequenceMethods(Handle):
 
         Each launch of the graph appends one more token and attends to all of them: lengths, positions and page
         tables live on the device. While a stream is captured, kvq_append takes at most ``KVQ_PAGE_SLOTS`` tokens and
-        no positions, kvq_attend takes no query positions, and other functions of the sequence may not be called.
-        After the capture they may; each first waits for the context's stream to learn how far the graph has come, so
-        launch graphs on that stream or make it wait for them. A launch without room appends nothing, and a later
-        call on the context returns KVQ_E_LIMIT. A graph stays valid until kvq_sequence_reserve is called again or an
-        object that it refers to is destroyed. A fork of a sequence with preallocated pages copies its open pages.
-        Layers with CommVQ codes cannot be captured, nor can attention if the policy's eviction observes queries:
-        these calls return KVQ_E_UNSUPPORTED. Nor can a sequence that still waits for scales (``calibrate: first``):
-        capturing returns KVQ_E_STATE until it has found them, by the append after its 128 tokens or by reserving
-        then.
+        no positions, kvq_attend takes query positions and masks in device memory, which may change between launches,
+        and other functions of the sequence may not be called. After the capture they may; each first waits for the
+        context's stream to learn how far the graph has come, so launch graphs on that stream or make it wait for
+        them. A launch without room appends nothing, and a later call on the context returns KVQ_E_LIMIT. A graph
+        stays valid until kvq_sequence_reserve is called again or an object that it refers to is destroyed. A fork of
+        a sequence with preallocated pages copies its open pages. Layers with CommVQ codes cannot be captured, nor
+        can attention if the policy's eviction observes queries: these calls return KVQ_E_UNSUPPORTED. Nor can a
+        sequence that still waits for scales (``calibrate: first``): capturing returns KVQ_E_STATE until it has found
+        them, by the append after its 128 tokens or by reserving then.
 
         :param tokens: per layer, ≥ 0; 0 frees the preallocated pages that are left.
         """

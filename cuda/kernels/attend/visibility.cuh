@@ -1,6 +1,7 @@
 // Visibility of tokens to queries.
 #pragma once
 
+#include "core/window.h"
 #include "kernels/attend/units.cuh"
 #include "kernels/device/fragments.cuh"
 #include "kernels/pages/scores.cuh"
@@ -20,7 +21,7 @@ __device__ __forceinline__ DevicePage page_of(uint32_t first_position, uint32_t 
 
 /// Whether a row at a position sees a token at another.
 __device__ __forceinline__ bool sees(int32_t row, int32_t token, int32_t window) {
-  return token <= row && (window == 0 || token > static_cast<int64_t>(row) - window);
+  return token <= row && token > newest_hidden(row, window);
 }
 
 /// Whether a page has fewer than 32 slots.
@@ -35,17 +36,17 @@ __device__ __forceinline__ bool is_partial(const uint4& record) {
 __device__ __forceinline__ bool needs_mask(const uint4& record, const QueryRange& queries, int32_t window) {
   const auto first = static_cast<int32_t>(record.z);
   return is_partial(record) || first + kSlots - 1 > queries.first ||
-         (window > 0 && first <= static_cast<int64_t>(queries.last) - window);
+         (window != 0 && first <= newest_hidden(queries.last, window));
 }
 
 /// Whether some query sees a token of page `index`, which must not be empty.
 __device__ __forceinline__ bool is_visible(const AttendArguments& arguments, const Unit& unit, const uint4& record,
                                            int32_t index, const QueryRange& queries) {
   if (static_cast<int32_t>(record.z) > queries.last) return false;
-  if (arguments.window <= 0) return true;
+  if (arguments.window == 0) return true;
   const DevicePage page = page_of(record.z, record.w);
   const int32_t last = position_in_page(arguments, unit, page, index, page.count() - 1);
-  return last > static_cast<int64_t>(queries.first) - arguments.window;
+  return last > newest_hidden(queries.first, arguments.window);
 }
 
 /// Masks the scores of tokens that a query does not see.

@@ -6,6 +6,7 @@
 // one part correspond to a 16-byte chunk of a table row, which holds eight pairs.
 #pragma once
 
+#include "core/window.h"
 #include "kernels/attend/units.cuh"
 #include "kernels/commvq/attend.h"
 #include "kernels/commvq/codebook.cuh"
@@ -309,8 +310,7 @@ class Scorer {
         float logit = sums[2 * i + c] * norm * shared_.scales[codes ? 0 : 1][row];
         if (a_.softcap > 0.0F) logit = a_.softcap * tanhf(logit / a_.softcap);
         const int32_t of_row = shared_.positions[row];
-        const bool seen =
-            held && position <= of_row && (a_.window == 0 || position > static_cast<int64_t>(of_row) - a_.window);
+        const bool seen = held && position <= of_row && position > newest_hidden(of_row, a_.window);
         if (!seen) logit = minus_infinity();
         highest[c] = fmaxf(highest[c], logit);
         if (row < c_.rows) row_of(c_.scores, row, c_.tokens)[index * kSlots + slot] = logit;

@@ -134,7 +134,7 @@ class AnyWeigher {
     return seen;
   }
   __device__ bool is_too_old(int32_t position, int32_t of_query) const {
-    return arguments_.window > 0 && position <= static_cast<int64_t>(of_query) - arguments_.window;
+    return position <= newest_hidden(of_query, arguments_.window);
   }
 
   /// Adds the products of the warp's row, from `first` on, with a side of the page.

@@ -153,8 +153,7 @@ struct Rows {
     const int2 of_tile = __ldg(reinterpret_cast<const int2*>(&tokens.first));
     const bool capped = arguments.softcap > 0.0F;
     const int32_t window = arguments.window;
-    const bool partial =
-        of_tile.y > range.first || (window > 0 && of_tile.x <= static_cast<int64_t>(range.last) - window);
+    const bool partial = of_tile.y > range.first || (window != 0 && of_tile.x <= newest_hidden(range.last, window));
 #pragma unroll
     for (int32_t m = 0; m < S::kRowTiles; ++m) {
       RowPair& rows = pairs[m];

@@ -118,8 +118,7 @@ struct Consumer {
     const bool capped = arguments.softcap > 0.0F;
     if (capped) cap_rows(arguments.softcap, rows, scores);
     const int32_t window = arguments.window;
-    const bool partial =
-        of_tile.y > range.first || (window > 0 && of_tile.x <= static_cast<int64_t>(range.last) - window);
+    const bool partial = of_tile.y > range.first || (window != 0 && of_tile.x <= newest_hidden(range.last, window));
     if (partial) {
       mask_rows(tokens[step / W::kSteps].positions + step % W::kSteps * kTokens, window, rows,
                 static_cast<int32_t>(threadIdx.x % 4), scores);

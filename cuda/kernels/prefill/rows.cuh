@@ -198,8 +198,8 @@ __device__ __forceinline__ void mask_rows(const int32_t* positions, int32_t wind
   int32_t lowest[2];
 #pragma unroll
   for (int32_t h = 0; h < 2; ++h) {
-    const int64_t after = static_cast<int64_t>(rows.position[h]) - window;
-    lowest[h] = window > 0 && after > INT32_MIN ? static_cast<int32_t>(after) : INT32_MIN;
+    const int64_t after = newest_hidden(rows.position[h], window);
+    lowest[h] = after > INT32_MIN ? static_cast<int32_t>(after) : INT32_MIN;
   }
 #pragma unroll
   for (int32_t j = 0; j < N / 4; ++j) {

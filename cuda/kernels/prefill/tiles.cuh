@@ -47,8 +47,8 @@ __device__ __forceinline__ TileRun visible_tiles(const TileTokens* tokens, int32
                                                  int32_t window, int32_t part, int32_t parts) {
   TileRun run{};
   run.end = count_while(tiles, [&](int32_t i) { return __ldg(&tokens[i].first) <= last; });
-  if (window > 0) {
-    const int64_t before = static_cast<int64_t>(first) - window;
+  if (window != 0) {
+    const int64_t before = newest_hidden(first, window);
     run.begin = count_while(run.end, [&](int32_t i) { return __ldg(&tokens[i].last) <= before; });
   }
   if (parts > 1) {

@@ -150,10 +150,10 @@ struct Unpacker {
     const AttendSequenceArguments& sequence = sequence_of(arguments, unit);
     const int32_t last = index | (kTilePages - 1);
     if (arguments.window == 0 || sequence.last_position < 0 || last >= pages) return false;
-    const int64_t first_query = static_cast<int64_t>(sequence.last_position) - (sequence.query_count - 1);
+    const int32_t first_query = max(sequence.last_position - (sequence.query_count - 1), 0);
     const DevicePage page = pages_of(arguments, unit)[last];
     return page.count() == kSlots &&
-           position_in_page(arguments, unit, page, last, kSlots - 1) <= first_query - arguments.window;
+           position_in_page(arguments, unit, page, last, kSlots - 1) <= newest_hidden(first_query, arguments.window);
   }
 
   /// Copies a side that begins `at` bytes into a page to shared memory, and returns its shared address.

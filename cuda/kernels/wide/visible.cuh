@@ -71,7 +71,7 @@ __device__ __forceinline__ bool sees_slot(const AttendArguments& arguments, cons
                                           const WideRange& range, int32_t row_position, int32_t row, int32_t rows,
                                           int32_t position, int32_t slot) {
   if (slot < range.first_masked) return sees(row_position, position, arguments.window);
-  if (arguments.window > 0 && position <= static_cast<int64_t>(row_position) - arguments.window) return false;
+  if (position <= newest_hidden(row_position, arguments.window)) return false;
   const int32_t bit = slot - range.first_masked;
   const int64_t query = row_place(arguments, unit, min(row, rows - 1)).query;
   return (__ldg(launch.mask + query * launch.mask_words + bit / 32) >> (bit % 32) & 1) != 0;
@@ -87,8 +87,8 @@ __device__ __forceinline__ TileRun visible_pages(const AttendArguments& argument
   run.end = count_while(count, [&](int32_t i) {
     return __ldg(&pages[i].state) != 0 && (has_mask || __ldg(&pages[i].first_position) <= range.last);
   });
-  if (arguments.window > 0) {
-    const int64_t before = static_cast<int64_t>(range.first) - arguments.window;
+  if (arguments.window != 0) {
+    const int64_t before = newest_hidden(range.first, arguments.window);
     run.begin = count_while(min(run.end, max(range.masked_from(), 0)), [&](int32_t i) {
       const DevicePage page = page_of(static_cast<uint32_t>(__ldg(&pages[i].first_position)), __ldg(&pages[i].state));
       return position_in_page(arguments, unit, page, i, page.count() - 1) <= before;

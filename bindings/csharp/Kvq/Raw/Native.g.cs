@@ -699,10 +699,11 @@ namespace Kvq.Raw
         /// <para>Each launch of the graph appends one more token and attends to all of them: lengths, positions and
         /// page tables live on the device. While a stream is captured, <see cref="Kvq.Raw.Native.kvq_append"/> takes
         /// at most <see cref="Kvq.Constants.PageSlots"/> tokens and no positions,
-        /// <see cref="Kvq.Raw.Native.kvq_attend"/> takes no query positions, and other functions of the sequence may
-        /// not be called. After the capture they may; each first waits for the context's stream to learn how far the
-        /// graph has come, so launch graphs on that stream or make it wait for them. A launch without room appends
-        /// nothing, and a later call on the context returns <see cref="Kvq.Status.Limit"/>. A graph stays valid until
+        /// <see cref="Kvq.Raw.Native.kvq_attend"/> takes query positions and masks in device memory, which may change
+        /// between launches, and other functions of the sequence may not be called. After the capture they may; each
+        /// first waits for the context's stream to learn how far the graph has come, so launch graphs on that stream
+        /// or make it wait for them. A launch without room appends nothing, and a later call on the context returns
+        /// <see cref="Kvq.Status.Limit"/>. A graph stays valid until
         /// <see cref="Kvq.Raw.Native.kvq_sequence_reserve"/> is called again or an object that it refers to is
         /// destroyed. A fork of a sequence with preallocated pages copies its open pages. Layers with CommVQ codes
         /// cannot be captured, nor can attention if the policy's eviction observes queries: these calls return
@@ -1209,8 +1210,8 @@ namespace Kvq.Raw
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.State"/> (a
         /// CUDA graph is captured, see <see cref="Kvq.Raw.Native.kvq_sequence_reserve"/>; positions do not ascend
         /// beyond the mask); <see cref="Kvq.Status.Unsupported"/> (a mask, and the policy evicts, or on a GPU pages
-        /// have trained centres or a CUDA graph is captured); <see cref="Kvq.Status.Memory"/>;
-        /// <see cref="Kvq.Status.Limit"/> (workspace); <see cref="Kvq.Status.Backend"/>.</returns>
+        /// have trained centres); <see cref="Kvq.Status.Memory"/>; <see cref="Kvq.Status.Limit"/> (workspace);
+        /// <see cref="Kvq.Status.Backend"/>.</returns>
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern Status kvq_attend(IntPtr cache, int layer, kvq_attend_batch* batch, kvq_error* error);
 

@@ -488,12 +488,8 @@ namespace Kvq.Raw
         public float* inv_freq;
         /// <summary>Factor applied to q·k; 0 (default): 1 / sqrt(head_dim).</summary>
         public float scale;
-        /// <summary>A query at position p sees positions &gt; p − window, as in Gemma's and Mistral's local layers; 0
-        /// (default): all up to its own. Such layers forget: an append frees the whole pages that neither its own
-        /// tokens nor later ones see, but for the policy's <c>sink</c> first ones. With <c>recent: r</c>, what the 32
-        /// · (r − 1) tokens before these see stays as well. So the newest append can be taken back, and that many
-        /// tokens before it.</summary>
-        public int sliding_window;
+        /// <summary>0.</summary>
+        public int reserved;
         /// <summary>Limit on the memory that this cache allocates, including its own object; 0 (default): only the
         /// context's limit.</summary>
         public ulong max_bytes;
@@ -521,10 +517,18 @@ namespace Kvq.Raw
         public kvq_layer_shape* shapes;
         /// <summary>0 by default.</summary>
         public int n_shapes;
+        /// <summary>A query at position p sees positions &gt; p − window, as in Gemma's and Mistral's local layers; 0
+        /// (default): all up to its own. Such layers forget: an append frees the whole pages that neither its own
+        /// tokens nor later ones see, but for the policy's <c>sink</c> first ones. With <c>recent: r</c>, what the 32
+        /// · (r − 1) tokens before these see stays as well. So the newest append can be taken back, and that many
+        /// tokens before it.</summary>
+        public int sliding_window;
         /// <summary>A query at position p sees positions from p − p % chunk on, as in Llama 4's local layers; 0
         /// (default): all up to its own. Pages are freed as for <c>sliding_window</c>, of which a layer may have one
         /// or the other.</summary>
         public int attention_chunk;
+        /// <summary>0.</summary>
+        public int reserved_end;
     }
 
     /// <summary>Options that a cache was created with, defaults filled in.</summary>
@@ -720,7 +724,8 @@ namespace Kvq.Raw
         /// <summary>Queries per sequence, each ≥ 1; null (default): one each.</summary>
         public int* query_counts;
         /// <summary>Positions ≥ 0; null (default): the last <c>query_counts[i]</c> tokens of each sequence, so append
-        /// before attending.</summary>
+        /// before attending. While a CUDA graph is captured, they are in device memory instead, which every replay
+        /// reads.</summary>
         public int* query_positions;
         /// <summary><c>[total queries, q_heads, key_dim]</c>, before RoPE unless the cache was created with
         /// <see cref="Kvq.Rope.None"/>. Queries and their logits must be finite, or the results are

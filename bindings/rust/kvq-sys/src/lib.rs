@@ -891,11 +891,8 @@ pub struct kvq_cache_options {
     pub inv_freq: *const f32,
     /// Factor applied to q·k; 0 (default): 1 / sqrt(head_dim).
     pub scale: f32,
-    /// A query at position p sees positions \> p − window, as in Gemma's and Mistral's local layers; 0 (default):
-    /// all up to its own. Such layers forget: an append frees the whole pages that neither its own tokens nor later
-    /// ones see, but for the policy's `sink` first ones. With `recent: r`, what the 32 · (r − 1) tokens before
-    /// these see stays as well. So the newest append can be taken back, and that many tokens before it.
-    pub sliding_window: i32,
+    /// 0.
+    pub reserved: i32,
     /// Limit on the memory that this cache allocates, including its own object; 0 (default): only the context's
     /// limit.
     pub max_bytes: u64,
@@ -922,9 +919,16 @@ pub struct kvq_cache_options {
     pub shapes: *const kvq_layer_shape,
     /// 0 by default.
     pub n_shapes: i32,
+    /// A query at position p sees positions \> p − window, as in Gemma's and Mistral's local layers; 0 (default):
+    /// all up to its own. Such layers forget: an append frees the whole pages that neither its own tokens nor later
+    /// ones see, but for the policy's `sink` first ones. With `recent: r`, what the 32 · (r − 1) tokens before
+    /// these see stays as well. So the newest append can be taken back, and that many tokens before it.
+    pub sliding_window: i32,
     /// A query at position p sees positions from p − p % chunk on, as in Llama 4's local layers; 0 (default): all
     /// up to its own. Pages are freed as for `sliding_window`, of which a layer may have one or the other.
     pub attention_chunk: i32,
+    /// 0.
+    pub reserved_end: i32,
 }
 
 /// Options that a cache was created with, defaults filled in.
@@ -1105,7 +1109,8 @@ pub struct kvq_attend_batch {
     /// Queries per sequence, each ≥ 1; NULL (default): one each. (may be NULL; length `n_sequences`)
     pub query_counts: *const i32,
     /// Positions ≥ 0; NULL (default): the last `query_counts[i]` tokens of each sequence, so append before
-    /// attending. (may be NULL; length `sum(query_counts)`)
+    /// attending. While a CUDA graph is captured, they are in device memory instead, which every replay reads. (may
+    /// be NULL; length `sum(query_counts)`)
     pub query_positions: *const i32,
     /// `[total queries, q_heads, key_dim]`, before RoPE unless the cache was created with [`KVQ_ROPE_NONE`].
     /// Queries and their logits must be finite, or the results are meaningless. (length `strided(sum(query_counts),
@@ -2442,15 +2447,15 @@ extern "C" {
     ///
     /// Each launch of the graph appends one more token and attends to all of them: lengths, positions and page
     /// tables live on the device. While a stream is captured, [`kvq_append`] takes at most [`KVQ_PAGE_SLOTS`]
-    /// tokens and no positions, [`kvq_attend`] takes no query positions, and other functions of the sequence may
-    /// not be called. After the capture they may; each first waits for the context's stream to learn how far the
-    /// graph has come, so launch graphs on that stream or make it wait for them. A launch without room appends
-    /// nothing, and a later call on the context returns [`KVQ_E_LIMIT`]. A graph stays valid until
-    /// [`kvq_sequence_reserve`] is called again or an object that it refers to is destroyed. A fork of a sequence
-    /// with preallocated pages copies its open pages. Layers with CommVQ codes cannot be captured, nor can
-    /// attention if the policy's eviction observes queries: these calls return [`KVQ_E_UNSUPPORTED`]. Nor can a
-    /// sequence that still waits for scales (`calibrate: first`): capturing returns [`KVQ_E_STATE`] until it has
-    /// found them, by the append after its 128 tokens or by reserving then.
+    /// tokens and no positions, [`kvq_attend`] takes query positions and masks in device memory, which may change
+    /// between launches, and other functions of the sequence may not be called. After the capture they may; each
+    /// first waits for the context's stream to learn how far the graph has come, so launch graphs on that stream or
+    /// make it wait for them. A launch without room appends nothing, and a later call on the context returns
+    /// [`KVQ_E_LIMIT`]. A graph stays valid until [`kvq_sequence_reserve`] is called again or an object that it
+    /// refers to is destroyed. A fork of a sequence with preallocated pages copies its open pages. Layers with
+    /// CommVQ codes cannot be captured, nor can attention if the policy's eviction observes queries: these calls
+    /// return [`KVQ_E_UNSUPPORTED`]. Nor can a sequence that still waits for scales (`calibrate: first`): capturing
+    /// returns [`KVQ_E_STATE`] until it has found them, by the append after its 128 tokens or by reserving then.
     ///
     /// - `tokens`: per layer, ≥ 0; 0 frees the preallocated pages that are left.
     ///
@@ -3022,8 +3027,8 @@ extern "C" {
     ///
     /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_STATE`] (a CUDA graph is captured, see
     /// [`kvq_sequence_reserve`]; positions do not ascend beyond the mask); [`KVQ_E_UNSUPPORTED`] (a mask, and the
-    /// policy evicts, or on a GPU pages have trained centres or a CUDA graph is captured); [`KVQ_E_MEMORY`];
-    /// [`KVQ_E_LIMIT`] (workspace); [`KVQ_E_BACKEND`].
+    /// policy evicts, or on a GPU pages have trained centres); [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`] (workspace);
+    /// [`KVQ_E_BACKEND`].
     ///
     /// Threads: any number of calls on a cache at once, also on the same sequences, which are only read. Where the
     /// policy evicts by queries, those of every call count, in any order.
@@ -4236,7 +4241,7 @@ const _: () = {
     assert!(align_of::<kvq_router_group_info>() == 8);
     assert!(size_of::<kvq_layer_shape>() == 80);
     assert!(align_of::<kvq_layer_shape>() == 8);
-    assert!(size_of::<kvq_cache_options>() == 104);
+    assert!(size_of::<kvq_cache_options>() == 112);
     assert!(align_of::<kvq_cache_options>() == 8);
     assert!(size_of::<kvq_cache_info>() == 64);
     assert!(align_of::<kvq_cache_info>() == 8);

@@ -224,7 +224,7 @@ fn offsets_of_kvq_cache_options() {
     assert_eq!(offset!(kvq_cache_options, rope_base), 28);
     assert_eq!(offset!(kvq_cache_options, inv_freq), 32);
     assert_eq!(offset!(kvq_cache_options, scale), 40);
-    assert_eq!(offset!(kvq_cache_options, sliding_window), 44);
+    assert_eq!(offset!(kvq_cache_options, reserved), 44);
     assert_eq!(offset!(kvq_cache_options, max_bytes), 48);
     assert_eq!(offset!(kvq_cache_options, model_id), 56);
     assert_eq!(offset!(kvq_cache_options, codebook), 64);
@@ -232,7 +232,9 @@ fn offsets_of_kvq_cache_options() {
     assert_eq!(offset!(kvq_cache_options, centres), 80);
     assert_eq!(offset!(kvq_cache_options, shapes), 88);
     assert_eq!(offset!(kvq_cache_options, n_shapes), 96);
-    assert_eq!(offset!(kvq_cache_options, attention_chunk), 100);
+    assert_eq!(offset!(kvq_cache_options, sliding_window), 100);
+    assert_eq!(offset!(kvq_cache_options, attention_chunk), 104);
+    assert_eq!(offset!(kvq_cache_options, reserved_end), 108);
 }
 
 #[test]

@@ -221,7 +221,7 @@ pages it reads; NULL: skip."#
     };
     (kvq_attend_batch, query_positions) => {
         r#"Positions ≥ 0; NULL (default): the last `query_counts[i]` tokens of each sequence, so append before
-attending."#
+attending. While a CUDA graph is captured, they are in device memory instead, which every replay reads."#
     };
     (kvq_attend_batch, q) => {
         r#"`[total queries, q_heads, key_dim]`, before RoPE unless the cache was created with
@@ -698,14 +698,14 @@ cudaStreamEndCapture(stream, &graph);
 Each launch of the graph appends one more token and attends to all of them: lengths, positions and page
 tables live on the device. While a stream is captured, [`Sequence::append`](crate::Sequence::append) takes
 at most [`PAGE_SLOTS`](crate::PAGE_SLOTS) tokens and no positions, [`Cache::attend`](crate::Cache::attend)
-takes no query positions, and other functions of the sequence may not be called. After the capture they may;
-each first waits for the context's stream to learn how far the graph has come, so launch graphs on that
-stream or make it wait for them. A launch without room appends nothing, and a later call on the context
-returns [`Status::Limit`](crate::Status::Limit). A graph stays valid until
-[`Sequence::reserve`](crate::Sequence::reserve) is called again or an object that it refers to is destroyed.
-A fork of a sequence with preallocated pages copies its open pages. Layers with CommVQ codes cannot be
-captured, nor can attention if the policy's eviction observes queries: these calls return
-[`Status::Unsupported`](crate::Status::Unsupported). Nor can a sequence that still waits for scales
+takes query positions and masks in device memory, which may change between launches, and other functions of
+the sequence may not be called. After the capture they may; each first waits for the context's stream to
+learn how far the graph has come, so launch graphs on that stream or make it wait for them. A launch without
+room appends nothing, and a later call on the context returns [`Status::Limit`](crate::Status::Limit). A
+graph stays valid until [`Sequence::reserve`](crate::Sequence::reserve) is called again or an object that it
+refers to is destroyed. A fork of a sequence with preallocated pages copies its open pages. Layers with
+CommVQ codes cannot be captured, nor can attention if the policy's eviction observes queries: these calls
+return [`Status::Unsupported`](crate::Status::Unsupported). Nor can a sequence that still waits for scales
 (`calibrate: first`): capturing returns [`Status::State`](crate::Status::State) until it has found them, by
 the append after its 128 tokens or by reserving then.
 
@@ -1046,8 +1046,8 @@ probabilities and their products with a page's scales are rounded to FP16.
 [`Status::Argument`](crate::Status::Argument); [`Status::State`](crate::Status::State) (a CUDA graph is
 captured, see [`Sequence::reserve`](crate::Sequence::reserve); positions do not ascend beyond the mask);
 [`Status::Unsupported`](crate::Status::Unsupported) (a mask, and the policy evicts, or on a GPU pages have
-trained centres or a CUDA graph is captured); [`Status::Memory`](crate::Status::Memory);
-[`Status::Limit`](crate::Status::Limit) (workspace); [`Status::Backend`](crate::Status::Backend)."#
+trained centres); [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit)
+(workspace); [`Status::Backend`](crate::Status::Backend)."#
     };
     (kvq_extend) => {
         r#"Append tokens to one layer of several sequences and attend with their queries: all of it or nothing.

@@ -222,16 +222,6 @@ macro_rules! setters {
             self
         }
 
-        /// A query at position p sees positions \> p − window, as in Gemma's and Mistral's local layers; 0 (default):
-        /// all up to its own. Such layers forget: an append frees the whole pages that neither its own tokens nor later
-        /// ones see, but for the policy's `sink` first ones. With `recent: r`, what the 32 · (r − 1) tokens before
-        /// these see stays as well. So the newest append can be taken back, and that many tokens before it.
-        #[must_use]
-        pub fn sliding_window(mut self, sliding_window: usize) -> Self {
-            self.raw.sliding_window = $crate::convert::int(sliding_window);
-            self
-        }
-
         /// Limit on the memory that this cache allocates, including its own object; 0 (default): only the context's
         /// limit.
         #[must_use]
@@ -244,6 +234,16 @@ macro_rules! setters {
         #[must_use]
         pub fn model_id(mut self, model_id: u64) -> Self {
             self.raw.model_id = model_id;
+            self
+        }
+
+        /// A query at position p sees positions \> p − window, as in Gemma's and Mistral's local layers; 0 (default):
+        /// all up to its own. Such layers forget: an append frees the whole pages that neither its own tokens nor later
+        /// ones see, but for the policy's `sink` first ones. With `recent: r`, what the 32 · (r − 1) tokens before
+        /// these see stays as well. So the newest append can be taken back, and that many tokens before it.
+        #[must_use]
+        pub fn sliding_window(mut self, sliding_window: usize) -> Self {
+            self.raw.sliding_window = $crate::convert::int(sliding_window);
             self
         }
 
