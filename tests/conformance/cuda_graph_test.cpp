@@ -427,15 +427,16 @@ TEST_CASE("captured attention reads the masks and positions that a launch finds"
       Decoder decoder(shape, policy, kQueries);
       decoder.append(0, 230);
       decoder.reserve(40);
-      uint32_t* mask = nullptr;
-      int32_t* positions = nullptr;
-      float* q = nullptr;
-      float* out = nullptr;
       const size_t rows = kQueries * shape.query_scalars();
-      check_cuda(cudaMalloc(&mask, kQueries * kWords * sizeof(uint32_t)));
-      check_cuda(cudaMalloc(&positions, kQueries * sizeof(int32_t)));
-      check_cuda(cudaMalloc(&q, rows * sizeof(float)));
-      check_cuda(cudaMalloc(&out, rows * sizeof(float)));
+      const auto allocated = [](size_t bytes) {
+        void* memory = nullptr;
+        check_cuda(cudaMalloc(&memory, bytes));
+        return memory;
+      };
+      auto* const mask = static_cast<uint32_t*>(allocated(kQueries * kWords * sizeof(uint32_t)));
+      auto* const positions = static_cast<int32_t*>(allocated(kQueries * sizeof(int32_t)));
+      auto* const q = static_cast<float*>(allocated(rows * sizeof(float)));
+      auto* const out = static_cast<float*>(allocated(rows * sizeof(float)));
       check_cuda(cudaMemcpy(q, decoder.q.data(), rows * sizeof(float), cudaMemcpyHostToDevice));
       const kvq_sequence* sequences[] = {decoder.sequence};
       auto batch = kvq_test::initialised<kvq_attend_batch>();
@@ -485,10 +486,7 @@ TEST_CASE("captured attention reads the masks and positions that a launch finds"
       }
       check_cuda(cudaGraphExecDestroy(launched));
       check_cuda(cudaGraphDestroy(graph));
-      for (void* memory :
-           {static_cast<void*>(mask), static_cast<void*>(positions), static_cast<void*>(q), static_cast<void*>(out)}) {
-        check_cuda(cudaFree(memory));
-      }
+      for (void* memory : std::initializer_list<void*>{mask, positions, q, out}) check_cuda(cudaFree(memory));
     }
   }
 }
