@@ -48,7 +48,7 @@ Route route_by_rows(const Device& device, const AttendBatch& batch, const Attend
   const int64_t least_rows = wide ? kLeastWideRows : prefill.least_rows;
   const bool many_rows = !batch.recorded && prefill.launch != nullptr &&
                          int64_t{sequence.query_count} * batch.q_heads >= least_rows * batch.kv_heads &&
-                         !table_of(sequence).any_centres() && batch.mask == nullptr;
+                         !table_of(sequence).any_centres();
   if (many_rows) return Route::kPrefill;
   if (!wide) return Route::kPages;
   const bool tiles = !batch.recorded && device.compute_capability() == 90 &&

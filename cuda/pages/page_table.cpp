@@ -47,7 +47,7 @@ uint64_t PageTable::bytes_of(int32_t kv_heads, int32_t pages, int32_t ring) {
   const auto heads = static_cast<size_t>(kv_heads);
   const int32_t capacity = capacity_for(pages);
   return sizeof(PageTable) + heads * sizeof(Head) + table_bytes(heads, capacity) +
-         (ring > 0 ? reserve_bytes(heads, capacity, ring) : 0);
+         (ring > 0 ? reserve_bytes(heads, pages, ring) : 0);
 }
 
 void PageTable::reserve(int32_t pages) {
@@ -121,7 +121,8 @@ void PageTable::make_room(int32_t pages, int32_t ring) {
   const Call call(device_, Call::Reports::kNothing);
   recorded_ = false;  // earlier graphs are replayed no more
   reserve(pages);
-  const size_t bytes = reserve_bytes(heads_.size(), capacity_, ring);
+  reserve_capacity_ = pages;
+  const size_t bytes = reserve_bytes(heads_.size(), pages, ring);
   if (bytes > reserve_memory_.bytes()) {
     published_ = false;
     reserve_memory_ = DeviceBlock(device_, allocator_, bytes);
@@ -138,9 +139,9 @@ void PageTable::publish(const Page* const* const* pages, const int32_t* counts, 
   if (reserve == nullptr) return;
   const auto heads = static_cast<int32_t>(heads_.size());
   auto* finals = reinterpret_cast<uint64_t*>(reserve_memory_.memory());
-  auto* open = finals + heads_.size() * static_cast<size_t>(capacity_);
+  auto* open = finals + heads_.size() * static_cast<size_t>(reserve_capacity_);
   auto* final_counts = reinterpret_cast<int32_t*>(open + heads_.size() * static_cast<size_t>(reserve->ring));
-  reserve_ = {finals,          open,          final_counts,    capacity_,
+  reserve_ = {finals,          open,          final_counts,    reserve_capacity_,
               reserve->ring,   reserve->sink, reserve->recent, static_cast<int32_t>(format_code(*reserve->sealed).bits),
               reserve->window, reserve->step};
   if (reserve->window != 0) upload_words(reserve->final_counts, final_counts);
@@ -171,7 +172,7 @@ void PageTable::upload_finals(const ReservedPages& reserve, int32_t first, uint6
       staged[head * width + static_cast<size_t>(i - first)] = address_of(page);
     }
   }
-  check(cudaMemcpy2DAsync(finals + first, static_cast<size_t>(capacity_) * sizeof(uint64_t), staged,
+  check(cudaMemcpy2DAsync(finals + first, static_cast<size_t>(reserve_capacity_) * sizeof(uint64_t), staged,
                           width * sizeof(uint64_t), width * sizeof(uint64_t), heads_.size(), cudaMemcpyHostToDevice,
                           device_.stream()),
         "cudaMemcpy2DAsync");

@@ -91,6 +91,7 @@ class PageTable final : public LayerMirror {
   const PageFormat* commvq_ = nullptr;
   bool any_others_ = false;  // pages that are neither FP16 nor CommVQ on both sides
   DeviceBlock reserve_memory_;
+  int32_t reserve_capacity_ = 0;  // places of each head's final pages
   ReserveView reserve_{};
   bool published_ = false;  // the device knows everything
   bool recorded_ = false;   // a graph knows the memory, which may not move

@@ -42,7 +42,7 @@ bool forget(Sequence& sequence, int32_t layer, int64_t hidden) noexcept {
 
 }  // namespace
 
-void forget_hidden(Sequence& sequence, int32_t layer, int32_t position) noexcept {
+void forget_hidden(Sequence& sequence, int32_t layer, int32_t position) {
   const int32_t window = sequence.cache.layer(layer).window;
   if (window == 0 || sequence.step.tokens > 0 || sequence.waits(layer) || sequence.has_backlog(layer)) return;
   const int32_t oldest = std::max(position - sequence.storage->kept_for_truncation(), 0);

@@ -6,9 +6,9 @@
 namespace kvq {
 
 /// Free the pages of a layer, behind the sink, that queries from `position` on do not see, and those before it to which
-/// `recent` pages in FP16 let a truncation return. None is freed while the layer waits for scales or in a step, which
-/// could not be taken back.
-void forget_hidden(Sequence& sequence, int32_t layer, int32_t position) noexcept;
+/// `recent` pages in FP16 let a truncation return. Only telling a device can fail. None is freed while the layer waits
+/// for scales or in a step, which could not be taken back.
+void forget_hidden(Sequence& sequence, int32_t layer, int32_t position);
 
 /// The same by the rule of a device that appends by itself: before it opens a page at `position`, with appends of at
 /// most `step` tokens.

@@ -228,7 +228,7 @@ void PreparedAppend::write_page(int32_t head, const Step& step, BriefRun& brief)
     if (!consecutive) stored = change.added_positions = cache_.allocate_positions();
   } else if (!in_place) {
     PageRun** run = nullptr;
-    int32_t capacity = Sequence::run_capacity(pages, alike, sequence_.most_run_pages(layer_));
+    int32_t capacity = Sequence::run_capacity(pages, alike, Sequence::most_run_pages(cache_.layer(layer_)));
     if (sequence_.is_final(format, layer_, !stays_float16(index, pages))) {
       const size_t first_run = static_cast<size_t>(head) * sequence_.storage->runs_of_list();
       run = &memory_.runs[first_run + sequence_.storage->run_number(layer_, format)].staged;

@@ -143,7 +143,7 @@ void Reserve::fill(int32_t head, int32_t pages, Reserve* old, Allocator& scratch
   // A list's open pages return to the ring when sealed.
   Vector<bool> taken(static_cast<size_t>(ring_), false, scratch);
   const int32_t first_open = std::max(existing - sequence_.storage->recent, 0);
-  for (int32_t i = 0; i < existing; ++i) {
+  for (int32_t i = forgets() ? 0 : first_open; i < existing; ++i) {
     const Page* page = list[static_cast<size_t>(i)];
     const bool may_be_open = i >= first_open && page->is_float16();
     if (may_be_open && !ends_float16(i)) taken[static_cast<size_t>(i % ring_)] = true;

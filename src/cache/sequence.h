@@ -88,8 +88,8 @@ class Sequence {
   }
 
   /// Most pages of a run: few where old pages go, since a run is freed as a whole.
-  int32_t most_run_pages(int32_t layer) const {
-    const int64_t window = std::abs(int64_t{cache.layer(layer).window});
+  static int32_t most_run_pages(const LayerShape& layer) {
+    const int64_t window = std::abs(int64_t{layer.window});
     return window == 0 ? kMaxRunPages
                        : static_cast<int32_t>(std::clamp<int64_t>(window / (4 * kPageSlots), 1, kMaxRunPages));
   }

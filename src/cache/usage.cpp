@@ -228,6 +228,22 @@ uint64_t transient_bytes(const Cache& cache, const ExpectedBatch& batch) {
   return sequences * most + scratch_bytes(cache, batch);
 }
 
+/// What layers with windows keep of chunks of `queries` tokens until the next one, for one sequence.
+uint64_t kept_chunk_bytes(const Cache& cache, int32_t pages, int32_t queries) {
+  uint64_t bytes = 0;
+  for (int32_t layer = 0; layer < cache.n_layers && queries > kPageSlots; ++layer) {
+    const LayerShape& shape = cache.layer(layer);
+    if (shape.window == 0) continue;
+    const int32_t runs = 2 * Sequence::most_run_pages(shape);  // which are freed as a whole
+    const int64_t most = std::min<int64_t>(pages, int64_t{most_pages(shape, *cache.storage, queries)} + runs);
+    const int64_t more = std::max<int64_t>(most - pages_of_layer(cache, layer, pages), 0);
+    const size_t bytes_of_page =
+        cache.storage->layer_at(layer).formats.front()->bytes() + sizeof(Page) + sizeof(PageRun);
+    bytes += static_cast<uint64_t>(shape.kv_heads) * static_cast<uint64_t>(more) * bytes_of_page;
+  }
+  return bytes;
+}
+
 /// A search for scales in one layer, while lists hold so many pages.
 uint64_t search_bytes(const Cache& cache, int32_t pages) {
   return most_of_layers(cache, [pages](const LayerShape& layer) { return Calibrator::bytes_of(layer, pages); });
@@ -272,6 +288,7 @@ kvq_usage predict_usage(const Cache& cache, int32_t sequences, int32_t tokens, i
     result.transient_bytes =
         transient_bytes(cache, {sequences, int64_t{sequences} * queries, queries, std::max(pages, 1)});
   }
+  result.transient_bytes += n * kept_chunk_bytes(cache, pages, queries);
   const bool searches = finds_own_scales(cache, storage);
   const bool counts = searches && queries > 0 && tokens > 0;
   // A call that counts queries keeps what was counted before.

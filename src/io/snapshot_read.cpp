@@ -479,8 +479,9 @@ class SequenceReader {
     const bool fits = run != nullptr && *run != nullptr && (*run)->format == format && (*run)->used < (*run)->capacity;
     const bool ends_open = run == &other.run && format->is_float16();
     const int32_t most = ends_open ? left - sequence_.storage->recent : left;
-    const int32_t capacity =
-        fits ? 1 : Sequence::run_capacity(0, alike(following, record, *format, most), sequence_.most_run_pages(layer));
+    const int32_t capacity = fits ? 1
+                                  : Sequence::run_capacity(0, alike(following, record, *format, most),
+                                                           Sequence::most_run_pages(cache_.layer(layer)));
     Page* page = cache_.make_page(format, record.has_positions == 1, run, capacity);
     page->first_position = record.first_position;
     if (page->positions != nullptr) std::copy(positions.begin(), positions.end(), page->positions);

@@ -258,6 +258,36 @@ static void predictions_count_windows(const char* policy) {
   fixture_close(&f);
 }
 
+/* A cache limited to its prediction takes all chunks, far beyond the window. */
+static void limited_caches_take_chunks(const char* policy, int32_t chunk) {
+  enum { kTokens = 4096 };
+  fixture f;
+  kvq_cache_options options = small_cache_options();
+  kvq_policy* chosen;
+  kvq_cache* cache = NULL;
+  kvq_sequence* sequence;
+  kvq_usage predicted;
+  int32_t at;
+  fixture_open(&f, NULL, 0, 0);
+  chosen = load_policy(f.context, policy);
+  options.sliding_window = kWindow;
+  ACCEPTED(kvq_cache_create(f.context, &options, chosen, &cache, err));
+  memset(&predicted, 0, sizeof predicted);
+  predicted.struct_size = sizeof predicted;
+  ACCEPTED(kvq_cache_predict_usage(cache, 1, kTokens, chunk, &predicted, err));
+  kvq_cache_destroy(cache);
+  options.max_bytes = predicted.total_bytes;
+  ACCEPTED(kvq_cache_create(f.context, &options, chosen, &cache, err));
+  sequence = new_sequence(cache);
+  ACCEPTED(kvq_sequence_reserve(cache, sequence, kTokens, err));
+  for (at = 0; at < kTokens; at += chunk) grow(cache, sequence, chunk);
+  CHECK(length_of(sequence, 1) == kTokens);
+  kvq_sequence_destroy(sequence);
+  kvq_cache_destroy(cache);
+  kvq_policy_destroy(chosen);
+  fixture_close(&f);
+}
+
 /* Five layers of six see 1024 tokens, as in Gemma 3. */
 static void local_layers_take_a_fifth(void) {
   enum { kTokens = 131072, kChunk = 2048 };
@@ -368,6 +398,9 @@ void test_windows(void) {
   predictions_count_windows("int4");
   predictions_count_windows("fp16");
   predictions_count_windows("{version: 1, keys: gs2, values: int8, sink: 2, recent: 3}");
+  limited_caches_take_chunks("int4", 512);
+  limited_caches_take_chunks("fp16", 128);
+  limited_caches_take_chunks("{version: 1, keys: gs2, values: int8, sink: 2, recent: 3}", 1024);
   local_layers_take_a_fifth();
   snapshots_know_their_windows();
 }

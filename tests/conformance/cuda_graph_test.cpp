@@ -366,14 +366,21 @@ TEST_CASE("a step takes back launches of a graph, which goes on afterwards") {
 // Slots of the first head that the newest query sees, as they are decoded.
 kvq_test::Decoded seen_slots(const Decoder& decoder, const Shape& shape, int32_t window) {
   const int32_t slots = decoder.sequence.slots(1, 0);
-  return kvq_test::decode(decoder.sequence, 1, 0, slots - window, window, shape.head_dim);
+  const int32_t n = std::min(slots, window);
+  return kvq_test::decode(decoder.sequence, 1, 0, slots - n, n, shape.head_dim);
 }
 
 TEST_CASE("a CUDA graph frees pages that no query sees, so that it needs no more than it began with") {
   if (skips()) return;
   const Shape shape;
   constexpr int32_t kWindow = 70;
-  for (const std::string& policy : policies()) {
+  const std::vector<std::string> some = {"fp16",
+                                         "int4+hadamard",
+                                         "gs2",
+                                         "gs2+centres",
+                                         "version: 1\nkeys: int2\nvalues: int3\nrecent: 3\n",
+                                         "version: 1\nkeys: int4\nvalues: int4\nsink: 3\n"};
+  for (const std::string& policy : some) {
     for (const int32_t step : {1, 3, 32}) {
       for (const bool extends : {false, true}) {
         CAPTURE(policy);
@@ -387,12 +394,13 @@ TEST_CASE("a CUDA graph frees pages that no query sees, so that it needs no more
           each->step(45);
         }
         int32_t at = 45 + step;
-        replayed.reserve(1000);
+        replayed.reserve(400);
         const uint64_t bytes = replayed.sequence.usage().total_bytes;
         replayed.capture();
         std::vector<kvq_test::Sequence> children;
         std::vector<kvq_test::Snapshot> saved;
-        for (int round = 0; at + step <= 1400; ++round, at += step) {
+        const int32_t end = step == 1 ? 500 : 1400;
+        for (int round = 0; at + step <= end; ++round, at += step) {
           CAPTURE(at);
           REQUIRE(largest_difference(replayed.replay(at), called.step(at)) < 2e-3);
           if (round % 29 == 28) REQUIRE(replayed.length() == at + step);

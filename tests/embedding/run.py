@@ -94,7 +94,7 @@ def windows(output):
     kept, everything, difference = output.one(r"8192 tokens: (\d+) bytes, (\d+) if local layers keep all; largest difference (\S+)")
     expect(int(kept) < 0.3 * int(everything), "five of six layers keep a window")
     expect(float(difference) < 1e-3, "the same attention")
-    local, whole = map(int, output.one(r"room for (\d+) tokens in local layers, (\d+) in the global one"))
+    local, whole = map(int, output.one(r"reserved: room for (\d+) tokens in local layers, (\d+) in the global one"))
     expect(local > 1000000 and 4096 <= whole < 5000, "local layers reuse their pages")
 
 

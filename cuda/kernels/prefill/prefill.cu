@@ -53,7 +53,9 @@ struct Rows {
   BlockMemory<S>& memory;
   int32_t first_tile;  // of the head
   int32_t first_row;   // of the warp
-  QueryRange range;    // positions of the warp's rows
+  const Work& work;
+  int32_t first_masked;  // slot; INT32_MAX: none
+  QueryRange range;      // positions of the warp's rows
   RowPair pairs[S::kRowTiles];
   float outputs[S::kRowTiles][S::kValueWidth / 2];
 
@@ -158,9 +160,13 @@ struct Rows {
     for (int32_t m = 0; m < S::kRowTiles; ++m) {
       RowPair& rows = pairs[m];
       if (capped) cap_rows(arguments.softcap, rows, scores[m]);
-      if (partial) {
-        mask_rows(tokens.positions + step % kSteps * kStepTokens, window, rows, static_cast<int32_t>(threadIdx.x % 4),
-                  scores[m]);
+      const int32_t* positions = tokens.positions + step % kSteps * kStepTokens;
+      const auto t = static_cast<int32_t>(threadIdx.x % 4);
+      if (step / kSteps >= masked_tile(first_masked)) {
+        const int32_t row = first_row + 16 * m + static_cast<int32_t>(threadIdx.x % 32 / 4);
+        mask_slots({arguments, tiles, work, row, step * kStepTokens - first_masked}, positions, rows, t, scores[m]);
+      } else if (partial) {
+        mask_rows(positions, window, rows, t, scores[m]);
       }
       const float scale[2] = {capped ? 1.0F : rows.scale[0], capped ? 1.0F : rows.scale[1]};
       float factors[2];
@@ -231,14 +237,17 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   }
   __syncthreads();
   const QueryRange all = positions_of(memory.row_position, 0, work.rows);
+  const int32_t masked = first_masked(arguments, tiles, work.unit);
   const TileRun run = visible_tiles(tiles.tokens + work.first_tile, work.tiles, all.first, all.last, arguments.window,
-                                    work.part, tiles.parts);
+                                    masked_tile(masked), work.part, tiles.parts);
   constexpr int32_t kWarpRows = 16 * S::kRowTiles;
-  Rows<S> rows{arguments, tiles, memory, work.first_tile, thread / 32 * kWarpRows, {}, {}, {}};
+  Rows<S> rows{arguments, tiles, memory, work.first_tile, thread / 32 * kWarpRows, work, masked, {}, {}, {}};
   const int32_t begin = kSteps * run.begin;
   int32_t end = kSteps * run.end;
   // The last tile's second half may be behind all rows.
-  while (end > begin && __ldg(rows.tokens_of(end - 1).positions + (end - 1) % kSteps * kStepTokens) > all.last) --end;
+  while (tiles.mask == nullptr && end > begin &&
+         __ldg(rows.tokens_of(end - 1).positions + (end - 1) % kSteps * kStepTokens) > all.last)
+    --end;
   if (end > begin) rows.start_keys(end - 1, 0);
   commit_chunks();
   float* scratch = reinterpret_cast<float*>(memory.values[S::kStages - 1]) + thread / 32 * kRotatedRows * S::kKeyWidth;

@@ -80,9 +80,13 @@ struct Consumer {
   using Weights = uint32_t[kTokens / 16][4];
 
   const AttendArguments& arguments;
+  const Tiles& tiles;
+  const Work& work;
   PrefillShared<W>& shared;
   const TileTokens* tokens;  // tile 0 of the head
   int32_t group;
+  int32_t first_masked;  // slot; INT32_MAX: none
+  int32_t row;           // the lane's first one
   RowPair rows;
   QueryRange range;  // positions of the warpgroup's rows
   float outputs[W::kValueWidth / 2];
@@ -119,9 +123,12 @@ struct Consumer {
     if (capped) cap_rows(arguments.softcap, rows, scores);
     const int32_t window = arguments.window;
     const bool partial = of_tile.y > range.first || (window != 0 && of_tile.x <= newest_hidden(range.last, window));
-    if (partial) {
-      mask_rows(tokens[step / W::kSteps].positions + step % W::kSteps * kTokens, window, rows,
-                static_cast<int32_t>(threadIdx.x % 4), scores);
+    const int32_t* positions = tokens[step / W::kSteps].positions + step % W::kSteps * kTokens;
+    const auto t = static_cast<int32_t>(threadIdx.x % 4);
+    if (step / W::kSteps >= masked_tile(first_masked)) {
+      mask_slots({arguments, tiles, work, row, step * kTokens - first_masked}, positions, rows, t, scores);
+    } else if (partial) {
+      mask_rows(positions, window, rows, t, scores);
     }
     const float scale[2] = {capped ? 1.0F : rows.scale[0], capped ? 1.0F : rows.scale[1]};
     weigh_rows(scale, rows, scores, factors);
@@ -212,11 +219,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   const QueryRange range = positions_of(shared.row_position, 0, work.rows);
+  const int32_t masked = first_masked(arguments, tiles, work.unit);
   const TileRun run = visible_tiles(tiles.tokens + work.first_tile, work.tiles, range.first, range.last,
-                                    arguments.window, work.part, tiles.parts);
+                                    arguments.window, masked_tile(masked), work.part, tiles.parts);
   const int32_t begin = W::kSteps * run.begin;
   int32_t end = W::kSteps * run.end;
-  if (W::kSteps > 1 && end > begin) {  // the last tile's second half may be behind all rows
+  if (W::kSteps > 1 && end > begin && tiles.mask == nullptr) {  // the last tile's second half may be behind all rows
     const int32_t* positions = tiles.tokens[work.first_tile + run.end - 1].positions;
     if (__ldg(positions + W::kTokens) > range.last) --end;
   }
@@ -232,8 +240,9 @@ __global__ void __launch_bounds__(kThreads, 1)
       {shared.queries[warpgroup], shared.row_scale, shared.row_position, shared.scratch[thread / 32]});
   order_before_copies();
   wait_at(kFirstGroup + warpgroup, 128);
-  Consumer<W> consumer{arguments, shared, tiles.tokens + work.first_tile, warpgroup, {}, {}, {}};
   const int32_t mine = warp_row + thread % 32 / 4;
+  Consumer<W> consumer{arguments, tiles, work, shared, tiles.tokens + work.first_tile, warpgroup, masked,
+                       mine,      {},    {},   {}};
 #pragma unroll
   for (int32_t h = 0; h < 2; ++h) {
     consumer.rows.scale[h] = shared.row_scale[mine + 8 * h];

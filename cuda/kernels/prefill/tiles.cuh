@@ -42,14 +42,25 @@ struct TileRun {
   int32_t end;
 };
 
-/// Returns part `part` of the tiles that rows at positions `first` to `last` can see.
+/// The first slot of a unit's list that a mask covers, which may be negative; INT32_MAX: there is no mask.
+__device__ __forceinline__ int32_t first_masked(const AttendArguments& arguments, const Tiles& tiles,
+                                                const Unit& unit) {
+  if (tiles.mask == nullptr) return INT32_MAX;
+  const int32_t pages = page_count(arguments, unit);
+  if (pages == 0) return 0;
+  return (pages - 1) * kSlots + pages_of(arguments, unit)[pages - 1].count() - tiles.mask_slots;
+}
+/// The first tile with such slots.
+__device__ __forceinline__ int32_t masked_tile(int32_t first_masked) { return max(first_masked, 0) / kTileTokens; }
+
+/// Returns part `part` of the tiles that rows at positions `first` to `last` can see: all from tile `masked` on.
 __device__ __forceinline__ TileRun visible_tiles(const TileTokens* tokens, int32_t tiles, int32_t first, int32_t last,
-                                                 int32_t window, int32_t part, int32_t parts) {
+                                                 int32_t window, int32_t masked, int32_t part, int32_t parts) {
   TileRun run{};
-  run.end = count_while(tiles, [&](int32_t i) { return __ldg(&tokens[i].first) <= last; });
+  run.end = masked < tiles ? tiles : count_while(tiles, [&](int32_t i) { return __ldg(&tokens[i].first) <= last; });
   if (window != 0) {
     const int64_t before = newest_hidden(first, window);
-    run.begin = count_while(run.end, [&](int32_t i) { return __ldg(&tokens[i].last) <= before; });
+    run.begin = count_while(min(run.end, masked), [&](int32_t i) { return __ldg(&tokens[i].last) <= before; });
   }
   if (parts > 1) {
     const int32_t share = (run.end - run.begin + parts - 1) / parts;
