@@ -1383,9 +1383,11 @@ class Policy : public detail::Owned<kvq_policy, kvq_policy_destroy, const kvq_po
   ///     values: {format: int2, hadamard: false, group: 32}
   ///     sink: 1                        # first pages that stay FP16
   ///     recent: 1                      # newest pages that stay FP16, including the open one
+  ///     window: 4096                   # newest tokens that queries see, see kvq_cache_options; 0: the options'
   ///     calibrate: first               # or none: see below
   ///     layers:                        # later entries win
   ///       - {range: [0, 1], keys: fp16, values: int8}
+  ///       - {range: [4, 5], window: 0}
   ///       - {range: [2, 3], keys: {format: gs2, centres: none}}   # or page, trained: +nocentre, nothing, +centres
   ///     centres: page                  # for all gain-shape formats, also of experts, that do not set it themselves
   ///     commvq:                        # for the format commvq, which needs a codebook
@@ -2152,7 +2154,8 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// \param length 0 … the length of the shortest layer.
   /// \throws Error: KVQ_E_ARGUMENT (negative or beyond the length); KVQ_E_STATE (inside a sealed page, or a layer has
   /// states but none after `length` tokens, see ::kvq_sequence_put_state: the message has lengths that work; or
-  /// eviction left gaps in the positions); KVQ_E_MEMORY, KVQ_E_LIMIT (a shared page had to be copied).
+  /// eviction left gaps in the positions; or a layer with a window has freed what later tokens would see);
+  /// KVQ_E_MEMORY, KVQ_E_LIMIT (a shared page had to be copied).
   /// \par Threads: exclusive use of `sequence`.
   void truncate(int32_t length) { checked(kvq_sequence_truncate, cache(), get(), length); }
 
@@ -2250,7 +2253,8 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   void drop_states(int32_t begin, int32_t end) { checked(kvq_sequence_drop_states, cache(), get(), begin, end); }
 
   /// Get the number of tokens that fit into the pages that ::kvq_sequence_reserve preallocated for `layer`. Truncating
-  /// makes room again, except for pages that a fork still holds.
+  /// makes room again, except for pages that a fork still holds. A layer with a window that has room for one has room
+  /// for any number.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_BACKEND.
   int32_t room(int32_t layer) const { return detail::counted<int32_t>(kvq_sequence_room, get(), layer); }
 

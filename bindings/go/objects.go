@@ -221,7 +221,8 @@ func (it *Sequence) DropStates(begin, end int) error {
 }
 
 // Room: get the number of tokens that fit into the pages that [raw.SequenceReserve] preallocated for layer.
-// Truncating makes room again, except for pages that a fork still holds.
+// Truncating makes room again, except for pages that a fork still holds. A layer with a window that has room
+// for one has room for any number.
 func (it *Sequence) Room(layer int) (int, error) {
 	var n [1]int32
 	if err := firstOf(narrow("layer", layer, &n[0])); err != nil {

@@ -2,9 +2,6 @@
 
 #include "core/window.h"
 
-#include "cache/forget.h"
-#include "core/window.h"
-
 namespace kvq {
 namespace {
 

@@ -19,6 +19,7 @@ struct Cut {
 
 /// Number of a head's slots among the first `length` tokens of the layer.
 int32_t kept_slots(const Sequence& sequence, int32_t layer, int32_t head, int32_t length) {
+  if (length == 0) return 0;
   if (length == sequence.length(layer)) return sequence.slots(layer, head);
   if (!sequence.evicted(layer, head)) return length;
   // Without eviction, only pages behind the sink are gone, and check_cut() ensured that the cut is behind them.
@@ -45,7 +46,7 @@ Cut find_cut(const Sequence::PageList& list, int32_t slots) {
 void check_window(const Sequence& sequence, int32_t layer, int32_t length) {
   const int32_t window = sequence.cache.layer(layer).window;
   const int32_t forgotten = sequence.layers[static_cast<size_t>(layer)].forgotten;
-  if (forgotten < 0) return;
+  if (forgotten < 0 || length == 0) return;
   const bool counts = sequence.last_position(layer) == sequence.length(layer) - 1;
   // Where positions have gaps, those of the tokens before the cut are known only from the list.
   const int32_t dropped = sequence.length(layer) - length;

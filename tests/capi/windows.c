@@ -191,6 +191,10 @@ static void cuts_keep_the_window_whole(void) {
   CHECK(slots_of(sequence, 0) == 480 - 384);
   ACCEPTED(append_tokens(cache, sequence, 0, 40));
   CHECK(length_of(sequence, 0) == 520);
+  ACCEPTED(kvq_sequence_truncate(cache, sequence, 0, err));
+  CHECK(slots_of(sequence, 0) == 0);
+  grow(cache, sequence, 100);
+  CHECK(slots_of(sequence, 1) == 100);
   kvq_sequence_destroy(sequence);
   kvq_cache_destroy(cache);
   fixture_close(&f);

@@ -317,7 +317,8 @@ namespace Kvq
 
         /// <summary>Get the number of tokens that fit into the pages that
         /// <see cref="Kvq.Raw.Native.kvq_sequence_reserve"/> preallocated for <c>layer</c>. Truncating makes room
-        /// again, except for pages that a fork still holds.</summary>
+        /// again, except for pages that a fork still holds. A layer with a window that has room for one has room for
+        /// any number.</summary>
         /// <param name="layer">The layer.</param>
         /// <returns>The number.</returns>
         public int Room(int layer)

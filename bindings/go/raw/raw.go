@@ -2014,9 +2014,11 @@ func CPUISAName(index int32) *byte {
 //	values: {format: int2, hadamard: false, group: 32}
 //	sink: 1                        # first pages that stay FP16
 //	recent: 1                      # newest pages that stay FP16, including the open one
+//	window: 4096                   # newest tokens that queries see, see kvq_cache_options; 0: the options'
 //	calibrate: first               # or none: see below
 //	layers:                        # later entries win
 //	  - {range: [0, 1], keys: fp16, values: int8}
+//	  - {range: [4, 5], window: 0}
 //	  - {range: [2, 3], keys: {format: gs2, centres: none}}   # or page, trained: +nocentre, nothing, +centres
 //	centres: page                  # for all gain-shape formats, also of experts, that do not set it themselves
 //	commvq:                        # for the format commvq, which needs a codebook
@@ -2449,7 +2451,8 @@ func SequenceFork(cache *Cache, parent *Sequence, result **Sequence, err *Error)
 //
 // Returns [OK]; [EArgument] (negative or beyond the length); [EState] (inside a sealed page, or a layer has
 // states but none after length tokens, see [SequencePutState]: the message has lengths that work; or eviction
-// left gaps in the positions); [EMemory], [ELimit] (a shared page had to be copied).
+// left gaps in the positions; or a layer with a window has freed what later tokens would see); [EMemory],
+// [ELimit] (a shared page had to be copied).
 //
 // Threads: exclusive use of sequence. Since 1.0. In C: kvq_sequence_truncate.
 func SequenceTruncate(cache *Cache, sequence *Sequence, length int32, err *Error) Status {
@@ -2599,7 +2602,8 @@ func SequenceDropStates(cache *Cache, sequence *Sequence, begin int32, end int32
 }
 
 // SequenceRoom: get the number of tokens that fit into the pages that [SequenceReserve] preallocated for layer.
-// Truncating makes room again, except for pages that a fork still holds.
+// Truncating makes room again, except for pages that a fork still holds. A layer with a window that has room
+// for one has room for any number.
 //
 //   - room: receives the number; unchanged on failure.
 //

@@ -228,7 +228,8 @@ class SequenceMethods(Handle):
 
     def room(self, layer: int) -> int:
         """Get the number of tokens that fit into the pages that ``kvq_sequence_reserve`` preallocated for ``layer``.
-        Truncating makes room again, except for pages that a fork still holds.
+        Truncating makes room again, except for pages that a fork still holds. A layer with a window that has room
+        for one has room for any number.
         """
         number = c_int32()
         self._read(_native.kvq_sequence_room, layer, byref(number))

@@ -169,9 +169,11 @@ namespace Kvq.Raw
         /// values: {format: int2, hadamard: false, group: 32}
         /// sink: 1                        # first pages that stay FP16
         /// recent: 1                      # newest pages that stay FP16, including the open one
+        /// window: 4096                   # newest tokens that queries see, see kvq_cache_options; 0: the options'
         /// calibrate: first               # or none: see below
         /// layers:                        # later entries win
         ///   - {range: [0, 1], keys: fp16, values: int8}
+        ///   - {range: [4, 5], window: 0}
         ///   - {range: [2, 3], keys: {format: gs2, centres: none}}   # or page, trained: +nocentre, nothing, +centres
         /// centres: page                  # for all gain-shape formats, also of experts, that do not set it themselves
         /// commvq:                        # for the format commvq, which needs a codebook
@@ -649,8 +651,9 @@ namespace Kvq.Raw
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/> (negative or beyond the length);
         /// <see cref="Kvq.Status.State"/> (inside a sealed page, or a layer has states but none after <c>length</c>
         /// tokens, see <see cref="Kvq.Raw.Native.kvq_sequence_put_state"/>: the message has lengths that work; or
-        /// eviction left gaps in the positions); <see cref="Kvq.Status.Memory"/>, <see cref="Kvq.Status.Limit"/> (a
-        /// shared page had to be copied).</returns>
+        /// eviction left gaps in the positions; or a layer with a window has freed what later tokens would see);
+        /// <see cref="Kvq.Status.Memory"/>, <see cref="Kvq.Status.Limit"/> (a shared page had to be
+        /// copied).</returns>
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern Status kvq_sequence_truncate(IntPtr cache, IntPtr sequence, int length, kvq_error* error);
 
@@ -817,7 +820,8 @@ namespace Kvq.Raw
 
         /// <summary>Get the number of tokens that fit into the pages that
         /// <see cref="Kvq.Raw.Native.kvq_sequence_reserve"/> preallocated for <c>layer</c>. Truncating makes room
-        /// again, except for pages that a fork still holds.</summary>
+        /// again, except for pages that a fork still holds. A layer with a window that has room for one has room for
+        /// any number.</summary>
         /// <remarks>
         /// <para>Threads: read-only.</para>
         /// <para>Since 1.0.</para>

@@ -1837,9 +1837,11 @@ extern "C" {
     /// values: {format: int2, hadamard: false, group: 32}
     /// sink: 1                        # first pages that stay FP16
     /// recent: 1                      # newest pages that stay FP16, including the open one
+    /// window: 4096                   # newest tokens that queries see, see kvq_cache_options; 0: the options'
     /// calibrate: first               # or none: see below
     /// layers:                        # later entries win
     ///   - {range: [0, 1], keys: fp16, values: int8}
+    ///   - {range: [4, 5], window: 0}
     ///   - {range: [2, 3], keys: {format: gs2, centres: none}}   # or page, trained: +nocentre, nothing, +centres
     /// centres: page                  # for all gain-shape formats, also of experts, that do not set it themselves
     /// commvq:                        # for the format commvq, which needs a codebook
@@ -2393,8 +2395,8 @@ extern "C" {
     ///
     /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`] (negative or beyond the length); [`KVQ_E_STATE`] (inside a sealed
     /// page, or a layer has states but none after `length` tokens, see [`kvq_sequence_put_state`]: the message has
-    /// lengths that work; or eviction left gaps in the positions); [`KVQ_E_MEMORY`], [`KVQ_E_LIMIT`] (a shared page
-    /// had to be copied).
+    /// lengths that work; or eviction left gaps in the positions; or a layer with a window has freed what later
+    /// tokens would see); [`KVQ_E_MEMORY`], [`KVQ_E_LIMIT`] (a shared page had to be copied).
     ///
     /// Threads: exclusive use of `sequence`.
     ///
@@ -2592,7 +2594,8 @@ extern "C" {
     ) -> kvq_status;
 
     /// Get the number of tokens that fit into the pages that [`kvq_sequence_reserve`] preallocated for `layer`.
-    /// Truncating makes room again, except for pages that a fork still holds.
+    /// Truncating makes room again, except for pages that a fork still holds. A layer with a window that has room
+    /// for one has room for any number.
     ///
     /// - `room`: receives the number; unchanged on failure. (length `1`)
     ///

@@ -399,9 +399,11 @@ keys: int4+hadamard            # a format name, or a map:
 values: {format: int2, hadamard: false, group: 32}
 sink: 1                        # first pages that stay FP16
 recent: 1                      # newest pages that stay FP16, including the open one
+window: 4096                   # newest tokens that queries see, see kvq_cache_options; 0: the options'
 calibrate: first               # or none: see below
 layers:                        # later entries win
   - {range: [0, 1], keys: fp16, values: int8}
+  - {range: [4, 5], window: 0}
   - {range: [2, 3], keys: {format: gs2, centres: none}}   # or page, trained: +nocentre, nothing, +centres
 centres: page                  # for all gain-shape formats, also of experts, that do not set it themselves
 commvq:                        # for the format commvq, which needs a codebook
@@ -665,8 +667,9 @@ FP16 to be able to roll back at least 32 tokens. After a cut on a page boundary,
 [`Status::Argument`](crate::Status::Argument) (negative or beyond the length);
 [`Status::State`](crate::Status::State) (inside a sealed page, or a layer has states but none after `length`
 tokens, see [`Sequence::put_state`](crate::Sequence::put_state): the message has lengths that work; or
-eviction left gaps in the positions); [`Status::Memory`](crate::Status::Memory),
-[`Status::Limit`](crate::Status::Limit) (a shared page had to be copied)."#
+eviction left gaps in the positions; or a layer with a window has freed what later tokens would see);
+[`Status::Memory`](crate::Status::Memory), [`Status::Limit`](crate::Status::Limit) (a shared page had to be
+copied)."#
     };
     (kvq_sequence_cache) => {
         r#"Return the cache that a sequence belongs to. It lives as long as the sequence."#
@@ -794,7 +797,8 @@ truncated.
     };
     (kvq_sequence_room) => {
         r#"Get the number of tokens that fit into the pages that [`Sequence::reserve`](crate::Sequence::reserve)
-preallocated for `layer`. Truncating makes room again, except for pages that a fork still holds.
+preallocated for `layer`. Truncating makes room again, except for pages that a fork still holds. A layer
+with a window that has room for one has room for any number.
 
 - `room`: receives the number; unchanged on failure.
 
