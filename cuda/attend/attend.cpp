@@ -162,8 +162,6 @@ void CudaAttention::require_known_sizes(int32_t queries) const {
        queries);
 }
 
-void CudaAttention::require_masks() const {}
-
 void CudaAttention::attend(const AttendBatch& batch, Workspace& workspace) {
   const Call call(device_);
   auto& space = static_cast<AttendWorkspace&>(workspace);

@@ -82,8 +82,6 @@ class Attention {
   /// Throws KVQ_E_UNSUPPORTED unless reserve() makes all of it.
   virtual void require_known_sizes(int32_t queries) const = 0;
   virtual void attend(const AttendBatch& batch, Workspace& workspace) = 0;
-  /// Throws KVQ_E_UNSUPPORTED unless attend() takes masks.
-  virtual void require_masks() const = 0;
 };
 
 }  // namespace kvq

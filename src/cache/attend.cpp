@@ -35,12 +35,8 @@ AttendRequest::AttendRequest(Cache& cache, const LayerShape& shape, const kvq_at
         "the cache's policy evicts by queries, which replays of a CUDA graph do not show: attend outside of the graph, "
         "or evict with method: streaming");
   }
-  if (batch.mask != nullptr) {
-    cache.backend.attention().require_masks();
-    if (cache.eviction.budget > 0) {
-      fail(KVQ_E_UNSUPPORTED,
-           "batch->mask is given, but the cache's policy evicts: slots of its lists have no numbers");
-    }
+  if (batch.mask != nullptr && cache.eviction.budget > 0) {
+    fail(KVQ_E_UNSUPPORTED, "batch->mask is given, but the cache's policy evicts: slots of its lists have no numbers");
   }
   space_.sequences.clear();
   space_.lists.clear();
@@ -70,8 +66,7 @@ void AttendRequest::add(int32_t index, const Sequence& sequence) {
   if (const int32_t least = recorded_ ? 0 : sequence.slots_to_mask(layer_); batch_.mask_slots < least) {
     fail(KVQ_E_STATE,
          "batch->mask_slots is %d, must be at least %d: positions of batch->sequences[%d] do not ascend from there on "
-         "in "
-         "layer %d",
+         "in layer %d",
          batch_.mask_slots, least, index, shape_.pages_layer);
   }
   if (count > INT32_MAX - queries_) fail(KVQ_E_ARGUMENT, "batch->query_counts add up to more than %d", INT32_MAX);

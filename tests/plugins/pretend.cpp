@@ -93,7 +93,6 @@ class PretendBackend final : public Backend, private Pages, private Attention {
   uint64_t workspace_bytes(std::span<const ExpectedCall> /*calls*/) override { refuse(); }
   void reserve(const ExpectedCall& /*call*/, Workspace& /*workspace*/) override { refuse(); }
   void require_known_sizes(int32_t /*queries*/) const override { refuse(); }
-  void require_masks() const override { refuse(); }
   void attend(const AttendBatch& /*batch*/, Workspace& /*workspace*/) override { refuse(); }
 
   Allocator& allocator_;

@@ -64,7 +64,6 @@ class CpuBackend final : public Backend,
   uint64_t workspace_bytes(std::span<const ExpectedCall> calls) override;
   void reserve(const ExpectedCall& call, Workspace& workspace) override;
   void require_known_sizes(int32_t /*queries*/) const override {}
-  void require_masks() const override {}
   void attend(const AttendBatch& batch, Workspace& workspace) override;
 
   void copy(void* to, const void* from, size_t bytes) noexcept override;
