@@ -884,16 +884,23 @@ typedef struct kvq_cache_options {
                                       that a policy gives to layers that read others' pages have no effect.
                                       \nullable \length n_shapes \memory host \keeps call */
   int32_t n_shapes;              /**< 0 by default. */
-  int32_t sliding_window;  /**< A query at position p sees positions > p − window, as in Gemma's and Mistral's local
-                                layers; 0 (default): all up to its own. Such layers forget: an append frees the
-                                whole pages that neither its own tokens nor later ones see, but for the policy's
-                                `sink` first ones. With `recent: r`, what the 32 · (r − 1) tokens before these see
-                                stays as well. So the newest append can be taken back, and that many tokens before
-                                it. */
-  int32_t attention_chunk; /**< A query at position p sees positions from p − p % chunk on, as in Llama 4's local
-                                layers; 0 (default): all up to its own. Pages are freed as for `sliding_window`,
-                                of which a layer may have one or the other. */
-  int32_t reserved_end;    /**< 0. */
+  int32_t sliding_window;    /**< A query at position p sees positions > p − window, as in Gemma's and Mistral's local
+                                  layers; 0 (default): all up to its own. Such layers forget: an append frees the
+                                  whole pages that neither its own tokens nor later ones see, but for the policy's
+                                  `sink` first ones. With `recent: r`, what the 32 · (r − 1) tokens before these see
+                                  stays as well. So the newest append can be taken back, and that many tokens before
+                                  it. */
+  int32_t attention_chunk;   /**< A query at position p sees positions from p − p % chunk on, as in Llama 4's local
+                                  layers; 0 (default): all up to its own. Pages are freed as for `sliding_window`,
+                                  of which a layer may have one or the other. */
+  int32_t mrope_interleaved; /**< 1: pairs of M-RoPE alternate, as in Qwen3-VL: pair j < 3 · section of stream j % 3
+                                  turns by that stream, all others by the temporal one. 0 (default): sections follow
+                                  one another, as in Qwen2-VL. */
+  const int32_t* mrope_section; /**< Pairs that turn by each of the three position streams of M-RoPE: temporal, height,
+                                     width. They add up to the pairs of every layer with RoPE. Calls then take
+                                     `rope_positions`. Such caches take no codebook, router or centres, which are for
+                                     keys before RoPE; scales they take. NULL (default): all pairs turn by the position
+                                     of the token. \nullable \length 3 \memory host \keeps call */
 } kvq_cache_options;
 
 /** Fill with defaults. The four sizes (`n_layers`, `q_heads`, `kv_heads`, `head_dim`) stay 0 and must be set.
@@ -1356,6 +1363,10 @@ typedef struct kvq_append_batch {
   int64_t k_head_stride;  /**< Elements from one head to the next, not negative; 0 (default): dense. */
   int64_t v_token_stride; /**< As for keys. */
   int64_t v_head_stride;  /**< As for keys. */
+  const int32_t* rope_positions; /**< `[total tokens, 3]` positions by which M-RoPE turns keys, of a cache with
+                                      `mrope_section`: temporal, height, width, of any value. `positions` still say what
+                                      sees what. Layers without RoPE ignore them. NULL (default): `positions` in all
+                                      three. \nullable \length sum(token_counts) * 3 \memory context \keeps call */
 } kvq_append_batch;
 
 /** Fill with defaults (one dense F32 token per sequence).
@@ -1504,6 +1515,9 @@ typedef struct kvq_attend_batch {
   int32_t mask_slots;   /**< Newest slots of each sequence that `mask` covers, 1 … ::KVQ_MAX_MASK_SLOTS; 0 (default)
                              without. */
   int32_t reserved;     /**< 0. */
+  const int32_t* rope_positions; /**< `[total queries, 3]` positions by which M-RoPE turns queries, as in
+                                      kvq_append_batch. NULL (default): those of the queries in all three.
+                                      \nullable \length sum(query_counts) * 3 \memory context \keeps call */
 } kvq_attend_batch;
 
 /** Fill with defaults (one dense F32 query per sequence).
@@ -1531,11 +1545,9 @@ KVQ_API void kvq_attend_batch_init(kvq_attend_batch* batch, size_t size);
  *  page's scales are rounded to FP16.
  *
  *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (a CUDA graph is captured, see ::kvq_sequence_reserve; positions do not
- *           ascend beyond the mask); KVQ_E_UNSUPPORTED (a mask, and the policy evicts, or on a GPU pages have trained
- *           centres); KVQ_E_MEMORY; KVQ_E_LIMIT (workspace); KVQ_E_BACKEND.
- *  \threads any number of calls on a cache at once, also on the same sequences, which are only read. Where the policy
- *           evicts by queries, those of every call count, in any order.
- *  \since 1.0 */
+ *           ascend beyond the mask); KVQ_E_UNSUPPORTED (a mask, and the policy evicts); KVQ_E_MEMORY; KVQ_E_LIMIT
+ * (workspace); KVQ_E_BACKEND. \threads any number of calls on a cache at once, also on the same sequences, which are
+ * only read. Where the policy evicts by queries, those of every call count, in any order. \since 1.0 */
 KVQ_API kvq_status kvq_attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch* batch, kvq_error* error);
 
 /** New tokens of one or more sequences, their queries, and where results go. Rows of `k`, `v`, `q` and `output` (one
@@ -1583,6 +1595,8 @@ typedef struct kvq_extend_batch {
   const uint32_t* mask;           /**< As in kvq_attend_batch; the length of a sequence includes its new tokens.
                                        \nullable \length sum(token_counts) * words(mask_slots) \memory context
                                        \keeps call */
+  const int32_t* rope_positions;  /**< As in kvq_append_batch, for keys and queries.
+                                       \nullable \length sum(token_counts) * 3 \memory context \keeps call */
 } kvq_extend_batch;
 
 /** Fill with defaults (one dense F32 token and its query per sequence).

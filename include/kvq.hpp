@@ -791,7 +791,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, pages_of_layer) ==
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, recurrent) == 68);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, sliding_window) == 72);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_layer_shape, attention_chunk) == 76);
-static_assert(sizeof(void*) != 8 || sizeof(kvq_cache_options) == 112);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_cache_options) == 120);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, n_layers) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, q_heads) == 8);
@@ -812,7 +812,8 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, shapes) == 88);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, n_shapes) == 96);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, sliding_window) == 100);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, attention_chunk) == 104);
-static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, reserved_end) == 108);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, mrope_interleaved) == 108);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_options, mrope_section) == 112);
 static_assert(sizeof(void*) != 8 || sizeof(kvq_cache_info) == 64);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_cache_info, n_layers) == 4);
@@ -866,7 +867,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_snapshot_info, pages) == 16);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_snapshot_info, recoded_pages) == 24);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_snapshot_info, bytes) == 32);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_snapshot_info, needed_bytes) == 40);
-static_assert(sizeof(void*) != 8 || sizeof(kvq_append_batch) == 88);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_append_batch) == 96);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_append_batch, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_append_batch, n_sequences) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_append_batch, sequences) == 8);
@@ -880,12 +881,13 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_append_batch, k_token_stride) =
 static_assert(sizeof(void*) != 8 || offsetof(kvq_append_batch, k_head_stride) == 64);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_append_batch, v_token_stride) == 72);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_append_batch, v_head_stride) == 80);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_append_batch, rope_positions) == 88);
 static_assert(sizeof(void*) != 8 || sizeof(kvq_compress_options) == 24);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_compress_options, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_compress_options, budget) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_compress_options, kept) == 8);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_compress_options, bytes_freed) == 16);
-static_assert(sizeof(void*) != 8 || sizeof(kvq_attend_batch) == 128);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_attend_batch) == 136);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_attend_batch, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_attend_batch, n_sequences) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_attend_batch, sequences) == 8);
@@ -906,7 +908,8 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_attend_batch, sinks) == 104);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_attend_batch, mask) == 112);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_attend_batch, mask_slots) == 120);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_attend_batch, reserved) == 124);
-static_assert(sizeof(void*) != 8 || sizeof(kvq_extend_batch) == 176);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_attend_batch, rope_positions) == 128);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_extend_batch) == 184);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, n_sequences) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, sequences) == 8);
@@ -933,6 +936,7 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, output_head_strid
 static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, lse) == 152);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, sinks) == 160);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, mask) == 168);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_extend_batch, rope_positions) == 176);
 static_assert(sizeof(void*) != 8 || sizeof(kvq_step_batch) == 32);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_step_batch, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_step_batch, n_sequences) == 4);
@@ -1698,6 +1702,10 @@ struct AppendBatch {
   int64_t v_token_stride = 0;
   /// As for keys.
   int64_t v_head_stride = 0;
+  /// `[total tokens, 3]` positions by which M-RoPE turns keys, of a cache with `mrope_section`: temporal, height,
+  /// width, of any value. `positions` still say what sees what. Layers without RoPE ignore them. empty (default):
+  /// `positions` in all three.
+  std::span<const int32_t> rope_positions = {};
 };
 
 namespace detail {
@@ -1711,6 +1719,8 @@ inline kvq_append_batch c_struct(const AppendBatch& batch, const kvq_layer_info&
                        batch.k_head_stride, "sum(token_counts) * layer.kv_heads * layer.key_dim");
   detail::require_rows_or_none("v", batch.v.size(), {total, layer.kv_heads, layer.value_dim}, batch.v_token_stride,
                                batch.v_head_stride, "sum(token_counts) * layer.kv_heads * layer.value_dim");
+  detail::require_size_or_none("rope_positions", batch.rope_positions.size(), detail::product({total, 3}),
+                               "sum(token_counts) * 3");
   kvq_append_batch it = initialised<kvq_append_batch>();
   it.n_sequences = n;
   it.sequences = batch.sequences.data();
@@ -1722,6 +1732,7 @@ inline kvq_append_batch c_struct(const AppendBatch& batch, const kvq_layer_info&
   it.k_head_stride = batch.k_head_stride;
   it.v_token_stride = batch.v_token_stride;
   it.v_head_stride = batch.v_head_stride;
+  it.rope_positions = detail::optional(batch.rope_positions);
   return it;
 }
 }  // namespace detail
@@ -1772,6 +1783,9 @@ struct AttendBatch {
   std::span<const uint32_t> mask = {};
   /// Newest slots of each sequence that `mask` covers, 1 … ::KVQ_MAX_MASK_SLOTS; 0 (default) without.
   int32_t mask_slots = 0;
+  /// `[total queries, 3]` positions by which M-RoPE turns queries, as in kvq_append_batch. empty (default): those of
+  /// the queries in all three.
+  std::span<const int32_t> rope_positions = {};
 };
 
 namespace detail {
@@ -1791,6 +1805,8 @@ inline kvq_attend_batch c_struct(const AttendBatch& batch, const kvq_layer_info&
   detail::require_size_or_none("sinks", batch.sinks.size(), layer.q_heads, "layer.q_heads");
   detail::require_size_or_none("mask", batch.mask.size(), detail::product({total, detail::words(batch.mask_slots)}),
                                "sum(query_counts) * words(mask_slots)");
+  detail::require_size_or_none("rope_positions", batch.rope_positions.size(), detail::product({total, 3}),
+                               "sum(query_counts) * 3");
   kvq_attend_batch it = initialised<kvq_attend_batch>();
   it.n_sequences = n;
   it.sequences = batch.sequences.data();
@@ -1808,6 +1824,7 @@ inline kvq_attend_batch c_struct(const AttendBatch& batch, const kvq_layer_info&
   it.sinks = detail::optional(batch.sinks);
   it.mask = detail::optional(batch.mask);
   it.mask_slots = batch.mask_slots;
+  it.rope_positions = detail::optional(batch.rope_positions);
   return it;
 }
 }  // namespace detail
@@ -1857,6 +1874,8 @@ struct ExtendBatch {
   std::span<const float> sinks = {};
   /// As in kvq_attend_batch; the length of a sequence includes its new tokens.
   std::span<const uint32_t> mask = {};
+  /// As in kvq_append_batch, for keys and queries.
+  std::span<const int32_t> rope_positions = {};
 };
 
 namespace detail {
@@ -1880,6 +1899,8 @@ inline kvq_extend_batch c_struct(const ExtendBatch& batch, const kvq_layer_info&
   detail::require_size_or_none("sinks", batch.sinks.size(), layer.q_heads, "layer.q_heads");
   detail::require_size_or_none("mask", batch.mask.size(), detail::product({total, detail::words(batch.mask_slots)}),
                                "sum(token_counts) * words(mask_slots)");
+  detail::require_size_or_none("rope_positions", batch.rope_positions.size(), detail::product({total, 3}),
+                               "sum(token_counts) * 3");
   kvq_extend_batch it = initialised<kvq_extend_batch>();
   it.n_sequences = n;
   it.sequences = batch.sequences.data();
@@ -1903,6 +1924,7 @@ inline kvq_extend_batch c_struct(const ExtendBatch& batch, const kvq_layer_info&
   it.lse = detail::optional(batch.lse);
   it.sinks = detail::optional(batch.sinks);
   it.mask = detail::optional(batch.mask);
+  it.rope_positions = detail::optional(batch.rope_positions);
   return it;
 }
 }  // namespace detail
@@ -2004,8 +2026,8 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
   /// "avx2" in ::kvq_context_options for FP32 products. On a GPU, queries, probabilities and their products with a
   /// page's scales are rounded to FP16.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_STATE (a CUDA graph is captured, see ::kvq_sequence_reserve; positions do not
-  /// ascend beyond the mask); KVQ_E_UNSUPPORTED (a mask, and the policy evicts, or on a GPU pages have trained
-  /// centres); KVQ_E_MEMORY; KVQ_E_LIMIT (workspace); KVQ_E_BACKEND.
+  /// ascend beyond the mask); KVQ_E_UNSUPPORTED (a mask, and the policy evicts); KVQ_E_MEMORY; KVQ_E_LIMIT (workspace);
+  /// KVQ_E_BACKEND.
   /// \par Threads: any number of calls on a cache at once, also on the same sequences, which are only read. Where the
   /// policy evicts by queries, those of every call count, in any order.
   void attend(int32_t layer, const kvq_attend_batch& batch) const { checked(kvq_attend, get(), layer, &batch); }

@@ -108,6 +108,84 @@ func TestLogitsAreScaledAndCapped(t *testing.T) {
 	requireClose(t, "lse", lse, []float64{3 * math.Tanh(16*0.5/3)}, 1e-3)
 }
 
+// turned returns heads of 16 channels as M-RoPE turns them: pair j, channels j and j + 8, by the position of stream
+// streams[j].
+func turned(x []float32, heads int, places []int32, streams [8]int) []float32 {
+	y := make([]float32, len(x))
+	for i := 0; i < len(x); i += 16 {
+		for j, stream := range streams {
+			sin, cos := math.Sincos(float64(places[i/16/heads*3+stream]) * math.Pow(10000, -float64(j)/8))
+			a, b := float64(x[i+j]), float64(x[i+j+8])
+			y[i+j], y[i+j+8] = float32(a*cos-b*sin), float32(b*cos+a*sin)
+		}
+	}
+	return y
+}
+
+func TestPairsTurnByThePositionsOfTheirSection(t *testing.T) {
+	const row, queryRow = 2 * 16, 4 * 16
+	plain := kvq.NewCacheOptions(1, 4, 2, 16)
+	plain.Rope = kvq.RopeNone
+	r := random(9)
+	k, v, q, places := r.floats(20*row), r.floats(20*row), r.floats(20*queryRow), make([]int32, 20*3)
+	for i := range places {
+		places[i] = int32(i * 37 % 101)
+	}
+	for _, it := range []struct {
+		interleaved bool
+		sections    []int32
+		streams     [8]int
+	}{{false, []int32{2, 3, 3}, [8]int{0, 0, 1, 1, 1, 2, 2, 2}}, {true, []int32{4, 2, 2}, [8]int{0, 1, 2, 0, 1, 2, 0, 0}}} {
+		options := kvq.NewCacheOptions(1, 4, 2, 16)
+		options.MropeSection, options.MropeInterleaved = it.sections, it.interleaved
+		// outputs appends 15 tokens, attends with the last 5 of them and extends by 5 more.
+		outputs := func(options *kvq.CacheOptions, k, q []float32, places []int32) []float32 {
+			m := newModel(t, "fp16", nil, options)
+			part := func(begin, end int) []int32 {
+				if places == nil {
+					return nil
+				}
+				return places[3*begin : 3*end]
+			}
+			both, counts := make([]float32, 10*queryRow), []int32{5}
+			sequences := []*kvq.Sequence{m.sequence}
+			require(t, m.cache.Append(0, &kvq.AppendBatch{Sequences: sequences, TokenCounts: []int32{15},
+				K: kvq.Of(k[:15*row]), V: kvq.Of(v[:15*row]), RopePositions: part(0, 15)}))
+			require(t, m.cache.Attend(0, &kvq.AttendBatch{Sequences: sequences, QueryCounts: counts,
+				Q: kvq.Of(q[10*queryRow : 15*queryRow]), Output: kvq.Of(both[:5*queryRow]), RopePositions: part(10, 15)}))
+			require(t, m.cache.Extend(0, &kvq.ExtendBatch{Sequences: sequences, TokenCounts: counts, K: kvq.Of(k[15*row:]),
+				V: kvq.Of(v[15*row:]), Q: kvq.Of(q[15*queryRow:]), Output: kvq.Of(both[5*queryRow:]), RopePositions: part(15, 20)}))
+			return both
+		}
+		var expected []float64
+		for _, x := range outputs(plain, turned(k, 2, places, it.streams), turned(q, 4, places, it.streams), nil) {
+			expected = append(expected, float64(x))
+		}
+		requireClose(t, "output", outputs(options, k, q, places), expected, 2e-3)
+	}
+}
+
+func TestSectionsAndTheirPositionsAreChecked(t *testing.T) {
+	options := kvq.NewCacheOptions(1, 4, 2, 16)
+	options.MropeSection = []int32{2, 3, 3}
+	m := newModel(t, "fp16", nil, options)
+	k, q, output := make([]float32, 2*2*16), make([]float32, 2*4*16), make([]float32, 2*4*16)
+	require(t, m.sequence.Append(0, kvq.Of(k), kvq.Of(k)))
+	sequences, counts, few := []*kvq.Sequence{m.sequence}, []int32{2}, make([]int32, 5)
+	refused := "RopePositions has 5 elements, must have 6"
+	requireError(t, m.cache.Append(0, &kvq.AppendBatch{Sequences: sequences, TokenCounts: counts, K: kvq.Of(k), V: kvq.Of(k),
+		RopePositions: few}), kvq.ErrArgument, refused)
+	requireError(t, m.cache.Attend(0, &kvq.AttendBatch{Sequences: sequences, QueryCounts: counts, Q: kvq.Of(q),
+		Output: kvq.Of(output), RopePositions: few}), kvq.ErrArgument, refused)
+	requireError(t, m.cache.Extend(0, &kvq.ExtendBatch{Sequences: sequences, TokenCounts: counts, K: kvq.Of(k), V: kvq.Of(k),
+		Q: kvq.Of(q), Output: kvq.Of(output), RopePositions: few}), kvq.ErrArgument, refused)
+	for message, sections := range map[string][]int32{"MropeSection has 2 elements, must have 3": {4, 4},
+		"mrope_section adds up to 7 pairs": {2, 3, 2}} {
+		options.MropeSection = sections
+		requireError(t, errorOf(m.context.NewCache(options, nil)), kvq.ErrArgument, message)
+	}
+}
+
 // outside transposes `[n, heads, dim]` to `[heads, n, dim]`.
 func outside(x []float32, n, heads, dim int) []float32 {
 	y := make([]float32, len(x))

@@ -13,6 +13,10 @@ type AppendBatch struct {
 	TokenCounts []int32     // tokens per sequence, at least 1; nil: one each
 	Positions   []int32     // positions of all tokens; nil: consecutive in each sequence
 	K, V        Tensor      // `[tokens, KVHeads, KeyDim]` and `[tokens, KVHeads, ValueDim]`, of the same type, dense or strided
+
+	// `[tokens, 3]` positions by which keys turn in a cache with MropeSection: temporal, height, width. Positions still say
+	// which tokens a query sees. nil: a token's position in all three.
+	RopePositions []int32
 }
 
 // DeviceAppendBatch is an [AppendBatch] whose keys and values are in device memory.
@@ -20,6 +24,7 @@ type DeviceAppendBatch struct {
 	Sequences              []*Sequence
 	TokenCounts, Positions []int32
 	K, V                   DeviceTensor
+	RopePositions          DevicePointer // int32; 0: none
 }
 
 // AttendBatch holds queries of one or more sequences, and where their results go.
@@ -35,6 +40,7 @@ type AttendBatch struct {
 	Sinks          []float32   // `[QHeads]` logits added only to the softmax denominator; nil: none
 	Mask           []uint32    // `[queries, (MaskSlots + 31) / 32]` bits: which of the newest slots a query sees; nil: all by position
 	MaskSlots      int         // slots that Mask covers, at most [MaxMaskSlots]
+	RopePositions  []int32     // `[queries, 3]` positions by which queries turn, as in AppendBatch; nil: those of the queries
 }
 
 // DeviceAttendBatch is an [AttendBatch] whose tensors are in device memory.
@@ -47,6 +53,7 @@ type DeviceAttendBatch struct {
 	LSE, Sinks                  DevicePointer // float32; 0: none
 	Mask                        DevicePointer // uint32; 0: none
 	MaskSlots                   int
+	RopePositions               DevicePointer // int32; 0: none
 }
 
 // ExtendBatch holds new tokens of one or more sequences, their queries, and where results go. Rows of K, V, Q and Output
@@ -62,6 +69,7 @@ type ExtendBatch struct {
 	LSE, Sinks    []float32
 	Mask          []uint32
 	MaskSlots     int
+	RopePositions []int32 // as in AppendBatch, for keys and queries
 }
 
 // DeviceExtendBatch is an [ExtendBatch] whose tensors are in device memory.
@@ -74,6 +82,7 @@ type DeviceExtendBatch struct {
 	LSE, Sinks             DevicePointer // float32; 0: none
 	Mask                   DevicePointer // uint32; 0: none
 	MaskSlots              int
+	RopePositions          DevicePointer // int32; 0: none
 }
 
 // total returns the number of rows of a batch, after checking that the method fits the memory of the device.
@@ -125,6 +134,11 @@ func holdMask(n int, mask []uint32, slots int) error {
 	return optionalSlice("Mask", mask, n*((slots+31)/32))
 }
 
+// holdStreams checks the positions by which M-RoPE turns n rows.
+func holdStreams(n int, positions []int32) error {
+	return optionalSlice("RopePositions", positions, 3*n)
+}
+
 // take collects the sequences of a batch without locking them.
 func (c *call) take(sequences []*Sequence, cache *Cache) error {
 	for i, s := range sequences {
@@ -147,7 +161,7 @@ func (c *Cache) Append(layer int, batch *AppendBatch) error {
 	if batch == nil {
 		return argument("batch is nil")
 	}
-	return c.append(layer, *batch, false)
+	return c.append(layer, *batch, first(batch.RopePositions), false)
 }
 
 // AppendDevice appends from device memory; it does not check sizes.
@@ -155,10 +169,12 @@ func (c *Cache) AppendDevice(layer int, batch *DeviceAppendBatch) error {
 	if batch == nil {
 		return argument("batch is nil")
 	}
-	return c.append(layer, AppendBatch{batch.Sequences, batch.TokenCounts, batch.Positions, batch.K.tensor(), batch.V.tensor()}, true)
+	b := AppendBatch{Sequences: batch.Sequences, TokenCounts: batch.TokenCounts, Positions: batch.Positions,
+		K: batch.K.tensor(), V: batch.V.tensor()}
+	return c.append(layer, b, (*int32)(foreign(uintptr(batch.RopePositions))), true)
 }
 
-func (c *Cache) append(layer int, batch AppendBatch, onDevice bool) error {
+func (c *Cache) append(layer int, batch AppendBatch, streams *int32, onDevice bool) error {
 	n, err := c.total(onDevice, "Append", batch.Sequences, "TokenCounts", batch.TokenCounts)
 	if err != nil {
 		return err
@@ -170,12 +186,12 @@ func (c *Cache) append(layer int, batch AppendBatch, onDevice bool) error {
 	k, v := batch.K, batch.V
 	var index int32
 	if err := firstOf(shape.holdTokens(n, k, v), narrow("layer", layer, &index),
-		optionalSlice("Positions", batch.Positions, n)); err != nil {
+		optionalSlice("Positions", batch.Positions, n), holdStreams(n, batch.RopePositions)); err != nil {
 		return err
 	}
 	to := raw.AppendBatch{TokenCounts: first(batch.TokenCounts), Positions: first(batch.Positions),
 		K: k.data, V: v.data, Dtype: k.dtype, KTokenStride: int64(k.tokenStride), KHeadStride: int64(k.headStride),
-		VTokenStride: int64(v.tokenStride), VHeadStride: int64(v.headStride)}
+		VTokenStride: int64(v.tokenStride), VHeadStride: int64(v.headStride), RopePositions: streams}
 	return c.run(batch.Sequences, exclusive, func(sequences **raw.Sequence, n int32, err *raw.Error) raw.Status {
 		to.NSequences, to.Sequences = n, sequences
 		return raw.AppendSequences(c.raw, index, &to, err)
@@ -188,7 +204,7 @@ func (c *Cache) Attend(layer int, batch *AttendBatch) error {
 	if batch == nil {
 		return argument("batch is nil")
 	}
-	return c.attend(layer, *batch, first(batch.LSE), first(batch.Sinks), first(batch.Mask), false)
+	return c.attend(layer, *batch, first(batch.LSE), first(batch.Sinks), first(batch.Mask), first(batch.RopePositions), false)
 }
 
 // AttendDevice attends in device memory; it does not check sizes.
@@ -200,10 +216,10 @@ func (c *Cache) AttendDevice(layer int, batch *DeviceAttendBatch) error {
 		Q: batch.Q.tensor(), Output: batch.Output.tensor(), SlidingWindow: batch.SlidingWindow, LogitSoftcap: batch.LogitSoftcap,
 		MaskSlots: batch.MaskSlots}
 	return c.attend(layer, b, (*float32)(foreign(uintptr(batch.LSE))), (*float32)(foreign(uintptr(batch.Sinks))),
-		(*uint32)(foreign(uintptr(batch.Mask))), true)
+		(*uint32)(foreign(uintptr(batch.Mask))), (*int32)(foreign(uintptr(batch.RopePositions))), true)
 }
 
-func (c *Cache) attend(layer int, batch AttendBatch, lse, sinks *float32, mask *uint32, onDevice bool) error {
+func (c *Cache) attend(layer int, batch AttendBatch, lse, sinks *float32, mask *uint32, streams *int32, onDevice bool) error {
 	n, err := c.total(onDevice, "Attend", batch.Sequences, "QueryCounts", batch.QueryCounts)
 	if err != nil {
 		return err
@@ -217,7 +233,7 @@ func (c *Cache) attend(layer int, batch AttendBatch, lse, sinks *float32, mask *
 	if err := firstOf(shape.holdQueries(n, q, output, batch.LSE, batch.Sinks),
 		optionalSlice("QueryPositions", batch.QueryPositions, n), narrow("layer", layer, &index),
 		narrow("SlidingWindow", batch.SlidingWindow, &window), holdMask(n, batch.Mask, batch.MaskSlots),
-		narrow("MaskSlots", batch.MaskSlots, &slots)); err != nil {
+		narrow("MaskSlots", batch.MaskSlots, &slots), holdStreams(n, batch.RopePositions)); err != nil {
 		return err
 	}
 	to := raw.AttendBatch{QueryCounts: first(batch.QueryCounts), QueryPositions: first(batch.QueryPositions),
@@ -225,7 +241,7 @@ func (c *Cache) attend(layer int, batch AttendBatch, lse, sinks *float32, mask *
 		QTokenStride: int64(q.tokenStride), QHeadStride: int64(q.headStride),
 		OutputTokenStride: int64(output.tokenStride), OutputHeadStride: int64(output.headStride),
 		SlidingWindow: window, LogitSoftcap: batch.LogitSoftcap, LSE: lse, Sinks: sinks,
-		Mask: mask, MaskSlots: slots}
+		Mask: mask, MaskSlots: slots, RopePositions: streams}
 	evicts := c.info.EvictionBudget > 0 // attention records observations
 	return c.run(batch.Sequences, evicts, func(sequences **raw.Sequence, n int32, err *raw.Error) raw.Status {
 		to.NSequences, to.Sequences = n, sequences
@@ -239,7 +255,7 @@ func (c *Cache) Extend(layer int, batch *ExtendBatch) error {
 	if batch == nil {
 		return argument("batch is nil")
 	}
-	return c.extend(layer, *batch, first(batch.LSE), first(batch.Sinks), first(batch.Mask), false)
+	return c.extend(layer, *batch, first(batch.LSE), first(batch.Sinks), first(batch.Mask), first(batch.RopePositions), false)
 }
 
 // ExtendDevice extends in device memory; it does not check sizes.
@@ -251,10 +267,10 @@ func (c *Cache) ExtendDevice(layer int, batch *DeviceExtendBatch) error {
 		V: batch.V.tensor(), Q: batch.Q.tensor(), Output: batch.Output.tensor(), SlidingWindow: batch.SlidingWindow,
 		LogitSoftcap: batch.LogitSoftcap, MaskSlots: batch.MaskSlots}
 	return c.extend(layer, b, (*float32)(foreign(uintptr(batch.LSE))), (*float32)(foreign(uintptr(batch.Sinks))),
-		(*uint32)(foreign(uintptr(batch.Mask))), true)
+		(*uint32)(foreign(uintptr(batch.Mask))), (*int32)(foreign(uintptr(batch.RopePositions))), true)
 }
 
-func (c *Cache) extend(layer int, batch ExtendBatch, lse, sinks *float32, mask *uint32, onDevice bool) error {
+func (c *Cache) extend(layer int, batch ExtendBatch, lse, sinks *float32, mask *uint32, streams *int32, onDevice bool) error {
 	n, err := c.total(onDevice, "Extend", batch.Sequences, "TokenCounts", batch.TokenCounts)
 	if err != nil {
 		return err
@@ -268,7 +284,7 @@ func (c *Cache) extend(layer int, batch ExtendBatch, lse, sinks *float32, mask *
 	if err := firstOf(shape.holdTokens(n, k, v), shape.holdQueries(n, q, output, batch.LSE, batch.Sinks),
 		optionalSlice("Positions", batch.Positions, n), narrow("layer", layer, &index),
 		narrow("SlidingWindow", batch.SlidingWindow, &window), holdMask(n, batch.Mask, batch.MaskSlots),
-		narrow("MaskSlots", batch.MaskSlots, &slots)); err != nil {
+		narrow("MaskSlots", batch.MaskSlots, &slots), holdStreams(n, batch.RopePositions)); err != nil {
 		return err
 	}
 	to := raw.ExtendBatch{TokenCounts: first(batch.TokenCounts), Positions: first(batch.Positions),
@@ -278,7 +294,7 @@ func (c *Cache) extend(layer int, batch ExtendBatch, lse, sinks *float32, mask *
 		QTokenStride: int64(q.tokenStride), QHeadStride: int64(q.headStride),
 		OutputTokenStride: int64(output.tokenStride), OutputHeadStride: int64(output.headStride),
 		SlidingWindow: window, LogitSoftcap: batch.LogitSoftcap, LSE: lse, Sinks: sinks,
-		Mask: mask, MaskSlots: slots}
+		Mask: mask, MaskSlots: slots, RopePositions: streams}
 	return c.run(batch.Sequences, exclusive, func(sequences **raw.Sequence, n int32, err *raw.Error) raw.Status {
 		to.NSequences, to.Sequences = n, sequences
 		return raw.Extend(c.raw, index, &to, err)

@@ -36,6 +36,12 @@ type CacheOptions struct {
 
 	SlidingWindow  int // positions that a query sees, with its own; pages that no later one sees are freed; 0: all
 	AttentionChunk int // queries see positions of their chunk of so many, in the same way; 0: all
+
+	// For M-RoPE, as in Qwen2-VL: how many pairs of channels turn by the temporal position, by the height and by the width,
+	// which batches have as RopePositions. They add up to all rotated pairs, and the cache takes no codebook, no router and
+	// no trained centres. nil: all pairs turn by the position of the token.
+	MropeSection     []int32
+	MropeInterleaved bool // pairs of the three alternate, as in Qwen3-VL; else they follow one another
 }
 
 // NewCacheOptions returns the defaults for a shape.
@@ -53,7 +59,8 @@ func (o *CacheOptions) fill(to *raw.CacheOptions) error {
 	if err := firstOf(narrow("Layers", o.Layers, &to.NLayers), narrow("QHeads", o.QHeads, &to.QHeads),
 		narrow("KVHeads", o.KVHeads, &to.KVHeads), narrow("HeadDim", o.HeadDim, &to.HeadDim),
 		narrow("RotaryDim", o.RotaryDim, &to.RotaryDim), narrow("SlidingWindow", o.SlidingWindow, &to.SlidingWindow),
-		narrow("AttentionChunk", o.AttentionChunk, &to.AttentionChunk)); err != nil {
+		narrow("AttentionChunk", o.AttentionChunk, &to.AttentionChunk),
+		optionalSlice("MropeSection", o.MropeSection, 3)); err != nil {
 		return err
 	}
 	if o.InvFreq != nil {
@@ -65,6 +72,10 @@ func (o *CacheOptions) fill(to *raw.CacheOptions) error {
 			return err
 		}
 	}
+	if o.MropeInterleaved {
+		to.MropeInterleaved = 1
+	}
+	to.MropeSection = first(o.MropeSection)
 	to.Rope, to.RopeBase, to.InvFreq, to.Scale = o.Rope, o.RopeBase, first(o.InvFreq), o.Scale
 	to.MaxBytes, to.ModelID = o.MaxBytes, o.ModelID
 	return nil

@@ -201,7 +201,7 @@ func TestTheRawLayerLeavesChecksToTheLibrary(t *testing.T) {
 	step.NSequences = 9
 	raw.StepBatchInit(&step)
 	if append_.NSequences != 0 || attend.NSequences != 0 || extend.NSequences != 0 || step.NSequences != 0 ||
-		append_.StructSize != 88 || attend.StructSize != 128 || extend.StructSize != 176 || step.StructSize != 32 {
+		append_.StructSize != 96 || attend.StructSize != 136 || extend.StructSize != 184 || step.StructSize != 32 {
 		t.Fatal("defaults are not set")
 	}
 	raw.CacheDestroy(cache)

@@ -43,7 +43,7 @@ Route route_of(const Device& device, const AttendBatch& batch, const AttendSeque
 
 Route route_by_rows(const Device& device, const AttendBatch& batch, const AttendSequence& sequence) {
   constexpr int64_t kLeastWideRows = 128;  // the wide route decodes pages for each 64 rows anew
-  const bool wide = needs_wide(batch.head, *batch.rope) || batch.mask != nullptr;  // its kernels know masks
+  const bool wide = needs_wide(batch.head, *batch.rope);
   const PrefillKernel prefill = prefill_of(device, batch.head);
   const int64_t least_rows = wide ? kLeastWideRows : prefill.least_rows;
   const bool many_rows = !batch.recorded && prefill.launch != nullptr &&
@@ -67,6 +67,7 @@ AttendCall::AttendCall(Device& device, const Call& call, const AttendBatch& batc
   arguments_.out_strides = batch_.out_strides;
   arguments_.lse = batch_.lse;
   arguments_.sinks = batch_.sinks;
+  arguments_.mask = {batch_.mask, batch_.mask_slots, static_cast<int32_t>(batch_.mask_words())};
   arguments_.q_dtype = batch_.q_dtype;
   arguments_.out_dtype = batch_.out_dtype;
   arguments_.scale = batch_.scale * kLog2E;
@@ -173,9 +174,6 @@ void CudaAttention::attend(const AttendBatch& batch, Workspace& workspace) {
       table->require_published();
     } else {
       table->catch_up(sequence.pages, sequence.page_counts);
-    }
-    if (batch.mask != nullptr && table->any_centres()) {
-      fail(KVQ_E_UNSUPPORTED, "batch->mask must be NULL on a GPU where pages have trained centres");
     }
     SequenceView view = table->view();
     view.scales = sequence.scales;

@@ -15,6 +15,7 @@ class CudaAttention final : public Attention {
   void reserve(const ExpectedCall& call, Workspace& workspace) override;
   void require_known_sizes(int32_t queries) const override;
   void attend(const AttendBatch& batch, Workspace& workspace) override;
+  const float* rotate(const StreamRotation& heads, Workspace& workspace) override;
 
  private:
   Device& device_;

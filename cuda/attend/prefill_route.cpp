@@ -45,9 +45,6 @@ void AttendCall::attend_prefill(LaunchSequences sequences) {
   Tiles tiles{};
   tiles.key_width = prefill_.key_width;
   tiles.value_width = prefill_.value_width;
-  tiles.mask = batch_.mask;
-  tiles.mask_slots = batch_.mask_slots;
-  tiles.mask_words = static_cast<int32_t>(batch_.mask_words());
   int32_t of_a_head = 0;
   int32_t longest = 0;
   int64_t queries = 0;

@@ -54,9 +54,6 @@ void AttendCall::attend_wide(LaunchSequences sequences, bool tiles) {
          batch_.head.whole_key(), batch_.head.values, device_.shared_limit());
   }
   static_cast<WideWidths&>(launch) = kernel.widths;
-  launch.mask = batch_.mask;
-  launch.mask_slots = batch_.mask_slots;
-  launch.mask_words = static_cast<int32_t>(batch_.mask_words());
   launch.ring_bytes = kernel.ring_bytes;
   size_t bytes_of_head = 0;  // of tiles of all sequences
   for (const RoutedSequence* each : sequences) {

@@ -41,6 +41,13 @@ class AttendWorkspace final : public Workspace {
     if (recorded) growth_.keep();
   }
 
+  /// Memory of rotate(). Throws if `recorded` and memory would be needed.
+  float* stream(StreamTensor tensor, size_t floats, bool recorded) {
+    DeviceBlock& block = streams_[static_cast<size_t>(tensor)];
+    growth_.grow(block, floats * sizeof(float), false, recorded);
+    if (recorded) growth_.keep();
+    return reinterpret_cast<float*>(block.memory());
+  }
   /// Counts memory that a call takes for its duration.
   Allocator& allocator() const { return growth_.allocator(); }
   float* partials() const { return reinterpret_cast<float*>(partials_.memory()); }
@@ -58,6 +65,7 @@ class AttendWorkspace final : public Workspace {
   Vector<Frequencies> frequencies_;  // of layers that differ
   DeviceBlock partials_;
   DeviceBlock tickets_;
+  DeviceBlock streams_[kStreamTensors];
   Vector<RoutedSequence> routed_;
 };
 

@@ -3,6 +3,7 @@
 #include "api/handles.h"
 #include "cache/invariants.h"
 #include "cache/sequence.h"
+#include "cache/stream_positions.h"
 
 using namespace kvq;
 using namespace kvq::api;
@@ -30,7 +31,8 @@ kvq_status kvq_append_sequences(kvq_cache* cache, int32_t layer, const kvq_appen
     require_range(chosen.reserved, 0, 0, "batch->reserved");
     const CallSpaces::Lease space(cache->call_spaces);
     const Vector<SequenceTokens> sequences = checked_sequences(*cache, chosen, space->scratch);
-    const TokenBatch tokens = tokens_of(*cache, index, chosen, sequences);
+    TokenBatch tokens = tokens_of(*cache, index, chosen, sequences);
+    rotate_keys(*cache, cache->layer(index), chosen.k, chosen.v, chosen.rope_positions, *space->workspace, tokens);
     for (const SequenceTokens& each : sequences) follow_replays(*each.sequence);
     checked(sequences, [&] { append(*cache, index, {sequences, tokens, chosen.positions, true, space->scratch}); });
   });

@@ -23,13 +23,37 @@ void check_options(const kvq_cache_options& options) {
   check_model_shape(options.n_layers, options.kv_heads, options.head_dim, KVQ_E_ARGUMENT, "options->", kMaxValueDim);
   require_query_heads(options.q_heads, options.kv_heads, "options->q_heads");
   require_range(options.reserved, 0, 0, "options->reserved");
-  require_range(options.reserved_end, 0, 0, "options->reserved_end");
   require_window(options.sliding_window, options.attention_chunk, 0, "options->sliding_window",
                  "options->attention_chunk");
   check_rope(options);
   if (!std::isfinite(options.scale)) {
     fail(KVQ_E_ARGUMENT, "options->scale is %g, must be finite", static_cast<double>(options.scale));
   }
+}
+
+/// Check that sections of M-RoPE add up to the pairs of every layer with RoPE.
+void check_sections(const kvq_cache_options& options) {
+  require_range(options.mrope_interleaved, 0, 1, "options->mrope_interleaved");
+  const int32_t* sections = options.mrope_section;
+  if (sections == nullptr) {
+    if (options.mrope_interleaved == 0) return;
+    fail(KVQ_E_ARGUMENT, "options->mrope_interleaved is 1, but options->mrope_section is NULL");
+  }
+  int64_t sum = 0;
+  for (int32_t i = 0; i < kRopeStreams; ++i) {
+    if (sections[i] < 0) fail(KVQ_E_ARGUMENT, "options->mrope_section[%d] is %d, must not be negative", i, sections[i]);
+    sum += sections[i];
+  }
+  bool any = false;
+  for (int32_t layer = 0; layer < options.n_layers; ++layer) {
+    const int32_t pairs = rope_pairs_of(options, layer);
+    if (pairs == 0) continue;
+    any = true;
+    if (pairs == sum) continue;
+    fail(KVQ_E_ARGUMENT, "options->mrope_section adds up to %lld pairs, but RoPE turns %d of layer %d",
+         static_cast<long long>(sum), pairs, layer);
+  }
+  if (!any) fail(KVQ_E_ARGUMENT, "options->mrope_section is given, but no layer has RoPE");
 }
 
 void check_policy(const kvq_policy* policy, int32_t n_layers, const char* whose = "options->") {
@@ -249,6 +273,10 @@ void check_trained_shapes(const kvq_cache_options& options) {
                         : options.router != nullptr       ? "router"
                         : has_pages_data(options.centres) ? "centres"
                                                           : nullptr;
+  if (trained != nullptr && options.mrope_section != nullptr) {
+    fail(KVQ_E_UNSUPPORTED, "options->%s is for keys before RoPE of one position, but options->mrope_section is given",
+         trained);
+  }
   if (trained != nullptr && options.n_shapes > 0) {
     fail(KVQ_E_UNSUPPORTED, "options->%s is for a model whose layers are alike, but options->n_shapes is %d", trained,
          options.n_shapes);
@@ -433,6 +461,7 @@ kvq_status kvq_cache_create(kvq_context* context, const kvq_cache_options* optio
     check_options(chosen);
     const std::vector<kvq_layer_shape> shapes = read_shapes(chosen);
     chosen.shapes = shapes.data();
+    check_sections(chosen);
     check_trained_shapes(chosen);
     check_policy(policy, chosen.n_layers);
     check_windows(chosen, policy);

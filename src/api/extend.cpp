@@ -1,6 +1,7 @@
 #include "api/batches.h"
 #include "api/boundary.h"
 #include "cache/invariants.h"
+#include "cache/stream_positions.h"
 
 using namespace kvq;
 using namespace kvq::api;
@@ -41,6 +42,7 @@ kvq_attend_batch queries_in(const kvq_extend_batch& batch) {
   queries.sinks = batch.sinks;
   queries.mask = batch.mask;
   queries.mask_slots = batch.mask_slots;
+  queries.rope_positions = batch.rope_positions;
   return queries;
 }
 
@@ -56,8 +58,9 @@ kvq_status kvq_extend(kvq_cache* cache, int32_t layer, const kvq_extend_batch* b
     const kvq_append_batch given = tokens_in(chosen);
     const CallSpaces::Lease space(cache->call_spaces);
     const Vector<SequenceTokens> sequences = checked_sequences(*cache, given, space->scratch);
-    const TokenBatch tokens = tokens_of(*cache, index, given, sequences);
+    TokenBatch tokens = tokens_of(*cache, index, given, sequences);
     const kvq_attend_batch queries = checked_batch(cache->layer(index), queries_in(chosen));
+    rotate_keys(*cache, cache->layer(index), chosen.k, chosen.v, chosen.rope_positions, *space->workspace, tokens);
     for (const SequenceTokens& each : sequences) follow_replays(*each.sequence);
     checked(sequences, [&] {
       extend(*cache, index, {sequences, tokens, chosen.positions, true, space->scratch}, queries, *space);

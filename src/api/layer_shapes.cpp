@@ -359,6 +359,16 @@ int32_t rotary_begin_of(const kvq_cache_options& options, int32_t layer) {
   return shape != nullptr ? shape->rotary_begin : 0;
 }
 
+int32_t rope_pairs_of(const kvq_cache_options& options, int32_t layer) {
+  const kvq_layer_shape* shape = shape_of(options, layer);
+  if (shape == nullptr) {
+    if (options.rope == KVQ_ROPE_NONE) return 0;
+    return (options.rotary_dim != 0 ? options.rotary_dim : options.head_dim) / 2;
+  }
+  const bool rotates = !is_recurrent(*shape) && pairing_of(options, *shape) != KVQ_ROPE_NONE;
+  return rotates ? rotary_dim_of(options, *shape) / 2 : 0;
+}
+
 int32_t uneven_layer(const kvq_cache_options& options) {
   for (int32_t i = 0; i < options.n_shapes; ++i) {
     if (!has_pages(options.shapes[i])) return options.shapes[i].first_layer;

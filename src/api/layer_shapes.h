@@ -25,6 +25,8 @@ int32_t attention_chunk_of(const kvq_cache_options& options, int32_t layer);
 
 /// First channel of a layer's keys that is rotated.
 int32_t rotary_begin_of(const kvq_cache_options& options, int32_t layer);
+/// Pairs of channels that RoPE rotates; 0: none.
+int32_t rope_pairs_of(const kvq_cache_options& options, int32_t layer);
 
 /// The first layer whose heads, or pairs of channels that are rotated, are not as the options say; −1 without one.
 int32_t uneven_layer(const kvq_cache_options& options);

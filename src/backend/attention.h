@@ -2,6 +2,7 @@
 
 #include "backend/eviction.h"
 #include "backend/pages.h"
+#include "backend/stream_rotation.h"
 #include "core/tensor.h"
 
 #include <optional>
@@ -82,6 +83,8 @@ class Attention {
   /// Throws KVQ_E_UNSUPPORTED unless reserve() makes all of it.
   virtual void require_known_sizes(int32_t queries) const = 0;
   virtual void attend(const AttendBatch& batch, Workspace& workspace) = 0;
+  /// Rotated heads, dense and in FP32, in memory of the work space that the next rotation of such a tensor overwrites.
+  virtual const float* rotate(const StreamRotation& heads, Workspace& workspace) = 0;
 };
 
 }  // namespace kvq

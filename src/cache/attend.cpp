@@ -1,5 +1,6 @@
 #include "cache/attend.h"
 
+#include "cache/stream_positions.h"
 #include "core/window.h"
 
 namespace kvq {
@@ -127,6 +128,7 @@ AttendBatch AttendRequest::run() {
   batch.mask_slots = batch_.mask_slots;
   if (batch_.logit_softcap != 0.0F) batch.softcap = batch_.logit_softcap;
   batch.window = window_;
+  rotate_queries(cache_, shape_, queries_, batch_.rope_positions, *space_.workspace, batch);
   cache_.backend.attention().attend(batch, *space_.workspace);
   return batch;
 }

@@ -33,6 +33,7 @@ Cache::Cache(Allocator& context, Backend& backend_, const kvq_cache_options& opt
       eviction(policy != nullptr ? policy->eviction : Eviction{}),
       votes(policy != nullptr ? policy->votes : Votes::kLayer),
       training(std::move(training_)),
+      has_streams(options.mrope_section != nullptr),
       backend(backend_),
       allocator(context, options.max_bytes, "cache", object_bytes),
       page_allocator(allocator, 0, "cache"),
@@ -135,6 +136,10 @@ const Rope* Cache::make_rope(const kvq_cache_options& options, const kvq_layer_s
     const bool own = shape->inv_freq != nullptr || shape->rope_base != 0.0F;
     rope->set(shape->rope >= 0 ? shape->rope : options.rope, head.keys - rope->begin, given,
               own ? shape->rope_base : options.rope_base, own ? shape->inv_freq : options.inv_freq);
+  }
+  if (options.mrope_section != nullptr && rope->rotary_dim > 0) {
+    std::copy_n(options.mrope_section, kRopeStreams, rope->sections.pairs);
+    rope->sections.interleaved = options.mrope_interleaved != 0;
   }
   ropes_.push_back(std::move(rope));
   return ropes_.back().get();

@@ -166,12 +166,14 @@ class Cache {
   Votes votes;
   CacheTraining training;  // null router: one sealed format per layer
   CodecOptions codec_options;
+  bool has_streams;  // of positions (M-RoPE)
 
   Backend& backend;
   Allocator allocator;                     // everything of this cache
   Allocator page_allocator;                // page data, a child of `allocator`
   Allocator state_allocator;               // states that the host keeps, the same
   Allocator work_allocator;                // work space of calls, a child of `allocator`
+  const Rope no_rope{allocator};           // of keys and queries that have been rotated
   std::optional<RotationTable> rotations;  // with trained data
   Vector<Owned<LayerContext>> contexts;    // [n_layers], or empty without training; null for a layer that needs none
   const Storage* storage = nullptr;        // of sequences without a policy of their own

@@ -19,15 +19,24 @@ void Rope::set(kvq_rope rope, int32_t head_dim, int32_t given_dim, float base, c
   }
 }
 
+template <typename PositionOf>
+void Rope::fill_row(const PositionOf& position_of, float* row) const {
+  for (int32_t pair = 0; pair < pairs(); ++pair) {
+    const double rotation = angle(position_of(pair), pair);
+    row[pair] = static_cast<float>(std::cos(rotation));
+    row[pairs() + pair] = static_cast<float>(std::sin(rotation));
+  }
+}
+
 void Rope::fill_table(std::span<const int32_t> positions, float* table) const {
   for (const int32_t position : positions) {
-    for (int32_t pair = 0; pair < pairs(); ++pair) {
-      const double rotation = angle(position, pair);
-      table[pair] = static_cast<float>(std::cos(rotation));
-      table[pairs() + pair] = static_cast<float>(std::sin(rotation));
-    }
+    fill_row([position](int32_t /*pair*/) { return position; }, table);
     table += table_stride();
   }
+}
+
+void Rope::fill_streams(const int32_t (&positions)[kRopeStreams], float* row) const {
+  fill_row([&](int32_t pair) { return positions[sections.stream_of(pair)]; }, row);
 }
 
 }  // namespace kvq

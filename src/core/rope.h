@@ -1,11 +1,28 @@
 #pragma once
 
+#include "core/host_device.h"
 #include "core/memory.h"
 #include "kvq.h"
 
 #include <span>
 
 namespace kvq {
+
+/// Position streams of M-RoPE: temporal, height, width.
+inline constexpr int32_t kRopeStreams = 3;
+
+/// Which stream's position turns a pair.
+struct RopeSections {
+  int32_t pairs[kRopeStreams]{};  // of each stream; zeros: all turn by the position of their token
+  bool interleaved = false;
+
+  bool any() const { return pairs[0] + pairs[1] + pairs[2] > 0; }
+  KVQ_HOST_DEVICE int32_t stream_of(int32_t pair) const {
+    if (interleaved) return pair < kRopeStreams * pairs[pair % kRopeStreams] ? pair % kRopeStreams : 0;
+    if (pair < pairs[0]) return 0;
+    return pair < pairs[0] + pairs[1] ? 1 : 2;
+  }
+};
 
 /// Rotary position embedding: pair j of a head is multiplied by e^{i·position·inv_freq[j]}.
 struct Rope {
@@ -15,8 +32,10 @@ struct Rope {
   int32_t begin = 0;       // first channel that is rotated
   int32_t rotary_dim = 0;  // channels that are rotated; 0 with KVQ_ROPE_NONE
   Vector<float> inv_freq;  // [rotary_dim / 2]
+  RopeSections sections{};
 
   int32_t pairs() const { return rotary_dim / 2; }
+  bool has_streams() const { return sections.any() && rotary_dim > 0; }
   int32_t first_channel(int32_t pair) const { return begin + (pairing == KVQ_ROPE_HALF ? pair : 2 * pair); }
   int32_t second_channel(int32_t pair) const {
     return begin + (pairing == KVQ_ROPE_HALF ? pair + rotary_dim / 2 : 2 * pair + 1);
@@ -38,6 +57,8 @@ struct Rope {
 
   /// Fill `[positions, {cos, sin}, pairs]`.
   void fill_table(std::span<const int32_t> positions, float* table) const;
+  /// Fill one row by positions of all streams.
+  void fill_streams(const int32_t (&positions)[kRopeStreams], float* row) const;
 
   /// Rotate one head `[head_dim]` in place with its position's table row.
   void rotate(const float* table_row, float* head) const {
@@ -51,6 +72,10 @@ struct Rope {
       x = rotated;
     }
   }
+
+ private:
+  template <typename PositionOf>
+  void fill_row(const PositionOf& position_of, float* row) const;
 };
 
 }  // namespace kvq

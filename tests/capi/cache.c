@@ -34,7 +34,7 @@ static void defaults(void) {
   CHECK(options.inv_freq == NULL);
   CHECK(options.scale == 0.0f);
   CHECK(options.reserved == 0);
-  CHECK(options.sliding_window == 0 && options.attention_chunk == 0 && options.reserved_end == 0);
+  CHECK(options.sliding_window == 0 && options.attention_chunk == 0 && options.mrope_section == NULL);
   CHECK(options.max_bytes == 0);
   CHECK(options.model_id == 0);
   refuse(&options, NULL); /* the four sizes must be set */
@@ -53,7 +53,7 @@ static void bad_pointers_and_sizes_of_structs(void) {
   refuse(&options, "struct_size");
   options.struct_size = sizeof options - 8;
   refuse(&options, "struct_size");
-  ALSO_MENTIONS("104");
+  ALSO_MENTIONS("112");
   options.struct_size = UINT32_MAX;
   refuse(&options, "struct_size");
 }
@@ -91,7 +91,7 @@ static void bad_shapes(void) {
       {offsetof(kvq_cache_options, head_dim), "head_dim", 520, "520"},
       {offsetof(kvq_cache_options, head_dim), "head_dim", INT32_MAX, "2147483647"},
       {offsetof(kvq_cache_options, reserved), "reserved", 1, NULL},
-      {offsetof(kvq_cache_options, reserved_end), "reserved_end", 1, NULL},
+      {offsetof(kvq_cache_options, mrope_interleaved), "mrope_interleaved", 2, NULL},
       {offsetof(kvq_cache_options, sliding_window), "sliding_window", -1, "-1"},
   };
   size_t i;

@@ -182,7 +182,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_layer_shape, sliding_window, 72);
   OFFSET(kvq_layer_shape, attention_chunk, 76);
 
-  CHECK(sizeof(kvq_cache_options) == 112);
+  CHECK(sizeof(kvq_cache_options) == 120);
   OFFSET(kvq_cache_options, struct_size, 0);
   OFFSET(kvq_cache_options, n_layers, 4);
   OFFSET(kvq_cache_options, q_heads, 8);
@@ -203,7 +203,8 @@ static void lp64_offsets(void) {
   OFFSET(kvq_cache_options, n_shapes, 96);
   OFFSET(kvq_cache_options, sliding_window, 100);
   OFFSET(kvq_cache_options, attention_chunk, 104);
-  OFFSET(kvq_cache_options, reserved_end, 108);
+  OFFSET(kvq_cache_options, mrope_interleaved, 108);
+  OFFSET(kvq_cache_options, mrope_section, 112);
 
   CHECK(sizeof(kvq_cache_info) == 64);
   OFFSET(kvq_cache_info, struct_size, 0);
@@ -263,7 +264,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_snapshot_info, bytes, 32);
   OFFSET(kvq_snapshot_info, needed_bytes, 40);
 
-  CHECK(sizeof(kvq_append_batch) == 88);
+  CHECK(sizeof(kvq_append_batch) == 96);
   OFFSET(kvq_append_batch, struct_size, 0);
   OFFSET(kvq_append_batch, n_sequences, 4);
   OFFSET(kvq_append_batch, sequences, 8);
@@ -277,6 +278,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_append_batch, k_head_stride, 64);
   OFFSET(kvq_append_batch, v_token_stride, 72);
   OFFSET(kvq_append_batch, v_head_stride, 80);
+  OFFSET(kvq_append_batch, rope_positions, 88);
 
   CHECK(sizeof(kvq_compress_options) == 24);
   OFFSET(kvq_compress_options, struct_size, 0);
@@ -284,7 +286,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_compress_options, kept, 8);
   OFFSET(kvq_compress_options, bytes_freed, 16);
 
-  CHECK(sizeof(kvq_attend_batch) == 128);
+  CHECK(sizeof(kvq_attend_batch) == 136);
   OFFSET(kvq_attend_batch, struct_size, 0);
   OFFSET(kvq_attend_batch, n_sequences, 4);
   OFFSET(kvq_attend_batch, sequences, 8);
@@ -305,8 +307,9 @@ static void lp64_offsets(void) {
   OFFSET(kvq_attend_batch, mask, 112);
   OFFSET(kvq_attend_batch, mask_slots, 120);
   OFFSET(kvq_attend_batch, reserved, 124);
+  OFFSET(kvq_attend_batch, rope_positions, 128);
 
-  CHECK(sizeof(kvq_extend_batch) == 176);
+  CHECK(sizeof(kvq_extend_batch) == 184);
   OFFSET(kvq_extend_batch, struct_size, 0);
   OFFSET(kvq_extend_batch, n_sequences, 4);
   OFFSET(kvq_extend_batch, sequences, 8);
@@ -333,6 +336,7 @@ static void lp64_offsets(void) {
   OFFSET(kvq_extend_batch, lse, 152);
   OFFSET(kvq_extend_batch, sinks, 160);
   OFFSET(kvq_extend_batch, mask, 168);
+  OFFSET(kvq_extend_batch, rope_positions, 176);
 
   CHECK(sizeof(kvq_step_batch) == 32);
   OFFSET(kvq_step_batch, struct_size, 0);

@@ -30,6 +30,7 @@ static const suite kSuites[] = {
     {"router_trainer", test_router_trainer},
     {"router_trainer_memory", test_router_trainer_memory},
     {"matrix", test_matrix},
+    {"mrope", test_mrope},
     {"commvq", test_commvq},
     {"cache", test_cache},
     {"sequence", test_sequence},

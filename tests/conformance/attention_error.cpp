@@ -135,8 +135,6 @@ void check_attention(const Scenario& scenario, const std::vector<Storage>& stora
     for (const Device& device : devices_of(scenario)) {
       const std::string& isa = device.isa;
       CAPTURE(isa);
-      // Kernels that know masks do not know trained centres.
-      if (isa == kvq_test::kCuda && scenario.masks != Masks::kNone && storage.centred()) continue;
       CAPTURE(std::string(device.older != nullptr ? device.older : ""));
       CAPTURE(storage.name());
       const Run run(scenario, inputs, storage, device.name());

@@ -29,6 +29,8 @@ std::string failure(kvq_status status, kvq_status expected, const kvq_error& err
 struct Calls {
   bool extends = false;  // appends and attends in one call
   bool shares = false;   // one more layer reads the pages of the first
+  bool streams = false;  // extends with positions of M-RoPE
+  bool tree = false;     // extends with Decoder::mask, of the newest `step` slots, at most 32
   int32_t window = 0;    // of all layers
 };
 
@@ -44,6 +46,8 @@ kvq_layer_shape sharing_layer(const Shape& shape) {
 kvq_cache_options options_of(const Shape& shape, const kvq_layer_shape& sharing, const Calls& calls) {
   kvq_cache_options options = shape.options();
   options.sliding_window = calls.window;
+  static const int32_t kSections[] = {8, 12, 12};
+  if (calls.streams) options.mrope_section = kSections;
   if (!calls.shares) return options;
   ++options.n_layers;
   options.shapes = &sharing;
@@ -74,6 +78,8 @@ class Decoder {
     check_cuda(cudaMalloc(&v_, tokens * token_bytes() * static_cast<size_t>(shape.n_layers)));
     check_cuda(cudaMalloc(&q_, tokens * query_bytes()));
     check_cuda(cudaMalloc(&out_, tokens * query_bytes() * static_cast<size_t>(layers_)));
+    check_cuda(cudaMalloc(&positions_, tokens * 3 * sizeof(int32_t)));
+    check_cuda(cudaMalloc(&mask_, tokens * sizeof(uint32_t)));
     check_cuda(cudaStreamCreate(&stream_));
     kvq_test::checked(kvq_context_set_stream, context, stream_);
   }
@@ -82,7 +88,7 @@ class Decoder {
     sequence.reset();
     cache.reset();
     context.reset();
-    for (void* memory : {k_, v_, q_, out_}) cudaFree(memory);
+    for (void* memory : {k_, v_, q_, out_, positions_, mask_}) cudaFree(memory);
     cudaStreamDestroy(stream_);
   }
   Decoder(const Decoder&) = delete;
@@ -145,6 +151,13 @@ class Decoder {
       check_cuda(cudaMemcpyAsync(key(layer), k[l].data() + at, bytes, cudaMemcpyHostToDevice, stream_));
       check_cuda(cudaMemcpyAsync(value(layer), v[l].data() + at, bytes, cudaMemcpyHostToDevice, stream_));
     }
+    std::vector<int32_t> streams = rope_positions;
+    for (int32_t i = begin; streams.size() < static_cast<size_t>(step_) * 3; ++i) {
+      streams.insert(streams.end(), {i / 9, i % 9, i / 3});
+    }
+    check_cuda(
+        cudaMemcpyAsync(positions_, streams.data(), streams.size() * sizeof(int32_t), cudaMemcpyHostToDevice, stream_));
+    check_cuda(cudaMemcpyAsync(mask_, mask.data(), mask.size() * sizeof(uint32_t), cudaMemcpyHostToDevice, stream_));
     check_cuda(
         cudaMemcpyAsync(q_, query(begin), static_cast<size_t>(step_) * query_bytes(), cudaMemcpyHostToDevice, stream_));
   }
@@ -168,6 +181,11 @@ class Decoder {
     batch.v = value(layer);
     batch.q = q_;
     batch.output = static_cast<char*>(out_) + tensor(layer, query_bytes());
+    if (calls_.streams) batch.rope_positions = static_cast<const int32_t*>(positions_);
+    if (calls_.tree) {
+      batch.mask = static_cast<const uint32_t*>(mask_);
+      batch.mask_slots = step_;
+    }
     kvq_test::checked(kvq_extend, cache, layer, &batch);
   }
 
@@ -197,6 +215,8 @@ class Decoder {
   void* v_ = nullptr;
   void* q_ = nullptr;
   void* out_ = nullptr;
+  void* positions_ = nullptr;
+  void* mask_ = nullptr;
   cudaStream_t stream_ = nullptr;
   cudaGraphExec_t graph_ = nullptr;
 
@@ -207,6 +227,8 @@ class Decoder {
   std::vector<float> q;
   std::vector<std::vector<float>> k;  // per layer
   std::vector<std::vector<float>> v;
+  std::vector<int32_t> rope_positions;  // of the next tokens, [step, 3]; empty: some that depend on their numbers
+  std::vector<uint32_t> mask;           // [step]
 };
 
 double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
@@ -227,7 +249,8 @@ std::vector<std::string> policies() {
 
 void check_replays(const Calls& calls) {
   for (const std::string& policy : policies()) {
-    if (calls.shares && kvq_test::wants_centres(policy)) continue;  // for layers that are alike
+    // Centres are for layers that are alike, and for one position a token.
+    if ((calls.shares || calls.streams) && kvq_test::wants_centres(policy)) continue;
     for (const int32_t step : {1, 3, 32}) {
       CAPTURE(policy);
       CAPTURE(step);
@@ -284,6 +307,10 @@ TEST_CASE("a CUDA graph appends and attends as calls do, from the first token ov
 
 TEST_CASE("a CUDA graph extends as calls do, from the first token over many pages") {
   if (!skips()) check_replays({.extends = true});
+}
+
+TEST_CASE("a CUDA graph extends with the positions of M-RoPE that a launch finds") {
+  if (!skips()) check_replays({.extends = true, .streams = true});
 }
 
 TEST_CASE("a CUDA graph attends as calls do in a layer that reads the pages of another one") {
@@ -495,6 +522,75 @@ TEST_CASE("captured attention reads the masks and positions that a launch finds"
       check_cuda(cudaGraphExecDestroy(launched));
       check_cuda(cudaGraphDestroy(graph));
       for (void* memory : std::initializer_list<void*>{mask, positions, q, out}) check_cuda(cudaFree(memory));
+    }
+  }
+}
+
+// Captured appends number positions by themselves; RoPE turns by those in device memory.
+TEST_CASE("a CUDA graph extends by a tree of draft tokens, whose accepted path is kept") {
+  if (skips()) return;
+  const Shape shape;
+  constexpr int32_t kNodes = 7;
+  constexpr int32_t kParents[kNodes] = {-1, 0, 0, 1, 2, 2, 4};
+  constexpr int32_t kPath[] = {0, 2, 4, 6};
+  for (const std::string policy : {"fp16", "int4+hadamard", "gs2"}) {
+    CAPTURE(policy);
+    Decoder drafted(shape, policy, kNodes, {.extends = true, .streams = true, .tree = true});
+    Decoder plain(shape, policy, 1, {.extends = true, .streams = true});
+    int32_t depths[kNodes];
+    drafted.mask.resize(kNodes);
+    for (int32_t i = 0; i < kNodes; ++i) {
+      depths[i] = kParents[i] < 0 ? 0 : depths[kParents[i]] + 1;
+      drafted.mask[i] = (kParents[i] < 0 ? 0U : drafted.mask[kParents[i]]) | 1U << i;
+    }
+    const auto place = [&](int32_t length) {
+      drafted.rope_positions.clear();
+      for (const int32_t depth : depths) {
+        drafted.rope_positions.insert(drafted.rope_positions.end(), {length + depth, length, depth});
+      }
+    };
+    drafted.append(0, 45);
+    plain.append(0, 45);
+    drafted.reserve(400);
+    kvq_sequence* sequence = drafted.sequence.get();
+    auto batch = kvq_test::initialised<kvq_step_batch>();
+    batch.n_sequences = 1;
+    batch.sequences = &sequence;
+    int32_t tokens = kNodes;
+    for (int32_t round = 0; round < 20; ++round) {
+      CAPTURE(round);
+      const int32_t length = 45 + 4 * round;
+      const int32_t first = 45 + kNodes * round;  // number of the tree's first token among the tensors
+      place(length);
+      tokens = kNodes;
+      batch.token_counts = &tokens;
+      batch.kept_slots = nullptr;
+      kvq_test::checked(kvq_step_begin, drafted.cache, &batch);
+      if (round == 1) drafted.capture();
+      const std::vector<float> out = round == 0 ? drafted.step(first) : drafted.replay(first);
+      tokens = 4;
+      batch.kept_slots = kPath;
+      kvq_test::checked(kvq_step_commit, drafted.cache, &batch);
+      for (const int32_t node : kPath) {
+        plain.rope_positions = {length + depths[node], length, depths[node]};
+        const std::vector<float> expected = plain.step(first + node);
+        if (policy != "fp16") continue;  // single tokens see pages that the path fills as they are sealed
+        for (int32_t layer = 0; layer < shape.n_layers; ++layer) {
+          const auto begin =
+              out.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(layer * kNodes + node) * shape.query_scalars());
+          const auto of_layer =
+              expected.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(layer) * shape.query_scalars());
+          const auto scalars = static_cast<ptrdiff_t>(shape.query_scalars());
+          REQUIRE(largest_difference({begin, begin + scalars}, {of_layer, of_layer + scalars}) < 2e-3);
+        }
+      }
+      REQUIRE(drafted.length() == length + 4);
+    }
+    for (int32_t layer = 0; layer < shape.n_layers; ++layer) {
+      const auto kept = kvq_test::decode(drafted.sequence, layer, 1, 0, drafted.length(), shape.head_dim);
+      const auto expected = kvq_test::decode(plain.sequence, layer, 1, 0, plain.length(), shape.head_dim);
+      CHECK(kept.k == expected.k);
+      CHECK(kept.v == expected.v);
     }
   }
 }

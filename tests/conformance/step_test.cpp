@@ -288,15 +288,6 @@ TEST_CASE("each way from a root of a tree to a leaf gives what it gives alone") 
       CAPTURE(policy);
       const Context context = kvq_test::make_context(backend.c_str());
       const Cache cache = make_cache(context, kShape.options(), policy);
-      if (backend == kvq_test::kCuda && kvq_test::wants_centres(policy)) {
-        Sequence sequence(cache);
-        text.add(cache, sequence, 0, 70, false);
-        const std::vector<int32_t> token{70};
-        const uint32_t mask = 1;
-        CHECK_THROWS_WITH(text.add(cache, sequence, token, token, true, {&mask, 1}, 1),
-                          "batch->mask must be NULL on a GPU where pages have trained centres");
-        continue;
-      }
       kvq_test::Random random(23);
       for (const int32_t older : {0, 5, 64, 150}) {
         CAPTURE(older);

@@ -98,6 +98,13 @@ def windows(output):
     expect(local > 1000000 and 4096 <= whole < 5000, "local layers reuse their pages")
 
 
+def mrope(output):
+    place = output.one(r"186 tokens with an image of 8 x 12, the last at position (\d+)")
+    expect(place == ("101",), "text goes on after the largest position of the image")
+    (difference,) = output.one(r"largest difference from rotating by hand (\S+)")
+    expect(float(difference) < 1e-2, "the cache rotates as the engine does")
+
+
 def share_prefix(output):
     answers, together, pages = map(int, output.one(r"(\d+) answers: (\d+) bytes together, (\d+) pages shared"))
     alone = int(output.one(r"one answer by itself: (\d+) bytes")[0])

@@ -94,6 +94,7 @@ class PretendBackend final : public Backend, private Pages, private Attention {
   void reserve(const ExpectedCall& /*call*/, Workspace& /*workspace*/) override { refuse(); }
   void require_known_sizes(int32_t /*queries*/) const override { refuse(); }
   void attend(const AttendBatch& /*batch*/, Workspace& /*workspace*/) override { refuse(); }
+  const float* rotate(const StreamRotation& /*heads*/, Workspace& /*workspace*/) override { refuse(); }
 
   Allocator& allocator_;
   DeviceOptions options_;

@@ -109,6 +109,8 @@ inline void append_sequences(kvq_cache* cache, int32_t layer, const kvq_append_b
     kvq_append_batch on_device = batch;
     on_device.k = keys.data();
     on_device.v = values.data();
+    const DeviceCopy positions(batch.rope_positions, tokens * 3 * sizeof(int32_t));
+    on_device.rope_positions = static_cast<const int32_t*>(positions.data());
     checked(kvq_append_sequences, cache, layer, &on_device);
     return;
   }
@@ -132,7 +134,9 @@ inline void attend(kvq_cache* cache, int32_t layer, const kvq_attend_batch& batc
     const DeviceCopy lse(batch.lse, sums * sizeof(float));
     const DeviceCopy sinks(batch.sinks, shape->q_heads * sizeof(float));
     const DeviceCopy mask(batch.mask, queries * mask_words(batch.mask_slots) * sizeof(uint32_t));
+    const DeviceCopy positions(batch.rope_positions, queries * 3 * sizeof(int32_t));
     kvq_attend_batch on_device = batch;
+    on_device.rope_positions = static_cast<const int32_t*>(positions.data());
     on_device.mask = static_cast<const uint32_t*>(mask.data());
     on_device.q = device_q.data();
     on_device.output = device_out.data();
@@ -162,7 +166,9 @@ inline void extend(kvq_cache* cache, int32_t layer, const kvq_extend_batch& batc
     const DeviceCopy device_out(batch.output, out.extent() * dtype_bytes(batch.output_dtype));
     const DeviceCopy sinks(batch.sinks, shape->q_heads * sizeof(float));
     const DeviceCopy mask(batch.mask, tokens * mask_words(batch.mask_slots) * sizeof(uint32_t));
+    const DeviceCopy positions(batch.rope_positions, tokens * 3 * sizeof(int32_t));
     kvq_extend_batch on_device = batch;
+    on_device.rope_positions = static_cast<const int32_t*>(positions.data());
     on_device.mask = static_cast<const uint32_t*>(mask.data());
     on_device.sinks = static_cast<const float*>(sinks.data());
     on_device.k = device_k.data();

@@ -18,11 +18,14 @@ namespace Kvq
             LayerInfo shape = Layer(layer);
             Tensor v = CheckKeysAndValues(shape, tokens, batch.K, batch.KTokenStride, batch.KHeadStride, batch.V,
                 batch.VTokenStride, batch.VHeadStride);
+            Shape.Numbers(batch.RopePositions, 3 * tokens, "RopePositions", "[tokens, 3]");
             kvq_append_batch raw = batch.raw;
             raw.dtype = batch.K.Dtype;
             fixed (float* kFloats = batch.K.Floats, vFloats = v.Floats)
             fixed (ushort* kBits = batch.K.Bits, vBits = v.Bits)
+            fixed (int* streams = batch.RopePositions)
             {
+                raw.rope_positions = streams;
                 raw.k = batch.K.Start(kFloats, kBits);
                 raw.v = v.Start(vFloats, vBits);
                 Append(layer, batch, raw);
@@ -41,6 +44,7 @@ namespace Kvq
             kvq_append_batch raw = batch.raw;
             raw.k = (void*)batch.K;
             raw.v = (void*)batch.V;
+            raw.rope_positions = (int*)batch.RopePositions;
             Append(layer, batch, raw);
         }
 
@@ -116,6 +120,7 @@ namespace Kvq
                 batch.OutputTokenStride, batch.OutputHeadStride);
             CheckSums(shape, queries, batch.Lse, batch.Sinks);
             CheckMask(queries, batch.Mask, batch.MaskSlots);
+            Shape.Numbers(batch.RopePositions, 3 * queries, "RopePositions", "[queries, 3]");
             kvq_attend_batch raw = batch.raw;
             raw.q_dtype = batch.Q.Dtype;
             raw.output_dtype = batch.Output.Dtype;
@@ -123,8 +128,10 @@ namespace Kvq
                 sinks = batch.Sinks)
             fixed (ushort* qBits = batch.Q.Bits, outputBits = batch.Output.Bits)
             fixed (uint* mask = batch.Mask)
+            fixed (int* streams = batch.RopePositions)
             {
                 raw.mask = mask;
+                raw.rope_positions = streams;
                 raw.q = batch.Q.Start(qFloats, qBits);
                 raw.output = batch.Output.Start(outputFloats, outputBits);
                 raw.lse = lse;
@@ -148,6 +155,7 @@ namespace Kvq
             raw.lse = (float*)batch.Lse;
             raw.sinks = (float*)batch.Sinks;
             raw.mask = (uint*)batch.Mask;
+            raw.rope_positions = (int*)batch.RopePositions;
             Attend(layer, batch, raw);
         }
 
@@ -183,6 +191,7 @@ namespace Kvq
                 batch.OutputTokenStride, batch.OutputHeadStride);
             CheckSums(shape, tokens, batch.Lse, batch.Sinks);
             CheckMask(tokens, batch.Mask, batch.MaskSlots);
+            Shape.Numbers(batch.RopePositions, 3 * tokens, "RopePositions", "[tokens, 3]");
             kvq_extend_batch raw = batch.raw;
             raw.dtype = batch.K.Dtype;
             raw.q_dtype = batch.Q.Dtype;
@@ -192,8 +201,10 @@ namespace Kvq
             fixed (ushort* kBits = batch.K.Bits, vBits = v.Bits, qBits = batch.Q.Bits,
                 outputBits = batch.Output.Bits)
             fixed (uint* mask = batch.Mask)
+            fixed (int* streams = batch.RopePositions)
             {
                 raw.mask = mask;
+                raw.rope_positions = streams;
                 raw.k = batch.K.Start(kFloats, kBits);
                 raw.v = v.Start(vFloats, vBits);
                 raw.q = batch.Q.Start(qFloats, qBits);
@@ -221,6 +232,7 @@ namespace Kvq
             raw.lse = (float*)batch.Lse;
             raw.sinks = (float*)batch.Sinks;
             raw.mask = (uint*)batch.Mask;
+            raw.rope_positions = (int*)batch.RopePositions;
             Extend(layer, batch, raw);
         }
 

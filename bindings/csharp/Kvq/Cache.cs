@@ -42,8 +42,9 @@ namespace Kvq
             using (new UseMany(options.Used(context, policy), alone: false))
             fixed (float* frequencies = options.InvFreq, ofShapes = shapes.Frequencies)
             fixed (kvq_layer_shape* structs = shapes.Structs)
+            fixed (int* sections = options.MropeSection)
             {
-                kvq_cache_options raw = options.With(frequencies);
+                kvq_cache_options raw = options.With(frequencies, sections);
                 shapes.Set(ref raw, structs, ofShapes);
                 Call.Check(Native.kvq_cache_create(context.Handle.DangerousGetHandle(), &raw, Policy.Pointer(policy),
                     &result, &error), &error, context.Hooks, handle, result);
@@ -114,13 +115,15 @@ namespace Kvq
             return UseMany.Sorted(all.ToArray(), "objects");
         }
 
-        /// The raw options, valid while `frequencies` is pinned and the used objects are entered.
-        internal unsafe kvq_cache_options With(float* frequencies)
+        /// The raw options, valid while the arrays are pinned and the used objects are entered.
+        internal unsafe kvq_cache_options With(float* frequencies, int* sections)
         {
             if (InvFreq != null)
                 Shape.Exactly(InvFreq, (RotaryDim == 0 ? HeadDim : RotaryDim) / 2, "InvFreq", "[rotated channels / 2]");
+            Shape.Numbers(MropeSection, 3, "MropeSection", "[temporal, height, width]");
             kvq_cache_options filled = raw;
             filled.inv_freq = frequencies;
+            filled.mrope_section = sections;
             if (Codebook != null) filled.codebook = Codebook.Handle.DangerousGetHandle();
             if (Centres != null) filled.centres = Centres.Handle.DangerousGetHandle();
             if (Router != null) filled.router = Router.Handle.DangerousGetHandle();

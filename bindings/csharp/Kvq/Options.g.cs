@@ -349,6 +349,21 @@ namespace Kvq
             get => raw.attention_chunk;
             set => raw.attention_chunk = value;
         }
+
+        /// <summary>If set, pairs of M-RoPE alternate, as in Qwen3-VL: pair j &lt; 3 · section of stream j % 3 turns
+        /// by that stream, all others by the temporal one; otherwise (default) sections follow one another, as in
+        /// Qwen2-VL.</summary>
+        public bool MropeInterleaved
+        {
+            get => raw.mrope_interleaved != 0;
+            set => raw.mrope_interleaved = value ? 1 : 0;
+        }
+
+        /// <summary>Pairs that turn by each of the three position streams of M-RoPE: temporal, height, width. They
+        /// add up to the pairs of every layer with RoPE. Calls then take <c>rope_positions</c>. Such caches take no
+        /// codebook, router or centres, which are for keys before RoPE; scales they take. null (default): all pairs
+        /// turn by the position of the token.</summary>
+        public int[] MropeSection { get; set; }
     }
 
     /// <summary>Tokens for one layer of several sequences. Rows of <c>K</c> and <c>V</c> (one per token) are ordered
@@ -411,6 +426,11 @@ namespace Kvq
 
         /// <summary>As for <see cref="Kvq.Raw.Native.kvq_append"/>.</summary>
         public Tensor V { get; set; }
+
+        /// <summary><c>[total tokens, 3]</c> positions by which M-RoPE turns keys, of a cache with
+        /// <c>mrope_section</c>: temporal, height, width, of any value. <c>Positions</c> still say what sees what.
+        /// Layers without RoPE ignore them. null (default): <c>Positions</c> in all three.</summary>
+        public int[] RopePositions { get; set; }
     }
 
     /// <summary>Tokens for one layer of several sequences. Rows of <c>K</c> and <c>V</c> (one per token) are ordered
@@ -422,6 +442,11 @@ namespace Kvq
 
         /// <summary>As for <see cref="Kvq.Raw.Native.kvq_append"/>.</summary>
         public IntPtr V { get; set; }
+
+        /// <summary><c>[total tokens, 3]</c> positions by which M-RoPE turns keys, of a cache with
+        /// <c>mrope_section</c>: temporal, height, width, of any value. <c>Positions</c> still say what sees what.
+        /// Layers without RoPE ignore them. null (default): <c>Positions</c> in all three.</summary>
+        public IntPtr RopePositions { get; set; }
 
         /// <summary>Element type of <c>K</c> and <c>V</c>; <see cref="Kvq.Dtype.F32"/> by default.</summary>
         public Dtype Dtype
@@ -536,6 +561,10 @@ namespace Kvq
         /// position, and <c>SlidingWindow</c> holds for all. Bits of slots before the first are ignored. null
         /// (default): all slots are seen by position.</summary>
         public uint[] Mask { get; set; }
+
+        /// <summary><c>[total queries, 3]</c> positions by which M-RoPE turns queries, as in
+        /// <see cref="Kvq.AppendBatch"/>. null (default): those of the queries in all three.</summary>
+        public int[] RopePositions { get; set; }
     }
 
     /// <summary>Queries of one or more sequences, and where their results go. In device memory, whose size is not
@@ -568,6 +597,10 @@ namespace Kvq
         /// position, and <c>SlidingWindow</c> holds for all. Bits of slots before the first are ignored. null
         /// (default): all slots are seen by position.</summary>
         public IntPtr Mask { get; set; }
+
+        /// <summary><c>[total queries, 3]</c> positions by which M-RoPE turns queries, as in
+        /// <see cref="Kvq.AppendBatch"/>. null (default): those of the queries in all three.</summary>
+        public IntPtr RopePositions { get; set; }
 
         /// <summary><see cref="Kvq.Dtype.F32"/> by default.</summary>
         public Dtype QDtype
@@ -707,6 +740,9 @@ namespace Kvq
 
         /// <summary>As in <see cref="Kvq.AttendBatch"/>; the length of a sequence includes its new tokens.</summary>
         public uint[] Mask { get; set; }
+
+        /// <summary>As in <see cref="Kvq.AppendBatch"/>, for keys and queries.</summary>
+        public int[] RopePositions { get; set; }
     }
 
     /// <summary>New tokens of one or more sequences, their queries, and where results go. Rows of <c>K</c>, <c>V</c>,
@@ -734,6 +770,9 @@ namespace Kvq
 
         /// <summary>As in <see cref="Kvq.AttendBatch"/>; the length of a sequence includes its new tokens.</summary>
         public IntPtr Mask { get; set; }
+
+        /// <summary>As in <see cref="Kvq.AppendBatch"/>, for keys and queries.</summary>
+        public IntPtr RopePositions { get; set; }
 
         /// <summary>Element type of <c>K</c> and <c>V</c>; <see cref="Kvq.Dtype.F32"/> by default.</summary>
         public Dtype Dtype

@@ -200,6 +200,13 @@ namespace Kvq
                     " rows", name);
         }
 
+        internal static void Numbers(int[] given, long needed, string name, string shape)
+        {
+            if (given != null && given.LongLength != needed)
+                throw new ArgumentException(name + " has " + given.LongLength + " elements; " + shape + " takes " +
+                    needed, name);
+        }
+
         internal static void Host(Device device, string method)
         {
             if (device != Device.Cpu)

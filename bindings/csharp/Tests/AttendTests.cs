@@ -89,6 +89,102 @@ namespace Kvq.Tests
             }
         }
 
+        /// Heads as M-RoPE turns them: pair j, channels j and j + 8, by the position of stream streams[j].
+        static float[] Turned(float[] x, int heads, int[] places, int[] streams)
+        {
+            var turned = new float[x.Length];
+            for (int i = 0; i < x.Length; i += Model.HeadDim)
+                for (int j = 0; j < 8; ++j)
+                {
+                    int place = places[i / Model.HeadDim / heads * 3 + streams[j]];
+                    double angle = place * Math.Pow(10000, -j / 8.0), cos = Math.Cos(angle), sin = Math.Sin(angle);
+                    turned[i + j] = (float)(x[i + j] * cos - x[i + j + 8] * sin);
+                    turned[i + j + 8] = (float)(x[i + j + 8] * cos + x[i + j] * sin);
+                }
+            return turned;
+        }
+
+        /// Appends 15 tokens, attends with the last 5 of them and extends by 5 more; places may be null.
+        static float[] Outputs(CacheOptions options, float[] k, float[] v, float[] q, int[] places)
+        {
+            const int row = Model.Row, queryRow = Model.QueryRow;
+            Func<int, int, int[]> part = (begin, tokens) =>
+            {
+                if (places == null) return null;
+                var some = new int[3 * tokens];
+                Array.Copy(places, 3 * begin, some, 0, some.Length);
+                return some;
+            };
+            var output = new float[10 * queryRow];
+            using (var context = new Context())
+            using (var cache = new Cache(context, options))
+            using (var sequence = new Sequence(cache))
+            {
+                Sequence[] all = { sequence };
+                cache.Append(0, new AppendBatch
+                {
+                    Sequences = all, TokenCounts = new[] { 15 }, K = Tensor.F32(k, 0, 15 * row),
+                    V = Tensor.F32(v, 0, 15 * row), RopePositions = part(0, 15),
+                });
+                cache.Attend(0, new AttendBatch
+                {
+                    Sequences = all, QueryCounts = new[] { 5 }, Q = Tensor.F32(q, 10 * queryRow, 5 * queryRow),
+                    Output = Tensor.F32(output, 0, 5 * queryRow), RopePositions = part(10, 5),
+                });
+                cache.Extend(0, new ExtendBatch
+                {
+                    Sequences = all, TokenCounts = new[] { 5 }, K = Tensor.F32(k, 15 * row, 5 * row),
+                    V = Tensor.F32(v, 15 * row, 5 * row), Q = Tensor.F32(q, 15 * queryRow, 5 * queryRow),
+                    Output = Tensor.F32(output, 5 * queryRow, 5 * queryRow), RopePositions = part(15, 5),
+                });
+            }
+            return output;
+        }
+
+        public static void Pairs_turn_by_the_positions_of_their_section()
+        {
+            float[] k = Model.Numbers(20 * Model.Row, 1), v = Model.Numbers(20 * Model.Row, 2),
+                q = Model.Numbers(20 * Model.QueryRow, 3);
+            var places = new int[20 * 3];
+            for (int i = 0; i < places.Length; ++i) places[i] = i * 37 % 101;
+            foreach (bool interleaved in new[] { false, true })
+            {
+                CacheOptions options = Model.Shape(Rope.Half);
+                options.MropeSection = interleaved ? new[] { 4, 2, 2 } : new[] { 2, 3, 3 };
+                options.MropeInterleaved = interleaved;
+                int[] streams = interleaved ? new[] { 0, 1, 2, 0, 1, 2, 0, 0 } : new[] { 0, 0, 1, 1, 1, 2, 2, 2 };
+                float[] expected = Outputs(Model.Shape(Rope.None), Turned(k, Model.KvHeads, places, streams), v,
+                    Turned(q, Model.QHeads, places, streams), null);
+                float[] output = Outputs(options, k, v, q, places);
+                for (int i = 0; i < output.Length; ++i) Test.Near(expected[i], output[i], 2e-3, "output " + i);
+            }
+        }
+
+        public static void Sections_and_their_positions_are_checked()
+        {
+            CacheOptions options = Model.Shape(Rope.Half);
+            options.MropeSection = new[] { 2, 3, 3 };
+            using (var context = new Context())
+            using (var cache = new Cache(context, options))
+            using (var sequence = new Sequence(cache))
+            {
+                float[] k = new float[Model.Row], q = new float[Model.QueryRow], output = new float[q.Length];
+                var all = new[] { sequence };
+                sequence.Append(0, k, k);
+                Test.Wrong("RopePositions has 2 elements; [tokens, 3] takes 3", () => cache.Append(0,
+                    new AppendBatch { Sequences = all, K = k, V = k, RopePositions = new int[2] }));
+                Test.Wrong("RopePositions has 6 elements; [queries, 3] takes 3", () => cache.Attend(0,
+                    new AttendBatch { Sequences = all, Q = q, Output = output, RopePositions = new int[6] }));
+                Test.Wrong("RopePositions has 2 elements; [tokens, 3] takes 3", () => cache.Extend(0,
+                    new ExtendBatch { Sequences = all, K = k, V = k, Q = q, Output = output,
+                        RopePositions = new int[2] }));
+                options.MropeSection = new[] { 4, 4 };
+                Test.Wrong("MropeSection has 2 elements", () => new Cache(context, options));
+                options.MropeSection = new[] { 2, 3, 2 };
+                Test.Refused(Status.Argument, "mrope_section adds up to 7 pairs", () => new Cache(context, options));
+            }
+        }
+
         public static void Strides_reach_into_one_tensor_of_queries_keys_and_values()
         {
             const int tokens = 5, width = Model.QueryRow + 2 * Model.Row;

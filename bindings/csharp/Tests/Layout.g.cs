@@ -221,7 +221,7 @@ namespace Kvq.Tests
             {
                 var it = default(kvq_cache_options);
                 byte* start = (byte*)&it;
-                Test.Equal(112, sizeof(kvq_cache_options), "sizeof kvq_cache_options");
+                Test.Equal(120, sizeof(kvq_cache_options), "sizeof kvq_cache_options");
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_cache_options.struct_size");
                 Test.Equal(4, (byte*)&it.n_layers - start, "kvq_cache_options.n_layers");
                 Test.Equal(8, (byte*)&it.q_heads - start, "kvq_cache_options.q_heads");
@@ -242,7 +242,8 @@ namespace Kvq.Tests
                 Test.Equal(96, (byte*)&it.n_shapes - start, "kvq_cache_options.n_shapes");
                 Test.Equal(100, (byte*)&it.sliding_window - start, "kvq_cache_options.sliding_window");
                 Test.Equal(104, (byte*)&it.attention_chunk - start, "kvq_cache_options.attention_chunk");
-                Test.Equal(108, (byte*)&it.reserved_end - start, "kvq_cache_options.reserved_end");
+                Test.Equal(108, (byte*)&it.mrope_interleaved - start, "kvq_cache_options.mrope_interleaved");
+                Test.Equal(112, (byte*)&it.mrope_section - start, "kvq_cache_options.mrope_section");
             }
             {
                 var it = default(kvq_cache_info);
@@ -320,7 +321,7 @@ namespace Kvq.Tests
             {
                 var it = default(kvq_append_batch);
                 byte* start = (byte*)&it;
-                Test.Equal(88, sizeof(kvq_append_batch), "sizeof kvq_append_batch");
+                Test.Equal(96, sizeof(kvq_append_batch), "sizeof kvq_append_batch");
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_append_batch.struct_size");
                 Test.Equal(4, (byte*)&it.n_sequences - start, "kvq_append_batch.n_sequences");
                 Test.Equal(8, (byte*)&it.sequences - start, "kvq_append_batch.sequences");
@@ -334,6 +335,7 @@ namespace Kvq.Tests
                 Test.Equal(64, (byte*)&it.k_head_stride - start, "kvq_append_batch.k_head_stride");
                 Test.Equal(72, (byte*)&it.v_token_stride - start, "kvq_append_batch.v_token_stride");
                 Test.Equal(80, (byte*)&it.v_head_stride - start, "kvq_append_batch.v_head_stride");
+                Test.Equal(88, (byte*)&it.rope_positions - start, "kvq_append_batch.rope_positions");
             }
             {
                 var it = default(kvq_compress_options);
@@ -347,7 +349,7 @@ namespace Kvq.Tests
             {
                 var it = default(kvq_attend_batch);
                 byte* start = (byte*)&it;
-                Test.Equal(128, sizeof(kvq_attend_batch), "sizeof kvq_attend_batch");
+                Test.Equal(136, sizeof(kvq_attend_batch), "sizeof kvq_attend_batch");
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_attend_batch.struct_size");
                 Test.Equal(4, (byte*)&it.n_sequences - start, "kvq_attend_batch.n_sequences");
                 Test.Equal(8, (byte*)&it.sequences - start, "kvq_attend_batch.sequences");
@@ -368,11 +370,12 @@ namespace Kvq.Tests
                 Test.Equal(112, (byte*)&it.mask - start, "kvq_attend_batch.mask");
                 Test.Equal(120, (byte*)&it.mask_slots - start, "kvq_attend_batch.mask_slots");
                 Test.Equal(124, (byte*)&it.reserved - start, "kvq_attend_batch.reserved");
+                Test.Equal(128, (byte*)&it.rope_positions - start, "kvq_attend_batch.rope_positions");
             }
             {
                 var it = default(kvq_extend_batch);
                 byte* start = (byte*)&it;
-                Test.Equal(176, sizeof(kvq_extend_batch), "sizeof kvq_extend_batch");
+                Test.Equal(184, sizeof(kvq_extend_batch), "sizeof kvq_extend_batch");
                 Test.Equal(0, (byte*)&it.struct_size - start, "kvq_extend_batch.struct_size");
                 Test.Equal(4, (byte*)&it.n_sequences - start, "kvq_extend_batch.n_sequences");
                 Test.Equal(8, (byte*)&it.sequences - start, "kvq_extend_batch.sequences");
@@ -399,6 +402,7 @@ namespace Kvq.Tests
                 Test.Equal(152, (byte*)&it.lse - start, "kvq_extend_batch.lse");
                 Test.Equal(160, (byte*)&it.sinks - start, "kvq_extend_batch.sinks");
                 Test.Equal(168, (byte*)&it.mask - start, "kvq_extend_batch.mask");
+                Test.Equal(176, (byte*)&it.rope_positions - start, "kvq_extend_batch.rope_positions");
             }
             {
                 var it = default(kvq_step_batch);

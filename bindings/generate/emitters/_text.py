@@ -37,15 +37,15 @@ def flag_text(field):
 def is_choice(field):
     """Whether a field of options is 1 or 0, the default: a Boolean in other languages."""
     return field["type"].get("name") == "int32_t" and \
-        re.match(r"(?s)1: .*(; 0 \(default\):| 0 by default\.$)", field["documentation"]) is not None
+        re.match(r"(?s)1: .*([;.] 0 \(default\):| 0 by default\.$)", field["documentation"]) is not None
 
 
 def choice_text(field):
     """A field's documentation, without the numbers 1 and 0 if it is a choice."""
     if not is_choice(field):
         return field["documentation"]
-    text = re.sub(r" 0 by default\.$", "", re.sub(r"; 0 \(default\):", "; otherwise (default)", field["documentation"]))
-    return re.sub(r"^1: ", "If set, ", text)
+    text = re.sub(r"[;.] 0 \(default\):", "; otherwise (default)", field["documentation"])
+    return re.sub(r"^1: ", "If set, ", re.sub(r" 0 by default\.$", "", text))
 
 
 def indexed(api):

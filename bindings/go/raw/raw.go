@@ -983,8 +983,15 @@ type CacheOptions struct {
 	// all up to its own. Pages are freed as for SlidingWindow, of which a layer may have one or the other.
 	AttentionChunk int32
 
-	// 0.
-	ReservedEnd int32
+	// 1: pairs of M-RoPE alternate, as in Qwen3-VL: pair j < 3 · section of stream j % 3 turns by that stream,
+	// all others by the temporal one. 0 (default): sections follow one another, as in Qwen2-VL.
+	MropeInterleaved int32
+
+	// Pairs that turn by each of the three position streams of M-RoPE: temporal, height, width. They add up to
+	// the pairs of every layer with RoPE. Calls then take RopePositions. Such caches take no codebook, router
+	// or centres, which are for keys before RoPE; scales they take. nil (default): all pairs turn by the
+	// position of the token. Elements: 3.
+	MropeSection *int32
 }
 
 // CacheInfo: options that a cache was created with, defaults filled in.
@@ -1169,6 +1176,11 @@ type AppendBatch struct {
 
 	// As for keys.
 	VHeadStride int64
+
+	// `[total tokens, 3]` positions by which M-RoPE turns keys, of a cache with MropeSection: temporal, height,
+	// width, of any value. Positions still say what sees what. Layers without RoPE ignore them. nil (default):
+	// Positions in all three. Elements: sum(token_counts) * 3.
+	RopePositions *int32
 }
 
 // CompressOptions: budget of an eviction, and where to report its result.
@@ -1263,6 +1275,10 @@ type AttendBatch struct {
 
 	// 0.
 	Reserved int32
+
+	// `[total queries, 3]` positions by which M-RoPE turns queries, as in [AppendBatch]. nil (default): those
+	// of the queries in all three. Elements: sum(query_counts) * 3.
+	RopePositions *int32
 }
 
 // ExtendBatch: new tokens of one or more sequences, their queries, and where results go. Rows of `k`, `v`, `q`
@@ -1345,6 +1361,9 @@ type ExtendBatch struct {
 	// As in [AttendBatch]; the length of a sequence includes its new tokens. May be nil. Elements:
 	// sum(token_counts) * words(mask_slots).
 	Mask *uint32
+
+	// As in [AppendBatch], for keys and queries. May be nil. Elements: sum(token_counts) * 3.
+	RopePositions *int32
 }
 
 // StepBatch: sequences of a step, and a number of tokens for each.
@@ -1652,7 +1671,7 @@ var _ [68]byte = [unsafe.Offsetof(LayerShape{}.Recurrent)]byte{}
 var _ [72]byte = [unsafe.Offsetof(LayerShape{}.SlidingWindow)]byte{}
 var _ [76]byte = [unsafe.Offsetof(LayerShape{}.AttentionChunk)]byte{}
 
-var _ [112]byte = [unsafe.Sizeof(CacheOptions{})]byte{}
+var _ [120]byte = [unsafe.Sizeof(CacheOptions{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(CacheOptions{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(CacheOptions{}.NLayers)]byte{}
 var _ [8]byte = [unsafe.Offsetof(CacheOptions{}.QHeads)]byte{}
@@ -1673,7 +1692,8 @@ var _ [88]byte = [unsafe.Offsetof(CacheOptions{}.Shapes)]byte{}
 var _ [96]byte = [unsafe.Offsetof(CacheOptions{}.NShapes)]byte{}
 var _ [100]byte = [unsafe.Offsetof(CacheOptions{}.SlidingWindow)]byte{}
 var _ [104]byte = [unsafe.Offsetof(CacheOptions{}.AttentionChunk)]byte{}
-var _ [108]byte = [unsafe.Offsetof(CacheOptions{}.ReservedEnd)]byte{}
+var _ [108]byte = [unsafe.Offsetof(CacheOptions{}.MropeInterleaved)]byte{}
+var _ [112]byte = [unsafe.Offsetof(CacheOptions{}.MropeSection)]byte{}
 
 var _ [64]byte = [unsafe.Sizeof(CacheInfo{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(CacheInfo{}.StructSize)]byte{}
@@ -1733,7 +1753,7 @@ var _ [24]byte = [unsafe.Offsetof(SnapshotInfo{}.RecodedPages)]byte{}
 var _ [32]byte = [unsafe.Offsetof(SnapshotInfo{}.Bytes)]byte{}
 var _ [40]byte = [unsafe.Offsetof(SnapshotInfo{}.NeededBytes)]byte{}
 
-var _ [88]byte = [unsafe.Sizeof(AppendBatch{})]byte{}
+var _ [96]byte = [unsafe.Sizeof(AppendBatch{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(AppendBatch{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(AppendBatch{}.NSequences)]byte{}
 var _ [8]byte = [unsafe.Offsetof(AppendBatch{}.Sequences)]byte{}
@@ -1747,6 +1767,7 @@ var _ [56]byte = [unsafe.Offsetof(AppendBatch{}.KTokenStride)]byte{}
 var _ [64]byte = [unsafe.Offsetof(AppendBatch{}.KHeadStride)]byte{}
 var _ [72]byte = [unsafe.Offsetof(AppendBatch{}.VTokenStride)]byte{}
 var _ [80]byte = [unsafe.Offsetof(AppendBatch{}.VHeadStride)]byte{}
+var _ [88]byte = [unsafe.Offsetof(AppendBatch{}.RopePositions)]byte{}
 
 var _ [24]byte = [unsafe.Sizeof(CompressOptions{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(CompressOptions{}.StructSize)]byte{}
@@ -1754,7 +1775,7 @@ var _ [4]byte = [unsafe.Offsetof(CompressOptions{}.Budget)]byte{}
 var _ [8]byte = [unsafe.Offsetof(CompressOptions{}.Kept)]byte{}
 var _ [16]byte = [unsafe.Offsetof(CompressOptions{}.BytesFreed)]byte{}
 
-var _ [128]byte = [unsafe.Sizeof(AttendBatch{})]byte{}
+var _ [136]byte = [unsafe.Sizeof(AttendBatch{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(AttendBatch{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(AttendBatch{}.NSequences)]byte{}
 var _ [8]byte = [unsafe.Offsetof(AttendBatch{}.Sequences)]byte{}
@@ -1775,8 +1796,9 @@ var _ [104]byte = [unsafe.Offsetof(AttendBatch{}.Sinks)]byte{}
 var _ [112]byte = [unsafe.Offsetof(AttendBatch{}.Mask)]byte{}
 var _ [120]byte = [unsafe.Offsetof(AttendBatch{}.MaskSlots)]byte{}
 var _ [124]byte = [unsafe.Offsetof(AttendBatch{}.Reserved)]byte{}
+var _ [128]byte = [unsafe.Offsetof(AttendBatch{}.RopePositions)]byte{}
 
-var _ [176]byte = [unsafe.Sizeof(ExtendBatch{})]byte{}
+var _ [184]byte = [unsafe.Sizeof(ExtendBatch{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(ExtendBatch{}.StructSize)]byte{}
 var _ [4]byte = [unsafe.Offsetof(ExtendBatch{}.NSequences)]byte{}
 var _ [8]byte = [unsafe.Offsetof(ExtendBatch{}.Sequences)]byte{}
@@ -1803,6 +1825,7 @@ var _ [144]byte = [unsafe.Offsetof(ExtendBatch{}.OutputHeadStride)]byte{}
 var _ [152]byte = [unsafe.Offsetof(ExtendBatch{}.LSE)]byte{}
 var _ [160]byte = [unsafe.Offsetof(ExtendBatch{}.Sinks)]byte{}
 var _ [168]byte = [unsafe.Offsetof(ExtendBatch{}.Mask)]byte{}
+var _ [176]byte = [unsafe.Offsetof(ExtendBatch{}.RopePositions)]byte{}
 
 var _ [32]byte = [unsafe.Sizeof(StepBatch{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(StepBatch{}.StructSize)]byte{}
@@ -2372,7 +2395,7 @@ func CacheCreate(context *Context, options *CacheOptions, policy *Policy, result
 	} else {
 		optionsGiven = 1
 	}
-	return Status(C.kvq_go_kvq_cache_create((*C.uint8_t)(unsafe.Pointer(context)), optionsGiven, C.int32_t(options.NLayers), C.int32_t(options.QHeads), C.int32_t(options.KVHeads), C.int32_t(options.HeadDim), C.kvq_rope(options.Rope), C.int32_t(options.RotaryDim), C.float(options.RopeBase), (*C.float)(unsafe.Pointer(options.InvFreq)), C.float(options.Scale), C.int32_t(options.Reserved), C.uint64_t(options.MaxBytes), C.uint64_t(options.ModelID), (*C.uint8_t)(unsafe.Pointer(options.Codebook)), (*C.uint8_t)(unsafe.Pointer(options.Router)), (*C.uint8_t)(unsafe.Pointer(options.Centres)), (*C.uint8_t)(unsafe.Pointer(options.Shapes)), C.int32_t(options.NShapes), C.int32_t(options.SlidingWindow), C.int32_t(options.AttentionChunk), C.int32_t(options.ReservedEnd), (*C.uint8_t)(unsafe.Pointer(policy)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_cache_create((*C.uint8_t)(unsafe.Pointer(context)), optionsGiven, C.int32_t(options.NLayers), C.int32_t(options.QHeads), C.int32_t(options.KVHeads), C.int32_t(options.HeadDim), C.kvq_rope(options.Rope), C.int32_t(options.RotaryDim), C.float(options.RopeBase), (*C.float)(unsafe.Pointer(options.InvFreq)), C.float(options.Scale), C.int32_t(options.Reserved), C.uint64_t(options.MaxBytes), C.uint64_t(options.ModelID), (*C.uint8_t)(unsafe.Pointer(options.Codebook)), (*C.uint8_t)(unsafe.Pointer(options.Router)), (*C.uint8_t)(unsafe.Pointer(options.Centres)), (*C.uint8_t)(unsafe.Pointer(options.Shapes)), C.int32_t(options.NShapes), C.int32_t(options.SlidingWindow), C.int32_t(options.AttentionChunk), C.int32_t(options.MropeInterleaved), (*C.int32_t)(unsafe.Pointer(options.MropeSection)), (*C.uint8_t)(unsafe.Pointer(policy)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // CacheDestroy: destroy a cache handle. Sequences of the cache keep it alive.
@@ -2855,7 +2878,7 @@ func AppendSequences(cache *Cache, layer int32, batch *AppendBatch, err *Error) 
 	} else {
 		batchGiven = 1
 	}
-	return Status(C.kvq_go_kvq_append_sequences((*C.uint8_t)(unsafe.Pointer(cache)), C.int32_t(layer), batchGiven, C.int32_t(batch.NSequences), (*C.uint8_t)(unsafe.Pointer(batch.Sequences)), (*C.int32_t)(unsafe.Pointer(batch.TokenCounts)), (*C.int32_t)(unsafe.Pointer(batch.Positions)), (*C.uint8_t)(unsafe.Pointer(batch.K)), (*C.uint8_t)(unsafe.Pointer(batch.V)), C.kvq_dtype(batch.Dtype), C.int32_t(batch.Reserved), C.int64_t(batch.KTokenStride), C.int64_t(batch.KHeadStride), C.int64_t(batch.VTokenStride), C.int64_t(batch.VHeadStride), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_append_sequences((*C.uint8_t)(unsafe.Pointer(cache)), C.int32_t(layer), batchGiven, C.int32_t(batch.NSequences), (*C.uint8_t)(unsafe.Pointer(batch.Sequences)), (*C.int32_t)(unsafe.Pointer(batch.TokenCounts)), (*C.int32_t)(unsafe.Pointer(batch.Positions)), (*C.uint8_t)(unsafe.Pointer(batch.K)), (*C.uint8_t)(unsafe.Pointer(batch.V)), C.kvq_dtype(batch.Dtype), C.int32_t(batch.Reserved), C.int64_t(batch.KTokenStride), C.int64_t(batch.KHeadStride), C.int64_t(batch.VTokenStride), C.int64_t(batch.VHeadStride), (*C.int32_t)(unsafe.Pointer(batch.RopePositions)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // SequenceDecode: decode stored keys and values, for inspection and tests. Not optimised.
@@ -2969,8 +2992,8 @@ func AttendBatchInit(batch *AttendBatch) {
 // with a page's scales are rounded to FP16.
 //
 // Returns [OK]; [EArgument]; [EState] (a CUDA graph is captured, see [SequenceReserve]; positions do not ascend
-// beyond the mask); [EUnsupported] (a mask, and the policy evicts, or on a GPU pages have trained centres);
-// [EMemory]; [ELimit] (workspace); [EBackend].
+// beyond the mask); [EUnsupported] (a mask, and the policy evicts); [EMemory]; [ELimit] (workspace);
+// [EBackend].
 //
 // Threads: any number of calls on a cache at once, also on the same sequences, which are only read. Where the
 // policy evicts by queries, those of every call count, in any order. Since 1.0. In C: kvq_attend.
@@ -2981,7 +3004,7 @@ func Attend(cache *Cache, layer int32, batch *AttendBatch, err *Error) Status {
 	} else {
 		batchGiven = 1
 	}
-	return Status(C.kvq_go_kvq_attend((*C.uint8_t)(unsafe.Pointer(cache)), C.int32_t(layer), batchGiven, C.int32_t(batch.NSequences), (*C.uint8_t)(unsafe.Pointer(batch.Sequences)), (*C.int32_t)(unsafe.Pointer(batch.QueryCounts)), (*C.int32_t)(unsafe.Pointer(batch.QueryPositions)), (*C.uint8_t)(unsafe.Pointer(batch.Q)), C.kvq_dtype(batch.QDtype), C.kvq_dtype(batch.OutputDtype), (*C.uint8_t)(unsafe.Pointer(batch.Output)), C.int32_t(batch.SlidingWindow), C.float(batch.LogitSoftcap), C.int64_t(batch.QTokenStride), C.int64_t(batch.QHeadStride), C.int64_t(batch.OutputTokenStride), C.int64_t(batch.OutputHeadStride), (*C.float)(unsafe.Pointer(batch.LSE)), (*C.float)(unsafe.Pointer(batch.Sinks)), (*C.uint32_t)(unsafe.Pointer(batch.Mask)), C.int32_t(batch.MaskSlots), C.int32_t(batch.Reserved), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_attend((*C.uint8_t)(unsafe.Pointer(cache)), C.int32_t(layer), batchGiven, C.int32_t(batch.NSequences), (*C.uint8_t)(unsafe.Pointer(batch.Sequences)), (*C.int32_t)(unsafe.Pointer(batch.QueryCounts)), (*C.int32_t)(unsafe.Pointer(batch.QueryPositions)), (*C.uint8_t)(unsafe.Pointer(batch.Q)), C.kvq_dtype(batch.QDtype), C.kvq_dtype(batch.OutputDtype), (*C.uint8_t)(unsafe.Pointer(batch.Output)), C.int32_t(batch.SlidingWindow), C.float(batch.LogitSoftcap), C.int64_t(batch.QTokenStride), C.int64_t(batch.QHeadStride), C.int64_t(batch.OutputTokenStride), C.int64_t(batch.OutputHeadStride), (*C.float)(unsafe.Pointer(batch.LSE)), (*C.float)(unsafe.Pointer(batch.Sinks)), (*C.uint32_t)(unsafe.Pointer(batch.Mask)), C.int32_t(batch.MaskSlots), C.int32_t(batch.Reserved), (*C.int32_t)(unsafe.Pointer(batch.RopePositions)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // ExtendBatchInit: fill with defaults (one dense F32 token and its query per sequence).
@@ -3022,7 +3045,7 @@ func Extend(cache *Cache, layer int32, batch *ExtendBatch, err *Error) Status {
 	} else {
 		batchGiven = 1
 	}
-	return Status(C.kvq_go_kvq_extend((*C.uint8_t)(unsafe.Pointer(cache)), C.int32_t(layer), batchGiven, C.int32_t(batch.NSequences), (*C.uint8_t)(unsafe.Pointer(batch.Sequences)), (*C.int32_t)(unsafe.Pointer(batch.TokenCounts)), (*C.int32_t)(unsafe.Pointer(batch.Positions)), (*C.uint8_t)(unsafe.Pointer(batch.K)), (*C.uint8_t)(unsafe.Pointer(batch.V)), (*C.uint8_t)(unsafe.Pointer(batch.Q)), (*C.uint8_t)(unsafe.Pointer(batch.Output)), C.kvq_dtype(batch.Dtype), C.kvq_dtype(batch.QDtype), C.kvq_dtype(batch.OutputDtype), C.int32_t(batch.SlidingWindow), C.float(batch.LogitSoftcap), C.int32_t(batch.MaskSlots), C.int64_t(batch.KTokenStride), C.int64_t(batch.KHeadStride), C.int64_t(batch.VTokenStride), C.int64_t(batch.VHeadStride), C.int64_t(batch.QTokenStride), C.int64_t(batch.QHeadStride), C.int64_t(batch.OutputTokenStride), C.int64_t(batch.OutputHeadStride), (*C.float)(unsafe.Pointer(batch.LSE)), (*C.float)(unsafe.Pointer(batch.Sinks)), (*C.uint32_t)(unsafe.Pointer(batch.Mask)), (*C.kvq_error)(unsafe.Pointer(err))))
+	return Status(C.kvq_go_kvq_extend((*C.uint8_t)(unsafe.Pointer(cache)), C.int32_t(layer), batchGiven, C.int32_t(batch.NSequences), (*C.uint8_t)(unsafe.Pointer(batch.Sequences)), (*C.int32_t)(unsafe.Pointer(batch.TokenCounts)), (*C.int32_t)(unsafe.Pointer(batch.Positions)), (*C.uint8_t)(unsafe.Pointer(batch.K)), (*C.uint8_t)(unsafe.Pointer(batch.V)), (*C.uint8_t)(unsafe.Pointer(batch.Q)), (*C.uint8_t)(unsafe.Pointer(batch.Output)), C.kvq_dtype(batch.Dtype), C.kvq_dtype(batch.QDtype), C.kvq_dtype(batch.OutputDtype), C.int32_t(batch.SlidingWindow), C.float(batch.LogitSoftcap), C.int32_t(batch.MaskSlots), C.int64_t(batch.KTokenStride), C.int64_t(batch.KHeadStride), C.int64_t(batch.VTokenStride), C.int64_t(batch.VHeadStride), C.int64_t(batch.QTokenStride), C.int64_t(batch.QHeadStride), C.int64_t(batch.OutputTokenStride), C.int64_t(batch.OutputHeadStride), (*C.float)(unsafe.Pointer(batch.LSE)), (*C.float)(unsafe.Pointer(batch.Sinks)), (*C.uint32_t)(unsafe.Pointer(batch.Mask)), (*C.int32_t)(unsafe.Pointer(batch.RopePositions)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // StepBatchInit: fill with defaults.

@@ -194,7 +194,7 @@ _Static_assert(offsetof(kvq_layer_shape, recurrent) == 68, "kvq_layer_shape.recu
 _Static_assert(offsetof(kvq_layer_shape, sliding_window) == 72, "kvq_layer_shape.sliding_window");
 _Static_assert(offsetof(kvq_layer_shape, attention_chunk) == 76, "kvq_layer_shape.attention_chunk");
 
-_Static_assert(sizeof(kvq_cache_options) == 112, "kvq_cache_options");
+_Static_assert(sizeof(kvq_cache_options) == 120, "kvq_cache_options");
 _Static_assert(offsetof(kvq_cache_options, struct_size) == 0, "kvq_cache_options.struct_size");
 _Static_assert(offsetof(kvq_cache_options, n_layers) == 4, "kvq_cache_options.n_layers");
 _Static_assert(offsetof(kvq_cache_options, q_heads) == 8, "kvq_cache_options.q_heads");
@@ -215,7 +215,8 @@ _Static_assert(offsetof(kvq_cache_options, shapes) == 88, "kvq_cache_options.sha
 _Static_assert(offsetof(kvq_cache_options, n_shapes) == 96, "kvq_cache_options.n_shapes");
 _Static_assert(offsetof(kvq_cache_options, sliding_window) == 100, "kvq_cache_options.sliding_window");
 _Static_assert(offsetof(kvq_cache_options, attention_chunk) == 104, "kvq_cache_options.attention_chunk");
-_Static_assert(offsetof(kvq_cache_options, reserved_end) == 108, "kvq_cache_options.reserved_end");
+_Static_assert(offsetof(kvq_cache_options, mrope_interleaved) == 108, "kvq_cache_options.mrope_interleaved");
+_Static_assert(offsetof(kvq_cache_options, mrope_section) == 112, "kvq_cache_options.mrope_section");
 
 _Static_assert(sizeof(kvq_cache_info) == 64, "kvq_cache_info");
 _Static_assert(offsetof(kvq_cache_info, struct_size) == 0, "kvq_cache_info.struct_size");
@@ -275,7 +276,7 @@ _Static_assert(offsetof(kvq_snapshot_info, recoded_pages) == 24, "kvq_snapshot_i
 _Static_assert(offsetof(kvq_snapshot_info, bytes) == 32, "kvq_snapshot_info.bytes");
 _Static_assert(offsetof(kvq_snapshot_info, needed_bytes) == 40, "kvq_snapshot_info.needed_bytes");
 
-_Static_assert(sizeof(kvq_append_batch) == 88, "kvq_append_batch");
+_Static_assert(sizeof(kvq_append_batch) == 96, "kvq_append_batch");
 _Static_assert(offsetof(kvq_append_batch, struct_size) == 0, "kvq_append_batch.struct_size");
 _Static_assert(offsetof(kvq_append_batch, n_sequences) == 4, "kvq_append_batch.n_sequences");
 _Static_assert(offsetof(kvq_append_batch, sequences) == 8, "kvq_append_batch.sequences");
@@ -289,6 +290,7 @@ _Static_assert(offsetof(kvq_append_batch, k_token_stride) == 56, "kvq_append_bat
 _Static_assert(offsetof(kvq_append_batch, k_head_stride) == 64, "kvq_append_batch.k_head_stride");
 _Static_assert(offsetof(kvq_append_batch, v_token_stride) == 72, "kvq_append_batch.v_token_stride");
 _Static_assert(offsetof(kvq_append_batch, v_head_stride) == 80, "kvq_append_batch.v_head_stride");
+_Static_assert(offsetof(kvq_append_batch, rope_positions) == 88, "kvq_append_batch.rope_positions");
 
 _Static_assert(sizeof(kvq_compress_options) == 24, "kvq_compress_options");
 _Static_assert(offsetof(kvq_compress_options, struct_size) == 0, "kvq_compress_options.struct_size");
@@ -296,7 +298,7 @@ _Static_assert(offsetof(kvq_compress_options, budget) == 4, "kvq_compress_option
 _Static_assert(offsetof(kvq_compress_options, kept) == 8, "kvq_compress_options.kept");
 _Static_assert(offsetof(kvq_compress_options, bytes_freed) == 16, "kvq_compress_options.bytes_freed");
 
-_Static_assert(sizeof(kvq_attend_batch) == 128, "kvq_attend_batch");
+_Static_assert(sizeof(kvq_attend_batch) == 136, "kvq_attend_batch");
 _Static_assert(offsetof(kvq_attend_batch, struct_size) == 0, "kvq_attend_batch.struct_size");
 _Static_assert(offsetof(kvq_attend_batch, n_sequences) == 4, "kvq_attend_batch.n_sequences");
 _Static_assert(offsetof(kvq_attend_batch, sequences) == 8, "kvq_attend_batch.sequences");
@@ -317,8 +319,9 @@ _Static_assert(offsetof(kvq_attend_batch, sinks) == 104, "kvq_attend_batch.sinks
 _Static_assert(offsetof(kvq_attend_batch, mask) == 112, "kvq_attend_batch.mask");
 _Static_assert(offsetof(kvq_attend_batch, mask_slots) == 120, "kvq_attend_batch.mask_slots");
 _Static_assert(offsetof(kvq_attend_batch, reserved) == 124, "kvq_attend_batch.reserved");
+_Static_assert(offsetof(kvq_attend_batch, rope_positions) == 128, "kvq_attend_batch.rope_positions");
 
-_Static_assert(sizeof(kvq_extend_batch) == 176, "kvq_extend_batch");
+_Static_assert(sizeof(kvq_extend_batch) == 184, "kvq_extend_batch");
 _Static_assert(offsetof(kvq_extend_batch, struct_size) == 0, "kvq_extend_batch.struct_size");
 _Static_assert(offsetof(kvq_extend_batch, n_sequences) == 4, "kvq_extend_batch.n_sequences");
 _Static_assert(offsetof(kvq_extend_batch, sequences) == 8, "kvq_extend_batch.sequences");
@@ -345,6 +348,7 @@ _Static_assert(offsetof(kvq_extend_batch, output_head_stride) == 144, "kvq_exten
 _Static_assert(offsetof(kvq_extend_batch, lse) == 152, "kvq_extend_batch.lse");
 _Static_assert(offsetof(kvq_extend_batch, sinks) == 160, "kvq_extend_batch.sinks");
 _Static_assert(offsetof(kvq_extend_batch, mask) == 168, "kvq_extend_batch.mask");
+_Static_assert(offsetof(kvq_extend_batch, rope_positions) == 176, "kvq_extend_batch.rope_positions");
 
 _Static_assert(sizeof(kvq_step_batch) == 32, "kvq_step_batch");
 _Static_assert(offsetof(kvq_step_batch, struct_size) == 0, "kvq_step_batch.struct_size");
@@ -563,7 +567,7 @@ static inline void kvq_go_kvq_cache_options_init(uint8_t* it) {
   kvq_cache_options_init((kvq_cache_options*)it, sizeof(kvq_cache_options));
 }
 
-static inline kvq_status kvq_go_kvq_cache_create(uint8_t* context, int32_t options_given, int32_t options_n_layers, int32_t options_q_heads, int32_t options_kv_heads, int32_t options_head_dim, kvq_rope options_rope, int32_t options_rotary_dim, float options_rope_base, const float* options_inv_freq, float options_scale, int32_t options_reserved, uint64_t options_max_bytes, uint64_t options_model_id, uint8_t* options_codebook, uint8_t* options_router, uint8_t* options_centres, uint8_t* options_shapes, int32_t options_n_shapes, int32_t options_sliding_window, int32_t options_attention_chunk, int32_t options_reserved_end, uint8_t* policy, uint8_t* result, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_cache_create(uint8_t* context, int32_t options_given, int32_t options_n_layers, int32_t options_q_heads, int32_t options_kv_heads, int32_t options_head_dim, kvq_rope options_rope, int32_t options_rotary_dim, float options_rope_base, const float* options_inv_freq, float options_scale, int32_t options_reserved, uint64_t options_max_bytes, uint64_t options_model_id, uint8_t* options_codebook, uint8_t* options_router, uint8_t* options_centres, uint8_t* options_shapes, int32_t options_n_shapes, int32_t options_sliding_window, int32_t options_attention_chunk, int32_t options_mrope_interleaved, const int32_t* options_mrope_section, uint8_t* policy, uint8_t* result, kvq_error* error) {
   kvq_cache_options options = {0};
   options.struct_size = sizeof(kvq_cache_options);
   options.n_layers = options_n_layers;
@@ -585,7 +589,8 @@ static inline kvq_status kvq_go_kvq_cache_create(uint8_t* context, int32_t optio
   options.n_shapes = options_n_shapes;
   options.sliding_window = options_sliding_window;
   options.attention_chunk = options_attention_chunk;
-  options.reserved_end = options_reserved_end;
+  options.mrope_interleaved = options_mrope_interleaved;
+  options.mrope_section = options_mrope_section;
   return kvq_cache_create((kvq_context*)context, options_given ? &options : NULL, (const kvq_policy*)policy, (kvq_cache**)result, error);
 }
 
@@ -713,7 +718,7 @@ static inline void kvq_go_kvq_append_batch_init(uint8_t* it) {
   kvq_append_batch_init((kvq_append_batch*)it, sizeof(kvq_append_batch));
 }
 
-static inline kvq_status kvq_go_kvq_append_sequences(uint8_t* cache, int32_t layer, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_token_counts, const int32_t* batch_positions, uint8_t* batch_k, uint8_t* batch_v, kvq_dtype batch_dtype, int32_t batch_reserved, int64_t batch_k_token_stride, int64_t batch_k_head_stride, int64_t batch_v_token_stride, int64_t batch_v_head_stride, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_append_sequences(uint8_t* cache, int32_t layer, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_token_counts, const int32_t* batch_positions, uint8_t* batch_k, uint8_t* batch_v, kvq_dtype batch_dtype, int32_t batch_reserved, int64_t batch_k_token_stride, int64_t batch_k_head_stride, int64_t batch_v_token_stride, int64_t batch_v_head_stride, const int32_t* batch_rope_positions, kvq_error* error) {
   kvq_append_batch batch = {0};
   batch.struct_size = sizeof(kvq_append_batch);
   batch.n_sequences = batch_n_sequences;
@@ -728,6 +733,7 @@ static inline kvq_status kvq_go_kvq_append_sequences(uint8_t* cache, int32_t lay
   batch.k_head_stride = batch_k_head_stride;
   batch.v_token_stride = batch_v_token_stride;
   batch.v_head_stride = batch_v_head_stride;
+  batch.rope_positions = batch_rope_positions;
   return kvq_append_sequences((kvq_cache*)cache, layer, batch_given ? &batch : NULL, error);
 }
 
@@ -752,7 +758,7 @@ static inline void kvq_go_kvq_attend_batch_init(uint8_t* it) {
   kvq_attend_batch_init((kvq_attend_batch*)it, sizeof(kvq_attend_batch));
 }
 
-static inline kvq_status kvq_go_kvq_attend(uint8_t* cache, int32_t layer, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_query_counts, const int32_t* batch_query_positions, uint8_t* batch_q, kvq_dtype batch_q_dtype, kvq_dtype batch_output_dtype, uint8_t* batch_output, int32_t batch_sliding_window, float batch_logit_softcap, int64_t batch_q_token_stride, int64_t batch_q_head_stride, int64_t batch_output_token_stride, int64_t batch_output_head_stride, float* batch_lse, const float* batch_sinks, const uint32_t* batch_mask, int32_t batch_mask_slots, int32_t batch_reserved, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_attend(uint8_t* cache, int32_t layer, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_query_counts, const int32_t* batch_query_positions, uint8_t* batch_q, kvq_dtype batch_q_dtype, kvq_dtype batch_output_dtype, uint8_t* batch_output, int32_t batch_sliding_window, float batch_logit_softcap, int64_t batch_q_token_stride, int64_t batch_q_head_stride, int64_t batch_output_token_stride, int64_t batch_output_head_stride, float* batch_lse, const float* batch_sinks, const uint32_t* batch_mask, int32_t batch_mask_slots, int32_t batch_reserved, const int32_t* batch_rope_positions, kvq_error* error) {
   kvq_attend_batch batch = {0};
   batch.struct_size = sizeof(kvq_attend_batch);
   batch.n_sequences = batch_n_sequences;
@@ -774,6 +780,7 @@ static inline kvq_status kvq_go_kvq_attend(uint8_t* cache, int32_t layer, int32_
   batch.mask = batch_mask;
   batch.mask_slots = batch_mask_slots;
   batch.reserved = batch_reserved;
+  batch.rope_positions = batch_rope_positions;
   return kvq_attend((kvq_cache*)cache, layer, batch_given ? &batch : NULL, error);
 }
 
@@ -781,7 +788,7 @@ static inline void kvq_go_kvq_extend_batch_init(uint8_t* it) {
   kvq_extend_batch_init((kvq_extend_batch*)it, sizeof(kvq_extend_batch));
 }
 
-static inline kvq_status kvq_go_kvq_extend(uint8_t* cache, int32_t layer, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_token_counts, const int32_t* batch_positions, uint8_t* batch_k, uint8_t* batch_v, uint8_t* batch_q, uint8_t* batch_output, kvq_dtype batch_dtype, kvq_dtype batch_q_dtype, kvq_dtype batch_output_dtype, int32_t batch_sliding_window, float batch_logit_softcap, int32_t batch_mask_slots, int64_t batch_k_token_stride, int64_t batch_k_head_stride, int64_t batch_v_token_stride, int64_t batch_v_head_stride, int64_t batch_q_token_stride, int64_t batch_q_head_stride, int64_t batch_output_token_stride, int64_t batch_output_head_stride, float* batch_lse, const float* batch_sinks, const uint32_t* batch_mask, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_extend(uint8_t* cache, int32_t layer, int32_t batch_given, int32_t batch_n_sequences, uint8_t* batch_sequences, const int32_t* batch_token_counts, const int32_t* batch_positions, uint8_t* batch_k, uint8_t* batch_v, uint8_t* batch_q, uint8_t* batch_output, kvq_dtype batch_dtype, kvq_dtype batch_q_dtype, kvq_dtype batch_output_dtype, int32_t batch_sliding_window, float batch_logit_softcap, int32_t batch_mask_slots, int64_t batch_k_token_stride, int64_t batch_k_head_stride, int64_t batch_v_token_stride, int64_t batch_v_head_stride, int64_t batch_q_token_stride, int64_t batch_q_head_stride, int64_t batch_output_token_stride, int64_t batch_output_head_stride, float* batch_lse, const float* batch_sinks, const uint32_t* batch_mask, const int32_t* batch_rope_positions, kvq_error* error) {
   kvq_extend_batch batch = {0};
   batch.struct_size = sizeof(kvq_extend_batch);
   batch.n_sequences = batch_n_sequences;
@@ -809,6 +816,7 @@ static inline kvq_status kvq_go_kvq_extend(uint8_t* cache, int32_t layer, int32_
   batch.lse = batch_lse;
   batch.sinks = batch_sinks;
   batch.mask = batch_mask;
+  batch.rope_positions = batch_rope_positions;
   return kvq_extend((kvq_cache*)cache, layer, batch_given ? &batch : NULL, error);
 }
 

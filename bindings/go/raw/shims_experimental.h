@@ -287,7 +287,7 @@ static inline void kvq_go_kvq_router_trainer_options_init(uint8_t* it) {
   kvq_router_trainer_options_init((kvq_router_trainer_options*)it, sizeof(kvq_router_trainer_options));
 }
 
-static inline kvq_status kvq_go_kvq_router_trainer_create(uint8_t* context, int32_t cache_given, int32_t cache_n_layers, int32_t cache_q_heads, int32_t cache_kv_heads, int32_t cache_head_dim, kvq_rope cache_rope, int32_t cache_rotary_dim, float cache_rope_base, const float* cache_inv_freq, float cache_scale, int32_t cache_reserved, uint64_t cache_max_bytes, uint64_t cache_model_id, uint8_t* cache_codebook, uint8_t* cache_router, uint8_t* cache_centres, uint8_t* cache_shapes, int32_t cache_n_shapes, int32_t cache_sliding_window, int32_t cache_attention_chunk, int32_t cache_reserved_end, uint8_t* policy, int32_t options_given, kvq_router_method options_method, int32_t options_sharing, int32_t options_epochs, double options_mean_bits, double options_loss_weight, double options_learning_rate, uint64_t options_seed, uint64_t options_max_bytes, const char* options_note, uint8_t* result, kvq_error* error) {
+static inline kvq_status kvq_go_kvq_router_trainer_create(uint8_t* context, int32_t cache_given, int32_t cache_n_layers, int32_t cache_q_heads, int32_t cache_kv_heads, int32_t cache_head_dim, kvq_rope cache_rope, int32_t cache_rotary_dim, float cache_rope_base, const float* cache_inv_freq, float cache_scale, int32_t cache_reserved, uint64_t cache_max_bytes, uint64_t cache_model_id, uint8_t* cache_codebook, uint8_t* cache_router, uint8_t* cache_centres, uint8_t* cache_shapes, int32_t cache_n_shapes, int32_t cache_sliding_window, int32_t cache_attention_chunk, int32_t cache_mrope_interleaved, const int32_t* cache_mrope_section, uint8_t* policy, int32_t options_given, kvq_router_method options_method, int32_t options_sharing, int32_t options_epochs, double options_mean_bits, double options_loss_weight, double options_learning_rate, uint64_t options_seed, uint64_t options_max_bytes, const char* options_note, uint8_t* result, kvq_error* error) {
   kvq_cache_options cache = {0};
   cache.struct_size = sizeof(kvq_cache_options);
   cache.n_layers = cache_n_layers;
@@ -309,7 +309,8 @@ static inline kvq_status kvq_go_kvq_router_trainer_create(uint8_t* context, int3
   cache.n_shapes = cache_n_shapes;
   cache.sliding_window = cache_sliding_window;
   cache.attention_chunk = cache_attention_chunk;
-  cache.reserved_end = cache_reserved_end;
+  cache.mrope_interleaved = cache_mrope_interleaved;
+  cache.mrope_section = cache_mrope_section;
   kvq_router_trainer_options options = {0};
   options.struct_size = sizeof(kvq_router_trainer_options);
   options.method = options_method;

@@ -49,6 +49,9 @@ class Prepared:
             pointers[i] = sequences[i]._pointer
         self.batch.n_sequences = n
 
+    def set_streams(self, positions: Optional[View]) -> None:
+        self.batch.rope_positions = None if positions is None else positions.address
+
     def set_tokens(self, keys: Rows, values: Optional[Rows]) -> None:
         batch = self.batch
         batch.k, batch.k_token_stride, batch.k_head_stride, batch.dtype, _, _ = keys

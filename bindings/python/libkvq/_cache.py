@@ -11,7 +11,7 @@ from typing import Sequence as Many
 from weakref import WeakSet
 
 from . import _native
-from ._arrays import HOST, Rows, address_of, bytes_of, dense_of, empty_like, integers, refuse_gradient, rows_of
+from ._arrays import HOST, Rows, View, address_of, bytes_of, dense_of, empty_like, integers, refuse_gradient, rows_of
 from ._batches import Calls, Prepared, Queries
 from ._centres import Centres
 from ._context import Context
@@ -56,6 +56,10 @@ class Cache(CacheMethods):
     :param shapes: layers that differ from the others: Gemma's global ones, layers without RoPE.
     :param sliding_window: positions that a query sees, up to its own; pages that no later query sees are freed. 0: all.
     :param attention_chunk: queries see positions of their chunk of so many, in the same way. 0: all.
+    :param mrope_section: for M-RoPE, as in Qwen2-VL: how many pairs of channels turn by the temporal position, by the
+        height and by the width, which calls take as `rope_positions`. They add up to all rotated pairs, and the cache
+        takes no codebook, no router and no trained centres. None: all pairs turn by the position of the token.
+    :param mrope_interleaved: pairs of the three alternate, as in Qwen3-VL; False: they follow one another.
     """
 
     _new = _native.kvq_cache
@@ -82,12 +86,17 @@ class Cache(CacheMethods):
         shapes: Many[LayerShape] = (),
         sliding_window: int = 0,
         attention_chunk: int = 0,
+        mrope_section: Optional[Many[int]] = None,
+        mrope_interleaved: bool = False,
     ) -> None:
         shape = {"n_layers": n_layers, "q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": scale}
         rotary = {"rotary_dim": rotary_dim, "rope_base": rope_base, "max_bytes": max_bytes, "model_id": model_id}
         windows = {"sliding_window": sliding_window, "attention_chunk": attention_chunk}
         options = cache_options(rope, inv_freq, **shape, **rotary, **windows)
         of_shapes = set_shapes(options, shapes)
+        sections = integers("mrope_section", mrope_section, 3)
+        options.mrope_section = address_of(sections)
+        options.mrope_interleaved = 1 if mrope_interleaved else 0
         Context._given("context", context)
         used = policy_of(context, policy)
         given = (
@@ -98,7 +107,7 @@ class Cache(CacheMethods):
         with reading(context, *given, used) as (pointer, *trained, formats):
             options.codebook, options.centres, options.router = trained
             self._create(context._hooks, _native.kvq_cache_create, pointer, byref(options), formats)
-        del of_shapes  # until here the options point to it
+        del of_shapes, sections  # until here the options point to them
         self.context = context
         self._device = context._device
         self._sequences: WeakSet[Sequence] = WeakSet()
@@ -202,6 +211,7 @@ class Cache(CacheMethods):
         token_counts: Any = None,
         positions: Any = None,
         dtype: Optional[str] = None,
+        rope_positions: Any = None,
     ) -> None:
         """Append tokens to one layer of several sequences: to all of them, or to none.
 
@@ -215,10 +225,14 @@ class Cache(CacheMethods):
         :param token_counts: tokens per sequence; None: one each.
         :param positions: original positions, increasing; None: consecutive.
         :param dtype: "bf16" if arrays of uint16 hold bfloat16.
+        :param rope_positions: contiguous array of int32 ``[tokens, 3]`` where the context computes, for a cache with
+            `mrope_section`: the temporal position, height and width by which a key turns. `positions` still say which
+            tokens a query sees. None: all three are the token's position.
         """
         many = self._given_sequences(sequences)
         counts = integers("token_counts", token_counts, len(many))
-        self._append(layer, many, counts, len(many) if counts is None else sum(counts), k, v, positions, dtype)
+        tokens = len(many) if counts is None else sum(counts)
+        self._append(layer, many, counts, tokens, k, v, positions, dtype, rope_positions)
 
     def _append(
         self,
@@ -230,6 +244,7 @@ class Cache(CacheMethods):
         v: Any,
         positions: Any,
         dtype: Optional[str],
+        rope_positions: Any = None,
     ) -> None:
         """Like ``append``; with None as the number of tokens, one sequence gets all of them."""
         require_fit("layer", layer)
@@ -237,9 +252,11 @@ class Cache(CacheMethods):
         if tokens is None:
             counts = array("i", (keys.tokens,))
         places = integers("positions", positions, keys.tokens)
+        streams = self._checked_streams(rope_positions, keys.tokens)
         prepared = self._appending.take()
         prepared.batch.token_counts = address_of(counts)
         prepared.batch.positions = address_of(places)
+        prepared.set_streams(streams)
         prepared.set_tokens(keys, values)
         self._run(self._appending, prepared, layer, sequences, True)
 
@@ -258,6 +275,7 @@ class Cache(CacheMethods):
         dtype: Optional[str] = None,
         mask: Any = None,
         mask_slots: int = 0,
+        rope_positions: Any = None,
     ) -> Any:
         """Compute attention of a batch of queries over one layer.
 
@@ -276,6 +294,8 @@ class Cache(CacheMethods):
             j // 32 says whether the query sees slot length − mask_slots + j, in the order of appending; older ones are
             seen by position.
         :param mask_slots: newest slots of each sequence that `mask` covers, at most 1024.
+        :param rope_positions: contiguous array of int32 ``[queries, 3]`` by which queries turn, as for ``append``.
+            None: all three are the query's position.
         :returns: the output, or (output, lse) if `lse` was given.
         """
         many = self._given_sequences(sequences)
@@ -286,9 +306,11 @@ class Cache(CacheMethods):
         require_fit("sliding_window", sliding_window)
         require_fit("mask_slots", mask_slots)
         checked = self._checked_queries(layer, q, queries, output, lse, sinks, dtype, mask, mask_slots)
+        streams = self._checked_streams(rope_positions, queries)
         prepared = self._attending.take()
         prepared.batch.query_counts = address_of(counts)
         prepared.batch.query_positions = address_of(places)
+        prepared.set_streams(streams)
         prepared.set_queries(checked, sliding_window, logit_softcap, mask_slots)
         self._run(self._attending, prepared, layer, many, self._evicts)
         return checked.result
@@ -310,13 +332,15 @@ class Cache(CacheMethods):
         dtype: Optional[str] = None,
         mask: Any = None,
         mask_slots: int = 0,
+        rope_positions: Any = None,
     ) -> Any:
         """Append tokens to one layer of several sequences and attend with their queries: all of it, or nothing.
 
         Queries see the new tokens up to their own as they are given, rounded to FP16, and older ones as they are
         stored. So a prompt loses no more in long chunks than token by token.
 
-        :param k: keys, as for ``append``, like `v`, `token_counts` and `positions`.
+        :param k: keys, as for ``append``, like `v`, `token_counts`, `positions` and `rope_positions`, by which queries
+            turn, too.
         :param q: queries ``[tokens, q_heads, key_dim]``, as for ``attend``, like the other parameters.
         :returns: the output, or (output, lse) if `lse` was given.
         """
@@ -329,9 +353,11 @@ class Cache(CacheMethods):
         require_fit("mask_slots", mask_slots)
         keys, values = self._checked_tokens(layer, k, v, tokens, dtype)
         checked = self._checked_queries(layer, q, tokens, output, lse, sinks, dtype, mask, mask_slots)
+        streams = self._checked_streams(rope_positions, tokens)
         prepared = self._extending.take()
         prepared.batch.token_counts = address_of(counts)
         prepared.batch.positions = address_of(places)
+        prepared.set_streams(streams)
         prepared.set_tokens(keys, values)
         prepared.set_queries(checked, sliding_window, logit_softcap, mask_slots)
         self._run(self._extending, prepared, layer, many, True)
@@ -418,6 +444,12 @@ class Cache(CacheMethods):
             if mask_view.dtype not in ("u32", "i32"):
                 raise KvqArgumentError("mask has elements of %s, must be uint32 or int32" % mask_view.dtype)
         return Queries(rows, out, lse_view, sinks_view, mask_view, output if lse_view is None else (output, lse))
+
+    def _checked_streams(self, rope_positions: Any, tokens: int) -> Optional[View]:
+        """Positions by which M-RoPE turns keys or queries."""
+        if rope_positions is None:
+            return None
+        return dense_of("rope_positions", rope_positions, (tokens, 3), "i32", self._device)
 
     def _run(self, calls: Calls, prepared: Prepared, layer: int, sequences: Many[Sequence], alone: bool) -> None:
         """Make a call for which everything but the sequences is set; `alone` says that it changes them."""

@@ -1118,8 +1118,16 @@ class kvq_cache_options(Structure):
     """A query at position p sees positions from p − p % chunk on, as in Llama 4's local layers; 0 (default): all up to
     its own. Pages are freed as for ``sliding_window``, of which a layer may have one or the other.
     """
-    reserved_end: int
-    """0."""
+    mrope_interleaved: int
+    """1: pairs of M-RoPE alternate, as in Qwen3-VL: pair j < 3 · section of stream j % 3 turns by that stream, all
+    others by the temporal one. 0 (default): sections follow one another, as in Qwen2-VL.
+    """
+    mrope_section: Any
+    """Pairs that turn by each of the three position streams of M-RoPE: temporal, height, width. They add up to the
+    pairs of every layer with RoPE. Calls then take ``rope_positions``. Such caches take no codebook, router or
+    centres, which are for keys before RoPE; scales they take. NULL (default): all pairs turn by the position of the
+    token.
+    """
 
     _fields_ = [
         ("struct_size", c_uint32),
@@ -1142,7 +1150,8 @@ class kvq_cache_options(Structure):
         ("n_shapes", c_int32),
         ("sliding_window", c_int32),
         ("attention_chunk", c_int32),
-        ("reserved_end", c_int32),
+        ("mrope_interleaved", c_int32),
+        ("mrope_section", c_void_p),
     ]
 
 
@@ -1343,6 +1352,11 @@ class kvq_append_batch(Structure):
     """As for keys."""
     v_head_stride: int
     """As for keys."""
+    rope_positions: Any
+    """``[total tokens, 3]`` positions by which M-RoPE turns keys, of a cache with ``mrope_section``: temporal, height,
+    width, of any value. ``positions`` still say what sees what. Layers without RoPE ignore them. NULL (default):
+    ``positions`` in all three.
+    """
 
     _fields_ = [
         ("struct_size", c_uint32),
@@ -1358,6 +1372,7 @@ class kvq_append_batch(Structure):
         ("k_head_stride", c_int64),
         ("v_token_stride", c_int64),
         ("v_head_stride", c_int64),
+        ("rope_positions", c_void_p),
     ]
 
 
@@ -1448,6 +1463,10 @@ class kvq_attend_batch(Structure):
     """Newest slots of each sequence that ``mask`` covers, 1 … ``KVQ_MAX_MASK_SLOTS``; 0 (default) without."""
     reserved: int
     """0."""
+    rope_positions: Any
+    """``[total queries, 3]`` positions by which M-RoPE turns queries, as in kvq_append_batch. NULL (default): those of
+    the queries in all three.
+    """
 
     _fields_ = [
         ("struct_size", c_uint32),
@@ -1470,6 +1489,7 @@ class kvq_attend_batch(Structure):
         ("mask", c_void_p),
         ("mask_slots", c_int32),
         ("reserved", c_int32),
+        ("rope_positions", c_void_p),
     ]
 
 
@@ -1529,6 +1549,8 @@ class kvq_extend_batch(Structure):
     """As in kvq_attend_batch."""
     mask: Any
     """As in kvq_attend_batch; the length of a sequence includes its new tokens."""
+    rope_positions: Any
+    """As in kvq_append_batch, for keys and queries."""
 
     _fields_ = [
         ("struct_size", c_uint32),
@@ -1557,6 +1579,7 @@ class kvq_extend_batch(Structure):
         ("lse", c_void_p),
         ("sinks", c_void_p),
         ("mask", c_void_p),
+        ("rope_positions", c_void_p),
     ]
 
 
@@ -3656,8 +3679,8 @@ with int8 dot products ("avx512vnni", "amx"), integer pages use fixed-point quer
 page's scales are rounded to FP16.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (a CUDA graph is captured, see ``kvq_sequence_reserve``; positions do
-not ascend beyond the mask); KVQ_E_UNSUPPORTED (a mask, and the policy evicts, or on a GPU pages have trained
-centres); KVQ_E_MEMORY; KVQ_E_LIMIT (workspace); KVQ_E_BACKEND.
+not ascend beyond the mask); KVQ_E_UNSUPPORTED (a mask, and the policy evicts); KVQ_E_MEMORY; KVQ_E_LIMIT
+(workspace); KVQ_E_BACKEND.
 
 Threads: any number of calls on a cache at once, also on the same sequences, which are only read. Where the
 policy evicts by queries, those of every call count, in any order.

@@ -172,6 +172,76 @@ def test_frequencies_of_a_layer_are_checked_and_used(context, random):
 LATENT = libkvq.LayerShape(1, kv_heads=1, key_dim=96, value_dim=64, values_are_key_prefix=True, scale=0.1)
 
 
+def turned(x, places, frequencies, streams):
+    """Heads as M-RoPE turns them: pair j, channels j and j + pairs, by the position of stream `streams[j]`."""
+    angles = (places[:, streams] * frequencies)[:, None]
+    a, b = numpy.split(x.astype("f8"), 2, axis=-1)
+    pairs = a * numpy.cos(angles) - b * numpy.sin(angles), b * numpy.cos(angles) + a * numpy.sin(angles)
+    return numpy.concatenate(pairs, axis=-1).astype("f4")
+
+
+SECTIONS = [
+    (False, [4, 6, 6], [0] * 4 + [1] * 6 + [2] * 6),
+    (True, [6, 5, 5], [0, 1, 2] * 5 + [0]),
+    (True, [10, 4, 2], [0, 1, 2, 0, 1, 2, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0]),
+]
+
+
+@pytest.mark.parametrize("interleaved, sections, streams", SECTIONS)
+def test_pairs_turn_by_the_positions_of_their_section(context, random, interleaved, sections, streams):
+    sectioned = libkvq.Cache(context, 1, 4, 2, 32, mrope_section=sections, mrope_interleaved=interleaved)
+    plain = libkvq.Cache(context, 1, 4, 2, 32, rope="none")
+    places = random.integers(0, 200, (40, 3)).astype("i4")
+    k, v = random.standard_normal((2, 40, 2, 32), dtype="f4")
+    q = random.standard_normal((40, 4, 32), dtype="f4")
+    frequencies = 10000.0 ** (-numpy.arange(16) / 16)
+    keys, queries = (turned(x, places, frequencies, streams) for x in (k, q))
+    one, expected = sectioned.sequence(), plain.sequence()
+    sectioned.append(0, one, k[:30], v[:30], [30], rope_positions=places[:30])
+    plain.append(0, expected, keys[:30], v[:30], [30])
+    numpy.testing.assert_allclose(one.decode(0, 1).k, expected.decode(0, 1).k, atol=2e-3)
+    output = sectioned.attend(0, one, q[27:30], [3], rope_positions=places[27:30])
+    numpy.testing.assert_allclose(output, plain.attend(0, expected, queries[27:30], [3]), atol=2e-3)
+    output = sectioned.extend(0, one, k[30:], v[30:], q[30:], [10], rope_positions=places[30:])
+    alone = plain.extend(0, expected, keys[30:], v[30:], queries[30:], [10])
+    numpy.testing.assert_allclose(output, alone, atol=2e-3)
+    # Without, all streams have the position of the token, and nothing stays from the calls before.
+    same = numpy.repeat(numpy.arange(40, 41, dtype="i4"), 3)[None]
+    other = one.fork()
+    output = sectioned.extend(0, one, k[:1], v[:1], q[:1], rope_positions=same)
+    numpy.testing.assert_array_equal(sectioned.extend(0, other, k[:1], v[:1], q[:1]), output)
+    numpy.testing.assert_allclose(sectioned.attend(0, one, q[:1]), output, atol=2e-3)
+
+
+def test_sections_and_their_positions_are_checked(context):
+    cache = libkvq.Cache(context, 1, 4, 2, 32, mrope_section=(4, 6, 6))
+    sequence = cache.sequence()
+    k, q = numpy.zeros((2, 2, 32), "f4"), numpy.zeros((2, 4, 32), "f4")
+    sequence.append(0, k, k)
+    for places, message in [
+        (numpy.zeros((2, 2), "i4"), r"rope_positions has the shape \[2, 2\], must be \[2, 3\]"),
+        (numpy.zeros((3, 3), "i4"), r"rope_positions has the shape \[3, 3\], must be \[2, 3\]"),
+        (numpy.zeros((2, 3), "f4"), "rope_positions has elements of f32, must be i32"),
+        (numpy.zeros((3, 2), "i4").T, "rope_positions has the strides .* must be contiguous"),
+    ]:
+        with pytest.raises(libkvq.KvqArgumentError, match=message):
+            cache.append(0, sequence, k, k, [2], rope_positions=places)
+        with pytest.raises(libkvq.KvqArgumentError, match=message):
+            cache.attend(0, sequence, q, [2], rope_positions=places)
+        with pytest.raises(libkvq.KvqArgumentError, match=message):
+            cache.extend(0, sequence, k, k, q, [2], rope_positions=places)
+    assert sequence.length(0) == 2
+    unsectioned = libkvq.Cache(context, 1, 4, 2, 32)
+    with pytest.raises(libkvq.KvqArgumentError, match="without options->mrope_section"):
+        unsectioned.append(0, unsectioned.sequence(), k, k, [2], rope_positions=numpy.zeros((2, 3), "i4"))
+    with pytest.raises(libkvq.KvqArgumentError, match="mrope_section has 2 numbers, must have 3"):
+        libkvq.Cache(context, 1, 4, 2, 32, mrope_section=[8, 8])
+    with pytest.raises(libkvq.KvqArgumentError, match="mrope_section adds up to 15 pairs"):
+        libkvq.Cache(context, 1, 4, 2, 32, mrope_section=[4, 6, 5])
+    with pytest.raises(libkvq.KvqArgumentError, match="options->mrope_interleaved is 1"):
+        libkvq.Cache(context, 1, 4, 2, 32, mrope_interleaved=True)
+
+
 def latent_attention(k, q):
     """The second half of 32 channels behind the values rotates with the first; queries are those of the last tokens."""
     angles = numpy.multiply.outer(numpy.arange(len(k)), 10000.0 ** (-numpy.arange(16) / 16))[:, None]

@@ -85,7 +85,8 @@ AttendLaunch choose_launch(const AttendArguments& arguments, int32_t even_pages,
   launch.ring_bytes = available / warps / 128 * 128;
   launch.shared_bytes = shared_limit - available + warps * launch.ring_bytes;
   launch.one_row_block = true;
-  launch.single_newest = arguments.query_positions == nullptr && arguments.window == 0;
+  launch.single_newest =
+      arguments.query_positions == nullptr && arguments.window == 0 && arguments.mask.bits == nullptr;
   int64_t row_blocks = 0;
   for (int32_t i = 0; i < arguments.n_sequences; ++i) {
     const int32_t queries = arguments.sequences[i].query_count;

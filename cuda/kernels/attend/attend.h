@@ -31,6 +31,13 @@ struct Divisor {
 };
 inline Divisor divisor(uint32_t number) { return {number, ((uint32_t{1} << 31U) + number - 1) / number}; }
 
+/// For each query, bits of the slots that it sees among the newest of every list; position rules older ones.
+struct SlotMask {
+  const uint32_t* bits;  // [total queries, words], device memory; null: there is no mask
+  int32_t slots;
+  int32_t words;
+};
+
 /// Ordered by first use: kernel arguments arrive through a cache, line by line.
 struct AttendArguments {
   int32_t n_sequences;
@@ -67,6 +74,7 @@ struct AttendArguments {
   HeadStrides out_strides;
   float* lse;          // [total queries, q_heads], or null
   const float* sinks;  // [q_heads], or null
+  SlotMask mask;
   CentreRows centres;
   AttendSequenceArguments sequences[kMaxLaunchSequences];
 };

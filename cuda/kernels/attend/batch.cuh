@@ -23,7 +23,7 @@ __device__ __forceinline__ void load_batch(const AttendArguments& arguments, con
 
 /// Selects the pages that some query sees, and among them those that some query may not see entirely.
 __device__ __forceinline__ void choose_pages(const AttendArguments& arguments, const Unit& unit,
-                                             const QueryRange& queries, const Lane& lane, Batch& batch) {
+                                             const VisibleRange& queries, const Lane& lane, Batch& batch) {
   const uint4& record = batch.record;
   bool visible = record.w != 0;
   // The newest query sees all tokens, whatever their positions, but keys around centres may be rotated by per-slot
@@ -32,7 +32,7 @@ __device__ __forceinline__ void choose_pages(const AttendArguments& arguments, c
   if (arguments.single_newest == 0) {
     const int32_t index = batch.base + lane.index * lane.warps;
     visible = visible && is_visible(arguments, unit, record, index, queries);
-    masked = needs_mask(record, queries, arguments.window);
+    masked = needs_mask(record, index, queries, arguments.window);
   }
   batch.wanted = __ballot_sync(kAll, visible);
   batch.masked = __ballot_sync(kAll, masked);

@@ -148,11 +148,12 @@ __device__ __forceinline__ void load_queries(const Block<G>& block, const Unit& 
   order_before_copies();
 }
 
-/// Positions of the unit's queries in shared memory.
-template <int DP, int NT>
-__device__ __forceinline__ QueryRange range_of(const SharedQueries<DP, NT>& queries, int32_t rows, const Lane& lane) {
-  const int32_t position = queries.row_position[min(lane.index, rows - 1)];
-  return {__reduce_min_sync(kAll, position), __reduce_max_sync(kAll, position)};
+/// What the unit's queries, which are in shared memory, may see.
+template <typename G>
+__device__ __forceinline__ VisibleRange range_of(const Block<G>& block, const Unit& unit, int32_t rows) {
+  const int32_t position = block.shared.queries.row_position[min(block.lane.index, rows - 1)];
+  const QueryRange positions{__reduce_min_sync(kAll, position), __reduce_max_sync(kAll, position)};
+  return {positions, first_masked(block.arguments, unit)};
 }
 
 }  // namespace kvq::cuda

@@ -19,7 +19,7 @@ template <typename G>
 struct Walk {
   Ring ring;
   Batch batch;
-  QueryRange range;
+  VisibleRange range;
   // For the current run.
   PageLayout layout;
   Copies copies;
@@ -116,7 +116,9 @@ __device__ __forceinline__ void run_pages(const Block<G>& block, const Unit& uni
       const int32_t at = first_page(run);
       if ((walk.batch.masked >> at & 1U) != 0) {
         const DevicePage page = page_at(walk.batch, at);
-        mask(block.arguments, unit, page, walk.batch.base + at * lane.warps, shared.row_position, lane, scores);
+        const MaskedUnit unit_rows{block.arguments, unit, row_count<G::kRows>(block.arguments, unit),
+                                   walk.range.first_masked};
+        mask(unit_rows, page, walk.batch.base + at * lane.warps, shared.row_position, lane, scores);
       }
     }
     side = by_side ? wait_for_stage(ring) : side + static_cast<uint32_t>(values_at<K, G>(layout));
@@ -207,7 +209,7 @@ __device__ __forceinline__ void run_segment(const Block<G>& block, const Segment
   if constexpr (G::kCentre) wait_chunks();
   __syncthreads();
   load_row_scales(block.shared.queries.row_scale, lane, walk.queries);
-  walk.range = range_of(block.shared.queries, rows, lane);
+  walk.range = range_of(block, segment.unit, rows);
   walk_pages(block, segment, early, walk);
   store_warp(block, rows, walk.softmax, walk.outputs);
   __syncthreads();

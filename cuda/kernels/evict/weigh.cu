@@ -68,7 +68,7 @@ class Weigher {
       load_log_sums(unit);
       __syncthreads();
       load_row_scales(block_.shared.queries.row_scale, lane, queries_);
-      range_ = range_of(block_.shared.queries, rows_, lane);
+      range_ = range_of(block_, unit, rows_);
 #pragma unroll 1
       for (int32_t index = begin + lane.warp; index < end; index += lane.warps) weigh_page(unit, index, index - begin);
     }
@@ -122,8 +122,9 @@ class Weigher {
       if (layout.format.centred_keys()) add_own_centres(block_, unit, keys, page, index, queries_, scores);
     }
     if (arguments.softcap > 0.0F) cap_scores(arguments.softcap, scores);
-    if (needs_mask(record, range_, arguments.window)) {
-      mask(arguments, unit, page, index, block_.shared.queries.row_position, lane, scores);
+    if (needs_mask(record, index, range_, arguments.window)) {
+      const MaskedUnit unit_rows{arguments, unit, rows_, range_.first_masked};
+      mask(unit_rows, page, index, block_.shared.queries.row_position, lane, scores);
     }
     store_weights(scores);
     add_weights_of(of_block);
@@ -167,7 +168,7 @@ class Weigher {
   const WeighArguments& weighing_;
   WeighShared<G>& shared_;
   QueryFragments<G> queries_;
-  QueryRange range_{};
+  VisibleRange range_{};
   int32_t rows_ = 0;
   int32_t first_row_ = 0;
   uint32_t parity_ = 0;

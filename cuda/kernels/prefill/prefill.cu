@@ -164,7 +164,7 @@ struct Rows {
       const auto t = static_cast<int32_t>(threadIdx.x % 4);
       if (step / kSteps >= masked_tile(first_masked)) {
         const int32_t row = first_row + 16 * m + static_cast<int32_t>(threadIdx.x % 32 / 4);
-        mask_slots({arguments, tiles, work, row, step * kStepTokens - first_masked}, positions, rows, t, scores[m]);
+        mask_slots({arguments, work, row, step * kStepTokens - first_masked}, positions, rows, t, scores[m]);
       } else if (partial) {
         mask_rows(positions, window, rows, t, scores[m]);
       }
@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   }
   __syncthreads();
   const QueryRange all = positions_of(memory.row_position, 0, work.rows);
-  const int32_t masked = first_masked(arguments, tiles, work.unit);
+  const int32_t masked = first_masked(arguments, work.unit);
   const TileRun run = visible_tiles(tiles.tokens + work.first_tile, work.tiles, all.first, all.last, arguments.window,
                                     masked_tile(masked), work.part, tiles.parts);
   constexpr int32_t kWarpRows = 16 * S::kRowTiles;
@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   const int32_t begin = kSteps * run.begin;
   int32_t end = kSteps * run.end;
   // The last tile's second half may be behind all rows.
-  while (tiles.mask == nullptr && end > begin &&
+  while (arguments.mask.bits == nullptr && end > begin &&
          __ldg(rows.tokens_of(end - 1).positions + (end - 1) % kSteps * kStepTokens) > all.last)
     --end;
   if (end > begin) rows.start_keys(end - 1, 0);

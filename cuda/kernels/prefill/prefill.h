@@ -51,9 +51,6 @@ struct Tiles {
   int32_t begins[kMaxLaunchSequences];  // tile 0 of the sequence's first head
   int32_t counts[kMaxLaunchSequences];  // tiles per head of the sequence
   int32_t total;                        // tiles of all sequences and heads
-  const uint32_t* mask;                 // [total queries, mask_words] newest slots that a query sees; null: none
-  int32_t mask_slots;
-  int32_t mask_words;
 
   /// Whether blocks leave partials, which another kernel merges and rotates back.
   KVQ_HOST_DEVICE bool merges() const { return parts > 1 || rotated_values != 0; }

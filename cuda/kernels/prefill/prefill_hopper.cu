@@ -126,7 +126,7 @@ struct Consumer {
     const int32_t* positions = tokens[step / W::kSteps].positions + step % W::kSteps * kTokens;
     const auto t = static_cast<int32_t>(threadIdx.x % 4);
     if (step / W::kSteps >= masked_tile(first_masked)) {
-      mask_slots({arguments, tiles, work, row, step * kTokens - first_masked}, positions, rows, t, scores);
+      mask_slots({arguments, work, row, step * kTokens - first_masked}, positions, rows, t, scores);
     } else if (partial) {
       mask_rows(positions, window, rows, t, scores);
     }
@@ -219,12 +219,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   const QueryRange range = positions_of(shared.row_position, 0, work.rows);
-  const int32_t masked = first_masked(arguments, tiles, work.unit);
+  const int32_t masked = first_masked(arguments, work.unit);
   const TileRun run = visible_tiles(tiles.tokens + work.first_tile, work.tiles, range.first, range.last,
                                     arguments.window, masked_tile(masked), work.part, tiles.parts);
   const int32_t begin = W::kSteps * run.begin;
   int32_t end = W::kSteps * run.end;
-  if (W::kSteps > 1 && end > begin && tiles.mask == nullptr) {  // the last tile's second half may be behind all rows
+  if (W::kSteps > 1 && end > begin &&
+      arguments.mask.bits == nullptr) {  // the last tile's second half may be behind all rows
     const int32_t* positions = tiles.tokens[work.first_tile + run.end - 1].positions;
     if (__ldg(positions + W::kTokens) > range.last) --end;
   }

@@ -194,7 +194,6 @@ __device__ __forceinline__ void cap_rows(float softcap, const RowPair& rows, flo
 /// Rows of a unit under a mask of the newest slots.
 struct MaskedRows {
   const AttendArguments& arguments;
-  const Tiles& tiles;
   const Work& work;
   int32_t row;        // the lane's first one; the other is 8 further
   int32_t first_bit;  // of the columns, negative before the mask
@@ -206,8 +205,7 @@ __device__ __forceinline__ void mask_slots(const MaskedRows& of, const int32_t* 
                                            int32_t t, float (&scores)[N]) {
 #pragma unroll 1
   for (int32_t h = 0; h < 2; ++h) {
-    const int64_t query = row_place(of.arguments, of.work.unit, min(of.row + 8 * h, of.work.rows - 1)).query;
-    const uint32_t* bits = of.tiles.mask + query * of.tiles.mask_words;
+    const uint32_t* bits = mask_of_row(of.arguments, of.work.unit, min(of.row + 8 * h, of.work.rows - 1));
     const int32_t row = h == 0 ? rows.position[0] : rows.position[1];
     const int64_t hidden = newest_hidden(row, of.arguments.window);
 #pragma unroll
@@ -218,7 +216,7 @@ __device__ __forceinline__ void mask_slots(const MaskedRows& of, const int32_t* 
         const int32_t position = i == 0 ? two.x : two.y;
         const int32_t bit = of.first_bit + 8 * j + 2 * t + i;
         bool seen = position != INT32_MAX && position > hidden;
-        if (seen) seen = bit < 0 ? position <= row : (__ldg(bits + bit / 32) >> (bit % 32) & 1) != 0;
+        if (seen) seen = bit < 0 ? position <= row : has_bit(bits, bit);
         if (!seen && h == 0) scores[4 * j + i] = minus_infinity();
         if (!seen && h == 1) scores[4 * j + 2 + i] = minus_infinity();
       }

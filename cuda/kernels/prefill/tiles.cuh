@@ -42,15 +42,7 @@ struct TileRun {
   int32_t end;
 };
 
-/// The first slot of a unit's list that a mask covers, which may be negative; INT32_MAX: there is no mask.
-__device__ __forceinline__ int32_t first_masked(const AttendArguments& arguments, const Tiles& tiles,
-                                                const Unit& unit) {
-  if (tiles.mask == nullptr) return INT32_MAX;
-  const int32_t pages = page_count(arguments, unit);
-  if (pages == 0) return 0;
-  return (pages - 1) * kSlots + pages_of(arguments, unit)[pages - 1].count() - tiles.mask_slots;
-}
-/// The first tile with such slots.
+/// The first tile with slots that a mask covers.
 __device__ __forceinline__ int32_t masked_tile(int32_t first_masked) { return max(first_masked, 0) / kTileTokens; }
 
 /// Returns part `part` of the tiles that rows at positions `first` to `last` can see: all from tile `masked` on.

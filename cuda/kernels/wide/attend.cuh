@@ -15,7 +15,7 @@ class WideWalk : public BlockRows<S> {
   using BlockRows<S>::BlockRows;
 
   /// Attends to pages [begin, end) of the list, run by run.
-  __device__ __forceinline__ void run(int32_t begin, int32_t end, const WideRange& range) {
+  __device__ __forceinline__ void run(int32_t begin, int32_t end, const VisibleRange& range) {
     range_ = range;
 #pragma unroll 1
     while (begin < end) {
@@ -131,8 +131,9 @@ class WideWalk : public BlockRows<S> {
     const bool exists = place_.page < run.pages_of(step);
     const int32_t index = run.page_of(step, place_.page);
     const uint4 record = exists ? __ldg(reinterpret_cast<const uint4*>(records()) + index) : uint4{0, 0, 0, 0};
-    if (exists && index < range_.masked_from() && !needs_mask(record, range_, arguments.window)) return;
+    if (exists && !needs_mask(record, index, range_, arguments.window)) return;
     const DevicePage page = page_of(record.z, record.w);
+    const MaskedUnit unit_rows{arguments, block_.unit, block_.rows, range_.first_masked};
 #pragma unroll
     for (int32_t n = 0; n < kTokenTiles; ++n) {
 #pragma unroll
@@ -143,15 +144,14 @@ class WideWalk : public BlockRows<S> {
 #pragma unroll
         for (int32_t i = 0; i < 2 * S::kRowTiles; ++i) {
           const int32_t of_row = block_.header().row_position[row_of(i)];
-          const bool seen = held && sees_slot(arguments, block_.launch, block_.unit, range_, of_row, row_of(i),
-                                              block_.rows, position, index * kSlots + slot);
+          const bool seen = held && sees_slot(unit_rows, row_of(i), of_row, index * kSlots + slot, position);
           if (!seen) scores[i / 2][n][2 * (i % 2) + c] = minus_infinity();
         }
       }
     }
   }
 
-  WideRange range_{};
+  VisibleRange range_{};
   uint32_t parity_ = 0;
 };
 
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   WideHeader<S>& header = block.header();
   put_row_positions<S::kRows>(arguments, work, header.row_position);
   make_stage_barriers(header.arrived);
-  const WideRange range = wide_range(arguments, launch, work.unit, positions_of(header.row_position, 0, block.rows));
+  const VisibleRange range{positions_of(header.row_position, 0, block.rows), first_masked(arguments, work.unit)};
   const TileRun run = visible_part(arguments, launch, work.unit, range);
   WideWalk<S> walk(block);
   walk.run(run.begin, run.end, range);

@@ -232,7 +232,7 @@ class WarpgroupWalk : public BlockRows<S> {
  public:
   using BlockRows<S>::BlockRows;
 
-  __device__ __forceinline__ void run(int32_t begin, int32_t end, const WideRange& range) {
+  __device__ __forceinline__ void run(int32_t begin, int32_t end, const VisibleRange& range) {
     range_ = range;
 #pragma unroll 1
     while (begin < end) {
@@ -439,6 +439,7 @@ class WarpgroupWalk : public BlockRows<S> {
     const AttendArguments& arguments = block_.arguments;
     const uint4 record = __ldg(reinterpret_cast<const uint4*>(records()) + index);
     const DevicePage page = page_of(record.z, record.w);
+    const MaskedUnit unit_rows{arguments, block_.unit, block_.rows, range_.first_masked};
 #pragma unroll
     for (int32_t i = 0; i < 8; ++i) {
       const int32_t slot = i / 2 * 8 + 2 * block_.lane.t + i % 2;
@@ -447,14 +448,13 @@ class WarpgroupWalk : public BlockRows<S> {
 #pragma unroll
       for (int32_t h = 0; h < 2; ++h) {
         const int32_t of_row = block_.header().row_position[row_of(h)];
-        const bool seen = held && sees_slot(arguments, block_.launch, block_.unit, range_, of_row, row_of(h),
-                                            block_.rows, position, index * kSlots + slot);
+        const bool seen = held && sees_slot(unit_rows, row_of(h), of_row, index * kSlots + slot, position);
         if (!seen) scores[i / 2 * 4 + 2 * h + i % 2] = minus_infinity();
       }
     }
   }
 
-  WideRange range_{};
+  VisibleRange range_{};
   int32_t used_ = 0;  // tiles, in earlier runs
   int32_t batch_ = -1;
   uint32_t masked_ = 0;
@@ -474,7 +474,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     for (uint64_t& each : header.extra.free) make_barrier(each, S::kWarps);
   }
   make_stage_barriers(header.arrived);
-  const WideRange range = wide_range(arguments, launch, work.unit, positions_of(header.row_position, 0, block.rows));
+  const VisibleRange range{positions_of(header.row_position, 0, block.rows), first_masked(arguments, work.unit)};
   const TileRun run = visible_part(arguments, launch, work.unit, range);
   if (__shfl_sync(kAll, block.lane.warp, 0) >= S::kWarps) {
     give_registers<S::kMakerRegisters>();

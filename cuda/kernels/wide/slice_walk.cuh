@@ -16,7 +16,7 @@ namespace kvq::cuda {
 template <typename S>
 class SliceWalk {
  public:
-  __device__ __forceinline__ SliceWalk(const SliceBlock<S>& block, const WideRange& range)
+  __device__ __forceinline__ SliceWalk(const SliceBlock<S>& block, const VisibleRange& range)
       : block_(block), range_(range) {
     const HeadShape& head = block.arguments.head;
     const int32_t of_values = ((head.values + 31) / 32 + S::kWarps - 1) / S::kWarps * 32;
@@ -311,6 +311,7 @@ class SliceWalk {
     if (!masked) return;
     const uint4 record = __ldg(reinterpret_cast<const uint4*>(records()) + index);
     const DevicePage page = page_of(record.z, record.w);
+    const MaskedUnit unit_rows{arguments, block_.unit, block_.rows, range_.first_masked};
 #pragma unroll
     for (int32_t i = 0; i < kPart; ++i) {
       const int32_t slot = token_of(lane().g, first_tile() + i);
@@ -320,8 +321,7 @@ class SliceWalk {
       for (int32_t c = 0; c < 2; ++c) {
         const int32_t row = 8 * row_tile() + 2 * lane().t + c;
         const int32_t of_row = block_.header().row_position[row];
-        const bool seen = held && sees_slot(arguments, block_.launch, block_.unit, range_, of_row, row, block_.rows,
-                                            position, index * kSlots + slot);
+        const bool seen = held && sees_slot(unit_rows, row, of_row, index * kSlots + slot, position);
         if (!seen) part[i][c] = minus_infinity();
       }
     }
@@ -490,7 +490,7 @@ class SliceWalk {
   }
 
   const SliceBlock<S>& block_;
-  const WideRange range_;
+  const VisibleRange range_;
   Keys keys_{};
   Values values_{};
   FormatCode format_{};  // entered
@@ -516,7 +516,7 @@ __global__ void __launch_bounds__(S::kThreads, 2)
   SliceHeader<S>& header = block.header();
   put_row_positions<S::kRows>(arguments, work, header.row_position);
   make_stage_barriers(header.arrived);
-  const WideRange range = wide_range(arguments, launch, work.unit, positions_of(header.row_position, 0, work.rows));
+  const VisibleRange range{positions_of(header.row_position, 0, work.rows), first_masked(arguments, work.unit)};
   const PageParts parts = page_parts(arguments, launch, work.unit, lane, range);
   SliceWalk<S> walk(block, range);
 #pragma unroll 1

@@ -48,38 +48,9 @@ __device__ __forceinline__ void make_stage_barriers(uint64_t (&barriers)[kMaxSta
   __syncthreads();
 }
 
-/// Positions of rows, and the first slot that a mask covers.
-struct WideRange : QueryRange {
-  int32_t first_masked;  // may be negative; INT32_MAX: none
-
-  /// The first page with such slots.
-  __device__ __forceinline__ int32_t masked_from() const { return first_masked >> 5; }
-};
-
-/// The range of a unit whose rows are at these positions.
-__device__ __forceinline__ WideRange wide_range(const AttendArguments& arguments, const WideLaunch& launch,
-                                                const Unit& unit, const QueryRange& positions) {
-  if (launch.mask == nullptr) return {positions, INT32_MAX};
-  const int32_t pages = page_count(arguments, unit);
-  if (pages == 0) return {positions, 0};
-  const DevicePage last = pages_of(arguments, unit)[pages - 1];
-  return {positions, (pages - 1) * kSlots + last.count() - launch.mask_slots};
-}
-
-/// Whether a row sees slot `slot` of the list, which is at this position.
-__device__ __forceinline__ bool sees_slot(const AttendArguments& arguments, const WideLaunch& launch, const Unit& unit,
-                                          const WideRange& range, int32_t row_position, int32_t row, int32_t rows,
-                                          int32_t position, int32_t slot) {
-  if (slot < range.first_masked) return sees(row_position, position, arguments.window);
-  if (position <= newest_hidden(row_position, arguments.window)) return false;
-  const int32_t bit = slot - range.first_masked;
-  const int64_t query = row_place(arguments, unit, min(row, rows - 1)).query;
-  return (__ldg(launch.mask + query * launch.mask_words + bit / 32) >> (bit % 32) & 1) != 0;
-}
-
 /// Pages that rows at positions of `range` see.
 __device__ __forceinline__ TileRun visible_pages(const AttendArguments& arguments, const Unit& unit,
-                                                 const WideRange& range) {
+                                                 const VisibleRange& range) {
   const DevicePage* pages = pages_of(arguments, unit);
   const int32_t count = page_count(arguments, unit);
   const bool has_mask = range.first_masked != INT32_MAX;
@@ -106,7 +77,7 @@ __device__ __forceinline__ TileRun part_of(const TileRun& run, int32_t part, int
 
 /// This block's part of the pages that rows at positions of `range` see.
 __device__ __forceinline__ TileRun visible_part(const AttendArguments& arguments, const WideLaunch& launch,
-                                                const Unit& unit, const WideRange& range) {
+                                                const Unit& unit, const VisibleRange& range) {
   return part_of(visible_pages(arguments, unit, range), static_cast<int32_t>(blockIdx.x) % launch.parts, launch.parts);
 }
 
@@ -118,7 +89,7 @@ struct PageParts {
 /// The same for blocks that take long to go from one format to another: pages in FP16 at either end of a list are the
 /// last block's, which have few others between them.
 __device__ __forceinline__ PageParts page_parts(const AttendArguments& arguments, const WideLaunch& launch,
-                                                const Unit& unit, const Lane& lane, const WideRange& range) {
+                                                const Unit& unit, const Lane& lane, const VisibleRange& range) {
   const TileRun all = visible_pages(arguments, unit, range);
   const int32_t part = static_cast<int32_t>(blockIdx.x) % launch.parts;
   const DevicePage* records = pages_of(arguments, unit);
@@ -141,12 +112,13 @@ __device__ __forceinline__ PageParts page_parts(const AttendArguments& arguments
 /// Which of the pages [begin, min(begin + 32, end)) have tokens that rows at positions of `range` may not see, a bit
 /// each.
 __device__ __forceinline__ uint32_t masked_pages(const AttendArguments& arguments, const DevicePage* records,
-                                                 const Lane& lane, const WideRange& range, int32_t begin, int32_t end) {
+                                                 const Lane& lane, const VisibleRange& range, int32_t begin,
+                                                 int32_t end) {
   const int32_t mine = begin + lane.index;
   bool masked = false;
   if (mine < end) {
     const uint4 record = __ldg(reinterpret_cast<const uint4*>(records) + mine);
-    masked = mine >= range.masked_from() || needs_mask(record, range, arguments.window);
+    masked = needs_mask(record, mine, range, arguments.window);
   }
   return __ballot_sync(kAll, masked);
 }

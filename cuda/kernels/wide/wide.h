@@ -33,9 +33,6 @@ struct WideLaunch : WideWidths {
   float* partials;         // [heads][row blocks][parts]; unused with one part
   const std::byte* tiles;  // decoded pages, see WideTiles; null: blocks decode them
   WideTiles of_tiles;
-  const uint32_t* mask;  // [total queries, mask_words] slots that a query sees, the newest `mask_slots`; null: none
-  int32_t mask_slots;
-  int32_t mask_words;
 };
 
 /// A kernel for blocks of `rows` rows.

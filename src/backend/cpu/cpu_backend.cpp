@@ -115,6 +115,9 @@ void CpuBackend::reserve(const ExpectedCall& call, Workspace& workspace) {
 void CpuBackend::attend(const AttendBatch& batch, Workspace& workspace) {
   cpu::attend(batch, kernels_, parallel_, static_cast<AttendWorkspace&>(workspace));
 }
+const float* CpuBackend::rotate(const StreamRotation& heads, Workspace& workspace) {
+  return cpu::rotate(heads, parallel_, static_cast<AttendWorkspace&>(workspace));
+}
 
 void CpuBackend::copy(void* to, const void* from, size_t bytes) noexcept {
   if (bytes > 0) std::memcpy(to, from, bytes);

@@ -65,6 +65,7 @@ class CpuBackend final : public Backend,
   void reserve(const ExpectedCall& call, Workspace& workspace) override;
   void require_known_sizes(int32_t /*queries*/) const override {}
   void attend(const AttendBatch& batch, Workspace& workspace) override;
+  const float* rotate(const StreamRotation& heads, Workspace& workspace) override;
 
   void copy(void* to, const void* from, size_t bytes) noexcept override;
   void clear(void* data, size_t bytes) override;

@@ -1213,8 +1213,8 @@ namespace Kvq.Raw
         /// <param name="error">The error.</param>
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.State"/> (a
         /// CUDA graph is captured, see <see cref="Kvq.Raw.Native.kvq_sequence_reserve"/>; positions do not ascend
-        /// beyond the mask); <see cref="Kvq.Status.Unsupported"/> (a mask, and the policy evicts, or on a GPU pages
-        /// have trained centres); <see cref="Kvq.Status.Memory"/>; <see cref="Kvq.Status.Limit"/> (workspace);
+        /// beyond the mask); <see cref="Kvq.Status.Unsupported"/> (a mask, and the policy evicts);
+        /// <see cref="Kvq.Status.Memory"/>; <see cref="Kvq.Status.Limit"/> (workspace);
         /// <see cref="Kvq.Status.Backend"/>.</returns>
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern Status kvq_attend(IntPtr cache, int layer, kvq_attend_batch* batch, kvq_error* error);

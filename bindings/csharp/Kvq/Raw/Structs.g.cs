@@ -527,8 +527,15 @@ namespace Kvq.Raw
         /// (default): all up to its own. Pages are freed as for <c>sliding_window</c>, of which a layer may have one
         /// or the other.</summary>
         public int attention_chunk;
-        /// <summary>0.</summary>
-        public int reserved_end;
+        /// <summary>1: pairs of M-RoPE alternate, as in Qwen3-VL: pair j &lt; 3 · section of stream j % 3 turns by
+        /// that stream, all others by the temporal one. 0 (default): sections follow one another, as in
+        /// Qwen2-VL.</summary>
+        public int mrope_interleaved;
+        /// <summary>Pairs that turn by each of the three position streams of M-RoPE: temporal, height, width. They
+        /// add up to the pairs of every layer with RoPE. Calls then take <c>rope_positions</c>. Such caches take no
+        /// codebook, router or centres, which are for keys before RoPE; scales they take. null (default): all pairs
+        /// turn by the position of the token.</summary>
+        public int* mrope_section;
     }
 
     /// <summary>Options that a cache was created with, defaults filled in.</summary>
@@ -694,6 +701,10 @@ namespace Kvq.Raw
         public long v_token_stride;
         /// <summary>As for keys.</summary>
         public long v_head_stride;
+        /// <summary><c>[total tokens, 3]</c> positions by which M-RoPE turns keys, of a cache with
+        /// <c>mrope_section</c>: temporal, height, width, of any value. <c>positions</c> still say what sees what.
+        /// Layers without RoPE ignore them. null (default): <c>positions</c> in all three.</summary>
+        public int* rope_positions;
     }
 
     /// <summary>Budget of an eviction, and where to report its result.</summary>
@@ -774,6 +785,9 @@ namespace Kvq.Raw
         public int mask_slots;
         /// <summary>0.</summary>
         public int reserved;
+        /// <summary><c>[total queries, 3]</c> positions by which M-RoPE turns queries, as in
+        /// <see cref="Kvq.Raw.kvq_append_batch"/>. null (default): those of the queries in all three.</summary>
+        public int* rope_positions;
     }
 
     /// <summary>New tokens of one or more sequences, their queries, and where results go. Rows of <c>k</c>, <c>v</c>,
@@ -835,6 +849,8 @@ namespace Kvq.Raw
         /// <summary>As in <see cref="Kvq.Raw.kvq_attend_batch"/>; the length of a sequence includes its new
         /// tokens.</summary>
         public uint* mask;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_append_batch"/>, for keys and queries.</summary>
+        public int* rope_positions;
     }
 
     /// <summary>Sequences of a step, and a number of tokens for each.</summary>

@@ -927,8 +927,14 @@ pub struct kvq_cache_options {
     /// A query at position p sees positions from p − p % chunk on, as in Llama 4's local layers; 0 (default): all
     /// up to its own. Pages are freed as for `sliding_window`, of which a layer may have one or the other.
     pub attention_chunk: i32,
-    /// 0.
-    pub reserved_end: i32,
+    /// 1: pairs of M-RoPE alternate, as in Qwen3-VL: pair j \< 3 · section of stream j % 3 turns by that stream,
+    /// all others by the temporal one. 0 (default): sections follow one another, as in Qwen2-VL.
+    pub mrope_interleaved: i32,
+    /// Pairs that turn by each of the three position streams of M-RoPE: temporal, height, width. They add up to the
+    /// pairs of every layer with RoPE. Calls then take `rope_positions`. Such caches take no codebook, router or
+    /// centres, which are for keys before RoPE; scales they take. NULL (default): all pairs turn by the position of
+    /// the token. (may be NULL; length `3`)
+    pub mrope_section: *const i32,
 }
 
 /// Options that a cache was created with, defaults filled in.
@@ -1077,6 +1083,10 @@ pub struct kvq_append_batch {
     pub v_token_stride: i64,
     /// As for keys.
     pub v_head_stride: i64,
+    /// `[total tokens, 3]` positions by which M-RoPE turns keys, of a cache with `mrope_section`: temporal, height,
+    /// width, of any value. `positions` still say what sees what. Layers without RoPE ignore them. NULL (default):
+    /// `positions` in all three. (may be NULL; length `sum(token_counts) * 3`; in the memory of the context)
+    pub rope_positions: *const i32,
 }
 
 /// Budget of an eviction, and where to report its result.
@@ -1160,6 +1170,10 @@ pub struct kvq_attend_batch {
     pub mask_slots: i32,
     /// 0.
     pub reserved: i32,
+    /// `[total queries, 3]` positions by which M-RoPE turns queries, as in [`kvq_append_batch`]. NULL (default):
+    /// those of the queries in all three. (may be NULL; length `sum(query_counts) * 3`; in the memory of the
+    /// context)
+    pub rope_positions: *const i32,
 }
 
 /// New tokens of one or more sequences, their queries, and where results go. Rows of `k`, `v`, `q` and `output`
@@ -1227,6 +1241,9 @@ pub struct kvq_extend_batch {
     /// As in [`kvq_attend_batch`]; the length of a sequence includes its new tokens. (may be NULL; length
     /// `sum(token_counts) * words(mask_slots)`; in the memory of the context)
     pub mask: *const u32,
+    /// As in [`kvq_append_batch`], for keys and queries. (may be NULL; length `sum(token_counts) * 3`; in the
+    /// memory of the context)
+    pub rope_positions: *const i32,
 }
 
 /// Sequences of a step, and a number of tokens for each.
@@ -3030,8 +3047,7 @@ extern "C" {
     ///
     /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_STATE`] (a CUDA graph is captured, see
     /// [`kvq_sequence_reserve`]; positions do not ascend beyond the mask); [`KVQ_E_UNSUPPORTED`] (a mask, and the
-    /// policy evicts, or on a GPU pages have trained centres); [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`] (workspace);
-    /// [`KVQ_E_BACKEND`].
+    /// policy evicts); [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`] (workspace); [`KVQ_E_BACKEND`].
     ///
     /// Threads: any number of calls on a cache at once, also on the same sequences, which are only read. Where the
     /// policy evicts by queries, those of every call count, in any order.
@@ -4244,7 +4260,7 @@ const _: () = {
     assert!(align_of::<kvq_router_group_info>() == 8);
     assert!(size_of::<kvq_layer_shape>() == 80);
     assert!(align_of::<kvq_layer_shape>() == 8);
-    assert!(size_of::<kvq_cache_options>() == 112);
+    assert!(size_of::<kvq_cache_options>() == 120);
     assert!(align_of::<kvq_cache_options>() == 8);
     assert!(size_of::<kvq_cache_info>() == 64);
     assert!(align_of::<kvq_cache_info>() == 8);
@@ -4256,13 +4272,13 @@ const _: () = {
     assert!(align_of::<kvq_load_options>() == 8);
     assert!(size_of::<kvq_snapshot_info>() == 48);
     assert!(align_of::<kvq_snapshot_info>() == 8);
-    assert!(size_of::<kvq_append_batch>() == 88);
+    assert!(size_of::<kvq_append_batch>() == 96);
     assert!(align_of::<kvq_append_batch>() == 8);
     assert!(size_of::<kvq_compress_options>() == 24);
     assert!(align_of::<kvq_compress_options>() == 8);
-    assert!(size_of::<kvq_attend_batch>() == 128);
+    assert!(size_of::<kvq_attend_batch>() == 136);
     assert!(align_of::<kvq_attend_batch>() == 8);
-    assert!(size_of::<kvq_extend_batch>() == 176);
+    assert!(size_of::<kvq_extend_batch>() == 184);
     assert!(align_of::<kvq_extend_batch>() == 8);
     assert!(size_of::<kvq_step_batch>() == 32);
     assert!(align_of::<kvq_step_batch>() == 8);

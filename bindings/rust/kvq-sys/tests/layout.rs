@@ -234,7 +234,8 @@ fn offsets_of_kvq_cache_options() {
     assert_eq!(offset!(kvq_cache_options, n_shapes), 96);
     assert_eq!(offset!(kvq_cache_options, sliding_window), 100);
     assert_eq!(offset!(kvq_cache_options, attention_chunk), 104);
-    assert_eq!(offset!(kvq_cache_options, reserved_end), 108);
+    assert_eq!(offset!(kvq_cache_options, mrope_interleaved), 108);
+    assert_eq!(offset!(kvq_cache_options, mrope_section), 112);
 }
 
 #[test]
@@ -320,6 +321,7 @@ fn offsets_of_kvq_append_batch() {
     assert_eq!(offset!(kvq_append_batch, k_head_stride), 64);
     assert_eq!(offset!(kvq_append_batch, v_token_stride), 72);
     assert_eq!(offset!(kvq_append_batch, v_head_stride), 80);
+    assert_eq!(offset!(kvq_append_batch, rope_positions), 88);
 }
 
 #[test]
@@ -352,6 +354,7 @@ fn offsets_of_kvq_attend_batch() {
     assert_eq!(offset!(kvq_attend_batch, mask), 112);
     assert_eq!(offset!(kvq_attend_batch, mask_slots), 120);
     assert_eq!(offset!(kvq_attend_batch, reserved), 124);
+    assert_eq!(offset!(kvq_attend_batch, rope_positions), 128);
 }
 
 #[test]
@@ -382,6 +385,7 @@ fn offsets_of_kvq_extend_batch() {
     assert_eq!(offset!(kvq_extend_batch, lse), 152);
     assert_eq!(offset!(kvq_extend_batch, sinks), 160);
     assert_eq!(offset!(kvq_extend_batch, mask), 168);
+    assert_eq!(offset!(kvq_extend_batch, rope_positions), 176);
 }
 
 #[test]

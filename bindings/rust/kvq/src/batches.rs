@@ -8,10 +8,11 @@ use crate::{Dtype, Element, LayerInfo, Result};
 use kvq_sys as sys;
 use std::os::raw::c_void;
 
-/// Batches of one C struct: the counts and positions of their rows, and fields that are set with the lengths checked.
+/// Batches of one C struct: the counts and positions of their rows, and fields that are set with the lengths checked,
+/// in brackets those that may be missing.
 macro_rules! batches {
     ($raw:ident($init:ident) $counts:ident $positions:ident $shape:literal;
-     $($name:ident {$($field:ident: $type:ty),*} $see:literal;)*) => {
+     $($name:ident {$($field:ident: $type:ty),*} [$($option:ident: $of:ty),*] $see:literal;)*) => {
         $(#[doc = header!($raw)]
         ///
         #[doc = $see]
@@ -20,6 +21,7 @@ macro_rules! batches {
             $counts: Option<&'a [i32]>,
             $positions: Option<&'a [i32]>,
             $($field: $type,)*
+            $($option: Option<$of>,)*
         }
 
         impl<'a> $name<'a> {
@@ -30,7 +32,7 @@ macro_rules! batches {
             fn of($($field: $type),*) -> Self {
                 // SAFETY: the function belongs to the struct.
                 let raw = Raw(unsafe { defaults(sys::$init) });
-                $name { raw, $counts: None, $positions: None, $($field),* }
+                $name { raw, $counts: None, $positions: None, $($field,)* $($option: None),* }
             }
 
             /// Returns the C struct with counts and positions for this many sequences, and the rows of all of them.
@@ -49,24 +51,26 @@ macro_rules! batches {
 
 batches! {
     kvq_append_batch(kvq_append_batch_init) token_counts positions "[tokens]";
-    Append { k: Extent, v: Extent } "Takes slices of host memory; a GPU takes [`DeviceAppend`].";
-    DeviceAppend {}
+    Append { k: Extent, v: Extent } [rope_positions: &'a [i32]]
+    "Takes slices of host memory; a GPU takes [`DeviceAppend`].";
+    DeviceAppend {} []
     "Takes addresses in the context's memory (device memory for a CUDA context); see [`Append`] for slices.";
 }
 
 batches! {
     kvq_attend_batch(kvq_attend_batch_init) query_counts query_positions "[queries]";
-    Attend { q: Extent, output: Extent, lse: Option<Extent>, sinks: Option<Extent>, mask: Option<&'a [u32]> }
+    Attend { q: Extent, output: Extent } [lse: Extent, sinks: Extent, mask: &'a [u32], rope_positions: &'a [i32]]
     "Takes slices of host memory; a GPU takes [`DeviceAttend`].";
-    DeviceAttend {}
+    DeviceAttend {} []
     "Takes addresses in the context's memory (device memory for a CUDA context); see [`Attend`] for slices.";
 }
 
 batches! {
     kvq_extend_batch(kvq_extend_batch_init) token_counts positions "[tokens]";
-    Extend { k: Extent, v: Extent, q: Extent, output: Extent, lse: Option<Extent>, sinks: Option<Extent>, mask: Option<&'a [u32]> }
+    Extend { k: Extent, v: Extent, q: Extent, output: Extent }
+    [lse: Extent, sinks: Extent, mask: &'a [u32], rope_positions: &'a [i32]]
     "Takes slices of host memory; a GPU takes [`DeviceExtend`].";
-    DeviceExtend {}
+    DeviceExtend {} []
     "Takes addresses in the context's memory (device memory for a CUDA context); see [`Extend`] for slices.";
 }
 
@@ -123,33 +127,29 @@ macro_rules! set_queries {
     };
 }
 
-/// Setters of the addresses that attention in device memory may have.
+/// Returns the address of the positions by which M-RoPE turns this many rows, after checking their number.
+fn streams_of(positions: Option<&[i32]>, rows: usize, shape: &str) -> Result<*const i32> {
+    if let Some(given) = positions {
+        shape::require("rope_positions", given.len(), rows as u128 * 3, shape)?;
+    }
+    Ok(pointer_of(positions))
+}
+
+/// Setters of the addresses that batches in device memory may have.
 macro_rules! device_addresses {
-    ($struct:ident) => {
-        #[doc = header!($struct, lse)]
+    ($struct:ident, $($name:ident: $type:ty),*) => {
+        $(#[doc = header!($struct, $name)]
         #[must_use]
-        pub fn lse(mut self, lse: *mut f32) -> Self {
-            self.raw.lse = lse;
+        pub fn $name(mut self, $name: $type) -> Self {
+            self.raw.$name = $name;
             self
-        }
-
-        #[doc = header!($struct, sinks)]
-        #[must_use]
-        pub fn sinks(mut self, sinks: *const f32) -> Self {
-            self.raw.sinks = sinks;
-            self
-        }
-
-        #[doc = header!($struct, mask)]
-        #[must_use]
-        pub fn mask(mut self, mask: *const u32) -> Self {
-            self.raw.mask = mask;
-            self
-        }
+        })*
     };
 }
 
 impl<'a> Append<'a> {
+    optional!(kvq_append_batch, rope_positions: &'a [i32] = rope_positions);
+
     /// Keys and values; no values, `&[]`, exactly where they are a prefix of the layer's keys.
     #[inline]
     pub fn new<T: Element>(k: &'a [T], v: &'a [T]) -> Self {
@@ -160,9 +160,10 @@ impl<'a> Append<'a> {
 
     /// Returns the C struct for this layer and many sequences, with all lengths checked.
     pub(crate) fn checked(self, layer: &LayerInfo, sequences: usize) -> Result<sys::kvq_append_batch> {
-        let given = Tokens { k: self.k, v: self.v };
+        let (given, positions) = (Tokens { k: self.k, v: self.v }, self.rope_positions);
         let (mut raw, tokens) = self.counted(sequences)?;
         set_tokens!(raw, layer, tokens, given);
+        raw.rope_positions = streams_of(positions, tokens, "[tokens, 3]")?;
         Ok(raw)
     }
 }
@@ -174,17 +175,19 @@ impl DeviceAppend<'_> {
         (batch.raw.k, batch.raw.v, batch.raw.dtype) = (k, v, dtype.code());
         batch
     }
+
+    device_addresses!(kvq_append_batch, rope_positions: *const i32);
 }
 
 impl<'a> Attend<'a> {
     optional!(kvq_attend_batch,
         lse: &'a mut [f32] = Extent::of_mut(lse), sinks: &'a [f32] = Extent::of(sinks),
-        mask: &'a [u32] = mask);
+        mask: &'a [u32] = mask, rope_positions: &'a [i32] = rope_positions);
 
     /// Queries, and where their results go.
     #[inline]
     pub fn new<Q: Element, O: Element>(q: &'a [Q], output: &'a mut [O]) -> Self {
-        let mut batch = Attend::of(Extent::of(q), Extent::of_mut(output), None, None, None);
+        let mut batch = Attend::of(Extent::of(q), Extent::of_mut(output));
         (batch.raw.q_dtype, batch.raw.output_dtype) = (Q::DTYPE.code(), O::DTYPE.code());
         batch
     }
@@ -192,8 +195,10 @@ impl<'a> Attend<'a> {
     /// Returns the C struct for this layer and many sequences, with all lengths checked.
     pub(crate) fn checked(self, layer: &LayerInfo, sequences: usize) -> Result<sys::kvq_attend_batch> {
         let given = Queries { q: self.q, output: self.output, lse: self.lse, sinks: self.sinks, mask: self.mask };
+        let positions = self.rope_positions;
         let (mut raw, queries) = self.counted(sequences)?;
         set_queries!(raw, layer, queries, given);
+        raw.rope_positions = streams_of(positions, queries, "[queries, 3]")?;
         Ok(raw)
     }
 }
@@ -207,19 +212,19 @@ impl DeviceAttend<'_> {
         batch
     }
 
-    device_addresses!(kvq_attend_batch);
+    device_addresses!(kvq_attend_batch,
+        lse: *mut f32, sinks: *const f32, mask: *const u32, rope_positions: *const i32);
 }
 
 impl<'a> Extend<'a> {
     optional!(kvq_extend_batch,
         lse: &'a mut [f32] = Extent::of_mut(lse), sinks: &'a [f32] = Extent::of(sinks),
-        mask: &'a [u32] = mask);
+        mask: &'a [u32] = mask, rope_positions: &'a [i32] = rope_positions);
 
     /// Keys and values, as in [`Append::new`], their queries, and where results go.
     #[inline]
     pub fn new<T: Element, Q: Element, O: Element>(k: &'a [T], v: &'a [T], q: &'a [Q], output: &'a mut [O]) -> Self {
-        let mut batch =
-            Extend::of(Extent::of(k), Extent::of(v), Extent::of(q), Extent::of_mut(output), None, None, None);
+        let mut batch = Extend::of(Extent::of(k), Extent::of(v), Extent::of(q), Extent::of_mut(output));
         batch.raw.dtype = T::DTYPE.code();
         (batch.raw.q_dtype, batch.raw.output_dtype) = (Q::DTYPE.code(), O::DTYPE.code());
         batch
@@ -229,9 +234,11 @@ impl<'a> Extend<'a> {
     pub(crate) fn checked(self, layer: &LayerInfo, sequences: usize) -> Result<sys::kvq_extend_batch> {
         let new = Tokens { k: self.k, v: self.v };
         let given = Queries { q: self.q, output: self.output, lse: self.lse, sinks: self.sinks, mask: self.mask };
+        let positions = self.rope_positions;
         let (mut raw, tokens) = self.counted(sequences)?;
         set_tokens!(raw, layer, tokens, new);
         set_queries!(raw, layer, tokens, given);
+        raw.rope_positions = streams_of(positions, tokens, "[tokens, 3]")?;
         Ok(raw)
     }
 }
@@ -254,5 +261,6 @@ impl DeviceExtend<'_> {
         batch
     }
 
-    device_addresses!(kvq_extend_batch);
+    device_addresses!(kvq_extend_batch,
+        lse: *mut f32, sinks: *const f32, mask: *const u32, rope_positions: *const i32);
 }

@@ -5,7 +5,7 @@ use crate::generated::docs::header;
 use crate::generated::options::setters;
 use crate::object::{debug, default_is_new, optional, Raw};
 use crate::policy::pointer_to;
-use crate::shape::with_pointers;
+use crate::shape::{pointer_of, with_pointers};
 use crate::{call, Append, Attend, DeviceAppend, DeviceAttend, DeviceExtend, Extend};
 use crate::{
     CacheInfo, Centres, Codebook, Context, Error, LayerInfo, LayerShape, Policy, Result, Router, Sequence,
@@ -25,6 +25,7 @@ pub struct CacheOptions {
     centres: Option<Centres>,
     router: Option<Router>,
     shapes: Option<Vec<LayerShape>>,
+    mrope_section: Option<[i32; 3]>,
 }
 
 impl CacheOptions {
@@ -34,13 +35,14 @@ impl CacheOptions {
     pub fn new(n_layers: usize, q_heads: usize, kv_heads: usize, head_dim: usize) -> Self {
         // SAFETY: the function belongs to the struct.
         let raw = Raw(unsafe { defaults(sys::kvq_cache_options_init) });
-        let options = CacheOptions { raw, inv_freq: None, codebook: None, centres: None, router: None, shapes: None };
+        let (inv_freq, codebook, centres, router, shapes, mrope_section) = (None, None, None, None, None, None);
+        let options = CacheOptions { raw, inv_freq, codebook, centres, router, shapes, mrope_section };
         options.n_layers(n_layers).q_heads(q_heads).kv_heads(kv_heads).head_dim(head_dim)
     }
 
     optional!(kvq_cache_options, inv_freq: impl Into<Vec<f32>> = inv_freq.into(),
         codebook: &Codebook = codebook.clone(), centres: &Centres = centres.clone(), router: &Router = router.clone(),
-        shapes: impl Into<Vec<LayerShape>> = shapes.into());
+        shapes: impl Into<Vec<LayerShape>> = shapes.into(), mrope_section: [i32; 3] = mrope_section);
 
     /// Calls `function` with the struct in C, which is valid until it returns.
     pub(crate) fn with_raw<R>(&self, function: impl FnOnce(&sys::kvq_cache_options) -> Result<R>) -> Result<R> {
@@ -50,6 +52,7 @@ impl CacheOptions {
             crate::shape::require("inv_freq", inv_freq.len(), dim as u128 / 2, "[rotary_dim / 2]")?;
             raw.inv_freq = inv_freq.as_ptr();
         }
+        raw.mrope_section = pointer_of(self.mrope_section.as_ref().map(|pairs| &pairs[..]));
         raw.codebook = self.codebook.as_ref().map_or(ptr::null(), |one| one.raw());
         raw.centres = self.centres.as_ref().map_or(ptr::null(), |one| one.raw());
         raw.router = self.router.as_ref().map_or(ptr::null(), |one| one.raw());

@@ -1,7 +1,8 @@
 //! Attention options reach the library, and results return to the right place.
 mod common;
 use common::*;
-use kvq::{Append, Attend, Bf16, Cache, CacheOptions, Extend, Rope, Sequence, F16};
+use kvq::{Append, Attend, Bf16, Cache, CacheOptions, DeviceAppend, DeviceAttend, DeviceExtend, Dtype, Extend};
+use kvq::{Rope, Sequence, Status, F16};
 
 /// The first chunks of sequences: 40 tokens and 3.
 #[test]
@@ -114,4 +115,96 @@ fn frequencies_of_ones_own_rotate() {
     };
     assert_eq!(attend(&still), attend(&unrotated));
     assert_ne!(attend(&still), attend(&cache(&context(), "fp16", options())));
+}
+
+/// Heads of 16 channels as M-RoPE turns them: pair j, channels j and j + 8, by the position of stream `streams[j]`.
+fn turned(x: &[f32], heads: usize, places: &[i32], streams: [usize; 8]) -> Vec<f32> {
+    let mut turned = x.to_vec();
+    for (at, head) in turned.chunks_mut(16).enumerate() {
+        for (j, stream) in streams.into_iter().enumerate() {
+            let angle = f64::from(places[at / heads * 3 + stream]) * 10000f64.powf(-(j as f64) / 8.0);
+            let (a, b) = (f64::from(head[j]), f64::from(head[j + 8]));
+            head[j] = (a * angle.cos() - b * angle.sin()) as f32;
+            head[j + 8] = (b * angle.cos() + a * angle.sin()) as f32;
+        }
+    }
+    turned
+}
+
+#[test]
+fn pairs_turn_by_the_positions_of_their_section() {
+    let options = || CacheOptions::new(1, 4, 2, 16);
+    let plain = cache(&context(), "fp16", options().rope(Rope::None));
+    let places: Vec<i32> = (0..20 * 3).map(|at| at * 37 % 101).collect();
+    let (k, v, q) = (numbers(20 * 32, 1), numbers(20 * 32, 2), numbers(20 * 64, 3));
+    for (interleaved, sections, streams) in
+        [(false, [2, 3, 3], [0, 0, 1, 1, 1, 2, 2, 2]), (true, [4, 2, 2], [0, 1, 2, 0, 1, 2, 0, 0])]
+    {
+        let sectioned = cache(&context(), "fp16", options().mrope_section(sections).mrope_interleaved(interleaved));
+        let (keys, queries) = (turned(&k, 2, &places, streams), turned(&q, 4, &places, streams));
+        let (mut one, mut expected) = (Sequence::new(&sectioned).unwrap(), Sequence::new(&plain).unwrap());
+        let mut by_address = Sequence::new(&sectioned).unwrap();
+        let (dtype, mut output, mut from) = (Dtype::F32, vec![0.0f32; 5 * 64], vec![0.0f32; 5 * 64]);
+        let mut to = vec![0.0f32; 5 * 64];
+        let close = |found: &[f32], expected: &[f32]| {
+            assert_close(found, &expected.iter().map(|&x| f64::from(x)).collect::<Vec<_>>(), 2e-3);
+        };
+
+        let batch = Append::new(&k[..15 * 32], &v[..15 * 32]).token_counts(&[15]);
+        sectioned.append(0, &mut [&mut one], batch.rope_positions(&places[..45])).unwrap();
+        plain
+            .append(0, &mut [&mut expected], Append::new(&keys[..15 * 32], &v[..15 * 32]).token_counts(&[15]))
+            .unwrap();
+        let batch = DeviceAppend::new(k.as_ptr().cast(), v.as_ptr().cast(), dtype).token_counts(&[15]);
+        // SAFETY: the vectors have these sizes.
+        unsafe { sectioned.append_device(0, &mut [&mut by_address], batch.rope_positions(places.as_ptr())) }.unwrap();
+        assert_eq!(one.save().unwrap(), by_address.save().unwrap());
+
+        let batch = Attend::new(&q[10 * 64..15 * 64], &mut output).query_counts(&[5]);
+        sectioned.attend(0, &[&one], batch.rope_positions(&places[30..45])).unwrap();
+        plain.attend(0, &[&expected], Attend::new(&queries[10 * 64..15 * 64], &mut from).query_counts(&[5])).unwrap();
+        close(&output, &from);
+        let batch = DeviceAttend::new(q[10 * 64..].as_ptr().cast(), dtype, to.as_mut_ptr().cast(), dtype);
+        let batch = batch.query_counts(&[5]).rope_positions(places[30..].as_ptr());
+        // SAFETY: the vectors have these sizes.
+        unsafe { sectioned.attend_device(0, &[&one], batch) }.unwrap();
+        assert_eq!(to, output);
+
+        let (new_k, new_v, new_q) = (&k[15 * 32..], &v[15 * 32..], &q[15 * 64..]);
+        let batch = Extend::new(new_k, new_v, new_q, &mut output).token_counts(&[5]).rope_positions(&places[45..]);
+        sectioned.extend(0, &mut [&mut one], batch).unwrap();
+        let batch = Extend::new(&keys[15 * 32..], new_v, &queries[15 * 64..], &mut from).token_counts(&[5]);
+        plain.extend(0, &mut [&mut expected], batch).unwrap();
+        close(&output, &from);
+        let (k, v, q) = (new_k.as_ptr().cast(), new_v.as_ptr().cast(), new_q.as_ptr().cast());
+        let batch = DeviceExtend::new(k, v, dtype, q, dtype, to.as_mut_ptr().cast(), dtype);
+        let batch = batch.token_counts(&[5]).rope_positions(places[45..].as_ptr());
+        // SAFETY: the vectors have these sizes.
+        unsafe { sectioned.extend_device(0, &mut [&mut by_address], batch) }.unwrap();
+        assert_eq!(to, output);
+        assert_eq!(one.save().unwrap(), by_address.save().unwrap());
+    }
+}
+
+#[test]
+fn sections_and_their_positions_are_checked() {
+    let argument = Status::Argument;
+    let sectioned = cache(&context(), "fp16", CacheOptions::new(1, 4, 2, 16).mrope_section([2, 3, 3]));
+    let mut sequence = filled(&sectioned, 2, 1);
+    let (x, q, mut output) = (numbers(2 * 32, 1), numbers(2 * 64, 2), vec![0.0f32; 2 * 64]);
+    let refused = "rope_positions has 5 elements, expected 6";
+    let batch = Append::new(&x, &x).token_counts(&[2]).rope_positions(&[0; 5]);
+    assert_fails(sectioned.append(0, &mut [&mut sequence], batch), argument, &[refused, "[tokens, 3]"]);
+    let batch = Attend::new(&q, &mut output).query_counts(&[2]).rope_positions(&[0; 5]);
+    assert_fails(sectioned.attend(0, &[&sequence], batch), argument, &[refused, "[queries, 3]"]);
+    let batch = Extend::new(&x, &x, &q, &mut output).token_counts(&[2]).rope_positions(&[0; 5]);
+    assert_fails(sectioned.extend(0, &mut [&mut sequence], batch), argument, &[refused, "[tokens, 3]"]);
+    assert_eq!(sequence.length(0).unwrap(), 2);
+
+    let few = Cache::new(&context(), CacheOptions::new(1, 4, 2, 16).mrope_section([2, 3, 2]), None);
+    assert_fails(few, argument, &["mrope_section adds up to 7 pairs"]);
+    let mut other = filled(&small("fp16"), 2, 1);
+    let batch = Append::new(&x, &x).token_counts(&[2]).rope_positions(&[0; 6]);
+    let cache = other.cache().clone();
+    assert_fails(cache.append(0, &mut [&mut other], batch), argument, &["without options->mrope_section"]);
 }

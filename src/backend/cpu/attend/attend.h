@@ -41,6 +41,9 @@ struct AttendSizes {
   size_t rotated_queries = 0;
   size_t rounded_queries = 0;
   size_t biases = 0;
+  size_t stream_keys = 0;
+  size_t stream_values = 0;
+  size_t stream_queries = 0;
   size_t partials = 0;
   size_t items = 0;
   size_t merges = 0;
@@ -63,6 +66,7 @@ class AttendWorkspace : public Workspace {
         rotated_queries(allocator),
         rounded_queries(allocator),
         biases(allocator),
+        streams{Vector<float>(allocator), Vector<float>(allocator), Vector<float>(allocator)},
         partials(allocator),
         items(allocator),
         order(allocator),
@@ -70,14 +74,16 @@ class AttendWorkspace : public Workspace {
         largest(allocator),
         scratch(allocator) {}
 
+  Vector<float>& stream(StreamTensor tensor) { return streams[static_cast<size_t>(tensor)]; }
   /// Makes every allocation of a call. Afterwards there are no items or merges, and largest weights are zeros.
   void make_room(const AttendSizes& sizes);
 
-  Vector<float> rope_table;         // [total queries, rotary_dim]
-  Vector<float> queries;            // QueryRoom; rows are grouped by sequence, then KV head
-  Vector<float> rotated_queries;    // `queries` after a Hadamard rotation; empty if no page needs it
-  Vector<int32_t> rounded_queries;  // `rotated_queries` as RoundedQueries; empty if no page needs it
-  Vector<float> biases;             // [rows] of latents: what their offset adds to scores
+  Vector<float> rope_table;               // [total queries, rotary_dim]
+  Vector<float> queries;                  // QueryRoom; rows are grouped by sequence, then KV head
+  Vector<float> rotated_queries;          // `queries` after a Hadamard rotation; empty if no page needs it
+  Vector<int32_t> rounded_queries;        // `rotated_queries` as RoundedQueries; empty if no page needs it
+  Vector<float> biases;                   // [rows] of latents: what their offset adds to scores
+  Vector<float> streams[kStreamTensors];  // of rotate()
   Vector<float> partials;
   Vector<AttendItem> items;
   Vector<int32_t> order;  // execution order of the items
@@ -86,7 +92,18 @@ class AttendWorkspace : public Workspace {
   ScratchPool scratch;    // for items whose pages need their layer's context, or are latents
 };
 
+/// Grows a vector to n elements.
+template <typename T>
+void grow(Vector<T>& vector, size_t n) {
+  if (vector.size() >= n) return;
+  vector.reserve(n);  // resize alone may take more
+  vector.resize(n);
+}
+
 void attend(const AttendBatch& batch, const KernelTable& kernels, Parallel& parallel, AttendWorkspace& workspace);
+
+/// Implementation of Attention::rotate().
+const float* rotate(const StreamRotation& given, Parallel& parallel, AttendWorkspace& workspace);
 
 /// Work space of such calls.
 AttendSizes sizes_of(const ExpectedCall& call, const KernelTable& kernels, int32_t n_threads);

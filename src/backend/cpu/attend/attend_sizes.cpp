@@ -10,17 +10,6 @@ size_t CallSizes::items_at_once(int32_t n_threads) {
   return n_threads > 0 ? static_cast<size_t>(n_threads) : std::max(1U, std::thread::hardware_concurrency());
 }
 
-namespace {
-
-template <typename T>
-void grow(Vector<T>& vector, size_t n) {
-  if (vector.size() >= n) return;
-  vector.reserve(n);  // resize alone may take more
-  vector.resize(n);
-}
-
-}  // namespace
-
 void CallSizes::add_cut(size_t heads, const HeadCut& head, int32_t pages) {
   const auto whole = static_cast<size_t>(head.rows / head.item_rows);
   const int32_t rest = head.rows % head.item_rows;
@@ -34,14 +23,16 @@ void CallSizes::add_cut(size_t heads, const HeadCut& head, int32_t pages) {
 void AttendSizes::join(const AttendSizes& other) {
   for (const auto member :
        {&AttendSizes::rope_table, &AttendSizes::queries, &AttendSizes::rotated_queries, &AttendSizes::rounded_queries,
-        &AttendSizes::biases, &AttendSizes::partials, &AttendSizes::items, &AttendSizes::merges, &AttendSizes::largest,
-        &AttendSizes::pieces, &AttendSizes::piece_bytes}) {
+        &AttendSizes::biases, &AttendSizes::stream_keys, &AttendSizes::stream_values, &AttendSizes::stream_queries,
+        &AttendSizes::partials, &AttendSizes::items, &AttendSizes::merges, &AttendSizes::largest, &AttendSizes::pieces,
+        &AttendSizes::piece_bytes}) {
     this->*member = std::max(this->*member, other.*member);
   }
 }
 
 uint64_t AttendSizes::bytes() const {
-  return (rope_table + queries + rotated_queries + biases + partials + largest) * sizeof(float) +
+  const size_t streams = stream_keys + stream_values + stream_queries;
+  return (rope_table + queries + rotated_queries + biases + streams + partials + largest) * sizeof(float) +
          rounded_queries * sizeof(int32_t) + items * (sizeof(AttendItem) + sizeof(int32_t)) +
          merges * sizeof(AttendMerge) + ScratchPool::bytes_of(pieces, piece_bytes);
 }
@@ -52,6 +43,9 @@ void AttendWorkspace::make_room(const AttendSizes& sizes) {
   grow(rotated_queries, sizes.rotated_queries);
   grow(rounded_queries, sizes.rounded_queries);
   grow(biases, sizes.biases);
+  grow(stream(StreamTensor::kKeys), sizes.stream_keys);
+  grow(stream(StreamTensor::kValues), sizes.stream_values);
+  grow(stream(StreamTensor::kQueries), sizes.stream_queries);
   grow(partials, sizes.partials);
   items.clear();
   items.reserve(sizes.items);
@@ -74,6 +68,14 @@ AttendSizes sizes_of(const ExpectedCall& call, const KernelTable& kernels, int32
     const auto sequences = static_cast<size_t>(call.sequences);
     sizes.add(sequences * static_cast<size_t>(layer.kv_heads), call.queries, call.pages);
     AttendSizes of_layer = sizes.sum(sequences * static_cast<size_t>(call.queries), n_threads);
+    if (layer.rope->has_streams()) {
+      const size_t tokens = sequences * static_cast<size_t>(call.queries);
+      const auto kv_heads = static_cast<size_t>(layer.kv_heads);
+      const auto key_dim = static_cast<size_t>(layer.head.whole_key());
+      of_layer.stream_keys = tokens * kv_heads * key_dim;
+      of_layer.stream_values = layer.head.is_latent ? 0 : tokens * kv_heads * static_cast<size_t>(layer.head.values);
+      of_layer.stream_queries = tokens * static_cast<size_t>(layer.q_heads) * key_dim;
+    }
     if (call.weighed == Pooling::kMax) {  // sequences run one after another
       of_layer.largest = static_cast<size_t>(layer.kv_heads) * static_cast<size_t>(call.pages) * kPageSlots;
     }

@@ -181,6 +181,12 @@ centres, not both; if it needs neither, those given serve other policies of sequ
 these where only frequencies, scale and soft cap differ; they evict only if the heads of all layers with
 pages are alike. Formats that a policy gives to layers that read others' pages have no effect."#
     };
+    (kvq_cache_options, mrope_section) => {
+        r#"Pairs that turn by each of the three position streams of M-RoPE: temporal, height, width. They add up to the
+pairs of every layer with RoPE. Calls then take `rope_positions`. Such caches take no codebook, router or
+centres, which are for keys before RoPE; scales they take. NULL (default): all pairs turn by the position of
+the token."#
+    };
     (kvq_load_options) => {
         r#"How to load a snapshot."#
     };
@@ -202,6 +208,11 @@ pages are alike. Formats that a policy gives to layers that read others' pages h
     };
     (kvq_append_batch, v) => {
         r#"As for [`Sequence::append`](crate::Sequence::append)."#
+    };
+    (kvq_append_batch, rope_positions) => {
+        r#"`[total tokens, 3]` positions by which M-RoPE turns keys, of a cache with `mrope_section`: temporal, height,
+width, of any value. `positions` still say what sees what. Layers without RoPE ignore them. NULL (default):
+`positions` in all three."#
     };
     (kvq_compress_options) => {
         r#"Budget of an eviction, and where to report its result."#
@@ -248,6 +259,10 @@ head and nothing to the sum of values. -infinity means no sink; a CPU refuses Na
 `sliding_window` holds for all. Bits of slots before the first are ignored. NULL (default): all slots are
 seen by position."#
     };
+    (kvq_attend_batch, rope_positions) => {
+        r#"`[total queries, 3]` positions by which M-RoPE turns queries, as in [`Append`](crate::Append). NULL
+(default): those of the queries in all three."#
+    };
     (kvq_extend_batch) => {
         r#"New tokens of one or more sequences, their queries, and where results go. Rows of `k`, `v`, `q` and `output`
 (one per token) are ordered by sequence."#
@@ -278,6 +293,9 @@ seen by position."#
     };
     (kvq_extend_batch, mask) => {
         r#"As in [`Attend`](crate::Attend); the length of a sequence includes its new tokens."#
+    };
+    (kvq_extend_batch, rope_positions) => {
+        r#"As in [`Append`](crate::Append), for keys and queries."#
     };
     (kvq_step_batch) => {
         r#"Sequences of a step, and a number of tokens for each."#
@@ -1049,9 +1067,9 @@ probabilities and their products with a page's scales are rounded to FP16.
 
 [`Status::Argument`](crate::Status::Argument); [`Status::State`](crate::Status::State) (a CUDA graph is
 captured, see [`Sequence::reserve`](crate::Sequence::reserve); positions do not ascend beyond the mask);
-[`Status::Unsupported`](crate::Status::Unsupported) (a mask, and the policy evicts, or on a GPU pages have
-trained centres); [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit)
-(workspace); [`Status::Backend`](crate::Status::Backend)."#
+[`Status::Unsupported`](crate::Status::Unsupported) (a mask, and the policy evicts);
+[`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit) (workspace);
+[`Status::Backend`](crate::Status::Backend)."#
     };
     (kvq_extend) => {
         r#"Append tokens to one layer of several sequences and attend with their queries: all of it or nothing.

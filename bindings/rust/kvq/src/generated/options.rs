@@ -254,6 +254,14 @@ macro_rules! setters {
             self.raw.attention_chunk = $crate::convert::int(attention_chunk);
             self
         }
+
+        /// If set, pairs of M-RoPE alternate, as in Qwen3-VL: pair j \< 3 · section of stream j % 3 turns by that
+        /// stream, all others by the temporal one; otherwise (default) sections follow one another, as in Qwen2-VL.
+        #[must_use]
+        pub fn mrope_interleaved(mut self, mrope_interleaved: bool) -> Self {
+            self.raw.mrope_interleaved = i32::from(mrope_interleaved);
+            self
+        }
     };
     (kvq_load_options) => {
         /// If set, pages in other formats than the policy's are written anew, as
