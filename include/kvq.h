@@ -331,7 +331,8 @@ KVQ_API kvq_status kvq_device_describe(kvq_device device, int32_t index, const c
  *  \threads any.  \since 1.0 */
 KVQ_API int32_t kvq_cpu_isa_count(void);
 
-/** Return the name of instruction set `index`, best first: "amx", "avx512vnni", "avx512", "avx2", "baseline".
+/** Return the name of instruction set `index`, best first: "amx", "avx512vnni", "avx512", "avx2", "baseline" on x86-64;
+ *  "neon" on ARM64.
  *
  *  "amx" is "avx512vnni" with tile products for linear layers on five or more rows. On processors with tiles, the
  *  first call that looks for instruction sets asks Linux to let this process use them; alternate signal stacks that

@@ -1174,7 +1174,8 @@ inline kvq_device_info device_describe(kvq_device device, int32_t index, const s
 /// Return the number of CPU instruction sets that this build has kernels for and this machine supports.
 inline int32_t cpu_isa_count() { return kvq_cpu_isa_count(); }
 
-/// Return the name of instruction set `index`, best first: "amx", "avx512vnni", "avx512", "avx2", "baseline".
+/// Return the name of instruction set `index`, best first: "amx", "avx512vnni", "avx512", "avx2", "baseline" on x86-64;
+/// "neon" on ARM64.
 ///
 /// "amx" is "avx512vnni" with tile products for linear layers on five or more rows. On processors with tiles, the first
 /// call that looks for instruction sets asks Linux to let this process use them; alternate signal stacks that are set

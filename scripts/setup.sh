@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that a build needs, if any are missing. Says nothing when none is.
-#   setup.sh [--quick] [--test] [--bindings] [PACKAGE...]
+#   setup.sh [--quick] [--test] [--bindings] [--arm64] [PACKAGE...]
 #     --quick     also what unit and C API tests need
 #     --test      also what all tests, the sanitizers and the style checks need
 #     --bindings  also the languages that there are bindings for
+#     --arm64     also what compiles for Linux on ARM64 elsewhere, and an emulator to run it
 #     PACKAGE     further packages to require
 set -euo pipefail
 
@@ -13,6 +14,7 @@ packages=(g++ cmake ninja-build pkg-config
 quick_packages=(doctest-dev libglpk-dev)
 test_packages=("${quick_packages[@]}" abigail-tools binutils clang clang-format clang-tidy doxygen
   libbenchmark-dev libclang-rt-dev python3 python3-clang)
+foreign= # architecture whose packages are needed besides this machine's
 # Without them all works, but takes longer: this clang-tidy passes over the system's headers.
 faster_packages=()
 
@@ -30,7 +32,11 @@ for argument in "$@"; do
       packages+=(golang-go mono-mcs mono-runtime python3-venv)
       command -v cargo >/dev/null || packages+=(cargo rustc) # rustup's will do
       ;;
-    -*) echo "usage: $0 [--quick] [--test] [--bindings] [PACKAGE...]" >&2; exit 2 ;;
+    --arm64)
+      foreign=arm64
+      packages+=(g++-aarch64-linux-gnu qemu-user-static libstdc++6:arm64 libyaml-dev:arm64)
+      ;;
+    -*) echo "usage: $0 [--quick] [--test] [--bindings] [--arm64] [PACKAGE...]" >&2; exit 2 ;;
     *) packages+=("$argument") ;;
   esac
 done
@@ -61,6 +67,10 @@ mapfile -t faster < <(not_installed "${faster_packages[@]}")
 mapfile -t known < <(available "${faster[@]}")
 [ $((${#missing[@]} + ${#known[@]})) -gt 0 ] || exit 0
 
+add_foreign=()
+if [ -n "$foreign" ] && ! { dpkg --print-architecture; dpkg --print-foreign-architectures; } | grep -qx "$foreign"; then
+  add_foreign=(dpkg --add-architecture "$foreign")
+fi
 install=(apt-get install -y --no-install-recommends "${missing[@]}")
 if [ "$(id -u)" -eq 0 ]; then
   as_root=()
@@ -71,10 +81,11 @@ elif [ ${#missing[@]} -eq 0 ]; then
 else
   echo "Missing Debian packages: ${missing[*]}" >&2
   echo "Install them as root, then run this again:" >&2
-  echo "  apt-get update && ${install[*]}" >&2
+  echo "  ${add_foreign[*]:+${add_foreign[*]} && }apt-get update && ${install[*]}" >&2
   exit 1
 fi
 
+[ ${#add_foreign[@]} -eq 0 ] || "${as_root[@]}" "${add_foreign[@]}"
 apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0)
 "${apt[@]}" update >&2
 mapfile -t known < <(available "${faster[@]}")

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds and tests. The last line is "N passed, N failed"; the exit status is 0 only if nothing failed.
 #   test.sh                       the gate, before a pull request: the optimized build with the CUDA plug-in if nvcc is here
-#                                 and all its tests, the library's tests under the sanitizers, the style checks of what has
-#                                 changed, and the bindings if they or the header have
+#                                 and all its tests, the library's tests under the sanitizers, the C API's for ARM64 in an
+#                                 emulator, the style checks of what has changed, and the bindings if they or the header have
 #   test.sh full [PART...]        everything, or the parts that are named:
 #     cuda          the optimized build, with kernels for every supported generation of GPUs, and all its tests
 #     sanitize      a build with Clang's address and undefined behaviour sanitizers, and all its tests
@@ -11,6 +11,7 @@
 #     transformers  the integration with the oldest and newest PyTorch and transformers that it supports
 #     packages      the archive, the Debian packages and those of languages
 #     emulator      kernels on the CPU
+#     arm64         the library for Linux on ARM64, and its tests, in an emulator
 #   test.sh LEVEL [FILTER]        a part, for work on it:
 #     quick         unit and C API tests of the optimized build without CUDA: minutes the first time, then seconds
 #     cpu           the optimized build without CUDA and all its tests
@@ -255,8 +256,19 @@ gate() {
   ! bindings_changed || bindings "$preset"
   # Not the program, whose commands take longest: what they read of others' files the parser tests read, too.
   build sanitize "kvq_unit_tests kvq_capi_tests kvq_cpp_tests kvq_conformance kvq_parser_tests" && run_tests sanitize library
+  arm64 kvq_capi_tests emulated
   style changed
   [ $SECONDS -le $gate_limit ] || echo "warning: the gate took more than the $((gate_limit / 60)) minutes that it may take"
+}
+
+# arm64 TARGETS [LABEL]: on Linux for ARM64 these targets and the tests of this label, or all tests, in an emulator.
+arm64() {
+  step "linux-arm64: Debian packages" scripts/setup.sh --arm64
+  if ! command -v aarch64-linux-gnu-g++ >/dev/null || ! command -v qemu-aarch64-static >/dev/null; then
+    echo "linux-arm64: skipped, no compiler or no emulator"
+    return
+  fi
+  build linux-arm64 "$1" -DKVQ_BUILD_SAMPLES=OFF && run_tests linux-arm64 "${2:-}"
 }
 
 packages() {
@@ -276,7 +288,7 @@ emulator() {
 }
 
 full() {
-  local part parts=(cuda sanitize style bindings transformers packages emulator)
+  local part parts=(cuda sanitize style bindings transformers packages emulator arm64)
   for part in "$@"; do
     [[ " ${parts[*]} " == *" $part "* ]] || { echo "test.sh full: there is no part \"$part\"" >&2; exit 2; }
   done
@@ -290,6 +302,7 @@ full() {
       bindings) bindings "$preset" transformers-newest ;; # which has PyTorch
       transformers | packages) "$part" "$preset" ;;
       emulator) emulator ;;
+      arm64) arm64 all ;;
     esac
   done
 }

@@ -21,6 +21,8 @@ constexpr int kSpins = 2000;
 void pause_briefly() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb" ::: "memory");  // waits about as long; "yield" does nothing on most of these processors
 #else
   std::this_thread::yield();
 #endif

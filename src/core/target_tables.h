@@ -11,11 +11,11 @@
 
 namespace kvq {
 
-/// Users' name of a Highway target.
+/// Users' name of a Highway target. On ARM64 there is one, whose name Highway changes with what it may use beyond NEON.
 constexpr const char* isa_name(int64_t target) {
   if (target == HWY_AVX3) return "avx512";
   if (target == HWY_AVX2) return "avx2";
-  return target == HWY_NEON ? "neon" : "baseline";
+  return HWY_ARCH_ARM_A64 ? "neon" : "baseline";
 }
 
 /// Whether the processor and its system run Highway's target HWY_AVX2 or HWY_AVX3. Checked here so that only Highway's

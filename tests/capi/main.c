@@ -1,5 +1,6 @@
 /* The C API from C: layout, every refused input, failing allocations, limits, snapshots, hooks.
- * Usage: kvq_capi_tests [part of suites' names]. Exit status 0 when every check passed, 2 when no suite is named so. */
+ * Usage: kvq_capi_tests [[-]PART]...: the suites whose names have one of these parts, or all, but for those with a
+ * -PART. Exit status 0 when every check passed, 2 when no suite is named so. */
 #include "check.h"
 #include "suites.h"
 
@@ -56,16 +57,30 @@ static const suite kSuites[] = {
     {"walkthrough", test_walkthrough},
 };
 
+static int is_wanted(const char* name, int argc, char** argv) {
+  int parts = 0;
+  int has_one = 0;
+  int i;
+  for (i = 1; i < argc; ++i) {
+    const int excludes = argv[i][0] == '-';
+    const int has = strstr(name, argv[i] + excludes) != NULL;
+    if (excludes && has) return 0;
+    parts += !excludes;
+    has_one |= !excludes && has;
+  }
+  return parts == 0 || has_one;
+}
+
 int main(int argc, char** argv) {
   size_t i;
   int n_run = 0;
   for (i = 0; i < sizeof kSuites / sizeof kSuites[0]; ++i) {
-    if (argc > 1 && strstr(kSuites[i].name, argv[1]) == NULL) continue;
+    if (!is_wanted(kSuites[i].name, argc, argv)) continue;
     kSuites[i].run();
     ++n_run;
   }
   if (n_run == 0) {
-    fprintf(stderr, "no suite with \"%s\" in its name\n", argv[1]);
+    fprintf(stderr, "no suite is named as %s asks\n", argc == 2 ? argv[1] : "these arguments");
     return 2;
   }
   return finish_checks();

@@ -8,6 +8,8 @@
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
+#include "core/target_tables.h"
+
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -165,7 +167,7 @@ std::vector<WeightKernels> kernels_here() {
 #if (HWY_TARGETS & HWY_AVX2) != 0 && HWY_STATIC_TARGET != HWY_AVX2
   if (runs_here("avx2")) all.push_back(N_AVX2::kernels("avx2"));
 #endif
-  all.push_back(HWY_STATIC_DISPATCH(kernels)(HWY_STATIC_TARGET == HWY_NEON ? "neon" : "baseline"));
+  all.push_back(HWY_STATIC_DISPATCH(kernels)(kvq::isa_name(HWY_STATIC_TARGET)));
   return all;
 }
 

@@ -1999,7 +1999,7 @@ func CPUISACount() int32 {
 }
 
 // CPUISAName: return the name of instruction set index, best first: "amx", "avx512vnni", "avx512", "avx2",
-// "baseline".
+// "baseline" on x86-64; "neon" on ARM64.
 //
 // "amx" is "avx512vnni" with tile products for linear layers on five or more rows. On processors with tiles,
 // the first call that looks for instruction sets asks Linux to let this process use them; alternate signal

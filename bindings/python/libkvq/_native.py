@@ -2350,7 +2350,8 @@ kvq_cpu_isa_name = library.function(
     {"index": c_int32},
     """kvq_cpu_isa_name(index: int32_t) -> const char*
 
-Return the name of instruction set ``index``, best first: "amx", "avx512vnni", "avx512", "avx2", "baseline".
+Return the name of instruction set ``index``, best first: "amx", "avx512vnni", "avx512", "avx2", "baseline" on
+x86-64; "neon" on ARM64.
 
 "amx" is "avx512vnni" with tile products for linear layers on five or more rows. On processors with tiles, the
 first call that looks for instruction sets asks Linux to let this process use them; alternate signal stacks that

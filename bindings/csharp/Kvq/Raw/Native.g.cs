@@ -138,7 +138,7 @@ namespace Kvq.Raw
         public static extern int kvq_cpu_isa_count();
 
         /// <summary>Return the name of instruction set <c>index</c>, best first: "amx", "avx512vnni", "avx512",
-        /// "avx2", "baseline".</summary>
+        /// "avx2", "baseline" on x86-64; "neon" on ARM64.</summary>
         /// <remarks>
         /// <para>"amx" is "avx512vnni" with tile products for linear layers on five or more rows. On processors with
         /// tiles, the first call that looks for instruction sets asks Linux to let this process use them; alternate

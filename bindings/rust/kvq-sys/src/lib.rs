@@ -1815,7 +1815,8 @@ extern "C" {
     /// Since 1.0.
     pub fn kvq_cpu_isa_count() -> i32;
 
-    /// Return the name of instruction set `index`, best first: "amx", "avx512vnni", "avx512", "avx2", "baseline".
+    /// Return the name of instruction set `index`, best first: "amx", "avx512vnni", "avx512", "avx2", "baseline" on
+    /// x86-64; "neon" on ARM64.
     ///
     /// "amx" is "avx512vnni" with tile products for linear layers on five or more rows. On processors with tiles,
     /// the first call that looks for instruction sets asks Linux to let this process use them; alternate signal

@@ -383,7 +383,8 @@ driver that is too old, no such device."#
         r#"Return the number of CPU instruction sets that this build has kernels for and this machine supports."#
     };
     (kvq_cpu_isa_name) => {
-        r#"Return the name of instruction set `index`, best first: "amx", "avx512vnni", "avx512", "avx2", "baseline".
+        r#"Return the name of instruction set `index`, best first: "amx", "avx512vnni", "avx512", "avx2", "baseline" on
+x86-64; "neon" on ARM64.
 
 "amx" is "avx512vnni" with tile products for linear layers on five or more rows. On processors with tiles,
 the first call that looks for instruction sets asks Linux to let this process use them; alternate signal

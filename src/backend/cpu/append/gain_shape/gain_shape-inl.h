@@ -109,17 +109,18 @@ class GainShapeEncoder {
   void load_values(const uint32_t* plane) {
     const D d;
     const Words dw;
-    const hn::Repartition<hwy::float16_t, D> dh;
+    const hn::Half<Words> half;  // words, since Highway 1.0 has no upper half of FP16 on NEON
+    const hn::Rebind<hwy::float16_t, D> dh;
     const int32_t stride = padded_dim(dim_);
     for (int32_t channel = 0; channel < dim_; channel += 4) {
       for (int32_t slot = 0; slot < kPageSlots; slot += 2 * kLanes) {
         hn::Vec<Words> columns[4];
         load_columns(dw, plane + slot / 2 * stride + channel, stride, columns);
         for (int32_t i = 0; i < 4; ++i) {
-          const auto numbers = hn::BitCast(dh, columns[i]);
-          hn::Store(hn::PromoteTo(d, hn::LowerHalf(numbers)), d, row(channel + i) + slot);
-          hn::Store(hn::PromoteTo(d, hn::UpperHalf(hn::Half<decltype(dh)>(), numbers)), d,
-                    row(channel + i) + slot + kLanes);
+          const auto lower = hn::BitCast(dh, hn::LowerHalf(half, columns[i]));
+          const auto upper = hn::BitCast(dh, hn::UpperHalf(half, columns[i]));
+          hn::Store(hn::PromoteTo(d, lower), d, row(channel + i) + slot);
+          hn::Store(hn::PromoteTo(d, upper), d, row(channel + i) + slot + kLanes);
         }
       }
     }
