@@ -86,19 +86,6 @@ struct AnySide {
   std::vector<double> mean;
 };
 
-/// The largest integers that queries and weights are rounded to at least. AVX2 and AVX-512 multiply bytes in pairs to
-/// 16 bits, which leaves less for levels of trellises than for codes.
-struct Tops {
-  int32_t query = 127;
-  int32_t weight = 255;
-};
-Tops tops_of(const KernelTable& table, CodeType code) {
-  const bool in_pairs = std::string(table.name) == "avx2" || std::string(table.name) == "avx512";
-  if (in_pairs && code == CodeType::gain_trellis(2)) return {64, 160};
-  if (in_pairs && code == CodeType::gain_trellis(3)) return {64, 130};
-  return {};
-}
-
 /// Scores of a page from a table's kernel.
 std::vector<float> scores_of(const KernelTable& table, const AnySide& keys, int32_t rows, const std::vector<float>& q) {
   const int32_t dim = keys.page.head.keys;
@@ -117,13 +104,10 @@ void check_keys(const KernelTable& table, CodeType code, int32_t dim, bool page_
                 std::mt19937& random) {
   const AnySide keys(Side::kKeys, code, dim, page_mean, false, random);
   std::normal_distribution<float> normal;
-  const int32_t top = tops_of(table, code).query;
   std::vector<float> q(static_cast<size_t>(rows * dim));
-  for (float& each : q) {
-    const auto integer = static_cast<int32_t>(random() % static_cast<uint32_t>(2 * top + 1)) - top;
-    each = exact ? 0.25F * static_cast<float>(integer) : normal(random);
-  }
-  for (int32_t r = 0; exact && r < rows; ++r) q[static_cast<size_t>(r * dim + r)] = -0.25F * static_cast<float>(top);
+  for (float& each : q)
+    each = exact ? 0.25F * static_cast<float>(static_cast<int32_t>(random() % 255) - 127) : normal(random);
+  for (int32_t r = 0; exact && r < rows; ++r) q[static_cast<size_t>(r * dim + r)] = -0.25F * 127.0F;
   const std::vector<float> scores = scores_of(table, keys, rows, q);
   for (int32_t r = 0; r < rows; ++r) {
     const std::span row(q.data() + r * dim, static_cast<size_t>(dim));
@@ -146,7 +130,7 @@ void check_keys(const KernelTable& table, CodeType code, int32_t dim, bool page_
       // Rounding errors of queries: uniform over a step.
       double limit = 1e-5 * size;
       if (!exact) {
-        limit += kDeviations * std::sqrt(squares / 12.0) * largest / top;
+        limit += kDeviations * std::sqrt(squares / 12.0) * largest / 127.0;
         limit += kDeviations * std::sqrt(mean_squares / 12.0) * largest / 32512.0;
       }
       const double score = scores[static_cast<size_t>(r * kTileSlots + slot)];
@@ -166,14 +150,12 @@ void check_values(const KernelTable& table, CodeType code, int32_t dim, int32_t 
   for (const AnySide& each : sides) data.push_back({each.data.data(), each.data.data()});
   const int32_t width = kvq::cpu::padded_dim(dim);
   std::normal_distribution<float> normal;
-  const int32_t top = tops_of(table, code).weight;
   std::vector<float> p(static_cast<size_t>(rows * kTileSlots), 1e30F);
   std::vector<float> out(static_cast<size_t>(rows * width), 0.5F);
   for (int32_t r = 0; r < rows; ++r) {
     for (int32_t slot = 0; slot < pages * kPageSlots; ++slot) {
       float& each = p[static_cast<size_t>(r * kTileSlots + slot)];
-      const auto integer = static_cast<float>(random() % static_cast<uint32_t>(top + 1));
-      each = exact ? integer / static_cast<float>(top) : std::exp(2.0F * normal(random));
+      each = exact ? static_cast<float>(random() % 256) / 255.0F : std::exp(2.0F * normal(random));
       if (slot % 5 == 1) each = 0.0F;
       if (slot % kPageSlots == 7) each = 1.0F;
     }
@@ -196,7 +178,7 @@ void check_values(const KernelTable& table, CodeType code, int32_t dim, int32_t 
           largest = std::max(largest, of_page[slot] * gain);
           if (gain > 0.0) of_shapes += std::pow(side.number(slot, channel) / gain, 2);
         }
-        squares += of_shapes * std::pow(largest / top, 2);
+        squares += of_shapes * std::pow(largest / 255.0, 2);
       }
       // A weight is rounded up or down: its error has at most half a step as standard deviation.
       const double limit = exact ? 2e-4 * size : 1e-5 * size + kDeviations * 0.5 * std::sqrt(squares);
@@ -283,30 +265,22 @@ TEST_CASE("a rounded query is within half a step of its row, and zero beyond it"
     std::vector<int32_t> memory(static_cast<size_t>(RoundedQueries::stride_of(words)), -1);
     kvq::cpu::round_query(q.data(), dim, memory.data());
     const RoundedQueries rounded{memory.data(), words};
+    const auto* bytes = reinterpret_cast<const int8_t*>(rounded.bytes(0));
+    int32_t sum = 0;
     for (int32_t i = 0; i < 4 * words; ++i) {
       const float exact = i < dim ? q[static_cast<size_t>(i)] : 0.0F;
       const auto fine = static_cast<int16_t>(static_cast<uint32_t>(rounded.fine(0)[i / 2]) >> (16 * (i % 2)));
+      CHECK(std::abs(static_cast<float>(bytes[i]) * rounded.step(0) - exact) <= 0.5001F * rounded.step(0));
       CHECK(std::abs(static_cast<float>(fine) * rounded.fine_step(0) - exact) <= 0.51F * rounded.fine_step(0));
+      if (i >= dim) CHECK(int{bytes[i]} == 0);
       if (i >= dim) CHECK(int{fine} == 0);
+      sum += bytes[i];
     }
-    for (const auto& [row, top] : {std::pair{rounded.bytes(0), 127}, std::pair{rounded.small_bytes(0), 64}}) {
-      const auto* bytes = reinterpret_cast<const int8_t*>(row.words);
-      int32_t sum = 0;
-      for (int32_t i = 0; i < 4 * words; ++i) {
-        const float exact = i < dim ? q[static_cast<size_t>(i)] : 0.0F;
-        CHECK(std::abs(static_cast<float>(bytes[i]) * row.step - exact) <= 0.5001F * row.step);
-        CHECK(std::abs(int{bytes[i]}) <= top);
-        if (i >= dim) CHECK(int{bytes[i]} == 0);
-        sum += bytes[i];
-      }
-      CHECK(row.sum == sum);
-    }
+    CHECK(rounded.sum(0) == sum);
     std::fill(q.begin(), q.end(), 0.0F);
     kvq::cpu::round_query(q.data(), dim, memory.data());
-    for (const auto& row : {rounded.bytes(0), rounded.small_bytes(0)}) {
-      CHECK(row.step == 0.0F);
-      CHECK(row.sum == 0);
-    }
+    CHECK(rounded.step(0) == 0.0F);
+    CHECK(rounded.sum(0) == 0);
   }
 }
 
