@@ -11,7 +11,6 @@ namespace kvq::cpu {
 namespace {
 
 constexpr float kTopByte = 127.0F;
-constexpr float kTopSmallByte = 64.0F;
 constexpr float kTopWord = 32512.0F;
 constexpr int32_t kTopChannels = 512;  // whose products with bytes and trellis levels add up to less than 2^31
 
@@ -29,19 +28,6 @@ int32_t packed(int32_t low, int32_t high) {
   return (low & ((1 << kBits) - 1)) | (high & ((1 << kBits) - 1)) << kBits;
 }
 
-/// Writes bytes with a unit of largest / top; returns their sum.
-int32_t round_to_bytes(const float* q, int32_t head_dim, float factor, int32_t* words) {
-  std::array<int32_t, kMaxHeadDim> integers;
-  round(q, head_dim, factor, integers.data());
-  uint32_t sum = 0;  // of queries that are not finite it may overflow
-  for (int32_t i = 0; i < head_dim; i += 4) {
-    const int32_t* four = integers.data() + i;
-    words[i / 4] = packed<8>(four[0], four[1]) | packed<8>(four[2], four[3]) << 16;
-    for (int32_t j = 0; j < 4; ++j) sum += static_cast<uint32_t>(four[j]);
-  }
-  return static_cast<int32_t>(sum);
-}
-
 }  // namespace
 
 void round_query(const float* q, int32_t head_dim, int32_t* out) {
@@ -50,20 +36,26 @@ void round_query(const float* q, int32_t head_dim, int32_t* out) {
   for (int32_t i = 0; i < head_dim; ++i) largest = std::max(largest, std::abs(q[i]));
   std::fill_n(out, RoundedQueries::stride_of(words), 0);
   const float inverse = 1.0F / std::max(largest, 1e-30F);
+  std::array<int32_t, kMaxHeadDim> integers;
+
+  round(q, head_dim, kTopByte * inverse, integers.data());
   int32_t* bytes = out + RoundedQueries::kHead;
-  out[0] = std::bit_cast<int32_t>(largest / kTopByte);
-  out[1] = round_to_bytes(q, head_dim, kTopByte * inverse, bytes);
-  out[2] = std::bit_cast<int32_t>(largest / kTopSmallByte);
-  out[3] = round_to_bytes(q, head_dim, kTopSmallByte * inverse, bytes + words);
+  uint32_t sum = 0;  // of queries that are not finite it may overflow
+  for (int32_t i = 0; i < head_dim; i += 4) {
+    const int32_t* four = integers.data() + i;
+    bytes[i / 4] = packed<8>(four[0], four[1]) | packed<8>(four[2], four[3]) << 16;
+    for (int32_t j = 0; j < 4; ++j) sum += static_cast<uint32_t>(four[j]);
+  }
+  out[2] = static_cast<int32_t>(sum);
   const float top =
       head_dim <= kTopChannels ? kTopWord : kTopWord * static_cast<float>(kTopChannels) / static_cast<float>(head_dim);
-  std::array<int32_t, kMaxHeadDim> integers;
   round(q, head_dim, top * inverse, integers.data());
   for (int32_t i = 0; i < head_dim; i += 2) {
     const int32_t* two = integers.data() + i;
-    bytes[2 * words + i / 2] = packed<16>(two[0], two[1]);
+    bytes[words + i / 2] = packed<16>(two[0], two[1]);
   }
-  out[4] = std::bit_cast<int32_t>(largest / top);
+  out[0] = std::bit_cast<int32_t>(largest / kTopByte);
+  out[1] = std::bit_cast<int32_t>(largest / top);
 }
 
 }  // namespace kvq::cpu

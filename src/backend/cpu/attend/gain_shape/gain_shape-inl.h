@@ -1,6 +1,8 @@
 // Gain–shape pages in integers: codes are multiplied by rounded queries and probabilities; gains multiply the sums and
 // probabilities.
 //
+// Scalar codes and operands are bytes: two products fit 16 bits, and so do the sums of a block. Trellis levels are
+// signed and larger, so their operands are 16-bit integers.
 #if defined(KVQ_ATTEND_GAIN_SHAPE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_ATTEND_GAIN_SHAPE_INL_H
 #undef KVQ_ATTEND_GAIN_SHAPE_INL_H
@@ -11,7 +13,6 @@
 #include "backend/cpu/attend/gain_shape/words-inl.h"
 #include "backend/cpu/attend/kernels.h"
 #include "backend/cpu/attend/latent-inl.h"
-#include "backend/cpu/attend/products-inl.h"
 #include "core/float16.h"
 #include "formats/gain_shape/gains.h"
 
@@ -25,6 +26,73 @@ namespace kvq::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+/// Lane i: sum of the products of bytes 2i and 2i + 1, which must fit. Highway added this instruction late.
+HWY_INLINE hn::Vec<PairTag> byte_pair_products(hn::Vec<ByteTag> a, hn::Vec<SignedByteTag> b) {
+#if HWY_TARGET == HWY_AVX2
+  return hn::Vec<PairTag>{_mm256_maddubs_epi16(a.raw, b.raw)};
+#elif HWY_TARGET == HWY_AVX3
+  return hn::Vec<PairTag>{_mm512_maddubs_epi16(a.raw, b.raw)};
+#else
+  const PairTag d;
+  const hn::RebindToUnsigned<PairTag> du;
+  const auto even = hn::Mul(hn::BitCast(d, hn::And(hn::BitCast(du, a), hn::Set(du, uint16_t{255}))),
+                            hn::ShiftRight<8>(hn::ShiftLeft<8>(hn::BitCast(d, b))));
+  const auto odd = hn::Mul(hn::BitCast(d, hn::ShiftRight<8>(hn::BitCast(du, a))), hn::ShiftRight<8>(hn::BitCast(d, b)));
+  return hn::Add(even, odd);
+#endif
+}
+
+/// Sums of products by lane, for kRows rows.
+template <int kRows>
+struct Products {
+  hn::Vec<SumTag> sums[kRows];
+  hn::Vec<SumTag> others[kRows];  // where products of neighbours come in two vectors
+
+  HWY_INLINE void clear() {
+    for (int r = 0; r < kRows; ++r) sums[r] = others[r] = hn::Zero(SumTag());
+  }
+  HWY_INLINE void add(int r, hn::Vec<PairTag> a, hn::Vec<PairTag> b) {
+    sums[r] = hn::ReorderWidenMulAccumulate(SumTag(), a, b, sums[r], others[r]);
+  }
+  HWY_INLINE hn::Vec<hn::RebindToFloat<SumTag>> value(int r) const {
+    return hn::ConvertTo(hn::RebindToFloat<SumTag>(), hn::RearrangeToOddPlusEven(sums[r], others[r]));
+  }
+
+  /// Multiplies the fields of a block by words of operands[r].
+  template <typename Words, Side kSide>
+  HWY_INLINE void add_block(const Words& words, const int32_t* const (&operands)[kRows], int32_t block) {
+    const SumTag d;
+    const PairTag d16;
+    if constexpr (Words::kTrellis) {
+      words.for_each_field([&](int field, hn::Vec<ByteTag> bytes) HWY_ATTR {
+        const auto pairs = hn::BitCast(d16, bytes);
+        const auto first = hn::ShiftRight<8>(hn::ShiftLeft<8>(pairs));
+        const auto second = hn::ShiftRight<8>(pairs);
+        const int32_t at = 2 * (block * Words::kFields + field);
+        for (int r = 0; r < kRows; ++r) {
+          add(r, first, hn::BitCast(d16, hn::Set(d, operands[r][at])));
+          add(r, second, hn::BitCast(d16, hn::Set(d, operands[r][at + 1])));
+        }
+      });
+    } else {
+      const SignedByteTag di8;
+      const ByteTag du8;
+      hn::Vec<PairTag> pairs[kRows];
+      for (int r = 0; r < kRows; ++r) pairs[r] = hn::Zero(d16);
+      words.for_each_field([&](int field, hn::Vec<ByteTag> bytes) HWY_ATTR {
+        for (int r = 0; r < kRows; ++r) {
+          const auto operand = hn::Set(d, operands[r][block * Words::kFields + field]);
+          const auto products = kSide == Side::kKeys
+                                    ? byte_pair_products(bytes, hn::BitCast(di8, operand))
+                                    : byte_pair_products(hn::BitCast(du8, operand), hn::BitCast(di8, bytes));
+          pairs[r] = hn::Add(pairs[r], products);
+        }
+      });
+      for (int r = 0; r < kRows; ++r) add(r, pairs[r], hn::Set(d16, int16_t{1}));
+    }
+  }
+};
+
 HWY_INLINE void read_gains(const SideLayout& layout, const std::byte* data, float (&gains)[kPageSlots]) {
   const float largest = from_float16(*reinterpret_cast<const uint16_t*>(data + layout.largest_offset()));
   for (int32_t slot = 0; slot < kPageSlots; ++slot) {
@@ -33,22 +101,19 @@ HWY_INLINE void read_gains(const SideLayout& layout, const std::byte* data, floa
   }
 }
 
-/// Products of a page's mean with all rows.
-template <int kRows>
-HWY_INLINE void mean_products(const SideLayout& layout, const std::byte* data, const float* q, float (&out)[kRows]) {
+HWY_INLINE float mean_product(const SideLayout& layout, const std::byte* data, const float* q) {
   const hn::CappedTag<float, 8> d;  // head sizes are multiples of this
   const hn::Rebind<int32_t, decltype(d)> di;
   const hn::Rebind<int8_t, decltype(d)> d8;
   const auto lanes = static_cast<int32_t>(hn::Lanes(d));
   const auto* mean = reinterpret_cast<const int8_t*>(data + layout.mean_offset());
-  hn::Vec<decltype(d)> sums[kRows];
-  for (auto& each : sums) each = hn::Zero(d);
+  auto sum = hn::Zero(d);
   for (int32_t i = 0; i < layout.head_dim; i += lanes) {
     const auto codes = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, mean + i)));
-    for (int r = 0; r < kRows; ++r) sums[r] = hn::MulAdd(codes, hn::LoadU(d, q + r * layout.head_dim + i), sums[r]);
+    sum = hn::MulAdd(codes, hn::LoadU(d, q + i), sum);
   }
-  const float scale = from_float16(*reinterpret_cast<const uint16_t*>(data + layout.mean_scale_offset()));
-  for (int r = 0; r < kRows; ++r) out[r] = hn::GetLane(hn::SumOfLanes(d, sums[r])) * scale;
+  return hn::GetLane(hn::SumOfLanes(d, sum)) *
+         from_float16(*reinterpret_cast<const uint16_t*>(data + layout.mean_scale_offset()));
 }
 
 HWY_INLINE void prefetch_gains(const SideLayout& layout, const SideData& side) {
@@ -57,8 +122,6 @@ HWY_INLINE void prefetch_gains(const SideLayout& layout, const SideData& side) {
 
 template <typename Words, int kRows>
 HWY_INLINE void gain_shape_keys_rows(const SideShape& shape, const SideData& keys, const QueryRows& q, float* scores) {
-  constexpr int kVectors = Words::kTrellis ? 1 : 2;
-  constexpr bool kFine = Words::kWide;
   const hn::RebindToFloat<SumTag> df;
   const auto lanes = static_cast<int32_t>(hn::Lanes(df));
   const SideLayout layout = shape.layout(Side::kKeys, CodeType::gain_scalar(Words::kBits));
@@ -68,33 +131,35 @@ HWY_INLINE void gain_shape_keys_rows(const SideShape& shape, const SideData& key
   const int32_t* operands[kRows];
   float steps[kRows];
   float offsets[kRows];
-  float means[kRows] = {};
+  float means[kRows];
   for (int r = 0; r < kRows; ++r) {
-    const RoundedQueries::Bytes bytes = Words::kTrellis ? q.rounded.small_bytes(r) : q.rounded.bytes(r);
-    operands[r] = kFine ? q.rounded.fine(r) : bytes.words;
-    steps[r] = kFine ? q.rounded.fine_step(r) : bytes.step;
-    offsets[r] = (Words::kOffset + static_cast<float>(kBias<Words, Side::kKeys>)) * static_cast<float>(bytes.sum);
+    operands[r] = Words::kTrellis ? q.rounded.fine(r) : q.rounded.bytes(r);
+    steps[r] = Words::kTrellis ? q.rounded.fine_step(r) : q.rounded.step(r);
+    offsets[r] = Words::kOffset * static_cast<float>(q.rounded.sum(r));
+    means[r] = shape.page_mean ? mean_product(layout, keys.data, q.floats + r * shape.head_dim) : 0.0F;
   }
-  if (shape.page_mean) mean_products<kRows>(layout, keys.data, q.floats, means);
-  for (int32_t slot = 0; slot < kPageSlots; slot += kVectors * lanes) {
-    Products<kRows, kVectors> products;
-    products.template run<Words, Side::kKeys>(Words::blocks(layout), operands, KeyLoader<Words>{layout, keys}, slot);
+  const int32_t blocks = Words::blocks(layout);
+  for (int32_t slot = 0; slot < kPageSlots; slot += lanes) {
+    Products<kRows> products;
+    products.clear();
+    for (int32_t block = 0; block < blocks; ++block) {
+      Words words;
+      words.load_keys(layout, keys, block, slot);
+      products.template add_block<Words, Side::kKeys>(words, operands, block);
+    }
     for (int r = 0; r < kRows; ++r) {
-      for (int a = 0; a < kVectors; ++a) {
-        const auto levels = hn::Sub(products.value(r, a), hn::Set(df, offsets[r]));
-        const auto gain = hn::Mul(hn::LoadU(df, gains + slot + a * lanes), hn::Set(df, steps[r]));
-        hn::StoreU(hn::MulAdd(levels, gain, hn::Set(df, means[r])), df, scores + r * kTileSlots + slot + a * lanes);
-      }
+      const auto levels = hn::Sub(products.value(r), hn::Set(df, offsets[r]));
+      const auto gain = hn::Mul(hn::LoadU(df, gains + slot), hn::Set(df, steps[r]));
+      hn::StoreU(hn::MulAdd(levels, gain, hn::Set(df, means[r])), df, scores + r * kTileSlots + slot);
     }
   }
 }
 
-/// One row's probabilities times gains as integers: bytes, or 16-bit integers.
+/// One row's probabilities times gains as integers: bytes for scalar codes, 16-bit integers for levels.
 template <typename Words>
 struct RoundedWeights {
-  static constexpr float kTop = kTopWeight<Words>;
-  static constexpr bool kWide = Words::kWide;
-  HWY_ALIGN int32_t words[kPageSlots * (kWide ? 2 : 1) / 4];
+  static constexpr float kTop = Words::kTrellis ? 32767.0F : 255.0F;
+  HWY_ALIGN int32_t words[kPageSlots * (Words::kTrellis ? 2 : 1) / 4];
   float step;
 
   /// Returns step · Σ integer. Truncation offsets are spread evenly over the tokens, so that many small weights are not
@@ -114,7 +179,7 @@ struct RoundedWeights {
       const auto weights = hn::Mul(hn::LoadU(d, p + slot), hn::LoadU(d, gains + slot));
       const auto integers = hn::ConvertTo(SumTag(), hn::MulAdd(weights, factor, hn::LoadU(d, kDither.data() + slot)));
       sum = hn::Add(sum, integers);
-      if constexpr (kWide) {
+      if constexpr (Words::kTrellis) {
         const hn::Rebind<int16_t, SumTag> narrow;
         hn::StoreU(hn::DemoteTo(narrow, integers), narrow, reinterpret_cast<int16_t*>(words) + slot);
       } else {
@@ -126,82 +191,37 @@ struct RoundedWeights {
   }
 };
 
-/// A page of values, and probabilities as its operands.
 template <typename Words, int kRows>
-struct WeighedPage {
-  typename Words::Before before;
+HWY_INLINE void gain_shape_values_page(const SideLayout& layout, const SideData& values, const float* p, float* out) {
+  const hn::RebindToFloat<SumTag> df;
+  const auto lanes = static_cast<int32_t>(hn::Lanes(df));
+  const int32_t width = layout.low_plane().lanes;
+  const int32_t blocks = Words::blocks(layout);
+  prefetch_gains(layout, values);
+  float gains[kPageSlots];
+  read_gains(layout, values.data, gains);
   RoundedWeights<Words> weights[kRows];
-};
-
-template <typename Words>
-struct ValueLoader {
-  const SideLayout& layout;
-  const SideData& values;
-  const typename Words::Before& before;
-
-  HWY_INLINE Words operator()(int32_t block, int32_t channel) const {
-    Words words;
-    words.load_values(layout, values, before, block, channel);
-    return words;
-  }
-};
-
-/// Adds the weighted sums of kVectors vectors of channels over all pages.
-template <typename Words, int kRows, int kVectors>
-HWY_INLINE void add_value_channels(const SideLayout& layout, const SideData* values, int32_t pages, int32_t channel,
-                                   const WeighedPage<Words, kRows>* weighed, const float (&bias)[kRows], float* out) {
-  const hn::RebindToFloat<SumTag> d;
-  const auto lanes = static_cast<int32_t>(hn::Lanes(d));
-  const int32_t width = layout.low_plane().lanes;
-  hn::Vec<decltype(d)> totals[kRows][kVectors];
+  const int32_t* operands[kRows];
+  float bias[kRows];
   for (int r = 0; r < kRows; ++r) {
-    for (int a = 0; a < kVectors; ++a) {
-      totals[r][a] = hn::Sub(hn::LoadU(d, out + r * width + channel + a * lanes), hn::Set(d, bias[r]));
-    }
+    bias[r] = Words::kOffset * weights[r].round(p + r * kTileSlots, gains);
+    operands[r] = weights[r].words;
   }
-  for (int32_t page = 0; page < pages; ++page) {
-    const int32_t* operands[kRows];
-    for (int r = 0; r < kRows; ++r) operands[r] = weighed[page].weights[r].words;
-    Products<kRows, kVectors> products;
-    products.template run<Words, Side::kValues>(
-        Words::blocks(layout), operands, ValueLoader<Words>{layout, values[page], weighed[page].before}, channel);
+  typename Words::Before before;
+  before.load(layout, values);
+  for (int32_t channel = 0; channel < width; channel += lanes) {
+    Products<kRows> products;
+    products.clear();
+    for (int32_t block = 0; block < blocks; ++block) {
+      Words words;
+      words.load_values(layout, values, before, block, channel);
+      products.template add_block<Words, Side::kValues>(words, operands, block);
+    }
     for (int r = 0; r < kRows; ++r) {
-      const auto step = hn::Set(d, weighed[page].weights[r].step);
-      for (int a = 0; a < kVectors; ++a) totals[r][a] = hn::MulAdd(products.value(r, a), step, totals[r][a]);
+      float* at = out + r * width + channel;
+      const auto sum = hn::Sub(hn::LoadU(df, at), hn::Set(df, bias[r]));
+      hn::StoreU(hn::MulAdd(products.value(r), hn::Set(df, weights[r].step), sum), df, at);
     }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    for (int a = 0; a < kVectors; ++a) hn::StoreU(totals[r][a], d, out + r * width + channel + a * lanes);
-  }
-}
-
-/// Pages that are added together: as many as the work of trellises leaves room for on the stack.
-template <typename Words>
-inline constexpr int32_t kPagesTogether = Words::kTrellis ? 2 : kTilePages;
-
-template <typename Words, int kRows>
-HWY_INLINE void gain_shape_values_rows(const SideLayout& layout, const SideData* values, int32_t pages, const float* p,
-                                       float* out) {
-  const auto lanes = static_cast<int32_t>(hn::Lanes(SumTag()));
-  const int32_t width = layout.low_plane().lanes;
-  WeighedPage<Words, kRows> weighed[kPagesTogether<Words>];
-  float bias[kRows] = {};
-  for (int32_t page = 0; page < pages; ++page) {
-    prefetch_gains(layout, values[page]);
-    float gains[kPageSlots];
-    read_gains(layout, values[page].data, gains);
-    for (int r = 0; r < kRows; ++r) {
-      bias[r] += Words::kOffset * weighed[page].weights[r].round(p + r * kTileSlots + page * kPageSlots, gains);
-    }
-    weighed[page].before.load(layout, values[page]);
-  }
-  constexpr int kVectors = Words::kTrellis ? 1 : 2;
-  int32_t channel = 0;
-  for (; channel + kVectors * lanes <= width; channel += kVectors * lanes) {
-    add_value_channels<Words, kRows, kVectors>(layout, values, pages, channel, weighed, bias, out);
-  }
-  for (; channel < width; channel += lanes) {
-    add_value_channels<Words, kRows, 1>(layout, values, pages, channel, weighed, bias, out);
   }
 }
 
@@ -220,15 +240,13 @@ template <typename Words>
 void gain_shape_values(const SideShape& shape, const SideData* values, int32_t pages, int32_t rows, const float* p,
                        float* out) {
   const SideLayout layout = shape.layout(Side::kValues, CodeType::gain_scalar(Words::kBits));
-  constexpr int32_t kMost = kPagesTogether<Words>;
-  for (; pages > 0; pages -= kMost, values += kMost, p += kMost * kPageSlots) {
-    const int32_t some = std::min(pages, kMost);
+  for (int32_t page = 0; page < pages; ++page, p += kPageSlots) {
     if (rows == 1) {
-      gain_shape_values_rows<Words, 1>(layout, values, some, p, out);
+      gain_shape_values_page<Words, 1>(layout, values[page], p, out);
     } else if (rows == 2) {
-      gain_shape_values_rows<Words, 2>(layout, values, some, p, out);
+      gain_shape_values_page<Words, 2>(layout, values[page], p, out);
     } else {
-      gain_shape_values_rows<Words, 4>(layout, values, some, p, out);
+      gain_shape_values_page<Words, 4>(layout, values[page], p, out);
     }
   }
 }
@@ -258,10 +276,9 @@ void trellis_as_keys(const SideShape& shape, const std::byte* values, std::byte*
           return hn::Mul(hn::ConvertTo(df, hn::ShiftRight<24>(level)), hn::Set(df, gains[of_slot]));
         };
         uint16_t* at = numbers + static_cast<ptrdiff_t>(slot) * width + ptrdiff_t{2} * channel;
-        const auto second = number(hn::ShiftLeft < Words::kWide ? 8 : 16 > (quads), slot + 1);  // as in_order()
-        const auto third = number(hn::ShiftLeft < Words::kWide ? 16 : 8 > (quads), slot + 2);
-        store_pair(df, number(hn::ShiftLeft<24>(quads), slot), second, at);
-        store_pair(df, third, number(quads, slot + 3), at + ptrdiff_t{2} * width);
+        // The second and third of four bytes trade places.
+        store_pair(df, number(hn::ShiftLeft<24>(quads), slot), number(hn::ShiftLeft<8>(quads), slot + 1), at);
+        store_pair(df, number(hn::ShiftLeft<16>(quads), slot + 2), number(quads, slot + 3), at + ptrdiff_t{2} * width);
       });
     }
   }

@@ -42,7 +42,7 @@ inline void keys_rows(const SideShape& shape, const SideData& keys, const Rounde
   prefetch_gains(layout, keys);
   const int32_t* bytes[kRows];
   HWY_UNROLL(8)
-  for (int r = 0; r < kRows; ++r) bytes[r] = q.bytes(r).words;
+  for (int r = 0; r < kRows; ++r) bytes[r] = q.bytes(r);
   ByteSums<Codes, kRows, 2> sums;
   sums.clear();
   const int32_t blocks = Codes::blocks(layout);
@@ -58,8 +58,8 @@ inline void keys_rows(const SideShape& shape, const SideData& keys, const Rounde
   gains.load(layout, keys.data);
   HWY_UNROLL(8)
   for (int r = 0; r < kRows; ++r) {
-    const __m512 step = _mm512_set1_ps(q.bytes(r).step);
-    const __m512 offset = _mm512_set1_ps(Codes::kKeyOffset * static_cast<float>(q.bytes(r).sum));
+    const __m512 step = _mm512_set1_ps(q.step(r));
+    const __m512 offset = _mm512_set1_ps(Codes::kKeyOffset * static_cast<float>(q.sum(r)));
     const __m512 mean = _mm512_set1_ps(means[r]);
     HWY_UNROLL(8)
     for (int a = 0; a < 2; ++a) {
