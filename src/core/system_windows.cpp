@@ -51,6 +51,8 @@ const char* why_not_opened(const char* /*path*/) {
   if (length == 0 || WideCharToMultiByte(CP_UTF8, 0, wide.data(), -1, text.data(), size, nullptr, nullptr) == 0) {
     std::snprintf(text.data(), text.size(), "error %lu", error);
   }
+  size_t end = std::strlen(text.data());
+  while (end > 0 && (text[end - 1] == ' ' || text[end - 1] == '.')) text[--end] = '\0';
   return text.data();
 }
 
