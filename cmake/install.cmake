@@ -7,6 +7,8 @@ set(kvq_data_dir "${CMAKE_INSTALL_DATADIR}/kvq")
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/THIRD_PARTY_NOTICES"
   DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT runtime)
 install(TARGETS kvq EXPORT kvqTargets
+  RUNTIME COMPONENT runtime # these two: Windows' DLL and what programs link for it
+  ARCHIVE COMPONENT development
   LIBRARY COMPONENT runtime NAMELINK_COMPONENT development)
 install(TARGETS kvq_static EXPORT kvqTargets ARCHIVE COMPONENT development)
 if(TARGET kvq_cuda)

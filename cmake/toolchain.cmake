@@ -37,9 +37,18 @@ file(RELATIVE_PATH kvq_bin_to_lib "/${CMAKE_INSTALL_BINDIR}" "/${CMAKE_INSTALL_L
 # Link to these from every target of this project, PRIVATE.
 add_library(kvq_compile_options INTERFACE)
 target_compile_definitions(kvq_compile_options INTERFACE KVQ_EXPERIMENTAL)
+if(MINGW)
+  # C's printf as C99 has it. Vectors are moved as if they were not aligned, because GCC aligns Windows' stacks to 16 bytes
+  # only (GCC PR 54412).
+  target_compile_definitions(kvq_compile_options INTERFACE __USE_MINGW_ANSI_STDIO=1)
+  target_compile_options(kvq_compile_options INTERFACE -Wa,-muse-unaligned-vector-move)
+endif()
 set(kvq_warnings -Wall -Wextra -Wconversion -Wshadow -Wpedantic)
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   list(APPEND kvq_warnings -Wreserved-identifier)
+endif()
+if(MINGW) # isinf of its math.h
+  list(APPEND kvq_warnings -Wno-float-conversion)
 endif()
 if(KVQ_WERROR)
   list(APPEND kvq_warnings -Werror)

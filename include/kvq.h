@@ -73,9 +73,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(_WIN32)
-#define KVQ_API
-#elif defined(__GNUC__)
+/* On Windows, define KVQ_STATIC to link libkvq.a; CMake's target kvq::kvq_static does. */
+#if defined(_WIN32) && !defined(KVQ_STATIC)
+#define KVQ_API __declspec(dllimport)
+#elif defined(__GNUC__) && !defined(_WIN32)
 #define KVQ_API __attribute__((visibility("default")))
 #else
 #define KVQ_API

@@ -22,7 +22,14 @@ class Error : public std::exception {
   char message_[sizeof(kvq_error::message)];
 };
 
+/// Messages take what C99's printf takes, which GCC calls by another name where the system's own differs.
+#if defined(__MINGW32__)
+#define KVQ_PRINTF gnu_printf
+#else
+#define KVQ_PRINTF printf
+#endif
+
 /// Throw an Error with a printf-style message that names the argument and its value.
-[[noreturn]] void fail(kvq_status status, const char* format, ...) __attribute__((format(printf, 2, 3)));
+[[noreturn]] void fail(kvq_status status, const char* format, ...) __attribute__((format(KVQ_PRINTF, 2, 3)));
 
 }  // namespace kvq

@@ -1,8 +1,7 @@
 #include "core/parallel.h"
 
 #include "core/error.h"
-
-#include <pthread.h>
+#include "core/system.h"
 
 #include <atomic>
 #include <condition_variable>
@@ -28,17 +27,6 @@ void pause_briefly() {
 #endif
 }
 
-/// Number of forks between this process and its first ancestor with a pool.
-std::atomic<uint32_t> n_forks{0};
-
-uint32_t count_forks() {
-  static const bool counting = [] {
-    if (pthread_atfork(nullptr, nullptr, [] { ++n_forks; }) != 0) throw std::bad_alloc();
-    return true;
-  }();
-  return counting ? n_forks.load() : 0;
-}
-
 }  // namespace
 
 class Parallel::Pool {
@@ -57,7 +45,7 @@ class Parallel::Pool {
   Pool& operator=(const Pool&) = delete;
 
   /// Threads exist only in the process that started them.
-  bool lives_here() const { return forks_ == n_forks.load(std::memory_order_relaxed); }
+  bool lives_here() const { return forks_ == count_forks(); }
   size_t participants() const { return participants_; }
   void run(int32_t n, kvq_parallel_body body, void* argument);
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "core/error.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -36,7 +38,7 @@ inline constexpr size_t kMaxYamlBytes = size_t{1} << 20U;
 YamlNode parse_yaml(std::string_view text, size_t most = kMaxYamlBytes);
 
 /// Throw KVQ_E_FORMAT with a message that begins "yaml line 3: ", unless the node is a name without document.
-[[noreturn]] void fail_at(const YamlNode& node, const char* format, ...) __attribute__((format(printf, 2, 3)));
+[[noreturn]] void fail_at(const YamlNode& node, const char* format, ...) __attribute__((format(KVQ_PRINTF, 2, 3)));
 /// Throw that `key` is not `expected`, with the node's text.
 [[noreturn]] void refuse(const YamlNode& node, std::string_view key, const std::string& expected);
 void require_map(const YamlNode& node, const char* what);

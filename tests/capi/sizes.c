@@ -1,6 +1,7 @@
 /* Structs of callers built with an older or newer header: shorter and longer ones. */
 #include "check.h"
 #include "objects.h"
+#include "plugins.h"
 #include "suites.h"
 #include "trainer_fixture.h"
 
@@ -127,7 +128,7 @@ static kvq_status describe_context(const objects* o, void* info) {
 }
 static kvq_status describe_device(const objects* o, void* info) {
   (void)o;
-  return kvq_device_describe(KVQ_DEVICE_CUDA, 0, KVQ_TEST_PLUGINS "/pretend.so", (kvq_device_info*)info, err);
+  return kvq_device_describe(KVQ_DEVICE_CUDA, 0, TEST_PLUGIN("pretend"), (kvq_device_info*)info, err);
 }
 static kvq_status describe_policy(const objects* o, void* info) {
   return kvq_policy_describe(o->policy, (kvq_policy_info*)info, err);

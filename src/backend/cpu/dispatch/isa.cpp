@@ -59,6 +59,7 @@ KernelTable make_avx512vnni(KernelTable table) {
   return table;
 }
 
+#if defined(KVQ_HAVE_AMX)
 /// The AVX-512 VNNI kernels plus AMX tiles for linear layers on many rows.
 KernelTable make_amx(KernelTable table) {
   table.name = "amx";
@@ -66,6 +67,7 @@ KernelTable make_amx(KernelTable table) {
   table.linear = &kLinear;
   return table;
 }
+#endif
 #endif
 
 /// Tables that this processor can run, best first.
@@ -80,7 +82,9 @@ class Tables {
       if (targets[i].target == HWY_AVX3 && __builtin_cpu_supports("avx512vnni") != 0 &&
           __builtin_cpu_supports("avx512vbmi") != 0 && __builtin_cpu_supports("avx512vbmi2") != 0) {
         const KernelTable avx512vnni = make_avx512vnni(portable);
+#if defined(KVQ_HAVE_AMX)
         if (can_use_amx()) add(make_amx(avx512vnni));
+#endif
         add(avx512vnni);
       }
 #endif

@@ -3,11 +3,9 @@
 #include "backend/cpu/dispatch/avx512vnni.h"
 #include "backend/cpu/linear/linear_avx512vnni.h"
 
-#if defined(__linux__)
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#endif
 
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,avx2,fma,f16c,amx-tile,amx-int8")
 
@@ -122,7 +120,6 @@ DecodedProducts amx_products() {
 }
 
 bool can_use_amx() {
-#if defined(__linux__)
   constexpr uint32_t kTilesAndByteProducts = 3U << 24U;
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
   constexpr long kTileData = 18;
@@ -133,9 +130,6 @@ bool can_use_amx() {
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
   return (edx & kTilesAndByteProducts) == kTilesAndByteProducts &&
          syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-#else
-  return false;
-#endif
 }
 
 }  // namespace kvq::cpu

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Runs a program for Windows that GCC has compiled: wine.sh PROGRAM [ARGUMENT...]
+set -euo pipefail
+
+# Where Debian has the runtimes of C++ and of threads
+runtimes=$(dirname "$(x86_64-w64-mingw32-g++-posix -print-file-name=libstdc++-6.dll)")
+threads=$(dirname "$(x86_64-w64-mingw32-g++-posix -print-file-name=libwinpthread-1.dll)")
+export WINEPATH="$runtimes;$threads" WINEDEBUG=-all
+wine=$(command -v wine64 || command -v wine || echo /usr/lib/wine/wine64) # Debian's wine64 alone is not on the path
+exec "$wine" "$@"

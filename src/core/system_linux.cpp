@@ -1,0 +1,85 @@
+#include "core/system.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstring>
+#include <new>
+#include <span>
+
+namespace kvq {
+namespace {
+
+static_assert(kMaxPath >= PATH_MAX);
+
+std::atomic<uint32_t> n_forks{0};
+
+}  // namespace
+
+uint32_t count_forks() {
+  static const bool counting = [] {
+    if (pthread_atfork(nullptr, nullptr, [] { ++n_forks; }) != 0) throw std::bad_alloc();
+    return true;
+  }();
+  return counting ? n_forks.load() : 0;
+}
+
+const char* const kCudaPluginFile = "libkvq_cuda.so";
+
+void CloseLibrary::operator()(void* library) const noexcept { dlclose(library); }
+
+LoadedLibrary open_library(const char* path) { return LoadedLibrary(dlopen(path, RTLD_NOW | RTLD_LOCAL)); }
+
+const char* why_not_opened(const char* path) {
+  const char* text = dlerror();  // which names a missing library that `path` needs
+  if (text == nullptr) return "the loader gives no reason";
+  const size_t length = std::strlen(path);
+  if (std::strncmp(text, path, length) == 0 && std::strncmp(text + length, ": ", 2) == 0) return text + length + 2;
+  return text;
+}
+
+void* find_function(const LoadedLibrary& library, const char* name) { return dlsym(library.get(), name); }
+
+bool can_open_libraries() {
+  bool has_loader = false;
+  dl_iterate_phdr(
+      [](dl_phdr_info* program, size_t /*size*/, void* found) {
+        for (const auto& header : std::span(program->dlpi_phdr, program->dlpi_phnum)) {
+          if (header.p_type == PT_INTERP) *static_cast<bool*>(found) = true;
+        }
+        return 1;  // the rest are libraries
+      },
+      &has_loader);
+  return has_loader;
+}
+
+bool find_own_folder(char (&folder)[kMaxPath]) {
+  Dl_info info;
+  if (dladdr(reinterpret_cast<const void*>(&find_own_folder), &info) == 0 || info.dli_fname == nullptr) return false;
+  // For a program the loader reports argv[0], which need not be a path, or may be relative to a folder the program has
+  // left.
+  const bool is_program =
+      std::strchr(info.dli_fname, '/') == nullptr || std::strcmp(info.dli_fname, program_invocation_name) == 0;
+  if (is_program) {
+    const ssize_t length = readlink("/proc/self/exe", folder, sizeof(folder) - 1);
+    if (length <= 0) return false;
+    folder[length] = '\0';
+  } else {
+    const int length = std::snprintf(folder, sizeof(folder), "%s", info.dli_fname);
+    if (length < 0 || static_cast<size_t>(length) >= sizeof(folder)) return false;
+  }
+  char* slash = std::strrchr(folder, '/');
+  if (slash == nullptr) return false;
+  *slash = '\0';
+  return true;
+}
+
+bool is_file(const char* path) { return access(path, F_OK) == 0; }
+
+}  // namespace kvq
