@@ -20,17 +20,18 @@ namespace {
 // relative error of a probability, and the sum over tokens averages it.
 constexpr double kFloatLimit = 1e-5;
 
-// Fixed point. With B bits the step of a query channel is max|q · scale| / 2^(B−1), about 3.5 σ / 2^(B−1), its error
+// Fixed point: integers of less than 8 bits on every instruction set, those of 8 bits where there are dot products of
+// bytes. With B bits the step of a query channel is max|q · scale| / 2^(B−1), about 3.5 σ / 2^(B−1), its error
 // uniform. Summed over D channels times codes, whose size times `scale` is that of the keys whatever their bits, it
 // gives a logit an error of about 0.02 for B = 8; one sealed page and an unlucky head make that 2 % of max|v| in the
 // output. Probabilities of 8 bits add less. With B = 16 everything is 256 times smaller.
 constexpr double kFixed8Limit = 2e-2;
 constexpr double kFixed16Limit = 1e-4;
 
-// Gain-shape pages, on every instruction set. A query is rounded to 8 bits once per call: its step is max|Hq| / 127,
-// about 2.7 σ / 127 over 128 channels and 3.5 σ / 127 at worst, so no more than above, and no scale of a page enters
-// it. Weights, probabilities times gains, are rounded to 8 bits or more, up or down by the token's place in its page:
-// each is off by less than 1/255 of the largest, and by nothing on average. Gains and levels are exact.
+// Gain-shape pages, on every instruction set. A query is rounded to 8 bits once per call, or more: its step is
+// max|Hq| / 127, about 2.7 σ / 127 over 128 channels and 3.5 σ / 127 at worst, so no more than above, and no scale of a
+// page enters it. Weights, probabilities times gains, are rounded to 7 bits or more, up or down by the token's place in
+// its page: each is off by less than 1/127 of the largest, and by nothing on average. Gains and levels are exact.
 constexpr double kGainShapeLimit = kFixed8Limit;
 
 // A GPU rounds queries, queries times a page's scales, probabilities and probabilities times scales to FP16. Each adds
@@ -60,11 +61,11 @@ double coded_limit(const std::string& way, bool of_keys, const std::string& isa)
 double storage_limit(const std::string& format, bool of_keys, const std::string& way, const std::string& isa) {
   if (PageFormat::parse(format).coded()) return kCodedLength * coded_limit(way, of_keys, isa);
   if (isa == kvq_test::kCuda) return kHalfLimit;
-  const bool fixed_point = has_fixed_point_products(isa);
   const PageFormat parsed = PageFormat::parse(format);
   if (parsed.gain_shape()) return kGainShapeLimit;
-  if (!fixed_point || !parsed.sealed()) return kFloatLimit;
-  return parsed.bits == 8 ? kFixed16Limit : kFixed8Limit;
+  if (!parsed.sealed()) return kFloatLimit;
+  if (parsed.bits < 8) return kFixed8Limit;
+  return has_fixed_point_products(isa) ? kFixed16Limit : kFloatLimit;
 }
 
 std::string operation(kvq_dtype out) {

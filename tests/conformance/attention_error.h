@@ -9,7 +9,8 @@
 
 namespace conformance {
 
-// Whether integer pages are multiplied with fixed-point queries and probabilities on this instruction set.
+// Whether 8-bit integers and codes of codebooks are multiplied with fixed-point queries and probabilities on this
+// instruction set. Smaller integers and gain-shape pages are on every one.
 bool has_fixed_point_products(const std::string& isa);
 
 // How far attention over the decoded pages may be from float64, relative to the largest |v|.

@@ -13,6 +13,7 @@
 #include "core/float16.h"
 #include "formats/gain_shape/gain_shape.h"
 #include "formats/gain_shape/gains.h"
+#include "formats/gain_shape/trellis.h"
 
 namespace gain_shape_attend_test {
 
@@ -86,6 +87,18 @@ struct AnySide {
   std::vector<double> mean;
 };
 
+/// The largest weight of a token of a page, in units of rounding. Most instruction sets multiply bytes in pairs to 16
+/// bits, which leaves less for levels of trellises than for codes.
+int32_t top_weight(const KernelTable& table, CodeType code) {
+  const std::string name = table.name;
+  for (int32_t bits = 1; bits <= 3 && name != "avx512vnni" && name != "amx"; ++bits) {
+    const int32_t top_level = kvq::gain_shape::levels(bits)[kvq::gain_shape::kSubsets * (1 << (bits - 1)) - 1];
+    if (code != CodeType::gain_trellis(bits)) continue;
+    return name == "neon" ? 127 : std::min(255, 32767 / (2 * top_level));
+  }
+  return 255;
+}
+
 /// Scores of a page from a table's kernel.
 std::vector<float> scores_of(const KernelTable& table, const AnySide& keys, int32_t rows, const std::vector<float>& q) {
   const int32_t dim = keys.page.head.keys;
@@ -94,9 +107,10 @@ std::vector<float> scores_of(const KernelTable& table, const AnySide& keys, int3
   std::vector<int32_t> rounded(static_cast<size_t>(rows * stride), 0x55555555);
   for (int32_t r = 0; r < rows; ++r) kvq::cpu::round_query(q.data() + r * dim, dim, rounded.data() + r * stride);
   std::vector<float> scores(static_cast<size_t>(rows * kTileSlots), -7.0F);
+  const kvq::cpu::SideData side{keys.data.data(), keys.data.data()};
   table.side(keys.format)
-      .keys({dim, keys.format.group, keys.format.centre == Centre::kPageMean}, {keys.data.data(), keys.data.data()},
-            rows, {q.data(), {rounded.data(), words}}, scores.data());
+      .keys({dim, keys.format.group, keys.format.centre == Centre::kPageMean}, &side, 1, rows,
+            {q.data(), {rounded.data(), words}}, scores.data());
   return scores;
 }
 
@@ -149,13 +163,15 @@ void check_values(const KernelTable& table, CodeType code, int32_t dim, int32_t 
   for (int32_t page = 0; page < pages; ++page) sides.emplace_back(Side::kValues, code, dim, false, exact, random);
   for (const AnySide& each : sides) data.push_back({each.data.data(), each.data.data()});
   const int32_t width = kvq::cpu::padded_dim(dim);
+  const int32_t top = top_weight(table, code);
   std::normal_distribution<float> normal;
   std::vector<float> p(static_cast<size_t>(rows * kTileSlots), 1e30F);
   std::vector<float> out(static_cast<size_t>(rows * width), 0.5F);
   for (int32_t r = 0; r < rows; ++r) {
     for (int32_t slot = 0; slot < pages * kPageSlots; ++slot) {
       float& each = p[static_cast<size_t>(r * kTileSlots + slot)];
-      each = exact ? static_cast<float>(random() % 256) / 255.0F : std::exp(2.0F * normal(random));
+      const auto integer = static_cast<float>(random() % static_cast<uint32_t>(top + 1));
+      each = exact ? integer / static_cast<float>(top) : std::exp(2.0F * normal(random));
       if (slot % 5 == 1) each = 0.0F;
       if (slot % kPageSlots == 7) each = 1.0F;
     }
@@ -178,7 +194,7 @@ void check_values(const KernelTable& table, CodeType code, int32_t dim, int32_t 
           largest = std::max(largest, of_page[slot] * gain);
           if (gain > 0.0) of_shapes += std::pow(side.number(slot, channel) / gain, 2);
         }
-        squares += of_shapes * std::pow(largest / 255.0, 2);
+        squares += of_shapes * std::pow(largest / top, 2);
       }
       // A weight is rounded up or down: its error has at most half a step as standard deviation.
       const double limit = exact ? 2e-4 * size : 1e-5 * size + kDeviations * 0.5 * std::sqrt(squares);

@@ -3673,11 +3673,11 @@ the result is bit-identical for any number of threads and any composition of the
 same batch. Allocates only if a batch needs more workspace than any before it, if more calls run at once than
 ever before, or if the policy evicts.
 
-The error relative to exact attention over the decoded pages is FP32 rounding for FP16 pages. On instruction sets
-with int8 dot products ("avx512vnni", "amx"), integer pages use fixed-point queries and probabilities of 16 bits
-(INT8) or 8 bits (INT4, INT3, INT2); the error stays well below that of the format itself. Select "avx512" or
-"avx2" in ``kvq_context_options`` for FP32 products. On a GPU, queries, probabilities and their products with a
-page's scales are rounded to FP16.
+The error relative to exact attention over the decoded pages is FP32 rounding for FP16 pages. On a CPU, pages of
+INT4, INT3, INT2 and gain-shape codes meet queries and probabilities that are rounded to 7 or 8 bits; INT8 meets
+16 bits on instruction sets with int8 dot products ("avx512vnni", "amx") and FP32 on others. The error stays well
+below that of the format itself. On a GPU, queries, probabilities and their products with a page's scales are
+rounded to FP16.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (a CUDA graph is captured, see ``kvq_sequence_reserve``; positions do
 not ascend beyond the mask); KVQ_E_UNSUPPORTED (a mask, and the policy evicts); KVQ_E_MEMORY; KVQ_E_LIMIT

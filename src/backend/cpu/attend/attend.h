@@ -92,11 +92,26 @@ class AttendWorkspace : public Workspace {
   ScratchPool scratch;    // for items whose pages need their layer's context, or are latents
 };
 
-/// Grows a vector to n elements.
+/// Empties a vector and makes room for n elements. Memory that is too small is freed first: both at once might not fit.
+template <typename T>
+void make_room(Vector<T>& vector, size_t n) {
+  const size_t before = vector.capacity();
+  vector.clear();
+  if (before >= n) return;
+  vector.shrink_to_fit();
+  try {
+    vector.reserve(n);
+  } catch (...) {
+    vector.reserve(before);  // smaller calls still need no more than they had
+    throw;
+  }
+}
+
+/// Grows a vector to n elements, whose values are not kept.
 template <typename T>
 void grow(Vector<T>& vector, size_t n) {
   if (vector.size() >= n) return;
-  vector.reserve(n);  // resize alone may take more
+  make_room(vector, n);  // resize alone may take more
   vector.resize(n);
 }
 

@@ -196,9 +196,9 @@ class ItemRun {
   /// Adds what the first channels of keys contribute to the scores of a page.
   void add_latent(const Page* const* page, int32_t row, int32_t rows, float* scores) {
     const SideFormat& format = (*page)->format()->values;
-    const std::byte* keys = latent(page);
+    const SideData keys{latent(page), latent(page)};
     kernels_.plain(kernels_.side(format).keys_code)
-        .keys(value_shape(format), {keys, keys}, rows, query_rows(queries_.latent, format, row), latent_scores_.data());
+        .keys(value_shape(format), &keys, 1, rows, query_rows(queries_.latent, format, row), latent_scores_.data());
     for (int32_t i = 0; i < rows; ++i) {
       float* of_row = scores + i * kTileSlots;
       const float* more = latent_scores_.data() + i * kTileSlots;
@@ -278,18 +278,23 @@ class ItemRun {
     }
   }
 
-  /// Scores the first page, or all pages before the next one that needs no context; returns their number.
+  /// Scores consecutive pages of one format; returns their number.
   int32_t score_pages(const Page* const* at, int32_t index, int32_t count, int32_t row, int32_t rows) {
     const SideFormat& format = at[0]->format()->keys;
     float* scores = scores_.data() + index * kPageSlots;
-    int32_t length = 1;
+    std::array<SideData, kTilePages> sides;
+    int32_t length = 0;
+    for (; length < count && at[length]->format()->keys == format; ++length) {
+      sides[static_cast<size_t>(length)] = {at[length]->data, later(at + length).data};
+    }
     if (const KeyKernel kernel = kernels_.side(format).keys; kernel == nullptr) {
-      while (length < count && at[length]->format()->keys == format) ++length;
       context_->score(place(at), length, row, rows, scores);
     } else {
-      kernel({batch_.head.keys, format.group, format.centre == Centre::kPageMean}, {at[0]->data, later(at).data}, rows,
+      kernel({batch_.head.keys, format.group, format.centre == Centre::kPageMean}, sides.data(), length, rows,
              query_rows(queries_.keys, format, row), scores);
-      if (batch_.head.is_latent) add_latent(at, row, rows, scores);
+      for (int32_t i = 0; batch_.head.is_latent && i < length; ++i) {
+        add_latent(at + i, row, rows, scores + i * kPageSlots);
+      }
     }
     for (int32_t page = 0; page < length; ++page) {
       prefetch_record(at + page, 2 * kTilePages);

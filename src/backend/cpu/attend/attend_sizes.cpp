@@ -47,17 +47,11 @@ void AttendWorkspace::make_room(const AttendSizes& sizes) {
   grow(stream(StreamTensor::kValues), sizes.stream_values);
   grow(stream(StreamTensor::kQueries), sizes.stream_queries);
   grow(partials, sizes.partials);
-  items.clear();
-  items.reserve(sizes.items);
-  order.clear();
-  order.reserve(sizes.items);
-  merges.clear();
-  merges.reserve(sizes.merges);
-  largest.clear();
-  if (sizes.largest > 0) {
-    largest.reserve(sizes.largest);
-    largest.resize(sizes.largest, 0.0F);
-  }
+  cpu::make_room(items, sizes.items);
+  cpu::make_room(order, sizes.items);
+  cpu::make_room(merges, sizes.merges);
+  cpu::make_room(largest, sizes.largest);
+  largest.resize(sizes.largest, 0.0F);
   scratch.prepare(sizes.pieces, sizes.piece_bytes);
 }
 

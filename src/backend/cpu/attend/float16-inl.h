@@ -61,7 +61,7 @@ HWY_INLINE FloatVector add_pairs(FloatVector first, FloatVector second) {
 }
 
 template <int kRows>
-HWY_INLINE void float16_keys_rows(int32_t head_dim, const SideData& keys, const float* q, float* scores) {
+HWY_INLINE void float16_keys_page(int32_t head_dim, const SideData& keys, const float* q, float* scores) {
   const FloatTag d;
   const size_t lanes = hn::Lanes(d);
   const size_t chunk = kPairVectors * lanes / 2;  // slots
@@ -121,14 +121,22 @@ HWY_INLINE void float16_values_rows(int32_t head_dim, const SideData* values, in
   for (; channel < width; channel += lanes) float16_values_chunk<kRows, 2>(head_dim, channel, values, pages, p, out);
 }
 
-inline void float16_keys(const SideShape& shape, const SideData& keys, int32_t rows, const QueryRows& q,
+template <int kRows>
+HWY_INLINE void float16_keys_rows(int32_t head_dim, const SideData* keys, int32_t pages, const float* q,
+                                  float* scores) {
+  for (int32_t page = 0; page < pages; ++page) {
+    float16_keys_page<kRows>(head_dim, keys[page], q, scores + page * kPageSlots);
+  }
+}
+
+inline void float16_keys(const SideShape& shape, const SideData* keys, int32_t pages, int32_t rows, const QueryRows& q,
                          float* scores) {
   if (rows == 1) {
-    float16_keys_rows<1>(shape.head_dim, keys, q.floats, scores);
+    float16_keys_rows<1>(shape.head_dim, keys, pages, q.floats, scores);
   } else if (rows == 2) {
-    float16_keys_rows<2>(shape.head_dim, keys, q.floats, scores);
+    float16_keys_rows<2>(shape.head_dim, keys, pages, q.floats, scores);
   } else {
-    float16_keys_rows<4>(shape.head_dim, keys, q.floats, scores);
+    float16_keys_rows<4>(shape.head_dim, keys, pages, q.floats, scores);
   }
 }
 

@@ -1,4 +1,9 @@
-// Integer pages with FP32 products: codes are converted in registers, scales are folded into the other operand.
+// Integer pages: scales are folded into the other operand.
+//
+// Small codes meet bytes: the folded operand is rounded with one step per row and page (or group), which is less than
+// the rounding of the codes themselves. Codes are taken relative to the middle of their range, so that this rounding
+// meets small numbers: with f = δ·i + ε, Σ f·code + Σ x·min = δ·Σ i·code + Σ x·(min + mid·scale) − mid·δ·Σ i +
+// Σ ε·(code − mid), and the last sum is neglected. Codes of 8 bits are converted in registers for FP32 products.
 #if defined(KVQ_ATTEND_INTEGER_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_ATTEND_INTEGER_INL_H
 #undef KVQ_ATTEND_INTEGER_INL_H
@@ -8,6 +13,8 @@
 
 #include "backend/cpu/attend/kernels.h"
 #include "backend/cpu/attend/latent-inl.h"
+#include "backend/cpu/attend/products-inl.h"
+#include "backend/cpu/attend/rows-inl.h"
 #include "core/float16.h"
 #include "core/memory.h"
 #include "formats/page_fields.h"
@@ -15,6 +22,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <bit>
 
 HWY_BEFORE_NAMESPACE();
 namespace kvq::cpu::HWY_NAMESPACE {
@@ -109,7 +117,7 @@ HWY_INLINE float fold_scales(const float* x, const uint16_t* scales, const uint1
 }
 
 template <int kBits, int kRows>
-HWY_INLINE void integer_keys_rows(int32_t head_dim, const SideData& keys, const float* q, float* scores) {
+HWY_INLINE void float_keys_page(int32_t head_dim, const SideData& keys, const float* q, float* scores) {
   constexpr int kBlock = 32 / (kBits == 3 ? 2 : kBits);
   constexpr int kVectors = 2;
   constexpr size_t kStride = kMaxHeadDim + 32;  // room for the padding of the last block
@@ -144,9 +152,8 @@ HWY_INLINE void integer_keys_rows(int32_t head_dim, const SideData& keys, const 
 }
 
 template <int kBits, int kRows, int kVectors>
-HWY_INLINE void integer_values_chunk(const SideLayout& layout, const SideData& values, int32_t channel,
-                                     const float (&factors)[kRows][kPageSlots], const float (&bias)[kRows],
-                                     float* out) {
+HWY_INLINE void float_values_chunk(const SideLayout& layout, const SideData& values, int32_t channel,
+                                   const float (&factors)[kRows][kPageSlots], const float (&bias)[kRows], float* out) {
   constexpr int kBlock = 32 / (kBits == 3 ? 2 : kBits);
   const CodeTag d;
   const auto lanes = static_cast<int32_t>(hn::Lanes(d));
@@ -168,8 +175,8 @@ HWY_INLINE void integer_values_chunk(const SideLayout& layout, const SideData& v
 }
 
 template <int kBits, int kRows>
-HWY_INLINE void integer_values_rows(const SideShape& shape, const SideData* values, int32_t pages, const float* p,
-                                    float* out) {
+HWY_INLINE void float_values_rows(const SideShape& shape, const SideData* values, int32_t pages, const float* p,
+                                  float* out) {
   const auto lanes = static_cast<int32_t>(hn::Lanes(CodeTag()));
   const SideLayout layout = shape.layout(Side::kValues, CodeType::integer(kBits));
   const int32_t width = layout.low_plane().lanes;
@@ -188,23 +195,315 @@ HWY_INLINE void integer_values_rows(const SideShape& shape, const SideData* valu
       const int32_t end = std::min((group + 1) * shape.group, width);
       int32_t channel = group * shape.group;
       for (; channel + 2 * lanes <= end; channel += 2 * lanes) {
-        integer_values_chunk<kBits, kRows, 2>(layout, side, channel, factors, bias, out);
+        float_values_chunk<kBits, kRows, 2>(layout, side, channel, factors, bias, out);
       }
       for (; channel < end; channel += lanes) {
-        integer_values_chunk<kBits, kRows, 1>(layout, side, channel, factors, bias, out);
+        float_values_chunk<kBits, kRows, 1>(layout, side, channel, factors, bias, out);
       }
     }
   }
 }
 
+/// The middle of the range of codes.
 template <int kBits>
-void integer_keys(const SideShape& shape, const SideData& keys, int32_t rows, const QueryRows& q, float* scores) {
-  if (rows == 1) {
-    integer_keys_rows<kBits, 1>(shape.head_dim, keys, q.floats, scores);
-  } else if (rows == 2) {
-    integer_keys_rows<kBits, 2>(shape.head_dim, keys, q.floats, scores);
+inline constexpr float kMiddle = static_cast<float>((1 << kBits) - 1) / 2.0F;
+
+/// Scales of channels or slots from `at` on, and the values of codes in the middle of their range.
+template <int kBits>
+struct FoldedScales {
+  CodeVector scale;
+  CodeVector middle;
+
+  HWY_INLINE void load(const uint16_t* scales, const uint16_t* minima, int32_t at) {
+    const CodeTag d;
+    const hn::Rebind<hwy::float16_t, CodeTag> dh;
+    scale = hn::PromoteTo(d, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(scales) + at));
+    const auto minimum = hn::PromoteTo(d, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(minima) + at));
+    middle = hn::MulAdd(hn::Set(d, kMiddle<kBits>), scale, minimum);
+  }
+};
+
+/// Vectors of 32 numbers.
+inline constexpr int kVectorsOf32 = 32 / static_cast<int>(hn::MaxLanes(CodeTag()));
+
+/// The nearest integer of a small number: it ends up in the low bits of a float.
+HWY_INLINE hn::Vec<SumTag> nearest(CodeVector x, CodeVector factor) {
+  const auto bits = hn::BitCast(SumTag(), hn::MulAdd(x, factor, hn::Set(CodeTag(), 12582912.0F)));
+  return hn::Sub(bits, hn::Set(SumTag(), 0x4B400000));
+}
+
+/// Queries of kRows rows folded with the scales of a page of keys.
+template <int kBits, int kRows>
+class KeyOperands {
+ public:
+  HWY_INLINE void fold(const float* q, int32_t head_dim, const uint16_t* scales, const uint16_t* minima) {
+    constexpr float kTop = 127.0F;
+    const CodeTag d;
+    const RowTag rows;
+    const auto lanes = static_cast<int32_t>(hn::Lanes(d));
+    HWY_ALIGN float products[kRows][kMaxHeadDim + 32];
+    CodeVector largest[kRows];
+    CodeVector biases[kRows];
+    for (int r = 0; r < kRows; ++r) {
+      std::fill(products[r] + head_dim, products[r] + (head_dim + 31) / 32 * 32, 0.0F);
+      largest[r] = biases[r] = hn::Zero(d);
+    }
+    int32_t at = 0;
+    for (; at + lanes <= head_dim; at += lanes) {
+      add(q + at, head_dim, scales + at, minima + at, at, products, largest, biases);
+    }
+    if (at < head_dim) {  // half a vector, as head sizes are multiples of 8
+      constexpr int32_t kHalf = 8;
+      HWY_ALIGN float last[kRows][2 * kHalf] = {};
+      uint16_t last_scales[2 * kHalf] = {};
+      uint16_t last_minima[2 * kHalf] = {};
+      for (int r = 0; r < kRows; ++r) std::copy_n(q + r * head_dim + at, kHalf, last[r]);
+      std::copy_n(scales + at, kHalf, last_scales);
+      std::copy_n(minima + at, kHalf, last_minima);
+      add(last[0], 2 * kHalf, last_scales, last_minima, at, products, largest, biases);
+    }
+    const RowVector bounds = reduce_rows<MaximumOfTwo>(d, largest);
+    const RowVector steps = hn::Mul(bounds, hn::Set(rows, 1.0F / kTop));
+    HWY_ALIGN float factors[kBlockRows];
+    hn::Store(hn::Div(hn::Set(rows, kTop), hn::Max(bounds, hn::Set(rows, 1e-30F))), rows, factors);
+    hn::Store(steps, rows, step);
+    hn::Vec<SumTag> sums[kRows];
+    for (int r = 0; r < kRows; ++r) {
+      sums[r] = hn::Zero(SumTag());
+      auto* bytes = reinterpret_cast<int8_t*>(words[r]);
+      const auto factor = hn::Set(d, factors[r]);
+      for (at = 0; at < head_dim; at += 32) {
+        hn::Vec<SumTag> integers[kVectorsOf32];
+        for (int a = 0; a < kVectorsOf32; ++a) {
+          integers[a] = nearest(hn::Load(d, products[r] + at + a * lanes), factor);
+          sums[r] = hn::Add(sums[r], integers[a]);
+        }
+        store_bytes(integers, bytes + at);
+      }
+      std::fill(bytes + at, bytes + at + 32, int8_t{0});
+    }
+    const RowVector totals = hn::ConvertTo(rows, reduce_rows<SumOfTwo>(SumTag(), sums));
+    const RowVector middles = hn::Mul(steps, hn::Set(rows, kMiddle<kBits>));
+    hn::Store(hn::NegMulAdd(middles, totals, reduce_rows<SumOfTwo>(d, biases)), rows, bias);
+  }
+
+  HWY_ALIGN int32_t words[kRows][(kMaxHeadDim + 64) / 4];  // room for the padding of the last block
+  HWY_ALIGN float step[kBlockRows];
+  HWY_ALIGN float bias[kBlockRows];
+
+ private:
+  /// Adds a vector of channels, from `at` on.
+  static HWY_INLINE void add(const float* q, int32_t stride, const uint16_t* scales, const uint16_t* minima, int32_t at,
+                             float (&products)[kRows][kMaxHeadDim + 32], CodeVector (&largest)[kRows],
+                             CodeVector (&biases)[kRows]) {
+    const CodeTag d;
+    FoldedScales<kBits> of;
+    of.load(scales, minima, 0);
+    for (int r = 0; r < kRows; ++r) {
+      const auto x = hn::LoadU(d, q + r * stride);
+      const auto product = hn::Mul(x, of.scale);
+      hn::Store(product, d, products[r] + at);
+      largest[r] = hn::Max(largest[r], hn::Abs(product));
+      biases[r] = hn::MulAdd(x, of.middle, biases[r]);
+    }
+  }
+};
+
+template <int kBits, int kRows>
+HWY_INLINE void byte_keys_page(const SideLayout& layout, const SideData& keys,
+                               const KeyOperands<kBits, kRows>& operands, float* scores) {
+  using Words = ScalarWords<kBits>;
+  constexpr int kVectors = 2;
+  const CodeTag d;
+  const auto lanes = static_cast<int32_t>(hn::Lanes(d));
+  const int32_t* words[kRows];
+  for (int r = 0; r < kRows; ++r) words[r] = operands.words[r];
+  const typename Words::Keys load{layout, keys};
+  for (int32_t slot = 0; slot < kPageSlots; slot += kVectors * lanes) {
+    Products<kRows, kVectors> products;
+    products.template run<Words, Side::kKeys>(Words::blocks(layout), words, load, slot);
+    for (int r = 0; r < kRows; ++r) {
+      for (int a = 0; a < kVectors; ++a) {
+        const auto score = hn::MulAdd(products.value(r, a), hn::Set(d, operands.step[r]), hn::Set(d, operands.bias[r]));
+        hn::StoreU(score, d, scores + r * kTileSlots + slot + a * lanes);
+      }
+    }
+  }
+}
+
+template <int kBits, int kRows>
+HWY_INLINE void byte_keys_rows(int32_t head_dim, const SideData* keys, int32_t pages, const float* q, float* scores) {
+  const SideLayout layout{.side = Side::kKeys, .code = CodeType::integer(kBits), .head_dim = head_dim};
+  // Operands of the next page are made before this one's products, which do not wait for them.
+  KeyOperands<kBits, kRows> operands[2];
+  const auto fold = [&](int32_t page) HWY_ATTR {
+    const SideData& side = keys[page];
+    prefetch_scales(layout, side);
+    operands[page % 2].fold(q, head_dim, reinterpret_cast<const uint16_t*>(side.data + layout.scale_offset()),
+                            reinterpret_cast<const uint16_t*>(side.data + layout.minimum_offset()));
+  };
+  fold(0);
+  for (int32_t page = 0; page < pages; ++page) {
+    if (page + 1 < pages) fold(page + 1);
+    byte_keys_page<kBits, kRows>(layout, keys[page], operands[page % 2], scores + page * kPageSlots);
+  }
+}
+
+/// Probabilities of kRows rows folded with the scales of a page of values, of one group of channels.
+template <int kBits, int kRows>
+struct ValueOperands {
+  HWY_ALIGN int32_t words[kRows][kPageSlots / 4];
+  HWY_ALIGN float step[kBlockRows];
+
+  /// Returns the part of the sums that is the same for all channels. `most`: the largest probability of each row.
+  HWY_INLINE RowVector fold(const float* p, RowVector most, const uint16_t* scales, const uint16_t* minima) {
+    constexpr float kTop = 255.0F;
+    const CodeTag d;
+    const RowTag rows;
+    const auto lanes = static_cast<int32_t>(hn::Lanes(d));
+    const hn::Rebind<hwy::float16_t, CodeTag> dh;
+    auto largest = hn::Zero(d);
+    for (int32_t at = 0; at < kPageSlots; at += lanes) {
+      const auto* scale = reinterpret_cast<const hwy::float16_t*>(scales) + at;
+      largest = hn::Max(largest, hn::PromoteTo(d, hn::LoadU(dh, scale)));
+    }
+    const RowVector bounds = hn::Mul(most, hn::Set(rows, hn::GetLane(hn::MaxOfLanes(d, largest))));
+    const RowVector steps = hn::Mul(bounds, hn::Set(rows, 1.0F / kTop));
+    HWY_ALIGN float factors[kBlockRows];
+    hn::Store(hn::Div(hn::Set(rows, kTop), hn::Max(bounds, hn::Set(rows, 1e-30F))), rows, factors);
+    hn::Store(steps, rows, step);
+    CodeVector biases[kRows];
+    hn::Vec<SumTag> sums[kRows];
+    for (int r = 0; r < kRows; ++r) {
+      biases[r] = hn::Zero(d);
+      sums[r] = hn::Zero(SumTag());
+    }
+    FoldedScales<kBits> of[kVectorsOf32];
+    for (int a = 0; a < kVectorsOf32; ++a) of[a].load(scales, minima, a * lanes);
+    for (int r = 0; r < kRows; ++r) {
+      const auto factor = hn::Set(d, factors[r]);
+      hn::Vec<SumTag> integers[kVectorsOf32];
+      for (int a = 0; a < kVectorsOf32; ++a) {
+        const auto x = hn::LoadU(d, p + r * kTileSlots + a * lanes);
+        biases[r] = hn::MulAdd(x, of[a].middle, biases[r]);
+        integers[a] = nearest(hn::Mul(x, of[a].scale), factor);
+        sums[r] = hn::Add(sums[r], integers[a]);
+      }
+      store_bytes(integers, reinterpret_cast<uint8_t*>(words[r]));
+    }
+    const RowVector totals = hn::ConvertTo(rows, reduce_rows<SumOfTwo>(SumTag(), sums));
+    const RowVector middles = hn::Mul(steps, hn::Set(rows, kMiddle<kBits>));
+    return hn::NegMulAdd(middles, totals, reduce_rows<SumOfTwo>(d, biases));
+  }
+};
+
+template <int kBits, int kRows, int kVectors>
+HWY_INLINE void byte_values_chunk(int32_t width, const typename ScalarWords<kBits>::Values& load, int32_t channel,
+                                  const ValueOperands<kBits, kRows>& operands, float* out) {
+  using Words = ScalarWords<kBits>;
+  const CodeTag d;
+  const auto lanes = static_cast<int32_t>(hn::Lanes(d));
+  const int32_t* words[kRows];
+  for (int r = 0; r < kRows; ++r) words[r] = operands.words[r];
+  Products<kRows, kVectors> products;
+  products.template run<Words, Side::kValues>(kBits == 3 ? 2 : kBits, words, load, channel);
+  for (int r = 0; r < kRows; ++r) {
+    for (int a = 0; a < kVectors; ++a) {
+      float* at = out + r * width + channel + a * lanes;
+      hn::StoreU(hn::MulAdd(products.value(r, a), hn::Set(d, operands.step[r]), hn::LoadU(d, at)), d, at);
+    }
+  }
+}
+
+/// The largest probability of each row in a page.
+template <int kRows>
+HWY_INLINE RowVector largest_of_rows(const float* p) {
+  const CodeTag d;
+  const auto lanes = static_cast<int32_t>(hn::Lanes(d));
+  CodeVector largest[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    largest[r] = hn::Zero(d);
+    for (int32_t at = 0; at < kPageSlots; at += lanes) {
+      largest[r] = hn::Max(largest[r], hn::LoadU(d, p + r * kTileSlots + at));
+    }
+  }
+  return reduce_rows<MaximumOfTwo>(d, largest);
+}
+
+template <int kBits, int kRows>
+HWY_INLINE void byte_values_rows(const SideShape& shape, const SideData* values, int32_t pages, const float* p,
+                                 float* out) {
+  const CodeTag d;
+  const RowTag rows;
+  const auto lanes = static_cast<int32_t>(hn::Lanes(d));
+  const SideLayout layout = shape.layout(Side::kValues, CodeType::integer(kBits));
+  const int32_t width = layout.low_plane().lanes;
+  const int32_t groups = layout.value_groups();
+  const int group_shift = std::countr_zero(static_cast<uint32_t>(shape.group));
+  HWY_ALIGN float biases[kMaxHeadDim / 32][kBlockRows] = {};
+  for (int32_t page = 0; page < pages; ++page, p += kPageSlots) {
+    const SideData& side = values[page];
+    const auto* scales = reinterpret_cast<const uint16_t*>(side.data + layout.scale_offset());
+    const auto* minima = reinterpret_cast<const uint16_t*>(side.data + layout.minimum_offset());
+    prefetch_scales(layout, side);
+    const RowVector most = largest_of_rows<kRows>(p);
+    ValueOperands<kBits, kRows> operands[kMaxHeadDim / 32];
+    for (int32_t group = 0; group < groups; ++group) {
+      const int32_t at = group * kPageSlots;
+      float* bias = biases[group];
+      hn::Store(hn::Add(hn::Load(rows, bias), operands[group].fold(p, most, scales + at, minima + at)), rows, bias);
+    }
+    const typename ScalarWords<kBits>::Values load{layout, side};
+    int32_t channel = 0;
+    for (; channel + 2 * lanes <= width; channel += 2 * lanes) {
+      byte_values_chunk<kBits, kRows, 2>(width, load, channel, operands[channel >> group_shift], out);
+    }
+    for (; channel < width; channel += lanes) {
+      byte_values_chunk<kBits, kRows, 1>(width, load, channel, operands[channel >> group_shift], out);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int32_t channel = 0; channel < width; channel += lanes) {
+      float* at = out + r * width + channel;
+      hn::StoreU(hn::Add(hn::LoadU(d, at), hn::Set(d, biases[channel >> group_shift][r])), d, at);
+    }
+  }
+}
+
+/// Codes of 8 bits would need operands of 16: FP32 is as fast.
+template <int kBits>
+inline constexpr bool kMeetsBytes = kBits < 8;
+
+template <int kBits, int kRows>
+HWY_INLINE void keys_of_rows(int32_t head_dim, const SideData* keys, int32_t pages, const float* q, float* scores) {
+  if constexpr (kMeetsBytes<kBits>) {
+    byte_keys_rows<kBits, kRows>(head_dim, keys, pages, q, scores);
   } else {
-    integer_keys_rows<kBits, 4>(shape.head_dim, keys, q.floats, scores);
+    for (int32_t page = 0; page < pages; ++page) {
+      float_keys_page<kBits, kRows>(head_dim, keys[page], q, scores + page * kPageSlots);
+    }
+  }
+}
+
+template <int kBits, int kRows>
+HWY_INLINE void values_of_rows(const SideShape& shape, const SideData* values, int32_t pages, const float* p,
+                               float* out) {
+  if constexpr (kMeetsBytes<kBits>) {
+    byte_values_rows<kBits, kRows>(shape, values, pages, p, out);
+  } else {
+    float_values_rows<kBits, kRows>(shape, values, pages, p, out);
+  }
+}
+
+template <int kBits>
+void integer_keys(const SideShape& shape, const SideData* keys, int32_t pages, int32_t rows, const QueryRows& q,
+                  float* scores) {
+  if (rows == 1) {
+    keys_of_rows<kBits, 1>(shape.head_dim, keys, pages, q.floats, scores);
+  } else if (rows == 2) {
+    keys_of_rows<kBits, 2>(shape.head_dim, keys, pages, q.floats, scores);
+  } else {
+    keys_of_rows<kBits, 4>(shape.head_dim, keys, pages, q.floats, scores);
   }
 }
 
@@ -212,11 +511,11 @@ template <int kBits>
 void integer_values(const SideShape& shape, const SideData* values, int32_t pages, int32_t rows, const float* p,
                     float* out) {
   if (rows == 1) {
-    integer_values_rows<kBits, 1>(shape, values, pages, p, out);
+    values_of_rows<kBits, 1>(shape, values, pages, p, out);
   } else if (rows == 2) {
-    integer_values_rows<kBits, 2>(shape, values, pages, p, out);
+    values_of_rows<kBits, 2>(shape, values, pages, p, out);
   } else {
-    integer_values_rows<kBits, 4>(shape, values, pages, p, out);
+    values_of_rows<kBits, 4>(shape, values, pages, p, out);
   }
 }
 

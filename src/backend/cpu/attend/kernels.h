@@ -54,10 +54,10 @@ struct QueryRows {
   RoundedQueries rounded;  // rounded rows for gain–shape pages, null for others
 };
 
-/// scores[r][t] = q[r] · key[t] for the 32 slots of a page.
-/// scores: [rows, kTileSlots] from the page's first slot.
-using KeyKernel = void (*)(const SideShape& shape, const SideData& keys, int32_t rows, const QueryRows& q,
-                           float* scores);
+/// scores[r][t] = q[r] · key[t] for the slots of consecutive pages of a tile.
+/// keys: [pages], scores: [rows, kTileSlots] from the first page's first slot.
+using KeyKernel = void (*)(const SideShape& shape, const SideData* keys, int32_t pages, int32_t rows,
+                           const QueryRows& q, float* scores);
 
 /// out[r] += Σ_t p[r][t] · value[t] over the slots of consecutive pages of a tile.
 /// values: [pages], p: [rows, kTileSlots] from the first page's first slot, out: [rows, padded_dim(head_dim)].

@@ -133,14 +133,22 @@ inline void keys_rows(int32_t head_dim, const SideData& keys, const float* q, fl
   }
 }
 
+template <int kBits, int kRows>
+inline void keys_pages(const SideShape& shape, const SideData* keys, int32_t pages, const QueryRows& q, float* scores) {
+  for (int32_t page = 0; page < pages; ++page) {
+    keys_rows<kBits, kRows>(shape.head_dim, keys[page], q.floats, scores + page * kPageSlots);
+  }
+}
+
 template <int kBits>
-void vnni_keys(const SideShape& shape, const SideData& keys, int32_t rows, const QueryRows& q, float* scores) {
+void vnni_keys(const SideShape& shape, const SideData* keys, int32_t pages, int32_t rows, const QueryRows& q,
+               float* scores) {
   if (rows == 1) {
-    keys_rows<kBits, 1>(shape.head_dim, keys, q.floats, scores);
+    keys_pages<kBits, 1>(shape, keys, pages, q, scores);
   } else if (rows == 2) {
-    keys_rows<kBits, 2>(shape.head_dim, keys, q.floats, scores);
+    keys_pages<kBits, 2>(shape, keys, pages, q, scores);
   } else {
-    keys_rows<kBits, 4>(shape.head_dim, keys, q.floats, scores);
+    keys_pages<kBits, 4>(shape, keys, pages, q, scores);
   }
 }
 

@@ -46,7 +46,7 @@ template <int kBits>
 class CodeBytes {
  public:
   CodeBytes() {
-    for (size_t i = 0; i < 16; ++i) sources_[i] = static_cast<uint8_t>(i / 8 * kBits + i % 8);
+    for (size_t i = 0; i < 16; ++i) sources_[i] = static_cast<uint8_t>(i / kTogether * kFieldBytes + i % kTogether);
   }
 
   HWY_INLINE ByteVector load(const uint8_t* codes) const {
@@ -54,9 +54,10 @@ class CodeBytes {
     const hn::Repartition<uint64_t, ByteTag> d64;
     const auto blocks = load_blocks(d, codes, 2 * kBits);
     auto v = hn::BitCast(d64, hn::TableLookupBytes(blocks, hn::LoadDup128(d, sources_)));
-    v = spread<32>(v);
-    v = spread<16>(v);
-    return hn::BitCast(d, spread<8>(v));
+    if constexpr (kTogether > 4) v = spread<32>(v);
+    if constexpr (kTogether > 2) v = spread<16>(v);
+    if constexpr (kTogether > 1) v = spread<8>(v);
+    return hn::BitCast(d, v);
   }
 
  private:
@@ -72,6 +73,10 @@ class CodeBytes {
     const auto upper = hn::And(hn::ShiftLeft<kWidth - kHalfBits>(v), hn::Set(d64, mask << kWidth));
     return hn::Or(lower, upper);
   }
+
+  // The fewest codes that fill whole bytes, which move to the place of as many bytes.
+  static constexpr size_t kTogether = kBits % 8 == 0 ? 1 : (kBits % 4 == 0 ? 2 : (kBits % 2 == 0 ? 4 : 8));
+  static constexpr size_t kFieldBytes = kTogether * kBits / 8;
 
   HWY_ALIGN uint8_t sources_[16];
 };

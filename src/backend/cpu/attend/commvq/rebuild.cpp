@@ -114,8 +114,9 @@ void RebuildAttention::score(ptrdiff_t first, int32_t count, int32_t row, int32_
       undo_rope(*item_.batch.rope, rotation(place), work_.unrotated + static_cast<size_t>(r) * dim);
     }
     const auto* data = reinterpret_cast<const std::byte*>(plane(place));
+    const SideData keys{data, data};
     item_.kernels.plain(CodeType::float16())
-        .keys({item_.batch.head.keys, SideFormat{}.group, false}, {data, data}, rows, {work_.unrotated, {}}, scores);
+        .keys({item_.batch.head.keys, SideFormat{}.group, false}, &keys, 1, rows, {work_.unrotated, {}}, scores);
     for (int32_t r = 0; r < rows; ++r) {
       for (int32_t slot = 0; slot < kPageSlots; ++slot) {
         scores[r * kTileSlots + slot] *= from_float16(norms(place)[slot]);

@@ -198,8 +198,8 @@ void CentredAttention::score(ptrdiff_t first, int32_t count, int32_t row, int32_
   for (ptrdiff_t place = first; place < first + count; ++place, scores += kPageSlots) {
     const Page& page = item_.page(place);
     const SideFormat& format = page.format()->keys;
-    item_.kernels.plain(format.code)
-        .keys({dim, format.group, false}, {page.data, item_.later(place).data}, rows, item_.rotated_rows(row), scores);
+    const SideData keys{page.data, item_.later(place).data};
+    item_.kernels.plain(format.code).keys({dim, format.group, false}, &keys, 1, rows, item_.rotated_rows(row), scores);
     add_centre_scores(place, row, rows, scores);
   }
 }
@@ -220,7 +220,7 @@ void CentredAttention::add_float16_scores(ptrdiff_t place, int32_t row, int32_t 
   }
   const SideData data{plane(place), plane(place)};
   item_.kernels.plain(CodeType::float16())
-      .keys({item_.batch.head.keys, SideFormat{}.group, false}, data, rows, {work_.unrotated, {}}, work_.scores);
+      .keys({item_.batch.head.keys, SideFormat{}.group, false}, &data, 1, rows, {work_.unrotated, {}}, work_.scores);
   for (int32_t r = 0; r < rows; ++r) {
     for (int32_t slot = 0; slot < kPageSlots; ++slot) {
       scores[r * kTileSlots + slot] += work_.scores[r * kTileSlots + slot];

@@ -1,8 +1,5 @@
 // Gain–shape pages in integers: codes are multiplied by rounded queries and probabilities; gains multiply the sums and
 // probabilities.
-//
-// Scalar codes and operands are bytes: two products fit 16 bits, and so do the sums of a block. Trellis levels are
-// signed and larger, so their operands are 16-bit integers.
 #if defined(KVQ_ATTEND_GAIN_SHAPE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_ATTEND_GAIN_SHAPE_INL_H
 #undef KVQ_ATTEND_GAIN_SHAPE_INL_H
@@ -13,6 +10,8 @@
 #include "backend/cpu/attend/gain_shape/words-inl.h"
 #include "backend/cpu/attend/kernels.h"
 #include "backend/cpu/attend/latent-inl.h"
+#include "backend/cpu/attend/products-inl.h"
+#include "backend/cpu/attend/rows-inl.h"
 #include "core/float16.h"
 #include "formats/gain_shape/gains.h"
 
@@ -26,73 +25,6 @@ namespace kvq::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Lane i: sum of the products of bytes 2i and 2i + 1, which must fit. Highway added this instruction late.
-HWY_INLINE hn::Vec<PairTag> byte_pair_products(hn::Vec<ByteTag> a, hn::Vec<SignedByteTag> b) {
-#if HWY_TARGET == HWY_AVX2
-  return hn::Vec<PairTag>{_mm256_maddubs_epi16(a.raw, b.raw)};
-#elif HWY_TARGET == HWY_AVX3
-  return hn::Vec<PairTag>{_mm512_maddubs_epi16(a.raw, b.raw)};
-#else
-  const PairTag d;
-  const hn::RebindToUnsigned<PairTag> du;
-  const auto even = hn::Mul(hn::BitCast(d, hn::And(hn::BitCast(du, a), hn::Set(du, uint16_t{255}))),
-                            hn::ShiftRight<8>(hn::ShiftLeft<8>(hn::BitCast(d, b))));
-  const auto odd = hn::Mul(hn::BitCast(d, hn::ShiftRight<8>(hn::BitCast(du, a))), hn::ShiftRight<8>(hn::BitCast(d, b)));
-  return hn::Add(even, odd);
-#endif
-}
-
-/// Sums of products by lane, for kRows rows.
-template <int kRows>
-struct Products {
-  hn::Vec<SumTag> sums[kRows];
-  hn::Vec<SumTag> others[kRows];  // where products of neighbours come in two vectors
-
-  HWY_INLINE void clear() {
-    for (int r = 0; r < kRows; ++r) sums[r] = others[r] = hn::Zero(SumTag());
-  }
-  HWY_INLINE void add(int r, hn::Vec<PairTag> a, hn::Vec<PairTag> b) {
-    sums[r] = hn::ReorderWidenMulAccumulate(SumTag(), a, b, sums[r], others[r]);
-  }
-  HWY_INLINE hn::Vec<hn::RebindToFloat<SumTag>> value(int r) const {
-    return hn::ConvertTo(hn::RebindToFloat<SumTag>(), hn::RearrangeToOddPlusEven(sums[r], others[r]));
-  }
-
-  /// Multiplies the fields of a block by words of operands[r].
-  template <typename Words, Side kSide>
-  HWY_INLINE void add_block(const Words& words, const int32_t* const (&operands)[kRows], int32_t block) {
-    const SumTag d;
-    const PairTag d16;
-    if constexpr (Words::kTrellis) {
-      words.for_each_field([&](int field, hn::Vec<ByteTag> bytes) HWY_ATTR {
-        const auto pairs = hn::BitCast(d16, bytes);
-        const auto first = hn::ShiftRight<8>(hn::ShiftLeft<8>(pairs));
-        const auto second = hn::ShiftRight<8>(pairs);
-        const int32_t at = 2 * (block * Words::kFields + field);
-        for (int r = 0; r < kRows; ++r) {
-          add(r, first, hn::BitCast(d16, hn::Set(d, operands[r][at])));
-          add(r, second, hn::BitCast(d16, hn::Set(d, operands[r][at + 1])));
-        }
-      });
-    } else {
-      const SignedByteTag di8;
-      const ByteTag du8;
-      hn::Vec<PairTag> pairs[kRows];
-      for (int r = 0; r < kRows; ++r) pairs[r] = hn::Zero(d16);
-      words.for_each_field([&](int field, hn::Vec<ByteTag> bytes) HWY_ATTR {
-        for (int r = 0; r < kRows; ++r) {
-          const auto operand = hn::Set(d, operands[r][block * Words::kFields + field]);
-          const auto products = kSide == Side::kKeys
-                                    ? byte_pair_products(bytes, hn::BitCast(di8, operand))
-                                    : byte_pair_products(hn::BitCast(du8, operand), hn::BitCast(di8, bytes));
-          pairs[r] = hn::Add(pairs[r], products);
-        }
-      });
-      for (int r = 0; r < kRows; ++r) add(r, pairs[r], hn::Set(d16, int16_t{1}));
-    }
-  }
-};
-
 HWY_INLINE void read_gains(const SideLayout& layout, const std::byte* data, float (&gains)[kPageSlots]) {
   const float largest = from_float16(*reinterpret_cast<const uint16_t*>(data + layout.largest_offset()));
   for (int32_t slot = 0; slot < kPageSlots; ++slot) {
@@ -101,19 +33,39 @@ HWY_INLINE void read_gains(const SideLayout& layout, const std::byte* data, floa
   }
 }
 
-HWY_INLINE float mean_product(const SideLayout& layout, const std::byte* data, const float* q) {
-  const hn::CappedTag<float, 8> d;  // head sizes are multiples of this
-  const hn::Rebind<int32_t, decltype(d)> di;
-  const hn::Rebind<int8_t, decltype(d)> d8;
-  const auto lanes = static_cast<int32_t>(hn::Lanes(d));
+/// Products of a page's mean with all rows.
+template <int kRows>
+HWY_INLINE void mean_products(const SideLayout& layout, const std::byte* data, const RoundedQueries& q,
+                              float (&out)[kBlockRows]) {
+  const PairTag d16;
+  const SumTag d;
+  const hn::Rebind<int8_t, PairTag> d8;
+  const auto lanes = static_cast<int32_t>(hn::Lanes(d16));
   const auto* mean = reinterpret_cast<const int8_t*>(data + layout.mean_offset());
-  auto sum = hn::Zero(d);
-  for (int32_t i = 0; i < layout.head_dim; i += lanes) {
-    const auto codes = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, mean + i)));
-    sum = hn::MulAdd(codes, hn::LoadU(d, q + i), sum);
+  const int16_t* operands[kRows];
+  hn::Vec<SumTag> sums[kRows];
+  hn::Vec<SumTag> others[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    operands[r] = reinterpret_cast<const int16_t*>(q.fine(r));
+    sums[r] = others[r] = hn::Zero(d);
   }
-  return hn::GetLane(hn::SumOfLanes(d, sum)) *
-         from_float16(*reinterpret_cast<const uint16_t*>(data + layout.mean_scale_offset()));
+  HWY_ALIGN int8_t last[32] = {};
+  for (int32_t at = 0; at < layout.head_dim; at += lanes) {
+    const int8_t* codes = mean + at;
+    if (at + lanes > layout.head_dim) {  // queries are zeros there, but the page may end
+      std::memcpy(last, codes, static_cast<size_t>(layout.head_dim - at));
+      codes = last;
+    }
+    const auto wide = hn::PromoteTo(d16, hn::LoadU(d8, codes));
+    for (int r = 0; r < kRows; ++r) {
+      sums[r] = hn::ReorderWidenMulAccumulate(d, wide, hn::LoadU(d16, operands[r] + at), sums[r], others[r]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) sums[r] = hn::Add(sums[r], others[r]);
+  const float scale = from_float16(*reinterpret_cast<const uint16_t*>(data + layout.mean_scale_offset()));
+  const RowTag rows;
+  hn::Store(hn::Mul(hn::ConvertTo(rows, reduce_rows<SumOfTwo>(d, sums)), hn::Set(rows, scale)), rows, out);
+  for (int r = 0; r < kRows; ++r) out[r] *= q.fine_step(r);
 }
 
 HWY_INLINE void prefetch_gains(const SideLayout& layout, const SideData& side) {
@@ -121,118 +73,163 @@ HWY_INLINE void prefetch_gains(const SideLayout& layout, const SideData& side) {
 }
 
 template <typename Words, int kRows>
-HWY_INLINE void gain_shape_keys_rows(const SideShape& shape, const SideData& keys, const QueryRows& q, float* scores) {
+HWY_INLINE void gain_shape_keys_page(const SideShape& shape, const SideData& keys, const QueryRows& q, float* scores) {
+  constexpr int kVectors = 2;
   const hn::RebindToFloat<SumTag> df;
   const auto lanes = static_cast<int32_t>(hn::Lanes(df));
   const SideLayout layout = shape.layout(Side::kKeys, CodeType::gain_scalar(Words::kBits));
   prefetch_gains(layout, keys);
-  float gains[kPageSlots];
+  HWY_ALIGN float gains[kPageSlots];
   read_gains(layout, keys.data, gains);
+  HWY_ALIGN float means[kBlockRows] = {};
+  if (shape.page_mean) mean_products<kRows>(layout, keys.data, q.rounded, means);
   const int32_t* operands[kRows];
   float steps[kRows];
   float offsets[kRows];
-  float means[kRows];
   for (int r = 0; r < kRows; ++r) {
     operands[r] = Words::kTrellis ? q.rounded.fine(r) : q.rounded.bytes(r);
     steps[r] = Words::kTrellis ? q.rounded.fine_step(r) : q.rounded.step(r);
     offsets[r] = Words::kOffset * static_cast<float>(q.rounded.sum(r));
-    means[r] = shape.page_mean ? mean_product(layout, keys.data, q.floats + r * shape.head_dim) : 0.0F;
   }
-  const int32_t blocks = Words::blocks(layout);
-  for (int32_t slot = 0; slot < kPageSlots; slot += lanes) {
-    Products<kRows> products;
-    products.clear();
-    for (int32_t block = 0; block < blocks; ++block) {
-      Words words;
-      words.load_keys(layout, keys, block, slot);
-      products.template add_block<Words, Side::kKeys>(words, operands, block);
-    }
+  const typename Words::Keys load{layout, keys};
+  for (int32_t slot = 0; slot < kPageSlots; slot += kVectors * lanes) {
+    Products<kRows, kVectors> products;
+    products.template run<Words, Side::kKeys>(Words::blocks(layout), operands, load, slot);
     for (int r = 0; r < kRows; ++r) {
-      const auto levels = hn::Sub(products.value(r), hn::Set(df, offsets[r]));
-      const auto gain = hn::Mul(hn::LoadU(df, gains + slot), hn::Set(df, steps[r]));
-      hn::StoreU(hn::MulAdd(levels, gain, hn::Set(df, means[r])), df, scores + r * kTileSlots + slot);
+      for (int a = 0; a < kVectors; ++a) {
+        const auto levels = hn::Sub(products.value(r, a), hn::Set(df, offsets[r]));
+        const auto residual = hn::Mul(levels, hn::Load(df, gains + slot + a * lanes));
+        hn::StoreU(hn::MulAdd(residual, hn::Set(df, steps[r]), hn::Set(df, means[r])), df,
+                   scores + r * kTileSlots + slot + a * lanes);
+      }
     }
   }
 }
 
-/// One row's probabilities times gains as integers: bytes for scalar codes, 16-bit integers for levels.
-template <typename Words>
+/// Probabilities of kRows rows times the gains of a page as bytes.
+template <typename Words, int kRows>
 struct RoundedWeights {
-  static constexpr float kTop = Words::kTrellis ? 32767.0F : 255.0F;
-  HWY_ALIGN int32_t words[kPageSlots * (Words::kTrellis ? 2 : 1) / 4];
-  float step;
+  static constexpr float kTop = kTopWeight<Words>;
+  static constexpr int kVectors = kPageSlots / static_cast<int>(hn::MaxLanes(SumTag()));
+  HWY_ALIGN int32_t words[kRows][kPageSlots / 4];
+  HWY_ALIGN float step[kBlockRows];
 
-  /// Returns step · Σ integer. Truncation offsets are spread evenly over the tokens, so that many small weights are not
-  /// all lost beside a large one.
-  HWY_INLINE float round(const float* p, const float (&gains)[kPageSlots]) {
+  /// Returns step · Σ integer of every row. Offsets of the rounding are spread evenly over the tokens, so that many
+  /// small weights are not all lost beside a large one.
+  HWY_INLINE RowVector round(const float* p, const float* gains) {
     const hn::RebindToFloat<SumTag> d;
+    const RowTag rows;
     const auto lanes = static_cast<int32_t>(hn::Lanes(d));
-    auto largest = hn::Zero(d);
-    for (int32_t slot = 0; slot < kPageSlots; slot += lanes) {
-      largest = hn::Max(largest, hn::Mul(hn::LoadU(d, p + slot), hn::LoadU(d, gains + slot)));
+    hn::Vec<decltype(d)> largest[kRows];
+    hn::Vec<SumTag> sums[kRows];
+    for (int r = 0; r < kRows; ++r) {
+      largest[r] = hn::Zero(d);
+      sums[r] = hn::Zero(SumTag());
     }
-    const float bound = hn::GetLane(hn::MaxOfLanes(d, largest));
-    const auto factor = hn::Set(d, kTop / std::max(bound, 1e-30F));
-    step = bound / kTop;
-    auto sum = hn::Zero(SumTag());
     for (int32_t slot = 0; slot < kPageSlots; slot += lanes) {
-      const auto weights = hn::Mul(hn::LoadU(d, p + slot), hn::LoadU(d, gains + slot));
-      const auto integers = hn::ConvertTo(SumTag(), hn::MulAdd(weights, factor, hn::LoadU(d, kDither.data() + slot)));
-      sum = hn::Add(sum, integers);
-      if constexpr (Words::kTrellis) {
-        const hn::Rebind<int16_t, SumTag> narrow;
-        hn::StoreU(hn::DemoteTo(narrow, integers), narrow, reinterpret_cast<int16_t*>(words) + slot);
-      } else {
-        const hn::Rebind<uint8_t, SumTag> narrow;
-        hn::StoreU(hn::DemoteTo(narrow, integers), narrow, reinterpret_cast<uint8_t*>(words) + slot);
+      const auto gain = hn::Load(d, gains + slot);
+      for (int r = 0; r < kRows; ++r) {
+        largest[r] = hn::Max(largest[r], hn::Mul(gain, hn::LoadU(d, p + r * kTileSlots + slot)));
       }
     }
-    return step * static_cast<float>(hn::GetLane(hn::SumOfLanes(SumTag(), sum)));
+    const RowVector bounds = reduce_rows<MaximumOfTwo>(d, largest);
+    HWY_ALIGN float factors[kBlockRows];
+    hn::Store(hn::Div(hn::Set(rows, kTop), hn::Max(bounds, hn::Set(rows, 1e-30F))), rows, factors);
+    const RowVector steps = hn::Mul(bounds, hn::Set(rows, 1.0F / kTop));
+    hn::Store(steps, rows, step);
+    for (int r = 0; r < kRows; ++r) {
+      const auto factor = hn::Set(d, factors[r]);
+      hn::Vec<SumTag> integers[kVectors];
+      for (int a = 0; a < kVectors; ++a) {
+        const auto weights = hn::Mul(hn::Load(d, gains + a * lanes), hn::LoadU(d, p + r * kTileSlots + a * lanes));
+        const auto dither = hn::Sub(hn::Load(d, kDither.data() + a * lanes), hn::Set(d, 0.5F));
+        // The nearest integer ends up in the low bits of a float.
+        const auto shifted = hn::Add(hn::MulAdd(weights, factor, dither), hn::Set(d, 12582912.0F));
+        integers[a] = hn::Sub(hn::BitCast(SumTag(), shifted), hn::Set(SumTag(), 0x4B400000));
+        sums[r] = hn::Add(sums[r], integers[a]);
+      }
+      store_bytes(integers, reinterpret_cast<uint8_t*>(words[r]));
+    }
+    return hn::Mul(hn::ConvertTo(rows, reduce_rows<SumOfTwo>(SumTag(), sums)), steps);
   }
 };
 
-template <typename Words, int kRows>
-HWY_INLINE void gain_shape_values_page(const SideLayout& layout, const SideData& values, const float* p, float* out) {
-  const hn::RebindToFloat<SumTag> df;
-  const auto lanes = static_cast<int32_t>(hn::Lanes(df));
+/// Adds the weighted sums of kVectors vectors of channels of a page.
+template <typename Words, int kRows, int kVectors>
+HWY_INLINE void add_value_channels(const SideLayout& layout, const typename Words::Values& load, int32_t channel,
+                                   const RoundedWeights<Words, kRows>& weights, float* out) {
+  const hn::RebindToFloat<SumTag> d;
+  const auto lanes = static_cast<int32_t>(hn::Lanes(d));
   const int32_t width = layout.low_plane().lanes;
-  const int32_t blocks = Words::blocks(layout);
-  prefetch_gains(layout, values);
-  float gains[kPageSlots];
-  read_gains(layout, values.data, gains);
-  RoundedWeights<Words> weights[kRows];
   const int32_t* operands[kRows];
-  float bias[kRows];
+  for (int r = 0; r < kRows; ++r) operands[r] = weights.words[r];
+  Products<kRows, kVectors> products;
+  products.template run<Words, Side::kValues>(Words::blocks(layout), operands, load, channel);
   for (int r = 0; r < kRows; ++r) {
-    bias[r] = Words::kOffset * weights[r].round(p + r * kTileSlots, gains);
-    operands[r] = weights[r].words;
-  }
-  typename Words::Before before;
-  before.load(layout, values);
-  for (int32_t channel = 0; channel < width; channel += lanes) {
-    Products<kRows> products;
-    products.clear();
-    for (int32_t block = 0; block < blocks; ++block) {
-      Words words;
-      words.load_values(layout, values, before, block, channel);
-      products.template add_block<Words, Side::kValues>(words, operands, block);
-    }
-    for (int r = 0; r < kRows; ++r) {
-      float* at = out + r * width + channel;
-      const auto sum = hn::Sub(hn::LoadU(df, at), hn::Set(df, bias[r]));
-      hn::StoreU(hn::MulAdd(products.value(r), hn::Set(df, weights[r].step), sum), df, at);
+    const auto step = hn::Set(d, weights.step[r]);
+    for (int a = 0; a < kVectors; ++a) {
+      float* at = out + r * width + channel + a * lanes;
+      hn::StoreU(hn::MulAdd(products.value(r, a), step, hn::LoadU(d, at)), d, at);
     }
   }
 }
 
+template <typename Words, int kRows>
+HWY_INLINE void gain_shape_values_rows(const SideLayout& layout, const SideData* values, int32_t pages, const float* p,
+                                       float* out) {
+  constexpr int kVectors = 2;
+  const hn::RebindToFloat<SumTag> d;
+  const RowTag rows;
+  const auto lanes = static_cast<int32_t>(hn::Lanes(d));
+  const int32_t width = layout.low_plane().lanes;
+  RowVector bias = hn::Zero(rows);
+  // All pages first: none waits for the products of another.
+  RoundedWeights<Words, kRows> weights[kTilePages];
+  for (int32_t page = 0; page < pages; ++page) {
+    prefetch_gains(layout, values[page]);
+    HWY_ALIGN float gains[kPageSlots];
+    read_gains(layout, values[page].data, gains);
+    bias = hn::MulAdd(hn::Set(rows, Words::kOffset), weights[page].round(p + page * kPageSlots, gains), bias);
+  }
+  for (int32_t page = 0; page < pages; ++page) {
+    const typename Words::Values load{layout, values[page]};
+    int32_t channel = 0;
+    for (; channel + kVectors * lanes <= width; channel += kVectors * lanes) {
+      add_value_channels<Words, kRows, kVectors>(layout, load, channel, weights[page], out);
+    }
+    for (; channel < width; channel += lanes) {
+      add_value_channels<Words, kRows, 1>(layout, load, channel, weights[page], out);
+    }
+  }
+  if constexpr (Words::kOffset != 0.0F) {
+    HWY_ALIGN float biases[kBlockRows];
+    hn::Store(bias, rows, biases);
+    for (int r = 0; r < kRows; ++r) {
+      for (int32_t channel = 0; channel < width; channel += lanes) {
+        float* at = out + r * width + channel;
+        hn::StoreU(hn::Sub(hn::LoadU(d, at), hn::Set(d, biases[r])), d, at);
+      }
+    }
+  }
+}
+
+template <typename Words, int kRows>
+HWY_INLINE void gain_shape_keys_rows(const SideShape& shape, const SideData* keys, int32_t pages, const QueryRows& q,
+                                     float* scores) {
+  for (int32_t page = 0; page < pages; ++page) {
+    gain_shape_keys_page<Words, kRows>(shape, keys[page], q, scores + page * kPageSlots);
+  }
+}
+
 template <typename Words>
-void gain_shape_keys(const SideShape& shape, const SideData& keys, int32_t rows, const QueryRows& q, float* scores) {
+void gain_shape_keys(const SideShape& shape, const SideData* keys, int32_t pages, int32_t rows, const QueryRows& q,
+                     float* scores) {
   if (rows == 1) {
-    gain_shape_keys_rows<Words, 1>(shape, keys, q, scores);
+    gain_shape_keys_rows<Words, 1>(shape, keys, pages, q, scores);
   } else if (rows == 2) {
-    gain_shape_keys_rows<Words, 2>(shape, keys, q, scores);
+    gain_shape_keys_rows<Words, 2>(shape, keys, pages, q, scores);
   } else {
-    gain_shape_keys_rows<Words, 4>(shape, keys, q, scores);
+    gain_shape_keys_rows<Words, 4>(shape, keys, pages, q, scores);
   }
 }
 
@@ -240,14 +237,12 @@ template <typename Words>
 void gain_shape_values(const SideShape& shape, const SideData* values, int32_t pages, int32_t rows, const float* p,
                        float* out) {
   const SideLayout layout = shape.layout(Side::kValues, CodeType::gain_scalar(Words::kBits));
-  for (int32_t page = 0; page < pages; ++page, p += kPageSlots) {
-    if (rows == 1) {
-      gain_shape_values_page<Words, 1>(layout, values[page], p, out);
-    } else if (rows == 2) {
-      gain_shape_values_page<Words, 2>(layout, values[page], p, out);
-    } else {
-      gain_shape_values_page<Words, 4>(layout, values[page], p, out);
-    }
+  if (rows == 1) {
+    gain_shape_values_rows<Words, 1>(layout, values, pages, p, out);
+  } else if (rows == 2) {
+    gain_shape_values_rows<Words, 2>(layout, values, pages, p, out);
+  } else {
+    gain_shape_values_rows<Words, 4>(layout, values, pages, p, out);
   }
 }
 
@@ -260,15 +255,13 @@ void trellis_as_keys(const SideShape& shape, const std::byte* values, std::byte*
   const int32_t width = layout.low_plane().lanes;
   const auto lanes = static_cast<int32_t>(hn::Lanes(df));
   const SideData side{values, values};
-  float gains[kPageSlots];
+  HWY_ALIGN float gains[kPageSlots];
   read_gains(layout, values, gains);
   auto* numbers = reinterpret_cast<uint16_t*>(room);
-  typename Words::Before before;
-  before.load(layout, side);
+  const typename Words::Values load{layout, side};
   for (int32_t channel = 0; channel < width; channel += lanes) {
     for (int32_t block = 0; block < Words::blocks(layout); ++block) {
-      Words words;
-      words.load_values(layout, side, before, block, channel);
+      const Words words = load(block, channel);
       words.for_each_field([&](int field, hn::Vec<ByteTag> bytes) HWY_ATTR {
         const int32_t slot = 4 * (block * Words::kFields + field);
         const auto quads = hn::BitCast(d, bytes);
@@ -276,9 +269,8 @@ void trellis_as_keys(const SideShape& shape, const std::byte* values, std::byte*
           return hn::Mul(hn::ConvertTo(df, hn::ShiftRight<24>(level)), hn::Set(df, gains[of_slot]));
         };
         uint16_t* at = numbers + static_cast<ptrdiff_t>(slot) * width + ptrdiff_t{2} * channel;
-        // The second and third of four bytes trade places.
-        store_pair(df, number(hn::ShiftLeft<24>(quads), slot), number(hn::ShiftLeft<8>(quads), slot + 1), at);
-        store_pair(df, number(hn::ShiftLeft<16>(quads), slot + 2), number(quads, slot + 3), at + ptrdiff_t{2} * width);
+        store_pair(df, number(hn::ShiftLeft<24>(quads), slot), number(hn::ShiftLeft<16>(quads), slot + 1), at);
+        store_pair(df, number(hn::ShiftLeft<8>(quads), slot + 2), number(quads, slot + 3), at + ptrdiff_t{2} * width);
       });
     }
   }

@@ -70,14 +70,22 @@ inline void keys_rows(const SideShape& shape, const SideData& keys, const Rounde
   }
 }
 
+template <typename Codes, int kRows>
+inline void keys_pages(const SideShape& shape, const SideData* keys, int32_t pages, const QueryRows& q, float* scores) {
+  for (int32_t page = 0; page < pages; ++page) {
+    keys_rows<Codes, kRows>(shape, keys[page], q.rounded, scores + page * kPageSlots);
+  }
+}
+
 template <typename Codes>
-void vnni_keys(const SideShape& shape, const SideData& keys, int32_t rows, const QueryRows& q, float* scores) {
+void vnni_keys(const SideShape& shape, const SideData* keys, int32_t pages, int32_t rows, const QueryRows& q,
+               float* scores) {
   if (rows == 1) {
-    keys_rows<Codes, 1>(shape, keys, q.rounded, scores);
+    keys_pages<Codes, 1>(shape, keys, pages, q, scores);
   } else if (rows == 2) {
-    keys_rows<Codes, 2>(shape, keys, q.rounded, scores);
+    keys_pages<Codes, 2>(shape, keys, pages, q, scores);
   } else {
-    keys_rows<Codes, 4>(shape, keys, q.rounded, scores);
+    keys_pages<Codes, 4>(shape, keys, pages, q, scores);
   }
 }
 

@@ -1,4 +1,4 @@
-// Words of gain–shape pages, and the bytes their fields decode to.
+// Levels of trellis pages, decoded from words.
 #if defined(KVQ_ATTEND_GAIN_SHAPE_WORDS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_ATTEND_GAIN_SHAPE_WORDS_INL_H
 #undef KVQ_ATTEND_GAIN_SHAPE_WORDS_INL_H
@@ -6,7 +6,7 @@
 #define KVQ_ATTEND_GAIN_SHAPE_WORDS_INL_H
 #endif
 
-#include "backend/cpu/attend/kernels.h"
+#include "backend/cpu/attend/products-inl.h"
 #include "formats/gain_shape/layout.h"
 #include "formats/gain_shape/trellis.h"
 
@@ -19,91 +19,17 @@ HWY_BEFORE_NAMESPACE();
 namespace kvq::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
-using SumTag = hn::ScalableTag<int32_t>;
-using WordTag = hn::RebindToUnsigned<SumTag>;
-using WordVector = hn::Vec<WordTag>;
-using PairTag = hn::Repartition<int16_t, SumTag>;
-using ByteTag = hn::Repartition<uint8_t, SumTag>;
-using SignedByteTag = hn::Repartition<int8_t, SumTag>;
-
-/// Shifts left for positive counts.
-template <int kCount>
-HWY_INLINE WordVector shift(WordVector words) {
-  if constexpr (kCount > 0) {
-    return hn::ShiftLeft<kCount>(words);
-  } else if constexpr (kCount < 0) {
-    return hn::ShiftRight<-kCount>(words);
-  } else {
-    return words;
-  }
-}
-
-/// Keeps `bits` of each byte.
-HWY_INLINE WordVector masked(WordVector words, uint32_t bits) {
-  return hn::And(words, hn::Set(WordTag(), bits * 0x01010101U));
-}
-
-HWY_INLINE size_t word_offset(int32_t lanes, int32_t block, int32_t lane) {
-  return sizeof(uint32_t) * static_cast<size_t>(block * lanes + lane);
-}
-
-HWY_INLINE WordVector load_words(const SideData& side, size_t offset) {
-  prefetch(side.later + offset);
-  return hn::LoadU(WordTag(), reinterpret_cast<const uint32_t*>(side.data + offset));
-}
-
-/// Scalar codes, used without decoding.
-template <int kWidth>
-struct ScalarWords {
-  static constexpr int kBits = kWidth;
-  static constexpr bool kTrellis = false;
-  static constexpr int kFields = kBits == 3 ? 4 : 8 / kBits;
-  static constexpr float kOffset = static_cast<float>((1 << kBits) - 1) / 2.0F;
-
-  static int32_t blocks(const SideLayout& layout) { return layout.low_plane().blocks(); }
-
-  /// Empty: words are independent of earlier ones.
-  struct Before {
-    void load(const SideLayout& /*layout*/, const SideData& /*side*/) {}
-  };
-
-  HWY_INLINE void load_keys(const SideLayout& layout, const SideData& side, int32_t block, int32_t lane) {
-    const int32_t lanes = layout.low_plane().lanes;
-    low_ = load_words(side, word_offset(lanes, block, lane));
-    if constexpr (kBits == 3) {
-      high_ = load_words(side, layout.high_offset() + word_offset(lanes, block / 2, lane));
-      if (block % 2 != 0) high_ = shift<-4>(high_);
-    }
-  }
-  HWY_INLINE void load_values(const SideLayout& layout, const SideData& side, const Before& /*before*/, int32_t block,
-                              int32_t lane) {
-    load_keys(layout, side, block, lane);
-  }
-
-  /// use(field, bytes)
-  template <int kField = 0, typename Use>
-  HWY_INLINE void for_each_field(const Use& use) const {
-    if constexpr (kField < kFields) {
-      constexpr int kLowBits = kBits == 3 ? 2 : kBits;
-      WordVector codes = masked(shift<-kLowBits * kField>(low_), (1U << kLowBits) - 1U);
-      if constexpr (kBits == 3) codes = hn::Or(codes, masked(shift<2 - kField>(high_), 4));
-      use(kField, hn::BitCast(ByteTag(), codes));
-      for_each_field<kField + 1>(use);
-    }
-  }
-
- private:
-  WordVector low_;
-  WordVector high_;
-};
 
 /// Levels of trellis shapes: a block is a word of the plane with the highest bits. Words hold bits in trellis order, so
-/// parities are computed on whole words. The second and third of four bytes trade places.
+/// parities are computed on whole words.
 template <int kWidth>
 struct TrellisWords {
   static constexpr int kBits = kWidth;
   static constexpr bool kTrellis = true;
   static constexpr int kFields = kBits == 2 ? 4 : 8;
+  static constexpr int kMost = kBits == 1   ? gain_shape::kLevels1.back()
+                               : kBits == 2 ? gain_shape::kLevels2.back()
+                                            : gain_shape::kLevels3.back();
   static constexpr float kOffset = 0.0F;
 
   static PackedPlane plane(const SideLayout& layout) { return kBits == 3 ? layout.high_plane() : layout.low_plane(); }
@@ -133,6 +59,66 @@ struct TrellisWords {
     }
   };
 
+  /// Loads the words of keys.
+  struct Keys {
+    const SideLayout& layout;
+    const SideData& side;
+
+    HWY_INLINE TrellisWords operator()(int32_t block, int32_t lane) const {
+      TrellisWords words;
+      words.load_keys(layout, side, block, lane);
+      return words;
+    }
+  };
+
+  /// Loads the words of values.
+  class Values {
+   public:
+    HWY_INLINE Values(const SideLayout& layout, const SideData& side) : layout_(layout), side_(side) {
+      before_.load(layout, side);
+    }
+    HWY_INLINE TrellisWords operator()(int32_t block, int32_t lane) const {
+      TrellisWords words;
+      words.load_values(layout_, side_, before_, block, lane);
+      return words;
+    }
+
+   private:
+    const SideLayout& layout_;
+    const SideData& side_;
+    Before before_;
+  };
+
+  template <int kField>
+  HWY_INLINE hn::Vec<ByteTag> field() const {
+    constexpr int kNibbles = kFields / 2;
+    const ByteTag d;
+    const auto indices = hn::BitCast(d, masked(shift < kField < kNibbles ? 0 : -4 > (nibbles_[kField % kNibbles]), 15));
+    if constexpr (kBits == 1) {
+      return lookup<8>(gain_shape::kLevels1.data(), indices);
+    } else if constexpr (kBits == 2) {
+      return lookup<16>(gain_shape::kLevels2.data(), indices);
+    } else {
+      // The fourth bit of an index is the first of the two low bits; the second low bit tells lower levels from higher.
+      const auto low = hn::BitCast(d, shift<-2 * (kField % 4)>(low_[kField / 4]));
+      const auto one = hn::And(low, hn::Set(d, uint8_t{1}));
+      const auto full = hn::Or(indices, hn::ShiftLeft<3>(one));
+      const auto is_low = hn::Eq(hn::And(low, hn::Set(d, uint8_t{2})), hn::Zero(d));
+      return hn::IfThenElse(is_low, lookup<16>(gain_shape::kLevels3.data(), full),
+                            lookup<16>(gain_shape::kLevels3.data() + 16, full));
+    }
+  }
+  /// use(field, levels)
+  template <int kField = 0, typename Use>
+  HWY_INLINE void for_each_field(const Use& use) const {
+    if constexpr (kField < kFields) {
+      use(kField, field<kField>());
+      for_each_field<kField + 1>(use);
+    }
+  }
+
+ private:
+  /// As kWide keys need them: the second and third of four bytes trade places.
   HWY_INLINE void load_keys(const SideLayout& layout, const SideData& side, int32_t block, int32_t lane) {
     const size_t offset = plane_offset(layout);
     const WordVector bits = load_words(side, offset + word_offset(kPageSlots, block, lane));
@@ -143,7 +129,11 @@ struct TrellisWords {
     index(bits, hn::Xor(numbers_before<kStep>(bits, before), four),
           hn::Xor3(numbers_before<2 * kStep>(bits, before), four, numbers_before<5 * kStep>(bits, before)),
           hn::Xor3(bits, four, numbers_before<6 * kStep>(bits, before)));
-    if constexpr (kBits == 3) load_low(layout, side, block, lane);
+    if constexpr (kBits == 3) {
+      load_low(layout, side, block, lane);
+      for (auto& each : low_) each = middle_bytes_swapped(each);
+    }
+    for (auto& each : nibbles_) each = middle_bytes_swapped(each);
   }
 
   HWY_INLINE void load_values(const SideLayout& layout, const SideData& side, const Before& before, int32_t block,
@@ -158,33 +148,6 @@ struct TrellisWords {
     if constexpr (kBits == 3) load_low(layout, side, block, lane);
   }
 
-  /// use(field, levels)
-  template <int kField = 0, typename Use>
-  HWY_INLINE void for_each_field(const Use& use) const {
-    if constexpr (kField < kFields) {
-      constexpr int kNibbles = kFields / 2;
-      const ByteTag d;
-      const auto indices =
-          hn::BitCast(d, masked(shift < kField < kNibbles ? 0 : -4 > (nibbles_[kField % kNibbles]), 15));
-      if constexpr (kBits == 1) {
-        use(kField, lookup(gain_shape::kLevels1.data(), 8, indices));
-      } else if constexpr (kBits == 2) {
-        use(kField, lookup(gain_shape::kLevels2.data(), 16, indices));
-      } else {
-        // The fourth bit of an index is the first of the two low bits; the second low bit tells lower levels from
-        // higher.
-        const auto low = hn::BitCast(d, shift<-2 * (kField % 4)>(low_[kField / 4]));
-        const auto one = hn::And(low, hn::Set(d, uint8_t{1}));
-        const auto full = hn::Or(indices, hn::ShiftLeft<3>(one));
-        const auto is_low = hn::Eq(hn::And(low, hn::Set(d, uint8_t{2})), hn::Zero(d));
-        use(kField, hn::IfThenElse(is_low, lookup(gain_shape::kLevels3.data(), 16, full),
-                                   lookup(gain_shape::kLevels3.data() + 16, 16, full)));
-      }
-      for_each_field<kField + 1>(use);
-    }
-  }
-
- private:
   template <int kBack>
   static HWY_INLINE WordVector numbers_before(WordVector bits, WordVector before) {
     return hn::Or(hn::ShiftLeft<kBack>(bits), hn::ShiftRight<32 - kBack>(before));
@@ -196,10 +159,11 @@ struct TrellisWords {
     return hn::BitCast(WordTag(), hn::TableLookupBytes(hn::BitCast(d, words), hn::LoadDup128(d, kOrder)));
   }
 
-  static HWY_INLINE hn::Vec<ByteTag> lookup(const int8_t* levels, size_t n, hn::Vec<ByteTag> indices) {
+  template <size_t kLevels>
+  static HWY_INLINE hn::Vec<ByteTag> lookup(const int8_t* levels, hn::Vec<ByteTag> indices) {
     const ByteTag d;
     alignas(16) uint8_t table[16];
-    for (size_t i = 0; i < 16; ++i) table[i] = static_cast<uint8_t>(levels[i % n]);
+    for (size_t i = 0; i < 16; ++i) table[i] = static_cast<uint8_t>(levels[i % kLevels]);
     return hn::TableLookupBytes(hn::LoadDup128(d, table), indices);
   }
 
@@ -222,16 +186,15 @@ struct TrellisWords {
       nibbles_[2] = nibble<2>(first, second, third);
       nibbles_[3] = nibble<3>(first, second, third);
     }
-    for (int i = 0; i < kFields / 2; ++i) nibbles_[i] = middle_bytes_swapped(nibbles_[i]);
   }
 
   /// The two words of low bits below a word of highest bits; the last may have none.
   HWY_INLINE void load_low(const SideLayout& layout, const SideData& side, int32_t block, int32_t lane) {
     const PackedPlane low = layout.low_plane();
-    low_[0] = middle_bytes_swapped(load_words(side, word_offset(low.lanes, 2 * block, lane)));
+    low_[0] = load_words(side, word_offset(low.lanes, 2 * block, lane));
     low_[1] = low_[0];
     if (2 * block + 1 == low.blocks()) return;
-    low_[1] = middle_bytes_swapped(load_words(side, word_offset(low.lanes, 2 * block + 1, lane)));
+    low_[1] = load_words(side, word_offset(low.lanes, 2 * block + 1, lane));
   }
 
   WordVector nibbles_[kFields / 2];
