@@ -75,6 +75,19 @@ function(kvq_link_as_cxx_under_sanitizers target)
   endif()
 endfunction()
 
+# kvq_keep_own_system(LIST): of sources called system_SYSTEM.cpp, which are there for what systems do differently, those of this
+# system.
+function(kvq_keep_own_system list)
+  string(TOLOWER "/system_${CMAKE_SYSTEM_NAME}.cpp" own)
+  set(kept "")
+  foreach(source IN LISTS ${list})
+    if(NOT source MATCHES "/system_[^/]*\\.cpp$" OR source MATCHES "${own}$")
+      list(APPEND kept "${source}")
+    endif()
+  endforeach()
+  set(${list} "${kept}" PARENT_SCOPE)
+endfunction()
+
 # kvq_unite(TARGET): call it after the target has all its sources. Headers take most sources longer than what they say
 # themselves, so eight sources are compiled as one, but for those with SKIP_UNITY_BUILD_INCLUSION. Names in anonymous
 # namespaces are therefore their target's own. CMake's UNITY_BUILD would do but for absolute paths in what it writes, with

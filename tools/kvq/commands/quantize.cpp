@@ -1,11 +1,10 @@
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <utility>
 
 #include "commands/commands.h"
+#include "llama/system.h"
 #include "terminal/files.h"
 #include "terminal/progress.h"
 #include "train/balancing.h"
@@ -72,7 +71,7 @@ void ask_to_replace(const std::filesystem::path& path) {
   const uint64_t size = std::filesystem::file_size(path, failure);
   if (failure) return;
   const std::string exists = path.string() + " is there already (" + bytes_text(size) + ")";
-  if (isatty(STDIN_FILENO) != 1 || isatty(STDERR_FILENO) != 1) {
+  if (!llama::is_terminal(stdin) || !llama::is_terminal(stderr)) {
     throw UsageError("--out " + exists + ": --force (-f) replaces it");
   }
   std::fputs((exists + ". Replace it? [y/N] ").c_str(), stderr);

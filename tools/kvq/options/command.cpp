@@ -145,9 +145,10 @@ Program::Program(const std::string& name, const std::string& help, const std::st
 
 Program::~Program() = default;
 
-bool Program::run(int argc, char** argv) {
+bool Program::run(std::vector<std::string> words) {
+  std::ranges::reverse(words);  // as CLI11 takes them
   try {
-    app_->parse(argc, argv);
+    app_->parse(std::move(words));
     return true;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) {  // --help or --version

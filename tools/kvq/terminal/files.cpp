@@ -1,8 +1,12 @@
 #include "terminal/files.h"
 
+#include <cerrno>
+#include <cstring>
 #include <memory>
 #include <system_error>
 #include <utility>
+
+#include "llama/error.h"
 
 namespace cli {
 namespace {
@@ -43,7 +47,7 @@ void check_writable(const std::filesystem::path& path) {
 }
 
 OutputFile::OutputFile(std::filesystem::path path)
-    : path_(file_of(path)), temporary_(path_.string() + ".tmp"), file_(std::fopen(temporary_.c_str(), "wb")) {
+    : path_(file_of(path)), temporary_(path_.string() + ".tmp"), file_(llama::open_to_write(temporary_)) {
   if (file_ == nullptr) throw cannot_write(path_, std::strerror(errno));
 }
 
@@ -76,7 +80,7 @@ std::string read_text(const std::filesystem::path& path, size_t max_bytes) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) throw cannot_read(path, "it is a directory");
   errno = 0;
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(llama::open_to_read(path), std::fclose);
   if (!file) throw cannot_read(path, std::strerror(errno));
   std::string text;
   for (size_t got = 1; got != 0;) {
