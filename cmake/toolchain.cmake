@@ -39,7 +39,7 @@ add_library(kvq_compile_options INTERFACE)
 target_compile_definitions(kvq_compile_options INTERFACE KVQ_EXPERIMENTAL)
 if(MINGW)
   # C's printf as C99 has it. Vectors are moved as if they were not aligned, because GCC aligns Windows' stacks to 16 bytes
-  # only (GCC PR 54412).
+  # only (GCC PR 54412); Debian's GCC does so itself.
   target_compile_definitions(kvq_compile_options INTERFACE __USE_MINGW_ANSI_STDIO=1)
   target_compile_options(kvq_compile_options INTERFACE -Wa,-muse-unaligned-vector-move)
 endif()

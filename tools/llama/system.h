@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace llama {
@@ -60,6 +61,9 @@ uint64_t last_level_cache_bytes();
 std::string processor_name();
 
 std::tm local_time(std::time_t time);
+
+/// As `text.find(part, begin)`, in linear time whatever both hold: std::string_view compares anew at every place.
+size_t find_text(std::string_view text, std::string_view part, size_t begin = 0);
 
 /// While one lives, Ctrl-C and a request to end call `note`, once; the next ends the program.
 class InterruptHandler {

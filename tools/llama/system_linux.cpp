@@ -138,6 +138,12 @@ std::tm local_time(std::time_t time) {
   return local;
 }
 
+size_t find_text(std::string_view text, std::string_view part, size_t begin) {
+  if (begin > text.size()) return std::string_view::npos;
+  const void* at = ::memmem(text.data() + begin, text.size() - begin, part.data(), part.size());
+  return at != nullptr ? static_cast<size_t>(static_cast<const char*>(at) - text.data()) : std::string_view::npos;
+}
+
 struct InterruptHandler::Replaced {
   struct sigaction interrupt;
   struct sigaction terminate;

@@ -1,9 +1,8 @@
 #include "system.h"
 
 #define WIN32_LEAN_AND_MEAN
-#define NOMINMAX
 #include <windows.h>
-// shellapi.h and winreg need what windows.h defines
+// shellapi.h needs what windows.h defines
 #include <fcntl.h>
 #include <io.h>
 #include <shellapi.h>
@@ -184,6 +183,24 @@ std::tm local_time(std::time_t time) {
   std::tm local{};
   localtime_s(&local, &time);
   return local;
+}
+
+// By Knuth, Morris and Pratt, since the C library has no memmem.
+size_t find_text(std::string_view text, std::string_view part, size_t begin) {
+  if (begin > text.size()) return std::string_view::npos;
+  std::vector<size_t> border(part.size() + 1, 0);  // of each beginning of `part`, how much of it is its end as well
+  const auto extend = [&](size_t matched, char next) {
+    while (matched > 0 && part[matched] != next) matched = border[matched];
+    return part[matched] == next ? matched + 1 : 0;
+  };
+  for (size_t i = 1; i < part.size(); ++i) border[i + 1] = extend(border[i], part[i]);
+  size_t matched = 0;
+  for (size_t i = begin; matched < part.size(); ++i) {
+    if (i == text.size()) return std::string_view::npos;
+    matched = extend(matched, text[i]);
+    if (matched == part.size()) return i + 1 - matched;
+  }
+  return begin;  // an empty part
 }
 
 // Handlers are called once, as on other systems. Nobody sends SIGTERM here; Ctrl-Break and closing the console's window
