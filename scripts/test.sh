@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Builds and tests. The last line is "N passed, N failed"; the exit status is 0 only if nothing failed.
 #   test.sh                       the gate, before a pull request: the optimized build with the CUDA plug-in if nvcc is here
-#                                 and all its tests, the library's tests under the sanitizers, the C API's for ARM64 in an
-#                                 emulator, the style checks of what has changed, and the bindings if they or the header have
+#                                 and all its tests, the library's tests under the sanitizers, the C API's for ARM64 and for
+#                                 Windows in emulators, the style checks of what has changed, and the bindings if they or the
+#                                 header have
 #   test.sh full [PART...]        everything, or the parts that are named:
 #     cuda          the optimized build, with kernels for every supported generation of GPUs, and all its tests
 #     sanitize      a build with Clang's address and undefined behaviour sanitizers, and all its tests
@@ -12,6 +13,7 @@
 #     packages      the archive, the Debian packages and those of languages
 #     emulator      kernels on the CPU
 #     arm64         the library for Linux on ARM64, and its tests, in an emulator
+#     windows       the library and the program for Windows on x86-64, and their tests, in an emulator
 #   test.sh LEVEL [FILTER]        a part, for work on it:
 #     quick         unit and C API tests of the optimized build without CUDA: minutes the first time, then seconds
 #     cpu           the optimized build without CUDA and all its tests
@@ -257,6 +259,7 @@ gate() {
   # Not the program, whose commands take longest: what they read of others' files the parser tests read, too.
   build sanitize "kvq_unit_tests kvq_capi_tests kvq_cpp_tests kvq_conformance kvq_parser_tests" && run_tests sanitize library
   arm64 kvq_capi_tests emulated
+  windows kvq_capi_tests emulated
   style changed
   [ $SECONDS -le $gate_limit ] || echo "warning: the gate took more than the $((gate_limit / 60)) minutes that it may take"
 }
@@ -269,6 +272,22 @@ arm64() {
     return
   fi
   build linux-arm64 "$1" -DKVQ_BUILD_SAMPLES=OFF && run_tests linux-arm64 "${2:-}"
+}
+
+# windows TARGETS [LABEL]: the same for Windows on x86-64. With a label without the program, whose libraries take minutes to
+# compile, and without what takes longest of the library.
+windows() {
+  local program=ON
+  [ $# -eq 1 ] || program=OFF
+  step "windows-mingw: Debian packages" scripts/setup.sh --windows
+  if ! command -v x86_64-w64-mingw32-g++-posix >/dev/null || ! cmake/toolchains/wine.sh --version >/dev/null 2>&1; then
+    echo "windows-mingw: skipped, no compiler or no emulator"
+    return
+  fi
+  step "windows-mingw: libraries" scripts/windows_libraries.sh $([ $program = OFF ] || echo --program)
+  case $? in 0) ;; 77) return ;; *) fail "windows-mingw: libraries" || return ;; esac
+  build windows-mingw "$1" -DKVQ_BUILD_SAMPLES=$program -DKVQ_SSE4_BASELINE=$([ $program = ON ] && echo OFF || echo ON) &&
+    run_tests windows-mingw "${2:-}"
 }
 
 packages() {
@@ -288,7 +307,7 @@ emulator() {
 }
 
 full() {
-  local part parts=(cuda sanitize style bindings transformers packages emulator arm64)
+  local part parts=(cuda sanitize style bindings transformers packages emulator arm64 windows)
   for part in "$@"; do
     [[ " ${parts[*]} " == *" $part "* ]] || { echo "test.sh full: there is no part \"$part\"" >&2; exit 2; }
   done
@@ -302,7 +321,7 @@ full() {
       bindings) bindings "$preset" transformers-newest ;; # which has PyTorch
       transformers | packages) "$part" "$preset" ;;
       emulator) emulator ;;
-      arm64) arm64 all ;;
+      arm64 | windows) "$part" all ;;
     esac
   done
 }
