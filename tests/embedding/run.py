@@ -210,6 +210,8 @@ def run(name, *program):
         return 77
     expect(result.returncode == 0, f"exit status {result.returncode}")
     globals()[name](Output(result.stdout))
+    if len(program) > 1:  # another system, on which objects have other sizes than the page shows
+        return 0
     for language, lines, sample in page.blocks():
         if language == "text" and sample == f"{name}.c":
             for line in lines:

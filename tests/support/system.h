@@ -40,6 +40,8 @@ extern const char* const kFullOutput;
 /// What the system adds to the name of a library, and a library that it always has.
 extern const char* const kLibrarySuffix;
 extern const char* const kSystemLibrary;
+/// What the system says of a file that is not there.
+extern const char* const kNoFile;
 /// What the loader says if there is no such library, and of plugins/missing_library.
 extern const char* const kNoLibrary;
 extern const char* const kMissingLibrary;

@@ -71,6 +71,7 @@ const char* const kNothing = "/dev/null";
 const char* const kFullOutput = "/dev/full";
 const char* const kLibrarySuffix = ".so";
 const char* const kSystemLibrary = "libm.so.6";
+const char* const kNoFile = "No such file";
 const char* const kNoLibrary = "cannot open shared object file";
 const char* const kMissingLibrary = "libkvq_test_nowhere.so.7: cannot open shared object file";
 

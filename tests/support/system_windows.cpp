@@ -81,7 +81,9 @@ const char* const kNothing = "NUL";
 const char* const kFullOutput = nullptr;
 const char* const kLibrarySuffix = ".dll";
 const char* const kSystemLibrary = "kernel32.dll";
-const char* const kNoLibrary = "found";       // "The specified module could not be found", or as the emulator words it
+const char* const kNoFile =
+    "cannot open: ";                     // "The system cannot find the file specified", or as the emulator words it
+const char* const kNoLibrary = "found";  // "The specified module could not be found", or as the emulator words it
 const char* const kMissingLibrary = "found";  // it does not say which
 
 struct Process::Running {
