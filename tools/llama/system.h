@@ -2,6 +2,7 @@
 // and so are paths where they are texts.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -64,6 +65,12 @@ std::tm local_time(std::time_t time);
 
 /// As `text.find(part, begin)`, in linear time whatever both hold: std::string_view compares anew at every place.
 size_t find_text(std::string_view text, std::string_view part, size_t begin = 0);
+
+/// Sleep while `value` is `old`; it may return early. With wake_all, what std::atomic has, but for a system without
+/// futexes, where GCC 12's loses wake-ups between its look at the value and its sleep.
+void sleep_while(const std::atomic<uint32_t>& value, uint32_t old);
+void wake_one(std::atomic<uint32_t>& value);
+void wake_all(std::atomic<uint32_t>& value);
 
 /// While one lives, Ctrl-C and a request to end call `note`, once; the next ends the program.
 class InterruptHandler {

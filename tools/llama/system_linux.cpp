@@ -144,6 +144,10 @@ size_t find_text(std::string_view text, std::string_view part, size_t begin) {
   return at != nullptr ? static_cast<size_t>(static_cast<const char*>(at) - text.data()) : std::string_view::npos;
 }
 
+void sleep_while(const std::atomic<uint32_t>& value, uint32_t old) { value.wait(old, std::memory_order_acquire); }
+void wake_one(std::atomic<uint32_t>& value) { value.notify_one(); }
+void wake_all(std::atomic<uint32_t>& value) { value.notify_all(); }
+
 struct InterruptHandler::Replaced {
   struct sigaction interrupt;
   struct sigaction terminate;

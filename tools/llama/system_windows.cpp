@@ -203,6 +203,12 @@ size_t find_text(std::string_view text, std::string_view part, size_t begin) {
   return begin;  // an empty part
 }
 
+void sleep_while(const std::atomic<uint32_t>& value, uint32_t old) {
+  WaitOnAddress(const_cast<std::atomic<uint32_t>*>(&value), &old, sizeof(old), INFINITE);
+}
+void wake_one(std::atomic<uint32_t>& value) { WakeByAddressSingle(&value); }
+void wake_all(std::atomic<uint32_t>& value) { WakeByAddressAll(&value); }
+
 // Handlers are called once, as on other systems. Nobody sends SIGTERM here; Ctrl-Break and closing the console's window
 // are SIGBREAK.
 struct InterruptHandler::Replaced {
