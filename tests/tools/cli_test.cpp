@@ -120,14 +120,14 @@ TEST_CASE("what is written replaces regular files alone, behind links too") {
 
 TEST_CASE("names of files may take more than ASCII") {
   const ScratchDirectory scratch;
-  const std::filesystem::path model = scratch.path() / "größe-大";
+  const std::filesystem::path model = scratch.path() / llama::path_of("größe-大");
   std::filesystem::create_directory(model);
   for (const char* file : {"config.json", "model.safetensors", "tokenizer.json"}) {
     kvq_test::link_or_copy(std::filesystem::path(kModel) / file, model / file);
   }
-  const std::string weights = (scratch.path() / "poids-réduits-重").string();
+  const std::string weights = (scratch.path() / llama::path_of("poids-réduits-重")).string();
   run_text({"quantize", "--model", model.string(), "--scheme", "nuq-2", "--out", weights});
-  CHECK(std::filesystem::file_size(weights) > 1000);
+  CHECK(std::filesystem::file_size(llama::path_of(weights)) > 1000);
   const Arguments generate{"generate", "--model", model.string(), "--prompt", "größer", "--max-tokens", "2"};
   CHECK(run(with(generate, {"--weights", weights})).exit_code == 0);
   check_failure(with(generate, {"--weights", weights + "é"}), 1, weights + "é");

@@ -50,6 +50,8 @@ void prepare_streams() { std::signal(SIGPIPE, SIG_IGN); }
 
 bool is_terminal(std::FILE* stream) { return isatty(fileno(stream)) == 1; }
 
+std::filesystem::path path_of(std::string_view name) { return name; }
+
 std::FILE* open_to_read(const std::filesystem::path& path) { return std::fopen(path.c_str(), "rb"); }
 std::FILE* open_to_write(const std::filesystem::path& path) { return std::fopen(path.c_str(), "wb"); }
 

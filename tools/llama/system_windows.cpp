@@ -85,6 +85,8 @@ bool is_terminal(std::FILE* stream) {
   return GetConsoleMode(reinterpret_cast<HANDLE>(_get_osfhandle(_fileno(stream))), &mode) != 0;
 }
 
+std::filesystem::path path_of(std::string_view name) { return std::u8string(name.begin(), name.end()); }
+
 std::FILE* open_to_read(const std::filesystem::path& path) { return _wfopen(path.c_str(), L"rb"); }
 std::FILE* open_to_write(const std::filesystem::path& path) { return _wfopen(path.c_str(), L"wb"); }
 
@@ -138,7 +140,7 @@ std::vector<std::filesystem::path> own_folders() { return {program_file().parent
 const char* const kCudaModuleFile = "kvq_llama_cuda.dll";
 
 void* open_library(const std::string& path, std::string& reason) {
-  std::filesystem::path file(path);
+  std::filesystem::path file = path_of(path);
   file.make_preferred();
   // What a library needs is searched for beside it, too, if its folder is known.
   const DWORD flags = file.has_parent_path() ? LOAD_WITH_ALTERED_SEARCH_PATH : 0;

@@ -94,11 +94,11 @@ QuantizedModel quantize(const QuantizeOptions& options) {
 void balance(QuantizeOptions& options) {
   const std::string model = std::exchange(options.model, options.balanced.string());
   if (std::filesystem::exists(options.partial())) return;  // an earlier run did
-  const llama::ModelConfig config = llama::load_config(model);
-  const llama::Checkpoint checkpoint(model);
+  const llama::ModelConfig config = llama::load_config(llama::path_of(model));
+  const llama::Checkpoint checkpoint(llama::path_of(model));
   Progress progress("balancing", config.n_layers);
   const kvq::Centres scales = find_scales(make_context(options.compute), checkpoint, config, {.fold = true}, progress);
-  write_balanced(options.balanced, model, checkpoint, config, scales);
+  write_balanced(options.balanced, llama::path_of(model), checkpoint, config, scales);
 }
 
 void run(QuantizeOptions options) {

@@ -6,6 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "llama/system.h"
+
 namespace cli {
 
 Option Option::required() { return Option(option_->required()); }
@@ -86,10 +88,16 @@ Option Command::add_option(const std::string& names, Target& target, const std::
   return Option(app_->add_option(names, target, help));
 }
 
+/// CLI11 would make a path of a std::string, which Windows reads by its code page.
+template <>
+Option Command::add_option(const std::string& names, std::filesystem::path& target, const std::string& help) {
+  const auto take = [&target](const std::string& name) { target = llama::path_of(name); };
+  return add_option_function(names, take, help);
+}
+
 template Option Command::add_option(const std::string&, std::string&, const std::string&);
 template Option Command::add_option(const std::string&, std::optional<std::string>&, const std::string&);
 template Option Command::add_option(const std::string&, std::vector<std::string>&, const std::string&);
-template Option Command::add_option(const std::string&, std::filesystem::path&, const std::string&);
 template Option Command::add_option(const std::string&, int32_t&, const std::string&);
 template Option Command::add_option(const std::string&, std::vector<int32_t>&, const std::string&);
 template Option Command::add_option(const std::string&, int64_t&, const std::string&);

@@ -42,12 +42,15 @@ void check_writable(const std::filesystem::path& path) {
   if (!directory.empty() && !std::filesystem::is_directory(directory, ignored)) {
     throw cannot_write(path, "there is no directory " + directory.string());
   }
-  write_file(path.string() + ".test", std::string());
-  std::filesystem::remove(path.string() + ".test", ignored);
+  const std::filesystem::path test = llama::path_of(path.string() + ".test");
+  write_file(test, std::string());
+  std::filesystem::remove(test, ignored);
 }
 
 OutputFile::OutputFile(std::filesystem::path path)
-    : path_(file_of(path)), temporary_(path_.string() + ".tmp"), file_(llama::open_to_write(temporary_)) {
+    : path_(file_of(path)),
+      temporary_(llama::path_of(path_.string() + ".tmp")),
+      file_(llama::open_to_write(temporary_)) {
   if (file_ == nullptr) throw cannot_write(path_, std::strerror(errno));
 }
 
@@ -102,7 +105,7 @@ std::string read_corpus(const std::filesystem::path& path) {
 
 std::vector<std::string> read_corpora(const std::vector<std::string>& paths) {
   std::vector<std::string> texts;
-  for (const std::string& path : paths) texts.push_back(read_corpus(path));
+  for (const std::string& path : paths) texts.push_back(read_corpus(llama::path_of(path)));
   return texts;
 }
 
