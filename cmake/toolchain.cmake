@@ -39,7 +39,7 @@ add_library(kvq_compile_options INTERFACE)
 target_compile_definitions(kvq_compile_options INTERFACE KVQ_EXPERIMENTAL)
 if(MINGW)
   # C's printf as C99 has it. Vectors are moved as if they were not aligned, because GCC aligns Windows' stacks to 16 bytes
-  # only (GCC PR 54412).
+  # only (GCC PR 54412); Debian's GCC does so itself.
   target_compile_definitions(kvq_compile_options INTERFACE __USE_MINGW_ANSI_STDIO=1)
   target_compile_options(kvq_compile_options INTERFACE -Wa,-muse-unaligned-vector-move)
 endif()
@@ -73,6 +73,19 @@ function(kvq_link_as_cxx_under_sanitizers target)
   if(KVQ_SANITIZE)
     set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
   endif()
+endfunction()
+
+# kvq_keep_own_system(LIST): of sources called system_SYSTEM.cpp, which are there for what systems do differently, those of this
+# system.
+function(kvq_keep_own_system list)
+  string(TOLOWER "/system_${CMAKE_SYSTEM_NAME}.cpp" own)
+  set(kept "")
+  foreach(source IN LISTS ${list})
+    if(NOT source MATCHES "/system_[^/]*\\.cpp$" OR source MATCHES "${own}$")
+      list(APPEND kept "${source}")
+    endif()
+  endforeach()
+  set(${list} "${kept}" PARENT_SCOPE)
 endfunction()
 
 # kvq_unite(TARGET): call it after the target has all its sources. Headers take most sources longer than what they say

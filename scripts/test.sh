@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Builds and tests. The last line is "N passed, N failed"; the exit status is 0 only if nothing failed.
 #   test.sh                       the gate, before a pull request: the optimized build with the CUDA plug-in if nvcc is here
-#                                 and all its tests, the library's tests under the sanitizers, the C API's for ARM64 in an
-#                                 emulator, the style checks of what has changed, and the bindings if they or the header have
+#                                 and all its tests, the library's tests under the sanitizers, the C API's for ARM64 and for
+#                                 Windows in emulators, the style checks of what has changed, and the bindings if they or the
+#                                 header have
 #   test.sh full [PART...]        everything, or the parts that are named:
 #     cuda          the optimized build, with kernels for every supported generation of GPUs, and all its tests
 #     sanitize      a build with Clang's address and undefined behaviour sanitizers, and all its tests
@@ -12,10 +13,11 @@
 #     packages      the archive, the Debian packages and those of languages
 #     emulator      kernels on the CPU
 #     arm64         the library for Linux on ARM64, and its tests, in an emulator
+#     windows       the library and the program for Windows on x86-64, and their tests, in an emulator
 #   test.sh LEVEL [FILTER]        a part, for work on it:
 #     quick         unit and C API tests of the optimized build without CUDA: minutes the first time, then seconds
 #     cpu           the optimized build without CUDA and all its tests
-#     cuda, sanitize, bindings, transformers    as above; tests on a GPU say that they skip if there is none
+#     cuda, sanitize, bindings, transformers, arm64, windows    as above; tests on a GPU say that they skip if there is none
 #     style         the style checks of what has changed (scripts/changed.sh)
 #   FILTER: only test cases whose names contain it, suites of the C API tests, ctest entries or languages of that name
 set -uo pipefail
@@ -120,17 +122,29 @@ run_tests() {
   count $(count_tests "$logs/$preset--test.log")
 }
 
+# launch PRESET PROGRAM ARGUMENTS...: a program of a build, in the emulator of what it is for.
+launch() {
+  local preset=$1 program=$2
+  shift 2
+  case $preset in
+    linux-arm64) qemu-aarch64-static "build/$preset/bin/$program" "$@" ;;
+    windows-mingw) cmake/toolchains/wine.sh "build/$preset/bin/$program.exe" "$@" ;;
+    *) "build/$preset/bin/$program" "$@" ;;
+  esac
+}
+
 # run_filtered PRESET LABEL PROGRAMS...: of these programs, of the C API tests and of ctest's entries, those with the label if it
 # is not empty, what FILTER names.
 run_filtered() {
   local preset=$1 entries=(--tests-regex "$filter" ${2:+--label-regex "^$2\$"}) program found before=$((passed + failed))
   shift 2
   for program in "$@"; do
-    found=$("build/$preset/bin/$program" --count --test-case="*$filter*" | sed -n 's/.*unskipped test cases.*: *//p')
-    [ "${found:-0}" -eq 0 ] || check "$preset: $program" "build/$preset/bin/$program" --test-case="*$filter*"
+    found=$(launch "$preset" "$program" --count --test-case="*$filter*" |
+      sed -n 's/.*unskipped test cases.*: *\([0-9]*\).*/\1/p')
+    [ "${found:-0}" -eq 0 ] || check "$preset: $program" launch "$preset" "$program" --test-case="*$filter*"
   done
   if grep -q "{\"[^\"]*$filter" tests/capi/main.c; then
-    check "$preset: kvq_capi_tests" "build/$preset/bin/kvq_capi_tests" "$filter"
+    check "$preset: kvq_capi_tests" launch "$preset" kvq_capi_tests "$filter"
   fi
   # Not grep -q, which leaves while ctest still writes, so that the pipe would fail.
   if ctest --preset "$preset" --show-only "${entries[@]}" | grep 'Test *#' >/dev/null; then
@@ -139,16 +153,17 @@ run_filtered() {
   [ $((passed + failed)) -gt "$before" ] || fail "no test's name contains \"$filter\""
 }
 
+# run_all_or_filtered PRESET PROGRAMS...: all tests of a build, or what FILTER names.
+run_all_or_filtered() {
+  if [ -n "$filter" ]; then run_filtered "$1" "" "${@:2}"; else run_tests "$1"; fi
+}
+
 # build_and_test PRESET OPTIONS...
 build_and_test() {
   local preset=$1
   shift
   build "$preset" all "$@" || return
-  if [ -n "$filter" ]; then
-    run_filtered "$preset" "" kvq_unit_tests kvq_cpp_tests kvq_conformance kvq_parser_tests kvq_tools_tests
-  else
-    run_tests "$preset"
-  fi
+  run_all_or_filtered "$preset" kvq_unit_tests kvq_cpp_tests kvq_conformance kvq_parser_tests kvq_tools_tests
 }
 
 quick() {
@@ -256,19 +271,45 @@ gate() {
   ! bindings_changed || bindings "$preset"
   # Not the program, whose commands take longest: what they read of others' files the parser tests read, too.
   build sanitize "kvq_unit_tests kvq_capi_tests kvq_cpp_tests kvq_conformance kvq_parser_tests" && run_tests sanitize library
-  arm64 kvq_capi_tests emulated
+  arm64 quick
+  windows quick
   style changed
   [ $SECONDS -le $gate_limit ] || echo "warning: the gate took more than the $((gate_limit / 60)) minutes that it may take"
 }
 
-# arm64 TARGETS [LABEL]: on Linux for ARM64 these targets and the tests of this label, or all tests, in an emulator.
+# arm64 [quick]: the library for Linux on ARM64 in an emulator with all its tests, or with the C API's that take least.
 arm64() {
   step "linux-arm64: Debian packages" scripts/setup.sh --arm64
   if ! command -v aarch64-linux-gnu-g++ >/dev/null || ! command -v qemu-aarch64-static >/dev/null; then
     echo "linux-arm64: skipped, no compiler or no emulator"
     return
   fi
-  build linux-arm64 "$1" -DKVQ_BUILD_SAMPLES=OFF && run_tests linux-arm64 "${2:-}"
+  if [ "${1:-}" = quick ]; then
+    build linux-arm64 kvq_capi_tests -DKVQ_BUILD_SAMPLES=OFF && run_tests linux-arm64 emulated
+  else
+    build linux-arm64 all -DKVQ_BUILD_SAMPLES=OFF &&
+      run_all_or_filtered linux-arm64 kvq_unit_tests kvq_cpp_tests kvq_conformance
+  fi
+}
+
+# windows [quick]: the same for Windows on x86-64, and the program, whose libraries take minutes to compile. quick is without it,
+# and without what takes longest of the library.
+windows() {
+  local program=(--program)
+  [ "${1:-}" != quick ] || program=()
+  step "windows-mingw: Debian packages" scripts/setup.sh --windows
+  if ! command -v x86_64-w64-mingw32-g++-posix >/dev/null || ! cmake/toolchains/wine.sh --version >/dev/null 2>&1; then
+    echo "windows-mingw: skipped, no compiler or no emulator"
+    return
+  fi
+  step "windows-mingw: libraries" scripts/windows_libraries.sh "${program[@]}"
+  case $? in 0) ;; 77) return ;; *) fail "windows-mingw: libraries" || return ;; esac
+  if [ "${1:-}" = quick ]; then
+    build windows-mingw kvq_capi_tests -DKVQ_BUILD_SAMPLES=OFF -DKVQ_SSE4_BASELINE=ON && run_tests windows-mingw emulated
+  else
+    build windows-mingw all -DKVQ_SSE4_BASELINE=OFF &&
+      run_all_or_filtered windows-mingw kvq_unit_tests kvq_cpp_tests kvq_conformance kvq_parser_tests kvq_tools_tests
+  fi
 }
 
 packages() {
@@ -288,7 +329,7 @@ emulator() {
 }
 
 full() {
-  local part parts=(cuda sanitize style bindings transformers packages emulator arm64)
+  local part parts=(cuda sanitize style bindings transformers packages emulator arm64 windows)
   for part in "$@"; do
     [[ " ${parts[*]} " == *" $part "* ]] || { echo "test.sh full: there is no part \"$part\"" >&2; exit 2; }
   done
@@ -301,8 +342,7 @@ full() {
       style) style all ;;
       bindings) bindings "$preset" transformers-newest ;; # which has PyTorch
       transformers | packages) "$part" "$preset" ;;
-      emulator) emulator ;;
-      arm64) arm64 all ;;
+      emulator | arm64 | windows) "$part" ;;
     esac
   done
 }
@@ -330,6 +370,7 @@ case $level in
   cpu) run="build_and_test release -DKVQ_BUILD_BENCHMARKS=ON" ;;
   cuda | sanitize) run="build_and_test $level" ;;
   bindings | transformers) run="$level release" ;;
+  arm64 | windows) run=$level ;;
   style) run="style changed" ;;
   *) usage ;;
 esac

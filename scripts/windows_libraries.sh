@@ -1,39 +1,120 @@
 #!/usr/bin/env bash
-# Puts what the library needs of others, for Windows on x86-64, into build/windows-libraries, where the preset windows-mingw
-# looks: libyaml, compiled from Debian's source, and headers of Debian's packages. Says nothing when they are there.
-# Compilers and an emulator of Windows: setup.sh --windows.
+# Puts what kvq needs of others, for Windows on x86-64, into build/windows-libraries, where the preset windows-mingw looks:
+# headers of Debian's packages, and libraries compiled from Debian's sources. Says nothing when they are there. Status 77 says
+# that sources cannot be had, for a reason that it prints. Compilers and an emulator of Windows: setup.sh --windows.
+#   windows_libraries.sh [--program]
+#     --program  also what the kvq program needs; OpenBLAS takes minutes
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 libraries=$PWD/build/windows-libraries
-[ ! -e "$libraries/lib/libyaml.a" ] || exit 0
-mkdir -p "$libraries"/{include,lib,lib/cmake,share/cmake,source}
+cross=x86_64-w64-mingw32
+jobs=$(nproc)
+mkdir -p "$libraries"/{include,lib/cmake,share/cmake,source}
 
 # Copies, since those in /usr/include are beside Linux's own headers.
-cp -RL /usr/include/{hwy,eigen3,nlohmann,doctest} "$libraries/include"
-cp -RL /usr/share/eigen3 "$libraries/share"
-cp -RL /usr/share/cmake/nlohmann_json "$libraries/share/cmake"
-cp -RL /usr/lib/cmake/doctest "$libraries/lib/cmake"
+if [ ! -e "$libraries/include/hwy" ]; then
+  cp -RL /usr/include/{eigen3,nlohmann,doctest} "$libraries/include"
+  cp -RL /usr/share/eigen3 "$libraries/share"
+  cp -RL /usr/share/cmake/nlohmann_json "$libraries/share/cmake"
+  cp -RL /usr/lib/cmake/doctest "$libraries/lib/cmake"
+  sed -i 's|^set(_IMPORT_PREFIX "/usr")|set(_IMPORT_PREFIX "${CMAKE_CURRENT_LIST_DIR}/../../..")|' \
+    "$libraries"/lib/cmake/doctest/*.cmake
+  cp -RL /usr/include/hwy "$libraries/include"
+fi
+cd "$libraries/source"
 
 # apt downloads sources only where its lists name some, so it gets lists of its own.
-cd "$libraries/source"
-mkdir -p lists/partial
-sed 's/^Types: .*/Types: deb-src/; s/^deb /deb-src /' /etc/apt/sources.list.d/debian.sources >debian.sources
-apt=(apt-get -qq -o Dir::Etc::SourceList=/dev/null -o "Dir::Etc::SourceParts=$PWD/parts" -o "Dir::State::Lists=$PWD/lists"
-  -o APT::Sandbox::User=)
-mkdir -p parts
-mv debian.sources parts/
-"${apt[@]}" update >&2
-"${apt[@]}" source --download-only libyaml >&2
-mkdir -p libyaml
-tar -xzf libyaml_*.orig.tar.gz -C libyaml --strip-components=1
-version=$(sed -n 's/^set *(YAML_VERSION_\(MAJOR\|MINOR\|PATCH\) \([0-9]*\))/-DYAML_VERSION_\1=\2/p' libyaml/CMakeLists.txt)
-strings=$(sed -n 's/^set *(YAML_VERSION_\(MAJOR\|MINOR\|PATCH\) \([0-9]*\))/\2/p' libyaml/CMakeLists.txt | paste -sd.)
-for source in libyaml/src/*.c; do
+apt() {
+  apt-get -qq -o Dir::Etc::SourceList=/dev/null -o "Dir::Etc::SourceParts=$PWD/parts" -o "Dir::State::Lists=$PWD/lists" \
+    -o APT::Sandbox::User= "$@" >&2
+}
+
+skip() {
+  echo "skipped: $1"
+  exit 77
+}
+
+# download PACKAGE: its source as it was released, in the folder PACKAGE. That of the newest version, or of the release where a
+# mirror has no others.
+download() {
+  local package=$1 release
+  if [ ! -e parts ]; then
+    [ -e /etc/apt/sources.list.d/debian.sources ] || skip "there is no /etc/apt/sources.list.d/debian.sources to find sources with"
+    mkdir -p lists/partial new
+    sed 's/^Types: .*/Types: deb-src/' /etc/apt/sources.list.d/debian.sources >new/debian.sources
+    mv new parts
+    apt update || { rm -r parts; skip "apt cannot read Debian's lists of sources"; }
+  fi
+  release=$(. /etc/os-release && echo "$VERSION_CODENAME")
+  apt source --download-only "$package" || apt source --download-only "$package/$release" ||
+    skip "apt cannot download the source of $package"
+  rm -rf "$package"
+  mkdir "$package"
+  tar -xf "$package"_*.orig.tar.* -C "$package" --strip-components=1
+}
+
+# archive NAME SOURCES_AND_OPTIONS...: a static library of these sources of the folder that is current.
+archive() {
+  local name=$1 source options=() sources=()
+  shift
+  for source; do
+    case $source in *.c) sources+=("$source") ;; *) options+=("$source") ;; esac
+  done
+  printf '%s\n' "${sources[@]}" |
+    xargs -P "$jobs" -I '{}' sh -c '"$@" -c "$0" -o "$(basename "$0" .c).o"' '{}' $cross-gcc-posix -O2 "${options[@]}"
+  $cross-ar rcs "$name" ./*.o
+  mv "$name" "$libraries/lib"
+}
+
+libyaml() {
+  local version strings
+  download libyaml
+  cd libyaml
+  version=$(sed -n 's/^set *(YAML_VERSION_\(MAJOR\|MINOR\|PATCH\) \([0-9]*\))/-DYAML_VERSION_\1=\2/p' CMakeLists.txt)
+  strings=$(sed -n 's/^set *(YAML_VERSION_\(MAJOR\|MINOR\|PATCH\) \([0-9]*\))/\2/p' CMakeLists.txt | paste -sd.)
   # shellcheck disable=SC2086
-  x86_64-w64-mingw32-gcc-posix -O2 -DYAML_DECLARE_STATIC $version "-DYAML_VERSION_STRING=\"$strings\"" -Ilibyaml/include \
-    -c "$source" -o "$(basename "$source" .c).o"
-done
-cp libyaml/include/yaml.h "$libraries/include"
-x86_64-w64-mingw32-ar rcs libyaml.a ./*.o
-mv libyaml.a "$libraries/lib"
+  archive libyaml.a -DYAML_DECLARE_STATIC $version "-DYAML_VERSION_STRING=\"$strings\"" -Iinclude src/*.c
+  cp include/yaml.h "$libraries/include"
+}
+
+utf8proc() {
+  download utf8proc
+  cd utf8proc
+  archive libutf8proc.a -DUTF8PROC_STATIC utf8proc.c
+  cp utf8proc.h "$libraries/include"
+}
+
+pcre2() {
+  download pcre2
+  cmake -S pcre2 -B pcre2/build -G Ninja "-DCMAKE_TOOLCHAIN_FILE=$libraries/../../cmake/toolchains/windows-mingw.cmake" \
+    -DCMAKE_BUILD_TYPE=Release "-DCMAKE_INSTALL_PREFIX=$libraries" -DPCRE2_BUILD_PCRE2GREP=OFF -DPCRE2_BUILD_TESTS=OFF \
+    -DPCRE2_SUPPORT_JIT=ON -DPCRE2_SUPPORT_UNICODE=ON >&2
+  cmake --build pcre2/build --parallel "$jobs" --target pcre2-8-static >&2
+  cp pcre2/build/libpcre2-8.a "$libraries/lib"
+  cp pcre2/build/pcre2.h "$libraries/include"
+}
+
+# Products of single precision alone, with kernels for processors with SSE3, AVX2 and AVX-512. Windows' stacks are aligned to
+# 16 bytes only (GCC PR 54412).
+openblas() {
+  download openblas
+  make -C openblas -s -j"$jobs" libs netlib CC="$cross-gcc-posix -Wa,-muse-unaligned-vector-move" AR=$cross-ar RANLIB=$cross-ranlib \
+    HOSTCC=gcc OSNAME=WINNT CROSS=1 CROSS_SUFFIX=$cross- BINARY=64 TARGET=PRESCOTT DYNAMIC_ARCH=1 DYNAMIC_LIST="HASWELL SKYLAKEX" \
+    NOFORTRAN=1 NO_LAPACK=1 NO_LAPACKE=1 NO_SHARED=1 USE_THREAD=0 USE_LOCKING=1 NUM_THREADS=64 BUILD_SINGLE=1 >&2
+  make -C openblas -s install PREFIX="$libraries" NO_SHARED=1 >&2
+}
+
+# need FILE FUNCTION: FUNCTION makes this file, in a shell of its own.
+need() {
+  [ -e "$libraries/lib/$1" ] || ("$2")
+}
+
+need libyaml.a libyaml
+[ "${1:-}" != --program ] || {
+  cp -RL /usr/include/CLI "$libraries/include"
+  cp -RL /usr/share/cmake/CLI11 "$libraries/share/cmake"
+  need libutf8proc.a utf8proc
+  need libpcre2-8.a pcre2
+  need libopenblas.a openblas
+}

@@ -186,7 +186,7 @@ struct HookedLoop {
       if (index >= n) return false;
     } while (!next.compare_exchange_weak(index, index + 1, std::memory_order_relaxed));
     body(argument, index);
-    if (undone.fetch_sub(1, std::memory_order_acq_rel) == 1) undone.notify_all();
+    if (undone.fetch_sub(1, std::memory_order_acq_rel) == 1) wake_all(undone);
     return true;
   }
 };
@@ -205,7 +205,7 @@ void Parallel::run_hooked(int32_t n, kvq_parallel_body body, void* argument) {
   }
   for (int32_t left = loop.undone.load(std::memory_order_acquire); left != 0;
        left = loop.undone.load(std::memory_order_acquire)) {
-    loop.undone.wait(left, std::memory_order_acquire);
+    sleep_while(loop.undone, left);
   }
 }
 

@@ -1,6 +1,7 @@
 // What systems do differently: system_linux.cpp and system_windows.cpp implement it.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -41,5 +42,11 @@ bool can_open_libraries();
 bool find_own_folder(char (&folder)[kMaxPath]);
 
 bool is_file(const char* path);
+
+/// Sleep while `value` is `old`; it may return early. With wake_all, what std::atomic has, but for a system without
+/// futexes, where GCC 12's loses wake-ups between its look at the value and its sleep.
+void sleep_while(const std::atomic<int32_t>& value, int32_t old) noexcept;
+/// `value` may be gone already when it has been changed.
+void wake_all(std::atomic<int32_t>& value) noexcept;
 
 }  // namespace kvq

@@ -82,4 +82,9 @@ bool find_own_folder(char (&folder)[kMaxPath]) {
 
 bool is_file(const char* path) { return access(path, F_OK) == 0; }
 
+void sleep_while(const std::atomic<int32_t>& value, int32_t old) noexcept {
+  value.wait(old, std::memory_order_acquire);
+}
+void wake_all(std::atomic<int32_t>& value) noexcept { value.notify_all(); }
+
 }  // namespace kvq

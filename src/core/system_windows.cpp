@@ -82,4 +82,9 @@ bool is_file(const char* path) {
   return wide.is_valid && GetFileAttributesW(wide.text) != INVALID_FILE_ATTRIBUTES;
 }
 
+void sleep_while(const std::atomic<int32_t>& value, int32_t old) noexcept {
+  WaitOnAddress(const_cast<std::atomic<int32_t>*>(&value), &old, sizeof(old), INFINITE);
+}
+void wake_all(std::atomic<int32_t>& value) noexcept { WakeByAddressAll(&value); }
+
 }  // namespace kvq

@@ -111,6 +111,16 @@ static void describe_a_device(void) {
           kvq_device_describe(KVQ_DEVICE_CUDA, 2, kPretend, &info, err));
 }
 
+static void plugin_under_a_name_beyond_ascii(void) {
+  static const char plugin[] = KVQ_TEST_PLUGINS "/größe-大/" SHARED_OBJECT("pretend");
+  kvq_device_info info = empty_info();
+  ACCEPTED(kvq_device_describe(KVQ_DEVICE_CUDA, 0, plugin, &info, err));
+  CHECK(strcmp(info.name, "Pretend 0") == 0);
+  refuse_plugin(KVQ_TEST_PLUGINS "/größe-小/" SHARED_OBJECT("pretend"), KVQ_E_UNSUPPORTED,
+                "größe-小/" SHARED_OBJECT("pretend"));
+  ALSO_MENTIONS(NO_SUCH_FILE);
+}
+
 /* Device memory hooks that record their stream. */
 typedef struct device_memory {
   int live;
@@ -263,6 +273,7 @@ void test_device(void) {
   plugins_that_cannot_be_used();
   describe_arguments();
   describe_a_device();
+  plugin_under_a_name_beyond_ascii();
   context_of_a_device();
   out_of_memory();
   fields_of_cpu_contexts();

@@ -1,7 +1,7 @@
 #!/usr/bin/env -S python3 -B
 """Runs a sample of docs/embedding.md and compares what it prints: results of two ways to the same thing, sizes that
 must be smaller, and the output that the page shows.
-   run.py NAME PROGRAM"""
+   run.py NAME [EMULATOR] PROGRAM"""
 
 import re
 import subprocess
@@ -202,14 +202,16 @@ def graph(output):
     expect(float(difference) < 0.02, "GPU and CPU compute the same but for rounding")
 
 
-def run(name, program):
+def run(name, *program):
     with tempfile.TemporaryDirectory() as folder:
-        result = subprocess.run([program], cwd=folder, stdout=subprocess.PIPE, text=True, timeout=600)
+        result = subprocess.run(program, cwd=folder, stdout=subprocess.PIPE, text=True, timeout=600)
     print(result.stdout, end="")
     if result.returncode == 77 and result.stdout.startswith("skipped: "):
         return 77
     expect(result.returncode == 0, f"exit status {result.returncode}")
     globals()[name](Output(result.stdout))
+    if len(program) > 1:  # another system, on which objects have other sizes than the page shows
+        return 0
     for language, lines, sample in page.blocks():
         if language == "text" and sample == f"{name}.c":
             for line in lines:

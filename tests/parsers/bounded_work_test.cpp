@@ -9,8 +9,8 @@
 
 #include "llama/added_tokens.h"
 #include "llama/error.h"
-#include "llama/find_text.h"
 #include "llama/json_document.h"
+#include "llama/system.h"
 #include "llama/tokenizer.h"
 #include "llama/unicode.h"
 #include "support/scratch_directory.h"

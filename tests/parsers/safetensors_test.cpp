@@ -14,6 +14,7 @@
 #include "llama/weights.h"
 #include "support/safetensors_bytes.h"
 #include "support/scratch_directory.h"
+#include "support/system.h"
 
 namespace safetensors_test {
 namespace {
@@ -196,7 +197,7 @@ TEST_CASE("a malformed safetensors file is refused with the reason") {
 TEST_CASE("a path that is no regular file is refused") {
   const ScratchDirectory scratch;
   CHECK_THROWS_WITH_AS(llama::SafetensorsFile{scratch.path()}, Contains("not a regular file"), llama::Error);
-  CHECK_THROWS_WITH_AS(llama::SafetensorsFile{scratch.path() / "absent"}, Contains("No such file"), llama::Error);
+  CHECK_THROWS_WITH_AS(llama::SafetensorsFile{scratch.path() / "absent"}, Contains(kvq_test::kNoFile), llama::Error);
   CHECK_THROWS_WITH_AS(llama::Checkpoint{scratch.path()}, Contains("found neither"), llama::Error);
 }
 
@@ -230,7 +231,7 @@ TEST_CASE("a checkpoint finds its tensors in one file or in the shards of an ind
       CHECK_THROWS_WITH_AS(llama::Checkpoint{scratch.path()}, Contains(reason), llama::Error);
     };
     const std::string parent = "../" + scratch.path().filename().string() + "/model-1.safetensors";
-    const std::string absolute = (scratch.path() / "model-1.safetensors").string();
+    const std::string absolute = (scratch.path() / "model-1.safetensors").generic_string();
     refuses(R"({"a":")" + parent + R"("})", "is not the name of a file in the model directory");
     refuses(R"({"a":")" + absolute + R"("})", "is not the name of a file in the model directory");
     refuses(R"({"a":".."})", "is not the name of a file in the model directory");

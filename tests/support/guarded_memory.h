@@ -2,13 +2,11 @@
 // a sanitizer.
 #pragma once
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <span>
+
+#include "support/system.h"
 
 namespace kvq_test {
 
@@ -16,28 +14,22 @@ class GuardedBlock {
  public:
   // The block's end is as close to the guard as its alignment allows.
   GuardedBlock(size_t bytes, size_t alignment) {
-    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const size_t page = page_bytes();
     const size_t payload = (bytes + alignment - 1) / alignment * alignment;
     mapped_ = (payload + page - 1) / page * page + page;
-    base_ = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (base_ == MAP_FAILED) {
-      base_ = nullptr;
-      return;
-    }
-    std::byte* const guard = static_cast<std::byte*>(base_) + mapped_ - page;
-    mprotect(guard, page, PROT_NONE);
-    data_ = guard - payload;
+    base_ = map_guarded(mapped_);
+    if (base_ != nullptr) data_ = base_ + mapped_ - page - payload;
   }
   GuardedBlock(const GuardedBlock&) = delete;
   GuardedBlock& operator=(const GuardedBlock&) = delete;
   ~GuardedBlock() {
-    if (base_ != nullptr) munmap(base_, mapped_);
+    if (base_ != nullptr) unmap_guarded(base_, mapped_);
   }
 
   void* data() const { return data_; }  // null if there is no memory
 
  private:
-  void* base_ = nullptr;
+  std::byte* base_ = nullptr;
   size_t mapped_ = 0;
   std::byte* data_ = nullptr;
 };

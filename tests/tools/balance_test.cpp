@@ -291,7 +291,8 @@ TEST_CASE("balance writes only to new directories, and without one only reports"
   TinyModel(tiny_layouts().front()).write(model);
   const std::filesystem::path out = scratch.path() / "out";
   const Arguments arguments{"balance", "--model", model.path().string(), "--out", out.string()};
-  std::filesystem::create_symlink(model.path() / "absent", model.path() / "broken.json");
+  if (kvq_test::can_make_links())
+    std::filesystem::create_symlink(model.path() / "absent", model.path() / "broken.json");
   CHECK(run_json(with(arguments, {"--json"}))["directory"] == out.string());  // links to nothing are left out
   check_failure(arguments, 1, "is not empty");
   CHECK(std::filesystem::exists(out / "model.safetensors"));

@@ -28,7 +28,7 @@ class ChatModel {
  public:
   explicit ChatModel(const std::string& chat_template = kTemplate) {
     for (const char* file : {"config.json", "model.safetensors", "tokenizer.json"}) {
-      std::filesystem::create_symlink(std::filesystem::path(demo_model()) / file, directory_.path() / file);
+      kvq_test::link_or_copy(std::filesystem::path(demo_model()) / file, directory_.path() / file);
     }
     const nlohmann::json config{{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"chat_template", chat_template}};
     directory_.write("tokenizer_config.json", config.dump());
@@ -136,11 +136,17 @@ TEST_CASE("a refused turn changes nothing: whoever types asks otherwise") {
   const ChatModel model(
       std::string("{% if messages[-1].content == 'no' %}{{ raise_exception('not this') }}{% endif %}") + kTemplate);
 
-  const Outcome good = run_in_terminal(model.chat({}), "Hello there\nAnd then?\n/exit\n");
-  const Outcome outcome = run_in_terminal(model.chat({}), "Hello there\nno\nAnd then?\n/exit\n");
-  CHECK(good.exit_code == 0);
-  CHECK(outcome.exit_code == 0);
-  CHECK(outcome.out.find("not this") != std::string::npos);
+  check_failure(model.chat({"--prompt", "no"}), 1, "not this");
+  CHECK(model.talk("Hello there\nno\n").exit_code == 1);
+  const std::optional<Outcome> good = run_in_terminal(model.chat({}), "Hello there\nAnd then?\n/exit\n");
+  const std::optional<Outcome> outcome = run_in_terminal(model.chat({}), "Hello there\nno\nAnd then?\n/exit\n");
+  if (!good || !outcome) {
+    MESSAGE("skipped: this system has no terminals for tests");
+    return;
+  }
+  CHECK(good->exit_code == 0);
+  CHECK(outcome->exit_code == 0);
+  CHECK(outcome->out.find("not this") != std::string::npos);
   const auto reads = [](const std::string& text) {
     std::vector<std::string> all;
     for (size_t at = text.find(" tokens read"); at != std::string::npos; at = text.find(" tokens read", at + 1)) {
@@ -149,10 +155,8 @@ TEST_CASE("a refused turn changes nothing: whoever types asks otherwise") {
     }
     return all;
   };
-  CHECK(reads(good.out).size() == 2);
-  CHECK(reads(outcome.out) == reads(good.out));
-  check_failure(model.chat({"--prompt", "no"}), 1, "not this");
-  CHECK(model.talk("Hello there\nno\n").exit_code == 1);
+  CHECK(reads(good->out).size() == 2);
+  CHECK(reads(outcome->out) == reads(good->out));
 }
 
 TEST_CASE("one turn of a chat is one JSON object") {

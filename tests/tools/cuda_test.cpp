@@ -93,18 +93,19 @@ TEST_CASE("a GPU module that cannot be used is refused with the reason") {
   const auto refuse = [](const std::filesystem::path& path, const char* reason) {
     CHECK_THROWS_WITH_AS(llama::load_cuda_module(path), Contains(reason), llama::Error);
   };
-  refuse(scratch.path() / "absent.so", "absent.so: cannot open shared object file");
+  refuse(scratch.path() / "absent.so", (std::string("absent.so: ") + kvq_test::kNoLibrary).c_str());
   refuse(scratch.write("text.so", "Not a library, and too long for the loader to say that it is short of a header.\n"),
          "text.so: ");
-  refuse("libm.so.6", "no function kvq_llama_cuda_module");
+  refuse(kvq_test::kSystemLibrary, "no function kvq_llama_cuda_module");
 
   const std::filesystem::path plugins = test_plugins();
   if (!std::filesystem::exists(plugins)) {
     MESSAGE("skipped: the modules that this machine lacks");
     return;
   }
-  refuse(plugins / "missing_library.so", "libkvq_test_nowhere.so.7: cannot open shared object file");
-  refuse(plugins / "another_version.so", "it is \"kvq 99.0.0 model runner 98\", this program needs \"kvq ");
+  const std::string suffix = kvq_test::kLibrarySuffix;
+  refuse(plugins / ("missing_library" + suffix), kvq_test::kMissingLibrary);
+  refuse(plugins / ("another_version" + suffix), "it is \"kvq 99.0.0 model runner 98\", this program needs \"kvq ");
 }
 
 TEST_CASE("a GPU quantizes a model to the same file, and by its own Hessians as well") {

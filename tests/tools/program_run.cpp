@@ -1,16 +1,9 @@
 #include "program_run.h"
 
 #include <doctest/doctest.h>
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <csignal>
-#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <thread>
@@ -29,84 +22,36 @@ std::string contents(const std::filesystem::path& path) {
   return text.str();
 }
 
-namespace {
-
-/// Where a program reads and writes.
-struct Streams {
-  std::string in;
-  std::string out;
-  std::string err;
-};
-
-pid_t start(const Arguments& arguments, const Streams& streams) {
-  const std::string path = program();
-  std::vector<char*> argv{const_cast<char*>(path.c_str())};
-  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-  argv.push_back(nullptr);
-
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, streams.in.c_str(), O_RDONLY | O_NOCTTY, 0);
-  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, streams.out.c_str(), O_WRONLY | O_CREAT | O_NOCTTY, 0600);
-  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, streams.err.c_str(), O_WRONLY | O_CREAT | O_NOCTTY, 0600);
-  pid_t child = 0;
-  REQUIRE(posix_spawn(&child, path.c_str(), &actions, nullptr, argv.data(), environ) == 0);
-  posix_spawn_file_actions_destroy(&actions);
-  return child;
-}
-
-int exit_code(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : -1; }
-
-}  // namespace
-
 Outcome run(const Arguments& arguments, const std::string& out, const std::string& in) {
   const ScratchDirectory scratch;
   const std::string out_path = out.empty() ? (scratch.path() / "out").string() : out;
   const std::string err_path = (scratch.path() / "err").string();
-  const pid_t child = start(arguments, {in, out_path, err_path});
-  int status = 0;
-  REQUIRE(waitpid(child, &status, 0) == child);
-  return {exit_code(status), out.empty() ? contents(out_path) : "", contents(err_path)};
+  kvq_test::Process process(program(), arguments, {in, out_path, err_path});
+  const int exit_code = process.wait();
+  return {exit_code, out.empty() ? contents(out_path) : "", contents(err_path)};
 }
 
-Outcome run_in_terminal(const Arguments& arguments, const std::string& input) {
-  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
-  REQUIRE(terminal >= 0);
-  REQUIRE(grantpt(terminal) == 0);
-  REQUIRE(unlockpt(terminal) == 0);
-  const std::string name = ptsname(terminal);
-  const int held = open(name.c_str(), O_RDWR | O_NOCTTY);  // or reads fail until the program opens it
-  const pid_t child = start(arguments, {name, name, name});
-  close(held);
-  const std::string typed = input.empty() ? "\x04" : input;  // Ctrl-D: the end of input
-  REQUIRE(write(terminal, typed.data(), typed.size()) == static_cast<ssize_t>(typed.size()));
-  std::string shown;
-  std::array<char, 4096> part{};
-  for (ssize_t n = 0; (n = read(terminal, part.data(), part.size())) > 0;)
-    shown.append(part.data(), static_cast<size_t>(n));
-  close(terminal);
-  int status = 0;
-  REQUIRE(waitpid(child, &status, 0) == child);
-  return {exit_code(status), shown, ""};
+std::optional<Outcome> run_in_terminal(const Arguments& arguments, const std::string& input) {
+  const std::optional<kvq_test::Shown> shown = kvq_test::run_in_terminal(program(), arguments, input);
+  if (!shown) return {};
+  return Outcome{shown->exit_code, shown->text, ""};
 }
 
 Outcome run_until(const Arguments& arguments, const std::function<bool()>& condition) {
   const ScratchDirectory scratch;
   const std::string out_path = (scratch.path() / "out").string();
   const std::string err_path = (scratch.path() / "err").string();
-  const pid_t child = start(arguments, {"/dev/null", out_path, err_path});
-  int status = 0;
-  pid_t ended = 0;
-  while (ended == 0 && !condition()) {
+  kvq_test::Process process(program(), arguments, {kvq_test::kNothing, out_path, err_path});
+  std::optional<int> exit_code;
+  while (!exit_code && !condition()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    ended = waitpid(child, &status, WNOHANG);
+    exit_code = process.exit_code();
   }
-  if (ended == 0) {
-    kill(child, SIGINT);
-    ended = waitpid(child, &status, 0);
+  if (!exit_code) {
+    process.interrupt();
+    exit_code = process.wait();
   }
-  REQUIRE(ended == child);
-  return {exit_code(status), contents(out_path), contents(err_path)};
+  return {*exit_code, contents(out_path), contents(err_path)};
 }
 
 std::string run_text(const Arguments& arguments) {

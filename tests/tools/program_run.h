@@ -3,8 +3,11 @@
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "support/system.h"
 
 using Arguments = std::vector<std::string>;
 
@@ -21,10 +24,11 @@ Arguments with(Arguments arguments, const Arguments& more);
 std::string contents(const std::filesystem::path& path);
 
 /// Run the program with nothing to read, or the file `in`, and, unless `out` says otherwise, its output in files.
-Outcome run(const Arguments& arguments, const std::string& out = "", const std::string& in = "/dev/null");
+Outcome run(const Arguments& arguments, const std::string& out = "", const std::string& in = kvq_test::kNothing);
 
 /// Run the program in a terminal, where `input` is typed; what it shows there, all of it, is the outcome's `out`.
-Outcome run_in_terminal(const Arguments& arguments, const std::string& input = "");
+/// Nothing if this system has no terminals for tests.
+std::optional<Outcome> run_in_terminal(const Arguments& arguments, const std::string& input = "");
 
 /// Run the program and interrupt it, as Ctrl-C does, once `condition` holds; it may end before.
 Outcome run_until(const Arguments& arguments, const std::function<bool()>& condition);

@@ -215,17 +215,23 @@ TEST_CASE("a file that is there is replaced only if somebody says so") {
   const Workplace place;
   const std::string out = place.write("out.safetensors", "precious");
   check_failure(place.quantize("nuq-4", out), 2, "--out " + out + " is there already (8 B): --force (-f) replaces it");
+  CHECK(contents(out) == "precious");
   for (const char* answer : {"\n", "n\n", ""}) {
-    const Outcome kept = run_in_terminal(place.quantize("nuq-4", out), answer);
-    CHECK(kept.exit_code == 1);
-    CHECK(kept.out.find("Replace it? [y/N]") != std::string::npos);
+    const std::optional<Outcome> kept = run_in_terminal(place.quantize("nuq-4", out), answer);
+    if (!kept) break;
+    CHECK(kept->exit_code == 1);
+    CHECK(kept->out.find("Replace it? [y/N]") != std::string::npos);
     CHECK(contents(out) == "precious");
   }
-  const Outcome replaced = run_in_terminal(place.quantize("nuq-4", out), "y\n");
-  CHECK(replaced.exit_code == 0);
-  CHECK(replaced.out.find("quantizing 0.1 million weights [") != std::string::npos);
-  CHECK(contents(out).size() > 1000);
+  if (const std::optional<Outcome> replaced = run_in_terminal(place.quantize("nuq-4", out), "y\n")) {
+    CHECK(replaced->exit_code == 0);
+    CHECK(replaced->out.find("quantizing 0.1 million weights [") != std::string::npos);
+    CHECK(contents(out).size() > 1000);
+  } else {
+    MESSAGE("skipped: answers, since this system has no terminals for tests");
+  }
   run_json(place.quantize("nuq-3", out, {"-f"}));
+  CHECK(contents(out).size() > 1000);
 }
 
 TEST_CASE("matrices that an interrupted run finished are kept, and the rest gives the same file") {

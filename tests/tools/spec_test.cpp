@@ -108,8 +108,8 @@ TEST_CASE("trained files that do not fit their SPEC are named") {
 
 TEST_CASE("a policy file may keep a share of the prompt, as a short form may") {
   const ScratchDirectory scratch;
-  const std::string file =
-      scratch.write("share.yaml", "version: 1\nkeys: int4\nvalues: int4\neviction: {method: snapkv, budget: 25%}\n");
+  const std::string policy = "version: 1\nkeys: int4\nvalues: int4\neviction: {method: snapkv, budget: 25%}\n";
+  const std::string file = scratch.write("share.yaml", policy).string();
   const json of_file = evaluate(file);
   CHECK(of_file["kv_bytes"] == evaluate("int4+snapkv:25%")["kv_bytes"]);
   CHECK(of_file["perplexity"] == evaluate("int4+snapkv:25%")["perplexity"]);

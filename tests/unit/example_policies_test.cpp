@@ -35,7 +35,7 @@ std::string read(const std::string& file) {
 TEST_CASE("there is one example of a policy for each method, one with gain-shape formats and one with a router") {
   std::set<std::string> present;
   for (const auto& entry : std::filesystem::directory_iterator(example_policies()))
-    present.insert(entry.path().filename());
+    present.insert(entry.path().filename().string());
   std::set<std::string> expected{"gain-shape.yaml", "moqae.yaml"};
   for (const Example& example : kExamples) expected.insert(example.file + ".yaml");
   CHECK(present == expected);

@@ -2,8 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <new>
+
+#include "support/system.h"
 
 namespace {
 
@@ -17,7 +18,7 @@ void* allocate(std::size_t size, std::size_t alignment = alignof(std::max_align_
     return nullptr;
   }
   if (size > PTRDIFF_MAX - alignment) return nullptr;
-  return std::aligned_alloc(alignment, (size + alignment) / alignment * alignment);
+  return kvq_test::allocate_aligned(alignment, (size + alignment) / alignment * alignment);
 }
 
 void* require(void* memory) {
@@ -42,18 +43,20 @@ void* operator new(std::size_t size, std::align_val_t to, const std::nothrow_t&)
 void* operator new[](std::size_t size, std::align_val_t to, const std::nothrow_t&) noexcept {
   return allocate(size, number(to));
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
-void operator delete[](void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t, const std::nothrow_t&) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::align_val_t, const std::nothrow_t&) noexcept { std::free(memory); }
+void operator delete(void* memory) noexcept { kvq_test::free_aligned(memory); }
+void operator delete[](void* memory) noexcept { kvq_test::free_aligned(memory); }
+void operator delete(void* memory, std::size_t) noexcept { kvq_test::free_aligned(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { kvq_test::free_aligned(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { kvq_test::free_aligned(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { kvq_test::free_aligned(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { kvq_test::free_aligned(memory); }
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { kvq_test::free_aligned(memory); }
+void operator delete(void* memory, const std::nothrow_t&) noexcept { kvq_test::free_aligned(memory); }
+void operator delete[](void* memory, const std::nothrow_t&) noexcept { kvq_test::free_aligned(memory); }
+void operator delete(void* memory, std::align_val_t, const std::nothrow_t&) noexcept { kvq_test::free_aligned(memory); }
+void operator delete[](void* memory, std::align_val_t, const std::nothrow_t&) noexcept {
+  kvq_test::free_aligned(memory);
+}
 
 namespace kvq_test {
 

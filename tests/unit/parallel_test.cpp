@@ -3,17 +3,14 @@
 
 #include "kvq.h"
 #include "support/build.h"
-
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include "support/system.h"
 
 #include <doctest/doctest.h>
 
 #include <atomic>
 #include <cstring>
 #include <new>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -91,13 +88,9 @@ TEST_CASE("too little work stays on the calling thread") {
 }
 
 TEST_CASE("threads that cannot be started are the context's failure, and the host lives on") {
-  if (kvq_test::kSmallRun) return;  // sanitizers need the address space
-  constexpr int kUnlimited = 77;
-  const pid_t child = fork();
-  if (child == 0) {
-    const rlimit limit{rlim_t{1} << 30U, rlim_t{1} << 30U};  // too little address space for that many stacks
-    if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(2);
-    if (mmap(nullptr, rlim_t{2} << 30U, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED) _exit(kUnlimited);
+  if (kvq_test::kSmallRun) return;                 // sanitizers need the address space
+  constexpr size_t kAddresses = size_t{1} << 30U;  // too few for that many stacks
+  const std::optional<int> problem = kvq_test::run_with_few_addresses(kAddresses, [] {
     kvq_context_options options;
     kvq_context_options_init(&options, sizeof(options));
     options.n_threads = 1024;
@@ -105,16 +98,13 @@ TEST_CASE("threads that cannot be started are the context's failure, and the hos
     kvq_error error;
     kvq_error_init(&error, sizeof(error));
     const bool refused = kvq_context_create(&options, &context, &error) == KVQ_E_BACKEND && context == nullptr;
-    _exit(refused && std::strstr(error.message, "n_threads is 1024") != nullptr ? 0 : 1);
-  }
-  int status = -1;
-  REQUIRE(child > 0);
-  REQUIRE(waitpid(child, &status, 0) == child);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == kUnlimited) {
-    MESSAGE("skipped: an emulator does not limit its programs' address space");
+    return refused && std::strstr(error.message, "n_threads is 1024") != nullptr ? 0 : 1;
+  });
+  if (!problem) {
+    MESSAGE("skipped: this system cannot limit the addresses of a copy of this process");
     return;
   }
-  CHECK(status == 0);
+  CHECK(*problem == 0);
 }
 
 }  // namespace parallel_test

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <numbers>
 #include <random>
 #include <vector>
 
@@ -23,7 +24,7 @@ constexpr size_t kTokens = kBlocks * kValueBlock;
 constexpr NetworkLayout kLayout{.width = 6, .hidden = 9, .bits = 8};
 constexpr double kTemperature = 0.7;
 
-double gelu(double x) { return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+double gelu(double x) { return x / 2 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x))); }
 
 /// A problem small enough for finite differences.
 struct Problem {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <numbers>
 #include <optional>
 #include <random>
 #include <string>
@@ -77,7 +78,7 @@ struct RandomNetwork {
              ((static_cast<double>(vector[c]) - mean) / deviation * static_cast<double>(gain[c]) +
               static_cast<double>(bias[c]));
       }
-      const double active = x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+      const double active = x / 2 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
       for (size_t o = 0; o < out.size(); ++o) out[o] += static_cast<double>(second[o * hidden + h]) * active;
     }
     return out;

@@ -1,11 +1,13 @@
-#include <csignal>
 #include <exception>
 #include <iostream>
 #include <new>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "commands/commands.h"
 #include "kvq.h"
+#include "llama/system.h"
 #include "options/command.h"
 
 namespace {
@@ -43,11 +45,11 @@ void add_commands(cli::Command app) {
   cli::add_reference(app);
 }
 
-int run(int argc, char** argv) {
+int run(std::vector<std::string> words) {
   cli::Program program("kvq", "A compressed key/value cache for language models, and programs to try it.",
                        kvq_version_string());
   add_commands(program.root());
-  if (!program.run(argc, argv)) return 0;
+  if (!program.run(std::move(words))) return 0;
   std::cout.flush();
   return std::cout ? 0 : report("cannot write to standard output", kFailed);
 }
@@ -55,9 +57,9 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of the stream, reported like any other
   try {
-    return run(argc, argv);
+    llama::prepare_streams();
+    return run(llama::command_line(argc, argv));
   } catch (const cli::UsageError& error) {
     return report(error.what(), kWrongUsage);
   } catch (const std::bad_alloc&) {

@@ -1,13 +1,12 @@
 #include "cpu_device.h"
 
-#include <unistd.h>
-
 #include <cblas.h>
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 
+#include "system.h"
 #include "weight_kernels.h"
 
 namespace llama {
@@ -280,10 +279,6 @@ void multiply(ThreadPool& threads, const Linear& linear, std::span<const float> 
   const bool one_row = static_cast<int64_t>(x.size()) == linear.weight.columns;
   (one_row ? multiply_row : multiply_rows)(threads, linear.weight, x, beta, y);
   add_bias(linear.bias.all(), y);
-}
-
-uint64_t host_memory_bytes() {
-  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
 std::unique_ptr<Device> make_cpu_device(ThreadPool& threads) { return std::make_unique<CpuDevice>(threads); }

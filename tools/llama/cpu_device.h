@@ -23,7 +23,6 @@ void multiply(ThreadPool& threads, const Linear& linear, std::span<const float> 
 /// sums = xᵀ·x + beta·sums with x `[n, in]` and sums `[in, in]` in host memory, of whose lower triangle only what
 /// blocks on the diagonal hold is computed. Results do not depend on the number of threads.
 void add_gram(ThreadPool& threads, std::span<const float> x, int64_t in, float beta, std::span<float> sums);
-uint64_t host_memory_bytes();
 
 /// The CPU: host memory, and `threads`, which must outlive the device. Results do not depend on their number.
 std::unique_ptr<Device> make_cpu_device(ThreadPool& threads);

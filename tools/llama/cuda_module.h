@@ -21,7 +21,7 @@ using CudaModuleEntry = const CudaModule* (*)();
 inline constexpr char kCudaModuleEntry[] = "kvq_llama_cuda_module";
 
 /// Open a module for good. An Error with the loader's reason, such as a library that is missing, if it cannot be used.
-/// \param path  as dlopen understands it.
+/// \param path  as open_library understands it.
 const CudaModule& load_cuda_module(const std::filesystem::path& path);
 
 /// A GPU for a model: with the module beside libkvq or beside the program, else where the loader searches. An Error

@@ -11,6 +11,7 @@
 #include "error.h"
 #include "jinja_values.h"
 #include "json_document.h"
+#include "system.h"
 
 namespace llama::jinja {
 namespace {
@@ -51,8 +52,7 @@ Value strftime_now(const Arguments& arguments) {
     throw Error("strftime_now() takes a format, such as '%d %b %Y'");
   }
   const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  localtime_r(&now, &local);
+  const std::tm local = local_time(now);
   std::array<char, 256> text{};
   const size_t length =
       std::strftime(text.data(), text.size(), given[0].value->get_ref<const std::string&>().c_str(), &local);

@@ -4,7 +4,7 @@
 #include <cctype>
 
 #include "error.h"
-#include "find_text.h"
+#include "system.h"
 
 namespace llama::jinja {
 namespace {

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "error.h"
-#include "find_text.h"
 #include "json_document.h"
+#include "system.h"
 
 namespace llama::jinja {
 namespace {

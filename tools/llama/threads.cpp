@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "error.h"
+#include "system.h"
 
 namespace llama {
 namespace {
@@ -21,8 +22,7 @@ inline void relax() {
 }
 
 // Spin for a short while, then sleep, until `value` differs from `old`.
-template <class T>
-void wait_while_equal(const std::atomic<T>& value, T old) {
+void wait_while_equal(const std::atomic<uint32_t>& value, uint32_t old) {
   const auto deadline = std::chrono::steady_clock::now() + kSpinTime;
   do {
     for (int spin = 0; spin < kSpinsPerClockRead; ++spin) {
@@ -30,7 +30,7 @@ void wait_while_equal(const std::atomic<T>& value, T old) {
       relax();
     }
   } while (std::chrono::steady_clock::now() < deadline);
-  while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
+  while (value.load(std::memory_order_acquire) == old) sleep_while(value, old);
 }
 
 }  // namespace
@@ -57,7 +57,7 @@ ThreadPool::~ThreadPool() { stop(); }
 void ThreadPool::stop() {
   stopping_.store(true, std::memory_order_relaxed);
   generation_.fetch_add(1, std::memory_order_release);
-  generation_.notify_all();
+  wake_all(generation_);
   for (std::thread& worker : workers_) worker.join();
 }
 
@@ -72,9 +72,11 @@ void ThreadPool::run(int32_t n, kvq_parallel_body body, void* argument) {
   const uint64_t number = generation_.load(std::memory_order_relaxed) + uint64_t{1};
   shares_.store(number << 32 | static_cast<uint32_t>(n), std::memory_order_release);
   generation_.fetch_add(1, std::memory_order_release);
-  generation_.notify_all();
+  wake_all(generation_);
   take_shares();
-  for (int32_t done = done_.load(std::memory_order_acquire); done != n; done = done_.load(std::memory_order_acquire)) {
+  const auto all = static_cast<uint32_t>(n);
+  for (uint32_t done = done_.load(std::memory_order_acquire); done != all;
+       done = done_.load(std::memory_order_acquire)) {
     wait_while_equal(done_, done);
   }
 }
@@ -92,7 +94,7 @@ void ThreadPool::take_shares() {
     if (!shares_.compare_exchange_weak(shares, shares - 1, std::memory_order_acq_rel)) continue;
     const int32_t n = loop_.n;
     loop_.body(loop_.argument, n - static_cast<int32_t>(static_cast<uint32_t>(shares)));
-    if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == n) done_.notify_one();
+    if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<uint32_t>(n)) wake_one(done_);
     shares = shares_.load(std::memory_order_acquire);
   }
 }

@@ -49,7 +49,7 @@ class ThreadPool {
 
   Loop loop_;                            // changes only while no share of it is left
   std::atomic<uint64_t> shares_{0};      // number of the loop << 32 | indices not yet taken
-  std::atomic<int32_t> done_{0};         // indices of the current loop that are finished
+  std::atomic<uint32_t> done_{0};        // indices of the current loop that are finished
   std::atomic<uint32_t> generation_{0};  // grows with every loop; workers wait for it to change
   std::atomic<bool> stopping_{false};
   std::vector<std::thread> workers_;

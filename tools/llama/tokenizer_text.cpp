@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "error.h"
-#include "find_text.h"
+#include "system.h"
 
 namespace llama {
 namespace {

@@ -8,6 +8,7 @@
 #include "json_document.h"
 #include "kvq.hpp"
 #include "mapped_file.h"
+#include "system.h"
 
 namespace llama {
 namespace {
@@ -17,7 +18,7 @@ constexpr const char* kIndexFile = "model.safetensors.index.json";
 
 /// An index comes with downloaded weights: it may only name files beside itself.
 void check_shard_name(const std::string& name, const std::string& place) {
-  const std::filesystem::path path(name);
+  const std::filesystem::path path = path_of(name);
   const bool plain =
       !name.empty() && name.find('\0') == std::string::npos && path.filename() == path && name != "." && name != "..";
   if (!plain) throw Error(place + ": " + in_quotes(name) + " is not the name of a file in the model directory");
@@ -170,11 +171,12 @@ void Checkpoint::add_shards(const std::filesystem::path& index_path) {
     tensors_of_shard[shard.get<std::string>()].push_back(tensor);
   }
   for (const auto& [shard, names] : tensors_of_shard) {
-    shards_.push_back({shard, SafetensorsFile(place_ / shard)});
+    shards_.push_back({shard, SafetensorsFile(place_ / path_of(shard))});
     const SafetensorsFile& file = shards_.back().file;
     for (const std::string& name : names) {
       const TensorView* tensor = file.find(name);
-      if (tensor == nullptr) throw Error((place_ / shard).string() + ": tensor " + in_quotes(name) + " is missing");
+      if (tensor == nullptr)
+        throw Error((place_ / path_of(shard)).string() + ": tensor " + in_quotes(name) + " is missing");
       tensors_.emplace(name, tensor);
     }
   }

@@ -1,13 +1,13 @@
 #include "allocation/latencies.h"
 
 #include <algorithm>
-#include <fstream>
 
 #include "allocation/memory.h"
 #include "allocation/probe.h"
 #include "bench/timed_calls.h"
 #include "bench/timing.h"
 #include "llama/error.h"
+#include "llama/system.h"
 #include "terminal/progress.h"
 
 namespace cli {
@@ -184,17 +184,6 @@ void measure_others(Measurements& known, Latencies& times, Engine& engine, Timed
   known.save();
 }
 
-std::string processor_name() {
-  std::ifstream file("/proc/cpuinfo");
-  const std::string wanted = "model name";
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with(wanted)) continue;
-    const size_t begin = line.find_first_not_of(" \t:", wanted.size());
-    return begin == std::string::npos ? "" : line.substr(begin) + ", ";
-  }
-  return "";
-}
-
 double at(const std::map<std::string, double>& times, const std::string& key) {
   const auto found = times.find(key);
   if (found != times.end()) return found->second;
@@ -204,7 +193,8 @@ double at(const std::map<std::string, double>& times, const std::string& key) {
 }  // namespace
 
 std::string machine_of(const Engine& engine, const ComputeOptions& compute) {
-  const std::string processor = compute.device == "cpu" ? processor_name() : "";
+  std::string processor = compute.device == "cpu" ? llama::processor_name() : "";
+  if (!processor.empty()) processor += ", ";
   return processor + machine_text(engine.context, compute) + ", kvq " + kvq_version_string();
 }
 

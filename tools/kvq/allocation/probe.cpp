@@ -270,8 +270,8 @@ ProbeWindows::ProbeWindows(const Engine& engine, ProbeText text)
             ", written by the model with seed " + std::to_string(text_.seed);
     return;
   }
-  const CalibrationTexts texts({text_.file}, {read_corpus(text_.file)}, engine.tokenizer, engine.model.config(),
-                               text_.tokens);
+  const CalibrationTexts texts({text_.file}, {read_corpus(llama::path_of(text_.file))}, engine.tokenizer,
+                               engine.model.config(), text_.tokens);
   note_ = texts.note;
   for (const auto each : texts.windows) read_.emplace_back(each.begin(), each.end());
 }

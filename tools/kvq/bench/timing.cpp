@@ -1,7 +1,5 @@
 #include "bench/timing.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -11,6 +9,7 @@
 
 #include "llama/cpu_device.h"
 #include "llama/error.h"
+#include "llama/system.h"
 #include "terminal/output.h"
 
 namespace cli {
@@ -68,14 +67,10 @@ uint64_t read_streams(const Line* lines, size_t lines_per_stream) {
   return total;
 }
 
-constexpr uint64_t kUsualCacheBytes = uint64_t{32} << 20;
-
-uint64_t last_level_cache_bytes() {
-#ifdef _SC_LEVEL3_CACHE_SIZE
-  const long size = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  if (size > 0) return static_cast<uint64_t>(size);
-#endif
-  return kUsualCacheBytes;
+uint64_t cache_bytes() {
+  constexpr uint64_t kUsual = uint64_t{32} << 20;
+  const uint64_t bytes = llama::last_level_cache_bytes();
+  return bytes != 0 ? bytes : kUsual;
 }
 
 /// Bytes per second that the threads together read from memory: the best of several passes over far more data than the
@@ -122,7 +117,7 @@ class Cpu final : public TimedDevice {
 
   bool records() const override { return false; }
   std::function<void()> record(kvq_context* /*context*/, std::function<void()> issue) override { return issue; }
-  uint64_t bytes_to_rotate(bool /*recorded*/) const override { return 2 * last_level_cache_bytes(); }
+  uint64_t bytes_to_rotate(bool /*recorded*/) const override { return 2 * cache_bytes(); }
   bool forgets_instructions() const override { return false; }
 
  private:

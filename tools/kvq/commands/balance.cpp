@@ -72,9 +72,9 @@ void print_result(const BalanceOptions& options, const Report& report, const std
 }
 
 void run(const BalanceOptions& options) {
-  if (!options.scales.empty()) check_writable(options.scales);
-  const llama::ModelConfig config = llama::load_config(options.model);
-  const llama::Checkpoint checkpoint(options.model);
+  if (!options.scales.empty()) check_writable(llama::path_of(options.scales));
+  const llama::ModelConfig config = llama::load_config(llama::path_of(options.model));
+  const llama::Checkpoint checkpoint(llama::path_of(options.model));
   const kvq::Context context = make_context(options.compute);
   // Scales of a cache and those to fold are found one after the other.
   const bool for_cache = !options.scales.empty() || options.out.empty();
@@ -90,14 +90,15 @@ void run(const BalanceOptions& options) {
     report.emplace(scales);
     if (!options.scales.empty()) {
       const std::vector<std::byte> file = scales.save();
-      write_file(options.scales, file);
+      write_file(llama::path_of(options.scales), file);
       written.push_back({options.scales, file.size()});
     }
   }
   if (to_fold) {
     const kvq::Centres scales = find(true);
     report.emplace(scales);
-    written.push_back({options.out.string(), write_balanced(options.out, options.model, checkpoint, config, scales)});
+    written.push_back(
+        {options.out.string(), write_balanced(options.out, llama::path_of(options.model), checkpoint, config, scales)});
   }
   print_result(options, *report, written);
 }

@@ -1,11 +1,10 @@
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
 
 #include "commands/commands.h"
 #include "llama/chat_template.h"
+#include "llama/system.h"
 #include "measure/generation.h"
 
 namespace cli {
@@ -175,7 +174,7 @@ std::optional<Turn> answer(Conversation& conversation, const std::string& line, 
 
 /// Lines are turns until there are no more or one is "/exit".
 void talk(Conversation& conversation, const ChatOptions& options) {
-  const bool by_hand = isatty(STDIN_FILENO) == 1;
+  const bool by_hand = llama::is_terminal(stdin);
   std::string line;
   for (;;) {
     if (by_hand) std::cerr << "> " << std::flush;

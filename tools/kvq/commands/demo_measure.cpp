@@ -105,7 +105,7 @@ std::vector<WeightsRow> WeightsDemo::measure(llama::Tokens tokens, const std::st
   const std::filesystem::path text = write_calibration_text(model, scratch.path());
   std::vector<WeightsRow> rows;
   for (const std::string& scheme : schemes) {
-    const std::filesystem::path file = scratch.path() / (scheme + ".safetensors");
+    const std::filesystem::path file = scratch.path() / llama::path_of(scheme + ".safetensors");
     const QuantizedModel quantized = quantize_model({.model = model.string(),
                                                      .scheme = scheme,
                                                      .hessian_texts = {text.string()},

@@ -141,7 +141,7 @@ void run(const EvalErrorOptions& options) {
   Engine engine = options.load();
   const llama::ModelConfig& config = engine.model.config();
   check_context(options.context, config);
-  const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(options.text));
+  const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(llama::path_of(options.text)));
   const std::vector<llama::Tokens> windows = first_windows(tokens, options.context, options.windows);
   const Spec format = load_judged_spec(engine, options.kv);
   Progress progress("error", static_cast<int64_t>(windows.size()) * options.context * (1 + config.n_layers));

@@ -210,7 +210,7 @@ void measure(const Engine& engine, const EvalEvictionOptions& options, const std
   }
   if (measured.needles == 0) return;
   const std::vector<int32_t> filler =
-      filler_tokens(engine, options.model, options.text, measured.context, measured.seed);
+      filler_tokens(engine, llama::path_of(options.model), options.text, measured.context, measured.seed);
   const NeedleOptions needles{
       .context = measured.context, .samples = measured.needles, .seed = measured.seed, .chunk = measured.chunk};
   NeedlePrompts prompts(engine, filler, needles);
@@ -230,7 +230,7 @@ void run(EvalEvictionOptions options) {
   report.window = formats.back().policy.describe().eviction_window;
   for (const std::string& text : options.budgets) report.budgets.push_back(load_budget(text, report.window));
 
-  const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(options.text));
+  const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(llama::path_of(options.text)));
   std::vector<llama::Tokens> windows;
   if (options.measured.windows > 0) {
     windows = first_windows(tokens, options.measured.context, options.measured.windows);

@@ -114,7 +114,7 @@ ContinuationResult measure(Engine& engine, llama::Tokens tokens, const EvalGener
 
 void run(const EvalGenerateOptions& options) {
   Engine engine = options.load();
-  const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(options.text));
+  const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(llama::path_of(options.text)));
   check_positions(options.measured, engine.model.config());
   print_result(options, measure(engine, tokens, options), engine.model.weights());
 }

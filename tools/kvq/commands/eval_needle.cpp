@@ -1,4 +1,5 @@
 #include "commands/commands.h"
+#include "llama/system.h"
 #include "measure/needle.h"
 
 namespace cli {
@@ -35,7 +36,7 @@ void print_result(const EvalNeedleOptions& options, const NeedleResult& result, 
 NeedleResult measure(Engine& engine, const EvalNeedleOptions& options) {
   const Spec format = load_judged_spec(engine, options.kv);
   const std::vector<int32_t> filler =
-      filler_tokens(engine, options.model, options.text, options.needle.context, options.needle.seed);
+      filler_tokens(engine, llama::path_of(options.model), options.text, options.needle.context, options.needle.seed);
   Progress progress("needle", int64_t{options.needle.samples} * options.needle.context);
   return measure_needle(engine, format, filler, options.needle, progress);
 }

@@ -194,7 +194,7 @@ void run(EvalPerplexityOptions& options) {
   if (options.kv == options.plan && !options.plan.empty()) options.formats = {options.plan};  // no --kv
   options.kv = joined(options.formats);
   Engine engine = options.load();
-  const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(options.text));
+  const std::vector<int32_t> tokens = engine.tokenizer.encode(read_corpus(llama::path_of(options.text)));
   check_context(options.perplexity.context, engine.model.config());
   const EvalPerplexityMeasurement measured = measure(engine, tokens, options);
   print_results(options, measured, engine.model.weights());

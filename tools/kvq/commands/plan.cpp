@@ -60,7 +60,7 @@ void refuse_choices(const PlanOptions& options) {
 }
 
 void run(const PlanOptions& options) {
-  if (!options.shape.empty() || !llama::Checkpoint::is_in(options.model)) {
+  if (!options.shape.empty() || !llama::Checkpoint::is_in(llama::path_of(options.model))) {
     refuse_choices(options);
     return print_what_fits(options);
   }
@@ -68,7 +68,7 @@ void run(const PlanOptions& options) {
   if (!options.out.empty()) check_writable(options.out);
   PlanOptions filled = options;
   if (filled.context == 0) {
-    filled.context = std::min(kUsualContext, llama::load_config(options.model).max_positions);
+    filled.context = std::min(kUsualContext, llama::load_config(llama::path_of(options.model)).max_positions);
   }
   choose_plan(filled);
 }

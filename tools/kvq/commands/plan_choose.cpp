@@ -171,8 +171,8 @@ bool loses_by_outliers(const AllocationRequest& request) {
 
 std::filesystem::path measurements_path(const PlanOptions& options) {
   if (!options.measurements.empty()) return options.measurements;
-  const std::filesystem::path model = std::filesystem::weakly_canonical(options.model);
-  return model.filename().string() + ".measurements.json";
+  const std::filesystem::path model = std::filesystem::weakly_canonical(llama::path_of(options.model));
+  return llama::path_of(model.filename().string() + ".measurements.json");
 }
 
 void write_plan(const PlanOptions& options, kvq_context* context, const ModelPlan& plan, const std::string& note) {
@@ -296,7 +296,7 @@ void print_plan(const PlanOptions& options, const BitAllocator& allocator, const
 }  // namespace
 
 void choose_plan(const PlanOptions& options) {
-  Engine engine(options.model, options.compute);
+  Engine engine(llama::path_of(options.model), options.compute);
   check_context(options.context, engine.model.config());
   check_formats(engine.context, options.formats, false);
   if (!options.eviction.empty()) load_spec(engine.context, "fp16+" + options.eviction + ":64", "--evict");

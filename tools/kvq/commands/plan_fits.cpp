@@ -3,6 +3,7 @@
 
 #include "allocation/layer_caches.h"
 #include "commands/plan.h"
+#include "llama/system.h"
 #include "options/cache_shape.h"
 #include "terminal/output.h"
 
@@ -95,7 +96,8 @@ std::vector<std::vector<int32_t>> longest_contexts(const PlanOptions& options, c
 
 Fits what_fits(const PlanOptions& options) {
   Fits fits;
-  fits.model = options.shape.empty() ? llama::load_model_shape(options.model) : parse_cache_shape(options.shape);
+  fits.model =
+      options.shape.empty() ? llama::load_model_shape(llama::path_of(options.model)) : parse_cache_shape(options.shape);
   fits.memory = options.memory.empty() ? 0 : parse_byte_count(options.memory, "--memory");
   const kvq::Context context = make_context(options.compute);
   check_context_of(options, fits.model);

@@ -1,11 +1,10 @@
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <utility>
 
 #include "commands/commands.h"
+#include "llama/system.h"
 #include "terminal/files.h"
 #include "terminal/progress.h"
 #include "train/balancing.h"
@@ -72,7 +71,7 @@ void ask_to_replace(const std::filesystem::path& path) {
   const uint64_t size = std::filesystem::file_size(path, failure);
   if (failure) return;
   const std::string exists = path.string() + " is there already (" + bytes_text(size) + ")";
-  if (isatty(STDIN_FILENO) != 1 || isatty(STDERR_FILENO) != 1) {
+  if (!llama::is_terminal(stdin) || !llama::is_terminal(stderr)) {
     throw UsageError("--out " + exists + ": --force (-f) replaces it");
   }
   std::fputs((exists + ". Replace it? [y/N] ").c_str(), stderr);
@@ -95,11 +94,11 @@ QuantizedModel quantize(const QuantizeOptions& options) {
 void balance(QuantizeOptions& options) {
   const std::string model = std::exchange(options.model, options.balanced.string());
   if (std::filesystem::exists(options.partial())) return;  // an earlier run did
-  const llama::ModelConfig config = llama::load_config(model);
-  const llama::Checkpoint checkpoint(model);
+  const llama::ModelConfig config = llama::load_config(llama::path_of(model));
+  const llama::Checkpoint checkpoint(llama::path_of(model));
   Progress progress("balancing", config.n_layers);
   const kvq::Centres scales = find_scales(make_context(options.compute), checkpoint, config, {.fold = true}, progress);
-  write_balanced(options.balanced, model, checkpoint, config, scales);
+  write_balanced(options.balanced, llama::path_of(model), checkpoint, config, scales);
 }
 
 void run(QuantizeOptions options) {

@@ -66,7 +66,7 @@ void print_result(const TrainCentresOptions& options, const TrainedCentres& resu
 
 void add_output_projections(const TrainCentresOptions& options, const TrainingInputs& inputs,
                             kvq::CentresTrainer& trainer) {
-  const llama::Checkpoint checkpoint(options.model);
+  const llama::Checkpoint checkpoint(llama::path_of(options.model));
   const llama::ModelConfig& config = inputs.engine.model.config();
   for (int32_t layer = 0; layer < config.n_layers; ++layer) {
     llama::add_output_projection(trainer, checkpoint, config, layer);
@@ -111,11 +111,11 @@ TrainedCentres train(const TrainCentresOptions& options, TrainingInputs& inputs)
 }
 
 void run(const TrainCentresOptions& options) {
-  check_writable(options.out);
+  check_writable(llama::path_of(options.out));
   TrainingInputs inputs(options);
   const TrainedCentres result = train(options, inputs);
   const std::vector<std::byte> file = result.centres.save();
-  write_file(options.out, file);
+  write_file(llama::path_of(options.out), file);
   print_result(options, result, file.size());
 }
 

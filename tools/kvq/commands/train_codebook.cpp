@@ -26,7 +26,9 @@ struct TrainedCodebook {
   std::vector<double> layer_seconds;  // negative: the layer was finished by an earlier run
 };
 
-std::filesystem::path partial_of(const TrainCodebookOptions& options) { return options.out + ".partial"; }
+std::filesystem::path partial_of(const TrainCodebookOptions& options) {
+  return llama::path_of(options.out + ".partial");
+}
 
 kvq_codebook_trainer_options trainer_options_of(const TrainCodebookOptions& options, const TrainingInputs& inputs,
                                                 const kvq_centres* scales) {
@@ -174,11 +176,11 @@ void print_result(const TrainCodebookOptions& options, const TrainedCodebook& re
 }
 
 void run(const TrainCodebookOptions& options) {
-  check_writable(options.out);
+  check_writable(llama::path_of(options.out));
   TrainingInputs inputs(options);
   const TrainedCodebook result = train(options, inputs);
   const std::vector<std::byte> file = result.codebook.save();
-  write_file(options.out, file);
+  write_file(llama::path_of(options.out), file);
   std::error_code ignored;
   std::filesystem::remove(partial_of(options), ignored);
   print_result(options, result, file.size());

@@ -203,7 +203,7 @@ void run(const TrainRouterOptions& options) {
   if (options.compute.device != "cpu") {
     throw UsageError("--device " + options.compute.device + ": train router runs on the CPU only");
   }
-  check_writable(options.out);
+  check_writable(llama::path_of(options.out));
   TrainingInputs inputs(options);
   kvq::Codebook codebook = nullptr;
   if (!options.codebook.empty()) {
@@ -211,7 +211,7 @@ void run(const TrainRouterOptions& options) {
   }
   const TrainedRouter result = train(options, inputs, codebook);
   const std::vector<std::byte> file = result.router.save();
-  write_file(options.out, file);
+  write_file(llama::path_of(options.out), file);
   options.json ? print_object(options, result, file.size()) : print_table(options, result, file.size());
 }
 

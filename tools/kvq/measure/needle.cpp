@@ -114,7 +114,7 @@ std::vector<int32_t> filler_tokens(const Engine& engine, const std::filesystem::
   std::error_code ignored;
   std::string prose;
   if (!text.empty()) {
-    prose = read_corpus(text);
+    prose = read_corpus(llama::path_of(text));
   } else if (std::filesystem::exists(sample, ignored)) {
     prose = read_corpus(sample);
   } else {

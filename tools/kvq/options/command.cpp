@@ -6,6 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "llama/system.h"
+
 namespace cli {
 
 Option Option::required() { return Option(option_->required()); }
@@ -86,10 +88,16 @@ Option Command::add_option(const std::string& names, Target& target, const std::
   return Option(app_->add_option(names, target, help));
 }
 
+/// CLI11 would make a path of a std::string, which Windows reads by its code page.
+template <>
+Option Command::add_option(const std::string& names, std::filesystem::path& target, const std::string& help) {
+  const auto take = [&target](const std::string& name) { target = llama::path_of(name); };
+  return add_option_function(names, take, help);
+}
+
 template Option Command::add_option(const std::string&, std::string&, const std::string&);
 template Option Command::add_option(const std::string&, std::optional<std::string>&, const std::string&);
 template Option Command::add_option(const std::string&, std::vector<std::string>&, const std::string&);
-template Option Command::add_option(const std::string&, std::filesystem::path&, const std::string&);
 template Option Command::add_option(const std::string&, int32_t&, const std::string&);
 template Option Command::add_option(const std::string&, std::vector<int32_t>&, const std::string&);
 template Option Command::add_option(const std::string&, int64_t&, const std::string&);
@@ -145,9 +153,10 @@ Program::Program(const std::string& name, const std::string& help, const std::st
 
 Program::~Program() = default;
 
-bool Program::run(int argc, char** argv) {
+bool Program::run(std::vector<std::string> words) {
+  std::ranges::reverse(words);  // as CLI11 takes them
   try {
-    app_->parse(argc, argv);
+    app_->parse(std::move(words));
     return true;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) {  // --help or --version

@@ -130,9 +130,9 @@ class Program {
 
   Command root() const { return Command(app_.get()); }
 
-  /// Read the words and run the command that they name. A UsageError that names the word if they make no sense.
-  /// \returns  false: only help or the version was printed.
-  bool run(int argc, char** argv);
+  /// Read the words behind the program's name and run the command that they name. A UsageError that names the word if
+  /// they make no sense. \returns  false: only help or the version was printed.
+  bool run(std::vector<std::string> words);
 
  private:
   std::unique_ptr<CLI::App> app_;

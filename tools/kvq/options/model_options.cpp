@@ -24,7 +24,7 @@ kvq::Context make_model_context(const ComputeOptions& options, llama::ThreadPool
 
 std::optional<llama::WeightsFile> weights_file(const std::string& path, kvq_context* context) {
   if (path.empty()) return {};
-  return llama::WeightsFile{path, context};
+  return llama::WeightsFile{llama::path_of(path), context};
 }
 
 llama::Model load_model(const std::filesystem::path& directory, const std::shared_ptr<llama::ThreadPool>& threads,
@@ -93,7 +93,7 @@ kvq::Centres Engine::scales_by_weights() const {
 }
 
 Engine ModelOptions::load() const {
-  Engine engine(model, compute, weights);
+  Engine engine(llama::path_of(model), compute, weights);
   if (plan.empty()) return engine;
   check_schemes(load_plan(engine.context, plan), plan, engine);
   return engine;
@@ -188,12 +188,12 @@ Tuning::Tuning(const kvq::Context& context, std::string path) : context_(&contex
   if (std::string_view(context_->describe().backend) == "cpu") {
     throw UsageError("--tuning " + path_ + ": only a GPU's kernels are measured; give --device cuda, too");
   }
-  if (!std::filesystem::exists(path_)) {
-    check_writable(path_);
+  if (!std::filesystem::exists(llama::path_of(path_))) {
+    check_writable(llama::path_of(path_));
     return;
   }
   try {
-    context_->tuning_load(read_text(path_, kMostBytes));
+    context_->tuning_load(read_text(llama::path_of(path_), kMostBytes));
   } catch (const kvq::Error& error) {
     throw llama::Error("--tuning " + path_ + ": " + error.what());
   }
@@ -204,7 +204,7 @@ void Tuning::measure(std::span<const qp_matrix* const> matrices, int32_t batch) 
 }
 
 void Tuning::keep() const {
-  if (!path_.empty()) write_file(path_, context_->tuning_save());
+  if (!path_.empty()) write_file(llama::path_of(path_), context_->tuning_save());
 }
 
 void tune(Engine& engine, const std::string& path, int32_t chunk) {

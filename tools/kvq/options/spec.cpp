@@ -99,7 +99,7 @@ void load_as(kvq_context* context, const std::string& given, const std::string& 
 
 /// Read the file as what it is or, where it is nothing, as what the SPEC needs, whose reader says why.
 void load_trained(kvq_context* context, const SpecParts& parts, const std::string& path, Spec& spec) {
-  const std::string file = read_text(path, kMaxTrainedBytes);
+  const std::string file = read_text(llama::path_of(path), kMaxTrainedBytes);
   kvq_file_kind kind = KVQ_FILE_UNKNOWN;
   kvq::checked(kvq_file_type, context, file.data(), file.size(), &kind);
   const bool is_unknown = kind == KVQ_FILE_UNKNOWN;
@@ -123,7 +123,7 @@ kvq::Policy routed_policy(kvq_context* context, const std::string& given, const 
 
 kvq::Policy load_policy(kvq_context* context, const std::string& base) {
   if (!names_file(base)) return kvq::Policy::load(context, base);
-  const std::string text = read_text(base, kMaxPlanBytes);
+  const std::string text = read_text(llama::path_of(base), kMaxPlanBytes);
   try {
     kvq_file_kind kind = KVQ_FILE_UNKNOWN;
     kvq::checked(kvq_file_type, context, text.data(), text.size(), &kind);
@@ -172,7 +172,7 @@ Budget parse_budget(const std::string& given, const std::string& text) {
 
 bool names_file(const std::string& base) {
   std::error_code ignored;
-  return base.ends_with(".yaml") || base.ends_with(".yml") || std::filesystem::exists(base, ignored);
+  return base.ends_with(".yaml") || base.ends_with(".yml") || std::filesystem::exists(llama::path_of(base), ignored);
 }
 
 std::pair<std::string, std::string> split_formats(const std::string& formats) {
@@ -232,7 +232,7 @@ void find_beside(const std::filesystem::path& model, SpecParts& parts) {
   } else {
     return;
   }
-  const std::filesystem::path path = model / file;
+  const std::filesystem::path path = model / llama::path_of(file);
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) {
     throw UsageError(parts.given + ": stands for the file " + path.string() + ", which there is not: `" + maker +
@@ -276,7 +276,7 @@ std::string spec_help() {
 }
 
 kvq::Plan load_plan(kvq_context* context, const std::string& path) {
-  const std::string text = read_text(path, kMaxPlanBytes);
+  const std::string text = read_text(llama::path_of(path), kMaxPlanBytes);
   try {
     return kvq::Plan::load(context, text);
   } catch (const kvq::Error& error) {

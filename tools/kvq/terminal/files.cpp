@@ -1,8 +1,12 @@
 #include "terminal/files.h"
 
+#include <cerrno>
+#include <cstring>
 #include <memory>
 #include <system_error>
 #include <utility>
+
+#include "llama/error.h"
 
 namespace cli {
 namespace {
@@ -38,12 +42,15 @@ void check_writable(const std::filesystem::path& path) {
   if (!directory.empty() && !std::filesystem::is_directory(directory, ignored)) {
     throw cannot_write(path, "there is no directory " + directory.string());
   }
-  write_file(path.string() + ".test", std::string());
-  std::filesystem::remove(path.string() + ".test", ignored);
+  const std::filesystem::path test = llama::path_of(path.string() + ".test");
+  write_file(test, std::string());
+  std::filesystem::remove(test, ignored);
 }
 
 OutputFile::OutputFile(std::filesystem::path path)
-    : path_(file_of(path)), temporary_(path_.string() + ".tmp"), file_(std::fopen(temporary_.c_str(), "wb")) {
+    : path_(file_of(path)),
+      temporary_(llama::path_of(path_.string() + ".tmp")),
+      file_(llama::open_to_write(temporary_)) {
   if (file_ == nullptr) throw cannot_write(path_, std::strerror(errno));
 }
 
@@ -76,7 +83,7 @@ std::string read_text(const std::filesystem::path& path, size_t max_bytes) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) throw cannot_read(path, "it is a directory");
   errno = 0;
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(llama::open_to_read(path), std::fclose);
   if (!file) throw cannot_read(path, std::strerror(errno));
   std::string text;
   for (size_t got = 1; got != 0;) {
@@ -98,7 +105,7 @@ std::string read_corpus(const std::filesystem::path& path) {
 
 std::vector<std::string> read_corpora(const std::vector<std::string>& paths) {
   std::vector<std::string> texts;
-  for (const std::string& path : paths) texts.push_back(read_corpus(path));
+  for (const std::string& path : paths) texts.push_back(read_corpus(llama::path_of(path)));
   return texts;
 }
 

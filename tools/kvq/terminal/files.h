@@ -1,18 +1,13 @@
 #pragma once
 
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstddef>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "llama/error.h"
+#include "llama/system.h"
 
 namespace cli {
 
@@ -53,11 +48,7 @@ std::vector<std::string> read_corpora(const std::vector<std::string>& paths);
 /// A new directory under the system's temporary one, removed with its files in the end.
 class TemporaryDirectory {
  public:
-  TemporaryDirectory() {
-    std::string name = (std::filesystem::temp_directory_path() / "kvq-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw llama::Error("cannot make " + name + ": " + std::strerror(errno));
-    path_ = name;
-  }
+  TemporaryDirectory() : path_(llama::make_temporary_directory("kvq-")) {}
   TemporaryDirectory(const TemporaryDirectory&) = delete;
   TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
   ~TemporaryDirectory() {

@@ -1,8 +1,7 @@
 #include "terminal/progress.h"
 
-#include <unistd.h>
-
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <utility>
 
@@ -15,24 +14,17 @@ volatile std::sig_atomic_t noted = 0;
 
 void note(int /*signal*/) { noted = 1; }
 
+llama::InterruptHandler::Note note_from_now_on() {
+  noted = 0;
+  return note;
+}
+
 constexpr std::chrono::milliseconds kRedraw{250};  // seldom enough not to disturb what is timed
 constexpr int64_t kProgressWidth = 40;
 
 }  // namespace
 
-Interrupt::Interrupt() {
-  noted = 0;
-  struct sigaction action {};
-  action.sa_handler = note;
-  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
-  sigaction(SIGINT, &action, &old_interrupt_);
-  sigaction(SIGTERM, &action, &old_terminate_);
-}
-
-Interrupt::~Interrupt() {
-  sigaction(SIGINT, &old_interrupt_, nullptr);
-  sigaction(SIGTERM, &old_terminate_, nullptr);
-}
+Interrupt::Interrupt() : handler_(note_from_now_on()) {}
 
 bool Interrupt::requested() { return noted != 0; }
 
@@ -42,7 +34,7 @@ void Interrupt::check() {
 
 Progress::Progress(std::string label, int64_t total, std::chrono::milliseconds patience)
     : label_(std::move(label)), total_(std::max<int64_t>(total, 1)), begin_(Clock::now()) {
-  if (isatty(STDERR_FILENO) != 1) return;
+  if (!llama::is_terminal(stderr)) return;
   drawing_ = std::jthread([this, patience](std::stop_token stop) { draw_until(std::move(stop), patience); });
 }
 

@@ -3,13 +3,13 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <csignal>
 #include <cstdint>
 #include <mutex>
 #include <string>
 #include <thread>
 
 #include "llama/error.h"
+#include "llama/system.h"
 
 namespace cli {
 
@@ -19,11 +19,11 @@ class Interrupted : public llama::Error {
   Interrupted() : Error("interrupted") {}
 };
 
-/// While one lives, Ctrl-C and SIGTERM are noted, so that work can be left in order; a second one ends the program.
+/// While one lives, Ctrl-C and a request to end are noted, so that work can be left in order; a second one ends the
+/// program.
 class Interrupt {
  public:
   Interrupt();
-  ~Interrupt();
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
 
@@ -32,8 +32,7 @@ class Interrupt {
   static void check();
 
  private:
-  struct sigaction old_interrupt_;
-  struct sigaction old_terminate_;
+  llama::InterruptHandler handler_;
 };
 
 /// A bar on standard error for work that lasts, if that is a terminal; otherwise nothing. It is drawn however long a

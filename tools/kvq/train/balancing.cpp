@@ -54,7 +54,7 @@ uint64_t write_balanced(const std::filesystem::path& directory, const std::files
     uint64_t bytes = 0;
     llama::fold(checkpoint, config, layers, [&](const std::string& name, const llama::SafetensorsContent& content) {
       Interrupt::check();
-      OutputFile file(directory / name);
+      OutputFile file(directory / llama::path_of(name));
       llama::write_safetensors(content, [&](std::span<const std::byte> piece) {
         file.write(piece);
         bytes += piece.size();

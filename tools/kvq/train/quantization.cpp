@@ -52,7 +52,9 @@ class PartialMatrices {
     write_file(options, made_with.dump(2));
   }
 
-  std::filesystem::path file(const std::string& name) const { return directory_ / (name + ".safetensors"); }
+  std::filesystem::path file(const std::string& name) const {
+    return directory_ / llama::path_of(name + ".safetensors");
+  }
   bool holds(const std::string& name) const { return llama::is_present(file(name)); }
   bool is_empty() const {
     std::error_code ignored;
@@ -246,7 +248,7 @@ QuantizedModel quantize(const Quantization& quantization, const Schemes& schemes
 CalibrationTexts hessian_texts(const Quantization& quantization, const llama::ModelConfig& config) {
   if (quantization.hessian_texts.empty()) return {};
   const std::vector<std::string> contents = read_corpora(quantization.hessian_texts);
-  const llama::Tokenizer tokenizer(std::filesystem::path(quantization.model) / "tokenizer.json");
+  const llama::Tokenizer tokenizer(llama::path_of(quantization.model) / "tokenizer.json");
   return {quantization.hessian_texts, contents, tokenizer, config, quantization.hessian_tokens};
 }
 
@@ -288,8 +290,8 @@ double QuantizedModel::weights_per_second() const {
 }
 
 QuantizedModel quantize_model(const Quantization& quantization) {
-  const llama::ModelConfig config = llama::load_config(quantization.model);
-  const llama::Checkpoint checkpoint(quantization.model);
+  const llama::ModelConfig config = llama::load_config(llama::path_of(quantization.model));
+  const llama::Checkpoint checkpoint(llama::path_of(quantization.model));
   const std::vector<llama::LinearLayer> layers = llama::all_linear_layers(config);
   const CalibrationTexts texts = hessian_texts(quantization, config);
   const Schemes schemes = schemes_of(quantization, layers);

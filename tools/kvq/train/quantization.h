@@ -1,6 +1,7 @@
 #pragma once
 
 #include "llama/config.h"
+#include "llama/system.h"
 #include "options/common.h"
 
 namespace cli {
@@ -19,7 +20,7 @@ struct Quantization {
   ComputeOptions compute;
 
   /// Where finished matrices are kept meanwhile.
-  std::filesystem::path partial() const { return out.string() + ".partial"; }
+  std::filesystem::path partial() const { return llama::path_of(out.string() + ".partial"); }
 };
 
 struct QuantizedLayer {

@@ -66,7 +66,7 @@ std::string describe_windows(const std::vector<std::string>& files, const std::v
   size_t tokens = 0;
   for (const auto& each : windows) tokens += each.size();
   std::vector<std::string> names;
-  for (const std::string& file : files) names.push_back(std::filesystem::path(file).filename().string());
+  for (const std::string& file : files) names.push_back(llama::path_of(file).filename().string());
   return std::to_string(tokens) + " tokens in windows of " + std::to_string(window) + " of " + joined(names) + " (" +
          hexadecimal(fingerprint(windows)) + ")";
 }
@@ -101,7 +101,7 @@ void add_training_options(Command command, TrainingOptions& options, const std::
 
 TrainingInputs::TrainingInputs(const TrainingOptions& options)
     : contents(read_corpora(options.texts)),
-      engine(options.model, options.compute),
+      engine(llama::path_of(options.model), options.compute),
       texts(options.texts, contents, engine.tokenizer, engine.model.config(), options.tokens) {}
 
 CalibrationTexts::CalibrationTexts(const std::vector<std::string>& files, const std::vector<std::string>& texts,
