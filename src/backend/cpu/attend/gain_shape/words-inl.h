@@ -27,9 +27,9 @@ struct TrellisWords {
   static constexpr int kBits = kWidth;
   static constexpr bool kTrellis = true;
   static constexpr int kFields = kBits == 2 ? 4 : 8;
-  static constexpr int kMost = kBits == 1   ? gain_shape::kLevels1.back()
-                               : kBits == 2 ? gain_shape::kLevels2.back()
-                                            : gain_shape::kLevels3.back();
+  static constexpr int kMost = kBits == 1   ? -gain_shape::kLevels1.front()
+                               : kBits == 2 ? -gain_shape::kLevels2.front()
+                                            : -gain_shape::kLevels3.front();
   static constexpr float kOffset = 0.0F;
 
   static PackedPlane plane(const SideLayout& layout) { return kBits == 3 ? layout.high_plane() : layout.low_plane(); }
