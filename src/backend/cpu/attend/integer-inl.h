@@ -223,13 +223,8 @@ struct FoldedScales {
   }
 };
 
-/// Vectors of 32 numbers.
-inline constexpr int kVectorsOf32 = 32 / static_cast<int>(hn::MaxLanes(CodeTag()));
-
-/// The nearest integer of a small number: it ends up in the low bits of a float.
 HWY_INLINE hn::Vec<SumTag> nearest(CodeVector x, CodeVector factor) {
-  const auto bits = hn::BitCast(SumTag(), hn::MulAdd(x, factor, hn::Set(CodeTag(), 12582912.0F)));
-  return hn::Sub(bits, hn::Set(SumTag(), 0x4B400000));
+  return integer_of(hn::MulAdd(x, factor, hn::Set(CodeTag(), kToLowBits)));
 }
 
 /// Queries of kRows rows folded with the scales of a page of keys.
@@ -237,7 +232,6 @@ template <int kBits, int kRows>
 class KeyOperands {
  public:
   HWY_INLINE void fold(const float* q, int32_t head_dim, const uint16_t* scales, const uint16_t* minima) {
-    constexpr float kTop = 127.0F;
     const CodeTag d;
     const RowTag rows;
     const auto lanes = static_cast<int32_t>(hn::Lanes(d));
@@ -262,16 +256,13 @@ class KeyOperands {
       std::copy_n(minima + at, kHalf, last_minima);
       add(last[0], 2 * kHalf, last_scales, last_minima, at, products, largest, biases);
     }
-    const RowVector bounds = reduce_rows<MaximumOfTwo>(d, largest);
-    const RowVector steps = hn::Mul(bounds, hn::Set(rows, 1.0F / kTop));
-    HWY_ALIGN float factors[kBlockRows];
-    hn::Store(hn::Div(hn::Set(rows, kTop), hn::Max(bounds, hn::Set(rows, 1e-30F))), rows, factors);
-    hn::Store(steps, rows, step);
+    const RowRounding rounding(reduce_rows<MaximumOfTwo>(d, largest), 127.0F);
+    hn::Store(rounding.steps, rows, step);
     hn::Vec<SumTag> sums[kRows];
     for (int r = 0; r < kRows; ++r) {
       sums[r] = hn::Zero(SumTag());
       auto* bytes = reinterpret_cast<int8_t*>(words[r]);
-      const auto factor = hn::Set(d, factors[r]);
+      const auto factor = hn::Set(d, rounding.factors[r]);
       for (at = 0; at < head_dim; at += 32) {
         hn::Vec<SumTag> integers[kVectorsOf32];
         for (int a = 0; a < kVectorsOf32; ++a) {
@@ -283,7 +274,7 @@ class KeyOperands {
       std::fill(bytes + at, bytes + at + 32, int8_t{0});
     }
     const RowVector totals = hn::ConvertTo(rows, reduce_rows<SumOfTwo>(SumTag(), sums));
-    const RowVector middles = hn::Mul(steps, hn::Set(rows, kMiddle<kBits>));
+    const RowVector middles = hn::Mul(rounding.steps, hn::Set(rows, kMiddle<kBits>));
     hn::Store(hn::NegMulAdd(middles, totals, reduce_rows<SumOfTwo>(d, biases)), rows, bias);
   }
 
@@ -357,7 +348,6 @@ struct ValueOperands {
 
   /// Returns the part of the sums that is the same for all channels. `most`: the largest probability of each row.
   HWY_INLINE RowVector fold(const float* p, RowVector most, const uint16_t* scales, const uint16_t* minima) {
-    constexpr float kTop = 255.0F;
     const CodeTag d;
     const RowTag rows;
     const auto lanes = static_cast<int32_t>(hn::Lanes(d));
@@ -367,11 +357,9 @@ struct ValueOperands {
       const auto* scale = reinterpret_cast<const hwy::float16_t*>(scales) + at;
       largest = hn::Max(largest, hn::PromoteTo(d, hn::LoadU(dh, scale)));
     }
-    const RowVector bounds = hn::Mul(most, hn::Set(rows, hn::GetLane(hn::MaxOfLanes(d, largest))));
-    const RowVector steps = hn::Mul(bounds, hn::Set(rows, 1.0F / kTop));
-    HWY_ALIGN float factors[kBlockRows];
-    hn::Store(hn::Div(hn::Set(rows, kTop), hn::Max(bounds, hn::Set(rows, 1e-30F))), rows, factors);
-    hn::Store(steps, rows, step);
+    const auto largest_scale = hn::Set(rows, hn::GetLane(hn::MaxOfLanes(d, largest)));
+    const RowRounding rounding(hn::Mul(most, largest_scale), 255.0F);
+    hn::Store(rounding.steps, rows, step);
     CodeVector biases[kRows];
     hn::Vec<SumTag> sums[kRows];
     for (int r = 0; r < kRows; ++r) {
@@ -381,7 +369,7 @@ struct ValueOperands {
     FoldedScales<kBits> of[kVectorsOf32];
     for (int a = 0; a < kVectorsOf32; ++a) of[a].load(scales, minima, a * lanes);
     for (int r = 0; r < kRows; ++r) {
-      const auto factor = hn::Set(d, factors[r]);
+      const auto factor = hn::Set(d, rounding.factors[r]);
       hn::Vec<SumTag> integers[kVectorsOf32];
       for (int a = 0; a < kVectorsOf32; ++a) {
         const auto x = hn::LoadU(d, p + r * kTileSlots + a * lanes);
@@ -392,7 +380,7 @@ struct ValueOperands {
       store_bytes(integers, reinterpret_cast<uint8_t*>(words[r]));
     }
     const RowVector totals = hn::ConvertTo(rows, reduce_rows<SumOfTwo>(SumTag(), sums));
-    const RowVector middles = hn::Mul(steps, hn::Set(rows, kMiddle<kBits>));
+    const RowVector middles = hn::Mul(rounding.steps, hn::Set(rows, kMiddle<kBits>));
     return hn::NegMulAdd(middles, totals, reduce_rows<SumOfTwo>(d, biases));
   }
 };

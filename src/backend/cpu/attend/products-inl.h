@@ -53,22 +53,30 @@ HWY_INLINE WordVector load_words(const SideData& side, size_t offset) {
   return hn::LoadU(WordTag(), reinterpret_cast<const uint32_t*>(side.data + offset));
 }
 
-/// Stores integers that fit bytes.
-template <typename Byte, int kVectors>
-HWY_INLINE void store_bytes(const hn::Vec<SumTag> (&integers)[kVectors], Byte* out) {
+/// Vectors of 32 numbers, such as those of a page's slots.
+inline constexpr int kVectorsOf32 = 32 / static_cast<int>(hn::MaxLanes(SumTag()));
+
+/// Added to a small number, this leaves the nearest integer in the low bits of the sum, which integer_of() takes.
+inline constexpr float kToLowBits = 12582912.0F;  // 1.5 · 2^23
+
+HWY_INLINE hn::Vec<SumTag> integer_of(hn::Vec<hn::RebindToFloat<SumTag>> sum) {
+  return hn::Sub(hn::BitCast(SumTag(), sum), hn::Set(SumTag(), 0x4B400000));
+}
+
+/// Stores 32 integers that fit bytes.
+template <typename Byte>
+HWY_INLINE void store_bytes(const hn::Vec<SumTag> (&integers)[kVectorsOf32], Byte* out) {
 #if HWY_TARGET == HWY_AVX2
-  if constexpr (kVectors == 4) {
-    const auto low = _mm256_packs_epi32(integers[0].raw, integers[1].raw);
-    const auto high = _mm256_packs_epi32(integers[2].raw, integers[3].raw);
-    const auto bytes = std::is_signed_v<Byte> ? _mm256_packs_epi16(low, high) : _mm256_packus_epi16(low, high);
-    const auto order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_permutevar8x32_epi32(bytes, order));
-    return;
-  }
-#endif
+  const auto low = _mm256_packs_epi32(integers[0].raw, integers[1].raw);
+  const auto high = _mm256_packs_epi32(integers[2].raw, integers[3].raw);
+  const auto bytes = std::is_signed_v<Byte> ? _mm256_packs_epi16(low, high) : _mm256_packus_epi16(low, high);
+  const auto order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_permutevar8x32_epi32(bytes, order));
+#else
   const hn::Rebind<Byte, SumTag> narrow;
   const auto lanes = static_cast<int>(hn::Lanes(SumTag()));
-  for (int a = 0; a < kVectors; ++a) hn::StoreU(hn::DemoteTo(narrow, integers[a]), narrow, out + a * lanes);
+  for (int a = 0; a < kVectorsOf32; ++a) hn::StoreU(hn::DemoteTo(narrow, integers[a]), narrow, out + a * lanes);
+#endif
 }
 
 /// Scalar codes, used without decoding.
@@ -121,8 +129,7 @@ struct ScalarWords {
   WordVector high_;
 };
 
-/// Sums of products of bytes in 16 bits, on their way to 32 bits: lane i there gets those of bytes 4i to 4i + 3. Codes
-/// and operands of keys are signed, those of values unsigned, as far as add() says.
+/// Sums of products of bytes in 16 bits, on their way to 32 bits: lane i there gets those of bytes 4i to 4i + 3.
 #if HWY_TARGET == HWY_NEON && HWY_ARCH_ARM_A64
 class ShortSums {
  public:

@@ -60,6 +60,17 @@ HWY_INLINE hn::Vec<hn::Full128<hn::TFromD<D>>> reduce_rows(D d, const hn::Vec<D>
 #endif
 }
 
+/// How numbers up to a bound of each row are rounded to integers up to `top`.
+struct RowRounding {
+  HWY_ALIGN float factors[kBlockRows];  // to units
+  RowVector steps;                      // units
+
+  HWY_INLINE RowRounding(RowVector bounds, float top) : steps(hn::Mul(bounds, hn::Set(RowTag(), 1.0F / top))) {
+    const RowTag d;
+    hn::Store(hn::Div(hn::Set(d, top), hn::Max(bounds, hn::Set(d, 1e-30F))), d, factors);
+  }
+};
+
 }  // namespace kvq::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

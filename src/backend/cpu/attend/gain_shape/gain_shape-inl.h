@@ -109,8 +109,6 @@ HWY_INLINE void gain_shape_keys_page(const SideShape& shape, const SideData& key
 /// Probabilities of kRows rows times the gains of a page as bytes.
 template <typename Words, int kRows>
 struct RoundedWeights {
-  static constexpr float kTop = kTopWeight<Words>;
-  static constexpr int kVectors = kPageSlots / static_cast<int>(hn::MaxLanes(SumTag()));
   HWY_ALIGN int32_t words[kRows][kPageSlots / 4];
   HWY_ALIGN float step[kBlockRows];
 
@@ -132,25 +130,20 @@ struct RoundedWeights {
         largest[r] = hn::Max(largest[r], hn::Mul(gain, hn::LoadU(d, p + r * kTileSlots + slot)));
       }
     }
-    const RowVector bounds = reduce_rows<MaximumOfTwo>(d, largest);
-    HWY_ALIGN float factors[kBlockRows];
-    hn::Store(hn::Div(hn::Set(rows, kTop), hn::Max(bounds, hn::Set(rows, 1e-30F))), rows, factors);
-    const RowVector steps = hn::Mul(bounds, hn::Set(rows, 1.0F / kTop));
-    hn::Store(steps, rows, step);
+    const RowRounding rounding(reduce_rows<MaximumOfTwo>(d, largest), kTopWeight<Words>);
+    hn::Store(rounding.steps, rows, step);
     for (int r = 0; r < kRows; ++r) {
-      const auto factor = hn::Set(d, factors[r]);
-      hn::Vec<SumTag> integers[kVectors];
-      for (int a = 0; a < kVectors; ++a) {
+      const auto factor = hn::Set(d, rounding.factors[r]);
+      hn::Vec<SumTag> integers[kVectorsOf32];
+      for (int a = 0; a < kVectorsOf32; ++a) {
         const auto weights = hn::Mul(hn::Load(d, gains + a * lanes), hn::LoadU(d, p + r * kTileSlots + a * lanes));
         const auto dither = hn::Sub(hn::Load(d, kDither.data() + a * lanes), hn::Set(d, 0.5F));
-        // The nearest integer ends up in the low bits of a float.
-        const auto shifted = hn::Add(hn::MulAdd(weights, factor, dither), hn::Set(d, 12582912.0F));
-        integers[a] = hn::Sub(hn::BitCast(SumTag(), shifted), hn::Set(SumTag(), 0x4B400000));
+        integers[a] = integer_of(hn::Add(hn::MulAdd(weights, factor, dither), hn::Set(d, kToLowBits)));
         sums[r] = hn::Add(sums[r], integers[a]);
       }
       store_bytes(integers, reinterpret_cast<uint8_t*>(words[r]));
     }
-    return hn::Mul(hn::ConvertTo(rows, reduce_rows<SumOfTwo>(SumTag(), sums)), steps);
+    return hn::Mul(hn::ConvertTo(rows, reduce_rows<SumOfTwo>(SumTag(), sums)), rounding.steps);
   }
 };
 
