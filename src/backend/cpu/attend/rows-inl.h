@@ -35,7 +35,7 @@ struct MaximumOfTwo {
 template <class Reduce, class D, int kRows>
 HWY_INLINE hn::Vec<hn::Full128<hn::TFromD<D>>> reduce_rows(D d, const hn::Vec<D> (&rows)[kRows]) {
   static_assert(kRows == 1 || kRows == 2 || kRows == 4);
-  using T = hn::TFromD<D>;
+  static_assert(sizeof(hn::TFromD<D>) == 4);
   const hn::Repartition<uint64_t, D> d64;
   const auto a = rows[0];
   const auto b = rows[kRows > 1 ? 1 : 0];
@@ -55,7 +55,6 @@ HWY_INLINE hn::Vec<hn::Full128<hn::TFromD<D>>> reduce_rows(D d, const hn::Vec<D>
   return halves;
 #endif
 #else
-  static_assert(sizeof(T) == 4);
   return all;
 #endif
 }
