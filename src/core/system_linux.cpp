@@ -67,8 +67,8 @@ bool find_own_folder(char (&folder)[kMaxPath]) {
   const bool is_program =
       std::strchr(info.dli_fname, '/') == nullptr || std::strcmp(info.dli_fname, program_invocation_name) == 0;
   if (is_program) {
-    const ssize_t length = readlink("/proc/self/exe", folder, sizeof(folder) - 1);
-    if (length <= 0) return false;
+    const ssize_t length = readlink("/proc/self/exe", folder, sizeof(folder));
+    if (length <= 0 || static_cast<size_t>(length) >= sizeof(folder)) return false;  // a full buffer: perhaps cut
     folder[length] = '\0';
   } else {
     const int length = std::snprintf(folder, sizeof(folder), "%s", info.dli_fname);
