@@ -67,9 +67,9 @@ bool find_own_folder(char (&folder)[kMaxPath]) {
   const bool is_program =
       std::strchr(info.dli_fname, '/') == nullptr || std::strcmp(info.dli_fname, program_invocation_name) == 0;
   if (is_program) {
-    const ssize_t length = readlink("/proc/self/exe", folder, sizeof(folder));
-    if (length <= 0 || static_cast<size_t>(length) >= sizeof(folder)) return false;  // a full buffer: perhaps cut
-    folder[length] = '\0';
+    std::memset(folder, 0, sizeof(folder));  // readlink() does not end what it writes
+    if (readlink("/proc/self/exe", folder, sizeof(folder) - 1) <= 0) return false;
+    if (folder[sizeof(folder) - 2] != '\0') return false;  // perhaps cut
   } else {
     const int length = std::snprintf(folder, sizeof(folder), "%s", info.dli_fname);
     if (length < 0 || static_cast<size_t>(length) >= sizeof(folder)) return false;
