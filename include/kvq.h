@@ -332,8 +332,8 @@ KVQ_API kvq_status kvq_device_describe(kvq_device device, int32_t index, const c
  *  \threads any.  \since 1.0 */
 KVQ_API int32_t kvq_cpu_isa_count(void);
 
-/** Return the name of instruction set `index`, best first: "amx", "avx512vnni", "avx512", "avx2", "baseline" on x86-64;
- *  "neon" on ARM64.
+/** Return the name of instruction set `index`, best first: "amx", "avx512vnni", "avx512", "avxvnni", "avx2", "baseline"
+ *  on x86-64; "neon-dotprod", "neon" on ARM64.
  *
  *  "amx" is "avx512vnni" with tile products for linear layers on five or more rows. On processors with tiles, the
  *  first call that looks for instruction sets asks Linux to let this process use them; alternate signal stacks that
@@ -1542,9 +1542,8 @@ KVQ_API void kvq_attend_batch_init(kvq_attend_batch* batch, size_t size);
  *
  *  The error relative to exact attention over the decoded pages is FP32 rounding for FP16 pages. On a CPU, pages of
  *  INT4, INT3, INT2 and gain-shape codes meet queries and probabilities that are rounded to 7 or 8 bits; INT8 meets
- *  16 bits on instruction sets with int8 dot products ("avx512vnni", "amx") and FP32 on others. The error stays well
- *  below that of the format itself. On a GPU, queries, probabilities and their products with a page's scales are
- *  rounded to FP16.
+ *  16 bits with "avx512vnni" and "amx", and FP32 with others. The error stays well below that of the format itself. On
+ *  a GPU, queries, probabilities and their products with a page's scales are rounded to FP16.
  *
  *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (a CUDA graph is captured, see ::kvq_sequence_reserve; positions do not
  *           ascend beyond the mask); KVQ_E_UNSUPPORTED (a mask, and the policy evicts); KVQ_E_MEMORY; KVQ_E_LIMIT

@@ -322,7 +322,7 @@ packages() {
 emulator() {
   has_nvcc || { echo "emulator: skipped, no nvcc"; return; }
   local sources="*/append_test.cpp,*attend_inputs*,*attend_masks*,*attend_sinks*,*attend_strides*,*bounds_test*"
-  sources+=",*centred_attend*,*layer_shapes*"
+  sources+=",*centred_attend*,*layer_shapes*,*stream_positions*"
   build cuda kvq_emulated_conformance -DKVQ_EMULATED_GPU=ON || return
   check "emulator: test" timeout 1200 build/cuda/emulated/bin/kvq_conformance --source-file="$sources" --no-intro || return
   grep -q ' cuda ' "$logs/emulator--test.log" || fail "emulator: no test ran on the emulated device"

@@ -2,6 +2,13 @@
 
 #if HWY_ARCH_X86
 #include <cpuid.h>
+#elif HWY_ARCH_ARM_A64 && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#elif HWY_ARCH_ARM_A64 && defined(__APPLE__)
+#include <sys/sysctl.h>
+#elif HWY_ARCH_ARM_A64 && defined(_WIN32)
+#include <windows.h>
 #endif
 
 namespace kvq {
@@ -44,6 +51,39 @@ bool runs_target(int64_t target) {
 #else
 
 bool runs_target(int64_t /*target*/) { return false; }  // the baseline is the only target
+
+#endif
+
+#if HWY_ARCH_ARM_A64 && defined(__linux__)
+
+bool runs_dot_products() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
+
+#elif HWY_ARCH_ARM_A64 && defined(__APPLE__)
+
+bool runs_dot_products() {
+  int value = 0;
+  size_t size = sizeof(value);
+  return sysctlbyname("hw.optional.arm.FEAT_DotProd", &value, &size, nullptr, 0) == 0 && value != 0;
+}
+
+#elif HWY_ARCH_ARM_A64 && defined(_WIN32)
+
+bool runs_dot_products() { return IsProcessorFeaturePresent(PF_ARM_V82_DP_INSTRUCTIONS_AVAILABLE) != 0; }
+
+#elif HWY_ARCH_X86
+
+/// AVX-VNNI. Older compilers' checks do not know it.
+bool runs_dot_products() {
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  return runs_target(HWY_AVX2) && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & 1U << 4U) != 0;
+}
+
+#else
+
+bool runs_dot_products() { return false; }
 
 #endif
 

@@ -22,6 +22,9 @@ constexpr const char* isa_name(int64_t target) {
 /// headers are needed, not its library.
 bool runs_target(int64_t target);
 
+/// Whether the processor and its system run AVX-VNNI, or ARM64's dot products of bytes.
+bool runs_dot_products();
+
 template <typename Table>
 struct TargetTable {
   int64_t target;  // Highway's bit; 0: runs everywhere

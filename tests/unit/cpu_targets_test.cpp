@@ -8,6 +8,11 @@
 #include <sstream>
 #include <string>
 
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 #include "backend/cpu/dispatch/isa.h"
 
 namespace cpu_targets_test {
@@ -21,9 +26,11 @@ bool offered(const std::string& name) {
 
 #if defined(__aarch64__)
 
-TEST_CASE("NEON is offered, and nothing else") {
+TEST_CASE("NEON is offered, and dot products where the processor has them") {
   CHECK(offered("neon"));
-  CHECK(kvq::cpu::available_tables().size() == 1);
+  const bool dot_products = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+  CHECK(offered("neon-dotprod") == dot_products);
+  CHECK(kvq::cpu::available_tables().size() == (dot_products ? 2 : 1));
 }
 
 #else
@@ -55,6 +62,7 @@ TEST_CASE("an instruction set is offered exactly where the processor has all of 
   const bool avx2 = has({"avx2", "fma", "bmi1", "bmi2", "f16c", "aes", "pclmulqdq"});
   const bool avx512 = avx2 && has({"avx512f", "avx512cd", "avx512vl", "avx512dq", "avx512bw"});
   CHECK(offered("avx2") == avx2);
+  CHECK(offered("avxvnni") == (avx2 && has({"avx_vnni"})));
   CHECK(offered("avx512") == avx512);
   CHECK(offered("avx512vnni") == (avx512 && has({"avx512_vnni", "avx512vbmi"})));
   CHECK(offered("baseline"));

@@ -1998,8 +1998,8 @@ func CPUISACount() int32 {
 	return int32(C.kvq_go_kvq_cpu_isa_count())
 }
 
-// CPUISAName: return the name of instruction set index, best first: "amx", "avx512vnni", "avx512", "avx2",
-// "baseline" on x86-64; "neon" on ARM64.
+// CPUISAName: return the name of instruction set index, best first: "amx", "avx512vnni", "avx512", "avxvnni",
+// "avx2", "baseline" on x86-64; "neon-dotprod", "neon" on ARM64.
 //
 // "amx" is "avx512vnni" with tile products for linear layers on five or more rows. On processors with tiles,
 // the first call that looks for instruction sets asks Linux to let this process use them; alternate signal
@@ -2987,9 +2987,8 @@ func AttendBatchInit(batch *AttendBatch) {
 //
 // The error relative to exact attention over the decoded pages is FP32 rounding for FP16 pages. On a CPU, pages
 // of INT4, INT3, INT2 and gain-shape codes meet queries and probabilities that are rounded to 7 or 8 bits; INT8
-// meets 16 bits on instruction sets with int8 dot products ("avx512vnni", "amx") and FP32 on others. The error
-// stays well below that of the format itself. On a GPU, queries, probabilities and their products with a page's
-// scales are rounded to FP16.
+// meets 16 bits with "avx512vnni" and "amx", and FP32 with others. The error stays well below that of the
+// format itself. On a GPU, queries, probabilities and their products with a page's scales are rounded to FP16.
 //
 // Returns [OK]; [EArgument]; [EState] (a CUDA graph is captured, see [SequenceReserve]; positions do not ascend
 // beyond the mask); [EUnsupported] (a mask, and the policy evicts); [EMemory]; [ELimit] (workspace);

@@ -41,10 +41,9 @@ __global__ void __launch_bounds__(kThreads) rotate_streams(const __grid_constant
 }  // namespace
 
 cudaError_t launch_rotate_streams(const StreamArguments& arguments, cudaStream_t stream) {
-  StreamArguments copy = arguments;
-  void* parameters[] = {&copy};
   const dim3 blocks(static_cast<uint32_t>(arguments.n), static_cast<uint32_t>((arguments.heads + kHeads - 1) / kHeads));
-  return cudaLaunchKernel(reinterpret_cast<const void*>(rotate_streams), blocks, dim3(kThreads), parameters, 0, stream);
+  rotate_streams<<<blocks, kThreads, 0, stream>>>(arguments);
+  return cudaGetLastError();
 }
 
 }  // namespace kvq::cuda

@@ -138,7 +138,7 @@ namespace Kvq.Raw
         public static extern int kvq_cpu_isa_count();
 
         /// <summary>Return the name of instruction set <c>index</c>, best first: "amx", "avx512vnni", "avx512",
-        /// "avx2", "baseline" on x86-64; "neon" on ARM64.</summary>
+        /// "avxvnni", "avx2", "baseline" on x86-64; "neon-dotprod", "neon" on ARM64.</summary>
         /// <remarks>
         /// <para>"amx" is "avx512vnni" with tile products for linear layers on five or more rows. On processors with
         /// tiles, the first call that looks for instruction sets asks Linux to let this process use them; alternate
@@ -1200,9 +1200,9 @@ namespace Kvq.Raw
         /// evicts.</para>
         /// <para>The error relative to exact attention over the decoded pages is FP32 rounding for FP16 pages. On a
         /// CPU, pages of INT4, INT3, INT2 and gain-shape codes meet queries and probabilities that are rounded to 7
-        /// or 8 bits; INT8 meets 16 bits on instruction sets with int8 dot products ("avx512vnni", "amx") and FP32 on
-        /// others. The error stays well below that of the format itself. On a GPU, queries, probabilities and their
-        /// products with a page's scales are rounded to FP16.</para>
+        /// or 8 bits; INT8 meets 16 bits with "avx512vnni" and "amx", and FP32 with others. The error stays well
+        /// below that of the format itself. On a GPU, queries, probabilities and their products with a page's scales
+        /// are rounded to FP16.</para>
         /// <para>Threads: any number of calls on a cache at once, also on the same sequences, which are only read.
         /// Where the policy evicts by queries, those of every call count, in any order.</para>
         /// <para>Since 1.0.</para>

@@ -1,7 +1,7 @@
 // Sums of products of codes and integers, byte by byte.
 //
 // Codes, levels and operands are bytes, of a size that two products fit 16 bits; so do sums of products of scalar codes
-// for several fields. Levels of keys meet operands of 16 bits.
+// for several fields. Levels of keys meet operands of 16 bits. With KVQ_DOT_PRODUCTS an instruction sums four products.
 #if defined(KVQ_ATTEND_PRODUCTS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVQ_ATTEND_PRODUCTS_INL_H
 #undef KVQ_ATTEND_PRODUCTS_INL_H
@@ -129,16 +129,43 @@ struct ScalarWords {
   WordVector high_;
 };
 
-/// Sums of products of bytes in 16 bits, on their way to 32 bits: lane i there gets those of bytes 4i to 4i + 3.
-#if HWY_TARGET == HWY_NEON && HWY_ARCH_ARM_A64
-class ShortSums {
+/// Sums of products of bytes, on their way to 32 bits: lane i there gets those of bytes 4i to 4i + 3. Where signs mix,
+/// unsigned numbers meet signed ones: codes of keys are unsigned and operands signed, those of values the other way
+/// round. Elsewhere signed numbers meet signed ones, and unsigned codes of values unsigned operands.
+#if defined(KVQ_DOT_PRODUCTS)
+class PartialSums {
  public:
-  static constexpr int kLanes = 4;            // per lane of 32 bits
-  static constexpr bool kMixesSigns = false;  // signed numbers meet signed ones
+  static constexpr int kLanes = 1;  // per lane of 32 bits
+  static constexpr bool kMixesSigns = HWY_ARCH_X86 != 0;
+
+  HWY_INLINE void clear(int16_t /*start*/) { sums_ = hn::Zero(SumTag()); }
+
+  template <Side kSide, bool kLevels>
+  HWY_INLINE void add(hn::Vec<ByteTag> codes, hn::Vec<ByteTag> operand) {
+#if HWY_ARCH_X86
+    const bool keys = kSide == Side::kKeys;
+    sums_.raw = _mm256_dpbusd_avx_epi32(sums_.raw, keys ? codes.raw : operand.raw, keys ? operand.raw : codes.raw);
+#else
+    if constexpr (kSide == Side::kKeys || kLevels) {
+      sums_.raw = vdotq_s32(sums_.raw, vreinterpretq_s8_u8(codes.raw), vreinterpretq_s8_u8(operand.raw));
+    } else {
+      sums_.raw = vreinterpretq_s32_u32(vdotq_u32(vreinterpretq_u32_s32(sums_.raw), codes.raw, operand.raw));
+    }
+#endif
+  }
+  HWY_INLINE hn::Vec<SumTag> added_to(hn::Vec<SumTag> sums) const { return hn::Add(sums, sums_); }
+
+ private:
+  hn::Vec<SumTag> sums_;
+};
+#elif HWY_TARGET == HWY_NEON && HWY_ARCH_ARM_A64
+class PartialSums {
+ public:
+  static constexpr int kLanes = 4;
+  static constexpr bool kMixesSigns = false;
 
   HWY_INLINE void clear(int16_t start) { low_ = high_ = vdupq_n_s16(start); }
 
-  /// Levels are signed.
   template <Side kSide, bool kLevels>
   HWY_INLINE void add(hn::Vec<ByteTag> codes, hn::Vec<ByteTag> operand) {
     if constexpr (kSide == Side::kKeys || kLevels) {
@@ -162,14 +189,13 @@ class ShortSums {
   int16x8_t high_;
 };
 #else
-class ShortSums {
+class PartialSums {
  public:
   static constexpr int kLanes = 2;
-  static constexpr bool kMixesSigns = true;  // unsigned numbers meet signed ones
+  static constexpr bool kMixesSigns = true;
 
   HWY_INLINE void clear(int16_t start) { sums_ = hn::Set(PairTag(), start); }
 
-  /// Codes of keys are unsigned and operands signed, those of values the other way round.
   template <Side kSide, bool kLevels>
   HWY_INLINE void add(hn::Vec<ByteTag> codes, hn::Vec<ByteTag> operand) {
     sums_ = hn::Add(sums_, kSide == Side::kKeys ? pair_products(codes, operand) : pair_products(operand, codes));
@@ -209,22 +235,26 @@ class ShortSums {
 #endif
 
 /// Products of a field that one sum gets.
-inline constexpr int kProducts = 4 / ShortSums::kLanes;
+inline constexpr int kProducts = 4 / PartialSums::kLanes;
+
+/// Whether sums have 16 bits.
+inline constexpr bool kSumsAreShort = PartialSums::kLanes > 1;
 
 /// The largest operand of values.
 template <typename Words>
-inline constexpr int kTopWeight = !Words::kTrellis         ? 255
-                                  : ShortSums::kMixesSigns ? std::min(255, 32767 / (2 * Words::kMost))
-                                                           : 127;
+inline constexpr int kTopWeight = Words::kTrellis && !PartialSums::kMixesSigns ? 127
+                                  : Words::kTrellis && kSumsAreShort ? std::min(255, 32767 / (2 * Words::kMost))
+                                                                     : 255;
 
-/// Fields whose products add up to 16 bits. Sums of unsigned products start at the least number.
+/// Fields whose products add up to a sum. Short sums of unsigned products start at the least number.
 template <typename Words, Side kSide>
-inline constexpr int kFieldsOfSum = (kSide == Side::kKeys ? 32767 / 127
-                                     : Words::kTrellis    ? 32767 / kTopWeight<Words>
-                                                          : 65535 / 255) /
-                                    (kProducts * Words::kMost);
+inline constexpr int kFieldsOfSum = !kSumsAreShort ? 1 << 16
+                                                   : (kSide == Side::kKeys ? 32767 / 127
+                                                      : Words::kTrellis    ? 32767 / kTopWeight<Words>
+                                                                           : 65535 / 255) /
+                                                         (kProducts * Words::kMost);
 template <typename Words, Side kSide>
-inline constexpr int16_t kStartOfSum = Words::kTrellis || kSide == Side::kKeys ? 0 : -32768;
+inline constexpr int16_t kStartOfSum = !kSumsAreShort || Words::kTrellis || kSide == Side::kKeys ? 0 : -32768;
 
 /// Queries so small that two products of theirs with levels fit 16 bits would lose too much where channels differ.
 template <typename Words, Side kSide>
@@ -260,7 +290,7 @@ struct Products {
     const int32_t times = (whole + blocks - whole * kBlocksOfSum) * kSumsOfBlock;
     for (int r = 0; r < kRows; ++r) {
       for (int a = 0; a < kVectors; ++a) {
-        sums[r][a] = hn::Set(SumTag(), -ShortSums::kLanes * kStartOfSum<Words, kSide> * times);
+        sums[r][a] = hn::Set(SumTag(), -PartialSums::kLanes * kStartOfSum<Words, kSide> * times);
       }
     }
     int32_t block = 0;
@@ -273,7 +303,7 @@ struct Products {
   template <typename Words, Side kSide, int kBlocks, typename Load>
   HWY_INLINE void add_blocks(const int32_t* const (&operands)[kRows], const Load& load, int32_t block, int32_t lane) {
     const auto lanes = static_cast<int32_t>(hn::Lanes(SumTag()));
-    ShortSums short_sums[kRows][kVectors];
+    PartialSums partial_sums[kRows][kVectors];
     const int32_t* at[kRows];
     for (int r = 0; r < kRows; ++r) {
       at[r] = operands[r] + block * Words::kFields;
@@ -284,14 +314,14 @@ struct Products {
     for (int i = 0; i < kBlocks; ++i) {
       Words words[kVectors];
       for (int a = 0; a < kVectors; ++a) words[a] = load(block + i, lane + a * lanes);
-      add_fields<Words, kSide, kBlocks>(words, at, i, short_sums);
+      add_fields<Words, kSide, kBlocks>(words, at, i, partial_sums);
     }
   }
 
   /// Adds the fields of block `block` of kBlocks that add up to short sums together.
   template <typename Words, Side kSide, int kBlocks, int kField = 0>
   HWY_INLINE void add_fields(const Words (&words)[kVectors], const int32_t* const (&operands)[kRows], int block,
-                             ShortSums (&short_sums)[kRows][kVectors]) {
+                             PartialSums (&partial_sums)[kRows][kVectors]) {
     if constexpr (kField < Words::kFields) {
       constexpr bool kFew = kFieldsOfSum<Words, kSide> < Words::kFields;  // a sum gets less than a block
       const bool is_first = kFew ? kField % kFieldsOfSum<Words, kSide> == 0 : kField == 0 && block == 0;
@@ -303,12 +333,12 @@ struct Products {
         const int32_t word = operands[r][block * Words::kFields + kField];
         const auto operand = hn::BitCast(ByteTag(), hn::Set(SumTag(), word));
         for (int a = 0; a < kVectors; ++a) {
-          if (is_first) short_sums[r][a].clear(kStartOfSum<Words, kSide>);
-          short_sums[r][a].template add<kSide, Words::kTrellis>(bytes[a], operand);
-          if (is_last) sums[r][a] = short_sums[r][a].added_to(sums[r][a]);
+          if (is_first) partial_sums[r][a].clear(kStartOfSum<Words, kSide>);
+          partial_sums[r][a].template add<kSide, Words::kTrellis>(bytes[a], operand);
+          if (is_last) sums[r][a] = partial_sums[r][a].added_to(sums[r][a]);
         }
       }
-      add_fields<Words, kSide, kBlocks, kField + 1>(words, operands, block, short_sums);
+      add_fields<Words, kSide, kBlocks, kField + 1>(words, operands, block, partial_sums);
     }
   }
 

@@ -50,7 +50,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace kvq::cpu {
 
-std::span<const TargetTable<CodecKernels>> highway_gain_shape_kernels() {
+std::span<const TargetTable<CodecKernels>> KVQ_KERNELS_OF(gain_shape)() {
   static const TargetTable<CodecKernels> kTables[] = KVQ_TARGET_TABLES(gain_shape_kernels);
   return kTables;
 }

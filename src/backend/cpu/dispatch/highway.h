@@ -23,10 +23,19 @@ std::span<const TargetTable<AttendKernels>> highway_attend_kernels();
 std::span<const TargetTable<CommvqKernels>> highway_commvq_kernels();
 std::span<const TargetTable<LinearKernels>> highway_linear_kernels();
 
+// Kernels of bytes, compiled a second time with dot products; for one target.
+std::span<const TargetTable<CodecKernels>> dot_product_integer_kernels();
+std::span<const TargetTable<CodecKernels>> dot_product_gain_shape_kernels();
+std::span<const TargetTable<LinearKernels>> dot_product_linear_kernels();
+
 /// The portable AVX-512 kernel.
 SoftmaxKernel avx512_softmax();
 
-/// The portable AVX-512 kernels of packed matrices on byte activations.
-LinearKernels avx512_byte_kernels();
-
 }  // namespace kvq::cpu
+
+/// The function that a source with two sets of kernels defines.
+#if defined(KVQ_DOT_PRODUCTS)
+#define KVQ_KERNELS_OF(room) dot_product_##room##_kernels
+#else
+#define KVQ_KERNELS_OF(room) highway_##room##_kernels
+#endif

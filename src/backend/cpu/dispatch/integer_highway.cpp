@@ -36,7 +36,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace kvq::cpu {
 
-std::span<const TargetTable<CodecKernels>> highway_integer_kernels() {
+std::span<const TargetTable<CodecKernels>> KVQ_KERNELS_OF(integer)() {
   static const TargetTable<CodecKernels> kTables[] = KVQ_TARGET_TABLES(integer_kernels);
   return kTables;
 }

@@ -14,13 +14,16 @@
 namespace kvq::cpu {
 namespace {
 
+void set_codec(KernelTable& table, const CodecKernels& kernels) {
+  for (const CodeKernels& each : kernels.codes) table.plain(each.code) = each.kernels;
+  if (kernels.centres.nearest != nullptr) table.centres = kernels.centres;
+}
+
 /// The portable kernels of one Highway target.
 KernelTable make_portable(size_t i) {
   KernelTable table;
   for (const auto& codec : {highway_float16_kernels, highway_integer_kernels, highway_gain_shape_kernels}) {
-    const CodecKernels& kernels = *codec()[i].table;
-    for (const CodeKernels& each : kernels.codes) table.plain(each.code) = each.kernels;
-    if (kernels.centres.nearest != nullptr) table.centres = kernels.centres;
+    set_codec(table, *codec()[i].table);
   }
   for (const ContextCodec* codec : {&commvq_codec(), &centred_codec()}) table.contexts[codec->codec().number] = codec;
   const TargetTable<AttendKernels>& attend = highway_attend_kernels()[i];
@@ -33,9 +36,19 @@ KernelTable make_portable(size_t i) {
   return table;
 }
 
+#if defined(KVQ_HAVE_DOT_PRODUCTS)
+/// The portable kernels with dot products of bytes.
+KernelTable make_dot_products(KernelTable table) {
+  table.name = HWY_ARCH_X86 ? "avxvnni" : "neon-dotprod";
+  set_codec(table, *dot_product_integer_kernels().front().table);
+  set_codec(table, *dot_product_gain_shape_kernels().front().table);
+  table.linear = dot_product_linear_kernels().front().table;
+  return table;
+}
+#endif
+
 #if defined(KVQ_HAVE_AVX512VNNI)
-LinearKernels make_avx512vnni_linear(const DecodedProducts& products) {
-  LinearKernels kernels = avx512_byte_kernels();
+LinearKernels make_avx512vnni_linear(LinearKernels kernels, const DecodedProducts& products) {
   kernels.products = products;
   set_avx512vnni_nuq(kernels);
   set_avx512vnni_vq(kernels);
@@ -54,7 +67,7 @@ KernelTable make_avx512vnni(KernelTable table) {
   set_avx512vnni_commvq_keys(table.commvq);
   set_avx512vnni_commvq_values(table.commvq);
   set_avx512vnni_centres(table.centres);
-  static const LinearKernels kLinear = make_avx512vnni_linear(avx512vnni_products());
+  static const LinearKernels kLinear = make_avx512vnni_linear(*table.linear, avx512vnni_products());
   table.linear = &kLinear;
   return table;
 }
@@ -63,7 +76,7 @@ KernelTable make_avx512vnni(KernelTable table) {
 /// The AVX-512 VNNI kernels plus AMX tiles for linear layers on many rows.
 KernelTable make_amx(KernelTable table) {
   table.name = "amx";
-  static const LinearKernels kLinear = make_avx512vnni_linear(amx_products());
+  static const LinearKernels kLinear = make_avx512vnni_linear(*table.linear, amx_products());
   table.linear = &kLinear;
   return table;
 }
@@ -87,6 +100,9 @@ class Tables {
 #endif
         add(avx512vnni);
       }
+#endif
+#if defined(KVQ_HAVE_DOT_PRODUCTS)
+      if ((targets[i].target == HWY_AVX2 || !HWY_ARCH_X86) && runs_dot_products()) add(make_dot_products(portable));
 #endif
       add(portable);
     }

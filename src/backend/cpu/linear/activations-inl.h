@@ -93,23 +93,8 @@ HWY_INLINE int32_t sum_of(const int8_t* integers, int32_t n) {
   return sum;
 }
 
-/// Stores a row's adjacent quads; `kWords` widens their even, then their odd inputs to words.
-template <bool kWords>
-HWY_INLINE void place_quads(const int8_t* integers, std::byte* out) {
-  if constexpr (kWords) {
-    for (int32_t i = 0; i < weights::kInputMultiple; i += 4, out += 8) {
-      const int16_t words[4] = {integers[i], integers[i + 2], integers[i + 1], integers[i + 3]};
-      std::memcpy(out, words, sizeof(words));
-    }
-  } else {
-    std::memcpy(out, integers, weights::kInputMultiple);
-  }
-}
-
-template <bool kWords>
-void round_row(const ActivationRow& row, const uint8_t* signs, float* work, const ActivationGroup& group,
-               int32_t index) {
-  constexpr size_t kQuadBytes = kWords ? 8 : 4;
+inline void round_row(const ActivationRow& row, const uint8_t* signs, float* work, const ActivationGroup& group,
+                      int32_t index) {
   const auto rows = static_cast<size_t>(group.rows);
   const auto place = static_cast<size_t>(index);
   load_with_signs(row, signs, work);
@@ -134,7 +119,7 @@ void round_row(const ActivationRow& row, const uint8_t* signs, float* work, cons
     group.scales[at] = scale;
     for (size_t half = 0; half < kHalves; ++half) group.sums[half * group.block_numbers() + at] = sums[half];
     for (int32_t i = 0; i < n; i += weights::kInputMultiple) {
-      place_quads<kWords>(integers + i, group.quads + group.quad_at(first + i, index) * kQuadBytes);
+      std::memcpy(group.quads + 4 * group.quad_at(first + i, index), integers + i, weights::kInputMultiple);
     }
   }
 }

@@ -30,7 +30,7 @@ constexpr int32_t activation_blocks(int32_t in) {
 struct ActivationGroup {
   int32_t rows;
   int32_t in;
-  std::byte* quads;  // [in / 64, rows, 16]: int8 of four inputs, or as two words of the even and two of the odd ones
+  std::byte* quads;  // [in / 64, rows, 16]: int8 of four inputs
   float* scales;     // [blocks, rows]
   int32_t* sums;     // [kHalves, blocks, rows], sums of integers
 
@@ -112,7 +112,6 @@ using StoreLinearKernel = void (*)(const float* sums, int32_t n, const LinearOut
 
 /// An instruction set's kernels for packed matrices.
 struct LinearKernels {
-  size_t quad_bytes;  // bytes of one row's four inputs in a group: 4, or 8 if they are words
   RoundKernel round;
   WidenKernel widen;
   Float16LinearKernel float16;

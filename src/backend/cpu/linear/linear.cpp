@@ -45,7 +45,7 @@ struct LinearSpace {
   ActivationGroup* groups;
   FloatGroup* float_groups;
 
-  LinearSpace(MemoryCutter& memory, const HostLinearBatch& batch, size_t quad_bytes, bool packed, bool floats) {
+  LinearSpace(MemoryCutter& memory, const HostLinearBatch& batch, bool packed, bool floats) {
     const int32_t in = batch.matrices.front()->in;
     const int32_t most_rows = std::min(batch.batch, kPassRows);
     const auto inputs = static_cast<size_t>(in);
@@ -58,7 +58,7 @@ struct LinearSpace {
     work = memory.take<float>(packed ? rows * inputs : 0);
     for (int32_t g = 0; g < count; ++g) {
       const auto group_rows = static_cast<size_t>(std::min(kGroupRows, most_rows - g * kGroupRows));
-      auto* quads = memory.take<std::byte>(packed ? inputs / 4 * group_rows * quad_bytes : 0);
+      auto* quads = memory.take<std::byte>(packed ? inputs * group_rows : 0);
       auto* scales = memory.take<float>(packed ? blocks * group_rows : 0);
       auto* sums = memory.take<int32_t>(packed ? kHalves * blocks * group_rows : 0);
       auto* x = memory.take<float>(floats ? inputs * group_rows : 0);
@@ -169,10 +169,10 @@ void linear(const HostLinearBatch& batch, const LinearKernels& kernels, Codebook
   const bool floats = std::any_of(batch.matrices.begin(), batch.matrices.end(), is_float);
   const bool packed = !std::all_of(batch.matrices.begin(), batch.matrices.end(), is_float);
   MemoryCutter needed(nullptr);
-  const LinearSpace counted(needed, batch, kernels.quad_bytes, packed, floats);
+  const LinearSpace counted(needed, batch, packed, floats);
   const ScratchPool::Piece piece(pool, needed.used());
   MemoryCutter memory(piece.data());
-  LinearSpace space(memory, batch, kernels.quad_bytes, packed, floats);
+  LinearSpace space(memory, batch, packed, floats);
 
   int32_t pieces = 0;
   double bytes = 0.0;

@@ -28,8 +28,7 @@ void multiply_tcq(const LinearSegment& segment, const ActivationGroup* groups, i
 
 const LinearKernels& linear_kernels() {
   static const LinearKernels kKernels = [] {
-    LinearKernels kernels = {.quad_bytes = 8,
-                             .round = round_row<true>,
+    LinearKernels kernels = {.round = round_row,
                              .widen = widen_row,
                              .float16 = multiply_float16,
                              .store = store_linear,
@@ -60,32 +59,16 @@ const LinearKernels& linear_kernels() {
   return kKernels;
 }
 
-#if HWY_TARGET == HWY_AVX3
-LinearKernels byte_kernels() {
-  return {.quad_bytes = 4,
-          .round = round_row<false>,
-          .widen = widen_row,
-          .float16 = multiply_float16,
-          .store = store_linear,
-          .products = {},
-          .packed = {}};
-}
-#endif
-
 }  // namespace kvq::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvq::cpu {
 
-std::span<const TargetTable<LinearKernels>> highway_linear_kernels() {
+std::span<const TargetTable<LinearKernels>> KVQ_KERNELS_OF(linear)() {
   static const TargetTable<LinearKernels> kTables[] = KVQ_TARGET_TABLES(linear_kernels);
   return kTables;
 }
-
-#if (HWY_TARGETS & HWY_AVX3) != 0
-LinearKernels avx512_byte_kernels() { return N_AVX3::byte_kernels(); }
-#endif
 
 }  // namespace kvq::cpu
 #endif

@@ -383,8 +383,8 @@ driver that is too old, no such device."#
         r#"Return the number of CPU instruction sets that this build has kernels for and this machine supports."#
     };
     (kvq_cpu_isa_name) => {
-        r#"Return the name of instruction set `index`, best first: "amx", "avx512vnni", "avx512", "avx2", "baseline" on
-x86-64; "neon" on ARM64.
+        r#"Return the name of instruction set `index`, best first: "amx", "avx512vnni", "avx512", "avxvnni", "avx2",
+"baseline" on x86-64; "neon-dotprod", "neon" on ARM64.
 
 "amx" is "avx512vnni" with tile products for linear layers on five or more rows. On processors with tiles,
 the first call that looks for instruction sets asks Linux to let this process use them; alternate signal
@@ -1060,9 +1060,9 @@ before it, if more calls run at once than ever before, or if the policy evicts.
 
 The error relative to exact attention over the decoded pages is FP32 rounding for FP16 pages. On a CPU,
 pages of INT4, INT3, INT2 and gain-shape codes meet queries and probabilities that are rounded to 7 or 8
-bits; INT8 meets 16 bits on instruction sets with int8 dot products ("avx512vnni", "amx") and FP32 on
-others. The error stays well below that of the format itself. On a GPU, queries, probabilities and their
-products with a page's scales are rounded to FP16.
+bits; INT8 meets 16 bits with "avx512vnni" and "amx", and FP32 with others. The error stays well below that
+of the format itself. On a GPU, queries, probabilities and their products with a page's scales are rounded
+to FP16.
 
 # Errors
 
