@@ -6,9 +6,11 @@ import ctypes
 import ctypes.util
 import os
 import subprocess
+import sys
 from typing import Any, Callable, Dict, Iterator, List, Protocol, Tuple
 
-_NAME = "libkvq.so.1"
+# What the library of this major version is called
+_NAME = {"win32": "kvq.dll", "darwin": "libkvq.1.dylib"}.get(sys.platform, "libkvq.so.1")
 
 
 def candidates() -> Iterator[str]:

@@ -20,7 +20,7 @@ def test_statuses_are_pythons_own_exceptions_where_it_has_them(context):
     cases = [
         (lambda: libkvq.Policy(context, "int5"), libkvq.KvqFormatError, ValueError),
         (lambda: libkvq.Context(max_bytes=10), libkvq.KvqLimitError, MemoryError),
-        (lambda: libkvq.Context(cpu_isa="neon"), libkvq.KvqUnsupportedError, NotImplementedError),
+        (lambda: libkvq.Context(cpu_isa="abacus"), libkvq.KvqUnsupportedError, NotImplementedError),
         (lambda: libkvq.device_describe(plugin="/nowhere.so"), libkvq.KvqUnsupportedError, NotImplementedError),
         (lambda: context.set_stream(0), libkvq.KvqUnsupportedError, NotImplementedError),
         (lambda: libkvq.Context(n_threads=0), libkvq.KvqArgumentError, ValueError),

@@ -82,7 +82,7 @@ fn an_allocator_that_fails_or_panics_is_a_failure_that_changes_nothing() {
 fn the_librarys_loops_run_on_threads_of_the_program() {
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = calls.clone();
-    let hooked = ContextOptions::new().cpu_isa("baseline").parallel_for(move |n, body| {
+    let hooked = exact().parallel_for(move |n, body| {
         counted.fetch_add(1, SeqCst);
         std::thread::scope(|scope| {
             for part in 0..3 {
@@ -90,8 +90,8 @@ fn the_librarys_loops_run_on_threads_of_the_program() {
             }
         });
     });
-    let lazy = ContextOptions::new().cpu_isa("baseline").parallel_for(|_, _| ()); // the library does what is left
-    let outputs: Vec<Vec<f32>> = vec![ContextOptions::new().cpu_isa("baseline"), hooked, lazy]
+    let lazy = exact().parallel_for(|_, _| ()); // the library does what is left
+    let outputs: Vec<Vec<f32>> = vec![exact(), hooked, lazy]
         .into_iter()
         .map(|options| {
             let context = Context::new(options).unwrap();

@@ -3,9 +3,13 @@
 use kvq::{Cache, CacheOptions, Context, ContextOptions, Policy, Rope, Sequence, Status};
 use std::path::PathBuf;
 
-/// A context whose products are those of FP32, whatever the machine has.
+/// Options for products that are those of FP32, whatever the machine has: the last instruction set is the portable one.
+pub fn exact() -> ContextOptions {
+    ContextOptions::new().cpu_isa(kvq::cpu_isas().pop().unwrap())
+}
+
 pub fn context() -> Context {
-    Context::new(ContextOptions::new().cpu_isa("baseline")).unwrap()
+    Context::new(exact()).unwrap()
 }
 
 pub fn cache(context: &Context, policy: &str, options: CacheOptions) -> Cache {
