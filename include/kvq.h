@@ -310,7 +310,7 @@ typedef struct kvq_device_info {
   uint32_t struct_size;
   int32_t n_devices;          /**< Number of devices of this kind. */
   char name[128];             /**< Name of the device, for example "NVIDIA H100 80GB HBM3". */
-  int32_t compute_capability; /**< Major · 10 + minor: 90 for 9.0. */
+  int32_t compute_capability; /**< Major * 10 + minor: 90 for 9.0. */
   int32_t driver_version;     /**< Newest CUDA version that the driver supports; 13000 for 13.0. */
   uint64_t memory_bytes;      /**< Total memory of the device. */
 } kvq_device_info;
@@ -401,7 +401,7 @@ typedef struct kvq_policy kvq_policy;
  *  models with outlier channels need and others do not mind; it goes with all formats but those that need trained data
  *  (`router`, `commvq`, trained centres). The tokens stay FP16 until they have been attended to and the next one is
  *  appended, or a step begins. They need not be like the rest, but if fewer than 16 of them differ, the sequence waits
- *  for 256, 512 … 2048 and then goes without. With ::kvq_extend or ::kvq_attend, queries count; a host that appends
+ *  for 256, 512 ... 2048 and then goes without. With ::kvq_extend or ::kvq_attend, queries count; a host that appends
  *  more tokens before it attends, or more than 2048 at once, gets scales from keys and values alone. The same pages
  *  result for every way of cutting a prompt. Scales stay while any token or preallocated page does, belong to forks,
  *  are saved in snapshots, and take 0.005 bits a scalar at 32768 tokens. A layer whose pages are sealed earlier goes
@@ -438,7 +438,7 @@ KVQ_API kvq_status kvq_policy_with_eviction(kvq_context* context, const kvq_poli
 /** Copy a policy and set the formats of layers `first_layer` to `last_layer`.
  *
  *  \param policy       a policy of this context, without a router.
- *  \param first_layer  0 … `last_layer`.
+ *  \param first_layer  0 ... `last_layer`.
  *  \param last_layer   at most 65535; creating a cache with fewer layers fails.
  *  \param keys         name of a format, see ::kvq_policy_load; NULL: unchanged.
  *                      \nullable \length string \memory host \keeps call
@@ -524,8 +524,8 @@ KVQ_API kvq_status kvq_codebook_load(kvq_context* context, const void* buffer, s
 KVQ_API kvq_status kvq_codebook_save(const kvq_codebook* codebook, void* buffer, size_t capacity, size_t* size,
                                      kvq_error* error);
 
-/** Shape and quality of codebooks. Errors are ‖x̂ − x‖² / ‖x‖² in training, averaged over the layers that are present;
- *  0 for a side without codes. */
+/** Shape and quality of codebooks. Errors are |x' - x|^2 / |x|^2 in training, x' being the decoded x, averaged over the
+ *  layers that are present; 0 for a side without codes. */
 typedef struct kvq_codebook_info {
   uint32_t struct_size;
   int32_t n_layers;
@@ -572,8 +572,8 @@ typedef struct kvq_codebook_layer_info {
   int64_t tokens;
   double key_error;
   double value_error;
-  double key_stage_errors[KVQ_MAX_KEY_STAGES]; /**< Key error when decoding with the first stage only, the first two, …;
-                                                    entry `key_stages` − 1 equals `key_error`, later entries are 0. */
+  double key_stage_errors[KVQ_MAX_KEY_STAGES]; /**< Key error when decoding with the first stage, the first two, ...;
+                                                    entry `key_stages` - 1 equals `key_error`, later entries are 0. */
 } kvq_codebook_layer_info;
 
 /** Describe one layer of codebooks.
@@ -628,7 +628,7 @@ KVQ_API kvq_status kvq_centres_load(kvq_context* context, const void* buffer, si
 KVQ_API kvq_status kvq_centres_save(const kvq_centres* centres, void* buffer, size_t capacity, size_t* size,
                                     kvq_error* error);
 
-/** Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, c being the nearest centre,
+/** Shape and quality of centres and scales. Residuals are |x - c|^2 / |x|^2 in training, c being the nearest centre,
  *  averaged over the layers that are present; 0 for a side without centres. */
 typedef struct kvq_centres_info {
   uint32_t struct_size;
@@ -751,7 +751,7 @@ typedef struct kvq_router_info {
   kvq_rope rope;            /**< RoPE applied to the keys later; routers read keys before it. */
   int32_t sharing;          /**< Successive layers that share the decisions of the first of them. */
   int32_t groups;           /**< Groups of such layers; each group has one network. */
-  int32_t n_experts;        /**< Formats to choose among, 2 … ::KVQ_MAX_EXPERTS. */
+  int32_t n_experts;        /**< Formats to choose among, 2 ... ::KVQ_MAX_EXPERTS. */
   kvq_router_method method; /**< Training method. */
   int32_t reserved;         /**< 0. */
   double loss_weight;       /**< Weight of the loss in training by ::KVQ_ROUTER_PAPER; 0 for labels. */
@@ -784,7 +784,7 @@ typedef struct kvq_router_group_info {
 } kvq_router_group_info;
 
 /** Describe one group of layers.
- *  \param group  0 … groups − 1.
+ *  \param group  0 ... groups - 1.
  *  \param info   its `struct_size` must be set.
  *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 1.0 */
 KVQ_API kvq_status kvq_router_describe_group(const kvq_router* router, int32_t group, kvq_router_group_info* info,
@@ -809,9 +809,9 @@ typedef struct kvq_layer_shape {
   int32_t n_layers;    /**< Layers of the range; 1 by default. */
   int32_t q_heads;     /**< Query heads, a multiple of the KV heads; 0 (default): the cache's. */
   int32_t kv_heads;    /**< Key/value heads; 0 (default): the cache's. */
-  int32_t key_dim;     /**< Channels of a key and of a query, a multiple of 8, 8 … 576; 0 (default): the cache's
+  int32_t key_dim;     /**< Channels of a key and of a query, a multiple of 8, 8 ... 576; 0 (default): the cache's
                             `head_dim`. */
-  int32_t value_dim;   /**< Channels of a value and of an output, a multiple of 8, 8 … 512; 0 (default): the cache's
+  int32_t value_dim;   /**< Channels of a value and of an output, a multiple of 8, 8 ... 512; 0 (default): the cache's
                             `head_dim`. */
   int32_t values_are_key_prefix; /**< 1: values are the first `value_dim` channels of the keys, as in latent attention
                                       (MLA), and are stored once; there must be more key channels, and only these may
@@ -825,10 +825,10 @@ typedef struct kvq_layer_shape {
   float rope_base;               /**< 0 (default): the cache's, with its `inv_freq`. Ignored if `inv_freq` is given. */
   const float* inv_freq;         /**< Radians per position of each pair. NULL (default): those of `rope_base`.
                                       \nullable \length rotary_dim / 2 \memory host \keeps call */
-  float scale;            /**< Factor applied to q·k; 0 (default): the cache's, or 1 / sqrt(key_dim) if that is 0. */
+  float scale;            /**< Factor applied to q k^T; 0 (default): the cache's, or 1 / sqrt(key_dim) if that is 0. */
   float logit_softcap;    /**< Of calls whose own is 0; 0 (default): none. */
   int32_t pages_of_layer; /**< The earlier layer whose pages these layers read, as models with shared KV layers do
-                               (Gemma 3n, Gemma 4); −1 (default): their own. They hold no tokens: append to the named
+                               (Gemma 3n, Gemma 4); -1 (default): their own. They hold no tokens: append to the named
                                layer, then ::kvq_attend to these; only queries of the named layer are observed. It must
                                have pages of its own. KV heads, channels and RoPE are the named layer's: their fields
                                may stay at their defaults (`inv_freq` must), other values are refused. `q_heads`,
@@ -851,17 +851,17 @@ KVQ_API void kvq_layer_shape_init(kvq_layer_shape* shape, size_t size);
 /** Shape of a model's attention layers, and the trained objects that its page formats need. */
 typedef struct kvq_cache_options {
   uint32_t struct_size;
-  int32_t n_layers;      /**< 1 … 65536. */
-  int32_t q_heads;       /**< Query heads, 1 … 65536; a multiple of `kv_heads`. */
-  int32_t kv_heads;      /**< Key/value heads, 1 … 4096. */
-  int32_t head_dim;      /**< Channels of keys and of values, a multiple of 8, 8 … 512. */
+  int32_t n_layers;      /**< 1 ... 65536. */
+  int32_t q_heads;       /**< Query heads, 1 ... 65536; a multiple of `kv_heads`. */
+  int32_t kv_heads;      /**< Key/value heads, 1 ... 4096. */
+  int32_t head_dim;      /**< Channels of keys and of values, a multiple of 8, 8 ... 512. */
   kvq_rope rope;         /**< ::KVQ_ROPE_HALF by default. */
   int32_t rotary_dim;    /**< Leading channels that are rotated, an even number; 0 (default): `head_dim`. */
   float rope_base;       /**< 10000 by default; frequencies must be finite. Ignored if `inv_freq` is given. */
   const float* inv_freq; /**< Radians per position of each pair; head_dim / 2 elements if `rotary_dim` is 0. NULL
                               (default): rope_base^(-2j / rotary_dim).
                               \nullable \length rotary_dim / 2 \memory host \keeps call */
-  float scale;           /**< Factor applied to q·k; 0 (default): 1 / sqrt(head_dim). */
+  float scale;           /**< Factor applied to q k^T; 0 (default): 1 / sqrt(head_dim). */
   int32_t reserved;      /**< 0. */
   uint64_t max_bytes;    /**< Limit on the memory that this cache allocates, including its own object; 0 (default): only
                               the context's limit. */
@@ -886,16 +886,16 @@ typedef struct kvq_cache_options {
                                       that a policy gives to layers that read others' pages have no effect.
                                       \nullable \length n_shapes \memory host \keeps call */
   int32_t n_shapes;              /**< 0 by default. */
-  int32_t sliding_window;    /**< A query at position p sees positions > p − window, as in Gemma's and Mistral's local
+  int32_t sliding_window;    /**< A query at position p sees positions > p - window, as in Gemma's and Mistral's local
                                   layers; 0 (default): all up to its own. Such layers forget: an append frees the
                                   whole pages that neither its own tokens nor later ones see, but for the policy's
-                                  `sink` first ones. With `recent: r`, what the 32 · (r − 1) tokens before these see
+                                  `sink` first ones. With `recent: r`, what the 32 * (r - 1) tokens before these see
                                   stays as well. So the newest append can be taken back, and that many tokens before
                                   it. */
-  int32_t attention_chunk;   /**< A query at position p sees positions from p − p % chunk on, as in Llama 4's local
+  int32_t attention_chunk;   /**< A query at position p sees positions from p - p % chunk on, as in Llama 4's local
                                   layers; 0 (default): all up to its own. Pages are freed as for `sliding_window`,
                                   of which a layer may have one or the other. */
-  int32_t mrope_interleaved; /**< 1: pairs of M-RoPE alternate, as in Qwen3-VL: pair j < 3 · section of stream j % 3
+  int32_t mrope_interleaved; /**< 1: pairs of M-RoPE alternate, as in Qwen3-VL: pair j < 3 * section of stream j % 3
                                   turns by that stream, all others by the temporal one. 0 (default): sections follow
                                   one another, as in Qwen2-VL. */
   const int32_t* mrope_section; /**< Pairs that turn by each of the three position streams of M-RoPE: temporal, height,
@@ -1013,7 +1013,7 @@ KVQ_API kvq_status kvq_sequence_fork(kvq_cache* cache, const kvq_sequence* paren
  *  page is refused: keep `recent: 2` or more pages in FP16 to be able to roll back at least 32 tokens. After a cut on
  *  a page boundary, sealed pages stay sealed.
  *
- *  \param length  0 … the length of the shortest layer.
+ *  \param length  0 ... the length of the shortest layer.
  *  \returns KVQ_OK; KVQ_E_ARGUMENT (negative or beyond the length); KVQ_E_STATE (inside a sealed page, or a layer has
  *           states but none after `length` tokens, see ::kvq_sequence_put_state: the message has lengths that work; or
  *           eviction left gaps in the positions; or a layer with a window has freed what later tokens would see);
@@ -1046,10 +1046,10 @@ KVQ_API kvq_cache* kvq_sequence_cache(const kvq_sequence* sequence);
  *  graph needs them:
  *
  *      kvq_context_set_stream(context, stream);
- *      kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
- *      kvq_sequence_reserve(cache, sequence, 4096, …);
- *      cudaStreamBeginCapture(stream, …);
- *      kvq_append(…, 1, k, v, …); kvq_attend(…);      // for every layer
+ *      kvq_attend(...)                                  // once with the graph's batch: allocates its workspace
+ *      kvq_sequence_reserve(cache, sequence, 4096, ...);
+ *      cudaStreamBeginCapture(stream, ...);
+ *      kvq_append(..., 1, k, v, ...); kvq_attend(...);      // for every layer
  *      cudaStreamEndCapture(stream, &graph);
  *
  *  Each launch of the graph appends one more token and attends to all of them: lengths, positions and page tables live
@@ -1064,7 +1064,7 @@ KVQ_API kvq_cache* kvq_sequence_cache(const kvq_sequence* sequence);
  *  a sequence that still waits for scales (`calibrate: first`): capturing returns KVQ_E_STATE until it has found them,
  *  by the append after its 128 tokens or by reserving then.
  *
- *  \param tokens  per layer, ≥ 0; 0 frees the preallocated pages that are left.
+ *  \param tokens  per layer, >= 0; 0 frees the preallocated pages that are left.
  *  \returns KVQ_OK; KVQ_E_ARGUMENT (NULL; a sequence of another cache; negative, or more than a layer can hold);
  *           KVQ_E_STATE (a stream is being captured); KVQ_E_UNSUPPORTED (above 0 if a router chooses the formats);
  *           KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
@@ -1088,10 +1088,10 @@ KVQ_API kvq_status kvq_sequence_reserve(kvq_cache* cache, kvq_sequence* sequence
  *  States are in host memory, whatever the context's device, and count as `state_bytes` in kvq_usage.
  *
  *  \param layer   any layer of the model, recurrent or not.
- *  \param tokens  ≥ 1. It need not be the sequence's length: layers of a model run one after the other. A state of the
+ *  \param tokens  >= 1. It need not be the sequence's length: layers of a model run one after the other. A state of the
  *                 same layer after as many tokens is replaced.
  *  \param data    the state. \length size \memory host \keeps call
- *  \param size    bytes at `data`, ≥ 1.
+ *  \param size    bytes at `data`, >= 1.
  *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
  *  \threads exclusive use of `sequence`.
  *  \since 1.0 */
@@ -1116,7 +1116,7 @@ KVQ_API kvq_status kvq_sequence_get_state(const kvq_sequence* sequence, int32_t 
 /** Find the newest state of a layer.
  *
  *  \param layer   a layer of the model.
- *  \param most    look for states after at most so many tokens, ≥ 0.
+ *  \param most    look for states after at most so many tokens, >= 0.
  *  \param tokens  receives the number of tokens after which it is; 0: there is none; unchanged on failure.
  *                 \length 1 \memory host \keeps call
  *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 1.0 */
@@ -1125,17 +1125,17 @@ KVQ_API kvq_status kvq_sequence_find_state(const kvq_sequence* sequence, int32_t
 
 /** Find the most tokens after which every layer that has states has one, to which the sequence can be truncated.
  *
- *  \param most    look for states after at most so many tokens, ≥ 0.
+ *  \param most    look for states after at most so many tokens, >= 0.
  *  \param tokens  receives the number of tokens; 0: there is none; unchanged on failure.
  *                 \length 1 \memory host \keeps call
  *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 1.0 */
 KVQ_API kvq_status kvq_sequence_find_states(const kvq_sequence* sequence, int32_t most, int32_t* tokens,
                                             kvq_error* error);
 
-/** Drop states of all layers after `begin` … `end` − 1 tokens. Copies that a fork shares stay there.
+/** Drop states of all layers after `begin` ... `end` - 1 tokens. Copies that a fork shares stay there.
  *
- *  \param begin  ≥ 0.
- *  \param end    ≥ `begin`.
+ *  \param begin  >= 0.
+ *  \param end    >= `begin`.
  *  \returns KVQ_OK; KVQ_E_ARGUMENT.
  *  \threads exclusive use of `sequence`.
  *  \since 1.0 */
@@ -1156,7 +1156,7 @@ KVQ_API kvq_status kvq_sequence_length(const kvq_sequence* sequence, int32_t lay
 
 /** Get the number of tokens that a KV head of `layer` holds after eviction. ::kvq_sequence_decode returns their
  *  positions.
- *  \param kv_head  0 … kv_heads − 1.
+ *  \param kv_head  0 ... kv_heads - 1.
  *  \param slots    receives the number; unchanged on failure. \length 1 \memory host \keeps call
  *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_BACKEND.  \threads read-only.  \since 1.0 */
 KVQ_API kvq_status kvq_sequence_slots(const kvq_sequence* sequence, int32_t layer, int32_t kv_head, int32_t* slots,
@@ -1320,7 +1320,7 @@ KVQ_API kvq_status kvq_snapshot_describe(kvq_cache* cache, const void* buffer, s
  *  Fills the layer's open page. A full page is sealed (encoded in its final format) when it leaves the newest `recent`
  *  pages, which happens when the next token arrives. Either all `n` tokens are appended or none.
  *
- *  \param n          number of tokens, ≥ 1.
+ *  \param n          number of tokens, >= 1.
  *  \param k          keys `[n, kv_heads, key_dim]`, before RoPE unless the cache was created with ::KVQ_ROPE_NONE; a
  *                    CUDA context reads them in stream order. They must be finite with magnitude at most 65504 (FP16)
  *                    after RoPE and, in layers with `+hadamard` or gain-shape formats, after the Hadamard rotation,
@@ -1328,7 +1328,7 @@ KVQ_API kvq_status kvq_snapshot_describe(kvq_cache* cache, const void* buffer, s
  *  \param v          values `[n, kv_heads, value_dim]`, same rules; NULL exactly if the layer's values are a prefix of
  *                    its keys. \nullable \length n * layer.kv_heads * layer.value_dim \memory context \keeps call
  *  \param dtype      element type of `k` and `v`.
- *  \param positions  original positions, ≥ 0, strictly increasing and beyond the layer's last one; inside a step
+ *  \param positions  original positions, >= 0, strictly increasing and beyond the layer's last one; inside a step
  *                    (::kvq_step_begin) of a cache that does not evict, in any order beyond the layer's last one before
  *                    the step; NULL: consecutive. \nullable \length n \memory host \keeps call
  *  \returns KVQ_OK; KVQ_E_ARGUMENT (NULL, shape, dtype, position, a number that FP16 cannot represent: a CUDA context
@@ -1344,10 +1344,10 @@ KVQ_API kvq_status kvq_append(kvq_cache* cache, kvq_sequence* sequence, int32_t 
 /** Tokens for one layer of several sequences. Rows of `k` and `v` (one per token) are ordered by sequence. */
 typedef struct kvq_append_batch {
   uint32_t struct_size;
-  int32_t n_sequences;            /**< ≥ 1. */
+  int32_t n_sequences;            /**< >= 1. */
   kvq_sequence* const* sequences; /**< Sequences of this cache, all different.
                                        \length n_sequences \memory host \keeps call */
-  const int32_t* token_counts;    /**< Tokens per sequence, each ≥ 1; NULL (default): one each.
+  const int32_t* token_counts;    /**< Tokens per sequence, each >= 1; NULL (default): one each.
                                        \nullable \length n_sequences \memory host \keeps call */
   const int32_t* positions;       /**< As for ::kvq_append; NULL (default): consecutive in each sequence.
                                        \nullable \length sum(token_counts) \memory host \keeps call */
@@ -1380,7 +1380,7 @@ KVQ_API void kvq_append_batch_init(kvq_append_batch* batch, size_t size);
 /** Append tokens to one layer of several sequences: to all of them or to none.
  *
  *  Strides describe tensors of any layout, such as fused queries, keys and values: `k` then points to the first key,
- *  and `k_token_stride` is (q_heads + 2 · kv_heads) · head_dim. The stored pages are those of ::kvq_append. A batch
+ *  and `k_token_stride` is (q_heads + 2 * kv_heads) * head_dim. The stored pages are those of ::kvq_append. A batch
  *  shares the work on all sequences among the threads; on a GPU it takes one launch (in a CUDA graph, one per
  *  sequence).
  *
@@ -1393,9 +1393,9 @@ KVQ_API kvq_status kvq_append_sequences(kvq_cache* cache, int32_t layer, const k
 
 /** Decode stored keys and values, for inspection and tests. Not optimised.
  *
- *  \param kv_head    0 … kv_heads − 1.
+ *  \param kv_head    0 ... kv_heads - 1.
  *  \param begin      first slot in the head's list.
- *  \param n          number of slots, ≥ 1.
+ *  \param n          number of slots, >= 1.
  *  \param k          receives `[n, key_dim]` keys as attention reads them (after RoPE); NULL: skip.
  *                    \nullable \length n * layer.key_dim \memory host \keeps call
  *  \param v          receives `[n, value_dim]` values; NULL: skip.
@@ -1454,7 +1454,7 @@ KVQ_API void kvq_compress_options_init(kvq_compress_options* options, size_t siz
  *  been reached: tokens that remain are written over the pages of those that go, and what else it takes (positions,
  *  scores, selected slots: some percent of the pages) is kept free, so that appends reach the limit a little sooner.
  *  That holds for the policy's budget and pages that no fork shares, and not for policies with a router. Lengths of
- *  sequences still count the evicted tokens, and kvq_sequence_truncate drops the tokens at positions ≥ `length`.
+ *  sequences still count the evicted tokens, and kvq_sequence_truncate drops the tokens at positions >= `length`.
  *  Observations are not part of a snapshot: after kvq_sequence_load, attend before compressing.
  *
  *  \param options  NULL: defaults. \nullable
@@ -1471,12 +1471,12 @@ KVQ_API kvq_status kvq_compress(kvq_cache* cache, kvq_sequence* sequence, const 
 /** Queries of one or more sequences, and where their results go. */
 typedef struct kvq_attend_batch {
   uint32_t struct_size;
-  int32_t n_sequences;                  /**< ≥ 1. */
+  int32_t n_sequences;                  /**< >= 1. */
   const kvq_sequence* const* sequences; /**< Sequences of this cache; one may occur repeatedly.
                                              \length n_sequences \memory host \keeps call */
-  const int32_t* query_counts;          /**< Queries per sequence, each ≥ 1; NULL (default): one each.
+  const int32_t* query_counts;          /**< Queries per sequence, each >= 1; NULL (default): one each.
                                              \nullable \length n_sequences \memory host \keeps call */
-  const int32_t* query_positions;       /**< Positions ≥ 0; NULL (default): the last `query_counts[i]` tokens of each
+  const int32_t* query_positions;       /**< Positions >= 0; NULL (default): the last `query_counts[i]` tokens of each
                                              sequence, so append before attending. While a CUDA graph is captured, they
                                              are in device memory instead, which every replay reads.
                                              \nullable \length sum(query_counts) \memory host \keeps call */
@@ -1489,32 +1489,32 @@ typedef struct kvq_attend_batch {
   void* output; /**< `[total queries, q_heads, value_dim]`; its memory, from the first row to the last, may not overlap
                      that of `q`, `sinks` or `mask`.
                      \length strided(sum(query_counts), layer.q_heads, layer.value_dim) \memory context \keeps call */
-  int32_t sliding_window; /**< A query at position p sees positions > p − window; 0 (default): the layer's, or all up to
+  int32_t sliding_window; /**< A query at position p sees positions > p - window; 0 (default): the layer's, or all up to
                                its own. A layer that frees pages refuses a longer one. */
-  float logit_softcap;    /**< cap·tanh(logit / cap); 0 (default): none. */
+  float logit_softcap;    /**< cap * tanh(logit / cap); 0 (default): none. */
   int64_t q_token_stride; /**< Elements from one query to the next, not negative; 0 (default): dense. The channels of a
                                head are always contiguous; rows need only the alignment of their elements. */
   int64_t q_head_stride;  /**< Elements from one head to the next, not negative; 0 (default): dense. */
   int64_t output_token_stride; /**< As for queries. Rows may not overlap: either all heads of a query come before the
-                                    next query's (token stride ≥ (q_heads − 1) · head stride + head_dim), or all queries
-                                    of a head before the next head's. Memory between rows is not written. */
+                                    next query's (token stride >= (q_heads - 1) * head stride + head_dim), or all
+                                    queries of a head before the next head's. Memory between rows is not written. */
   int64_t output_head_stride;  /**< As for queries. */
   float* lse;           /**< `[total queries, q_heads]` receives the natural log-sum-exp of the logits, after scale and
                              cap, including sinks; -infinity for a query that sees no token and has no sink. It merges
-                             results over parts of a context, only one of which has the sinks: Σᵢ exp(lseᵢ − lse) ·
-                             outputᵢ with lse = log Σᵢ exp lseᵢ. It may not overlap `q`, `output`, `sinks` or
-                             `mask`. NULL (default): skip.
+                             results over parts of a context, only one of which has the sinks: the sum over parts i of
+                             exp(lse[i] - lse) * output[i], with lse the logarithm of the sum of exp(lse[i]). It may not
+                             overlap `q`, `output`, `sinks` or `mask`. NULL (default): skip.
                              \nullable \length sum(query_counts) * layer.q_heads \memory context \keeps call */
   const float* sinks;   /**< `[q_heads]` learned logits, neither scaled nor capped: each adds exp(sink) to the softmax
                              denominator of its head and nothing to the sum of values. -infinity means no sink; a CPU
                              refuses NaN and +infinity. NULL (default): none.
                              \nullable \length layer.q_heads \memory context \keeps call */
   const uint32_t* mask; /**< `[total queries, (mask_slots + 31) / 32]`: bit j % 32 of word j / 32 says whether the query
-                             sees slot `length − mask_slots + j` of its sequence, the order of appending. Older slots
+                             sees slot `length - mask_slots + j` of its sequence, the order of appending. Older slots
                              are seen by position, and `sliding_window` holds for all. Bits of slots before the first
                              are ignored. NULL (default): all slots are seen by position.
                              \nullable \length sum(query_counts) * words(mask_slots) \memory context \keeps call */
-  int32_t mask_slots;   /**< Newest slots of each sequence that `mask` covers, 1 … ::KVQ_MAX_MASK_SLOTS; 0 (default)
+  int32_t mask_slots;   /**< Newest slots of each sequence that `mask` covers, 1 ... ::KVQ_MAX_MASK_SLOTS; 0 (default)
                              without. */
   int32_t reserved;     /**< 0. */
   const int32_t* rope_positions; /**< `[total queries, 3]` positions by which M-RoPE turns queries, as in
@@ -1531,8 +1531,8 @@ KVQ_API void kvq_attend_batch_init(kvq_attend_batch* batch, size_t size);
 /** Compute attention of a batch of queries over one layer, or over the layer whose pages it reads (`pages_of_layer` of
  *  its kvq_layer_shape), which has received their tokens before.
  *
- *  `output = softmax(scale · q·kᵀ) v` for every query head. Query head h reads KV head h / (q_heads / kv_heads), and a
- *  query at position p sees the tokens at positions ≤ p, except where a mask says what it sees: among the newest
+ *  `output = softmax(scale * q k^T) v` for every query head. Query head h reads KV head h / (q_heads / kv_heads), and a
+ *  query at position p sees the tokens at positions up to p, except where a mask says what it sees: among the newest
  *  `mask_slots` slots, for draft trees and parallel samples. While a sequence holds tokens at positions that do not
  *  ascend (appended inside a step), a mask has to cover the first that is not beyond the one before it, and all later
  *  ones. A query that sees no token gives zeros, also with a sink.
@@ -1555,10 +1555,10 @@ KVQ_API kvq_status kvq_attend(kvq_cache* cache, int32_t layer, const kvq_attend_
     per token) are ordered by sequence. */
 typedef struct kvq_extend_batch {
   uint32_t struct_size;
-  int32_t n_sequences;            /**< ≥ 1. */
+  int32_t n_sequences;            /**< >= 1. */
   kvq_sequence* const* sequences; /**< Sequences of this cache, all different.
                                        \length n_sequences \memory host \keeps call */
-  const int32_t* token_counts;    /**< New tokens per sequence, each ≥ 1; NULL (default): one each.
+  const int32_t* token_counts;    /**< New tokens per sequence, each >= 1; NULL (default): one each.
                                        \nullable \length n_sequences \memory host \keeps call */
   const int32_t* positions;       /**< As for ::kvq_append; NULL (default): consecutive in each sequence.
                                        \nullable \length sum(token_counts) \memory host \keeps call */
@@ -1628,7 +1628,7 @@ KVQ_API kvq_status kvq_extend(kvq_cache* cache, int32_t layer, const kvq_extend_
 /** Sequences of a step, and a number of tokens for each. */
 typedef struct kvq_step_batch {
   uint32_t struct_size;
-  int32_t n_sequences;            /**< ≥ 1. */
+  int32_t n_sequences;            /**< >= 1. */
   kvq_sequence* const* sequences; /**< Sequences of this cache, all different.
                                        \length n_sequences \memory host \keeps call */
   const int32_t* token_counts;    /**< See ::kvq_step_begin and ::kvq_step_commit. NULL by default.
@@ -1653,9 +1653,9 @@ KVQ_API void kvq_step_batch_init(kvq_step_batch* batch, size_t size);
  *  pages were sealed meanwhile: until the step ends, their FP16 originals are kept, which takes the memory of so many
  *  more FP16 pages where a count is above ::KVQ_PAGE_SLOTS.
  *
- *      kvq_step_begin(cache, &batch, …);              // token_counts: draft tokens and the one before them
- *      kvq_extend(cache, layer, …);                   // for every layer
- *      kvq_step_commit(cache, &batch, …);             // token_counts: accepted tokens
+ *      kvq_step_begin(cache, &batch, ...);              // token_counts: draft tokens and the one before them
+ *      kvq_extend(cache, layer, ...);                   // for every layer
+ *      kvq_step_commit(cache, &batch, ...);             // token_counts: accepted tokens
  *
  *  Draft tokens may form a tree: inside a step of a cache that does not evict, positions may repeat and fall, each
  *  beyond the last one before the step. A mask says which of the newest slots a query sees, and `kept_slots` of
@@ -1709,18 +1709,18 @@ KVQ_API kvq_status kvq_step_abort(kvq_cache* cache, const kvq_step_batch* batch,
 typedef struct kvq_usage {
   uint32_t struct_size;
   int32_t reserved;          /**< 0. */
-  int64_t scalars;           /**< Key and value scalars held: (key_dim + value_dim) · slots of all heads, or key_dim ·
+  int64_t scalars;           /**< Key and value scalars held: (key_dim + value_dim) * slots of all heads, or key_dim *
                                   slots where values are a prefix of keys. */
   uint64_t sealed_bytes;     /**< Pages in their final compressed format. */
   uint64_t fp16_bytes;       /**< FP16 pages: open, recent, sink, or under an fp16 policy. */
   uint64_t metadata_bytes;   /**< Page records, positions, page lists and sequence objects. */
   uint64_t workspace_bytes;  /**< Workspace of kvq_attend and the cache object; 0 for one sequence. */
   uint64_t total_bytes;      /**< Sum of the four above, of `transient_bytes` and of `state_bytes`. */
-  uint64_t plain_fp16_bytes; /**< 2 · scalars: the size of an uncompressed FP16 cache. */
+  uint64_t plain_fp16_bytes; /**< 2 * scalars: the size of an uncompressed FP16 cache. */
   uint64_t sealed_pages;
   uint64_t fp16_pages;
   uint64_t shared_pages;    /**< Pages that more than one sequence holds; counted in full for one sequence. */
-  double bits_per_scalar;   /**< 8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty. */
+  double bits_per_scalar;   /**< 8 * (sealed + fp16 + metadata bytes) / scalars; 0 when empty. */
   uint64_t transient_bytes; /**< Predicted only: the most that a call takes beside and frees when it returns; with a
                                  policy that evicts, also what each sequence keeps free for ::kvq_compress. */
   uint64_t state_bytes;     /**< Copies that ::kvq_sequence_put_state keeps; counted in full for one sequence, even if
@@ -1747,9 +1747,9 @@ KVQ_API kvq_status kvq_cache_usage(const kvq_cache* cache, const kvq_sequence* s
  *  `queries` tokens of a sequence, and, if `queries` is not 0, that each layer attended with so many queries of each
  *  sequence in one batch and without sinks. Calls of several threads at once take one workspace each.
  *
- *  \param sequences  number of sequences, ≥ 1.
- *  \param tokens     per sequence, ≥ 0.
- *  \param queries    per sequence, ≥ 0; 0: no attention.
+ *  \param sequences  number of sequences, >= 1.
+ *  \param tokens     per sequence, >= 0.
+ *  \param queries    per sequence, >= 0; 0: no attention.
  *  \param usage      its `struct_size` must be set.
  *  \returns KVQ_OK; KVQ_E_ARGUMENT (NULL; a number out of range; too many pages or queries to count);
  *           KVQ_E_UNSUPPORTED (a router chooses the formats of pages, so their sizes are not known in advance;
@@ -1761,7 +1761,7 @@ KVQ_API kvq_status kvq_cache_predict_usage(const kvq_cache* cache, int32_t seque
 
 /* --------------------------------------------------------------------------------------------------- linear layers */
 
-/** Linear layer y = x·Wᵀ + b with weights of 1 to 8 bits: NUQ, VQ and TCQ of Q-Palette, and trellises of single
+/** Linear layer y = x W^T + b with weights of 1 to 8 bits: NUQ, VQ and TCQ of Q-Palette, and trellises of single
  *  weights. Immutable; several threads may use it at once.
  *
  *  Inputs are rotated before the product: random signs, then a Hadamard matrix. Matrices with the same `seed` in their
@@ -1792,7 +1792,7 @@ KVQ_API double qp_scheme_bits(const char* name);
 
 /** Receive the progress of a long call, and decide whether it goes on. Called now and then from the calling thread;
  *  may not use the objects of the call.
- *  \param done  estimated share of the time, 0 … 1, never decreasing.
+ *  \param done  estimated share of the time, 0 ... 1, never decreasing.
  *  \returns 0 to go on; anything else ends the call with ::KVQ_E_CANCELLED. */
 typedef int32_t (*kvq_progress_hook)(void* user, double done);
 
@@ -1811,14 +1811,14 @@ typedef struct qp_quantize_options {
   kvq_dtype dtype;      /**< Element type of the weights; ::KVQ_F32 by default. */
   const char* scheme;   /**< See ::qp_scheme_name; "nuq-4" by default. \length string \memory host \keeps call */
   uint64_t seed;        /**< Seed of the random signs; 1 by default. */
-  const float* hessian; /**< `[columns, columns]`, the mean of x·xᵀ over inputs x; NULL (default): weights are rounded
+  const float* hessian; /**< `[columns, columns]`, the mean of x x^T over inputs x; NULL (default): weights are rounded
                              without one. \nullable \length columns * columns \memory host \keeps call */
-  qp_rounding rounding;       /**< Use of the Hessian; ::QP_ROUNDING_LDLQ by default. */
-  int32_t reserved;           /**< 0. */
-  double damping;             /**< Share of the Hessian's mean diagonal that is added to its diagonal, 0 … 1; 0.01 by
-                                   default. */
-  const float* bias;          /**< Bias b, stored unchanged; NULL (default): none.
-                                   \nullable \length rows \memory host \keeps call */
+  qp_rounding rounding; /**< Use of the Hessian; ::QP_ROUNDING_LDLQ by default. */
+  int32_t reserved;     /**< 0. */
+  double damping;       /**< Share of the Hessian's mean diagonal that is added to its diagonal, 0 ... 1; 0.01 by
+                             default. */
+  const float* bias;    /**< Bias b, stored unchanged; NULL (default): none.
+                             \nullable \length rows \memory host \keeps call */
   kvq_progress_hook progress; /**< Called every few milliseconds while the CPU works, on a GPU after some rows; NULL
                                    (default): not called. \nullable \keeps call */
   void* progress_user;        /**< Passed to `progress`. \nullable \keeps call */
@@ -1833,7 +1833,7 @@ KVQ_API void qp_quantize_options_init(qp_quantize_options* options, size_t size)
 /** Quantize a matrix. The result depends only on the arguments, not on threads or instruction sets.
  *
  *  \param w        weights `[rows, columns]` of `options->dtype`. \length rows * columns \memory host \keeps call
- *  \param rows     outputs of the layer, 1 … 2^24.
+ *  \param rows     outputs of the layer, 1 ... 2^24.
  *  \param columns  inputs of the layer, a multiple of 64 from 64 to 2^20.
  *  \param result   receives the handle. \parent context
  *  \returns KVQ_OK; KVQ_E_ARGUMENT (shape, dtype, unknown scheme, weights, bias or Hessian not finite, a Hessian that
@@ -1852,14 +1852,14 @@ KVQ_API kvq_status qp_quantize(kvq_context* context, const qp_quantize_options* 
 KVQ_API kvq_status qp_matrix_dequantize(const qp_matrix* matrix, int64_t first_row, int64_t rows, float* w,
                                         kvq_error* error);
 
-/** Compute y = x·Wᵀ + b.
+/** Compute y = x W^T + b.
  *
  *  Inputs are rotated in FP32 and, except for `fp16`, rounded to 8-bit integers with one scale per 256 of them.
  *  Products are summed exactly within these blocks and in FP32 across them, in the same order on every processor: a
  *  row of `y` depends only on its row of `x`. Allocates nothing once a batch of this size has been seen.
  *
  *  \param x      `[batch, columns]` of `dtype`. \length batch * matrix.columns \memory context \keeps call
- *  \param batch  rows of `x` and `y`, ≥ 1.
+ *  \param batch  rows of `x` and `y`, >= 1.
  *  \param y      receives `[batch, rows]` of `dtype`; may not overlap `x`.
  *                \length batch * matrix.rows \memory context \keeps call
  *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED (the context's device has no kernels for packed matrices);
@@ -1869,12 +1869,12 @@ KVQ_API kvq_status qp_matrix_dequantize(const qp_matrix* matrix, int64_t first_r
 KVQ_API kvq_status qp_linear(const qp_matrix* matrix, const void* x, int32_t batch, void* y, kvq_dtype dtype,
                              kvq_error* error);
 
-/** Multiply several matrices by the same inputs in one call: y[i] = x·Wᵢᵀ + bᵢ. Results are those of separate calls.
- *  Schemes and numbers of rows may differ.
+/** Multiply several matrices by the same inputs in one call: y[i] = x W[i]^T + b[i]. Results are those of separate
+ *  calls. Schemes and numbers of rows may differ.
  *
  *  \param matrices  matrices of one context with the same number of columns; all that rotate have the same signs.
  *                   \length n \memory host \keeps call
- *  \param n         number of matrices, 1 … 1024.
+ *  \param n         number of matrices, 1 ... 1024.
  *  \param x         as for ::qp_linear. \length batch * matrices.columns \memory context \keeps call
  *  \param y         outputs, `[batch, rows of matrix i]` each, in the context's memory; they may not overlap each
  *                   other or `x`. \length n \memory host \keeps call
@@ -1890,10 +1890,10 @@ typedef struct qp_matrix_info {
   int32_t has_bias; /**< 1 or 0. */
   int64_t rows;
   int64_t columns;
-  uint64_t bytes; /**< Bytes of codes, scales, signs and bias. */
-  double bits;    /**< True bits per weight: 8 · bytes / (rows · columns), without the bias. */
-  double error;   /**< ‖Ŵ − W‖² / ‖W‖² at quantization; 0 for a matrix of zeros. */
-  double proxy_error; /**< tr(E·H·Eᵀ) / tr(W·H·Wᵀ) with E = Ŵ − W and the Hessian as given; 0 without a Hessian. */
+  uint64_t bytes;     /**< Bytes of codes, scales, signs and bias. */
+  double bits;        /**< True bits per weight: 8 * bytes / (rows * columns), without the bias. */
+  double error;       /**< |W' - W|^2 / |W|^2 at quantization, W' being the decoded W; 0 for a matrix of zeros. */
+  double proxy_error; /**< tr(E H E^T) / tr(W H W^T) with E = W' - W and the Hessian as given; 0 without a Hessian. */
   const char* scheme; /**< As in qp_quantize_options. \length string \keeps static */
 } qp_matrix_info;
 
@@ -1907,7 +1907,7 @@ KVQ_API kvq_status qp_matrix_describe(const qp_matrix* matrix, qp_matrix_info* i
  *  \param matrices  \length n \memory host \keeps call
  *  \param names     names of the matrices, all different, each a string of up to 200 bytes.
  *                   \length n \memory host \keeps call
- *  \param n         number of matrices, ≥ 1.
+ *  \param n         number of matrices, >= 1.
  *  \param buffer    receives the file. NULL: only the size is returned.
  *                   \nullable \length capacity \memory host \keeps call
  *  \param capacity  bytes available at `buffer`.
@@ -1999,8 +1999,8 @@ KVQ_API kvq_status kvq_file_type(kvq_context* context, const void* data, size_t 
  *  inputs, outputs and enough copies of the codes to fill the device's L2 cache twice. Not while a graph is captured.
  *
  *  \param matrices  as for ::qp_linear_shared. \length n \memory host \keeps call
- *  \param n         number of matrices, 1 … 1024.
- *  \param batch     rows, ≥ 1. Calls with more than 1024 rows run in pieces of 1024 rows, and the pieces are measured.
+ *  \param n         number of matrices, 1 ... 1024.
+ *  \param batch     rows, >= 1. Calls with more than 1024 rows run in pieces of 1024 rows, and the pieces are measured.
  *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MISMATCH (matrices that do not share their inputs); KVQ_E_UNSUPPORTED (a CPU
  *           context, a stream that is being captured); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
  *  \threads any.
@@ -2054,13 +2054,13 @@ enum {
 /** Shape of the model, number of codes, and training settings. */
 typedef struct kvq_codebook_trainer_options {
   uint32_t struct_size;
-  int32_t n_layers;    /**< 1 … 65536. */
-  int32_t kv_heads;    /**< 1 … 4096. */
-  int32_t head_dim;    /**< A multiple of 8, 8 … 256. */
+  int32_t n_layers;    /**< 1 ... 65536. */
+  int32_t kv_heads;    /**< 1 ... 4096. */
+  int32_t head_dim;    /**< A multiple of 8, 8 ... 256. */
   kvq_rope rope;       /**< ::KVQ_ROPE_HALF by default, or ::KVQ_ROPE_INTERLEAVED. */
-  int32_t key_stages;  /**< 0 … 64; 0: no codes for keys. A key scalar takes key_stages · log2(key_codes) / key_group
+  int32_t key_stages;  /**< 0 ... 64; 0: no codes for keys. A key scalar takes key_stages * log2(key_codes) / key_group
                             bits: with groups of 64, 11 (default) give 1.03 and 21 give 1.97. */
-  int32_t key_codes;   /**< A power of two, 2 … 256; 64 by default. */
+  int32_t key_codes;   /**< A power of two, 2 ... 256; 64 by default. */
   int32_t key_group;   /**< A divisor of head_dim / 2; 0 (default): head_dim / 2, one group per head. */
   kvq_scope key_norms; /**< ::KVQ_SCOPE_HEAD by default. */
   int32_t value_bits;  /**< 0, 1 (default) or 2; 0: no codes for values. */
@@ -2107,7 +2107,7 @@ KVQ_API kvq_status kvq_codebook_trainer_resume(kvq_codebook_trainer* trainer, co
 
 /** Add tokens to a layer that is not finished. They are kept as FP16 until the layer is trained.
  *
- *  \param n      number of tokens, ≥ 1.
+ *  \param n      number of tokens, >= 1.
  *  \param k      keys before RoPE, `[n, kv_heads, head_dim]`; finite, magnitude at most 65504. May be NULL if there
  *                are no codes for keys.
  *                \nullable \length n * trainer.kv_heads * trainer.head_dim \memory host \keeps call
@@ -2171,11 +2171,11 @@ typedef struct kvq_centres_trainer kvq_centres_trainer;
 /** Shape of the model, number of centres, and training settings. */
 typedef struct kvq_centres_trainer_options {
   uint32_t struct_size;
-  int32_t n_layers;      /**< 1 … 65536. */
-  int32_t kv_heads;      /**< 1 … 4096. */
-  int32_t head_dim;      /**< A multiple of 8, 8 … 256. */
+  int32_t n_layers;      /**< 1 ... 65536. */
+  int32_t kv_heads;      /**< 1 ... 4096. */
+  int32_t head_dim;      /**< A multiple of 8, 8 ... 256. */
   kvq_rope rope;         /**< RoPE applied to the keys later; ::KVQ_ROPE_HALF by default. */
-  int32_t key_centres;   /**< Centres per head for keys, 0 … 256; 256 by default, 1: the mean, 0: none. */
+  int32_t key_centres;   /**< Centres per head for keys, 0 ... 256; 256 by default, 1: the mean, 0: none. */
   int32_t value_centres; /**< Centres per head for values, as for keys. */
   int32_t rounds;        /**< Rounds of k-means over all tokens, at most 1000; 0 (default): chosen by the library. */
   uint64_t seed;         /**< Random seed; 1 by default. */
@@ -2212,7 +2212,7 @@ KVQ_API kvq_status kvq_centres_trainer_create(kvq_context* context, const kvq_ce
 
 /** Add tokens to a layer that is not finished. They are kept as FP16 until the layer is trained.
  *
- *  \param n      number of tokens, ≥ 1.
+ *  \param n      number of tokens, >= 1.
  *  \param k      keys before RoPE, `[n, kv_heads, head_dim]`; finite, magnitude at most 65504. May be NULL if there
  *                are neither centres nor scales of keys.
  *                \nullable \length n * trainer.kv_heads * trainer.head_dim \memory host \keeps call
@@ -2227,7 +2227,7 @@ KVQ_API kvq_status kvq_centres_trainer_add(kvq_centres_trainer* trainer, int32_t
 
 /** Count queries for the scales of keys of a layer that is not finished. Only sums are kept.
  *
- *  \param n        number of tokens, ≥ 1; of any tokens, as many times as wanted.
+ *  \param n        number of tokens, >= 1; of any tokens, as many times as wanted.
  *  \param q_heads  query heads, a multiple of the KV heads.
  *  \param q        queries before RoPE, finite. \length n * q_heads * trainer.head_dim \memory host \keeps call
  *  \param dtype    element type of `q`.
@@ -2242,7 +2242,7 @@ KVQ_API kvq_status kvq_centres_trainer_add_queries(kvq_centres_trainer* trainer,
 typedef struct kvq_attention_weights {
   uint32_t struct_size;
   int32_t q_heads;        /**< Query heads, a multiple of the KV heads. */
-  int32_t hidden_size;    /**< Inputs of the projections of queries, keys and values, 1 … 1048576. */
+  int32_t hidden_size;    /**< Inputs of the projections of queries, keys and values, 1 ... 1048576. */
   kvq_dtype dtype;        /**< Element type of all arrays; ::KVQ_F32 by default. */
   const void* q_proj;     /**< Projection of queries. NULL: not given.
                                \nullable \length q_heads * trainer.head_dim * hidden_size \memory host \keeps call */
@@ -2325,12 +2325,12 @@ typedef struct kvq_router_trainer kvq_router_trainer;
 typedef struct kvq_router_trainer_options {
   uint32_t struct_size;
   kvq_router_method method; /**< ::KVQ_ROUTER_LABEL by default. */
-  int32_t sharing;          /**< Successive layers that share decisions, 1 … 65536; 3 by default. */
+  int32_t sharing;          /**< Successive layers that share decisions, 1 ... 65536; 3 by default. */
   int32_t epochs;           /**< Passes over the keys, at most 10000; 0 (default): chosen by the library. */
   double mean_bits;         /**< Target for ::KVQ_ROUTER_LABEL, which requires it: mean true bits per scalar over routed
                                  pages, between those of the last and the first expert. 0 by default. */
-  double loss_weight;       /**< For ::KVQ_ROUTER_PAPER: weight of the model's loss against that of memory (λ in the
-                                 paper), 0 … 1; 0.5 by default. */
+  double loss_weight;       /**< For ::KVQ_ROUTER_PAPER: weight of the model's loss against that of memory (lambda in
+                                 the paper), 0 ... 1; 0.5 by default. */
   double learning_rate;     /**< Learning rate of AdamW, above 0, at most 1; 3e-4 by default. */
   uint64_t seed;            /**< Random seed; 1 by default. */
   uint64_t max_bytes;       /**< Limit on kept keys and workspace; 0 (default): only the context's limit. */
@@ -2365,7 +2365,7 @@ KVQ_API kvq_status kvq_router_trainer_create(kvq_context* context, const kvq_cac
  *  labels this stores the text in every format and compares the attention of some of its queries, which takes most of
  *  the training time. Only keys of the first layer of each group are kept, as FP16.
  *
- *  \param n      tokens of the text, ≥ 1, at positions 0, 1, …. Pages are judged by the quarter of the text's tokens
+ *  \param n      tokens of the text, >= 1, at positions 0, 1, ... Pages are judged by the quarter of the text's tokens
  *                that follows them, so the first page and pages in the last quarter are not used: a text of fewer than
  *                85 tokens teaches nothing.
  *  \param q      queries before RoPE, `[n, q_heads, head_dim]`; finite. May be NULL for ::KVQ_ROUTER_PAPER.
@@ -2425,11 +2425,11 @@ enum {
 typedef struct kvq_plan_problem {
   uint32_t struct_size;
   kvq_plan_goal goal;           /**< ::KVQ_PLAN_LOSS by default. */
-  int32_t n_choices;            /**< 1 … 2^20. */
+  int32_t n_choices;            /**< 1 ... 2^20. */
   int32_t reserved;             /**< 0. */
   const int32_t* option_counts; /**< Options of each choice, at least 1; at most 2^24 in total.
                                      \length n_choices \memory host \keeps call */
-  const double* bytes;          /**< Cost of each option of the first choice, then of the second, …; finite, not
+  const double* bytes;          /**< Cost of each option of the first choice, then of the second, ...; finite, not
                                      negative. NULL (default): 0.
                                      \nullable \length sum(option_counts) \memory host \keeps call */
   const double* seconds;        /**< As `bytes`. \nullable \length sum(option_counts) \memory host \keeps call */
@@ -2437,7 +2437,7 @@ typedef struct kvq_plan_problem {
   double max_bytes;             /**< Limit on the plan's sum; infinity (default): none. */
   double max_seconds;           /**< As `max_bytes`. */
   double max_loss;              /**< As `max_bytes`. */
-  double tolerance;             /**< Largest relative excess of the plan's goal over the optimum, 0 … 1; 0.0001 by
+  double tolerance;             /**< Largest relative excess of the plan's goal over the optimum, 0 ... 1; 0.0001 by
                                      default. */
 } kvq_plan_problem;
 
@@ -2482,9 +2482,9 @@ typedef struct kvq_plan_fusion kvq_plan_fusion;
  *  is a set of members, bit i for member i. */
 typedef struct kvq_plan_fusion_options {
   uint32_t struct_size;
-  int32_t n_members;     /**< 1 … ::KVQ_MAX_FUSED, for example 3 for q, k and v. */
-  int32_t n_schemes;     /**< 1 … 1024. */
-  int32_t n_groups;      /**< Groups that can be multiplied together, including those of one member; 1 … 15. */
+  int32_t n_members;     /**< 1 ... ::KVQ_MAX_FUSED, for example 3 for q, k and v. */
+  int32_t n_schemes;     /**< 1 ... 1024. */
+  int32_t n_groups;      /**< Groups that can be multiplied together, including those of one member; 1 ... 15. */
   const int32_t* groups; /**< All different; every member must be in one of them.
                               \length n_groups \memory host \keeps call */
   const double* bytes;   /**< `[n_members, n_schemes]`, finite, not negative.
@@ -2534,7 +2534,7 @@ typedef struct kvq_plan_grouping_info {
 } kvq_plan_grouping_info;
 
 /** Describe one grouping.
- *  \param index  0 … n_groupings − 1, by increasing loss.
+ *  \param index  0 ... n_groupings - 1, by increasing loss.
  *  \param info   its `struct_size` must be set.
  *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 1.0 */
 KVQ_API kvq_status kvq_plan_fusion_describe_grouping(const kvq_plan_fusion* fusion, int32_t index,
@@ -2546,9 +2546,9 @@ KVQ_API kvq_status kvq_plan_fusion_describe_grouping(const kvq_plan_fusion* fusi
 KVQ_API void kvq_plan_fusion_destroy(kvq_plan_fusion* fusion);
 
 /** Compute the bits that each matrix would get if codes were as good as optimal codes of Gaussian numbers: an error of
- *  2^(−2b) with b bits per weight. The loss is then a lower bound for every plan (Q-Palette, theorem 3.1).
+ *  2^(-2b) with b bits per weight. The loss is then a lower bound for every plan (Q-Palette, theorem 3.1).
  *
- *  \param n              number of matrices, 1 … 2^20.
+ *  \param n              number of matrices, 1 ... 2^20.
  *  \param weights        weights in each matrix, above 0. \length n \memory host \keeps call
  *  \param sensitivities  loss of each matrix at a relative squared error of 1, not negative.
  *                        \length n \memory host \keeps call
@@ -2569,7 +2569,7 @@ typedef struct kvq_plan kvq_plan;
 /** Contents of a plan. */
 typedef struct kvq_plan_content {
   uint32_t struct_size;
-  int32_t n_matrices;         /**< 0 … 2^20. */
+  int32_t n_matrices;         /**< 0 ... 2^20. */
   const char* const* names;   /**< Names of the matrices, all different, each a string of 1 to 200 bytes without control
                                    characters. \nullable \length n_matrices \memory host \keeps call */
   const char* const* schemes; /**< Schemes as in qp_quantize_options, each a string.
@@ -2655,7 +2655,7 @@ typedef struct kvq_plan_matrix_info {
 } kvq_plan_matrix_info;
 
 /** Describe one matrix of a plan.
- *  \param index   0 … n_matrices − 1, in the order of the plan.
+ *  \param index   0 ... n_matrices - 1, in the order of the plan.
  *  \param info    its `struct_size` must be set.
  *  \returns KVQ_OK; KVQ_E_ARGUMENT.  \threads read-only.  \since 1.0 */
 KVQ_API kvq_status kvq_plan_describe_matrix(const kvq_plan* plan, int32_t index, kvq_plan_matrix_info* info,

@@ -1417,12 +1417,12 @@ class Policy : public detail::Owned<kvq_policy, kvq_policy_destroy, const kvq_po
   /// which models with outlier channels need and others do not mind; it goes with all formats but those that need
   /// trained data (`router`, `commvq`, trained centres). The tokens stay FP16 until they have been attended to and the
   /// next one is appended, or a step begins. They need not be like the rest, but if fewer than 16 of them differ, the
-  /// sequence waits for 256, 512 … 2048 and then goes without. With ::kvq_extend or ::kvq_attend, queries count; a host
-  /// that appends more tokens before it attends, or more than 2048 at once, gets scales from keys and values alone. The
-  /// same pages result for every way of cutting a prompt. Scales stay while any token or preallocated page does, belong
-  /// to forks, are saved in snapshots, and take 0.005 bits a scalar at 32768 tokens. A layer whose pages are sealed
-  /// earlier goes without: by ::kvq_compress, or because a sequence in FP16 gets such a policy later or a snapshot is
-  /// recoded. Scales of the cache go before: no sequence then looks for its own.
+  /// sequence waits for 256, 512 ... 2048 and then goes without. With ::kvq_extend or ::kvq_attend, queries count; a
+  /// host that appends more tokens before it attends, or more than 2048 at once, gets scales from keys and values
+  /// alone. The same pages result for every way of cutting a prompt. Scales stay while any token or preallocated page
+  /// does, belong to forks, are saved in snapshots, and take 0.005 bits a scalar at 32768 tokens. A layer whose pages
+  /// are sealed earlier goes without: by ::kvq_compress, or because a sequence in FP16 gets such a policy later or a
+  /// snapshot is recoded. Scales of the cache go before: no sequence then looks for its own.
   ///
   /// `attention` selects how the CPU attends to CommVQ keys; results differ only by rounding. `tables` multiplies each
   /// query with all codes and sums the products for each token; `rebuild` sums keys from their codes once for all
@@ -1443,7 +1443,7 @@ class Policy : public detail::Owned<kvq_policy, kvq_policy_destroy, const kvq_po
   }
 
   /// Copy a policy and set the formats of layers `first_layer` to `last_layer`.
-  /// \param first_layer 0 … `last_layer`.
+  /// \param first_layer 0 ... `last_layer`.
   /// \param last_layer at most 65535; creating a cache with fewer layers fails.
   /// \param keys name of a format, see ::kvq_policy_load; empty: unchanged.
   /// \param values the same for values.
@@ -1578,7 +1578,7 @@ class Router : public detail::Owned<kvq_router, kvq_router_destroy, const kvq_ro
   kvq_router_info describe() const { return detail::described<kvq_router_info>(kvq_router_describe, get()); }
 
   /// Describe one group of layers.
-  /// \param group 0 … groups − 1.
+  /// \param group 0 ... groups - 1.
   /// \throws Error: KVQ_E_ARGUMENT.
   kvq_router_group_info describe_group(int32_t group) const {
     return detail::described<kvq_router_group_info>(kvq_router_describe_group, get(), group);
@@ -1686,7 +1686,7 @@ class Sequence;
 struct AppendBatch {
   /// Sequences of this cache, all different.
   std::span<kvq_sequence* const> sequences = {};
-  /// Tokens per sequence, each ≥ 1; empty (default): one each.
+  /// Tokens per sequence, each >= 1; empty (default): one each.
   std::span<const int32_t> token_counts = {};
   /// As for ::kvq_append; empty (default): consecutive in each sequence.
   std::span<const int32_t> positions = {};
@@ -1743,9 +1743,9 @@ inline kvq_append_batch c_struct(const AppendBatch& batch, const kvq_layer_info&
 struct AttendBatch {
   /// Sequences of this cache; one may occur repeatedly.
   std::span<const kvq_sequence* const> sequences = {};
-  /// Queries per sequence, each ≥ 1; empty (default): one each.
+  /// Queries per sequence, each >= 1; empty (default): one each.
   std::span<const int32_t> query_counts = {};
-  /// Positions ≥ 0; empty (default): the last `query_counts[i]` tokens of each sequence, so append before attending.
+  /// Positions >= 0; empty (default): the last `query_counts[i]` tokens of each sequence, so append before attending.
   /// While a CUDA graph is captured, they are in device memory instead, which every replay reads.
   std::span<const int32_t> query_positions = {};
   /// `[total queries, q_heads, key_dim]`, before RoPE unless the cache was created with ::KVQ_ROPE_NONE. Queries and
@@ -1754,35 +1754,35 @@ struct AttendBatch {
   /// `[total queries, q_heads, value_dim]`; its memory, from the first row to the last, may not overlap that of `q`,
   /// `sinks` or `mask`.
   std::span<float> output = {};
-  /// A query at position p sees positions > p − window; 0 (default): the layer's, or all up to its own. A layer that
+  /// A query at position p sees positions > p - window; 0 (default): the layer's, or all up to its own. A layer that
   /// frees pages refuses a longer one.
   int32_t sliding_window = 0;
-  /// cap·tanh(logit / cap); 0 (default): none.
+  /// cap * tanh(logit / cap); 0 (default): none.
   float logit_softcap = 0;
   /// Elements from one query to the next, not negative; 0 (default): dense. The channels of a head are always
   /// contiguous; rows need only the alignment of their elements.
   int64_t q_token_stride = 0;
   /// Elements from one head to the next, not negative; 0 (default): dense.
   int64_t q_head_stride = 0;
-  /// As for queries. Rows may not overlap: either all heads of a query come before the next query's (token stride ≥
-  /// (q_heads − 1) · head stride + head_dim), or all queries of a head before the next head's. Memory between rows is
+  /// As for queries. Rows may not overlap: either all heads of a query come before the next query's (token stride >=
+  /// (q_heads - 1) * head stride + head_dim), or all queries of a head before the next head's. Memory between rows is
   /// not written.
   int64_t output_token_stride = 0;
   /// As for queries.
   int64_t output_head_stride = 0;
   /// `[total queries, q_heads]` receives the natural log-sum-exp of the logits, after scale and cap, including sinks;
   /// -infinity for a query that sees no token and has no sink. It merges results over parts of a context, only one of
-  /// which has the sinks: Σᵢ exp(lseᵢ − lse) · outputᵢ with lse = log Σᵢ exp lseᵢ. It may not overlap `q`, `output`,
-  /// `sinks` or `mask`. empty (default): skip.
+  /// which has the sinks: the sum over parts i of exp(lse[i] - lse) * output[i], with lse the logarithm of the sum of
+  /// exp(lse[i]). It may not overlap `q`, `output`, `sinks` or `mask`. empty (default): skip.
   std::span<float> lse = {};
   /// `[q_heads]` learned logits, neither scaled nor capped: each adds exp(sink) to the softmax denominator of its head
   /// and nothing to the sum of values. -infinity means no sink; a CPU refuses NaN and +infinity. empty (default): none.
   std::span<const float> sinks = {};
-  /// `[total queries, (mask_slots + 31) / 32]`: bit j % 32 of word j / 32 says whether the query sees slot `length −
+  /// `[total queries, (mask_slots + 31) / 32]`: bit j % 32 of word j / 32 says whether the query sees slot `length -
   /// mask_slots + j` of its sequence, the order of appending. Older slots are seen by position, and `sliding_window`
   /// holds for all. Bits of slots before the first are ignored. empty (default): all slots are seen by position.
   std::span<const uint32_t> mask = {};
-  /// Newest slots of each sequence that `mask` covers, 1 … ::KVQ_MAX_MASK_SLOTS; 0 (default) without.
+  /// Newest slots of each sequence that `mask` covers, 1 ... ::KVQ_MAX_MASK_SLOTS; 0 (default) without.
   int32_t mask_slots = 0;
   /// `[total queries, 3]` positions by which M-RoPE turns queries, as in kvq_append_batch. empty (default): those of
   /// the queries in all three.
@@ -1835,7 +1835,7 @@ inline kvq_attend_batch c_struct(const AttendBatch& batch, const kvq_layer_info&
 struct ExtendBatch {
   /// Sequences of this cache, all different.
   std::span<kvq_sequence* const> sequences = {};
-  /// New tokens per sequence, each ≥ 1; empty (default): one each.
+  /// New tokens per sequence, each >= 1; empty (default): one each.
   std::span<const int32_t> token_counts = {};
   /// As for ::kvq_append; empty (default): consecutive in each sequence.
   std::span<const int32_t> positions = {};
@@ -1993,7 +1993,7 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
   /// Append tokens to one layer of several sequences: to all of them or to none.
   ///
   /// Strides describe tensors of any layout, such as fused queries, keys and values: `k` then points to the first key,
-  /// and `k_token_stride` is (q_heads + 2 · kv_heads) · head_dim. The stored pages are those of ::kvq_append. A batch
+  /// and `k_token_stride` is (q_heads + 2 * kv_heads) * head_dim. The stored pages are those of ::kvq_append. A batch
   /// shares the work on all sequences among the threads; on a GPU it takes one launch (in a CUDA graph, one per
   /// sequence).
   /// \throws Error: as ::kvq_append; KVQ_E_ARGUMENT also if a sequence occurs twice or an offset computed from the
@@ -2012,14 +2012,14 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
   /// Compute attention of a batch of queries over one layer, or over the layer whose pages it reads (`pages_of_layer`
   /// of its kvq_layer_shape), which has received their tokens before.
   ///
-  /// `output = softmax(scale · q·kᵀ) v` for every query head. Query head h reads KV head h / (q_heads / kv_heads), and
-  /// a query at position p sees the tokens at positions ≤ p, except where a mask says what it sees: among the newest
-  /// `mask_slots` slots, for draft trees and parallel samples. While a sequence holds tokens at positions that do not
-  /// ascend (appended inside a step), a mask has to cover the first that is not beyond the one before it, and all later
-  /// ones. A query that sees no token gives zeros, also with a sink. Accumulation is in FP32. On a CPU the result is
-  /// bit-identical for any number of threads and any composition of the batch; on a GPU it is so for the same batch.
-  /// Allocates only if a batch needs more workspace than any before it, if more calls run at once than ever before, or
-  /// if the policy evicts.
+  /// `output = softmax(scale * q k^T) v` for every query head. Query head h reads KV head h / (q_heads / kv_heads), and
+  /// a query at position p sees the tokens at positions up to p, except where a mask says what it sees: among the
+  /// newest `mask_slots` slots, for draft trees and parallel samples. While a sequence holds tokens at positions that
+  /// do not ascend (appended inside a step), a mask has to cover the first that is not beyond the one before it, and
+  /// all later ones. A query that sees no token gives zeros, also with a sink. Accumulation is in FP32. On a CPU the
+  /// result is bit-identical for any number of threads and any composition of the batch; on a GPU it is so for the same
+  /// batch. Allocates only if a batch needs more workspace than any before it, if more calls run at once than ever
+  /// before, or if the policy evicts.
   ///
   /// The error relative to exact attention over the decoded pages is FP32 rounding for FP16 pages. On a CPU, pages of
   /// INT4, INT3, INT2 and gain-shape codes meet queries and probabilities that are rounded to 7 or 8 bits; INT8 meets
@@ -2078,9 +2078,9 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
   /// whatever pages were sealed meanwhile: until the step ends, their FP16 originals are kept, which takes the memory
   /// of so many more FP16 pages where a count is above ::KVQ_PAGE_SLOTS.
   ///
-  ///     kvq_step_begin(cache, &batch, …);              // token_counts: draft tokens and the one before them
-  ///     kvq_extend(cache, layer, …);                   // for every layer
-  ///     kvq_step_commit(cache, &batch, …);             // token_counts: accepted tokens
+  ///     kvq_step_begin(cache, &batch, ...);              // token_counts: draft tokens and the one before them
+  ///     kvq_extend(cache, layer, ...);                   // for every layer
+  ///     kvq_step_commit(cache, &batch, ...);             // token_counts: accepted tokens
   ///
   /// Draft tokens may form a tree: inside a step of a cache that does not evict, positions may repeat and fall, each
   /// beyond the last one before the step. A mask says which of the newest slots a query sees, and `kept_slots` of
@@ -2138,9 +2138,9 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
   /// appended to every layer at consecutive positions, that no call has more than the larger of ::KVQ_PAGE_SLOTS and
   /// `queries` tokens of a sequence, and, if `queries` is not 0, that each layer attended with so many queries of each
   /// sequence in one batch and without sinks. Calls of several threads at once take one workspace each.
-  /// \param sequences number of sequences, ≥ 1.
-  /// \param tokens per sequence, ≥ 0.
-  /// \param queries per sequence, ≥ 0; 0: no attention.
+  /// \param sequences number of sequences, >= 1.
+  /// \param tokens per sequence, >= 0.
+  /// \param queries per sequence, >= 0; 0: no attention.
   /// \throws Error: KVQ_E_ARGUMENT (NULL; a number out of range; too many pages or queries to count); KVQ_E_UNSUPPORTED
   /// (a router chooses the formats of pages, so their sizes are not known in advance; `queries` above 0 on a CUDA
   /// context, whose workspace depends on the device); KVQ_E_MEMORY; KVQ_E_LIMIT.
@@ -2173,7 +2173,7 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// Exact if the cut lies in an FP16 page or on a page boundary (a multiple of ::KVQ_PAGE_SLOTS). A cut inside a
   /// sealed page is refused: keep `recent: 2` or more pages in FP16 to be able to roll back at least 32 tokens. After a
   /// cut on a page boundary, sealed pages stay sealed.
-  /// \param length 0 … the length of the shortest layer.
+  /// \param length 0 ... the length of the shortest layer.
   /// \throws Error: KVQ_E_ARGUMENT (negative or beyond the length); KVQ_E_STATE (inside a sealed page, or a layer has
   /// states but none after `length` tokens, see ::kvq_sequence_put_state: the message has lengths that work; or
   /// eviction left gaps in the positions; or a layer with a window has freed what later tokens would see);
@@ -2198,10 +2198,10 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// a CUDA graph needs them:
   ///
   ///     kvq_context_set_stream(context, stream);
-  ///     kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
-  ///     kvq_sequence_reserve(cache, sequence, 4096, …);
-  ///     cudaStreamBeginCapture(stream, …);
-  ///     kvq_append(…, 1, k, v, …); kvq_attend(…);      // for every layer
+  ///     kvq_attend(...)                                  // once with the graph's batch: allocates its workspace
+  ///     kvq_sequence_reserve(cache, sequence, 4096, ...);
+  ///     cudaStreamBeginCapture(stream, ...);
+  ///     kvq_append(..., 1, k, v, ...); kvq_attend(...);      // for every layer
   ///     cudaStreamEndCapture(stream, &graph);
   ///
   /// Each launch of the graph appends one more token and attends to all of them: lengths, positions and page tables
@@ -2215,7 +2215,7 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// policy's eviction observes queries: these calls return KVQ_E_UNSUPPORTED. Nor can a sequence that still waits for
   /// scales (`calibrate: first`): capturing returns KVQ_E_STATE until it has found them, by the append after its 128
   /// tokens or by reserving then.
-  /// \param tokens per layer, ≥ 0; 0 frees the preallocated pages that are left.
+  /// \param tokens per layer, >= 0; 0 frees the preallocated pages that are left.
   /// \throws Error: KVQ_E_ARGUMENT (NULL; a sequence of another cache; negative, or more than a layer can hold);
   /// KVQ_E_STATE (a stream is being captured); KVQ_E_UNSUPPORTED (above 0 if a router chooses the formats);
   /// KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
@@ -2237,8 +2237,8 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   ///
   /// States are in host memory, whatever the context's device, and count as `state_bytes` in kvq_usage.
   /// \param layer any layer of the model, recurrent or not.
-  /// \param tokens ≥ 1. It need not be the sequence's length: layers of a model run one after the other. A state of the
-  /// same layer after as many tokens is replaced.
+  /// \param tokens >= 1. It need not be the sequence's length: layers of a model run one after the other. A state of
+  /// the same layer after as many tokens is replaced.
   /// \param data the state.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
   /// \par Threads: exclusive use of `sequence`.
@@ -2256,20 +2256,20 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
 
   /// Find the newest state of a layer.
   /// \param layer a layer of the model.
-  /// \param most look for states after at most so many tokens, ≥ 0.
+  /// \param most look for states after at most so many tokens, >= 0.
   /// \throws Error: KVQ_E_ARGUMENT.
   int32_t find_state(int32_t layer, int32_t most) const {
     return detail::counted<int32_t>(kvq_sequence_find_state, get(), layer, most);
   }
 
   /// Find the most tokens after which every layer that has states has one, to which the sequence can be truncated.
-  /// \param most look for states after at most so many tokens, ≥ 0.
+  /// \param most look for states after at most so many tokens, >= 0.
   /// \throws Error: KVQ_E_ARGUMENT.
   int32_t find_states(int32_t most) const { return detail::counted<int32_t>(kvq_sequence_find_states, get(), most); }
 
-  /// Drop states of all layers after `begin` … `end` − 1 tokens. Copies that a fork shares stay there.
-  /// \param begin ≥ 0.
-  /// \param end ≥ `begin`.
+  /// Drop states of all layers after `begin` ... `end` - 1 tokens. Copies that a fork shares stay there.
+  /// \param begin >= 0.
+  /// \param end >= `begin`.
   /// \throws Error: KVQ_E_ARGUMENT.
   /// \par Threads: exclusive use of `sequence`.
   void drop_states(int32_t begin, int32_t end) { checked(kvq_sequence_drop_states, cache(), get(), begin, end); }
@@ -2286,7 +2286,7 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
 
   /// Get the number of tokens that a KV head of `layer` holds after eviction. ::kvq_sequence_decode returns their
   /// positions.
-  /// \param kv_head 0 … kv_heads − 1.
+  /// \param kv_head 0 ... kv_heads - 1.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_BACKEND.
   int32_t slots(int32_t layer, int32_t kv_head) const {
     return detail::counted<int32_t>(kvq_sequence_slots, get(), layer, kv_head);
@@ -2354,13 +2354,13 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   ///
   /// Fills the layer's open page. A full page is sealed (encoded in its final format) when it leaves the newest
   /// `recent` pages, which happens when the next token arrives. Either all `n` tokens are appended or none.
-  /// \param n number of tokens, ≥ 1.
+  /// \param n number of tokens, >= 1.
   /// \param k keys `[n, kv_heads, key_dim]`, before RoPE unless the cache was created with ::KVQ_ROPE_NONE; a CUDA
   /// context reads them in stream order. They must be finite with magnitude at most 65504 (FP16) after RoPE and, in
   /// layers with `+hadamard` or gain-shape formats, after the Hadamard rotation, too.
   /// \param v values `[n, kv_heads, value_dim]`, same rules; empty exactly if the layer's values are a prefix of its
   /// keys.
-  /// \param positions original positions, ≥ 0, strictly increasing and beyond the layer's last one; inside a step
+  /// \param positions original positions, >= 0, strictly increasing and beyond the layer's last one; inside a step
   /// (::kvq_step_begin) of a cache that does not evict, in any order beyond the layer's last one before the step;
   /// empty: consecutive.
   /// \throws Error: KVQ_E_ARGUMENT (NULL, shape, dtype, position, a number that FP16 cannot represent: a CUDA context
@@ -2388,9 +2388,9 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   }
 
   /// Decode stored keys and values, for inspection and tests. Not optimised.
-  /// \param kv_head 0 … kv_heads − 1.
+  /// \param kv_head 0 ... kv_heads - 1.
   /// \param begin first slot in the head's list.
-  /// \param n number of slots, ≥ 1.
+  /// \param n number of slots, >= 1.
   /// \param k receives `[n, key_dim]` keys as attention reads them (after RoPE); empty: skip.
   /// \param v receives `[n, value_dim]` values; empty: skip.
   /// \param positions receives original positions; empty: skip.
@@ -2434,7 +2434,8 @@ class Sequence : public detail::Owned<kvq_sequence, kvq_sequence_destroy, const 
   /// (positions, scores, selected slots: some percent of the pages) is kept free, so that appends reach the limit a
   /// little sooner. That holds for the policy's budget and pages that no fork shares, and not for policies with a
   /// router. Lengths of sequences still count the evicted tokens, and kvq_sequence_truncate drops the tokens at
-  /// positions ≥ `length`. Observations are not part of a snapshot: after kvq_sequence_load, attend before compressing.
+  /// positions >= `length`. Observations are not part of a snapshot: after kvq_sequence_load, attend before
+  /// compressing.
   /// \param options the defaults if omitted.
   /// \throws Error: KVQ_E_ARGUMENT (also: a budget smaller than the window); KVQ_E_STATE (the policy has no eviction, a
   /// layer is empty, no query has been observed or more than `window` tokens have come since, pages are preallocated);
@@ -2465,7 +2466,7 @@ inline std::vector<std::byte> Cache::save(std::span<const Sequence> sequences) c
   return save(pointers(sequences));
 }
 
-/// Linear layer y = x·Wᵀ + b with weights of 1 to 8 bits: NUQ, VQ and TCQ of Q-Palette, and trellises of single
+/// Linear layer y = x W^T + b with weights of 1 to 8 bits: NUQ, VQ and TCQ of Q-Palette, and trellises of single
 /// weights. Immutable; several threads may use it at once.
 ///
 /// Inputs are rotated before the product: random signs, then a Hadamard matrix. Matrices with the same `seed` in their
@@ -2476,7 +2477,7 @@ class Matrix : public detail::Owned<qp_matrix, qp_matrix_destroy, const qp_matri
 
   /// Quantize a matrix. The result depends only on the arguments, not on threads or instruction sets.
   /// \param w weights `[rows, columns]` of `options->dtype`.
-  /// \param rows outputs of the layer, 1 … 2^24.
+  /// \param rows outputs of the layer, 1 ... 2^24.
   /// \param columns inputs of the layer, a multiple of 64 from 64 to 2^20.
   /// \throws Error: KVQ_E_ARGUMENT (shape, dtype, unknown scheme, weights, bias or Hessian not finite, a Hessian that
   /// is not symmetric or, after damping, not positive definite); KVQ_E_CANCELLED; KVQ_E_MEMORY; KVQ_E_LIMIT. Rows of
@@ -2509,13 +2510,13 @@ class Matrix : public detail::Owned<qp_matrix, qp_matrix_destroy, const qp_matri
     checked(qp_matrix_dequantize, get(), first_row, rows, w.data());
   }
 
-  /// Compute y = x·Wᵀ + b.
+  /// Compute y = x W^T + b.
   ///
   /// Inputs are rotated in FP32 and, except for `fp16`, rounded to 8-bit integers with one scale per 256 of them.
   /// Products are summed exactly within these blocks and in FP32 across them, in the same order on every processor: a
   /// row of `y` depends only on its row of `x`. Allocates nothing once a batch of this size has been seen.
   /// \param x `[batch, columns]` of `dtype`.
-  /// \param batch rows of `x` and `y`, ≥ 1.
+  /// \param batch rows of `x` and `y`, >= 1.
   /// \param y receives `[batch, rows]` of `dtype`; may not overlap `x`.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED (the context's device has no kernels for packed matrices);
   /// KVQ_E_MEMORY; KVQ_E_LIMIT. NaN or infinity in a row of `x` makes its row of `y` NaN.
@@ -2532,8 +2533,8 @@ class Matrix : public detail::Owned<qp_matrix, qp_matrix_destroy, const qp_matri
     checked(qp_linear, get(), x, batch, y, dtype);
   }
 
-  /// Multiply several matrices by the same inputs in one call: y[i] = x·Wᵢᵀ + bᵢ. Results are those of separate calls.
-  /// Schemes and numbers of rows may differ.
+  /// Multiply several matrices by the same inputs in one call: y[i] = x W[i]^T + b[i]. Results are those of separate
+  /// calls. Schemes and numbers of rows may differ.
   /// \param matrices matrices of one context with the same number of columns; all that rotate have the same signs.
   /// \param x as for ::qp_linear.
   /// \param y outputs, `[batch, rows of matrix i]` each, in the context's memory; they may not overlap each other or
@@ -2602,7 +2603,7 @@ class Matrix : public detail::Owned<qp_matrix, qp_matrix_destroy, const qp_matri
   /// Takes tenths of a second, waits for the context's stream and for the measurements, and temporarily allocates
   /// inputs, outputs and enough copies of the codes to fill the device's L2 cache twice. Not while a graph is captured.
   /// \param matrices as for ::qp_linear_shared.
-  /// \param batch rows, ≥ 1. Calls with more than 1024 rows run in pieces of 1024 rows, and the pieces are measured.
+  /// \param batch rows, >= 1. Calls with more than 1024 rows run in pieces of 1024 rows, and the pieces are measured.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_MISMATCH (matrices that do not share their inputs); KVQ_E_UNSUPPORTED (a CPU
   /// context, a stream that is being captured); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
   static void tune(std::span<const qp_matrix* const> matrices, int32_t batch) {
@@ -2642,7 +2643,7 @@ class CodebookTrainer
   void resume(detail::Borrowed<const kvq_codebook> codebook) { checked(kvq_codebook_trainer_resume, get(), codebook); }
 
   /// Add tokens to a layer that is not finished. They are kept as FP16 until the layer is trained.
-  /// \param n number of tokens, ≥ 1.
+  /// \param n number of tokens, >= 1.
   /// \param k keys before RoPE, `[n, kv_heads, head_dim]`; finite, magnitude at most 65504. May be empty if there are
   /// no codes for keys.
   /// \param v values, same shape and rules; may be empty if there are no codes for values.
@@ -2723,7 +2724,7 @@ class CentresTrainer
         kv_heads_(options.kv_heads) {}
 
   /// Add tokens to a layer that is not finished. They are kept as FP16 until the layer is trained.
-  /// \param n number of tokens, ≥ 1.
+  /// \param n number of tokens, >= 1.
   /// \param k keys before RoPE, `[n, kv_heads, head_dim]`; finite, magnitude at most 65504. May be empty if there are
   /// neither centres nor scales of keys.
   /// \param v values, same shape and rules; may be empty if there are neither centres nor scales of values.
@@ -2744,7 +2745,7 @@ class CentresTrainer
   }
 
   /// Count queries for the scales of keys of a layer that is not finished. Only sums are kept.
-  /// \param n number of tokens, ≥ 1; of any tokens, as many times as wanted.
+  /// \param n number of tokens, >= 1; of any tokens, as many times as wanted.
   /// \param q_heads query heads, a multiple of the KV heads.
   /// \param q queries before RoPE, finite.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_STATE (the layer is finished, or the trainer finds no scales); KVQ_E_MEMORY;
@@ -2829,9 +2830,9 @@ class RouterTrainer : public detail::Owned<kvq_router_trainer, kvq_router_traine
   /// Add one text to a layer. Every layer needs the same texts in the same order; layers may come in any order. For
   /// labels this stores the text in every format and compares the attention of some of its queries, which takes most of
   /// the training time. Only keys of the first layer of each group are kept, as FP16.
-  /// \param n tokens of the text, ≥ 1, at positions 0, 1, …. Pages are judged by the quarter of the text's tokens that
-  /// follows them, so the first page and pages in the last quarter are not used: a text of fewer than 85 tokens teaches
-  /// nothing.
+  /// \param n tokens of the text, >= 1, at positions 0, 1, ... Pages are judged by the quarter of the text's tokens
+  /// that follows them, so the first page and pages in the last quarter are not used: a text of fewer than 85 tokens
+  /// teaches nothing.
   /// \param q queries before RoPE, `[n, q_heads, head_dim]`; finite. May be empty for ::KVQ_ROUTER_PAPER.
   /// \param k keys before RoPE, `[n, kv_heads, head_dim]`, as for kvq_append.
   /// \param v values, same shape and rules; may be empty for ::KVQ_ROUTER_PAPER.
@@ -2906,7 +2907,7 @@ class PlanFusion : public detail::Owned<kvq_plan_fusion, kvq_plan_fusion_destroy
   }
 
   /// Describe one grouping.
-  /// \param index 0 … n_groupings − 1, by increasing loss.
+  /// \param index 0 ... n_groupings - 1, by increasing loss.
   /// \throws Error: KVQ_E_ARGUMENT.
   kvq_plan_grouping_info describe_grouping(int32_t index) const {
     return detail::described<kvq_plan_grouping_info>(kvq_plan_fusion_describe_grouping, get(), index);
@@ -2940,7 +2941,7 @@ class Plan : public detail::Owned<kvq_plan, kvq_plan_destroy, const kvq_plan> {
   }
 
   /// Compute the bits that each matrix would get if codes were as good as optimal codes of Gaussian numbers: an error
-  /// of 2^(−2b) with b bits per weight. The loss is then a lower bound for every plan (Q-Palette, theorem 3.1).
+  /// of 2^(-2b) with b bits per weight. The loss is then a lower bound for every plan (Q-Palette, theorem 3.1).
   /// \param weights weights in each matrix, above 0.
   /// \param sensitivities loss of each matrix at a relative squared error of 1, not negative.
   /// \param least_bits per weight, at least 0.
@@ -2979,7 +2980,7 @@ class Plan : public detail::Owned<kvq_plan, kvq_plan_destroy, const kvq_plan> {
   kvq_plan_info describe() const { return detail::described<kvq_plan_info>(kvq_plan_describe, get()); }
 
   /// Describe one matrix of a plan.
-  /// \param index 0 … n_matrices − 1, in the order of the plan.
+  /// \param index 0 ... n_matrices - 1, in the order of the plan.
   /// \throws Error: KVQ_E_ARGUMENT.
   kvq_plan_matrix_info describe_matrix(int32_t index) const {
     return detail::described<kvq_plan_matrix_info>(kvq_plan_describe_matrix, get(), index);

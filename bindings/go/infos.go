@@ -47,7 +47,7 @@ type DeviceInfo struct {
 	// Name of the device, for example "NVIDIA H100 80GB HBM3".
 	Name string
 
-	// Major · 10 + minor: 90 for 9.0.
+	// Major * 10 + minor: 90 for 9.0.
 	ComputeCapability int
 
 	// Newest CUDA version that the driver supports; 13000 for 13.0.
@@ -87,8 +87,8 @@ func policyInfoFrom(it *raw.PolicyInfo) PolicyInfo {
 	}
 }
 
-// CodebookInfo: shape and quality of codebooks. Errors are ‖x̂ − x‖² / ‖x‖² in training, averaged over the
-// layers that are present; 0 for a side without codes.
+// CodebookInfo: shape and quality of codebooks. Errors are |x' - x|^2 / |x|^2 in training, x' being the decoded
+// x, averaged over the layers that are present; 0 for a side without codes.
 type CodebookInfo struct {
 	Layers int
 
@@ -187,7 +187,7 @@ type CodebookLayerInfo struct {
 
 	ValueError float64
 
-	// Key error when decoding with the first stage only, the first two, …; entry KeyStages − 1 equals KeyError,
+	// Key error when decoding with the first stage, the first two, ...; entry KeyStages - 1 equals KeyError,
 	// later entries are 0.
 	KeyStageErrors [64]float64
 }
@@ -202,8 +202,8 @@ func codebookLayerInfoFrom(it *raw.CodebookLayerInfo) CodebookLayerInfo {
 	}
 }
 
-// CentresInfo: shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, c being the
-// nearest centre, averaged over the layers that are present; 0 for a side without centres.
+// CentresInfo: shape and quality of centres and scales. Residuals are |x - c|^2 / |x|^2 in training, c being
+// the nearest centre, averaged over the layers that are present; 0 for a side without centres.
 type CentresInfo struct {
 	Layers int
 
@@ -343,7 +343,7 @@ type RouterInfo struct {
 	// Groups of such layers; each group has one network.
 	Groups int
 
-	// Formats to choose among, 2 … [MaxExperts].
+	// Formats to choose among, 2 ... [MaxExperts].
 	NExperts int
 
 	// Training method.
@@ -614,7 +614,7 @@ func snapshotInfoFrom(it *raw.SnapshotInfo) SnapshotInfo {
 
 // Usage: memory in use, by purpose. All sizes are bytes as allocated, including padding and bookkeeping.
 type Usage struct {
-	// Key and value scalars held: (key_dim + value_dim) · slots of all heads, or key_dim · slots where values
+	// Key and value scalars held: (key_dim + value_dim) * slots of all heads, or key_dim * slots where values
 	// are a prefix of keys.
 	Scalars int64
 
@@ -633,7 +633,7 @@ type Usage struct {
 	// Sum of the four above, of TransientBytes and of StateBytes.
 	TotalBytes uint64
 
-	// 2 · scalars: the size of an uncompressed FP16 cache.
+	// 2 * scalars: the size of an uncompressed FP16 cache.
 	PlainFP16Bytes uint64
 
 	SealedPages uint64
@@ -643,7 +643,7 @@ type Usage struct {
 	// Pages that more than one sequence holds; counted in full for one sequence.
 	SharedPages uint64
 
-	// 8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty.
+	// 8 * (sealed + fp16 + metadata bytes) / scalars; 0 when empty.
 	BitsPerScalar float64
 
 	// Predicted only: the most that a call takes beside and frees when it returns; with a policy that evicts,
@@ -684,13 +684,13 @@ type MatrixInfo struct {
 	// Bytes of codes, scales, signs and bias.
 	Bytes uint64
 
-	// True bits per weight: 8 · bytes / (rows · columns), without the bias.
+	// True bits per weight: 8 * bytes / (rows * columns), without the bias.
 	Bits float64
 
-	// ‖Ŵ − W‖² / ‖W‖² at quantization; 0 for a matrix of zeros.
+	// |W' - W|^2 / |W|^2 at quantization, W' being the decoded W; 0 for a matrix of zeros.
 	Error float64
 
-	// tr(E·H·Eᵀ) / tr(W·H·Wᵀ) with E = Ŵ − W and the Hessian as given; 0 without a Hessian.
+	// tr(E H E^T) / tr(W H W^T) with E = W' - W and the Hessian as given; 0 without a Hessian.
 	ProxyError float64
 
 	// As in [raw.QuantizeOptions].

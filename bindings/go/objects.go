@@ -148,10 +148,10 @@ func (it *Sequence) Truncate(length int) error {
 // contiguous from the start. On a GPU a CUDA graph needs them:
 //
 //	kvq_context_set_stream(context, stream);
-//	kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
-//	kvq_sequence_reserve(cache, sequence, 4096, …);
-//	cudaStreamBeginCapture(stream, …);
-//	kvq_append(…, 1, k, v, …); kvq_attend(…);      // for every layer
+//	kvq_attend(...)                                  // once with the graph's batch: allocates its workspace
+//	kvq_sequence_reserve(cache, sequence, 4096, ...);
+//	cudaStreamBeginCapture(stream, ...);
+//	kvq_append(..., 1, k, v, ...); kvq_attend(...);      // for every layer
 //	cudaStreamEndCapture(stream, &graph);
 //
 // Each launch of the graph appends one more token and attends to all of them: lengths, positions and page
@@ -209,7 +209,7 @@ func (it *Sequence) FindStates(most int) (int, error) {
 	})
 }
 
-// DropStates: drop states of all layers after begin … end − 1 tokens. Copies that a fork shares stay there.
+// DropStates: drop states of all layers after begin ... end - 1 tokens. Copies that a fork shares stay there.
 func (it *Sequence) DropStates(begin, end int) error {
 	var n [2]int32
 	if err := firstOf(narrow("begin", begin, &n[0]), narrow("end", end, &n[1])); err != nil {

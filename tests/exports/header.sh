@@ -1,11 +1,17 @@
 #!/usr/bin/env bash
-# The public headers compile alone as C99 and C++, with every installed compiler.
+# The public headers compile alone as C99 and C++, with every installed compiler, and are ASCII: other code pages than UTF-8
+# read other bytes as they like (MSVC: warning C4819).
 set -euo pipefail
 
 include=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/../../include
 header=$include/kvq.h
 strict=(-fsyntax-only -pedantic -Wall -Wextra -Werror)
 compilers=0
+
+if LC_ALL=C grep -n '[^ -~]' "$header" "$include/kvq.hpp" >&2; then
+  echo "FAILED: these lines are not ASCII" >&2
+  exit 1
+fi
 
 for compiler in gcc clang; do
   command -v $compiler >/dev/null || continue
@@ -25,6 +31,17 @@ for compiler in g++ clang++; do
   done
   compilers=$((compilers + 1))
 done
+
+# MSVC's warnings, as far as Clang knows them. Freestanding: kvq.h needs no more than Clang's own headers, which kvq.hpp does.
+if command -v clang >/dev/null; then
+  for language in /TC /TP; do
+    for definition in KVQ_STATIC KVQ_EXPERIMENTAL; do
+      clang --driver-mode=cl --target=x86_64-pc-windows-msvc /clang:-ffreestanding /W4 /WX /Zs "/D$definition" \
+        $language "$header"
+    done
+  done
+  compilers=$((compilers + 1))
+fi
 
 [ $compilers -gt 0 ] || { echo "FAILED: no compiler found" >&2; exit 1; }
 echo "ok: kvq.h and kvq.hpp compile alone with $compilers compilers"

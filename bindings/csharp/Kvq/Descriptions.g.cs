@@ -68,7 +68,7 @@ namespace Kvq
         /// <summary>Name of the device, for example "NVIDIA H100 80GB HBM3".</summary>
         public string Name { get; }
 
-        /// <summary>Major · 10 + minor: 90 for 9.0.</summary>
+        /// <summary>Major * 10 + minor: 90 for 9.0.</summary>
         public int ComputeCapability { get; }
 
         /// <summary>Newest CUDA version that the driver supports; 13000 for 13.0.</summary>
@@ -114,8 +114,8 @@ namespace Kvq
             "Calibrates", Calibrates);
     }
 
-    /// <summary>Shape and quality of codebooks. Errors are ‖x̂ − x‖² / ‖x‖² in training, averaged over the layers
-    /// that are present; 0 for a side without codes.</summary>
+    /// <summary>Shape and quality of codebooks. Errors are |x' - x|^2 / |x|^2 in training, x' being the decoded x,
+    /// averaged over the layers that are present; 0 for a side without codes.</summary>
     public sealed class CodebookInfo
     {
         internal unsafe CodebookInfo(kvq_codebook_info* raw)
@@ -258,7 +258,7 @@ namespace Kvq
         /// <summary>ValueError.</summary>
         public double ValueError { get; }
 
-        /// <summary>Key error when decoding with the first stage only, the first two, …; entry <c>key_stages</c> − 1
+        /// <summary>Key error when decoding with the first stage, the first two, ...; entry <c>key_stages</c> - 1
         /// equals <c>KeyError</c>, later entries are 0.</summary>
         public double[] KeyStageErrors { get; }
 
@@ -278,7 +278,7 @@ namespace Kvq
         }
     }
 
-    /// <summary>Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, c being the
+    /// <summary>Shape and quality of centres and scales. Residuals are |x - c|^2 / |x|^2 in training, c being the
     /// nearest centre, averaged over the layers that are present; 0 for a side without centres.</summary>
     public sealed class CentresInfo
     {
@@ -488,7 +488,7 @@ namespace Kvq
         /// <summary>Groups of such layers; each group has one network.</summary>
         public int Groups { get; }
 
-        /// <summary>Formats to choose among, 2 … <see cref="Kvq.Constants.MaxExperts"/>.</summary>
+        /// <summary>Formats to choose among, 2 ... <see cref="Kvq.Constants.MaxExperts"/>.</summary>
         public int NExperts { get; }
 
         /// <summary>Training method.</summary>
@@ -860,7 +860,7 @@ namespace Kvq
             StateBytes = raw->state_bytes;
         }
 
-        /// <summary>Key and value scalars held: (key_dim + value_dim) · slots of all heads, or key_dim · slots where
+        /// <summary>Key and value scalars held: (key_dim + value_dim) * slots of all heads, or key_dim * slots where
         /// values are a prefix of keys.</summary>
         public long Scalars { get; }
 
@@ -880,7 +880,7 @@ namespace Kvq
         /// <summary>Sum of the four above, of <c>TransientBytes</c> and of <c>StateBytes</c>.</summary>
         public ulong TotalBytes { get; }
 
-        /// <summary>2 · scalars: the size of an uncompressed FP16 cache.</summary>
+        /// <summary>2 * scalars: the size of an uncompressed FP16 cache.</summary>
         public ulong PlainFp16Bytes { get; }
 
         /// <summary>SealedPages.</summary>
@@ -892,7 +892,7 @@ namespace Kvq
         /// <summary>Pages that more than one sequence holds; counted in full for one sequence.</summary>
         public ulong SharedPages { get; }
 
-        /// <summary>8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty.</summary>
+        /// <summary>8 * (sealed + fp16 + metadata bytes) / scalars; 0 when empty.</summary>
         public double BitsPerScalar { get; }
 
         /// <summary>Predicted only: the most that a call takes beside and frees when it returns; with a policy that
@@ -947,13 +947,14 @@ namespace Kvq
         /// <summary>Bytes of codes, scales, signs and bias.</summary>
         public ulong Bytes { get; }
 
-        /// <summary>True bits per weight: 8 · bytes / (rows · columns), without the bias.</summary>
+        /// <summary>True bits per weight: 8 * bytes / (rows * columns), without the bias.</summary>
         public double Bits { get; }
 
-        /// <summary>‖Ŵ − W‖² / ‖W‖² at quantization; 0 for a matrix of zeros.</summary>
+        /// <summary>|W' - W|^2 / |W|^2 at quantization, W' being the decoded W; 0 for a matrix of zeros.</summary>
         public double Error { get; }
 
-        /// <summary>tr(E·H·Eᵀ) / tr(W·H·Wᵀ) with E = Ŵ − W and the Hessian as given; 0 without a Hessian.</summary>
+        /// <summary>tr(E H E^T) / tr(W H W^T) with E = W' - W and the Hessian as given; 0 without a
+        /// Hessian.</summary>
         public double ProxyError { get; }
 
         /// <summary>As in <see cref="Kvq.QuantizeOptions"/>.</summary>

@@ -181,7 +181,7 @@ namespace Kvq
         }
 
         /// <summary>Describe one group of layers.</summary>
-        /// <param name="group">0 … groups − 1.</param>
+        /// <param name="group">0 ... groups - 1.</param>
         /// <returns>The description.</returns>
         public RouterGroupInfo DescribeGroup(int group)
         {
@@ -216,7 +216,7 @@ namespace Kvq
         /// <see cref="Kvq.Constants.PageSlots"/>). A cut inside a sealed page is refused: keep <c>recent: 2</c> or
         /// more pages in FP16 to be able to roll back at least 32 tokens. After a cut on a page boundary, sealed
         /// pages stay sealed.</para></remarks>
-        /// <param name="length">0 … the length of the shortest layer.</param>
+        /// <param name="length">0 ... the length of the shortest layer.</param>
         public void Truncate(int length)
         {
             var error = Call.Error();
@@ -241,10 +241,10 @@ namespace Kvq
         /// them:</para>
         /// <code>
         /// kvq_context_set_stream(context, stream);
-        /// kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
-        /// kvq_sequence_reserve(cache, sequence, 4096, …);
-        /// cudaStreamBeginCapture(stream, …);
-        /// kvq_append(…, 1, k, v, …); kvq_attend(…);      // for every layer
+        /// kvq_attend(...)                                  // once with the graph's batch: allocates its workspace
+        /// kvq_sequence_reserve(cache, sequence, 4096, ...);
+        /// cudaStreamBeginCapture(stream, ...);
+        /// kvq_append(..., 1, k, v, ...); kvq_attend(...);      // for every layer
         /// cudaStreamEndCapture(stream, &amp;graph);
         /// </code>
         /// <para>Each launch of the graph appends one more token and attends to all of them: lengths, positions and
@@ -262,7 +262,7 @@ namespace Kvq
         /// first</c>): capturing returns <see cref="Kvq.Status.State"/> until it has found them, by the append after
         /// its 128 tokens or by reserving then.</para>
         /// </remarks>
-        /// <param name="tokens">per layer, ≥ 0; 0 frees the preallocated pages that are left.</param>
+        /// <param name="tokens">per layer, &gt;= 0; 0 frees the preallocated pages that are left.</param>
         public void Reserve(int tokens)
         {
             var error = Call.Error();
@@ -280,7 +280,7 @@ namespace Kvq
 
         /// <summary>Find the newest state of a layer.</summary>
         /// <param name="layer">a layer of the model.</param>
-        /// <param name="most">look for states after at most so many tokens, ≥ 0.</param>
+        /// <param name="most">look for states after at most so many tokens, &gt;= 0.</param>
         /// <returns>The number.</returns>
         public int FindState(int layer, int most)
         {
@@ -293,7 +293,7 @@ namespace Kvq
 
         /// <summary>Find the most tokens after which every layer that has states has one, to which the sequence can
         /// be truncated.</summary>
-        /// <param name="most">look for states after at most so many tokens, ≥ 0.</param>
+        /// <param name="most">look for states after at most so many tokens, &gt;= 0.</param>
         /// <returns>The number.</returns>
         public int FindStates(int most)
         {
@@ -304,10 +304,10 @@ namespace Kvq
             return found;
         }
 
-        /// <summary>Drop states of all layers after <c>begin</c> … <c>end</c> − 1 tokens. Copies that a fork shares
+        /// <summary>Drop states of all layers after <c>begin</c> ... <c>end</c> - 1 tokens. Copies that a fork shares
         /// stay there.</summary>
-        /// <param name="begin">≥ 0.</param>
-        /// <param name="end">≥ <c>begin</c>.</param>
+        /// <param name="begin">&gt;= 0.</param>
+        /// <param name="end">&gt;= <c>begin</c>.</param>
         public void DropStates(int begin, int end)
         {
             var error = Call.Error();
@@ -346,7 +346,7 @@ namespace Kvq
         /// <summary>Get the number of tokens that a KV head of <c>layer</c> holds after eviction.
         /// <see cref="Kvq.Raw.Native.kvq_sequence_decode"/> returns their positions.</summary>
         /// <param name="layer">The layer.</param>
-        /// <param name="kvHead">0 … kv_heads − 1.</param>
+        /// <param name="kvHead">0 ... kv_heads - 1.</param>
         /// <returns>The number.</returns>
         public int Slots(int layer, int kvHead)
         {

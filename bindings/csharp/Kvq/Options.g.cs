@@ -107,7 +107,7 @@ namespace Kvq
             set => raw.kv_heads = value;
         }
 
-        /// <summary>Channels of a key and of a query, a multiple of 8, 8 … 576; 0 (default): the cache's
+        /// <summary>Channels of a key and of a query, a multiple of 8, 8 ... 576; 0 (default): the cache's
         /// <c>head_dim</c>.</summary>
         public int KeyDim
         {
@@ -115,7 +115,7 @@ namespace Kvq
             set => raw.key_dim = value;
         }
 
-        /// <summary>Channels of a value and of an output, a multiple of 8, 8 … 512; 0 (default): the cache's
+        /// <summary>Channels of a value and of an output, a multiple of 8, 8 ... 512; 0 (default): the cache's
         /// <c>head_dim</c>.</summary>
         public int ValueDim
         {
@@ -166,7 +166,7 @@ namespace Kvq
         /// <summary>Radians per position of each pair. null (default): those of <c>RopeBase</c>.</summary>
         public float[] InvFreq { get; set; }
 
-        /// <summary>Factor applied to q·k; 0 (default): the cache's, or 1 / sqrt(key_dim) if that is 0.</summary>
+        /// <summary>Factor applied to q k^T; 0 (default): the cache's, or 1 / sqrt(key_dim) if that is 0.</summary>
         public float Scale
         {
             get => raw.scale;
@@ -181,7 +181,7 @@ namespace Kvq
         }
 
         /// <summary>The earlier layer whose pages these layers read, as models with shared KV layers do (Gemma 3n,
-        /// Gemma 4); −1 (default): their own. They hold no tokens: append to the named layer, then
+        /// Gemma 4); -1 (default): their own. They hold no tokens: append to the named layer, then
         /// <see cref="Kvq.Raw.Native.kvq_attend"/> to these; only queries of the named layer are observed. It must
         /// have pages of its own. KV heads, channels and RoPE are the named layer's: their fields may stay at their
         /// defaults (<c>InvFreq</c> must), other values are refused. <c>QHeads</c>, <c>Scale</c> and
@@ -231,28 +231,28 @@ namespace Kvq
             return it;
         }
 
-        /// <summary>1 … 65536.</summary>
+        /// <summary>1 ... 65536.</summary>
         public int NLayers
         {
             get => raw.n_layers;
             set => raw.n_layers = value;
         }
 
-        /// <summary>Query heads, 1 … 65536; a multiple of <c>KvHeads</c>.</summary>
+        /// <summary>Query heads, 1 ... 65536; a multiple of <c>KvHeads</c>.</summary>
         public int QHeads
         {
             get => raw.q_heads;
             set => raw.q_heads = value;
         }
 
-        /// <summary>Key/value heads, 1 … 4096.</summary>
+        /// <summary>Key/value heads, 1 ... 4096.</summary>
         public int KvHeads
         {
             get => raw.kv_heads;
             set => raw.kv_heads = value;
         }
 
-        /// <summary>Channels of keys and of values, a multiple of 8, 8 … 512.</summary>
+        /// <summary>Channels of keys and of values, a multiple of 8, 8 ... 512.</summary>
         public int HeadDim
         {
             get => raw.head_dim;
@@ -284,7 +284,7 @@ namespace Kvq
         /// (default): rope_base^(-2j / rotary_dim).</summary>
         public float[] InvFreq { get; set; }
 
-        /// <summary>Factor applied to q·k; 0 (default): 1 / sqrt(head_dim).</summary>
+        /// <summary>Factor applied to q k^T; 0 (default): 1 / sqrt(head_dim).</summary>
         public float Scale
         {
             get => raw.scale;
@@ -330,10 +330,10 @@ namespace Kvq
         /// effect.</summary>
         public LayerShape[] Shapes { get; set; }
 
-        /// <summary>A query at position p sees positions &gt; p − window, as in Gemma's and Mistral's local layers; 0
+        /// <summary>A query at position p sees positions &gt; p - window, as in Gemma's and Mistral's local layers; 0
         /// (default): all up to its own. Such layers forget: an append frees the whole pages that neither its own
         /// tokens nor later ones see, but for the policy's <c>sink</c> first ones. With <c>recent: r</c>, what the 32
-        /// · (r − 1) tokens before these see stays as well. So the newest append can be taken back, and that many
+        /// * (r - 1) tokens before these see stays as well. So the newest append can be taken back, and that many
         /// tokens before it.</summary>
         public int SlidingWindow
         {
@@ -341,7 +341,7 @@ namespace Kvq
             set => raw.sliding_window = value;
         }
 
-        /// <summary>A query at position p sees positions from p − p % chunk on, as in Llama 4's local layers; 0
+        /// <summary>A query at position p sees positions from p - p % chunk on, as in Llama 4's local layers; 0
         /// (default): all up to its own. Pages are freed as for <c>SlidingWindow</c>, of which a layer may have one
         /// or the other.</summary>
         public int AttentionChunk
@@ -350,7 +350,7 @@ namespace Kvq
             set => raw.attention_chunk = value;
         }
 
-        /// <summary>If set, pairs of M-RoPE alternate, as in Qwen3-VL: pair j &lt; 3 · section of stream j % 3 turns
+        /// <summary>If set, pairs of M-RoPE alternate, as in Qwen3-VL: pair j &lt; 3 * section of stream j % 3 turns
         /// by that stream, all others by the temporal one; otherwise (default) sections follow one another, as in
         /// Qwen2-VL.</summary>
         public bool MropeInterleaved
@@ -380,7 +380,7 @@ namespace Kvq
             return it;
         }
 
-        /// <summary>Tokens per sequence, each ≥ 1; null (default): one each.</summary>
+        /// <summary>Tokens per sequence, each &gt;= 1; null (default): one each.</summary>
         public int[] TokenCounts { get; set; }
 
         /// <summary>As for <see cref="Kvq.Raw.Native.kvq_append"/>; null (default): consecutive in each
@@ -469,15 +469,15 @@ namespace Kvq
             return it;
         }
 
-        /// <summary>Queries per sequence, each ≥ 1; null (default): one each.</summary>
+        /// <summary>Queries per sequence, each &gt;= 1; null (default): one each.</summary>
         public int[] QueryCounts { get; set; }
 
-        /// <summary>Positions ≥ 0; null (default): the last <c>query_counts[i]</c> tokens of each sequence, so append
-        /// before attending. While a CUDA graph is captured, they are in device memory instead, which every replay
-        /// reads.</summary>
+        /// <summary>Positions &gt;= 0; null (default): the last <c>query_counts[i]</c> tokens of each sequence, so
+        /// append before attending. While a CUDA graph is captured, they are in device memory instead, which every
+        /// replay reads.</summary>
         public int[] QueryPositions { get; set; }
 
-        /// <summary>A query at position p sees positions &gt; p − window; 0 (default): the layer's, or all up to its
+        /// <summary>A query at position p sees positions &gt; p - window; 0 (default): the layer's, or all up to its
         /// own. A layer that frees pages refuses a longer one.</summary>
         public int SlidingWindow
         {
@@ -485,7 +485,7 @@ namespace Kvq
             set => raw.sliding_window = value;
         }
 
-        /// <summary>cap·tanh(logit / cap); 0 (default): none.</summary>
+        /// <summary>cap * tanh(logit / cap); 0 (default): none.</summary>
         public float LogitSoftcap
         {
             get => raw.logit_softcap;
@@ -508,8 +508,8 @@ namespace Kvq
         }
 
         /// <summary>As for queries. Rows may not overlap: either all heads of a query come before the next query's
-        /// (token stride ≥ (q_heads − 1) · head stride + head_dim), or all queries of a head before the next head's.
-        /// Memory between rows is not written.</summary>
+        /// (token stride &gt;= (q_heads - 1) * head stride + head_dim), or all queries of a head before the next
+        /// head's. Memory between rows is not written.</summary>
         public long OutputTokenStride
         {
             get => raw.output_token_stride;
@@ -523,7 +523,7 @@ namespace Kvq
             set => raw.output_head_stride = value;
         }
 
-        /// <summary>Newest slots of each sequence that <c>Mask</c> covers, 1 …
+        /// <summary>Newest slots of each sequence that <c>Mask</c> covers, 1 ...
         /// <see cref="Kvq.Constants.MaxMaskSlots"/>; 0 (default) without.</summary>
         public int MaskSlots
         {
@@ -546,9 +546,9 @@ namespace Kvq
 
         /// <summary><c>[total queries, q_heads]</c> receives the natural log-sum-exp of the logits, after scale and
         /// cap, including sinks; -infinity for a query that sees no token and has no sink. It merges results over
-        /// parts of a context, only one of which has the sinks: Σᵢ exp(lseᵢ − lse) · outputᵢ with lse = log Σᵢ exp
-        /// lseᵢ. It may not overlap <c>Q</c>, <c>Output</c>, <c>Sinks</c> or <c>Mask</c>. null (default):
-        /// skip.</summary>
+        /// parts of a context, only one of which has the sinks: the sum over parts i of exp(lse[i] - lse) *
+        /// output[i], with lse the logarithm of the sum of exp(lse[i]). It may not overlap <c>Q</c>, <c>Output</c>,
+        /// <c>Sinks</c> or <c>Mask</c>. null (default): skip.</summary>
         public float[] Lse { get; set; }
 
         /// <summary><c>[q_heads]</c> learned logits, neither scaled nor capped: each adds exp(sink) to the softmax
@@ -557,7 +557,7 @@ namespace Kvq
         public float[] Sinks { get; set; }
 
         /// <summary><c>[total queries, (mask_slots + 31) / 32]</c>: bit j % 32 of word j / 32 says whether the query
-        /// sees slot <c>length − mask_slots + j</c> of its sequence, the order of appending. Older slots are seen by
+        /// sees slot <c>length - mask_slots + j</c> of its sequence, the order of appending. Older slots are seen by
         /// position, and <c>SlidingWindow</c> holds for all. Bits of slots before the first are ignored. null
         /// (default): all slots are seen by position.</summary>
         public uint[] Mask { get; set; }
@@ -582,9 +582,9 @@ namespace Kvq
 
         /// <summary><c>[total queries, q_heads]</c> receives the natural log-sum-exp of the logits, after scale and
         /// cap, including sinks; -infinity for a query that sees no token and has no sink. It merges results over
-        /// parts of a context, only one of which has the sinks: Σᵢ exp(lseᵢ − lse) · outputᵢ with lse = log Σᵢ exp
-        /// lseᵢ. It may not overlap <c>Q</c>, <c>Output</c>, <c>Sinks</c> or <c>Mask</c>. null (default):
-        /// skip.</summary>
+        /// parts of a context, only one of which has the sinks: the sum over parts i of exp(lse[i] - lse) *
+        /// output[i], with lse the logarithm of the sum of exp(lse[i]). It may not overlap <c>Q</c>, <c>Output</c>,
+        /// <c>Sinks</c> or <c>Mask</c>. null (default): skip.</summary>
         public IntPtr Lse { get; set; }
 
         /// <summary><c>[q_heads]</c> learned logits, neither scaled nor capped: each adds exp(sink) to the softmax
@@ -593,7 +593,7 @@ namespace Kvq
         public IntPtr Sinks { get; set; }
 
         /// <summary><c>[total queries, (mask_slots + 31) / 32]</c>: bit j % 32 of word j / 32 says whether the query
-        /// sees slot <c>length − mask_slots + j</c> of its sequence, the order of appending. Older slots are seen by
+        /// sees slot <c>length - mask_slots + j</c> of its sequence, the order of appending. Older slots are seen by
         /// position, and <c>SlidingWindow</c> holds for all. Bits of slots before the first are ignored. null
         /// (default): all slots are seen by position.</summary>
         public IntPtr Mask { get; set; }
@@ -631,7 +631,7 @@ namespace Kvq
             return it;
         }
 
-        /// <summary>New tokens per sequence, each ≥ 1; null (default): one each.</summary>
+        /// <summary>New tokens per sequence, each &gt;= 1; null (default): one each.</summary>
         public int[] TokenCounts { get; set; }
 
         /// <summary>As for <see cref="Kvq.Raw.Native.kvq_append"/>; null (default): consecutive in each
@@ -826,7 +826,7 @@ namespace Kvq
             set => raw.seed = value;
         }
 
-        /// <summary><c>[columns, columns]</c>, the mean of x·xᵀ over inputs x; null (default): weights are rounded
+        /// <summary><c>[columns, columns]</c>, the mean of x x^T over inputs x; null (default): weights are rounded
         /// without one.</summary>
         public float[] Hessian { get; set; }
 
@@ -837,7 +837,7 @@ namespace Kvq
             set => raw.rounding = value;
         }
 
-        /// <summary>Share of the Hessian's mean diagonal that is added to its diagonal, 0 … 1; 0.01 by
+        /// <summary>Share of the Hessian's mean diagonal that is added to its diagonal, 0 ... 1; 0.01 by
         /// default.</summary>
         public double Damping
         {

@@ -144,23 +144,23 @@ type Plan struct{ _ [0]byte }
 type CodebookTrainerOptions struct {
 	StructSize uint32
 
-	// 1 … 65536.
+	// 1 ... 65536.
 	NLayers int32
 
-	// 1 … 4096.
+	// 1 ... 4096.
 	KVHeads int32
 
-	// A multiple of 8, 8 … 256.
+	// A multiple of 8, 8 ... 256.
 	HeadDim int32
 
 	// [RopeHalf] by default, or [RopeInterleaved].
 	Rope Rope
 
-	// 0 … 64; 0: no codes for keys. A key scalar takes key_stages · log2(key_codes) / key_group bits: with
+	// 0 ... 64; 0: no codes for keys. A key scalar takes key_stages * log2(key_codes) / key_group bits: with
 	// groups of 64, 11 (default) give 1.03 and 21 give 1.97.
 	KeyStages int32
 
-	// A power of two, 2 … 256; 64 by default.
+	// A power of two, 2 ... 256; 64 by default.
 	KeyCodes int32
 
 	// A divisor of head_dim / 2; 0 (default): head_dim / 2, one group per head.
@@ -209,19 +209,19 @@ type CodebookTrainerOptions struct {
 type CentresTrainerOptions struct {
 	StructSize uint32
 
-	// 1 … 65536.
+	// 1 ... 65536.
 	NLayers int32
 
-	// 1 … 4096.
+	// 1 ... 4096.
 	KVHeads int32
 
-	// A multiple of 8, 8 … 256.
+	// A multiple of 8, 8 ... 256.
 	HeadDim int32
 
 	// RoPE applied to the keys later; [RopeHalf] by default.
 	Rope Rope
 
-	// Centres per head for keys, 0 … 256; 256 by default, 1: the mean, 0: none.
+	// Centres per head for keys, 0 ... 256; 256 by default, 1: the mean, 0: none.
 	KeyCentres int32
 
 	// Centres per head for values, as for keys.
@@ -275,7 +275,7 @@ type AttentionWeights struct {
 	// Query heads, a multiple of the KV heads.
 	QHeads int32
 
-	// Inputs of the projections of queries, keys and values, 1 … 1048576.
+	// Inputs of the projections of queries, keys and values, 1 ... 1048576.
 	HiddenSize int32
 
 	// Element type of all arrays; [F32] by default.
@@ -324,7 +324,7 @@ type RouterTrainerOptions struct {
 	// [RouterLabel] by default.
 	Method RouterMethod
 
-	// Successive layers that share decisions, 1 … 65536; 3 by default.
+	// Successive layers that share decisions, 1 ... 65536; 3 by default.
 	Sharing int32
 
 	// Passes over the keys, at most 10000; 0 (default): chosen by the library.
@@ -334,8 +334,8 @@ type RouterTrainerOptions struct {
 	// of the last and the first expert. 0 by default.
 	MeanBits float64
 
-	// For [RouterPaper]: weight of the model's loss against that of memory (λ in the paper), 0 … 1; 0.5 by
-	// default.
+	// For [RouterPaper]: weight of the model's loss against that of memory (lambda in the paper), 0 ... 1; 0.5
+	// by default.
 	LossWeight float64
 
 	// Learning rate of AdamW, above 0, at most 1; 3e-4 by default.
@@ -361,7 +361,7 @@ type PlanProblem struct {
 	// [PlanLoss] by default.
 	Goal PlanGoal
 
-	// 1 … 2^20.
+	// 1 ... 2^20.
 	NChoices int32
 
 	// 0.
@@ -370,7 +370,7 @@ type PlanProblem struct {
 	// Options of each choice, at least 1; at most 2^24 in total. Elements: n_choices.
 	OptionCounts *int32
 
-	// Cost of each option of the first choice, then of the second, …; finite, not negative. nil (default): 0.
+	// Cost of each option of the first choice, then of the second, ...; finite, not negative. nil (default): 0.
 	// Elements: sum(option_counts).
 	Bytes *float64
 
@@ -389,7 +389,7 @@ type PlanProblem struct {
 	// As MaxBytes.
 	MaxLoss float64
 
-	// Largest relative excess of the plan's goal over the optimum, 0 … 1; 0.0001 by default.
+	// Largest relative excess of the plan's goal over the optimum, 0 ... 1; 0.0001 by default.
 	Tolerance float64
 }
 
@@ -420,13 +420,13 @@ type PlanCosts struct {
 type PlanFusionOptions struct {
 	StructSize uint32
 
-	// 1 … [MaxFused], for example 3 for q, k and v.
+	// 1 ... [MaxFused], for example 3 for q, k and v.
 	NMembers int32
 
-	// 1 … 1024.
+	// 1 ... 1024.
 	NSchemes int32
 
-	// Groups that can be multiplied together, including those of one member; 1 … 15.
+	// Groups that can be multiplied together, including those of one member; 1 ... 15.
 	NGroups int32
 
 	// All different; every member must be in one of them. Elements: n_groups.
@@ -486,7 +486,7 @@ type PlanGroupingInfo struct {
 type PlanContent struct {
 	StructSize uint32
 
-	// 0 … 2^20.
+	// 0 ... 2^20.
 	NMatrices int32
 
 	// Names of the matrices, all different, each a string of 1 to 200 bytes without control characters. May be
@@ -707,8 +707,9 @@ var _ [16]byte = [unsafe.Offsetof(PlanMatrixInfo{}.Scheme)]byte{}
 // captured.
 //
 //   - matrices: as for [LinearShared]. Elements: n.
-//   - n: number of matrices, 1 … 1024.
-//   - batch: rows, ≥ 1. Calls with more than 1024 rows run in pieces of 1024 rows, and the pieces are measured.
+//   - n: number of matrices, 1 ... 1024.
+//   - batch: rows, >= 1. Calls with more than 1024 rows run in pieces of 1024 rows, and the pieces are
+//     measured.
 //
 // Returns [OK]; [EArgument]; [EMismatch] (matrices that do not share their inputs); [EUnsupported] (a CPU
 // context, a stream that is being captured); [EMemory]; [ELimit]; [EBackend].
@@ -806,7 +807,7 @@ func CodebookTrainerResume(trainer *CodebookTrainer, codebook *Codebook, err *Er
 // CodebookTrainerAdd: add tokens to a layer that is not finished. They are kept as FP16 until the layer is
 // trained.
 //
-//   - n: number of tokens, ≥ 1.
+//   - n: number of tokens, >= 1.
 //   - k: keys before RoPE, `[n, kv_heads, head_dim]`; finite, magnitude at most 65504. May be nil if there are
 //     no codes for keys. Elements: n * trainer.kv_heads * trainer.head_dim.
 //   - v: values, same shape and rules; may be nil if there are no codes for values. Elements: n *
@@ -902,7 +903,7 @@ func CentresTrainerCreate(context *Context, options *CentresTrainerOptions, resu
 // CentresTrainerAdd: add tokens to a layer that is not finished. They are kept as FP16 until the layer is
 // trained.
 //
-//   - n: number of tokens, ≥ 1.
+//   - n: number of tokens, >= 1.
 //   - k: keys before RoPE, `[n, kv_heads, head_dim]`; finite, magnitude at most 65504. May be nil if there are
 //     neither centres nor scales of keys. Elements: n * trainer.kv_heads * trainer.head_dim.
 //   - v: values, same shape and rules; may be nil if there are neither centres nor scales of values. Elements:
@@ -921,7 +922,7 @@ func CentresTrainerAdd(trainer *CentresTrainer, layer int32, n int32, k unsafe.P
 // CentresTrainerAddQueries: count queries for the scales of keys of a layer that is not finished. Only sums are
 // kept.
 //
-//   - n: number of tokens, ≥ 1; of any tokens, as many times as wanted.
+//   - n: number of tokens, >= 1; of any tokens, as many times as wanted.
 //   - qHeads: query heads, a multiple of the KV heads.
 //   - q: queries before RoPE, finite. Elements: n * q_heads * trainer.head_dim.
 //   - dtype: element type of q.
@@ -1061,7 +1062,7 @@ func RouterTrainerCreate(context *Context, cache *CacheOptions, policy *Policy, 
 // come in any order. For labels this stores the text in every format and compares the attention of some of its
 // queries, which takes most of the training time. Only keys of the first layer of each group are kept, as FP16.
 //
-//   - n: tokens of the text, ≥ 1, at positions 0, 1, …. Pages are judged by the quarter of the text's tokens
+//   - n: tokens of the text, >= 1, at positions 0, 1, ... Pages are judged by the quarter of the text's tokens
 //     that follows them, so the first page and pages in the last quarter are not used: a text of fewer than 85
 //     tokens teaches nothing.
 //   - q: queries before RoPE, `[n, q_heads, head_dim]`; finite. May be nil for [RouterPaper]. Elements: n *
@@ -1214,7 +1215,7 @@ func PlanFusionDescribe(fusion *PlanFusion, info *PlanFusionInfo, err *Error) St
 
 // PlanFusionDescribeGrouping: describe one grouping.
 //
-//   - index: 0 … n_groupings − 1, by increasing loss.
+//   - index: 0 ... n_groupings - 1, by increasing loss.
 //   - info: its StructSize must be set.
 //
 // Returns [OK]; [EArgument].
@@ -1238,10 +1239,10 @@ func PlanFusionDestroy(fusion *PlanFusion) {
 }
 
 // PlanRates: compute the bits that each matrix would get if codes were as good as optimal codes of Gaussian
-// numbers: an error of 2^(−2b) with b bits per weight. The loss is then a lower bound for every plan
+// numbers: an error of 2^(-2b) with b bits per weight. The loss is then a lower bound for every plan
 // (Q-Palette, theorem 3.1).
 //
-//   - n: number of matrices, 1 … 2^20.
+//   - n: number of matrices, 1 ... 2^20.
 //   - weights: weights in each matrix, above 0. Elements: n.
 //   - sensitivities: loss of each matrix at a relative squared error of 1, not negative. Elements: n.
 //   - leastBits: per weight, at least 0.
@@ -1345,7 +1346,7 @@ func PlanDescribe(plan *Plan, info *PlanInfo, err *Error) Status {
 
 // PlanDescribeMatrix: describe one matrix of a plan.
 //
-//   - index: 0 … n_matrices − 1, in the order of the plan.
+//   - index: 0 ... n_matrices - 1, in the order of the plan.
 //   - info: its StructSize must be set.
 //
 // Returns [OK]; [EArgument].

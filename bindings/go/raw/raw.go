@@ -418,8 +418,8 @@ type Cache struct{ _ [0]byte }
 // Destroyed by [SequenceDestroy].
 type Sequence struct{ _ [0]byte }
 
-// Matrix: linear layer y = x·Wᵀ + b with weights of 1 to 8 bits: NUQ, VQ and TCQ of Q-Palette, and trellises of
-// single weights. Immutable; several threads may use it at once.
+// Matrix: linear layer y = x W^T + b with weights of 1 to 8 bits: NUQ, VQ and TCQ of Q-Palette, and trellises
+// of single weights. Immutable; several threads may use it at once.
 //
 // Inputs are rotated before the product: random signs, then a Hadamard matrix. Matrices with the same `seed` in
 // their options and the same number of columns share the rotation, which [LinearShared] then computes once.
@@ -554,7 +554,7 @@ type DeviceInfo struct {
 	// Name of the device, for example "NVIDIA H100 80GB HBM3".
 	Name [128]byte
 
-	// Major · 10 + minor: 90 for 9.0.
+	// Major * 10 + minor: 90 for 9.0.
 	ComputeCapability int32
 
 	// Newest CUDA version that the driver supports; 13000 for 13.0.
@@ -581,8 +581,8 @@ type PolicyInfo struct {
 	Calibrates int32
 }
 
-// CodebookInfo: shape and quality of codebooks. Errors are ‖x̂ − x‖² / ‖x‖² in training, averaged over the
-// layers that are present; 0 for a side without codes.
+// CodebookInfo: shape and quality of codebooks. Errors are |x' - x|^2 / |x|^2 in training, x' being the decoded
+// x, averaged over the layers that are present; 0 for a side without codes.
 type CodebookInfo struct {
 	StructSize uint32
 
@@ -659,13 +659,13 @@ type CodebookLayerInfo struct {
 
 	ValueError float64
 
-	// Key error when decoding with the first stage only, the first two, …; entry KeyStages − 1 equals KeyError,
+	// Key error when decoding with the first stage, the first two, ...; entry KeyStages - 1 equals KeyError,
 	// later entries are 0.
 	KeyStageErrors [64]float64
 }
 
-// CentresInfo: shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, c being the
-// nearest centre, averaged over the layers that are present; 0 for a side without centres.
+// CentresInfo: shape and quality of centres and scales. Residuals are |x - c|^2 / |x|^2 in training, c being
+// the nearest centre, averaged over the layers that are present; 0 for a side without centres.
 type CentresInfo struct {
 	StructSize uint32
 
@@ -773,7 +773,7 @@ type RouterInfo struct {
 	// Groups of such layers; each group has one network.
 	Groups int32
 
-	// Formats to choose among, 2 … [MaxExperts].
+	// Formats to choose among, 2 ... [MaxExperts].
 	NExperts int32
 
 	// Training method.
@@ -852,10 +852,10 @@ type LayerShape struct {
 	// Key/value heads; 0 (default): the cache's.
 	KVHeads int32
 
-	// Channels of a key and of a query, a multiple of 8, 8 … 576; 0 (default): the cache's HeadDim.
+	// Channels of a key and of a query, a multiple of 8, 8 ... 576; 0 (default): the cache's HeadDim.
 	KeyDim int32
 
-	// Channels of a value and of an output, a multiple of 8, 8 … 512; 0 (default): the cache's HeadDim.
+	// Channels of a value and of an output, a multiple of 8, 8 ... 512; 0 (default): the cache's HeadDim.
 	ValueDim int32
 
 	// 1: values are the first ValueDim channels of the keys, as in latent attention (MLA), and are stored once;
@@ -880,14 +880,14 @@ type LayerShape struct {
 	// Radians per position of each pair. nil (default): those of RopeBase. Elements: rotary_dim / 2.
 	InvFreq *float32
 
-	// Factor applied to q·k; 0 (default): the cache's, or 1 / sqrt(key_dim) if that is 0.
+	// Factor applied to q k^T; 0 (default): the cache's, or 1 / sqrt(key_dim) if that is 0.
 	Scale float32
 
 	// Of calls whose own is 0; 0 (default): none.
 	LogitSoftcap float32
 
 	// The earlier layer whose pages these layers read, as models with shared KV layers do (Gemma 3n, Gemma 4);
-	// −1 (default): their own. They hold no tokens: append to the named layer, then [Attend] to these; only
+	// -1 (default): their own. They hold no tokens: append to the named layer, then [Attend] to these; only
 	// queries of the named layer are observed. It must have pages of its own. KV heads, channels and RoPE are
 	// the named layer's: their fields may stay at their defaults (InvFreq must), other values are refused.
 	// QHeads, Scale and LogitSoftcap are the layers' own.
@@ -911,16 +911,16 @@ type LayerShape struct {
 type CacheOptions struct {
 	StructSize uint32
 
-	// 1 … 65536.
+	// 1 ... 65536.
 	NLayers int32
 
-	// Query heads, 1 … 65536; a multiple of KVHeads.
+	// Query heads, 1 ... 65536; a multiple of KVHeads.
 	QHeads int32
 
-	// Key/value heads, 1 … 4096.
+	// Key/value heads, 1 ... 4096.
 	KVHeads int32
 
-	// Channels of keys and of values, a multiple of 8, 8 … 512.
+	// Channels of keys and of values, a multiple of 8, 8 ... 512.
 	HeadDim int32
 
 	// [RopeHalf] by default.
@@ -936,7 +936,7 @@ type CacheOptions struct {
 	// / rotary_dim). Elements: rotary_dim / 2.
 	InvFreq *float32
 
-	// Factor applied to q·k; 0 (default): 1 / sqrt(head_dim).
+	// Factor applied to q k^T; 0 (default): 1 / sqrt(head_dim).
 	Scale float32
 
 	// 0.
@@ -973,17 +973,17 @@ type CacheOptions struct {
 	// 0 by default.
 	NShapes int32
 
-	// A query at position p sees positions > p − window, as in Gemma's and Mistral's local layers; 0 (default):
+	// A query at position p sees positions > p - window, as in Gemma's and Mistral's local layers; 0 (default):
 	// all up to its own. Such layers forget: an append frees the whole pages that neither its own tokens nor
-	// later ones see, but for the policy's `sink` first ones. With `recent: r`, what the 32 · (r − 1) tokens
+	// later ones see, but for the policy's `sink` first ones. With `recent: r`, what the 32 * (r - 1) tokens
 	// before these see stays as well. So the newest append can be taken back, and that many tokens before it.
 	SlidingWindow int32
 
-	// A query at position p sees positions from p − p % chunk on, as in Llama 4's local layers; 0 (default):
+	// A query at position p sees positions from p - p % chunk on, as in Llama 4's local layers; 0 (default):
 	// all up to its own. Pages are freed as for SlidingWindow, of which a layer may have one or the other.
 	AttentionChunk int32
 
-	// 1: pairs of M-RoPE alternate, as in Qwen3-VL: pair j < 3 · section of stream j % 3 turns by that stream,
+	// 1: pairs of M-RoPE alternate, as in Qwen3-VL: pair j < 3 * section of stream j % 3 turns by that stream,
 	// all others by the temporal one. 0 (default): sections follow one another, as in Qwen2-VL.
 	MropeInterleaved int32
 
@@ -1140,13 +1140,13 @@ type SnapshotInfo struct {
 type AppendBatch struct {
 	StructSize uint32
 
-	// ≥ 1.
+	// >= 1.
 	NSequences int32
 
 	// Sequences of this cache, all different. Elements: n_sequences.
 	Sequences **Sequence
 
-	// Tokens per sequence, each ≥ 1; nil (default): one each. Elements: n_sequences.
+	// Tokens per sequence, each >= 1; nil (default): one each. Elements: n_sequences.
 	TokenCounts *int32
 
 	// As for [Append]; nil (default): consecutive in each sequence. Elements: sum(token_counts).
@@ -1202,16 +1202,16 @@ type CompressOptions struct {
 type AttendBatch struct {
 	StructSize uint32
 
-	// ≥ 1.
+	// >= 1.
 	NSequences int32
 
 	// Sequences of this cache; one may occur repeatedly. Elements: n_sequences.
 	Sequences **Sequence
 
-	// Queries per sequence, each ≥ 1; nil (default): one each. Elements: n_sequences.
+	// Queries per sequence, each >= 1; nil (default): one each. Elements: n_sequences.
 	QueryCounts *int32
 
-	// Positions ≥ 0; nil (default): the last `query_counts[i]` tokens of each sequence, so append before
+	// Positions >= 0; nil (default): the last `query_counts[i]` tokens of each sequence, so append before
 	// attending. While a CUDA graph is captured, they are in device memory instead, which every replay reads.
 	// Elements: sum(query_counts).
 	QueryPositions *int32
@@ -1231,11 +1231,11 @@ type AttendBatch struct {
 	// of Q, Sinks or Mask. Elements: strided(sum(query_counts), layer.q_heads, layer.value_dim).
 	Output unsafe.Pointer
 
-	// A query at position p sees positions > p − window; 0 (default): the layer's, or all up to its own. A
+	// A query at position p sees positions > p - window; 0 (default): the layer's, or all up to its own. A
 	// layer that frees pages refuses a longer one.
 	SlidingWindow int32
 
-	// cap·tanh(logit / cap); 0 (default): none.
+	// cap * tanh(logit / cap); 0 (default): none.
 	LogitSoftcap float32
 
 	// Elements from one query to the next, not negative; 0 (default): dense. The channels of a head are always
@@ -1246,8 +1246,8 @@ type AttendBatch struct {
 	QHeadStride int64
 
 	// As for queries. Rows may not overlap: either all heads of a query come before the next query's (token
-	// stride ≥ (q_heads − 1) · head stride + head_dim), or all queries of a head before the next head's. Memory
-	// between rows is not written.
+	// stride >= (q_heads - 1) * head stride + head_dim), or all queries of a head before the next head's.
+	// Memory between rows is not written.
 	OutputTokenStride int64
 
 	// As for queries.
@@ -1255,8 +1255,9 @@ type AttendBatch struct {
 
 	// `[total queries, q_heads]` receives the natural log-sum-exp of the logits, after scale and cap, including
 	// sinks; -infinity for a query that sees no token and has no sink. It merges results over parts of a
-	// context, only one of which has the sinks: Σᵢ exp(lseᵢ − lse) · outputᵢ with lse = log Σᵢ exp lseᵢ. It may
-	// not overlap Q, Output, Sinks or Mask. nil (default): skip. Elements: sum(query_counts) * layer.q_heads.
+	// context, only one of which has the sinks: the sum over parts i of exp(lse[i] - lse) * output[i], with lse
+	// the logarithm of the sum of exp(lse[i]). It may not overlap Q, Output, Sinks or Mask. nil (default):
+	// skip. Elements: sum(query_counts) * layer.q_heads.
 	LSE *float32
 
 	// `[q_heads]` learned logits, neither scaled nor capped: each adds exp(sink) to the softmax denominator of
@@ -1265,12 +1266,12 @@ type AttendBatch struct {
 	Sinks *float32
 
 	// `[total queries, (mask_slots + 31) / 32]`: bit j % 32 of word j / 32 says whether the query sees slot
-	// `length − mask_slots + j` of its sequence, the order of appending. Older slots are seen by position, and
+	// `length - mask_slots + j` of its sequence, the order of appending. Older slots are seen by position, and
 	// SlidingWindow holds for all. Bits of slots before the first are ignored. nil (default): all slots are
 	// seen by position. Elements: sum(query_counts) * words(mask_slots).
 	Mask *uint32
 
-	// Newest slots of each sequence that Mask covers, 1 … [MaxMaskSlots]; 0 (default) without.
+	// Newest slots of each sequence that Mask covers, 1 ... [MaxMaskSlots]; 0 (default) without.
 	MaskSlots int32
 
 	// 0.
@@ -1286,13 +1287,13 @@ type AttendBatch struct {
 type ExtendBatch struct {
 	StructSize uint32
 
-	// ≥ 1.
+	// >= 1.
 	NSequences int32
 
 	// Sequences of this cache, all different. Elements: n_sequences.
 	Sequences **Sequence
 
-	// New tokens per sequence, each ≥ 1; nil (default): one each. Elements: n_sequences.
+	// New tokens per sequence, each >= 1; nil (default): one each. Elements: n_sequences.
 	TokenCounts *int32
 
 	// As for [Append]; nil (default): consecutive in each sequence. Elements: sum(token_counts).
@@ -1370,7 +1371,7 @@ type ExtendBatch struct {
 type StepBatch struct {
 	StructSize uint32
 
-	// ≥ 1.
+	// >= 1.
 	NSequences int32
 
 	// Sequences of this cache, all different. Elements: n_sequences.
@@ -1391,7 +1392,7 @@ type Usage struct {
 	// 0.
 	Reserved int32
 
-	// Key and value scalars held: (key_dim + value_dim) · slots of all heads, or key_dim · slots where values
+	// Key and value scalars held: (key_dim + value_dim) * slots of all heads, or key_dim * slots where values
 	// are a prefix of keys.
 	Scalars int64
 
@@ -1410,7 +1411,7 @@ type Usage struct {
 	// Sum of the four above, of TransientBytes and of StateBytes.
 	TotalBytes uint64
 
-	// 2 · scalars: the size of an uncompressed FP16 cache.
+	// 2 * scalars: the size of an uncompressed FP16 cache.
 	PlainFP16Bytes uint64
 
 	SealedPages uint64
@@ -1420,7 +1421,7 @@ type Usage struct {
 	// Pages that more than one sequence holds; counted in full for one sequence.
 	SharedPages uint64
 
-	// 8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty.
+	// 8 * (sealed + fp16 + metadata bytes) / scalars; 0 when empty.
 	BitsPerScalar float64
 
 	// Predicted only: the most that a call takes beside and frees when it returns; with a policy that evicts,
@@ -1445,7 +1446,7 @@ type QuantizeOptions struct {
 	// Seed of the random signs; 1 by default.
 	Seed uint64
 
-	// `[columns, columns]`, the mean of x·xᵀ over inputs x; nil (default): weights are rounded without one.
+	// `[columns, columns]`, the mean of x x^T over inputs x; nil (default): weights are rounded without one.
 	// Elements: columns * columns.
 	Hessian *float32
 
@@ -1455,7 +1456,7 @@ type QuantizeOptions struct {
 	// 0.
 	Reserved int32
 
-	// Share of the Hessian's mean diagonal that is added to its diagonal, 0 … 1; 0.01 by default.
+	// Share of the Hessian's mean diagonal that is added to its diagonal, 0 ... 1; 0.01 by default.
 	Damping float64
 
 	// Bias b, stored unchanged; nil (default): none. Elements: rows.
@@ -1482,13 +1483,13 @@ type MatrixInfo struct {
 	// Bytes of codes, scales, signs and bias.
 	Bytes uint64
 
-	// True bits per weight: 8 · bytes / (rows · columns), without the bias.
+	// True bits per weight: 8 * bytes / (rows * columns), without the bias.
 	Bits float64
 
-	// ‖Ŵ − W‖² / ‖W‖² at quantization; 0 for a matrix of zeros.
+	// |W' - W|^2 / |W|^2 at quantization, W' being the decoded W; 0 for a matrix of zeros.
 	Error float64
 
-	// tr(E·H·Eᵀ) / tr(W·H·Wᵀ) with E = Ŵ − W and the Hessian as given; 0 without a Hessian.
+	// tr(E H E^T) / tr(W H W^T) with E = W' - W and the Hessian as given; 0 without a Hessian.
 	ProxyError float64
 
 	// As in [QuantizeOptions].
@@ -2066,7 +2067,7 @@ func CPUISAName(index int32) *byte {
 // which models with outlier channels need and others do not mind; it goes with all formats but those that need
 // trained data (`router`, `commvq`, trained centres). The tokens stay FP16 until they have been attended to and
 // the next one is appended, or a step begins. They need not be like the rest, but if fewer than 16 of them
-// differ, the sequence waits for 256, 512 … 2048 and then goes without. With [Extend] or [Attend], queries
+// differ, the sequence waits for 256, 512 ... 2048 and then goes without. With [Extend] or [Attend], queries
 // count; a host that appends more tokens before it attends, or more than 2048 at once, gets scales from keys
 // and values alone. The same pages result for every way of cutting a prompt. Scales stay while any token or
 // preallocated page does, belong to forks, are saved in snapshots, and take 0.005 bits a scalar at 32768
@@ -2107,7 +2108,7 @@ func PolicyWithEviction(context *Context, policy *Policy, method *byte, budget i
 // PolicyWithLayer: copy a policy and set the formats of layers firstLayer to lastLayer.
 //
 //   - policy: a policy of this context, without a router.
-//   - firstLayer: 0 … lastLayer.
+//   - firstLayer: 0 ... lastLayer.
 //   - lastLayer: at most 65535; creating a cache with fewer layers fails.
 //   - keys: name of a format, see [PolicyLoad]; nil: unchanged.
 //   - values: the same for values. May be nil.
@@ -2331,7 +2332,7 @@ func RouterDescribe(router *Router, info *RouterInfo, err *Error) Status {
 
 // RouterDescribeGroup: describe one group of layers.
 //
-//   - group: 0 … groups − 1.
+//   - group: 0 ... groups - 1.
 //   - info: its StructSize must be set.
 //
 // Returns [OK]; [EArgument].
@@ -2470,7 +2471,7 @@ func SequenceFork(cache *Cache, parent *Sequence, result **Sequence, err *Error)
 // sealed page is refused: keep `recent: 2` or more pages in FP16 to be able to roll back at least 32 tokens.
 // After a cut on a page boundary, sealed pages stay sealed.
 //
-//   - length: 0 … the length of the shortest layer.
+//   - length: 0 ... the length of the shortest layer.
 //
 // Returns [OK]; [EArgument] (negative or beyond the length); [EState] (inside a sealed page, or a layer has
 // states but none after length tokens, see [SequencePutState]: the message has lengths that work; or eviction
@@ -2513,10 +2514,10 @@ func SequenceCache(sequence *Sequence) *Cache {
 // On a GPU a CUDA graph needs them:
 //
 //	kvq_context_set_stream(context, stream);
-//	kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
-//	kvq_sequence_reserve(cache, sequence, 4096, …);
-//	cudaStreamBeginCapture(stream, …);
-//	kvq_append(…, 1, k, v, …); kvq_attend(…);      // for every layer
+//	kvq_attend(...)                                  // once with the graph's batch: allocates its workspace
+//	kvq_sequence_reserve(cache, sequence, 4096, ...);
+//	cudaStreamBeginCapture(stream, ...);
+//	kvq_append(..., 1, k, v, ...); kvq_attend(...);      // for every layer
 //	cudaStreamEndCapture(stream, &graph);
 //
 // Each launch of the graph appends one more token and attends to all of them: lengths, positions and page
@@ -2531,7 +2532,7 @@ func SequenceCache(sequence *Sequence) *Cache {
 // that still waits for scales (`calibrate: first`): capturing returns [EState] until it has found them, by the
 // append after its 128 tokens or by reserving then.
 //
-//   - tokens: per layer, ≥ 0; 0 frees the preallocated pages that are left.
+//   - tokens: per layer, >= 0; 0 frees the preallocated pages that are left.
 //
 // Returns [OK]; [EArgument] (nil; a sequence of another cache; negative, or more than a layer can hold);
 // [EState] (a stream is being captured); [EUnsupported] (above 0 if a router chooses the formats); [EMemory];
@@ -2558,10 +2559,10 @@ func SequenceReserve(cache *Cache, sequence *Sequence, tokens int32, err *Error)
 // States are in host memory, whatever the context's device, and count as StateBytes in [Usage].
 //
 //   - layer: any layer of the model, recurrent or not.
-//   - tokens: ≥ 1. It need not be the sequence's length: layers of a model run one after the other. A state of
+//   - tokens: >= 1. It need not be the sequence's length: layers of a model run one after the other. A state of
 //     the same layer after as many tokens is replaced.
 //   - data: the state. Elements: size.
-//   - size: bytes at data, ≥ 1.
+//   - size: bytes at data, >= 1.
 //
 // Returns [OK]; [EArgument]; [EMemory]; [ELimit].
 //
@@ -2588,7 +2589,7 @@ func SequenceGetState(sequence *Sequence, layer int32, tokens int32, buffer unsa
 // SequenceFindState: find the newest state of a layer.
 //
 //   - layer: a layer of the model.
-//   - most: look for states after at most so many tokens, ≥ 0.
+//   - most: look for states after at most so many tokens, >= 0.
 //   - tokens: receives the number of tokens after which it is; 0: there is none; unchanged on failure.
 //
 // Returns [OK]; [EArgument].
@@ -2601,7 +2602,7 @@ func SequenceFindState(sequence *Sequence, layer int32, most int32, tokens *int3
 // SequenceFindStates: find the most tokens after which every layer that has states has one, to which the
 // sequence can be truncated.
 //
-//   - most: look for states after at most so many tokens, ≥ 0.
+//   - most: look for states after at most so many tokens, >= 0.
 //   - tokens: receives the number of tokens; 0: there is none; unchanged on failure.
 //
 // Returns [OK]; [EArgument].
@@ -2611,11 +2612,11 @@ func SequenceFindStates(sequence *Sequence, most int32, tokens *int32, err *Erro
 	return Status(C.kvq_go_kvq_sequence_find_states((*C.uint8_t)(unsafe.Pointer(sequence)), C.int32_t(most), (*C.int32_t)(unsafe.Pointer(tokens)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
-// SequenceDropStates: drop states of all layers after begin … end − 1 tokens. Copies that a fork shares stay
+// SequenceDropStates: drop states of all layers after begin ... end - 1 tokens. Copies that a fork shares stay
 // there.
 //
-//   - begin: ≥ 0.
-//   - end: ≥ begin.
+//   - begin: >= 0.
+//   - end: >= begin.
 //
 // Returns [OK]; [EArgument].
 //
@@ -2652,7 +2653,7 @@ func SequenceLength(sequence *Sequence, layer int32, length *int32, err *Error) 
 // SequenceSlots: get the number of tokens that a KV head of layer holds after eviction. [SequenceDecode]
 // returns their positions.
 //
-//   - kvHead: 0 … kv_heads − 1.
+//   - kvHead: 0 ... kv_heads - 1.
 //   - slots: receives the number; unchanged on failure.
 //
 // Returns [OK]; [EArgument]; [EBackend].
@@ -2823,7 +2824,7 @@ func SnapshotDescribe(cache *Cache, buffer unsafe.Pointer, size uintptr, options
 // Fills the layer's open page. A full page is sealed (encoded in its final format) when it leaves the newest
 // `recent` pages, which happens when the next token arrives. Either all n tokens are appended or none.
 //
-//   - n: number of tokens, ≥ 1.
+//   - n: number of tokens, >= 1.
 //   - k: keys `[n, kv_heads, key_dim]`, before RoPE unless the cache was created with [RopeNone]; a CUDA
 //     context reads them in stream order. They must be finite with magnitude at most 65504 (FP16) after RoPE
 //     and, in layers with `+hadamard` or gain-shape formats, after the Hadamard rotation, too. Elements: n *
@@ -2831,7 +2832,7 @@ func SnapshotDescribe(cache *Cache, buffer unsafe.Pointer, size uintptr, options
 //   - v: values `[n, kv_heads, value_dim]`, same rules; nil exactly if the layer's values are a prefix of its
 //     keys. Elements: n * layer.kv_heads * layer.value_dim.
 //   - dtype: element type of k and v.
-//   - positions: original positions, ≥ 0, strictly increasing and beyond the layer's last one; inside a step
+//   - positions: original positions, >= 0, strictly increasing and beyond the layer's last one; inside a step
 //     ([StepBegin]) of a cache that does not evict, in any order beyond the layer's last one before the step;
 //     nil: consecutive. Elements: n.
 //
@@ -2862,7 +2863,7 @@ func AppendBatchInit(batch *AppendBatch) {
 // AppendSequences: append tokens to one layer of several sequences: to all of them or to none.
 //
 // Strides describe tensors of any layout, such as fused queries, keys and values: `k` then points to the first
-// key, and KTokenStride is (q_heads + 2 · kv_heads) · head_dim. The stored pages are those of [Append]. A batch
+// key, and KTokenStride is (q_heads + 2 * kv_heads) * head_dim. The stored pages are those of [Append]. A batch
 // shares the work on all sequences among the threads; on a GPU it takes one launch (in a CUDA graph, one per
 // sequence).
 //
@@ -2883,9 +2884,9 @@ func AppendSequences(cache *Cache, layer int32, batch *AppendBatch, err *Error) 
 
 // SequenceDecode: decode stored keys and values, for inspection and tests. Not optimised.
 //
-//   - kvHead: 0 … kv_heads − 1.
+//   - kvHead: 0 ... kv_heads - 1.
 //   - begin: first slot in the head's list.
-//   - n: number of slots, ≥ 1.
+//   - n: number of slots, >= 1.
 //   - k: receives `[n, key_dim]` keys as attention reads them (after RoPE); nil: skip. Elements: n *
 //     layer.key_dim.
 //   - v: receives `[n, value_dim]` values; nil: skip. Elements: n * layer.value_dim.
@@ -2940,7 +2941,7 @@ func CompressOptionsInit(options *CompressOptions) {
 // it takes (positions, scores, selected slots: some percent of the pages) is kept free, so that appends reach
 // the limit a little sooner. That holds for the policy's budget and pages that no fork shares, and not for
 // policies with a router. Lengths of sequences still count the evicted tokens, and [SequenceTruncate] drops the
-// tokens at positions ≥ `length`. Observations are not part of a snapshot: after [SequenceLoad], attend before
+// tokens at positions >= `length`. Observations are not part of a snapshot: after [SequenceLoad], attend before
 // compressing.
 //
 //   - options: nil: defaults.
@@ -2976,14 +2977,14 @@ func AttendBatchInit(batch *AttendBatch) {
 // Attend: compute attention of a batch of queries over one layer, or over the layer whose pages it reads
 // (PagesOfLayer of its [LayerShape]), which has received their tokens before.
 //
-// `output = softmax(scale · q·kᵀ) v` for every query head. Query head h reads KV head h / (q_heads / kv_heads),
-// and a query at position p sees the tokens at positions ≤ p, except where a mask says what it sees: among the
-// newest MaskSlots slots, for draft trees and parallel samples. While a sequence holds tokens at positions that
-// do not ascend (appended inside a step), a mask has to cover the first that is not beyond the one before it,
-// and all later ones. A query that sees no token gives zeros, also with a sink. Accumulation is in FP32. On a
-// CPU the result is bit-identical for any number of threads and any composition of the batch; on a GPU it is so
-// for the same batch. Allocates only if a batch needs more workspace than any before it, if more calls run at
-// once than ever before, or if the policy evicts.
+// `output = softmax(scale * q k^T) v` for every query head. Query head h reads KV head h / (q_heads /
+// kv_heads), and a query at position p sees the tokens at positions up to p, except where a mask says what it
+// sees: among the newest MaskSlots slots, for draft trees and parallel samples. While a sequence holds tokens
+// at positions that do not ascend (appended inside a step), a mask has to cover the first that is not beyond
+// the one before it, and all later ones. A query that sees no token gives zeros, also with a sink. Accumulation
+// is in FP32. On a CPU the result is bit-identical for any number of threads and any composition of the batch;
+// on a GPU it is so for the same batch. Allocates only if a batch needs more workspace than any before it, if
+// more calls run at once than ever before, or if the policy evicts.
 //
 // The error relative to exact attention over the decoded pages is FP32 rounding for FP16 pages. On a CPU, pages
 // of INT4, INT3, INT2 and gain-shape codes meet queries and probabilities that are rounded to 7 or 8 bits; INT8
@@ -3069,9 +3070,9 @@ func StepBatchInit(batch *StepBatch) {
 // draft tokens, whatever pages were sealed meanwhile: until the step ends, their FP16 originals are kept, which
 // takes the memory of so many more FP16 pages where a count is above [PageSlots].
 //
-//	kvq_step_begin(cache, &batch, …);              // token_counts: draft tokens and the one before them
-//	kvq_extend(cache, layer, …);                   // for every layer
-//	kvq_step_commit(cache, &batch, …);             // token_counts: accepted tokens
+//	kvq_step_begin(cache, &batch, ...);              // token_counts: draft tokens and the one before them
+//	kvq_extend(cache, layer, ...);                   // for every layer
+//	kvq_step_commit(cache, &batch, ...);             // token_counts: accepted tokens
 //
 // Draft tokens may form a tree: inside a step of a cache that does not evict, positions may repeat and fall,
 // each beyond the last one before the step. A mask says which of the newest slots a query sees, and KeptSlots
@@ -3168,9 +3169,9 @@ func CacheUsage(cache *Cache, sequence *Sequence, usage *Usage, err *Error) Stat
 // queries tokens of a sequence, and, if queries is not 0, that each layer attended with so many queries of each
 // sequence in one batch and without sinks. Calls of several threads at once take one workspace each.
 //
-//   - sequences: number of sequences, ≥ 1.
-//   - tokens: per sequence, ≥ 0.
-//   - queries: per sequence, ≥ 0; 0: no attention.
+//   - sequences: number of sequences, >= 1.
+//   - tokens: per sequence, >= 0.
+//   - queries: per sequence, >= 0; 0: no attention.
 //   - usage: its StructSize must be set.
 //
 // Returns [OK]; [EArgument] (nil; a number out of range; too many pages or queries to count); [EUnsupported] (a
@@ -3234,7 +3235,7 @@ func QuantizeOptionsInit(options *QuantizeOptions) {
 // Quantize: quantize a matrix. The result depends only on the arguments, not on threads or instruction sets.
 //
 //   - w: weights `[rows, columns]` of `options->dtype`. Elements: rows * columns.
-//   - rows: outputs of the layer, 1 … 2^24.
+//   - rows: outputs of the layer, 1 ... 2^24.
 //   - columns: inputs of the layer, a multiple of 64 from 64 to 2^20.
 //   - result: receives the handle.
 //
@@ -3264,7 +3265,7 @@ func MatrixDequantize(matrix *Matrix, firstRow int64, rows int64, w *float32, er
 	return Status(C.kvq_go_qp_matrix_dequantize((*C.uint8_t)(unsafe.Pointer(matrix)), C.int64_t(firstRow), C.int64_t(rows), (*C.float)(unsafe.Pointer(w)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
-// Linear: compute y = x·Wᵀ + b.
+// Linear: compute y = x W^T + b.
 //
 // Inputs are rotated in FP32 and, except for `fp16`, rounded to 8-bit integers with one scale per 256 of them.
 // Products are summed exactly within these blocks and in FP32 across them, in the same order on every
@@ -3272,7 +3273,7 @@ func MatrixDequantize(matrix *Matrix, firstRow int64, rows int64, w *float32, er
 // seen.
 //
 //   - x: `[batch, columns]` of dtype. Elements: batch * matrix.columns.
-//   - batch: rows of x and y, ≥ 1.
+//   - batch: rows of x and y, >= 1.
 //   - y: receives `[batch, rows]` of dtype; may not overlap x. Elements: batch * matrix.rows.
 //
 // Returns [OK]; [EArgument]; [EUnsupported] (the context's device has no kernels for packed matrices);
@@ -3283,12 +3284,12 @@ func Linear(matrix *Matrix, x unsafe.Pointer, batch int32, y unsafe.Pointer, dty
 	return Status(C.kvq_go_qp_linear((*C.uint8_t)(unsafe.Pointer(matrix)), (*C.uint8_t)(unsafe.Pointer(x)), C.int32_t(batch), (*C.uint8_t)(unsafe.Pointer(y)), C.kvq_dtype(dtype), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
-// LinearShared: multiply several matrices by the same inputs in one call: y[i] = x·Wᵢᵀ + bᵢ. Results are those
-// of separate calls. Schemes and numbers of rows may differ.
+// LinearShared: multiply several matrices by the same inputs in one call: y[i] = x W[i]^T + b[i]. Results are
+// those of separate calls. Schemes and numbers of rows may differ.
 //
 //   - matrices: matrices of one context with the same number of columns; all that rotate have the same signs.
 //     Elements: n.
-//   - n: number of matrices, 1 … 1024.
+//   - n: number of matrices, 1 ... 1024.
 //   - x: as for [Linear]. Elements: batch * matrices.columns.
 //   - y: outputs, `[batch, rows of matrix i]` each, in the context's memory; they may not overlap each other or
 //     x. Elements: n.
@@ -3317,7 +3318,7 @@ func MatrixDescribe(matrix *Matrix, info *MatrixInfo, err *Error) Status {
 //
 //   - matrices: Elements: n.
 //   - names: names of the matrices, all different, each a string of up to 200 bytes. Elements: n.
-//   - n: number of matrices, ≥ 1.
+//   - n: number of matrices, >= 1.
 //   - buffer: receives the file. nil: only the size is returned. Elements: capacity.
 //   - capacity: bytes available at buffer.
 //   - size: receives the size of the file in bytes; also if capacity is too small.

@@ -70,7 +70,7 @@ class DeviceInfo:
     name: str
     """Name of the device, for example "NVIDIA H100 80GB HBM3"."""
     compute_capability: int
-    """Major · 10 + minor: 90 for 9.0."""
+    """Major * 10 + minor: 90 for 9.0."""
     driver_version: int
     """Newest CUDA version that the driver supports; 13000 for 13.0."""
     memory_bytes: int
@@ -109,8 +109,8 @@ class PolicyInfo:
 
 @dataclass(frozen=True)
 class CodebookInfo:
-    """Shape and quality of codebooks. Errors are ‖x̂ − x‖² / ‖x‖² in training, averaged over the layers that are
-    present; 0 for a side without codes.
+    """Shape and quality of codebooks. Errors are |x' - x|^2 / |x|^2 in training, x' being the decoded x, averaged over
+    the layers that are present; 0 for a side without codes.
     """
 
     n_layers: int
@@ -190,8 +190,8 @@ class CodebookLayerInfo:
     key_error: float
     value_error: float
     key_stage_errors: Tuple[float, ...]
-    """Key error when decoding with the first stage only, the first two, …; entry ``key_stages`` − 1 equals
-    ``key_error``, later entries are 0.
+    """Key error when decoding with the first stage, the first two, ...; entry ``key_stages`` - 1 equals ``key_error``,
+    later entries are 0.
     """
 
     @classmethod
@@ -207,7 +207,7 @@ class CodebookLayerInfo:
 
 @dataclass(frozen=True)
 class CentresInfo:
-    """Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, c being the nearest centre,
+    """Shape and quality of centres and scales. Residuals are |x - c|^2 / |x|^2 in training, c being the nearest centre,
     averaged over the layers that are present; 0 for a side without centres.
     """
 
@@ -323,7 +323,7 @@ class RouterInfo:
     groups: int
     """Groups of such layers; each group has one network."""
     n_experts: int
-    """Formats to choose among, 2 … ``KVQ_MAX_EXPERTS``."""
+    """Formats to choose among, 2 ... ``KVQ_MAX_EXPERTS``."""
     method: str
     """Training method."""
     loss_weight: float
@@ -554,7 +554,7 @@ class Usage:
     """Memory in use, by purpose. All sizes are bytes as allocated, including padding and bookkeeping."""
 
     scalars: int
-    """Key and value scalars held: (key_dim + value_dim) · slots of all heads, or key_dim · slots where values are a
+    """Key and value scalars held: (key_dim + value_dim) * slots of all heads, or key_dim * slots where values are a
     prefix of keys.
     """
     sealed_bytes: int
@@ -568,13 +568,13 @@ class Usage:
     total_bytes: int
     """Sum of the four above, of ``transient_bytes`` and of ``state_bytes``."""
     plain_fp16_bytes: int
-    """2 · scalars: the size of an uncompressed FP16 cache."""
+    """2 * scalars: the size of an uncompressed FP16 cache."""
     sealed_pages: int
     fp16_pages: int
     shared_pages: int
     """Pages that more than one sequence holds; counted in full for one sequence."""
     bits_per_scalar: float
-    """8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty."""
+    """8 * (sealed + fp16 + metadata bytes) / scalars; 0 when empty."""
     transient_bytes: int
     """Predicted only: the most that a call takes beside and frees when it returns; with a policy that evicts, also what
     each sequence keeps free for ``kvq_compress``.
@@ -613,11 +613,11 @@ class MatrixInfo:
     bytes: int
     """Bytes of codes, scales, signs and bias."""
     bits: float
-    """True bits per weight: 8 · bytes / (rows · columns), without the bias."""
+    """True bits per weight: 8 * bytes / (rows * columns), without the bias."""
     error: float
-    """‖Ŵ − W‖² / ‖W‖² at quantization; 0 for a matrix of zeros."""
+    """|W' - W|^2 / |W|^2 at quantization, W' being the decoded W; 0 for a matrix of zeros."""
     proxy_error: float
-    """tr(E·H·Eᵀ) / tr(W·H·Wᵀ) with E = Ŵ − W and the Hessian as given; 0 without a Hessian."""
+    """tr(E H E^T) / tr(W H W^T) with E = W' - W and the Hessian as given; 0 without a Hessian."""
     scheme: str
     """As in qp_quantize_options."""
 

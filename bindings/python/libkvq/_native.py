@@ -354,7 +354,7 @@ class kvq_sequence(c_void_p):
 
 
 class qp_matrix(c_void_p):
-    """Linear layer y = x·Wᵀ + b with weights of 1 to 8 bits: NUQ, VQ and TCQ of Q-Palette, and trellises of single
+    """Linear layer y = x W^T + b with weights of 1 to 8 bits: NUQ, VQ and TCQ of Q-Palette, and trellises of single
     weights. Immutable; several threads may use it at once.
 
     Inputs are rotated before the product: random signs, then a Hadamard matrix. Matrices with the same ``seed`` in
@@ -490,7 +490,7 @@ kvq_progress_hook = CFUNCTYPE(c_int32, c_void_p, c_double)
 Receive the progress of a long call, and decide whether it goes on. Called now and then from the calling thread; may
 not use the objects of the call.
 
-- done: estimated share of the time, 0 … 1, never decreasing.
+- done: estimated share of the time, 0 ... 1, never decreasing.
 
 Returns 0 to go on; anything else ends the call with ``KVQ_E_CANCELLED``.
 """
@@ -643,7 +643,7 @@ class kvq_device_info(Structure):
     name: Text
     """Name of the device, for example "NVIDIA H100 80GB HBM3"."""
     compute_capability: int
-    """Major · 10 + minor: 90 for 9.0."""
+    """Major * 10 + minor: 90 for 9.0."""
     driver_version: int
     """Newest CUDA version that the driver supports; 13000 for 13.0."""
     memory_bytes: int
@@ -682,8 +682,8 @@ class kvq_policy_info(Structure):
 
 
 class kvq_codebook_info(Structure):
-    """Shape and quality of codebooks. Errors are ‖x̂ − x‖² / ‖x‖² in training, averaged over the layers that are
-    present; 0 for a side without codes.
+    """Shape and quality of codebooks. Errors are |x' - x|^2 / |x|^2 in training, x' being the decoded x, averaged over
+    the layers that are present; 0 for a side without codes.
     """
 
     struct_size: int
@@ -763,8 +763,8 @@ class kvq_codebook_layer_info(Structure):
     key_error: float
     value_error: float
     key_stage_errors: Any
-    """Key error when decoding with the first stage only, the first two, …; entry ``key_stages`` − 1 equals
-    ``key_error``, later entries are 0.
+    """Key error when decoding with the first stage, the first two, ...; entry ``key_stages`` - 1 equals ``key_error``,
+    later entries are 0.
     """
 
     _fields_ = [
@@ -778,7 +778,7 @@ class kvq_codebook_layer_info(Structure):
 
 
 class kvq_centres_info(Structure):
-    """Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, c being the nearest centre,
+    """Shape and quality of centres and scales. Residuals are |x - c|^2 / |x|^2 in training, c being the nearest centre,
     averaged over the layers that are present; 0 for a side without centres.
     """
 
@@ -893,7 +893,7 @@ class kvq_router_info(Structure):
     groups: int
     """Groups of such layers; each group has one network."""
     n_experts: int
-    """Formats to choose among, 2 … ``KVQ_MAX_EXPERTS``."""
+    """Formats to choose among, 2 ... ``KVQ_MAX_EXPERTS``."""
     method: int
     """Training method."""
     reserved: int
@@ -985,9 +985,9 @@ class kvq_layer_shape(Structure):
     kv_heads: int
     """Key/value heads; 0 (default): the cache's."""
     key_dim: int
-    """Channels of a key and of a query, a multiple of 8, 8 … 576; 0 (default): the cache's ``head_dim``."""
+    """Channels of a key and of a query, a multiple of 8, 8 ... 576; 0 (default): the cache's ``head_dim``."""
     value_dim: int
-    """Channels of a value and of an output, a multiple of 8, 8 … 512; 0 (default): the cache's ``head_dim``."""
+    """Channels of a value and of an output, a multiple of 8, 8 ... 512; 0 (default): the cache's ``head_dim``."""
     values_are_key_prefix: int
     """1: values are the first ``value_dim`` channels of the keys, as in latent attention (MLA), and are stored once;
     there must be more key channels, and only these may be rotated. Appending takes no ``v``. Policies' formats of
@@ -1008,11 +1008,11 @@ class kvq_layer_shape(Structure):
     inv_freq: Any
     """Radians per position of each pair. NULL (default): those of ``rope_base``."""
     scale: float
-    """Factor applied to q·k; 0 (default): the cache's, or 1 / sqrt(key_dim) if that is 0."""
+    """Factor applied to q k^T; 0 (default): the cache's, or 1 / sqrt(key_dim) if that is 0."""
     logit_softcap: float
     """Of calls whose own is 0; 0 (default): none."""
     pages_of_layer: int
-    """The earlier layer whose pages these layers read, as models with shared KV layers do (Gemma 3n, Gemma 4); −1
+    """The earlier layer whose pages these layers read, as models with shared KV layers do (Gemma 3n, Gemma 4); -1
     (default): their own. They hold no tokens: append to the named layer, then ``kvq_attend`` to these; only queries
     of the named layer are observed. It must have pages of its own. KV heads, channels and RoPE are the named
     layer's: their fields may stay at their defaults (``inv_freq`` must), other values are refused. ``q_heads``,
@@ -1059,13 +1059,13 @@ class kvq_cache_options(Structure):
 
     struct_size: int
     n_layers: int
-    """1 … 65536."""
+    """1 ... 65536."""
     q_heads: int
-    """Query heads, 1 … 65536; a multiple of ``kv_heads``."""
+    """Query heads, 1 ... 65536; a multiple of ``kv_heads``."""
     kv_heads: int
-    """Key/value heads, 1 … 4096."""
+    """Key/value heads, 1 ... 4096."""
     head_dim: int
-    """Channels of keys and of values, a multiple of 8, 8 … 512."""
+    """Channels of keys and of values, a multiple of 8, 8 ... 512."""
     rope: int
     """``KVQ_ROPE_HALF`` by default."""
     rotary_dim: int
@@ -1077,7 +1077,7 @@ class kvq_cache_options(Structure):
     rotary_dim).
     """
     scale: float
-    """Factor applied to q·k; 0 (default): 1 / sqrt(head_dim)."""
+    """Factor applied to q k^T; 0 (default): 1 / sqrt(head_dim)."""
     reserved: int
     """0."""
     max_bytes: int
@@ -1109,17 +1109,17 @@ class kvq_cache_options(Structure):
     n_shapes: int
     """0 by default."""
     sliding_window: int
-    """A query at position p sees positions > p − window, as in Gemma's and Mistral's local layers; 0 (default): all up
+    """A query at position p sees positions > p - window, as in Gemma's and Mistral's local layers; 0 (default): all up
     to its own. Such layers forget: an append frees the whole pages that neither its own tokens nor later ones see,
-    but for the policy's ``sink`` first ones. With ``recent: r``, what the 32 · (r − 1) tokens before these see stays
+    but for the policy's ``sink`` first ones. With ``recent: r``, what the 32 * (r - 1) tokens before these see stays
     as well. So the newest append can be taken back, and that many tokens before it.
     """
     attention_chunk: int
-    """A query at position p sees positions from p − p % chunk on, as in Llama 4's local layers; 0 (default): all up to
+    """A query at position p sees positions from p - p % chunk on, as in Llama 4's local layers; 0 (default): all up to
     its own. Pages are freed as for ``sliding_window``, of which a layer may have one or the other.
     """
     mrope_interleaved: int
-    """1: pairs of M-RoPE alternate, as in Qwen3-VL: pair j < 3 · section of stream j % 3 turns by that stream, all
+    """1: pairs of M-RoPE alternate, as in Qwen3-VL: pair j < 3 * section of stream j % 3 turns by that stream, all
     others by the temporal one. 0 (default): sections follow one another, as in Qwen2-VL.
     """
     mrope_section: Any
@@ -1327,11 +1327,11 @@ class kvq_append_batch(Structure):
 
     struct_size: int
     n_sequences: int
-    """≥ 1."""
+    """>= 1."""
     sequences: Any
     """Sequences of this cache, all different."""
     token_counts: Any
-    """Tokens per sequence, each ≥ 1; NULL (default): one each."""
+    """Tokens per sequence, each >= 1; NULL (default): one each."""
     positions: Any
     """As for ``kvq_append``; NULL (default): consecutive in each sequence."""
     k: Any
@@ -1402,13 +1402,13 @@ class kvq_attend_batch(Structure):
 
     struct_size: int
     n_sequences: int
-    """≥ 1."""
+    """>= 1."""
     sequences: Any
     """Sequences of this cache; one may occur repeatedly."""
     query_counts: Any
-    """Queries per sequence, each ≥ 1; NULL (default): one each."""
+    """Queries per sequence, each >= 1; NULL (default): one each."""
     query_positions: Any
-    """Positions ≥ 0; NULL (default): the last ``query_counts[i]`` tokens of each sequence, so append before attending.
+    """Positions >= 0; NULL (default): the last ``query_counts[i]`` tokens of each sequence, so append before attending.
     While a CUDA graph is captured, they are in device memory instead, which every replay reads.
     """
     q: Any
@@ -1424,11 +1424,11 @@ class kvq_attend_batch(Structure):
     ``q``, ``sinks`` or ``mask``.
     """
     sliding_window: int
-    """A query at position p sees positions > p − window; 0 (default): the layer's, or all up to its own. A layer that
+    """A query at position p sees positions > p - window; 0 (default): the layer's, or all up to its own. A layer that
     frees pages refuses a longer one.
     """
     logit_softcap: float
-    """cap·tanh(logit / cap); 0 (default): none."""
+    """cap * tanh(logit / cap); 0 (default): none."""
     q_token_stride: int
     """Elements from one query to the next, not negative; 0 (default): dense. The channels of a head are always
     contiguous; rows need only the alignment of their elements.
@@ -1436,8 +1436,8 @@ class kvq_attend_batch(Structure):
     q_head_stride: int
     """Elements from one head to the next, not negative; 0 (default): dense."""
     output_token_stride: int
-    """As for queries. Rows may not overlap: either all heads of a query come before the next query's (token stride ≥
-    (q_heads − 1) · head stride + head_dim), or all queries of a head before the next head's. Memory between rows is
+    """As for queries. Rows may not overlap: either all heads of a query come before the next query's (token stride >=
+    (q_heads - 1) * head stride + head_dim), or all queries of a head before the next head's. Memory between rows is
     not written.
     """
     output_head_stride: int
@@ -1445,8 +1445,8 @@ class kvq_attend_batch(Structure):
     lse: Any
     """``[total queries, q_heads]`` receives the natural log-sum-exp of the logits, after scale and cap, including
     sinks; -infinity for a query that sees no token and has no sink. It merges results over parts of a context, only
-    one of which has the sinks: Σᵢ exp(lseᵢ − lse) · outputᵢ with lse = log Σᵢ exp lseᵢ. It may not overlap ``q``,
-    ``output``, ``sinks`` or ``mask``. NULL (default): skip.
+    one of which has the sinks: the sum over parts i of exp(lse[i] - lse) * output[i], with lse the logarithm of the
+    sum of exp(lse[i]). It may not overlap ``q``, ``output``, ``sinks`` or ``mask``. NULL (default): skip.
     """
     sinks: Any
     """``[q_heads]`` learned logits, neither scaled nor capped: each adds exp(sink) to the softmax denominator of its
@@ -1455,12 +1455,12 @@ class kvq_attend_batch(Structure):
     """
     mask: Any
     """``[total queries, (mask_slots + 31) / 32]``: bit j % 32 of word j / 32 says whether the query sees slot ``length
-    − mask_slots + j`` of its sequence, the order of appending. Older slots are seen by position, and
+    - mask_slots + j`` of its sequence, the order of appending. Older slots are seen by position, and
     ``sliding_window`` holds for all. Bits of slots before the first are ignored. NULL (default): all slots are seen
     by position.
     """
     mask_slots: int
-    """Newest slots of each sequence that ``mask`` covers, 1 … ``KVQ_MAX_MASK_SLOTS``; 0 (default) without."""
+    """Newest slots of each sequence that ``mask`` covers, 1 ... ``KVQ_MAX_MASK_SLOTS``; 0 (default) without."""
     reserved: int
     """0."""
     rope_positions: Any
@@ -1500,11 +1500,11 @@ class kvq_extend_batch(Structure):
 
     struct_size: int
     n_sequences: int
-    """≥ 1."""
+    """>= 1."""
     sequences: Any
     """Sequences of this cache, all different."""
     token_counts: Any
-    """New tokens per sequence, each ≥ 1; NULL (default): one each."""
+    """New tokens per sequence, each >= 1; NULL (default): one each."""
     positions: Any
     """As for ``kvq_append``; NULL (default): consecutive in each sequence."""
     k: Any
@@ -1588,7 +1588,7 @@ class kvq_step_batch(Structure):
 
     struct_size: int
     n_sequences: int
-    """≥ 1."""
+    """>= 1."""
     sequences: Any
     """Sequences of this cache, all different."""
     token_counts: Any
@@ -1614,7 +1614,7 @@ class kvq_usage(Structure):
     reserved: int
     """0."""
     scalars: int
-    """Key and value scalars held: (key_dim + value_dim) · slots of all heads, or key_dim · slots where values are a
+    """Key and value scalars held: (key_dim + value_dim) * slots of all heads, or key_dim * slots where values are a
     prefix of keys.
     """
     sealed_bytes: int
@@ -1628,13 +1628,13 @@ class kvq_usage(Structure):
     total_bytes: int
     """Sum of the four above, of ``transient_bytes`` and of ``state_bytes``."""
     plain_fp16_bytes: int
-    """2 · scalars: the size of an uncompressed FP16 cache."""
+    """2 * scalars: the size of an uncompressed FP16 cache."""
     sealed_pages: int
     fp16_pages: int
     shared_pages: int
     """Pages that more than one sequence holds; counted in full for one sequence."""
     bits_per_scalar: float
-    """8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty."""
+    """8 * (sealed + fp16 + metadata bytes) / scalars; 0 when empty."""
     transient_bytes: int
     """Predicted only: the most that a call takes beside and frees when it returns; with a policy that evicts, also what
     each sequence keeps free for ``kvq_compress``.
@@ -1674,13 +1674,13 @@ class qp_quantize_options(Structure):
     seed: int
     """Seed of the random signs; 1 by default."""
     hessian: Any
-    """``[columns, columns]``, the mean of x·xᵀ over inputs x; NULL (default): weights are rounded without one."""
+    """``[columns, columns]``, the mean of x x^T over inputs x; NULL (default): weights are rounded without one."""
     rounding: int
     """Use of the Hessian; ``QP_ROUNDING_LDLQ`` by default."""
     reserved: int
     """0."""
     damping: float
-    """Share of the Hessian's mean diagonal that is added to its diagonal, 0 … 1; 0.01 by default."""
+    """Share of the Hessian's mean diagonal that is added to its diagonal, 0 ... 1; 0.01 by default."""
     bias: Any
     """Bias b, stored unchanged; NULL (default): none."""
     progress: Any
@@ -1714,11 +1714,11 @@ class qp_matrix_info(Structure):
     bytes: int
     """Bytes of codes, scales, signs and bias."""
     bits: float
-    """True bits per weight: 8 · bytes / (rows · columns), without the bias."""
+    """True bits per weight: 8 * bytes / (rows * columns), without the bias."""
     error: float
-    """‖Ŵ − W‖² / ‖W‖² at quantization; 0 for a matrix of zeros."""
+    """|W' - W|^2 / |W|^2 at quantization, W' being the decoded W; 0 for a matrix of zeros."""
     proxy_error: float
-    """tr(E·H·Eᵀ) / tr(W·H·Wᵀ) with E = Ŵ − W and the Hessian as given; 0 without a Hessian."""
+    """tr(E H E^T) / tr(W H W^T) with E = W' - W and the Hessian as given; 0 without a Hessian."""
     scheme: Optional[Text]
     """As in qp_quantize_options."""
 
@@ -1740,19 +1740,19 @@ class kvq_codebook_trainer_options(Structure):
 
     struct_size: int
     n_layers: int
-    """1 … 65536."""
+    """1 ... 65536."""
     kv_heads: int
-    """1 … 4096."""
+    """1 ... 4096."""
     head_dim: int
-    """A multiple of 8, 8 … 256."""
+    """A multiple of 8, 8 ... 256."""
     rope: int
     """``KVQ_ROPE_HALF`` by default, or ``KVQ_ROPE_INTERLEAVED``."""
     key_stages: int
-    """0 … 64; 0: no codes for keys. A key scalar takes key_stages · log2(key_codes) / key_group bits: with groups of
+    """0 ... 64; 0: no codes for keys. A key scalar takes key_stages * log2(key_codes) / key_group bits: with groups of
     64, 11 (default) give 1.03 and 21 give 1.97.
     """
     key_codes: int
-    """A power of two, 2 … 256; 64 by default."""
+    """A power of two, 2 ... 256; 64 by default."""
     key_group: int
     """A divisor of head_dim / 2; 0 (default): head_dim / 2, one group per head."""
     key_norms: int
@@ -1810,15 +1810,15 @@ class kvq_centres_trainer_options(Structure):
 
     struct_size: int
     n_layers: int
-    """1 … 65536."""
+    """1 ... 65536."""
     kv_heads: int
-    """1 … 4096."""
+    """1 ... 4096."""
     head_dim: int
-    """A multiple of 8, 8 … 256."""
+    """A multiple of 8, 8 ... 256."""
     rope: int
     """RoPE applied to the keys later; ``KVQ_ROPE_HALF`` by default."""
     key_centres: int
-    """Centres per head for keys, 0 … 256; 256 by default, 1: the mean, 0: none."""
+    """Centres per head for keys, 0 ... 256; 256 by default, 1: the mean, 0: none."""
     value_centres: int
     """Centres per head for values, as for keys."""
     rounds: int
@@ -1878,7 +1878,7 @@ class kvq_attention_weights(Structure):
     q_heads: int
     """Query heads, a multiple of the KV heads."""
     hidden_size: int
-    """Inputs of the projections of queries, keys and values, 1 … 1048576."""
+    """Inputs of the projections of queries, keys and values, 1 ... 1048576."""
     dtype: int
     """Element type of all arrays; ``KVQ_F32`` by default."""
     q_proj: Any
@@ -1927,7 +1927,7 @@ class kvq_router_trainer_options(Structure):
     method: int
     """``KVQ_ROUTER_LABEL`` by default."""
     sharing: int
-    """Successive layers that share decisions, 1 … 65536; 3 by default."""
+    """Successive layers that share decisions, 1 ... 65536; 3 by default."""
     epochs: int
     """Passes over the keys, at most 10000; 0 (default): chosen by the library."""
     mean_bits: float
@@ -1935,8 +1935,8 @@ class kvq_router_trainer_options(Structure):
     the last and the first expert. 0 by default.
     """
     loss_weight: float
-    """For ``KVQ_ROUTER_PAPER``: weight of the model's loss against that of memory (λ in the paper), 0 … 1; 0.5 by
-    default.
+    """For ``KVQ_ROUTER_PAPER``: weight of the model's loss against that of memory (lambda in the paper), 0 ... 1; 0.5
+    by default.
     """
     learning_rate: float
     """Learning rate of AdamW, above 0, at most 1; 3e-4 by default."""
@@ -1970,13 +1970,13 @@ class kvq_plan_problem(Structure):
     goal: int
     """``KVQ_PLAN_LOSS`` by default."""
     n_choices: int
-    """1 … 2^20."""
+    """1 ... 2^20."""
     reserved: int
     """0."""
     option_counts: Any
     """Options of each choice, at least 1; at most 2^24 in total."""
     bytes: Any
-    """Cost of each option of the first choice, then of the second, …; finite, not negative. NULL (default): 0."""
+    """Cost of each option of the first choice, then of the second, ...; finite, not negative. NULL (default): 0."""
     seconds: Any
     """As ``bytes``."""
     loss: Any
@@ -1988,7 +1988,7 @@ class kvq_plan_problem(Structure):
     max_loss: float
     """As ``max_bytes``."""
     tolerance: float
-    """Largest relative excess of the plan's goal over the optimum, 0 … 1; 0.0001 by default."""
+    """Largest relative excess of the plan's goal over the optimum, 0 ... 1; 0.0001 by default."""
 
     _fields_ = [
         ("struct_size", c_uint32),
@@ -2037,11 +2037,11 @@ class kvq_plan_fusion_options(Structure):
 
     struct_size: int
     n_members: int
-    """1 … ``KVQ_MAX_FUSED``, for example 3 for q, k and v."""
+    """1 ... ``KVQ_MAX_FUSED``, for example 3 for q, k and v."""
     n_schemes: int
-    """1 … 1024."""
+    """1 ... 1024."""
     n_groups: int
-    """Groups that can be multiplied together, including those of one member; 1 … 15."""
+    """Groups that can be multiplied together, including those of one member; 1 ... 15."""
     groups: Any
     """All different; every member must be in one of them."""
     bytes: Any
@@ -2113,7 +2113,7 @@ class kvq_plan_content(Structure):
 
     struct_size: int
     n_matrices: int
-    """0 … 2^20."""
+    """0 ... 2^20."""
     names: Any
     """Names of the matrices, all different, each a string of 1 to 200 bytes without control characters."""
     schemes: Any
@@ -2429,7 +2429,7 @@ gets gain-shape codes and nothing needs trained data, else none.
 tokens, which models with outlier channels need and others do not mind; it goes with all formats but those that
 need trained data (``router``, ``commvq``, trained centres). The tokens stay FP16 until they have been attended
 to and the next one is appended, or a step begins. They need not be like the rest, but if fewer than 16 of them
-differ, the sequence waits for 256, 512 … 2048 and then goes without. With ``kvq_extend`` or ``kvq_attend``,
+differ, the sequence waits for 256, 512 ... 2048 and then goes without. With ``kvq_extend`` or ``kvq_attend``,
 queries count; a host that appends more tokens before it attends, or more than 2048 at once, gets scales from
 keys and values alone. The same pages result for every way of cutting a prompt. Scales stay while any token or
 preallocated page does, belong to forks, are saved in snapshots, and take 0.005 bits a scalar at 32768 tokens. A
@@ -2495,7 +2495,7 @@ int32_t, keys: const char*, values: const char*, result: kvq_policy**, error: kv
 Copy a policy and set the formats of layers ``first_layer`` to ``last_layer``.
 
 - policy: a policy of this context, without a router.
-- first_layer: 0 … ``last_layer``.
+- first_layer: 0 ... ``last_layer``.
 - last_layer: at most 65535; creating a cache with fewer layers fails.
 - keys: name of a format, see ``kvq_policy_load``; NULL: unchanged.
 - values: the same for values.
@@ -2815,7 +2815,7 @@ kvq_error*) -> kvq_status
 
 Describe one group of layers.
 
-- group: 0 … groups − 1.
+- group: 0 ... groups - 1.
 - info: its ``struct_size`` must be set.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT.
@@ -2989,7 +2989,7 @@ Exact if the cut lies in an FP16 page or on a page boundary (a multiple of ``KVQ
 sealed page is refused: keep ``recent: 2`` or more pages in FP16 to be able to roll back at least 32 tokens.
 After a cut on a page boundary, sealed pages stay sealed.
 
-- length: 0 … the length of the shortest layer.
+- length: 0 ... the length of the shortest layer.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT (negative or beyond the length); KVQ_E_STATE (inside a sealed page, or a layer has
 states but none after ``length`` tokens, see ``kvq_sequence_put_state``: the message has lengths that work; or
@@ -3043,10 +3043,10 @@ calls of several threads at once, and on a GPU memory of the device for attentio
 are contiguous from the start. On a GPU a CUDA graph needs them:
 
     kvq_context_set_stream(context, stream);
-    kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
-    kvq_sequence_reserve(cache, sequence, 4096, …);
-    cudaStreamBeginCapture(stream, …);
-    kvq_append(…, 1, k, v, …); kvq_attend(…);      // for every layer
+    kvq_attend(...)                                  // once with the graph's batch: allocates its workspace
+    kvq_sequence_reserve(cache, sequence, 4096, ...);
+    cudaStreamBeginCapture(stream, ...);
+    kvq_append(..., 1, k, v, ...); kvq_attend(...);      // for every layer
     cudaStreamEndCapture(stream, &graph);
 
 Each launch of the graph appends one more token and attends to all of them: lengths, positions and page tables
@@ -3061,7 +3061,7 @@ policy's eviction observes queries: these calls return KVQ_E_UNSUPPORTED. Nor ca
 scales (``calibrate: first``): capturing returns KVQ_E_STATE until it has found them, by the append after its 128
 tokens or by reserving then.
 
-- tokens: per layer, ≥ 0; 0 frees the preallocated pages that are left.
+- tokens: per layer, >= 0; 0 frees the preallocated pages that are left.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT (NULL; a sequence of another cache; negative, or more than a layer can hold);
 KVQ_E_STATE (a stream is being captured); KVQ_E_UNSUPPORTED (above 0 if a router chooses the formats);
@@ -3102,10 +3102,10 @@ the whole sequence can be forked, truncated, saved and loaded:
 States are in host memory, whatever the context's device, and count as ``state_bytes`` in kvq_usage.
 
 - layer: any layer of the model, recurrent or not.
-- tokens: ≥ 1. It need not be the sequence's length: layers of a model run one after the other. A state of the
+- tokens: >= 1. It need not be the sequence's length: layers of a model run one after the other. A state of the
   same layer after as many tokens is replaced.
 - data: the state.
-- size: bytes at ``data``, ≥ 1.
+- size: bytes at ``data``, >= 1.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT.
 
@@ -3150,7 +3150,7 @@ kvq_error*) -> kvq_status
 Find the newest state of a layer.
 
 - layer: a layer of the model.
-- most: look for states after at most so many tokens, ≥ 0.
+- most: look for states after at most so many tokens, >= 0.
 - tokens: receives the number of tokens after which it is; 0: there is none; unchanged on failure.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT.
@@ -3167,7 +3167,7 @@ kvq_status
 
 Find the most tokens after which every layer that has states has one, to which the sequence can be truncated.
 
-- most: look for states after at most so many tokens, ≥ 0.
+- most: look for states after at most so many tokens, >= 0.
 - tokens: receives the number of tokens; 0: there is none; unchanged on failure.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT.
@@ -3182,10 +3182,10 @@ kvq_sequence_drop_states = library.function(
     """kvq_sequence_drop_states(cache: kvq_cache*, sequence: kvq_sequence*, begin: int32_t, end: int32_t, error:
 kvq_error*) -> kvq_status
 
-Drop states of all layers after ``begin`` … ``end`` − 1 tokens. Copies that a fork shares stay there.
+Drop states of all layers after ``begin`` ... ``end`` - 1 tokens. Copies that a fork shares stay there.
 
-- begin: ≥ 0.
-- end: ≥ ``begin``.
+- begin: >= 0.
+- end: >= ``begin``.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT.
 
@@ -3235,7 +3235,7 @@ kvq_error*) -> kvq_status
 Get the number of tokens that a KV head of ``layer`` holds after eviction. ``kvq_sequence_decode`` returns their
 positions.
 
-- kv_head: 0 … kv_heads − 1.
+- kv_head: 0 ... kv_heads - 1.
 - slots: receives the number; unchanged on failure.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_BACKEND.
@@ -3491,14 +3491,14 @@ Append tokens to one layer of a sequence, from dense tensors. To attend with the
 Fills the layer's open page. A full page is sealed (encoded in its final format) when it leaves the newest
 ``recent`` pages, which happens when the next token arrives. Either all ``n`` tokens are appended or none.
 
-- n: number of tokens, ≥ 1.
+- n: number of tokens, >= 1.
 - k: keys ``[n, kv_heads, key_dim]``, before RoPE unless the cache was created with ``KVQ_ROPE_NONE``; a CUDA
   context reads them in stream order. They must be finite with magnitude at most 65504 (FP16) after RoPE and, in
   layers with ``+hadamard`` or gain-shape formats, after the Hadamard rotation, too.
 - v: values ``[n, kv_heads, value_dim]``, same rules; NULL exactly if the layer's values are a prefix of its
   keys.
 - dtype: element type of ``k`` and ``v``.
-- positions: original positions, ≥ 0, strictly increasing and beyond the layer's last one; inside a step
+- positions: original positions, >= 0, strictly increasing and beyond the layer's last one; inside a step
   (``kvq_step_begin``) of a cache that does not evict, in any order beyond the layer's last one before the step;
   NULL: consecutive.
 
@@ -3534,7 +3534,7 @@ kvq_status
 Append tokens to one layer of several sequences: to all of them or to none.
 
 Strides describe tensors of any layout, such as fused queries, keys and values: ``k`` then points to the first
-key, and ``k_token_stride`` is (q_heads + 2 · kv_heads) · head_dim. The stored pages are those of ``kvq_append``.
+key, and ``k_token_stride`` is (q_heads + 2 * kv_heads) * head_dim. The stored pages are those of ``kvq_append``.
 A batch shares the work on all sequences among the threads; on a GPU it takes one launch (in a CUDA graph, one
 per sequence).
 
@@ -3564,9 +3564,9 @@ begin: int32_t, n: int32_t, k: float*, v: float*, positions: int32_t*, error: kv
 
 Decode stored keys and values, for inspection and tests. Not optimised.
 
-- kv_head: 0 … kv_heads − 1.
+- kv_head: 0 ... kv_heads - 1.
 - begin: first slot in the head's list.
-- n: number of slots, ≥ 1.
+- n: number of slots, >= 1.
 - k: receives ``[n, key_dim]`` keys as attention reads them (after RoPE); NULL: skip.
 - v: receives ``[n, value_dim]`` values; NULL: skip.
 - positions: receives original positions; NULL: skip.
@@ -3630,7 +3630,7 @@ have been reached: tokens that remain are written over the pages of those that g
 (positions, scores, selected slots: some percent of the pages) is kept free, so that appends reach the limit a
 little sooner. That holds for the policy's budget and pages that no fork shares, and not for policies with a
 router. Lengths of sequences still count the evicted tokens, and kvq_sequence_truncate drops the tokens at
-positions ≥ ``length``. Observations are not part of a snapshot: after kvq_sequence_load, attend before
+positions >= ``length``. Observations are not part of a snapshot: after kvq_sequence_load, attend before
 compressing.
 
 - options: NULL: defaults.
@@ -3664,8 +3664,8 @@ kvq_attend = library.function(
 Compute attention of a batch of queries over one layer, or over the layer whose pages it reads
 (``pages_of_layer`` of its kvq_layer_shape), which has received their tokens before.
 
-``output = softmax(scale · q·kᵀ) v`` for every query head. Query head h reads KV head h / (q_heads / kv_heads),
-and a query at position p sees the tokens at positions ≤ p, except where a mask says what it sees: among the
+``output = softmax(scale * q k^T) v`` for every query head. Query head h reads KV head h / (q_heads / kv_heads),
+and a query at position p sees the tokens at positions up to p, except where a mask says what it sees: among the
 newest ``mask_slots`` slots, for draft trees and parallel samples. While a sequence holds tokens at positions
 that do not ascend (appended inside a step), a mask has to cover the first that is not beyond the one before it,
 and all later ones. A query that sees no token gives zeros, also with a sink. Accumulation is in FP32. On a CPU
@@ -3752,9 +3752,9 @@ changed. So an engine never runs out of memory in the middle of its layers, and 
 tokens, whatever pages were sealed meanwhile: until the step ends, their FP16 originals are kept, which takes the
 memory of so many more FP16 pages where a count is above ``KVQ_PAGE_SLOTS``.
 
-    kvq_step_begin(cache, &batch, …);              // token_counts: draft tokens and the one before them
-    kvq_extend(cache, layer, …);                   // for every layer
-    kvq_step_commit(cache, &batch, …);             // token_counts: accepted tokens
+    kvq_step_begin(cache, &batch, ...);              // token_counts: draft tokens and the one before them
+    kvq_extend(cache, layer, ...);                   // for every layer
+    kvq_step_commit(cache, &batch, ...);             // token_counts: accepted tokens
 
 Draft tokens may form a tree: inside a step of a cache that does not evict, positions may repeat and fall, each
 beyond the last one before the step. A mask says which of the newest slots a query sees, and ``kept_slots`` of
@@ -3859,9 +3859,9 @@ were appended to every layer at consecutive positions, that no call has more tha
 with so many queries of each sequence in one batch and without sinks. Calls of several threads at once take one
 workspace each.
 
-- sequences: number of sequences, ≥ 1.
-- tokens: per sequence, ≥ 0.
-- queries: per sequence, ≥ 0; 0: no attention.
+- sequences: number of sequences, >= 1.
+- tokens: per sequence, >= 0.
+- queries: per sequence, >= 0; 0: no attention.
 - usage: its ``struct_size`` must be set.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT (NULL; a number out of range; too many pages or queries to count);
@@ -3946,7 +3946,7 @@ int64_t, result: qp_matrix**, error: kvq_error*) -> kvq_status
 Quantize a matrix. The result depends only on the arguments, not on threads or instruction sets.
 
 - w: weights ``[rows, columns]`` of ``options->dtype``.
-- rows: outputs of the layer, 1 … 2^24.
+- rows: outputs of the layer, 1 ... 2^24.
 - columns: inputs of the layer, a multiple of 64 from 64 to 2^20.
 - result: receives the handle.
 
@@ -3987,14 +3987,14 @@ qp_linear = library.function(
     """qp_linear(matrix: const qp_matrix*, x: const void*, batch: int32_t, y: void*, dtype: kvq_dtype, error:
 kvq_error*) -> kvq_status
 
-Compute y = x·Wᵀ + b.
+Compute y = x W^T + b.
 
 Inputs are rotated in FP32 and, except for ``fp16``, rounded to 8-bit integers with one scale per 256 of them.
 Products are summed exactly within these blocks and in FP32 across them, in the same order on every processor: a
 row of ``y`` depends only on its row of ``x``. Allocates nothing once a batch of this size has been seen.
 
 - x: ``[batch, columns]`` of ``dtype``.
-- batch: rows of ``x`` and ``y``, ≥ 1.
+- batch: rows of ``x`` and ``y``, >= 1.
 - y: receives ``[batch, rows]`` of ``dtype``; may not overlap ``x``.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED (the context's device has no kernels for packed matrices);
@@ -4018,11 +4018,11 @@ qp_linear_shared = library.function(
     """qp_linear_shared(matrices: const qp_matrix* const*, n: int32_t, x: const void*, batch: int32_t, y: void* const*,
 dtype: kvq_dtype, error: kvq_error*) -> kvq_status
 
-Multiply several matrices by the same inputs in one call: y[i] = x·Wᵢᵀ + bᵢ. Results are those of separate calls.
-Schemes and numbers of rows may differ.
+Multiply several matrices by the same inputs in one call: y[i] = x W[i]^T + b[i]. Results are those of separate
+calls. Schemes and numbers of rows may differ.
 
 - matrices: matrices of one context with the same number of columns; all that rotate have the same signs.
-- n: number of matrices, 1 … 1024.
+- n: number of matrices, 1 ... 1024.
 - x: as for ``qp_linear``.
 - y: outputs, ``[batch, rows of matrix i]`` each, in the context's memory; they may not overlap each other or
   ``x``.
@@ -4066,7 +4066,7 @@ Write matrices as a safetensors file; docs/weights.md describes its layout. The 
 bytes.
 
 - names: names of the matrices, all different, each a string of up to 200 bytes.
-- n: number of matrices, ≥ 1.
+- n: number of matrices, >= 1.
 - buffer: receives the file. NULL: only the size is returned.
 - capacity: bytes available at ``buffer``.
 - size: receives the size of the file in bytes; also if ``capacity`` is too small.
@@ -4186,8 +4186,8 @@ inputs, outputs and enough copies of the codes to fill the device's L2 cache twi
 captured.
 
 - matrices: as for ``qp_linear_shared``.
-- n: number of matrices, 1 … 1024.
-- batch: rows, ≥ 1. Calls with more than 1024 rows run in pieces of 1024 rows, and the pieces are measured.
+- n: number of matrices, 1 ... 1024.
+- batch: rows, >= 1. Calls with more than 1024 rows run in pieces of 1024 rows, and the pieces are measured.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MISMATCH (matrices that do not share their inputs); KVQ_E_UNSUPPORTED (a
 CPU context, a stream that is being captured); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
@@ -4318,7 +4318,7 @@ Experimental: may change in a minor version.
 
 Add tokens to a layer that is not finished. They are kept as FP16 until the layer is trained.
 
-- n: number of tokens, ≥ 1.
+- n: number of tokens, >= 1.
 - k: keys before RoPE, ``[n, kv_heads, head_dim]``; finite, magnitude at most 65504. May be NULL if there are no
   codes for keys.
 - v: values, same shape and rules; may be NULL if there are no codes for values.
@@ -4450,7 +4450,7 @@ Experimental: may change in a minor version.
 
 Add tokens to a layer that is not finished. They are kept as FP16 until the layer is trained.
 
-- n: number of tokens, ≥ 1.
+- n: number of tokens, >= 1.
 - k: keys before RoPE, ``[n, kv_heads, head_dim]``; finite, magnitude at most 65504. May be NULL if there are
   neither centres nor scales of keys.
 - v: values, same shape and rules; may be NULL if there are neither centres nor scales of values.
@@ -4481,7 +4481,7 @@ Experimental: may change in a minor version.
 
 Count queries for the scales of keys of a layer that is not finished. Only sums are kept.
 
-- n: number of tokens, ≥ 1; of any tokens, as many times as wanted.
+- n: number of tokens, >= 1; of any tokens, as many times as wanted.
 - q_heads: query heads, a multiple of the KV heads.
 - q: queries before RoPE, finite.
 - dtype: element type of ``q``.
@@ -4664,7 +4664,7 @@ Add one text to a layer. Every layer needs the same texts in the same order; lay
 labels this stores the text in every format and compares the attention of some of its queries, which takes most
 of the training time. Only keys of the first layer of each group are kept, as FP16.
 
-- n: tokens of the text, ≥ 1, at positions 0, 1, …. Pages are judged by the quarter of the text's tokens that
+- n: tokens of the text, >= 1, at positions 0, 1, ... Pages are judged by the quarter of the text's tokens that
   follows them, so the first page and pages in the last quarter are not used: a text of fewer than 85 tokens
   teaches nothing.
 - q: queries before RoPE, ``[n, q_heads, head_dim]``; finite. May be NULL for ``KVQ_ROUTER_PAPER``.
@@ -4861,7 +4861,7 @@ Experimental: may change in a minor version.
 
 Describe one grouping.
 
-- index: 0 … n_groupings − 1, by increasing loss.
+- index: 0 ... n_groupings - 1, by increasing loss.
 - info: its ``struct_size`` must be set.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT.
@@ -4903,9 +4903,9 @@ double, bits: double*, loss: double*, error: kvq_error*) -> kvq_status
 Experimental: may change in a minor version.
 
 Compute the bits that each matrix would get if codes were as good as optimal codes of Gaussian numbers: an error
-of 2^(−2b) with b bits per weight. The loss is then a lower bound for every plan (Q-Palette, theorem 3.1).
+of 2^(-2b) with b bits per weight. The loss is then a lower bound for every plan (Q-Palette, theorem 3.1).
 
-- n: number of matrices, 1 … 2^20.
+- n: number of matrices, 1 ... 2^20.
 - weights: weights in each matrix, above 0.
 - sensitivities: loss of each matrix at a relative squared error of 1, not negative.
 - least_bits: per weight, at least 0.
@@ -5043,7 +5043,7 @@ Experimental: may change in a minor version.
 
 Describe one matrix of a plan.
 
-- index: 0 … n_matrices − 1, in the order of the plan.
+- index: 0 ... n_matrices - 1, in the order of the plan.
 - info: its ``struct_size`` must be set.
 
 Returns KVQ_OK; KVQ_E_ARGUMENT.

@@ -117,7 +117,7 @@ class Router(Trained):
     def describe_group(self, group: int) -> RouterGroupInfo:
         """Describe one group of layers.
 
-        :param group: 0 … groups − 1.
+        :param group: 0 ... groups - 1.
         """
         function, struct = _native.kvq_router_describe_group, _native.kvq_router_group_info
         return self._described(function, struct, RouterGroupInfo._of, group)
@@ -144,7 +144,7 @@ class SequenceMethods(Handle):
         a sealed page is refused: keep ``recent: 2`` or more pages in FP16 to be able to roll back at least 32
         tokens. After a cut on a page boundary, sealed pages stay sealed.
 
-        :param length: 0 … the length of the shortest layer.
+        :param length: 0 ... the length of the shortest layer.
         """
         with self.cache._shared() as cache, self._alone() as it:
             self._call(_native.kvq_sequence_truncate, cache, it, length)
@@ -163,10 +163,10 @@ class SequenceMethods(Handle):
         the pages of a head are contiguous from the start. On a GPU a CUDA graph needs them:
 
             kvq_context_set_stream(context, stream);
-            kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
-            kvq_sequence_reserve(cache, sequence, 4096, …);
-            cudaStreamBeginCapture(stream, …);
-            kvq_append(…, 1, k, v, …); kvq_attend(…);      // for every layer
+            kvq_attend(...)                                  // once with the graph's batch: allocates its workspace
+            kvq_sequence_reserve(cache, sequence, 4096, ...);
+            cudaStreamBeginCapture(stream, ...);
+            kvq_append(..., 1, k, v, ...); kvq_attend(...);      // for every layer
             cudaStreamEndCapture(stream, &graph);
 
         Each launch of the graph appends one more token and attends to all of them: lengths, positions and page
@@ -181,7 +181,7 @@ class SequenceMethods(Handle):
         sequence that still waits for scales (``calibrate: first``): capturing returns KVQ_E_STATE until it has found
         them, by the append after its 128 tokens or by reserving then.
 
-        :param tokens: per layer, ≥ 0; 0 frees the preallocated pages that are left.
+        :param tokens: per layer, >= 0; 0 frees the preallocated pages that are left.
         """
         with self.cache._shared() as cache, self._alone() as it:
             self._call(_native.kvq_sequence_reserve, cache, it, tokens)
@@ -201,7 +201,7 @@ class SequenceMethods(Handle):
 
         :param layer: a layer of the model.
 
-        :param most: look for states after at most so many tokens, ≥ 0.
+        :param most: look for states after at most so many tokens, >= 0.
         """
         number = c_int32()
         self._read(_native.kvq_sequence_find_state, layer, most, byref(number))
@@ -210,18 +210,18 @@ class SequenceMethods(Handle):
     def find_states(self, most: int) -> int:
         """Find the most tokens after which every layer that has states has one, to which the sequence can be truncated.
 
-        :param most: look for states after at most so many tokens, ≥ 0.
+        :param most: look for states after at most so many tokens, >= 0.
         """
         number = c_int32()
         self._read(_native.kvq_sequence_find_states, most, byref(number))
         return number.value
 
     def drop_states(self, begin: int, end: int) -> None:
-        """Drop states of all layers after ``begin`` … ``end`` − 1 tokens. Copies that a fork shares stay there.
+        """Drop states of all layers after ``begin`` ... ``end`` - 1 tokens. Copies that a fork shares stay there.
 
-        :param begin: ≥ 0.
+        :param begin: >= 0.
 
-        :param end: ≥ ``begin``.
+        :param end: >= ``begin``.
         """
         with self.cache._shared() as cache, self._alone() as it:
             self._call(_native.kvq_sequence_drop_states, cache, it, begin, end)
@@ -247,7 +247,7 @@ class SequenceMethods(Handle):
         """Get the number of tokens that a KV head of ``layer`` holds after eviction. ``kvq_sequence_decode`` returns
         their positions.
 
-        :param kv_head: 0 … kv_heads − 1.
+        :param kv_head: 0 ... kv_heads - 1.
         """
         number = c_int32()
         self._read(_native.kvq_sequence_slots, layer, kv_head, byref(number))

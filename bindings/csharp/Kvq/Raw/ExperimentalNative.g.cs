@@ -43,9 +43,9 @@ namespace Kvq.Raw
         /// <para>Since 1.0.</para>
         /// </remarks>
         /// <param name="matrices">as for <see cref="Kvq.Raw.Native.qp_linear_shared"/>.</param>
-        /// <param name="n">number of matrices, 1 … 1024.</param>
-        /// <param name="batch">rows, ≥ 1. Calls with more than 1024 rows run in pieces of 1024 rows, and the pieces
-        /// are measured.</param>
+        /// <param name="n">number of matrices, 1 ... 1024.</param>
+        /// <param name="batch">rows, &gt;= 1. Calls with more than 1024 rows run in pieces of 1024 rows, and the
+        /// pieces are measured.</param>
         /// <param name="error">The error.</param>
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.Mismatch"/>
         /// (matrices that do not share their inputs); <see cref="Kvq.Status.Unsupported"/> (a CPU context, a stream
@@ -139,7 +139,7 @@ namespace Kvq.Raw
         /// </remarks>
         /// <param name="trainer">The trainer.</param>
         /// <param name="layer">The layer.</param>
-        /// <param name="n">number of tokens, ≥ 1.</param>
+        /// <param name="n">number of tokens, &gt;= 1.</param>
         /// <param name="k">keys before RoPE, <c>[n, kv_heads, head_dim]</c>; finite, magnitude at most 65504. May be
         /// null if there are no codes for keys.</param>
         /// <param name="v">values, same shape and rules; may be null if there are no codes for values.</param>
@@ -225,7 +225,7 @@ namespace Kvq.Raw
         /// </remarks>
         /// <param name="trainer">The trainer.</param>
         /// <param name="layer">The layer.</param>
-        /// <param name="n">number of tokens, ≥ 1.</param>
+        /// <param name="n">number of tokens, &gt;= 1.</param>
         /// <param name="k">keys before RoPE, <c>[n, kv_heads, head_dim]</c>; finite, magnitude at most 65504. May be
         /// null if there are neither centres nor scales of keys.</param>
         /// <param name="v">values, same shape and rules; may be null if there are neither centres nor scales of
@@ -245,7 +245,7 @@ namespace Kvq.Raw
         /// </remarks>
         /// <param name="trainer">The trainer.</param>
         /// <param name="layer">The layer.</param>
-        /// <param name="n">number of tokens, ≥ 1; of any tokens, as many times as wanted.</param>
+        /// <param name="n">number of tokens, &gt;= 1; of any tokens, as many times as wanted.</param>
         /// <param name="q_heads">query heads, a multiple of the KV heads.</param>
         /// <param name="q">queries before RoPE, finite.</param>
         /// <param name="dtype">element type of <c>q</c>.</param>
@@ -362,7 +362,7 @@ namespace Kvq.Raw
         /// </remarks>
         /// <param name="trainer">The trainer.</param>
         /// <param name="layer">The layer.</param>
-        /// <param name="n">tokens of the text, ≥ 1, at positions 0, 1, …. Pages are judged by the quarter of the
+        /// <param name="n">tokens of the text, &gt;= 1, at positions 0, 1, ... Pages are judged by the quarter of the
         /// text's tokens that follows them, so the first page and pages in the last quarter are not used: a text of
         /// fewer than 85 tokens teaches nothing.</param>
         /// <param name="q">queries before RoPE, <c>[n, q_heads, head_dim]</c>; finite. May be null for
@@ -492,7 +492,7 @@ namespace Kvq.Raw
         /// <para>Since 1.0.</para>
         /// </remarks>
         /// <param name="fusion">The fusion.</param>
-        /// <param name="index">0 … n_groupings − 1, by increasing loss.</param>
+        /// <param name="index">0 ... n_groupings - 1, by increasing loss.</param>
         /// <param name="info">its <c>struct_size</c> must be set.</param>
         /// <param name="error">The error.</param>
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>.</returns>
@@ -509,13 +509,13 @@ namespace Kvq.Raw
         public static extern void kvq_plan_fusion_destroy(IntPtr fusion);
 
         /// <summary>Compute the bits that each matrix would get if codes were as good as optimal codes of Gaussian
-        /// numbers: an error of 2^(−2b) with b bits per weight. The loss is then a lower bound for every plan
+        /// numbers: an error of 2^(-2b) with b bits per weight. The loss is then a lower bound for every plan
         /// (Q-Palette, theorem 3.1).</summary>
         /// <remarks>
         /// <para>Threads: any.</para>
         /// <para>Since 1.0.</para>
         /// </remarks>
-        /// <param name="n">number of matrices, 1 … 2^20.</param>
+        /// <param name="n">number of matrices, 1 ... 2^20.</param>
         /// <param name="weights">weights in each matrix, above 0.</param>
         /// <param name="sensitivities">loss of each matrix at a relative squared error of 1, not negative.</param>
         /// <param name="least_bits">per weight, at least 0.</param>
@@ -608,7 +608,7 @@ namespace Kvq.Raw
         /// <para>Since 1.0.</para>
         /// </remarks>
         /// <param name="plan">The plan.</param>
-        /// <param name="index">0 … n_matrices − 1, in the order of the plan.</param>
+        /// <param name="index">0 ... n_matrices - 1, in the order of the plan.</param>
         /// <param name="info">its <c>struct_size</c> must be set.</param>
         /// <param name="error">The error.</param>
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>.</returns>

@@ -198,7 +198,7 @@ namespace Kvq.Raw
         /// by its own first 128 tokens, which models with outlier channels need and others do not mind; it goes with
         /// all formats but those that need trained data (<c>router</c>, <c>commvq</c>, trained centres). The tokens
         /// stay FP16 until they have been attended to and the next one is appended, or a step begins. They need not
-        /// be like the rest, but if fewer than 16 of them differ, the sequence waits for 256, 512 … 2048 and then
+        /// be like the rest, but if fewer than 16 of them differ, the sequence waits for 256, 512 ... 2048 and then
         /// goes without. With <see cref="Kvq.Raw.Native.kvq_extend"/> or <see cref="Kvq.Raw.Native.kvq_attend"/>,
         /// queries count; a host that appends more tokens before it attends, or more than 2048 at once, gets scales
         /// from keys and values alone. The same pages result for every way of cutting a prompt. Scales stay while any
@@ -246,7 +246,7 @@ namespace Kvq.Raw
         /// </remarks>
         /// <param name="context">The context.</param>
         /// <param name="policy">a policy of this context, without a router.</param>
-        /// <param name="first_layer">0 … <c>last_layer</c>.</param>
+        /// <param name="first_layer">0 ... <c>last_layer</c>.</param>
         /// <param name="last_layer">at most 65535; creating a cache with fewer layers fails.</param>
         /// <param name="keys">name of a format, see <see cref="Kvq.Raw.Native.kvq_policy_load"/>; null:
         /// unchanged.</param>
@@ -504,7 +504,7 @@ namespace Kvq.Raw
         /// <para>Since 1.0.</para>
         /// </remarks>
         /// <param name="router">The router.</param>
-        /// <param name="group">0 … groups − 1.</param>
+        /// <param name="group">0 ... groups - 1.</param>
         /// <param name="info">its <c>struct_size</c> must be set.</param>
         /// <param name="error">The error.</param>
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>.</returns>
@@ -646,7 +646,7 @@ namespace Kvq.Raw
         /// </remarks>
         /// <param name="cache">The cache.</param>
         /// <param name="sequence">The sequence.</param>
-        /// <param name="length">0 … the length of the shortest layer.</param>
+        /// <param name="length">0 ... the length of the shortest layer.</param>
         /// <param name="error">The error.</param>
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/> (negative or beyond the length);
         /// <see cref="Kvq.Status.State"/> (inside a sealed page, or a layer has states but none after <c>length</c>
@@ -693,10 +693,10 @@ namespace Kvq.Raw
         /// them:</para>
         /// <code>
         /// kvq_context_set_stream(context, stream);
-        /// kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
-        /// kvq_sequence_reserve(cache, sequence, 4096, …);
-        /// cudaStreamBeginCapture(stream, …);
-        /// kvq_append(…, 1, k, v, …); kvq_attend(…);      // for every layer
+        /// kvq_attend(...)                                  // once with the graph's batch: allocates its workspace
+        /// kvq_sequence_reserve(cache, sequence, 4096, ...);
+        /// cudaStreamBeginCapture(stream, ...);
+        /// kvq_append(..., 1, k, v, ...); kvq_attend(...);      // for every layer
         /// cudaStreamEndCapture(stream, &amp;graph);
         /// </code>
         /// <para>Each launch of the graph appends one more token and attends to all of them: lengths, positions and
@@ -718,7 +718,7 @@ namespace Kvq.Raw
         /// </remarks>
         /// <param name="cache">The cache.</param>
         /// <param name="sequence">The sequence.</param>
-        /// <param name="tokens">per layer, ≥ 0; 0 frees the preallocated pages that are left.</param>
+        /// <param name="tokens">per layer, &gt;= 0; 0 frees the preallocated pages that are left.</param>
         /// <param name="error">The error.</param>
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/> (null; a sequence of another
         /// cache; negative, or more than a layer can hold); <see cref="Kvq.Status.State"/> (a stream is being
@@ -747,10 +747,10 @@ namespace Kvq.Raw
         /// <param name="cache">The cache.</param>
         /// <param name="sequence">The sequence.</param>
         /// <param name="layer">any layer of the model, recurrent or not.</param>
-        /// <param name="tokens">≥ 1. It need not be the sequence's length: layers of a model run one after the other.
-        /// A state of the same layer after as many tokens is replaced.</param>
+        /// <param name="tokens">&gt;= 1. It need not be the sequence's length: layers of a model run one after the
+        /// other. A state of the same layer after as many tokens is replaced.</param>
         /// <param name="data">the state.</param>
-        /// <param name="size">bytes at <c>data</c>, ≥ 1.</param>
+        /// <param name="size">bytes at <c>data</c>, &gt;= 1.</param>
         /// <param name="error">The error.</param>
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.Memory"/>;
         /// <see cref="Kvq.Status.Limit"/>.</returns>
@@ -781,7 +781,7 @@ namespace Kvq.Raw
         /// </remarks>
         /// <param name="sequence">The sequence.</param>
         /// <param name="layer">a layer of the model.</param>
-        /// <param name="most">look for states after at most so many tokens, ≥ 0.</param>
+        /// <param name="most">look for states after at most so many tokens, &gt;= 0.</param>
         /// <param name="tokens">receives the number of tokens after which it is; 0: there is none; unchanged on
         /// failure.</param>
         /// <param name="error">The error.</param>
@@ -796,14 +796,14 @@ namespace Kvq.Raw
         /// <para>Since 1.0.</para>
         /// </remarks>
         /// <param name="sequence">The sequence.</param>
-        /// <param name="most">look for states after at most so many tokens, ≥ 0.</param>
+        /// <param name="most">look for states after at most so many tokens, &gt;= 0.</param>
         /// <param name="tokens">receives the number of tokens; 0: there is none; unchanged on failure.</param>
         /// <param name="error">The error.</param>
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>.</returns>
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern Status kvq_sequence_find_states(IntPtr sequence, int most, int* tokens, kvq_error* error);
 
-        /// <summary>Drop states of all layers after <c>begin</c> … <c>end</c> − 1 tokens. Copies that a fork shares
+        /// <summary>Drop states of all layers after <c>begin</c> ... <c>end</c> - 1 tokens. Copies that a fork shares
         /// stay there.</summary>
         /// <remarks>
         /// <para>Threads: exclusive use of <c>sequence</c>.</para>
@@ -811,8 +811,8 @@ namespace Kvq.Raw
         /// </remarks>
         /// <param name="cache">The cache.</param>
         /// <param name="sequence">The sequence.</param>
-        /// <param name="begin">≥ 0.</param>
-        /// <param name="end">≥ <c>begin</c>.</param>
+        /// <param name="begin">&gt;= 0.</param>
+        /// <param name="end">&gt;= <c>begin</c>.</param>
         /// <param name="error">The error.</param>
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>.</returns>
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
@@ -858,7 +858,7 @@ namespace Kvq.Raw
         /// </remarks>
         /// <param name="sequence">The sequence.</param>
         /// <param name="layer">The layer.</param>
-        /// <param name="kv_head">0 … kv_heads − 1.</param>
+        /// <param name="kv_head">0 ... kv_heads - 1.</param>
         /// <param name="slots">receives the number; unchanged on failure.</param>
         /// <param name="error">The error.</param>
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>;
@@ -1048,7 +1048,7 @@ namespace Kvq.Raw
         /// <param name="cache">The cache.</param>
         /// <param name="sequence">The sequence.</param>
         /// <param name="layer">The layer.</param>
-        /// <param name="n">number of tokens, ≥ 1.</param>
+        /// <param name="n">number of tokens, &gt;= 1.</param>
         /// <param name="k">keys <c>[n, kv_heads, key_dim]</c>, before RoPE unless the cache was created with
         /// <see cref="Kvq.Rope.None"/>; a CUDA context reads them in stream order. They must be finite with magnitude
         /// at most 65504 (FP16) after RoPE and, in layers with <c>+hadamard</c> or gain-shape formats, after the
@@ -1056,7 +1056,7 @@ namespace Kvq.Raw
         /// <param name="v">values <c>[n, kv_heads, value_dim]</c>, same rules; null exactly if the layer's values are
         /// a prefix of its keys.</param>
         /// <param name="dtype">element type of <c>k</c> and <c>v</c>.</param>
-        /// <param name="positions">original positions, ≥ 0, strictly increasing and beyond the layer's last one;
+        /// <param name="positions">original positions, &gt;= 0, strictly increasing and beyond the layer's last one;
         /// inside a step (<see cref="Kvq.Raw.Native.kvq_step_begin"/>) of a cache that does not evict, in any order
         /// beyond the layer's last one before the step; null: consecutive.</param>
         /// <param name="error">The error.</param>
@@ -1082,7 +1082,7 @@ namespace Kvq.Raw
         /// <summary>Append tokens to one layer of several sequences: to all of them or to none.</summary>
         /// <remarks>
         /// <para>Strides describe tensors of any layout, such as fused queries, keys and values: <c>k</c> then points
-        /// to the first key, and <c>k_token_stride</c> is (q_heads + 2 · kv_heads) · head_dim. The stored pages are
+        /// to the first key, and <c>k_token_stride</c> is (q_heads + 2 * kv_heads) * head_dim. The stored pages are
         /// those of <see cref="Kvq.Raw.Native.kvq_append"/>. A batch shares the work on all sequences among the
         /// threads; on a GPU it takes one launch (in a CUDA graph, one per sequence).</para>
         /// <para>Threads: exclusive use of these sequences; others of the cache may be used at the same time.</para>
@@ -1106,9 +1106,9 @@ namespace Kvq.Raw
         /// <param name="cache">The cache.</param>
         /// <param name="sequence">The sequence.</param>
         /// <param name="layer">The layer.</param>
-        /// <param name="kv_head">0 … kv_heads − 1.</param>
+        /// <param name="kv_head">0 ... kv_heads - 1.</param>
         /// <param name="begin">first slot in the head's list.</param>
-        /// <param name="n">number of slots, ≥ 1.</param>
+        /// <param name="n">number of slots, &gt;= 1.</param>
         /// <param name="k">receives <c>[n, key_dim]</c> keys as attention reads them (after RoPE); null:
         /// skip.</param>
         /// <param name="v">receives <c>[n, value_dim]</c> values; null: skip.</param>
@@ -1158,7 +1158,7 @@ namespace Kvq.Raw
         /// else it takes (positions, scores, selected slots: some percent of the pages) is kept free, so that appends
         /// reach the limit a little sooner. That holds for the policy's budget and pages that no fork shares, and not
         /// for policies with a router. Lengths of sequences still count the evicted tokens, and
-        /// <see cref="Kvq.Raw.Native.kvq_sequence_truncate"/> drops the tokens at positions ≥ <c>length</c>.
+        /// <see cref="Kvq.Raw.Native.kvq_sequence_truncate"/> drops the tokens at positions &gt;= <c>length</c>.
         /// Observations are not part of a snapshot: after <see cref="Kvq.Raw.Native.kvq_sequence_load"/>, attend
         /// before compressing.</para>
         /// <para>Threads: exclusive use of <c>sequence</c>.</para>
@@ -1189,9 +1189,9 @@ namespace Kvq.Raw
         /// (<c>pages_of_layer</c> of its <see cref="Kvq.Raw.kvq_layer_shape"/>), which has received their tokens
         /// before.</summary>
         /// <remarks>
-        /// <para><c>output = softmax(scale · q·kᵀ) v</c> for every query head. Query head h reads KV head h /
-        /// (q_heads / kv_heads), and a query at position p sees the tokens at positions ≤ p, except where a mask says
-        /// what it sees: among the newest <c>mask_slots</c> slots, for draft trees and parallel samples. While a
+        /// <para><c>output = softmax(scale * q k^T) v</c> for every query head. Query head h reads KV head h /
+        /// (q_heads / kv_heads), and a query at position p sees the tokens at positions up to p, except where a mask
+        /// says what it sees: among the newest <c>mask_slots</c> slots, for draft trees and parallel samples. While a
         /// sequence holds tokens at positions that do not ascend (appended inside a step), a mask has to cover the
         /// first that is not beyond the one before it, and all later ones. A query that sees no token gives zeros,
         /// also with a sink. Accumulation is in FP32. On a CPU the result is bit-identical for any number of threads
@@ -1278,9 +1278,9 @@ namespace Kvq.Raw
         /// step ends, their FP16 originals are kept, which takes the memory of so many more FP16 pages where a count
         /// is above <see cref="Kvq.Constants.PageSlots"/>.</para>
         /// <code>
-        /// kvq_step_begin(cache, &amp;batch, …);              // token_counts: draft tokens and the one before them
-        /// kvq_extend(cache, layer, …);                   // for every layer
-        /// kvq_step_commit(cache, &amp;batch, …);             // token_counts: accepted tokens
+        /// kvq_step_begin(cache, &amp;batch, ...);              // token_counts: draft tokens and the one before them
+        /// kvq_extend(cache, layer, ...);                   // for every layer
+        /// kvq_step_commit(cache, &amp;batch, ...);             // token_counts: accepted tokens
         /// </code>
         /// <para>Draft tokens may form a tree: inside a step of a cache that does not evict, positions may repeat and
         /// fall, each beyond the last one before the step. A mask says which of the newest slots a query sees, and
@@ -1384,9 +1384,9 @@ namespace Kvq.Raw
         /// <para>Since 1.0.</para>
         /// </remarks>
         /// <param name="cache">The cache.</param>
-        /// <param name="sequences">number of sequences, ≥ 1.</param>
-        /// <param name="tokens">per sequence, ≥ 0.</param>
-        /// <param name="queries">per sequence, ≥ 0; 0: no attention.</param>
+        /// <param name="sequences">number of sequences, &gt;= 1.</param>
+        /// <param name="tokens">per sequence, &gt;= 0.</param>
+        /// <param name="queries">per sequence, &gt;= 0; 0: no attention.</param>
         /// <param name="usage">its <c>struct_size</c> must be set.</param>
         /// <param name="error">The error.</param>
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/> (null; a number out of range; too
@@ -1454,7 +1454,7 @@ namespace Kvq.Raw
         /// <param name="context">The context.</param>
         /// <param name="options">The options.</param>
         /// <param name="w">weights <c>[rows, columns]</c> of <c>options-&gt;dtype</c>.</param>
-        /// <param name="rows">outputs of the layer, 1 … 2^24.</param>
+        /// <param name="rows">outputs of the layer, 1 ... 2^24.</param>
         /// <param name="columns">inputs of the layer, a multiple of 64 from 64 to 2^20.</param>
         /// <param name="result">receives the handle.</param>
         /// <param name="error">The error.</param>
@@ -1481,7 +1481,7 @@ namespace Kvq.Raw
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern Status qp_matrix_dequantize(IntPtr matrix, long first_row, long rows, float* w, kvq_error* error);
 
-        /// <summary>Compute y = x·Wᵀ + b.</summary>
+        /// <summary>Compute y = x W^T + b.</summary>
         /// <remarks>
         /// <para>Inputs are rotated in FP32 and, except for <c>fp16</c>, rounded to 8-bit integers with one scale per
         /// 256 of them. Products are summed exactly within these blocks and in FP32 across them, in the same order on
@@ -1492,7 +1492,7 @@ namespace Kvq.Raw
         /// </remarks>
         /// <param name="matrix">The matrix.</param>
         /// <param name="x"><c>[batch, columns]</c> of <c>dtype</c>.</param>
-        /// <param name="batch">rows of <c>x</c> and <c>y</c>, ≥ 1.</param>
+        /// <param name="batch">rows of <c>x</c> and <c>y</c>, &gt;= 1.</param>
         /// <param name="y">receives <c>[batch, rows]</c> of <c>dtype</c>; may not overlap <c>x</c>.</param>
         /// <param name="dtype">The dtype.</param>
         /// <param name="error">The error.</param>
@@ -1503,15 +1503,15 @@ namespace Kvq.Raw
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern Status qp_linear(IntPtr matrix, void* x, int batch, void* y, Dtype dtype, kvq_error* error);
 
-        /// <summary>Multiply several matrices by the same inputs in one call: y[i] = x·Wᵢᵀ + bᵢ. Results are those of
-        /// separate calls. Schemes and numbers of rows may differ.</summary>
+        /// <summary>Multiply several matrices by the same inputs in one call: y[i] = x W[i]^T + b[i]. Results are
+        /// those of separate calls. Schemes and numbers of rows may differ.</summary>
         /// <remarks>
         /// <para>Threads: any, also on the same matrices.</para>
         /// <para>Since 1.0.</para>
         /// </remarks>
         /// <param name="matrices">matrices of one context with the same number of columns; all that rotate have the
         /// same signs.</param>
-        /// <param name="n">number of matrices, 1 … 1024.</param>
+        /// <param name="n">number of matrices, 1 ... 1024.</param>
         /// <param name="x">as for <see cref="Kvq.Raw.Native.qp_linear"/>.</param>
         /// <param name="batch">The batch.</param>
         /// <param name="y">outputs, <c>[batch, rows of matrix i]</c> each, in the context's memory; they may not
@@ -1543,7 +1543,7 @@ namespace Kvq.Raw
         /// </remarks>
         /// <param name="matrices">The matrices.</param>
         /// <param name="names">names of the matrices, all different, each a string of up to 200 bytes.</param>
-        /// <param name="n">number of matrices, ≥ 1.</param>
+        /// <param name="n">number of matrices, &gt;= 1.</param>
         /// <param name="buffer">receives the file. null: only the size is returned.</param>
         /// <param name="capacity">bytes available at <c>buffer</c>.</param>
         /// <param name="size">receives the size of the file in bytes; also if <c>capacity</c> is too small.</param>

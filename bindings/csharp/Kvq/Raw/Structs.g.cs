@@ -159,7 +159,7 @@ namespace Kvq.Raw
         public int n_devices;
         /// <summary>Name of the device, for example "NVIDIA H100 80GB HBM3".</summary>
         public fixed byte name[128];
-        /// <summary>Major · 10 + minor: 90 for 9.0.</summary>
+        /// <summary>Major * 10 + minor: 90 for 9.0.</summary>
         public int compute_capability;
         /// <summary>Newest CUDA version that the driver supports; 13000 for 13.0.</summary>
         public int driver_version;
@@ -185,8 +185,8 @@ namespace Kvq.Raw
         public int calibrates;
     }
 
-    /// <summary>Shape and quality of codebooks. Errors are ‖x̂ − x‖² / ‖x‖² in training, averaged over the layers
-    /// that are present; 0 for a side without codes.</summary>
+    /// <summary>Shape and quality of codebooks. Errors are |x' - x|^2 / |x|^2 in training, x' being the decoded x,
+    /// averaged over the layers that are present; 0 for a side without codes.</summary>
     [StructLayout(LayoutKind.Sequential)]
     public unsafe struct kvq_codebook_info
     {
@@ -253,12 +253,12 @@ namespace Kvq.Raw
         public double key_error;
         /// <summary>ValueError.</summary>
         public double value_error;
-        /// <summary>Key error when decoding with the first stage only, the first two, …; entry <c>key_stages</c> − 1
+        /// <summary>Key error when decoding with the first stage, the first two, ...; entry <c>key_stages</c> - 1
         /// equals <c>key_error</c>, later entries are 0.</summary>
         public fixed double key_stage_errors[64];
     }
 
-    /// <summary>Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, c being the
+    /// <summary>Shape and quality of centres and scales. Residuals are |x - c|^2 / |x|^2 in training, c being the
     /// nearest centre, averaged over the layers that are present; 0 for a side without centres.</summary>
     [StructLayout(LayoutKind.Sequential)]
     public unsafe struct kvq_centres_info
@@ -353,7 +353,7 @@ namespace Kvq.Raw
         public int sharing;
         /// <summary>Groups of such layers; each group has one network.</summary>
         public int groups;
-        /// <summary>Formats to choose among, 2 … <see cref="Kvq.Constants.MaxExperts"/>.</summary>
+        /// <summary>Formats to choose among, 2 ... <see cref="Kvq.Constants.MaxExperts"/>.</summary>
         public int n_experts;
         /// <summary>Training method.</summary>
         public RouterMethod method;
@@ -416,10 +416,10 @@ namespace Kvq.Raw
         public int q_heads;
         /// <summary>Key/value heads; 0 (default): the cache's.</summary>
         public int kv_heads;
-        /// <summary>Channels of a key and of a query, a multiple of 8, 8 … 576; 0 (default): the cache's
+        /// <summary>Channels of a key and of a query, a multiple of 8, 8 ... 576; 0 (default): the cache's
         /// <c>head_dim</c>.</summary>
         public int key_dim;
-        /// <summary>Channels of a value and of an output, a multiple of 8, 8 … 512; 0 (default): the cache's
+        /// <summary>Channels of a value and of an output, a multiple of 8, 8 ... 512; 0 (default): the cache's
         /// <c>head_dim</c>.</summary>
         public int value_dim;
         /// <summary>1: values are the first <c>value_dim</c> channels of the keys, as in latent attention (MLA), and
@@ -440,12 +440,12 @@ namespace Kvq.Raw
         public float rope_base;
         /// <summary>Radians per position of each pair. null (default): those of <c>rope_base</c>.</summary>
         public float* inv_freq;
-        /// <summary>Factor applied to q·k; 0 (default): the cache's, or 1 / sqrt(key_dim) if that is 0.</summary>
+        /// <summary>Factor applied to q k^T; 0 (default): the cache's, or 1 / sqrt(key_dim) if that is 0.</summary>
         public float scale;
         /// <summary>Of calls whose own is 0; 0 (default): none.</summary>
         public float logit_softcap;
         /// <summary>The earlier layer whose pages these layers read, as models with shared KV layers do (Gemma 3n,
-        /// Gemma 4); −1 (default): their own. They hold no tokens: append to the named layer, then
+        /// Gemma 4); -1 (default): their own. They hold no tokens: append to the named layer, then
         /// <see cref="Kvq.Raw.Native.kvq_attend"/> to these; only queries of the named layer are observed. It must
         /// have pages of its own. KV heads, channels and RoPE are the named layer's: their fields may stay at their
         /// defaults (<c>inv_freq</c> must), other values are refused. <c>q_heads</c>, <c>scale</c> and
@@ -469,13 +469,13 @@ namespace Kvq.Raw
     {
         /// <summary>StructSize.</summary>
         public uint struct_size;
-        /// <summary>1 … 65536.</summary>
+        /// <summary>1 ... 65536.</summary>
         public int n_layers;
-        /// <summary>Query heads, 1 … 65536; a multiple of <c>kv_heads</c>.</summary>
+        /// <summary>Query heads, 1 ... 65536; a multiple of <c>kv_heads</c>.</summary>
         public int q_heads;
-        /// <summary>Key/value heads, 1 … 4096.</summary>
+        /// <summary>Key/value heads, 1 ... 4096.</summary>
         public int kv_heads;
-        /// <summary>Channels of keys and of values, a multiple of 8, 8 … 512.</summary>
+        /// <summary>Channels of keys and of values, a multiple of 8, 8 ... 512.</summary>
         public int head_dim;
         /// <summary><see cref="Kvq.Rope.Half"/> by default.</summary>
         public Rope rope;
@@ -486,7 +486,7 @@ namespace Kvq.Raw
         /// <summary>Radians per position of each pair; head_dim / 2 elements if <c>rotary_dim</c> is 0. null
         /// (default): rope_base^(-2j / rotary_dim).</summary>
         public float* inv_freq;
-        /// <summary>Factor applied to q·k; 0 (default): 1 / sqrt(head_dim).</summary>
+        /// <summary>Factor applied to q k^T; 0 (default): 1 / sqrt(head_dim).</summary>
         public float scale;
         /// <summary>0.</summary>
         public int reserved;
@@ -517,17 +517,17 @@ namespace Kvq.Raw
         public kvq_layer_shape* shapes;
         /// <summary>0 by default.</summary>
         public int n_shapes;
-        /// <summary>A query at position p sees positions &gt; p − window, as in Gemma's and Mistral's local layers; 0
+        /// <summary>A query at position p sees positions &gt; p - window, as in Gemma's and Mistral's local layers; 0
         /// (default): all up to its own. Such layers forget: an append frees the whole pages that neither its own
         /// tokens nor later ones see, but for the policy's <c>sink</c> first ones. With <c>recent: r</c>, what the 32
-        /// · (r − 1) tokens before these see stays as well. So the newest append can be taken back, and that many
+        /// * (r - 1) tokens before these see stays as well. So the newest append can be taken back, and that many
         /// tokens before it.</summary>
         public int sliding_window;
-        /// <summary>A query at position p sees positions from p − p % chunk on, as in Llama 4's local layers; 0
+        /// <summary>A query at position p sees positions from p - p % chunk on, as in Llama 4's local layers; 0
         /// (default): all up to its own. Pages are freed as for <c>sliding_window</c>, of which a layer may have one
         /// or the other.</summary>
         public int attention_chunk;
-        /// <summary>1: pairs of M-RoPE alternate, as in Qwen3-VL: pair j &lt; 3 · section of stream j % 3 turns by
+        /// <summary>1: pairs of M-RoPE alternate, as in Qwen3-VL: pair j &lt; 3 * section of stream j % 3 turns by
         /// that stream, all others by the temporal one. 0 (default): sections follow one another, as in
         /// Qwen2-VL.</summary>
         public int mrope_interleaved;
@@ -675,11 +675,11 @@ namespace Kvq.Raw
     {
         /// <summary>StructSize.</summary>
         public uint struct_size;
-        /// <summary>≥ 1.</summary>
+        /// <summary>&gt;= 1.</summary>
         public int n_sequences;
         /// <summary>Sequences of this cache, all different.</summary>
         public IntPtr* sequences;
-        /// <summary>Tokens per sequence, each ≥ 1; null (default): one each.</summary>
+        /// <summary>Tokens per sequence, each &gt;= 1; null (default): one each.</summary>
         public int* token_counts;
         /// <summary>As for <see cref="Kvq.Raw.Native.kvq_append"/>; null (default): consecutive in each
         /// sequence.</summary>
@@ -728,15 +728,15 @@ namespace Kvq.Raw
     {
         /// <summary>StructSize.</summary>
         public uint struct_size;
-        /// <summary>≥ 1.</summary>
+        /// <summary>&gt;= 1.</summary>
         public int n_sequences;
         /// <summary>Sequences of this cache; one may occur repeatedly.</summary>
         public IntPtr* sequences;
-        /// <summary>Queries per sequence, each ≥ 1; null (default): one each.</summary>
+        /// <summary>Queries per sequence, each &gt;= 1; null (default): one each.</summary>
         public int* query_counts;
-        /// <summary>Positions ≥ 0; null (default): the last <c>query_counts[i]</c> tokens of each sequence, so append
-        /// before attending. While a CUDA graph is captured, they are in device memory instead, which every replay
-        /// reads.</summary>
+        /// <summary>Positions &gt;= 0; null (default): the last <c>query_counts[i]</c> tokens of each sequence, so
+        /// append before attending. While a CUDA graph is captured, they are in device memory instead, which every
+        /// replay reads.</summary>
         public int* query_positions;
         /// <summary><c>[total queries, q_heads, key_dim]</c>, before RoPE unless the cache was created with
         /// <see cref="Kvq.Rope.None"/>. Queries and their logits must be finite, or the results are
@@ -749,10 +749,10 @@ namespace Kvq.Raw
         /// <summary><c>[total queries, q_heads, value_dim]</c>; its memory, from the first row to the last, may not
         /// overlap that of <c>q</c>, <c>sinks</c> or <c>mask</c>.</summary>
         public void* output;
-        /// <summary>A query at position p sees positions &gt; p − window; 0 (default): the layer's, or all up to its
+        /// <summary>A query at position p sees positions &gt; p - window; 0 (default): the layer's, or all up to its
         /// own. A layer that frees pages refuses a longer one.</summary>
         public int sliding_window;
-        /// <summary>cap·tanh(logit / cap); 0 (default): none.</summary>
+        /// <summary>cap * tanh(logit / cap); 0 (default): none.</summary>
         public float logit_softcap;
         /// <summary>Elements from one query to the next, not negative; 0 (default): dense. The channels of a head are
         /// always contiguous; rows need only the alignment of their elements.</summary>
@@ -760,27 +760,27 @@ namespace Kvq.Raw
         /// <summary>Elements from one head to the next, not negative; 0 (default): dense.</summary>
         public long q_head_stride;
         /// <summary>As for queries. Rows may not overlap: either all heads of a query come before the next query's
-        /// (token stride ≥ (q_heads − 1) · head stride + head_dim), or all queries of a head before the next head's.
-        /// Memory between rows is not written.</summary>
+        /// (token stride &gt;= (q_heads - 1) * head stride + head_dim), or all queries of a head before the next
+        /// head's. Memory between rows is not written.</summary>
         public long output_token_stride;
         /// <summary>As for queries.</summary>
         public long output_head_stride;
         /// <summary><c>[total queries, q_heads]</c> receives the natural log-sum-exp of the logits, after scale and
         /// cap, including sinks; -infinity for a query that sees no token and has no sink. It merges results over
-        /// parts of a context, only one of which has the sinks: Σᵢ exp(lseᵢ − lse) · outputᵢ with lse = log Σᵢ exp
-        /// lseᵢ. It may not overlap <c>q</c>, <c>output</c>, <c>sinks</c> or <c>mask</c>. null (default):
-        /// skip.</summary>
+        /// parts of a context, only one of which has the sinks: the sum over parts i of exp(lse[i] - lse) *
+        /// output[i], with lse the logarithm of the sum of exp(lse[i]). It may not overlap <c>q</c>, <c>output</c>,
+        /// <c>sinks</c> or <c>mask</c>. null (default): skip.</summary>
         public float* lse;
         /// <summary><c>[q_heads]</c> learned logits, neither scaled nor capped: each adds exp(sink) to the softmax
         /// denominator of its head and nothing to the sum of values. -infinity means no sink; a CPU refuses NaN and
         /// +infinity. null (default): none.</summary>
         public float* sinks;
         /// <summary><c>[total queries, (mask_slots + 31) / 32]</c>: bit j % 32 of word j / 32 says whether the query
-        /// sees slot <c>length − mask_slots + j</c> of its sequence, the order of appending. Older slots are seen by
+        /// sees slot <c>length - mask_slots + j</c> of its sequence, the order of appending. Older slots are seen by
         /// position, and <c>sliding_window</c> holds for all. Bits of slots before the first are ignored. null
         /// (default): all slots are seen by position.</summary>
         public uint* mask;
-        /// <summary>Newest slots of each sequence that <c>mask</c> covers, 1 …
+        /// <summary>Newest slots of each sequence that <c>mask</c> covers, 1 ...
         /// <see cref="Kvq.Constants.MaxMaskSlots"/>; 0 (default) without.</summary>
         public int mask_slots;
         /// <summary>0.</summary>
@@ -797,11 +797,11 @@ namespace Kvq.Raw
     {
         /// <summary>StructSize.</summary>
         public uint struct_size;
-        /// <summary>≥ 1.</summary>
+        /// <summary>&gt;= 1.</summary>
         public int n_sequences;
         /// <summary>Sequences of this cache, all different.</summary>
         public IntPtr* sequences;
-        /// <summary>New tokens per sequence, each ≥ 1; null (default): one each.</summary>
+        /// <summary>New tokens per sequence, each &gt;= 1; null (default): one each.</summary>
         public int* token_counts;
         /// <summary>As for <see cref="Kvq.Raw.Native.kvq_append"/>; null (default): consecutive in each
         /// sequence.</summary>
@@ -859,7 +859,7 @@ namespace Kvq.Raw
     {
         /// <summary>StructSize.</summary>
         public uint struct_size;
-        /// <summary>≥ 1.</summary>
+        /// <summary>&gt;= 1.</summary>
         public int n_sequences;
         /// <summary>Sequences of this cache, all different.</summary>
         public IntPtr* sequences;
@@ -881,7 +881,7 @@ namespace Kvq.Raw
         public uint struct_size;
         /// <summary>0.</summary>
         public int reserved;
-        /// <summary>Key and value scalars held: (key_dim + value_dim) · slots of all heads, or key_dim · slots where
+        /// <summary>Key and value scalars held: (key_dim + value_dim) * slots of all heads, or key_dim * slots where
         /// values are a prefix of keys.</summary>
         public long scalars;
         /// <summary>Pages in their final compressed format.</summary>
@@ -895,7 +895,7 @@ namespace Kvq.Raw
         public ulong workspace_bytes;
         /// <summary>Sum of the four above, of <c>transient_bytes</c> and of <c>state_bytes</c>.</summary>
         public ulong total_bytes;
-        /// <summary>2 · scalars: the size of an uncompressed FP16 cache.</summary>
+        /// <summary>2 * scalars: the size of an uncompressed FP16 cache.</summary>
         public ulong plain_fp16_bytes;
         /// <summary>SealedPages.</summary>
         public ulong sealed_pages;
@@ -903,7 +903,7 @@ namespace Kvq.Raw
         public ulong fp16_pages;
         /// <summary>Pages that more than one sequence holds; counted in full for one sequence.</summary>
         public ulong shared_pages;
-        /// <summary>8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty.</summary>
+        /// <summary>8 * (sealed + fp16 + metadata bytes) / scalars; 0 when empty.</summary>
         public double bits_per_scalar;
         /// <summary>Predicted only: the most that a call takes beside and frees when it returns; with a policy that
         /// evicts, also what each sequence keeps free for <see cref="Kvq.Raw.Native.kvq_compress"/>.</summary>
@@ -925,14 +925,14 @@ namespace Kvq.Raw
         public byte* scheme;
         /// <summary>Seed of the random signs; 1 by default.</summary>
         public ulong seed;
-        /// <summary><c>[columns, columns]</c>, the mean of x·xᵀ over inputs x; null (default): weights are rounded
+        /// <summary><c>[columns, columns]</c>, the mean of x x^T over inputs x; null (default): weights are rounded
         /// without one.</summary>
         public float* hessian;
         /// <summary>Use of the Hessian; <see cref="Kvq.Rounding.Ldlq"/> by default.</summary>
         public Rounding rounding;
         /// <summary>0.</summary>
         public int reserved;
-        /// <summary>Share of the Hessian's mean diagonal that is added to its diagonal, 0 … 1; 0.01 by
+        /// <summary>Share of the Hessian's mean diagonal that is added to its diagonal, 0 ... 1; 0.01 by
         /// default.</summary>
         public double damping;
         /// <summary>Bias b, stored unchanged; null (default): none.</summary>
@@ -958,11 +958,12 @@ namespace Kvq.Raw
         public long columns;
         /// <summary>Bytes of codes, scales, signs and bias.</summary>
         public ulong bytes;
-        /// <summary>True bits per weight: 8 · bytes / (rows · columns), without the bias.</summary>
+        /// <summary>True bits per weight: 8 * bytes / (rows * columns), without the bias.</summary>
         public double bits;
-        /// <summary>‖Ŵ − W‖² / ‖W‖² at quantization; 0 for a matrix of zeros.</summary>
+        /// <summary>|W' - W|^2 / |W|^2 at quantization, W' being the decoded W; 0 for a matrix of zeros.</summary>
         public double error;
-        /// <summary>tr(E·H·Eᵀ) / tr(W·H·Wᵀ) with E = Ŵ − W and the Hessian as given; 0 without a Hessian.</summary>
+        /// <summary>tr(E H E^T) / tr(W H W^T) with E = W' - W and the Hessian as given; 0 without a
+        /// Hessian.</summary>
         public double proxy_error;
         /// <summary>As in <see cref="Kvq.Raw.qp_quantize_options"/>.</summary>
         public byte* scheme;
@@ -974,18 +975,18 @@ namespace Kvq.Raw
     {
         /// <summary>StructSize.</summary>
         public uint struct_size;
-        /// <summary>1 … 65536.</summary>
+        /// <summary>1 ... 65536.</summary>
         public int n_layers;
-        /// <summary>1 … 4096.</summary>
+        /// <summary>1 ... 4096.</summary>
         public int kv_heads;
-        /// <summary>A multiple of 8, 8 … 256.</summary>
+        /// <summary>A multiple of 8, 8 ... 256.</summary>
         public int head_dim;
         /// <summary><see cref="Kvq.Rope.Half"/> by default, or <see cref="Kvq.Rope.Interleaved"/>.</summary>
         public Rope rope;
-        /// <summary>0 … 64; 0: no codes for keys. A key scalar takes key_stages · log2(key_codes) / key_group bits:
+        /// <summary>0 ... 64; 0: no codes for keys. A key scalar takes key_stages * log2(key_codes) / key_group bits:
         /// with groups of 64, 11 (default) give 1.03 and 21 give 1.97.</summary>
         public int key_stages;
-        /// <summary>A power of two, 2 … 256; 64 by default.</summary>
+        /// <summary>A power of two, 2 ... 256; 64 by default.</summary>
         public int key_codes;
         /// <summary>A divisor of head_dim / 2; 0 (default): head_dim / 2, one group per head.</summary>
         public int key_group;
@@ -1024,15 +1025,15 @@ namespace Kvq.Raw
     {
         /// <summary>StructSize.</summary>
         public uint struct_size;
-        /// <summary>1 … 65536.</summary>
+        /// <summary>1 ... 65536.</summary>
         public int n_layers;
-        /// <summary>1 … 4096.</summary>
+        /// <summary>1 ... 4096.</summary>
         public int kv_heads;
-        /// <summary>A multiple of 8, 8 … 256.</summary>
+        /// <summary>A multiple of 8, 8 ... 256.</summary>
         public int head_dim;
         /// <summary>RoPE applied to the keys later; <see cref="Kvq.Rope.Half"/> by default.</summary>
         public Rope rope;
-        /// <summary>Centres per head for keys, 0 … 256; 256 by default, 1: the mean, 0: none.</summary>
+        /// <summary>Centres per head for keys, 0 ... 256; 256 by default, 1: the mean, 0: none.</summary>
         public int key_centres;
         /// <summary>Centres per head for values, as for keys.</summary>
         public int value_centres;
@@ -1074,7 +1075,7 @@ namespace Kvq.Raw
         public uint struct_size;
         /// <summary>Query heads, a multiple of the KV heads.</summary>
         public int q_heads;
-        /// <summary>Inputs of the projections of queries, keys and values, 1 … 1048576.</summary>
+        /// <summary>Inputs of the projections of queries, keys and values, 1 ... 1048576.</summary>
         public int hidden_size;
         /// <summary>Element type of all arrays; <see cref="Kvq.Dtype.F32"/> by default.</summary>
         public Dtype dtype;
@@ -1108,15 +1109,15 @@ namespace Kvq.Raw
         public uint struct_size;
         /// <summary><see cref="Kvq.RouterMethod.Label"/> by default.</summary>
         public RouterMethod method;
-        /// <summary>Successive layers that share decisions, 1 … 65536; 3 by default.</summary>
+        /// <summary>Successive layers that share decisions, 1 ... 65536; 3 by default.</summary>
         public int sharing;
         /// <summary>Passes over the keys, at most 10000; 0 (default): chosen by the library.</summary>
         public int epochs;
         /// <summary>Target for <see cref="Kvq.RouterMethod.Label"/>, which requires it: mean true bits per scalar
         /// over routed pages, between those of the last and the first expert. 0 by default.</summary>
         public double mean_bits;
-        /// <summary>For <see cref="Kvq.RouterMethod.Paper"/>: weight of the model's loss against that of memory (λ in
-        /// the paper), 0 … 1; 0.5 by default.</summary>
+        /// <summary>For <see cref="Kvq.RouterMethod.Paper"/>: weight of the model's loss against that of memory
+        /// (lambda in the paper), 0 ... 1; 0.5 by default.</summary>
         public double loss_weight;
         /// <summary>Learning rate of AdamW, above 0, at most 1; 3e-4 by default.</summary>
         public double learning_rate;
@@ -1137,13 +1138,13 @@ namespace Kvq.Raw
         public uint struct_size;
         /// <summary><see cref="Kvq.Raw.PlanGoal.Loss"/> by default.</summary>
         public PlanGoal goal;
-        /// <summary>1 … 2^20.</summary>
+        /// <summary>1 ... 2^20.</summary>
         public int n_choices;
         /// <summary>0.</summary>
         public int reserved;
         /// <summary>Options of each choice, at least 1; at most 2^24 in total.</summary>
         public int* option_counts;
-        /// <summary>Cost of each option of the first choice, then of the second, …; finite, not negative. null
+        /// <summary>Cost of each option of the first choice, then of the second, ...; finite, not negative. null
         /// (default): 0.</summary>
         public double* bytes;
         /// <summary>As <c>bytes</c>.</summary>
@@ -1156,7 +1157,8 @@ namespace Kvq.Raw
         public double max_seconds;
         /// <summary>As <c>max_bytes</c>.</summary>
         public double max_loss;
-        /// <summary>Largest relative excess of the plan's goal over the optimum, 0 … 1; 0.0001 by default.</summary>
+        /// <summary>Largest relative excess of the plan's goal over the optimum, 0 ... 1; 0.0001 by
+        /// default.</summary>
         public double tolerance;
     }
 
@@ -1186,11 +1188,11 @@ namespace Kvq.Raw
     {
         /// <summary>StructSize.</summary>
         public uint struct_size;
-        /// <summary>1 … <see cref="Kvq.Constants.MaxFused"/>, for example 3 for q, k and v.</summary>
+        /// <summary>1 ... <see cref="Kvq.Constants.MaxFused"/>, for example 3 for q, k and v.</summary>
         public int n_members;
-        /// <summary>1 … 1024.</summary>
+        /// <summary>1 ... 1024.</summary>
         public int n_schemes;
-        /// <summary>Groups that can be multiplied together, including those of one member; 1 … 15.</summary>
+        /// <summary>Groups that can be multiplied together, including those of one member; 1 ... 15.</summary>
         public int n_groups;
         /// <summary>All different; every member must be in one of them.</summary>
         public int* groups;
@@ -1243,7 +1245,7 @@ namespace Kvq.Raw
     {
         /// <summary>StructSize.</summary>
         public uint struct_size;
-        /// <summary>0 … 2^20.</summary>
+        /// <summary>0 ... 2^20.</summary>
         public int n_matrices;
         /// <summary>Names of the matrices, all different, each a string of 1 to 200 bytes without control
         /// characters.</summary>

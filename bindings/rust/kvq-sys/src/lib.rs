@@ -334,8 +334,8 @@ pub struct kvq_sequence {
     _opaque: Opaque,
 }
 
-/// Linear layer y = x·Wᵀ + b with weights of 1 to 8 bits: NUQ, VQ and TCQ of Q-Palette, and trellises of single
-/// weights. Immutable; several threads may use it at once.
+/// Linear layer y = x W^T + b with weights of 1 to 8 bits: NUQ, VQ and TCQ of Q-Palette, and trellises of
+/// single weights. Immutable; several threads may use it at once.
 ///
 /// Inputs are rotated before the product: random signs, then a Hadamard matrix. Matrices with the same `seed`
 /// in their options and the same number of columns share the rotation, which [`qp_linear_shared`] then computes
@@ -483,7 +483,7 @@ pub type kvq_device_free_hook =
 /// Receive the progress of a long call, and decide whether it goes on. Called now and then from the calling
 /// thread; may not use the objects of the call.
 ///
-/// - `done`: estimated share of the time, 0 … 1, never decreasing.
+/// - `done`: estimated share of the time, 0 ... 1, never decreasing.
 ///
 /// Returns 0 to go on; anything else ends the call with [`KVQ_E_CANCELLED`].
 pub type kvq_progress_hook = Option<unsafe extern "C" fn(user: *mut c_void, done: f64) -> i32>;
@@ -595,7 +595,7 @@ pub struct kvq_device_info {
     pub n_devices: i32,
     /// Name of the device, for example "NVIDIA H100 80GB HBM3".
     pub name: [c_char; 128],
-    /// Major · 10 + minor: 90 for 9.0.
+    /// Major \* 10 + minor: 90 for 9.0.
     pub compute_capability: i32,
     /// Newest CUDA version that the driver supports; 13000 for 13.0.
     pub driver_version: i32,
@@ -618,8 +618,8 @@ pub struct kvq_policy_info {
     pub calibrates: i32,
 }
 
-/// Shape and quality of codebooks. Errors are ‖x̂ − x‖² / ‖x‖² in training, averaged over the layers that are
-/// present; 0 for a side without codes.
+/// Shape and quality of codebooks. Errors are \|x' - x\|^2 / \|x\|^2 in training, x' being the decoded x,
+/// averaged over the layers that are present; 0 for a side without codes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kvq_codebook_info {
@@ -674,13 +674,13 @@ pub struct kvq_codebook_layer_info {
     pub tokens: i64,
     pub key_error: f64,
     pub value_error: f64,
-    /// Key error when decoding with the first stage only, the first two, …; entry `key_stages` − 1 equals
-    /// `key_error`, later entries are 0.
+    /// Key error when decoding with the first stage, the first two, ...; entry `key_stages` - 1 equals `key_error`,
+    /// later entries are 0.
     pub key_stage_errors: [f64; 64],
 }
 
-/// Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, c being the nearest
-/// centre, averaged over the layers that are present; 0 for a side without centres.
+/// Shape and quality of centres and scales. Residuals are \|x - c\|^2 / \|x\|^2 in training, c being the
+/// nearest centre, averaged over the layers that are present; 0 for a side without centres.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kvq_centres_info {
@@ -759,7 +759,7 @@ pub struct kvq_router_info {
     pub sharing: i32,
     /// Groups of such layers; each group has one network.
     pub groups: i32,
-    /// Formats to choose among, 2 … [`KVQ_MAX_EXPERTS`].
+    /// Formats to choose among, 2 ... [`KVQ_MAX_EXPERTS`].
     pub n_experts: i32,
     /// Training method.
     pub method: kvq_router_method,
@@ -822,9 +822,9 @@ pub struct kvq_layer_shape {
     pub q_heads: i32,
     /// Key/value heads; 0 (default): the cache's.
     pub kv_heads: i32,
-    /// Channels of a key and of a query, a multiple of 8, 8 … 576; 0 (default): the cache's `head_dim`.
+    /// Channels of a key and of a query, a multiple of 8, 8 ... 576; 0 (default): the cache's `head_dim`.
     pub key_dim: i32,
-    /// Channels of a value and of an output, a multiple of 8, 8 … 512; 0 (default): the cache's `head_dim`.
+    /// Channels of a value and of an output, a multiple of 8, 8 ... 512; 0 (default): the cache's `head_dim`.
     pub value_dim: i32,
     /// 1: values are the first `value_dim` channels of the keys, as in latent attention (MLA), and are stored once;
     /// there must be more key channels, and only these may be rotated. Appending takes no `v`. Policies' formats of
@@ -843,11 +843,11 @@ pub struct kvq_layer_shape {
     /// Radians per position of each pair. NULL (default): those of `rope_base`. (may be NULL; length `rotary_dim /
     /// 2`)
     pub inv_freq: *const f32,
-    /// Factor applied to q·k; 0 (default): the cache's, or 1 / sqrt(key_dim) if that is 0.
+    /// Factor applied to q k^T; 0 (default): the cache's, or 1 / sqrt(key_dim) if that is 0.
     pub scale: f32,
     /// Of calls whose own is 0; 0 (default): none.
     pub logit_softcap: f32,
-    /// The earlier layer whose pages these layers read, as models with shared KV layers do (Gemma 3n, Gemma 4); −1
+    /// The earlier layer whose pages these layers read, as models with shared KV layers do (Gemma 3n, Gemma 4); -1
     /// (default): their own. They hold no tokens: append to the named layer, then [`kvq_attend`] to these; only
     /// queries of the named layer are observed. It must have pages of its own. KV heads, channels and RoPE are the
     /// named layer's: their fields may stay at their defaults (`inv_freq` must), other values are refused.
@@ -872,13 +872,13 @@ pub struct kvq_layer_shape {
 #[derive(Clone, Copy)]
 pub struct kvq_cache_options {
     pub struct_size: u32,
-    /// 1 … 65536.
+    /// 1 ... 65536.
     pub n_layers: i32,
-    /// Query heads, 1 … 65536; a multiple of `kv_heads`.
+    /// Query heads, 1 ... 65536; a multiple of `kv_heads`.
     pub q_heads: i32,
-    /// Key/value heads, 1 … 4096.
+    /// Key/value heads, 1 ... 4096.
     pub kv_heads: i32,
-    /// Channels of keys and of values, a multiple of 8, 8 … 512.
+    /// Channels of keys and of values, a multiple of 8, 8 ... 512.
     pub head_dim: i32,
     /// [`KVQ_ROPE_HALF`] by default.
     pub rope: kvq_rope,
@@ -889,7 +889,7 @@ pub struct kvq_cache_options {
     /// Radians per position of each pair; head_dim / 2 elements if `rotary_dim` is 0. NULL (default):
     /// rope_base^(-2j / rotary_dim). (may be NULL; length `rotary_dim / 2`)
     pub inv_freq: *const f32,
-    /// Factor applied to q·k; 0 (default): 1 / sqrt(head_dim).
+    /// Factor applied to q k^T; 0 (default): 1 / sqrt(head_dim).
     pub scale: f32,
     /// 0.
     pub reserved: i32,
@@ -919,15 +919,15 @@ pub struct kvq_cache_options {
     pub shapes: *const kvq_layer_shape,
     /// 0 by default.
     pub n_shapes: i32,
-    /// A query at position p sees positions \> p − window, as in Gemma's and Mistral's local layers; 0 (default):
+    /// A query at position p sees positions \> p - window, as in Gemma's and Mistral's local layers; 0 (default):
     /// all up to its own. Such layers forget: an append frees the whole pages that neither its own tokens nor later
-    /// ones see, but for the policy's `sink` first ones. With `recent: r`, what the 32 · (r − 1) tokens before
+    /// ones see, but for the policy's `sink` first ones. With `recent: r`, what the 32 \* (r - 1) tokens before
     /// these see stays as well. So the newest append can be taken back, and that many tokens before it.
     pub sliding_window: i32,
-    /// A query at position p sees positions from p − p % chunk on, as in Llama 4's local layers; 0 (default): all
+    /// A query at position p sees positions from p - p % chunk on, as in Llama 4's local layers; 0 (default): all
     /// up to its own. Pages are freed as for `sliding_window`, of which a layer may have one or the other.
     pub attention_chunk: i32,
-    /// 1: pairs of M-RoPE alternate, as in Qwen3-VL: pair j \< 3 · section of stream j % 3 turns by that stream,
+    /// 1: pairs of M-RoPE alternate, as in Qwen3-VL: pair j \< 3 \* section of stream j % 3 turns by that stream,
     /// all others by the temporal one. 0 (default): sections follow one another, as in Qwen2-VL.
     pub mrope_interleaved: i32,
     /// Pairs that turn by each of the three position streams of M-RoPE: temporal, height, width. They add up to the
@@ -1055,11 +1055,11 @@ pub struct kvq_snapshot_info {
 #[derive(Clone, Copy)]
 pub struct kvq_append_batch {
     pub struct_size: u32,
-    /// ≥ 1.
+    /// \>= 1.
     pub n_sequences: i32,
     /// Sequences of this cache, all different. (length `n_sequences`)
     pub sequences: *const *mut kvq_sequence,
-    /// Tokens per sequence, each ≥ 1; NULL (default): one each. (may be NULL; length `n_sequences`)
+    /// Tokens per sequence, each \>= 1; NULL (default): one each. (may be NULL; length `n_sequences`)
     pub token_counts: *const i32,
     /// As for [`kvq_append`]; NULL (default): consecutive in each sequence. (may be NULL; length
     /// `sum(token_counts)`)
@@ -1112,13 +1112,13 @@ pub struct kvq_compress_options {
 #[derive(Clone, Copy)]
 pub struct kvq_attend_batch {
     pub struct_size: u32,
-    /// ≥ 1.
+    /// \>= 1.
     pub n_sequences: i32,
     /// Sequences of this cache; one may occur repeatedly. (length `n_sequences`)
     pub sequences: *const *const kvq_sequence,
-    /// Queries per sequence, each ≥ 1; NULL (default): one each. (may be NULL; length `n_sequences`)
+    /// Queries per sequence, each \>= 1; NULL (default): one each. (may be NULL; length `n_sequences`)
     pub query_counts: *const i32,
-    /// Positions ≥ 0; NULL (default): the last `query_counts[i]` tokens of each sequence, so append before
+    /// Positions \>= 0; NULL (default): the last `query_counts[i]` tokens of each sequence, so append before
     /// attending. While a CUDA graph is captured, they are in device memory instead, which every replay reads. (may
     /// be NULL; length `sum(query_counts)`)
     pub query_positions: *const i32,
@@ -1134,10 +1134,10 @@ pub struct kvq_attend_batch {
     /// `q`, `sinks` or `mask`. (length `strided(sum(query_counts), layer.q_heads, layer.value_dim)`; in the memory
     /// of the context)
     pub output: *mut c_void,
-    /// A query at position p sees positions \> p − window; 0 (default): the layer's, or all up to its own. A layer
+    /// A query at position p sees positions \> p - window; 0 (default): the layer's, or all up to its own. A layer
     /// that frees pages refuses a longer one.
     pub sliding_window: i32,
-    /// cap·tanh(logit / cap); 0 (default): none.
+    /// cap \* tanh(logit / cap); 0 (default): none.
     pub logit_softcap: f32,
     /// Elements from one query to the next, not negative; 0 (default): dense. The channels of a head are always
     /// contiguous; rows need only the alignment of their elements.
@@ -1145,28 +1145,28 @@ pub struct kvq_attend_batch {
     /// Elements from one head to the next, not negative; 0 (default): dense.
     pub q_head_stride: i64,
     /// As for queries. Rows may not overlap: either all heads of a query come before the next query's (token stride
-    /// ≥ (q_heads − 1) · head stride + head_dim), or all queries of a head before the next head's. Memory between
-    /// rows is not written.
+    /// \>= (q_heads - 1) \* head stride + head_dim), or all queries of a head before the next head's. Memory
+    /// between rows is not written.
     pub output_token_stride: i64,
     /// As for queries.
     pub output_head_stride: i64,
     /// `[total queries, q_heads]` receives the natural log-sum-exp of the logits, after scale and cap, including
     /// sinks; -infinity for a query that sees no token and has no sink. It merges results over parts of a context,
-    /// only one of which has the sinks: Σᵢ exp(lseᵢ − lse) · outputᵢ with lse = log Σᵢ exp lseᵢ. It may not overlap
-    /// `q`, `output`, `sinks` or `mask`. NULL (default): skip. (may be NULL; length `sum(query_counts) *
-    /// layer.q_heads`; in the memory of the context)
+    /// only one of which has the sinks: the sum over parts i of exp(lse\[i\] - lse) \* output\[i\], with lse the
+    /// logarithm of the sum of exp(lse\[i\]). It may not overlap `q`, `output`, `sinks` or `mask`. NULL (default):
+    /// skip. (may be NULL; length `sum(query_counts) * layer.q_heads`; in the memory of the context)
     pub lse: *mut f32,
     /// `[q_heads]` learned logits, neither scaled nor capped: each adds exp(sink) to the softmax denominator of its
     /// head and nothing to the sum of values. -infinity means no sink; a CPU refuses NaN and +infinity. NULL
     /// (default): none. (may be NULL; length `layer.q_heads`; in the memory of the context)
     pub sinks: *const f32,
     /// `[total queries, (mask_slots + 31) / 32]`: bit j % 32 of word j / 32 says whether the query sees slot
-    /// `length − mask_slots + j` of its sequence, the order of appending. Older slots are seen by position, and
+    /// `length - mask_slots + j` of its sequence, the order of appending. Older slots are seen by position, and
     /// `sliding_window` holds for all. Bits of slots before the first are ignored. NULL (default): all slots are
     /// seen by position. (may be NULL; length `sum(query_counts) * words(mask_slots)`; in the memory of the
     /// context)
     pub mask: *const u32,
-    /// Newest slots of each sequence that `mask` covers, 1 … [`KVQ_MAX_MASK_SLOTS`]; 0 (default) without.
+    /// Newest slots of each sequence that `mask` covers, 1 ... [`KVQ_MAX_MASK_SLOTS`]; 0 (default) without.
     pub mask_slots: i32,
     /// 0.
     pub reserved: i32,
@@ -1184,11 +1184,11 @@ pub struct kvq_attend_batch {
 #[derive(Clone, Copy)]
 pub struct kvq_extend_batch {
     pub struct_size: u32,
-    /// ≥ 1.
+    /// \>= 1.
     pub n_sequences: i32,
     /// Sequences of this cache, all different. (length `n_sequences`)
     pub sequences: *const *mut kvq_sequence,
-    /// New tokens per sequence, each ≥ 1; NULL (default): one each. (may be NULL; length `n_sequences`)
+    /// New tokens per sequence, each \>= 1; NULL (default): one each. (may be NULL; length `n_sequences`)
     pub token_counts: *const i32,
     /// As for [`kvq_append`]; NULL (default): consecutive in each sequence. (may be NULL; length
     /// `sum(token_counts)`)
@@ -1253,7 +1253,7 @@ pub struct kvq_extend_batch {
 #[derive(Clone, Copy)]
 pub struct kvq_step_batch {
     pub struct_size: u32,
-    /// ≥ 1.
+    /// \>= 1.
     pub n_sequences: i32,
     /// Sequences of this cache, all different. (length `n_sequences`)
     pub sequences: *const *mut kvq_sequence,
@@ -1271,8 +1271,8 @@ pub struct kvq_usage {
     pub struct_size: u32,
     /// 0.
     pub reserved: i32,
-    /// Key and value scalars held: (key_dim + value_dim) · slots of all heads, or key_dim · slots where values are
-    /// a prefix of keys.
+    /// Key and value scalars held: (key_dim + value_dim) \* slots of all heads, or key_dim \* slots where values
+    /// are a prefix of keys.
     pub scalars: i64,
     /// Pages in their final compressed format.
     pub sealed_bytes: u64,
@@ -1284,13 +1284,13 @@ pub struct kvq_usage {
     pub workspace_bytes: u64,
     /// Sum of the four above, of `transient_bytes` and of `state_bytes`.
     pub total_bytes: u64,
-    /// 2 · scalars: the size of an uncompressed FP16 cache.
+    /// 2 \* scalars: the size of an uncompressed FP16 cache.
     pub plain_fp16_bytes: u64,
     pub sealed_pages: u64,
     pub fp16_pages: u64,
     /// Pages that more than one sequence holds; counted in full for one sequence.
     pub shared_pages: u64,
-    /// 8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty.
+    /// 8 \* (sealed + fp16 + metadata bytes) / scalars; 0 when empty.
     pub bits_per_scalar: f64,
     /// Predicted only: the most that a call takes beside and frees when it returns; with a policy that evicts, also
     /// what each sequence keeps free for [`kvq_compress`].
@@ -1313,14 +1313,14 @@ pub struct qp_quantize_options {
     pub scheme: *const c_char,
     /// Seed of the random signs; 1 by default.
     pub seed: u64,
-    /// `[columns, columns]`, the mean of x·xᵀ over inputs x; NULL (default): weights are rounded without one. (may
+    /// `[columns, columns]`, the mean of x x^T over inputs x; NULL (default): weights are rounded without one. (may
     /// be NULL; length `columns * columns`)
     pub hessian: *const f32,
     /// Use of the Hessian; [`QP_ROUNDING_LDLQ`] by default.
     pub rounding: qp_rounding,
     /// 0.
     pub reserved: i32,
-    /// Share of the Hessian's mean diagonal that is added to its diagonal, 0 … 1; 0.01 by default.
+    /// Share of the Hessian's mean diagonal that is added to its diagonal, 0 ... 1; 0.01 by default.
     pub damping: f64,
     /// Bias b, stored unchanged; NULL (default): none. (may be NULL; length `rows`)
     pub bias: *const f32,
@@ -1342,11 +1342,11 @@ pub struct qp_matrix_info {
     pub columns: i64,
     /// Bytes of codes, scales, signs and bias.
     pub bytes: u64,
-    /// True bits per weight: 8 · bytes / (rows · columns), without the bias.
+    /// True bits per weight: 8 \* bytes / (rows \* columns), without the bias.
     pub bits: f64,
-    /// ‖Ŵ − W‖² / ‖W‖² at quantization; 0 for a matrix of zeros.
+    /// \|W' - W\|^2 / \|W\|^2 at quantization, W' being the decoded W; 0 for a matrix of zeros.
     pub error: f64,
-    /// tr(E·H·Eᵀ) / tr(W·H·Wᵀ) with E = Ŵ − W and the Hessian as given; 0 without a Hessian.
+    /// tr(E H E^T) / tr(W H W^T) with E = W' - W and the Hessian as given; 0 without a Hessian.
     pub proxy_error: f64,
     /// As in [`qp_quantize_options`]. (ends with a NUL; used for the life of the process)
     pub scheme: *const c_char,
@@ -1360,18 +1360,18 @@ pub struct qp_matrix_info {
 #[derive(Clone, Copy)]
 pub struct kvq_codebook_trainer_options {
     pub struct_size: u32,
-    /// 1 … 65536.
+    /// 1 ... 65536.
     pub n_layers: i32,
-    /// 1 … 4096.
+    /// 1 ... 4096.
     pub kv_heads: i32,
-    /// A multiple of 8, 8 … 256.
+    /// A multiple of 8, 8 ... 256.
     pub head_dim: i32,
     /// [`KVQ_ROPE_HALF`] by default, or [`KVQ_ROPE_INTERLEAVED`].
     pub rope: kvq_rope,
-    /// 0 … 64; 0: no codes for keys. A key scalar takes key_stages · log2(key_codes) / key_group bits: with groups
-    /// of 64, 11 (default) give 1.03 and 21 give 1.97.
+    /// 0 ... 64; 0: no codes for keys. A key scalar takes key_stages \* log2(key_codes) / key_group bits: with
+    /// groups of 64, 11 (default) give 1.03 and 21 give 1.97.
     pub key_stages: i32,
-    /// A power of two, 2 … 256; 64 by default.
+    /// A power of two, 2 ... 256; 64 by default.
     pub key_codes: i32,
     /// A divisor of head_dim / 2; 0 (default): head_dim / 2, one group per head.
     pub key_group: i32,
@@ -1411,15 +1411,15 @@ pub struct kvq_codebook_trainer_options {
 #[derive(Clone, Copy)]
 pub struct kvq_centres_trainer_options {
     pub struct_size: u32,
-    /// 1 … 65536.
+    /// 1 ... 65536.
     pub n_layers: i32,
-    /// 1 … 4096.
+    /// 1 ... 4096.
     pub kv_heads: i32,
-    /// A multiple of 8, 8 … 256.
+    /// A multiple of 8, 8 ... 256.
     pub head_dim: i32,
     /// RoPE applied to the keys later; [`KVQ_ROPE_HALF`] by default.
     pub rope: kvq_rope,
-    /// Centres per head for keys, 0 … 256; 256 by default, 1: the mean, 0: none.
+    /// Centres per head for keys, 0 ... 256; 256 by default, 1: the mean, 0: none.
     pub key_centres: i32,
     /// Centres per head for values, as for keys.
     pub value_centres: i32,
@@ -1462,7 +1462,7 @@ pub struct kvq_attention_weights {
     pub struct_size: u32,
     /// Query heads, a multiple of the KV heads.
     pub q_heads: i32,
-    /// Inputs of the projections of queries, keys and values, 1 … 1048576.
+    /// Inputs of the projections of queries, keys and values, 1 ... 1048576.
     pub hidden_size: i32,
     /// Element type of all arrays; [`KVQ_F32`] by default.
     pub dtype: kvq_dtype,
@@ -1501,15 +1501,15 @@ pub struct kvq_router_trainer_options {
     pub struct_size: u32,
     /// [`KVQ_ROUTER_LABEL`] by default.
     pub method: kvq_router_method,
-    /// Successive layers that share decisions, 1 … 65536; 3 by default.
+    /// Successive layers that share decisions, 1 ... 65536; 3 by default.
     pub sharing: i32,
     /// Passes over the keys, at most 10000; 0 (default): chosen by the library.
     pub epochs: i32,
     /// Target for [`KVQ_ROUTER_LABEL`], which requires it: mean true bits per scalar over routed pages, between
     /// those of the last and the first expert. 0 by default.
     pub mean_bits: f64,
-    /// For [`KVQ_ROUTER_PAPER`]: weight of the model's loss against that of memory (λ in the paper), 0 … 1; 0.5 by
-    /// default.
+    /// For [`KVQ_ROUTER_PAPER`]: weight of the model's loss against that of memory (lambda in the paper), 0 ... 1;
+    /// 0.5 by default.
     pub loss_weight: f64,
     /// Learning rate of AdamW, above 0, at most 1; 3e-4 by default.
     pub learning_rate: f64,
@@ -1532,13 +1532,13 @@ pub struct kvq_plan_problem {
     pub struct_size: u32,
     /// [`KVQ_PLAN_LOSS`] by default.
     pub goal: kvq_plan_goal,
-    /// 1 … 2^20.
+    /// 1 ... 2^20.
     pub n_choices: i32,
     /// 0.
     pub reserved: i32,
     /// Options of each choice, at least 1; at most 2^24 in total. (length `n_choices`)
     pub option_counts: *const i32,
-    /// Cost of each option of the first choice, then of the second, …; finite, not negative. NULL (default): 0.
+    /// Cost of each option of the first choice, then of the second, ...; finite, not negative. NULL (default): 0.
     /// (may be NULL; length `sum(option_counts)`)
     pub bytes: *const f64,
     /// As `bytes`. (may be NULL; length `sum(option_counts)`)
@@ -1551,7 +1551,7 @@ pub struct kvq_plan_problem {
     pub max_seconds: f64,
     /// As `max_bytes`.
     pub max_loss: f64,
-    /// Largest relative excess of the plan's goal over the optimum, 0 … 1; 0.0001 by default.
+    /// Largest relative excess of the plan's goal over the optimum, 0 ... 1; 0.0001 by default.
     pub tolerance: f64,
 }
 
@@ -1580,11 +1580,11 @@ pub struct kvq_plan_costs {
 #[derive(Clone, Copy)]
 pub struct kvq_plan_fusion_options {
     pub struct_size: u32,
-    /// 1 … [`KVQ_MAX_FUSED`], for example 3 for q, k and v.
+    /// 1 ... [`KVQ_MAX_FUSED`], for example 3 for q, k and v.
     pub n_members: i32,
-    /// 1 … 1024.
+    /// 1 ... 1024.
     pub n_schemes: i32,
-    /// Groups that can be multiplied together, including those of one member; 1 … 15.
+    /// Groups that can be multiplied together, including those of one member; 1 ... 15.
     pub n_groups: i32,
     /// All different; every member must be in one of them. (length `n_groups`)
     pub groups: *const i32,
@@ -1635,7 +1635,7 @@ pub struct kvq_plan_grouping_info {
 #[derive(Clone, Copy)]
 pub struct kvq_plan_content {
     pub struct_size: u32,
-    /// 0 … 2^20.
+    /// 0 ... 2^20.
     pub n_matrices: i32,
     /// Names of the matrices, all different, each a string of 1 to 200 bytes without control characters. (may be
     /// NULL; length `n_matrices`)
@@ -1887,13 +1887,13 @@ extern "C" {
     /// tokens, which models with outlier channels need and others do not mind; it goes with all formats but those
     /// that need trained data (`router`, `commvq`, trained centres). The tokens stay FP16 until they have been
     /// attended to and the next one is appended, or a step begins. They need not be like the rest, but if fewer
-    /// than 16 of them differ, the sequence waits for 256, 512 … 2048 and then goes without. With [`kvq_extend`] or
-    /// [`kvq_attend`], queries count; a host that appends more tokens before it attends, or more than 2048 at once,
-    /// gets scales from keys and values alone. The same pages result for every way of cutting a prompt. Scales stay
-    /// while any token or preallocated page does, belong to forks, are saved in snapshots, and take 0.005 bits a
-    /// scalar at 32768 tokens. A layer whose pages are sealed earlier goes without: by [`kvq_compress`], or because
-    /// a sequence in FP16 gets such a policy later or a snapshot is recoded. Scales of the cache go before: no
-    /// sequence then looks for its own.
+    /// than 16 of them differ, the sequence waits for 256, 512 ... 2048 and then goes without. With [`kvq_extend`]
+    /// or [`kvq_attend`], queries count; a host that appends more tokens before it attends, or more than 2048 at
+    /// once, gets scales from keys and values alone. The same pages result for every way of cutting a prompt.
+    /// Scales stay while any token or preallocated page does, belong to forks, are saved in snapshots, and take
+    /// 0.005 bits a scalar at 32768 tokens. A layer whose pages are sealed earlier goes without: by
+    /// [`kvq_compress`], or because a sequence in FP16 gets such a policy later or a snapshot is recoded. Scales of
+    /// the cache go before: no sequence then looks for its own.
     ///
     /// `attention` selects how the CPU attends to CommVQ keys; results differ only by rounding. `tables` multiplies
     /// each query with all codes and sums the products for each token; `rebuild` sums keys from their codes once
@@ -1943,7 +1943,7 @@ extern "C" {
     /// Copy a policy and set the formats of layers `first_layer` to `last_layer`.
     ///
     /// - `policy`: a policy of this context, without a router.
-    /// - `first_layer`: 0 … `last_layer`.
+    /// - `first_layer`: 0 ... `last_layer`.
     /// - `last_layer`: at most 65535; creating a cache with fewer layers fails.
     /// - `keys`: name of a format, see [`kvq_policy_load`]; NULL: unchanged. (may be NULL; ends with a NUL)
     /// - `values`: the same for values. (may be NULL; ends with a NUL)
@@ -2258,7 +2258,7 @@ extern "C" {
 
     /// Describe one group of layers.
     ///
-    /// - `group`: 0 … groups − 1.
+    /// - `group`: 0 ... groups - 1.
     /// - `info`: its `struct_size` must be set.
     ///
     /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`].
@@ -2409,7 +2409,7 @@ extern "C" {
     /// a sealed page is refused: keep `recent: 2` or more pages in FP16 to be able to roll back at least 32 tokens.
     /// After a cut on a page boundary, sealed pages stay sealed.
     ///
-    /// - `length`: 0 … the length of the shortest layer.
+    /// - `length`: 0 ... the length of the shortest layer.
     ///
     /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`] (negative or beyond the length); [`KVQ_E_STATE`] (inside a sealed
     /// page, or a layer has states but none after `length` tokens, see [`kvq_sequence_put_state`]: the message has
@@ -2458,10 +2458,10 @@ extern "C" {
     ///
     /// ```text
     /// kvq_context_set_stream(context, stream);
-    /// kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
-    /// kvq_sequence_reserve(cache, sequence, 4096, …);
-    /// cudaStreamBeginCapture(stream, …);
-    /// kvq_append(…, 1, k, v, …); kvq_attend(…);      // for every layer
+    /// kvq_attend(...)                                  // once with the graph's batch: allocates its workspace
+    /// kvq_sequence_reserve(cache, sequence, 4096, ...);
+    /// cudaStreamBeginCapture(stream, ...);
+    /// kvq_append(..., 1, k, v, ...); kvq_attend(...);      // for every layer
     /// cudaStreamEndCapture(stream, &graph);
     /// ```
     ///
@@ -2477,7 +2477,7 @@ extern "C" {
     /// return [`KVQ_E_UNSUPPORTED`]. Nor can a sequence that still waits for scales (`calibrate: first`): capturing
     /// returns [`KVQ_E_STATE`] until it has found them, by the append after its 128 tokens or by reserving then.
     ///
-    /// - `tokens`: per layer, ≥ 0; 0 frees the preallocated pages that are left.
+    /// - `tokens`: per layer, \>= 0; 0 frees the preallocated pages that are left.
     ///
     /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`] (NULL; a sequence of another cache; negative, or more than a layer
     /// can hold); [`KVQ_E_STATE`] (a stream is being captured); [`KVQ_E_UNSUPPORTED`] (above 0 if a router chooses
@@ -2511,10 +2511,10 @@ extern "C" {
     /// States are in host memory, whatever the context's device, and count as `state_bytes` in [`kvq_usage`].
     ///
     /// - `layer`: any layer of the model, recurrent or not.
-    /// - `tokens`: ≥ 1. It need not be the sequence's length: layers of a model run one after the other. A state of
-    ///   the same layer after as many tokens is replaced.
+    /// - `tokens`: \>= 1. It need not be the sequence's length: layers of a model run one after the other. A state
+    ///   of the same layer after as many tokens is replaced.
     /// - `data`: the state. (length `size`)
-    /// - `size`: bytes at `data`, ≥ 1.
+    /// - `size`: bytes at `data`, \>= 1.
     ///
     /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`].
     ///
@@ -2558,7 +2558,7 @@ extern "C" {
     /// Find the newest state of a layer.
     ///
     /// - `layer`: a layer of the model.
-    /// - `most`: look for states after at most so many tokens, ≥ 0.
+    /// - `most`: look for states after at most so many tokens, \>= 0.
     /// - `tokens`: receives the number of tokens after which it is; 0: there is none; unchanged on failure. (length
     ///   `1`)
     ///
@@ -2578,7 +2578,7 @@ extern "C" {
     /// Find the most tokens after which every layer that has states has one, to which the sequence can be
     /// truncated.
     ///
-    /// - `most`: look for states after at most so many tokens, ≥ 0.
+    /// - `most`: look for states after at most so many tokens, \>= 0.
     /// - `tokens`: receives the number of tokens; 0: there is none; unchanged on failure. (length `1`)
     ///
     /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`].
@@ -2593,10 +2593,10 @@ extern "C" {
         error: *mut kvq_error,
     ) -> kvq_status;
 
-    /// Drop states of all layers after `begin` … `end` − 1 tokens. Copies that a fork shares stay there.
+    /// Drop states of all layers after `begin` ... `end` - 1 tokens. Copies that a fork shares stay there.
     ///
-    /// - `begin`: ≥ 0.
-    /// - `end`: ≥ `begin`.
+    /// - `begin`: \>= 0.
+    /// - `end`: \>= `begin`.
     ///
     /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`].
     ///
@@ -2648,7 +2648,7 @@ extern "C" {
     /// Get the number of tokens that a KV head of `layer` holds after eviction. [`kvq_sequence_decode`] returns
     /// their positions.
     ///
-    /// - `kv_head`: 0 … kv_heads − 1.
+    /// - `kv_head`: 0 ... kv_heads - 1.
     /// - `slots`: receives the number; unchanged on failure. (length `1`)
     ///
     /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_BACKEND`].
@@ -2866,7 +2866,7 @@ extern "C" {
     /// Fills the layer's open page. A full page is sealed (encoded in its final format) when it leaves the newest
     /// `recent` pages, which happens when the next token arrives. Either all `n` tokens are appended or none.
     ///
-    /// - `n`: number of tokens, ≥ 1.
+    /// - `n`: number of tokens, \>= 1.
     /// - `k`: keys `[n, kv_heads, key_dim]`, before RoPE unless the cache was created with [`KVQ_ROPE_NONE`]; a
     ///   CUDA context reads them in stream order. They must be finite with magnitude at most 65504 (FP16) after
     ///   RoPE and, in layers with `+hadamard` or gain-shape formats, after the Hadamard rotation, too. (length `n *
@@ -2874,7 +2874,7 @@ extern "C" {
     /// - `v`: values `[n, kv_heads, value_dim]`, same rules; NULL exactly if the layer's values are a prefix of its
     ///   keys. (may be NULL; length `n * layer.kv_heads * layer.value_dim`; in the memory of the context)
     /// - `dtype`: element type of `k` and `v`.
-    /// - `positions`: original positions, ≥ 0, strictly increasing and beyond the layer's last one; inside a step
+    /// - `positions`: original positions, \>= 0, strictly increasing and beyond the layer's last one; inside a step
     ///   ([`kvq_step_begin`]) of a cache that does not evict, in any order beyond the layer's last one before the
     ///   step; NULL: consecutive. (may be NULL; length `n`)
     ///
@@ -2913,7 +2913,7 @@ extern "C" {
     /// Append tokens to one layer of several sequences: to all of them or to none.
     ///
     /// Strides describe tensors of any layout, such as fused queries, keys and values: `k` then points to the first
-    /// key, and `k_token_stride` is (q_heads + 2 · kv_heads) · head_dim. The stored pages are those of
+    /// key, and `k_token_stride` is (q_heads + 2 \* kv_heads) \* head_dim. The stored pages are those of
     /// [`kvq_append`]. A batch shares the work on all sequences among the threads; on a GPU it takes one launch (in
     /// a CUDA graph, one per sequence).
     ///
@@ -2932,9 +2932,9 @@ extern "C" {
 
     /// Decode stored keys and values, for inspection and tests. Not optimised.
     ///
-    /// - `kv_head`: 0 … kv_heads − 1.
+    /// - `kv_head`: 0 ... kv_heads - 1.
     /// - `begin`: first slot in the head's list.
-    /// - `n`: number of slots, ≥ 1.
+    /// - `n`: number of slots, \>= 1.
     /// - `k`: receives `[n, key_dim]` keys as attention reads them (after RoPE); NULL: skip. (may be NULL; length
     ///   `n * layer.key_dim`)
     /// - `v`: receives `[n, value_dim]` values; NULL: skip. (may be NULL; length `n * layer.value_dim`)
@@ -2999,7 +2999,7 @@ extern "C" {
     /// it takes (positions, scores, selected slots: some percent of the pages) is kept free, so that appends reach
     /// the limit a little sooner. That holds for the policy's budget and pages that no fork shares, and not for
     /// policies with a router. Lengths of sequences still count the evicted tokens, and [`kvq_sequence_truncate`]
-    /// drops the tokens at positions ≥ `length`. Observations are not part of a snapshot: after
+    /// drops the tokens at positions \>= `length`. Observations are not part of a snapshot: after
     /// [`kvq_sequence_load`], attend before compressing.
     ///
     /// - `options`: NULL: defaults. (may be NULL)
@@ -3031,8 +3031,8 @@ extern "C" {
     /// Compute attention of a batch of queries over one layer, or over the layer whose pages it reads
     /// (`pages_of_layer` of its [`kvq_layer_shape`]), which has received their tokens before.
     ///
-    /// `output = softmax(scale · q·kᵀ) v` for every query head. Query head h reads KV head h / (q_heads /
-    /// kv_heads), and a query at position p sees the tokens at positions ≤ p, except where a mask says what it
+    /// `output = softmax(scale * q k^T) v` for every query head. Query head h reads KV head h / (q_heads /
+    /// kv_heads), and a query at position p sees the tokens at positions up to p, except where a mask says what it
     /// sees: among the newest `mask_slots` slots, for draft trees and parallel samples. While a sequence holds
     /// tokens at positions that do not ascend (appended inside a step), a mask has to cover the first that is not
     /// beyond the one before it, and all later ones. A query that sees no token gives zeros, also with a sink.
@@ -3117,9 +3117,9 @@ extern "C" {
     /// kept, which takes the memory of so many more FP16 pages where a count is above [`KVQ_PAGE_SLOTS`].
     ///
     /// ```text
-    /// kvq_step_begin(cache, &batch, …);              // token_counts: draft tokens and the one before them
-    /// kvq_extend(cache, layer, …);                   // for every layer
-    /// kvq_step_commit(cache, &batch, …);             // token_counts: accepted tokens
+    /// kvq_step_begin(cache, &batch, ...);              // token_counts: draft tokens and the one before them
+    /// kvq_extend(cache, layer, ...);                   // for every layer
+    /// kvq_step_commit(cache, &batch, ...);             // token_counts: accepted tokens
     /// ```
     ///
     /// Draft tokens may form a tree: inside a step of a cache that does not evict, positions may repeat and fall,
@@ -3208,9 +3208,9 @@ extern "C" {
     /// with so many queries of each sequence in one batch and without sinks. Calls of several threads at once take
     /// one workspace each.
     ///
-    /// - `sequences`: number of sequences, ≥ 1.
-    /// - `tokens`: per sequence, ≥ 0.
-    /// - `queries`: per sequence, ≥ 0; 0: no attention.
+    /// - `sequences`: number of sequences, \>= 1.
+    /// - `tokens`: per sequence, \>= 0.
+    /// - `queries`: per sequence, \>= 0; 0: no attention.
     /// - `usage`: its `struct_size` must be set.
     ///
     /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`] (NULL; a number out of range; too many pages or queries to count);
@@ -3278,7 +3278,7 @@ extern "C" {
     /// Quantize a matrix. The result depends only on the arguments, not on threads or instruction sets.
     ///
     /// - `w`: weights `[rows, columns]` of `options->dtype`. (length `rows * columns`)
-    /// - `rows`: outputs of the layer, 1 … 2^24.
+    /// - `rows`: outputs of the layer, 1 ... 2^24.
     /// - `columns`: inputs of the layer, a multiple of 64 from 64 to 2^20.
     /// - `result`: receives the handle. (keeps `context` alive)
     ///
@@ -3316,7 +3316,7 @@ extern "C" {
         error: *mut kvq_error,
     ) -> kvq_status;
 
-    /// Compute y = x·Wᵀ + b.
+    /// Compute y = x W^T + b.
     ///
     /// Inputs are rotated in FP32 and, except for `fp16`, rounded to 8-bit integers with one scale per 256 of them.
     /// Products are summed exactly within these blocks and in FP32 across them, in the same order on every
@@ -3324,7 +3324,7 @@ extern "C" {
     /// seen.
     ///
     /// - `x`: `[batch, columns]` of `dtype`. (length `batch * matrix.columns`; in the memory of the context)
-    /// - `batch`: rows of `x` and `y`, ≥ 1.
+    /// - `batch`: rows of `x` and `y`, \>= 1.
     /// - `y`: receives `[batch, rows]` of `dtype`; may not overlap `x`. (length `batch * matrix.rows`; in the
     ///   memory of the context)
     ///
@@ -3344,12 +3344,12 @@ extern "C" {
         error: *mut kvq_error,
     ) -> kvq_status;
 
-    /// Multiply several matrices by the same inputs in one call: y\[i\] = x·Wᵢᵀ + bᵢ. Results are those of separate
-    /// calls. Schemes and numbers of rows may differ.
+    /// Multiply several matrices by the same inputs in one call: y\[i\] = x W\[i\]^T + b\[i\]. Results are those of
+    /// separate calls. Schemes and numbers of rows may differ.
     ///
     /// - `matrices`: matrices of one context with the same number of columns; all that rotate have the same signs.
     ///   (length `n`)
-    /// - `n`: number of matrices, 1 … 1024.
+    /// - `n`: number of matrices, 1 ... 1024.
     /// - `x`: as for [`qp_linear`]. (length `batch * matrices.columns`; in the memory of the context)
     /// - `y`: outputs, `[batch, rows of matrix i]` each, in the context's memory; they may not overlap each other
     ///   or `x`. (length `n`)
@@ -3386,7 +3386,7 @@ extern "C" {
     ///
     /// - `matrices`: (length `n`)
     /// - `names`: names of the matrices, all different, each a string of up to 200 bytes. (length `n`)
-    /// - `n`: number of matrices, ≥ 1.
+    /// - `n`: number of matrices, \>= 1.
     /// - `buffer`: receives the file. NULL: only the size is returned. (may be NULL; length `capacity`)
     /// - `capacity`: bytes available at `buffer`.
     /// - `size`: receives the size of the file in bytes; also if `capacity` is too small. (length `1`)
@@ -3500,8 +3500,8 @@ extern "C" {
     /// captured.
     ///
     /// - `matrices`: as for [`qp_linear_shared`]. (length `n`)
-    /// - `n`: number of matrices, 1 … 1024.
-    /// - `batch`: rows, ≥ 1. Calls with more than 1024 rows run in pieces of 1024 rows, and the pieces are
+    /// - `n`: number of matrices, 1 ... 1024.
+    /// - `batch`: rows, \>= 1. Calls with more than 1024 rows run in pieces of 1024 rows, and the pieces are
     ///   measured.
     ///
     /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_MISMATCH`] (matrices that do not share their inputs);
@@ -3605,7 +3605,7 @@ extern "C" {
 
     /// Add tokens to a layer that is not finished. They are kept as FP16 until the layer is trained.
     ///
-    /// - `n`: number of tokens, ≥ 1.
+    /// - `n`: number of tokens, \>= 1.
     /// - `k`: keys before RoPE, `[n, kv_heads, head_dim]`; finite, magnitude at most 65504. May be NULL if there
     ///   are no codes for keys. (may be NULL; length `n * trainer.kv_heads * trainer.head_dim`)
     /// - `v`: values, same shape and rules; may be NULL if there are no codes for values. (may be NULL; length `n *
@@ -3707,7 +3707,7 @@ extern "C" {
 
     /// Add tokens to a layer that is not finished. They are kept as FP16 until the layer is trained.
     ///
-    /// - `n`: number of tokens, ≥ 1.
+    /// - `n`: number of tokens, \>= 1.
     /// - `k`: keys before RoPE, `[n, kv_heads, head_dim]`; finite, magnitude at most 65504. May be NULL if there
     ///   are neither centres nor scales of keys. (may be NULL; length `n * trainer.kv_heads * trainer.head_dim`)
     /// - `v`: values, same shape and rules; may be NULL if there are neither centres nor scales of values. (may be
@@ -3733,7 +3733,7 @@ extern "C" {
 
     /// Count queries for the scales of keys of a layer that is not finished. Only sums are kept.
     ///
-    /// - `n`: number of tokens, ≥ 1; of any tokens, as many times as wanted.
+    /// - `n`: number of tokens, \>= 1; of any tokens, as many times as wanted.
     /// - `q_heads`: query heads, a multiple of the KV heads.
     /// - `q`: queries before RoPE, finite. (length `n * q_heads * trainer.head_dim`)
     /// - `dtype`: element type of `q`.
@@ -3870,9 +3870,9 @@ extern "C" {
     /// For labels this stores the text in every format and compares the attention of some of its queries, which
     /// takes most of the training time. Only keys of the first layer of each group are kept, as FP16.
     ///
-    /// - `n`: tokens of the text, ≥ 1, at positions 0, 1, …. Pages are judged by the quarter of the text's tokens
-    ///   that follows them, so the first page and pages in the last quarter are not used: a text of fewer than 85
-    ///   tokens teaches nothing.
+    /// - `n`: tokens of the text, \>= 1, at positions 0, 1, ... Pages are judged by the quarter of the text's
+    ///   tokens that follows them, so the first page and pages in the last quarter are not used: a text of fewer
+    ///   than 85 tokens teaches nothing.
     /// - `q`: queries before RoPE, `[n, q_heads, head_dim]`; finite. May be NULL for [`KVQ_ROUTER_PAPER`]. (may be
     ///   NULL; length `n * trainer.q_heads * trainer.head_dim`)
     /// - `k`: keys before RoPE, `[n, kv_heads, head_dim]`, as for [`kvq_append`]. (length `n * trainer.kv_heads *
@@ -4032,7 +4032,7 @@ extern "C" {
 
     /// Describe one grouping.
     ///
-    /// - `index`: 0 … n_groupings − 1, by increasing loss.
+    /// - `index`: 0 ... n_groupings - 1, by increasing loss.
     /// - `info`: its `struct_size` must be set.
     ///
     /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`].
@@ -4059,10 +4059,10 @@ extern "C" {
     pub fn kvq_plan_fusion_destroy(fusion: *mut kvq_plan_fusion);
 
     /// Compute the bits that each matrix would get if codes were as good as optimal codes of Gaussian numbers: an
-    /// error of 2^(−2b) with b bits per weight. The loss is then a lower bound for every plan (Q-Palette, theorem
+    /// error of 2^(-2b) with b bits per weight. The loss is then a lower bound for every plan (Q-Palette, theorem
     /// 3.1).
     ///
-    /// - `n`: number of matrices, 1 … 2^20.
+    /// - `n`: number of matrices, 1 ... 2^20.
     /// - `weights`: weights in each matrix, above 0. (length `n`)
     /// - `sensitivities`: loss of each matrix at a relative squared error of 1, not negative. (length `n`)
     /// - `least_bits`: per weight, at least 0.
@@ -4181,7 +4181,7 @@ extern "C" {
 
     /// Describe one matrix of a plan.
     ///
-    /// - `index`: 0 … n_matrices − 1, in the order of the plan.
+    /// - `index`: 0 ... n_matrices - 1, in the order of the plan.
     /// - `info`: its `struct_size` must be set.
     ///
     /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`].

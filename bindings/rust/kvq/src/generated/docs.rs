@@ -39,8 +39,8 @@ before RoPE. Immutable; caches share it. Files are in the safetensors format."#
         r#"The pages of one conversation. Belongs to the cache that created it."#
     };
     (qp_matrix) => {
-        r#"Linear layer y = x·Wᵀ + b with weights of 1 to 8 bits: NUQ, VQ and TCQ of Q-Palette, and trellises of single
-weights. Immutable; several threads may use it at once.
+        r#"Linear layer y = x W^T + b with weights of 1 to 8 bits: NUQ, VQ and TCQ of Q-Palette, and trellises of
+single weights. Immutable; several threads may use it at once.
 
 Inputs are rotated before the product: random signs, then a Hadamard matrix. Matrices with the same `seed`
 in their options and the same number of columns share the rotation, which
@@ -87,7 +87,7 @@ far is done: the hook may not reuse it on another stream before that."#
         r#"Receive the progress of a long call, and decide whether it goes on. Called now and then from the calling
 thread; may not use the objects of the call.
 
-- `done`: estimated share of the time, 0 … 1, never decreasing.
+- `done`: estimated share of the time, 0 ... 1, never decreasing.
 
 Returns 0 to go on; anything else ends the call with [`Status::Cancelled`](crate::Status::Cancelled)."#
     };
@@ -198,7 +198,7 @@ the token."#
         r#"Tokens for one layer of several sequences. Rows of `k` and `v` (one per token) are ordered by sequence."#
     };
     (kvq_append_batch, token_counts) => {
-        r#"Tokens per sequence, each ≥ 1; NULL (default): one each."#
+        r#"Tokens per sequence, each \>= 1; NULL (default): one each."#
     };
     (kvq_append_batch, positions) => {
         r#"As for [`Sequence::append`](crate::Sequence::append); NULL (default): consecutive in each sequence."#
@@ -228,10 +228,10 @@ pages it reads; NULL: skip."#
         r#"Queries of one or more sequences, and where their results go."#
     };
     (kvq_attend_batch, query_counts) => {
-        r#"Queries per sequence, each ≥ 1; NULL (default): one each."#
+        r#"Queries per sequence, each \>= 1; NULL (default): one each."#
     };
     (kvq_attend_batch, query_positions) => {
-        r#"Positions ≥ 0; NULL (default): the last `query_counts[i]` tokens of each sequence, so append before
+        r#"Positions \>= 0; NULL (default): the last `query_counts[i]` tokens of each sequence, so append before
 attending. While a CUDA graph is captured, they are in device memory instead, which every replay reads."#
     };
     (kvq_attend_batch, q) => {
@@ -245,8 +245,9 @@ attending. While a CUDA graph is captured, they are in device memory instead, wh
     (kvq_attend_batch, lse) => {
         r#"`[total queries, q_heads]` receives the natural log-sum-exp of the logits, after scale and cap, including
 sinks; -infinity for a query that sees no token and has no sink. It merges results over parts of a context,
-only one of which has the sinks: Σᵢ exp(lseᵢ − lse) · outputᵢ with lse = log Σᵢ exp lseᵢ. It may not overlap
-`q`, `output`, `sinks` or `mask`. NULL (default): skip."#
+only one of which has the sinks: the sum over parts i of exp(lse\[i\] - lse) \* output\[i\], with lse the
+logarithm of the sum of exp(lse\[i\]). It may not overlap `q`, `output`, `sinks` or `mask`. NULL (default):
+skip."#
     };
     (kvq_attend_batch, sinks) => {
         r#"`[q_heads]` learned logits, neither scaled nor capped: each adds exp(sink) to the softmax denominator of its
@@ -255,7 +256,7 @@ head and nothing to the sum of values. -infinity means no sink; a CPU refuses Na
     };
     (kvq_attend_batch, mask) => {
         r#"`[total queries, (mask_slots + 31) / 32]`: bit j % 32 of word j / 32 says whether the query sees slot
-`length − mask_slots + j` of its sequence, the order of appending. Older slots are seen by position, and
+`length - mask_slots + j` of its sequence, the order of appending. Older slots are seen by position, and
 `sliding_window` holds for all. Bits of slots before the first are ignored. NULL (default): all slots are
 seen by position."#
     };
@@ -268,7 +269,7 @@ seen by position."#
 (one per token) are ordered by sequence."#
     };
     (kvq_extend_batch, token_counts) => {
-        r#"New tokens per sequence, each ≥ 1; NULL (default): one each."#
+        r#"New tokens per sequence, each \>= 1; NULL (default): one each."#
     };
     (kvq_extend_batch, positions) => {
         r#"As for [`Sequence::append`](crate::Sequence::append); NULL (default): consecutive in each sequence."#
@@ -314,7 +315,7 @@ seen by position."#
         r#"See [`schemes`](crate::schemes); "nuq-4" by default."#
     };
     (qp_quantize_options, hessian) => {
-        r#"`[columns, columns]`, the mean of x·xᵀ over inputs x; NULL (default): weights are rounded without one."#
+        r#"`[columns, columns]`, the mean of x x^T over inputs x; NULL (default): weights are rounded without one."#
     };
     (qp_quantize_options, bias) => {
         r#"Bias b, stored unchanged; NULL (default): none."#
@@ -450,7 +451,7 @@ if any page gets gain-shape codes and nothing needs trained data, else none.
 first 128 tokens, which models with outlier channels need and others do not mind; it goes with all formats
 but those that need trained data (`router`, `commvq`, trained centres). The tokens stay FP16 until they have
 been attended to and the next one is appended, or a step begins. They need not be like the rest, but if
-fewer than 16 of them differ, the sequence waits for 256, 512 … 2048 and then goes without. With
+fewer than 16 of them differ, the sequence waits for 256, 512 ... 2048 and then goes without. With
 [`Cache::extend`](crate::Cache::extend) or [`Cache::attend`](crate::Cache::attend), queries count; a host
 that appends more tokens before it attends, or more than 2048 at once, gets scales from keys and values
 alone. The same pages result for every way of cutting a prompt. Scales stay while any token or preallocated
@@ -486,7 +487,7 @@ the line); [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::S
         r#"Copy a policy and set the formats of layers `first_layer` to `last_layer`.
 
 - `policy`: a policy of this context, without a router.
-- `first_layer`: 0 … `last_layer`.
+- `first_layer`: 0 ... `last_layer`.
 - `last_layer`: at most 65535; creating a cache with fewer layers fails.
 - `keys`: name of a format, see [`Policy::load`](crate::Policy::load); NULL: unchanged.
 - `values`: the same for values.
@@ -619,7 +620,7 @@ written); [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::St
     (kvq_router_describe_group) => {
         r#"Describe one group of layers.
 
-- `group`: 0 … groups − 1.
+- `group`: 0 ... groups - 1.
 
 # Errors
 
@@ -710,10 +711,10 @@ CPU the pages of a head are contiguous from the start. On a GPU a CUDA graph nee
 
 ```text
 kvq_context_set_stream(context, stream);
-kvq_attend(…)                                  // once with the graph's batch: allocates its workspace
-kvq_sequence_reserve(cache, sequence, 4096, …);
-cudaStreamBeginCapture(stream, …);
-kvq_append(…, 1, k, v, …); kvq_attend(…);      // for every layer
+kvq_attend(...)                                  // once with the graph's batch: allocates its workspace
+kvq_sequence_reserve(cache, sequence, 4096, ...);
+cudaStreamBeginCapture(stream, ...);
+kvq_append(..., 1, k, v, ...); kvq_attend(...);      // for every layer
 cudaStreamEndCapture(stream, &graph);
 ```
 
@@ -731,7 +732,7 @@ return [`Status::Unsupported`](crate::Status::Unsupported). Nor can a sequence t
 (`calibrate: first`): capturing returns [`Status::State`](crate::Status::State) until it has found them, by
 the append after its 128 tokens or by reserving then.
 
-- `tokens`: per layer, ≥ 0; 0 frees the preallocated pages that are left.
+- `tokens`: per layer, \>= 0; 0 frees the preallocated pages that are left.
 
 # Errors
 
@@ -762,8 +763,8 @@ States are in host memory, whatever the context's device, and count as `state_by
 [`Usage`](crate::Usage).
 
 - `layer`: any layer of the model, recurrent or not.
-- `tokens`: ≥ 1. It need not be the sequence's length: layers of a model run one after the other. A state of
-  the same layer after as many tokens is replaced.
+- `tokens`: \>= 1. It need not be the sequence's length: layers of a model run one after the other. A state
+  of the same layer after as many tokens is replaced.
 - `data`: the state.
 
 # Errors
@@ -786,7 +787,7 @@ States are in host memory, whatever the context's device, and count as `state_by
         r#"Find the newest state of a layer.
 
 - `layer`: a layer of the model.
-- `most`: look for states after at most so many tokens, ≥ 0.
+- `most`: look for states after at most so many tokens, \>= 0.
 - `tokens`: receives the number of tokens after which it is; 0: there is none; unchanged on failure.
 
 # Errors
@@ -797,7 +798,7 @@ States are in host memory, whatever the context's device, and count as `state_by
         r#"Find the most tokens after which every layer that has states has one, to which the sequence can be
 truncated.
 
-- `most`: look for states after at most so many tokens, ≥ 0.
+- `most`: look for states after at most so many tokens, \>= 0.
 - `tokens`: receives the number of tokens; 0: there is none; unchanged on failure.
 
 # Errors
@@ -805,10 +806,10 @@ truncated.
 [`Status::Argument`](crate::Status::Argument)."#
     };
     (kvq_sequence_drop_states) => {
-        r#"Drop states of all layers after `begin` … `end` − 1 tokens. Copies that a fork shares stay there.
+        r#"Drop states of all layers after `begin` ... `end` - 1 tokens. Copies that a fork shares stay there.
 
-- `begin`: ≥ 0.
-- `end`: ≥ `begin`.
+- `begin`: \>= 0.
+- `end`: \>= `begin`.
 
 # Errors
 
@@ -836,7 +837,7 @@ with a window that has room for one has room for any number.
         r#"Get the number of tokens that a KV head of `layer` holds after eviction.
 [`Sequence::decode`](crate::Sequence::decode) returns their positions.
 
-- `kv_head`: 0 … kv_heads − 1.
+- `kv_head`: 0 ... kv_heads - 1.
 - `slots`: receives the number; unchanged on failure.
 
 # Errors
@@ -959,7 +960,7 @@ Fills the layer's open page. A full page is sealed (encoded in its final format)
   Hadamard rotation, too.
 - `v`: values `[n, kv_heads, value_dim]`, same rules; NULL exactly if the layer's values are a prefix of its
   keys.
-- `positions`: original positions, ≥ 0, strictly increasing and beyond the layer's last one; inside a step
+- `positions`: original positions, \>= 0, strictly increasing and beyond the layer's last one; inside a step
   ([`Cache::step`](crate::Cache::step)) of a cache that does not evict, in any order beyond the layer's last
   one before the step; NULL: consecutive.
 
@@ -976,7 +977,7 @@ would hold fewer tokens: append to layers in their order); [`Status::Limit`](cra
         r#"Append tokens to one layer of several sequences: to all of them or to none.
 
 Strides describe tensors of any layout, such as fused queries, keys and values: `k` then points to the first
-key, and `k_token_stride` is (q_heads + 2 · kv_heads) · head_dim. The stored pages are those of
+key, and `k_token_stride` is (q_heads + 2 \* kv_heads) \* head_dim. The stored pages are those of
 [`Sequence::append`](crate::Sequence::append). A batch shares the work on all sequences among the threads;
 on a GPU it takes one launch (in a CUDA graph, one per sequence).
 
@@ -989,7 +990,7 @@ sequences."#
     (kvq_sequence_decode) => {
         r#"Decode stored keys and values, for inspection and tests. Not optimised.
 
-- `kv_head`: 0 … kv_heads − 1.
+- `kv_head`: 0 ... kv_heads - 1.
 - `begin`: first slot in the head's list.
 - `k`: receives `[n, key_dim]` keys as attention reads them (after RoPE); NULL: skip.
 - `v`: receives `[n, value_dim]` values; NULL: skip.
@@ -1032,8 +1033,8 @@ the context have been reached: tokens that remain are written over the pages of 
 it takes (positions, scores, selected slots: some percent of the pages) is kept free, so that appends reach
 the limit a little sooner. That holds for the policy's budget and pages that no fork shares, and not for
 policies with a router. Lengths of sequences still count the evicted tokens, and
-[`Sequence::truncate`](crate::Sequence::truncate) drops the tokens at positions ≥ `length`. Observations are
-not part of a snapshot: after [`Cache::load_sequence`](crate::Cache::load_sequence), attend before
+[`Sequence::truncate`](crate::Sequence::truncate) drops the tokens at positions \>= `length`. Observations
+are not part of a snapshot: after [`Cache::load_sequence`](crate::Cache::load_sequence), attend before
 compressing.
 
 - `options`: NULL: defaults.
@@ -1049,8 +1050,8 @@ observed or more than `window` tokens have come since, pages are preallocated);
         r#"Compute attention of a batch of queries over one layer, or over the layer whose pages it reads
 (`pages_of_layer` of its [`LayerShape`](crate::LayerShape)), which has received their tokens before.
 
-`output = softmax(scale · q·kᵀ) v` for every query head. Query head h reads KV head h / (q_heads /
-kv_heads), and a query at position p sees the tokens at positions ≤ p, except where a mask says what it
+`output = softmax(scale * q k^T) v` for every query head. Query head h reads KV head h / (q_heads /
+kv_heads), and a query at position p sees the tokens at positions up to p, except where a mask says what it
 sees: among the newest `mask_slots` slots, for draft trees and parallel samples. While a sequence holds
 tokens at positions that do not ascend (appended inside a step), a mask has to cover the first that is not
 beyond the one before it, and all later ones. A query that sees no token gives zeros, also with a sink.
@@ -1107,9 +1108,9 @@ their FP16 originals are kept, which takes the memory of so many more FP16 pages
 [`PAGE_SLOTS`](crate::PAGE_SLOTS).
 
 ```text
-kvq_step_begin(cache, &batch, …);              // token_counts: draft tokens and the one before them
-kvq_extend(cache, layer, …);                   // for every layer
-kvq_step_commit(cache, &batch, …);             // token_counts: accepted tokens
+kvq_step_begin(cache, &batch, ...);              // token_counts: draft tokens and the one before them
+kvq_extend(cache, layer, ...);                   // for every layer
+kvq_step_commit(cache, &batch, ...);             // token_counts: accepted tokens
 ```
 
 Draft tokens may form a tree: inside a step of a cache that does not evict, positions may repeat and fall,
@@ -1191,9 +1192,9 @@ the larger of [`PAGE_SLOTS`](crate::PAGE_SLOTS) and `queries` tokens of a sequen
 0, that each layer attended with so many queries of each sequence in one batch and without sinks. Calls of
 several threads at once take one workspace each.
 
-- `sequences`: number of sequences, ≥ 1.
-- `tokens`: per sequence, ≥ 0.
-- `queries`: per sequence, ≥ 0; 0: no attention.
+- `sequences`: number of sequences, \>= 1.
+- `tokens`: per sequence, \>= 0.
+- `queries`: per sequence, \>= 0; 0: no attention.
 - `usage`: its `struct_size` must be set.
 
 # Errors
@@ -1226,7 +1227,7 @@ sizes are not known in advance; `queries` above 0 on a CUDA context, whose works
         r#"Quantize a matrix. The result depends only on the arguments, not on threads or instruction sets.
 
 - `w`: weights `[rows, columns]` of `options->dtype`.
-- `rows`: outputs of the layer, 1 … 2^24.
+- `rows`: outputs of the layer, 1 ... 2^24.
 - `columns`: inputs of the layer, a multiple of 64 from 64 to 2^20.
 
 # Errors
@@ -1248,7 +1249,7 @@ original matrix.
 [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit)."#
     };
     (qp_linear) => {
-        r#"Compute y = x·Wᵀ + b.
+        r#"Compute y = x W^T + b.
 
 Inputs are rotated in FP32 and, except for `fp16`, rounded to 8-bit integers with one scale per 256 of them.
 Products are summed exactly within these blocks and in FP32 across them, in the same order on every
@@ -1265,8 +1266,8 @@ context's device has no kernels for packed matrices); [`Status::Memory`](crate::
 [`Status::Limit`](crate::Status::Limit). NaN or infinity in a row of `x` makes its row of `y` NaN."#
     };
     (qp_linear_shared) => {
-        r#"Multiply several matrices by the same inputs in one call: y\[i\] = x·Wᵢᵀ + bᵢ. Results are those of separate
-calls. Schemes and numbers of rows may differ.
+        r#"Multiply several matrices by the same inputs in one call: y\[i\] = x W\[i\]^T + b\[i\]. Results are those of
+separate calls. Schemes and numbers of rows may differ.
 
 - `matrices`: matrices of one context with the same number of columns; all that rotate have the same signs.
 - `x`: as for [`Matrix::linear`](crate::Matrix::linear).

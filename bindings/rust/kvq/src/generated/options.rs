@@ -62,14 +62,14 @@ macro_rules! setters {
             self
         }
 
-        /// Channels of a key and of a query, a multiple of 8, 8 … 576; 0 (default): the cache's `head_dim`.
+        /// Channels of a key and of a query, a multiple of 8, 8 ... 576; 0 (default): the cache's `head_dim`.
         #[must_use]
         pub fn key_dim(mut self, key_dim: usize) -> Self {
             self.raw.key_dim = $crate::convert::int(key_dim);
             self
         }
 
-        /// Channels of a value and of an output, a multiple of 8, 8 … 512; 0 (default): the cache's `head_dim`.
+        /// Channels of a value and of an output, a multiple of 8, 8 ... 512; 0 (default): the cache's `head_dim`.
         #[must_use]
         pub fn value_dim(mut self, value_dim: usize) -> Self {
             self.raw.value_dim = $crate::convert::int(value_dim);
@@ -115,7 +115,7 @@ macro_rules! setters {
             self
         }
 
-        /// Factor applied to q·k; 0 (default): the cache's, or 1 / sqrt(key_dim) if that is 0.
+        /// Factor applied to q k^T; 0 (default): the cache's, or 1 / sqrt(key_dim) if that is 0.
         #[must_use]
         pub fn scale(mut self, scale: f32) -> Self {
             self.raw.scale = scale;
@@ -129,7 +129,7 @@ macro_rules! setters {
             self
         }
 
-        /// The earlier layer whose pages these layers read, as models with shared KV layers do (Gemma 3n, Gemma 4); −1
+        /// The earlier layer whose pages these layers read, as models with shared KV layers do (Gemma 3n, Gemma 4); -1
         /// (default): their own. They hold no tokens: append to the named layer, then
         /// [`Cache::attend`](crate::Cache::attend) to these; only queries of the named layer are observed. It must have
         /// pages of its own. KV heads, channels and RoPE are the named layer's: their fields may stay at their defaults
@@ -166,28 +166,28 @@ macro_rules! setters {
         }
     };
     (kvq_cache_options) => {
-        /// 1 … 65536.
+        /// 1 ... 65536.
         #[must_use]
         pub fn n_layers(mut self, n_layers: usize) -> Self {
             self.raw.n_layers = $crate::convert::int(n_layers);
             self
         }
 
-        /// Query heads, 1 … 65536; a multiple of `kv_heads`.
+        /// Query heads, 1 ... 65536; a multiple of `kv_heads`.
         #[must_use]
         pub fn q_heads(mut self, q_heads: usize) -> Self {
             self.raw.q_heads = $crate::convert::int(q_heads);
             self
         }
 
-        /// Key/value heads, 1 … 4096.
+        /// Key/value heads, 1 ... 4096.
         #[must_use]
         pub fn kv_heads(mut self, kv_heads: usize) -> Self {
             self.raw.kv_heads = $crate::convert::int(kv_heads);
             self
         }
 
-        /// Channels of keys and of values, a multiple of 8, 8 … 512.
+        /// Channels of keys and of values, a multiple of 8, 8 ... 512.
         #[must_use]
         pub fn head_dim(mut self, head_dim: usize) -> Self {
             self.raw.head_dim = $crate::convert::int(head_dim);
@@ -215,7 +215,7 @@ macro_rules! setters {
             self
         }
 
-        /// Factor applied to q·k; 0 (default): 1 / sqrt(head_dim).
+        /// Factor applied to q k^T; 0 (default): 1 / sqrt(head_dim).
         #[must_use]
         pub fn scale(mut self, scale: f32) -> Self {
             self.raw.scale = scale;
@@ -237,9 +237,9 @@ macro_rules! setters {
             self
         }
 
-        /// A query at position p sees positions \> p − window, as in Gemma's and Mistral's local layers; 0 (default):
+        /// A query at position p sees positions \> p - window, as in Gemma's and Mistral's local layers; 0 (default):
         /// all up to its own. Such layers forget: an append frees the whole pages that neither its own tokens nor later
-        /// ones see, but for the policy's `sink` first ones. With `recent: r`, what the 32 · (r − 1) tokens before
+        /// ones see, but for the policy's `sink` first ones. With `recent: r`, what the 32 \* (r - 1) tokens before
         /// these see stays as well. So the newest append can be taken back, and that many tokens before it.
         #[must_use]
         pub fn sliding_window(mut self, sliding_window: usize) -> Self {
@@ -247,7 +247,7 @@ macro_rules! setters {
             self
         }
 
-        /// A query at position p sees positions from p − p % chunk on, as in Llama 4's local layers; 0 (default): all
+        /// A query at position p sees positions from p - p % chunk on, as in Llama 4's local layers; 0 (default): all
         /// up to its own. Pages are freed as for `sliding_window`, of which a layer may have one or the other.
         #[must_use]
         pub fn attention_chunk(mut self, attention_chunk: usize) -> Self {
@@ -255,7 +255,7 @@ macro_rules! setters {
             self
         }
 
-        /// If set, pairs of M-RoPE alternate, as in Qwen3-VL: pair j \< 3 · section of stream j % 3 turns by that
+        /// If set, pairs of M-RoPE alternate, as in Qwen3-VL: pair j \< 3 \* section of stream j % 3 turns by that
         /// stream, all others by the temporal one; otherwise (default) sections follow one another, as in Qwen2-VL.
         #[must_use]
         pub fn mrope_interleaved(mut self, mrope_interleaved: bool) -> Self {
@@ -311,7 +311,7 @@ macro_rules! setters {
         }
     };
     (kvq_attend_batch) => {
-        /// A query at position p sees positions \> p − window; 0 (default): the layer's, or all up to its own. A layer
+        /// A query at position p sees positions \> p - window; 0 (default): the layer's, or all up to its own. A layer
         /// that frees pages refuses a longer one.
         #[must_use]
         pub fn sliding_window(mut self, sliding_window: usize) -> Self {
@@ -319,7 +319,7 @@ macro_rules! setters {
             self
         }
 
-        /// cap·tanh(logit / cap); 0 (default): none.
+        /// cap \* tanh(logit / cap); 0 (default): none.
         #[must_use]
         pub fn logit_softcap(mut self, logit_softcap: f32) -> Self {
             self.raw.logit_softcap = logit_softcap;
@@ -342,8 +342,8 @@ macro_rules! setters {
         }
 
         /// As for queries. Rows may not overlap: either all heads of a query come before the next query's (token stride
-        /// ≥ (q_heads − 1) · head stride + head_dim), or all queries of a head before the next head's. Memory between
-        /// rows is not written.
+        /// \>= (q_heads - 1) \* head stride + head_dim), or all queries of a head before the next head's. Memory
+        /// between rows is not written.
         #[must_use]
         pub fn output_token_stride(mut self, output_token_stride: usize) -> Self {
             self.raw.output_token_stride = $crate::convert::long(output_token_stride);
@@ -357,7 +357,7 @@ macro_rules! setters {
             self
         }
 
-        /// Newest slots of each sequence that `mask` covers, 1 …
+        /// Newest slots of each sequence that `mask` covers, 1 ...
         /// [`KVQ_MAX_MASK_SLOTS`](crate::sys::KVQ_MAX_MASK_SLOTS); 0 (default) without.
         #[must_use]
         pub fn mask_slots(mut self, mask_slots: usize) -> Self {
@@ -458,7 +458,7 @@ macro_rules! setters {
             self
         }
 
-        /// Share of the Hessian's mean diagonal that is added to its diagonal, 0 … 1; 0.01 by default.
+        /// Share of the Hessian's mean diagonal that is added to its diagonal, 0 ... 1; 0.01 by default.
         #[must_use]
         pub fn damping(mut self, damping: f64) -> Self {
             self.raw.damping = damping;

@@ -422,7 +422,7 @@ pub struct DeviceInfo {
     pub n_devices: usize,
     /// Name of the device, for example "NVIDIA H100 80GB HBM3".
     pub name: String,
-    /// Major · 10 + minor: 90 for 9.0.
+    /// Major \* 10 + minor: 90 for 9.0.
     pub compute_capability: usize,
     /// Newest CUDA version that the driver supports; 13000 for 13.0.
     pub driver_version: usize,
@@ -465,8 +465,8 @@ impl PolicyInfo {
     }
 }
 
-/// Shape and quality of codebooks. Errors are ‖x̂ − x‖² / ‖x‖² in training, averaged over the layers that are
-/// present; 0 for a side without codes.
+/// Shape and quality of codebooks. Errors are \|x' - x\|^2 / \|x\|^2 in training, x' being the decoded x,
+/// averaged over the layers that are present; 0 for a side without codes.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct CodebookInfo {
@@ -551,8 +551,8 @@ pub struct CodebookLayerInfo {
     pub tokens: usize,
     pub key_error: f64,
     pub value_error: f64,
-    /// Key error when decoding with the first stage only, the first two, …; entry `key_stages` − 1 equals
-    /// `key_error`, later entries are 0.
+    /// Key error when decoding with the first stage, the first two, ...; entry `key_stages` - 1 equals `key_error`,
+    /// later entries are 0.
     pub key_stage_errors: [f64; 64],
 }
 
@@ -568,8 +568,8 @@ impl CodebookLayerInfo {
     }
 }
 
-/// Shape and quality of centres and scales. Residuals are ‖x − c‖² / ‖x‖² in training, c being the nearest
-/// centre, averaged over the layers that are present; 0 for a side without centres.
+/// Shape and quality of centres and scales. Residuals are \|x - c\|^2 / \|x\|^2 in training, c being the
+/// nearest centre, averaged over the layers that are present; 0 for a side without centres.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct CentresInfo {
@@ -690,7 +690,7 @@ pub struct RouterInfo {
     pub sharing: usize,
     /// Groups of such layers; each group has one network.
     pub groups: usize,
-    /// Formats to choose among, 2 … [`MAX_EXPERTS`](crate::MAX_EXPERTS).
+    /// Formats to choose among, 2 ... [`MAX_EXPERTS`](crate::MAX_EXPERTS).
     pub n_experts: usize,
     /// Training method.
     pub method: RouterMethod,
@@ -936,8 +936,8 @@ impl SnapshotInfo {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Usage {
-    /// Key and value scalars held: (key_dim + value_dim) · slots of all heads, or key_dim · slots where values are
-    /// a prefix of keys.
+    /// Key and value scalars held: (key_dim + value_dim) \* slots of all heads, or key_dim \* slots where values
+    /// are a prefix of keys.
     pub scalars: usize,
     /// Pages in their final compressed format.
     pub sealed_bytes: u64,
@@ -949,13 +949,13 @@ pub struct Usage {
     pub workspace_bytes: u64,
     /// Sum of the four above, of `transient_bytes` and of `state_bytes`.
     pub total_bytes: u64,
-    /// 2 · scalars: the size of an uncompressed FP16 cache.
+    /// 2 \* scalars: the size of an uncompressed FP16 cache.
     pub plain_fp16_bytes: u64,
     pub sealed_pages: u64,
     pub fp16_pages: u64,
     /// Pages that more than one sequence holds; counted in full for one sequence.
     pub shared_pages: u64,
-    /// 8 · (sealed + fp16 + metadata bytes) / scalars; 0 when empty.
+    /// 8 \* (sealed + fp16 + metadata bytes) / scalars; 0 when empty.
     pub bits_per_scalar: f64,
     /// Predicted only: the most that a call takes beside and frees when it returns; with a policy that evicts, also
     /// what each sequence keeps free for [`Sequence::compress`](crate::Sequence::compress).
@@ -994,11 +994,11 @@ pub struct MatrixInfo {
     pub columns: usize,
     /// Bytes of codes, scales, signs and bias.
     pub bytes: u64,
-    /// True bits per weight: 8 · bytes / (rows · columns), without the bias.
+    /// True bits per weight: 8 \* bytes / (rows \* columns), without the bias.
     pub bits: f64,
-    /// ‖Ŵ − W‖² / ‖W‖² at quantization; 0 for a matrix of zeros.
+    /// \|W' - W\|^2 / \|W\|^2 at quantization, W' being the decoded W; 0 for a matrix of zeros.
     pub error: f64,
-    /// tr(E·H·Eᵀ) / tr(W·H·Wᵀ) with E = Ŵ − W and the Hessian as given; 0 without a Hessian.
+    /// tr(E H E^T) / tr(W H W^T) with E = W' - W and the Hessian as given; 0 without a Hessian.
     pub proxy_error: f64,
     /// As in [`QuantizeOptions`](crate::QuantizeOptions).
     pub scheme: String,
