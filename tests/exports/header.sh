@@ -37,7 +37,7 @@ if command -v clang >/dev/null; then
   for language in /TC /TP; do
     for definition in KVQ_STATIC KVQ_EXPERIMENTAL; do
       clang --driver-mode=cl --target=x86_64-pc-windows-msvc /clang:-ffreestanding /W4 /WX /Zs "/D$definition" \
-        $language "$header"
+        $language -- "$header"
     done
   done
   compilers=$((compilers + 1))
