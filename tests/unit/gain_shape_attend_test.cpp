@@ -91,10 +91,10 @@ struct AnySide {
 /// bits, which leaves less for levels of trellises than for codes.
 int32_t top_weight(const KernelTable& table, CodeType code) {
   const std::string name = table.name;
-  for (int32_t bits = 1; bits <= 3 && name != "avx512vnni" && name != "amx"; ++bits) {
+  for (int32_t bits = 1; bits <= 3 && !name.ends_with("vnni") && name != "amx"; ++bits) {
     const int32_t top_level = kvq::gain_shape::levels(bits)[kvq::gain_shape::kSubsets * (1 << (bits - 1)) - 1];
     if (code != CodeType::gain_trellis(bits)) continue;
-    return name == "neon" ? 127 : std::min(255, 32767 / (2 * top_level));
+    return name.starts_with("neon") ? 127 : std::min(255, 32767 / (2 * top_level));
   }
   return 255;
 }
