@@ -29,7 +29,9 @@
 
 #include <hwy/highway.h>
 
+#undef HWY_ATTR
 #undef HWY_BEFORE_NAMESPACE
 #undef HWY_AFTER_NAMESPACE
+#define HWY_ATTR __attribute__((target(KVQ_DOT_PRODUCTS_TARGET)))
 #define HWY_BEFORE_NAMESPACE() HWY_PUSH_ATTRIBUTES(KVQ_DOT_PRODUCTS_TARGET) static_assert(true)
 #define HWY_AFTER_NAMESPACE() HWY_POP_ATTRIBUTES static_assert(true)
