@@ -128,7 +128,7 @@ launch() {
   shift 2
   case $preset in
     linux-arm64) qemu-aarch64-static "build/$preset/bin/$program" "$@" ;;
-    windows-mingw) cmake/toolchains/wine.sh "build/$preset/bin/$program.exe" "$@" ;;
+    windows-*) cmake/toolchains/wine.sh "build/$preset/bin/$program.exe" "$@" ;;
     *) "build/$preset/bin/$program" "$@" ;;
   esac
 }
@@ -306,10 +306,9 @@ windows() {
   step "windows-mingw: libraries" scripts/windows_libraries.sh "${program[@]}"
   case $? in 0) ;; 77) return ;; *) fail "windows-mingw: libraries" || return ;; esac
   if [ "${1:-}" = quick ]; then
-    build windows-mingw "kvq_capi_tests kvq_bytes" -DKVQ_BUILD_SAMPLES=OFF -DKVQ_SSE4_BASELINE=ON &&
-      run_tests windows-mingw emulated
+    build windows-quick "kvq_capi_tests kvq_bytes" -DKVQ_BUILD_SAMPLES=OFF && run_tests windows-quick emulated
   else
-    build windows-mingw all -DKVQ_SSE4_BASELINE=OFF &&
+    build windows-mingw all &&
       run_all_or_filtered windows-mingw kvq_unit_tests kvq_cpp_tests kvq_conformance kvq_parser_tests kvq_tools_tests
   fi
 }
