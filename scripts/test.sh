@@ -128,7 +128,7 @@ launch() {
   shift 2
   case $preset in
     linux-arm64) qemu-aarch64-static "build/$preset/bin/$program" "$@" ;;
-    windows-mingw) cmake/toolchains/wine.sh "build/$preset/bin/$program.exe" "$@" ;;
+    windows-*) cmake/toolchains/wine.sh "build/$preset/bin/$program.exe" "$@" ;;
     *) "build/$preset/bin/$program" "$@" ;;
   esac
 }
@@ -167,7 +167,7 @@ build_and_test() {
 }
 
 quick() {
-  build quick "kvq_unit_tests kvq_capi_tests" || return
+  build quick "kvq_unit_tests kvq_capi_tests kvq_bytes" || return
   if [ -n "$filter" ]; then
     run_filtered quick quick kvq_unit_tests
   else
@@ -270,7 +270,8 @@ gate() {
   build_and_test "$preset" -DKVQ_BUILD_BENCHMARKS=ON
   ! bindings_changed || bindings "$preset"
   # Not the program, whose commands take longest: what they read of others' files the parser tests read, too.
-  build sanitize "kvq_unit_tests kvq_capi_tests kvq_cpp_tests kvq_conformance kvq_parser_tests" && run_tests sanitize library
+  build sanitize "kvq_unit_tests kvq_capi_tests kvq_bytes kvq_cpp_tests kvq_conformance kvq_parser_tests" &&
+    run_tests sanitize library
   arm64 quick
   windows quick
   style changed
@@ -285,7 +286,7 @@ arm64() {
     return
   fi
   if [ "${1:-}" = quick ]; then
-    build linux-arm64 kvq_capi_tests -DKVQ_BUILD_SAMPLES=OFF && run_tests linux-arm64 emulated
+    build linux-arm64 "kvq_capi_tests kvq_bytes" -DKVQ_BUILD_SAMPLES=OFF && run_tests linux-arm64 emulated
   else
     build linux-arm64 all -DKVQ_BUILD_SAMPLES=OFF &&
       run_all_or_filtered linux-arm64 kvq_unit_tests kvq_cpp_tests kvq_conformance
@@ -305,9 +306,9 @@ windows() {
   step "windows-mingw: libraries" scripts/windows_libraries.sh "${program[@]}"
   case $? in 0) ;; 77) return ;; *) fail "windows-mingw: libraries" || return ;; esac
   if [ "${1:-}" = quick ]; then
-    build windows-mingw kvq_capi_tests -DKVQ_BUILD_SAMPLES=OFF -DKVQ_SSE4_BASELINE=ON && run_tests windows-mingw emulated
+    build windows-quick "kvq_capi_tests kvq_bytes" -DKVQ_BUILD_SAMPLES=OFF && run_tests windows-quick emulated
   else
-    build windows-mingw all -DKVQ_SSE4_BASELINE=OFF &&
+    build windows-mingw all &&
       run_all_or_filtered windows-mingw kvq_unit_tests kvq_cpp_tests kvq_conformance kvq_parser_tests kvq_tools_tests
   fi
 }

@@ -408,6 +408,14 @@ TEST_CASE("generate reads a prompt from a file and ends before a text that it is
   const json whole = run_json(with(common, {"--prompt", prompt}));
   const std::string text = whole["text"];
   CHECK(run_json(with(common, {"--prompt-file", file}))["text"] == text);
+  // Standard input, byte by byte: with what Windows takes for ends of lines and of files.
+  const std::string odd = scratch.write("odd.txt", "one\r\ntwo\x1athree").string();
+  const Outcome read = run(with(common, {"--prompt-file", "-", "--json"}), "", odd);
+  CAPTURE(read.err);
+  REQUIRE(read.exit_code == 0);
+  const json from_file = run_json(with(common, {"--prompt-file", odd}));
+  CHECK(json::parse(read.out)["text"] == from_file["text"]);
+  CHECK(json::parse(read.out)["prompt_tokens"] == from_file["prompt_tokens"]);
   // Whatever is in the middle of it, across tokens.
   const std::string stop = text.substr(text.size() / 2, 5);
   const json cut = run_json(with(common, {"--prompt-file", file, "--stop", "never in a book \x01", "--stop", stop}));

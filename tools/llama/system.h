@@ -27,6 +27,9 @@ void prepare_streams();
 /// Whether somebody sits at the other end: `stream` is one of the standard streams.
 bool is_terminal(std::FILE* stream);
 
+/// Standard input, from now on with every byte as it comes.
+std::FILE* binary_input();
+
 /// The file of this name, which is UTF-8; its string() is the name again. Windows' paths are UTF-16, and the C++
 /// library would read a std::string there by the code page of the C locale.
 std::filesystem::path path_of(std::string_view name);

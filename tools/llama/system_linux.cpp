@@ -52,6 +52,8 @@ bool is_terminal(std::FILE* stream) { return isatty(fileno(stream)) == 1; }
 
 std::filesystem::path path_of(std::string_view name) { return name; }
 
+std::FILE* binary_input() { return stdin; }
+
 std::FILE* open_to_read(const std::filesystem::path& path) { return std::fopen(path.c_str(), "rb"); }
 std::FILE* open_to_write(const std::filesystem::path& path) { return std::fopen(path.c_str(), "wb"); }
 

@@ -85,6 +85,11 @@ bool is_terminal(std::FILE* stream) {
   return GetConsoleMode(reinterpret_cast<HANDLE>(_get_osfhandle(_fileno(stream))), &mode) != 0;
 }
 
+std::FILE* binary_input() {
+  _setmode(_fileno(stdin), _O_BINARY);  // no '\r' taken away, and no end at Ctrl-Z
+  return stdin;
+}
+
 std::filesystem::path path_of(std::string_view name) { return std::u8string(name.begin(), name.end()); }
 
 std::FILE* open_to_read(const std::filesystem::path& path) { return _wfopen(path.c_str(), L"rb"); }

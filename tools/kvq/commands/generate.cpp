@@ -17,7 +17,8 @@ struct GenerateOptions : WritingOptions {
 
 std::string read_prompt_text(const GenerateOptions& options) {
   if (options.prompt_file.empty()) return options.prompt;
-  return read_text(llama::path_of(options.prompt_file == "-" ? "/dev/stdin" : options.prompt_file), kMaxPromptBytes);
+  if (options.prompt_file == "-") return read_input(kMaxPromptBytes);
+  return read_text(llama::path_of(options.prompt_file), kMaxPromptBytes);
 }
 
 std::vector<int32_t> prompt_tokens(const Engine& engine, const GenerateOptions& options, const std::string& text) {

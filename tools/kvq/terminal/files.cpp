@@ -33,6 +33,21 @@ llama::Error cannot_read(const std::filesystem::path& path, const std::string& w
   return llama::Error("cannot read " + path.string() + ": " + why);
 }
 
+/// What an open file still has; `path` is what errors call it.
+std::string read_rest(std::FILE* file, const std::filesystem::path& path, size_t max_bytes) {
+  std::string text;
+  errno = 0;
+  for (size_t got = 1; got != 0;) {
+    const size_t old_size = text.size();
+    text.resize(old_size + kBlock);
+    got = std::fread(text.data() + old_size, 1, kBlock, file);
+    text.resize(old_size + got);
+    if (text.size() > max_bytes) throw cannot_read(path, "it is longer than " + std::to_string(max_bytes) + " bytes");
+  }
+  if (std::ferror(file) != 0) throw cannot_read(path, std::strerror(errno));
+  return text;
+}
+
 }  // namespace
 
 void check_writable(const std::filesystem::path& path) {
@@ -85,17 +100,10 @@ std::string read_text(const std::filesystem::path& path, size_t max_bytes) {
   errno = 0;
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(llama::open_to_read(path), std::fclose);
   if (!file) throw cannot_read(path, std::strerror(errno));
-  std::string text;
-  for (size_t got = 1; got != 0;) {
-    const size_t old_size = text.size();
-    text.resize(old_size + kBlock);
-    got = std::fread(text.data() + old_size, 1, kBlock, file.get());
-    text.resize(old_size + got);
-    if (text.size() > max_bytes) throw cannot_read(path, "it is longer than " + std::to_string(max_bytes) + " bytes");
-  }
-  if (std::ferror(file.get()) != 0) throw cannot_read(path, std::strerror(errno));
-  return text;
+  return read_rest(file.get(), path, max_bytes);
 }
+
+std::string read_input(size_t max_bytes) { return read_rest(llama::binary_input(), "standard input", max_bytes); }
 
 std::string read_corpus(const std::filesystem::path& path) {
   std::string text = read_text(path, kMaxCorpusBytes);

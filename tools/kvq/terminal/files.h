@@ -40,6 +40,8 @@ inline void write_file(const std::filesystem::path& path, const std::string& tex
 
 /// The whole file; an Error that says why when it cannot be read, is a directory, or is longer than `max_bytes`.
 std::string read_text(const std::filesystem::path& path, size_t max_bytes);
+/// The same of standard input, to its end.
+std::string read_input(size_t max_bytes);
 
 /// The whole of a text to evaluate on; also an Error when it is empty.
 std::string read_corpus(const std::filesystem::path& path);
