@@ -27,7 +27,7 @@ class WrappedTile {
   WrappedTile(const uint8_t* tile, size_t bytes)
       : tile_(tile), bytes_(bytes), kept_(bytes - std::min(bytes, kMostEnd)) {
     std::memcpy(end_, tile + kept_, bytes - kept_);
-    std::memcpy(end_ + bytes - kept_, tile, 2);
+    std::memcpy(end_ + (bytes - kept_), tile, 2);
   }
   /// Bytes from `offset` on, `count` of which may be read.
   HWY_INLINE const uint8_t* at(size_t offset, size_t count) const {
