@@ -236,38 +236,41 @@ static void record_cache(kvq_context* context, const shape* s, const char* text,
   kvq_policy_destroy(policy);
 }
 
+/* A sequence with all tokens, in a cache of its own. */
+static kvq_sequence* new_filled(kvq_context* context, const char* text, kvq_cache** cache) {
+  static tokens t;
+  kvq_policy* policy = load_calibrating_policy(context, text);
+  kvq_sequence* sequence;
+  *cache = cache_of(context, &kWhole, policy, kNothing, NULL);
+  kvq_policy_destroy(policy);
+  sequence = new_sequence(*cache);
+  fill_tokens(&t, &kWhole);
+  append(*cache, sequence, &t, &kWhole, 0, kTokens);
+  return sequence;
+}
+
 /* Pages that are decoded and encoded again. */
 static void record_recoded(kvq_context* context, const char* from, const char* to) {
-  static tokens t;
-  kvq_policy* before = load_calibrating_policy(context, from);
+  kvq_cache* cache;
+  kvq_sequence* sequence = new_filled(context, from, &cache);
   kvq_policy* after = load_calibrating_policy(context, to);
-  kvq_cache* cache = cache_of(context, &kWhole, before, kNothing, NULL);
-  kvq_sequence* sequence = new_sequence(cache);
   char name[40];
   snprintf(name, sizeof name, "%s to %s", from, to);
-  fill_tokens(&t, &kWhole);
-  append(cache, sequence, &t, &kWhole, 0, kTokens);
   ACCEPTED(kvq_sequence_recode(cache, sequence, after, err));
   record_snapshot("recoded", name, cache, sequence);
   kvq_sequence_destroy(sequence);
   kvq_cache_destroy(cache);
-  kvq_policy_destroy(before);
   kvq_policy_destroy(after);
 }
 
 /* The first and the newest tokens, whatever attention says. */
 static void record_evicted(kvq_context* context, const char* text) {
-  static tokens t;
-  kvq_policy* policy = load_calibrating_policy(context, text);
-  kvq_cache* cache = cache_of(context, &kWhole, policy, kNothing, NULL);
-  kvq_sequence* sequence = new_sequence(cache);
-  fill_tokens(&t, &kWhole);
-  append(cache, sequence, &t, &kWhole, 0, kTokens);
+  kvq_cache* cache;
+  kvq_sequence* sequence = new_filled(context, text, &cache);
   ACCEPTED(kvq_compress(cache, sequence, NULL, err));
   record_snapshot("evicted", text, cache, sequence);
   kvq_sequence_destroy(sequence);
   kvq_cache_destroy(cache);
-  kvq_policy_destroy(policy);
 }
 
 void record_caches(kvq_context* context, const trained* files) {

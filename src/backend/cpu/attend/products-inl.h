@@ -318,7 +318,7 @@ struct Products {
     }
   }
 
-  /// Adds the fields of block `block` of kBlocks that add up to short sums together.
+  /// Adds the fields of block `block` of kBlocks that add up to partial sums together.
   template <typename Words, Side kSide, int kBlocks, int kField = 0>
   HWY_INLINE void add_fields(const Words (&words)[kVectors], const int32_t* const (&operands)[kRows], int block,
                              PartialSums (&partial_sums)[kRows][kVectors]) {
