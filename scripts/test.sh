@@ -286,7 +286,7 @@ arm64() {
     return
   fi
   if [ "${1:-}" = quick ]; then
-    build linux-arm64 "kvq_capi_tests kvq_bytes" -DKVQ_BUILD_SAMPLES=OFF && run_tests linux-arm64 emulated
+    build linux-arm64 kvq_capi_tests -DKVQ_BUILD_SAMPLES=OFF && run_tests linux-arm64 emulated
   else
     build linux-arm64 all -DKVQ_BUILD_SAMPLES=OFF &&
       run_all_or_filtered linux-arm64 kvq_unit_tests kvq_cpp_tests kvq_conformance
