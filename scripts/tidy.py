@@ -28,7 +28,7 @@ TOGETHER = 8
 # Whose sources are read alone in full, and always: .clang-tidy passes over what lies in cuda/ and is included.
 ANALYZED, ALWAYS = ("src", "cuda"), ("cuda",)
 # doctest itself, an operator new of its own, and sources that Highway includes in themselves
-ALWAYS_ALONE = re.compile(r"/(main|doctest_main|failing_new|\w+_highway|\w+_kernels|\w+_avx512vnni)\.cpp$|\.c$")
+ALWAYS_ALONE = re.compile(r"/(main|doctest_main|failing_new|\w+_(highway|dot_products|kernels|avx512vnni))\.cpp$|\.c$")
 # The analyzer reads no includes, and these are includes of sources. What may throw depends on which sources are read together.
 INCLUDED_CHECKS = "--checks=-clang-analyzer-*,-bugprone-suspicious-include,-bugprone-exception-escape"
 INCLUDE = re.compile(rb'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)

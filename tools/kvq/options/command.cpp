@@ -89,7 +89,6 @@ Option Command::add_option(const std::string& names, Target& target, const std::
 }
 
 /// CLI11 would make a path of a std::string, which Windows reads by its code page.
-template <>
 Option Command::add_option(const std::string& names, std::filesystem::path& target, const std::string& help) {
   const auto take = [&target](const std::string& name) { target = llama::path_of(name); };
   return add_option_function(names, take, help);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <initializer_list>
 #include <memory>
@@ -83,10 +84,11 @@ class Command {
   Command add_alternatives(const std::string& title);
 
   /// \param names  "--long,-s", or without dashes that of an argument
-  /// \param target  a std::string, an optional or vector of them, a path, an int32_t or vector of them, an int64_t,
-  ///                uint64_t or double: those that command.cpp lists. It must live as long as the command.
+  /// \param target  a std::string, an optional or vector of them, an int32_t or vector of them, an int64_t, uint64_t or
+  ///                double: those that command.cpp lists. It must live as long as the command.
   template <typename Target>
   Option add_option(const std::string& names, Target& target, const std::string& help);
+  Option add_option(const std::string& names, std::filesystem::path& target, const std::string& help);
   /// An option whose value is handed to `take`, which may throw a UsageError.
   Option add_option_function(const std::string& names, const std::function<void(const std::string&)>& take,
                              const std::string& help);
