@@ -11,6 +11,9 @@ install(TARGETS kvq EXPORT kvqTargets
   ARCHIVE COMPONENT development
   LIBRARY COMPONENT runtime NAMELINK_COMPONENT development)
 install(TARGETS kvq_static EXPORT kvqTargets ARCHIVE COMPONENT development)
+if(MINGW)
+  install(FILES "$<TARGET_LINKER_FILE_DIR:kvq>/kvq.lib" DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT development OPTIONAL)
+endif()
 if(TARGET kvq_cuda)
   install(TARGETS kvq_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT runtime)
 endif()

@@ -5,7 +5,7 @@ set -euo pipefail
 # Where Debian has the runtimes of C++ and of threads
 runtimes=$(dirname "$(x86_64-w64-mingw32-g++-posix -print-file-name=libstdc++-6.dll)")
 threads=$(dirname "$(x86_64-w64-mingw32-g++-posix -print-file-name=libwinpthread-1.dll)")
-export WINEPATH="$runtimes;$threads" WINEDEBUG=-all
+export WINEPATH=${WINEPATH-$runtimes;$threads} WINEDEBUG=-all
 # Wine's idea of a disk, not the one of its user
 export WINEPREFIX=${WINEPREFIX:-$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")/build/wine}
 wine=$(command -v wine64 || command -v wine || echo /usr/lib/wine/wine64) # Debian's wine64 alone is not on the path
