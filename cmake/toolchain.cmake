@@ -30,6 +30,15 @@ if(PROJECT_IS_TOP_LEVEL)
   endif()
 endif()
 
+# For older Linux systems than the one that compiles: objects stay what they are.
+set(KVQ_GLIBC "" CACHE STRING "Version of glibc, for example 2.28, to link for (needs the package ziglang of python3)")
+if(KVQ_GLIBC)
+  set(link "${CMAKE_CURRENT_LIST_DIR}/older_glibc/link.sh ${KVQ_GLIBC} <CMAKE_CXX_COMPILER>")
+  set(CMAKE_CXX_CREATE_SHARED_LIBRARY
+    "${link} -shared <LINK_FLAGS> -Wl,-soname,<TARGET_SONAME> -o <TARGET> <OBJECTS> <LINK_LIBRARIES>")
+  set(CMAKE_CXX_LINK_EXECUTABLE "${link} <LINK_FLAGS> <OBJECTS> -o <TARGET> <LINK_LIBRARIES>")
+endif()
+
 # Build trees can be moved, and the installed program finds the installed library wherever the prefix is.
 set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
 file(RELATIVE_PATH kvq_bin_to_lib "/${CMAKE_INSTALL_BINDIR}" "/${CMAKE_INSTALL_LIBDIR}")

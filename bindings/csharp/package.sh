@@ -1,28 +1,38 @@
 #!/usr/bin/env bash
-# Makes the NuGet package: the assembly, its documentation and libkvq.so.
+# Makes the NuGet package: the assembly, its documentation and libraries.
 #
-#   package.sh OUTPUT_DIR [PREFIX]   PREFIX is where kvq is installed; by default pkg-config says
+#   package.sh OUTPUT_DIR [PREFIX...]   PREFIX is where kvq is installed; by default pkg-config says. Prefixes after the first,
+#                                       whose kvq is for other systems, have their names: linux-x86_64, linux-aarch64,
+#                                       windows-x86_64
 set -euo pipefail
 
-output=${1:?usage: package.sh OUTPUT_DIR [PREFIX]}
-prefix=${2:-$(pkg-config --variable=prefix kvq)}
+output=${1:?usage: package.sh OUTPUT_DIR [PREFIX...]}
+[ $# -ge 2 ] || set -- "$output" "$(pkg-config --variable=prefix kvq)"
 here=$(cd "$(dirname "$0")" && pwd)
 version=$(sed -n 's/.*string Version = "\(.*\)".*/\1/p' "$here/Kvq/Enumerations.g.cs")
-case $(uname -m) in
-  x86_64) runtime=linux-x64 ;;
-  aarch64) runtime=linux-arm64 ;;
-  *) echo "package.sh: NuGet has no name for $(uname -m)" >&2; exit 1 ;;
-esac
-
 mkdir -p "$output"
 output=$(cd "$output" && pwd)
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
-mkdir -p "$stage/lib/netstandard2.0" "$stage/runtimes/$runtime/native" "$stage/_rels"
+mkdir -p "$stage/lib/netstandard2.0" "$stage/_rels"
 "$here/build.sh" "$stage/lib/netstandard2.0"
-library=$(find "$prefix/lib" -name libkvq.so -print -quit)
-cp -L "${library:?there is no libkvq.so below $prefix/lib}" "$stage/runtimes/$runtime/native/libkvq.so"
-! command -v strip >/dev/null || strip --strip-unneeded "$stage/runtimes/$runtime/native/libkvq.so"
+
+# add SYSTEM PREFIX: the library by the name that the loader gets
+add() {
+  local runtime name=libkvq.so library
+  case $1 in
+    linux-x86_64) runtime=linux-x64 ;;
+    linux-aarch64) runtime=linux-arm64 ;;
+    windows-x86_64) runtime=win-x64 name=libkvq.dll ;;
+    *) echo "package.sh: NuGet has no name for $1" >&2; exit 1 ;;
+  esac
+  library=$(find "$2" -name libkvq.so -o -name kvq.dll | head -n 1)
+  mkdir -p "$stage/runtimes/$runtime/native"
+  cp -L "${library:?there is no library below $2}" "$stage/runtimes/$runtime/native/$name"
+}
+add "linux-$(uname -m)" "$2"
+! command -v strip >/dev/null || strip --strip-unneeded "$stage"/runtimes/*/native/libkvq.so
+for prefix in "${@:3}"; do add "$(basename "$prefix")" "$prefix"; done
 cp "$here/README.md" "$stage/README.md"
 cp "$here/../../LICENSE" "$stage/LICENSE.txt"
 cp "$here/../../THIRD_PARTY_NOTICES" "$stage/THIRD_PARTY_NOTICES.txt"

@@ -116,7 +116,7 @@ package_is_enough() {
   local content=$PWD/package/content native
   native=$(find "$content/runtimes" -name libkvq.so)
   rm -rf consumer && mkdir consumer && cp "$content"/lib/netstandard2.0/* consumer && cd consumer || return
-  echo "<configuration><dllmap dll=\"kvq\" target=\"$native\"/></configuration>" >Kvq.dll.config
+  echo "<configuration><dllmap dll=\"libkvq\" target=\"$native\"/></configuration>" >Kvq.dll.config
   compile Embed "$here/Samples/Embed.cs" && same "$(../embed)" "$(env -u LD_LIBRARY_PATH mono Embed.exe)" &&
     spans_as_the_README_has_them
   local status=$?

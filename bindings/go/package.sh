@@ -1,7 +1,7 @@
 #!/bin/bash
-# The module as a zip, in the form of Go's module files: package.sh OUTPUT_DIR [PREFIX]. Needs no installed kvq.
+# The module as a zip, in the form of Go's module files: package.sh OUTPUT_DIR [PREFIX...]. Needs no installed kvq.
 set -euo pipefail
-(($# == 1 || $# == 2)) || { echo "usage: package.sh OUTPUT_DIR [PREFIX]" >&2; exit 2; }
+(($# >= 1)) || { echo "usage: package.sh OUTPUT_DIR [PREFIX...]" >&2; exit 2; }
 output=$1
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 mkdir -p "$output"

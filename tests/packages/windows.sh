@@ -41,7 +41,8 @@ cd bin
 $cc -std=c99 -Wall -Werror -I../include ../share/kvq/samples/c/embed.c -L../lib -lkvq -o embed.exe
 printed=$(run ./embed.exe) || fail "the sample does not run: $printed"
 [[ $printed == *bits* ]] || fail "the sample printed: $printed"
-$cc -std=c99 -DKVQ_STATIC -I../include ../share/kvq/samples/c/embed.c ../lib/libkvq.a -static -lstdc++ -lsynchronization -o static.exe
+$cc -std=c99 -DKVQ_STATIC -I../include ../share/kvq/samples/c/embed.c ../lib/libkvq.a -static -lstdc++ -lsynchronization \
+  -o static.exe
 [ "$(run ./static.exe)" = "$printed" ] || fail "with libkvq.a the sample prints something else than '$printed'"
 echo "ok: sample of the archive, with kvq.dll and with libkvq.a"
 

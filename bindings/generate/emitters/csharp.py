@@ -19,8 +19,9 @@ def functions(names, experimental):
              ("experimental " if experimental else ""),
              "    public static unsafe class %s" % ("ExperimentalNative" if experimental else "Native"), "    {"]
     if not experimental:
+        # Not "kvq": to Windows, Kvq.dll is the file of that name.
         lines += ["        /// <summary>Library name that is passed to the loader.</summary>",
-                  '        public const string Library = "kvq";', ""]
+                  '        public const string Library = "libkvq";', ""]
     for one in names.api["functions"]:
         if one["experimental"] != experimental:
             continue

@@ -8,7 +8,7 @@ namespace Kvq.Raw
     public static unsafe class Native
     {
         /// <summary>Library name that is passed to the loader.</summary>
-        public const string Library = "kvq";
+        public const string Library = "libkvq";
 
         /// <summary>Clear an error.</summary>
         /// <remarks>
