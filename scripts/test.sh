@@ -317,6 +317,7 @@ packages() {
   scripts/setup.sh dpkg-dev fakeroot file
   build "$1" all && check "packages: of the build for tests" tests/packages/debian.sh "build/$1" cc
   check "packages" scripts/package.sh
+  check "packages: Rust's library" tests/packages/rust.sh build/packages
 }
 
 # The conformance tests that take less than a minute or two there. They must not pass for want of the emulated device.

@@ -1,4 +1,4 @@
-//! Finds libkvq: in `KVQ_DIR` if that is set, otherwise by pkg-config.
+//! Finds libkvq: in `KVQ_DIR` if that is set, otherwise by pkg-config. Or compiles it, with the feature `bundled`.
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,14 +13,16 @@ struct Library {
 }
 
 fn main() {
-    let is_static = env::var_os("CARGO_FEATURE_STATIC").is_some();
-    for name in ["KVQ_DIR", "PKG_CONFIG", "PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR"] {
+    let is_bundled = env::var_os("CARGO_FEATURE_BUNDLED").is_some();
+    let is_static = is_bundled || env::var_os("CARGO_FEATURE_STATIC").is_some();
+    for name in ["KVQ_DIR", "KVQ_CMAKE_ARGS", "PKG_CONFIG", "PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR"] {
         println!("cargo:rerun-if-env-changed={name}");
     }
     if env::var_os("DOCS_RS").is_some() {
         return; // building documentation needs no library
     }
     let found = match env::var_os("KVQ_DIR") {
+        _ if is_bundled => compiled(),
         Some(prefix) => below(Path::new(&prefix), is_static),
         None => by_pkg_config(is_static),
     };
@@ -34,8 +36,14 @@ fn main() {
 }
 
 fn below(prefix: &Path, is_static: bool) -> Result<Library, String> {
-    let file = if is_static { "libkvq.a" } else { "libkvq.so" };
-    let multiarch = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default() + "-linux-gnu";
+    let file = match (target("OS").as_str(), target("ENV").as_str()) {
+        _ if is_static => "libkvq.a",
+        ("windows", "msvc") => "kvq.lib",
+        ("windows", _) => "libkvq.dll.a",
+        ("macos", _) => "libkvq.dylib",
+        _ => "libkvq.so",
+    };
+    let multiarch = target("ARCH") + "-linux-gnu";
     let candidates = ["lib".to_string(), "lib64".to_string(), format!("lib/{multiarch}")];
     let directory = candidates
         .iter()
@@ -44,14 +52,56 @@ fn below(prefix: &Path, is_static: bool) -> Result<Library, String> {
         .ok_or_else(|| format!("KVQ_DIR is {}, but there is no {file} below it", prefix.display()))?;
     let mut names = vec!["kvq".to_string()];
     if is_static {
-        let description = directory.join("pkgconfig/kvq.pc");
-        let text = fs::read_to_string(&description)
-            .map_err(|error| format!("cannot read {}: {error}", description.display()))?;
-        let private = text.lines().find_map(|line| line.strip_prefix("Libs.private:"));
-        names.extend(private.unwrap_or("").split_whitespace().filter_map(name_of));
-        println!("cargo:rerun-if-changed={}", description.display());
+        names.extend(private_names(&directory.join("pkgconfig/kvq.pc"))?);
     }
     Ok(Library { directories: vec![directory], names, include: prefix.join("include") })
+}
+
+/// A property of the system to compile for.
+fn target(property: &str) -> String {
+    env::var(format!("CARGO_CFG_TARGET_{property}")).unwrap_or_default()
+}
+
+/// What libkvq.a needs, by its description for pkg-config.
+fn private_names(description: &Path) -> Result<Vec<String>, String> {
+    let text =
+        fs::read_to_string(description).map_err(|error| format!("cannot read {}: {error}", description.display()))?;
+    let private = text.lines().find_map(|line| line.strip_prefix("Libs.private:"));
+    println!("cargo:rerun-if-changed={}", description.display());
+    Ok(private.unwrap_or("").split_whitespace().filter_map(name_of).collect())
+}
+
+/// Compiles libkvq.a, with libyaml in it, from the sources in the published crate or else from the repository around this
+/// one. `KVQ_CMAKE_ARGS` has further options of CMake, which reads others from its environment, such as
+/// `CMAKE_TOOLCHAIN_FILE`.
+fn compiled() -> Result<Library, String> {
+    let crate_folder = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
+    let published = crate_folder.join("kvq");
+    let source = if published.is_dir() { published } else { crate_folder.join("../../..") };
+    let build = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("kvq");
+    let settings =
+        ["-DCMAKE_BUILD_TYPE=Release", "-DKVQ_BUNDLED=ON", "-DKVQ_BUILD_TESTS=OFF", "-DKVQ_BUILD_SAMPLES=OFF"];
+    let more = env::var("KVQ_CMAKE_ARGS").unwrap_or_default();
+    let more = more.split_whitespace();
+    cmake(Command::new("cmake").arg("-S").arg(&source).arg("-B").arg(&build).args(settings).args(more))?;
+    let jobs = env::var("NUM_JOBS").unwrap_or_else(|_| "1".to_string());
+    cmake(Command::new("cmake").arg("--build").arg(&build).args(["--target", "kvq_static", "--parallel", &jobs]))?;
+    for folder in ["CMakeLists.txt", "cmake", "include", "src"] {
+        println!("cargo:rerun-if-changed={}", source.join(folder).display());
+    }
+    let mut names = vec!["kvq".to_string()];
+    names.extend(private_names(&build.join("kvq.pc"))?);
+    Ok(Library { directories: vec![build.join("lib")], names, include: source.join("include") })
+}
+
+/// Its output goes to standard error, since cargo reads the other.
+fn cmake(command: &mut Command) -> Result<(), String> {
+    let output = command.output().map_err(|error| format!("cannot run cmake: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let (said, failed) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    Err(format!("cmake cannot compile the library:\n{said}{failed}"))
 }
 
 /// The library that a linker flag names.
@@ -98,7 +148,7 @@ fn tell(library: &Library, is_static: bool) {
     println!("cargo:libdir={}", library.directories[0].display());
     println!("cargo:include={}", library.include.display());
     // For this crate's own tests. Cargo refuses the flag in a package without them.
-    if !is_static && Path::new("tests").is_dir() {
+    if !is_static && target("OS") != "windows" && Path::new("tests").is_dir() {
         println!("cargo:rustc-link-arg-tests=-Wl,-rpath,{}", library.directories[0].display());
     }
 }

@@ -4,7 +4,9 @@ use std::path::Path;
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    if let (Ok(directory), Err(_)) = (env::var("DEP_KVQ_LIBDIR"), env::var("CARGO_FEATURE_STATIC")) {
+    let is_static = ["STATIC", "BUNDLED"].iter().any(|name| env::var_os(format!("CARGO_FEATURE_{name}")).is_some());
+    let is_windows = env::var_os("CARGO_CFG_WINDOWS").is_some();
+    if let (Ok(directory), false) = (env::var("DEP_KVQ_LIBDIR"), is_static || is_windows) {
         // Cargo refuses flags for targets that a package lacks.
         for target in ["tests", "examples"].iter().filter(|target| Path::new(target).is_dir()) {
             println!("cargo:rustc-link-arg-{target}=-Wl,-rpath,{directory}");
