@@ -10,7 +10,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 jobs=$(nproc)
-build=$PWD/build/package
+build=$PWD/build/package # where names of folders begin, whose depth is that of other builds: a compiler cache finds more
+prefixed=$build-prefix
 out=$PWD/build/packages
 logs=$build-logs
 native=linux-$(uname -m)
@@ -50,7 +51,7 @@ pack() {
 
 # linux SYSTEM ARCHITECTURE OPTIONS...: the archive, the Debian packages and the prefix for languages; ARCHITECTURE is Debian's.
 linux() {
-  local system=$1 architecture=$2 tree=$build/$1 prefix=$build/prefix/$1 multiarch
+  local system=$1 architecture=$2 tree=$build-$1 prefix=$prefixed/$1 multiarch
   local archive=("${@:3}" -DKVQ_BUNDLED=ON -DCMAKE_INSTALL_PREFIX=/usr/local -DCMAKE_INSTALL_LIBDIR=lib
     -DCMAKE_SKIP_INSTALL_RPATH=OFF -UKVQ_ZSH_DIR)
 
@@ -108,12 +109,12 @@ windows() {
   fi
   skipping "archive for Windows" "windows-x86_64: libraries" scripts/windows_libraries.sh --program ||
     return "$(($? == 77 ? 0 : 1))"
-  build windows-x86_64 "$build/windows-x86_64" --preset windows-mingw -DKVQ_BUILD_SAMPLES=ON
-  pack "windows-x86_64: pack" "$build/windows-x86_64" ZIP
+  build windows-x86_64 "$build-windows-x86_64" --preset windows-mingw -DKVQ_BUILD_SAMPLES=ON
+  pack "windows-x86_64: pack" "$build-windows-x86_64" ZIP
   skipping "programs on Windows" "windows-x86_64: test" tests/packages/windows.sh "$out"/kvq-*-windows-x86_64.zip ||
     [ $? -eq 77 ]
-  step "windows-x86_64: install" cmake --install "$build/windows-x86_64" --prefix "$build/prefix/windows-x86_64" --strip
-  prefixes+=("$build/prefix/windows-x86_64")
+  step "windows-x86_64: install" cmake --install "$build-windows-x86_64" --prefix "$prefixed/windows-x86_64" --strip
+  prefixes+=("$prefixed/windows-x86_64")
 }
 
 size() { stat -c %s "$1"; }
@@ -121,7 +122,7 @@ size() { stat -c %s "$1"; }
 # row NAME FILE
 row() { printf '%-60s %10s\n' "$1" "$(numfmt --to=iec-i --suffix=B --round=nearest --format=%.2f "$(size "$2")")"; }
 
-rm -rf "$out" "$logs" "$build/prefix"
+rm -rf "$out" "$logs" "$prefixed"
 mkdir -p "$out" "$logs"
 scripts/setup.sh
 scripts/setup.sh --bindings || echo "not every language could be installed" >&2
