@@ -49,7 +49,7 @@ runs() {
   fi
   "$python" -m zipfile -e "$rid"/*.whl "$rid"
   chmod -R +x "$rid/dotnetcore2/bin"
-  printed=$(env -u LD_LIBRARY_PATH WINEPATH= "${@:3}" app/Embed.dll 2>&1) || fail "$rid: $printed"
+  printed=$(env -u LD_LIBRARY_PATH WINEPATH='' "${@:3}" app/Embed.dll 2>&1) || fail "$rid: $printed"
   [[ $printed == *bits* ]] || fail "$rid: the sample printed: $printed"
   echo "ok: the sample on .NET, $rid"
 }

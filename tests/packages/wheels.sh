@@ -81,7 +81,7 @@ _ctypes.dlclose(library._handle)' "$unpacked/libkvq/lib/libkvq.so.1") || fail "a
       ;;
     *-win_amd64.whl)
       "$root/tests/exports/run.sh" "$unpacked/libkvq/lib/kvq.dll"
-      sample x86_64-w64-mingw32-gcc-posix "$unpacked/libkvq/lib" kvq.dll env WINEPATH= "$root/cmake/toolchains/wine.sh"
+      sample x86_64-w64-mingw32-gcc-posix "$unpacked/libkvq/lib" kvq.dll env WINEPATH='' "$root/cmake/toolchains/wine.sh"
       echo "ok: $(basename "$wheel"), its library"
       ;;
     *) fail "$(basename "$wheel") is for another system" ;;
