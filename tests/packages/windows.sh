@@ -29,7 +29,7 @@ done
 for file in bin/*; do
   needed=$(x86_64-w64-mingw32-objdump -p "$file" | awk '/DLL Name:/ {print tolower($3)}')
   [ -n "$needed" ] || fail "$file needs nothing at all, so this was not read well"
-  others=$(awk '!/^(kernel32|msvcrt|shell32|api-ms-win-core-synch-l1-2-0)[.]dll$/' <<<"$needed" | xargs)
+  others=$(awk '!/^(kernel32|msvcrt|advapi32|shell32|user32|api-ms-win-core-synch-l1-2-0)[.]dll$/' <<<"$needed" | xargs)
   [ -z "$others" ] || fail "$file needs $others"
 done
 "$root/tests/exports/run.sh" bin/kvq.dll
