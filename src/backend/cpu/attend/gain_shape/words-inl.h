@@ -90,7 +90,7 @@ struct TrellisWords {
   };
 
   template <int kField>
-  HWY_INLINE hn::Vec<ByteTag> field() const {
+  HWY_INLINE ByteVector field() const {
     constexpr int kNibbles = kFields / 2;
     const ByteTag d;
     const auto indices = hn::BitCast(d, masked(shift < kField < kNibbles ? 0 : -4 > (nibbles_[kField % kNibbles]), 15));
@@ -160,7 +160,7 @@ struct TrellisWords {
   }
 
   template <size_t kLevels>
-  static HWY_INLINE hn::Vec<ByteTag> lookup(const int8_t* levels, hn::Vec<ByteTag> indices) {
+  static HWY_INLINE ByteVector lookup(const int8_t* levels, ByteVector indices) {
     const ByteTag d;
     alignas(16) uint8_t table[16];
     for (size_t i = 0; i < 16; ++i) table[i] = static_cast<uint8_t>(levels[i % kLevels]);
