@@ -223,8 +223,9 @@ struct FoldedScales {
   }
 };
 
-HWY_INLINE SumVector nearest(CodeVector x, CodeVector factor) {
-  return integer_of(hn::MulAdd(x, factor, hn::Set(CodeTag(), kToLowBits)));
+/// A number whose low bits are the integer nearest to x · factor.
+HWY_INLINE CodeVector nearest(CodeVector x, CodeVector factor) {
+  return hn::MulAdd(x, factor, hn::Set(CodeTag(), kToLowBits));
 }
 
 /// Queries of kRows rows folded with the scales of a page of keys.
@@ -264,12 +265,11 @@ class KeyOperands {
       auto* bytes = reinterpret_cast<int8_t*>(words[r]);
       const auto factor = hn::Set(d, rounding.factors[r]);
       for (at = 0; at < head_dim; at += 32) {
-        SumVector integers[kVectorsOf32];
+        CodeVector rounded[kVectorsOf32];
         for (int a = 0; a < kVectorsOf32; ++a) {
-          integers[a] = nearest(hn::Load(d, products[r] + at + a * lanes), factor);
-          sums[r] = hn::Add(sums[r], integers[a]);
+          rounded[a] = nearest(hn::Load(d, products[r] + at + a * lanes), factor);
         }
-        store_bytes(integers, bytes + at);
+        store_bytes(rounded, bytes + at, sums[r]);
       }
       std::fill(bytes + at, bytes + at + 32, int8_t{0});
     }
@@ -370,14 +370,13 @@ struct ValueOperands {
     for (int a = 0; a < kVectorsOf32; ++a) of[a].load(scales, minima, a * lanes);
     for (int r = 0; r < kRows; ++r) {
       const auto factor = hn::Set(d, rounding.factors[r]);
-      SumVector integers[kVectorsOf32];
+      CodeVector rounded[kVectorsOf32];
       for (int a = 0; a < kVectorsOf32; ++a) {
         const auto x = hn::LoadU(d, p + r * kTileSlots + a * lanes);
         biases[r] = hn::MulAdd(x, of[a].middle, biases[r]);
-        integers[a] = nearest(hn::Mul(x, of[a].scale), factor);
-        sums[r] = hn::Add(sums[r], integers[a]);
+        rounded[a] = nearest(hn::Mul(x, of[a].scale), factor);
       }
-      store_bytes(integers, reinterpret_cast<uint8_t*>(words[r]));
+      store_bytes(rounded, reinterpret_cast<uint8_t*>(words[r]), sums[r]);
     }
     const RowVector totals = hn::ConvertTo(rows, reduce_rows<SumOfTwo>(SumTag(), sums));
     const RowVector middles = hn::Mul(rounding.steps, hn::Set(rows, kMiddle<kBits>));

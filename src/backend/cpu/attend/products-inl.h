@@ -46,8 +46,9 @@ HWY_INLINE size_t word_offset(int32_t lanes, int32_t block, int32_t lane) {
   return sizeof(uint32_t) * static_cast<size_t>(block * lanes + lane);
 }
 
-HWY_INLINE WordVector load_words(const SideData& side, size_t offset) {
-  prefetch(side.later + offset);
+/// `begins`: at a multiple of kDataAlignment, from which on later data are prefetched.
+HWY_INLINE WordVector load_words(const SideData& side, size_t offset, bool begins) {
+  if (begins) prefetch(side.later + offset);
   return hn::LoadU(WordTag(), reinterpret_cast<const uint32_t*>(side.data + offset));
 }
 
@@ -56,24 +57,56 @@ inline constexpr int kVectorsOf32 = 32 / static_cast<int>(hn::MaxLanes(SumTag())
 
 /// Added to a small number, this leaves the nearest integer in the low bits of the sum, which integer_of() takes.
 inline constexpr float kToLowBits = 12582912.0F;  // 1.5 · 2^23
+using RoundedVector = hn::Vec<hn::RebindToFloat<SumTag>>;
 
-HWY_INLINE SumVector integer_of(hn::Vec<hn::RebindToFloat<SumTag>> sum) {
-  return hn::Sub(hn::BitCast(SumTag(), sum), hn::Set(SumTag(), 0x4B400000));
+HWY_INLINE SumVector integer_of(RoundedVector rounded) {
+  return hn::Sub(hn::BitCast(SumTag(), rounded), hn::Set(SumTag(), 0x4B400000));
 }
 
-/// Stores 32 integers that fit bytes.
+/// Lane i: sum plus four bytes.
 template <typename Byte>
-HWY_INLINE void store_bytes(const SumVector (&integers)[kVectorsOf32], Byte* out) {
+HWY_INLINE SumVector add_fours(ByteVector bytes, SumVector sum) {
+  const ByteVector ones = hn::Set(ByteTag(), uint8_t{1});
+#if defined(KVQ_DOT_PRODUCTS) && HWY_ARCH_X86
+  return std::is_signed_v<Byte> ? add_mixed_products(ones, bytes, sum) : add_mixed_products(bytes, ones, sum);
+#elif defined(KVQ_DOT_PRODUCTS)
+  return std::is_signed_v<Byte> ? add_signed_products(bytes, ones, sum) : add_unsigned_products(bytes, ones, sum);
+#else
+  const auto pairs = std::is_signed_v<Byte> ? mixed_pair_products(ones, bytes) : mixed_pair_products(bytes, ones);
+  return add_neighbours(pairs, sum);
+#endif
+}
+
+/// Stores the integers of 32 numbers, which fit bytes, and adds them to the lanes of `sum`.
+template <typename Byte>
+HWY_INLINE void store_bytes(const RoundedVector (&rounded)[kVectorsOf32], Byte* out, SumVector& sum) {
+#if HWY_TARGET == HWY_NEON && HWY_ARCH_ARM_A64
+  for (int half = 0; half < 2; ++half) {
+    const auto words = [&rounded, half](int i) HWY_ATTR { return vreinterpretq_s16_f32(rounded[4 * half + i].raw); };
+    const auto low = vreinterpretq_u8_s16(vuzp1q_s16(words(0), words(1)));
+    const auto high = vreinterpretq_u8_s16(vuzp1q_s16(words(2), words(3)));
+    const ByteVector bytes(vuzp1q_u8(low, high));
+    hn::StoreU(bytes, ByteTag(), reinterpret_cast<uint8_t*>(out) + 16 * half);
+    sum = add_fours<Byte>(bytes, sum);
+  }
+#else
+  SumVector integers[kVectorsOf32];
+  for (int a = 0; a < kVectorsOf32; ++a) integers[a] = integer_of(rounded[a]);
 #if HWY_TARGET == HWY_AVX2
   const auto low = _mm256_packs_epi32(integers[0].raw, integers[1].raw);
   const auto high = _mm256_packs_epi32(integers[2].raw, integers[3].raw);
   const auto bytes = std::is_signed_v<Byte> ? _mm256_packs_epi16(low, high) : _mm256_packus_epi16(low, high);
   const auto order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_permutevar8x32_epi32(bytes, order));
+  sum = add_fours<Byte>(ByteVector{bytes}, sum);
 #else
   const hn::Rebind<Byte, SumTag> narrow;
   const auto lanes = static_cast<int>(hn::Lanes(SumTag()));
-  for (int a = 0; a < kVectorsOf32; ++a) hn::StoreU(hn::DemoteTo(narrow, integers[a]), narrow, out + a * lanes);
+  for (int a = 0; a < kVectorsOf32; ++a) {
+    hn::StoreU(hn::DemoteTo(narrow, integers[a]), narrow, out + a * lanes);
+    sum = hn::Add(sum, integers[a]);
+  }
+#endif
 #endif
 }
 
@@ -97,12 +130,12 @@ struct ScalarWords {
           lanes_(kSide == Side::kKeys ? kPageSlots : layout.low_plane().lanes),
           high_(kBits == 3 ? layout.high_offset() : 0) {}
 
-    HWY_INLINE ScalarWords operator()(int32_t block, int32_t lane) const {
+    HWY_INLINE ScalarWords operator()(int32_t block, int32_t lane, bool begins) const {
       const int32_t lanes = kSide == Side::kKeys ? kPageSlots : lanes_;  // a constant
       ScalarWords words;
-      words.low_ = load_words(side_, word_offset(lanes, block, lane));
+      words.low_ = load_words(side_, word_offset(lanes, block, lane), begins);
       if constexpr (kBits == 3) {
-        words.high_ = load_words(side_, high_ + word_offset(lanes, block / 2, lane));
+        words.high_ = load_words(side_, high_ + word_offset(lanes, block / 2, lane), begins);
         if (block % 2 != 0) words.high_ = shift<-4>(words.high_);
       }
       return words;
@@ -119,6 +152,9 @@ struct ScalarWords {
   template <int kField>
   HWY_INLINE ByteVector field() const {
     constexpr int kLowBits = kBits == 3 ? 2 : kBits;
+    if constexpr (kBits != 3 && kField + 1 == kFields) {
+      return hn::ShiftRight<8 - kBits>(hn::BitCast(ByteTag(), low_));  // for some targets one instruction
+    }
     WordVector codes = masked(shift<-kLowBits * kField>(low_), (1U << kLowBits) - 1U);
     if constexpr (kBits == 3) codes = hn::Or(codes, masked(shift<2 - kField>(high_), 4));
     return hn::BitCast(ByteTag(), codes);
@@ -288,7 +324,7 @@ struct Products {
     return hn::ConvertTo(hn::RebindToFloat<SumTag>(), sums[r][a]);
   }
 
-  /// Multiplies all blocks by words of operands[r]. load(block, lane): the words of a vector.
+  /// Multiplies all blocks by words of operands[r]. load(block, lane, begins): the words of a vector.
   template <typename Words, Side kSide, typename Load>
   HWY_INLINE void run(int32_t blocks, const int32_t* const (&operands)[kRows], const Load& load, int32_t lane) {
     if constexpr (kWide<Words, kSide>) {
@@ -299,6 +335,11 @@ struct Products {
   }
 
  private:
+  /// Whether vector `a` begins at a multiple of kDataAlignment if the first does.
+  static HWY_INLINE bool begins(int a) {
+    return static_cast<size_t>(a) * hn::MaxLanes(ByteTag()) % kDataAlignment == 0;
+  }
+
   template <typename Words, Side kSide, typename Load>
   HWY_INLINE void add_bytes(int32_t blocks, const int32_t* const (&operands)[kRows], const Load& load, int32_t lane) {
     // Unrolled; a page of values has few blocks.
@@ -332,7 +373,7 @@ struct Products {
     HWY_UNROLL(8)
     for (int i = 0; i < kBlocks; ++i) {
       Words words[kVectors];
-      for (int a = 0; a < kVectors; ++a) words[a] = load(block + i, lane + a * lanes);
+      for (int a = 0; a < kVectors; ++a) words[a] = load(block + i, lane + a * lanes, begins(a));
       Operands<Words::kFields> of_block[kRows];
       for (int r = 0; r < kRows; ++r) of_block[r].load(at[r] + i * Words::kFields);
       add_fields<Words, kSide, kBlocks>(words, of_block, i, partial_sums);
@@ -371,7 +412,7 @@ struct Products {
     }
     for (int32_t block = 0; block < blocks; ++block) {
       Words words[kVectors];
-      for (int a = 0; a < kVectors; ++a) words[a] = load(block, lane + a * lanes);
+      for (int a = 0; a < kVectors; ++a) words[a] = load(block, lane + a * lanes, begins(a));
       add_wide_fields<Words>(words, operands, 2 * block * Words::kFields, others);
     }
     for (int r = 0; r < kRows; ++r) {

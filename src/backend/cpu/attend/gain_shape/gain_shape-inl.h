@@ -134,14 +134,13 @@ struct RoundedWeights {
     hn::Store(rounding.steps, rows, step);
     for (int r = 0; r < kRows; ++r) {
       const auto factor = hn::Set(d, rounding.factors[r]);
-      SumVector integers[kVectorsOf32];
+      RoundedVector rounded[kVectorsOf32];
       for (int a = 0; a < kVectorsOf32; ++a) {
         const auto weights = hn::Mul(hn::Load(d, gains + a * lanes), hn::LoadU(d, p + r * kTileSlots + a * lanes));
         const auto dither = hn::Sub(hn::Load(d, kDither.data() + a * lanes), hn::Set(d, 0.5F));
-        integers[a] = integer_of(hn::Add(hn::MulAdd(weights, factor, dither), hn::Set(d, kToLowBits)));
-        sums[r] = hn::Add(sums[r], integers[a]);
+        rounded[a] = hn::Add(hn::MulAdd(weights, factor, dither), hn::Set(d, kToLowBits));
       }
-      store_bytes(integers, reinterpret_cast<uint8_t*>(words[r]));
+      store_bytes(rounded, reinterpret_cast<uint8_t*>(words[r]), sums[r]);
     }
     return hn::Mul(hn::ConvertTo(rows, reduce_rows<SumOfTwo>(SumTag(), sums)), rounding.steps);
   }
@@ -254,7 +253,7 @@ void trellis_as_keys(const SideShape& shape, const std::byte* values, std::byte*
   const typename Words::Values load{layout, side};
   for (int32_t channel = 0; channel < width; channel += lanes) {
     for (int32_t block = 0; block < Words::blocks(layout); ++block) {
-      const Words words = load(block, channel);
+      const Words words = load(block, channel, false);
       words.for_each_field([&](int field, ByteVector bytes) HWY_ATTR {
         const int32_t slot = 4 * (block * Words::kFields + field);
         const auto quads = hn::BitCast(d, bytes);
