@@ -223,8 +223,9 @@ struct FoldedScales {
   }
 };
 
-HWY_INLINE hn::Vec<SumTag> nearest(CodeVector x, CodeVector factor) {
-  return integer_of(hn::MulAdd(x, factor, hn::Set(CodeTag(), kToLowBits)));
+/// A number whose low bits are the integer nearest to x · factor.
+HWY_INLINE CodeVector nearest(CodeVector x, CodeVector factor) {
+  return hn::MulAdd(x, factor, hn::Set(CodeTag(), kToLowBits));
 }
 
 /// Queries of kRows rows folded with the scales of a page of keys.
@@ -258,18 +259,17 @@ class KeyOperands {
     }
     const RowRounding rounding(reduce_rows<MaximumOfTwo>(d, largest), 127.0F);
     hn::Store(rounding.steps, rows, step);
-    hn::Vec<SumTag> sums[kRows];
+    SumVector sums[kRows];
     for (int r = 0; r < kRows; ++r) {
       sums[r] = hn::Zero(SumTag());
       auto* bytes = reinterpret_cast<int8_t*>(words[r]);
       const auto factor = hn::Set(d, rounding.factors[r]);
       for (at = 0; at < head_dim; at += 32) {
-        hn::Vec<SumTag> integers[kVectorsOf32];
+        CodeVector rounded[kVectorsOf32];
         for (int a = 0; a < kVectorsOf32; ++a) {
-          integers[a] = nearest(hn::Load(d, products[r] + at + a * lanes), factor);
-          sums[r] = hn::Add(sums[r], integers[a]);
+          rounded[a] = nearest(hn::Load(d, products[r] + at + a * lanes), factor);
         }
-        store_bytes(integers, bytes + at);
+        store_bytes(rounded, bytes + at, sums[r]);
       }
       std::fill(bytes + at, bytes + at + 32, int8_t{0});
     }
@@ -304,7 +304,7 @@ template <int kBits, int kRows>
 HWY_INLINE void byte_keys_page(const SideLayout& layout, const SideData& keys,
                                const KeyOperands<kBits, kRows>& operands, float* scores) {
   using Words = ScalarWords<kBits>;
-  constexpr int kVectors = 2;
+  constexpr int kVectors = kVectorsOfProducts<Words>;
   const CodeTag d;
   const auto lanes = static_cast<int32_t>(hn::Lanes(d));
   const int32_t* words[kRows];
@@ -361,7 +361,7 @@ struct ValueOperands {
     const RowRounding rounding(hn::Mul(most, largest_scale), 255.0F);
     hn::Store(rounding.steps, rows, step);
     CodeVector biases[kRows];
-    hn::Vec<SumTag> sums[kRows];
+    SumVector sums[kRows];
     for (int r = 0; r < kRows; ++r) {
       biases[r] = hn::Zero(d);
       sums[r] = hn::Zero(SumTag());
@@ -370,14 +370,13 @@ struct ValueOperands {
     for (int a = 0; a < kVectorsOf32; ++a) of[a].load(scales, minima, a * lanes);
     for (int r = 0; r < kRows; ++r) {
       const auto factor = hn::Set(d, rounding.factors[r]);
-      hn::Vec<SumTag> integers[kVectorsOf32];
+      CodeVector rounded[kVectorsOf32];
       for (int a = 0; a < kVectorsOf32; ++a) {
         const auto x = hn::LoadU(d, p + r * kTileSlots + a * lanes);
         biases[r] = hn::MulAdd(x, of[a].middle, biases[r]);
-        integers[a] = nearest(hn::Mul(x, of[a].scale), factor);
-        sums[r] = hn::Add(sums[r], integers[a]);
+        rounded[a] = nearest(hn::Mul(x, of[a].scale), factor);
       }
-      store_bytes(integers, reinterpret_cast<uint8_t*>(words[r]));
+      store_bytes(rounded, reinterpret_cast<uint8_t*>(words[r]), sums[r]);
     }
     const RowVector totals = hn::ConvertTo(rows, reduce_rows<SumOfTwo>(SumTag(), sums));
     const RowVector middles = hn::Mul(rounding.steps, hn::Set(rows, kMiddle<kBits>));
@@ -443,8 +442,9 @@ HWY_INLINE void byte_values_rows(const SideShape& shape, const SideData* values,
     }
     const typename ScalarWords<kBits>::Values load{layout, side};
     int32_t channel = 0;
-    for (; channel + 2 * lanes <= width; channel += 2 * lanes) {
-      byte_values_chunk<kBits, kRows, 2>(width, load, channel, operands[channel >> group_shift], out);
+    constexpr int kVectors = kVectorsOfProducts<ScalarWords<kBits>>;
+    for (; channel + kVectors * lanes <= width; channel += kVectors * lanes) {
+      byte_values_chunk<kBits, kRows, kVectors>(width, load, channel, operands[channel >> group_shift], out);
     }
     for (; channel < width; channel += lanes) {
       byte_values_chunk<kBits, kRows, 1>(width, load, channel, operands[channel >> group_shift], out);

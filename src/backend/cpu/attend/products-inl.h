@@ -10,6 +10,7 @@
 #endif
 
 #include "backend/cpu/attend/kernels.h"
+#include "backend/cpu/byte_products-inl.h"
 #include "formats/page_fields.h"
 
 #include <hwy/highway.h>
@@ -21,11 +22,8 @@ HWY_BEFORE_NAMESPACE();
 namespace kvq::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
-using SumTag = hn::ScalableTag<int32_t>;
 using WordTag = hn::RebindToUnsigned<SumTag>;
 using WordVector = hn::Vec<WordTag>;
-using PairTag = hn::Repartition<int16_t, SumTag>;
-using ByteTag = hn::Repartition<uint8_t, SumTag>;
 
 /// Shifts left for positive counts.
 template <int kCount>
@@ -48,8 +46,9 @@ HWY_INLINE size_t word_offset(int32_t lanes, int32_t block, int32_t lane) {
   return sizeof(uint32_t) * static_cast<size_t>(block * lanes + lane);
 }
 
-HWY_INLINE WordVector load_words(const SideData& side, size_t offset) {
-  prefetch(side.later + offset);
+/// `begins`: at a multiple of kDataAlignment, from which on later data are prefetched.
+HWY_INLINE WordVector load_words(const SideData& side, size_t offset, bool begins) {
+  if (begins) prefetch(side.later + offset);
   return hn::LoadU(WordTag(), reinterpret_cast<const uint32_t*>(side.data + offset));
 }
 
@@ -58,24 +57,56 @@ inline constexpr int kVectorsOf32 = 32 / static_cast<int>(hn::MaxLanes(SumTag())
 
 /// Added to a small number, this leaves the nearest integer in the low bits of the sum, which integer_of() takes.
 inline constexpr float kToLowBits = 12582912.0F;  // 1.5 · 2^23
+using RoundedVector = hn::Vec<hn::RebindToFloat<SumTag>>;
 
-HWY_INLINE hn::Vec<SumTag> integer_of(hn::Vec<hn::RebindToFloat<SumTag>> sum) {
-  return hn::Sub(hn::BitCast(SumTag(), sum), hn::Set(SumTag(), 0x4B400000));
+HWY_INLINE SumVector integer_of(RoundedVector rounded) {
+  return hn::Sub(hn::BitCast(SumTag(), rounded), hn::Set(SumTag(), 0x4B400000));
 }
 
-/// Stores 32 integers that fit bytes.
+/// Lane i: sum plus four bytes.
 template <typename Byte>
-HWY_INLINE void store_bytes(const hn::Vec<SumTag> (&integers)[kVectorsOf32], Byte* out) {
+HWY_INLINE SumVector add_fours(ByteVector bytes, SumVector sum) {
+  const ByteVector ones = hn::Set(ByteTag(), uint8_t{1});
+#if defined(KVQ_DOT_PRODUCTS) && HWY_ARCH_X86
+  return std::is_signed_v<Byte> ? add_mixed_products(ones, bytes, sum) : add_mixed_products(bytes, ones, sum);
+#elif defined(KVQ_DOT_PRODUCTS)
+  return std::is_signed_v<Byte> ? add_signed_products(bytes, ones, sum) : add_unsigned_products(bytes, ones, sum);
+#else
+  const auto pairs = std::is_signed_v<Byte> ? mixed_pair_products(ones, bytes) : mixed_pair_products(bytes, ones);
+  return add_neighbours(pairs, sum);
+#endif
+}
+
+/// Stores the integers of 32 numbers, which fit bytes, and adds them to the lanes of `sum`.
+template <typename Byte>
+HWY_INLINE void store_bytes(const RoundedVector (&rounded)[kVectorsOf32], Byte* out, SumVector& sum) {
+#if HWY_TARGET == HWY_NEON && HWY_ARCH_ARM_A64
+  for (int half = 0; half < 2; ++half) {
+    const auto words = [&rounded, half](int i) HWY_ATTR { return vreinterpretq_s16_f32(rounded[4 * half + i].raw); };
+    const auto low = vreinterpretq_u8_s16(vuzp1q_s16(words(0), words(1)));
+    const auto high = vreinterpretq_u8_s16(vuzp1q_s16(words(2), words(3)));
+    const ByteVector bytes(vuzp1q_u8(low, high));
+    hn::StoreU(bytes, ByteTag(), reinterpret_cast<uint8_t*>(out) + 16 * half);
+    sum = add_fours<Byte>(bytes, sum);
+  }
+#else
+  SumVector integers[kVectorsOf32];
+  for (int a = 0; a < kVectorsOf32; ++a) integers[a] = integer_of(rounded[a]);
 #if HWY_TARGET == HWY_AVX2
   const auto low = _mm256_packs_epi32(integers[0].raw, integers[1].raw);
   const auto high = _mm256_packs_epi32(integers[2].raw, integers[3].raw);
   const auto bytes = std::is_signed_v<Byte> ? _mm256_packs_epi16(low, high) : _mm256_packus_epi16(low, high);
   const auto order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_permutevar8x32_epi32(bytes, order));
+  sum = add_fours<Byte>(ByteVector{bytes}, sum);
 #else
   const hn::Rebind<Byte, SumTag> narrow;
   const auto lanes = static_cast<int>(hn::Lanes(SumTag()));
-  for (int a = 0; a < kVectorsOf32; ++a) hn::StoreU(hn::DemoteTo(narrow, integers[a]), narrow, out + a * lanes);
+  for (int a = 0; a < kVectorsOf32; ++a) {
+    hn::StoreU(hn::DemoteTo(narrow, integers[a]), narrow, out + a * lanes);
+    sum = hn::Add(sum, integers[a]);
+  }
+#endif
 #endif
 }
 
@@ -90,20 +121,21 @@ struct ScalarWords {
 
   static int32_t blocks(const SideLayout& layout) { return layout.low_plane().blocks(); }
 
-  /// Loads the words of a side.
-  class Keys {
+  /// Loads the words of a side. A block of keys has as many as a page has slots.
+  template <Side kSide>
+  class Loader {
    public:
-    HWY_INLINE Keys(const SideLayout& layout, const SideData& side)
+    HWY_INLINE Loader(const SideLayout& layout, const SideData& side)
         : side_(side),
-          stride_(word_offset(layout.low_plane().lanes, 1, 0)),
+          lanes_(kSide == Side::kKeys ? kPageSlots : layout.low_plane().lanes),
           high_(kBits == 3 ? layout.high_offset() : 0) {}
 
-    HWY_INLINE ScalarWords operator()(int32_t block, int32_t lane) const {
-      const size_t offset = sizeof(uint32_t) * static_cast<size_t>(lane);
+    HWY_INLINE ScalarWords operator()(int32_t block, int32_t lane, bool begins) const {
+      const int32_t lanes = kSide == Side::kKeys ? kPageSlots : lanes_;  // a constant
       ScalarWords words;
-      words.low_ = load_words(side_, offset + static_cast<size_t>(block) * stride_);
+      words.low_ = load_words(side_, word_offset(lanes, block, lane), begins);
       if constexpr (kBits == 3) {
-        words.high_ = load_words(side_, high_ + offset + static_cast<size_t>(block / 2) * stride_);
+        words.high_ = load_words(side_, high_ + word_offset(lanes, block / 2, lane), begins);
         if (block % 2 != 0) words.high_ = shift<-4>(words.high_);
       }
       return words;
@@ -111,14 +143,18 @@ struct ScalarWords {
 
    private:
     SideData side_;
-    size_t stride_;  // bytes of a block
-    size_t high_;    // offset of the plane with the highest bits
+    int32_t lanes_;
+    size_t high_;  // offset of the plane with the highest bits
   };
-  using Values = Keys;
+  using Keys = Loader<Side::kKeys>;
+  using Values = Loader<Side::kValues>;
 
   template <int kField>
-  HWY_INLINE hn::Vec<ByteTag> field() const {
+  HWY_INLINE ByteVector field() const {
     constexpr int kLowBits = kBits == 3 ? 2 : kBits;
+    if constexpr (kBits != 3 && kField + 1 == kFields) {
+      return hn::ShiftRight<8 - kBits>(hn::BitCast(ByteTag(), low_));  // for some targets one instruction
+    }
     WordVector codes = masked(shift<-kLowBits * kField>(low_), (1U << kLowBits) - 1U);
     if constexpr (kBits == 3) codes = hn::Or(codes, masked(shift<2 - kField>(high_), 4));
     return hn::BitCast(ByteTag(), codes);
@@ -129,34 +165,73 @@ struct ScalarWords {
   WordVector high_;
 };
 
+/// Operands of the fields of a block, a word each.
+#if HWY_TARGET == HWY_NEON && HWY_ARCH_ARM_A64
+template <int kFields>
+class Operands {
+ public:
+  HWY_INLINE void load(const int32_t* words) {
+    for (int i = 0; i < kFields / 4; ++i) words_[i] = vld1q_s32(words + 4 * i);
+    if constexpr (kFields % 4 != 0) words_[0] = vcombine_s32(vld1_s32(words), vdup_n_s32(0));
+  }
+  template <int kField>
+  HWY_INLINE ByteVector of() const {
+    return ByteVector(vreinterpretq_u8_s32(vdupq_laneq_s32(words_[kField / 4], kField % 4)));
+  }
+  /// Four of them; field kField has word kField % 4.
+  template <int kField>
+  HWY_INLINE int32x4_t four() const {
+    return words_[kField / 4];
+  }
+
+ private:
+  static_assert(kFields == 2 || kFields % 4 == 0);
+  int32x4_t words_[(kFields + 3) / 4];
+};
+#else
+template <int kFields>
+class Operands {
+ public:
+  HWY_INLINE void load(const int32_t* words) { words_ = words; }
+  template <int kField>
+  HWY_INLINE ByteVector of() const {
+    return hn::BitCast(ByteTag(), hn::Set(SumTag(), words_[kField]));
+  }
+
+ private:
+  const int32_t* words_;
+};
+#endif
+
 /// Sums of products of bytes, on their way to 32 bits: lane i there gets those of bytes 4i to 4i + 3. Where signs mix,
 /// unsigned numbers meet signed ones: codes of keys are unsigned and operands signed, those of values the other way
 /// round. Elsewhere signed numbers meet signed ones, and unsigned codes of values unsigned operands.
 #if defined(KVQ_DOT_PRODUCTS)
-class PartialSums {
+class PartialSums {  // none: an instruction adds to 32 bits
  public:
   static constexpr int kLanes = 1;  // per lane of 32 bits
   static constexpr bool kMixesSigns = HWY_ARCH_X86 != 0;
 
-  HWY_INLINE void clear(int16_t /*start*/) { sums_ = hn::Zero(SumTag()); }
+  HWY_INLINE void clear(int16_t /*start*/) {}
 
-  template <Side kSide, bool kLevels>
-  HWY_INLINE void add(hn::Vec<ByteTag> codes, hn::Vec<ByteTag> operand) {
+  template <Side kSide, bool kLevels, int kField, class AllOperands>
+  HWY_INLINE void add(ByteVector codes, const AllOperands& operands, SumVector& sums) {
 #if HWY_ARCH_X86
-    const bool keys = kSide == Side::kKeys;
-    sums_.raw = _mm256_dpbusd_avx_epi32(sums_.raw, keys ? codes.raw : operand.raw, keys ? operand.raw : codes.raw);
+    const ByteVector operand = operands.template of<kField>();
+    sums = kSide == Side::kKeys ? add_mixed_products(codes, operand, sums) : add_mixed_products(operand, codes, sums);
 #else
+    const int32x4_t four = operands.template four<kField>();
     if constexpr (kSide == Side::kKeys || kLevels) {
-      sums_.raw = vdotq_s32(sums_.raw, vreinterpretq_s8_u8(codes.raw), vreinterpretq_s8_u8(operand.raw));
+      const int8x16_t signed_codes = vreinterpretq_s8_u8(codes.raw);
+      sums.raw = vdotq_laneq_s32(sums.raw, signed_codes, vreinterpretq_s8_s32(four), kField % 4);
     } else {
-      sums_.raw = vreinterpretq_s32_u32(vdotq_u32(vreinterpretq_u32_s32(sums_.raw), codes.raw, operand.raw));
+      const uint32x4_t unsigned_sums = vreinterpretq_u32_s32(sums.raw);
+      const uint8x16_t weights = vreinterpretq_u8_s32(four);
+      sums.raw = vreinterpretq_s32_u32(vdotq_laneq_u32(unsigned_sums, codes.raw, weights, kField % 4));
     }
 #endif
   }
-  HWY_INLINE hn::Vec<SumTag> added_to(hn::Vec<SumTag> sums) const { return hn::Add(sums, sums_); }
-
- private:
-  hn::Vec<SumTag> sums_;
+  HWY_INLINE void add_to(SumVector& /*sums*/) const {}
 };
 #elif HWY_TARGET == HWY_NEON && HWY_ARCH_ARM_A64
 class PartialSums {
@@ -166,8 +241,9 @@ class PartialSums {
 
   HWY_INLINE void clear(int16_t start) { low_ = high_ = vdupq_n_s16(start); }
 
-  template <Side kSide, bool kLevels>
-  HWY_INLINE void add(hn::Vec<ByteTag> codes, hn::Vec<ByteTag> operand) {
+  template <Side kSide, bool kLevels, int kField, class AllOperands>
+  HWY_INLINE void add(ByteVector codes, const AllOperands& operands, SumVector& /*sums*/) {
+    const ByteVector operand = operands.template of<kField>();
     if constexpr (kSide == Side::kKeys || kLevels) {
       const int8x16_t a = vreinterpretq_s8_u8(codes.raw);
       const int8x16_t b = vreinterpretq_s8_u8(operand.raw);
@@ -180,8 +256,8 @@ class PartialSums {
       high_ = vreinterpretq_s16_u16(vmlal_high_u8(high, codes.raw, operand.raw));
     }
   }
-  HWY_INLINE hn::Vec<SumTag> added_to(hn::Vec<SumTag> sums) const {
-    return hn::Add(sums, hn::Vec<SumTag>(vpaddq_s32(vpaddlq_s16(low_), vpaddlq_s16(high_))));
+  HWY_INLINE void add_to(SumVector& sums) const {
+    sums = hn::Add(sums, SumVector(vpaddq_s32(vpaddlq_s16(low_), vpaddlq_s16(high_))));
   }
 
  private:
@@ -196,43 +272,22 @@ class PartialSums {
 
   HWY_INLINE void clear(int16_t start) { sums_ = hn::Set(PairTag(), start); }
 
-  template <Side kSide, bool kLevels>
-  HWY_INLINE void add(hn::Vec<ByteTag> codes, hn::Vec<ByteTag> operand) {
-    sums_ = hn::Add(sums_, kSide == Side::kKeys ? pair_products(codes, operand) : pair_products(operand, codes));
+  template <Side kSide, bool kLevels, int kField, class AllOperands>
+  HWY_INLINE void add(ByteVector codes, const AllOperands& operands, SumVector& /*sums*/) {
+    const ByteVector operand = operands.template of<kField>();
+    const bool keys = kSide == Side::kKeys;
+    sums_ = hn::Add(sums_, keys ? mixed_pair_products(codes, operand) : mixed_pair_products(operand, codes));
   }
-  HWY_INLINE hn::Vec<SumTag> added_to(hn::Vec<SumTag> sums) const {
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4
-    hn::Vec<SumTag> unused = hn::Zero(SumTag());
-    return hn::ReorderWidenMulAccumulate(SumTag(), sums_, hn::Set(PairTag(), int16_t{1}), sums, unused);
-#else
-    const auto both = hn::BitCast(SumTag(), sums_);
-    return hn::Add(sums, hn::Add(hn::ShiftRight<16>(hn::ShiftLeft<16>(both)), hn::ShiftRight<16>(both)));
-#endif
-  }
+  HWY_INLINE void add_to(SumVector& sums) const { sums = add_neighbours(sums_, sums); }
 
  private:
-  /// Lane i: sum of the products of bytes 2i and 2i + 1, which must fit. Highway added this instruction late.
-  static HWY_INLINE hn::Vec<PairTag> pair_products(hn::Vec<ByteTag> a, hn::Vec<ByteTag> b) {
-#if HWY_TARGET == HWY_AVX3
-    return hn::Vec<PairTag>{_mm512_maddubs_epi16(a.raw, b.raw)};
-#elif HWY_TARGET == HWY_AVX2
-    return hn::Vec<PairTag>{_mm256_maddubs_epi16(a.raw, b.raw)};
-#elif HWY_TARGET == HWY_SSE4
-    return hn::Vec<PairTag>{_mm_maddubs_epi16(a.raw, b.raw)};
-#else
-    const PairTag d;
-    const hn::RebindToUnsigned<PairTag> du;
-    const auto even = hn::Mul(hn::BitCast(d, hn::And(hn::BitCast(du, a), hn::Set(du, uint16_t{255}))),
-                              hn::ShiftRight<8>(hn::ShiftLeft<8>(hn::BitCast(d, b))));
-    const auto odd =
-        hn::Mul(hn::BitCast(d, hn::ShiftRight<8>(hn::BitCast(du, a))), hn::ShiftRight<8>(hn::BitCast(d, b)));
-    return hn::Add(even, odd);
-#endif
-  }
-
-  hn::Vec<PairTag> sums_;
+  PairVector sums_;
 };
 #endif
+
+/// Vectors of lanes that are multiplied together, as many as registers allow.
+template <typename Words>
+inline constexpr int kVectorsOfProducts = PartialSums::kLanes == 1 && !HWY_ARCH_X86 && !Words::kTrellis ? 4 : 2;
 
 /// Products of a field that one sum gets.
 inline constexpr int kProducts = 4 / PartialSums::kLanes;
@@ -263,13 +318,13 @@ inline constexpr bool kWide = Words::kTrellis ? kSide == Side::kKeys : false;
 /// Sums of products by lane, for kRows rows and kVectors vectors of lanes.
 template <int kRows, int kVectors>
 struct Products {
-  hn::Vec<SumTag> sums[kRows][kVectors];
+  SumVector sums[kRows][kVectors];
 
   HWY_INLINE hn::Vec<hn::RebindToFloat<SumTag>> value(int r, int a) const {
     return hn::ConvertTo(hn::RebindToFloat<SumTag>(), sums[r][a]);
   }
 
-  /// Multiplies all blocks by words of operands[r]. load(block, lane): the words of a vector.
+  /// Multiplies all blocks by words of operands[r]. load(block, lane, begins): the words of a vector.
   template <typename Words, Side kSide, typename Load>
   HWY_INLINE void run(int32_t blocks, const int32_t* const (&operands)[kRows], const Load& load, int32_t lane) {
     if constexpr (kWide<Words, kSide>) {
@@ -280,6 +335,11 @@ struct Products {
   }
 
  private:
+  /// Whether vector `a` begins at a multiple of kDataAlignment if the first does.
+  static HWY_INLINE bool begins(int a) {
+    return static_cast<size_t>(a) * hn::MaxLanes(ByteTag()) % kDataAlignment == 0;
+  }
+
   template <typename Words, Side kSide, typename Load>
   HWY_INLINE void add_bytes(int32_t blocks, const int32_t* const (&operands)[kRows], const Load& load, int32_t lane) {
     // Unrolled; a page of values has few blocks.
@@ -313,29 +373,29 @@ struct Products {
     HWY_UNROLL(8)
     for (int i = 0; i < kBlocks; ++i) {
       Words words[kVectors];
-      for (int a = 0; a < kVectors; ++a) words[a] = load(block + i, lane + a * lanes);
-      add_fields<Words, kSide, kBlocks>(words, at, i, partial_sums);
+      for (int a = 0; a < kVectors; ++a) words[a] = load(block + i, lane + a * lanes, begins(a));
+      Operands<Words::kFields> of_block[kRows];
+      for (int r = 0; r < kRows; ++r) of_block[r].load(at[r] + i * Words::kFields);
+      add_fields<Words, kSide, kBlocks>(words, of_block, i, partial_sums);
     }
   }
 
   /// Adds the fields of block `block` of kBlocks that add up to partial sums together.
   template <typename Words, Side kSide, int kBlocks, int kField = 0>
-  HWY_INLINE void add_fields(const Words (&words)[kVectors], const int32_t* const (&operands)[kRows], int block,
-                             PartialSums (&partial_sums)[kRows][kVectors]) {
+  HWY_INLINE void add_fields(const Words (&words)[kVectors], const Operands<Words::kFields> (&operands)[kRows],
+                             int block, PartialSums (&partial_sums)[kRows][kVectors]) {
     if constexpr (kField < Words::kFields) {
       constexpr bool kFew = kFieldsOfSum<Words, kSide> < Words::kFields;  // a sum gets less than a block
       const bool is_first = kFew ? kField % kFieldsOfSum<Words, kSide> == 0 : kField == 0 && block == 0;
       const bool is_last = kField + 1 == Words::kFields ? kFew || block + 1 == kBlocks
                                                         : kFew && (kField + 1) % kFieldsOfSum<Words, kSide> == 0;
-      hn::Vec<ByteTag> bytes[kVectors];
+      ByteVector bytes[kVectors];
       for (int a = 0; a < kVectors; ++a) bytes[a] = words[a].template field<kField>();
       for (int r = 0; r < kRows; ++r) {
-        const int32_t word = operands[r][block * Words::kFields + kField];
-        const auto operand = hn::BitCast(ByteTag(), hn::Set(SumTag(), word));
         for (int a = 0; a < kVectors; ++a) {
           if (is_first) partial_sums[r][a].clear(kStartOfSum<Words, kSide>);
-          partial_sums[r][a].template add<kSide, Words::kTrellis>(bytes[a], operand);
-          if (is_last) sums[r][a] = partial_sums[r][a].added_to(sums[r][a]);
+          partial_sums[r][a].template add<kSide, Words::kTrellis, kField>(bytes[a], operands[r], sums[r][a]);
+          if (is_last) partial_sums[r][a].add_to(sums[r][a]);
         }
       }
       add_fields<Words, kSide, kBlocks, kField + 1>(words, operands, block, partial_sums);
@@ -346,13 +406,13 @@ struct Products {
   template <typename Words, typename Load>
   HWY_INLINE void add_wide(int32_t blocks, const int32_t* const (&operands)[kRows], const Load& load, int32_t lane) {
     const auto lanes = static_cast<int32_t>(hn::Lanes(SumTag()));
-    hn::Vec<SumTag> others[kRows][kVectors];  // where products of neighbours come in two vectors
+    SumVector others[kRows][kVectors];  // where products of neighbours come in two vectors
     for (int r = 0; r < kRows; ++r) {
       for (int a = 0; a < kVectors; ++a) sums[r][a] = others[r][a] = hn::Zero(SumTag());
     }
     for (int32_t block = 0; block < blocks; ++block) {
       Words words[kVectors];
-      for (int a = 0; a < kVectors; ++a) words[a] = load(block, lane + a * lanes);
+      for (int a = 0; a < kVectors; ++a) words[a] = load(block, lane + a * lanes, begins(a));
       add_wide_fields<Words>(words, operands, 2 * block * Words::kFields, others);
     }
     for (int r = 0; r < kRows; ++r) {
@@ -362,20 +422,20 @@ struct Products {
 
   template <typename Words, int kField = 0>
   HWY_INLINE void add_wide_fields(const Words (&words)[kVectors], const int32_t* const (&operands)[kRows],
-                                  int32_t first, hn::Vec<SumTag> (&others)[kRows][kVectors]) {
+                                  int32_t first, SumVector (&others)[kRows][kVectors]) {
     if constexpr (kField < Words::kFields) {
       const SumTag d;
       const PairTag d16;
       for (int a = 0; a < kVectors; ++a) {
-        const auto levels = hn::BitCast(d16, words[a].template field<kField>());
-        const auto even = hn::ShiftRight<8>(hn::ShiftLeft<8>(levels));
-        const auto odd = hn::ShiftRight<8>(levels);
+        const ByteVector levels = words[a].template field<kField>();
+        const auto even = even_bytes(levels);
+        const auto odd = odd_bytes(levels);
         for (int r = 0; r < kRows; ++r) {
           const int32_t* operand = operands[r] + first + 2 * kField;
           auto& sum = sums[r][a];
           auto& other = others[r][a];
-          sum = hn::ReorderWidenMulAccumulate(d, even, hn::BitCast(d16, hn::Set(d, operand[0])), sum, other);
-          sum = hn::ReorderWidenMulAccumulate(d, odd, hn::BitCast(d16, hn::Set(d, operand[1])), sum, other);
+          add_word_products(even, hn::BitCast(d16, hn::Set(d, operand[0])), sum, other);
+          add_word_products(odd, hn::BitCast(d16, hn::Set(d, operand[1])), sum, other);
         }
       }
       add_wide_fields<Words, kField + 1>(words, operands, first, others);

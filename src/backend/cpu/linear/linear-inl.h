@@ -24,7 +24,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 /// Sums of products of kRows rows of activations with the levels of one panel.
 template <int kRows>
 struct PanelSums {
-  hn::Vec<SumTag> of[kRows][kQuadVectors];
+  SumVector of[kRows][kQuadVectors];
 
   HWY_INLINE void clear() {
     for (auto& row : of) {

@@ -43,8 +43,8 @@ HWY_INLINE void mean_products(const SideLayout& layout, const std::byte* data, c
   const auto lanes = static_cast<int32_t>(hn::Lanes(d16));
   const auto* mean = reinterpret_cast<const int8_t*>(data + layout.mean_offset());
   const int16_t* operands[kRows];
-  hn::Vec<SumTag> sums[kRows];
-  hn::Vec<SumTag> others[kRows];
+  SumVector sums[kRows];
+  SumVector others[kRows];
   for (int r = 0; r < kRows; ++r) {
     operands[r] = reinterpret_cast<const int16_t*>(q.fine(r));
     sums[r] = others[r] = hn::Zero(d);
@@ -74,7 +74,7 @@ HWY_INLINE void prefetch_gains(const SideLayout& layout, const SideData& side) {
 
 template <typename Words, int kRows>
 HWY_INLINE void gain_shape_keys_page(const SideShape& shape, const SideData& keys, const QueryRows& q, float* scores) {
-  constexpr int kVectors = 2;
+  constexpr int kVectors = kVectorsOfProducts<Words>;
   const hn::RebindToFloat<SumTag> df;
   const auto lanes = static_cast<int32_t>(hn::Lanes(df));
   const SideLayout layout = shape.layout(Side::kKeys, CodeType::gain_scalar(Words::kBits));
@@ -119,7 +119,7 @@ struct RoundedWeights {
     const RowTag rows;
     const auto lanes = static_cast<int32_t>(hn::Lanes(d));
     hn::Vec<decltype(d)> largest[kRows];
-    hn::Vec<SumTag> sums[kRows];
+    SumVector sums[kRows];
     for (int r = 0; r < kRows; ++r) {
       largest[r] = hn::Zero(d);
       sums[r] = hn::Zero(SumTag());
@@ -134,14 +134,13 @@ struct RoundedWeights {
     hn::Store(rounding.steps, rows, step);
     for (int r = 0; r < kRows; ++r) {
       const auto factor = hn::Set(d, rounding.factors[r]);
-      hn::Vec<SumTag> integers[kVectorsOf32];
+      RoundedVector rounded[kVectorsOf32];
       for (int a = 0; a < kVectorsOf32; ++a) {
         const auto weights = hn::Mul(hn::Load(d, gains + a * lanes), hn::LoadU(d, p + r * kTileSlots + a * lanes));
         const auto dither = hn::Sub(hn::Load(d, kDither.data() + a * lanes), hn::Set(d, 0.5F));
-        integers[a] = integer_of(hn::Add(hn::MulAdd(weights, factor, dither), hn::Set(d, kToLowBits)));
-        sums[r] = hn::Add(sums[r], integers[a]);
+        rounded[a] = hn::Add(hn::MulAdd(weights, factor, dither), hn::Set(d, kToLowBits));
       }
-      store_bytes(integers, reinterpret_cast<uint8_t*>(words[r]));
+      store_bytes(rounded, reinterpret_cast<uint8_t*>(words[r]), sums[r]);
     }
     return hn::Mul(hn::ConvertTo(rows, reduce_rows<SumOfTwo>(SumTag(), sums)), rounding.steps);
   }
@@ -170,7 +169,7 @@ HWY_INLINE void add_value_channels(const SideLayout& layout, const typename Word
 template <typename Words, int kRows>
 HWY_INLINE void gain_shape_values_rows(const SideLayout& layout, const SideData* values, int32_t pages, const float* p,
                                        float* out) {
-  constexpr int kVectors = 2;
+  constexpr int kVectors = kVectorsOfProducts<Words>;
   const hn::RebindToFloat<SumTag> d;
   const RowTag rows;
   const auto lanes = static_cast<int32_t>(hn::Lanes(d));
@@ -254,11 +253,11 @@ void trellis_as_keys(const SideShape& shape, const std::byte* values, std::byte*
   const typename Words::Values load{layout, side};
   for (int32_t channel = 0; channel < width; channel += lanes) {
     for (int32_t block = 0; block < Words::blocks(layout); ++block) {
-      const Words words = load(block, channel);
-      words.for_each_field([&](int field, hn::Vec<ByteTag> bytes) HWY_ATTR {
+      const Words words = load(block, channel, false);
+      words.for_each_field([&](int field, ByteVector bytes) HWY_ATTR {
         const int32_t slot = 4 * (block * Words::kFields + field);
         const auto quads = hn::BitCast(d, bytes);
-        const auto number = [&](hn::Vec<SumTag> level, int32_t of_slot) HWY_ATTR {
+        const auto number = [&](SumVector level, int32_t of_slot) HWY_ATTR {
           return hn::Mul(hn::ConvertTo(df, hn::ShiftRight<24>(level)), hn::Set(df, gains[of_slot]));
         };
         uint16_t* at = numbers + static_cast<ptrdiff_t>(slot) * width + ptrdiff_t{2} * channel;

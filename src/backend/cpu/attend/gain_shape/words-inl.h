@@ -64,9 +64,9 @@ struct TrellisWords {
     const SideLayout& layout;
     const SideData& side;
 
-    HWY_INLINE TrellisWords operator()(int32_t block, int32_t lane) const {
+    HWY_INLINE TrellisWords operator()(int32_t block, int32_t lane, bool begins) const {
       TrellisWords words;
-      words.load_keys(layout, side, block, lane);
+      words.load_keys(layout, side, block, lane, begins);
       return words;
     }
   };
@@ -77,9 +77,9 @@ struct TrellisWords {
     HWY_INLINE Values(const SideLayout& layout, const SideData& side) : layout_(layout), side_(side) {
       before_.load(layout, side);
     }
-    HWY_INLINE TrellisWords operator()(int32_t block, int32_t lane) const {
+    HWY_INLINE TrellisWords operator()(int32_t block, int32_t lane, bool begins) const {
       TrellisWords words;
-      words.load_values(layout_, side_, before_, block, lane);
+      words.load_values(layout_, side_, before_, block, lane, begins);
       return words;
     }
 
@@ -90,7 +90,7 @@ struct TrellisWords {
   };
 
   template <int kField>
-  HWY_INLINE hn::Vec<ByteTag> field() const {
+  HWY_INLINE ByteVector field() const {
     constexpr int kNibbles = kFields / 2;
     const ByteTag d;
     const auto indices = hn::BitCast(d, masked(shift < kField < kNibbles ? 0 : -4 > (nibbles_[kField % kNibbles]), 15));
@@ -119,33 +119,33 @@ struct TrellisWords {
 
  private:
   /// As kWide keys need them: the second and third of four bytes trade places.
-  HWY_INLINE void load_keys(const SideLayout& layout, const SideData& side, int32_t block, int32_t lane) {
+  HWY_INLINE void load_keys(const SideLayout& layout, const SideData& side, int32_t block, int32_t lane, bool begins) {
     const size_t offset = plane_offset(layout);
-    const WordVector bits = load_words(side, offset + word_offset(kPageSlots, block, lane));
+    const WordVector bits = load_words(side, offset + word_offset(kPageSlots, block, lane), begins);
     const int32_t last = block == 0 ? blocks(layout) - 1 : block - 1;
-    const WordVector before = load_words(side, offset + word_offset(kPageSlots, last, lane));
+    const WordVector before = load_words(side, offset + word_offset(kPageSlots, last, lane), false);
     constexpr int kStep = kBits == 2 ? 2 : 1;
     const WordVector four = numbers_before<4 * kStep>(bits, before);
     index(bits, hn::Xor(numbers_before<kStep>(bits, before), four),
           hn::Xor3(numbers_before<2 * kStep>(bits, before), four, numbers_before<5 * kStep>(bits, before)),
           hn::Xor3(bits, four, numbers_before<6 * kStep>(bits, before)));
     if constexpr (kBits == 3) {
-      load_low(layout, side, block, lane);
+      load_low(layout, side, block, lane, begins);
       for (auto& each : low_) each = middle_bytes_swapped(each);
     }
     for (auto& each : nibbles_) each = middle_bytes_swapped(each);
   }
 
   HWY_INLINE void load_values(const SideLayout& layout, const SideData& side, const Before& before, int32_t block,
-                              int32_t lane) {
+                              int32_t lane, bool begins) {
     const WordTag d;
     const uint32_t* now = before.words[block] + Before::kBefore + lane;
     const auto at = [now, d](int32_t back) HWY_ATTR { return hn::LoadU(d, now - Before::kVector * back); };
-    prefetch(side.later + plane_offset(layout) + word_offset(plane(layout).lanes, block, lane));
+    if (begins) prefetch(side.later + plane_offset(layout) + word_offset(plane(layout).lanes, block, lane));
     const WordVector bits = at(0);
     const WordVector four = at(4);
     index(bits, hn::Xor(at(1), four), hn::Xor3(at(2), four, at(5)), hn::Xor3(bits, four, at(6)));
-    if constexpr (kBits == 3) load_low(layout, side, block, lane);
+    if constexpr (kBits == 3) load_low(layout, side, block, lane, begins);
   }
 
   template <int kBack>
@@ -160,7 +160,7 @@ struct TrellisWords {
   }
 
   template <size_t kLevels>
-  static HWY_INLINE hn::Vec<ByteTag> lookup(const int8_t* levels, hn::Vec<ByteTag> indices) {
+  static HWY_INLINE ByteVector lookup(const int8_t* levels, ByteVector indices) {
     const ByteTag d;
     alignas(16) uint8_t table[16];
     for (size_t i = 0; i < 16; ++i) table[i] = static_cast<uint8_t>(levels[i % kLevels]);
@@ -189,12 +189,12 @@ struct TrellisWords {
   }
 
   /// The two words of low bits below a word of highest bits; the last may have none.
-  HWY_INLINE void load_low(const SideLayout& layout, const SideData& side, int32_t block, int32_t lane) {
+  HWY_INLINE void load_low(const SideLayout& layout, const SideData& side, int32_t block, int32_t lane, bool begins) {
     const PackedPlane low = layout.low_plane();
-    low_[0] = load_words(side, word_offset(low.lanes, 2 * block, lane));
+    low_[0] = load_words(side, word_offset(low.lanes, 2 * block, lane), begins);
     low_[1] = low_[0];
     if (2 * block + 1 == low.blocks()) return;
-    low_[1] = load_words(side, word_offset(low.lanes, 2 * block + 1, lane));
+    low_[1] = load_words(side, word_offset(low.lanes, 2 * block + 1, lane), begins);
   }
 
   WordVector nibbles_[kFields / 2];
