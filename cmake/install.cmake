@@ -6,10 +6,12 @@ set(kvq_data_dir "${CMAKE_INSTALL_DATADIR}/kvq")
 # `cmake --install` installs every component; --component takes one: runtime, development, program, models, samples.
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/THIRD_PARTY_NOTICES"
   DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT runtime)
-install(TARGETS kvq EXPORT kvqTargets
-  RUNTIME COMPONENT runtime # these two: Windows' DLL and what programs link for it
-  ARCHIVE COMPONENT development
-  LIBRARY COMPONENT runtime NAMELINK_COMPONENT development)
+if(NOT EMSCRIPTEN) # where it is the static library
+  install(TARGETS kvq EXPORT kvqTargets
+    RUNTIME COMPONENT runtime # these two: Windows' DLL and what programs link for it
+    ARCHIVE COMPONENT development
+    LIBRARY COMPONENT runtime NAMELINK_COMPONENT development)
+endif()
 install(TARGETS kvq_static EXPORT kvqTargets ARCHIVE COMPONENT development)
 if(MINGW)
   install(FILES "$<TARGET_LINKER_FILE_DIR:kvq>/kvq.lib" DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT development OPTIONAL)

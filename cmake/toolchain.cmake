@@ -84,13 +84,20 @@ function(kvq_link_as_cxx_under_sanitizers target)
   endif()
 endfunction()
 
-# kvq_keep_own_system(LIST): of sources called system_SYSTEM.cpp, which are there for what systems do differently, those of this
+# The kind of system: windows, emscripten (a browser or Node.js) or posix, which is all others.
+set(kvq_system posix)
+if(WIN32)
+  set(kvq_system windows)
+elseif(EMSCRIPTEN)
+  set(kvq_system emscripten)
+endif()
+
+# kvq_keep_own_system(LIST): of sources called system_KIND.cpp, which are there for what systems do differently, those of this
 # system.
 function(kvq_keep_own_system list)
-  string(TOLOWER "/system_${CMAKE_SYSTEM_NAME}.cpp" own)
   set(kept "")
   foreach(source IN LISTS ${list})
-    if(NOT source MATCHES "/system_[^/]*\\.cpp$" OR source MATCHES "${own}$")
+    if(NOT source MATCHES "/system_[^/]*\\.cpp$" OR source MATCHES "/system_${kvq_system}\\.cpp$")
       list(APPEND kept "${source}")
     endif()
   endforeach()

@@ -107,7 +107,7 @@ windows() {
     skipped+=("archive for Windows, there is no x86_64-w64-mingw32-g++-posix")
     return
   fi
-  skipping "archive for Windows" "windows-x86_64: libraries" scripts/windows_libraries.sh --program ||
+  skipping "archive for Windows" "windows-x86_64: libraries" scripts/foreign_libraries.sh windows --program ||
     return "$(($? == 77 ? 0 : 1))"
   build windows-x86_64 "$build-windows-x86_64" --preset windows-mingw -DKVQ_BUILD_SAMPLES=ON
   pack "windows-x86_64: pack" "$build-windows-x86_64" ZIP

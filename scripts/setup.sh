@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that a build needs, if any are missing. Says nothing when none is.
-#   setup.sh [--quick] [--test] [--bindings] [--arm64] [--windows] [PACKAGE...]
+#   setup.sh [--quick] [--test] [--bindings] [--arm64] [--i686] [--wasm] [--windows] [PACKAGE...]
 #     --quick     also what unit and C API tests need
 #     --test      also what all tests, the sanitizers and the style checks need
 #     --bindings  also the languages that there are bindings for
 #     --arm64     also what compiles for Linux on ARM64 elsewhere, and an emulator to run it
-#     --windows   also what compiles for Windows on x86-64, and an emulator; then windows_libraries.sh
+#     --i686      also what compiles for Linux on x86 with 32 bits; then foreign_libraries.sh i686
+#     --wasm      also what compiles to WebAssembly and runs it; then foreign_libraries.sh wasm
+#     --windows   also what compiles for Windows on x86-64, and an emulator; then foreign_libraries.sh windows
 #     PACKAGE     further packages to require
 set -euo pipefail
 
@@ -37,8 +39,10 @@ for argument in "$@"; do
       foreign=arm64
       packages+=(g++-aarch64-linux-gnu qemu-user-static libstdc++6:arm64 libyaml-dev:arm64)
       ;;
+    --i686) packages+=(g++-i686-linux-gnu "${quick_packages[@]}") ;;
+    --wasm) packages+=(emscripten "${quick_packages[@]}") ;;
     --windows) packages+=(g++-mingw-w64-x86-64-posix wine64 "${quick_packages[@]}") ;;
-    -*) echo "usage: $0 [--quick] [--test] [--bindings] [--arm64] [--windows] [PACKAGE...]" >&2; exit 2 ;;
+    -*) echo "usage: $0 [--quick] [--test] [--bindings] [--arm64] [--i686] [--wasm] [--windows] [PACKAGE...]" >&2; exit 2 ;;
     *) packages+=("$argument") ;;
   esac
 done

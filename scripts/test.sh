@@ -13,11 +13,14 @@
 #     packages      the archive, the Debian packages and those of languages
 #     emulator      kernels on the CPU
 #     arm64         the library for Linux on ARM64, and its tests, in an emulator
+#     i686          the library for Linux on x86 with 32 bits, and its unit and C API tests
+#     wasm          the library for WebAssembly, and the C API's tests in Node.js
 #     windows       the library and the program for Windows on x86-64, and their tests, in an emulator
 #   test.sh LEVEL [FILTER]        a part, for work on it:
 #     quick         unit and C API tests of the optimized build without CUDA: minutes the first time, then seconds
 #     cpu           the optimized build without CUDA and all its tests
-#     cuda, sanitize, bindings, transformers, arm64, windows    as above; tests on a GPU say that they skip if there is none
+#     cuda, sanitize, bindings, transformers, arm64, i686, wasm, windows    as above; tests on a GPU say that they skip if
+#                   there is none
 #     style         the style checks of what has changed (scripts/changed.sh)
 #   FILTER: only test cases whose names contain it, suites of the C API tests, ctest entries or languages of that name
 set -uo pipefail
@@ -128,6 +131,7 @@ launch() {
   shift 2
   case $preset in
     linux-arm64) qemu-aarch64-static "build/$preset/bin/$program" "$@" ;;
+    wasm32) node --no-experimental-fetch "build/$preset/bin/$program.js" "$@" ;;
     windows-*) cmake/toolchains/wine.sh "build/$preset/bin/$program.exe" "$@" ;;
     *) "build/$preset/bin/$program" "$@" ;;
   esac
@@ -166,12 +170,14 @@ build_and_test() {
   run_all_or_filtered "$preset" kvq_unit_tests kvq_cpp_tests kvq_conformance kvq_parser_tests kvq_tools_tests
 }
 
+# quick PRESET OPTIONS...: unit and C API tests.
 quick() {
-  build quick "kvq_unit_tests kvq_capi_tests kvq_bytes" || return
+  local preset=$1
+  build "$preset" "kvq_unit_tests kvq_capi_tests kvq_bytes" "${@:2}" || return
   if [ -n "$filter" ]; then
-    run_filtered quick quick kvq_unit_tests
+    run_filtered "$preset" quick kvq_unit_tests
   else
-    run_tests quick quick
+    run_tests "$preset" quick
   fi
 }
 
@@ -293,7 +299,27 @@ arm64() {
   fi
 }
 
-# windows [quick]: the same for Windows on x86-64, and the program, whose libraries take minutes to compile. quick is without it,
+# foreign_libraries SYSTEM [--program]: false if there are none.
+foreign_libraries() {
+  step "$1: libraries" scripts/foreign_libraries.sh "$@"
+  case $? in 0) ;; 77) return 1 ;; *) fail "$1: libraries" ;; esac
+}
+
+# The library for Linux on x86 with 32 bits, which an x86-64 kernel runs.
+i686() {
+  step "linux-i686: Debian packages" scripts/setup.sh --i686
+  command -v i686-linux-gnu-g++ >/dev/null || { echo "linux-i686: skipped, no compiler"; return; }
+  foreign_libraries i686 && quick linux-i686 -DKVQ_BUILD_SAMPLES=OFF
+}
+
+# The library for WebAssembly in Node.js, with the C API's tests.
+wasm() {
+  step "wasm32: Debian packages" scripts/setup.sh --wasm
+  command -v em++ >/dev/null || { echo "wasm32: skipped, no compiler"; return; }
+  foreign_libraries wasm && build wasm32 all -DKVQ_BUILD_SAMPLES=OFF && run_all_or_filtered wasm32
+}
+
+# windows [quick]: as arm64, for Windows on x86-64, and the program, whose libraries take minutes to compile. quick is without it,
 # and without what takes longest of the library.
 windows() {
   local program=(--program)
@@ -303,8 +329,7 @@ windows() {
     echo "windows-mingw: skipped, no compiler or no emulator"
     return
   fi
-  step "windows-mingw: libraries" scripts/windows_libraries.sh "${program[@]}"
-  case $? in 0) ;; 77) return ;; *) fail "windows-mingw: libraries" || return ;; esac
+  foreign_libraries windows "${program[@]}" || return
   if [ "${1:-}" = quick ]; then
     build windows-quick "kvq_capi_tests kvq_bytes" -DKVQ_BUILD_SAMPLES=OFF && run_tests windows-quick emulated
   else
@@ -331,7 +356,7 @@ emulator() {
 }
 
 full() {
-  local part parts=(cuda sanitize style bindings transformers packages emulator arm64 windows)
+  local part parts=(cuda sanitize style bindings transformers packages emulator arm64 i686 wasm windows)
   for part in "$@"; do
     [[ " ${parts[*]} " == *" $part "* ]] || { echo "test.sh full: there is no part \"$part\"" >&2; exit 2; }
   done
@@ -344,7 +369,7 @@ full() {
       style) style all ;;
       bindings) bindings "$preset" transformers-newest ;; # which has PyTorch
       transformers | packages) "$part" "$preset" ;;
-      emulator | arm64 | windows) "$part" ;;
+      emulator | arm64 | i686 | wasm | windows) "$part" ;;
     esac
   done
 }
@@ -366,13 +391,13 @@ case $level in
   gate) run=gate ;;
   full) run="full ${*:2}" ;;
   quick)
-    run=quick
+    run="quick quick"
     needed=--quick
     ;;
   cpu) run="build_and_test release -DKVQ_BUILD_BENCHMARKS=ON" ;;
   cuda | sanitize) run="build_and_test $level" ;;
   bindings | transformers) run="$level release" ;;
-  arm64 | windows) run=$level ;;
+  arm64 | i686 | wasm | windows) run=$level ;;
   style) run="style changed" ;;
   *) usage ;;
 esac

@@ -1,5 +1,5 @@
 # Windows on x86-64, from a Debian machine, by GCC with POSIX threads; scripts/setup.sh --windows and
-# scripts/windows_libraries.sh install what is needed.
+# scripts/foreign_libraries.sh windows install what is needed.
 set(CMAKE_SYSTEM_NAME Windows)
 set(CMAKE_SYSTEM_PROCESSOR x86_64)
 set(CMAKE_C_COMPILER x86_64-w64-mingw32-gcc-posix)

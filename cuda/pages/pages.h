@@ -29,7 +29,7 @@ class CudaPages final : public Pages {
   void append(const TokenBatch& tokens, const PageWrites& writes, std::span<const AppendedLayer> layers,
               Allocator& scratch) override;
   void compact(const SlotCompaction& compaction) override;
-  size_t append_bytes(const ExpectedAppend& /*expected*/) const override { return 0; }
+  uint64_t append_bytes(const ExpectedAppend& /*expected*/) const override { return 0; }
 
  private:
   Device& device_;

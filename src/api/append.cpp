@@ -1,6 +1,7 @@
 #include "api/batches.h"
 #include "api/boundary.h"
 #include "api/handles.h"
+#include "api/strides.h"
 #include "cache/invariants.h"
 #include "cache/sequence.h"
 #include "cache/stream_positions.h"
@@ -17,6 +18,9 @@ kvq_status kvq_append(kvq_cache* cache, kvq_sequence* sequence, int32_t layer, i
     require(k, "k");
     check_values(cache->layer(index), v, "v");
     require_range(dtype, KVQ_F32, KVQ_BF16, "dtype");
+    const LayerShape& shape = cache->layer(index);
+    require_countable({"k", n, shape.kv_heads, shape.head.whole_key(), dtype});
+    require_countable({"v", n, shape.kv_heads, shape.head.values, dtype});
     checked(*sequence, [&] { append(*sequence, index, k, v, dtype, n, positions); });
   });
 }

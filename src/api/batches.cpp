@@ -2,6 +2,7 @@
 
 #include "api/boundary.h"
 #include "api/strides.h"
+#include "core/sizes.h"
 
 #include <algorithm>
 
@@ -89,6 +90,10 @@ kvq_attend_batch checked_batch(const LayerShape& shape, const kvq_attend_batch& 
   for (int32_t i = 0; i < batch.n_sequences; ++i) {
     queries += batch.query_counts != nullptr ? std::max(batch.query_counts[i], 0) : 1;
   }
+  if (queries > INT32_MAX) {
+    fail(KVQ_E_ARGUMENT, "batch->query_counts add up to %lld, more than %d", static_cast<long long>(queries),
+         INT32_MAX);
+  }
   const CallerTensor q{"batch->q", queries, shape.q_heads, shape.head.whole_key(), batch.q_dtype};
   const CallerTensor out{"batch->output", queries, shape.q_heads, shape.head.values, batch.output_dtype};
   const HeadStrides q_strides = checked_strides(q, batch.q_token_stride, batch.q_head_stride);
@@ -97,10 +102,10 @@ kvq_attend_batch checked_batch(const LayerShape& shape, const kvq_attend_batch& 
   const auto heads = static_cast<size_t>(shape.q_heads);
   const Extent of_q{"batch->q", batch.q, extent_bytes(q, q_strides)};
   const Extent of_out{"batch->output", batch.output, extent_bytes(out, out_strides)};
-  const Extent of_lse{"batch->lse", batch.lse, static_cast<size_t>(queries) * heads * sizeof(float)};
+  const Extent of_lse{"batch->lse", batch.lse, size(queries, heads, sizeof(float))};
   const Extent of_sinks{"batch->sinks", batch.sinks, heads * sizeof(float)};
   const auto mask_words = (static_cast<size_t>(batch.mask_slots) + 31) / 32;
-  const Extent of_mask{"batch->mask", batch.mask, static_cast<size_t>(queries) * mask_words * sizeof(uint32_t)};
+  const Extent of_mask{"batch->mask", batch.mask, size(queries, mask_words, sizeof(uint32_t))};
   for (const Extent& other : {of_q, of_sinks, of_mask}) require_apart(of_out, other);
   for (const Extent& other : {of_q, of_out, of_sinks, of_mask}) require_apart(of_lse, other);
   batch.q_token_stride = q_strides.token;

@@ -156,6 +156,8 @@ kvq_status qp_quantize(kvq_context* context, const qp_quantize_options* options,
     require(result, "result");
     const weights::QuantizeOptions quantizing = checked(chosen);
     const weights::MatrixShape shape = require_shape(quantizing.scheme, rows, columns, quantizing.bias != nullptr);
+    require_countable({"w", rows, 1, shape.in, chosen.dtype});
+    if (chosen.hessian != nullptr) require_countable({"options->hessian", columns, 1, shape.in, KVQ_F32});
     const auto device = context->backend->quantizing();
     const weights::Quantizers by{context->parallel, device ? &*device : nullptr};
     return make_owned<qp_matrix>(context->allocator, *context,
@@ -172,7 +174,7 @@ kvq_status qp_matrix_dequantize(const qp_matrix* matrix, int64_t first_row, int6
     require(w, "w");
     std::optional<weights::Matrix> copy;
     weights::dequantize_rows(read(*matrix, copy), static_cast<int32_t>(first_row), static_cast<int32_t>(rows),
-                             {w, static_cast<size_t>(rows) * static_cast<size_t>(matrix->info.in)});
+                             {w, size(rows, matrix->info.in)});
   });
 }
 
@@ -192,12 +194,15 @@ kvq_status qp_linear_shared(const qp_matrix* const* matrices, int32_t n, const v
     require(x, "x");
     require(y, "y");
     for (int32_t i = 0; i < n; ++i) require_entry(y[i], "y", i);
-    const size_t column_bytes = static_cast<size_t>(batch) * dtype_bytes(dtype);
-    const Extent of_x{"x", x, column_bytes * static_cast<size_t>(matrices[0]->info.in)};
+    const auto extent = [batch, dtype](const char* name, const void* begin, int32_t dim) {
+      require_countable({name, batch, 1, dim, dtype});
+      return Extent{name, begin, size(batch, dim, dtype_bytes(dtype))};
+    };
+    const Extent of_x = extent("x", x, matrices[0]->info.in);
     for (int32_t i = 0; i < n; ++i) {
       char name[16];
       std::snprintf(name, sizeof(name), "y[%d]", i);
-      require_apart({name, y[i], column_bytes * static_cast<size_t>(matrices[i]->info.out)}, of_x);
+      require_apart(extent(name, y[i], matrices[i]->info.out), of_x);
     }
     Linear& linear = matrices[0]->context->backend->linear().require();
     linear.multiply(

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <span>
+#include <stdexcept>
 
 namespace kvq::api {
 
@@ -23,6 +24,9 @@ kvq_status translate(kvq_error* error) noexcept {
   } catch (const Error& failure) {
     report(error, failure.status(), failure.backend_code(), failure.what());
     return failure.status();
+  } catch (const std::length_error&) {
+    report(error, KVQ_E_LIMIT, 0, "a list would be longer than addresses of this system allow");
+    return KVQ_E_LIMIT;
   } catch (const std::bad_alloc&) {
     report(error, KVQ_E_MEMORY, 0, "the C++ runtime is out of memory");
     return KVQ_E_MEMORY;

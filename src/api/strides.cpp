@@ -1,6 +1,7 @@
 #include "api/strides.h"
 
 #include "core/error.h"
+#include "core/sizes.h"
 
 #include <algorithm>
 
@@ -26,7 +27,15 @@ bool is_nested(int64_t head_dim, int64_t inner, int64_t inner_stride, int64_t ou
 
 }  // namespace
 
+void require_countable(const CallerTensor& tensor) {
+  const int64_t of_token = int64_t{tensor.heads} * tensor.head_dim;
+  if (tensor.tokens <= kMostNumbers / of_token) return;
+  fail(KVQ_E_LIMIT, "%s has %lld rows of %lld numbers: a call takes at most %lld numbers", tensor.name,
+       static_cast<Integer>(tensor.tokens), static_cast<Integer>(of_token), static_cast<Integer>(kMostNumbers));
+}
+
 HeadStrides checked_strides(const CallerTensor& tensor, int64_t token_stride, int64_t head_stride) {
+  require_countable(tensor);
   const auto refuse_negative = [&tensor](const char* kind, int64_t stride) {
     if (stride >= 0) return;
     fail(KVQ_E_ARGUMENT, "%s_%s_stride is %lld, must not be negative", tensor.name, kind, static_cast<Integer>(stride));
@@ -36,7 +45,7 @@ HeadStrides checked_strides(const CallerTensor& tensor, int64_t token_stride, in
   HeadStrides strides = HeadStrides::dense(tensor.heads, tensor.head_dim);
   if (token_stride != 0) strides.token = token_stride;
   if (head_stride != 0) strides.head = head_stride;
-  int64_t left = INT64_MAX / static_cast<int64_t>(dtype_bytes(tensor.dtype)) - tensor.head_dim;
+  int64_t left = kMostNumbers - tensor.head_dim;
   take_offset(tensor, "token", strides.token, tensor.tokens, left);
   take_offset(tensor, "head", strides.head, tensor.heads, left);
   return strides;

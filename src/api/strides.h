@@ -14,8 +14,11 @@ struct CallerTensor {
   kvq_dtype dtype;
 };
 
-/// The caller's strides, 0 for those of a dense tensor. Throws KVQ_E_ARGUMENT if one is negative, or an offset would be
-/// too large for a number of bytes.
+/// Throws KVQ_E_LIMIT unless the tensor has at most kMostNumbers numbers.
+void require_countable(const CallerTensor& tensor);
+
+/// The caller's strides, 0 for those of a dense tensor. Throws KVQ_E_ARGUMENT if one is negative, or the tensor would
+/// extend over more than kMostNumbers numbers; KVQ_E_LIMIT if a dense one would.
 HeadStrides checked_strides(const CallerTensor& tensor, int64_t token_stride, int64_t head_stride);
 
 /// Throws KVQ_E_ARGUMENT if rows might overlap each other.

@@ -122,11 +122,13 @@ struct ExpectedAppend {
   int32_t heads_together;  // as in PageWrites
 
   /// Most pages that are written, and most of those that are sealed with new tokens.
-  size_t pages() const { return of_heads(int64_t{layer.n} / kPageSlots + int64_t{3} * sequences); }
-  size_t filled_pages() const { return of_heads(int64_t{layer.n} / kPageSlots + sequences); }
+  uint64_t pages() const { return of_heads(int64_t{layer.n} / kPageSlots + int64_t{3} * sequences); }
+  uint64_t filled_pages() const { return of_heads(int64_t{layer.n} / kPageSlots + sequences); }
 
  private:
-  size_t of_heads(int64_t pages) const { return static_cast<size_t>(pages) * static_cast<size_t>(layer.kv_heads); }
+  uint64_t of_heads(int64_t pages) const {
+    return static_cast<uint64_t>(pages) * static_cast<uint64_t>(layer.kv_heads);
+  }
 };
 
 /// Pages preallocated for the lists of one layer.
@@ -224,7 +226,7 @@ class Pages {
                       Allocator& scratch) = 0;
   virtual void compact(const SlotCompaction& compaction) = 0;
   /// Most bytes of `scratch` that such an append takes, if that serves them from its block.
-  virtual size_t append_bytes(const ExpectedAppend& expected) const = 0;
+  virtual uint64_t append_bytes(const ExpectedAppend& expected) const = 0;
 };
 
 }  // namespace kvq

@@ -420,16 +420,16 @@ void append(Sequence& sequence, int32_t layer, const void* k, const void* v, kvq
   append(sequence.cache, layer, {{&only, 1}, tokens, positions, false, space->scratch});
 }
 
-size_t scratch_bytes(const Cache& cache, const ExpectedBatch& expected) {
-  const auto n = static_cast<size_t>(expected.sequences);
-  const auto piece = [](size_t count, size_t bytes) { return Allocator::bytes_in_block(count * bytes); };
-  size_t of_backend = 0;
-  size_t pages = 0;
-  size_t recent = 0;
-  size_t runs = 0;
+uint64_t scratch_bytes(const Cache& cache, const ExpectedBatch& expected) {
+  const auto n = static_cast<uint64_t>(expected.sequences);
+  const auto piece = [](uint64_t count, uint64_t bytes) { return Allocator::bytes_in_block(count * bytes); };
+  uint64_t of_backend = 0;
+  uint64_t pages = 0;
+  uint64_t recent = 0;
+  uint64_t runs = 0;
   cache.for_each_storage([&](const Storage& storage) {
-    recent = std::max(recent, static_cast<size_t>(storage.recent));
-    runs = std::max(runs, static_cast<size_t>(cache.most_kv_heads()) * storage.runs_of_list());
+    recent = std::max(recent, static_cast<uint64_t>(storage.recent));
+    runs = std::max(runs, static_cast<uint64_t>(cache.most_kv_heads()) * storage.runs_of_list());
     for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
       TokenBatch tokens = cache.no_tokens(layer);
       tokens.n = static_cast<int32_t>(std::min<int64_t>(expected.tokens, INT32_MAX));
@@ -439,23 +439,23 @@ size_t scratch_bytes(const Cache& cache, const ExpectedBatch& expected) {
       pages = std::max(pages, append.pages());
     }
   });
-  const size_t lists =
+  const uint64_t lists =
       piece(n, sizeof(SequenceTokens)) + piece(n, sizeof(const Sequence*)) + piece(n, sizeof(SlotMasses));
-  const size_t masses =
-      piece(static_cast<size_t>(cache.most_kv_heads()), sizeof(float*) + sizeof(int32_t)) + piece(0, 0);
-  const size_t reserving =
+  const uint64_t masses =
+      piece(static_cast<uint64_t>(cache.most_kv_heads()), sizeof(float*) + sizeof(int32_t)) + piece(0, 0);
+  const uint64_t reserving =
       piece(cache.n_lists(), sizeof(Sequence::PageList)) + piece(recent + 1, 1) + Observations::scratch_bytes(cache);
   // Appends of a page have memory of their own.
-  const size_t of_long = expected.queries <= kPageSlots
-                             ? 0
-                             : piece(pages, sizeof(PageWrite)) + piece(pages, sizeof(PageChange)) +
-                                   n * (3 * piece(0, 0) + piece(runs, sizeof(StagedRun))) +
-                                   piece(static_cast<size_t>(expected.tokens), sizeof(int32_t));
-  const size_t least = std::max(reserving, lists + of_long + commit_bytes(cache, expected) + of_backend);
+  const uint64_t of_long = expected.queries <= kPageSlots
+                               ? 0
+                               : piece(pages, sizeof(PageWrite)) + piece(pages, sizeof(PageChange)) +
+                                     n * (3 * piece(0, 0) + piece(runs, sizeof(StagedRun))) +
+                                     piece(static_cast<uint64_t>(expected.tokens), sizeof(int32_t));
+  const uint64_t least = std::max(reserving, lists + of_long + commit_bytes(cache, expected) + of_backend);
   if (n == 1) return std::max(lists + 2 * of_long + std::max(of_backend, masses), least);
-  const size_t joint = piece(n, sizeof(Part)) + n * piece(1, sizeof(PreparedAppend)) +
-                       piece(static_cast<size_t>(expected.tokens), sizeof(int32_t));
-  const size_t writing = piece(n, sizeof(AppendedLayer)) + piece(pages, sizeof(PageWrite)) + piece(n, sizeof(size_t));
+  const uint64_t joint = piece(n, sizeof(Part)) + n * piece(1, sizeof(PreparedAppend)) +
+                         piece(static_cast<uint64_t>(expected.tokens), sizeof(int32_t));
+  const uint64_t writing = piece(n, sizeof(AppendedLayer)) + piece(pages, sizeof(PageWrite)) + piece(n, sizeof(size_t));
   // Tokens stay prepared while their pages are sealed.
   return std::max(lists + 2 * (joint + of_long) + std::max(writing + of_backend, masses), least);
 }

@@ -36,16 +36,16 @@ struct AppendMemory {
   /// Reserve memory for `pages` pages and `list_runs` runs of each list and positions of `tokens` tokens: bytes() then
   /// equals bytes_of() of the same arguments.
   void reserve(int32_t kv_heads, size_t list_runs, int32_t pages, int32_t tokens) {
-    const auto n = static_cast<size_t>(kv_heads) * static_cast<size_t>(pages);
+    const size_t n = size(kv_heads, pages);
     writes.reserve(n);
     changes.reserve(n);
-    runs.reserve(static_cast<size_t>(kv_heads) * list_runs);
+    runs.reserve(size(kv_heads, list_runs));
     positions.reserve(static_cast<size_t>(tokens));
   }
-  static size_t bytes_of(int32_t kv_heads, size_t list_runs, int32_t pages, int32_t tokens) {
-    const auto heads = static_cast<size_t>(kv_heads);
-    return heads * static_cast<size_t>(pages) * (sizeof(PageWrite) + sizeof(PageChange)) +
-           heads * list_runs * sizeof(StagedRun) + static_cast<size_t>(tokens) * sizeof(int32_t);
+  static uint64_t bytes_of(int32_t kv_heads, size_t list_runs, int32_t pages, int32_t tokens) {
+    const auto heads = static_cast<uint64_t>(kv_heads);
+    return heads * static_cast<uint64_t>(pages) * (sizeof(PageWrite) + sizeof(PageChange)) +
+           heads * list_runs * sizeof(StagedRun) + static_cast<uint64_t>(tokens) * sizeof(int32_t);
   }
   void clear() noexcept {
     writes.clear();

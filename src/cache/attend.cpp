@@ -70,7 +70,6 @@ void AttendRequest::add(int32_t index, const Sequence& sequence) {
          "in layer %d",
          batch_.mask_slots, least, index, shape_.pages_layer);
   }
-  if (count > INT32_MAX - queries_) fail(KVQ_E_ARGUMENT, "batch->query_counts add up to more than %d", INT32_MAX);
   const size_t first_list = space_.lists.size();
   for (int32_t head = 0; head < shape_.kv_heads; ++head) {
     const Sequence::PageList& list = sequence.list(layer_, head);

@@ -23,11 +23,11 @@ class BackendMemory {
   }
 
   /// Allocate anew; drops the contents.
-  void make(size_t bytes) {
+  void make(uint64_t bytes) {
     release();
     if (bytes == 0) return;
-    data_ = backend_->pages().allocate(*allocator_, bytes);
-    bytes_ = bytes;
+    data_ = backend_->pages().allocate(*allocator_, size(bytes));
+    bytes_ = size(bytes);
   }
   void release() noexcept {
     if (data_ != nullptr) backend_->pages().release(*allocator_, data_, bytes_);

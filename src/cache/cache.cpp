@@ -149,7 +149,7 @@ void Cache::upload_scales() {
   const LayerShape& shape = layer(0);  // all are alike
   const auto dim = static_cast<size_t>(shape.head.keys);
   Vector<float>& numbers = host_scales_;
-  numbers.reserve(needs_.size() * LayerScales::floats(shape.kv_heads, shape.head));
+  numbers.reserve(size(needs_.size(), LayerScales::floats(shape.kv_heads, shape.head)));
   const auto of_head = [dim](const Vector<float>& all, size_t head) {
     return all.empty() ? std::span<const float>() : std::span<const float>(all).subspan(head * dim, dim);
   };

@@ -68,7 +68,7 @@ double different_tokens(const Sequence& sequence, int32_t layer, int32_t head, i
   const HeadTokens found = first_tokens(sequence, layer, head, tokens);
   const size_t step = std::max<size_t>(static_cast<size_t>(tokens) / kMostCompared, 1);
   const size_t n = static_cast<size_t>(tokens) / step;
-  Vector<float> values(n * dim, 0.0F, cache.allocator);
+  Vector<float> values(size(n, dim), 0.0F, cache.allocator);
   for (size_t i = 0; i < n; ++i) {
     std::copy_n(found.values.data() + i * step * dim, dim, values.data() + i * dim);
   }
@@ -209,7 +209,7 @@ FoundScales::FoundScales(Cache& cache, const LayerShape& layer, Vector<float> nu
 
 uint64_t FoundScales::bytes_of(const LayerShape& layer) {
   static const size_t shared = shared_bytes<FoundScales>();
-  return shared + 2 * LayerScales::floats(layer.kv_heads, layer.head) * sizeof(float);
+  return shared + uint64_t{2} * LayerScales::floats(layer.kv_heads, layer.head) * sizeof(float);
 }
 
 uint64_t QueryEnergies::bytes_of(const LayerShape& layer) {

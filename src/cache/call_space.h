@@ -40,14 +40,14 @@ struct CallSpace {
 
   /// Make room for such a batch.
   void reserve(size_t n_sequences, size_t queries, int32_t kv_heads) {
-    const size_t n_lists = n_sequences * static_cast<size_t>(kv_heads);
+    const size_t n_lists = size(n_sequences, kv_heads);
     sequences.reserve(n_sequences);
     lists.reserve(n_lists);
     counts.reserve(n_lists);
     positions.reserve(queries);
   }
   /// Bytes after that of vectors.
-  static uint64_t bytes_of(size_t n_sequences, size_t queries, int32_t kv_heads) {
+  static uint64_t bytes_of(uint64_t n_sequences, uint64_t queries, int32_t kv_heads) {
     constexpr uint64_t kOfList = sizeof(const Page* const*) + sizeof(int32_t);
     return n_sequences * (sizeof(AttendSequence) + static_cast<uint64_t>(kv_heads) * kOfList) +
            queries * sizeof(int32_t);
@@ -73,7 +73,7 @@ struct CallSpace {
   Vector<int32_t> counts;
   Vector<int32_t> positions;
   Allocator scratch;  // what a call needs while it runs
-  size_t scratch_bytes = 0;
+  uint64_t scratch_bytes = 0;
   Owned<CallSpace> next;  // while free
 
  private:

@@ -28,7 +28,7 @@ class PageReader {
     const bool all = format.spans_heads();
     std::fill(pages_.begin(), pages_.end(), nullptr);
     const size_t pages = all ? pages_.size() : 1;
-    bytes_.resize(pages * format.bytes());
+    bytes_.resize(size(pages, format.bytes()));
     for (size_t i = 0; i < pages; ++i) {
       const auto head = all ? static_cast<int32_t>(i) : head_;
       std::byte* to = bytes_.data() + i * format.bytes();

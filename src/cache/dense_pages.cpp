@@ -49,7 +49,7 @@ void DensePages::add_layer(int32_t layer, std::span<const Vector<int32_t>> slots
   size_t pages = 0;
   for (const auto& of_head : slots) pages += pages_for(of_head.size());
   BackendMemory memory(cache_.backend, cache_.allocator);
-  memory.make(pages * page_bytes);
+  memory.make(uint64_t{pages} * page_bytes);
   Vector<std::byte*> targets(slots.size(), nullptr, cache_.allocator);
   std::byte* staging = memory.data();
   Vector<Filled> filled(cache_.allocator);
@@ -70,7 +70,7 @@ void DensePages::add_layer(int32_t layer, std::span<const Vector<int32_t>> slots
   for (auto first = filled.begin(); first != filled.end();) {
     const auto is_of_head = [first](const Filled& page) { return page.full.head == first->full.head; };
     const auto last = std::find_if_not(first, filled.end(), is_of_head);
-    make(layer, {first, last}, writes);
+    make(layer, {&*first, static_cast<size_t>(last - first)}, writes);
     first = last;
   }
   cache_.backend.pages().append(cache_.no_tokens(layer), cache_.page_writes(layer, writes), {}, cache_.allocator);

@@ -263,12 +263,12 @@ void EvictedLayer::trim_run(int32_t head, PageRun& run) noexcept {
   cache_.release(smaller);
 }
 
-size_t EvictedLayer::scratch_bytes(const Cache& cache, const Storage& storage, size_t longest) {
-  const auto heads = static_cast<size_t>(cache.most_kv_heads());
+uint64_t EvictedLayer::scratch_bytes(const Cache& cache, const Storage& storage, size_t longest) {
+  const auto heads = static_cast<uint64_t>(cache.most_kv_heads());
   const int32_t at_once = step_of(cache, storage, longest);
-  const size_t pages = heads * static_cast<size_t>(at_once);
-  const auto piece = [](size_t count, size_t bytes) { return Allocator::bytes_in_block(count * bytes); };
-  size_t of_backend = 0;
+  const uint64_t pages = heads * static_cast<uint64_t>(at_once);
+  const auto piece = [](uint64_t count, uint64_t bytes) { return Allocator::bytes_in_block(count * bytes); };
+  uint64_t of_backend = 0;
   size_t largest = cache.most_float16_bytes();
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
     TokenBatch tokens = cache.no_tokens(layer);

@@ -28,11 +28,11 @@ class EvictedLayer {
   void trim() noexcept;
 
   /// For lists of up to `longest` pages.
-  static size_t staging_bytes(const Cache& cache, const Storage& storage, size_t longest) {
-    return static_cast<size_t>(step_of(cache, storage, longest)) * static_cast<size_t>(cache.most_kv_heads()) *
+  static uint64_t staging_bytes(const Cache& cache, const Storage& storage, size_t longest) {
+    return static_cast<uint64_t>(step_of(cache, storage, longest)) * static_cast<uint64_t>(cache.most_kv_heads()) *
            cache.most_float16_bytes();
   }
-  static size_t scratch_bytes(const Cache& cache, const Storage& storage, size_t longest);
+  static uint64_t scratch_bytes(const Cache& cache, const Storage& storage, size_t longest);
   /// Most bytes that a plan for such a layer takes, with the positions of its pages, if no page is shared.
   static uint64_t plan_bytes(const Cache& cache, int64_t remaining_slots);
 

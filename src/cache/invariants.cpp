@@ -313,7 +313,7 @@ class SequenceCheck {
     });
     for (auto first = held_.begin(); first != held_.end();) {
       const auto last = std::find_if(first, held_.end(), [&](const Held& each) { return each.run != first->run; });
-      check_run({first, last});
+      check_run({&*first, static_cast<size_t>(last - first)});
       first = last;
     }
   }

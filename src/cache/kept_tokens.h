@@ -22,7 +22,7 @@ class CompactionRoom {
     pages.reserve(all_pages);
   }
   /// What that takes of a block for `tokens` tokens.
-  static size_t bytes_of(size_t heads, size_t tokens) {
+  static uint64_t bytes_of(uint64_t heads, uint64_t tokens) {
     return 2 * Allocator::bytes_in_block(tokens * sizeof(int32_t)) +
            Allocator::bytes_in_block(heads * (tokens / kPageSlots + 2) * sizeof(std::byte*));
   }

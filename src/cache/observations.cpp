@@ -35,10 +35,10 @@ void weigh_window(const Sequence& sequence, int32_t layer, const QueryWindow& wi
                              .query_begin = 0,
                              .query_count = window.size(),
                              .scales = sequence.scales(layer)};
-  const size_t rows = window.positions().size() * static_cast<size_t>(cache.layer(layer).q_heads);
+  const size_t rows = size(window.positions().size(), cache.layer(layer).q_heads);
   const int32_t dim = cache.layer(layer).head.whole_key();
   BackendMemory numbers(cache.backend, cache.allocator);
-  numbers.make(rows * static_cast<size_t>(dim) * sizeof(float));
+  numbers.make(uint64_t{rows} * static_cast<uint64_t>(dim) * sizeof(float));
   auto* q = reinterpret_cast<float*>(numbers.data());
   weighing_of(cache.backend).read_queries({window.rows(), rows, dim, q});
   AttendBatch batch = cache.attend_batch(cache.layer(layer));
@@ -67,14 +67,14 @@ void SlotMasses::make(std::span<const int32_t> slots) {
   counts.assign(slots.begin(), slots.end());
   stride_ = 0;
   for (const int32_t count : slots) stride_ = std::max(stride_, stride_of(count));
-  numbers_.make(slots.size() * stride_ * sizeof(float));
+  numbers_.make(uint64_t{slots.size()} * stride_ * sizeof(float));
 }
 
 void SlotMasses::reserve(size_t heads, int32_t slots) {
   if (counts.capacity() >= heads && stride_ >= stride_of(slots)) return;
   counts.clear();
   counts.reserve(heads);
-  numbers_.make(heads * stride_of(slots) * sizeof(float));
+  numbers_.make(uint64_t{heads} * stride_of(slots) * sizeof(float));
   stride_ = stride_of(slots);
 }
 
@@ -114,9 +114,9 @@ void SlotMasses::keep(const SlotMasses& from, std::span<const Vector<int32_t>> s
       continue;
     }
     // Slots that no query has seen come last and have no mass.
-    const auto seen = std::lower_bound(slots[head].begin(), slots[head].end(), counts[head]);
-    weighing.take(of(head), from.of(head), {slots[head].begin(), seen});
-    counts[head] = static_cast<int32_t>(seen - slots[head].begin());
+    const auto seen = std::lower_bound(slots[head].begin(), slots[head].end(), counts[head]) - slots[head].begin();
+    weighing.take(of(head), from.of(head), {slots[head].data(), static_cast<size_t>(seen)});
+    counts[head] = static_cast<int32_t>(seen);
   }
 }
 
@@ -128,7 +128,7 @@ Vector<const float*> SlotMasses::heads() const {
 
 void QueryWindow::Queries::make(size_t queries, size_t width) {
   positions.reserve(queries);
-  rows.make(positions.capacity() * width * sizeof(uint16_t));
+  rows.make(uint64_t{positions.capacity()} * width * sizeof(uint16_t));
 }
 
 void QueryWindow::Queries::release() noexcept {

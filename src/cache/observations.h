@@ -42,8 +42,8 @@ class SlotMasses {
   Allocator& allocator() const { return numbers_.allocator(); }
   uint64_t bytes() const noexcept { return numbers_.bytes() + counts.capacity() * sizeof(int32_t); }
   /// Bytes for heads of `slots` slots.
-  static uint64_t bytes_of(size_t heads, int32_t slots) {
-    return heads * (stride_of(slots) * sizeof(float) + sizeof(int32_t));
+  static uint64_t bytes_of(uint64_t heads, int32_t slots) {
+    return heads * (uint64_t{stride_of(slots)} * sizeof(float) + sizeof(int32_t));
   }
 
   Vector<int32_t> counts;  // [kv_heads] slots with a number
@@ -193,7 +193,7 @@ class Observations {
     int32_t slots;
   };
   /// Bytes of a block that prepare() takes.
-  static size_t scratch_bytes(const Cache& cache) {
+  static uint64_t scratch_bytes(const Cache& cache) {
     const auto layers = static_cast<size_t>(cache.eviction.budget > 0 ? cache.n_layers : 0);
     return Allocator::bytes_in_block(layers * std::max(sizeof(QueryWindow::Queries), sizeof(SlotMasses)));
   }

@@ -37,7 +37,7 @@ void PageCopies::run() {
     const auto last =
         std::find_if(first, writes_.end(), [&](const PageWrite& each) { return each.format->head != head; });
     const TokenBatch none{.kv_heads = cache_.most_kv_heads(), .head = head, .rope = cache_.layer(0).rope};
-    cache_.backend.pages().append(none, {{first, last}, 1}, {}, cache_.allocator);
+    cache_.backend.pages().append(none, {{&*first, static_cast<size_t>(last - first)}, 1}, {}, cache_.allocator);
     first = last;
   }
   writes_.clear();

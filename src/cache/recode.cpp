@@ -200,7 +200,7 @@ void RecodedLayer::begin(RunChange& change) {
 /// All of a run's pages have been written: they take their new format and place.
 void RecodedLayer::finish(RunChange& change) noexcept {
   PageRun& run = *change.run;
-  const uint64_t before = run.data_bytes();
+  const size_t before = run.data_bytes();
   std::byte* old_data = run.data;
   const bool was_float16 = run.format->is_float16();
   const auto account = [this](bool float16) -> std::atomic<uint64_t>& {
@@ -302,12 +302,12 @@ void RecodedLayer::write(std::span<const Write> writes, BackendMemory& staging, 
   cache_.backend.pages().append(cache_.no_tokens(layer_), cache_.page_writes(layer_, pages), {}, scratch);
 }
 
-size_t RecodedLayer::scratch_bytes(const Cache& cache, const Storage& to, size_t longest, size_t largest_page) {
-  const auto heads = static_cast<size_t>(cache.most_kv_heads());
+uint64_t RecodedLayer::scratch_bytes(const Cache& cache, const Storage& to, size_t longest, size_t largest_page) {
+  const auto heads = static_cast<uint64_t>(cache.most_kv_heads());
   const int32_t step = pages_at_once(cache, longest);
-  const size_t writes = heads * static_cast<size_t>(step);
-  const auto piece = [](size_t count, size_t bytes) { return Allocator::bytes_in_block(count * bytes); };
-  size_t of_backend = 0;
+  const uint64_t writes = heads * static_cast<uint64_t>(step);
+  const auto piece = [](uint64_t count, uint64_t bytes) { return Allocator::bytes_in_block(count * bytes); };
+  uint64_t of_backend = 0;
   for (int32_t layer = 0; layer < cache.n_layers; ++layer) {
     TokenBatch tokens = cache.no_tokens(layer);
     tokens.n = step * kPageSlots;
@@ -346,7 +346,7 @@ class Recoding {
       largest_ = std::max(largest_, made.largest_page());
       longest_ = std::max(longest_, made.longest());
     }
-    const size_t lists = sequence.lists.size() * to.runs_of_list() * sizeof(PageRun*);
+    const uint64_t lists = uint64_t{sequence.lists.size()} * to.runs_of_list() * sizeof(PageRun*);
     needs_.bytes += memory_.peak_bytes() + at_once_ + lists + staging_bytes() + scratch_bytes() +
                     static_cast<uint64_t>(needs_.pages) * sizeof(Page*) +
                     static_cast<uint64_t>(cache_.most_kv_heads()) * 2 * sizeof(size_t);
@@ -356,7 +356,7 @@ class Recoding {
 
   void run() {
     for (const Owned<RecodedLayer>& layer : layers_) layer->prepare();
-    runs_.assign(sequence_.lists.size() * to_.runs_of_list(), nullptr);
+    runs_.assign(size(sequence_.lists.size(), to_.runs_of_list()), nullptr);
     Allocator scratch(cache_.allocator, 0, "cache");
     if (needs_.pages > 0) {
       staging_.make(staging_bytes());
@@ -377,8 +377,8 @@ class Recoding {
   }
 
  private:
-  size_t staging_bytes() const { return needs_.pages > 0 ? RecodedLayer::staging_bytes(cache_, longest_) : 0; }
-  size_t scratch_bytes() const {
+  uint64_t staging_bytes() const { return needs_.pages > 0 ? RecodedLayer::staging_bytes(cache_, longest_) : 0; }
+  uint64_t scratch_bytes() const {
     return needs_.pages > 0 ? RecodedLayer::scratch_bytes(cache_, to_, longest_, largest_) : 0;
   }
 

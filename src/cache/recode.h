@@ -40,10 +40,10 @@ class RecodedLayer {
   static constexpr uint64_t kPlanBytesOfPage = 256;
 
   /// Memory for the pages that are written in one go, of lists of up to `longest` pages.
-  static size_t staging_bytes(const Cache& cache, size_t longest) {
-    return static_cast<size_t>(pages_at_once(cache, longest) * cache.most_kv_heads()) * cache.most_float16_bytes();
+  static uint64_t staging_bytes(const Cache& cache, size_t longest) {
+    return static_cast<uint64_t>(pages_at_once(cache, longest) * cache.most_kv_heads()) * cache.most_float16_bytes();
   }
-  static size_t scratch_bytes(const Cache& cache, const Storage& to, size_t longest, size_t largest_page);
+  static uint64_t scratch_bytes(const Cache& cache, const Storage& to, size_t longest, size_t largest_page);
 
  private:
   /// A run that changes as a whole.

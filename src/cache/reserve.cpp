@@ -75,8 +75,8 @@ Reserve::Reserve(Sequence& sequence, int32_t layer, int32_t tokens, int32_t open
     finals_.emplace_back(static_cast<size_t>(places.finals), nullptr, cache_.allocator);
     open_.emplace_back(static_cast<size_t>(ring_), nullptr, cache_.allocator);
   }
-  originals_.reserve(heads * static_cast<size_t>(ring_));
-  originals_.assign(heads * static_cast<size_t>(ring_), -1);
+  originals_.reserve(size(heads, ring_));
+  originals_.assign(size(heads, ring_), -1);
   final_lists_.reserve(heads);
   final_counts_.reserve(heads);
   open_lists_.reserve(heads);
@@ -341,20 +341,20 @@ ReservedPages Reserve::view() const {
           .step = step_tokens()};
 }
 
-size_t Reserve::record_bytes() const {
-  size_t finals = 0;
+uint64_t Reserve::record_bytes() const {
+  uint64_t finals = 0;
   for (const Vector<Page*>& of_head : finals_) finals += of_head.capacity();
   return record_bytes(kv_heads(), finals, ring_) + borrowed_.capacity() * sizeof(Borrowed) +
          shared_.capacity() * sizeof(Shared) + copies_.record_bytes();
 }
 
-size_t Reserve::record_bytes(int32_t kv_heads, size_t finals, int32_t ring) {
+uint64_t Reserve::record_bytes(int32_t kv_heads, uint64_t finals, int32_t ring) {
   constexpr size_t kOfHead = sizeof(decltype(pages_)::value_type) + sizeof(decltype(finals_)::value_type) +
                              sizeof(decltype(open_)::value_type) + sizeof(decltype(final_lists_)::value_type) +
                              sizeof(decltype(final_counts_)::value_type) + sizeof(decltype(open_lists_)::value_type);
   constexpr size_t kOfOpen = sizeof(Page*) + sizeof(decltype(originals_)::value_type);
   return sizeof(Reserve) + finals * sizeof(Page*) +
-         static_cast<size_t>(kv_heads) * (kOfHead + static_cast<size_t>(ring) * kOfOpen);
+         static_cast<uint64_t>(kv_heads) * (kOfHead + static_cast<uint64_t>(ring) * kOfOpen);
 }
 
 void make_call_room(Cache& cache, CallSpace& space, const ExpectedBatch& batch) {
@@ -362,10 +362,10 @@ void make_call_room(Cache& cache, CallSpace& space, const ExpectedBatch& batch) 
   space.reserve(static_cast<size_t>(batch.sequences), static_cast<size_t>(batch.all_queries()), cache.most_kv_heads());
   const Vector<AttendBatch> layers = cache.attend_batches(cache.allocator.parent());
   cache.backend.attention().reserve(expected_call(cache, layers, batch), *space.workspace);
-  const size_t wanted = scratch_bytes(cache, batch);
+  const uint64_t wanted = scratch_bytes(cache, batch);
   if (wanted > space.scratch_bytes) {
     // Both at once may be more than is free. Without a block, calls allocate what they need.
-    const size_t before = std::exchange(space.scratch_bytes, 0);
+    const uint64_t before = std::exchange(space.scratch_bytes, 0);
     space.scratch.drop_block();
     try {
       space.scratch.keep_block(wanted);

@@ -74,9 +74,9 @@ class Reserve {
   const Vector<Page*>& finals(int32_t head) const { return finals_[static_cast<size_t>(head)]; }
   const Vector<Page*>& open(int32_t head) const { return open_[static_cast<size_t>(head)]; }
   /// Bytes of this object without pages.
-  size_t record_bytes() const;
+  uint64_t record_bytes() const;
   /// The same for a new object with so many final pages in all lists together.
-  static size_t record_bytes(int32_t kv_heads, size_t finals, int32_t ring);
+  static uint64_t record_bytes(int32_t kv_heads, uint64_t finals, int32_t ring);
 
  private:
   struct Borrowed {

@@ -118,7 +118,7 @@ void RoutedPages::choose(const TokenBatch& tokens, int32_t length) {
 /// Assemble the pages in FP16, from which sealing encodes.
 void RoutedPages::stage(const TokenBatch& tokens) {
   const size_t page_bytes = cache_.layer(layer_).float16->bytes();
-  memory_.make(staged_.size() * page_bytes);
+  memory_.make(uint64_t{staged_.size()} * page_bytes);
   std::byte* next = memory_.data();
   size_t staged = 0;
   for (size_t i = 0; i < pages_.size(); ++i) {

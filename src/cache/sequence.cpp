@@ -27,7 +27,7 @@ Sequence::Sequence(Cache& cache_, const Storage& storage_)
     : cache(cache_),
       storage(&storage_),
       lists(cache.n_lists(), PageList(cache.allocator), cache.allocator),
-      runs(lists.size() * storage->runs_of_list(), nullptr, cache.allocator),
+      runs(size(lists.size(), storage->runs_of_list()), nullptr, cache.allocator),
       layers(static_cast<size_t>(cache.n_layers), Layer{}, cache.allocator),
       mirrors(make_mirrors(cache)),
       reserves(cache.allocator),
@@ -53,7 +53,7 @@ uint64_t Sequence::record_bytes(const Cache& cache, const Storage& storage, bool
   const auto heads = static_cast<uint64_t>(cache.most_kv_heads());
   const uint64_t of_mirrors =
       layers * (sizeof(Owned<LayerMirror>) + sizeof(int32_t)) + heads * (sizeof(const Page* const*) + sizeof(int32_t));
-  return sizeof(Sequence) + cache.n_lists() * (sizeof(PageList) + storage.runs_of_list() * sizeof(PageRun*)) +
+  return sizeof(Sequence) + uint64_t{cache.n_lists()} * (sizeof(PageList) + storage.runs_of_list() * sizeof(PageRun*)) +
          2 * layers * sizeof(Layer) + (mirrored ? of_mirrors : 0);
 }
 

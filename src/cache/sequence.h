@@ -274,7 +274,7 @@ inline ExpectedCall expected_call(const Cache& cache, std::span<const AttendBatc
 }
 
 /// Most bytes of a block that such appends and extensions take from AppendRequest::scratch.
-size_t scratch_bytes(const Cache& cache, const ExpectedBatch& expected);
+uint64_t scratch_bytes(const Cache& cache, const ExpectedBatch& expected);
 
 /// Append to all sequences or to none. While the backend records, that is only recorded.
 void append(Cache& cache, int32_t layer, const AppendRequest& request);

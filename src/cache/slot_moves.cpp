@@ -62,8 +62,8 @@ void move_slots(const Sequence& sequence, int32_t layer, std::span<const SlotMov
   weighing.move({.moves = moves, .lists = lists.data(), .targets = targets, .head = sequence.cache.layer(layer).head});
 }
 
-size_t move_bytes(const Cache& cache, size_t largest_page) {
-  const auto heads = static_cast<size_t>(cache.most_kv_heads());
+uint64_t move_bytes(const Cache& cache, size_t largest_page) {
+  const auto heads = static_cast<uint64_t>(cache.most_kv_heads());
   int32_t dim = 0;
   for (const LayerShape& layer : cache.layers()) dim = std::max(dim, layer.head.largest());
   const size_t decoded = sizeof(float) * kPageSlots * static_cast<size_t>(dim);

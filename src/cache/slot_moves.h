@@ -14,7 +14,7 @@ namespace kvq {
 /// \param targets  [kv_heads] as in SlotMoves
 void move_slots(const Sequence& sequence, int32_t layer, std::span<const SlotMove> moves,
                 std::span<std::byte* const> targets, Allocator& scratch);
-size_t move_bytes(const Cache& cache, size_t largest_page);
+uint64_t move_bytes(const Cache& cache, size_t largest_page);
 
 /// FP16 pages of each head to stage at once, where lists of up to `longest` pages are written anew: enough to share
 /// among threads, and few beside the lists.

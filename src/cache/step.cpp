@@ -440,11 +440,11 @@ void commit_step(std::span<const SequenceTokens> sequences, bool keeps_all, cons
   }
 }
 
-size_t commit_bytes(const Cache& cache, const ExpectedBatch& expected) {
-  const auto n = static_cast<size_t>(expected.sequences);
-  const auto tokens = static_cast<size_t>(expected.queries);
+uint64_t commit_bytes(const Cache& cache, const ExpectedBatch& expected) {
+  const auto n = static_cast<uint64_t>(expected.sequences);
+  const auto tokens = static_cast<uint64_t>(expected.queries);
   return Allocator::bytes_in_block(n * sizeof(Kept)) + Allocator::bytes_in_block(n * sizeof(bool)) +
-         CompactionRoom::bytes_of(static_cast<size_t>(cache.most_kv_heads()), tokens);
+         CompactionRoom::bytes_of(static_cast<uint64_t>(cache.most_kv_heads()), tokens);
 }
 
 void abort_step(std::span<const SequenceTokens> sequences, Allocator& scratch) {

@@ -17,7 +17,7 @@ void commit_step(std::span<const SequenceTokens> sequences, bool keeps_all, cons
                  Allocator& scratch);
 
 /// What committing such steps takes of `scratch`, beside what sealing pages takes.
-size_t commit_bytes(const Cache& cache, const ExpectedBatch& expected);
+uint64_t commit_bytes(const Cache& cache, const ExpectedBatch& expected);
 
 /// Take back all tokens of the step.
 void abort_step(std::span<const SequenceTokens> sequences, Allocator& scratch);

@@ -155,8 +155,8 @@ void add_layer(kvq_usage& usage, const Cache& cache, int32_t layer, int32_t page
   add_pages(*shape.float16, places.sinks, runs_of(places.sinks));
   add_pages(*storage.layer_at(layer).formats.front(), rest, runs_of(rest));
   add_pages(*shape.float16, places.open, places.open);
-  const size_t finals = static_cast<size_t>(shape.kv_heads) * static_cast<size_t>(places.finals);
-  const size_t record = Reserve::record_bytes(shape.kv_heads, finals, places.ring);
+  const uint64_t finals = static_cast<uint64_t>(shape.kv_heads) * static_cast<uint64_t>(places.finals);
+  const uint64_t record = Reserve::record_bytes(shape.kv_heads, finals, places.ring);
   usage.metadata_bytes +=
       sequences * (sizeof(Owned<Reserve>) + record) + lists * static_cast<uint64_t>(pages) * sizeof(Page*);
 }
@@ -202,8 +202,8 @@ uint64_t workspace_bytes(const Cache& cache, int32_t sequences, int32_t queries,
   }
   const ExpectedBatch expected{sequences, int64_t{sequences} * queries, queries, pages};
   if (queries > 0) calls.push_back(expected_call(cache, layers, expected));
-  const size_t most = calls.empty() ? 0 : static_cast<size_t>(sequences);
-  const size_t rows = most * static_cast<size_t>(std::max(queries, 1));
+  const uint64_t most = calls.empty() ? 0 : static_cast<uint64_t>(sequences);
+  const uint64_t rows = most * static_cast<uint64_t>(std::max(queries, 1));
   return sizeof(CallSpace) + attention.workspace_bytes(calls) + CallSpace::bytes_of(most, rows, cache.most_kv_heads()) +
          scratch;
 }

@@ -81,11 +81,11 @@ void Allocator::unreserve(uint64_t bytes) noexcept {
   }
 }
 
-void Allocator::keep_block(size_t bytes) {
+void Allocator::keep_block(uint64_t bytes) {
   drop_block();
   if (bytes == 0) return;
-  block_ = static_cast<std::byte*>(allocate(bytes, kDataAlignment));
-  block_bytes_ = bytes;
+  block_ = static_cast<std::byte*>(allocate(size(bytes), kDataAlignment));
+  block_bytes_ = size(bytes);
 }
 
 void Allocator::drop_block() noexcept {

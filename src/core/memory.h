@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/sizes.h"
 #include "kvq.h"
 
 #include <atomic>
@@ -47,10 +48,10 @@ class Allocator {
 
   /// Keep a block, which allocations are served from while it has room for them: last in, first out, by one thread at a
   /// time. Nothing of an earlier block may be in use. Throws like allocate(); there may be no block then.
-  void keep_block(size_t bytes);
+  void keep_block(uint64_t bytes);
   void drop_block() noexcept;
   /// Bytes of a block that an allocation takes, at most.
-  static constexpr size_t bytes_in_block(size_t bytes) { return bytes + sizeof(BlockPiece) + kDataAlignment; }
+  static constexpr uint64_t bytes_in_block(uint64_t bytes) { return bytes + sizeof(BlockPiece) + kDataAlignment; }
 
   /// Count memory of another source, a device. `reserve` throws KVQ_E_LIMIT.
   void reserve(uint64_t bytes);
@@ -107,10 +108,7 @@ struct StlAllocator {
   StlAllocator(const StlAllocator<U>& other) noexcept : source(other.source) {}
 
   static constexpr size_t kAlignment = alignof(T) > 16 ? alignof(T) : 16;
-  T* allocate(size_t n) {
-    if (n > SIZE_MAX / sizeof(T)) throw std::bad_alloc();
-    return static_cast<T*>(source->allocate(n * sizeof(T), kAlignment));
-  }
+  T* allocate(size_t n) { return static_cast<T*>(source->allocate(size(n, sizeof(T)), kAlignment)); }
   void deallocate(T* pointer, size_t n) noexcept { source->release(pointer, n * sizeof(T), kAlignment); }
 
   template <typename U>
@@ -163,11 +161,12 @@ class AlignedBytes {
 
   /// Resize; new bytes are zeros. Invalidates data().
   void resize(size_t bytes) {
-    bytes_.reserve(bytes_of(bytes));  // exact, since bytes are counted
-    bytes_.resize(bytes_of(bytes));
+    const size_t all = size(bytes_of(bytes));
+    bytes_.reserve(all);  // exact, since bytes are counted
+    bytes_.resize(all);
   }
   /// Bytes allocated for `bytes`.
-  static constexpr size_t bytes_of(size_t bytes) { return bytes + kDataAlignment; }
+  static constexpr uint64_t bytes_of(uint64_t bytes) { return bytes + kDataAlignment; }
   bool empty() const { return bytes_.empty(); }
   std::byte* data() { return bytes_.data() + offset(); }
   const std::byte* data() const { return bytes_.data() + offset(); }

@@ -91,11 +91,11 @@ class ScratchPool {
   /// in use.
   void prepare(size_t pieces, size_t bytes);
   /// Upper bound of a pool's bytes after this prepare() alone.
-  static size_t bytes_of(size_t pieces, size_t bytes) {
+  static uint64_t bytes_of(uint64_t pieces, uint64_t bytes) {
     return bytes == 0 ? 0 : pieces * (sizeof(Node) + AlignedBytes::bytes_of(bytes));
   }
   /// The same of bytes in an allocator's block.
-  static size_t bytes_in_block(size_t pieces, size_t bytes) {
+  static uint64_t bytes_in_block(uint64_t pieces, uint64_t bytes) {
     return bytes == 0 ? 0
                       : pieces * (Allocator::bytes_in_block(sizeof(Node)) +
                                   Allocator::bytes_in_block(AlignedBytes::bytes_of(bytes)));
@@ -131,10 +131,11 @@ class ScratchPool {
 
 /// How a loop over blocks is shared.
 struct BlockShares {
-  BlockShares(const Parallel& parallel, size_t blocks) {
+  BlockShares(const Parallel& parallel, uint64_t blocks) {
     constexpr size_t kSharesOfThread = 4;  // so that other threads take shares of a late one
     const size_t threads = parallel.n_threads() > 0 ? static_cast<size_t>(parallel.n_threads()) : 16;
-    shares = std::min(blocks, threads == 1 ? 1 : threads * kSharesOfThread);
+    const size_t most = threads == 1 ? 1 : threads * kSharesOfThread;
+    shares = blocks < most ? static_cast<size_t>(blocks) : most;
     pieces = parallel.n_threads() > 0 ? std::min(shares, threads) : shares;
   }
 
@@ -144,7 +145,7 @@ struct BlockShares {
 
 /// Upper bound of the bytes of for_each_block() in an allocator's block.
 template <typename Number = float>
-size_t bytes_of_blocks(const Parallel& parallel, size_t blocks, size_t count) {
+uint64_t bytes_of_blocks(const Parallel& parallel, uint64_t blocks, uint64_t count) {
   return ScratchPool::bytes_in_block(BlockShares(parallel, blocks).pieces, count * sizeof(Number));
 }
 
@@ -155,7 +156,7 @@ void for_each_block(Parallel& parallel, Allocator& allocator, size_t blocks, siz
   const BlockShares shared(parallel, blocks);
   const size_t shares = shared.shares;
   ScratchPool pool(allocator);
-  pool.prepare(shared.pieces, count * sizeof(Number));
+  pool.prepare(shared.pieces, size(count, sizeof(Number)));
   const auto run_share = [&](int32_t index) noexcept {
     const ScratchPool::Piece workspace(pool);
     const auto share = static_cast<size_t>(index);

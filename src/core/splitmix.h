@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace kvq {
@@ -10,6 +11,11 @@ constexpr uint64_t splitmix64(uint64_t seed, uint64_t index) {
   x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9ULL;
   x = (x ^ (x >> 27U)) * 0x94D049BB133111EBULL;
   return x ^ (x >> 31U);
+}
+
+/// The same as an index below n.
+constexpr size_t splitmix64_below(size_t n, uint64_t seed, uint64_t index) {
+  return static_cast<size_t>(splitmix64(seed, index) % n);
 }
 
 }  // namespace kvq

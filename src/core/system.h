@@ -1,4 +1,4 @@
-// What systems do differently: system_linux.cpp and system_windows.cpp implement it.
+// What systems do differently: a file system_*.cpp of each kind of system implements it.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "core/sizes.h"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -19,9 +21,10 @@ class TensorShape {
   }
 
   std::span<const int64_t> sizes() const { return {sizes_.data(), rank_}; }
+  /// Throws KVQ_E_LIMIT if these are more than a size_t counts.
   size_t elements() const {
     size_t count = 1;
-    for (const int64_t size : sizes()) count *= static_cast<size_t>(size);
+    for (const int64_t each : sizes()) count = size(count, each);
     return count;
   }
   /// False beyond the largest rank.

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <charconv>
 #include <cstddef>
 #include <span>
 #include <string_view>
@@ -10,14 +9,6 @@
 namespace kvq {
 
 bool is_utf8(std::string_view text);
-
-/// Read a number that is all of `text`; false if there is none. `format` as in std::from_chars.
-template <typename Number, typename... Format>
-bool parse_number(std::string_view text, Number& value, Format... format) {
-  const char* end = text.data() + text.size();
-  const auto [stop, code] = std::from_chars(text.data(), end, value, format...);
-  return code == std::errc() && stop == end;
-}
 
 /// Write as much of `text` to `out` as fits with a final NUL, for which there must be room: UTF-8 as it is, control
 /// characters and other bytes in the form \x1b. Leaves out a character that is truncated at the end of `text`. Returns

@@ -1,11 +1,11 @@
 #include "io/policy_yaml.h"
 
 #include "core/error.h"
+#include "core/number_text.h"
 #include "core/text.h"
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <climits>
 #include <type_traits>
 
@@ -64,7 +64,7 @@ bool read_percent(std::string_view text, Eviction& eviction) {
 template <typename Number>
 std::string shortest(Number number) {
   std::array<char, 64> digits{};
-  return std::string(digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr);
+  return std::string(digits.data(), write_number(digits, number));
 }
 
 std::string budget_text(const Eviction& eviction) {

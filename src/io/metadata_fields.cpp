@@ -47,15 +47,13 @@ double MetadataFields::amount(const char* key) const {
 void MetadataFields::amounts(const char* key, std::span<double> values, const char* expected) const {
   std::string_view rest = text(key);
   for (double& value : values) {
-    const auto [stop, code] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
     const bool last = &value == &values.back();
-    rest.remove_prefix(static_cast<size_t>(stop - rest.data()));
-    if (code != std::errc() || !std::isfinite(value) || value < 0.0 || (!last && !rest.starts_with(' '))) break;
-    if (last && rest.empty()) return;
-    if (!last) rest.remove_prefix(1);
+    const size_t end = last ? rest.size() : rest.find(' ');
+    if (end == std::string_view::npos || !parse_number(rest.substr(0, end), value)) refuse(key, expected);
+    if (!std::isfinite(value) || value < 0.0) refuse(key, expected);
+    rest.remove_prefix(last ? end : end + 1);
   }
-  if (values.empty() && rest.empty()) return;
-  refuse(key, expected);
+  if (!rest.empty()) refuse(key, expected);
 }
 
 void MetadataFields::refuse(const char* key, const char* expected) const {

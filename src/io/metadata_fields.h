@@ -2,11 +2,10 @@
 #pragma once
 
 #include "core/memory.h"
-#include "core/text.h"
+#include "core/number_text.h"
 #include "io/safetensors.h"
 
 #include <array>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -21,8 +20,7 @@ class NumberText {
  public:
   template <typename Number, typename... Format>
   explicit NumberText(Number value, Format... format) {
-    const auto [end, code] = std::to_chars(text_.data(), text_.data() + text_.size(), value, format...);
-    size_ = static_cast<size_t>(end - text_.data());
+    size_ = write_number(text_, value, format...);
   }
   operator std::string_view() const { return {text_.data(), size_}; }
 

@@ -1,6 +1,7 @@
 #include "io/plan_document.h"
 
 #include "core/error.h"
+#include "core/number_text.h"
 #include "core/text.h"
 #include "io/matrix_file.h"
 #include "io/metadata_fields.h"

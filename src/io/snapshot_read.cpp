@@ -20,11 +20,13 @@ class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
 
-  std::span<const std::byte> take(size_t n) {
-    if (n > bytes_.size())
-      fail(KVQ_E_FORMAT, "snapshot ends early: %zu bytes are left where %zu are needed", bytes_.size(), n);
-    const auto taken = bytes_.first(n);
-    bytes_ = bytes_.subspan(n);
+  std::span<const std::byte> take(uint64_t n) {
+    if (n > bytes_.size()) {
+      fail(KVQ_E_FORMAT, "snapshot ends early: %zu bytes are left where %llu are needed", bytes_.size(),
+           static_cast<unsigned long long>(n));
+    }
+    const auto taken = bytes_.first(static_cast<size_t>(n));
+    bytes_ = bytes_.subspan(taken.size());
     return taken;
   }
   template <typename T>

@@ -1,6 +1,7 @@
 #include "io/yaml_document.h"
 
 #include "core/error.h"
+#include "core/number_text.h"
 #include "core/text.h"
 
 #include <yaml.h>

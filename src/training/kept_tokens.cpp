@@ -18,9 +18,9 @@ void KeptTokens::add(int32_t n, const void* keys, const void* values, kvq_dtype 
 }
 
 Vector<float> KeptTokens::gather(Side side) const {
-  size_t size = 0;
-  for (const Block& block : blocks_) size += block.side(side).size();
-  Vector<float> numbers(size, *allocator_);
+  size_t all = 0;
+  for (const Block& block : blocks_) all += block.side(side).size();
+  Vector<float> numbers(all, *allocator_);
   float* out = numbers.data();
   for (const Block& block : blocks_) {
     for (const uint16_t half : block.side(side)) *out++ = from_float16(half);
@@ -30,7 +30,7 @@ Vector<float> KeptTokens::gather(Side side) const {
 
 Vector<uint16_t> KeptTokens::copy(const void* numbers, kvq_dtype dtype, int32_t n, const char* argument,
                                   const ChannelScales& scales) const {
-  Vector<uint16_t> halves(static_cast<size_t>(n) * width_, *allocator_);
+  Vector<uint16_t> halves(size(n, width_), *allocator_);
   for_each_finite(numbers, dtype, halves.size(), true, argument, [&](size_t i, float number) {
     if (!scales.offsets.empty()) number -= scales.offsets[i % width_];
     if (!scales.factors.empty()) number *= scales.factors[i % width_];

@@ -92,7 +92,7 @@ Hessian::Hessian(Allocator& allocator, SteppedLoops& loops, Quantizing* device, 
     : in_(matrix.in), factors_(allocator), roots_(allocator) {
   const auto n = static_cast<size_t>(in_);
   check(allocator, loops, hessian, n);
-  Unwritten<float> rotated(allocator, n * n);
+  Unwritten<float> rotated(allocator, size(n, n));
   const auto rotate_rows = [&](const float* from) {
     loops.run(in_, rotate_time(n), [&](int32_t row) noexcept {
       const size_t begin = static_cast<size_t>(row) * n;
@@ -109,7 +109,7 @@ Hessian::Hessian(Allocator& allocator, SteppedLoops& loops, Quantizing* device, 
   for (size_t i = 0; i < n; ++i) trace += static_cast<double>(rotated[i * n + i]);
   damping_ = damping * trace / static_cast<double>(n);
   const Vector<int32_t> order = coding_orders(allocator, matrix);
-  Unwritten<float> upper(allocator, n * n);
+  Unwritten<float> upper(allocator, size(n, n));
   loops.run(in_, order_time(n), [&](int32_t row) noexcept {
     const auto i = static_cast<size_t>(row);
     const float* from = rotated.data() + static_cast<size_t>(order[i]) * n;
@@ -126,7 +126,7 @@ Hessian::Hessian(Allocator& allocator, SteppedLoops& loops, Quantizing* device, 
 
   const int32_t tiles = in_ / kTileColumns;
   factors_.reset(begin_of(tiles));
-  roots_.resize(static_cast<size_t>(tiles) * kColumns * kColumns);
+  roots_.resize(size(tiles, kColumns, kColumns));
   for (const Segment& segment : matrix.segments) {
     const int32_t first = segment.first_column / kTileColumns;
     loops.run(segment.columns / kTileColumns, tile_time(n),

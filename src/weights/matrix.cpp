@@ -25,7 +25,7 @@ Matrix::Matrix(Allocator& allocator, const Scheme& scheme_, int32_t out_, int32_
       signs(allocator),
       bias(allocator),
       segments(scheme_.segments(in_)) {
-  codes.resize(code_bytes() + kCodePadding);
+  codes.resize(size(shape().code_bytes() + kCodePadding));
   row_scales.resize(shape().row_scales());
   signs.resize(shape().signs());
 }

@@ -31,7 +31,7 @@ struct MatrixShape {
   int32_t in;
   bool has_bias = false;
 
-  size_t code_bytes() const { return static_cast<size_t>(panels_of(out)) * panel_bytes(scheme, in); }
+  uint64_t code_bytes() const { return static_cast<uint64_t>(panels_of(out)) * panel_bytes(scheme, in); }
   bool is_rotated() const { return scheme.family != Family::kFloat16; }  // and has scales
   size_t row_scales() const { return is_rotated() ? static_cast<size_t>(out) : 0; }
   size_t signs() const { return is_rotated() ? static_cast<size_t>(in) / 8 : 0; }
@@ -62,7 +62,7 @@ struct Matrix {
 
   Segments segments;
   MatrixShape shape() const { return {scheme, out, in, !bias.empty()}; }
-  size_t code_bytes() const { return shape().code_bytes(); }
+  size_t code_bytes() const { return size(shape().code_bytes()); }
   std::span<uint8_t> panel(int32_t index);
   std::span<const uint8_t> panel(int32_t index) const;
   /// Bytes of codes, scales and signs.

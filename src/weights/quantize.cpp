@@ -154,7 +154,7 @@ class Quantizer {
     for (const TileEncoder& encoder : encoders_) search_floats = std::max(search_floats, encoder.work_floats());
     const size_t floats = (2 * panel_floats() + search_floats + kLineFloats - 1) / kLineFloats * kLineFloats;
     const int32_t most = std::min(loops_.threads(), panels_of(matrix_.out));
-    memory_.resize(static_cast<size_t>(most) * floats * sizeof(float));
+    memory_.resize(size(most, floats, sizeof(float)));
     const auto work_of = [&](int32_t i) {
       float* numbers = reinterpret_cast<float*>(memory_.data()) + static_cast<size_t>(i) * floats;
       float* errors = numbers + panel_floats();

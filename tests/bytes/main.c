@@ -83,7 +83,7 @@ static kvq_context* context_of(const char* name) {
   kvq_context* context = NULL;
   kvq_context_options_init(&options, sizeof options);
   options.cpu_isa = name;
-  options.n_threads = 2;
+  options.n_threads = THREADS(2);
   ACCEPTED(kvq_context_create(&options, &context, err));
   return context;
 }

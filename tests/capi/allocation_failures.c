@@ -20,7 +20,7 @@ static void context_create(void) {
     kvq_status status;
     memset(&memory, 0, sizeof memory);
     kvq_context_options_init(&options, sizeof(options));
-    options.n_threads = 3;
+    options.n_threads = THREADS(3);
     options.allocate = tracker_allocate;
     options.free = tracker_free;
     options.allocator_user = &memory;

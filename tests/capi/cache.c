@@ -4,6 +4,7 @@
 #include "suites.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static kvq_context* context;
@@ -43,6 +44,7 @@ static void defaults(void) {
 }
 
 static void bad_pointers_and_sizes_of_structs(void) {
+  char size[24];
   kvq_cache_options options = small_cache_options();
   kvq_cache* cache = (kvq_cache*)&unused_place;
   REFUSED(KVQ_E_ARGUMENT, "context", kvq_cache_create(NULL, &options, NULL, &cache, err));
@@ -53,7 +55,8 @@ static void bad_pointers_and_sizes_of_structs(void) {
   refuse(&options, "struct_size");
   options.struct_size = sizeof options - 8;
   refuse(&options, "struct_size");
-  ALSO_MENTIONS("112");
+  sprintf(size, "%lu", (unsigned long)sizeof options);
+  ALSO_MENTIONS(size);
   options.struct_size = UINT32_MAX;
   refuse(&options, "struct_size");
 }

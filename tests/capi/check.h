@@ -19,6 +19,13 @@ void spoil_last_error(void);
 /* Print the totals; returns the exit status of the program. */
 int finish_checks(void);
 
+/* So many threads, or the caller's alone where there are no others. */
+#if defined(__EMSCRIPTEN__)
+#define THREADS(n) ((n) > 1 ? 1 : (n))
+#else
+#define THREADS(n) (n)
+#endif
+
 #define CHECK(condition) check((condition) ? 1 : 0, __FILE__, __LINE__, #condition)
 
 #define ACCEPTED(call)                                 \

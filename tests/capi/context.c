@@ -147,7 +147,7 @@ static void bad_options(void) {
 }
 
 static void threads_start_only_on_request(void) {
-  const int32_t counts[] = {1, 2, 7};
+  const int32_t counts[] = {1, THREADS(2), THREADS(7)};
   size_t i;
   for (i = 0; i < sizeof counts / sizeof counts[0]; ++i) {
     kvq_context_options options = good_options();

@@ -270,12 +270,14 @@ static void stream_of_a_cpu_context(void) {
 
 void test_device(void) {
   the_machine();
-  plugins_that_cannot_be_used();
   describe_arguments();
-  describe_a_device();
-  plugin_under_a_name_beyond_ascii();
-  context_of_a_device();
-  out_of_memory();
+  if (HAS_PLUGINS) {
+    plugins_that_cannot_be_used();
+    describe_a_device();
+    plugin_under_a_name_beyond_ascii();
+    context_of_a_device();
+    out_of_memory();
+  }
   fields_of_cpu_contexts();
   stream_of_a_cpu_context();
 }

@@ -1,5 +1,5 @@
 /* A process forked from one with a context of several threads: the child computes alone, and destroys everything. */
-#if !defined(_WIN32)
+#if !defined(_WIN32) && !defined(__EMSCRIPTEN__)
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 #include "fixture.h"

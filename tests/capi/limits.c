@@ -253,6 +253,80 @@ static void tiny_limits(void) {
   }
 }
 
+/* Sizes are right, though they are more than some systems' addresses count. */
+static void predictions_of_enormous_caches(void) {
+  const int32_t tokens = 1 << 28;
+  const int32_t queries = 1 << 24;
+  const uint64_t scalars = (uint64_t)tokens * kLayers * 2 * kTokenScalars;
+  fixture f;
+  kvq_usage usage;
+  memset(&usage, 0, sizeof usage);
+  usage.struct_size = sizeof usage;
+  fixture_open(&f, "fp16", 0, 0);
+  ACCEPTED(kvq_cache_predict_usage(f.cache, 1, tokens, queries, &usage, err));
+  CHECK(usage.fp16_bytes == 2 * scalars);
+  CHECK(usage.metadata_bytes > usage.fp16_pages * sizeof(void*) && usage.metadata_bytes < usage.fp16_bytes);
+  CHECK(usage.workspace_bytes > (uint64_t)queries * kQHeads * kHeadDim * sizeof(float)); /* prepared queries */
+  fixture_close(&f);
+}
+
+/* Arrays of 2^32 numbers, whose sizes addresses of 32 bits would take for 0, are refused before they are read. Where
+ * there could be such arrays nothing can tell that these are shorter. */
+static void arrays_beyond_addresses(void) {
+  enum { kNumbers = 64, kTokens = 1 << 27, kBatch = 1 << 26 };
+  const float one[kNumbers] = {1.0f};
+  float out[kNumbers];
+  void* const outs[] = {out};
+  int32_t many = kBatch;
+  fixture f;
+  kvq_sequence* sequence;
+  const kvq_sequence* read;
+  kvq_append_batch appended;
+  kvq_attend_batch attended;
+  kvq_centres_trainer* trainer = NULL;
+  kvq_centres_trainer_options training;
+  qp_quantize_options quantizing;
+  qp_matrix* matrix = NULL;
+  if (sizeof(void*) > sizeof(uint32_t)) return;
+  fixture_open(&f, "int4", 0, 0);
+  read = sequence = new_sequence(f.cache);
+  grow(f.cache, sequence, 1);
+  REFUSED(KVQ_E_LIMIT, "134217728 rows", kvq_append(f.cache, sequence, 0, kTokens, one, one, KVQ_F32, NULL, err));
+
+  kvq_append_batch_init(&appended, sizeof appended);
+  appended.n_sequences = 1;
+  appended.sequences = &sequence;
+  appended.token_counts = &many;
+  appended.k = appended.v = one;
+  REFUSED(KVQ_E_LIMIT, "batch->k has 67108864 rows", kvq_append_sequences(f.cache, 0, &appended, err));
+  CHECK(length_of(sequence, 0) == 1);
+
+  kvq_attend_batch_init(&attended, sizeof attended);
+  attended.n_sequences = 1;
+  attended.sequences = &read;
+  attended.query_counts = &many;
+  attended.q = one;
+  attended.output = out;
+  REFUSED(KVQ_E_LIMIT, "batch->q has 67108864 rows", kvq_attend(f.cache, 0, &attended, err));
+
+  kvq_centres_trainer_options_init(&training, sizeof training);
+  training.n_layers = 1;
+  training.kv_heads = 4096;
+  training.head_dim = 256;
+  ACCEPTED(kvq_centres_trainer_create(f.context, &training, &trainer, err));
+  REFUSED(KVQ_E_LIMIT, "4096 by 1048576", kvq_centres_trainer_add(trainer, 0, 4096, one, one, KVQ_F32, err));
+  kvq_centres_trainer_destroy(trainer);
+
+  qp_quantize_options_init(&quantizing, sizeof quantizing);
+  REFUSED(KVQ_E_LIMIT, "w has 16777216 rows", qp_quantize(f.context, &quantizing, one, 1 << 24, 1 << 8, &matrix, err));
+  ACCEPTED(qp_quantize(f.context, &quantizing, one, 1, kNumbers, &matrix, err));
+  REFUSED(KVQ_E_LIMIT, "x has 67108864 rows",
+          qp_linear_shared((const qp_matrix* const*)&matrix, 1, one, kBatch, outs, KVQ_F32, err));
+  qp_matrix_destroy(matrix);
+  kvq_sequence_destroy(sequence);
+  fixture_close(&f);
+}
+
 void test_limits(void) {
   append_until_limit("fp16", 0, 1);
   append_until_limit("fp16", 1, 7);
@@ -267,4 +341,6 @@ void test_limits(void) {
   create_and_load_at_the_limit();
   attend_at_the_limit();
   tiny_limits();
+  predictions_of_enormous_caches();
+  arrays_beyond_addresses();
 }

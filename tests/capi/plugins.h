@@ -2,6 +2,13 @@
 #ifndef KVQ_TESTS_CAPI_PLUGINS_H
 #define KVQ_TESTS_CAPI_PLUGINS_H
 
+/* Whether this system has a loader. */
+#if defined(__EMSCRIPTEN__)
+#define HAS_PLUGINS 0
+#else
+#define HAS_PLUGINS 1
+#endif
+
 #if defined(_WIN32)
 #define SHARED_OBJECT(name) name ".dll"
 #define NO_SUCH_FILE "not found"

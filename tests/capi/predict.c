@@ -64,7 +64,7 @@ static void bench_open(bench* b, const shape* of, const char* policy_text, int32
   options.allocate = tracker_allocate;
   options.free = tracker_free;
   options.allocator_user = &b->memory;
-  options.n_threads = n_threads;
+  options.n_threads = THREADS(n_threads);
   ACCEPTED(kvq_context_create(&options, &b->context, err));
   b->policy = load_policy(b->context, policy_text);
   b->shape = small_cache_options();

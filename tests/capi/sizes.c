@@ -205,7 +205,7 @@ static void check_describe(const objects* o, const char* name, size_t known, con
 
 static void describe_functions(const objects* o) {
   CHECK_DESCRIBE("info", kvq_context_info, describe_context);
-  CHECK_DESCRIBE("info", kvq_device_info, describe_device);
+  if (HAS_PLUGINS) CHECK_DESCRIBE("info", kvq_device_info, describe_device);
   CHECK_DESCRIBE("info", kvq_policy_info, describe_policy);
   CHECK_DESCRIBE("info", kvq_codebook_info, describe_codebook);
   CHECK_DESCRIBE("info", kvq_codebook_layer_info, describe_codebook_layer);

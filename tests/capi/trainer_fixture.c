@@ -113,7 +113,7 @@ kvq_context* threaded_context(int32_t n_threads) {
   kvq_context_options options;
   kvq_context* context = NULL;
   kvq_context_options_init(&options, sizeof(options));
-  options.n_threads = n_threads;
+  options.n_threads = THREADS(n_threads);
   ACCEPTED(kvq_context_create(&options, &context, err));
   return context;
 }

@@ -116,7 +116,7 @@ void test_walkthrough(void) {
   float out[kQHeads * kHeadDim];
   uint32_t step;
   kvq_context_options_init(&options, sizeof(options));
-  options.n_threads = 2;
+  options.n_threads = THREADS(2);
   ACCEPTED(kvq_context_create(&options, &context, err));
   cache = open_cache(context);
   ACCEPTED(kvq_sequence_create(cache, &sequence, err));

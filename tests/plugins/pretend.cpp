@@ -83,7 +83,7 @@ class PretendBackend final : public Backend, private Pages, private Attention {
   void read_lengths(std::span<const Owned<LayerMirror>> /*mirrors*/, std::span<int32_t> /*lengths*/) override {
     refuse();
   }
-  size_t append_bytes(const ExpectedAppend& /*expected*/) const override { refuse(); }
+  uint64_t append_bytes(const ExpectedAppend& /*expected*/) const override { refuse(); }
   void append(const TokenBatch& /*tokens*/, const PageWrites& /*writes*/, std::span<const AppendedLayer> /*layers*/,
               Allocator& /*scratch*/) override {
     refuse();

@@ -1,4 +1,4 @@
-// What systems do differently for tests: system_linux.cpp and system_windows.cpp implement it. What a system refuses is
+// What systems do differently for tests: system_posix.cpp and system_windows.cpp implement it. What a system refuses is
 // a std::runtime_error.
 #pragma once
 

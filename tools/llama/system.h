@@ -1,4 +1,4 @@
-// What systems do differently for the program: system_linux.cpp and system_windows.cpp implement it. Texts are UTF-8,
+// What systems do differently for the program: system_posix.cpp and system_windows.cpp implement it. Texts are UTF-8,
 // and so are paths where they are texts.
 #pragma once
 

@@ -97,8 +97,8 @@ class ContextCodec {
                       Parallel& parallel, Allocator& scratch) const = 0;
 
   /// Most bytes of `scratch` that this takes in an allocator's block.
-  virtual size_t encode_bytes(const TokenBatch& tokens, size_t groups, size_t members, const KernelTable& kernels,
-                              const Parallel& parallel) const = 0;
+  virtual uint64_t encode_bytes(const TokenBatch& tokens, uint64_t groups, uint64_t members, const KernelTable& kernels,
+                                const Parallel& parallel) const = 0;
 
   /// Path for heads with `rows` rows of queries.
   virtual ContextPath choose_path(const AttendBatch& batch, const KernelTable& kernels, int32_t rows) const = 0;
@@ -123,11 +123,11 @@ const ContextCodec& commvq_codec();
 void encode_centred(const TokenBatch& tokens, std::span<const FilledGroup> groups, const KernelTable& kernels,
                     Parallel& parallel, Allocator& scratch);
 
-size_t encode_centred_bytes(int32_t head_dim, size_t pages, const KernelTable& kernels, const Parallel& parallel);
+uint64_t encode_centred_bytes(int32_t head_dim, uint64_t pages, const KernelTable& kernels, const Parallel& parallel);
 
 /// Implementation of ContextCodec::encode(): a page or a layer at a time, on any number of threads.
 void encode_commvq(const TokenBatch& tokens, std::span<const FilledGroup> groups, Parallel& parallel,
                    Allocator& scratch);
-size_t encode_commvq_bytes(const TokenBatch& tokens, size_t groups, size_t members, const Parallel& parallel);
+uint64_t encode_commvq_bytes(const TokenBatch& tokens, uint64_t groups, uint64_t members, const Parallel& parallel);
 
 }  // namespace kvq::cpu

@@ -88,7 +88,7 @@ void CpuBackend::append(const TokenBatch& tokens, const PageWrites& writes, std:
   cpu::append(tokens, writes, kernels_, parallel_, scratch);
 }
 
-size_t CpuBackend::append_bytes(const ExpectedAppend& expected) const {
+uint64_t CpuBackend::append_bytes(const ExpectedAppend& expected) const {
   return cpu::append_bytes(expected, kernels_, parallel_);
 }
 

@@ -57,7 +57,7 @@ class CpuBackend final : public Backend,
   void read_lengths(std::span<const Owned<LayerMirror>> mirrors, std::span<int32_t> lengths) override;
   void append(const TokenBatch& tokens, const PageWrites& writes, std::span<const AppendedLayer> layers,
               Allocator& scratch) override;
-  size_t append_bytes(const ExpectedAppend& expected) const override;
+  uint64_t append_bytes(const ExpectedAppend& expected) const override;
   void compact(const SlotCompaction& compaction) override;
 
   Owned<Workspace> make_workspace(Allocator& allocator) override;

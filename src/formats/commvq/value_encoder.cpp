@@ -78,10 +78,10 @@ ValueEncoder::ValueEncoder(Allocator& allocator, Parallel& parallel, const Value
       kernels_(kernels),
       stages_(code.network.empty() ? static_cast<size_t>((code.bits + code.width - 1) / code.width) : 1),
       padded_bits_(padded(static_cast<size_t>(code.bits))),
-      gram_(static_cast<size_t>(code.bits) * padded_bits_, allocator),
+      gram_(size(code.bits, padded_bits_), allocator),
       half_norm_(padded_bits_, allocator),
-      offsets_(stages_ * static_cast<size_t>(code.width), allocator),
-      offset_products_(stages_ * static_cast<size_t>(code.bits), allocator),
+      offsets_(size(stages_, code.width), allocator),
+      offset_products_(size(stages_, code.bits), allocator),
       offset_norms_(stages_, allocator) {
   fill_gram(allocator, parallel);
   fill_offsets();

@@ -22,7 +22,7 @@ size_t width(const CentresShape& shape) {
 Vector<int32_t> shuffled(Allocator& allocator, int32_t n, uint64_t seed) {
   Vector<int32_t> order(static_cast<size_t>(n), allocator);
   std::iota(order.begin(), order.end(), 0);
-  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[splitmix64(seed, i) % i]);
+  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[splitmix64_below(i, seed, i)]);
   return order;
 }
 
@@ -242,7 +242,7 @@ double CentresTrainer::train_side(const KeptTokens& tokens, Side side, uint64_t 
     first_tokens.push_back(first);
     first += block.tokens;
   }
-  Vector<float> gathered(static_cast<size_t>(n) * static_cast<size_t>(shape.head_dim), work_);
+  Vector<float> gathered(size(n, shape.head_dim), work_);
   const CentreVectors vectors{gathered.data(), n, shape.head_dim};
   const Owned<CentreSample> sample = backend_.make_centre_sample(work_, shape.centres(side), vectors);
   centres::KMeans k_means(work_, parallel_, *sample, shape.centres(side), vectors);

@@ -34,7 +34,7 @@ KMeans::KMeans(Allocator& allocator, Parallel& parallel, CentreSample& sample, i
 bool KMeans::find(const KMeansOptions& options, const TrainingProgress& progress, Vector<float>& centres) {
   seed_ = options.seed;
   drawn_ = 0;
-  centres.assign(size(n_centres_) * size(vectors_.dim), 0.0F);
+  centres.assign(size(n_centres_, vectors_.dim), 0.0F);
   if (n_centres_ == 1) {
     sample_.move_to_means(vectors_.n, centres, counts_);
     return progress.report(1.0);

@@ -128,7 +128,7 @@ void keys::refine_codes(Allocator& allocator, KeySample& sample, const KeyEncode
                         std::span<float> z) {
   const int32_t n = encoder.stages() * encoder.codes();
   const auto rows = static_cast<size_t>(n);
-  Vector<Complex> system_memory(rows * rows, allocator);
+  Vector<Complex> system_memory(size(rows, rows), allocator);
   Vector<Complex> side_memory(rows * static_cast<size_t>(encoder.group()), allocator);
   sample.add_equations(encoder, system_memory, side_memory);
   Eigen::Map<ComplexMatrix> system(system_memory.data(), n, n);
@@ -173,7 +173,7 @@ void KeyTrainer::read(const KeyTrainingData& data) {
   for (Sample* sample : {&training_, &held_out_}) {
     const bool wanted = sample == &held_out_;
     const auto n = std::count_if(order.begin(), order.end(), [&](int32_t t) { return is_held_out(t) == wanted; });
-    sample->vectors.resize(static_cast<size_t>(n) * keys::vector_floats(group_));
+    sample->vectors.resize(size(n, keys::vector_floats(group_)));
     if (data.weights != nullptr) sample->weights.resize(static_cast<size_t>(n));
     for (const int32_t token : order) {
       if (is_held_out(token) != wanted) continue;

@@ -45,9 +45,9 @@ Vector<double> principal_directions(Vector<double>& a, size_t n) {
 
 ValueDraft::ValueDraft(Allocator& allocator, size_t width, size_t bits)
     : channel_scale(width, 1.0F, allocator),
-      codes(bits * width, allocator),
+      codes(size(bits, width), allocator),
       offset(width, allocator),
-      proposal(bits * width, allocator),
+      proposal(size(bits, width), allocator),
       proposal_bias(bits, allocator) {}
 
 ValueCode ValueDraft::code() const {
@@ -66,11 +66,11 @@ ValueAlternation::ValueAlternation(Allocator& allocator, const AlternationOption
 
 void ValueAlternation::start_from_signs() {
   const size_t width = draft_.width();
-  moments_.assign((width + 1) * (width + 1), 0.0);
+  moments_.assign(size(width + 1, width + 1), 0.0);
   targets_.moments(moments_);
   const double* sums = moments_.data() + width * (width + 1);
   const double tokens = sums[width];
-  Vector<double> directions(width * width, allocator_);
+  Vector<double> directions(size(width, width), allocator_);
   for (size_t i = 0; i < width; ++i) {
     for (size_t j = 0; j <= i; ++j) {
       directions[i * width + j] = moments_[i * (width + 1) + j] / tokens - sums[i] / tokens * (sums[j] / tokens);
@@ -96,8 +96,8 @@ void ValueAlternation::start_from_signs() {
 void ValueAlternation::solve_codes() {
   const size_t bits = draft_.bits();
   const size_t width = draft_.width();
-  Vector<double> normal((bits + 1) * (bits + 1), allocator_);
-  Vector<double> solution((bits + 1) * width, allocator_);
+  Vector<double> normal(size(bits + 1, bits + 1), allocator_);
+  Vector<double> solution(size(bits + 1, width), allocator_);
   targets_.code_products(normal, solution);
   Vector<float> prior(draft_.codes);
   prior.insert(prior.end(), draft_.offset.begin(), draft_.offset.end());
@@ -112,7 +112,7 @@ void ValueAlternation::solve_proposal() {
   const size_t width = draft_.width();
   const size_t bits = draft_.bits();
   Vector<double> moments(moments_);
-  Vector<double> solution((width + 1) * bits, allocator_);
+  Vector<double> solution(size(width + 1, bits), allocator_);
   targets_.sign_products(solution);
   solve_ridge(moments, options_.proposal_ridge, nullptr, bits, solution);
   for (size_t n = 0; n < bits; ++n) {

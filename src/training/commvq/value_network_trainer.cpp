@@ -63,11 +63,11 @@ void NetworkTrainer::run_step(size_t step) {
   const double temperature =
       options_.first_temperature + done * (options_.last_temperature - options_.first_temperature);
   const auto unit = [&](size_t i) {
-    const uint64_t drawn = splitmix64(options_.seed ^ kTokenStream, step * batch_.tokens() + i);
-    return targets_.row(drawn % targets_.training());
+    const uint64_t index = uint64_t{step} * batch_.tokens() + i;
+    return targets_.row(splitmix64_below(targets_.training(), options_.seed ^ kTokenStream, index));
   };
   const auto noise = [&](size_t i, size_t pair) {
-    uint64_t drawn = splitmix64(options_.seed ^ kNoiseStream, (step * batch_.tokens() + i) * pairs + pair);
+    uint64_t drawn = splitmix64(options_.seed ^ kNoiseStream, (uint64_t{step} * batch_.tokens() + i) * pairs + pair);
     std::array<float, kPairChoices> added;
     for (float& each : added) {
       each = gumbel_[drawn % kQuantiles];

@@ -63,7 +63,7 @@ TokenSplit split_tokens(Allocator& allocator, size_t tokens, size_t at_most, dou
   Vector<size_t> runs((tokens + length - 1) / length, allocator);
   std::iota(runs.begin(), runs.end(), size_t{0});
   uint64_t drawn = 0;
-  for (size_t i = runs.size(); i > 1; --i) std::swap(runs[i - 1], runs[splitmix64(seed, drawn++) % i]);
+  for (size_t i = runs.size(); i > 1; --i) std::swap(runs[i - 1], runs[splitmix64_below(i, seed, drawn++)]);
 
   TokenSplit split(allocator);
   const size_t n = std::min(tokens, at_most);
@@ -96,7 +96,7 @@ void mean_magnitudes(std::span<const float> values, size_t channels, Vector<floa
 Vector<float> unit_vectors(Allocator& allocator, const TokenSplit& split, const float* values, size_t stride,
                            std::span<const float> channel_scale) {
   const size_t width = channel_scale.size();
-  Vector<float> units(split.tokens.size() * width, allocator);
+  Vector<float> units(size(split.tokens.size(), width), allocator);
   for (size_t i = 0; i < split.tokens.size(); ++i) {
     const float* vector = values + split.tokens[i] * stride;
     float* unit = units.data() + i * width;

@@ -157,7 +157,7 @@ void NetworkTraining::shuffle(size_t count) noexcept {
   const uint64_t seed = splitmix64(seed_, ~state_.passes++);
   const std::span order(order_.data(), count);
   std::iota(order.begin(), order.end(), 0U);
-  for (size_t i = count; i > 1; --i) std::swap(order[i - 1], order[splitmix64(seed, i) % i]);
+  for (size_t i = count; i > 1; --i) std::swap(order[i - 1], order[splitmix64_below(i, seed, i)]);
 }
 
 void NetworkTraining::load(size_t token, float* key) const noexcept {

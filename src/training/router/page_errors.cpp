@@ -177,7 +177,7 @@ class StoredText {
     const auto dim = static_cast<size_t>(sequences_.front()->cache.layer(layer_).head.keys);
     for (size_t i = 0; i < stored_.size(); ++i) {
       if (!sequences_[i].has_value()) continue;
-      stored_[i].k.resize(static_cast<size_t>(slots(i)) * dim);
+      stored_[i].k.resize(size(slots(i), dim));
       stored_[i].v.resize(stored_[i].k.size());
     }
     std::array<std::exception_ptr, kMaxExperts + 1> failures;
@@ -261,13 +261,13 @@ Vector<float> PageErrors::measure(int32_t layer, const RouterText& text) {
   const auto dim = static_cast<size_t>(exact.layer(layer).head.keys);
   const auto pages = static_cast<size_t>(routed_pages(text.n));
   const auto units = static_cast<size_t>(units_);
-  Vector<float> result(pages * units * experts_, 0.0F, allocator_);
+  Vector<float> result(size(pages, units, experts_), 0.0F, allocator_);
   if (pages == 0) return result;
 
   const Vector<Query> queries = choose_queries(allocator_, text.n, experts_);
   const size_t results = queries.back().result + static_cast<size_t>(queries.back().pages) * experts_;
   const auto rows = static_cast<size_t>(exact.layer(layer).q_heads / exact.layer(layer).kv_heads);
-  Vector<float> q(queries.size() * rows * dim, allocator_);
+  Vector<float> q(size(queries.size(), rows, dim), allocator_);
   const StlAllocator<double> memory(allocator_);
   Vector<double> errors(results, memory);
   Vector<double> energies(queries.size(), memory);

@@ -85,7 +85,7 @@ Vector<uint16_t> RouterTrainer::copy_keys(const RouterText& text) {
   const auto dim = static_cast<size_t>(shape.head_dim);
   const auto heads = static_cast<size_t>(shape.kv_heads);
   const size_t slots = static_cast<size_t>(routed_pages(text.n)) * kPageSlots;
-  Vector<uint16_t> keys(slots * heads * dim, work_);
+  Vector<uint16_t> keys(size(slots, heads, dim), work_);
   std::array<float, kMaxHeadDim> row;
   for (size_t slot = 0; slot < slots; ++slot) {
     for (size_t head = 0; head < heads; ++head) {

@@ -29,7 +29,7 @@ AngleTable::AngleTable(const Rope& rope, RotationKernel fill_rotation, int32_t t
   if (has_offsets(tokens)) fill_offsets();
 }
 
-size_t AngleTable::bytes_of(const Rope& rope, int32_t tokens, int32_t slice) {
+uint64_t AngleTable::bytes_of(const Rope& rope, int32_t tokens, int32_t slice) {
   const size_t offsets = has_offsets(tokens) ? kSpan * rope.table_stride() * sizeof(double) : 0;
   return Allocator::bytes_in_block(offsets) +
          Allocator::bytes_in_block(static_cast<size_t>(slice) * rope.table_stride() * sizeof(float));

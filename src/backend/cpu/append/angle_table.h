@@ -19,7 +19,7 @@ class AngleTable {
   AngleTable(const Rope& rope, RotationKernel fill_rotation, int32_t tokens, int32_t slice, Parallel& parallel,
              Allocator& scratch);
   /// Bytes in an allocator's block.
-  static size_t bytes_of(const Rope& rope, int32_t tokens, int32_t slice);
+  static uint64_t bytes_of(const Rope& rope, int32_t tokens, int32_t slice);
 
   void fill(std::span<const int32_t> positions);
   const float* row(int32_t token_of_slice) const {

@@ -81,7 +81,7 @@ class AppendCall {
       angles.fill(tokens_.positions.subspan(static_cast<size_t>(begin), static_cast<size_t>(covered)));
       const auto last = std::partition_point(
           first, order_.end(), [this, begin](size_t group) { return first_token(group) < begin + kSliceTokens; });
-      const std::span<const size_t> slice(first, last);
+      const std::span<const size_t> slice(&*first, static_cast<size_t>(last - first));
       filled_.begin(slice);
       const size_t pages = slice.size() * writes_.group_size();
       parallel.run(static_cast<int32_t>(pages), microseconds(slice), [&](int32_t i) noexcept {
@@ -237,18 +237,18 @@ void append(const TokenBatch& tokens, const PageWrites& writes, const KernelTabl
   AppendCall(none, writes, kernels, scratch).run(parallel, scratch);
 }
 
-size_t append_bytes(const ExpectedAppend& expected, const KernelTable& kernels, const Parallel& parallel) {
+uint64_t append_bytes(const ExpectedAppend& expected, const KernelTable& kernels, const Parallel& parallel) {
   const TokenBatch& tokens = expected.layer;
   const PageFormat plain(SideFormat{}, SideFormat{}, tokens.head);
-  const size_t groups = expected.pages() / static_cast<size_t>(expected.heads_together);
+  const uint64_t groups = expected.pages() / static_cast<uint64_t>(expected.heads_together);
   size_t encode = 0;
-  size_t filled = 0;
+  uint64_t filled = 0;
   for (const PageFormat* format : expected.formats) {
     if (format->is_float16()) continue;
     encode = std::max(encode, encode_bytes(kernels, *format));
     if (format->needs_training()) filled = FilledPages::bytes_of(expected, kernels, parallel, plain.bytes());
   }
-  const size_t rooms = std::min(expected.pages(), rooms_at_once(parallel));
+  const uint64_t rooms = std::min<uint64_t>(expected.pages(), rooms_at_once(parallel));
   return filled + Allocator::bytes_in_block(groups * sizeof(size_t)) +
          AngleTable::bytes_of(*tokens.rope, tokens.n, tokens_at_once(tokens.n)) +
          ScratchPool::bytes_in_block(rooms, room_bytes(plain, encode));

@@ -11,6 +11,6 @@ void append(const TokenBatch& tokens, const PageWrites& writes, const KernelTabl
             Allocator& scratch);
 
 /// Implementation of Pages::append_bytes().
-size_t append_bytes(const ExpectedAppend& expected, const KernelTable& kernels, const Parallel& parallel);
+uint64_t append_bytes(const ExpectedAppend& expected, const KernelTable& kernels, const Parallel& parallel);
 
 }  // namespace kvq::cpu

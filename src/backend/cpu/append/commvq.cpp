@@ -15,7 +15,7 @@ class GroupsToEncode {
         groups_(groups),
         members_(groups.front().members()),
         format_(*groups.front().write(0).format),
-        numbers_(2 * groups.size() * side_floats(), scratch),
+        numbers_(size(2, groups.size(), side_floats()), scratch),
         fits_(format_.keys.code.is_commvq() ? groups.size() * members_ : 0, scratch) {}
 
   void encode(Parallel& parallel, Allocator& scratch) {
@@ -93,10 +93,10 @@ void encode_commvq(const TokenBatch& tokens, std::span<const FilledGroup> groups
   GroupsToEncode(tokens, groups, scratch).encode(parallel, scratch);
 }
 
-size_t encode_commvq_bytes(const TokenBatch& tokens, size_t groups, size_t members, const Parallel& parallel) {
+uint64_t encode_commvq_bytes(const TokenBatch& tokens, uint64_t groups, uint64_t members, const Parallel& parallel) {
   const commvq::Context& context = commvq::context_of(*tokens.context);
-  const size_t pages = groups * members;
-  const size_t floats = 2 * pages * kPageSlots * static_cast<size_t>(tokens.head.keys);
+  const uint64_t pages = groups * members;
+  const uint64_t floats = 2 * pages * kPageSlots * static_cast<size_t>(tokens.head.keys);
   return Allocator::bytes_in_block(floats * sizeof(float)) +
          Allocator::bytes_in_block(pages * sizeof(commvq::KeyFits)) +
          std::max(bytes_of_blocks(parallel, pages, commvq::key_work_floats(context)),

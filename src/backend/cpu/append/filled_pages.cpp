@@ -34,7 +34,7 @@ void FilledPages::begin(std::span<const size_t> slice) {
   float16_.clear();
   float16_.reserve(needed);  // groups point into it
   groups_.reserve(needed / members);
-  memory_.resize(filled * page_bytes_);
+  memory_.resize(size(filled, page_bytes_));
   std::byte* next = memory_.data();
   for (size_t i = 0; i < pages; ++i) {
     const PageWrite& write = write_of(i);
@@ -50,12 +50,12 @@ void FilledPages::begin(std::span<const size_t> slice) {
   }
 }
 
-size_t FilledPages::bytes_of(const ExpectedAppend& expected, const KernelTable& kernels, const Parallel& parallel,
-                             size_t page_bytes) {
+uint64_t FilledPages::bytes_of(const ExpectedAppend& expected, const KernelTable& kernels, const Parallel& parallel,
+                               size_t page_bytes) {
   const ContextCodec* codec = kernels.codec(expected.layer.context);
   if (codec == nullptr) return 0;
-  const size_t pages = expected.pages();
-  const auto members = static_cast<size_t>(expected.heads_together);
+  const uint64_t pages = expected.pages();
+  const auto members = static_cast<uint64_t>(expected.heads_together);
   return Allocator::bytes_in_block(AlignedBytes::bytes_of(expected.filled_pages() * page_bytes)) +
          2 * Allocator::bytes_in_block(pages * sizeof(std::byte*)) +
          Allocator::bytes_in_block(pages / members * sizeof(FilledGroup)) +

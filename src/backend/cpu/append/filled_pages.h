@@ -15,8 +15,8 @@ class FilledPages {
               Allocator& scratch);
 
   /// Most bytes in an allocator's block, encode() included.
-  static size_t bytes_of(const ExpectedAppend& expected, const KernelTable& kernels, const Parallel& parallel,
-                         size_t page_bytes);
+  static uint64_t bytes_of(const ExpectedAppend& expected, const KernelTable& kernels, const Parallel& parallel,
+                           size_t page_bytes);
 
   /// Makes room for the pages of the next slice: the groups `slice`.
   void begin(std::span<const size_t> slice);

@@ -15,6 +15,7 @@ namespace kvq::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+#if HWY_HAVE_FLOAT64
 /// Stores x as float if every number within 2^-50 rounds to the same float. The product of two factors of magnitude 1,
 /// each off by at most 2^-53, is off by less than 5·2^-53, and the C library's result by another 2^-53.
 template <class D, class V>
@@ -49,6 +50,24 @@ inline bool fill_rotation(const double* base, const double* offset, int32_t pair
   }
   return true;
 }
+
+#else  // as above, a number at a time: Highway has no vectors of double for WebAssembly
+
+inline bool store_certain(double x, float* out) {
+  *out = static_cast<float>(x - 0x1p-50);
+  return *out == static_cast<float>(x + 0x1p-50);
+}
+
+inline bool fill_rotation(const double* base, const double* offset, int32_t pairs, float* row) {
+  for (int32_t i = 0; i < pairs; ++i) {
+    const double cos = base[i] * offset[i] - base[i + pairs] * offset[i + pairs];
+    const double sin = base[i + pairs] * offset[i] + base[i] * offset[i + pairs];
+    if (!store_certain(cos, row + i) || !store_certain(sin, row + i + pairs)) return false;
+  }
+  return true;
+}
+
+#endif
 
 }  // namespace kvq::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -36,20 +36,20 @@ struct AttendMerge {
 /// Capacity of the work space. Vectors never grow beyond the most that any call needed, so call sizes predict its
 /// bytes.
 struct AttendSizes {
-  size_t rope_table = 0;
-  size_t queries = 0;
-  size_t rotated_queries = 0;
-  size_t rounded_queries = 0;
-  size_t biases = 0;
-  size_t stream_keys = 0;
-  size_t stream_values = 0;
-  size_t stream_queries = 0;
-  size_t partials = 0;
-  size_t items = 0;
-  size_t merges = 0;
-  size_t largest = 0;
-  size_t pieces = 0;  // scratch buffers
-  size_t piece_bytes = 0;
+  uint64_t rope_table = 0;
+  uint64_t queries = 0;
+  uint64_t rotated_queries = 0;
+  uint64_t rounded_queries = 0;
+  uint64_t biases = 0;
+  uint64_t stream_keys = 0;
+  uint64_t stream_values = 0;
+  uint64_t stream_queries = 0;
+  uint64_t partials = 0;
+  uint64_t items = 0;
+  uint64_t merges = 0;
+  uint64_t largest = 0;
+  uint64_t pieces = 0;  // scratch buffers
+  uint64_t piece_bytes = 0;
 
   /// Takes the maximum of each size.
   void join(const AttendSizes& other);

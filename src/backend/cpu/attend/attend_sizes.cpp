@@ -10,11 +10,11 @@ size_t CallSizes::items_at_once(int32_t n_threads) {
   return n_threads > 0 ? static_cast<size_t>(n_threads) : std::max(1U, std::thread::hardware_concurrency());
 }
 
-void CallSizes::add_cut(size_t heads, const HeadCut& head, int32_t pages) {
-  const auto whole = static_cast<size_t>(head.rows / head.item_rows);
+void CallSizes::add_cut(uint64_t heads, const HeadCut& head, int32_t pages) {
+  const auto whole = static_cast<uint64_t>(head.rows / head.item_rows);
   const int32_t rest = head.rows % head.item_rows;
-  const auto ranges = static_cast<size_t>(std::max(pages + head.item_pages - 1, head.item_pages) / head.item_pages);
-  const size_t merges = whole + (rest > 0 ? 1 : 0);
+  const auto ranges = static_cast<uint64_t>(std::max(pages + head.item_pages - 1, head.item_pages) / head.item_pages);
+  const uint64_t merges = whole + (rest > 0 ? 1 : 0);
   merges_ += heads * merges;
   items_ += heads * merges * ranges;
   partials_ += heads * ranges * (whole * layout_.item_floats(head.item_rows) + layout_.item_floats(rest));
@@ -31,47 +31,47 @@ void AttendSizes::join(const AttendSizes& other) {
 }
 
 uint64_t AttendSizes::bytes() const {
-  const size_t streams = stream_keys + stream_values + stream_queries;
+  const uint64_t streams = stream_keys + stream_values + stream_queries;
   return (rope_table + queries + rotated_queries + biases + streams + partials + largest) * sizeof(float) +
          rounded_queries * sizeof(int32_t) + items * (sizeof(AttendItem) + sizeof(int32_t)) +
          merges * sizeof(AttendMerge) + ScratchPool::bytes_of(pieces, piece_bytes);
 }
 
 void AttendWorkspace::make_room(const AttendSizes& sizes) {
-  grow(rope_table, sizes.rope_table);
-  grow(queries, sizes.queries);
-  grow(rotated_queries, sizes.rotated_queries);
-  grow(rounded_queries, sizes.rounded_queries);
-  grow(biases, sizes.biases);
-  grow(stream(StreamTensor::kKeys), sizes.stream_keys);
-  grow(stream(StreamTensor::kValues), sizes.stream_values);
-  grow(stream(StreamTensor::kQueries), sizes.stream_queries);
-  grow(partials, sizes.partials);
-  cpu::make_room(items, sizes.items);
-  cpu::make_room(order, sizes.items);
-  cpu::make_room(merges, sizes.merges);
-  cpu::make_room(largest, sizes.largest);
-  largest.resize(sizes.largest, 0.0F);
-  scratch.prepare(sizes.pieces, sizes.piece_bytes);
+  grow(rope_table, size(sizes.rope_table));
+  grow(queries, size(sizes.queries));
+  grow(rotated_queries, size(sizes.rotated_queries));
+  grow(rounded_queries, size(sizes.rounded_queries));
+  grow(biases, size(sizes.biases));
+  grow(stream(StreamTensor::kKeys), size(sizes.stream_keys));
+  grow(stream(StreamTensor::kValues), size(sizes.stream_values));
+  grow(stream(StreamTensor::kQueries), size(sizes.stream_queries));
+  grow(partials, size(sizes.partials));
+  cpu::make_room(items, size(sizes.items));
+  cpu::make_room(order, size(sizes.items));
+  cpu::make_room(merges, size(sizes.merges));
+  cpu::make_room(largest, size(sizes.largest));
+  largest.resize(size(sizes.largest), 0.0F);
+  scratch.prepare(size(sizes.pieces), size(sizes.piece_bytes));
 }
 
 AttendSizes sizes_of(const ExpectedCall& call, const KernelTable& kernels, int32_t n_threads) {
   AttendSizes most;
   for (const AttendBatch& layer : call.layers) {
     CallSizes sizes(layer, kernels);
-    const auto sequences = static_cast<size_t>(call.sequences);
-    sizes.add(sequences * static_cast<size_t>(layer.kv_heads), call.queries, call.pages);
-    AttendSizes of_layer = sizes.sum(sequences * static_cast<size_t>(call.queries), n_threads);
+    const auto sequences = static_cast<uint64_t>(call.sequences);
+    sizes.add(sequences * static_cast<uint64_t>(layer.kv_heads), call.queries, call.pages);
+    AttendSizes of_layer = sizes.sum(sequences * static_cast<uint64_t>(call.queries), n_threads);
     if (layer.rope->has_streams()) {
-      const size_t tokens = sequences * static_cast<size_t>(call.queries);
-      const auto kv_heads = static_cast<size_t>(layer.kv_heads);
-      const auto key_dim = static_cast<size_t>(layer.head.whole_key());
+      const uint64_t tokens = sequences * static_cast<uint64_t>(call.queries);
+      const auto kv_heads = static_cast<uint64_t>(layer.kv_heads);
+      const auto key_dim = static_cast<uint64_t>(layer.head.whole_key());
       of_layer.stream_keys = tokens * kv_heads * key_dim;
-      of_layer.stream_values = layer.head.is_latent ? 0 : tokens * kv_heads * static_cast<size_t>(layer.head.values);
-      of_layer.stream_queries = tokens * static_cast<size_t>(layer.q_heads) * key_dim;
+      of_layer.stream_values = layer.head.is_latent ? 0 : tokens * kv_heads * static_cast<uint64_t>(layer.head.values);
+      of_layer.stream_queries = tokens * static_cast<uint64_t>(layer.q_heads) * key_dim;
     }
     if (call.weighed == Pooling::kMax) {  // sequences run one after another
-      of_layer.largest = static_cast<size_t>(layer.kv_heads) * static_cast<size_t>(call.pages) * kPageSlots;
+      of_layer.largest = static_cast<uint64_t>(layer.kv_heads) * static_cast<uint64_t>(call.pages) * kPageSlots;
     }
     most.join(of_layer);
   }

@@ -28,30 +28,30 @@ struct QueryPart {
   int32_t dim;      // 0: queries do not meet the side
   bool is_rotated;  // Hadamard-rotated rows are needed, too
   bool is_rounded;
-  size_t plain;
-  size_t rotated;
-  size_t rounded;
+  uint64_t plain;
+  uint64_t rotated;
+  uint64_t rounded;
 };
 
 /// Prepared queries of a call: those of the key side, and of the value side if values are the first channels of the
 /// keys.
 struct QueryRoom {
-  QueryRoom(const AttendBatch& batch, size_t queries)
-      : rows(queries * static_cast<size_t>(batch.q_heads) + kBlockRows),
+  QueryRoom(const AttendBatch& batch, uint64_t queries)
+      : rows(queries * static_cast<uint64_t>(batch.q_heads) + kBlockRows),
         keys(part(batch.head.before_keys(), batch.head.keys, batch.any_hadamard_keys, batch.any_gain_shape_keys)),
         latent(part(0, batch.head.before_keys(), batch.any_hadamard_values, batch.any_gain_shape_values)) {}
 
-  size_t rows;
-  size_t plain = 0;
-  size_t rotated = 0;
-  size_t rounded = 0;
+  uint64_t rows;
+  uint64_t plain = 0;
+  uint64_t rotated = 0;
+  uint64_t rounded = 0;
   QueryPart keys;
   QueryPart latent;
 
  private:
   QueryPart part(int32_t channel, int32_t dim, bool is_rotated, bool is_rounded) {
     const QueryPart made{channel, dim, is_rotated, is_rounded, plain, rotated, rounded};
-    const size_t floats = rows * static_cast<size_t>(dim);
+    const uint64_t floats = rows * static_cast<uint64_t>(dim);
     plain += floats;
     if (is_rotated) rotated += floats;
     if (is_rounded) rounded += rows * rounded_stride(dim);
@@ -88,16 +88,16 @@ class CallSizes {
             .work_bytes = chosen.work_bytes};
   }
   /// Adds `heads` heads with `queries` queries and `pages` pages each.
-  void add(size_t heads, int32_t queries, int32_t pages) {
+  void add(uint64_t heads, int32_t queries, int32_t pages) {
     const HeadCut head = cut(queries, pages);
-    work_bytes_ = std::max(work_bytes_, head.work_bytes);
+    work_bytes_ = std::max<uint64_t>(work_bytes_, head.work_bytes);
     if (head.rows > head.item_rows || pages > head.item_pages) return add_cut(heads, head, pages);
     merges_ += heads;
     items_ += heads;
     partials_ += heads * layout_.item_floats(head.rows);
   }
   /// Sizes of everything added, `queries` tokens in total.
-  AttendSizes sum(size_t queries, int32_t n_threads) const {
+  AttendSizes sum(uint64_t queries, int32_t n_threads) const {
     const QueryRoom room(batch_, queries);
     AttendSizes sizes;
     sizes.rope_table = queries * batch_.rope->table_stride();
@@ -108,13 +108,13 @@ class CallSizes {
     sizes.partials = partials_;
     sizes.items = items_;
     sizes.merges = merges_;
-    sizes.pieces = work_bytes_ > 0 ? std::min(items_, items_at_once(n_threads)) : 0;
+    sizes.pieces = work_bytes_ > 0 ? std::min<uint64_t>(items_, items_at_once(n_threads)) : 0;
     sizes.piece_bytes = work_bytes_;
     return sizes;
   }
 
  private:
-  void add_cut(size_t heads, const HeadCut& head, int32_t pages);
+  void add_cut(uint64_t heads, const HeadCut& head, int32_t pages);
   static size_t items_at_once(int32_t n_threads);
 
   const AttendBatch& batch_;
@@ -122,10 +122,10 @@ class CallSizes {
   const ContextCodec* codec_;
   PartialLayout layout_;
   int32_t group_;
-  size_t items_ = 0;
-  size_t merges_ = 0;
-  size_t partials_ = 0;
-  size_t work_bytes_ = 0;  // largest item
+  uint64_t items_ = 0;
+  uint64_t merges_ = 0;
+  uint64_t partials_ = 0;
+  uint64_t work_bytes_ = 0;  // largest item
 };
 
 }  // namespace kvq::cpu

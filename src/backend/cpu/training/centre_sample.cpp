@@ -31,7 +31,7 @@ HostCentreSample::HostCentreSample(Allocator& allocator, Parallel& parallel, int
       kernels_(kernels),
       n_centres_(centres),
       vectors_(vectors),
-      packed_(size(centres::padded(centres)) * size(vectors.dim), allocator),
+      packed_(size(centres::padded(centres), vectors.dim), allocator),
       half_norms_(size(centres::padded(centres)), HUGE_VALF, allocator),
       nearest_(size(vectors.n), allocator),
       order_(size(vectors.n), allocator),

@@ -226,7 +226,7 @@ class HostKeySample final : public KeySample {
     const keys::KeyKernels& run = *keys::key_kernels().front();
     const size_t work_bytes = encoder.work_bytes();
     Vector<std::byte> work(kChunks * work_bytes, allocator_);
-    indices_.resize(size(residuals_.n) * row);
+    indices_.resize(size(residuals_.n, row));
     parallel_.run(kChunks, [&](int32_t i) noexcept {
       const Tokens chunk = residuals_.chunk(i);
       uint8_t* index = indices_.data() + size(residuals_.begin_of_chunk(i)) * row;

@@ -36,7 +36,7 @@ class HostValueSample final : public ValueSample {
   double encode(const ValueCode& code) override {
     bits_ = static_cast<size_t>(code.bits);
     words_ = code.words();
-    packed_.resize(vectors_.tokens() * words_);
+    packed_.resize(size(vectors_.tokens(), words_));
     scales_.resize(vectors_.tokens());
     const ValueEncoder encoder(allocator_, parallel_, code);
     Vector<uint16_t> numbers(vectors_.tokens(), allocator_);

@@ -28,7 +28,7 @@ void encode_centred(const TokenBatch& tokens, std::span<const FilledGroup> group
   });
 }
 
-size_t encode_centred_bytes(int32_t head_dim, size_t pages, const KernelTable& kernels, const Parallel& parallel) {
+uint64_t encode_centred_bytes(int32_t head_dim, uint64_t pages, const KernelTable& kernels, const Parallel& parallel) {
   return bytes_of_blocks<std::byte>(parallel, 2 * pages, kernels.centres.room_bytes(head_dim));
 }
 

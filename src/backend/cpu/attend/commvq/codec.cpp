@@ -40,8 +40,8 @@ class CommvqCodec final : public ContextCodec {
     encode_commvq(tokens, groups, parallel, scratch);
   }
 
-  size_t encode_bytes(const TokenBatch& tokens, size_t groups, size_t members, const KernelTable& /*kernels*/,
-                      const Parallel& parallel) const override {
+  uint64_t encode_bytes(const TokenBatch& tokens, uint64_t groups, uint64_t members, const KernelTable& /*kernels*/,
+                        const Parallel& parallel) const override {
     return encode_commvq_bytes(tokens, groups, members, parallel);
   }
 

@@ -20,8 +20,8 @@ class CentredCodec final : public ContextCodec {
     encode_centred(tokens, groups, kernels, parallel, scratch);
   }
 
-  size_t encode_bytes(const TokenBatch& tokens, size_t groups, size_t members, const KernelTable& kernels,
-                      const Parallel& parallel) const override {
+  uint64_t encode_bytes(const TokenBatch& tokens, uint64_t groups, uint64_t members, const KernelTable& kernels,
+                        const Parallel& parallel) const override {
     return encode_centred_bytes(tokens.head.largest(), groups * members, kernels, parallel);
   }
 

@@ -1,18 +1,24 @@
 #!/usr/bin/env bash
-# Puts what kvq needs of others, for Windows on x86-64, into build/windows-libraries, where the preset windows-mingw looks:
-# headers of Debian's packages, and libraries compiled from Debian's sources. Says nothing when they are there. Status 77 says
-# that sources cannot be had, for a reason that it prints. Compilers and an emulator of Windows: setup.sh --windows.
-#   windows_libraries.sh [--program]
+# Puts what kvq needs of others, for a system that Debian has no such packages for, into build/SYSTEM-libraries, where the
+# presets for it look: headers of Debian's packages, and libraries compiled from Debian's sources. Says nothing when they are
+# there. Status 77 says that sources cannot be had, for a reason that it prints. Compilers and emulators: setup.sh --SYSTEM.
+#   foreign_libraries.sh windows [--program] | i686 | wasm
 #     --program  also what the kvq program needs; OpenBLAS takes minutes
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-libraries=$PWD/build/windows-libraries
-cross=x86_64-w64-mingw32
+system=${1:-}
+case $system${2:+ $2} in
+  windows | windows\ --program) cross=x86_64-w64-mingw32- cc=(x86_64-w64-mingw32-gcc-posix) ;;
+  i686) cross=i686-linux-gnu- cc=(i686-linux-gnu-gcc -fPIC) ;;
+  wasm) cross=em cc=(emcc) ;;
+  *) sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+esac
+libraries=$PWD/build/$system-libraries
 jobs=$(nproc)
 mkdir -p "$libraries"/{include,lib/cmake,share/cmake,source}
 
-# Copies, since those in /usr/include are beside Linux's own headers.
+# Copies, since those in /usr/include are beside this system's own headers.
 if [ ! -e "$libraries/include/hwy" ]; then
   cp -RL /usr/include/{eigen3,nlohmann,doctest} "$libraries/include"
   cp -RL /usr/share/eigen3 "$libraries/share"
@@ -62,8 +68,8 @@ archive() {
     case $source in *.c) sources+=("$source") ;; *) options+=("$source") ;; esac
   done
   printf '%s\n' "${sources[@]}" |
-    xargs -P "$jobs" -I '{}' sh -c '"$@" -c "$0" -o "$(basename "$0" .c).o"' '{}' $cross-gcc-posix -O2 "${options[@]}"
-  $cross-ar rcs "$name" ./*.o
+    xargs -P "$jobs" -I '{}' sh -c '"$@" -c "$0" -o "$(basename "$0" .c).o"' '{}' "${cc[@]}" -O2 "${options[@]}"
+  "${cross}ar" rcs "$name" ./*.o
   mv "$name" "$libraries/lib"
 }
 
@@ -99,8 +105,8 @@ pcre2() {
 # 16 bytes only (GCC PR 54412).
 openblas() {
   download openblas
-  make -C openblas -s -j"$jobs" libs netlib CC="$cross-gcc-posix -Wa,-muse-unaligned-vector-move" AR=$cross-ar RANLIB=$cross-ranlib \
-    HOSTCC=gcc OSNAME=WINNT CROSS=1 CROSS_SUFFIX=$cross- BINARY=64 TARGET=PRESCOTT DYNAMIC_ARCH=1 DYNAMIC_LIST="HASWELL SKYLAKEX" \
+  make -C openblas -s -j"$jobs" libs netlib CC="${cc[*]} -Wa,-muse-unaligned-vector-move" AR=${cross}ar RANLIB=${cross}ranlib \
+    HOSTCC=gcc OSNAME=WINNT CROSS=1 CROSS_SUFFIX=$cross BINARY=64 TARGET=PRESCOTT DYNAMIC_ARCH=1 DYNAMIC_LIST="HASWELL SKYLAKEX" \
     NOFORTRAN=1 NO_LAPACK=1 NO_LAPACKE=1 NO_SHARED=1 USE_THREAD=0 USE_LOCKING=1 NUM_THREADS=64 BUILD_SINGLE=1 >&2
   make -C openblas -s install PREFIX="$libraries" NO_SHARED=1 >&2
 }
@@ -111,7 +117,7 @@ need() {
 }
 
 need libyaml.a libyaml
-[ "${1:-}" != --program ] || {
+[ "${2:-}" != --program ] || {
   cp -RL /usr/include/CLI "$libraries/include"
   cp -RL /usr/share/cmake/CLI11 "$libraries/share/cmake"
   need libutf8proc.a utf8proc

@@ -1,9 +1,11 @@
 #include "core/system.h"
 
 #include <dlfcn.h>
-#include <link.h>
 #include <pthread.h>
 #include <unistd.h>
+#if defined(__linux__)
+#include <link.h>
+#endif
 
 #include <atomic>
 #include <cerrno>
@@ -19,6 +21,23 @@ namespace {
 static_assert(kMaxPath >= PATH_MAX);
 
 std::atomic<uint32_t> n_forks{0};
+
+#if defined(__linux__) && !defined(__ANDROID__)
+
+/// The C library reports argv[0] of a program, which need not be a path, or may be relative to a folder that the
+/// program has left. True if `file` is that, whose place is then `path`, or empty.
+bool find_program(const char* file, char (&path)[kMaxPath]) {
+  if (std::strchr(file, '/') != nullptr && std::strcmp(file, program_invocation_name) != 0) return false;
+  std::memset(path, 0, sizeof(path));  // readlink() does not end what it writes
+  if (readlink("/proc/self/exe", path, sizeof(path) - 1) <= 0 || path[sizeof(path) - 2] != '\0') path[0] = '\0';
+  return true;
+}
+
+#else
+
+bool find_program(const char* /*file*/, char (&/*path*/)[kMaxPath]) { return false; }  // paths of programs are known
+
+#endif
 
 }  // namespace
 
@@ -46,6 +65,8 @@ const char* why_not_opened(const char* path) {
 
 void* find_function(const LoadedLibrary& library, const char* name) { return dlsym(library.get(), name); }
 
+#if defined(__linux__)
+
 bool can_open_libraries() {
   bool has_loader = false;
   dl_iterate_phdr(
@@ -59,18 +80,16 @@ bool can_open_libraries() {
   return has_loader;
 }
 
+#else
+
+bool can_open_libraries() { return true; }  // there are no static programs
+
+#endif
+
 bool find_own_folder(char (&folder)[kMaxPath]) {
   Dl_info info;
   if (dladdr(reinterpret_cast<const void*>(&find_own_folder), &info) == 0 || info.dli_fname == nullptr) return false;
-  // For a program the loader reports argv[0], which need not be a path, or may be relative to a folder the program has
-  // left.
-  const bool is_program =
-      std::strchr(info.dli_fname, '/') == nullptr || std::strcmp(info.dli_fname, program_invocation_name) == 0;
-  if (is_program) {
-    std::memset(folder, 0, sizeof(folder));  // readlink() does not end what it writes
-    if (readlink("/proc/self/exe", folder, sizeof(folder) - 1) <= 0) return false;
-    if (folder[sizeof(folder) - 2] != '\0') return false;  // perhaps cut
-  } else {
+  if (!find_program(info.dli_fname, folder)) {
     const int length = std::snprintf(folder, sizeof(folder), "%s", info.dli_fname);
     if (length < 0 || static_cast<size_t>(length) >= sizeof(folder)) return false;
   }
