@@ -33,6 +33,13 @@ TEST_CASE("NEON is offered, and dot products where the processor has them") {
   CHECK(kvq::cpu::available_tables().size() == (dot_products ? 2 : 1));
 }
 
+#elif !defined(__x86_64__)
+
+TEST_CASE("the portable kernels alone are offered") {
+  CHECK(offered("baseline"));
+  CHECK(kvq::cpu::available_tables().size() == 1);
+}
+
 #else
 
 namespace {
