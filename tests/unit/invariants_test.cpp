@@ -221,8 +221,8 @@ TEST_CASE("a page lies in a run of a format that its layer has") {
   CHECK(bench.with(page.run, static_cast<kvq::PageRun*>(nullptr)) ==
         "layer 0, head 0, page 2: address of the run is 0, must be at least 1");
   CHECK(bench.with(page.run, bench.page(2, 0, 1).run).find("page 2: offset ") != std::string::npos);
-  CHECK(bench.with(page.run->capacity, 1) ==
-        "layer 0, head 0, page 2: offset in the run's records is " + std::to_string(sizeof(Page)) + ", must be at most 0");
+  CHECK(bench.with(page.run->capacity, 1) == "layer 0, head 0, page 2: offset in the run's records is " +
+                                                 std::to_string(sizeof(Page)) + ", must be at most 0");
   CHECK(bench.with(page.data, bench.page(1).data).find("page 2: offset in the run's data is 0, must be ") !=
         std::string::npos);
   const kvq::PageFormat other = *page.format();
