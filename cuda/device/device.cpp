@@ -1,7 +1,7 @@
 #include "device/device.h"
 
 #include "core/error.h"
-#include "core/text.h"
+#include "core/number_text.h"
 
 #include <algorithm>
 #include <cstdint>
