@@ -71,8 +71,7 @@ static void plugins_that_cannot_be_used(void) {
   ALSO_MENTIONS(NO_SUCH_FILE);
 
   refuse_plugin(KVQ_SOURCE_DIR "/LICENSE", KVQ_E_UNSUPPORTED, "LICENSE");
-  refuse_plugin(KVQ_LIBRARY_DIR "/" SHARED_OBJECT("libkvq"), KVQ_E_UNSUPPORTED,
-                SHARED_OBJECT("libkvq") " is not a kvq plug-in");
+  refuse_plugin(KVQ_LIBRARY_DIR "/" OWN_LIBRARY, KVQ_E_UNSUPPORTED, OWN_LIBRARY " is not a kvq plug-in");
   ALSO_MENTIONS("kvq_cuda_plugin");
   refuse_plugin(TEST_PLUGIN("missing_library"), KVQ_E_UNSUPPORTED, SHARED_OBJECT("missing_library"));
 #if !defined(_WIN32) /* whose loader does not say what is missing */

@@ -11,9 +11,11 @@
 
 #if defined(_WIN32)
 #define SHARED_OBJECT(name) name ".dll"
+#define OWN_LIBRARY "kvq.dll"
 #define NO_SUCH_FILE "not found"
 #else
 #define SHARED_OBJECT(name) name ".so"
+#define OWN_LIBRARY "libkvq.so"
 #define NO_SUCH_FILE "No such file or directory"
 #endif
 
