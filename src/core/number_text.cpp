@@ -43,7 +43,7 @@ size_t write_floating(std::span<char> out, Number value) {
     shortest = text_of(value, std::scientific, ++digits);
   } while (digits + 1 < std::numeric_limits<Number>::max_digits10 &&
            !(parse_floating(shortest, read) && read == value));
-  const int exponent = std::atoi(shortest.c_str() + shortest.find('e') + 1);
+  const auto exponent = static_cast<int>(std::strtol(shortest.c_str() + shortest.find('e') + 1, nullptr, 10));
   const std::string fixed = text_of(value, std::fixed, std::max(digits - exponent, 0));
   if (fixed.size() <= shortest.size()) shortest = fixed;
   return shortest.copy(out.data(), out.size());
