@@ -26,6 +26,9 @@ class CudaBackend final : public Backend {
 
   Pages& pages() override { return pages_; }
   Attention& attention() override { return attention_; }
+  Facet<BlockPools> block_pools() override {
+    return Facet<BlockPools>::missing("cuda does not read blocks of pools yet");
+  }
   Facet<Weighing> weighing() override { return weighing_; }
   Facet<Voting> voting() override { return voting_; }
   Facet<Linear> linear() override { return linear_; }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/attention.h"
+#include "backend/block_pools.h"
 #include "backend/linear.h"
 #include "backend/pages.h"
 #include "backend/training.h"
@@ -50,6 +51,7 @@ class Backend {
 
   virtual Pages& pages() = 0;
   virtual Attention& attention() = 0;
+  virtual Facet<BlockPools> block_pools() = 0;
   virtual Facet<Weighing> weighing() = 0;
   virtual Facet<Voting> voting() = 0;
   virtual Facet<Linear> linear() = 0;

@@ -7,7 +7,7 @@ namespace kvq {
 
 /// Bump after any change that both sides must agree on: backend.h and its includes. A new code type needs no bump: a
 /// plug-in that does not know it refuses it.
-#define KVQ_PLUGIN_ABI "kvq " KVQ_VERSION_STRING " plug-in 15"
+#define KVQ_PLUGIN_ABI "kvq " KVQ_VERSION_STRING " plug-in 16"
 
 /// A context's device options.
 struct DeviceOptions {

@@ -48,6 +48,9 @@ class PretendBackend final : public Backend, private Pages, private Attention {
   bool recording() override { return false; }
   Pages& pages() override { return *this; }
   Attention& attention() override { return *this; }
+  Facet<BlockPools> block_pools() override {
+    return Facet<BlockPools>::missing("the pretend device reads no blocks of pools");
+  }
   Facet<Weighing> weighing() override { return Facet<Weighing>::missing("the pretend device weighs nothing"); }
   Facet<Voting> voting() override { return Facet<Voting>::missing("the pretend device lets nobody vote"); }
   Facet<Training> training() override { return Facet<Training>::missing("the pretend device learns nothing"); }

@@ -27,6 +27,9 @@ class CpuBackend final : public Backend,
 
   Pages& pages() override { return *this; }
   Attention& attention() override { return *this; }
+  Facet<BlockPools> block_pools() override {
+    return Facet<BlockPools>::missing("the CPU does not read blocks of pools yet");
+  }
   Facet<Weighing> weighing() override { return *this; }
   Facet<Voting> voting() override { return *this; }
   Facet<Linear> linear() override { return *this; }
