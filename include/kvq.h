@@ -1706,8 +1706,8 @@ KVQ_API kvq_status kvq_step_abort(kvq_cache* cache, const kvq_step_batch* batch,
 /* ------------------------------------------------------------------------------------------------------------ pools */
 
 /** Tokens in memory of the host, for engines that keep block tables: the layers and formats of a cache, but no
- * sequences of its own. The memory of a layer is cut into blocks of `block_tokens` tokens for all KV heads, which the
- * engine allocates, shares by prefix, copies, swaps and frees as it likes; sequences are rows of block numbers:
+ *  sequences of its own. The memory of a layer is cut into blocks of `block_tokens` tokens for all KV heads, which the
+ *  engine allocates, shares by prefix, copies, swaps and frees as it likes; sequences are rows of block numbers:
  *
  *      kvq_pool_layout(cache, layer, block_tokens, &layout, ...);  // bytes of a block
  *      kvq_pool_create(cache, &options, &pool, ...);               // where the blocks are
@@ -1717,15 +1717,15 @@ KVQ_API kvq_status kvq_step_abort(kvq_cache* cache, const kvq_step_batch* batch,
  *      kvq_pool_extend(plan, layer, &call, ...);                   // for every layer
  *
  *  A full page of ::KVQ_PAGE_SLOTS tokens is encoded in the layer's format, in its block, by the call that brings its
- * last token. The tokens of a page that is not full are in FP16, in a tail: memory for one FP16 page of every KV head,
- * which the engine assigns to each sequence that grows, as it does the state of a recurrent layer. Layers in FP16 need
- * no tails. So blocks of full pages may be shared by any number of sequences, at the same place of each, and a copy of
- * a block and of a tail is all there is to move.
+ *  last token. The tokens of a page that is not full are in FP16, in a tail: memory for one FP16 page of every KV head,
+ *  which the engine assigns to each sequence that grows, as it does the state of a recurrent layer. Layers in FP16 need
+ *  no tails. So blocks of full pages may be shared by any number of sequences, at the same place of each, and a copy of
+ *  a block and of a tail is all there is to move.
  *
  *  Encoded pages are bit for bit those of a sequence of the cache. The cache's policy may not evict or route, and
- * neither `sink` nor `recent` nor `calibrate` apply: every full page is encoded, and scales are those of the cache's
- * `centres`. Bytes of zero are zeros as keys and values. Bytes that no call has written, and blocks that are not what
- * their sequence's table says, give meaningless results, and never a read or a write outside of the pool.
+ *  neither `sink` nor `recent` nor `calibrate` apply: every full page is encoded, and scales are those of the cache's
+ *  `centres`. Bytes of zero are zeros as keys and values. Bytes that no call has written, and blocks that are not what
+ *  their sequence's table says, give meaningless results, and never a read or a write outside of the pool.
  *
  *  Blocks on a GPU have an order of bytes of their own; ::kvq_pool_read_block and ::kvq_pool_write_block convert to and
  *  from the order that all platforms share. \destroy kvq_pool_destroy */
@@ -1743,20 +1743,30 @@ typedef struct kvq_block_layout {
 } kvq_block_layout;
 
 /** Get the sizes of a layer's blocks and tails, which depend on its heads and format alone. A layer without tokens of
- * its own has blocks of 0 bytes. \param block_tokens  tokens of a block, a multiple of ::KVQ_PAGE_SLOTS. \param layout
- * its `struct_size` must be set. \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED (pages that blocks cannot hold:
- * CommVQ, a router, a policy that evicts, positions of several streams); KVQ_E_LIMIT. \threads any. \since 1.0 */
+ *  its own has blocks of 0 bytes.
+ *  \param block_tokens  tokens of a block, a multiple of ::KVQ_PAGE_SLOTS.
+ *  \param layout        its `struct_size` must be set.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED (pages that blocks cannot hold: CommVQ, a router, a policy that
+ *           evicts, positions of several streams); KVQ_E_LIMIT.
+ *  \threads any.
+ *  \since 1.0 */
 KVQ_API kvq_status kvq_pool_layout(const kvq_cache* cache, int32_t layer, int32_t block_tokens,
                                    kvq_block_layout* layout, kvq_error* error);
 
 /** Consecutive blocks of one layer. */
 typedef struct kvq_block_range {
+  uint32_t struct_size;
+  int32_t n_blocks; /**< The same in all layers. */
   void* data;       /**< First block. NULL: the layer has no tokens of its own.
                          \nullable \length n_blocks * stride \memory context \keeps handle */
-  int64_t stride;   /**< Bytes from one block to the next; 0: those of a block. */
-  int32_t n_blocks; /**< The same in all layers. */
-  int32_t reserved; /**< 0. */
+  int64_t stride;   /**< Bytes from one block to the next; 0 (default): those of a block. */
 } kvq_block_range;
+
+/** Fill with defaults.
+ *  \param blocks  \nullable
+ *  \param size    sizeof(kvq_block_range).
+ *  \threads any.  \since 1.0 */
+KVQ_API void kvq_block_range_init(kvq_block_range* blocks, size_t size);
 
 /** Memory of a pool. */
 typedef struct kvq_pool_options {
@@ -1766,8 +1776,9 @@ typedef struct kvq_pool_options {
                              numbered through them. */
   int32_t n_tails;      /**< 0 by default: no layer needs any. */
   const kvq_block_range* ranges; /**< `[n_layers, n_ranges]`. \length n_layers * n_ranges \memory host \keeps call */
-  void* const* tails;  /**< `[n_layers]`: memory of each layer's tails, NULL for one that needs none. NULL (default): no
-                            layer does. \nullable \length n_layers \memory host \keeps handle */
+  void* const* tails;  /**< `[n_layers]`: memory of each layer's tails, NULL for one that needs none. NULL (default):
+                            no layer does.
+                            \nullable \length n_layers \memory host \keeps handle */
   int64_t tail_stride; /**< Bytes from one tail to the next; 0 (default): those of a tail. */
   int32_t n_layers;    /**< Those of the cache. */
   int32_t reserved;    /**< 0. */
@@ -1849,7 +1860,7 @@ KVQ_API void kvq_pool_plan_destroy(kvq_pool_plan* plan);
 KVQ_API uint64_t kvq_pool_plan_bytes(const kvq_pool_plan* plan);
 
 /** Sequences of a pool. On a GPU all arrays are in device memory, are read in stream order and may change in place
- * between replays of a CUDA graph; what is out of range there counts as absent, while a CPU refuses it. */
+ *  between replays of a CUDA graph; what is out of range there counts as absent, while a CPU refuses it. */
 typedef struct kvq_pool_batch {
   uint32_t struct_size;
   int32_t n_sequences;         /**< >= 1. Sequences of length 0 fill a batch up. */
@@ -1859,17 +1870,17 @@ typedef struct kvq_pool_batch {
   int32_t max_length;          /**< Tokens of the longest sequence; 0 (default): the plan's limit. */
   int32_t reserved;            /**< 0. */
   const int32_t* query_starts; /**< First row of each sequence, from 0 on and ascending, and the end: the rows between
-                                  are its newest tokens. \length n_sequences + 1 \memory context \keeps handle */
+                                    are its newest tokens.
+                                    \length n_sequences + 1 \memory context \keeps handle */
   const int32_t* lengths;      /**< Tokens of each sequence, new ones included. Token t is at position t.
                                     \length n_sequences \memory context \keeps handle */
-  const int32_t*
-      block_table;      /**< `[n_sequences, table_stride]`: numbers of each sequence's blocks, in order. New tokens
-                             go to blocks that no other sequence of the batch writes to.
-                             \length n_sequences * table_stride \memory context \keeps handle */
-  int64_t table_stride; /**< Numbers from one row to the next; 0 (default): the plan's `max_blocks`. */
-  const int32_t* tails; /**< The tail of each sequence; read only for sequences that have new tokens or a page that
-                             is not full. NULL (default): the pool has no tails.
-                             \nullable \length n_sequences \memory context \keeps handle */
+  const int32_t* block_table;  /**< `[n_sequences, table_stride]`: numbers of each sequence's blocks, in order. New
+                                    tokens go to blocks that no other sequence of the batch writes to.
+                                    \length n_sequences * table_stride \memory context \keeps handle */
+  int64_t table_stride;        /**< Numbers from one row to the next; 0 (default): the plan's `max_blocks`. */
+  const int32_t* tails;        /**< The tail of each sequence; read only for sequences that have new tokens or a page
+                                    that is not full. NULL (default): the pool has no tails.
+                                    \nullable \length n_sequences \memory context \keeps handle */
 } kvq_pool_batch;
 
 /** Fill with defaults.
@@ -1879,9 +1890,11 @@ typedef struct kvq_pool_batch {
 KVQ_API void kvq_pool_batch_init(kvq_pool_batch* batch, size_t size);
 
 /** Find the pages of a batch, once for the calls on all layers. A CPU reads the arrays during this call; on a GPU it is
- * a launch that a CUDA graph may capture, with those of the layers. \returns KVQ_OK; KVQ_E_ARGUMENT (also: beyond the
- * plan's limits; two sequences that write to one block or tail); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND. \threads
- * exclusive use of `plan`. \since 1.0 */
+ *  a launch that a CUDA graph may capture, with those of the layers.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (also: beyond the plan's limits; two sequences that write to one block or tail);
+ *           KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
+ *  \threads exclusive use of `plan`.
+ *  \since 1.0 */
 KVQ_API kvq_status kvq_pool_plan_batch(kvq_pool_plan* plan, const kvq_pool_batch* batch, kvq_error* error);
 
 /** New tokens of one layer, their queries, and where results go. */
@@ -1932,15 +1945,18 @@ typedef struct kvq_pool_call {
 KVQ_API void kvq_pool_call_init(kvq_pool_call* call, size_t size);
 
 /** Store the new tokens of the planned batch in a layer. If it fails, pages that were full and tokens of the tails are
- * as they were. A GPU reports numbers beyond FP16 in a later call, and stores the nearest ones. \returns KVQ_OK;
- * KVQ_E_ARGUMENT (also: a number beyond FP16; the layer reads the pages of another one); KVQ_E_STATE (no batch has been
- * planned); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND. \threads exclusive use of `plan`, and of the blocks and tails
- * that are written. \since 1.0 */
+ *  as they were. A GPU reports numbers beyond FP16 in a later call, and stores the nearest ones.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (also: a number beyond FP16; the layer reads the pages of another one); KVQ_E_STATE
+ *           (no batch has been planned); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
+ *  \threads exclusive use of `plan`, and of the blocks and tails that are written.
+ *  \since 1.0 */
 KVQ_API kvq_status kvq_pool_append(kvq_pool_plan* plan, int32_t layer, const kvq_pool_call* batch, kvq_error* error);
 
 /** Attend with the queries of the planned batch's newest tokens, which the layer, or the one whose pages it reads,
- * holds. \returns as ::kvq_attend; KVQ_E_STATE (no batch has been planned). \threads exclusive use of `plan`; no call
- * may write to the sequences' blocks and tails. \since 1.0 */
+ *  holds.
+ *  \returns as ::kvq_attend; KVQ_E_STATE (no batch has been planned).
+ *  \threads exclusive use of `plan`; no call may write to the sequences' blocks and tails.
+ *  \since 1.0 */
 KVQ_API kvq_status kvq_pool_attend(kvq_pool_plan* plan, int32_t layer, const kvq_pool_call* batch, kvq_error* error);
 
 /** Store new tokens and attend with their queries: these see older tokens as they are stored when the call begins, and

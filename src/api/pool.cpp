@@ -64,18 +64,23 @@ void check_place(const void* data, int64_t stride, size_t least, const char* wha
        static_cast<long long>(stride), least);
 }
 
+/// Range i of a layer. The caller's structs may be smaller or larger: they lie as far apart as the first is large.
+kvq_block_range range_of(const kvq_pool_options& options, int32_t layer, int32_t i) {
+  const size_t bytes = require_struct(options.ranges, sizeof(uint32_t), "options->ranges");
+  const size_t index = static_cast<size_t>(layer) * static_cast<size_t>(options.n_ranges) + static_cast<size_t>(i);
+  const auto* at = reinterpret_cast<const std::byte*>(options.ranges) + index * bytes;
+  return read_struct(reinterpret_cast<const kvq_block_range*>(at), kvq_block_range{}, "options->ranges");
+}
+
 void add_layer(PagePool& pool, const kvq_pool_options& options, const LayerShape& shape) {
   std::array<BlockRange, kMostBlockRanges> ranges{};
   const size_t block = block_bytes(pool.cache(), shape.pages_index, options.block_tokens);
   int64_t blocks = 0;
   for (int32_t i = 0; i < options.n_ranges; ++i) {
-    const kvq_block_range& given =
-        options
-            .ranges[static_cast<size_t>(shape.number) * static_cast<size_t>(options.n_ranges) + static_cast<size_t>(i)];
+    const kvq_block_range given = range_of(options, shape.number, i);
     const int64_t stride = given.stride != 0 ? given.stride : static_cast<int64_t>(block);
     check_place(given.data, stride, block, "blocks", shape.number);
     require_range(given.n_blocks, 1, INT32_MAX, "options->ranges->n_blocks");
-    require_range(given.reserved, 0, 0, "options->ranges->reserved");
     const int32_t first = shape.pages_index > 0 ? pool.layer(0).ranges[static_cast<size_t>(i)].blocks : given.n_blocks;
     if (given.n_blocks != first) {
       fail(KVQ_E_ARGUMENT, "options->ranges has %d blocks for layer %d in range %d, and %d for an earlier layer",
@@ -196,6 +201,8 @@ kvq_status kvq_pool_layout(const kvq_cache* cache, int32_t layer, int32_t block_
     write_struct(layout, found, "layout");
   });
 }
+
+void kvq_block_range_init(kvq_block_range* range, size_t size) { init_struct(range, size, kvq_block_range{}); }
 
 void kvq_pool_options_init(kvq_pool_options* options, size_t size) {
   kvq_pool_options defaults{};

@@ -96,7 +96,11 @@ class PoolHost {
         const int64_t stride = layout.block_bytes + 64 * range;
         const size_t bytes = static_cast<size_t>(stride) * static_cast<size_t>(n);
         void* data = layout.block_bytes > 0 ? memory(bytes) : nullptr;
-        ranges.push_back({data, stride, n, 0});
+        auto one = kvq_test::initialised<kvq_block_range>();
+        one.n_blocks = n;
+        one.data = data;
+        one.stride = stride;
+        ranges.push_back(one);
       }
       const auto tail_bytes = static_cast<size_t>(layout.tail_bytes) * static_cast<size_t>(sizes.n_tails);
       tails.push_back(tail_bytes > 0 ? memory(tail_bytes) : nullptr);

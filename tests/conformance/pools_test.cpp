@@ -201,7 +201,7 @@ TEST_CASE("pools: attention of float64 over what was given") {
                               tokens.q.begin() + static_cast<std::ptrdiff_t>(row + dim));
         rotation.apply(q, i - first);
         const std::vector<double> expected = kvq_test::attention<float>(
-            {.scale = 1.0 / std::sqrt(double{shape.head_dim})}, q, i - first, k, v, positions);
+            {.scale = 1.0 / std::sqrt(static_cast<double>(shape.head_dim))}, q, i - first, k, v, positions);
         for (size_t c = 0; c < dim; ++c) {
           largest = std::max(largest, std::fabs(static_cast<double>(out[row + c]) - expected[c]));
         }
