@@ -123,6 +123,14 @@ def speculate(output):
     output.one(r"still 134 tokens")
 
 
+def engine(output):
+    block, float16 = map(int, output.one(r"a block of 32 tokens: (\d+) bytes a layer, FP16 (\d+)"))
+    expect(3.5 * block < float16, "about four bits instead of sixteen")
+    requests, tokens, blocks = map(int, output.one(r"(\d+) requests of (\d+) tokens in (\d+) blocks: \d+ batches, [1-9]\d* preemptions"))
+    expect(tokens > 32 * blocks, "blocks serve several requests")
+    expect(output.one(r"(\d+) of \d+ outputs as alone, to the bit") == (str(requests),), "neighbours change nothing")
+
+
 def masked_tree(output):
     draft_tree(output)
 

@@ -65,7 +65,7 @@ class HostPlan final : public PoolPlan {
     for (const PooledLayer& layer : pool.layers) most_heads_ = std::max(most_heads_, layer.kv_heads);
     const auto n = static_cast<size_t>(maxima.sequences);
     sequences_.reserve(n);
-    blocks_.reserve(n);
+    blocks_.reserve(size(n, maxima.blocks));
     attended_.reserve(n);
     lists_.reserve(size(n, most_heads_));
     counts_.reserve(size(n, most_heads_));
