@@ -264,7 +264,7 @@ int main(void) {
   make_requests(alone);
 
   engine_open(&e, cache);
-  printf("a block of %d tokens: %zu bytes a layer, FP16 %zu\n", BLOCK, e.block_bytes, e.tail_bytes);
+  printf("a block of %d tokens: %zu bytes a layer, FP16 %zu\n", BLOCK, e.block_bytes, e.tail_bytes / 2);
   const int batches = serve(&e, together, REQUESTS);
   int tokens = 0, preemptions = 0;
   for (int i = 0; i < REQUESTS; ++i) {

@@ -130,9 +130,9 @@ static void layouts_are_told(void) {
   REFUSED(KVQ_E_ARGUMENT, "layout is NULL", kvq_pool_layout(f.cache, 0, 32, NULL, err));
   ACCEPTED(kvq_pool_layout(f.cache, 1, 64, &layout, err));
   CHECK(layout.alignment == 64 && layout.block_bytes % 64 == 0);
-  /* Less than half of FP16, which is what a tail has for half as many tokens. */
-  CHECK(layout.tail_bytes == 2 * 32 * 2 * kTokenScalars);
-  CHECK(layout.block_bytes > 0 && layout.block_bytes < layout.tail_bytes);
+  /* Less than half of FP16, in which a tail has as many tokens. */
+  CHECK(layout.tail_bytes == 2 * 2 * 32 * 2 * kTokenScalars);
+  CHECK(layout.block_bytes > 0 && 2 * layout.block_bytes < layout.tail_bytes);
   fixture_close(&f);
   fixture_open(&f, NULL, 0, 0);
   ACCEPTED(kvq_pool_layout(f.cache, 0, 96, &layout, err));

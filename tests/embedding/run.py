@@ -1,5 +1,5 @@
 #!/usr/bin/env -S python3 -B
-"""Runs a sample of docs/embedding.md and compares what it prints: results of two ways to the same thing, sizes that
+"""Runs a sample of docs/embedding.md or engines.md and compares what it prints: results of two ways to the same thing, sizes that
 must be smaller, and the output that the page shows.
    run.py NAME [EMULATOR] PROGRAM"""
 
@@ -223,7 +223,7 @@ def run(name, *program):
     for language, lines, sample in page.blocks():
         if language == "text" and sample == f"{name}.c":
             for line in lines:
-                expect(line in result.stdout.splitlines(), f"docs/embedding.md shows another line: {line}")
+                expect(line in result.stdout.splitlines(), f"the page shows another line: {line}")
     return 0
 
 
