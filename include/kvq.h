@@ -1747,8 +1747,8 @@ typedef struct kvq_block_layout {
  *  its own has blocks of 0 bytes.
  *  \param block_tokens  tokens of a block, a multiple of ::KVQ_PAGE_SLOTS.
  *  \param layout        its `struct_size` must be set.
- *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED (pages that blocks cannot hold: CommVQ, a router, a policy that
- *           evicts, positions of several streams); KVQ_E_LIMIT.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED (pages that blocks cannot hold: CommVQ, trained centres other
+ *           than 1 or 256, a router, a policy that evicts, positions of several streams); KVQ_E_LIMIT.
  *  \threads any.
  *  \since 1.0 */
 KVQ_API kvq_status kvq_pool_layout(const kvq_cache* cache, int32_t layer, int32_t block_tokens,

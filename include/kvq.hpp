@@ -2603,8 +2603,8 @@ class Pool : public detail::Owned<kvq_pool, kvq_pool_destroy, const kvq_pool> {
   /// Get the sizes of a layer's blocks and tails, which depend on its heads and format alone. A layer without tokens of
   /// its own has blocks of 0 bytes.
   /// \param block_tokens tokens of a block, a multiple of ::KVQ_PAGE_SLOTS.
-  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED (pages that blocks cannot hold: CommVQ, a router, a policy that
-  /// evicts, positions of several streams); KVQ_E_LIMIT.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED (pages that blocks cannot hold: CommVQ, trained centres other
+  /// than 1 or 256, a router, a policy that evicts, positions of several streams); KVQ_E_LIMIT.
   static kvq_block_layout layout(detail::Borrowed<const kvq_cache> cache, int32_t layer, int32_t block_tokens) {
     return detail::described<kvq_block_layout>(kvq_pool_layout, cache, layer, block_tokens);
   }

@@ -11,6 +11,17 @@ const PageFormat& format_of(const Cache& cache, int32_t layer) {
   return *cache.storage->layer_at(layer).formats.front();
 }
 
+/// Bytes that nobody has checked may be in a block, so any index has to name a centre.
+void require_all_indices(const Cache& cache, int32_t layer, const PageFormat& format, Side side) {
+  if (!format.side(side).has_trained_centres()) return;
+  const int32_t centres = static_cast<const ModelCentres&>(*format.trained).shape.centres(side);
+  if (centres == 1 || centres == 256) return;
+  fail(KVQ_E_UNSUPPORTED,
+       "the cache stores %s of layer %d around %d centres: in blocks, where any byte may be an index, there are 1 or "
+       "256",
+       side == Side::kKeys ? "keys" : "values", cache.number(layer), centres);
+}
+
 }  // namespace
 
 void require_blocks(const Cache& cache) {
@@ -29,6 +40,7 @@ void require_blocks(const Cache& cache) {
       fail(KVQ_E_UNSUPPORTED, "the cache stores layer %d as %s, which blocks cannot hold yet", cache.number(layer),
            format_pair_name({format.keys, format.values}).c_str());
     }
+    for (const Side side : {Side::kKeys, Side::kValues}) require_all_indices(cache, layer, format, side);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include "conversation.h"
 #include "support/device.h"
+#include "support/guarded_memory.h"
 
 #include <algorithm>
 #include <cstring>
@@ -34,19 +35,25 @@ class Placed {
   std::unique_ptr<kvq_test::DeviceCopy> copy_;
 };
 
-// A piece of memory, aligned for blocks.
+// A piece of memory, aligned for blocks; on a CPU in front of an unreadable page.
 class PoolMemory {
  public:
-  PoolMemory(bool on_device, size_t bytes, unsigned char fill)
-      : host_(bytes + kAlignment, fill), offset_(-reinterpret_cast<uintptr_t>(host_.data()) & (kAlignment - 1)) {
-    if (on_device) copy_ = std::make_unique<kvq_test::DeviceCopy>(host_.data() + offset_, bytes);
+  PoolMemory(bool on_device, const std::vector<unsigned char>& bytes) {
+    constexpr size_t kAlignment = 64;
+    if (!on_device) {
+      host_ = std::make_unique<kvq_test::GuardedBlock>(bytes.size(), kAlignment);
+      std::memcpy(host_->data(), bytes.data(), bytes.size());
+      return;
+    }
+    std::vector<unsigned char> room(bytes.size() + kAlignment);
+    unsigned char* aligned = room.data() + (-reinterpret_cast<uintptr_t>(room.data()) & (kAlignment - 1));
+    std::copy(bytes.begin(), bytes.end(), aligned);
+    copy_ = std::make_unique<kvq_test::DeviceCopy>(aligned, bytes.size());
   }
-  void* data() { return copy_ != nullptr ? copy_->data() : host_.data() + offset_; }
+  void* data() { return copy_ != nullptr ? copy_->data() : host_->data(); }
 
  private:
-  static constexpr size_t kAlignment = 64;
-  std::vector<unsigned char> host_;
-  size_t offset_;
+  std::unique_ptr<kvq_test::GuardedBlock> host_;
   std::unique_ptr<kvq_test::DeviceCopy> copy_;
 };
 
@@ -76,6 +83,7 @@ struct PoolSizes {
   int32_t max_sequences = 8;
   int32_t max_tokens = 512;
   unsigned char fill = 0xA5;  // of memory that no call has written
+  uint64_t noise = 0;         // seed of random bytes there instead
 };
 
 class PoolHost {
@@ -215,7 +223,12 @@ class PoolHost {
 
  private:
   void* memory(size_t bytes) {
-    memory_.push_back(std::make_unique<PoolMemory>(on_device_, bytes, sizes_.fill));
+    std::vector<unsigned char> content(bytes, sizes_.fill);
+    if (sizes_.noise != 0) {
+      std::mt19937_64 random(sizes_.noise + memory_.size());
+      for (unsigned char& byte : content) byte = static_cast<unsigned char>(random());
+    }
+    memory_.push_back(std::make_unique<PoolMemory>(on_device_, content));
     return memory_.back()->data();
   }
   std::unique_ptr<Placed<int32_t>> place(std::vector<int32_t> numbers) const {

@@ -27,6 +27,11 @@ std::vector<std::string> pool_policies() {
           "version: 1\nkeys: int8\nvalues: gs3\nsink: 0\nlayers:\n  - {range: [1, 1], keys: fp16, values: fp16}\n"};
 }
 
+// As blocks take them: any byte is the index of a centre.
+Cache make_pool_cache(kvq_context* context, const std::string& policy) {
+  return kvq_test::make_cache(context, Shape{}.options(), policy, kvq_test::CentreCounts{256, 1});
+}
+
 Rows tokens_of(const kvq_cache* cache, int32_t layer, std::vector<int32_t> counts, uint64_t seed) {
   auto info = kvq_test::initialised<kvq_layer_info>();
   kvq_test::checked(kvq_cache_describe_layer, cache, layer, &info);
@@ -135,7 +140,7 @@ TEST_CASE("pools: the results of the cache, for blocks of any size, order and ra
         CAPTURE(policy);
         CAPTURE(block_tokens);
         const Context context = kvq_test::make_context(isa.c_str(), 2);
-        const Cache cache = make_cache(context, Shape{}.options(), policy);
+        const Cache cache = make_pool_cache(context, policy);
         PoolSizes sizes;
         sizes.block_tokens = block_tokens;
         sizes.n_ranges = block_tokens == 32 ? 1 : 3;
@@ -273,7 +278,7 @@ TEST_CASE("pools: masks, windows, sinks and caps as in the cache") {
       CAPTURE(isa);
       CAPTURE(policy);
       const Context context = kvq_test::make_context(isa.c_str());
-      const Cache cache = make_cache(context, Shape{}.options(), policy);
+      const Cache cache = make_pool_cache(context, policy);
       PoolHost pool(cache);
       Twin twin(cache, 2);
       std::vector<Row> rows = make_rows(2);
@@ -319,7 +324,7 @@ TEST_CASE("pools: dropped tokens leave nothing") {
       CAPTURE(isa);
       CAPTURE(policy);
       const Context context = kvq_test::make_context(isa.c_str());
-      const Cache cache = make_cache(context, Shape{}.options(), policy);
+      const Cache cache = make_pool_cache(context, policy);
       PoolHost drafted(cache);
       PoolHost plain(cache);
       std::vector<Row> with_drafts = make_rows(2);
@@ -447,7 +452,7 @@ TEST_CASE("pools: blocks of zeros are keys and values of zero") {
       CAPTURE(isa);
       CAPTURE(policy);
       const Context context = kvq_test::make_context(isa.c_str());
-      const Cache cache = make_cache(context, Shape{}.options(), policy);
+      const Cache cache = make_pool_cache(context, policy);
       PoolSizes sizes;
       sizes.fill = 0;
       PoolHost pool(cache, sizes);
@@ -468,6 +473,35 @@ TEST_CASE("pools: blocks of zeros are keys and values of zero") {
           CHECK(std::fabs(static_cast<double>(out[at + c]) - ratio * static_cast<double>(tokens.v[of_kv + c])) < 2e-3);
         }
       }
+    }
+  }
+}
+
+TEST_CASE("pools: any bytes in blocks are read within the pool, and harm no other sequence") {
+  for (const std::string& isa : kvq_test::backends()) {
+    for (const std::string& policy : pool_policies()) {
+      CAPTURE(isa);
+      CAPTURE(policy);
+      const Context context = kvq_test::make_context(isa.c_str());
+      const Cache cache = make_pool_cache(context, policy);
+      PoolSizes sizes;
+      sizes.noise = 3;
+      PoolHost noisy(cache, sizes);
+      PoolHost clean(cache);
+      const auto first_output = [&](PoolHost& pool) {
+        std::vector<Row> rows = make_rows(2);
+        pool.plan({&rows[0]}, {80});
+        pool.extend(0, tokens_of(cache, 0, {80}, 61));
+        // The other sequence has blocks that no call has written.
+        rows[1].length = 120;
+        pool.grow(rows[1], 130);
+        const Rows next = tokens_of(cache, 0, {1, 3}, 62);
+        pool.plan(pointers_to(rows), next.counts);
+        std::vector<float> out = pool.extend(0, next);
+        out.resize(Shape{}.query_scalars());
+        return out;
+      };
+      CHECK(first_output(noisy) == first_output(clean));
     }
   }
 }

@@ -3452,8 +3452,8 @@ func StepAbort(cache *Cache, batch *StepBatch, err *Error) Status {
 //   - blockTokens: tokens of a block, a multiple of [PageSlots].
 //   - layout: its StructSize must be set.
 //
-// Returns [OK]; [EArgument]; [EUnsupported] (pages that blocks cannot hold: CommVQ, a router, a policy that
-// evicts, positions of several streams); [ELimit].
+// Returns [OK]; [EArgument]; [EUnsupported] (pages that blocks cannot hold: CommVQ, trained centres other than
+// 1 or 256, a router, a policy that evicts, positions of several streams); [ELimit].
 //
 // Threads: any. Since 1.0. In C: kvq_pool_layout.
 func PoolLayout(cache *Cache, layer int32, blockTokens int32, layout *BlockLayout, err *Error) Status {

@@ -1364,8 +1364,9 @@ namespace Kvq.Raw
         /// <param name="layout">its <c>struct_size</c> must be set.</param>
         /// <param name="error">The error.</param>
         /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>;
-        /// <see cref="Kvq.Status.Unsupported"/> (pages that blocks cannot hold: CommVQ, a router, a policy that
-        /// evicts, positions of several streams); <see cref="Kvq.Status.Limit"/>.</returns>
+        /// <see cref="Kvq.Status.Unsupported"/> (pages that blocks cannot hold: CommVQ, trained centres other than 1
+        /// or 256, a router, a policy that evicts, positions of several streams);
+        /// <see cref="Kvq.Status.Limit"/>.</returns>
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern Status kvq_pool_layout(IntPtr cache, int layer, int block_tokens, kvq_block_layout* layout, kvq_error* error);
 

@@ -3400,8 +3400,9 @@ extern "C" {
     /// - `block_tokens`: tokens of a block, a multiple of [`KVQ_PAGE_SLOTS`].
     /// - `layout`: its `struct_size` must be set.
     ///
-    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_UNSUPPORTED`] (pages that blocks cannot hold: CommVQ, a
-    /// router, a policy that evicts, positions of several streams); [`KVQ_E_LIMIT`].
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_UNSUPPORTED`] (pages that blocks cannot hold: CommVQ,
+    /// trained centres other than 1 or 256, a router, a policy that evicts, positions of several streams);
+    /// [`KVQ_E_LIMIT`].
     ///
     /// Threads: any.
     ///

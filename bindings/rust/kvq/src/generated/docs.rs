@@ -1280,8 +1280,8 @@ tokens of its own has blocks of 0 bytes.
 # Errors
 
 [`Status::Argument`](crate::Status::Argument); [`Status::Unsupported`](crate::Status::Unsupported) (pages
-that blocks cannot hold: CommVQ, a router, a policy that evicts, positions of several streams);
-[`Status::Limit`](crate::Status::Limit)."#
+that blocks cannot hold: CommVQ, trained centres other than 1 or 256, a router, a policy that evicts,
+positions of several streams); [`Status::Limit`](crate::Status::Limit)."#
     };
     (kvq_pool_create) => {
         r#"Create a pool in the host's memory, which the caller keeps until the pool is destroyed.
