@@ -70,6 +70,9 @@ class AttendCall {
   int32_t* positions_ = nullptr;
 };
 
+/// Sets what does not depend on sequences and routes.
+void set_batch(AttendArguments& arguments, const AttendBatch& batch, const float* inv_freq);
+
 /// Attends to the sequences that must be decoded first.
 void attend_decoded(Device& device, const Call& call, const AttendBatch& batch, AttendWorkspace& space,
                     std::span<const RoutedSequence> sequences);

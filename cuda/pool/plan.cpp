@@ -1,0 +1,195 @@
+#include "pool/plan.h"
+
+#include "append/append.h"
+#include "attend/routes.h"
+#include "kernels/pool/append.h"
+#include "pages/codecs.h"
+
+#include <algorithm>
+
+namespace kvq::cuda {
+namespace {
+
+int32_t group_of(const AttendBatch& queries) { return queries.q_heads / queries.kv_heads; }
+
+bool any_gains(FormatCode format) { return format.keys().has_gains() || format.values().has_gains(); }
+
+}  // namespace
+
+Vector<PoolDivision> CudaPoolPlan::divisions_of(Allocator& allocator, const BlockPool& pool) {
+  Vector<PoolDivision> divisions(allocator);
+  for (const AttendBatch& queries : pool.queries) {
+    const int32_t group = group_of(queries);
+    if (std::ranges::find(divisions, group, &PoolDivision::group) != divisions.end()) continue;
+    for (const int32_t rows : {8, 16}) divisions.push_back({group, rows});
+  }
+  return divisions;
+}
+
+CudaPoolPlan::Sizes CudaPoolPlan::sizes_of(const Device& device, const BlockPool& pool, const PoolMaxima& maxima) {
+  constexpr size_t kMostPartial = std::max(16 * (128 + 2), 8 * (kMaxHeadDim + 2));
+  Sizes sizes;
+  sizes.blocks = static_cast<size_t>(maxima.sequences) * static_cast<size_t>(maxima.blocks);
+  sizes.partials = 2 * static_cast<size_t>(device.multiprocessors()) * kMostPartial;
+  const auto work_pages = static_cast<size_t>(maxima.tokens / kSlots + maxima.sequences);
+  for (size_t i = 0; i < pool.layers.size(); ++i) {
+    const PooledLayer& layer = pool.layers[i];
+    const AttendBatch& queries = pool.queries[i];
+    const PooledWork work{maxima.tokens, maxima.queries, 0};
+    const int64_t row_blocks = most_row_blocks(work, maxima.sequences, {group_of(queries), 8});
+    sizes.tickets = std::max(sizes.tickets, static_cast<size_t>(row_blocks * queries.kv_heads));
+    sizes.frequency_bytes += DeviceArrays::bytes_for_room<float>(queries.rope->inv_freq.size());
+    if (layer.has_tails()) {
+      sizes.work = std::max(sizes.work, work_pages * static_cast<size_t>(layer.kv_heads) * layer.float16->bytes());
+    }
+  }
+  return sizes;
+}
+
+size_t CudaPoolPlan::bytes_of(const Sizes& sizes) const {
+  const auto n = static_cast<size_t>(maxima_.sequences);
+  const size_t rows = DeviceArrays::bytes_for_room<int32_t>(n + 1);
+  return DeviceArrays::bytes_for_room<PooledSequence>(n) + DeviceArrays::bytes_for_room<int32_t>(sizes.blocks) +
+         (2 * divisions_.size() + 1) * rows + DeviceArrays::bytes_for_room<PoolStarts>(divisions_.size()) +
+         DeviceArrays::bytes_for_room<float>(sizes.partials) + DeviceArrays::bytes_for_room<int32_t>(sizes.tickets) +
+         DeviceArrays::bytes_for_room<std::byte>(sizes.work) + sizes.frequency_bytes;
+}
+
+CudaPoolPlan::CudaPoolPlan(Device& device, Allocator& allocator, const Call& call, const BlockPool& pool,
+                           const PoolMaxima& maxima)
+    : device_(device),
+      pool_(pool),
+      maxima_(maxima),
+      divisions_(divisions_of(allocator, pool)),
+      sizes_(sizes_of(device, pool, maxima)),
+      arrays_(device, allocator, bytes_of(sizes_)),
+      starts_(allocator),
+      layers_(allocator) {
+  const auto n = static_cast<size_t>(maxima.sequences);
+  plan_.block_pages = pool.block_pages;
+  plan_.n_blocks = pool.n_blocks;
+  plan_.n_tails = pool.n_tails;
+  plan_.capacity = maxima.blocks;
+  plan_.sequences = arrays_.take<PooledSequence>(n);
+  plan_.blocks = arrays_.take<int32_t>(sizes_.blocks);
+  plan_.job_starts = arrays_.take<int32_t>(n + 1);
+  partials_ = arrays_.take<float>(sizes_.partials);
+  tickets_ = arrays_.take<int32_t>(sizes_.tickets);
+  work_ = arrays_.take<std::byte>(sizes_.work);
+  call.require(cudaMemsetAsync(tickets_, 0, sizes_.tickets * sizeof(int32_t), call.stream()), "cudaMemsetAsync");
+  call.require(cudaMemsetAsync(work_, 0, sizes_.work, call.stream()), "cudaMemsetAsync");
+  for (const PoolDivision& division : divisions_) {
+    int32_t* rows = arrays_.take<int32_t>(n + 1);
+    starts_.push_back({division, rows, arrays_.take<int32_t>(n + 1)});
+  }
+  plan_.starts = arrays_.put(starts_);
+  plan_.n_starts = static_cast<int32_t>(starts_.size());
+  make_layers(pool);
+}
+
+void CudaPoolPlan::make_layers(const BlockPool& pool) {
+  layers_.reserve(pool.layers.size());
+  for (size_t i = 0; i < pool.layers.size(); ++i) {
+    const PooledLayer& from = pool.layers[i];
+    Layer layer{};
+    const FormatCode format = format_code(*from.format);
+    layer.written.add(format);
+    layer.written = fit(layer.written, from.format->head, device_.shared_limit());
+    layer.scales = from.scales;
+    layer.inv_freq = arrays_.put(pool.queries[i].rope->inv_freq);
+    PoolPages& pages = layer.pages;
+    pages.sequences = plan_.sequences;
+    pages.blocks = plan_.blocks;
+    pages.capacity = maxima_.blocks;
+    pages.block_pages = pool.block_pages;
+    pages.format = format.bits;
+    pages.page_bytes = static_cast<int32_t>(from.format->bytes());
+    pages.float16_bytes = static_cast<int32_t>(from.float16->bytes());
+    pages.kv_heads = from.kv_heads;
+    pages.tails = reinterpret_cast<uint64_t>(from.tails);
+    pages.tail_stride = static_cast<int64_t>(from.tail_stride);
+    pages.work = reinterpret_cast<uint64_t>(work_);
+    for (const BlockRange& range : from.ranges) {
+      pages.ranges[pages.n_ranges++] = {reinterpret_cast<uint64_t>(range.data), static_cast<int64_t>(range.stride),
+                                        range.blocks};
+    }
+    layers_.push_back(layer);
+  }
+}
+
+const PoolStarts& CudaPoolPlan::starts_of(const PoolDivision& division) const {
+  return *std::ranges::find_if(starts_, [&division](const PoolStarts& starts) {
+    return starts.division.group == division.group && starts.division.rows == division.rows;
+  });
+}
+
+void CudaPoolPlan::require_within(const PooledBatch& batch) const {
+  const auto require = [](const char* name, int64_t number, int64_t most) {
+    if (number >= 0 && number <= most) return;
+    fail(KVQ_E_ARGUMENT, "%s is %lld, must be at least 0 and at most the plan's %lld", name,
+         static_cast<long long>(number), static_cast<long long>(most));
+  };
+  require("n_sequences", batch.n_sequences, maxima_.sequences);
+  require("n_tokens", batch.n_tokens, maxima_.tokens);
+  require("max_queries", batch.max_queries, maxima_.queries);
+  require("max_length", batch.max_length, int64_t{maxima_.blocks} * pool_.block_pages * kSlots);
+}
+
+void CudaPoolPlan::plan(const PooledBatch& batch) {
+  require_within(batch);
+  const Call call(device_);
+  plan_.n_sequences = batch.n_sequences;
+  plan_.n_tokens = batch.n_tokens;
+  plan_.max_queries = batch.max_queries;
+  plan_.max_length = batch.max_length;
+  plan_.query_starts = batch.query_starts;
+  plan_.lengths = batch.lengths;
+  plan_.block_table = batch.block_table;
+  plan_.table_stride = batch.table_stride;
+  plan_.tails = batch.tails;
+  if (batch.n_sequences == 0) return;
+  call.require(launch_pool_plan(plan_, call.stream()), "planning kernel");
+}
+
+void CudaPoolPlan::run(const PooledCall& work) {
+  const Call call(device_);
+  if (plan_.n_sequences == 0 || plan_.n_tokens == 0) return;
+  const Layer& layer = layers_[static_cast<size_t>(work.layer)];
+  PoolPages pages = layer.pages;
+  pages.extends = work.tokens != nullptr && work.queries != nullptr ? 1 : 0;
+  if (work.tokens != nullptr) store(call, layer, pages, *work.tokens);
+  if (work.queries != nullptr) attend(call, layer, pages, *work.queries);
+}
+
+void CudaPoolPlan::store(const Call& call, const Layer& layer, const PoolPages& pages, const TokenBatch& tokens) const {
+  AppendArguments arguments = append_arguments(device_, tokens);
+  arguments.pages = layer.written;
+  arguments.target.view.scales = layer.scales;
+  // Every job has a new token, and every one but a sequence's first fills a page.
+  const int32_t most = std::min(plan_.n_tokens, plan_.n_tokens / kSlots + plan_.n_sequences);
+  const PoolJobs jobs = plan_.max_queries == 1 ? PoolJobs{nullptr, plan_.n_sequences, plan_.n_sequences}
+                                               : PoolJobs{plan_.job_starts, plan_.n_sequences, most};
+  call.require(launch_pool_append(arguments, pages, jobs, call.stream()), "append kernel");
+}
+
+void CudaPoolPlan::attend(const Call& call, const Layer& layer, const PoolPages& pages,
+                          const AttendBatch& queries) const {
+  AttendArguments arguments{};
+  set_batch(arguments, queries, layer.inv_freq);
+  const FormatCode format{pages.format};
+  arguments.any_gains = any_gains(format) ? 1 : 0;
+  arguments.any_centres = format.centred() ? 1 : 0;
+  arguments.n_sequences = plan_.n_sequences;
+  arguments.uniform_pages = -1;
+  arguments.pooled = 1;
+  arguments.pool = pages;
+  arguments.sequences[0].view.scales = layer.scales;
+  const PooledWork work{plan_.n_tokens, plan_.max_queries, (plan_.max_length + kSlots - 1) / kSlots};
+  const AttendLaunch launch = choose_pooled_launch(arguments, work, device_.multiprocessors(), device_.shared_limit());
+  const PoolStarts& starts = starts_of({group_of(queries), launch.rows});
+  arguments.pool.row_starts = starts.rows;
+  arguments.pool.page_starts = starts.pages;
+  call.require(launch_attend(launch, arguments, partials_, tickets_, call.stream()), "attention kernel");
+}
+
+}  // namespace kvq::cuda
