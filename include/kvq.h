@@ -1703,6 +1703,269 @@ KVQ_API kvq_status kvq_step_commit(kvq_cache* cache, const kvq_step_batch* batch
  *  \since 1.0 */
 KVQ_API kvq_status kvq_step_abort(kvq_cache* cache, const kvq_step_batch* batch, kvq_error* error);
 
+/* ------------------------------------------------------------------------------------------------------------ pools */
+
+/** Tokens in memory of the host, for engines that keep block tables: the layers and formats of a cache, but no
+ *  sequences of its own. The memory of a layer is cut into blocks of `block_tokens` tokens for all KV heads, which the
+ *  engine allocates, shares by prefix, copies, swaps and frees as it likes; sequences are rows of block numbers:
+ *
+ *      kvq_pool_layout(cache, layer, block_tokens, &layout, ...);  // bytes of a block
+ *      kvq_pool_create(cache, &options, &pool, ...);               // where the blocks are
+ *      kvq_pool_plan_create(pool, &limits, &plan, ...);            // all memory that calls need
+ *
+ *      kvq_pool_plan_batch(plan, &batch, ...);                     // once for all layers
+ *      kvq_pool_extend(plan, layer, &call, ...);                   // for every layer
+ *
+ *  A full page of ::KVQ_PAGE_SLOTS tokens is encoded in the layer's format, in its block, by the call that brings its
+ *  last token. The tokens of a page that is not full are in FP16, in a tail: memory for one FP16 page of every KV head,
+ *  which the engine assigns to each sequence that grows, as it does the state of a recurrent layer. Layers in FP16 need
+ *  no tails. So blocks of full pages may be shared by any number of sequences, at the same place of each, and a copy of
+ *  a block and of a tail is all there is to move.
+ *
+ *  Encoded pages are bit for bit those of a sequence of the cache. The cache's policy may not evict or route, and
+ *  neither `sink` nor `recent` nor `calibrate` apply: every full page is encoded, and scales are those of the cache's
+ *  `centres`. Bytes of zero are zeros as keys and values. Bytes that no call has written, and blocks that are not what
+ *  their sequence's table says, give meaningless results, and never a read or a write outside of the pool.
+ *
+ *  Blocks on a GPU have an order of bytes of their own; ::kvq_pool_read_block and ::kvq_pool_write_block convert to and
+ *  from the order that all platforms share. \destroy kvq_pool_destroy */
+typedef struct kvq_pool kvq_pool;
+
+/** Memory for the calls of one thread at a time, and the batch that they work on. \destroy kvq_pool_plan_destroy */
+typedef struct kvq_pool_plan kvq_pool_plan;
+
+/** Sizes of a layer's memory in a pool. */
+typedef struct kvq_block_layout {
+  uint32_t struct_size;
+  int32_t alignment;   /**< Of the memory of blocks and tails, and of their strides. */
+  int64_t block_bytes; /**< One block: the pages of all KV heads. */
+  int64_t tail_bytes;  /**< One tail; 0: the layer is in FP16, or has no tokens of its own, and needs none. */
+} kvq_block_layout;
+
+/** Get the sizes of a layer's blocks and tails, which depend on its heads and format alone. A layer without tokens of
+ *  its own has blocks of 0 bytes.
+ *  \param block_tokens  tokens of a block, a multiple of ::KVQ_PAGE_SLOTS.
+ *  \param layout        its `struct_size` must be set.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED (pages that blocks cannot hold: CommVQ, a router, a policy that
+ *           evicts, positions of several streams); KVQ_E_LIMIT.
+ *  \threads any.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_pool_layout(const kvq_cache* cache, int32_t layer, int32_t block_tokens,
+                                   kvq_block_layout* layout, kvq_error* error);
+
+/** Consecutive blocks of one layer. */
+typedef struct kvq_block_range {
+  uint32_t struct_size;
+  int32_t n_blocks; /**< The same in all layers. */
+  void* data;       /**< First block. NULL: the layer has no tokens of its own.
+                         \nullable \length n_blocks * stride \memory context \keeps handle */
+  int64_t stride;   /**< Bytes from one block to the next; 0 (default): those of a block. */
+} kvq_block_range;
+
+/** Fill with defaults.
+ *  \param blocks  \nullable
+ *  \param size    sizeof(kvq_block_range).
+ *  \threads any.  \since 1.0 */
+KVQ_API void kvq_block_range_init(kvq_block_range* blocks, size_t size);
+
+/** Memory of a pool. */
+typedef struct kvq_pool_options {
+  uint32_t struct_size;
+  int32_t block_tokens; /**< A multiple of ::KVQ_PAGE_SLOTS. */
+  int32_t n_ranges;     /**< Pieces of memory that each layer's blocks lie in, 1 ... 6; 1 by default. Blocks are
+                             numbered through them. */
+  int32_t n_tails;      /**< 0 by default: no layer needs any. */
+  const kvq_block_range* ranges; /**< `[n_layers, n_ranges]`. \length n_layers * n_ranges \memory host \keeps call */
+  void* const* tails;  /**< `[n_layers]`: memory of each layer's tails, NULL for one that needs none. NULL (default):
+                            no layer does.
+                            \nullable \length n_layers \memory host \keeps handle */
+  int64_t tail_stride; /**< Bytes from one tail to the next; 0 (default): those of a tail. */
+  int32_t n_layers;    /**< Those of the cache. */
+  int32_t reserved;    /**< 0. */
+} kvq_pool_options;
+
+/** Fill with defaults.
+ *  \param options  \nullable
+ *  \param size     sizeof(kvq_pool_options).
+ *  \threads any.  \since 1.0 */
+KVQ_API void kvq_pool_options_init(kvq_pool_options* options, size_t size);
+
+/** Create a pool in the host's memory, which the caller keeps until the pool is destroyed.
+ *  \param result  receives the handle. \parent cache
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (also: memory or a stride that is not aligned); KVQ_E_UNSUPPORTED as for
+ *           ::kvq_pool_layout; KVQ_E_MEMORY; KVQ_E_LIMIT.
+ *  \threads any.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_pool_create(kvq_cache* cache, const kvq_pool_options* options, kvq_pool** result,
+                                   kvq_error* error);
+
+/** Destroy a pool; its plans stay valid.
+ *  \param pool  \nullable
+ *  \threads any.  \since 1.0 */
+KVQ_API void kvq_pool_destroy(kvq_pool* pool);
+
+/** Copy a block of a layer to host memory, in the order of bytes that all platforms share.
+ *  \param buffer    NULL: only get the size. \nullable \length capacity \memory host \keeps call
+ *  \param capacity  in bytes.
+ *  \param size      receives the bytes: `block_bytes` of ::kvq_pool_layout. \length 1 \memory host \keeps call
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_BUFFER_SIZE (nothing is written); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
+ *  \threads no call may write to the block.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_pool_read_block(const kvq_pool* pool, int32_t layer, int32_t block, void* buffer,
+                                       size_t capacity, size_t* size, kvq_error* error);
+
+/** Write a block of a layer from such bytes, wherever they come from: numbers that no encoder writes are refused.
+ *  \param buffer  \length size \memory host \keeps call
+ *  \param size    `block_bytes` of ::kvq_pool_layout.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_FORMAT (a number that no encoder writes); KVQ_E_MEMORY; KVQ_E_LIMIT;
+ *           KVQ_E_BACKEND.
+ *  \threads exclusive use of the block.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_pool_write_block(kvq_pool* pool, int32_t layer, int32_t block, const void* buffer, size_t size,
+                                        kvq_error* error);
+
+/** Limits of a plan's batches, which its memory depends on. */
+typedef struct kvq_pool_limits {
+  uint32_t struct_size;
+  int32_t max_sequences; /**< Of a batch. */
+  int32_t max_tokens;    /**< New tokens of all sequences of a batch. */
+  int32_t max_queries;   /**< New tokens of one sequence; 0 (default): as many as `max_tokens`. */
+  int32_t max_blocks;    /**< Blocks of one sequence. */
+  int32_t reserved;      /**< 0. */
+} kvq_pool_limits;
+
+/** Fill with defaults.
+ *  \param limits  \nullable
+ *  \param size    sizeof(kvq_pool_limits).
+ *  \threads any.  \since 1.0 */
+KVQ_API void kvq_pool_limits_init(kvq_pool_limits* limits, size_t size);
+
+/** Create a plan with memory for all calls within the limits: on a GPU nothing is allocated later, on a CPU only when a
+ *  batch holds more pages than any before, by ::kvq_pool_plan_batch. An engine needs one, or one for each thread.
+ *  \param result  receives the handle. \parent pool
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
+ *  \threads any.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_pool_plan_create(kvq_pool* pool, const kvq_pool_limits* limits, kvq_pool_plan** result,
+                                        kvq_error* error);
+
+/** Destroy a plan. \param plan  \nullable
+ *  \threads any.  \since 1.0 */
+KVQ_API void kvq_pool_plan_destroy(kvq_pool_plan* plan);
+
+/** Get the bytes that a plan has allocated, its object included; they count as the context's.
+ *  \param plan  \nullable
+ *  \returns the bytes; 0 for NULL.
+ *  \threads any.  \since 1.0 */
+KVQ_API uint64_t kvq_pool_plan_bytes(const kvq_pool_plan* plan);
+
+/** Sequences of a pool. On a GPU all arrays are in device memory, are read in stream order and may change in place
+ *  between replays of a CUDA graph; what is out of range there counts as absent, while a CPU refuses it. */
+typedef struct kvq_pool_batch {
+  uint32_t struct_size;
+  int32_t n_sequences;         /**< >= 1. Sequences of length 0 fill a batch up. */
+  int32_t n_tokens;            /**< Rows of the calls' tensors, at least the new tokens of all sequences. */
+  int32_t max_queries;         /**< Most new tokens of a sequence; 0 (default): the plan's limit, and `n_tokens` if that
+                                    is less. The closer the better on a GPU. */
+  int32_t max_length;          /**< Tokens of the longest sequence; 0 (default): the plan's limit. */
+  int32_t reserved;            /**< 0. */
+  const int32_t* query_starts; /**< First row of each sequence, from 0 on and ascending, and the end: the rows between
+                                    are its newest tokens.
+                                    \length n_sequences + 1 \memory context \keeps handle */
+  const int32_t* lengths;      /**< Tokens of each sequence, new ones included. Token t is at position t.
+                                    \length n_sequences \memory context \keeps handle */
+  const int32_t* block_table;  /**< `[n_sequences, table_stride]`: numbers of each sequence's blocks, in order. New
+                                    tokens go to blocks that no other sequence of the batch writes to.
+                                    \length n_sequences * table_stride \memory context \keeps handle */
+  int64_t table_stride;        /**< Numbers from one row to the next; 0 (default): the plan's `max_blocks`. */
+  const int32_t* tails;        /**< The tail of each sequence; read only for sequences that have new tokens or a page
+                                    that is not full. NULL (default): the pool has no tails.
+                                    \nullable \length n_sequences \memory context \keeps handle */
+} kvq_pool_batch;
+
+/** Fill with defaults.
+ *  \param batch  \nullable
+ *  \param size   sizeof(kvq_pool_batch).
+ *  \threads any.  \since 1.0 */
+KVQ_API void kvq_pool_batch_init(kvq_pool_batch* batch, size_t size);
+
+/** Find the pages of a batch, once for the calls on all layers. A CPU reads the arrays during this call; on a GPU it is
+ *  a launch that a CUDA graph may capture, with those of the layers.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (also: beyond the plan's limits; two sequences that write to one block or tail);
+ *           KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
+ *  \threads exclusive use of `plan`.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_pool_plan_batch(kvq_pool_plan* plan, const kvq_pool_batch* batch, kvq_error* error);
+
+/** New tokens of one layer, their queries, and where results go. */
+typedef struct kvq_pool_call {
+  uint32_t struct_size;
+  int32_t n_tokens;            /**< Rows of the tensors: `n_tokens` of the planned batch. */
+  kvq_dtype dtype;             /**< Element type of `k` and `v`; ::KVQ_F32 by default. */
+  kvq_dtype q_dtype;           /**< ::KVQ_F32 by default. */
+  kvq_dtype output_dtype;      /**< ::KVQ_F32 by default. */
+  int32_t sliding_window;      /**< As in kvq_attend_batch. Nothing is freed: blocks are the engine's. */
+  float logit_softcap;         /**< As in kvq_attend_batch. */
+  int32_t mask_slots;          /**< As in kvq_attend_batch. */
+  const void* k;               /**< `[n_tokens, kv_heads, key_dim]`, before RoPE unless the cache has ::KVQ_ROPE_NONE.
+                                    NULL (default) for ::kvq_pool_attend.
+                                    \nullable \length strided(n_tokens, layer.kv_heads, layer.key_dim) \memory context
+                                    \keeps call */
+  const void* v;               /**< `[n_tokens, kv_heads, value_dim]`; NULL where values are a prefix of keys.
+                                    \nullable \length strided(n_tokens, layer.kv_heads, layer.value_dim)
+                                    \memory context \keeps call */
+  const void* q;               /**< `[n_tokens, q_heads, key_dim]`, as in kvq_attend_batch. NULL (default) for
+                                    ::kvq_pool_append.
+                                    \nullable \length strided(n_tokens, layer.q_heads, layer.key_dim) \memory context
+                                    \keeps call */
+  void* output;                /**< `[n_tokens, q_heads, value_dim]`, as in kvq_attend_batch. NULL (default) for
+                                    ::kvq_pool_append.
+                                    \nullable \length strided(n_tokens, layer.q_heads, layer.value_dim)
+                                    \memory context \keeps call */
+  int64_t k_token_stride;      /**< As in kvq_append_batch. */
+  int64_t k_head_stride;       /**< As in kvq_append_batch. */
+  int64_t v_token_stride;      /**< As in kvq_append_batch. */
+  int64_t v_head_stride;       /**< As in kvq_append_batch. */
+  int64_t q_token_stride;      /**< As in kvq_attend_batch. */
+  int64_t q_head_stride;       /**< As in kvq_attend_batch. */
+  int64_t output_token_stride; /**< As in kvq_attend_batch. */
+  int64_t output_head_stride;  /**< As in kvq_attend_batch. */
+  float* lse;                  /**< As in kvq_attend_batch.
+                                    \nullable \length n_tokens * layer.q_heads \memory context \keeps call */
+  const float* sinks;          /**< As in kvq_attend_batch.
+                                    \nullable \length layer.q_heads \memory context \keeps call */
+  const uint32_t* mask;        /**< As in kvq_attend_batch; the length of a sequence includes its new tokens.
+                                    \nullable \length n_tokens * words(mask_slots) \memory context \keeps call */
+} kvq_pool_call;
+
+/** Fill with defaults.
+ *  \param call  \nullable
+ *  \param size  sizeof(kvq_pool_call).
+ *  \threads any.  \since 1.0 */
+KVQ_API void kvq_pool_call_init(kvq_pool_call* call, size_t size);
+
+/** Store the new tokens of the planned batch in a layer. If it fails, pages that were full and tokens of the tails are
+ *  as they were. A GPU reports numbers beyond FP16 in a later call, and stores the nearest ones.
+ *  \returns KVQ_OK; KVQ_E_ARGUMENT (also: a number beyond FP16; the layer reads the pages of another one); KVQ_E_STATE
+ *           (no batch has been planned); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
+ *  \threads exclusive use of `plan`, and of the blocks and tails that are written.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_pool_append(kvq_pool_plan* plan, int32_t layer, const kvq_pool_call* batch, kvq_error* error);
+
+/** Attend with the queries of the planned batch's newest tokens, which the layer, or the one whose pages it reads,
+ *  holds.
+ *  \returns as ::kvq_attend; KVQ_E_STATE (no batch has been planned).
+ *  \threads exclusive use of `plan`; no call may write to the sequences' blocks and tails.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_pool_attend(kvq_pool_plan* plan, int32_t layer, const kvq_pool_call* batch, kvq_error* error);
+
+/** Store new tokens and attend with their queries: these see older tokens as they are stored when the call begins, and
+ *  those of the call up to their own as they are given, rounded to FP16.
+ *  \returns as ::kvq_pool_append and ::kvq_attend.
+ *  \threads exclusive use of `plan`, and of the blocks and tails that are written.
+ *  \since 1.0 */
+KVQ_API kvq_status kvq_pool_extend(kvq_pool_plan* plan, int32_t layer, const kvq_pool_call* batch, kvq_error* error);
+
 /* ----------------------------------------------------------------------------------------------------------- usage */
 
 /** Memory in use, by purpose. All sizes are bytes as allocated, including padding and bookkeeping. */

@@ -190,6 +190,41 @@ inline kvq_step_batch initialised() {
 }
 
 template <>
+inline kvq_block_range initialised() {
+  kvq_block_range it;
+  kvq_block_range_init(&it, sizeof(it));
+  return it;
+}
+
+template <>
+inline kvq_pool_options initialised() {
+  kvq_pool_options it;
+  kvq_pool_options_init(&it, sizeof(it));
+  return it;
+}
+
+template <>
+inline kvq_pool_limits initialised() {
+  kvq_pool_limits it;
+  kvq_pool_limits_init(&it, sizeof(it));
+  return it;
+}
+
+template <>
+inline kvq_pool_batch initialised() {
+  kvq_pool_batch it;
+  kvq_pool_batch_init(&it, sizeof(it));
+  return it;
+}
+
+template <>
+inline kvq_pool_call initialised() {
+  kvq_pool_call it;
+  kvq_pool_call_init(&it, sizeof(it));
+  return it;
+}
+
+template <>
 inline qp_quantize_options initialised() {
   qp_quantize_options it;
   qp_quantize_options_init(&it, sizeof(it));
@@ -943,6 +978,69 @@ static_assert(sizeof(void*) != 8 || offsetof(kvq_step_batch, n_sequences) == 4);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_step_batch, sequences) == 8);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_step_batch, token_counts) == 16);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_step_batch, kept_slots) == 24);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_block_layout) == 24);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_block_layout, struct_size) == 0);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_block_layout, alignment) == 4);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_block_layout, block_bytes) == 8);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_block_layout, tail_bytes) == 16);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_block_range) == 24);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_block_range, struct_size) == 0);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_block_range, n_blocks) == 4);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_block_range, data) == 8);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_block_range, stride) == 16);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_pool_options) == 48);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_options, struct_size) == 0);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_options, block_tokens) == 4);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_options, n_ranges) == 8);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_options, n_tails) == 12);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_options, ranges) == 16);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_options, tails) == 24);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_options, tail_stride) == 32);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_options, n_layers) == 40);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_options, reserved) == 44);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_pool_limits) == 24);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_limits, struct_size) == 0);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_limits, max_sequences) == 4);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_limits, max_tokens) == 8);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_limits, max_queries) == 12);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_limits, max_blocks) == 16);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_limits, reserved) == 20);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_pool_batch) == 64);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_batch, struct_size) == 0);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_batch, n_sequences) == 4);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_batch, n_tokens) == 8);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_batch, max_queries) == 12);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_batch, max_length) == 16);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_batch, reserved) == 20);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_batch, query_starts) == 24);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_batch, lengths) == 32);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_batch, block_table) == 40);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_batch, table_stride) == 48);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_batch, tails) == 56);
+static_assert(sizeof(void*) != 8 || sizeof(kvq_pool_call) == 152);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_call, struct_size) == 0);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_call, n_tokens) == 4);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_call, dtype) == 8);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_call, q_dtype) == 12);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_call, output_dtype) == 16);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_call, sliding_window) == 20);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_call, logit_softcap) == 24);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_call, mask_slots) == 28);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_call, k) == 32);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_call, v) == 40);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_call, q) == 48);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_call, output) == 56);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_call, k_token_stride) == 64);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_call, k_head_stride) == 72);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_call, v_token_stride) == 80);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_call, v_head_stride) == 88);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_call, q_token_stride) == 96);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_call, q_head_stride) == 104);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_call, output_token_stride) == 112);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_call, output_head_stride) == 120);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_call, lse) == 128);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_call, sinks) == 136);
+static_assert(sizeof(void*) != 8 || offsetof(kvq_pool_call, mask) == 144);
 static_assert(sizeof(void*) != 8 || sizeof(kvq_usage) == 112);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_usage, struct_size) == 0);
 static_assert(sizeof(void*) != 8 || offsetof(kvq_usage, reserved) == 4);
@@ -2465,6 +2563,115 @@ inline std::vector<Sequence> Cache::load(std::span<const std::byte> buffer, cons
 inline std::vector<std::byte> Cache::save(std::span<const Sequence> sequences) const {
   return save(pointers(sequences));
 }
+
+/// Tokens in memory of the host, for engines that keep block tables: the layers and formats of a cache, but no
+/// sequences of its own. The memory of a layer is cut into blocks of `block_tokens` tokens for all KV heads, which the
+/// engine allocates, shares by prefix, copies, swaps and frees as it likes; sequences are rows of block numbers:
+///
+///     kvq_pool_layout(cache, layer, block_tokens, &layout, ...);  // bytes of a block
+///     kvq_pool_create(cache, &options, &pool, ...);               // where the blocks are
+///     kvq_pool_plan_create(pool, &limits, &plan, ...);            // all memory that calls need
+///
+///     kvq_pool_plan_batch(plan, &batch, ...);                     // once for all layers
+///     kvq_pool_extend(plan, layer, &call, ...);                   // for every layer
+///
+/// A full page of ::KVQ_PAGE_SLOTS tokens is encoded in the layer's format, in its block, by the call that brings its
+/// last token. The tokens of a page that is not full are in FP16, in a tail: memory for one FP16 page of every KV head,
+/// which the engine assigns to each sequence that grows, as it does the state of a recurrent layer. Layers in FP16 need
+/// no tails. So blocks of full pages may be shared by any number of sequences, at the same place of each, and a copy of
+/// a block and of a tail is all there is to move.
+///
+/// Encoded pages are bit for bit those of a sequence of the cache. The cache's policy may not evict or route, and
+/// neither `sink` nor `recent` nor `calibrate` apply: every full page is encoded, and scales are those of the cache's
+/// `centres`. Bytes of zero are zeros as keys and values. Bytes that no call has written, and blocks that are not what
+/// their sequence's table says, give meaningless results, and never a read or a write outside of the pool.
+///
+/// Blocks on a GPU have an order of bytes of their own; ::kvq_pool_read_block and ::kvq_pool_write_block convert to and
+/// from the order that all platforms share.
+class Pool : public detail::Owned<kvq_pool, kvq_pool_destroy, const kvq_pool> {
+ public:
+  Pool() noexcept = default;
+  using Owned::Owned;
+
+  /// Create a pool in the host's memory, which the caller keeps until the pool is destroyed.
+  /// \throws Error: KVQ_E_ARGUMENT (also: memory or a stride that is not aligned); KVQ_E_UNSUPPORTED as for
+  /// ::kvq_pool_layout; KVQ_E_MEMORY; KVQ_E_LIMIT.
+  Pool(detail::Borrowed<kvq_cache> cache, const kvq_pool_options& options)
+      : Owned(detail::made<Owned>(kvq_pool_create, cache, &options)) {}
+
+  /// Get the sizes of a layer's blocks and tails, which depend on its heads and format alone. A layer without tokens of
+  /// its own has blocks of 0 bytes.
+  /// \param block_tokens tokens of a block, a multiple of ::KVQ_PAGE_SLOTS.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED (pages that blocks cannot hold: CommVQ, a router, a policy that
+  /// evicts, positions of several streams); KVQ_E_LIMIT.
+  static kvq_block_layout layout(detail::Borrowed<const kvq_cache> cache, int32_t layer, int32_t block_tokens) {
+    return detail::described<kvq_block_layout>(kvq_pool_layout, cache, layer, block_tokens);
+  }
+
+  /// Copy a block of a layer to host memory, in the order of bytes that all platforms share.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_BUFFER_SIZE (nothing is written); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
+  /// \par Threads: no call may write to the block.
+  std::vector<std::byte> read_block(int32_t layer, int32_t block) const {
+    return detail::saved(kvq_pool_read_block, get(), layer, block);
+  }
+
+  /// Write a block of a layer from such bytes, wherever they come from: numbers that no encoder writes are refused.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_FORMAT (a number that no encoder writes); KVQ_E_MEMORY; KVQ_E_LIMIT;
+  /// KVQ_E_BACKEND.
+  /// \par Threads: exclusive use of the block.
+  void write_block(int32_t layer, int32_t block, std::span<const std::byte> buffer) {
+    checked(kvq_pool_write_block, get(), layer, block, buffer.data(), buffer.size());
+  }
+
+  /// Store the new tokens of the planned batch in a layer. If it fails, pages that were full and tokens of the tails
+  /// are as they were. A GPU reports numbers beyond FP16 in a later call, and stores the nearest ones.
+  /// \throws Error: KVQ_E_ARGUMENT (also: a number beyond FP16; the layer reads the pages of another one); KVQ_E_STATE
+  /// (no batch has been planned); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
+  /// \par Threads: exclusive use of `plan`, and of the blocks and tails that are written.
+  static void append(detail::Borrowed<kvq_pool_plan> plan, int32_t layer, const kvq_pool_call& batch) {
+    checked(kvq_pool_append, plan, layer, &batch);
+  }
+
+  /// Attend with the queries of the planned batch's newest tokens, which the layer, or the one whose pages it reads,
+  /// holds.
+  /// \throws Error: as ::kvq_attend; KVQ_E_STATE (no batch has been planned).
+  /// \par Threads: exclusive use of `plan`; no call may write to the sequences' blocks and tails.
+  static void attend(detail::Borrowed<kvq_pool_plan> plan, int32_t layer, const kvq_pool_call& batch) {
+    checked(kvq_pool_attend, plan, layer, &batch);
+  }
+
+  /// Store new tokens and attend with their queries: these see older tokens as they are stored when the call begins,
+  /// and those of the call up to their own as they are given, rounded to FP16.
+  /// \throws Error: as ::kvq_pool_append and ::kvq_attend.
+  /// \par Threads: exclusive use of `plan`, and of the blocks and tails that are written.
+  static void extend(detail::Borrowed<kvq_pool_plan> plan, int32_t layer, const kvq_pool_call& batch) {
+    checked(kvq_pool_extend, plan, layer, &batch);
+  }
+};
+
+/// Memory for the calls of one thread at a time, and the batch that they work on.
+class PoolPlan : public detail::Owned<kvq_pool_plan, kvq_pool_plan_destroy, const kvq_pool_plan> {
+ public:
+  PoolPlan() noexcept = default;
+  using Owned::Owned;
+
+  /// Create a plan with memory for all calls within the limits: on a GPU nothing is allocated later, on a CPU only when
+  /// a batch holds more pages than any before, by ::kvq_pool_plan_batch. An engine needs one, or one for each thread.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
+  PoolPlan(detail::Borrowed<kvq_pool> pool, const kvq_pool_limits& limits)
+      : Owned(detail::made<Owned>(kvq_pool_plan_create, pool, &limits)) {}
+
+  /// Get the bytes that a plan has allocated, its object included; they count as the context's.
+  /// \returns the bytes; 0 for NULL.
+  uint64_t bytes() const { return kvq_pool_plan_bytes(get()); }
+
+  /// Find the pages of a batch, once for the calls on all layers. A CPU reads the arrays during this call; on a GPU it
+  /// is a launch that a CUDA graph may capture, with those of the layers.
+  /// \throws Error: KVQ_E_ARGUMENT (also: beyond the plan's limits; two sequences that write to one block or tail);
+  /// KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
+  /// \par Threads: exclusive use of `plan`.
+  void batch(const kvq_pool_batch& batch) { checked(kvq_pool_plan_batch, get(), &batch); }
+};
 
 /// Linear layer y = x W^T + b with weights of 1 to 8 bits: NUQ, VQ and TCQ of Q-Palette, and trellises of single
 /// weights. Immutable; several threads may use it at once.

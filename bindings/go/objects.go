@@ -261,3 +261,20 @@ func (it *Sequence) Slots(layer, kvHead int) (int, error) {
 func (it *Sequence) DescribeLayer(layer int) (LayerInfo, error) {
 	return describedPart(&it.handle, "layer", layer, raw.SequenceDescribeLayer, layerInfoFrom)
 }
+
+// ReadBlock: copy a block of a layer to host memory, in the order of bytes that all platforms share.
+func (it *Pool) ReadBlock(layer, block int) ([]byte, error) {
+	var n [2]int32
+	if err := firstOf(narrow("layer", layer, &n[0]), narrow("block", block, &n[1])); err != nil {
+		return nil, err
+	}
+	return it.save(func(it *raw.Pool, buffer unsafe.Pointer, capacity uintptr, size *uintptr, err *raw.Error) raw.Status {
+		return raw.PoolReadBlock(it, n[0], n[1], buffer, capacity, size, err)
+	})
+}
+
+// Batch: find the pages of a batch, once for the calls on all layers. A CPU reads the arrays during this call;
+// on a GPU it is a launch that a CUDA graph may capture, with those of the layers.
+func (it *PoolPlan) Batch() (PoolBatch, error) {
+	return described(&it.handle, raw.PoolPlanBatch, poolBatchFrom)
+}

@@ -57,6 +57,10 @@ TokenBatch tokens_of(const kvq_cache& cache, int32_t layer, const kvq_append_bat
   if (n > INT32_MAX) {
     fail(KVQ_E_ARGUMENT, "batch->token_counts add up to %lld, more than %d", static_cast<long long>(n), INT32_MAX);
   }
+  return tokens_of(cache, layer, batch, static_cast<int32_t>(n));
+}
+
+TokenBatch tokens_of(const kvq_cache& cache, int32_t layer, const kvq_append_batch& batch, int32_t n) {
   const LayerShape& shape = cache.layer(layer);
   const CallerTensor k{"batch->k", n, shape.kv_heads, shape.head.whole_key(), batch.dtype};
   const CallerTensor v{"batch->v", n, shape.kv_heads, shape.head.values, batch.dtype};
@@ -66,7 +70,7 @@ TokenBatch tokens_of(const kvq_cache& cache, int32_t layer, const kvq_append_bat
   tokens.k_strides = checked_strides(k, batch.k_token_stride, batch.k_head_stride);
   if (!shape.head.is_latent) tokens.v_strides = checked_strides(v, batch.v_token_stride, batch.v_head_stride);
   tokens.set_tensors(batch.k, batch.v);
-  tokens.n = static_cast<int32_t>(n);
+  tokens.n = n;
   return tokens;
 }
 

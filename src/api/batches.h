@@ -26,6 +26,8 @@ void check_values(const LayerShape& shape, const void* v, const char* argument);
 /// Keys and values of a batch, their strides completed.
 TokenBatch tokens_of(const kvq_cache& cache, int32_t layer, const kvq_append_batch& batch,
                      std::span<const SequenceTokens> sequences);
+/// The same of so many tokens.
+TokenBatch tokens_of(const kvq_cache& cache, int32_t layer, const kvq_append_batch& batch, int32_t n);
 
 /// Check what a batch has beside its sequences, and complete its strides.
 kvq_attend_batch checked_batch(const LayerShape& shape, const kvq_attend_batch& given);

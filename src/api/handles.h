@@ -31,6 +31,7 @@ class Holders {
 /// Drop a holder; the last one destroys the object.
 void release(kvq_context* context) noexcept;
 void release(kvq_cache* cache) noexcept;
+void release(kvq_pool* pool) noexcept;
 
 /// The caller's hooks for device memory, called so that nothing they throw reaches a plug-in.
 struct DeviceHooks {

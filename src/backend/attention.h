@@ -69,7 +69,8 @@ struct ExpectedCall {
   int32_t sequences;
   int32_t queries;  // of each sequence
   int32_t pages;
-  std::optional<Pooling> weighed;  // pooling of the softmax weights, if these are wanted too
+  std::optional<Pooling> weighed{};  // pooling of the softmax weights, if these are wanted too
+  int32_t more_queries = 0;          // of one more sequence, in the same call
 };
 
 class Attention {

@@ -54,9 +54,8 @@ struct BlockPool {
   int32_t n_blocks;
   int32_t n_tails;
   std::span<const PooledLayer> layers;
-  // [layers] templates of calls, without tokens and queries
-  std::span<const TokenBatch> tokens;
-  std::span<const AttendBatch> queries;
+  std::span<const TokenBatch> tokens;    // [layers] templates of calls, without tokens
+  std::span<const AttendBatch> queries;  // templates of calls on every layer of the model, without queries
 };
 
 /// Limits of calls for which a plan has room.

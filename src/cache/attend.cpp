@@ -22,6 +22,22 @@ int32_t window_of(const LayerShape& shape, const Cache& cache, int32_t given) {
 
 }  // namespace
 
+AttendBatch attend_batch(const Cache& cache, const LayerShape& shape, const kvq_attend_batch& given) {
+  AttendBatch batch = cache.attend_batch(shape);
+  batch.q = given.q;
+  batch.q_dtype = given.q_dtype;
+  batch.q_strides = {given.q_token_stride, given.q_head_stride};
+  batch.out = given.output;
+  batch.out_dtype = given.output_dtype;
+  batch.out_strides = {given.output_token_stride, given.output_head_stride};
+  batch.lse = given.lse;
+  batch.sinks = given.sinks;
+  batch.mask = given.mask;
+  batch.mask_slots = given.mask_slots;
+  if (given.logit_softcap != 0.0F) batch.softcap = given.logit_softcap;
+  return batch;
+}
+
 AttendRequest::AttendRequest(Cache& cache, const LayerShape& shape, const kvq_attend_batch& batch, CallSpace& space)
     : cache_(cache),
       shape_(shape),
@@ -107,7 +123,7 @@ void AttendRequest::place(int32_t index, const Sequence& sequence) {
 }
 
 AttendBatch AttendRequest::run() {
-  AttendBatch batch = cache_.attend_batch(shape_);
+  AttendBatch batch = attend_batch(cache_, shape_, batch_);
   batch.sequences = space_.sequences;
   batch.query_positions = space_.positions;
   if (recorded_ && batch_.query_positions != nullptr) {
@@ -115,17 +131,6 @@ AttendBatch AttendRequest::run() {
   }
   batch.newest_queries = batch_.query_positions == nullptr;
   batch.recorded = recorded_;
-  batch.q = batch_.q;
-  batch.q_dtype = batch_.q_dtype;
-  batch.q_strides = {batch_.q_token_stride, batch_.q_head_stride};
-  batch.out = batch_.output;
-  batch.out_dtype = batch_.output_dtype;
-  batch.out_strides = {batch_.output_token_stride, batch_.output_head_stride};
-  batch.lse = batch_.lse;
-  batch.sinks = batch_.sinks;
-  batch.mask = batch_.mask;
-  batch.mask_slots = batch_.mask_slots;
-  if (batch_.logit_softcap != 0.0F) batch.softcap = batch_.logit_softcap;
   batch.window = window_;
   rotate_queries(cache_, shape_, queries_, batch_.rope_positions, *space_.workspace, batch);
   cache_.backend.attention().attend(batch, *space_.workspace);

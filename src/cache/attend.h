@@ -8,6 +8,9 @@
 
 namespace kvq {
 
+/// Tensors and options of a checked batch, for a layer; no sequences, and the layer's own window.
+AttendBatch attend_batch(const Cache& cache, const LayerShape& shape, const kvq_attend_batch& given);
+
 /// Collects the page lists of a batch and hands it to the backend.
 class AttendRequest {
  public:

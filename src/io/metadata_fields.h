@@ -20,7 +20,7 @@ class NumberText {
  public:
   template <typename Number, typename... Format>
   explicit NumberText(Number value, Format... format) {
-    size_ = write_number(text_, value, format...);
+    size_ = kvq::write_number(text_, value, format...);
   }
   operator std::string_view() const { return {text_.data(), size_}; }
 

@@ -345,6 +345,75 @@ static void lp64_offsets(void) {
   OFFSET(kvq_step_batch, token_counts, 16);
   OFFSET(kvq_step_batch, kept_slots, 24);
 
+  CHECK(sizeof(kvq_block_layout) == 24);
+  OFFSET(kvq_block_layout, struct_size, 0);
+  OFFSET(kvq_block_layout, alignment, 4);
+  OFFSET(kvq_block_layout, block_bytes, 8);
+  OFFSET(kvq_block_layout, tail_bytes, 16);
+
+  CHECK(sizeof(kvq_block_range) == 24);
+  OFFSET(kvq_block_range, struct_size, 0);
+  OFFSET(kvq_block_range, n_blocks, 4);
+  OFFSET(kvq_block_range, data, 8);
+  OFFSET(kvq_block_range, stride, 16);
+
+  CHECK(sizeof(kvq_pool_options) == 48);
+  OFFSET(kvq_pool_options, struct_size, 0);
+  OFFSET(kvq_pool_options, block_tokens, 4);
+  OFFSET(kvq_pool_options, n_ranges, 8);
+  OFFSET(kvq_pool_options, n_tails, 12);
+  OFFSET(kvq_pool_options, ranges, 16);
+  OFFSET(kvq_pool_options, tails, 24);
+  OFFSET(kvq_pool_options, tail_stride, 32);
+  OFFSET(kvq_pool_options, n_layers, 40);
+  OFFSET(kvq_pool_options, reserved, 44);
+
+  CHECK(sizeof(kvq_pool_limits) == 24);
+  OFFSET(kvq_pool_limits, struct_size, 0);
+  OFFSET(kvq_pool_limits, max_sequences, 4);
+  OFFSET(kvq_pool_limits, max_tokens, 8);
+  OFFSET(kvq_pool_limits, max_queries, 12);
+  OFFSET(kvq_pool_limits, max_blocks, 16);
+  OFFSET(kvq_pool_limits, reserved, 20);
+
+  CHECK(sizeof(kvq_pool_batch) == 64);
+  OFFSET(kvq_pool_batch, struct_size, 0);
+  OFFSET(kvq_pool_batch, n_sequences, 4);
+  OFFSET(kvq_pool_batch, n_tokens, 8);
+  OFFSET(kvq_pool_batch, max_queries, 12);
+  OFFSET(kvq_pool_batch, max_length, 16);
+  OFFSET(kvq_pool_batch, reserved, 20);
+  OFFSET(kvq_pool_batch, query_starts, 24);
+  OFFSET(kvq_pool_batch, lengths, 32);
+  OFFSET(kvq_pool_batch, block_table, 40);
+  OFFSET(kvq_pool_batch, table_stride, 48);
+  OFFSET(kvq_pool_batch, tails, 56);
+
+  CHECK(sizeof(kvq_pool_call) == 152);
+  OFFSET(kvq_pool_call, struct_size, 0);
+  OFFSET(kvq_pool_call, n_tokens, 4);
+  OFFSET(kvq_pool_call, dtype, 8);
+  OFFSET(kvq_pool_call, q_dtype, 12);
+  OFFSET(kvq_pool_call, output_dtype, 16);
+  OFFSET(kvq_pool_call, sliding_window, 20);
+  OFFSET(kvq_pool_call, logit_softcap, 24);
+  OFFSET(kvq_pool_call, mask_slots, 28);
+  OFFSET(kvq_pool_call, k, 32);
+  OFFSET(kvq_pool_call, v, 40);
+  OFFSET(kvq_pool_call, q, 48);
+  OFFSET(kvq_pool_call, output, 56);
+  OFFSET(kvq_pool_call, k_token_stride, 64);
+  OFFSET(kvq_pool_call, k_head_stride, 72);
+  OFFSET(kvq_pool_call, v_token_stride, 80);
+  OFFSET(kvq_pool_call, v_head_stride, 88);
+  OFFSET(kvq_pool_call, q_token_stride, 96);
+  OFFSET(kvq_pool_call, q_head_stride, 104);
+  OFFSET(kvq_pool_call, output_token_stride, 112);
+  OFFSET(kvq_pool_call, output_head_stride, 120);
+  OFFSET(kvq_pool_call, lse, 128);
+  OFFSET(kvq_pool_call, sinks, 136);
+  OFFSET(kvq_pool_call, mask, 144);
+
   CHECK(sizeof(kvq_usage) == 112);
   OFFSET(kvq_usage, struct_size, 0);
   OFFSET(kvq_usage, reserved, 4);

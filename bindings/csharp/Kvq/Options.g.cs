@@ -796,6 +796,139 @@ namespace Kvq
         }
     }
 
+    /// <summary>Memory of a pool.</summary>
+    public sealed partial class PoolOptions
+    {
+        internal kvq_pool_options raw = Defaults();
+
+        static unsafe kvq_pool_options Defaults()
+        {
+            Library.Require();
+            var it = default(kvq_pool_options);
+            Native.kvq_pool_options_init(&it, (UIntPtr)sizeof(kvq_pool_options));
+            return it;
+        }
+
+        /// <summary>A multiple of <see cref="Kvq.Constants.PageSlots"/>.</summary>
+        public int BlockTokens
+        {
+            get => raw.block_tokens;
+            set => raw.block_tokens = value;
+        }
+
+        /// <summary>Pieces of memory that each layer's blocks lie in, 1 ... 6; 1 by default. Blocks are numbered
+        /// through them.</summary>
+        public int NRanges
+        {
+            get => raw.n_ranges;
+            set => raw.n_ranges = value;
+        }
+
+        /// <summary>0 by default: no layer needs any.</summary>
+        public int NTails
+        {
+            get => raw.n_tails;
+            set => raw.n_tails = value;
+        }
+
+        /// <summary><c>[n_layers, n_ranges]</c>.</summary>
+        public BlockRange[] Ranges { get; set; }
+
+        /// <summary>Bytes from one tail to the next; 0 (default): those of a tail.</summary>
+        public long TailStride
+        {
+            get => raw.tail_stride;
+            set => raw.tail_stride = value;
+        }
+    }
+
+    /// <summary>Sequences of a pool. On a GPU all arrays are in device memory, are read in stream order and may
+    /// change in place between replays of a CUDA graph; what is out of range there counts as absent, while a CPU
+    /// refuses it.</summary>
+    public abstract partial class PoolBatchBase
+    {
+        internal kvq_pool_batch raw = Defaults();
+
+        static unsafe kvq_pool_batch Defaults()
+        {
+            Library.Require();
+            var it = default(kvq_pool_batch);
+            Native.kvq_pool_batch_init(&it, (UIntPtr)sizeof(kvq_pool_batch));
+            return it;
+        }
+
+        /// <summary>Rows of the calls' tensors, at least the new tokens of all sequences.</summary>
+        public int NTokens
+        {
+            get => raw.n_tokens;
+            set => raw.n_tokens = value;
+        }
+
+        /// <summary>Most new tokens of a sequence; 0 (default): the plan's limit, and <c>NTokens</c> if that is less.
+        /// The closer the better on a GPU.</summary>
+        public int MaxQueries
+        {
+            get => raw.max_queries;
+            set => raw.max_queries = value;
+        }
+
+        /// <summary>Tokens of the longest sequence; 0 (default): the plan's limit.</summary>
+        public int MaxLength
+        {
+            get => raw.max_length;
+            set => raw.max_length = value;
+        }
+
+        /// <summary>Numbers from one row to the next; 0 (default): the plan's <c>max_blocks</c>.</summary>
+        public long TableStride
+        {
+            get => raw.table_stride;
+            set => raw.table_stride = value;
+        }
+    }
+
+    /// <summary>Sequences of a pool. On a GPU all arrays are in device memory, are read in stream order and may
+    /// change in place between replays of a CUDA graph; what is out of range there counts as absent, while a CPU
+    /// refuses it. In host memory.</summary>
+    public sealed class PoolBatch : PoolBatchBase
+    {
+        /// <summary>First row of each sequence, from 0 on and ascending, and the end: the rows between are its newest
+        /// tokens.</summary>
+        public int[] QueryStarts { get; set; }
+
+        /// <summary>Tokens of each sequence, new ones included. Token t is at position t.</summary>
+        public int[] Lengths { get; set; }
+
+        /// <summary><c>[n_sequences, table_stride]</c>: numbers of each sequence's blocks, in order. New tokens go to
+        /// blocks that no other sequence of the batch writes to.</summary>
+        public int[] BlockTable { get; set; }
+
+        /// <summary>The tail of each sequence; read only for sequences that have new tokens or a page that is not
+        /// full. null (default): the pool has no tails.</summary>
+        public int[] Tails { get; set; }
+    }
+
+    /// <summary>Sequences of a pool. On a GPU all arrays are in device memory, are read in stream order and may
+    /// change in place between replays of a CUDA graph; what is out of range there counts as absent, while a CPU
+    /// refuses it. In device memory, whose size is not checked.</summary>
+    public sealed class DevicePoolBatch : PoolBatchBase
+    {
+        /// <summary>First row of each sequence, from 0 on and ascending, and the end: the rows between are its newest
+        /// tokens.</summary>
+        public IntPtr QueryStarts { get; set; }
+
+        /// <summary>Tokens of each sequence, new ones included. Token t is at position t.</summary>
+        public IntPtr Lengths { get; set; }
+
+        /// <summary><c>[n_sequences, table_stride]</c>: numbers of each sequence's blocks, in order. New tokens go to
+        /// blocks that no other sequence of the batch writes to.</summary>
+        public IntPtr BlockTable { get; set; }
+
+        /// <summary>The tail of each sequence; read only for sequences that have new tokens or a page that is not
+        /// full. null (default): the pool has no tails.</summary>
+        public IntPtr Tails { get; set; }
+    }
+
     /// <summary>Options of <see cref="Kvq.Raw.Native.qp_quantize"/>.</summary>
     public sealed partial class QuantizeOptions
     {

@@ -415,6 +415,93 @@ namespace Kvq.Tests
                 Test.Equal(24, (byte*)&it.kept_slots - start, "kvq_step_batch.kept_slots");
             }
             {
+                var it = default(kvq_block_layout);
+                byte* start = (byte*)&it;
+                Test.Equal(24, sizeof(kvq_block_layout), "sizeof kvq_block_layout");
+                Test.Equal(0, (byte*)&it.struct_size - start, "kvq_block_layout.struct_size");
+                Test.Equal(4, (byte*)&it.alignment - start, "kvq_block_layout.alignment");
+                Test.Equal(8, (byte*)&it.block_bytes - start, "kvq_block_layout.block_bytes");
+                Test.Equal(16, (byte*)&it.tail_bytes - start, "kvq_block_layout.tail_bytes");
+            }
+            {
+                var it = default(kvq_block_range);
+                byte* start = (byte*)&it;
+                Test.Equal(24, sizeof(kvq_block_range), "sizeof kvq_block_range");
+                Test.Equal(0, (byte*)&it.struct_size - start, "kvq_block_range.struct_size");
+                Test.Equal(4, (byte*)&it.n_blocks - start, "kvq_block_range.n_blocks");
+                Test.Equal(8, (byte*)&it.data - start, "kvq_block_range.data");
+                Test.Equal(16, (byte*)&it.stride - start, "kvq_block_range.stride");
+            }
+            {
+                var it = default(kvq_pool_options);
+                byte* start = (byte*)&it;
+                Test.Equal(48, sizeof(kvq_pool_options), "sizeof kvq_pool_options");
+                Test.Equal(0, (byte*)&it.struct_size - start, "kvq_pool_options.struct_size");
+                Test.Equal(4, (byte*)&it.block_tokens - start, "kvq_pool_options.block_tokens");
+                Test.Equal(8, (byte*)&it.n_ranges - start, "kvq_pool_options.n_ranges");
+                Test.Equal(12, (byte*)&it.n_tails - start, "kvq_pool_options.n_tails");
+                Test.Equal(16, (byte*)&it.ranges - start, "kvq_pool_options.ranges");
+                Test.Equal(24, (byte*)&it.tails - start, "kvq_pool_options.tails");
+                Test.Equal(32, (byte*)&it.tail_stride - start, "kvq_pool_options.tail_stride");
+                Test.Equal(40, (byte*)&it.n_layers - start, "kvq_pool_options.n_layers");
+                Test.Equal(44, (byte*)&it.reserved - start, "kvq_pool_options.reserved");
+            }
+            {
+                var it = default(kvq_pool_limits);
+                byte* start = (byte*)&it;
+                Test.Equal(24, sizeof(kvq_pool_limits), "sizeof kvq_pool_limits");
+                Test.Equal(0, (byte*)&it.struct_size - start, "kvq_pool_limits.struct_size");
+                Test.Equal(4, (byte*)&it.max_sequences - start, "kvq_pool_limits.max_sequences");
+                Test.Equal(8, (byte*)&it.max_tokens - start, "kvq_pool_limits.max_tokens");
+                Test.Equal(12, (byte*)&it.max_queries - start, "kvq_pool_limits.max_queries");
+                Test.Equal(16, (byte*)&it.max_blocks - start, "kvq_pool_limits.max_blocks");
+                Test.Equal(20, (byte*)&it.reserved - start, "kvq_pool_limits.reserved");
+            }
+            {
+                var it = default(kvq_pool_batch);
+                byte* start = (byte*)&it;
+                Test.Equal(64, sizeof(kvq_pool_batch), "sizeof kvq_pool_batch");
+                Test.Equal(0, (byte*)&it.struct_size - start, "kvq_pool_batch.struct_size");
+                Test.Equal(4, (byte*)&it.n_sequences - start, "kvq_pool_batch.n_sequences");
+                Test.Equal(8, (byte*)&it.n_tokens - start, "kvq_pool_batch.n_tokens");
+                Test.Equal(12, (byte*)&it.max_queries - start, "kvq_pool_batch.max_queries");
+                Test.Equal(16, (byte*)&it.max_length - start, "kvq_pool_batch.max_length");
+                Test.Equal(20, (byte*)&it.reserved - start, "kvq_pool_batch.reserved");
+                Test.Equal(24, (byte*)&it.query_starts - start, "kvq_pool_batch.query_starts");
+                Test.Equal(32, (byte*)&it.lengths - start, "kvq_pool_batch.lengths");
+                Test.Equal(40, (byte*)&it.block_table - start, "kvq_pool_batch.block_table");
+                Test.Equal(48, (byte*)&it.table_stride - start, "kvq_pool_batch.table_stride");
+                Test.Equal(56, (byte*)&it.tails - start, "kvq_pool_batch.tails");
+            }
+            {
+                var it = default(kvq_pool_call);
+                byte* start = (byte*)&it;
+                Test.Equal(152, sizeof(kvq_pool_call), "sizeof kvq_pool_call");
+                Test.Equal(0, (byte*)&it.struct_size - start, "kvq_pool_call.struct_size");
+                Test.Equal(4, (byte*)&it.n_tokens - start, "kvq_pool_call.n_tokens");
+                Test.Equal(8, (byte*)&it.dtype - start, "kvq_pool_call.dtype");
+                Test.Equal(12, (byte*)&it.q_dtype - start, "kvq_pool_call.q_dtype");
+                Test.Equal(16, (byte*)&it.output_dtype - start, "kvq_pool_call.output_dtype");
+                Test.Equal(20, (byte*)&it.sliding_window - start, "kvq_pool_call.sliding_window");
+                Test.Equal(24, (byte*)&it.logit_softcap - start, "kvq_pool_call.logit_softcap");
+                Test.Equal(28, (byte*)&it.mask_slots - start, "kvq_pool_call.mask_slots");
+                Test.Equal(32, (byte*)&it.k - start, "kvq_pool_call.k");
+                Test.Equal(40, (byte*)&it.v - start, "kvq_pool_call.v");
+                Test.Equal(48, (byte*)&it.q - start, "kvq_pool_call.q");
+                Test.Equal(56, (byte*)&it.output - start, "kvq_pool_call.output");
+                Test.Equal(64, (byte*)&it.k_token_stride - start, "kvq_pool_call.k_token_stride");
+                Test.Equal(72, (byte*)&it.k_head_stride - start, "kvq_pool_call.k_head_stride");
+                Test.Equal(80, (byte*)&it.v_token_stride - start, "kvq_pool_call.v_token_stride");
+                Test.Equal(88, (byte*)&it.v_head_stride - start, "kvq_pool_call.v_head_stride");
+                Test.Equal(96, (byte*)&it.q_token_stride - start, "kvq_pool_call.q_token_stride");
+                Test.Equal(104, (byte*)&it.q_head_stride - start, "kvq_pool_call.q_head_stride");
+                Test.Equal(112, (byte*)&it.output_token_stride - start, "kvq_pool_call.output_token_stride");
+                Test.Equal(120, (byte*)&it.output_head_stride - start, "kvq_pool_call.output_head_stride");
+                Test.Equal(128, (byte*)&it.lse - start, "kvq_pool_call.lse");
+                Test.Equal(136, (byte*)&it.sinks - start, "kvq_pool_call.sinks");
+                Test.Equal(144, (byte*)&it.mask - start, "kvq_pool_call.mask");
+            }
+            {
                 var it = default(kvq_usage);
                 byte* start = (byte*)&it;
                 Test.Equal(112, sizeof(kvq_usage), "sizeof kvq_usage");

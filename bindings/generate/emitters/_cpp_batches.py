@@ -7,7 +7,8 @@ from emitters._text import target_of
 
 
 def is_batch(struct):
-    return any(field.get("memory") == "context" for field in struct["fields"])
+    """Whether it has tensors, as many rows as sequences have tokens."""
+    return any(field.get("memory") == "context" and "sum(" in field["length"] for field in struct["fields"])
 
 
 def arrays_of(struct):

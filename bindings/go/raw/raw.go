@@ -418,6 +418,41 @@ type Cache struct{ _ [0]byte }
 // Destroyed by [SequenceDestroy].
 type Sequence struct{ _ [0]byte }
 
+// Pool: tokens in memory of the host, for engines that keep block tables: the layers and formats of a cache,
+// but no sequences of its own. The memory of a layer is cut into blocks of BlockTokens tokens for all KV heads,
+// which the engine allocates, shares by prefix, copies, swaps and frees as it likes; sequences are rows of
+// block numbers:
+//
+//	kvq_pool_layout(cache, layer, block_tokens, &layout, ...);  // bytes of a block
+//	kvq_pool_create(cache, &options, &pool, ...);               // where the blocks are
+//	kvq_pool_plan_create(pool, &limits, &plan, ...);            // all memory that calls need
+//
+//	kvq_pool_plan_batch(plan, &batch, ...);                     // once for all layers
+//	kvq_pool_extend(plan, layer, &call, ...);                   // for every layer
+//
+// A full page of [PageSlots] tokens is encoded in the layer's format, in its block, by the call that brings its
+// last token. The tokens of a page that is not full are in FP16, in a tail: memory for one FP16 page of every
+// KV head, which the engine assigns to each sequence that grows, as it does the state of a recurrent layer.
+// Layers in FP16 need no tails. So blocks of full pages may be shared by any number of sequences, at the same
+// place of each, and a copy of a block and of a tail is all there is to move.
+//
+// Encoded pages are bit for bit those of a sequence of the cache. The cache's policy may not evict or route,
+// and neither `sink` nor `recent` nor `calibrate` apply: every full page is encoded, and scales are those of
+// the cache's `centres`. Bytes of zero are zeros as keys and values. Bytes that no call has written, and blocks
+// that are not what their sequence's table says, give meaningless results, and never a read or a write outside
+// of the pool.
+//
+// Blocks on a GPU have an order of bytes of their own; [PoolReadBlock] and [PoolWriteBlock] convert to and from
+// the order that all platforms share.
+//
+// Destroyed by [PoolDestroy].
+type Pool struct{ _ [0]byte }
+
+// PoolPlan: memory for the calls of one thread at a time, and the batch that they work on.
+//
+// Destroyed by [PoolPlanDestroy].
+type PoolPlan struct{ _ [0]byte }
+
 // Matrix: linear layer y = x W^T + b with weights of 1 to 8 bits: NUQ, VQ and TCQ of Q-Palette, and trellises
 // of single weights. Immutable; several threads may use it at once.
 //
@@ -1385,6 +1420,202 @@ type StepBatch struct {
 	KeptSlots *int32
 }
 
+// BlockLayout: sizes of a layer's memory in a pool.
+type BlockLayout struct {
+	StructSize uint32
+
+	// Of the memory of blocks and tails, and of their strides.
+	Alignment int32
+
+	// One block: the pages of all KV heads.
+	BlockBytes int64
+
+	// One tail; 0: the layer is in FP16, or has no tokens of its own, and needs none.
+	TailBytes int64
+}
+
+// BlockRange: consecutive blocks of one layer.
+type BlockRange struct {
+	StructSize uint32
+
+	// The same in all layers.
+	NBlocks int32
+
+	// First block. nil: the layer has no tokens of its own. Elements: n_blocks * stride.
+	Data unsafe.Pointer
+
+	// Bytes from one block to the next; 0 (default): those of a block.
+	Stride int64
+}
+
+// PoolOptions: memory of a pool.
+type PoolOptions struct {
+	StructSize uint32
+
+	// A multiple of [PageSlots].
+	BlockTokens int32
+
+	// Pieces of memory that each layer's blocks lie in, 1 ... 6; 1 by default. Blocks are numbered through
+	// them.
+	NRanges int32
+
+	// 0 by default: no layer needs any.
+	NTails int32
+
+	// `[n_layers, n_ranges]`. Elements: n_layers * n_ranges.
+	Ranges *BlockRange
+
+	// `[n_layers]`: memory of each layer's tails, nil for one that needs none. nil (default): no layer does.
+	// Elements: n_layers.
+	Tails *unsafe.Pointer
+
+	// Bytes from one tail to the next; 0 (default): those of a tail.
+	TailStride int64
+
+	// Those of the cache.
+	NLayers int32
+
+	// 0.
+	Reserved int32
+}
+
+// PoolLimits: limits of a plan's batches, which its memory depends on.
+type PoolLimits struct {
+	StructSize uint32
+
+	// Of a batch.
+	MaxSequences int32
+
+	// New tokens of all sequences of a batch.
+	MaxTokens int32
+
+	// New tokens of one sequence; 0 (default): as many as MaxTokens.
+	MaxQueries int32
+
+	// Blocks of one sequence.
+	MaxBlocks int32
+
+	// 0.
+	Reserved int32
+}
+
+// PoolBatch: sequences of a pool. On a GPU all arrays are in device memory, are read in stream order and may
+// change in place between replays of a CUDA graph; what is out of range there counts as absent, while a CPU
+// refuses it.
+type PoolBatch struct {
+	StructSize uint32
+
+	// >= 1. Sequences of length 0 fill a batch up.
+	NSequences int32
+
+	// Rows of the calls' tensors, at least the new tokens of all sequences.
+	NTokens int32
+
+	// Most new tokens of a sequence; 0 (default): the plan's limit, and NTokens if that is less. The closer the
+	// better on a GPU.
+	MaxQueries int32
+
+	// Tokens of the longest sequence; 0 (default): the plan's limit.
+	MaxLength int32
+
+	// 0.
+	Reserved int32
+
+	// First row of each sequence, from 0 on and ascending, and the end: the rows between are its newest tokens.
+	// Elements: n_sequences + 1.
+	QueryStarts *int32
+
+	// Tokens of each sequence, new ones included. Token t is at position t. Elements: n_sequences.
+	Lengths *int32
+
+	// `[n_sequences, table_stride]`: numbers of each sequence's blocks, in order. New tokens go to blocks that
+	// no other sequence of the batch writes to. Elements: n_sequences * table_stride.
+	BlockTable *int32
+
+	// Numbers from one row to the next; 0 (default): the plan's MaxBlocks.
+	TableStride int64
+
+	// The tail of each sequence; read only for sequences that have new tokens or a page that is not full. nil
+	// (default): the pool has no tails. Elements: n_sequences.
+	Tails *int32
+}
+
+// PoolCall: new tokens of one layer, their queries, and where results go.
+type PoolCall struct {
+	StructSize uint32
+
+	// Rows of the tensors: NTokens of the planned batch.
+	NTokens int32
+
+	// Element type of K and V; [F32] by default.
+	Dtype Dtype
+
+	// [F32] by default.
+	QDtype Dtype
+
+	// [F32] by default.
+	OutputDtype Dtype
+
+	// As in [AttendBatch]. Nothing is freed: blocks are the engine's.
+	SlidingWindow int32
+
+	// As in [AttendBatch].
+	LogitSoftcap float32
+
+	// As in [AttendBatch].
+	MaskSlots int32
+
+	// `[n_tokens, kv_heads, key_dim]`, before RoPE unless the cache has [RopeNone]. nil (default) for
+	// [PoolAttend]. Elements: strided(n_tokens, layer.kv_heads, layer.key_dim).
+	K unsafe.Pointer
+
+	// `[n_tokens, kv_heads, value_dim]`; nil where values are a prefix of keys. Elements: strided(n_tokens,
+	// layer.kv_heads, layer.value_dim).
+	V unsafe.Pointer
+
+	// `[n_tokens, q_heads, key_dim]`, as in [AttendBatch]. nil (default) for [PoolAppend]. Elements:
+	// strided(n_tokens, layer.q_heads, layer.key_dim).
+	Q unsafe.Pointer
+
+	// `[n_tokens, q_heads, value_dim]`, as in [AttendBatch]. nil (default) for [PoolAppend]. Elements:
+	// strided(n_tokens, layer.q_heads, layer.value_dim).
+	Output unsafe.Pointer
+
+	// As in [AppendBatch].
+	KTokenStride int64
+
+	// As in [AppendBatch].
+	KHeadStride int64
+
+	// As in [AppendBatch].
+	VTokenStride int64
+
+	// As in [AppendBatch].
+	VHeadStride int64
+
+	// As in [AttendBatch].
+	QTokenStride int64
+
+	// As in [AttendBatch].
+	QHeadStride int64
+
+	// As in [AttendBatch].
+	OutputTokenStride int64
+
+	// As in [AttendBatch].
+	OutputHeadStride int64
+
+	// As in [AttendBatch]. May be nil. Elements: n_tokens * layer.q_heads.
+	LSE *float32
+
+	// As in [AttendBatch]. May be nil. Elements: layer.q_heads.
+	Sinks *float32
+
+	// As in [AttendBatch]; the length of a sequence includes its new tokens. May be nil. Elements: n_tokens *
+	// words(mask_slots).
+	Mask *uint32
+}
+
 // Usage: memory in use, by purpose. All sizes are bytes as allocated, including padding and bookkeeping.
 type Usage struct {
 	StructSize uint32
@@ -1834,6 +2065,75 @@ var _ [4]byte = [unsafe.Offsetof(StepBatch{}.NSequences)]byte{}
 var _ [8]byte = [unsafe.Offsetof(StepBatch{}.Sequences)]byte{}
 var _ [16]byte = [unsafe.Offsetof(StepBatch{}.TokenCounts)]byte{}
 var _ [24]byte = [unsafe.Offsetof(StepBatch{}.KeptSlots)]byte{}
+
+var _ [24]byte = [unsafe.Sizeof(BlockLayout{})]byte{}
+var _ [0]byte = [unsafe.Offsetof(BlockLayout{}.StructSize)]byte{}
+var _ [4]byte = [unsafe.Offsetof(BlockLayout{}.Alignment)]byte{}
+var _ [8]byte = [unsafe.Offsetof(BlockLayout{}.BlockBytes)]byte{}
+var _ [16]byte = [unsafe.Offsetof(BlockLayout{}.TailBytes)]byte{}
+
+var _ [24]byte = [unsafe.Sizeof(BlockRange{})]byte{}
+var _ [0]byte = [unsafe.Offsetof(BlockRange{}.StructSize)]byte{}
+var _ [4]byte = [unsafe.Offsetof(BlockRange{}.NBlocks)]byte{}
+var _ [8]byte = [unsafe.Offsetof(BlockRange{}.Data)]byte{}
+var _ [16]byte = [unsafe.Offsetof(BlockRange{}.Stride)]byte{}
+
+var _ [48]byte = [unsafe.Sizeof(PoolOptions{})]byte{}
+var _ [0]byte = [unsafe.Offsetof(PoolOptions{}.StructSize)]byte{}
+var _ [4]byte = [unsafe.Offsetof(PoolOptions{}.BlockTokens)]byte{}
+var _ [8]byte = [unsafe.Offsetof(PoolOptions{}.NRanges)]byte{}
+var _ [12]byte = [unsafe.Offsetof(PoolOptions{}.NTails)]byte{}
+var _ [16]byte = [unsafe.Offsetof(PoolOptions{}.Ranges)]byte{}
+var _ [24]byte = [unsafe.Offsetof(PoolOptions{}.Tails)]byte{}
+var _ [32]byte = [unsafe.Offsetof(PoolOptions{}.TailStride)]byte{}
+var _ [40]byte = [unsafe.Offsetof(PoolOptions{}.NLayers)]byte{}
+var _ [44]byte = [unsafe.Offsetof(PoolOptions{}.Reserved)]byte{}
+
+var _ [24]byte = [unsafe.Sizeof(PoolLimits{})]byte{}
+var _ [0]byte = [unsafe.Offsetof(PoolLimits{}.StructSize)]byte{}
+var _ [4]byte = [unsafe.Offsetof(PoolLimits{}.MaxSequences)]byte{}
+var _ [8]byte = [unsafe.Offsetof(PoolLimits{}.MaxTokens)]byte{}
+var _ [12]byte = [unsafe.Offsetof(PoolLimits{}.MaxQueries)]byte{}
+var _ [16]byte = [unsafe.Offsetof(PoolLimits{}.MaxBlocks)]byte{}
+var _ [20]byte = [unsafe.Offsetof(PoolLimits{}.Reserved)]byte{}
+
+var _ [64]byte = [unsafe.Sizeof(PoolBatch{})]byte{}
+var _ [0]byte = [unsafe.Offsetof(PoolBatch{}.StructSize)]byte{}
+var _ [4]byte = [unsafe.Offsetof(PoolBatch{}.NSequences)]byte{}
+var _ [8]byte = [unsafe.Offsetof(PoolBatch{}.NTokens)]byte{}
+var _ [12]byte = [unsafe.Offsetof(PoolBatch{}.MaxQueries)]byte{}
+var _ [16]byte = [unsafe.Offsetof(PoolBatch{}.MaxLength)]byte{}
+var _ [20]byte = [unsafe.Offsetof(PoolBatch{}.Reserved)]byte{}
+var _ [24]byte = [unsafe.Offsetof(PoolBatch{}.QueryStarts)]byte{}
+var _ [32]byte = [unsafe.Offsetof(PoolBatch{}.Lengths)]byte{}
+var _ [40]byte = [unsafe.Offsetof(PoolBatch{}.BlockTable)]byte{}
+var _ [48]byte = [unsafe.Offsetof(PoolBatch{}.TableStride)]byte{}
+var _ [56]byte = [unsafe.Offsetof(PoolBatch{}.Tails)]byte{}
+
+var _ [152]byte = [unsafe.Sizeof(PoolCall{})]byte{}
+var _ [0]byte = [unsafe.Offsetof(PoolCall{}.StructSize)]byte{}
+var _ [4]byte = [unsafe.Offsetof(PoolCall{}.NTokens)]byte{}
+var _ [8]byte = [unsafe.Offsetof(PoolCall{}.Dtype)]byte{}
+var _ [12]byte = [unsafe.Offsetof(PoolCall{}.QDtype)]byte{}
+var _ [16]byte = [unsafe.Offsetof(PoolCall{}.OutputDtype)]byte{}
+var _ [20]byte = [unsafe.Offsetof(PoolCall{}.SlidingWindow)]byte{}
+var _ [24]byte = [unsafe.Offsetof(PoolCall{}.LogitSoftcap)]byte{}
+var _ [28]byte = [unsafe.Offsetof(PoolCall{}.MaskSlots)]byte{}
+var _ [32]byte = [unsafe.Offsetof(PoolCall{}.K)]byte{}
+var _ [40]byte = [unsafe.Offsetof(PoolCall{}.V)]byte{}
+var _ [48]byte = [unsafe.Offsetof(PoolCall{}.Q)]byte{}
+var _ [56]byte = [unsafe.Offsetof(PoolCall{}.Output)]byte{}
+var _ [64]byte = [unsafe.Offsetof(PoolCall{}.KTokenStride)]byte{}
+var _ [72]byte = [unsafe.Offsetof(PoolCall{}.KHeadStride)]byte{}
+var _ [80]byte = [unsafe.Offsetof(PoolCall{}.VTokenStride)]byte{}
+var _ [88]byte = [unsafe.Offsetof(PoolCall{}.VHeadStride)]byte{}
+var _ [96]byte = [unsafe.Offsetof(PoolCall{}.QTokenStride)]byte{}
+var _ [104]byte = [unsafe.Offsetof(PoolCall{}.QHeadStride)]byte{}
+var _ [112]byte = [unsafe.Offsetof(PoolCall{}.OutputTokenStride)]byte{}
+var _ [120]byte = [unsafe.Offsetof(PoolCall{}.OutputHeadStride)]byte{}
+var _ [128]byte = [unsafe.Offsetof(PoolCall{}.LSE)]byte{}
+var _ [136]byte = [unsafe.Offsetof(PoolCall{}.Sinks)]byte{}
+var _ [144]byte = [unsafe.Offsetof(PoolCall{}.Mask)]byte{}
 
 var _ [112]byte = [unsafe.Sizeof(Usage{})]byte{}
 var _ [0]byte = [unsafe.Offsetof(Usage{}.StructSize)]byte{}
@@ -3143,6 +3443,238 @@ func StepAbort(cache *Cache, batch *StepBatch, err *Error) Status {
 		batchGiven = 1
 	}
 	return Status(C.kvq_go_kvq_step_abort((*C.uint8_t)(unsafe.Pointer(cache)), batchGiven, C.int32_t(batch.NSequences), (*C.uint8_t)(unsafe.Pointer(batch.Sequences)), (*C.int32_t)(unsafe.Pointer(batch.TokenCounts)), (*C.int32_t)(unsafe.Pointer(batch.KeptSlots)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// PoolLayout: get the sizes of a layer's blocks and tails, which depend on its heads and format alone. A layer
+// without tokens of its own has blocks of 0 bytes.
+//
+//   - blockTokens: tokens of a block, a multiple of [PageSlots].
+//   - layout: its StructSize must be set.
+//
+// Returns [OK]; [EArgument]; [EUnsupported] (pages that blocks cannot hold: CommVQ, a router, a policy that
+// evicts, positions of several streams); [ELimit].
+//
+// Threads: any. Since 1.0. In C: kvq_pool_layout.
+func PoolLayout(cache *Cache, layer int32, blockTokens int32, layout *BlockLayout, err *Error) Status {
+	return Status(C.kvq_go_kvq_pool_layout((*C.uint8_t)(unsafe.Pointer(cache)), C.int32_t(layer), C.int32_t(blockTokens), (*C.kvq_block_layout)(unsafe.Pointer(layout)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// BlockRangeInit: fill with defaults.
+//
+//   - blocks: May be nil.
+//
+// Threads: any. Since 1.0. In C: kvq_block_range_init.
+func BlockRangeInit(blocks *BlockRange) {
+	if blocks != nil {
+		var it BlockRange
+		C.kvq_go_kvq_block_range_init((*C.uint8_t)(unsafe.Pointer(&it)))
+		*blocks = it
+	}
+}
+
+// PoolOptionsInit: fill with defaults.
+//
+//   - options: May be nil.
+//
+// Threads: any. Since 1.0. In C: kvq_pool_options_init.
+func PoolOptionsInit(options *PoolOptions) {
+	if options != nil {
+		var it PoolOptions
+		C.kvq_go_kvq_pool_options_init((*C.uint8_t)(unsafe.Pointer(&it)))
+		*options = it
+	}
+}
+
+// PoolCreate: create a pool in the host's memory, which the caller keeps until the pool is destroyed.
+//
+//   - result: receives the handle.
+//
+// Returns [OK]; [EArgument] (also: memory or a stride that is not aligned); [EUnsupported] as for [PoolLayout];
+// [EMemory]; [ELimit].
+//
+// Threads: any. Since 1.0. In C: kvq_pool_create.
+func PoolCreate(cache *Cache, options *PoolOptions, result **Pool, err *Error) Status {
+	var optionsGiven C.int32_t
+	if options == nil {
+		options = &PoolOptions{}
+	} else {
+		optionsGiven = 1
+	}
+	return Status(C.kvq_go_kvq_pool_create((*C.uint8_t)(unsafe.Pointer(cache)), optionsGiven, C.int32_t(options.BlockTokens), C.int32_t(options.NRanges), C.int32_t(options.NTails), (*C.uint8_t)(unsafe.Pointer(options.Ranges)), (*C.uint8_t)(unsafe.Pointer(options.Tails)), C.int64_t(options.TailStride), C.int32_t(options.NLayers), C.int32_t(options.Reserved), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// PoolDestroy: destroy a pool; its plans stay valid.
+//
+//   - pool: May be nil.
+//
+// Threads: any. Since 1.0. In C: kvq_pool_destroy.
+func PoolDestroy(pool *Pool) {
+	C.kvq_go_kvq_pool_destroy((*C.uint8_t)(unsafe.Pointer(pool)))
+}
+
+// PoolReadBlock: copy a block of a layer to host memory, in the order of bytes that all platforms share.
+//
+//   - buffer: nil: only get the size. Elements: capacity.
+//   - capacity: in bytes.
+//   - size: receives the bytes: BlockBytes of [PoolLayout].
+//
+// Returns [OK]; [EArgument]; [EBufferSize] (nothing is written); [EMemory]; [ELimit]; [EBackend].
+//
+// Threads: no call may write to the block. Since 1.0. In C: kvq_pool_read_block.
+func PoolReadBlock(pool *Pool, layer int32, block int32, buffer unsafe.Pointer, capacity uintptr, size *uintptr, err *Error) Status {
+	return Status(C.kvq_go_kvq_pool_read_block((*C.uint8_t)(unsafe.Pointer(pool)), C.int32_t(layer), C.int32_t(block), (*C.uint8_t)(unsafe.Pointer(buffer)), C.size_t(capacity), (*C.size_t)(unsafe.Pointer(size)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// PoolWriteBlock: write a block of a layer from such bytes, wherever they come from: numbers that no encoder
+// writes are refused.
+//
+//   - buffer: Elements: size.
+//   - size: BlockBytes of [PoolLayout].
+//
+// Returns [OK]; [EArgument]; [EFormat] (a number that no encoder writes); [EMemory]; [ELimit]; [EBackend].
+//
+// Threads: exclusive use of the block. Since 1.0. In C: kvq_pool_write_block.
+func PoolWriteBlock(pool *Pool, layer int32, block int32, buffer unsafe.Pointer, size uintptr, err *Error) Status {
+	return Status(C.kvq_go_kvq_pool_write_block((*C.uint8_t)(unsafe.Pointer(pool)), C.int32_t(layer), C.int32_t(block), (*C.uint8_t)(unsafe.Pointer(buffer)), C.size_t(size), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// PoolLimitsInit: fill with defaults.
+//
+//   - limits: May be nil.
+//
+// Threads: any. Since 1.0. In C: kvq_pool_limits_init.
+func PoolLimitsInit(limits *PoolLimits) {
+	if limits != nil {
+		var it PoolLimits
+		C.kvq_go_kvq_pool_limits_init((*C.uint8_t)(unsafe.Pointer(&it)))
+		*limits = it
+	}
+}
+
+// PoolPlanCreate: create a plan with memory for all calls within the limits: on a GPU nothing is allocated
+// later, on a CPU only when a batch holds more pages than any before, by [PoolPlanBatch]. An engine needs one,
+// or one for each thread.
+//
+//   - result: receives the handle.
+//
+// Returns [OK]; [EArgument]; [EMemory]; [ELimit]; [EBackend].
+//
+// Threads: any. Since 1.0. In C: kvq_pool_plan_create.
+func PoolPlanCreate(pool *Pool, limits *PoolLimits, result **PoolPlan, err *Error) Status {
+	return Status(C.kvq_go_kvq_pool_plan_create((*C.uint8_t)(unsafe.Pointer(pool)), (*C.kvq_pool_limits)(unsafe.Pointer(limits)), (*C.uint8_t)(unsafe.Pointer(result)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// PoolPlanDestroy: destroy a plan.
+//
+//   - plan: May be nil.
+//
+// Threads: any. Since 1.0. In C: kvq_pool_plan_destroy.
+func PoolPlanDestroy(plan *PoolPlan) {
+	C.kvq_go_kvq_pool_plan_destroy((*C.uint8_t)(unsafe.Pointer(plan)))
+}
+
+// PoolPlanBytes: get the bytes that a plan has allocated, its object included; they count as the context's.
+//
+//   - plan: May be nil.
+//
+// Returns the bytes; 0 for nil.
+//
+// Threads: any. Since 1.0. In C: kvq_pool_plan_bytes.
+func PoolPlanBytes(plan *PoolPlan) uint64 {
+	return uint64(C.kvq_go_kvq_pool_plan_bytes((*C.uint8_t)(unsafe.Pointer(plan))))
+}
+
+// PoolBatchInit: fill with defaults.
+//
+//   - batch: May be nil.
+//
+// Threads: any. Since 1.0. In C: kvq_pool_batch_init.
+func PoolBatchInit(batch *PoolBatch) {
+	if batch != nil {
+		var it PoolBatch
+		C.kvq_go_kvq_pool_batch_init((*C.uint8_t)(unsafe.Pointer(&it)))
+		*batch = it
+	}
+}
+
+// PoolPlanBatch: find the pages of a batch, once for the calls on all layers. A CPU reads the arrays during
+// this call; on a GPU it is a launch that a CUDA graph may capture, with those of the layers.
+//
+// Returns [OK]; [EArgument] (also: beyond the plan's limits; two sequences that write to one block or tail);
+// [EMemory]; [ELimit]; [EBackend].
+//
+// Threads: exclusive use of plan. Since 1.0. In C: kvq_pool_plan_batch.
+func PoolPlanBatch(plan *PoolPlan, batch *PoolBatch, err *Error) Status {
+	var batchGiven C.int32_t
+	if batch == nil {
+		batch = &PoolBatch{}
+	} else {
+		batchGiven = 1
+	}
+	return Status(C.kvq_go_kvq_pool_plan_batch((*C.uint8_t)(unsafe.Pointer(plan)), batchGiven, C.int32_t(batch.NSequences), C.int32_t(batch.NTokens), C.int32_t(batch.MaxQueries), C.int32_t(batch.MaxLength), C.int32_t(batch.Reserved), (*C.int32_t)(unsafe.Pointer(batch.QueryStarts)), (*C.int32_t)(unsafe.Pointer(batch.Lengths)), (*C.int32_t)(unsafe.Pointer(batch.BlockTable)), C.int64_t(batch.TableStride), (*C.int32_t)(unsafe.Pointer(batch.Tails)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// PoolCallInit: fill with defaults.
+//
+//   - call: May be nil.
+//
+// Threads: any. Since 1.0. In C: kvq_pool_call_init.
+func PoolCallInit(call *PoolCall) {
+	if call != nil {
+		var it PoolCall
+		C.kvq_go_kvq_pool_call_init((*C.uint8_t)(unsafe.Pointer(&it)))
+		*call = it
+	}
+}
+
+// PoolAppend: store the new tokens of the planned batch in a layer. If it fails, pages that were full and
+// tokens of the tails are as they were. A GPU reports numbers beyond FP16 in a later call, and stores the
+// nearest ones.
+//
+// Returns [OK]; [EArgument] (also: a number beyond FP16; the layer reads the pages of another one); [EState]
+// (no batch has been planned); [EMemory]; [ELimit]; [EBackend].
+//
+// Threads: exclusive use of plan, and of the blocks and tails that are written. Since 1.0. In C: kvq_pool_append.
+func PoolAppend(plan *PoolPlan, layer int32, batch *PoolCall, err *Error) Status {
+	var batchGiven C.int32_t
+	if batch == nil {
+		batch = &PoolCall{}
+	} else {
+		batchGiven = 1
+	}
+	return Status(C.kvq_go_kvq_pool_append((*C.uint8_t)(unsafe.Pointer(plan)), C.int32_t(layer), batchGiven, C.int32_t(batch.NTokens), C.kvq_dtype(batch.Dtype), C.kvq_dtype(batch.QDtype), C.kvq_dtype(batch.OutputDtype), C.int32_t(batch.SlidingWindow), C.float(batch.LogitSoftcap), C.int32_t(batch.MaskSlots), (*C.uint8_t)(unsafe.Pointer(batch.K)), (*C.uint8_t)(unsafe.Pointer(batch.V)), (*C.uint8_t)(unsafe.Pointer(batch.Q)), (*C.uint8_t)(unsafe.Pointer(batch.Output)), C.int64_t(batch.KTokenStride), C.int64_t(batch.KHeadStride), C.int64_t(batch.VTokenStride), C.int64_t(batch.VHeadStride), C.int64_t(batch.QTokenStride), C.int64_t(batch.QHeadStride), C.int64_t(batch.OutputTokenStride), C.int64_t(batch.OutputHeadStride), (*C.float)(unsafe.Pointer(batch.LSE)), (*C.float)(unsafe.Pointer(batch.Sinks)), (*C.uint32_t)(unsafe.Pointer(batch.Mask)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// PoolAttend: attend with the queries of the planned batch's newest tokens, which the layer, or the one whose
+// pages it reads, holds.
+//
+// Returns as [Attend]; [EState] (no batch has been planned).
+//
+// Threads: exclusive use of plan; no call may write to the sequences' blocks and tails. Since 1.0. In C: kvq_pool_attend.
+func PoolAttend(plan *PoolPlan, layer int32, batch *PoolCall, err *Error) Status {
+	var batchGiven C.int32_t
+	if batch == nil {
+		batch = &PoolCall{}
+	} else {
+		batchGiven = 1
+	}
+	return Status(C.kvq_go_kvq_pool_attend((*C.uint8_t)(unsafe.Pointer(plan)), C.int32_t(layer), batchGiven, C.int32_t(batch.NTokens), C.kvq_dtype(batch.Dtype), C.kvq_dtype(batch.QDtype), C.kvq_dtype(batch.OutputDtype), C.int32_t(batch.SlidingWindow), C.float(batch.LogitSoftcap), C.int32_t(batch.MaskSlots), (*C.uint8_t)(unsafe.Pointer(batch.K)), (*C.uint8_t)(unsafe.Pointer(batch.V)), (*C.uint8_t)(unsafe.Pointer(batch.Q)), (*C.uint8_t)(unsafe.Pointer(batch.Output)), C.int64_t(batch.KTokenStride), C.int64_t(batch.KHeadStride), C.int64_t(batch.VTokenStride), C.int64_t(batch.VHeadStride), C.int64_t(batch.QTokenStride), C.int64_t(batch.QHeadStride), C.int64_t(batch.OutputTokenStride), C.int64_t(batch.OutputHeadStride), (*C.float)(unsafe.Pointer(batch.LSE)), (*C.float)(unsafe.Pointer(batch.Sinks)), (*C.uint32_t)(unsafe.Pointer(batch.Mask)), (*C.kvq_error)(unsafe.Pointer(err))))
+}
+
+// PoolExtend: store new tokens and attend with their queries: these see older tokens as they are stored when
+// the call begins, and those of the call up to their own as they are given, rounded to FP16.
+//
+// Returns as [PoolAppend] and [Attend].
+//
+// Threads: exclusive use of plan, and of the blocks and tails that are written. Since 1.0. In C: kvq_pool_extend.
+func PoolExtend(plan *PoolPlan, layer int32, batch *PoolCall, err *Error) Status {
+	var batchGiven C.int32_t
+	if batch == nil {
+		batch = &PoolCall{}
+	} else {
+		batchGiven = 1
+	}
+	return Status(C.kvq_go_kvq_pool_extend((*C.uint8_t)(unsafe.Pointer(plan)), C.int32_t(layer), batchGiven, C.int32_t(batch.NTokens), C.kvq_dtype(batch.Dtype), C.kvq_dtype(batch.QDtype), C.kvq_dtype(batch.OutputDtype), C.int32_t(batch.SlidingWindow), C.float(batch.LogitSoftcap), C.int32_t(batch.MaskSlots), (*C.uint8_t)(unsafe.Pointer(batch.K)), (*C.uint8_t)(unsafe.Pointer(batch.V)), (*C.uint8_t)(unsafe.Pointer(batch.Q)), (*C.uint8_t)(unsafe.Pointer(batch.Output)), C.int64_t(batch.KTokenStride), C.int64_t(batch.KHeadStride), C.int64_t(batch.VTokenStride), C.int64_t(batch.VHeadStride), C.int64_t(batch.QTokenStride), C.int64_t(batch.QHeadStride), C.int64_t(batch.OutputTokenStride), C.int64_t(batch.OutputHeadStride), (*C.float)(unsafe.Pointer(batch.LSE)), (*C.float)(unsafe.Pointer(batch.Sinks)), (*C.uint32_t)(unsafe.Pointer(batch.Mask)), (*C.kvq_error)(unsafe.Pointer(err))))
 }
 
 // CacheUsage: get the bytes used by one sequence, or by the whole cache with shared pages counted once.

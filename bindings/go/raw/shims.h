@@ -357,6 +357,75 @@ _Static_assert(offsetof(kvq_step_batch, sequences) == 8, "kvq_step_batch.sequenc
 _Static_assert(offsetof(kvq_step_batch, token_counts) == 16, "kvq_step_batch.token_counts");
 _Static_assert(offsetof(kvq_step_batch, kept_slots) == 24, "kvq_step_batch.kept_slots");
 
+_Static_assert(sizeof(kvq_block_layout) == 24, "kvq_block_layout");
+_Static_assert(offsetof(kvq_block_layout, struct_size) == 0, "kvq_block_layout.struct_size");
+_Static_assert(offsetof(kvq_block_layout, alignment) == 4, "kvq_block_layout.alignment");
+_Static_assert(offsetof(kvq_block_layout, block_bytes) == 8, "kvq_block_layout.block_bytes");
+_Static_assert(offsetof(kvq_block_layout, tail_bytes) == 16, "kvq_block_layout.tail_bytes");
+
+_Static_assert(sizeof(kvq_block_range) == 24, "kvq_block_range");
+_Static_assert(offsetof(kvq_block_range, struct_size) == 0, "kvq_block_range.struct_size");
+_Static_assert(offsetof(kvq_block_range, n_blocks) == 4, "kvq_block_range.n_blocks");
+_Static_assert(offsetof(kvq_block_range, data) == 8, "kvq_block_range.data");
+_Static_assert(offsetof(kvq_block_range, stride) == 16, "kvq_block_range.stride");
+
+_Static_assert(sizeof(kvq_pool_options) == 48, "kvq_pool_options");
+_Static_assert(offsetof(kvq_pool_options, struct_size) == 0, "kvq_pool_options.struct_size");
+_Static_assert(offsetof(kvq_pool_options, block_tokens) == 4, "kvq_pool_options.block_tokens");
+_Static_assert(offsetof(kvq_pool_options, n_ranges) == 8, "kvq_pool_options.n_ranges");
+_Static_assert(offsetof(kvq_pool_options, n_tails) == 12, "kvq_pool_options.n_tails");
+_Static_assert(offsetof(kvq_pool_options, ranges) == 16, "kvq_pool_options.ranges");
+_Static_assert(offsetof(kvq_pool_options, tails) == 24, "kvq_pool_options.tails");
+_Static_assert(offsetof(kvq_pool_options, tail_stride) == 32, "kvq_pool_options.tail_stride");
+_Static_assert(offsetof(kvq_pool_options, n_layers) == 40, "kvq_pool_options.n_layers");
+_Static_assert(offsetof(kvq_pool_options, reserved) == 44, "kvq_pool_options.reserved");
+
+_Static_assert(sizeof(kvq_pool_limits) == 24, "kvq_pool_limits");
+_Static_assert(offsetof(kvq_pool_limits, struct_size) == 0, "kvq_pool_limits.struct_size");
+_Static_assert(offsetof(kvq_pool_limits, max_sequences) == 4, "kvq_pool_limits.max_sequences");
+_Static_assert(offsetof(kvq_pool_limits, max_tokens) == 8, "kvq_pool_limits.max_tokens");
+_Static_assert(offsetof(kvq_pool_limits, max_queries) == 12, "kvq_pool_limits.max_queries");
+_Static_assert(offsetof(kvq_pool_limits, max_blocks) == 16, "kvq_pool_limits.max_blocks");
+_Static_assert(offsetof(kvq_pool_limits, reserved) == 20, "kvq_pool_limits.reserved");
+
+_Static_assert(sizeof(kvq_pool_batch) == 64, "kvq_pool_batch");
+_Static_assert(offsetof(kvq_pool_batch, struct_size) == 0, "kvq_pool_batch.struct_size");
+_Static_assert(offsetof(kvq_pool_batch, n_sequences) == 4, "kvq_pool_batch.n_sequences");
+_Static_assert(offsetof(kvq_pool_batch, n_tokens) == 8, "kvq_pool_batch.n_tokens");
+_Static_assert(offsetof(kvq_pool_batch, max_queries) == 12, "kvq_pool_batch.max_queries");
+_Static_assert(offsetof(kvq_pool_batch, max_length) == 16, "kvq_pool_batch.max_length");
+_Static_assert(offsetof(kvq_pool_batch, reserved) == 20, "kvq_pool_batch.reserved");
+_Static_assert(offsetof(kvq_pool_batch, query_starts) == 24, "kvq_pool_batch.query_starts");
+_Static_assert(offsetof(kvq_pool_batch, lengths) == 32, "kvq_pool_batch.lengths");
+_Static_assert(offsetof(kvq_pool_batch, block_table) == 40, "kvq_pool_batch.block_table");
+_Static_assert(offsetof(kvq_pool_batch, table_stride) == 48, "kvq_pool_batch.table_stride");
+_Static_assert(offsetof(kvq_pool_batch, tails) == 56, "kvq_pool_batch.tails");
+
+_Static_assert(sizeof(kvq_pool_call) == 152, "kvq_pool_call");
+_Static_assert(offsetof(kvq_pool_call, struct_size) == 0, "kvq_pool_call.struct_size");
+_Static_assert(offsetof(kvq_pool_call, n_tokens) == 4, "kvq_pool_call.n_tokens");
+_Static_assert(offsetof(kvq_pool_call, dtype) == 8, "kvq_pool_call.dtype");
+_Static_assert(offsetof(kvq_pool_call, q_dtype) == 12, "kvq_pool_call.q_dtype");
+_Static_assert(offsetof(kvq_pool_call, output_dtype) == 16, "kvq_pool_call.output_dtype");
+_Static_assert(offsetof(kvq_pool_call, sliding_window) == 20, "kvq_pool_call.sliding_window");
+_Static_assert(offsetof(kvq_pool_call, logit_softcap) == 24, "kvq_pool_call.logit_softcap");
+_Static_assert(offsetof(kvq_pool_call, mask_slots) == 28, "kvq_pool_call.mask_slots");
+_Static_assert(offsetof(kvq_pool_call, k) == 32, "kvq_pool_call.k");
+_Static_assert(offsetof(kvq_pool_call, v) == 40, "kvq_pool_call.v");
+_Static_assert(offsetof(kvq_pool_call, q) == 48, "kvq_pool_call.q");
+_Static_assert(offsetof(kvq_pool_call, output) == 56, "kvq_pool_call.output");
+_Static_assert(offsetof(kvq_pool_call, k_token_stride) == 64, "kvq_pool_call.k_token_stride");
+_Static_assert(offsetof(kvq_pool_call, k_head_stride) == 72, "kvq_pool_call.k_head_stride");
+_Static_assert(offsetof(kvq_pool_call, v_token_stride) == 80, "kvq_pool_call.v_token_stride");
+_Static_assert(offsetof(kvq_pool_call, v_head_stride) == 88, "kvq_pool_call.v_head_stride");
+_Static_assert(offsetof(kvq_pool_call, q_token_stride) == 96, "kvq_pool_call.q_token_stride");
+_Static_assert(offsetof(kvq_pool_call, q_head_stride) == 104, "kvq_pool_call.q_head_stride");
+_Static_assert(offsetof(kvq_pool_call, output_token_stride) == 112, "kvq_pool_call.output_token_stride");
+_Static_assert(offsetof(kvq_pool_call, output_head_stride) == 120, "kvq_pool_call.output_head_stride");
+_Static_assert(offsetof(kvq_pool_call, lse) == 128, "kvq_pool_call.lse");
+_Static_assert(offsetof(kvq_pool_call, sinks) == 136, "kvq_pool_call.sinks");
+_Static_assert(offsetof(kvq_pool_call, mask) == 144, "kvq_pool_call.mask");
+
 _Static_assert(sizeof(kvq_usage) == 112, "kvq_usage");
 _Static_assert(offsetof(kvq_usage, struct_size) == 0, "kvq_usage.struct_size");
 _Static_assert(offsetof(kvq_usage, reserved) == 4, "kvq_usage.reserved");
@@ -852,6 +921,168 @@ static inline kvq_status kvq_go_kvq_step_abort(uint8_t* cache, int32_t batch_giv
   batch.token_counts = batch_token_counts;
   batch.kept_slots = batch_kept_slots;
   return kvq_step_abort((kvq_cache*)cache, batch_given ? &batch : NULL, error);
+}
+
+static inline kvq_status kvq_go_kvq_pool_layout(uint8_t* cache, int32_t layer, int32_t block_tokens, kvq_block_layout* layout, kvq_error* error) {
+  return kvq_pool_layout((const kvq_cache*)cache, layer, block_tokens, layout, error);
+}
+
+static inline void kvq_go_kvq_block_range_init(uint8_t* it) {
+  kvq_block_range_init((kvq_block_range*)it, sizeof(kvq_block_range));
+}
+
+static inline void kvq_go_kvq_pool_options_init(uint8_t* it) {
+  kvq_pool_options_init((kvq_pool_options*)it, sizeof(kvq_pool_options));
+}
+
+static inline kvq_status kvq_go_kvq_pool_create(uint8_t* cache, int32_t options_given, int32_t options_block_tokens, int32_t options_n_ranges, int32_t options_n_tails, uint8_t* options_ranges, uint8_t* options_tails, int64_t options_tail_stride, int32_t options_n_layers, int32_t options_reserved, uint8_t* result, kvq_error* error) {
+  kvq_pool_options options = {0};
+  options.struct_size = sizeof(kvq_pool_options);
+  options.block_tokens = options_block_tokens;
+  options.n_ranges = options_n_ranges;
+  options.n_tails = options_n_tails;
+  options.ranges = (const kvq_block_range*)options_ranges;
+  options.tails = (void* const*)options_tails;
+  options.tail_stride = options_tail_stride;
+  options.n_layers = options_n_layers;
+  options.reserved = options_reserved;
+  return kvq_pool_create((kvq_cache*)cache, options_given ? &options : NULL, (kvq_pool**)result, error);
+}
+
+static inline void kvq_go_kvq_pool_destroy(uint8_t* pool) {
+  kvq_pool_destroy((kvq_pool*)pool);
+}
+
+static inline kvq_status kvq_go_kvq_pool_read_block(uint8_t* pool, int32_t layer, int32_t block, uint8_t* buffer, size_t capacity, size_t* size, kvq_error* error) {
+  return kvq_pool_read_block((const kvq_pool*)pool, layer, block, (void*)buffer, capacity, size, error);
+}
+
+static inline kvq_status kvq_go_kvq_pool_write_block(uint8_t* pool, int32_t layer, int32_t block, uint8_t* buffer, size_t size, kvq_error* error) {
+  return kvq_pool_write_block((kvq_pool*)pool, layer, block, (const void*)buffer, size, error);
+}
+
+static inline void kvq_go_kvq_pool_limits_init(uint8_t* it) {
+  kvq_pool_limits_init((kvq_pool_limits*)it, sizeof(kvq_pool_limits));
+}
+
+static inline kvq_status kvq_go_kvq_pool_plan_create(uint8_t* pool, const kvq_pool_limits* limits, uint8_t* result, kvq_error* error) {
+  return kvq_pool_plan_create((kvq_pool*)pool, limits, (kvq_pool_plan**)result, error);
+}
+
+static inline void kvq_go_kvq_pool_plan_destroy(uint8_t* plan) {
+  kvq_pool_plan_destroy((kvq_pool_plan*)plan);
+}
+
+static inline uint64_t kvq_go_kvq_pool_plan_bytes(uint8_t* plan) {
+  return kvq_pool_plan_bytes((const kvq_pool_plan*)plan);
+}
+
+static inline void kvq_go_kvq_pool_batch_init(uint8_t* it) {
+  kvq_pool_batch_init((kvq_pool_batch*)it, sizeof(kvq_pool_batch));
+}
+
+static inline kvq_status kvq_go_kvq_pool_plan_batch(uint8_t* plan, int32_t batch_given, int32_t batch_n_sequences, int32_t batch_n_tokens, int32_t batch_max_queries, int32_t batch_max_length, int32_t batch_reserved, const int32_t* batch_query_starts, const int32_t* batch_lengths, const int32_t* batch_block_table, int64_t batch_table_stride, const int32_t* batch_tails, kvq_error* error) {
+  kvq_pool_batch batch = {0};
+  batch.struct_size = sizeof(kvq_pool_batch);
+  batch.n_sequences = batch_n_sequences;
+  batch.n_tokens = batch_n_tokens;
+  batch.max_queries = batch_max_queries;
+  batch.max_length = batch_max_length;
+  batch.reserved = batch_reserved;
+  batch.query_starts = batch_query_starts;
+  batch.lengths = batch_lengths;
+  batch.block_table = batch_block_table;
+  batch.table_stride = batch_table_stride;
+  batch.tails = batch_tails;
+  return kvq_pool_plan_batch((kvq_pool_plan*)plan, batch_given ? &batch : NULL, error);
+}
+
+static inline void kvq_go_kvq_pool_call_init(uint8_t* it) {
+  kvq_pool_call_init((kvq_pool_call*)it, sizeof(kvq_pool_call));
+}
+
+static inline kvq_status kvq_go_kvq_pool_append(uint8_t* plan, int32_t layer, int32_t batch_given, int32_t batch_n_tokens, kvq_dtype batch_dtype, kvq_dtype batch_q_dtype, kvq_dtype batch_output_dtype, int32_t batch_sliding_window, float batch_logit_softcap, int32_t batch_mask_slots, uint8_t* batch_k, uint8_t* batch_v, uint8_t* batch_q, uint8_t* batch_output, int64_t batch_k_token_stride, int64_t batch_k_head_stride, int64_t batch_v_token_stride, int64_t batch_v_head_stride, int64_t batch_q_token_stride, int64_t batch_q_head_stride, int64_t batch_output_token_stride, int64_t batch_output_head_stride, float* batch_lse, const float* batch_sinks, const uint32_t* batch_mask, kvq_error* error) {
+  kvq_pool_call batch = {0};
+  batch.struct_size = sizeof(kvq_pool_call);
+  batch.n_tokens = batch_n_tokens;
+  batch.dtype = batch_dtype;
+  batch.q_dtype = batch_q_dtype;
+  batch.output_dtype = batch_output_dtype;
+  batch.sliding_window = batch_sliding_window;
+  batch.logit_softcap = batch_logit_softcap;
+  batch.mask_slots = batch_mask_slots;
+  batch.k = (const void*)batch_k;
+  batch.v = (const void*)batch_v;
+  batch.q = (const void*)batch_q;
+  batch.output = (void*)batch_output;
+  batch.k_token_stride = batch_k_token_stride;
+  batch.k_head_stride = batch_k_head_stride;
+  batch.v_token_stride = batch_v_token_stride;
+  batch.v_head_stride = batch_v_head_stride;
+  batch.q_token_stride = batch_q_token_stride;
+  batch.q_head_stride = batch_q_head_stride;
+  batch.output_token_stride = batch_output_token_stride;
+  batch.output_head_stride = batch_output_head_stride;
+  batch.lse = batch_lse;
+  batch.sinks = batch_sinks;
+  batch.mask = batch_mask;
+  return kvq_pool_append((kvq_pool_plan*)plan, layer, batch_given ? &batch : NULL, error);
+}
+
+static inline kvq_status kvq_go_kvq_pool_attend(uint8_t* plan, int32_t layer, int32_t batch_given, int32_t batch_n_tokens, kvq_dtype batch_dtype, kvq_dtype batch_q_dtype, kvq_dtype batch_output_dtype, int32_t batch_sliding_window, float batch_logit_softcap, int32_t batch_mask_slots, uint8_t* batch_k, uint8_t* batch_v, uint8_t* batch_q, uint8_t* batch_output, int64_t batch_k_token_stride, int64_t batch_k_head_stride, int64_t batch_v_token_stride, int64_t batch_v_head_stride, int64_t batch_q_token_stride, int64_t batch_q_head_stride, int64_t batch_output_token_stride, int64_t batch_output_head_stride, float* batch_lse, const float* batch_sinks, const uint32_t* batch_mask, kvq_error* error) {
+  kvq_pool_call batch = {0};
+  batch.struct_size = sizeof(kvq_pool_call);
+  batch.n_tokens = batch_n_tokens;
+  batch.dtype = batch_dtype;
+  batch.q_dtype = batch_q_dtype;
+  batch.output_dtype = batch_output_dtype;
+  batch.sliding_window = batch_sliding_window;
+  batch.logit_softcap = batch_logit_softcap;
+  batch.mask_slots = batch_mask_slots;
+  batch.k = (const void*)batch_k;
+  batch.v = (const void*)batch_v;
+  batch.q = (const void*)batch_q;
+  batch.output = (void*)batch_output;
+  batch.k_token_stride = batch_k_token_stride;
+  batch.k_head_stride = batch_k_head_stride;
+  batch.v_token_stride = batch_v_token_stride;
+  batch.v_head_stride = batch_v_head_stride;
+  batch.q_token_stride = batch_q_token_stride;
+  batch.q_head_stride = batch_q_head_stride;
+  batch.output_token_stride = batch_output_token_stride;
+  batch.output_head_stride = batch_output_head_stride;
+  batch.lse = batch_lse;
+  batch.sinks = batch_sinks;
+  batch.mask = batch_mask;
+  return kvq_pool_attend((kvq_pool_plan*)plan, layer, batch_given ? &batch : NULL, error);
+}
+
+static inline kvq_status kvq_go_kvq_pool_extend(uint8_t* plan, int32_t layer, int32_t batch_given, int32_t batch_n_tokens, kvq_dtype batch_dtype, kvq_dtype batch_q_dtype, kvq_dtype batch_output_dtype, int32_t batch_sliding_window, float batch_logit_softcap, int32_t batch_mask_slots, uint8_t* batch_k, uint8_t* batch_v, uint8_t* batch_q, uint8_t* batch_output, int64_t batch_k_token_stride, int64_t batch_k_head_stride, int64_t batch_v_token_stride, int64_t batch_v_head_stride, int64_t batch_q_token_stride, int64_t batch_q_head_stride, int64_t batch_output_token_stride, int64_t batch_output_head_stride, float* batch_lse, const float* batch_sinks, const uint32_t* batch_mask, kvq_error* error) {
+  kvq_pool_call batch = {0};
+  batch.struct_size = sizeof(kvq_pool_call);
+  batch.n_tokens = batch_n_tokens;
+  batch.dtype = batch_dtype;
+  batch.q_dtype = batch_q_dtype;
+  batch.output_dtype = batch_output_dtype;
+  batch.sliding_window = batch_sliding_window;
+  batch.logit_softcap = batch_logit_softcap;
+  batch.mask_slots = batch_mask_slots;
+  batch.k = (const void*)batch_k;
+  batch.v = (const void*)batch_v;
+  batch.q = (const void*)batch_q;
+  batch.output = (void*)batch_output;
+  batch.k_token_stride = batch_k_token_stride;
+  batch.k_head_stride = batch_k_head_stride;
+  batch.v_token_stride = batch_v_token_stride;
+  batch.v_head_stride = batch_v_head_stride;
+  batch.q_token_stride = batch_q_token_stride;
+  batch.q_head_stride = batch_q_head_stride;
+  batch.output_token_stride = batch_output_token_stride;
+  batch.output_head_stride = batch_output_head_stride;
+  batch.lse = batch_lse;
+  batch.sinks = batch_sinks;
+  batch.mask = batch_mask;
+  return kvq_pool_extend((kvq_pool_plan*)plan, layer, batch_given ? &batch : NULL, error);
 }
 
 static inline kvq_status kvq_go_kvq_cache_usage(uint8_t* cache, uint8_t* sequence, kvq_usage* usage, kvq_error* error) {

@@ -353,6 +353,39 @@ class kvq_sequence(c_void_p):
     """The pages of one conversation. Belongs to the cache that created it."""
 
 
+class kvq_pool(c_void_p):
+    """Tokens in memory of the host, for engines that keep block tables: the layers and formats of a cache, but no
+    sequences of its own. The memory of a layer is cut into blocks of ``block_tokens`` tokens for all KV heads, which
+    the engine allocates, shares by prefix, copies, swaps and frees as it likes; sequences are rows of block numbers:
+
+        kvq_pool_layout(cache, layer, block_tokens, &layout, ...);  // bytes of a block
+        kvq_pool_create(cache, &options, &pool, ...);               // where the blocks are
+        kvq_pool_plan_create(pool, &limits, &plan, ...);            // all memory that calls need
+
+        kvq_pool_plan_batch(plan, &batch, ...);                     // once for all layers
+        kvq_pool_extend(plan, layer, &call, ...);                   // for every layer
+
+    A full page of ``KVQ_PAGE_SLOTS`` tokens is encoded in the layer's format, in its block, by the call that brings
+    its last token. The tokens of a page that is not full are in FP16, in a tail: memory for one FP16 page of every
+    KV head, which the engine assigns to each sequence that grows, as it does the state of a recurrent layer. Layers
+    in FP16 need no tails. So blocks of full pages may be shared by any number of sequences, at the same place of
+    each, and a copy of a block and of a tail is all there is to move.
+
+    Encoded pages are bit for bit those of a sequence of the cache. The cache's policy may not evict or route, and
+    neither ``sink`` nor ``recent`` nor ``calibrate`` apply: every full page is encoded, and scales are those of the
+    cache's ``centres``. Bytes of zero are zeros as keys and values. Bytes that no call has written, and blocks that
+    are not what their sequence's table says, give meaningless results, and never a read or a write outside of the
+    pool.
+
+    Blocks on a GPU have an order of bytes of their own; ``kvq_pool_read_block`` and ``kvq_pool_write_block`` convert
+    to and from the order that all platforms share.
+    """
+
+
+class kvq_pool_plan(c_void_p):
+    """Memory for the calls of one thread at a time, and the batch that they work on."""
+
+
 class qp_matrix(c_void_p):
     """Linear layer y = x W^T + b with weights of 1 to 8 bits: NUQ, VQ and TCQ of Q-Palette, and trellises of single
     weights. Immutable; several threads may use it at once.
@@ -1604,6 +1637,229 @@ class kvq_step_batch(Structure):
         ("sequences", c_void_p),
         ("token_counts", c_void_p),
         ("kept_slots", c_void_p),
+    ]
+
+
+class kvq_block_layout(Structure):
+    """Sizes of a layer's memory in a pool."""
+
+    struct_size: int
+    alignment: int
+    """Of the memory of blocks and tails, and of their strides."""
+    block_bytes: int
+    """One block: the pages of all KV heads."""
+    tail_bytes: int
+    """One tail; 0: the layer is in FP16, or has no tokens of its own, and needs none."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("alignment", c_int32),
+        ("block_bytes", c_int64),
+        ("tail_bytes", c_int64),
+    ]
+
+
+class kvq_block_range(Structure):
+    """Consecutive blocks of one layer."""
+
+    struct_size: int
+    n_blocks: int
+    """The same in all layers."""
+    data: Any
+    """First block. NULL: the layer has no tokens of its own."""
+    stride: int
+    """Bytes from one block to the next; 0 (default): those of a block."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("n_blocks", c_int32),
+        ("data", c_void_p),
+        ("stride", c_int64),
+    ]
+
+
+class kvq_pool_options(Structure):
+    """Memory of a pool."""
+
+    struct_size: int
+    block_tokens: int
+    """A multiple of ``KVQ_PAGE_SLOTS``."""
+    n_ranges: int
+    """Pieces of memory that each layer's blocks lie in, 1 ... 6; 1 by default. Blocks are numbered through them."""
+    n_tails: int
+    """0 by default: no layer needs any."""
+    ranges: Any
+    """``[n_layers, n_ranges]``."""
+    tails: Any
+    """``[n_layers]``: memory of each layer's tails, NULL for one that needs none. NULL (default): no layer does."""
+    tail_stride: int
+    """Bytes from one tail to the next; 0 (default): those of a tail."""
+    n_layers: int
+    """Those of the cache."""
+    reserved: int
+    """0."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("block_tokens", c_int32),
+        ("n_ranges", c_int32),
+        ("n_tails", c_int32),
+        ("ranges", POINTER(kvq_block_range)),
+        ("tails", c_void_p),
+        ("tail_stride", c_int64),
+        ("n_layers", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+class kvq_pool_limits(Structure):
+    """Limits of a plan's batches, which its memory depends on."""
+
+    struct_size: int
+    max_sequences: int
+    """Of a batch."""
+    max_tokens: int
+    """New tokens of all sequences of a batch."""
+    max_queries: int
+    """New tokens of one sequence; 0 (default): as many as ``max_tokens``."""
+    max_blocks: int
+    """Blocks of one sequence."""
+    reserved: int
+    """0."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("max_sequences", c_int32),
+        ("max_tokens", c_int32),
+        ("max_queries", c_int32),
+        ("max_blocks", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+class kvq_pool_batch(Structure):
+    """Sequences of a pool. On a GPU all arrays are in device memory, are read in stream order and may change in place
+    between replays of a CUDA graph; what is out of range there counts as absent, while a CPU refuses it.
+    """
+
+    struct_size: int
+    n_sequences: int
+    """>= 1. Sequences of length 0 fill a batch up."""
+    n_tokens: int
+    """Rows of the calls' tensors, at least the new tokens of all sequences."""
+    max_queries: int
+    """Most new tokens of a sequence; 0 (default): the plan's limit, and ``n_tokens`` if that is less. The closer the
+    better on a GPU.
+    """
+    max_length: int
+    """Tokens of the longest sequence; 0 (default): the plan's limit."""
+    reserved: int
+    """0."""
+    query_starts: Any
+    """First row of each sequence, from 0 on and ascending, and the end: the rows between are its newest tokens."""
+    lengths: Any
+    """Tokens of each sequence, new ones included. Token t is at position t."""
+    block_table: Any
+    """``[n_sequences, table_stride]``: numbers of each sequence's blocks, in order. New tokens go to blocks that no
+    other sequence of the batch writes to.
+    """
+    table_stride: int
+    """Numbers from one row to the next; 0 (default): the plan's ``max_blocks``."""
+    tails: Any
+    """The tail of each sequence; read only for sequences that have new tokens or a page that is not full. NULL
+    (default): the pool has no tails.
+    """
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("n_sequences", c_int32),
+        ("n_tokens", c_int32),
+        ("max_queries", c_int32),
+        ("max_length", c_int32),
+        ("reserved", c_int32),
+        ("query_starts", c_void_p),
+        ("lengths", c_void_p),
+        ("block_table", c_void_p),
+        ("table_stride", c_int64),
+        ("tails", c_void_p),
+    ]
+
+
+class kvq_pool_call(Structure):
+    """New tokens of one layer, their queries, and where results go."""
+
+    struct_size: int
+    n_tokens: int
+    """Rows of the tensors: ``n_tokens`` of the planned batch."""
+    dtype: int
+    """Element type of ``k`` and ``v``; ``KVQ_F32`` by default."""
+    q_dtype: int
+    """``KVQ_F32`` by default."""
+    output_dtype: int
+    """``KVQ_F32`` by default."""
+    sliding_window: int
+    """As in kvq_attend_batch. Nothing is freed: blocks are the engine's."""
+    logit_softcap: float
+    """As in kvq_attend_batch."""
+    mask_slots: int
+    """As in kvq_attend_batch."""
+    k: Any
+    """``[n_tokens, kv_heads, key_dim]``, before RoPE unless the cache has ``KVQ_ROPE_NONE``. NULL (default) for
+    ``kvq_pool_attend``.
+    """
+    v: Any
+    """``[n_tokens, kv_heads, value_dim]``; NULL where values are a prefix of keys."""
+    q: Any
+    """``[n_tokens, q_heads, key_dim]``, as in kvq_attend_batch. NULL (default) for ``kvq_pool_append``."""
+    output: Any
+    """``[n_tokens, q_heads, value_dim]``, as in kvq_attend_batch. NULL (default) for ``kvq_pool_append``."""
+    k_token_stride: int
+    """As in kvq_append_batch."""
+    k_head_stride: int
+    """As in kvq_append_batch."""
+    v_token_stride: int
+    """As in kvq_append_batch."""
+    v_head_stride: int
+    """As in kvq_append_batch."""
+    q_token_stride: int
+    """As in kvq_attend_batch."""
+    q_head_stride: int
+    """As in kvq_attend_batch."""
+    output_token_stride: int
+    """As in kvq_attend_batch."""
+    output_head_stride: int
+    """As in kvq_attend_batch."""
+    lse: Any
+    """As in kvq_attend_batch."""
+    sinks: Any
+    """As in kvq_attend_batch."""
+    mask: Any
+    """As in kvq_attend_batch; the length of a sequence includes its new tokens."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("n_tokens", c_int32),
+        ("dtype", c_int32),
+        ("q_dtype", c_int32),
+        ("output_dtype", c_int32),
+        ("sliding_window", c_int32),
+        ("logit_softcap", c_float),
+        ("mask_slots", c_int32),
+        ("k", c_void_p),
+        ("v", c_void_p),
+        ("q", c_void_p),
+        ("output", c_void_p),
+        ("k_token_stride", c_int64),
+        ("k_head_stride", c_int64),
+        ("v_token_stride", c_int64),
+        ("v_head_stride", c_int64),
+        ("q_token_stride", c_int64),
+        ("q_head_stride", c_int64),
+        ("output_token_stride", c_int64),
+        ("output_head_stride", c_int64),
+        ("lse", c_void_p),
+        ("sinks", c_void_p),
+        ("mask", c_void_p),
     ]
 
 
@@ -3814,6 +4070,287 @@ Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_STATE (not in a step; launches of a graph 
 taken back, see ``kvq_step_commit``); KVQ_E_BACKEND.
 
 Threads: exclusive use of these sequences.
+""",
+)
+kvq_pool_layout = library.function(
+    "kvq_pool_layout",
+    c_int32,
+    {
+        "cache": kvq_cache,
+        "layer": c_int32,
+        "block_tokens": c_int32,
+        "layout": POINTER(kvq_block_layout),
+        "error": POINTER(kvq_error),
+    },
+    """kvq_pool_layout(cache: const kvq_cache*, layer: int32_t, block_tokens: int32_t, layout: kvq_block_layout*, error:
+kvq_error*) -> kvq_status
+
+Get the sizes of a layer's blocks and tails, which depend on its heads and format alone. A layer without tokens
+of its own has blocks of 0 bytes.
+
+- block_tokens: tokens of a block, a multiple of ``KVQ_PAGE_SLOTS``.
+- layout: its ``struct_size`` must be set.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED (pages that blocks cannot hold: CommVQ, a router, a policy that
+evicts, positions of several streams); KVQ_E_LIMIT.
+
+Threads: any.
+""",
+)
+kvq_block_range_init = library.function(
+    "kvq_block_range_init",
+    None,
+    {"blocks": POINTER(kvq_block_range), "size": c_size_t},
+    """kvq_block_range_init(blocks: kvq_block_range*, size: size_t) -> void
+
+Fill with defaults.
+
+- size: sizeof(kvq_block_range).
+
+Threads: any.
+""",
+)
+kvq_pool_options_init = library.function(
+    "kvq_pool_options_init",
+    None,
+    {"options": POINTER(kvq_pool_options), "size": c_size_t},
+    """kvq_pool_options_init(options: kvq_pool_options*, size: size_t) -> void
+
+Fill with defaults.
+
+- size: sizeof(kvq_pool_options).
+
+Threads: any.
+""",
+)
+kvq_pool_create = library.function(
+    "kvq_pool_create",
+    c_int32,
+    {
+        "cache": kvq_cache,
+        "options": POINTER(kvq_pool_options),
+        "result": POINTER(kvq_pool),
+        "error": POINTER(kvq_error),
+    },
+    """kvq_pool_create(cache: kvq_cache*, options: const kvq_pool_options*, result: kvq_pool**, error: kvq_error*) ->
+kvq_status
+
+Create a pool in the host's memory, which the caller keeps until the pool is destroyed.
+
+- result: receives the handle.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT (also: memory or a stride that is not aligned); KVQ_E_UNSUPPORTED as for
+``kvq_pool_layout``; KVQ_E_MEMORY; KVQ_E_LIMIT.
+
+Threads: any.
+""",
+)
+kvq_pool_destroy = library.function(
+    "kvq_pool_destroy",
+    None,
+    {"pool": kvq_pool},
+    """kvq_pool_destroy(pool: kvq_pool*) -> void
+
+Destroy a pool; its plans stay valid.
+
+Threads: any.
+""",
+)
+kvq_pool_read_block = library.function(
+    "kvq_pool_read_block",
+    c_int32,
+    {
+        "pool": kvq_pool,
+        "layer": c_int32,
+        "block": c_int32,
+        "buffer": c_void_p,
+        "capacity": c_size_t,
+        "size": c_void_p,
+        "error": POINTER(kvq_error),
+    },
+    """kvq_pool_read_block(pool: const kvq_pool*, layer: int32_t, block: int32_t, buffer: void*, capacity: size_t, size:
+size_t*, error: kvq_error*) -> kvq_status
+
+Copy a block of a layer to host memory, in the order of bytes that all platforms share.
+
+- buffer: NULL: only get the size.
+- capacity: in bytes.
+- size: receives the bytes: ``block_bytes`` of ``kvq_pool_layout``.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_BUFFER_SIZE (nothing is written); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
+
+Threads: no call may write to the block.
+""",
+)
+kvq_pool_write_block = library.function(
+    "kvq_pool_write_block",
+    c_int32,
+    {
+        "pool": kvq_pool,
+        "layer": c_int32,
+        "block": c_int32,
+        "buffer": c_void_p,
+        "size": c_size_t,
+        "error": POINTER(kvq_error),
+    },
+    """kvq_pool_write_block(pool: kvq_pool*, layer: int32_t, block: int32_t, buffer: const void*, size: size_t, error:
+kvq_error*) -> kvq_status
+
+Write a block of a layer from such bytes, wherever they come from: numbers that no encoder writes are refused.
+
+- size: ``block_bytes`` of ``kvq_pool_layout``.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_FORMAT (a number that no encoder writes); KVQ_E_MEMORY; KVQ_E_LIMIT;
+KVQ_E_BACKEND.
+
+Threads: exclusive use of the block.
+""",
+)
+kvq_pool_limits_init = library.function(
+    "kvq_pool_limits_init",
+    None,
+    {"limits": POINTER(kvq_pool_limits), "size": c_size_t},
+    """kvq_pool_limits_init(limits: kvq_pool_limits*, size: size_t) -> void
+
+Fill with defaults.
+
+- size: sizeof(kvq_pool_limits).
+
+Threads: any.
+""",
+)
+kvq_pool_plan_create = library.function(
+    "kvq_pool_plan_create",
+    c_int32,
+    {
+        "pool": kvq_pool,
+        "limits": POINTER(kvq_pool_limits),
+        "result": POINTER(kvq_pool_plan),
+        "error": POINTER(kvq_error),
+    },
+    """kvq_pool_plan_create(pool: kvq_pool*, limits: const kvq_pool_limits*, result: kvq_pool_plan**, error: kvq_error*)
+-> kvq_status
+
+Create a plan with memory for all calls within the limits: on a GPU nothing is allocated later, on a CPU only
+when a batch holds more pages than any before, by ``kvq_pool_plan_batch``. An engine needs one, or one for each
+thread.
+
+- result: receives the handle.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
+
+Threads: any.
+""",
+)
+kvq_pool_plan_destroy = library.function(
+    "kvq_pool_plan_destroy",
+    None,
+    {"plan": kvq_pool_plan},
+    """kvq_pool_plan_destroy(plan: kvq_pool_plan*) -> void
+
+Destroy a plan.
+
+Threads: any.
+""",
+)
+kvq_pool_plan_bytes = library.function(
+    "kvq_pool_plan_bytes",
+    c_uint64,
+    {"plan": kvq_pool_plan},
+    """kvq_pool_plan_bytes(plan: const kvq_pool_plan*) -> uint64_t
+
+Get the bytes that a plan has allocated, its object included; they count as the context's.
+
+Returns the bytes; 0 for NULL.
+
+Threads: any.
+""",
+)
+kvq_pool_batch_init = library.function(
+    "kvq_pool_batch_init",
+    None,
+    {"batch": POINTER(kvq_pool_batch), "size": c_size_t},
+    """kvq_pool_batch_init(batch: kvq_pool_batch*, size: size_t) -> void
+
+Fill with defaults.
+
+- size: sizeof(kvq_pool_batch).
+
+Threads: any.
+""",
+)
+kvq_pool_plan_batch = library.function(
+    "kvq_pool_plan_batch",
+    c_int32,
+    {"plan": kvq_pool_plan, "batch": POINTER(kvq_pool_batch), "error": POINTER(kvq_error)},
+    """kvq_pool_plan_batch(plan: kvq_pool_plan*, batch: const kvq_pool_batch*, error: kvq_error*) -> kvq_status
+
+Find the pages of a batch, once for the calls on all layers. A CPU reads the arrays during this call; on a GPU it
+is a launch that a CUDA graph may capture, with those of the layers.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT (also: beyond the plan's limits; two sequences that write to one block or tail);
+KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
+
+Threads: exclusive use of ``plan``.
+""",
+)
+kvq_pool_call_init = library.function(
+    "kvq_pool_call_init",
+    None,
+    {"call": POINTER(kvq_pool_call), "size": c_size_t},
+    """kvq_pool_call_init(call: kvq_pool_call*, size: size_t) -> void
+
+Fill with defaults.
+
+- size: sizeof(kvq_pool_call).
+
+Threads: any.
+""",
+)
+kvq_pool_append = library.function(
+    "kvq_pool_append",
+    c_int32,
+    {"plan": kvq_pool_plan, "layer": c_int32, "batch": POINTER(kvq_pool_call), "error": POINTER(kvq_error)},
+    """kvq_pool_append(plan: kvq_pool_plan*, layer: int32_t, batch: const kvq_pool_call*, error: kvq_error*) ->
+kvq_status
+
+Store the new tokens of the planned batch in a layer. If it fails, pages that were full and tokens of the tails
+are as they were. A GPU reports numbers beyond FP16 in a later call, and stores the nearest ones.
+
+Returns KVQ_OK; KVQ_E_ARGUMENT (also: a number beyond FP16; the layer reads the pages of another one);
+KVQ_E_STATE (no batch has been planned); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
+
+Threads: exclusive use of ``plan``, and of the blocks and tails that are written.
+""",
+)
+kvq_pool_attend = library.function(
+    "kvq_pool_attend",
+    c_int32,
+    {"plan": kvq_pool_plan, "layer": c_int32, "batch": POINTER(kvq_pool_call), "error": POINTER(kvq_error)},
+    """kvq_pool_attend(plan: kvq_pool_plan*, layer: int32_t, batch: const kvq_pool_call*, error: kvq_error*) ->
+kvq_status
+
+Attend with the queries of the planned batch's newest tokens, which the layer, or the one whose pages it reads,
+holds.
+
+Returns as ``kvq_attend``; KVQ_E_STATE (no batch has been planned).
+
+Threads: exclusive use of ``plan``; no call may write to the sequences' blocks and tails.
+""",
+)
+kvq_pool_extend = library.function(
+    "kvq_pool_extend",
+    c_int32,
+    {"plan": kvq_pool_plan, "layer": c_int32, "batch": POINTER(kvq_pool_call), "error": POINTER(kvq_error)},
+    """kvq_pool_extend(plan: kvq_pool_plan*, layer: int32_t, batch: const kvq_pool_call*, error: kvq_error*) ->
+kvq_status
+
+Store new tokens and attend with their queries: these see older tokens as they are stored when the call begins,
+and those of the call up to their own as they are given, rounded to FP16.
+
+Returns as ``kvq_pool_append`` and ``kvq_attend``.
+
+Threads: exclusive use of ``plan``, and of the blocks and tails that are written.
 """,
 )
 kvq_cache_usage = library.function(

@@ -2,6 +2,7 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/dispatch/kernels.h"
+#include "backend/cpu/pool/block_pools.h"
 #include "backend/cpu/training/host_training.h"
 #include "core/parallel.h"
 #include "core/scratch.h"
@@ -27,9 +28,7 @@ class CpuBackend final : public Backend,
 
   Pages& pages() override { return *this; }
   Attention& attention() override { return *this; }
-  Facet<BlockPools> block_pools() override {
-    return Facet<BlockPools>::missing("the CPU does not read blocks of pools yet");
-  }
+  Facet<BlockPools> block_pools() override { return block_pools_; }
   Facet<Weighing> weighing() override { return *this; }
   Facet<Voting> voting() override { return *this; }
   Facet<Linear> linear() override { return *this; }
@@ -95,6 +94,7 @@ class CpuBackend final : public Backend,
   Parallel& parallel_;
   ScratchPool linear_scratch_;
   HostTraining training_;
+  CpuBlockPools block_pools_{*this, *this, parallel_};
 };
 
 }  // namespace kvq::cpu

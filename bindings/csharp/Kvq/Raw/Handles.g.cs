@@ -38,6 +38,16 @@ namespace Kvq.Raw
         protected override void Destroy(IntPtr it) => Native.kvq_sequence_destroy(it);
     }
 
+    internal sealed class PoolHandle : Handle
+    {
+        protected override void Destroy(IntPtr it) => Native.kvq_pool_destroy(it);
+    }
+
+    internal sealed class PoolPlanHandle : Handle
+    {
+        protected override void Destroy(IntPtr it) => Native.kvq_pool_plan_destroy(it);
+    }
+
     internal sealed class MatrixHandle : Handle
     {
         protected override void Destroy(IntPtr it) => Native.qp_matrix_destroy(it);

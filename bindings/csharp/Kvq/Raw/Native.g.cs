@@ -1352,6 +1352,233 @@ namespace Kvq.Raw
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
         public static extern Status kvq_step_abort(IntPtr cache, kvq_step_batch* batch, kvq_error* error);
 
+        /// <summary>Get the sizes of a layer's blocks and tails, which depend on its heads and format alone. A layer
+        /// without tokens of its own has blocks of 0 bytes.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="cache">The cache.</param>
+        /// <param name="layer">The layer.</param>
+        /// <param name="block_tokens">tokens of a block, a multiple of <see cref="Kvq.Constants.PageSlots"/>.</param>
+        /// <param name="layout">its <c>struct_size</c> must be set.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>;
+        /// <see cref="Kvq.Status.Unsupported"/> (pages that blocks cannot hold: CommVQ, a router, a policy that
+        /// evicts, positions of several streams); <see cref="Kvq.Status.Limit"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_pool_layout(IntPtr cache, int layer, int block_tokens, kvq_block_layout* layout, kvq_error* error);
+
+        /// <summary>Fill with defaults.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="blocks">The blocks.</param>
+        /// <param name="size">sizeof(<see cref="Kvq.Raw.kvq_block_range"/>).</param>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern void kvq_block_range_init(kvq_block_range* blocks, UIntPtr size);
+
+        /// <summary>Fill with defaults.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="options">The options.</param>
+        /// <param name="size">sizeof(<see cref="Kvq.Raw.kvq_pool_options"/>).</param>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern void kvq_pool_options_init(kvq_pool_options* options, UIntPtr size);
+
+        /// <summary>Create a pool in the host's memory, which the caller keeps until the pool is destroyed.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="cache">The cache.</param>
+        /// <param name="options">The options.</param>
+        /// <param name="result">receives the handle.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/> (also: memory or a stride that is
+        /// not aligned); <see cref="Kvq.Status.Unsupported"/> as for <see cref="Kvq.Raw.Native.kvq_pool_layout"/>;
+        /// <see cref="Kvq.Status.Memory"/>; <see cref="Kvq.Status.Limit"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_pool_create(IntPtr cache, kvq_pool_options* options, IntPtr* result, kvq_error* error);
+
+        /// <summary>Destroy a pool; its plans stay valid.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="pool">The pool.</param>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern void kvq_pool_destroy(IntPtr pool);
+
+        /// <summary>Copy a block of a layer to host memory, in the order of bytes that all platforms share.</summary>
+        /// <remarks>
+        /// <para>Threads: no call may write to the block.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="pool">The pool.</param>
+        /// <param name="layer">The layer.</param>
+        /// <param name="block">The block.</param>
+        /// <param name="buffer">null: only get the size.</param>
+        /// <param name="capacity">in bytes.</param>
+        /// <param name="size">receives the bytes: <c>block_bytes</c> of
+        /// <see cref="Kvq.Raw.Native.kvq_pool_layout"/>.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>;
+        /// <see cref="Kvq.Status.BufferSize"/> (nothing is written); <see cref="Kvq.Status.Memory"/>;
+        /// <see cref="Kvq.Status.Limit"/>; <see cref="Kvq.Status.Backend"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_pool_read_block(IntPtr pool, int layer, int block, void* buffer, UIntPtr capacity, UIntPtr* size, kvq_error* error);
+
+        /// <summary>Write a block of a layer from such bytes, wherever they come from: numbers that no encoder writes
+        /// are refused.</summary>
+        /// <remarks>
+        /// <para>Threads: exclusive use of the block.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="pool">The pool.</param>
+        /// <param name="layer">The layer.</param>
+        /// <param name="block">The block.</param>
+        /// <param name="buffer">The buffer.</param>
+        /// <param name="size"><c>block_bytes</c> of <see cref="Kvq.Raw.Native.kvq_pool_layout"/>.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.Format"/>
+        /// (a number that no encoder writes); <see cref="Kvq.Status.Memory"/>; <see cref="Kvq.Status.Limit"/>;
+        /// <see cref="Kvq.Status.Backend"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_pool_write_block(IntPtr pool, int layer, int block, void* buffer, UIntPtr size, kvq_error* error);
+
+        /// <summary>Fill with defaults.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="limits">The limits.</param>
+        /// <param name="size">sizeof(<see cref="Kvq.Raw.kvq_pool_limits"/>).</param>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern void kvq_pool_limits_init(kvq_pool_limits* limits, UIntPtr size);
+
+        /// <summary>Create a plan with memory for all calls within the limits: on a GPU nothing is allocated later,
+        /// on a CPU only when a batch holds more pages than any before, by
+        /// <see cref="Kvq.Raw.Native.kvq_pool_plan_batch"/>. An engine needs one, or one for each thread.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="pool">The pool.</param>
+        /// <param name="limits">The limits.</param>
+        /// <param name="result">receives the handle.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/>; <see cref="Kvq.Status.Memory"/>;
+        /// <see cref="Kvq.Status.Limit"/>; <see cref="Kvq.Status.Backend"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_pool_plan_create(IntPtr pool, kvq_pool_limits* limits, IntPtr* result, kvq_error* error);
+
+        /// <summary>Destroy a plan.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="plan">The plan.</param>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern void kvq_pool_plan_destroy(IntPtr plan);
+
+        /// <summary>Get the bytes that a plan has allocated, its object included; they count as the
+        /// context's.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="plan">The plan.</param>
+        /// <returns>the bytes; 0 for null.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern ulong kvq_pool_plan_bytes(IntPtr plan);
+
+        /// <summary>Fill with defaults.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="batch">The batch.</param>
+        /// <param name="size">sizeof(<see cref="Kvq.Raw.kvq_pool_batch"/>).</param>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern void kvq_pool_batch_init(kvq_pool_batch* batch, UIntPtr size);
+
+        /// <summary>Find the pages of a batch, once for the calls on all layers. A CPU reads the arrays during this
+        /// call; on a GPU it is a launch that a CUDA graph may capture, with those of the layers.</summary>
+        /// <remarks>
+        /// <para>Threads: exclusive use of <c>plan</c>.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="plan">The plan.</param>
+        /// <param name="batch">The batch.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/> (also: beyond the plan's limits;
+        /// two sequences that write to one block or tail); <see cref="Kvq.Status.Memory"/>;
+        /// <see cref="Kvq.Status.Limit"/>; <see cref="Kvq.Status.Backend"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_pool_plan_batch(IntPtr plan, kvq_pool_batch* batch, kvq_error* error);
+
+        /// <summary>Fill with defaults.</summary>
+        /// <remarks>
+        /// <para>Threads: any.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="call">The call.</param>
+        /// <param name="size">sizeof(<see cref="Kvq.Raw.kvq_pool_call"/>).</param>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern void kvq_pool_call_init(kvq_pool_call* call, UIntPtr size);
+
+        /// <summary>Store the new tokens of the planned batch in a layer. If it fails, pages that were full and
+        /// tokens of the tails are as they were. A GPU reports numbers beyond FP16 in a later call, and stores the
+        /// nearest ones.</summary>
+        /// <remarks>
+        /// <para>Threads: exclusive use of <c>plan</c>, and of the blocks and tails that are written.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="plan">The plan.</param>
+        /// <param name="layer">The layer.</param>
+        /// <param name="batch">The batch.</param>
+        /// <param name="error">The error.</param>
+        /// <returns><see cref="Kvq.Status.Ok"/>; <see cref="Kvq.Status.Argument"/> (also: a number beyond FP16; the
+        /// layer reads the pages of another one); <see cref="Kvq.Status.State"/> (no batch has been planned);
+        /// <see cref="Kvq.Status.Memory"/>; <see cref="Kvq.Status.Limit"/>;
+        /// <see cref="Kvq.Status.Backend"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_pool_append(IntPtr plan, int layer, kvq_pool_call* batch, kvq_error* error);
+
+        /// <summary>Attend with the queries of the planned batch's newest tokens, which the layer, or the one whose
+        /// pages it reads, holds.</summary>
+        /// <remarks>
+        /// <para>Threads: exclusive use of <c>plan</c>; no call may write to the sequences' blocks and tails.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="plan">The plan.</param>
+        /// <param name="layer">The layer.</param>
+        /// <param name="batch">The batch.</param>
+        /// <param name="error">The error.</param>
+        /// <returns>as <see cref="Kvq.Raw.Native.kvq_attend"/>; <see cref="Kvq.Status.State"/> (no batch has been
+        /// planned).</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_pool_attend(IntPtr plan, int layer, kvq_pool_call* batch, kvq_error* error);
+
+        /// <summary>Store new tokens and attend with their queries: these see older tokens as they are stored when
+        /// the call begins, and those of the call up to their own as they are given, rounded to FP16.</summary>
+        /// <remarks>
+        /// <para>Threads: exclusive use of <c>plan</c>, and of the blocks and tails that are written.</para>
+        /// <para>Since 1.0.</para>
+        /// </remarks>
+        /// <param name="plan">The plan.</param>
+        /// <param name="layer">The layer.</param>
+        /// <param name="batch">The batch.</param>
+        /// <param name="error">The error.</param>
+        /// <returns>as <see cref="Kvq.Raw.Native.kvq_pool_append"/> and
+        /// <see cref="Kvq.Raw.Native.kvq_attend"/>.</returns>
+        [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+        public static extern Status kvq_pool_extend(IntPtr plan, int layer, kvq_pool_call* batch, kvq_error* error);
+
         /// <summary>Get the bytes used by one sequence, or by the whole cache with shared pages counted
         /// once.</summary>
         /// <remarks>

@@ -872,6 +872,169 @@ namespace Kvq.Raw
         public int* kept_slots;
     }
 
+    /// <summary>Sizes of a layer's memory in a pool.</summary>
+    [StructLayout(LayoutKind.Sequential)]
+    public unsafe struct kvq_block_layout
+    {
+        /// <summary>StructSize.</summary>
+        public uint struct_size;
+        /// <summary>Of the memory of blocks and tails, and of their strides.</summary>
+        public int alignment;
+        /// <summary>One block: the pages of all KV heads.</summary>
+        public long block_bytes;
+        /// <summary>One tail; 0: the layer is in FP16, or has no tokens of its own, and needs none.</summary>
+        public long tail_bytes;
+    }
+
+    /// <summary>Consecutive blocks of one layer.</summary>
+    [StructLayout(LayoutKind.Sequential)]
+    public unsafe struct kvq_block_range
+    {
+        /// <summary>StructSize.</summary>
+        public uint struct_size;
+        /// <summary>The same in all layers.</summary>
+        public int n_blocks;
+        /// <summary>First block. null: the layer has no tokens of its own.</summary>
+        public void* data;
+        /// <summary>Bytes from one block to the next; 0 (default): those of a block.</summary>
+        public long stride;
+    }
+
+    /// <summary>Memory of a pool.</summary>
+    [StructLayout(LayoutKind.Sequential)]
+    public unsafe struct kvq_pool_options
+    {
+        /// <summary>StructSize.</summary>
+        public uint struct_size;
+        /// <summary>A multiple of <see cref="Kvq.Constants.PageSlots"/>.</summary>
+        public int block_tokens;
+        /// <summary>Pieces of memory that each layer's blocks lie in, 1 ... 6; 1 by default. Blocks are numbered
+        /// through them.</summary>
+        public int n_ranges;
+        /// <summary>0 by default: no layer needs any.</summary>
+        public int n_tails;
+        /// <summary><c>[n_layers, n_ranges]</c>.</summary>
+        public kvq_block_range* ranges;
+        /// <summary><c>[n_layers]</c>: memory of each layer's tails, null for one that needs none. null (default): no
+        /// layer does.</summary>
+        public void** tails;
+        /// <summary>Bytes from one tail to the next; 0 (default): those of a tail.</summary>
+        public long tail_stride;
+        /// <summary>Those of the cache.</summary>
+        public int n_layers;
+        /// <summary>0.</summary>
+        public int reserved;
+    }
+
+    /// <summary>Limits of a plan's batches, which its memory depends on.</summary>
+    [StructLayout(LayoutKind.Sequential)]
+    public unsafe struct kvq_pool_limits
+    {
+        /// <summary>StructSize.</summary>
+        public uint struct_size;
+        /// <summary>Of a batch.</summary>
+        public int max_sequences;
+        /// <summary>New tokens of all sequences of a batch.</summary>
+        public int max_tokens;
+        /// <summary>New tokens of one sequence; 0 (default): as many as <c>max_tokens</c>.</summary>
+        public int max_queries;
+        /// <summary>Blocks of one sequence.</summary>
+        public int max_blocks;
+        /// <summary>0.</summary>
+        public int reserved;
+    }
+
+    /// <summary>Sequences of a pool. On a GPU all arrays are in device memory, are read in stream order and may
+    /// change in place between replays of a CUDA graph; what is out of range there counts as absent, while a CPU
+    /// refuses it.</summary>
+    [StructLayout(LayoutKind.Sequential)]
+    public unsafe struct kvq_pool_batch
+    {
+        /// <summary>StructSize.</summary>
+        public uint struct_size;
+        /// <summary>&gt;= 1. Sequences of length 0 fill a batch up.</summary>
+        public int n_sequences;
+        /// <summary>Rows of the calls' tensors, at least the new tokens of all sequences.</summary>
+        public int n_tokens;
+        /// <summary>Most new tokens of a sequence; 0 (default): the plan's limit, and <c>n_tokens</c> if that is
+        /// less. The closer the better on a GPU.</summary>
+        public int max_queries;
+        /// <summary>Tokens of the longest sequence; 0 (default): the plan's limit.</summary>
+        public int max_length;
+        /// <summary>0.</summary>
+        public int reserved;
+        /// <summary>First row of each sequence, from 0 on and ascending, and the end: the rows between are its newest
+        /// tokens.</summary>
+        public int* query_starts;
+        /// <summary>Tokens of each sequence, new ones included. Token t is at position t.</summary>
+        public int* lengths;
+        /// <summary><c>[n_sequences, table_stride]</c>: numbers of each sequence's blocks, in order. New tokens go to
+        /// blocks that no other sequence of the batch writes to.</summary>
+        public int* block_table;
+        /// <summary>Numbers from one row to the next; 0 (default): the plan's <c>max_blocks</c>.</summary>
+        public long table_stride;
+        /// <summary>The tail of each sequence; read only for sequences that have new tokens or a page that is not
+        /// full. null (default): the pool has no tails.</summary>
+        public int* tails;
+    }
+
+    /// <summary>New tokens of one layer, their queries, and where results go.</summary>
+    [StructLayout(LayoutKind.Sequential)]
+    public unsafe struct kvq_pool_call
+    {
+        /// <summary>StructSize.</summary>
+        public uint struct_size;
+        /// <summary>Rows of the tensors: <c>n_tokens</c> of the planned batch.</summary>
+        public int n_tokens;
+        /// <summary>Element type of <c>k</c> and <c>v</c>; <see cref="Kvq.Dtype.F32"/> by default.</summary>
+        public Dtype dtype;
+        /// <summary><see cref="Kvq.Dtype.F32"/> by default.</summary>
+        public Dtype q_dtype;
+        /// <summary><see cref="Kvq.Dtype.F32"/> by default.</summary>
+        public Dtype output_dtype;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_attend_batch"/>. Nothing is freed: blocks are the
+        /// engine's.</summary>
+        public int sliding_window;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_attend_batch"/>.</summary>
+        public float logit_softcap;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_attend_batch"/>.</summary>
+        public int mask_slots;
+        /// <summary><c>[n_tokens, kv_heads, key_dim]</c>, before RoPE unless the cache has
+        /// <see cref="Kvq.Rope.None"/>. null (default) for <see cref="Kvq.Raw.Native.kvq_pool_attend"/>.</summary>
+        public void* k;
+        /// <summary><c>[n_tokens, kv_heads, value_dim]</c>; null where values are a prefix of keys.</summary>
+        public void* v;
+        /// <summary><c>[n_tokens, q_heads, key_dim]</c>, as in <see cref="Kvq.Raw.kvq_attend_batch"/>. null (default)
+        /// for <see cref="Kvq.Raw.Native.kvq_pool_append"/>.</summary>
+        public void* q;
+        /// <summary><c>[n_tokens, q_heads, value_dim]</c>, as in <see cref="Kvq.Raw.kvq_attend_batch"/>. null
+        /// (default) for <see cref="Kvq.Raw.Native.kvq_pool_append"/>.</summary>
+        public void* output;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_append_batch"/>.</summary>
+        public long k_token_stride;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_append_batch"/>.</summary>
+        public long k_head_stride;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_append_batch"/>.</summary>
+        public long v_token_stride;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_append_batch"/>.</summary>
+        public long v_head_stride;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_attend_batch"/>.</summary>
+        public long q_token_stride;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_attend_batch"/>.</summary>
+        public long q_head_stride;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_attend_batch"/>.</summary>
+        public long output_token_stride;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_attend_batch"/>.</summary>
+        public long output_head_stride;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_attend_batch"/>.</summary>
+        public float* lse;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_attend_batch"/>.</summary>
+        public float* sinks;
+        /// <summary>As in <see cref="Kvq.Raw.kvq_attend_batch"/>; the length of a sequence includes its new
+        /// tokens.</summary>
+        public uint* mask;
+    }
+
     /// <summary>Memory in use, by purpose. All sizes are bytes as allocated, including padding and
     /// bookkeeping.</summary>
     [StructLayout(LayoutKind.Sequential)]

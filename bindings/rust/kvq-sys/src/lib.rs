@@ -334,6 +334,49 @@ pub struct kvq_sequence {
     _opaque: Opaque,
 }
 
+/// Tokens in memory of the host, for engines that keep block tables: the layers and formats of a cache, but no
+/// sequences of its own. The memory of a layer is cut into blocks of `block_tokens` tokens for all KV heads,
+/// which the engine allocates, shares by prefix, copies, swaps and frees as it likes; sequences are rows of
+/// block numbers:
+///
+/// ```text
+/// kvq_pool_layout(cache, layer, block_tokens, &layout, ...);  // bytes of a block
+/// kvq_pool_create(cache, &options, &pool, ...);               // where the blocks are
+/// kvq_pool_plan_create(pool, &limits, &plan, ...);            // all memory that calls need
+///
+/// kvq_pool_plan_batch(plan, &batch, ...);                     // once for all layers
+/// kvq_pool_extend(plan, layer, &call, ...);                   // for every layer
+/// ```
+///
+/// A full page of [`KVQ_PAGE_SLOTS`] tokens is encoded in the layer's format, in its block, by the call that
+/// brings its last token. The tokens of a page that is not full are in FP16, in a tail: memory for one FP16
+/// page of every KV head, which the engine assigns to each sequence that grows, as it does the state of a
+/// recurrent layer. Layers in FP16 need no tails. So blocks of full pages may be shared by any number of
+/// sequences, at the same place of each, and a copy of a block and of a tail is all there is to move.
+///
+/// Encoded pages are bit for bit those of a sequence of the cache. The cache's policy may not evict or route,
+/// and neither `sink` nor `recent` nor `calibrate` apply: every full page is encoded, and scales are those of
+/// the cache's `centres`. Bytes of zero are zeros as keys and values. Bytes that no call has written, and
+/// blocks that are not what their sequence's table says, give meaningless results, and never a read or a write
+/// outside of the pool.
+///
+/// Blocks on a GPU have an order of bytes of their own; [`kvq_pool_read_block`] and [`kvq_pool_write_block`]
+/// convert to and from the order that all platforms share.
+///
+/// Destroyed by [`kvq_pool_destroy`].
+#[repr(C)]
+pub struct kvq_pool {
+    _opaque: Opaque,
+}
+
+/// Memory for the calls of one thread at a time, and the batch that they work on.
+///
+/// Destroyed by [`kvq_pool_plan_destroy`].
+#[repr(C)]
+pub struct kvq_pool_plan {
+    _opaque: Opaque,
+}
+
 /// Linear layer y = x W^T + b with weights of 1 to 8 bits: NUQ, VQ and TCQ of Q-Palette, and trellises of
 /// single weights. Immutable; several threads may use it at once.
 ///
@@ -1262,6 +1305,176 @@ pub struct kvq_step_batch {
     /// For [`kvq_step_commit`]: `token_counts[i]` tokens of the step for sequence i, counted from 0 in the order of
     /// appending, strictly ascending. NULL (default): the first ones. (may be NULL; length `sum(token_counts)`)
     pub kept_slots: *const i32,
+}
+
+/// Sizes of a layer's memory in a pool.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvq_block_layout {
+    pub struct_size: u32,
+    /// Of the memory of blocks and tails, and of their strides.
+    pub alignment: i32,
+    /// One block: the pages of all KV heads.
+    pub block_bytes: i64,
+    /// One tail; 0: the layer is in FP16, or has no tokens of its own, and needs none.
+    pub tail_bytes: i64,
+}
+
+/// Consecutive blocks of one layer.
+///
+/// Filled with defaults by [`kvq_block_range_init`].
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvq_block_range {
+    pub struct_size: u32,
+    /// The same in all layers.
+    pub n_blocks: i32,
+    /// First block. NULL: the layer has no tokens of its own. (may be NULL; length `n_blocks * stride`; in the
+    /// memory of the context; used as long as the handle lives)
+    pub data: *mut c_void,
+    /// Bytes from one block to the next; 0 (default): those of a block.
+    pub stride: i64,
+}
+
+/// Memory of a pool.
+///
+/// Filled with defaults by [`kvq_pool_options_init`].
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvq_pool_options {
+    pub struct_size: u32,
+    /// A multiple of [`KVQ_PAGE_SLOTS`].
+    pub block_tokens: i32,
+    /// Pieces of memory that each layer's blocks lie in, 1 ... 6; 1 by default. Blocks are numbered through them.
+    pub n_ranges: i32,
+    /// 0 by default: no layer needs any.
+    pub n_tails: i32,
+    /// `[n_layers, n_ranges]`. (length `n_layers * n_ranges`)
+    pub ranges: *const kvq_block_range,
+    /// `[n_layers]`: memory of each layer's tails, NULL for one that needs none. NULL (default): no layer does.
+    /// (may be NULL; length `n_layers`; used as long as the handle lives)
+    pub tails: *const *mut c_void,
+    /// Bytes from one tail to the next; 0 (default): those of a tail.
+    pub tail_stride: i64,
+    /// Those of the cache.
+    pub n_layers: i32,
+    /// 0.
+    pub reserved: i32,
+}
+
+/// Limits of a plan's batches, which its memory depends on.
+///
+/// Filled with defaults by [`kvq_pool_limits_init`].
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvq_pool_limits {
+    pub struct_size: u32,
+    /// Of a batch.
+    pub max_sequences: i32,
+    /// New tokens of all sequences of a batch.
+    pub max_tokens: i32,
+    /// New tokens of one sequence; 0 (default): as many as `max_tokens`.
+    pub max_queries: i32,
+    /// Blocks of one sequence.
+    pub max_blocks: i32,
+    /// 0.
+    pub reserved: i32,
+}
+
+/// Sequences of a pool. On a GPU all arrays are in device memory, are read in stream order and may change in
+/// place between replays of a CUDA graph; what is out of range there counts as absent, while a CPU refuses it.
+///
+/// Filled with defaults by [`kvq_pool_batch_init`].
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvq_pool_batch {
+    pub struct_size: u32,
+    /// \>= 1. Sequences of length 0 fill a batch up.
+    pub n_sequences: i32,
+    /// Rows of the calls' tensors, at least the new tokens of all sequences.
+    pub n_tokens: i32,
+    /// Most new tokens of a sequence; 0 (default): the plan's limit, and `n_tokens` if that is less. The closer the
+    /// better on a GPU.
+    pub max_queries: i32,
+    /// Tokens of the longest sequence; 0 (default): the plan's limit.
+    pub max_length: i32,
+    /// 0.
+    pub reserved: i32,
+    /// First row of each sequence, from 0 on and ascending, and the end: the rows between are its newest tokens.
+    /// (length `n_sequences + 1`; in the memory of the context; used as long as the handle lives)
+    pub query_starts: *const i32,
+    /// Tokens of each sequence, new ones included. Token t is at position t. (length `n_sequences`; in the memory
+    /// of the context; used as long as the handle lives)
+    pub lengths: *const i32,
+    /// `[n_sequences, table_stride]`: numbers of each sequence's blocks, in order. New tokens go to blocks that no
+    /// other sequence of the batch writes to. (length `n_sequences * table_stride`; in the memory of the context;
+    /// used as long as the handle lives)
+    pub block_table: *const i32,
+    /// Numbers from one row to the next; 0 (default): the plan's `max_blocks`.
+    pub table_stride: i64,
+    /// The tail of each sequence; read only for sequences that have new tokens or a page that is not full. NULL
+    /// (default): the pool has no tails. (may be NULL; length `n_sequences`; in the memory of the context; used as
+    /// long as the handle lives)
+    pub tails: *const i32,
+}
+
+/// New tokens of one layer, their queries, and where results go.
+///
+/// Filled with defaults by [`kvq_pool_call_init`].
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvq_pool_call {
+    pub struct_size: u32,
+    /// Rows of the tensors: `n_tokens` of the planned batch.
+    pub n_tokens: i32,
+    /// Element type of `k` and `v`; [`KVQ_F32`] by default.
+    pub dtype: kvq_dtype,
+    /// [`KVQ_F32`] by default.
+    pub q_dtype: kvq_dtype,
+    /// [`KVQ_F32`] by default.
+    pub output_dtype: kvq_dtype,
+    /// As in [`kvq_attend_batch`]. Nothing is freed: blocks are the engine's.
+    pub sliding_window: i32,
+    /// As in [`kvq_attend_batch`].
+    pub logit_softcap: f32,
+    /// As in [`kvq_attend_batch`].
+    pub mask_slots: i32,
+    /// `[n_tokens, kv_heads, key_dim]`, before RoPE unless the cache has [`KVQ_ROPE_NONE`]. NULL (default) for
+    /// [`kvq_pool_attend`]. (may be NULL; length `strided(n_tokens, layer.kv_heads, layer.key_dim)`; in the memory
+    /// of the context)
+    pub k: *const c_void,
+    /// `[n_tokens, kv_heads, value_dim]`; NULL where values are a prefix of keys. (may be NULL; length
+    /// `strided(n_tokens, layer.kv_heads, layer.value_dim)`; in the memory of the context)
+    pub v: *const c_void,
+    /// `[n_tokens, q_heads, key_dim]`, as in [`kvq_attend_batch`]. NULL (default) for [`kvq_pool_append`]. (may be
+    /// NULL; length `strided(n_tokens, layer.q_heads, layer.key_dim)`; in the memory of the context)
+    pub q: *const c_void,
+    /// `[n_tokens, q_heads, value_dim]`, as in [`kvq_attend_batch`]. NULL (default) for [`kvq_pool_append`]. (may
+    /// be NULL; length `strided(n_tokens, layer.q_heads, layer.value_dim)`; in the memory of the context)
+    pub output: *mut c_void,
+    /// As in [`kvq_append_batch`].
+    pub k_token_stride: i64,
+    /// As in [`kvq_append_batch`].
+    pub k_head_stride: i64,
+    /// As in [`kvq_append_batch`].
+    pub v_token_stride: i64,
+    /// As in [`kvq_append_batch`].
+    pub v_head_stride: i64,
+    /// As in [`kvq_attend_batch`].
+    pub q_token_stride: i64,
+    /// As in [`kvq_attend_batch`].
+    pub q_head_stride: i64,
+    /// As in [`kvq_attend_batch`].
+    pub output_token_stride: i64,
+    /// As in [`kvq_attend_batch`].
+    pub output_head_stride: i64,
+    /// As in [`kvq_attend_batch`]. (may be NULL; length `n_tokens * layer.q_heads`; in the memory of the context)
+    pub lse: *mut f32,
+    /// As in [`kvq_attend_batch`]. (may be NULL; length `layer.q_heads`; in the memory of the context)
+    pub sinks: *const f32,
+    /// As in [`kvq_attend_batch`]; the length of a sequence includes its new tokens. (may be NULL; length `n_tokens
+    /// * words(mask_slots)`; in the memory of the context)
+    pub mask: *const u32,
 }
 
 /// Memory in use, by purpose. All sizes are bytes as allocated, including padding and bookkeeping.
@@ -3179,6 +3392,244 @@ extern "C" {
     /// Since 1.0.
     pub fn kvq_step_abort(cache: *mut kvq_cache, batch: *const kvq_step_batch, error: *mut kvq_error) -> kvq_status;
 
+    /// Get the sizes of a layer's blocks and tails, which depend on its heads and format alone. A layer without
+    /// tokens of its own has blocks of 0 bytes.
+    ///
+    /// - `block_tokens`: tokens of a block, a multiple of [`KVQ_PAGE_SLOTS`].
+    /// - `layout`: its `struct_size` must be set.
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_UNSUPPORTED`] (pages that blocks cannot hold: CommVQ, a
+    /// router, a policy that evicts, positions of several streams); [`KVQ_E_LIMIT`].
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    pub fn kvq_pool_layout(
+        cache: *const kvq_cache,
+        layer: i32,
+        block_tokens: i32,
+        layout: *mut kvq_block_layout,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Fill with defaults.
+    ///
+    /// - `blocks`: (may be NULL)
+    /// - `size`: sizeof([`kvq_block_range`]).
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    pub fn kvq_block_range_init(blocks: *mut kvq_block_range, size: usize);
+
+    /// Fill with defaults.
+    ///
+    /// - `options`: (may be NULL)
+    /// - `size`: sizeof([`kvq_pool_options`]).
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    pub fn kvq_pool_options_init(options: *mut kvq_pool_options, size: usize);
+
+    /// Create a pool in the host's memory, which the caller keeps until the pool is destroyed.
+    ///
+    /// - `result`: receives the handle. (keeps `cache` alive)
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`] (also: memory or a stride that is not aligned); [`KVQ_E_UNSUPPORTED`]
+    /// as for [`kvq_pool_layout`]; [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`].
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    pub fn kvq_pool_create(
+        cache: *mut kvq_cache,
+        options: *const kvq_pool_options,
+        result: *mut *mut kvq_pool,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Destroy a pool; its plans stay valid.
+    ///
+    /// - `pool`: (may be NULL)
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    pub fn kvq_pool_destroy(pool: *mut kvq_pool);
+
+    /// Copy a block of a layer to host memory, in the order of bytes that all platforms share.
+    ///
+    /// - `buffer`: NULL: only get the size. (may be NULL; length `capacity`)
+    /// - `capacity`: in bytes.
+    /// - `size`: receives the bytes: `block_bytes` of [`kvq_pool_layout`]. (length `1`)
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_BUFFER_SIZE`] (nothing is written); [`KVQ_E_MEMORY`];
+    /// [`KVQ_E_LIMIT`]; [`KVQ_E_BACKEND`].
+    ///
+    /// Threads: no call may write to the block.
+    ///
+    /// Since 1.0.
+    pub fn kvq_pool_read_block(
+        pool: *const kvq_pool,
+        layer: i32,
+        block: i32,
+        buffer: *mut c_void,
+        capacity: usize,
+        size: *mut usize,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Write a block of a layer from such bytes, wherever they come from: numbers that no encoder writes are
+    /// refused.
+    ///
+    /// - `buffer`: (length `size`)
+    /// - `size`: `block_bytes` of [`kvq_pool_layout`].
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_FORMAT`] (a number that no encoder writes);
+    /// [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`]; [`KVQ_E_BACKEND`].
+    ///
+    /// Threads: exclusive use of the block.
+    ///
+    /// Since 1.0.
+    pub fn kvq_pool_write_block(
+        pool: *mut kvq_pool,
+        layer: i32,
+        block: i32,
+        buffer: *const c_void,
+        size: usize,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Fill with defaults.
+    ///
+    /// - `limits`: (may be NULL)
+    /// - `size`: sizeof([`kvq_pool_limits`]).
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    pub fn kvq_pool_limits_init(limits: *mut kvq_pool_limits, size: usize);
+
+    /// Create a plan with memory for all calls within the limits: on a GPU nothing is allocated later, on a CPU
+    /// only when a batch holds more pages than any before, by [`kvq_pool_plan_batch`]. An engine needs one, or one
+    /// for each thread.
+    ///
+    /// - `result`: receives the handle. (keeps `pool` alive)
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`]; [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`]; [`KVQ_E_BACKEND`].
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    pub fn kvq_pool_plan_create(
+        pool: *mut kvq_pool,
+        limits: *const kvq_pool_limits,
+        result: *mut *mut kvq_pool_plan,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Destroy a plan.
+    ///
+    /// - `plan`: (may be NULL)
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    pub fn kvq_pool_plan_destroy(plan: *mut kvq_pool_plan);
+
+    /// Get the bytes that a plan has allocated, its object included; they count as the context's.
+    ///
+    /// - `plan`: (may be NULL)
+    ///
+    /// Returns the bytes; 0 for NULL.
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    pub fn kvq_pool_plan_bytes(plan: *const kvq_pool_plan) -> u64;
+
+    /// Fill with defaults.
+    ///
+    /// - `batch`: (may be NULL)
+    /// - `size`: sizeof([`kvq_pool_batch`]).
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    pub fn kvq_pool_batch_init(batch: *mut kvq_pool_batch, size: usize);
+
+    /// Find the pages of a batch, once for the calls on all layers. A CPU reads the arrays during this call; on a
+    /// GPU it is a launch that a CUDA graph may capture, with those of the layers.
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`] (also: beyond the plan's limits; two sequences that write to one
+    /// block or tail); [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`]; [`KVQ_E_BACKEND`].
+    ///
+    /// Threads: exclusive use of `plan`.
+    ///
+    /// Since 1.0.
+    pub fn kvq_pool_plan_batch(
+        plan: *mut kvq_pool_plan,
+        batch: *const kvq_pool_batch,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Fill with defaults.
+    ///
+    /// - `call`: (may be NULL)
+    /// - `size`: sizeof([`kvq_pool_call`]).
+    ///
+    /// Threads: any.
+    ///
+    /// Since 1.0.
+    pub fn kvq_pool_call_init(call: *mut kvq_pool_call, size: usize);
+
+    /// Store the new tokens of the planned batch in a layer. If it fails, pages that were full and tokens of the
+    /// tails are as they were. A GPU reports numbers beyond FP16 in a later call, and stores the nearest ones.
+    ///
+    /// Returns [`KVQ_OK`]; [`KVQ_E_ARGUMENT`] (also: a number beyond FP16; the layer reads the pages of another
+    /// one); [`KVQ_E_STATE`] (no batch has been planned); [`KVQ_E_MEMORY`]; [`KVQ_E_LIMIT`]; [`KVQ_E_BACKEND`].
+    ///
+    /// Threads: exclusive use of `plan`, and of the blocks and tails that are written.
+    ///
+    /// Since 1.0.
+    pub fn kvq_pool_append(
+        plan: *mut kvq_pool_plan,
+        layer: i32,
+        batch: *const kvq_pool_call,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Attend with the queries of the planned batch's newest tokens, which the layer, or the one whose pages it
+    /// reads, holds.
+    ///
+    /// Returns as [`kvq_attend`]; [`KVQ_E_STATE`] (no batch has been planned).
+    ///
+    /// Threads: exclusive use of `plan`; no call may write to the sequences' blocks and tails.
+    ///
+    /// Since 1.0.
+    pub fn kvq_pool_attend(
+        plan: *mut kvq_pool_plan,
+        layer: i32,
+        batch: *const kvq_pool_call,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
+    /// Store new tokens and attend with their queries: these see older tokens as they are stored when the call
+    /// begins, and those of the call up to their own as they are given, rounded to FP16.
+    ///
+    /// Returns as [`kvq_pool_append`] and [`kvq_attend`].
+    ///
+    /// Threads: exclusive use of `plan`, and of the blocks and tails that are written.
+    ///
+    /// Since 1.0.
+    pub fn kvq_pool_extend(
+        plan: *mut kvq_pool_plan,
+        layer: i32,
+        batch: *const kvq_pool_call,
+        error: *mut kvq_error,
+    ) -> kvq_status;
+
     /// Get the bytes used by one sequence, or by the whole cache with shared pages counted once.
     ///
     /// - `sequence`: NULL: the whole cache. (may be NULL)
@@ -4283,6 +4734,18 @@ const _: () = {
     assert!(align_of::<kvq_extend_batch>() == 8);
     assert!(size_of::<kvq_step_batch>() == 32);
     assert!(align_of::<kvq_step_batch>() == 8);
+    assert!(size_of::<kvq_block_layout>() == 24);
+    assert!(align_of::<kvq_block_layout>() == 8);
+    assert!(size_of::<kvq_block_range>() == 24);
+    assert!(align_of::<kvq_block_range>() == 8);
+    assert!(size_of::<kvq_pool_options>() == 48);
+    assert!(align_of::<kvq_pool_options>() == 8);
+    assert!(size_of::<kvq_pool_limits>() == 24);
+    assert!(align_of::<kvq_pool_limits>() == 4);
+    assert!(size_of::<kvq_pool_batch>() == 64);
+    assert!(align_of::<kvq_pool_batch>() == 8);
+    assert!(size_of::<kvq_pool_call>() == 152);
+    assert!(align_of::<kvq_pool_call>() == 8);
     assert!(size_of::<kvq_usage>() == 112);
     assert!(align_of::<kvq_usage>() == 8);
     assert!(size_of::<qp_quantize_options>() == 72);

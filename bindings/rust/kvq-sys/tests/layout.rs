@@ -398,6 +398,87 @@ fn offsets_of_kvq_step_batch() {
 }
 
 #[test]
+fn offsets_of_kvq_block_layout() {
+    assert_eq!(offset!(kvq_block_layout, struct_size), 0);
+    assert_eq!(offset!(kvq_block_layout, alignment), 4);
+    assert_eq!(offset!(kvq_block_layout, block_bytes), 8);
+    assert_eq!(offset!(kvq_block_layout, tail_bytes), 16);
+}
+
+#[test]
+fn offsets_of_kvq_block_range() {
+    assert_eq!(offset!(kvq_block_range, struct_size), 0);
+    assert_eq!(offset!(kvq_block_range, n_blocks), 4);
+    assert_eq!(offset!(kvq_block_range, data), 8);
+    assert_eq!(offset!(kvq_block_range, stride), 16);
+}
+
+#[test]
+fn offsets_of_kvq_pool_options() {
+    assert_eq!(offset!(kvq_pool_options, struct_size), 0);
+    assert_eq!(offset!(kvq_pool_options, block_tokens), 4);
+    assert_eq!(offset!(kvq_pool_options, n_ranges), 8);
+    assert_eq!(offset!(kvq_pool_options, n_tails), 12);
+    assert_eq!(offset!(kvq_pool_options, ranges), 16);
+    assert_eq!(offset!(kvq_pool_options, tails), 24);
+    assert_eq!(offset!(kvq_pool_options, tail_stride), 32);
+    assert_eq!(offset!(kvq_pool_options, n_layers), 40);
+    assert_eq!(offset!(kvq_pool_options, reserved), 44);
+}
+
+#[test]
+fn offsets_of_kvq_pool_limits() {
+    assert_eq!(offset!(kvq_pool_limits, struct_size), 0);
+    assert_eq!(offset!(kvq_pool_limits, max_sequences), 4);
+    assert_eq!(offset!(kvq_pool_limits, max_tokens), 8);
+    assert_eq!(offset!(kvq_pool_limits, max_queries), 12);
+    assert_eq!(offset!(kvq_pool_limits, max_blocks), 16);
+    assert_eq!(offset!(kvq_pool_limits, reserved), 20);
+}
+
+#[test]
+fn offsets_of_kvq_pool_batch() {
+    assert_eq!(offset!(kvq_pool_batch, struct_size), 0);
+    assert_eq!(offset!(kvq_pool_batch, n_sequences), 4);
+    assert_eq!(offset!(kvq_pool_batch, n_tokens), 8);
+    assert_eq!(offset!(kvq_pool_batch, max_queries), 12);
+    assert_eq!(offset!(kvq_pool_batch, max_length), 16);
+    assert_eq!(offset!(kvq_pool_batch, reserved), 20);
+    assert_eq!(offset!(kvq_pool_batch, query_starts), 24);
+    assert_eq!(offset!(kvq_pool_batch, lengths), 32);
+    assert_eq!(offset!(kvq_pool_batch, block_table), 40);
+    assert_eq!(offset!(kvq_pool_batch, table_stride), 48);
+    assert_eq!(offset!(kvq_pool_batch, tails), 56);
+}
+
+#[test]
+fn offsets_of_kvq_pool_call() {
+    assert_eq!(offset!(kvq_pool_call, struct_size), 0);
+    assert_eq!(offset!(kvq_pool_call, n_tokens), 4);
+    assert_eq!(offset!(kvq_pool_call, dtype), 8);
+    assert_eq!(offset!(kvq_pool_call, q_dtype), 12);
+    assert_eq!(offset!(kvq_pool_call, output_dtype), 16);
+    assert_eq!(offset!(kvq_pool_call, sliding_window), 20);
+    assert_eq!(offset!(kvq_pool_call, logit_softcap), 24);
+    assert_eq!(offset!(kvq_pool_call, mask_slots), 28);
+    assert_eq!(offset!(kvq_pool_call, k), 32);
+    assert_eq!(offset!(kvq_pool_call, v), 40);
+    assert_eq!(offset!(kvq_pool_call, q), 48);
+    assert_eq!(offset!(kvq_pool_call, output), 56);
+    assert_eq!(offset!(kvq_pool_call, k_token_stride), 64);
+    assert_eq!(offset!(kvq_pool_call, k_head_stride), 72);
+    assert_eq!(offset!(kvq_pool_call, v_token_stride), 80);
+    assert_eq!(offset!(kvq_pool_call, v_head_stride), 88);
+    assert_eq!(offset!(kvq_pool_call, q_token_stride), 96);
+    assert_eq!(offset!(kvq_pool_call, q_head_stride), 104);
+    assert_eq!(offset!(kvq_pool_call, output_token_stride), 112);
+    assert_eq!(offset!(kvq_pool_call, output_head_stride), 120);
+    assert_eq!(offset!(kvq_pool_call, lse), 128);
+    assert_eq!(offset!(kvq_pool_call, sinks), 136);
+    assert_eq!(offset!(kvq_pool_call, mask), 144);
+}
+
+#[test]
 fn offsets_of_kvq_usage() {
     assert_eq!(offset!(kvq_usage, struct_size), 0);
     assert_eq!(offset!(kvq_usage, reserved), 4);

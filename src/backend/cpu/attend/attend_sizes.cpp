@@ -61,9 +61,10 @@ AttendSizes sizes_of(const ExpectedCall& call, const KernelTable& kernels, int32
     CallSizes sizes(layer, kernels);
     const auto sequences = static_cast<uint64_t>(call.sequences);
     sizes.add(sequences * static_cast<uint64_t>(layer.kv_heads), call.queries, call.pages);
-    AttendSizes of_layer = sizes.sum(sequences * static_cast<uint64_t>(call.queries), n_threads);
+    if (call.more_queries > 0) sizes.add(static_cast<uint64_t>(layer.kv_heads), call.more_queries, call.pages);
+    const uint64_t tokens = sequences * static_cast<uint64_t>(call.queries) + static_cast<uint64_t>(call.more_queries);
+    AttendSizes of_layer = sizes.sum(tokens, n_threads);
     if (layer.rope->has_streams()) {
-      const uint64_t tokens = sequences * static_cast<uint64_t>(call.queries);
       const auto kv_heads = static_cast<uint64_t>(layer.kv_heads);
       const auto key_dim = static_cast<uint64_t>(layer.head.whole_key());
       of_layer.stream_keys = tokens * kv_heads * key_dim;

@@ -38,6 +38,39 @@ before RoPE. Immutable; caches share it. Files are in the safetensors format."#
     (kvq_sequence) => {
         r#"The pages of one conversation. Belongs to the cache that created it."#
     };
+    (kvq_pool) => {
+        r#"Tokens in memory of the host, for engines that keep block tables: the layers and formats of a cache, but no
+sequences of its own. The memory of a layer is cut into blocks of `block_tokens` tokens for all KV heads,
+which the engine allocates, shares by prefix, copies, swaps and frees as it likes; sequences are rows of
+block numbers:
+
+```text
+kvq_pool_layout(cache, layer, block_tokens, &layout, ...);  // bytes of a block
+kvq_pool_create(cache, &options, &pool, ...);               // where the blocks are
+kvq_pool_plan_create(pool, &limits, &plan, ...);            // all memory that calls need
+
+kvq_pool_plan_batch(plan, &batch, ...);                     // once for all layers
+kvq_pool_extend(plan, layer, &call, ...);                   // for every layer
+```
+
+A full page of [`PAGE_SLOTS`](crate::PAGE_SLOTS) tokens is encoded in the layer's format, in its block, by
+the call that brings its last token. The tokens of a page that is not full are in FP16, in a tail: memory
+for one FP16 page of every KV head, which the engine assigns to each sequence that grows, as it does the
+state of a recurrent layer. Layers in FP16 need no tails. So blocks of full pages may be shared by any
+number of sequences, at the same place of each, and a copy of a block and of a tail is all there is to move.
+
+Encoded pages are bit for bit those of a sequence of the cache. The cache's policy may not evict or route,
+and neither `sink` nor `recent` nor `calibrate` apply: every full page is encoded, and scales are those of
+the cache's `centres`. Bytes of zero are zeros as keys and values. Bytes that no call has written, and
+blocks that are not what their sequence's table says, give meaningless results, and never a read or a write
+outside of the pool.
+
+Blocks on a GPU have an order of bytes of their own; [`Pool::read_block`](crate::Pool::read_block) and
+[`Pool::write_block`](crate::Pool::write_block) convert to and from the order that all platforms share."#
+    };
+    (kvq_pool_plan) => {
+        r#"Memory for the calls of one thread at a time, and the batch that they work on."#
+    };
     (qp_matrix) => {
         r#"Linear layer y = x W^T + b with weights of 1 to 8 bits: NUQ, VQ and TCQ of Q-Palette, and trellises of
 single weights. Immutable; several threads may use it at once.
@@ -307,6 +340,72 @@ seen by position."#
     (kvq_step_batch, kept_slots) => {
         r#"For [`Step::commit`](crate::Step::commit): `token_counts[i]` tokens of the step for sequence i, counted from
 0 in the order of appending, strictly ascending. NULL (default): the first ones."#
+    };
+    (kvq_block_layout) => {
+        r#"Sizes of a layer's memory in a pool."#
+    };
+    (kvq_block_range) => {
+        r#"Consecutive blocks of one layer."#
+    };
+    (kvq_block_range, data) => {
+        r#"First block. NULL: the layer has no tokens of its own."#
+    };
+    (kvq_pool_options) => {
+        r#"Memory of a pool."#
+    };
+    (kvq_pool_options, ranges) => {
+        r#"`[n_layers, n_ranges]`."#
+    };
+    (kvq_pool_options, tails) => {
+        r#"`[n_layers]`: memory of each layer's tails, NULL for one that needs none. NULL (default): no layer does."#
+    };
+    (kvq_pool_limits) => {
+        r#"Limits of a plan's batches, which its memory depends on."#
+    };
+    (kvq_pool_batch) => {
+        r#"Sequences of a pool. On a GPU all arrays are in device memory, are read in stream order and may change in
+place between replays of a CUDA graph; what is out of range there counts as absent, while a CPU refuses it."#
+    };
+    (kvq_pool_batch, query_starts) => {
+        r#"First row of each sequence, from 0 on and ascending, and the end: the rows between are its newest tokens."#
+    };
+    (kvq_pool_batch, lengths) => {
+        r#"Tokens of each sequence, new ones included. Token t is at position t."#
+    };
+    (kvq_pool_batch, block_table) => {
+        r#"`[n_sequences, table_stride]`: numbers of each sequence's blocks, in order. New tokens go to blocks that no
+other sequence of the batch writes to."#
+    };
+    (kvq_pool_batch, tails) => {
+        r#"The tail of each sequence; read only for sequences that have new tokens or a page that is not full. NULL
+(default): the pool has no tails."#
+    };
+    (kvq_pool_call) => {
+        r#"New tokens of one layer, their queries, and where results go."#
+    };
+    (kvq_pool_call, k) => {
+        r#"`[n_tokens, kv_heads, key_dim]`, before RoPE unless the cache has [`Rope::None`](crate::Rope::None). NULL
+(default) for [`Pool::attend`](crate::Pool::attend)."#
+    };
+    (kvq_pool_call, v) => {
+        r#"`[n_tokens, kv_heads, value_dim]`; NULL where values are a prefix of keys."#
+    };
+    (kvq_pool_call, q) => {
+        r#"`[n_tokens, q_heads, key_dim]`, as in [`Attend`](crate::Attend). NULL (default) for
+[`Pool::append`](crate::Pool::append)."#
+    };
+    (kvq_pool_call, output) => {
+        r#"`[n_tokens, q_heads, value_dim]`, as in [`Attend`](crate::Attend). NULL (default) for
+[`Pool::append`](crate::Pool::append)."#
+    };
+    (kvq_pool_call, lse) => {
+        r#"As in [`Attend`](crate::Attend)."#
+    };
+    (kvq_pool_call, sinks) => {
+        r#"As in [`Attend`](crate::Attend)."#
+    };
+    (kvq_pool_call, mask) => {
+        r#"As in [`Attend`](crate::Attend); the length of a sequence includes its new tokens."#
     };
     (qp_quantize_options) => {
         r#"Options of [`Matrix::quantize`](crate::Matrix::quantize)."#
@@ -1168,6 +1267,100 @@ evicts); [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Sta
 [`Status::Argument`](crate::Status::Argument); [`Status::State`](crate::Status::State) (not in a step;
 launches of a graph appended tokens that cannot be taken back, see [`Step::commit`](crate::Step::commit));
 [`Status::Backend`](crate::Status::Backend)."#
+    };
+    (kvq_pool_layout) => {
+        r#"Get the sizes of a layer's blocks and tails, which depend on its heads and format alone. A layer without
+tokens of its own has blocks of 0 bytes.
+
+- `block_tokens`: tokens of a block, a multiple of [`PAGE_SLOTS`](crate::PAGE_SLOTS).
+- `layout`: its `struct_size` must be set.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument); [`Status::Unsupported`](crate::Status::Unsupported) (pages
+that blocks cannot hold: CommVQ, a router, a policy that evicts, positions of several streams);
+[`Status::Limit`](crate::Status::Limit)."#
+    };
+    (kvq_pool_create) => {
+        r#"Create a pool in the host's memory, which the caller keeps until the pool is destroyed.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument) (also: memory or a stride that is not aligned);
+[`Status::Unsupported`](crate::Status::Unsupported) as for [`Pool::layout`](crate::Pool::layout);
+[`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit)."#
+    };
+    (kvq_pool_read_block) => {
+        r#"Copy a block of a layer to host memory, in the order of bytes that all platforms share.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument); [`Status::BufferSize`](crate::Status::BufferSize) (nothing is
+written); [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit);
+[`Status::Backend`](crate::Status::Backend)."#
+    };
+    (kvq_pool_write_block) => {
+        r#"Write a block of a layer from such bytes, wherever they come from: numbers that no encoder writes are
+refused.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument); [`Status::Format`](crate::Status::Format) (a number that no
+encoder writes); [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit);
+[`Status::Backend`](crate::Status::Backend)."#
+    };
+    (kvq_pool_plan_create) => {
+        r#"Create a plan with memory for all calls within the limits: on a GPU nothing is allocated later, on a CPU
+only when a batch holds more pages than any before, by [`PoolPlan::batch`](crate::PoolPlan::batch). An
+engine needs one, or one for each thread.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument); [`Status::Memory`](crate::Status::Memory);
+[`Status::Limit`](crate::Status::Limit); [`Status::Backend`](crate::Status::Backend)."#
+    };
+    (kvq_pool_plan_bytes) => {
+        r#"Get the bytes that a plan has allocated, its object included; they count as the context's.
+
+Returns the bytes; 0 for NULL."#
+    };
+    (kvq_pool_plan_batch) => {
+        r#"Find the pages of a batch, once for the calls on all layers. A CPU reads the arrays during this call; on a
+GPU it is a launch that a CUDA graph may capture, with those of the layers.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument) (also: beyond the plan's limits; two sequences that write to
+one block or tail); [`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit);
+[`Status::Backend`](crate::Status::Backend)."#
+    };
+    (kvq_pool_append) => {
+        r#"Store the new tokens of the planned batch in a layer. If it fails, pages that were full and tokens of the
+tails are as they were. A GPU reports numbers beyond FP16 in a later call, and stores the nearest ones.
+
+# Errors
+
+[`Status::Argument`](crate::Status::Argument) (also: a number beyond FP16; the layer reads the pages of
+another one); [`Status::State`](crate::Status::State) (no batch has been planned);
+[`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit);
+[`Status::Backend`](crate::Status::Backend)."#
+    };
+    (kvq_pool_attend) => {
+        r#"Attend with the queries of the planned batch's newest tokens, which the layer, or the one whose pages it
+reads, holds.
+
+# Errors
+
+As [`Cache::attend`](crate::Cache::attend); [`Status::State`](crate::Status::State) (no batch has been
+planned)."#
+    };
+    (kvq_pool_extend) => {
+        r#"Store new tokens and attend with their queries: these see older tokens as they are stored when the call
+begins, and those of the call up to their own as they are given, rounded to FP16.
+
+# Errors
+
+As [`Pool::append`](crate::Pool::append) and [`Cache::attend`](crate::Cache::attend)."#
     };
     (kvq_cache_usage) => {
         r#"Get the bytes used by one sequence, or by the whole cache with shared pages counted once.

@@ -236,3 +236,25 @@ impl Sequence {
         }
     }
 }
+
+impl Pool {
+    #[doc = header!(kvq_pool_read_block)]
+    pub fn read_block(&self, layer: usize, block: usize) -> Result<Vec<u8>> {
+        // SAFETY: there are `capacity` bytes at `buffer`.
+        let bytes = save(self.context().panics(), |buffer, capacity, size, error| unsafe {
+            sys::kvq_pool_read_block(self.raw(), int(layer), int(block), buffer.cast(), capacity, size, error)
+        })?;
+        Ok(bytes)
+    }
+}
+
+impl PoolPlan {
+    #[doc = header!(kvq_pool_plan_batch)]
+    pub fn batch(&mut self) -> Result<PoolBatch> {
+        // SAFETY: the struct belongs to the function, and its strings live as long as the handle.
+        unsafe {
+            let raw = fill(self.context().panics(), |info, error| sys::kvq_pool_plan_batch(self.raw(), info, error))?;
+            Ok(PoolBatch::from_raw(&raw))
+        }
+    }
+}

@@ -443,6 +443,194 @@ macro_rules! setters {
             self
         }
     };
+    (kvq_block_range) => {
+        /// The same in all layers.
+        #[must_use]
+        pub fn n_blocks(mut self, n_blocks: usize) -> Self {
+            self.raw.n_blocks = $crate::convert::int(n_blocks);
+            self
+        }
+
+        /// Bytes from one block to the next; 0 (default): those of a block.
+        #[must_use]
+        pub fn stride(mut self, stride: usize) -> Self {
+            self.raw.stride = $crate::convert::long(stride);
+            self
+        }
+    };
+    (kvq_pool_options) => {
+        /// A multiple of [`PAGE_SLOTS`](crate::PAGE_SLOTS).
+        #[must_use]
+        pub fn block_tokens(mut self, block_tokens: usize) -> Self {
+            self.raw.block_tokens = $crate::convert::int(block_tokens);
+            self
+        }
+
+        /// Pieces of memory that each layer's blocks lie in, 1 ... 6; 1 by default. Blocks are numbered through them.
+        #[must_use]
+        pub fn n_ranges(mut self, n_ranges: usize) -> Self {
+            self.raw.n_ranges = $crate::convert::int(n_ranges);
+            self
+        }
+
+        /// 0 by default: no layer needs any.
+        #[must_use]
+        pub fn n_tails(mut self, n_tails: usize) -> Self {
+            self.raw.n_tails = $crate::convert::int(n_tails);
+            self
+        }
+
+        /// Bytes from one tail to the next; 0 (default): those of a tail.
+        #[must_use]
+        pub fn tail_stride(mut self, tail_stride: usize) -> Self {
+            self.raw.tail_stride = $crate::convert::long(tail_stride);
+            self
+        }
+    };
+    (kvq_pool_limits) => {
+        /// Of a batch.
+        #[must_use]
+        pub fn max_sequences(mut self, max_sequences: usize) -> Self {
+            self.raw.max_sequences = $crate::convert::int(max_sequences);
+            self
+        }
+
+        /// New tokens of all sequences of a batch.
+        #[must_use]
+        pub fn max_tokens(mut self, max_tokens: usize) -> Self {
+            self.raw.max_tokens = $crate::convert::int(max_tokens);
+            self
+        }
+
+        /// New tokens of one sequence; 0 (default): as many as `max_tokens`.
+        #[must_use]
+        pub fn max_queries(mut self, max_queries: usize) -> Self {
+            self.raw.max_queries = $crate::convert::int(max_queries);
+            self
+        }
+
+        /// Blocks of one sequence.
+        #[must_use]
+        pub fn max_blocks(mut self, max_blocks: usize) -> Self {
+            self.raw.max_blocks = $crate::convert::int(max_blocks);
+            self
+        }
+    };
+    (kvq_pool_batch) => {
+        /// Rows of the calls' tensors, at least the new tokens of all sequences.
+        #[must_use]
+        pub fn n_tokens(mut self, n_tokens: usize) -> Self {
+            self.raw.n_tokens = $crate::convert::int(n_tokens);
+            self
+        }
+
+        /// Most new tokens of a sequence; 0 (default): the plan's limit, and `n_tokens` if that is less. The closer the
+        /// better on a GPU.
+        #[must_use]
+        pub fn max_queries(mut self, max_queries: usize) -> Self {
+            self.raw.max_queries = $crate::convert::int(max_queries);
+            self
+        }
+
+        /// Tokens of the longest sequence; 0 (default): the plan's limit.
+        #[must_use]
+        pub fn max_length(mut self, max_length: usize) -> Self {
+            self.raw.max_length = $crate::convert::int(max_length);
+            self
+        }
+
+        /// Numbers from one row to the next; 0 (default): the plan's `max_blocks`.
+        #[must_use]
+        pub fn table_stride(mut self, table_stride: usize) -> Self {
+            self.raw.table_stride = $crate::convert::long(table_stride);
+            self
+        }
+    };
+    (kvq_pool_call) => {
+        /// Rows of the tensors: `n_tokens` of the planned batch.
+        #[must_use]
+        pub fn n_tokens(mut self, n_tokens: usize) -> Self {
+            self.raw.n_tokens = $crate::convert::int(n_tokens);
+            self
+        }
+
+        /// As in [`Attend`](crate::Attend). Nothing is freed: blocks are the engine's.
+        #[must_use]
+        pub fn sliding_window(mut self, sliding_window: usize) -> Self {
+            self.raw.sliding_window = $crate::convert::int(sliding_window);
+            self
+        }
+
+        /// As in [`Attend`](crate::Attend).
+        #[must_use]
+        pub fn logit_softcap(mut self, logit_softcap: f32) -> Self {
+            self.raw.logit_softcap = logit_softcap;
+            self
+        }
+
+        /// As in [`Attend`](crate::Attend).
+        #[must_use]
+        pub fn mask_slots(mut self, mask_slots: usize) -> Self {
+            self.raw.mask_slots = $crate::convert::int(mask_slots);
+            self
+        }
+
+        /// As in [`Append`](crate::Append).
+        #[must_use]
+        pub fn k_token_stride(mut self, k_token_stride: usize) -> Self {
+            self.raw.k_token_stride = $crate::convert::long(k_token_stride);
+            self
+        }
+
+        /// As in [`Append`](crate::Append).
+        #[must_use]
+        pub fn k_head_stride(mut self, k_head_stride: usize) -> Self {
+            self.raw.k_head_stride = $crate::convert::long(k_head_stride);
+            self
+        }
+
+        /// As in [`Append`](crate::Append).
+        #[must_use]
+        pub fn v_token_stride(mut self, v_token_stride: usize) -> Self {
+            self.raw.v_token_stride = $crate::convert::long(v_token_stride);
+            self
+        }
+
+        /// As in [`Append`](crate::Append).
+        #[must_use]
+        pub fn v_head_stride(mut self, v_head_stride: usize) -> Self {
+            self.raw.v_head_stride = $crate::convert::long(v_head_stride);
+            self
+        }
+
+        /// As in [`Attend`](crate::Attend).
+        #[must_use]
+        pub fn q_token_stride(mut self, q_token_stride: usize) -> Self {
+            self.raw.q_token_stride = $crate::convert::long(q_token_stride);
+            self
+        }
+
+        /// As in [`Attend`](crate::Attend).
+        #[must_use]
+        pub fn q_head_stride(mut self, q_head_stride: usize) -> Self {
+            self.raw.q_head_stride = $crate::convert::long(q_head_stride);
+            self
+        }
+
+        /// As in [`Attend`](crate::Attend).
+        #[must_use]
+        pub fn output_token_stride(mut self, output_token_stride: usize) -> Self {
+            self.raw.output_token_stride = $crate::convert::long(output_token_stride);
+            self
+        }
+
+        /// As in [`Attend`](crate::Attend).
+        #[must_use]
+        pub fn output_head_stride(mut self, output_head_stride: usize) -> Self {
+            self.raw.output_head_stride = $crate::convert::long(output_head_stride);
+            self
+        }
+    };
     (qp_quantize_options) => {
         /// Seed of the random signs; 1 by default.
         #[must_use]
