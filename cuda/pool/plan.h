@@ -21,25 +21,34 @@ class CudaPoolPlan final : public PoolPlan {
     PoolPages pages;  // but for the starts of a division
     LayerScales scales;
     PagesWritten written;
-    const float* inv_freq;
   };
-  /// Numbers of memory that the limits need.
+  struct Frequencies {
+    const Rope* rope;
+    const float* numbers;
+  };
+  /// Numbers in memory that the limits need.
   struct Sizes {
     size_t blocks = 0;
     size_t partials = 0;
     size_t tickets = 0;
     size_t work = 0;
-    size_t frequency_bytes = 0;  // of all layers
+    size_t table = 0;
+    size_t zeros = 0;
+    size_t frequency_bytes = 0;
   };
 
   static Vector<PoolDivision> divisions_of(Allocator& allocator, const BlockPool& pool);
   static Sizes sizes_of(const Device& device, const BlockPool& pool, const PoolMaxima& maxima);
   size_t bytes_of(const Sizes& sizes) const;
+  void make_starts();
+  void make_frequencies(const BlockPool& pool);
   void make_layers(const BlockPool& pool);
   void require_within(const PooledBatch& batch) const;
-  const PoolStarts& starts_of(const PoolDivision& division) const;
+  void set_starts(PoolPages& pages, const PoolDivision& division) const;
   void store(const Call& call, const Layer& layer, const PoolPages& pages, const TokenBatch& tokens) const;
   void attend(const Call& call, const Layer& layer, const PoolPages& pages, const AttendBatch& queries) const;
+  void attend_pages(const Call& call, AttendArguments& arguments, const PooledWork& work) const;
+  void attend_wide(const Call& call, AttendArguments& arguments, const PooledWork& work) const;
 
   Device& device_;
   const BlockPool& pool_;
@@ -48,11 +57,11 @@ class CudaPoolPlan final : public PoolPlan {
   const Sizes sizes_;
   DeviceArrays arrays_;
   Vector<PoolStarts> starts_;  // as in device memory
+  Vector<Frequencies> frequencies_;
   Vector<Layer> layers_;
   PlanArguments plan_{};
   float* partials_ = nullptr;
   int32_t* tickets_ = nullptr;
-  std::byte* work_ = nullptr;
 };
 
 }  // namespace kvq::cuda

@@ -123,7 +123,8 @@ AttendLaunch choose_launch(const AttendArguments& arguments, int32_t even_pages,
 }
 
 int64_t most_row_blocks(const PooledWork& work, int32_t n_sequences, const PoolDivision& division) {
-  return int64_t{work.tokens} * division.group / division.rows + n_sequences;
+  if (int64_t{work.queries} * division.group <= division.rows) return n_sequences;
+  return (int64_t{work.tokens} * division.group - 1) / division.rows + n_sequences;
 }
 
 AttendLaunch choose_pooled_launch(const AttendArguments& arguments, const PooledWork& work, int32_t multiprocessors,
@@ -134,8 +135,7 @@ AttendLaunch choose_pooled_launch(const AttendArguments& arguments, const Pooled
   AttendLaunch launch = choose_kernel(arguments, rows, shared_limit, width);
   launch.one_row_block = work.queries * group <= launch.rows;
   launch.single_newest = work.queries == 1 && arguments.window == 0 && arguments.mask.bits == nullptr;
-  const int64_t row_blocks =
-      launch.one_row_block ? arguments.n_sequences : most_row_blocks(work, arguments.n_sequences, {group, launch.rows});
+  const int64_t row_blocks = most_row_blocks(work, arguments.n_sequences, {group, launch.rows});
   launch.units = static_cast<int32_t>(row_blocks * arguments.kv_heads);
   if (int64_t{launch.units} * work.pages > INT32_MAX / 2) {  // more than sums of pages hold
     choose_whole_units(launch, arguments);

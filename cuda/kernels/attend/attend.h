@@ -117,7 +117,7 @@ AttendLaunch choose_launch(const AttendArguments& arguments, int32_t even_pages,
 /// The same for a call on a pool.
 AttendLaunch choose_pooled_launch(const AttendArguments& arguments, const PooledWork& work, int32_t multiprocessors,
                                   int32_t shared_limit);
-/// Most row blocks of a pool's sequences.
+/// Most blocks of rows of a pool's sequences, of which each has at least one.
 int64_t most_row_blocks(const PooledWork& work, int32_t n_sequences, const PoolDivision& division);
 
 /// `tickets` must be zero before the first launch; each launch leaves them zero.

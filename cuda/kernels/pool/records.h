@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backend/block_pools.h"
-#include "kernels/pages/format_code.h"
+#include "kernels/pages/records.h"
 
 #include <cstdint>
 
@@ -36,6 +36,8 @@ struct PoolRange {
 struct PoolDivision {
   int32_t group;
   int32_t rows;
+
+  constexpr bool operator==(const PoolDivision&) const = default;
 };
 
 /// One layer's pages. Entries of the plan are the same for all layers.
@@ -55,6 +57,10 @@ struct PoolPages {
   uint64_t tails;  // 0: blocks hold open pages
   int64_t tail_stride;
   uint64_t work;  // FP16 pages [pages][kv_heads]
+  // For kernels that read tables of pages: launch_pool_table().
+  DevicePage* table;    // [sequences][kv_heads][table_pages]
+  int32_t table_pages;  // a row of blocks has so many
+  uint64_t zeros;       // a page of zeros, for places without a page
   PoolRange ranges[kMostBlockRanges];
 };
 
