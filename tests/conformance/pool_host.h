@@ -172,6 +172,9 @@ class PoolHost {
     kvq_test::checked(kvq_pool_plan_batch, plan_, &batch);
   }
 
+  // A test has planned so many new tokens itself.
+  void planned(int32_t n_tokens) { n_tokens_ = n_tokens; }
+
   using Function = kvq_status (*)(kvq_pool_plan*, int32_t, const kvq_pool_call*, kvq_error*);
 
   // Calls a function on a layer for the planned tokens; returns [tokens, q_heads, value_dim].
