@@ -1,7 +1,5 @@
 #include "kernels/pool/plan.h"
 
-#include <algorithm>
-
 namespace kvq::cuda {
 namespace {
 
@@ -142,9 +140,8 @@ __global__ void __launch_bounds__(kThreads) pool_plan_kernel(const __grid_consta
 
 cudaError_t launch_pool_plan(const PlanArguments& arguments, cudaStream_t stream) {
   const int32_t blocks = 1 + arguments.n_starts + arguments.n_sequences;
-  void* parameters[] = {const_cast<PlanArguments*>(&arguments)};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(pool_plan_kernel), dim3(static_cast<uint32_t>(blocks)),
-                          dim3(kThreads), parameters, 0, stream);
+  pool_plan_kernel<<<static_cast<uint32_t>(blocks), kThreads, 0, stream>>>(arguments);
+  return cudaGetLastError();
 }
 
 }  // namespace kvq::cuda

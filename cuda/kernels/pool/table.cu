@@ -27,10 +27,9 @@ __global__ void __launch_bounds__(kThreads) pool_table_kernel(const __grid_const
 }  // namespace
 
 cudaError_t launch_pool_table(const PoolPages& pages, int32_t n_sequences, cudaStream_t stream) {
-  void* parameters[] = {const_cast<PoolPages*>(&pages)};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(pool_table_kernel),
-                          dim3(static_cast<uint32_t>(n_sequences), static_cast<uint32_t>(pages.kv_heads)),
-                          dim3(kThreads), parameters, 0, stream);
+  const dim3 lists(static_cast<uint32_t>(n_sequences), static_cast<uint32_t>(pages.kv_heads));
+  pool_table_kernel<<<lists, kThreads, 0, stream>>>(pages);
+  return cudaGetLastError();
 }
 
 }  // namespace kvq::cuda
