@@ -264,6 +264,8 @@ void CudaPoolPlan::attend_wide(const Call& call, AttendArguments& arguments, con
   launch.partials = partials_;
   arguments.group = divisor(static_cast<uint32_t>(group));
   set_starts(arguments.pool, {group, kernel.rows});
+  arguments.sequences[0].view.pages = arguments.pool.table;
+  arguments.sequences[0].view.capacity = arguments.pool.table_pages;
   call.require(launch_pool_table(arguments.pool, arguments.n_sequences, call.stream()), "planning kernel");
   call.require(kernel.launch(arguments, launch, kernel.shared_bytes, call.stream()), "attention kernel");
 }

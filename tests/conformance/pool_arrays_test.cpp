@@ -3,7 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace conformance::pool_arrays_test {
 namespace {
@@ -94,6 +96,36 @@ TEST_CASE("pools: numbers outside of a pool name no page") {
         const size_t of_kv = head * static_cast<size_t>(Shape{}.kv_heads) / static_cast<size_t>(Shape{}.q_heads);
         const float value = rows.v[(token * static_cast<size_t>(Shape{}.kv_heads) + of_kv) * dim + i % dim];
         CHECK(std::fabs(out[i] - value) < 3e-3F);
+      }
+    }
+  }
+}
+
+TEST_CASE("pools: limits of a batch change no result") {
+  const std::vector<std::vector<int32_t>> rounds = {{70, 3, 40}, {1, 1, 1}, {1, 1, 1}, {2, 1, 9}, {0, 1, 1}};
+  for (const std::string& isa : kvq_test::backends()) {
+    for (const char* policy : {"fp16", "{version: 1, keys: gs4, values: int4, sink: 0}"}) {
+      CAPTURE(isa);
+      CAPTURE(policy);
+      const Context context = kvq_test::make_context(isa.c_str());
+      const Cache cache = make_cache(context, Shape{}.options(), policy);
+      PoolHost without(cache);
+      PoolSizes sizes;
+      sizes.limits = true;
+      PoolHost with(cache, sizes);
+      std::vector<Row> rows(3);
+      std::vector<Row> limited(3);
+      for (int32_t i = 0; i < 3; ++i) rows[static_cast<size_t>(i)].tail = limited[static_cast<size_t>(i)].tail = i;
+      uint64_t seed = 70;
+      for (const std::vector<int32_t>& counts : rounds) {
+        without.plan({&rows[0], &rows[1], &rows[2]}, counts);
+        with.plan({&limited[0], &limited[1], &limited[2]}, counts);
+        const Rows tokens = random_rows(std::accumulate(counts.begin(), counts.end(), 0), seed += 3);
+        const std::vector<float> expected = without.extend(0, tokens);
+        const std::vector<float> found = with.extend(0, tokens);
+        float largest = 0.0F;
+        for (size_t i = 0; i < found.size(); ++i) largest = std::max(largest, std::fabs(found[i] - expected[i]));
+        CHECK(largest < 2e-3F);
       }
     }
   }

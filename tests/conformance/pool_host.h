@@ -4,6 +4,8 @@
 #include "conversation.h"
 #include "support/device.h"
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -76,6 +78,7 @@ struct PoolSizes {
   int32_t max_sequences = 8;
   int32_t max_tokens = 512;
   unsigned char fill = 0xA5;  // of memory that no call has written
+  bool limits = false;        // batches tell the longest sequence and the most new tokens
 };
 
 class PoolHost {
@@ -169,6 +172,10 @@ class PoolHost {
     batch.lengths = lengths_->data();
     batch.block_table = table_->data();
     batch.tails = tails_->data();
+    if (sizes_.limits) {
+      batch.max_queries = *std::max_element(counts.begin(), counts.end());
+      for (const Row* row : rows) batch.max_length = std::max(batch.max_length, row->length);
+    }
     kvq_test::checked(kvq_pool_plan_batch, plan_, &batch);
   }
 

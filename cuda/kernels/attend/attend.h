@@ -54,7 +54,7 @@ struct AttendArguments {
   int32_t ring_bytes;
   int32_t window;
   int32_t uniform_pages;  // pages of every list; −1: lengths differ, or only the device knows them
-  int32_t pooled;         // `pool` has sequences and pages, without the scales in sequences[0]
+  int32_t pooled;         // `pool` has sequences and pages; sequences[0], what they have in common
   int32_t planned;        // shares are found by the starts in `pool`
   const void* q;
   HeadStrides q_strides;

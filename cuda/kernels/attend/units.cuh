@@ -158,12 +158,11 @@ __device__ __forceinline__ int32_t page_count(const AttendArguments& arguments, 
 }
 
 __device__ __forceinline__ const DevicePage* pages_of(const AttendArguments& arguments, const Unit& unit) {
-  if (arguments.pooled != 0) {  // only where a table has been made
-    const int64_t list = static_cast<int64_t>(unit.sequence) * arguments.kv_heads + unit.head;
-    return arguments.pool.table + list * arguments.pool.table_pages;
-  }
-  const SequenceView& view = sequence_of(arguments, unit).view;
-  return view.pages + static_cast<int64_t>(unit.head) * view.capacity;
+  // Lists of a pool, where a table has been made of them, follow each other.
+  const bool pooled = arguments.pooled != 0;
+  const SequenceView& view = arguments.sequences[pooled ? 0 : unit.sequence].view;
+  const int32_t list = pooled ? unit.sequence * arguments.kv_heads + unit.head : unit.head;
+  return view.pages + static_cast<int64_t>(list) * view.capacity;
 }
 
 /// The record of page `index` of a unit's list.
