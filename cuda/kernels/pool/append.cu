@@ -20,20 +20,27 @@ __device__ bool plan_write(const PoolPages& pool, int32_t sequence, const Pooled
   const int32_t end = min((page + 1) * kSlots, of.length);
   const int32_t kept = first - page * kSlots;
   const bool full = end == (page + 1) * kSlots;
-  const bool in_tail = pool.tails != 0 && !full;
-  const uint64_t tail = pool.tails != 0 ? page_in_tail(pool, of.tail, head) : 0;
-  uint64_t target = in_tail ? tail : page_in_block(pool, sequence, head, page);
-  uint32_t format = in_tail ? 0U : pool.format;
+  uint64_t target = 0;
+  uint64_t source = 0;
   uint64_t copy = 0;
-  if (pool.extends != 0 && pool.tails != 0 && full) {
-    copy = of.work >= 0 ? work_page(pool, of.work + page - of.first_new(), head) : tail;
+  uint32_t format = pool.format;
+  if (pool.tails == 0) {
+    source = target = page_in_block(pool, sequence, head, page);
+  } else {
+    const uint64_t tail = page_in_tail(pool, of.tail, head, page);
+    source = tail;
+    if (page >= of.first_in_tail()) {
+      copy = tail;
+    } else if (pool.extends != 0) {
+      copy = work_page(pool, of.work + page - of.first_new(), head);
+    }
+    if (full) target = page_in_block(pool, sequence, head, page);
     if (target == 0) {
       target = copy;
       copy = 0;
       format = 0;
     }
   }
-  const uint64_t source = pool.tails != 0 ? tail : target;
   if (target == 0 || (kept > 0 && source == 0)) return false;
   to.write = {};
   to.write.source = kept > 0 ? source : 0;
@@ -66,15 +73,18 @@ __global__ void __launch_bounds__(kAppendThreads)
   }
   const PooledSequence of = pooled_sequence(pool, sequence);
   if (of.query_count == 0) return;
+  const int32_t crossed = of.last_new() - of.first_new();
+  const int32_t chained = of.last_new() - crossed % 2;  // in the first page's half of the tail
   int32_t page = of.first_new() + job;
+  if (job != 0 && page == chained) page = of.last_new();
 #pragma unroll 1
   for (;;) {
     PoolWrite next;
     if (plan_write(pool, sequence, of, head, page, next)) {
       PageWriter<kCodes, kHeads>(arguments, next.write, shared).run(reinterpret_cast<uint8_t*>(next.copy));
     }
-    if (job != 0 || page == of.last_new()) return;
-    page = of.last_new();
+    if (job != 0 || page != of.first_new() || crossed == 0) return;
+    page = crossed == 1 ? of.last_new() : chained;
     __syncthreads();
   }
 }

@@ -6,8 +6,8 @@
 
 namespace kvq::cuda {
 
-/// What blocks do: each new page of a head is a job, but the first and the last one of a sequence, of which one reads a
-/// tail that the other writes, are one together.
+/// What blocks do: each new page of a head is a job, but the first one of a sequence and that which takes its place in
+/// the tail are one together.
 struct PoolJobs {
   const int32_t* starts;  // [n_sequences + 1] jobs before each sequence; null: one job each
   int32_t n_sequences;

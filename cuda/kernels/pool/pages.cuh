@@ -30,10 +30,10 @@ __device__ __forceinline__ uint64_t page_in_block(const PoolPages& pool, int32_t
   return 0;
 }
 
-__device__ __forceinline__ uint64_t page_in_tail(const PoolPages& pool, int32_t tail, int32_t head) {
+__device__ __forceinline__ uint64_t page_in_tail(const PoolPages& pool, int32_t tail, int32_t head, int32_t page) {
   if (tail < 0) return 0;
-  return pool.tails + static_cast<uint64_t>(tail * pool.tail_stride) +
-         static_cast<uint64_t>(head) * static_cast<uint64_t>(pool.float16_bytes);
+  const int64_t place = static_cast<int64_t>(page % 2) * pool.kv_heads + head;
+  return pool.tails + static_cast<uint64_t>(tail * pool.tail_stride + place * pool.float16_bytes);
 }
 
 /// Work page `index` of a call.
@@ -51,10 +51,10 @@ __device__ __forceinline__ DevicePage pooled_page(const PoolPages& pool, int32_t
   if (pool.tails == 0 || page < first_open) {
     format = pool.format;
     data = page_in_block(pool, sequence, head, page);
-  } else if (pool.extends != 0 && of.work >= 0 && page < of.full_pages()) {
+  } else if (pool.extends != 0 && page < of.first_in_tail()) {
     data = work_page(pool, of.work + page - first_open, head);
   } else {
-    data = page_in_tail(pool, of.tail, head);
+    data = page_in_tail(pool, of.tail, head, page);
   }
   if (data == 0) return {};
   const int32_t first = page * kSlots;

@@ -82,12 +82,11 @@ __device__ void plan_sequences(const PlanArguments& a) {
   for_each_sequence(a, [&](int32_t i, bool exists, PooledSequence& sequence) {
     const bool any = sequence.query_count > 0;
     const int32_t crossed = any ? sequence.last_new() - sequence.first_new() : 0;
-    const int32_t new_pages = crossed > 0 ? sequence.full_pages() - sequence.first_new() : 0;
+    const int32_t new_pages = max(crossed - 1, 0);  // that the tail does not hold
     const int32_t new_jobs = any ? max(crossed, 1) : 0;
     sequence.work = work(new_pages) - new_pages;
     const int32_t jobs_before = jobs(new_jobs) - new_jobs;
     if (!exists) return;
-    if (crossed == 0) sequence.work = -1;
     const int32_t tail = a.tails != nullptr ? a.tails[i] : -1;
     sequence.tail = tail < a.n_tails ? max(tail, -1) : -1;
     a.sequences[i] = sequence;

@@ -14,8 +14,8 @@ struct alignas(16) PooledSequence {
   int32_t query_count;
   int32_t length;  // tokens, new ones included
   int32_t pages;   // that queries read; 0 without queries
-  int32_t tail;    // slot of the open page; −1: there is none
-  int32_t work;    // place of the first new page among work pages; −1: new tokens stay within one page
+  int32_t tail;    // −1: there is none
+  int32_t work;    // place of the first new page among work pages, if a tail does not hold it
   int32_t unused[2];
 
   KVQ_HOST_DEVICE int32_t older() const { return length - query_count; }
@@ -23,6 +23,8 @@ struct alignas(16) PooledSequence {
   KVQ_HOST_DEVICE int32_t first_new() const { return older() / kSlots; }
   KVQ_HOST_DEVICE int32_t last_new() const { return (length - 1) / kSlots; }
   KVQ_HOST_DEVICE int32_t full_pages() const { return length / kSlots; }
+  /// The first page that the tail holds after tokens have been stored, if it is a new one.
+  KVQ_HOST_DEVICE int32_t first_in_tail() const { return last_new() - 1; }
 };
 static_assert(sizeof(PooledSequence) == 32);
 
@@ -54,7 +56,7 @@ struct PoolPages {
   int32_t kv_heads;
   int32_t extends;  // queries see new tokens as given: in tails and work pages
   int32_t n_ranges;
-  uint64_t tails;  // 0: blocks hold open pages
+  uint64_t tails;  // FP16 pages [tails][2][kv_heads], page p in half p % 2; 0: blocks hold open pages
   int64_t tail_stride;
   uint64_t work;  // FP16 pages [pages][kv_heads]
   // For kernels that read tables of pages: launch_pool_table().
