@@ -1717,10 +1717,11 @@ KVQ_API kvq_status kvq_step_abort(kvq_cache* cache, const kvq_step_batch* batch,
  *      kvq_pool_extend(plan, layer, &call, ...);                   // for every layer
  *
  *  A full page of ::KVQ_PAGE_SLOTS tokens is encoded in the layer's format, in its block, by the call that brings its
- *  last token. The tokens of a page that is not full are in FP16, in a tail: memory for one FP16 page of every KV head,
- *  which the engine assigns to each sequence that grows, as it does the state of a recurrent layer. Layers in FP16 need
- *  no tails. So blocks of full pages may be shared by any number of sequences, at the same place of each, and a copy of
- *  a block and of a tail is all there is to move.
+ *  last token. FP16 numbers of the newest two pages are in a tail: memory for two FP16 pages of every KV head, which
+ *  the engine assigns to each sequence that grows, as it does the state of a recurrent layer. Layers in FP16 need no
+ *  tails. So blocks of full pages may be shared by any number of sequences, at the same place of each, and copies of
+ *  blocks and of a tail are all there is to move. Tokens are dropped by leaving them out of the next length: of what
+ *  was stored with this tail, the newest ::KVQ_PAGE_SLOTS at least.
  *
  *  Encoded pages are bit for bit those of a sequence of the cache. The cache's policy may not evict or route, and
  *  neither `sink` nor `recent` nor `calibrate` apply: every full page is encoded, and scales are those of the cache's

@@ -272,9 +272,3 @@ func (it *Pool) ReadBlock(layer, block int) ([]byte, error) {
 		return raw.PoolReadBlock(it, n[0], n[1], buffer, capacity, size, err)
 	})
 }
-
-// Batch: find the pages of a batch, once for the calls on all layers. A CPU reads the arrays during this call;
-// on a GPU it is a launch that a CUDA graph may capture, with those of the layers.
-func (it *PoolPlan) Batch() (PoolBatch, error) {
-	return described(&it.handle, raw.PoolPlanBatch, poolBatchFrom)
-}

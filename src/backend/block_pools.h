@@ -27,8 +27,9 @@ struct PooledLayer {
   const PageFormat* float16;  // of a sequence's open page
   int32_t kv_heads;
   std::span<const BlockRange> ranges;
-  std::byte*
-      tails;  // [n_tails] open pages of all heads, [kv_heads]; null if the format is FP16, where blocks hold them
+  // [n_tails][2][kv_heads] FP16 pages of the newest tokens: page p is in half p % 2. Null if the format is FP16, where
+  // blocks hold them.
+  std::byte* tails;
   size_t tail_stride;  // bytes from one tail to the next
   LayerScales scales;  // of all tokens
 
@@ -44,9 +45,11 @@ struct PooledLayer {
     }
     return nullptr;
   }
-  std::byte* tail(int32_t number, int32_t head) const {
-    return tails + static_cast<size_t>(number) * tail_stride + static_cast<size_t>(head) * float16->bytes();
+  std::byte* tail(int32_t number, int32_t head, int32_t page) const {
+    return tails + static_cast<size_t>(number) * tail_stride +
+           static_cast<size_t>(page % 2 * kv_heads + head) * float16->bytes();
   }
+  size_t tail_bytes() const { return 2 * static_cast<size_t>(kv_heads) * float16->bytes(); }
 };
 
 struct BlockPool {

@@ -39,7 +39,7 @@ size_t block_bytes(const Cache& cache, int32_t layer, int32_t block_tokens) {
 
 size_t tail_bytes(const Cache& cache, int32_t layer) {
   if (format_of(cache, layer).is_float16()) return 0;
-  return size(cache.layer(layer).kv_heads, cache.layer(layer).float16->bytes());
+  return size(2, cache.layer(layer).kv_heads, cache.layer(layer).float16->bytes());
 }
 
 PagePool::PagePool(Allocator& allocator, Cache& cache, int32_t block_tokens, int32_t n_tails)

@@ -32,6 +32,7 @@ static const suite kSuites[] = {
     {"router_trainer_memory", test_router_trainer_memory},
     {"matrix", test_matrix},
     {"mrope", test_mrope},
+    {"pool", test_pool},
     {"commvq", test_commvq},
     {"cache", test_cache},
     {"sequence", test_sequence},

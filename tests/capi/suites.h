@@ -21,6 +21,7 @@ void test_router_trainer(void);
 void test_router_trainer_memory(void);
 void test_matrix(void);
 void test_mrope(void);
+void test_pool(void);
 void test_commvq(void);
 void test_cache(void);
 void test_sequence(void);

@@ -313,6 +313,57 @@ TEST_CASE("pools: masks, windows, sinks and caps as in the cache") {
   }
 }
 
+TEST_CASE("pools: dropped tokens leave nothing") {
+  for (const std::string& isa : kvq_test::backends()) {
+    for (const std::string& policy : pool_policies()) {
+      CAPTURE(isa);
+      CAPTURE(policy);
+      const Context context = kvq_test::make_context(isa.c_str());
+      const Cache cache = make_cache(context, Shape{}.options(), policy);
+      PoolHost drafted(cache);
+      PoolHost plain(cache);
+      std::vector<Row> with_drafts = make_rows(2);
+      std::vector<Row> without = make_rows(2);
+      uint64_t seed = 70;
+      const auto extend = [&](PoolHost& pool, std::vector<Row>& rows, const std::vector<int32_t>& counts, uint64_t of) {
+        pool.plan(pointers_to(rows), counts);
+        std::vector<float> out;
+        for (int32_t layer = 0; layer < Shape{}.n_layers; ++layer) {
+          const std::vector<float> more =
+              pool.extend(layer, tokens_of(cache, layer, counts, of + static_cast<uint64_t>(layer)));
+          out.insert(out.end(), more.begin(), more.end());
+        }
+        return out;
+      };
+      extend(drafted, with_drafts, {90, 150}, seed);
+      extend(plain, without, {90, 150}, seed);
+      for (const int32_t drafts : {1, 7, 20, 32, 12, 32, 5}) {
+        seed += 10;
+        extend(drafted, with_drafts, {drafts, drafts}, seed);
+        for (Row& row : with_drafts) row.length -= drafts;  // all rejected
+        const std::vector<int32_t> counts = {1 + drafts % 3, 11};
+        CHECK(extend(drafted, with_drafts, counts, seed + 5) == extend(plain, without, counts, seed + 5));
+      }
+      // The end of a chunk that fills several pages.
+      const Rows tokens = tokens_of(cache, 0, {100}, 7);
+      Rows kept = tokens_of(cache, 0, {68}, 7);
+      for (auto [all, some] :
+           {std::pair(&tokens.k, &kept.k), std::pair(&tokens.v, &kept.v), std::pair(&tokens.q, &kept.q)}) {
+        some->assign(all->begin(), all->begin() + static_cast<std::ptrdiff_t>(some->size()));
+      }
+      drafted.plan({&with_drafts[0]}, tokens.counts);
+      drafted.extend(0, tokens);
+      with_drafts[0].length -= 32;
+      plain.plan({&without[0]}, kept.counts);
+      plain.extend(0, kept);
+      const Rows next = tokens_of(cache, 0, {2}, 8);
+      drafted.plan({&with_drafts[0]}, next.counts);
+      plain.plan({&without[0]}, next.counts);
+      CHECK(drafted.extend(0, next) == plain.extend(0, next));
+    }
+  }
+}
+
 TEST_CASE("pools: more sequences than one launch takes as arguments, and empty ones") {
   constexpr int32_t kSequences = 101;
   for (const std::string& isa : kvq_test::backends()) {

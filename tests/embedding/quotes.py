@@ -1,5 +1,5 @@
 #!/usr/bin/env -S python3 -B
-"""C code quoted in docs/embedding.md matches its sample line by line, except for indentation."""
+"""C code quoted in docs/embedding.md and engines.md matches its sample line by line, except for indentation."""
 
 import sys
 import textwrap
@@ -23,7 +23,7 @@ def main():
             failures += 1
     unquoted = {path.name for path in page.SAMPLES.iterdir()} - {sample for _, sample in quotes} - {"embed.c"}
     for sample in sorted(unquoted):
-        print(f"FAILED: docs/embedding.md quotes nothing of samples/c/{sample}", file=sys.stderr)
+        print(f"FAILED: docs/embedding.md and engines.md quote nothing of samples/c/{sample}", file=sys.stderr)
     if not quotes or failures or unquoted:
         return 1
     print(f"ok: {len(quotes)} quotes are in the samples")

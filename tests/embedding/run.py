@@ -1,5 +1,5 @@
 #!/usr/bin/env -S python3 -B
-"""Runs a sample of docs/embedding.md and compares what it prints: results of two ways to the same thing, sizes that
+"""Runs a sample of docs/embedding.md or engines.md and compares what it prints: results of two ways to the same thing, sizes that
 must be smaller, and the output that the page shows.
    run.py NAME [EMULATOR] PROGRAM"""
 
@@ -123,6 +123,14 @@ def speculate(output):
     output.one(r"still 134 tokens")
 
 
+def engine(output):
+    block, float16 = map(int, output.one(r"a block of 32 tokens: (\d+) bytes a layer, FP16 (\d+)"))
+    expect(3.5 * block < float16, "about four bits instead of sixteen")
+    requests, tokens, blocks = map(int, output.one(r"(\d+) requests of (\d+) tokens in (\d+) blocks: \d+ batches, [1-9]\d* preemptions"))
+    expect(tokens > 32 * blocks, "blocks serve several requests")
+    expect(output.one(r"(\d+) of \d+ outputs as alone, to the bit") == (str(requests),), "neighbours change nothing")
+
+
 def masked_tree(output):
     draft_tree(output)
 
@@ -215,7 +223,7 @@ def run(name, *program):
     for language, lines, sample in page.blocks():
         if language == "text" and sample == f"{name}.c":
             for line in lines:
-                expect(line in result.stdout.splitlines(), f"docs/embedding.md shows another line: {line}")
+                expect(line in result.stdout.splitlines(), f"the page shows another line: {line}")
     return 0
 
 

@@ -386,19 +386,4 @@ namespace Kvq
             Files.Save(this, (it, buffer, capacity, size, error) =>
                 Native.kvq_pool_read_block(it, layer, block, buffer, capacity, size, error));
     }
-
-    public sealed unsafe partial class PoolPlan : NativeObject
-    {
-        /// <summary>Find the pages of a batch, once for the calls on all layers. A CPU reads the arrays during this
-        /// call; on a GPU it is a launch that a CUDA graph may capture, with those of the layers.</summary>
-        /// <returns>The description.</returns>
-        public PoolBatch Batch()
-        {
-            var error = Call.Error();
-            var found = new kvq_pool_batch { struct_size = (uint)sizeof(kvq_pool_batch) };
-            using (Use it = Use(alone: true))
-                Call.Check(Native.kvq_pool_plan_batch(it, &found, &error), &error, Hooks);
-            return new PoolBatch(&found);
-        }
-    }
 }

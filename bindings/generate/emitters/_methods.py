@@ -23,7 +23,7 @@ def method(handle, one):
         inputs = inputs[:-3]
     elif inputs and inputs[-1]["c"] == "int32_t*":
         found.gives, inputs = "number", inputs[:-1]
-    elif inputs and inputs[-1]["type"].get("to", {}).get("kind") == "struct":
+    elif inputs and inputs[-1]["type"].get("to", {}).get("kind") == "struct" and "const" not in inputs[-1]["c"]:
         found.gives, found.struct, inputs = "description", inputs[-1]["type"]["to"]["name"], inputs[:-1]
     found.inputs = inputs
     is_plain = receiver["c"].removeprefix("const ") == handle["name"] + "*" and all(it["c"] == "int32_t" for it in inputs)

@@ -27,12 +27,14 @@ from ._infos import __all__ as _infos
 from ._matrix import Matrix, MatrixSize, Scheme, linear_shared, predict_bytes, save_matrices, schemes
 from ._objects import Codebook, Router
 from ._policy import Policy
+from ._pool import BlockLayout, Pool, PoolPlan
 from ._sequence import Compressed, Decoded, Sequence
 from ._shapes import LayerShape
 from ._step import Step
 
 __version__ = "%d.%d.%d" % (raw.KVQ_VERSION_MAJOR, raw.KVQ_VERSION_MINOR, raw.KVQ_VERSION_PATCH)
 __all__ = [
+    "BlockLayout",
     "Cache",
     "Centres",
     "Codebook",
@@ -45,6 +47,8 @@ __all__ = [
     "Matrix",
     "MatrixSize",
     "Policy",
+    "Pool",
+    "PoolPlan",
     "Router",
     "Scheme",
     "Sequence",

@@ -20,6 +20,7 @@ from ._handle import Data, enter_alone, enter_shared, leave_alone, leave_shared,
 from ._infos import CacheInfo, LayerInfo, SnapshotInfo, Usage
 from ._objects import CacheMethods, Codebook, Router
 from ._policy import PolicyOrText, policy_of
+from ._pool import BlockLayout, block_layout
 from ._sequence import Sequence
 from ._shapes import LayerShape, set_shapes
 from ._step import Step
@@ -122,6 +123,10 @@ class Cache(CacheMethods):
     def describe(self) -> CacheInfo:
         """Options that the cache was created with, defaults filled in."""
         return self._described(_native.kvq_cache_describe, _native.kvq_cache_info, CacheInfo._of)
+
+    def block_layout(self, layer: int, block_tokens: int = 32) -> BlockLayout:
+        """Sizes of a layer's blocks and tails in a ``Pool``."""
+        return block_layout(self, layer, block_tokens)
 
     def sequence(self) -> Sequence:
         """Create an empty sequence."""

@@ -17,7 +17,6 @@ from ._infos import (
     ContextInfo,
     LayerInfo,
     PolicyInfo,
-    PoolBatch,
     RouterGroupInfo,
     RouterInfo,
 )
@@ -272,14 +271,3 @@ class PoolMethods(Handle):
         """Copy a block of a layer to host memory, in the order of bytes that all platforms share."""
         with self._shared() as it:
             return self._saved(_native.kvq_pool_read_block, it, layer, block)
-
-
-class PoolPlanMethods(Handle):
-    """Generated methods of PoolPlan."""
-
-    def batch(self) -> PoolBatch:
-        """Find the pages of a batch, once for the calls on all layers. A CPU reads the arrays during this call; on a
-        GPU it is a launch that a CUDA graph may capture, with those of the layers.
-        """
-        function, struct = _native.kvq_pool_plan_batch, _native.kvq_pool_batch
-        return self._described(function, struct, PoolBatch._of)

@@ -86,6 +86,11 @@ VALUES = {
     "bytes": [[1.0]],
     "loss": [[1.0]],
     "seconds": {(0,): [1.0]},
+    "block_tokens": 32,
+    "blocks": [],
+    "max_sequences": 1,
+    "max_tokens": 1,
+    "max_blocks": 1,
 }
 
 

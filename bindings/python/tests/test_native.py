@@ -56,7 +56,7 @@ def test_every_function_is_used():
     """By the package, or by the tests of the raw layer below."""
     files = [one for one in PACKAGE.glob("*.py") if one.name != "_native.py"]
     text = "".join(one.read_text(encoding="utf-8") for one in files + [pathlib.Path(__file__)])
-    made = re.findall(r"\b(?:initialised|Calls|Prepared)\(_native\.(\w+)", text)  # calls the struct's `_init`
+    made = re.findall(r"\b\w*(?:initialised|Calls|Prepared)\(\s*_native\.(\w+)", text)  # calls the struct's `_init`
     used = set(re.findall(r"\w+", text)) | {name + "_init" for name in made}
     unused = [one["name"] for one in API["functions"] if one["name"] not in used]
     assert not unused

@@ -35,10 +35,6 @@ size_t query_scalars(const AttentionShape& shape) {
          static_cast<size_t>(shape.layer.q_heads) * static_cast<size_t>(shape.layer.head_dim);
 }
 
-size_t output_scalars(const AttentionShape& shape) {
-  return query_scalars(shape) / static_cast<size_t>(shape.layer.head_dim) * static_cast<size_t>(shape.layer.values());
-}
-
 size_t new_tokens(const AttentionShape& shape) {
   return static_cast<size_t>(shape.batch) * static_cast<size_t>(shape.queries);
 }
@@ -210,18 +206,28 @@ std::vector<std::byte> tree_masks(const AttentionShape& shape) {
 
 }  // namespace
 
+size_t output_scalars(const AttentionShape& shape) {
+  return query_scalars(shape) / static_cast<size_t>(shape.layer.head_dim) * static_cast<size_t>(shape.layer.values());
+}
+
+std::vector<DeviceBuffer> queries_in_turn(TimedDevice& device, const AttentionShape& shape) {
+  const size_t scalars = query_scalars(shape);
+  std::vector<DeviceBuffer> queries;
+  for (size_t i = 0; i < std::clamp<size_t>(kQueryScalars / scalars, 1, kMostQueries); ++i) {
+    queries.push_back(random_scalars(device, scalars, kAttentionQuerySeed + i));
+  }
+  return queries;
+}
+
 TimedAttention::TimedAttention(TimedDevice& device, kvq_context* context, const Spec& format,
                                const AttentionShape& shape)
     : device_(&device),
       cache_(cache_of_layers(context, format, shape.layer)),
+      queries_(queries_in_turn(device, shape)),
       out_(device.upload(std::vector<std::byte>(output_scalars(shape) * sizeof(float)))),
       mask_(device.upload(tree_masks(shape))),
       has_mask_(shape.tree),
       n_queries_(shape.queries) {
-  const size_t scalars = query_scalars(shape);
-  for (size_t i = 0; i < std::clamp<size_t>(kQueryScalars / scalars, 1, kMostQueries); ++i) {
-    queries_.push_back(random_scalars(device, scalars, kAttentionQuerySeed + i));
-  }
   fill_first(shape);
   if (format.evicts()) compress_first(format, shape);
   for (const kvq::Sequence& sequence : batches_.front()) {

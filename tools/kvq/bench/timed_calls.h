@@ -104,6 +104,11 @@ struct AttentionShape {
   uint64_t most_bytes = UINT64_MAX;  // of all caches that calls read in turn: those of a small model stay in caches
 };
 
+/// Random queries of calls, `[batch, queries, q_heads, head_dim]`: some to be used in turn, as long as they are small.
+std::vector<DeviceBuffer> queries_in_turn(TimedDevice& device, const AttentionShape& shape);
+/// Of a call.
+size_t output_scalars(const AttentionShape& shape);
+
 /// Appending the newest tokens of one layer and attending with their queries in one call, ready to be timed. Each call
 /// extends new forks of sequences that hold all older tokens.
 class TimedExtend {

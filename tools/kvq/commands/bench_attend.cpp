@@ -3,11 +3,13 @@
 
 #include "bench/bench.h"
 #include "bench/timed_calls.h"
+#include "bench/timed_pool.h"
 #include "commands/commands.h"
 
 namespace cli {
 namespace {
 
+constexpr int32_t kLeastRagged = 64;
 constexpr BenchLabels kAttendLabels{"kv", "kv_bits", "format", "bits per\nscalar"};
 
 struct BenchAttendOptions : BenchOptions {
@@ -16,6 +18,8 @@ struct BenchAttendOptions : BenchOptions {
   int32_t queries = AttentionShape{}.queries;
   bool extends = false;
   bool tree = false;
+  bool pool = false;
+  bool ragged = false;
 
   AttentionShape shape(int32_t length) const {
     return {.layer = layer, .length = length, .batch = batch, .queries = queries};
@@ -41,8 +45,8 @@ struct BenchAttendMeasurement {
 void print_result_json(const BenchAttendOptions& options, const std::vector<BenchAttendMeasurement>& measured,
                        const BenchMachine& machine) {
   const bool several = measured.size() > 1;
-  Json parameters = {
-      {"batch", options.batch}, {"queries", options.queries}, {"extend", options.extends}, {"tree", options.tree}};
+  Json parameters = {{"batch", options.batch}, {"queries", options.queries}, {"extend", options.extends},
+                     {"tree", options.tree},   {"pool", options.pool},       {"ragged", options.ragged}};
   std::vector<Json> rows;
   for (const BenchAttendMeasurement& each : measured) {
     for (Json& row : bench_rows_json(each.rows, kAttendLabels, machine)) {
@@ -61,7 +65,8 @@ void print_result(const BenchAttendOptions& options, const std::vector<BenchAtte
     text += (text.empty() ? "" : "\n") + std::string("One layer of ") + options.layer.text() + ", " +
             std::to_string(each.length) + " tokens, batch " + std::to_string(options.batch) +
             (options.queries == 1 ? "" : ", " + std::to_string(options.queries) + " queries") +
-            (options.extends ? ", whose tokens are appended in the same call" : "") + ";\n" +
+            (options.extends ? ", whose tokens are appended in the same call" : "") +
+            (options.pool ? ", in blocks of a pool" : "") + (options.ragged ? ", from 64 tokens on" : "") + ";\n" +
             bench_rows_text(each.rows, kAttendLabels, machine);
     for (size_t i = 1; options.tree && i < each.rows.size(); i += 2) {
       const double ratio = each.rows[i].timing.median / each.rows[i - 1].timing.median;
@@ -79,7 +84,9 @@ void check_queries(const BenchAttendOptions& options) {
                          : "--tree: a mask covers at most " + std::to_string(KVQ_MAX_MASK_SLOTS) +
                                " tokens, less than the " + std::to_string(options.queries) + " of --queries");
   }
-  const int32_t shortest = std::ranges::min(options.lengths);
+  if (options.tree && options.pool) throw UsageError("--tree measures attention over a cache, without --pool");
+  if (options.ragged && !options.pool) throw UsageError("--ragged takes --pool");
+  const int32_t shortest = options.ragged ? kLeastRagged : std::ranges::min(options.lengths);
   if (options.queries <= shortest) return;
   throw UsageError("--queries " + std::to_string(options.queries) + ": there are only " + std::to_string(shortest) +
                    " tokens, the newest of which ask");
@@ -105,11 +112,17 @@ void run(const BenchAttendOptions& options) {
             AttentionShape shape = options.shape(length);
             shape.tree = name.ends_with(BenchAttendOptions::kTree);
             const std::string spec = name.substr(0, name.size() - (shape.tree ? BenchAttendOptions::kTree.size() : 0));
-            return Subject(*device, context, load_layer_spec(context, spec, options.layer), shape);
+            const Spec format = load_layer_spec(context, spec, options.layer);
+            if constexpr (std::is_same_v<Subject, TimedPool>) {
+              return Subject(*device, context, format, {shape, options.ragged, options.extends});
+            } else {
+              return Subject(*device, context, format, shape);
+            }
           });
     };
-    measured.push_back({length, options.extends ? measure(std::type_identity<TimedExtend>())
-                                                : measure(std::type_identity<TimedAttention>())});
+    measured.push_back({length, options.pool      ? measure(std::type_identity<TimedPool>())
+                                : options.extends ? measure(std::type_identity<TimedExtend>())
+                                                  : measure(std::type_identity<TimedAttention>())});
   }
   const BenchMachine machine = measure_machine(*device, context);
   print_result(options, measured, machine);
@@ -130,6 +143,10 @@ void add_bench_attend(Command bench) {
   command.add_number("--queries", options->queries, 1, 1 << 16,
                      "Queries of a sequence: 1 as in decoding, --context as for a prompt");
   command.add_flag("--extend", options->extends, "Append the queries' tokens in the same call (kvq_extend)");
+  command.add_flag("--pool", options->pool,
+                   "Over pages in blocks of the caller's memory, by a block table (kvq_pool_attend, kvq_pool_extend)");
+  command.add_flag("--ragged", options->ragged,
+                   "With --pool: sequences of 64 tokens to --context, evenly on a logarithmic scale");
   command.add_flag("--tree", options->tree,
                    "Measure each format also with the queries' tokens as a random draft tree, by a mask");
   add_bench_options(command, *options);

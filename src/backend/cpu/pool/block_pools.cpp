@@ -33,8 +33,8 @@ struct PlannedSequence {
   /// The page of the first new token, and the one of the last.
   int32_t first_written() const { return before() / kPageSlots; }
   int32_t last_written() const { return pages() - 1; }
-  /// New tokens go beyond the page that was open.
-  bool crosses() const { return first_written() < last_written(); }
+  /// New tokens touch more pages than a tail holds.
+  bool needs_work() const { return last_written() - first_written() > 1; }
   int32_t slots_of(int32_t page) const { return std::min(length - page * kPageSlots, kPageSlots); }
   int32_t kept_of(int32_t page) const { return std::max(before() - page * kPageSlots, 0); }
 };
@@ -65,7 +65,7 @@ class HostPlan final : public PoolPlan {
     for (const PooledLayer& layer : pool.layers) most_heads_ = std::max(most_heads_, layer.kv_heads);
     const auto n = static_cast<size_t>(maxima.sequences);
     sequences_.reserve(n);
-    blocks_.reserve(n);
+    blocks_.reserve(size(n, maxima.blocks));
     attended_.reserve(n);
     lists_.reserve(size(n, most_heads_));
     counts_.reserve(size(n, most_heads_));
@@ -179,7 +179,7 @@ class HostPlan final : public PoolPlan {
       blocks_.insert(blocks_.end(), row, row + (planned.pages() + pool_.block_pages - 1) / pool_.block_pages);
       for (int32_t token = planned.before(); token < planned.length; ++token) positions_.push_back(token);
       records += static_cast<size_t>(planned.pages());
-      if (planned.query_count > 0 && planned.crosses()) work += planned.last_written() - planned.first_written() + 1;
+      if (planned.query_count > 0 && planned.needs_work()) work += planned.last_written() - planned.first_written() + 1;
       sequences_.push_back(planned);
     }
     n_records_ = records;
@@ -227,12 +227,12 @@ class HostPlan final : public PoolPlan {
   /// Where a page that takes new tokens holds them in FP16 during the call.
   std::byte* open_page(const PooledLayer& layer, const PlannedSequence& sequence, int32_t head, int32_t page) {
     if (!layer.has_tails()) return block_page(layer, sequence, head, page);
-    if (sequence.crosses()) return work_page(layer, sequence, head, page);
-    return layer.tail(sequence.tail, head);
+    if (sequence.needs_work()) return work_page(layer, sequence, head, page);
+    return layer.tail(sequence.tail, head, page);
   }
   /// Where the kept slots of such a page are.
   std::byte* kept_page(const PooledLayer& layer, const PlannedSequence& sequence, int32_t head, int32_t page) const {
-    return layer.has_tails() ? layer.tail(sequence.tail, head) : block_page(layer, sequence, head, page);
+    return layer.has_tails() ? layer.tail(sequence.tail, head, page) : block_page(layer, sequence, head, page);
   }
 
   TokenBatch complete(const TokenBatch& given) const {
@@ -272,7 +272,7 @@ class HostPlan final : public PoolPlan {
     if (!writes_.empty()) pages_.append(complete(given), PageWrites(writes_, 1), {}, scratch_);
   }
 
-  /// Encodes the pages that are full now, and keeps the open ones.
+  /// Encodes the pages that are full now, and keeps the newest two in FP16.
   void seal(const PooledLayer& layer, const TokenBatch& given) {
     if (!layer.has_tails()) return;
     for_each_written(layer, [&](const PlannedSequence& each, int32_t head, int32_t page) {
@@ -289,10 +289,11 @@ class HostPlan final : public PoolPlan {
     });
     if (!writes_.empty()) pages_.append(complete(given), PageWrites(writes_, 1), {}, scratch_);
     for (const PlannedSequence& each : sequences_) {
-      if (each.query_count == 0 || !each.crosses() || each.length % kPageSlots == 0) continue;
-      for (int32_t head = 0; head < layer.kv_heads; ++head) {
-        std::memcpy(layer.tail(each.tail, head), work_page(layer, each, head, each.last_written()),
-                    layer.float16->bytes());
+      if (each.query_count == 0 || !each.needs_work()) continue;
+      for (int32_t page = each.last_written() - 1; page <= each.last_written(); ++page) {
+        for (int32_t head = 0; head < layer.kv_heads; ++head) {
+          std::memcpy(layer.tail(each.tail, head, page), work_page(layer, each, head, page), layer.float16->bytes());
+        }
       }
     }
   }

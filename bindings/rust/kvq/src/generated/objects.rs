@@ -247,14 +247,3 @@ impl Pool {
         Ok(bytes)
     }
 }
-
-impl PoolPlan {
-    #[doc = header!(kvq_pool_plan_batch)]
-    pub fn batch(&mut self) -> Result<PoolBatch> {
-        // SAFETY: the struct belongs to the function, and its strings live as long as the handle.
-        unsafe {
-            let raw = fill(self.context().panics(), |info, error| sys::kvq_pool_plan_batch(self.raw(), info, error))?;
-            Ok(PoolBatch::from_raw(&raw))
-        }
-    }
-}
