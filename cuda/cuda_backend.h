@@ -6,6 +6,7 @@
 #include "evict/evict.h"
 #include "linear/linear.h"
 #include "pages/pages.h"
+#include "pool/pools.h"
 #include "quantize/quantizing.h"
 #include "train/training.h"
 
@@ -26,9 +27,7 @@ class CudaBackend final : public Backend {
 
   Pages& pages() override { return pages_; }
   Attention& attention() override { return attention_; }
-  Facet<BlockPools> block_pools() override {
-    return Facet<BlockPools>::missing("cuda does not read blocks of pools yet");
-  }
+  Facet<BlockPools> block_pools() override { return pools_; }
   Facet<Weighing> weighing() override { return weighing_; }
   Facet<Voting> voting() override { return voting_; }
   Facet<Linear> linear() override { return linear_; }
@@ -40,6 +39,7 @@ class CudaBackend final : public Backend {
   Device device_;
   CudaPages pages_{device_};
   CudaAttention attention_{device_};
+  CudaBlockPools pools_{device_};
   CudaWeighing weighing_{device_};
   CudaVoting voting_{device_};
   CudaLinear linear_{device_};

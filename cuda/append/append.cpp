@@ -5,6 +5,7 @@
 #include "device/device_arrays.h"
 #include "kernels/append/append.h"
 #include "kernels/commvq/codebook.h"
+#include "kernels/pool/append.h"
 #include "pages/codecs.h"
 #include "pages/device_centres.h"
 
@@ -131,6 +132,8 @@ void make_room(std::span<const PageWrite> writes, std::span<const AppendedLayer>
   }
 }
 
+}  // namespace
+
 AppendArguments append_arguments(const Device& device, const TokenBatch& tokens) {
   AppendArguments arguments{};
   arguments.k = tokens.k;
@@ -150,11 +153,10 @@ AppendArguments append_arguments(const Device& device, const TokenBatch& tokens)
   return arguments;
 }
 
-}  // namespace
-
 void prepare_appending(const Device& device) {
   check(prepare_append(), "cudaFuncSetAttribute");
   check(prepare_append_next(device.shared_limit()), "cudaFuncSetAttribute");
+  check(prepare_pool_append(device.shared_limit()), "cudaFuncSetAttribute");
   check(prepare_encode_keys(), "cudaFuncSetAttribute");
 }
 

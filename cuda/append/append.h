@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/device.h"
+#include "kernels/append/append.h"
 #include "kernels/device/rope.h"
 #include "pages/page_table.h"
 
@@ -25,6 +26,8 @@ void append_commvq(Device& device, const Call& call, const TokenBatch& tokens, c
 /// LayerMirror::record_append.
 void record_append(Device& device, const TokenBatch& tokens, AppendKind kind, PageTable& table);
 
+/// What kernels that write pages know of tokens, without pages.
+AppendArguments append_arguments(const Device& device, const TokenBatch& tokens);
 RopeArguments rope_arguments(const Rope& rope);
 
 }  // namespace kvq::cuda

@@ -56,30 +56,34 @@ Route route_by_rows(const Device& device, const AttendBatch& batch, const Attend
   return tiles ? Route::kWideTiles : Route::kWide;
 }
 
+void set_batch(AttendArguments& arguments, const AttendBatch& batch, const float* inv_freq) {
+  arguments.q_heads = batch.q_heads;
+  arguments.kv_heads = batch.kv_heads;
+  arguments.head = batch.head;
+  arguments.q = batch.q;
+  arguments.q_strides = batch.q_strides;
+  arguments.out = batch.out;
+  arguments.out_strides = batch.out_strides;
+  arguments.lse = batch.lse;
+  arguments.sinks = batch.sinks;
+  arguments.mask = {batch.mask, batch.mask_slots, static_cast<int32_t>(batch.mask_words())};
+  arguments.q_dtype = batch.q_dtype;
+  arguments.out_dtype = batch.out_dtype;
+  arguments.scale = batch.scale * kLog2E;
+  arguments.softcap = batch.softcap * kLog2E;
+  arguments.window = batch.window;
+  arguments.rope_pairing = batch.rope->pairing;
+  arguments.rotary_begin = batch.rope->begin;
+  arguments.rotary_dim = batch.rope->rotary_dim;
+  arguments.inv_freq = inv_freq;
+  arguments.hadamard_keys = batch.any_hadamard_keys ? 1 : 0;
+  arguments.hadamard_values = batch.any_hadamard_values ? 1 : 0;
+  if (const CentreContext* centres = centre_context(batch.context)) arguments.centres = centres->rows();
+}
+
 AttendCall::AttendCall(Device& device, const Call& call, const AttendBatch& batch, AttendWorkspace& space)
     : device_(device), call_(call), batch_(batch), space_(space), prefill_(prefill_of(device, batch.head)) {
-  arguments_.q_heads = batch_.q_heads;
-  arguments_.kv_heads = batch_.kv_heads;
-  arguments_.head = batch_.head;
-  arguments_.q = batch_.q;
-  arguments_.q_strides = batch_.q_strides;
-  arguments_.out = batch_.out;
-  arguments_.out_strides = batch_.out_strides;
-  arguments_.lse = batch_.lse;
-  arguments_.sinks = batch_.sinks;
-  arguments_.mask = {batch_.mask, batch_.mask_slots, static_cast<int32_t>(batch_.mask_words())};
-  arguments_.q_dtype = batch_.q_dtype;
-  arguments_.out_dtype = batch_.out_dtype;
-  arguments_.scale = batch_.scale * kLog2E;
-  arguments_.softcap = batch_.softcap * kLog2E;
-  arguments_.window = batch_.window;
-  arguments_.rope_pairing = batch_.rope->pairing;
-  arguments_.rotary_begin = batch_.rope->begin;
-  arguments_.rotary_dim = batch_.rope->rotary_dim;
-  arguments_.inv_freq = space_.inv_freq(*batch_.rope, batch_.recorded);
-  arguments_.hadamard_keys = batch_.any_hadamard_keys ? 1 : 0;
-  arguments_.hadamard_values = batch_.any_hadamard_values ? 1 : 0;
-  if (const CentreContext* centres = centre_context(batch_.context)) arguments_.centres = centres->rows();
+  set_batch(arguments_, batch_, space_.inv_freq(*batch_.rope, batch_.recorded));
 }
 
 void AttendCall::run(std::span<const RoutedSequence> sequences) {

@@ -70,12 +70,19 @@ class AttendCall {
   int32_t* positions_ = nullptr;
 };
 
+/// Sets what does not depend on sequences and routes.
+void set_batch(AttendArguments& arguments, const AttendBatch& batch, const float* inv_freq);
+
 /// Attends to the sequences that must be decoded first.
 void attend_decoded(Device& device, const Call& call, const AttendBatch& batch, AttendWorkspace& space,
                     std::span<const RoutedSequence> sequences);
 
 /// Whether kernels that read pages as they are do not know such heads, but for those of the wide routes.
 bool needs_wide(const HeadShape& head, const Rope& rope);
+/// The wide route's kernel. Throws KVQ_E_UNSUPPORTED if this GPU has none for such heads.
+WideKernel require_wide(const Device& device, const HeadShape& head, const WideWork& work);
+/// Blocks that share the pages of a block of rows there, where these are too few for the `blocks` that run at once.
+int32_t parts_of(int32_t row_blocks, int32_t longest, int32_t blocks);
 /// Bytes of the tiles of one head of a sequence in the wide route.
 size_t wide_tile_bytes(const WideWidths& widths, const AttendSequence& sequence, int32_t kv_heads);
 /// The prefill route's kernel for heads of a shape; without a launch function for those that it does not know.

@@ -6,15 +6,21 @@
 #include <algorithm>
 
 namespace kvq::cuda {
-namespace {
 
-/// Blocks that share the pages of a block of rows, where these are too few for the `blocks` that run at once.
 int32_t parts_of(int32_t row_blocks, int32_t longest, int32_t blocks) {
   constexpr int32_t kLeastPages = 3;
   return std::clamp(longest / kLeastPages, 1, std::max(blocks / std::max(row_blocks, 1), 1));
 }
 
-}  // namespace
+WideKernel require_wide(const Device& device, const HeadShape& head, const WideWork& work) {
+  const WideKernel kernel = choose_wide(head, work, device.compute_capability(), device.shared_limit());
+  if (kernel.launch == nullptr) {
+    fail(KVQ_E_UNSUPPORTED,
+         "keys of %d channels and values of %d need more shared memory than the %d bytes of this GPU", head.whole_key(),
+         head.values, device.shared_limit());
+  }
+  return kernel;
+}
 
 size_t wide_tile_bytes(const WideWidths& widths, const AttendSequence& sequence, int32_t kv_heads) {
   return size_t{2} * kSlots * static_cast<size_t>(widths.key_width + widths.value_width) *
@@ -47,12 +53,7 @@ void AttendCall::attend_wide(LaunchSequences sequences, bool tiles) {
     work.longest = std::max(work.longest, count);
     launch.of_tiles.counts[i] = count;
   }
-  const WideKernel kernel = choose_wide(batch_.head, work, device_.compute_capability(), device_.shared_limit());
-  if (kernel.launch == nullptr) {
-    fail(KVQ_E_UNSUPPORTED,
-         "keys of %d channels and values of %d need more shared memory than the %d bytes of this GPU",
-         batch_.head.whole_key(), batch_.head.values, device_.shared_limit());
-  }
+  const WideKernel kernel = require_wide(device_, batch_.head, work);
   static_cast<WideWidths&>(launch) = kernel.widths;
   launch.ring_bytes = kernel.ring_bytes;
   size_t bytes_of_head = 0;  // of tiles of all sequences

@@ -5,6 +5,8 @@
 #include "support/device.h"
 #include "support/guarded_memory.h"
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -83,7 +85,8 @@ struct PoolSizes {
   int32_t max_sequences = 8;
   int32_t max_tokens = 512;
   unsigned char fill = 0xA5;  // of memory that no call has written
-  uint64_t noise = 0;         // seed of random bytes there instead
+  bool limits = false;        // batches tell the longest sequence and the most new tokens
+uint64_t noise = 0;         // seed of random bytes there instead
 };
 
 class PoolHost {
@@ -177,8 +180,15 @@ class PoolHost {
     batch.lengths = lengths_->data();
     batch.block_table = table_->data();
     batch.tails = tails_->data();
+    if (sizes_.limits) {
+      batch.max_queries = *std::max_element(counts.begin(), counts.end());
+      for (const Row* row : rows) batch.max_length = std::max(batch.max_length, row->length);
+    }
     kvq_test::checked(kvq_pool_plan_batch, plan_, &batch);
   }
+
+  // A test has planned so many new tokens itself.
+  void planned(int32_t n_tokens) { n_tokens_ = n_tokens; }
 
   using Function = kvq_status (*)(kvq_pool_plan*, int32_t, const kvq_pool_call*, kvq_error*);
 

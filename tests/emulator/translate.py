@@ -49,6 +49,7 @@ PARAMETERS = {
     "attend/attend.cu": "AttendArguments",
     "evict/move.cu": "MoveArguments",
     "evict/weigh.cu": "AttendArguments, WeighArguments",
+    "pool/append.cu": "AppendArguments, PoolPages, PoolJobs",
 }
 SKIPPED = re.compile(r"_hopper|/warpgroup")
 

@@ -69,7 +69,8 @@ class PageWriter {
     }
   }
 
-  __device__ void run() {
+  /// Writes the page, and a copy of it in FP16 unless that is null. The copy may be the source.
+  __device__ void run(uint8_t* float16_copy = nullptr) {
     const FormatCode format{w_.format};
     const bool float16 = format.is_float16();
     const bool in_place = float16 && w_.source == w_.target;
@@ -79,6 +80,12 @@ class PageWriter {
     write_tokens(in_place);
     __syncthreads();
     auto* target = reinterpret_cast<uint8_t*>(w_.target);
+    if (float16_copy != nullptr) {
+      const PagePlaces page = page_places(FormatCode{}, layout_.head);
+      write_side<true>(FormatCode{}, page, page.keys, float16_copy);
+      write_side<false>(FormatCode{}, page, page.values, float16_copy + page.values_at);
+      __syncthreads();  // encoding overwrites what has been copied
+    }
     if (!in_place) {
       const PagePlaces page = page_places(format, layout_.head);
       write_side<true>(format, page, page.keys, target);

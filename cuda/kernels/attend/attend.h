@@ -4,6 +4,7 @@
 #include "core/head_strides.h"
 #include "kernels/pages/centre_rows.h"
 #include "kernels/pages/records.h"
+#include "kernels/pool/records.h"
 
 #include <cuda_runtime_api.h>
 #include <cstdint>
@@ -53,6 +54,8 @@ struct AttendArguments {
   int32_t ring_bytes;
   int32_t window;
   int32_t uniform_pages;  // pages of every list; −1: lengths differ, or only the device knows them
+  int32_t pooled;         // `pool` has sequences and pages; sequences[0], what they have in common
+  int32_t planned;        // shares are found by the starts in `pool`
   const void* q;
   HeadStrides q_strides;
   void* out;
@@ -77,13 +80,22 @@ struct AttendArguments {
   SlotMask mask;
   CentreRows centres;
   AttendSequenceArguments sequences[kMaxLaunchSequences];
+  PoolPages pool;
+};
+
+/// What the host knows of a call on a pool: limits.
+struct PooledWork {
+  int32_t tokens;   // queries of all sequences
+  int32_t queries;  // of a sequence
+  int32_t pages;    // of a list
 };
 
 /// Launch configuration of a batch.
 struct AttendLaunch {
   const void* kernel;
   int32_t threads;
-  dim3 blocks;  // row blocks, KV heads, parts; any number of blocks if parts is 0
+  int32_t rows;  // of a block
+  dim3 blocks;   // row blocks, KV heads, parts; any number of blocks if parts is 0
   int32_t shared_bytes;
   int32_t ring_bytes;
   int32_t units;
@@ -91,6 +103,7 @@ struct AttendLaunch {
   int32_t part_pages;
   bool one_row_block;
   bool single_newest;
+  bool planned;
   size_t partial_floats;
   size_t tickets;
 };
@@ -101,6 +114,11 @@ cudaError_t prepare_attend(int32_t shared_limit);
 /// `even_pages`: pages of every list when the launch is chosen, −1 if they differ.
 AttendLaunch choose_launch(const AttendArguments& arguments, int32_t even_pages, int32_t multiprocessors,
                            int32_t shared_limit);
+/// The same for a call on a pool.
+AttendLaunch choose_pooled_launch(const AttendArguments& arguments, const PooledWork& work, int32_t multiprocessors,
+                                  int32_t shared_limit);
+/// Most blocks of rows of a pool's sequences, of which each has at least one.
+int64_t most_row_blocks(const PooledWork& work, int32_t n_sequences, const PoolDivision& division);
 
 /// `tickets` must be zero before the first launch; each launch leaves them zero.
 cudaError_t launch_attend(const AttendLaunch& launch, AttendArguments& arguments, float* partials, int32_t* tickets,

@@ -16,9 +16,12 @@ struct Batch {
 
 __device__ __forceinline__ void load_batch(const AttendArguments& arguments, const Segment& segment, const Lane& lane,
                                            Batch& batch) {
-  const auto* pages = reinterpret_cast<const uint4*>(pages_of(arguments, segment.unit));
   const int32_t mine = batch.base + lane.index * lane.warps;
-  batch.record = mine < segment.end ? __ldg(pages + mine) : uint4{0, 0, 0, 0};
+  batch.record = uint4{0, 0, 0, 0};
+  if (mine >= segment.end) return;
+  const DevicePage page = page_record(arguments, segment.unit, mine);
+  batch.record = {static_cast<uint32_t>(page.data), static_cast<uint32_t>(page.data >> 32U),
+                  static_cast<uint32_t>(page.first_position), page.state};
 }
 
 /// Selects the pages that some query sees, and among them those that some query may not see entirely.

@@ -29,6 +29,7 @@ template <int kRows>
 __device__ __forceinline__ bool take_part(const AttendArguments& arguments, const Lane& lane, Segment& to) {
   const auto row_block = static_cast<int32_t>(blockIdx.x);
   const auto head = static_cast<int32_t>(blockIdx.y);
+  if (arguments.pooled != 0 && row_block * arguments.kv_heads >= unit_count(arguments)) return false;
   to.unit = unit_of<kRows>(arguments, row_block, head);
   to.index = row_block * arguments.kv_heads + head;
   to.part = static_cast<int32_t>(blockIdx.z);
@@ -48,17 +49,47 @@ __device__ __forceinline__ bool take_part(const AttendArguments& arguments, cons
   return false;
 }
 
+/// The unit that reads page `page` of all pages in sequence, by the plan of a pool.
+__device__ __forceinline__ int32_t planned_unit(const AttendArguments& arguments, int32_t page) {
+  const PoolPages& pool = arguments.pool;
+  const int32_t heads = arguments.kv_heads;
+  const int32_t sequence = last_not_above(pool.page_starts, arguments.n_sequences, page / heads);
+  const int32_t of_sequence = page - __ldg(pool.page_starts + sequence) * heads;
+  return __ldg(pool.row_starts + sequence) * heads + of_sequence / __ldg(&pool.sequences[sequence].pages);
+}
+
+/// Pages before those of unit `index` in the row of all units' pages.
+__device__ __forceinline__ int32_t pages_before(const AttendArguments& arguments, const int32_t* page_ends,
+                                                const Unit& unit, int32_t index) {
+  if (arguments.planned == 0) return index == 0 ? 0 : page_ends[index - 1];
+  const PoolPages& pool = arguments.pool;
+  const int32_t of_sequence = index - __ldg(pool.row_starts + unit.sequence) * arguments.kv_heads;
+  return __ldg(pool.page_starts + unit.sequence) * arguments.kv_heads + of_sequence * page_count(arguments, unit);
+}
+
+/// Cuts the pages of all units of a pool into equal shares, one per block. Returns false if the block has no pages.
+__device__ __forceinline__ bool take_planned_share(const AttendArguments& arguments, const Lane& lane, Share& to) {
+  const int32_t total = __ldg(arguments.pool.page_starts + arguments.n_sequences) * arguments.kv_heads;
+  const auto blocks = static_cast<int32_t>(gridDim.x);
+  to.pages = max((total + blocks - 1) / blocks, lane.warps);
+  to.begin = static_cast<int32_t>(blockIdx.x) * to.pages;
+  if (to.begin >= total) return false;
+  to.next_unit = planned_unit(arguments, to.begin);
+  to.last_unit = planned_unit(arguments, min(to.begin + to.pages, total) - 1);
+  return true;
+}
+
 /// Chooses a block's share of pages. Returns whether units are padded to whole shares.
-__device__ __forceinline__ bool choose_share(const AttendArguments& arguments, const Lane& lane, int32_t total,
-                                             int32_t most, int32_t least, int32_t& share) {
+__device__ __forceinline__ bool choose_share(int32_t units, const Lane& lane, int32_t total, int32_t most,
+                                             int32_t least, int32_t& share) {
   const auto blocks = static_cast<int32_t>(gridDim.x);
   share = max((total + blocks - 1) / blocks, lane.warps);
   int32_t padded_share = INT32_MAX;
-  if (most == least && arguments.units <= blocks) {
-    const int32_t parts = blocks / arguments.units;
+  if (most == least && units <= blocks) {
+    const int32_t parts = blocks / units;
     padded_share = (most + parts - 1) / parts;
-  } else if (arguments.units < blocks) {
-    padded_share = (total + blocks - arguments.units - 1) / (blocks - arguments.units);
+  } else if (units < blocks) {
+    padded_share = (total + blocks - units - 1) / (blocks - units);
   }
   padded_share = max(padded_share, lane.warps);
   if (padded_share > share + kCrossing) return false;
@@ -86,7 +117,8 @@ __device__ __forceinline__ int32_t first_unit(const int32_t* page_ends, int32_t 
 template <int kRows>
 __device__ __forceinline__ bool take_share(const AttendArguments& arguments, const Lane& lane, int32_t* page_ends,
                                            Share& to) {
-  const int32_t units = arguments.units;
+  if (arguments.planned != 0) return take_planned_share(arguments, lane, to);
+  const int32_t units = unit_count(arguments);
   int32_t total = 0;
   int32_t most = 0;
   int32_t least = INT32_MAX;
@@ -100,7 +132,7 @@ __device__ __forceinline__ bool take_share(const AttendArguments& arguments, con
     most = max(most, __reduce_max_sync(kAll, count));
     least = min(least, __reduce_min_sync(kAll, exists ? count : INT32_MAX));
   }
-  const bool padded = choose_share(arguments, lane, total, most, least, to.pages);
+  const bool padded = choose_share(units, lane, total, most, least, to.pages);
   int32_t before = 0;
 #pragma unroll 1
   for (int32_t base = 0; base < units; base += 32) {
@@ -137,7 +169,7 @@ __device__ __forceinline__ bool next_segment(const AttendArguments& arguments, c
   while (share.next_unit <= share.last_unit) {
     to.index = share.next_unit++;
     to.unit = find_unit<kRows>(arguments, to.index);
-    const int32_t from = to.index == 0 ? 0 : page_ends[to.index - 1];
+    const int32_t from = pages_before(arguments, page_ends, to.unit, to.index);
     const int32_t pages = page_count(arguments, to.unit);
     to.begin = max(share.begin - from, 0);
     to.end = min(share.begin + share.pages - from, pages);
@@ -145,8 +177,9 @@ __device__ __forceinline__ bool next_segment(const AttendArguments& arguments, c
     const int32_t first_block = from / share.pages;
     to.part = static_cast<int32_t>(blockIdx.x) - first_block;
     to.parts = (from + pages - 1) / share.pages - first_block + 1;
-    // Blocks and units are monotonic along the pages, so no two segments share an index.
-    to.first_partial = first_block + to.index;
+    // A unit in several blocks ends in a later one than it begins in, and the next such unit begins there or later: no
+    // two segments of them share an index.
+    to.first_partial = 2 * first_block;
     return true;
   }
   return false;

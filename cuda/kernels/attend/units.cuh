@@ -4,6 +4,8 @@
 #include "kernels/device/tensor.cuh"
 #include "kernels/pages/geometry.cuh"
 #include "kernels/pages/math.cuh"
+#include "kernels/pool/pages.cuh"
+#include "kernels/pool/search.cuh"
 
 namespace kvq::cuda {
 
@@ -14,9 +16,26 @@ struct Unit {
   int32_t first_row;  // row r is query r / group of the sequence, query head head · group + r % group
 };
 
+/// Only of sequences that are arguments of the kernel.
 __device__ __forceinline__ const AttendSequenceArguments& sequence_of(const AttendArguments& arguments,
                                                                       const Unit& unit) {
   return arguments.sequences[unit.sequence];
+}
+
+// Fields of any sequence. Chosen by value, so that kernel arguments are still read in place.
+__device__ __forceinline__ int32_t query_begin_of(const AttendArguments& arguments, const Unit& unit) {
+  if (arguments.pooled != 0) return __ldg(&arguments.pool.sequences[unit.sequence].query_begin);
+  return arguments.sequences[unit.sequence].query_begin;
+}
+__device__ __forceinline__ int32_t query_count_of(const AttendArguments& arguments, const Unit& unit) {
+  if (arguments.pooled != 0) return __ldg(&arguments.pool.sequences[unit.sequence].query_count);
+  return arguments.sequences[unit.sequence].query_count;
+}
+
+/// Units of all sequences.
+__device__ __forceinline__ int32_t unit_count(const AttendArguments& arguments) {
+  if (arguments.pooled == 0 || arguments.one_row_block != 0) return arguments.units;
+  return __ldg(arguments.pool.row_starts + arguments.n_sequences) * arguments.kv_heads;
 }
 
 /// Returns the unit of block `row_block` of kRows rows, counted over all sequences.
@@ -26,6 +45,10 @@ __device__ __forceinline__ Unit unit_of(const AttendArguments& arguments, int32_
   int32_t of_sequence = 0;
   if (arguments.one_row_block == 0) {
     of_sequence = row_block;
+    if (arguments.pooled != 0) {
+      i = last_not_above(arguments.pool.row_starts, arguments.n_sequences, row_block);
+      return {i, head, (row_block - __ldg(arguments.pool.row_starts + i)) * kRows};
+    }
     for (i = 0;; ++i) {
       const uint32_t rows = static_cast<uint32_t>(arguments.sequences[i].query_count) * arguments.group.number;
       const auto blocks = static_cast<int32_t>((rows + kRows - 1) / kRows);
@@ -45,7 +68,7 @@ __device__ __forceinline__ Unit find_unit(const AttendArguments& arguments, int3
 template <int kRows>
 __device__ __forceinline__ int32_t row_count(const AttendArguments& arguments, const Unit& unit) {
   const int32_t of_head =
-      sequence_of(arguments, unit).query_count * static_cast<int32_t>(arguments.group.number) - unit.first_row;
+      query_count_of(arguments, unit) * static_cast<int32_t>(arguments.group.number) - unit.first_row;
   return min(kRows, of_head);
 }
 
@@ -60,7 +83,7 @@ __device__ __forceinline__ RowPlace row_place(const AttendArguments& arguments, 
   const uint32_t query = divide(of_unit, arguments.group);
   const auto head = static_cast<int32_t>(static_cast<uint32_t>(unit.head) * arguments.group.number + of_unit -
                                          query * arguments.group.number);
-  return {sequence_of(arguments, unit).query_begin + static_cast<int32_t>(query), head};
+  return {query_begin_of(arguments, unit) + static_cast<int32_t>(query), head};
 }
 
 /// Offset of a row's first channel in q or out.
@@ -98,7 +121,7 @@ inline __device__ __noinline__ float finish_row(const AttendArguments& arguments
 
 /// Scales of a unit's pages.
 __device__ __forceinline__ LayerScales scales_of(const AttendArguments& arguments, const Unit& unit) {
-  return sequence_of(arguments, unit).view.scales;
+  return arguments.sequences[arguments.pooled != 0 ? 0 : unit.sequence].view.scales;
 }
 
 /// A rotated pair of a query's channels, divided by the scales of keys.
@@ -130,12 +153,30 @@ __device__ __forceinline__ void write_zeros(const AttendArguments& arguments, co
 
 __device__ __forceinline__ int32_t page_count(const AttendArguments& arguments, const Unit& unit) {
   if (arguments.uniform_pages >= 0) return arguments.uniform_pages;
+  if (arguments.pooled != 0) return __ldg(&arguments.pool.sequences[unit.sequence].pages);
   return sequence_of(arguments, unit).view.heads[unit.head].pages;
 }
 
 __device__ __forceinline__ const DevicePage* pages_of(const AttendArguments& arguments, const Unit& unit) {
-  const SequenceView& view = sequence_of(arguments, unit).view;
-  return view.pages + static_cast<int64_t>(unit.head) * view.capacity;
+  // Lists of a pool, where a table has been made of them, follow each other.
+  const bool pooled = arguments.pooled != 0;
+  const SequenceView& view = arguments.sequences[pooled ? 0 : unit.sequence].view;
+  const int32_t list = pooled ? unit.sequence * arguments.kv_heads + unit.head : unit.head;
+  return view.pages + static_cast<int64_t>(list) * view.capacity;
+}
+
+/// The record of page `index` of a unit's list.
+__device__ __forceinline__ DevicePage page_record(const AttendArguments& arguments, const Unit& unit, int32_t index) {
+  if (arguments.pooled != 0) return pooled_page(arguments.pool, unit.sequence, unit.head, index);
+  const uint4 words = __ldg(reinterpret_cast<const uint4*>(pages_of(arguments, unit)) + index);
+  return {static_cast<uint64_t>(words.y) << 32U | words.x, static_cast<int32_t>(words.z), words.w};
+}
+
+/// Slots of a unit's list, which has pages.
+__device__ __forceinline__ int32_t list_length(const AttendArguments& arguments, const Unit& unit) {
+  if (arguments.pooled != 0) return __ldg(&arguments.pool.sequences[unit.sequence].length);
+  const int32_t pages = page_count(arguments, unit);
+  return (pages - 1) * kSlots + pages_of(arguments, unit)[pages - 1].count();
 }
 
 /// Position of a slot of page `index`.
@@ -148,6 +189,9 @@ __device__ __forceinline__ int32_t position_in_page(const AttendArguments& argum
 
 /// Position of query `query` of the unit's sequence.
 __device__ __forceinline__ int32_t query_position(const AttendArguments& arguments, const Unit& unit, int32_t query) {
+  if (arguments.pooled != 0) {
+    return list_length(arguments, unit) - query_count_of(arguments, unit) + query;
+  }
   const AttendSequenceArguments& sequence = sequence_of(arguments, unit);
   if (arguments.query_positions != nullptr) return arguments.query_positions[sequence.query_begin + query];
   if (sequence.last_position >= 0) return sequence.last_position - (sequence.query_count - 1 - query);

@@ -62,9 +62,8 @@ __device__ __forceinline__ bool is_visible(const AttendArguments& arguments, con
 /// The first slot of a unit's list that the mask covers, which may be negative; INT32_MAX: there is no mask.
 __device__ __forceinline__ int32_t first_masked(const AttendArguments& arguments, const Unit& unit) {
   if (arguments.mask.bits == nullptr) return INT32_MAX;
-  const int32_t pages = page_count(arguments, unit);
-  if (pages == 0) return 0;
-  return (pages - 1) * kSlots + pages_of(arguments, unit)[pages - 1].count() - arguments.mask.slots;
+  if (page_count(arguments, unit) == 0) return 0;
+  return list_length(arguments, unit) - arguments.mask.slots;
 }
 /// The mask's bits of a row.
 __device__ __forceinline__ const uint32_t* mask_of_row(const AttendArguments& arguments, const Unit& unit,

@@ -143,6 +143,7 @@ __device__ __forceinline__ void walk_pages(const Block<G>& block, const Segment&
       batch.base += 32 * lane.warps;
       load_batch(arguments, segment, lane, batch);
       chosen = false;
+      early = false;  // a batch of places without pages
       continue;
     }
     const bool done = batch.wanted == 0;

@@ -160,6 +160,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     wide_kernel(const __grid_constant__ AttendArguments arguments, const __grid_constant__ WideLaunch launch) {
   extern __shared__ __align__(1024) uint8_t memory[];
   const BlockWork work = block_work<S::kRows>(arguments, launch);
+  if (work.rows <= 0) return;
   const WideBlock<S> block{arguments, launch, WidePlaces::of<S>(launch), memory, work.unit, work.rows, this_lane()};
   WideHeader<S>& header = block.header();
   put_row_positions<S::kRows>(arguments, work, header.row_position);

@@ -511,6 +511,7 @@ __global__ void __launch_bounds__(S::kThreads, 2)
   extern __shared__ __align__(1024) uint8_t memory[];
   const Lane lane = this_lane();
   const BlockWork work = block_work<S::kRows>(arguments, launch);
+  if (work.rows <= 0) return;
   const SliceBlock<S> block{arguments, launch,    memory, SlicePlaces::of<S>(arguments.head, launch.ring_bytes),
                             work.unit, work.rows, lane};
   SliceHeader<S>& header = block.header();

@@ -9,7 +9,7 @@ namespace kvq::cuda {
 
 struct BlockWork {
   Unit unit;
-  int32_t rows;
+  int32_t rows;  // none where only the device knows how many blocks there are
 };
 
 /// Work of this block, of kRows rows at most.

@@ -1,0 +1,273 @@
+#include "pool/plan.h"
+
+#include "append/append.h"
+#include "attend/routes.h"
+#include "kernels/pool/append.h"
+#include "kernels/pool/table.h"
+#include "kernels/wide/wide.h"
+#include "pages/codecs.h"
+
+#include <algorithm>
+
+namespace kvq::cuda {
+namespace {
+
+int32_t group_of(const AttendBatch& queries) { return queries.q_heads / queries.kv_heads; }
+
+bool is_wide(const AttendBatch& queries) { return needs_wide(queries.head, *queries.rope); }
+
+bool any_gains(FormatCode format) { return format.keys().has_gains() || format.values().has_gains(); }
+
+/// Floats that the blocks of any wide kernel leave for merging.
+size_t wide_partials(const Device& device, const HeadShape& head) {
+  size_t most = 0;
+  for (const auto& choose : {sliced_wide_8, sliced_wide_16, large_wide, hopper_wide}) {
+    const WideKernel kernel = choose(head, device.shared_limit());
+    most = std::max(most, static_cast<size_t>(kernel.blocks) * static_cast<size_t>(kernel.partial_floats));
+  }
+  return most * static_cast<size_t>(device.multiprocessors());
+}
+
+}  // namespace
+
+Vector<PoolDivision> CudaPoolPlan::divisions_of(Allocator& allocator, const BlockPool& pool) {
+  Vector<PoolDivision> divisions(allocator);
+  const auto add = [&divisions](const PoolDivision& division) {
+    if (std::ranges::find(divisions, division) == divisions.end()) divisions.push_back(division);
+  };
+  for (const AttendBatch& queries : pool.queries) {
+    for (const int32_t rows : {8, 16}) add({group_of(queries), rows});
+    if (is_wide(queries)) add({group_of(queries), kManyRows});
+  }
+  return divisions;
+}
+
+CudaPoolPlan::Sizes CudaPoolPlan::sizes_of(const Device& device, const BlockPool& pool, const PoolMaxima& maxima) {
+  constexpr size_t kMostPartial = std::max(16 * (128 + 2), 8 * (kMaxHeadDim + 2));
+  Sizes sizes;
+  const auto sequences = static_cast<size_t>(maxima.sequences);
+  sizes.blocks = sequences * static_cast<size_t>(maxima.blocks);
+  sizes.partials = 2 * static_cast<size_t>(device.multiprocessors()) * kMostPartial;
+  const PooledWork work{maxima.tokens, maxima.queries, 0};
+  for (const AttendBatch& queries : pool.queries) {
+    sizes.frequency_bytes += DeviceArrays::bytes_for_room<float>(queries.rope->inv_freq.size());
+    if (is_wide(queries)) {
+      sizes.partials = std::max(sizes.partials, wide_partials(device, queries.head));
+      sizes.zeros = std::max(sizes.zeros, static_cast<size_t>(largest_page(queries.head)));
+      sizes.table = std::max(
+          sizes.table, sizes.blocks * static_cast<size_t>(pool.block_pages) * static_cast<size_t>(queries.kv_heads));
+    } else {
+      const int64_t row_blocks = most_row_blocks(work, maxima.sequences, {group_of(queries), 8});
+      sizes.tickets = std::max(sizes.tickets, static_cast<size_t>(row_blocks * queries.kv_heads));
+    }
+  }
+  const auto work_pages = static_cast<size_t>(maxima.tokens / kSlots) + sequences;
+  for (const PooledLayer& layer : pool.layers) {
+    if (!layer.has_tails()) continue;
+    sizes.work = std::max(sizes.work, work_pages * static_cast<size_t>(layer.kv_heads) * layer.float16->bytes());
+  }
+  return sizes;
+}
+
+size_t CudaPoolPlan::bytes_of(const Sizes& sizes) const {
+  const auto n = static_cast<size_t>(maxima_.sequences);
+  const size_t starts = DeviceArrays::bytes_for_room<int32_t>(n + 1);
+  return DeviceArrays::bytes_for_room<PooledSequence>(n) + DeviceArrays::bytes_for_room<int32_t>(sizes.blocks) +
+         (2 * divisions_.size() + 1) * starts + DeviceArrays::bytes_for_room<PoolStarts>(divisions_.size()) +
+         DeviceArrays::bytes_for_room<float>(sizes.partials) + DeviceArrays::bytes_for_room<int32_t>(sizes.tickets) +
+         DeviceArrays::bytes_for_room<std::byte>(sizes.work) + DeviceArrays::bytes_for_room<DevicePage>(sizes.table) +
+         DeviceArrays::bytes_for_room<std::byte>(sizes.zeros) + sizes.frequency_bytes;
+}
+
+CudaPoolPlan::CudaPoolPlan(Device& device, Allocator& allocator, const Call& call, const BlockPool& pool,
+                           const PoolMaxima& maxima)
+    : device_(device),
+      pool_(pool),
+      maxima_(maxima),
+      divisions_(divisions_of(allocator, pool)),
+      sizes_(sizes_of(device, pool, maxima)),
+      arrays_(device, allocator, bytes_of(sizes_)),
+      starts_(allocator),
+      frequencies_(allocator),
+      layers_(allocator) {
+  const auto n = static_cast<size_t>(maxima.sequences);
+  plan_.block_pages = pool.block_pages;
+  plan_.n_blocks = pool.n_blocks;
+  plan_.n_tails = pool.n_tails;
+  plan_.capacity = maxima.blocks;
+  plan_.sequences = arrays_.take<PooledSequence>(n);
+  plan_.blocks = arrays_.take<int32_t>(sizes_.blocks);
+  plan_.job_starts = arrays_.take<int32_t>(n + 1);
+  partials_ = arrays_.take<float>(sizes_.partials);
+  tickets_ = arrays_.take<int32_t>(sizes_.tickets);
+  call.require(cudaMemsetAsync(tickets_, 0, sizes_.tickets * sizeof(int32_t), call.stream()), "cudaMemsetAsync");
+  make_starts();
+  make_frequencies(pool);
+  make_layers(pool);
+  // Pages that no call has written are zeros, which products may read.
+  const PoolPages& pages = layers_.front().pages;
+  const auto clear = [&call](uint64_t memory, size_t bytes) {
+    call.require(cudaMemsetAsync(reinterpret_cast<void*>(memory), 0, bytes, call.stream()), "cudaMemsetAsync");
+  };
+  clear(pages.work, sizes_.work);
+  clear(pages.zeros, sizes_.zeros);
+}
+
+void CudaPoolPlan::make_starts() {
+  const auto n = static_cast<size_t>(maxima_.sequences);
+  for (const PoolDivision& division : divisions_) {
+    int32_t* rows = arrays_.take<int32_t>(n + 1);
+    starts_.push_back({division, rows, arrays_.take<int32_t>(n + 1)});
+  }
+  plan_.starts = arrays_.put(starts_);
+  plan_.n_starts = static_cast<int32_t>(starts_.size());
+}
+
+void CudaPoolPlan::make_frequencies(const BlockPool& pool) {
+  for (const AttendBatch& queries : pool.queries) {
+    const Rope* rope = queries.rope;
+    if (std::ranges::find(frequencies_, rope, &Frequencies::rope) != frequencies_.end()) continue;
+    frequencies_.push_back({rope, arrays_.put(rope->inv_freq)});
+  }
+}
+
+void CudaPoolPlan::make_layers(const BlockPool& pool) {
+  const auto work = reinterpret_cast<uint64_t>(arrays_.take<std::byte>(sizes_.work));
+  const auto zeros = reinterpret_cast<uint64_t>(arrays_.take<std::byte>(sizes_.zeros));
+  auto* table = arrays_.take<DevicePage>(sizes_.table);
+  layers_.reserve(pool.layers.size());
+  for (const PooledLayer& from : pool.layers) {
+    Layer layer{};
+    const FormatCode format = format_code(*from.format);
+    layer.written.add(format);
+    layer.written = fit(layer.written, from.format->head, device_.shared_limit());
+    layer.scales = from.scales;
+    PoolPages& pages = layer.pages;
+    pages.sequences = plan_.sequences;
+    pages.blocks = plan_.blocks;
+    pages.capacity = maxima_.blocks;
+    pages.block_pages = pool.block_pages;
+    pages.format = format.bits;
+    pages.page_bytes = static_cast<int32_t>(from.format->bytes());
+    pages.float16_bytes = static_cast<int32_t>(from.float16->bytes());
+    pages.kv_heads = from.kv_heads;
+    pages.tails = reinterpret_cast<uint64_t>(from.tails);
+    pages.tail_stride = static_cast<int64_t>(from.tail_stride);
+    pages.work = work;
+    pages.table = table;
+    pages.table_pages = maxima_.blocks * pool.block_pages;
+    pages.zeros = zeros;
+    for (const BlockRange& range : from.ranges) {
+      pages.ranges[pages.n_ranges++] = {reinterpret_cast<uint64_t>(range.data), static_cast<int64_t>(range.stride),
+                                        range.blocks};
+    }
+    layers_.push_back(layer);
+  }
+}
+
+void CudaPoolPlan::require_within(const PooledBatch& batch) const {
+  const auto require = [](const char* name, int64_t number, int64_t most) {
+    if (number >= 0 && number <= most) return;
+    fail(KVQ_E_ARGUMENT, "batch->%s is %lld, must be in [0, %lld]", name, static_cast<long long>(number),
+         static_cast<long long>(most));
+  };
+  require("n_sequences", batch.n_sequences, maxima_.sequences);
+  require("n_tokens", batch.n_tokens, maxima_.tokens);
+  require("max_queries", batch.max_queries, maxima_.queries);
+  require("max_length", batch.max_length, int64_t{maxima_.blocks} * pool_.block_pages * kSlots);
+}
+
+void CudaPoolPlan::plan(const PooledBatch& batch) {
+  require_within(batch);
+  const Call call(device_);
+  plan_.n_sequences = batch.n_sequences;
+  plan_.n_tokens = batch.n_tokens;
+  plan_.max_queries = batch.max_queries;
+  plan_.max_length = batch.max_length;
+  plan_.query_starts = batch.query_starts;
+  plan_.lengths = batch.lengths;
+  plan_.block_table = batch.block_table;
+  plan_.table_stride = batch.table_stride;
+  plan_.tails = batch.tails;
+  if (batch.n_sequences == 0) return;
+  call.require(launch_pool_plan(plan_, call.stream()), "planning kernel");
+}
+
+void CudaPoolPlan::run(const PooledCall& work) {
+  const Call call(device_);
+  if (plan_.n_sequences == 0 || plan_.n_tokens == 0) return;
+  const Layer& layer = layers_[static_cast<size_t>(work.layer)];
+  PoolPages pages = layer.pages;
+  pages.extends = work.tokens != nullptr && work.queries != nullptr ? 1 : 0;
+  if (work.tokens != nullptr) store(call, layer, pages, *work.tokens);
+  if (work.queries != nullptr) attend(call, layer, pages, *work.queries);
+}
+
+void CudaPoolPlan::store(const Call& call, const Layer& layer, const PoolPages& pages, const TokenBatch& tokens) const {
+  AppendArguments arguments = append_arguments(device_, tokens);
+  arguments.pages = layer.written;
+  arguments.target.view.scales = layer.scales;
+  // Every job has a new token, and every one but a sequence's first fills a page.
+  const int32_t most = std::min(plan_.n_tokens, plan_.n_tokens / kSlots + plan_.n_sequences);
+  const PoolJobs jobs = plan_.max_queries == 1 ? PoolJobs{nullptr, plan_.n_sequences, plan_.n_sequences}
+                                               : PoolJobs{plan_.job_starts, plan_.n_sequences, most};
+  call.require(launch_pool_append(arguments, pages, jobs, call.stream()), "append kernel");
+}
+
+void CudaPoolPlan::attend(const Call& call, const Layer& layer, const PoolPages& pages,
+                          const AttendBatch& queries) const {
+  AttendArguments arguments{};
+  const auto frequencies = std::ranges::find(frequencies_, queries.rope, &Frequencies::rope);
+  set_batch(arguments, queries, frequencies->numbers);
+  const FormatCode format{pages.format};
+  arguments.any_gains = any_gains(format) ? 1 : 0;
+  arguments.any_centres = format.centred() ? 1 : 0;
+  arguments.n_sequences = plan_.n_sequences;
+  arguments.uniform_pages = -1;
+  arguments.pooled = 1;
+  arguments.pool = pages;
+  arguments.sequences[0].view.scales = layer.scales;
+  const PooledWork work{plan_.n_tokens, plan_.max_queries, (plan_.max_length + kSlots - 1) / kSlots};
+  if (is_wide(queries)) {
+    attend_wide(call, arguments, work);
+  } else {
+    attend_pages(call, arguments, work);
+  }
+}
+
+void CudaPoolPlan::set_starts(PoolPages& pages, const PoolDivision& division) const {
+  const PoolStarts& starts = *std::ranges::find(starts_, division, &PoolStarts::division);
+  pages.row_starts = starts.rows;
+  pages.page_starts = starts.pages;
+}
+
+void CudaPoolPlan::attend_pages(const Call& call, AttendArguments& arguments, const PooledWork& work) const {
+  const AttendLaunch launch = choose_pooled_launch(arguments, work, device_.multiprocessors(), device_.shared_limit());
+  set_starts(arguments.pool, {arguments.q_heads / arguments.kv_heads, launch.rows});
+  call.require(launch_attend(launch, arguments, partials_, tickets_, call.stream()), "attention kernel");
+}
+
+void CudaPoolPlan::attend_wide(const Call& call, AttendArguments& arguments, const PooledWork& work) const {
+  const int32_t group = arguments.q_heads / arguments.kv_heads;
+  const WideWork of_call{.most_rows = work.queries * group,
+                         .rows = work.tokens * group * arguments.kv_heads,
+                         .longest = work.pages,
+                         .multiprocessors = device_.multiprocessors(),
+                         .tiles = false};
+  const WideKernel kernel = require_wide(device_, arguments.head, of_call);
+  WideLaunch launch{};
+  static_cast<WideWidths&>(launch) = kernel.widths;
+  launch.ring_bytes = kernel.ring_bytes;
+  launch.heads = arguments.kv_heads;
+  launch.row_blocks = static_cast<int32_t>(most_row_blocks(work, arguments.n_sequences, {group, kernel.rows}));
+  launch.parts = parts_of(launch.row_blocks * launch.heads, work.pages, kernel.blocks * device_.multiprocessors());
+  launch.partials = partials_;
+  arguments.group = divisor(static_cast<uint32_t>(group));
+  set_starts(arguments.pool, {group, kernel.rows});
+  arguments.sequences[0].view.pages = arguments.pool.table;
+  arguments.sequences[0].view.capacity = arguments.pool.table_pages;
+  call.require(launch_pool_table(arguments.pool, arguments.n_sequences, call.stream()), "planning kernel");
+  call.require(kernel.launch(arguments, launch, kernel.shared_bytes, call.stream()), "attention kernel");
+}
+
+}  // namespace kvq::cuda

@@ -1,0 +1,67 @@
+#pragma once
+
+#include "backend/block_pools.h"
+#include "device/device_arrays.h"
+#include "kernels/append/append.h"
+#include "kernels/attend/attend.h"
+#include "kernels/pool/plan.h"
+
+namespace kvq::cuda {
+
+/// Memory for calls within limits, and what a call's sequences have been found to be. Created during a Call.
+class CudaPoolPlan final : public PoolPlan {
+ public:
+  CudaPoolPlan(Device& device, Allocator& allocator, const Call& call, const BlockPool& pool, const PoolMaxima& maxima);
+
+  void plan(const PooledBatch& batch) override;
+  void run(const PooledCall& call) override;
+
+ private:
+  struct Layer {
+    PoolPages pages;  // but for the starts of a division
+    LayerScales scales;
+    PagesWritten written;
+  };
+  struct Frequencies {
+    const Rope* rope;
+    const float* numbers;
+  };
+  /// Numbers in memory that the limits need.
+  struct Sizes {
+    size_t blocks = 0;
+    size_t partials = 0;
+    size_t tickets = 0;
+    size_t work = 0;
+    size_t table = 0;
+    size_t zeros = 0;
+    size_t frequency_bytes = 0;
+  };
+
+  static Vector<PoolDivision> divisions_of(Allocator& allocator, const BlockPool& pool);
+  static Sizes sizes_of(const Device& device, const BlockPool& pool, const PoolMaxima& maxima);
+  size_t bytes_of(const Sizes& sizes) const;
+  void make_starts();
+  void make_frequencies(const BlockPool& pool);
+  void make_layers(const BlockPool& pool);
+  void require_within(const PooledBatch& batch) const;
+  void set_starts(PoolPages& pages, const PoolDivision& division) const;
+  void store(const Call& call, const Layer& layer, const PoolPages& pages, const TokenBatch& tokens) const;
+  void attend(const Call& call, const Layer& layer, const PoolPages& pages, const AttendBatch& queries) const;
+  void attend_pages(const Call& call, AttendArguments& arguments, const PooledWork& work) const;
+  void attend_wide(const Call& call, AttendArguments& arguments, const PooledWork& work) const;
+
+  Device& device_;
+  const BlockPool& pool_;
+  const PoolMaxima maxima_;
+  const Vector<PoolDivision> divisions_;
+  const Sizes sizes_;
+  DeviceArrays arrays_;
+  Vector<PoolStarts> starts_;  // as in device memory
+  Vector<Frequencies> frequencies_;
+  Vector<Layer> layers_;
+  PlanArguments plan_{};
+  float* partials_ = nullptr;
+  int32_t* tickets_ = nullptr;
+};
+
+}  // namespace kvq::cuda
