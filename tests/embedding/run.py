@@ -131,6 +131,14 @@ def engine(output):
     expect(output.one(r"(\d+) of \d+ outputs as alone, to the bit") == (str(requests),), "neighbours change nothing")
 
 
+def shared_memory(output):
+    size, float16 = map(int, output.one(r"a prompt of 640 tokens: (\d+) bytes in shared memory, FP16 (\d+)"))
+    expect(3.5 * size < float16, "about four bits instead of sixteen")
+    first, second = (output.one(rf"answer {i} of a reader: output (\w+)") for i in (1, 2))
+    expect(output.one(r"answer 1 of its process: output (\w+)") == first != second, "readers see the prompt")
+    output.one(r"the prompt's blocks are as they were")
+
+
 def masked_tree(output):
     draft_tree(output)
 
