@@ -8,6 +8,9 @@ nothing twice, and cuDNN's. Several queries see all tokens there, which is at mo
 prompt do not. Medians of at least 30 calls, each after one of the same kind that is not timed and a flush of the L2
 cache. A ratio is the faster way's time over ours in the same run. Without PyTorch, ratios are against kvq's own FP16.
 
+Pools: the same over pages in blocks that a block table names in random order; ragged batches have sequences of 64 tokens
+to the longest, evenly on a logarithmic scale, which PyTorch attends to as one packed batch.
+
 Linear layers: calls on different matrices, more than 200 MB of them, in one CUDA graph; medians of at least 30 replays.
 
 A step of decoding: all linear layers of Llama 3 8B in one CUDA graph, with and without attention over a cache of
@@ -35,6 +38,10 @@ TABLES = {
         [Shape(32768, queries=queries) for queries in (1, 4, 8, 16, 512, 2048)], FEW_FORMATS),
     "prompts: tokens": ([Shape(n, queries=n) for n in (4096, 8192, 32768)], FEW_FORMATS),
 }
+POOL_SHAPES = [Shape(8192), Shape(8192, 16), Shape(8192, 128)]
+RAGGED = Shape(32768, 256)
+LEAST_RAGGED = 64
+POOL_FORMATS = ["int4", "gs4", "gs2"]
 FEW_QUERIES = 16
 LENGTHS = [1024 << i for i in range(8)]
 LinearShape = namedtuple("LinearShape", "out inputs batch")
@@ -46,7 +53,7 @@ STEP_SCHEMES = ["tcx-2", "tcx-4", "tcq-2", "tcq-4", "vq-2", "nuq-3", "nuq-4"]
 LONG_STEP_SCHEMES, STEP_FORMATS = ["tcx-2", "vq-2"], ["gs2", "int4"]
 ROTATED_BYTES, LEAST_MATRICES = 200_000_000, 20
 REPLAYS = 30
-PARTS = ["attention", "linear", "decode"]
+PARTS = ["attention", "pools", "linear", "decode"]
 FLASH, CUDNN = "FlashAttention", "cuDNN"
 
 
@@ -58,6 +65,11 @@ def title(shape):
     if (shape.heads, shape.kv_heads) != (HEADS, KV_HEADS):
         return f"{shape.heads}/{shape.kv_heads}, {shape.tokens}"
     return f"{shape.tokens} x {shape.batch}"
+
+
+def ragged_lengths(shape):
+    ratio = shape.tokens / LEAST_RAGGED
+    return [round(LEAST_RAGGED * ratio ** (i / (shape.batch - 1))) for i in range(shape.batch)]
 
 
 class PyTorch:
@@ -96,6 +108,28 @@ class PyTorch:
                 end.record()
                 torch.cuda.synchronize()
                 samples.append(begin.elapsed_time(end) * 1e3)
+        return statistics.median(samples[5:])
+
+    def time_ragged(self, shape):
+        """One query of each sequence of a packed batch, the query heads of a KV head as rows."""
+        from torch.nn.attention.varlen import varlen_attn
+
+        torch, groups = self.torch, shape.heads // shape.kv_heads
+        lengths = ragged_lengths(shape)
+        ends = torch.tensor([0, *lengths], device="cuda", dtype=torch.int32).cumsum(0, dtype=torch.int32)
+        rows = torch.arange(shape.batch + 1, device="cuda", dtype=torch.int32) * groups
+        q = self.halves(shape.batch * groups, shape.kv_heads, HEAD_DIM)
+        k, v = (self.halves(sum(lengths), shape.kv_heads, HEAD_DIM) for _ in range(2))
+        samples = []
+        for i in range(35):
+            varlen_attn(q, k, v, rows, ends, groups, max(lengths))
+            self.flush.fill_(i)
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            varlen_attn(q, k, v, rows, ends, groups, max(lengths))
+            end.record()
+            torch.cuda.synchronize()
+            samples.append(begin.elapsed_time(end) * 1e3)
         return statistics.median(samples[5:])
 
     def time_graph(self, issue):
@@ -167,9 +201,9 @@ class PyTorch:
         return found
 
 
-def bench(program, what, options, **repeated):
+def bench(program, what, options, flags=(), **repeated):
     """What `kvq bench` reports, always with a list of rows."""
-    command = [program, "bench", what, "--device", "cuda", "--json"]
+    command = [program, "bench", what, "--device", "cuda", "--json", *flags]
     for option, value in options.items():
         command += ["--" + option, str(value)]
     for option, values in repeated.items():
@@ -179,11 +213,11 @@ def bench(program, what, options, **repeated):
     return result if "rows" in result else {**result, "rows": [result]}
 
 
-def kvq(program, shape, formats):
+def kvq(program, shape, formats, flags=()):
     """What `kvq bench attend` reports, and microseconds by format, FP16 included."""
     options = {"head-dim": HEAD_DIM, "length": shape.tokens, "batch": shape.batch, "queries": shape.queries,
                "heads": shape.heads, "kv-heads": shape.kv_heads}
-    result = bench(program, "attend", options, kv=formats)
+    result = bench(program, "attend", options, flags, kv=formats)
     rows = result["rows"]
     times = {"fp16": rows[0]["fp16_microseconds"]}
     times.update({row["kv"]: row["microseconds"] for row in rows})
@@ -203,6 +237,29 @@ def print_table(name, shapes, columns, formats):
             reference = min((times[way] for way in (FLASH, CUDNN) if way in times), default=times["fp16"])
             cells.append("%9.1f us %5.2f" % (times[kv], reference / times[kv]))
         print("%-16s" % kv + "".join("%18s" % cell for cell in cells), flush=True)
+
+
+def pool_table(program, pytorch):
+    """Prints it and returns the measurements: over a pool, and where it can be over a cache."""
+    columns, measurements = [], []
+    for shape in [*POOL_SHAPES, RAGGED]:
+        flags = ["--pool", "--ragged"] if shape is RAGGED else ["--pool"]
+        times = kvq(program, shape, POOL_FORMATS, flags)[1]
+        if shape is not RAGGED:
+            times.update({f"{kv}, cache": time for kv, time in kvq(program, shape, POOL_FORMATS)[1].items()})
+        if pytorch:
+            times.update({FLASH: pytorch.time_ragged(shape)} if shape is RAGGED else pytorch.times(shape))
+        columns.append(times)
+        measurements.append({**shape._asdict(), "ragged": shape is RAGGED, "microseconds": times})
+    print("\npools: tokens x sequences, the last one ragged")
+    names = [FLASH, CUDNN, "fp16", *POOL_FORMATS, *(f"{kv}, cache" for kv in ["fp16", *POOL_FORMATS])]
+    for name in names:
+        cells = []
+        for times in columns:
+            reference = min((times[way] for way in (FLASH, CUDNN) if way in times), default=times["fp16"])
+            cells.append("%9.1f us %5.2f" % (times[name], reference / times[name]) if name in times else "")
+        print("%-16s" % name + "".join("%18s" % cell for cell in cells), flush=True)
+    return measurements
 
 
 def linear_table(program, pytorch, shapes):
@@ -311,6 +368,8 @@ def main():
     found = {"device": device_name(arguments.program), "date": datetime.date.today().isoformat()}
     if "attention" in arguments.only:
         found.update(attention_tables(arguments.program, pytorch, lengths))
+    if "pools" in arguments.only:
+        found["pools"] = pool_table(arguments.program, pytorch)
     if "linear" in arguments.only:
         found["linear"] = linear_table(arguments.program, pytorch, arguments.layers)
     if "decode" in arguments.only:
