@@ -2684,20 +2684,18 @@ namespace detail {
 
 /// What batches and calls on a pool are checked against.
 struct PoolShape {
-  std::vector<kvq_layer_info> layers;
-  bool on_device = false;
-};
-
-inline std::shared_ptr<const PoolShape> pool_shape(kvq_cache* cache) {
-  auto shape = std::make_shared<PoolShape>();
-  const auto n_layers = described<kvq_cache_info>(kvq_cache_describe, cache).n_layers;
-  for (int32_t layer = 0; layer < n_layers; ++layer) {
-    shape->layers.push_back(described<kvq_layer_info>(kvq_cache_describe_layer, cache, layer));
+  explicit PoolShape(kvq_cache* cache) {
+    const auto n_layers = described<kvq_cache_info>(kvq_cache_describe, cache).n_layers;
+    for (int32_t layer = 0; layer < n_layers; ++layer) {
+      layers.push_back(described<kvq_layer_info>(kvq_cache_describe_layer, cache, layer));
+    }
+    const auto context = described<kvq_context_info>(kvq_context_describe, kvq_cache_context(cache));
+    on_device = context.device != KVQ_DEVICE_CPU;
   }
-  const auto context = described<kvq_context_info>(kvq_context_describe, kvq_cache_context(cache));
-  shape->on_device = context.device != KVQ_DEVICE_CPU;
-  return shape;
-}
+
+  std::vector<kvq_layer_info> layers;
+  bool on_device;
+};
 
 inline kvq_pool_batch c_struct(const PoolBatch& batch, const PoolShape& shape, int32_t max_blocks) {
   const int64_t stride = batch.table_stride == 0 ? max_blocks : batch.table_stride;
@@ -2755,7 +2753,8 @@ class Pool : public detail::Owned<kvq_pool, kvq_pool_destroy, const kvq_pool> {
   /// \throws Error: KVQ_E_ARGUMENT (also: memory or a stride that is not aligned); KVQ_E_UNSUPPORTED as for
   /// ::kvq_pool_layout; KVQ_E_MEMORY; KVQ_E_LIMIT.
   Pool(detail::Borrowed<kvq_cache> cache, const kvq_pool_options& options)
-      : Owned(detail::made<Owned>(kvq_pool_create, cache, &options)), shape_(detail::pool_shape(cache)) {}
+      : Owned(detail::made<Owned>(kvq_pool_create, cache, &options)),
+        shape_(std::make_shared<detail::PoolShape>(cache)) {}
 
   /// Copy a block of a layer to host memory, in the order of bytes that all platforms share.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_BUFFER_SIZE (nothing is written); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
