@@ -253,8 +253,8 @@ namespace Kvq
         }
 
         /// Returns the values that the library takes: none where they are a prefix of the keys.
-        internal static Tensor CheckKeysAndValues(LayerInfo shape, long tokens, in Tensor k, long kTokenStride, long kHeadStride,
-            in Tensor v, long vTokenStride, long vHeadStride)
+        internal static Tensor CheckKeysAndValues(LayerInfo shape, long tokens, in Tensor k, long kTokenStride,
+            long kHeadStride, in Tensor v, long vTokenStride, long vHeadStride)
         {
             Shape.Strided(k, tokens, shape.KvHeads, shape.KeyDim, kTokenStride, kHeadStride, "K");
             if (shape.ValuesAreKeyPrefix) return Shape.Absent(v, "V");
