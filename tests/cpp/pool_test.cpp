@@ -177,9 +177,10 @@ TEST_CASE("sizes of pools are checked") {
 
   kvq::PoolPlan moved = std::move(plan);
   moved.extend(0, call);
-  CHECK_FAILS(KVQ_E_ARGUMENT, "plan is NULL", plan.extend(0, call));
-  CHECK_FAILS(KVQ_E_ARGUMENT, "plan is NULL", plan.batch(of_plan));
-  CHECK_FAILS(KVQ_E_ARGUMENT, "plan is NULL", plan.batch(kvq::initialised<kvq_pool_batch>()));
+  moved.reset();
+  CHECK_FAILS(KVQ_E_ARGUMENT, "plan is NULL", moved.extend(0, call));
+  CHECK_FAILS(KVQ_E_ARGUMENT, "plan is NULL", moved.batch(of_plan));
+  CHECK_FAILS(KVQ_E_ARGUMENT, "plan is NULL", moved.batch(kvq::initialised<kvq_pool_batch>()));
   CHECK_FAILS(KVQ_E_ARGUMENT, "pool is NULL", engine.pool.read_block(0, 0));
   CHECK_FAILS(KVQ_E_ARGUMENT, "pool is NULL", kvq::PoolPlan(engine.pool, kvq::initialised<kvq_pool_limits>()));
 }
