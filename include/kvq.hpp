@@ -2028,6 +2028,88 @@ inline kvq_extend_batch c_struct(const ExtendBatch& batch, const kvq_layer_info&
 }
 }  // namespace detail
 
+/// New tokens of one layer, their queries, and where results go. Tensors are of float; ::kvq_pool_call takes other
+/// element types, too.
+struct PoolCall {
+  /// As in kvq_attend_batch. Nothing is freed: blocks are the engine's.
+  int32_t sliding_window = 0;
+  /// As in kvq_attend_batch.
+  float logit_softcap = 0;
+  /// As in kvq_attend_batch.
+  int32_t mask_slots = 0;
+  /// `[n_tokens, kv_heads, key_dim]`, before RoPE unless the cache has ::KVQ_ROPE_NONE. empty (default) for
+  /// ::kvq_pool_attend.
+  std::span<const float> k = {};
+  /// `[n_tokens, kv_heads, value_dim]`; NULL where values are a prefix of keys.
+  std::span<const float> v = {};
+  /// `[n_tokens, q_heads, key_dim]`, as in kvq_attend_batch. empty (default) for ::kvq_pool_append.
+  std::span<const float> q = {};
+  /// `[n_tokens, q_heads, value_dim]`, as in kvq_attend_batch. empty (default) for ::kvq_pool_append.
+  std::span<float> output = {};
+  /// As in kvq_append_batch.
+  int64_t k_token_stride = 0;
+  /// As in kvq_append_batch.
+  int64_t k_head_stride = 0;
+  /// As in kvq_append_batch.
+  int64_t v_token_stride = 0;
+  /// As in kvq_append_batch.
+  int64_t v_head_stride = 0;
+  /// As in kvq_attend_batch.
+  int64_t q_token_stride = 0;
+  /// As in kvq_attend_batch.
+  int64_t q_head_stride = 0;
+  /// As in kvq_attend_batch.
+  int64_t output_token_stride = 0;
+  /// As in kvq_attend_batch.
+  int64_t output_head_stride = 0;
+  /// As in kvq_attend_batch.
+  std::span<float> lse = {};
+  /// As in kvq_attend_batch.
+  std::span<const float> sinks = {};
+  /// As in kvq_attend_batch; the length of a sequence includes its new tokens.
+  std::span<const uint32_t> mask = {};
+};
+
+namespace detail {
+inline kvq_pool_call c_struct(const PoolCall& batch, const kvq_layer_info& layer, int32_t n_tokens) {
+  detail::require_rows_or_none("k", batch.k.size(), {n_tokens, layer.kv_heads, layer.key_dim}, batch.k_token_stride,
+                               batch.k_head_stride, "n_tokens * layer.kv_heads * layer.key_dim");
+  detail::require_rows_or_none("v", batch.v.size(), {n_tokens, layer.kv_heads, layer.value_dim}, batch.v_token_stride,
+                               batch.v_head_stride, "n_tokens * layer.kv_heads * layer.value_dim");
+  detail::require_rows_or_none("q", batch.q.size(), {n_tokens, layer.q_heads, layer.key_dim}, batch.q_token_stride,
+                               batch.q_head_stride, "n_tokens * layer.q_heads * layer.key_dim");
+  detail::require_rows_or_none("output", batch.output.size(), {n_tokens, layer.q_heads, layer.value_dim},
+                               batch.output_token_stride, batch.output_head_stride,
+                               "n_tokens * layer.q_heads * layer.value_dim");
+  detail::require_size_or_none("lse", batch.lse.size(), detail::product({n_tokens, layer.q_heads}),
+                               "n_tokens * layer.q_heads");
+  detail::require_size_or_none("sinks", batch.sinks.size(), layer.q_heads, "layer.q_heads");
+  detail::require_size_or_none("mask", batch.mask.size(), detail::product({n_tokens, detail::words(batch.mask_slots)}),
+                               "n_tokens * words(mask_slots)");
+  kvq_pool_call it = initialised<kvq_pool_call>();
+  it.n_tokens = n_tokens;
+  it.sliding_window = batch.sliding_window;
+  it.logit_softcap = batch.logit_softcap;
+  it.mask_slots = batch.mask_slots;
+  it.k = detail::optional(batch.k);
+  it.v = detail::optional(batch.v);
+  it.q = detail::optional(batch.q);
+  it.output = detail::optional(batch.output);
+  it.k_token_stride = batch.k_token_stride;
+  it.k_head_stride = batch.k_head_stride;
+  it.v_token_stride = batch.v_token_stride;
+  it.v_head_stride = batch.v_head_stride;
+  it.q_token_stride = batch.q_token_stride;
+  it.q_head_stride = batch.q_head_stride;
+  it.output_token_stride = batch.output_token_stride;
+  it.output_head_stride = batch.output_head_stride;
+  it.lse = detail::optional(batch.lse);
+  it.sinks = detail::optional(batch.sinks);
+  it.mask = detail::optional(batch.mask);
+  return it;
+}
+}  // namespace detail
+
 /// The attention layers of one model. Owns the page formats and the workspace of ::kvq_attend.
 class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
  public:
@@ -2220,6 +2302,15 @@ class Cache : public detail::Owned<kvq_cache, kvq_cache_destroy, kvq_cache> {
   /// taken back, see ::kvq_step_commit); KVQ_E_BACKEND.
   /// \par Threads: exclusive use of these sequences.
   void step_abort(const kvq_step_batch& batch) const { checked(kvq_step_abort, get(), &batch); }
+
+  /// Get the sizes of a layer's blocks and tails, which depend on its heads and format alone. A layer without tokens of
+  /// its own has blocks of 0 bytes.
+  /// \param block_tokens tokens of a block, a multiple of ::KVQ_PAGE_SLOTS.
+  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED (pages that blocks cannot hold: CommVQ, trained centres other
+  /// than 1 or 256, a router, a policy that evicts, positions of several streams); KVQ_E_LIMIT.
+  kvq_block_layout block_layout(int32_t layer, int32_t block_tokens) const {
+    return detail::described<kvq_block_layout>(kvq_pool_layout, get(), layer, block_tokens);
+  }
 
   /// Get the bytes used by one sequence, or by the whole cache with shared pages counted once.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_BACKEND.
@@ -2564,6 +2655,69 @@ inline std::vector<std::byte> Cache::save(std::span<const Sequence> sequences) c
   return save(pointers(sequences));
 }
 
+/// Sequences of a pool, for PoolPlan::batch. The arrays are in the context's memory: for a CUDA context in device
+/// memory, where they are read in stream order and may change in place between replays of a CUDA graph.
+struct PoolBatch {
+  /// `[n + 1]`: the first row of each of n sequences, from 0 on and ascending, and the end: the rows between are its
+  /// newest tokens.
+  std::span<const int32_t> query_starts = {};
+  /// Tokens of each sequence, new ones included. Token t is at position t.
+  std::span<const int32_t> lengths = {};
+  /// `[n, table_stride]`: numbers of each sequence's blocks, in order. New tokens go to blocks that no other sequence
+  /// of the batch writes to.
+  std::span<const int32_t> block_table = {};
+  /// Numbers from one row to the next; 0 (default): the plan's `max_blocks`.
+  int64_t table_stride = 0;
+  /// The tail of each sequence; read only for sequences that have new tokens or a page that is not full. Empty
+  /// (default): the pool has no tails.
+  std::span<const int32_t> tails = {};
+  /// Rows of the calls' tensors, at least the new tokens of all sequences; 0 (default): the end of `query_starts`, for
+  /// contexts on a CPU.
+  int32_t n_tokens = 0;
+  /// Most new tokens of a sequence; 0 (default): the plan's limit, and `n_tokens` if that is less.
+  int32_t max_queries = 0;
+  /// Tokens of the longest sequence; 0 (default): the plan's limit.
+  int32_t max_length = 0;
+};
+
+namespace detail {
+
+/// What batches and calls on a pool are checked against.
+struct PoolShape {
+  explicit PoolShape(kvq_cache* cache) {
+    const auto n_layers = described<kvq_cache_info>(kvq_cache_describe, cache).n_layers;
+    for (int32_t layer = 0; layer < n_layers; ++layer) {
+      layers.push_back(described<kvq_layer_info>(kvq_cache_describe_layer, cache, layer));
+    }
+    const auto context = described<kvq_context_info>(kvq_context_describe, kvq_cache_context(cache));
+    on_device = context.device != KVQ_DEVICE_CPU;
+  }
+
+  std::vector<kvq_layer_info> layers;
+  bool on_device;
+};
+
+inline kvq_pool_batch c_struct(const PoolBatch& batch, const PoolShape& shape, int32_t max_blocks) {
+  const int64_t stride = batch.table_stride == 0 ? max_blocks : batch.table_stride;
+  kvq_pool_batch it = initialised<kvq_pool_batch>();
+  it.n_sequences = count("lengths", batch.lengths.size());
+  require_size("query_starts", batch.query_starts.size(), int64_t{it.n_sequences} + 1, "as many as lengths, and one");
+  require_size("block_table", batch.block_table.size(), product({it.n_sequences, stride}),
+               "as many as lengths * table_stride");
+  require_size_or_none("tails", batch.tails.size(), it.n_sequences, "as many as lengths");
+  it.n_tokens = batch.n_tokens == 0 && !shape.on_device ? batch.query_starts.back() : batch.n_tokens;
+  it.max_queries = batch.max_queries;
+  it.max_length = batch.max_length;
+  it.query_starts = batch.query_starts.data();
+  it.lengths = batch.lengths.data();
+  it.block_table = batch.block_table.data();
+  it.table_stride = batch.table_stride;
+  it.tails = optional(batch.tails);
+  return it;
+}
+
+}  // namespace detail
+
 /// Tokens in memory of the host, for engines that keep block tables: the layers and formats of a cache, but no
 /// sequences of its own. The memory of a layer is cut into blocks of `block_tokens` tokens for all KV heads, which the
 /// engine allocates, shares by prefix, copies, swaps and frees as it likes; sequences are rows of block numbers:
@@ -2589,25 +2743,18 @@ inline std::vector<std::byte> Cache::save(std::span<const Sequence> sequences) c
 ///
 /// Blocks on a GPU have an order of bytes of their own; ::kvq_pool_read_block and ::kvq_pool_write_block convert to and
 /// from the order that all platforms share.
+/// Cache::block_layout tells the sizes. The memory must live until the pool and its plans are destroyed.
 class Pool : public detail::Owned<kvq_pool, kvq_pool_destroy, const kvq_pool> {
  public:
   Pool() noexcept = default;
-  using Owned::Owned;
+  Pool(std::nullptr_t) noexcept : Owned(nullptr) {}
 
   /// Create a pool in the host's memory, which the caller keeps until the pool is destroyed.
   /// \throws Error: KVQ_E_ARGUMENT (also: memory or a stride that is not aligned); KVQ_E_UNSUPPORTED as for
   /// ::kvq_pool_layout; KVQ_E_MEMORY; KVQ_E_LIMIT.
   Pool(detail::Borrowed<kvq_cache> cache, const kvq_pool_options& options)
-      : Owned(detail::made<Owned>(kvq_pool_create, cache, &options)) {}
-
-  /// Get the sizes of a layer's blocks and tails, which depend on its heads and format alone. A layer without tokens of
-  /// its own has blocks of 0 bytes.
-  /// \param block_tokens tokens of a block, a multiple of ::KVQ_PAGE_SLOTS.
-  /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_UNSUPPORTED (pages that blocks cannot hold: CommVQ, trained centres other
-  /// than 1 or 256, a router, a policy that evicts, positions of several streams); KVQ_E_LIMIT.
-  static kvq_block_layout layout(detail::Borrowed<const kvq_cache> cache, int32_t layer, int32_t block_tokens) {
-    return detail::described<kvq_block_layout>(kvq_pool_layout, cache, layer, block_tokens);
-  }
+      : Owned(detail::made<Owned>(kvq_pool_create, cache, &options)),
+        shape_(std::make_shared<detail::PoolShape>(cache)) {}
 
   /// Copy a block of a layer to host memory, in the order of bytes that all platforms share.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_BUFFER_SIZE (nothing is written); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
@@ -2624,43 +2771,25 @@ class Pool : public detail::Owned<kvq_pool, kvq_pool_destroy, const kvq_pool> {
     checked(kvq_pool_write_block, get(), layer, block, buffer.data(), buffer.size());
   }
 
-  /// Store the new tokens of the planned batch in a layer. If it fails, pages that were full and tokens of the tails
-  /// are as they were. A GPU reports numbers beyond FP16 in a later call, and stores the nearest ones.
-  /// \throws Error: KVQ_E_ARGUMENT (also: a number beyond FP16; the layer reads the pages of another one); KVQ_E_STATE
-  /// (no batch has been planned); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
-  /// \par Threads: exclusive use of `plan`, and of the blocks and tails that are written.
-  static void append(detail::Borrowed<kvq_pool_plan> plan, int32_t layer, const kvq_pool_call& batch) {
-    checked(kvq_pool_append, plan, layer, &batch);
-  }
+ private:
+  friend class PoolPlan;
 
-  /// Attend with the queries of the planned batch's newest tokens, which the layer, or the one whose pages it reads,
-  /// holds.
-  /// \throws Error: as ::kvq_attend; KVQ_E_STATE (no batch has been planned).
-  /// \par Threads: exclusive use of `plan`; no call may write to the sequences' blocks and tails.
-  static void attend(detail::Borrowed<kvq_pool_plan> plan, int32_t layer, const kvq_pool_call& batch) {
-    checked(kvq_pool_attend, plan, layer, &batch);
-  }
-
-  /// Store new tokens and attend with their queries: these see older tokens as they are stored when the call begins,
-  /// and those of the call up to their own as they are given, rounded to FP16.
-  /// \throws Error: as ::kvq_pool_append and ::kvq_attend.
-  /// \par Threads: exclusive use of `plan`, and of the blocks and tails that are written.
-  static void extend(detail::Borrowed<kvq_pool_plan> plan, int32_t layer, const kvq_pool_call& batch) {
-    checked(kvq_pool_extend, plan, layer, &batch);
-  }
+  std::shared_ptr<const detail::PoolShape> shape_;
 };
 
 /// Memory for the calls of one thread at a time, and the batch that they work on.
 class PoolPlan : public detail::Owned<kvq_pool_plan, kvq_pool_plan_destroy, const kvq_pool_plan> {
  public:
   PoolPlan() noexcept = default;
-  using Owned::Owned;
+  PoolPlan(std::nullptr_t) noexcept : Owned(nullptr) {}
 
   /// Create a plan with memory for all calls within the limits: on a GPU nothing is allocated later, on a CPU only when
   /// a batch holds more pages than any before, by ::kvq_pool_plan_batch. An engine needs one, or one for each thread.
   /// \throws Error: KVQ_E_ARGUMENT; KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
-  PoolPlan(detail::Borrowed<kvq_pool> pool, const kvq_pool_limits& limits)
-      : Owned(detail::made<Owned>(kvq_pool_plan_create, pool, &limits)) {}
+  PoolPlan(Pool& pool, const kvq_pool_limits& limits)
+      : Owned(detail::made<Owned>(kvq_pool_plan_create, pool.get(), &limits)),
+        shape_(pool.shape_),
+        max_blocks_(limits.max_blocks) {}
 
   /// Get the bytes that a plan has allocated, its object included; they count as the context's.
   /// \returns the bytes; 0 for NULL.
@@ -2671,7 +2800,57 @@ class PoolPlan : public detail::Owned<kvq_pool_plan, kvq_pool_plan_destroy, cons
   /// \throws Error: KVQ_E_ARGUMENT (also: beyond the plan's limits; two sequences that write to one block or tail);
   /// KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
   /// \par Threads: exclusive use of `plan`.
-  void batch(const kvq_pool_batch& batch) { checked(kvq_pool_plan_batch, get(), &batch); }
+  void batch(const kvq_pool_batch& batch) {
+    n_tokens_ = 0;
+    checked(kvq_pool_plan_batch, get(), &batch);
+    n_tokens_ = batch.n_tokens;
+  }
+  /// Overload with spans.
+  void batch(const PoolBatch& given) {
+    detail::require_object(get(), "plan");
+    batch(detail::c_struct(given, *shape_, max_blocks_));
+  }
+
+  /// Store the new tokens of the planned batch in a layer. If it fails, pages that were full and tokens of the tails
+  /// are as they were. A GPU reports numbers beyond FP16 in a later call, and stores the nearest ones.
+  /// \throws Error: KVQ_E_ARGUMENT (also: a number beyond FP16; the layer reads the pages of another one); KVQ_E_STATE
+  /// (no batch has been planned); KVQ_E_MEMORY; KVQ_E_LIMIT; KVQ_E_BACKEND.
+  /// \par Threads: exclusive use of `plan`, and of the blocks and tails that are written.
+  void append(int32_t layer, const kvq_pool_call& batch) { checked(kvq_pool_append, get(), layer, &batch); }
+  /// Overload with spans.
+  void append(int32_t layer, const PoolCall& batch) { append(layer, c_struct(layer, batch)); }
+
+  /// Attend with the queries of the planned batch's newest tokens, which the layer, or the one whose pages it reads,
+  /// holds.
+  /// \throws Error: as ::kvq_attend; KVQ_E_STATE (no batch has been planned).
+  /// \par Threads: exclusive use of `plan`; no call may write to the sequences' blocks and tails.
+  void attend(int32_t layer, const kvq_pool_call& batch) { checked(kvq_pool_attend, get(), layer, &batch); }
+  /// Overload with spans.
+  void attend(int32_t layer, const PoolCall& batch) { attend(layer, c_struct(layer, batch)); }
+
+  /// Store new tokens and attend with their queries: these see older tokens as they are stored when the call begins,
+  /// and those of the call up to their own as they are given, rounded to FP16.
+  /// \throws Error: as ::kvq_pool_append and ::kvq_attend.
+  /// \par Threads: exclusive use of `plan`, and of the blocks and tails that are written.
+  void extend(int32_t layer, const kvq_pool_call& batch) { checked(kvq_pool_extend, get(), layer, &batch); }
+  /// Overload with spans.
+  void extend(int32_t layer, const PoolCall& batch) { extend(layer, c_struct(layer, batch)); }
+
+ private:
+  kvq_pool_call c_struct(int32_t layer, const PoolCall& batch) const {
+    detail::require_object(get(), "plan");
+    if (n_tokens_ == 0) throw Error(KVQ_E_STATE, "the plan has no batch");
+    const size_t n_layers = shape_->layers.size();
+    if (layer >= 0 && static_cast<size_t>(layer) < n_layers) {
+      return detail::c_struct(batch, shape_->layers[static_cast<size_t>(layer)], n_tokens_);
+    }
+    throw Error(KVQ_E_ARGUMENT,
+                "layer is " + std::to_string(layer) + ", the cache has " + std::to_string(n_layers) + " layers");
+  }
+
+  std::shared_ptr<const detail::PoolShape> shape_;
+  int32_t max_blocks_ = 0;
+  int32_t n_tokens_ = 0;  // of the planned batch
 };
 
 /// Linear layer y = x W^T + b with weights of 1 to 8 bits: NUQ, VQ and TCQ of Q-Palette, and trellises of single

@@ -10,6 +10,7 @@
 //	router    chooses each page's format by its keys          Context.LoadRouter
 //	cache     the shape of one model's attention layers       Context.NewCache
 //	sequence  one conversation                                Cache.NewSequence, Sequence.Append, Sequence.Attend
+//	pool      tokens in memory of an engine's blocks         Cache.NewPool, Pool.NewPlan
 //	matrix    weights of a linear layer in few bits           Context.Quantize, Matrix.Linear
 //
 // # Tensors

@@ -200,7 +200,14 @@ func TestTheRawLayerLeavesChecksToTheLibrary(t *testing.T) {
 	var step raw.StepBatch
 	step.NSequences = 9
 	raw.StepBatchInit(&step)
+	var planned raw.PoolBatch
+	planned.NSequences = 9
+	raw.PoolBatchInit(&planned)
+	var call raw.PoolCall
+	call.NTokens = 9
+	raw.PoolCallInit(&call)
 	if append_.NSequences != 0 || attend.NSequences != 0 || extend.NSequences != 0 || step.NSequences != 0 ||
+		planned.NSequences != 0 || call.NTokens != 0 || planned.StructSize != 64 || call.StructSize != 152 ||
 		append_.StructSize != 96 || attend.StructSize != 136 || extend.StructSize != 184 || step.StructSize != 32 {
 		t.Fatal("defaults are not set")
 	}

@@ -612,6 +612,26 @@ func snapshotInfoFrom(it *raw.SnapshotInfo) SnapshotInfo {
 	}
 }
 
+// BlockLayout: sizes of a layer's memory in a pool.
+type BlockLayout struct {
+	// Of the memory of blocks and tails, and of their strides.
+	Alignment int
+
+	// One block: the pages of all KV heads.
+	BlockBytes int64
+
+	// One tail; 0: the layer is in FP16, or has no tokens of its own, and needs none.
+	TailBytes int64
+}
+
+func blockLayoutFrom(it *raw.BlockLayout) BlockLayout {
+	return BlockLayout{
+		Alignment:  int(it.Alignment),
+		BlockBytes: it.BlockBytes,
+		TailBytes:  it.TailBytes,
+	}
+}
+
 // Usage: memory in use, by purpose. All sizes are bytes as allocated, including padding and bookkeeping.
 type Usage struct {
 	// Key and value scalars held: (key_dim + value_dim) * slots of all heads, or key_dim * slots where values

@@ -253,8 +253,8 @@ namespace Kvq
         }
 
         /// Returns the values that the library takes: none where they are a prefix of the keys.
-        static Tensor CheckKeysAndValues(LayerInfo shape, long tokens, in Tensor k, long kTokenStride, long kHeadStride,
-            in Tensor v, long vTokenStride, long vHeadStride)
+        internal static Tensor CheckKeysAndValues(LayerInfo shape, long tokens, in Tensor k, long kTokenStride,
+            long kHeadStride, in Tensor v, long vTokenStride, long vHeadStride)
         {
             Shape.Strided(k, tokens, shape.KvHeads, shape.KeyDim, kTokenStride, kHeadStride, "K");
             if (shape.ValuesAreKeyPrefix) return Shape.Absent(v, "V");
@@ -263,20 +263,20 @@ namespace Kvq
             return v;
         }
 
-        static void CheckQueriesAndOutput(LayerInfo shape, long queries, in Tensor q, long qTokenStride,
+        internal static void CheckQueriesAndOutput(LayerInfo shape, long queries, in Tensor q, long qTokenStride,
             long qHeadStride, in Tensor output, long outputTokenStride, long outputHeadStride)
         {
             Shape.Strided(q, queries, shape.QHeads, shape.KeyDim, qTokenStride, qHeadStride, "Q");
             Shape.Strided(output, queries, shape.QHeads, shape.ValueDim, outputTokenStride, outputHeadStride, "Output");
         }
 
-        static void CheckSums(LayerInfo shape, long queries, float[] lse, float[] sinks)
+        internal static void CheckSums(LayerInfo shape, long queries, float[] lse, float[] sinks)
         {
             if (lse != null) Shape.Exactly(lse, queries * shape.QHeads, "Lse", "[queries, q_heads]");
             if (sinks != null) Shape.Exactly(sinks, shape.QHeads, "Sinks", "[q_heads]");
         }
 
-        static void CheckMask(long queries, uint[] mask, int maskSlots)
+        internal static void CheckMask(long queries, uint[] mask, int maskSlots)
         {
             long words = queries * ((Math.Max(maskSlots, 0) + 31L) / 32);
             if (mask == null || mask.LongLength == words) return;

@@ -71,7 +71,7 @@ namespace Kvq
         }
 
         /// The shape of a layer; another one is refused by the library.
-        LayerInfo Layer(int layer) => Known(layer) ?? DescribeLayer(layer);
+        internal LayerInfo Layer(int layer) => Known(layer) ?? DescribeLayer(layer);
 
         /// <summary>Get the bytes used by the whole cache, with shared pages counted once; see
         /// <see cref="Native.kvq_cache_usage"/>. Waits for all calls on its sequences.</summary>

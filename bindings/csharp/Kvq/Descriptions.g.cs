@@ -839,6 +839,32 @@ namespace Kvq
             "NeededBytes", NeededBytes);
     }
 
+    /// <summary>Sizes of a layer's memory in a pool.</summary>
+    public sealed class BlockLayout
+    {
+        internal unsafe BlockLayout(kvq_block_layout* raw)
+        {
+            Alignment = raw->alignment;
+            BlockBytes = raw->block_bytes;
+            TailBytes = raw->tail_bytes;
+        }
+
+        /// <summary>Of the memory of blocks and tails, and of their strides.</summary>
+        public int Alignment { get; }
+
+        /// <summary>One block: the pages of all KV heads.</summary>
+        public long BlockBytes { get; }
+
+        /// <summary>One tail; 0: the layer is in FP16, or has no tokens of its own, and needs none.</summary>
+        public long TailBytes { get; }
+
+        /// <summary>Lists the properties, for logs.</summary>
+        public override string ToString() => Text.Shown("BlockLayout",
+            "Alignment", Alignment,
+            "BlockBytes", BlockBytes,
+            "TailBytes", TailBytes);
+    }
+
     /// <summary>Memory in use, by purpose. All sizes are bytes as allocated, including padding and
     /// bookkeeping.</summary>
     public sealed class Usage

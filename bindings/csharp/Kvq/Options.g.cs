@@ -796,6 +796,34 @@ namespace Kvq
         }
     }
 
+    /// <summary>Consecutive blocks of one layer.</summary>
+    public sealed partial class BlockRange
+    {
+        internal kvq_block_range raw = Defaults();
+
+        static unsafe kvq_block_range Defaults()
+        {
+            Library.Require();
+            var it = default(kvq_block_range);
+            Native.kvq_block_range_init(&it, (UIntPtr)sizeof(kvq_block_range));
+            return it;
+        }
+
+        /// <summary>The same in all layers.</summary>
+        public int NBlocks
+        {
+            get => raw.n_blocks;
+            set => raw.n_blocks = value;
+        }
+
+        /// <summary>Bytes from one block to the next; 0 (default): those of a block.</summary>
+        public long Stride
+        {
+            get => raw.stride;
+            set => raw.stride = value;
+        }
+    }
+
     /// <summary>Memory of a pool.</summary>
     public sealed partial class PoolOptions
     {
@@ -927,6 +955,175 @@ namespace Kvq
         /// <summary>The tail of each sequence; read only for sequences that have new tokens or a page that is not
         /// full. null (default): the pool has no tails.</summary>
         public IntPtr Tails { get; set; }
+    }
+
+    /// <summary>New tokens of one layer, their queries, and where results go.</summary>
+    public abstract partial class PoolCallBase
+    {
+        internal kvq_pool_call raw = Defaults();
+
+        static unsafe kvq_pool_call Defaults()
+        {
+            Library.Require();
+            var it = default(kvq_pool_call);
+            Native.kvq_pool_call_init(&it, (UIntPtr)sizeof(kvq_pool_call));
+            return it;
+        }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>. Nothing is freed: blocks are the engine's.</summary>
+        public int SlidingWindow
+        {
+            get => raw.sliding_window;
+            set => raw.sliding_window = value;
+        }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
+        public float LogitSoftcap
+        {
+            get => raw.logit_softcap;
+            set => raw.logit_softcap = value;
+        }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
+        public int MaskSlots
+        {
+            get => raw.mask_slots;
+            set => raw.mask_slots = value;
+        }
+
+        /// <summary>As in <see cref="Kvq.AppendBatch"/>.</summary>
+        public long KTokenStride
+        {
+            get => raw.k_token_stride;
+            set => raw.k_token_stride = value;
+        }
+
+        /// <summary>As in <see cref="Kvq.AppendBatch"/>.</summary>
+        public long KHeadStride
+        {
+            get => raw.k_head_stride;
+            set => raw.k_head_stride = value;
+        }
+
+        /// <summary>As in <see cref="Kvq.AppendBatch"/>.</summary>
+        public long VTokenStride
+        {
+            get => raw.v_token_stride;
+            set => raw.v_token_stride = value;
+        }
+
+        /// <summary>As in <see cref="Kvq.AppendBatch"/>.</summary>
+        public long VHeadStride
+        {
+            get => raw.v_head_stride;
+            set => raw.v_head_stride = value;
+        }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
+        public long QTokenStride
+        {
+            get => raw.q_token_stride;
+            set => raw.q_token_stride = value;
+        }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
+        public long QHeadStride
+        {
+            get => raw.q_head_stride;
+            set => raw.q_head_stride = value;
+        }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
+        public long OutputTokenStride
+        {
+            get => raw.output_token_stride;
+            set => raw.output_token_stride = value;
+        }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
+        public long OutputHeadStride
+        {
+            get => raw.output_head_stride;
+            set => raw.output_head_stride = value;
+        }
+    }
+
+    /// <summary>New tokens of one layer, their queries, and where results go. In host memory.</summary>
+    public sealed class PoolCall : PoolCallBase
+    {
+        /// <summary><c>[n_tokens, kv_heads, key_dim]</c>, before RoPE unless the cache has
+        /// <see cref="Kvq.Rope.None"/>. null (default) for <see cref="Kvq.Raw.Native.kvq_pool_attend"/>.</summary>
+        public Tensor K { get; set; }
+
+        /// <summary><c>[n_tokens, kv_heads, value_dim]</c>; null where values are a prefix of keys.</summary>
+        public Tensor V { get; set; }
+
+        /// <summary><c>[n_tokens, q_heads, key_dim]</c>, as in <see cref="Kvq.AttendBatch"/>. null (default) for
+        /// <see cref="Kvq.Raw.Native.kvq_pool_append"/>.</summary>
+        public Tensor Q { get; set; }
+
+        /// <summary><c>[n_tokens, q_heads, value_dim]</c>, as in <see cref="Kvq.AttendBatch"/>. null (default) for
+        /// <see cref="Kvq.Raw.Native.kvq_pool_append"/>.</summary>
+        public Tensor Output { get; set; }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
+        public float[] Lse { get; set; }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
+        public float[] Sinks { get; set; }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>; the length of a sequence includes its new tokens.</summary>
+        public uint[] Mask { get; set; }
+    }
+
+    /// <summary>New tokens of one layer, their queries, and where results go. In device memory, whose size is not
+    /// checked.</summary>
+    public sealed class DevicePoolCall : PoolCallBase
+    {
+        /// <summary><c>[n_tokens, kv_heads, key_dim]</c>, before RoPE unless the cache has
+        /// <see cref="Kvq.Rope.None"/>. null (default) for <see cref="Kvq.Raw.Native.kvq_pool_attend"/>.</summary>
+        public IntPtr K { get; set; }
+
+        /// <summary><c>[n_tokens, kv_heads, value_dim]</c>; null where values are a prefix of keys.</summary>
+        public IntPtr V { get; set; }
+
+        /// <summary><c>[n_tokens, q_heads, key_dim]</c>, as in <see cref="Kvq.AttendBatch"/>. null (default) for
+        /// <see cref="Kvq.Raw.Native.kvq_pool_append"/>.</summary>
+        public IntPtr Q { get; set; }
+
+        /// <summary><c>[n_tokens, q_heads, value_dim]</c>, as in <see cref="Kvq.AttendBatch"/>. null (default) for
+        /// <see cref="Kvq.Raw.Native.kvq_pool_append"/>.</summary>
+        public IntPtr Output { get; set; }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
+        public IntPtr Lse { get; set; }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>.</summary>
+        public IntPtr Sinks { get; set; }
+
+        /// <summary>As in <see cref="Kvq.AttendBatch"/>; the length of a sequence includes its new tokens.</summary>
+        public IntPtr Mask { get; set; }
+
+        /// <summary>Element type of <c>K</c> and <c>V</c>; <see cref="Kvq.Dtype.F32"/> by default.</summary>
+        public Dtype Dtype
+        {
+            get => raw.dtype;
+            set => raw.dtype = value;
+        }
+
+        /// <summary><see cref="Kvq.Dtype.F32"/> by default.</summary>
+        public Dtype QDtype
+        {
+            get => raw.q_dtype;
+            set => raw.q_dtype = value;
+        }
+
+        /// <summary><see cref="Kvq.Dtype.F32"/> by default.</summary>
+        public Dtype OutputDtype
+        {
+            get => raw.output_dtype;
+            set => raw.output_dtype = value;
+        }
     }
 
     /// <summary>Options of <see cref="Kvq.Raw.Native.qp_quantize"/>.</summary>

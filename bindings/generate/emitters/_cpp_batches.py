@@ -1,4 +1,4 @@
-"""Batches of kvq.h as structs of spans whose lengths are checked: AttendBatch, AppendBatch."""
+"""Batches of kvq.h as structs of spans whose lengths are checked: AttendBatch, AppendBatch, PoolCall."""
 import re
 
 from emitters._cpp_calls import class_of
@@ -8,7 +8,8 @@ from emitters._text import target_of
 
 def is_batch(struct):
     """Whether it has tensors, as many rows as sequences have tokens."""
-    return any(field.get("memory") == "context" and "sum(" in field["length"] for field in struct["fields"])
+    return any(field.get("memory") == "context" and field["length"].startswith(("strided(", "sum("))
+               for field in struct["fields"])
 
 
 def arrays_of(struct):
@@ -18,7 +19,12 @@ def arrays_of(struct):
 def left_out(struct, field):
     """Whether spans or the element type make the field redundant."""
     return (field["name"] == "struct_size" or field["name"].startswith("reserved") or field["c"] == "kvq_dtype" or
-            field["name"] in [one["length"] for one in arrays_of(struct)])
+            field["name"] in [one["length"] for one in arrays_of(struct)] or is_rows(struct, field))
+
+
+def is_rows(struct, field):
+    """Whether it is the number of rows, which whoever has planned them knows."""
+    return any(one["length"].startswith("strided(%s," % field["name"]) for one in arrays_of(struct))
 
 
 def span_of(field):
@@ -52,7 +58,7 @@ def check(struct, field, first):
         meaning = " * ".join(rows[1].split(", "))
         return "detail::require_rows%s(%s, {%s}, batch.%s_token_stride, batch.%s_head_stride, \"%s\");" % (
             "_or_none" if "nullable" in field else "", subject, ", ".join(number_of(word) for word in rows[1].split(", ")), name, name, meaning)
-    if length == first["length"]:
+    if length == first.get("length"):
         return 'detail::require_size_or_none(%s, n, "as many as %s");' % (subject, first["name"])
     factors = [number_of(word) for word in length.split(" * ")]
     product = factors[0] if len(factors) == 1 else "detail::product({%s})" % ", ".join(factors)
@@ -69,18 +75,26 @@ def checked(struct):
     """The function that converts it to the C struct."""
     arrays = arrays_of(struct)
     first = arrays[0]
+    rows = [field["name"] for field in struct["fields"] if is_rows(struct, field)]
+    if rows:
+        body = [check(struct, field, struct) for field in arrays]
+        return converted(struct, body, rows[0], rows[0], ["int32_t " + rows[0]])
     counts = next(re.search(r"sum\((\w+)\)", field["length"])[1] for field in arrays if "sum(" in field["length"])
     body = ['const int32_t n = detail::count("%s", batch.%s.size());' % (first["name"], first["name"]),
             'if (n == 0) throw Error(KVQ_E_ARGUMENT, "%s is empty");' % first["name"],
             "const int64_t total = detail::sum(batch.%s, n);" % counts]
-    body += [check(struct, field, first) for field in arrays[1:]]
-    body += ["%s it = initialised<%s>();" % (struct["name"], struct["name"]), "it.%s = n;" % first["length"]]
+    return converted(struct, body + [check(struct, field, first) for field in arrays[1:]], first["length"], "n")
+
+
+def converted(struct, body, count, value, parameters=()):
+    """The function, after the checks in `body`; `count` is the C struct's number of rows or sequences."""
+    body = body + ["%s it = initialised<%s>();" % (struct["name"], struct["name"]), "it.%s = %s;" % (count, value)]
     for field in struct["fields"]:
         if not left_out(struct, field):
             body.append("it.%s = %s;" % (field["name"], value_of(field)))
     body.append("return it;")
     return function("inline %s c_struct" % struct["name"],
-                    ["const %s& batch" % class_of(struct["name"]), "const kvq_layer_info& layer"], "", body, "")
+                    ["const %s& batch" % class_of(struct["name"]), "const kvq_layer_info& layer", *parameters], "", body, "")
 
 
 def method(struct, call):

@@ -5,7 +5,7 @@ from emitters._text import depth_of, target_of
 
 # Any number of threads may use these; methods that need exclusive use are not `const`.
 SHARED = ("kvq_context", "kvq_cache")
-NAMES = {"kvq_append_sequences": "append", "kvq_snapshot_describe": "describe_snapshot"}
+NAMES = {"kvq_append_sequences": "append", "kvq_pool_layout": "block_layout", "kvq_snapshot_describe": "describe_snapshot"}
 
 
 def class_of(handle):
@@ -69,7 +69,7 @@ class Call:
         for one in handles:
             if handle_in(one) == named or named is None and self.function["name"] != "qp_quantize":
                 return one
-        return None
+        return handles[0] if handles and named == "kvq_pool" else None  # its plan, or its cache
 
     @property
     def owner(self):

@@ -32,7 +32,8 @@ WITHOUT_CLASS = ("kvq_compress_options", "kvq_load_options", "kvq_step_batch")
 def has_class(struct):
     """Whether a struct of the raw layer has a class around it."""
     return not struct["experimental"] and struct["name"] not in WITHOUT_CLASS and \
-        struct["name"].endswith(("_options", "_batch", "_shape", "_info", "_usage"))
+        struct["name"].endswith(
+            ("_options", "_batch", "_call", "_shape", "_range", "_info", "_usage", "_layout"))
 
 
 def raw_type(it):

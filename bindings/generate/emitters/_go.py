@@ -36,7 +36,7 @@ class Names:
         self.go.update({value["name"]: exported(value["name"]) for one in api["enumerations"] for value in one["values"]})
         self.fields = {field["name"]: pascal(field["name"]) for one in api["structs"] for field in one["fields"]}
         # What package kvq has too, where a comment need not point into package raw.
-        self.shared = {one["name"] for one in api["structs"] if one["name"].endswith(("_info", "_usage"))}
+        self.shared = {one["name"] for one in api["structs"] if one["name"].endswith(("_info", "_usage", "_layout"))}
         for one in api["enumerations"]:
             if one["name"] != "kvq_status":
                 self.shared.update([one["name"], *(value["name"] for value in one["values"])])

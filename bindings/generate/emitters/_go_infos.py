@@ -33,7 +33,7 @@ def errors(names, one):
 
 
 def is_info(one):
-    return one["name"].endswith(("_info", "_usage"))
+    return one["name"].endswith(("_info", "_usage", "_layout"))
 
 
 def field_name(one, field):

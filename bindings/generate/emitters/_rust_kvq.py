@@ -7,7 +7,7 @@ from emitters._rust import commented
 from emitters._text import NOTICE, choice_text, counts_of, depth_of, flag_text, is_choice, is_flag, target_of
 
 OUT = "bindings/rust/kvq/src/generated/"
-FILLED = ("_info", "_usage")
+FILLED = ("_info", "_usage", "_layout")
 # Fields that Rust's types imply, or that are not set as numbers.
 TAKEN_OTHERWISE = ("struct_size", "dtype", "q_dtype", "output_dtype")
 # Parameters that methods do not have.

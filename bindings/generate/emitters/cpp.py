@@ -10,6 +10,7 @@ from emitters._text import NOTICE, target_of
 
 BASE = pathlib.Path(__file__).with_name("_cpp_base.hpp")
 STEP = pathlib.Path(__file__).with_name("_cpp_step.hpp")  # by hand, since a step ends with its object
+POOL = pathlib.Path(__file__).with_name("_cpp_pool.hpp")  # by hand, since a plan knows its rows; @NAME is a comment
 LOAD = pathlib.Path(__file__).with_name("_cpp_load.hpp")  # by hand, since several objects come out
 NAMESPACE = "v1"
 
@@ -321,6 +322,16 @@ def class_lines(handle, model, api):
     return lines
 
 
+def pools(api):
+    """The classes of pools and their plans."""
+    known = {one["name"]: one for one in api["functions"] + api["handles"]}
+    lines = []
+    for line in POOL.read_text(encoding="utf-8").split("\n"):
+        named = re.fullmatch(r"( *)@(\w+)", line)
+        lines += documentation(known[named[2]], (), named[1]) if named else [line]
+    return lines
+
+
 def free_functions(api, model):
     lines = []
     for one in api["functions"]:
@@ -354,7 +365,10 @@ def header(api):
             if handle["name"] == "kvq_cache":
                 lines += batches.declaration(struct) + ["", "namespace detail {"] + batches.checked(struct) + [
                     "}  // namespace detail", ""]
-        lines += if_experimental(handle, class_lines(handle, model, api)) + [""]
+        if handle["name"] == "kvq_pool":
+            lines += pools(api)
+        if not handle["name"].startswith("kvq_pool"):
+            lines += if_experimental(handle, class_lines(handle, model, api)) + [""]
         if handle["name"] == "kvq_sequence":
             lines += LOAD.read_text(encoding="utf-8").split("\n")
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines).rstrip("\n") + "\n" + END % NAMESPACE)

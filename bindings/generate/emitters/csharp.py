@@ -7,7 +7,8 @@ FOLDER = "bindings/csharp/"
 # Fields that the hand-written half of a class computes.
 BY_HAND = {"kvq_append_batch": {"dtype"},
            "kvq_attend_batch": {"q_dtype", "output_dtype"},
-           "kvq_extend_batch": {"dtype", "q_dtype", "output_dtype"}}
+           "kvq_extend_batch": {"dtype", "q_dtype", "output_dtype"},
+           "kvq_pool_call": {"n_tokens", "dtype", "q_dtype", "output_dtype"}}
 
 
 def summary(field):
@@ -158,7 +159,7 @@ def shown(one):
 
 def options(names, one):
     """A class around the raw struct, whose other half is written by hand where there are hooks, arrays or handles."""
-    batch = one["name"].endswith("_batch")
+    batch = one["name"].endswith(("_batch", "_call"))
     name = type_name(one["name"]) + ("Base" if batch else "")
     names.inside(one)
     lines = names.documentation(one) + [
@@ -246,8 +247,8 @@ def emit(api):
         kvq + "Raw/Structs.g.cs": file(RAW, structs(raw)),
         kvq + "Raw/Handles.g.cs": file(RAW, handles(raw), ("System",)),
         kvq + "Enumerations.g.cs": file(IDIOMATIC, enumerations(names, False) + [""] + constants(names), ()),
-        kvq + "Options.g.cs": file(IDIOMATIC, classes(names, options, ("_options", "_batch", "_shape")), ("System", RAW)),
-        kvq + "Descriptions.g.cs": file(IDIOMATIC, classes(names, description, ("_info", "_usage")), ("System", RAW)),
+        kvq + "Options.g.cs": file(IDIOMATIC, classes(names, options, ("_options", "_batch", "_call", "_shape", "_range")), ("System", RAW)),
+        kvq + "Descriptions.g.cs": file(IDIOMATIC, classes(names, description, ("_info", "_usage", "_layout")), ("System", RAW)),
         kvq + "Objects.g.cs": file(IDIOMATIC, _csharp_objects.objects(names), ("System", RAW)),
         kvq + "AssemblyInfo.g.cs": "\n".join(assembly),
         FOLDER + "Tests/Layout.g.cs": file("Kvq.Tests", layout(raw), (RAW,)),

@@ -1,17 +1,42 @@
 //! Batches: tokens to append to several sequences, queries that attend to them, and both together.
 use crate::call::defaults;
+use crate::convert::int;
 use crate::generated::docs::header;
 use crate::generated::options::setters;
 use crate::object::{optional, Raw};
 use crate::shape::{self, pointer_of, require_rows, Extent};
-use crate::{Dtype, Element, LayerInfo, Result};
+use crate::{Dtype, Element, Error, LayerInfo, Result};
 use kvq_sys as sys;
 use std::os::raw::c_void;
 
-/// Batches of one C struct: the counts and positions of their rows, and fields that are set with the lengths checked,
-/// in brackets those that may be missing.
+macro_rules! copy {
+    ($to:ident, $from:expr, $($field:ident)*) => { $($to.$field = $from.$field;)* };
+}
+
+macro_rules! copy_tokens {
+    ($to:ident, $from:expr) => {
+        copy!($to, $from, k v dtype k_token_stride k_head_stride v_token_stride v_head_stride);
+    };
+}
+
+macro_rules! copy_queries {
+    ($to:ident, $from:expr) => {
+        copy!($to, $from, q output q_dtype output_dtype q_token_stride q_head_stride output_token_stride output_head_stride);
+        copy!($to, $from, sliding_window logit_softcap mask_slots lse sinks mask);
+    };
+}
+
+macro_rules! copy_all {
+    ($to:ident, $from:expr) => {
+        copy_tokens!($to, $from);
+        copy_queries!($to, $from);
+    };
+}
+
+/// Batches of one C struct: the counts and positions of their rows, fields that are set with the lengths checked, in
+/// brackets those that may be missing, and the macro that copies what calls on a pool have, too.
 macro_rules! batches {
-    ($raw:ident($init:ident) $counts:ident $positions:ident $shape:literal;
+    ($raw:ident($init:ident) $counts:ident $positions:ident $shape:literal, in pools $copy:ident;
      $($name:ident {$($field:ident: $type:ty),*} [$($option:ident: $of:ty),*] $see:literal;)*) => {
         $(#[doc = header!($raw)]
         ///
@@ -45,12 +70,24 @@ macro_rules! batches {
                 self.raw.$positions = pointer_of(self.$positions);
                 Ok((*self.raw, rows))
             }
+
+            /// Returns the C struct of a call on a pool, whose plan has the counts and positions.
+            pub(crate) fn planned(&self, rows: usize) -> Result<sys::kvq_pool_call> {
+                absent(stringify!($counts), self.$counts.is_some())?;
+                absent(stringify!($positions), self.$positions.is_some())?;
+                absent("rope_positions", !self.raw.rope_positions.is_null())?;
+                // SAFETY: the function belongs to the struct.
+                let mut raw = unsafe { defaults(sys::kvq_pool_call_init) };
+                raw.n_tokens = int(rows);
+                $copy!(raw, self.raw);
+                Ok(raw)
+            }
         })*
     };
 }
 
 batches! {
-    kvq_append_batch(kvq_append_batch_init) token_counts positions "[tokens]";
+    kvq_append_batch(kvq_append_batch_init) token_counts positions "[tokens]", in pools copy_tokens;
     Append { k: Extent, v: Extent } [rope_positions: &'a [i32]]
     "Takes slices of host memory; a GPU takes [`DeviceAppend`].";
     DeviceAppend {} []
@@ -58,7 +95,7 @@ batches! {
 }
 
 batches! {
-    kvq_attend_batch(kvq_attend_batch_init) query_counts query_positions "[queries]";
+    kvq_attend_batch(kvq_attend_batch_init) query_counts query_positions "[queries]", in pools copy_queries;
     Attend { q: Extent, output: Extent } [lse: Extent, sinks: Extent, mask: &'a [u32], rope_positions: &'a [i32]]
     "Takes slices of host memory; a GPU takes [`DeviceAttend`].";
     DeviceAttend {} []
@@ -66,12 +103,20 @@ batches! {
 }
 
 batches! {
-    kvq_extend_batch(kvq_extend_batch_init) token_counts positions "[tokens]";
+    kvq_extend_batch(kvq_extend_batch_init) token_counts positions "[tokens]", in pools copy_all;
     Extend { k: Extent, v: Extent, q: Extent, output: Extent }
     [lse: Extent, sinks: Extent, mask: &'a [u32], rope_positions: &'a [i32]]
     "Takes slices of host memory; a GPU takes [`DeviceExtend`].";
     DeviceExtend {} []
     "Takes addresses in the context's memory (device memory for a CUDA context); see [`Extend`] for slices.";
+}
+
+/// Refuses what a call on a pool does not have.
+fn absent(name: &str, is_given: bool) -> Result<()> {
+    if is_given {
+        return Err(Error::argument(format!("{name} is given, must be absent: those of the planned batch apply")));
+    }
+    Ok(())
 }
 
 /// Keys and values of a batch.
@@ -166,6 +211,15 @@ impl<'a> Append<'a> {
         raw.rope_positions = streams_of(positions, tokens, "[tokens, 3]")?;
         Ok(raw)
     }
+
+    /// Returns the C struct of a call on a pool for so many tokens, with all lengths checked.
+    pub(crate) fn pooled(self, layer: &LayerInfo, tokens: usize) -> Result<sys::kvq_pool_call> {
+        absent("rope_positions", self.rope_positions.is_some())?;
+        let mut raw = self.planned(tokens)?;
+        let new = Tokens { k: self.k, v: self.v };
+        set_tokens!(raw, layer, tokens, new);
+        Ok(raw)
+    }
 }
 
 impl DeviceAppend<'_> {
@@ -199,6 +253,15 @@ impl<'a> Attend<'a> {
         let (mut raw, queries) = self.counted(sequences)?;
         set_queries!(raw, layer, queries, given);
         raw.rope_positions = streams_of(positions, queries, "[queries, 3]")?;
+        Ok(raw)
+    }
+
+    /// Returns the C struct of a call on a pool for so many tokens, with all lengths checked.
+    pub(crate) fn pooled(self, layer: &LayerInfo, tokens: usize) -> Result<sys::kvq_pool_call> {
+        absent("rope_positions", self.rope_positions.is_some())?;
+        let mut raw = self.planned(tokens)?;
+        let given = Queries { q: self.q, output: self.output, lse: self.lse, sinks: self.sinks, mask: self.mask };
+        set_queries!(raw, layer, tokens, given);
         Ok(raw)
     }
 }
@@ -239,6 +302,17 @@ impl<'a> Extend<'a> {
         set_tokens!(raw, layer, tokens, new);
         set_queries!(raw, layer, tokens, given);
         raw.rope_positions = streams_of(positions, tokens, "[tokens, 3]")?;
+        Ok(raw)
+    }
+
+    /// Returns the C struct of a call on a pool for so many tokens, with all lengths checked.
+    pub(crate) fn pooled(self, layer: &LayerInfo, tokens: usize) -> Result<sys::kvq_pool_call> {
+        absent("rope_positions", self.rope_positions.is_some())?;
+        let mut raw = self.planned(tokens)?;
+        let new = Tokens { k: self.k, v: self.v };
+        let given = Queries { q: self.q, output: self.output, lse: self.lse, sinks: self.sinks, mask: self.mask };
+        set_tokens!(raw, layer, tokens, new);
+        set_queries!(raw, layer, tokens, given);
         Ok(raw)
     }
 }

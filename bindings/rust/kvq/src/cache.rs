@@ -8,7 +8,7 @@ use crate::policy::pointer_to;
 use crate::shape::{pointer_of, with_pointers};
 use crate::{call, Append, Attend, DeviceAppend, DeviceAttend, DeviceExtend, Extend};
 use crate::{
-    CacheInfo, Centres, Codebook, Context, Error, LayerInfo, LayerShape, Policy, Result, Router, Sequence,
+    BlockLayout, CacheInfo, Centres, Codebook, Context, Error, LayerInfo, LayerShape, Policy, Result, Router, Sequence,
     SnapshotInfo, Step, Usage,
 };
 use kvq_sys as sys;
@@ -153,6 +153,17 @@ impl Cache {
         let info = self.0.layers.get(layer).ok_or_else(refused)?;
         let message = || Error::argument(format!("layer is {layer}, which is recurrent and holds no tokens"));
         (!info.recurrent).then_some(info).ok_or_else(message)
+    }
+
+    #[doc = header!(kvq_pool_layout)]
+    pub fn block_layout(&self, layer: usize, block_tokens: usize) -> Result<BlockLayout> {
+        // SAFETY: kvq_pool_layout fills this struct.
+        let raw = unsafe {
+            fill(self.context().panics(), |layout, error| {
+                sys::kvq_pool_layout(self.raw(), int(layer), int(block_tokens), layout, error)
+            })?
+        };
+        Ok(BlockLayout::from_raw(&raw))
     }
 
     #[doc = header!(kvq_cache_context)]

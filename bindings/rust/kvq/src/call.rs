@@ -229,6 +229,8 @@ destroyed_by! {
     kvq_router kvq_router_destroy;
     kvq_cache kvq_cache_destroy;
     kvq_sequence kvq_sequence_destroy;
+    kvq_pool kvq_pool_destroy;
+    kvq_pool_plan kvq_pool_plan_destroy;
     qp_matrix qp_matrix_destroy;
 }
 

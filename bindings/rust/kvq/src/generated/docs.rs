@@ -343,9 +343,6 @@ seen by position."#
         r#"For [`Step::commit`](crate::Step::commit): `token_counts[i]` tokens of the step for sequence i, counted from
 0 in the order of appending, strictly ascending. NULL (default): the first ones."#
     };
-    (kvq_block_layout) => {
-        r#"Sizes of a layer's memory in a pool."#
-    };
     (kvq_block_range) => {
         r#"Consecutive blocks of one layer."#
     };
@@ -387,18 +384,18 @@ other sequence of the batch writes to."#
     };
     (kvq_pool_call, k) => {
         r#"`[n_tokens, kv_heads, key_dim]`, before RoPE unless the cache has [`Rope::None`](crate::Rope::None). NULL
-(default) for [`Pool::attend`](crate::Pool::attend)."#
+(default) for [`PoolPlan::attend`](crate::PoolPlan::attend)."#
     };
     (kvq_pool_call, v) => {
         r#"`[n_tokens, kv_heads, value_dim]`; NULL where values are a prefix of keys."#
     };
     (kvq_pool_call, q) => {
         r#"`[n_tokens, q_heads, key_dim]`, as in [`Attend`](crate::Attend). NULL (default) for
-[`Pool::append`](crate::Pool::append)."#
+[`PoolPlan::append`](crate::PoolPlan::append)."#
     };
     (kvq_pool_call, output) => {
         r#"`[n_tokens, q_heads, value_dim]`, as in [`Attend`](crate::Attend). NULL (default) for
-[`Pool::append`](crate::Pool::append)."#
+[`PoolPlan::append`](crate::PoolPlan::append)."#
     };
     (kvq_pool_call, lse) => {
         r#"As in [`Attend`](crate::Attend)."#
@@ -1289,8 +1286,9 @@ positions of several streams); [`Status::Limit`](crate::Status::Limit)."#
 # Errors
 
 [`Status::Argument`](crate::Status::Argument) (also: memory or a stride that is not aligned);
-[`Status::Unsupported`](crate::Status::Unsupported) as for [`Pool::layout`](crate::Pool::layout);
-[`Status::Memory`](crate::Status::Memory); [`Status::Limit`](crate::Status::Limit)."#
+[`Status::Unsupported`](crate::Status::Unsupported) as for
+[`Cache::block_layout`](crate::Cache::block_layout); [`Status::Memory`](crate::Status::Memory);
+[`Status::Limit`](crate::Status::Limit)."#
     };
     (kvq_pool_read_block) => {
         r#"Copy a block of a layer to host memory, in the order of bytes that all platforms share.
@@ -1362,7 +1360,7 @@ begins, and those of the call up to their own as they are given, rounded to FP16
 
 # Errors
 
-As [`Pool::append`](crate::Pool::append) and [`Cache::attend`](crate::Cache::attend)."#
+As [`PoolPlan::append`](crate::PoolPlan::append) and [`Cache::attend`](crate::Cache::attend)."#
     };
     (kvq_cache_usage) => {
         r#"Get the bytes used by one sequence, or by the whole cache with shared pages counted once.

@@ -932,6 +932,24 @@ impl SnapshotInfo {
     }
 }
 
+/// Sizes of a layer's memory in a pool.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct BlockLayout {
+    /// Of the memory of blocks and tails, and of their strides.
+    pub alignment: usize,
+    /// One block: the pages of all KV heads.
+    pub block_bytes: usize,
+    /// One tail; 0: the layer is in FP16, or has no tokens of its own, and needs none.
+    pub tail_bytes: usize,
+}
+
+impl BlockLayout {
+    pub(crate) fn from_raw(raw: &sys::kvq_block_layout) -> Self {
+        Self { alignment: count(raw.alignment), block_bytes: count(raw.block_bytes), tail_bytes: count(raw.tail_bytes) }
+    }
+}
+
 /// Memory in use, by purpose. All sizes are bytes as allocated, including padding and bookkeeping.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
