@@ -225,8 +225,8 @@ void CudaPoolPlan::attend(const Call& call, const Layer& layer, const PoolPages&
   arguments.n_sequences = plan_.n_sequences;
   arguments.uniform_pages = -1;
   arguments.pooled = 1;
-  arguments.pool = pages;
-  arguments.sequences[0].view.scales = layer.scales;
+  arguments.lists.pages = pages;
+  arguments.lists.common.view.scales = layer.scales;
   const PooledWork work{plan_.n_tokens, plan_.max_queries, (plan_.max_length + kSlots - 1) / kSlots};
   if (is_wide(queries)) {
     attend_wide(call, arguments, work);
@@ -243,7 +243,7 @@ void CudaPoolPlan::set_starts(PoolPages& pages, const PoolDivision& division) co
 
 void CudaPoolPlan::attend_pages(const Call& call, AttendArguments& arguments, const PooledWork& work) const {
   const AttendLaunch launch = choose_pooled_launch(arguments, work, device_.multiprocessors(), device_.shared_limit());
-  set_starts(arguments.pool, {arguments.q_heads / arguments.kv_heads, launch.rows});
+  set_starts(arguments.lists.pages, {arguments.q_heads / arguments.kv_heads, launch.rows});
   call.require(launch_attend(launch, arguments, partials_, tickets_, call.stream()), "attention kernel");
 }
 
@@ -263,10 +263,10 @@ void CudaPoolPlan::attend_wide(const Call& call, AttendArguments& arguments, con
   launch.parts = parts_of(launch.row_blocks * launch.heads, work.pages, kernel.blocks * device_.multiprocessors());
   launch.partials = partials_;
   arguments.group = divisor(static_cast<uint32_t>(group));
-  set_starts(arguments.pool, {group, kernel.rows});
-  arguments.sequences[0].view.pages = arguments.pool.table;
-  arguments.sequences[0].view.capacity = arguments.pool.table_pages;
-  call.require(launch_pool_table(arguments.pool, arguments.n_sequences, call.stream()), "planning kernel");
+  set_starts(arguments.lists.pages, {group, kernel.rows});
+  arguments.lists.common.view.pages = arguments.lists.pages.table;
+  arguments.lists.common.view.capacity = arguments.lists.pages.table_pages;
+  call.require(launch_pool_table(arguments.lists.pages, arguments.n_sequences, call.stream()), "planning kernel");
   call.require(kernel.launch(arguments, launch, kernel.shared_bytes, call.stream()), "attention kernel");
 }
 

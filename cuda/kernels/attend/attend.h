@@ -39,6 +39,12 @@ struct SlotMask {
   int32_t words;
 };
 
+/// Sequences of a pool, which are in device memory.
+struct PooledLists {
+  AttendSequenceArguments common;  // what all have in common
+  PoolPages pages;
+};
+
 /// Ordered by first use: kernel arguments arrive through a cache, line by line.
 struct AttendArguments {
   int32_t n_sequences;
@@ -54,8 +60,8 @@ struct AttendArguments {
   int32_t ring_bytes;
   int32_t window;
   int32_t uniform_pages;  // pages of every list; −1: lengths differ, or only the device knows them
-  int32_t pooled;         // `pool` has sequences and pages; sequences[0], what they have in common
-  int32_t planned;        // shares are found by the starts in `pool`
+  int32_t pooled;         // sequences are those of a pool
+  int32_t planned;        // shares are found by the starts in `lists.pages`
   const void* q;
   HeadStrides q_strides;
   void* out;
@@ -79,9 +85,12 @@ struct AttendArguments {
   const float* sinks;  // [q_heads], or null
   SlotMask mask;
   CentreRows centres;
-  AttendSequenceArguments sequences[kMaxLaunchSequences];
-  PoolPages pool;
+  union {
+    AttendSequenceArguments sequences[kMaxLaunchSequences]{};
+    PooledLists lists;  // if `pooled`
+  };
 };
+static_assert(sizeof(AttendArguments) <= 4096);  // launches with more take longer
 
 /// What the host knows of a call on a pool: limits.
 struct PooledWork {

@@ -51,7 +51,7 @@ __device__ __forceinline__ bool take_part(const AttendArguments& arguments, cons
 
 /// The unit that reads page `page` of all pages in sequence, by the plan of a pool.
 __device__ __forceinline__ int32_t planned_unit(const AttendArguments& arguments, int32_t page) {
-  const PoolPages& pool = arguments.pool;
+  const PoolPages& pool = arguments.lists.pages;
   const int32_t heads = arguments.kv_heads;
   const int32_t sequence = last_not_above(pool.page_starts, arguments.n_sequences, page / heads);
   const int32_t of_sequence = page - __ldg(pool.page_starts + sequence) * heads;
@@ -62,14 +62,14 @@ __device__ __forceinline__ int32_t planned_unit(const AttendArguments& arguments
 __device__ __forceinline__ int32_t pages_before(const AttendArguments& arguments, const int32_t* page_ends,
                                                 const Unit& unit, int32_t index) {
   if (arguments.planned == 0) return index == 0 ? 0 : page_ends[index - 1];
-  const PoolPages& pool = arguments.pool;
+  const PoolPages& pool = arguments.lists.pages;
   const int32_t of_sequence = index - __ldg(pool.row_starts + unit.sequence) * arguments.kv_heads;
   return __ldg(pool.page_starts + unit.sequence) * arguments.kv_heads + of_sequence * page_count(arguments, unit);
 }
 
 /// Cuts the pages of all units of a pool into equal shares, one per block. Returns false if the block has no pages.
 __device__ __forceinline__ bool take_planned_share(const AttendArguments& arguments, const Lane& lane, Share& to) {
-  const int32_t total = __ldg(arguments.pool.page_starts + arguments.n_sequences) * arguments.kv_heads;
+  const int32_t total = __ldg(arguments.lists.pages.page_starts + arguments.n_sequences) * arguments.kv_heads;
   const auto blocks = static_cast<int32_t>(gridDim.x);
   to.pages = max((total + blocks - 1) / blocks, lane.warps);
   to.begin = static_cast<int32_t>(blockIdx.x) * to.pages;

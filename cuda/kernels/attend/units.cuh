@@ -24,18 +24,18 @@ __device__ __forceinline__ const AttendSequenceArguments& sequence_of(const Atte
 
 // Fields of any sequence. Chosen by value, so that kernel arguments are still read in place.
 __device__ __forceinline__ int32_t query_begin_of(const AttendArguments& arguments, const Unit& unit) {
-  if (arguments.pooled != 0) return __ldg(&arguments.pool.sequences[unit.sequence].query_begin);
+  if (arguments.pooled != 0) return __ldg(&arguments.lists.pages.sequences[unit.sequence].query_begin);
   return arguments.sequences[unit.sequence].query_begin;
 }
 __device__ __forceinline__ int32_t query_count_of(const AttendArguments& arguments, const Unit& unit) {
-  if (arguments.pooled != 0) return __ldg(&arguments.pool.sequences[unit.sequence].query_count);
+  if (arguments.pooled != 0) return __ldg(&arguments.lists.pages.sequences[unit.sequence].query_count);
   return arguments.sequences[unit.sequence].query_count;
 }
 
 /// Units of all sequences.
 __device__ __forceinline__ int32_t unit_count(const AttendArguments& arguments) {
   if (arguments.pooled == 0 || arguments.one_row_block != 0) return arguments.units;
-  return __ldg(arguments.pool.row_starts + arguments.n_sequences) * arguments.kv_heads;
+  return __ldg(arguments.lists.pages.row_starts + arguments.n_sequences) * arguments.kv_heads;
 }
 
 /// Returns the unit of block `row_block` of kRows rows, counted over all sequences.
@@ -46,8 +46,8 @@ __device__ __forceinline__ Unit unit_of(const AttendArguments& arguments, int32_
   if (arguments.one_row_block == 0) {
     of_sequence = row_block;
     if (arguments.pooled != 0) {
-      i = last_not_above(arguments.pool.row_starts, arguments.n_sequences, row_block);
-      return {i, head, (row_block - __ldg(arguments.pool.row_starts + i)) * kRows};
+      i = last_not_above(arguments.lists.pages.row_starts, arguments.n_sequences, row_block);
+      return {i, head, (row_block - __ldg(arguments.lists.pages.row_starts + i)) * kRows};
     }
     for (i = 0;; ++i) {
       const uint32_t rows = static_cast<uint32_t>(arguments.sequences[i].query_count) * arguments.group.number;
@@ -153,7 +153,7 @@ __device__ __forceinline__ void write_zeros(const AttendArguments& arguments, co
 
 __device__ __forceinline__ int32_t page_count(const AttendArguments& arguments, const Unit& unit) {
   if (arguments.uniform_pages >= 0) return arguments.uniform_pages;
-  if (arguments.pooled != 0) return __ldg(&arguments.pool.sequences[unit.sequence].pages);
+  if (arguments.pooled != 0) return __ldg(&arguments.lists.pages.sequences[unit.sequence].pages);
   return sequence_of(arguments, unit).view.heads[unit.head].pages;
 }
 
@@ -167,14 +167,14 @@ __device__ __forceinline__ const DevicePage* pages_of(const AttendArguments& arg
 
 /// The record of page `index` of a unit's list.
 __device__ __forceinline__ DevicePage page_record(const AttendArguments& arguments, const Unit& unit, int32_t index) {
-  if (arguments.pooled != 0) return pooled_page(arguments.pool, unit.sequence, unit.head, index);
+  if (arguments.pooled != 0) return pooled_page(arguments.lists.pages, unit.sequence, unit.head, index);
   const uint4 words = __ldg(reinterpret_cast<const uint4*>(pages_of(arguments, unit)) + index);
   return {static_cast<uint64_t>(words.y) << 32U | words.x, static_cast<int32_t>(words.z), words.w};
 }
 
 /// Slots of a unit's list, which has pages.
 __device__ __forceinline__ int32_t list_length(const AttendArguments& arguments, const Unit& unit) {
-  if (arguments.pooled != 0) return __ldg(&arguments.pool.sequences[unit.sequence].length);
+  if (arguments.pooled != 0) return __ldg(&arguments.lists.pages.sequences[unit.sequence].length);
   const int32_t pages = page_count(arguments, unit);
   return (pages - 1) * kSlots + pages_of(arguments, unit)[pages - 1].count();
 }
