@@ -191,4 +191,10 @@ double TimedPool::run() {
   return device_->time([&] { call(batch, queries); });
 }
 
+uint64_t timing_memory(const TimedDevice& device, const PoolShape& shape, size_t subjects) {
+  uint64_t tokens = 0;
+  for (const int32_t length : lengths_of(shape)) tokens += static_cast<uint64_t>(length);
+  return subjects * (shape.attention.layer.fp16_token_bytes() * tokens + device.bytes_to_rotate(false));
+}
+
 }  // namespace cli

@@ -69,4 +69,7 @@ class TimedPool {
   double bits_ = 0.0;
 };
 
+/// Bytes of the device that timing `subjects` subjects of this shape may take, at most.
+uint64_t timing_memory(const TimedDevice& device, const PoolShape& shape, size_t subjects);
+
 }  // namespace cli

@@ -102,7 +102,9 @@ void run(const BenchAttendOptions& options) {
   check_queries(options);
   const std::unique_ptr<TimedDevice> device = make_bench_device(options.layer, options.compute);
   const AttentionShape longest = options.shape(std::ranges::max(options.lengths));
-  require_memory(*device, timing_memory(*device, longest, options.subjects().size()));
+  const size_t subjects = options.subjects().size();
+  require_memory(*device, options.pool ? timing_memory(*device, PoolShape{longest, options.ragged}, subjects)
+                                       : timing_memory(*device, longest, subjects));
   const kvq::Context context = make_context(options.compute);
   std::vector<BenchAttendMeasurement> measured;
   for (const int32_t length : options.lengths) {
