@@ -30,6 +30,12 @@ std::vector<int32_t> lengths_of(const PoolShape& shape) {
   return lengths;
 }
 
+/// Tokens of the largest call.
+size_t tokens_of(const PoolShape& shape) {
+  return std::max(static_cast<size_t>(kChunk),
+                  static_cast<size_t>(shape.attention.batch) * static_cast<size_t>(shape.attention.queries));
+}
+
 }  // namespace
 
 TimedPool::TimedPool(TimedDevice& device, kvq_context* context, const Spec& format, const PoolShape& shape)
@@ -38,8 +44,8 @@ TimedPool::TimedPool(TimedDevice& device, kvq_context* context, const Spec& form
       cache_(cache_of_layers(context, format, shape.attention.layer)),
       lengths_(lengths_of(shape)),
       queries_(queries_in_turn(device, shape.attention)),
-      keys_(random_scalars(device, kChunk * shape.attention.layer.token_width(), kKeySeed)),
-      values_(random_scalars(device, kChunk * shape.attention.layer.value_width(), kValueSeed)),
+      keys_(random_scalars(device, tokens_of(shape) * shape.attention.layer.token_width(), kKeySeed)),
+      values_(random_scalars(device, tokens_of(shape) * shape.attention.layer.value_width(), kValueSeed)),
       out_(device.upload(std::vector<std::byte>(output_scalars(shape.attention) * sizeof(float)))) {
   const LayerShape& layer = shape.attention.layer;
   auto layout = kvq::initialised<kvq_block_layout>();

@@ -61,7 +61,7 @@ class TimedPool {
   Pool pool_;
   std::vector<Batch> batches_;
   std::vector<DeviceBuffer> queries_;  // [batch, queries, q_heads, head_dim] each, used in turn
-  DeviceBuffer keys_;                  // [tokens, kv_heads, head_dim] of a chunk to fill blocks with
+  DeviceBuffer keys_;                  // [tokens, kv_heads, head_dim] of any call
   DeviceBuffer values_;
   DeviceBuffer out_;
   size_t runs_ = 0;
