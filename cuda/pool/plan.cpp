@@ -100,17 +100,18 @@ CudaPoolPlan::CudaPoolPlan(Device& device, Allocator& allocator, const Call& cal
   plan_.job_starts = arrays_.take<int32_t>(n + 1);
   partials_ = arrays_.take<float>(sizes_.partials);
   tickets_ = arrays_.take<int32_t>(sizes_.tickets);
-  call.require(cudaMemsetAsync(tickets_, 0, sizes_.tickets * sizeof(int32_t), call.stream()), "cudaMemsetAsync");
+  auto* work = arrays_.take<std::byte>(sizes_.work);
+  auto* zeros = arrays_.take<std::byte>(sizes_.zeros);
+  const auto clear = [&call](void* memory, size_t bytes) {
+    call.require(cudaMemsetAsync(memory, 0, bytes, call.stream()), "cudaMemsetAsync");
+  };
+  clear(tickets_, sizes_.tickets * sizeof(int32_t));
+  // Pages that no call has written are zeros, which products may read.
+  clear(work, sizes_.work);
+  clear(zeros, sizes_.zeros);
   make_starts();
   make_frequencies(pool);
-  make_layers(pool);
-  // Pages that no call has written are zeros, which products may read.
-  const PoolPages& pages = layers_.front().pages;
-  const auto clear = [&call](uint64_t memory, size_t bytes) {
-    call.require(cudaMemsetAsync(reinterpret_cast<void*>(memory), 0, bytes, call.stream()), "cudaMemsetAsync");
-  };
-  clear(pages.work, sizes_.work);
-  clear(pages.zeros, sizes_.zeros);
+  make_layers(pool, work, zeros);
 }
 
 void CudaPoolPlan::make_starts() {
@@ -131,9 +132,7 @@ void CudaPoolPlan::make_frequencies(const BlockPool& pool) {
   }
 }
 
-void CudaPoolPlan::make_layers(const BlockPool& pool) {
-  const auto work = reinterpret_cast<uint64_t>(arrays_.take<std::byte>(sizes_.work));
-  const auto zeros = reinterpret_cast<uint64_t>(arrays_.take<std::byte>(sizes_.zeros));
+void CudaPoolPlan::make_layers(const BlockPool& pool, const std::byte* work, const std::byte* zeros) {
   auto* table = arrays_.take<DevicePage>(sizes_.table);
   layers_.reserve(pool.layers.size());
   for (const PooledLayer& from : pool.layers) {
@@ -153,10 +152,10 @@ void CudaPoolPlan::make_layers(const BlockPool& pool) {
     pages.kv_heads = from.kv_heads;
     pages.tails = reinterpret_cast<uint64_t>(from.tails);
     pages.tail_stride = static_cast<int64_t>(from.tail_stride);
-    pages.work = work;
+    pages.work = reinterpret_cast<uint64_t>(work);
     pages.table = table;
     pages.table_pages = maxima_.blocks * pool.block_pages;
-    pages.zeros = zeros;
+    pages.zeros = reinterpret_cast<uint64_t>(zeros);
     for (const BlockRange& range : from.ranges) {
       pages.ranges[pages.n_ranges++] = {reinterpret_cast<uint64_t>(range.data), static_cast<int64_t>(range.stride),
                                         range.blocks};

@@ -42,7 +42,7 @@ class CudaPoolPlan final : public PoolPlan {
   size_t bytes_of(const Sizes& sizes) const;
   void make_starts();
   void make_frequencies(const BlockPool& pool);
-  void make_layers(const BlockPool& pool);
+  void make_layers(const BlockPool& pool, const std::byte* work, const std::byte* zeros);
   void require_within(const PooledBatch& batch) const;
   void set_starts(PoolPages& pages, const PoolDivision& division) const;
   void store(const Call& call, const Layer& layer, const PoolPages& pages, const TokenBatch& tokens) const;
