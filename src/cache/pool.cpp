@@ -55,8 +55,7 @@ size_t tail_bytes(const Cache& cache, int32_t layer) {
 }
 
 PagePool::PagePool(Allocator& allocator, Cache& cache, int32_t block_tokens, int32_t n_tails)
-    : allocator_(allocator),
-      cache_(cache),
+    : cache_(cache),
       ranges_(allocator),
       layers_(allocator),
       tokens_(allocator),

@@ -37,7 +37,6 @@ class PagePool {
   template <typename Use>
   void for_each_page(int32_t layer, int32_t block, const Use& use) const;
 
-  Allocator& allocator_;
   Cache& cache_;
   Vector<BlockRange> ranges_;  // of all layers
   Vector<PooledLayer> layers_;
