@@ -90,7 +90,7 @@ struct AttendArguments {
     PooledLists lists;  // if `pooled`
   };
 };
-static_assert(sizeof(AttendArguments) <= 4096);  // launches with more take longer
+static_assert(sizeof(AttendArguments) <= 4096);  // all that launches of older drivers take
 
 /// What the host knows of a call on a pool: limits.
 struct PooledWork {
