@@ -86,7 +86,7 @@ struct PoolSizes {
   int32_t max_tokens = 512;
   unsigned char fill = 0xA5;  // of memory that no call has written
   bool limits = false;        // batches tell the longest sequence and the most new tokens
-uint64_t noise = 0;         // seed of random bytes there instead
+  uint64_t noise = 0;         // seed of random bytes there instead
 };
 
 class PoolHost {
