@@ -68,6 +68,7 @@ class Twin {
     batch.mask = options.mask;
     batch.mask_slots = options.mask_slots;
     batch.sinks = options.sinks;
+    batch.lse = options.lse;
     std::vector<float> out(outputs(layer, rows));
     batch.output = out.data();
     kvq_test::extend(cache_, layer, batch);
@@ -272,7 +273,7 @@ TEST_CASE("pools: full blocks serve several sequences, and copies serve like ori
   }
 }
 
-TEST_CASE("pools: masks, windows, sinks and caps as in the cache") {
+TEST_CASE("pools: masks, windows, sinks, caps and log-sum-exps as in the cache") {
   for (const std::string& isa : kvq_test::backends()) {
     for (const char* policy : {"fp16", "{version: 1, keys: gs2, values: gs2, sink: 0}"}) {
       CAPTURE(isa);
@@ -286,7 +287,11 @@ TEST_CASE("pools: masks, windows, sinks and caps as in the cache") {
       const auto run = [&](const std::vector<int32_t>& counts, kvq_pool_call options) {
         const Rows tokens = tokens_of(cache, 0, counts, ++seed);
         pool.plan(pointers_to(rows), counts);
+        std::vector<float> expected_lse(static_cast<size_t>(tokens.n() * Shape{}.q_heads));
+        options.lse = expected_lse.data();
         const std::vector<float> expected = twin.extend(0, tokens, options);
+        Placed<float> lse(pool.on_device(), std::vector<float>(expected_lse.size()));
+        options.lse = lse.data();
         const auto words = static_cast<size_t>(tokens.n()) * ((static_cast<size_t>(options.mask_slots) + 31) / 32);
         Placed<uint32_t> mask(pool.on_device(), options.mask != nullptr
                                                     ? std::vector<uint32_t>(options.mask, options.mask + words)
@@ -297,6 +302,7 @@ TEST_CASE("pools: masks, windows, sinks and caps as in the cache") {
         if (options.mask != nullptr) options.mask = mask.data();
         if (options.sinks != nullptr) options.sinks = sinks.data();
         check_same(pool.extend(0, tokens, options), expected, pool.on_device());
+        check_same(lse.read(), expected_lse, pool.on_device());
       };
       run({70, 45}, PoolHost::plain());
       kvq_pool_call options = PoolHost::plain();
