@@ -164,12 +164,14 @@ inline void extend(kvq_cache* cache, int32_t layer, const kvq_extend_batch& batc
     const DeviceCopy device_v(batch.v, v.extent() * dtype_bytes(batch.dtype));
     const DeviceCopy device_q(batch.q, q.extent() * dtype_bytes(batch.q_dtype));
     const DeviceCopy device_out(batch.output, out.extent() * dtype_bytes(batch.output_dtype));
+    const DeviceCopy lse(batch.lse, tokens * shape->q_heads * sizeof(float));
     const DeviceCopy sinks(batch.sinks, shape->q_heads * sizeof(float));
     const DeviceCopy mask(batch.mask, tokens * mask_words(batch.mask_slots) * sizeof(uint32_t));
     const DeviceCopy positions(batch.rope_positions, tokens * 3 * sizeof(int32_t));
     kvq_extend_batch on_device = batch;
     on_device.rope_positions = static_cast<const int32_t*>(positions.data());
     on_device.mask = static_cast<const uint32_t*>(mask.data());
+    on_device.lse = static_cast<float*>(lse.data());
     on_device.sinks = static_cast<const float*>(sinks.data());
     on_device.k = device_k.data();
     on_device.v = device_v.data();
@@ -177,6 +179,7 @@ inline void extend(kvq_cache* cache, int32_t layer, const kvq_extend_batch& batc
     on_device.output = device_out.data();
     checked(kvq_extend, cache, layer, &on_device);
     device_out.read(batch.output);
+    lse.read(batch.lse);
     return;
   }
   checked(kvq_extend, cache, layer, &batch);
