@@ -294,14 +294,15 @@ kvq_status kvq_pool_plan_batch(kvq_pool_plan* plan, const kvq_pool_batch* batch,
     require_range(given.n_tokens, 1, maxima.tokens, "batch->n_tokens");
     const int32_t most = std::min(maxima.queries, given.n_tokens);
     require_range(given.max_queries, 0, most, "batch->max_queries");
-    const int32_t longest = maxima.blocks * pool.block_tokens();
-    require_range(given.max_length, 0, longest, "batch->max_length");
     require_range(given.reserved, 0, 0, "batch->reserved");
     require(given.query_starts, "batch->query_starts");
     require(given.lengths, "batch->lengths");
     require(given.block_table, "batch->block_table");
     const int64_t stride = given.table_stride != 0 ? given.table_stride : maxima.blocks;
     require_range(stride, 1, INT32_MAX, "batch->table_stride");
+    // A row has no more numbers than there are to the next one.
+    const int32_t longest = static_cast<int32_t>(std::min<int64_t>(maxima.blocks, stride)) * pool.block_tokens();
+    require_range(given.max_length, 0, longest, "batch->max_length");
     const bool has_tails = std::ranges::any_of(pool.blocks().layers, &PooledLayer::has_tails);
     if (has_tails) require(given.tails, "batch->tails");
     plan->n_tokens = 0;

@@ -214,6 +214,13 @@ static void batches_are_checked(void) {
   e.lengths[1] = kMostBlocks * kBlockTokens + 1;
   REFUSED(KVQ_E_ARGUMENT, "batch->lengths[1] is 257", kvq_pool_plan_batch(e.plan, &e.batch, err));
   e.lengths[1] = 64;
+  /* Rows of one number hold one block each. */
+  e.batch.table_stride = 1;
+  REFUSED(KVQ_E_ARGUMENT, "batch->lengths[0] is 70, must be in [70, 64]", kvq_pool_plan_batch(e.plan, &e.batch, err));
+  e.batch.max_length = 65;
+  REFUSED(KVQ_E_ARGUMENT, "batch->max_length is 65", kvq_pool_plan_batch(e.plan, &e.batch, err));
+  e.batch.table_stride = 0;
+  e.batch.max_length = 0;
   e.table[1] = kBlocks;
   REFUSED(KVQ_E_ARGUMENT, "batch->block_table has block 12 for tokens 64 and on of sequence 0",
           kvq_pool_plan_batch(e.plan, &e.batch, err));
