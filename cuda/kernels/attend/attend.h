@@ -90,7 +90,7 @@ struct AttendArguments {
     PooledLists lists;  // if `pooled`
   };
 };
-static_assert(sizeof(AttendArguments) <= 4096);  // all that launches of older drivers take
+static_assert(sizeof(PooledLists) <= kMaxLaunchSequences * sizeof(AttendSequenceArguments));  // pools take no more
 
 /// What the host knows of a call on a pool: limits.
 struct PooledWork {
