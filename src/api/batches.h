@@ -20,6 +20,41 @@ Vector<SequenceTokens> checked_sequences(kvq_cache& cache, const GivenSequences&
 /// The same of an append, with what that has beside strides.
 Vector<SequenceTokens> checked_sequences(kvq_cache& cache, const kvq_append_batch& batch, Allocator& scratch);
 
+/// The tensors of new tokens in a batch that has queries, too.
+template <typename Batch>
+kvq_append_batch tokens_in(const Batch& batch) {
+  kvq_append_batch tokens{};
+  tokens.k = batch.k;
+  tokens.v = batch.v;
+  tokens.dtype = batch.dtype;
+  tokens.k_token_stride = batch.k_token_stride;
+  tokens.k_head_stride = batch.k_head_stride;
+  tokens.v_token_stride = batch.v_token_stride;
+  tokens.v_head_stride = batch.v_head_stride;
+  return tokens;
+}
+
+/// Its queries, where results go, and what queries see.
+template <typename Batch>
+kvq_attend_batch queries_in(const Batch& batch) {
+  kvq_attend_batch queries{};
+  queries.q = batch.q;
+  queries.q_dtype = batch.q_dtype;
+  queries.output_dtype = batch.output_dtype;
+  queries.output = batch.output;
+  queries.sliding_window = batch.sliding_window;
+  queries.logit_softcap = batch.logit_softcap;
+  queries.q_token_stride = batch.q_token_stride;
+  queries.q_head_stride = batch.q_head_stride;
+  queries.output_token_stride = batch.output_token_stride;
+  queries.output_head_stride = batch.output_head_stride;
+  queries.lse = batch.lse;
+  queries.sinks = batch.sinks;
+  queries.mask = batch.mask;
+  queries.mask_slots = batch.mask_slots;
+  return queries;
+}
+
 /// Throws unless there are values exactly if the layer's are no part of its keys.
 void check_values(const LayerShape& shape, const void* v, const char* argument);
 

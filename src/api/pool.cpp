@@ -47,6 +47,12 @@ struct kvq_pool_plan {
 
 namespace {
 
+kvq_pool_options default_pool_options() {
+  kvq_pool_options options{};
+  options.n_ranges = 1;
+  return options;
+}
+
 void check_block_tokens(int32_t block_tokens, const char* argument) {
   require_range(block_tokens, kPageSlots, INT32_MAX, argument);
   if (block_tokens % kPageSlots == 0) return;
@@ -119,41 +125,6 @@ PoolMaxima checked_limits(const kvq_pool_limits& limits) {
           .blocks = limits.max_blocks};
 }
 
-/// The layer whose tokens a call stores, and the rows of its tensors.
-kvq_append_batch tokens_in(const kvq_pool_call& call) {
-  kvq_append_batch tokens{};
-  tokens.k = call.k;
-  tokens.v = call.v;
-  tokens.dtype = call.dtype;
-  tokens.k_token_stride = call.k_token_stride;
-  tokens.k_head_stride = call.k_head_stride;
-  tokens.v_token_stride = call.v_token_stride;
-  tokens.v_head_stride = call.v_head_stride;
-  return tokens;
-}
-
-/// One sequence has all rows, since only the plan knows them.
-kvq_attend_batch queries_in(const kvq_pool_call& call, const int32_t& rows) {
-  kvq_attend_batch queries{};
-  queries.n_sequences = 1;
-  queries.query_counts = &rows;
-  queries.q = call.q;
-  queries.q_dtype = call.q_dtype;
-  queries.output = call.output;
-  queries.output_dtype = call.output_dtype;
-  queries.sliding_window = call.sliding_window;
-  queries.logit_softcap = call.logit_softcap;
-  queries.q_token_stride = call.q_token_stride;
-  queries.q_head_stride = call.q_head_stride;
-  queries.output_token_stride = call.output_token_stride;
-  queries.output_head_stride = call.output_head_stride;
-  queries.lse = call.lse;
-  queries.sinks = call.sinks;
-  queries.mask = call.mask;
-  queries.mask_slots = call.mask_slots;
-  return queries;
-}
-
 struct PoolWork {
   bool stores;
   bool attends;
@@ -175,7 +146,10 @@ void run(kvq_pool_plan* plan, int32_t number, const kvq_pool_call* given, PoolWo
   }
   AttendBatch queries;
   if (work.attends) {
-    const kvq_attend_batch batch = checked_batch(shape, queries_in(call, call.n_tokens));
+    kvq_attend_batch given_queries = queries_in(call);
+    given_queries.n_sequences = 1;  // has all rows, since only the plan knows whose they are
+    given_queries.query_counts = &call.n_tokens;
+    const kvq_attend_batch batch = checked_batch(shape, given_queries);
     queries = attend_batch(cache, shape, batch);
     queries.window = batch.sliding_window != 0 ? batch.sliding_window : shape.window;
   }
@@ -205,17 +179,13 @@ kvq_status kvq_pool_layout(const kvq_cache* cache, int32_t layer, int32_t block_
 void kvq_block_range_init(kvq_block_range* range, size_t size) { init_struct(range, size, kvq_block_range{}); }
 
 void kvq_pool_options_init(kvq_pool_options* options, size_t size) {
-  kvq_pool_options defaults{};
-  defaults.n_ranges = 1;
-  init_struct(options, size, defaults);
+  init_struct(options, size, default_pool_options());
 }
 
 kvq_status kvq_pool_create(kvq_cache* cache, const kvq_pool_options* options, kvq_pool** result, kvq_error* error) {
   return created(result, error, [&] {
     require(cache, "cache");
-    kvq_pool_options defaults{};
-    defaults.n_ranges = 1;
-    const kvq_pool_options chosen = read_struct(options, defaults, "options");
+    const kvq_pool_options chosen = read_struct(options, default_pool_options(), "options");
     require(result, "result");
     check_block_tokens(chosen.block_tokens, "options->block_tokens");
     require_range(chosen.n_ranges, 1, kMostBlockRanges, "options->n_ranges");

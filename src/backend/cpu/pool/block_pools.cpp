@@ -82,15 +82,12 @@ class HostPlan final : public PoolPlan {
   }
 
   void plan(const PooledBatch& batch) override {
-    planned_ = false;
     check(batch);
     list(batch);
     make_records();
-    planned_ = true;
   }
 
   void run(const PooledCall& call) override {
-    if (!planned_) fail(KVQ_E_STATE, "plan has no batch: call kvq_pool_plan_batch before");
     const PooledLayer& layer = pool_.layers[static_cast<size_t>(call.layer)];
     if (call.tokens != nullptr) store(layer, *call.tokens);
     if (call.queries != nullptr) attend(layer, *call.queries, call.tokens != nullptr);
@@ -360,7 +357,6 @@ class HostPlan final : public PoolPlan {
   Allocator scratch_;  // of appends, while they run
   int32_t most_heads_ = 1;
   // Of the batch.
-  bool planned_ = false;
   int32_t n_tokens_ = 0;
   size_t n_records_ = 0;
   Vector<PlannedSequence> sequences_;
