@@ -164,20 +164,7 @@ void CudaPoolPlan::make_layers(const BlockPool& pool, const std::byte* work, con
   }
 }
 
-void CudaPoolPlan::require_within(const PooledBatch& batch) const {
-  const auto require = [](const char* name, int64_t number, int64_t most) {
-    if (number >= 0 && number <= most) return;
-    fail(KVQ_E_ARGUMENT, "batch->%s is %lld, must be in [0, %lld]", name, static_cast<long long>(number),
-         static_cast<long long>(most));
-  };
-  require("n_sequences", batch.n_sequences, maxima_.sequences);
-  require("n_tokens", batch.n_tokens, maxima_.tokens);
-  require("max_queries", batch.max_queries, maxima_.queries);
-  require("max_length", batch.max_length, int64_t{maxima_.blocks} * pool_.block_pages * kSlots);
-}
-
 void CudaPoolPlan::plan(const PooledBatch& batch) {
-  require_within(batch);
   const Call call(device_);
   plan_.n_sequences = batch.n_sequences;
   plan_.n_tokens = batch.n_tokens;
@@ -188,13 +175,11 @@ void CudaPoolPlan::plan(const PooledBatch& batch) {
   plan_.block_table = batch.block_table;
   plan_.table_stride = batch.table_stride;
   plan_.tails = batch.tails;
-  if (batch.n_sequences == 0) return;
   call.require(launch_pool_plan(plan_, call.stream()), "planning kernel");
 }
 
 void CudaPoolPlan::run(const PooledCall& work) {
   const Call call(device_);
-  if (plan_.n_sequences == 0 || plan_.n_tokens == 0) return;
   const Layer& layer = layers_[static_cast<size_t>(work.layer)];
   PoolPages pages = layer.pages;
   pages.extends = work.tokens != nullptr && work.queries != nullptr ? 1 : 0;

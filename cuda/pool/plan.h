@@ -43,7 +43,6 @@ class CudaPoolPlan final : public PoolPlan {
   void make_starts();
   void make_frequencies(const BlockPool& pool);
   void make_layers(const BlockPool& pool, const std::byte* work, const std::byte* zeros);
-  void require_within(const PooledBatch& batch) const;
   void set_starts(PoolPages& pages, const PoolDivision& division) const;
   void store(const Call& call, const Layer& layer, const PoolPages& pages, const TokenBatch& tokens) const;
   void attend(const Call& call, const Layer& layer, const PoolPages& pages, const AttendBatch& queries) const;

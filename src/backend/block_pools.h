@@ -95,8 +95,10 @@ struct PooledCall {
 class PoolPlan {
  public:
   virtual ~PoolPlan() = default;
-  /// Throws KVQ_E_ARGUMENT for what is outside of the pool or the maxima, if the host can see it.
+  /// A batch within the maxima. Throws KVQ_E_ARGUMENT for numbers in its arrays that are out of range, if the host can
+  /// see them.
   virtual void plan(const PooledBatch& batch) = 0;
+  /// Work on the batch of the last plan() that succeeded.
   virtual void run(const PooledCall& call) = 0;
 };
 
