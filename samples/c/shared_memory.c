@@ -1,8 +1,7 @@
 /* A prompt's pages in shared memory: one process computes them, others read them, and copy nothing.
  *
- *   cc shared_memory.c $(pkg-config --cflags --libs kvq) -Wl,-rpath,$(pkg-config --variable=libdir kvq) -o
- * shared_memory
- *   ./shared_memory
+ *   cc shared_memory.c $(pkg-config --cflags --libs kvq) -Wl,-rpath,$(pkg-config --variable=libdir kvq) -o shared
+ *   ./shared
  */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 
