@@ -166,9 +166,10 @@ HWY_INLINE void add_value_channels(const SideLayout& layout, const typename Word
   }
 }
 
+// Not inlined: emulated vectors take stack, and three of these in one frame too much.
 template <typename Words, int kRows>
-HWY_INLINE void gain_shape_values_rows(const SideLayout& layout, const SideData* values, int32_t pages, const float* p,
-                                       float* out) {
+HWY_NOINLINE void gain_shape_values_rows(const SideLayout& layout, const SideData* values, int32_t pages,
+                                         const float* p, float* out) {
   constexpr int kVectors = kVectorsOfProducts<Words>;
   const hn::RebindToFloat<SumTag> d;
   const RowTag rows;
