@@ -42,15 +42,12 @@ Route route_of(const Device& device, const AttendBatch& batch, const AttendSeque
 }
 
 Route route_by_rows(const Device& device, const AttendBatch& batch, const AttendSequence& sequence) {
-  constexpr int64_t kLeastWideRows = 128;  // the wide route decodes pages for each 64 rows anew
-  const bool wide = needs_wide(batch.head, *batch.rope);
-  const PrefillKernel prefill = prefill_of(device, batch.head);
-  const int64_t least_rows = wide ? kLeastWideRows : prefill.least_rows;
-  const bool many_rows = !batch.recorded && prefill.launch != nullptr &&
+  const int64_t least_rows = least_prefill_rows(batch, prefill_of(device, batch.head));
+  const bool many_rows = !batch.recorded &&
                          int64_t{sequence.query_count} * batch.q_heads >= least_rows * batch.kv_heads &&
                          !table_of(sequence).any_centres();
   if (many_rows) return Route::kPrefill;
-  if (!wide) return Route::kPages;
+  if (!needs_wide(batch.head, *batch.rope)) return Route::kPages;
   const bool tiles = !batch.recorded && device.compute_capability() == 90 &&
                      int64_t{sequence.query_count} * (batch.q_heads / batch.kv_heads) >= kLeastTiledRows;
   return tiles ? Route::kWideTiles : Route::kWide;

@@ -21,6 +21,12 @@ PrefillKernel prefill_of(const Device& device, const HeadShape& head) {
   return choose_prefill(head, device.compute_capability(), device.shared_limit());
 }
 
+int64_t least_prefill_rows(const AttendBatch& batch, const PrefillKernel& kernel) {
+  constexpr int64_t kLeastWideRows = 128;  // the wide route decodes pages for each 64 rows anew
+  if (kernel.launch == nullptr) return INT32_MAX;
+  return needs_wide(batch.head, *batch.rope) ? kLeastWideRows : kernel.least_rows;
+}
+
 int32_t heads_together(size_t bytes_of_head, int32_t kv_heads) {
   const size_t fit = kTileMemory / std::max(bytes_of_head, size_t{1});
   return static_cast<int32_t>(std::clamp<size_t>(fit, 1, static_cast<size_t>(kv_heads)));

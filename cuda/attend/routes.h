@@ -87,6 +87,8 @@ int32_t parts_of(int32_t row_blocks, int32_t longest, int32_t blocks);
 size_t wide_tile_bytes(const WideWidths& widths, const AttendSequence& sequence, int32_t kv_heads);
 /// The prefill route's kernel for heads of a shape; without a launch function for those that it does not know.
 PrefillKernel prefill_of(const Device& device, const HeadShape& head);
+/// Rows of a KV head from which on it is faster than other routes.
+int64_t least_prefill_rows(const AttendBatch& batch, const PrefillKernel& kernel);
 /// KV heads whose tiles, of that many bytes each, memory is taken for at a time.
 int32_t heads_together(size_t bytes_of_head, int32_t kv_heads);
 /// Pages of the longest of a sequence's lists.

@@ -12,11 +12,23 @@
 namespace kvq::cuda {
 namespace {
 
-int32_t group_of(const AttendBatch& queries) { return queries.q_heads / queries.kv_heads; }
+bool is_centred(const PooledLayer& layer) { return format_code(*layer.format).centred(); }
 
 bool is_wide(const AttendBatch& queries) { return needs_wide(queries.head, *queries.rope); }
 
 bool any_gains(FormatCode format) { return format.keys().has_gains() || format.values().has_gains(); }
+
+/// Beginnings of rounds, and the end.
+size_t rounds_of(const PoolStarts& starts) { return static_cast<size_t>(starts.n_rounds) + 1; }
+size_t rounds_bytes(const PoolStarts& starts) { return DeviceArrays::bytes_for_room<int32_t>(rounds_of(starts)); }
+
+void set_starts(AttendArguments& arguments, const PoolStarts& starts) {
+  PoolPages& pages = arguments.lists.pages;
+  pages.sequences = starts.sequences;
+  pages.row_starts = starts.rows;
+  pages.page_starts = starts.pages;
+  arguments.group = divisor(static_cast<uint32_t>(starts.division.group));
+}
 
 /// Floats that the blocks of any wide kernel leave for merging.
 size_t wide_partials(const Device& device, const HeadShape& head) {
@@ -30,39 +42,56 @@ size_t wide_partials(const Device& device, const HeadShape& head) {
 
 }  // namespace
 
-Vector<PoolDivision> CudaPoolPlan::divisions_of(Allocator& allocator, const BlockPool& pool) {
-  Vector<PoolDivision> divisions(allocator);
-  const auto add = [&divisions](const PoolDivision& division) {
-    if (std::ranges::find(divisions, division) == divisions.end()) divisions.push_back(division);
-  };
-  for (const AttendBatch& queries : pool.queries) {
-    for (const int32_t rows : {8, 16}) add({group_of(queries), rows});
-    if (is_wide(queries)) add({group_of(queries), kManyRows});
-  }
-  return divisions;
+CudaPoolPlan::Readers CudaPoolPlan::readers_of(const AttendBatch& queries, bool centred) const {
+  const PoolTiling tiling = choose_tiling(device_, queries, centred, maxima_, pool_.block_pages);
+  return {tiling, queries.q_heads / queries.kv_heads,
+          tiling.rounds > 0 ? tiling.division.least_queries - 1 : INT32_MAX};
 }
 
-CudaPoolPlan::Sizes CudaPoolPlan::sizes_of(const Device& device, const BlockPool& pool, const PoolMaxima& maxima) {
+Vector<PoolStarts> CudaPoolPlan::divisions_of(Allocator& allocator) const {
+  Vector<PoolStarts> starts(allocator);
+  const auto add = [&starts](const PoolDivision& division, int32_t rounds) {
+    const auto found = std::ranges::find(starts, division, &PoolStarts::division);
+    if (found == starts.end()) starts.push_back({division, nullptr, nullptr, nullptr, nullptr, rounds});
+  };
+  for (const bool centred : {false, true}) {
+    if (std::ranges::none_of(pool_.layers, [&](const auto& each) { return is_centred(each) == centred; })) continue;
+    for (const AttendBatch& queries : pool_.queries) {
+      const Readers readers = readers_of(queries, centred);
+      for (const int32_t rows : {8, 16}) add(readers.others(rows), 0);
+      if (is_wide(queries)) add(readers.others(kManyRows), 0);
+      if (readers.tiling.rounds > 0) add(readers.tiling.division, readers.tiling.rounds);
+    }
+  }
+  return starts;
+}
+
+CudaPoolPlan::Sizes CudaPoolPlan::sizes_of() const {
   constexpr size_t kMostPartial = std::max(16 * (128 + 2), 8 * (kMaxHeadDim + 2));
   Sizes sizes;
-  const auto sequences = static_cast<size_t>(maxima.sequences);
-  sizes.blocks = sequences * static_cast<size_t>(maxima.blocks);
-  sizes.partials = 2 * static_cast<size_t>(device.multiprocessors()) * kMostPartial;
-  const PooledWork work{maxima.tokens, maxima.queries, 0};
-  for (const AttendBatch& queries : pool.queries) {
+  const auto sequences = static_cast<size_t>(maxima_.sequences);
+  sizes.blocks = sequences * static_cast<size_t>(maxima_.blocks);
+  sizes.partials = 2 * static_cast<size_t>(device_.multiprocessors()) * kMostPartial;
+  for (const PoolStarts& each : starts_) {
+    if (each.n_rounds > 0) sizes.round_bytes += rounds_bytes(each);
+  }
+  const PooledWork work{maxima_.tokens, maxima_.queries, 0};
+  for (const AttendBatch& queries : pool_.queries) {
+    const Readers readers = readers_of(queries, false);
+    if (readers.tiling.rounds > 0) sizes.tiles = std::max(sizes.tiles, readers.tiling.bytes());
     sizes.frequency_bytes += DeviceArrays::bytes_for_room<float>(queries.rope->inv_freq.size());
     if (is_wide(queries)) {
-      sizes.partials = std::max(sizes.partials, wide_partials(device, queries.head));
+      sizes.partials = std::max(sizes.partials, wide_partials(device_, queries.head));
       sizes.zeros = std::max(sizes.zeros, static_cast<size_t>(largest_page(queries.head)));
       sizes.table = std::max(
-          sizes.table, sizes.blocks * static_cast<size_t>(pool.block_pages) * static_cast<size_t>(queries.kv_heads));
+          sizes.table, sizes.blocks * static_cast<size_t>(pool_.block_pages) * static_cast<size_t>(queries.kv_heads));
     } else {
-      const int64_t row_blocks = most_row_blocks(work, maxima.sequences, {group_of(queries), 8});
+      const int64_t row_blocks = most_row_blocks(work, maxima_.sequences, readers.others(8));
       sizes.tickets = std::max(sizes.tickets, static_cast<size_t>(row_blocks * queries.kv_heads));
     }
   }
-  const auto work_pages = static_cast<size_t>(maxima.tokens / kSlots) + sequences;
-  for (const PooledLayer& layer : pool.layers) {
+  const auto work_pages = static_cast<size_t>(maxima_.tokens / kSlots) + sequences;
+  for (const PooledLayer& layer : pool_.layers) {
     if (!layer.has_tails()) continue;
     sizes.work = std::max(sizes.work, work_pages * static_cast<size_t>(layer.kv_heads) * layer.float16->bytes());
   }
@@ -72,11 +101,14 @@ CudaPoolPlan::Sizes CudaPoolPlan::sizes_of(const Device& device, const BlockPool
 size_t CudaPoolPlan::bytes_of(const Sizes& sizes) const {
   const auto n = static_cast<size_t>(maxima_.sequences);
   const size_t starts = DeviceArrays::bytes_for_room<int32_t>(n + 1);
-  return DeviceArrays::bytes_for_room<PooledSequence>(n) + DeviceArrays::bytes_for_room<int32_t>(sizes.blocks) +
-         (2 * divisions_.size() + 1) * starts + DeviceArrays::bytes_for_room<PoolStarts>(divisions_.size()) +
-         DeviceArrays::bytes_for_room<float>(sizes.partials) + DeviceArrays::bytes_for_room<int32_t>(sizes.tickets) +
-         DeviceArrays::bytes_for_room<std::byte>(sizes.work) + DeviceArrays::bytes_for_room<DevicePage>(sizes.table) +
-         DeviceArrays::bytes_for_room<std::byte>(sizes.zeros) + sizes.frequency_bytes;
+  const size_t sequences = DeviceArrays::bytes_for_room<PooledSequence>(n);
+  return sequences + DeviceArrays::bytes_for_room<int32_t>(sizes.blocks) + starts +
+         starts_.size() * (sequences + 2 * starts) + sizes.round_bytes +
+         DeviceArrays::bytes_for_room<PoolStarts>(starts_.size()) +
+         DeviceArrays::bytes_for_room<std::byte>(sizes.tiles) + DeviceArrays::bytes_for_room<float>(sizes.partials) +
+         DeviceArrays::bytes_for_room<int32_t>(sizes.tickets) + DeviceArrays::bytes_for_room<std::byte>(sizes.work) +
+         DeviceArrays::bytes_for_room<DevicePage>(sizes.table) + DeviceArrays::bytes_for_room<std::byte>(sizes.zeros) +
+         sizes.frequency_bytes;
 }
 
 CudaPoolPlan::CudaPoolPlan(Device& device, Allocator& allocator, const Call& call, const BlockPool& pool,
@@ -84,10 +116,9 @@ CudaPoolPlan::CudaPoolPlan(Device& device, Allocator& allocator, const Call& cal
     : device_(device),
       pool_(pool),
       maxima_(maxima),
-      divisions_(divisions_of(allocator, pool)),
-      sizes_(sizes_of(device, pool, maxima)),
+      starts_(divisions_of(allocator)),
+      sizes_(sizes_of()),
       arrays_(device, allocator, bytes_of(sizes_)),
-      starts_(allocator),
       frequencies_(allocator),
       layers_(allocator) {
   const auto n = static_cast<size_t>(maxima.sequences);
@@ -100,6 +131,7 @@ CudaPoolPlan::CudaPoolPlan(Device& device, Allocator& allocator, const Call& cal
   plan_.job_starts = arrays_.take<int32_t>(n + 1);
   partials_ = arrays_.take<float>(sizes_.partials);
   tickets_ = arrays_.take<int32_t>(sizes_.tickets);
+  tiles_ = arrays_.take<std::byte>(sizes_.tiles);
   auto* work = arrays_.take<std::byte>(sizes_.work);
   auto* zeros = arrays_.take<std::byte>(sizes_.zeros);
   const auto clear = [&call](void* memory, size_t bytes) {
@@ -116,9 +148,11 @@ CudaPoolPlan::CudaPoolPlan(Device& device, Allocator& allocator, const Call& cal
 
 void CudaPoolPlan::make_starts() {
   const auto n = static_cast<size_t>(maxima_.sequences);
-  for (const PoolDivision& division : divisions_) {
-    int32_t* rows = arrays_.take<int32_t>(n + 1);
-    starts_.push_back({division, rows, arrays_.take<int32_t>(n + 1)});
+  for (PoolStarts& each : starts_) {
+    each.sequences = arrays_.take<PooledSequence>(n);
+    each.rows = arrays_.take<int32_t>(n + 1);
+    each.pages = arrays_.take<int32_t>(n + 1);
+    if (each.n_rounds > 0) each.rounds = arrays_.take<int32_t>(rounds_of(each));
   }
   plan_.starts = arrays_.put(starts_);
   plan_.n_starts = static_cast<int32_t>(starts_.size());
@@ -211,28 +245,36 @@ void CudaPoolPlan::attend(const Call& call, const Layer& layer, const PoolPages&
   arguments.pooled = 1;
   arguments.lists.pages = pages;
   arguments.lists.common.view.scales = layer.scales;
-  const PooledWork work{plan_.n_tokens, plan_.max_queries, (plan_.max_length + kSlots - 1) / kSlots};
+  PooledWork work{plan_.n_tokens, plan_.max_queries, (plan_.max_length + kSlots - 1) / kSlots};
+  const Readers readers = readers_of(queries, format.centred());
+  if (work.queries > readers.most_queries) {
+    AttendArguments many = arguments;
+    const PoolStarts& starts = starts_of(readers.tiling.division);
+    set_starts(many, starts);
+    attend_tiles(device_, call, {readers.tiling, starts, tiles_}, many, work);
+    work.queries = readers.most_queries;
+  }
   if (is_wide(queries)) {
-    attend_wide(call, arguments, work);
+    attend_wide(call, readers, arguments, work);
   } else {
-    attend_pages(call, arguments, work);
+    attend_pages(call, readers, arguments, work);
   }
 }
 
-void CudaPoolPlan::set_starts(PoolPages& pages, const PoolDivision& division) const {
-  const PoolStarts& starts = *std::ranges::find(starts_, division, &PoolStarts::division);
-  pages.row_starts = starts.rows;
-  pages.page_starts = starts.pages;
+const PoolStarts& CudaPoolPlan::starts_of(const PoolDivision& division) const {
+  return *std::ranges::find(starts_, division, &PoolStarts::division);
 }
 
-void CudaPoolPlan::attend_pages(const Call& call, AttendArguments& arguments, const PooledWork& work) const {
+void CudaPoolPlan::attend_pages(const Call& call, const Readers& readers, AttendArguments& arguments,
+                                const PooledWork& work) const {
   const AttendLaunch launch = choose_pooled_launch(arguments, work, device_.multiprocessors(), device_.shared_limit());
-  set_starts(arguments.lists.pages, {arguments.q_heads / arguments.kv_heads, launch.rows});
+  set_starts(arguments, starts_of(readers.others(launch.rows)));
   call.require(launch_attend(launch, arguments, partials_, tickets_, call.stream()), "attention kernel");
 }
 
-void CudaPoolPlan::attend_wide(const Call& call, AttendArguments& arguments, const PooledWork& work) const {
-  const int32_t group = arguments.q_heads / arguments.kv_heads;
+void CudaPoolPlan::attend_wide(const Call& call, const Readers& readers, AttendArguments& arguments,
+                               const PooledWork& work) const {
+  const int32_t group = readers.group;
   const WideWork of_call{.most_rows = work.queries * group,
                          .rows = work.tokens * group * arguments.kv_heads,
                          .longest = work.pages,
@@ -243,11 +285,10 @@ void CudaPoolPlan::attend_wide(const Call& call, AttendArguments& arguments, con
   static_cast<WideWidths&>(launch) = kernel.widths;
   launch.ring_bytes = kernel.ring_bytes;
   launch.heads = arguments.kv_heads;
-  launch.row_blocks = static_cast<int32_t>(most_row_blocks(work, arguments.n_sequences, {group, kernel.rows}));
+  launch.row_blocks = static_cast<int32_t>(most_row_blocks(work, arguments.n_sequences, readers.others(kernel.rows)));
   launch.parts = parts_of(launch.row_blocks * launch.heads, work.pages, kernel.blocks * device_.multiprocessors());
   launch.partials = partials_;
-  arguments.group = divisor(static_cast<uint32_t>(group));
-  set_starts(arguments.lists.pages, {group, kernel.rows});
+  set_starts(arguments, starts_of(readers.others(kernel.rows)));
   arguments.lists.common.view.pages = arguments.lists.pages.table;
   arguments.lists.common.view.capacity = arguments.lists.pages.table_pages;
   call.require(launch_pool_table(arguments.lists.pages, arguments.n_sequences, call.stream()), "planning kernel");

@@ -123,8 +123,9 @@ AttendLaunch choose_launch(const AttendArguments& arguments, int32_t even_pages,
 }
 
 int64_t most_row_blocks(const PooledWork& work, int32_t n_sequences, const PoolDivision& division) {
-  if (int64_t{work.queries} * division.group <= division.rows) return n_sequences;
-  return (int64_t{work.tokens} * division.group - 1) / division.rows + n_sequences;
+  const int64_t of_sequence = ceiling(int64_t{work.queries} * division.group, division.rows);
+  const int64_t of_tokens = (int64_t{work.tokens} * division.group - 1) / division.rows;
+  return std::min(of_sequence * n_sequences, of_tokens + n_sequences);
 }
 
 AttendLaunch choose_pooled_launch(const AttendArguments& arguments, const PooledWork& work, int32_t multiprocessors,

@@ -187,6 +187,11 @@ __device__ __forceinline__ int32_t position_in_page(const AttendArguments& argum
   return view.positions[(static_cast<int64_t>(unit.head) * view.capacity + index) * kSlots + slot];
 }
 
+/// Whether the sequence's queries are at consecutive positions up to the newest one, as the host knows.
+__device__ __forceinline__ bool has_consecutive_queries(const AttendArguments& arguments, const Unit& unit) {
+  return arguments.pooled != 0 || sequence_of(arguments, unit).last_position >= 0;
+}
+
 /// Position of query `query` of the unit's sequence.
 __device__ __forceinline__ int32_t query_position(const AttendArguments& arguments, const Unit& unit, int32_t query) {
   if (arguments.pooled != 0) {

@@ -1,5 +1,7 @@
 #include "kernels/pool/plan.h"
 
+#include "kernels/prefill/prefill.h"
+
 namespace kvq::cuda {
 namespace {
 
@@ -91,18 +93,51 @@ __device__ void plan_sequences(const PlanArguments& a) {
     sequence.tail = tail < a.n_tails ? max(tail, -1) : -1;
     a.sequences[i] = sequence;
     a.job_starts[i] = jobs_before;
+    for (int32_t k = 0; k < a.n_starts; ++k) {
+      PooledSequence of_division = sequence;
+      if (!a.starts[k].division.reads(sequence.query_count)) of_division.query_count = of_division.pages = 0;
+      a.starts[k].sequences[i] = of_division;
+    }
   });
   if (threadIdx.x == 0) a.job_starts[a.n_sequences] = jobs.all;
 }
 
+/// Fills rounds with lists, as many as memory has room for.
+__device__ void plan_rounds(const PlanArguments& a, const PoolStarts& starts) {
+  const TileRoom room = starts.division.room;
+  int32_t round = 0;
+  int32_t begin = 0;  // of the round
+  int32_t place = 0;
+  starts.rounds[0] = 0;
+  for (int32_t i = 0; i < a.n_sequences; ++i) {
+    const int32_t tiles = starts.pages[i + 1] - starts.pages[i];
+    for (int32_t lists = tiles > 0 ? room.heads : 0; lists > 0;) {
+      const int32_t fit = min((begin + room.tiles - place) / tiles, lists);
+      place += fit * tiles;
+      lists -= fit;
+      if (lists == 0 || round + 1 == starts.n_rounds) break;
+      begin = place;
+      starts.rounds[++round] = begin;
+    }
+  }
+  while (round < starts.n_rounds) starts.rounds[++round] = place;
+}
+
 __device__ void plan_starts(const PlanArguments& a, const PoolStarts& starts) {
+  const PoolDivision& division = starts.division;
+  const bool tiled = division.room.heads > 0;
+  if (a.max_queries < division.least_queries) return;
   __shared__ int32_t of_warps[kWarps];
   Scan rows(of_warps, Sum{});
   Scan pages(of_warps, Sum{});
   for_each_sequence(a, [&](int32_t i, bool exists, const PooledSequence& sequence) {
-    const int32_t of_queries = sequence.query_count * starts.division.group;
-    const int32_t blocks = exists ? max((of_queries + starts.division.rows - 1) / starts.division.rows, 1) : 0;
-    const auto read = static_cast<int32_t>(static_cast<uint32_t>(blocks) * static_cast<uint32_t>(sequence.pages));
+    const bool reads = exists && division.reads(sequence.query_count);
+    const int32_t rows_of_sequence = reads ? sequence.query_count * division.group : 0;
+    const int32_t least = exists && !tiled ? 1 : 0;
+    const int32_t blocks = max((rows_of_sequence + division.rows - 1) / division.rows, least);
+    const int32_t of_list = reads ? sequence.pages : 0;
+    const int32_t read = tiled ? (of_list + kTilePages - 1) / kTilePages
+                               : static_cast<int32_t>(static_cast<uint32_t>(blocks) * static_cast<uint32_t>(of_list));
     const int32_t rows_before = rows(blocks) - blocks;
     const int32_t pages_before = Sum{}(pages(read), -read);
     if (!exists) return;
@@ -113,6 +148,9 @@ __device__ void plan_starts(const PlanArguments& a, const PoolStarts& starts) {
     starts.rows[a.n_sequences] = rows.all;
     starts.pages[a.n_sequences] = pages.all;
   }
+  if (!tiled) return;
+  __syncthreads();
+  if (threadIdx.x == 0) plan_rounds(a, starts);
 }
 
 /// Copies the part of a row of block numbers that the sequence has.

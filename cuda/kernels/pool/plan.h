@@ -7,11 +7,14 @@
 
 namespace kvq::cuda {
 
-/// Row blocks and pages of sequences, as PoolPages has them, for one division.
+/// Sequences, their row blocks and pages, as PoolPages has them, for one division.
 struct PoolStarts {
   PoolDivision division;
-  int32_t* rows;
+  PooledSequence* sequences;  // those that it does not read have no queries
+  int32_t* rows;              // at least one of each sequence, if pages are read as they are
   int32_t* pages;
+  int32_t* rounds;  // [n_rounds + 1] where each begins in the row of all sequences' and heads' tiles
+  int32_t n_rounds;
 };
 
 struct PlanArguments {

@@ -34,20 +34,35 @@ struct PoolRange {
   int64_t blocks;
 };
 
+/// Memory for the FP16 tiles of a prefill kernel; rounds of launches follow each other where they do not fit at once.
+struct TileRoom {
+  int32_t heads;  // KV heads; 0: pages are read as they are
+  int32_t tiles;  // at least those of one list
+
+  constexpr bool operator==(const TileRoom&) const = default;
+};
+
 /// Which kernel reads pages: its rows per block and query heads per KV head decide how pages are divided.
 struct PoolDivision {
   int32_t group;
   int32_t rows;
+  // New tokens of the sequences that it reads.
+  int32_t least_queries = 0;
+  int32_t most_queries = INT32_MAX;
+  TileRoom room{};
 
   constexpr bool operator==(const PoolDivision&) const = default;
+  KVQ_HOST_DEVICE constexpr bool reads(int32_t queries) const {
+    return queries >= least_queries && queries <= most_queries;
+  }
 };
 
 /// One layer's pages. Entries of the plan are the same for all layers.
 struct PoolPages {
   const PooledSequence* sequences;
   const int32_t* blocks;       // [sequences][capacity] block numbers; −1: a number outside of the pool
-  const int32_t* row_starts;   // [n + 1] blocks of rows before each sequence, at least one of each
-  const int32_t* page_starts;  // [n + 1] pages of one head that these read
+  const int32_t* row_starts;   // [n + 1] blocks of rows before each sequence
+  const int32_t* page_starts;  // [n + 1] pages of one head that these read, or its tiles
   int32_t capacity;
   int32_t block_pages;
   uint32_t format;  // FormatCode of full pages

@@ -13,11 +13,11 @@ __global__ void __launch_bounds__(32 * kWarps)
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   const auto warp = static_cast<int32_t>(threadIdx.x / 32);
   const auto index = static_cast<int32_t>(blockIdx.x);
-  const int32_t row_block = tiles.row_blocks - 1 - index % tiles.row_blocks;
-  const Unit unit = unit_of<kRows>(arguments, row_block, tiles.first_head + index / tiles.row_blocks);
+  const Work work = work_of<kRows>(arguments, tiles, index * tiles.parts);
+  const Unit& unit = work.unit;
+  const int32_t rows = work.rows;
   const int32_t first_row = kRotatedRows * (static_cast<int32_t>(blockIdx.y) * kWarps + warp);
-  const int32_t rows = row_count<kRows>(arguments, unit);
-  if (first_row >= rows) return;
+  if (work.tiles < 0 || first_row >= rows) return;
   const float* partials = tiles.partials + static_cast<size_t>(index * tiles.parts) * partial_floats(kRows, kWidth);
   RowSum seen[kRotatedRows];
   RowShares<kWidth> x = {};

@@ -232,6 +232,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   auto& memory = *reinterpret_cast<BlockMemory<S>*>(shared);
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const Work work = work_of<S::kRows>(arguments, tiles, static_cast<int32_t>(blockIdx.x));
+  if (work.tiles < 0) return;
   for (int32_t row = thread; row < S::kRows; row += S::kThreads) {
     memory.row_position[row] = row_position(arguments, work, row);
   }

@@ -50,7 +50,10 @@ struct Tiles {
   int32_t parts;                        // per unit, one block each
   int32_t begins[kMaxLaunchSequences];  // tile 0 of the sequence's first head
   int32_t counts[kMaxLaunchSequences];  // tiles per head of the sequence
-  int32_t total;                        // tiles of all sequences and heads
+  int32_t total;                        // tiles of all sequences and heads; of a pool, at most so many
+  // Of a pool, whose sequences have no begins and counts: the lists whose tiles are in memory are those from [0] to [1]
+  // in the row of all tiles, of all heads of one sequence after the other. The launch has all lists' units.
+  const int32_t* round;
 
   /// Whether blocks leave partials, which another kernel merges and rotates back.
   KVQ_HOST_DEVICE bool merges() const { return parts > 1 || rotated_values != 0; }

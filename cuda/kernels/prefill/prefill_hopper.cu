@@ -207,6 +207,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const int32_t warpgroup = __shfl_sync(kAll, thread / 128, 0);
   const Work work = work_of<kBlockRows>(arguments, tiles, static_cast<int32_t>(blockIdx.x));
+  if (work.tiles < 0) return;
   if (thread < kBlockRows) shared.row_position[thread] = row_position(arguments, work, thread);
   if (thread == 0) {
     for (int32_t i = 0; i < kTileStages; ++i) {

@@ -62,12 +62,31 @@ __device__ __forceinline__ TileRun visible_tiles(const TileTokens* tokens, int32
   return run;
 }
 
+/// Tiles of one list.
+struct TileList {
+  int32_t first;  // in memory
+  int32_t count;  // −1: they are not in memory
+};
+
+__device__ __forceinline__ TileList tile_list(const AttendArguments& arguments, const Tiles& tiles, const Unit& unit) {
+  if (tiles.round == nullptr) {
+    const int32_t count = tiles.counts[unit.sequence];
+    return {tiles.begins[unit.sequence] + (unit.head - tiles.first_head) * count, count};
+  }
+  const int32_t* starts = arguments.lists.pages.page_starts + unit.sequence;
+  const int32_t before = __ldg(starts);
+  const int32_t count = __ldg(starts + 1) - before;
+  const int32_t place = before * arguments.kv_heads + unit.head * count;
+  const int32_t begin = __ldg(tiles.round);
+  return {place - begin, place >= begin && place < __ldg(tiles.round + 1) ? count : -1};
+}
+
 /// Work of a block: a unit of kRows rows and a part of its tiles.
 struct Work {
   Unit unit;
   int32_t rows;
   int32_t first_tile;
-  int32_t tiles;
+  int32_t tiles;  // −1: this launch does not have them
   int32_t part;
 };
 
@@ -79,11 +98,15 @@ __device__ __forceinline__ Work work_of(const AttendArguments& arguments, const 
   work.part = index % tiles.parts;
   index /= tiles.parts;
   const int32_t row_block = tiles.row_blocks - 1 - index % tiles.row_blocks;
-  const int32_t head = index / tiles.row_blocks;
-  work.unit = unit_of<kRows>(arguments, row_block, tiles.first_head + head);
+  if (tiles.round != nullptr && row_block >= __ldg(arguments.lists.pages.row_starts + arguments.n_sequences)) {
+    work.tiles = -1;
+    return work;
+  }
+  work.unit = unit_of<kRows>(arguments, row_block, tiles.first_head + index / tiles.row_blocks);
   work.rows = row_count<kRows>(arguments, work.unit);
-  work.tiles = tiles.counts[work.unit.sequence];
-  work.first_tile = tiles.begins[work.unit.sequence] + head * work.tiles;
+  const TileList list = tile_list(arguments, tiles, work.unit);
+  work.first_tile = list.first;
+  work.tiles = list.count;
   return work;
 }
 

@@ -85,15 +85,10 @@ struct Unpacker {
     const Side side = item % 2 == 0 ? Side::kKeys : Side::kValues;
     item /= 2;
     const int32_t tile = item / kTilePages;
-    int32_t sequence = 0;
-    while (sequence + 1 < arguments.n_sequences && tiles.begins[sequence + 1] <= tile) ++sequence;
-    const int32_t of_sequence = tile - tiles.begins[sequence];
-    const int32_t head = of_sequence / tiles.counts[sequence];
-    const Unit unit{sequence, tiles.first_head + head, 0};
-    const int32_t index = (of_sequence - head * tiles.counts[sequence]) * kTilePages + item % kTilePages;
+    const Unit unit = unit_with(tile);
+    const int32_t index = (tile - tile_list(arguments, tiles, unit).first) * kTilePages + item % kTilePages;
     const int32_t pages = page_count(arguments, unit);
-    const DevicePage* records = pages_of(arguments, unit);
-    const DevicePage page = index < pages ? records[index] : DevicePage{};
+    const DevicePage page = index < pages ? page_record(arguments, unit, index) : DevicePage{};
     const int32_t slot = item % kTilePages * kSlots;  // the page's first slot in the tile
     if (lane.index == 0) wait_stores_read();
     __syncwarp();
@@ -134,10 +129,26 @@ struct Unpacker {
   }
 
  private:
+  /// The list that has a tile.
+  __device__ __forceinline__ Unit unit_with(int32_t tile) const {
+    if (tiles.round != nullptr) {
+      const int32_t* starts = arguments.lists.pages.page_starts;
+      const int32_t place = __ldg(tiles.round) + tile;
+      const int32_t sequence = last_not_above(starts, arguments.n_sequences, place / arguments.kv_heads);
+      const int32_t before = __ldg(starts + sequence);
+      const int32_t head = (place - before * arguments.kv_heads) / (__ldg(starts + sequence + 1) - before);
+      return {sequence, head, 0};
+    }
+    int32_t sequence = 0;
+    while (sequence + 1 < arguments.n_sequences && tiles.begins[sequence + 1] <= tile) ++sequence;
+    const int32_t head = (tile - tiles.begins[sequence]) / tiles.counts[sequence];
+    return {sequence, tiles.first_head + head, 0};
+  }
+
   /// `index`: first page of the tile.
   __device__ __forceinline__ void write_range(const Unit& unit, int32_t index, int32_t pages, TileTokens& tokens) {
     const int32_t mine = index + lane.index % kTilePages;
-    const DevicePage page = mine < pages ? pages_of(arguments, unit)[mine] : DevicePage{};
+    const DevicePage page = mine < pages ? page_record(arguments, unit, mine) : DevicePage{};
     const bool complete = __all_sync(kAll, page.count() == kSlots);
     if (lane.index == 0) tokens.first = page.count() > 0 ? position_in_page(arguments, unit, page, mine, 0) : INT32_MAX;
     if (lane.index == kTilePages - 1) {
@@ -147,11 +158,10 @@ struct Unpacker {
 
   /// Whether the window hides the whole tile of page `index` from all queries.
   __device__ __forceinline__ bool is_out_of_sight(const Unit& unit, int32_t index, int32_t pages) const {
-    const AttendSequenceArguments& sequence = sequence_of(arguments, unit);
     const int32_t last = index | (kTilePages - 1);
-    if (arguments.window == 0 || sequence.last_position < 0 || last >= pages) return false;
-    const int32_t first_query = max(sequence.last_position - (sequence.query_count - 1), 0);
-    const DevicePage page = pages_of(arguments, unit)[last];
+    if (arguments.window == 0 || last >= pages || !has_consecutive_queries(arguments, unit)) return false;
+    const int32_t first_query = max(query_position(arguments, unit, 0), 0);
+    const DevicePage page = page_record(arguments, unit, last);
     return page.count() == kSlots &&
            position_in_page(arguments, unit, page, last, kSlots - 1) <= newest_hidden(first_query, arguments.window);
   }
@@ -228,7 +238,8 @@ __global__ void __launch_bounds__(32 * kUnpackWarps, 1)
   if (lane.index == 0) make_copy_barrier(shared_address(&memory.arrived));
   order_before_copies();
   __syncwarp();
-  const int32_t items = 2 * kTilePages * tiles.total;
+  const int32_t filled = tiles.round == nullptr ? tiles.total : __ldg(tiles.round + 1) - __ldg(tiles.round);
+  const int32_t items = 2 * kTilePages * filled;
   const auto warps = static_cast<int32_t>(gridDim.x) * lane.warps;
 #pragma unroll 1
   for (auto item = static_cast<int32_t>(blockIdx.x) * lane.warps + lane.warp; item < items; item += warps) {
