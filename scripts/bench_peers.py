@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Compare kvq's formats with llama.cpp's types of caches: the time of attention of one decoding step on this CPU, measured in
-turn, and what a model loses, each beside its own FP16 cache. Nothing of llama.cpp comes with kvq; this builds it for this
-processor:
+turn, and what a model loses, each beside its own FP16 cache. Times of ONNX Runtime's operator, too, with --onnx. Nothing of
+these comes with kvq; this builds llama.cpp for this processor:
 
     pip install llama-cpp-python==0.3.36 gguf tokenizers
     bench_peers.py build/release/bin/kvq                                # the embedded model and its text
     bench_peers.py build/release/bin/kvq --model MODEL --text TEXT      # a Llama in Hugging Face's layout
     bench_peers.py build/release/bin/kvq --only times --ggml FOLDER     # another build; Python alone
+    bench_peers.py build/release/bin/kvq --only times --onnx fp32 int8 int4                 # pip install onnxruntime onnx
 
 Both read the same tokens, window by window; llama.cpp attends to what is in the cache's type from the first token on, kvq
 keeps the newest page, up to 32 tokens, in FP16. That the two FP16 perplexities agree is checked.
@@ -21,6 +22,7 @@ import sys
 import tempfile
 
 import ggml_attention
+import onnx_attention
 
 DEMO = pathlib.Path(__file__).resolve().parent.parent / "models/demo"
 TURNS = 12  # of ggml's types in a round
@@ -38,6 +40,8 @@ def arguments():
     parser.add_argument("--only", choices=["times", "losses"], help="one of the two parts")
     parser.add_argument("--types", nargs="+", choices=list(ggml_attention.TYPES)[1:], default=["q8_0", "q4_0"],
                         help="llama.cpp's types of caches besides f16 (default: q8_0 q4_0)")
+    parser.add_argument("--onnx", nargs="+", choices=list(onnx_attention.TYPES), default=[],
+                        help="ONNX Runtime's types of caches, for times (default: none)")
     parser.add_argument("--kv", nargs="+", metavar="FORMAT", default=["int8", "int4+hadamard", "gs4", "gs2"],
                         help="kvq's formats besides fp16 (default: int8 int4+hadamard gs4 gs2)")
     parser.add_argument("--threads", type=int, default=2, help="to compute with (default: 2)")
@@ -96,11 +100,15 @@ def open_ggml(options):
 
 def time_attention(options, ggml, rows):
     """Into rows, microseconds and bits; returns the instructions that kvq took."""
-    attentions = {kind: ggml_attention.Attention(ggml, kind, options) for kind in ["f16", *options.types]}
+    attentions = {f"llama.cpp {kind}": ggml_attention.Attention(ggml, kind, options) for kind in ["f16", *options.types]}
+    try:
+        attentions.update({f"ONNX Runtime {kind}": onnx_attention.Attention(kind, options) for kind in options.onnx})
+    except ImportError as error:
+        fail(f"--onnx needs packages ({error}): pip install onnxruntime onnx")
     for _ in range(options.rounds):
         for _ in range(TURNS):
-            for kind, attention in attentions.items():
-                row(rows, f"llama.cpp {kind}", bits=attention.bits).setdefault("times", []).append(attention.run())
+            for name, attention in attentions.items():
+                row(rows, name, bits=attention.bits).setdefault("times", []).append(attention.run())
         found = run_kvq(options, "bench", "attend", "--length", options.length, "--heads", options.heads, "--kv-heads",
                         options.kv_heads, "--head-dim", options.head_dim, *(["--isa", options.isa] if options.isa else []))
         formats = found.get("rows", [found])
@@ -166,8 +174,9 @@ def main():
     if options.only != "losses":
         ggml = open_ggml(options)
         isa = time_attention(options, ggml, rows)
+        peers = [ggml.describe()] + [onnx_attention.describe()] * bool(options.onnx)
         print(f"Attention of one step: {options.length} tokens, {options.heads} query and {options.kv_heads} KV heads of "
-              f"{options.head_dim}, {options.threads} threads; medians.\n{ggml.describe()}; kvq with {isa}.")
+              f"{options.head_dim}, {options.threads} threads; medians.\n{'; '.join(peers)}; kvq with {isa}.")
     if options.only != "times":
         windows = measure_losses(options, rows)
         print(f"Losses of {options.model} on {options.text}: {windows} windows of {options.context} tokens.")
