@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Models for tests and timings, with the gguf package that comes with llama.cpp (PYTHONPATH): make_gguf.py KIND OUT [MODEL]
 
-    timing     weights of 4 layers of an 8B Llama in Q4_0, random
+    timing     the weights of layers of an 8B Llama in Q4_0, random; as many layers as MODEL says, 4 without
     windows    a tiny Gemma 2: windows, soft cap          sinks      a tiny gpt-oss: windows, sinks
     biases     a tiny MPT: ALiBi                           recurrent  a tiny Mamba
     positions  a tiny Qwen2-VL: M-RoPE
@@ -74,9 +74,9 @@ class Tiny:
         self.writer.close()
 
 
-def timing(path):
+def timing(path, layers=4):
     heads = {"width": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128}
-    model = Tiny(path, "llama", forward=14336, vocabulary=4096, q4=True, **heads)
+    model = Tiny(path, "llama", forward=14336, layers=layers, vocabulary=4096, q4=True, **heads)
     model.writer.add_rope_dimension_count(128)
     model.writer.add_rope_freq_base(500000.0)
     for layer in range(model.layers):
@@ -103,7 +103,7 @@ def sinks(path):
     model = Tiny(path, "gpt-oss")
     model.writer.add_sliding_window(WINDOW)
     model.writer.add_expert_count(experts)
-    model.writer.add_expert_used_count(2)
+    model.writer.add_expert_used_count(experts)  # all: a choice would jump with the smallest difference
     model.writer.add_expert_feed_forward_length(FORWARD)
     model.writer.add_rope_dimension_count(HEAD_DIM)
     model.matrix("output", VOCABULARY, WIDTH)
@@ -184,6 +184,8 @@ def main():
     kinds = {make.__name__: make for make in (timing, windows, sinks, biases, recurrent, positions)}
     if len(sys.argv) == 3 and sys.argv[1] in kinds:
         kinds[sys.argv[1]](sys.argv[2])
+    elif len(sys.argv) == 4 and sys.argv[1] == "timing":
+        timing(sys.argv[2], int(sys.argv[3]))
     elif len(sys.argv) == 4 and sys.argv[1] == "llama":
         llama(sys.argv[2], pathlib.Path(sys.argv[3]))
     else:

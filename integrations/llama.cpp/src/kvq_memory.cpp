@@ -84,6 +84,16 @@ Memory::Memory(const llama_model& model, const llama_memory_params& params, cons
                  kvq_version_string(), policy.c_str());
 }
 
+Memory::~Memory() {
+  end_step();
+  kvq_usage usage = {};
+  usage.struct_size = sizeof(usage);
+  if (kvq_cache_usage(cache_.get(), nullptr, &usage, nullptr) != KVQ_OK) return;
+  LLAMA_LOG_INFO("kvq: pages %.2f MiB, %.2f bits per scalar, workspace %.2f MiB\n",
+                 double(usage.sealed_bytes + usage.fp16_bytes + usage.metadata_bytes) / (1 << 20), usage.bits_per_scalar,
+                 double(usage.workspace_bytes) / (1 << 20));
+}
+
 // ---------------------------------------------------------------------------------------------------------- batches
 
 MemoryContext::~MemoryContext() {

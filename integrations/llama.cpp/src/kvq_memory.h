@@ -45,6 +45,7 @@ class Memory : public llama_memory_i {
  public:
   Memory(const llama_model& model, const llama_memory_params& params, const llama_cparams& cparams,
          const std::string& policy, const LayerChoice& choice);
+  ~Memory() override;
 
   llama_memory_context_ptr init_batch(llama_batch_allocr& allocator, uint32_t n_ubatch, bool embd_all) override;
   llama_memory_context_ptr init_full() override;

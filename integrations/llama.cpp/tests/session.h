@@ -41,6 +41,7 @@ struct Options {
   uint32_t sequences = 8;
   bool unified = true;
   bool full_windows = false;
+  bool flash = true;  // of llama.cpp's own cache
   int32_t threads = 2;
 };
 
@@ -55,6 +56,7 @@ class Session {
     params.n_ubatch = options.ubatch;
     params.n_seq_max = options.sequences;
     params.kv_unified = options.unified;
+    params.flash_attn_type = options.flash ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
     params.swa_full = options.full_windows;
     params.n_threads = params.n_threads_batch = options.threads;
     context_.reset(llama_init_from_model(model.get(), params));
