@@ -52,10 +52,12 @@ if [ ! -f "$folder/source/.unpacked" ]; then
 fi
 "$here/edit.py" "$folder/source"
 
+generator=()
+[ -f "$folder/CMakeCache.txt" ] || ! command -v ninja >/dev/null || generator=(-G Ninja)
 launcher=()
 ! command -v ccache >/dev/null || launcher=(-DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 # shellcheck disable=SC2086
-cmake -S "$folder/source" -B "$folder" -DCMAKE_BUILD_TYPE=Release -DLLAMA_BUILD_TESTS=OFF -DLLAMA_OPENSSL=OFF \
+cmake -S "$folder/source" -B "$folder" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DLLAMA_BUILD_TESTS=OFF -DLLAMA_OPENSSL=OFF \
   -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF "${launcher[@]}" -DKVQ_LLAMA_DIR="$here/src" -DKVQ_INCLUDE_DIR="$include" \
   -DKVQ_LIBRARY="$library" ${CMAKE_ARGUMENTS:-}
 cmake --build "$folder" --parallel "$(nproc)" --target "$@"

@@ -25,7 +25,7 @@ check() {
   if "$@"; then passed=$((passed + 1)); echo "ok      $name"; else failed=$((failed + 1)); echo "FAILED  $name"; fi
 }
 
-if [ ! -f "$folder"/llama_cpp_python-*.tar.gz ] && ! python3 -m pip index versions llama-cpp-python >/dev/null 2>&1; then
+if ! compgen -G "$folder/llama_cpp_python-*.tar.gz" >/dev/null && ! python3 -m pip index versions llama-cpp-python >/dev/null 2>&1; then
   echo "skipped: llama.cpp's sources are not here and PyPI cannot be reached"
   exit 77
 fi

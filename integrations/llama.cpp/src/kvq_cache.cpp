@@ -70,7 +70,8 @@ void refuse_unsupported(const llama_model& model, const llama_hparams& hparams, 
     refuse(std::string("the architecture ") + llm_arch_name(model.arch) + " is not supported");
   }
   if (hparams.is_mla()) refuse("latent attention (MLA) is not supported");
-  if (hparams.use_alibi || hparams.f_max_alibi_bias > 0) refuse("attention with position biases (ALiBi) is not supported");
+  if (hparams.use_alibi || hparams.f_max_alibi_bias > 0)
+    refuse("attention with position biases (ALiBi) is not supported");
   if (hparams.n_rel_attn_bkts > 0) refuse("relative position biases (T5) are not supported");
   if (hparams.n_pos_per_embd() > 1) refuse("several positions a token (M-RoPE) are not supported");
   if (hparams.hrm_prefix_lm) refuse("prefixes that see one another (HRM) are not supported");

@@ -11,8 +11,8 @@
 /// What edited places of llama.cpp call. Every function leaves contexts alone whose memory is llama.cpp's own.
 namespace llama_kvq {
 
-/// llama_model::create_memory, where it would create a plain cache or one with windows: a kvq cache, or NULL if none was
-/// asked for. Throws std::runtime_error with the reason if kvq cannot hold this model's.
+/// llama_model::create_memory, where it would create a plain cache or one with windows: a kvq cache, or NULL if none
+/// was asked for. Throws std::runtime_error with the reason if kvq cannot hold this model's.
 llama_memory_i* create_memory(const llama_model& model, const llama_memory_params& params, const llama_cparams& cparams,
                               const std::function<bool(int32_t)>& filter, const std::function<int32_t(int32_t)>& reuse);
 /// Its result. Throws if kvq was asked for and the model takes another kind of memory.
@@ -25,7 +25,8 @@ std::unique_ptr<llm_graph_input_attn_kv_iswa> attention_input_iswa(const llama_h
                                                                    const llama_cparams& cparams,
                                                                    const llama_memory_context_i* mctx);
 
-/// llm_graph_context::build_attn: a node that stores keys and values and attends, [head_dim * q_heads, tokens]; or NULL.
+/// llm_graph_context::build_attn: a node that stores keys and values and attends, [head_dim * q_heads, tokens]; or
+/// NULL.
 ggml_tensor* attention(ggml_context* ctx, ggml_cgraph* graph, llm_graph_input_i* input, ggml_tensor* q, ggml_tensor* k,
                        ggml_tensor* v, ggml_tensor* bias, ggml_tensor* sinks, ggml_tensor* v_mla, float scale,
                        int layer);

@@ -39,8 +39,8 @@ struct Rows {
 
 /// llama.cpp's memory interface on a kvq cache, with a kvq sequence for each of llama.cpp's.
 ///
-/// A ubatch is a step of kvq (::kvq_step_begin): all layers take it or none. The step ends with the next call that needs
-/// it to, so that until then any number of the ubatch's tokens can be removed, whatever the format.
+/// A ubatch is a step of kvq (::kvq_step_begin): all layers take it or none. The step ends with the next call that
+/// needs it to, so that until then any number of the ubatch's tokens can be removed, whatever the format.
 class Memory : public llama_memory_i {
  public:
   Memory(const llama_model& model, const llama_memory_params& params, const llama_cparams& cparams,

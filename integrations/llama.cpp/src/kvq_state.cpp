@@ -74,7 +74,8 @@ void Memory::state_read(llama_io_read_i& io, llama_seq_id id, llama_state_seq_fl
   std::vector<kvq_sequence*> loaded(entries.size());
   Error error;
   if (!entries.empty()) {
-    require(kvq_cache_load(cache_.get(), snapshot.data(), snapshot.size(), loaded.data(), header.sequences, nullptr, &error),
+    require(kvq_cache_load(cache_.get(), snapshot.data(), snapshot.size(), loaded.data(), header.sequences, nullptr,
+                           &error),
             error, "loading");
   }
   if (id >= 0) {
@@ -87,8 +88,8 @@ void Memory::state_read(llama_io_read_i& io, llama_seq_id id, llama_state_seq_fl
     const auto& entry = entries[i];
     auto& content = contents[entry.content];
     if (content == 0) content = ++contents_;
-    sequences_[static_cast<size_t>(id >= 0 ? id : entry.id)] = {
-        Pages(loaded[i]), entry.first, entry.length, 0, entry.inherited, content, false};
+    sequences_[static_cast<size_t>(id >= 0 ? id : entry.id)] = {Pages(loaded[i]), entry.first, entry.length, 0,
+                                                                entry.inherited,  content,     false};
   }
 }
 

@@ -14,10 +14,10 @@ extern "C" {
  *                 when a context is created, llama.cpp's own cache without it. The text is copied.
  *  \threads any.
  */
-LLAMA_API void llama_kvq_set_policy(const char * policy);
+LLAMA_API void llama_kvq_set_policy(const char* policy);
 
 /** Get the bytes that a context's kvq cache takes now; 0 for llama.cpp's own cache. */
-LLAMA_API size_t llama_kvq_bytes(const struct llama_context * context);
+LLAMA_API size_t llama_kvq_bytes(const struct llama_context* context);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,5 @@
-// Tests of llama.cpp with kvq against llama.cpp's own cache: kvq_llama_test FOLDER [FILTER], a folder of what make_gguf.py
-// makes. The last line is "N passed, N failed".
+// Tests of llama.cpp with kvq against llama.cpp's own cache: kvq_llama_test FOLDER [FILTER], a folder of what
+// make_gguf.py makes. The last line is "N passed, N failed".
 #include "session.h"
 
 #include <cstring>
@@ -73,8 +73,8 @@ void losses() {
   Session own(llama, "none");
   const double exact = mean_surprise(own, 1536);
   // Twice what was measured, over llama.cpp's own FP16 cache.
-  const std::pair<const char*, double> limits[] = {
-      {"fp16", 0.0005}, {"int8", 0.001}, {"int4+hadamard", 0.01}, {"gs4", 0.01}, {"gs2", 0.1}, {"int8/gs4", 0.01}};
+  const std::pair<const char*, double> limits[] = {{"fp16", 0.0005}, {"int8", 0.001}, {"int4+hadamard", 0.01},
+                                                   {"gs4", 0.01},    {"gs2", 0.1},    {"int8/gs4", 0.01}};
   for (const auto& [policy, limit] : limits) {
     Session session(llama, policy);
     expect_near(mean_surprise(session, 1536), exact, limit, policy);
@@ -85,9 +85,7 @@ void smaller() {
   Session fp16(llama, "fp16"), gs4(llama, "gs4");
   mean_surprise(fp16, 1900);
   mean_surprise(gs4, 1900);
-  const auto bytes = [](const Session& session) {
-    return double(llama_state_seq_get_size(session.context(), 0));
-  };
+  const auto bytes = [](const Session& session) { return double(llama_state_seq_get_size(session.context(), 0)); };
   expect_near(bytes(gs4) / bytes(fp16), 4.25 / 16, 0.05, "bytes of states, gs4 by fp16");
 }
 
@@ -146,7 +144,8 @@ void drafts_roll_back() {
   session.run(draft);
   expect(session.cut(0, 151), "removing 59 tokens of a draft");
   plain.run(text, 150, 151);
-  expect_near(difference(session.run(text, 151, 152)[0], plain.run(text, 151, 152)[0]), 0, 1e-4, "as if they had never been");
+  expect_near(difference(session.run(text, 151, 152)[0], plain.run(text, 151, 152)[0]), 0, 1e-4,
+              "as if they had never been");
 }
 
 void rollback_limits() {
@@ -214,7 +213,8 @@ void saves_and_loads() {
   expect(llama_state_save_file(session.context(), path.c_str(), text.data(), 201), "saving a file");
   std::vector<llama_token> tokens(300);
   size_t n = 0;
-  expect(llama_state_load_file(other.context(), path.c_str(), tokens.data(), tokens.size(), &n) && n == 201, "loading it");
+  expect(llama_state_load_file(other.context(), path.c_str(), tokens.data(), tokens.size(), &n) && n == 201,
+         "loading it");
 }
 
 void failures() {
@@ -294,8 +294,8 @@ void as_llama(const std::string& name, bool full_windows) {
   const auto kvq = logits_of(model, tokens, "fp16", options);
   options.flash = false;
   const auto plain = logits_of(model, tokens, "none", options);
-  expect_near(std::min(most_difference(kvq, flash), most_difference(kvq, plain)), 0, most_difference(flash, plain) + 1e-3,
-              name);
+  expect_near(std::min(most_difference(kvq, flash), most_difference(kvq, plain)), 0,
+              most_difference(flash, plain) + 1e-3, name);
 }
 
 void windows_and_caps() {
