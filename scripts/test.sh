@@ -183,7 +183,7 @@ quick() {
 }
 
 format() {
-  find include src cuda samples tests tools -name '*.h' -o -name '*.c' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' |
+  find include src cuda samples tests tools integrations -name '*.h' -o -name '*.c' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' |
     xargs -n 32 -P "$jobs" clang-format --dry-run -Werror
 }
 
