@@ -16,7 +16,7 @@ extern "C" {
  */
 LLAMA_API void llama_kvq_set_policy(const char* policy);
 
-/** Get the bytes that a context's kvq cache takes now; 0 for llama.cpp's own cache. */
+/** Get the bytes that a context's kvq cache takes now, with the workspace of attention; 0 for llama.cpp's own cache. */
 LLAMA_API size_t llama_kvq_bytes(const struct llama_context* context);
 
 #ifdef __cplusplus

@@ -111,7 +111,7 @@ void interleaved() {
     }
     std::vector<Token> mixed;
     for (int i = 0; i < 60; ++i) {
-      for (int s = 0; s < 3; ++s) mixed.push_back({text[100 * s + i], 100 * s + i, {s}});
+      for (int s = 0; s < 3; ++s) mixed.push_back({text[100 * s + i], 100 * s + i, {s}, true});
     }
     const auto logits = session.run(mixed);
     double most = 0;
@@ -168,9 +168,9 @@ void rollback_limits() {
 void shared_prompts() {
   Session session(llama, "gs4"), plain(llama, "gs4");
   std::vector<Token> tokens;
-  for (int i = 0; i < 200; ++i) tokens.push_back({text[i], i, {0, 1, 2}});
+  for (int i = 0; i < 200; ++i) tokens.push_back({text[i], i, {0, 1, 2}, true});
   for (int s = 0; s < 3; ++s) {
-    for (int i = 0; i < 20; ++i) tokens.push_back({text[400 + 100 * s + i], 200 + i, {s}});
+    for (int i = 0; i < 20; ++i) tokens.push_back({text[400 + 100 * s + i], 200 + i, {s}, true});
   }
   const auto logits = session.run(tokens);
   plain.run(text, 0, 200);

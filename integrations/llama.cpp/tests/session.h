@@ -17,6 +17,7 @@ struct Token {
   llama_token id;
   llama_pos position;
   std::vector<llama_seq_id> sequences = {0};
+  bool logits = true;  // are wanted
 };
 
 using Logits = std::vector<float>;
@@ -42,6 +43,7 @@ struct Options {
   bool unified = true;
   bool full_windows = false;
   bool flash = true;  // of llama.cpp's own cache
+  ggml_type type = GGML_TYPE_F16;
   int32_t threads = 2;
 };
 
@@ -58,6 +60,7 @@ class Session {
     params.kv_unified = options.unified;
     params.flash_attn_type = options.flash ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
     params.swa_full = options.full_windows;
+    params.type_k = params.type_v = options.type;
     params.n_threads = params.n_threads_batch = options.threads;
     context_.reset(llama_init_from_model(model.get(), params));
     llama_kvq_set_policy("none");
@@ -76,7 +79,7 @@ class Session {
       batch.pos[i] = tokens[i].position;
       batch.n_seq_id[i] = static_cast<int32_t>(tokens[i].sequences.size());
       std::copy(tokens[i].sequences.begin(), tokens[i].sequences.end(), batch.seq_id[i]);
-      batch.logits[i] = 1;
+      batch.logits[i] = tokens[i].logits;
     }
     const int status = llama_decode(context_.get(), batch);
     llama_batch_free(batch);
@@ -99,7 +102,7 @@ class Session {
     std::vector<Logits> result;
     for (int piece = begin; piece < end; piece += 512) {
       std::vector<Token> tokens;
-      for (int i = piece; i < std::min(end, piece + 512); ++i) tokens.push_back({text[i], i, {sequence}});
+      for (int i = piece; i < std::min(end, piece + 512); ++i) tokens.push_back({text[i], i, {sequence}, true});
       for (auto& logits : run(tokens)) result.push_back(std::move(logits));
     }
     return result;
