@@ -18,14 +18,6 @@ std::optional<std::string> policy_text;  // unset: the environment's
 
 [[noreturn]] void refuse(const std::string& what) { throw std::runtime_error("kvq: " + what); }
 
-/// Snapshots of another model are refused by this number.
-uint64_t model_id(const llama_model& model) {
-  const std::string text = model.desc() + " " + std::to_string(model.n_elements());
-  uint64_t hash = 14695981039346656037u;  // FNV-1a
-  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211u;
-  return hash;
-}
-
 kvq_layer_shape shape_of_layer(const llama_hparams& hparams, int32_t layer, bool swa_full, const LayerChoice& choice) {
   kvq_layer_shape shape;
   kvq_layer_shape_init(&shape, sizeof(shape));
@@ -88,7 +80,7 @@ Shape shape_of(const llama_model& model, const llama_hparams& hparams, bool swa_
   kvq_cache_options_init(&options, sizeof(options));
   options.n_layers = static_cast<int32_t>(hparams.n_layer());
   options.rope = KVQ_ROPE_NONE;  // keys and queries come rotated
-  options.model_id = model_id(model);
+  options.model_id = llama_kvq_model_id(&model);
   for (int32_t layer = 0; layer < options.n_layers; ++layer) {
     const auto shape = shape_of_layer(hparams, layer, swa_full, choice);
     if (options.head_dim == 0 && shape.key_dim > 0) {  // the cache's heads: those of the first layer that has any
@@ -118,4 +110,11 @@ void llama_kvq_set_policy(const char* policy) {
   } else {
     llama_kvq::policy_text.reset();
   }
+}
+
+uint64_t llama_kvq_model_id(const llama_model* model) {
+  const std::string text = model->desc() + " " + std::to_string(model->n_elements());
+  uint64_t hash = 14695981039346656037u;  // FNV-1a
+  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211u;
+  return hash;
 }

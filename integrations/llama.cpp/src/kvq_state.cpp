@@ -1,3 +1,5 @@
+#include "kvq_state.h"
+
 #include "kvq_memory.h"
 
 #include "llama-io.h"
@@ -6,30 +8,11 @@
 #include <stdexcept>
 
 namespace llama_kvq {
-namespace {
 
-constexpr uint32_t kMagic = 0x3151564b;  // "KVQ1"
-
-struct Header {
-  uint32_t magic;
-  int32_t sequences;
-  uint64_t bytes;  // of the snapshot that follows the entries
-};
-
-struct Entry {
-  llama_seq_id id;
-  llama_pos first;
-  int32_t length;
-  int32_t inherited;
-  uint64_t content;
-};
-
-}  // namespace
-
-/// Header, entries and a snapshot of kvq. Flags do not matter: a part of a state is all of it.
+/// Flags do not matter: a part of a state is all of it.
 void Memory::state_write(llama_io_write_i& io, llama_seq_id id, llama_state_seq_flags) const {
   const_cast<Memory*>(this)->end_step();  // changes nothing that a caller could see
-  std::vector<Entry> entries;
+  std::vector<StateEntry> entries;
   std::vector<const kvq_sequence*> pages;
   for (size_t i = 0; i < sequences_.size(); ++i) {
     const auto& sequence = sequences_[i];
@@ -47,22 +30,22 @@ void Memory::state_write(llama_io_write_i& io, llama_seq_id id, llama_state_seq_
     snapshot.resize(size);
     require(kvq_cache_save(cache_.get(), pages.data(), n, snapshot.data(), size, &size, &error), error, "saving");
   }
-  const Header header = {kMagic, static_cast<int32_t>(entries.size()), snapshot.size()};
+  const StateHeader header = {kStateMagic, static_cast<int32_t>(entries.size()), snapshot.size()};
   io.write(&header, sizeof(header));
-  io.write(entries.data(), entries.size() * sizeof(Entry));
+  io.write(entries.data(), entries.size() * sizeof(StateEntry));
   io.write(snapshot.data(), snapshot.size());
 }
 
 /// After a failure, which throws, all sequences are as they were.
 void Memory::state_read(llama_io_read_i& io, llama_seq_id id, llama_state_seq_flags) {
-  Header header = {};
+  StateHeader header = {};
   io.read(&header, sizeof(header));
   const auto most = id >= 0 ? 1 : static_cast<int32_t>(sequences_.size());
-  if (header.magic != kMagic || header.sequences < 0 || header.sequences > most) {
+  if (header.magic != kStateMagic || header.sequences < 0 || header.sequences > most) {
     throw std::runtime_error("kvq: this is not the state of a kvq cache");
   }
-  std::vector<Entry> entries(static_cast<size_t>(header.sequences));
-  io.read(entries.data(), entries.size() * sizeof(Entry));
+  std::vector<StateEntry> entries(static_cast<size_t>(header.sequences));
+  io.read(entries.data(), entries.size() * sizeof(StateEntry));
   for (const auto& entry : entries) {
     if (entry.id < 0 || static_cast<size_t>(entry.id) >= sequences_.size() || entry.length <= 0 || entry.first < 0) {
       throw std::runtime_error("kvq: the state of a kvq cache is damaged");

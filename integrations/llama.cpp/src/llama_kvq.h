@@ -19,6 +19,9 @@ LLAMA_API void llama_kvq_set_policy(const char* policy);
 /** Get the bytes that a context's kvq cache takes now, with the workspace of attention; 0 for llama.cpp's own cache. */
 LLAMA_API size_t llama_kvq_bytes(const struct llama_context* context);
 
+/** Get the number by which snapshots of kvq know a model: kvq_cache_options::model_id of its caches. */
+LLAMA_API uint64_t llama_kvq_model_id(const struct llama_model* model);
+
 #ifdef __cplusplus
 }
 #endif
