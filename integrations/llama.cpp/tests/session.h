@@ -44,7 +44,7 @@ struct Options {
   bool full_windows = false;
   bool flash = true;  // of llama.cpp's own cache
   ggml_type type = GGML_TYPE_F16;
-  int32_t threads = 2;
+  int32_t threads = 1;  // more wait for one another, which takes long on a machine that others use
 };
 
 /// A context whose keys and values are stored by a policy of kvq; "none": by llama.cpp.
