@@ -23,9 +23,7 @@ def register() -> None:
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
     if vllm.__version__.split("+")[0] != VLLM_VERSION:
-        init_logger("vllm.kvq").warning(
-            "kvq-vllm was tested with vLLM %s, this is %s", VLLM_VERSION, vllm.__version__
-        )
+        init_logger("vllm.kvq").warning("kvq-vllm was tested with vLLM %s, this is %s", VLLM_VERSION, vllm.__version__)
     register_backend(AttentionBackendEnum.CUSTOM, "kvq_vllm._backend.KvqBackend")
     # The CPU's platform takes CPU_ATTN whatever is asked for.
     register_backend(AttentionBackendEnum.CPU_ATTN, "kvq_vllm._backend.KvqBackend")

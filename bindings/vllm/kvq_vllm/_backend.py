@@ -21,7 +21,7 @@ from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
 from vllm.v1.kv_cache_interface import AttentionSpec, FullAttentionSpec, KVCacheLayout, SlidingWindowSpec
 from vllm.v1.kv_cache_spec_registry import register_kv_cache_spec
 
-from ._model import Layer, Limits, Model, Run, address, bytes_of_blocks
+from ._model import Heads, Limits, Model, Run, bytes_of_blocks
 from ._settings import Settings
 from ._tails import PAGE, TailTable
 
@@ -76,20 +76,18 @@ class KvqBackend(AttentionBackend):
     @classmethod
     def customize_spec(cls, spec: AttentionSpec) -> AttentionSpec:
         model = Model.newest
-        if isinstance(spec, KvqSpec) or model is None or not isinstance(spec, (FullAttentionSpec, SlidingWindowSpec)):
+        if isinstance(spec, KvqSpec) or model is None:
             return spec
-        if isinstance(spec, SlidingWindowSpec) and spec.block_size == 1:
-            return spec  # Asked for the size of a token, before blocks have theirs.
-        block_tokens = model.block_tokens
-        size = model.block_bytes(block_tokens)
+        if not isinstance(spec, (FullAttentionSpec, SlidingWindowSpec)):
+            _refuse("layers with a %s" % type(spec).__name__)
         return KvqSpec(
-            block_size=block_tokens,
+            block_size=model.block_tokens,
             num_kv_heads=spec.num_kv_heads,
             head_size=spec.head_size,
             dtype=torch.uint8,
             num_head_slots=1,
-            tokens_per_state=block_tokens,
-            state_content_bytes=size,
+            tokens_per_state=model.block_tokens,
+            state_content_bytes=model.block_bytes,
         )
 
     @staticmethod
@@ -114,27 +112,26 @@ class KvqBuilder(AttentionMetadataBuilder[KvqMetadata]):
         self, kv_cache_spec: AttentionSpec, layer_names: list[str], vllm_config: VllmConfig, device: torch.device
     ) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-        layers = vllm_config.compilation_config.static_forward_context
-        self._layers = [layers[name] for name in layers if isinstance(getattr(layers[name], "impl", None), KvqImpl)]
+        modules = vllm_config.compilation_config.static_forward_context.values()
+        self._layers = [module for module in modules if isinstance(getattr(module, "impl", None), KvqImpl)]
         self._model: Model = self._layers[0].impl.model
-        if len(layer_names) != len(self._layers):
+        if len(layer_names) != self._model.n_layers or len(self._layers) != self._model.n_layers:
             _refuse("models whose layers vLLM puts into several groups of blocks")
-        self._block_tokens = int(kv_cache_spec.block_size)
-        self._table = TailTable(self._model.n_tails, self._block_tokens)
+        self._table = TailTable(self._model.n_tails, self._model.block_tokens)
         self._run: Optional[Run] = None
-        self._address = 0
+        self._first: Optional[torch.Tensor] = None
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
     ) -> KvqMetadata:
         batch = common_attn_metadata
-        if batch.causal is not True:
-            _refuse("attention that is not causal")
+        if batch.causal is not True or batch.mm_req_doc_ranges or batch.rswa_prefix_lens is not None:
+            _refuse("attention that is not causal, or has a prefix of its own")
         run = self._current_run()
+        run.follow_stream()
         n = batch.num_reqs
-        starts = batch.query_start_loc[: n + 1]
         run.plan.batch(
-            starts,
+            batch.query_start_loc[: n + 1],
             batch.seq_lens[:n],
             batch.block_table_tensor[:n],
             self._tails(batch) if run.has_tails else None,
@@ -146,26 +143,41 @@ class KvqBuilder(AttentionMetadataBuilder[KvqMetadata]):
 
     def _tails(self, batch: CommonAttentionMetadata) -> torch.Tensor:
         n = batch.num_reqs
-        if batch.req_idx is not None:  # The newer runner tells which request each row is.
+        if batch.req_idx is not None:  # The newer runner numbers requests, from when they start until they stop.
             return torch.from_numpy(batch.req_idx[:n].astype("int32")).to(self.device)
         lengths = batch.seq_lens[:n].tolist()
-        query_starts = batch.query_start_loc_cpu[: n + 1].tolist()
-        before = [length - (query_starts[i + 1] - query_starts[i]) for i, length in enumerate(lengths)]
+        ends = batch.query_start_loc_cpu[: n + 1].tolist()
+        starts = [length - (ends[i + 1] - ends[i]) for i, length in enumerate(lengths)]
         blocks = batch.block_table_tensor[:n].cpu().numpy()
-        tails = self._table.assign(before, lengths, lambda row, place: int(blocks[row, place]))
+        tails = self._table.assign(starts, lengths, lambda row, place: int(blocks[row, place]))
         return torch.tensor(tails, dtype=torch.int32, device=self.device)
 
     def _current_run(self) -> Run:
-        caches = [layer.kv_cache for layer in self._layers]
-        if self._run is None or self._address != address(caches[0]):
-            blocks = [
-                None if layer.impl.layer.pages_of_layer is not None else bytes_of_blocks(cache)
-                for layer, cache in zip(self._layers, caches, strict=True)
-            ]
-            tails = [layer.impl.tails for layer in self._layers]
-            self._run = Run(self._model, self._block_tokens, blocks, tails, self.device)
-            self._address = address(caches[0])
+        """The pool over the blocks that the layers have now."""
+        first = self._layers[0].kv_cache
+        if self._run is None or first is not self._first:
+            blocks = [bytes_of_blocks(layer.kv_cache) for layer in self._layers]
+            self._run = Run(self._model, blocks, [layer.impl.tails for layer in self._layers], self.device)
+            self._first = first
+            self._report(len(blocks[0]))
         return self._run
+
+    def _report(self, n_blocks: int) -> None:
+        model = self._model
+        tails = model.n_tails * model.tail_bytes
+        logger.info(
+            "kvq: %s, %d blocks of %d tokens, %d bytes a layer; besides them %d tails of %.1f MiB in all",
+            model.settings.name,
+            n_blocks,
+            model.block_tokens,
+            model.block_bytes,
+            model.n_tails if tails else 0,
+            tails / 2**20,
+        )
+        unused = sum(model.block_bytes - layout.block_bytes for layout in model.layouts)
+        if unused > 0:
+            share = 100 * unused / (model.block_bytes * model.n_layers)
+            logger.warning("kvq: %.0f %% of the blocks is empty, since vLLM gives all layers the same", share)
 
 
 class KvqImpl(AttentionImpl[KvqMetadata]):
@@ -194,25 +206,17 @@ class KvqImpl(AttentionImpl[KvqMetadata]):
             _refuse("attention of the type %s" % getattr(attn_type, "value", attn_type))
         if kv_cache_dtype not in KvqBackend.supported_kv_cache_dtypes:
             _refuse("--kv-cache-dtype %s: KVQ_VLLM_POLICY chooses the format" % kv_cache_dtype)
-        context = config.compilation_config.static_forward_context
-        self.model = model_of(config, context)
-        self.layer = Layer(
-            q_heads=num_heads,
-            kv_heads=self.num_kv_heads,
-            head_dim=head_size,
-            scale=self.scale,
-            sliding_window=sliding_window or 0,
-            logit_softcap=logits_soft_cap or 0.0,
-            pages_of_layer=(
-                None if kv_sharing_target_layer_name is None else context[kv_sharing_target_layer_name].impl.index
-            ),
-        )
-        self.index = self.model.add(self.layer)
+        if kv_sharing_target_layer_name is not None:
+            _refuse("layers that read the cache of another layer")
+        self.sliding_window = sliding_window or 0
+        self.logit_softcap = logits_soft_cap or 0.0
+        self.model = model_of(config, Heads(num_heads, self.num_kv_heads, head_size, self.scale))
+        self.index = self.model.add_layer()
         self.tails: Optional[torch.Tensor] = None
 
     def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
         # Now, so that a GPU's tails count as memory of the model when vLLM sizes its blocks.
-        self.tails = self.model.new_tails(self.index, self.model.block_tokens, torch.device(current_platform.device_type))
+        self.tails = self.model.new_tails(self.index, torch.device(current_platform.device_type))
 
     def forward(
         self,
@@ -228,24 +232,27 @@ class KvqImpl(AttentionImpl[KvqMetadata]):
     ) -> torch.Tensor:
         if attn_metadata is None:  # vLLM warms up, without blocks
             return output
-        plan, n = attn_metadata.run.plan, attn_metadata.n_tokens
-        options: dict[str, Any] = {
-            "output": output[:n],
-            "sliding_window": self.layer.sliding_window,
-            "logit_softcap": self.layer.logit_softcap,
-            "sinks": self.sinks,
-        }
-        if self.layer.pages_of_layer is None:
-            plan.extend(self.index, key[:n], value[:n], query[:n], **options)
-        else:
-            plan.attend(self.index, query[:n], **options)
+        n = attn_metadata.n_tokens
+        attn_metadata.run.plan.extend(
+            self.index,
+            key[:n],
+            value[:n],
+            query[:n],
+            output=output[:n],
+            sliding_window=self.sliding_window,
+            logit_softcap=self.logit_softcap,
+            sinks=self.sinks,
+        )
         return output
 
 
-def model_of(config: VllmConfig, context: dict[str, Any]) -> Model:
+def model_of(config: VllmConfig, heads: Heads) -> Model:
     """The model whose layers vLLM is making: the newest one, unless that is another engine's."""
+    owner = config.compilation_config.static_forward_context
     model = Model.newest
-    if model is not None and model.owner is context:
+    if model is not None and model.owner is owner:
+        if model.heads != heads:
+            _refuse("models whose layers differ in heads, channels or scale: %s after %s" % (heads, model.heads))
         return model
     _check(config)
     settings = Settings.of_environment()
@@ -253,9 +260,9 @@ def model_of(config: VllmConfig, context: dict[str, Any]) -> Model:
         raise RuntimeError("KVQ_VLLM_POLICY was unset after vLLM had loaded kvq-vllm")
     scheduler = config.scheduler_config
     limits = Limits(scheduler.max_num_seqs, scheduler.max_num_batched_tokens, config.model_config.max_model_len)
-    # Rows of requests that vLLM numbers need one each, those found by their blocks twice as many: see TailTable.
+    # One for each request, if vLLM numbers them; those found by their blocks need twice as many: see TailTable.
     n_tails = limits.sequences * (1 if config.use_v2_model_runner else 2)
-    model = Model.newest = Model(settings, limits, n_tails, int(config.cache_config.block_size), context)
+    model = Model.newest = Model(settings, heads, limits, n_tails, int(config.cache_config.block_size), owner)
     return model
 
 
@@ -272,6 +279,4 @@ def _check(config: VllmConfig) -> None:
         _refuse("dual batch overlap")
     block_tokens = config.cache_config.block_size
     if block_tokens % PAGE != 0:
-        raise Unsupported(
-            "kvq-vllm needs blocks of a multiple of %d tokens, --block-size is %d" % (PAGE, block_tokens)
-        )
+        raise Unsupported("kvq-vllm needs blocks of a multiple of %d tokens, --block-size is %d" % (PAGE, block_tokens))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Optional
+from typing import ClassVar, Optional
 
 import libkvq
 import torch
@@ -15,18 +15,13 @@ from ._settings import Settings
 
 
 @dataclass(frozen=True)
-class Layer:
-    """What one attention layer computes."""
+class Heads:
+    """What all attention layers of a model have in common."""
 
     q_heads: int
     kv_heads: int
     head_dim: int
     scale: float
-    sliding_window: int = 0
-    """Positions that a query sees; 0: all."""
-    logit_softcap: float = 0.0
-    pages_of_layer: Optional[int] = None
-    """The earlier layer whose keys and values it reads; None: its own."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +34,7 @@ class Limits:
 
 
 class Model:
-    """Layers in the order in which vLLM makes them, their sizes in a pool, and their tails.
+    """The attention layers in the order in which vLLM makes them, their sizes in a pool, and their tails.
 
     vLLM asks for the size of blocks through class methods, which have no model: ``Model.newest`` is the one that this
     process made last.
@@ -47,66 +42,60 @@ class Model:
 
     newest: ClassVar[Optional[Model]] = None
 
-    def __init__(self, settings: Settings, limits: Limits, n_tails: int, block_tokens: int, owner: object) -> None:
+    def __init__(
+        self, settings: Settings, heads: Heads, limits: Limits, n_tails: int, block_tokens: int, owner: object
+    ) -> None:
         """:param owner: what tells this model's layers from those of another engine in this process."""
         self.settings = settings
+        self.heads = heads
         self.limits = limits
         self.n_tails = settings.n_tails or n_tails
         self.block_tokens = block_tokens
         self.owner = owner
-        self.layers: list[Layer] = []
-        self._sizes: Optional[libkvq.Cache] = None
+        self.n_layers = 0
+        self._layouts: list[libkvq.BlockLayout] = []
 
-    def add(self, layer: Layer) -> int:
+    def add_layer(self) -> int:
         """The number of a layer that vLLM has made."""
-        self.layers.append(layer)
-        return len(self.layers) - 1
+        self.n_layers += 1
+        return self.n_layers - 1
 
     def cache(self, context: libkvq.Context) -> libkvq.Cache:
-        """The cache of all layers, which arrive with rotated keys and queries."""
-        first = self.layers[0]
+        """The cache of all layers, whose keys and queries arrive rotated."""
         return libkvq.Cache(
             context,
-            n_layers=len(self.layers),
-            q_heads=first.q_heads,
-            kv_heads=first.kv_heads,
-            head_dim=first.head_dim,
+            n_layers=self.n_layers,
+            q_heads=self.heads.q_heads,
+            kv_heads=self.heads.kv_heads,
+            head_dim=self.heads.head_dim,
             rope="none",
-            scale=first.scale,
+            scale=self.heads.scale,
             policy=self.settings.policy,
             centres=self.settings.load_centres(context),
-            shapes=[self._shape(i, layer) for i, layer in enumerate(self.layers) if layer != first],
         )
 
-    def _shape(self, index: int, layer: Layer) -> libkvq.LayerShape:
-        return libkvq.LayerShape(
-            index,
-            q_heads=layer.q_heads,
-            kv_heads=layer.kv_heads,
-            key_dim=layer.head_dim,
-            value_dim=layer.head_dim,
-            scale=layer.scale,
-            pages_of_layer=layer.pages_of_layer,
-        )
+    @property
+    def layouts(self) -> list[libkvq.BlockLayout]:
+        """Sizes of the blocks and tails of each layer, once vLLM has made all of them."""
+        if len(self._layouts) != self.n_layers:
+            with libkvq.Context() as context:
+                cache = self.cache(context)
+                self._layouts = [cache.block_layout(layer, self.block_tokens) for layer in range(self.n_layers)]
+        return self._layouts
 
-    def layout(self, layer: int, block_tokens: int) -> libkvq.BlockLayout:
-        """Sizes of a layer's blocks and tails."""
-        if self._sizes is None:
-            self._sizes = self.cache(libkvq.Context())
-        return self._sizes.block_layout(layer, block_tokens)
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block in vLLM, which gives all layers the same: the largest one's."""
+        return max(layout.block_bytes for layout in self.layouts)
 
-    def block_bytes(self, block_tokens: int) -> int:
-        """Bytes of a block of any layer: vLLM gives all layers of these heads the same, so the largest."""
-        return max(self.layout(layer, block_tokens).block_bytes for layer in range(len(self.layers)))
+    @property
+    def tail_bytes(self) -> int:
+        """Bytes of one tail of every layer."""
+        return sum(layout.tail_bytes for layout in self.layouts)
 
-    def unused_bytes(self, block_tokens: int) -> int:
-        """Bytes of a block of all layers that smaller layers leave empty."""
-        sizes = [self.layout(i, block_tokens).block_bytes for i in range(len(self.layers))]
-        return sum(max(sizes) - size for size in sizes if size > 0)
-
-    def new_tails(self, layer: int, block_tokens: int, device: torch.device) -> Optional[torch.Tensor]:
+    def new_tails(self, layer: int, device: torch.device) -> Optional[torch.Tensor]:
         """Memory of a layer's tails; None: it needs none."""
-        size = self.layout(layer, block_tokens).tail_bytes
+        size = self.layouts[layer].tail_bytes
         return torch.zeros(self.n_tails, size, dtype=torch.uint8, device=device) if size else None
 
 
@@ -116,43 +105,55 @@ class Run:
     def __init__(
         self,
         model: Model,
-        block_tokens: int,
-        blocks: Sequence[Optional[torch.Tensor]],
+        blocks: Sequence[torch.Tensor],
         tails: Sequence[Optional[torch.Tensor]],
         device: torch.device,
     ) -> None:
-        cache = model.cache(_context(model.settings, device))
-        self.pool = libkvq.Pool(cache, block_tokens, blocks, tails)
+        self._context = _context(model.settings, device)
+        self._device = device
+        self._stream: object = None
+        cache = model.cache(self._context)
+        self.pool = libkvq.Pool(cache, model.block_tokens, blocks, tails)
         self.plan = self.pool.plan(
             max_sequences=model.limits.sequences,
             max_tokens=model.limits.tokens,
-            max_blocks=-(-model.limits.length // block_tokens),
+            max_blocks=-(-model.limits.length // model.block_tokens),
         )
-        self.has_tails = any(one is not None for one in tails)
+        self.has_tails = model.tail_bytes > 0
+
+    def follow_stream(self) -> None:
+        """Compute on PyTorch's current stream, if it is a GPU that computes."""
+        if self._device.type != "cuda":
+            return
+        stream = torch.cuda.current_stream(self._device)
+        if stream != self._stream:
+            self._context.set_stream(stream)
+            self._stream = stream
 
 
 def _context(settings: Settings, device: torch.device) -> libkvq.Context:
     if device.type == "cuda":
-        return libkvq.Context(
-            device="cuda", device_index=device.index or 0, stream=torch.cuda.current_stream(device)
-        )
+        return libkvq.Context(device="cuda", device_index=device.index or 0)
     with _all_processors():
         return libkvq.Context(n_threads=settings.n_threads or torch.get_num_threads())
 
 
 @contextmanager
 def _all_processors() -> Iterator[None]:
-    """Lets threads that start here run on all processors that any thread of this process may use.
+    """Lets threads that start here run on the processors of all of OpenMP's.
 
-    OpenMP may have bound the thread that calls to one of them, which new threads would inherit.
+    If OpenMP has bound each of its threads to some, so that the others have as many, new threads would inherit those of
+    the thread that calls.
     """
     own = os.sched_getaffinity(0)
-    every: set[int] = set()
+    every = set(own)
     for thread in os.listdir("/proc/self/task"):
         try:
-            every |= os.sched_getaffinity(int(thread))
+            others = os.sched_getaffinity(int(thread))
         except OSError:  # it has ended
             continue
+        if len(others) == len(own):
+            every |= others
     os.sched_setaffinity(0, every)
     try:
         yield
@@ -163,7 +164,3 @@ def _all_processors() -> Iterator[None]:
 def bytes_of_blocks(cache: torch.Tensor) -> torch.Tensor:
     """vLLM's tensor of a layer, ``[blocks, 1, 1, bytes]``, as ``[blocks, bytes]``."""
     return cache.view(torch.uint8).view(cache.shape[0], -1)
-
-
-def address(tensor: Any) -> int:
-    return int(tensor.data_ptr())

@@ -20,8 +20,10 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True)
 class Settings:
+    name: str
+    """What was given: a format, or the path or text of a policy."""
     policy: str
-    """Text of a policy, or a format's name."""
+    """A format, or the text of a policy."""
     centres: Optional[bytes] = None
     """What ``kvq balance --scales`` or ``kvq train centres`` wrote."""
     n_tails: int = 0
@@ -32,13 +34,13 @@ class Settings:
     @classmethod
     def of_environment(cls) -> Optional[Settings]:
         """The settings, or None if there is no policy."""
-        policy = os.environ.get(_POLICY, "").strip()
-        if not policy:
+        name = os.environ.get(_POLICY, "").strip()
+        if not name:
             return None
-        if os.path.isfile(policy):
-            policy = _content(_POLICY, policy).decode("utf-8")
+        policy = _content(_POLICY, name).decode("utf-8") if os.path.isfile(name) else name
         centres = os.environ.get(_CENTRES, "")
         return cls(
+            name,
             policy,
             _content(_CENTRES, centres) if centres else None,
             _number(_TAILS),

@@ -1,7 +1,7 @@
 """Which tail belongs to which sequence.
 
-A tail holds the FP16 numbers of a sequence's open page. vLLM's metadata does not name sequences, but the block that holds
-an open page belongs to one sequence alone: vLLM shares full blocks only. So that block's number finds the tail.
+A tail holds the FP16 numbers of a sequence's open page. vLLM's metadata does not name sequences, but the block that
+holds an open page belongs to one sequence alone: vLLM shares full blocks only. So that block's number finds the tail.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ class TailTable:
         self._free = list(range(n_tails))[::-1]
         self._open: OrderedDict[int, _Open] = OrderedDict()  # by block, used longest ago first
 
-    def assign(
-        self, starts: Sequence[int], lengths: Sequence[int], block_of: Callable[[int, int], int]
-    ) -> list[int]:
+    def assign(self, starts: Sequence[int], lengths: Sequence[int], block_of: Callable[[int, int], int]) -> list[int]:
         """Tails of a batch's sequences for one step.
 
         :param starts: tokens of each sequence before the step.
