@@ -52,6 +52,7 @@ class Result:
     block_tokens: int = 0
     preemptions: int = 0
     is_kvq: bool = False
+    """Blocks are kvq's, as far as they are in the same process as the engine."""
     error: str = ""
 
 
@@ -168,8 +169,8 @@ def _run(model: str, turns: Any, n: int, losses: bool, options: Any) -> Result:
     cache = llm.llm_engine.vllm_config.cache_config
     result.n_blocks, result.block_tokens = cache.num_gpu_blocks, cache.block_size
     core = getattr(llm.llm_engine.engine_core, "engine_core", None)
-    if core is not None:
-        runner = core.model_executor.driver_worker.worker.model_runner
-        spec = runner.kv_cache_config.kv_cache_groups[0].kv_cache_spec
+    worker = getattr(core and core.model_executor, "driver_worker", None)
+    if worker is not None:  # else it is in another process
+        spec = worker.worker.model_runner.kv_cache_config.kv_cache_groups[0].kv_cache_spec
         result.is_kvq = type(spec).__name__ == "KvqSpec"
     return result

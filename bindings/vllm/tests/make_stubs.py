@@ -4,7 +4,7 @@ usage: make_stubs.py FOLDER_OF_TORCH_LIBRARIES FOLDER
 
 PyPI has PyTorch for Linux with CUDA alone, whose libraries are gigabytes that a CPU does not need. Each stub defines
 the symbols that PyTorch's libraries want from it, in their versions. All return an error, so that CUDA is unavailable.
- Needs readelf, nm and cc.
+Needs readelf, nm and cc.
 """
 
 from __future__ import annotations

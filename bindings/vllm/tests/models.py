@@ -7,7 +7,7 @@ from typing import Any
 
 _SMALL = {
     "vocab_size": 160,
-    "hidden_size": 64,
+    "hidden_size": 128,
     "intermediate_size": 96,
     "num_hidden_layers": 3,
     "num_attention_heads": 4,

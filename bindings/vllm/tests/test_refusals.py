@@ -8,7 +8,7 @@ from engines import run, text_tokens  # noqa: E402
 
 PROMPTS = [text_tokens(10), text_tokens(20)]
 NGRAM = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}
-EVICTS = "{version: 1, keys: gs4, values: gs4, evict: {method: streaming, budget: 64}}"
+EVICTS = "{version: 1, keys: gs4, values: gs4, eviction: {method: streaming, budget: 64}}"
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ EVICTS = "{version: 1, keys: gs4, values: gs4, evict: {method: streaming, budget
         ("gs4", {"KVQ_VLLM_TAILS": "many"}, {}, "KVQ_VLLM_TAILS is 'many', must be a number"),
         ("gs4", {"KVQ_VLLM_TAILS": "1"}, {}, "a batch has more sequences than the 1 tails"),
         ("commvq", {}, {}, "codebook"),
-        (EVICTS, {}, {}, "evict"),
+        (EVICTS, {}, {}, "policy evicts tokens"),
         ("gs4", {}, {"block_size": 16}, "blocks of a multiple of 32 tokens, --block-size is 16"),
         ("gs4", {}, {"kv_cache_dtype": "fp8"}, "--kv-cache-dtype fp8: KVQ_VLLM_POLICY chooses the format"),
         ("gs4", {}, {"speculative_config": NGRAM}, "does not support speculative decoding"),

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from engines import OPTIONS, Answer, Result, run, text_tokens  # noqa: E402
+from engines import Answer, Result, run, text_tokens  # noqa: E402
 
 N = 160
 LENGTHS = [7, 32, 100, 250, 333]
@@ -132,6 +132,6 @@ def test_gs4_stays_itself_through_chunks_prefixes_and_preemption(losses):
 
 def test_gs4_has_room_for_more_tokens(own):
     result = served("gs4", [PROMPTS[:1]], 1)
-    assert result.n_blocks * result.block_tokens >= 3.4 * own.n_blocks * own.block_tokens
-    memory = OPTIONS["kv_cache_memory_bytes"]
-    assert result.n_blocks == memory // (memory // own.n_blocks * 34432 // 131072)
+    ratio = result.n_blocks * result.block_tokens / (own.n_blocks * own.block_tokens)
+    print("%d blocks in place of %d: %.2f times" % (result.n_blocks, own.n_blocks, ratio))
+    assert 3.4 <= ratio < 4  # 4 bits of 16, and scales
