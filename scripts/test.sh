@@ -10,6 +10,7 @@
 #     style         formatting, includes between rooms, the reference of the C API, clang-tidy over every source
 #     bindings      the library as it is installed, used from every language that is here, and their packages
 #     transformers  the integration with the oldest and newest PyTorch and transformers that it supports
+#     vllm          the plug-in for vLLM, with vLLM for CPUs: downloads 1 GB the first time
 #     packages      the archive, the Debian packages and those of languages
 #     emulator      kernels on the CPU
 #     arm64         the library for Linux on ARM64, and its tests, in an emulator
@@ -19,8 +20,8 @@
 #   test.sh LEVEL [FILTER]        a part, for work on it:
 #     quick         unit and C API tests of the optimized build without CUDA: minutes the first time, then seconds
 #     cpu           the optimized build without CUDA and all its tests
-#     cuda, sanitize, bindings, transformers, arm64, i686, wasm, windows    as above; tests on a GPU say that they skip if
-#                   there is none
+#     cuda, sanitize, bindings, transformers, vllm, arm64, i686, wasm, windows    as above; tests on a GPU say that they
+#                   skip if there is none
 #     style         the style checks of what has changed (scripts/changed.sh)
 #   FILTER: only test cases whose names contain it, suites of the C API tests, ctest entries or languages of that name
 set -uo pipefail
@@ -204,11 +205,11 @@ style() {
   check "reference" cmake --build build/tidy --target kvq_reference
 }
 
-# language NAME SCRIPT: its tests get the folder that the library is installed in and one for what they build. Their last
-# line is "N passed, N failed".
+# language NAME SCRIPT ARGUMENTS...: its tests get the folder that the library is installed in, one for what they build, and
+# the arguments. Their last line is "N passed, N failed".
 language() {
   local name="bindings: $1" log="$logs/bindings--$1.log" result status
-  step "$name" "$2" "$PWD/build/bindings/prefix" "$PWD/build/bindings/$1"
+  step "$name" "$2" "$PWD/build/bindings/prefix" "$PWD/build/bindings/$1" "${@:3}"
   status=$?
   [ $status -ne 77 ] || return 0
   result=$(tail -n 1 "$log" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p')
@@ -242,6 +243,7 @@ bindings() {
   fi
   for test in bindings/*/test.sh; do
     name=$(basename "$(dirname "$test")")
+    [ "$name" != vllm ] || continue # a part of its own
     [[ $name != *$filter* ]] || { found=1 && language "$name" "$test"; }
   done
   [ -n "$found" ] || fail "no language's name contains \"$filter\""
@@ -261,6 +263,12 @@ transformers() {
     PYTHON=$PWD/build/bindings/venv-$name/bin/python language "$name" bindings/python/test_transformers.sh
   done
   [ -n "$found" ] || fail "no requirements' name contains \"$filter\""
+}
+
+# vllm PRESET: with vLLM for CPUs, and the tests whose names contain FILTER.
+vllm() {
+  scripts/setup.sh binutils python3-venv
+  installed "$1" && language vllm bindings/vllm/test.sh ${filter:+-k "$filter"}
 }
 
 bindings_changed() {
@@ -356,7 +364,7 @@ emulator() {
 }
 
 full() {
-  local part parts=(cuda sanitize style bindings transformers packages emulator arm64 i686 wasm windows)
+  local part parts=(cuda sanitize style bindings transformers vllm packages emulator arm64 i686 wasm windows)
   for part in "$@"; do
     [[ " ${parts[*]} " == *" $part "* ]] || { echo "test.sh full: there is no part \"$part\"" >&2; exit 2; }
   done
@@ -368,7 +376,7 @@ full() {
       sanitize) build_and_test sanitize ;;
       style) style all ;;
       bindings) bindings "$preset" transformers-newest ;; # which has PyTorch
-      transformers | packages) "$part" "$preset" ;;
+      transformers | vllm | packages) "$part" "$preset" ;;
       emulator | arm64 | i686 | wasm | windows) "$part" ;;
     esac
   done
@@ -396,7 +404,7 @@ case $level in
     ;;
   cpu) run="build_and_test release -DKVQ_BUILD_BENCHMARKS=ON" ;;
   cuda | sanitize) run="build_and_test $level" ;;
-  bindings | transformers) run="$level release" ;;
+  bindings | transformers | vllm) run="$level release" ;;
   arm64 | i686 | wasm | windows) run=$level ;;
   style) run="style changed" ;;
   *) usage ;;

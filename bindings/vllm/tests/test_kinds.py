@@ -13,7 +13,7 @@ PROMPTS = [[(7 * i + seed) * (i + 3) % 150 + 5 for i in range(length)] for seed,
 @pytest.mark.parametrize("kind", models.KINDS)
 def test_as_in_vllms_own_cache(kind, tmp_path):
     folder = models.save(kind, tmp_path)
-    options = {"model": folder, "losses": True, "max_model_len": 400, "max_num_batched_tokens": 64}
+    options = {"model": folder, "losses": True, "max_model_len": 400, "max_num_batched_tokens": 64, "dtype": "float32"}
     own, result = (run(policy, [PROMPTS], 30, **options) for policy in (None, "fp16"))
     assert not own.error, own.error
     assert not result.error, result.error
