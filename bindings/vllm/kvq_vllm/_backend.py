@@ -21,15 +21,11 @@ from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
 from vllm.v1.kv_cache_interface import AttentionSpec, FullAttentionSpec, KVCacheLayout, SlidingWindowSpec
 from vllm.v1.kv_cache_spec_registry import register_kv_cache_spec
 
-from ._model import Heads, Limits, Model, Run, bytes_of_blocks
+from ._model import Heads, Limits, Model, Run, Unsupported, bytes_of_blocks
 from ._settings import Settings
 from ._tails import PAGE, TailTable
 
 logger = init_logger("vllm.kvq")
-
-
-class Unsupported(ValueError):
-    """What this backend does not do; the message names it."""
 
 
 def _refuse(what: str) -> None:
@@ -262,7 +258,10 @@ def model_of(config: VllmConfig, heads: Heads) -> Model:
     limits = Limits(scheduler.max_num_seqs, scheduler.max_num_batched_tokens, config.model_config.max_model_len)
     # One for each request, if vLLM numbers them; those found by their blocks need twice as many: see TailTable.
     n_tails = limits.sequences * (1 if config.use_v2_model_runner else 2)
-    model = Model.newest = Model(settings, heads, limits, n_tails, int(config.cache_config.block_size), owner)
+    cache = config.cache_config
+    model = Model.newest = Model(settings, heads, limits, n_tails, lambda: int(cache.block_size), owner)
+    if cache.user_specified_block_size:  # else vLLM chooses it when it has made the layers
+        _ = model.block_tokens
     return model
 
 
@@ -277,6 +276,3 @@ def _check(config: VllmConfig) -> None:
         _refuse("context parallelism")
     if getattr(parallel, "enable_dbo", False):
         _refuse("dual batch overlap")
-    block_tokens = config.cache_config.block_size
-    if block_tokens % PAGE != 0:
-        raise Unsupported("kvq-vllm needs blocks of a multiple of %d tokens, --block-size is %d" % (PAGE, block_tokens))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Optional
@@ -12,6 +12,11 @@ import libkvq
 import torch
 
 from ._settings import Settings
+from ._tails import PAGE
+
+
+class Unsupported(ValueError):
+    """What this package does not do; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +48,26 @@ class Model:
     newest: ClassVar[Optional[Model]] = None
 
     def __init__(
-        self, settings: Settings, heads: Heads, limits: Limits, n_tails: int, block_tokens: int, owner: object
+        self,
+        settings: Settings,
+        heads: Heads,
+        limits: Limits,
+        n_tails: int,
+        block_tokens: Callable[[], int],
+        owner: object,
     ) -> None:
-        """:param owner: what tells this model's layers from those of another engine in this process."""
+        """
+        :param block_tokens: tells the blocks' size, which vLLM may change until it asks for their bytes.
+        :param owner: what tells this model's layers from those of another engine in this process.
+        """
         self.settings = settings
         self.heads = heads
         self.limits = limits
         self.n_tails = settings.n_tails or n_tails
-        self.block_tokens = block_tokens
+        self._block_tokens = block_tokens
         self.owner = owner
         self.n_layers = 0
-        self._layouts: list[libkvq.BlockLayout] = []
+        self._layouts: dict[tuple[int, int], list[libkvq.BlockLayout]] = {}
 
     def add_layer(self) -> int:
         """The number of a layer that vLLM has made."""
@@ -75,13 +89,24 @@ class Model:
         )
 
     @property
+    def block_tokens(self) -> int:
+        tokens = self._block_tokens()
+        if tokens % PAGE != 0:
+            raise Unsupported("kvq-vllm needs blocks of a multiple of %d tokens, --block-size is %d" % (PAGE, tokens))
+        return tokens
+
+    @property
     def layouts(self) -> list[libkvq.BlockLayout]:
         """Sizes of the blocks and tails of each layer, once vLLM has made all of them."""
-        if len(self._layouts) != self.n_layers:
+        return self._layouts_of(self.block_tokens)
+
+    def _layouts_of(self, block_tokens: int) -> list[libkvq.BlockLayout]:
+        key = (self.n_layers, block_tokens)
+        if key not in self._layouts:
             with libkvq.Context() as context:
                 cache = self.cache(context)
-                self._layouts = [cache.block_layout(layer, self.block_tokens) for layer in range(self.n_layers)]
-        return self._layouts
+                self._layouts[key] = [cache.block_layout(layer, block_tokens) for layer in range(self.n_layers)]
+        return self._layouts[key]
 
     @property
     def block_bytes(self) -> int:
@@ -94,8 +119,8 @@ class Model:
         return sum(layout.tail_bytes for layout in self.layouts)
 
     def new_tails(self, layer: int, device: torch.device) -> Optional[torch.Tensor]:
-        """Memory of a layer's tails; None: it needs none."""
-        size = self.layouts[layer].tail_bytes
+        """Memory of a layer's tails, whatever the size of blocks will be; None: it needs none."""
+        size = self._layouts_of(PAGE)[layer].tail_bytes
         return torch.zeros(self.n_tails, size, dtype=torch.uint8, device=device) if size else None
 
 
