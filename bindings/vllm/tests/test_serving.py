@@ -104,15 +104,16 @@ IN_CHUNKS = {"max_num_batched_tokens": 128, "long_prefill_token_threshold": 32}
 
 
 @pytest.fixture(scope="session")
-def losses() -> list[float]:
+def of_windows() -> Answer:
     """vLLM's own cache."""
-    return sum(served(None, [WINDOWS], losses=True, **IN_CHUNKS).answers[0].losses, [])
+    return served(None, [WINDOWS], losses=True, **IN_CHUNKS).answers[0]
 
 
 @pytest.mark.parametrize("policy", ["fp16", *LOSSES])
-def test_formats_lose_what_kvqs_own_runner_says(losses, policy):
+def test_formats_lose_what_kvqs_own_runner_says(of_windows, policy):
     result = served(policy, [WINDOWS], losses=True, **IN_CHUNKS)
-    differences = [a - b for a, b in zip(sum(result.answers[0].losses, []), losses, strict=True)]
+    expected = sum(of_windows.losses, [])
+    differences = [a - b for a, b in zip(sum(result.answers[0].losses, []), expected, strict=True)]
     rise = statistics.fmean(differences)
     error = statistics.stdev(differences) / len(differences) ** 0.5
     half_square = statistics.fmean(x * x for x in differences) / 2  # the KL, where it is small
@@ -122,12 +123,17 @@ def test_formats_lose_what_kvqs_own_runner_says(losses, policy):
     assert half_square < 6 * kl_there + 0.0001
 
 
-def test_gs4_stays_itself_through_chunks_prefixes_and_preemption(losses):
+def test_gs4_stays_itself_through_chunks_prefixes_and_preemption(of_windows):
     """Windows in two halves, the second ones with the first in common, in fewer blocks than they need together."""
     halves = [window[:500] for window in WINDOWS]
     options = {"enable_prefix_caching": True, "num_gpu_blocks_override": 80, **IN_CHUNKS}
     result = served("gs4", [halves, WINDOWS], 60, **options)
     assert result.preemptions > 0
+    for choices, expected in zip(result.answers[1].choices, of_windows.choices, strict=True):
+        both = choices[0].keys() & expected[0].keys()
+        assert len(both) >= 4
+        for token in both:
+            assert choices[0][token] == pytest.approx(expected[0][token], abs=0.3)
 
 
 def test_gs4_has_room_for_more_tokens(own):
