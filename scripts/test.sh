@@ -10,6 +10,7 @@
 #     style         formatting, includes between rooms, the reference of the C API, clang-tidy over every source
 #     bindings      the library as it is installed, used from every language that is here, and their packages
 #     transformers  the integration with the oldest and newest PyTorch and transformers that it supports
+#     vllm          the plug-in for vLLM, with vLLM for CPUs: downloads 1 GB the first time
 #     llama-cpp     llama.cpp built with kvq, beside its own cache
 #     packages      the archive, the Debian packages and those of languages
 #     emulator      kernels on the CPU
@@ -20,8 +21,8 @@
 #   test.sh LEVEL [FILTER]        a part, for work on it:
 #     quick         unit and C API tests of the optimized build without CUDA: minutes the first time, then seconds
 #     cpu           the optimized build without CUDA and all its tests
-#     cuda, sanitize, bindings, transformers, llama-cpp, arm64, i686, wasm, windows    as above; tests on a GPU say that they
-#                   skip if there is none
+#     cuda, sanitize, bindings, transformers, vllm, llama-cpp, arm64, i686, wasm, windows    as above; tests on a GPU
+#                   say that they skip if there is none
 #     style         the style checks of what has changed (scripts/changed.sh)
 #   FILTER: only test cases whose names contain it, suites of the C API tests, ctest entries or languages of that name
 set -uo pipefail
@@ -217,8 +218,9 @@ counted() {
   [ $status -eq 0 ] && [ -n "$result" ] || failures+=("$name")
 }
 
-# language NAME SCRIPT: its tests get the folder that the library is installed in and one for what they build.
-language() { counted "bindings: $1" "$2" "$PWD/build/bindings/prefix" "$PWD/build/bindings/$1"; }
+# language NAME SCRIPT ARGUMENTS...: its tests get the folder that the library is installed in, one for what they build, and
+# the arguments.
+language() { counted "bindings: $1" "$2" "$PWD/build/bindings/prefix" "$PWD/build/bindings/$1" "${@:3}"; }
 
 # python_packages NAME: what requirements-NAME.txt of the Python bindings asks for, from PyPI, in a folder of its own.
 python_packages() {
@@ -245,6 +247,7 @@ bindings() {
   fi
   for test in bindings/*/test.sh; do
     name=$(basename "$(dirname "$test")")
+    [ "$name" != vllm ] || continue # a part of its own
     [[ $name != *$filter* ]] || { found=1 && language "$name" "$test"; }
   done
   [ -n "$found" ] || fail "no language's name contains \"$filter\""
@@ -276,6 +279,12 @@ llama_cpp() {
     $venv/bin/pip install --quiet --disable-pip-version-check -r integrations/llama.cpp/requirements.txt" || return
   PYTHON=$PWD/$venv/bin/python KVQ_LIBRARY=$PWD/build/$1/lib/libkvq.so KVQ_INCLUDE=$PWD/include \
     counted "llama-cpp" integrations/llama.cpp/test.sh build/llama.cpp ${filter:+"$filter"}
+}
+
+# vllm PRESET: with vLLM for CPUs, and the tests whose names contain FILTER.
+vllm() {
+  scripts/setup.sh binutils python3-venv
+  installed "$1" && language vllm bindings/vllm/test.sh ${filter:+-k "$filter"}
 }
 
 bindings_changed() {
@@ -371,7 +380,7 @@ emulator() {
 }
 
 full() {
-  local part parts=(cuda sanitize style bindings transformers llama-cpp packages emulator arm64 i686 wasm windows)
+  local part parts=(cuda sanitize style bindings transformers vllm llama-cpp packages emulator arm64 i686 wasm windows)
   for part in "$@"; do
     [[ " ${parts[*]} " == *" $part "* ]] || { echo "test.sh full: there is no part \"$part\"" >&2; exit 2; }
   done
@@ -383,7 +392,7 @@ full() {
       sanitize) build_and_test sanitize ;;
       style) style all ;;
       bindings) bindings "$preset" transformers-newest ;; # which has PyTorch
-      transformers | packages) "$part" "$preset" ;;
+      transformers | vllm | packages) "$part" "$preset" ;;
       llama-cpp) llama_cpp "$preset" ;;
       emulator | arm64 | i686 | wasm | windows) "$part" ;;
     esac
@@ -412,7 +421,7 @@ case $level in
     ;;
   cpu) run="build_and_test release -DKVQ_BUILD_BENCHMARKS=ON" ;;
   cuda | sanitize) run="build_and_test $level" ;;
-  bindings | transformers) run="$level release" ;;
+  bindings | transformers | vllm) run="$level release" ;;
   llama-cpp) run="llama_cpp release" ;;
   arm64 | i686 | wasm | windows) run=$level ;;
   style) run="style changed" ;;
