@@ -184,8 +184,8 @@ quick() {
 }
 
 format() {
-  find include src cuda samples tests tools integrations -name '*.h' -o -name '*.c' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' |
-    xargs -n 32 -P "$jobs" clang-format --dry-run -Werror
+  find include src cuda samples tests tools integrations -type f -regex '.*\.\(h\|c\|cpp\|cu\|cuh\)' -print0 |
+    xargs -0 -n 32 -P "$jobs" clang-format --dry-run -Werror
 }
 
 # style SOURCES: of "all", or of those that have changed and that include what has.
