@@ -33,7 +33,7 @@ class Attention:
         channels = shape.head_dim // 2 if kind == "int4" else shape.head_dim
         cache = (1, shape.kv_heads, shape.length, channels)
         shapes = {"query": (1, 1, shape.heads * shape.head_dim), "key": (1, 1, shape.kv_heads * shape.head_dim),
-                  "past_key": cache, "seqlens_k": (1,), "total_sequence_length": (1,), "output": None}
+                  "past_key": cache, "seqlens_k": (1,), "total_sequence_length": (1,)}
         shapes["value"], shapes["past_value"] = shapes["key"], cache
         shapes["output"] = shapes["query"]
         types = {name: getattr(TensorProto, given) for name in ("query", "key", "value", "output")}

@@ -46,16 +46,6 @@ class Fixed {
   void* memory_ = nullptr;
 };
 
-Rows random_rows(const std::vector<int32_t>& counts, uint64_t seed) {
-  Rows rows;
-  rows.counts = counts;
-  const auto n = static_cast<size_t>(rows.n());
-  rows.k = kvq_test::normal_tensor(n * Shape{}.token_scalars(), 3 * seed);
-  rows.v = kvq_test::normal_tensor(n * Shape{}.token_scalars(), 3 * seed + 1);
-  rows.q = kvq_test::normal_tensor(n * Shape{}.query_scalars(), 3 * seed + 2);
-  return rows;
-}
-
 // One token of each sequence in every layer, as a graph.
 class Graph {
  public:

@@ -11,16 +11,6 @@ namespace {
 constexpr int32_t kPrefix = 40960;
 constexpr int32_t kChunk = 170;
 
-Rows random_rows(const std::vector<int32_t>& counts, uint64_t seed) {
-  Rows rows;
-  rows.counts = counts;
-  const auto n = static_cast<size_t>(rows.n());
-  rows.k = kvq_test::normal_tensor(n * Shape{}.token_scalars(), 3 * seed);
-  rows.v = kvq_test::normal_tensor(n * Shape{}.token_scalars(), 3 * seed + 1);
-  rows.q = kvq_test::normal_tensor(n * Shape{}.query_scalars(), 3 * seed + 2);
-  return rows;
-}
-
 // The rows of one of several sequences with as many tokens each.
 Rows part_of(const Rows& all, size_t i) {
   const auto part = [&](const std::vector<float>& from) {

@@ -21,16 +21,6 @@ struct Arrays {
 };
 constexpr int32_t kRow = 16;
 
-Rows random_rows(int32_t n, uint64_t seed) {
-  const auto numbers = [n](int32_t heads) { return static_cast<size_t>(n * heads * Shape{}.head_dim); };
-  Rows rows;
-  rows.counts = {n};
-  rows.k = kvq_test::normal_tensor(numbers(Shape{}.kv_heads), seed);
-  rows.v = kvq_test::normal_tensor(numbers(Shape{}.kv_heads), seed + 1);
-  rows.q = kvq_test::normal_tensor(numbers(Shape{}.q_heads), seed + 2);
-  return rows;
-}
-
 // Stores and reads `n` tokens; returns outputs, where rows that nobody has written are −1.
 std::vector<float> extend(PoolHost& pool, const Arrays& arrays, int32_t n, int32_t max_queries, uint64_t seed) {
   Placed<int32_t> query_starts(pool.on_device(), arrays.query_starts);
@@ -48,7 +38,7 @@ std::vector<float> extend(PoolHost& pool, const Arrays& arrays, int32_t n, int32
   batch.tails = tails.data();
   kvq_test::checked(kvq_pool_plan_batch, pool.plan(), &batch);
   pool.planned(n);
-  return pool.extend(0, random_rows(n, seed));
+  return pool.extend(0, random_rows({n}, seed));
 }
 
 }  // namespace
@@ -88,7 +78,7 @@ TEST_CASE("pools: numbers outside of a pool name no page") {
       for (int32_t i = 0; i < 5; ++i) arrays.table[static_cast<size_t>(i * kRow)] = i;
       arrays.tails = {0, 1, 2, 3, 4};
       const std::vector<float> out = extend(pool, arrays, 5, 1, 3);
-      const Rows rows = random_rows(5, 3);
+      const Rows rows = random_rows({5}, 3);
       for (size_t i = 0; i < out.size(); ++i) {
         const size_t dim = 64;
         const size_t head = i / dim % static_cast<size_t>(Shape{}.q_heads);
@@ -120,7 +110,7 @@ TEST_CASE("pools: limits of a batch change no result") {
       for (const std::vector<int32_t>& counts : rounds) {
         without.plan({&rows[0], &rows[1], &rows[2]}, counts);
         with.plan({&limited[0], &limited[1], &limited[2]}, counts);
-        const Rows tokens = random_rows(std::accumulate(counts.begin(), counts.end(), 0), seed += 3);
+        const Rows tokens = random_rows({std::accumulate(counts.begin(), counts.end(), 0)}, seed += 3);
         const std::vector<float> expected = without.extend(0, tokens);
         const std::vector<float> found = with.extend(0, tokens);
         float largest = 0.0F;

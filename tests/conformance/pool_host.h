@@ -76,6 +76,17 @@ struct Rows {
   int32_t n() const { return std::accumulate(counts.begin(), counts.end(), 0); }
 };
 
+// Of a layer of the plain shape.
+inline Rows random_rows(const std::vector<int32_t>& counts, uint64_t seed) {
+  Rows rows;
+  rows.counts = counts;
+  const auto n = static_cast<size_t>(rows.n());
+  rows.k = kvq_test::normal_tensor(n * Shape{}.token_scalars(), 3 * seed);
+  rows.v = kvq_test::normal_tensor(n * Shape{}.token_scalars(), 3 * seed + 1);
+  rows.q = kvq_test::normal_tensor(n * Shape{}.query_scalars(), 3 * seed + 2);
+  return rows;
+}
+
 struct PoolSizes {
   int32_t block_tokens = 32;
   int32_t n_blocks = 64;

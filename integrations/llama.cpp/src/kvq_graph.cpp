@@ -182,6 +182,16 @@ Tensor gather(const ggml_tensor* tensor, const std::vector<int32_t>& tokens, flo
   return to;
 }
 
+/// What batches that append and those that do not have in common.
+template <class Batch>
+void set_queries(Batch& batch, const std::vector<kvq_sequence*>& sequences, const Tensor& queries) {
+  batch.n_sequences = static_cast<int32_t>(sequences.size());
+  batch.sequences = sequences.data();
+  batch.q = queries.data;
+  batch.q_token_stride = queries.token_stride;
+  batch.q_head_stride = queries.head_stride;
+}
+
 }  // namespace
 
 kvq_status Memory::extend(Layer& layer, const ggml_tensor* const (&inputs)[4], ggml_tensor* output) {
@@ -203,19 +213,14 @@ kvq_status Memory::extend(Layer& layer, const ggml_tensor* const (&inputs)[4], g
       if (inputs[i]) tensors[i] = gather(inputs[i], rows_.token, next);
     }
   }
-  const auto n = static_cast<int32_t>(step_sequences_.size());
   const auto* sinks = inputs[kSinks] ? static_cast<const float*>(inputs[kSinks]->data) : nullptr;
   kvq_status status = KVQ_OK;
   if (layer.stores) {
     kvq_extend_batch batch;
     kvq_extend_batch_init(&batch, sizeof(batch));
-    batch.n_sequences = n;
-    batch.sequences = step_sequences_.data();
+    set_queries(batch, step_sequences_, tensors[kQueries]);
     batch.token_counts = step_counts_.data();
     batch.positions = rows_.positions.data();
-    batch.q = tensors[kQueries].data;
-    batch.q_token_stride = tensors[kQueries].token_stride;
-    batch.q_head_stride = tensors[kQueries].head_stride;
     batch.k = tensors[kKeys].data;
     batch.k_token_stride = tensors[kKeys].token_stride;
     batch.k_head_stride = tensors[kKeys].head_stride;
@@ -229,13 +234,9 @@ kvq_status Memory::extend(Layer& layer, const ggml_tensor* const (&inputs)[4], g
   } else {
     kvq_attend_batch batch;
     kvq_attend_batch_init(&batch, sizeof(batch));
-    batch.n_sequences = n;
-    batch.sequences = step_sequences_.data();
+    set_queries(batch, step_sequences_, tensors[kQueries]);
     batch.query_counts = step_counts_.data();
     batch.query_positions = rows_.positions.data();
-    batch.q = tensors[kQueries].data;
-    batch.q_token_stride = tensors[kQueries].token_stride;
-    batch.q_head_stride = tensors[kQueries].head_stride;
     batch.output = result;
     batch.sliding_window = layer.sliding_window;
     batch.sinks = sinks;
