@@ -92,6 +92,8 @@ CudaPoolPlan::Sizes CudaPoolPlan::sizes_of() const {
   }
   const auto work_pages = static_cast<size_t>(maxima_.tokens / kSlots) + sequences;
   for (const PooledLayer& layer : pool_.layers) {
+    sizes.writes = std::max(sizes.writes, static_cast<size_t>(maxima_.tokens / kSlots) * (layer.has_tails() ? 2 : 1) *
+                                              static_cast<size_t>(layer.kv_heads));
     if (!layer.has_tails()) continue;
     sizes.work = std::max(sizes.work, work_pages * static_cast<size_t>(layer.kv_heads) * layer.float16->bytes());
   }
@@ -102,9 +104,9 @@ size_t CudaPoolPlan::bytes_of(const Sizes& sizes) const {
   const auto n = static_cast<size_t>(maxima_.sequences);
   const size_t starts = DeviceArrays::bytes_for_room<int32_t>(n + 1);
   const size_t sequences = DeviceArrays::bytes_for_room<PooledSequence>(n);
-  return sequences + DeviceArrays::bytes_for_room<int32_t>(sizes.blocks) + starts +
-         starts_.size() * (sequences + 2 * starts) + sizes.round_bytes +
-         DeviceArrays::bytes_for_room<PoolStarts>(starts_.size()) +
+  return sequences + DeviceArrays::bytes_for_room<int32_t>(sizes.blocks) + 2 * starts +
+         DeviceArrays::bytes_for_room<DeviceWrite>(sizes.writes) + starts_.size() * (sequences + 2 * starts) +
+         sizes.round_bytes + DeviceArrays::bytes_for_room<PoolStarts>(starts_.size()) +
          DeviceArrays::bytes_for_room<std::byte>(sizes.tiles) + DeviceArrays::bytes_for_room<float>(sizes.partials) +
          DeviceArrays::bytes_for_room<int32_t>(sizes.tickets) + DeviceArrays::bytes_for_room<std::byte>(sizes.work) +
          DeviceArrays::bytes_for_room<DevicePage>(sizes.table) + DeviceArrays::bytes_for_room<std::byte>(sizes.zeros) +
@@ -129,8 +131,10 @@ CudaPoolPlan::CudaPoolPlan(Device& device, Allocator& allocator, const Call& cal
   plan_.sequences = arrays_.take<PooledSequence>(n);
   plan_.blocks = arrays_.take<int32_t>(sizes_.blocks);
   plan_.job_starts = arrays_.take<int32_t>(n + 1);
+  plan_.whole_starts = arrays_.take<int32_t>(n + 1);
   partials_ = arrays_.take<float>(sizes_.partials);
   tickets_ = arrays_.take<int32_t>(sizes_.tickets);
+  writes_ = arrays_.take<DeviceWrite>(sizes_.writes);
   tiles_ = arrays_.take<std::byte>(sizes_.tiles);
   auto* work = arrays_.take<std::byte>(sizes_.work);
   auto* zeros = arrays_.take<std::byte>(sizes_.zeros);
@@ -221,14 +225,33 @@ void CudaPoolPlan::run(const PooledCall& work) {
   if (work.queries != nullptr) attend(call, layer, pages, *work.queries);
 }
 
+/// Stores all pages but the first and the last ones of sequences, if many may be new.
+bool CudaPoolPlan::store_whole_pages(const Call& call, AppendArguments& arguments, const PoolPages& pages) const {
+  constexpr int32_t kLeastTokens = 256;  // from which on a second launch is worth while
+  if (plan_.max_queries < kLeastTokens) return false;
+  const PoolWholePages whole{.starts = plan_.whole_starts,
+                             .n_sequences = plan_.n_sequences,
+                             .most = plan_.n_tokens / kSlots,
+                             .writes = writes_,
+                             .copies = pages.extends != 0 && pages.tails != 0 ? 2 : 1};
+  arguments.writes = writes_;
+  arguments.n_writes = whole.most * whole.copies * pages.kv_heads;
+  if (!writes_whole_pages(arguments)) return false;
+  call.require(launch_pool_writes(whole, pages, call.stream()), "append kernel");
+  call.require(launch_append(arguments, call.stream()), "append kernel");
+  return true;
+}
+
 void CudaPoolPlan::store(const Call& call, const Layer& layer, const PoolPages& pages, const TokenBatch& tokens) const {
   AppendArguments arguments = append_arguments(device_, tokens);
   arguments.pages = layer.written;
   arguments.target.view.scales = layer.scales;
   // Every job has a new token, and every one but a sequence's first fills a page.
   const int32_t most = std::min(plan_.n_tokens, plan_.n_tokens / kSlots + plan_.n_sequences);
-  const PoolJobs jobs = plan_.max_queries == 1 ? PoolJobs{nullptr, plan_.n_sequences, plan_.n_sequences}
-                                               : PoolJobs{plan_.job_starts, plan_.n_sequences, most};
+  const PoolJobs jobs = store_whole_pages(call, arguments, pages)
+                            ? PoolJobs{nullptr, plan_.n_sequences, 2 * plan_.n_sequences, 1}
+                        : plan_.max_queries == 1 ? PoolJobs{nullptr, plan_.n_sequences, plan_.n_sequences, 0}
+                                                 : PoolJobs{plan_.job_starts, plan_.n_sequences, most, 0};
   call.require(launch_pool_append(arguments, pages, jobs, call.stream()), "append kernel");
 }
 

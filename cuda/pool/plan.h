@@ -39,7 +39,8 @@ class CudaPoolPlan final : public PoolPlan {
   /// Numbers in memory that the limits need.
   struct Sizes {
     size_t blocks = 0;
-    size_t tiles = 0;        // bytes, partials included
+    size_t tiles = 0;  // bytes, partials included
+    size_t writes = 0;
     size_t round_bytes = 0;  // of all divisions
     size_t partials = 0;
     size_t tickets = 0;
@@ -57,6 +58,7 @@ class CudaPoolPlan final : public PoolPlan {
   void make_frequencies(const BlockPool& pool);
   void make_layers(const BlockPool& pool, const std::byte* work, const std::byte* zeros);
   const PoolStarts& starts_of(const PoolDivision& division) const;
+  bool store_whole_pages(const Call& call, AppendArguments& arguments, const PoolPages& pages) const;
   void store(const Call& call, const Layer& layer, const PoolPages& pages, const TokenBatch& tokens) const;
   void attend(const Call& call, const Layer& layer, const PoolPages& pages, const AttendBatch& queries) const;
   void attend_pages(const Call& call, const Readers& readers, AttendArguments& arguments, const PooledWork& work) const;
@@ -73,6 +75,7 @@ class CudaPoolPlan final : public PoolPlan {
   PlanArguments plan_{};
   float* partials_ = nullptr;
   int32_t* tickets_ = nullptr;
+  DeviceWrite* writes_ = nullptr;
   std::byte* tiles_ = nullptr;  // and their partials
 };
 

@@ -47,10 +47,10 @@ const void* page_kernel(const PagesWritten& pages) {
 }
 
 struct Launch {
-  const void* kernel;
-  int32_t blocks;
+  const void* kernel = nullptr;
+  int32_t blocks = 0;
   int32_t threads = kAppendThreads;
-  int32_t shared_bytes;
+  int32_t shared_bytes = 0;
 };
 
 /// Returns how many blocks can be resident beside `slow` others, with equal shares of `n_pages`. If a share divides the
@@ -95,16 +95,19 @@ Launch choose_whole(const AppendArguments& arguments) {
   return arguments.hadamard != 0 ? whole_of<WholePages::kHadamard>(arguments) : whole_of<WholePages::kPlain>(arguments);
 }
 
-Launch choose(const AppendArguments& arguments) {
+/// Without blocks if pages must be written one by one.
+Launch choose_any_whole(const AppendArguments& arguments) {
   // Only PageWriter writes trellis codes.
   const bool many_pages =
       arguments.pages.search_lanes == 0 && arguments.n_writes - arguments.n_slow > 2 * arguments.kv_heads;
   const bool rotates_eighths = arguments.rope.rotary_dim % (arguments.rope.half() ? 16 : 8) == 0;
-  if (many_pages && rotates_eighths && arguments.vectors != 0 && arguments.has_equal_sides() &&
-      arguments.head.keys % kTileChannels == 0) {
-    const Launch launch = choose_whole(arguments);
-    if (launch.blocks > 0) return launch;
-  }
+  const bool whole = many_pages && rotates_eighths && arguments.vectors != 0 && arguments.has_equal_sides() &&
+                     arguments.head.keys % kTileChannels == 0;
+  return whole ? choose_whole(arguments) : Launch{};
+}
+
+Launch choose(const AppendArguments& arguments) {
+  if (const Launch launch = choose_any_whole(arguments); launch.blocks > 0) return launch;
   // One warp of a block searches trellis paths while the others wait: smaller blocks leave registers for more of them.
   const bool equal = arguments.has_equal_sides();
   const bool apart = arguments.pages.scratch_apart != 0;
@@ -173,6 +176,8 @@ PagesWritten fit(PagesWritten pages, HeadShape head, int32_t shared_limit) {
 }
 
 size_t scratch_floats(HeadShape head) { return static_cast<size_t>(Layout{head, {}}.scratch_words()); }
+
+bool writes_whole_pages(const AppendArguments& arguments) { return choose_any_whole(arguments).blocks > 0; }
 
 cudaError_t launch_append(const AppendArguments& arguments, cudaStream_t stream) {
   const Launch launch = choose(arguments);

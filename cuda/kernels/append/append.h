@@ -88,6 +88,8 @@ PagesWritten fit(PagesWritten pages, HeadShape head, int32_t shared_limit);
 /// Scratch memory of a block.
 size_t scratch_floats(HeadShape head);
 cudaError_t launch_append(const AppendArguments& arguments, cudaStream_t stream);
+/// Whether that writes pages of 32 new tokens as a whole. Writes without a target are then left out.
+bool writes_whole_pages(const AppendArguments& arguments);
 
 /// Maximum tokens per launch_append_next: no list grows by more than one page.
 inline constexpr int32_t kMaxNextTokens = kSlots;

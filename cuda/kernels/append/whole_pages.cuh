@@ -82,7 +82,7 @@ class WholePageWriter {
 
     const int32_t lane = thread_ % 32;
     uint32_t whole = __ballot_sync(kAll, lane < n && is_whole(writes_[lane]));  // one bit per write
-    uint32_t rest = ~whole & ((1U << n) - 1U);
+    uint32_t rest = __ballot_sync(kAll, lane < n && writes_[lane].target != 0) & ~whole;
     if (a_.enters_pages() && thread_ < 32 && (whole >> lane & 1U) != 0) {
       PageWriter<kCodes>(a_, writes_[lane], nullptr).enter();
     }

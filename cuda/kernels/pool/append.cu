@@ -7,6 +7,8 @@
 namespace kvq::cuda {
 namespace {
 
+constexpr int32_t kWriteThreads = 128;
+
 /// A page to write, and where a copy in FP16 is wanted; 0: nowhere.
 struct PoolWrite {
   DeviceWrite write;
@@ -65,7 +67,10 @@ __global__ void __launch_bounds__(kAppendThreads)
   const auto head = static_cast<int32_t>(blockIdx.y);
   auto sequence = static_cast<int32_t>(blockIdx.x);
   int32_t job = 0;
-  if (jobs.starts != nullptr) {
+  if (jobs.ends != 0) {
+    job = sequence % 2;
+    sequence /= 2;
+  } else if (jobs.starts != nullptr) {
     job = sequence;
     if (job >= __ldg(jobs.starts + jobs.n_sequences)) return;
     sequence = last_not_above(jobs.starts, jobs.n_sequences, job);
@@ -74,6 +79,10 @@ __global__ void __launch_bounds__(kAppendThreads)
   const PooledSequence of = pooled_sequence(pool, sequence);
   if (of.query_count == 0) return;
   const int32_t crossed = of.last_new() - of.first_new();
+  if (jobs.ends != 0 && job != 0) {
+    job = crossed - 1;
+    if (job <= 0) return;
+  }
   const int32_t chained = of.last_new() - crossed % 2;  // in the first page's half of the tail
   int32_t page = of.first_new() + job;
   if (job != 0 && page == chained) page = of.last_new();
@@ -87,6 +96,28 @@ __global__ void __launch_bounds__(kAppendThreads)
     page = crossed == 1 ? of.last_new() : chained;
     __syncthreads();
   }
+}
+
+/// A thread for each write.
+__global__ void __launch_bounds__(kWriteThreads)
+    pool_writes_kernel(const __grid_constant__ PoolWholePages whole, const __grid_constant__ PoolPages pool) {
+  const auto i = static_cast<int32_t>(blockIdx.x * kWriteThreads + threadIdx.x);
+  const int32_t of_page = whole.copies * pool.kv_heads;
+  const int32_t page = i / of_page;
+  if (page >= whole.most) return;
+  PoolWrite to{};
+  if (page < __ldg(whole.starts + whole.n_sequences)) {
+    const int32_t sequence = last_not_above(whole.starts, whole.n_sequences, page);
+    const PooledSequence of = pooled_sequence(pool, sequence);
+    const int32_t number = of.first_new() + 1 + page - __ldg(whole.starts + sequence);
+    const bool exists = plan_write(pool, sequence, of, i % pool.kv_heads, number, to);
+    if (exists && i % of_page >= pool.kv_heads) {
+      to.write.target = to.copy;
+      to.write.format = 0;
+    }
+    if (!exists || to.write.target == 0) to.write = {};
+  }
+  whole.writes[i] = to.write;
 }
 
 const void* append_kernel(bool equal_sides, const PagesWritten& pages) {
@@ -109,6 +140,13 @@ cudaError_t prepare_pool_append(int32_t shared_limit) {
     }
   }
   return cudaSuccess;
+}
+
+cudaError_t launch_pool_writes(const PoolWholePages& whole, const PoolPages& pages, cudaStream_t stream) {
+  const int32_t writes = whole.most * whole.copies * pages.kv_heads;
+  const auto blocks = static_cast<uint32_t>((writes + kWriteThreads - 1) / kWriteThreads);
+  pool_writes_kernel<<<blocks, kWriteThreads, 0, stream>>>(whole, pages);
+  return cudaGetLastError();
 }
 
 cudaError_t launch_pool_append(const AppendArguments& arguments, const PoolPages& pages, const PoolJobs& jobs,

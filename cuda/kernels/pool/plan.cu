@@ -81,6 +81,7 @@ __device__ void plan_sequences(const PlanArguments& a) {
   __shared__ int32_t of_warps[kWarps];
   Scan work(of_warps, Sum{});
   Scan jobs(of_warps, Sum{});
+  Scan whole(of_warps, Sum{});
   for_each_sequence(a, [&](int32_t i, bool exists, PooledSequence& sequence) {
     const bool any = sequence.query_count > 0;
     const int32_t crossed = any ? sequence.last_new() - sequence.first_new() : 0;
@@ -88,18 +89,24 @@ __device__ void plan_sequences(const PlanArguments& a) {
     const int32_t new_jobs = any ? max(crossed, 1) : 0;
     sequence.work = work(new_pages) - new_pages;
     const int32_t jobs_before = jobs(new_jobs) - new_jobs;
+    const int32_t whole_pages = max(crossed - 2, 0);
+    const int32_t whole_before = whole(whole_pages) - whole_pages;
     if (!exists) return;
     const int32_t tail = a.tails != nullptr ? a.tails[i] : -1;
     sequence.tail = tail < a.n_tails ? max(tail, -1) : -1;
     a.sequences[i] = sequence;
     a.job_starts[i] = jobs_before;
+    a.whole_starts[i] = whole_before;
     for (int32_t k = 0; k < a.n_starts; ++k) {
       PooledSequence of_division = sequence;
       if (!a.starts[k].division.reads(sequence.query_count)) of_division.query_count = of_division.pages = 0;
       a.starts[k].sequences[i] = of_division;
     }
   });
-  if (threadIdx.x == 0) a.job_starts[a.n_sequences] = jobs.all;
+  if (threadIdx.x == 0) {
+    a.job_starts[a.n_sequences] = jobs.all;
+    a.whole_starts[a.n_sequences] = whole.all;
+  }
 }
 
 /// Fills rounds with lists, as many as memory has room for.

@@ -34,6 +34,7 @@ struct PlanArguments {
   PooledSequence* sequences;
   int32_t* blocks;
   int32_t* job_starts;       // [n + 1] PoolJobs before each sequence
+  int32_t* whole_starts;     // [n + 1] PoolWholePages before each sequence
   const PoolStarts* starts;  // [n_starts], device memory
   int32_t n_starts;
 };
