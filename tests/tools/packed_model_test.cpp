@@ -79,7 +79,8 @@ class PartlyPacked {
     llama::write_safetensors(content, [&](std::span<const std::byte> piece) {
       bytes.append(reinterpret_cast<const char*>(piece.data()), piece.size());
     });
-    file_ = directory_.write("packed.safetensors", bytes);
+    // A new one: what is mapped cannot be replaced on every system.
+    file_ = directory_.write("packed-" + std::to_string(writes_++) + ".safetensors", bytes);
   }
 
   llama::Model model(int32_t threads) const {
@@ -102,6 +103,7 @@ class PartlyPacked {
   ScratchDirectory directory_;
   kvq::Context context_ = make_context();
   std::filesystem::path file_;
+  int writes_ = 0;
   TinyModel decoded_;
   double bits_ = 0.0;
   double weights_ = 0.0;

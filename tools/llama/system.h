@@ -62,6 +62,9 @@ void* open_library(const std::string& path, std::string& reason);
 /// A function of an open library; null if it has none of this name.
 void* find_function(void* library, const char* name);
 
+/// Seconds of processors that the threads of this process have had so far.
+double processor_seconds();
+
 uint64_t host_memory_bytes();
 /// Bytes of the processor's last cache, which its cores share; 0 if unknown.
 uint64_t last_level_cache_bytes();

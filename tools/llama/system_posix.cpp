@@ -113,6 +113,8 @@ void* open_library(const std::string& path, std::string& reason) {
 
 void* find_function(void* library, const char* name) { return dlsym(library, name); }
 
+double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
 uint64_t host_memory_bytes() {
   return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }

@@ -158,6 +158,18 @@ void* find_function(void* library, const char* name) {
   return reinterpret_cast<void*>(GetProcAddress(static_cast<HMODULE>(library), name));
 }
 
+// std::clock() is the time that has passed here.
+double processor_seconds() {
+  std::array<FILETIME, 4> times{};
+  if (GetProcessTimes(GetCurrentProcess(), times.data(), &times[1], &times[2], &times[3]) == 0) return 0.0;
+  double seconds = 0.0;
+  for (const FILETIME& time : {times[2], times[3]}) {  // of the kernel and of the process
+    constexpr double kTick = 1e-7;
+    seconds += kTick * static_cast<double>(uint64_t{time.dwHighDateTime} << 32 | time.dwLowDateTime);
+  }
+  return seconds;
+}
+
 uint64_t host_memory_bytes() {
   MEMORYSTATUSEX status{};
   status.dwLength = sizeof(status);

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <chrono>
-#include <ctime>
 
+#include "llama/system.h"
 #include "llama/threads.h"
 #include "options/common.h"
 #include "terminal/progress.h"
@@ -54,10 +54,10 @@ struct ProcessorUse {
   template <class Run>
   auto watch(Run&& run) {
     const Stopwatch wall;
-    const std::clock_t begin = std::clock();
+    const double begin = llama::processor_seconds();
     auto result = run();
     wall_seconds += wall.seconds();
-    processor_seconds += static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+    processor_seconds += llama::processor_seconds() - begin;
     return result;
   }
 
