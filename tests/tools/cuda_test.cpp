@@ -93,7 +93,7 @@ TEST_CASE("a GPU module that cannot be used is refused with the reason") {
   const auto refuse = [](const std::filesystem::path& path, const char* reason) {
     CHECK_THROWS_WITH_AS(llama::load_cuda_module(path), Contains(reason), llama::Error);
   };
-  refuse(scratch.path() / "absent.so", (std::string("absent.so: ") + kvq_test::kNoLibrary).c_str());
+  for (const char* part : {"absent.so: ", kvq_test::kNoLibrary}) refuse(scratch.path() / "absent.so", part);
   refuse(scratch.write("text.so", "Not a library, and too long for the loader to say that it is short of a header.\n"),
          "text.so: ");
   refuse(kvq_test::kSystemLibrary, "no function kvq_llama_cuda_module");
