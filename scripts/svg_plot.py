@@ -3,7 +3,17 @@ import json
 import pathlib
 import sys
 
-INK, FAINT = "#24292f", "#d8dee4"
+INK, FAINT, PAPER = "#24292f", "#d8dee4", "#ffffff"
+
+# The same on dark pages: colours of curves serve both.
+DARK = f"""<style type="text/css">
+@media (prefers-color-scheme: dark) {{
+ [style*="fill: {INK}"] {{fill: #e6edf3 !important}}
+ [style*="fill: {PAPER}"] {{fill: #0d1117 !important}}
+ [style*="stroke: {INK}"], [style*="stroke: #000000"] {{stroke: #e6edf3 !important}}
+ [style*="stroke: {FAINT}"] {{stroke: #30363d !important}}
+}}</style>
+"""
 
 
 def fail(reason):
@@ -77,5 +87,7 @@ def save_plot(figure, title, subtitle, path):
         figure.text(0.012, 0.895, subtitle, fontsize=10)
     try:
         figure.savefig(path, metadata={"Date": None})
+        file = pathlib.Path(path)
+        file.write_text(file.read_text(encoding="utf-8").replace("</defs>", DARK + "</defs>", 1), encoding="utf-8")
     except OSError as error:
         fail(f"{path}: {error.strerror}")

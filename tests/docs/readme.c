@@ -1,4 +1,4 @@
-/* Frame of the README's snippets, which readme.sh extracts to attend.inc and linear.inc. Valid as C and as C++,
+/* Frame of the snippets that readme.sh extracts to attend.inc and linear.inc. Valid as C and as C++,
  * like the snippets. Compares their results with the definitions of attention and of a product in double. */
 #include <math.h>
 #include <stdint.h>

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The README's C snippets, compiled as C and as C++ and run: readme.c declares their variables and checks their results.
+# The C snippets of README.md and of docs/weights.md, compiled as C and as C++ and run: readme.c declares their variables and
+# checks their results.
 #   readme.sh C_COMPILER CXX_COMPILER LIBRARY
 set -euo pipefail
 
@@ -16,11 +17,13 @@ fail() {
   exit 1
 }
 
-# block N: the README's Nth block of C
-block() { awk -v n="$1" '/^```c$/ {++found; inside = 1; next} /^```/ {inside = 0} inside && found == n' "$root/README.md"; }
-[ "$(grep -c '^```c$' "$root/README.md")" = 2 ] || fail "the README has other blocks of C than the two that are tested here"
-block 1 >"$work/attend.inc"
-block 2 >"$work/linear.inc"
+# block PAGE: its block of C
+block() {
+  [ "$(grep -c '^```c$' "$root/$1")" = 1 ] || fail "$1 has other blocks of C than the one that is tested here"
+  awk '/^```c$/ {inside = 1; next} /^```/ {inside = 0} inside' "$root/$1"
+}
+block README.md >"$work/attend.inc"
+block docs/weights.md >"$work/linear.inc"
 
 strict=(-Wall -Wextra -Werror -O1 -I"$work" -I"$root/include" "$here/readme.c" -x none "$library" -Wl,-rpath,"$(dirname "$library")" -lm)
 "$cc" -x c -std=c99 "${strict[@]}" -o "$work/as_c" || fail "the snippets are not C99"
