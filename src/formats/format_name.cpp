@@ -52,23 +52,11 @@ struct OtherName {
   std::string_view begin;
   std::string_view format;
 };
-constexpr std::array<OtherName, 17> kOtherNames = {{{"q8", "int8"},
-                                                    {"fp8", "int8"},
-                                                    {"f8", "int8"},
-                                                    {"q6", "int8"},
-                                                    {"q5", "int8"},
-                                                    {"q4", "int4"},
-                                                    {"iq4", "int4"},
-                                                    {"nf4", "int4"},
-                                                    {"fp4", "int4"},
-                                                    {"mxfp4", "int4"},
-                                                    {"nvfp4", "int4"},
-                                                    {"q3", "int3"},
-                                                    {"q2", "int2"},
-                                                    {"kivi", "int2"},
-                                                    {"bf16", "fp16"},
-                                                    {"f16", "fp16"},
-                                                    {"f32", "fp16"}}};
+constexpr std::array<OtherName, 20> kOtherNames = {
+    {{"q8", "int8"},  {"fp8", "int8"},  {"f8", "int8"},    {"q6", "int8"},    {"q5", "int8"},
+     {"q4", "int4"},  {"iq4", "int4"},  {"iq3", "gs3"},    {"iq2", "gs2"},    {"iq1", "gs1"},
+     {"nf4", "int4"}, {"fp4", "int4"},  {"mxfp4", "int4"}, {"nvfp4", "int4"}, {"q3", "int3"},
+     {"q2", "int2"},  {"kivi", "int2"}, {"bf16", "fp16"},  {"f16", "fp16"},   {"f32", "fp16"}}};
 
 /// The format nearest to another program's name; empty if none is.
 std::string_view nearest_to_other(std::string_view name) {

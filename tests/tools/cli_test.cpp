@@ -11,6 +11,7 @@
 #include "program_run.h"
 #include "support/build.h"
 #include "support/scratch_directory.h"
+#include "terminal/output.h"
 
 namespace cli_test {
 namespace {
@@ -51,6 +52,7 @@ TEST_CASE("every command has help, and the program its version") {
   for (const Arguments& command : std::vector<Arguments>{{},
                                                          {"demo"},
                                                          {"info"},
+                                                         {"doctor"},
                                                          {"generate"},
                                                          {"chat"},
                                                          {"eval"},
@@ -72,6 +74,29 @@ TEST_CASE("every command has help, and the program its version") {
   CHECK(run_text({"--version"}).starts_with("kvq "));
 }
 
+TEST_CASE("kvq doctor says what memory's speed allows, and why there is no GPU") {
+  const json found = run_json({"doctor", "--threads", "1"});
+  const double speed = found["read_bandwidth_gigabytes_per_second"];
+  CHECK(speed > 0.1);
+  CHECK(found["memory_bytes"].get<uint64_t>() > uint64_t{1} << 28);
+  CHECK(found["gpu"].get<std::string>().empty() != found["no_gpu_because"].get<std::string>().empty());
+  for (const json& step : found["steps"]) {
+    CHECK(step["seconds"].get<double>() == doctest::Approx(step["bytes"].get<double>() / (1e9 * speed)));
+  }
+  // 32 layers, 8 heads of 128, keys and values of 2 bytes
+  const double fp16 = found["steps"][0]["bytes"].get<double>() - 2 * 7.5e9;
+  CHECK(fp16 == doctest::Approx(32768.0 * 32 * 8 * 128 * 2 * 2).epsilon(0.01));
+  CHECK(run_text({"doctor"}).find("GB/s") != std::string::npos);
+}
+
+TEST_CASE("small divergences keep two digits") {
+  CHECK(cli::nats_text(0.02461) == "0.02461");
+  CHECK(cli::nats_text(0.0000052) == "0.0000052");
+  CHECK(cli::nats_text(0.00072) == "0.00072");
+  CHECK(cli::nats_text(0.0) == "0.00000");
+  CHECK(cli::nats_text(1e-12) == "0.000000000");
+}
+
 TEST_CASE("wrong usage exits with 2") {
   check_failure({}, 2, "subcommand");
   check_failure({"eval"}, 2, "subcommand");
@@ -82,7 +107,7 @@ TEST_CASE("wrong usage exits with 2") {
   check_failure(perplexity({"--context", "1"}), 2, "--context");
   check_failure(perplexity({"--context", "many"}), 2, "--context");
   check_failure(perplexity({"--context", "8193"}), 2, "8192 positions");
-  check_failure(perplexity({"--windows", "0"}), 2, "--windows");
+  check_failure(perplexity({"--windows", "-1"}), 2, "--windows");
   check_failure(perplexity({"--chunk", "0"}), 2, "--chunk");
   check_failure(needle({"--context", "99999"}), 2, "8192 positions");
   check_failure(needle({"--samples", "0"}), 2, "--samples");

@@ -78,7 +78,7 @@ TEST_CASE("what compression loses is what float64 finds in the logits of both ca
 
 TEST_CASE("less is lost with more bits, and a comparison changes nothing else") {
   const Arguments common{"--context", "256", "--windows", "2"};
-  const json fp16 = run_json(perplexity(common));
+  const json fp16 = run_json(perplexity(with(common, {"--kv", "fp16"})));
   double kl = 0.0;
   double agreement = 1.0;
   for (const char* kv : {"int8", "int4", "int2"}) {
@@ -104,8 +104,9 @@ TEST_CASE("less is lost with more bits, and a comparison changes nothing else") 
 
 TEST_CASE("a cache is compared with itself only if that is asked for, and loses nothing") {
   const Arguments common{"--context", "128", "--windows", "1"};
-  CHECK(!run_json(compared(common)).contains("kl_mean"));
-  CHECK(run_text(compared(common)).find("against    nothing: --kv is fp16") != std::string::npos);
+  const Arguments plain = with(common, {"--kv", "fp16"});
+  CHECK(!run_json(compared(plain)).contains("kl_mean"));
+  CHECK(run_text(compared(plain)).find("against    nothing: --kv is fp16") != std::string::npos);
   CHECK(run_text(perplexity(common)).find("against    nothing: --against none") != std::string::npos);
   for (const char* kv : {"fp16", "int4"}) {
     const json same = run_json(compared(with(common, {"--kv", kv, "--against", kv})));
@@ -123,7 +124,7 @@ TEST_CASE("a cache is compared with itself only if that is asked for, and loses 
 
 TEST_CASE("the reference sees all tokens that a format evicts, and only second halves are scored") {
   const Arguments common{"--context", "256", "--windows", "2"};
-  const json half = run_json(perplexity(with(common, {"--second-half"})));
+  const json half = run_json(perplexity(with(common, {"--kv", "fp16", "--second-half"})));
   const json less = run_json(compared(with(common, {"--kv", "fp16+snapkv:48"})));
   CHECK(less["tokens"] == 2 * 127);
   CHECK(less["reference_perplexity"] == half["perplexity"]);

@@ -19,7 +19,7 @@ using nlohmann::json;
 
 TEST_CASE("perplexity reports true sizes, and int4 costs little") {
   const Arguments common{"--context", "256", "--windows", "2", "--per-window"};
-  const json fp16 = run_json(perplexity(common));
+  const json fp16 = run_json(perplexity(with(common, {"--kv", "fp16"})));
   const json int4 = run_json(perplexity(with(common, {"--kv", "int4", "--threads", "1"})));
   for (const json* result : {&fp16, &int4}) {
     check_numbers(*result,
@@ -46,8 +46,8 @@ TEST_CASE("perplexity reports true sizes, and int4 costs little") {
 TEST_CASE("a format that evicts does so once, after the prompt, and what follows is scored") {
   const Arguments common{"--context", "256", "--windows", "2", "--per-window"};
   const auto measure = [&common](const Arguments& more) { return run_json(perplexity(with(common, more))); };
-  const json whole = measure({});
-  const json half = measure({"--second-half"});
+  const json whole = measure({"--kv", "fp16"});
+  const json half = measure({"--kv", "fp16", "--second-half"});
   const json same = measure({"--second-half", "--kv", "fp16+adasnap:128"});  // all that the first half has
   const json less = measure({"--kv", "fp16+snapkv:48"});
   CHECK(half["tokens"] == 2 * 127);

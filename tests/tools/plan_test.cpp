@@ -540,6 +540,13 @@ TEST_CASE("with no more than a configuration, kvq plan says what fits") {
     CHECK(cache.predict_usage(2, longest + KVQ_PAGE_SLOTS, 0).total_bytes > left);
   }
   check_fits_page(run_text({"plan", "--model", config, "--memory", "1MB"}));
+  // A recommendation fits; with enough memory nothing need be lost, and with its weights a model is not measured.
+  CHECK(fits["longest_context"][fits["recommended"]["weights"]][fits["recommended"]["cache"]] >= 96);
+  for (const std::string& model_or_config : {place.model(), config}) {
+    const std::string text = run_text({"plan", "--model", model_or_config, "--memory", "1GB"});
+    CHECK(text.find("fit in FP16: nothing need be lost") != std::string::npos);
+  }
+  CHECK(!std::filesystem::exists(place.measurements()));
   check_failure({"plan", "--model", place.path("nothing")}, 1, "nothing");
   check_failure({"plan", "--model", config, "--context", "1000000"}, 2, "positions");
   check_failure({"plan", "--model", config, "--out", place.path("plan.yaml")}, 2, "--out needs the model's weights");

@@ -32,7 +32,7 @@ void add_group(cli::Command app, const char* name, const char* help, std::initia
 }
 
 void add_commands(cli::Command app) {
-  for (const Add add : {cli::add_demo, cli::add_info, cli::add_generate, cli::add_chat}) add(app);
+  for (const Add add : {cli::add_demo, cli::add_info, cli::add_doctor, cli::add_generate, cli::add_chat}) add(app);
   add_group(app, "eval", "Measure the quality of a model on a compressed cache",
             {cli::add_eval_perplexity, cli::add_eval_generate, cli::add_eval_needle, cli::add_eval_error,
              cli::add_eval_eviction});

@@ -259,7 +259,8 @@ std::filesystem::path config_file(const std::filesystem::path& place) {
   if (std::filesystem::exists(file, ignored)) return file;
   if (is_gguf(place)) {
     throw Error(place.string() + ": GGUF files are not read, but directories in " + kLayout +
-                "; transformers converts one: AutoModelForCausalLM.from_pretrained(DIRECTORY, "
+                "; transformers converts one, with the package gguf installed beside it: "
+                "AutoModelForCausalLM.from_pretrained(DIRECTORY, "
                 "gguf_file=NAME).save_pretrained(OUT), and the same with AutoTokenizer");
   }
   std::string message = place.string();

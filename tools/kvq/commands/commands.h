@@ -10,6 +10,7 @@ namespace cli {
 /// Each adds one command, its options and the function that runs it.
 void add_demo(Command app);
 void add_info(Command app);
+void add_doctor(Command app);
 void add_generate(Command app);
 void add_chat(Command app);
 void add_plan(Command app);

@@ -8,9 +8,9 @@ namespace cli {
 namespace {
 
 struct EvalPerplexityOptions : ReferenceOptions {
-  std::vector<std::string> formats{"fp16"};  // kv: all of them, in words
+  std::vector<std::string> formats{"gs4"};  // kv: all of them, in words
   std::string text;
-  PerplexityOptions perplexity;
+  PerplexityOptions perplexity{.windows = 8};
   std::string recode_from;
   bool per_window = false;
 };
@@ -45,7 +45,7 @@ std::string comparison_text(const EvalPerplexityOptions& options, const Perplexi
   const ReferenceComparison& comparison = *result.comparison;
   return "against    " + reference_text(options) + ", perplexity" + half_text(result) + " " +
          number_text(comparison.perplexity, 4) + ": rise " + signed_percent(rise_percent(result)) + "\n" +  //
-         "divergence " + number_text(comparison.kl_mean, 6) + " nats on average (KL), at most " +
+         "divergence " + nats_text(comparison.kl_mean) + " nats on average (KL), at most " +
          number_text(comparison.kl_p999, 4) + " for 99.9 % of tokens\n" +  //
          "top token  the same after " + number_text(100.0 * comparison.top1_agreement, 2) + " % of tokens\n";
 }
@@ -129,7 +129,7 @@ void print_table(const EvalPerplexityOptions& options, const EvalPerplexityMeasu
     std::vector<std::string> cells{options.formats[i], number_text(result.usage.bits_per_scalar, 2),
                                    number_text(result.perplexity, 4)};
     if (compared) {
-      cells.insert(cells.end(), {signed_percent(rise_percent(result)), number_text(result.comparison->kl_mean, 5),
+      cells.insert(cells.end(), {signed_percent(rise_percent(result)), nats_text(result.comparison->kl_mean),
                                  number_text(result.comparison->kl_p999, 3),
                                  number_text(100.0 * result.comparison->top1_agreement, 2) + " %"});
     }
@@ -215,8 +215,7 @@ void add_eval_perplexity(Command eval) {
   command.add_flag("--against-original", options->against_original,
                    "Compare with the model's own weights instead of those of --weights");
   add_context_option(command, options->perplexity.context, 2, "Tokens of a window");
-  command.add_option("--windows", options->perplexity.windows, "Only the first N windows (default: all)")
-      .range(1, 1 << 30);
+  command.add_number("--windows", options->perplexity.windows, 0, 1 << 30, "At most the first N windows; 0: all");
   add_chunk_option(command, options->perplexity.chunk);
   add_compute_options(command, options->compute);
   add_device_options(command, options->compute);

@@ -59,6 +59,12 @@ void refuse_choices(const PlanOptions& options) {
   }
 }
 
+/// Whether nothing is asked for but what to do with this memory.
+bool asks_what_fits(const PlanOptions& options) {
+  return !options.memory.empty() && !options.json && options.out.empty() && options.check == 0 &&
+         options.target_latency == 0.0 && options.max_loss == 0.0;
+}
+
 void run(const PlanOptions& options) {
   if (!options.shape.empty() || !llama::Checkpoint::is_in(llama::path_of(options.model))) {
     refuse_choices(options);
@@ -69,6 +75,9 @@ void run(const PlanOptions& options) {
   PlanOptions filled = options;
   if (filled.context == 0) {
     filled.context = std::min(kUsualContext, llama::load_config(llama::path_of(options.model)).max_positions);
+  }
+  if (asks_what_fits(filled) && print_if_it_fits(filled)) {
+    return print_text("for a plan all the same, which takes minutes to measure: --out FILE\n");
   }
   choose_plan(filled);
 }

@@ -45,6 +45,8 @@ void choose_plan(const PlanOptions& options);
 /// Print how many bytes weights and caches take in each scheme and format, and what fits, of a model that is known by
 /// its configuration alone, or of layers whose shape is given.
 void print_what_fits(const PlanOptions& options);
+/// The same before a model is measured, if anything fits. Returns whether nothing need be lost for it.
+bool print_if_it_fits(const PlanOptions& options);
 
 /// Carry out random plans, and print what they were expected to lose and what they lose.
 void print_check(const PlanOptions& options, const BitAllocator& allocator, const Probe& probe, Engine& engine);

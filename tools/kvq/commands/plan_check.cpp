@@ -119,8 +119,8 @@ std::string check_text(const std::vector<CheckedPlan>& plans) {
   for (size_t i = 0; i < plans.size(); ++i) {
     const ModelPlan& plan = plans[i].plan;
     table.add_row({std::to_string(i), plan.matrices.empty() ? "-" : number_text(plan.weight_bits(), 2),
-                   plan.cache.empty() ? "-" : number_text(plan.cache_bits, 2), number_text(plan.loss(), 5),
-                   number_text(plans[i].measured, 5), number_text(plans[i].measured / plan.loss(), 2)});
+                   plan.cache.empty() ? "-" : number_text(plan.cache_bits, 2), nats_text(plan.loss()),
+                   nats_text(plans[i].measured), number_text(plans[i].measured / plan.loss(), 2)});
   }
   return table.text() + "\nrank correlation " + number_text(rank_correlation(plans), 3) + ", off by a factor of " +
          number_text(worst_factor(plans), 2) + " at most\n";

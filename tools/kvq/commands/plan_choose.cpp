@@ -7,6 +7,7 @@
 #include "commands/plan.h"
 #include "terminal/files.h"
 #include "terminal/output.h"
+#include "terminal/progress.h"
 
 namespace cli {
 namespace {
@@ -21,7 +22,7 @@ double loss_of_layer(const ModelPlan& plan, size_t layer) {
 
 std::string part_text(const char* name, uint64_t bytes, double bits, const char* of, double loss) {
   return std::string(name) + bytes_text(bytes) + ", " + number_text(bits, 3) + " bits per " + of + ", loses " +
-         number_text(loss, 5) + " nats\n";
+         nats_text(loss) + " nats\n";
 }
 
 std::string bound_text(const ModelPlan& plan) {
@@ -29,7 +30,7 @@ std::string bound_text(const ModelPlan& plan) {
     return "that loses no more is smaller than " + bytes_text(static_cast<uint64_t>(plan.bound));
   if (plan.goal == KVQ_PLAN_SECONDS)
     return "that loses no more takes less than " + number_text(1e3 * plan.bound, 3) + " ms";
-  return "loses less than " + number_text(plan.bound, 5);
+  return "loses less than " + nats_text(plan.bound);
 }
 
 /// \param uniform  the best plan that gives everything the same and is no larger, if there is any.
@@ -93,7 +94,7 @@ std::string plan_text(const ModelPlan& plan, const std::optional<UniformPlan>& u
       cells.push_back(plan.matrices[layer * llama::kLinearRoles + i].scheme);
     }
     if (!plan.cache.empty()) cells.insert(cells.end(), {plan.cache[layer].keys, plan.cache[layer].values});
-    cells.push_back(number_text(loss_of_layer(plan, layer), 5));
+    cells.push_back(nats_text(loss_of_layer(plan, layer)));
     table.add_row(std::move(cells));
   }
   std::string text = table.text() + "\n";
@@ -102,17 +103,17 @@ std::string plan_text(const ModelPlan& plan, const std::optional<UniformPlan>& u
   }
   if (!plan.cache.empty()) text += part_text("cache    ", plan.cache_bytes, plan.cache_bits, "scalar", plan.cache_loss);
   if (!plan.eviction.empty()) {
-    text += "eviction " + plan.eviction + " tokens a head, loses " + number_text(plan.eviction_loss, 5) + " nats\n";
+    text += "eviction " + plan.eviction + " tokens a head, loses " + nats_text(plan.eviction_loss) + " nats\n";
   }
   if (plan.other_bytes > 0) {
     text += "others   " + bytes_text(plan.other_bytes) + " that are not planned, " + bytes_text(plan.workspace_bytes) +
             " of work space: " + bytes_text(plan.total_bytes()) + " in all\n";
   }
-  text += "together " + bytes_text(plan.bytes()) + ", loses " + number_text(plan.loss(), 5) +
+  text += "together " + bytes_text(plan.bytes()) + ", loses " + nats_text(plan.loss()) +
           " nats of divergence; no plan " + bound_text(plan) + "\n";
   if (uniform) {
     text += "the same for all, " + uniform->name + ", takes " + bytes_text(uniform->plan.bytes()) + " and loses " +
-            number_text(uniform->plan.loss(), 5) + "\n";
+            nats_text(uniform->plan.loss()) + "\n";
   }
   if (plan.seconds > 0.0) text += "a step of decoding takes about " + number_text(1e3 * plan.seconds, 3) + " ms\n";
   return text;
@@ -279,6 +280,17 @@ BestPlan best_plan_of_judged(const PlanOptions& options, const AllocationRequest
   }
 }
 
+/// Seconds that it took to measure what was not known.
+double measured(const PlanOptions& options, Measurements& known, Engine& engine, const ProbeWindows& windows,
+                const AllocationRequest& request) {
+  try {
+    return measure_losses(known, engine, windows, request, options.chunk);
+  } catch (const Interrupted& interrupted) {
+    throw llama::Error(std::string(interrupted.what()) + "; the same command goes on from what is kept in " +
+                       measurements_path(options).string());
+  }
+}
+
 void print_plan(const PlanOptions& options, const BitAllocator& allocator, const ModelPlan& plan,
                 const std::vector<UniformPlan>& uniform, double measuring_seconds) {
   const std::optional<UniformPlan> same = best_uniform(uniform, plan);
@@ -309,7 +321,7 @@ void choose_plan(const PlanOptions& options) {
                                  "writes");
   }
   Measurements known(measurements_path(options), engine.model.weights().fingerprint, windows.note());
-  const double seconds = measure_losses(known, engine, windows, request, options.chunk);
+  const double seconds = measured(options, known, engine, windows, request);
   if (options.check > 0) {
     const BitAllocator allocator(engine.context, engine.model.config(), known, nullptr, request);
     const Probe probe = make_probe(engine, windows, options.chunk);

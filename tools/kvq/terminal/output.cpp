@@ -66,6 +66,14 @@ std::string number_text(double value, int digits) {
   return std::string(text.data(), static_cast<size_t>(length));
 }
 
+std::string nats_text(double nats) {
+  constexpr int kDecimals = 5;
+  constexpr int kMostDecimals = 9;  // FP32's rounding is what is less
+  int decimals = kDecimals;
+  for (double least = 1e-4; nats > 0.0 && nats < least && decimals < kMostDecimals; least /= 10.0) ++decimals;
+  return number_text(nats, decimals);
+}
+
 std::string duration_text(double seconds) {
   constexpr int64_t kMinute = 60;
   constexpr int64_t kHour = 60 * kMinute;

@@ -31,11 +31,13 @@ void add_usage(Json& object, const kvq_usage& usage);
 void add_sizes(Json& object, const kvq_usage& usage, const llama::Weights& weights);
 std::string joined(const std::vector<std::string>& words, const std::string& between = ", ");
 
-/// Examples of texts: "12.5 MiB"; fixed point with `digits` decimals; "41 s", "2 min 5 s" or "3 h 20 min"; all 16
+/// Examples of texts: "12.5 MiB"; fixed point with `digits` decimals; nats, with five decimals or as many as show two
+/// digits: "0.02461", "0.0000052"; "41 s", "2 min 5 s" or "3 h 20 min"; all 16
 /// digits; "+1.70 %"; "3.9 MiB at 5.22 bits per scalar (plain FP16: 12.0 MiB)"; "4.06 bits per weight in packed layers,
 /// 7.31 in all"; "written to FILE (12.5 MiB)" and a line's end.
 std::string bytes_text(uint64_t bytes);
 std::string number_text(double value, int digits);
+std::string nats_text(double nats);
 std::string duration_text(double seconds);
 std::string hexadecimal(uint64_t value);
 std::string signed_percent(double percent);

@@ -20,6 +20,7 @@ llama::InterruptHandler::Note note_from_now_on() {
 }
 
 constexpr std::chrono::milliseconds kRedraw{250};  // seldom enough not to disturb what is timed
+constexpr std::chrono::seconds kLinePause{30};     // of a log
 constexpr int64_t kProgressWidth = 40;
 
 }  // namespace
@@ -34,23 +35,30 @@ void Interrupt::check() {
 
 Progress::Progress(std::string label, int64_t total, std::chrono::milliseconds patience)
     : label_(std::move(label)), total_(std::max<int64_t>(total, 1)), begin_(Clock::now()) {
-  if (!llama::is_terminal(stderr)) return;
-  drawing_ = std::jthread([this, patience](std::stop_token stop) { draw_until(std::move(stop), patience); });
+  const bool terminal = llama::is_terminal(stderr);
+  drawing_ = std::jthread([this, patience, terminal](const std::stop_token& stop) {
+    if (!terminal) {
+      draw_until(stop, kLinePause, kLinePause, &Progress::draw_line);
+    } else if (draw_until(stop, patience, kRedraw, &Progress::draw_bar)) {
+      std::fputs("\r\033[K", stderr);
+    }
+  });
 }
 
 Progress::~Progress() = default;
 
-void Progress::draw_until(std::stop_token stop, std::chrono::milliseconds patience) {
+bool Progress::draw_until(const std::stop_token& stop, std::chrono::milliseconds patience,
+                          std::chrono::milliseconds pause, void (Progress::*draw)() const) {
   std::unique_lock lock(mutex_);
   const auto stopped_within = [&](std::chrono::milliseconds time) {
     stopped_.wait_for(lock, stop, time, [] { return false; });
     return stop.stop_requested();
   };
-  if (patience.count() > 0 && stopped_within(patience)) return;
+  if (patience.count() > 0 && stopped_within(patience)) return false;
   do {
-    draw();
-  } while (!stopped_within(kRedraw));
-  std::fputs("\r\033[K", stderr);
+    (this->*draw)();
+  } while (!stopped_within(pause));
+  return true;
 }
 
 void Progress::advance(int64_t steps) {
@@ -66,12 +74,20 @@ std::string Progress::time_text(double fraction) const {
   return left >= 0.0 ? duration_text(left) + " left" : duration_text(passed) + " so far";
 }
 
-void Progress::draw() const {
-  const int64_t done = std::min(done_.load(), total_);
-  const double fraction = static_cast<double>(done) / static_cast<double>(total_);
-  const std::string bar(static_cast<size_t>(static_cast<double>(kProgressWidth) * fraction), '#');
+double Progress::fraction() const {
+  return static_cast<double>(std::min(done_.load(), total_)) / static_cast<double>(total_);
+}
+
+void Progress::draw_bar() const {
+  const double done = fraction();
+  const std::string bar(static_cast<size_t>(static_cast<double>(kProgressWidth) * done), '#');
   std::fprintf(stderr, "\r%s [%-*s] %3.0f %%  %s\033[K", label_.c_str(), static_cast<int>(kProgressWidth), bar.c_str(),
-               100.0 * fraction, time_text(fraction).c_str());
+               100.0 * done, time_text(done).c_str());
+}
+
+void Progress::draw_line() const {
+  const double done = fraction();
+  std::fprintf(stderr, "%s: %.0f %%, %s\n", label_.c_str(), 100.0 * done, time_text(done).c_str());
 }
 
 int32_t TrainingBar::hook(void* user, double done) {

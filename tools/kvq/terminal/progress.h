@@ -35,8 +35,8 @@ class Interrupt {
   llama::InterruptHandler handler_;
 };
 
-/// A bar on standard error for work that lasts, if that is a terminal; otherwise nothing. It is drawn however long a
-/// single step takes, and removes itself.
+/// A bar on standard error for work that lasts. It is drawn however long a single step takes, and removes itself. If
+/// standard error is no terminal, a line now and then.
 class Progress {
  public:
   /// \param patience  how long work may take without a bar.
@@ -50,8 +50,12 @@ class Progress {
  private:
   using Clock = std::chrono::steady_clock;
 
-  void draw_until(std::stop_token stop, std::chrono::milliseconds patience);
-  void draw() const;
+  /// Calls `draw` once `patience` is over and again after each `pause`. Returns whether it ever did.
+  bool draw_until(const std::stop_token& stop, std::chrono::milliseconds patience, std::chrono::milliseconds pause,
+                  void (Progress::*draw)() const);
+  void draw_bar() const;
+  void draw_line() const;
+  double fraction() const;
   std::string time_text(double fraction) const;
 
   std::string label_;
