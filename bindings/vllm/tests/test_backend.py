@@ -6,7 +6,6 @@ import pytest
 
 pytest.importorskip("vllm")
 
-import numpy  # noqa: E402
 import torch  # noqa: E402
 
 from kvq_vllm import _backend, _model  # noqa: E402
@@ -23,18 +22,17 @@ def model_of(policy, n_layers=2, block_tokens=32):
     return model
 
 
-def test_numbers_of_requests_are_numbers_of_tails():
-    """As of the model runner that CPUs do not have."""
-    builder = _backend.KvqBuilder.__new__(_backend.KvqBuilder)
-    builder.device = torch.device("cpu")
-    batch = SimpleNamespace(num_reqs=2, req_idx=numpy.array([3, 1, 9], "int64"))
-    assert builder._tails(batch).tolist() == [3, 1]
-
-
 def test_blocks_are_as_large_as_fp16s_in_vllm():
     fp16 = model_of("fp16", block_tokens=64)
     assert fp16.block_bytes == 64 * 4 * 128 * 2 * 2
     assert fp16.tail_bytes == 0
+
+
+def test_graphs_are_those_of_batches_that_decode():
+    from vllm.v1.attention.backend import AttentionCGSupport
+
+    support = _backend.KvqBuilder.get_cudagraph_support(None, None)
+    assert support == AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
 
 
 def test_layers_with_different_formats_have_the_largest_ones_blocks():
@@ -48,7 +46,7 @@ def test_the_size_of_blocks_is_asked_for_when_it_is_needed():
     size = [16]
     model = _model.Model(Settings("gs4", "gs4"), HEADS, LIMITS, 8, lambda: size[0], None)
     model.add_layer()
-    assert model.new_tails(0, torch.device("cpu")).shape == (8, 131072)
+    model.allocate(torch.device("cpu"))
     with pytest.raises(_model.Unsupported, match="--block-size is 16"):
         _ = model.block_bytes
     size[0] = 32
