@@ -213,5 +213,5 @@ def _check(config: VllmConfig) -> None:
         _refuse("KV connectors")
     if parallel.decode_context_parallel_size > 1 or getattr(parallel, "prefill_context_parallel_size", 1) > 1:
         _refuse("context parallelism")
-    if getattr(parallel, "enable_dbo", False):
+    if getattr(parallel, "enable_dbo", False) or getattr(parallel, "use_ubatching", False):
         _refuse("dual batch overlap")
