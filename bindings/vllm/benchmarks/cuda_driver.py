@@ -46,7 +46,7 @@ POLICIES = ["fp16", "int8", "int4+hadamard", "gs4", "gs2"]
 #: For formats that lose: what rounding numbers of a normal distribution loses (2 bits .34, 4 bits .10, 8 bits .006), a
 #: third more since keys are rounded as well as values; and twice as much for single ones.
 LIMITS = {
-    "fp16": (0.002, 0.003),
+    "fp16": (0.0025, 0.003),
     "int8": (0.008, 0.012),
     "int4+hadamard": (0.13, 0.2),
     "gs4": (0.13, 0.2),
