@@ -224,7 +224,7 @@ def main() -> None:
     parser.add_argument("what", choices=["tests", "speed"])
     parser.add_argument("--policies", nargs="+", default=POLICIES)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--seconds", type=float, default=100, help="limit of each process")
+    parser.add_argument("--seconds", type=float, default=140, help="limit of each process")
     parser.add_argument("--policy", help=argparse.SUPPRESS)
     options = parser.parse_args()
     device, counts = torch.device(options.device), (1, 16, 128)
