@@ -268,14 +268,14 @@ class Buffers:
             numbers,
         )
 
-    def put_dummy(self, rows: int, max_length: int) -> Batch:
+    def put_dummy(self, rows: int, max_length: int, numbers_requests: bool) -> Batch:
         """As vLLM warms graphs up: sequences of one token in block 0."""
         self.starts.copy_(torch.arange(len(self.starts)))
         self.starts.clamp_(max=rows)
         self.lengths.zero_()
         self.lengths[:rows] = 1
         self.table.zero_()
-        return self.batch(rows, rows, 1, max_length, numpy.arange(rows))
+        return self.batch(rows, rows, 1, max_length, numpy.arange(rows) if numbers_requests else None)
 
 
 class Engine:
@@ -318,7 +318,7 @@ class Engine:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            step = self.steps.plan(self.buffers.put_dummy(rows, self.shape.limits.length))
+            step = self.steps.plan(self.buffers.put_dummy(rows, self.shape.limits.length, self.numbers_requests))
             self.forward(step)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, stream=stream):
@@ -380,7 +380,7 @@ class Engine:
 
     def run_dummy(self, rows: int) -> None:
         """As vLLM runs while other processes have requests; nothing of any sequence may change."""
-        self.forward(self.steps.plan(self.buffers.put_dummy(rows, 1)))
+        self.forward(self.steps.plan(self.buffers.put_dummy(rows, 1, self.numbers_requests)))
 
     def errors(self, batch: list[tuple[Sequence, int]], most: int, most_rows: int = 32) -> list[float]:
         """Of some sequences and each layer: the output's distance from exact attention, by the exact one's length."""
