@@ -36,7 +36,7 @@ if [ "$(cat "$build/installed" 2>/dev/null)" != "$wanted" ]; then
     "$stubs" >"$build/log" 2>&1 || { sed 's/^/    /' "$build/log"; echo "FAILED: stubs"; exit 1; }
   echo "$wanted" >"$build/installed"
 fi
-export LD_LIBRARY_PATH=$stubs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} LIBKVQ_LIBRARY=$library
+export LD_LIBRARY_PATH=$stubs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} LIBKVQ_LIBRARY=$library KVQ_TEST_PROGRAM=$prefix/bin/kvq
 export PYTHONPATH=$root/bindings/python MYPYPATH=$root/bindings/python
 
 cd "$here"

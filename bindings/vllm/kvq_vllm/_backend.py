@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Optional
 
 import torch
 from vllm.config import VllmConfig, get_current_vllm_config
-from vllm.logger import init_logger
 from vllm.platforms import current_platform
 from vllm.v1.attention.backend import (
     AttentionBackend,
+    AttentionCGSupport,
     AttentionImpl,
     AttentionMetadataBuilder,
     AttentionType,
@@ -21,11 +21,10 @@ from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
 from vllm.v1.kv_cache_interface import AttentionSpec, FullAttentionSpec, KVCacheLayout, SlidingWindowSpec
 from vllm.v1.kv_cache_spec_registry import register_kv_cache_spec
 
-from ._model import Heads, Limits, Model, Run, Unsupported, bytes_of_blocks
+from ._model import Heads, Limits, Model, Unsupported
 from ._settings import Settings
-from ._tails import PAGE, TailTable
-
-logger = init_logger("vllm.kvq")
+from ._steps import Step, Steps
+from ._tails import PAGE
 
 
 def _refuse(what: str) -> None:
@@ -70,6 +69,10 @@ class KvqBackend(AttentionBackend):
         return True
 
     @classmethod
+    def supports_kv_connector(cls) -> bool:
+        return False
+
+    @classmethod
     def customize_spec(cls, spec: AttentionSpec) -> AttentionSpec:
         model = Model.newest
         if isinstance(spec, KvqSpec) or model is None:
@@ -95,88 +98,31 @@ class KvqBackend(AttentionBackend):
         return KvqBuilder
 
 
-@dataclass
-class KvqMetadata:
-    """A step: its batch is planned in `run`."""
+class KvqBuilder(AttentionMetadataBuilder[Step]):
+    # A step is planned outside of the graph, in memory that the graph reads.
+    _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
 
-    run: Run
-    n_tokens: int
-
-
-class KvqBuilder(AttentionMetadataBuilder[KvqMetadata]):
     def __init__(
         self, kv_cache_spec: AttentionSpec, layer_names: list[str], vllm_config: VllmConfig, device: torch.device
     ) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         modules = vllm_config.compilation_config.static_forward_context.values()
-        self._layers = [module for module in modules if isinstance(getattr(module, "impl", None), KvqImpl)]
-        self._model: Model = self._layers[0].impl.model
-        if len(layer_names) != self._model.n_layers or len(self._layers) != self._model.n_layers:
+        layers = [module for module in modules if isinstance(getattr(module, "impl", None), KvqImpl)]
+        model: Model = layers[0].impl.model
+        if len(layer_names) != model.n_layers or len(layers) != model.n_layers:
             _refuse("models whose layers vLLM puts into several groups of blocks")
-        self._table = TailTable(self._model.n_tails, self._model.block_tokens)
-        self._run: Optional[Run] = None
-        self._first: Optional[torch.Tensor] = None
+        self._steps = Steps(model, lambda: [layer.kv_cache for layer in layers], device)
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
-    ) -> KvqMetadata:
+    ) -> Step:
         batch = common_attn_metadata
         if batch.causal is not True or batch.mm_req_doc_ranges or batch.rswa_prefix_lens is not None:
             _refuse("attention that is not causal, or has a prefix of its own")
-        run = self._current_run()
-        run.follow_stream()
-        n = batch.num_reqs
-        run.plan.batch(
-            batch.query_start_loc[: n + 1],
-            batch.seq_lens[:n],
-            batch.block_table_tensor[:n],
-            self._tails(batch) if run.has_tails else None,
-            n_tokens=batch.num_actual_tokens,
-            max_queries=batch.max_query_len,
-            max_length=batch.max_seq_len,
-        )
-        return KvqMetadata(run, batch.num_actual_tokens)
-
-    def _tails(self, batch: CommonAttentionMetadata) -> torch.Tensor:
-        n = batch.num_reqs
-        if batch.req_idx is not None:  # The newer runner numbers requests, from when they start until they stop.
-            return torch.from_numpy(batch.req_idx[:n].astype("int32")).to(self.device)
-        lengths = batch.seq_lens[:n].tolist()
-        ends = batch.query_start_loc_cpu[: n + 1].tolist()
-        starts = [length - (ends[i + 1] - ends[i]) for i, length in enumerate(lengths)]
-        blocks = batch.block_table_tensor[:n].cpu().numpy()
-        tails = self._table.assign(starts, lengths, lambda row, place: int(blocks[row, place]))
-        return torch.tensor(tails, dtype=torch.int32, device=self.device)
-
-    def _current_run(self) -> Run:
-        """The pool over the blocks that the layers have now."""
-        first = self._layers[0].kv_cache
-        if self._run is None or first is not self._first:
-            blocks = [bytes_of_blocks(layer.kv_cache) for layer in self._layers]
-            self._run = Run(self._model, blocks, [layer.impl.tails for layer in self._layers], self.device)
-            self._first = first
-            self._report(len(blocks[0]))
-        return self._run
-
-    def _report(self, n_blocks: int) -> None:
-        model = self._model
-        tails = model.n_tails * model.tail_bytes
-        logger.info(
-            "kvq: %s, %d blocks of %d tokens, %d bytes a layer; besides them %d tails of %.1f MiB in all",
-            model.settings.name,
-            n_blocks,
-            model.block_tokens,
-            model.block_bytes,
-            model.n_tails if tails else 0,
-            tails / 2**20,
-        )
-        unused = sum(model.block_bytes - layout.block_bytes for layout in model.layouts)
-        if unused > 0:
-            share = 100 * unused / (model.block_bytes * model.n_layers)
-            logger.warning("kvq: %.0f %% of the blocks is empty, since vLLM gives all layers the same", share)
+        return self._steps.plan(batch)
 
 
-class KvqImpl(AttentionImpl[KvqMetadata]):
+class KvqImpl(AttentionImpl[Step]):
     def __init__(
         self,
         num_heads: int,
@@ -208,11 +154,12 @@ class KvqImpl(AttentionImpl[KvqMetadata]):
         self.logit_softcap = logits_soft_cap or 0.0
         self.model = model_of(config, Heads(num_heads, self.num_kv_heads, head_size, self.scale))
         self.index = self.model.add_layer()
-        self.tails: Optional[torch.Tensor] = None
 
     def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
-        # Now, so that a GPU's tails count as memory of the model when vLLM sizes its blocks.
-        self.tails = self.model.new_tails(self.index, torch.device(current_platform.device_type))
+        # Now, so that a GPU's memory counts as the model's when vLLM sizes its blocks.
+        self.model.allocate(torch.device(current_platform.device_type))
+        if self.sinks is not None:
+            self.sinks = self.sinks.detach().float()
 
     def forward(
         self,
@@ -221,24 +168,14 @@ class KvqImpl(AttentionImpl[KvqMetadata]):
         key: torch.Tensor,
         value: torch.Tensor,
         kv_cache: torch.Tensor,
-        attn_metadata: Optional[KvqMetadata],
+        attn_metadata: Optional[Step],
         output: torch.Tensor,
         output_scale: Optional[torch.Tensor] = None,
         output_block_scale: Optional[torch.Tensor] = None,
     ) -> torch.Tensor:
         if attn_metadata is None:  # vLLM warms up, without blocks
-            return output
-        n = attn_metadata.n_tokens
-        attn_metadata.run.plan.extend(
-            self.index,
-            key[:n],
-            value[:n],
-            query[:n],
-            output=output[:n],
-            sliding_window=self.sliding_window,
-            logit_softcap=self.logit_softcap,
-            sinks=self.sinks,
-        )
+            return output.fill_(0)
+        attn_metadata.attend(self.index, query, key, value, output, self.sliding_window, self.logit_softcap, self.sinks)
         return output
 
 
@@ -255,7 +192,9 @@ def model_of(config: VllmConfig, heads: Heads) -> Model:
     if settings is None:
         raise RuntimeError("KVQ_VLLM_POLICY was unset after vLLM had loaded kvq-vllm")
     scheduler = config.scheduler_config
-    limits = Limits(scheduler.max_num_seqs, scheduler.max_num_batched_tokens, config.model_config.max_model_len)
+    # Graphs have as many tokens as they were captured with.
+    tokens = max(scheduler.max_num_batched_tokens, config.compilation_config.max_cudagraph_capture_size or 0)
+    limits = Limits(scheduler.max_num_seqs, tokens, config.model_config.max_model_len)
     # One for each request, if vLLM numbers them; those found by their blocks need twice as many: see TailTable.
     n_tails = limits.sequences * (1 if config.use_v2_model_runner else 2)
     cache = config.cache_config
@@ -274,5 +213,5 @@ def _check(config: VllmConfig) -> None:
         _refuse("KV connectors")
     if parallel.decode_context_parallel_size > 1 or getattr(parallel, "prefill_context_parallel_size", 1) > 1:
         _refuse("context parallelism")
-    if getattr(parallel, "enable_dbo", False):
+    if getattr(parallel, "enable_dbo", False) or getattr(parallel, "use_ubatching", False):
         _refuse("dual batch overlap")

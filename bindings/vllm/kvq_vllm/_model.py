@@ -68,6 +68,9 @@ class Model:
         self.owner = owner
         self.n_layers = 0
         self._layouts: dict[tuple[int, int], list[libkvq.BlockLayout]] = {}
+        self._context: Optional[libkvq.Context] = None
+        self._tails: list[Optional[torch.Tensor]] = []
+        self._run: Optional[Run] = None
 
     def add_layer(self) -> int:
         """The number of a layer that vLLM has made."""
@@ -118,47 +121,75 @@ class Model:
         """Bytes of one tail of every layer."""
         return sum(layout.tail_bytes for layout in self.layouts)
 
-    def new_tails(self, layer: int, device: torch.device) -> Optional[torch.Tensor]:
-        """Memory of a layer's tails, whatever the size of blocks will be; None: it needs none."""
-        size = self._layouts_of(PAGE)[layer].tail_bytes
-        return torch.zeros(self.n_tails, size, dtype=torch.uint8, device=device) if size else None
+    def allocate(self, device: torch.device) -> None:
+        """Memory of all layers' tails, and on a GPU what plans need: when all layers are known, before blocks are."""
+        if self._tails:
+            return
+        # Whatever the size of blocks will be.
+        layouts = self._layouts_of(PAGE)
+        self._tails = [_rows(self.n_tails, layout.tail_bytes, device) for layout in layouts]
+        if device.type == "cuda":  # The context keeps what a plan over one block has taken and given back.
+            block = _rows(1, max(layout.block_bytes for layout in layouts), device)
+            Run(self, self.context(device), PAGE, [block] * self.n_layers, self._tails).close()
+
+    def run_over(self, blocks: Sequence[torch.Tensor], device: torch.device) -> Run:
+        """The pool over these blocks, in place of that over earlier ones, whose graphs cannot be replayed any more."""
+        self.allocate(device)
+        if self._run is not None:
+            self._run.close()
+        self._run = Run(self, self.context(device), self.block_tokens, blocks, self._tails)
+        return self._run
+
+    def context(self, device: torch.device) -> libkvq.Context:
+        if self._context is None:
+            self._context = _context(self.settings, device)
+        return self._context
 
 
 class Run:
-    """A pool over vLLM's blocks and the plan of its steps."""
+    """A pool over an engine's blocks and the plan of its steps."""
 
     def __init__(
         self,
         model: Model,
-        blocks: Sequence[torch.Tensor],
+        context: libkvq.Context,
+        block_tokens: int,
+        blocks: Sequence[Optional[torch.Tensor]],
         tails: Sequence[Optional[torch.Tensor]],
-        device: torch.device,
     ) -> None:
-        self._context = _context(model.settings, device)
-        self._device = device
+        self._context = context
         self._stream: object = None
-        cache = model.cache(self._context)
-        self.pool = libkvq.Pool(cache, model.block_tokens, blocks, tails)
+        self.has_tails = any(tail is not None for tail in tails)
+        self._cache = model.cache(context)
+        self.pool = libkvq.Pool(self._cache, block_tokens, blocks, tails)
         self.plan = self.pool.plan(
             max_sequences=model.limits.sequences,
             max_tokens=model.limits.tokens,
-            max_blocks=-(-model.limits.length // model.block_tokens),
+            max_blocks=-(-model.limits.length // block_tokens),
         )
-        self.has_tails = model.tail_bytes > 0
+
+    def close(self) -> None:
+        for each in (self.plan, self.pool, self._cache):
+            each.close()
 
     def follow_stream(self) -> None:
         """Compute on PyTorch's current stream, if it is a GPU that computes."""
-        if self._device.type != "cuda":
+        if self._context.device == "cpu":
             return
-        stream = torch.cuda.current_stream(self._device)
+        stream = torch.cuda.current_stream()
         if stream != self._stream:
             self._context.set_stream(stream)
             self._stream = stream
 
 
+def _rows(n: int, size: int, device: torch.device) -> Optional[torch.Tensor]:
+    return torch.zeros(n, size, dtype=torch.uint8, device=device) if size else None
+
+
 def _context(settings: Settings, device: torch.device) -> libkvq.Context:
     if device.type == "cuda":
-        return libkvq.Context(device="cuda", device_index=device.index or 0)
+        index = torch.cuda.current_device() if device.index is None else device.index
+        return libkvq.Context(device="cuda", device_index=index, stream=torch.cuda.current_stream(index))
     with _all_processors():
         return libkvq.Context(n_threads=settings.n_threads or torch.get_num_threads())
 

@@ -39,3 +39,25 @@ def save(kind: str, folder: pathlib.Path) -> pathlib.Path:
     config = getattr(transformers, family + "Config")(**{**_SMALL, **options})
     getattr(transformers, family + "ForCausalLM")(config).half().save_pretrained(folder)
     return folder
+
+
+def with_outlier_channels(model: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+    """The same Llama with some channels of keys 16 times as large and of queries as much smaller."""
+    import json
+
+    import safetensors.torch
+
+    config = json.loads((model / "config.json").read_text())
+    head_dim = config["head_dim"]
+    weights = safetensors.torch.load_file(model / "model.safetensors")
+    for name, weight in weights.items():
+        factor = {"k_proj": 16.0, "q_proj": 1 / 16}.get(name.split(".")[-2])
+        if factor is not None:
+            channels = weight.view(-1, head_dim, weight.shape[-1])
+            for channel in (5, 20, 43):
+                channels[:, [channel, channel + head_dim // 2]] *= factor  # a pair that RoPE rotates
+    folder.mkdir()
+    safetensors.torch.save_file(weights, folder / "model.safetensors")
+    for name in ("config.json", "tokenizer.json"):
+        (folder / name).symlink_to((model / name).resolve())
+    return folder
