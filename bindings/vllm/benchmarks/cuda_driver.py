@@ -145,7 +145,7 @@ def test(policy: str, device: torch.device) -> dict[str, Any]:
     gib = torch.cuda.get_device_properties(device).total_memory >> 30 if device.type == "cuda" else 0
     large = gib >= 64
     if device.type == "cuda":
-        serving = Shape(n_blocks=5000)
+        serving = Shape(n_blocks=2500)
         n, prompt, answer, longest = 400, 800, 120, 32768 if large else 4096
         uneven = Shape(n_layers=1, limits=Limits(256, 16384, longest), n_blocks=44000 if large else 12000)
     else:

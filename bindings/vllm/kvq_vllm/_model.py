@@ -158,7 +158,7 @@ class Run:
         tails: Sequence[Optional[torch.Tensor]],
     ) -> None:
         self._context = context
-        self._stream: object = None
+        self._stream: Optional[int] = None
         self.has_tails = any(tail is not None for tail in tails)
         self._cache = model.cache(context)
         self.pool = libkvq.Pool(self._cache, block_tokens, blocks, tails)
@@ -177,9 +177,9 @@ class Run:
         if self._context.device == "cpu":
             return
         stream = torch.cuda.current_stream()
-        if stream != self._stream:
+        if stream.cuda_stream != self._stream:  # a stream of PyTorch is not unequal to None
             self._context.set_stream(stream)
-            self._stream = stream
+            self._stream = stream.cuda_stream
 
 
 def _rows(n: int, size: int, device: torch.device) -> Optional[torch.Tensor]:
