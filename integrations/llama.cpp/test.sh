@@ -38,7 +38,8 @@ fi
 absent_anchor() {
   local copy=$folder/test/other name
   rm -rf "$copy"
-  for name in src/CMakeLists.txt src/llama-model.cpp src/llama-graph.cpp src/llama-context.cpp common/arg.cpp; do
+  for name in src/CMakeLists.txt src/llama-model.cpp src/llama-graph.cpp src/llama-context.cpp common/arg.cpp \
+    ggml/src/ggml-cuda/ggml-cuda.cu; do
     mkdir -p "$(dirname "$copy/$name")" && cp "$folder/source/$name.original" "$copy/$name" || return
   done
   sed -i 's/build_attn_mha(/build_attention(/' "$copy/src/llama-graph.cpp"
