@@ -30,9 +30,10 @@ Place choose_place(const llama_model& model, const llama_cparams& cparams) {
   if (ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU) return {};
   if (!cparams.offload_kqv) return in_host_memory("offloading of the KV cache is off");
   auto* backend = ggml_backend_dev_backend_reg(device);
-  auto* set_nodes = reinterpret_cast<SetDeviceNodes>(ggml_backend_reg_get_proc_address(backend, kSetDeviceNodes));
-  if (!set_nodes || std::strcmp(ggml_backend_reg_name(backend), "CUDA") != 0)
-    return in_host_memory("kvq's GPUs are those of CUDA");
+  void* set_nodes = nullptr;
+  if (backend && std::strcmp(ggml_backend_reg_name(backend), "CUDA") == 0)  // split tensors are on a device of none
+    set_nodes = ggml_backend_reg_get_proc_address(backend, kSetDeviceNodes);
+  if (!set_nodes) return in_host_memory("kvq's GPUs are those of CUDA, and tensors are not split");
   Place place = {device, 0};
   while (ggml_backend_reg_dev_get(backend, static_cast<size_t>(place.index)) != device) ++place.index;
   kvq_device_info info = {};
@@ -40,7 +41,7 @@ Place choose_place(const llama_model& model, const llama_cparams& cparams) {
   Error error;
   if (kvq_device_describe(KVQ_DEVICE_CUDA, place.index, nullptr, &info, &error) != KVQ_OK)
     return in_host_memory(error.message);
-  set_nodes(device_nodes());
+  reinterpret_cast<SetDeviceNodes>(set_nodes)(device_nodes());
   return place;
 }
 
