@@ -5,7 +5,8 @@
 #   KVQ_PREFIX    where `cmake --install` has put it; or both of
 #   KVQ_LIBRARY   the file libkvq.so, and
 #   KVQ_INCLUDE   the folder of kvq.h
-# Without these, build/release of this repository. CMAKE_ARGUMENTS are given to llama.cpp's cmake. TARGETs are those of
+# Without these, build/release of this repository. KVQ_CUDA=1 builds for NVIDIA GPUs too, with nvcc; libkvq_cuda.so is then
+# beside libkvq.so, by default that of build/cuda. CMAKE_ARGUMENTS are given to llama.cpp's cmake. TARGETs are those of
 # llama.cpp; by default the library, llama-simple, llama-completion, llama-bench and llama-perplexity.
 set -euo pipefail
 
@@ -26,15 +27,18 @@ shift
 case "$folder/" in "$root/integrations/"* | "$root/" | "$root/src/"*) fail "$folder is among this repository's sources" ;; esac
 [ $# -gt 0 ] || set -- llama llama-simple llama-completion llama-bench llama-perplexity
 
+preset=release cuda=OFF
+[ "${KVQ_CUDA:-0}" = 0 ] || preset=cuda cuda=ON
 library=${KVQ_LIBRARY:-}
 include=${KVQ_INCLUDE:-}
 if [ -n "${KVQ_PREFIX:-}" ]; then
   library=$(find "$KVQ_PREFIX" -name libkvq.so | head -n 1)
   include=$KVQ_PREFIX/include
 fi
-library=$(realpath "${library:-$root/build/release/lib/libkvq.so}")
+library=$(realpath "${library:-$root/build/$preset/lib/libkvq.so}")
 include=$(realpath "${include:-$root/include}")
 [ -f "$library" ] || fail "no library $library: build kvq, or set KVQ_PREFIX"
+[ $cuda = OFF ] || [ -f "$(dirname "$library")/libkvq_cuda.so" ] || fail "no libkvq_cuda.so beside $library"
 [ -f "$include/kvq.h" ] || fail "no $include/kvq.h"
 
 if [ ! -f "$folder/$archive" ]; then
@@ -59,5 +63,5 @@ launcher=()
 # shellcheck disable=SC2086
 cmake -S "$folder/source" -B "$folder" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DLLAMA_BUILD_TESTS=OFF -DLLAMA_OPENSSL=OFF \
   -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF "${launcher[@]}" -DKVQ_LLAMA_DIR="$here/src" -DKVQ_INCLUDE_DIR="$include" \
-  -DKVQ_LIBRARY="$library" ${CMAKE_ARGUMENTS:-}
+  -DKVQ_LIBRARY="$library" -DGGML_CUDA=$cuda ${CMAKE_ARGUMENTS:-}
 cmake --build "$folder" --parallel "$(nproc)" --target "$@"

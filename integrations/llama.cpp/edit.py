@@ -4,11 +4,12 @@ and edits start from it, so that running this again gives the same files. A plac
 import pathlib
 import sys
 
+SOURCE = pathlib.Path(__file__).resolve().parent / "src"
 INCLUDE = '#include "kvq_graph.h"\n'
 BRANCH = """    ggml_tensor * cur = llama_kvq::attention(ctx0, gf, inp, q_cur, k_cur, v_cur, kq_b, sinks, v_mla, kq_scale, il);
     if (!cur) {
 """
-FAILED = """    if (!llama_kvq::computed(mctx)) {
+FAILED = """    if (!llama_kvq::computed(mctx, sched.get())) {
         ret = GGML_STATUS_FAILED;
         return nullptr;
     }
@@ -25,6 +26,22 @@ OPTION = """    add_opt(common_arg(
             llama_kvq_set_policy(value.c_str());
         }
     ));
+"""
+CUDA = "ggml/src/ggml-cuda/ggml-cuda.cu"
+CUDA_SET = """    if (strcmp(name, llama_kvq::kSetDeviceNodes) == 0) {
+        return (void *)llama_kvq::set_device_nodes;
+    }
+"""
+CUDA_COMPUTE = """        case GGML_OP_CUSTOM:
+            return llama_kvq::compute_device_node(dst, ctx.device, ctx.stream());
+"""
+CUDA_SUPPORTED = """        case GGML_OP_CUSTOM:
+            return llama_kvq::is_device_node(op);
+"""
+# kvq's pages and workspaces are not where they were when a graph was captured.
+CUDA_NO_GRAPH = """        if (node->op == GGML_OP_CUSTOM) {
+            use_cuda_graph = false;
+        }
 """
 
 
@@ -63,6 +80,12 @@ PLACES = [
     ("src/llama-context.cpp", "llama_context::process_ubatch(const", "ret = GGML_STATUS_SUCCESS;", "before", FAILED),
     ("common/arg.cpp", None, '#include "arg.h"', "after", '#include "llama_kvq.h"\n'),
     ("common/arg.cpp", None, '{"-ctk", "--cache-type-k"}', "above", OPTION),
+    # The CMake files of CUDA, HIP and MUSA compile this file: none of them knows where the header is.
+    (CUDA, None, '#include "ggml-cuda/common.cuh"', "after", f'#include "{SOURCE}/kvq_ggml_cuda.h"\n'),
+    (CUDA, "static bool ggml_cuda_compute_forward(", "switch (dst->op) {", "after", CUDA_COMPUTE),
+    (CUDA, "static bool ggml_cuda_graph_check_compability(", "if (!use_cuda_graph) {", "before", CUDA_NO_GRAPH),
+    (CUDA, "static bool ggml_backend_cuda_device_supports_op(", "switch (op->op) {", "after", CUDA_SUPPORTED),
+    (CUDA, "static void * ggml_backend_cuda_reg_get_proc_address(", "return nullptr;", "before", CUDA_SET),
 ]
 
 

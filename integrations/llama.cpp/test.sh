@@ -38,7 +38,8 @@ fi
 absent_anchor() {
   local copy=$folder/test/other name
   rm -rf "$copy"
-  for name in src/CMakeLists.txt src/llama-model.cpp src/llama-graph.cpp src/llama-context.cpp common/arg.cpp; do
+  for name in src/CMakeLists.txt src/llama-model.cpp src/llama-graph.cpp src/llama-context.cpp common/arg.cpp \
+    ggml/src/ggml-cuda/ggml-cuda.cu; do
     mkdir -p "$(dirname "$copy/$name")" && cp "$folder/source/$name.original" "$copy/$name" || return
   done
   sed -i 's/build_attn_mha(/build_attention(/' "$copy/src/llama-graph.cpp"
@@ -63,12 +64,16 @@ if [ -z "$filter" ]; then
   check "a policy that is none fails" eval '! benchmark gs17'
 fi
 
-${CXX:-c++} -std=c++17 -O1 -Wall -Wextra -Werror -I"$here/src" -I"$folder/source/include" -I"$folder/source/ggml/include" \
-  "$here/tests/kvq_llama_test.cpp" -o "$folder/test/kvq_llama_test" -L"$folder/bin" -lllama -lggml -lggml-base \
-  -Wl,-rpath,"$folder/bin" -Wl,--allow-shlib-undefined || { failed=$((failed + 1)); result; }
-log=$folder/test/log
-"$folder/test/kvq_llama_test" "$folder/test" ${filter:+"$filter"} | tee "$log"
-read -r p f < <(tail -n 1 "$log" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p')
-passed=$((passed + ${p:-0}))
-failed=$((failed + ${f:-1}))
+for name in device_nodes_test kvq_llama_test; do
+  ${CXX:-c++} -std=c++17 -O1 -Wall -Wextra -Werror -I"$here/src" -isystem "$folder/source/include" \
+    -isystem "$folder/source/ggml/include" -isystem "$folder/source/ggml/src" "$here/tests/$name.cpp" -o "$folder/test/$name" \
+    -L"$folder/bin" -lllama -lggml -lggml-base -Wl,-rpath,"$folder/bin" -Wl,--allow-shlib-undefined ||
+    { failed=$((failed + 1)); result; }
+  log=$folder/test/log arguments=()
+  [ $name = device_nodes_test ] || arguments=("$folder/test" ${filter:+"$filter"})
+  "$folder/test/$name" "${arguments[@]}" | tee "$log"
+  read -r p f < <(tail -n 1 "$log" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p')
+  passed=$((passed + ${p:-0}))
+  failed=$((failed + ${f:-1}))
+done
 result

@@ -1,6 +1,6 @@
 # Included at the end of llama.cpp's src/CMakeLists.txt: KVQ_LLAMA_DIR is this folder, KVQ_INCLUDE_DIR has kvq.h and
 # KVQ_LIBRARY is libkvq.
-set(kvq_sources kvq_cache.cpp kvq_graph.cpp kvq_memory.cpp kvq_sequences.cpp kvq_state.cpp kvq_threads.cpp)
+set(kvq_sources kvq_cache.cpp kvq_device.cpp kvq_graph.cpp kvq_memory.cpp kvq_sequences.cpp kvq_state.cpp kvq_threads.cpp)
 list(TRANSFORM kvq_sources PREPEND "${KVQ_LLAMA_DIR}/")
 target_sources(llama PRIVATE ${kvq_sources})
 set_source_files_properties(${kvq_sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)

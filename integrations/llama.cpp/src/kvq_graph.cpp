@@ -1,5 +1,6 @@
 #include "kvq_graph.h"
 
+#include "kvq_device_nodes.h"
 #include "kvq_memory.h"
 
 #include "llama-context.h"
@@ -35,9 +36,8 @@ class Input : public Base, public KvqInput {
 
 enum { kQueries, kKeys, kValues, kSinks, kInputs };
 
-void compute(ggml_tensor* output, int thread, int, void* user) {
-  auto& layer = *static_cast<Layer*>(user);
-  if (thread != 0) return layer.memory->threads().help(layer.done);
+/// Stores keys and values of a node's layer and attends; false: there is no result.
+bool attend(Layer& layer, ggml_tensor* output) {
   const ggml_tensor* inputs[kInputs] = {};
   int n = 0;
   inputs[kQueries] = output->src[n++];
@@ -46,8 +46,27 @@ void compute(ggml_tensor* output, int thread, int, void* user) {
     inputs[kValues] = output->src[n++];
   }
   inputs[kSinks] = output->src[n];
-  layer.memory->attend(layer, inputs, output);
+  return layer.memory->attend(layer, inputs, output);
+}
+
+/// The node of a cache in host memory.
+void compute(ggml_tensor* output, int thread, int, void* user) {
+  auto& layer = *static_cast<Layer*>(user);
+  if (thread != 0) return layer.memory->threads().help(layer.done);
+  if (!attend(layer, output)) std::memset(output->data, 0, ggml_nbytes(output));
   layer.done.store(true, std::memory_order_release);
+}
+
+/// The node of a cache on a GPU: ggml's CUDA backend knows it by this function, which a CPU would call.
+void refuse(ggml_tensor* output, int thread, int, void* user) {
+  if (thread != 0) return;
+  static_cast<Layer*>(user)->memory->fail("a node of a cache on a GPU was given to the CPU");
+  std::memset(output->data, 0, ggml_nbytes(output));
+}
+
+bool compute_on_device(ggml_tensor* output, void* user, int device, void* stream) {
+  auto& layer = *static_cast<Layer*>(user);
+  return layer.memory->enter_stream(device, stream) && attend(layer, output);
 }
 
 bool has_shape(const ggml_tensor* tensor, int32_t channels, int32_t heads) {
@@ -115,14 +134,22 @@ ggml_tensor* attention(ggml_context* ctx, ggml_cgraph* graph, llm_graph_input_i*
   }
   if (sinks) inputs[n++] = with_rows(ctx, sinks);
   auto* result = ggml_custom_4d(ctx, GGML_TYPE_F32, static_cast<int64_t>(info.value_dim) * info.q_heads, q->ne[2], 1, 1,
-                                inputs, n, compute, GGML_N_TASKS_MAX, &layer);
+                                inputs, n, own->memory->on_gpu() ? refuse : compute, GGML_N_TASKS_MAX, &layer);
   ggml_build_forward_expand(graph, result);
   return result;
 }
 
-bool computed(const llama_memory_context_i* mctx) {
-  const auto* memory = memory_of(mctx);
-  return !memory || memory->computed();
+const DeviceNodes* device_nodes() {
+  static const DeviceNodes nodes = {refuse, compute_on_device};
+  return &nodes;
+}
+
+bool computed(const llama_memory_context_i* mctx, ggml_backend_sched_t sched) {
+  auto* memory = memory_of(mctx);
+  if (!memory || memory->computed()) return true;
+  ggml_backend_sched_synchronize(sched);  // a GPU's reports on this batch are not left for the next one
+  memory->leave_stream();
+  return false;
 }
 
 // ------------------------------------------------------------------------------------------ nodes, while they compute
@@ -143,15 +170,44 @@ bool Memory::computed() const {
   return failure_.empty();
 }
 
-void Memory::attend(Layer& layer, const ggml_tensor* const (&inputs)[4], ggml_tensor* output) {
-  if (stepping_ && failure_.empty()) {
-    if (static_cast<size_t>(inputs[kQueries]->ne[2]) != rows_.token.size()) {
-      failure_ = "the graph has another number of tokens than the batch";
-    } else if (extend(layer, inputs, output) != KVQ_OK) {
-      failure_ = "layer " + std::to_string(layer.index) + ": " + error_.message;
-    }
+void Memory::fail(const std::string& what) {
+  if (failure_.empty()) failure_ = what;
+}
+
+bool Memory::attend(Layer& layer, const ggml_tensor* const (&inputs)[4], ggml_tensor* output) {
+  if (!stepping_ || !failure_.empty()) return false;
+  if (static_cast<size_t>(inputs[kQueries]->ne[2]) != rows_.token.size()) {
+    fail("the graph has another number of tokens than the batch");
+  } else if (extend(layer, inputs, output) != KVQ_OK) {
+    fail("layer " + std::to_string(layer.index) + ": " + error_.message);
   }
-  if (!stepping_ || !failure_.empty()) std::memset(output->data, 0, ggml_nbytes(output));
+  return failure_.empty();
+}
+
+/// Calls of a graph on a GPU are enqueued on its stream.
+bool Memory::enter_stream(int device, void* stream) {
+  if (device != place_.index) {
+    fail("a node was given to another GPU than the cache is on");
+    return false;
+  }
+  if (stream == stream_) return true;
+  if (kvq_context_set_stream(context_.get(), stream, &error_) != KVQ_OK) {
+    fail(error_.message);
+    return false;
+  }
+  stream_ = stream;
+  return true;
+}
+
+void Memory::leave_stream() {
+  if (!stream_) return;
+  stream_ = nullptr;
+  without_reports([this] {
+    const auto status = kvq_context_set_stream(context_.get(), nullptr, &error_);
+    if (status != KVQ_OK && failure_.empty()) LLAMA_LOG_ERROR("kvq: %s\n", error_.message);
+    if (status != KVQ_OK) fail(error_.message);
+    return status;
+  });
 }
 
 namespace {

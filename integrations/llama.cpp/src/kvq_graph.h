@@ -11,6 +11,8 @@
 /// What edited places of llama.cpp call. Every function leaves contexts alone whose memory is llama.cpp's own.
 namespace llama_kvq {
 
+struct DeviceNodes;
+
 /// llama_model::create_memory, where it would create a plain cache or one with windows: a kvq cache, or NULL if none
 /// was asked for. Throws std::runtime_error with the reason if kvq cannot hold this model's.
 llama_memory_i* create_memory(const llama_model& model, const llama_memory_params& params, const llama_cparams& cparams,
@@ -31,7 +33,10 @@ ggml_tensor* attention(ggml_context* ctx, ggml_cgraph* graph, llm_graph_input_i*
                        ggml_tensor* v, ggml_tensor* bias, ggml_tensor* sinks, ggml_tensor* v_mla, float scale,
                        int layer);
 
+/// What ggml's CUDA backend does with the nodes of caches that are on a GPU.
+const DeviceNodes* device_nodes();
+
 /// llama_context::process_ubatch, after computing: false if a node of kvq has failed.
-bool computed(const llama_memory_context_i* mctx);
+bool computed(const llama_memory_context_i* mctx, ggml_backend_sched_t sched);
 
 }  // namespace llama_kvq

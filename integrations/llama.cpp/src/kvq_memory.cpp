@@ -25,9 +25,11 @@ kvq_log_hook log_hook() {
   };
 }
 
-Context create_context(Threads& threads) {
+Context create_context(Threads& threads, const Place& place) {
   kvq_context_options options;
   kvq_context_options_init(&options, sizeof(options));
+  if (place.gpu) options.device = KVQ_DEVICE_CUDA;
+  options.device_index = place.index;
   options.log = log_hook();
   options.parallel_for = Threads::run;
   options.parallel_for_user = &threads;
@@ -56,7 +58,8 @@ Memory::Memory(const llama_model& model, const llama_memory_params& params, cons
     : cparams_(cparams), sequences_(LLAMA_MAX_SEQ) {
   const auto& hparams = model.hparams;
   refuse_unsupported(model, hparams, cparams);
-  context_ = create_context(threads_);
+  place_ = choose_place(model, cparams);
+  context_ = create_context(threads_, place_);
   const auto loaded = load_policy(context_.get(), policy);
   const auto shape = shape_of(model, hparams, params.swa_full, choice);
   kvq_cache* cache = nullptr;
@@ -78,9 +81,8 @@ Memory::Memory(const llama_model& model, const llama_memory_params& params, cons
   info.struct_size = sizeof(info);
   require(kvq_cache_describe(cache, &info, &error_), error_, "cache");
   recent_tokens_ = KVQ_PAGE_SLOTS * std::max(0, info.recent - 1);
-  LLAMA_LOG_INFO(
-      "kvq: version %s holds keys and values, policy %s; types and offloading of the KV cache do not apply\n",
-      kvq_version_string(), policy.c_str());
+  LLAMA_LOG_INFO("kvq: version %s holds keys and values in %s, policy %s; types of the KV cache do not apply\n",
+                 kvq_version_string(), on_gpu() ? ggml_backend_dev_name(place_.gpu) : "host memory", policy.c_str());
 }
 
 Memory::~Memory() {
@@ -117,7 +119,9 @@ llama_memory_context_ptr Memory::init_batch(llama_batch_allocr& allocator, uint3
   };
   const auto arranged = [&] {
     Rows rows;
-    return std::all_of(ubatches.begin(), ubatches.end(), [&](const auto& ubatch) { return arrange(ubatch, rows); });
+    // Rows on a GPU stay where they are: a ubatch has those of a sequence side by side.
+    return std::all_of(ubatches.begin(), ubatches.end(),
+                       [&](const auto& ubatch) { return arrange(ubatch, rows) && (rows.in_order || !on_gpu()); });
   };
   // Tokens of several sequences, as of a prompt that they share, cannot be in a ubatch with those that these have
   // alone.
@@ -261,17 +265,20 @@ void Memory::end_step() {
     auto& sequence = sequences_[static_cast<size_t>(part.sequence)];
     kvq_sequence* pages = sequence.pages.get();
     const kvq_step_batch batch = {sizeof(kvq_step_batch), 1, &pages, nullptr, nullptr};
-    if (failure_.empty() && kvq_step_commit(cache_.get(), &batch, &error_) == KVQ_OK) {
-      for (const auto id : part.followers) drop(id);
-      follow(part);
-      continue;
+    if (failure_.empty()) {
+      if (kvq_step_commit(cache_.get(), &batch, &error_) == KVQ_OK) {
+        for (const auto id : part.followers) drop(id);
+        follow(part);
+        continue;
+      }
+      LLAMA_LOG_ERROR("kvq: sequence %d loses the tokens of its last batch: %s\n", part.sequence, error_.message);
     }
     // A graph that was aborted, or whose other nodes failed, has not reached every layer.
     sequence.length -= part.tokens;
     sequence.newest = 0;
     if (sequence.length == 0) {
       drop(part.sequence);
-    } else if (kvq_step_abort(cache_.get(), &batch, &error_) != KVQ_OK) {
+    } else if (without_reports([&] { return kvq_step_abort(cache_.get(), &batch, &error_); }) != KVQ_OK) {
       cannot(part.sequence, "a step could not be taken back");
     }
   }
@@ -312,6 +319,7 @@ void Memory::follow(const Rows::Part& part) {
 }
 
 void Memory::finish_batch() {
+  leave_stream();
   const bool large = std::any_of(rows_.parts.begin(), rows_.parts.end(), [](const auto& part) {
     return part.tokens > kDraftTokens || !part.followers.empty();
   });

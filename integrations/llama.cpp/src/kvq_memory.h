@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kvq_cache.h"
+#include "kvq_device.h"
 
 #include "llama-batch.h"
 #include "llama-memory.h"
@@ -73,8 +74,17 @@ class Memory : public llama_memory_i {
   Layer& layer(int32_t index);
   /// Before a graph's threads start.
   void prepare_graph();
-  /// The graph node of a layer; `nodes` are queries, keys, values and sinks, NULL if there are none.
-  void attend(Layer& layer, const ggml_tensor* const (&inputs)[4], ggml_tensor* output);
+  /// Whether the cache is on a GPU: then the tensors of graph nodes are, too.
+  bool on_gpu() const { return place_.gpu != nullptr; }
+  /// Before a node on a GPU; false: it fails.
+  bool enter_stream(int device, void* stream);
+  /// After a batch: llama.cpp's streams end before its memory does, so that calls go on on the default one.
+  void leave_stream();
+  /// Says why the step cannot go on.
+  void fail(const std::string& what);
+  /// The graph node of a layer; `inputs` are queries, keys, values and sinks, NULL if there are none. False: there is
+  /// no result.
+  bool attend(Layer& layer, const ggml_tensor* const (&inputs)[4], ggml_tensor* output);
   Threads& threads() { return threads_; }
   /// False, with a log, if a layer's call has failed since the step began.
   bool computed() const;
@@ -93,10 +103,19 @@ class Memory : public llama_memory_i {
   bool remove(llama_seq_id id, llama_pos begin, llama_pos end);
   void cannot(llama_seq_id id, const char* what);
   bool truncate(Sequence& sequence, int32_t length);
+  /// On a GPU a call may report that numbers of an earlier one were not finite, and do nothing else: it is made again.
+  template <class Call>
+  kvq_status without_reports(const Call& call) const {
+    auto status = call();
+    for (size_t i = 0; i < 2 * layers_.size() && on_gpu() && status == KVQ_E_ARGUMENT; ++i) status = call();
+    return status;
+  }
   kvq_status extend(Layer& layer, const ggml_tensor* const (&inputs)[4], ggml_tensor* output);
 
   const llama_cparams& cparams_;
-  Threads threads_;  // outlives the context, which uses it
+  Place place_;
+  void* stream_ = nullptr;  // of the graph that is computed on a GPU
+  Threads threads_;         // outlives the context, which uses it
   Error error_;
   Context context_;
   Cache cache_;

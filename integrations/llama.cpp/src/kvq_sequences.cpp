@@ -129,7 +129,7 @@ size_t Memory::bytes() const {
 }
 
 std::map<ggml_backend_buffer_type_t, size_t> Memory::memory_breakdown() const {
-  return {{ggml_backend_cpu_buffer_type(), bytes()}};
+  return {{on_gpu() ? ggml_backend_dev_buffer_type(place_.gpu) : ggml_backend_cpu_buffer_type(), bytes()}};
 }
 
 }  // namespace llama_kvq

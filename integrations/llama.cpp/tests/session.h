@@ -30,8 +30,10 @@ struct FreeContext {
 };
 using Model = std::unique_ptr<llama_model, FreeModel>;
 
-inline Model load_model(const std::string& path) {
-  Model model(llama_model_load_from_file(path.c_str(), llama_model_default_params()));
+inline Model load_model(const std::string& path, int gpu_layers = -1) {
+  auto params = llama_model_default_params();
+  params.n_gpu_layers = gpu_layers;
+  Model model(llama_model_load_from_file(path.c_str(), params));
   if (!model) throw std::runtime_error("cannot load " + path);
   return model;
 }
@@ -42,7 +44,8 @@ struct Options {
   uint32_t sequences = 8;
   bool unified = true;
   bool full_windows = false;
-  bool flash = true;  // of llama.cpp's own cache
+  bool offload = true;  // the cache, where the layers are on a GPU
+  bool flash = true;    // of llama.cpp's own cache
   ggml_type type = GGML_TYPE_F16;
   int32_t threads = 1;  // more wait for one another, which takes long on a machine that others use
 };
@@ -60,6 +63,7 @@ class Session {
     params.kv_unified = options.unified;
     params.flash_attn_type = options.flash ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
     params.swa_full = options.full_windows;
+    params.offload_kqv = options.offload;
     params.type_k = params.type_v = options.type;
     params.n_threads = params.n_threads_batch = options.threads;
     context_.reset(llama_init_from_model(model.get(), params));
