@@ -78,9 +78,9 @@ void generates_the_same() {
 void losses() {
   Session own(llama, "none");
   const double exact = mean_surprise(own, 1536);
-  // Over llama.cpp's own FP16 cache; limits are many times what was measured, a wrong page costs far more.
-  const std::pair<const char*, double> limits[] = {{"fp16", 0.0005}, {"int8", 0.001}, {"int4+hadamard", 0.01},
-                                                   {"gs4", 0.01},    {"gs2", 0.1},    {"int8/gs4", 0.01}};
+  // Over llama.cpp's own FP16 cache; limits are about three times the largest that was measured, on a CPU or a GPU.
+  const std::pair<const char*, double> limits[] = {{"fp16", 0.0002}, {"int8", 0.0003}, {"int4+hadamard", 0.0015},
+                                                   {"gs4", 0.002},   {"gs2", 0.025},   {"int8/gs4", 0.002}};
   for (const auto& [policy, limit] : limits) {
     Session session(llama, policy);
     expect_near(mean_surprise(session, 1536), exact, limit, policy);
