@@ -21,6 +21,12 @@ int32_t most_capability(const char* isa) {
   return std::max(capability, kOldest);
 }
 
+bool captures(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  // Fails for the legacy stream while another is captured: whatever is issued there then says so itself.
+  return cudaStreamIsCapturing(stream, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone;
+}
+
 }  // namespace
 
 DeviceGuard::DeviceGuard(int device) noexcept : device_(device), previous_(device), status_(cudaGetDevice(&previous_)) {
@@ -66,6 +72,8 @@ Device::~Device() {
 void Device::set_stream(cudaStream_t next) {
   const Call call(*this);
   if (next == stream_) return;
+  // It would wait for work outside of the capture, which invalidates that.
+  if (captures(next)) fail(KVQ_E_ARGUMENT, "stream is being captured: set it before the capture begins");
   cudaEvent_t issued = nullptr;
   call.require(cudaEventCreateWithFlags(&issued, cudaEventDisableTiming), "cudaEventCreate");
   cudaError_t status = cudaEventRecord(issued, stream_);
@@ -75,11 +83,7 @@ void Device::set_stream(cudaStream_t next) {
   stream_ = next;
 }
 
-bool Device::is_capturing() const {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  // Fails for the legacy stream while another is captured: whatever is issued there then says so itself.
-  return cudaStreamIsCapturing(stream_, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone;
-}
+bool Device::is_capturing() const { return captures(stream_); }
 
 void Device::release(Allocator& account, void* pointer, size_t bytes) noexcept {
   if (pointer == nullptr) return;

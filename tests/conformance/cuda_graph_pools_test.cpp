@@ -53,8 +53,12 @@ class Graph {
       : pool_(pool), max_blocks_(max_blocks), table_(kSequences * static_cast<size_t>(max_blocks)) {
     starts_.write({0, 1, 2, 3});
     check_cuda(cudaStreamCreate(&stream_));
-    kvq_test::checked(kvq_context_set_stream, context, stream_);
     cudaGraph_t graph = nullptr;
+    check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
+    CHECK(kvq_context_set_stream(context, stream_, nullptr) == KVQ_E_ARGUMENT);  // too late, and the capture goes on
+    check_cuda(cudaStreamEndCapture(stream_, &graph));
+    check_cuda(cudaGraphDestroy(graph));
+    kvq_test::checked(kvq_context_set_stream, context, stream_);
     check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
     issue();
     check_cuda(cudaStreamEndCapture(stream_, &graph));

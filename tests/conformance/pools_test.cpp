@@ -1,5 +1,6 @@
 // Pages in the host's memory: the bits of the cache, whatever blocks and tables are like.
 #include "pool_twin.h"
+#include "support/build.h"
 #include "support/reference.h"
 
 #include <doctest/doctest.h>
@@ -277,16 +278,16 @@ TEST_CASE("pools: dropped tokens leave nothing") {
 }
 
 TEST_CASE("pools: more sequences than one launch takes as arguments, and empty ones") {
-  constexpr int32_t kSequences = 101;
+  constexpr int32_t kSequences = kvq_test::full_or_small(301, 101);
   for (const std::string& isa : kvq_test::backends()) {
     CAPTURE(isa);
     const Context context = kvq_test::make_context(isa.c_str(), 2);
     const Cache cache = make_cache(context, Shape{}.options(), "{version: 1, keys: gs4, values: gs2, sink: 0}");
     PoolSizes sizes;
-    sizes.n_blocks = 400;
+    sizes.n_blocks = 4 * kSequences;
     sizes.n_tails = kSequences + 1;
     sizes.max_sequences = kSequences + 1;
-    sizes.max_tokens = 8192;
+    sizes.max_tokens = 75 * kSequences;
     PoolHost pool(cache, sizes);
     Twin twin(cache, kSequences);
     std::vector<Row> rows = make_rows(kSequences);
