@@ -10,15 +10,22 @@
 
 namespace kvq::cuda {
 
+/// Most steps that are tried for a slot.
+inline constexpr int32_t kMostFactors = 4;
+
 /// Shared memory for encoding sides with gains, beside their floats.
 struct GainLayout {
   int32_t head_dim;
   int32_t search_lanes;  // tokens whose paths are searched at once; 0: no trellis codes
 
   __host__ __device__ static constexpr int32_t blocks(int32_t head_dim) { return (head_dim + 31) / 32; }
-  __host__ __device__ int32_t sum_words() const { return blocks(head_dim) * kSlots; }
+  /// Two sums of a block of channels for each step that a slot may have. Scalar codes beside trellis codes have the
+  /// memory of paths for them.
+  __host__ __device__ int32_t sum_words() const {
+    return (search_lanes > 0 ? 1 : 2 * kMostFactors) * blocks(head_dim) * kSlots;
+  }
   /// Words for norms, products, gains or steps of slots, and a few more.
-  __host__ __device__ int32_t slot_words() const { return 5 * kSlots; }
+  __host__ __device__ int32_t slot_words() const { return 4 * kSlots; }
   __host__ __device__ int32_t cost_words() const { return search_lanes > 0 ? 4 * kCostEntries : 0; }
   __host__ __device__ int32_t decision_words() const { return 2 * 32 * blocks(head_dim) * search_lanes; }
   /// Words for two bytes per code; they replace the side in FP16.
@@ -61,7 +68,7 @@ __device__ inline uint32_t gain_code(float gain, float largest) {
 }
 
 /// Equals gain_shape::step_factors.
-__device__ constexpr int32_t factor_count(int32_t bits) { return bits == 4 ? 4 : (bits == 3 ? 3 : 1); }
+__device__ constexpr int32_t factor_count(int32_t bits) { return bits == 4 ? kMostFactors : (bits == 3 ? 3 : 1); }
 __device__ inline float step_factor(int32_t bits, int32_t i) {
   constexpr float k30 = gain_shape::kFactors3[0], k31 = gain_shape::kFactors3[1], k32 = gain_shape::kFactors3[2];
   constexpr float k40 = gain_shape::kFactors4[0], k41 = gain_shape::kFactors4[1], k42 = gain_shape::kFactors4[2],
@@ -98,8 +105,7 @@ class GainWriter {
         norms_(sums_ + layout.sum_words()),
         steps_(norms_ + kSlots),
         products_(steps_ + kSlots),
-        level_norms_(products_ + kSlots),
-        rest_(level_norms_ + kSlots),
+        rest_(products_ + kSlots),
         target_(target) {}
 
   /// Ends with a barrier, after which the rest of the page may be written.
@@ -136,16 +142,19 @@ class GainWriter {
       const int32_t begin = i / kSlots * gain_shape::kSumBlock;
       const int32_t end = min(begin + gain_shape::kSumBlock, dim_);
       float block = 0.0F;
+#pragma unroll 4
       for (int32_t channel = begin; channel < end; ++channel) block += term(slot, channel);
       sums_[i] = block;
     }
     __syncthreads();
-    if (thread_ < kSlots) {
-      float total = 0.0F;
-      for (int32_t block = 0; block < blocks; ++block) total += sums_[block * kSlots + thread_];
-      totals[thread_] = total;
-    }
+    if (thread_ < kSlots) totals[thread_] = total_of(sums_);
     __syncthreads();
+  }
+  /// The sum of a slot's blocks, which is this thread's.
+  __device__ float total_of(const float* blocks) const {
+    float total = 0.0F;
+    for (int32_t block = 0; block < GainLayout::blocks(dim_); ++block) total += blocks[block * kSlots + thread_];
+    return total;
   }
 
   /// Writes the mean of the used rows and subtracts it as it decodes.
@@ -153,7 +162,10 @@ class GainWriter {
     auto* largest_bits = reinterpret_cast<uint32_t*>(rest_);
     if (thread_ == 0) *largest_bits = 0;
     __syncthreads();
-    for (int32_t i = thread_; i < dim_; i += threads_) atomicMax(largest_bits, __float_as_uint(fabsf(mean_of(i))));
+    uint32_t largest = 0;
+    for (int32_t i = thread_; i < dim_; i += threads_) largest = max(largest, __float_as_uint(fabsf(mean_of(i))));
+    largest = __reduce_max_sync(0xFFFFFFFFU, largest);
+    if (thread_ % 32 == 0) atomicMax(largest_bits, largest);
     __syncthreads();
     const __half half = __float2half_rn(__uint_as_float(*largest_bits) / 127.0F);
     const float scale = __half2float(half);
@@ -162,44 +174,66 @@ class GainWriter {
     for (int32_t i = thread_; i < dim_; i += threads_) {
       const float code = rintf(fminf(fmaxf(mean_of(i) * inverse, -127.0F), 127.0F));
       target_[page_.keys.mean + i] = static_cast<uint8_t>(static_cast<int32_t>(code)) ^ kMeanFlip;
+#pragma unroll 4
       for (int32_t slot = 0; slot < used_; ++slot) rows_[slot * (dim_ + 1) + i] -= code * scale;
     }
     __syncthreads();
   }
   __device__ float mean_of(int32_t channel) const {
     float mean = 0.0F;
+#pragma unroll 8
     for (int32_t slot = 0; slot < used_; ++slot) mean += row(slot)[channel];
     return mean / static_cast<float>(used_);
   }
 
-  /// Chooses each slot's inverse step (steps_) and computes the product of its levels with the row.
+  /// Chooses each slot's inverse step (steps_) and computes the product of its levels with the row. All steps are tried
+  /// at once, since a block's threads wait for memory more than they compute.
   __device__ void choose_steps() {
-    float best = 0.0F;
-    float best_product = 0.0F;
-    float best_norm = 0.0F;
-    const float of_row = thread_ < kSlots ? steps_[thread_] : 0.0F;
-    for (int32_t f = 0; f < factor_count(bits_); ++f) {
-      if (thread_ < kSlots) steps_[thread_] = 1.0F / (gain_shape::step_of(bits_) * step_factor(bits_, f) * of_row);
-      __syncthreads();
-      sum(products_, [this](int32_t slot, int32_t i) { return row(slot)[i] * level(slot, i); });
-      if (factor_count(bits_) == 1) return;
-      sum(level_norms_, [this](int32_t slot, int32_t i) { return level(slot, i) * level(slot, i); });
-      if (thread_ >= kSlots) continue;
-      const float product = products_[thread_];
-      const float norm = level_norms_[thread_];
-      if (best != 0.0F && product * product * best_norm <= best_product * best_product * norm) continue;
-      best = steps_[thread_];
-      best_product = product;
-      best_norm = norm;
+    const int32_t factors = factor_count(bits_);
+    const int32_t of_factor = GainLayout::blocks(dim_) * kSlots;
+    float* products = search_lanes_ > 0 ? reinterpret_cast<float*>(costs_) : sums_;
+    float* norms = products + kMostFactors * of_factor;
+    for (int32_t i = thread_; i < factors * of_factor; i += threads_) {
+      const int32_t slot = i % kSlots;
+      const int32_t begin = i % of_factor / kSlots * gain_shape::kSumBlock;
+      const int32_t end = min(begin + gain_shape::kSumBlock, dim_);
+      const float inverse = inverse_step(i / of_factor, steps_[slot]);
+      float product = 0.0F;
+      float norm = 0.0F;
+#pragma unroll 4
+      for (int32_t channel = begin; channel < end; ++channel) {
+        const float x = row(slot)[channel];
+        const float level = level_of(x, inverse);
+        product += x * level;
+        norm += level * level;
+      }
+      products[i] = product;
+      norms[i] = norm;
     }
+    __syncthreads();
     if (thread_ < kSlots) {
+      float best = 0.0F;
+      float best_product = 0.0F;
+      float best_norm = 0.0F;
+      const float of_row = steps_[thread_];
+      for (int32_t f = 0; f < factors; ++f) {
+        const float product = total_of(products + f * of_factor);
+        const float norm = total_of(norms + f * of_factor);
+        if (best != 0.0F && product * product * best_norm <= best_product * best_product * norm) continue;
+        best = inverse_step(f, of_row);
+        best_product = product;
+        best_norm = norm;
+      }
       steps_[thread_] = best;
       products_[thread_] = best_product;
     }
     __syncthreads();
   }
-  __device__ float level(int32_t slot, int32_t channel) const {
-    return static_cast<float>(scalar_code(bits_, row(slot)[channel] * steps_[slot])) - gain_shape::middle(bits_);
+  __device__ float inverse_step(int32_t factor, float of_row) const {
+    return 1.0F / (gain_shape::step_of(bits_) * step_factor(bits_, factor) * of_row);
+  }
+  __device__ float level_of(float x, float inverse) const {
+    return static_cast<float>(scalar_code(bits_, x * inverse)) - gain_shape::middle(bits_);
   }
 
   /// Fills codes_, [channels][slots], with trellis codes and their levels in the byte above.
@@ -290,6 +324,7 @@ class GainWriter {
       const int32_t lane = i % lanes();
       const int32_t first = i / lanes() * per_word;
       uint32_t word = 0;
+#pragma unroll 4
       for (int32_t e = 0; e < per_word; ++e) {
         const int32_t slot = kKeys ? lane : first + e;
         const int32_t channel = kKeys ? first + e : lane;
@@ -319,7 +354,6 @@ class GainWriter {
   float* norms_;
   float* steps_;
   float* products_;
-  float* level_norms_;
   float* rest_;
   uint8_t* target_;
 };

@@ -171,20 +171,38 @@ class PageWriter {
   __device__ void load_kept() {
     const auto* source = reinterpret_cast<const uint32_t*>(w_.source);
     const int32_t filled = w_.kept + w_.token_count;
-    for (int32_t i = thread_; i < channels<true>() / 2 * kSlots; i += threads_) {
-      const int32_t slot = i % kSlots;
-      if (slot < w_.kept) {
-        key_words_[i / kSlots * (kSlots + 1) + slot] = source[page_word<true>(CodeType::float16(), 0, i)];
-      } else if (slot >= filled) {
-        key_words_[i / kSlots * (kSlots + 1) + slot] = 0;
-      }
-    }
+    const auto key_slot = [](int32_t i) { return i % kSlots; };
+    for_each_word(
+        channels<true>() / 2 * kSlots,
+        [&](int32_t i) { return key_slot(i) < w_.kept ? source[page_word<true>(CodeType::float16(), 0, i)] : 0U; },
+        [&](int32_t i, uint32_t word) {
+          const int32_t slot = key_slot(i);
+          if (slot < w_.kept || slot >= filled) key_words_[i / kSlots * (kSlots + 1) + slot] = word;
+        });
     const auto* values = source + side_places(Side::kKeys, CodeType::float16(), channels<true>()).bytes / 4;
-    for (int32_t i = thread_; i < layout_.value_words(); i += threads_) {
-      const int32_t slot = i / layout_.lanes() * 2;
-      uint32_t word = slot < w_.kept ? values[page_word<false>(CodeType::float16(), channels<false>(), i)] : 0;
-      if (slot + 1 >= w_.kept) word &= 0xFFFFU;
-      value_words_[i] = word;
+    const auto value_slot = [&](int32_t i) { return i / layout_.lanes() * 2; };
+    for_each_word(
+        layout_.value_words(),
+        [&](int32_t i) {
+          return value_slot(i) < w_.kept ? values[page_word<false>(CodeType::float16(), channels<false>(), i)] : 0U;
+        },
+        [&](int32_t i, uint32_t word) { value_words_[i] = value_slot(i) + 1 < w_.kept ? word : word & 0xFFFFU; });
+  }
+
+  /// Loads words i < n and stores them, with several loads in flight: a store might change what a later load reads, for
+  /// all that the compiler knows.
+  template <typename Load, typename Store>
+  __device__ void for_each_word(int32_t n, const Load& load, const Store& store) const {
+    constexpr int32_t kAtOnce = 4;
+#pragma unroll 1
+    for (int32_t first = thread_; first < n; first += kAtOnce * threads_) {
+      uint32_t words[kAtOnce];
+#pragma unroll
+      for (int32_t k = 0; k < kAtOnce; ++k) words[k] = first + k * threads_ < n ? load(first + k * threads_) : 0U;
+#pragma unroll
+      for (int32_t k = 0; k < kAtOnce; ++k) {
+        if (first + k * threads_ < n) store(first + k * threads_, words[k]);
+      }
     }
   }
 

@@ -12,7 +12,7 @@
 namespace kvq::cuda {
 
 /// Maximum sequences per launch: their views are kernel arguments.
-inline constexpr int32_t kMaxLaunchSequences = 256;
+inline constexpr int32_t kMaxLaunchSequences = 64;
 /// Above this many units, the pages of a unit are not split over blocks.
 inline constexpr int32_t kMaxSplitUnits = 1024;
 /// Cost in pages of crossing from one unit to the next within a block, which repeats query loads and output stores.
