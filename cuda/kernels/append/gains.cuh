@@ -84,7 +84,7 @@ __device__ inline uint32_t scalar_code(int32_t bits, float steps) {
 }
 
 /// Rows are [slots][head_dim + 1] floats; the first `used` hold tokens.
-template <bool kKeys>
+template <bool kKeys, bool kTrellis = true>
 class GainWriter {
  public:
   __device__ GainWriter(CodeType kind, const PagePlaces& page, const GainLayout& layout, int32_t used, float* rows,
@@ -115,7 +115,7 @@ class GainWriter {
     sum(norms_, [this](int32_t slot, int32_t i) { return row(slot)[i] * row(slot)[i]; });
     if (thread_ < kSlots) steps_[thread_] = rms(thread_);
     __syncthreads();
-    if (kind_.is_trellis()) {
+    if (kTrellis && kind_.is_trellis()) {
       find_paths();
       sum(products_, [this](int32_t slot, int32_t i) {
         return row(slot)[i] * static_cast<float>(static_cast<int8_t>(codes_[i * kSlots + slot] >> 8U));
@@ -308,7 +308,7 @@ class GainWriter {
   __device__ int32_t lanes() const { return kKeys ? kSlots : value_lanes(dim_); }
 
   __device__ uint32_t code_of(int32_t slot, int32_t channel) const {
-    if (kind_.is_trellis()) return codes_[channel * kSlots + slot] & 0xFFU;
+    if (kTrellis && kind_.is_trellis()) return codes_[channel * kSlots + slot] & 0xFFU;
     return channel < dim_ && is_coded(slot) ? scalar_code(bits_, row(slot)[channel] * steps_[slot]) : 0U;
   }
 

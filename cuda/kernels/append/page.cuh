@@ -42,12 +42,14 @@ struct Quantizer {
 enum class PageCodes { kPlain, kGains, kCentred };
 
 /// Heads that an instance supports. kEqual: at most kMaxHeadDim channels, equally many of keys and of values, rotated
-/// from the first one on.
-enum class Heads { kEqual, kAny };
+/// from the first one on. kScalar128: 128 of them, without trellis codes: a page is written once, so that a block waits
+/// for instructions longer than it computes, and those that divide by unknown sizes are many.
+enum class Heads { kEqual, kAny, kScalar128 };
 
 template <PageCodes kCodes, Heads kHeads = Heads::kEqual>
 class PageWriter {
-  static constexpr bool kEqual = kHeads == Heads::kEqual;
+  static constexpr bool kEqual = kHeads != Heads::kAny;
+  static constexpr bool kScalar128 = kHeads == Heads::kScalar128;
   static constexpr int32_t kShare = (kEqual ? kMaxHeadDim : kMaxChannels) / 32;  // a lane's channels of a row
 
  public:
@@ -56,7 +58,7 @@ class PageWriter {
         w_(write),
         layout_(layout_of(arguments)),
         thread_(static_cast<int32_t>(threadIdx.x)),
-        threads_(static_cast<int32_t>(blockDim.x)),
+        threads_(kScalar128 ? kAppendThreads : static_cast<int32_t>(blockDim.x)),
         shared_(shared),
         key_words_(shared),
         value_words_(key_words_ + layout_.key_words()),
@@ -108,6 +110,10 @@ class PageWriter {
  private:
   __device__ static Layout layout_of(const AppendArguments& arguments) {
     Layout layout{arguments.head, arguments.pages};
+    if constexpr (kScalar128) {
+      layout.head.keys = 128;
+      layout.pages.search_lanes = 0;
+    }
     if constexpr (kEqual) {
       layout.head.values = layout.head.keys;
       layout.pages.scratch_apart = 0;
@@ -347,8 +353,8 @@ class PageWriter {
     }
     // Codes replace the side in FP16, which is no longer needed.
     auto* codes = reinterpret_cast<uint16_t*>(kKeys ? key_words_ : value_words_);
-    GainWriter<kKeys>(kKeys ? format.keys() : format.values(), page, layout_.gains(channels<kKeys>()), used, scratch_,
-                      codes, shared_ + layout_.gain_begin(), target)
+    GainWriter<kKeys, !kScalar128>(kKeys ? format.keys() : format.values(), page, layout_.gains(channels<kKeys>()),
+                                   used, scratch_, codes, shared_ + layout_.gain_begin(), target)
         .run(format);
     if (centred) centres.write(page, target);
   }

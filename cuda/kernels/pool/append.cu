@@ -120,22 +120,37 @@ __global__ void __launch_bounds__(kWriteThreads)
   whole.writes[i] = to.write;
 }
 
-const void* append_kernel(bool equal_sides, const PagesWritten& pages) {
-  const auto kernel = !equal_sides         ? pool_append_kernel<PageCodes::kGains, Heads::kAny>
-                      : pages.centres != 0 ? pool_append_kernel<PageCodes::kCentred, Heads::kEqual>
-                      : pages.gains != 0   ? pool_append_kernel<PageCodes::kGains, Heads::kEqual>
-                                           : pool_append_kernel<PageCodes::kPlain, Heads::kEqual>;
-  return reinterpret_cast<const void*>(kernel);
+template <Heads kHeads>
+const void* kernel_of(const PagesWritten& pages) {
+  if constexpr (kHeads == Heads::kEqual) {
+    if (pages.centres != 0) return reinterpret_cast<const void*>(pool_append_kernel<PageCodes::kCentred, kHeads>);
+  }
+  if constexpr (kHeads != Heads::kAny) {
+    if (pages.gains == 0) return reinterpret_cast<const void*>(pool_append_kernel<PageCodes::kPlain, kHeads>);
+  }
+  return reinterpret_cast<const void*>(pool_append_kernel<PageCodes::kGains, kHeads>);
+}
+
+const void* append_kernel(Heads heads, const PagesWritten& pages) {
+  if (heads == Heads::kAny) return kernel_of<Heads::kAny>(pages);
+  return heads == Heads::kScalar128 ? kernel_of<Heads::kScalar128>(pages) : kernel_of<Heads::kEqual>(pages);
+}
+
+Heads heads_of(const AppendArguments& arguments) {
+  if (!arguments.has_equal_sides()) return Heads::kAny;
+  const PagesWritten& pages = arguments.pages;
+  const bool scalar = pages.search_lanes == 0 && pages.centres == 0;
+  return scalar && arguments.head.keys == 128 ? Heads::kScalar128 : Heads::kEqual;
 }
 
 }  // namespace
 
 cudaError_t prepare_pool_append(int32_t shared_limit) {
-  for (const bool equal_sides : {false, true}) {
+  for (const Heads heads : {Heads::kEqual, Heads::kAny, Heads::kScalar128}) {
     for (const PagesWritten& pages :
          {PagesWritten{}, PagesWritten{.gains = 1}, PagesWritten{.gains = 1, .centres = 1}}) {
-      const cudaError_t status = cudaFuncSetAttribute(append_kernel(equal_sides, pages),
-                                                      cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit);
+      const cudaError_t status =
+          cudaFuncSetAttribute(append_kernel(heads, pages), cudaFuncAttributeMaxDynamicSharedMemorySize, shared_limit);
       if (status != cudaSuccess) return status;
     }
   }
@@ -154,7 +169,7 @@ cudaError_t launch_pool_append(const AppendArguments& arguments, const PoolPages
   void* parameters[] = {const_cast<AppendArguments*>(&arguments), const_cast<PoolPages*>(&pages),
                         const_cast<PoolJobs*>(&jobs)};
   const int32_t threads = arguments.pages.search_lanes > 0 ? kAppendThreads / 2 : kAppendThreads;
-  return cudaLaunchKernel(append_kernel(arguments.has_equal_sides(), arguments.pages),
+  return cudaLaunchKernel(append_kernel(heads_of(arguments), arguments.pages),
                           dim3(static_cast<uint32_t>(jobs.most), static_cast<uint32_t>(arguments.kv_heads)),
                           dim3(static_cast<uint32_t>(threads)), parameters,
                           static_cast<size_t>(Layout{arguments.head, arguments.pages}.bytes()), stream);
