@@ -87,9 +87,9 @@ class Program:
         trained = FAMILIES[family][1]
         file = f"@{getattr(arguments, trained)}" if trained else ""
         formats = [part for name in names for part in ("--kv", policy_text(name, family, arguments.sink) + file)]
-        windows = ["--windows", arguments.windows] if arguments.windows else []
         found = self.run("eval", "perplexity", "--model", arguments.model, "--text", arguments.text, *formats,
-                         "--against", "fp16", "--context", arguments.context, "--device", arguments.device, *windows)
+                         "--against", "fp16", "--context", arguments.context, "--device", arguments.device,
+                         "--windows", arguments.windows or 0)
         return [{"family": family, "format": name, "bits": self.bits(bench_spec(name, family, arguments.sink)),
                  **{key: loss[key] for key in ("kl_mean", "kl_p999", "top1_agreement", "rise_percent", "perplexity")}}
                 for name, loss in zip(names, found.get("formats", [found]))]

@@ -11,6 +11,22 @@
 #include "support/places.h"
 #include "support/scratch_directory.h"
 
+namespace {
+
+/// What a program has said, without the lines of progress that it writes if it takes long, as on a busy machine.
+std::string messages(const std::filesystem::path& path) {
+  std::istringstream lines(contents(path));
+  std::string text;
+  for (std::string line; std::getline(lines, line);) {
+    const bool progress =
+        line.find(" %, ") != std::string::npos && (line.ends_with(" left") || line.ends_with(" so far"));
+    if (!progress) text += line + (lines.eof() ? "" : "\n");
+  }
+  return text;
+}
+
+}  // namespace
+
 Arguments with(Arguments arguments, const Arguments& more) {
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
@@ -28,7 +44,7 @@ Outcome run(const Arguments& arguments, const std::string& out, const std::strin
   const std::string err_path = (scratch.path() / "err").string();
   kvq_test::Process process(program(), arguments, {in, out_path, err_path});
   const int exit_code = process.wait();
-  return {exit_code, out.empty() ? contents(out_path) : "", contents(err_path)};
+  return {exit_code, out.empty() ? contents(out_path) : "", messages(err_path)};
 }
 
 std::optional<Outcome> run_in_terminal(const Arguments& arguments, const std::string& input) {
@@ -51,7 +67,7 @@ Outcome run_until(const Arguments& arguments, const std::function<bool()>& condi
     process.interrupt();
     exit_code = process.wait();
   }
-  return {*exit_code, contents(out_path), contents(err_path)};
+  return {*exit_code, contents(out_path), messages(err_path)};
 }
 
 std::string run_text(const Arguments& arguments) {

@@ -386,7 +386,7 @@ TEST_CASE("a quantization that cannot be done is refused before it begins, and l
   check_failure({"quantize", "--model", model, "--out", out}, 2, "--scheme");
   check_failure({"quantize", "--model", model, "--scheme", "nuq-4"}, 2, "--out");
   check_failure(place.quantize("nuq-7", out), 2, "--scheme nuq-7: not one of nuq-1, nuq-2,");
-  check_failure(place.quantize("int4", out), 2, "another program's name: write vq-4, which is nearest");
+  check_failure(place.quantize("int4", out), 2, "no scheme of weights: write vq-4, which is nearest");
   check_failure(place.quantize("nuq-9", out), 2, "fp16");
   check_failure(place.quantize("nuq-4", out, {"--damping", "2"}), 2, "--damping");
   check_failure(place.quantize("nuq-4", out, {"--rounding", "up"}), 2, "--rounding");

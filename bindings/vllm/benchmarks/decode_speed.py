@@ -12,7 +12,7 @@ from typing import Any, Optional
 import numpy
 import torch
 import torch.nn.functional as F
-from paged_engine import BlockPool, Buffers, Sequence, Shape, model_of
+from paged_engine import BlockPool, Buffers, Sequence, Shape, captured, model_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kvq_vllm._model import Heads, Limits
@@ -72,21 +72,6 @@ class Weights:
         return F.rms_norm(x, norm) @ self.head
 
 
-def captured(act: Callable[[], Any], device: torch.device) -> Callable[[], Any]:
-    """The same launches as a CUDA graph."""
-    if device.type != "cuda":
-        return act
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        act()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            act()
-    torch.cuda.current_stream().wait_stream(stream)
-    return graph.replay
-
-
 def milliseconds(step: Callable[[], Any], repetitions: int, device: torch.device) -> float:
     """Of one step, the mean of the better half of runs of several."""
     for _ in range(3):
@@ -129,7 +114,7 @@ def times_of(
         acts.append(lambda: weights.run(x, cache.attend))
     for act in acts:
         cache.plan(True)
-        replay = captured(act, device)
+        replay = captured(act) if device.type == "cuda" else act
 
         def step(replay: Callable[[], Any] = replay) -> None:
             cache.plan(False)

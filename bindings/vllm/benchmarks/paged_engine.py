@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -278,6 +279,19 @@ class Buffers:
         return self.batch(rows, rows, 1, max_length, numpy.arange(rows) if numbers_requests else None)
 
 
+def captured(act: Callable[[], Any]) -> Callable[[], None]:
+    """The same launches as a CUDA graph."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        act()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            act()
+    torch.cuda.current_stream().wait_stream(stream)
+    return graph.replay
+
+
 class Engine:
     """Runs batches, by graphs where they decode, and keeps exact keys and values by slot."""
 
@@ -305,7 +319,7 @@ class Engine:
             for n in (heads.kv_heads, heads.kv_heads, heads.q_heads)
         ]
         self.sizes = graphs or tuple(1 << i for i in range(10) if 1 << i <= shape.limits.sequences)
-        self._graphs: dict[int, Any] = {}
+        self._graphs: dict[int, Callable[[], None]] = {}
         if device.type == "cuda":
             for rows in reversed(self.sizes):
                 self._capture(rows)
@@ -315,16 +329,8 @@ class Engine:
         return torch.empty(n, heads.kv_heads, heads.head_dim, dtype=self.shape.dtype, device=self.device)
 
     def _capture(self, rows: int) -> None:
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            step = self.steps.plan(self.buffers.put_dummy(rows, self.shape.limits.length, self.numbers_requests))
-            self.forward(step)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=stream):
-                self.forward(step)
-        torch.cuda.current_stream().wait_stream(stream)
-        self._graphs[rows] = graph
+        step = self.steps.plan(self.buffers.put_dummy(rows, self.shape.limits.length, self.numbers_requests))
+        self._graphs[rows] = captured(lambda: self.forward(step))
 
     def forward(self, step: Step) -> None:
         to = self.buffers
@@ -354,7 +360,7 @@ class Engine:
         if not decodes or not self._graphs:
             self.forward(step)
             return None
-        self._graphs[rows].replay()
+        self._graphs[rows]()
         return self._is_as_without_graph(batch, rows, step)
 
     def _is_as_without_graph(self, batch: list[tuple[Sequence, int]], rows: int, step: Step) -> bool:

@@ -1,4 +1,5 @@
 #include "commands/commands.h"
+#include "commands/gpus.h"
 
 namespace cli {
 namespace {
@@ -8,45 +9,8 @@ struct InfoOptions {
   bool json = false;
 };
 
-struct Cuda {
-  std::vector<kvq_device_info> devices;
-  std::string unavailable_because;  // empty: available
-};
-
-Cuda find_cuda() {
-  Cuda cuda;
-  try {
-    cuda.devices.push_back(kvq::device_describe(KVQ_DEVICE_CUDA, 0));
-    for (int32_t i = 1; i < cuda.devices[0].n_devices; ++i)
-      cuda.devices.push_back(kvq::device_describe(KVQ_DEVICE_CUDA, i));
-  } catch (const kvq::Error& error) {
-    if (cuda.devices.empty()) cuda.unavailable_because = error.what();
-  }
-  return cuda;
-}
-
-// CUDA counts in hundreds and tens: 13020 is 13.2.
-std::string driver_text(int32_t version) {
-  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-}
-
-std::string capability_text(int32_t capability) {
-  return std::to_string(capability / 10) + "." + std::to_string(capability % 10);
-}
-
-std::string cuda_text(const Cuda& cuda) {
-  if (!cuda.unavailable_because.empty()) return "unavailable: " + cuda.unavailable_because;
-  std::string text;
-  for (const kvq_device_info& device : cuda.devices) {
-    text += (text.empty() ? "" : "\n                  ") + std::string(device.name) + ", " +
-            bytes_text(device.memory_bytes) + ", compute capability " + capability_text(device.compute_capability) +
-            ", driver for CUDA " + driver_text(device.driver_version);
-  }
-  return text;
-}
-
 // The first device; null where there is none.
-void add_cuda(Json& object, const Cuda& cuda) {
+void add_cuda(Json& object, const CudaDevices& cuda) {
   object["cuda_available"] = cuda.unavailable_because.empty();
   object["cuda_unavailable_because"] = cuda.unavailable_because;
   object["cuda_devices"] = cuda.devices.size();
@@ -63,7 +27,7 @@ void add_cuda(Json& object, const Cuda& cuda) {
 void run(const InfoOptions& options) {
   const kvq::Context context = make_context(options.compute);
   const kvq_context_info info = context.describe();
-  const Cuda cuda = find_cuda();
+  const CudaDevices cuda = find_cuda();
 
   if (options.json) {
     Json object;

@@ -28,6 +28,16 @@ double unit_bytes(std::string unit) {
                                          : std::pow(has_b && !has_i ? 1000.0 : 1024.0, static_cast<double>(power + 1));
 }
 
+/// The scheme nearest to what another program calls its own, by the first digit: q4_k_m, iq2_xs, nf4, int8, fp8; empty
+/// where none is.
+std::string nearest_to_other(const std::string& scheme) {
+  constexpr std::array<const char*, 10> kNearest = {"",      "tcx-1.5", "vq-2", "vq-3",  "vq-4",
+                                                    "nuq-5", "nuq-6",   "",     "nuq-8", ""};
+  const size_t digit = scheme.find_first_of("0123456789");
+  const bool has_letters = digit != std::string::npos && digit > 0 && scheme.find('-') > digit;
+  return has_letters ? kNearest[static_cast<size_t>(scheme[digit] - '0')] : "";
+}
+
 }  // namespace
 
 void add_threads_option(Command command, ComputeOptions& options) {
@@ -113,24 +123,10 @@ Option add_schemes_option(Command command, std::vector<std::string>& schemes, co
   return command.add_option("--scheme", schemes, help).repeatable();
 }
 
-namespace {
-
-/// The scheme nearest to what another program calls its own, by the first digit: q4_k_m, iq2_xs, nf4, int8, fp8; empty
-/// where none is.
-std::string nearest_to_other(const std::string& scheme) {
-  constexpr std::array<const char*, 10> kNearest = {"",      "tcx-1.5", "vq-2", "vq-3",  "vq-4",
-                                                    "nuq-5", "nuq-6",   "",     "nuq-8", ""};
-  const size_t digit = scheme.find_first_of("0123456789");
-  const bool has_letters = digit != std::string::npos && digit > 0 && scheme.find('-') > digit;
-  return has_letters ? kNearest[static_cast<size_t>(scheme[digit] - '0')] : "";
-}
-
-}  // namespace
-
 void check_scheme(const std::string& scheme) {
   if (kvq::scheme_bits(scheme) > 0.0) return;
   if (const std::string nearest = nearest_to_other(scheme); !nearest.empty()) {
-    throw UsageError("--scheme " + scheme + ": another program's name: write " + nearest + ", which is nearest");
+    throw UsageError("--scheme " + scheme + ": no scheme of weights: write " + nearest + ", which is nearest");
   }
   throw UsageError("--scheme " + scheme + ": not one of " + joined(kvq::scheme_names()));
 }
